@@ -1,0 +1,172 @@
+//! The network config and its rules.
+
+mod pool;
+#[cfg(test)]
+mod tests;
+
+pub use pool::Pool;
+
+use std::fmt::Display;
+
+use crate::json::{Fields, WrongType};
+use crate::prefix::{Family, Prefix};
+
+/// What all nodes of one network share.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NetworkConfig {
+    /// One per enabled family, IPv4 first.
+    pub pools: Vec<Pool>,
+    pub backend: Backend,
+    /// Whether nodes route to peers of another backend.
+    pub mixed: bool,
+    /// `EnableNFTables`: which firewall masquerades.
+    pub nftables: bool,
+}
+
+/// How a node carries packets to its peers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Backend {
+    pub kind: Kind,
+    /// Of the tunnel, which a `host-gw` node keeps too while `Mixed` is on.
+    pub tunnel: Tunnel,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Vxlan,
+    HostGw,
+}
+
+impl Kind {
+    /// The word in config and leases.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Vxlan => "vxlan",
+            Self::HostGw => "host-gw",
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tunnel {
+    pub vni: u32,
+    /// UDP port.
+    pub port: u16,
+    /// Of the outer packets, in bytes; none means that of the external interface.
+    pub mtu: Option<u32>,
+    pub gbp: bool,
+    pub learning: bool,
+    /// Whether peers on the same link are reached without the tunnel.
+    pub direct_routing: bool,
+}
+
+impl Tunnel {
+    /// What the kernel takes where flannel names no port.
+    pub const DEFAULT_PORT: u16 = 8472;
+    const DEFAULT_VNI: u32 = 1;
+    const MAX_VNI: u32 = (1 << 24) - 1;
+}
+
+/// The config cannot be used; each message names the key, its value and what is allowed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("the network config is no JSON object: {0}")]
+    Json(#[from] serde_json::Error),
+    #[error(transparent)]
+    Type(#[from] WrongType),
+    #[error("{key} is {value}, but must be {expected}")]
+    Value { key: &'static str, value: String, expected: String },
+    #[error("{key} is missing, but {because} is true")]
+    Missing { key: &'static str, because: &'static str },
+    #[error("EnableIPv4 and EnableIPv6 are both false, but one of them must be true")]
+    NoFamily,
+}
+
+impl NetworkConfig {
+    /// Reads the JSON that operators write. Keys match in any case; unknown keys are ignored.
+    pub fn parse(json: &[u8]) -> Result<Self, Error> {
+        let fields = Fields::parse(json)?;
+        let pools = Family::ALL
+            .iter()
+            .filter_map(|family| pool::parse(&fields, *family).transpose())
+            .collect::<Result<Vec<_>, _>>()?;
+        if pools.is_empty() {
+            return Err(Error::NoFamily);
+        }
+        Ok(Self {
+            pools,
+            backend: parse_backend(&fields)?,
+            mixed: fields.bool("Mixed")?.unwrap_or(false),
+            nftables: fields.bool("EnableNFTables")?.unwrap_or(false),
+        })
+    }
+
+    pub fn pool(&self, family: Family) -> Option<&Pool> {
+        self.pools.iter().find(|pool| pool.network.family() == family)
+    }
+
+    pub fn networks(&self) -> impl Iterator<Item = Prefix> + '_ {
+        self.pools.iter().map(|pool| pool.network)
+    }
+
+    /// Whether this node has a tunnel device.
+    pub fn has_tunnel(&self) -> bool {
+        self.mixed || self.backend.kind == Kind::Vxlan
+    }
+}
+
+fn parse_backend(fields: &Fields) -> Result<Backend, Error> {
+    let Some(backend) = fields.object("Backend")? else {
+        return Ok(Backend { kind: Kind::Vxlan, tunnel: parse_tunnel(&Fields::default())? });
+    };
+    let kind = match backend.str("Type")?.map(str::to_lowercase).as_deref() {
+        Some("vxlan") => Kind::Vxlan,
+        Some("host-gw") => Kind::HostGw,
+        Some(other) => {
+            return Err(wrong(
+                "Backend.Type",
+                format!("{other:?}"),
+                "\"vxlan\" or \"host-gw\"".into(),
+            ));
+        }
+        None => return Err(wrong("Backend.Type", "missing", "\"vxlan\" or \"host-gw\"".into())),
+    };
+    Ok(Backend { kind, tunnel: parse_tunnel(&backend)? })
+}
+
+fn parse_tunnel(backend: &Fields) -> Result<Tunnel, Error> {
+    let vni = backend.u32("VNI")?.unwrap_or(Tunnel::DEFAULT_VNI);
+    if vni > Tunnel::MAX_VNI {
+        return Err(wrong("Backend.VNI", vni, format!("at most {}", Tunnel::MAX_VNI)));
+    }
+    let port = backend.u32("Port")?.filter(|port| *port != 0);
+    let port = port.map_or(Ok(Tunnel::DEFAULT_PORT), |port| {
+        u16::try_from(port).map_err(|_| wrong("Backend.Port", port, "at most 65535".into()))
+    })?;
+    Ok(Tunnel {
+        vni,
+        port,
+        mtu: parse_mtu(backend)?,
+        gbp: backend.bool("GBP")?.unwrap_or(false),
+        learning: backend.bool("Learning")?.unwrap_or(false),
+        direct_routing: backend.bool("DirectRouting")?.unwrap_or(false),
+    })
+}
+
+/// Below 1280 bytes a link carries no IPv6, and the tunnel's header still has to fit.
+fn parse_mtu(backend: &Fields) -> Result<Option<u32>, Error> {
+    let mtu = backend.u32("MTU")?.filter(|mtu| *mtu != 0);
+    match mtu {
+        Some(mtu) if !(MIN_MTU..=MAX_MTU).contains(&mtu) => {
+            Err(wrong("Backend.MTU", mtu, format!("from {MIN_MTU} to {MAX_MTU}")))
+        }
+        given => Ok(given),
+    }
+}
+
+const MIN_MTU: u32 = 576;
+const MAX_MTU: u32 = 65_535;
+
+fn wrong(key: &'static str, value: impl Display, expected: String) -> Error {
+    Error::Value { key, value: value.to_string(), expected }
+}

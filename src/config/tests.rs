@@ -1,0 +1,155 @@
+//! The rules of the network config, case by case.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::too_many_lines)]
+
+use super::*;
+
+fn pool(json: &str) -> String {
+    let config = NetworkConfig::parse(json.as_bytes());
+    match config {
+        Ok(config) => config
+            .pools
+            .iter()
+            .map(|p| format!("{} /{} {}..{}", p.network, p.subnet_len, p.min.base(), p.max.base()))
+            .collect::<Vec<_>>()
+            .join(", "),
+        Err(error) => error.to_string(),
+    }
+}
+
+#[test]
+fn subnets_follow_from_the_network_as_in_flannel() {
+    let cases = [
+        (r#"{"Network":"10.3.0.0/16"}"#, "10.3.0.0/16 /24 10.3.1.0..10.3.255.0"),
+        (r#"{"network":"10.3.9.9/16"}"#, "10.3.0.0/16 /24 10.3.1.0..10.3.255.0"),
+        (r#"{"Network":"10.3.0.0/24"}"#, "10.3.0.0/24 /26 10.3.0.64..10.3.0.192"),
+        (r#"{"Network":"10.3.0.0/22"}"#, "10.3.0.0/22 /24 10.3.1.0..10.3.3.0"),
+        (r#"{"Network":"10.3.0.0/23"}"#, "10.3.0.0/23 /25 10.3.0.128..10.3.1.128"),
+        (r#"{"Network":"10.3.0.0/28"}"#, "10.3.0.0/28 /30 10.3.0.4..10.3.0.12"),
+        (
+            r#"{"Network":"10.0.0.0/8","SubnetLen":28,"SubnetMin":"10.5.0.0","SubnetMax":"10.9.0.16"}"#,
+            "10.0.0.0/8 /28 10.5.0.0..10.9.0.16",
+        ),
+        (
+            r#"{"Network":"10.3.0.0/16","SubnetMin":"0.0.0.0"}"#,
+            "10.3.0.0/16 /24 10.3.1.0..10.3.255.0",
+        ),
+        (
+            r#"{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fc00::/48"}"#,
+            "fc00::/48 /64 fc00:0:0:1::..fc00:0:0:ffff::",
+        ),
+        (
+            r#"{"Network":"10.3.0.0/16","EnableIPv6":true,"IPv6Network":"fd00::/56","IPv6SubnetLen":72}"#,
+            "10.3.0.0/16 /24 10.3.1.0..10.3.255.0, fd00::/56 /72 fd00::100:0:0:0..fd00:0:0:ff:ff00::",
+        ),
+    ];
+    for (json, expected) in cases {
+        assert_eq!(pool(json), expected, "{json}");
+    }
+}
+
+#[test]
+fn an_error_names_key_value_and_what_is_allowed() {
+    let cases = [
+        ("{}", "Network is missing, but EnableIPv4 is true"),
+        (
+            r#"{"EnableIPv4":false}"#,
+            "EnableIPv4 and EnableIPv6 are both false, but one of them must be true",
+        ),
+        (
+            r#"{"Network":"10.3.0.0"}"#,
+            "Network is 10.3.0.0, but must be an IPv4 prefix with its length",
+        ),
+        (
+            r#"{"Network":"fd00::/48"}"#,
+            "Network is fd00::/48, but must be an IPv4 prefix with its length",
+        ),
+        (
+            r#"{"Network":"10.3.0.0/29"}"#,
+            "Network is 10.3.0.0/29, but must be a prefix of length 28 or shorter",
+        ),
+        (
+            r#"{"Network":"10.3.0.0/16","SubnetLen":31}"#,
+            "SubnetLen is 31, but must be from 18 to 30, for 10.3.0.0/16",
+        ),
+        (
+            r#"{"Network":"10.3.0.0/16","SubnetLen":17}"#,
+            "SubnetLen is 17, but must be from 18 to 30, for 10.3.0.0/16",
+        ),
+        (
+            r#"{"Network":"10.3.0.0/16","SubnetMin":"10.4.0.0"}"#,
+            "SubnetMin is 10.4.0.0, but must be an address inside 10.3.0.0/16",
+        ),
+        (
+            r#"{"Network":"10.3.0.0/16","SubnetMax":"10.3.1.1"}"#,
+            "SubnetMax is 10.3.1.1, but must be the first address of a /24",
+        ),
+        (
+            r#"{"Network":"10.3.0.0/16","SubnetMin":"10.3.9.0","SubnetMax":"10.3.8.0"}"#,
+            "SubnetMin is 10.3.9.0, but must be at most SubnetMax 10.3.8.0",
+        ),
+        (
+            r#"{"Network":"10.3.0.0/16","Mixed":"yes"}"#,
+            r#"Mixed is "yes", but must be true or false"#,
+        ),
+        (
+            r#"{"Network":"10.3.0.0/16","Backend":{}}"#,
+            r#"Backend.Type is missing, but must be "vxlan" or "host-gw""#,
+        ),
+        (
+            r#"{"Network":"10.3.0.0/16","Backend":{"Type":"ipip"}}"#,
+            r#"Backend.Type is "ipip", but must be "vxlan" or "host-gw""#,
+        ),
+        (
+            r#"{"Network":"10.3.0.0/16","Backend":{"Type":"vxlan","VNI":16777216}}"#,
+            "Backend.VNI is 16777216, but must be at most 16777215",
+        ),
+        (
+            r#"{"Network":"10.3.0.0/16","Backend":{"Type":"vxlan","Port":65536}}"#,
+            "Backend.Port is 65536, but must be at most 65535",
+        ),
+        (
+            r#"{"Network":"10.3.0.0/16","Backend":{"Type":"vxlan","MTU":50}}"#,
+            "Backend.MTU is 50, but must be from 576 to 65535",
+        ),
+    ];
+    for (json, expected) in cases {
+        assert_eq!(pool(json), expected, "{json}");
+    }
+}
+
+#[test]
+fn an_absent_backend_is_vxlan() {
+    let config = NetworkConfig::parse(br#"{"Network":"10.3.0.0/16"}"#).unwrap();
+    assert_eq!((config.backend.kind, config.mixed), (Kind::Vxlan, false));
+    assert_eq!((config.backend.tunnel.vni, config.backend.tunnel.port), (1, 8472));
+}
+
+#[test]
+fn every_backend_option_is_read_in_any_case() {
+    let json = br#"{"Network":"10.3.0.0/16","mixed":true,"enablenftables":true,"backend":
+        {"type":"Host-GW","vni":7,"port":4789,"mtu":9000,"gbp":true,"learning":true,"directrouting":true}}"#;
+    let config = NetworkConfig::parse(json).unwrap();
+    let tunnel = Tunnel {
+        vni: 7,
+        port: 4789,
+        mtu: Some(9000),
+        gbp: true,
+        learning: true,
+        direct_routing: true,
+    };
+    assert_eq!(config.backend, Backend { kind: Kind::HostGw, tunnel });
+    assert!(config.mixed && config.nftables);
+}
+
+#[test]
+fn slots_are_counted_from_the_first_subnet() {
+    let config = NetworkConfig::parse(br#"{"Network":"10.3.0.0/16"}"#).unwrap();
+    let pool = config.pools[0];
+    assert_eq!(pool.count(), 255);
+    assert_eq!(pool.subnet(0).to_string(), "10.3.1.0/24");
+    assert_eq!(pool.subnet(254).to_string(), "10.3.255.0/24");
+    assert_eq!(pool.index("10.3.2.0/24".parse().unwrap()), Some(1));
+    assert_eq!(pool.index("10.3.0.0/24".parse().unwrap()), None);
+    assert_eq!(pool.index("10.3.2.0/25".parse().unwrap()), None);
+}

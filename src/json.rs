@@ -1,0 +1,116 @@
+//! JSON objects read by flannel's rules: keys in any case, unknown keys ignored, the later of two wins.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
+
+/// The fields of one object, by lower-case key.
+#[derive(Debug, Default)]
+pub struct Fields(HashMap<String, Value>);
+
+/// A field holds a value of another type.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{key} is {value}, but must be {expected}")]
+pub struct WrongType {
+    pub key: &'static str,
+    pub value: String,
+    pub expected: &'static str,
+}
+
+impl Fields {
+    pub fn parse(json: &[u8]) -> Result<Self, serde_json::Error> {
+        serde_json::from_slice(json)
+    }
+
+    /// The value under `key`, written as the documentation writes it; `null` counts as absent.
+    pub fn get(&self, key: &str) -> Option<&Value> {
+        self.0.get(&key.to_lowercase()).filter(|value| !value.is_null())
+    }
+
+    pub fn bool(&self, key: &'static str) -> Result<Option<bool>, WrongType> {
+        self.typed(key, "true or false", Value::as_bool)
+    }
+
+    pub fn u32(&self, key: &'static str) -> Result<Option<u32>, WrongType> {
+        self.typed(key, "a whole number from 0 to 4294967295", |value| {
+            value.as_u64().and_then(|number| number.try_into().ok())
+        })
+    }
+
+    pub fn str(&self, key: &'static str) -> Result<Option<&str>, WrongType> {
+        self.typed(key, "a text", Value::as_str)
+    }
+
+    pub fn object(&self, key: &'static str) -> Result<Option<Self>, WrongType> {
+        self.typed(key, "an object", |value| Self::deserialize(value).ok())
+    }
+
+    fn typed<'a, T>(
+        &'a self,
+        key: &'static str,
+        expected: &'static str,
+        read: impl FnOnce(&'a Value) -> Option<T>,
+    ) -> Result<Option<T>, WrongType> {
+        let wrong = |value: &Value| WrongType { key, value: value.to_string(), expected };
+        self.get(key).map(|value| read(value).ok_or_else(|| wrong(value))).transpose()
+    }
+}
+
+impl<'de> Deserialize<'de> for Fields {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(FieldsVisitor)
+    }
+}
+
+struct FieldsVisitor;
+
+impl<'de> Visitor<'de> for FieldsVisitor {
+    type Value = Fields;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields, A::Error> {
+        let mut fields = HashMap::new();
+        while let Some((key, value)) = map.next_entry::<String, Value>()? {
+            fields.insert(key.to_lowercase(), value);
+        }
+        Ok(Fields(fields))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_match_in_any_case_and_the_later_of_two_wins() {
+        let fields = Fields::parse(br#"{"network":"a","NETWORK":"b","other":{}}"#).unwrap();
+        assert_eq!(fields.str("Network"), Ok(Some("b")));
+    }
+
+    #[test]
+    fn a_wrong_type_names_key_value_and_what_is_allowed() {
+        let fields = Fields::parse(br#"{"SubnetLen":"24"}"#).unwrap();
+        assert_eq!(
+            fields.u32("SubnetLen").unwrap_err().to_string(),
+            r#"SubnetLen is "24", but must be a whole number from 0 to 4294967295"#
+        );
+    }
+
+    #[test]
+    fn null_counts_as_absent() {
+        let fields = Fields::parse(br#"{"PublicIPv6":null}"#).unwrap();
+        assert_eq!(fields.str("PublicIPv6"), Ok(None));
+    }
+
+    #[test]
+    fn what_is_no_object_is_refused() {
+        assert!(Fields::parse(b"[]").is_err());
+        assert!(Fields::parse(b"{").is_err());
+    }
+}

@@ -1,0 +1,68 @@
+//! The difference between what the kernel should hold and what it holds, in the order to carry it out.
+
+use std::collections::BTreeSet;
+
+use super::state::{Entry, KernelState, Key, Link, LinkKind, LinkName, Vxlan};
+use super::{Op, Scope};
+
+/// What makes `actual` into `desired`: devices that must be made anew go first, then whatever is
+/// missing or wrong in the order of programming, then what is ours and unwanted, backwards.
+pub fn diff(desired: &KernelState, actual: &KernelState, scope: &Scope) -> Vec<Op> {
+    let doomed: Vec<&Entry> =
+        desired.iter().filter_map(|(key, want)| doomed(want, actual.get(key)?)).collect();
+    let gone: BTreeSet<&LinkName> = doomed.iter().filter_map(|entry| entry.link()).collect();
+    let held = |key: &Key| {
+        actual.get(key).filter(|entry| !entry.link().is_some_and(|link| gone.contains(link)))
+    };
+    let puts = desired.iter().filter_map(|(key, want)| put(want, held(key)));
+    let removals = actual
+        .iter()
+        .rev()
+        .filter(|(key, _)| desired.get(key).is_none() && held(key).is_some())
+        .filter_map(|(_, entry)| removal(entry, scope));
+    doomed.iter().map(|entry| Op::Remove((*entry).clone())).chain(puts).chain(removals).collect()
+}
+
+/// The difference in one key; for any key but that of a link, the same as [`diff`] would say of it.
+pub fn diff_key(
+    key: &Key,
+    desired: &KernelState,
+    actual: &KernelState,
+    scope: &Scope,
+) -> Option<Op> {
+    match (desired.get(key), actual.get(key)) {
+        (Some(want), have) => put(want, have),
+        (None, Some(have)) => removal(have, scope),
+        (None, None) => None,
+    }
+}
+
+fn put(want: &Entry, have: Option<&Entry>) -> Option<Op> {
+    match have {
+        None => Some(Op::Create(want.clone())),
+        Some(have) if have == want => None,
+        Some(_) => Some(Op::Replace(want.clone())),
+    }
+}
+
+fn removal(have: &Entry, scope: &Scope) -> Option<Op> {
+    scope.owns(have).then(|| Op::Remove(have.clone()))
+}
+
+/// The device that stands in the way of `want` and cannot be corrected in place.
+fn doomed<'a>(want: &Entry, have: &'a Entry) -> Option<&'a Entry> {
+    match (want, have) {
+        (Entry::Link(want), Entry::Link(old)) if !is_correctable(old, want) => Some(have),
+        _ => None,
+    }
+}
+
+fn is_correctable(have: &Link, want: &Link) -> bool {
+    match (&have.kind, &want.kind) {
+        (LinkKind::Vxlan(have), LinkKind::Vxlan(want)) => {
+            // Whether it learns can be changed on a live device; nothing else of this can.
+            Vxlan { learning: want.learning, ..have.clone() } == *want
+        }
+        (LinkKind::Vxlan(_) | LinkKind::Other(_), _) => false,
+    }
+}

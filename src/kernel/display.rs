@@ -1,0 +1,124 @@
+//! Entries in the words of `ip(8)` and `bridge(8)`, for logs, the command line and golden tests.
+
+use std::fmt;
+
+use super::state::{
+    AcceptRa, Address, Entry, Fdb, Link, LinkKind, Neighbour, PROTOCOL, ReversePath, Route, Vxlan,
+};
+use super::{Op, Refused};
+
+impl fmt::Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Link(link) => link.fmt(f),
+            Self::ReversePath(filter) => filter.fmt(f),
+            Self::AcceptRa(accept) => accept.fmt(f),
+            Self::Address(address) => address.fmt(f),
+            Self::Fdb(fdb) => fdb.fmt(f),
+            Self::Neighbour(neighbour) => neighbour.fmt(f),
+            Self::Route(route) => route.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = if self.up { "up" } else { "down" };
+        write!(f, "link {} {state} mtu {} address {} {}", self.name, self.mtu, self.mac, self.kind)
+    }
+}
+
+impl fmt::Display for LinkKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Vxlan(vxlan) => vxlan.fmt(f),
+            Self::Other(kind) => write!(f, "type {kind}"),
+        }
+    }
+}
+
+impl fmt::Display for Vxlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "type vxlan id {}", self.vni)?;
+        if let Some(group) = self.group {
+            write!(f, " remote {group}")?;
+        }
+        if let Some(local) = self.local {
+            write!(f, " local {local}")?;
+        }
+        if let Some(underlay) = &self.underlay {
+            write!(f, " dev {underlay}")?;
+        }
+        write!(f, " dstport {}", self.port)?;
+        f.write_str(if self.learning { " learning" } else { " nolearning" })?;
+        f.write_str(if self.l2miss { " l2miss" } else { "" })?;
+        f.write_str(if self.gbp { " gbp" } else { "" })
+    }
+}
+
+impl fmt::Display for ReversePath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let filter = if self.strict { "strict" } else { "loose" };
+        write!(f, "rp_filter {filter} dev {}", self.link)
+    }
+}
+
+impl fmt::Display for AcceptRa {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "accept_ra {} dev {}", u8::from(self.accept), self.link)
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "addr {}/{} dev {}", self.address, self.prefix_len, self.link)
+    }
+}
+
+impl fmt::Display for Fdb {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "fdb {} dst {} dev {}", self.mac, self.destination, self.link)
+    }
+}
+
+impl fmt::Display for Neighbour {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = if self.permanent { "" } else { " not permanent" };
+        write!(f, "neigh {} lladdr {} dev {}{state}", self.address, self.mac, self.link)
+    }
+}
+
+impl fmt::Display for Route {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "route {}", self.destination)?;
+        if let Some(gateway) = self.gateway {
+            write!(f, " via {gateway}")?;
+        }
+        if let Some(link) = &self.link {
+            write!(f, " dev {link}")?;
+        }
+        if self.metric != Self::default_metric(self.destination.family()) {
+            write!(f, " metric {}", self.metric)?;
+        }
+        if self.protocol != PROTOCOL {
+            write!(f, " proto {}", self.protocol)?;
+        }
+        f.write_str(if self.onlink { " onlink" } else { "" })
+    }
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Create(entry) => write!(f, "+ {entry}"),
+            Self::Replace(entry) => write!(f, "~ {entry}"),
+            Self::Remove(entry) => write!(f, "- {entry}"),
+        }
+    }
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.op, self.reason)
+    }
+}

@@ -1,0 +1,75 @@
+//! The entries of the kernel that are ours: their model, and the one trait that touches them.
+
+mod diff;
+mod display;
+pub mod scope;
+pub mod state;
+
+pub use diff::{diff, diff_key};
+pub use scope::Scope;
+
+use std::future::Future;
+use std::io;
+use std::net::IpAddr;
+
+use crate::node::Facts;
+use state::{Entry, KernelState, Key, LinkName};
+
+/// One change of one entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// The kernel has no entry of this key.
+    Create(Entry),
+    /// The kernel has another entry of this key; it is replaced in one request, or corrected in place.
+    Replace(Entry),
+    /// Removes exactly this entry. That it is gone already counts as success.
+    Remove(Entry),
+}
+
+impl Op {
+    pub fn entry(&self) -> &Entry {
+        match self {
+            Self::Create(entry) | Self::Replace(entry) | Self::Remove(entry) => entry,
+        }
+    }
+}
+
+/// An operation that the kernel did not carry out, and its words for why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    pub op: Op,
+    pub reason: String,
+}
+
+/// Something that the kernel told without being asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Observation {
+    /// The kernel holds this entry now.
+    Holds(Entry),
+    /// The kernel no longer holds an entry of this key.
+    Lost(Key),
+    /// This link, or an address of it, was made, changed or removed. With a link much else can
+    /// vanish without a word: only a dump tells.
+    LinkChanged(LinkName),
+    /// Messages were lost: only a dump tells.
+    Overrun,
+}
+
+/// The entries of the kernel, the facts of this host, and what changes in either.
+pub trait Kernel {
+    /// Reads what the kernel holds of `scope`: the links of ours with all that sits on them, and
+    /// the main table's routes into its networks, whoever made them.
+    fn dump(&mut self, scope: &Scope) -> impl Future<Output = io::Result<KernelState>>;
+
+    /// Carries out `ops` in their order; returns those refused. One refusal stops no other.
+    ///
+    /// # Errors
+    /// The conversation with the kernel broke: which ops were carried out is unknown.
+    fn apply(&mut self, ops: Vec<Op>) -> impl Future<Output = io::Result<Vec<Refused>>>;
+
+    /// The next thing the kernel tells. Cancel safe: nothing is lost if the future is dropped.
+    fn observe(&mut self) -> impl Future<Output = io::Result<Observation>>;
+
+    /// Reads links, addresses and default routes, and the way to `reach`.
+    fn facts(&mut self, reach: Option<IpAddr>) -> impl Future<Output = io::Result<Facts>>;
+}

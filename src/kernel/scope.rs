@@ -1,0 +1,71 @@
+//! What in the kernel concerns us, and what of it is ours to remove.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use super::state::{Address, Entry, LinkName, PROTOCOL, PROTOCOL_BOOT, Route};
+use crate::prefix::Prefix;
+
+/// Which entries to read, and which of them we own.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Scope {
+    /// The links of ours, whether they exist or not.
+    pub tunnels: BTreeSet<LinkName>,
+    /// The link below them, towards the peers.
+    pub underlay: Option<LinkName>,
+    /// The networks whose subnets we route.
+    pub networks: Vec<Prefix>,
+    /// The public IPs of the peers: a route through one of them that bears no mark is flannel's.
+    pub gateways: BTreeSet<IpAddr>,
+}
+
+impl Scope {
+    /// Whether `entry` is of any interest: ours, or in the place of something that may be ours.
+    pub fn covers(&self, entry: &Entry) -> bool {
+        match entry {
+            Entry::Route(route) => self.networks.iter().any(|n| n.covers(route.destination)),
+            Entry::ReversePath(filter) => {
+                self.tunnels.contains(&filter.link) || self.underlay.as_ref() == Some(&filter.link)
+            }
+            Entry::Link(_)
+            | Entry::AcceptRa(_)
+            | Entry::Address(_)
+            | Entry::Fdb(_)
+            | Entry::Neighbour(_) => entry.link().is_some_and(|link| self.tunnels.contains(link)),
+        }
+    }
+
+    /// Whether `entry` is ours to remove once nobody wants it.
+    ///
+    /// A device is never removed for being unwanted: a peer may still send to it.
+    pub fn owns(&self, entry: &Entry) -> bool {
+        self.covers(entry)
+            && match entry {
+                Entry::Link(_) | Entry::ReversePath(_) | Entry::AcceptRa(_) => false,
+                Entry::Address(address) => self.owns_address(address),
+                Entry::Fdb(_) => true,
+                Entry::Neighbour(neighbour) => neighbour.permanent,
+                Entry::Route(route) => self.owns_route(route),
+            }
+    }
+
+    /// An address of the network is a leftover of an earlier subnet; any other was put there by somebody.
+    fn owns_address(&self, address: &Address) -> bool {
+        self.networks.iter().any(|network| network.contains(address.address))
+    }
+
+    fn owns_route(&self, route: &Route) -> bool {
+        route.protocol == PROTOCOL || (route.protocol == PROTOCOL_BOOT && self.is_flannels(route))
+    }
+
+    /// Flannel leaves its routes without a mark, but with a shape.
+    fn is_flannels(&self, route: &Route) -> bool {
+        let base = route.destination.base();
+        let into_tunnel = route.link.as_ref().is_some_and(|link| self.tunnels.contains(link));
+        match route.gateway {
+            Some(gateway) if into_tunnel => route.onlink && gateway == base,
+            Some(gateway) => self.gateways.contains(&gateway),
+            None => false,
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! What the kernel holds, or should hold: one ordered map of entries.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map;
+use std::fmt;
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::mac::MacAddr;
+use crate::prefix::{Family, Prefix};
+
+/// Our number in `/etc/iproute2/rt_protos`: it marks the routes that are ours.
+pub const PROTOCOL: u8 = 241;
+
+/// The protocol number of routes made by hand or by flannel.
+pub const PROTOCOL_BOOT: u8 = 3;
+
+/// The name of a network device.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct LinkName(String);
+
+impl LinkName {
+    pub fn new(name: impl Into<String>) -> Self {
+        Self(name.into())
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for LinkName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What tells entries apart. The order of the variants is the order of programming: what an
+/// entry needs comes before it; removal runs backwards.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Key {
+    Link(LinkName),
+    ReversePath(LinkName),
+    AcceptRa(LinkName),
+    Address(LinkName, IpAddr, u8),
+    Fdb(LinkName, MacAddr),
+    Neighbour(LinkName, IpAddr),
+    /// Destination and metric, in the main table.
+    Route(Prefix, u32),
+}
+
+/// One object of the kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Entry {
+    Link(Link),
+    ReversePath(ReversePath),
+    AcceptRa(AcceptRa),
+    Address(Address),
+    Fdb(Fdb),
+    Neighbour(Neighbour),
+    Route(Route),
+}
+
+/// A network device of ours, or one that has taken its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Link {
+    pub name: LinkName,
+    pub kind: LinkKind,
+    /// In bytes.
+    pub mtu: u32,
+    pub mac: MacAddr,
+    pub up: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LinkKind {
+    Vxlan(Vxlan),
+    /// Any other kind, by the kernel's name for it.
+    Other(String),
+}
+
+/// The attributes of a VXLAN device that flannel sets or compares.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Vxlan {
+    pub vni: u32,
+    /// None if the device it was bound to is gone.
+    pub underlay: Option<LinkName>,
+    pub local: Option<IpAddr>,
+    /// UDP port, both ways.
+    pub port: u16,
+    pub learning: bool,
+    pub gbp: bool,
+    /// Multicast group or default destination; never set by us.
+    pub group: Option<IpAddr>,
+    /// Whether user space is asked for unknown destinations; never set by us.
+    pub l2miss: bool,
+}
+
+/// Whether a link drops packets whose answer would leave by another link (`rp_filter` 1).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReversePath {
+    pub link: LinkName,
+    pub strict: bool,
+}
+
+/// Whether a link takes addresses and routes from router advertisements (`accept_ra`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AcceptRa {
+    pub link: LinkName,
+    pub accept: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Address {
+    pub link: LinkName,
+    pub address: IpAddr,
+    pub prefix_len: u8,
+}
+
+/// The underlay address behind a MAC address of the tunnel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fdb {
+    pub link: LinkName,
+    pub mac: MacAddr,
+    pub destination: IpAddr,
+}
+
+/// The MAC address behind an IP address of the tunnel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Neighbour {
+    pub link: LinkName,
+    pub address: IpAddr,
+    pub mac: MacAddr,
+    /// Never aged, never asked for; what we program always is.
+    pub permanent: bool,
+}
+
+/// A unicast route of the main table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Route {
+    pub destination: Prefix,
+    pub metric: u32,
+    pub gateway: Option<IpAddr>,
+    /// None for routes without a device (several next hops, blackholes).
+    pub link: Option<LinkName>,
+    /// Take the gateway for adjacent although no address says so.
+    pub onlink: bool,
+    pub protocol: u8,
+}
+
+impl Route {
+    /// The metric that the kernel shows for a route without one.
+    pub const fn default_metric(family: Family) -> u32 {
+        match family {
+            Family::V4 => 0,
+            Family::V6 => 1024,
+        }
+    }
+
+    /// `destination via gateway dev link`, marked as ours.
+    pub fn via(destination: Prefix, gateway: IpAddr, link: LinkName) -> Self {
+        Self {
+            destination,
+            metric: Self::default_metric(destination.family()),
+            gateway: Some(gateway),
+            link: Some(link),
+            onlink: false,
+            protocol: PROTOCOL,
+        }
+    }
+
+    #[must_use]
+    pub fn onlink(self) -> Self {
+        Self { onlink: true, ..self }
+    }
+}
+
+impl Entry {
+    pub fn key(&self) -> Key {
+        match self {
+            Self::Link(link) => Key::Link(link.name.clone()),
+            Self::ReversePath(filter) => Key::ReversePath(filter.link.clone()),
+            Self::AcceptRa(accept) => Key::AcceptRa(accept.link.clone()),
+            Self::Address(Address { link, address, prefix_len }) => {
+                Key::Address(link.clone(), *address, *prefix_len)
+            }
+            Self::Fdb(fdb) => Key::Fdb(fdb.link.clone(), fdb.mac),
+            Self::Neighbour(neighbour) => Key::Neighbour(neighbour.link.clone(), neighbour.address),
+            Self::Route(route) => Key::Route(route.destination, route.metric),
+        }
+    }
+
+    /// The link it sits on and vanishes with; the link itself for a link.
+    pub fn link(&self) -> Option<&LinkName> {
+        match self {
+            Self::Link(link) => Some(&link.name),
+            Self::ReversePath(filter) => Some(&filter.link),
+            Self::AcceptRa(accept) => Some(&accept.link),
+            Self::Address(address) => Some(&address.link),
+            Self::Fdb(fdb) => Some(&fdb.link),
+            Self::Neighbour(neighbour) => Some(&neighbour.link),
+            Self::Route(route) => route.link.as_ref(),
+        }
+    }
+}
+
+/// Entries by key. The keys are computed, so that none can disagree with its entry.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KernelState(BTreeMap<Key, Entry>);
+
+impl KernelState {
+    pub fn get(&self, key: &Key) -> Option<&Entry> {
+        self.0.get(key)
+    }
+
+    /// Puts `entry` in the place of the one with its key.
+    pub fn insert(&mut self, entry: Entry) -> Option<Entry> {
+        self.0.insert(entry.key(), entry)
+    }
+
+    pub fn remove(&mut self, key: &Key) -> Option<Entry> {
+        self.0.remove(key)
+    }
+
+    pub fn iter(&self) -> btree_map::Iter<'_, Key, Entry> {
+        self.0.iter()
+    }
+
+    pub fn keys(&self) -> btree_map::Keys<'_, Key, Entry> {
+        self.0.keys()
+    }
+
+    pub fn entries(&self) -> btree_map::Values<'_, Key, Entry> {
+        self.0.values()
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn retain(&mut self, mut keep: impl FnMut(&Entry) -> bool) {
+        self.0.retain(|_, entry| keep(entry));
+    }
+}
+
+impl FromIterator<Entry> for KernelState {
+    fn from_iter<I: IntoIterator<Item = Entry>>(entries: I) -> Self {
+        Self(entries.into_iter().map(|entry| (entry.key(), entry)).collect())
+    }
+}
+
+impl Extend<Entry> for KernelState {
+    fn extend<I: IntoIterator<Item = Entry>>(&mut self, entries: I) {
+        self.0.extend(entries.into_iter().map(|entry| (entry.key(), entry)));
+    }
+}
+
+impl<'a> IntoIterator for &'a KernelState {
+    type Item = (&'a Key, &'a Entry);
+    type IntoIter = btree_map::Iter<'a, Key, Entry>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.iter()
+    }
+}
+
+impl IntoIterator for KernelState {
+    type Item = Entry;
+    type IntoIter = btree_map::IntoValues<Key, Entry>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_values()
+    }
+}

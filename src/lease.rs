@@ -1,0 +1,152 @@
+//! A lease: who holds which subnet, and how to reach it.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::mac::MacAddr;
+use crate::prefix::{Family, Prefix};
+
+/// What a lease is called in its store: `10.5.52.0-24`, or a node's name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct LeaseId(String);
+
+impl LeaseId {
+    pub fn new(id: impl Into<String>) -> Self {
+        Self(id.into())
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for LeaseId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The right of one node to one subnet of each family.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lease {
+    pub id: LeaseId,
+    /// One per family, IPv4 first.
+    pub endpoints: Vec<Endpoint>,
+    /// When the store first saw it, in the store's own count: of two that conflict the older is believed.
+    pub created: u64,
+    /// The store's handle of the lease's term, by which its holder proves after a restart that it
+    /// is its own; none for a reservation, which has no term.
+    pub grant: Option<i64>,
+}
+
+/// One address family of a lease.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Endpoint {
+    pub subnet: Prefix,
+    pub public_ip: IpAddr,
+    /// The backend that the node says it uses.
+    pub backend: BackendType,
+    /// Where its tunnel ends, if it has one.
+    pub vtep: Option<Vtep>,
+}
+
+/// The backend that a lease names.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum BackendType {
+    Vxlan,
+    HostGw,
+    /// One that we do not speak, by its name; empty if the lease names none.
+    Other(String),
+}
+
+/// The end of a tunnel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Vtep {
+    /// Old peers do not say.
+    pub vni: Option<u32>,
+    pub mac: MacAddr,
+}
+
+/// What a node publishes about itself in its lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseAttributes {
+    pub backend: BackendType,
+    /// One per enabled family, IPv4 first.
+    pub endpoints: Vec<EndpointAttributes>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndpointAttributes {
+    pub public_ip: IpAddr,
+    pub vtep: Option<Vtep>,
+}
+
+/// What a store holds under one id.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    pub id: LeaseId,
+    pub lease: Result<Lease, Malformed>,
+}
+
+/// A record that is no lease, and why.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Malformed(pub String);
+
+/// A change to the set of leases.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LeaseUpdate {
+    /// All records there are; those not named are gone.
+    Snapshot(Vec<Record>),
+    /// A record is new or has changed.
+    Put(Record),
+    Remove(LeaseId),
+}
+
+impl Lease {
+    pub fn subnets(&self) -> impl Iterator<Item = Prefix> + '_ {
+        self.endpoints.iter().map(|endpoint| endpoint.subnet)
+    }
+
+    pub fn endpoint(&self, family: Family) -> Option<&Endpoint> {
+        self.endpoints.iter().find(|endpoint| endpoint.subnet.family() == family)
+    }
+
+    /// The lease as it stands once `attributes` are published in it.
+    #[must_use]
+    pub fn publishing(&self, attributes: &LeaseAttributes) -> Self {
+        let endpoints = self.endpoints.iter().zip(&attributes.endpoints);
+        let endpoints = endpoints.map(|(endpoint, attributes_of_family)| Endpoint {
+            subnet: endpoint.subnet,
+            public_ip: attributes_of_family.public_ip,
+            backend: attributes.backend.clone(),
+            vtep: attributes_of_family.vtep,
+        });
+        Self { endpoints: endpoints.collect(), ..self.clone() }
+    }
+}
+
+impl BackendType {
+    /// The word in leases and annotations.
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::Vxlan => "vxlan",
+            Self::HostGw => "host-gw",
+            Self::Other(name) => name,
+        }
+    }
+}
+
+impl From<&str> for BackendType {
+    fn from(name: &str) -> Self {
+        match name {
+            "vxlan" => Self::Vxlan,
+            "host-gw" => Self::HostGw,
+            other => Self::Other(other.to_owned()),
+        }
+    }
+}

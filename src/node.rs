@@ -1,0 +1,105 @@
+//! This node: facts of the host in; interface, addresses and adjacency out.
+
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::kernel::state::LinkName;
+use crate::prefix::{Family, Prefix};
+
+/// What the host looks like: the input of [`Node`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// In the kernel's order.
+    pub interfaces: Vec<Interface>,
+    /// The device of each default route of the main table, in the kernel's order; none for a
+    /// route with several next hops.
+    pub default_routes: Vec<(Family, Option<LinkName>)>,
+    /// The way to the address that was asked for.
+    pub reach: Option<Reach>,
+}
+
+/// A network device and its addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    pub name: LinkName,
+    /// In bytes.
+    pub mtu: u32,
+    pub up: bool,
+    /// Whether stations on it reach each other by MAC address: Ethernet, not point-to-point, not loopback, with ARP.
+    pub layer2: bool,
+    /// In the kernel's order.
+    pub addresses: Vec<InterfaceAddress>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InterfaceAddress {
+    pub address: IpAddr,
+    pub prefix_len: u8,
+    /// Whether it may be used for new connections: neither deprecated nor tentative.
+    pub usable: bool,
+    pub lifetime: Lifetime,
+}
+
+/// How long an address stays, best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Lifetime {
+    /// Until somebody removes it (`IFA_F_PERMANENT`).
+    Permanent,
+    /// Until its lease or its router's word runs out.
+    Dynamic,
+    /// A privacy address, changed from time to time (`IFA_F_TEMPORARY`, IPv6 only).
+    Temporary,
+}
+
+/// How the kernel would send to an address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reach {
+    pub link: LinkName,
+    /// The source address it would take.
+    pub source: Option<IpAddr>,
+}
+
+/// The node as its peers and the planner see it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Node {
+    /// The external interface.
+    pub interface: LinkName,
+    /// Of the external interface, in bytes.
+    pub mtu: u32,
+    /// Whether its neighbours are reached by MAC address.
+    pub layer2: bool,
+    /// The prefixes of the interface's addresses: who lies inside is on its link.
+    pub on_link: Vec<Prefix>,
+    /// One per enabled family, IPv4 first.
+    pub uplinks: Vec<Uplink>,
+}
+
+/// How one address family leaves the node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Uplink {
+    /// The interface's own address.
+    pub address: IpAddr,
+    /// What peers send to; differs from `address` behind address translation.
+    pub public_ip: IpAddr,
+    /// The source of outer packets: the public IP where this host has it, else `address`.
+    pub source: IpAddr,
+}
+
+impl Uplink {
+    pub const fn family(&self) -> Family {
+        Family::of(self.public_ip)
+    }
+}
+
+impl Node {
+    /// Whether `address` is one hop away on the external interface: on its link, and that link carries frames.
+    pub fn is_adjacent(&self, address: IpAddr) -> bool {
+        let shared = |prefix: &&Prefix| prefix.prefix_len() < prefix.family().width();
+        self.layer2 && self.on_link.iter().filter(shared).any(|prefix| prefix.contains(address))
+    }
+
+    pub fn uplink(&self, family: Family) -> Option<&Uplink> {
+        self.uplinks.iter().find(|uplink| uplink.family() == family)
+    }
+}

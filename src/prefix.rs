@@ -1,0 +1,227 @@
+//! An IP prefix without host bits, and the arithmetic that both address families share.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
+
+use ipnetwork::IpNetwork;
+use serde::{Deserialize, Serialize};
+
+/// An address family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Family {
+    V4,
+    V6,
+}
+
+impl Family {
+    pub const ALL: [Self; 2] = [Self::V4, Self::V6];
+
+    pub const fn of(address: IpAddr) -> Self {
+        match address {
+            IpAddr::V4(_) => Self::V4,
+            IpAddr::V6(_) => Self::V6,
+        }
+    }
+
+    /// Length of an address in bits.
+    pub const fn width(self) -> u8 {
+        match self {
+            Self::V4 => 32,
+            Self::V6 => 128,
+        }
+    }
+
+    /// The address whose number is `number`; the upper bits of a number too large are dropped.
+    pub fn address(self, number: u128) -> IpAddr {
+        match self {
+            Self::V4 => {
+                Ipv4Addr::from_bits(u32::try_from(number & u128::from(u32::MAX)).unwrap_or(0))
+                    .into()
+            }
+            Self::V6 => Ipv6Addr::from_bits(number).into(),
+        }
+    }
+
+    pub const fn unspecified(self) -> IpAddr {
+        match self {
+            Self::V4 => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            Self::V6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        }
+    }
+}
+
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::V4 => "IPv4",
+            Self::V6 => "IPv6",
+        })
+    }
+}
+
+/// `address` as a number.
+pub fn number(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(v4) => v4.to_bits().into(),
+        IpAddr::V6(v6) => v6.to_bits(),
+    }
+}
+
+/// The prefix `base/len`; the bits behind `len` are zero.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Prefix {
+    base: IpAddr,
+    len: u8,
+}
+
+/// The text was not an address and a length.
+#[derive(Debug, thiserror::Error)]
+#[error("\"{0}\" is not a prefix like 10.5.0.0/16")]
+pub struct NotAPrefix(String);
+
+impl Prefix {
+    /// The prefix of length `len` that holds `address`; none if `len` exceeds the family's width.
+    pub fn holding(address: IpAddr, len: u8) -> Option<Self> {
+        let family = Family::of(address);
+        (len <= family.width())
+            .then(|| Self { base: family.address(number(address) & mask(family, len)), len })
+    }
+
+    /// The prefix that holds `address` alone.
+    pub fn host(address: IpAddr) -> Self {
+        Self { base: address, len: Family::of(address).width() }
+    }
+
+    pub const fn base(self) -> IpAddr {
+        self.base
+    }
+
+    pub const fn prefix_len(self) -> u8 {
+        self.len
+    }
+
+    pub const fn family(self) -> Family {
+        Family::of(self.base)
+    }
+
+    /// Count of addresses; saturates for `::/0`.
+    pub fn size(self) -> u128 {
+        1_u128.checked_shl((self.family().width() - self.len).into()).unwrap_or(u128::MAX)
+    }
+
+    pub fn last(self) -> IpAddr {
+        self.family().address(number(self.base) | !mask(self.family(), self.len))
+    }
+
+    /// The address `offset` behind the base.
+    pub fn nth(self, offset: u128) -> IpAddr {
+        self.family().address(number(self.base).wrapping_add(offset))
+    }
+
+    pub fn contains(self, address: IpAddr) -> bool {
+        Self::holding(address, self.len) == Some(self)
+    }
+
+    /// Whether all of `other` lies inside.
+    pub fn covers(self, other: Self) -> bool {
+        self.len <= other.len && self.contains(other.base)
+    }
+
+    pub fn overlaps(self, other: Self) -> bool {
+        self.covers(other) || other.covers(self)
+    }
+}
+
+fn mask(family: Family, len: u8) -> u128 {
+    let ones = u128::MAX >> (128 - u32::from(family.width()));
+    let host_bits = u32::from(family.width() - len);
+    ones & u128::MAX.checked_shl(host_bits).unwrap_or(0)
+}
+
+impl fmt::Display for Prefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.base, self.len)
+    }
+}
+
+impl fmt::Debug for Prefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl FromStr for Prefix {
+    type Err = NotAPrefix;
+
+    /// Host bits are masked off.
+    fn from_str(text: &str) -> Result<Self, NotAPrefix> {
+        let network: Option<IpNetwork> = text.contains('/').then(|| text.parse().ok()).flatten();
+        network.map(Self::from).ok_or_else(|| NotAPrefix(text.to_owned()))
+    }
+}
+
+impl From<IpNetwork> for Prefix {
+    fn from(network: IpNetwork) -> Self {
+        Self { base: network.network(), len: network.prefix() }
+    }
+}
+
+impl TryFrom<String> for Prefix {
+    type Error = NotAPrefix;
+
+    fn try_from(text: String) -> Result<Self, NotAPrefix> {
+        text.parse()
+    }
+}
+
+impl From<Prefix> for String {
+    fn from(prefix: Prefix) -> Self {
+        prefix.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prefix(text: &str) -> Prefix {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn host_bits_are_masked_off() {
+        assert_eq!(prefix("10.5.72.1/24").to_string(), "10.5.72.0/24");
+        assert_eq!(prefix("fd00:1::1/64").to_string(), "fd00:1::/64");
+        assert_eq!(prefix("1.2.3.4/0").to_string(), "0.0.0.0/0");
+    }
+
+    #[test]
+    fn what_is_no_prefix_is_refused() {
+        for text in ["", "10.5.0.0", "10.5.0.0/33", "10.5/16", "fd00::/129", "10.5.0.0/16 "] {
+            assert!(text.parse::<Prefix>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_prefix_covers_what_lies_inside() {
+        let network = prefix("10.5.0.0/16");
+        assert!(network.covers(prefix("10.5.3.0/24")));
+        assert!(!network.covers(prefix("10.0.0.0/8")));
+        assert!(network.overlaps(prefix("10.0.0.0/8")));
+        assert!(!network.overlaps(prefix("10.6.0.0/16")));
+        assert!(!network.contains("fd00::1".parse().unwrap()));
+        assert!(prefix("0.0.0.0/0").covers(network));
+    }
+
+    #[test]
+    fn first_and_last_address_bound_the_prefix() {
+        assert_eq!(prefix("10.5.3.0/24").nth(1).to_string(), "10.5.3.1");
+        assert_eq!(prefix("10.5.3.0/24").last().to_string(), "10.5.3.255");
+        assert_eq!(prefix("fd00::/64").last().to_string(), "fd00::ffff:ffff:ffff:ffff");
+        assert_eq!(prefix("10.5.3.0/24").size(), 256);
+        assert_eq!(prefix("::/0").size(), u128::MAX);
+    }
+}

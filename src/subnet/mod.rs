@@ -1,0 +1,73 @@
+//! Stores that hand out subnets and tell who holds which.
+
+use std::future::Future;
+
+use futures::stream::BoxStream;
+use serde::Serialize;
+use tokio::sync::watch;
+
+use crate::config::NetworkConfig;
+use crate::lease::{Lease, LeaseAttributes, LeaseUpdate};
+use crate::prefix::Prefix;
+
+/// A store that hands out subnets and tells who holds which.
+///
+/// A store that is away is no error: it is waited for, with backoff and jitter, and `state` tells.
+pub trait SubnetManager {
+    /// The network config, once there is one that can be used. A missing one and a wrong one are
+    /// waited for; `state` says which key and why.
+    fn network_config(&self) -> impl Future<Output = NetworkConfig>;
+
+    /// Takes a lease for this node, the one it held before where possible, and publishes
+    /// `attributes` in it. Called again with other attributes, it updates the same lease.
+    ///
+    /// # Errors
+    /// Only what waiting would not mend.
+    fn acquire(
+        &self,
+        config: &NetworkConfig,
+        attributes: &LeaseAttributes,
+    ) -> impl Future<Output = Result<Lease, Error>>;
+
+    /// Keeps `lease` alive until it is lost: gone from the store, or changed by somebody else.
+    /// The caller then tries to `acquire` it again.
+    fn hold(&self, lease: &Lease) -> impl Future<Output = Lost>;
+
+    /// Every change to any lease, our own included. Never ends: reconnects by itself, and starts
+    /// with a snapshot, as it does again after a gap that it cannot bridge.
+    fn watch_leases(&self) -> BoxStream<'static, LeaseUpdate>;
+
+    /// Whether the store can be used, now and whenever that changes.
+    fn state(&self) -> watch::Receiver<StoreState>;
+}
+
+/// Whether a store can be used.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum StoreState {
+    /// Not asked yet.
+    Unknown,
+    Reachable,
+    /// What we wait for, in a sentence: the server, the config key, a config that can be used.
+    Waiting(String),
+}
+
+/// Why a lease was lost, for the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lost(pub String);
+
+/// Why a lease cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Pods of this node may use the subnet: to renumber them is for people to decide.
+    #[error(
+        "subnet {subnet} of this node is held by {holder}: stop one of the two nodes, \
+         or remove {subnet_file} to take a new subnet"
+    )]
+    Taken { subnet: Prefix, holder: String, subnet_file: String },
+    #[error(
+        "no subnet is free in {pool}: all {count} are leased; \
+         widen the network or delete the leases of nodes that are gone"
+    )]
+    Exhausted { pool: Prefix, count: u128 },
+}
