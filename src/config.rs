@@ -8,11 +8,13 @@ pub use pool::Pool;
 
 use std::fmt::Display;
 
+use serde::{Deserialize, Serialize};
+
 use crate::json::{Fields, WrongType};
 use crate::prefix::{Family, Prefix};
 
 /// What all nodes of one network share.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetworkConfig {
     /// One per enabled family, IPv4 first.
     pub pools: Vec<Pool>,
@@ -24,14 +26,14 @@ pub struct NetworkConfig {
 }
 
 /// How a node carries packets to its peers.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Backend {
     pub kind: Kind,
     /// Of the tunnel, which a `host-gw` node keeps too while `Mixed` is on.
     pub tunnel: Tunnel,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Kind {
     Vxlan,
     HostGw,
@@ -47,7 +49,7 @@ impl Kind {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tunnel {
     pub vni: u32,
     /// UDP port.

@@ -1,5 +1,13 @@
 //! A lease: who holds which subnet, and how to reach it.
 
+mod belief;
+mod peers;
+#[cfg(test)]
+mod tests;
+
+pub use belief::{Rejected, Rules};
+pub use peers::{Peers, Withdrawal};
+
 use std::fmt;
 use std::net::IpAddr;
 

@@ -1,11 +1,29 @@
 //! The module tree as a map: read it from top to bottom, in the direction of the data.
 
-pub mod config;
-pub mod json;
-pub mod lease;
+// What everything else is made of.
 pub mod mac;
-pub mod node;
 pub mod prefix;
+
+// What operators and peers write, decoded once.
+pub mod json;
+
+pub mod config;
+
+pub mod lease;
+
+pub mod node;
+
+// Where config and leases come from.
 pub mod subnet;
-// pub mod backend;
+
+// What the kernel should hold, and what it holds.
+pub mod backend;
+
 pub mod kernel;
+
+// The loop between them.
+pub mod reconciler;
+
+// What the loop tells the outside.
+pub mod checkpoint;
+pub mod status;

@@ -1,5 +1,9 @@
 //! This node: facts of the host in; interface, addresses and adjacency out.
 
+mod select;
+
+pub use select::{InterfaceOptions, NoInterface};
+
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};

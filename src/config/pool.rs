@@ -3,12 +3,14 @@
 use std::net::IpAddr;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 use super::{Error, wrong};
 use crate::json::Fields;
 use crate::prefix::{Family, Prefix, number};
 
 /// The addresses of one family, and how they are cut into subnets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pool {
     pub network: Prefix,
     /// Length of each subnet, in bits.

@@ -35,6 +35,13 @@ impl Scope {
         }
     }
 
+    /// Whether `other` would read the same entries.
+    pub fn sees_the_same(&self, other: &Self) -> bool {
+        let seen =
+            |scope: &Self| (scope.tunnels.clone(), scope.underlay.clone(), scope.networks.clone());
+        seen(self) == seen(other)
+    }
+
     /// Whether `entry` is ours to remove once nobody wants it.
     ///
     /// A device is never removed for being unwanted: a peer may still send to it.

@@ -3,7 +3,7 @@
 use std::future::Future;
 
 use futures::stream::BoxStream;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use crate::config::NetworkConfig;
@@ -42,7 +42,7 @@ pub trait SubnetManager {
 }
 
 /// Whether a store can be used.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StoreState {
     /// Not asked yet.

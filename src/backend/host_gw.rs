@@ -1,0 +1,51 @@
+//! Routes straight to peers on the same link.
+
+use super::{Local, Network, Path, Unreachable, Way};
+use crate::kernel::state::{Entry, KernelState, Route};
+use crate::lease::{BackendType, Endpoint};
+use crate::node::{Node, Uplink};
+use crate::prefix::Family;
+
+pub(super) struct HostGw {
+    node: Node,
+    family: Family,
+}
+
+impl HostGw {
+    pub(super) fn new(local: &Local, uplink: &Uplink) -> Self {
+        Self { node: local.node.clone(), family: uplink.family() }
+    }
+
+    /// The way to `peer` over the link, whatever its backend.
+    pub(super) fn direct(&self, peer: &Endpoint) -> Result<Way, Unreachable> {
+        let link = self.node.interface.clone();
+        if !self.node.is_adjacent(peer.public_ip) {
+            return Err(Unreachable::NotOnLink { gateway: peer.public_ip, link });
+        }
+        let route = Route::via(peer.subnet, peer.public_ip, link);
+        Ok(Way { path: Path::Direct, entries: vec![Entry::Route(route)] })
+    }
+}
+
+impl Network for HostGw {
+    fn family(&self) -> Family {
+        self.family
+    }
+
+    fn mtu(&self) -> u32 {
+        self.node.mtu
+    }
+
+    fn local(&self) -> KernelState {
+        KernelState::default()
+    }
+
+    fn towards(&self, peer: &Endpoint) -> Result<Way, Unreachable> {
+        match &peer.backend {
+            BackendType::HostGw => self.direct(peer),
+            theirs @ (BackendType::Vxlan | BackendType::Other(_)) => {
+                Err(Unreachable::BackendDiffers { ours: "host-gw", theirs: theirs.as_str().into() })
+            }
+        }
+    }
+}

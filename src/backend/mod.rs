@@ -1,0 +1,193 @@
+//! Ways of carrying packets, and the plan: what the kernel should hold for this node and its peers.
+
+mod host_gw;
+mod mixed;
+mod vxlan;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::{Kind, NetworkConfig};
+use crate::kernel::Scope;
+use crate::kernel::state::{Entry, KernelState, LinkName, ReversePath};
+use crate::lease::{
+    BackendType, Endpoint, EndpointAttributes, Lease, LeaseAttributes, Rules, Vtep,
+};
+use crate::mac::MacAddr;
+use crate::node::{Node, Uplink};
+use crate::prefix::Family;
+use host_gw::HostGw;
+use mixed::Mixed;
+use vxlan::Vxlan;
+
+/// A way of carrying the packets of one address family. Pure: says what the kernel should hold, never touches it.
+pub trait Network: Send {
+    fn family(&self) -> Family;
+
+    /// The largest packet that pods may send, in bytes.
+    fn mtu(&self) -> u32;
+
+    /// The device and what sits on it for our own sake; without the address as long as no lease is held.
+    fn local(&self) -> KernelState;
+
+    /// What it takes to reach `peer`.
+    fn towards(&self, peer: &Endpoint) -> Result<Way, Unreachable>;
+}
+
+/// How a peer is reached, and the entries that make it so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Way {
+    pub path: Path,
+    pub entries: Vec<Entry>,
+}
+
+/// How packets to a peer travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Path {
+    /// As they are, to the peer's public IP as the next hop.
+    Direct,
+    /// In VXLAN packets.
+    Tunnel,
+}
+
+/// Why a peer is left out.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unreachable {
+    #[error("its backend is {theirs}, ours is {ours}, and Mixed is off")]
+    BackendDiffers { ours: &'static str, theirs: String },
+    #[error("its backend {0:?} is none that this version speaks")]
+    UnknownBackend(String),
+    #[error("gateway {gateway} is not on the link of {link}")]
+    NotOnLink { gateway: IpAddr, link: LinkName },
+    #[error("it published no VTEP")]
+    NoVtep,
+    #[error("its VTEP is of VNI {theirs}, ours of {ours}")]
+    VniDiffers { ours: u32, theirs: u32 },
+    #[error("it has no address family in common with this node")]
+    NoCommonFamily,
+}
+
+/// Everything about this node that the plan depends on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Local {
+    pub config: NetworkConfig,
+    pub node: Node,
+    /// Of the tunnel device of each family.
+    pub macs: BTreeMap<Family, MacAddr>,
+    /// Our lease, once we hold one.
+    pub own: Option<Lease>,
+    /// The links whose reverse-path filter was strict before `Mixed` loosened it.
+    pub strict: BTreeSet<LinkName>,
+}
+
+/// What is planned for one peer: a way per family in common, or why there is none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PeerPlan(pub Vec<(Family, Result<Way, Unreachable>)>);
+
+impl PeerPlan {
+    pub fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.0.iter().filter_map(|(_, way)| way.as_ref().ok()).flat_map(|way| &way.entries)
+    }
+}
+
+/// The networks of this node, one per enabled family: the only place where a backend turns into code.
+pub fn networks(local: &Local) -> Vec<Box<dyn Network>> {
+    let network = |uplink: &Uplink| -> Box<dyn Network> {
+        let direct = HostGw::new(local, uplink);
+        let tunnel = || Vxlan::new(local, uplink);
+        match (local.config.backend.kind, local.config.mixed) {
+            (kind, true) => Box::new(Mixed::new(kind, tunnel(), direct)),
+            (Kind::Vxlan, false) => Box::new(tunnel()),
+            (Kind::HostGw, false) => Box::new(direct),
+        }
+    };
+    local.node.uplinks.iter().map(network).collect()
+}
+
+/// What the kernel should hold for our own sake.
+pub fn plan_local(local: &Local, networks: &[Box<dyn Network>]) -> KernelState {
+    let restored = local
+        .strict
+        .iter()
+        .filter(|_| !local.config.mixed)
+        .map(|link| Entry::ReversePath(ReversePath { link: link.clone(), strict: true }));
+    networks.iter().flat_map(|network| network.local()).chain(restored).collect()
+}
+
+/// What the kernel should hold for the sake of `peer`. Depends on nothing but `networks` and `peer`.
+pub fn plan_peer(networks: &[Box<dyn Network>], peer: &Lease) -> PeerPlan {
+    let ways: Vec<_> = networks
+        .iter()
+        .filter_map(|network| {
+            let endpoint = peer.endpoint(network.family())?;
+            Some((network.family(), network.towards(endpoint)))
+        })
+        .collect();
+    let family = networks.first().map_or(Family::V4, |network| network.family());
+    if ways.is_empty() {
+        PeerPlan(vec![(family, Err(Unreachable::NoCommonFamily))])
+    } else {
+        PeerPlan(ways)
+    }
+}
+
+/// The largest packet that pods may send over every one of `networks`, in bytes.
+pub fn pod_mtu(networks: &[Box<dyn Network>]) -> Option<u32> {
+    networks.iter().map(|network| network.mtu()).min()
+}
+
+impl Local {
+    /// What this node publishes in its lease.
+    pub fn attributes(&self) -> LeaseAttributes {
+        let vtep = |uplink: &Uplink| {
+            let mac = self.macs.get(&uplink.family()).filter(|_| self.config.has_tunnel())?;
+            Some(Vtep { vni: Some(self.config.backend.tunnel.vni), mac: *mac })
+        };
+        let endpoint = |uplink: &Uplink| EndpointAttributes {
+            public_ip: uplink.public_ip,
+            vtep: vtep(uplink),
+        };
+        LeaseAttributes {
+            backend: BackendType::from(self.config.backend.kind.as_str()),
+            endpoints: self.node.uplinks.iter().map(endpoint).collect(),
+        }
+    }
+
+    /// What peers must agree with to be believed.
+    pub fn rules(&self) -> Rules {
+        let uplinks = self.node.uplinks.iter();
+        Rules {
+            networks: self.config.networks().collect(),
+            own: self.own.clone(),
+            addresses: uplinks.flat_map(|uplink| [uplink.public_ip, uplink.address]).collect(),
+        }
+    }
+
+    /// What in the kernel concerns us, given the public IPs of the peers.
+    pub fn scope(&self, gateways: BTreeSet<IpAddr>) -> Scope {
+        let tunnel_of =
+            |uplink: &Uplink| device_name(uplink.family(), self.config.backend.tunnel.vni);
+        Scope {
+            tunnels: self.node.uplinks.iter().map(tunnel_of).collect(),
+            underlay: Some(self.node.interface.clone()),
+            networks: self.config.networks().collect(),
+            gateways,
+        }
+    }
+}
+
+/// Flannel's name for the tunnel device.
+pub fn device_name(family: Family, vni: u32) -> LinkName {
+    LinkName::new(match family {
+        Family::V4 => format!("flannel.{vni}"),
+        Family::V6 => format!("flannel-v6.{vni}"),
+    })
+}
+
+/// The address of the tunnel device of a node whose public IP this is: the same after every reboot.
+pub fn derived_mac(uplink: &Uplink, vni: u32) -> MacAddr {
+    MacAddr::derived_from(&format!("{} vni {vni}", uplink.public_ip))
+}

@@ -1,0 +1,133 @@
+//! A VXLAN tunnel to every peer, in flannel's form.
+
+use super::{HostGw, Local, Network, Path, Unreachable, Way, device_name};
+use crate::config::Tunnel;
+use crate::kernel::state::{
+    AcceptRa, Address, Entry, Fdb, KernelState, Link, LinkKind, LinkName, Neighbour, Route,
+    Vxlan as Device,
+};
+use crate::lease::{BackendType, Endpoint};
+use crate::mac::MacAddr;
+use crate::node::Uplink;
+use crate::prefix::{Family, Prefix};
+
+pub(super) struct Vxlan {
+    tunnel: Tunnel,
+    device: LinkName,
+    underlay: LinkName,
+    uplink: Uplink,
+    mac: MacAddr,
+    mtu: u32,
+    subnet: Option<Prefix>,
+    direct: HostGw,
+}
+
+impl Vxlan {
+    pub(super) fn new(local: &Local, uplink: &Uplink) -> Self {
+        let tunnel = local.config.backend.tunnel.clone();
+        let family = uplink.family();
+        let outer = tunnel.mtu.unwrap_or(local.node.mtu);
+        let mac = local.macs.get(&family).copied();
+        Self {
+            device: device_name(family, tunnel.vni),
+            underlay: local.node.interface.clone(),
+            mac: mac.unwrap_or_else(|| super::derived_mac(uplink, tunnel.vni)),
+            mtu: outer.saturating_sub(overhead(family)),
+            subnet: local.own.as_ref().and_then(|own| own.endpoint(family)).map(|e| e.subnet),
+            direct: HostGw::new(local, uplink),
+            uplink: uplink.clone(),
+            tunnel,
+        }
+    }
+
+    pub(super) const fn device(&self) -> &LinkName {
+        &self.device
+    }
+
+    pub(super) const fn underlay(&self) -> &LinkName {
+        &self.underlay
+    }
+
+    /// The way to `peer` through the tunnel, whatever its backend.
+    pub(super) fn tunnelled(&self, peer: &Endpoint) -> Result<Way, Unreachable> {
+        let vtep = peer.vtep.ok_or(Unreachable::NoVtep)?;
+        if let Some(theirs) = vtep.vni.filter(|vni| *vni != self.tunnel.vni) {
+            return Err(Unreachable::VniDiffers { ours: self.tunnel.vni, theirs });
+        }
+        let (link, gateway) = (self.device.clone(), peer.subnet.base());
+        let entries = vec![
+            Entry::Fdb(Fdb { link: link.clone(), mac: vtep.mac, destination: peer.public_ip }),
+            Entry::Neighbour(Neighbour {
+                link: link.clone(),
+                address: gateway,
+                mac: vtep.mac,
+                permanent: true,
+            }),
+            Entry::Route(Route::via(peer.subnet, gateway, link).onlink()),
+        ];
+        Ok(Way { path: Path::Tunnel, entries })
+    }
+
+    /// The way to a `vxlan` peer: around the tunnel only where `DirectRouting` asks for it.
+    pub(super) fn preferred(&self, peer: &Endpoint) -> Result<Way, Unreachable> {
+        if self.tunnel.direct_routing {
+            self.direct.direct(peer).or_else(|_| self.tunnelled(peer))
+        } else {
+            self.tunnelled(peer)
+        }
+    }
+
+    fn link(&self) -> Link {
+        let device = Device {
+            vni: self.tunnel.vni,
+            underlay: Some(self.underlay.clone()),
+            local: Some(self.uplink.source),
+            port: self.tunnel.port,
+            learning: self.tunnel.learning,
+            gbp: self.tunnel.gbp,
+            group: None,
+            l2miss: false,
+        };
+        let kind = LinkKind::Vxlan(device);
+        Link { name: self.device.clone(), kind, mtu: self.mtu, mac: self.mac, up: true }
+    }
+}
+
+impl Network for Vxlan {
+    fn family(&self) -> Family {
+        self.uplink.family()
+    }
+
+    fn mtu(&self) -> u32 {
+        self.mtu
+    }
+
+    fn local(&self) -> KernelState {
+        let link = self.device.clone();
+        let address = self.subnet.map(|subnet| {
+            let prefix_len = subnet.family().width();
+            Entry::Address(Address { link: link.clone(), address: subnet.base(), prefix_len })
+        });
+        [Entry::Link(self.link()), Entry::AcceptRa(AcceptRa { link: link.clone(), accept: false })]
+            .into_iter()
+            .chain(address)
+            .collect()
+    }
+
+    fn towards(&self, peer: &Endpoint) -> Result<Way, Unreachable> {
+        match &peer.backend {
+            BackendType::Vxlan => self.preferred(peer),
+            theirs @ (BackendType::HostGw | BackendType::Other(_)) => {
+                Err(Unreachable::BackendDiffers { ours: "vxlan", theirs: theirs.as_str().into() })
+            }
+        }
+    }
+}
+
+/// What a packet gains in the tunnel, in bytes: Ethernet, VXLAN, UDP and the outer IP header.
+const fn overhead(family: Family) -> u32 {
+    match family {
+        Family::V4 => 50,
+        Family::V6 => 70,
+    }
+}

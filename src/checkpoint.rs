@@ -1,0 +1,14 @@
+//! What was last known, on disk: enough to forward packets while the store is away.
+
+use serde::{Deserialize, Serialize};
+
+use crate::backend::Local;
+use crate::lease::Lease;
+
+/// Everything that the plan is made from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Checkpoint {
+    pub local: Local,
+    /// Of the peers, believed or not.
+    pub leases: Vec<Lease>,
+}

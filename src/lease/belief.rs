@@ -1,0 +1,114 @@
+//! Which leases are believed: the rules that a lease must keep before anything is programmed for it.
+
+use std::net::IpAddr;
+
+use super::{Endpoint, Lease, LeaseId};
+use crate::mac::MacAddr;
+use crate::prefix::{Family, Prefix};
+
+/// What every believed lease must agree with.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rules {
+    /// The networks that subnets are cut from.
+    pub networks: Vec<Prefix>,
+    /// Our own lease, once we hold one.
+    pub own: Option<Lease>,
+    /// The addresses that are ours.
+    pub addresses: Vec<IpAddr>,
+}
+
+/// Why a lease is set aside.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Rejected {
+    #[error("its record cannot be read: {0}")]
+    Malformed(String),
+    #[error("subnet {0} is not inside the network")]
+    OutsideNetwork(Prefix),
+    #[error("subnet {0} is too short or too long for pods")]
+    IllegalLength(Prefix),
+    #[error("subnet {0} overlaps our own subnet {1}")]
+    OverlapsOurs(Prefix, Prefix),
+    #[error("its {what} conflicts with the older lease {id}")]
+    ConflictsWith { what: &'static str, id: LeaseId },
+    #[error("public IP {0} is no address that a node can have")]
+    ImplausibleAddress(IpAddr),
+    #[error("public IP {0} is an address of this node")]
+    OurAddress(IpAddr),
+    #[error("VTEP MAC {0} is no unicast address")]
+    ImplausibleMac(MacAddr),
+    #[error("VTEP MAC {0} is the one of this node")]
+    OurMac(MacAddr),
+}
+
+impl Rules {
+    /// Whether `lease`, by itself, can be believed; conflicts among peers are for [`super::Peers`].
+    pub fn check(&self, lease: &Lease) -> Result<(), Rejected> {
+        lease.endpoints.iter().try_for_each(|endpoint| self.check_endpoint(endpoint))
+    }
+
+    pub fn is_own(&self, id: &LeaseId) -> bool {
+        self.own.as_ref().is_some_and(|own| own.id == *id)
+    }
+
+    fn check_endpoint(&self, endpoint: &Endpoint) -> Result<(), Rejected> {
+        self.check_subnet(endpoint.subnet)?;
+        self.check_public_ip(endpoint)?;
+        endpoint.vtep.map_or(Ok(()), |vtep| self.check_mac(vtep.mac))
+    }
+
+    fn check_subnet(&self, subnet: Prefix) -> Result<(), Rejected> {
+        let network = self
+            .networks
+            .iter()
+            .find(|network| network.covers(subnet))
+            .ok_or(Rejected::OutsideNetwork(subnet))?;
+        let longest = subnet.family().width() - SHORTEST_HOST_PART;
+        if subnet.prefix_len() <= network.prefix_len() || subnet.prefix_len() > longest {
+            return Err(Rejected::IllegalLength(subnet));
+        }
+        let mut ours = self.own.iter().flat_map(Lease::subnets);
+        ours.find(|own| own.overlaps(subnet))
+            .map_or(Ok(()), |own| Err(Rejected::OverlapsOurs(subnet, own)))
+    }
+
+    fn check_public_ip(&self, endpoint: &Endpoint) -> Result<(), Rejected> {
+        let address = endpoint.public_ip;
+        if self.addresses.contains(&address) {
+            return Err(Rejected::OurAddress(address));
+        }
+        // A public IP inside a pod subnet would send the tunnel through itself.
+        let ours = self.own.iter().flat_map(Lease::subnets);
+        let is_pod = ours.chain([endpoint.subnet]).any(|subnet| subnet.contains(address));
+        let is_plausible =
+            Family::of(address) == endpoint.subnet.family() && is_node_address(address);
+        if is_plausible && !is_pod { Ok(()) } else { Err(Rejected::ImplausibleAddress(address)) }
+    }
+
+    fn check_mac(&self, mac: MacAddr) -> Result<(), Rejected> {
+        let mut ours = self.own.iter().flat_map(|own| &own.endpoints).filter_map(|e| e.vtep);
+        if !mac.is_unicast() {
+            Err(Rejected::ImplausibleMac(mac))
+        } else if ours.any(|vtep| vtep.mac == mac) {
+            Err(Rejected::OurMac(mac))
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// A subnet needs a gateway and a pod beside its first and last address.
+const SHORTEST_HOST_PART: u8 = 2;
+
+fn is_node_address(address: IpAddr) -> bool {
+    if address.is_unspecified() || address.is_loopback() || address.is_multicast() {
+        return false;
+    }
+    match address {
+        IpAddr::V4(v4) => {
+            let [first, ..] = v4.octets();
+            first != 0 && first < 240
+        }
+        // A link-local address says nothing without a link.
+        IpAddr::V6(v6) => !v6.is_unicast_link_local() && v6.to_ipv4_mapped().is_none(),
+    }
+}

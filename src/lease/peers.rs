@@ -1,0 +1,241 @@
+//! The leases of everybody else: what the store says, what of it is believed, what has gone missing.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::belief::{Rejected, Rules};
+use super::{Lease, LeaseId, LeaseUpdate, Malformed, Record};
+use crate::mac::MacAddr;
+use crate::prefix::Prefix;
+
+/// All leases by id. What has gone missing from the store stays until it is withdrawn.
+#[derive(Clone, Debug, Default)]
+pub struct Peers {
+    records: BTreeMap<LeaseId, Held>,
+    by_subnet: BTreeMap<Prefix, BTreeSet<LeaseId>>,
+    by_mac: BTreeMap<MacAddr, BTreeSet<LeaseId>>,
+    missing: BTreeSet<LeaseId>,
+    complete: bool,
+}
+
+/// One record: the last lease that could be read from it, and what is wrong with it now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Held {
+    lease: Option<Lease>,
+    malformed: Option<Malformed>,
+}
+
+/// What became of the leases that went missing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Withdrawal {
+    /// They are forgotten; these leases must be looked at again.
+    Done(BTreeSet<LeaseId>),
+    /// They are too many to be true: all are kept.
+    Held { missing: usize, of: usize },
+}
+
+impl Peers {
+    /// The peers as they were last known. They count as missing until the store names them.
+    pub fn remembered(leases: impl IntoIterator<Item = Lease>) -> Self {
+        let mut peers = Self::default();
+        for lease in leases {
+            peers.missing.insert(lease.id.clone());
+            peers.put(Record { id: lease.id.clone(), lease: Ok(lease) });
+        }
+        peers
+    }
+
+    /// Takes in what the store says. Returns the leases that must be looked at again: those that
+    /// changed, and those whose standing depends on them.
+    pub fn apply(&mut self, update: LeaseUpdate) -> BTreeSet<LeaseId> {
+        match update {
+            LeaseUpdate::Snapshot(records) => self.apply_snapshot(records),
+            LeaseUpdate::Put(record) => {
+                self.missing.remove(&record.id);
+                self.put(record)
+            }
+            LeaseUpdate::Remove(id) => {
+                self.lose(id);
+                BTreeSet::new()
+            }
+        }
+    }
+
+    /// Forgets what has gone missing, unless that is more than `max_percent` of all peers, or the
+    /// store has forgotten us too: then the store lost its data, not the cluster its nodes.
+    pub fn withdraw(&mut self, rules: &Rules, max_percent: u8) -> Withdrawal {
+        let of = self.records.keys().filter(|id| !rules.is_own(id)).count();
+        let forgot_us = self.missing.iter().any(|id| rules.is_own(id));
+        let missing = self.missing.len() - usize::from(forgot_us);
+        let too_many = missing > 1 && missing * 100 > of * usize::from(max_percent);
+        if (forgot_us && missing > 0) || too_many {
+            return Withdrawal::Held { missing, of };
+        }
+        let gone = std::mem::take(&mut self.missing);
+        Withdrawal::Done(gone.iter().flat_map(|id| self.forget(id)).collect())
+    }
+
+    /// Whether the store has told everything at least once. Before, nothing may be removed.
+    pub const fn is_complete(&self) -> bool {
+        self.complete
+    }
+
+    /// The leases that the store no longer names but that have not been withdrawn.
+    pub const fn missing(&self) -> &BTreeSet<LeaseId> {
+        &self.missing
+    }
+
+    pub fn ids(&self) -> impl Iterator<Item = &LeaseId> {
+        self.records.keys()
+    }
+
+    /// Every lease that could be read, believed or not, our own included.
+    pub fn leases(&self) -> impl Iterator<Item = &Lease> {
+        self.records.values().filter_map(|held| held.lease.as_ref())
+    }
+
+    /// The lease last read from the record `id`, believed or not.
+    pub fn lease(&self, id: &LeaseId) -> Option<&Lease> {
+        self.records.get(id)?.lease.as_ref()
+    }
+
+    /// What is wrong with the record `id` as it stands, although an earlier lease of it may still be believed.
+    pub fn malformed(&self, id: &LeaseId) -> Option<&Malformed> {
+        self.records.get(id)?.malformed.as_ref()
+    }
+
+    /// The peer `id`, or why it is set aside; none if there is no such peer, or it is us.
+    pub fn peer(&self, id: &LeaseId, rules: &Rules) -> Option<Result<&Lease, Rejected>> {
+        let held = self.records.get(id).filter(|_| !rules.is_own(id))?;
+        Some(match (&held.lease, &held.malformed) {
+            (Some(lease), _) => {
+                rules.check(lease).and_then(|()| self.check_conflicts(lease, rules)).map(|()| lease)
+            }
+            (None, malformed) => {
+                let reason = malformed.as_ref().map(ToString::to_string).unwrap_or_default();
+                Err(Rejected::Malformed(reason))
+            }
+        })
+    }
+
+    fn apply_snapshot(&mut self, records: Vec<Record>) -> BTreeSet<LeaseId> {
+        let named: BTreeSet<LeaseId> = records.iter().map(|record| record.id.clone()).collect();
+        let lost: Vec<LeaseId> = self.ids().filter(|id| !named.contains(id)).cloned().collect();
+        for id in lost {
+            self.lose(id);
+        }
+        self.missing.retain(|id| !named.contains(id));
+        self.complete = true;
+        records.into_iter().flat_map(|record| self.put(record)).collect()
+    }
+
+    /// A record that can no longer be read keeps the lease that was last read from it: its node has
+    /// not gone, and its pods cannot help what was written there.
+    fn put(&mut self, record: Record) -> BTreeSet<LeaseId> {
+        let Record { id, lease } = record;
+        let before = self.records.get(&id).cloned().unwrap_or_default();
+        let held = match lease {
+            Ok(lease) => Held { lease: Some(lease), malformed: None },
+            Err(malformed) => Held { lease: before.lease.clone(), malformed: Some(malformed) },
+        };
+        if self.records.contains_key(&id) && held == before {
+            return BTreeSet::new();
+        }
+        let mut affected = self.forget(&id);
+        if let Some(lease) = &held.lease {
+            affected.extend(self.related(lease));
+            self.index(lease);
+        }
+        affected.insert(id.clone());
+        self.records.insert(id, held);
+        affected
+    }
+
+    fn lose(&mut self, id: LeaseId) {
+        if self.records.contains_key(&id) {
+            self.missing.insert(id);
+        }
+    }
+
+    fn forget(&mut self, id: &LeaseId) -> BTreeSet<LeaseId> {
+        let mut affected = BTreeSet::new();
+        if let Some(Held { lease, .. }) = self.records.remove(id) {
+            if let Some(lease) = lease {
+                self.unindex(&lease);
+                affected.extend(self.related(&lease));
+            }
+            affected.insert(id.clone());
+        }
+        affected
+    }
+
+    fn check_conflicts(&self, lease: &Lease, rules: &Rules) -> Result<(), Rejected> {
+        let elder = |ids: BTreeSet<LeaseId>| {
+            ids.into_iter().find(|id| {
+                let other = self.records.get(id).and_then(|held| held.lease.as_ref());
+                !rules.is_own(id)
+                    && other.is_some_and(|other| {
+                        (other.created, &other.id) < (lease.created, &lease.id)
+                            && rules.check(other).is_ok()
+                    })
+            })
+        };
+        let conflict = |what, id| Err(Rejected::ConflictsWith { what, id });
+        if let Some(id) = elder(self.overlapping(lease)) {
+            return conflict("subnet", id);
+        }
+        elder(self.sharing_mac(lease)).map_or(Ok(()), |id| conflict("VTEP MAC", id))
+    }
+
+    /// The leases whose standing may depend on `lease`.
+    fn related(&self, lease: &Lease) -> BTreeSet<LeaseId> {
+        self.overlapping(lease).into_iter().chain(self.sharing_mac(lease)).collect()
+    }
+
+    fn overlapping(&self, lease: &Lease) -> BTreeSet<LeaseId> {
+        let around = |subnet: Prefix| {
+            (0..subnet.prefix_len()).filter_map(move |len| Prefix::holding(subnet.base(), len))
+        };
+        let inside = |subnet: Prefix| {
+            let same_or_later = self.by_subnet.range(subnet..);
+            same_or_later.take_while(move |(other, _)| subnet.contains(other.base()))
+        };
+        let outer = lease.subnets().flat_map(around).filter_map(|outer| self.by_subnet.get(&outer));
+        let inner = lease.subnets().flat_map(inside).map(|(_, ids)| ids);
+        outer.chain(inner).flatten().cloned().collect()
+    }
+
+    fn sharing_mac(&self, lease: &Lease) -> BTreeSet<LeaseId> {
+        macs(lease).filter_map(|mac| self.by_mac.get(&mac)).flatten().cloned().collect()
+    }
+
+    fn index(&mut self, lease: &Lease) {
+        for subnet in lease.subnets() {
+            self.by_subnet.entry(subnet).or_default().insert(lease.id.clone());
+        }
+        for mac in macs(lease) {
+            self.by_mac.entry(mac).or_default().insert(lease.id.clone());
+        }
+    }
+
+    fn unindex(&mut self, lease: &Lease) {
+        for subnet in lease.subnets() {
+            remove_from(&mut self.by_subnet, subnet, &lease.id);
+        }
+        for mac in macs(lease) {
+            remove_from(&mut self.by_mac, mac, &lease.id);
+        }
+    }
+}
+
+fn macs(lease: &Lease) -> impl Iterator<Item = MacAddr> + '_ {
+    lease.endpoints.iter().filter_map(|endpoint| endpoint.vtep).map(|vtep| vtep.mac)
+}
+
+fn remove_from<K: Ord>(index: &mut BTreeMap<K, BTreeSet<LeaseId>>, key: K, id: &LeaseId) {
+    if let std::collections::btree_map::Entry::Occupied(mut ids) = index.entry(key) {
+        ids.get_mut().remove(id);
+        if ids.get().is_empty() {
+            ids.remove();
+        }
+    }
+}

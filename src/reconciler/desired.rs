@@ -1,0 +1,62 @@
+//! The desired state and what each peer contributes to it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::backend::PeerPlan;
+use crate::kernel::state::{Entry, KernelState, Key};
+use crate::lease::{LeaseId, Rejected};
+
+/// What became of one lease of the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// Believed; the plan says how it is reached, or why not.
+    Planned(PeerPlan),
+    /// Not believed.
+    SetAside(Rejected),
+}
+
+/// What the kernel should hold, kept up to date peer by peer.
+#[derive(Clone, Debug, Default)]
+pub struct Desired {
+    state: KernelState,
+    peers: BTreeMap<LeaseId, Standing>,
+}
+
+impl Desired {
+    /// What is desired before any peer is known.
+    pub fn new(local: KernelState) -> Self {
+        Self { state: local, peers: BTreeMap::new() }
+    }
+
+    /// Puts each peer's new standing in the place of its old one; none removes the peer. Returns
+    /// the keys that may differ now.
+    pub fn revise(&mut self, changes: Vec<(LeaseId, Option<Standing>)>) -> BTreeSet<Key> {
+        let mut touched = BTreeSet::new();
+        // All that is old goes first: a subnet may move from one lease to another in one change.
+        for (id, _) in &changes {
+            if let Some(Standing::Planned(plan)) = self.peers.remove(id) {
+                touched.extend(plan.entries().map(Entry::key));
+            }
+        }
+        for key in &touched {
+            self.state.remove(key);
+        }
+        for (id, standing) in changes {
+            let Some(standing) = standing else { continue };
+            if let Standing::Planned(plan) = &standing {
+                touched.extend(plan.entries().map(Entry::key));
+                self.state.extend(plan.entries().cloned());
+            }
+            self.peers.insert(id, standing);
+        }
+        touched
+    }
+
+    pub const fn state(&self) -> &KernelState {
+        &self.state
+    }
+
+    pub const fn peers(&self) -> &BTreeMap<LeaseId, Standing> {
+        &self.peers
+    }
+}

@@ -1,0 +1,269 @@
+//! What the loop tells the outside, and the answers it gives.
+
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::{Reconciler, Standing};
+use crate::backend::{self, PeerPlan};
+use crate::checkpoint::Checkpoint;
+use crate::kernel::Kernel;
+use crate::kernel::state::{Entry, Key};
+use crate::lease::{Lease, LeaseAttributes, LeaseId, Rejected};
+use crate::status::{LeaseStatus, PeerCounts, PeerStatus, Query, Readiness, Status};
+use crate::subnet::StoreState;
+
+/// How far the daemon has come. Others wait for it: the lease, subnet.env, systemd, health.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// What to publish, once the device can receive what it will attract.
+    pub attributes: Option<LeaseAttributes>,
+    /// The lease whose device and address are in place, and the pods' MTU.
+    pub usable: Option<(Lease, u32)>,
+    pub readiness: Readiness,
+}
+
+/// The channels out of the loop.
+#[derive(Debug)]
+pub struct Outputs {
+    pub progress: watch::Sender<Progress>,
+    /// When the loop last went round.
+    pub heartbeat: watch::Sender<Instant>,
+    /// Counted up to have the leases read again.
+    pub read_again: watch::Sender<u64>,
+    /// Counted up when a checkpoint would differ from the last one.
+    pub changed: watch::Sender<u64>,
+}
+
+impl Outputs {
+    pub(super) fn read_again(&self) {
+        self.read_again.send_modify(|count| *count += 1);
+    }
+}
+
+impl<K: Kernel> Reconciler<K> {
+    /// Tells the outside how far we have come.
+    pub(super) fn report(&mut self) {
+        self.outputs.heartbeat.send_replace(Instant::now());
+        let progress = Progress {
+            attributes: self.publishable(),
+            usable: self.usable(),
+            readiness: self.readiness(),
+        };
+        self.outputs.progress.send_if_modified(|last| {
+            let changed = *last != progress;
+            if changed && last.readiness != progress.readiness {
+                log_readiness(&progress.readiness);
+            }
+            *last = progress;
+            changed
+        });
+    }
+
+    pub(super) fn answer(&self, query: Query) -> Value {
+        match query {
+            Query::Status => json!(self.status()),
+            Query::Peers => json!(self.peers()),
+            Query::Leases => json!(self.leases()),
+            Query::Inputs => json!(self.checkpoint()),
+        }
+    }
+
+    /// Everything that the plan is made from; none before all of it is known.
+    fn checkpoint(&self) -> Option<Checkpoint> {
+        let local = self.inputs.local()?;
+        let rules = local.rules();
+        let leases = self.inputs.peers.leases().filter(|lease| !rules.is_own(&lease.id)).cloned();
+        Some(Checkpoint { leases: leases.collect(), local })
+    }
+
+    /// Peers send to us as soon as they read our lease: not before the device is there to receive.
+    fn publishable(&self) -> Option<LeaseAttributes> {
+        let is_ready = self.inputs.confirmed && self.inputs.macs.is_some();
+        let local = self.inputs.local().filter(|_| is_ready && self.links_are_up())?;
+        Some(local.attributes())
+    }
+
+    fn usable(&self) -> Option<(Lease, u32)> {
+        let lease = self.inputs.own.clone().filter(|_| self.local_is_met())?;
+        Some((lease, backend::pod_mtu(&self.networks)?))
+    }
+
+    fn links_are_up(&self) -> bool {
+        self.is_met(|entry| matches!(entry, Entry::Link(_)))
+    }
+
+    fn local_is_met(&self) -> bool {
+        self.is_met(|entry| matches!(entry, Entry::Link(_) | Entry::Address(_)))
+    }
+
+    fn is_met(&self, concerns: impl Fn(&Entry) -> bool) -> bool {
+        let mut wanted = self.local_entries().filter(|entry| concerns(entry));
+        wanted.all(|entry| self.actual.get(&entry.key()) == Some(entry))
+    }
+
+    /// The entries on our devices come first in the order of keys.
+    fn local_entries(&self) -> impl Iterator<Item = &Entry> {
+        let entries = self.desired.state().entries();
+        entries.take_while(|entry| {
+            !matches!(entry, Entry::Fdb(_) | Entry::Neighbour(_) | Entry::Route(_))
+        })
+    }
+
+    fn readiness(&self) -> Readiness {
+        let blocking = self.blocking();
+        let ready = blocking.is_empty();
+        Readiness { ready, reasons: blocking.into_iter().chain(self.remarks()).collect() }
+    }
+
+    /// What keeps us from being ready, in sentences.
+    fn blocking(&self) -> Vec<String> {
+        let inputs = &self.inputs;
+        let no_node =
+            || inputs.no_node.clone().unwrap_or_else(|| "no interface is chosen yet".into());
+        let missing = [
+            inputs.config.is_none().then(|| "no network config yet".to_owned()),
+            (inputs.config.is_some() && inputs.node.is_none()).then(no_node),
+            inputs.own.is_none().then(|| "no subnet is leased yet".to_owned()),
+            (inputs.confirmed && !inputs.peers.is_complete())
+                .then(|| "the leases of the peers are not read yet".to_owned()),
+            self.trouble.clone(),
+        ];
+        let essential = |key: &&Key| !matches!(key, Key::ReversePath(_) | Key::AcceptRa(_));
+        let refused =
+            self.refused.iter().filter(|(key, _)| essential(key)).map(|(_, why)| why.clone());
+        missing.into_iter().flatten().chain(refused).collect()
+    }
+
+    /// What an operator should know although it blocks nothing.
+    fn remarks(&self) -> impl Iterator<Item = String> {
+        let store = match &self.inputs.store {
+            StoreState::Waiting(reason) => Some(format!("the store is away: {reason}")),
+            StoreState::Unknown | StoreState::Reachable => None,
+        };
+        let held = self.inputs.held_back.map(|(missing, of)| {
+            format!("{missing} of {of} leases vanished at once: their routes are kept")
+        });
+        let filters = self.refused.iter().filter(|(key, _)| matches!(key, Key::ReversePath(_)));
+        let filters =
+            filters.map(|(_, why)| format!("packets may be lost while backends change: {why}"));
+        store.into_iter().chain(held).chain(filters)
+    }
+
+    fn status(&self) -> Status {
+        let local = self.inputs.local();
+        let readiness = self.readiness();
+        let uplinks = local.iter().flat_map(|local| &local.node.uplinks);
+        Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            ready: readiness.ready,
+            reasons: readiness.reasons,
+            store: self.inputs.store.clone(),
+            backend: local.as_ref().map(|local| local.config.backend.kind.as_str().to_owned()),
+            mixed: local.as_ref().is_some_and(|local| local.config.mixed),
+            interface: local.as_ref().map(|local| local.node.interface.to_string()),
+            public_ips: uplinks.map(|uplink| uplink.public_ip).collect(),
+            subnets: self.inputs.own.iter().flat_map(Lease::subnets).collect(),
+            mtu: backend::pod_mtu(&self.networks),
+            peers: self.counts(),
+            desired: self.desired.state().len(),
+            refused: self.refused.values().cloned().collect(),
+            statistics: self.statistics,
+        }
+    }
+
+    fn counts(&self) -> PeerCounts {
+        let mut counts =
+            PeerCounts { missing: self.inputs.peers.missing().len(), ..PeerCounts::default() };
+        for standing in self.desired.peers().values() {
+            match standing {
+                Standing::SetAside(_) => counts.set_aside += 1,
+                Standing::Planned(PeerPlan(ways)) => {
+                    for (_, way) in ways {
+                        match way.as_ref().map(|way| way.path) {
+                            Ok(backend::Path::Direct) => counts.direct += 1,
+                            Ok(backend::Path::Tunnel) => counts.tunnel += 1,
+                            Err(_) => counts.left_out += 1,
+                        }
+                    }
+                }
+            }
+        }
+        counts
+    }
+
+    fn peers(&self) -> Vec<PeerStatus> {
+        let peers = self.desired.peers().iter();
+        peers
+            .flat_map(|(id, standing)| match standing {
+                Standing::SetAside(reason) => vec![self.set_aside(id, reason)],
+                Standing::Planned(plan) => self.planned(id, plan),
+            })
+            .collect()
+    }
+
+    fn set_aside(&self, id: &LeaseId, reason: &Rejected) -> PeerStatus {
+        let endpoint = self.inputs.peers.lease(id).and_then(|lease| lease.endpoints.first());
+        PeerStatus {
+            lease: id.clone(),
+            family: endpoint.map(|endpoint| endpoint.subnet.family()),
+            subnet: endpoint.map(|endpoint| endpoint.subnet),
+            public_ip: endpoint.map(|endpoint| endpoint.public_ip),
+            backend: endpoint
+                .map(|endpoint| endpoint.backend.as_str().to_owned())
+                .unwrap_or_default(),
+            path: None,
+            reason: Some(format!("set aside: {reason}")),
+            programmed: false,
+        }
+    }
+
+    fn planned(&self, id: &LeaseId, PeerPlan(ways): &PeerPlan) -> Vec<PeerStatus> {
+        let lease = self.inputs.peers.lease(id);
+        let status = |(family, way): &(_, Result<backend::Way, _>)| {
+            let endpoint = lease.and_then(|lease| lease.endpoint(*family));
+            let holds = |entry: &Entry| self.actual.get(&entry.key()) == Some(entry);
+            PeerStatus {
+                lease: id.clone(),
+                family: Some(*family),
+                subnet: endpoint.map(|endpoint| endpoint.subnet),
+                public_ip: endpoint.map(|endpoint| endpoint.public_ip),
+                backend: endpoint.map(|e| e.backend.as_str().to_owned()).unwrap_or_default(),
+                path: way.as_ref().ok().map(|way| way.path),
+                reason: way
+                    .as_ref()
+                    .err()
+                    .map(|reason: &backend::Unreachable| format!("left out: {reason}")),
+                programmed: way.as_ref().is_ok_and(|way| way.entries.iter().all(holds)),
+            }
+        };
+        ways.iter().map(status).collect()
+    }
+
+    fn leases(&self) -> Vec<LeaseStatus> {
+        let rules = self.inputs.rules();
+        let reason = |id: &LeaseId| {
+            let malformed =
+                self.inputs.peers.malformed(id).map(|why| format!("kept as last read: {why}"));
+            match self.desired.peers().get(id) {
+                Some(Standing::SetAside(reason)) => Some(format!("set aside: {reason}")),
+                Some(Standing::Planned(_)) | None => malformed,
+            }
+        };
+        let status = |lease: &Lease| LeaseStatus {
+            own: rules.is_own(&lease.id),
+            reservation: lease.grant.is_none(),
+            reason: reason(&lease.id),
+            lease: lease.clone(),
+        };
+        self.inputs.peers.leases().map(status).collect()
+    }
+}
+
+fn log_readiness(readiness: &Readiness) {
+    if readiness.ready {
+        tracing::info!(remarks = ?readiness.reasons, "ready");
+    } else {
+        tracing::warn!(reasons = ?readiness.reasons, "not ready");
+    }
+}

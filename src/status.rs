@@ -1,0 +1,113 @@
+//! What is known, for health, metrics and `tweedctl`.
+
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::backend::Path;
+use crate::kernel::Op;
+use crate::lease::{Lease, LeaseId};
+use crate::prefix::{Family, Prefix};
+use crate::subnet::StoreState;
+
+/// A question that the loop answers, in JSON.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Query {
+    /// A [`Status`].
+    Status,
+    /// A list of [`PeerStatus`].
+    Peers,
+    /// A list of [`LeaseStatus`].
+    Leases,
+    /// A [`crate::checkpoint::Checkpoint`]: everything that the plan is made from.
+    Inputs,
+}
+
+/// What the loop has done since its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Statistics {
+    pub created: u64,
+    pub replaced: u64,
+    pub removed: u64,
+    /// Times that the kernel's state was read whole.
+    pub dumps: u64,
+    /// Times that messages of the kernel were lost.
+    pub overruns: u64,
+}
+
+impl Statistics {
+    pub const fn count(&mut self, op: &Op) {
+        match op {
+            Op::Create(_) => self.created += 1,
+            Op::Replace(_) => self.replaced += 1,
+            Op::Remove(_) => self.removed += 1,
+        }
+    }
+}
+
+/// The daemon at a glance.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    pub version: String,
+    pub ready: bool,
+    /// Why it is not ready, or what else an operator should know.
+    pub reasons: Vec<String>,
+    pub store: StoreState,
+    pub backend: Option<String>,
+    pub mixed: bool,
+    pub interface: Option<String>,
+    pub public_ips: Vec<IpAddr>,
+    pub subnets: Vec<Prefix>,
+    /// The largest packet of pods, in bytes.
+    pub mtu: Option<u32>,
+    pub peers: PeerCounts,
+    /// Entries that the kernel should hold for us.
+    pub desired: usize,
+    /// Operations that the kernel refused, and why.
+    pub refused: Vec<String>,
+    pub statistics: Statistics,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerCounts {
+    pub direct: usize,
+    pub tunnel: usize,
+    pub left_out: usize,
+    pub set_aside: usize,
+    /// No longer named by the store, and still routed.
+    pub missing: usize,
+}
+
+/// One peer, in one address family.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerStatus {
+    pub lease: LeaseId,
+    pub family: Option<Family>,
+    pub subnet: Option<Prefix>,
+    pub public_ip: Option<IpAddr>,
+    pub backend: String,
+    /// None if it is left out or set aside; `reason` says why.
+    pub path: Option<Path>,
+    pub reason: Option<String>,
+    /// Whether the kernel holds everything that the path needs.
+    pub programmed: bool,
+}
+
+/// One lease of the store.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseStatus {
+    #[serde(flatten)]
+    pub lease: Lease,
+    pub own: bool,
+    /// Has no term: stays until somebody deletes it.
+    pub reservation: bool,
+    /// Why it is set aside, or what is wrong with its record.
+    pub reason: Option<String>,
+}
+
+/// Whether the daemon does its work.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Readiness {
+    pub ready: bool,
+    pub reasons: Vec<String>,
+}
