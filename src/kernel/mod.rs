@@ -2,6 +2,7 @@
 
 mod diff;
 mod display;
+pub mod fake;
 pub mod scope;
 pub mod state;
 
