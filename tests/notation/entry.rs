@@ -10,7 +10,7 @@ use tweed::kernel::state::{
 use tweed::prefix::Prefix;
 
 /// The entry that is shown as `text`.
-pub fn entry(text: &str) -> Entry {
+pub(crate) fn entry(text: &str) -> Entry {
     let words = Words(text.split_whitespace().collect());
     match words.at(0) {
         "link" => Entry::Link(link(&words)),

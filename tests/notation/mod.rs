@@ -1,10 +1,11 @@
 //! The words in which tests write hosts, leases and kernel entries.
 
-#![allow(dead_code, clippy::unwrap_used, clippy::panic)]
+#![allow(dead_code, unused_imports, reason = "each test binary uses some of it")]
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 mod entry;
 
-pub use entry::entry;
+pub(crate) use entry::entry;
 
 use std::net::IpAddr;
 
@@ -16,12 +17,12 @@ use tweed::mac::MacAddr;
 use tweed::node::{Facts, Interface, InterfaceAddress, InterfaceOptions, Lifetime, Node};
 use tweed::prefix::{Family, Prefix};
 
-pub fn prefix(text: &str) -> Prefix {
+pub(crate) fn prefix(text: &str) -> Prefix {
     text.parse().unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// A MAC address that shows whose it is: `02:00` and the last four octets of the address.
-pub fn mac_of(address: IpAddr) -> MacAddr {
+pub(crate) fn mac_of(address: IpAddr) -> MacAddr {
     let number = tweed::prefix::number(address);
     let [.., a, b, c, d] = number.to_be_bytes();
     let family = u8::from(address.is_ipv6()) * 6;
@@ -30,7 +31,7 @@ pub fn mac_of(address: IpAddr) -> MacAddr {
 
 /// A lease: `10.244.3.0/24@172.16.0.9 [SUBNET6@ADDRESS6] [BACKEND] [vtep|no-vtep] [mac=MAC]
 /// [vni=N|none] [created=N]`. The backend is vxlan if none is named; a vxlan node has a VTEP.
-pub fn lease(text: &str) -> Lease {
+pub(crate) fn lease(text: &str) -> Lease {
     let words: Vec<&str> = text.split_whitespace().collect();
     let named = words.iter().find(|word| !word.contains(['@', '=']) && !word.ends_with("vtep"));
     let backend = BackendType::from(named.copied().unwrap_or("vxlan"));
@@ -62,21 +63,21 @@ fn value<'a>(words: &[&'a str], name: &str) -> Option<&'a str> {
 }
 
 /// What the store calls the lease of these subnets.
-pub fn lease_id(subnets: &[Prefix]) -> LeaseId {
+pub(crate) fn lease_id(subnets: &[Prefix]) -> LeaseId {
     let keys = subnets.iter().map(|subnet| format!("{}-{}", subnet.base(), subnet.prefix_len()));
     LeaseId::new(keys.collect::<Vec<_>>().join("&"))
 }
 
-pub fn record(lease: Lease) -> Record {
+pub(crate) fn record(lease: Lease) -> Record {
     Record { id: lease.id.clone(), lease: Ok(lease) }
 }
 
-pub fn malformed(id: LeaseId, why: &str) -> Record {
+pub(crate) fn malformed(id: LeaseId, why: &str) -> Record {
     Record { id, lease: Err(Malformed(why.to_owned())) }
 }
 
 /// An interface: `eth0 172.16.0.5/24 [ADDRESS6/LEN] [mtu=N] [no-layer2] [down]`.
-pub fn interface(text: &str) -> Interface {
+pub(crate) fn interface(text: &str) -> Interface {
     let words: Vec<&str> = text.split_whitespace().collect();
     let address = |word: &&str| {
         let (address, len) = word.split_once('/')?;
@@ -97,19 +98,19 @@ pub fn interface(text: &str) -> Interface {
 }
 
 /// A host with these interfaces; its default routes leave by the first.
-pub fn host(interfaces: &[&str]) -> Facts {
+pub(crate) fn host(interfaces: &[&str]) -> Facts {
     let interfaces: Vec<Interface> = interfaces.iter().map(|text| interface(text)).collect();
     let default = interfaces.first().map(|interface| interface.name.clone());
     let default_routes = Family::ALL.map(|family| (family, default.clone())).to_vec();
     Facts { interfaces, default_routes, reach: None }
 }
 
-pub fn config(json: &str) -> NetworkConfig {
+pub(crate) fn config(json: &str) -> NetworkConfig {
     NetworkConfig::parse(json.as_bytes()).unwrap_or_else(|error| panic!("{error}: {json}"))
 }
 
 /// A node with the interface `eth0`, holding the lease of `own` (`10.244.1.0/24 fd00:1::/64`).
-pub fn local(json: &str, eth0: &str, own: &str) -> Local {
+pub(crate) fn local(json: &str, eth0: &str, own: &str) -> Local {
     let config = config(json);
     let families: Vec<Family> = config.networks().map(Prefix::family).collect();
     let facts = host(&[eth0]);

@@ -126,9 +126,9 @@ fn vxlan_to_host_gw_behind_a_router_needs_its_vtep() {
         &node(VXLAN, MIXED),
         &[&peer],
         expect![[r#"
-        IPv4 left out: it published no VTEP
-        IPv6 left out: it published no VTEP
-    "#]],
+            IPv4 left out: gateway 172.17.0.9 is not on the link of eth0, and it published no VTEP
+            IPv6 left out: gateway fd00:17::9 is not on the link of eth0, and it published no VTEP
+        "#]],
     );
 }
 
@@ -186,9 +186,9 @@ fn host_gw_to_host_gw_behind_a_router_goes_by_tunnel_with_mixed() {
         &node(HOST_GW, MIXED),
         &[&peer],
         expect![[r#"
-        IPv4 left out: it published no VTEP
-        IPv6 left out: it published no VTEP
-    "#]],
+            IPv4 left out: gateway 172.17.0.9 is not on the link of eth0, and it published no VTEP
+            IPv6 left out: gateway fd00:17::9 is not on the link of eth0, and it published no VTEP
+        "#]],
     );
 }
 
@@ -312,9 +312,9 @@ fn a_tunnel_of_another_vni_is_none() {
         &node(HOST_GW, MIXED),
         &[&format!("{FAR} vni=2")],
         expect![[r#"
-        IPv4 left out: its VTEP is of VNI 2, ours of 1
-        IPv6 left out: its VTEP is of VNI 2, ours of 1
-    "#]],
+            IPv4 left out: gateway 172.17.0.9 is not on the link of eth0, and its VTEP is of VNI 2, ours of 1
+            IPv6 left out: gateway fd00:17::9 is not on the link of eth0, and its VTEP is of VNI 2, ours of 1
+        "#]],
     );
 }
 
@@ -325,17 +325,17 @@ fn an_unknown_backend_is_left_out_by_name() {
         &node(VXLAN, ""),
         &[&peer],
         expect![[r#"
-        IPv4 left out: its backend is wireguard, ours is vxlan, and Mixed is off
-        IPv6 left out: its backend is wireguard, ours is vxlan, and Mixed is off
-    "#]],
+            IPv4 left out: its backend "wireguard" is none that this version speaks
+            IPv6 left out: its backend "wireguard" is none that this version speaks
+        "#]],
     );
     check_plan(
         &node(HOST_GW, ""),
         &[&peer],
         expect![[r#"
-        IPv4 left out: its backend is wireguard, ours is host-gw, and Mixed is off
-        IPv6 left out: its backend is wireguard, ours is host-gw, and Mixed is off
-    "#]],
+            IPv4 left out: its backend "wireguard" is none that this version speaks
+            IPv6 left out: its backend "wireguard" is none that this version speaks
+        "#]],
     );
     check_plan(
         &node(VXLAN, MIXED),
