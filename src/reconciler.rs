@@ -4,14 +4,17 @@ mod agenda;
 mod apply;
 mod desired;
 mod inputs;
+mod refusals;
 mod report;
+mod take;
 
 pub use agenda::HEARTBEAT;
 pub use desired::{Desired, Standing};
 pub use inputs::Inputs;
 pub use report::{Outputs, Progress};
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+use std::io;
 
 use futures::FutureExt;
 use tokio::sync::{mpsc, oneshot};
@@ -22,11 +25,12 @@ use crate::checkpoint::Checkpoint;
 use crate::config::NetworkConfig;
 use crate::kernel::state::{KernelState, Key};
 use crate::kernel::{Kernel, Observation, Scope};
-use crate::lease::{Lease, LeaseUpdate, Withdrawal};
+use crate::lease::{Lease, LeaseUpdate, Rules};
 use crate::node::InterfaceOptions;
 use crate::status::{Query, Statistics};
 use crate::subnet::StoreState;
 use agenda::Agenda;
+use refusals::Refusals;
 
 /// Whatever wakes the loop; nothing else does.
 #[derive(Debug)]
@@ -39,7 +43,7 @@ pub enum Event {
     Lease(LeaseUpdate),
     /// The store went away or came back.
     Store(StoreState),
-    /// What was last known, because the store does not answer.
+    /// What was last known: the start, until the store tells how it really is.
     Remembered(Box<Checkpoint>),
     /// Somebody asks; the answer is JSON.
     Query(Query, oneshot::Sender<serde_json::Value>),
@@ -65,15 +69,18 @@ pub struct Reconciler<K> {
     settings: Settings,
     events: mpsc::Receiver<Event>,
     inputs: Inputs,
+    // What follows from the inputs.
     networks: Vec<Box<dyn Network>>,
+    rules: Rules,
     scope: Scope,
     desired: Desired,
     actual: KernelState,
     stale: Stale,
     /// What interrupted the last conversation with the kernel.
     trouble: Option<String>,
-    /// The keys whose entry the kernel refused, and why.
-    refused: BTreeMap<Key, String>,
+    refused: Refusals,
+    /// Whether a checkpoint would differ from the last one.
+    unsaved: bool,
     agenda: Agenda,
     statistics: Statistics,
     outputs: Outputs,
@@ -130,12 +137,14 @@ impl<K: Kernel> Reconciler<K> {
             events,
             inputs: Inputs::default(),
             networks: Vec::new(),
+            rules: Rules::default(),
             scope: Scope::default(),
             desired: Desired::default(),
             actual: KernelState::default(),
             stale: Stale::default(),
             trouble: None,
-            refused: BTreeMap::new(),
+            refused: Refusals::default(),
+            unsaved: false,
             statistics: Statistics::default(),
             outputs,
         }
@@ -149,6 +158,8 @@ impl<K: Kernel> Reconciler<K> {
                 let Some(event) = self.ready_event() else { break };
                 self.take(event);
             }
+            // Deadlines pass even while events never cease.
+            self.take_due();
             self.settle().await;
             self.report();
         }
@@ -156,19 +167,30 @@ impl<K: Kernel> Reconciler<K> {
 
     /// One event is acted on at once; what has come meanwhile is taken in with it.
     async fn next_event(&mut self) -> Option<Event> {
-        tokio::select! {
+        let told = tokio::select! {
             biased;
-            event = self.events.recv() => event,
-            observation = self.kernel.observe() => Some(Event::Kernel(observation.unwrap_or_else(lost_sight))),
-            () = time::sleep_until(self.agenda.next()) => Some(Event::Due),
-        }
+            event = self.events.recv() => return event,
+            told = self.kernel.observe(), if self.agenda.may_listen() => told,
+            () = time::sleep_until(self.agenda.next()) => return Some(Event::Due),
+        };
+        Some(self.heard(told))
     }
 
     fn ready_event(&mut self) -> Option<Event> {
         self.events.try_recv().ok().or_else(|| {
-            let observation = self.kernel.observe().now_or_never()?;
-            Some(Event::Kernel(observation.unwrap_or_else(lost_sight)))
+            let listening = self.agenda.may_listen();
+            let told = listening.then(|| self.kernel.observe().now_or_never()).flatten()?;
+            Some(self.heard(told))
         })
+    }
+
+    /// When the socket breaks, whatever it would have told is found by a dump.
+    fn heard(&mut self, told: io::Result<Observation>) -> Event {
+        Event::Kernel(told.unwrap_or_else(|error| {
+            tracing::warn!(%error, "the kernel's messages were interrupted");
+            self.agenda.listen_later();
+            Observation::Overrun
+        }))
     }
 
     fn take(&mut self, event: Event) {
@@ -183,123 +205,8 @@ impl<K: Kernel> Reconciler<K> {
                 drop(reply.send(self.answer(query)));
             }
             Event::Kernel(observation) => self.take_observation(observation),
-            Event::Due => self.take_due(),
+            // What is due is looked at after every event.
+            Event::Due => {}
         }
     }
-
-    fn take_config(&mut self, config: NetworkConfig) {
-        self.inputs.confirmed = true;
-        if self.inputs.config.as_ref() != Some(&config) {
-            self.inputs.config = Some(config);
-            self.stale.facts = true;
-            self.stale.plan = true;
-        }
-    }
-
-    fn take_own(&mut self, lease: Lease) {
-        if self.inputs.own.as_ref() != Some(&lease) {
-            self.inputs.own = Some(lease);
-            self.stale.plan = true;
-        }
-    }
-
-    fn take_lease(&mut self, update: LeaseUpdate) {
-        let was_complete = self.inputs.peers.is_complete();
-        let affected = self.inputs.peers.apply(update);
-        if !self.inputs.peers.missing().is_empty() {
-            self.agenda.withdraw_soon();
-        }
-        // With the first complete picture, removals that had to wait become due.
-        if was_complete != self.inputs.peers.is_complete() {
-            self.stale.differences = Differences::Anywhere;
-        }
-        self.revise(affected);
-    }
-
-    fn take_store(&mut self, state: StoreState) {
-        // Removals wait while the store is away.
-        if state == StoreState::Reachable {
-            self.stale.differences = Differences::Anywhere;
-        }
-        self.inputs.store = state;
-    }
-
-    fn take_checkpoint(&mut self, checkpoint: Checkpoint) {
-        if self.inputs.config.is_none() {
-            tracing::warn!("the store does not answer: starting from what was last known");
-            self.inputs.remember(checkpoint);
-            self.stale.facts = true;
-            self.stale.plan = true;
-        }
-    }
-
-    fn take_observation(&mut self, observation: Observation) {
-        match observation {
-            Observation::Holds(entry) => {
-                if self.scope.covers(&entry) && self.actual.get(&entry.key()) != Some(&entry) {
-                    self.stale.differences.extend([entry.key()]);
-                    self.actual.insert(entry);
-                }
-            }
-            Observation::Lost(key) => {
-                if self.actual.remove(&key).is_some() {
-                    self.stale.differences.extend([key]);
-                }
-            }
-            Observation::LinkChanged(link) => {
-                let is_underlay = self.scope.underlay.as_ref().is_none_or(|ours| *ours == link);
-                self.stale.facts |= is_underlay;
-                self.stale.dump |= is_underlay || self.scope.tunnels.contains(&link);
-            }
-            Observation::Overrun => {
-                self.statistics.overruns += 1;
-                self.stale.facts = true;
-                self.stale.dump = true;
-            }
-        }
-    }
-
-    fn take_due(&mut self) {
-        let due = self.agenda.take_due();
-        self.stale.differences.extend(due.removals);
-        if due.retry {
-            self.stale.facts |= self.inputs.node.is_none();
-            self.stale.differences.extend(self.refused.keys().cloned());
-        }
-        if due.audit {
-            self.stale.dump = true;
-            self.stale.facts = true;
-        }
-        if due.withdraw {
-            self.withdraw();
-        }
-    }
-
-    fn withdraw(&mut self) {
-        let rules = self.inputs.rules();
-        match self.inputs.peers.withdraw(&rules, self.settings.max_withdraw) {
-            Withdrawal::Done(affected) => {
-                self.inputs.held_back = None;
-                self.revise(affected);
-            }
-            Withdrawal::Held { missing, of } => {
-                if self.inputs.held_back.replace((missing, of)) != Some((missing, of)) {
-                    tracing::error!(
-                        missing,
-                        of,
-                        "too many leases vanished at once: their routes are kept"
-                    );
-                }
-                self.outputs.read_again();
-                self.agenda.withdraw_later();
-            }
-        }
-    }
-}
-
-/// The socket broke: whatever it would have told is found by a dump.
-#[allow(clippy::needless_pass_by_value, reason = "the shape that unwrap_or_else wants")]
-fn lost_sight(error: std::io::Error) -> Observation {
-    tracing::warn!(%error, "the kernel's messages were interrupted");
-    Observation::Overrun
 }

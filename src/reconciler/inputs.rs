@@ -6,10 +6,10 @@ use super::Standing;
 use crate::backend::{self, Local, Network};
 use crate::checkpoint::Checkpoint;
 use crate::config::NetworkConfig;
-use crate::kernel::state::{Entry, KernelState, Link, LinkKind, LinkName};
+use crate::kernel::state::{Entry, KernelState, Key, Link, LinkKind, LinkName, ReversePath};
 use crate::lease::{Lease, LeaseId, Peers, Rules};
 use crate::mac::MacAddr;
-use crate::node::Node;
+use crate::node::{Node, Uplink};
 use crate::prefix::Family;
 use crate::subnet::StoreState;
 
@@ -22,11 +22,14 @@ pub struct Inputs {
     pub node: Option<Node>,
     /// Why there is no node yet.
     pub no_node: Option<String>,
-    /// Known once the kernel was read for the first time.
-    pub macs: Option<BTreeMap<Family, MacAddr>>,
+    /// Of the tunnel device of each family; known once the kernel was read.
+    pub macs: BTreeMap<Family, MacAddr>,
     pub own: Option<Lease>,
     pub peers: Peers,
+    /// The links whose reverse-path filter was strict before `Mixed` loosened it.
     pub strict: BTreeSet<LinkName>,
+    /// This node as it was last known, if that is what we started from.
+    pub remembered: Option<Local>,
     pub store: StoreState,
     /// Missing peers and all peers, while the brake holds.
     pub held_back: Option<(usize, usize)>,
@@ -39,10 +42,11 @@ impl Default for Inputs {
             confirmed: false,
             node: None,
             no_node: None,
-            macs: None,
+            macs: BTreeMap::new(),
             own: None,
             peers: Peers::default(),
             strict: BTreeSet::new(),
+            remembered: None,
             store: StoreState::Unknown,
             held_back: None,
         }
@@ -55,7 +59,7 @@ impl Inputs {
         Some(Local {
             config: self.config.clone()?,
             node: self.node.clone()?,
-            macs: self.macs.clone().unwrap_or_default(),
+            macs: self.macs.clone(),
             own: self.own.clone(),
             strict: self.strict.clone(),
         })
@@ -65,35 +69,70 @@ impl Inputs {
         self.local().map(|local| local.rules()).unwrap_or_default()
     }
 
-    /// Keeps the MAC address of each tunnel device that exists, and derives the others.
-    pub fn settle_macs(&mut self, actual: &KernelState) {
-        let Some(local) = self.local().filter(|_| self.macs.is_none()) else { return };
-        let vni = local.config.backend.tunnel.vni;
-        let mac = |uplink: &crate::node::Uplink| {
-            let device = backend::device_name(uplink.family(), vni);
-            let kept = existing_mac(actual, &device);
-            (uplink.family(), kept.unwrap_or_else(|| backend::derived_mac(uplink, vni)))
-        };
-        self.macs = Some(local.node.uplinks.iter().map(mac).collect());
+    /// Whether enough is known to plan.
+    pub const fn are_known(&self) -> bool {
+        self.config.is_some() && self.node.is_some()
     }
 
-    /// Notes which filters were strict before we loosen them.
-    pub fn note_strict(&mut self, actual: &KernelState) {
-        let is_mixed = self.config.as_ref().is_some_and(|config| config.mixed);
-        let strict = actual.entries().filter_map(|entry| match entry {
-            Entry::ReversePath(filter) if filter.strict => Some(filter.link.clone()),
-            _ => None,
-        });
-        self.strict.extend(strict.filter(|_| is_mixed));
+    /// Whether the MAC address of some tunnel device is still to be decided.
+    pub fn lack_macs(&self) -> bool {
+        let uplinks = self.node.iter().flat_map(|node| &node.uplinks);
+        uplinks.into_iter().any(|uplink| !self.macs.contains_key(&uplink.family()))
+    }
+
+    /// Keeps the MAC address of each tunnel device that exists or is remembered, and derives the others.
+    pub fn settle_macs(&mut self, actual: &KernelState) {
+        let Some(local) = self.local() else { return };
+        let vni = local.config.backend.tunnel.vni;
+        for uplink in &local.node.uplinks {
+            let device = backend::device_name(uplink.family(), vni);
+            let kept = existing_mac(actual, &device).or_else(|| self.remembered_mac(uplink));
+            let mac = kept.unwrap_or_else(|| backend::derived_mac(uplink, vni));
+            self.macs.entry(uplink.family()).or_insert(mac);
+        }
+    }
+
+    /// Of a machine that was copied, only one may keep what both remember.
+    fn remembered_mac(&self, uplink: &Uplink) -> Option<MacAddr> {
+        let local = self.remembered.as_ref()?;
+        let same = local.node.uplinks.iter().any(|known| known.public_ip == uplink.public_ip);
+        local.macs.get(&uplink.family()).copied().filter(|_| same)
+    }
+
+    /// Notes which filters were strict before we loosen them; returns whether there are new ones.
+    pub fn note_strict(&mut self, actual: &KernelState) -> bool {
+        let known = self.strict.len();
+        if self.config.as_ref().is_some_and(|config| config.mixed) {
+            let strict = actual.entries().filter_map(|entry| match entry {
+                Entry::ReversePath(filter) if filter.strict => Some(filter.link.clone()),
+                _ => None,
+            });
+            self.strict.extend(strict);
+        }
+        self.strict.len() != known
+    }
+
+    /// Forgets the filters that are as strict again as they were: from then on they are the
+    /// operator's. Returns whether there were any.
+    pub fn forget_restored(&mut self, actual: &KernelState) -> bool {
+        let known = self.strict.len();
+        if self.config.as_ref().is_some_and(|config| !config.mixed) {
+            self.strict.retain(|link| {
+                let loose = Entry::ReversePath(ReversePath { link: link.clone(), strict: false });
+                actual.get(&loose.key()) == Some(&loose)
+            });
+        }
+        self.strict.len() != known
     }
 
     /// Starts from what was last known.
     pub fn remember(&mut self, checkpoint: Checkpoint) {
-        let Checkpoint { local, leases, .. } = checkpoint;
-        self.config = Some(local.config);
-        self.own = local.own;
-        self.strict.extend(local.strict);
+        let Checkpoint { local, leases } = checkpoint;
+        self.config = Some(local.config.clone());
+        self.own.clone_from(&local.own);
+        self.strict.extend(local.strict.iter().cloned());
         self.peers = Peers::remembered(leases);
+        self.remembered = Some(local);
     }
 
     /// Where the lease `id` stands now; none if it is gone or our own.
@@ -117,8 +156,7 @@ impl Inputs {
 }
 
 fn existing_mac(actual: &KernelState, device: &LinkName) -> Option<MacAddr> {
-    let key = crate::kernel::state::Key::Link(device.clone());
-    match actual.get(&key) {
+    match actual.get(&Key::Link(device.clone())) {
         Some(Entry::Link(Link { kind: LinkKind::Vxlan(_), mac, .. })) => Some(*mac),
         _ => None,
     }

@@ -58,6 +58,16 @@ impl<K: Kernel> Reconciler<K> {
             *last = progress;
             changed
         });
+        self.report_change();
+    }
+
+    /// Before all leases are known, a checkpoint would forget those of the last one.
+    fn report_change(&mut self) {
+        let knows_all = self.inputs.peers.is_complete() || self.inputs.remembered.is_some();
+        if self.unsaved && knows_all && self.inputs.are_known() {
+            self.unsaved = false;
+            self.outputs.changed.send_modify(|count| *count += 1);
+        }
     }
 
     pub(super) fn answer(&self, query: Query) -> Value {
@@ -79,9 +89,8 @@ impl<K: Kernel> Reconciler<K> {
 
     /// Peers send to us as soon as they read our lease: not before the device is there to receive.
     fn publishable(&self) -> Option<LeaseAttributes> {
-        let is_ready = self.inputs.confirmed && self.inputs.macs.is_some();
-        let local = self.inputs.local().filter(|_| is_ready && self.links_are_up())?;
-        Some(local.attributes())
+        let is_ready = self.inputs.confirmed && !self.inputs.lack_macs() && self.links_are_up();
+        Some(self.inputs.local().filter(|_| is_ready)?.attributes())
     }
 
     fn usable(&self) -> Option<(Lease, u32)> {
@@ -125,29 +134,34 @@ impl<K: Kernel> Reconciler<K> {
             inputs.config.is_none().then(|| "no network config yet".to_owned()),
             (inputs.config.is_some() && inputs.node.is_none()).then(no_node),
             inputs.own.is_none().then(|| "no subnet is leased yet".to_owned()),
-            (inputs.confirmed && !inputs.peers.is_complete())
+            (!inputs.peers.is_complete() && inputs.remembered.is_none())
                 .then(|| "the leases of the peers are not read yet".to_owned()),
             self.trouble.clone(),
         ];
         let essential = |key: &&Key| !matches!(key, Key::ReversePath(_) | Key::AcceptRa(_));
-        let refused =
-            self.refused.iter().filter(|(key, _)| essential(key)).map(|(_, why)| why.clone());
-        missing.into_iter().flatten().chain(refused).collect()
+        let refused = self.refused.iter().filter(|(key, _)| essential(key));
+        let refused: Vec<String> = refused.map(|(_, why)| why.to_owned()).collect();
+        missing.into_iter().flatten().chain(abridged(refused)).collect()
     }
 
     /// What an operator should know although it blocks nothing.
     fn remarks(&self) -> impl Iterator<Item = String> {
-        let store = match &self.inputs.store {
+        let inputs = &self.inputs;
+        let store = match &inputs.store {
             StoreState::Waiting(reason) => Some(format!("the store is away: {reason}")),
             StoreState::Unknown | StoreState::Reachable => None,
         };
-        let held = self.inputs.held_back.map(|(missing, of)| {
+        let remembered = (inputs.remembered.is_some() && !inputs.peers.is_complete())
+            .then(|| "the peers are those that were last known".to_owned());
+        let node = inputs.node.as_ref().and(inputs.no_node.as_ref());
+        let node = node.map(|reason| format!("the last choice of interface is kept: {reason}"));
+        let held = inputs.held_back.map(|(missing, of)| {
             format!("{missing} of {of} leases vanished at once: their routes are kept")
         });
         let filters = self.refused.iter().filter(|(key, _)| matches!(key, Key::ReversePath(_)));
         let filters =
             filters.map(|(_, why)| format!("packets may be lost while backends change: {why}"));
-        store.into_iter().chain(held).chain(filters)
+        [store, remembered, node, held].into_iter().flatten().chain(filters)
     }
 
     fn status(&self) -> Status {
@@ -167,7 +181,7 @@ impl<K: Kernel> Reconciler<K> {
             mtu: backend::pod_mtu(&self.networks),
             peers: self.counts(),
             desired: self.desired.state().len(),
-            refused: self.refused.values().cloned().collect(),
+            refused: self.refused.iter().map(|(_, why)| why.to_owned()).collect(),
             statistics: self.statistics,
         }
     }
@@ -259,6 +273,16 @@ impl<K: Kernel> Reconciler<K> {
         self.inputs.peers.leases().map(status).collect()
     }
 }
+
+/// The first few of many, which are as a rule of one kind.
+fn abridged(mut reasons: Vec<String>) -> Vec<String> {
+    let more = reasons.len().saturating_sub(SHOWN);
+    reasons.truncate(SHOWN);
+    reasons.extend((more > 0).then(|| format!("and {more} more refused alike")));
+    reasons
+}
+
+const SHOWN: usize = 3;
 
 fn log_readiness(readiness: &Readiness) {
     if readiness.ready {

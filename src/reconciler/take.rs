@@ -1,0 +1,127 @@
+//! What each event changes of what is known, and what must be looked at because of it.
+
+use super::{Differences, Reconciler};
+use crate::checkpoint::Checkpoint;
+use crate::config::NetworkConfig;
+use crate::kernel::{Kernel, Observation};
+use crate::lease::{Lease, LeaseUpdate, Withdrawal};
+use crate::subnet::StoreState;
+
+impl<K: Kernel> Reconciler<K> {
+    pub(super) fn take_config(&mut self, config: NetworkConfig) {
+        self.inputs.confirmed = true;
+        if self.inputs.config.as_ref() != Some(&config) {
+            self.inputs.config = Some(config);
+            self.stale.facts = true;
+            self.stale.plan = true;
+            self.unsaved = true;
+        }
+    }
+
+    pub(super) fn take_own(&mut self, lease: Lease) {
+        if self.inputs.own.as_ref() != Some(&lease) {
+            self.inputs.own = Some(lease);
+            self.stale.plan = true;
+            self.unsaved = true;
+        }
+    }
+
+    pub(super) fn take_lease(&mut self, update: LeaseUpdate) {
+        let peers = &mut self.inputs.peers;
+        let (was_complete, were_missing) = (peers.is_complete(), peers.missing().len());
+        let affected = peers.apply(update);
+        let missing = peers.missing().len();
+        // With the first complete picture, removals that had to wait become due.
+        if was_complete != peers.is_complete() {
+            self.stale.differences = Differences::Anywhere;
+        }
+        if missing == 0 {
+            self.inputs.held_back = None;
+        } else if missing > were_missing || !self.agenda.will_withdraw() {
+            self.agenda.withdraw_soon();
+        }
+        self.revise(affected);
+    }
+
+    pub(super) fn take_store(&mut self, state: StoreState) {
+        // Removals and judgements wait while the store is away.
+        if state == StoreState::Reachable {
+            self.stale.differences = Differences::Anywhere;
+            if !self.inputs.peers.missing().is_empty() {
+                self.agenda.withdraw_soon();
+            }
+        }
+        self.inputs.store = state;
+    }
+
+    /// What the store has told already is the better knowledge.
+    pub(super) fn take_checkpoint(&mut self, checkpoint: Checkpoint) {
+        if self.inputs.config.is_none() && !self.inputs.peers.is_complete() {
+            tracing::info!(peers = checkpoint.leases.len(), "starting from what was last known");
+            self.inputs.remember(checkpoint);
+            self.stale.facts = true;
+            self.stale.plan = true;
+        }
+    }
+
+    pub(super) fn take_observation(&mut self, observation: Observation) {
+        match observation {
+            Observation::Holds(entry) => {
+                if self.scope.covers(&entry) && self.actual.get(&entry.key()) != Some(&entry) {
+                    self.stale.differences.extend([entry.key()]);
+                    self.actual.insert(entry);
+                }
+            }
+            Observation::Lost(key) => {
+                if self.actual.remove(&key).is_some() {
+                    self.stale.differences.extend([key]);
+                }
+            }
+            Observation::LinkChanged(link) => {
+                let is_underlay = self.scope.underlay.as_ref().is_none_or(|ours| *ours == link);
+                self.stale.facts |= is_underlay || self.inputs.no_node.is_some();
+                if is_underlay || self.scope.tunnels.contains(&link) {
+                    self.agenda.dump_soon();
+                }
+            }
+            Observation::Overrun => {
+                self.statistics.overruns += 1;
+                self.stale.facts = true;
+                self.agenda.dump_soon();
+            }
+        }
+    }
+
+    pub(super) fn take_due(&mut self) {
+        let due = self.agenda.take_due();
+        let ready = due.keys.into_iter().filter(|key| !self.refused.is_waiting(key));
+        self.stale.differences.extend(ready);
+        self.stale.facts |= due.audit || (due.retry && self.inputs.no_node.is_some());
+        self.stale.dump |= due.audit || due.dump;
+        // Whether somebody is gone is for the store to say, when it can be asked.
+        if due.withdraw && self.inputs.may_remove() {
+            self.withdraw();
+        }
+    }
+
+    fn withdraw(&mut self) {
+        let rules = self.inputs.rules();
+        match self.inputs.peers.withdraw(&rules, self.settings.max_withdraw) {
+            Withdrawal::Done(affected) => {
+                self.inputs.held_back = None;
+                self.revise(affected);
+            }
+            Withdrawal::Held { missing, of } => {
+                if self.inputs.held_back.replace((missing, of)) != Some((missing, of)) {
+                    tracing::error!(
+                        missing,
+                        of,
+                        "too many leases vanished at once: their routes are kept"
+                    );
+                }
+                self.outputs.read_again();
+                self.agenda.withdraw_later();
+            }
+        }
+    }
+}
