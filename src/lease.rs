@@ -127,12 +127,18 @@ impl Lease {
     /// The lease as it stands once `attributes` are published in it.
     #[must_use]
     pub fn publishing(&self, attributes: &LeaseAttributes) -> Self {
-        let endpoints = self.endpoints.iter().zip(&attributes.endpoints);
-        let endpoints = endpoints.map(|(endpoint, attributes_of_family)| Endpoint {
-            subnet: endpoint.subnet,
-            public_ip: attributes_of_family.public_ip,
-            backend: attributes.backend.clone(),
-            vtep: attributes_of_family.vtep,
+        let of_family = |family| {
+            let mut all = attributes.endpoints.iter();
+            all.find(|published| Family::of(published.public_ip) == family)
+        };
+        let endpoints = self.endpoints.iter().map(|endpoint| {
+            let published = of_family(endpoint.subnet.family());
+            Endpoint {
+                subnet: endpoint.subnet,
+                public_ip: published.map_or(endpoint.public_ip, |published| published.public_ip),
+                backend: attributes.backend.clone(),
+                vtep: published.and_then(|published| published.vtep),
+            }
         });
         Self { endpoints: endpoints.collect(), ..self.clone() }
     }
