@@ -9,7 +9,7 @@ mod report;
 pub use agenda::HEARTBEAT;
 pub use desired::{Desired, Standing};
 pub use inputs::Inputs;
-pub use report::{Outputs, Progress};
+pub use report::{Outputs, Progress, Usable};
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +20,7 @@ use tokio::time;
 use crate::backend::Network;
 use crate::checkpoint::Checkpoint;
 use crate::config::NetworkConfig;
-use crate::kernel::state::{KernelState, Key};
+use crate::kernel::state::{KernelState, Key, LinkName};
 use crate::kernel::{Kernel, Observation, Scope};
 use crate::lease::{Lease, LeaseUpdate, Withdrawal};
 use crate::node::InterfaceOptions;
@@ -55,6 +55,8 @@ pub struct Settings {
     pub interface: InterfaceOptions,
     /// The largest share of peers that may vanish at once, in percent.
     pub max_withdraw: u8,
+    /// The links whose reverse-path filter an earlier life of the daemon loosened.
+    pub strict: BTreeSet<LinkName>,
     /// From 0 to 1: spreads what many nodes would do at once.
     pub jitter: fn() -> f64,
 }
@@ -126,9 +128,9 @@ impl<K: Kernel> Reconciler<K> {
         Self {
             kernel,
             agenda: Agenda::new(settings.jitter),
+            inputs: Inputs { strict: settings.strict.clone(), ..Inputs::default() },
             settings,
             events,
-            inputs: Inputs::default(),
             networks: Vec::new(),
             scope: Scope::default(),
             desired: Desired::default(),
@@ -200,6 +202,7 @@ impl<K: Kernel> Reconciler<K> {
         if self.inputs.own.as_ref() != Some(&lease) {
             self.inputs.own = Some(lease);
             self.stale.plan = true;
+            self.outputs.checkpoint_changed();
         }
     }
 
@@ -212,6 +215,9 @@ impl<K: Kernel> Reconciler<K> {
         // With the first complete picture, removals that had to wait become due.
         if was_complete != self.inputs.peers.is_complete() {
             self.stale.differences = Differences::Anywhere;
+        }
+        if !affected.is_empty() {
+            self.outputs.checkpoint_changed();
         }
         self.revise(affected);
     }

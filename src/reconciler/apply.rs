@@ -71,6 +71,7 @@ impl<K: Kernel> Reconciler<K> {
         let Some(local) = self.inputs.local() else { return };
         let gateways = self.inputs.peers.leases().flat_map(|lease| &lease.endpoints);
         let scope = local.scope(gateways.map(|endpoint| endpoint.public_ip).collect());
+        self.outputs.checkpoint_changed();
         // What was read for another scope says nothing about this one.
         self.stale.dump |= !scope.sees_the_same(&self.scope) || self.inputs.macs.is_none();
         self.scope = scope;

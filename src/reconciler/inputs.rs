@@ -92,7 +92,6 @@ impl Inputs {
         let Checkpoint { local, leases, .. } = checkpoint;
         self.config = Some(local.config);
         self.own = local.own;
-        self.strict.extend(local.strict);
         self.peers = Peers::remembered(leases);
     }
 

@@ -10,6 +10,7 @@ use crate::checkpoint::Checkpoint;
 use crate::kernel::Kernel;
 use crate::kernel::state::{Entry, Key};
 use crate::lease::{Lease, LeaseAttributes, LeaseId, Rejected};
+use crate::prefix::Prefix;
 use crate::status::{LeaseStatus, PeerCounts, PeerStatus, Query, Readiness, Status};
 use crate::subnet::StoreState;
 
@@ -18,9 +19,20 @@ use crate::subnet::StoreState;
 pub struct Progress {
     /// What to publish, once the device can receive what it will attract.
     pub attributes: Option<LeaseAttributes>,
-    /// The lease whose device and address are in place, and the pods' MTU.
-    pub usable: Option<(Lease, u32)>,
+    /// What pods can use, once device and address are in place.
+    pub usable: Option<Usable>,
     pub readiness: Readiness,
+}
+
+/// What pods of this node can be made by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Usable {
+    /// All pods' addresses, one prefix per family, IPv4 first.
+    pub networks: Vec<Prefix>,
+    /// Those of this node, likewise.
+    pub subnets: Vec<Prefix>,
+    /// The largest packet of pods, in bytes.
+    pub mtu: u32,
 }
 
 /// The channels out of the loop.
@@ -38,6 +50,10 @@ pub struct Outputs {
 impl Outputs {
     pub(super) fn read_again(&self) {
         self.read_again.send_modify(|count| *count += 1);
+    }
+
+    pub(super) fn checkpoint_changed(&self) {
+        self.changed.send_modify(|count| *count += 1);
     }
 }
 
@@ -84,9 +100,14 @@ impl<K: Kernel> Reconciler<K> {
         Some(local.attributes())
     }
 
-    fn usable(&self) -> Option<(Lease, u32)> {
-        let lease = self.inputs.own.clone().filter(|_| self.local_is_met())?;
-        Some((lease, backend::pod_mtu(&self.networks)?))
+    fn usable(&self) -> Option<Usable> {
+        let own = self.inputs.own.as_ref().filter(|_| self.local_is_met())?;
+        let config = self.inputs.config.as_ref()?;
+        Some(Usable {
+            networks: config.networks().collect(),
+            subnets: own.subnets().collect(),
+            mtu: backend::pod_mtu(&self.networks)?,
+        })
     }
 
     fn links_are_up(&self) -> bool {

@@ -1,0 +1,111 @@
+//! The tasks that keep files and systemd informed: subnet.env for the CNI plugin, the checkpoint for ourselves.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Context;
+use ipnetwork::IpNetwork;
+use tokio::sync::watch;
+use tokio::time::sleep;
+use tweed_cni::subnet_env::SubnetEnv;
+
+use super::Shared;
+use crate::checkpoint::{self, Checkpoint};
+use crate::notify;
+use crate::reconciler::Usable;
+use crate::status::Query;
+
+const RETRY: Duration = Duration::from_secs(5);
+/// Changes so close together are saved once.
+const SETTLE: Duration = Duration::from_secs(1);
+
+/// Writes subnet.env as soon as pods can use what it says, and again when that changes.
+pub(super) async fn keep_subnet_file(shared: Shared) -> anyhow::Result<()> {
+    let mut progress = shared.progress.clone();
+    let path = &shared.options.subnet_file;
+    let mut written = None;
+    loop {
+        let is_news = |usable: &Option<Usable>| usable.is_some() && *usable != written;
+        let news = progress.wait_for(|progress| is_news(&progress.usable)).await;
+        let usable = news.context("the loop has ended")?.usable.clone();
+        match usable.as_ref().map(|usable| subnet_env(usable).write(path)) {
+            Some(Err(error)) => {
+                let reason = error.to_string();
+                tracing::error!(%reason, "the subnet file is not written");
+                shared.subnet_file.send_replace(Some(reason));
+                sleep(RETRY).await;
+            }
+            Some(Ok(())) | None => {
+                tracing::info!(path = %path.display(), "wrote the subnet file");
+                shared.subnet_file.send_replace(None);
+                written = usable;
+            }
+        }
+    }
+}
+
+/// Saves what the plan is made from, shortly after each change.
+pub(super) async fn keep_checkpoint(
+    shared: Shared,
+    mut changed: watch::Receiver<u64>,
+) -> anyhow::Result<()> {
+    let path = &shared.options.state_file;
+    let mut told = false;
+    loop {
+        changed.changed().await.context("the loop has ended")?;
+        sleep(SETTLE).await;
+        changed.mark_unchanged();
+        let inputs = shared.ask(Query::Inputs).await?;
+        if inputs.is_null() {
+            continue;
+        }
+        match checkpoint::save(path, &inputs) {
+            Ok(()) => told = false,
+            Err(error) if !told => {
+                tracing::warn!(%error, path = %path.display(), "the checkpoint is not saved");
+                told = true;
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+/// What was last known; none if nothing was, or it cannot be read.
+pub(super) fn load_checkpoint(path: &Path) -> Option<Checkpoint> {
+    checkpoint::load(path).unwrap_or_else(|error| {
+        tracing::warn!(%error, "starting without a checkpoint");
+        None
+    })
+}
+
+/// Tells systemd once that we are ready, and from then on how we are.
+pub(super) async fn notify_when_ready(shared: Shared) -> anyhow::Result<()> {
+    let mut progress = shared.progress.clone();
+    let mut subnet_file = shared.subnet_file.subscribe();
+    progress.wait_for(|progress| progress.readiness.ready).await.context("the loop has ended")?;
+    subnet_file.wait_for(Option::is_none).await.context("the subnet file is not kept")?;
+    tell("READY=1");
+    loop {
+        let reasons = progress.borrow_and_update().readiness.reasons.join("; ");
+        tell(&format!("STATUS={}", if reasons.is_empty() { "running" } else { &reasons }));
+        progress.changed().await.context("the loop has ended")?;
+    }
+}
+
+fn tell(message: &str) {
+    if let Err(error) = notify::send(message) {
+        tracing::debug!(%error, message, "systemd was not told");
+    }
+}
+
+fn subnet_env(usable: &Usable) -> SubnetEnv {
+    // Pods take the first address of the subnet for their gateway.
+    let gateway = |subnet: &crate::prefix::Prefix| IpNetwork::new(subnet.nth(1), subnet.prefix_len()).ok();
+    let network = |prefix: &crate::prefix::Prefix| IpNetwork::new(prefix.base(), prefix.prefix_len()).ok();
+    SubnetEnv {
+        networks: usable.networks.iter().filter_map(network).collect(),
+        subnets: usable.subnets.iter().filter_map(gateway).collect(),
+        mtu: usable.mtu,
+        ip_masq: false,
+    }
+}
