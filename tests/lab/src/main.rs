@@ -1,1 +1,3 @@
+//! The lab from the command line.
+
 fn main() {}
