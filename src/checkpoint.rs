@@ -1,6 +1,11 @@
 //! What was last known, on disk: enough to forward packets while the store is away.
 
+use std::io;
+use std::path::Path;
+
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 
 use crate::backend::Local;
 use crate::lease::Lease;

@@ -128,7 +128,8 @@ pub fn not_found() -> Response {
 
 fn response(status: u16, content_type: &'static str, body: Vec<u8>) -> Response {
     let mut response = Response::new(Full::new(Bytes::from(body)));
-    *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    *response.status_mut() =
+        StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     response
 }
@@ -204,7 +205,10 @@ mod tests {
     async fn only_get_is_understood() {
         with_server(async |socket| {
             let mut stream = UnixStream::connect(socket).await.unwrap();
-            stream.write_all(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n").await.unwrap();
+            stream
+                .write_all(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
+                .await
+                .unwrap();
             let mut answer = String::new();
             stream.read_to_string(&mut answer).await.unwrap();
             assert!(answer.starts_with("HTTP/1.1 405 "), "{answer}");

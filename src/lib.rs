@@ -24,6 +24,9 @@ pub mod kernel;
 // The loop between them.
 pub mod reconciler;
 
-// What the loop tells the outside.
+// What the loop tells the outside, and how it is told.
 pub mod checkpoint;
 pub mod status;
+
+pub mod http;
+pub mod notify;
