@@ -60,14 +60,8 @@ pub async fn serve<R: Future<Output = Response>>(
 ) {
     let mut connections = FuturesUnordered::new();
     loop {
-        let accept = async {
-            match connections.len() < CONNECTIONS {
-                true => listener.accept().await,
-                false => std::future::pending().await,
-            }
-        };
         tokio::select! {
-            accepted = accept => match accepted {
+            accepted = listener.accept(), if connections.len() < CONNECTIONS => match accepted {
                 Ok(connection) => connections.push(answer(connection, &route)),
                 // Out of file descriptors, most likely: others must close theirs first.
                 Err(_) => sleep(Duration::from_millis(100)).await,
