@@ -1,5 +1,6 @@
 //! The module tree as a map: read it from top to bottom, in the direction of the data.
 
+pub mod backoff;
 pub mod config;
 pub mod json;
 pub mod lease;

@@ -1,5 +1,9 @@
 //! Stores that hand out subnets and tell who holds which.
 
+pub mod allocate;
+pub mod claim;
+pub mod etcd;
+
 use std::future::Future;
 
 use futures::stream::BoxStream;

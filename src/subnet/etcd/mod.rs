@@ -1,0 +1,4 @@
+//! Subnets from etcd v3, in flannel's keys and values.
+
+pub mod key;
+pub mod value;
