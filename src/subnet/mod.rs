@@ -3,12 +3,13 @@
 pub mod allocate;
 pub mod claim;
 pub mod etcd;
+pub mod watch;
 
 use std::future::Future;
 
 use futures::stream::BoxStream;
 use serde::Serialize;
-use tokio::sync::watch;
+use tokio::sync::watch as channel;
 
 use crate::config::NetworkConfig;
 use crate::lease::{Lease, LeaseAttributes, LeaseUpdate};
@@ -42,7 +43,7 @@ pub trait SubnetManager {
     fn watch_leases(&self) -> BoxStream<'static, LeaseUpdate>;
 
     /// Whether the store can be used, now and whenever that changes.
-    fn state(&self) -> watch::Receiver<StoreState>;
+    fn state(&self) -> channel::Receiver<StoreState>;
 }
 
 /// Whether a store can be used.

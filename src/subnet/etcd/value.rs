@@ -106,7 +106,7 @@ fn endpoints(subnets: &[Prefix], value: &[u8]) -> Result<Vec<Endpoint>, Malforme
     }
     let fields = Fields::parse(value)
         .map_err(|error| Malformed(format!("its value is no JSON object: {error}")))?;
-    let backend = fields.str("BackendType").map_err(malformed)?.unwrap_or_default();
+    let backend = fields.str("BackendType")?.unwrap_or_default();
     let backend = BackendType::from(backend.to_lowercase().as_str());
     let endpoint = |subnet: &Prefix| {
         let keys = Keys::of(subnet.family());
@@ -121,7 +121,7 @@ fn endpoints(subnets: &[Prefix], value: &[u8]) -> Result<Vec<Endpoint>, Malforme
 }
 
 fn public_ip(fields: &Fields, keys: &Keys, family: Family) -> Result<IpAddr, Malformed> {
-    let text = fields.str(keys.public_ip).map_err(malformed)?.unwrap_or_default();
+    let text = fields.str(keys.public_ip)?.unwrap_or_default();
     let given = match family {
         Family::V4 => Ipv4Addr::from_str(text).map(IpAddr::from),
         Family::V6 => Ipv6Addr::from_str(text).map(IpAddr::from),
@@ -143,7 +143,7 @@ fn public_ip(fields: &Fields, keys: &Keys, family: Family) -> Result<IpAddr, Mal
 fn vtep(fields: &Fields, keys: &Keys, backend: &BackendType) -> Result<Option<Vtep>, Malformed> {
     match backend {
         BackendType::Vxlan => {
-            let data = fields.object(keys.backend_data).map_err(malformed)?;
+            let data = fields.object(keys.backend_data)?;
             data.map_or(Ok(None), |data| published_vtep(&data))
         }
         // Flannel leaves the data of host-gw alone: whatever may stand there is no fault.
@@ -156,13 +156,15 @@ fn vtep(fields: &Fields, keys: &Keys, backend: &BackendType) -> Result<Option<Vt
 }
 
 fn published_vtep(data: &Fields) -> Result<Option<Vtep>, Malformed> {
-    let Some(mac) = data.str("VtepMAC").map_err(malformed)? else { return Ok(None) };
+    let Some(mac) = data.str("VtepMAC")? else { return Ok(None) };
     let mac = mac.parse().map_err(|error| Malformed(format!("VtepMAC: {error}")))?;
-    Ok(Some(Vtep { vni: data.u32("VNI").map_err(malformed)?, mac }))
+    Ok(Some(Vtep { vni: data.u32("VNI")?, mac }))
 }
 
-fn malformed(error: WrongType) -> Malformed {
-    Malformed(error.to_string())
+impl From<WrongType> for Malformed {
+    fn from(error: WrongType) -> Self {
+        Self(error.to_string())
+    }
 }
 
 #[cfg(test)]
