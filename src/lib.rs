@@ -1,6 +1,7 @@
 //! The module tree as a map: read it from top to bottom, in the direction of the data.
 
 // What everything else is made of.
+pub mod backoff;
 pub mod mac;
 pub mod prefix;
 
