@@ -10,6 +10,8 @@ pub mod json;
 
 pub mod config;
 
+pub mod options;
+
 pub mod lease;
 
 pub mod node;
