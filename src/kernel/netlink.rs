@@ -46,11 +46,15 @@ impl NetlinkKernel {
     }
 
     async fn read_links(&mut self) -> io::Result<Vec<LinkMessage>> {
-        let links = self.requests.dump(RouteNetlinkMessage::GetLink(LinkMessage::default())).await?;
-        let links: Vec<LinkMessage> = links.into_iter().filter_map(|message| match message {
-            RouteNetlinkMessage::NewLink(link) => Some(link),
-            _ => None,
-        }).collect();
+        let links =
+            self.requests.dump(RouteNetlinkMessage::GetLink(LinkMessage::default())).await?;
+        let links: Vec<LinkMessage> = links
+            .into_iter()
+            .filter_map(|message| match message {
+                RouteNetlinkMessage::NewLink(link) => Some(link),
+                _ => None,
+            })
+            .collect();
         self.links.clear();
         for message in &links {
             let told = codec::told(&RouteNetlinkMessage::NewLink(message.clone()), &self.links);
@@ -63,10 +67,11 @@ impl NetlinkKernel {
 
     async fn read_entries(&mut self, request: RouteNetlinkMessage) -> io::Result<Vec<Entry>> {
         let messages = self.requests.dump(request).await?;
-        let entries = messages.iter().filter_map(|message| match codec::told(message, &self.links)? {
-            Told::Holds(entry) => Some(entry),
-            Told::Lost(_) | Told::Link(..) | Told::NoLink(..) => None,
-        });
+        let entries =
+            messages.iter().filter_map(|message| match codec::told(message, &self.links)? {
+                Told::Holds(entry) => Some(entry),
+                Told::Lost(_) | Told::Link(..) | Told::NoLink(..) => None,
+            });
         Ok(entries.collect())
     }
 
@@ -82,7 +87,9 @@ impl NetlinkKernel {
         fdb.header.ifindex = index;
         entries.extend(self.read_entries(RouteNetlinkMessage::GetNeighbour(fdb)).await?);
         let mut neighbours = NeighbourMessage::default();
-        neighbours.attributes.push(netlink_packet_route::neighbour::NeighbourAttribute::IfIndex(index));
+        neighbours
+            .attributes
+            .push(netlink_packet_route::neighbour::NeighbourAttribute::IfIndex(index));
         entries.extend(self.read_entries(RouteNetlinkMessage::GetNeighbour(neighbours)).await?);
         Ok(entries)
     }
@@ -98,7 +105,9 @@ impl NetlinkKernel {
         let Some(told) = codec::told(message, &self.links) else { return };
         match told {
             Told::Link(index, name) => {
-                if let Some(before) = self.links.insert(index, name.clone()).filter(|before| *before != name) {
+                if let Some(before) =
+                    self.links.insert(index, name.clone()).filter(|before| *before != name)
+                {
                     self.told.push_back(Observation::LinkChanged(before));
                 }
                 self.told.push_back(Observation::LinkChanged(name));
@@ -110,23 +119,35 @@ impl NetlinkKernel {
             Told::Holds(Entry::Address(address)) if !self.scope.tunnels.contains(&address.link) => {
                 self.told.push_back(Observation::LinkChanged(address.link));
             }
-            Told::Lost(super::state::Key::Address(link, ..)) if !self.scope.tunnels.contains(&link) => {
+            Told::Lost(super::state::Key::Address(link, ..))
+                if !self.scope.tunnels.contains(&link) =>
+            {
                 self.told.push_back(Observation::LinkChanged(link));
             }
-            Told::Holds(entry) if self.scope.covers(&entry) => self.told.push_back(Observation::Holds(entry)),
+            Told::Holds(entry) if self.scope.covers(&entry) => {
+                self.told.push_back(Observation::Holds(entry))
+            }
             Told::Lost(key) => self.told.push_back(Observation::Lost(key)),
             Told::Holds(_) => {}
         }
     }
 
     /// Sends what has gathered; ties each refusal to its operation.
-    async fn flush(&mut self, ops: &mut Vec<Op>, requests: &mut Vec<Request>) -> io::Result<Vec<Refused>> {
+    async fn flush(
+        &mut self,
+        ops: &mut Vec<Op>,
+        requests: &mut Vec<Request>,
+    ) -> io::Result<Vec<Refused>> {
         let ops = std::mem::take(ops);
         let refusals = self.requests.batch(std::mem::take(requests)).await?;
-        Ok(refusals.into_iter().filter_map(|refusal| {
-            let op = ops.get(refusal.index)?.clone();
-            (!is_done_already(&op, refusal.errno)).then(|| Refused { op, reason: reason(&refusal) })
-        }).collect())
+        Ok(refusals
+            .into_iter()
+            .filter_map(|refusal| {
+                let op = ops.get(refusal.index)?.clone();
+                (!is_done_already(&op, refusal.errno))
+                    .then(|| Refused { op, reason: reason(&refusal) })
+            })
+            .collect())
     }
 }
 
@@ -134,7 +155,8 @@ impl Kernel for NetlinkKernel {
     async fn dump(&mut self, scope: &Scope) -> io::Result<KernelState> {
         self.scope = scope.clone();
         let links = self.read_links().await?;
-        let mut state: KernelState = links.iter()
+        let mut state: KernelState = links
+            .iter()
             .filter_map(|message| codec::link(message, &self.links))
             .filter(|link| scope.tunnels.contains(&link.name))
             .map(Entry::Link)
@@ -143,7 +165,8 @@ impl Kernel for NetlinkKernel {
             state.extend(self.read_on(&tunnel).await?);
         }
         state.extend(scope.underlay.as_ref().and_then(sysctl::reverse_path));
-        let families: BTreeSet<Family> = scope.networks.iter().map(|network| network.family()).collect();
+        let families: BTreeSet<Family> =
+            scope.networks.iter().map(|network| network.family()).collect();
         for family in families {
             for message in self.read_routes(family).await? {
                 if let Some(Told::Holds(entry)) = codec::told(&message, &self.links)
@@ -199,8 +222,11 @@ impl Kernel for NetlinkKernel {
 
     async fn facts(&mut self, reach: Option<IpAddr>) -> io::Result<Facts> {
         let links = self.read_links().await?;
-        let mut interfaces: Vec<_> = links.iter().filter_map(|message| codec::interface(message, &self.links)).collect();
-        for message in self.requests.dump(RouteNetlinkMessage::GetAddress(AddressMessage::default())).await? {
+        let mut interfaces: Vec<_> =
+            links.iter().filter_map(|message| codec::interface(message, &self.links)).collect();
+        for message in
+            self.requests.dump(RouteNetlinkMessage::GetAddress(AddressMessage::default())).await?
+        {
             if let RouteNetlinkMessage::NewAddress(message) = message {
                 codec::add_address(&mut interfaces, &message, &self.links);
             }

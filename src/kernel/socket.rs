@@ -78,8 +78,13 @@ impl Socket {
             let size = chunk.len();
             let first = self.send(chunk, NLM_F_REQUEST | NLM_F_ACK).await?;
             let answers = self.acknowledgements(first, size);
-            let answers = timeout(DEADLINE, answers).await.map_err(|_| io::ErrorKind::TimedOut)??;
-            refused.extend(answers.into_iter().map(|refusal| Refusal { index: refusal.index + offset, ..refusal }));
+            let answers =
+                timeout(DEADLINE, answers).await.map_err(|_| io::ErrorKind::TimedOut)??;
+            refused.extend(
+                answers
+                    .into_iter()
+                    .map(|refusal| Refusal { index: refusal.index + offset, ..refusal }),
+            );
             offset += size;
             tokio::task::yield_now().await;
         }
@@ -87,9 +92,13 @@ impl Socket {
     }
 
     /// All objects that `request` asks for.
-    pub(super) async fn dump(&mut self, request: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
+    pub(super) async fn dump(
+        &mut self,
+        request: RouteNetlinkMessage,
+    ) -> io::Result<Vec<RouteNetlinkMessage>> {
         for _ in 0..ATTEMPTS {
-            let sequence = self.send(vec![(request.clone(), 0)], NLM_F_REQUEST | NLM_F_DUMP).await?;
+            let sequence =
+                self.send(vec![(request.clone(), 0)], NLM_F_REQUEST | NLM_F_DUMP).await?;
             let parts = self.parts(sequence);
             let whole = timeout(DEADLINE, parts).await.map_err(|_| io::ErrorKind::TimedOut)??;
             if let Some(objects) = whole {
@@ -100,7 +109,10 @@ impl Socket {
     }
 
     /// The answer to a question about one object.
-    pub(super) async fn get(&mut self, request: RouteNetlinkMessage) -> io::Result<RouteNetlinkMessage> {
+    pub(super) async fn get(
+        &mut self,
+        request: RouteNetlinkMessage,
+    ) -> io::Result<RouteNetlinkMessage> {
         let sequence = self.send(vec![(request, 0)], NLM_F_REQUEST).await?;
         let answer = async {
             loop {
@@ -191,7 +203,9 @@ impl Socket {
                 match message.payload {
                     NetlinkPayload::InnerMessage(object) => objects.push(object),
                     NetlinkPayload::Done(_) => return Ok(whole.then_some(objects)),
-                    NetlinkPayload::Error(error) if error.code.is_some() => return Err(error.to_io()),
+                    NetlinkPayload::Error(error) if error.code.is_some() => {
+                        return Err(error.to_io());
+                    }
                     _ => {}
                 }
             }
@@ -217,7 +231,8 @@ fn kernels_words(quoted: &[u8]) -> Option<String> {
     const MESSAGE: u16 = 1;
     let mut attributes = quoted.get(HEADER..)?;
     loop {
-        let (&length, &kind) = (attributes.first_chunk::<2>()?, attributes.get(2..)?.first_chunk::<2>()?);
+        let (&length, &kind) =
+            (attributes.first_chunk::<2>()?, attributes.get(2..)?.first_chunk::<2>()?);
         let length = usize::from(u16::from_ne_bytes(length));
         if u16::from_ne_bytes(kind) == MESSAGE {
             let text = attributes.get(4..length)?;

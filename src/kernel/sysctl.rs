@@ -26,9 +26,11 @@ pub(super) fn put(entry: &Entry) -> Result<(), String> {
         Entry::AcceptRa(accept) => {
             write("ipv6", &accept.link, "accept_ra", if accept.accept { "1" } else { "0" })
         }
-        Entry::Link(_) | Entry::Address(_) | Entry::Fdb(_) | Entry::Neighbour(_) | Entry::Route(_) => {
-            Err(format!("{entry} is no sysctl"))
-        }
+        Entry::Link(_)
+        | Entry::Address(_)
+        | Entry::Fdb(_)
+        | Entry::Neighbour(_)
+        | Entry::Route(_) => Err(format!("{entry} is no sysctl")),
     }
 }
 
@@ -44,7 +46,9 @@ fn write(family: &str, link: &LinkName, key: &str, value: &str) -> Result<(), St
     match fs::write(path(family, link.as_str(), key), value) {
         // A host without IPv6 takes no router's advice.
         Err(error) if error.kind() == io::ErrorKind::NotFound && family == "ipv6" => Ok(()),
-        Err(error) => Err(format!("net.{family}.conf.{link}.{key} cannot be set to {value}: {error}")),
+        Err(error) => {
+            Err(format!("net.{family}.conf.{link}.{key} cannot be set to {value}: {error}"))
+        }
         Ok(()) => Ok(()),
     }
 }

@@ -44,8 +44,12 @@ pub(in crate::kernel) fn told(message: &RouteNetlinkMessage, links: &Links) -> O
         },
         RouteNetlinkMessage::NewAddress(message) => address(message, links).map(Told::Holds),
         RouteNetlinkMessage::DelAddress(message) => lost(address(message, links)?),
-        RouteNetlinkMessage::NewLink(message) => Some(Told::Link(message.header.index, name(message)?)),
-        RouteNetlinkMessage::DelLink(message) => Some(Told::NoLink(message.header.index, name(message)?)),
+        RouteNetlinkMessage::NewLink(message) => {
+            Some(Told::Link(message.header.index, name(message)?))
+        }
+        RouteNetlinkMessage::DelLink(message) => {
+            Some(Told::NoLink(message.header.index, name(message)?))
+        }
         _ => None,
     }
 }
@@ -68,7 +72,9 @@ pub(in crate::kernel) fn link(message: &LinkMessage, links: &Links) -> Option<Li
     for attribute in &message.attributes {
         match attribute {
             LinkAttribute::Mtu(bytes) => mtu = *bytes,
-            LinkAttribute::Address(octets) => mac = MacAddr::new(octets.as_slice().try_into().ok()?),
+            LinkAttribute::Address(octets) => {
+                mac = MacAddr::new(octets.as_slice().try_into().ok()?)
+            }
             LinkAttribute::LinkInfo(info) => kind = link_kind(info, links),
             _ => {}
         }
@@ -151,8 +157,12 @@ fn neighbour(message: &NeighbourMessage, links: &Links) -> Option<Told> {
     let (mut destination, mut mac) = (None, None);
     for attribute in &message.attributes {
         match attribute {
-            NeighbourAttribute::Destination(NeighbourAddress::Inet(v4)) => destination = Some(IpAddr::V4(*v4)),
-            NeighbourAttribute::Destination(NeighbourAddress::Inet6(v6)) => destination = Some(IpAddr::V6(*v6)),
+            NeighbourAttribute::Destination(NeighbourAddress::Inet(v4)) => {
+                destination = Some(IpAddr::V4(*v4))
+            }
+            NeighbourAttribute::Destination(NeighbourAddress::Inet6(v6)) => {
+                destination = Some(IpAddr::V6(*v6))
+            }
             NeighbourAttribute::LinkLayerAddress(octets) => {
                 mac = octets.as_slice().try_into().ok().map(MacAddr::new);
             }

@@ -19,9 +19,7 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use super::super::Op;
 use super::super::socket::Request;
-use super::super::state::{
-    Address, Entry, Fdb, Link, LinkKind, LinkName, Neighbour, Route, Vxlan,
-};
+use super::super::state::{Address, Entry, Fdb, Link, LinkKind, LinkName, Neighbour, Route, Vxlan};
 use super::{Links, address_family, neighbour_address};
 use crate::prefix::Family;
 
@@ -41,14 +39,17 @@ pub(in crate::kernel) enum Unencodable {
 const PUT: u16 = NLM_F_CREATE | NLM_F_REPLACE;
 
 pub(in crate::kernel) fn encode(op: &Op, links: &Links) -> Result<Request, Unencodable> {
-    let index = |name: &LinkName| links.index(name).ok_or_else(|| Unencodable::NoLink(name.clone()));
+    let index =
+        |name: &LinkName| links.index(name).ok_or_else(|| Unencodable::NoLink(name.clone()));
     let removes = matches!(op, Op::Remove(_));
     Ok(match op.entry() {
         Entry::Link(link) => match op {
             Op::Create(_) => {
                 (RouteNetlinkMessage::NewLink(new_link(link, links)?), NLM_F_CREATE | NLM_F_EXCL)
             }
-            Op::Replace(_) => (RouteNetlinkMessage::SetLink(corrected(link, index(&link.name)?)), 0),
+            Op::Replace(_) => {
+                (RouteNetlinkMessage::SetLink(corrected(link, index(&link.name)?)), 0)
+            }
             Op::Remove(_) => {
                 let mut message = LinkMessage::default();
                 message.header.index = index(&link.name)?;
@@ -64,7 +65,9 @@ pub(in crate::kernel) fn encode(op: &Op, links: &Links) -> Result<Request, Unenc
             }
         }
         Entry::Fdb(entry) => neighbour_request(fdb(entry, index(&entry.link)?), removes),
-        Entry::Neighbour(entry) => neighbour_request(neighbour(entry, index(&entry.link)?), removes),
+        Entry::Neighbour(entry) => {
+            neighbour_request(neighbour(entry, index(&entry.link)?), removes)
+        }
         Entry::Route(entry) => {
             let link = entry.link.as_ref().map(index).transpose()?;
             let message = route(entry, link);

@@ -6,8 +6,8 @@ use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessa
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkLayerType, LinkMessage, State};
 use netlink_packet_route::route::{RouteAttribute, RouteHeader, RouteMessage};
 
-use super::{Links, family, route_address};
 use super::super::state::LinkName;
+use super::{Links, family, route_address};
 use crate::node::{Interface, InterfaceAddress, Lifetime, Reach};
 use crate::prefix::Family;
 
@@ -32,7 +32,11 @@ pub(in crate::kernel) fn interface(message: &LinkMessage, links: &Links) -> Opti
     })
 }
 
-pub(in crate::kernel) fn add_address(interfaces: &mut [Interface], message: &AddressMessage, links: &Links) {
+pub(in crate::kernel) fn add_address(
+    interfaces: &mut [Interface],
+    message: &AddressMessage,
+    links: &Links,
+) {
     let link = links.name(message.header.index);
     let interface = interfaces.iter_mut().find(|interface| Some(&interface.name) == link);
     if let (Some(interface), Some(address)) = (interface, interface_address(message)) {
@@ -65,9 +69,13 @@ fn interface_address(message: &AddressMessage) -> Option<InterfaceAddress> {
 }
 
 /// None if the route is not a default route of the main table.
-pub(in crate::kernel) fn default_route(message: &RouteMessage, links: &Links) -> Option<(Family, Option<LinkName>)> {
+pub(in crate::kernel) fn default_route(
+    message: &RouteMessage,
+    links: &Links,
+) -> Option<(Family, Option<LinkName>)> {
     let header = &message.header;
-    let is_default = header.destination_prefix_length == 0 && header.table == RouteHeader::RT_TABLE_MAIN;
+    let is_default =
+        header.destination_prefix_length == 0 && header.table == RouteHeader::RT_TABLE_MAIN;
     let family = family(header.address_family).filter(|_| is_default)?;
     Some((family, outgoing(message, links)))
 }
