@@ -3,6 +3,7 @@
 mod codec;
 mod diff;
 mod display;
+pub mod fake;
 pub mod netlink;
 pub mod scope;
 mod socket;
