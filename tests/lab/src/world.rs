@@ -97,7 +97,9 @@ impl World {
         let Some(target) = std::env::var_os("TWEED_LAB_LOGS").map(PathBuf::from) else {
             return Ok(());
         };
-        let target = target.join(format!("{}-{}", std::process::id(), self.prefix));
+        let program = std::env::current_exe()?;
+        let program = program.file_name().unwrap_or_default().display();
+        let target = target.join(format!("{program}-{}", self.prefix));
         std::fs::create_dir_all(&target).with_context(|| target.display().to_string())?;
         for file in std::fs::read_dir(&self.folder)? {
             let file = file?;
