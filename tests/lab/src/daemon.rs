@@ -138,9 +138,9 @@ impl Daemon {
                 Ok(())
             })
         })?;
-        let words = || format!("daemon of {name}, its last words:\n{}", self.process.last_words());
-        ensure!(self.process.is_running(), "ended: {}", words());
-        waited.with_context(|| format!("not ready: {}", words()))
+        let words = || format!("its last words:\n{}", self.process.last_words());
+        ensure!(self.process.is_running(), "the daemon of {name} has ended, {}", words());
+        waited.with_context(|| format!("the daemon of {name} is not ready, {}", words()))
     }
 
     /// GET on the health port, from inside the node: `/healthz`, `/readyz`, `/metrics`.

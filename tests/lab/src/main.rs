@@ -29,7 +29,7 @@ enum Command {
     /// Moves a live cluster from VXLAN to host-gw, node by node, and counts lost packets.
     ///
     /// Exits 0 if nothing was lost and every path is right at the end, 1 otherwise.
-    /// The environment variable TWEED_LAB_LOGS names a folder to keep logs in.
+    /// The environment variable `TWEED_LAB_LOGS` names a folder to keep logs in.
     Demo {
         /// The daemon to show.
         #[arg(long)]
