@@ -10,6 +10,8 @@ pub mod json;
 
 pub mod config;
 
+pub mod options;
+
 pub mod lease;
 
 pub mod node;
@@ -31,3 +33,6 @@ pub mod status;
 
 pub mod http;
 pub mod notify;
+
+// Wiring.
+pub mod daemon;

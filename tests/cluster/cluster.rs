@@ -6,21 +6,21 @@ use anyhow::{Context, Result};
 use tweed_lab::{Binaries, Daemon, Etcd, Lab, Node, Segment};
 
 /// Where the network config lies in etcd.
-pub const CONFIG: &str = "/coreos.com/network/config";
+pub(crate) const CONFIG: &str = "/coreos.com/network/config";
 /// Where the leases lie in etcd.
-pub const SUBNETS: &str = "/coreos.com/network/subnets";
+pub(crate) const SUBNETS: &str = "/coreos.com/network/subnets";
 
 /// Nodes on one segment, each with a daemon that is ready.
-pub struct Cluster {
-    pub nodes: Vec<Node>,
-    pub daemons: Vec<Daemon>,
-    pub segment: Segment,
-    pub etcd: Etcd,
-    pub lab: Lab,
+pub(crate) struct Cluster {
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) daemons: Vec<Daemon>,
+    pub(crate) segment: Segment,
+    pub(crate) etcd: Etcd,
+    pub(crate) lab: Lab,
 }
 
 /// The binaries under test.
-pub fn binaries() -> Binaries {
+pub(crate) fn binaries() -> Binaries {
     Binaries {
         tweedd: PathBuf::from(env!("CARGO_BIN_EXE_tweedd")),
         tweedctl: PathBuf::from(env!("CARGO_BIN_EXE_tweedctl")),
@@ -29,7 +29,7 @@ pub fn binaries() -> Binaries {
 
 impl Cluster {
     /// `size` nodes named n1, n2, …, with `config` in etcd.
-    pub fn start(size: usize, config: &str) -> Result<Self> {
+    pub(crate) fn start(size: usize, config: &str) -> Result<Self> {
         let lab = Lab::new(binaries())?;
         let etcd = lab.etcd()?;
         etcd.put(CONFIG, config)?;
@@ -43,7 +43,7 @@ impl Cluster {
     }
 
     /// Starts a daemon on `node` and waits until it is ready.
-    pub fn add(&mut self, node: Node) -> Result<()> {
+    pub(crate) fn add(&mut self, node: Node) -> Result<()> {
         let daemon = node.daemon(&self.etcd).start()?;
         daemon.wait_ready().with_context(|| format!("starting {}", node.name()))?;
         self.nodes.push(node);
