@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{JoinSet, LocalSet};
 use tokio::time::{Instant, timeout};
 
-use crate::kernel::netlink::NetlinkKernel;
+use crate::kernel::NetlinkKernel;
 use crate::options::Options;
 use crate::reconciler::{Event, Outputs, Progress, Reconciler, Settings};
 use crate::status::Query;
