@@ -14,10 +14,18 @@ use crate::kernel::{Op, Refused};
 /// One pass over a list of ops.
 #[derive(Default)]
 struct Pass {
-    /// Encoded and not yet sent.
-    batch: Vec<(Op, Message)>,
+    batch: Batch,
     refused: Vec<Refused>,
     links: Knowledge,
+}
+
+/// Encoded and not yet sent.
+#[derive(Default)]
+struct Batch {
+    ops: Vec<Op>,
+    messages: Vec<Message>,
+    /// Which of the ops each message belongs to.
+    owners: Vec<usize>,
 }
 
 /// How well the indices of links are known.
@@ -54,7 +62,7 @@ impl NetlinkKernel {
             request = codec::encode(&op, &self.links);
         }
         match request {
-            Ok(Request::Netlink(message)) => pass.batch.push((op, message)),
+            Ok(Request::Netlink(messages)) => pass.batch.push(op, messages),
             Ok(Request::Sysctl(sysctl)) => {
                 self.flush(pass).await?;
                 if let Err(reason) = sysctl.write() {
@@ -79,9 +87,10 @@ impl NetlinkKernel {
     }
 
     async fn flush(&mut self, pass: &mut Pass) -> io::Result<()> {
-        let (ops, messages): (Vec<_>, Vec<_>) = mem::take(&mut pass.batch).into_iter().unzip();
+        let Batch { ops, messages, owners } = mem::take(&mut pass.batch);
         for refusal in self.requests.batch(messages).await? {
-            match ops.get(refusal.index) {
+            let op = owners.get(refusal.index).and_then(|owner| ops.get(*owner));
+            match op {
                 Some(op) if !is_done_already(op, refusal.errno) => {
                     pass.refuse(op.clone(), &refusal);
                 }
@@ -89,6 +98,14 @@ impl NetlinkKernel {
             }
         }
         Ok(())
+    }
+}
+
+impl Batch {
+    fn push(&mut self, op: Op, messages: Vec<Message>) {
+        self.owners.extend(messages.iter().map(|_| self.ops.len()));
+        self.messages.extend(messages);
+        self.ops.push(op);
     }
 }
 
