@@ -10,7 +10,7 @@ use super::store::{Condition, Listing, Outcome, Stored, Write};
 use super::{key, value};
 use crate::backoff::Backoff;
 use crate::config::NetworkConfig;
-use crate::lease::{Endpoint, Lease, LeaseAttributes, LeaseId};
+use crate::lease::{Lease, LeaseAttributes, LeaseId};
 use crate::prefix::Prefix;
 use crate::subnet::Error;
 use crate::subnet::allocate::{Draw, Wish};
@@ -229,16 +229,9 @@ fn rival(claimant: &Claimant<'_>, own: &Own, rivals: &[Stored]) -> Option<Error>
 }
 
 fn lease(own: &Own, attributes: &LeaseAttributes) -> Lease {
-    let endpoints = own.subnets.iter().zip(&attributes.endpoints);
-    let endpoints = endpoints.map(|(subnet, attributes_of_family)| Endpoint {
-        subnet: *subnet,
-        public_ip: attributes_of_family.public_ip,
-        backend: attributes.backend.clone(),
-        vtep: attributes_of_family.vtep,
-    });
     Lease {
         id: own.id.clone(),
-        endpoints: endpoints.collect(),
+        endpoints: attributes.published_for(own.subnets.iter().copied()),
         created: own.created,
         grant: own.grant,
     }
