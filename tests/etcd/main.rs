@@ -3,5 +3,14 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod acquire;
+mod auth;
+mod certificates;
+mod failover;
+
+mod log;
+mod network_config;
 mod node;
+
 mod server;
+mod tls;
+mod watch;

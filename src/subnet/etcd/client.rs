@@ -175,21 +175,20 @@ impl Client {
         }
     }
 
-    /// A server that misses our certificate hangs up without saying so.
+    /// A server that misses our certificate hangs up without a word of it.
     fn hint(&self, endpoint: &str, reason: &str) -> &'static str {
         let encrypted = endpoint.starts_with("https://") || !endpoint.contains("://");
-        let hung_up = reason.contains("operation was canceled") || reason.contains("connection");
-        if encrypted
-            && hung_up
-            && self.options.cert_file.is_none()
-            && self.options.ca_file.is_some()
-        {
+        let hung_up = HUNG_UP.iter().any(|text| reason.contains(text));
+        if encrypted && hung_up && self.options.cert_file.is_none() {
             " (does it ask for a client certificate? see etcd-certfile and etcd-keyfile)"
         } else {
             ""
         }
     }
 }
+
+/// What the library says when the other side ends the conversation.
+const HUNG_UP: [&str; 4] = ["operation was canceled", "fatal alert", "closed", "reset"];
 
 /// The store's revision as of an answer.
 pub(super) fn revision(header: Option<&ResponseHeader>) -> i64 {
