@@ -6,11 +6,14 @@ mod acquire;
 mod auth;
 mod certificates;
 mod failover;
+mod families;
+mod hold;
 
 mod log;
 mod network_config;
 mod node;
 
+mod scale;
 mod server;
 mod tls;
 mod watch;

@@ -1,6 +1,7 @@
 //! Talks to one etcd server at a time, and to the next one once that fails.
 
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::{Error, KvClient, LeaseClient, ResponseHeader, WatchClient};
@@ -30,7 +31,8 @@ struct Current {
 
 #[derive(Clone)]
 pub(super) struct Connection {
-    client: etcd_client::Client,
+    /// Shared, since it is several kilobytes that every future would carry.
+    client: Arc<etcd_client::Client>,
     generation: u64,
 }
 
@@ -152,7 +154,8 @@ impl Client {
         match opened.unwrap_or_else(|_| Err(no_answer())) {
             Ok(client) => {
                 current.generation += 1;
-                let connection = Connection { client, generation: current.generation };
+                let (client, generation) = (Arc::new(client), current.generation);
+                let connection = Connection { client, generation };
                 current.connection = Some(connection.clone());
                 Ok(connection)
             }

@@ -73,7 +73,7 @@ fn tls(options: &EtcdOptions, endpoint: &str) -> Result<Option<TlsOptions>, Stri
     }
     match (&options.cert_file, &options.key_file) {
         (Some(cert), Some(key)) => {
-            tls = tls.identity(Identity::from_pem(read_certificate(cert)?, read(key)?))
+            tls = tls.identity(Identity::from_pem(read_certificate(cert)?, read(key)?));
         }
         (None, None) => {}
         (Some(_), None) => return Err("etcd-certfile is given, but etcd-keyfile is not".to_owned()),
