@@ -34,14 +34,20 @@ mod address;
 mod daemon;
 mod etcd;
 mod facts;
+mod faults;
 mod http;
 mod lock;
+mod matrix;
+mod monitor;
 mod netns;
 mod node;
+mod ping;
 mod pod;
+mod probe;
 mod process;
 mod router;
 mod segment;
+mod snapshot;
 mod subnet_env;
 mod wait;
 mod wire;
@@ -56,13 +62,19 @@ pub use address::Family;
 pub use daemon::{Daemon, DaemonPlan};
 pub use etcd::{Entry, Etcd, Member};
 pub use facts::{Address, Fdb, Link, Neighbour, Path, Route, Vxlan};
+pub use faults::Files;
 pub use http::Answer;
+pub use matrix::Matrix;
+pub use monitor::{Change, Monitor};
 pub use netns::Namespace;
 pub use node::{Node, NodePlan, ReversePath};
+pub use ping::Ping;
 pub use pod::Pod;
+pub use probe::{Count, Pair, PairReport, Probe, ProbePlan, Report, Stage};
 pub use process::{Ended, Process};
 pub use router::Router;
 pub use segment::{Segment, SegmentPlan};
+pub use snapshot::Snapshot;
 pub use subnet_env::SubnetEnv;
 pub use wait::{Condition, eventually};
 pub use wire::Wire;
@@ -100,7 +112,7 @@ impl Lab {
 
     /// `lab.segment("10.99.1.0/24")`, or a [`SegmentPlan`] for more.
     pub fn segment(&self, plan: impl Into<SegmentPlan>) -> Result<Segment> {
-        let switch = self.world.namespace(&format!("switch{}", self.world.size()))?;
+        let switch = self.world.namespace(&format!("switch{}", self.world.number()))?;
         Segment::build(&plan.into(), switch)
     }
 
@@ -131,6 +143,20 @@ impl Lab {
     /// Every pod, in the order they were started.
     pub fn pods(&self) -> Vec<Pod> {
         self.world.pods()
+    }
+
+    /// Every ordered pair of pods on different nodes that both speak `family`.
+    pub fn pairs(&self, family: Family) -> Vec<Pair> {
+        let mut pods = self.pods();
+        pods.retain(|pod| pod.families().contains(&family));
+        let pairs = pods.iter().flat_map(|from| pods.iter().map(move |to| (from, to)));
+        let apart = pairs.filter(|(from, to)| from.node() != to.node());
+        apart.map(|(from, to)| Pair { from: from.clone(), to: to.clone(), family }).collect()
+    }
+
+    /// A stream of `rate` packets per second for each pair; [`ProbePlan`] has more choices.
+    pub fn probe(&self, pairs: &[Pair], rate: u32) -> Result<Probe> {
+        ProbePlan::new(pairs, rate).start()
     }
 }
 
