@@ -36,9 +36,12 @@ mod etcd;
 mod facts;
 mod http;
 mod lock;
+mod matrix;
 mod netns;
 mod node;
+mod ping;
 mod pod;
+mod probe;
 mod process;
 mod router;
 mod segment;
@@ -57,9 +60,12 @@ pub use daemon::{Daemon, DaemonPlan};
 pub use etcd::{Entry, Etcd, Member};
 pub use facts::{Address, Fdb, Link, Neighbour, Path, Route, Vxlan};
 pub use http::Answer;
+pub use matrix::Matrix;
 pub use netns::Namespace;
 pub use node::{Node, NodePlan, ReversePath};
+pub use ping::Ping;
 pub use pod::Pod;
+pub use probe::{Count, Pair, PairReport, Probe, ProbePlan, Report, Stage};
 pub use process::{Ended, Process};
 pub use router::Router;
 pub use segment::{Segment, SegmentPlan};
@@ -131,6 +137,20 @@ impl Lab {
     /// Every pod, in the order they were started.
     pub fn pods(&self) -> Vec<Pod> {
         self.world.pods()
+    }
+
+    /// Every ordered pair of pods on different nodes that both speak `family`.
+    pub fn pairs(&self, family: Family) -> Vec<Pair> {
+        let mut pods = self.pods();
+        pods.retain(|pod| pod.families().contains(&family));
+        let pairs = pods.iter().flat_map(|from| pods.iter().map(move |to| (from, to)));
+        let apart = pairs.filter(|(from, to)| from.node() != to.node());
+        apart.map(|(from, to)| Pair { from: from.clone(), to: to.clone(), family }).collect()
+    }
+
+    /// A stream of `rate` packets per second for each pair; [`ProbePlan`] has more choices.
+    pub fn probe(&self, pairs: &[Pair], rate: u32) -> Result<Probe> {
+        ProbePlan::new(pairs, rate).start()
     }
 }
 

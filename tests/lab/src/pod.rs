@@ -20,6 +20,7 @@ pub struct Pod {
 #[derive(Debug)]
 struct Inner {
     node: String,
+    label: String,
     namespace: Namespace,
     addresses: Vec<IpNetwork>,
 }
@@ -40,12 +41,18 @@ impl Pod {
             namespace.ip(&format!("{family} route add default via {}", gateway.ip()))?;
         }
         let node = node.name().to_owned();
-        Ok(Self { inner: Arc::new(Inner { node, namespace, addresses }) })
+        let label = if number == 1 { node.clone() } else { format!("{node}.{number}") };
+        Ok(Self { inner: Arc::new(Inner { node, label, namespace, addresses }) })
     }
 
     /// The name of the node that the pod runs on.
     pub fn node(&self) -> &str {
         &self.inner.node
+    }
+
+    /// Short and unique in the lab: the name of the node, for all but the first pod with a number.
+    pub fn label(&self) -> &str {
+        &self.inner.label
     }
 
     pub fn namespace(&self) -> &Namespace {
