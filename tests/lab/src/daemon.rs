@@ -149,7 +149,7 @@ impl Daemon {
     pub fn ctl(&self, arguments: &[&str]) -> Result<String> {
         let node = &self.plan.node;
         let tweedctl = node.world().binaries.tweedctl.to_string_lossy();
-        let socket = format!("--control-socket={}", node.folder().join("subnet.sock").display());
+        let socket = format!("--socket={}", node.folder().join("subnet.sock").display());
         node.namespace().run(&tweedctl, &[&[socket.as_str()], arguments].concat())
     }
 }

@@ -156,9 +156,13 @@ impl Node {
         Ok(all)
     }
 
-    pub fn link(&self, dev: &str) -> Result<Option<Link>> {
+    pub fn links(&self) -> Result<Vec<Link>> {
         let all: Vec<LinkJson> = self.namespace().ip_json("-details link show")?;
-        all.into_iter().find(|link| link.ifname == dev).map(Link::try_from).transpose()
+        all.into_iter().map(Link::try_from).collect()
+    }
+
+    pub fn link(&self, dev: &str) -> Result<Option<Link>> {
+        Ok(self.links()?.into_iter().find(|link| link.name == dev))
     }
 
     /// Empty if there is no such device.

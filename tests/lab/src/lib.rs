@@ -34,17 +34,21 @@ mod address;
 mod daemon;
 mod etcd;
 mod facts;
+mod faults;
 mod http;
 mod lock;
 mod matrix;
+mod monitor;
 mod netns;
 mod node;
+mod paths;
 mod ping;
 mod pod;
 mod probe;
 mod process;
 mod router;
 mod segment;
+mod snapshot;
 mod subnet_env;
 mod wait;
 mod wire;
@@ -59,16 +63,20 @@ pub use address::Family;
 pub use daemon::{Daemon, DaemonPlan};
 pub use etcd::{Entry, Etcd, Member};
 pub use facts::{Address, Fdb, Link, Neighbour, Path, Route, Vxlan};
+pub use faults::Files;
 pub use http::Answer;
 pub use matrix::Matrix;
+pub use monitor::{Change, Monitor};
 pub use netns::Namespace;
 pub use node::{Node, NodePlan, ReversePath};
+pub use paths::paths;
 pub use ping::Ping;
 pub use pod::Pod;
 pub use probe::{Count, Pair, PairReport, Probe, ProbePlan, Report, Stage};
 pub use process::{Ended, Process};
 pub use router::Router;
 pub use segment::{Segment, SegmentPlan};
+pub use snapshot::Snapshot;
 pub use subnet_env::SubnetEnv;
 pub use wait::{Condition, eventually};
 pub use wire::Wire;
@@ -106,7 +114,7 @@ impl Lab {
 
     /// `lab.segment("10.99.1.0/24")`, or a [`SegmentPlan`] for more.
     pub fn segment(&self, plan: impl Into<SegmentPlan>) -> Result<Segment> {
-        let switch = self.world.namespace(&format!("switch{}", self.world.size()))?;
+        let switch = self.world.namespace(&format!("switch{}", self.world.number()))?;
         Segment::build(&plan.into(), switch)
     }
 

@@ -1,10 +1,12 @@
 //! A node: a namespace on a segment, with a wire of its own to the management network.
 
 use std::fmt::Display;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, Result};
+use ipnetwork::IpNetwork;
 
 use crate::address::Family;
 use crate::lock::lock;
@@ -104,10 +106,16 @@ impl Node {
         &self.inner.management
     }
 
-    /// The address of `eth0`, which peers know the node by.
-    pub fn address(&self, family: Family) -> Result<std::net::IpAddr> {
-        let mut addresses = self.underlay().addresses.iter().map(ipnetwork::IpNetwork::ip);
-        let found = addresses.find(|address| Family::of(*address) == family);
+    /// The address that `eth0` has now, which peers know the node by.
+    pub fn address(&self, family: Family) -> Result<IpAddr> {
+        Ok(self.underlay_address(family)?.ip())
+    }
+
+    /// Like [`address`](Self::address), with the length of the prefix.
+    pub(crate) fn underlay_address(&self, family: Family) -> Result<IpNetwork> {
+        let global = self.addresses("eth0")?.into_iter().filter(|it| it.scope == "global");
+        let mut addresses = global.map(|it| it.address);
+        let found = addresses.find(|address| Family::of(address.ip()) == family);
         found.with_context(|| format!("{} has no {family:?} address", self.name()))
     }
 

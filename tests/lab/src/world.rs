@@ -22,6 +22,7 @@ pub(crate) struct World {
     /// Files of this lab; on a tmpfs that goes with the sandbox.
     pub(crate) folder: PathBuf,
     prefix: String,
+    numbers: AtomicUsize,
     namespaces: Mutex<Vec<Namespace>>,
     processes: Mutex<Vec<Process>>,
     pods: Mutex<Vec<Pod>>,
@@ -36,8 +37,8 @@ impl World {
         let prefix = format!("lab{}", LABS.fetch_add(1, Ordering::Relaxed));
         let folder = PathBuf::from(format!("/run/tweed-{}-{prefix}", std::process::id()));
         std::fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
-        let (namespaces, processes, pods) = Default::default();
-        Ok(Self { binaries, folder, prefix, namespaces, processes, pods })
+        let (numbers, namespaces, processes, pods) = Default::default();
+        Ok(Self { binaries, folder, prefix, numbers, namespaces, processes, pods })
     }
 
     pub(crate) fn namespace(&self, name: &str) -> Result<Namespace> {
@@ -46,9 +47,9 @@ impl World {
         Ok(namespace)
     }
 
-    /// How many namespaces there are: a number that is free for the next name.
-    pub(crate) fn size(&self) -> usize {
-        lock(&self.namespaces).len()
+    /// A number that no other name in this lab carries.
+    pub(crate) fn number(&self) -> usize {
+        self.numbers.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     /// Logs to `NAME.log` in the folder of the lab.

@@ -84,7 +84,7 @@ fn a_daemon_is_given_the_flags_of_flanneld() -> Result<()> {
     assert_eq!(daemon.log()?, expected);
     let socket = file.with_extension("sock");
     let said = daemon.ctl(&["peers", "-o", "json"])?;
-    assert_eq!(said, format!("--control-socket={} peers -o json\n", socket.display()));
+    assert_eq!(said, format!("--socket={} peers -o json\n", socket.display()));
     Ok(())
 }
 
@@ -94,7 +94,6 @@ fn a_lab_takes_its_daemons_along() -> Result<()> {
     let daemon = DaemonPlan::program(&node, "sleep").argument("1000").start()?;
     drop(lab);
     assert!(!daemon.process().is_running());
-    assert!(Path::new("/proc").exists());
     assert!(!Path::new(&format!("/proc/{}", daemon.process().pid())).exists());
     Ok(())
 }

@@ -26,8 +26,7 @@ pub struct Etcd {
 
 impl Etcd {
     pub(crate) fn build(world: &Arc<World>, management: &Segment, size: usize) -> Result<Self> {
-        let first = world.size() + 1;
-        let names = (0..size).map(|index| format!("etcd{}", first + index));
+        let names = (0..size).map(|_| format!("etcd{}", world.number()));
         let build = |name| Member::build(world, management, name);
         let mut members = names.map(build).collect::<Result<Vec<_>>>()?;
         let peers = members.iter().map(Member::peer).collect::<Vec<_>>().join(",");
