@@ -33,3 +33,6 @@ pub mod status;
 
 pub mod http;
 pub mod notify;
+
+// Wiring.
+pub mod daemon;
