@@ -209,7 +209,9 @@ impl<K: Kernel> Reconciler<K> {
     fn take_lease(&mut self, update: LeaseUpdate) {
         let was_complete = self.inputs.peers.is_complete();
         let affected = self.inputs.peers.apply(update);
-        if !self.inputs.peers.missing().is_empty() {
+        if self.inputs.peers.missing().is_empty() {
+            self.inputs.held_back = None;
+        } else {
             self.agenda.withdraw_soon();
         }
         // With the first complete picture, removals that had to wait become due.

@@ -76,7 +76,7 @@ impl<K: Kernel> Reconciler<K> {
         self.stale.dump |= !scope.sees_the_same(&self.scope) || self.inputs.macs.is_none();
         self.scope = scope;
         self.networks = backend::networks(&local);
-        self.desired = super::Desired::new(backend::plan_local(&local, &self.networks));
+        self.desired.set_local(backend::plan_local(&local, &self.networks));
         let all: BTreeSet<LeaseId> = self.inputs.peers.ids().cloned().collect();
         self.revise(all);
         self.stale.differences = Differences::Anywhere;
@@ -94,7 +94,8 @@ impl<K: Kernel> Reconciler<K> {
         let gateways = gateways.flat_map(|lease| &lease.endpoints).map(|e| e.public_ip);
         self.scope.gateways.extend(gateways);
         for (id, standing) in &changes {
-            if let Some(Standing::SetAside(reason)) = standing {
+            let is_news = self.desired.peers().get(id) != standing.as_ref();
+            if let Some(Standing::SetAside(reason)) = standing.as_ref().filter(|_| is_news) {
                 tracing::warn!(lease = %id, %reason, "set a lease aside");
             }
         }

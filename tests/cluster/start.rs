@@ -1,10 +1,14 @@
 //! Two nodes start, and their pods reach each other.
 
-use anyhow::Result;
-use tweed_lab::{Family, Path};
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use tweed_lab::{Family, Path, eventually};
 
 use crate::cluster::Cluster;
 
+/// A peer that has come is routed in milliseconds; this is for a busy machine.
+const SOON: Duration = Duration::from_secs(5);
 const NETWORK: &str = "10.244.0.0/16";
 
 fn pods_reach_each_other(backend: &str, path: Path) -> Result<()> {
@@ -12,7 +16,11 @@ fn pods_reach_each_other(backend: &str, path: Path) -> Result<()> {
     let cluster = Cluster::start(2, &config)?;
     let [left, right] = [&cluster.nodes[0], &cluster.nodes[1]];
     let subnet = right.subnet_env()?.subnets()[0];
-    assert_eq!(left.path_to(subnet)?, path);
+    eventually(SOON, || {
+        let found = left.path_to(subnet)?;
+        ensure!(found == path, "the path is {found:?}");
+        Ok(())
+    })?;
     left.pod()?.ping(right.pod()?.address(Family::V4)?, 56)
 }
 
