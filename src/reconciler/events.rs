@@ -47,6 +47,8 @@ impl<K: Kernel> Reconciler<K> {
         let affected = self.inputs.peers.apply(update);
         if self.inputs.peers.missing().is_empty() {
             self.inputs.held_back = None;
+        } else if self.inputs.is_forgotten() {
+            self.agenda.withdraw_later();
         } else {
             self.agenda.withdraw_soon();
         }

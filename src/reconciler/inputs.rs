@@ -127,6 +127,12 @@ impl Inputs {
         })
     }
 
+    /// Whether the store no longer names our own lease. Then it lost its data, and the others need
+    /// time to claim theirs again: not all come back at once.
+    pub fn is_forgotten(&self) -> bool {
+        self.own.as_ref().is_some_and(|own| self.peers.missing().contains(&own.id))
+    }
+
     /// Whether what is unwanted may be removed: only on the word of a store that has told everything and can be asked.
     pub fn may_remove(&self) -> bool {
         self.peers.is_complete() && self.store == StoreState::Reachable
