@@ -102,11 +102,7 @@ impl Inputs {
         rules: &Rules,
         networks: &[Box<dyn Network>],
     ) -> Option<Standing> {
-        let peer = self.peers.peer(id, rules)?;
-        Some(match peer {
-            Ok(lease) => Standing::Planned(backend::plan_peer(networks, lease)),
-            Err(rejected) => Standing::SetAside(rejected),
-        })
+        Standing::of(id, &self.peers, rules, networks)
     }
 
     /// Whether what is unwanted may be removed: only on the word of a store that has told everything and can be asked.
