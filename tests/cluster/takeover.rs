@@ -186,7 +186,7 @@ fn what_flannel_forgot_to_remove_goes_and_what_is_not_flannels_stays() {
         route add 10.244.251.0/24 via 10.99.1.12 dev eth0
         route add 10.50.0.0/16 via 10.99.1.12 dev eth0
         address add 198.51.100.1/32 dev flannel.1
-        link add foreign0 type dummy";
+        link add foreign0 type bridge";
     node.namespace().ip_batch(foreign).unwrap();
     let daemon = node.daemon(&cluster.etcd).start().unwrap();
     daemon.wait_ready().unwrap();
