@@ -18,7 +18,7 @@ use crate::kernel::netlink::NetlinkKernel;
 use crate::options::Options;
 use crate::reconciler::{Event, Outputs, Progress, Reconciler, Settings};
 use crate::status::Query;
-use crate::subnet::etcd::{EtcdSubnetManager, Previous};
+use crate::subnet::etcd::EtcdSubnetManager;
 
 /// So many events may wait for the loop; who has more waits too.
 const EVENTS: usize = 1024;
@@ -75,20 +75,13 @@ async fn run_tasks(options: Options) -> anyhow::Result<()> {
     };
     let options = &shared.options;
     let remembered = files::load_checkpoint(&options.state_file);
-    let own = remembered.as_ref().and_then(|checkpoint| checkpoint.local.own.as_ref());
-    let previous = Previous {
-        subnets: tweed_cni::subnet_env::previous_subnets(&options.subnet_file)
-            .into_iter()
-            .map(Into::into)
-            .collect(),
-        grant: own.and_then(|own| own.grant),
-        subnet_file: options.subnet_file.display().to_string(),
-    };
+    let previous = files::previous(options, remembered.as_ref());
     let manager = Rc::new(EtcdSubnetManager::new(options.etcd.clone(), previous, options.renew_margin));
     let kernel = NetlinkKernel::open().context("opening a netlink socket")?;
     let settings = Settings {
         interface: options.interface.clone(),
         max_withdraw: options.max_withdraw,
+        strict: files::loosened_filters(&options.state_file, remembered.as_ref()),
         jitter: rand::random::<f64>,
     };
     let reconciler = Reconciler::new(kernel, settings, inbox, outputs);

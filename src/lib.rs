@@ -1,6 +1,7 @@
 //! The module tree as a map: read it from top to bottom, in the direction of the data.
 
 // What everything else is made of.
+pub mod backoff;
 pub mod mac;
 pub mod prefix;
 
@@ -8,6 +9,8 @@ pub mod prefix;
 pub mod json;
 
 pub mod config;
+
+pub mod options;
 
 pub mod lease;
 
@@ -30,3 +33,6 @@ pub mod status;
 
 pub mod http;
 pub mod notify;
+
+// Wiring.
+pub mod daemon;

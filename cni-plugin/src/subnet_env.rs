@@ -38,8 +38,8 @@ pub enum Error {
     Read { path: PathBuf, source: io::Error },
     #[error("{} is not a subnet file", path.display())]
     Malformed { path: PathBuf, source: Malformed },
-    /// The source names the path.
-    #[error("subnet file not written")]
+    /// The error itself names the path.
+    #[error(transparent)]
     Write { source: io::Error },
 }
 

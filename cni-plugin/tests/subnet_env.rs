@@ -192,3 +192,10 @@ fn a_malformed_file_is_named() {
     }
     assert!(previous_subnets(home.path()).unwrap_err().to_string().starts_with("reading "));
 }
+
+#[test]
+fn a_file_that_cannot_be_written_is_named() {
+    let home = tempfile::tempdir().unwrap();
+    let error = SubnetEnv::parse(V4).unwrap().write(home.path()).unwrap_err();
+    assert!(error.to_string().starts_with(&home.path().display().to_string()), "{error}");
+}

@@ -1,5 +1,6 @@
 //! The tasks that keep files and systemd informed: subnet.env for the CNI plugin, the checkpoint for ourselves.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
@@ -11,9 +12,13 @@ use tweed_cni::subnet_env::SubnetEnv;
 
 use super::Shared;
 use crate::checkpoint::{self, Checkpoint};
+use crate::kernel::state::LinkName;
 use crate::notify;
+use crate::options::Options;
+use crate::prefix::Prefix;
 use crate::reconciler::Usable;
 use crate::status::Query;
+use crate::subnet::claim::Previous;
 
 const RETRY: Duration = Duration::from_secs(5);
 /// Changes so close together are saved once.
@@ -78,6 +83,38 @@ pub(super) fn load_checkpoint(path: &Path) -> Option<Checkpoint> {
     })
 }
 
+/// What a node knows of the lease it held before.
+pub(super) fn previous(options: &Options, remembered: Option<&Checkpoint>) -> Previous {
+    let subnets = tweed_cni::subnet_env::previous_subnets(&options.subnet_file);
+    let subnets = subnets.unwrap_or_else(|error| {
+        tracing::warn!(%error, "starting without the previous subnet");
+        Vec::new()
+    });
+    let own = remembered.and_then(|checkpoint| checkpoint.local.own.as_ref());
+    Previous {
+        subnets: subnets.into_iter().map(Prefix::from).collect(),
+        grant: own.and_then(|own| own.grant),
+        subnet_file: options.subnet_file.display().to_string(),
+    }
+}
+
+/// The links whose filter we loosened since the host was booted; a boot sets all filters back.
+pub(super) fn loosened_filters(
+    path: &Path,
+    remembered: Option<&Checkpoint>,
+) -> BTreeSet<LinkName> {
+    let saved = std::fs::metadata(path).and_then(|file| file.modified()).ok();
+    let age = saved.and_then(|saved| saved.elapsed().ok());
+    let is_of_this_boot = age.zip(uptime()).is_some_and(|(age, uptime)| age < uptime);
+    let strict = remembered.filter(|_| is_of_this_boot).map(|checkpoint| &checkpoint.local.strict);
+    strict.cloned().unwrap_or_default()
+}
+
+fn uptime() -> Option<Duration> {
+    let text = std::fs::read_to_string("/proc/uptime").ok()?;
+    text.split_whitespace().next()?.parse().ok().map(Duration::from_secs_f64)
+}
+
 /// Tells systemd once that we are ready, and from then on how we are.
 pub(super) async fn notify_when_ready(shared: Shared) -> anyhow::Result<()> {
     let mut progress = shared.progress.clone();
@@ -100,8 +137,8 @@ fn tell(message: &str) {
 
 fn subnet_env(usable: &Usable) -> SubnetEnv {
     // Pods take the first address of the subnet for their gateway.
-    let gateway = |subnet: &crate::prefix::Prefix| IpNetwork::new(subnet.nth(1), subnet.prefix_len()).ok();
-    let network = |prefix: &crate::prefix::Prefix| IpNetwork::new(prefix.base(), prefix.prefix_len()).ok();
+    let gateway = |subnet: &Prefix| IpNetwork::new(subnet.nth(1), subnet.prefix_len()).ok();
+    let network = |prefix: &Prefix| IpNetwork::new(prefix.base(), prefix.prefix_len()).ok();
     SubnetEnv {
         networks: usable.networks.iter().filter_map(network).collect(),
         subnets: usable.subnets.iter().filter_map(gateway).collect(),

@@ -31,26 +31,30 @@ pub(super) async fn bind_health(options: &Options) -> anyhow::Result<Option<TcpL
 }
 
 pub(super) async fn serve_health(listener: TcpListener, shared: Shared) -> anyhow::Result<()> {
-    http::serve(listener, |path| async { health(&path, &shared).unwrap_or_else(http::not_found) }).await;
+    let shared = &shared;
+    let route = |path: String| async move { health(&path, shared).unwrap_or_else(http::not_found) };
+    http::serve(listener, route).await;
     Ok(())
 }
 
 pub(super) async fn serve_control(listener: UnixListener, shared: Shared) -> anyhow::Result<()> {
-    http::serve(listener, |path| async {
-        let query = match path.as_str() {
-            "/status" => Query::Status,
-            "/peers" => Query::Peers,
-            "/leases" => Query::Leases,
-            "/inputs" => Query::Inputs,
-            other => return health(other, &shared).unwrap_or_else(http::not_found),
-        };
-        match shared.ask(query).await {
-            Ok(answer) => http::json(200, &answer),
-            Err(error) => http::text(503, &format!("{error:#}\n")),
-        }
-    })
-    .await;
+    let shared = &shared;
+    http::serve(listener, |path| async move { control(&path, shared).await }).await;
     Ok(())
+}
+
+async fn control(path: &str, shared: &Shared) -> Response {
+    let query = match path {
+        "/status" => Query::Status,
+        "/peers" => Query::Peers,
+        "/leases" => Query::Leases,
+        "/inputs" => Query::Inputs,
+        other => return health(other, shared).unwrap_or_else(http::not_found),
+    };
+    match shared.ask(query).await {
+        Ok(answer) => http::json(200, &answer),
+        Err(error) => http::text(503, &format!("{error:#}\n")),
+    }
 }
 
 fn health(path: &str, shared: &Shared) -> Option<Response> {

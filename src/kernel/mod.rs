@@ -1,9 +1,13 @@
 //! The entries of the kernel that are ours: their model, and the one trait that touches them.
 
+mod codec;
 mod diff;
 mod display;
+pub mod netlink;
 pub mod scope;
+mod socket;
 pub mod state;
+mod sysctl;
 
 pub use diff::{diff, diff_key};
 pub use scope::Scope;

@@ -3,10 +3,11 @@
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Output};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use nix::sys::signal::Signal;
 
 use crate::etcd::Etcd;
 use crate::http::{self, Answer};
@@ -81,6 +82,13 @@ impl Node {
     pub fn daemon(&self, etcd: &Etcd) -> DaemonPlan {
         DaemonPlan::tweedd(self, etcd)
     }
+
+    /// `tweedctl` in the node, whether a daemon runs or not, for tests of its exit codes.
+    pub fn tweedctl(&self, arguments: &[&str]) -> Result<Output> {
+        let socket = format!("--socket={}", self.subnet_file().with_extension("sock").display());
+        let arguments = [&[socket.as_str()], arguments].concat();
+        self.namespace().output(&self.world().binaries.tweedctl, &arguments)
+    }
 }
 
 impl Daemon {
@@ -130,9 +138,9 @@ impl Daemon {
                 Ok(())
             })
         })?;
-        let words = || format!("daemon of {name}, its last words:\n{}", self.process.last_words());
-        ensure!(self.process.is_running(), "ended: {}", words());
-        waited.with_context(|| format!("not ready: {}", words()))
+        let words = || format!("its last words:\n{}", self.process.last_words());
+        ensure!(self.process.is_running(), "the daemon of {name} has ended, {}", words());
+        waited.with_context(|| format!("the daemon of {name} is not ready, {}", words()))
     }
 
     /// GET on the health port, from inside the node: `/healthz`, `/readyz`, `/metrics`.
@@ -145,11 +153,21 @@ impl Daemon {
         self.process.resident_kib()
     }
 
+    /// SIGSTOP: its sockets stay open and it does nothing.
+    pub fn freeze(&self) -> Result<()> {
+        self.process.signal(Signal::SIGSTOP)
+    }
+
+    /// SIGCONT.
+    pub fn thaw(&self) -> Result<()> {
+        self.process.signal(Signal::SIGCONT)
+    }
+
     /// `tweedctl` in the node, against this daemon: `daemon.ctl(&["peers", "-o", "json"])`.
     pub fn ctl(&self, arguments: &[&str]) -> Result<String> {
-        let node = &self.plan.node;
-        let tweedctl = node.world().binaries.tweedctl.to_string_lossy();
-        let socket = format!("--socket={}", node.folder().join("subnet.sock").display());
-        node.namespace().run(&tweedctl, &[&[socket.as_str()], arguments].concat())
+        let Output { status, stdout, stderr } = self.plan.node.tweedctl(arguments)?;
+        let (stdout, stderr) = (String::from_utf8(stdout)?, String::from_utf8_lossy(&stderr));
+        ensure!(status.success(), "tweedctl {arguments:?}: {status}: {stdout}{stderr}");
+        Ok(stdout)
     }
 }

@@ -59,9 +59,11 @@ use std::sync::Arc;
 
 use anyhow::Result;
 
+pub use nix::sys::signal::Signal;
+
 pub use address::Family;
 pub use daemon::{Daemon, DaemonPlan};
-pub use etcd::{Entry, Etcd, Member};
+pub use etcd::{Entry, Etcd, EtcdPlan, Member};
 pub use facts::{Address, Fdb, Link, Neighbour, Path, Route, Vxlan};
 pub use faults::Files;
 pub use http::Answer;
@@ -91,6 +93,9 @@ pub struct Binaries {
 }
 
 /// A cluster. When it goes, its processes are killed and its namespaces deleted.
+///
+/// If that happens in a panic, the last words of its processes are shown; where the environment names
+/// a folder in `TWEED_LAB_LOGS`, all logs are copied there.
 ///
 /// Several may live in one process at once. A handle that outlives its lab is of no use.
 #[derive(Debug)]
@@ -132,14 +137,28 @@ impl Lab {
         Node::build(&self.world, plan, &self.management)
     }
 
+    /// A namespace with nothing but a loopback device.
+    pub fn namespace(&self, name: &str) -> Result<Namespace> {
+        self.world.namespace(name)
+    }
+
     /// One member, ready to serve.
     pub fn etcd(&self) -> Result<Etcd> {
-        Etcd::build(&self.world, &self.management, 1)
+        self.etcd_with(&EtcdPlan::new(1))
     }
 
     /// Three members, ready to serve.
     pub fn etcd_cluster(&self) -> Result<Etcd> {
-        Etcd::build(&self.world, &self.management, 3)
+        self.etcd_with(&EtcdPlan::new(3))
+    }
+
+    pub fn etcd_with(&self, plan: &EtcdPlan) -> Result<Etcd> {
+        Etcd::build(&self.world, &self.management, plan)
+    }
+
+    /// Where logs and files of nodes lie; other names in it are free, and last until the lab goes.
+    pub fn folder(&self) -> &std::path::Path {
+        &self.world.folder
     }
 
     /// Every pod, in the order they were started.
@@ -164,6 +183,9 @@ impl Lab {
 
 impl Drop for Lab {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}", self.world.last_words());
+        }
         if let Err(error) = self.world.clear() {
             eprintln!("clearing the lab away: {error:#}");
         }

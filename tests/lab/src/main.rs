@@ -28,7 +28,8 @@ struct Arguments {
 enum Command {
     /// Moves a live cluster from VXLAN to host-gw, node by node, and counts lost packets.
     ///
-    /// Exits 0 if nothing was lost and every path is right at the end.
+    /// Exits 0 if nothing was lost and every path is right at the end, 1 otherwise.
+    /// The environment variable `TWEED_LAB_LOGS` names a folder to keep logs in.
     Demo {
         /// The daemon to show.
         #[arg(long)]
@@ -39,8 +40,17 @@ enum Command {
     },
 }
 
-fn main() -> Result<ExitCode> {
-    let arguments = Arguments::parse();
+fn main() -> ExitCode {
+    match run(Arguments::parse()) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: Arguments) -> Result<ExitCode> {
     if !sandbox::is_inside() {
         return sandbox::enter();
     }

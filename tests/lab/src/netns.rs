@@ -1,7 +1,8 @@
 //! A network namespace, and running things inside it.
 
+use std::ffi::OsStr;
 use std::fs::File;
-use std::process::{Child, Command};
+use std::process::{Child, Command, Output};
 use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, Result, anyhow, ensure};
@@ -61,6 +62,14 @@ impl Namespace {
     pub fn run(&self, program: &str, arguments: &[&str]) -> Result<String> {
         self.within(|| output(Command::new(program).args(arguments)))?
             .with_context(|| format!("in {}", self.name))
+    }
+
+    /// Like [`run`](Self::run), for a program whose exit code means something.
+    pub fn output(&self, program: impl AsRef<OsStr>, arguments: &[&str]) -> Result<Output> {
+        let mut command = Command::new(program);
+        self.within(|| command.args(arguments).output())?.with_context(|| {
+            format!("running {} in {}", command.get_program().display(), self.name)
+        })
     }
 
     pub(crate) fn spawn(&self, command: &mut Command) -> Result<Child> {

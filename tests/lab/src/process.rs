@@ -90,6 +90,10 @@ impl Process {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
+    pub(crate) fn log_file(&self) -> &Path {
+        &self.log
+    }
+
     /// The last lines of the log, for messages of errors.
     pub fn last_words(&self) -> String {
         let log = self.log().unwrap_or_default();

@@ -73,15 +73,40 @@ impl World {
         lock(&self.pods).clone()
     }
 
+    /// The last lines each process has logged.
+    pub(crate) fn last_words(&self) -> String {
+        let words =
+            |it: &Process| format!("--- {} ---\n{}\n", it.log_file().display(), it.last_words());
+        lock(&self.processes).iter().map(words).collect()
+    }
+
     /// Ends every process and deletes every namespace and file; what is gone already is no error.
     pub(crate) fn clear(&self) -> Result<()> {
         lock(&self.pods).clear();
         let killed: Result<Vec<_>> = lock(&self.processes).drain(..).map(|it| it.kill()).collect();
         let deleted: Result<Vec<_>> =
             lock(&self.namespaces).drain(..).map(|it| it.delete()).collect();
+        let saved = self.save_logs();
         std::fs::remove_dir_all(&self.folder).with_context(|| self.folder.display().to_string())?;
         killed?;
         deleted?;
+        saved
+    }
+
+    fn save_logs(&self) -> Result<()> {
+        let Some(target) = std::env::var_os("TWEED_LAB_LOGS").map(PathBuf::from) else {
+            return Ok(());
+        };
+        let program = std::env::current_exe()?;
+        let program = program.file_name().unwrap_or_default().display();
+        let target = target.join(format!("{program}-{}", self.prefix));
+        std::fs::create_dir_all(&target).with_context(|| target.display().to_string())?;
+        for file in std::fs::read_dir(&self.folder)? {
+            let file = file?;
+            if file.path().extension().is_some_and(|it| it == "log") {
+                std::fs::copy(file.path(), target.join(file.file_name()))?;
+            }
+        }
         Ok(())
     }
 }

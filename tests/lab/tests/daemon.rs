@@ -85,6 +85,7 @@ fn a_daemon_is_given_the_flags_of_flanneld() -> Result<()> {
     let socket = file.with_extension("sock");
     let said = daemon.ctl(&["peers", "-o", "json"])?;
     assert_eq!(said, format!("--socket={} peers -o json\n", socket.display()));
+    assert_eq!(node.tweedctl(&["status"])?.status.code(), Some(0));
     Ok(())
 }
 
@@ -102,6 +103,21 @@ fn node() -> Result<(Lab, Node)> {
     let lab = Lab::bare()?;
     let node = lab.node("n1", &lab.segment("10.99.1.0/24")?)?;
     Ok((lab, node))
+}
+
+#[test]
+fn a_frozen_daemon_is_there_and_does_nothing() -> Result<()> {
+    let (_lab, node) = node()?;
+    let shell = DaemonPlan::program(&node, "sh").argument("-c");
+    let daemon = shell.argument("while :; do echo tick; sleep 0.01; done").start()?;
+    let ticks = || daemon.log().map(|log| log.lines().count());
+    tweed_lab::eventually(Duration::from_secs(5), || Ok(ticks()? > 3))?;
+    daemon.freeze()?;
+    let before = ticks()?;
+    assert!(daemon.process().is_running());
+    assert_eq!(ticks()?, before);
+    daemon.thaw()?;
+    tweed_lab::eventually(Duration::from_secs(5), || Ok(ticks()? > before + 3)).map(drop)
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use tweed_lab::{Lab, eventually};
+use tweed_lab::{EtcdPlan, Lab, eventually};
 
 #[test]
 fn keys_are_written_read_listed_and_deleted() -> Result<()> {
@@ -83,6 +83,20 @@ fn a_cluster_of_three_survives_its_leader() -> Result<()> {
     assert_eq!(etcd.get("/a")?.unwrap().value, "2");
     etcd.start()?;
     assert_eq!(etcd.endpoints().len(), 3);
+    Ok(())
+}
+
+#[test]
+fn a_password_is_asked_of_everyone_but_the_lab() -> Result<()> {
+    let lab = Lab::bare()?;
+    let mut etcd = lab.etcd_with(&EtcdPlan::new(1).argument("--auth-token-ttl=5"))?;
+    etcd.require_password("secret")?;
+    etcd.put_all(&[("/a".to_owned(), "1".to_owned())])?;
+    assert_eq!(etcd.get("/a")?.unwrap().value, "1");
+    let endpoint = format!("--endpoints={}", etcd.endpoints()[0]);
+    let namespace = etcd.members()[0].namespace();
+    let error = namespace.run("etcdctl", &[&endpoint, "get", "/a"]).unwrap_err();
+    assert!(format!("{error:#}").contains("user name is empty"), "{error:#}");
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use cluster::{direct, islands, ordered_pairs, subnet};
-use tweed_lab::{Family, Pair, ProbePlan};
+use tweed_lab::{Family, Lab, Pair, ProbePlan};
 
 const AWAY: Duration = Duration::from_millis(200);
 
@@ -100,6 +100,28 @@ fn a_second_pod_of_a_node_has_streams_of_its_own() -> Result<()> {
     assert_eq!(pair.to_string(), "n1.2 → n2");
     let report = it.lab.probe(&[pair], 100)?.finish()?;
     assert_eq!(report.pairs.len(), 1);
+    Ok(())
+}
+
+#[test]
+fn streams_and_pings_run_over_ipv6_too() -> Result<()> {
+    let lab = Lab::bare()?;
+    let segment = lab.segment("fd99:1::/64")?;
+    let (left, right) = (lab.node("left", &segment)?, lab.node("right", &segment)?);
+    for (number, node, peer) in [(1, &left, &right), (2, &right, &left)] {
+        let env = format!(
+            "FLANNEL_IPV6_NETWORK=fd00:244::/48\nFLANNEL_IPV6_SUBNET=fd00:244:0:{number}::1/64\n\
+             FLANNEL_MTU=1430\nFLANNEL_IPMASQ=false\n"
+        );
+        node.pod_in(&env.parse()?)?;
+        let (subnet, gateway) =
+            (format!("fd00:244:0:{}::/64", 3 - number), peer.address(Family::V6)?);
+        node.ip(format!("route add {subnet} via {gateway}"))?;
+    }
+    assert!(lab.pairs(Family::V4).is_empty());
+    let report = lab.probe(&lab.pairs(Family::V6), 100)?.finish()?;
+    assert_eq!((report.pairs.len(), report.total().lost), (2, 0));
+    assert!(lab.ping_matrix(Family::V6)?.all_answered());
     Ok(())
 }
 

@@ -77,7 +77,8 @@ fn flip(cluster: &mut Cluster, screen: &mut Screen) -> Result<Report> {
         probe.mark(&format!("flip {node}"));
         screen.step(&format!("{node} restarts onto host-gw"), || cluster.flip(index))?;
     }
-    screen.step("paths are there", || cluster.wait_for(path_at_the_end))?;
+    // A path that stays wrong is part of the verdict, beside what was lost.
+    screen.step("paths are there", || cluster.wait_for(path_at_the_end)).ok();
     probe.run_for(PAUSE);
     screen.step("packets under way arrive", || probe.finish())
 }

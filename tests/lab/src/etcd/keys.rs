@@ -95,7 +95,7 @@ impl Etcd {
     fn transaction(&self, script: &str) -> Result<()> {
         let member = self.any()?;
         let mut command = Command::new("etcdctl");
-        command.arg(format!("--endpoints={}", member.endpoint())).arg("txn");
+        command.args(member.etcdctl_flags()).arg("txn");
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = member.namespace().spawn(&mut command)?;
         child.stdin.take().context("no stdin")?.write_all(script.as_bytes())?;

@@ -27,6 +27,8 @@ pub struct Member {
     address: IpAddr,
     world: Arc<World>,
     founding: String,
+    arguments: Vec<String>,
+    user: Option<String>,
     state: State,
 }
 
@@ -42,14 +44,20 @@ impl Member {
         let namespace = world.namespace(&name)?;
         let wire = segment.join(&namespace, "eth0")?;
         let address = wire.addresses.first().context("the management network is empty")?.ip();
-        let (world, founding, state) = (Arc::clone(world), String::new(), State::Down);
-        Ok(Self { name, namespace, wire, address, world, founding, state })
+        let (founding, arguments, user) = Default::default();
+        let (world, state) = (Arc::clone(world), State::Down);
+        Ok(Self { name, namespace, wire, address, world, founding, arguments, user, state })
     }
 
     /// Starts a member of a new cluster.
-    pub(super) fn found(&mut self, peers: &str) -> Result<()> {
+    pub(super) fn found(&mut self, peers: &str, arguments: &[String]) -> Result<()> {
         peers.clone_into(&mut self.founding);
+        arguments.clone_into(&mut self.arguments);
         self.start()
+    }
+
+    pub(super) fn log_in(&mut self, user: &str) {
+        self.user = Some(user.to_owned());
     }
 
     pub fn namespace(&self) -> &Namespace {
@@ -148,9 +156,15 @@ impl Member {
 
     /// `etcdctl` against this member alone.
     pub fn etcdctl(&self, arguments: &[&str]) -> Result<String> {
-        let (endpoint, timeout) =
-            (format!("--endpoints={}", self.endpoint()), "--command-timeout=10s");
-        self.namespace.run("etcdctl", &[&[endpoint.as_str(), timeout], arguments].concat())
+        let common = self.etcdctl_flags();
+        let common: Vec<&str> = common.iter().map(String::as_str).collect();
+        self.namespace.run("etcdctl", &[&common, arguments].concat())
+    }
+
+    pub(super) fn etcdctl_flags(&self) -> Vec<String> {
+        let endpoint = format!("--endpoints={}", self.endpoint());
+        let user = self.user.iter().map(|user| format!("--user={user}"));
+        [endpoint, "--command-timeout=10s".to_owned()].into_iter().chain(user).collect()
     }
 
     fn data(&self) -> PathBuf {
@@ -164,6 +178,7 @@ impl Member {
         command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
         command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
         command.args(["--initial-cluster", &self.founding, "--logger", "zap"]);
+        command.args(&self.arguments);
         command
     }
 }

@@ -18,6 +18,26 @@ use crate::world::World;
 
 const READY: Duration = Duration::from_secs(30);
 
+/// What a cluster of etcd shall be like.
+#[derive(Clone, Debug)]
+pub struct EtcdPlan {
+    members: usize,
+    arguments: Vec<String>,
+}
+
+impl EtcdPlan {
+    pub fn new(members: usize) -> Self {
+        Self { members, arguments: Vec::new() }
+    }
+
+    /// A flag for every member.
+    #[must_use]
+    pub fn argument(mut self, argument: &str) -> Self {
+        self.arguments.push(argument.to_owned());
+        self
+    }
+}
+
 /// A cluster of etcd members. All key operations go to a member that runs.
 #[derive(Debug)]
 pub struct Etcd {
@@ -25,12 +45,12 @@ pub struct Etcd {
 }
 
 impl Etcd {
-    pub(crate) fn build(world: &Arc<World>, management: &Segment, size: usize) -> Result<Self> {
-        let names = (0..size).map(|_| format!("etcd{}", world.number()));
+    pub(crate) fn build(world: &Arc<World>, management: &Segment, plan: &EtcdPlan) -> Result<Self> {
+        let names = (0..plan.members).map(|_| format!("etcd{}", world.number()));
         let build = |name| Member::build(world, management, name);
         let mut members = names.map(build).collect::<Result<Vec<_>>>()?;
         let peers = members.iter().map(Member::peer).collect::<Vec<_>>().join(",");
-        members.iter_mut().try_for_each(|member| member.found(&peers))?;
+        members.iter_mut().try_for_each(|member| member.found(&peers, &plan.arguments))?;
         let etcd = Self { members };
         etcd.wait_ready()?;
         Ok(etcd)
@@ -100,6 +120,16 @@ impl Etcd {
             }
         }
         bail!("no member leads")
+    }
+
+    /// Switches authentication on. From then on, `etcdctl` of this lab is the user `root`.
+    pub fn require_password(&mut self, password: &str) -> Result<()> {
+        let root = format!("root:{password}");
+        self.etcdctl(&["user", "add", &root])?;
+        self.etcdctl(&["user", "grant-role", "root", "root"])?;
+        self.etcdctl(&["auth", "enable"])?;
+        self.members.iter_mut().for_each(|member| member.log_in(&root));
+        Ok(())
     }
 
     fn any(&self) -> Result<&Member> {

@@ -128,7 +128,9 @@ fn open(pair: &Pair) -> Result<UdpSocket> {
     let address = (pair.to.address(pair.family)?, 0);
     let socket = pair.to.namespace().within(|| UdpSocket::bind(address))??;
     socket.set_nonblocking(true)?;
-    setsockopt(&socket, sockopt::RcvBufForce, &BUFFER)?;
+    // Without the rights of the host's root, the limit of the host is all there is.
+    setsockopt(&socket, sockopt::RcvBufForce, &BUFFER)
+        .or_else(|_| setsockopt(&socket, sockopt::RcvBuf, &BUFFER))?;
     Ok(socket)
 }
 

@@ -1,0 +1,57 @@
+//! Keeps our lease alive, and notices when it is lost.
+
+use tokio::time::sleep;
+
+use super::Shared;
+use super::client::Refusal;
+use super::grant::renewal;
+use crate::lease::Lease;
+use crate::subnet::Lost;
+
+impl Shared {
+    pub(super) async fn hold(&self, lease: &Lease) -> Lost {
+        tokio::select! {
+            lost = self.watch_own_key() => lost,
+            lost = self.renew(lease) => lost,
+        }
+    }
+
+    /// The watch on all leases tells.
+    async fn watch_own_key(&self) -> Lost {
+        let mut ours = self.ours.subscribe();
+        loop {
+            if let Some(lost) = ours.borrow_and_update().loss() {
+                return lost;
+            }
+            // The sender is ours and lives as long as we do.
+            if ours.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
+    async fn renew(&self, lease: &Lease) -> Lost {
+        if lease.grant.is_none() {
+            return std::future::pending().await;
+        }
+        loop {
+            let grant = self.grant().await;
+            sleep(renewal(grant.ttl, self.renew_margin, rand::random())).await;
+            if self.keep_alive(grant.id).await == Err(Refusal::NoGrant) {
+                self.forget_grant().await;
+                return Lost(format!("etcd lease {:x} of key {} is gone", grant.id, lease.id));
+            }
+            self.look_at(lease).await;
+        }
+    }
+
+    /// Should nobody follow the watch, a loss is noticed all the same, if late.
+    async fn look_at(&self, lease: &Lease) {
+        if let Ok((stored, revision)) = self.store.read_once(&lease.id).await {
+            self.ours.send_if_modified(|ours| match &stored {
+                Some(stored) => ours.see_put(stored),
+                None => ours.see_gone(&lease.id, revision),
+            });
+        }
+    }
+}
