@@ -69,6 +69,7 @@ fn ten_kills_and_restarts_lose_and_change_nothing() {
         let (mut cluster, probe) = under_traffic(stack, side).unwrap();
         let key = key_of_node(&cluster, 0).unwrap();
         let lease = cluster.etcd.get(&key).unwrap().unwrap();
+        is_remembered(&cluster.nodes[0], lease.lease).unwrap();
         let monitors: Vec<_> = cluster.nodes.iter().map(|it| it.monitor().unwrap()).collect();
         for _ in 0..10 {
             cluster.daemons[0].kill().unwrap();
@@ -83,6 +84,14 @@ fn ten_kills_and_restarts_lose_and_change_nothing() {
         assert_eq!((now.value, now.lease), (lease.value, lease.lease), "{stack:?} {side:?}");
         nothing_is_lost(probe).unwrap();
     }
+}
+
+/// From its checkpoint a daemon knows the term of its lease again.
+fn is_remembered(node: &Node, grant: i64) -> Result<()> {
+    let path = node.subnet_file().with_extension("state.json");
+    let remembered = || Ok::<_, anyhow::Error>(std::fs::read_to_string(&path)?);
+    let grant = format!("\"grant\":{grant}");
+    eventually(PATIENCE, || remembered().map(|text| text.contains(&grant))).map(drop)
 }
 
 fn key_of_node(cluster: &Cluster, index: usize) -> Result<String> {

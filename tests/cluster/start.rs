@@ -11,8 +11,7 @@ fn pods_reach_each_other(backend: &str, path: Path) -> Result<()> {
     let config = format!(r#"{{"Network":"{NETWORK}","Backend":{{"Type":"{backend}"}}}}"#);
     let cluster = Cluster::start(2, &config)?;
     let [left, right] = [&cluster.nodes[0], &cluster.nodes[1]];
-    let subnet = right.subnet_env()?.subnets()[0];
-    assert_eq!(left.path_to(subnet)?, path);
+    cluster.wait_for_paths(|_, _| path)?;
     left.pod()?.ping(right.pod()?.address(Family::V4)?, 56)
 }
 
