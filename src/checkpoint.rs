@@ -34,7 +34,7 @@ const MODE: u32 = 0o600;
 /// A checkpoint that is of no use.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("{path} cannot be read: {source}")]
+    #[error("{path} cannot be read")]
     Unreadable { path: String, source: io::Error },
     #[error("{path} is damaged: {reason}; the daemon makes it anew")]
     Damaged { path: String, reason: String },

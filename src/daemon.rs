@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{JoinSet, LocalSet};
 use tokio::time::{Instant, timeout};
 
-use crate::kernel::netlink::NetlinkKernel;
+use crate::kernel::NetlinkKernel;
 use crate::options::Options;
 use crate::reconciler::{Event, Outputs, Progress, Reconciler, Settings};
 use crate::status::Query;
@@ -76,12 +76,14 @@ async fn run_tasks(options: Options) -> anyhow::Result<()> {
     let options = &shared.options;
     let remembered = files::load_checkpoint(&options.state_file);
     let previous = files::previous(options, remembered.as_ref());
-    let manager = Rc::new(EtcdSubnetManager::new(options.etcd.clone(), previous, options.renew_margin));
+    let manager =
+        Rc::new(EtcdSubnetManager::new(options.etcd.clone(), previous, options.renew_margin));
     let kernel = NetlinkKernel::open().context("opening a netlink socket")?;
     let settings = Settings {
         interface: options.interface.clone(),
         max_withdraw: options.max_withdraw,
         strict: files::loosened_filters(&options.state_file, remembered.as_ref()),
+        former: remembered.as_ref().map(|checkpoint| checkpoint.local.config.backend.kind),
         jitter: rand::random::<f64>,
     };
     let reconciler = Reconciler::new(kernel, settings, inbox, outputs);
@@ -90,7 +92,12 @@ async fn run_tasks(options: Options) -> anyhow::Result<()> {
     let health = serve::bind_health(options).await?;
 
     let mut tasks = JoinSet::new();
-    let leases = keep::forward_leases(manager.clone(), shared.clone(), acquired.subscribe(), read_again_seen);
+    let leases = keep::forward_leases(
+        manager.clone(),
+        shared.clone(),
+        acquired.subscribe(),
+        read_again_seen,
+    );
     spawn(&mut tasks, leases);
     spawn(&mut tasks, keep::forward_state(manager.clone(), shared.clone()));
     spawn(&mut tasks, keep::keep_lease(manager, shared.clone(), remembered, acquired));
@@ -101,7 +108,10 @@ async fn run_tasks(options: Options) -> anyhow::Result<()> {
     if let Some(health) = health {
         spawn(&mut tasks, serve::serve_health(health, shared.clone()));
     }
-    spawn(&mut tasks, async { reconciler.run().await; Ok(()) });
+    spawn(&mut tasks, async {
+        reconciler.run().await;
+        Ok(())
+    });
     spawn(&mut tasks, wait_for_stop());
     // The loop must be the only one left to hold a sender of its events.
     drop(shared);

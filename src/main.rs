@@ -8,7 +8,8 @@ use tracing_subscriber::EnvFilter;
 use tweed::options::Options;
 
 fn main() -> ExitCode {
-    let options = match Options::parse(std::env::args_os().skip(1), |name| std::env::var(name).ok()) {
+    let options = match Options::parse(std::env::args_os().skip(1), |name| std::env::var(name).ok())
+    {
         Ok(options) => options,
         Err(stop) => return stop.print(),
     };

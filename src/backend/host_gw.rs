@@ -43,9 +43,10 @@ impl Network for HostGw {
     fn towards(&self, peer: &Endpoint) -> Result<Way, Unreachable> {
         match &peer.backend {
             BackendType::HostGw => self.direct(peer),
-            theirs @ (BackendType::Vxlan | BackendType::Other(_)) => {
-                Err(Unreachable::BackendDiffers { ours: "host-gw", theirs: theirs.as_str().into() })
+            BackendType::Vxlan => {
+                Err(Unreachable::BackendDiffers { ours: "host-gw", theirs: "vxlan" })
             }
+            BackendType::Other(name) => Err(Unreachable::UnknownBackend(name.clone())),
         }
     }
 }

@@ -17,6 +17,16 @@ impl Mixed {
         Self { kind, tunnel, direct }
     }
 
+    /// The way to `peer` over the link if it is there, through the tunnel if not.
+    fn either(&self, peer: &Endpoint) -> Result<Way, Unreachable> {
+        self.direct.direct(peer).or_else(|direct| {
+            self.tunnel.tunnelled(peer).map_err(|tunnel| Unreachable::NeitherWay {
+                direct: Box::new(direct),
+                tunnel: Box::new(tunnel),
+            })
+        })
+    }
+
     /// While two nodes learn of a flip one after the other, packets come by one way and the answers
     /// leave by the other: a strict filter would drop them. It knows IPv4 only.
     fn loose_filters(&self) -> impl Iterator<Item = Entry> {
@@ -48,9 +58,7 @@ impl Network for Mixed {
         match (self.kind, &peer.backend) {
             (Kind::Vxlan, BackendType::Vxlan) => self.tunnel.preferred(peer),
             (Kind::Vxlan, BackendType::HostGw)
-            | (Kind::HostGw, BackendType::Vxlan | BackendType::HostGw) => {
-                self.direct.direct(peer).or_else(|_| self.tunnel.tunnelled(peer))
-            }
+            | (Kind::HostGw, BackendType::Vxlan | BackendType::HostGw) => self.either(peer),
             (Kind::Vxlan | Kind::HostGw, BackendType::Other(name)) => {
                 Err(Unreachable::UnknownBackend(name.clone()))
             }

@@ -57,7 +57,7 @@ pub enum Path {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unreachable {
     #[error("its backend is {theirs}, ours is {ours}, and Mixed is off")]
-    BackendDiffers { ours: &'static str, theirs: String },
+    BackendDiffers { ours: &'static str, theirs: &'static str },
     #[error("its backend {0:?} is none that this version speaks")]
     UnknownBackend(String),
     #[error("gateway {gateway} is not on the link of {link}")]
@@ -68,6 +68,8 @@ pub enum Unreachable {
     VniDiffers { ours: u32, theirs: u32 },
     #[error("it has no address family in common with this node")]
     NoCommonFamily,
+    #[error("{direct}, and {tunnel}")]
+    NeitherWay { direct: Box<Unreachable>, tunnel: Box<Unreachable> },
 }
 
 /// Everything about this node that the plan depends on.

@@ -117,9 +117,10 @@ impl Network for Vxlan {
     fn towards(&self, peer: &Endpoint) -> Result<Way, Unreachable> {
         match &peer.backend {
             BackendType::Vxlan => self.preferred(peer),
-            theirs @ (BackendType::HostGw | BackendType::Other(_)) => {
-                Err(Unreachable::BackendDiffers { ours: "vxlan", theirs: theirs.as_str().into() })
+            BackendType::HostGw => {
+                Err(Unreachable::BackendDiffers { ours: "vxlan", theirs: "host-gw" })
             }
+            BackendType::Other(name) => Err(Unreachable::UnknownBackend(name.clone())),
         }
     }
 }

@@ -32,19 +32,16 @@ pub(super) async fn keep_subnet_file(shared: Shared) -> anyhow::Result<()> {
     loop {
         let is_news = |usable: &Option<Usable>| usable.is_some() && *usable != written;
         let news = progress.wait_for(|progress| is_news(&progress.usable)).await;
-        let usable = news.context("the loop has ended")?.usable.clone();
-        match usable.as_ref().map(|usable| subnet_env(usable).write(path)) {
-            Some(Err(error)) => {
-                let reason = error.to_string();
-                tracing::error!(%reason, "the subnet file is not written");
-                shared.subnet_file.send_replace(Some(reason));
-                sleep(RETRY).await;
-            }
-            Some(Ok(())) | None => {
-                tracing::info!(path = %path.display(), "wrote the subnet file");
-                shared.subnet_file.send_replace(None);
-                written = usable;
-            }
+        let Some(usable) = news.context("the loop has ended")?.usable.clone() else { continue };
+        if let Err(error) = subnet_env(&usable).write(path) {
+            let reason = error.to_string();
+            tracing::error!(%reason, "the subnet file is not written");
+            shared.subnet_file.send_replace(Some(reason));
+            sleep(RETRY).await;
+        } else {
+            tracing::info!(path = %path.display(), "wrote the subnet file");
+            shared.subnet_file.send_replace(None);
+            written = Some(usable);
         }
     }
 }
@@ -78,7 +75,8 @@ pub(super) async fn keep_checkpoint(
 /// What was last known; none if nothing was, or it cannot be read.
 pub(super) fn load_checkpoint(path: &Path) -> Option<Checkpoint> {
     checkpoint::load(path).unwrap_or_else(|error| {
-        tracing::warn!(%error, "starting without a checkpoint");
+        let error = anyhow::Error::from(error);
+        tracing::warn!(error = format!("{error:#}"), "starting without a checkpoint");
         None
     })
 }
@@ -99,10 +97,7 @@ pub(super) fn previous(options: &Options, remembered: Option<&Checkpoint>) -> Pr
 }
 
 /// The links whose filter we loosened since the host was booted; a boot sets all filters back.
-pub(super) fn loosened_filters(
-    path: &Path,
-    remembered: Option<&Checkpoint>,
-) -> BTreeSet<LinkName> {
+pub(super) fn loosened_filters(path: &Path, remembered: Option<&Checkpoint>) -> BTreeSet<LinkName> {
     let saved = std::fs::metadata(path).and_then(|file| file.modified()).ok();
     let age = saved.and_then(|saved| saved.elapsed().ok());
     let is_of_this_boot = age.zip(uptime()).is_some_and(|(age, uptime)| age < uptime);

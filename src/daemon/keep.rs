@@ -30,7 +30,11 @@ pub(super) async fn keep_lease<S: SubnetManager>(
     acquired: watch::Sender<bool>,
 ) -> anyhow::Result<()> {
     let config = first_config(&*manager, &shared, remembered).await?;
-    tracing::info!(backend = config.backend.kind.as_str(), mixed = config.mixed, "found the network config");
+    tracing::info!(
+        backend = config.backend.kind.as_str(),
+        mixed = config.mixed,
+        "found the network config"
+    );
     shared.send(Event::Config(config.clone())).await?;
     let mut progress = shared.progress.clone();
     let mut attributes = next_attributes(&mut progress, None).await?;
@@ -70,7 +74,10 @@ pub(super) async fn forward_leases<S: SubnetManager>(
 }
 
 /// Passes on whether the store can be used.
-pub(super) async fn forward_state<S: SubnetManager>(manager: Rc<S>, shared: Shared) -> anyhow::Result<()> {
+pub(super) async fn forward_state<S: SubnetManager>(
+    manager: Rc<S>,
+    shared: Shared,
+) -> anyhow::Result<()> {
     let mut state = manager.state();
     loop {
         let now = state.borrow_and_update().clone();

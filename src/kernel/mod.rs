@@ -3,13 +3,15 @@
 mod codec;
 mod diff;
 mod display;
-pub mod netlink;
+pub mod fake;
+mod netlink;
 pub mod scope;
 mod socket;
 pub mod state;
 mod sysctl;
 
 pub use diff::{diff, diff_key};
+pub use netlink::NetlinkKernel;
 pub use scope::Scope;
 
 use std::future::Future;

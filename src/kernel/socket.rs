@@ -1,228 +1,293 @@
-//! A netlink socket that never hangs: many requests in one send, every answer awaited with a deadline.
+//! Conversations with the kernel over netlink: many requests at once, lists, and the stream of changes.
 
+use std::fmt;
+use std::future::Future;
 use std::io;
+use std::iter;
 use std::time::Duration;
 
 use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkBuffer, NetlinkMessage, NetlinkPayload,
+    ErrorMessage, NLM_F_ACK, NLM_F_CAPPED, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST,
+    NetlinkBuffer, NetlinkPayload, NlasIterator, parse_string,
 };
 use netlink_packet_route::RouteNetlinkMessage;
-use netlink_sys::{Socket as RawSocket, SocketAddr, protocols::NETLINK_ROUTE};
+use netlink_sys::protocols::NETLINK_ROUTE;
+use netlink_sys::{AsyncSocket, AsyncSocketExt, SocketAddr, TokioSocket};
+use nix::errno::Errno;
+use nix::libc;
 use nix::sys::socket::{setsockopt, sockopt};
-use tokio::io::unix::AsyncFd;
-use tokio::time::timeout;
+use tokio::time;
 
-pub(super) type Message = NetlinkMessage<RouteNetlinkMessage>;
+use super::codec::{self, Message};
 
-/// A request and the flags that go with it (`NLM_F_CREATE` and the like).
-pub(super) type Request = (RouteNetlinkMessage, u16);
+/// So long may the kernel take for one answer.
+const DEADLINE: Duration = Duration::from_secs(5);
 
-/// A request that the kernel refused: its place in the batch, and why.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Refusal {
-    pub(super) index: usize,
-    pub(super) errno: i32,
-    /// The kernel's own words, where it has some.
-    pub(super) message: Option<String>,
+/// So many requests go into one send: the kernel works them off while we wait.
+const BATCH: usize = 128;
+
+/// Room for the answers to a batch in which everything is refused, in bytes.
+const ANSWERS: usize = 1 << 20;
+
+/// The kernel never puts more than half of this into one datagram, in bytes.
+const DATAGRAM: usize = 1 << 16;
+
+/// So often a list is asked for again because it changed while it was read.
+const ATTEMPTS: usize = 5;
+
+/// Asks the kernel and waits for its answers.
+pub(super) struct Requests {
+    socket: TokioSocket,
+    sequence: u32,
+    buffer: Vec<u8>,
+    /// Whether the last conversation was broken off: what is still to come of it would be taken
+    /// for an answer to the next.
+    is_broken: bool,
 }
 
-/// A socket on the kernel's routing tables.
-#[derive(Debug)]
-pub(super) struct Socket {
-    raw: AsyncFd<RawSocket>,
-    sequence: u32,
+/// The kernel did not do what request `index` asked for.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Refusal {
+    pub(super) index: usize,
+    pub(super) errno: Errno,
+    /// The kernel's own words, where it has any.
+    pub(super) text: Option<String>,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let errno = self.errno.desc().to_lowercase();
+        match &self.text {
+            Some(text) => write!(f, "{text} ({errno})"),
+            None => f.write_str(&errno),
+        }
+    }
+}
+
+/// All that the kernel answered to one send.
+#[derive(Default)]
+struct Answer {
+    messages: Vec<Message>,
+    refusals: Vec<Refusal>,
+    is_complete: bool,
+    is_interrupted: bool,
+}
+
+impl Requests {
+    pub(super) fn open() -> io::Result<Self> {
+        Ok(Self {
+            socket: open(ANSWERS)?,
+            sequence: 1,
+            buffer: Vec::with_capacity(DATAGRAM),
+            is_broken: false,
+        })
+    }
+
+    /// Has all of `messages` carried out in their order; returns those refused, which stop no other.
+    ///
+    /// # Errors
+    /// An answer was lost or late: which messages were carried out is unknown.
+    pub(super) async fn batch(&mut self, mut messages: Vec<Message>) -> io::Result<Vec<Refusal>> {
+        let mut refusals = Vec::new();
+        for (number, batch) in messages.chunks_mut(BATCH).enumerate() {
+            // The kernel answers in order: once the last is acknowledged, silence means success.
+            let answer = self.converse(batch, NLM_F_ACK).await?;
+            let shift =
+                |refusal: Refusal| Refusal { index: number * BATCH + refusal.index, ..refusal };
+            refusals.extend(answer.refusals.into_iter().map(shift));
+            tokio::task::yield_now().await;
+        }
+        Ok(refusals)
+    }
+
+    /// Lists objects; nothing if there is no such table, link or protocol family.
+    pub(super) async fn dump(&mut self, request: RouteNetlinkMessage) -> io::Result<Vec<Message>> {
+        let mut answer = Answer::default();
+        for _ in 0..ATTEMPTS {
+            answer = self.converse(&mut [Message::from(request.clone())], NLM_F_DUMP).await?;
+            if !answer.is_interrupted {
+                break;
+            }
+        }
+        // A list that never holds still is used as it is: what it missed is told as a change.
+        match answer.refusals.pop() {
+            Some(refusal) if !is_nothing_there(refusal.errno) => {
+                Err(io::Error::other(format!("netlink dump: {refusal}")))
+            }
+            Some(_) | None => Ok(answer.messages),
+        }
+    }
+
+    /// The answer to a single question; none if it was refused.
+    pub(super) async fn ask(
+        &mut self,
+        request: RouteNetlinkMessage,
+    ) -> io::Result<Option<Message>> {
+        let answer = self.converse(&mut [Message::from(request)], NLM_F_ACK).await?;
+        Ok(answer.messages.into_iter().next())
+    }
+
+    /// Sends `messages`, the last of them with `flags`, and reads until that one is answered.
+    async fn converse(&mut self, messages: &mut [Message], flags: u16) -> io::Result<Answer> {
+        if self.is_broken {
+            *self = Self::open()?;
+        }
+        let first = self.sequence;
+        let datagram = self.number(messages, flags);
+        self.is_broken = true;
+        in_time(self.socket.send_to(&datagram, &SocketAddr::new(0, 0))).await?;
+        let answer = self.receive(first, messages.len()).await?;
+        self.is_broken = false;
+        Ok(answer)
+    }
+
+    fn number(&mut self, messages: &mut [Message], flags: u16) -> Vec<u8> {
+        let mut datagram = Vec::new();
+        if let Some(last) = messages.last_mut() {
+            last.header.flags |= flags;
+        }
+        for message in messages {
+            message.header.flags |= NLM_F_REQUEST;
+            message.header.sequence_number = self.sequence;
+            self.sequence = self.sequence.wrapping_add(1);
+            append(&mut datagram, message);
+        }
+        datagram
+    }
+
+    async fn receive(&mut self, first: u32, count: usize) -> io::Result<Answer> {
+        let mut answer = Answer::default();
+        while !answer.is_complete {
+            self.buffer.clear();
+            in_time(self.socket.recv(&mut self.buffer)).await?;
+            for message in split(&self.buffer) {
+                // Whoever waited for an earlier answer does so no more.
+                let number = message.header.sequence_number.wrapping_sub(first);
+                let index = usize::try_from(number).unwrap_or(usize::MAX);
+                if index < count {
+                    answer.take(index, index + 1 == count, message);
+                }
+            }
+        }
+        Ok(answer)
+    }
+}
+
+impl Answer {
+    fn take(&mut self, index: usize, is_last: bool, message: Message) {
+        self.is_interrupted |= message.header.flags & NLM_F_DUMP_INTR != 0;
+        let is_capped = message.header.flags & NLM_F_CAPPED != 0;
+        match message.payload {
+            NetlinkPayload::Error(error) => {
+                self.refuse(index, error.raw_code(), text(&error).filter(|_| is_capped));
+                self.is_complete |= is_last;
+            }
+            NetlinkPayload::Done(done) => {
+                self.refuse(index, done.code, None);
+                self.is_complete |= is_last;
+            }
+            _ => self.messages.push(message),
+        }
+    }
+
+    fn refuse(&mut self, index: usize, code: i32, text: Option<String>) {
+        if code != 0 {
+            self.refusals.push(Refusal { index, errno: Errno::from_raw(-code), text });
+        }
+    }
+}
+
+/// The stream of changes: links, addresses, neighbours and routes.
+pub(super) struct Monitor {
+    socket: TokioSocket,
     buffer: Vec<u8>,
 }
 
-/// Acknowledgements take room in the receive buffer: so many always fit, even in the smallest one.
-const BATCH: usize = 128;
-/// The kernel answers in microseconds; whoever waits so long has lost the answer.
-const DEADLINE: Duration = Duration::from_secs(5);
-/// A dump may be disturbed by changes so often before we give up.
-const ATTEMPTS: usize = 8;
-/// The kernel fills its answers up to 32 KiB.
-const LARGEST_DATAGRAM: usize = 64 << 10;
-const NLM_F_DUMP_INTR: u16 = 0x10;
+const GROUPS: [u32; 6] = [
+    libc::RTNLGRP_LINK,
+    libc::RTNLGRP_NEIGH,
+    libc::RTNLGRP_IPV4_IFADDR,
+    libc::RTNLGRP_IPV4_ROUTE,
+    libc::RTNLGRP_IPV6_IFADDR,
+    libc::RTNLGRP_IPV6_ROUTE,
+];
 
-impl Socket {
-    /// Opens a socket with room for `receive_buffer` bytes of unread messages, told of `groups`.
-    pub(super) fn open(receive_buffer: usize, groups: &[u32]) -> io::Result<Self> {
-        let mut raw = RawSocket::new(NETLINK_ROUTE)?;
-        raw.set_non_blocking(true)?;
-        // Only the administrator of the network may exceed the system's limit.
-        if setsockopt(&raw, sockopt::RcvBufForce, &receive_buffer).is_err() {
-            setsockopt(&raw, sockopt::RcvBuf, &receive_buffer)?;
+impl Monitor {
+    /// `backlog`: so many bytes of changes may wait for us before the kernel drops them.
+    pub(super) fn open(backlog: usize) -> io::Result<Self> {
+        let mut socket = open(backlog)?;
+        for group in GROUPS {
+            socket.socket_mut().add_membership(group)?;
         }
-        raw.set_cap_ack(true)?;
-        raw.set_ext_ack(true)?;
-        raw.set_netlink_get_strict_chk(true)?;
-        raw.bind_auto()?;
-        for group in groups {
-            raw.add_membership(*group)?;
-        }
-        let buffer = Vec::with_capacity(LARGEST_DATAGRAM);
-        #[allow(deprecated, reason = "tmp")]
-        Ok(Self { raw: AsyncFd::new(raw)?, sequence: 0, buffer })
+        Ok(Self { socket, buffer: Vec::with_capacity(DATAGRAM) })
     }
 
-    /// Sends all of `requests` in their order; returns those refused. One refusal stops no other.
+    /// The next changes. Cancel safe.
     ///
     /// # Errors
-    /// Answers were lost: whatever was sent may have been carried out or not.
-    pub(super) async fn batch(&mut self, requests: Vec<Request>) -> io::Result<Vec<Refusal>> {
-        let mut refused = Vec::new();
-        let mut offset = 0;
-        let mut requests = requests.into_iter().peekable();
-        while requests.peek().is_some() {
-            let chunk: Vec<Request> = requests.by_ref().take(BATCH).collect();
-            let size = chunk.len();
-            let first = self.send(chunk, NLM_F_REQUEST | NLM_F_ACK).await?;
-            let answers = self.acknowledgements(first, size);
-            let answers = timeout(DEADLINE, answers).await.map_err(|_| io::ErrorKind::TimedOut)??;
-            refused.extend(answers.into_iter().map(|refusal| Refusal { index: refusal.index + offset, ..refusal }));
-            offset += size;
-            tokio::task::yield_now().await;
-        }
-        Ok(refused)
-    }
-
-    /// All objects that `request` asks for.
-    pub(super) async fn dump(&mut self, request: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
-        for _ in 0..ATTEMPTS {
-            let sequence = self.send(vec![(request.clone(), 0)], NLM_F_REQUEST | NLM_F_DUMP).await?;
-            let parts = self.parts(sequence);
-            let whole = timeout(DEADLINE, parts).await.map_err(|_| io::ErrorKind::TimedOut)??;
-            if let Some(objects) = whole {
-                return Ok(objects);
-            }
-        }
-        Err(io::Error::other("the kernel's state changed whenever it was read"))
-    }
-
-    /// The answer to a question about one object.
-    pub(super) async fn get(&mut self, request: RouteNetlinkMessage) -> io::Result<RouteNetlinkMessage> {
-        let sequence = self.send(vec![(request, 0)], NLM_F_REQUEST).await?;
-        let answer = async {
-            loop {
-                for message in self.receive().await? {
-                    match message.payload {
-                        _ if message.header.sequence_number != sequence => {}
-                        NetlinkPayload::InnerMessage(object) => return Ok(object),
-                        NetlinkPayload::Error(error) => return Err(error.to_io()),
-                        _ => {}
-                    }
-                }
-            }
-        };
-        timeout(DEADLINE, answer).await.map_err(|_| io::ErrorKind::TimedOut)?
-    }
-
-    /// The messages of the next datagram; what we do not understand is left out. Cancel safe.
+    /// `ENOBUFS`: changes were lost.
     pub(super) async fn receive(&mut self) -> io::Result<Vec<Message>> {
-        loop {
-            let mut ready = self.raw.readable().await?;
-            self.buffer.clear();
-            let buffer = &mut self.buffer;
-            match ready.try_io(|raw| raw.get_ref().recv(buffer, 0)) {
-                Ok(received) => {
-                    received?;
-                    return Ok(messages(&self.buffer));
-                }
-                Err(_would_block) => {}
-            }
-        }
-    }
-
-    /// Sends `requests` as one datagram; returns the first sequence number.
-    async fn send(&mut self, requests: Vec<Request>, flags: u16) -> io::Result<u32> {
-        let first = self.sequence.wrapping_add(1);
-        let mut datagram = Vec::new();
-        for (request, own_flags) in requests {
-            self.sequence = self.sequence.wrapping_add(1);
-            let mut message = NetlinkMessage::from(request);
-            message.header.flags = flags | own_flags;
-            message.header.sequence_number = self.sequence;
-            message.finalize();
-            let start = datagram.len();
-            datagram.resize(start + message.buffer_len(), 0);
-            if let Some(place) = datagram.get_mut(start..) {
-                message.serialize(place);
-            }
-        }
-        let kernel = SocketAddr::new(0, 0);
-        loop {
-            let mut ready = self.raw.writable().await?;
-            match ready.try_io(|raw| raw.get_ref().send_to(&datagram, &kernel, 0)) {
-                Ok(sent) => return sent.map(|_| first),
-                Err(_would_block) => {}
-            }
-        }
-    }
-
-    async fn acknowledgements(&mut self, first: u32, size: usize) -> io::Result<Vec<Refusal>> {
-        let mut refused = Vec::new();
-        let mut open = size;
-        while open > 0 {
-            for message in self.receive().await? {
-                let index = message.header.sequence_number.wrapping_sub(first) as usize;
-                let NetlinkPayload::Error(error) = message.payload else { continue };
-                if index >= size {
-                    continue;
-                }
-                open -= 1;
-                if let Some(code) = error.code {
-                    let message = kernels_words(&error.header);
-                    refused.push(Refusal { index, errno: code.get().abs(), message });
-                }
-            }
-        }
-        Ok(refused)
-    }
-
-    /// None if a change in the middle made the answer inconsistent.
-    async fn parts(&mut self, sequence: u32) -> io::Result<Option<Vec<RouteNetlinkMessage>>> {
-        let (mut objects, mut whole) = (Vec::new(), true);
-        loop {
-            for message in self.receive().await? {
-                if message.header.sequence_number != sequence {
-                    continue;
-                }
-                whole &= message.header.flags & NLM_F_DUMP_INTR == 0;
-                match message.payload {
-                    NetlinkPayload::InnerMessage(object) => objects.push(object),
-                    NetlinkPayload::Done(_) => return Ok(whole.then_some(objects)),
-                    NetlinkPayload::Error(error) if error.code.is_some() => return Err(error.to_io()),
-                    _ => {}
-                }
-            }
-        }
+        self.buffer.clear();
+        self.socket.recv(&mut self.buffer).await?;
+        Ok(split(&self.buffer).collect())
     }
 }
 
-fn messages(mut datagram: &[u8]) -> Vec<Message> {
-    let mut messages = Vec::new();
-    while let Ok(header) = NetlinkBuffer::new_checked(datagram) {
-        let length = header.length() as usize;
-        let Some((message, rest)) = datagram.split_at_checked(length) else { break };
-        messages.extend(Message::deserialize(message));
-        let padding = length.next_multiple_of(4) - length;
-        datagram = rest.get(padding..).unwrap_or_default();
+fn open(receive_buffer: usize) -> io::Result<TokioSocket> {
+    let mut socket = TokioSocket::new(NETLINK_ROUTE)?;
+    let raw = socket.socket_mut();
+    raw.bind_auto()?;
+    raw.set_cap_ack(true)?;
+    raw.set_ext_ack(true)?;
+    // An old kernel lists more than it is asked for; what does not concern us is dropped later.
+    let _ = raw.set_netlink_get_strict_chk(true);
+    // Beyond the limit for everybody, where we may.
+    if setsockopt(raw, sockopt::RcvBufForce, &receive_buffer).is_err() {
+        setsockopt(raw, sockopt::RcvBuf, &receive_buffer)?;
     }
-    messages
+    Ok(socket)
 }
 
-/// The text among the attributes behind the header that an error quotes.
-fn kernels_words(quoted: &[u8]) -> Option<String> {
-    const HEADER: usize = 16;
+fn append(datagram: &mut Vec<u8>, message: &mut Message) {
+    message.finalize();
+    let start = datagram.len();
+    datagram.resize(start + aligned(message.buffer_len()), 0);
+    if let Some(room) = datagram.get_mut(start..) {
+        message.serialize(room);
+    }
+}
+
+/// The messages of one datagram; those that nobody here knows are left out.
+fn split(mut datagram: &[u8]) -> impl Iterator<Item = Message> {
+    let frames = iter::from_fn(move || {
+        let length = NetlinkBuffer::new_checked(datagram).ok()?.length();
+        let length = usize::try_from(length).ok()?;
+        let frame = datagram.get(..length)?;
+        datagram = datagram.get(aligned(length)..).unwrap_or_default();
+        Some(frame)
+    });
+    frames.filter_map(codec::parse)
+}
+
+const fn aligned(length: usize) -> usize {
+    length.next_multiple_of(4)
+}
+
+/// The kernel's explanation, behind the header of the request that it refuses.
+fn text(error: &ErrorMessage) -> Option<String> {
     const MESSAGE: u16 = 1;
-    let mut attributes = quoted.get(HEADER..)?;
-    loop {
-        let (&length, &kind) = (attributes.first_chunk::<2>()?, attributes.get(2..)?.first_chunk::<2>()?);
-        let length = usize::from(u16::from_ne_bytes(length));
-        if u16::from_ne_bytes(kind) == MESSAGE {
-            let text = attributes.get(4..length)?;
-            return Some(String::from_utf8_lossy(text).trim_end_matches('\0').to_owned());
-        }
-        attributes = attributes.get(length.max(4).next_multiple_of(4)..)?;
-    }
+    NlasIterator::new(error.header.get(16..)?)
+        .map_while(Result::ok)
+        .find(|attribute| attribute.kind() == MESSAGE)
+        .and_then(|attribute| parse_string(attribute.value()).ok())
+}
+
+fn is_nothing_there(errno: Errno) -> bool {
+    matches!(errno, Errno::ENOENT | Errno::ENODEV | Errno::EOPNOTSUPP | Errno::EAFNOSUPPORT)
+}
+
+async fn in_time<T>(answer: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    time::timeout(DEADLINE, answer)
+        .await
+        .map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "the kernel did not answer"))?
 }

@@ -101,10 +101,9 @@ impl Agenda {
         self.lingering.remove(key);
     }
 
-    /// Leases have vanished: judge them soon.
+    /// Leases have vanished: judge them soon, and with them what vanishes until then.
     pub(super) fn withdraw_soon(&mut self) {
-        let soon = Instant::now() + WITHDRAW;
-        self.withdraw = Some(self.withdraw.map_or(soon, |at| at.max(soon)));
+        self.withdraw.get_or_insert_with(|| Instant::now() + WITHDRAW);
     }
 
     /// The brake has held: judge again once the others had time to come back.

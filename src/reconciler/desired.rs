@@ -23,9 +23,15 @@ pub struct Desired {
 }
 
 impl Desired {
-    /// What is desired before any peer is known.
-    pub fn new(local: KernelState) -> Self {
-        Self { state: local, peers: BTreeMap::new() }
+    /// Puts `local` in the place of what was desired for our own sake; the peers stay as they are
+    /// until they are revised.
+    pub fn set_local(&mut self, local: KernelState) {
+        self.state = local;
+        for standing in self.peers.values() {
+            if let Standing::Planned(plan) = standing {
+                self.state.extend(plan.entries().cloned());
+            }
+        }
     }
 
     /// Puts each peer's new standing in the place of its old one; none removes the peer. Returns

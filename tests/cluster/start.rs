@@ -10,8 +10,8 @@ const NETWORK: &str = "10.244.0.0/16";
 fn pods_reach_each_other(backend: &str, path: Path) -> Result<()> {
     let config = format!(r#"{{"Network":"{NETWORK}","Backend":{{"Type":"{backend}"}}}}"#);
     let cluster = Cluster::start(2, &config)?;
-    let [left, right] = [&cluster.nodes[0], &cluster.nodes[1]];
     cluster.wait_for_paths(|_, _| path)?;
+    let [left, right] = [&cluster.nodes[0], &cluster.nodes[1]];
     left.pod()?.ping(right.pod()?.address(Family::V4)?, 56)
 }
 

@@ -1,0 +1,234 @@
+//! A kernel in memory, for tests of the loop: it keeps the rules of the real one as far as they matter there.
+
+mod world;
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+use super::state::{Entry, KernelState, Key, LinkName};
+use super::{Kernel, Observation, Op, Refused, Scope};
+use crate::node::{Facts, Interface};
+use world::World;
+
+/// A handle of the kernel. Every clone is a handle of the same one: the loop gets one, the test
+/// keeps another and plays everybody else on the host.
+#[derive(Clone, Debug, Default)]
+pub struct FakeKernel {
+    world: Arc<Mutex<World>>,
+    conversation: Arc<Mutex<Conversation>>,
+    told: Arc<Notify>,
+}
+
+/// What went to and fro between the kernel and its one client.
+#[derive(Debug, Default)]
+struct Conversation {
+    observations: VecDeque<Observation>,
+    /// Every op since the last look, refused or not.
+    log: Vec<Result<Op, Refused>>,
+    /// Entries whose text begins so are refused, and why.
+    refusals: Vec<(String, String)>,
+    /// Why the next dump, batch or reading of facts breaks off.
+    interruption: Option<String>,
+    /// How many times more observing fails.
+    deaf: u32,
+    dumps: u64,
+}
+
+/// So many observations wait before the kernel drops them all and tells of an overrun.
+const BACKLOG: usize = 4096;
+
+impl FakeKernel {
+    /// The kernel of a host that looks like `facts` and on which nothing was ever programmed.
+    pub fn new(facts: Facts) -> Self {
+        let kernel = Self::default();
+        *kernel.world() = World::new(facts);
+        kernel
+    }
+
+    /// Everything that it holds, ours or not.
+    pub fn state(&self) -> KernelState {
+        self.world().state().clone()
+    }
+
+    /// The ops that were asked for since the last call, in order; refused ones with the reason.
+    pub fn take_log(&self) -> Vec<Result<Op, Refused>> {
+        std::mem::take(&mut self.conversation().log)
+    }
+
+    /// How often it was dumped.
+    pub fn dumps(&self) -> u64 {
+        self.conversation().dumps
+    }
+
+    /// Somebody adds or changes an entry.
+    pub fn set(&self, entry: Entry) {
+        let told = self.world().put(entry);
+        self.tell(told);
+    }
+
+    /// Somebody removes an entry; a link takes with it what sits on it.
+    pub fn lose(&self, key: &Key) {
+        let told = self.world().lose(key);
+        self.tell(told);
+    }
+
+    /// As [`Self::set`], and the message is lost.
+    pub fn set_silently(&self, entry: Entry) {
+        self.world().put(entry);
+    }
+
+    /// As [`Self::lose`], and the message is lost.
+    pub fn lose_silently(&self, key: &Key) {
+        self.world().lose(key);
+    }
+
+    /// A link, ours or the host's, goes up. What it lost when it went down does not come back.
+    pub fn link_up(&self, link: &LinkName) {
+        let told = self.world().link_up(link);
+        self.tell(told);
+    }
+
+    /// A link, ours or the host's, goes down and drops what the kernel drops then.
+    pub fn link_down(&self, link: &LinkName) {
+        let told = self.world().link_down(link);
+        self.tell(told);
+    }
+
+    /// Somebody changes an interface of the host.
+    pub fn change_interface(&self, link: &LinkName, change: impl FnOnce(&mut Interface)) {
+        let told = self.world().change_interface(link, change);
+        self.tell(told);
+    }
+
+    /// An interface of the host disappears, and the tunnels bound to it.
+    pub fn remove_interface(&self, link: &LinkName) {
+        let told = self.world().remove_interface(link);
+        self.tell(told);
+    }
+
+    /// The host starts afresh: only the interfaces and their reverse-path filters are there.
+    pub fn reboot(&self) {
+        self.world().reboot();
+        *self.conversation() = Conversation::default();
+    }
+
+    /// Refuses, from now on, to make or remove any entry whose text begins with `words`.
+    pub fn refuse(&self, words: &str, reason: &str) {
+        self.conversation().refusals.push((words.to_owned(), reason.to_owned()));
+    }
+
+    /// Ends what [`Self::refuse`] began.
+    pub fn allow(&self, words: &str) {
+        self.conversation().refusals.retain(|(refused, _)| refused != words);
+    }
+
+    /// Loses all messages that wait, and says so.
+    pub fn overrun(&self) {
+        self.conversation().observations.clear();
+        self.tell(vec![Observation::Overrun]);
+    }
+
+    /// Breaks off the next dump, batch or reading of facts; of a batch, half was carried out.
+    pub fn interrupt(&self, reason: &str) {
+        self.conversation().interruption = Some(reason.to_owned());
+    }
+
+    /// Makes the next `times` observations fail.
+    pub fn deafen(&self, times: u32) {
+        self.conversation().deaf = times;
+        self.told.notify_one();
+    }
+
+    fn tell(&self, told: Vec<Observation>) {
+        let mut conversation = self.conversation();
+        let waiting = &mut conversation.observations;
+        waiting.extend(told);
+        if waiting.len() > BACKLOG {
+            waiting.clear();
+            waiting.push_back(Observation::Overrun);
+        }
+        self.told.notify_one();
+    }
+
+    fn carry_out(&self, op: Op) -> Option<Refused> {
+        let words = op.entry().to_string();
+        let refusal = self.conversation().refusals.iter().find_map(|(refused, reason)| {
+            words.starts_with(refused.as_str()).then(|| reason.clone())
+        });
+        let outcome = match refusal {
+            Some(reason) => Err(reason),
+            None => self.world().apply(&op),
+        };
+        match outcome {
+            Ok(told) => {
+                self.tell(told);
+                self.conversation().log.push(Ok(op));
+                None
+            }
+            Err(reason) => {
+                let refused = Refused { op, reason };
+                self.conversation().log.push(Err(refused.clone()));
+                Some(refused)
+            }
+        }
+    }
+
+    fn interruption(&self) -> io::Result<()> {
+        self.conversation().interruption.take().map_or(Ok(()), |why| Err(io::Error::other(why)))
+    }
+
+    fn next_observation(&self) -> Option<io::Result<Observation>> {
+        let mut conversation = self.conversation();
+        if conversation.deaf > 0 {
+            conversation.deaf -= 1;
+            return Some(Err(io::Error::other("the socket is broken")));
+        }
+        conversation.observations.pop_front().map(Ok)
+    }
+
+    fn world(&self) -> MutexGuard<'_, World> {
+        self.world.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn conversation(&self) -> MutexGuard<'_, Conversation> {
+        self.conversation.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Kernel for FakeKernel {
+    async fn dump(&mut self, scope: &Scope) -> io::Result<KernelState> {
+        self.interruption()?;
+        self.conversation().dumps += 1;
+        let mut seen = self.state();
+        seen.retain(|entry| scope.covers(entry));
+        Ok(seen)
+    }
+
+    async fn apply(&mut self, mut ops: Vec<Op>) -> io::Result<Vec<Refused>> {
+        let interruption = self.interruption();
+        if interruption.is_err() {
+            ops.truncate(ops.len() / 2);
+        }
+        let refused = ops.into_iter().filter_map(|op| self.carry_out(op)).collect();
+        interruption.map(|()| refused)
+    }
+
+    async fn observe(&mut self) -> io::Result<Observation> {
+        loop {
+            let told = self.told.notified();
+            if let Some(observation) = self.next_observation() {
+                return observation;
+            }
+            told.await;
+        }
+    }
+
+    async fn facts(&mut self, _reach: Option<IpAddr>) -> io::Result<Facts> {
+        self.interruption()?;
+        Ok(self.world().facts().clone())
+    }
+}

@@ -1,0 +1,244 @@
+//! What the kernel in memory holds, and the rules by which it changes.
+
+use std::net::IpAddr;
+
+use crate::kernel::state::{
+    AcceptRa, Entry, KernelState, Key, Link, LinkKind, LinkName, ReversePath, Route, Vxlan,
+};
+use crate::kernel::{Observation, Op};
+use crate::node::{Facts, Interface};
+use crate::prefix::{Family, Prefix};
+
+/// The host: its interfaces, and the entries that were programmed on them.
+#[derive(Debug, Default)]
+pub(super) struct World {
+    facts: Facts,
+    state: KernelState,
+}
+
+/// What a change makes the kernel tell; it says nothing of sysctls, nor of the IPv4 routes that
+/// go with their link.
+type Told = Vec<Observation>;
+
+impl World {
+    pub(super) fn new(facts: Facts) -> Self {
+        let mut world = Self { facts, state: KernelState::default() };
+        world.reboot();
+        world
+    }
+
+    pub(super) const fn state(&self) -> &KernelState {
+        &self.state
+    }
+
+    pub(super) const fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    pub(super) fn reboot(&mut self) {
+        self.state =
+            self.facts.interfaces.iter().map(|i| filter(&i.name, Strictness::Off)).collect();
+    }
+
+    /// Carries out `op`, or says in the kernel's words why not.
+    pub(super) fn apply(&mut self, op: &Op) -> Result<Told, String> {
+        match op {
+            Op::Create(entry @ Entry::Link(_)) if self.state.get(&entry.key()).is_some() => {
+                Err("File exists".into())
+            }
+            Op::Create(entry) | Op::Replace(entry) => {
+                self.check(entry)?;
+                Ok(self.put(entry.clone()))
+            }
+            Op::Remove(entry) => {
+                let is_there = self.state.get(&entry.key()) == Some(entry);
+                Ok(if is_there { self.lose(&entry.key()) } else { Told::new() })
+            }
+        }
+    }
+
+    pub(super) fn put(&mut self, entry: Entry) -> Told {
+        match &entry {
+            Entry::Link(link) => self.put_link(link.clone()),
+            Entry::ReversePath(_) | Entry::AcceptRa(_) => {
+                self.state.insert(entry);
+                Told::new()
+            }
+            Entry::Address(_) | Entry::Fdb(_) | Entry::Neighbour(_) | Entry::Route(_) => {
+                self.state.insert(entry.clone());
+                vec![Observation::Holds(entry)]
+            }
+        }
+    }
+
+    pub(super) fn lose(&mut self, key: &Key) -> Told {
+        match key {
+            Key::Link(link) => {
+                self.state.retain(|entry| entry.link() != Some(link));
+                vec![Observation::LinkChanged(link.clone())]
+            }
+            Key::ReversePath(_) | Key::AcceptRa(_) => {
+                self.state.remove(key);
+                Told::new()
+            }
+            Key::Address(..) | Key::Fdb(..) | Key::Neighbour(..) | Key::Route(..) => {
+                self.state.remove(key).map(|_| Observation::Lost(key.clone())).into_iter().collect()
+            }
+        }
+    }
+
+    pub(super) fn link_up(&mut self, link: &LinkName) -> Told {
+        self.set_up(link, LinkState::Up);
+        vec![Observation::LinkChanged(link.clone())]
+    }
+
+    /// Going down drops routes and neighbours; only the loss of IPv6 routes is told.
+    pub(super) fn link_down(&mut self, link: &LinkName) -> Told {
+        self.set_up(link, LinkState::Down);
+        let on_link = |entry: &Entry| entry.link() == Some(link);
+        let told =
+            self.state.entries().filter(|entry| on_link(entry)).filter_map(|entry| match entry {
+                Entry::Route(route) if route.destination.family() == Family::V6 => {
+                    Some(Observation::Lost(entry.key()))
+                }
+                _ => None,
+            });
+        let told = told.chain([Observation::LinkChanged(link.clone())]).collect();
+        self.state.retain(|entry| {
+            !(on_link(entry) && matches!(entry, Entry::Route(_) | Entry::Neighbour(_)))
+        });
+        told
+    }
+
+    pub(super) fn change_interface(
+        &mut self,
+        link: &LinkName,
+        change: impl FnOnce(&mut Interface),
+    ) -> Told {
+        let mut interfaces = self.facts.interfaces.iter_mut();
+        if let Some(interface) = interfaces.find(|interface| interface.name == *link) {
+            change(interface);
+        }
+        vec![Observation::LinkChanged(link.clone())]
+    }
+
+    pub(super) fn remove_interface(&mut self, link: &LinkName) -> Told {
+        self.facts.interfaces.retain(|interface| interface.name != *link);
+        self.facts.default_routes.retain(|(_, device)| device.as_ref() != Some(link));
+        let bound = self.state.entries().filter_map(|entry| match entry {
+            Entry::Link(Link { name, kind: LinkKind::Vxlan(Vxlan { underlay, .. }), .. }) => {
+                (underlay.as_ref() == Some(link)).then(|| name.clone())
+            }
+            _ => None,
+        });
+        let gone: Vec<LinkName> = bound.chain([link.clone()]).collect();
+        gone.into_iter().flat_map(|link| self.lose(&Key::Link(link))).collect()
+    }
+
+    fn put_link(&mut self, link: Link) -> Told {
+        let name = link.name.clone();
+        if self.state.get(&Key::Link(name.clone())).is_none() {
+            let accept = AcceptRa { link: name.clone(), accept: true };
+            self.state.extend([Entry::AcceptRa(accept), filter(&name, self.default_strictness())]);
+        }
+        let told = if link.up { Told::new() } else { self.link_down(&name) };
+        self.state.insert(Entry::Link(link));
+        if told.is_empty() { vec![Observation::LinkChanged(name)] } else { told }
+    }
+
+    fn set_up(&mut self, link: &LinkName, state: LinkState) {
+        let up = matches!(state, LinkState::Up);
+        self.change_interface(link, |interface| interface.up = up);
+        if let Some(Entry::Link(tunnel)) = self.state.remove(&Key::Link(link.clone())) {
+            self.state.insert(Entry::Link(Link { up, ..tunnel }));
+        }
+    }
+
+    /// A new device is as strict as the host's own.
+    fn default_strictness(&self) -> Strictness {
+        let is_strict = |entry: &Entry| matches!(entry, Entry::ReversePath(f) if f.strict);
+        if self.state.entries().any(is_strict) { Strictness::On } else { Strictness::Off }
+    }
+
+    fn check(&self, entry: &Entry) -> Result<(), String> {
+        match entry {
+            Entry::Link(link) => self.check_link(link),
+            Entry::Route(route) => self.check_route(route),
+            Entry::ReversePath(ReversePath { link, .. })
+            | Entry::AcceptRa(AcceptRa { link, .. }) => {
+                self.is_up(link).map(|_| ()).ok_or_else(|| "No such file or directory".to_owned())
+            }
+            Entry::Address(_) | Entry::Neighbour(_) | Entry::Fdb(_) => {
+                entry.link().map_or(Ok(()), |link| self.check_device(link))
+            }
+        }
+    }
+
+    fn check_link(&self, link: &Link) -> Result<(), String> {
+        let LinkKind::Vxlan(want) = &link.kind else {
+            return Err("Operation not supported".into());
+        };
+        want.underlay.as_ref().map_or(Ok(()), |underlay| self.check_device(underlay))?;
+        match self.state.get(&Key::Link(link.name.clone())) {
+            Some(Entry::Link(Link { kind: LinkKind::Vxlan(have), .. })) => {
+                let is_same = Vxlan { learning: want.learning, ..have.clone() } == *want;
+                is_same.then_some(()).ok_or_else(|| "Operation not supported".to_owned())
+            }
+            Some(_) => Err("File exists".into()),
+            None => Ok(()),
+        }
+    }
+
+    fn check_device(&self, link: &LinkName) -> Result<(), String> {
+        self.is_up(link).map(|_| ()).ok_or_else(|| format!("Cannot find device {link}"))
+    }
+
+    fn check_route(&self, route: &Route) -> Result<(), String> {
+        let Some(link) = &route.link else { return Ok(()) };
+        self.check_device(link)?;
+        if self.is_up(link) != Some(true) {
+            return Err("Network is down".into());
+        }
+        match route.gateway {
+            Some(gateway) if !route.onlink && !self.is_on_link(gateway, link) => {
+                Err("Nexthop has invalid gateway".into())
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    fn is_on_link(&self, gateway: IpAddr, link: &LinkName) -> bool {
+        let interface = self.facts.interfaces.iter().find(|interface| interface.name == *link);
+        let prefixes = interface.into_iter().flat_map(|interface| &interface.addresses);
+        let mut prefixes = prefixes.filter_map(|own| Prefix::holding(own.address, own.prefix_len));
+        prefixes.any(|prefix| prefix.contains(gateway))
+    }
+
+    /// Whether `link` is up; none if there is no such link.
+    fn is_up(&self, link: &LinkName) -> Option<bool> {
+        let interface = self.facts.interfaces.iter().find(|interface| interface.name == *link);
+        interface.map(|interface| interface.up).or_else(|| {
+            match self.state.get(&Key::Link(link.clone())) {
+                Some(Entry::Link(tunnel)) => Some(tunnel.up),
+                _ => None,
+            }
+        })
+    }
+}
+
+#[derive(Clone, Copy)]
+enum LinkState {
+    Up,
+    Down,
+}
+
+#[derive(Clone, Copy)]
+enum Strictness {
+    On,
+    Off,
+}
+
+fn filter(link: &LinkName, strictness: Strictness) -> Entry {
+    let strict = matches!(strictness, Strictness::On);
+    Entry::ReversePath(ReversePath { link: link.clone(), strict })
+}

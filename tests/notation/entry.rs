@@ -1,0 +1,108 @@
+//! Reads an entry from the words in which it is shown.
+
+use std::fmt::Debug;
+use std::str::FromStr;
+
+use tweed::kernel::state::{
+    AcceptRa, Address, Entry, Fdb, Link, LinkKind, LinkName, Neighbour, PROTOCOL, ReversePath,
+    Route, Vxlan,
+};
+use tweed::prefix::Prefix;
+
+/// The entry that is shown as `text`.
+pub(crate) fn entry(text: &str) -> Entry {
+    let words = Words(text.split_whitespace().collect());
+    match words.at(0) {
+        "link" => Entry::Link(link(&words)),
+        "rp_filter" => {
+            let strict = words.at(1) == "strict";
+            Entry::ReversePath(ReversePath { link: words.device(), strict })
+        }
+        "accept_ra" => {
+            Entry::AcceptRa(AcceptRa { link: words.device(), accept: words.at(1) == "1" })
+        }
+        "addr" => address(&words),
+        "fdb" => Entry::Fdb(Fdb {
+            link: words.device(),
+            mac: parse(words.at(1)),
+            destination: words.parsed("dst").unwrap(),
+        }),
+        "neigh" => Entry::Neighbour(Neighbour {
+            link: words.device(),
+            address: parse(words.at(1)),
+            mac: words.parsed("lladdr").unwrap(),
+            permanent: !words.has("not"),
+        }),
+        "route" => Entry::Route(route(&words)),
+        _ => panic!("no entry is shown as {text:?}"),
+    }
+}
+
+fn link(words: &Words<'_>) -> Link {
+    let kind = match words.after("type").unwrap() {
+        "vxlan" => LinkKind::Vxlan(Vxlan {
+            vni: words.parsed("id").unwrap(),
+            underlay: words.after("dev").map(LinkName::new),
+            local: words.parsed("local"),
+            port: words.parsed("dstport").unwrap(),
+            learning: words.has("learning"),
+            gbp: words.has("gbp"),
+            group: words.parsed("remote"),
+            l2miss: words.has("l2miss"),
+        }),
+        other => LinkKind::Other(other.to_owned()),
+    };
+    Link {
+        name: LinkName::new(words.at(1)),
+        kind,
+        mtu: words.parsed("mtu").unwrap(),
+        mac: words.parsed("address").unwrap(),
+        up: words.at(2) == "up",
+    }
+}
+
+fn address(words: &Words<'_>) -> Entry {
+    let (address, len) = words.at(1).split_once('/').unwrap();
+    let (address, prefix_len) = (parse(address), parse(len));
+    Entry::Address(Address { link: words.device(), address, prefix_len })
+}
+
+fn route(words: &Words<'_>) -> Route {
+    let destination: Prefix = parse(words.at(1));
+    Route {
+        destination,
+        metric: words.parsed("metric").unwrap_or(Route::default_metric(destination.family())),
+        gateway: words.parsed("via"),
+        link: words.after("dev").map(LinkName::new),
+        onlink: words.has("onlink"),
+        protocol: words.parsed("proto").unwrap_or(PROTOCOL),
+    }
+}
+
+struct Words<'a>(Vec<&'a str>);
+
+impl<'a> Words<'a> {
+    fn at(&self, index: usize) -> &'a str {
+        self.0.get(index).copied().unwrap_or_default()
+    }
+
+    fn has(&self, word: &str) -> bool {
+        self.0.contains(&word)
+    }
+
+    fn after(&self, word: &str) -> Option<&'a str> {
+        self.0.iter().skip_while(|other| **other != word).nth(1).copied()
+    }
+
+    fn parsed<T: FromStr<Err: Debug>>(&self, word: &str) -> Option<T> {
+        self.after(word).map(parse)
+    }
+
+    fn device(&self) -> LinkName {
+        LinkName::new(self.after("dev").unwrap())
+    }
+}
+
+fn parse<T: FromStr<Err: Debug>>(text: &str) -> T {
+    text.parse().unwrap_or_else(|error| panic!("{text:?}: {error:?}"))
+}

@@ -1,0 +1,76 @@
+//! What we program for a node and its peers: the plan, golden by golden.
+
+#![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
+
+mod notation;
+
+use std::fmt::Write;
+
+use expect_test::{Expect, expect};
+use notation::{lease, local};
+use tweed::backend::{self, Local};
+
+/// The pods' networks of most tests.
+const NETWORKS: &str =
+    r#""Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:244::/48""#;
+/// A node on an Ethernet, and its subnets.
+const ETH0: &str = "eth0 172.16.0.5/24 fd00:16::5/64";
+const OWN: &str = "10.244.1.0/24 fd00:244:0:1::/64";
+/// Peers on our link, and behind a router.
+const NEAR: &str = "10.244.3.0/24@172.16.0.9 fd00:244:0:3::/64@fd00:16::9";
+const FAR: &str = "10.244.7.0/24@172.17.0.9 fd00:244:0:7::/64@fd00:17::9";
+
+/// The node of most tests, with this backend and these further keys.
+fn node(backend: &str, keys: &str) -> Local {
+    local(&format!(r#"{{{NETWORKS}{keys},"Backend":{backend}}}"#), ETH0, OWN)
+}
+
+const VXLAN: &str = r#"{"Type":"vxlan"}"#;
+const HOST_GW: &str = r#"{"Type":"host-gw"}"#;
+const MIXED: &str = r#","Mixed":true"#;
+
+fn check_plan(local: &Local, peers: &[&str], expected: Expect) {
+    let networks = backend::networks(local);
+    let mut text = String::new();
+    for peer in peers {
+        let peer = lease(peer);
+        let plan = backend::plan_peer(&networks, &peer);
+        for entry in plan.entries() {
+            writeln!(text, "{entry}").unwrap();
+        }
+        for (family, way) in &plan.0 {
+            if let Err(reason) = way {
+                writeln!(text, "{family} left out: {reason}").unwrap();
+            }
+        }
+    }
+    expected.assert_eq(&text);
+}
+
+fn check_local(local: &Local, expected: Expect) {
+    let networks = backend::networks(local);
+    let mut text = String::new();
+    for entry in backend::plan_local(local, &networks).entries() {
+        writeln!(text, "{entry}").unwrap();
+    }
+    writeln!(text, "pods' mtu {}", backend::pod_mtu(&networks).unwrap()).unwrap();
+    expected.assert_eq(&text);
+}
+
+fn check_attributes(local: &Local, expected: Expect) {
+    let attributes = local.attributes();
+    let mut text = format!("{}\n", attributes.backend.as_str());
+    for endpoint in attributes.endpoints {
+        write!(text, "{}", endpoint.public_ip).unwrap();
+        if let Some(vtep) = endpoint.vtep {
+            write!(text, " vni {:?} mac {}", vtep.vni, vtep.mac).unwrap();
+        }
+        text.push('\n');
+    }
+    expected.assert_eq(&text);
+}
+
+#[path = "plan/paths.rs"]
+mod of_its_peers;
+#[path = "plan/local.rs"]
+mod of_this_node;

@@ -1,0 +1,201 @@
+//! What a node needs for its own sake, and what it tells its peers.
+
+use super::*;
+
+#[test]
+fn a_vxlan_node_has_a_device_per_family_with_its_address() {
+    check_local(
+        &node(VXLAN, ""),
+        expect![[r#"
+        link flannel-v6.1 up mtu 1430 address 02:06:00:00:00:05 type vxlan id 1 local fd00:16::5 dev eth0 dstport 8472 nolearning
+        link flannel.1 up mtu 1450 address 02:00:ac:10:00:05 type vxlan id 1 local 172.16.0.5 dev eth0 dstport 8472 nolearning
+        accept_ra 0 dev flannel-v6.1
+        accept_ra 0 dev flannel.1
+        addr fd00:244:0:1::/128 dev flannel-v6.1
+        addr 10.244.1.0/32 dev flannel.1
+        pods' mtu 1430
+    "#]],
+    );
+}
+
+#[test]
+fn a_host_gw_node_has_none() {
+    check_local(
+        &node(HOST_GW, ""),
+        expect![[r#"
+        pods' mtu 1500
+    "#]],
+    );
+}
+
+#[test]
+fn mixed_keeps_the_device_on_every_node_and_loosens_the_filters() {
+    check_local(
+        &node(HOST_GW, MIXED),
+        expect![[r#"
+        link flannel-v6.1 up mtu 1430 address 02:06:00:00:00:05 type vxlan id 1 local fd00:16::5 dev eth0 dstport 8472 nolearning
+        link flannel.1 up mtu 1450 address 02:00:ac:10:00:05 type vxlan id 1 local 172.16.0.5 dev eth0 dstport 8472 nolearning
+        rp_filter loose dev eth0
+        rp_filter loose dev flannel.1
+        accept_ra 0 dev flannel-v6.1
+        accept_ra 0 dev flannel.1
+        addr fd00:244:0:1::/128 dev flannel-v6.1
+        addr 10.244.1.0/32 dev flannel.1
+        pods' mtu 1430
+    "#]],
+    );
+    let same = |backend| {
+        let local = node(backend, MIXED);
+        backend::plan_local(&local, &backend::networks(&local))
+    };
+    assert_eq!(same(HOST_GW), same(VXLAN));
+}
+
+#[test]
+fn mixed_turned_off_restores_what_it_loosened() {
+    let mut host_gw = node(HOST_GW, "");
+    host_gw.strict = ["eth0", "flannel.1"].map(tweed::kernel::state::LinkName::new).into();
+    check_local(
+        &host_gw,
+        expect![[r#"
+        rp_filter strict dev eth0
+        rp_filter strict dev flannel.1
+        pods' mtu 1500
+    "#]],
+    );
+}
+
+#[test]
+fn without_a_lease_the_device_has_no_address_yet() {
+    let config = r#"{"Network":"10.244.0.0/16"}"#;
+    check_local(
+        &local(config, ETH0, ""),
+        expect![[r#"
+        link flannel.1 up mtu 1450 address 02:00:ac:10:00:05 type vxlan id 1 local 172.16.0.5 dev eth0 dstport 8472 nolearning
+        accept_ra 0 dev flannel.1
+        pods' mtu 1450
+    "#]],
+    );
+}
+
+#[test]
+fn every_option_of_the_tunnel_reaches_the_device() {
+    let backend = r#"{"Type":"vxlan","VNI":7,"Port":4789,"GBP":true,"Learning":true,"MTU":1400}"#;
+    check_local(
+        &node(backend, ""),
+        expect![[r#"
+        link flannel-v6.7 up mtu 1330 address 02:06:00:00:00:05 type vxlan id 7 local fd00:16::5 dev eth0 dstport 4789 learning gbp
+        link flannel.7 up mtu 1350 address 02:00:ac:10:00:05 type vxlan id 7 local 172.16.0.5 dev eth0 dstport 4789 learning gbp
+        accept_ra 0 dev flannel-v6.7
+        accept_ra 0 dev flannel.7
+        addr fd00:244:0:1::/128 dev flannel-v6.7
+        addr 10.244.1.0/32 dev flannel.7
+        pods' mtu 1330
+    "#]],
+    );
+}
+
+#[test]
+fn the_tunnel_takes_fifty_bytes_of_a_packet_and_seventy_over_ipv6() {
+    let v4 = r#"{"Network":"10.244.0.0/16"}"#;
+    check_local(
+        &local(v4, "eth0 172.16.0.5/24 mtu=9000", ""),
+        expect![[r#"
+        link flannel.1 up mtu 8950 address 02:00:ac:10:00:05 type vxlan id 1 local 172.16.0.5 dev eth0 dstport 8472 nolearning
+        accept_ra 0 dev flannel.1
+        pods' mtu 8950
+    "#]],
+    );
+    let v6 = r#"{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd00:244::/48"}"#;
+    check_local(
+        &local(v6, "eth0 fd00:16::5/64 mtu=9000", ""),
+        expect![[r#"
+        link flannel-v6.1 up mtu 8930 address 02:06:00:00:00:05 type vxlan id 1 local fd00:16::5 dev eth0 dstport 8472 nolearning
+        accept_ra 0 dev flannel-v6.1
+        pods' mtu 8930
+    "#]],
+    );
+}
+
+#[test]
+fn mixed_gives_pods_the_smaller_mtu_of_both_ways() {
+    let mtu = |backend: &str| {
+        let config = format!(r#"{{"Network":"10.244.0.0/16","Mixed":true,"Backend":{backend}}}"#);
+        backend::pod_mtu(&backend::networks(&local(&config, ETH0, "")))
+    };
+    assert_eq!(mtu(HOST_GW), Some(1450));
+    assert_eq!(mtu(VXLAN), Some(1450));
+    assert_eq!(mtu(r#"{"Type":"host-gw","MTU":1400}"#), Some(1350));
+    assert_eq!(mtu(r#"{"Type":"host-gw","MTU":9000}"#), Some(1500));
+}
+
+#[test]
+fn behind_address_translation_the_tunnel_leaves_from_the_interface() {
+    let mut nat = local(r#"{"Network":"10.244.0.0/16"}"#, ETH0, "10.244.1.0/24");
+    for uplink in &mut nat.node.uplinks {
+        uplink.public_ip = "203.0.113.9".parse().unwrap();
+    }
+    check_local(
+        &nat,
+        expect![[r#"
+        link flannel.1 up mtu 1450 address 02:00:ac:10:00:05 type vxlan id 1 local 172.16.0.5 dev eth0 dstport 8472 nolearning
+        accept_ra 0 dev flannel.1
+        addr 10.244.1.0/32 dev flannel.1
+        pods' mtu 1450
+    "#]],
+    );
+    check_attributes(
+        &nat,
+        expect![[r#"
+        vxlan
+        203.0.113.9 vni Some(1) mac 02:00:ac:10:00:05
+    "#]],
+    );
+}
+
+#[test]
+fn a_vxlan_node_publishes_its_vtep() {
+    check_attributes(
+        &node(VXLAN, ""),
+        expect![[r#"
+        vxlan
+        172.16.0.5 vni Some(1) mac 02:00:ac:10:00:05
+        fd00:16::5 vni Some(1) mac 02:06:00:00:00:05
+    "#]],
+    );
+    check_attributes(
+        &node(VXLAN, MIXED),
+        expect![[r#"
+        vxlan
+        172.16.0.5 vni Some(1) mac 02:00:ac:10:00:05
+        fd00:16::5 vni Some(1) mac 02:06:00:00:00:05
+    "#]],
+    );
+}
+
+#[test]
+fn a_host_gw_node_publishes_a_vtep_only_with_mixed() {
+    check_attributes(
+        &node(HOST_GW, ""),
+        expect![[r#"
+        host-gw
+        172.16.0.5
+        fd00:16::5
+    "#]],
+    );
+    check_attributes(
+        &node(HOST_GW, MIXED),
+        expect![[r#"
+        host-gw
+        172.16.0.5 vni Some(1) mac 02:00:ac:10:00:05
+        fd00:16::5 vni Some(1) mac 02:06:00:00:00:05
+    "#]],
+    );
+}
+
+#[test]
+fn a_device_address_is_the_same_after_every_reboot() {
+    let local = node(VXLAN, "");
+    let macs = local.node.uplinks.iter().map(|uplink| backend::derived_mac(uplink, 1).to_string());
+    expect!["3e:74:61:d7:1d:07 1e:af:3f:ac:a0:b6"].assert_eq(&macs.collect::<Vec<_>>().join(" "));
+}

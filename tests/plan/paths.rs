@@ -1,0 +1,412 @@
+//! Which way leads to each kind of peer.
+
+use super::*;
+
+#[test]
+fn vxlan_to_vxlan_goes_by_tunnel_near_or_far() {
+    check_plan(
+        &node(VXLAN, ""),
+        &[NEAR, FAR],
+        expect![[r#"
+        fdb 02:00:ac:10:00:09 dst 172.16.0.9 dev flannel.1
+        neigh 10.244.3.0 lladdr 02:00:ac:10:00:09 dev flannel.1
+        route 10.244.3.0/24 via 10.244.3.0 dev flannel.1 onlink
+        fdb 02:06:00:00:00:09 dst fd00:16::9 dev flannel-v6.1
+        neigh fd00:244:0:3:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
+        route fd00:244:0:3::/64 via fd00:244:0:3:: dev flannel-v6.1 onlink
+        fdb 02:00:ac:11:00:09 dst 172.17.0.9 dev flannel.1
+        neigh 10.244.7.0 lladdr 02:00:ac:11:00:09 dev flannel.1
+        route 10.244.7.0/24 via 10.244.7.0 dev flannel.1 onlink
+        fdb 02:06:00:00:00:09 dst fd00:17::9 dev flannel-v6.1
+        neigh fd00:244:0:7:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
+        route fd00:244:0:7::/64 via fd00:244:0:7:: dev flannel-v6.1 onlink
+    "#]],
+    );
+}
+
+#[test]
+fn mixed_does_not_change_the_way_between_two_vxlan_nodes() {
+    let peers = [NEAR, FAR].map(lease);
+    let planned = |keys| {
+        let networks = backend::networks(&node(VXLAN, keys));
+        peers.each_ref().map(|peer| backend::plan_peer(&networks, peer))
+    };
+    assert_eq!(planned(MIXED), planned(""));
+}
+
+#[test]
+fn direct_routing_spares_the_tunnel_on_our_link() {
+    let direct = r#"{"Type":"vxlan","DirectRouting":true}"#;
+    check_plan(
+        &node(direct, ""),
+        &[NEAR, FAR],
+        expect![[r#"
+        route 10.244.3.0/24 via 172.16.0.9 dev eth0
+        route fd00:244:0:3::/64 via fd00:16::9 dev eth0
+        fdb 02:00:ac:11:00:09 dst 172.17.0.9 dev flannel.1
+        neigh 10.244.7.0 lladdr 02:00:ac:11:00:09 dev flannel.1
+        route 10.244.7.0/24 via 10.244.7.0 dev flannel.1 onlink
+        fdb 02:06:00:00:00:09 dst fd00:17::9 dev flannel-v6.1
+        neigh fd00:244:0:7:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
+        route fd00:244:0:7::/64 via fd00:244:0:7:: dev flannel-v6.1 onlink
+    "#]],
+    );
+    check_plan(
+        &node(direct, MIXED),
+        &[NEAR, FAR],
+        expect![[r#"
+        route 10.244.3.0/24 via 172.16.0.9 dev eth0
+        route fd00:244:0:3::/64 via fd00:16::9 dev eth0
+        fdb 02:00:ac:11:00:09 dst 172.17.0.9 dev flannel.1
+        neigh 10.244.7.0 lladdr 02:00:ac:11:00:09 dev flannel.1
+        route 10.244.7.0/24 via 10.244.7.0 dev flannel.1 onlink
+        fdb 02:06:00:00:00:09 dst fd00:17::9 dev flannel-v6.1
+        neigh fd00:244:0:7:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
+        route fd00:244:0:7::/64 via fd00:244:0:7:: dev flannel-v6.1 onlink
+    "#]],
+    );
+}
+
+#[test]
+fn vxlan_to_host_gw_is_left_out_without_mixed() {
+    let peer = format!("{NEAR} host-gw");
+    check_plan(
+        &node(VXLAN, ""),
+        &[&peer],
+        expect![[r#"
+        IPv4 left out: its backend is host-gw, ours is vxlan, and Mixed is off
+        IPv6 left out: its backend is host-gw, ours is vxlan, and Mixed is off
+    "#]],
+    );
+    let peer = format!("{NEAR} host-gw vtep");
+    check_plan(
+        &node(VXLAN, ""),
+        &[&peer],
+        expect![[r#"
+        IPv4 left out: its backend is host-gw, ours is vxlan, and Mixed is off
+        IPv6 left out: its backend is host-gw, ours is vxlan, and Mixed is off
+    "#]],
+    );
+}
+
+#[test]
+fn vxlan_to_host_gw_goes_direct_on_our_link_with_mixed() {
+    let peer = format!("{NEAR} host-gw vtep");
+    check_plan(
+        &node(VXLAN, MIXED),
+        &[&peer],
+        expect![[r#"
+        route 10.244.3.0/24 via 172.16.0.9 dev eth0
+        route fd00:244:0:3::/64 via fd00:16::9 dev eth0
+    "#]],
+    );
+}
+
+#[test]
+fn vxlan_to_host_gw_goes_by_tunnel_behind_a_router_with_mixed() {
+    let peer = format!("{FAR} host-gw vtep");
+    check_plan(
+        &node(VXLAN, MIXED),
+        &[&peer],
+        expect![[r#"
+        fdb 02:00:ac:11:00:09 dst 172.17.0.9 dev flannel.1
+        neigh 10.244.7.0 lladdr 02:00:ac:11:00:09 dev flannel.1
+        route 10.244.7.0/24 via 10.244.7.0 dev flannel.1 onlink
+        fdb 02:06:00:00:00:09 dst fd00:17::9 dev flannel-v6.1
+        neigh fd00:244:0:7:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
+        route fd00:244:0:7::/64 via fd00:244:0:7:: dev flannel-v6.1 onlink
+    "#]],
+    );
+}
+
+#[test]
+fn vxlan_to_host_gw_behind_a_router_needs_its_vtep() {
+    let peer = format!("{FAR} host-gw");
+    check_plan(
+        &node(VXLAN, MIXED),
+        &[&peer],
+        expect![[r#"
+            IPv4 left out: gateway 172.17.0.9 is not on the link of eth0, and it published no VTEP
+            IPv6 left out: gateway fd00:17::9 is not on the link of eth0, and it published no VTEP
+        "#]],
+    );
+}
+
+#[test]
+fn host_gw_to_host_gw_goes_direct_on_our_link() {
+    let peer = format!("{NEAR} host-gw");
+    check_plan(
+        &node(HOST_GW, ""),
+        &[&peer],
+        expect![[r#"
+        route 10.244.3.0/24 via 172.16.0.9 dev eth0
+        route fd00:244:0:3::/64 via fd00:16::9 dev eth0
+    "#]],
+    );
+    check_plan(
+        &node(HOST_GW, MIXED),
+        &[&peer],
+        expect![[r#"
+        route 10.244.3.0/24 via 172.16.0.9 dev eth0
+        route fd00:244:0:3::/64 via fd00:16::9 dev eth0
+    "#]],
+    );
+}
+
+#[test]
+fn host_gw_to_host_gw_behind_a_router_is_left_out_without_mixed() {
+    let peer = format!("{FAR} host-gw vtep");
+    check_plan(
+        &node(HOST_GW, ""),
+        &[&peer],
+        expect![[r#"
+        IPv4 left out: gateway 172.17.0.9 is not on the link of eth0
+        IPv6 left out: gateway fd00:17::9 is not on the link of eth0
+    "#]],
+    );
+}
+
+#[test]
+fn host_gw_to_host_gw_behind_a_router_goes_by_tunnel_with_mixed() {
+    let peer = format!("{FAR} host-gw vtep");
+    check_plan(
+        &node(HOST_GW, MIXED),
+        &[&peer],
+        expect![[r#"
+        fdb 02:00:ac:11:00:09 dst 172.17.0.9 dev flannel.1
+        neigh 10.244.7.0 lladdr 02:00:ac:11:00:09 dev flannel.1
+        route 10.244.7.0/24 via 10.244.7.0 dev flannel.1 onlink
+        fdb 02:06:00:00:00:09 dst fd00:17::9 dev flannel-v6.1
+        neigh fd00:244:0:7:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
+        route fd00:244:0:7::/64 via fd00:244:0:7:: dev flannel-v6.1 onlink
+    "#]],
+    );
+    let peer = format!("{FAR} host-gw");
+    check_plan(
+        &node(HOST_GW, MIXED),
+        &[&peer],
+        expect![[r#"
+            IPv4 left out: gateway 172.17.0.9 is not on the link of eth0, and it published no VTEP
+            IPv6 left out: gateway fd00:17::9 is not on the link of eth0, and it published no VTEP
+        "#]],
+    );
+}
+
+#[test]
+fn host_gw_to_vxlan_is_left_out_without_mixed() {
+    check_plan(
+        &node(HOST_GW, ""),
+        &[NEAR, FAR],
+        expect![[r#"
+        IPv4 left out: its backend is vxlan, ours is host-gw, and Mixed is off
+        IPv6 left out: its backend is vxlan, ours is host-gw, and Mixed is off
+        IPv4 left out: its backend is vxlan, ours is host-gw, and Mixed is off
+        IPv6 left out: its backend is vxlan, ours is host-gw, and Mixed is off
+    "#]],
+    );
+}
+
+#[test]
+fn host_gw_to_vxlan_goes_direct_on_our_link_and_by_tunnel_elsewhere_with_mixed() {
+    check_plan(
+        &node(HOST_GW, MIXED),
+        &[NEAR, FAR],
+        expect![[r#"
+        route 10.244.3.0/24 via 172.16.0.9 dev eth0
+        route fd00:244:0:3::/64 via fd00:16::9 dev eth0
+        fdb 02:00:ac:11:00:09 dst 172.17.0.9 dev flannel.1
+        neigh 10.244.7.0 lladdr 02:00:ac:11:00:09 dev flannel.1
+        route 10.244.7.0/24 via 10.244.7.0 dev flannel.1 onlink
+        fdb 02:06:00:00:00:09 dst fd00:17::9 dev flannel-v6.1
+        neigh fd00:244:0:7:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
+        route fd00:244:0:7::/64 via fd00:244:0:7:: dev flannel-v6.1 onlink
+    "#]],
+    );
+}
+
+#[test]
+fn nobody_is_adjacent_on_a_link_of_host_addresses() {
+    let cloud = "eth0 172.16.0.5/32 fd00:16::5/128";
+    let config = format!(r#"{{{NETWORKS},"Mixed":true,"Backend":{HOST_GW}}}"#);
+    check_plan(
+        &local(&config, cloud, OWN),
+        &[NEAR],
+        expect![[r#"
+        fdb 02:00:ac:10:00:09 dst 172.16.0.9 dev flannel.1
+        neigh 10.244.3.0 lladdr 02:00:ac:10:00:09 dev flannel.1
+        route 10.244.3.0/24 via 10.244.3.0 dev flannel.1 onlink
+        fdb 02:06:00:00:00:09 dst fd00:16::9 dev flannel-v6.1
+        neigh fd00:244:0:3:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
+        route fd00:244:0:3::/64 via fd00:244:0:3:: dev flannel-v6.1 onlink
+    "#]],
+    );
+}
+
+#[test]
+fn nobody_is_adjacent_on_a_point_to_point_link() {
+    let vpn = "eth0 172.16.0.5/24 fd00:16::5/64 no-layer2";
+    let config = format!(r#"{{{NETWORKS},"Backend":{HOST_GW}}}"#);
+    let peer = format!("{NEAR} host-gw");
+    check_plan(
+        &local(&config, vpn, OWN),
+        &[&peer],
+        expect![[r#"
+        IPv4 left out: gateway 172.16.0.9 is not on the link of eth0
+        IPv6 left out: gateway fd00:16::9 is not on the link of eth0
+    "#]],
+    );
+    let config = format!(r#"{{{NETWORKS},"Backend":{{"Type":"vxlan","DirectRouting":true}}}}"#);
+    check_plan(
+        &local(&config, vpn, OWN),
+        &[NEAR],
+        expect![[r#"
+        fdb 02:00:ac:10:00:09 dst 172.16.0.9 dev flannel.1
+        neigh 10.244.3.0 lladdr 02:00:ac:10:00:09 dev flannel.1
+        route 10.244.3.0/24 via 10.244.3.0 dev flannel.1 onlink
+        fdb 02:06:00:00:00:09 dst fd00:16::9 dev flannel-v6.1
+        neigh fd00:244:0:3:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
+        route fd00:244:0:3::/64 via fd00:244:0:3:: dev flannel-v6.1 onlink
+    "#]],
+    );
+}
+
+#[test]
+fn a_vxlan_peer_without_vtep_is_left_out() {
+    check_plan(
+        &node(VXLAN, ""),
+        &[&format!("{NEAR} no-vtep")],
+        expect![[r#"
+        IPv4 left out: it published no VTEP
+        IPv6 left out: it published no VTEP
+    "#]],
+    );
+}
+
+#[test]
+fn an_old_peer_need_not_name_its_vni() {
+    check_plan(
+        &node(VXLAN, ""),
+        &[&format!("{NEAR} vni=none")],
+        expect![[r#"
+        fdb 02:00:ac:10:00:09 dst 172.16.0.9 dev flannel.1
+        neigh 10.244.3.0 lladdr 02:00:ac:10:00:09 dev flannel.1
+        route 10.244.3.0/24 via 10.244.3.0 dev flannel.1 onlink
+        fdb 02:06:00:00:00:09 dst fd00:16::9 dev flannel-v6.1
+        neigh fd00:244:0:3:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
+        route fd00:244:0:3::/64 via fd00:244:0:3:: dev flannel-v6.1 onlink
+    "#]],
+    );
+}
+
+#[test]
+fn a_tunnel_of_another_vni_is_none() {
+    check_plan(
+        &node(VXLAN, ""),
+        &[&format!("{NEAR} vni=2")],
+        expect![[r#"
+        IPv4 left out: its VTEP is of VNI 2, ours of 1
+        IPv6 left out: its VTEP is of VNI 2, ours of 1
+    "#]],
+    );
+    check_plan(
+        &node(HOST_GW, MIXED),
+        &[&format!("{FAR} vni=2")],
+        expect![[r#"
+            IPv4 left out: gateway 172.17.0.9 is not on the link of eth0, and its VTEP is of VNI 2, ours of 1
+            IPv6 left out: gateway fd00:17::9 is not on the link of eth0, and its VTEP is of VNI 2, ours of 1
+        "#]],
+    );
+}
+
+#[test]
+fn an_unknown_backend_is_left_out_by_name() {
+    let peer = format!("{NEAR} wireguard");
+    check_plan(
+        &node(VXLAN, ""),
+        &[&peer],
+        expect![[r#"
+            IPv4 left out: its backend "wireguard" is none that this version speaks
+            IPv6 left out: its backend "wireguard" is none that this version speaks
+        "#]],
+    );
+    check_plan(
+        &node(HOST_GW, ""),
+        &[&peer],
+        expect![[r#"
+            IPv4 left out: its backend "wireguard" is none that this version speaks
+            IPv6 left out: its backend "wireguard" is none that this version speaks
+        "#]],
+    );
+    check_plan(
+        &node(VXLAN, MIXED),
+        &[&peer],
+        expect![[r#"
+        IPv4 left out: its backend "wireguard" is none that this version speaks
+        IPv6 left out: its backend "wireguard" is none that this version speaks
+    "#]],
+    );
+}
+
+#[test]
+fn each_family_finds_its_own_way() {
+    let peer = "10.244.3.0/24@172.16.0.9 fd00:244:0:3::/64@fd00:17::9 vtep host-gw";
+    check_plan(
+        &node(HOST_GW, MIXED),
+        &[peer],
+        expect![[r#"
+        route 10.244.3.0/24 via 172.16.0.9 dev eth0
+        fdb 02:06:00:00:00:09 dst fd00:17::9 dev flannel-v6.1
+        neigh fd00:244:0:3:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
+        route fd00:244:0:3::/64 via fd00:244:0:3:: dev flannel-v6.1 onlink
+    "#]],
+    );
+}
+
+#[test]
+fn a_peer_of_one_family_is_reached_in_that_one() {
+    check_plan(
+        &node(VXLAN, ""),
+        &["10.244.3.0/24@172.16.0.9"],
+        expect![[r#"
+        fdb 02:00:ac:10:00:09 dst 172.16.0.9 dev flannel.1
+        neigh 10.244.3.0 lladdr 02:00:ac:10:00:09 dev flannel.1
+        route 10.244.3.0/24 via 10.244.3.0 dev flannel.1 onlink
+    "#]],
+    );
+    check_plan(
+        &node(VXLAN, ""),
+        &["fd00:244:0:3::/64@fd00:16::9"],
+        expect![[r#"
+        fdb 02:06:00:00:00:09 dst fd00:16::9 dev flannel-v6.1
+        neigh fd00:244:0:3:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
+        route fd00:244:0:3::/64 via fd00:244:0:3:: dev flannel-v6.1 onlink
+    "#]],
+    );
+}
+
+#[test]
+fn a_peer_of_the_other_family_alone_is_left_out() {
+    let v4 = local(r#"{"Network":"10.244.0.0/16"}"#, ETH0, "10.244.1.0/24");
+    check_plan(
+        &v4,
+        &["fd00:244:0:3::/64@fd00:16::9"],
+        expect![[r#"
+        IPv4 left out: it has no address family in common with this node
+    "#]],
+    );
+}
+
+#[test]
+fn a_node_without_ipv4_reaches_its_peers() {
+    let config = r#"{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd00:244::/48"}"#;
+    let v6 = local(config, ETH0, "fd00:244:0:1::/64");
+    check_plan(
+        &v6,
+        &[NEAR],
+        expect![[r#"
+        fdb 02:06:00:00:00:09 dst fd00:16::9 dev flannel-v6.1
+        neigh fd00:244:0:3:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
+        route fd00:244:0:3::/64 via fd00:244:0:3:: dev flannel-v6.1 onlink
+    "#]],
+    );
+}
