@@ -8,10 +8,13 @@
     reason = "tests wait, and tell how long"
 )]
 
+mod change;
 mod cluster;
 mod flip;
 mod mixed;
 mod peer;
 mod repair;
+mod restart;
 mod start;
 mod table;
+mod takeover;
