@@ -1,12 +1,17 @@
 //! The entries of the kernel that are ours: their model, and the one trait that touches them.
 
+mod codec;
 mod diff;
 mod display;
 pub mod fake;
+mod netlink;
 pub mod scope;
+mod socket;
 pub mod state;
+mod sysctl;
 
 pub use diff::{diff, diff_key};
+pub use netlink::NetlinkKernel;
 pub use scope::Scope;
 
 use std::future::Future;

@@ -168,7 +168,9 @@ impl<K: Kernel> Reconciler<K> {
         let filters = self.refused.iter().filter(|(key, _)| matches!(key, Key::ReversePath(_)));
         let filters =
             filters.map(|(_, why)| format!("packets may be lost while backends change: {why}"));
-        store.into_iter().chain(held).chain(filters)
+        let kept = self.inputs.kind_kept();
+        let kept = kept.map(|kind| format!("staying on {} until filters are loose", kind.as_str()));
+        store.into_iter().chain(held).chain(kept).chain(filters)
     }
 
     fn status(&self) -> Status {

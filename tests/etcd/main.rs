@@ -3,5 +3,17 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod acquire;
+mod auth;
+mod certificates;
+mod failover;
+mod families;
+mod hold;
+
+mod log;
+mod network_config;
 mod node;
+
+mod scale;
 mod server;
+mod tls;
+mod watch;

@@ -10,7 +10,7 @@ use super::store::{Condition, Listing, Outcome, Stored, Write};
 use super::{key, value};
 use crate::backoff::Backoff;
 use crate::config::NetworkConfig;
-use crate::lease::{Endpoint, Lease, LeaseAttributes, LeaseId};
+use crate::lease::{Lease, LeaseAttributes, LeaseId};
 use crate::prefix::Prefix;
 use crate::subnet::Error;
 use crate::subnet::allocate::{Draw, Wish};
@@ -53,8 +53,7 @@ impl Shared {
     }
 
     async fn attempt(&self, claimant: &Claimant<'_>, listing: &Listing, value: &[u8]) -> Attempt {
-        let records = listing.stored.iter().map(|stored| &stored.record);
-        let holdings: Vec<Holding> = records.filter_map(Holding::of).collect();
+        let holdings: Vec<Holding> = listing.stored.iter().filter_map(Stored::holding).collect();
         let claim = claimant.claim(&holdings)?;
         let seen = |id: &LeaseId| listing.stored.iter().find(|stored| stored.record.id == *id);
         let obsolete = claim.obsolete.iter().filter_map(seen);
@@ -198,10 +197,8 @@ impl Shared {
 
     /// What stands without a term is a reservation, and stays one.
     async fn term(&self, stored: &Stored) -> Option<i64> {
-        match stored.origin.grant {
-            Some(_) => Some(self.grant().await.id),
-            None => None,
-        }
+        let reserved = stored.origin.grant.is_none() && stored.record.lease.is_ok();
+        if reserved { None } else { Some(self.grant().await.id) }
     }
 
     async fn new_own(&self, subnets: Vec<Prefix>, value: &[u8]) -> Own {
@@ -221,24 +218,19 @@ impl Shared {
 fn rival(claimant: &Claimant<'_>, own: &Own, rivals: &[Stored]) -> Option<Error> {
     let is_ours = |held: &Holding| {
         let same_term = held.grant.is_some() && held.grant == own.grant;
-        held.id == own.id && (same_term || claimant.owns(held))
+        // Where no other node stands, somebody's hand slipped: the lease is still ours.
+        let nobodys = held.public_ips.is_empty();
+        held.id == own.id && (same_term || nobodys || claimant.owns(held))
     };
-    let mut holdings = rivals.iter().filter_map(|stored| Holding::of(&stored.record));
+    let mut holdings = rivals.iter().filter_map(Stored::holding);
     let rival = holdings.find(|held| !is_ours(held))?;
     Some(claimant.taken(*own.subnets.first()?, &rival))
 }
 
 fn lease(own: &Own, attributes: &LeaseAttributes) -> Lease {
-    let endpoints = own.subnets.iter().zip(&attributes.endpoints);
-    let endpoints = endpoints.map(|(subnet, attributes_of_family)| Endpoint {
-        subnet: *subnet,
-        public_ip: attributes_of_family.public_ip,
-        backend: attributes.backend.clone(),
-        vtep: attributes_of_family.vtep,
-    });
     Lease {
         id: own.id.clone(),
-        endpoints: endpoints.collect(),
+        endpoints: attributes.published_for(own.subnets.iter().copied()),
         created: own.created,
         grant: own.grant,
     }

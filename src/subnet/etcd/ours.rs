@@ -4,7 +4,6 @@ use super::store::Stored;
 use crate::lease::LeaseId;
 use crate::prefix::Prefix;
 use crate::subnet::Lost;
-use crate::subnet::claim::Holding;
 
 /// Our lease as we wrote it, and its key as we saw it last.
 #[derive(Clone, Debug, Default)]
@@ -116,7 +115,7 @@ impl Own {
 }
 
 fn overwritten(stored: &Stored) -> String {
-    let holder = Holding::of(&stored.record).map_or_else(String::new, |held| held.holder());
+    let holder = stored.holding().map_or_else(String::new, |held| held.holder());
     format!("key {} was overwritten by {holder}", stored.record.id)
 }
 

@@ -11,6 +11,7 @@ use super::value::{self, Origin};
 use crate::backoff::Backoff;
 use crate::lease::{LeaseId, Record};
 use crate::prefix::{Family, Prefix};
+use crate::subnet::claim::Holding;
 
 /// A lease as etcd holds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +20,13 @@ pub(super) struct Stored {
     pub(super) value: Vec<u8>,
     pub(super) origin: Origin,
     pub(super) mod_revision: i64,
+}
+
+impl Stored {
+    /// The etcd lease counts even where the value cannot be read.
+    pub(super) fn holding(&self) -> Option<Holding> {
+        Holding::of(&self.record).map(|held| Holding { grant: self.origin.grant, ..held })
+    }
 }
 
 /// All leases at one revision, in the order of their keys.
