@@ -5,6 +5,7 @@ mod apply;
 mod desired;
 mod events;
 mod inputs;
+mod readiness;
 mod report;
 
 pub use agenda::HEARTBEAT;
@@ -25,7 +26,7 @@ use crate::kernel::state::{KernelState, Key, LinkName};
 use crate::kernel::{Kernel, Observation, Scope};
 use crate::lease::{Lease, LeaseUpdate};
 use crate::node::InterfaceOptions;
-use crate::status::{Query, Statistics};
+use crate::status::{Query, Readiness, Statistics};
 use crate::subnet::StoreState;
 use agenda::Agenda;
 
@@ -81,6 +82,8 @@ pub struct Reconciler<K> {
     refused: BTreeMap<Key, String>,
     agenda: Agenda,
     statistics: Statistics,
+    /// What the log was told last.
+    logged: Option<Readiness>,
     outputs: Outputs,
 }
 
@@ -146,6 +149,7 @@ impl<K: Kernel> Reconciler<K> {
             trouble: None,
             refused: BTreeMap::new(),
             statistics: Statistics::default(),
+            logged: None,
             outputs,
         }
     }
