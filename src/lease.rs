@@ -123,24 +123,25 @@ impl Lease {
     pub fn endpoint(&self, family: Family) -> Option<&Endpoint> {
         self.endpoints.iter().find(|endpoint| endpoint.subnet.family() == family)
     }
+}
 
-    /// The lease as it stands once `attributes` are published in it.
-    #[must_use]
-    pub fn publishing(&self, attributes: &LeaseAttributes) -> Self {
+impl LeaseAttributes {
+    /// What peers see of `subnets`: an endpoint for each whose family has attributes.
+    pub fn published_for(&self, subnets: impl IntoIterator<Item = Prefix>) -> Vec<Endpoint> {
         let of_family = |family| {
-            let mut all = attributes.endpoints.iter();
+            let mut all = self.endpoints.iter();
             all.find(|published| Family::of(published.public_ip) == family)
         };
-        let endpoints = self.endpoints.iter().map(|endpoint| {
-            let published = of_family(endpoint.subnet.family());
-            Endpoint {
-                subnet: endpoint.subnet,
-                public_ip: published.map_or(endpoint.public_ip, |published| published.public_ip),
-                backend: attributes.backend.clone(),
-                vtep: published.and_then(|published| published.vtep),
-            }
+        let endpoints = subnets.into_iter().filter_map(|subnet| {
+            let published = of_family(subnet.family())?;
+            Some(Endpoint {
+                subnet,
+                public_ip: published.public_ip,
+                backend: self.backend.clone(),
+                vtep: published.vtep,
+            })
         });
-        Self { endpoints: endpoints.collect(), ..self.clone() }
+        endpoints.collect()
     }
 }
 

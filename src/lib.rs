@@ -1,6 +1,7 @@
 //! The module tree as a map: read it from top to bottom, in the direction of the data.
 
 // What everything else is made of.
+pub mod backoff;
 pub mod mac;
 pub mod prefix;
 
@@ -8,6 +9,8 @@ pub mod prefix;
 pub mod json;
 
 pub mod config;
+
+pub mod options;
 
 pub mod lease;
 
@@ -24,6 +27,15 @@ pub mod kernel;
 // The loop between them.
 pub mod reconciler;
 
-// What the loop tells the outside.
+// What the loop tells the outside, and how it is told.
 pub mod checkpoint;
 pub mod status;
+
+pub mod http;
+pub mod notify;
+
+// Wiring.
+pub mod daemon;
+
+// The operator's command line.
+pub mod ctl;

@@ -1,1 +1,42 @@
-fn main() {}
+//! `tweedd`: reads the command line, runs the daemon, and turns its end into an exit code.
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+
+use tracing::Level;
+use tracing_subscriber::EnvFilter;
+use tweed::options::Options;
+
+fn main() -> ExitCode {
+    let options = match Options::parse(std::env::args_os().skip(1), |name| std::env::var(name).ok())
+    {
+        Ok(options) => options,
+        Err(stop) => return stop.print(),
+    };
+    log_to_stderr(options.verbosity);
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(&error.into()),
+    };
+    match runtime.block_on(tweed::daemon::run(options)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(&error),
+    }
+}
+
+fn fail(error: &anyhow::Error) -> ExitCode {
+    tracing::error!("{error:#}");
+    ExitCode::FAILURE
+}
+
+/// Our own words at the level asked for; the libraries' only when they warn.
+fn log_to_stderr(verbosity: Level) {
+    let filter = EnvFilter::new(format!("warn,tweed={verbosity}"));
+    let terminal = std::io::stderr().is_terminal();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(terminal)
+        .with_target(false)
+        .init();
+}

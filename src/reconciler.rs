@@ -4,6 +4,7 @@ mod agenda;
 mod apply;
 mod desired;
 mod inputs;
+mod readiness;
 mod refusals;
 mod report;
 mod take;
@@ -11,7 +12,7 @@ mod take;
 pub use agenda::HEARTBEAT;
 pub use desired::{Desired, Standing};
 pub use inputs::Inputs;
-pub use report::{Outputs, Progress};
+pub use report::{Outputs, Progress, Usable};
 
 use std::collections::BTreeSet;
 use std::io;
@@ -27,7 +28,7 @@ use crate::kernel::state::{KernelState, Key};
 use crate::kernel::{Kernel, Observation, Scope};
 use crate::lease::{Lease, LeaseUpdate, Rules};
 use crate::node::InterfaceOptions;
-use crate::status::{Query, Statistics};
+use crate::status::{Query, Readiness, Statistics};
 use crate::subnet::StoreState;
 use agenda::Agenda;
 use refusals::Refusals;
@@ -83,6 +84,8 @@ pub struct Reconciler<K> {
     unsaved: bool,
     agenda: Agenda,
     statistics: Statistics,
+    /// What the log was told last.
+    logged: Option<Readiness>,
     outputs: Outputs,
 }
 
@@ -146,6 +149,7 @@ impl<K: Kernel> Reconciler<K> {
             refused: Refusals::default(),
             unsaved: false,
             statistics: Statistics::default(),
+            logged: None,
             outputs,
         }
     }

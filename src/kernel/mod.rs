@@ -1,12 +1,17 @@
 //! The entries of the kernel that are ours: their model, and the one trait that touches them.
 
+mod codec;
 mod diff;
 mod display;
 pub mod fake;
+mod netlink;
 pub mod scope;
+mod socket;
 pub mod state;
+mod sysctl;
 
-pub use diff::{diff, diff_key};
+pub use diff::{cleanup_ops, diff, diff_key};
+pub use netlink::NetlinkKernel;
 pub use scope::Scope;
 
 use std::future::Future;
@@ -31,6 +36,15 @@ impl Op {
     pub fn entry(&self) -> &Entry {
         match self {
             Self::Create(entry) | Self::Replace(entry) | Self::Remove(entry) => entry,
+        }
+    }
+
+    /// What it does, in a word.
+    pub const fn verb(&self) -> &'static str {
+        match self {
+            Self::Create(_) => "create",
+            Self::Replace(_) => "replace",
+            Self::Remove(_) => "remove",
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use super::state::{Address, Entry, LinkName, PROTOCOL, PROTOCOL_BOOT, Route};
+use super::state::{Address, Entry, Key, LinkName, PROTOCOL, PROTOCOL_BOOT, Route};
 use crate::prefix::Prefix;
 
 /// Which entries to read, and which of them we own.
@@ -22,16 +22,21 @@ pub struct Scope {
 impl Scope {
     /// Whether `entry` is of any interest: ours, or in the place of something that may be ours.
     pub fn covers(&self, entry: &Entry) -> bool {
-        match entry {
-            Entry::Route(route) => self.networks.iter().any(|n| n.covers(route.destination)),
-            Entry::ReversePath(filter) => {
-                self.tunnels.contains(&filter.link) || self.underlay.as_ref() == Some(&filter.link)
+        self.covers_key(&entry.key())
+    }
+
+    /// Whether an entry of this key would be of any interest.
+    pub fn covers_key(&self, key: &Key) -> bool {
+        match key {
+            Key::Route(destination, _) => self.networks.iter().any(|n| n.covers(*destination)),
+            Key::ReversePath(link) => {
+                self.tunnels.contains(link) || self.underlay.as_ref() == Some(link)
             }
-            Entry::Link(_)
-            | Entry::AcceptRa(_)
-            | Entry::Address(_)
-            | Entry::Fdb(_)
-            | Entry::Neighbour(_) => entry.link().is_some_and(|link| self.tunnels.contains(link)),
+            Key::Link(link)
+            | Key::AcceptRa(link)
+            | Key::Address(link, ..)
+            | Key::Fdb(link, _)
+            | Key::Neighbour(link, _) => self.tunnels.contains(link),
         }
     }
 

@@ -324,7 +324,7 @@ fn what_is_remembered_is_missing_until_the_store_names_it() {
 }
 
 #[test]
-fn each_family_of_a_lease_tells_what_was_published_for_it() {
+fn each_subnet_tells_what_was_published_for_its_family() {
     let attributes = LeaseAttributes {
         backend: BackendType::HostGw,
         endpoints: vec![EndpointAttributes {
@@ -332,12 +332,10 @@ fn each_family_of_a_lease_tells_what_was_published_for_it() {
             vtep: None,
         }],
     };
-    let dual = lease("fd05:0:0:3::/64@fd00::3 10.5.3.0/24@172.16.0.3", 10);
-    let published = dual.publishing(&attributes);
-    let endpoint = published.endpoint(Family::V4).unwrap();
-    assert_eq!(endpoint.backend, BackendType::HostGw);
-    assert_eq!(endpoint.public_ip.to_string(), "172.16.0.9");
-    assert_eq!((endpoint.subnet, endpoint.vtep), (prefix("10.5.3.0/24"), None));
-    let other = published.endpoint(Family::V6).unwrap();
-    assert_eq!(other.public_ip.to_string(), "fd00::3");
+    let subnets = ["fd05:0:0:3::/64", "10.5.3.0/24"].map(prefix);
+    let published = attributes.published_for(subnets);
+    assert_eq!(published.len(), 1, "nothing is known of IPv6");
+    assert_eq!(published[0].backend, BackendType::HostGw);
+    assert_eq!(published[0].public_ip.to_string(), "172.16.0.9");
+    assert_eq!((published[0].subnet, published[0].vtep), (prefix("10.5.3.0/24"), None));
 }

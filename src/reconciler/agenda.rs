@@ -13,8 +13,8 @@ const LINGER: Duration = Duration::from_millis(200);
 const WITHDRAW: Duration = Duration::from_secs(2);
 /// …but no later than this after the first.
 const WITHDRAW_LATEST: Duration = Duration::from_secs(30);
-/// After the brake has held, peers get this long to claim their leases again.
-const WITHDRAW_AFTER_HOLD: Duration = Duration::from_secs(60);
+/// After the store lost leases, peers get this long to claim theirs again.
+const WITHDRAW_AFTER_LOSS: Duration = Duration::from_secs(60);
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_LONGEST: Duration = Duration::from_secs(30);
 /// A dump costs the more the more peers there are: a storm of changes must not be all that we read.
@@ -142,9 +142,9 @@ impl Agenda {
         self.withdraw = Some(self.withdraw.map_or(soon, |at| at.max(soon)));
     }
 
-    /// The brake has held: judge again once the others had time to come back.
+    /// The store seems to have lost leases: judge once the others had time to come back.
     pub(super) fn withdraw_later(&mut self) {
-        self.withdraw = Some(Instant::now() + WITHDRAW_AFTER_HOLD);
+        self.withdraw = Some(Instant::now() + WITHDRAW_AFTER_LOSS);
     }
 
     pub(super) const fn will_withdraw(&self) -> bool {

@@ -82,7 +82,8 @@ impl<K: Kernel> Reconciler<K> {
     /// Plans for this node and every peer anew.
     fn plan(&mut self) {
         let Some(local) = self.inputs.local() else { return };
-        let scope = local.scope(std::mem::take(&mut self.scope.gateways));
+        let mut scope = local.scope(std::mem::take(&mut self.scope.gateways));
+        scope.networks.extend(self.inputs.former_networks());
         // What was read for another scope says nothing about this one.
         self.stale.dump |= !scope.sees_the_same(&self.scope) || self.inputs.lack_macs();
         self.scope = scope;
@@ -239,6 +240,18 @@ impl<K: Kernel> Reconciler<K> {
             tracing::debug!(op = %refusal.op, reason = %refusal.reason, "the kernel refused");
             let again = self.refused.note(&refusal);
             self.agenda.look_again(refusal.op.entry().key(), again);
+        }
+        self.note_filters();
+    }
+
+    /// A filter that stays strict holds a change of backend back, and lets it go once it is loose.
+    fn note_filters(&mut self) {
+        let kept = self.inputs.kind_kept();
+        let mut refused = self.refused.iter();
+        self.inputs.filtered = refused.any(|(key, _)| matches!(key, Key::ReversePath(_)));
+        drop(refused);
+        if self.inputs.kind_kept() != kept {
+            self.plan();
         }
     }
 

@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Standing;
 use crate::backend::{self, Local, Network};
 use crate::checkpoint::Checkpoint;
-use crate::config::NetworkConfig;
+use crate::config::{Kind, NetworkConfig};
 use crate::kernel::state::{Entry, KernelState, Key, Link, LinkKind, LinkName, ReversePath};
 use crate::lease::{Lease, LeaseId, Peers, Rules};
 use crate::mac::MacAddr;
 use crate::node::{Node, Uplink};
-use crate::prefix::Family;
+use crate::prefix::{Family, Prefix};
 use crate::subnet::StoreState;
 
 /// All inputs, as far as they are known.
@@ -25,9 +25,14 @@ pub struct Inputs {
     /// Of the tunnel device of each family; known once the kernel was read.
     pub macs: BTreeMap<Family, MacAddr>,
     pub own: Option<Lease>,
+    /// Whether the store gave us `own` in this life.
+    pub held: bool,
     pub peers: Peers,
     /// The links whose reverse-path filter was strict before `Mixed` loosened it.
     pub strict: BTreeSet<LinkName>,
+    /// Whether a strict reverse-path filter stays that `Mixed` must loosen: a change of backend
+    /// would lose packets, so it waits.
+    pub filtered: bool,
     /// This node as it was last known, if that is what we started from.
     pub remembered: Option<Local>,
     pub store: StoreState,
@@ -44,8 +49,10 @@ impl Default for Inputs {
             no_node: None,
             macs: BTreeMap::new(),
             own: None,
+            held: false,
             peers: Peers::default(),
             strict: BTreeSet::new(),
+            filtered: false,
             remembered: None,
             store: StoreState::Unknown,
             held_back: None,
@@ -56,8 +63,10 @@ impl Default for Inputs {
 impl Inputs {
     /// What the plan of this node depends on; none before all of it is known.
     pub fn local(&self) -> Option<Local> {
+        let mut config = self.config.clone()?;
+        config.backend.kind = self.kind_kept().unwrap_or(config.backend.kind);
         Some(Local {
-            config: self.config.clone()?,
+            config,
             node: self.node.clone()?,
             macs: self.macs.clone(),
             own: self.own.clone(),
@@ -65,8 +74,24 @@ impl Inputs {
         })
     }
 
+    /// The backend that is kept although the config asks for another.
+    pub fn kind_kept(&self) -> Option<Kind> {
+        let wanted = self.config.as_ref().filter(|config| self.filtered && config.mixed)?;
+        let former = self.remembered.as_ref()?.config.backend.kind;
+        (former != wanted.backend.kind).then_some(former)
+    }
+
     pub fn rules(&self) -> Rules {
         self.local().map(|local| local.rules()).unwrap_or_default()
+    }
+
+    /// The networks of the daemon before us that the config no longer names: what we left there is ours still.
+    pub fn former_networks(&self) -> impl Iterator<Item = Prefix> + '_ {
+        let former = self.remembered.iter().flat_map(|local| local.config.networks());
+        let named = |network: &Prefix| {
+            self.config.as_ref().is_some_and(|config| config.networks().any(|n| n == *network))
+        };
+        former.filter(move |network| !named(network))
     }
 
     /// Whether enough is known to plan.
@@ -142,11 +167,23 @@ impl Inputs {
         rules: &Rules,
         networks: &[Box<dyn Network>],
     ) -> Option<Standing> {
-        let peer = self.peers.peer(id, rules)?;
-        Some(match peer {
-            Ok(lease) => Standing::Planned(backend::plan_peer(networks, lease)),
-            Err(rejected) => Standing::SetAside(rejected),
-        })
+        Standing::of(id, &self.peers, rules, networks)
+    }
+
+    /// Whether the store no longer names our own lease. Then it lost its data, and the others need
+    /// time to claim theirs again: not all come back at once.
+    pub fn is_forgotten(&self) -> bool {
+        self.own.as_ref().is_some_and(|own| self.peers.missing().contains(&own.id))
+    }
+
+    /// Whether the store cannot be asked, so that what was last known must do.
+    pub const fn are_alone(&self) -> bool {
+        matches!(self.store, StoreState::Waiting(_))
+    }
+
+    /// Our lease, if the store stands behind it or cannot be asked: only then may pods rely on it.
+    pub fn relied_on(&self) -> Option<&Lease> {
+        self.own.as_ref().filter(|_| self.held || self.are_alone())
     }
 
     /// Whether what is unwanted may be removed: only on the word of a store that has told everything and can be asked.

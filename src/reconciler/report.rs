@@ -8,19 +8,30 @@ use super::{Reconciler, Standing};
 use crate::backend::{self, PeerPlan};
 use crate::checkpoint::Checkpoint;
 use crate::kernel::Kernel;
-use crate::kernel::state::{Entry, Key};
+use crate::kernel::state::Entry;
 use crate::lease::{Lease, LeaseAttributes, LeaseId, Rejected};
+use crate::prefix::Prefix;
 use crate::status::{LeaseStatus, PeerCounts, PeerStatus, Query, Readiness, Status};
-use crate::subnet::StoreState;
 
 /// How far the daemon has come. Others wait for it: the lease, subnet.env, systemd, health.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// What to publish, once the device can receive what it will attract.
     pub attributes: Option<LeaseAttributes>,
-    /// The lease whose device and address are in place, and the pods' MTU.
-    pub usable: Option<(Lease, u32)>,
+    /// What pods can use, once device and address are in place.
+    pub usable: Option<Usable>,
     pub readiness: Readiness,
+}
+
+/// What pods of this node can be made by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Usable {
+    /// All pods' addresses, one prefix per family, IPv4 first.
+    pub networks: Vec<Prefix>,
+    /// Those of this node, likewise.
+    pub subnets: Vec<Prefix>,
+    /// The largest packet of pods, in bytes.
+    pub mtu: u32,
 }
 
 /// The channels out of the loop.
@@ -45,6 +56,7 @@ impl<K: Kernel> Reconciler<K> {
     /// Tells the outside how far we have come.
     pub(super) fn report(&mut self) {
         self.outputs.heartbeat.send_replace(Instant::now());
+        self.log_readiness();
         let progress = Progress {
             attributes: self.publishable(),
             usable: self.usable(),
@@ -52,9 +64,6 @@ impl<K: Kernel> Reconciler<K> {
         };
         self.outputs.progress.send_if_modified(|last| {
             let changed = *last != progress;
-            if changed && last.readiness != progress.readiness {
-                log_readiness(&progress.readiness);
-            }
             *last = progress;
             changed
         });
@@ -93,9 +102,14 @@ impl<K: Kernel> Reconciler<K> {
         Some(self.inputs.local().filter(|_| is_ready)?.attributes())
     }
 
-    fn usable(&self) -> Option<(Lease, u32)> {
-        let lease = self.inputs.own.clone().filter(|_| self.local_is_met())?;
-        Some((lease, backend::pod_mtu(&self.networks)?))
+    fn usable(&self) -> Option<Usable> {
+        let own = self.inputs.relied_on().filter(|_| self.local_is_met())?;
+        let config = self.inputs.config.as_ref()?;
+        Some(Usable {
+            networks: config.networks().collect(),
+            subnets: own.subnets().collect(),
+            mtu: backend::pod_mtu(&self.networks)?,
+        })
     }
 
     fn links_are_up(&self) -> bool {
@@ -117,51 +131,6 @@ impl<K: Kernel> Reconciler<K> {
         entries.take_while(|entry| {
             !matches!(entry, Entry::Fdb(_) | Entry::Neighbour(_) | Entry::Route(_))
         })
-    }
-
-    fn readiness(&self) -> Readiness {
-        let blocking = self.blocking();
-        let ready = blocking.is_empty();
-        Readiness { ready, reasons: blocking.into_iter().chain(self.remarks()).collect() }
-    }
-
-    /// What keeps us from being ready, in sentences.
-    fn blocking(&self) -> Vec<String> {
-        let inputs = &self.inputs;
-        let no_node =
-            || inputs.no_node.clone().unwrap_or_else(|| "no interface is chosen yet".into());
-        let missing = [
-            inputs.config.is_none().then(|| "no network config yet".to_owned()),
-            (inputs.config.is_some() && inputs.node.is_none()).then(no_node),
-            inputs.own.is_none().then(|| "no subnet is leased yet".to_owned()),
-            (!inputs.peers.is_complete() && inputs.remembered.is_none())
-                .then(|| "the leases of the peers are not read yet".to_owned()),
-            self.trouble.clone(),
-        ];
-        let essential = |key: &&Key| !matches!(key, Key::ReversePath(_) | Key::AcceptRa(_));
-        let refused = self.refused.iter().filter(|(key, _)| essential(key));
-        let refused: Vec<String> = refused.map(|(_, why)| why.to_owned()).collect();
-        missing.into_iter().flatten().chain(abridged(refused)).collect()
-    }
-
-    /// What an operator should know although it blocks nothing.
-    fn remarks(&self) -> impl Iterator<Item = String> {
-        let inputs = &self.inputs;
-        let store = match &inputs.store {
-            StoreState::Waiting(reason) => Some(format!("the store is away: {reason}")),
-            StoreState::Unknown | StoreState::Reachable => None,
-        };
-        let remembered = (inputs.remembered.is_some() && !inputs.peers.is_complete())
-            .then(|| "the peers are those that were last known".to_owned());
-        let node = inputs.node.as_ref().and(inputs.no_node.as_ref());
-        let node = node.map(|reason| format!("the last choice of interface is kept: {reason}"));
-        let held = inputs.held_back.map(|(missing, of)| {
-            format!("{missing} of {of} leases vanished at once: their routes are kept")
-        });
-        let filters = self.refused.iter().filter(|(key, _)| matches!(key, Key::ReversePath(_)));
-        let filters =
-            filters.map(|(_, why)| format!("packets may be lost while backends change: {why}"));
-        [store, remembered, node, held].into_iter().flatten().chain(filters)
     }
 
     fn status(&self) -> Status {
@@ -271,23 +240,5 @@ impl<K: Kernel> Reconciler<K> {
             lease: lease.clone(),
         };
         self.inputs.peers.leases().map(status).collect()
-    }
-}
-
-/// The first few of many, which are as a rule of one kind.
-fn abridged(mut reasons: Vec<String>) -> Vec<String> {
-    let more = reasons.len().saturating_sub(SHOWN);
-    reasons.truncate(SHOWN);
-    reasons.extend((more > 0).then(|| format!("and {more} more refused alike")));
-    reasons
-}
-
-const SHOWN: usize = 3;
-
-fn log_readiness(readiness: &Readiness) {
-    if readiness.ready {
-        tracing::info!(remarks = ?readiness.reasons, "ready");
-    } else {
-        tracing::warn!(reasons = ?readiness.reasons, "not ready");
     }
 }

@@ -19,6 +19,7 @@ impl<K: Kernel> Reconciler<K> {
     }
 
     pub(super) fn take_own(&mut self, lease: Lease) {
+        self.inputs.held = true;
         if self.inputs.own.as_ref() != Some(&lease) {
             self.inputs.own = Some(lease);
             self.stale.plan = true;
@@ -37,6 +38,8 @@ impl<K: Kernel> Reconciler<K> {
         }
         if missing == 0 {
             self.inputs.held_back = None;
+        } else if self.inputs.is_forgotten() {
+            self.agenda.withdraw_later();
         } else if missing > were_missing || !self.agenda.will_withdraw() {
             self.agenda.withdraw_soon();
         }

@@ -1,10 +1,16 @@
 //! Stores that hand out subnets and tell who holds which.
 
+pub mod allocate;
+pub mod claim;
+pub mod etcd;
+pub mod memory;
+pub mod watch;
+
 use std::future::Future;
 
 use futures::stream::BoxStream;
 use serde::{Deserialize, Serialize};
-use tokio::sync::watch;
+use tokio::sync::watch as channel;
 
 use crate::config::NetworkConfig;
 use crate::lease::{Lease, LeaseAttributes, LeaseUpdate};
@@ -38,7 +44,7 @@ pub trait SubnetManager {
     fn watch_leases(&self) -> BoxStream<'static, LeaseUpdate>;
 
     /// Whether the store can be used, now and whenever that changes.
-    fn state(&self) -> watch::Receiver<StoreState>;
+    fn state(&self) -> channel::Receiver<StoreState>;
 }
 
 /// Whether a store can be used.

@@ -1,1 +1,193 @@
+//! A cluster of network namespaces in one machine: nodes, pods, etcd, daemons, faults and probes.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use tweed_lab::{Binaries, Family, Lab, Path, eventually};
+//!
+//! fn a_deleted_route_comes_back(binaries: Binaries) -> anyhow::Result<()> {
+//!     let lab = Lab::new(binaries)?;
+//!     let etcd = lab.etcd()?;
+//!     etcd.put("/coreos.com/network/config", r#"{"Network":"10.244.0.0/16"}"#)?;
+//!     let segment = lab.segment("10.99.1.0/24")?;
+//!     let (left, right) = (lab.node("left", &segment)?, lab.node("right", &segment)?);
+//!     for node in [&left, &right] {
+//!         node.daemon(&etcd).start()?.wait_ready()?;
+//!     }
+//!     let (near, far) = (left.pod()?, right.pod()?);
+//!     near.ping(far.address(Family::V4)?, 56)?;
+//!
+//!     let subnet = right.subnet_env()?.subnets()[0];
+//!     left.ip(format!("route del {subnet}"))?;
+//!     let repaired = eventually(Duration::from_secs(1), || {
+//!         left.path_to(subnet).map(|path| path == Path::Tunnel)
+//!     })?;
+//!     println!("back after {repaired:?}");
+//!     Ok(())
+//! }
+//! ```
+#![allow(
+    clippy::disallowed_methods,
+    reason = "the lab is synchronous: it sleeps and measures time"
+)]
 
+mod address;
+mod daemon;
+mod etcd;
+mod facts;
+mod faults;
+mod http;
+mod lock;
+mod matrix;
+mod monitor;
+mod netns;
+mod node;
+mod paths;
+mod ping;
+mod pod;
+mod probe;
+mod process;
+mod router;
+mod segment;
+mod snapshot;
+mod subnet_env;
+mod wait;
+mod wire;
+mod world;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::Result;
+
+pub use nix::sys::signal::Signal;
+
+pub use address::Family;
+pub use daemon::{Daemon, DaemonPlan};
+pub use etcd::{Entry, Etcd, EtcdPlan, Member};
+pub use facts::{Address, Fdb, Link, Neighbour, Path, Route, Vxlan};
+pub use faults::Files;
+pub use http::Answer;
+pub use matrix::Matrix;
+pub use monitor::{Change, Monitor};
+pub use netns::Namespace;
+pub use node::{Node, NodePlan, ReversePath};
+pub use paths::paths;
+pub use ping::Ping;
+pub use pod::Pod;
+pub use probe::{Count, Pair, PairReport, Probe, ProbePlan, Report, Stage};
+pub use process::{Ended, Process};
+pub use router::Router;
+pub use segment::{Segment, SegmentPlan};
+pub use snapshot::Snapshot;
+pub use subnet_env::SubnetEnv;
+pub use wait::{Condition, eventually};
+pub use wire::Wire;
+
+use world::World;
+
+/// The programs under test, by path.
+#[derive(Clone, Debug, Default)]
+pub struct Binaries {
+    pub tweedd: PathBuf,
+    pub tweedctl: PathBuf,
+}
+
+/// A cluster. When it goes, its processes are killed and its namespaces deleted.
+///
+/// If that happens in a panic, the last words of its processes are shown; where the environment names
+/// a folder in `TWEED_LAB_LOGS`, all logs are copied there.
+///
+/// Several may live in one process at once. A handle that outlives its lab is of no use.
+#[derive(Debug)]
+pub struct Lab {
+    world: Arc<World>,
+    management: Segment,
+}
+
+impl Lab {
+    pub fn new(binaries: Binaries) -> Result<Self> {
+        let world = Arc::new(World::create(binaries)?);
+        let switch = world.namespace("mgmt")?;
+        let management = Segment::build(&SegmentPlan::new("172.31.0.0/16"), switch)?;
+        Ok(Self { world, management })
+    }
+
+    /// A lab that starts no daemon.
+    pub fn bare() -> Result<Self> {
+        Self::new(Binaries::default())
+    }
+
+    /// `lab.segment("10.99.1.0/24")`, or a [`SegmentPlan`] for more.
+    pub fn segment(&self, plan: impl Into<SegmentPlan>) -> Result<Segment> {
+        let switch = self.world.namespace(&format!("switch{}", self.world.number()))?;
+        Segment::build(&plan.into(), switch)
+    }
+
+    /// A router with a device on each segment; the first one of a segment is the gateway of its nodes.
+    pub fn router(&self, name: &str, segments: &[&Segment]) -> Result<Router> {
+        Router::build(self.world.namespace(name)?, segments)
+    }
+
+    /// A node on a segment, with etcd within reach.
+    pub fn node(&self, name: &str, segment: &Segment) -> Result<Node> {
+        self.node_with(&NodePlan::new(name, segment))
+    }
+
+    pub fn node_with(&self, plan: &NodePlan) -> Result<Node> {
+        Node::build(&self.world, plan, &self.management)
+    }
+
+    /// A namespace with nothing but a loopback device.
+    pub fn namespace(&self, name: &str) -> Result<Namespace> {
+        self.world.namespace(name)
+    }
+
+    /// One member, ready to serve.
+    pub fn etcd(&self) -> Result<Etcd> {
+        self.etcd_with(&EtcdPlan::new(1))
+    }
+
+    /// Three members, ready to serve.
+    pub fn etcd_cluster(&self) -> Result<Etcd> {
+        self.etcd_with(&EtcdPlan::new(3))
+    }
+
+    pub fn etcd_with(&self, plan: &EtcdPlan) -> Result<Etcd> {
+        Etcd::build(&self.world, &self.management, plan)
+    }
+
+    /// Where logs and files of nodes lie; other names in it are free, and last until the lab goes.
+    pub fn folder(&self) -> &std::path::Path {
+        &self.world.folder
+    }
+
+    /// Every pod, in the order they were started.
+    pub fn pods(&self) -> Vec<Pod> {
+        self.world.pods()
+    }
+
+    /// Every ordered pair of pods on different nodes that both speak `family`.
+    pub fn pairs(&self, family: Family) -> Vec<Pair> {
+        let mut pods = self.pods();
+        pods.retain(|pod| pod.families().contains(&family));
+        let pairs = pods.iter().flat_map(|from| pods.iter().map(move |to| (from, to)));
+        let apart = pairs.filter(|(from, to)| from.node() != to.node());
+        apart.map(|(from, to)| Pair { from: from.clone(), to: to.clone(), family }).collect()
+    }
+
+    /// A stream of `rate` packets per second for each pair; [`ProbePlan`] has more choices.
+    pub fn probe(&self, pairs: &[Pair], rate: u32) -> Result<Probe> {
+        ProbePlan::new(pairs, rate).start()
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}", self.world.last_words());
+        }
+        if let Err(error) = self.world.clear() {
+            eprintln!("clearing the lab away: {error:#}");
+        }
+    }
+}

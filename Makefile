@@ -1,0 +1,41 @@
+# What this project can do; each target installs what it needs and says so.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+CARGO ?= cargo
+
+help: ## List the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+
+demo: packages ## Move a live cluster of four nodes from VXLAN to host-gw and count what is lost
+	$(CARGO) build --locked --release --bins
+	$(CARGO) build --locked --release --package tweed-lab
+	target/release/tweed-lab demo --tweedd target/release/tweedd --tweedctl target/release/tweedctl
+
+test: check ## Run every check and every layer of tests
+	$(CARGO) test --locked --workspace
+
+check: packages target/tools/bin/cargo-deny ## Check formatting, lints, documentation and dependencies
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --locked --workspace --all-targets -- --deny warnings
+	RUSTDOCFLAGS="--deny warnings" $(CARGO) doc --locked --workspace --no-deps --document-private-items
+	target/tools/bin/cargo-deny check bans licenses sources
+
+bench: packages ## Measure flips under load and resident memory, as docs/benchmarks.md shows them
+	$(CARGO) build --locked --release --bins
+	$(CARGO) build --locked --release --package tweed-lab
+	target/release/tweed-lab bench --tweedd target/release/tweedd --tweedctl target/release/tweedctl
+
+fmt: ## Format the code
+	$(CARGO) fmt --all
+
+release: packages ## Build the binaries as they are shipped
+	$(CARGO) build --locked --release --bins
+
+target/tools/bin/cargo-deny:
+	@echo "installing: cargo-deny (into target/tools)"
+	$(CARGO) install --locked --quiet --debug --no-default-features --root target/tools cargo-deny@0.20.2
+
+packages: ## Install the Debian packages that build, tests and demo need
+	@tests/packages
+
+.PHONY: help demo test check bench fmt release packages

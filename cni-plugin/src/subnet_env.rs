@@ -1,0 +1,275 @@
+//! subnet.env: what the daemon tells the CNI plugin about this node's pods.
+
+use std::fs;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::{Path, PathBuf};
+
+use ipnetwork::IpNetwork;
+
+use crate::atomic_file;
+
+const NETWORK: &str = "FLANNEL_NETWORK";
+const SUBNET: &str = "FLANNEL_SUBNET";
+const IPV6_NETWORK: &str = "FLANNEL_IPV6_NETWORK";
+const IPV6_SUBNET: &str = "FLANNEL_IPV6_SUBNET";
+const MTU: &str = "FLANNEL_MTU";
+const IPMASQ: &str = "FLANNEL_IPMASQ";
+
+/// What subnet.env says.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct SubnetEnv {
+    /// Where pods live, cluster-wide; IPv4 before IPv6.
+    pub networks: Vec<IpNetwork>,
+    /// At most one per family, IPv4 first, each as the [`gateway`] address with its length.
+    pub subnets: Vec<IpNetwork>,
+    /// Bytes.
+    pub mtu: u32,
+    /// Whether the daemon masquerades; the plugin does it otherwise.
+    pub ip_masq: bool,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The wording is what people search their logs for.
+    #[error("open {}: no such file or directory", path.display())]
+    Absent { path: PathBuf },
+    #[error("reading {}", path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("{} is not a subnet file", path.display())]
+    Malformed { path: PathBuf, source: Malformed },
+    /// The error itself names the path.
+    #[error(transparent)]
+    Write { source: io::Error },
+}
+
+/// Why a text is not a subnet.env; lines count from 1.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum Malformed {
+    #[error("line {line}: {key} has no value")]
+    NoValue { line: usize, key: &'static str },
+    #[error("line {line}: {key} is {value:?}, not {wanted}")]
+    BadValue { line: usize, key: &'static str, value: String, wanted: &'static str },
+    #[error("missing {}", .0.join(", "))]
+    Missing(Vec<&'static str>),
+}
+
+impl SubnetEnv {
+    /// The exact bytes that flanneld writes.
+    pub fn render(&self) -> String {
+        let networks = |family| listed(&self.networks, family);
+        let subnets = |family| listed(&self.subnets, family);
+        let lines = [
+            (NETWORK, networks(Family::V4)),
+            (SUBNET, subnets(Family::V4)),
+            (IPV6_NETWORK, networks(Family::V6)),
+            (IPV6_SUBNET, subnets(Family::V6)),
+            (MTU, self.mtu.to_string()),
+            (IPMASQ, self.ip_masq.to_string()),
+        ]
+        .iter()
+        .filter(|(_, value)| !value.is_empty())
+        .map(|(key, value)| format!("{key}={value}\n"))
+        .collect::<Vec<_>>();
+        lines.concat()
+    }
+
+    /// Reads what the plugin would accept: plain `KEY=value`, no quotes, the last of equal keys.
+    pub fn parse(text: &str) -> Result<Self, Malformed> {
+        let mut found = Found::default();
+        for (index, line) in text.lines().enumerate() {
+            found.take(index + 1, line)?;
+        }
+        found.complete()
+    }
+
+    pub fn read(path: &Path) -> Result<Self, Error> {
+        let text = fs::read_to_string(path).map_err(|source| unreadable(path, source))?;
+        Self::parse(&text).map_err(|source| Error::Malformed { path: path.into(), source })
+    }
+
+    /// Replaces the file at once, readable for everybody.
+    pub fn write(&self, path: &Path) -> Result<(), Error> {
+        atomic_file::write(path, self.render().as_bytes(), 0o644)
+            .map_err(|source| Error::Write { source })
+    }
+}
+
+/// The address that the node's bridge takes in `subnet`: the one after its base.
+pub fn gateway(subnet: IpNetwork) -> IpNetwork {
+    let address = match subnet.network() {
+        IpAddr::V4(base) => IpAddr::V4(Ipv4Addr::from_bits(base.to_bits().saturating_add(1))),
+        IpAddr::V6(base) => IpAddr::V6(Ipv6Addr::from_bits(base.to_bits().saturating_add(1))),
+    };
+    IpNetwork::new(address, subnet.prefix()).unwrap_or(subnet)
+}
+
+/// The subnets this node had, base addresses, at most one per family; none if the file is absent.
+///
+/// Reads as flanneld does: shell syntax, nonsense skipped, a list of several is no answer.
+pub fn previous_subnets(path: &Path) -> Result<Vec<IpNetwork>, Error> {
+    let text = match fs::read(path) {
+        Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(unreadable(path, error)),
+    };
+    let previous = |key, family| only_subnet(last_value(&text, key)?, family);
+    let both = [previous(SUBNET, Family::V4), previous(IPV6_SUBNET, Family::V6)];
+    Ok(both.into_iter().flatten().collect())
+}
+
+#[derive(Clone, Copy, Eq, PartialEq)]
+enum Family {
+    V4,
+    V6,
+}
+
+impl Family {
+    fn of(prefix: IpNetwork) -> Self {
+        match prefix {
+            IpNetwork::V4(_) => Self::V4,
+            IpNetwork::V6(_) => Self::V6,
+        }
+    }
+
+    fn wanted(self) -> &'static str {
+        match self {
+            Self::V4 => "an IPv4 prefix",
+            Self::V6 => "an IPv6 prefix",
+        }
+    }
+}
+
+/// What the lines so far said.
+#[derive(Default)]
+struct Found {
+    network: Option<Vec<IpNetwork>>,
+    subnet: Option<IpNetwork>,
+    ipv6_network: Option<Vec<IpNetwork>>,
+    ipv6_subnet: Option<IpNetwork>,
+    mtu: Option<u32>,
+    ip_masq: Option<bool>,
+}
+
+impl Found {
+    fn take(&mut self, line: usize, text: &str) -> Result<(), Malformed> {
+        let (name, value) = match text.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (text, None),
+        };
+        let Some(key) = known(name) else { return Ok(()) };
+        let value = value.ok_or(Malformed::NoValue { line, key })?;
+        self.set(key, value).map_err(|wanted| Malformed::BadValue {
+            line,
+            key,
+            value: value.to_owned(),
+            wanted,
+        })
+    }
+
+    /// An error says what the value should have been.
+    fn set(&mut self, key: &'static str, value: &str) -> Result<(), &'static str> {
+        match key {
+            NETWORK => self.network = Some(networks(value, Family::V4)?),
+            SUBNET => self.subnet = Some(prefix(value, Family::V4)?),
+            IPV6_NETWORK => self.ipv6_network = Some(networks(value, Family::V6)?),
+            IPV6_SUBNET => self.ipv6_subnet = Some(prefix(value, Family::V6)?),
+            MTU => self.mtu = Some(value.parse().map_err(|_| "a number of bytes")?),
+            IPMASQ => self.ip_masq = Some(value == "true"),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn complete(self) -> Result<SubnetEnv, Malformed> {
+        let missing = self.missing();
+        match (self.mtu, self.ip_masq) {
+            (Some(mtu), Some(ip_masq)) if missing.is_empty() => Ok(SubnetEnv {
+                networks: [self.network, self.ipv6_network]
+                    .into_iter()
+                    .flatten()
+                    .flatten()
+                    .collect(),
+                subnets: [self.subnet, self.ipv6_subnet].into_iter().flatten().collect(),
+                mtu,
+                ip_masq,
+            }),
+            _ => Err(Malformed::Missing(missing)),
+        }
+    }
+
+    fn missing(&self) -> Vec<&'static str> {
+        let network = self.network.is_some() || self.ipv6_network.is_some();
+        let subnet = self.subnet.is_some() || self.ipv6_subnet.is_some();
+        [
+            (network, &[NETWORK, IPV6_NETWORK] as &[_]),
+            (subnet, &[SUBNET, IPV6_SUBNET]),
+            (self.mtu.is_some(), &[MTU]),
+            (self.ip_masq.is_some(), &[IPMASQ]),
+        ]
+        .into_iter()
+        .filter(|(found, _)| !found)
+        .flat_map(|(_, keys)| keys)
+        .copied()
+        .collect()
+    }
+}
+
+fn known(name: &str) -> Option<&'static str> {
+    [NETWORK, SUBNET, IPV6_NETWORK, IPV6_SUBNET, MTU, IPMASQ].into_iter().find(|key| *key == name)
+}
+
+fn listed(prefixes: &[IpNetwork], family: Family) -> String {
+    let of_family = prefixes.iter().filter(|prefix| Family::of(**prefix) == family);
+    of_family.map(ToString::to_string).collect::<Vec<_>>().join(",")
+}
+
+fn networks(value: &str, family: Family) -> Result<Vec<IpNetwork>, &'static str> {
+    let mut networks = Vec::new();
+    for text in value.split(',') {
+        let network = masked(prefix(text, family)?);
+        if !networks.contains(&network) {
+            networks.push(network);
+        }
+    }
+    Ok(networks)
+}
+
+/// Address, slash, length. The library's own parser would also take a bare address or a netmask.
+fn prefix(text: &str, family: Family) -> Result<IpNetwork, &'static str> {
+    let parsed = text.split_once('/').and_then(|(address, length)| {
+        let digits = length.bytes().all(|byte| byte.is_ascii_digit());
+        let length = length.parse().ok().filter(|_| digits)?;
+        IpNetwork::new(address.parse().ok()?, length).ok()
+    });
+    parsed.filter(|prefix| Family::of(*prefix) == family).ok_or(family.wanted())
+}
+
+fn masked(prefix: IpNetwork) -> IpNetwork {
+    IpNetwork::new(prefix.network(), prefix.prefix()).unwrap_or(prefix)
+}
+
+/// Shell syntax: `export`, quotes and comments may stand around.
+fn last_value<'a>(text: &'a str, key: &str) -> Option<&'a str> {
+    let mut assigned = text.lines().rev().filter_map(|line| {
+        let line = line.trim();
+        let (name, value) = line.strip_prefix("export ").unwrap_or(line).split_once('=')?;
+        (name.trim() == key).then(|| value.trim().trim_matches(['"', '\'']))
+    });
+    assigned.next()
+}
+
+fn only_subnet(value: &str, family: Family) -> Option<IpNetwork> {
+    let mut subnets = value.split(',').filter_map(|text| prefix(text.trim(), family).ok());
+    match (subnets.next(), subnets.next()) {
+        (Some(subnet), None) => Some(masked(subnet)),
+        _ => None,
+    }
+}
+
+fn unreadable(path: &Path, source: io::Error) -> Error {
+    match source.kind() {
+        io::ErrorKind::NotFound => Error::Absent { path: path.into() },
+        _ => Error::Read { path: path.into(), source },
+    }
+}

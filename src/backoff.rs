@@ -1,0 +1,59 @@
+//! How long to wait before trying again.
+
+use std::time::Duration;
+
+/// Doubles with every try, up to [`Backoff::LONGEST`]; thousands of nodes that fail together do
+/// not try together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Backoff {
+    tries: u32,
+}
+
+impl Backoff {
+    pub const SHORTEST: Duration = Duration::from_millis(200);
+    pub const LONGEST: Duration = Duration::from_secs(30);
+
+    /// A share of this try's longest delay: the whole of it for a `random` of 1, nothing for 0.
+    pub fn delay(&mut self, random: f64) -> Duration {
+        let doubled =
+            Self::SHORTEST.saturating_mul(1_u32.checked_shl(self.tries).unwrap_or(u32::MAX));
+        self.tries = self.tries.saturating_add(1);
+        doubled.min(Self::LONGEST).mul_f64(random.clamp(0.0, 1.0))
+    }
+
+    /// After a success the next delay is short again.
+    pub const fn reset(&mut self) {
+        self.tries = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_delay_doubles_up_to_a_bound() {
+        let mut backoff = Backoff::default();
+        let delays: Vec<u128> = (0..10).map(|_| backoff.delay(1.0).as_millis()).collect();
+        assert_eq!(delays, [200, 400, 800, 1600, 3200, 6400, 12_800, 25_600, 30_000, 30_000]);
+        for _ in 0..100 {
+            assert_eq!(backoff.delay(1.0), Backoff::LONGEST);
+        }
+    }
+
+    #[test]
+    fn jitter_reaches_down_to_nothing() {
+        let mut backoff = Backoff::default();
+        assert_eq!(backoff.delay(0.0), Duration::ZERO);
+        assert_eq!(backoff.delay(0.25), Duration::from_millis(100));
+    }
+
+    #[test]
+    fn success_shortens_the_next_delay() {
+        let mut backoff = Backoff::default();
+        backoff.delay(1.0);
+        backoff.delay(1.0);
+        backoff.reset();
+        assert_eq!(backoff.delay(1.0), Backoff::SHORTEST);
+    }
+}

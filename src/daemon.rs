@@ -1,0 +1,134 @@
+//! Builds the parts of the daemon and joins them: every task lives in one set, and the first to end ends all.
+
+mod files;
+mod keep;
+mod serve;
+
+use std::future::Future;
+use std::rc::Rc;
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::{JoinSet, LocalSet};
+use tokio::time::{Instant, timeout};
+
+use crate::kernel::NetlinkKernel;
+use crate::options::Options;
+use crate::reconciler::{Event, Outputs, Progress, Reconciler, Settings};
+use crate::status::Query;
+use crate::subnet::etcd::EtcdSubnetManager;
+
+/// So many events may wait for the loop; who has more waits too.
+const EVENTS: usize = 1024;
+
+/// The loop answers sooner, unless it is stuck.
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// What the tasks around the loop share.
+#[derive(Clone)]
+struct Shared {
+    options: Rc<Options>,
+    events: mpsc::Sender<Event>,
+    progress: watch::Receiver<Progress>,
+    heartbeat: watch::Receiver<Instant>,
+    /// Why subnet.env is not what it should be; none once it is.
+    subnet_file: watch::Sender<Option<String>>,
+}
+
+impl Shared {
+    async fn send(&self, event: Event) -> anyhow::Result<()> {
+        self.events.send(event).await.context("the loop has ended")
+    }
+
+    /// The loop's answer to `query`.
+    async fn ask(&self, query: Query) -> anyhow::Result<serde_json::Value> {
+        let (reply, answer) = oneshot::channel();
+        self.send(Event::Query(query, reply)).await?;
+        let answer = timeout(ANSWER, answer).await.context("the loop does not answer")?;
+        answer.context("the loop has ended")
+    }
+}
+
+/// Runs until told to stop.
+///
+/// # Errors
+/// Whatever waiting would not mend, for people to read.
+pub async fn run(options: Options) -> anyhow::Result<()> {
+    LocalSet::new().run_until(run_tasks(options)).await
+}
+
+async fn run_tasks(options: Options) -> anyhow::Result<()> {
+    let (events, inbox) = mpsc::channel(EVENTS);
+    let (progress, progress_seen) = watch::channel(Progress::default());
+    let (heartbeat, heartbeat_seen) = watch::channel(Instant::now());
+    let (read_again, read_again_seen) = watch::channel(0);
+    let (changed, changed_seen) = watch::channel(0);
+    let outputs = Outputs { progress, heartbeat, read_again, changed };
+    let shared = Shared {
+        options: Rc::new(options),
+        events,
+        progress: progress_seen,
+        heartbeat: heartbeat_seen,
+        subnet_file: watch::Sender::new(Some("the subnet file is not written yet".to_owned())),
+    };
+    let options = &shared.options;
+    let remembered = files::load_checkpoint(&options.state_file);
+    let previous = files::previous(options, remembered.as_ref());
+    let manager =
+        Rc::new(EtcdSubnetManager::new(options.etcd.clone(), previous, options.renew_margin));
+    let kernel = NetlinkKernel::open().context("opening a netlink socket")?;
+    let settings = Settings {
+        interface: options.interface.clone(),
+        max_withdraw: options.max_withdraw,
+        jitter: rand::random::<f64>,
+    };
+    let reconciler = Reconciler::new(kernel, settings, inbox, outputs);
+    let acquired = watch::Sender::new(false);
+    let control = serve::bind_control(options)?;
+    let health = serve::bind_health(options).await?;
+
+    let mut tasks = JoinSet::new();
+    let leases = keep::forward_leases(
+        manager.clone(),
+        shared.clone(),
+        acquired.subscribe(),
+        read_again_seen,
+    );
+    spawn(&mut tasks, leases);
+    spawn(&mut tasks, keep::forward_state(manager.clone(), shared.clone()));
+    spawn(&mut tasks, keep::keep_lease(manager, shared.clone(), remembered, acquired));
+    spawn(&mut tasks, files::keep_subnet_file(shared.clone()));
+    spawn(&mut tasks, files::keep_checkpoint(shared.clone(), changed_seen));
+    spawn(&mut tasks, files::notify_when_ready(shared.clone()));
+    spawn(&mut tasks, serve::serve_control(control, shared.clone()));
+    if let Some(health) = health {
+        spawn(&mut tasks, serve::serve_health(health, shared.clone()));
+    }
+    spawn(&mut tasks, async {
+        reconciler.run().await;
+        Ok(())
+    });
+    spawn(&mut tasks, wait_for_stop());
+    // The loop must be the only one left to hold a sender of its events.
+    drop(shared);
+    tasks.join_next().await.context("no task was started")?.context("a task was lost")?
+}
+
+fn spawn(
+    tasks: &mut JoinSet<anyhow::Result<()>>,
+    task: impl Future<Output = anyhow::Result<()>> + 'static,
+) {
+    tasks.spawn_local(task);
+}
+
+async fn wait_for_stop() -> anyhow::Result<()> {
+    let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("listening for SIGINT")?;
+    tokio::select! {
+        _ = terminate.recv() => tracing::info!("stopping at SIGTERM; the data plane stays as it is"),
+        _ = interrupt.recv() => tracing::info!("stopping at SIGINT; the data plane stays as it is"),
+    }
+    Ok(())
+}

@@ -1,0 +1,96 @@
+//! The tasks that talk to the store: the lease is kept, and what the store tells is passed on.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use anyhow::Context;
+use futures::StreamExt;
+use tokio::sync::watch;
+
+use super::Shared;
+use crate::checkpoint::Checkpoint;
+use crate::lease::LeaseAttributes;
+use crate::reconciler::{Event, Progress};
+use crate::subnet::SubnetManager;
+
+/// Takes a lease and holds it for good; publishes in it whatever changes about this node.
+///
+/// # Errors
+/// There is no lease to be had that waiting would bring.
+pub(super) async fn keep_lease<S: SubnetManager>(
+    manager: Rc<S>,
+    shared: Shared,
+    remembered: Option<Checkpoint>,
+    acquired: watch::Sender<bool>,
+) -> anyhow::Result<()> {
+    if let Some(checkpoint) = remembered {
+        shared.send(Event::Remembered(Box::new(checkpoint))).await?;
+    }
+    let config = manager.network_config().await;
+    tracing::info!(
+        backend = config.backend.kind.as_str(),
+        mixed = config.mixed,
+        "found the network config"
+    );
+    shared.send(Event::Config(config.clone())).await?;
+    let mut progress = shared.progress.clone();
+    let mut attributes = next_attributes(&mut progress, None).await?;
+    loop {
+        let lease = manager.acquire(&config, &attributes).await?;
+        let subnets: BTreeSet<_> = lease.subnets().collect();
+        tracing::info!(?subnets, "holding a lease");
+        acquired.send_replace(true);
+        shared.send(Event::Held(lease.clone())).await?;
+        tokio::select! {
+            lost = manager.hold(&lease) => tracing::warn!(reason = %lost.0, "the lease was lost: claiming it again"),
+            changed = next_attributes(&mut progress, Some(&attributes)) => attributes = changed?,
+        }
+    }
+}
+
+/// Passes on every change to any lease; starts over with a snapshot when the loop asks for one.
+pub(super) async fn forward_leases<S: SubnetManager>(
+    manager: Rc<S>,
+    shared: Shared,
+    mut acquired: watch::Receiver<bool>,
+    mut read_again: watch::Receiver<u64>,
+) -> anyhow::Result<()> {
+    // The read that found our subnet is the first snapshot: whoever asks earlier reads twice.
+    acquired.wait_for(|acquired| *acquired).await.context("the lease is not kept any more")?;
+    loop {
+        let mut leases = manager.watch_leases();
+        loop {
+            tokio::select! {
+                update = leases.next() => {
+                    shared.send(Event::Lease(update.context("the watch on the leases ended")?)).await?;
+                }
+                asked = read_again.changed() => break asked.context("the loop has ended")?,
+            }
+        }
+    }
+}
+
+/// Passes on whether the store can be used.
+pub(super) async fn forward_state<S: SubnetManager>(
+    manager: Rc<S>,
+    shared: Shared,
+) -> anyhow::Result<()> {
+    let mut state = manager.state();
+    loop {
+        let now = state.borrow_and_update().clone();
+        shared.send(Event::Store(now)).await?;
+        state.changed().await.context("the store's state is not told any more")?;
+    }
+}
+
+/// What to publish, once it is known and other than `published`.
+async fn next_attributes(
+    progress: &mut watch::Receiver<Progress>,
+    published: Option<&LeaseAttributes>,
+) -> anyhow::Result<LeaseAttributes> {
+    let is_news = |progress: &Progress| {
+        progress.attributes.is_some() && progress.attributes.as_ref() != published
+    };
+    let news = progress.wait_for(is_news).await.context("the loop has ended")?;
+    news.attributes.clone().context("nothing is known to publish")
+}

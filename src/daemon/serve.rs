@@ -1,0 +1,90 @@
+//! The endpoints: health for supervisors, answers for `tweedctl`.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::net::{TcpListener, UnixListener};
+
+use super::Shared;
+use crate::http::{self, Response};
+use crate::options::Options;
+use crate::reconciler::HEARTBEAT;
+use crate::status::{Query, Readiness};
+
+/// A loop that has not gone round for so long is stuck.
+const STUCK: Duration = HEARTBEAT.saturating_mul(6);
+
+/// Binds the control socket.
+///
+/// # Errors
+/// Another daemon answers on it, or the path cannot be used.
+pub(super) fn bind_control(options: &Options) -> anyhow::Result<UnixListener> {
+    http::bind_control(&options.control_socket)
+        .with_context(|| format!("binding the control socket {}", options.control_socket.display()))
+}
+
+/// Binds the health port; none if it is off.
+pub(super) async fn bind_health(options: &Options) -> anyhow::Result<Option<TcpListener>> {
+    let Some(address) = options.health else { return Ok(None) };
+    let listener = TcpListener::bind(address).await;
+    listener.map(Some).with_context(|| format!("binding --healthz-ip and --healthz-port {address}"))
+}
+
+pub(super) async fn serve_health(listener: TcpListener, shared: Shared) -> anyhow::Result<()> {
+    let shared = &shared;
+    let route = |path: String| async move { health(&path, shared).unwrap_or_else(http::not_found) };
+    http::serve(listener, route).await;
+    Ok(())
+}
+
+pub(super) async fn serve_control(listener: UnixListener, shared: Shared) -> anyhow::Result<()> {
+    let shared = &shared;
+    http::serve(listener, |path| async move { control(&path, shared).await }).await;
+    Ok(())
+}
+
+async fn control(path: &str, shared: &Shared) -> Response {
+    let query = match path {
+        "/status" => Query::Status,
+        "/peers" => Query::Peers,
+        "/leases" => Query::Leases,
+        "/inputs" => Query::Inputs,
+        other => return health(other, shared).unwrap_or_else(http::not_found),
+    };
+    match shared.ask(query).await {
+        Ok(answer) => http::json(200, &answer),
+        Err(error) => http::text(503, &format!("{error:#}\n")),
+    }
+}
+
+fn health(path: &str, shared: &Shared) -> Option<Response> {
+    match path {
+        "/healthz" => Some(liveness(shared)),
+        "/readyz" => {
+            let readiness = shared.readiness();
+            Some(http::json(if readiness.ready { 200 } else { 503 }, &readiness))
+        }
+        _ => None,
+    }
+}
+
+fn liveness(shared: &Shared) -> Response {
+    let silence = shared.heartbeat.borrow().elapsed();
+    if silence < STUCK {
+        http::text(200, "tweedd is running\n")
+    } else {
+        http::text(503, &format!("the loop has been stuck for {} s\n", silence.as_secs()))
+    }
+}
+
+impl Shared {
+    /// Ready only with a subnet file that pods can be made by.
+    fn readiness(&self) -> Readiness {
+        let mut readiness = self.progress.borrow().readiness.clone();
+        if let Some(reason) = self.subnet_file.borrow().clone() {
+            readiness.ready = false;
+            readiness.reasons.insert(0, reason);
+        }
+        readiness
+    }
+}

@@ -1,0 +1,54 @@
+//! Addresses of links.
+
+use std::net::IpAddr;
+
+use netlink_packet_route::address::{AddressAttribute, AddressHeader, AddressMessage};
+
+use super::Unencodable;
+use super::links::Links;
+use super::request::address_family;
+use crate::kernel::state::{Address, Entry};
+
+/// As `ip addr add ADDRESS/LEN dev LINK` writes it.
+pub(super) fn encode(address: &Address, links: &Links) -> Result<AddressMessage, Unencodable> {
+    let mut message = AddressMessage::default();
+    message.header = AddressHeader {
+        family: address_family(address.address),
+        prefix_len: address.prefix_len,
+        index: links.index(&address.link)?,
+        ..AddressHeader::default()
+    };
+    message.attributes =
+        vec![AddressAttribute::Local(address.address), AddressAttribute::Address(address.address)];
+    Ok(message)
+}
+
+/// None for the addresses that the kernel gives to every link by itself.
+pub(super) fn decode(message: &AddressMessage, links: &Links) -> Option<Entry> {
+    let address = local(message).filter(|address| !is_link_local(*address))?;
+    let link = links.name(message.header.index)?.clone();
+    Some(Entry::Address(Address { link, address, prefix_len: message.header.prefix_len }))
+}
+
+/// The link's own address: of two, the other is that of the far end.
+pub(super) fn local(message: &AddressMessage) -> Option<IpAddr> {
+    let find =
+        |pick: fn(&AddressAttribute) -> Option<IpAddr>| message.attributes.iter().find_map(pick);
+    find(|attribute| match attribute {
+        AddressAttribute::Local(address) => Some(*address),
+        _ => None,
+    })
+    .or_else(|| {
+        find(|attribute| match attribute {
+            AddressAttribute::Address(address) => Some(*address),
+            _ => None,
+        })
+    })
+}
+
+fn is_link_local(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    }
+}

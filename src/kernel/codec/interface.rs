@@ -1,0 +1,61 @@
+//! Links and addresses as facts about the host.
+
+use std::net::IpAddr;
+
+use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
+use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkLayerType, LinkMessage, State};
+
+use super::{address, link};
+use crate::node::{Interface, InterfaceAddress, Lifetime};
+
+/// The interface without its addresses.
+pub(crate) fn interface(message: &LinkMessage) -> Option<Interface> {
+    let flags = message.header.flags;
+    let carries_frames = message.header.link_layer_type == LinkLayerType::Ether;
+    let no_neighbours = LinkFlags::Loopback | LinkFlags::Pointopoint | LinkFlags::Noarp;
+    Some(Interface {
+        name: link::name(message)?,
+        mtu: link::mtu(message),
+        up: flags.contains(LinkFlags::Up) && !has_lost_carrier(message),
+        layer2: carries_frames && !flags.intersects(no_neighbours),
+        addresses: Vec::new(),
+    })
+}
+
+/// A virtual link often does not know its state: only a plain no counts.
+fn has_lost_carrier(message: &LinkMessage) -> bool {
+    message.attributes.iter().any(|attribute| {
+        matches!(attribute, LinkAttribute::OperState(State::Down | State::LowerLayerDown))
+    })
+}
+
+pub(crate) fn interface_address(message: &AddressMessage) -> Option<InterfaceAddress> {
+    let flags = flags(message);
+    let address = address::local(message)?;
+    Some(InterfaceAddress {
+        address,
+        prefix_len: message.header.prefix_len,
+        usable: !flags.intersects(AddressFlags::Deprecated | AddressFlags::Tentative),
+        lifetime: lifetime(address, flags),
+    })
+}
+
+fn lifetime(address: IpAddr, flags: AddressFlags) -> Lifetime {
+    // In IPv4 the same bit says that another address of the subnet came first.
+    if address.is_ipv6() && flags.contains(AddressFlags::Secondary) {
+        Lifetime::Temporary
+    } else if flags.contains(AddressFlags::Permanent) {
+        Lifetime::Permanent
+    } else {
+        Lifetime::Dynamic
+    }
+}
+
+/// The header has room for the first eight only.
+fn flags(message: &AddressMessage) -> AddressFlags {
+    let long = message.attributes.iter().find_map(|attribute| match attribute {
+        AddressAttribute::Flags(flags) => Some(*flags),
+        _ => None,
+    });
+    long.unwrap_or_else(|| AddressFlags::from_bits_retain(message.header.flags.bits().into()))
+}

@@ -1,0 +1,132 @@
+//! Neighbours (address to MAC) and entries of the FDB (MAC to underlay address): one kind of message.
+
+use std::net::IpAddr;
+
+use netlink_packet_route::AddressFamily;
+use netlink_packet_route::neighbour::{
+    NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourHeader, NeighbourMessage,
+    NeighbourState,
+};
+use netlink_packet_route::route::RouteType;
+
+use super::Unencodable;
+use super::links::Links;
+use super::request::address_family;
+use crate::kernel::Observation;
+use crate::kernel::state::{Entry, Fdb, Key, LinkName, Neighbour};
+use crate::mac::MacAddr;
+
+pub(super) fn encode(
+    neighbour: &Neighbour,
+    links: &Links,
+) -> Result<NeighbourMessage, Unencodable> {
+    let mut message = NeighbourMessage::default();
+    message.header = NeighbourHeader {
+        family: address_family(neighbour.address),
+        ifindex: links.index(&neighbour.link)?,
+        state: if neighbour.permanent { NeighbourState::Permanent } else { NeighbourState::Stale },
+        flags: NeighbourFlags::empty(),
+        kind: RouteType::Unicast,
+    };
+    message.attributes = pair(neighbour.address, neighbour.mac);
+    Ok(message)
+}
+
+pub(super) fn encode_fdb(fdb: &Fdb, links: &Links) -> Result<NeighbourMessage, Unencodable> {
+    let mut message = NeighbourMessage::default();
+    message.header = NeighbourHeader {
+        family: AddressFamily::Bridge,
+        ifindex: links.index(&fdb.link)?,
+        state: NeighbourState::Permanent,
+        flags: NeighbourFlags::Own,
+        kind: RouteType::Unspec,
+    };
+    message.attributes = pair(fdb.destination, fdb.mac);
+    Ok(message)
+}
+
+fn pair(address: IpAddr, mac: MacAddr) -> Vec<NeighbourAttribute> {
+    vec![
+        NeighbourAttribute::Destination(address.into()),
+        NeighbourAttribute::LinkLayerAddress(mac.octets().to_vec()),
+    ]
+}
+
+pub(super) fn decode(message: &NeighbourMessage, links: &Links) -> Option<Observation> {
+    let key = key(message, links)?;
+    let entry = match &key {
+        Key::Fdb(link, mac) => fdb(message, link, *mac),
+        Key::Neighbour(link, address) => neighbour(message, link, *address),
+        _ => None,
+    };
+    Some(entry.map_or(Observation::Lost(key), Observation::Holds))
+}
+
+/// What `message` speaks of, whether it exists or not; none for multicast and other noise.
+pub(super) fn key(message: &NeighbourMessage, links: &Links) -> Option<Key> {
+    let header = &message.header;
+    let link = links.name(header.ifindex)?.clone();
+    match header.family {
+        AddressFamily::Bridge => {
+            let mac = mac(message).filter(|mac| mac.is_unicast())?;
+            header.flags.contains(NeighbourFlags::Own).then_some(Key::Fdb(link, mac))
+        }
+        AddressFamily::Inet | AddressFamily::Inet6 => {
+            let address = destination(message).filter(|address| !address.is_multicast())?;
+            let is_noise = header.state == NeighbourState::Noarp
+                || header.flags.contains(NeighbourFlags::Proxy);
+            (!is_noise).then_some(Key::Neighbour(link, address))
+        }
+        _ => None,
+    }
+}
+
+fn fdb(message: &NeighbourMessage, link: &LinkName, mac: MacAddr) -> Option<Entry> {
+    // A port, VNI or link other than the device's own: not what we would have written.
+    let is_plain = !message.attributes.iter().any(|attribute| {
+        matches!(
+            attribute,
+            NeighbourAttribute::Port(_)
+                | NeighbourAttribute::Vni(_)
+                | NeighbourAttribute::IfIndex(_)
+        )
+    });
+    let is_permanent = message.header.state == NeighbourState::Permanent;
+    let destination = destination(message).filter(|_| is_plain && is_permanent)?;
+    Some(Entry::Fdb(Fdb { link: link.clone(), mac, destination }))
+}
+
+fn neighbour(message: &NeighbourMessage, link: &LinkName, address: IpAddr) -> Option<Entry> {
+    let permanent = match message.header.state {
+        NeighbourState::Permanent => true,
+        NeighbourState::Failed | NeighbourState::Incomplete | NeighbourState::None => return None,
+        _ => false,
+    };
+    let mac = mac(message)?;
+    Some(Entry::Neighbour(Neighbour { link: link.clone(), address, mac, permanent }))
+}
+
+fn mac(message: &NeighbourMessage) -> Option<MacAddr> {
+    message.attributes.iter().find_map(|attribute| match attribute {
+        NeighbourAttribute::LinkLayerAddress(octets) => {
+            octets.as_slice().try_into().ok().map(MacAddr::new)
+        }
+        _ => None,
+    })
+}
+
+fn destination(message: &NeighbourMessage) -> Option<IpAddr> {
+    message.attributes.iter().find_map(|attribute| match attribute {
+        NeighbourAttribute::Destination(NeighbourAddress::Inet(v4)) => Some((*v4).into()),
+        NeighbourAttribute::Destination(NeighbourAddress::Inet6(v6)) => Some((*v6).into()),
+        NeighbourAttribute::Destination(NeighbourAddress::Other(octets)) => ip_address(octets),
+        _ => None,
+    })
+}
+
+/// In the FDB the length alone tells the family.
+fn ip_address(octets: &[u8]) -> Option<IpAddr> {
+    let v4 = || <[u8; 4]>::try_from(octets).ok().map(IpAddr::from);
+    let v6 = || <[u8; 16]>::try_from(octets).ok().map(IpAddr::from);
+    v4().or_else(v6)
+}

@@ -1,0 +1,159 @@
+//! Routes of the main table.
+
+use std::net::IpAddr;
+
+use netlink_packet_route::AddressFamily;
+use netlink_packet_route::route::{
+    RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteScope, RouteType,
+    RouteVia,
+};
+
+use super::Unencodable;
+use super::links::Links;
+use super::request::address_family;
+use crate::kernel::state::{Entry, LinkName, Route};
+use crate::node::Reach;
+use crate::prefix::{Family, Prefix};
+
+/// As flannel writes it, but for the protocol.
+pub(super) fn encode(route: &Route, links: &Links) -> Result<RouteMessage, Unencodable> {
+    let mut message = RouteMessage::default();
+    message.header = RouteHeader {
+        address_family: address_family(route.destination.base()),
+        destination_prefix_length: route.destination.prefix_len(),
+        table: RouteHeader::RT_TABLE_MAIN,
+        protocol: route.protocol.into(),
+        scope: RouteScope::Universe,
+        kind: RouteType::Unicast,
+        flags: if route.onlink { RouteFlags::Onlink } else { RouteFlags::empty() },
+        ..RouteHeader::default()
+    };
+    message.attributes = vec![
+        RouteAttribute::Destination(route.destination.base().into()),
+        RouteAttribute::Priority(route.metric),
+    ];
+    message.attributes.extend(route.gateway.map(|gateway| gateway_attribute(route, gateway)));
+    if let Some(link) = &route.link {
+        message.attributes.push(RouteAttribute::Oif(links.index(link)?));
+    }
+    Ok(message)
+}
+
+/// A gateway of the other family travels in an attribute of its own.
+fn gateway_attribute(route: &Route, gateway: IpAddr) -> RouteAttribute {
+    if Family::of(gateway) == route.destination.family() {
+        RouteAttribute::Gateway(gateway.into())
+    } else {
+        RouteAttribute::Via(gateway.into())
+    }
+}
+
+/// The kernel removes a route only if what the request says of it holds: scope and type are not ours to know.
+pub(super) fn any_scope(mut message: RouteMessage) -> RouteMessage {
+    message.header.scope = RouteScope::NoWhere;
+    message.header.kind = RouteType::Unspec;
+    message
+}
+
+/// None for other tables, for cached routes and for those that ask for a class of traffic.
+pub(super) fn decode(message: &RouteMessage, links: &Links) -> Option<Entry> {
+    let header = &message.header;
+    let is_ours_to_read = table(message) == u32::from(RouteHeader::RT_TABLE_MAIN)
+        && header.tos == 0
+        && !header.flags.contains(RouteFlags::Cloned);
+    if !is_ours_to_read {
+        return None;
+    }
+    let destination = destination(message)?;
+    let is_single = header.kind == RouteType::Unicast && !is_multipath(message);
+    Some(Entry::Route(Route {
+        destination,
+        metric: metric(message),
+        gateway: gateway(message).filter(|_| is_single),
+        link: outgoing(message, links).filter(|_| is_single),
+        onlink: is_single && header.flags.contains(RouteFlags::Onlink),
+        protocol: header.protocol.into(),
+    }))
+}
+
+/// Whether several next hops share its traffic.
+pub(super) fn is_multipath(message: &RouteMessage) -> bool {
+    message.attributes.iter().any(|attribute| matches!(attribute, RouteAttribute::MultiPath(_)))
+}
+
+/// Family and device, if `message` is a default route of the main table.
+pub(crate) fn default_route(
+    message: &RouteMessage,
+    links: &Links,
+) -> Option<(Family, Option<LinkName>)> {
+    match decode(message, links)? {
+        Entry::Route(route) if route.destination.prefix_len() == 0 => {
+            let is_unicast = message.header.kind == RouteType::Unicast;
+            is_unicast.then_some((route.destination.family(), route.link))
+        }
+        _ => None,
+    }
+}
+
+/// What the kernel answers when asked for the way to an address.
+pub(crate) fn reach(message: &RouteMessage, links: &Links) -> Option<Reach> {
+    let source = message.attributes.iter().find_map(|attribute| match attribute {
+        RouteAttribute::PrefSource(address) => ip_address(address),
+        _ => None,
+    });
+    Some(Reach { link: outgoing(message, links)?, source })
+}
+
+fn table(message: &RouteMessage) -> u32 {
+    let long = message.attributes.iter().find_map(|attribute| match attribute {
+        RouteAttribute::Table(table) => Some(*table),
+        _ => None,
+    });
+    long.unwrap_or_else(|| message.header.table.into())
+}
+
+fn destination(message: &RouteMessage) -> Option<Prefix> {
+    let family = match message.header.address_family {
+        AddressFamily::Inet => Family::V4,
+        AddressFamily::Inet6 => Family::V6,
+        _ => return None,
+    };
+    let base = message.attributes.iter().find_map(|attribute| match attribute {
+        RouteAttribute::Destination(address) => ip_address(address),
+        _ => None,
+    });
+    let len = message.header.destination_prefix_length;
+    Prefix::holding(base.unwrap_or(family.unspecified()), len)
+}
+
+fn metric(message: &RouteMessage) -> u32 {
+    let metric = message.attributes.iter().find_map(|attribute| match attribute {
+        RouteAttribute::Priority(metric) => Some(*metric),
+        _ => None,
+    });
+    metric.unwrap_or(0)
+}
+
+fn gateway(message: &RouteMessage) -> Option<IpAddr> {
+    message.attributes.iter().find_map(|attribute| match attribute {
+        RouteAttribute::Gateway(address) => ip_address(address),
+        RouteAttribute::Via(RouteVia::Inet(v4)) => Some((*v4).into()),
+        RouteAttribute::Via(RouteVia::Inet6(v6)) => Some((*v6).into()),
+        _ => None,
+    })
+}
+
+fn outgoing(message: &RouteMessage, links: &Links) -> Option<LinkName> {
+    message.attributes.iter().find_map(|attribute| match attribute {
+        RouteAttribute::Oif(index) => links.name(*index).cloned(),
+        _ => None,
+    })
+}
+
+fn ip_address(address: &RouteAddress) -> Option<IpAddr> {
+    match address {
+        RouteAddress::Inet(v4) => Some((*v4).into()),
+        RouteAddress::Inet6(v6) => Some((*v6).into()),
+        _ => None,
+    }
+}

@@ -1,0 +1,190 @@
+//! What the codec writes it reads.
+#![allow(clippy::unwrap_used)]
+
+use std::net::IpAddr;
+
+use netlink_packet_core::NetlinkBuffer;
+use netlink_packet_route::neighbour::NeighbourState;
+use proptest::prelude::*;
+
+use super::*;
+use crate::kernel::state::{Address, Fdb, Key, Link, LinkKind, Neighbour, PROTOCOL, Route, Vxlan};
+use crate::mac::MacAddr;
+use crate::prefix::{Family, Prefix};
+
+fn links() -> Links {
+    ["lo", "eth0", "flannel.1"].into_iter().map(LinkName::new).enumerate().map(numbered).collect()
+}
+
+fn numbered((position, name): (usize, LinkName)) -> (LinkName, Known) {
+    let index = u32::try_from(position).unwrap() + 1;
+    (name, Known { index, mac: MacAddr::new([0; 6]) })
+}
+
+fn link_name() -> impl Strategy<Value = LinkName> {
+    prop_oneof![Just("eth0"), Just("flannel.1")].prop_map(LinkName::new)
+}
+
+fn mac() -> impl Strategy<Value = MacAddr> {
+    any::<[u8; 6]>().prop_map(MacAddr::new).prop_filter("unicast", |mac| mac.is_unicast())
+}
+
+/// Addresses that neither the kernel hands out nor several hosts share.
+fn address() -> impl Strategy<Value = IpAddr> {
+    let v4 = (0x0a00_0000_u32..0x0aff_ffff).prop_map(|bits| IpAddr::V4(bits.into()));
+    let v6 =
+        any::<u64>().prop_map(|bits| IpAddr::V6(((0xfd00_u128 << 112) | u128::from(bits)).into()));
+    prop_oneof![v4, v6]
+}
+
+fn prefix() -> impl Strategy<Value = Prefix> {
+    (address(), 1..=32_u8).prop_map(|(address, len)| Prefix::holding(address, len).unwrap())
+}
+
+fn vxlan() -> impl Strategy<Value = LinkKind> {
+    let addresses = (proptest::option::of(address()), proptest::option::of(address()));
+    let flags = (any::<bool>(), any::<bool>(), any::<bool>());
+    (0..1_u32 << 24, proptest::option::of(link_name()), addresses, any::<u16>(), flags).prop_map(
+        |(vni, underlay, (local, group), port, (learning, gbp, l2miss))| {
+            LinkKind::Vxlan(Vxlan { vni, underlay, local, port, learning, gbp, group, l2miss })
+        },
+    )
+}
+
+fn link() -> impl Strategy<Value = Entry> {
+    (link_name(), vxlan(), any::<u32>(), mac(), any::<bool>())
+        .prop_map(|(name, kind, mtu, mac, up)| Entry::Link(Link { name, kind, mtu, mac, up }))
+}
+
+fn own_address() -> impl Strategy<Value = Entry> {
+    (link_name(), address(), 0..=32_u8).prop_map(|(link, address, prefix_len)| {
+        Entry::Address(Address { link, address, prefix_len })
+    })
+}
+
+fn fdb() -> impl Strategy<Value = Entry> {
+    (link_name(), mac(), address())
+        .prop_map(|(link, mac, destination)| Entry::Fdb(Fdb { link, mac, destination }))
+}
+
+fn neighbour() -> impl Strategy<Value = Entry> {
+    (link_name(), address(), mac(), any::<bool>()).prop_map(|(link, address, mac, permanent)| {
+        Entry::Neighbour(Neighbour { link, address, mac, permanent })
+    })
+}
+
+fn route() -> impl Strategy<Value = Entry> {
+    let way = (proptest::option::of(address()), proptest::option::of(link_name()));
+    (prefix(), any::<u32>(), way, any::<bool>(), any::<u8>()).prop_map(
+        |(destination, metric, (gateway, link), onlink, protocol)| {
+            Entry::Route(Route { destination, metric, gateway, link, onlink, protocol })
+        },
+    )
+}
+
+fn entry() -> impl Strategy<Value = Entry> {
+    prop_oneof![link(), own_address(), fdb(), neighbour(), route()]
+}
+
+fn encoded(op: &Op) -> Message {
+    let Ok(Request::Netlink(messages)) = encode(op, &links()) else { unreachable!("{op}") };
+    messages.into_iter().next().unwrap()
+}
+
+/// The message as the other side of the socket would see it.
+fn sent(op: &Op) -> Message {
+    let mut message = encoded(op);
+    message.finalize();
+    let mut bytes = vec![0; message.buffer_len()];
+    message.serialize(&mut bytes);
+    parse(&bytes).unwrap()
+}
+
+proptest! {
+    #[test]
+    fn what_is_encoded_is_decoded_as_it_was(entry in entry()) {
+        let message = sent(&Op::Create(entry.clone()));
+        prop_assert_eq!(decode(&message, &links()), Some(Observation::Holds(entry)));
+    }
+
+    #[test]
+    fn a_removal_speaks_of_the_key_it_removes(entry in entry()) {
+        let message = sent(&Op::Remove(entry.clone()));
+        if !matches!(entry, Entry::Link(_)) {
+            prop_assert_eq!(decode(&message, &links()), Some(Observation::Lost(entry.key())));
+        }
+    }
+
+    #[test]
+    fn no_bytes_make_the_decoder_fall_over(bytes in proptest::collection::vec(any::<u8>(), 0..256), kind in 16..40_u16) {
+        let mut bytes = bytes;
+        bytes.splice(0..0, [0; 16]);
+        let length = u32::try_from(bytes.len()).unwrap();
+        bytes.splice(0..4, length.to_ne_bytes());
+        bytes.splice(4..6, kind.to_ne_bytes());
+        prop_assert!(NetlinkBuffer::new_checked(&bytes).is_ok());
+        let _ = parse(&bytes).map(|message| decode(&message, &links()));
+    }
+}
+
+fn a_route() -> Route {
+    let gateway = "10.244.2.0".parse().unwrap();
+    Route::via("10.244.2.0/24".parse().unwrap(), gateway, LinkName::new("flannel.1")).onlink()
+}
+
+fn a_neighbour() -> Neighbour {
+    Neighbour {
+        link: LinkName::new("flannel.1"),
+        address: "10.244.2.0".parse().unwrap(),
+        mac: MacAddr::new([2, 0, 0, 0, 0, 2]),
+        permanent: true,
+    }
+}
+
+#[test]
+fn an_op_on_a_link_that_is_not_there_says_so() {
+    let route = Route { link: Some(LinkName::new("flannel.9")), ..a_route() };
+    let unencodable = encode(&Op::Create(Entry::Route(route)), &links()).unwrap_err();
+    assert_eq!(unencodable.to_string(), "there is no link flannel.9");
+}
+
+#[test]
+fn a_route_bears_our_mark_and_flannels_form() {
+    let message = route::encode(&a_route(), &links()).unwrap();
+    assert_eq!(u8::from(message.header.protocol), PROTOCOL);
+    assert_eq!(message.header.table, 254);
+    assert_eq!(a_route().metric, Route::default_metric(Family::V4));
+}
+
+#[test]
+fn a_neighbour_without_a_mac_is_lost() {
+    let mut message = encoded(&Op::Create(Entry::Neighbour(a_neighbour())));
+    let NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewNeighbour(neighbour)) =
+        &mut message.payload
+    else {
+        unreachable!()
+    };
+    neighbour.header.state = NeighbourState::Failed;
+    let key = Key::Neighbour(a_neighbour().link, a_neighbour().address);
+    assert_eq!(decode(&message, &links()), Some(Observation::Lost(key)));
+}
+
+#[test]
+fn an_appended_route_stands_behind_the_one_in_force() {
+    let mut message = sent(&Op::Create(Entry::Route(a_route())));
+    message.header.flags |= NLM_F_APPEND;
+    assert_eq!(decode(&message, &links()), None);
+}
+
+#[test]
+fn a_route_of_another_table_or_class_of_traffic_is_none_of_ours() {
+    for spoil in [
+        (|message| message.header.table = 100)
+            as fn(&mut netlink_packet_route::route::RouteMessage),
+        |message| message.header.tos = 8,
+    ] {
+        let mut message = route::encode(&a_route(), &links()).unwrap();
+        spoil(&mut message);
+        assert_eq!(route::decode(&message, &links()), None);
+    }
+}

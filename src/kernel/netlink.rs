@@ -1,0 +1,78 @@
+//! The kernel of this host, over netlink.
+
+mod apply;
+mod dump;
+mod facts;
+mod observe;
+mod remedy;
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::IpAddr;
+
+use super::codec::{self, Links, Message, request};
+use super::socket::{Monitor, Requests};
+use super::state::KernelState;
+use super::{Kernel, Observation, Op, Refused, Scope};
+use crate::node::Facts;
+
+/// Room for the changes of a few thousand peers, in bytes.
+const BACKLOG: usize = 8 << 20;
+
+pub struct NetlinkKernel {
+    requests: Requests,
+    monitor: Monitor,
+    backlog: usize,
+    links: Links,
+    /// Of the latest dump: what does not concern it is not told.
+    scope: Scope,
+    /// Told by the kernel, not yet by us.
+    observed: VecDeque<Observation>,
+}
+
+impl NetlinkKernel {
+    /// Listens from now on: no change between the first dump and the first observation is missed.
+    ///
+    /// Must be called within a tokio runtime.
+    pub fn open() -> io::Result<Self> {
+        Self::with_backlog(BACKLOG)
+    }
+
+    /// `backlog`: so many bytes of changes may wait before some are lost.
+    pub fn with_backlog(backlog: usize) -> io::Result<Self> {
+        Ok(Self {
+            requests: Requests::open()?,
+            monitor: Monitor::open(backlog)?,
+            backlog,
+            links: Links::default(),
+            scope: Scope::default(),
+            observed: VecDeque::new(),
+        })
+    }
+
+    /// Lists the links and learns their names.
+    async fn read_links(&mut self) -> io::Result<Vec<Message>> {
+        let messages = self.requests.dump(request::links()).await?;
+        self.links = messages.iter().filter_map(codec::listed_link).collect();
+        Ok(messages)
+    }
+}
+
+impl Kernel for NetlinkKernel {
+    async fn dump(&mut self, scope: &Scope) -> io::Result<KernelState> {
+        self.scope = scope.clone();
+        self.read_state(scope).await
+    }
+
+    async fn apply(&mut self, ops: Vec<Op>) -> io::Result<Vec<Refused>> {
+        self.carry_out(ops).await
+    }
+
+    async fn observe(&mut self) -> io::Result<Observation> {
+        self.next_observation().await
+    }
+
+    async fn facts(&mut self, reach: Option<IpAddr>) -> io::Result<Facts> {
+        self.read_facts(reach).await
+    }
+}

@@ -1,0 +1,160 @@
+//! Carrying ops out: in their order, many at a time.
+
+use std::fmt;
+use std::io;
+use std::mem;
+
+use nix::errno::Errno;
+
+use super::NetlinkKernel;
+use super::remedy::{Remedy, remedy};
+use crate::kernel::codec::{self, Message, Request, Unencodable};
+use crate::kernel::socket::Refusal;
+use crate::kernel::state::Entry;
+use crate::kernel::{Op, Refused};
+
+/// One pass over a list of ops.
+#[derive(Default)]
+struct Pass {
+    batch: Batch,
+    refused: Vec<Refused>,
+    links: Knowledge,
+}
+
+/// Encoded and not yet sent.
+#[derive(Default)]
+struct Batch {
+    ops: Vec<Op>,
+    messages: Vec<Message>,
+    /// Which of the ops each message carries out; none if it only smooths the way.
+    owners: Vec<Option<usize>>,
+}
+
+/// How well the indices of links are known.
+#[derive(Default, PartialEq, Eq)]
+enum Knowledge {
+    /// As of the last dump and the changes observed since.
+    #[default]
+    Good,
+    /// Read in this pass.
+    Fresh,
+    /// A link in the batch is about to be made, or made anew.
+    Outdated,
+}
+
+impl NetlinkKernel {
+    pub(super) async fn carry_out(&mut self, ops: Vec<Op>) -> io::Result<Vec<Refused>> {
+        let mut pass = Pass::default();
+        for op in ops {
+            self.step(op, &mut pass).await?;
+        }
+        self.flush(&mut pass).await?;
+        Ok(pass.refused)
+    }
+
+    async fn step(&mut self, op: Op, pass: &mut Pass) -> io::Result<()> {
+        let is_link = matches!(op.entry(), Entry::Link(_));
+        // What sits on a link needs the index that the kernel gives it when it is made.
+        if !is_link && pass.links == Knowledge::Outdated {
+            self.learn_links(pass).await?;
+        }
+        let mut request = codec::encode(&op, &self.links);
+        if matches!(request, Err(Unencodable::NoLink(_))) && pass.links != Knowledge::Fresh {
+            self.learn_links(pass).await?;
+            request = codec::encode(&op, &self.links);
+        }
+        match request {
+            Ok(Request::Netlink(messages)) => pass.batch.push(op, messages),
+            Ok(Request::Sysctl(sysctl)) => {
+                self.flush(pass).await?;
+                if let Err(reason) = sysctl.write() {
+                    pass.refuse(op, &reason);
+                }
+            }
+            // What sat on the link went with it.
+            Err(Unencodable::NoLink(_)) if matches!(op, Op::Remove(_)) => {}
+            Err(reason) => pass.refuse(op, &reason),
+        }
+        if is_link {
+            pass.links = Knowledge::Outdated;
+        }
+        Ok(())
+    }
+
+    async fn learn_links(&mut self, pass: &mut Pass) -> io::Result<()> {
+        self.flush(pass).await?;
+        self.read_links().await?;
+        pass.links = Knowledge::Fresh;
+        Ok(())
+    }
+
+    async fn flush(&mut self, pass: &mut Pass) -> io::Result<()> {
+        let mut second = Batch::default();
+        for (op, refusal) in self.send(mem::take(&mut pass.batch)).await? {
+            match remedy(&op, refusal.errno) {
+                Some(remedy) => self.retry(op, remedy, &mut second),
+                None => pass.refuse_unless_done(op, &refusal),
+            }
+        }
+        for (op, refusal) in self.send(second).await? {
+            pass.refuse_unless_done(op, &refusal);
+        }
+        Ok(())
+    }
+
+    async fn send(&mut self, batch: Batch) -> io::Result<Vec<(Op, Refusal)>> {
+        let refusals = self.requests.batch(batch.messages).await?;
+        let op = |refusal: &Refusal| batch.ops.get((*batch.owners.get(refusal.index)?)?).cloned();
+        Ok(refusals.into_iter().filter_map(|refusal| Some((op(&refusal)?, refusal))).collect())
+    }
+
+    fn retry(&self, op: Op, Remedy { before, after }: Remedy, batch: &mut Batch) {
+        batch.assist(self.messages(&before));
+        let messages = self.messages(&op);
+        batch.push(op, messages);
+        batch.assist(after.iter().flat_map(|after| self.messages(after)).collect());
+    }
+
+    fn messages(&self, op: &Op) -> Vec<Message> {
+        match codec::encode(op, &self.links) {
+            Ok(Request::Netlink(messages)) => messages,
+            Ok(Request::Sysctl(_)) | Err(_) => Vec::new(),
+        }
+    }
+}
+
+impl Batch {
+    fn push(&mut self, op: Op, messages: Vec<Message>) {
+        self.owners.resize(self.owners.len() + messages.len(), Some(self.ops.len()));
+        self.messages.extend(messages);
+        self.ops.push(op);
+    }
+
+    fn assist(&mut self, messages: Vec<Message>) {
+        self.owners.resize(self.owners.len() + messages.len(), None);
+        self.messages.extend(messages);
+    }
+}
+
+impl Pass {
+    fn refuse(&mut self, op: Op, reason: &dyn fmt::Display) {
+        self.refused.push(Refused { op, reason: reason.to_string() });
+    }
+
+    fn refuse_unless_done(&mut self, op: Op, refusal: &Refusal) {
+        if !is_done_already(&op, refusal.errno) {
+            self.refuse(op, refusal);
+        }
+    }
+}
+
+/// Whether the kernel refused only because things are as `op` would have them.
+fn is_done_already(op: &Op, errno: Errno) -> bool {
+    match op {
+        Op::Remove(_) => {
+            matches!(errno, Errno::ENOENT | Errno::ESRCH | Errno::ENODEV | Errno::EADDRNOTAVAIL)
+        }
+        Op::Create(Entry::Address(_)) | Op::Replace(Entry::Address(_)) => errno == Errno::EEXIST,
+        Op::Create(_) | Op::Replace(_) => false,
+    }
+}

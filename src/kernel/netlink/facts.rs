@@ -1,0 +1,76 @@
+//! Reading what the host looks like.
+
+use std::io;
+use std::net::IpAddr;
+
+use netlink_packet_core::NetlinkPayload;
+use netlink_packet_route::RouteNetlinkMessage as M;
+
+use super::NetlinkKernel;
+use crate::kernel::codec::{self, Message, request};
+use crate::kernel::state::LinkName;
+use crate::node::{Facts, Interface, Reach};
+use crate::prefix::Family;
+
+impl NetlinkKernel {
+    pub(super) async fn read_facts(&mut self, reach: Option<IpAddr>) -> io::Result<Facts> {
+        let interfaces = self.read_interfaces().await?;
+        let mut default_routes = Vec::new();
+        for family in Family::ALL {
+            default_routes.extend(self.read_default_routes(family).await?);
+        }
+        let reach = match reach {
+            Some(address) => self.read_reach(address).await?,
+            None => None,
+        };
+        Ok(Facts { interfaces, default_routes, reach })
+    }
+
+    async fn read_interfaces(&mut self) -> io::Result<Vec<Interface>> {
+        let links = self.read_links().await?;
+        let mut interfaces: Vec<Interface> = links.iter().filter_map(interface).collect();
+        for message in self.requests.dump(request::addresses()).await? {
+            let NetlinkPayload::InnerMessage(M::NewAddress(address)) = message.payload else {
+                continue;
+            };
+            let name = self.links.name(address.header.index);
+            let owner = interfaces.iter_mut().find(|interface| Some(&interface.name) == name);
+            if let Some(owner) = owner {
+                owner.addresses.extend(codec::interface_address(&address));
+            }
+        }
+        Ok(interfaces)
+    }
+
+    async fn read_default_routes(
+        &mut self,
+        family: Family,
+    ) -> io::Result<Vec<(Family, Option<LinkName>)>> {
+        let routes = self.requests.dump(request::routes(family)).await?;
+        Ok(routes.iter().filter_map(|message| self.default_route(message)).collect())
+    }
+
+    fn default_route(&self, message: &Message) -> Option<(Family, Option<LinkName>)> {
+        match &message.payload {
+            NetlinkPayload::InnerMessage(M::NewRoute(route)) => {
+                codec::default_route(route, &self.links)
+            }
+            _ => None,
+        }
+    }
+
+    async fn read_reach(&mut self, address: IpAddr) -> io::Result<Option<Reach>> {
+        let answer = self.requests.ask(request::route_to(address)).await?;
+        Ok(answer.and_then(|message| match message.payload {
+            NetlinkPayload::InnerMessage(M::NewRoute(route)) => codec::reach(&route, &self.links),
+            _ => None,
+        }))
+    }
+}
+
+fn interface(message: &Message) -> Option<Interface> {
+    match &message.payload {
+        NetlinkPayload::InnerMessage(M::NewLink(link)) => codec::interface(link),
+        _ => None,
+    }
+}

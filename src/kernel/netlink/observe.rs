@@ -1,0 +1,76 @@
+//! What the kernel tells without being asked.
+
+use std::io;
+
+use netlink_packet_core::NetlinkPayload;
+use netlink_packet_route::link::LinkMessage;
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage as M};
+use nix::libc::ENOBUFS;
+
+use super::NetlinkKernel;
+use crate::kernel::Observation;
+use crate::kernel::codec::{self, Message};
+use crate::kernel::socket::Monitor;
+use crate::kernel::state::Key;
+
+impl NetlinkKernel {
+    pub(super) async fn next_observation(&mut self) -> io::Result<Observation> {
+        loop {
+            if let Some(observation) = self.observed.pop_front() {
+                return Ok(observation);
+            }
+            match self.monitor.receive().await {
+                Ok(messages) => messages.iter().for_each(|message| self.hear(message)),
+                Err(error) if error.raw_os_error() == Some(ENOBUFS) => {
+                    // What is left in the old socket is older than the dump that now follows.
+                    self.monitor = Monitor::open(self.backlog)?;
+                    return Ok(Observation::Overrun);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn hear(&mut self, message: &Message) {
+        match &message.payload {
+            NetlinkPayload::InnerMessage(M::NewLink(link)) if is_own_word(link) => {
+                self.hear_of_link(link);
+            }
+            NetlinkPayload::InnerMessage(M::DelLink(link)) if is_own_word(link) => {
+                self.links.remove(link.header.index);
+                self.observed.extend(codec::link_name(link).map(Observation::LinkChanged));
+            }
+            NetlinkPayload::InnerMessage(M::NewLink(_) | M::DelLink(_)) => {}
+            _ => {
+                let observation = codec::decode(message, &self.links);
+                self.observed.extend(observation.and_then(|observation| self.concern(observation)));
+            }
+        }
+    }
+
+    fn hear_of_link(&mut self, link: &LinkMessage) {
+        if let Some((name, known)) = codec::known_link(link) {
+            let former = self.links.insert(&name, known);
+            self.observed.extend(former.into_iter().chain([name]).map(Observation::LinkChanged));
+        }
+    }
+
+    /// Our entries as such, the addresses of other links as a change of those links, nothing else.
+    fn concern(&self, observation: Observation) -> Option<Observation> {
+        let key = match &observation {
+            Observation::Holds(entry) => entry.key(),
+            Observation::Lost(key) => key.clone(),
+            Observation::LinkChanged(_) | Observation::Overrun => return Some(observation),
+        };
+        match key {
+            _ if self.scope.covers_key(&key) => Some(observation),
+            Key::Address(link, ..) => Some(Observation::LinkChanged(link)),
+            _ => None,
+        }
+    }
+}
+
+/// Bridges use the same messages to tell of their ports: a port removed is no link removed.
+fn is_own_word(link: &LinkMessage) -> bool {
+    link.header.interface_family == AddressFamily::Unspec
+}

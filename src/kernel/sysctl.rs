@@ -1,0 +1,96 @@
+//! Settings of a link that live in files below /proc/sys/net.
+
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+
+use super::state::{AcceptRa, LinkName, ReversePath};
+use crate::prefix::Family;
+
+/// A setting and the value wanted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Sysctl {
+    setting: Setting,
+    link: LinkName,
+    value: u8,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Setting {
+    RpFilter,
+    AcceptRa,
+}
+
+/// The value could not be set; the operator has to.
+#[derive(Debug, thiserror::Error)]
+#[error("{name} cannot be written ({source}): set it to {value} on this host")]
+pub(super) struct NotWritten {
+    name: String,
+    value: u8,
+    source: io::Error,
+}
+
+const STRICT: u8 = 1;
+const LOOSE: u8 = 2;
+
+impl Sysctl {
+    pub(super) fn reverse_path(filter: &ReversePath) -> Self {
+        let value = if filter.strict { STRICT } else { LOOSE };
+        Self { setting: Setting::RpFilter, link: filter.link.clone(), value }
+    }
+
+    pub(super) fn accept_ra(accept: &AcceptRa) -> Self {
+        let value = u8::from(accept.accept);
+        Self { setting: Setting::AcceptRa, link: accept.link.clone(), value }
+    }
+
+    /// Without IPv6 there is nothing to accept: that its file is missing is no error.
+    pub(super) fn write(&self) -> Result<(), NotWritten> {
+        let name = self.setting.name(self.link.as_str());
+        match fs::write(path(&name), self.value.to_string()) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => match self.setting.family() {
+                Family::V6 => Ok(()),
+                Family::V4 => Err(NotWritten { name, value: self.value, source: error }),
+            },
+            written => written.map_err(|source| NotWritten { name, value: self.value, source }),
+        }
+    }
+}
+
+/// Of the link's own value and that of all links, the kernel goes by the larger.
+pub(super) fn read_reverse_path(link: &LinkName) -> Option<ReversePath> {
+    let own = read(Setting::RpFilter, link.as_str())?;
+    let effective = own.max(read(Setting::RpFilter, "all").unwrap_or(0));
+    Some(ReversePath { link: link.clone(), strict: effective == STRICT })
+}
+
+/// None where there is no IPv6.
+pub(super) fn read_accept_ra(link: &LinkName) -> Option<AcceptRa> {
+    let value = read(Setting::AcceptRa, link.as_str())?;
+    Some(AcceptRa { link: link.clone(), accept: value != 0 })
+}
+
+fn read(setting: Setting, link: &str) -> Option<u8> {
+    fs::read_to_string(path(&setting.name(link))).ok()?.trim().parse().ok()
+}
+
+impl Setting {
+    /// As `sysctl(8)` takes it: with slashes, because names of links have dots.
+    fn name(self, link: &str) -> String {
+        match self {
+            Self::RpFilter => format!("net/ipv4/conf/{link}/rp_filter"),
+            Self::AcceptRa => format!("net/ipv6/conf/{link}/accept_ra"),
+        }
+    }
+
+    const fn family(self) -> Family {
+        match self {
+            Self::RpFilter => Family::V4,
+            Self::AcceptRa => Family::V6,
+        }
+    }
+}
+
+fn path(name: &str) -> PathBuf {
+    PathBuf::from("/proc/sys").join(name)
+}

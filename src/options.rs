@@ -1,0 +1,95 @@
+//! flanneld's flags and environment, and ours: parsed once, into types.
+
+mod argv;
+mod etcd;
+mod flags;
+mod stop;
+mod unsupported;
+
+#[cfg(test)]
+mod tests;
+
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{CommandFactory, FromArgMatches};
+use tracing::Level;
+
+pub use self::stop::Stop;
+
+use self::argv::Settings;
+use self::flags::{Flags, InterfaceFlags};
+use crate::node::InterfaceOptions;
+use crate::subnet::etcd::EtcdOptions;
+
+/// What the operator asked of the daemon. Holds no secret that `Debug` would tell.
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub etcd: EtcdOptions,
+    pub interface: InterfaceOptions,
+    /// What the CNI plugin reads.
+    pub subnet_file: PathBuf,
+    /// What we remember over restarts.
+    pub state_file: PathBuf,
+    /// Where `tweedctl` asks.
+    pub control_socket: PathBuf,
+    /// So long before its end a lease is renewed.
+    pub renew_margin: Duration,
+    /// Where supervisors ask; none if they are not served.
+    pub health: Option<SocketAddr>,
+    /// Percent of the peers that may vanish at once before withdrawal is held.
+    pub max_withdraw: u8,
+    pub verbosity: Level,
+}
+
+impl Options {
+    /// Parses the words after the program's name as Go does, then what `environment` knows of the
+    /// flags that were not among them.
+    pub fn parse(
+        arguments: impl IntoIterator<Item: Into<OsString>>,
+        environment: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, Stop> {
+        let command = unsupported::declare(Flags::command());
+        let mut settings = Settings::read(arguments, &command)?;
+        if settings.ask_for_version() {
+            return Err(Stop::Version);
+        }
+        settings.add_environment(environment, &command);
+        let words = settings.words(&command);
+        let matches =
+            command.try_get_matches_from(words).map_err(|error| settings.blame(&error))?;
+        unsupported::refuse(&matches, &settings)?;
+        let flags = Flags::from_arg_matches(&matches).map_err(|error| settings.blame(&error))?;
+        Self::from_flags(flags, &settings)
+    }
+
+    fn from_flags(flags: Flags, settings: &Settings) -> Result<Self, Stop> {
+        let beside = |extension: &str| flags.subnet_file.with_extension(extension);
+        Ok(Self {
+            state_file: flags.state_file.unwrap_or_else(|| beside("state.json")),
+            control_socket: flags.control_socket.unwrap_or_else(|| beside("sock")),
+            etcd: etcd::options(flags.etcd, settings)?,
+            interface: flags.interface.into(),
+            subnet_file: flags.subnet_file,
+            renew_margin: flags.subnet_lease_renew_margin,
+            health: (flags.healthz_port > 0)
+                .then(|| SocketAddr::new(flags.healthz_ip, flags.healthz_port)),
+            max_withdraw: flags.max_withdraw,
+            verbosity: flags.v,
+        })
+    }
+}
+
+impl From<InterfaceFlags> for InterfaceOptions {
+    fn from(flags: InterfaceFlags) -> Self {
+        Self {
+            names: flags.iface,
+            regexes: flags.iface_regex,
+            can_reach: flags.iface_can_reach,
+            public_ip: flags.public_ip,
+            public_ipv6: flags.public_ipv6,
+        }
+    }
+}

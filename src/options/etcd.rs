@@ -1,0 +1,113 @@
+//! The flags of etcd, which only make sense together.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::str::FromStr;
+
+use hyper::Uri;
+
+use super::argv::Settings;
+use super::flags::EtcdFlags;
+use super::stop::Stop;
+use crate::subnet::etcd::{Credentials, EtcdOptions};
+
+const ENDPOINTS: &str = "etcd-endpoints";
+
+/// A text that no log, error or dump shows.
+#[derive(Clone)]
+pub(super) struct Secret(String);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+impl FromStr for Secret {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        Ok(Self(text.to_owned()))
+    }
+}
+
+/// What the store wants to know. Stops at what could never connect.
+pub(super) fn options(flags: EtcdFlags, settings: &Settings) -> Result<EtcdOptions, Stop> {
+    let client = both(
+        (flags.etcd_certfile, "etcd-certfile"),
+        (flags.etcd_keyfile, "etcd-keyfile"),
+        settings,
+    )?;
+    let user = both(
+        (flags.etcd_username, "etcd-username"),
+        (flags.etcd_password, "etcd-password"),
+        settings,
+    )?;
+    let (ca_file, (cert_file, key_file)) = (flags.etcd_cafile, client.unzip());
+    let tls_flag = match (&ca_file, &cert_file) {
+        (Some(_), _) => Some("etcd-cafile"),
+        (None, Some(_)) => Some("etcd-certfile"),
+        (None, None) => None,
+    };
+    Ok(EtcdOptions {
+        endpoints: endpoints(&flags.etcd_endpoints, tls_flag, settings)?,
+        prefix: flags.etcd_prefix,
+        ca_file,
+        cert_file,
+        key_file,
+        credentials: user.map(|(user, Secret(password))| Credentials { user, password }),
+    })
+}
+
+/// Two flags of which one alone would be a mistake.
+fn both<A, B>(
+    (first, first_flag): (Option<A>, &str),
+    (second, second_flag): (Option<B>, &str),
+    settings: &Settings,
+) -> Result<Option<(A, B)>, Stop> {
+    let incomplete = |given: &str, missing: &str| {
+        Err(Stop::Incomplete { given: settings.name(given), missing: format!("--{missing}") })
+    };
+    match (first, second) {
+        (Some(first), Some(second)) => Ok(Some((first, second))),
+        (Some(_), None) => incomplete(first_flag, second_flag),
+        (None, Some(_)) => incomplete(second_flag, first_flag),
+        (None, None) => Ok(None),
+    }
+}
+
+/// `tls_flag` is one that was given, if any.
+fn endpoints(list: &str, tls_flag: Option<&str>, settings: &Settings) -> Result<Vec<String>, Stop> {
+    let scheme = if tls_flag.is_some() { "https" } else { "http" };
+    let endpoints = list.split(',').map(|text| endpoint(text.trim(), scheme, settings));
+    let endpoints = endpoints.collect::<Result<Vec<_>, _>>()?;
+    let is_plain = |endpoint: &String| endpoint.starts_with("http://");
+    match tls_flag {
+        Some(flag) if endpoints.iter().all(is_plain) => Err(Stop::PlainEndpoints {
+            file: settings.name(flag),
+            endpoints: settings.name(ENDPOINTS),
+        }),
+        _ => Ok(endpoints),
+    }
+}
+
+fn endpoint(text: &str, scheme: &str, settings: &Settings) -> Result<String, Stop> {
+    let name = || settings.name(ENDPOINTS);
+    if text.contains('@') {
+        return Err(Stop::SecretInEndpoint { name: name() });
+    }
+    let url = if text.contains("://") { text.to_owned() } else { format!("{scheme}://{text}") };
+    match url.parse::<Uri>() {
+        Ok(uri) if is_web(&uri) => Ok(format!("{uri}").trim_end_matches('/').to_owned()),
+        _ => Err(Stop::BadValue {
+            name: name(),
+            value: text.to_owned(),
+            allowed: "http:// or https:// with host and port".to_owned(),
+        }),
+    }
+}
+
+fn is_web(uri: &Uri) -> bool {
+    let has_host = uri.host().is_some_and(|host| !host.is_empty());
+    has_host && matches!(uri.scheme_str(), Some("http" | "https"))
+}

@@ -1,0 +1,178 @@
+//! The flags as declared: names, defaults, help, and what each value may be.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::{Args, Parser};
+use regex::Regex;
+use tracing::Level;
+
+use super::etcd::Secret;
+
+const ABOUT: &str = "A flannel-compatible route daemon whose nodes may mix backends";
+const SYNTAX: &str = "\
+A flag has one dash or two, and its value after `=` or a space; a boolean only after `=`.
+A flag that is not given is read from the environment: --etcd-prefix from FLANNELD_ETCD_PREFIX.";
+
+#[derive(Debug, Parser)]
+#[command(name = "tweedd", about = ABOUT, after_help = SYNTAX)]
+#[command(override_usage = "tweedd [--flag=value]...", next_help_heading = "Daemon")]
+pub(super) struct Flags {
+    /// Written for the CNI plugin
+    #[arg(long, value_name = "FILE", default_value = "/run/flannel/subnet.env")]
+    #[arg(value_parser = file)]
+    pub(super) subnet_file: PathBuf,
+    /// What to remember over restarts [default: beside the subnet file, .state.json]
+    #[arg(long, value_name = "FILE")]
+    pub(super) state_file: Option<PathBuf>,
+    /// Where tweedctl asks [default: beside the subnet file, .sock]
+    #[arg(long, value_name = "SOCKET")]
+    pub(super) control_socket: Option<PathBuf>,
+    /// Renew the lease so long before its end
+    #[arg(long, value_name = "MINUTES", default_value = "60", value_parser = renew_margin)]
+    pub(super) subnet_lease_renew_margin: Duration,
+    /// The largest share of the peers that may vanish at once before withdrawal is held
+    #[arg(long, value_name = "PERCENT", default_value = "50", value_parser = percent)]
+    pub(super) max_withdraw: u8,
+    /// Address of /healthz and /readyz
+    #[arg(long, value_name = "IP", default_value = "0.0.0.0")]
+    #[arg(value_parser = parsed::<IpAddr>("an IP address"))]
+    pub(super) healthz_ip: IpAddr,
+    /// Port of /healthz and /readyz; 0 serves neither
+    #[arg(long, value_name = "PORT", default_value = "0", value_parser = port)]
+    pub(super) healthz_port: u16,
+    /// How much to log: from 2 on what is decided, from 5 on everything
+    #[arg(long, value_name = "LEVEL", default_value = "0", value_parser = level)]
+    pub(super) v: Level,
+    /// Print the version and exit
+    #[arg(long, value_name = "BOOL", default_value = "false", value_parser = boolean)]
+    #[arg(num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set)]
+    #[arg(hide_default_value = true)]
+    version: bool,
+
+    #[command(flatten)]
+    pub(super) etcd: EtcdFlags,
+    #[command(flatten)]
+    pub(super) interface: InterfaceFlags,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "etcd")]
+#[expect(clippy::struct_field_names, reason = "fields are named as the flags are")]
+pub(super) struct EtcdFlags {
+    /// Servers, separated by commas
+    #[arg(long, value_name = "URLS")]
+    #[arg(default_value = "http://127.0.0.1:4001,http://127.0.0.1:2379")]
+    pub(super) etcd_endpoints: String,
+    /// Below this key are the config and the leases
+    #[arg(long, value_name = "KEY", default_value = "/coreos.com/network")]
+    pub(super) etcd_prefix: String,
+    /// Whose certificates to believe
+    #[arg(long, value_name = "FILE")]
+    pub(super) etcd_cafile: Option<PathBuf>,
+    /// Our certificate, for servers that ask
+    #[arg(long, value_name = "FILE")]
+    pub(super) etcd_certfile: Option<PathBuf>,
+    /// The key of our certificate
+    #[arg(long, value_name = "FILE")]
+    pub(super) etcd_keyfile: Option<PathBuf>,
+    /// User, for servers that ask
+    #[arg(long, value_name = "NAME")]
+    pub(super) etcd_username: Option<String>,
+    /// The user's password; better told in the environment
+    #[arg(long, value_name = "PASSWORD")]
+    pub(super) etcd_password: Option<Secret>,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Interface")]
+pub(super) struct InterfaceFlags {
+    /// Name or IP of the interface that faces the peers; repeatable, the first that fits wins
+    #[arg(long, value_name = "NAME|IP")]
+    pub(super) iface: Vec<String>,
+    /// The same by a pattern of IPs, then of names; repeatable, tried after every --iface
+    #[arg(long, value_name = "PATTERN", value_parser = regex)]
+    pub(super) iface_regex: Vec<Regex>,
+    /// The interface by which this IP is reached; tried last
+    #[arg(long, value_name = "IP", value_parser = parsed::<IpAddr>("an IP address"))]
+    pub(super) iface_can_reach: Option<IpAddr>,
+    /// What peers send to [default: the interface's address]
+    #[arg(long, value_name = "IP", value_parser = parsed::<Ipv4Addr>("an IPv4 address"))]
+    pub(super) public_ip: Option<Ipv4Addr>,
+    /// The same for IPv6
+    #[arg(long, value_name = "IP", value_parser = parsed::<Ipv6Addr>("an IPv6 address"))]
+    pub(super) public_ipv6: Option<Ipv6Addr>,
+}
+
+/// Go's spellings.
+pub(super) fn boolean(text: &str) -> Result<bool, &'static str> {
+    match text {
+        "1" | "t" | "T" | "true" | "True" | "TRUE" => Ok(true),
+        "0" | "f" | "F" | "false" | "False" | "FALSE" => Ok(false),
+        _ => Err("true or false"),
+    }
+}
+
+/// Go's notation: `0x`, `0o` or just `0`, and `0b` change the base.
+pub(super) fn integer(text: &str) -> Option<i64> {
+    let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let (radix, digits) = match digits.get(..2).unwrap_or(digits) {
+        "0x" | "0X" => (16, digits.get(2..)?),
+        "0o" | "0O" => (8, digits.get(2..)?),
+        "0b" | "0B" => (2, digits.get(2..)?),
+        start if start.len() == 2 && start.starts_with('0') => (8, digits),
+        _ => (10, digits),
+    };
+    // The library would take another sign here.
+    let digits = Some(digits).filter(|digits| !digits.starts_with(['+', '-']))?;
+    let size = i64::from_str_radix(digits, radix).ok()?;
+    Some(if text.starts_with('-') { -size } else { size })
+}
+
+fn within<T: TryFrom<i64>>(text: &str, range: RangeInclusive<i64>) -> Option<T> {
+    integer(text).filter(|number| range.contains(number)).and_then(|number| number.try_into().ok())
+}
+
+fn renew_margin(text: &str) -> Result<Duration, &'static str> {
+    let minutes = within::<u64>(text, 1..=1439).ok_or("1 to 1439 minutes")?;
+    Ok(Duration::from_secs(minutes * 60))
+}
+
+fn percent(text: &str) -> Result<u8, &'static str> {
+    within(text, 0..=100).ok_or("0 to 100 percent")
+}
+
+fn port(text: &str) -> Result<u16, &'static str> {
+    within(text, 0..=65535).ok_or("a port from 0 to 65535")
+}
+
+fn level(text: &str) -> Result<Level, &'static str> {
+    match integer(text).ok_or("a number")? {
+        ..=1 => Ok(Level::INFO),
+        2..=4 => Ok(Level::DEBUG),
+        5.. => Ok(Level::TRACE),
+    }
+}
+
+fn file(text: &str) -> Result<PathBuf, &'static str> {
+    let path = PathBuf::from(text);
+    if path.file_name().is_some() { Ok(path) } else { Err("the path of a file") }
+}
+
+/// The library draws a picture over several lines; its last says what is wrong.
+fn regex(text: &str) -> Result<Regex, String> {
+    Regex::new(text).map_err(|error| {
+        let picture = error.to_string();
+        let reason = picture.lines().last().unwrap_or_default();
+        format!("a regular expression ({})", reason.trim_start_matches("error: "))
+    })
+}
+
+fn parsed<T: FromStr>(
+    allowed: &'static str,
+) -> impl Fn(&str) -> Result<T, &'static str> + Clone + Send + Sync + 'static {
+    move |text| text.parse().map_err(|_| allowed)
+}

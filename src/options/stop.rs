@@ -1,0 +1,55 @@
+//! Why a command line leads to no daemon, in one sentence and an exit code.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+/// The command line asked for something else than a daemon, or for something that cannot be.
+///
+/// Tells a value only where the flag is known: it may be a password behind a slip of the pen.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Stop {
+    #[error("{0}")]
+    Help(String),
+    #[error("tweedd {}", env!("CARGO_PKG_VERSION"))]
+    Version,
+    /// Counted from 1.
+    #[error("argument {position} is not UTF-8")]
+    NotUtf8 { position: usize },
+    #[error("{flag} is not a flag: allowed are one or two dashes and a name; see tweedd --help")]
+    Malformed { flag: String },
+    #[error("{flag} is not a flag of tweedd; tweedd --help lists them")]
+    Unknown { flag: String },
+    #[error("{flag} is a flag of older flannel that is gone: {instead}")]
+    Gone { flag: String, instead: &'static str },
+    #[error("{flag} needs a value")]
+    NoValue { flag: String },
+    #[error("{name} is {value:?}; allowed: {allowed}")]
+    BadValue { name: String, value: String, allowed: String },
+    #[error("{given} is of no use without {missing}")]
+    Incomplete { given: String, missing: String },
+    #[error("{file} is of no use while {endpoints} has no https:// server")]
+    PlainEndpoints { file: String, endpoints: String },
+    #[error("{name} holds a user or a password; allowed: --etcd-username and --etcd-password")]
+    SecretInEndpoint { name: String },
+    #[error("{name} is not yet in this version")]
+    Unsupported { name: String },
+}
+
+impl Stop {
+    /// 0 if it was asked for, else 2, as for any wrong use of a command.
+    pub fn exit_code(&self) -> u8 {
+        if matches!(self, Self::Help(_) | Self::Version) { 0 } else { 2 }
+    }
+
+    /// Tells the operator: help on stdout, for pagers; all else on stderr, as flanneld does.
+    pub fn print(&self) -> ExitCode {
+        let told = match self {
+            Self::Help(text) => io::stdout().write_all(text.as_bytes()),
+            Self::Version => writeln!(io::stderr(), "{self}"),
+            refused => writeln!(io::stderr(), "tweedd: {refused}"),
+        };
+        // Nobody is left to be told that nobody listens.
+        drop(told);
+        ExitCode::from(self.exit_code())
+    }
+}

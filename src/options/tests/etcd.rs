@@ -1,0 +1,76 @@
+//! How etcd is reached, and that its password stays with us.
+#![allow(clippy::unwrap_used)]
+
+use super::{NO_VARIABLES, check_refusal, options, parse, refusal};
+use crate::options::etcd::Secret;
+use crate::subnet::etcd::Credentials;
+
+#[test]
+fn endpoints_are_trimmed_and_get_a_scheme() {
+    let spaced = |list| parse("", &[("FLANNELD_ETCD_ENDPOINTS", list)]).unwrap().etcd.endpoints;
+    assert_eq!(spaced("a:2379 , https://b:2379"), ["http://a:2379", "https://b:2379"]);
+    assert_eq!(spaced("[fd00::1]:2379"), ["http://[fd00::1]:2379"]);
+    assert_eq!(spaced("HTTP://a:1/,http://b:1"), ["http://a:1", "http://b:1"]);
+    assert_eq!(options("-etcd-cafile=/ca -etcd-endpoints=a:1").etcd.endpoints, ["https://a:1"]);
+    for bad in ["a,,b", ",", "ftp://a:1", "http://", "a b"] {
+        let (said, code) = refusal("", &[("FLANNELD_ETCD_ENDPOINTS", bad)]);
+        assert!(said.starts_with("FLANNELD_ETCD_ENDPOINTS is "), "{said}");
+        assert!(said.ends_with("allowed: http:// or https:// with host and port"), "{said}");
+        assert_eq!(code, 2);
+    }
+    check_refusal(
+        "-etcd-endpoints=",
+        "--etcd-endpoints is \"\"; allowed: http:// or https:// with host and port",
+    );
+}
+
+#[test]
+fn a_ca_alone_is_enough_for_tls() {
+    let etcd = options("-etcd-cafile=/ca -etcd-endpoints=https://a:1,http://b:1").etcd;
+    assert_eq!((etcd.ca_file, etcd.cert_file, etcd.key_file), (Some("/ca".into()), None, None));
+    let etcd = options("-etcd-certfile=/c -etcd-keyfile=/k -etcd-endpoints=https://a:1").etcd;
+    assert_eq!((etcd.ca_file, etcd.cert_file), (None, Some("/c".into())));
+    assert_eq!(etcd.key_file, Some("/k".into()));
+}
+
+#[test]
+fn wrong_combinations_name_both_flags() {
+    for (line, said) in [
+        ("-etcd-certfile=/c", "--etcd-certfile is of no use without --etcd-keyfile"),
+        ("-etcd-keyfile=/k", "--etcd-keyfile is of no use without --etcd-certfile"),
+        ("-etcd-username=u", "--etcd-username is of no use without --etcd-password"),
+        ("-etcd-password=p", "--etcd-password is of no use without --etcd-username"),
+        (
+            "-etcd-cafile=/ca",
+            "--etcd-cafile is of no use while --etcd-endpoints has no https:// server",
+        ),
+        (
+            "-etcd-certfile=/c -etcd-keyfile=/k -etcd-endpoints=http://a:1",
+            "--etcd-certfile is of no use while --etcd-endpoints has no https:// server",
+        ),
+    ] {
+        check_refusal(line, said);
+    }
+    assert_eq!(
+        refusal("", &[("FLANNELD_ETCD_USERNAME", "u")]).0,
+        "FLANNELD_ETCD_USERNAME is of no use without --etcd-password"
+    );
+}
+
+#[test]
+fn a_secret_is_given_to_the_server_and_told_nobody() {
+    let options = options("-etcd-username=me -etcd-password=hunter2");
+    let Credentials { user, password } = options.etcd.credentials.clone().unwrap();
+    assert_eq!((user.as_str(), password.as_str()), ("me", "hunter2"));
+    assert!(!format!("{options:#?}").contains("hunter2"));
+    assert_eq!(format!("{:?}", "hunter2".parse::<Secret>().unwrap()), "***");
+    for line in [
+        "-etcd-password=hunter2",
+        "-etcd-pasword=hunter2",
+        "---etcd-password=hunter2",
+        "-etcd-endpoints=http://me:hunter2@a:1",
+    ] {
+        let stop = parse(line, NO_VARIABLES).unwrap_err();
+        assert!(!format!("{stop} {stop:?}").contains("hunter2"), "{stop:?}");
+    }
+}

@@ -1,0 +1,93 @@
+//! Whether the daemon does its work, and if not, why.
+
+use super::Reconciler;
+use crate::kernel::Kernel;
+use crate::kernel::state::Key;
+use crate::status::Readiness;
+use crate::subnet::StoreState;
+
+/// Many refusals are as a rule of one kind: so many are told.
+const SHOWN: usize = 3;
+
+impl<K: Kernel> Reconciler<K> {
+    pub(super) fn readiness(&self) -> Readiness {
+        let blocking = self.blocking();
+        let ready = blocking.is_empty();
+        let reasons = blocking.into_iter().chain(self.store_remark()).chain(self.remarks());
+        Readiness { ready, reasons: reasons.collect() }
+    }
+
+    /// The store tells the log about itself: servers that fail in turns have a new reason each time.
+    pub(super) fn log_readiness(&mut self) {
+        let blocking = self.blocking();
+        let ready = blocking.is_empty();
+        let reasons = blocking.into_iter().chain(self.remarks()).collect();
+        let readiness = Readiness { ready, reasons };
+        if self.logged.as_ref() == Some(&readiness) {
+            return;
+        }
+        if ready {
+            tracing::info!(remarks = ?readiness.reasons, "ready");
+        } else {
+            tracing::warn!(reasons = ?readiness.reasons, "not ready");
+        }
+        self.logged = Some(readiness);
+    }
+
+    /// What keeps us from being ready, in sentences.
+    fn blocking(&self) -> Vec<String> {
+        let inputs = &self.inputs;
+        let no_node =
+            || inputs.no_node.clone().unwrap_or_else(|| "no interface is chosen yet".into());
+        let is_remembered = inputs.remembered.is_some() && !inputs.confirmed;
+        let missing = [
+            inputs.config.is_none().then(|| "no network config yet".to_owned()),
+            (inputs.config.is_some() && inputs.node.is_none()).then(no_node),
+            (!inputs.confirmed && !inputs.are_alone())
+                .then(|| "the store has not answered yet".to_owned()),
+            inputs.relied_on().is_none().then(|| "no subnet is leased yet".to_owned()),
+            (!inputs.peers.is_complete() && !is_remembered)
+                .then(|| "the leases of the peers are not read yet".to_owned()),
+            self.trouble.clone(),
+        ];
+        let essential = |key: &&Key| !matches!(key, Key::ReversePath(_) | Key::AcceptRa(_));
+        let refused = self.refused.iter().filter(|(key, _)| essential(key));
+        let refused: Vec<String> = refused.map(|(_, why)| why.to_owned()).collect();
+        missing.into_iter().flatten().chain(abridged(refused)).collect()
+    }
+
+    fn store_remark(&self) -> Option<String> {
+        match &self.inputs.store {
+            StoreState::Waiting(reason) => Some(format!("the store is away: {reason}")),
+            StoreState::Unknown | StoreState::Reachable => None,
+        }
+    }
+
+    /// What else an operator should know although it blocks nothing.
+    fn remarks(&self) -> impl Iterator<Item = String> {
+        let inputs = &self.inputs;
+        let is_remembered = inputs.remembered.is_some() && !inputs.confirmed;
+        let remembered = is_remembered.then(|| {
+            "forwarding by what was last known: the store has not confirmed it".to_owned()
+        });
+        let node = inputs.node.as_ref().and(inputs.no_node.as_ref());
+        let node = node.map(|reason| format!("the last choice of interface is kept: {reason}"));
+        let held = inputs.held_back.map(|(missing, of)| {
+            format!("{missing} of {of} leases vanished at once: their routes are kept")
+        });
+        let kept = inputs.kind_kept();
+        let kept = kept.map(|kind| format!("staying on {} until filters are loose", kind.as_str()));
+        let filters = self.refused.iter().filter(|(key, _)| matches!(key, Key::ReversePath(_)));
+        let filters =
+            filters.map(|(_, why)| format!("packets may be lost while backends change: {why}"));
+        [remembered, node, held, kept].into_iter().flatten().chain(filters)
+    }
+}
+
+/// The first few of many.
+fn abridged(mut reasons: Vec<String>) -> Vec<String> {
+    let more = reasons.len().saturating_sub(SHOWN);
+    reasons.truncate(SHOWN);
+    reasons.extend((more > 0).then(|| format!("and {more} more refused alike")));
+    reasons
+}

@@ -1,0 +1,230 @@
+//! Talks to one etcd server at a time, and to the next one once that fails.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use etcd_client::{Error, KvClient, LeaseClient, ResponseHeader, WatchClient};
+use tokio::sync::Mutex;
+use tokio::time::{sleep, timeout};
+
+use super::connect::{EtcdOptions, describe, open, shown};
+use super::report::Report;
+use crate::backoff::Backoff;
+
+/// A client with failover: the library's own sends a share of the requests to dead servers.
+pub(super) struct Client {
+    options: EtcdOptions,
+    current: Mutex<Current>,
+    pub(super) report: Report,
+}
+
+struct Current {
+    connection: Option<Connection>,
+    /// Index of the server in use.
+    endpoint: usize,
+    /// Counts connections, so that two requests that fail on one connection move on by one server.
+    generation: u64,
+    /// In a row, over all requests.
+    failures: usize,
+}
+
+#[derive(Clone)]
+pub(super) struct Connection {
+    /// Shared, since it is several kilobytes that every future would carry.
+    client: Arc<etcd_client::Client>,
+    generation: u64,
+}
+
+/// Why a request brought nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Failure {
+    /// No server could be asked, or it could not answer; the report says more.
+    Away,
+    Refused(Refusal),
+}
+
+/// An answer that another try would not change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// There is no such etcd lease (any more).
+    NoGrant,
+    /// There is such an etcd lease already.
+    GrantExists,
+    /// The revision asked for is compacted, or still to come.
+    NoRevision,
+}
+
+/// For the answer to one request.
+pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The library's 4 MiB end at some 24,000 leases.
+const MAX_MESSAGE: usize = 64 * 1024 * 1024;
+
+impl Connection {
+    pub(super) fn kv(&self) -> KvClient {
+        self.client.kv_client().max_decoding_message_size(MAX_MESSAGE)
+    }
+
+    pub(super) fn leases(&self) -> LeaseClient {
+        self.client.lease_client()
+    }
+
+    pub(super) fn watches(&self) -> WatchClient {
+        self.client.watch_client().max_decoding_message_size(MAX_MESSAGE)
+    }
+}
+
+impl Client {
+    /// `random` chooses the first server, so that a cluster's nodes spread over all.
+    pub(super) fn new(options: EtcdOptions, random: usize) -> Self {
+        let endpoint = random.checked_rem(options.endpoints.len()).unwrap_or(0);
+        let current = Current { connection: None, endpoint, generation: 0, failures: 0 };
+        Self { options, current: Mutex::new(current), report: Report::default() }
+    }
+
+    /// Asks until there is an answer.
+    pub(super) async fn request<T, F>(&self, ask: impl Fn(Connection) -> F) -> Result<T, Refusal>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
+        let mut backoff = Backoff::default();
+        loop {
+            match self.once(&ask).await {
+                Ok(answer) => return Ok(answer),
+                Err(Failure::Refused(refusal)) => return Err(refusal),
+                Err(Failure::Away) => sleep(backoff.delay(rand::random())).await,
+            }
+        }
+    }
+
+    /// Asks one server, once.
+    pub(super) async fn once<T, F>(&self, ask: impl FnOnce(Connection) -> F) -> Result<T, Failure>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
+        let connection = self.connection().await?;
+        match timeout(TIMEOUT, Box::pin(ask(connection.clone()))).await {
+            Ok(Ok(answer)) => {
+                self.succeeded().await;
+                Ok(answer)
+            }
+            Ok(Err(error)) => Err(self.failed(&connection, &error).await),
+            Err(_) => {
+                self.drop_connection(&connection, &no_answer()).await;
+                Err(Failure::Away)
+            }
+        }
+    }
+
+    pub(super) async fn succeeded(&self) {
+        self.current.lock().await.failures = 0;
+        self.report.reachable();
+    }
+
+    /// Judges `error`; if it is the server's or the connection's, the next request goes elsewhere.
+    pub(super) async fn failed(&self, connection: &Connection, error: &Error) -> Failure {
+        match fault(error) {
+            Fault::Answer(refusal) => {
+                self.succeeded().await;
+                return Failure::Refused(refusal);
+            }
+            Fault::Request => self.report.away(&describe(error)),
+            Fault::Connection => self.drop_connection(connection, &describe(error)).await,
+        }
+        Failure::Away
+    }
+
+    /// The next request goes to the next server.
+    pub(super) async fn drop_connection(&self, connection: &Connection, reason: &str) {
+        let mut current = self.current.lock().await;
+        if current.generation == connection.generation {
+            current.connection = None;
+            self.move_on(&mut current, reason);
+        }
+    }
+
+    async fn connection(&self) -> Result<Connection, Failure> {
+        let mut current = self.current.lock().await;
+        if let Some(connection) = &current.connection {
+            return Ok(connection.clone());
+        }
+        let endpoint = self.options.endpoints.get(current.endpoint).map_or("", String::as_str);
+        let opened = timeout(TIMEOUT, Box::pin(open(&self.options, endpoint))).await;
+        match opened.unwrap_or_else(|_| Err(no_answer())) {
+            Ok(client) => {
+                current.generation += 1;
+                let (client, generation) = (Arc::new(client), current.generation);
+                let connection = Connection { client, generation };
+                current.connection = Some(connection.clone());
+                Ok(connection)
+            }
+            Err(reason) => {
+                self.move_on(&mut current, &reason);
+                Err(Failure::Away)
+            }
+        }
+    }
+
+    /// One dead server of several is nothing to report.
+    fn move_on(&self, current: &mut Current, reason: &str) {
+        let servers = self.options.endpoints.len().max(1);
+        let endpoint = self.options.endpoints.get(current.endpoint).map_or("", String::as_str);
+        current.failures += 1;
+        current.endpoint = (current.endpoint + 1) % servers;
+        if current.failures >= servers {
+            let hint = self.hint(endpoint, reason);
+            self.report.away(&format!("etcd at {}: {reason}{hint}", shown(endpoint)));
+        }
+    }
+
+    /// A server that misses our certificate hangs up without a word of it.
+    fn hint(&self, endpoint: &str, reason: &str) -> &'static str {
+        let encrypted = endpoint.starts_with("https://") || !endpoint.contains("://");
+        let hung_up = HUNG_UP.iter().any(|text| reason.contains(text));
+        if encrypted && hung_up && self.options.cert_file.is_none() {
+            " (does it ask for a client certificate? see etcd-certfile and etcd-keyfile)"
+        } else {
+            ""
+        }
+    }
+}
+
+/// What the library says when the other side ends the conversation.
+const HUNG_UP: [&str; 4] = ["operation was canceled", "fatal alert", "closed", "reset"];
+
+/// The store's revision as of an answer.
+pub(super) fn revision(header: Option<&ResponseHeader>) -> i64 {
+    header.map_or(0, ResponseHeader::revision)
+}
+
+fn no_answer() -> String {
+    format!("no answer within {} s", TIMEOUT.as_secs())
+}
+
+/// Whose fault an error is.
+enum Fault {
+    /// None: it is an answer.
+    Answer(Refusal),
+    /// The server would say the same on every connection.
+    Request,
+    Connection,
+}
+
+fn fault(error: &Error) -> Fault {
+    let Error::GRpcStatus(status) = error else { return Fault::Connection };
+    match i32::from(status.code()) {
+        NOT_FOUND => Fault::Answer(Refusal::NoGrant),
+        FAILED_PRECONDITION => Fault::Answer(Refusal::GrantExists),
+        OUT_OF_RANGE => Fault::Answer(Refusal::NoRevision),
+        INVALID_ARGUMENT | RESOURCE_EXHAUSTED => Fault::Request,
+        _ => Fault::Connection,
+    }
+}
+
+// Numbers of gRPC's status codes, whose type the library does not hand on.
+const INVALID_ARGUMENT: i32 = 3;
+const NOT_FOUND: i32 = 5;
+const RESOURCE_EXHAUSTED: i32 = 8;
+const FAILED_PRECONDITION: i32 = 9;
+const OUT_OF_RANGE: i32 = 11;

@@ -1,0 +1,161 @@
+//! Opens a connection to one etcd server.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use etcd_client::{Certificate, Client, ConnectOptions, Error, Identity, TlsOptions};
+
+/// How to reach etcd, and where in it our network lives.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EtcdOptions {
+    /// `http://10.0.0.1:2379`; without a scheme it is `https` if there are TLS files.
+    pub endpoints: Vec<String>,
+    /// `/coreos.com/network`.
+    pub prefix: String,
+    /// Whose certificates to believe.
+    pub ca_file: Option<PathBuf>,
+    /// Our own certificate and its key, for servers that ask.
+    pub cert_file: Option<PathBuf>,
+    pub key_file: Option<PathBuf>,
+    pub credentials: Option<Credentials>,
+}
+
+#[derive(Clone, PartialEq, Eq)]
+pub struct Credentials {
+    pub user: String,
+    pub password: String,
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credentials").field("user", &self.user).finish_non_exhaustive()
+    }
+}
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// A server that hangs is noticed after the sum of both.
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
+const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// With credentials the server is asked for a token; without, nothing is sent yet.
+/// The TLS files are read anew each time, so that they may be replaced while we run.
+///
+/// # Errors
+/// What to tell people; contains no secrets.
+pub(super) async fn open(options: &EtcdOptions, endpoint: &str) -> Result<Client, String> {
+    let mut connect = ConnectOptions::new()
+        .with_connect_timeout(CONNECT_TIMEOUT)
+        .with_keep_alive(KEEP_ALIVE, KEEP_ALIVE_TIMEOUT)
+        .with_keep_alive_while_idle(true)
+        .with_require_leader(true)
+        .with_auto_token_refresh(true);
+    if let Some(Credentials { user, password }) = &options.credentials {
+        connect = connect.with_user(user, password);
+    }
+    if let Some(tls) = tls(options, endpoint)? {
+        connect = connect.with_tls(tls);
+    }
+    Client::connect([endpoint], Some(connect)).await.map_err(|error| describe(&error))
+}
+
+/// Flannel takes TLS files for `http` endpoints without complaint; the library does not.
+fn tls(options: &EtcdOptions, endpoint: &str) -> Result<Option<TlsOptions>, String> {
+    let files = [&options.ca_file, &options.cert_file, &options.key_file];
+    if endpoint.starts_with("http://") || files.iter().all(|file| file.is_none()) {
+        return Ok(None);
+    }
+    let mut tls = TlsOptions::new();
+    if let Some(ca) = &options.ca_file {
+        tls = tls.ca_certificate(Certificate::from_pem(read_certificate(ca)?));
+    }
+    match (&options.cert_file, &options.key_file) {
+        (Some(cert), Some(key)) => {
+            tls = tls.identity(Identity::from_pem(read_certificate(cert)?, read(key)?));
+        }
+        (None, None) => {}
+        (Some(_), None) => return Err("etcd-certfile is given, but etcd-keyfile is not".to_owned()),
+        (None, Some(_)) => return Err("etcd-keyfile is given, but etcd-certfile is not".to_owned()),
+    }
+    Ok(Some(tls))
+}
+
+/// The library takes a file without a certificate for one that trusts nobody.
+fn read_certificate(file: &Path) -> Result<Vec<u8>, String> {
+    let pem = read(file)?;
+    let holds_one = String::from_utf8_lossy(&pem).contains("-----BEGIN CERTIFICATE-----");
+    if holds_one { Ok(pem) } else { Err(format!("{}: holds no certificate", file.display())) }
+}
+
+fn read(file: &Path) -> Result<Vec<u8>, String> {
+    std::fs::read(file).map_err(|error| format!("{}: {error}", file.display()))
+}
+
+/// `endpoint` without the user and password that may stand in it.
+pub(super) fn shown(endpoint: &str) -> String {
+    let (scheme, rest) = endpoint.split_once("://").unwrap_or(("", endpoint));
+    let host = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
+    if scheme.is_empty() { host.to_owned() } else { format!("{scheme}://{host}") }
+}
+
+/// The message and the innermost cause, which tells most.
+pub(super) fn describe(error: &Error) -> String {
+    match error {
+        Error::GRpcStatus(status) => with_cause(status.message(), status.source()),
+        Error::TransportError(error) => with_cause(&error.to_string(), error.source()),
+        Error::InvalidArgs(_)
+        | Error::InvalidUri(_)
+        | Error::IoError(_)
+        | Error::WatchError(_)
+        | Error::Utf8Error(_)
+        | Error::LeaseKeepAliveError(_)
+        | Error::ElectError(_)
+        | Error::InvalidMetadataValue(_)
+        | Error::EndpointError(_)
+        | Error::EndpointsNotManaged
+        | Error::Internal(_) => error.to_string(),
+    }
+}
+
+fn with_cause(message: &str, mut cause: Option<&(dyn StdError + 'static)>) -> String {
+    let mut text = message.to_owned();
+    while let Some(error) = cause {
+        cause = error.source();
+        let innermost = error.to_string();
+        if cause.is_none() && !message.contains(&innermost) {
+            text = format!("{message}: {innermost}");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_is_never_shown() {
+        let credentials = Credentials { user: "flannel".into(), password: "tr0ub4dor".into() };
+        let options = EtcdOptions { credentials: Some(credentials), ..EtcdOptions::default() };
+        assert!(!format!("{options:?}").contains("tr0ub4dor"));
+        assert_eq!(shown("https://root:tr0ub4dor@10.0.0.1:2379"), "https://10.0.0.1:2379");
+        assert_eq!(shown("10.0.0.1:2379"), "10.0.0.1:2379");
+    }
+
+    #[test]
+    fn a_certificate_without_its_key_is_refused() {
+        let options = EtcdOptions { cert_file: Some("/cert".into()), ..EtcdOptions::default() };
+        let error = tls(&options, "https://10.0.0.1:2379").unwrap_err();
+        assert_eq!(error, "etcd-certfile is given, but etcd-keyfile is not");
+        assert!(tls(&options, "http://10.0.0.1:2379").unwrap().is_none());
+    }
+
+    #[test]
+    fn a_missing_file_is_named() {
+        let options = EtcdOptions { ca_file: Some("/nowhere/ca".into()), ..EtcdOptions::default() };
+        let error = tls(&options, "https://10.0.0.1:2379").unwrap_err();
+        assert_eq!(error, "/nowhere/ca: No such file or directory (os error 2)");
+    }
+}

@@ -1,0 +1,123 @@
+//! The etcd lease under which our key lives: one for the daemon's life, kept alive.
+
+use std::time::Duration;
+
+use etcd_client::{Error, LeaseGrantOptions};
+use tokio::time::Instant;
+use tracing::info;
+
+use super::Shared;
+use super::client::{Connection, Refusal};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Grant {
+    pub(super) id: i64,
+    pub(super) ttl: Duration,
+    /// When its term last began anew, at the earliest.
+    pub(super) renewed: Instant,
+}
+
+/// Flannel's: a node may be away for so long before its subnet is another's.
+const TTL_SECONDS: i64 = 86_400;
+
+impl Shared {
+    /// The one etcd lease of this daemon: that of the daemon before it, if it still lives.
+    pub(super) async fn grant(&self) -> Grant {
+        let mut current = self.grant.lock().await;
+        if let Some(grant) = *current {
+            return grant;
+        }
+        let grant = match self.revive().await {
+            Some(grant) => grant,
+            None => self.new_grant().await,
+        };
+        *current = Some(grant);
+        grant
+    }
+
+    /// After the server said that there is no such lease.
+    pub(super) async fn forget_grant(&self) {
+        *self.grant.lock().await = None;
+    }
+
+    /// Gives the etcd lease its whole term again.
+    pub(super) async fn keep_alive(&self, id: i64) -> Result<(), Refusal> {
+        let asked = Instant::now();
+        let ask = |connection: Connection| async move {
+            match connection.leases().keep_alive(id).await {
+                Ok(_) => Ok(true),
+                // Either the lease or the stream has ended, and only the text would tell which.
+                Err(Error::LeaseKeepAliveError(_)) => Ok(ttl(&connection, id).await?.is_some()),
+                Err(error) => Err(error),
+            }
+        };
+        self.store.client.request(ask).await?.then_some(()).ok_or(Refusal::NoGrant)?;
+        if let Some(grant) = self.grant.lock().await.as_mut().filter(|grant| grant.id == id) {
+            grant.renewed = asked;
+        }
+        Ok(())
+    }
+
+    async fn revive(&self) -> Option<Grant> {
+        let id = self.previous.grant?;
+        let renewed = Instant::now();
+        let ask = |connection: Connection| async move {
+            let Some(ttl) = ttl(&connection, id).await? else { return Ok(None) };
+            connection.leases().keep_alive(id).await?;
+            Ok(Some(ttl))
+        };
+        let ttl = self.store.client.request(ask).await.ok()??;
+        info!(id, "took up the etcd lease of the daemon before");
+        Some(Grant { id, ttl, renewed })
+    }
+
+    /// The id is ours, so that a request without an answer can be repeated and leaks no lease.
+    async fn new_grant(&self) -> Grant {
+        let id = rand::random_range(1..=i64::MAX);
+        let renewed = Instant::now();
+        let ask = |connection: Connection| async move {
+            let options = LeaseGrantOptions::new().with_id(id);
+            connection.leases().grant(TTL_SECONDS, Some(options)).await
+        };
+        let granted = self.store.client.request(ask).await;
+        let ttl = granted.map_or(TTL_SECONDS, |grant| grant.ttl());
+        Grant { id, ttl: seconds(ttl), renewed }
+    }
+}
+
+/// The whole term of an etcd lease; none if there is no such lease.
+async fn ttl(connection: &Connection, id: i64) -> Result<Option<Duration>, Error> {
+    let answer = connection.leases().time_to_live(id, None).await?;
+    Ok((answer.ttl() > 0).then(|| seconds(answer.granted_ttl())))
+}
+
+fn seconds(ttl: i64) -> Duration {
+    Duration::from_secs(ttl.unsigned_abs())
+}
+
+/// How long after a renewal the next one is due: early enough to leave `margin`, and not at the
+/// same moment on all nodes that started together.
+pub(super) fn renewal(ttl: Duration, margin: Duration, random: f64) -> Duration {
+    let due = (ttl / 3).min(ttl.saturating_sub(margin)).max(Duration::from_secs(1));
+    due.mul_f64(0.9 + 0.2 * random.clamp(0.0, 1.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DAY: Duration = Duration::from_secs(86_400);
+
+    #[test]
+    fn a_third_of_the_term_passes_between_renewals() {
+        assert_eq!(renewal(DAY, Duration::from_secs(3600), 0.5), DAY / 3);
+        assert_eq!(renewal(DAY, Duration::from_secs(3600), 0.0), (DAY / 3).mul_f64(0.9));
+    }
+
+    #[test]
+    fn a_wide_margin_renews_sooner() {
+        let hour = Duration::from_secs(3600);
+        assert_eq!(renewal(hour * 24, hour * 23, 0.5), hour);
+        assert_eq!(renewal(hour * 24, hour * 25, 0.5), Duration::from_secs(1));
+    }
+}

@@ -1,0 +1,96 @@
+//! Subnets from etcd v3, in flannel's keys and values.
+
+mod acquire;
+mod client;
+mod connect;
+mod grant;
+mod hold;
+pub mod key;
+mod network_config;
+mod ours;
+mod report;
+mod store;
+pub mod value;
+mod watch;
+
+pub use connect::{Credentials, EtcdOptions};
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::stream::BoxStream;
+use tokio::sync::{Mutex, watch as channel};
+
+use self::client::Client;
+use self::grant::Grant;
+use self::hold::Losses;
+use self::key::Layout;
+use self::ours::Ours;
+use self::store::Store;
+use self::watch::{EtcdSource, First};
+use super::claim::Previous;
+use super::watch::updates;
+use super::{Error, Lost, StoreState, SubnetManager};
+use crate::config::NetworkConfig;
+use crate::lease::{Lease, LeaseAttributes, LeaseUpdate};
+
+/// The leases of one network in etcd. Whoever holds a lease should also follow `watch_leases`:
+/// it is how a loss is noticed at once.
+pub struct EtcdSubnetManager {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    store: Store,
+    previous: Previous,
+    /// How long before its end a lease is renewed at the latest.
+    renew_margin: Duration,
+    grant: Mutex<Option<Grant>>,
+    ours: channel::Sender<Ours>,
+    losses: Mutex<Losses>,
+    first: Mutex<First>,
+}
+
+impl EtcdSubnetManager {
+    /// Connects to nothing yet.
+    pub fn new(options: EtcdOptions, previous: Previous, renew_margin: Duration) -> Self {
+        let layout = Layout::below(&options.prefix);
+        let client = Client::new(options, rand::random_range(0..usize::MAX));
+        let shared = Shared {
+            store: Store { client, layout },
+            previous,
+            renew_margin,
+            grant: Mutex::new(None),
+            ours: channel::Sender::new(Ours::default()),
+            losses: Mutex::new(Losses::default()),
+            first: Mutex::new(First::default()),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+}
+
+impl SubnetManager for EtcdSubnetManager {
+    async fn network_config(&self) -> NetworkConfig {
+        self.shared.network_config().await
+    }
+
+    async fn acquire(
+        &self,
+        config: &NetworkConfig,
+        attributes: &LeaseAttributes,
+    ) -> Result<Lease, Error> {
+        self.shared.acquire(config, attributes).await
+    }
+
+    async fn hold(&self, lease: &Lease) -> Lost {
+        self.shared.hold(lease).await
+    }
+
+    fn watch_leases(&self) -> BoxStream<'static, LeaseUpdate> {
+        updates(EtcdSource::new(Arc::clone(&self.shared)))
+    }
+
+    fn state(&self) -> channel::Receiver<StoreState> {
+        self.shared.store.client.report.state()
+    }
+}

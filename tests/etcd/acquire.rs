@@ -1,0 +1,94 @@
+//! Which lease a node gets, and what etcd holds afterwards.
+
+use futures::future::join_all;
+use tweed::lease::{BackendType, Vtep};
+use tweed::subnet::SubnetManager;
+
+use crate::node::{
+    MAC, SUBNETS, V4, attributes, config, manager, manager_of, next, options, previous, subnets,
+    value, vxlan,
+};
+use crate::server::EtcdServer;
+
+#[tokio::test]
+async fn the_stored_bytes_are_flannels() {
+    let server = EtcdServer::start().await;
+    let lease = manager(&server).acquire(&config(V4), &vxlan(&["192.168.0.9"])).await.unwrap();
+    assert_eq!(subnets(&lease), ["10.5.115.0/24"]);
+    let (stored, grant) = server.get(&format!("{SUBNETS}10.5.115.0-24")).await.unwrap();
+    assert_eq!(
+        stored,
+        r#"{"PublicIP":"192.168.0.9","PublicIPv6":null,"BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"c6:d2:32:6f:8f:44"}}"#
+    );
+    assert_eq!(lease.grant, Some(grant));
+    let ttl = server.client().await.lease_time_to_live(grant, None).await.unwrap();
+    assert_eq!(ttl.granted_ttl(), 86_400);
+}
+
+#[tokio::test]
+async fn a_host_gw_lease_keeps_its_tunnel_end() {
+    let server = EtcdServer::start().await;
+    let manager = manager(&server);
+    let vtep = Some(Vtep { vni: Some(1), mac: MAC.parse().unwrap() });
+    let host_gw = attributes(BackendType::HostGw, &["192.168.0.9"], vtep);
+    let before = manager.acquire(&config(V4), &vxlan(&["192.168.0.9"])).await.unwrap();
+    let after = manager.acquire(&config(V4), &host_gw).await.unwrap();
+    assert_eq!((before.id, before.grant, before.created), (after.id, after.grant, after.created));
+    assert_eq!(after.endpoints[0].backend, BackendType::HostGw);
+    let (stored, _) = server.get(&format!("{SUBNETS}10.5.115.0-24")).await.unwrap();
+    assert_eq!(
+        stored,
+        r#"{"PublicIP":"192.168.0.9","PublicIPv6":null,"BackendType":"host-gw","BackendData":{"VNI":1,"VtepMAC":"c6:d2:32:6f:8f:44"}}"#
+    );
+}
+
+#[tokio::test]
+async fn a_lease_with_our_public_ip_is_used_again() {
+    let server = EtcdServer::start().await;
+    server.put_with_grant(&format!("{SUBNETS}10.5.7.0-24"), &value("192.168.0.9")).await;
+    let manager = manager(&server);
+    let lease = manager.acquire(&config(V4), &vxlan(&["192.168.0.9"])).await.unwrap();
+    assert_eq!(subnets(&lease), ["10.5.7.0/24"]);
+    assert_eq!(server.keys(SUBNETS).await.len(), 1);
+    let mut updates = manager.watch_leases();
+    assert_eq!(next(&mut updates).await, "snapshot [10.5.7.0-24@192.168.0.9]");
+}
+
+#[tokio::test]
+async fn twenty_nodes_share_twenty_subnets_without_a_conflict() {
+    let server = EtcdServer::start().await;
+    let tight =
+        config(r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.1.0","SubnetMax":"10.5.20.0"}"#);
+    for round in 0..10 {
+        let managers: Vec<_> = (0..20).map(|_| manager(&server)).collect();
+        let nodes = managers.iter().enumerate().map(|(index, manager)| {
+            // All wish for one slot.
+            let node = vxlan(&[format!("192.168.{}.{}", index / 10, index % 10 * 20).as_str()]);
+            let tight = &tight;
+            async move { manager.acquire(tight, &node).await.unwrap().id }
+        });
+        let mut ids = join_all(nodes).await;
+        ids.sort();
+        ids.dedup();
+        assert_eq!(ids.len(), 20, "round {round}");
+        server
+            .client()
+            .await
+            .delete(SUBNETS, Some(etcd_client::DeleteOptions::new().with_prefix()))
+            .await
+            .unwrap();
+    }
+}
+
+#[tokio::test]
+async fn another_on_our_subnet_is_an_error_that_names_it() {
+    let server = EtcdServer::start().await;
+    server.put(&format!("{SUBNETS}10.5.7.0-24"), &value("192.168.0.8")).await;
+    let manager = manager_of(options(&[server.endpoint()]), previous(&["10.5.7.0/24"], Some(9)));
+    let error = manager.acquire(&config(V4), &vxlan(&["192.168.0.9"])).await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "subnet 10.5.7.0/24 of this node is held by the node with public IP 192.168.0.8: \
+         stop one of the two nodes, or remove /run/flannel/subnet.env to take a new subnet"
+    );
+}

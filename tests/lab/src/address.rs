@@ -1,0 +1,40 @@
+//! Address families, and counting addresses within a prefix.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use anyhow::{Result, ensure};
+use ipnetwork::IpNetwork;
+
+/// IPv4 or IPv6.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Family {
+    V4,
+    V6,
+}
+
+impl Family {
+    pub fn of(address: IpAddr) -> Self {
+        match address {
+            IpAddr::V4(_) => Self::V4,
+            IpAddr::V6(_) => Self::V6,
+        }
+    }
+
+    /// The flag of `ip(8)` and `ping(8)`.
+    pub(crate) fn flag(self) -> &'static str {
+        match self {
+            Self::V4 => "-4",
+            Self::V6 => "-6",
+        }
+    }
+}
+
+/// The `index`th address of a prefix, with the length of the prefix.
+pub(crate) fn nth(prefix: IpNetwork, index: u32) -> Result<IpNetwork> {
+    let address: IpAddr = match prefix.network() {
+        IpAddr::V4(base) => Ipv4Addr::from_bits(base.to_bits().saturating_add(index)).into(),
+        IpAddr::V6(base) => Ipv6Addr::from_bits(base.to_bits() + u128::from(index)).into(),
+    };
+    ensure!(prefix.contains(address), "{prefix} has no address number {index}");
+    Ok(IpNetwork::new(address, prefix.prefix())?)
+}

@@ -1,0 +1,142 @@
+//! The cluster of the demo: four nodes, their daemons and pods.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
+use tweed_lab::{
+    Binaries, Daemon, Etcd, Family, Lab, Matrix, Node, Pair, Path, Ping, Probe, eventually, paths,
+};
+
+pub(super) const BEHIND_ROUTER: &str = "n4";
+
+const CONFIG: &str = "/coreos.com/network/config";
+const SUBNETS: &str = "/coreos.com/network/subnets/";
+const SETTLED: Duration = Duration::from_secs(20);
+
+pub(super) struct Cluster {
+    lab: Lab,
+    etcd: Etcd,
+    nodes: Vec<Node>,
+    daemons: Vec<Daemon>,
+}
+
+/// As much of a lease as people want to see.
+#[derive(Deserialize)]
+struct Lease {
+    #[serde(rename = "PublicIP")]
+    public_ip: String,
+    #[serde(rename = "BackendType")]
+    backend: String,
+}
+
+impl Cluster {
+    pub(super) fn build(binaries: Binaries) -> Result<Self> {
+        let lab = Lab::new(binaries)?;
+        let etcd = lab.etcd()?;
+        let (near, far) = (lab.segment("10.99.1.0/24")?, lab.segment("10.99.2.0/24")?);
+        lab.router("router", &[&near, &far])?;
+        let mut nodes = Vec::new();
+        for (name, segment) in [("n1", &near), ("n2", &near), ("n3", &near), (BEHIND_ROUTER, &far)]
+        {
+            nodes.push(lab.node(name, segment)?);
+        }
+        Ok(Self { lab, etcd, nodes, daemons: Vec::new() })
+    }
+
+    pub(super) fn size(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Name and public IP.
+    pub(super) fn describe(&self, index: usize) -> Result<String> {
+        let node = self.node(index)?;
+        Ok(format!("{} ({})", node.name(), node.address(Family::V4)?))
+    }
+
+    pub(super) fn configure(&self, config: &str) -> Result<()> {
+        self.etcd.put(CONFIG, config)
+    }
+
+    /// The daemon of the next node, and a pod.
+    pub(super) fn start(&mut self, index: usize) -> Result<()> {
+        let node = self.node(index)?;
+        let daemon = node.daemon(&self.etcd).start()?;
+        daemon.wait_ready()?;
+        node.pod()?;
+        self.daemons.push(daemon);
+        Ok(())
+    }
+
+    pub(super) fn restart(&mut self, index: usize) -> Result<()> {
+        self.daemons.get_mut(index).context("no such daemon")?.restart().map(drop)
+    }
+
+    /// Restarts the daemon, and waits until its lease says that it follows the config.
+    pub(super) fn flip(&mut self, index: usize) -> Result<()> {
+        self.restart(index)?;
+        let ip = self.node(index)?.address(Family::V4)?.to_string();
+        let flipped =
+            |(_, lease): &(String, Lease)| lease.public_ip == ip && lease.backend == "host-gw";
+        eventually(SETTLED, || {
+            ensure!(
+                self.read_leases()?.iter().any(flipped),
+                "the lease of {ip} is not host-gw yet"
+            );
+            Ok(())
+        })?;
+        Ok(())
+    }
+
+    /// Waits until every path is as `wanted` says of the names of its ends.
+    pub(super) fn wait_for(&self, wanted: impl Fn(&str, &str) -> Path) -> Result<()> {
+        eventually(SETTLED, || {
+            let paths = self.paths()?;
+            let wrong = paths.cells().find(|(from, to, is)| wanted(from, to) != **is);
+            let text = wrong.map(|(from, to, is)| format!("the path {from} → {to} is {is}"));
+            ensure!(text.is_none(), text.unwrap_or_default());
+            Ok(())
+        })
+        .map(drop)
+    }
+
+    pub(super) fn paths(&self) -> Result<Matrix<Path>> {
+        paths(&self.nodes, Family::V4)
+    }
+
+    pub(super) fn pings(&self) -> Result<Matrix<Ping>> {
+        self.lab.ping_matrix(Family::V4)
+    }
+
+    pub(super) fn pairs(&self) -> Vec<Pair> {
+        self.lab.pairs(Family::V4)
+    }
+
+    pub(super) fn probe(&self, rate: u32) -> Result<Probe> {
+        self.lab.probe(&self.pairs(), rate)
+    }
+
+    /// A line per lease.
+    pub(super) fn leases(&self) -> Result<String> {
+        let mut text = String::new();
+        for (subnet, Lease { public_ip, backend }) in self.read_leases()? {
+            writeln!(text, "{subnet:<18} {public_ip:<14} {backend}")?;
+        }
+        Ok(text)
+    }
+
+    fn read_leases(&self) -> Result<Vec<(String, Lease)>> {
+        let entries = self.etcd.list(SUBNETS)?.into_iter();
+        let lease = |entry: tweed_lab::Entry| {
+            let subnet = entry.key.trim_start_matches(SUBNETS).replacen('-', "/", 1);
+            let lease = serde_json::from_str(&entry.value).with_context(|| entry.key.clone())?;
+            Ok((subnet, lease))
+        };
+        entries.map(lease).collect()
+    }
+
+    fn node(&self, index: usize) -> Result<&Node> {
+        self.nodes.get(index).context("no such node")
+    }
+}

@@ -1,0 +1,126 @@
+//! The demo: a live cluster moves from VXLAN to host-gw, node by node, under traffic.
+
+mod cluster;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Result;
+use tweed_lab::{Binaries, Matrix, Path, Report};
+
+use crate::screen::{Screen, Verdict};
+use cluster::{BEHIND_ROUTER, Cluster};
+
+const VXLAN: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
+const MIXED: &str = r#"{"Network":"10.244.0.0/16","Mixed":true,"Backend":{"Type":"vxlan"}}"#;
+const HOST_GW: &str = r#"{"Network":"10.244.0.0/16","Mixed":true,"Backend":{"Type":"host-gw"}}"#;
+
+/// Packets per second and pair of pods.
+const RATE: u32 = 1000;
+
+/// Packets flow for so long before, between and after the flips.
+const PAUSE: Duration = Duration::from_secs(1);
+
+pub(crate) fn run(binaries: Binaries, screen: &mut Screen) -> Result<ExitCode> {
+    let mut cluster = build(binaries, screen)?;
+    show_vxlan(&cluster, screen)?;
+    allow_mixed(&mut cluster, screen)?;
+    let report = flip(&mut cluster, screen)?;
+    let paths = cluster.paths()?;
+    show_end(&report, &paths, &cluster, screen)?;
+    judge(&report, &paths, screen)
+}
+
+fn build(binaries: Binaries, screen: &mut Screen) -> Result<Cluster> {
+    screen.heading("Three nodes on one segment, a fourth behind a router")?;
+    let mut cluster = screen.step("network namespaces, etcd", || Cluster::build(binaries))?;
+    cluster.configure(VXLAN)?;
+    screen.block(VXLAN)?;
+    for index in 0..cluster.size() {
+        let name = format!("{} starts its tweedd and a pod", cluster.describe(index)?);
+        screen.step(&name, || cluster.start(index))?;
+    }
+    Ok(cluster)
+}
+
+fn show_vxlan(cluster: &Cluster, screen: &mut Screen) -> Result<()> {
+    screen.heading("VXLAN everywhere")?;
+    screen.step("paths are there", || cluster.wait_for(|_, _| Path::Tunnel))?;
+    screen.block("leases in etcd")?;
+    screen.block(cluster.leases()?)?;
+    show_paths(&cluster.paths()?, cluster, screen)
+}
+
+fn allow_mixed(cluster: &mut Cluster, screen: &mut Screen) -> Result<()> {
+    screen.heading("Mixed is switched on; every daemon reads it at its restart")?;
+    cluster.configure(MIXED)?;
+    screen.block(MIXED)?;
+    for index in 0..cluster.size() {
+        let name = format!("{} restarts its tweedd", cluster.describe(index)?);
+        screen.step(&name, || cluster.restart(index))?;
+    }
+    Ok(())
+}
+
+/// With a stream from every pod to every other one, all the time.
+fn flip(cluster: &mut Cluster, screen: &mut Screen) -> Result<Report> {
+    let streams = cluster.pairs().len();
+    screen.heading(&format!("host-gw, node by node, under {streams} streams of {RATE}/s"))?;
+    let probe = screen.step("a packet of every stream has arrived", || cluster.probe(RATE))?;
+    probe.run_for(PAUSE);
+    probe.mark("config");
+    cluster.configure(HOST_GW)?;
+    screen.block(HOST_GW)?;
+    for index in 0..cluster.size() {
+        let node = cluster.describe(index)?;
+        probe.run_for(PAUSE);
+        probe.mark(&format!("flip {node}"));
+        screen.step(&format!("{node} restarts onto host-gw"), || cluster.flip(index))?;
+    }
+    // A path that stays wrong is part of the verdict, beside what was lost.
+    screen.step("paths are there", || cluster.wait_for(path_at_the_end)).ok();
+    probe.run_for(PAUSE);
+    screen.step("packets under way arrive", || probe.finish())
+}
+
+fn show_end(
+    report: &Report,
+    paths: &Matrix<Path>,
+    cluster: &Cluster,
+    screen: &mut Screen,
+) -> Result<()> {
+    screen.heading("What it cost, and the paths now")?;
+    screen.block(report)?;
+    screen.block(cluster.leases()?)?;
+    show_paths(paths, cluster, screen)
+}
+
+fn show_paths(paths: &Matrix<Path>, cluster: &Cluster, screen: &mut Screen) -> Result<()> {
+    screen.block("paths (row to column)")?;
+    screen.block(paths)?;
+    screen.block("pings between pods")?;
+    screen.block(cluster.pings()?)
+}
+
+fn judge(report: &Report, paths: &Matrix<Path>, screen: &mut Screen) -> Result<ExitCode> {
+    screen.heading("Verdict")?;
+    let total = report.total();
+    let (lost, sent) = (total.lost, total.sent);
+    let verdict = if lost == 0 { Verdict::Good } else { Verdict::Bad };
+    screen.verdict(verdict, &format!("{lost} of {sent} packets lost"))?;
+    let cells = paths.cells();
+    let wrong: Vec<_> = cells.filter(|(from, to, is)| path_at_the_end(from, to) != **is).collect();
+    for (from, to, is) in &wrong {
+        screen.verdict(Verdict::Bad, &format!("{from} → {to} takes the wrong path: {is}"))?;
+    }
+    if wrong.is_empty() {
+        let text = "direct on the segment, a tunnel to the node behind the router";
+        screen.verdict(Verdict::Good, text)?;
+    }
+    let good = lost == 0 && wrong.is_empty();
+    Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn path_at_the_end(from: &str, to: &str) -> Path {
+    if [from, to].contains(&BEHIND_ROUTER) { Path::Tunnel } else { Path::Direct }
+}

@@ -1,0 +1,134 @@
+//! Reading and writing keys by `etcdctl`.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+
+use super::Etcd;
+
+/// etcd refuses larger transactions.
+const LARGEST_TRANSACTION: usize = 128;
+
+/// A key with what etcd knows of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Entry {
+    pub key: String,
+    pub value: String,
+    pub mod_revision: i64,
+    /// 0 if the key never expires.
+    pub lease: i64,
+}
+
+impl Etcd {
+    /// Without an expiry: for flannel such a key is a reservation.
+    pub fn put(&self, key: &str, value: &str) -> Result<()> {
+        self.etcdctl(&["put", "--", key, value]).map(drop)
+    }
+
+    /// Expires with `lease`, which [`grant`](Self::grant) gave.
+    pub fn put_with_lease(&self, key: &str, value: &str, lease: i64) -> Result<()> {
+        self.etcdctl(&["put", &format!("--lease={lease:x}"), "--", key, value]).map(drop)
+    }
+
+    /// Many keys in few transactions: thousands take a second or two.
+    pub fn put_all(&self, pairs: &[(String, String)]) -> Result<()> {
+        pairs.chunks(LARGEST_TRANSACTION).try_for_each(|chunk| {
+            let mut script = String::from("\n");
+            for (key, value) in chunk {
+                let (key, value) = (serde_json::to_string(key)?, serde_json::to_string(value)?);
+                writeln!(script, "put -- {key} {value}")?;
+            }
+            script.push_str("\n\n");
+            self.transaction(&script)
+        })
+    }
+
+    pub fn get(&self, key: &str) -> Result<Option<Entry>> {
+        Ok(entries(&self.etcdctl(&["get", "-w", "fields", "--", key])?)?.pop())
+    }
+
+    /// All keys that begin with `prefix`, in order.
+    pub fn list(&self, prefix: &str) -> Result<Vec<Entry>> {
+        entries(&self.etcdctl(&["get", "--prefix", "-w", "fields", "--", prefix])?)
+    }
+
+    /// An error if the key is not there.
+    pub fn delete(&self, key: &str) -> Result<()> {
+        let deleted = self.etcdctl(&["del", "--", key])?;
+        ensure!(deleted.trim() == "1", "{key} is not in etcd");
+        Ok(())
+    }
+
+    /// The revision of the store now.
+    pub fn revision(&self) -> Result<i64> {
+        let text = self.etcdctl(&["get", "-w", "fields", "--", "/"])?;
+        let mut fields = text.lines().filter_map(field);
+        let found = fields.find(|(name, _)| *name == "Revision").context("no revision")?;
+        Ok(found.1.parse()?)
+    }
+
+    /// Forgets the history up to now, so that a watch from an older revision fails.
+    pub fn compact(&self) -> Result<()> {
+        let revision = self.revision()?.to_string();
+        self.etcdctl(&["compact", "--physical", &revision]).map(drop)
+    }
+
+    /// A lease of so many seconds.
+    pub fn grant(&self, seconds: u32) -> Result<i64> {
+        let text = self.etcdctl(&["lease", "grant", &seconds.to_string()])?;
+        let word = text.split_whitespace().nth(1).with_context(|| text.clone())?;
+        i64::from_str_radix(word, 16).with_context(|| text.clone())
+    }
+
+    /// Ends a lease, and with it every key that has it.
+    pub fn revoke(&self, lease: i64) -> Result<()> {
+        self.etcdctl(&["lease", "revoke", &format!("{lease:x}")]).map(drop)
+    }
+
+    /// `etcdctl` against a member that runs.
+    pub fn etcdctl(&self, arguments: &[&str]) -> Result<String> {
+        self.any()?.etcdctl(arguments)
+    }
+
+    fn transaction(&self, script: &str) -> Result<()> {
+        let member = self.any()?;
+        let mut command = Command::new("etcdctl");
+        command.args(member.etcdctl_flags()).arg("txn");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = member.namespace().spawn(&mut command)?;
+        child.stdin.take().context("no stdin")?.write_all(script.as_bytes())?;
+        let output = child.wait_with_output()?;
+        let said = String::from_utf8_lossy(&output.stdout);
+        ensure!(said.starts_with("SUCCESS"), "etcdctl txn: {}: {said}", output.status);
+        Ok(())
+    }
+}
+
+/// Reads `-w fields`: a line `"Name" : value` per field, texts quoted as in JSON.
+fn entries(text: &str) -> Result<Vec<Entry>> {
+    let mut entries: Vec<Entry> = Vec::new();
+    for (name, value) in text.lines().filter_map(field) {
+        if name == "Key" {
+            entries.push(Entry { key: unquoted(value)?, ..Entry::default() });
+        } else if let Some(entry) = entries.last_mut() {
+            match name {
+                "ModRevision" => entry.mod_revision = value.parse()?,
+                "Lease" => entry.lease = value.parse()?,
+                "Value" => entry.value = unquoted(value)?,
+                _ => {}
+            }
+        }
+    }
+    Ok(entries)
+}
+
+fn field(line: &str) -> Option<(&str, &str)> {
+    let (name, value) = line.split_once(" : ")?;
+    Some((name.trim_matches('"'), value))
+}
+
+fn unquoted(text: &str) -> Result<String> {
+    serde_json::from_str(text).with_context(|| text.to_owned())
+}

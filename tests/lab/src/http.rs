@@ -1,0 +1,34 @@
+//! One HTTP GET over a plain socket.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+const TIMEOUT: Duration = Duration::from_secs(2);
+
+/// What a server answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    pub status: u16,
+    pub body: String,
+}
+
+/// Asks from the namespace of the calling thread.
+pub(crate) fn get(address: SocketAddr, path: &str) -> Result<Answer> {
+    let mut stream = TcpStream::connect_timeout(&address, TIMEOUT)
+        .with_context(|| format!("connecting to {address}"))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes())?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text).with_context(|| format!("reading http://{address}{path}"))?;
+    parse(&text).with_context(|| format!("no HTTP answer from http://{address}{path}: {text:?}"))
+}
+
+fn parse(text: &str) -> Option<Answer> {
+    let (head, body) = text.split_once("\r\n\r\n")?;
+    let status = head.split_whitespace().nth(1)?.parse().ok()?;
+    Some(Answer { status, body: body.to_owned() })
+}

@@ -1,0 +1,94 @@
+//! A record of every change to a node's kernel.
+
+use std::fmt::{Display, Formatter};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::node::Node;
+use crate::process::Process;
+use crate::wait::eventually;
+
+const SOON: Duration = Duration::from_secs(5);
+
+/// One message of the kernel, as `ip monitor` tells it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// Local time with microseconds.
+    pub time: String,
+    /// `LINK`, `ADDR`, `ROUTE`, `NEIGH` (with FDB entries among them, marked `NOARP`), `RULE`, `NEXTHOP`.
+    pub kind: String,
+    /// Begins with `Deleted` where something went.
+    pub text: String,
+}
+
+/// A record under way.
+#[derive(Debug)]
+pub struct Monitor {
+    process: Process,
+}
+
+impl Node {
+    /// Records changes from now on.
+    pub fn monitor(&self) -> Result<Monitor> {
+        let mut command = Command::new("ip");
+        command.args(["-timestamp", "-tshort", "monitor", "all"]);
+        let name = format!("{}-monitor{}", self.name(), self.world().number());
+        let process = self.world().start(&mut command, self.namespace(), &name)?;
+        let monitor = Monitor { process };
+        eventually(SOON, || monitor.waiting().map(drop)).context("starting `ip monitor`")?;
+        Ok(monitor)
+    }
+}
+
+impl Monitor {
+    /// Ends the record. Neighbours that the kernel learns and forgets by itself are left out.
+    pub fn finish(self) -> Result<Vec<Change>> {
+        eventually(SOON, || {
+            ensure!(self.waiting()? == 0 && self.is_asleep()?, "`ip monitor` is behind");
+            Ok(())
+        })?;
+        self.process.kill()?;
+        Ok(self.process.log()?.lines().filter_map(Change::parse).collect())
+    }
+
+    /// Bytes of messages that have not been read. An error before the monitor listens.
+    fn waiting(&self) -> Result<u64> {
+        let (pid, path) = (self.process.pid(), format!("/proc/{}/net/netlink", self.process.pid()));
+        let sockets = std::fs::read_to_string(&path).context(path)?;
+        let mut sockets = sockets.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let bytes = sockets.find_map(|fields| match fields.as_slice() {
+            [_, _, owner, groups, bytes, ..] if *owner == pid.to_string() => {
+                groups.contains(|digit| digit != '0').then(|| bytes.parse())
+            }
+            _ => None,
+        });
+        Ok(bytes.context("`ip monitor` does not listen yet")??)
+    }
+
+    fn is_asleep(&self) -> Result<bool> {
+        let path = format!("/proc/{}/stat", self.process.pid());
+        Ok(std::fs::read_to_string(&path).context(path)?.contains(") S "))
+    }
+}
+
+impl Change {
+    fn parse(line: &str) -> Option<Self> {
+        let (time, rest) = line.strip_prefix('[')?.split_once("] [")?;
+        let (kind, text) = rest.split_once(']')?;
+        let lasting = match kind {
+            "NEIGH" => text.contains("PERMANENT"),
+            "LINK" | "ADDR" | "ROUTE" | "RULE" | "NEXTHOP" => true,
+            _ => false,
+        };
+        let (time, kind, text) = (time.to_owned(), kind.to_owned(), text.trim().to_owned());
+        lasting.then_some(Self { time, kind, text })
+    }
+}
+
+impl Display for Change {
+    fn fmt(&self, out: &mut Formatter<'_>) -> std::fmt::Result {
+        write!(out, "{} {} {}", self.time, self.kind, self.text)
+    }
+}

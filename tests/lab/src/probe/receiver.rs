@@ -1,0 +1,151 @@
+//! One thread that receives for all pairs, and tracks what came.
+
+use std::collections::HashMap;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{setsockopt, sockopt};
+
+use super::packet::{Number, Packet};
+use super::{Pair, Shared, is_set};
+
+/// Holds what arrives while this thread waits for a processor.
+const BUFFER: usize = 32 << 20;
+
+/// A packet later than this after the last of the others is lost.
+const LATEST: u16 = 300;
+
+#[derive(Debug)]
+pub(super) struct Receiver {
+    sockets: Vec<UdpSocket>,
+    /// For each pair, the place of its socket.
+    places: Vec<usize>,
+    shared: Arc<Shared>,
+}
+
+/// What came of one pair.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Track {
+    /// How often each number came.
+    pub(super) times: Vec<u8>,
+    pub(super) duplicates: u64,
+    /// Packets that came after one with a higher number.
+    pub(super) reordered: u64,
+    /// The longest time between two packets.
+    pub(super) longest_silence: Duration,
+    last: Option<Duration>,
+}
+
+impl Receiver {
+    pub(super) fn bind(pairs: &[Pair], shared: &Arc<Shared>) -> Result<Self> {
+        let (mut known, mut sockets, mut places) = (HashMap::new(), Vec::new(), Vec::new());
+        for pair in pairs {
+            let key = (pair.to.namespace().clone(), pair.family);
+            if !known.contains_key(&key) {
+                known.insert(key.clone(), sockets.len());
+                sockets.push(open(pair)?);
+            }
+            places.extend(known.get(&key));
+        }
+        Ok(Self { sockets, places, shared: Arc::clone(shared) })
+    }
+
+    /// The address to send to, for each pair.
+    pub(super) fn targets(&self) -> Result<Vec<SocketAddr>> {
+        let target = |place: &usize| {
+            let socket = self.sockets.get(*place).context("a pair without a socket")?;
+            Ok(socket.local_addr()?)
+        };
+        self.places.iter().map(target).collect()
+    }
+
+    /// Ends when told to and nothing has come for a while.
+    pub(super) fn run(self) -> Result<Vec<Track>> {
+        let mut tracks = vec![Track::default(); self.places.len()];
+        let readable = |socket| PollFd::new(AsFd::as_fd(socket), PollFlags::POLLIN);
+        let mut waiting: Vec<_> = self.sockets.iter().map(readable).collect();
+        loop {
+            let last_call = !is_set(&self.shared.receiving);
+            let ready = poll(&mut waiting, PollTimeout::from(LATEST))?;
+            if ready == 0 && last_call {
+                return Ok(tracks);
+            }
+            for (socket, waiting) in self.sockets.iter().zip(&waiting) {
+                if waiting.any() == Some(true) {
+                    self.drain(socket, &mut tracks);
+                }
+            }
+        }
+    }
+
+    fn drain(&self, socket: &UdpSocket, tracks: &mut [Track]) {
+        let mut bytes = [0; 2048];
+        while let Ok((length, _)) = socket.recv_from(&mut bytes) {
+            if let Some(packet) = bytes.get(..length).and_then(Packet::decode) {
+                self.note(packet, tracks);
+            }
+        }
+    }
+
+    fn note(&self, packet: Packet, tracks: &mut [Track]) {
+        match packet.number {
+            Number::WarmUp => {
+                if let Some(warm) = self.shared.warm.get(packet.pair) {
+                    warm.store(true, Ordering::SeqCst);
+                }
+            }
+            Number::Counted(number) => {
+                if let Some(track) = tracks.get_mut(packet.pair) {
+                    track.note(number, self.shared.epoch.elapsed());
+                }
+            }
+        }
+    }
+}
+
+impl Track {
+    fn note(&mut self, number: usize, now: Duration) {
+        if let Some(times) = self.times.get_mut(number) {
+            self.duplicates += u64::from(*times > 0);
+            self.reordered += u64::from(*times == 0);
+            *times = times.saturating_add(1);
+        } else {
+            self.times.resize(number, 0);
+            self.times.push(1);
+        }
+        let silence = self.last.map_or(Duration::ZERO, |last| now.saturating_sub(last));
+        self.longest_silence = self.longest_silence.max(silence);
+        self.last = Some(now);
+    }
+}
+
+fn open(pair: &Pair) -> Result<UdpSocket> {
+    let address = (pair.to.address(pair.family)?, 0);
+    let socket = pair.to.namespace().within(|| UdpSocket::bind(address))??;
+    socket.set_nonblocking(true)?;
+    // Without the rights of the host's root, the limit of the host is all there is.
+    setsockopt(&socket, sockopt::RcvBufForce, &BUFFER)
+        .or_else(|_| setsockopt(&socket, sockopt::RcvBuf, &BUFFER))?;
+    Ok(socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn late_and_repeated_packets_are_told_apart() {
+        let mut track = Track::default();
+        for (millis, number) in [(1, 0), (2, 2), (9, 1), (10, 2), (11, 5)] {
+            track.note(number, Duration::from_millis(millis));
+        }
+        assert_eq!(track.times, [1, 1, 2, 0, 0, 1]);
+        assert_eq!((track.duplicates, track.reordered), (1, 1));
+        assert_eq!(track.longest_silence, Duration::from_millis(7));
+    }
+}

@@ -1,0 +1,177 @@
+//! What a probe found: counts per pair and per stage.
+
+use std::fmt::{Display, Formatter};
+use std::ops::AddAssign;
+use std::time::Duration;
+
+use super::Pair;
+use super::receiver::Track;
+use super::sender::Timeline;
+
+/// The name of the stage before the first mark.
+const FIRST: &str = "start";
+
+/// Packets sent, and those of them that never came.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Count {
+    pub sent: u64,
+    pub lost: u64,
+}
+
+/// From a mark to the next. A packet belongs to the stage in which it was sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stage {
+    pub name: String,
+    /// Of all pairs together.
+    pub count: Count,
+}
+
+/// One pair over the whole probe.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PairReport {
+    pub from: String,
+    pub to: String,
+    pub count: Count,
+    pub duplicates: u64,
+    pub reordered: u64,
+    /// From the first packet of the longest run of lost ones to the next that came.
+    pub longest_outage: Duration,
+    /// The longest time between two packets at the receiver. Never below one interval.
+    pub longest_silence: Duration,
+    /// One per stage of the report.
+    pub stages: Vec<Count>,
+}
+
+/// What became of the packets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    pub pairs: Vec<PairReport>,
+    pub stages: Vec<Stage>,
+    /// The longest time in which nothing was sent: what a busy machine may have hidden.
+    pub longest_pause: Duration,
+    pub duration: Duration,
+}
+
+impl Report {
+    pub(super) fn count(
+        pairs: &[Pair],
+        timeline: &Timeline,
+        tracks: &[Track],
+        marks: &[(usize, String)],
+    ) -> Self {
+        let ends = ends(marks, timeline.rounds.len());
+        let pairs: Vec<_> = pairs
+            .iter()
+            .zip(tracks)
+            .map(|(pair, track)| PairReport::count(pair, track, timeline, &ends))
+            .collect();
+        let names = std::iter::once(FIRST).chain(marks.iter().map(|(_, name)| name.as_str()));
+        let stages = names.enumerate().map(|(index, name)| Stage {
+            name: name.to_owned(),
+            count: sum(pairs.iter().filter_map(|pair| pair.stages.get(index))),
+        });
+        let stages = stages.collect();
+        let steps = timeline.rounds.iter().zip(timeline.rounds.iter().skip(1));
+        let longest_pause = steps.map(|(a, b)| b.saturating_sub(*a)).max().unwrap_or_default();
+        let begin = timeline.rounds.first().copied().unwrap_or_default();
+        Self { pairs, stages, longest_pause, duration: timeline.end.saturating_sub(begin) }
+    }
+
+    /// All pairs and stages together.
+    pub fn total(&self) -> Count {
+        sum(self.pairs.iter().map(|pair| &pair.count))
+    }
+
+    /// The pairs that lost something.
+    pub fn losers(&self) -> impl Iterator<Item = &PairReport> {
+        self.pairs.iter().filter(|pair| pair.count.lost > 0)
+    }
+
+    /// By the names of the nodes.
+    pub fn pair(&self, from: &str, to: &str) -> Option<&PairReport> {
+        self.pairs.iter().find(|pair| pair.from == from && pair.to == to)
+    }
+
+    /// The first stage of that name.
+    pub fn stage(&self, name: &str) -> Option<&Stage> {
+        self.stages.iter().find(|stage| stage.name == name)
+    }
+
+    pub fn longest_outage(&self) -> Duration {
+        self.pairs.iter().map(|pair| pair.longest_outage).max().unwrap_or_default()
+    }
+}
+
+impl PairReport {
+    fn count(pair: &Pair, track: &Track, timeline: &Timeline, ends: &[usize]) -> Self {
+        let came = |number: usize| track.times.get(number).is_some_and(|times| *times > 0);
+        let mut stages = Vec::new();
+        let mut begin = 0;
+        for end in ends {
+            let lost = (begin..*end).filter(|number| !came(*number)).count() as u64;
+            stages.push(Count { sent: (*end - begin) as u64, lost });
+            begin = *end;
+        }
+        Self {
+            from: pair.from.label().to_owned(),
+            to: pair.to.label().to_owned(),
+            count: sum(&stages),
+            duplicates: track.duplicates,
+            reordered: track.reordered,
+            longest_outage: longest_outage(timeline, came),
+            longest_silence: track.longest_silence,
+            stages,
+        }
+    }
+}
+
+impl AddAssign for Count {
+    fn add_assign(&mut self, other: Self) {
+        self.sent += other.sent;
+        self.lost += other.lost;
+    }
+}
+
+impl Display for Report {
+    /// A line per stage, then a line per pair that lost something.
+    fn fmt(&self, out: &mut Formatter<'_>) -> std::fmt::Result {
+        writeln!(out, "{:<40} {:>10} {:>8}", "stage", "sent", "lost")?;
+        for Stage { name, count } in &self.stages {
+            writeln!(out, "{name:<40} {:>10} {:>8}", count.sent, count.lost)?;
+        }
+        let total = self.total();
+        writeln!(out, "{:<40} {:>10} {:>8}", "total", total.sent, total.lost)?;
+        for pair in self.losers() {
+            let (name, outage) = (format!("{} → {}", pair.from, pair.to), pair.longest_outage);
+            writeln!(out, "  {name}: {} lost, {outage:.1?} at most at a time", pair.count.lost)?;
+        }
+        Ok(())
+    }
+}
+
+/// The number of the round after the last one of each stage.
+fn ends(marks: &[(usize, String)], rounds: usize) -> Vec<usize> {
+    let marks = marks.iter().map(|(round, _)| (*round).min(rounds));
+    marks.chain(std::iter::once(rounds)).collect()
+}
+
+fn longest_outage(timeline: &Timeline, came: impl Fn(usize) -> bool) -> Duration {
+    let (mut since, mut longest) = (None, Duration::ZERO);
+    let lasted = |since: &mut Option<Duration>, now: Duration| {
+        since.take().map_or(Duration::ZERO, |since| now.saturating_sub(since))
+    };
+    for (number, now) in timeline.rounds.iter().enumerate() {
+        if came(number) {
+            longest = longest.max(lasted(&mut since, *now));
+        } else {
+            since.get_or_insert(*now);
+        }
+    }
+    longest.max(lasted(&mut since, timeline.end))
+}
+
+fn sum<'a>(counts: impl IntoIterator<Item = &'a Count>) -> Count {
+    let mut sum = Count::default();
+    counts.into_iter().for_each(|count| sum += *count);
+    sum
+}

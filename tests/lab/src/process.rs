@@ -1,0 +1,121 @@
+//! A process of the lab: started in a namespace, logged to a file, ended by pid.
+
+use std::fs::{File, OpenOptions};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::lock::lock;
+use crate::netns::Namespace;
+
+const POLL: Duration = Duration::from_millis(1);
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug)]
+pub struct Ended {
+    pub status: ExitStatus,
+    /// From the signal to the end.
+    pub took: Duration,
+}
+
+/// A running process, or one that has ended. The [`Lab`](crate::Lab) kills it when it goes.
+#[derive(Clone, Debug)]
+pub struct Process {
+    name: String,
+    log: PathBuf,
+    child: Arc<Mutex<Child>>,
+}
+
+impl Process {
+    /// Appends what the process prints to `log`.
+    pub(crate) fn start(command: &mut Command, namespace: &Namespace, log: &Path) -> Result<Self> {
+        let name = command.get_program().display().to_string();
+        let (stdout, stderr) = (append(log)?, append(log)?);
+        let child = namespace.spawn(command.stdin(Stdio::null()).stdout(stdout).stderr(stderr))?;
+        Ok(Self { name, log: log.to_owned(), child: Arc::new(Mutex::new(child)) })
+    }
+
+    pub fn pid(&self) -> u32 {
+        lock(&self.child).id()
+    }
+
+    /// `None` while it runs.
+    pub fn status(&self) -> Result<Option<ExitStatus>> {
+        lock(&self.child).try_wait().with_context(|| self.name.clone())
+    }
+
+    pub fn is_running(&self) -> bool {
+        matches!(self.status(), Ok(None))
+    }
+
+    /// Sends a signal; an error if the process has ended.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        let mut child = lock(&self.child);
+        match child.try_wait()? {
+            Some(status) => Err(anyhow!("{} has ended: {status}", self.name)),
+            None => Ok(kill(pid_of(&child)?, signal)?),
+        }
+    }
+
+    /// SIGTERM and wait; SIGKILL and an error after `timeout`.
+    pub fn stop(&self, timeout: Duration) -> Result<Ended> {
+        let start = Instant::now();
+        self.signal(Signal::SIGTERM)?;
+        while start.elapsed() < timeout {
+            if let Some(status) = self.status()? {
+                return Ok(Ended { status, took: start.elapsed() });
+            }
+            std::thread::sleep(POLL);
+        }
+        self.kill()?;
+        Err(anyhow!("{} ignored SIGTERM for {timeout:?}", self.name))
+    }
+
+    /// SIGKILL and wait. A process that has ended already is no error.
+    pub fn kill(&self) -> Result<Ended> {
+        let start = Instant::now();
+        let mut child = lock(&self.child);
+        child.kill().with_context(|| self.name.clone())?;
+        Ok(Ended { status: child.wait()?, took: start.elapsed() })
+    }
+
+    /// All it has printed so far, and what its forerunners with the same log did.
+    pub fn log(&self) -> Result<String> {
+        let bytes = std::fs::read(&self.log).with_context(|| self.log.display().to_string())?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    pub(crate) fn log_file(&self) -> &Path {
+        &self.log
+    }
+
+    /// The last lines of the log, for messages of errors.
+    pub fn last_words(&self) -> String {
+        let log = self.log().unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        lines.get(lines.len().saturating_sub(8)..).unwrap_or_default().join("\n")
+    }
+
+    /// Memory that is resident now, in KiB (`VmRSS`).
+    pub fn resident_kib(&self) -> Result<u64> {
+        let path = format!("/proc/{}/status", self.pid());
+        let status = std::fs::read_to_string(&path).context(path)?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let number = line.and_then(|rest| rest.split_whitespace().next());
+        Ok(number.context("the process has ended")?.parse()?)
+    }
+}
+
+fn pid_of(child: &Child) -> Result<Pid> {
+    Ok(Pid::from_raw(i32::try_from(child.id())?))
+}
+
+fn append(path: &Path) -> Result<File> {
+    let file = OpenOptions::new().create(true).append(true).open(path);
+    file.with_context(|| path.display().to_string())
+}

@@ -1,0 +1,27 @@
+//! Starts this program again, in namespaces of its own.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, ExitCode, ExitStatus};
+
+use anyhow::{Context, Result};
+
+const SCRIPT: &str = include_str!("../sandbox");
+
+pub(crate) fn is_inside() -> bool {
+    std::env::var_os("TWEED_SANDBOX").is_some()
+}
+
+/// Runs this program in the sandbox to its end. If the caller is killed, the sandbox goes with it.
+pub(crate) fn enter() -> Result<ExitCode> {
+    let program = std::env::current_exe().context("finding this program")?;
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "sh", "-c", SCRIPT, "sandbox"]);
+    let status = command.arg(program).args(std::env::args_os().skip(1)).status();
+    exit_code(status.context("starting the sandbox by setpriv")?)
+}
+
+fn exit_code(status: ExitStatus) -> Result<ExitCode> {
+    let signal = || status.signal().map(|signal| 128 + signal);
+    let code = status.code().or_else(signal).context("the sandbox ended without a status")?;
+    Ok(ExitCode::from(u8::try_from(code)?))
+}

@@ -1,0 +1,69 @@
+//! Everything a node's kernel holds that a daemon could have changed, as text to compare.
+
+use std::collections::BTreeSet;
+use std::fmt::{Display, Formatter};
+
+use anyhow::Result;
+
+use crate::node::Node;
+
+/// Sorted lines in the words of `ip(8)` and `bridge(8)`, without ages and counters.
+///
+/// Neighbours and FDB entries that the kernel learns by itself come and go, and are left out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    lines: BTreeSet<String>,
+}
+
+impl Snapshot {
+    /// What `later` has (`+`) and has not (`-`); empty if nothing changed.
+    pub fn changes(&self, later: &Self) -> Vec<String> {
+        let gone = self.lines.difference(&later.lines).map(|line| format!("- {line}"));
+        gone.chain(later.lines.difference(&self.lines).map(|line| format!("+ {line}"))).collect()
+    }
+}
+
+impl Display for Snapshot {
+    fn fmt(&self, out: &mut Formatter<'_>) -> std::fmt::Result {
+        self.lines.iter().try_for_each(|line| writeln!(out, "{line}"))
+    }
+}
+
+impl Node {
+    /// Links, addresses, routes of all tables, rules, permanent neighbours and FDB entries.
+    pub fn snapshot(&self) -> Result<Snapshot> {
+        let mut lines = BTreeSet::new();
+        let mut add = |kind: &str, text: &str| {
+            lines.extend(text.lines().map(|line| format!("{kind} {}", without_timers(line))));
+        };
+        add("link", &self.ip("-oneline -details link show")?);
+        add("address", &self.ip("-oneline address show")?);
+        add("route", &self.ip("-4 -details route show table all")?);
+        add("route", &self.ip("-6 -details route show table all")?);
+        add("rule", &self.ip("-4 rule show")?);
+        add("rule", &self.ip("-6 rule show")?);
+        add("neighbour", &self.ip("neighbour show nud permanent")?);
+        add("fdb", &permanent(&self.bridge("fdb show")?));
+        Ok(Snapshot { lines })
+    }
+}
+
+fn permanent(entries: &str) -> String {
+    let lasting =
+        |line: &&str| ["permanent", "static", "extern_learn"].iter().any(|it| line.contains(it));
+    entries.lines().filter(lasting).collect::<Vec<_>>().join("\n")
+}
+
+/// The details of a bridge tell how far its timers are.
+fn without_timers(line: &str) -> String {
+    let mut words = line.split_whitespace();
+    let mut kept = Vec::new();
+    while let Some(word) = words.next() {
+        if word.ends_with("_timer") {
+            words.next();
+        } else {
+            kept.push(word);
+        }
+    }
+    kept.join(" ")
+}

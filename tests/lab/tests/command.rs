@@ -1,0 +1,82 @@
+//! The program `tweed-lab`, from the outside.
+
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tweed_lab::eventually;
+
+const SOON: Duration = Duration::from_secs(20);
+
+#[test]
+fn however_the_program_ends_nothing_is_left_behind() -> Result<()> {
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGKILL] {
+        let mark = format!("{signal}-{}", std::process::id());
+        let mut demo = demo(&mark)?;
+        eventually(SOON, || {
+            let running = marked(&mark)?;
+            Ok(["etcd", "sleep"].iter().all(|name| running.iter().any(|it| it == name)))
+        })?;
+        kill(Pid::from_raw(i32::try_from(demo.id())?), signal)?;
+        demo.wait()?;
+        eventually(SOON, || {
+            let left = marked(&mark)?;
+            anyhow::ensure!(left.is_empty(), "after {signal}: {left:?}");
+            Ok(())
+        })?;
+    }
+    let namespaces = Command::new("ip").args(["netns", "list"]).output()?;
+    assert_eq!(String::from_utf8(namespaces.stdout)?, "");
+    Ok(())
+}
+
+#[test]
+fn a_daemon_that_cannot_run_fails_the_demo_and_is_quoted() -> Result<()> {
+    let program = env!("CARGO_BIN_EXE_tweed-lab");
+    let demo = Command::new(program)
+        .args(["demo", "--tweedd", "/bin/false", "--tweedctl", "/bin/false"])
+        .env_remove("TWEED_SANDBOX")
+        .output()?;
+    assert_eq!(demo.status.code(), Some(1));
+    let said = String::from_utf8(demo.stderr)?;
+    assert!(said.contains("daemon of n1"), "{said}");
+    let shown = String::from_utf8(demo.stdout)?;
+    assert!(
+        shown.lines().all(|line| line.chars().count() <= 80 && !line.contains('\x1b')),
+        "{shown}"
+    );
+    Ok(())
+}
+
+/// With a daemon that never gets ready, so that the demo waits.
+fn demo(mark: &str) -> Result<Child> {
+    let deaf = concat!(env!("CARGO_TARGET_TMPDIR"), "/never-ready");
+    std::fs::write(deaf, "#!/bin/sh\nexec sleep 1000\n")?;
+    std::fs::set_permissions(deaf, Permissions::from_mode(0o755))?;
+    Command::new(env!("CARGO_BIN_EXE_tweed-lab"))
+        .args(["demo", "--tweedd", deaf, "--tweedctl", "/bin/true"])
+        .env_remove("TWEED_SANDBOX")
+        .env("LAB_MARK", mark)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .context("starting the demo")
+}
+
+/// The names of the processes that were started with this mark in their environment.
+fn marked(mark: &str) -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    for process in std::fs::read_dir("/proc")? {
+        let path = process?.path();
+        let environment = std::fs::read(path.join("environ")).unwrap_or_default();
+        if String::from_utf8_lossy(&environment).contains(&format!("LAB_MARK={mark}\0")) {
+            let name = std::fs::read_to_string(path.join("comm")).unwrap_or_default();
+            found.push(name.trim().to_owned());
+        }
+    }
+    Ok(found)
+}

@@ -1,0 +1,173 @@
+//! A host in a network namespace of its own, and what it should hold.
+
+use std::future::Future;
+use std::net::IpAddr;
+use std::panic;
+use std::process::Command;
+use std::thread;
+
+use nix::sched::{CloneFlags, unshare};
+use tweed::kernel::state::{
+    AcceptRa, Address, Entry, Fdb, KernelState, Link, LinkKind, LinkName, Neighbour, ReversePath,
+    Route, Vxlan,
+};
+use tweed::kernel::{Kernel, NetlinkKernel, Op, Scope, diff};
+use tweed::mac::MacAddr;
+use tweed::prefix::Prefix;
+
+/// Runs `test` on a thread that has a network namespace to itself: with an uplink `eth0`, whose
+/// far end is `far0`, with addresses of both families.
+pub(crate) fn on_a_host<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
+    let body = move || {
+        unshare(CloneFlags::CLONE_NEWNET).unwrap();
+        for line in [
+            "link set lo up",
+            "link add eth0 type veth peer name far0",
+            "link set eth0 up",
+            "link set far0 up",
+            "addr add 172.16.0.1/24 dev eth0",
+            "addr add fd16::1/64 dev eth0 nodad",
+        ] {
+            ip(line);
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(test());
+    };
+    if let Err(panicked) = thread::spawn(body).join() {
+        panic::resume_unwind(panicked);
+    }
+}
+
+pub(crate) fn ip(arguments: &str) -> String {
+    run(&format!("ip {arguments}"))
+}
+
+/// What the command prints; it must succeed.
+pub(crate) fn run(command: &str) -> String {
+    let mut words = command.split_whitespace();
+    let output = Command::new(words.next().unwrap()).args(words).output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command}: {errors}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+pub(crate) fn name(text: &str) -> LinkName {
+    LinkName::new(text)
+}
+
+pub(crate) fn address(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+pub(crate) fn prefix(text: &str) -> Prefix {
+    text.parse().unwrap()
+}
+
+pub(crate) fn scope() -> Scope {
+    Scope {
+        tunnels: [name("flannel.1"), name("flannel-v6.1")].into(),
+        underlay: Some(name("eth0")),
+        networks: vec![prefix("10.244.0.0/16"), prefix("fd00:10:244::/56")],
+        gateways: [address("172.16.0.9"), address("fd16::9")].into(),
+    }
+}
+
+pub(crate) fn tunnel() -> Link {
+    Link {
+        name: name("flannel.1"),
+        kind: LinkKind::Vxlan(Vxlan {
+            vni: 1,
+            underlay: Some(name("eth0")),
+            local: Some(address("172.16.0.1")),
+            port: 8472,
+            learning: false,
+            gbp: false,
+            group: None,
+            l2miss: false,
+        }),
+        mtu: 1450,
+        mac: "0e:00:00:00:00:01".parse().unwrap(),
+        up: true,
+    }
+}
+
+pub(crate) fn tunnel_v6() -> Link {
+    let LinkKind::Vxlan(vxlan) = tunnel().kind else { unreachable!() };
+    Link {
+        name: name("flannel-v6.1"),
+        kind: LinkKind::Vxlan(Vxlan { local: Some(address("fd16::1")), ..vxlan }),
+        mtu: 1430,
+        mac: "0e:00:00:00:00:06".parse().unwrap(),
+        ..tunnel()
+    }
+}
+
+/// A tunnel and all that is set on it, `own` being its address.
+pub(crate) fn device(link: Link, own: &str) -> Vec<Entry> {
+    let name = link.name.clone();
+    vec![
+        Entry::Link(link),
+        Entry::ReversePath(ReversePath { link: name.clone(), strict: false }),
+        Entry::AcceptRa(AcceptRa { link: name.clone(), accept: false }),
+        Entry::Address(Address {
+            link: name,
+            address: prefix(own).base(),
+            prefix_len: prefix(own).prefix_len(),
+        }),
+    ]
+}
+
+/// The way to the peer that has `subnet` and lives at `public`, through `link`.
+pub(crate) fn tunnelled(link: &str, subnet: &str, public: &str, mac: &str) -> Vec<Entry> {
+    let (link, subnet, mac): (_, _, MacAddr) = (name(link), prefix(subnet), mac.parse().unwrap());
+    vec![
+        Entry::Fdb(Fdb { link: link.clone(), mac, destination: address(public) }),
+        Entry::Neighbour(Neighbour {
+            link: link.clone(),
+            address: subnet.base(),
+            mac,
+            permanent: true,
+        }),
+        Entry::Route(Route::via(subnet, subnet.base(), link).onlink()),
+    ]
+}
+
+/// The way to the peer that has `subnet` and lives at `public` on our own link.
+pub(crate) fn direct(subnet: &str, public: &str) -> Entry {
+    Entry::Route(Route::via(prefix(subnet), address(public), name("eth0")))
+}
+
+/// Both tunnels, and in each family one peer behind the tunnel and one on the link.
+pub(crate) fn everything() -> KernelState {
+    let mut state: KernelState = device(tunnel(), "10.244.1.0/32").into_iter().collect();
+    state.extend(device(tunnel_v6(), "fd00:10:244:1::/128"));
+    state.extend(tunnelled("flannel.1", "10.244.2.0/24", "172.16.5.2", "0e:00:00:00:00:02"));
+    state.extend(tunnelled("flannel-v6.1", "fd00:10:244:2::/64", "fd16:5::2", "0e:00:00:00:00:62"));
+    state.extend([direct("10.244.9.0/24", "172.16.0.9"), direct("fd00:10:244:9::/64", "fd16::9")]);
+    state.insert(Entry::ReversePath(ReversePath { link: name("eth0"), strict: false }));
+    state
+}
+
+pub(crate) async fn dump(kernel: &mut NetlinkKernel) -> KernelState {
+    kernel.dump(&scope()).await.unwrap()
+}
+
+/// Carries `ops` out; none may be refused.
+pub(crate) async fn apply(kernel: &mut NetlinkKernel, ops: Vec<Op>) {
+    let refused = kernel.apply(ops).await.unwrap();
+    let refused: Vec<String> = refused.iter().map(ToString::to_string).collect();
+    assert!(refused.is_empty(), "refused: {refused:#?}");
+}
+
+/// Makes the kernel hold `desired`; returns what is still missing or wrong then, in words.
+pub(crate) async fn establish(kernel: &mut NetlinkKernel, desired: &KernelState) -> Vec<String> {
+    let actual = dump(kernel).await;
+    apply(kernel, diff(desired, &actual, &scope())).await;
+    missing(kernel, desired).await
+}
+
+/// The difference between `desired` and what the kernel holds, in words.
+pub(crate) async fn missing(kernel: &mut NetlinkKernel, desired: &KernelState) -> Vec<String> {
+    let actual = dump(kernel).await;
+    diff(desired, &actual, &scope()).iter().map(ToString::to_string).collect()
+}
