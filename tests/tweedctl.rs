@@ -57,6 +57,7 @@ impl FakeDaemon {
             let listener = http::bind_control(&socket).unwrap();
             ready.send(()).unwrap();
             let route = async |path: String| match answers.get(path) {
+                Some(answer) if answer["ready"] == false => http::json(503, answer),
                 Some(answer) => http::json(200, answer),
                 None => http::text(503, "the loop has ended\n"),
             };
@@ -107,18 +108,20 @@ fn peer(subnet: &str, programmed: bool) -> Value {
 
 #[test]
 fn status_tells_by_its_exit_code_whether_the_daemon_is_ready() {
-    let mut status = status();
-    let said = FakeDaemon::answering(json!({ "/status": status })).tweedctl("status");
+    let ready = json!({ "ready": true, "reasons": [] });
+    let daemon = FakeDaemon::answering(json!({ "/status": status(), "/readyz": ready }));
+    let said = daemon.tweedctl("status");
     assert_eq!(said.0, 0, "{said:?}");
     assert!(said.1.starts_with("tweedd 0.1.0: ready\n"), "{said:?}");
+    assert_eq!(daemon.tweedctl("status -o json").json(), status());
 
-    status["ready"] = false.into();
-    status["reasons"] = json!(["no subnet is leased yet"]);
-    let daemon = FakeDaemon::answering(json!({ "/status": status }));
+    let unready = json!({ "ready": false, "reasons": ["the subnet file is not written"] });
+    let daemon = FakeDaemon::answering(json!({ "/status": status(), "/readyz": unready }));
     let said = daemon.tweedctl("status");
     assert_eq!(said.0, 1);
-    assert!(said.1.starts_with("tweedd 0.1.0: not ready\n  no subnet is leased yet\n"), "{said:?}");
-    assert_eq!(daemon.tweedctl("status -o json").json(), status);
+    let expected = "tweedd 0.1.0: not ready\n  the subnet file is not written\n";
+    assert!(said.1.starts_with(expected), "{said:?}");
+    assert_eq!(daemon.tweedctl("status -o json").json()["ready"], false);
 }
 
 #[test]
@@ -247,7 +250,8 @@ fn a_wrong_command_line_is_bad_usage() {
 
 #[test]
 fn a_reader_that_goes_away_is_no_error() {
-    let daemon = FakeDaemon::answering(json!({ "/status": status() }));
+    let ready = json!({ "ready": true, "reasons": [] });
+    let daemon = FakeDaemon::answering(json!({ "/status": status(), "/readyz": ready }));
     let socket = daemon.folder.path().join("subnet.sock");
     let line = format!(
         "{} status --socket {} | true; exit ${{PIPESTATUS[0]}}",
