@@ -127,14 +127,21 @@ impl Lease {
     /// The lease as it stands once `attributes` are published in it.
     #[must_use]
     pub fn publishing(&self, attributes: &LeaseAttributes) -> Self {
-        let endpoints = self.endpoints.iter().zip(&attributes.endpoints);
-        let endpoints = endpoints.map(|(endpoint, attributes_of_family)| Endpoint {
-            subnet: endpoint.subnet,
-            public_ip: attributes_of_family.public_ip,
-            backend: attributes.backend.clone(),
-            vtep: attributes_of_family.vtep,
+        Self { endpoints: attributes.published_for(self.subnets()), ..self.clone() }
+    }
+}
+
+impl LeaseAttributes {
+    /// What peers see of `subnets`, one per family in the order of the attributes.
+    pub fn published_for(&self, subnets: impl IntoIterator<Item = Prefix>) -> Vec<Endpoint> {
+        let endpoints = subnets.into_iter().zip(&self.endpoints);
+        let endpoints = endpoints.map(|(subnet, endpoint)| Endpoint {
+            subnet,
+            public_ip: endpoint.public_ip,
+            backend: self.backend.clone(),
+            vtep: endpoint.vtep,
         });
-        Self { endpoints: endpoints.collect(), ..self.clone() }
+        endpoints.collect()
     }
 }
 

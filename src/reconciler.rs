@@ -3,7 +3,9 @@
 mod agenda;
 mod apply;
 mod desired;
+mod events;
 mod inputs;
+mod readiness;
 mod report;
 
 pub use agenda::HEARTBEAT;
@@ -19,12 +21,12 @@ use tokio::time;
 
 use crate::backend::Network;
 use crate::checkpoint::Checkpoint;
-use crate::config::NetworkConfig;
+use crate::config::{Kind, NetworkConfig};
 use crate::kernel::state::{KernelState, Key, LinkName};
 use crate::kernel::{Kernel, Observation, Scope};
-use crate::lease::{Lease, LeaseUpdate, Withdrawal};
+use crate::lease::{Lease, LeaseUpdate};
 use crate::node::InterfaceOptions;
-use crate::status::{Query, Statistics};
+use crate::status::{Query, Readiness, Statistics};
 use crate::subnet::StoreState;
 use agenda::Agenda;
 
@@ -57,6 +59,8 @@ pub struct Settings {
     pub max_withdraw: u8,
     /// The links whose reverse-path filter an earlier life of the daemon loosened.
     pub strict: BTreeSet<LinkName>,
+    /// The backend of that earlier life.
+    pub former: Option<Kind>,
     /// From 0 to 1: spreads what many nodes would do at once.
     pub jitter: fn() -> f64,
 }
@@ -78,6 +82,8 @@ pub struct Reconciler<K> {
     refused: BTreeMap<Key, String>,
     agenda: Agenda,
     statistics: Statistics,
+    /// What the log was told last.
+    logged: Option<Readiness>,
     outputs: Outputs,
 }
 
@@ -128,7 +134,11 @@ impl<K: Kernel> Reconciler<K> {
         Self {
             kernel,
             agenda: Agenda::new(settings.jitter),
-            inputs: Inputs { strict: settings.strict.clone(), ..Inputs::default() },
+            inputs: Inputs {
+                strict: settings.strict.clone(),
+                former: settings.former,
+                ..Inputs::default()
+            },
             settings,
             events,
             networks: Vec::new(),
@@ -139,6 +149,7 @@ impl<K: Kernel> Reconciler<K> {
             trouble: None,
             refused: BTreeMap::new(),
             statistics: Statistics::default(),
+            logged: None,
             outputs,
         }
     }
@@ -171,137 +182,6 @@ impl<K: Kernel> Reconciler<K> {
             let observation = self.kernel.observe().now_or_never()?;
             Some(Event::Kernel(observation.unwrap_or_else(lost_sight)))
         })
-    }
-
-    fn take(&mut self, event: Event) {
-        match event {
-            Event::Config(config) => self.take_config(config),
-            Event::Held(lease) => self.take_own(lease),
-            Event::Lease(update) => self.take_lease(update),
-            Event::Store(state) => self.take_store(state),
-            Event::Remembered(checkpoint) => self.take_checkpoint(*checkpoint),
-            Event::Query(query, reply) => {
-                // Who asked may have gone; that is no concern of ours.
-                drop(reply.send(self.answer(query)));
-            }
-            Event::Kernel(observation) => self.take_observation(observation),
-            Event::Due => self.take_due(),
-        }
-    }
-
-    fn take_config(&mut self, config: NetworkConfig) {
-        self.inputs.confirmed = true;
-        if self.inputs.config.as_ref() != Some(&config) {
-            self.inputs.config = Some(config);
-            self.stale.facts = true;
-            self.stale.plan = true;
-        }
-    }
-
-    fn take_own(&mut self, lease: Lease) {
-        if self.inputs.own.as_ref() != Some(&lease) {
-            self.inputs.own = Some(lease);
-            self.stale.plan = true;
-            self.outputs.checkpoint_changed();
-        }
-    }
-
-    fn take_lease(&mut self, update: LeaseUpdate) {
-        let was_complete = self.inputs.peers.is_complete();
-        let affected = self.inputs.peers.apply(update);
-        if self.inputs.peers.missing().is_empty() {
-            self.inputs.held_back = None;
-        } else {
-            self.agenda.withdraw_soon();
-        }
-        // With the first complete picture, removals that had to wait become due.
-        if was_complete != self.inputs.peers.is_complete() {
-            self.stale.differences = Differences::Anywhere;
-        }
-        if !affected.is_empty() {
-            self.outputs.checkpoint_changed();
-        }
-        self.revise(affected);
-    }
-
-    fn take_store(&mut self, state: StoreState) {
-        // Removals wait while the store is away.
-        if state == StoreState::Reachable {
-            self.stale.differences = Differences::Anywhere;
-        }
-        self.inputs.store = state;
-    }
-
-    fn take_checkpoint(&mut self, checkpoint: Checkpoint) {
-        if self.inputs.config.is_none() {
-            tracing::warn!("the store does not answer: starting from what was last known");
-            self.inputs.remember(checkpoint);
-            self.stale.facts = true;
-            self.stale.plan = true;
-        }
-    }
-
-    fn take_observation(&mut self, observation: Observation) {
-        match observation {
-            Observation::Holds(entry) => {
-                if self.scope.covers(&entry) && self.actual.get(&entry.key()) != Some(&entry) {
-                    self.stale.differences.extend([entry.key()]);
-                    self.actual.insert(entry);
-                }
-            }
-            Observation::Lost(key) => {
-                if self.actual.remove(&key).is_some() {
-                    self.stale.differences.extend([key]);
-                }
-            }
-            Observation::LinkChanged(link) => {
-                let is_underlay = self.scope.underlay.as_ref().is_none_or(|ours| *ours == link);
-                self.stale.facts |= is_underlay;
-                self.stale.dump |= is_underlay || self.scope.tunnels.contains(&link);
-            }
-            Observation::Overrun => {
-                self.statistics.overruns += 1;
-                self.stale.facts = true;
-                self.stale.dump = true;
-            }
-        }
-    }
-
-    fn take_due(&mut self) {
-        let due = self.agenda.take_due();
-        self.stale.differences.extend(due.removals);
-        if due.retry {
-            self.stale.facts |= self.inputs.node.is_none();
-            self.stale.differences.extend(self.refused.keys().cloned());
-        }
-        if due.audit {
-            self.stale.dump = true;
-            self.stale.facts = true;
-        }
-        if due.withdraw {
-            self.withdraw();
-        }
-    }
-
-    fn withdraw(&mut self) {
-        let rules = self.inputs.rules();
-        match self.inputs.peers.withdraw(&rules, self.settings.max_withdraw) {
-            Withdrawal::Done(affected) => {
-                self.inputs.held_back = None;
-                self.revise(affected);
-            }
-            Withdrawal::Held { missing, of } => {
-                if self.inputs.held_back.replace((missing, of)) != Some((missing, of)) {
-                    tracing::error!(
-                        missing,
-                        of,
-                        "too many leases vanished at once: their routes are kept"
-                    );
-                }
-                self.outputs.read_again();
-                self.agenda.withdraw_later();
-            }
-        }
     }
 }
 

@@ -89,10 +89,16 @@ pub(super) fn previous(options: &Options, remembered: Option<&Checkpoint>) -> Pr
         Vec::new()
     });
     let own = remembered.and_then(|checkpoint| checkpoint.local.own.as_ref());
+    let mut subnets: Vec<Prefix> = subnets.into_iter().map(Prefix::from).collect();
+    if subnets.is_empty() {
+        // A reboot takes the file; pods may have been made by the checkpoint since.
+        subnets.extend(own.iter().flat_map(|own| own.subnets()));
+    }
+    let files = [&options.subnet_file, &options.state_file];
     Previous {
-        subnets: subnets.into_iter().map(Prefix::from).collect(),
+        subnets,
         grant: own.and_then(|own| own.grant),
-        subnet_file: options.subnet_file.display().to_string(),
+        subnet_file: files.map(|file| file.display().to_string()).join(" and "),
     }
 }
 

@@ -11,8 +11,8 @@ mod route;
 mod tests;
 
 pub(super) use interface::{interface, interface_address};
-pub(super) use link::name as link_name;
-pub(super) use links::Links;
+pub(super) use link::{known as known_link, name as link_name};
+pub(super) use links::{Known, Links};
 pub(super) use route::{default_route, reach};
 
 use netlink_packet_core::{
@@ -31,7 +31,8 @@ pub(super) type Message = NetlinkMessage<RouteNetlinkMessage>;
 /// What carries an [`Op`] out.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Request {
-    Netlink(Message),
+    /// In this order.
+    Netlink(Vec<Message>),
     Sysctl(Sysctl),
 }
 
@@ -71,10 +72,10 @@ pub(super) fn encode(op: &Op, links: &Links) -> Result<Request, Unencodable> {
             (M::NewRoute(message.clone()), M::DelRoute(route::any_scope(message)))
         }
     };
-    Ok(Request::Netlink(match op {
+    Ok(Request::Netlink(vec![match op {
         Op::Create(_) | Op::Replace(_) => flagged(put, NLM_F_CREATE | NLM_F_REPLACE),
         Op::Remove(_) => flagged(remove, 0),
-    }))
+    }]))
 }
 
 fn setting(op: &Op, sysctl: Sysctl) -> Result<Request, Unencodable> {
@@ -117,12 +118,10 @@ fn lost(entry: &Entry) -> Observation {
     Observation::Lost(entry.key())
 }
 
-/// Index and name of the link that `message` lists.
-pub(super) fn named_link(message: &Message) -> Option<(u32, LinkName)> {
+/// The link that `message` lists.
+pub(super) fn listed_link(message: &Message) -> Option<(LinkName, Known)> {
     match &message.payload {
-        NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(link)) => {
-            Some((link.header.index, link::name(link)?))
-        }
+        NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(link)) => link::known(link),
         _ => None,
     }
 }

@@ -4,6 +4,7 @@ mod apply;
 mod dump;
 mod facts;
 mod observe;
+mod remedy;
 
 use std::collections::VecDeque;
 use std::io;
@@ -52,7 +53,7 @@ impl NetlinkKernel {
     /// Lists the links and learns their names.
     async fn read_links(&mut self) -> io::Result<Vec<Message>> {
         let messages = self.requests.dump(request::links()).await?;
-        self.links = messages.iter().filter_map(codec::named_link).collect();
+        self.links = messages.iter().filter_map(codec::listed_link).collect();
         Ok(messages)
     }
 }

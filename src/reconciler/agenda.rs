@@ -11,8 +11,8 @@ use crate::kernel::state::Key;
 const LINGER: Duration = Duration::from_millis(200);
 /// Leases that vanish together are judged together.
 const WITHDRAW: Duration = Duration::from_secs(2);
-/// After the brake has held, peers get this long to claim their leases again.
-const WITHDRAW_AFTER_HOLD: Duration = Duration::from_secs(60);
+/// After the store lost leases, peers get this long to claim theirs again.
+const WITHDRAW_AFTER_LOSS: Duration = Duration::from_secs(60);
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_LONGEST: Duration = Duration::from_secs(30);
 const AUDIT: Duration = Duration::from_secs(300);
@@ -106,9 +106,9 @@ impl Agenda {
         self.withdraw.get_or_insert_with(|| Instant::now() + WITHDRAW);
     }
 
-    /// The brake has held: judge again once the others had time to come back.
+    /// The store seems to have lost leases: judge once the others had time to come back.
     pub(super) fn withdraw_later(&mut self) {
-        self.withdraw = Some(Instant::now() + WITHDRAW_AFTER_HOLD);
+        self.withdraw = Some(Instant::now() + WITHDRAW_AFTER_LOSS);
     }
 
     /// Something was refused: try again, each time a little later.

@@ -9,12 +9,36 @@ use crate::kernel::{Kernel, Op, Refused, diff, diff_key};
 use crate::lease::LeaseId;
 use crate::node::Node;
 
+/// More passes than this change nothing that the next event would not.
+const PASSES: usize = 4;
+
 impl<K: Kernel> Reconciler<K> {
     /// Brings the kernel to what the inputs ask for, as far as they are known.
     pub(super) async fn settle(&mut self) {
         if std::mem::take(&mut self.stale.facts) {
             self.read_facts().await;
         }
+        // A new link, or a refusal that the plan depends on, asks for another look at once.
+        for _ in 0..PASSES {
+            self.pass().await;
+            let is_done = !self.stale.plan && !self.stale.dump;
+            if is_done || self.trouble.is_some() {
+                break;
+            }
+        }
+        if self.is_well() {
+            self.agenda.all_is_well();
+        } else {
+            self.agenda.retry_later();
+        }
+    }
+
+    fn is_well(&self) -> bool {
+        let has_node = self.inputs.no_node.is_none();
+        has_node && self.trouble.is_none() && self.refused.is_empty() && !self.stale.dump
+    }
+
+    async fn pass(&mut self) {
         if self.inputs.local().is_none() {
             return;
         }
@@ -27,11 +51,6 @@ impl<K: Kernel> Reconciler<K> {
         let ops = self.due_ops();
         if !ops.is_empty() {
             self.apply(ops).await;
-        }
-        if self.refused.is_empty() && !self.stale.dump {
-            self.agenda.all_is_well();
-        } else {
-            self.agenda.retry_later();
         }
     }
 
@@ -51,7 +70,6 @@ impl<K: Kernel> Reconciler<K> {
                     tracing::warn!(%reason, "no interface can be used");
                     self.inputs.no_node = Some(reason);
                 }
-                self.agenda.retry_later();
             }
         }
     }
@@ -197,6 +215,17 @@ impl<K: Kernel> Reconciler<K> {
         for Refused { op, reason } in refused {
             tracing::debug!(%op, %reason, "the kernel refused");
             self.refused.insert(op.entry().key(), format!("{op}: {reason}"));
+        }
+        self.note_filters();
+    }
+
+    /// A filter that stays strict holds a change of backend back, and lets it go once it is loose.
+    fn note_filters(&mut self) {
+        let kept = self.inputs.kind_kept();
+        self.inputs.filtered = self.refused.keys().any(|key| matches!(key, Key::ReversePath(_)));
+        if self.inputs.kind_kept() != kept {
+            self.stale.plan = true;
+            self.agenda.retry_later();
         }
     }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Standing;
 use crate::backend::{self, Local, Network};
 use crate::checkpoint::Checkpoint;
-use crate::config::NetworkConfig;
+use crate::config::{Kind, NetworkConfig};
 use crate::kernel::state::{Entry, KernelState, Link, LinkKind, LinkName};
 use crate::lease::{Lease, LeaseId, Peers, Rules};
 use crate::mac::MacAddr;
@@ -27,6 +27,11 @@ pub struct Inputs {
     pub own: Option<Lease>,
     pub peers: Peers,
     pub strict: BTreeSet<LinkName>,
+    /// The backend that this node had before.
+    pub former: Option<Kind>,
+    /// Whether a strict reverse-path filter stays that `Mixed` must loosen: a change of backend
+    /// would lose packets, so it waits.
+    pub filtered: bool,
     pub store: StoreState,
     /// Missing peers and all peers, while the brake holds.
     pub held_back: Option<(usize, usize)>,
@@ -43,6 +48,8 @@ impl Default for Inputs {
             own: None,
             peers: Peers::default(),
             strict: BTreeSet::new(),
+            former: None,
+            filtered: false,
             store: StoreState::Unknown,
             held_back: None,
         }
@@ -52,13 +59,21 @@ impl Default for Inputs {
 impl Inputs {
     /// What the plan of this node depends on; none before all of it is known.
     pub fn local(&self) -> Option<Local> {
+        let mut config = self.config.clone()?;
+        config.backend.kind = self.kind_kept().unwrap_or(config.backend.kind);
         Some(Local {
-            config: self.config.clone()?,
+            config,
             node: self.node.clone()?,
             macs: self.macs.clone().unwrap_or_default(),
             own: self.own.clone(),
             strict: self.strict.clone(),
         })
+    }
+
+    /// The backend that is kept although the config asks for another.
+    pub fn kind_kept(&self) -> Option<Kind> {
+        let config = self.config.as_ref()?;
+        self.former.filter(|former| self.filtered && config.mixed && *former != config.backend.kind)
     }
 
     pub fn rules(&self) -> Rules {
@@ -75,6 +90,9 @@ impl Inputs {
             (uplink.family(), kept.unwrap_or_else(|| backend::derived_mac(uplink, vni)))
         };
         self.macs = Some(local.node.uplinks.iter().map(mac).collect());
+        // Who finds a tunnel and remembers nothing takes over from flannel.
+        let has_tunnel = actual.entries().any(|entry| matches!(entry, Entry::Link(_)));
+        self.former = self.former.or(has_tunnel.then_some(Kind::Vxlan));
     }
 
     /// Notes which filters were strict before we loosen them.
@@ -103,6 +121,12 @@ impl Inputs {
         networks: &[Box<dyn Network>],
     ) -> Option<Standing> {
         Standing::of(id, &self.peers, rules, networks)
+    }
+
+    /// Whether the store no longer names our own lease. Then it lost its data, and the others need
+    /// time to claim theirs again: not all come back at once.
+    pub fn is_forgotten(&self) -> bool {
+        self.own.as_ref().is_some_and(|own| self.peers.missing().contains(&own.id))
     }
 
     /// Whether what is unwanted may be removed: only on the word of a store that has told everything and can be asked.

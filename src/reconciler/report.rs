@@ -8,11 +8,10 @@ use super::{Reconciler, Standing};
 use crate::backend::{self, PeerPlan};
 use crate::checkpoint::Checkpoint;
 use crate::kernel::Kernel;
-use crate::kernel::state::{Entry, Key};
+use crate::kernel::state::Entry;
 use crate::lease::{Lease, LeaseAttributes, LeaseId, Rejected};
 use crate::prefix::Prefix;
 use crate::status::{LeaseStatus, PeerCounts, PeerStatus, Query, Readiness, Status};
-use crate::subnet::StoreState;
 
 /// How far the daemon has come. Others wait for it: the lease, subnet.env, systemd, health.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -61,6 +60,7 @@ impl<K: Kernel> Reconciler<K> {
     /// Tells the outside how far we have come.
     pub(super) fn report(&mut self) {
         self.outputs.heartbeat.send_replace(Instant::now());
+        self.log_readiness();
         let progress = Progress {
             attributes: self.publishable(),
             usable: self.usable(),
@@ -68,9 +68,6 @@ impl<K: Kernel> Reconciler<K> {
         };
         self.outputs.progress.send_if_modified(|last| {
             let changed = *last != progress;
-            if changed && last.readiness != progress.readiness {
-                log_readiness(&progress.readiness);
-            }
             *last = progress;
             changed
         });
@@ -129,46 +126,6 @@ impl<K: Kernel> Reconciler<K> {
         entries.take_while(|entry| {
             !matches!(entry, Entry::Fdb(_) | Entry::Neighbour(_) | Entry::Route(_))
         })
-    }
-
-    fn readiness(&self) -> Readiness {
-        let blocking = self.blocking();
-        let ready = blocking.is_empty();
-        Readiness { ready, reasons: blocking.into_iter().chain(self.remarks()).collect() }
-    }
-
-    /// What keeps us from being ready, in sentences.
-    fn blocking(&self) -> Vec<String> {
-        let inputs = &self.inputs;
-        let no_node =
-            || inputs.no_node.clone().unwrap_or_else(|| "no interface is chosen yet".into());
-        let missing = [
-            inputs.config.is_none().then(|| "no network config yet".to_owned()),
-            (inputs.config.is_some() && inputs.node.is_none()).then(no_node),
-            inputs.own.is_none().then(|| "no subnet is leased yet".to_owned()),
-            (inputs.confirmed && !inputs.peers.is_complete())
-                .then(|| "the leases of the peers are not read yet".to_owned()),
-            self.trouble.clone(),
-        ];
-        let essential = |key: &&Key| !matches!(key, Key::ReversePath(_) | Key::AcceptRa(_));
-        let refused =
-            self.refused.iter().filter(|(key, _)| essential(key)).map(|(_, why)| why.clone());
-        missing.into_iter().flatten().chain(refused).collect()
-    }
-
-    /// What an operator should know although it blocks nothing.
-    fn remarks(&self) -> impl Iterator<Item = String> {
-        let store = match &self.inputs.store {
-            StoreState::Waiting(reason) => Some(format!("the store is away: {reason}")),
-            StoreState::Unknown | StoreState::Reachable => None,
-        };
-        let held = self.inputs.held_back.map(|(missing, of)| {
-            format!("{missing} of {of} leases vanished at once: their routes are kept")
-        });
-        let filters = self.refused.iter().filter(|(key, _)| matches!(key, Key::ReversePath(_)));
-        let filters =
-            filters.map(|(_, why)| format!("packets may be lost while backends change: {why}"));
-        store.into_iter().chain(held).chain(filters)
     }
 
     fn status(&self) -> Status {
@@ -278,13 +235,5 @@ impl<K: Kernel> Reconciler<K> {
             lease: lease.clone(),
         };
         self.inputs.peers.leases().map(status).collect()
-    }
-}
-
-fn log_readiness(readiness: &Readiness) {
-    if readiness.ready {
-        tracing::info!(remarks = ?readiness.reasons, "ready");
-    } else {
-        tracing::warn!(reasons = ?readiness.reasons, "not ready");
     }
 }

@@ -170,7 +170,7 @@ mod tests {
         Previous { subnets, grant, subnet_file: "/run/flannel/subnet.env".into() }
     }
 
-    /// What a node with public IP 192.168.0.9 (and fd01::9) does, in one line.
+    /// What a node with public IP 192.168.0.9 (and `fd01::9`) does, in one line.
     fn claimed(config: &str, holdings: &[Holding], previous: &Previous) -> String {
         let config = NetworkConfig::parse(config.as_bytes()).unwrap();
         let public_ips = ["192.168.0.9", "fd01::9"].map(|ip| ip.parse().unwrap());

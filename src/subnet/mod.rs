@@ -3,6 +3,7 @@
 pub mod allocate;
 pub mod claim;
 pub mod etcd;
+pub mod memory;
 pub mod watch;
 
 use std::future::Future;

@@ -87,3 +87,6 @@ impl<S: Source> Follower<S> {
         self.next = Next::List;
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,53 +1,203 @@
 //! The cluster that most tests begin with.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
-use anyhow::{Context, Result};
-use tweed_lab::{Binaries, Daemon, Etcd, Lab, Node, Segment};
+use anyhow::{Context, Result, ensure};
+use ipnetwork::IpNetwork;
+use tweed_lab::{
+    Binaries, Daemon, Etcd, Family, Lab, Node, NodePlan, Path, ReversePath, Router, Segment,
+    SegmentPlan, eventually,
+};
 
 /// Where the network config lies in etcd.
-pub(crate) const CONFIG: &str = "/coreos.com/network/config";
+pub const CONFIG: &str = "/coreos.com/network/config";
 /// Where the leases lie in etcd.
-pub(crate) const SUBNETS: &str = "/coreos.com/network/subnets";
+pub const SUBNETS: &str = "/coreos.com/network/subnets";
+/// A change that took longer than this was not followed.
+pub const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Nodes on one segment, each with a daemon that is ready.
-pub(crate) struct Cluster {
-    pub(crate) nodes: Vec<Node>,
-    pub(crate) daemons: Vec<Daemon>,
-    pub(crate) segment: Segment,
-    pub(crate) etcd: Etcd,
-    pub(crate) lab: Lab,
+/// The address families of nodes and pods.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stack {
+    V4,
+    V6,
+    Dual,
+}
+
+/// What a cluster shall be like: nodes n1, n2, … on one segment, the last ones behind a router.
+#[derive(Clone, Debug)]
+pub struct ClusterPlan {
+    config: String,
+    near: usize,
+    far: usize,
+    stack: Stack,
+    reverse_path: ReversePath,
+}
+
+/// Nodes, each with a daemon.
+pub struct Cluster {
+    pub nodes: Vec<Node>,
+    pub daemons: Vec<Daemon>,
+    pub segment: Segment,
+    pub router: Option<Router>,
+    pub stack: Stack,
+    pub etcd: Etcd,
+    pub lab: Lab,
 }
 
 /// The binaries under test.
-pub(crate) fn binaries() -> Binaries {
+pub fn binaries() -> Binaries {
     Binaries {
         tweedd: PathBuf::from(env!("CARGO_BIN_EXE_tweedd")),
         tweedctl: PathBuf::from(env!("CARGO_BIN_EXE_tweedctl")),
     }
 }
 
-impl Cluster {
-    /// `size` nodes named n1, n2, …, with `config` in etcd.
-    pub(crate) fn start(size: usize, config: &str) -> Result<Self> {
+impl Stack {
+    pub fn families(self) -> &'static [Family] {
+        match self {
+            Self::V4 => &[Family::V4],
+            Self::V6 => &[Family::V6],
+            Self::Dual => &[Family::V4, Family::V6],
+        }
+    }
+
+    /// The network config with `rest` behind the networks: `"Mixed":true,"Backend":{"Type":"vxlan"}`.
+    pub fn config(self, rest: &str) -> String {
+        let networks = match self {
+            Self::V4 => r#""Network":"10.244.0.0/16""#,
+            Self::V6 => r#""EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd00:244::/48""#,
+            Self::Dual => {
+                r#""Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:244::/48""#
+            }
+        };
+        format!("{{{networks},{rest}}}")
+    }
+
+    fn segment(self, number: usize) -> SegmentPlan {
+        let (v4, v6) = (format!("10.99.{number}.0/24"), format!("fd99:{number}::/64"));
+        match self {
+            Self::V4 => SegmentPlan::new(&v4),
+            Self::V6 => SegmentPlan::new(&v6),
+            Self::Dual => SegmentPlan::new(&v4).and(&v6),
+        }
+    }
+}
+
+impl ClusterPlan {
+    /// `near` nodes on one segment.
+    pub fn new(near: usize, config: &str) -> Self {
+        let (config, stack) = (config.to_owned(), Stack::V4);
+        Self { config, near, far: 0, stack, reverse_path: ReversePath::Off }
+    }
+
+    /// So many more nodes behind a router.
+    #[must_use]
+    pub fn far(self, far: usize) -> Self {
+        Self { far, ..self }
+    }
+
+    #[must_use]
+    pub fn stack(self, stack: Stack) -> Self {
+        Self { stack, ..self }
+    }
+
+    #[must_use]
+    pub fn reverse_path(self, reverse_path: ReversePath) -> Self {
+        Self { reverse_path, ..self }
+    }
+
+    /// The nodes without their daemons.
+    pub fn build(&self) -> Result<Cluster> {
         let lab = Lab::new(binaries())?;
         let etcd = lab.etcd()?;
-        etcd.put(CONFIG, config)?;
-        let segment = lab.segment("10.99.1.0/24")?;
-        let mut cluster = Self { nodes: Vec::new(), daemons: Vec::new(), segment, etcd, lab };
-        for index in 1..=size {
-            let node = cluster.lab.node(&format!("n{index}"), &cluster.segment)?;
-            cluster.add(node)?;
-        }
+        etcd.put(CONFIG, &self.config)?;
+        let segment = lab.segment(self.stack.segment(1))?;
+        let mut nodes = Vec::new();
+        let mut add = |count, segment: &Segment| -> Result<()> {
+            for _ in 0..count {
+                let plan = NodePlan::new(&format!("n{}", nodes.len() + 1), segment);
+                nodes.push(lab.node_with(&plan.reverse_path(self.reverse_path))?);
+            }
+            Ok(())
+        };
+        add(self.near, &segment)?;
+        let router = if self.far > 0 {
+            let beyond = lab.segment(self.stack.segment(2))?;
+            add(self.far, &beyond)?;
+            Some(lab.router("router", &[&segment, &beyond])?)
+        } else {
+            None
+        };
+        let (daemons, stack) = (Vec::new(), self.stack);
+        Ok(Cluster { nodes, daemons, segment, router, stack, etcd, lab })
+    }
+
+    /// Nodes with daemons that are ready.
+    pub fn start(&self) -> Result<Cluster> {
+        let mut cluster = self.build()?;
+        cluster.start_daemons()?;
         Ok(cluster)
+    }
+}
+
+impl Cluster {
+    /// `size` nodes on one segment with daemons that are ready, and `config` in etcd.
+    pub fn start(size: usize, config: &str) -> Result<Self> {
+        ClusterPlan::new(size, config).start()
+    }
+
+    /// Starts a daemon on every node that has none, and waits until all are ready.
+    pub fn start_daemons(&mut self) -> Result<()> {
+        for node in self.nodes.iter().skip(self.daemons.len()) {
+            self.daemons.push(node.daemon(&self.etcd).start()?);
+        }
+        self.daemons.iter().zip(&self.nodes).try_for_each(|(daemon, node)| {
+            daemon.wait_ready().map(drop).with_context(|| format!("starting {}", node.name()))
+        })
     }
 
     /// Starts a daemon on `node` and waits until it is ready.
-    pub(crate) fn add(&mut self, node: Node) -> Result<()> {
-        let daemon = node.daemon(&self.etcd).start()?;
-        daemon.wait_ready().with_context(|| format!("starting {}", node.name()))?;
+    pub fn add(&mut self, node: Node) -> Result<()> {
         self.nodes.push(node);
-        self.daemons.push(daemon);
-        Ok(())
+        self.start_daemons()
+    }
+
+    /// A pod on every node.
+    pub fn start_pods(&self) -> Result<()> {
+        self.nodes.iter().try_for_each(|node| node.pod().map(drop))
+    }
+
+    /// The subnet of node number `index`, counted from 0.
+    pub fn subnet(&self, index: usize, family: Family) -> Result<IpNetwork> {
+        let env = self.nodes[index].subnet_env()?;
+        env.subnet(family)
+            .with_context(|| format!("{} has no {family:?}", self.nodes[index].name()))
+    }
+
+    /// Every ordered pair of different nodes, by index.
+    pub fn pairs(&self) -> Vec<(usize, usize)> {
+        let all = 0..self.nodes.len();
+        let pairs = all.clone().flat_map(|from| all.clone().map(move |to| (from, to)));
+        pairs.filter(|(from, to)| from != to).collect()
+    }
+
+    /// Waits until every node takes the path to every other that `expected` says, in all families.
+    pub fn wait_for_paths(&self, expected: impl Fn(usize, usize) -> Path) -> Result<Duration> {
+        let mut wanted = Vec::new();
+        for (from, to) in self.pairs() {
+            for family in self.stack.families() {
+                wanted.push((from, to, self.subnet(to, *family)?));
+            }
+        }
+        eventually(PATIENCE, || {
+            wanted.iter().try_for_each(|(from, to, subnet)| {
+                let (path, expected) = (self.nodes[*from].path_to(subnet)?, expected(*from, *to));
+                let pair = format!("{} → {}", self.nodes[*from].name(), self.nodes[*to].name());
+                ensure!(path == expected, "{pair}, {subnet}: {path}, not {expected}");
+                Ok(())
+            })
+        })
     }
 }

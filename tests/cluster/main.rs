@@ -1,6 +1,20 @@
 //! Several daemons, a real etcd and a real kernel, in the lab.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+#![allow(unreachable_pub, reason = "nothing of a test binary can be reached from outside")]
+#![allow(
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    reason = "tests wait, and tell how long"
+)]
 
+mod change;
 mod cluster;
+mod flip;
+mod mixed;
+mod peer;
+mod repair;
+mod restart;
 mod start;
+mod table;
+mod takeover;

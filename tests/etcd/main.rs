@@ -1,7 +1,25 @@
 //! The subnet manager on real etcd servers: what is stored, who wins, and what survives which failure.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+#![allow(
+    clippy::large_futures,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
 
 mod acquire;
+mod auth;
+mod certificates;
+mod failover;
+mod families;
+mod hold;
+
+mod log;
+mod network_config;
 mod node;
+
+mod scale;
 mod server;
+mod tls;
+mod watch;

@@ -22,45 +22,68 @@ pub(crate) fn port() -> u16 {
 
 pub(crate) struct EtcdServer {
     directory: TempDir,
-    arguments: Vec<String>,
-    child: Option<Child>,
+    name: String,
+    scheme: &'static str,
     port: u16,
+    peer_port: u16,
+    /// `name=url` of all members.
+    cluster: String,
+    more: Vec<String>,
+    child: Option<Child>,
 }
 
 impl EtcdServer {
     /// One member by itself, without encryption.
     pub(crate) async fn start() -> Self {
-        let (client, peer) = (port(), port());
-        let url = |port| format!("http://127.0.0.1:{port}");
-        let server = Self::spawn(
-            client,
-            &[
-                "--listen-client-urls",
-                &url(client),
-                "--advertise-client-urls",
-                &url(client),
-                "--listen-peer-urls",
-                &url(peer),
-                "--initial-advertise-peer-urls",
-                &url(peer),
-                "--initial-cluster",
-                &format!("default={}", url(peer)),
-            ],
-        );
+        Self::start_with(&[]).await
+    }
+
+    pub(crate) async fn start_with(more: &[&str]) -> Self {
+        let mut server = Self::prepare("http", more);
+        server.run();
         server.answers().await;
         server
     }
 
-    pub(crate) fn spawn(port: u16, arguments: &[&str]) -> Self {
-        let arguments = arguments.iter().map(ToString::to_string).collect();
-        let directory = TempDir::new().unwrap();
-        let mut server = Self { directory, arguments, child: None, port };
+    /// Serves TLS with the files in `arguments`; whether it answers is for the test to find out.
+    pub(crate) async fn start_tls(arguments: &[&str]) -> Self {
+        let mut server = Self::prepare("https", arguments);
         server.run();
+        server.listens().await;
         server
     }
 
+    pub(crate) async fn start_cluster(size: usize) -> Vec<Self> {
+        let quick = ["--heartbeat-interval", "50", "--election-timeout", "500"];
+        let mut members: Vec<Self> = (0..size).map(|_| Self::prepare("http", &quick)).collect();
+        let cluster: Vec<String> = members.iter().map(|member| member.cluster.clone()).collect();
+        for member in &mut members {
+            member.cluster = cluster.join(",");
+            member.run();
+        }
+        for member in &members {
+            member.answers().await;
+        }
+        members
+    }
+
+    fn prepare(scheme: &'static str, more: &[&str]) -> Self {
+        let (port, peer_port) = (port(), self::port());
+        let name = format!("m{port}");
+        Self {
+            directory: TempDir::new().unwrap(),
+            cluster: format!("{name}=http://127.0.0.1:{peer_port}"),
+            name,
+            scheme,
+            port,
+            peer_port,
+            more: more.iter().map(ToString::to_string).collect(),
+            child: None,
+        }
+    }
+
     pub(crate) fn endpoint(&self) -> String {
-        format!("http://127.0.0.1:{}", self.port)
+        format!("{}://127.0.0.1:{}", self.scheme, self.port)
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -77,10 +100,16 @@ impl EtcdServer {
 
     pub(crate) fn run(&mut self) {
         let log = File::options().create(true).append(true).open(self.path().join("log")).unwrap();
+        let peers = format!("http://127.0.0.1:{}", self.peer_port);
         let child = Command::new("etcd")
             .arg("--data-dir")
             .arg(self.data())
-            .args(&self.arguments)
+            .args(["--name", &self.name, "--logger", "zap", "--log-outputs", "stderr"])
+            .args(["--listen-client-urls", &self.endpoint()])
+            .args(["--advertise-client-urls", &self.endpoint()])
+            .args(["--listen-peer-urls", &peers, "--initial-advertise-peer-urls", &peers])
+            .args(["--initial-cluster", &self.cluster])
+            .args(&self.more)
             .stdout(Stdio::null())
             .stderr(log)
             .spawn()
@@ -88,7 +117,24 @@ impl EtcdServer {
         self.child = Some(child);
     }
 
-    /// A server that comes back knows nothing of its past.
+    /// Comes back after a power cut, reachable for those only who know its new port; returns the old one.
+    pub(crate) async fn hide(&mut self) -> u16 {
+        self.kill();
+        let known = std::mem::replace(&mut self.port, port());
+        self.run();
+        self.answers().await;
+        known
+    }
+
+    /// Comes back after a power cut, where it was before it hid.
+    pub(crate) async fn show(&mut self, known: u16) {
+        self.kill();
+        self.port = known;
+        self.run();
+        self.answers().await;
+    }
+
+    /// Loses power and disk; the next run knows nothing of the past.
     pub(crate) fn wipe(&mut self) {
         self.kill();
         std::fs::remove_dir_all(self.data()).unwrap();
@@ -103,11 +149,15 @@ impl EtcdServer {
         self.signal(Signal::SIGCONT);
     }
 
-    /// Returns once the port is open and requests are served.
-    pub(crate) async fn answers(&self) {
+    pub(crate) async fn listens(&self) {
         while TcpStream::connect(("127.0.0.1", self.port)).is_err() {
             sleep(Duration::from_millis(20)).await;
         }
+    }
+
+    /// Returns once the port is open and requests are served.
+    pub(crate) async fn answers(&self) {
+        self.listens().await;
         let mut client = self.client().await;
         while client.get("health", None).await.is_err() {
             sleep(Duration::from_millis(20)).await;
@@ -144,6 +194,18 @@ impl EtcdServer {
         let options = GetOptions::new().with_prefix().with_keys_only();
         let answer = self.client().await.get(prefix, Some(options)).await.unwrap();
         answer.kvs().iter().map(|kv| kv.key_str().unwrap().to_owned()).collect()
+    }
+
+    /// Forgets all history up to now.
+    pub(crate) async fn compact(&self) {
+        let mut client = self.client().await;
+        let revision = client.get("revision", None).await.unwrap().header().unwrap().revision();
+        client.compact(revision, None).await.unwrap();
+    }
+
+    pub(crate) async fn is_leader(&self) -> bool {
+        let status = self.client().await.status().await.unwrap();
+        status.leader() == status.header().unwrap().member_id()
     }
 
     fn data(&self) -> PathBuf {

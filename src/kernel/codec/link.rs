@@ -9,7 +9,7 @@ use netlink_packet_route::link::{
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use nix::libc::{IFLA_ADDRESS, IFLA_IFNAME, IFLA_LINKINFO, IFLA_MTU, IFLA_OPERSTATE};
 
-use super::links::Links;
+use super::links::{Known, Links};
 use super::{Request, Unencodable, flagged};
 use crate::kernel::Op;
 use crate::kernel::state::{Link, LinkKind, LinkName, Vxlan};
@@ -20,26 +20,40 @@ pub(super) fn encode(op: &Op, link: &Link, links: &Links) -> Result<Request, Une
     Ok(Request::Netlink(match op {
         Op::Create(_) => {
             let message = RouteNetlinkMessage::NewLink(create(link, links)?);
-            flagged(message, NLM_F_CREATE | NLM_F_EXCL)
+            vec![flagged(message, NLM_F_CREATE | NLM_F_EXCL)]
         }
-        Op::Replace(_) => flagged(RouteNetlinkMessage::NewLink(correct(link)?), 0),
-        Op::Remove(_) => flagged(RouteNetlinkMessage::DelLink(named(&link.name)), 0),
+        Op::Replace(_) => [correct(link)?, set(link, links)]
+            .map(RouteNetlinkMessage::NewLink)
+            .map(|message| flagged(message, 0))
+            .into(),
+        Op::Remove(_) => vec![flagged(RouteNetlinkMessage::DelLink(named(&link.name)), 0)],
     }))
 }
 
 /// The whole device in one request: it never exists half made.
 fn create(link: &Link, links: &Links) -> Result<LinkMessage, Unencodable> {
     let mut message = settings(link);
+    message.attributes.push(mac_attribute(link));
     message.attributes.push(LinkAttribute::TxQueueLen(0));
     message.attributes.push(vxlan_info(vxlan_attributes(vxlan(link)?, links)?));
     Ok(message)
 }
 
-/// What can be changed while traffic flows; the rest of the device stays as it is.
+/// Of what makes it a VXLAN device, the part that can be changed while traffic flows. The kernel
+/// takes no MTU in the same request.
 fn correct(link: &Link) -> Result<LinkMessage, Unencodable> {
-    let mut message = settings(link);
+    let mut message = named(&link.name);
     message.attributes.push(vxlan_info(vec![InfoVxlan::Learning(vxlan(link)?.learning)]));
     Ok(message)
+}
+
+/// The kernel forgets all neighbours of a link whose address is set, be it to what it was.
+fn set(link: &Link, links: &Links) -> LinkMessage {
+    let mut message = settings(link);
+    if links.mac(&link.name) != Some(link.mac) {
+        message.attributes.push(mac_attribute(link));
+    }
+    message
 }
 
 fn settings(link: &Link) -> LinkMessage {
@@ -47,8 +61,11 @@ fn settings(link: &Link) -> LinkMessage {
     message.header.change_mask = LinkFlags::Up;
     message.header.flags = if link.up { LinkFlags::Up } else { LinkFlags::empty() };
     message.attributes.push(LinkAttribute::Mtu(link.mtu));
-    message.attributes.push(LinkAttribute::Address(link.mac.octets().to_vec()));
     message
+}
+
+fn mac_attribute(link: &Link) -> LinkAttribute {
+    LinkAttribute::Address(link.mac.octets().to_vec())
 }
 
 fn named(name: &LinkName) -> LinkMessage {
@@ -162,6 +179,11 @@ fn decode_vxlan(attributes: &[InfoVxlan], links: &Links) -> Vxlan {
         }
     }
     vxlan
+}
+
+/// The link as it is kept among [`Links`].
+pub(crate) fn known(message: &LinkMessage) -> Option<(LinkName, Known)> {
+    Some((name(message)?, Known { index: message.header.index, mac: mac(message) }))
 }
 
 pub(crate) fn name(message: &LinkMessage) -> Option<LinkName> {

@@ -4,11 +4,20 @@ use std::collections::BTreeMap;
 
 use super::Unencodable;
 use crate::kernel::state::LinkName;
+use crate::mac::MacAddr;
 
+/// The links that exist.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Links {
     names: BTreeMap<u32, LinkName>,
-    indices: BTreeMap<LinkName, u32>,
+    known: BTreeMap<LinkName, Known>,
+}
+
+/// A link as the kernel last showed it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Known {
+    pub(crate) index: u32,
+    pub(crate) mac: MacAddr,
 }
 
 impl Links {
@@ -17,12 +26,18 @@ impl Links {
     }
 
     pub(crate) fn index(&self, name: &LinkName) -> Result<u32, Unencodable> {
-        self.indices.get(name).copied().ok_or_else(|| Unencodable::NoLink(name.clone()))
+        let known = self.known.get(name).ok_or_else(|| Unencodable::NoLink(name.clone()))?;
+        Ok(known.index)
+    }
+
+    pub(crate) fn mac(&self, name: &LinkName) -> Option<MacAddr> {
+        self.known.get(name).map(|known| known.mac)
     }
 
     /// Takes note of a link; returns the name it had until now, if that was another.
-    pub(crate) fn insert(&mut self, index: u32, name: &LinkName) -> Option<LinkName> {
-        self.indices.insert(name.clone(), index);
+    pub(crate) fn insert(&mut self, name: &LinkName, known: Known) -> Option<LinkName> {
+        let index = known.index;
+        self.known.insert(name.clone(), known);
         let former = self.names.insert(index, name.clone()).filter(|former| former != name)?;
         self.forget(&former, index);
         Some(former)
@@ -36,17 +51,17 @@ impl Links {
 
     /// A later link may have taken the name already.
     fn forget(&mut self, name: &LinkName, index: u32) {
-        if self.indices.get(name) == Some(&index) {
-            self.indices.remove(name);
+        if self.known.get(name).is_some_and(|known| known.index == index) {
+            self.known.remove(name);
         }
     }
 }
 
-impl FromIterator<(u32, LinkName)> for Links {
-    fn from_iter<I: IntoIterator<Item = (u32, LinkName)>>(listed: I) -> Self {
+impl FromIterator<(LinkName, Known)> for Links {
+    fn from_iter<I: IntoIterator<Item = (LinkName, Known)>>(listed: I) -> Self {
         let mut links = Self::default();
-        for (index, name) in listed {
-            links.insert(index, &name);
+        for (name, known) in listed {
+            links.insert(&name, known);
         }
         links
     }
@@ -60,11 +75,15 @@ mod tests {
         LinkName::new(text)
     }
 
+    fn at(index: u32) -> Known {
+        Known { index, mac: MacAddr::new([2, 0, 0, 0, 0, 1]) }
+    }
+
     #[test]
     fn a_renamed_link_keeps_its_index_and_loses_its_name() {
         let mut links = Links::default();
-        assert_eq!(links.insert(2, &name("eth0")), None);
-        assert_eq!(links.insert(2, &name("ens3")), Some(name("eth0")));
+        assert_eq!(links.insert(&name("eth0"), at(2)), None);
+        assert_eq!(links.insert(&name("ens3"), at(2)), Some(name("eth0")));
         assert_eq!(links.index(&name("ens3")), Ok(2));
         assert!(links.index(&name("eth0")).is_err());
     }
@@ -72,8 +91,8 @@ mod tests {
     #[test]
     fn a_link_made_anew_outlives_the_removal_of_the_old_one() {
         let mut links = Links::default();
-        links.insert(5, &name("flannel.1"));
-        links.insert(9, &name("flannel.1"));
+        links.insert(&name("flannel.1"), at(5));
+        links.insert(&name("flannel.1"), at(9));
         links.remove(5);
         assert_eq!(links.index(&name("flannel.1")), Ok(9));
         assert_eq!(links.name(5), None);

@@ -16,8 +16,9 @@ fn links() -> Links {
     ["lo", "eth0", "flannel.1"].into_iter().map(LinkName::new).enumerate().map(numbered).collect()
 }
 
-fn numbered((position, name): (usize, LinkName)) -> (u32, LinkName) {
-    (u32::try_from(position).unwrap() + 1, name)
+fn numbered((position, name): (usize, LinkName)) -> (LinkName, Known) {
+    let index = u32::try_from(position).unwrap() + 1;
+    (name, Known { index, mac: MacAddr::new([0; 6]) })
 }
 
 fn link_name() -> impl Strategy<Value = LinkName> {
@@ -85,9 +86,14 @@ fn entry() -> impl Strategy<Value = Entry> {
     prop_oneof![link(), own_address(), fdb(), neighbour(), route()]
 }
 
+fn encoded(op: &Op) -> Message {
+    let Ok(Request::Netlink(messages)) = encode(op, &links()) else { unreachable!("{op}") };
+    messages.into_iter().next().unwrap()
+}
+
 /// The message as the other side of the socket would see it.
 fn sent(op: &Op) -> Message {
-    let Ok(Request::Netlink(mut message)) = encode(op, &links()) else { unreachable!("{op}") };
+    let mut message = encoded(op);
     message.finalize();
     let mut bytes = vec![0; message.buffer_len()];
     message.serialize(&mut bytes);
@@ -152,11 +158,7 @@ fn a_route_bears_our_mark_and_flannels_form() {
 
 #[test]
 fn a_neighbour_without_a_mac_is_lost() {
-    let Ok(Request::Netlink(mut message)) =
-        encode(&Op::Create(Entry::Neighbour(a_neighbour())), &links())
-    else {
-        unreachable!()
-    };
+    let mut message = encoded(&Op::Create(Entry::Neighbour(a_neighbour())));
     let NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewNeighbour(neighbour)) =
         &mut message.payload
     else {

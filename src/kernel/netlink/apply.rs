@@ -7,17 +7,27 @@ use std::mem;
 use nix::errno::Errno;
 
 use super::NetlinkKernel;
+use super::remedy::{Remedy, remedy};
 use crate::kernel::codec::{self, Message, Request, Unencodable};
+use crate::kernel::socket::Refusal;
 use crate::kernel::state::Entry;
 use crate::kernel::{Op, Refused};
 
 /// One pass over a list of ops.
 #[derive(Default)]
 struct Pass {
-    /// Encoded and not yet sent.
-    batch: Vec<(Op, Message)>,
+    batch: Batch,
     refused: Vec<Refused>,
     links: Knowledge,
+}
+
+/// Encoded and not yet sent.
+#[derive(Default)]
+struct Batch {
+    ops: Vec<Op>,
+    messages: Vec<Message>,
+    /// Which of the ops each message carries out; none if it only smooths the way.
+    owners: Vec<Option<usize>>,
 }
 
 /// How well the indices of links are known.
@@ -54,7 +64,7 @@ impl NetlinkKernel {
             request = codec::encode(&op, &self.links);
         }
         match request {
-            Ok(Request::Netlink(message)) => pass.batch.push((op, message)),
+            Ok(Request::Netlink(messages)) => pass.batch.push(op, messages),
             Ok(Request::Sysctl(sysctl)) => {
                 self.flush(pass).await?;
                 if let Err(reason) = sysctl.write() {
@@ -79,22 +89,62 @@ impl NetlinkKernel {
     }
 
     async fn flush(&mut self, pass: &mut Pass) -> io::Result<()> {
-        let (ops, messages): (Vec<_>, Vec<_>) = mem::take(&mut pass.batch).into_iter().unzip();
-        for refusal in self.requests.batch(messages).await? {
-            match ops.get(refusal.index) {
-                Some(op) if !is_done_already(op, refusal.errno) => {
-                    pass.refuse(op.clone(), &refusal);
-                }
-                Some(_) | None => {}
+        let mut second = Batch::default();
+        for (op, refusal) in self.send(mem::take(&mut pass.batch)).await? {
+            match remedy(&op, refusal.errno) {
+                Some(remedy) => self.retry(op, remedy, &mut second),
+                None => pass.refuse_unless_done(op, &refusal),
             }
         }
+        for (op, refusal) in self.send(second).await? {
+            pass.refuse_unless_done(op, &refusal);
+        }
         Ok(())
+    }
+
+    async fn send(&mut self, batch: Batch) -> io::Result<Vec<(Op, Refusal)>> {
+        let refusals = self.requests.batch(batch.messages).await?;
+        let op = |refusal: &Refusal| batch.ops.get((*batch.owners.get(refusal.index)?)?).cloned();
+        Ok(refusals.into_iter().filter_map(|refusal| Some((op(&refusal)?, refusal))).collect())
+    }
+
+    fn retry(&self, op: Op, Remedy { before, after }: Remedy, batch: &mut Batch) {
+        batch.assist(self.messages(&before));
+        let messages = self.messages(&op);
+        batch.push(op, messages);
+        batch.assist(after.iter().flat_map(|after| self.messages(after)).collect());
+    }
+
+    fn messages(&self, op: &Op) -> Vec<Message> {
+        match codec::encode(op, &self.links) {
+            Ok(Request::Netlink(messages)) => messages,
+            Ok(Request::Sysctl(_)) | Err(_) => Vec::new(),
+        }
+    }
+}
+
+impl Batch {
+    fn push(&mut self, op: Op, messages: Vec<Message>) {
+        self.owners.resize(self.owners.len() + messages.len(), Some(self.ops.len()));
+        self.messages.extend(messages);
+        self.ops.push(op);
+    }
+
+    fn assist(&mut self, messages: Vec<Message>) {
+        self.owners.resize(self.owners.len() + messages.len(), None);
+        self.messages.extend(messages);
     }
 }
 
 impl Pass {
     fn refuse(&mut self, op: Op, reason: &dyn fmt::Display) {
         self.refused.push(Refused { op, reason: reason.to_string() });
+    }
+
+    fn refuse_unless_done(&mut self, op: Op, refusal: &Refusal) {
+        if !is_done_already(&op, refusal.errno) {
+            self.refuse(op, refusal);
+        }
     }
 }
 

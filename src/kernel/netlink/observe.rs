@@ -49,8 +49,8 @@ impl NetlinkKernel {
     }
 
     fn hear_of_link(&mut self, link: &LinkMessage) {
-        if let Some(name) = codec::link_name(link) {
-            let former = self.links.insert(link.header.index, &name);
+        if let Some((name, known)) = codec::known_link(link) {
+            let former = self.links.insert(&name, known);
             self.observed.extend(former.into_iter().chain([name]).map(Observation::LinkChanged));
         }
     }

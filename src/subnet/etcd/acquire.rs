@@ -5,12 +5,12 @@ use tracing::{info, warn};
 
 use super::Shared;
 use super::client::Refusal;
-use super::ours::{Ours, Own};
+use super::ours::Own;
 use super::store::{Condition, Listing, Outcome, Stored, Write};
 use super::{key, value};
 use crate::backoff::Backoff;
 use crate::config::NetworkConfig;
-use crate::lease::{Endpoint, Lease, LeaseAttributes, LeaseId};
+use crate::lease::{Lease, LeaseAttributes, LeaseId};
 use crate::prefix::Prefix;
 use crate::subnet::Error;
 use crate::subnet::allocate::{Draw, Wish};
@@ -27,20 +27,21 @@ impl Shared {
     ) -> Result<Lease, Error> {
         let public_ips = attributes.endpoints.iter().map(|endpoint| endpoint.public_ip).collect();
         let claimant = Claimant { pools: &config.pools, public_ips, previous: &self.previous };
+        self.pause_after_loss().await;
         let held = self.ours.borrow().own.clone();
         let own = match held {
             Some(own) => self.republish(&claimant, own, value::encode(attributes)).await?,
             None => self.claim(&claimant, value::encode(attributes)).await?,
         };
         let lease = lease(&own, attributes);
-        self.ours.send_replace(Ours::holds(own));
+        self.ours.send_modify(|ours| ours.take(own));
         Ok(lease)
     }
 
     /// Reads all leases once; the watch begins with the same reading.
     async fn claim(&self, claimant: &Claimant<'_>, value: Vec<u8>) -> Result<Own, Error> {
         for subnet in claimant.forgotten() {
-            warn!(%subnet, "previous subnet is not of this network: taking another");
+            warn!(%subnet, "previous subnet is not of this network any more");
         }
         loop {
             let listing = self.store.list().await;
@@ -53,8 +54,7 @@ impl Shared {
     }
 
     async fn attempt(&self, claimant: &Claimant<'_>, listing: &Listing, value: &[u8]) -> Attempt {
-        let records = listing.stored.iter().map(|stored| &stored.record);
-        let holdings: Vec<Holding> = records.filter_map(Holding::of).collect();
+        let holdings: Vec<Holding> = listing.stored.iter().filter_map(Stored::holding).collect();
         let claim = claimant.claim(&holdings)?;
         let seen = |id: &LeaseId| listing.stored.iter().find(|stored| stored.record.id == *id);
         let obsolete = claim.obsolete.iter().filter_map(seen);
@@ -101,9 +101,11 @@ impl Shared {
             slot.map_or(Draw::Any(rand::random()), |ip| Draw::SlotOf(*ip, rand::random()));
         loop {
             let subnets = wish.fulfil(draw)?;
+            let in_step = wish.in_step(&subnets);
             let mut own = self.new_own(subnets, value).await;
             let absent = Condition::Absent(own.subnets.clone());
-            if self.write(&mut own, absent, obsolete.clone()).await.is_none() {
+            let written = self.write(&mut own, absent, obsolete.clone()).await.is_none();
+            if written && (in_step || self.is_alone(&own).await) {
                 return Ok(Some(own));
             }
             if look_again {
@@ -112,6 +114,16 @@ impl Shared {
             wish.taken = self.store.claimed().await;
             draw = Draw::Any(rand::random());
         }
+    }
+
+    /// Whether nobody was on our subnets before us. A key keeps others from its first subnet only;
+    /// the second is safe as long as all keep in step.
+    async fn is_alone(&self, own: &Own) -> bool {
+        let alone = !self.store.is_shared(own).await;
+        if !alone {
+            self.store.withdraw(own).await;
+        }
+        alone
     }
 
     /// Publishes `value` under the lease that we have, or had.
@@ -198,10 +210,8 @@ impl Shared {
 
     /// What stands without a term is a reservation, and stays one.
     async fn term(&self, stored: &Stored) -> Option<i64> {
-        match stored.origin.grant {
-            Some(_) => Some(self.grant().await.id),
-            None => None,
-        }
+        let reserved = stored.origin.grant.is_none() && stored.record.lease.is_ok();
+        if reserved { None } else { Some(self.grant().await.id) }
     }
 
     async fn new_own(&self, subnets: Vec<Prefix>, value: &[u8]) -> Own {
@@ -221,24 +231,19 @@ impl Shared {
 fn rival(claimant: &Claimant<'_>, own: &Own, rivals: &[Stored]) -> Option<Error> {
     let is_ours = |held: &Holding| {
         let same_term = held.grant.is_some() && held.grant == own.grant;
-        held.id == own.id && (same_term || claimant.owns(held))
+        // Where no other node stands, somebody's hand slipped: the lease is still ours.
+        let nobodys = held.public_ips.is_empty();
+        held.id == own.id && (same_term || nobodys || claimant.owns(held))
     };
-    let mut holdings = rivals.iter().filter_map(|stored| Holding::of(&stored.record));
+    let mut holdings = rivals.iter().filter_map(Stored::holding);
     let rival = holdings.find(|held| !is_ours(held))?;
     Some(claimant.taken(*own.subnets.first()?, &rival))
 }
 
 fn lease(own: &Own, attributes: &LeaseAttributes) -> Lease {
-    let endpoints = own.subnets.iter().zip(&attributes.endpoints);
-    let endpoints = endpoints.map(|(subnet, attributes_of_family)| Endpoint {
-        subnet: *subnet,
-        public_ip: attributes_of_family.public_ip,
-        backend: attributes.backend.clone(),
-        vtep: attributes_of_family.vtep,
-    });
     Lease {
         id: own.id.clone(),
-        endpoints: endpoints.collect(),
+        endpoints: attributes.published_for(own.subnets.iter().copied()),
         created: own.created,
         grant: own.grant,
     }

@@ -1,6 +1,7 @@
 //! Talks to one etcd server at a time, and to the next one once that fails.
 
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::{Error, KvClient, LeaseClient, ResponseHeader, WatchClient};
@@ -30,7 +31,8 @@ struct Current {
 
 #[derive(Clone)]
 pub(super) struct Connection {
-    client: etcd_client::Client,
+    /// Shared, since it is several kilobytes that every future would carry.
+    client: Arc<etcd_client::Client>,
     generation: u64,
 }
 
@@ -152,7 +154,8 @@ impl Client {
         match opened.unwrap_or_else(|_| Err(no_answer())) {
             Ok(client) => {
                 current.generation += 1;
-                let connection = Connection { client, generation: current.generation };
+                let (client, generation) = (Arc::new(client), current.generation);
+                let connection = Connection { client, generation };
                 current.connection = Some(connection.clone());
                 Ok(connection)
             }
@@ -175,21 +178,20 @@ impl Client {
         }
     }
 
-    /// A server that misses our certificate hangs up without saying so.
+    /// A server that misses our certificate hangs up without a word of it.
     fn hint(&self, endpoint: &str, reason: &str) -> &'static str {
         let encrypted = endpoint.starts_with("https://") || !endpoint.contains("://");
-        let hung_up = reason.contains("operation was canceled") || reason.contains("connection");
-        if encrypted
-            && hung_up
-            && self.options.cert_file.is_none()
-            && self.options.ca_file.is_some()
-        {
+        let hung_up = HUNG_UP.iter().any(|text| reason.contains(text));
+        if encrypted && hung_up && self.options.cert_file.is_none() {
             " (does it ask for a client certificate? see etcd-certfile and etcd-keyfile)"
         } else {
             ""
         }
     }
 }
+
+/// What the library says when the other side ends the conversation.
+const HUNG_UP: [&str; 4] = ["operation was canceled", "fatal alert", "closed", "reset"];
 
 /// The store's revision as of an answer.
 pub(super) fn revision(header: Option<&ResponseHeader>) -> i64 {

@@ -69,15 +69,24 @@ fn tls(options: &EtcdOptions, endpoint: &str) -> Result<Option<TlsOptions>, Stri
     }
     let mut tls = TlsOptions::new();
     if let Some(ca) = &options.ca_file {
-        tls = tls.ca_certificate(Certificate::from_pem(read(ca)?));
+        tls = tls.ca_certificate(Certificate::from_pem(read_certificate(ca)?));
     }
     match (&options.cert_file, &options.key_file) {
-        (Some(cert), Some(key)) => tls = tls.identity(Identity::from_pem(read(cert)?, read(key)?)),
+        (Some(cert), Some(key)) => {
+            tls = tls.identity(Identity::from_pem(read_certificate(cert)?, read(key)?));
+        }
         (None, None) => {}
         (Some(_), None) => return Err("etcd-certfile is given, but etcd-keyfile is not".to_owned()),
         (None, Some(_)) => return Err("etcd-keyfile is given, but etcd-certfile is not".to_owned()),
     }
     Ok(Some(tls))
+}
+
+/// The library takes a file without a certificate for one that trusts nobody.
+fn read_certificate(file: &Path) -> Result<Vec<u8>, String> {
+    let pem = read(file)?;
+    let holds_one = String::from_utf8_lossy(&pem).contains("-----BEGIN CERTIFICATE-----");
+    if holds_one { Ok(pem) } else { Err(format!("{}: holds no certificate", file.display())) }
 }
 
 fn read(file: &Path) -> Result<Vec<u8>, String> {

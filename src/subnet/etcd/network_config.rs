@@ -31,7 +31,7 @@ impl Shared {
                 Err(reason) => self.store.client.report.waits_for_config(&reason),
             }
             let next = revision(answer.header()) + 1;
-            match timeout(LOOK_AGAIN, self.change(key, next)).await {
+            match timeout(LOOK_AGAIN, Box::pin(self.change(key, next))).await {
                 Ok(Err(_)) => sleep(backoff.delay(rand::random())).await,
                 Ok(Ok(())) | Err(_) => backoff.reset(),
             }

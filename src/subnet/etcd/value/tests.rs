@@ -9,8 +9,8 @@ use crate::lease::EndpointAttributes;
 
 const ORIGIN: Origin = Origin { created: 7, grant: Some(42) };
 
-fn vtep(mac: &str) -> Option<Vtep> {
-    Some(Vtep { vni: Some(1), mac: mac.parse().unwrap() })
+fn vtep(mac: &str) -> Vtep {
+    Vtep { vni: Some(1), mac: mac.parse().unwrap() }
 }
 
 fn attributes(backend: BackendType, endpoints: &[(&str, Option<Vtep>)]) -> LeaseAttributes {
@@ -33,7 +33,7 @@ fn decoded(key: &str, value: &str) -> Result<Lease, String> {
 fn values_are_flannels_byte_for_byte() {
     let mac = "c6:d2:32:6f:8f:44";
     assert_eq!(
-        encoded(BackendType::Vxlan, &[("192.168.64.3", vtep(mac))]),
+        encoded(BackendType::Vxlan, &[("192.168.64.3", Some(vtep(mac)))]),
         r#"{"PublicIP":"192.168.64.3","PublicIPv6":null,"BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"c6:d2:32:6f:8f:44"}}"#
     );
     assert_eq!(
@@ -41,13 +41,13 @@ fn values_are_flannels_byte_for_byte() {
         r#"{"PublicIP":"192.168.64.3","PublicIPv6":null,"BackendType":"host-gw"}"#
     );
     assert_eq!(
-        encoded(BackendType::HostGw, &[("192.168.64.3", vtep(mac))]),
+        encoded(BackendType::HostGw, &[("192.168.64.3", Some(vtep(mac)))]),
         r#"{"PublicIP":"192.168.64.3","PublicIPv6":null,"BackendType":"host-gw","BackendData":{"VNI":1,"VtepMAC":"c6:d2:32:6f:8f:44"}}"#
     );
     assert_eq!(
         encoded(
             BackendType::Vxlan,
-            &[("10.0.0.4", vtep(mac)), ("fd00::4", vtep("0a:00:00:00:00:06"))]
+            &[("10.0.0.4", Some(vtep(mac))), ("fd00::4", Some(vtep("0a:00:00:00:00:06")))]
         ),
         concat!(
             r#"{"PublicIP":"10.0.0.4","PublicIPv6":"fd00::4","BackendType":"vxlan","#,
@@ -56,7 +56,7 @@ fn values_are_flannels_byte_for_byte() {
         )
     );
     assert_eq!(
-        encoded(BackendType::Vxlan, &[("fd00::4", vtep(mac))]),
+        encoded(BackendType::Vxlan, &[("fd00::4", Some(vtep(mac)))]),
         r#"{"PublicIP":"0.0.0.0","PublicIPv6":"fd00::4","BackendType":"vxlan","BackendV6Data":{"VNI":1,"VtepMAC":"c6:d2:32:6f:8f:44"}}"#
     );
     assert_eq!(
@@ -146,7 +146,7 @@ fn a_value_too_long_is_not_even_read() {
 
 #[test]
 fn a_v6_only_lease_has_one_endpoint() {
-    let value = encoded(BackendType::Vxlan, &[("fd00::4", vtep("c6:d2:32:6f:8f:44"))]);
+    let value = encoded(BackendType::Vxlan, &[("fd00::4", Some(vtep("c6:d2:32:6f:8f:44")))]);
     let lease = decoded("0.0.0.0-0&fd00:12:13::-64", &value).unwrap();
     let endpoint = lease.endpoints.first().unwrap();
     assert_eq!(lease.endpoints.len(), 1);

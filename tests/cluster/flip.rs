@@ -1,0 +1,179 @@
+//! Backends change node by node under traffic, and nothing is lost.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use tweed_lab::{Family, Files, Path, Probe, Report, ReversePath};
+
+use crate::cluster::{CONFIG, Cluster, ClusterPlan, Stack};
+use crate::table::{Distance, HOST_GW, HOST_GW_MIXED, Side, VXLAN, VXLAN_MIXED, expected, path};
+
+/// Packets per second and ordered pair of pods.
+const RATE: u32 = 1000;
+/// Packets flow for so long after each step.
+const PAUSE: Duration = Duration::from_millis(300);
+
+/// A cluster under traffic whose nodes flip one by one.
+struct Migration {
+    cluster: Cluster,
+    sides: Vec<Side>,
+    probe: Probe,
+}
+
+/// What happens to a node between the stop and the start of its daemon.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Between {
+    Nothing,
+    Reboot,
+}
+
+impl Migration {
+    fn start(plan: &ClusterPlan, side: Side) -> Result<Self> {
+        let cluster = plan.start()?;
+        cluster.start_pods()?;
+        let sides = vec![side; cluster.nodes.len()];
+        cluster.wait_for_paths(|from, to| wanted(&cluster, &sides, from, to))?;
+        let pairs: Vec<_> =
+            cluster.stack.families().iter().flat_map(|family| cluster.lab.pairs(*family)).collect();
+        let probe = cluster.lab.probe(&pairs, RATE)?;
+        Ok(Self { cluster, sides, probe })
+    }
+
+    /// Restarts every daemon onto `side`, one after the other, in the order of `nodes`.
+    fn flip(&mut self, nodes: &[usize], side: Side, between: Between) -> Result<()> {
+        self.cluster.etcd.put(CONFIG, &self.cluster.stack.config(&side.config()))?;
+        nodes.iter().try_for_each(|node| {
+            self.flip_node(*node, side, between).with_context(|| format!("{side:?} on {node}"))
+        })
+    }
+
+    fn flip_node(&mut self, index: usize, side: Side, between: Between) -> Result<()> {
+        let (node, daemon) = (&self.cluster.nodes[index], &mut self.cluster.daemons[index]);
+        self.probe.mark(node.name());
+        daemon.stop()?;
+        if between == Between::Reboot {
+            node.wipe(Files::Kept)?;
+        }
+        daemon.start()?;
+        let ready = daemon.wait_ready()?;
+        self.probe.mark("between");
+        self.sides[index] = side;
+        let (cluster, sides) = (&self.cluster, &self.sides);
+        let followed = cluster.wait_for_paths(|from, to| wanted(cluster, sides, from, to))?;
+        println!(
+            "{} → {side:?}: ready in {ready:.0?}, paths right {followed:.0?} later",
+            node.name()
+        );
+        self.probe.run_for(PAUSE);
+        Ok(())
+    }
+
+    fn finish(self) -> Result<Report> {
+        let report = self.probe.finish()?;
+        println!("{report}");
+        Ok(report)
+    }
+}
+
+fn wanted(cluster: &Cluster, sides: &[Side], from: usize, to: usize) -> Path {
+    let far = |index| cluster.router.is_some() && index + 1 == cluster.nodes.len();
+    let distance = if far(from) == far(to) { Distance::Adjacent } else { Distance::BehindRouter };
+    path(expected(sides[from], sides[to], distance))
+}
+
+fn ensure_nothing_lost(report: &Report) -> Result<()> {
+    ensure!(report.total().lost == 0, "lost packets:\n{report}");
+    Ok(())
+}
+
+/// Packets may be lost while a node is rebooting, and of those only what comes from it or goes to it.
+fn ensure_only_reboots_lost(report: &Report) -> Result<()> {
+    for pair in &report.pairs {
+        for (stage, count) in report.stages.iter().zip(&pair.stages) {
+            let may_lose = [&pair.from, &pair.to].contains(&&stage.name);
+            ensure!(
+                may_lose || count.lost == 0,
+                "{} → {} lost {} in {}:\n{report}",
+                pair.from,
+                pair.to,
+                count.lost,
+                stage.name
+            );
+        }
+    }
+    Ok(())
+}
+
+fn plan(stack: Stack, side: Side) -> ClusterPlan {
+    ClusterPlan::new(3, &stack.config(&side.config())).far(1).stack(stack)
+}
+
+#[test]
+fn a_cluster_flips_to_host_gw_and_back_without_a_lost_packet() {
+    let mut migration = Migration::start(&plan(Stack::V4, VXLAN_MIXED), VXLAN_MIXED).unwrap();
+    migration.flip(&[0, 1, 2, 3], HOST_GW_MIXED, Between::Nothing).unwrap();
+    migration.flip(&[3, 1, 0, 2], VXLAN_MIXED, Between::Nothing).unwrap();
+    ensure_nothing_lost(&migration.finish().unwrap()).unwrap();
+}
+
+#[test]
+fn both_families_flip_without_a_lost_packet() {
+    let mut migration = Migration::start(&plan(Stack::Dual, VXLAN_MIXED), VXLAN_MIXED).unwrap();
+    migration.flip(&[0, 1, 2, 3], HOST_GW_MIXED, Between::Nothing).unwrap();
+    migration.flip(&[0, 1, 2, 3], VXLAN_MIXED, Between::Nothing).unwrap();
+    ensure_nothing_lost(&migration.finish().unwrap()).unwrap();
+}
+
+#[test]
+fn nodes_that_reboot_into_another_backend_cost_the_others_nothing() {
+    let mut migration = Migration::start(&plan(Stack::V4, VXLAN_MIXED), VXLAN_MIXED).unwrap();
+    migration.flip(&[0, 1, 2, 3], HOST_GW_MIXED, Between::Reboot).unwrap();
+    migration.flip(&[0, 1, 2, 3], VXLAN_MIXED, Between::Reboot).unwrap();
+    ensure_only_reboots_lost(&migration.finish().unwrap()).unwrap();
+}
+
+/// The values of `rp_filter` that matter, of every node.
+fn filters(cluster: &Cluster, device: &str) -> Vec<String> {
+    let key = format!("net/ipv4/conf/{device}/rp_filter");
+    cluster.nodes.iter().map(|node| node.namespace().sysctl(&key).unwrap()).collect()
+}
+
+#[test]
+fn strict_filters_are_loose_for_as_long_as_mixed_is_on() {
+    let config = Stack::V4.config(&VXLAN.config());
+    let plan = ClusterPlan::new(3, &config).reverse_path(ReversePath::Strict);
+    let mut migration = Migration::start(&plan, VXLAN).unwrap();
+    let filters_of = |migration: &Migration| {
+        ["eth0", "flannel.1"].map(|device| filters(&migration.cluster, device))
+    };
+    assert_eq!(filters_of(&migration), [["1"; 3], ["1"; 3]]);
+    migration.flip(&[0, 1, 2], VXLAN_MIXED, Between::Nothing).unwrap();
+    assert_eq!(filters_of(&migration), [["2"; 3], ["2"; 3]]);
+    migration.flip(&[0, 1, 2], HOST_GW_MIXED, Between::Nothing).unwrap();
+    assert_eq!(filters_of(&migration), [["2"; 3], ["2"; 3]]);
+    migration.flip(&[0, 1, 2], HOST_GW, Between::Nothing).unwrap();
+    assert_eq!(filters_of(&migration), [["1"; 3], ["1"; 3]]);
+    assert_eq!(filters(&migration.cluster, "cni0"), ["1"; 3]);
+    let report = migration.finish().unwrap();
+    assert_eq!(report.longest_outage(), Duration::ZERO);
+    ensure_nothing_lost(&report).unwrap();
+}
+
+/// Proves that the streams of the test above notice a strict filter: without the loose one they break.
+#[test]
+fn a_strict_filter_swallows_what_comes_by_the_other_way() {
+    let config = Stack::V4.config(&VXLAN_MIXED.config());
+    let plan = ClusterPlan::new(2, &config).reverse_path(ReversePath::Strict);
+    let cluster = plan.start().unwrap();
+    cluster.start_pods().unwrap();
+    for daemon in &cluster.daemons {
+        daemon.kill().unwrap();
+    }
+    let [left, right] = [&cluster.nodes[0], &cluster.nodes[1]];
+    let subnet = cluster.subnet(1, Family::V4).unwrap();
+    let gateway = right.address(Family::V4).unwrap();
+    left.ip(format!("route replace {subnet} via {gateway} dev eth0")).unwrap();
+    assert!(cluster.lab.ping_matrix(Family::V4).unwrap().all_answered());
+    right.namespace().set_sysctl("net/ipv4/conf/eth0/rp_filter", "1").unwrap();
+    assert!(!cluster.lab.ping_matrix(Family::V4).unwrap().all_answered());
+}

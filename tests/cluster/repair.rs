@@ -1,0 +1,355 @@
+//! Whatever somebody deletes or changes of ours is back within a second, and nothing else is touched.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use tweed_lab::{Change, Family, Node, Signal, eventually};
+
+use crate::cluster::{Cluster, ClusterPlan, SUBNETS, Stack};
+use crate::table::{HOST_GW, VXLAN, VXLAN_MIXED};
+
+/// The requirement itself.
+const REPAIRED: Duration = Duration::from_secs(1);
+/// Long enough for a loop of repairs to show.
+const QUIET: Duration = Duration::from_millis(300);
+const OTHER_MAC: &str = "02:00:00:00:00:99";
+
+/// The first node of a cluster, which is harmed, with objects on it that are none of ours.
+struct Patient {
+    cluster: Cluster,
+    foreign: Foreign,
+    healthy: BTreeSet<String>,
+}
+
+/// Where somebody else's routes lead; a device that goes down takes its own along.
+#[derive(Clone, Copy)]
+enum Foreign {
+    OnUnderlay,
+    Elsewhere,
+}
+
+impl Patient {
+    fn admit(plan: &ClusterPlan, foreign: Foreign) -> Result<Self> {
+        let cluster = plan.start()?;
+        let all_are_routed = || -> Result<()> {
+            cluster.pairs().iter().try_for_each(|(from, to)| {
+                cluster.stack.families().iter().try_for_each(|family| {
+                    let subnet = cluster.subnet(*to, *family)?;
+                    let route = cluster.nodes[*from].route_to(subnet)?;
+                    ensure!(route.is_some(), "no route to {subnet}");
+                    Ok(())
+                })
+            })
+        };
+        eventually(crate::cluster::PATIENCE, all_are_routed)?;
+        cluster.start_pods()?;
+        make_foreign_objects(&cluster.nodes[0], foreign)?;
+        // What the pods' addresses set off must be over.
+        let mut healthy = BTreeSet::new();
+        eventually(crate::cluster::PATIENCE, || {
+            let before = std::mem::replace(&mut healthy, state(&cluster.nodes[0])?);
+            ensure!(before == healthy, "the node does not settle");
+            Ok(())
+        })?;
+        Ok(Self { cluster, foreign, healthy })
+    }
+
+    fn node(&self) -> &Node {
+        &self.cluster.nodes[0]
+    }
+
+    fn peer_subnet(&self, family: Family) -> Result<String> {
+        Ok(self.cluster.subnet(1, family)?.to_string())
+    }
+
+    /// Does `harm`, and waits until the node holds again exactly what it held before.
+    fn heals(&self, name: &str, harm: impl FnOnce(&Node) -> Result<()>) -> Result<()> {
+        harm(self.node()).with_context(|| format!("harming: {name}"))?;
+        let healed = eventually(REPAIRED, || {
+            let now = state(self.node())?;
+            let missing: Vec<_> = self.healthy.difference(&now).collect();
+            let surplus: Vec<_> = now.difference(&self.healthy).collect();
+            ensure!(missing.is_empty() && surplus.is_empty(), "- {missing:#?}\n+ {surplus:#?}");
+            Ok(())
+        });
+        println!("{name}: whole after {:.0?}", healed.with_context(|| name.to_owned())?);
+        self.stays_quiet().with_context(|| format!("after: {name}"))
+    }
+
+    /// As [`heals`](Self::heals), for several lines of `ip(8)`.
+    fn heals_from(&self, name: &str, lines: &str) -> Result<()> {
+        self.heals(name, |node| node.namespace().ip_batch(lines))
+    }
+
+    /// A repair that is not a repair would go on and on.
+    fn stays_quiet(&self) -> Result<()> {
+        ensure_quiet(self.node(), QUIET)
+    }
+
+    /// Nothing was repaired only in appearance, and no pod has noticed for long.
+    fn discharge(&self) -> Result<()> {
+        ensure_quiet(self.node(), Duration::from_secs(1))?;
+        self.cluster.stack.families().iter().try_for_each(|family| {
+            let pings = self.cluster.lab.ping_matrix(*family)?;
+            ensure!(pings.all_answered(), "{pings}");
+            Ok(())
+        })
+    }
+
+    /// What the kernel takes away together with the underlay, its owner brings back.
+    fn bring_back_foreign_routes(&self) -> Result<()> {
+        match self.foreign {
+            Foreign::OnUnderlay => self.node().namespace().ip_batch(FOREIGN_ROUTES),
+            Foreign::Elsewhere => Ok(()),
+        }
+    }
+}
+
+/// One outside the pods' network, one inside of it.
+const FOREIGN_ROUTES: &str = "route add 10.50.0.0/16 via 10.99.1.12 dev eth0
+    route add 10.244.250.0/24 via 10.99.1.12 dev eth0 proto static";
+
+fn make_foreign_objects(node: &Node, foreign: Foreign) -> Result<()> {
+    node.namespace().ip_batch(
+        "link add foreign0 type veth peer name foreign1
+         link set foreign1 up
+         link set foreign0 up
+         address add 192.0.2.1/24 dev foreign0
+         route add 10.51.0.0/16 dev foreign0
+         route add 10.244.251.0/24 dev foreign0 proto static
+         neighbour add 192.0.2.7 lladdr 02:00:00:00:00:07 dev foreign0 nud permanent",
+    )?;
+    match foreign {
+        Foreign::OnUnderlay => node.namespace().ip_batch(FOREIGN_ROUTES),
+        Foreign::Elsewhere => Ok(()),
+    }
+}
+
+/// The state of the kernel without the numbers of devices, which change when a device is made anew.
+fn state(node: &Node) -> Result<BTreeSet<String>> {
+    let snapshot = node.snapshot()?.to_string();
+    let is_number = |word: &str| word.strip_suffix(':').is_some_and(|it| it.parse::<u32>().is_ok());
+    let without = |line: &str| -> String {
+        line.split_whitespace().filter(|word| !is_number(word)).collect::<Vec<_>>().join(" ")
+    };
+    Ok(snapshot.lines().map(without).collect())
+}
+
+fn ensure_quiet(node: &Node, time: Duration) -> Result<()> {
+    let monitor = node.monitor()?;
+    std::thread::sleep(time);
+    let changes: Vec<Change> = monitor.finish()?;
+    let listed: Vec<String> = changes.iter().map(ToString::to_string).collect();
+    ensure!(changes.is_empty(), "{} changes in {time:?}:\n{}", changes.len(), listed.join("\n"));
+    Ok(())
+}
+
+fn patient(stack: Stack, rest: &str, foreign: Foreign) -> Result<Patient> {
+    Patient::admit(&ClusterPlan::new(3, &stack.config(rest)).stack(stack), foreign)
+}
+
+#[test]
+fn entries_of_a_tunnel_come_back() {
+    let it = patient(Stack::V4, &VXLAN.config(), Foreign::OnUnderlay).unwrap();
+    let subnet = it.peer_subnet(Family::V4).unwrap();
+    let base = subnet.trim_end_matches("/24").to_owned();
+    let mac = it.cluster.nodes[1].link("flannel.1").unwrap().unwrap().mac;
+    let own = it.cluster.subnet(0, Family::V4).unwrap().ip();
+    let heals = |name: &str, line: String| it.heals_from(name, &line).unwrap();
+    heals("route deleted", format!("route del {subnet}"));
+    heals("route by a wrong gateway", format!("route replace {subnet} via 10.99.1.13 dev eth0"));
+    heals("route without gateway", format!("route replace {subnet} dev flannel.1"));
+    heals("route of nobody", format!("route replace blackhole {subnet}"));
+    heals("neighbour deleted", format!("neighbour del {base} dev flannel.1"));
+    let neighbour = format!("neighbour replace {base} dev flannel.1 lladdr");
+    heals("neighbour of a wrong MAC", format!("{neighbour} {OTHER_MAC} nud permanent"));
+    heals("neighbour that ages", format!("{neighbour} {mac} nud reachable"));
+    heals("device address deleted", format!("address del {own}/32 dev flannel.1"));
+    let fdb = |name: &str, words: String| {
+        it.heals(name, |node| node.bridge(format!("fdb {words}")).map(drop)).unwrap();
+    };
+    fdb("FDB entry deleted", format!("del {mac} dev flannel.1"));
+    fdb(
+        "FDB entry elsewhere",
+        format!("replace {mac} dev flannel.1 dst 10.99.1.77 self permanent"),
+    );
+    fdb(
+        "FDB entry of nobody",
+        format!("add {OTHER_MAC} dev flannel.1 dst 10.99.1.77 self permanent"),
+    );
+    it.discharge().unwrap();
+}
+
+#[test]
+fn the_tunnel_device_comes_back_with_all_that_sat_on_it() {
+    let it = patient(Stack::V4, &VXLAN.config(), Foreign::OnUnderlay).unwrap();
+    let heals = |name: &str, lines: &str| it.heals_from(name, lines).unwrap();
+    heals("device of another MAC", &format!("link set flannel.1 address {OTHER_MAC}"));
+    heals("device of another MTU", "link set flannel.1 mtu 1400");
+    heals("device down", "link set flannel.1 down");
+    heals("device down and up", "link set flannel.1 down\nlink set flannel.1 up");
+    heals("device deleted", "link del flannel.1");
+    let replaced = |name: &str, device: &str| {
+        // Otherwise the daemon is faster than the next command.
+        let daemon = it.cluster.daemons[0].process();
+        let harm = |node: &Node| {
+            daemon.signal(Signal::SIGSTOP)?;
+            node.ip("link del flannel.1")?;
+            node.ip(format!("link add flannel.1 {device}"))?;
+            daemon.signal(Signal::SIGCONT)
+        };
+        it.heals(name, harm).unwrap();
+    };
+    replaced("device replaced by a bridge", "type bridge");
+    replaced("device replaced by another tunnel", "type vxlan id 7 dstport 4789 dev eth0");
+    it.discharge().unwrap();
+}
+
+#[test]
+fn direct_routes_come_back() {
+    let it = patient(Stack::V4, &HOST_GW.config(), Foreign::OnUnderlay).unwrap();
+    let subnet = it.peer_subnet(Family::V4).unwrap();
+    let heals = |name: &str, line: String| it.heals_from(name, &line).unwrap();
+    heals("route deleted", format!("route del {subnet}"));
+    heals("route by a wrong gateway", format!("route replace {subnet} via 10.99.1.13"));
+    heals("route into another device", format!("route replace {subnet} dev foreign0"));
+    heals("all routes flushed", "route flush proto 241".to_owned());
+    it.discharge().unwrap();
+}
+
+#[test]
+fn an_underlay_that_was_away_gets_its_routes_back() {
+    for side in [HOST_GW, VXLAN_MIXED, VXLAN] {
+        let it = patient(Stack::V4, &side.config(), Foreign::OnUnderlay).unwrap();
+        let away = |node: &Node| {
+            node.namespace().ip_batch("link set eth0 down\nlink set eth0 up")?;
+            it.bring_back_foreign_routes()
+        };
+        it.heals(&format!("{side:?}: underlay down and up"), away).unwrap();
+        let unplugged = |node: &Node| {
+            node.underlay().unplug()?;
+            node.underlay().restore()
+        };
+        it.heals(&format!("{side:?}: cable unplugged for a moment"), unplugged).unwrap();
+        it.discharge().unwrap();
+    }
+}
+
+#[test]
+fn a_filter_made_strict_is_loosened_again() {
+    let it = patient(Stack::V4, &VXLAN_MIXED.config(), Foreign::Elsewhere).unwrap();
+    for device in ["eth0", "flannel.1"] {
+        let key = format!("net/ipv4/conf/{device}/rp_filter");
+        let filter = || it.node().namespace().sysctl(&key);
+        it.node().namespace().set_sysctl(&key, "1").unwrap();
+        let healed = eventually(REPAIRED, || {
+            ensure!(filter()? != "1", "{key} is strict");
+            Ok(())
+        });
+        println!("{key} made strict: loose after {:.0?}", healed.unwrap());
+    }
+    it.discharge().unwrap();
+}
+
+#[test]
+fn somebody_elses_address_on_our_device_stays() {
+    let it = patient(Stack::V4, &VXLAN.config(), Foreign::Elsewhere).unwrap();
+    it.node().ip("address add 198.51.100.1/32 dev flannel.1").unwrap();
+    ensure_quiet(it.node(), QUIET).unwrap();
+    it.node().ip(format!("route del {}", it.peer_subnet(Family::V4).unwrap())).unwrap();
+    eventually(REPAIRED, || it.discharge()).unwrap();
+    let addresses = it.node().addresses("flannel.1").unwrap();
+    let there = addresses.iter().any(|it| it.address.to_string() == "198.51.100.1/32");
+    assert!(there, "{addresses:?}");
+}
+
+#[test]
+fn the_mtu_follows_the_underlay() {
+    let it = patient(Stack::V4, &VXLAN.config(), Foreign::Elsewhere).unwrap();
+    for (underlay, expected) in [(1400, 1350), (9000, 8950), (1500, 1450)] {
+        it.node().underlay().set_mtu(underlay).unwrap();
+        let followed = eventually(REPAIRED, || {
+            let device = it.node().link("flannel.1")?.context("no device")?.mtu;
+            let told = it.node().subnet_env()?.mtu;
+            ensure!((device, told) == (expected, expected), "device {device}, subnet.env {told}");
+            Ok(())
+        });
+        println!("underlay of {underlay} bytes: followed after {:.0?}", followed.unwrap());
+    }
+    it.discharge().unwrap();
+}
+
+#[test]
+fn both_families_are_repaired() {
+    let it = patient(Stack::Dual, &VXLAN_MIXED.config(), Foreign::OnUnderlay).unwrap();
+    let subnet = it.peer_subnet(Family::V6).unwrap();
+    let base = subnet.trim_end_matches("/64").to_owned();
+    let own = it.cluster.subnet(0, Family::V6).unwrap().ip();
+    let mac = it.cluster.nodes[1].link("flannel-v6.1").unwrap().unwrap().mac;
+    let heals = |name: &str, lines: String| it.heals_from(name, &lines).unwrap();
+    heals("v6 route deleted", format!("-6 route del {subnet}"));
+    heals("v6 route into another device", format!("-6 route replace {subnet} dev foreign0"));
+    heals("v6 neighbour deleted", format!("neighbour del {base} dev flannel-v6.1"));
+    heals("v6 device address deleted", format!("address del {own}/128 dev flannel-v6.1"));
+    let gone = |node: &Node| node.bridge(format!("fdb del {mac} dev flannel-v6.1")).map(drop);
+    it.heals("v6 FDB entry deleted", gone).unwrap();
+    heals("v6 device down and up", "link set flannel-v6.1 down\nlink set flannel-v6.1 up".into());
+    heals("v6 device deleted", "link del flannel-v6.1".to_owned());
+    heals("both devices deleted", "link del flannel-v6.1\nlink del flannel.1".to_owned());
+    it.discharge().unwrap();
+}
+
+#[test]
+fn both_families_of_direct_routes_come_back_with_the_underlay() {
+    let it = patient(Stack::Dual, &HOST_GW.config(), Foreign::OnUnderlay).unwrap();
+    let address = it.node().address(Family::V6).unwrap();
+    let away = |node: &Node| {
+        // The kernel takes IPv6 addresses along; their owner brings them back.
+        node.namespace().ip_batch(&format!(
+            "link set eth0 down
+             link set eth0 up
+             address replace {address}/64 dev eth0 nodad"
+        ))?;
+        it.bring_back_foreign_routes()
+    };
+    it.heals("underlay down and up", away).unwrap();
+    it.discharge().unwrap();
+}
+
+/// As many leases as that, of nodes that are not there.
+const MANY: usize = 1000;
+
+#[test]
+fn a_thousand_routes_flushed_at_once_are_back_within_a_second() {
+    let config = r#"{"Network":"10.128.0.0/9","SubnetLen":24,"Backend":{"Type":"vxlan"}}"#;
+    let cluster = Cluster::start(1, config).unwrap();
+    let node = &cluster.nodes[0];
+    let lease = |number: usize| {
+        let (high, low) = (number / 250, number % 250 + 1);
+        let key = format!("{SUBNETS}/10.2{high:02}.{low}.0-24");
+        let data = format!(r#"{{"VNI":1,"VtepMAC":"02:00:00:00:{high:02x}:{low:02x}"}}"#);
+        let ip = format!(r#""PublicIP":"10.98.{high}.{low}","PublicIPv6":null"#);
+        (key, format!(r#"{{{ip},"BackendType":"vxlan","BackendData":{data}}}"#))
+    };
+    cluster.etcd.put_all(&(0..MANY).map(lease).collect::<Vec<_>>()).unwrap();
+    let count = |what: &str| Ok::<_, anyhow::Error>(node.ip(what)?.lines().count());
+    let complete = || -> Result<()> {
+        let routes = count("route show proto 241")?;
+        let neighbours = count("neighbour show dev flannel.1 nud permanent")?;
+        ensure!((routes, neighbours) == (MANY, MANY), "{routes} routes, {neighbours} neighbours");
+        Ok(())
+    };
+    eventually(crate::cluster::PATIENCE, complete).unwrap();
+    for harm in [
+        "route flush proto 241",
+        "neighbour flush dev flannel.1 nud permanent",
+        "link set flannel.1 down",
+        "link del flannel.1",
+    ] {
+        node.ip(harm).unwrap();
+        let healed = eventually(REPAIRED, complete);
+        println!("{MANY} peers, {harm}: whole after {:.0?}", healed.unwrap());
+        ensure_quiet(node, QUIET).unwrap();
+    }
+}

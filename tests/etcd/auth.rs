@@ -1,0 +1,112 @@
+//! User and password, tokens that run out, and secrets that stay secret.
+
+use std::time::Duration;
+
+use etcd_client::{Client, ConnectOptions, Permission};
+use tokio::time::{sleep, timeout};
+use tweed::subnet::claim::Previous;
+use tweed::subnet::etcd::{Credentials, EtcdOptions, EtcdSubnetManager};
+use tweed::subnet::{StoreState, SubnetManager};
+
+use crate::log::Log;
+use crate::node::{SUBNETS, V4, config, manager_of, next, options, value, vxlan};
+use crate::server::EtcdServer;
+
+const PASSWORD: &str = "correct-horse-battery";
+
+/// A server that lets only root in, and user `flannel` to the keys of the network.
+async fn server(more: &[&str]) -> EtcdServer {
+    let server = EtcdServer::start_with(more).await;
+    let mut client = server.client().await;
+    for user in ["root", "flannel"] {
+        client.user_add(user, PASSWORD, None).await.unwrap();
+        client.role_add(user).await.unwrap();
+        client.user_grant_role(user, user).await.unwrap();
+    }
+    let network = Permission::read_write("/coreos.com/network/").with_prefix();
+    client.role_grant_permission("flannel", network).await.unwrap();
+    client.auth_enable().await.unwrap();
+    server
+}
+
+async fn root(server: &EtcdServer) -> Client {
+    let options = ConnectOptions::new().with_user("root", PASSWORD);
+    Client::connect([server.endpoint()], Some(options)).await.unwrap()
+}
+
+fn with_password(server: &EtcdServer, password: &str) -> EtcdOptions {
+    let credentials = Credentials { user: "flannel".into(), password: password.into() };
+    EtcdOptions { credentials: Some(credentials), ..options(&[server.endpoint()]) }
+}
+
+fn manager(server: &EtcdServer) -> EtcdSubnetManager {
+    manager_of(with_password(server, PASSWORD), Previous::default())
+}
+
+#[tokio::test]
+async fn a_user_with_rights_to_our_keys_alone_is_enough() {
+    let server = server(&[]).await;
+    let manager = manager(&server);
+    let lease = manager.acquire(&config(V4), &vxlan(&["192.168.0.9"])).await.unwrap();
+    let mut updates = manager.watch_leases();
+    assert_eq!(next(&mut updates).await, "snapshot []");
+    assert_eq!(next(&mut updates).await, "put 10.5.115.0-24@192.168.0.9");
+    assert!(timeout(Duration::from_secs(1), manager.hold(&lease)).await.is_err());
+}
+
+#[tokio::test]
+async fn tokens_that_run_out_are_replaced() {
+    let mut server = server(&["--auth-token-ttl", "1"]).await;
+    let manager = manager(&server);
+    let node = vxlan(&["192.168.0.9"]);
+    manager.acquire(&config(V4), &node).await.unwrap();
+    let mut updates = manager.watch_leases();
+    assert_eq!(next(&mut updates).await, "snapshot []");
+    assert_eq!(next(&mut updates).await, "put 10.5.115.0-24@192.168.0.9");
+    sleep(Duration::from_secs(4)).await;
+    let renewed = timeout(Duration::from_secs(10), manager.acquire(&config(V4), &node)).await;
+    renewed.expect("no answer").unwrap();
+    assert_eq!(next(&mut updates).await, "put 10.5.115.0-24@192.168.0.9");
+    // After a power cut the server knows no token at all.
+    server.kill();
+    server.run();
+    sleep(Duration::from_secs(1)).await;
+    root(&server)
+        .await
+        .put(format!("{SUBNETS}10.5.4.0-24"), value("10.0.0.4"), None)
+        .await
+        .unwrap();
+    assert_eq!(next(&mut updates).await, "put 10.5.4.0-24@10.0.0.4");
+}
+
+#[tokio::test]
+async fn a_watch_opened_with_a_token_that_ran_out_recovers() {
+    let server = server(&["--auth-token-ttl", "1"]).await;
+    let manager = manager(&server);
+    manager.acquire(&config(V4), &vxlan(&["192.168.0.9"])).await.unwrap();
+    sleep(Duration::from_secs(4)).await;
+    let mut updates = manager.watch_leases();
+    assert_eq!(next(&mut updates).await, "snapshot []");
+    assert_eq!(next(&mut updates).await, "put 10.5.115.0-24@192.168.0.9");
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_told_but_not_shown() {
+    let server = server(&[]).await;
+    let (log, _guard) = Log::catch();
+    let wrong = "not-this-horse";
+    let options = with_password(&server, wrong);
+    assert!(!format!("{options:?}").contains(wrong));
+    let manager = manager_of(options, Previous::default());
+    let mut state = manager.state();
+    let (config, node) = (config(V4), vxlan(&["192.168.0.9"]));
+    let waits = state.wait_for(|state| matches!(state, StoreState::Waiting(_)));
+    let reason = tokio::select! {
+        lease = manager.acquire(&config, &node) => panic!("{lease:?}"),
+        waits = timeout(Duration::from_secs(10), waits) => format!("{:?}", *waits.unwrap().unwrap()),
+    };
+    assert!(reason.contains("authentication failed"), "{reason}");
+    let ours = log.lines();
+    assert_eq!(ours.len(), 1, "{ours:#?}");
+    assert!(ours.iter().all(|line| !line.contains(wrong)), "{ours:#?}");
+}

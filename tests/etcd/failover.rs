@@ -1,0 +1,143 @@
+//! Some servers are dead, some hang, some leave: the others serve.
+
+use std::net::TcpListener;
+use std::time::Duration;
+
+use tokio::time::timeout;
+use tweed::subnet::claim::Previous;
+use tweed::subnet::etcd::EtcdSubnetManager;
+use tweed::subnet::{StoreState, SubnetManager};
+
+use crate::log::Log;
+use crate::node::{SUBNETS, V4, config, manager_of, next, options, value, vxlan};
+use crate::server::{EtcdServer, port};
+
+fn manager(endpoints: &[String]) -> EtcdSubnetManager {
+    manager_of(options(endpoints), Previous::default())
+}
+
+fn dead() -> String {
+    format!("http://127.0.0.1:{}", port())
+}
+
+/// Several nodes, since each begins with a server of its own choice.
+async fn assert_all_get_a_lease(endpoints: &[String]) {
+    for node in 1..=10 {
+        let manager = manager(endpoints);
+        let mut state = manager.state();
+        let (config, node) = (config(V4), vxlan(&[format!("192.168.0.{node}").as_str()]));
+        let away = state.wait_for(|state| matches!(state, StoreState::Waiting(_)));
+        tokio::select! {
+            lease = timeout(Duration::from_secs(5), manager.acquire(&config, &node)) => drop(lease.expect("no lease").unwrap()),
+            away = away => panic!("{:?}", *away.unwrap()),
+        }
+        for _ in 0..20 {
+            manager.acquire(&config, &node).await.unwrap();
+        }
+        assert_eq!(*manager.state().borrow(), StoreState::Reachable);
+    }
+}
+
+#[tokio::test]
+async fn one_dead_server_of_two_is_not_even_noticed() {
+    let server = EtcdServer::start().await;
+    assert_all_get_a_lease(&[dead(), server.endpoint()]).await;
+}
+
+#[tokio::test]
+async fn two_dead_servers_of_three_are_not_even_noticed() {
+    let server = EtcdServer::start().await;
+    assert_all_get_a_lease(&[dead(), server.endpoint(), dead()]).await;
+}
+
+#[tokio::test]
+async fn a_server_that_accepts_and_never_answers_is_left() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent = format!("http://{}", silent.local_addr().unwrap());
+    let server = EtcdServer::start().await;
+    for _ in 0..4 {
+        let manager = manager(&[silent.clone(), server.endpoint()]);
+        let (config, node) = (config(V4), vxlan(&["192.168.0.9"]));
+        timeout(Duration::from_secs(15), manager.acquire(&config, &node)).await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn all_servers_dead_is_said_once_and_their_return_too() {
+    let mut server = EtcdServer::start().await;
+    let (log, _guard) = Log::catch();
+    let manager = manager(&[server.endpoint()]);
+    let (config, node) = (config(V4), vxlan(&["192.168.0.9"]));
+    manager.acquire(&config, &node).await.unwrap();
+    server.kill();
+    let waited = timeout(Duration::from_secs(3), manager.acquire(&config, &node)).await;
+    assert!(waited.is_err());
+    let StoreState::Waiting(reason) = manager.state().borrow().clone() else {
+        panic!("not waiting")
+    };
+    let expected = format!(
+        "etcd at {}: tcp connect error: Connection refused (os error 111)",
+        server.endpoint()
+    );
+    assert_eq!(reason, expected);
+    server.run();
+    timeout(Duration::from_secs(20), manager.acquire(&config, &node)).await.unwrap().unwrap();
+    assert_eq!(*manager.state().borrow(), StoreState::Reachable);
+    let lines = log.lines();
+    assert_eq!(lines.len(), 2, "{lines:#?}");
+}
+
+#[tokio::test]
+async fn a_cluster_that_loses_its_leader_is_followed_on() {
+    let mut members = EtcdServer::start_cluster(3).await;
+    let endpoints: Vec<String> = members.iter().map(EtcdServer::endpoint).collect();
+    let managers: Vec<_> = (0..6).map(|_| manager(&endpoints)).collect();
+    let node = vxlan(&["192.168.0.9"]);
+    managers[0].acquire(&config(V4), &node).await.unwrap();
+    let mut watches: Vec<_> = managers.iter().map(SubnetManager::watch_leases).collect();
+    assert_eq!(next(&mut watches[0]).await, "snapshot []");
+    assert_eq!(next(&mut watches[0]).await, "put 10.5.115.0-24@192.168.0.9");
+    for updates in &mut watches[1..] {
+        assert_eq!(next(updates).await, "snapshot [10.5.115.0-24@192.168.0.9]");
+    }
+    let mut leader = 0;
+    for (index, member) in members.iter().enumerate() {
+        leader = if member.is_leader().await { index } else { leader };
+    }
+    members[leader].kill();
+    let survivor = &members[(leader + 1) % 3];
+    while survivor
+        .client()
+        .await
+        .put(format!("{SUBNETS}10.5.4.0-24"), value("10.0.0.4"), None)
+        .await
+        .is_err()
+    {}
+    for updates in &mut watches {
+        assert_eq!(next(updates).await, "put 10.5.4.0-24@10.0.0.4");
+    }
+    managers[0].acquire(&config(V4), &node).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_member_that_hangs_is_left() {
+    let members = EtcdServer::start_cluster(3).await;
+    let endpoints: Vec<String> = members.iter().map(EtcdServer::endpoint).collect();
+    let managers: Vec<_> = (0..6).map(|_| manager(&endpoints)).collect();
+    let mut watches: Vec<_> = managers.iter().map(SubnetManager::watch_leases).collect();
+    for updates in &mut watches {
+        assert_eq!(next(updates).await, "snapshot []");
+    }
+    members[0].hang();
+    while members[1]
+        .client()
+        .await
+        .put(format!("{SUBNETS}10.5.4.0-24"), value("10.0.0.4"), None)
+        .await
+        .is_err()
+    {}
+    for updates in &mut watches {
+        assert_eq!(next(updates).await, "put 10.5.4.0-24@10.0.0.4");
+    }
+    members[0].wake();
+}

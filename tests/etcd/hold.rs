@@ -1,0 +1,294 @@
+//! Leases kept, lost and taken back.
+
+use std::time::Duration;
+
+use etcd_client::{DeleteOptions, PutOptions};
+use futures::StreamExt;
+use tokio::time::{sleep, timeout};
+use tweed::lease::{BackendType, Lease};
+use tweed::subnet::SubnetManager;
+use tweed::subnet::claim::Previous;
+use tweed::subnet::etcd::EtcdSubnetManager;
+
+use crate::node::{
+    SUBNETS, Updates, V4, attributes, config, manager, manager_of, next, options, previous, value,
+    vxlan,
+};
+use crate::server::EtcdServer;
+
+const KEY: &str = "/coreos.com/network/subnets/10.5.115.0-24";
+
+/// A node that holds a lease and follows the watch.
+struct Holder {
+    manager: EtcdSubnetManager,
+    lease: Lease,
+    updates: Updates,
+}
+
+impl Holder {
+    async fn new(manager: EtcdSubnetManager) -> Self {
+        let lease = manager.acquire(&config(V4), &vxlan(&["192.168.0.9"])).await.unwrap();
+        let mut updates = manager.watch_leases();
+        next(&mut updates).await;
+        Self { manager, lease, updates }
+    }
+
+    async fn acquire(&self) -> Result<Lease, String> {
+        let lease = self.manager.acquire(&config(V4), &vxlan(&["192.168.0.9"])).await;
+        lease.map_err(|error| error.to_string())
+    }
+
+    /// Why the lease is lost, if that happens within `patience`.
+    async fn lost(&mut self, patience: Duration) -> Option<String> {
+        let follow = async { while self.updates.next().await.is_some() {} };
+        tokio::select! {
+            lost = timeout(patience, self.manager.hold(&self.lease)) => lost.ok().map(|lost| lost.0),
+            () = follow => panic!("the watch ended"),
+        }
+    }
+}
+
+const SOON: Duration = Duration::from_secs(10);
+const A_WHILE: Duration = Duration::from_secs(1);
+
+#[tokio::test]
+async fn a_lease_deleted_by_hand_is_lost_and_taken_back() {
+    let server = EtcdServer::start().await;
+    let mut node = Holder::new(manager(&server)).await;
+    assert_eq!(node.lost(A_WHILE).await, None);
+    server.delete(KEY).await;
+    assert_eq!(node.lost(SOON).await.unwrap(), "key 10.5.115.0-24 is gone");
+    let again = node.acquire().await.unwrap();
+    assert_eq!((&again.id, again.grant), (&node.lease.id, node.lease.grant));
+    assert_ne!(again.created, node.lease.created);
+    assert_eq!(node.lost(A_WHILE).await, None);
+}
+
+#[tokio::test]
+async fn a_lease_that_another_took_is_an_error_that_names_it() {
+    let server = EtcdServer::start().await;
+    let mut node =
+        Holder::new(manager_of(options(&[server.endpoint()]), previous(&[], None))).await;
+    server.put_with_grant(KEY, &value("192.168.0.8")).await;
+    let lost = "key 10.5.115.0-24 was overwritten by the node with public IP 192.168.0.8";
+    assert_eq!(node.lost(SOON).await.unwrap(), lost);
+    assert_eq!(
+        node.acquire().await.unwrap_err(),
+        "subnet 10.5.115.0/24 of this node is held by the node with public IP 192.168.0.8: \
+         stop one of the two nodes, or remove /run/flannel/subnet.env to take a new subnet"
+    );
+    assert_eq!(server.get(KEY).await.unwrap().0, value("192.168.0.8"));
+}
+
+#[tokio::test]
+async fn a_subnet_that_another_took_with_a_second_family_is_an_error_too() {
+    let server = EtcdServer::start().await;
+    let mut node = Holder::new(manager(&server)).await;
+    server.put(&format!("{KEY}&fd00::-64"), &value("192.168.0.8")).await;
+    server.delete(KEY).await;
+    assert!(node.lost(SOON).await.is_some());
+    let error = node.acquire().await.unwrap_err();
+    assert!(error.contains("held by key 10.5.115.0-24&fd00::-64"), "{error}");
+}
+
+#[tokio::test]
+async fn a_twin_that_overwrites_our_lease_is_overwritten() {
+    let server = EtcdServer::start().await;
+    let mut node = Holder::new(manager(&server)).await;
+    server.put_with_grant(KEY, &value("192.168.0.9")).await;
+    assert!(node.lost(SOON).await.is_some());
+    assert_eq!(node.acquire().await.unwrap(), node.lease);
+    assert_eq!(server.get(KEY).await.unwrap().1, node.lease.grant.unwrap());
+}
+
+#[tokio::test]
+async fn an_empty_store_gets_our_lease_again() {
+    let server = EtcdServer::start().await;
+    let mut node = Holder::new(manager(&server)).await;
+    let all = DeleteOptions::new().with_prefix();
+    server.client().await.delete("/coreos.com/network", Some(all)).await.unwrap();
+    assert!(node.lost(SOON).await.is_some());
+    assert_eq!(node.acquire().await.unwrap().id, node.lease.id);
+    assert_eq!(server.keys(SUBNETS).await, [KEY]);
+}
+
+#[tokio::test]
+async fn a_server_that_lost_its_disk_gets_our_lease_again() {
+    let mut server = EtcdServer::start().await;
+    for index in 0..20 {
+        server.put(&format!("/elsewhere/{index}"), "x").await;
+    }
+    let mut node = Holder::new(manager(&server)).await;
+    server.wipe();
+    server.run();
+    assert_eq!(node.lost(SOON * 2).await.unwrap(), "key 10.5.115.0-24 is gone");
+    let again = node.acquire().await.unwrap();
+    assert_eq!(again.id, node.lease.id);
+    assert_ne!(again.grant, node.lease.grant);
+    assert_eq!(node.lost(A_WHILE).await, None);
+}
+
+#[tokio::test]
+async fn a_reservation_stays_one() {
+    let server = EtcdServer::start().await;
+    let reserved = format!("{SUBNETS}10.5.7.0-24");
+    server.put(&reserved, &value("192.168.0.9")).await;
+    let mut node = Holder::new(manager(&server)).await;
+    assert_eq!((node.lease.id.as_str(), node.lease.grant), ("10.5.7.0-24", None));
+    assert_eq!(node.lost(A_WHILE).await, None);
+    let host_gw = attributes(BackendType::HostGw, &["192.168.0.9"], None);
+    node.manager.acquire(&config(V4), &host_gw).await.unwrap();
+    let host_gw = r#"{"PublicIP":"192.168.0.9","PublicIPv6":null,"BackendType":"host-gw"}"#;
+    assert_eq!(server.get(&reserved).await.unwrap(), (host_gw.to_owned(), 0));
+    assert_eq!(node.lost(A_WHILE).await, None);
+}
+
+#[tokio::test]
+async fn a_lease_that_an_operator_reserves_is_not_lost_and_stays_reserved() {
+    let server = EtcdServer::start().await;
+    let mut node = Holder::new(manager(&server)).await;
+    server.put(KEY, &value("192.168.0.9")).await;
+    assert_eq!(node.lost(A_WHILE).await, None);
+    let lease = node.acquire().await.unwrap();
+    assert_eq!(lease.grant, None);
+    assert_eq!(server.get(KEY).await.unwrap().1, 0);
+}
+
+#[tokio::test]
+async fn a_lease_is_kept_alive() {
+    let server = EtcdServer::start().await;
+    let almost_all = Duration::from_secs(86_400 - 1);
+    let manager =
+        EtcdSubnetManager::new(options(&[server.endpoint()]), Previous::default(), almost_all);
+    let mut node = Holder::new(manager).await;
+    assert_eq!(node.lost(Duration::from_secs(5)).await, None);
+    let grant = node.lease.grant.unwrap();
+    let left = server.client().await.lease_time_to_live(grant, None).await.unwrap().ttl();
+    // Unrenewed, five seconds would be gone.
+    assert!(left >= 86_397, "{left}");
+}
+
+#[tokio::test]
+async fn a_lease_held_anew_is_renewed_no_later() {
+    let server = EtcdServer::start().await;
+    let almost_all = Duration::from_secs(86_400 - 1);
+    let manager =
+        EtcdSubnetManager::new(options(&[server.endpoint()]), Previous::default(), almost_all);
+    let mut node = Holder::new(manager).await;
+    for _ in 0..12 {
+        assert_eq!(node.lost(Duration::from_millis(400)).await, None);
+    }
+    let grant = node.lease.grant.unwrap();
+    let left = server.client().await.lease_time_to_live(grant, None).await.unwrap().ttl();
+    assert!(left >= 86_397, "{left}");
+}
+
+#[tokio::test]
+async fn two_nodes_with_one_public_ip_do_not_fight_at_full_speed() {
+    let server = EtcdServer::start().await;
+    let mut nodes = [Holder::new(manager(&server)).await, Holder::new(manager(&server)).await];
+    let [first, second] = &mut nodes;
+    let fight = async {
+        tokio::join!(
+            async {
+                loop {
+                    first.lost(SOON).await;
+                    first.acquire().await.unwrap();
+                }
+            },
+            async {
+                loop {
+                    second.lost(SOON).await;
+                    second.acquire().await.unwrap();
+                }
+            }
+        )
+    };
+    let over: Result<((), ()), _> = timeout(Duration::from_secs(5), fight).await;
+    assert!(over.is_err());
+    let key = server.client().await.get(KEY, None).await.unwrap();
+    let writes = key.kvs()[0].version();
+    assert!((4..60).contains(&writes), "{writes}");
+}
+
+#[tokio::test]
+async fn an_etcd_lease_that_ends_is_replaced() {
+    let server = EtcdServer::start().await;
+    let mut node = Holder::new(manager(&server)).await;
+    server.client().await.lease_revoke(node.lease.grant.unwrap()).await.unwrap();
+    assert_eq!(node.lost(SOON).await.unwrap(), "key 10.5.115.0-24 is gone");
+    let again = node.acquire().await.unwrap();
+    assert_eq!(again.id, node.lease.id);
+    assert_ne!(again.grant, node.lease.grant);
+    assert_eq!(server.get(KEY).await.unwrap().1, again.grant.unwrap());
+}
+
+#[tokio::test]
+async fn without_a_watch_the_renewal_notices_a_loss() {
+    let server = EtcdServer::start().await;
+    let almost_all = Duration::from_secs(86_400 - 1);
+    let manager =
+        EtcdSubnetManager::new(options(&[server.endpoint()]), Previous::default(), almost_all);
+    let lease = manager.acquire(&config(V4), &vxlan(&["192.168.0.9"])).await.unwrap();
+    server.delete(KEY).await;
+    assert_eq!(timeout(SOON, manager.hold(&lease)).await.unwrap().0, "key 10.5.115.0-24 is gone");
+}
+
+#[tokio::test]
+async fn a_restart_takes_up_the_etcd_lease_of_before() {
+    let server = EtcdServer::start().await;
+    let before = Holder::new(manager(&server)).await.lease;
+    let known = previous(&["10.5.115.0/24"], before.grant);
+    let after = Holder::new(manager_of(options(&[server.endpoint()]), known)).await;
+    assert_eq!(after.lease, before);
+    assert_eq!(server.client().await.leases().await.unwrap().leases().len(), 1);
+}
+
+#[tokio::test]
+async fn a_lease_proved_by_its_term_survives_a_new_public_ip() {
+    let server = EtcdServer::start().await;
+    let before = Holder::new(manager(&server)).await.lease;
+    let known = previous(&["10.5.115.0/24"], before.grant);
+    let manager = manager_of(options(&[server.endpoint()]), known);
+    let after = manager.acquire(&config(V4), &vxlan(&["192.168.0.77"])).await.unwrap();
+    assert_eq!(after.id, before.id);
+    assert_eq!(server.get(KEY).await.unwrap().0, value("192.168.0.77"));
+}
+
+#[tokio::test]
+async fn new_attributes_are_no_loss() {
+    let server = EtcdServer::start().await;
+    let mut node = Holder::new(manager(&server)).await;
+    let vxlan = vxlan(&["192.168.0.9"]);
+    let host_gw = attributes(BackendType::HostGw, &["192.168.0.9"], None);
+    let config = config(V4);
+    let flip = async {
+        for _ in 0..50 {
+            node.manager.acquire(&config, &host_gw).await.unwrap();
+            node.manager.acquire(&config, &vxlan).await.unwrap();
+        }
+        sleep(A_WHILE).await;
+    };
+    let follow = async { while node.updates.next().await.is_some() {} };
+    tokio::select! {
+        lost = node.manager.hold(&node.lease) => panic!("{lost:?}"),
+        () = follow => panic!("the watch ended"),
+        () = flip => {}
+    }
+}
+
+#[tokio::test]
+async fn an_update_meets_what_another_wrote_meanwhile() {
+    let server = EtcdServer::start().await;
+    let node = Holder::new(manager(&server)).await;
+    let grant = node.lease.grant.unwrap();
+    // By our own etcd lease, so it is ours whatever it says.
+    let options = PutOptions::new().with_lease(grant);
+    server.client().await.put(KEY, value("192.168.0.8"), Some(options)).await.unwrap();
+    node.acquire().await.unwrap();
+    assert_eq!(server.get(KEY).await.unwrap(), (value("192.168.0.9"), grant));
+    // Nobody's, so it is ours still, and no reservation.
+    server.put(KEY, "{}").await;
+    node.acquire().await.unwrap();
+    assert_eq!(server.get(KEY).await.unwrap(), (value("192.168.0.9"), grant));
+}

@@ -1,0 +1,189 @@
+//! The stream of updates through every kind of interruption.
+
+use std::time::Duration;
+
+use etcd_client::DeleteOptions;
+use tokio::time::timeout;
+use tweed::subnet::{StoreState, SubnetManager};
+
+use crate::node::{SUBNETS, Updates, V4, config, manager, next, value, vxlan};
+use crate::server::EtcdServer;
+
+fn key(id: &str) -> String {
+    format!("{SUBNETS}{id}")
+}
+
+/// A watch that has seen one lease.
+async fn watching(server: &EtcdServer) -> Updates {
+    server.put(&key("10.5.3.0-24"), &value("10.0.0.3")).await;
+    let mut updates = manager(server).watch_leases();
+    assert_eq!(next(&mut updates).await, "snapshot [10.5.3.0-24@10.0.0.3]");
+    updates
+}
+
+#[tokio::test]
+async fn changes_follow_the_snapshot() {
+    let server = EtcdServer::start().await;
+    let mut updates = watching(&server).await;
+    server.put(&key("10.5.4.0-24"), &value("10.0.0.4")).await;
+    server.put("/coreos.com/networks/subnets/10.5.9.0-24", &value("10.0.0.9")).await;
+    server.put("/coreos.com/network/config", V4).await;
+    server.put(&key("10.5.3.0-24"), &value("10.0.0.5")).await;
+    server.delete(&key("10.5.4.0-24")).await;
+    assert_eq!(next(&mut updates).await, "put 10.5.4.0-24@10.0.0.4");
+    assert_eq!(next(&mut updates).await, "put 10.5.3.0-24@10.0.0.5");
+    assert_eq!(next(&mut updates).await, "remove 10.5.4.0-24");
+}
+
+#[tokio::test]
+async fn what_is_no_lease_is_set_aside_alone() {
+    let server = EtcdServer::start().await;
+    let mut updates = watching(&server).await;
+    server.put(&key("junk"), "{}").await;
+    server.put(&key("10.5.4.0-24"), "[]").await;
+    server.client().await.put(key("10.5.5.0-24"), vec![0xff; 70_000], None).await.unwrap();
+    let reason = "malformed: its key names no subnet like 10.5.52.0-24";
+    assert_eq!(next(&mut updates).await, format!("put junk@{reason}"));
+    assert!(
+        next(&mut updates).await.starts_with("put 10.5.4.0-24@malformed: its value is no JSON")
+    );
+    assert!(
+        next(&mut updates)
+            .await
+            .starts_with("put 10.5.5.0-24@malformed: its value has 70000 bytes")
+    );
+    let mut fresh = manager(&server).watch_leases();
+    let snapshot = next(&mut fresh).await;
+    assert!(
+        snapshot.starts_with("snapshot [10.5.3.0-24@10.0.0.3 10.5.4.0-24@malformed"),
+        "{snapshot}"
+    );
+}
+
+#[tokio::test]
+async fn after_a_power_cut_the_watch_goes_on_where_it_was() {
+    let mut server = EtcdServer::start().await;
+    let mut updates = watching(&server).await;
+    // Polled while the server is away, so that the failure is seen.
+    server.kill();
+    assert!(timeout(Duration::from_secs(1), next(&mut updates)).await.is_err());
+    let known = server.hide().await;
+    server.put(&key("10.5.4.0-24"), &value("10.0.0.4")).await;
+    server.delete(&key("10.5.3.0-24")).await;
+    server.show(known).await;
+    assert_eq!(next(&mut updates).await, "put 10.5.4.0-24@10.0.0.4");
+    assert_eq!(next(&mut updates).await, "remove 10.5.3.0-24");
+}
+
+#[tokio::test]
+async fn history_compacted_while_we_were_cut_off_brings_a_snapshot() {
+    let mut server = EtcdServer::start().await;
+    let mut updates = watching(&server).await;
+    server.put(&key("10.5.4.0-24"), &value("10.0.0.4")).await;
+    assert_eq!(next(&mut updates).await, "put 10.5.4.0-24@10.0.0.4");
+    let known = server.hide().await;
+    server.delete(&key("10.5.3.0-24")).await;
+    server.put(&key("10.5.5.0-24"), &value("10.0.0.5")).await;
+    server.compact().await;
+    server.show(known).await;
+    let snapshot = "snapshot [10.5.4.0-24@10.0.0.4 10.5.5.0-24@10.0.0.5]";
+    assert_eq!(next(&mut updates).await, snapshot);
+    server.put(&key("10.5.6.0-24"), &value("10.0.0.6")).await;
+    assert_eq!(next(&mut updates).await, "put 10.5.6.0-24@10.0.0.6");
+}
+
+#[tokio::test]
+async fn a_compaction_between_reading_and_watching_brings_a_snapshot() {
+    let server = EtcdServer::start().await;
+    let manager = manager(&server);
+    manager.acquire(&config(V4), &vxlan(&["192.168.0.9"])).await.unwrap();
+    server.put(&key("10.5.4.0-24"), &value("10.0.0.4")).await;
+    server.compact().await;
+    let mut updates = manager.watch_leases();
+    assert_eq!(next(&mut updates).await, "snapshot []");
+    assert_eq!(
+        next(&mut updates).await,
+        "snapshot [10.5.115.0-24@192.168.0.9 10.5.4.0-24@10.0.0.4]"
+    );
+}
+
+#[tokio::test]
+async fn idle_watches_keep_up_with_a_store_that_others_use() {
+    let interval = ["--experimental-watch-progress-notify-interval", "200ms"];
+    let mut server = EtcdServer::start_with(&interval).await;
+    let mut updates = watching(&server).await;
+    for index in 0..20 {
+        server.put(&format!("/elsewhere/{index}"), "x").await;
+    }
+    assert!(timeout(Duration::from_secs(1), next(&mut updates)).await.is_err());
+    server.compact().await;
+    let known = server.hide().await;
+    server.show(known).await;
+    server.put(&key("10.5.4.0-24"), &value("10.0.0.4")).await;
+    assert_eq!(next(&mut updates).await, "put 10.5.4.0-24@10.0.0.4");
+}
+
+#[tokio::test]
+async fn a_server_that_hangs_is_noticed_and_followed_on_once_it_wakes() {
+    let server = EtcdServer::start().await;
+    server.put(&key("10.5.3.0-24"), &value("10.0.0.3")).await;
+    let manager = manager(&server);
+    let (mut updates, mut state) = (manager.watch_leases(), manager.state());
+    assert_eq!(next(&mut updates).await, "snapshot [10.5.3.0-24@10.0.0.3]");
+    server.hang();
+    let away = state.wait_for(|state| matches!(state, StoreState::Waiting(_)));
+    tokio::select! {
+        away = timeout(Duration::from_secs(25), away) => drop(away.expect("nothing noticed").unwrap()),
+        update = next(&mut updates) => panic!("{update}"),
+    }
+    server.wake();
+    server.put(&key("10.5.4.0-24"), &value("10.0.0.4")).await;
+    assert_eq!(next(&mut updates).await, "put 10.5.4.0-24@10.0.0.4");
+    assert_eq!(*manager.state().borrow(), StoreState::Reachable);
+}
+
+#[tokio::test]
+async fn a_store_emptied_by_hand_loses_one_lease_after_the_other() {
+    let server = EtcdServer::start().await;
+    let mut updates = watching(&server).await;
+    server.put(&key("10.5.4.0-24"), &value("10.0.0.4")).await;
+    let all = DeleteOptions::new().with_prefix();
+    server.client().await.delete("/coreos.com/network", Some(all)).await.unwrap();
+    assert_eq!(next(&mut updates).await, "put 10.5.4.0-24@10.0.0.4");
+    assert_eq!(next(&mut updates).await, "remove 10.5.3.0-24");
+    assert_eq!(next(&mut updates).await, "remove 10.5.4.0-24");
+}
+
+#[tokio::test]
+async fn a_server_that_lost_its_disk_brings_a_snapshot() {
+    let mut server = EtcdServer::start().await;
+    let mut updates = watching(&server).await;
+    server.put(&key("10.5.4.0-24"), &value("10.0.0.4")).await;
+    assert_eq!(next(&mut updates).await, "put 10.5.4.0-24@10.0.0.4");
+    server.wipe();
+    server.run();
+    assert_eq!(next(&mut updates).await, "snapshot []");
+    server.put(&key("10.5.5.0-24"), &value("10.0.0.5")).await;
+    assert_eq!(next(&mut updates).await, "put 10.5.5.0-24@10.0.0.5");
+}
+
+#[tokio::test]
+async fn a_lost_disk_is_noticed_although_revisions_caught_up() {
+    let mut server = EtcdServer::start().await;
+    let manager = manager(&server);
+    let lease = manager.acquire(&config(V4), &vxlan(&["192.168.0.9"])).await.unwrap();
+    let mut updates = manager.watch_leases();
+    assert_eq!(next(&mut updates).await, "snapshot []");
+    assert_eq!(next(&mut updates).await, "put 10.5.115.0-24@192.168.0.9");
+    server.wipe();
+    let known = server.hide().await;
+    for index in 0..20 {
+        server.put(&key(&format!("10.5.{index}.0-24")), &value("10.0.0.4")).await;
+    }
+    server.show(known).await;
+    assert!(next(&mut updates).await.starts_with("snapshot [10.5.0.0-24@10.0.0.4"));
+    let lost = timeout(Duration::from_secs(5), manager.hold(&lease)).await.unwrap();
+    assert_eq!(lost.0, "key 10.5.115.0-24 is gone");
+    let again = manager.acquire(&config(V4), &vxlan(&["192.168.0.9"])).await.unwrap();
+    assert_eq!(again.id, lease.id);
+}
