@@ -35,7 +35,12 @@ pub(crate) fn on_a_host<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send 
             ip(line);
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(test());
+        runtime.block_on(async {
+            shows("link show eth0", "state UP").await;
+            shows("link show far0", "state UP").await;
+            shows("-6 addr show dev eth0 -tentative", "fd16::1").await;
+            test().await;
+        });
     };
     if let Err(panicked) = thread::spawn(body).join() {
         panic::resume_unwind(panicked);
