@@ -94,7 +94,7 @@ async fn a_watch_opened_with_a_token_that_ran_out_recovers() {
 #[tokio::test]
 async fn a_wrong_password_is_told_but_not_shown() {
     let server = server(&[]).await;
-    let (log, _guard) = Log::catch();
+    let log = Log::catch();
     let wrong = "not-this-horse";
     let options = with_password(&server, wrong);
     assert!(!format!("{options:?}").contains(wrong));

@@ -65,7 +65,7 @@ async fn a_server_that_accepts_and_never_answers_is_left() {
 #[tokio::test]
 async fn all_servers_dead_is_said_once_and_their_return_too() {
     let mut server = EtcdServer::start().await;
-    let (log, _guard) = Log::catch();
+    let log = Log::catch();
     let manager = manager(&[server.endpoint()]);
     let (config, node) = (config(V4), vxlan(&["192.168.0.9"]));
     manager.acquire(&config, &node).await.unwrap();
