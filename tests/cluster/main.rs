@@ -8,10 +8,12 @@
     reason = "tests wait, and tell how long"
 )]
 
+mod ask;
 mod cluster;
 mod flip;
 mod mixed;
 mod peer;
 mod repair;
 mod start;
+mod store;
 mod table;
