@@ -11,6 +11,7 @@
 mod ask;
 mod cluster;
 mod flip;
+mod gap;
 mod leases;
 mod mixed;
 mod peer;
