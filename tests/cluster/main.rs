@@ -15,6 +15,7 @@ mod gap;
 mod leases;
 mod mixed;
 mod peer;
+mod reboot;
 mod repair;
 mod start;
 mod store;
