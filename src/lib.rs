@@ -36,3 +36,6 @@ pub mod notify;
 
 // Wiring.
 pub mod daemon;
+
+// The operator's command line.
+pub mod ctl;

@@ -111,12 +111,17 @@ pub fn networks(local: &Local) -> Vec<Box<dyn Network>> {
 
 /// What the kernel should hold for our own sake.
 pub fn plan_local(local: &Local, networks: &[Box<dyn Network>]) -> KernelState {
-    let restored = local
-        .strict
-        .iter()
-        .filter(|_| !local.config.mixed)
-        .map(|link| Entry::ReversePath(ReversePath { link: link.clone(), strict: true }));
-    networks.iter().flat_map(|network| network.local()).chain(restored).collect()
+    let mut state: KernelState = networks.iter().flat_map(|network| network.local()).collect();
+    if !local.config.mixed {
+        state.extend(restored(&local.strict));
+    }
+    state
+}
+
+/// The filters of these links as they were before `Mixed` loosened them.
+pub fn restored(strict: &BTreeSet<LinkName>) -> KernelState {
+    let filter = |link: &LinkName| ReversePath { link: link.clone(), strict: true };
+    strict.iter().map(|link| Entry::ReversePath(filter(link))).collect()
 }
 
 /// What the kernel should hold for the sake of `peer`. Depends on nothing but `networks` and `peer`.

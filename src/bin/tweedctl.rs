@@ -1,1 +1,27 @@
-fn main() {}
+//! `tweedctl`: parse, run, exit code.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::Parser;
+use tweed::ctl::{self, Arguments, Error};
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match answer(arguments) {
+        Ok(verdict) => verdict.into(),
+        Err(error) => {
+            let code = ExitCode::from(&error);
+            if code != ExitCode::SUCCESS {
+                // With standard error gone as well there is nobody left to tell.
+                drop(writeln!(io::stderr(), "tweedctl: {error}"));
+            }
+            code
+        }
+    }
+}
+
+fn answer(arguments: Arguments) -> Result<ctl::Verdict, Error> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(ctl::run(arguments, &mut io::BufWriter::new(io::stdout().lock())))
+}

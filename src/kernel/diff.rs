@@ -37,6 +37,21 @@ pub fn diff_key(
     }
 }
 
+/// What removes all that is ours from `actual`, the devices last, and corrects what is `remaining`.
+/// A device that is no tunnel was not made by us, whatever its name.
+pub fn cleanup_ops(remaining: &KernelState, actual: &KernelState, scope: &Scope) -> Vec<Op> {
+    let is_tunnel = |entry: &&Entry| {
+        matches!(entry, Entry::Link(Link { name, kind: LinkKind::Vxlan(_), .. })
+            if scope.tunnels.contains(name))
+    };
+    let tunnels: Vec<&Entry> = actual.entries().filter(is_tunnel).collect();
+    let goes = |entry: &Entry| tunnels.iter().any(|tunnel| tunnel.link() == entry.link());
+    let mut remaining = remaining.clone();
+    remaining.retain(|entry| actual.get(&entry.key()).is_some() && !goes(entry));
+    let removals = tunnels.iter().map(|tunnel| Op::Remove((*tunnel).clone()));
+    diff(&remaining, actual, scope).into_iter().chain(removals).collect()
+}
+
 fn put(want: &Entry, have: Option<&Entry>) -> Option<Op> {
     match have {
         None => Some(Op::Create(want.clone())),

@@ -10,7 +10,7 @@ mod socket;
 pub mod state;
 mod sysctl;
 
-pub use diff::{diff, diff_key};
+pub use diff::{cleanup_ops, diff, diff_key};
 pub use netlink::NetlinkKernel;
 pub use scope::Scope;
 
@@ -36,6 +36,15 @@ impl Op {
     pub fn entry(&self) -> &Entry {
         match self {
             Self::Create(entry) | Self::Replace(entry) | Self::Remove(entry) => entry,
+        }
+    }
+
+    /// What it does, in a word.
+    pub const fn verb(&self) -> &'static str {
+        match self {
+            Self::Create(_) => "create",
+            Self::Replace(_) => "replace",
+            Self::Remove(_) => "remove",
         }
     }
 }

@@ -4,6 +4,7 @@ mod apply;
 mod dump;
 mod facts;
 mod observe;
+mod remedy;
 
 use std::collections::VecDeque;
 use std::io;

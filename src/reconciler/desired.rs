@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::backend::PeerPlan;
+use crate::backend::{self, Local, Network, PeerPlan};
 use crate::kernel::state::{Entry, KernelState, Key};
-use crate::lease::{LeaseId, Rejected};
+use crate::lease::{LeaseId, Peers, Rejected, Rules};
 
 /// What became of one lease of the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,6 +15,21 @@ pub enum Standing {
     SetAside(Rejected),
 }
 
+impl Standing {
+    /// Where the lease `id` stands; none if it is gone or our own.
+    pub fn of(
+        id: &LeaseId,
+        peers: &Peers,
+        rules: &Rules,
+        networks: &[Box<dyn Network>],
+    ) -> Option<Self> {
+        Some(match peers.peer(id, rules)? {
+            Ok(lease) => Self::Planned(backend::plan_peer(networks, lease)),
+            Err(rejected) => Self::SetAside(rejected),
+        })
+    }
+}
+
 /// What the kernel should hold, kept up to date peer by peer.
 #[derive(Clone, Debug, Default)]
 pub struct Desired {
@@ -23,6 +38,17 @@ pub struct Desired {
 }
 
 impl Desired {
+    /// The whole plan at once, for those who do not keep it up to date.
+    pub fn plan(local: &Local, peers: &Peers) -> Self {
+        let networks = backend::networks(local);
+        let rules = local.rules();
+        let standing = |id: &LeaseId| (id.clone(), Standing::of(id, peers, &rules, &networks));
+        let mut desired = Self::default();
+        desired.set_local(backend::plan_local(local, &networks));
+        desired.revise(peers.ids().map(standing).collect());
+        desired
+    }
+
     /// Puts `local` in the place of what was desired for our own sake; the peers stay as they are
     /// until they are revised.
     pub fn set_local(&mut self, local: KernelState) {

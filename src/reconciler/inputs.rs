@@ -120,11 +120,7 @@ impl Inputs {
         rules: &Rules,
         networks: &[Box<dyn Network>],
     ) -> Option<Standing> {
-        let peer = self.peers.peer(id, rules)?;
-        Some(match peer {
-            Ok(lease) => Standing::Planned(backend::plan_peer(networks, lease)),
-            Err(rejected) => Standing::SetAside(rejected),
-        })
+        Standing::of(id, &self.peers, rules, networks)
     }
 
     /// Whether the store no longer names our own lease. Then it lost its data, and the others need

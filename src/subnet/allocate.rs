@@ -54,11 +54,20 @@ impl Wish<'_> {
         slot.or_else(any).map(|index| pool.subnet(index)).ok_or_else(|| exhausted(pool))
     }
 
-    /// The same slot as in the pool before, so that one family's uniqueness serves both.
+    /// The same slot as in the pool before, so that one family's uniqueness serves both; where
+    /// that is taken, one that differs from node to node all the same.
     fn following(&self, pool: &Pool, leader: u128) -> Result<Prefix, Error> {
         let free = Free::of(pool, &self.taken);
-        let index = free.at_or_after(leader % pool.count());
-        index.map(|index| pool.subnet(index)).ok_or_else(|| exhausted(pool))
+        let same = Some(leader % pool.count()).filter(|slot| free.holds(*slot));
+        let other = || free.nth(leader.checked_rem(free.count)?);
+        same.or_else(other).map(|index| pool.subnet(index)).ok_or_else(|| exhausted(pool))
+    }
+
+    /// Whether `subnets` are the same slot of all pools.
+    pub fn in_step(&self, subnets: &[Prefix]) -> bool {
+        let mut slots = self.pools.iter().zip(subnets).map(|(pool, subnet)| pool.index(*subnet));
+        let first = slots.next();
+        slots.all(|slot| Some(slot) == first)
     }
 }
 
@@ -102,13 +111,6 @@ impl Free {
             slot += last - first + 1;
         }
         (slot < self.slots).then_some(slot)
-    }
-
-    /// The next free slot, starting over behind the last.
-    fn at_or_after(&self, slot: u128) -> Option<u128> {
-        let run = self.taken.iter().find(|(first, last)| (*first..=*last).contains(&slot));
-        let next = run.map_or(slot, |(_, last)| last + 1);
-        if next < self.slots { Some(next) } else { self.nth(0) }
     }
 }
 

@@ -166,7 +166,9 @@ fn a_strict_filter_swallows_what_comes_by_the_other_way() {
     let plan = ClusterPlan::new(2, &config).reverse_path(ReversePath::Strict);
     let cluster = plan.start().unwrap();
     cluster.start_pods().unwrap();
-    cluster.daemons.iter().for_each(|daemon| drop(daemon.kill().unwrap()));
+    for daemon in &cluster.daemons {
+        daemon.kill().unwrap();
+    }
     let [left, right] = [&cluster.nodes[0], &cluster.nodes[1]];
     let subnet = cluster.subnet(1, Family::V4).unwrap();
     let gateway = right.address(Family::V4).unwrap();

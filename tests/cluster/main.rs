@@ -9,6 +9,7 @@
 )]
 
 mod ask;
+mod change;
 mod cluster;
 mod flip;
 mod gap;
@@ -17,6 +18,8 @@ mod mixed;
 mod peer;
 mod reboot;
 mod repair;
+mod restart;
 mod start;
 mod store;
 mod table;
+mod takeover;

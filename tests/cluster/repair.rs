@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use tweed_lab::{Change, Family, Node, eventually};
+use tweed_lab::{Change, Family, Node, Signal, eventually};
 
 use crate::cluster::{Cluster, ClusterPlan, SUBNETS, Stack};
 use crate::table::{HOST_GW, VXLAN, VXLAN_MIXED};
@@ -112,7 +112,8 @@ const FOREIGN_ROUTES: &str = "route add 10.50.0.0/16 via 10.99.1.12 dev eth0
 
 fn make_foreign_objects(node: &Node, foreign: Foreign) -> Result<()> {
     node.namespace().ip_batch(
-        "link add foreign0 type dummy
+        "link add foreign0 type veth peer name foreign1
+         link set foreign1 up
          link set foreign0 up
          address add 192.0.2.1/24 dev foreign0
          route add 10.51.0.0/16 dev foreign0
@@ -189,10 +190,19 @@ fn the_tunnel_device_comes_back_with_all_that_sat_on_it() {
     heals("device down", "link set flannel.1 down");
     heals("device down and up", "link set flannel.1 down\nlink set flannel.1 up");
     heals("device deleted", "link del flannel.1");
-    let dummy = "link del flannel.1\nlink add flannel.1 type dummy";
-    heals("device replaced by a dummy", dummy);
-    let other = "link del flannel.1\nlink add flannel.1 type vxlan id 7 dstport 4789 dev eth0";
-    heals("device replaced by another tunnel", other);
+    let replaced = |name: &str, device: &str| {
+        // Otherwise the daemon is faster than the next command.
+        let daemon = it.cluster.daemons[0].process();
+        let harm = |node: &Node| {
+            daemon.signal(Signal::SIGSTOP)?;
+            node.ip("link del flannel.1")?;
+            node.ip(format!("link add flannel.1 {device}"))?;
+            daemon.signal(Signal::SIGCONT)
+        };
+        it.heals(name, harm).unwrap();
+    };
+    replaced("device replaced by a bridge", "type bridge");
+    replaced("device replaced by another tunnel", "type vxlan id 7 dstport 4789 dev eth0");
     it.discharge().unwrap();
 }
 

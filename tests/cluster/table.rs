@@ -41,6 +41,7 @@ const NO_VTEP: &str = "published no VTEP";
 pub type Expected = Result<Path, &'static str>;
 
 /// One row of the table.
+#[allow(clippy::match_same_arms, reason = "an arm is a row")]
 pub fn expected(this: Side, peer: Side, distance: Distance) -> Expected {
     use Backend::{HostGw, Vxlan};
     use Distance::{Adjacent, BehindRouter};

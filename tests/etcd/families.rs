@@ -90,6 +90,30 @@ async fn nodes_of_both_families_start_together_without_a_conflict() {
 }
 
 #[tokio::test]
+async fn nodes_of_both_families_start_together_although_their_slots_are_taken() {
+    let server = EtcdServer::start().await;
+    // Of forty slots of IPv6, the first thirty are gone: whoever belongs there needs another.
+    for slot in 1..31 {
+        server.put(&format!("{SUBNETS}10.9.{slot}.0-24&fd00:0:0:{slot:x}::-64"), "{}").await;
+    }
+    let tight = r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.1.0","SubnetMax":"10.5.20.0",
+        "EnableIPv6":true,"IPv6Network":"fd00::/48","IPv6SubnetMax":"fd00:0:0:28::"}"#;
+    let managers: Vec<_> = (0..10).map(|_| manager(&server)).collect();
+    let nodes = managers.iter().enumerate().map(|(index, manager)| async move {
+        let node = vxlan(&[&format!("192.168.0.{}", index * 20), &format!("fd01::{index:x}")]);
+        subnets(&manager.acquire(&config(tight), &node).await.unwrap())
+    });
+    let leases = join_all(nodes).await;
+    for family in 0..2 {
+        let mut of_family: Vec<_> = leases.iter().map(|lease| &lease[family]).collect();
+        of_family.sort();
+        of_family.dedup();
+        assert_eq!(of_family.len(), 10, "{leases:#?}");
+    }
+    assert_eq!(server.keys(SUBNETS).await.len(), 40);
+}
+
+#[tokio::test]
 async fn what_the_config_no_longer_hands_out_is_given_up_for_something_else() {
     let server = EtcdServer::start().await;
     let old = format!("{SUBNETS}10.6.7.0-24");

@@ -169,6 +169,49 @@ async fn a_lease_is_kept_alive() {
 }
 
 #[tokio::test]
+async fn a_lease_held_anew_is_renewed_no_later() {
+    let server = EtcdServer::start().await;
+    let almost_all = Duration::from_secs(86_400 - 1);
+    let manager =
+        EtcdSubnetManager::new(options(&[server.endpoint()]), Previous::default(), almost_all);
+    let mut node = Holder::new(manager).await;
+    for _ in 0..12 {
+        assert_eq!(node.lost(Duration::from_millis(400)).await, None);
+    }
+    let grant = node.lease.grant.unwrap();
+    let left = server.client().await.lease_time_to_live(grant, None).await.unwrap().ttl();
+    assert!(left >= 86_397, "{left}");
+}
+
+#[tokio::test]
+async fn two_nodes_with_one_public_ip_do_not_fight_at_full_speed() {
+    let server = EtcdServer::start().await;
+    let mut nodes = [Holder::new(manager(&server)).await, Holder::new(manager(&server)).await];
+    let [first, second] = &mut nodes;
+    let fight = async {
+        tokio::join!(
+            async {
+                loop {
+                    first.lost(SOON).await;
+                    first.acquire().await.unwrap();
+                }
+            },
+            async {
+                loop {
+                    second.lost(SOON).await;
+                    second.acquire().await.unwrap();
+                }
+            }
+        )
+    };
+    let over: Result<((), ()), _> = timeout(Duration::from_secs(5), fight).await;
+    assert!(over.is_err());
+    let key = server.client().await.get(KEY, None).await.unwrap();
+    let writes = key.kvs()[0].version();
+    assert!((4..60).contains(&writes), "{writes}");
+}
+
+#[tokio::test]
 async fn an_etcd_lease_that_ends_is_replaced() {
     let server = EtcdServer::start().await;
     let mut node = Holder::new(manager(&server)).await;

@@ -1,6 +1,7 @@
 //! The kernel edge against a real kernel, every test in a network namespace of its own.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+mod apply;
 mod device;
 mod host;
 mod roundtrip;

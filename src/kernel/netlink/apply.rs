@@ -7,7 +7,9 @@ use std::mem;
 use nix::errno::Errno;
 
 use super::NetlinkKernel;
+use super::remedy::{Remedy, remedy};
 use crate::kernel::codec::{self, Message, Request, Unencodable};
+use crate::kernel::socket::Refusal;
 use crate::kernel::state::Entry;
 use crate::kernel::{Op, Refused};
 
@@ -24,8 +26,8 @@ struct Pass {
 struct Batch {
     ops: Vec<Op>,
     messages: Vec<Message>,
-    /// Which of the ops each message belongs to.
-    owners: Vec<usize>,
+    /// Which of the ops each message carries out; none if it only smooths the way.
+    owners: Vec<Option<usize>>,
 }
 
 /// How well the indices of links are known.
@@ -87,31 +89,62 @@ impl NetlinkKernel {
     }
 
     async fn flush(&mut self, pass: &mut Pass) -> io::Result<()> {
-        let Batch { ops, messages, owners } = mem::take(&mut pass.batch);
-        for refusal in self.requests.batch(messages).await? {
-            let op = owners.get(refusal.index).and_then(|owner| ops.get(*owner));
-            match op {
-                Some(op) if !is_done_already(op, refusal.errno) => {
-                    pass.refuse(op.clone(), &refusal);
-                }
-                Some(_) | None => {}
+        let mut second = Batch::default();
+        for (op, refusal) in self.send(mem::take(&mut pass.batch)).await? {
+            match remedy(&op, refusal.errno) {
+                Some(remedy) => self.retry(op, remedy, &mut second),
+                None => pass.refuse_unless_done(op, &refusal),
             }
         }
+        for (op, refusal) in self.send(second).await? {
+            pass.refuse_unless_done(op, &refusal);
+        }
         Ok(())
+    }
+
+    async fn send(&mut self, batch: Batch) -> io::Result<Vec<(Op, Refusal)>> {
+        let refusals = self.requests.batch(batch.messages).await?;
+        let op = |refusal: &Refusal| batch.ops.get((*batch.owners.get(refusal.index)?)?).cloned();
+        Ok(refusals.into_iter().filter_map(|refusal| Some((op(&refusal)?, refusal))).collect())
+    }
+
+    fn retry(&self, op: Op, Remedy { before, after }: Remedy, batch: &mut Batch) {
+        batch.assist(self.messages(&before));
+        let messages = self.messages(&op);
+        batch.push(op, messages);
+        batch.assist(after.iter().flat_map(|after| self.messages(after)).collect());
+    }
+
+    fn messages(&self, op: &Op) -> Vec<Message> {
+        match codec::encode(op, &self.links) {
+            Ok(Request::Netlink(messages)) => messages,
+            Ok(Request::Sysctl(_)) | Err(_) => Vec::new(),
+        }
     }
 }
 
 impl Batch {
     fn push(&mut self, op: Op, messages: Vec<Message>) {
-        self.owners.extend(messages.iter().map(|_| self.ops.len()));
+        self.owners.resize(self.owners.len() + messages.len(), Some(self.ops.len()));
         self.messages.extend(messages);
         self.ops.push(op);
+    }
+
+    fn assist(&mut self, messages: Vec<Message>) {
+        self.owners.resize(self.owners.len() + messages.len(), None);
+        self.messages.extend(messages);
     }
 }
 
 impl Pass {
     fn refuse(&mut self, op: Op, reason: &dyn fmt::Display) {
         self.refused.push(Refused { op, reason: reason.to_string() });
+    }
+
+    fn refuse_unless_done(&mut self, op: Op, refusal: &Refusal) {
+        if !is_done_already(&op, refusal.errno) {
+            self.refuse(op, refusal);
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use tracing::{info, warn};
 
 use super::Shared;
 use super::client::Refusal;
-use super::ours::{Ours, Own};
+use super::ours::Own;
 use super::store::{Condition, Listing, Outcome, Stored, Write};
 use super::{key, value};
 use crate::backoff::Backoff;
@@ -27,20 +27,21 @@ impl Shared {
     ) -> Result<Lease, Error> {
         let public_ips = attributes.endpoints.iter().map(|endpoint| endpoint.public_ip).collect();
         let claimant = Claimant { pools: &config.pools, public_ips, previous: &self.previous };
+        self.pause_after_loss().await;
         let held = self.ours.borrow().own.clone();
         let own = match held {
             Some(own) => self.republish(&claimant, own, value::encode(attributes)).await?,
             None => self.claim(&claimant, value::encode(attributes)).await?,
         };
         let lease = lease(&own, attributes);
-        self.ours.send_replace(Ours::holds(own));
+        self.ours.send_modify(|ours| ours.take(own));
         Ok(lease)
     }
 
     /// Reads all leases once; the watch begins with the same reading.
     async fn claim(&self, claimant: &Claimant<'_>, value: Vec<u8>) -> Result<Own, Error> {
         for subnet in claimant.forgotten() {
-            warn!(%subnet, "previous subnet is not of this network: taking another");
+            warn!(%subnet, "previous subnet is not of this network any more");
         }
         loop {
             let listing = self.store.list().await;
@@ -100,9 +101,11 @@ impl Shared {
             slot.map_or(Draw::Any(rand::random()), |ip| Draw::SlotOf(*ip, rand::random()));
         loop {
             let subnets = wish.fulfil(draw)?;
+            let in_step = wish.in_step(&subnets);
             let mut own = self.new_own(subnets, value).await;
             let absent = Condition::Absent(own.subnets.clone());
-            if self.write(&mut own, absent, obsolete.clone()).await.is_none() {
+            let written = self.write(&mut own, absent, obsolete.clone()).await.is_none();
+            if written && (in_step || self.is_alone(&own).await) {
                 return Ok(Some(own));
             }
             if look_again {
@@ -111,6 +114,16 @@ impl Shared {
             wish.taken = self.store.claimed().await;
             draw = Draw::Any(rand::random());
         }
+    }
+
+    /// Whether nobody was on our subnets before us. A key keeps others from its first subnet only;
+    /// the second is safe as long as all keep in step.
+    async fn is_alone(&self, own: &Own) -> bool {
+        let alone = !self.store.is_shared(own).await;
+        if !alone {
+            self.store.withdraw(own).await;
+        }
+        alone
     }
 
     /// Publishes `value` under the lease that we have, or had.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use etcd_client::{Error, LeaseGrantOptions};
+use tokio::time::Instant;
 use tracing::info;
 
 use super::Shared;
@@ -12,6 +13,8 @@ use super::client::{Connection, Refusal};
 pub(super) struct Grant {
     pub(super) id: i64,
     pub(super) ttl: Duration,
+    /// When its term last began anew, at the earliest.
+    pub(super) renewed: Instant,
 }
 
 /// Flannel's: a node may be away for so long before its subnet is another's.
@@ -39,6 +42,7 @@ impl Shared {
 
     /// Gives the etcd lease its whole term again.
     pub(super) async fn keep_alive(&self, id: i64) -> Result<(), Refusal> {
+        let asked = Instant::now();
         let ask = |connection: Connection| async move {
             match connection.leases().keep_alive(id).await {
                 Ok(_) => Ok(true),
@@ -47,27 +51,37 @@ impl Shared {
                 Err(error) => Err(error),
             }
         };
-        self.store.client.request(ask).await?.then_some(()).ok_or(Refusal::NoGrant)
+        self.store.client.request(ask).await?.then_some(()).ok_or(Refusal::NoGrant)?;
+        if let Some(grant) = self.grant.lock().await.as_mut().filter(|grant| grant.id == id) {
+            grant.renewed = asked;
+        }
+        Ok(())
     }
 
     async fn revive(&self) -> Option<Grant> {
         let id = self.previous.grant?;
-        let ask = |connection: Connection| async move { ttl(&connection, id).await };
+        let renewed = Instant::now();
+        let ask = |connection: Connection| async move {
+            let Some(ttl) = ttl(&connection, id).await? else { return Ok(None) };
+            connection.leases().keep_alive(id).await?;
+            Ok(Some(ttl))
+        };
         let ttl = self.store.client.request(ask).await.ok()??;
-        self.keep_alive(id).await.ok()?;
         info!(id, "took up the etcd lease of the daemon before");
-        Some(Grant { id, ttl })
+        Some(Grant { id, ttl, renewed })
     }
 
     /// The id is ours, so that a request without an answer can be repeated and leaks no lease.
     async fn new_grant(&self) -> Grant {
         let id = rand::random_range(1..=i64::MAX);
+        let renewed = Instant::now();
         let ask = |connection: Connection| async move {
             let options = LeaseGrantOptions::new().with_id(id);
             connection.leases().grant(TTL_SECONDS, Some(options)).await
         };
         let granted = self.store.client.request(ask).await;
-        Grant { id, ttl: seconds(granted.map_or(TTL_SECONDS, |grant| grant.ttl())) }
+        let ttl = granted.map_or(TTL_SECONDS, |grant| grant.ttl());
+        Grant { id, ttl: seconds(ttl), renewed }
     }
 }
 

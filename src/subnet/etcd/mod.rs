@@ -23,6 +23,7 @@ use tokio::sync::{Mutex, watch as channel};
 
 use self::client::Client;
 use self::grant::Grant;
+use self::hold::Losses;
 use self::key::Layout;
 use self::ours::Ours;
 use self::store::Store;
@@ -46,6 +47,7 @@ struct Shared {
     renew_margin: Duration,
     grant: Mutex<Option<Grant>>,
     ours: channel::Sender<Ours>,
+    losses: Mutex<Losses>,
     first: Mutex<First>,
 }
 
@@ -60,6 +62,7 @@ impl EtcdSubnetManager {
             renew_margin,
             grant: Mutex::new(None),
             ours: channel::Sender::new(Ours::default()),
+            losses: Mutex::new(Losses::default()),
             first: Mutex::new(First::default()),
         };
         Self { shared: Arc::new(shared) }

@@ -1,6 +1,6 @@
 //! What we hold in etcd, what etcd shows of it, and whether the two agree.
 
-use super::store::Stored;
+use super::store::{Listing, Stored};
 use crate::lease::LeaseId;
 use crate::prefix::Prefix;
 use crate::subnet::Lost;
@@ -26,15 +26,16 @@ pub(super) struct Own {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Seen {
-    Put(Stored),
-    /// As of this revision.
-    Gone(i64),
+struct Seen {
+    /// The revision as of which it is the truth.
+    revision: i64,
+    /// None if the key is gone.
+    stored: Option<Stored>,
 }
 
 impl Ours {
-    pub(super) fn holds(own: Own) -> Self {
-        Self { own: Some(own), seen: None }
+    pub(super) fn take(&mut self, own: Own) {
+        self.own = Some(own);
     }
 
     /// `value` is about to be written: to see it is no surprise.
@@ -44,58 +45,36 @@ impl Ours {
         }
     }
 
-    /// Whether that is news of our lease.
-    pub(super) fn see_put(&mut self, stored: &Stored) -> bool {
-        let is_ours = self.is_ours(&stored.record.id);
+    /// The key `id` as of `revision`. Returns whether that is news of our lease.
+    pub(super) fn see(&mut self, id: &LeaseId, stored: Option<&Stored>, revision: i64) -> bool {
+        let is_ours = self.own.as_ref().is_some_and(|own| own.id == *id);
         if is_ours {
-            self.seen = Some(Seen::Put(stored.clone()));
+            self.seen = Some(Seen { revision, stored: stored.cloned() });
         }
         is_ours
     }
 
-    /// Whether that is news of our lease.
-    pub(super) fn see_gone(&mut self, id: &LeaseId, revision: i64) -> bool {
-        let is_ours = self.is_ours(id);
-        if is_ours {
-            self.seen = Some(Seen::Gone(revision));
-        }
-        is_ours
-    }
-
-    /// All leases there are at `revision`.
-    pub(super) fn see_all(&mut self, stored: &[Stored], revision: i64) -> bool {
-        let Some(own) = &self.own else { return false };
-        let id = own.id.clone();
-        match stored.iter().find(|stored| stored.record.id == id) {
-            Some(stored) => self.see_put(stored),
-            None => self.see_gone(&id, revision),
-        }
-    }
-
-    /// Revisions have started over: those that we know no longer tell old from new.
-    pub(super) fn forget_revisions(&mut self) -> bool {
-        self.seen = None;
-        if let Some(own) = &mut self.own {
+    /// All leases there are, after `known` was known already.
+    pub(super) fn see_all(&mut self, listing: &Listing, known: i64) -> bool {
+        let Some(own) = &mut self.own else { return false };
+        // What came before our write counts for nothing, unless revisions have started over.
+        if listing.revision < known.max(own.mod_revision) {
             own.mod_revision = 0;
         }
-        false
+        let id = own.id.clone();
+        let stored = listing.stored.iter().find(|stored| stored.record.id == id);
+        self.see(&id, stored, listing.revision)
     }
 
     /// Why the lease is lost, if it is.
     pub(super) fn loss(&self) -> Option<Lost> {
-        let own = self.own.as_ref()?;
-        match self.seen.as_ref()? {
-            Seen::Put(stored) if stored.mod_revision <= own.mod_revision || own.wrote(stored) => {
-                None
-            }
-            Seen::Gone(revision) if *revision <= own.mod_revision => None,
-            Seen::Put(stored) => Some(Lost(overwritten(stored))),
-            Seen::Gone(_) => Some(Lost(format!("key {} is gone", own.id))),
+        let (own, seen) = self.own.as_ref().zip(self.seen.as_ref())?;
+        let is_news = seen.revision > own.mod_revision;
+        match &seen.stored {
+            Some(stored) if is_news && !own.wrote(stored) => Some(Lost(overwritten(stored))),
+            None if is_news => Some(Lost(format!("key {} is gone", own.id))),
+            Some(_) | None => None,
         }
-    }
-
-    fn is_ours(&self, id: &LeaseId) -> bool {
-        self.own.as_ref().is_some_and(|own| own.id == *id)
     }
 }
 
@@ -132,70 +111,91 @@ mod tests {
         Stored { record, value: value.to_vec(), origin, mod_revision }
     }
 
+    fn id() -> LeaseId {
+        LeaseId::new("10.5.3.0-24")
+    }
+
     fn ours() -> Ours {
-        Ours::holds(Own {
-            id: LeaseId::new("10.5.3.0-24"),
+        let own = Own {
+            id: id(),
             subnets: vec!["10.5.3.0/24".parse().unwrap()],
             value: VALUE.to_vec(),
             intended: b"next".to_vec(),
             grant: Some(7),
             created: 5,
             mod_revision: 9,
-        })
+        };
+        Ours { own: Some(own), seen: None }
     }
 
-    fn loss(see: impl FnOnce(&mut Ours) -> bool) -> Option<String> {
+    /// Why our lease, written at revision 9, is lost after its key was seen so.
+    fn loss(stored: Option<&Stored>, revision: i64) -> Option<String> {
         let mut ours = ours();
-        see(&mut ours);
+        assert!(ours.see(&id(), stored, revision));
         ours.loss().map(|lost| lost.0)
     }
 
+    fn loss_by_listing(stored: Vec<Stored>, revision: i64, known: i64) -> Option<String> {
+        let mut ours = ours();
+        ours.see_all(&Listing { stored, revision }, known);
+        ours.loss().map(|lost| lost.0)
+    }
+
+    const GONE: &str = "key 10.5.3.0-24 is gone";
+    const OTHER: &[u8] = br#"{"PublicIP":"10.0.0.2"}"#;
+    const TAKEN: &str = "key 10.5.3.0-24 was overwritten by the node with public IP 10.0.0.2";
+
     #[test]
     fn our_own_writes_are_no_loss() {
-        assert_eq!(loss(|ours| ours.see_put(&stored(VALUE, Some(7), 10))), None);
-        assert_eq!(loss(|ours| ours.see_put(&stored(b"next", Some(7), 10))), None);
+        assert_eq!(loss(Some(&stored(VALUE, Some(7), 10)), 10), None);
+        assert_eq!(loss(Some(&stored(b"next", Some(7), 10)), 10), None);
     }
 
     #[test]
     fn what_happened_before_our_write_is_no_loss() {
-        assert_eq!(loss(|ours| ours.see_put(&stored(b"{}", Some(8), 8))), None);
-        assert_eq!(loss(|ours| ours.see_gone(&LeaseId::new("10.5.3.0-24"), 8)), None);
-        assert_eq!(loss(|ours| ours.see_all(&[], 9)), None);
+        assert_eq!(loss(Some(&stored(b"{}", Some(8), 8)), 8), None);
+        assert_eq!(loss(None, 8), None);
+        assert_eq!(loss(None, 9), None);
     }
 
     #[test]
     fn a_reservation_of_our_own_value_is_no_loss() {
-        assert_eq!(loss(|ours| ours.see_put(&stored(VALUE, None, 10))), None);
+        assert_eq!(loss(Some(&stored(VALUE, None, 10)), 10), None);
     }
 
     #[test]
     fn another_value_and_another_term_are_a_loss() {
-        let other = br#"{"PublicIP":"10.0.0.2"}"#;
-        let message = "key 10.5.3.0-24 was overwritten by the node with public IP 10.0.0.2";
-        assert_eq!(loss(|ours| ours.see_put(&stored(other, None, 10))).unwrap(), message);
-        assert!(loss(|ours| ours.see_put(&stored(VALUE, Some(8), 10))).is_some());
+        assert_eq!(loss(Some(&stored(OTHER, None, 10)), 10).as_deref(), Some(TAKEN));
+        assert!(loss(Some(&stored(VALUE, Some(8), 10)), 10).is_some());
     }
 
     #[test]
     fn a_key_that_is_gone_is_a_loss() {
-        let gone = "key 10.5.3.0-24 is gone";
-        assert_eq!(loss(|ours| ours.see_gone(&LeaseId::new("10.5.3.0-24"), 10)).unwrap(), gone);
-        assert_eq!(loss(|ours| ours.see_all(&[], 10)).unwrap(), gone);
+        assert_eq!(loss(None, 10).as_deref(), Some(GONE));
+        assert_eq!(loss_by_listing(vec![], 10, 9).as_deref(), Some(GONE));
     }
 
     #[test]
-    fn after_revisions_started_over_low_ones_count() {
-        let lost = loss(|ours| {
-            ours.forget_revisions();
-            ours.see_all(&[], 3)
-        });
-        assert_eq!(lost.unwrap(), "key 10.5.3.0-24 is gone");
+    fn in_a_store_that_started_over_old_revisions_are_news() {
+        assert_eq!(loss_by_listing(vec![], 3, 9).as_deref(), Some(GONE));
+        let low = || vec![stored(OTHER, Some(8), 3)];
+        assert_eq!(loss_by_listing(low(), 4, 2).as_deref(), Some(TAKEN));
+        assert_eq!(loss_by_listing(low(), 600, 500).as_deref(), Some(TAKEN));
+    }
+
+    #[test]
+    fn what_was_seen_while_we_wrote_counts_afterwards() {
+        let mut ours = ours();
+        ours.see(&id(), None, 11);
+        let own = ours.own.clone().map(|own| Own { mod_revision: 10, ..own });
+        ours.take(own.unwrap());
+        assert_eq!(ours.loss().unwrap().0, GONE);
     }
 
     #[test]
     fn other_leases_are_none_of_our_business() {
         let mut ours = ours();
-        assert!(!ours.see_gone(&LeaseId::new("10.5.4.0-24"), 10));
+        assert!(!ours.see(&LeaseId::new("10.5.4.0-24"), None, 10));
         assert_eq!(ours.loss(), None);
     }
 }

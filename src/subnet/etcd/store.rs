@@ -7,6 +7,7 @@ use tokio::time::sleep;
 
 use super::client::{Client, Connection, Failure, Refusal, revision};
 use super::key::{self, Layout};
+use super::ours::Own;
 use super::value::{self, Origin};
 use crate::backoff::Backoff;
 use crate::lease::{LeaseId, Record};
@@ -93,17 +94,46 @@ impl Store {
         Ok(Listing { stored, revision })
     }
 
-    /// The subnets that any key keeps from others; without values, since many ask at once.
+    /// The subnets that any key keeps from others.
     pub(super) async fn claimed(&self) -> Vec<Prefix> {
-        let mut backoff = Backoff::default();
-        let kvs = loop {
-            match self.pages(GetOptions::new().with_keys_only()).await {
-                Ok((kvs, _)) => break kvs,
-                Err(_) => sleep(backoff.delay(rand::random())).await,
-            }
-        };
+        let kvs = self.keys().await;
         let ids = kvs.iter().filter_map(|kv| self.layout.lease_id(kv.key()));
         ids.flat_map(|id| key::claimed(&id)).collect()
+    }
+
+    /// Whether an older key keeps any of our subnets from others.
+    pub(super) async fn is_shared(&self, own: &Own) -> bool {
+        let kvs = self.keys().await;
+        let mut older = kvs.iter().filter(|kv| kv.create_revision().unsigned_abs() < own.created);
+        older.any(|kv| {
+            let id = self.layout.lease_id(kv.key());
+            let claimed = id.map_or_else(Vec::new, |id| key::claimed(&id));
+            claimed.iter().any(|claimed| own.subnets.iter().any(|subnet| subnet.overlaps(*claimed)))
+        })
+    }
+
+    /// Deletes our lease, unless somebody has changed it.
+    pub(super) async fn withdraw(&self, own: &Own) {
+        let key = self.layout.lease_key(&own.id);
+        let ask = |connection: Connection| {
+            let transaction = Txn::new()
+                .when([unchanged(key.clone(), own.mod_revision)])
+                .and_then([TxnOp::delete(key.clone(), None)]);
+            async move { connection.kv().txn(transaction).await }
+        };
+        // Refused or not, it is not ours any more.
+        let _ = self.client.request(ask).await;
+    }
+
+    /// All keys without their values, since many nodes ask at once.
+    async fn keys(&self) -> Vec<KeyValue> {
+        let mut backoff = Backoff::default();
+        loop {
+            match self.pages(GetOptions::new().with_keys_only()).await {
+                Ok((kvs, _)) => return kvs,
+                Err(_) => sleep(backoff.delay(rand::random())).await,
+            }
+        }
     }
 
     /// The lease `id` and the revision of the answer.

@@ -11,6 +11,7 @@ use tokio::time::timeout;
 
 use super::Shared;
 use super::client::{Connection, Failure, Refusal, revision};
+use super::ours::Ours;
 use super::store::Listing;
 use crate::lease::{LeaseUpdate, Record};
 use crate::subnet::watch::{Interrupted, Source};
@@ -94,11 +95,7 @@ impl EtcdSource {
 
     async fn list_anew(&self) -> Result<Listing, Interrupted> {
         let listing = self.shared.store.list_once().await.map_err(interrupted)?;
-        let ours = &self.shared.ours;
-        if listing.revision < self.revision {
-            ours.send_if_modified(super::ours::Ours::forget_revisions);
-        }
-        ours.send_if_modified(|ours| ours.see_all(&listing.stored, listing.revision));
+        self.shared.ours.send_if_modified(|ours| ours.see_all(&listing, self.revision));
         Ok(listing)
     }
 
@@ -200,12 +197,14 @@ impl EtcdSource {
         match event.event_type() {
             EventType::Put => {
                 let stored = self.shared.store.stored(kv)?;
-                self.shared.ours.send_if_modified(|ours| ours.see_put(&stored));
+                let id = &stored.record.id;
+                let see = |ours: &mut Ours| ours.see(id, Some(&stored), stored.mod_revision);
+                self.shared.ours.send_if_modified(see);
                 Some(LeaseUpdate::Put(stored.record))
             }
             EventType::Delete => {
                 let id = self.shared.store.layout.lease_id(kv.key())?;
-                self.shared.ours.send_if_modified(|ours| ours.see_gone(&id, kv.mod_revision()));
+                self.shared.ours.send_if_modified(|ours| ours.see(&id, None, kv.mod_revision()));
                 Some(LeaseUpdate::Remove(id))
             }
         }

@@ -1,0 +1,197 @@
+//! Text that reads well in 80 columns: tables, and lines that wrap.
+
+use std::fmt;
+
+const WIDTH: usize = 80;
+const GAP: usize = 2;
+/// Leases are written by others: no text of theirs may flood the screen. `-o json` has all of it.
+const LONGEST: usize = 240;
+
+/// Rows under a heading, each with a note below it where there is something to say.
+pub(super) struct Table {
+    heading: &'static [&'static str],
+    rows: Vec<Row>,
+}
+
+struct Row {
+    cells: Vec<String>,
+    note: Option<String>,
+}
+
+impl Table {
+    pub(super) const fn new(heading: &'static [&'static str]) -> Self {
+        Self { heading, rows: Vec::new() }
+    }
+
+    /// One cell for each word of the heading.
+    pub(super) fn row(&mut self, cells: &[String], note: Option<String>) {
+        let cells = cells.iter().map(|cell| printable(cell)).collect();
+        self.rows.push(Row { cells, note });
+    }
+
+    /// Where each column starts. The widest columns give way until all fit; a cell that is too
+    /// long for its column then sends those behind it to the next line.
+    fn starts(&self) -> Vec<usize> {
+        let mut widths: Vec<usize> = self.heading.iter().map(|word| word.len()).collect();
+        for row in &self.rows {
+            for (width, cell) in widths.iter_mut().zip(&row.cells) {
+                *width = (*width).max(length(cell));
+            }
+        }
+        while widths.iter().sum::<usize>() + GAP * widths.len() > WIDTH + GAP {
+            let columns = widths.iter_mut().zip(self.heading);
+            let widest = columns.filter(|(width, word)| **width > word.len()).max_by_key(|c| *c.0);
+            let Some((width, _)) = widest else { break };
+            *width -= 1;
+        }
+        let ends = widths.iter().scan(0, |end, width| {
+            *end += width + GAP;
+            Some(*end)
+        });
+        std::iter::once(0).chain(ends).collect()
+    }
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let starts = self.starts();
+        write_row(f, &starts, self.heading)?;
+        for row in &self.rows {
+            write_row(f, &starts, &row.cells)?;
+            if let Some(note) = &row.note {
+                writeln!(f, "{}", wrap(&format!("    {note}"), 6))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn write_row(
+    f: &mut fmt::Formatter<'_>,
+    starts: &[usize],
+    cells: &[impl AsRef<str>],
+) -> fmt::Result {
+    let mut line = String::new();
+    for (start, cell) in starts.iter().zip(cells) {
+        if length(&line) + GAP > *start && *start > 0 {
+            writeln!(f, "{}", line.trim_end())?;
+            line.clear();
+        }
+        line.extend(std::iter::repeat_n(' ', start - length(&line)));
+        line.push_str(cell.as_ref());
+    }
+    writeln!(f, "{}", line.trim_end())
+}
+
+/// `text` in lines of 80 columns; all but the first are indented by `indent`.
+pub(super) fn wrap(text: &str, indent: usize) -> String {
+    let text = printable(text);
+    let words = text.trim_start();
+    let mut wrapped = " ".repeat(text.len() - words.len());
+    let mut column = wrapped.len();
+    let mut separator = "";
+    for word in words.split(' ') {
+        if column + separator.len() + length(word) > WIDTH && column > indent {
+            wrapped.push('\n');
+            wrapped.push_str(&" ".repeat(indent));
+            (column, separator) = (indent, "");
+        }
+        wrapped.push_str(separator);
+        wrapped.push_str(word);
+        column += separator.len() + length(word);
+        separator = " ";
+    }
+    wrapped
+}
+
+/// `items` behind each other, or `nothing`.
+pub(super) fn listed(items: &[impl ToString], nothing: &str) -> String {
+    let items: Vec<String> = items.iter().map(ToString::to_string).collect();
+    if items.is_empty() { nothing.to_owned() } else { items.join(", ") }
+}
+
+/// `1 route`, `2 routes`.
+pub(super) fn counted(count: usize, noun: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {noun}{plural}")
+}
+
+/// Without what would move the cursor or change colours.
+fn printable(text: &str) -> String {
+    let mut printable: String = text
+        .chars()
+        .take(LONGEST)
+        .map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c })
+        .collect();
+    if text.chars().nth(LONGEST).is_some() {
+        printable.push('…');
+    }
+    printable
+}
+
+fn length(text: &str) -> usize {
+    text.chars().count()
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+
+    use super::*;
+
+    fn table(rows: &[[&str; 3]]) -> String {
+        let mut table = Table::new(&["SUBNET", "PUBLIC IP", "STATE"]);
+        for row in rows {
+            table.row(&row.map(str::to_owned), None);
+        }
+        table.to_string()
+    }
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest_cell() {
+        expect![[r"
+            SUBNET         PUBLIC IP   STATE
+            10.244.3.0/24  172.16.0.9  here
+            fd00::/64      fd00::9     there
+        "]]
+        .assert_eq(&table(&[
+            ["10.244.3.0/24", "172.16.0.9", "here"],
+            ["fd00::/64", "fd00::9", "there"],
+        ]));
+    }
+
+    #[test]
+    fn a_row_that_is_too_long_goes_on_below() {
+        let address = "2001:db8:1234:5678:9abc:def0:1234:5678";
+        let text = table(&[
+            ["2001:db8:1234:5678:9abc::/80", address, "not programmed"],
+            ["10.244.3.0/24", "172.16.0.9", "not programmed"],
+        ]);
+        assert!(text.lines().all(|line| line.len() <= WIDTH), "{text}");
+        expect![[r"
+            SUBNET                        PUBLIC IP                           STATE
+            2001:db8:1234:5678:9abc::/80  2001:db8:1234:5678:9abc:def0:1234:5678
+                                                                              not programmed
+            10.244.3.0/24                 172.16.0.9                          not programmed
+        "]]
+        .assert_eq(&text);
+    }
+
+    #[test]
+    fn long_lines_wrap_between_words() {
+        let text = wrap(&format!("  {}", "twelve bytes ".repeat(10).trim_end()), 4);
+        assert!(text.lines().all(|line| line.len() <= WIDTH), "{text}");
+        expect![[r"
+              twelve bytes twelve bytes twelve bytes twelve bytes twelve bytes twelve bytes
+                twelve bytes twelve bytes twelve bytes twelve bytes"]]
+        .assert_eq(&text);
+    }
+
+    #[test]
+    fn what_others_wrote_cannot_drive_the_terminal() {
+        let text = table(&[["\u{1b}[2J", "\n", &"x".repeat(100_000)]]);
+        assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text:?}");
+        assert_eq!(text.lines().count(), 2);
+        assert!(text.len() < 1000);
+    }
+}

@@ -1,0 +1,196 @@
+//! `tweedctl status`: the daemon at a glance.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::layout::{counted, listed, wrap};
+use super::options::Files;
+use super::{Answer, Error, Verdict, daemon};
+use crate::status::{PeerCounts, Statistics, Status};
+use crate::subnet::StoreState;
+
+#[derive(Serialize)]
+#[serde(transparent)]
+pub(super) struct Glance(Status);
+
+pub(super) async fn ask(files: &Files) -> Result<Glance, Error> {
+    Ok(Glance(daemon::ask(&files.socket(), "/status").await?))
+}
+
+impl Answer for Glance {
+    fn verdict(&self) -> Verdict {
+        if self.0.ready { Verdict::Well } else { Verdict::Amiss }
+    }
+}
+
+impl fmt::Display for Glance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let status = &self.0;
+        let state = if status.ready { "ready" } else { "not ready" };
+        writeln!(f, "tweedd {}: {state}", status.version)?;
+        for reason in &status.reasons {
+            writeln!(f, "{}", wrap(&format!("  {reason}"), 4))?;
+        }
+        writeln!(f)?;
+        for (name, value) in facts(status) {
+            writeln!(f, "{}", wrap(&format!("{name:12}{value}"), 12))?;
+        }
+        for refused in &status.refused {
+            writeln!(f, "{}", wrap(&format!("  {refused}"), 4))?;
+        }
+        Ok(())
+    }
+}
+
+fn facts(status: &Status) -> [(&'static str, String); 9] {
+    let unknown = || "unknown".to_owned();
+    let mixed = if status.mixed { ", mixed" } else { "" };
+    let backend = status.backend.as_ref().map_or_else(unknown, |kind| format!("{kind}{mixed}"));
+    [
+        ("store", store(&status.store)),
+        ("backend", backend),
+        ("interface", status.interface.clone().unwrap_or_else(unknown)),
+        ("public IP", listed(&status.public_ips, "unknown")),
+        ("subnet", listed(&status.subnets, "none")),
+        ("pod MTU", status.mtu.map_or_else(unknown, |mtu| mtu.to_string())),
+        ("peers", peers(&status.peers)),
+        ("since start", done(&status.statistics)),
+        ("entries", format!("{} desired, {} refused", status.desired, status.refused.len())),
+    ]
+}
+
+fn store(state: &StoreState) -> String {
+    match state {
+        StoreState::Unknown => "not asked yet".to_owned(),
+        StoreState::Reachable => "reachable".to_owned(),
+        StoreState::Waiting(reason) => format!("away: {reason}"),
+    }
+}
+
+fn peers(counts: &PeerCounts) -> String {
+    let PeerCounts { direct, tunnel, left_out, set_aside, missing } = counts;
+    format!(
+        "{direct} direct, {tunnel} by tunnel, {left_out} left out, {set_aside} set aside, \
+         {missing} missing"
+    )
+}
+
+fn done(statistics: &Statistics) -> String {
+    let Statistics { created, replaced, removed, dumps, overruns } = statistics;
+    let dumps = counted(usize::try_from(*dumps).unwrap_or(usize::MAX), "dump");
+    format!(
+        "{created} created, {replaced} replaced, {removed} removed, {dumps}, {overruns} overruns"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+
+    use super::*;
+
+    fn status() -> Status {
+        Status {
+            version: "0.1.0".into(),
+            ready: true,
+            reasons: vec![],
+            store: StoreState::Reachable,
+            backend: Some("vxlan".into()),
+            mixed: true,
+            interface: Some("eth0".into()),
+            public_ips: vec!["172.16.0.5".parse().unwrap(), "fd00:172::5".parse().unwrap()],
+            subnets: vec!["10.244.1.0/24".parse().unwrap(), "fd00:10:244:1::/64".parse().unwrap()],
+            mtu: Some(1430),
+            peers: PeerCounts { direct: 12, tunnel: 3, ..PeerCounts::default() },
+            desired: 31,
+            refused: vec![],
+            statistics: Statistics { created: 31, dumps: 1, ..Statistics::default() },
+        }
+    }
+
+    #[test]
+    fn a_node_that_is_well_fits_on_half_a_screen() {
+        expect![[r"
+            tweedd 0.1.0: ready
+
+            store       reachable
+            backend     vxlan, mixed
+            interface   eth0
+            public IP   172.16.0.5, fd00:172::5
+            subnet      10.244.1.0/24, fd00:10:244:1::/64
+            pod MTU     1430
+            peers       12 direct, 3 by tunnel, 0 left out, 0 set aside, 0 missing
+            since start 31 created, 0 replaced, 0 removed, 1 dump, 0 overruns
+            entries     31 desired, 0 refused
+        "]]
+        .assert_eq(&Glance(status()).to_string());
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_in_full() {
+        let refusal = "+ route fd00:10:244:3::/64 via fd00:10:244:3:: dev flannel-v6.1 onlink: Nexthop has invalid gateway (no route to host)";
+        let status = Status {
+            ready: false,
+            reasons: vec![refusal.into()],
+            store: StoreState::Waiting("etcd at http://10.0.0.2:2379 and http://10.0.0.3:2379: connection refused, next try in 3 s".into()),
+            refused: vec![refusal.into()],
+            ..status()
+        };
+        let text = Glance(status).to_string();
+        assert!(text.lines().all(|line| line.len() <= 80), "{text}");
+        expect![[r"
+            tweedd 0.1.0: not ready
+              + route fd00:10:244:3::/64 via fd00:10:244:3:: dev flannel-v6.1 onlink:
+                Nexthop has invalid gateway (no route to host)
+
+            store       away: etcd at http://10.0.0.2:2379 and http://10.0.0.3:2379:
+                        connection refused, next try in 3 s
+            backend     vxlan, mixed
+            interface   eth0
+            public IP   172.16.0.5, fd00:172::5
+            subnet      10.244.1.0/24, fd00:10:244:1::/64
+            pod MTU     1430
+            peers       12 direct, 3 by tunnel, 0 left out, 0 set aside, 0 missing
+            since start 31 created, 0 replaced, 0 removed, 1 dump, 0 overruns
+            entries     31 desired, 1 refused
+              + route fd00:10:244:3::/64 via fd00:10:244:3:: dev flannel-v6.1 onlink:
+                Nexthop has invalid gateway (no route to host)
+        "]]
+        .assert_eq(&text);
+    }
+
+    #[test]
+    fn a_node_that_knows_nothing_yet_says_so() {
+        let status = Status {
+            ready: false,
+            reasons: vec!["no network config yet".into()],
+            store: StoreState::Unknown,
+            backend: None,
+            interface: None,
+            public_ips: vec![],
+            subnets: vec![],
+            mtu: None,
+            peers: PeerCounts::default(),
+            desired: 0,
+            statistics: Statistics::default(),
+            ..status()
+        };
+        assert_eq!(Glance(status.clone()).verdict(), Verdict::Amiss);
+        expect![[r"
+            tweedd 0.1.0: not ready
+              no network config yet
+
+            store       not asked yet
+            backend     unknown
+            interface   unknown
+            public IP   unknown
+            subnet      none
+            pod MTU     unknown
+            peers       0 direct, 0 by tunnel, 0 left out, 0 set aside, 0 missing
+            since start 0 created, 0 replaced, 0 removed, 0 dumps, 0 overruns
+            entries     0 desired, 0 refused
+        "]]
+        .assert_eq(&Glance(status).to_string());
+    }
+}

@@ -1,0 +1,110 @@
+//! What the loop does, told in scripts: `tests/scenarios/*.txt`. See `tests/scenarios/README.md`.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+#[path = "scenarios/host.rs"]
+mod host;
+mod notation;
+#[path = "scenarios/script.rs"]
+mod script;
+#[path = "scenarios/stage.rs"]
+mod stage;
+
+use std::panic::resume_unwind;
+use std::path::Path;
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::Duration;
+
+use expect_test::expect_file;
+use tokio::runtime::Builder;
+use tokio::task::LocalSet;
+
+/// Plays the script and compares it with what happened; `UPDATE_EXPECT=1` writes that down instead.
+fn check(name: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/scenarios/{name}.txt"));
+    let script = std::fs::read_to_string(&path).unwrap();
+    let (done, played) = std::sync::mpsc::channel();
+    let play = std::thread::spawn(move || drop(done.send(play(&script))));
+    // No time passes for a loop that never rests, and its script never ends.
+    match played.recv_timeout(PATIENCE) {
+        Ok(played) => expect_file![path].assert_eq(&played),
+        Err(RecvTimeoutError::Timeout) => panic!("the loop does not come to rest"),
+        Err(RecvTimeoutError::Disconnected) => resume_unwind(play.join().unwrap_err()),
+    }
+}
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+fn play(script: &str) -> String {
+    let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    LocalSet::new().block_on(&runtime, stage::play(&script::parse(script)))
+}
+
+macro_rules! scenarios {
+    ($($name:ident)*) => {
+        const NAMES: &[&str] = &[$(stringify!($name)),*];
+        $(
+            #[test]
+            fn $name() {
+                check(stringify!($name));
+            }
+        )*
+    };
+}
+
+scenarios! {
+    a_broken_conversation_with_the_kernel_is_taken_up_again
+    a_busy_store_does_not_put_off_a_withdrawal
+    a_deleted_device_comes_back_with_everything_on_it
+    a_device_that_cannot_be_corrected_is_made_anew
+    a_device_that_was_down_gets_its_routes_back
+    a_filter_that_may_not_be_loosened_is_told
+    a_flip_replaces_the_route_and_removes_the_tunnel_later
+    a_flip_taken_back_in_time_removes_nothing
+    a_host_without_an_interface_is_waited_for
+    a_lease_lost_as_the_store_goes_is_judged_when_it_is_back
+    a_lost_lease_is_held_again
+    a_new_address_of_the_underlay_is_published
+    a_node_flips_its_own_backend_live
+    a_node_that_stops_mixing_empties_its_tunnel
+    a_peer_that_changes_is_followed
+    a_peer_that_leaves_is_removed_soon
+    a_reboot_without_the_store_forwards_from_what_was_known
+    a_record_that_cannot_be_read_takes_no_route_away
+    a_refusal_delays_no_other_entry
+    a_refused_entry_is_tried_again_ever_later
+    a_removal_under_way_waits_for_the_store
+    a_second_family_gets_a_device_of_its_own
+    a_socket_that_stays_broken_does_not_keep_us_busy
+    a_start_from_what_was_known_keeps_the_brake
+    a_wiped_store_takes_no_route_away
+    an_audit_finds_what_nobody_told
+    an_overrun_is_answered_by_a_dump
+    an_underlay_that_was_down_gets_its_routes_back
+    another_address_beside_ours_changes_nothing
+    each_entry_that_drifts_is_put_right
+    facts_that_could_not_be_read_are_read_again
+    flannels_routes_are_adopted
+    foreign_entries_are_not_touched
+    hostile_leases_are_set_aside
+    mixed_loosens_strict_filters_and_restores_them
+    nothing_is_removed_before_the_first_snapshot
+    overruns_in_a_row_share_their_dumps
+    the_absence_of_the_store_changes_nothing
+    the_brake_holds_when_most_peers_vanish
+    the_brake_is_off_as_soon_as_all_are_back
+    the_device_follows_the_mtu_of_the_underlay
+    the_first_snapshot_programs_every_peer
+    what_must_be_saved_is_told
+    without_a_brake_every_loss_is_believed
+}
+
+#[test]
+fn every_script_is_played() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scenarios");
+    let files = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
+    for script in files.filter(|path| path.extension().is_some_and(|end| end == "txt")) {
+        let name = script.file_stem().unwrap().to_str().unwrap();
+        assert!(NAMES.contains(&name), "{name}.txt is not in the list");
+    }
+}

@@ -1,0 +1,52 @@
+//! What happens on the host: everybody but the daemon.
+
+use tweed::kernel::fake::FakeKernel;
+use tweed::kernel::state::{Key, LinkName};
+
+use crate::notation::{entry, interface};
+
+/// Does what `words` say, such as `lose route 10.244.3.0/24` or `link-down eth0`.
+pub(crate) fn perform(kernel: &FakeKernel, words: &str) {
+    let (verb, rest) = words.split_once(' ').unwrap_or((words, ""));
+    let rest = rest.trim();
+    match verb {
+        "set" => kernel.set(entry(rest)),
+        "lose" => kernel.lose(&key(kernel, rest)),
+        "silently" => perform_silently(kernel, rest),
+        "link-up" => kernel.link_up(&LinkName::new(rest)),
+        "link-down" => kernel.link_down(&LinkName::new(rest)),
+        "remove-interface" => kernel.remove_interface(&LinkName::new(rest)),
+        "change-interface" => {
+            let changed = interface(rest);
+            kernel.change_interface(&changed.name.clone(), |interface| *interface = changed);
+        }
+        "refuse" => {
+            let (words, reason) = rest.split_once(": ").unwrap();
+            kernel.refuse(words, reason);
+        }
+        "allow" => kernel.allow(rest),
+        "overrun" => kernel.overrun(),
+        "interrupt" => kernel.interrupt(rest),
+        "deafen" => kernel.deafen(rest.parse().unwrap()),
+        other => panic!("nobody knows how to make the kernel {other}"),
+    }
+}
+
+fn perform_silently(kernel: &FakeKernel, words: &str) {
+    match words.split_once(' ') {
+        Some(("set", rest)) => kernel.set_silently(entry(rest.trim())),
+        Some(("lose", rest)) => kernel.lose_silently(&key(kernel, rest.trim())),
+        _ => panic!("this cannot be done silently: {words}"),
+    }
+}
+
+/// The one entry whose text begins with `words`.
+fn key(kernel: &FakeKernel, words: &str) -> Key {
+    let state = kernel.state();
+    let mut keys = state.iter().filter(|(_, entry)| entry.to_string().starts_with(words));
+    match (keys.next(), keys.next()) {
+        (Some((key, _)), None) => key.clone(),
+        (None, _) => panic!("the kernel holds no {words}"),
+        (Some((_, one)), Some((_, other))) => panic!("{words} may be {one} or {other}"),
+    }
+}

@@ -1,0 +1,280 @@
+//! Plays a scenario: the real loop on a kernel in memory, with the script for everybody else.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
+use tokio::time;
+use tweed::checkpoint::Checkpoint;
+use tweed::kernel::fake::FakeKernel;
+use tweed::lease::{Lease, LeaseId, LeaseUpdate};
+use tweed::node::InterfaceOptions;
+use tweed::prefix::Prefix;
+use tweed::reconciler::{Event, Outputs, Progress, Reconciler, Settings};
+use tweed::status::{PeerStatus, Query};
+use tweed::subnet::StoreState;
+
+use crate::notation::{self, config, lease, lease_id, malformed, prefix, record};
+use crate::script::{Command, Part};
+
+pub(crate) struct Stage {
+    pub(crate) kernel: FakeKernel,
+    settings: Settings,
+    events: mpsc::Sender<Event>,
+    listeners: Listeners,
+    run: JoinHandle<()>,
+    own: Option<Lease>,
+    /// What was on disk when the daemon was last stopped.
+    saved: Option<Checkpoint>,
+}
+
+struct Listeners {
+    progress: watch::Receiver<Progress>,
+    read_again: watch::Receiver<u64>,
+    changed: watch::Receiver<u64>,
+}
+
+/// Plays `parts` and returns them with what really happened in the place of every expectation.
+pub(crate) async fn play(parts: &[Part]) -> String {
+    let mut stage = None;
+    let mut settings =
+        Settings { interface: InterfaceOptions::default(), max_withdraw: 50, jitter: || 0.5 };
+    let mut played = String::new();
+    for part in parts {
+        let command = match part {
+            Part::Remark(line) => {
+                writeln!(played, "{line}").unwrap();
+                continue;
+            }
+            Part::Command(command) => command,
+        };
+        match (command.verb.as_str(), &mut stage) {
+            ("max-withdraw", None) => settings.max_withdraw = command.rest.parse().unwrap(),
+            ("node", None) => stage = Some(Stage::start(command, settings.clone())),
+            (_, None) => panic!("a scenario begins with its node: {}", command.text()),
+            ("expect", Some(stage)) => {
+                played.push_str(&command.with(&stage.actual(command).await));
+                continue;
+            }
+            (_, Some(stage)) => stage.perform(command).await,
+        }
+        played.push_str(command.text());
+    }
+    played
+}
+
+impl Stage {
+    fn start(command: &Command, settings: Settings) -> Self {
+        let interfaces: Vec<&str> = command.items().collect();
+        let kernel = FakeKernel::new(notation::host(&interfaces));
+        let (events, listeners, run) = daemon(kernel.clone(), settings.clone());
+        Self { kernel, settings, events, listeners, run, own: None, saved: None }
+    }
+
+    async fn perform(&mut self, command: &Command) {
+        match command.verb.as_str() {
+            "config" => {
+                let json: Vec<&str> = command.items().collect();
+                self.send(Event::Config(config(&json.join(" ")))).await;
+            }
+            "own" => self.hold(&command.rest).await,
+            "publish" => self.publish().await,
+            "store" => self.send(Event::Store(store(&command.rest))).await,
+            "lease" | "leases" => self.tell_leases(command).await,
+            "kernel" => crate::host::perform(&self.kernel, &command.rest),
+            "restart" => self.restart().await,
+            "reboot" => {
+                self.restart().await;
+                self.kernel.reboot();
+            }
+            "remember" => {
+                let saved = self.saved.clone().expect("nothing was saved");
+                self.send(Event::Remembered(Box::new(saved))).await;
+            }
+            // What was done so far is told in another scenario.
+            "skip" => {
+                self.kernel.take_log();
+                self.listeners.changed.mark_unchanged();
+            }
+            "wait" => time::sleep(duration(&command.rest)).await,
+            _ => panic!("nobody knows how to {}", command.text()),
+        }
+        self.settle().await;
+    }
+
+    /// The daemon's part between loop and store: takes the lease with what is to be published.
+    async fn hold(&mut self, subnets: &str) {
+        let subnets: Vec<Prefix> = subnets.split_whitespace().map(prefix).collect();
+        let words = subnets.iter().map(|subnet| format!("{subnet}@{}", subnet.base()));
+        let words = words.collect::<Vec<_>>().join(" ");
+        self.own = Some(lease(&format!("{words} created=1")));
+        self.publish().await;
+    }
+
+    async fn publish(&mut self) {
+        let attributes = self.listeners.progress.borrow().attributes.clone();
+        let attributes = attributes.expect("there is nothing to publish yet");
+        let own = self.own.as_ref().expect("no lease is held").publishing(&attributes);
+        self.own = Some(own.clone());
+        self.send(Event::Held(own)).await;
+    }
+
+    async fn tell_leases(&mut self, command: &Command) {
+        let kind = command.kind();
+        let items: Vec<&str> = command.items_of(kind).collect();
+        let records = items.iter().map(|item| match *item {
+            "own" => record(self.own.clone().expect("no lease is held")),
+            item => record(lease(item)),
+        });
+        let updates: Vec<LeaseUpdate> = match kind {
+            "snapshot" => vec![LeaseUpdate::Snapshot(records.collect())],
+            "put" => records.map(LeaseUpdate::Put).collect(),
+            "remove" => items.iter().map(|item| LeaseUpdate::Remove(id(item))).collect(),
+            "spoil" => {
+                let spoilt = |item: &&str| LeaseUpdate::Put(malformed(id(item), "it is no JSON"));
+                items.iter().map(spoilt).collect()
+            }
+            other => panic!("leases are not told by {other}"),
+        };
+        for update in updates {
+            self.send(Event::Lease(update)).await;
+        }
+    }
+
+    async fn restart(&mut self) {
+        self.saved = serde_json::from_value(self.ask(Query::Inputs).await).unwrap();
+        self.run.abort();
+        (self.events, self.listeners, self.run) =
+            daemon(self.kernel.clone(), self.settings.clone());
+    }
+
+    async fn send(&self, event: Event) {
+        self.events.send(event).await.expect("the loop has ended");
+    }
+
+    async fn ask(&self, query: Query) -> serde_json::Value {
+        let (reply, answer) = oneshot::channel();
+        self.send(Event::Query(query, reply)).await;
+        answer.await.unwrap()
+    }
+
+    /// Time stands still until everybody waits: then a moment passes.
+    async fn settle(&self) {
+        time::sleep(Duration::from_millis(1)).await;
+        assert!(!self.run.is_finished(), "the loop has ended");
+    }
+
+    /// What is, where `command` says what should be.
+    async fn actual(&mut self, command: &Command) -> Vec<String> {
+        let progress = self.listeners.progress.borrow().clone();
+        match command.kind() {
+            "ready" | "not-ready" => {
+                let word = if progress.readiness.ready { "ready" } else { "not-ready" };
+                headed(word, progress.readiness.reasons)
+            }
+            "publish" => vec![format!("publish {}", published(&progress))],
+            "usable" => vec![format!("usable {}", usable(&progress))],
+            "dumps" => vec![format!("dumps {}", self.kernel.dumps())],
+            "read-again" => vec![format!("read-again {}", *self.listeners.read_again.borrow())],
+            "checkpoint" => {
+                let changed = self.listeners.changed.has_changed().unwrap();
+                self.listeners.changed.mark_unchanged();
+                vec![format!("checkpoint {}", if changed { "changed" } else { "unchanged" })]
+            }
+            "peers" => self.peers().await,
+            "kernel" => {
+                let words = command.rest.strip_prefix("kernel").unwrap().trim();
+                let state = self.kernel.state();
+                let shown = state.entries().map(ToString::to_string);
+                let shown: Vec<_> = shown.filter(|entry| entry.starts_with(words)).collect();
+                [command.rest.clone()].into_iter().chain(shown).collect()
+            }
+            _ => self.ops(),
+        }
+    }
+
+    fn ops(&self) -> Vec<String> {
+        let show = |op| match op {
+            Ok(op) => format!("{op}"),
+            Err(refused) => format!("refused {refused}"),
+        };
+        let log: Vec<String> = self.kernel.take_log().into_iter().map(show).collect();
+        if log.is_empty() { vec!["nothing".into()] } else { log }
+    }
+
+    async fn peers(&self) -> Vec<String> {
+        let peers = serde_json::from_value(self.ask(Query::Peers).await).unwrap();
+        let show = |peer: PeerStatus| {
+            let subnet = peer.subnet.map_or(peer.lease.to_string(), |subnet| subnet.to_string());
+            let way = match (peer.path, peer.reason) {
+                (Some(path), _) => format!("{path:?}").to_lowercase(),
+                (None, reason) => reason.unwrap_or_default(),
+            };
+            let is_missing = peer.path.is_some() && !peer.programmed;
+            format!("{subnet} {way}{}", if is_missing { ", not programmed" } else { "" })
+        };
+        let peers: Vec<PeerStatus> = peers;
+        headed("peers", peers.into_iter().map(show).collect())
+    }
+}
+
+fn daemon(
+    kernel: FakeKernel,
+    settings: Settings,
+) -> (mpsc::Sender<Event>, Listeners, JoinHandle<()>) {
+    let (events, received) = mpsc::channel(64);
+    let (progress, watched) = watch::channel(Progress::default());
+    let (heartbeat, _) = watch::channel(time::Instant::now());
+    let (read_again, reads) = watch::channel(0);
+    let (changed, changes) = watch::channel(0);
+    let outputs = Outputs { progress, heartbeat, read_again, changed };
+    let run = Reconciler::new(kernel, settings, received, outputs).run();
+    let listeners = Listeners { progress: watched, read_again: reads, changed: changes };
+    (events, listeners, tokio::task::spawn_local(run))
+}
+
+fn headed(head: &str, items: Vec<String>) -> Vec<String> {
+    let mut items = items.into_iter();
+    let first = items.next().map_or(head.to_owned(), |item| format!("{head} {item}"));
+    [first].into_iter().chain(items).collect()
+}
+
+fn published(progress: &Progress) -> String {
+    let Some(attributes) = &progress.attributes else { return "nothing".into() };
+    let endpoints = attributes.endpoints.iter().map(|endpoint| {
+        let mac = endpoint.vtep.map(|vtep| format!(" {}", vtep.mac)).unwrap_or_default();
+        format!(" {}{mac}", endpoint.public_ip)
+    });
+    format!("{}{}", attributes.backend.as_str(), endpoints.collect::<String>())
+}
+
+fn usable(progress: &Progress) -> String {
+    let Some((lease, mtu)) = &progress.usable else { return "nothing".into() };
+    let subnets: Vec<String> = lease.subnets().map(|subnet| subnet.to_string()).collect();
+    format!("{} mtu {mtu}", subnets.join(" "))
+}
+
+fn store(words: &str) -> StoreState {
+    match words {
+        "reachable" => StoreState::Reachable,
+        "unreachable" => StoreState::Waiting("no server answers".into()),
+        other => panic!("a store is not {other}"),
+    }
+}
+
+fn id(subnets: &str) -> LeaseId {
+    lease_id(&subnets.split_whitespace().map(prefix).collect::<Vec<_>>())
+}
+
+fn duration(text: &str) -> Duration {
+    let digits = text.trim_end_matches(char::is_alphabetic);
+    let number: u64 = digits.parse().unwrap();
+    match &text[digits.len()..] {
+        "ms" => Duration::from_millis(number),
+        "s" => Duration::from_secs(number),
+        "m" => Duration::from_secs(60 * number),
+        "h" => Duration::from_secs(3600 * number),
+        unit => panic!("{unit} is no unit of time"),
+    }
+}
