@@ -111,6 +111,11 @@ impl Agenda {
         self.withdraw = Some(Instant::now() + WITHDRAW_AFTER_LOSS);
     }
 
+    /// What had vanished is back. The next loss is judged by itself.
+    pub(super) const fn withdraw_nothing(&mut self) {
+        self.withdraw = None;
+    }
+
     /// Something was refused: try again, each time a little later.
     pub(super) fn retry_later(&mut self) {
         if self.retry.is_none() {

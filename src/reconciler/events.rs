@@ -47,6 +47,7 @@ impl<K: Kernel> Reconciler<K> {
         let affected = self.inputs.peers.apply(update);
         if self.inputs.peers.missing().is_empty() {
             self.inputs.held_back = None;
+            self.agenda.withdraw_nothing();
         } else if self.inputs.is_forgotten() {
             self.agenda.withdraw_later();
         } else {
