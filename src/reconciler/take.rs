@@ -38,6 +38,7 @@ impl<K: Kernel> Reconciler<K> {
         }
         if missing == 0 {
             self.inputs.held_back = None;
+            self.agenda.withdraw_nothing();
         } else if self.inputs.is_forgotten() {
             self.agenda.withdraw_later();
         } else if missing > were_missing || !self.agenda.will_withdraw() {
