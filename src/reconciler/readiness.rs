@@ -60,8 +60,9 @@ impl<K: Kernel> Reconciler<K> {
     /// What else an operator should know although it blocks nothing.
     fn remarks(&self) -> impl Iterator<Item = String> {
         let is_remembered = self.inputs.config.is_some() && !self.inputs.confirmed;
-        let remembered = is_remembered
-            .then(|| "forwarding by what was last known: the store has not confirmed it".to_owned());
+        let remembered = is_remembered.then(|| {
+            "forwarding by what was last known: the store has not confirmed it".to_owned()
+        });
         let held = self.inputs.held_back.map(|(missing, of)| {
             format!("{missing} of {of} leases vanished at once: their routes are kept")
         });

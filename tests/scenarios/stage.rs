@@ -1,5 +1,6 @@
 //! Plays a scenario: the real loop on a kernel in memory, with the script for everybody else.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -38,8 +39,13 @@ struct Listeners {
 /// Plays `parts` and returns them with what really happened in the place of every expectation.
 pub(crate) async fn play(parts: &[Part]) -> String {
     let mut stage = None;
-    let mut settings =
-        Settings { interface: InterfaceOptions::default(), max_withdraw: 50, jitter: || 0.5 };
+    let mut settings = Settings {
+        interface: InterfaceOptions::default(),
+        max_withdraw: 50,
+        strict: BTreeSet::new(),
+        former: None,
+        jitter: || 0.5,
+    };
     let mut played = String::new();
     for part in parts {
         let command = match part {
@@ -250,9 +256,9 @@ fn published(progress: &Progress) -> String {
 }
 
 fn usable(progress: &Progress) -> String {
-    let Some((lease, mtu)) = &progress.usable else { return "nothing".into() };
-    let subnets: Vec<String> = lease.subnets().map(|subnet| subnet.to_string()).collect();
-    format!("{} mtu {mtu}", subnets.join(" "))
+    let Some(usable) = &progress.usable else { return "nothing".into() };
+    let subnets: Vec<String> = usable.subnets.iter().map(ToString::to_string).collect();
+    format!("{} mtu {}", subnets.join(" "), usable.mtu)
 }
 
 fn store(words: &str) -> StoreState {
