@@ -3,6 +3,7 @@
 use super::{Differences, Reconciler};
 use crate::checkpoint::Checkpoint;
 use crate::config::NetworkConfig;
+use crate::kernel::state::Key;
 use crate::kernel::{Kernel, Observation};
 use crate::lease::{Lease, LeaseUpdate, Withdrawal};
 use crate::subnet::StoreState;
@@ -77,6 +78,8 @@ impl<K: Kernel> Reconciler<K> {
                 }
             }
             Observation::Lost(key) => {
+                // With its last address a link loses its IPv4 routes and neighbours without a word.
+                self.stale.dump |= matches!(key, Key::Address(..));
                 if self.actual.remove(&key).is_some() {
                     self.stale.differences.extend([key]);
                 }
