@@ -116,6 +116,11 @@ pub enum LeaseUpdate {
 }
 
 impl Lease {
+    /// What can be said of a record from which no lease could ever be read.
+    pub const fn unreadable(id: LeaseId) -> Self {
+        Self { id, endpoints: Vec::new(), created: 0, grant: None }
+    }
+
     pub fn subnets(&self) -> impl Iterator<Item = Prefix> + '_ {
         self.endpoints.iter().map(|endpoint| endpoint.subnet)
     }

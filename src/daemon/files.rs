@@ -55,7 +55,7 @@ pub(super) async fn keep_checkpoint(
         changed.changed().await.context("the loop has ended")?;
         sleep(SETTLE).await;
         changed.mark_unchanged();
-        let inputs = shared.ask(Query::Inputs).await?;
+        let inputs = shared.learn(Query::Inputs).await?;
         if inputs.is_null() {
             continue;
         }

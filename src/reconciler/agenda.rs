@@ -151,6 +151,12 @@ impl Agenda {
         self.withdraw.is_some()
     }
 
+    /// What had vanished is back. The next loss is judged by itself.
+    pub(super) const fn withdraw_nothing(&mut self) {
+        self.withdraw = None;
+        self.vanishing = None;
+    }
+
     /// Something could not be read: try again, each time a little later.
     pub(super) fn retry_later(&mut self) {
         if self.retry.is_none() {

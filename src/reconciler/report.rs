@@ -233,12 +233,15 @@ impl<K: Kernel> Reconciler<K> {
                 Some(Standing::Planned(_)) | None => malformed,
             }
         };
-        let status = |lease: &Lease| LeaseStatus {
-            own: rules.is_own(&lease.id),
-            reservation: lease.grant.is_none(),
-            reason: reason(&lease.id),
-            lease: lease.clone(),
+        let status = |id: &LeaseId| {
+            let lease = self.inputs.peers.lease(id);
+            LeaseStatus {
+                own: rules.is_own(id),
+                reservation: lease.is_some_and(|lease| lease.grant.is_none()),
+                reason: reason(id),
+                lease: lease.cloned().unwrap_or_else(|| Lease::unreadable(id.clone())),
+            }
         };
-        self.inputs.peers.leases().map(status).collect()
+        self.inputs.peers.ids().map(status).collect()
     }
 }

@@ -3,6 +3,7 @@
 use super::{Differences, Reconciler};
 use crate::checkpoint::Checkpoint;
 use crate::config::NetworkConfig;
+use crate::kernel::state::Key;
 use crate::kernel::{Kernel, Observation};
 use crate::lease::{Lease, LeaseUpdate, Withdrawal};
 use crate::subnet::StoreState;
@@ -38,6 +39,7 @@ impl<K: Kernel> Reconciler<K> {
         }
         if missing == 0 {
             self.inputs.held_back = None;
+            self.agenda.withdraw_nothing();
         } else if self.inputs.is_forgotten() {
             self.agenda.withdraw_later();
         } else if missing > were_missing || !self.agenda.will_withdraw() {
@@ -76,6 +78,10 @@ impl<K: Kernel> Reconciler<K> {
                 }
             }
             Observation::Lost(key) => {
+                // With its last address a link loses its IPv4 routes and neighbours without a word.
+                if matches!(key, Key::Address(..)) {
+                    self.agenda.dump_soon();
+                }
                 if self.actual.remove(&key).is_some() {
                     self.stale.differences.extend([key]);
                 }

@@ -8,13 +8,18 @@
     reason = "tests wait, and tell how long"
 )]
 
+mod ask;
 mod change;
 mod cluster;
 mod flip;
+mod gap;
+mod leases;
 mod mixed;
 mod peer;
+mod reboot;
 mod repair;
 mod restart;
 mod start;
+mod store;
 mod table;
 mod takeover;
