@@ -68,6 +68,7 @@ scenarios! {
     a_lost_lease_is_held_again
     a_new_address_of_the_underlay_is_published
     a_node_flips_its_own_backend_live
+    a_node_that_replaces_another_is_routed_at_once
     a_node_that_stops_mixing_empties_its_tunnel
     a_peer_that_changes_is_followed
     a_peer_that_leaves_is_removed_soon
