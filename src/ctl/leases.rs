@@ -128,7 +128,7 @@ mod tests {
         };
         let text = Leases(vec![own, reserved, set_aside, unreadable]).to_string();
         assert!(text.lines().all(|line| line.len() <= 80), "{text}");
-        expect![[r#"
+        expect![[r"
             SUBNET              PUBLIC IP    BACKEND  VTEP               KIND
             10.244.1.0/24       172.16.0.5   vxlan    c6:d2:32:6f:8f:44  own
             fd00:10:244:1::/64  fd00:172::5  vxlan    c6:d2:32:6f:8f:44  own
@@ -138,7 +138,7 @@ mod tests {
                 set aside: its subnet conflicts with lease 10.244.3.0-24&fd00:10:244:3::-64
             hello               -            -        -                  -
                 set aside: its record cannot be read: the key names no subnet
-        "#]]
+        "]]
         .assert_eq(&text);
     }
 }
