@@ -204,6 +204,20 @@ fn only_the_very_route_that_is_named_is_removed() {
 }
 
 #[test]
+fn a_marked_route_of_any_kind_is_removed() {
+    on_a_host(async || {
+        ip("route add 10.244.7.0/24 dev eth0 proto 241");
+        ip("route add blackhole 10.244.8.0/24 proto 241");
+        ip("route add 10.244.9.0/24 proto 241 nexthop via 172.16.0.8 nexthop via 172.16.0.9");
+        ip("-6 route add fd00:10:244:7::/64 dev eth0 proto 241");
+        ip("-6 route add unreachable fd00:10:244:8::/64 proto 241");
+        let mut kernel = NetlinkKernel::open().unwrap();
+        assert_eq!(missing(&mut kernel, &KernelState::default()).await.len(), 5);
+        assert_eq!(establish(&mut kernel, &KernelState::default()).await, [""; 0]);
+    });
+}
+
+#[test]
 fn a_conversation_given_up_does_not_answer_the_next() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
