@@ -13,6 +13,7 @@ mod change;
 mod cluster;
 mod flip;
 mod gap;
+mod hostile;
 mod leases;
 mod mixed;
 mod peer;
