@@ -11,6 +11,7 @@
 mod ask;
 mod change;
 mod cluster;
+mod command_line;
 mod ctl;
 mod flip;
 mod gap;
