@@ -42,12 +42,16 @@ impl Shared {
         self.events.send(event).await.context("the loop has ended")
     }
 
-    /// The loop's answer to `query`.
+    /// The loop's answer to `query`, for people: they do not wait long.
     async fn ask(&self, query: Query) -> anyhow::Result<serde_json::Value> {
+        timeout(ANSWER, self.learn(query)).await.context("the loop does not answer")?
+    }
+
+    /// The loop's answer to `query`, as late as it comes.
+    async fn learn(&self, query: Query) -> anyhow::Result<serde_json::Value> {
         let (reply, answer) = oneshot::channel();
         self.send(Event::Query(query, reply)).await?;
-        let answer = timeout(ANSWER, answer).await.context("the loop does not answer")?;
-        answer.context("the loop has ended")
+        answer.await.context("the loop has ended")
     }
 }
 
@@ -82,8 +86,6 @@ async fn run_tasks(options: Options) -> anyhow::Result<()> {
     let settings = Settings {
         interface: options.interface.clone(),
         max_withdraw: options.max_withdraw,
-        strict: files::loosened_filters(&options.state_file, remembered.as_ref()),
-        former: remembered.as_ref().map(|checkpoint| checkpoint.local.config.backend.kind),
         jitter: rand::random::<f64>,
     };
     let reconciler = Reconciler::new(kernel, settings, inbox, outputs);

@@ -5,6 +5,7 @@ mod interface;
 mod link;
 mod links;
 mod neighbour;
+mod netconf;
 pub(super) mod request;
 mod route;
 #[cfg(test)]
@@ -13,6 +14,7 @@ mod tests;
 pub(super) use interface::{interface, interface_address};
 pub(super) use link::{known as known_link, name as link_name};
 pub(super) use links::{Known, Links};
+pub(super) use netconf::ALL_LINKS;
 pub(super) use route::{default_route, reach};
 
 use netlink_packet_core::{
@@ -20,7 +22,7 @@ use netlink_packet_core::{
     NetlinkPayload, Parseable,
 };
 use netlink_packet_route::RouteNetlinkMessage;
-use nix::libc::{RTM_DELLINK, RTM_NEWLINK};
+use nix::libc::{RTM_DELLINK, RTM_NEWLINK, RTM_NEWNETCONF};
 
 use super::state::{Entry, LinkName};
 use super::sysctl::Sysctl;
@@ -132,6 +134,7 @@ pub(super) fn parse(bytes: &[u8]) -> Option<Message> {
     let inner = match frame.message_type() {
         RTM_NEWLINK => RouteNetlinkMessage::NewLink(link::parse(frame.payload())?),
         RTM_DELLINK => RouteNetlinkMessage::DelLink(link::parse(frame.payload())?),
+        RTM_NEWNETCONF => RouteNetlinkMessage::NewLink(netconf::parse(frame.payload())?),
         _ => return Message::deserialize(bytes).ok(),
     };
     let header = NetlinkHeader::parse(&frame).ok()?;

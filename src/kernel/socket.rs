@@ -197,17 +197,18 @@ impl Answer {
     }
 }
 
-/// The stream of changes: links, addresses, neighbours and routes.
+/// The stream of changes: links and their settings, addresses, neighbours and routes.
 pub(super) struct Monitor {
     socket: TokioSocket,
     buffer: Vec<u8>,
 }
 
-const GROUPS: [u32; 6] = [
+const GROUPS: [u32; 7] = [
     libc::RTNLGRP_LINK,
     libc::RTNLGRP_NEIGH,
     libc::RTNLGRP_IPV4_IFADDR,
     libc::RTNLGRP_IPV4_ROUTE,
+    libc::RTNLGRP_IPV4_NETCONF,
     libc::RTNLGRP_IPV6_IFADDR,
     libc::RTNLGRP_IPV6_ROUTE,
 ];

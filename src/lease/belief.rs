@@ -33,6 +33,8 @@ pub enum Rejected {
     IllegalLength(Prefix),
     #[error("subnet {0} overlaps our own subnet {1}")]
     OverlapsOurs(Prefix, Prefix),
+    #[error("subnet {0} holds {1}, an address of this node")]
+    HoldsOurAddress(Prefix, IpAddr),
     #[error("its {what} conflicts with the older lease {id}")]
     ConflictsWith { what: &'static str, id: LeaseId },
     #[error("public IP {0} is no address that a node can have")]
@@ -72,8 +74,12 @@ impl Rules {
             return Err(Rejected::IllegalLength(subnet));
         }
         let mut ours = self.own.iter().flat_map(Lease::subnets);
-        ours.find(|own| own.overlaps(subnet))
-            .map_or(Ok(()), |own| Err(Rejected::OverlapsOurs(subnet, own)))
+        if let Some(own) = ours.find(|own| own.overlaps(subnet)) {
+            return Err(Rejected::OverlapsOurs(subnet, own));
+        }
+        // A route there would lead our own link astray.
+        let mut held = self.addresses.iter().filter(|address| subnet.contains(**address));
+        held.next().map_or(Ok(()), |address| Err(Rejected::HoldsOurAddress(subnet, *address)))
     }
 
     fn check_public_ip(&self, endpoint: &Endpoint) -> Result<(), Rejected> {

@@ -50,10 +50,6 @@ impl Outputs {
     pub(super) fn read_again(&self) {
         self.read_again.send_modify(|count| *count += 1);
     }
-
-    pub(super) fn checkpoint_changed(&self) {
-        self.changed.send_modify(|count| *count += 1);
-    }
 }
 
 impl<K: Kernel> Reconciler<K> {
@@ -71,6 +67,16 @@ impl<K: Kernel> Reconciler<K> {
             *last = progress;
             changed
         });
+        self.report_change();
+    }
+
+    /// Before all leases are known, a checkpoint would forget those of the last one.
+    fn report_change(&mut self) {
+        let knows_all = self.inputs.peers.is_complete() || self.inputs.remembered.is_some();
+        if self.unsaved && knows_all && self.inputs.are_known() {
+            self.unsaved = false;
+            self.outputs.changed.send_modify(|count| *count += 1);
+        }
     }
 
     pub(super) fn answer(&self, query: Query) -> Value {
@@ -92,13 +98,12 @@ impl<K: Kernel> Reconciler<K> {
 
     /// Peers send to us as soon as they read our lease: not before the device is there to receive.
     fn publishable(&self) -> Option<LeaseAttributes> {
-        let is_ready = self.inputs.confirmed && self.inputs.macs.is_some();
-        let local = self.inputs.local().filter(|_| is_ready && self.links_are_up())?;
-        Some(local.attributes())
+        let is_ready = self.inputs.confirmed && !self.inputs.lack_macs() && self.links_are_up();
+        Some(self.inputs.local().filter(|_| is_ready)?.attributes())
     }
 
     fn usable(&self) -> Option<Usable> {
-        let own = self.inputs.own.as_ref().filter(|_| self.local_is_met())?;
+        let own = self.inputs.relied_on().filter(|_| self.local_is_met())?;
         let config = self.inputs.config.as_ref()?;
         Some(Usable {
             networks: config.networks().collect(),
@@ -145,7 +150,7 @@ impl<K: Kernel> Reconciler<K> {
             mtu: backend::pod_mtu(&self.networks),
             peers: self.counts(),
             desired: self.desired.state().len(),
-            refused: self.refused.values().cloned().collect(),
+            refused: self.refused.iter().map(|(_, why)| why.to_owned()).collect(),
             statistics: self.statistics,
         }
     }

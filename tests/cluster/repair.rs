@@ -244,7 +244,7 @@ fn a_filter_made_strict_is_loosened_again() {
         let filter = || it.node().namespace().sysctl(&key);
         it.node().namespace().set_sysctl(&key, "1").unwrap();
         let healed = eventually(REPAIRED, || {
-            ensure!(filter()? != "1", "{key} is strict");
+            ensure!(filter()? == "2", "{key} is strict");
             Ok(())
         });
         println!("{key} made strict: loose after {:.0?}", healed.unwrap());

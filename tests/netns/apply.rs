@@ -5,7 +5,7 @@ use tweed::kernel::{Kernel, NetlinkKernel, Op};
 
 use crate::host::{
     address, apply, device, direct, dump, establish, everything, ip, missing, name, on_a_host,
-    prefix, tunnel, tunnelled,
+    prefix, scope, tunnel, tunnelled,
 };
 
 fn peer(number: u8) -> Entry {
@@ -200,5 +200,25 @@ fn only_the_very_route_that_is_named_is_removed() {
         // Of three that resemble it, one is of another protocol, one of another gateway, and the
         // kernel takes a metric of zero for any.
         assert_eq!(ip("-4 route show root 10.244.0.0/16").lines().count(), 2);
+    });
+}
+
+#[test]
+fn a_conversation_given_up_does_not_answer_the_next() {
+    on_a_host(async || {
+        let mut kernel = NetlinkKernel::open().unwrap();
+        let (everything, scope) = (everything(), scope());
+        for _ in 0..20 {
+            tokio::select! {
+                biased;
+                _ = kernel.dump(&scope) => {}
+                () = tokio::task::yield_now() => {}
+            }
+            let ops = vec![Op::Create(peer(9)), off_link("10.244.8.0/24")];
+            let refused = kernel.apply(ops.clone()).await.unwrap();
+            assert_eq!(refused.len(), 1);
+            assert_eq!(refused[0].op, ops[1]);
+        }
+        assert_eq!(establish(&mut kernel, &everything).await, [""; 0]);
     });
 }

@@ -115,7 +115,8 @@ impl Stage {
     async fn publish(&mut self) {
         let attributes = self.listeners.progress.borrow().attributes.clone();
         let attributes = attributes.expect("there is nothing to publish yet");
-        let own = self.own.as_ref().expect("no lease is held").publishing(&attributes);
+        let mut own = self.own.clone().expect("no lease is held");
+        own.endpoints = attributes.published_for(own.subnets());
         self.own = Some(own.clone());
         self.send(Event::Held(own)).await;
     }
@@ -250,9 +251,9 @@ fn published(progress: &Progress) -> String {
 }
 
 fn usable(progress: &Progress) -> String {
-    let Some((lease, mtu)) = &progress.usable else { return "nothing".into() };
-    let subnets: Vec<String> = lease.subnets().map(|subnet| subnet.to_string()).collect();
-    format!("{} mtu {mtu}", subnets.join(" "))
+    let Some(usable) = &progress.usable else { return "nothing".into() };
+    let subnets: Vec<String> = usable.subnets.iter().map(ToString::to_string).collect();
+    format!("{} mtu {}", subnets.join(" "), usable.mtu)
 }
 
 fn store(words: &str) -> StoreState {

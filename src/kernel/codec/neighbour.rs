@@ -91,7 +91,8 @@ fn fdb(message: &NeighbourMessage, link: &LinkName, mac: MacAddr) -> Option<Entr
                 | NeighbourAttribute::IfIndex(_)
         )
     });
-    let is_permanent = message.header.state == NeighbourState::Permanent;
+    // `bridge(8)` sets a second bit beside it.
+    let is_permanent = u16::from(message.header.state) & u16::from(NeighbourState::Permanent) != 0;
     let destination = destination(message).filter(|_| is_plain && is_permanent)?;
     Some(Entry::Fdb(Fdb { link: link.clone(), mac, destination }))
 }

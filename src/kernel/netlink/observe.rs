@@ -52,7 +52,18 @@ impl NetlinkKernel {
         if let Some((name, known)) = codec::known_link(link) {
             let former = self.links.insert(&name, known);
             self.observed.extend(former.into_iter().chain([name]).map(Observation::LinkChanged));
+        } else {
+            self.observed.extend(self.link_of_setting(link.header.index));
         }
+    }
+
+    /// A setting that holds for every link holds for the underlay.
+    fn link_of_setting(&self, index: u32) -> Option<Observation> {
+        let link = match index {
+            codec::ALL_LINKS => self.scope.underlay.as_ref(),
+            _ => self.links.name(index),
+        };
+        link.cloned().map(Observation::LinkChanged)
     }
 
     /// Our entries as such, the addresses of other links as a change of those links, nothing else.

@@ -4,6 +4,8 @@
     reason = "the lab is synchronous: it sleeps and measures time"
 )]
 
+mod bench;
+mod cluster;
 mod demo;
 mod sandbox;
 mod screen;
@@ -38,6 +40,18 @@ enum Command {
         #[arg(long)]
         tweedctl: PathBuf,
     },
+    /// Measures migrations, faults, start and memory; prints Markdown.
+    Bench {
+        /// The daemon to measure.
+        #[arg(long)]
+        tweedd: PathBuf,
+        /// Its command line tool.
+        #[arg(long)]
+        tweedctl: PathBuf,
+        /// Migrations of each kind.
+        #[arg(long, default_value_t = 3)]
+        rounds: usize,
+    },
 }
 
 fn main() -> ExitCode {
@@ -57,6 +71,9 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
     match arguments.command {
         Command::Demo { tweedd, tweedctl } => {
             demo::run(Binaries { tweedd, tweedctl }, &mut Screen::stdout())
+        }
+        Command::Bench { tweedd, tweedctl, rounds } => {
+            bench::run(&Binaries { tweedd, tweedctl }, rounds)
         }
     }
 }

@@ -1,15 +1,13 @@
 //! The demo: a live cluster moves from VXLAN to host-gw, node by node, under traffic.
 
-mod cluster;
-
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Result;
 use tweed_lab::{Binaries, Matrix, Path, Report};
 
+use crate::cluster::{BEHIND_ROUTER, Cluster};
 use crate::screen::{Screen, Verdict};
-use cluster::{BEHIND_ROUTER, Cluster};
 
 const VXLAN: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
 const MIXED: &str = r#"{"Network":"10.244.0.0/16","Mixed":true,"Backend":{"Type":"vxlan"}}"#;

@@ -1,4 +1,4 @@
-//! The cluster of the demo: four nodes, their daemons and pods.
+//! The cluster of demo and bench: nodes on a segment, one behind a router, their daemons and pods.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -6,18 +6,21 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 use tweed_lab::{
-    Binaries, Daemon, Etcd, Family, Lab, Matrix, Node, Pair, Path, Ping, Probe, eventually, paths,
+    Binaries, Daemon, Etcd, Family, Lab, Matrix, Node, Pair, Path, Ping, Probe, Segment,
+    eventually, paths,
 };
 
-pub(super) const BEHIND_ROUTER: &str = "n4";
+/// The last node of a cluster with a router.
+pub(crate) const BEHIND_ROUTER: &str = "n4";
 
 const CONFIG: &str = "/coreos.com/network/config";
 const SUBNETS: &str = "/coreos.com/network/subnets/";
 const SETTLED: Duration = Duration::from_secs(20);
 
-pub(super) struct Cluster {
+pub(crate) struct Cluster {
     lab: Lab,
-    etcd: Etcd,
+    pub(crate) etcd: Etcd,
+    segment: Segment,
     nodes: Vec<Node>,
     daemons: Vec<Daemon>,
 }
@@ -32,35 +35,38 @@ struct Lease {
 }
 
 impl Cluster {
-    pub(super) fn build(binaries: Binaries) -> Result<Self> {
-        let lab = Lab::new(binaries)?;
-        let etcd = lab.etcd()?;
-        let (near, far) = (lab.segment("10.99.1.0/24")?, lab.segment("10.99.2.0/24")?);
-        lab.router("router", &[&near, &far])?;
-        let mut nodes = Vec::new();
-        for (name, segment) in [("n1", &near), ("n2", &near), ("n3", &near), (BEHIND_ROUTER, &far)]
-        {
-            nodes.push(lab.node(name, segment)?);
-        }
-        Ok(Self { lab, etcd, nodes, daemons: Vec::new() })
+    /// Three nodes on one segment and a fourth behind a router.
+    pub(crate) fn build(binaries: Binaries) -> Result<Self> {
+        let mut cluster = Self::on_one_segment(binaries, 3)?;
+        let far = cluster.lab.segment("10.99.2.0/24")?;
+        cluster.lab.router("router", &[&cluster.segment, &far])?;
+        cluster.nodes.push(cluster.lab.node(BEHIND_ROUTER, &far)?);
+        Ok(cluster)
     }
 
-    pub(super) fn size(&self) -> usize {
+    pub(crate) fn on_one_segment(binaries: Binaries, size: usize) -> Result<Self> {
+        let lab = Lab::new(binaries)?;
+        let (etcd, segment) = (lab.etcd()?, lab.segment("10.99.1.0/24")?);
+        let nodes = (1..=size).map(|number| lab.node(&format!("n{number}"), &segment));
+        Ok(Self { nodes: nodes.collect::<Result<_>>()?, lab, etcd, segment, daemons: Vec::new() })
+    }
+
+    pub(crate) fn size(&self) -> usize {
         self.nodes.len()
     }
 
     /// Name and public IP.
-    pub(super) fn describe(&self, index: usize) -> Result<String> {
+    pub(crate) fn describe(&self, index: usize) -> Result<String> {
         let node = self.node(index)?;
         Ok(format!("{} ({})", node.name(), node.address(Family::V4)?))
     }
 
-    pub(super) fn configure(&self, config: &str) -> Result<()> {
+    pub(crate) fn configure(&self, config: &str) -> Result<()> {
         self.etcd.put(CONFIG, config)
     }
 
     /// The daemon of the next node, and a pod.
-    pub(super) fn start(&mut self, index: usize) -> Result<()> {
+    pub(crate) fn start(&mut self, index: usize) -> Result<()> {
         let node = self.node(index)?;
         let daemon = node.daemon(&self.etcd).start()?;
         daemon.wait_ready()?;
@@ -69,12 +75,20 @@ impl Cluster {
         Ok(())
     }
 
-    pub(super) fn restart(&mut self, index: usize) -> Result<()> {
-        self.daemons.get_mut(index).context("no such daemon")?.restart().map(drop)
+    pub(crate) fn start_all(&mut self) -> Result<()> {
+        (self.daemons.len()..self.size()).try_for_each(|index| self.start(index))
+    }
+
+    pub(crate) fn restart(&mut self, index: usize) -> Result<()> {
+        self.daemon(index)?.restart().map(drop)
+    }
+
+    pub(crate) fn daemon(&mut self, index: usize) -> Result<&mut Daemon> {
+        self.daemons.get_mut(index).context("no such daemon")
     }
 
     /// Restarts the daemon, and waits until its lease says that it follows the config.
-    pub(super) fn flip(&mut self, index: usize) -> Result<()> {
+    pub(crate) fn flip(&mut self, index: usize) -> Result<()> {
         self.restart(index)?;
         let ip = self.node(index)?.address(Family::V4)?.to_string();
         let flipped =
@@ -90,7 +104,7 @@ impl Cluster {
     }
 
     /// Waits until every path is as `wanted` says of the names of its ends.
-    pub(super) fn wait_for(&self, wanted: impl Fn(&str, &str) -> Path) -> Result<()> {
+    pub(crate) fn wait_for(&self, wanted: impl Fn(&str, &str) -> Path) -> Result<()> {
         eventually(SETTLED, || {
             let paths = self.paths()?;
             let wrong = paths.cells().find(|(from, to, is)| wanted(from, to) != **is);
@@ -101,24 +115,24 @@ impl Cluster {
         .map(drop)
     }
 
-    pub(super) fn paths(&self) -> Result<Matrix<Path>> {
+    pub(crate) fn paths(&self) -> Result<Matrix<Path>> {
         paths(&self.nodes, Family::V4)
     }
 
-    pub(super) fn pings(&self) -> Result<Matrix<Ping>> {
+    pub(crate) fn pings(&self) -> Result<Matrix<Ping>> {
         self.lab.ping_matrix(Family::V4)
     }
 
-    pub(super) fn pairs(&self) -> Vec<Pair> {
+    pub(crate) fn pairs(&self) -> Vec<Pair> {
         self.lab.pairs(Family::V4)
     }
 
-    pub(super) fn probe(&self, rate: u32) -> Result<Probe> {
+    pub(crate) fn probe(&self, rate: u32) -> Result<Probe> {
         self.lab.probe(&self.pairs(), rate)
     }
 
     /// A line per lease.
-    pub(super) fn leases(&self) -> Result<String> {
+    pub(crate) fn leases(&self) -> Result<String> {
         let mut text = String::new();
         for (subnet, Lease { public_ip, backend }) in self.read_leases()? {
             writeln!(text, "{subnet:<18} {public_ip:<14} {backend}")?;
@@ -136,7 +150,7 @@ impl Cluster {
         entries.map(lease).collect()
     }
 
-    fn node(&self, index: usize) -> Result<&Node> {
+    pub(crate) fn node(&self, index: usize) -> Result<&Node> {
         self.nodes.get(index).context("no such node")
     }
 }
