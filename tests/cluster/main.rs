@@ -11,8 +11,11 @@
 mod ask;
 mod change;
 mod cluster;
+mod command_line;
+mod ctl;
 mod flip;
 mod gap;
+mod hostile;
 mod leases;
 mod mixed;
 mod peer;
