@@ -52,6 +52,7 @@ fn rules() -> Rules {
         networks: vec![prefix("10.5.0.0/16"), prefix("fd05::/48")],
         own: Some(lease(OWN, 1)),
         addresses: vec!["172.16.0.1".parse().unwrap(), "10.5.200.7".parse().unwrap()],
+        ..Rules::default()
     }
 }
 
