@@ -175,7 +175,9 @@ fn programmed(node: &Node) -> Result<BTreeSet<String>> {
             lines.insert(format!("route {to} via {gateway} dev {dev}{onlink}"));
         }
     }
-    for neighbour in node.neighbours("flannel.1")?.into_iter().filter(|it| it.is_permanent()) {
+    for neighbour in
+        node.neighbours("flannel.1")?.into_iter().filter(tweed_lab::Neighbour::is_permanent)
+    {
         let mac = neighbour.mac.context("no MAC")?;
         lines.insert(format!("neigh {} lladdr {mac} dev flannel.1", neighbour.address));
     }
