@@ -1,5 +1,7 @@
 //! Every sample in config/ is what it says: it parses, and a node can be planned with it.
 
+#![allow(clippy::unwrap_used)]
+
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;

@@ -79,7 +79,9 @@ impl<K: Kernel> Reconciler<K> {
             }
             Observation::Lost(key) => {
                 // With its last address a link loses its IPv4 routes and neighbours without a word.
-                self.stale.dump |= matches!(key, Key::Address(..));
+                if matches!(key, Key::Address(..)) {
+                    self.agenda.dump_soon();
+                }
                 if self.actual.remove(&key).is_some() {
                     self.stale.differences.extend([key]);
                 }
