@@ -116,7 +116,10 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_make_the_decoder_fall_over(bytes in proptest::collection::vec(any::<u8>(), 0..256), kind in 16..40_u16) {
+    fn no_bytes_make_the_decoder_fall_over(
+        bytes in proptest::collection::vec(any::<u8>(), 0..256),
+        kind in 16..40_u16,
+    ) {
         let mut bytes = bytes;
         bytes.splice(0..0, [0; 16]);
         let length = u32::try_from(bytes.len()).unwrap();
