@@ -15,6 +15,7 @@ use crate::subnet::StoreState;
 
 /// All inputs, as far as they are known.
 #[derive(Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Inputs {
     pub config: Option<NetworkConfig>,
     /// Whether the config comes from the store, not from what was last known.
