@@ -83,6 +83,7 @@ scenarios! {
     a_socket_that_stays_broken_does_not_keep_us_busy
     a_start_from_what_was_known_keeps_the_brake
     a_wiped_store_takes_no_route_away
+    after_a_mass_a_single_loss_is_followed_soon
     an_audit_finds_what_nobody_told
     an_overrun_is_answered_by_a_dump
     an_underlay_that_was_down_gets_its_routes_back
@@ -105,6 +106,7 @@ scenarios! {
     the_first_snapshot_programs_every_peer
     two_families_come_and_go_together
     what_must_be_saved_is_told
+    who_comes_back_late_to_a_wiped_store_keeps_its_route
     without_a_brake_every_loss_is_believed
 }
 

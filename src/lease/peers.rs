@@ -58,15 +58,20 @@ impl Peers {
     /// Forgets what has gone missing, unless that is more than `max_percent` of all peers, or the
     /// store has forgotten us too: then the store lost its data, not the cluster its nodes.
     pub fn withdraw(&mut self, rules: &Rules, max_percent: u8) -> Withdrawal {
-        let of = self.records.keys().filter(|id| !rules.is_own(id)).count();
-        let forgot_us = self.missing.iter().any(|id| rules.is_own(id));
-        let missing = self.missing.len() - usize::from(forgot_us);
+        let (missing, of) = self.vanished(rules);
+        let forgot_us = self.missing.len() > missing;
         let too_many = missing > 1 && missing * 100 > of * usize::from(max_percent);
         if (forgot_us && missing > 0) || too_many {
             return Withdrawal::Held { missing, of };
         }
         let gone = std::mem::take(&mut self.missing);
         Withdrawal::Done(gone.iter().flat_map(|id| self.forget(id)).collect())
+    }
+
+    /// How many peers have gone missing, and of how many.
+    pub fn vanished(&self, rules: &Rules) -> (usize, usize) {
+        let missing = self.missing.iter().filter(|id| !rules.is_own(id)).count();
+        (missing, self.records.keys().filter(|id| !rules.is_own(id)).count())
     }
 
     /// Whether the store has told everything at least once. Before, nothing may be removed.

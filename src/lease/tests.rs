@@ -52,6 +52,8 @@ fn rules() -> Rules {
         networks: vec![prefix("10.5.0.0/16"), prefix("fd05::/48")],
         own: Some(lease(OWN, 1)),
         addresses: vec!["172.16.0.1".parse().unwrap(), "10.5.200.7".parse().unwrap()],
+        on_link: vec![prefix("172.16.0.0/24")],
+        pools: Vec::new(),
     }
 }
 
@@ -105,6 +107,9 @@ fn a_public_ip_that_no_node_can_have_is_refused() {
     for ip in ["0.0.0.0", "0.1.2.3", "127.0.0.1", "224.0.0.1", "240.0.0.1", "255.255.255.255"] {
         assert_eq!(check(&lease(&format!("10.5.3.0/24@{ip}"), 10)), implausible(ip));
     }
+    for ip in ["169.254.3.4", "172.16.0.0", "172.16.0.255"] {
+        assert_eq!(check(&lease(&format!("10.5.3.0/24@{ip}"), 10)), implausible(ip));
+    }
     for ip in ["::", "::1", "ff02::1", "fe80::3", "::ffff:172.16.0.3"] {
         assert_eq!(check(&lease(&format!("fd05:0:0:3::/64@{ip}"), 10)), implausible(ip));
     }
@@ -122,6 +127,21 @@ fn a_public_ip_among_pods_is_refused() {
     assert_eq!(check(&lease("10.5.3.0/24@10.5.3.9", 10)), reason);
     let reason = "public IP 10.5.1.9 is no address that a node can have";
     assert_eq!(check(&lease("10.5.3.0/24@10.5.1.9", 10)), reason);
+}
+
+/// The pool's first subnets are handed out to nobody, so nodes may live there.
+#[test]
+fn a_public_ip_in_the_pool_is_refused_unless_nodes_live_there() {
+    let config = r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.100.0"}"#;
+    let config = crate::config::NetworkConfig::parse(config.as_bytes()).unwrap();
+    let believed = |ip: &str, ours: &str| {
+        let addresses = vec![ours.parse().unwrap()];
+        let rules = Rules { pools: config.pools.clone(), addresses, ..rules() };
+        rules.check(&lease(&format!("10.5.3.0/24@{ip}"), 10)).is_ok()
+    };
+    assert!(!believed("10.5.120.9", "172.16.0.1"));
+    assert!(believed("10.5.40.9", "172.16.0.1"));
+    assert!(believed("10.5.120.9", "10.5.121.1"));
 }
 
 #[test]

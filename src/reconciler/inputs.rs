@@ -7,7 +7,7 @@ use crate::backend::{self, Local, Network};
 use crate::checkpoint::Checkpoint;
 use crate::config::{Kind, NetworkConfig};
 use crate::kernel::state::{Entry, KernelState, Key, Link, LinkKind, LinkName, ReversePath};
-use crate::lease::{BackendType, Lease, LeaseId, Peers, Rules};
+use crate::lease::{BackendType, Lease, LeaseId, Peers, Rules, Withdrawal};
 use crate::mac::MacAddr;
 use crate::node::{Node, Uplink};
 use crate::prefix::{Family, Prefix};
@@ -15,6 +15,7 @@ use crate::subnet::StoreState;
 
 /// All inputs, as far as they are known.
 #[derive(Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Inputs {
     pub config: Option<NetworkConfig>,
     /// Whether the config comes from the store, not from what was last known.
@@ -38,6 +39,8 @@ pub struct Inputs {
     pub store: StoreState,
     /// Missing peers and all peers, while the brake holds.
     pub held_back: Option<(usize, usize)>,
+    /// Whether the store has forgotten our own lease since peers went missing.
+    pub forgotten: bool,
 }
 
 impl Default for Inputs {
@@ -56,6 +59,7 @@ impl Default for Inputs {
             remembered: None,
             store: StoreState::Unknown,
             held_back: None,
+            forgotten: false,
         }
     }
 }
@@ -184,10 +188,19 @@ impl Inputs {
         Standing::of(id, &self.peers, rules, networks)
     }
 
-    /// Whether the store no longer names our own lease. Then it lost its data, and the others need
-    /// time to claim theirs again: not all come back at once.
-    pub fn is_forgotten(&self) -> bool {
+    /// Whether the store does not name our own lease.
+    pub fn is_missing(&self) -> bool {
         self.own.as_ref().is_some_and(|own| self.peers.missing().contains(&own.id))
+    }
+
+    /// Withdraws the missing peers. A store that forgot us too lost its data: then it waits once
+    /// more, because not all nodes come back as soon as we do.
+    pub fn withdraw(&mut self, max_percent: u8) -> Withdrawal {
+        let rules = self.rules();
+        match (std::mem::take(&mut self.forgotten), self.peers.vanished(&rules)) {
+            (true, (missing @ 1.., of)) => Withdrawal::Held { missing, of },
+            (true | false, _) => self.peers.withdraw(&rules, max_percent),
+        }
     }
 
     /// Whether the store cannot be asked, so that what was last known must do.

@@ -40,12 +40,12 @@ impl<K: Kernel> Reconciler<K> {
         }
         if missing == 0 {
             self.inputs.held_back = None;
+            self.inputs.forgotten = false;
             self.agenda.withdraw_nothing();
-        } else if self.inputs.is_forgotten() {
-            self.agenda.withdraw_later();
         } else if missing > were_missing || !self.agenda.will_withdraw() {
             self.agenda.withdraw_soon();
         }
+        self.inputs.forgotten |= self.inputs.is_missing();
         self.revise(affected);
     }
 
@@ -122,8 +122,7 @@ impl<K: Kernel> Reconciler<K> {
     }
 
     fn withdraw(&mut self) {
-        let rules = self.inputs.rules();
-        match self.inputs.peers.withdraw(&rules, self.settings.max_withdraw) {
+        match self.inputs.withdraw(self.settings.max_withdraw) {
             Withdrawal::Done(affected) => {
                 self.inputs.held_back = None;
                 self.revise(affected);

@@ -58,10 +58,8 @@ pub fn lease_reason(daemon: &Daemon, id: &str) -> Result<String> {
 
 /// How `tweedctl` ends in `node`, whatever its exit code.
 pub fn tweedctl(node: &Node, arguments: &[&str]) -> Result<Output> {
-    let socket = format!("--socket={}", node.folder().join("subnet.sock").display());
-    let file = format!("--state-file={}", node.folder().join("subnet.state.json").display());
     let mut command = Command::new(binaries().tweedctl);
-    command.args([socket, file]).args(arguments);
+    command.arg("--subnet-file").arg(node.subnet_file()).args(arguments);
     Ok(node.namespace().within(|| command.output())??)
 }
 

@@ -13,7 +13,7 @@ use tweed::kernel::state::{
     AcceptRa, Address, Entry, Fdb, KernelState, Link, LinkKind, LinkName, Neighbour, ReversePath,
     Route, Vxlan,
 };
-use tweed::kernel::{Kernel, NetlinkKernel, Op, Scope, diff};
+use tweed::kernel::{Kernel, NetlinkKernel, Observation, Op, Scope, diff};
 use tweed::mac::MacAddr;
 use tweed::prefix::Prefix;
 
@@ -190,6 +190,22 @@ pub(crate) async fn establish(kernel: &mut NetlinkKernel, desired: &KernelState)
 pub(crate) async fn missing(kernel: &mut NetlinkKernel, desired: &KernelState) -> Vec<String> {
     let actual = dump(kernel).await;
     diff(desired, &actual, &scope()).iter().map(ToString::to_string).collect()
+}
+
+/// All that is told up to now.
+pub(crate) async fn told(kernel: &mut NetlinkKernel) -> Vec<Observation> {
+    // The kernel tells in order: once this is heard, all before has been.
+    ip("link set lo alias marker");
+    let marker = Observation::LinkChanged(name("lo"));
+    let mut told = Vec::new();
+    loop {
+        let next = tokio::time::timeout(Duration::from_secs(60), kernel.observe());
+        let observation = next.await.expect("the marker was not told").unwrap();
+        if observation == marker {
+            return told;
+        }
+        told.push(observation);
+    }
 }
 
 /// Runs all of `lines` in one `ip -batch` or `bridge -batch`.

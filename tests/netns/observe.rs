@@ -1,29 +1,11 @@
 //! Whatever somebody else does to what is ours is told, and nothing else is.
 
-use std::time::Duration;
-
-use tweed::kernel::state::{Entry, KernelState, Key, Neighbour};
-use tweed::kernel::{Kernel, NetlinkKernel, Observation, Op};
+use tweed::kernel::state::{Entry, KernelState, Key};
+use tweed::kernel::{Kernel, NetlinkKernel, Observation};
 
 use crate::host::{
-    address, apply, direct, dump, establish, everything, ip, missing, name, on_a_host, run,
+    address, direct, dump, establish, everything, missing, name, on_a_host, run, told,
 };
-
-/// All that is told up to now.
-async fn told(kernel: &mut NetlinkKernel) -> Vec<Observation> {
-    // The kernel tells in order: once this is heard, all before has been.
-    ip("link set lo alias marker");
-    let marker = Observation::LinkChanged(name("lo"));
-    let mut told = Vec::new();
-    loop {
-        let next = tokio::time::timeout(Duration::from_secs(60), kernel.observe());
-        let observation = next.await.expect("the marker was not told").unwrap();
-        if observation == marker {
-            return told;
-        }
-        told.push(observation);
-    }
-}
 
 /// A kernel that holds everything, all of it told.
 async fn settled() -> NetlinkKernel {
@@ -193,26 +175,6 @@ fn a_route_appended_behind_ours_changes_nothing() {
         let append = "ip route append 10.244.9.0/24 via 172.16.0.200 dev eth0";
         assert_eq!(told_after(&mut kernel, &[append]).await, []);
         assert_eq!(missing(&mut kernel, &everything()).await, [""; 0]);
-    });
-}
-
-#[test]
-fn a_port_leaving_a_bridge_is_no_link_removed() {
-    on_a_host(async || {
-        let mut kernel = NetlinkKernel::open().unwrap();
-        run("ip link add br0 type bridge");
-        run("ip link set far0 master br0");
-        dump(&mut kernel).await;
-        let told = told_after(&mut kernel, &["ip link set far0 nomaster"]).await;
-        assert!(told.contains(&Observation::LinkChanged(name("far0"))), "{told:?}");
-        // Its index must still be known without another look.
-        let route = Entry::Neighbour(Neighbour {
-            link: name("far0"),
-            address: address("172.16.0.1"),
-            mac: "0e:00:00:00:00:01".parse().unwrap(),
-            permanent: true,
-        });
-        apply(&mut kernel, vec![Op::Create(route)]).await;
     });
 }
 
