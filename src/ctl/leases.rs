@@ -112,7 +112,10 @@ mod tests {
             }])
         };
         let set_aside = LeaseStatus {
-            reason: Some("set aside: its subnet conflicts with the older lease 10.244.3.0-24&fd00:10:244:3::-64".into()),
+            reason: Some(
+                "set aside: its subnet conflicts with lease 10.244.3.0-24&fd00:10:244:3::-64"
+                    .into(),
+            ),
             ..lease(vec![
                 endpoint("10.244.3.0/25", "172.16.0.8"),
                 endpoint("fd00:10:244:8::/64", "fd00:172::8"),
@@ -132,8 +135,7 @@ mod tests {
             10.244.7.0/24       172.16.0.7   -        -                  reserved
             10.244.3.0/25       172.16.0.8   vxlan    c6:d2:32:6f:8f:44  peer
             fd00:10:244:8::/64  fd00:172::8  vxlan    c6:d2:32:6f:8f:44  peer
-                set aside: its subnet conflicts with the older lease
-                  10.244.3.0-24&fd00:10:244:3::-64
+                set aside: its subnet conflicts with lease 10.244.3.0-24&fd00:10:244:3::-64
             hello               -            -        -                  -
                 set aside: its record cannot be read: the key names no subnet
         "]]

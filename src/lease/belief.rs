@@ -35,7 +35,7 @@ pub enum Rejected {
     OverlapsOurs(Prefix, Prefix),
     #[error("subnet {0} holds {1}, an address of this node")]
     HoldsOurAddress(Prefix, IpAddr),
-    #[error("its {what} conflicts with the older lease {id}")]
+    #[error("its {what} conflicts with lease {id}")]
     ConflictsWith { what: &'static str, id: LeaseId },
     #[error("public IP {0} is no address that a node can have")]
     ImplausibleAddress(IpAddr),

@@ -191,7 +191,7 @@ fn of_two_that_conflict_the_older_is_believed_whichever_came_first() {
                 peers.apply(put(lease(text, created)));
             }
             assert_eq!(standing(&peers, older), "believed");
-            let reason = format!("its {what} conflicts with the older lease {older}");
+            let reason = format!("its {what} conflicts with lease {older}");
             assert_eq!(standing(&peers, newer), reason);
         }
     }
@@ -216,6 +216,21 @@ fn whoever_depends_on_a_change_is_looked_at_again() {
     let gone = Withdrawal::Done(ids(&[A, rival]));
     assert_eq!(peers.withdraw(&rules(), 50), gone);
     assert_eq!(standing(&peers, rival), "believed");
+}
+
+#[test]
+fn what_the_store_names_beats_what_has_gone_missing() {
+    let rival = "10.5.9.0/24@172.17.0.3";
+    let mut peers = Peers::default();
+    peers.apply(snapshot(&[A, B]));
+    assert_eq!(peers.apply(LeaseUpdate::Remove(LeaseId::new(A))), ids(&[]));
+    assert_eq!(peers.apply(put(lease(rival, 11))), ids(&[A, rival]));
+    assert_eq!(standing(&peers, rival), "believed");
+    let reason = format!("its VTEP MAC conflicts with lease {rival}");
+    assert_eq!(standing(&peers, A), reason);
+    assert_eq!(peers.apply(put(lease(A, 10))), ids(&[A, rival]));
+    assert_eq!(standing(&peers, A), "believed");
+    assert_eq!(peers.apply(LeaseUpdate::Remove(LeaseId::new(A))), ids(&[A, rival]));
 }
 
 #[test]

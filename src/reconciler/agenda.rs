@@ -50,11 +50,20 @@ pub(super) struct Agenda {
 #[derive(Debug, Default, PartialEq, Eq)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a deadline of its own")]
 pub(super) struct Due {
-    pub keys: Vec<Key>,
-    pub withdraw: bool,
-    pub retry: bool,
-    pub dump: bool,
-    pub audit: bool,
+    /// To be looked at again.
+    pub(super) keys: Vec<Key>,
+    pub(super) tasks: Vec<Task>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Task {
+    /// Judge the leases that have vanished.
+    Withdraw,
+    /// Read again what could not be read.
+    Retry,
+    Dump,
+    /// Look at everything, as if nobody ever told us anything.
+    Audit,
 }
 
 impl Agenda {
@@ -99,8 +108,14 @@ impl Agenda {
         if withdraw {
             self.vanishing = None;
         }
-        let (retry, dump) = (is_due(&mut self.retry), is_due(&mut self.dump));
-        Due { keys: self.take_due_keys(now), withdraw, retry, dump, audit }
+        let tasks = [
+            (Task::Withdraw, withdraw),
+            (Task::Retry, is_due(&mut self.retry)),
+            (Task::Dump, is_due(&mut self.dump)),
+            (Task::Audit, audit),
+        ];
+        let tasks = tasks.into_iter().filter_map(|(task, is_due)| is_due.then_some(task));
+        Due { tasks: tasks.collect(), keys: self.take_due_keys(now) }
     }
 
     fn take_due_keys(&mut self, now: Instant) -> Vec<Key> {

@@ -1,5 +1,6 @@
 //! What each event changes of what is known, and what must be looked at because of it.
 
+use super::agenda::Task;
 use super::{Differences, Reconciler};
 use crate::checkpoint::Checkpoint;
 use crate::config::NetworkConfig;
@@ -105,11 +106,18 @@ impl<K: Kernel> Reconciler<K> {
         let due = self.agenda.take_due();
         let ready = due.keys.into_iter().filter(|key| !self.refused.is_waiting(key));
         self.stale.differences.extend(ready);
-        self.stale.facts |= due.audit || (due.retry && self.inputs.no_node.is_some());
-        self.stale.dump |= due.audit || due.dump;
-        // Whether somebody is gone is for the store to say, when it can be asked.
-        if due.withdraw && self.inputs.may_remove() {
-            self.withdraw();
+        for task in due.tasks {
+            match task {
+                // Whether somebody is gone is for the store to say, when it can be asked.
+                Task::Withdraw if !self.inputs.may_remove() => {}
+                Task::Withdraw => self.withdraw(),
+                Task::Retry => self.stale.facts |= self.inputs.no_node.is_some(),
+                Task::Dump => self.stale.dump = true,
+                Task::Audit => {
+                    self.stale.facts = true;
+                    self.stale.dump = true;
+                }
+            }
         }
     }
 
