@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use tweed_lab::{Etcd, Family, Node, NodePlan, Path, ReversePath, eventually};
+use tweed_lab::{Etcd, Family, Neighbour, Node, NodePlan, Path, ReversePath, eventually};
 
 use crate::ask::{is_ready, json, tweedctl};
 use crate::cluster::{Cluster, SUBNETS};
@@ -175,7 +175,7 @@ fn programmed(node: &Node) -> Result<BTreeSet<String>> {
             lines.insert(format!("route {to} via {gateway} dev {dev}{onlink}"));
         }
     }
-    for neighbour in node.neighbours("flannel.1")?.into_iter().filter(|it| it.is_permanent()) {
+    for neighbour in node.neighbours("flannel.1")?.into_iter().filter(Neighbour::is_permanent) {
         let mac = neighbour.mac.context("no MAC")?;
         lines.insert(format!("neigh {} lladdr {mac} dev flannel.1", neighbour.address));
     }
@@ -214,9 +214,9 @@ fn plan_equals_the_kernel(config: &str, path: Path) -> Result<()> {
         format!("--public-ip={}", node.address(Family::V4)?),
     ];
     let words = ["plan", &words[0], &words[1], &words[2]];
-    let plain = tweedctl(node, &words)?;
-    ensure!(code(&plain) == 0, "{plain:?}");
-    text(&plain)?;
+    let shown = tweedctl(node, &words)?;
+    ensure!(code(&shown) == 0, "{shown:?}");
+    text(&shown)?;
     let plan: Value =
         serde_json::from_slice(&tweedctl(node, &[&words[..], &["-o", "json"]].concat())?.stdout)?;
     let entries = plan["entries"].as_array().context("no entries")?;

@@ -55,19 +55,19 @@ fn a_node_that_was_cut_off_catches_up_with_all_that_changed() {
     for peer in &before {
         peer.is_followed_by(&cluster.nodes, &cluster.etcd, SOON).unwrap();
     }
-    let [other_mac, other_ip, direct, moves, goes, stays] = &before[..] else { panic!() };
+    let [other_mac, other_ip, direct, leaves, goes, stays] = &before[..] else { panic!() };
 
     let lonely = cluster.nodes[0].clone();
     lonely.management().cut().unwrap();
     let other_mac = Peer { mac: "02:00:00:00:09:01".to_owned(), ..other_mac.clone() };
     let other_ip = Peer { public_ip: "10.99.1.222".parse().unwrap(), ..other_ip.clone() };
-    let moved = Peer { subnet: "10.244.203.0/24".parse().unwrap(), ..moves.clone() };
+    let moved = Peer { subnet: "10.244.203.0/24".parse().unwrap(), ..leaves.clone() };
     let comes = Peer::numbered(7);
     let etcd = &cluster.etcd;
     other_mac.join(etcd).unwrap();
     other_ip.join(etcd).unwrap();
     etcd.put(&direct.key(), &direct.host_gw()).unwrap();
-    moves.leave(etcd).unwrap();
+    leaves.leave(etcd).unwrap();
     moved.join(etcd).unwrap();
     goes.leave(etcd).unwrap();
     comes.join(etcd).unwrap();
@@ -77,7 +77,7 @@ fn a_node_that_was_cut_off_catches_up_with_all_that_changed() {
             .try_for_each(|peer| peer.is_tunnelled_by(node))?;
         direct.is_direct_from(node)?;
         goes.is_unknown_to(node)?;
-        ensure!(node.route_to(moves.subnet)?.is_none(), "the subnet that was left is routed");
+        ensure!(node.route_to(leaves.subnet)?.is_none(), "the subnet that was left is routed");
         let (macs, ips) = (fdb_of(node, &before[0].mac)?, fdb_to(node, &before[1])?);
         ensure!(macs == 0 && ips == 0, "stale FDB entries are left");
         ensure!(fdb_of(node, &direct.mac)? == 0, "the tunnel to who left it is left");
