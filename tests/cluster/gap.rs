@@ -137,7 +137,7 @@ fn a_peer_that_left_while_the_daemon_was_down_goes_once_all_leases_are_known() {
     let node = cluster.nodes[0].clone();
     cluster.daemons[0].start().unwrap();
     let last_known = || is_ready_with(&cluster.daemons[0], "forwarding by what was last known");
-    let took = eventually(SOON, last_known).unwrap();
+    let took = eventually(NOTICED, last_known).unwrap();
     println!("forwarding by what was last known after {took:?}");
     let are_there = || {
         leaver.is_tunnelled_by(&node)?;
