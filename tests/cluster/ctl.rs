@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use tweed_lab::{Etcd, Family, Neighbour, Node, NodePlan, Path, ReversePath, eventually};
 
-use crate::ask::{is_ready, json, tweedctl};
+use crate::ask::{has_saved, is_ready, json, tweedctl};
 use crate::cluster::{Cluster, SUBNETS};
 use crate::peer::{Peer, host_gw, key};
 
@@ -125,12 +125,7 @@ fn a_difference_is_shown_to_the_entry_by_the_daemon_or_without_it() {
         peer.is_followed_by(&cluster.nodes, &cluster.etcd, SOON).unwrap();
     }
     let node = cluster.nodes[0].clone();
-    let saved = || {
-        Ok::<_, anyhow::Error>(
-            fs::read_to_string(node.folder().join("subnet.state.json"))?.contains("10.244.102.0"),
-        )
-    };
-    eventually(SOON, saved).unwrap();
+    eventually(SOON, || has_saved(&node, "10.244.102.0")).unwrap();
     let (code, lines, source) = differences(&node).unwrap();
     assert_eq!((code, lines), (0, vec![]), "{source}");
     assert!(source.starts_with("the daemon on "), "{source}");
@@ -271,12 +266,7 @@ fn a_cleanup_takes_what_is_ours_and_nothing_else() {
     Peer::numbered(1).join(&cluster.etcd).unwrap();
     eventually(SOON, || Peer::numbered(1).is_direct_from(&node)).unwrap();
     assert_ne!(strict, filter());
-    let saved = || {
-        Ok::<_, anyhow::Error>(
-            fs::read_to_string(node.folder().join("subnet.state.json"))?.contains("10.244.101.0"),
-        )
-    };
-    eventually(SOON, saved).unwrap();
+    eventually(SOON, || has_saved(&node, "10.244.101.0")).unwrap();
 
     let running = node.snapshot().unwrap();
     let refused = tweedctl(&node, &["cleanup", "--yes"]).unwrap();

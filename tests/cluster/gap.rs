@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use tweed_lab::{Family, Node, Path, eventually};
 
-use crate::ask::{is_ready, is_ready_with, is_waiting_for, throughout};
+use crate::ask::{has_saved, is_ready, is_ready_with, is_waiting_for, throughout};
 use crate::cluster::Cluster;
 use crate::peer::Peer;
 
@@ -120,11 +120,7 @@ fn leaves_while_down() -> Result<(Cluster, Peer, Peer)> {
     leaver.is_followed_by(&cluster.nodes, &cluster.etcd, SOON)?;
     stayer.is_followed_by(&cluster.nodes, &cluster.etcd, SOON)?;
     // What is remembered is saved a moment after it changed.
-    eventually(SOON, || {
-        let text = std::fs::read_to_string(cluster.nodes[0].folder().join("subnet.state.json"))?;
-        ensure!(text.contains("10.244.102.0"), "{text}");
-        Ok(())
-    })?;
+    eventually(SOON, || has_saved(&cluster.nodes[0], "10.244.102.0"))?;
     cluster.daemons[0].kill()?;
     leaver.leave(&cluster.etcd)?;
     cluster.etcd.freeze()?;
