@@ -59,8 +59,10 @@ scenarios! {
     a_device_that_cannot_be_corrected_is_made_anew
     a_device_that_was_down_gets_its_routes_back
     a_filter_that_may_not_be_loosened_is_told
+    a_flip_loosens_filters_before_it_replaces_routes
     a_flip_replaces_the_route_and_removes_the_tunnel_later
     a_flip_taken_back_in_time_removes_nothing
+    a_flip_waits_until_filters_are_loose
     a_host_without_an_interface_is_waited_for
     a_lease_lost_as_the_store_goes_is_judged_when_it_is_back
     a_lost_lease_is_held_again

@@ -48,6 +48,7 @@ pub(super) struct Agenda {
 
 /// What has come due.
 #[derive(Debug, Default, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a deadline of its own")]
 pub(super) struct Due {
     pub keys: Vec<Key>,
     pub withdraw: bool,

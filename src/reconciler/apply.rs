@@ -9,6 +9,9 @@ use crate::kernel::{Kernel, Op, Refused, diff, diff_key};
 use crate::lease::LeaseId;
 use crate::node::Node;
 
+/// What one pass does may change the plan, once: a filter is loose now, or restored.
+const PASSES: usize = 3;
+
 impl<K: Kernel> Reconciler<K> {
     /// Brings the kernel to what the inputs ask for, as far as they are known.
     pub(super) async fn settle(&mut self) {
@@ -18,6 +21,20 @@ impl<K: Kernel> Reconciler<K> {
         if !self.inputs.are_known() {
             return;
         }
+        for _ in 0..PASSES {
+            self.pass().await;
+            if !self.stale.plan {
+                break;
+            }
+        }
+        if self.stale.facts || self.stale.dump || self.inputs.no_node.is_some() {
+            self.agenda.retry_later();
+        } else {
+            self.agenda.all_is_read();
+        }
+    }
+
+    async fn pass(&mut self) {
         if std::mem::take(&mut self.stale.plan) {
             self.plan();
         }
@@ -28,15 +45,9 @@ impl<K: Kernel> Reconciler<K> {
         if !ops.is_empty() {
             self.apply(ops).await;
         }
-        if self.inputs.forget_restored(&self.actual) {
-            self.unsaved = true;
-            self.plan();
-        }
-        if self.stale.facts || self.stale.dump || self.inputs.no_node.is_some() {
-            self.agenda.retry_later();
-        } else {
-            self.agenda.all_is_read();
-        }
+        let is_restored = self.inputs.forget_restored(&self.actual);
+        self.unsaved |= is_restored;
+        self.stale.plan |= is_restored | self.inputs.note_filters(&self.actual);
     }
 
     /// Looks at the host again. A node that was chosen once stays when its address is away for a moment.
@@ -141,7 +152,8 @@ impl<K: Kernel> Reconciler<K> {
                 self.actual = actual;
                 self.stale.differences = Differences::Anywhere;
                 self.unsaved |= self.inputs.note_strict(&self.actual);
-                if self.inputs.lack_macs() {
+                let is_news = self.inputs.note_filters(&self.actual) | self.inputs.lack_macs();
+                if is_news {
                     self.inputs.settle_macs(&self.actual);
                     self.unsaved = true;
                     self.plan();
@@ -240,18 +252,6 @@ impl<K: Kernel> Reconciler<K> {
             tracing::debug!(op = %refusal.op, reason = %refusal.reason, "the kernel refused");
             let again = self.refused.note(&refusal);
             self.agenda.look_again(refusal.op.entry().key(), again);
-        }
-        self.note_filters();
-    }
-
-    /// A filter that stays strict holds a change of backend back, and lets it go once it is loose.
-    fn note_filters(&mut self) {
-        let kept = self.inputs.kind_kept();
-        let mut refused = self.refused.iter();
-        self.inputs.filtered = refused.any(|(key, _)| matches!(key, Key::ReversePath(_)));
-        drop(refused);
-        if self.inputs.kind_kept() != kept {
-            self.plan();
         }
     }
 

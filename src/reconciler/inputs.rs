@@ -7,7 +7,7 @@ use crate::backend::{self, Local, Network};
 use crate::checkpoint::Checkpoint;
 use crate::config::{Kind, NetworkConfig};
 use crate::kernel::state::{Entry, KernelState, Key, Link, LinkKind, LinkName, ReversePath};
-use crate::lease::{Lease, LeaseId, Peers, Rules, Withdrawal};
+use crate::lease::{BackendType, Lease, LeaseId, Peers, Rules, Withdrawal};
 use crate::mac::MacAddr;
 use crate::node::{Node, Uplink};
 use crate::prefix::{Family, Prefix};
@@ -15,6 +15,7 @@ use crate::subnet::StoreState;
 
 /// All inputs, as far as they are known.
 #[derive(Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Inputs {
     pub config: Option<NetworkConfig>,
     /// Whether the config comes from the store, not from what was last known.
@@ -30,8 +31,8 @@ pub struct Inputs {
     pub peers: Peers,
     /// The links whose reverse-path filter was strict before `Mixed` loosened it.
     pub strict: BTreeSet<LinkName>,
-    /// Whether a strict reverse-path filter stays that `Mixed` must loosen: a change of backend
-    /// would lose packets, so it waits.
+    /// Whether a reverse-path filter is strict: a change of backend would lose packets, so it
+    /// waits until `Mixed` has loosened it.
     pub filtered: bool,
     /// This node as it was last known, if that is what we started from.
     pub remembered: Option<Local>,
@@ -87,11 +88,25 @@ impl Inputs {
         })
     }
 
-    /// The backend that is kept although the config asks for another.
+    /// The backend that is kept although the config asks for another: the one that peers know.
     pub fn kind_kept(&self) -> Option<Kind> {
         let wanted = self.config.as_ref().filter(|config| self.filtered && config.mixed)?;
-        let former = self.remembered.as_ref()?.config.backend.kind;
-        (former != wanted.backend.kind).then_some(former)
+        let published = match self.own.as_ref()?.endpoints.first()?.backend {
+            BackendType::Vxlan => Kind::Vxlan,
+            BackendType::HostGw => Kind::HostGw,
+            BackendType::Other(_) => return None,
+        };
+        (published != wanted.backend.kind).then_some(published)
+    }
+
+    /// Notes whether a filter is strict; returns whether the plan changes with that.
+    pub fn note_filters(&mut self, actual: &KernelState) -> bool {
+        let kept = self.kind_kept();
+        let filters =
+            actual.entries().take_while(|e| matches!(e, Entry::Link(_) | Entry::ReversePath(_)));
+        self.filtered =
+            filters.into_iter().any(|e| matches!(e, Entry::ReversePath(filter) if filter.strict));
+        self.kind_kept() != kept
     }
 
     pub fn rules(&self) -> Rules {

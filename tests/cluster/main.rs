@@ -4,8 +4,9 @@
 #![allow(unreachable_pub, reason = "nothing of a test binary can be reached from outside")]
 #![allow(
     clippy::print_stdout,
+    clippy::similar_names,
     clippy::disallowed_methods,
-    reason = "tests wait, and tell how long"
+    reason = "tests wait, tell how long, and compare what is alike"
 )]
 
 mod ask;

@@ -118,12 +118,12 @@ pub(crate) fn kernel() -> impl Strategy<Value = KernelState> {
         let mut kept = kept.into_iter().chain([true].into_iter().cycle());
         state.retain(|_| kept.next() == Some(true));
         state.extend(strays.into_iter().map(entry));
-        possible(state)
+        possible(&state)
     })
 }
 
 /// Without what sits on tunnel devices that are not there.
-fn possible(state: KernelState) -> KernelState {
+fn possible(state: &KernelState) -> KernelState {
     let is_tunnel =
         |entry: &Entry| entry.link().is_some_and(|link| link.as_str().starts_with("flannel"));
     let has = |entry: &Entry| {

@@ -72,7 +72,7 @@ impl Planner {
     }
 
     /// The same plan, made all at once.
-    fn from_scratch(&self) -> Desired {
+    fn planned_anew(&self) -> Desired {
         let local = self.inputs.local().unwrap();
         let mut desired = Desired::new(backend::plan_local(&local, &self.networks));
         let all = self.inputs.peers.ids().cloned().collect();
@@ -136,7 +136,7 @@ proptest! {
         for step in steps {
             let before = planner.desired.state().clone();
             planner.take(step);
-            let anew = planner.from_scratch();
+            let anew = planner.planned_anew();
             prop_assert_eq!(planner.desired.state(), anew.state());
             prop_assert_eq!(planner.desired.peers(), anew.peers());
             let keys: BTreeSet<_> = before.keys().chain(anew.state().keys()).collect();
@@ -156,7 +156,9 @@ proptest! {
     ) {
         let mut planners = [one, other].map(|draws| {
             let mut planner = Planner::new(&local);
-            interleaved(&fates, &draws).into_iter().for_each(|step| planner.take(step));
+            for step in interleaved(&fates, &draws) {
+                planner.take(step);
+            }
             planner.take(Step::Withdraw);
             planner
         });

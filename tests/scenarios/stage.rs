@@ -228,10 +228,10 @@ fn daemon(
     let (progress, watched) = watch::channel(Progress::default());
     let (heartbeat, _) = watch::channel(time::Instant::now());
     let (read_again, reads) = watch::channel(0);
-    let (changed, changes) = watch::channel(0);
+    let (changed, seen) = watch::channel(0);
     let outputs = Outputs { progress, heartbeat, read_again, changed };
     let run = Reconciler::new(kernel, settings, received, outputs).run();
-    let listeners = Listeners { progress: watched, read_again: reads, changed: changes };
+    let listeners = Listeners { progress: watched, read_again: reads, changed: seen };
     (events, listeners, tokio::task::spawn_local(run))
 }
 

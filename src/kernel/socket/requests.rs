@@ -72,7 +72,7 @@ impl Requests {
         Ok(Self { socket, buffer: Vec::with_capacity(DATAGRAM), is_broken: false })
     }
 
-    /// Has all of `messages` carried out in their order; returns those refused, which stop no other.
+    /// Has all of `messages` carried out in their order; returns those refused. They stop no other.
     ///
     /// # Errors
     /// An answer was lost or late: which messages were carried out is unknown.
