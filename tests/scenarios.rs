@@ -95,6 +95,7 @@ scenarios! {
     flannels_routes_are_adopted
     foreign_entries_are_not_touched
     hostile_leases_are_set_aside
+    many_looks_do_not_multiply_retries
     many_refusals_are_told_in_few_words
     mixed_loosens_strict_filters_and_restores_them
     nothing_is_removed_before_the_first_snapshot
