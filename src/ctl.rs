@@ -3,8 +3,6 @@
 mod cleanup;
 mod daemon;
 mod diff;
-#[cfg(test)]
-mod host;
 mod inputs;
 mod kernel;
 mod layout;
@@ -14,6 +12,8 @@ mod peers;
 mod plan;
 mod records;
 mod status;
+#[cfg(test)]
+mod tests;
 
 pub use options::Arguments;
 

@@ -86,8 +86,6 @@ async fn run_tasks(options: Options) -> anyhow::Result<()> {
     let settings = Settings {
         interface: options.interface.clone(),
         max_withdraw: options.max_withdraw,
-        strict: files::loosened_filters(&options.state_file, remembered.as_ref()),
-        former: remembered.as_ref().map(|checkpoint| checkpoint.local.config.backend.kind),
         jitter: rand::random::<f64>,
     };
     let reconciler = Reconciler::new(kernel, settings, inbox, outputs);

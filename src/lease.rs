@@ -116,6 +116,11 @@ pub enum LeaseUpdate {
 }
 
 impl Lease {
+    /// What can be said of a record from which no lease could ever be read.
+    pub const fn unreadable(id: LeaseId) -> Self {
+        Self { id, endpoints: Vec::new(), created: 0, grant: None }
+    }
+
     pub fn subnets(&self) -> impl Iterator<Item = Prefix> + '_ {
         self.endpoints.iter().map(|endpoint| endpoint.subnet)
     }
@@ -123,23 +128,23 @@ impl Lease {
     pub fn endpoint(&self, family: Family) -> Option<&Endpoint> {
         self.endpoints.iter().find(|endpoint| endpoint.subnet.family() == family)
     }
-
-    /// The lease as it stands once `attributes` are published in it.
-    #[must_use]
-    pub fn publishing(&self, attributes: &LeaseAttributes) -> Self {
-        Self { endpoints: attributes.published_for(self.subnets()), ..self.clone() }
-    }
 }
 
 impl LeaseAttributes {
-    /// What peers see of `subnets`, one per family in the order of the attributes.
+    /// What peers see of `subnets`: an endpoint for each whose family has attributes.
     pub fn published_for(&self, subnets: impl IntoIterator<Item = Prefix>) -> Vec<Endpoint> {
-        let endpoints = subnets.into_iter().zip(&self.endpoints);
-        let endpoints = endpoints.map(|(subnet, endpoint)| Endpoint {
-            subnet,
-            public_ip: endpoint.public_ip,
-            backend: self.backend.clone(),
-            vtep: endpoint.vtep,
+        let of_family = |family| {
+            let mut all = self.endpoints.iter();
+            all.find(|published| Family::of(published.public_ip) == family)
+        };
+        let endpoints = subnets.into_iter().filter_map(|subnet| {
+            let published = of_family(subnet.family())?;
+            Some(Endpoint {
+                subnet,
+                public_ip: published.public_ip,
+                backend: self.backend.clone(),
+                vtep: published.vtep,
+            })
         });
         endpoints.collect()
     }

@@ -3,17 +3,19 @@
 mod agenda;
 mod apply;
 mod desired;
-mod events;
 mod inputs;
 mod readiness;
+mod refusals;
 mod report;
+mod take;
 
 pub use agenda::HEARTBEAT;
 pub use desired::{Desired, Standing};
 pub use inputs::Inputs;
 pub use report::{Outputs, Progress, Usable};
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+use std::io;
 
 use futures::FutureExt;
 use tokio::sync::{mpsc, oneshot};
@@ -21,14 +23,15 @@ use tokio::time;
 
 use crate::backend::Network;
 use crate::checkpoint::Checkpoint;
-use crate::config::{Kind, NetworkConfig};
-use crate::kernel::state::{KernelState, Key, LinkName};
+use crate::config::NetworkConfig;
+use crate::kernel::state::{KernelState, Key};
 use crate::kernel::{Kernel, Observation, Scope};
-use crate::lease::{Lease, LeaseUpdate};
+use crate::lease::{Lease, LeaseUpdate, Rules};
 use crate::node::InterfaceOptions;
 use crate::status::{Query, Readiness, Statistics};
 use crate::subnet::StoreState;
 use agenda::Agenda;
+use refusals::Refusals;
 
 /// Whatever wakes the loop; nothing else does.
 #[derive(Debug)]
@@ -41,7 +44,7 @@ pub enum Event {
     Lease(LeaseUpdate),
     /// The store went away or came back.
     Store(StoreState),
-    /// What was last known, because the store does not answer.
+    /// What was last known: the start, until the store tells how it really is.
     Remembered(Box<Checkpoint>),
     /// Somebody asks; the answer is JSON.
     Query(Query, oneshot::Sender<serde_json::Value>),
@@ -57,10 +60,6 @@ pub struct Settings {
     pub interface: InterfaceOptions,
     /// The largest share of peers that may vanish at once, in percent.
     pub max_withdraw: u8,
-    /// The links whose reverse-path filter an earlier life of the daemon loosened.
-    pub strict: BTreeSet<LinkName>,
-    /// The backend of that earlier life.
-    pub former: Option<Kind>,
     /// From 0 to 1: spreads what many nodes would do at once.
     pub jitter: fn() -> f64,
 }
@@ -71,15 +70,18 @@ pub struct Reconciler<K> {
     settings: Settings,
     events: mpsc::Receiver<Event>,
     inputs: Inputs,
+    // What follows from the inputs.
     networks: Vec<Box<dyn Network>>,
+    rules: Rules,
     scope: Scope,
     desired: Desired,
     actual: KernelState,
     stale: Stale,
     /// What interrupted the last conversation with the kernel.
     trouble: Option<String>,
-    /// The keys whose entry the kernel refused, and why.
-    refused: BTreeMap<Key, String>,
+    refused: Refusals,
+    /// Whether a checkpoint would differ from the last one.
+    unsaved: bool,
     agenda: Agenda,
     statistics: Statistics,
     /// What the log was told last.
@@ -134,20 +136,18 @@ impl<K: Kernel> Reconciler<K> {
         Self {
             kernel,
             agenda: Agenda::new(settings.jitter),
-            inputs: Inputs {
-                strict: settings.strict.clone(),
-                former: settings.former,
-                ..Inputs::default()
-            },
             settings,
             events,
+            inputs: Inputs::default(),
             networks: Vec::new(),
+            rules: Rules::default(),
             scope: Scope::default(),
             desired: Desired::default(),
             actual: KernelState::default(),
             stale: Stale::default(),
             trouble: None,
-            refused: BTreeMap::new(),
+            refused: Refusals::default(),
+            unsaved: false,
             statistics: Statistics::default(),
             logged: None,
             outputs,
@@ -162,6 +162,8 @@ impl<K: Kernel> Reconciler<K> {
                 let Some(event) = self.ready_event() else { break };
                 self.take(event);
             }
+            // Deadlines pass even while events never cease.
+            self.take_due();
             self.settle().await;
             self.report();
         }
@@ -169,25 +171,46 @@ impl<K: Kernel> Reconciler<K> {
 
     /// One event is acted on at once; what has come meanwhile is taken in with it.
     async fn next_event(&mut self) -> Option<Event> {
-        tokio::select! {
+        let told = tokio::select! {
             biased;
-            event = self.events.recv() => event,
-            observation = self.kernel.observe() => Some(Event::Kernel(observation.unwrap_or_else(lost_sight))),
-            () = time::sleep_until(self.agenda.next()) => Some(Event::Due),
-        }
+            event = self.events.recv() => return event,
+            told = self.kernel.observe(), if self.agenda.may_listen() => told,
+            () = time::sleep_until(self.agenda.next()) => return Some(Event::Due),
+        };
+        Some(self.heard(told))
     }
 
     fn ready_event(&mut self) -> Option<Event> {
         self.events.try_recv().ok().or_else(|| {
-            let observation = self.kernel.observe().now_or_never()?;
-            Some(Event::Kernel(observation.unwrap_or_else(lost_sight)))
+            let listening = self.agenda.may_listen();
+            let told = listening.then(|| self.kernel.observe().now_or_never()).flatten()?;
+            Some(self.heard(told))
         })
     }
-}
 
-/// The socket broke: whatever it would have told is found by a dump.
-#[allow(clippy::needless_pass_by_value, reason = "the shape that unwrap_or_else wants")]
-fn lost_sight(error: std::io::Error) -> Observation {
-    tracing::warn!(%error, "the kernel's messages were interrupted");
-    Observation::Overrun
+    /// When the socket breaks, whatever it would have told is found by a dump.
+    fn heard(&mut self, told: io::Result<Observation>) -> Event {
+        Event::Kernel(told.unwrap_or_else(|error| {
+            tracing::warn!(%error, "the kernel's messages were interrupted");
+            self.agenda.listen_later();
+            Observation::Overrun
+        }))
+    }
+
+    fn take(&mut self, event: Event) {
+        match event {
+            Event::Config(config) => self.take_config(config),
+            Event::Held(lease) => self.take_own(lease),
+            Event::Lease(update) => self.take_lease(update),
+            Event::Store(state) => self.take_store(state),
+            Event::Remembered(checkpoint) => self.take_checkpoint(*checkpoint),
+            Event::Query(query, reply) => {
+                // Who asked may have gone; that is no concern of ours.
+                drop(reply.send(self.answer(query)));
+            }
+            Event::Kernel(observation) => self.take_observation(observation),
+            // What is due is looked at after every event.
+            Event::Due => {}
+        }
+    }
 }

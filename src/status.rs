@@ -93,7 +93,7 @@ pub struct PeerStatus {
     pub programmed: bool,
 }
 
-/// One lease of the store.
+/// One record of the store; without endpoints if no lease could ever be read from it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseStatus {
     #[serde(flatten)]

@@ -1,6 +1,7 @@
 //! What we program for a node and its peers: the plan, golden by golden.
 
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
+#![allow(clippy::needless_raw_string_hashes, reason = "expect-test writes them")]
 
 mod notation;
 

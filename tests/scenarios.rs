@@ -59,14 +59,18 @@ scenarios! {
     a_device_that_cannot_be_corrected_is_made_anew
     a_device_that_was_down_gets_its_routes_back
     a_filter_that_may_not_be_loosened_is_told
+    a_flip_loosens_filters_before_it_replaces_routes
     a_flip_replaces_the_route_and_removes_the_tunnel_later
     a_flip_taken_back_in_time_removes_nothing
+    a_flip_waits_until_filters_are_loose
     a_host_without_an_interface_is_waited_for
     a_lease_lost_as_the_store_goes_is_judged_when_it_is_back
     a_lost_lease_is_held_again
     a_new_address_of_the_underlay_is_published
     a_node_flips_its_own_backend_live
+    a_node_that_replaces_another_is_routed_at_once
     a_node_that_stops_mixing_empties_its_tunnel
+    a_peer_that_cannot_be_reached_is_left_out_with_its_reason
     a_peer_that_changes_is_followed
     a_peer_that_leaves_is_removed_soon
     a_reboot_without_the_store_forwards_from_what_was_known
@@ -74,19 +78,24 @@ scenarios! {
     a_refusal_delays_no_other_entry
     a_refused_entry_is_tried_again_ever_later
     a_removal_under_way_waits_for_the_store
+    a_restart_changes_nothing
     a_second_family_gets_a_device_of_its_own
     a_socket_that_stays_broken_does_not_keep_us_busy
     a_start_from_what_was_known_keeps_the_brake
     a_wiped_store_takes_no_route_away
+    after_a_mass_a_single_loss_is_followed_soon
     an_audit_finds_what_nobody_told
     an_overrun_is_answered_by_a_dump
     an_underlay_that_was_down_gets_its_routes_back
     another_address_beside_ours_changes_nothing
+    another_subnet_of_ours_moves_the_address
+    another_vni_makes_another_device
     each_entry_that_drifts_is_put_right
     facts_that_could_not_be_read_are_read_again
     flannels_routes_are_adopted
     foreign_entries_are_not_touched
     hostile_leases_are_set_aside
+    many_refusals_are_told_in_few_words
     mixed_loosens_strict_filters_and_restores_them
     nothing_is_removed_before_the_first_snapshot
     overruns_in_a_row_share_their_dumps
@@ -95,7 +104,9 @@ scenarios! {
     the_brake_is_off_as_soon_as_all_are_back
     the_device_follows_the_mtu_of_the_underlay
     the_first_snapshot_programs_every_peer
+    two_families_come_and_go_together
     what_must_be_saved_is_told
+    who_comes_back_late_to_a_wiped_store_keeps_its_route
     without_a_brake_every_loss_is_believed
 }
 

@@ -170,6 +170,8 @@ impl Local {
             networks: self.config.networks().collect(),
             own: self.own.clone(),
             addresses: uplinks.flat_map(|uplink| [uplink.public_ip, uplink.address]).collect(),
+            on_link: self.node.on_link.clone(),
+            pools: self.config.pools.clone(),
         }
     }
 

@@ -42,10 +42,13 @@ pub(super) async fn ask<T: DeserializeOwned>(socket: &Path, path: &str) -> Resul
             io::ErrorKind::PermissionDenied => Unanswered::Forbidden(name()),
             _ => silent(error.to_string()),
         })?;
-    if status != 200 {
-        let says = String::from_utf8_lossy(&body);
-        return Err(silent(format!("{path} is {status}, {}", says.trim())));
+    match (status, serde_json::from_slice(&body)) {
+        // "Not ready" is an answer too.
+        (200 | 503, Ok(answer)) => Ok(answer),
+        (200, Err(error)) => Err(silent(format!("{path} is of another version: {error}"))),
+        (_, _) => {
+            let says = String::from_utf8_lossy(&body);
+            Err(silent(format!("{path} is {status}, {}", says.trim())))
+        }
     }
-    serde_json::from_slice(&body)
-        .map_err(|error| silent(format!("{path} is of another version: {error}")))
 }

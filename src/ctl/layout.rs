@@ -179,10 +179,10 @@ mod tests {
 
     #[test]
     fn long_lines_wrap_between_words() {
-        let text = wrap(&format!("  {}", "twelve bytes ".repeat(10).trim_end()), 4);
+        let text = wrap(&format!("- {}", "twelve bytes ".repeat(10).trim_end()), 4);
         assert!(text.lines().all(|line| line.len() <= WIDTH), "{text}");
         expect![[r"
-              twelve bytes twelve bytes twelve bytes twelve bytes twelve bytes twelve bytes
+            - twelve bytes twelve bytes twelve bytes twelve bytes twelve bytes twelve bytes
                 twelve bytes twelve bytes twelve bytes twelve bytes"]]
         .assert_eq(&text);
     }

@@ -32,6 +32,9 @@ impl fmt::Display for Leases {
         let mut table = Table::new(&["SUBNET", "PUBLIC IP", "BACKEND", "VTEP", "KIND"]);
         for status in &self.0 {
             let kind = kind(status);
+            if status.lease.endpoints.is_empty() {
+                table.row(&unreadable(status), status.reason.clone());
+            }
             let last = status.lease.endpoints.len().saturating_sub(1);
             for (index, endpoint) in status.lease.endpoints.iter().enumerate() {
                 let note = status.reason.clone().filter(|_| index == last);
@@ -52,6 +55,11 @@ fn cells(endpoint: &Endpoint, kind: &str) -> [String; 5] {
         or_none(vtep),
         kind.to_owned(),
     ]
+}
+
+fn unreadable(status: &LeaseStatus) -> [String; 5] {
+    let none = || "-".to_owned();
+    [status.lease.id.to_string(), none(), none(), none(), none()]
 }
 
 const fn kind(status: &LeaseStatus) -> &'static str {
@@ -104,13 +112,21 @@ mod tests {
             }])
         };
         let set_aside = LeaseStatus {
-            reason: Some("set aside: its subnet conflicts with the older lease 10.244.3.0-24&fd00:10:244:3::-64".into()),
+            reason: Some(
+                "set aside: its subnet conflicts with lease 10.244.3.0-24&fd00:10:244:3::-64"
+                    .into(),
+            ),
             ..lease(vec![
                 endpoint("10.244.3.0/25", "172.16.0.8"),
                 endpoint("fd00:10:244:8::/64", "fd00:172::8"),
             ])
         };
-        let text = Leases(vec![own, reserved, set_aside]).to_string();
+        let unreadable = LeaseStatus {
+            reason: Some("set aside: its record cannot be read: the key names no subnet".into()),
+            lease: Lease::unreadable(LeaseId::new("hello")),
+            ..lease(Vec::new())
+        };
+        let text = Leases(vec![own, reserved, set_aside, unreadable]).to_string();
         assert!(text.lines().all(|line| line.len() <= 80), "{text}");
         expect![[r"
             SUBNET              PUBLIC IP    BACKEND  VTEP               KIND
@@ -119,8 +135,9 @@ mod tests {
             10.244.7.0/24       172.16.0.7   -        -                  reserved
             10.244.3.0/25       172.16.0.8   vxlan    c6:d2:32:6f:8f:44  peer
             fd00:10:244:8::/64  fd00:172::8  vxlan    c6:d2:32:6f:8f:44  peer
-                set aside: its subnet conflicts with the older lease
-                  10.244.3.0-24&fd00:10:244:3::-64
+                set aside: its subnet conflicts with lease 10.244.3.0-24&fd00:10:244:3::-64
+            hello               -            -        -                  -
+                set aside: its record cannot be read: the key names no subnet
         "]]
         .assert_eq(&text);
     }

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::layout::{counted, listed, wrap};
 use super::options::Files;
 use super::{Answer, Error, Verdict, daemon};
-use crate::status::{PeerCounts, Statistics, Status};
+use crate::status::{PeerCounts, Readiness, Statistics, Status};
 use crate::subnet::StoreState;
 
 #[derive(Serialize)]
@@ -15,7 +15,11 @@ use crate::subnet::StoreState;
 pub(super) struct Glance(Status);
 
 pub(super) async fn ask(files: &Files) -> Result<Glance, Error> {
-    Ok(Glance(daemon::ask(&files.socket(), "/status").await?))
+    let socket = files.socket();
+    let status: Status = daemon::ask(&socket, "/status").await?;
+    // The loop does not know whether what it knows has reached the subnet file.
+    let Readiness { ready, reasons } = daemon::ask(&socket, "/readyz").await?;
+    Ok(Glance(Status { ready, reasons, ..status }))
 }
 
 impl Answer for Glance {

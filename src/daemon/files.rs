@@ -1,6 +1,5 @@
 //! The tasks that keep files and systemd informed: subnet.env for the CNI plugin, the checkpoint for ourselves.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
@@ -12,7 +11,6 @@ use tweed_cni::subnet_env::SubnetEnv;
 
 use super::Shared;
 use crate::checkpoint::{self, Checkpoint};
-use crate::kernel::state::LinkName;
 use crate::notify;
 use crate::options::Options;
 use crate::prefix::Prefix;
@@ -74,10 +72,14 @@ pub(super) async fn keep_checkpoint(
 
 /// What was last known; none if nothing was, or it cannot be read.
 pub(super) fn load_checkpoint(path: &Path) -> Option<Checkpoint> {
-    checkpoint::load(path).unwrap_or_else(|error| {
+    let loaded = checkpoint::load::<Checkpoint>(path).unwrap_or_else(|error| {
         let error = anyhow::Error::from(error);
         tracing::warn!(error = format!("{error:#}"), "starting without a checkpoint");
         None
+    });
+    loaded.map(|mut checkpoint| {
+        checkpoint.local.strict.retain(|_| is_of_this_boot(path));
+        checkpoint
     })
 }
 
@@ -102,13 +104,11 @@ pub(super) fn previous(options: &Options, remembered: Option<&Checkpoint>) -> Pr
     }
 }
 
-/// The links whose filter we loosened since the host was booted; a boot sets all filters back.
-pub(super) fn loosened_filters(path: &Path, remembered: Option<&Checkpoint>) -> BTreeSet<LinkName> {
+/// Whether the host has not been booted since: a boot sets all filters back.
+fn is_of_this_boot(path: &Path) -> bool {
     let saved = std::fs::metadata(path).and_then(|file| file.modified()).ok();
     let age = saved.and_then(|saved| saved.elapsed().ok());
-    let is_of_this_boot = age.zip(uptime()).is_some_and(|(age, uptime)| age < uptime);
-    let strict = remembered.filter(|_| is_of_this_boot).map(|checkpoint| &checkpoint.local.strict);
-    strict.cloned().unwrap_or_default()
+    age.zip(uptime()).is_some_and(|(age, uptime)| age < uptime)
 }
 
 fn uptime() -> Option<Duration> {

@@ -11,10 +11,9 @@ use tokio::time::timeout;
 
 use super::Shared;
 use crate::checkpoint::Checkpoint;
-use crate::config::NetworkConfig;
 use crate::lease::LeaseAttributes;
 use crate::reconciler::{Event, Progress};
-use crate::subnet::SubnetManager;
+use crate::subnet::{StoreState, SubnetManager};
 
 /// After so long without a word from the store, what was last known must do.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -29,7 +28,10 @@ pub(super) async fn keep_lease<S: SubnetManager>(
     remembered: Option<Checkpoint>,
     acquired: watch::Sender<bool>,
 ) -> anyhow::Result<()> {
-    let config = first_config(&*manager, &shared, remembered).await?;
+    if let Some(checkpoint) = remembered {
+        shared.send(Event::Remembered(Box::new(checkpoint))).await?;
+    }
+    let config = manager.network_config().await;
     tracing::info!(
         backend = config.backend.kind.as_str(),
         mixed = config.mixed,
@@ -79,26 +81,17 @@ pub(super) async fn forward_state<S: SubnetManager>(
     shared: Shared,
 ) -> anyhow::Result<()> {
     let mut state = manager.state();
+    if timeout(PATIENCE, state.wait_for(|state| *state != StoreState::Unknown)).await.is_err() {
+        let reason = format!("no answer within {} s", PATIENCE.as_secs());
+        shared.send(Event::Store(StoreState::Waiting(reason))).await?;
+    }
     loop {
         let now = state.borrow_and_update().clone();
-        shared.send(Event::Store(now)).await?;
+        if now != StoreState::Unknown {
+            shared.send(Event::Store(now)).await?;
+        }
         state.changed().await.context("the store's state is not told any more")?;
     }
-}
-
-async fn first_config<S: SubnetManager>(
-    manager: &S,
-    shared: &Shared,
-    remembered: Option<Checkpoint>,
-) -> anyhow::Result<NetworkConfig> {
-    let mut config = std::pin::pin!(manager.network_config());
-    if let Some(checkpoint) = remembered {
-        if let Ok(config) = timeout(PATIENCE, &mut config).await {
-            return Ok(config);
-        }
-        shared.send(Event::Remembered(Box::new(checkpoint))).await?;
-    }
-    Ok(config.await)
 }
 
 /// What to publish, once it is known and other than `published`.

@@ -95,7 +95,7 @@ fn flagged(message: RouteNetlinkMessage, flags: u16) -> Message {
 
 /// What `message` says about the entry it speaks of; none if it speaks of nothing that we model.
 ///
-/// An entry that exists in a form we do not count as one (a neighbour without a MAC address) is lost.
+/// An entry that exists in a form of no use (a neighbour without a MAC address) is lost.
 pub(super) fn decode(message: &Message, links: &Links) -> Option<Observation> {
     use RouteNetlinkMessage as M;
     let NetlinkPayload::InnerMessage(inner) = &message.payload else { return None };

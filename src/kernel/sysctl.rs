@@ -23,7 +23,7 @@ enum Setting {
 
 /// The value could not be set; the operator has to.
 #[derive(Debug, thiserror::Error)]
-#[error("{name} cannot be written ({source}): set it to {value} on this host")]
+#[error("{name} cannot be written ({}): set it to {value} on this host", source.kind())]
 pub(super) struct NotWritten {
     name: String,
     value: u8,

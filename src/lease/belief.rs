@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use super::{Endpoint, Lease, LeaseId};
+use crate::config::Pool;
 use crate::mac::MacAddr;
 use crate::prefix::{Family, Prefix};
 
@@ -15,6 +16,10 @@ pub struct Rules {
     pub own: Option<Lease>,
     /// The addresses that are ours.
     pub addresses: Vec<IpAddr>,
+    /// The prefixes of our link, whose first and last IPv4 address are nobody's.
+    pub on_link: Vec<Prefix>,
+    /// Where pods live.
+    pub pools: Vec<Pool>,
 }
 
 /// Why a lease is set aside.
@@ -28,7 +33,9 @@ pub enum Rejected {
     IllegalLength(Prefix),
     #[error("subnet {0} overlaps our own subnet {1}")]
     OverlapsOurs(Prefix, Prefix),
-    #[error("its {what} conflicts with the older lease {id}")]
+    #[error("subnet {0} holds {1}, an address of this node")]
+    HoldsOurAddress(Prefix, IpAddr),
+    #[error("its {what} conflicts with lease {id}")]
     ConflictsWith { what: &'static str, id: LeaseId },
     #[error("public IP {0} is no address that a node can have")]
     ImplausibleAddress(IpAddr),
@@ -67,8 +74,12 @@ impl Rules {
             return Err(Rejected::IllegalLength(subnet));
         }
         let mut ours = self.own.iter().flat_map(Lease::subnets);
-        ours.find(|own| own.overlaps(subnet))
-            .map_or(Ok(()), |own| Err(Rejected::OverlapsOurs(subnet, own)))
+        if let Some(own) = ours.find(|own| own.overlaps(subnet)) {
+            return Err(Rejected::OverlapsOurs(subnet, own));
+        }
+        // A route there would lead our own link astray.
+        let mut held = self.addresses.iter().filter(|address| subnet.contains(**address));
+        held.next().map_or(Ok(()), |address| Err(Rejected::HoldsOurAddress(subnet, *address)))
     }
 
     fn check_public_ip(&self, endpoint: &Endpoint) -> Result<(), Rejected> {
@@ -76,12 +87,24 @@ impl Rules {
         if self.addresses.contains(&address) {
             return Err(Rejected::OurAddress(address));
         }
-        // A public IP inside a pod subnet would send the tunnel through itself.
+        let is_plausible = Family::of(address) == endpoint.subnet.family()
+            && is_node_address(address)
+            && !self.on_link.iter().any(|prefix| is_reserved(*prefix, address))
+            && !self.is_pod(address, endpoint.subnet);
+        if is_plausible { Ok(()) } else { Err(Rejected::ImplausibleAddress(address)) }
+    }
+
+    /// A public IP among the pods would send the tunnel through itself.
+    fn is_pod(&self, address: IpAddr, subnet: Prefix) -> bool {
         let ours = self.own.iter().flat_map(Lease::subnets);
-        let is_pod = ours.chain([endpoint.subnet]).any(|subnet| subnet.contains(address));
-        let is_plausible =
-            Family::of(address) == endpoint.subnet.family() && is_node_address(address);
-        if is_plausible && !is_pod { Ok(()) } else { Err(Rejected::ImplausibleAddress(address)) }
+        let mut pools = self.pools.iter();
+        ours.chain([subnet]).any(|subnet| subnet.contains(address))
+            || pools.any(|pool| hands_out(pool, address) && !self.is_among_pods(pool))
+    }
+
+    /// Where nodes take addresses from their own pod network, as a flat network may, others do too.
+    fn is_among_pods(&self, pool: &Pool) -> bool {
+        self.addresses.iter().any(|address| hands_out(pool, *address))
     }
 
     fn check_mac(&self, mac: MacAddr) -> Result<(), Rejected> {
@@ -106,9 +129,19 @@ fn is_node_address(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => {
             let [first, ..] = v4.octets();
-            first != 0 && first < 240
+            // A link-local address says nothing without a link.
+            first != 0 && first < 240 && !v4.is_link_local()
         }
-        // A link-local address says nothing without a link.
         IpAddr::V6(v6) => !v6.is_unicast_link_local() && v6.to_ipv4_mapped().is_none(),
     }
+}
+
+/// The kernel takes the first and the last address of a link for broadcasts, where it has more than two.
+fn is_reserved(on_link: Prefix, address: IpAddr) -> bool {
+    let is_shared = on_link.family() == Family::V4 && on_link.size() > 2;
+    is_shared && (address == on_link.base() || address == on_link.last())
+}
+
+fn hands_out(pool: &Pool, address: IpAddr) -> bool {
+    Prefix::holding(address, pool.subnet_len).is_some_and(|subnet| pool.hands_out(subnet))
 }

@@ -38,8 +38,9 @@ impl Peers {
     pub fn remembered(leases: impl IntoIterator<Item = Lease>) -> Self {
         let mut peers = Self::default();
         for lease in leases {
-            peers.missing.insert(lease.id.clone());
-            peers.put(Record { id: lease.id.clone(), lease: Ok(lease) });
+            let id = lease.id.clone();
+            peers.put(Record { id: id.clone(), lease: Ok(lease) });
+            peers.missing.insert(id);
         }
         peers
     }
@@ -49,29 +50,28 @@ impl Peers {
     pub fn apply(&mut self, update: LeaseUpdate) -> BTreeSet<LeaseId> {
         match update {
             LeaseUpdate::Snapshot(records) => self.apply_snapshot(records),
-            LeaseUpdate::Put(record) => {
-                self.missing.remove(&record.id);
-                self.put(record)
-            }
-            LeaseUpdate::Remove(id) => {
-                self.lose(id);
-                BTreeSet::new()
-            }
+            LeaseUpdate::Put(record) => self.put(record),
+            LeaseUpdate::Remove(id) => self.lose(id),
         }
     }
 
     /// Forgets what has gone missing, unless that is more than `max_percent` of all peers, or the
     /// store has forgotten us too: then the store lost its data, not the cluster its nodes.
     pub fn withdraw(&mut self, rules: &Rules, max_percent: u8) -> Withdrawal {
-        let of = self.records.keys().filter(|id| !rules.is_own(id)).count();
-        let forgot_us = self.missing.iter().any(|id| rules.is_own(id));
-        let missing = self.missing.len() - usize::from(forgot_us);
+        let (missing, of) = self.vanished(rules);
+        let forgot_us = self.missing.len() > missing;
         let too_many = missing > 1 && missing * 100 > of * usize::from(max_percent);
         if (forgot_us && missing > 0) || too_many {
             return Withdrawal::Held { missing, of };
         }
         let gone = std::mem::take(&mut self.missing);
         Withdrawal::Done(gone.iter().flat_map(|id| self.forget(id)).collect())
+    }
+
+    /// How many peers have gone missing, and of how many.
+    pub fn vanished(&self, rules: &Rules) -> (usize, usize) {
+        let missing = self.missing.iter().filter(|id| !rules.is_own(id)).count();
+        (missing, self.records.keys().filter(|id| !rules.is_own(id)).count())
     }
 
     /// Whether the store has told everything at least once. Before, nothing may be removed.
@@ -120,25 +120,25 @@ impl Peers {
     fn apply_snapshot(&mut self, records: Vec<Record>) -> BTreeSet<LeaseId> {
         let named: BTreeSet<LeaseId> = records.iter().map(|record| record.id.clone()).collect();
         let lost: Vec<LeaseId> = self.ids().filter(|id| !named.contains(id)).cloned().collect();
-        for id in lost {
-            self.lose(id);
-        }
-        self.missing.retain(|id| !named.contains(id));
+        let mut affected: BTreeSet<LeaseId> =
+            lost.into_iter().flat_map(|id| self.lose(id)).collect();
         self.complete = true;
-        records.into_iter().flat_map(|record| self.put(record)).collect()
+        affected.extend(records.into_iter().flat_map(|record| self.put(record)));
+        affected
     }
 
     /// A record that can no longer be read keeps the lease that was last read from it: its node has
     /// not gone, and its pods cannot help what was written there.
     fn put(&mut self, record: Record) -> BTreeSet<LeaseId> {
         let Record { id, lease } = record;
+        let is_back = self.missing.remove(&id);
         let before = self.records.get(&id).cloned().unwrap_or_default();
         let held = match lease {
             Ok(lease) => Held { lease: Some(lease), malformed: None },
             Err(malformed) => Held { lease: before.lease.clone(), malformed: Some(malformed) },
         };
         if self.records.contains_key(&id) && held == before {
-            return BTreeSet::new();
+            return if is_back { self.rivals(&id) } else { BTreeSet::new() };
         }
         let mut affected = self.forget(&id);
         if let Some(lease) = &held.lease {
@@ -150,10 +150,19 @@ impl Peers {
         affected
     }
 
-    fn lose(&mut self, id: LeaseId) {
-        if self.records.contains_key(&id) {
-            self.missing.insert(id);
+    fn lose(&mut self, id: LeaseId) -> BTreeSet<LeaseId> {
+        if !self.records.contains_key(&id) {
+            return BTreeSet::new();
         }
+        let rivals = self.rivals(&id);
+        self.missing.insert(id);
+        rivals
+    }
+
+    /// The lease `id` and those that it conflicts with; nothing if there are none.
+    fn rivals(&self, id: &LeaseId) -> BTreeSet<LeaseId> {
+        let related = self.lease(id).map(|lease| self.related(lease)).unwrap_or_default();
+        if related.len() > 1 { related } else { BTreeSet::new() }
     }
 
     fn forget(&mut self, id: &LeaseId) -> BTreeSet<LeaseId> {
@@ -174,8 +183,7 @@ impl Peers {
                 let other = self.records.get(id).and_then(|held| held.lease.as_ref());
                 !rules.is_own(id)
                     && other.is_some_and(|other| {
-                        (other.created, &other.id) < (lease.created, &lease.id)
-                            && rules.check(other).is_ok()
+                        self.rank(other) < self.rank(lease) && rules.check(other).is_ok()
                     })
             })
         };
@@ -184,6 +192,11 @@ impl Peers {
             return conflict("subnet", id);
         }
         elder(self.sharing_mac(lease)).map_or(Ok(()), |id| conflict("VTEP MAC", id))
+    }
+
+    /// The lower is believed: one that the store names, then the older.
+    fn rank<'a>(&self, lease: &'a Lease) -> (bool, u64, &'a LeaseId) {
+        (self.missing.contains(&lease.id), lease.created, &lease.id)
     }
 
     /// The leases whose standing may depend on `lease`.

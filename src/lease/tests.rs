@@ -1,1 +1,376 @@
+//! Which leases are believed, and when one is taken for gone.
 
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeSet;
+
+use super::*;
+
+fn prefix(text: &str) -> Prefix {
+    text.parse().unwrap()
+}
+
+fn mac(last: u8) -> MacAddr {
+    MacAddr::new([2, 0, 0, 0, 0, last])
+}
+
+/// `10.5.3.0/24@172.16.0.3`, with a MAC address that ends as the public IP does.
+fn endpoint(text: &str) -> Endpoint {
+    let (subnet, public_ip) = text.split_once('@').unwrap();
+    let public_ip: IpAddr = public_ip.parse().unwrap();
+    let last = crate::prefix::number(public_ip).to_be_bytes().last().copied().unwrap();
+    let vtep = Some(Vtep { vni: Some(1), mac: mac(last) });
+    Endpoint { subnet: prefix(subnet), public_ip, backend: BackendType::Vxlan, vtep }
+}
+
+/// A lease of one or two endpoints, named after its text, created at `created`.
+fn lease(text: &str, created: u64) -> Lease {
+    let endpoints = text.split_whitespace().map(endpoint).collect();
+    Lease { id: LeaseId::new(text), endpoints, created, grant: None }
+}
+
+fn put(lease: Lease) -> LeaseUpdate {
+    LeaseUpdate::Put(Record { id: lease.id.clone(), lease: Ok(lease) })
+}
+
+fn spoil(id: &str) -> LeaseUpdate {
+    LeaseUpdate::Put(Record { id: LeaseId::new(id), lease: Err(Malformed("no JSON".into())) })
+}
+
+fn snapshot(texts: &[&str]) -> LeaseUpdate {
+    let record = |text: &&str| Record { id: LeaseId::new(*text), lease: Ok(lease(text, 10)) };
+    LeaseUpdate::Snapshot(texts.iter().map(record).collect())
+}
+
+const OWN: &str = "10.5.1.0/24@172.16.0.1";
+const A: &str = "10.5.3.0/24@172.16.0.3";
+const B: &str = "10.5.4.0/24@172.16.0.4";
+const C: &str = "10.5.5.0/24@172.16.0.5";
+
+fn rules() -> Rules {
+    Rules {
+        networks: vec![prefix("10.5.0.0/16"), prefix("fd05::/48")],
+        own: Some(lease(OWN, 1)),
+        addresses: vec!["172.16.0.1".parse().unwrap(), "10.5.200.7".parse().unwrap()],
+        on_link: vec![prefix("172.16.0.0/24")],
+        pools: Vec::new(),
+    }
+}
+
+fn check(lease: &Lease) -> String {
+    rules().check(lease).map_or_else(|why| why.to_string(), |()| "believed".into())
+}
+
+fn standing(peers: &Peers, id: &str) -> String {
+    match peers.peer(&LeaseId::new(id), &rules()) {
+        None => "unknown".into(),
+        Some(Ok(_)) => "believed".into(),
+        Some(Err(why)) => why.to_string(),
+    }
+}
+
+fn ids(texts: &[&str]) -> BTreeSet<LeaseId> {
+    texts.iter().map(|text| LeaseId::new(*text)).collect()
+}
+
+#[test]
+fn a_lease_inside_the_network_is_believed() {
+    assert_eq!(check(&lease(A, 10)), "believed");
+    assert_eq!(check(&lease("10.5.3.0/30@172.16.0.3", 10)), "believed");
+    assert_eq!(check(&lease("10.5.3.0/24@172.16.0.3 fd05:0:0:3::/64@fd00::3", 10)), "believed");
+}
+
+#[test]
+fn a_subnet_that_cannot_be_a_peers_is_refused() {
+    let cases = [
+        ("0.0.0.0/0", "subnet 0.0.0.0/0 is not inside the network"),
+        ("::/0", "subnet ::/0 is not inside the network"),
+        ("10.6.3.0/24", "subnet 10.6.3.0/24 is not inside the network"),
+        ("10.4.0.0/15", "subnet 10.4.0.0/15 is not inside the network"),
+        ("10.5.0.0/16", "subnet 10.5.0.0/16 is too short or too long for pods"),
+        ("10.5.3.0/31", "subnet 10.5.3.0/31 is too short or too long for pods"),
+        ("10.5.3.4/32", "subnet 10.5.3.4/32 is too short or too long for pods"),
+        ("10.5.1.0/24", "subnet 10.5.1.0/24 overlaps our own subnet 10.5.1.0/24"),
+        ("10.5.1.64/26", "subnet 10.5.1.64/26 overlaps our own subnet 10.5.1.0/24"),
+        ("10.5.0.0/20", "subnet 10.5.0.0/20 overlaps our own subnet 10.5.1.0/24"),
+        ("10.5.200.0/24", "subnet 10.5.200.0/24 holds 10.5.200.7, an address of this node"),
+    ];
+    for (subnet, reason) in cases {
+        let public_ip = if subnet.contains("::") { "fd00::3" } else { "172.16.0.3" };
+        assert_eq!(check(&lease(&format!("{subnet}@{public_ip}"), 10)), reason);
+    }
+}
+
+#[test]
+fn a_public_ip_that_no_node_can_have_is_refused() {
+    let implausible = |ip: &str| format!("public IP {ip} is no address that a node can have");
+    for ip in ["0.0.0.0", "0.1.2.3", "127.0.0.1", "224.0.0.1", "240.0.0.1", "255.255.255.255"] {
+        assert_eq!(check(&lease(&format!("10.5.3.0/24@{ip}"), 10)), implausible(ip));
+    }
+    for ip in ["169.254.3.4", "172.16.0.0", "172.16.0.255"] {
+        assert_eq!(check(&lease(&format!("10.5.3.0/24@{ip}"), 10)), implausible(ip));
+    }
+    for ip in ["::", "::1", "ff02::1", "fe80::3", "::ffff:172.16.0.3"] {
+        assert_eq!(check(&lease(&format!("fd05:0:0:3::/64@{ip}"), 10)), implausible(ip));
+    }
+}
+
+#[test]
+fn a_public_ip_of_the_other_family_is_refused() {
+    let reason = "public IP fd00::3 is no address that a node can have";
+    assert_eq!(check(&lease("10.5.3.0/24@fd00::3", 10)), reason);
+}
+
+#[test]
+fn a_public_ip_among_pods_is_refused() {
+    let reason = "public IP 10.5.3.9 is no address that a node can have";
+    assert_eq!(check(&lease("10.5.3.0/24@10.5.3.9", 10)), reason);
+    let reason = "public IP 10.5.1.9 is no address that a node can have";
+    assert_eq!(check(&lease("10.5.3.0/24@10.5.1.9", 10)), reason);
+}
+
+/// The pool's first subnets are handed out to nobody, so nodes may live there.
+#[test]
+fn a_public_ip_in_the_pool_is_refused_unless_nodes_live_there() {
+    let config = r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.100.0"}"#;
+    let config = crate::config::NetworkConfig::parse(config.as_bytes()).unwrap();
+    let believed = |ip: &str, ours: &str| {
+        let addresses = vec![ours.parse().unwrap()];
+        let rules = Rules { pools: config.pools.clone(), addresses, ..rules() };
+        rules.check(&lease(&format!("10.5.3.0/24@{ip}"), 10)).is_ok()
+    };
+    assert!(!believed("10.5.120.9", "172.16.0.1"));
+    assert!(believed("10.5.40.9", "172.16.0.1"));
+    assert!(believed("10.5.120.9", "10.5.121.1"));
+}
+
+#[test]
+fn what_is_ours_is_refused() {
+    let reason = "public IP 172.16.0.1 is an address of this node";
+    assert_eq!(check(&lease("10.5.3.0/24@172.16.0.1", 10)), reason);
+    assert_eq!(
+        check(&lease("10.5.3.0/24@172.17.0.1", 10)),
+        "VTEP MAC 02:00:00:00:00:01 is the one of this node"
+    );
+}
+
+#[test]
+fn a_mac_that_no_device_can_have_is_refused() {
+    for octets in [[1, 0, 0x5e, 0, 0, 1], [0xff; 6], [0; 6]] {
+        let mut peer = lease(A, 10);
+        let mac = MacAddr::new(octets);
+        for endpoint in &mut peer.endpoints {
+            endpoint.vtep = Some(Vtep { vni: None, mac });
+        }
+        assert_eq!(check(&peer), format!("VTEP MAC {mac} is no unicast address"));
+    }
+}
+
+#[test]
+fn one_bad_endpoint_spoils_the_lease() {
+    let dual = lease("10.5.3.0/24@172.16.0.3 fd06::/64@fd00::3", 10);
+    assert_eq!(check(&dual), "subnet fd06::/64 is not inside the network");
+}
+
+#[test]
+fn of_two_that_conflict_the_older_is_believed_whichever_came_first() {
+    let pairs = [
+        (A, "10.5.3.0/25@172.16.0.9", "subnet"),
+        (A, "10.5.2.0/23@172.16.0.9", "subnet"),
+        (A, "10.5.9.0/24@172.17.0.3", "VTEP MAC"),
+        (
+            "10.5.3.0/24@172.16.0.3 fd05:0:0:3::/64@fd00::13",
+            "10.5.4.0/24@172.16.0.4 fd05:0:0:3::/65@fd00::14",
+            "subnet",
+        ),
+    ];
+    for (older, newer, what) in pairs {
+        for order in [[(older, 10), (newer, 11)], [(newer, 11), (older, 10)]] {
+            let mut peers = Peers::default();
+            for (text, created) in order {
+                peers.apply(put(lease(text, created)));
+            }
+            assert_eq!(standing(&peers, older), "believed");
+            let reason = format!("its {what} conflicts with lease {older}");
+            assert_eq!(standing(&peers, newer), reason);
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_believed_takes_nothing_from_others() {
+    let mut peers = Peers::default();
+    peers.apply(put(lease("10.5.3.0/24@224.0.0.1", 2)));
+    peers.apply(put(lease(A, 10)));
+    assert_eq!(standing(&peers, A), "believed");
+}
+
+#[test]
+fn whoever_depends_on_a_change_is_looked_at_again() {
+    let mut peers = Peers::default();
+    peers.apply(put(lease(A, 10)));
+    let rival = "10.5.3.0/25@172.16.0.9";
+    assert_eq!(peers.apply(put(lease(rival, 11))), ids(&[A, rival]));
+    assert_eq!(peers.apply(put(lease(rival, 11))), ids(&[]));
+    peers.apply(LeaseUpdate::Remove(LeaseId::new(A)));
+    let gone = Withdrawal::Done(ids(&[A, rival]));
+    assert_eq!(peers.withdraw(&rules(), 50), gone);
+    assert_eq!(standing(&peers, rival), "believed");
+}
+
+#[test]
+fn what_the_store_names_beats_what_has_gone_missing() {
+    let rival = "10.5.9.0/24@172.17.0.3";
+    let mut peers = Peers::default();
+    peers.apply(snapshot(&[A, B]));
+    assert_eq!(peers.apply(LeaseUpdate::Remove(LeaseId::new(A))), ids(&[]));
+    assert_eq!(peers.apply(put(lease(rival, 11))), ids(&[A, rival]));
+    assert_eq!(standing(&peers, rival), "believed");
+    let reason = format!("its VTEP MAC conflicts with lease {rival}");
+    assert_eq!(standing(&peers, A), reason);
+    assert_eq!(peers.apply(put(lease(A, 10))), ids(&[A, rival]));
+    assert_eq!(standing(&peers, A), "believed");
+    assert_eq!(peers.apply(LeaseUpdate::Remove(LeaseId::new(A))), ids(&[A, rival]));
+}
+
+#[test]
+fn our_own_lease_is_no_peer() {
+    let mut peers = Peers::default();
+    peers.apply(put(lease(OWN, 1)));
+    peers.apply(put(lease(A, 10)));
+    assert_eq!(standing(&peers, OWN), "unknown");
+    assert_eq!(peers.leases().count(), 2);
+}
+
+#[test]
+fn a_record_that_can_no_longer_be_read_keeps_its_last_lease() {
+    let mut peers = Peers::default();
+    peers.apply(put(lease(A, 10)));
+    assert_eq!(peers.apply(spoil(A)), ids(&[A]));
+    assert_eq!(standing(&peers, A), "believed");
+    assert_eq!(peers.malformed(&LeaseId::new(A)), Some(&Malformed("no JSON".into())));
+    peers.apply(put(lease(A, 10)));
+    assert_eq!(peers.malformed(&LeaseId::new(A)), None);
+}
+
+#[test]
+fn a_record_that_never_could_be_read_is_set_aside() {
+    let mut peers = Peers::default();
+    peers.apply(spoil(A));
+    assert_eq!(standing(&peers, A), "its record cannot be read: no JSON");
+    assert!(peers.missing().is_empty());
+}
+
+#[test]
+fn nothing_is_complete_before_the_first_snapshot() {
+    let mut peers = Peers::default();
+    peers.apply(put(lease(A, 10)));
+    assert!(!peers.is_complete());
+    peers.apply(snapshot(&[A]));
+    assert!(peers.is_complete());
+}
+
+#[test]
+fn what_a_snapshot_does_not_name_goes_missing_and_stays_until_withdrawn() {
+    let mut peers = Peers::default();
+    peers.apply(snapshot(&[A, B, C]));
+    assert_eq!(peers.apply(snapshot(&[A, B])), ids(&[]));
+    assert_eq!(peers.missing(), &ids(&[C]));
+    assert_eq!(standing(&peers, C), "believed");
+    assert_eq!(peers.withdraw(&rules(), 50), Withdrawal::Done(ids(&[C])));
+    assert_eq!(standing(&peers, C), "unknown");
+}
+
+#[test]
+fn what_comes_back_in_time_was_never_gone() {
+    for back in [put(lease(C, 10)), snapshot(&[A, B, C])] {
+        let mut peers = Peers::default();
+        peers.apply(snapshot(&[A, B, C]));
+        peers.apply(LeaseUpdate::Remove(LeaseId::new(C)));
+        assert_eq!(peers.apply(back), ids(&[]));
+        assert!(peers.missing().is_empty());
+    }
+}
+
+#[test]
+fn removing_what_was_never_there_changes_nothing() {
+    let mut peers = Peers::default();
+    peers.apply(snapshot(&[A]));
+    peers.apply(LeaseUpdate::Remove(LeaseId::new(B)));
+    assert!(peers.missing().is_empty());
+}
+
+#[test]
+fn the_brake_holds_more_than_its_share() {
+    let four = [A, B, C, "10.5.6.0/24@172.16.0.6"];
+    let mut peers = Peers::default();
+    peers.apply(snapshot(&four));
+    peers.apply(snapshot(&[A]));
+    assert_eq!(peers.withdraw(&rules(), 50), Withdrawal::Held { missing: 3, of: 4 });
+    assert_eq!(peers.withdraw(&rules(), 74), Withdrawal::Held { missing: 3, of: 4 });
+    assert_eq!(standing(&peers, B), "believed");
+    assert!(matches!(peers.clone().withdraw(&rules(), 75), Withdrawal::Done(_)));
+    peers.apply(put(lease(B, 10)));
+    assert!(matches!(peers.withdraw(&rules(), 50), Withdrawal::Done(_)));
+}
+
+#[test]
+fn a_single_loss_is_never_too_many() {
+    let mut peers = Peers::default();
+    peers.apply(snapshot(&[A]));
+    peers.apply(snapshot(&[]));
+    assert_eq!(peers.withdraw(&rules(), 0), Withdrawal::Done(ids(&[A])));
+}
+
+#[test]
+fn our_own_lease_does_not_count_among_the_peers() {
+    let mut peers = Peers::default();
+    peers.apply(snapshot(&[OWN, A, B, C]));
+    peers.apply(snapshot(&[OWN, A]));
+    assert_eq!(peers.withdraw(&rules(), 50), Withdrawal::Held { missing: 2, of: 3 });
+}
+
+#[test]
+fn a_store_that_forgot_us_too_is_not_believed() {
+    let mut peers = Peers::default();
+    peers.apply(snapshot(&[OWN, A, B, C]));
+    peers.apply(snapshot(&[A, B]));
+    assert_eq!(peers.withdraw(&rules(), 100), Withdrawal::Held { missing: 1, of: 3 });
+    peers.apply(put(lease(OWN, 1)));
+    assert_eq!(peers.withdraw(&rules(), 50), Withdrawal::Done(ids(&[C])));
+}
+
+#[test]
+fn losing_our_own_lease_alone_holds_nothing() {
+    let mut peers = Peers::default();
+    peers.apply(snapshot(&[OWN, A]));
+    peers.apply(snapshot(&[A]));
+    assert!(matches!(peers.withdraw(&rules(), 50), Withdrawal::Done(_)));
+    assert_eq!(standing(&peers, A), "believed");
+}
+
+#[test]
+fn what_is_remembered_is_missing_until_the_store_names_it() {
+    let mut peers = Peers::remembered([lease(A, 10), lease(B, 10)]);
+    assert_eq!(standing(&peers, A), "believed");
+    assert!(!peers.is_complete());
+    peers.apply(snapshot(&[A]));
+    assert_eq!(peers.missing(), &ids(&[B]));
+}
+
+#[test]
+fn each_subnet_tells_what_was_published_for_its_family() {
+    let attributes = LeaseAttributes {
+        backend: BackendType::HostGw,
+        endpoints: vec![EndpointAttributes {
+            public_ip: "172.16.0.9".parse().unwrap(),
+            vtep: None,
+        }],
+    };
+    let subnets = ["fd05:0:0:3::/64", "10.5.3.0/24"].map(prefix);
+    let published = attributes.published_for(subnets);
+    assert_eq!(published.len(), 1, "nothing is known of IPv6");
+    assert_eq!(published[0].backend, BackendType::HostGw);
+    assert_eq!(published[0].public_ip.to_string(), "172.16.0.9");
+    assert_eq!((published[0].subnet, published[0].vtep), (prefix("10.5.3.0/24"), None));
+}

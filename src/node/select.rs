@@ -49,6 +49,25 @@ impl Node {
         }
         Err(NoInterface(reasons))
     }
+
+    /// Keeps interface and addresses as long as they can be used, and chooses as at first if not:
+    /// peers know these addresses, and another that would be chosen now may be gone tomorrow.
+    pub fn select_again(
+        &self,
+        facts: &Facts,
+        options: &InterfaceOptions,
+        families: &[Family],
+    ) -> Result<Self, NoInterface> {
+        let fixed: Vec<IpAddr> = self.uplinks.iter().map(|uplink| uplink.address).collect();
+        let is_same = self.uplinks.iter().map(Uplink::family).eq(families.iter().copied());
+        let has_all = |interface: &Interface| {
+            interface.name == self.interface && fixed.iter().all(|ip| interface.can_use(*ip))
+        };
+        let kept = find(facts, has_all).filter(|_| is_same);
+        let kept = kept.map(|interface| Choice { interface, fixed: fixed.clone() });
+        let kept = kept.and_then(|choice| build(facts, &choice, options, families).ok());
+        kept.map_or_else(|| Self::select(facts, options, families), Ok)
+    }
 }
 
 type Chosen<'a> = Result<Choice<'a>, String>;
@@ -180,6 +199,10 @@ fn uplink(
 impl Interface {
     fn has(&self, address: IpAddr) -> bool {
         self.addresses.iter().any(|own| own.address == address)
+    }
+
+    fn can_use(&self, address: IpAddr) -> bool {
+        self.addresses.iter().any(|own| own.usable && own.address == address)
     }
 
     /// The addresses of `family` that peers may be told, best first.

@@ -1,6 +1,6 @@
 //! What is due when.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -9,12 +9,18 @@ use crate::kernel::state::Key;
 
 /// A packet already past the route lookup still needs the entries of the old path for this long.
 const LINGER: Duration = Duration::from_millis(200);
-/// Leases that vanish together are judged together.
+/// Leases that vanish together are judged together: once no more have followed for this long…
 const WITHDRAW: Duration = Duration::from_secs(2);
+/// …but no later than this after the first.
+const WITHDRAW_LATEST: Duration = Duration::from_secs(30);
 /// After the store lost leases, peers get this long to claim theirs again.
 const WITHDRAW_AFTER_LOSS: Duration = Duration::from_secs(60);
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_LONGEST: Duration = Duration::from_secs(30);
+/// A dump costs the more the more peers there are: a storm of changes must not be all that we read.
+const DUMP_SPACING: Duration = Duration::from_millis(250);
+/// A broken socket gets this long to be mended before it is listened to again.
+const DEAF: Duration = Duration::from_millis(100);
 const AUDIT: Duration = Duration::from_secs(300);
 /// Liveness is judged by it: see `Health`.
 pub const HEARTBEAT: Duration = Duration::from_secs(5);
@@ -22,10 +28,18 @@ pub const HEARTBEAT: Duration = Duration::from_secs(5);
 /// The deadlines of the loop.
 #[derive(Debug)]
 pub(super) struct Agenda {
+    /// When to look at a key again.
+    keys: BTreeSet<(Instant, Key)>,
+    /// Until when unwanted entries stay.
     lingering: BTreeMap<Key, Instant>,
     withdraw: Option<Instant>,
+    /// When the first of the leases vanished that are to be judged.
+    vanishing: Option<Instant>,
     retry: Option<Instant>,
     retries: u32,
+    dump: Option<Instant>,
+    dumped: Option<Instant>,
+    listen: Option<Instant>,
     audit: Instant,
     heartbeat: Instant,
     /// From 0 to 1: spreads the audits of many nodes.
@@ -34,21 +48,37 @@ pub(super) struct Agenda {
 
 /// What has come due.
 #[derive(Debug, Default, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a deadline of its own")]
 pub(super) struct Due {
-    pub removals: Vec<Key>,
-    pub withdraw: bool,
-    pub retry: bool,
-    pub audit: bool,
+    /// To be looked at again.
+    pub(super) keys: Vec<Key>,
+    pub(super) tasks: Vec<Task>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Task {
+    /// Judge the leases that have vanished.
+    Withdraw,
+    /// Read again what could not be read.
+    Retry,
+    Dump,
+    /// Look at everything, as if nobody ever told us anything.
+    Audit,
 }
 
 impl Agenda {
     pub(super) fn new(jitter: fn() -> f64) -> Self {
         let now = Instant::now();
         Self {
+            keys: BTreeSet::new(),
             lingering: BTreeMap::new(),
             withdraw: None,
+            vanishing: None,
             retry: None,
             retries: 0,
+            dump: None,
+            dumped: None,
+            listen: None,
             audit: now + AUDIT.mul_f64(0.75 + jitter() / 2.0),
             heartbeat: now + HEARTBEAT,
             jitter,
@@ -57,9 +87,9 @@ impl Agenda {
 
     /// When something comes due.
     pub(super) fn next(&self) -> Instant {
-        let lingering = self.lingering.values().min().copied();
-        let optional = [lingering, self.withdraw, self.retry].into_iter().flatten();
-        optional.fold(self.audit.min(self.heartbeat), Instant::min)
+        let key = self.keys.first().map(|(at, _)| *at);
+        let optional = [key, self.withdraw, self.retry, self.dump, self.listen];
+        optional.into_iter().flatten().fold(self.audit.min(self.heartbeat), Instant::min)
     }
 
     /// Takes what has come due off the agenda.
@@ -73,25 +103,39 @@ impl Agenda {
         if self.heartbeat <= now {
             self.heartbeat = now + HEARTBEAT;
         }
-        Due {
-            removals: self
-                .lingering
-                .iter()
-                .filter(|(_, at)| **at <= now)
-                .map(|(key, _)| key.clone())
-                .collect(),
-            withdraw: is_due(&mut self.withdraw),
-            retry: is_due(&mut self.retry),
-            audit,
+        is_due(&mut self.listen);
+        let withdraw = is_due(&mut self.withdraw);
+        if withdraw {
+            self.vanishing = None;
         }
+        let tasks = [
+            (Task::Withdraw, withdraw),
+            (Task::Retry, is_due(&mut self.retry)),
+            (Task::Dump, is_due(&mut self.dump)),
+            (Task::Audit, audit),
+        ];
+        let tasks = tasks.into_iter().filter_map(|(task, is_due)| is_due.then_some(task));
+        Due { tasks: tasks.collect(), keys: self.take_due_keys(now) }
+    }
+
+    fn take_due_keys(&mut self, now: Instant) -> Vec<Key> {
+        let mut due = Vec::new();
+        while self.keys.first().is_some_and(|(at, _)| *at <= now) {
+            due.extend(self.keys.pop_first().map(|(_, key)| key));
+        }
+        due
+    }
+
+    pub(super) fn look_again(&mut self, key: Key, at: Instant) {
+        self.keys.insert((at, key));
     }
 
     /// Whether the unwanted entry `key` has lingered long enough; the first question starts the clock.
     pub(super) fn has_lingered(&mut self, key: &Key) -> bool {
         let now = Instant::now();
         let until = *self.lingering.entry(key.clone()).or_insert(now + LINGER);
-        if until <= now {
-            self.lingering.remove(key);
+        if until > now {
+            self.keys.insert((until, key.clone()));
         }
         until <= now
     }
@@ -101,9 +145,17 @@ impl Agenda {
         self.lingering.remove(key);
     }
 
-    /// Leases have vanished: judge them soon, and with them what vanishes until then.
+    /// Nothing but `keys` is unwanted.
+    pub(super) fn forget_all_but(&mut self, keys: &BTreeSet<Key>) {
+        self.lingering.retain(|key, _| keys.contains(key));
+    }
+
+    /// Leases have vanished: judge them soon.
     pub(super) fn withdraw_soon(&mut self) {
-        self.withdraw.get_or_insert_with(|| Instant::now() + WITHDRAW);
+        let now = Instant::now();
+        let latest = *self.vanishing.get_or_insert(now) + WITHDRAW_LATEST;
+        let soon = (now + WITHDRAW).min(latest);
+        self.withdraw = Some(self.withdraw.map_or(soon, |at| at.max(soon)));
     }
 
     /// The store seems to have lost leases: judge once the others had time to come back.
@@ -111,18 +163,52 @@ impl Agenda {
         self.withdraw = Some(Instant::now() + WITHDRAW_AFTER_LOSS);
     }
 
-    /// Something was refused: try again, each time a little later.
+    pub(super) const fn will_withdraw(&self) -> bool {
+        self.withdraw.is_some()
+    }
+
+    /// What had vanished is back. The next loss is judged by itself.
+    pub(super) const fn withdraw_nothing(&mut self) {
+        self.withdraw = None;
+        self.vanishing = None;
+    }
+
+    /// Something could not be read: try again, each time a little later.
     pub(super) fn retry_later(&mut self) {
         if self.retry.is_none() {
-            let delay = RETRY_FIRST.saturating_mul(1 << self.retries.min(16)).min(RETRY_LONGEST);
-            self.retry = Some(Instant::now() + delay);
+            self.retry = Some(Instant::now() + backoff(self.retries));
             self.retries += 1;
         }
     }
 
-    /// Nothing is refused any more.
-    pub(super) fn all_is_well(&mut self) {
+    /// All that is needed has been read.
+    pub(super) fn all_is_read(&mut self) {
         self.retry = None;
         self.retries = 0;
     }
+
+    /// Something has happened of which only a dump tells: at once, unless the last was only just now.
+    pub(super) fn dump_soon(&mut self) {
+        let now = Instant::now();
+        let earliest = self.dumped.map_or(now, |at| at + DUMP_SPACING);
+        self.dump.get_or_insert(earliest.max(now));
+    }
+
+    pub(super) fn dumped(&mut self) {
+        self.dumped = Some(Instant::now());
+        self.dump = None;
+    }
+
+    pub(super) fn listen_later(&mut self) {
+        self.listen = Some(Instant::now() + DEAF);
+    }
+
+    pub(super) const fn may_listen(&self) -> bool {
+        self.listen.is_none()
+    }
+}
+
+/// How long to wait after so many failures in a row.
+pub(super) fn backoff(failures: u32) -> Duration {
+    RETRY_FIRST.saturating_mul(1 << failures.min(16)).min(RETRY_LONGEST)
 }

@@ -2,15 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use super::{Differences, Reconciler, Standing};
+use super::{Desired, Differences, Reconciler, Standing};
 use crate::backend;
 use crate::kernel::state::{Entry, Key};
 use crate::kernel::{Kernel, Op, Refused, diff, diff_key};
 use crate::lease::LeaseId;
 use crate::node::Node;
 
-/// More passes than this change nothing that the next event would not.
-const PASSES: usize = 4;
+/// What one pass does may change the plan, once: a filter is loose now, or restored.
+const PASSES: usize = 3;
 
 impl<K: Kernel> Reconciler<K> {
     /// Brings the kernel to what the inputs ask for, as far as they are known.
@@ -18,30 +18,23 @@ impl<K: Kernel> Reconciler<K> {
         if std::mem::take(&mut self.stale.facts) {
             self.read_facts().await;
         }
-        // A new link, or a refusal that the plan depends on, asks for another look at once.
+        if !self.inputs.are_known() {
+            return;
+        }
         for _ in 0..PASSES {
             self.pass().await;
-            let is_done = !self.stale.plan && !self.stale.dump;
-            if is_done || self.trouble.is_some() {
+            if !self.stale.plan {
                 break;
             }
         }
-        if self.is_well() {
-            self.agenda.all_is_well();
-        } else {
+        if self.stale.facts || self.stale.dump || self.inputs.no_node.is_some() {
             self.agenda.retry_later();
+        } else {
+            self.agenda.all_is_read();
         }
-    }
-
-    fn is_well(&self) -> bool {
-        let has_node = self.inputs.no_node.is_none();
-        has_node && self.trouble.is_none() && self.refused.is_empty() && !self.stale.dump
     }
 
     async fn pass(&mut self) {
-        if self.inputs.local().is_none() {
-            return;
-        }
         if std::mem::take(&mut self.stale.plan) {
             self.plan();
         }
@@ -52,17 +45,28 @@ impl<K: Kernel> Reconciler<K> {
         if !ops.is_empty() {
             self.apply(ops).await;
         }
+        let is_restored = self.inputs.forget_restored(&self.actual);
+        self.unsaved |= is_restored;
+        self.stale.plan |= is_restored | self.inputs.note_filters(&self.actual);
     }
 
     /// Looks at the host again. A node that was chosen once stays when its address is away for a moment.
     async fn read_facts(&mut self) {
         let Some(config) = &self.inputs.config else { return };
         let families: Vec<_> = config.pools.iter().map(|pool| pool.network.family()).collect();
-        let facts = match self.kernel.facts(self.settings.interface.can_reach).await {
+        let options = &self.settings.interface;
+        let facts = match self.kernel.facts(options.can_reach).await {
             Ok(facts) => facts,
-            Err(error) => return self.kernel_failed("reading the host's interfaces", &error),
+            Err(error) => {
+                self.stale.facts = true;
+                return self.kernel_failed("reading the host's interfaces", &error);
+            }
         };
-        match Node::select(&facts, &self.settings.interface, &families) {
+        let selected = match &self.inputs.node {
+            Some(node) => node.select_again(&facts, options, &families),
+            None => Node::select(&facts, options, &families),
+        };
+        match selected {
             Ok(node) => self.take_node(node),
             Err(error) => {
                 let reason = error.to_string();
@@ -70,6 +74,7 @@ impl<K: Kernel> Reconciler<K> {
                     tracing::warn!(%reason, "no interface can be used");
                     self.inputs.no_node = Some(reason);
                 }
+                self.agenda.retry_later();
             }
         }
     }
@@ -81,57 +86,76 @@ impl<K: Kernel> Reconciler<K> {
             tracing::info!(interface = %node.interface, mtu = node.mtu, ?addresses, "using this interface");
             self.inputs.node = Some(node);
             self.stale.plan = true;
+            self.unsaved = true;
         }
     }
 
     /// Plans for this node and every peer anew.
     fn plan(&mut self) {
         let Some(local) = self.inputs.local() else { return };
-        let gateways = self.inputs.peers.leases().flat_map(|lease| &lease.endpoints);
-        let scope = local.scope(gateways.map(|endpoint| endpoint.public_ip).collect());
-        self.outputs.checkpoint_changed();
+        let mut scope = local.scope(std::mem::take(&mut self.scope.gateways));
+        scope.networks.extend(self.inputs.former_networks());
         // What was read for another scope says nothing about this one.
-        self.stale.dump |= !scope.sees_the_same(&self.scope) || self.inputs.macs.is_none();
+        self.stale.dump |= !scope.sees_the_same(&self.scope) || self.inputs.lack_macs();
         self.scope = scope;
+        self.rules = local.rules();
         self.networks = backend::networks(&local);
-        self.desired.set_local(backend::plan_local(&local, &self.networks));
         let all: BTreeSet<LeaseId> = self.inputs.peers.ids().cloned().collect();
-        self.revise(all);
+        let standings = self.standings(all);
+        self.desired = Desired::new(backend::plan_local(&local, &self.networks));
+        self.adopt(standings);
         self.stale.differences = Differences::Anywhere;
     }
 
     /// Plans anew for these peers alone.
     pub(super) fn revise(&mut self, ids: BTreeSet<LeaseId>) {
-        let rules = self.inputs.rules();
-        let standing = |id: LeaseId| {
-            let standing = self.inputs.standing(&id, &rules, &self.networks);
-            (id, standing)
-        };
-        let changes: Vec<_> = ids.into_iter().map(standing).collect();
-        let gateways = changes.iter().filter_map(|(id, _)| self.inputs.peers.lease(id));
-        let gateways = gateways.flat_map(|lease| &lease.endpoints).map(|e| e.public_ip);
-        self.scope.gateways.extend(gateways);
-        for (id, standing) in &changes {
-            let is_news = self.desired.peers().get(id) != standing.as_ref();
-            if let Some(Standing::SetAside(reason)) = standing.as_ref().filter(|_| is_news) {
-                tracing::warn!(lease = %id, %reason, "set a lease aside");
-            }
+        self.unsaved |= !ids.is_empty();
+        // Before the first plan there are no rules to judge by; the first plan is for all.
+        if !self.networks.is_empty() && !ids.is_empty() {
+            let standings = self.standings(ids);
+            let touched = self.adopt(standings);
+            self.stale.differences.extend(touched);
         }
-        let touched = self.desired.revise(changes);
-        self.stale.differences.extend(touched);
     }
 
-    /// Reads what the kernel holds. The first time, it also decides the MAC addresses.
+    /// Where these leases stand by the rules and networks of now.
+    fn standings(&self, ids: BTreeSet<LeaseId>) -> Vec<(LeaseId, Option<Standing>)> {
+        let standing = |id: LeaseId| {
+            let standing = self.inputs.standing(&id, &self.rules, &self.networks);
+            if let Some(Standing::SetAside(reason)) = &standing
+                && self.desired.peers().get(&id) != standing.as_ref()
+            {
+                tracing::warn!(lease = %id, %reason, "set a lease aside");
+            }
+            (id, standing)
+        };
+        ids.into_iter().map(standing).collect()
+    }
+
+    fn adopt(&mut self, standings: Vec<(LeaseId, Option<Standing>)>) -> BTreeSet<Key> {
+        let believed = standings.iter().filter_map(|(id, standing)| match standing {
+            Some(Standing::Planned(_)) => self.inputs.peers.lease(id),
+            Some(Standing::SetAside(_)) | None => None,
+        });
+        let gateways = believed.flat_map(|lease| &lease.endpoints).map(|e| e.public_ip);
+        self.scope.gateways.extend(gateways);
+        self.desired.revise(standings)
+    }
+
+    /// Reads what the kernel holds. Until they are known, it also decides the MAC addresses.
     async fn read_kernel(&mut self) -> bool {
         match self.kernel.dump(&self.scope).await {
             Ok(actual) => {
                 self.statistics.dumps += 1;
+                self.agenda.dumped();
                 self.trouble = None;
                 self.actual = actual;
                 self.stale.differences = Differences::Anywhere;
-                self.inputs.note_strict(&self.actual);
-                if self.inputs.macs.is_none() {
+                self.unsaved |= self.inputs.note_strict(&self.actual);
+                let is_news = self.inputs.note_filters(&self.actual) | self.inputs.lack_macs();
+                if is_news {
                     self.inputs.settle_macs(&self.actual);
+                    self.unsaved = true;
                     self.plan();
                     self.stale.dump = false;
                 }
@@ -150,22 +174,29 @@ impl<K: Kernel> Reconciler<K> {
             Differences::In(keys) if !keys.iter().any(|key| matches!(key, Key::Link(_))) => {
                 self.diff_keys(&keys)
             }
-            Differences::In(_) | Differences::Anywhere => {
-                self.refused.clear();
-                diff(self.desired.state(), &self.actual, &self.scope)
-            }
+            Differences::In(_) | Differences::Anywhere => self.diff_all(),
         };
         ops.into_iter().filter(|op| self.is_due(op)).collect()
+    }
+
+    fn diff_all(&mut self) -> Vec<Op> {
+        let ops = diff(self.desired.state(), &self.actual, &self.scope);
+        let differing = ops.iter().map(|op| op.entry().key()).collect();
+        self.refused.forget_all_but(&differing);
+        self.agenda.forget_all_but(&differing);
+        ops
     }
 
     fn diff_keys(&mut self, keys: &BTreeSet<Key>) -> Vec<Op> {
         let (mut puts, mut removals) = (Vec::new(), Vec::new());
         for key in keys {
-            self.refused.remove(key);
             match diff_key(key, self.desired.state(), &self.actual, &self.scope) {
                 Some(op @ (Op::Create(_) | Op::Replace(_))) => puts.push(op),
                 Some(op @ Op::Remove(_)) => removals.push(op),
-                None => self.agenda.forget(key),
+                None => {
+                    self.agenda.forget(key);
+                    self.refused.forget(key);
+                }
             }
         }
         puts.extend(removals.into_iter().rev());
@@ -202,30 +233,25 @@ impl<K: Kernel> Reconciler<K> {
             refused.iter().map(|refusal| refusal.op.entry().key()).collect();
         for op in ops {
             // What a link does to the entries on it, only a dump tells.
-            self.stale.dump |= matches!(op.entry(), Entry::Link(_));
-            if failed.contains(&op.entry().key()) {
+            if matches!(op.entry(), Entry::Link(_)) {
+                self.agenda.dump_soon();
+            }
+            let key = op.entry().key();
+            if failed.contains(&key) {
                 continue;
             }
             self.statistics.count(&op);
+            self.refused.forget(&key);
+            self.agenda.forget(&key);
             match op {
                 Op::Create(entry) | Op::Replace(entry) => drop(self.actual.insert(entry)),
-                Op::Remove(entry) => drop(self.actual.remove(&entry.key())),
+                Op::Remove(_) => drop(self.actual.remove(&key)),
             }
         }
-        for Refused { op, reason } in refused {
-            tracing::debug!(%op, %reason, "the kernel refused");
-            self.refused.insert(op.entry().key(), format!("{op}: {reason}"));
-        }
-        self.note_filters();
-    }
-
-    /// A filter that stays strict holds a change of backend back, and lets it go once it is loose.
-    fn note_filters(&mut self) {
-        let kept = self.inputs.kind_kept();
-        self.inputs.filtered = self.refused.keys().any(|key| matches!(key, Key::ReversePath(_)));
-        if self.inputs.kind_kept() != kept {
-            self.stale.plan = true;
-            self.agenda.retry_later();
+        for refusal in refused {
+            tracing::debug!(op = %refusal.op, reason = %refusal.reason, "the kernel refused");
+            let again = self.refused.note(&refusal);
+            self.agenda.look_again(refusal.op.entry().key(), again);
         }
     }
 

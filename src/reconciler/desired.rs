@@ -43,21 +43,14 @@ impl Desired {
         let networks = backend::networks(local);
         let rules = local.rules();
         let standing = |id: &LeaseId| (id.clone(), Standing::of(id, peers, &rules, &networks));
-        let mut desired = Self::default();
-        desired.set_local(backend::plan_local(local, &networks));
+        let mut desired = Self::new(backend::plan_local(local, &networks));
         desired.revise(peers.ids().map(standing).collect());
         desired
     }
 
-    /// Puts `local` in the place of what was desired for our own sake; the peers stay as they are
-    /// until they are revised.
-    pub fn set_local(&mut self, local: KernelState) {
-        self.state = local;
-        for standing in self.peers.values() {
-            if let Standing::Planned(plan) = standing {
-                self.state.extend(plan.entries().cloned());
-            }
-        }
+    /// What is desired before any peer is known.
+    pub fn new(local: KernelState) -> Self {
+        Self { state: local, peers: BTreeMap::new() }
     }
 
     /// Puts each peer's new standing in the place of its old one; none removes the peer. Returns

@@ -6,15 +6,16 @@ use super::Standing;
 use crate::backend::{self, Local, Network};
 use crate::checkpoint::Checkpoint;
 use crate::config::{Kind, NetworkConfig};
-use crate::kernel::state::{Entry, KernelState, Link, LinkKind, LinkName};
-use crate::lease::{Lease, LeaseId, Peers, Rules};
+use crate::kernel::state::{Entry, KernelState, Key, Link, LinkKind, LinkName, ReversePath};
+use crate::lease::{BackendType, Lease, LeaseId, Peers, Rules, Withdrawal};
 use crate::mac::MacAddr;
-use crate::node::Node;
-use crate::prefix::Family;
+use crate::node::{Node, Uplink};
+use crate::prefix::{Family, Prefix};
 use crate::subnet::StoreState;
 
 /// All inputs, as far as they are known.
 #[derive(Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Inputs {
     pub config: Option<NetworkConfig>,
     /// Whether the config comes from the store, not from what was last known.
@@ -22,19 +23,34 @@ pub struct Inputs {
     pub node: Option<Node>,
     /// Why there is no node yet.
     pub no_node: Option<String>,
-    /// Known once the kernel was read for the first time.
-    pub macs: Option<BTreeMap<Family, MacAddr>>,
+    /// Of the tunnel device of each family; known once the kernel was read.
+    pub macs: BTreeMap<Family, MacAddr>,
     pub own: Option<Lease>,
+    /// Whether the store gave us `own` in this life.
+    pub held: bool,
     pub peers: Peers,
+    /// The links whose reverse-path filter was strict before `Mixed` loosened it.
     pub strict: BTreeSet<LinkName>,
-    /// The backend that this node had before.
-    pub former: Option<Kind>,
-    /// Whether a strict reverse-path filter stays that `Mixed` must loosen: a change of backend
-    /// would lose packets, so it waits.
+    /// Whether a reverse-path filter is strict: a change of backend would lose packets, so it
+    /// waits until `Mixed` has loosened it.
     pub filtered: bool,
+    /// This node as it was last known, if that is what we started from.
+    pub remembered: Option<Local>,
     pub store: StoreState,
     /// Missing peers and all peers, while the brake holds.
     pub held_back: Option<(usize, usize)>,
+    /// Of the leases that are missing.
+    pub loss: Loss,
+}
+
+/// What a loss of leases says about the store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Loss {
+    /// Nodes may have gone.
+    #[default]
+    Plausible,
+    /// Our own lease was among them, although we have not gone.
+    OfOursToo,
 }
 
 impl Default for Inputs {
@@ -44,14 +60,16 @@ impl Default for Inputs {
             confirmed: false,
             node: None,
             no_node: None,
-            macs: None,
+            macs: BTreeMap::new(),
             own: None,
+            held: false,
             peers: Peers::default(),
             strict: BTreeSet::new(),
-            former: None,
             filtered: false,
+            remembered: None,
             store: StoreState::Unknown,
             held_back: None,
+            loss: Loss::Plausible,
         }
     }
 }
@@ -64,53 +82,110 @@ impl Inputs {
         Some(Local {
             config,
             node: self.node.clone()?,
-            macs: self.macs.clone().unwrap_or_default(),
+            macs: self.macs.clone(),
             own: self.own.clone(),
             strict: self.strict.clone(),
         })
     }
 
-    /// The backend that is kept although the config asks for another.
+    /// The backend that is kept although the config asks for another: the one that peers know.
     pub fn kind_kept(&self) -> Option<Kind> {
-        let config = self.config.as_ref()?;
-        self.former.filter(|former| self.filtered && config.mixed && *former != config.backend.kind)
+        let wanted = self.config.as_ref().filter(|config| self.filtered && config.mixed)?;
+        let published = match self.own.as_ref()?.endpoints.first()?.backend {
+            BackendType::Vxlan => Kind::Vxlan,
+            BackendType::HostGw => Kind::HostGw,
+            BackendType::Other(_) => return None,
+        };
+        (published != wanted.backend.kind).then_some(published)
+    }
+
+    /// Notes whether a filter is strict; returns whether the plan changes with that.
+    pub fn note_filters(&mut self, actual: &KernelState) -> bool {
+        let kept = self.kind_kept();
+        let filters =
+            actual.entries().take_while(|e| matches!(e, Entry::Link(_) | Entry::ReversePath(_)));
+        self.filtered =
+            filters.into_iter().any(|e| matches!(e, Entry::ReversePath(filter) if filter.strict));
+        self.kind_kept() != kept
     }
 
     pub fn rules(&self) -> Rules {
         self.local().map(|local| local.rules()).unwrap_or_default()
     }
 
-    /// Keeps the MAC address of each tunnel device that exists, and derives the others.
-    pub fn settle_macs(&mut self, actual: &KernelState) {
-        let Some(local) = self.local().filter(|_| self.macs.is_none()) else { return };
-        let vni = local.config.backend.tunnel.vni;
-        let mac = |uplink: &crate::node::Uplink| {
-            let device = backend::device_name(uplink.family(), vni);
-            let kept = existing_mac(actual, &device);
-            (uplink.family(), kept.unwrap_or_else(|| backend::derived_mac(uplink, vni)))
+    /// The networks of the daemon before us that the config no longer names: what we left there is ours still.
+    pub fn former_networks(&self) -> impl Iterator<Item = Prefix> + '_ {
+        let former = self.remembered.iter().flat_map(|local| local.config.networks());
+        let named = |network: &Prefix| {
+            self.config.as_ref().is_some_and(|config| config.networks().any(|n| n == *network))
         };
-        self.macs = Some(local.node.uplinks.iter().map(mac).collect());
-        // Who finds a tunnel and remembers nothing takes over from flannel.
-        let has_tunnel = actual.entries().any(|entry| matches!(entry, Entry::Link(_)));
-        self.former = self.former.or(has_tunnel.then_some(Kind::Vxlan));
+        former.filter(move |network| !named(network))
     }
 
-    /// Notes which filters were strict before we loosen them.
-    pub fn note_strict(&mut self, actual: &KernelState) {
-        let is_mixed = self.config.as_ref().is_some_and(|config| config.mixed);
-        let strict = actual.entries().filter_map(|entry| match entry {
-            Entry::ReversePath(filter) if filter.strict => Some(filter.link.clone()),
-            _ => None,
-        });
-        self.strict.extend(strict.filter(|_| is_mixed));
+    /// Whether enough is known to plan.
+    pub const fn are_known(&self) -> bool {
+        self.config.is_some() && self.node.is_some()
+    }
+
+    /// Whether the MAC address of some tunnel device is still to be decided.
+    pub fn lack_macs(&self) -> bool {
+        let uplinks = self.node.iter().flat_map(|node| &node.uplinks);
+        uplinks.into_iter().any(|uplink| !self.macs.contains_key(&uplink.family()))
+    }
+
+    /// Keeps the MAC address of each tunnel device that exists or is remembered, and derives the others.
+    pub fn settle_macs(&mut self, actual: &KernelState) {
+        let Some(local) = self.local() else { return };
+        let vni = local.config.backend.tunnel.vni;
+        for uplink in &local.node.uplinks {
+            let device = backend::device_name(uplink.family(), vni);
+            let kept = existing_mac(actual, &device).or_else(|| self.remembered_mac(uplink));
+            let mac = kept.unwrap_or_else(|| backend::derived_mac(uplink, vni));
+            self.macs.entry(uplink.family()).or_insert(mac);
+        }
+    }
+
+    /// Of a machine that was copied, only one may keep what both remember.
+    fn remembered_mac(&self, uplink: &Uplink) -> Option<MacAddr> {
+        let local = self.remembered.as_ref()?;
+        let same = local.node.uplinks.iter().any(|known| known.public_ip == uplink.public_ip);
+        local.macs.get(&uplink.family()).copied().filter(|_| same)
+    }
+
+    /// Notes which filters were strict before we loosen them; returns whether there are new ones.
+    pub fn note_strict(&mut self, actual: &KernelState) -> bool {
+        let known = self.strict.len();
+        if self.config.as_ref().is_some_and(|config| config.mixed) {
+            let strict = actual.entries().filter_map(|entry| match entry {
+                Entry::ReversePath(filter) if filter.strict => Some(filter.link.clone()),
+                _ => None,
+            });
+            self.strict.extend(strict);
+        }
+        self.strict.len() != known
+    }
+
+    /// Forgets the filters that are as strict again as they were: from then on they are the
+    /// operator's. Returns whether there were any.
+    pub fn forget_restored(&mut self, actual: &KernelState) -> bool {
+        let known = self.strict.len();
+        if self.config.as_ref().is_some_and(|config| !config.mixed) {
+            self.strict.retain(|link| {
+                let loose = Entry::ReversePath(ReversePath { link: link.clone(), strict: false });
+                actual.get(&loose.key()) == Some(&loose)
+            });
+        }
+        self.strict.len() != known
     }
 
     /// Starts from what was last known.
     pub fn remember(&mut self, checkpoint: Checkpoint) {
-        let Checkpoint { local, leases, .. } = checkpoint;
-        self.config = Some(local.config);
-        self.own = local.own;
+        let Checkpoint { local, leases } = checkpoint;
+        self.config = Some(local.config.clone());
+        self.own.clone_from(&local.own);
+        self.strict.extend(local.strict.iter().cloned());
         self.peers = Peers::remembered(leases);
+        self.remembered = Some(local);
     }
 
     /// Where the lease `id` stands now; none if it is gone or our own.
@@ -123,10 +198,34 @@ impl Inputs {
         Standing::of(id, &self.peers, rules, networks)
     }
 
-    /// Whether the store no longer names our own lease. Then it lost its data, and the others need
-    /// time to claim theirs again: not all come back at once.
-    pub fn is_forgotten(&self) -> bool {
-        self.own.as_ref().is_some_and(|own| self.peers.missing().contains(&own.id))
+    /// Notes whether our own lease is among those that the store no longer names.
+    pub fn note_loss(&mut self) {
+        let missing = self.peers.missing();
+        if missing.is_empty() {
+            self.loss = Loss::Plausible;
+        } else if self.own.as_ref().is_some_and(|own| missing.contains(&own.id)) {
+            self.loss = Loss::OfOursToo;
+        }
+    }
+
+    /// Withdraws the missing peers. A store that forgot us too lost its data: then it waits once
+    /// more, because not all nodes come back as soon as we do.
+    pub fn withdraw(&mut self, max_percent: u8) -> Withdrawal {
+        let rules = self.rules();
+        match (std::mem::take(&mut self.loss), self.peers.vanished(&rules)) {
+            (Loss::OfOursToo, (missing @ 1.., of)) => Withdrawal::Held { missing, of },
+            (Loss::OfOursToo | Loss::Plausible, _) => self.peers.withdraw(&rules, max_percent),
+        }
+    }
+
+    /// Whether the store cannot be asked, so that what was last known must do.
+    pub const fn are_alone(&self) -> bool {
+        matches!(self.store, StoreState::Waiting(_))
+    }
+
+    /// Our lease, if the store stands behind it or cannot be asked: only then may pods rely on it.
+    pub fn relied_on(&self) -> Option<&Lease> {
+        self.own.as_ref().filter(|_| self.held || self.are_alone())
     }
 
     /// Whether what is unwanted may be removed: only on the word of a store that has told everything and can be asked.
@@ -136,8 +235,7 @@ impl Inputs {
 }
 
 fn existing_mac(actual: &KernelState, device: &LinkName) -> Option<MacAddr> {
-    let key = crate::kernel::state::Key::Link(device.clone());
-    match actual.get(&key) {
+    match actual.get(&Key::Link(device.clone())) {
         Some(Entry::Link(Link { kind: LinkKind::Vxlan(_), mac, .. })) => Some(*mac),
         _ => None,
     }

@@ -6,6 +6,9 @@ use crate::kernel::state::Key;
 use crate::status::Readiness;
 use crate::subnet::StoreState;
 
+/// Many refusals are as a rule of one kind: so many are told.
+const SHOWN: usize = 3;
+
 impl<K: Kernel> Reconciler<K> {
     pub(super) fn readiness(&self) -> Readiness {
         let blocking = self.blocking();
@@ -36,18 +39,21 @@ impl<K: Kernel> Reconciler<K> {
         let inputs = &self.inputs;
         let no_node =
             || inputs.no_node.clone().unwrap_or_else(|| "no interface is chosen yet".into());
+        let is_remembered = inputs.remembered.is_some() && !inputs.confirmed;
         let missing = [
             inputs.config.is_none().then(|| "no network config yet".to_owned()),
             (inputs.config.is_some() && inputs.node.is_none()).then(no_node),
-            inputs.own.is_none().then(|| "no subnet is leased yet".to_owned()),
-            (inputs.confirmed && !inputs.peers.is_complete())
+            (!inputs.confirmed && !inputs.are_alone())
+                .then(|| "the store has not answered yet".to_owned()),
+            inputs.relied_on().is_none().then(|| "no subnet is leased yet".to_owned()),
+            (!inputs.peers.is_complete() && !is_remembered)
                 .then(|| "the leases of the peers are not read yet".to_owned()),
             self.trouble.clone(),
         ];
         let essential = |key: &&Key| !matches!(key, Key::ReversePath(_) | Key::AcceptRa(_));
-        let refused =
-            self.refused.iter().filter(|(key, _)| essential(key)).map(|(_, why)| why.clone());
-        missing.into_iter().flatten().chain(refused).collect()
+        let refused = self.refused.iter().filter(|(key, _)| essential(key));
+        let refused: Vec<String> = refused.map(|(_, why)| why.to_owned()).collect();
+        missing.into_iter().flatten().chain(abridged(refused)).collect()
     }
 
     fn store_remark(&self) -> Option<String> {
@@ -59,18 +65,29 @@ impl<K: Kernel> Reconciler<K> {
 
     /// What else an operator should know although it blocks nothing.
     fn remarks(&self) -> impl Iterator<Item = String> {
-        let is_remembered = self.inputs.config.is_some() && !self.inputs.confirmed;
+        let inputs = &self.inputs;
+        let is_remembered = inputs.remembered.is_some() && !inputs.confirmed;
         let remembered = is_remembered.then(|| {
             "forwarding by what was last known: the store has not confirmed it".to_owned()
         });
-        let held = self.inputs.held_back.map(|(missing, of)| {
+        let node = inputs.node.as_ref().and(inputs.no_node.as_ref());
+        let node = node.map(|reason| format!("the last choice of interface is kept: {reason}"));
+        let held = inputs.held_back.map(|(missing, of)| {
             format!("{missing} of {of} leases vanished at once: their routes are kept")
         });
+        let kept = inputs.kind_kept();
+        let kept = kept.map(|kind| format!("staying on {} until filters are loose", kind.as_str()));
         let filters = self.refused.iter().filter(|(key, _)| matches!(key, Key::ReversePath(_)));
         let filters =
             filters.map(|(_, why)| format!("packets may be lost while backends change: {why}"));
-        let kept = self.inputs.kind_kept();
-        let kept = kept.map(|kind| format!("staying on {} until filters are loose", kind.as_str()));
-        remembered.into_iter().chain(held).chain(kept).chain(filters)
+        [remembered, node, held, kept].into_iter().flatten().chain(filters)
     }
+}
+
+/// The first few of many.
+fn abridged(mut reasons: Vec<String>) -> Vec<String> {
+    let more = reasons.len().saturating_sub(SHOWN);
+    reasons.truncate(SHOWN);
+    reasons.extend((more > 0).then(|| format!("and {more} more refused alike")));
+    reasons
 }

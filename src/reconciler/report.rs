@@ -50,10 +50,6 @@ impl Outputs {
     pub(super) fn read_again(&self) {
         self.read_again.send_modify(|count| *count += 1);
     }
-
-    pub(super) fn checkpoint_changed(&self) {
-        self.changed.send_modify(|count| *count += 1);
-    }
 }
 
 impl<K: Kernel> Reconciler<K> {
@@ -71,6 +67,16 @@ impl<K: Kernel> Reconciler<K> {
             *last = progress;
             changed
         });
+        self.report_change();
+    }
+
+    /// Before all leases are known, a checkpoint would forget those of the last one.
+    fn report_change(&mut self) {
+        let knows_all = self.inputs.peers.is_complete() || self.inputs.remembered.is_some();
+        if self.unsaved && knows_all && self.inputs.are_known() {
+            self.unsaved = false;
+            self.outputs.changed.send_modify(|count| *count += 1);
+        }
     }
 
     pub(super) fn answer(&self, query: Query) -> Value {
@@ -92,13 +98,12 @@ impl<K: Kernel> Reconciler<K> {
 
     /// Peers send to us as soon as they read our lease: not before the device is there to receive.
     fn publishable(&self) -> Option<LeaseAttributes> {
-        let is_ready = self.inputs.confirmed && self.inputs.macs.is_some();
-        let local = self.inputs.local().filter(|_| is_ready && self.links_are_up())?;
-        Some(local.attributes())
+        let is_ready = self.inputs.confirmed && !self.inputs.lack_macs() && self.links_are_up();
+        Some(self.inputs.local().filter(|_| is_ready)?.attributes())
     }
 
     fn usable(&self) -> Option<Usable> {
-        let own = self.inputs.own.as_ref().filter(|_| self.local_is_met())?;
+        let own = self.inputs.relied_on().filter(|_| self.local_is_met())?;
         let config = self.inputs.config.as_ref()?;
         Some(Usable {
             networks: config.networks().collect(),
@@ -145,7 +150,7 @@ impl<K: Kernel> Reconciler<K> {
             mtu: backend::pod_mtu(&self.networks),
             peers: self.counts(),
             desired: self.desired.state().len(),
-            refused: self.refused.values().cloned().collect(),
+            refused: self.refused.iter().map(|(_, why)| why.to_owned()).collect(),
             statistics: self.statistics,
         }
     }
@@ -228,12 +233,15 @@ impl<K: Kernel> Reconciler<K> {
                 Some(Standing::Planned(_)) | None => malformed,
             }
         };
-        let status = |lease: &Lease| LeaseStatus {
-            own: rules.is_own(&lease.id),
-            reservation: lease.grant.is_none(),
-            reason: reason(&lease.id),
-            lease: lease.clone(),
+        let status = |id: &LeaseId| {
+            let lease = self.inputs.peers.lease(id);
+            LeaseStatus {
+                own: rules.is_own(id),
+                reservation: lease.is_some_and(|lease| lease.grant.is_none()),
+                reason: reason(id),
+                lease: lease.cloned().unwrap_or_else(|| Lease::unreadable(id.clone())),
+            }
         };
-        self.inputs.peers.leases().map(status).collect()
+        self.inputs.peers.ids().map(status).collect()
     }
 }

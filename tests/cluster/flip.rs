@@ -166,6 +166,7 @@ fn a_strict_filter_swallows_what_comes_by_the_other_way() {
     let plan = ClusterPlan::new(2, &config).reverse_path(ReversePath::Strict);
     let cluster = plan.start().unwrap();
     cluster.start_pods().unwrap();
+    cluster.wait_for_paths(|_, _| Path::Tunnel).unwrap();
     for daemon in &cluster.daemons {
         daemon.kill().unwrap();
     }

@@ -4,17 +4,26 @@
 #![allow(unreachable_pub, reason = "nothing of a test binary can be reached from outside")]
 #![allow(
     clippy::print_stdout,
+    clippy::similar_names,
     clippy::disallowed_methods,
-    reason = "tests wait, and tell how long"
+    reason = "tests wait, tell how long, and compare what is alike"
 )]
 
+mod ask;
 mod change;
 mod cluster;
+mod command_line;
+mod ctl;
 mod flip;
+mod gap;
+mod hostile;
+mod leases;
 mod mixed;
 mod peer;
+mod reboot;
 mod repair;
 mod restart;
 mod start;
+mod store;
 mod table;
 mod takeover;

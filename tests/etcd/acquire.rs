@@ -92,3 +92,26 @@ async fn another_on_our_subnet_is_an_error_that_names_it() {
          stop one of the two nodes, or remove /run/flannel/subnet.env to take a new subnet"
     );
 }
+
+#[tokio::test]
+async fn a_free_subnet_of_before_is_taken_again() {
+    let server = EtcdServer::start().await;
+    let manager = manager_of(options(&[server.endpoint()]), previous(&["10.5.7.0/24"], Some(9)));
+    let lease = manager.acquire(&config(V4), &vxlan(&["192.168.0.9"])).await.unwrap();
+    assert_eq!(subnets(&lease), ["10.5.7.0/24"]);
+    // The etcd lease of before is gone, so this one is new.
+    assert_ne!(lease.grant, Some(9));
+}
+
+#[tokio::test]
+async fn the_subnet_of_before_goes_before_another_with_our_public_ip() {
+    let server = EtcdServer::start().await;
+    for id in ["10.5.3.0-24", "10.5.7.0-24"] {
+        server.put_with_grant(&format!("{SUBNETS}{id}"), &value("192.168.0.9")).await;
+    }
+    let manager = manager_of(options(&[server.endpoint()]), previous(&["10.5.7.0/24"], None));
+    let lease = manager.acquire(&config(V4), &vxlan(&["192.168.0.9"])).await.unwrap();
+    assert_eq!(subnets(&lease), ["10.5.7.0/24"]);
+    let (_, grant) = server.get(&format!("{SUBNETS}10.5.7.0-24")).await.unwrap();
+    assert_eq!(lease.grant, Some(grant));
+}

@@ -82,18 +82,19 @@ async fn tokens_that_run_out_are_replaced() {
 #[tokio::test]
 async fn a_watch_opened_with_a_token_that_ran_out_recovers() {
     let server = server(&["--auth-token-ttl", "1"]).await;
-    let manager = manager(&server);
-    manager.acquire(&config(V4), &vxlan(&["192.168.0.9"])).await.unwrap();
-    sleep(Duration::from_secs(4)).await;
-    let mut updates = manager.watch_leases();
+    let mut updates = manager(&server).watch_leases();
     assert_eq!(next(&mut updates).await, "snapshot []");
-    assert_eq!(next(&mut updates).await, "put 10.5.115.0-24@192.168.0.9");
+    // Only now is the watch opened, and no other request renews the token.
+    sleep(Duration::from_secs(4)).await;
+    let key = format!("{SUBNETS}10.5.4.0-24");
+    root(&server).await.put(key, value("10.0.0.4"), None).await.unwrap();
+    assert_eq!(next(&mut updates).await, "put 10.5.4.0-24@10.0.0.4");
 }
 
 #[tokio::test]
 async fn a_wrong_password_is_told_but_not_shown() {
     let server = server(&[]).await;
-    let (log, _guard) = Log::catch();
+    let log = Log::catch();
     let wrong = "not-this-horse";
     let options = with_password(&server, wrong);
     assert!(!format!("{options:?}").contains(wrong));
@@ -108,5 +109,7 @@ async fn a_wrong_password_is_told_but_not_shown() {
     assert!(reason.contains("authentication failed"), "{reason}");
     let ours = log.lines();
     assert_eq!(ours.len(), 1, "{ours:#?}");
-    assert!(ours.iter().all(|line| !line.contains(wrong)), "{ours:#?}");
+    // Not even by the libraries, at their chattiest.
+    assert!(log.text().contains("TRACE"));
+    assert!(!log.text().contains(wrong));
 }

@@ -65,7 +65,7 @@ async fn a_server_that_accepts_and_never_answers_is_left() {
 #[tokio::test]
 async fn all_servers_dead_is_said_once_and_their_return_too() {
     let mut server = EtcdServer::start().await;
-    let (log, _guard) = Log::catch();
+    let log = Log::catch();
     let manager = manager(&[server.endpoint()]);
     let (config, node) = (config(V4), vxlan(&["192.168.0.9"]));
     manager.acquire(&config, &node).await.unwrap();
@@ -140,4 +140,26 @@ async fn a_member_that_hangs_is_left() {
         assert_eq!(next(updates).await, "put 10.5.4.0-24@10.0.0.4");
     }
     members[0].wake();
+}
+
+#[tokio::test]
+async fn a_cluster_without_a_quorum_is_away_although_one_member_answers() {
+    let mut members = EtcdServer::start_cluster(3).await;
+    let manager = manager(&[members[0].endpoint()]);
+    let (mut updates, mut state) = (manager.watch_leases(), manager.state());
+    members[0].put(&format!("{SUBNETS}10.5.3.0-24"), &value("10.0.0.3")).await;
+    assert_eq!(next(&mut updates).await, "snapshot [10.5.3.0-24@10.0.0.3]");
+    members[0].put(&format!("{SUBNETS}10.5.4.0-24"), &value("10.0.0.4")).await;
+    assert_eq!(next(&mut updates).await, "put 10.5.4.0-24@10.0.0.4");
+    members[1].kill();
+    members[2].kill();
+    let away = state.wait_for(|state| matches!(state, StoreState::Waiting(_)));
+    tokio::select! {
+        away = timeout(Duration::from_secs(10), away) => drop(away.expect("nothing noticed").unwrap()),
+        update = next(&mut updates) => panic!("{update}"),
+    }
+    members[1].run();
+    members[1].answers().await;
+    members[1].put(&format!("{SUBNETS}10.5.5.0-24"), &value("10.0.0.5")).await;
+    assert_eq!(next(&mut updates).await, "put 10.5.5.0-24@10.0.0.5");
 }

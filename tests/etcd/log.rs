@@ -1,28 +1,37 @@
 //! What a test logs, to be read by it.
 
-use std::io::{self, Write};
-use std::sync::{Arc, Mutex};
+use std::cell::RefCell;
+use std::io;
+use std::sync::Once;
 
-use tracing::subscriber::DefaultGuard;
-use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::filter::dynamic_filter_fn;
+use tracing_subscriber::prelude::*;
 
-#[derive(Clone, Default)]
-pub(crate) struct Log(Arc<Mutex<Vec<u8>>>);
+thread_local! {
+    /// A test runs on one thread; none while it does not listen.
+    static LINES: RefCell<Option<Vec<u8>>> = const { RefCell::new(None) };
+}
+
+/// One subscriber for all tests: those that come and go per thread miss events.
+static SUBSCRIBER: Once = Once::new();
+
+/// Catches everything logged on this thread, down to the last detail.
+pub(crate) struct Log;
 
 impl Log {
-    /// Catches everything logged on this thread, down to the last detail.
-    pub(crate) fn catch() -> (Self, DefaultGuard) {
-        let log = Self::default();
-        let subscriber = tracing_subscriber::fmt()
-            .with_max_level(tracing::Level::TRACE)
-            .with_ansi(false)
-            .with_writer(log.clone())
-            .finish();
-        (log, tracing::subscriber::set_default(subscriber))
+    pub(crate) fn catch() -> Self {
+        let listening = dynamic_filter_fn(|_, _| LINES.with_borrow(Option::is_some));
+        SUBSCRIBER.call_once(|| {
+            let lines = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(|| ToLines);
+            tracing_subscriber::registry().with(lines.with_filter(listening)).init();
+        });
+        LINES.set(Some(Vec::new()));
+        Self
     }
 
+    #[expect(clippy::unused_self, reason = "only who listens can read")]
     pub(crate) fn text(&self) -> String {
-        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+        LINES.with_borrow(|lines| String::from_utf8(lines.clone().unwrap()).unwrap())
     }
 
     /// Lines of our own that people see by default.
@@ -34,20 +43,21 @@ impl Log {
     }
 }
 
-impl Write for Log {
+impl Drop for Log {
+    fn drop(&mut self) {
+        LINES.set(None);
+    }
+}
+
+struct ToLines;
+
+impl io::Write for ToLines {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
+        LINES.with_borrow_mut(|lines| lines.as_mut().map(|lines| lines.extend_from_slice(bytes)));
+        Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
-    }
-}
-
-impl MakeWriter<'_> for Log {
-    type Writer = Self;
-
-    fn make_writer(&self) -> Self {
-        self.clone()
     }
 }

@@ -18,6 +18,7 @@ mod hold;
 mod log;
 mod network_config;
 mod node;
+mod proxy;
 
 mod scale;
 mod server;

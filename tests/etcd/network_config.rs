@@ -41,7 +41,7 @@ async fn a_missing_config_is_waited_for() {
 #[tokio::test]
 async fn a_wrong_config_is_named_until_it_is_mended() {
     let server = EtcdServer::start().await;
-    let (log, _guard) = Log::catch();
+    let log = Log::catch();
     server.put(CONFIG, r#"{"Network":"10.5.0.0/16","SubnetLen":31}"#).await;
     let manager = manager(&server);
     let mend = async {

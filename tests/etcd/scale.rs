@@ -1,15 +1,17 @@
 //! More leases than fit in one of the library's messages, and answers that never come.
 
-use std::time::Duration;
-
 use etcd_client::{Txn, TxnOp};
 use futures::StreamExt;
 use futures::future::join_all;
-use tokio::time::sleep;
+use tokio::net::TcpListener;
+use tokio::task::LocalSet;
 use tweed::lease::LeaseUpdate;
 use tweed::subnet::SubnetManager;
+use tweed::subnet::claim::Previous;
+use tweed::subnet::etcd::EtcdOptions;
 
-use crate::node::{SUBNETS, V4, config, manager, next, value, vxlan};
+use crate::node::{SUBNETS, V4, config, manager, manager_of, options, value, vxlan};
+use crate::proxy::lose_answers;
 use crate::server::EtcdServer;
 
 #[tokio::test]
@@ -33,32 +35,32 @@ async fn thirty_thousand_leases_are_one_snapshot() {
     }
 }
 
-/// The server falls silent at some moment of the start and wakes after we have given it up.
-async fn hang_after(delay: Duration) {
-    let server = EtcdServer::start().await;
-    let manager = manager(&server);
+/// A start of which the first `answers` pieces of what the server says come through, and then no
+/// more, although the server carries out whatever it is asked.
+async fn start_with_lost_answers(server: &EtcdServer, answers: usize) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    let prefix = format!("/networks/{answers}");
+    let options = EtcdOptions { prefix: prefix.clone(), ..options(&[endpoint]) };
+    let manager = manager_of(options, Previous::default());
     let (config, node) = (config(V4), vxlan(&["192.168.0.9"]));
-    let hang = async {
-        sleep(delay).await;
-        server.hang();
-        sleep(Duration::from_secs(7)).await;
-        server.wake();
+    let lease = tokio::select! {
+        lease = manager.acquire(&config, &node) => lease.unwrap(),
+        () = lose_answers(listener, server.port(), answers) => unreachable!(),
     };
-    let (lease, ()) = tokio::join!(manager.acquire(&config, &node), hang);
-    let lease = lease.unwrap();
-    // Whatever was carried out without an answer, there is one key and one etcd lease.
-    assert_eq!(server.keys(SUBNETS).await, [format!("{SUBNETS}{}", lease.id)]);
-    assert_eq!(lease.id.as_str(), "10.5.115.0-24");
-    let grants = server.client().await.leases().await.unwrap();
-    assert_eq!(
-        grants.leases().iter().map(etcd_client::LeaseStatus::id).collect::<Vec<_>>(),
-        [lease.grant.unwrap()]
-    );
-    let mut updates = manager.watch_leases();
-    next(&mut updates).await;
+    assert_eq!(lease.id.as_str(), "10.5.115.0-24", "after {answers} answers");
+    let keys = server.keys(&format!("{prefix}/")).await;
+    assert_eq!(keys, [format!("{prefix}/subnets/{}", lease.id)], "after {answers} answers");
 }
 
 #[tokio::test]
-async fn a_request_without_an_answer_is_repeated_and_counts_once() {
-    join_all((0..8).map(|n| hang_after(Duration::from_micros(n * 700)))).await;
+async fn a_request_whose_answer_is_lost_is_repeated_and_counts_once() {
+    const STARTS: usize = 16;
+    let server = EtcdServer::start().await;
+    let starts = async {
+        join_all((0..STARTS).map(|answers| start_with_lost_answers(&server, answers))).await;
+    };
+    LocalSet::new().run_until(starts).await;
+    let grants = server.client().await.leases().await.unwrap();
+    assert_eq!(grants.leases().len(), STARTS);
 }

@@ -86,6 +86,10 @@ impl EtcdServer {
         format!("{}://127.0.0.1:{}", self.scheme, self.port)
     }
 
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
     pub(crate) fn path(&self) -> &Path {
         self.directory.path()
     }

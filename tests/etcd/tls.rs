@@ -103,7 +103,7 @@ async fn an_unknown_authority_is_named_and_its_replacement_picked_up() {
     let (authority, other) = (Authority::new("ca"), Authority::new("other"));
     let server = server(&authority, "IP:127.0.0.1", &[]).await;
     let manager = manager_of(with_ca(&server, &other), Previous::default());
-    let (log, _guard) = Log::catch();
+    let log = Log::catch();
     let reason = reason(&manager, "UnknownIssuer").await;
     assert!(reason.contains(&format!("etcd at {}: ", server.endpoint())), "{reason}");
     std::fs::copy(authority.file("ca.pem"), other.file("ca.pem")).unwrap();

@@ -130,6 +130,9 @@ async fn a_server_that_hangs_is_noticed_and_followed_on_once_it_wakes() {
     let manager = manager(&server);
     let (mut updates, mut state) = (manager.watch_leases(), manager.state());
     assert_eq!(next(&mut updates).await, "snapshot [10.5.3.0-24@10.0.0.3]");
+    // The watch itself is open, and nothing else is asked.
+    server.put(&key("10.5.3.0-24"), &value("10.0.0.5")).await;
+    assert_eq!(next(&mut updates).await, "put 10.5.3.0-24@10.0.0.5");
     server.hang();
     let away = state.wait_for(|state| matches!(state, StoreState::Waiting(_)));
     tokio::select! {

@@ -1,11 +1,11 @@
 //! Carrying ops out: what is replaced, what is refused, what is gone already.
 
-use tweed::kernel::state::{Entry, KernelState, PROTOCOL_BOOT, Route};
-use tweed::kernel::{Kernel, NetlinkKernel, Op};
+use tweed::kernel::state::{Entry, KernelState, Key, PROTOCOL_BOOT, Route};
+use tweed::kernel::{Kernel, NetlinkKernel, Observation, Op};
 
 use crate::host::{
     address, apply, device, direct, dump, establish, everything, ip, missing, name, on_a_host,
-    prefix, tunnel, tunnelled,
+    prefix, scope, told, tunnel, tunnelled,
 };
 
 fn peer(number: u8) -> Entry {
@@ -150,6 +150,20 @@ fn a_route_moves_between_tunnel_and_link_in_one_step() {
             assert_eq!(ip("route show 10.244.2.0/24").lines().count(), 1);
             assert_eq!(ip("-6 route show fd00:10:244:2::/64").lines().count(), 1);
         }
+        let told = told(&mut kernel).await;
+        for key in everything().keys().filter(|key| matches!(key, Key::Route(..))) {
+            assert!(!told.contains(&Observation::Lost(key.clone())), "{key:?} was away");
+        }
+    });
+}
+
+#[test]
+fn a_tunnel_works_below_a_wider_route_of_somebody_else() {
+    on_a_host(async || {
+        ip("route add 10.244.0.0/16 via 172.16.0.77 dev eth0");
+        ip("-6 route add fd00:10:244::/56 via fd16::77 dev eth0");
+        let mut kernel = NetlinkKernel::open().unwrap();
+        assert_eq!(establish(&mut kernel, &everything()).await, [""; 0]);
     });
 }
 
@@ -200,5 +214,39 @@ fn only_the_very_route_that_is_named_is_removed() {
         // Of three that resemble it, one is of another protocol, one of another gateway, and the
         // kernel takes a metric of zero for any.
         assert_eq!(ip("-4 route show root 10.244.0.0/16").lines().count(), 2);
+    });
+}
+
+#[test]
+fn a_marked_route_of_any_kind_is_removed() {
+    on_a_host(async || {
+        ip("route add 10.244.7.0/24 dev eth0 proto 241");
+        ip("route add blackhole 10.244.8.0/24 proto 241");
+        ip("route add 10.244.9.0/24 proto 241 nexthop via 172.16.0.8 nexthop via 172.16.0.9");
+        ip("-6 route add fd00:10:244:7::/64 dev eth0 proto 241");
+        ip("-6 route add unreachable fd00:10:244:8::/64 proto 241");
+        let mut kernel = NetlinkKernel::open().unwrap();
+        assert_eq!(missing(&mut kernel, &KernelState::default()).await.len(), 5);
+        assert_eq!(establish(&mut kernel, &KernelState::default()).await, [""; 0]);
+    });
+}
+
+#[test]
+fn a_conversation_given_up_does_not_answer_the_next() {
+    on_a_host(async || {
+        let mut kernel = NetlinkKernel::open().unwrap();
+        let (everything, scope) = (everything(), scope());
+        for _ in 0..20 {
+            tokio::select! {
+                biased;
+                _ = kernel.dump(&scope) => {}
+                () = tokio::task::yield_now() => {}
+            }
+            let ops = vec![Op::Create(peer(9)), off_link("10.244.8.0/24")];
+            let refused = kernel.apply(ops.clone()).await.unwrap();
+            assert_eq!(refused.len(), 1);
+            assert_eq!(refused[0].op, ops[1]);
+        }
+        assert_eq!(establish(&mut kernel, &everything).await, [""; 0]);
     });
 }

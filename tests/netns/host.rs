@@ -1,17 +1,19 @@
 //! A host in a network namespace of its own, and what it should hold.
 
+use std::fs;
 use std::future::Future;
 use std::net::IpAddr;
 use std::panic;
 use std::process::Command;
 use std::thread;
+use std::time::Duration;
 
 use nix::sched::{CloneFlags, unshare};
 use tweed::kernel::state::{
     AcceptRa, Address, Entry, Fdb, KernelState, Link, LinkKind, LinkName, Neighbour, ReversePath,
     Route, Vxlan,
 };
-use tweed::kernel::{Kernel, NetlinkKernel, Op, Scope, diff};
+use tweed::kernel::{Kernel, NetlinkKernel, Observation, Op, Scope, diff};
 use tweed::mac::MacAddr;
 use tweed::prefix::Prefix;
 
@@ -20,18 +22,25 @@ use tweed::prefix::Prefix;
 pub(crate) fn on_a_host<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
     let body = move || {
         unshare(CloneFlags::CLONE_NEWNET).unwrap();
+        // Or an address would speak up once more when no other host has claimed it.
+        fs::write("/proc/sys/net/ipv6/conf/default/accept_dad", "0").unwrap();
         for line in [
             "link set lo up",
             "link add eth0 type veth peer name far0",
             "link set eth0 up",
             "link set far0 up",
             "addr add 172.16.0.1/24 dev eth0",
-            "addr add fd16::1/64 dev eth0 nodad",
+            "addr add fd16::1/64 dev eth0",
         ] {
             ip(line);
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(test());
+        runtime.block_on(async {
+            shows("link show eth0", "state UP").await;
+            shows("link show far0", "state UP").await;
+            shows("-6 addr show dev eth0 -tentative", "fd16::1").await;
+            test().await;
+        });
     };
     if let Err(panicked) = thread::spawn(body).join() {
         panic::resume_unwind(panicked);
@@ -49,6 +58,17 @@ pub(crate) fn run(command: &str) -> String {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{command}: {errors}");
     String::from_utf8(output.stdout).unwrap()
+}
+
+/// Waits until the kernel, which takes its time over some things, shows `what` in `ip ARGUMENTS`.
+pub(crate) async fn shows(arguments: &str, what: &str) {
+    for _ in 0..1000 {
+        if ip(arguments).contains(what) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("ip {arguments} never shows {what}: {}", ip(arguments));
 }
 
 pub(crate) fn name(text: &str) -> LinkName {
@@ -170,4 +190,27 @@ pub(crate) async fn establish(kernel: &mut NetlinkKernel, desired: &KernelState)
 pub(crate) async fn missing(kernel: &mut NetlinkKernel, desired: &KernelState) -> Vec<String> {
     let actual = dump(kernel).await;
     diff(desired, &actual, &scope()).iter().map(ToString::to_string).collect()
+}
+
+/// All that is told up to now.
+pub(crate) async fn told(kernel: &mut NetlinkKernel) -> Vec<Observation> {
+    // The kernel tells in order: once this is heard, all before has been.
+    ip("link set lo alias marker");
+    let marker = Observation::LinkChanged(name("lo"));
+    let mut told = Vec::new();
+    loop {
+        let next = tokio::time::timeout(Duration::from_secs(60), kernel.observe());
+        let observation = next.await.expect("the marker was not told").unwrap();
+        if observation == marker {
+            return told;
+        }
+        told.push(observation);
+    }
+}
+
+/// Runs all of `lines` in one `ip -batch` or `bridge -batch`.
+pub(crate) fn batch(program: &str, lines: impl Iterator<Item = String>) {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(file.path(), lines.collect::<Vec<_>>().join("\n")).unwrap();
+    run(&format!("{program} -batch {}", file.path().display()));
 }

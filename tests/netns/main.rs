@@ -3,5 +3,10 @@
 
 mod apply;
 mod device;
+mod facts;
+mod foreign;
 mod host;
+mod observe;
 mod roundtrip;
+mod scale;
+mod settings;

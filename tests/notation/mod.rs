@@ -124,13 +124,6 @@ pub(crate) fn local(json: &str, eth0: &str, own: &str) -> Local {
 
 fn own_lease(local: &Local, own: &str) -> Lease {
     let subnets: Vec<Prefix> = own.split_whitespace().map(prefix).collect();
-    let blank = |subnet: &Prefix| Endpoint {
-        subnet: *subnet,
-        public_ip: subnet.base(),
-        backend: BackendType::Vxlan,
-        vtep: None,
-    };
-    let endpoints = subnets.iter().map(blank).collect();
-    let lease = Lease { id: lease_id(&subnets), endpoints, created: 1, grant: Some(1) };
-    lease.publishing(&local.attributes())
+    let endpoints = local.attributes().published_for(subnets.iter().copied());
+    Lease { id: lease_id(&subnets), endpoints, created: 1, grant: Some(1) }
 }

@@ -6,7 +6,7 @@ use super::*;
 fn a_vxlan_node_has_a_device_per_family_with_its_address() {
     check_local(
         &node(VXLAN, ""),
-        expect![[r#"
+        expect![[r"
         link flannel-v6.1 up mtu 1430 address 02:06:00:00:00:05 type vxlan id 1 local fd00:16::5 dev eth0 dstport 8472 nolearning
         link flannel.1 up mtu 1450 address 02:00:ac:10:00:05 type vxlan id 1 local 172.16.0.5 dev eth0 dstport 8472 nolearning
         accept_ra 0 dev flannel-v6.1
@@ -14,7 +14,7 @@ fn a_vxlan_node_has_a_device_per_family_with_its_address() {
         addr fd00:244:0:1::/128 dev flannel-v6.1
         addr 10.244.1.0/32 dev flannel.1
         pods' mtu 1430
-    "#]],
+    "]],
     );
 }
 
@@ -22,9 +22,9 @@ fn a_vxlan_node_has_a_device_per_family_with_its_address() {
 fn a_host_gw_node_has_none() {
     check_local(
         &node(HOST_GW, ""),
-        expect![[r#"
+        expect![[r"
         pods' mtu 1500
-    "#]],
+    "]],
     );
 }
 
@@ -32,7 +32,7 @@ fn a_host_gw_node_has_none() {
 fn mixed_keeps_the_device_on_every_node_and_loosens_the_filters() {
     check_local(
         &node(HOST_GW, MIXED),
-        expect![[r#"
+        expect![[r"
         link flannel-v6.1 up mtu 1430 address 02:06:00:00:00:05 type vxlan id 1 local fd00:16::5 dev eth0 dstport 8472 nolearning
         link flannel.1 up mtu 1450 address 02:00:ac:10:00:05 type vxlan id 1 local 172.16.0.5 dev eth0 dstport 8472 nolearning
         rp_filter loose dev eth0
@@ -42,7 +42,7 @@ fn mixed_keeps_the_device_on_every_node_and_loosens_the_filters() {
         addr fd00:244:0:1::/128 dev flannel-v6.1
         addr 10.244.1.0/32 dev flannel.1
         pods' mtu 1430
-    "#]],
+    "]],
     );
     let same = |backend| {
         let local = node(backend, MIXED);
@@ -57,11 +57,11 @@ fn mixed_turned_off_restores_what_it_loosened() {
     host_gw.strict = ["eth0", "flannel.1"].map(tweed::kernel::state::LinkName::new).into();
     check_local(
         &host_gw,
-        expect![[r#"
+        expect![[r"
         rp_filter strict dev eth0
         rp_filter strict dev flannel.1
         pods' mtu 1500
-    "#]],
+    "]],
     );
 }
 
@@ -70,11 +70,11 @@ fn without_a_lease_the_device_has_no_address_yet() {
     let config = r#"{"Network":"10.244.0.0/16"}"#;
     check_local(
         &local(config, ETH0, ""),
-        expect![[r#"
+        expect![[r"
         link flannel.1 up mtu 1450 address 02:00:ac:10:00:05 type vxlan id 1 local 172.16.0.5 dev eth0 dstport 8472 nolearning
         accept_ra 0 dev flannel.1
         pods' mtu 1450
-    "#]],
+    "]],
     );
 }
 
@@ -83,7 +83,7 @@ fn every_option_of_the_tunnel_reaches_the_device() {
     let backend = r#"{"Type":"vxlan","VNI":7,"Port":4789,"GBP":true,"Learning":true,"MTU":1400}"#;
     check_local(
         &node(backend, ""),
-        expect![[r#"
+        expect![[r"
         link flannel-v6.7 up mtu 1330 address 02:06:00:00:00:05 type vxlan id 7 local fd00:16::5 dev eth0 dstport 4789 learning gbp
         link flannel.7 up mtu 1350 address 02:00:ac:10:00:05 type vxlan id 7 local 172.16.0.5 dev eth0 dstport 4789 learning gbp
         accept_ra 0 dev flannel-v6.7
@@ -91,7 +91,7 @@ fn every_option_of_the_tunnel_reaches_the_device() {
         addr fd00:244:0:1::/128 dev flannel-v6.7
         addr 10.244.1.0/32 dev flannel.7
         pods' mtu 1330
-    "#]],
+    "]],
     );
 }
 
@@ -100,20 +100,20 @@ fn the_tunnel_takes_fifty_bytes_of_a_packet_and_seventy_over_ipv6() {
     let v4 = r#"{"Network":"10.244.0.0/16"}"#;
     check_local(
         &local(v4, "eth0 172.16.0.5/24 mtu=9000", ""),
-        expect![[r#"
+        expect![[r"
         link flannel.1 up mtu 8950 address 02:00:ac:10:00:05 type vxlan id 1 local 172.16.0.5 dev eth0 dstport 8472 nolearning
         accept_ra 0 dev flannel.1
         pods' mtu 8950
-    "#]],
+    "]],
     );
     let v6 = r#"{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd00:244::/48"}"#;
     check_local(
         &local(v6, "eth0 fd00:16::5/64 mtu=9000", ""),
-        expect![[r#"
+        expect![[r"
         link flannel-v6.1 up mtu 8930 address 02:06:00:00:00:05 type vxlan id 1 local fd00:16::5 dev eth0 dstport 8472 nolearning
         accept_ra 0 dev flannel-v6.1
         pods' mtu 8930
-    "#]],
+    "]],
     );
 }
 
@@ -137,19 +137,19 @@ fn behind_address_translation_the_tunnel_leaves_from_the_interface() {
     }
     check_local(
         &nat,
-        expect![[r#"
+        expect![[r"
         link flannel.1 up mtu 1450 address 02:00:ac:10:00:05 type vxlan id 1 local 172.16.0.5 dev eth0 dstport 8472 nolearning
         accept_ra 0 dev flannel.1
         addr 10.244.1.0/32 dev flannel.1
         pods' mtu 1450
-    "#]],
+    "]],
     );
     check_attributes(
         &nat,
-        expect![[r#"
+        expect![[r"
         vxlan
         203.0.113.9 vni Some(1) mac 02:00:ac:10:00:05
-    "#]],
+    "]],
     );
 }
 
@@ -157,19 +157,19 @@ fn behind_address_translation_the_tunnel_leaves_from_the_interface() {
 fn a_vxlan_node_publishes_its_vtep() {
     check_attributes(
         &node(VXLAN, ""),
-        expect![[r#"
+        expect![[r"
         vxlan
         172.16.0.5 vni Some(1) mac 02:00:ac:10:00:05
         fd00:16::5 vni Some(1) mac 02:06:00:00:00:05
-    "#]],
+    "]],
     );
     check_attributes(
         &node(VXLAN, MIXED),
-        expect![[r#"
+        expect![[r"
         vxlan
         172.16.0.5 vni Some(1) mac 02:00:ac:10:00:05
         fd00:16::5 vni Some(1) mac 02:06:00:00:00:05
-    "#]],
+    "]],
     );
 }
 
@@ -177,19 +177,19 @@ fn a_vxlan_node_publishes_its_vtep() {
 fn a_host_gw_node_publishes_a_vtep_only_with_mixed() {
     check_attributes(
         &node(HOST_GW, ""),
-        expect![[r#"
+        expect![[r"
         host-gw
         172.16.0.5
         fd00:16::5
-    "#]],
+    "]],
     );
     check_attributes(
         &node(HOST_GW, MIXED),
-        expect![[r#"
+        expect![[r"
         host-gw
         172.16.0.5 vni Some(1) mac 02:00:ac:10:00:05
         fd00:16::5 vni Some(1) mac 02:06:00:00:00:05
-    "#]],
+    "]],
     );
 }
 

@@ -7,7 +7,7 @@ fn vxlan_to_vxlan_goes_by_tunnel_near_or_far() {
     check_plan(
         &node(VXLAN, ""),
         &[NEAR, FAR],
-        expect![[r#"
+        expect![[r"
         fdb 02:00:ac:10:00:09 dst 172.16.0.9 dev flannel.1
         neigh 10.244.3.0 lladdr 02:00:ac:10:00:09 dev flannel.1
         route 10.244.3.0/24 via 10.244.3.0 dev flannel.1 onlink
@@ -20,7 +20,7 @@ fn vxlan_to_vxlan_goes_by_tunnel_near_or_far() {
         fdb 02:06:00:00:00:09 dst fd00:17::9 dev flannel-v6.1
         neigh fd00:244:0:7:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
         route fd00:244:0:7::/64 via fd00:244:0:7:: dev flannel-v6.1 onlink
-    "#]],
+    "]],
     );
 }
 
@@ -40,7 +40,7 @@ fn direct_routing_spares_the_tunnel_on_our_link() {
     check_plan(
         &node(direct, ""),
         &[NEAR, FAR],
-        expect![[r#"
+        expect![[r"
         route 10.244.3.0/24 via 172.16.0.9 dev eth0
         route fd00:244:0:3::/64 via fd00:16::9 dev eth0
         fdb 02:00:ac:11:00:09 dst 172.17.0.9 dev flannel.1
@@ -49,12 +49,12 @@ fn direct_routing_spares_the_tunnel_on_our_link() {
         fdb 02:06:00:00:00:09 dst fd00:17::9 dev flannel-v6.1
         neigh fd00:244:0:7:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
         route fd00:244:0:7::/64 via fd00:244:0:7:: dev flannel-v6.1 onlink
-    "#]],
+    "]],
     );
     check_plan(
         &node(direct, MIXED),
         &[NEAR, FAR],
-        expect![[r#"
+        expect![[r"
         route 10.244.3.0/24 via 172.16.0.9 dev eth0
         route fd00:244:0:3::/64 via fd00:16::9 dev eth0
         fdb 02:00:ac:11:00:09 dst 172.17.0.9 dev flannel.1
@@ -63,7 +63,7 @@ fn direct_routing_spares_the_tunnel_on_our_link() {
         fdb 02:06:00:00:00:09 dst fd00:17::9 dev flannel-v6.1
         neigh fd00:244:0:7:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
         route fd00:244:0:7::/64 via fd00:244:0:7:: dev flannel-v6.1 onlink
-    "#]],
+    "]],
     );
 }
 
@@ -73,19 +73,19 @@ fn vxlan_to_host_gw_is_left_out_without_mixed() {
     check_plan(
         &node(VXLAN, ""),
         &[&peer],
-        expect![[r#"
+        expect![[r"
         IPv4 left out: its backend is host-gw, ours is vxlan, and Mixed is off
         IPv6 left out: its backend is host-gw, ours is vxlan, and Mixed is off
-    "#]],
+    "]],
     );
     let peer = format!("{NEAR} host-gw vtep");
     check_plan(
         &node(VXLAN, ""),
         &[&peer],
-        expect![[r#"
+        expect![[r"
         IPv4 left out: its backend is host-gw, ours is vxlan, and Mixed is off
         IPv6 left out: its backend is host-gw, ours is vxlan, and Mixed is off
-    "#]],
+    "]],
     );
 }
 
@@ -95,10 +95,10 @@ fn vxlan_to_host_gw_goes_direct_on_our_link_with_mixed() {
     check_plan(
         &node(VXLAN, MIXED),
         &[&peer],
-        expect![[r#"
+        expect![[r"
         route 10.244.3.0/24 via 172.16.0.9 dev eth0
         route fd00:244:0:3::/64 via fd00:16::9 dev eth0
-    "#]],
+    "]],
     );
 }
 
@@ -108,14 +108,14 @@ fn vxlan_to_host_gw_goes_by_tunnel_behind_a_router_with_mixed() {
     check_plan(
         &node(VXLAN, MIXED),
         &[&peer],
-        expect![[r#"
+        expect![[r"
         fdb 02:00:ac:11:00:09 dst 172.17.0.9 dev flannel.1
         neigh 10.244.7.0 lladdr 02:00:ac:11:00:09 dev flannel.1
         route 10.244.7.0/24 via 10.244.7.0 dev flannel.1 onlink
         fdb 02:06:00:00:00:09 dst fd00:17::9 dev flannel-v6.1
         neigh fd00:244:0:7:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
         route fd00:244:0:7::/64 via fd00:244:0:7:: dev flannel-v6.1 onlink
-    "#]],
+    "]],
     );
 }
 
@@ -125,10 +125,10 @@ fn vxlan_to_host_gw_behind_a_router_needs_its_vtep() {
     check_plan(
         &node(VXLAN, MIXED),
         &[&peer],
-        expect![[r#"
+        expect![[r"
             IPv4 left out: gateway 172.17.0.9 is not on the link of eth0, and it published no VTEP
             IPv6 left out: gateway fd00:17::9 is not on the link of eth0, and it published no VTEP
-        "#]],
+        "]],
     );
 }
 
@@ -138,18 +138,18 @@ fn host_gw_to_host_gw_goes_direct_on_our_link() {
     check_plan(
         &node(HOST_GW, ""),
         &[&peer],
-        expect![[r#"
+        expect![[r"
         route 10.244.3.0/24 via 172.16.0.9 dev eth0
         route fd00:244:0:3::/64 via fd00:16::9 dev eth0
-    "#]],
+    "]],
     );
     check_plan(
         &node(HOST_GW, MIXED),
         &[&peer],
-        expect![[r#"
+        expect![[r"
         route 10.244.3.0/24 via 172.16.0.9 dev eth0
         route fd00:244:0:3::/64 via fd00:16::9 dev eth0
-    "#]],
+    "]],
     );
 }
 
@@ -159,10 +159,10 @@ fn host_gw_to_host_gw_behind_a_router_is_left_out_without_mixed() {
     check_plan(
         &node(HOST_GW, ""),
         &[&peer],
-        expect![[r#"
+        expect![[r"
         IPv4 left out: gateway 172.17.0.9 is not on the link of eth0
         IPv6 left out: gateway fd00:17::9 is not on the link of eth0
-    "#]],
+    "]],
     );
 }
 
@@ -172,23 +172,23 @@ fn host_gw_to_host_gw_behind_a_router_goes_by_tunnel_with_mixed() {
     check_plan(
         &node(HOST_GW, MIXED),
         &[&peer],
-        expect![[r#"
+        expect![[r"
         fdb 02:00:ac:11:00:09 dst 172.17.0.9 dev flannel.1
         neigh 10.244.7.0 lladdr 02:00:ac:11:00:09 dev flannel.1
         route 10.244.7.0/24 via 10.244.7.0 dev flannel.1 onlink
         fdb 02:06:00:00:00:09 dst fd00:17::9 dev flannel-v6.1
         neigh fd00:244:0:7:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
         route fd00:244:0:7::/64 via fd00:244:0:7:: dev flannel-v6.1 onlink
-    "#]],
+    "]],
     );
     let peer = format!("{FAR} host-gw");
     check_plan(
         &node(HOST_GW, MIXED),
         &[&peer],
-        expect![[r#"
+        expect![[r"
             IPv4 left out: gateway 172.17.0.9 is not on the link of eth0, and it published no VTEP
             IPv6 left out: gateway fd00:17::9 is not on the link of eth0, and it published no VTEP
-        "#]],
+        "]],
     );
 }
 
@@ -197,12 +197,12 @@ fn host_gw_to_vxlan_is_left_out_without_mixed() {
     check_plan(
         &node(HOST_GW, ""),
         &[NEAR, FAR],
-        expect![[r#"
+        expect![[r"
         IPv4 left out: its backend is vxlan, ours is host-gw, and Mixed is off
         IPv6 left out: its backend is vxlan, ours is host-gw, and Mixed is off
         IPv4 left out: its backend is vxlan, ours is host-gw, and Mixed is off
         IPv6 left out: its backend is vxlan, ours is host-gw, and Mixed is off
-    "#]],
+    "]],
     );
 }
 
@@ -211,7 +211,7 @@ fn host_gw_to_vxlan_goes_direct_on_our_link_and_by_tunnel_elsewhere_with_mixed()
     check_plan(
         &node(HOST_GW, MIXED),
         &[NEAR, FAR],
-        expect![[r#"
+        expect![[r"
         route 10.244.3.0/24 via 172.16.0.9 dev eth0
         route fd00:244:0:3::/64 via fd00:16::9 dev eth0
         fdb 02:00:ac:11:00:09 dst 172.17.0.9 dev flannel.1
@@ -220,7 +220,7 @@ fn host_gw_to_vxlan_goes_direct_on_our_link_and_by_tunnel_elsewhere_with_mixed()
         fdb 02:06:00:00:00:09 dst fd00:17::9 dev flannel-v6.1
         neigh fd00:244:0:7:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
         route fd00:244:0:7::/64 via fd00:244:0:7:: dev flannel-v6.1 onlink
-    "#]],
+    "]],
     );
 }
 
@@ -231,14 +231,14 @@ fn nobody_is_adjacent_on_a_link_of_host_addresses() {
     check_plan(
         &local(&config, cloud, OWN),
         &[NEAR],
-        expect![[r#"
+        expect![[r"
         fdb 02:00:ac:10:00:09 dst 172.16.0.9 dev flannel.1
         neigh 10.244.3.0 lladdr 02:00:ac:10:00:09 dev flannel.1
         route 10.244.3.0/24 via 10.244.3.0 dev flannel.1 onlink
         fdb 02:06:00:00:00:09 dst fd00:16::9 dev flannel-v6.1
         neigh fd00:244:0:3:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
         route fd00:244:0:3::/64 via fd00:244:0:3:: dev flannel-v6.1 onlink
-    "#]],
+    "]],
     );
 }
 
@@ -250,23 +250,23 @@ fn nobody_is_adjacent_on_a_point_to_point_link() {
     check_plan(
         &local(&config, vpn, OWN),
         &[&peer],
-        expect![[r#"
+        expect![[r"
         IPv4 left out: gateway 172.16.0.9 is not on the link of eth0
         IPv6 left out: gateway fd00:16::9 is not on the link of eth0
-    "#]],
+    "]],
     );
     let config = format!(r#"{{{NETWORKS},"Backend":{{"Type":"vxlan","DirectRouting":true}}}}"#);
     check_plan(
         &local(&config, vpn, OWN),
         &[NEAR],
-        expect![[r#"
+        expect![[r"
         fdb 02:00:ac:10:00:09 dst 172.16.0.9 dev flannel.1
         neigh 10.244.3.0 lladdr 02:00:ac:10:00:09 dev flannel.1
         route 10.244.3.0/24 via 10.244.3.0 dev flannel.1 onlink
         fdb 02:06:00:00:00:09 dst fd00:16::9 dev flannel-v6.1
         neigh fd00:244:0:3:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
         route fd00:244:0:3::/64 via fd00:244:0:3:: dev flannel-v6.1 onlink
-    "#]],
+    "]],
     );
 }
 
@@ -275,10 +275,10 @@ fn a_vxlan_peer_without_vtep_is_left_out() {
     check_plan(
         &node(VXLAN, ""),
         &[&format!("{NEAR} no-vtep")],
-        expect![[r#"
+        expect![[r"
         IPv4 left out: it published no VTEP
         IPv6 left out: it published no VTEP
-    "#]],
+    "]],
     );
 }
 
@@ -287,14 +287,14 @@ fn an_old_peer_need_not_name_its_vni() {
     check_plan(
         &node(VXLAN, ""),
         &[&format!("{NEAR} vni=none")],
-        expect![[r#"
+        expect![[r"
         fdb 02:00:ac:10:00:09 dst 172.16.0.9 dev flannel.1
         neigh 10.244.3.0 lladdr 02:00:ac:10:00:09 dev flannel.1
         route 10.244.3.0/24 via 10.244.3.0 dev flannel.1 onlink
         fdb 02:06:00:00:00:09 dst fd00:16::9 dev flannel-v6.1
         neigh fd00:244:0:3:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
         route fd00:244:0:3::/64 via fd00:244:0:3:: dev flannel-v6.1 onlink
-    "#]],
+    "]],
     );
 }
 
@@ -303,18 +303,18 @@ fn a_tunnel_of_another_vni_is_none() {
     check_plan(
         &node(VXLAN, ""),
         &[&format!("{NEAR} vni=2")],
-        expect![[r#"
+        expect![[r"
         IPv4 left out: its VTEP is of VNI 2, ours of 1
         IPv6 left out: its VTEP is of VNI 2, ours of 1
-    "#]],
+    "]],
     );
     check_plan(
         &node(HOST_GW, MIXED),
         &[&format!("{FAR} vni=2")],
-        expect![[r#"
+        expect![[r"
             IPv4 left out: gateway 172.17.0.9 is not on the link of eth0, and its VTEP is of VNI 2, ours of 1
             IPv6 left out: gateway fd00:17::9 is not on the link of eth0, and its VTEP is of VNI 2, ours of 1
-        "#]],
+        "]],
     );
 }
 
@@ -353,12 +353,12 @@ fn each_family_finds_its_own_way() {
     check_plan(
         &node(HOST_GW, MIXED),
         &[peer],
-        expect![[r#"
+        expect![[r"
         route 10.244.3.0/24 via 172.16.0.9 dev eth0
         fdb 02:06:00:00:00:09 dst fd00:17::9 dev flannel-v6.1
         neigh fd00:244:0:3:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
         route fd00:244:0:3::/64 via fd00:244:0:3:: dev flannel-v6.1 onlink
-    "#]],
+    "]],
     );
 }
 
@@ -367,20 +367,20 @@ fn a_peer_of_one_family_is_reached_in_that_one() {
     check_plan(
         &node(VXLAN, ""),
         &["10.244.3.0/24@172.16.0.9"],
-        expect![[r#"
+        expect![[r"
         fdb 02:00:ac:10:00:09 dst 172.16.0.9 dev flannel.1
         neigh 10.244.3.0 lladdr 02:00:ac:10:00:09 dev flannel.1
         route 10.244.3.0/24 via 10.244.3.0 dev flannel.1 onlink
-    "#]],
+    "]],
     );
     check_plan(
         &node(VXLAN, ""),
         &["fd00:244:0:3::/64@fd00:16::9"],
-        expect![[r#"
+        expect![[r"
         fdb 02:06:00:00:00:09 dst fd00:16::9 dev flannel-v6.1
         neigh fd00:244:0:3:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
         route fd00:244:0:3::/64 via fd00:244:0:3:: dev flannel-v6.1 onlink
-    "#]],
+    "]],
     );
 }
 
@@ -390,9 +390,9 @@ fn a_peer_of_the_other_family_alone_is_left_out() {
     check_plan(
         &v4,
         &["fd00:244:0:3::/64@fd00:16::9"],
-        expect![[r#"
+        expect![[r"
         IPv4 left out: it has no address family in common with this node
-    "#]],
+    "]],
     );
 }
 
@@ -403,10 +403,10 @@ fn a_node_without_ipv4_reaches_its_peers() {
     check_plan(
         &v6,
         &[NEAR],
-        expect![[r#"
+        expect![[r"
         fdb 02:06:00:00:00:09 dst fd00:16::9 dev flannel-v6.1
         neigh fd00:244:0:3:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
         route fd00:244:0:3::/64 via fd00:244:0:3:: dev flannel-v6.1 onlink
-    "#]],
+    "]],
     );
 }

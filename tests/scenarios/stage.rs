@@ -1,6 +1,5 @@
 //! Plays a scenario: the real loop on a kernel in memory, with the script for everybody else.
 
-use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -39,13 +38,8 @@ struct Listeners {
 /// Plays `parts` and returns them with what really happened in the place of every expectation.
 pub(crate) async fn play(parts: &[Part]) -> String {
     let mut stage = None;
-    let mut settings = Settings {
-        interface: InterfaceOptions::default(),
-        max_withdraw: 50,
-        strict: BTreeSet::new(),
-        former: None,
-        jitter: || 0.5,
-    };
+    let mut settings =
+        Settings { interface: InterfaceOptions::default(), max_withdraw: 50, jitter: || 0.5 };
     let mut played = String::new();
     for part in parts {
         let command = match part {
@@ -121,7 +115,8 @@ impl Stage {
     async fn publish(&mut self) {
         let attributes = self.listeners.progress.borrow().attributes.clone();
         let attributes = attributes.expect("there is nothing to publish yet");
-        let own = self.own.as_ref().expect("no lease is held").publishing(&attributes);
+        let mut own = self.own.clone().expect("no lease is held");
+        own.endpoints = attributes.published_for(own.subnets());
         self.own = Some(own.clone());
         self.send(Event::Held(own)).await;
     }
@@ -233,10 +228,10 @@ fn daemon(
     let (progress, watched) = watch::channel(Progress::default());
     let (heartbeat, _) = watch::channel(time::Instant::now());
     let (read_again, reads) = watch::channel(0);
-    let (changed, changes) = watch::channel(0);
+    let (changed, seen) = watch::channel(0);
     let outputs = Outputs { progress, heartbeat, read_again, changed };
     let run = Reconciler::new(kernel, settings, received, outputs).run();
-    let listeners = Listeners { progress: watched, read_again: reads, changed: changes };
+    let listeners = Listeners { progress: watched, read_again: reads, changed: seen };
     (events, listeners, tokio::task::spawn_local(run))
 }
 

@@ -4,8 +4,8 @@
 
 use expect_test::{Expect, expect};
 
-use super::super::host::{Host, command};
 use super::super::options::Command;
+use super::super::tests::{Host, command};
 use super::*;
 use crate::http;
 use crate::kernel::state::{Entry, Link, LinkKind};
@@ -151,7 +151,7 @@ async fn a_device_that_only_bears_our_name_stays() {
 async fn beside_a_daemon_only_force_removes() {
     let host = Host::programmed().await;
     let listener = http::bind_control(&host.files.socket()).unwrap();
-    let daemon = http::serve(listener, async |_| http::json(200, &crate::ctl::host::inputs()));
+    let daemon = http::serve(listener, async |_| http::json(200, &crate::ctl::tests::inputs()));
     tokio::select! {
         () = daemon => {}
         () = async {

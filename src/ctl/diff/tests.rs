@@ -4,7 +4,7 @@
 
 use expect_test::{Expect, expect};
 
-use super::super::host::Host;
+use super::super::tests::Host;
 use super::*;
 use crate::kernel::state::{Entry, Fdb, Key, LinkName, Route};
 

@@ -1,4 +1,4 @@
-//! Neighbours (address to MAC) and entries of the FDB (MAC to underlay address): one kind of message.
+//! Neighbours and entries of the FDB: the same kind of message.
 
 use std::net::IpAddr;
 

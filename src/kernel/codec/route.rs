@@ -48,7 +48,8 @@ fn gateway_attribute(route: &Route, gateway: IpAddr) -> RouteAttribute {
     }
 }
 
-/// The kernel removes a route only if what the request says of it holds: scope and type are not ours to know.
+/// The kernel removes a route only if all that the request says of it is true: scope and type are
+/// not ours to know.
 pub(super) fn any_scope(mut message: RouteMessage) -> RouteMessage {
     message.header.scope = RouteScope::NoWhere;
     message.header.kind = RouteType::Unspec;

@@ -3,8 +3,10 @@
 
 use std::net::IpAddr;
 
-use netlink_packet_core::NetlinkBuffer;
+use netlink_packet_core::{DefaultNla, NetlinkBuffer};
+use netlink_packet_route::link::{LinkAttribute, LinkMessage};
 use netlink_packet_route::neighbour::NeighbourState;
+use nix::libc::{IFLA_LINKINFO, IFLA_STATS64};
 use proptest::prelude::*;
 
 use super::*;
@@ -116,7 +118,10 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_make_the_decoder_fall_over(bytes in proptest::collection::vec(any::<u8>(), 0..256), kind in 16..40_u16) {
+    fn no_bytes_make_the_decoder_fall_over(
+        bytes in proptest::collection::vec(any::<u8>(), 0..256),
+        kind in 16..40_u16,
+    ) {
         let mut bytes = bytes;
         bytes.splice(0..0, [0; 16]);
         let length = u32::try_from(bytes.len()).unwrap();
@@ -187,4 +192,23 @@ fn a_route_of_another_table_or_class_of_traffic_is_none_of_ours() {
         spoil(&mut message);
         assert_eq!(route::decode(&message, &links()), None);
     }
+}
+
+#[test]
+fn an_attribute_that_nobody_knows_does_not_hide_its_link() {
+    let mut message = LinkMessage::default();
+    message.header.index = 4;
+    message.attributes = vec![
+        // Too short for what it should be, as of a driver that is newer than we are.
+        LinkAttribute::Other(DefaultNla::new(IFLA_LINKINFO, vec![1, 2, 3, 4, 5])),
+        LinkAttribute::Other(DefaultNla::new(IFLA_STATS64, vec![1])),
+        LinkAttribute::IfName("eth0".to_owned()),
+    ];
+    let mut message = Message::from(RouteNetlinkMessage::NewLink(message));
+    message.finalize();
+    let mut bytes = vec![0; message.buffer_len()];
+    message.serialize(&mut bytes);
+    assert!(Message::deserialize(&bytes).is_err(), "the library would have given up");
+    let (name, known) = listed_link(&parse(&bytes).unwrap()).unwrap();
+    assert_eq!((name, known.index), (LinkName::new("eth0"), 4));
 }

@@ -85,3 +85,32 @@ impl NetlinkKernel {
 fn is_own_word(link: &LinkMessage) -> bool {
     link.header.interface_family == AddressFamily::Unspec
 }
+
+#[cfg(test)]
+mod tests {
+    use netlink_packet_route::link::LinkAttribute;
+
+    use super::*;
+    use crate::kernel::state::LinkName;
+
+    fn veth7(family: AddressFamily) -> LinkMessage {
+        let mut link = LinkMessage::default();
+        link.header.interface_family = family;
+        link.header.index = 7;
+        link.attributes = vec![LinkAttribute::IfName("veth7".to_owned())];
+        link
+    }
+
+    #[tokio::test]
+    async fn a_port_that_leaves_its_bridge_is_no_link_removed() {
+        let mut kernel = NetlinkKernel::open().unwrap();
+        let name = LinkName::new("veth7");
+        kernel.hear(&M::NewLink(veth7(AddressFamily::Unspec)).into());
+        kernel.hear(&M::DelLink(veth7(AddressFamily::Bridge)).into());
+        assert_eq!(kernel.links.index(&name), Ok(7));
+        kernel.hear(&M::DelLink(veth7(AddressFamily::Unspec)).into());
+        assert!(kernel.links.index(&name).is_err());
+        let changes = [Observation::LinkChanged(name.clone()), Observation::LinkChanged(name)];
+        assert_eq!(kernel.observed, changes);
+    }
+}

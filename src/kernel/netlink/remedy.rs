@@ -57,8 +57,8 @@ mod tests {
         Route::via(destination, destination.base(), LinkName::new("flannel-v6.1")).onlink()
     }
 
-    fn words(op: Op, errno: Errno) -> Option<[String; 2]> {
-        let remedy = remedy(&op, errno)?;
+    fn words(op: &Op, errno: Errno) -> Option<[String; 2]> {
+        let remedy = remedy(op, errno)?;
         let after = remedy.after.map(|after| after.to_string());
         Some([remedy.before.to_string(), after.unwrap_or_default()])
     }
@@ -67,14 +67,14 @@ mod tests {
     fn a_route_that_hides_behind_another_makes_way_first() {
         let op = Op::Replace(Entry::Route(route("10.244.2.0/24")));
         let removal = "- route 10.244.2.0/24 via 10.244.2.0 dev flannel-v6.1 onlink";
-        assert_eq!(words(op, Errno::EEXIST), Some([removal.to_owned(), String::new()]));
+        assert_eq!(words(&op, Errno::EEXIST), Some([removal.to_owned(), String::new()]));
     }
 
     #[test]
     fn a_gateway_behind_another_device_gets_a_route_of_its_own_meanwhile() {
         let op = Op::Replace(Entry::Route(route("fd00:2::/64")));
         let stone = "route fd00:2::/128 dev flannel-v6.1";
-        assert_eq!(words(op, Errno::EINVAL), Some([format!("+ {stone}"), format!("- {stone}")]));
+        assert_eq!(words(&op, Errno::EINVAL), Some([format!("+ {stone}"), format!("- {stone}")]));
     }
 
     #[test]

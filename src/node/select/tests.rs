@@ -166,3 +166,31 @@ fn nobody_is_adjacent_by_a_host_address_or_without_frames() {
     let node = Node::select(&vpn, &named(&["wg0"]), V4).unwrap();
     assert!(!node.is_adjacent("10.0.0.77".parse().unwrap()));
 }
+
+fn again(facts: &Facts, node: &Node) -> String {
+    let node = node.select_again(facts, &InterfaceOptions::default(), V4);
+    node.map_or_else(
+        |error| error.to_string(),
+        |node| format!("{} {}", node.interface, node.uplink(Family::V4).unwrap().address),
+    )
+}
+
+#[test]
+fn a_choice_stays_as_long_as_it_can_be_used() {
+    let node = Node::select(&host(), &InterfaceOptions::default(), V4).unwrap();
+    let mut facts = host();
+    facts.interfaces.get_mut(1).unwrap().addresses.insert(0, address("10.0.0.4/24"));
+    facts.default_routes.insert(0, (Family::V4, Some(LinkName::new("eth1"))));
+    assert_eq!(again(&facts, &node), "eth0 10.0.0.5");
+    facts.interfaces.get_mut(1).unwrap().addresses.retain(|own| *own != address("10.0.0.5/24"));
+    assert_eq!(again(&facts, &node), "eth1 192.168.9.5");
+}
+
+#[test]
+fn a_choice_that_stays_sees_what_else_has_changed() {
+    let node = Node::select(&host(), &InterfaceOptions::default(), V4).unwrap();
+    let mut facts = host();
+    facts.interfaces.get_mut(1).unwrap().mtu = 9000;
+    let node = node.select_again(&facts, &InterfaceOptions::default(), V4).unwrap();
+    assert_eq!(node.mtu, 9000);
+}

@@ -1,6 +1,7 @@
-//! What each event changes in the inputs, and what must be looked at because of it.
+//! What each event changes of what is known, and what must be looked at because of it.
 
-use super::{Differences, Event, Reconciler};
+use super::agenda::Task;
+use super::{Differences, Reconciler};
 use crate::checkpoint::Checkpoint;
 use crate::config::NetworkConfig;
 use crate::kernel::state::Key;
@@ -9,78 +10,66 @@ use crate::lease::{Lease, LeaseUpdate, Withdrawal};
 use crate::subnet::StoreState;
 
 impl<K: Kernel> Reconciler<K> {
-    /// Takes `event` in; what follows from it is for `settle`.
-    pub(super) fn take(&mut self, event: Event) {
-        match event {
-            Event::Config(config) => self.take_config(config),
-            Event::Held(lease) => self.take_own(lease),
-            Event::Lease(update) => self.take_lease(update),
-            Event::Store(state) => self.take_store(state),
-            Event::Remembered(checkpoint) => self.take_checkpoint(*checkpoint),
-            Event::Query(query, reply) => {
-                // Who asked may have gone; that is no concern of ours.
-                drop(reply.send(self.answer(query)));
-            }
-            Event::Kernel(observation) => self.take_observation(observation),
-            Event::Due => self.take_due(),
-        }
-    }
-
-    fn take_config(&mut self, config: NetworkConfig) {
+    pub(super) fn take_config(&mut self, config: NetworkConfig) {
         self.inputs.confirmed = true;
         if self.inputs.config.as_ref() != Some(&config) {
             self.inputs.config = Some(config);
             self.stale.facts = true;
             self.stale.plan = true;
+            self.unsaved = true;
         }
     }
 
-    fn take_own(&mut self, lease: Lease) {
+    pub(super) fn take_own(&mut self, lease: Lease) {
+        self.inputs.held = true;
         if self.inputs.own.as_ref() != Some(&lease) {
             self.inputs.own = Some(lease);
             self.stale.plan = true;
-            self.outputs.checkpoint_changed();
+            self.unsaved = true;
         }
     }
 
-    fn take_lease(&mut self, update: LeaseUpdate) {
-        let was_complete = self.inputs.peers.is_complete();
-        let affected = self.inputs.peers.apply(update);
-        if self.inputs.peers.missing().is_empty() {
-            self.inputs.held_back = None;
-        } else if self.inputs.is_forgotten() {
-            self.agenda.withdraw_later();
-        } else {
-            self.agenda.withdraw_soon();
-        }
+    pub(super) fn take_lease(&mut self, update: LeaseUpdate) {
+        let peers = &mut self.inputs.peers;
+        let (was_complete, were_missing) = (peers.is_complete(), peers.missing().len());
+        let affected = peers.apply(update);
+        let missing = peers.missing().len();
         // With the first complete picture, removals that had to wait become due.
-        if was_complete != self.inputs.peers.is_complete() {
+        if was_complete != peers.is_complete() {
             self.stale.differences = Differences::Anywhere;
         }
-        if !affected.is_empty() {
-            self.outputs.checkpoint_changed();
+        if missing == 0 {
+            self.inputs.held_back = None;
+            self.agenda.withdraw_nothing();
+        } else if missing > were_missing || !self.agenda.will_withdraw() {
+            self.agenda.withdraw_soon();
         }
+        self.inputs.note_loss();
         self.revise(affected);
     }
 
-    fn take_store(&mut self, state: StoreState) {
-        // Removals wait while the store is away.
+    pub(super) fn take_store(&mut self, state: StoreState) {
+        // Removals and judgements wait while the store is away.
         if state == StoreState::Reachable {
             self.stale.differences = Differences::Anywhere;
+            if !self.inputs.peers.missing().is_empty() {
+                self.agenda.withdraw_soon();
+            }
         }
         self.inputs.store = state;
     }
 
-    fn take_checkpoint(&mut self, checkpoint: Checkpoint) {
-        if self.inputs.config.is_none() {
-            tracing::warn!("the store does not answer: starting from what was last known");
+    /// What the store has told already is the better knowledge.
+    pub(super) fn take_checkpoint(&mut self, checkpoint: Checkpoint) {
+        if self.inputs.config.is_none() && !self.inputs.peers.is_complete() {
+            tracing::info!(peers = checkpoint.leases.len(), "starting from what was last known");
             self.inputs.remember(checkpoint);
             self.stale.facts = true;
             self.stale.plan = true;
         }
     }
 
-    fn take_observation(&mut self, observation: Observation) {
+    pub(super) fn take_observation(&mut self, observation: Observation) {
         match observation {
             Observation::Holds(entry) => {
                 if self.scope.covers(&entry) && self.actual.get(&entry.key()) != Some(&entry) {
@@ -90,43 +79,49 @@ impl<K: Kernel> Reconciler<K> {
             }
             Observation::Lost(key) => {
                 // With its last address a link loses its IPv4 routes and neighbours without a word.
-                self.stale.dump |= matches!(key, Key::Address(..));
+                if matches!(key, Key::Address(..)) {
+                    self.agenda.dump_soon();
+                }
                 if self.actual.remove(&key).is_some() {
                     self.stale.differences.extend([key]);
                 }
             }
             Observation::LinkChanged(link) => {
                 let is_underlay = self.scope.underlay.as_ref().is_none_or(|ours| *ours == link);
-                self.stale.facts |= is_underlay;
-                self.stale.dump |= is_underlay || self.scope.tunnels.contains(&link);
+                self.stale.facts |= is_underlay || self.inputs.no_node.is_some();
+                if is_underlay || self.scope.tunnels.contains(&link) {
+                    self.agenda.dump_soon();
+                }
             }
             Observation::Overrun => {
                 self.statistics.overruns += 1;
                 self.stale.facts = true;
-                self.stale.dump = true;
+                self.agenda.dump_soon();
             }
         }
     }
 
-    fn take_due(&mut self) {
+    pub(super) fn take_due(&mut self) {
         let due = self.agenda.take_due();
-        self.stale.differences.extend(due.removals);
-        if due.retry {
-            self.stale.facts |= self.inputs.node.is_none();
-            self.stale.differences.extend(self.refused.keys().cloned());
-        }
-        if due.audit {
-            self.stale.dump = true;
-            self.stale.facts = true;
-        }
-        if due.withdraw {
-            self.withdraw();
+        let ready = due.keys.into_iter().filter(|key| !self.refused.is_waiting(key));
+        self.stale.differences.extend(ready);
+        for task in due.tasks {
+            match task {
+                // Whether somebody is gone is for the store to say, when it can be asked.
+                Task::Withdraw if !self.inputs.may_remove() => {}
+                Task::Withdraw => self.withdraw(),
+                Task::Retry => self.stale.facts |= self.inputs.no_node.is_some(),
+                Task::Dump => self.stale.dump = true,
+                Task::Audit => {
+                    self.stale.facts = true;
+                    self.stale.dump = true;
+                }
+            }
         }
     }
 
     fn withdraw(&mut self) {
-        let rules = self.inputs.rules();
-        match self.inputs.peers.withdraw(&rules, self.settings.max_withdraw) {
+        match self.inputs.withdraw(self.settings.max_withdraw) {
             Withdrawal::Done(affected) => {
                 self.inputs.held_back = None;
                 self.revise(affected);

@@ -1,0 +1,46 @@
+//! The stream of changes in the kernel.
+
+use std::io;
+
+use netlink_sys::{AsyncSocket, AsyncSocketExt, TokioSocket};
+use nix::libc;
+
+use super::{DATAGRAM, open, split};
+use crate::kernel::codec::Message;
+
+/// The stream of changes: links and their settings, addresses, neighbours and routes.
+pub(crate) struct Monitor {
+    socket: TokioSocket,
+    buffer: Vec<u8>,
+}
+
+const GROUPS: [u32; 7] = [
+    libc::RTNLGRP_LINK,
+    libc::RTNLGRP_NEIGH,
+    libc::RTNLGRP_IPV4_IFADDR,
+    libc::RTNLGRP_IPV4_ROUTE,
+    libc::RTNLGRP_IPV4_NETCONF,
+    libc::RTNLGRP_IPV6_IFADDR,
+    libc::RTNLGRP_IPV6_ROUTE,
+];
+
+impl Monitor {
+    /// `backlog`: so many bytes of changes may wait for us before the kernel drops them.
+    pub(crate) fn open(backlog: usize) -> io::Result<Self> {
+        let mut socket = open(backlog)?;
+        for group in GROUPS {
+            socket.socket_mut().add_membership(group)?;
+        }
+        Ok(Self { socket, buffer: Vec::with_capacity(DATAGRAM) })
+    }
+
+    /// The next changes. Cancel safe.
+    ///
+    /// # Errors
+    /// `ENOBUFS`: changes were lost.
+    pub(crate) async fn receive(&mut self) -> io::Result<Vec<Message>> {
+        self.buffer.clear();
+        self.socket.recv(&mut self.buffer).await?;
+        Ok(split(&self.buffer).collect())
+    }
+}

@@ -1,0 +1,193 @@
+//! Questions and orders to the kernel, and its answers: many in one send, refusals told apart.
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::time::Duration;
+
+use netlink_packet_core::{
+    ErrorMessage, NLM_F_ACK, NLM_F_CAPPED, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST,
+    NetlinkPayload, NlasIterator, parse_string,
+};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_sys::{AsyncSocketExt, SocketAddr, TokioSocket};
+use nix::errno::Errno;
+use tokio::time;
+
+use super::{DATAGRAM, append, open, split};
+use crate::kernel::codec::Message;
+
+/// So long may the kernel take for one answer.
+const DEADLINE: Duration = Duration::from_secs(5);
+
+/// So many requests go into one send: the kernel works them off while we wait.
+const BATCH: usize = 128;
+
+/// Room for the answers to a batch in which everything is refused, in bytes.
+const ANSWERS: usize = 1 << 20;
+
+/// So often a list is asked for again because it changed while it was read.
+const ATTEMPTS: usize = 5;
+
+/// Asks the kernel and waits for its answers.
+pub(crate) struct Requests {
+    socket: TokioSocket,
+    buffer: Vec<u8>,
+    /// Whether the last conversation was broken off: what is still to come of it would be taken
+    /// for an answer to the next.
+    is_broken: bool,
+}
+
+/// The kernel did not do what request `index` asked for.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    pub(crate) index: usize,
+    pub(crate) errno: Errno,
+    /// The kernel's own words, where it has any.
+    pub(crate) text: Option<String>,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let errno = self.errno.desc().to_lowercase();
+        match &self.text {
+            Some(text) => write!(f, "{text} ({errno})"),
+            None => f.write_str(&errno),
+        }
+    }
+}
+
+/// All that the kernel answered to one send.
+#[derive(Default)]
+struct Answer {
+    messages: Vec<Message>,
+    refusals: Vec<Refusal>,
+    is_complete: bool,
+    is_interrupted: bool,
+}
+
+impl Requests {
+    pub(crate) fn open() -> io::Result<Self> {
+        let socket = open(ANSWERS)?;
+        Ok(Self { socket, buffer: Vec::with_capacity(DATAGRAM), is_broken: false })
+    }
+
+    /// Has all of `messages` carried out in their order; returns those refused. They stop no other.
+    ///
+    /// # Errors
+    /// An answer was lost or late: which messages were carried out is unknown.
+    pub(crate) async fn batch(&mut self, mut messages: Vec<Message>) -> io::Result<Vec<Refusal>> {
+        let mut refusals = Vec::new();
+        for (number, batch) in messages.chunks_mut(BATCH).enumerate() {
+            // The kernel answers in order: once the last is acknowledged, silence means success.
+            let answer = self.converse(batch, NLM_F_ACK).await?;
+            let shift =
+                |refusal: Refusal| Refusal { index: number * BATCH + refusal.index, ..refusal };
+            refusals.extend(answer.refusals.into_iter().map(shift));
+            tokio::task::yield_now().await;
+        }
+        Ok(refusals)
+    }
+
+    /// Lists objects; nothing if there is no such table, link or protocol family.
+    pub(crate) async fn dump(&mut self, request: RouteNetlinkMessage) -> io::Result<Vec<Message>> {
+        let mut answer = Answer::default();
+        for _ in 0..ATTEMPTS {
+            answer = self.converse(&mut [Message::from(request.clone())], NLM_F_DUMP).await?;
+            if !answer.is_interrupted {
+                break;
+            }
+        }
+        // A list that never holds still is used as it is: what it missed is told as a change.
+        match answer.refusals.pop() {
+            Some(refusal) if !is_nothing_there(refusal.errno) => {
+                Err(io::Error::other(format!("netlink dump: {refusal}")))
+            }
+            Some(_) | None => Ok(answer.messages),
+        }
+    }
+
+    /// The answer to a single question; none if it was refused.
+    pub(crate) async fn ask(
+        &mut self,
+        request: RouteNetlinkMessage,
+    ) -> io::Result<Option<Message>> {
+        let answer = self.converse(&mut [Message::from(request)], NLM_F_ACK).await?;
+        Ok(answer.messages.into_iter().next())
+    }
+
+    /// Sends `messages`, the last of them with `flags`, and reads until that one is answered.
+    async fn converse(&mut self, messages: &mut [Message], flags: u16) -> io::Result<Answer> {
+        if self.is_broken {
+            *self = Self::open()?;
+        }
+        let mut datagram = Vec::new();
+        let last = messages.len().saturating_sub(1);
+        for (index, message) in messages.iter_mut().enumerate() {
+            message.header.flags |= NLM_F_REQUEST | if index == last { flags } else { 0 };
+            message.header.sequence_number = u32::try_from(index).unwrap_or(u32::MAX);
+            append(&mut datagram, message);
+        }
+        self.is_broken = true;
+        in_time(self.socket.send_to(&datagram, &SocketAddr::new(0, 0))).await?;
+        let answer = self.receive(last).await?;
+        self.is_broken = false;
+        Ok(answer)
+    }
+
+    async fn receive(&mut self, last: usize) -> io::Result<Answer> {
+        let mut answer = Answer::default();
+        while !answer.is_complete {
+            self.buffer.clear();
+            in_time(self.socket.recv(&mut self.buffer)).await?;
+            for message in split(&self.buffer) {
+                answer.take(message, last);
+            }
+        }
+        Ok(answer)
+    }
+}
+
+impl Answer {
+    fn take(&mut self, message: Message, last: usize) {
+        let index = usize::try_from(message.header.sequence_number).unwrap_or(usize::MAX);
+        self.is_interrupted |= message.header.flags & NLM_F_DUMP_INTR != 0;
+        let is_capped = message.header.flags & NLM_F_CAPPED != 0;
+        match message.payload {
+            NetlinkPayload::Error(error) => {
+                self.refuse(index, error.raw_code(), text(&error).filter(|_| is_capped));
+                self.is_complete |= index == last;
+            }
+            NetlinkPayload::Done(done) => {
+                self.refuse(index, done.code, None);
+                self.is_complete |= index == last;
+            }
+            _ => self.messages.push(message),
+        }
+    }
+
+    fn refuse(&mut self, index: usize, code: i32, text: Option<String>) {
+        if code != 0 {
+            self.refusals.push(Refusal { index, errno: Errno::from_raw(-code), text });
+        }
+    }
+}
+
+/// The kernel's explanation, behind the header of the request that it refuses.
+fn text(error: &ErrorMessage) -> Option<String> {
+    const MESSAGE: u16 = 1;
+    NlasIterator::new(error.header.get(16..)?)
+        .map_while(Result::ok)
+        .find(|attribute| attribute.kind() == MESSAGE)
+        .and_then(|attribute| parse_string(attribute.value()).ok())
+}
+
+fn is_nothing_there(errno: Errno) -> bool {
+    matches!(errno, Errno::ENOENT | Errno::ENODEV | Errno::EOPNOTSUPP | Errno::EAFNOSUPPORT)
+}
+
+async fn in_time<T>(answer: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    time::timeout(DEADLINE, answer)
+        .await
+        .map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "the kernel did not answer"))?
+}

@@ -1,0 +1,233 @@
+//! The command line of `tweedd`: what it refuses, in one sentence, and what it must never tell.
+
+use std::net::TcpListener;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use tweed_lab::{DaemonPlan, eventually};
+
+use crate::ask::{exit_code, is_ready, is_waiting_for, json};
+use crate::cluster::{Cluster, binaries};
+
+const VXLAN: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
+const SOON: Duration = Duration::from_secs(5);
+const PASSWORD: &str = "tr0ub4dor";
+
+/// Runs the daemon, which must end at once.
+fn run(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
+    let mut command = Command::new("timeout");
+    command.arg("10").arg(binaries().tweedd).args(arguments).envs(environment.iter().copied());
+    command.output().unwrap()
+}
+
+/// Exit code 2 and one sentence on standard error, which is returned.
+fn refusal(arguments: &[&str], environment: &[(&str, &str)]) -> String {
+    let output = run(arguments, environment);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{arguments:?} {environment:?}: {said}");
+    assert!(output.stdout.is_empty(), "{arguments:?}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(!said.contains(PASSWORD), "{said}");
+    said
+}
+
+#[test]
+fn what_is_wrong_is_refused_in_one_sentence_that_names_it() {
+    let https = "--etcd-endpoints=https://10.0.0.1:2379";
+    let cases: [(&[&str], &[&str]); 22] = [
+        (&["--nonsense"], &["--nonsense"]),
+        (&["--nonsense=tr0ub4dor"], &["--nonsense"]),
+        (&["-iface"], &["--iface", "value"]),
+        (&["--healthz-port=70000"], &["--healthz-port", "70000", "65535"]),
+        (&["--healthz-ip=nowhere"], &["--healthz-ip", "nowhere", "IP address"]),
+        (&["-v", "loud"], &["--v", "loud", "number"]),
+        (&["--subnet-lease-renew-margin=0"], &["--subnet-lease-renew-margin", "1439"]),
+        (&["--subnet-lease-renew-margin=1440"], &["--subnet-lease-renew-margin", "1439"]),
+        (&["--max-withdraw=101"], &["--max-withdraw", "101", "100"]),
+        (&["--public-ip=fd00::1"], &["--public-ip", "fd00::1", "IPv4"]),
+        (&["--public-ipv6=10.0.0.1"], &["--public-ipv6", "10.0.0.1", "IPv6"]),
+        (&["--iface-regex=("], &["--iface-regex", "regular expression"]),
+        (&["--iface-can-reach=there"], &["--iface-can-reach", "there"]),
+        (&["--etcd-endpoints=ftp://10.0.0.1"], &["--etcd-endpoints", "ftp://10.0.0.1"]),
+        (&["--etcd-endpoints="], &["--etcd-endpoints"]),
+        (&["--etcd-endpoints=http://u:tr0ub4dor@10.0.0.1:2379"], &["--etcd-password"]),
+        (&[https, "--etcd-certfile=/c"], &["--etcd-certfile", "--etcd-keyfile"]),
+        (&[https, "--etcd-keyfile=/k"], &["--etcd-keyfile", "--etcd-certfile"]),
+        (&["--etcd-cafile=/ca"], &["--etcd-cafile", "--etcd-endpoints"]),
+        (&["--etcd-username=root"], &["--etcd-username", "--etcd-password"]),
+        (&["--etcd-password=tr0ub4dor"], &["--etcd-password", "--etcd-username"]),
+        (&["--subnet-file=/"], &["--subnet-file"]),
+    ];
+    for (arguments, words) in cases {
+        let said = refusal(arguments, &[]);
+        for word in words {
+            assert!(said.contains(word), "{arguments:?}: {said}, without {word}");
+        }
+    }
+}
+
+#[test]
+fn what_comes_later_and_what_is_gone_is_refused_and_not_ignored() {
+    let later = [
+        "--ip-masq",
+        "--ip-masq=true",
+        "--kube-subnet-mgr",
+        "--kube-api-url=https://10.0.0.1",
+        "--kubeconfig-file=/root/.kube/config",
+        "--net-config-path=/tmp/net.json",
+        "--iptables-resync=7",
+        "--ip-blackhole-route",
+    ];
+    for flag in later {
+        let said = refusal(&[flag], &[]);
+        let name = flag.split('=').next().unwrap();
+        assert!(said.contains(name) && said.contains("not yet in this version"), "{said}");
+    }
+    for flag in ["--remote=10.0.0.1:8888", "--listen=:8888", "--networks=a,b", "--subnet-dir=/x"] {
+        let said = refusal(&[flag], &[]);
+        let name = flag.split('=').next().unwrap();
+        assert!(said.contains(name) && said.contains("gone"), "{said}");
+    }
+}
+
+#[test]
+fn the_environment_is_judged_like_the_command_line() {
+    let said = refusal(&[], &[("FLANNELD_HEALTHZ_PORT", "many")]);
+    assert!(said.contains("FLANNELD_HEALTHZ_PORT") && said.contains("many"), "{said}");
+    let said = refusal(&[], &[("FLANNELD_IP_MASQ", "true")]);
+    assert!(said.contains("FLANNELD_IP_MASQ"), "{said}");
+    let said = refusal(&[], &[("FLANNELD_ETCD_PASSWORD", PASSWORD)]);
+    assert!(said.contains("FLANNELD_ETCD_PASSWORD"), "{said}");
+    // What the command line says, the environment does not.
+    let said = refusal(&["--healthz-port=x"], &[("FLANNELD_HEALTHZ_PORT", "80")]);
+    assert!(said.contains("--healthz-port"), "{said}");
+}
+
+#[test]
+fn version_and_help_are_answers() {
+    for flag in ["--version", "-version", "--version=true"] {
+        let output = run(&[flag], &[]);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(0));
+        assert_eq!(said, format!("tweedd {}\n", env!("CARGO_PKG_VERSION")));
+    }
+    for flag in ["--help", "-help", "-h"] {
+        let output = run(&[flag], &[]);
+        assert_eq!(output.status.code(), Some(0));
+        let said = String::from_utf8(output.stdout).unwrap();
+        for known in ["--etcd-endpoints", "--iface", "--subnet-file", "--ip-masq", "--max-withdraw"]
+        {
+            assert!(said.contains(known), "{said}");
+        }
+    }
+}
+
+#[test]
+fn a_daemon_can_be_told_everything_in_flannels_words_or_by_the_environment() {
+    let cluster = Cluster::start(0, VXLAN).unwrap();
+    let endpoints = cluster.etcd.endpoints().join(",");
+    let by_words = cluster.lab.node("words", &cluster.segment).unwrap();
+    let file = by_words.subnet_file().display().to_string();
+    let words = [
+        "-etcd-endpoints",
+        &endpoints,
+        "-etcd-prefix",
+        "/coreos.com/network/",
+        "-iface=eth0",
+        "--subnet-file",
+        &file,
+        "-healthz-port",
+        "0x1f91",
+        "-v=10",
+        "-ip-masq=false",
+        "-iptables-forward-rules=false",
+        "-log_backtrace_at",
+        ":0",
+        "ignored",
+        "--nonsense",
+    ];
+    let plan = DaemonPlan::program(&by_words, binaries().tweedd);
+    let plan = words.iter().fold(plan, |plan, word| plan.argument(*word));
+    plan.start().unwrap().wait_ready().unwrap();
+
+    let by_environment = cluster.lab.node("environment", &cluster.segment).unwrap();
+    let file = by_environment.subnet_file().display().to_string();
+    let variables = [
+        ("ETCD_ENDPOINTS", endpoints.as_str()),
+        ("IFACE", "eth0"),
+        ("SUBNET_FILE", &file),
+        ("HEALTHZ_PORT", "8081"),
+        ("V", "2"),
+        ("PUBLIC_IP", ""),
+        ("VERSION", "true"),
+    ];
+    let plan = DaemonPlan::program(&by_environment, binaries().tweedd);
+    let set = |plan: DaemonPlan, (name, value): &(&str, &str)| {
+        plan.environment(format!("FLANNELD_{name}"), value)
+    };
+    variables.iter().fold(plan, set).start().unwrap().wait_ready().unwrap();
+}
+
+#[test]
+fn a_port_that_is_taken_ends_the_start_before_anything_is_touched() {
+    let cluster = Cluster::start(0, VXLAN).unwrap();
+    let node = cluster.lab.node("n1", &cluster.segment).unwrap();
+    let taken = node.namespace().within(|| TcpListener::bind("0.0.0.0:8081")).unwrap().unwrap();
+    let kernel = node.snapshot().unwrap();
+    let daemon = node.daemon(&cluster.etcd).start().unwrap();
+    assert_eq!(exit_code(&daemon, SOON).unwrap(), 1);
+    let words = daemon.process().last_words();
+    assert!(words.contains("8081") && words.contains("in use"), "{words}");
+    assert_eq!(words.lines().count(), 1, "{words}");
+    assert_eq!(kernel.changes(&node.snapshot().unwrap()), Vec::<String>::new());
+    drop(taken);
+}
+
+#[test]
+fn a_second_daemon_on_the_same_files_ends_and_leaves_the_first_alone() {
+    let cluster = Cluster::start(1, VXLAN).unwrap();
+    let (node, first) = (&cluster.nodes[0], &cluster.daemons[0]);
+    let kernel = node.snapshot().unwrap();
+    let second = node.daemon(&cluster.etcd).argument("--healthz-port=0").start().unwrap();
+    assert_eq!(exit_code(&second, SOON).unwrap(), 1);
+    let words = second.process().last_words();
+    let last = words.lines().last().unwrap();
+    assert!(last.contains("another tweedd") && last.contains("subnet.sock"), "{words}");
+    assert_eq!(kernel.changes(&node.snapshot().unwrap()), Vec::<String>::new());
+    is_ready(first).unwrap();
+    assert_eq!(json(first, "status").unwrap()["ready"], true);
+}
+
+#[test]
+fn a_password_is_told_to_nobody_however_much_is_logged() {
+    let cluster = Cluster::start(0, VXLAN).unwrap();
+    let etcdctl = |words: &str| {
+        let words: Vec<&str> = words.split_whitespace().collect();
+        cluster.etcd.etcdctl(&words).unwrap()
+    };
+    etcdctl(&format!("user add root:{PASSWORD}"));
+    etcdctl("user grant-role root root");
+    etcdctl("auth enable");
+    let start = |name: &str, password: &str| {
+        let node = cluster.lab.node(name, &cluster.segment).unwrap();
+        let plan = node.daemon(&cluster.etcd).argument("-v=10").argument("--etcd-username=root");
+        let daemon = plan.environment("FLANNELD_ETCD_PASSWORD", password).start().unwrap();
+        (node, daemon)
+    };
+    let (node, daemon) = start("right", PASSWORD);
+    daemon.wait_ready().unwrap();
+    let mut told = vec![daemon.log().unwrap(), daemon.get("/readyz").unwrap().body];
+    for subcommand in ["status", "peers", "leases"] {
+        told.push(json(&daemon, subcommand).unwrap().to_string());
+    }
+    let checkpoint = node.folder().join("subnet.state.json");
+    eventually(SOON, || checkpoint.exists()).unwrap();
+    told.push(std::fs::read_to_string(&checkpoint).unwrap());
+    assert!(told.iter().all(|text| !text.is_empty() && !text.contains(PASSWORD)), "{told:?}");
+
+    let (_, daemon) = start("wrong", "tr0ub4dor-but-wrong");
+    eventually(SOON, || is_waiting_for(&daemon, "authentication failed")).unwrap();
+    let told = [daemon.log().unwrap(), daemon.get("/readyz").unwrap().body];
+    assert!(told.iter().all(|text| !text.contains(PASSWORD)), "{told:?}");
+    assert!(daemon.process().is_running());
+}

@@ -1,0 +1,298 @@
+//! What operators ask a live cluster by `tweedctl`, and what a dead one.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::process::Output;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use tweed_lab::{Etcd, Family, Neighbour, Node, NodePlan, Path, ReversePath, eventually};
+
+use crate::ask::{has_saved, is_ready, json, tweedctl};
+use crate::cluster::{Cluster, SUBNETS};
+use crate::peer::{Peer, host_gw, key};
+
+const VXLAN: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
+const MIXED: &str = r#"{"Network":"10.244.0.0/16","Mixed":true,"Backend":{"Type":"host-gw"}}"#;
+const SOON: Duration = Duration::from_secs(5);
+
+fn code(output: &Output) -> i32 {
+    output.status.code().unwrap_or(-1)
+}
+
+/// What it printed, which must fit on a terminal.
+fn text(output: &Output) -> Result<String> {
+    let text = String::from_utf8(output.stdout.clone())?;
+    let wide = text.lines().find(|line| line.chars().count() > 80);
+    ensure!(wide.is_none(), "wider than 80 columns: {wide:?}");
+    Ok(text)
+}
+
+/// Runs `tweedctl` as text and as JSON, which must agree on the exit code.
+fn both(node: &Node, subcommand: &str) -> Result<(i32, String, Value)> {
+    let (plain, json) =
+        (tweedctl(node, &[subcommand])?, tweedctl(node, &[subcommand, "-o", "json"])?);
+    ensure!(code(&plain) == code(&json), "{plain:?} {json:?}");
+    let value = serde_json::from_slice(&json.stdout).context(format!("{json:?}"))?;
+    Ok((code(&plain), text(&plain)?, value))
+}
+
+#[test]
+fn an_operator_sees_what_is_routed_how_and_why() {
+    let cluster = Cluster::start(3, VXLAN).unwrap();
+    cluster.wait_for_paths(|_, _| Path::Tunnel).unwrap();
+    cluster.etcd.put(&key("10.244.90.0/24"), &host_gw("10.99.1.90")).unwrap();
+    cluster.etcd.put(&key("10.245.91.0/24"), &host_gw("10.99.1.91")).unwrap();
+    let node = &cluster.nodes[0];
+    let subnet = node.subnet_env().unwrap().subnets()[0].to_string();
+    let all_seen = || {
+        Ok::<_, anyhow::Error>(json(&cluster.daemons[0], "leases")?.as_array().unwrap().len() == 5)
+    };
+    eventually(SOON, all_seen).unwrap();
+
+    let (code, text, status) = both(node, "status").unwrap();
+    assert_eq!(code, 0, "{text}");
+    assert!(text.starts_with("tweedd") && text.contains(": ready\n"), "{text}");
+    assert_eq!((&status["ready"], &status["backend"]), (&true.into(), &"vxlan".into()));
+    assert_eq!((&status["subnets"][0], &status["mtu"]), (&subnet.as_str().into(), &1450.into()));
+    let counts = &status["peers"];
+    assert_eq!([&counts["tunnel"], &counts["left_out"], &counts["set_aside"]], [&2, &1, &1]);
+
+    let (code, text, peers) = both(node, "peers").unwrap();
+    assert_eq!(code, 0, "{text}");
+    let peers = peers.as_array().unwrap();
+    assert_eq!(peers.len(), 4);
+    for other in &cluster.nodes[1..] {
+        let subnet = other.subnet_env().unwrap().subnets()[0].to_string();
+        let peer = peers.iter().find(|peer| peer["subnet"] == subnet.as_str()).unwrap();
+        assert_eq!((&peer["path"], &peer["programmed"]), (&"tunnel".into(), &true.into()));
+        assert!(text.contains(&subnet), "{text}");
+    }
+    assert!(
+        text.contains("left out: its backend is host-gw, ours is vxlan, and Mixed is off"),
+        "{text}"
+    );
+    assert!(text.contains("set aside: subnet 10.245.91.0/24 is not inside the network"), "{text}");
+
+    let (code, text, leases) = both(node, "leases").unwrap();
+    assert_eq!(code, 0, "{text}");
+    let own: Vec<_> = leases.as_array().unwrap().iter().filter(|it| it["own"] == true).collect();
+    assert_eq!(own.len(), 1);
+    assert_eq!(own[0]["id"], subnet.replace('/', "-"));
+    assert!(text.contains("own") && text.contains("reserved"), "{text}");
+}
+
+#[test]
+fn a_daemon_that_waits_or_is_not_there_is_told_by_the_exit_code() {
+    let cluster = Cluster::start(0, "not JSON").unwrap();
+    let node = cluster.lab.node("n1", &cluster.segment).unwrap();
+    let absent = tweedctl(&node, &["status"]).unwrap();
+    let said = String::from_utf8_lossy(&absent.stderr).into_owned();
+    assert_eq!((code(&absent), said.lines().count()), (3, 1), "{said}");
+    assert!(said.contains("subnet.sock"), "{said}");
+
+    node.daemon(&cluster.etcd).start().unwrap();
+    eventually(SOON, || {
+        let (code, text, status) = both(&node, "status")?;
+        ensure!(code == 1 && text.contains("not ready"), "{code} {text}");
+        ensure!(text.contains("/coreos.com/network/config"), "{text}");
+        ensure!(status["ready"] == false, "{status}");
+        Ok(())
+    })
+    .unwrap();
+    let wrong = tweedctl(&node, &["stats"]).unwrap();
+    assert_eq!(code(&wrong), 2, "{wrong:?}");
+}
+
+/// What `diff` says differs, as JSON; the text must have as many lines that say so.
+fn differences(node: &Node) -> Result<(i32, Vec<String>, String)> {
+    let (code, text, value) = both(node, "diff")?;
+    let list = value["differences"].as_array().context("no list")?;
+    let line = |it: &Value| format!("{} {}", it["action"], it["entry"]).replace('"', "");
+    let lines: Vec<String> = list.iter().map(line).collect();
+    let marked = text.lines().filter(|line| line.starts_with(['+', '~', '-'])).count();
+    ensure!(marked == lines.len(), "{text}");
+    Ok((code, lines, value["source"].as_str().unwrap_or_default().to_owned()))
+}
+
+#[test]
+fn a_difference_is_shown_to_the_entry_by_the_daemon_or_without_it() {
+    let mut cluster = Cluster::start(1, VXLAN).unwrap();
+    let [kept, lost] = [1, 2].map(Peer::numbered);
+    for peer in [&kept, &lost] {
+        peer.is_followed_by(&cluster.nodes, &cluster.etcd, SOON).unwrap();
+    }
+    let node = cluster.nodes[0].clone();
+    eventually(SOON, || has_saved(&node, "10.244.102.0")).unwrap();
+    let (code, lines, source) = differences(&node).unwrap();
+    assert_eq!((code, lines), (0, vec![]), "{source}");
+    assert!(source.starts_with("the daemon on "), "{source}");
+
+    // A daemon that hangs repairs nothing and answers nothing.
+    cluster.daemons[0].process().signal(Signal::SIGSTOP).unwrap();
+    node.ip("route del 10.244.102.0/24").unwrap();
+    let (code, lines, source) = differences(&node).unwrap();
+    let missing = "create route 10.244.102.0/24 via 10.244.102.0 dev flannel.1 onlink";
+    assert_eq!((code, lines), (1, vec![missing.to_owned()]), "{source}");
+    assert!(source.starts_with("the checkpoint "), "{source}");
+    cluster.daemons[0].process().signal(Signal::SIGCONT).unwrap();
+    eventually(Duration::from_secs(1), || lost.is_tunnelled_by(&node)).unwrap();
+    assert_eq!(differences(&node).unwrap().0, 0);
+
+    cluster.daemons[0].kill().unwrap();
+    let (code, lines, source) = differences(&node).unwrap();
+    assert_eq!((code, lines), (0, vec![]), "{source}");
+    node.bridge("fdb del 02:00:00:00:01:02 dev flannel.1 dst 10.99.1.102").unwrap();
+    node.ip("route replace 10.244.101.0/24 via 10.99.1.12 dev eth0 proto 241").unwrap();
+    let before = node.snapshot().unwrap();
+    let (code, lines, _) = differences(&node).unwrap();
+    let expected = [
+        "create fdb 02:00:00:00:01:02 dst 10.99.1.102 dev flannel.1",
+        "replace route 10.244.101.0/24 via 10.244.101.0 dev flannel.1 onlink",
+    ];
+    assert_eq!((code, lines), (1, expected.map(str::to_owned).to_vec()));
+    assert_eq!(before.changes(&node.snapshot().unwrap()), Vec::<String>::new());
+    cluster.daemons[0].start().unwrap();
+    cluster.daemons[0].wait_ready().unwrap();
+    eventually(SOON, || differences(&node).map(|(code, ..)| code == 0)).unwrap();
+}
+
+/// What of a plan the kernel can be asked for, in the words of a plan.
+fn programmed(node: &Node) -> Result<BTreeSet<String>> {
+    let mut lines = BTreeSet::new();
+    for route in node.routes(Family::V4)? {
+        if route.protocol.as_deref() == Some("241") {
+            let (onlink, gateway) = (route.onlink(), route.gateway.context("no gateway")?);
+            let (to, dev) = (route.destination, route.dev.context("no device")?);
+            let onlink = if onlink { " onlink" } else { "" };
+            lines.insert(format!("route {to} via {gateway} dev {dev}{onlink}"));
+        }
+    }
+    for neighbour in node.neighbours("flannel.1")?.into_iter().filter(Neighbour::is_permanent) {
+        let mac = neighbour.mac.context("no MAC")?;
+        lines.insert(format!("neigh {} lladdr {mac} dev flannel.1", neighbour.address));
+    }
+    for entry in node.fdb("flannel.1")? {
+        let remote = entry.remote.context("no remote")?;
+        lines.insert(format!("fdb {} dst {remote} dev flannel.1", entry.mac));
+    }
+    for address in node.addresses("flannel.1")?.into_iter().filter(|it| it.scope == "global") {
+        lines.insert(format!("addr {} dev flannel.1", address.address));
+    }
+    let link = node.link("flannel.1")?.context("no flannel.1")?;
+    let vxlan = link.vxlan.context("no VXLAN device")?;
+    let local = vxlan.local.context("no local address")?;
+    lines.insert(format!(
+        "link flannel.1 up mtu {} address {} type vxlan id {} local {local} dev eth0 dstport {} nolearning",
+        link.mtu, link.mac, vxlan.id, vxlan.port
+    ));
+    Ok(lines)
+}
+
+fn plan_equals_the_kernel(config: &str, path: Path) -> Result<()> {
+    let cluster = Cluster::start(2, config)?;
+    cluster.wait_for_paths(|_, _| path)?;
+    let node = &cluster.nodes[0];
+    for peer in [1, 2].map(Peer::numbered) {
+        peer.join(&cluster.etcd)?;
+        eventually(SOON, || Ok::<_, anyhow::Error>(node.route_to(peer.subnet)?.is_some()))?;
+    }
+    let (config_file, leases_file) =
+        (node.folder().join("config.json"), node.folder().join("leases"));
+    fs::write(&config_file, config)?;
+    fs::write(&leases_file, listing(&cluster.etcd)?)?;
+    let words = [
+        format!("--config={}", config_file.display()),
+        format!("--leases={}", leases_file.display()),
+        format!("--public-ip={}", node.address(Family::V4)?),
+    ];
+    let words = ["plan", &words[0], &words[1], &words[2]];
+    let shown = tweedctl(node, &words)?;
+    ensure!(code(&shown) == 0, "{shown:?}");
+    text(&shown)?;
+    let plan: Value =
+        serde_json::from_slice(&tweedctl(node, &[&words[..], &["-o", "json"]].concat())?.stdout)?;
+    let entries = plan["entries"].as_array().context("no entries")?;
+    let is_sysctl = |line: &&str| line.starts_with("accept_ra") || line.starts_with("rp_filter");
+    let planned: BTreeSet<String> = entries
+        .iter()
+        .filter_map(Value::as_str)
+        .filter(|it| !is_sysctl(it))
+        .map(str::to_owned)
+        .collect();
+    let held = programmed(node)?;
+    ensure!(
+        planned == held,
+        "planned, not held: {:?}; held, not planned: {:?}",
+        planned.difference(&held),
+        held.difference(&planned)
+    );
+    Ok(())
+}
+
+/// As an operator writes it to a file.
+fn listing(etcd: &Etcd) -> Result<String> {
+    etcd.etcdctl(&["get", "--prefix", SUBNETS])
+}
+
+#[test]
+fn a_plan_is_what_the_kernel_holds_with_vxlan() {
+    plan_equals_the_kernel(VXLAN, Path::Tunnel).unwrap();
+}
+
+#[test]
+fn a_plan_is_what_the_kernel_holds_with_mixed() {
+    plan_equals_the_kernel(MIXED, Path::Direct).unwrap();
+}
+
+#[test]
+fn a_cleanup_takes_what_is_ours_and_nothing_else() {
+    let mut cluster = Cluster::start(0, MIXED).unwrap();
+    let plan = NodePlan::new("n1", &cluster.segment).reverse_path(ReversePath::Strict);
+    let node = cluster.lab.node_with(&plan).unwrap();
+    let foreign = "link add flannel.9 type vxlan id 9 dev eth0 dstport 4789 nolearning
+        link set flannel.9 up
+        route add 10.244.200.0/24 via 10.99.1.200 proto static
+        route add 10.78.0.0/16 via 10.99.1.201
+        neighbour add 10.99.1.201 lladdr 02:00:00:00:02:01 dev eth0 nud permanent
+        rule add to 10.79.0.0/16 blackhole";
+    node.namespace().ip_batch(foreign).unwrap();
+    node.bridge("fdb add 02:00:00:00:09:09 dev flannel.9 dst 10.99.1.209 self permanent").unwrap();
+    let filter = || node.namespace().sysctl("net/ipv4/conf/eth0/rp_filter").unwrap();
+    let (before, strict) = (node.snapshot().unwrap(), filter());
+    cluster.add(node.clone()).unwrap();
+    Peer::numbered(1).join(&cluster.etcd).unwrap();
+    eventually(SOON, || Peer::numbered(1).is_direct_from(&node)).unwrap();
+    assert_ne!(strict, filter());
+    eventually(SOON, || has_saved(&node, "10.244.101.0")).unwrap();
+
+    let running = node.snapshot().unwrap();
+    let refused = tweedctl(&node, &["cleanup", "--yes"]).unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!((code(&refused), said.lines().count()), (1, 1), "{said}");
+    let (listed, listing, _) = both(&node, "cleanup").unwrap();
+    assert_eq!(listed, 0, "{listing}");
+    for ours in ["flannel.1", "10.244.101.0/24", "subnet.env", "subnet.state.json"] {
+        assert!(listing.contains(ours), "{listing}");
+    }
+    assert!(!listing.contains("flannel.9") && !listing.contains("10.244.200.0"), "{listing}");
+    assert_eq!(running.changes(&node.snapshot().unwrap()), Vec::<String>::new());
+    is_ready(&cluster.daemons[0]).unwrap();
+
+    cluster.daemons[0].kill().unwrap();
+    for _ in 0..2 {
+        let cleaned = tweedctl(&node, &["cleanup", "--yes"]).unwrap();
+        assert_eq!(code(&cleaned), 0, "{cleaned:?}");
+        text(&cleaned).unwrap();
+        assert_eq!(before.changes(&node.snapshot().unwrap()), Vec::<String>::new());
+        assert_eq!(filter(), strict);
+        let left: Vec<_> = fs::read_dir(node.folder()).unwrap().collect();
+        assert!(left.is_empty(), "{left:?}");
+    }
+    // The next start finds nothing and makes everything anew.
+    cluster.daemons[0].start().unwrap();
+    cluster.daemons[0].wait_ready().unwrap();
+    eventually(SOON, || Peer::numbered(1).is_direct_from(&node)).unwrap();
+}

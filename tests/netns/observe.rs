@@ -1,0 +1,244 @@
+//! Whatever somebody else does to what is ours is told, and nothing else is.
+
+use tweed::kernel::state::{Entry, KernelState, Key};
+use tweed::kernel::{Kernel, NetlinkKernel, Observation};
+
+use crate::host::{
+    address, direct, dump, establish, everything, missing, name, on_a_host, run, told,
+};
+
+/// A kernel that holds everything, all of it told.
+async fn settled() -> NetlinkKernel {
+    let mut kernel = NetlinkKernel::open().unwrap();
+    assert_eq!(establish(&mut kernel, &everything()).await, [""; 0]);
+    told(&mut kernel).await;
+    kernel
+}
+
+/// What is told after `commands`, but for what the kernel says once more, as it does some while
+/// after an IPv6 address was added.
+async fn told_after(kernel: &mut NetlinkKernel, commands: &[&str]) -> Vec<Observation> {
+    for command in commands {
+        run(command);
+    }
+    let mut told = told(kernel).await;
+    told.retain(|observation| match observation {
+        Observation::Holds(entry) => everything().get(&entry.key()) != Some(entry),
+        _ => true,
+    });
+    told
+}
+
+fn route_key(destination: &str) -> Key {
+    let Entry::Route(route) = direct(destination, "::") else { unreachable!() };
+    Entry::Route(route).key()
+}
+
+fn neighbour_key() -> Key {
+    Key::Neighbour(name("flannel.1"), address("10.244.2.0"))
+}
+
+fn fdb_key() -> Key {
+    Key::Fdb(name("flannel.1"), "0e:00:00:00:00:02".parse().unwrap())
+}
+
+#[test]
+fn what_we_write_ourselves_is_told_as_written() {
+    on_a_host(async || {
+        let mut kernel = NetlinkKernel::open().unwrap();
+        establish(&mut kernel, &everything()).await;
+        let mut heard = KernelState::default();
+        for observation in told(&mut kernel).await {
+            if let Observation::Holds(entry) = observation {
+                heard.insert(entry);
+            }
+        }
+        let is_told =
+            |key: &&Key| !matches!(key, Key::Link(_) | Key::ReversePath(_) | Key::AcceptRa(_));
+        for key in everything().keys().filter(is_told) {
+            assert_eq!(heard.get(key), everything().get(key), "{key:?}");
+        }
+    });
+}
+
+#[test]
+fn a_deleted_entry_is_told_as_lost() {
+    on_a_host(async || {
+        let mut kernel = settled().await;
+        let v6_neighbour = Key::Neighbour(name("flannel-v6.1"), address("fd00:10:244:2::"));
+        let v4_address = Key::Address(name("flannel.1"), address("10.244.1.0"), 32);
+        let v6_address = Key::Address(name("flannel-v6.1"), address("fd00:10:244:1::"), 128);
+        for (command, key) in [
+            ("ip route del 10.244.2.0/24", route_key("10.244.2.0/24")),
+            ("ip -6 route del fd00:10:244:2::/64", route_key("fd00:10:244:2::/64")),
+            ("ip route del 10.244.9.0/24", route_key("10.244.9.0/24")),
+            ("ip neigh del 10.244.2.0 dev flannel.1", neighbour_key()),
+            ("ip neigh del fd00:10:244:2:: dev flannel-v6.1", v6_neighbour),
+            ("bridge fdb del 0e:00:00:00:00:02 dev flannel.1", fdb_key()),
+            ("ip addr del 10.244.1.0/32 dev flannel.1", v4_address),
+            ("ip addr del fd00:10:244:1::/128 dev flannel-v6.1", v6_address),
+        ] {
+            let told = told_after(&mut kernel, &[command]).await;
+            assert!(told.contains(&Observation::Lost(key)), "{command}: {told:?}");
+        }
+    });
+}
+
+#[test]
+fn a_changed_entry_is_told_as_it_is_now() {
+    on_a_host(async || {
+        let mut kernel = settled().await;
+        for command in [
+            "ip route replace 10.244.2.0/24 via 172.16.0.9 dev eth0 proto static",
+            "ip -6 route replace fd00:10:244:2::/64 via fd16::9 dev eth0 proto static",
+            "ip neigh replace 10.244.2.0 lladdr 0e:00:00:00:00:99 dev flannel.1 nud permanent",
+            "ip neigh replace 10.244.2.0 lladdr 0e:00:00:00:00:02 dev flannel.1 nud reachable",
+            "bridge fdb replace 0e:00:00:00:00:02 dev flannel.1 dst 172.16.5.99 self permanent",
+        ] {
+            let told = told_after(&mut kernel, &[command]).await;
+            let held = dump(&mut kernel).await;
+            let [Observation::Holds(entry)] = told.as_slice() else {
+                panic!("{command}: {told:?}")
+            };
+            assert_eq!(held.get(&entry.key()), Some(entry), "{command}");
+            assert_ne!(everything().get(&entry.key()), Some(entry), "{command}");
+        }
+    });
+}
+
+#[test]
+fn an_entry_in_a_form_that_serves_nobody_is_lost() {
+    on_a_host(async || {
+        let mut kernel = settled().await;
+        for (command, key) in [
+            ("ip neigh replace 10.244.2.0 dev flannel.1 nud failed", neighbour_key()),
+            (
+                "bridge fdb replace 0e:00:00:00:00:02 dev flannel.1 dst 172.16.5.2 port 9999 self",
+                fdb_key(),
+            ),
+        ] {
+            let told = told_after(&mut kernel, &[command]).await;
+            assert!(told.contains(&Observation::Lost(key)), "{command}: {told:?}");
+            assert_eq!(missing(&mut kernel, &everything()).await.len(), 1, "{command}");
+            assert_eq!(establish(&mut kernel, &everything()).await, [""; 0], "{command}");
+            told_after(&mut kernel, &[]).await;
+        }
+    });
+}
+
+#[test]
+fn links_are_told_by_name_whatever_happens_to_them() {
+    on_a_host(async || {
+        let mut kernel = settled().await;
+        for (command, names) in [
+            ("ip link set flannel.1 down", &["flannel.1"][..]),
+            ("ip link set flannel.1 name flannel.7", &["flannel.1", "flannel.7"]),
+            ("ip link del flannel.7", &["flannel.7"]),
+            ("ip link set eth0 mtu 1400", &["eth0"]),
+            ("ip addr add 172.16.0.77/24 dev eth0", &["eth0"]),
+            ("ip addr del 172.16.0.77/24 dev eth0", &["eth0"]),
+            ("ip link add new0 type bridge", &["new0"]),
+        ] {
+            let told = told_after(&mut kernel, &[command]).await;
+            for link in names {
+                let change = Observation::LinkChanged(name(link));
+                assert!(told.contains(&change), "{command}: {told:?}");
+            }
+        }
+    });
+}
+
+#[test]
+fn what_is_foreign_is_not_told() {
+    on_a_host(async || {
+        let mut kernel = settled().await;
+        let told = told_after(
+            &mut kernel,
+            &[
+                "ip route add 10.250.0.0/24 via 172.16.0.9 dev eth0",
+                "ip route add 10.244.5.0/24 via 172.16.0.9 dev eth0 table 100",
+                "ip route add local 10.244.6.0/24 dev lo table local",
+                "ip neigh add 172.16.0.50 lladdr 0e:00:00:00:00:50 dev eth0 nud permanent",
+                "ip route del 10.250.0.0/24",
+                "ip neigh del 172.16.0.50 dev eth0",
+            ],
+        )
+        .await;
+        assert_eq!(told, []);
+    });
+}
+
+#[test]
+fn a_route_appended_behind_ours_changes_nothing() {
+    on_a_host(async || {
+        let mut kernel = settled().await;
+        let append = "ip route append 10.244.9.0/24 via 172.16.0.200 dev eth0";
+        assert_eq!(told_after(&mut kernel, &[append]).await, []);
+        assert_eq!(missing(&mut kernel, &everything()).await, [""; 0]);
+    });
+}
+
+#[test]
+fn a_device_made_anew_is_heard_under_its_new_index() {
+    on_a_host(async || {
+        let mut kernel = settled().await;
+        let told = told_after(
+            &mut kernel,
+            &[
+                "ip link del flannel.1",
+                "ip link add flannel.1 type vxlan id 1 dev eth0 local 172.16.0.1 dstport 8472",
+                "bridge fdb add 0e:00:00:00:00:77 dev flannel.1 dst 172.16.5.7 self permanent",
+            ],
+        )
+        .await;
+        let fdb = Key::Fdb(name("flannel.1"), "0e:00:00:00:00:77".parse().unwrap());
+        let is_told = told.iter().any(|o| matches!(o, Observation::Holds(e) if e.key() == fdb));
+        assert!(is_told, "{told:?}");
+    });
+}
+
+#[test]
+fn changes_between_opening_and_the_first_dump_are_told() {
+    on_a_host(async || {
+        let mut kernel = NetlinkKernel::open().unwrap();
+        run("ip route add 10.244.2.0/24 via 172.16.0.9 dev eth0");
+        dump(&mut kernel).await;
+        run("ip route del 10.244.2.0/24");
+        let told = told(&mut kernel).await;
+        assert_eq!(told.last(), Some(&Observation::Lost(route_key("10.244.2.0/24"))));
+    });
+}
+
+#[test]
+fn waiting_for_news_can_be_given_up_without_losing_any() {
+    on_a_host(async || {
+        let mut kernel = NetlinkKernel::open().unwrap();
+        run("ip route add 10.244.2.0/24 via 172.16.0.9 dev eth0");
+        dump(&mut kernel).await;
+        told(&mut kernel).await;
+        for _ in 0..100 {
+            tokio::select! {
+                biased;
+                observation = kernel.observe() => panic!("nothing has happened: {observation:?}"),
+                () = tokio::task::yield_now() => {}
+            }
+        }
+        let told = told_after(&mut kernel, &["ip route del 10.244.2.0/24"]).await;
+        assert_eq!(told, [Observation::Lost(route_key("10.244.2.0/24"))]);
+    });
+}
+
+#[test]
+fn an_overrun_is_told_and_the_dump_after_it_is_right() {
+    on_a_host(async || {
+        let mut kernel = NetlinkKernel::with_backlog(16 << 10).unwrap();
+        let mut wanted = everything();
+        wanted.extend((10..250).map(|n| direct(&format!("10.244.{n}.0/24"), "172.16.0.9")));
+        establish(&mut kernel, &wanted).await;
+        assert_eq!(kernel.observe().await.unwrap(), Observation::Overrun);
+        assert_eq!(missing(&mut kernel, &wanted).await, [""; 0]);
+        // What waited in the old socket is older than the dump, and must not be told any more.
+        let told = told_after(&mut kernel, &["ip route del 10.244.2.0/24"]).await;
+        assert_eq!(told, [Observation::Lost(route_key("10.244.2.0/24"))]);
+    });
+}

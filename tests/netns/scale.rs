@@ -1,0 +1,76 @@
+//! Thousands of peers.
+
+use tweed::kernel::state::{Entry, KernelState};
+use tweed::kernel::{Kernel, NetlinkKernel, Observation, Op, diff};
+
+use crate::host::{
+    apply, device, dump, establish, ip, missing, on_a_host, scope, tunnel, tunnelled,
+};
+
+fn many_peers(count: u32) -> KernelState {
+    let mut state: KernelState = device(tunnel(), "10.244.255.0/32").into_iter().collect();
+    state.extend((0..count).flat_map(peer));
+    state
+}
+
+/// Subnets of 8 addresses, so that many fit.
+fn peer(number: u32) -> Vec<Entry> {
+    let [_, _, high, low] = (number * 8).to_be_bytes();
+    let [_, _, public_high, public_low] = number.to_be_bytes();
+    tunnelled(
+        "flannel.1",
+        &format!("10.244.{high}.{low}/29"),
+        &format!("172.20.{public_high}.{public_low}"),
+        &format!("0e:00:00:01:{public_high:02x}:{public_low:02x}"),
+    )
+}
+
+#[test]
+fn five_thousand_peers_are_programmed_read_back_and_removed() {
+    on_a_host(async || {
+        let mut kernel = NetlinkKernel::open().unwrap();
+        let wanted = many_peers(5000);
+        assert_eq!(establish(&mut kernel, &wanted).await, [""; 0]);
+        assert_eq!(ip("route show dev flannel.1").lines().count(), 5000);
+        let held = dump(&mut kernel).await;
+        assert_eq!(held.len(), wanted.len() + 1, "all that, and the filter of eth0");
+
+        let nobody = many_peers(0);
+        apply(&mut kernel, diff(&nobody, &held, &scope())).await;
+        assert_eq!(missing(&mut kernel, &nobody).await, [""; 0]);
+        assert_eq!(ip("route show dev flannel.1"), "");
+    });
+}
+
+#[test]
+fn refusals_among_thousands_are_told_one_by_one() {
+    on_a_host(async || {
+        let mut kernel = NetlinkKernel::open().unwrap();
+        let mut ops = diff(&many_peers(2000), &dump(&mut kernel).await, &scope());
+        // Without its device everything else is refused.
+        let is_link = |op: &Op| {
+            matches!(op.entry(), Entry::Link(_) | Entry::ReversePath(_) | Entry::AcceptRa(_))
+        };
+        ops.retain(|op| !is_link(op));
+        assert_eq!(kernel.apply(ops.clone()).await.unwrap().len(), ops.len());
+    });
+}
+
+#[test]
+fn our_own_changes_of_thousands_of_peers_are_heard_or_said_to_be_lost() {
+    on_a_host(async || {
+        let mut kernel = NetlinkKernel::open().unwrap();
+        let wanted = many_peers(5000);
+        establish(&mut kernel, &wanted).await;
+        let mut heard = KernelState::default();
+        for _ in 0..wanted.len() {
+            match kernel.observe().await.unwrap() {
+                Observation::Holds(entry) => drop(heard.insert(entry)),
+                Observation::Overrun => return,
+                Observation::Lost(key) => panic!("{key:?} was never lost"),
+                Observation::LinkChanged(_) => {}
+            }
+        }
+        assert!(heard.entries().all(|entry| wanted.get(&entry.key()) == Some(entry)));
+    });
+}

@@ -1,0 +1,97 @@
+//! Settings of links: files, not messages.
+
+use std::fs;
+
+use nix::sched::{CloneFlags, unshare};
+use tweed::kernel::state::{AcceptRa, Entry, KernelState, Key, ReversePath};
+use tweed::kernel::{Kernel, NetlinkKernel, Op};
+
+use crate::host::{apply, dump, establish, everything, name, on_a_host, run};
+
+fn rp_filter(link: &str) -> String {
+    format!("/proc/sys/net/ipv4/conf/{link}/rp_filter")
+}
+
+fn filter(link: &str, strict: bool) -> Entry {
+    Entry::ReversePath(ReversePath { link: name(link), strict })
+}
+
+fn is_strict(state: &KernelState) -> bool {
+    match state.get(&Key::ReversePath(name("eth0"))) {
+        Some(Entry::ReversePath(filter)) => filter.strict,
+        _ => panic!("eth0 has no filter"),
+    }
+}
+
+#[test]
+fn the_larger_of_two_filters_is_in_force() {
+    on_a_host(async || {
+        let mut kernel = NetlinkKernel::open().unwrap();
+        for (all, own, strict) in
+            [(0, 0, false), (0, 1, true), (1, 0, true), (1, 2, false), (2, 1, false), (2, 0, false)]
+        {
+            fs::write(rp_filter("all"), all.to_string()).unwrap();
+            fs::write(rp_filter("eth0"), own.to_string()).unwrap();
+            assert_eq!(is_strict(&dump(&mut kernel).await), strict, "all {all}, own {own}");
+        }
+    });
+}
+
+#[test]
+fn a_filter_is_loosened_whatever_holds_for_all_and_tightened_again() {
+    on_a_host(async || {
+        let mut kernel = NetlinkKernel::open().unwrap();
+        fs::write(rp_filter("all"), "1").unwrap();
+        assert!(is_strict(&dump(&mut kernel).await));
+        apply(&mut kernel, vec![Op::Replace(filter("eth0", false))]).await;
+        assert_eq!(fs::read_to_string(rp_filter("eth0")).unwrap(), "2\n");
+        assert!(!is_strict(&dump(&mut kernel).await));
+        apply(&mut kernel, vec![Op::Replace(filter("eth0", true))]).await;
+        assert!(is_strict(&dump(&mut kernel).await));
+    });
+}
+
+#[test]
+fn a_filter_of_a_missing_link_is_refused_and_its_advertisements_are_not() {
+    on_a_host(async || {
+        let mut kernel = NetlinkKernel::open().unwrap();
+        let accept = Entry::AcceptRa(AcceptRa { link: name("gone0"), accept: false });
+        let ops = vec![Op::Create(filter("gone0", false)), Op::Create(accept)];
+        let refused = kernel.apply(ops.clone()).await.unwrap();
+        let refused: Vec<&Op> = refused.iter().map(|refused| &refused.op).collect();
+        assert_eq!(refused, [&ops[0]]);
+    });
+}
+
+#[test]
+fn where_settings_cannot_be_written_the_operator_is_told_which() {
+    on_a_host(async || {
+        unshare(CloneFlags::CLONE_NEWNS).unwrap();
+        run("mount --bind /proc/sys /proc/sys");
+        run("mount -o remount,ro,bind /proc/sys");
+        let mut kernel = NetlinkKernel::open().unwrap();
+        let refused = kernel.apply(vec![Op::Replace(filter("eth0", false))]).await.unwrap();
+        assert_eq!(
+            refused[0].reason,
+            "net/ipv4/conf/eth0/rp_filter cannot be written (read-only filesystem or storage medium): \
+             set it to 2 on this host"
+        );
+    });
+}
+
+#[test]
+fn router_advertisements_are_refused_on_our_devices() {
+    on_a_host(async || {
+        let mut kernel = NetlinkKernel::open().unwrap();
+        establish(&mut kernel, &everything()).await;
+        for link in ["flannel.1", "flannel-v6.1"] {
+            let file = format!("/proc/sys/net/ipv6/conf/{link}/accept_ra");
+            assert_eq!(fs::read_to_string(&file).unwrap(), "0\n");
+            fs::write(&file, "2").unwrap();
+            let held = dump(&mut kernel).await;
+            let accept = AcceptRa { link: name(link), accept: true };
+            assert_eq!(held.get(&Key::AcceptRa(name(link))), Some(&Entry::AcceptRa(accept)));
+        }
+        assert_eq!(establish(&mut kernel, &everything()).await, [""; 0]);
+    });
+}

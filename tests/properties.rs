@@ -1,0 +1,18 @@
+//! What holds for every plan, every kernel and every history of leases.
+
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
+
+#[path = "properties/any.rs"]
+mod any;
+#[path = "properties/difference.rs"]
+mod difference;
+#[path = "properties/history.rs"]
+mod history;
+mod notation;
+
+use proptest::prelude::ProptestConfig;
+
+/// A failure is a case for a test of its own, not for a file of seeds.
+fn cases(cases: u32) -> ProptestConfig {
+    ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
+}

@@ -1,0 +1,239 @@
+//! The difference between what the kernel should hold and what it holds.
+
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+use tweed::backend::Local;
+use tweed::kernel::state::{Entry, KernelState, Key, Link, LinkKind, LinkName, Route};
+use tweed::kernel::{Op, Scope, diff, diff_key};
+use tweed::lease::Lease;
+use tweed::prefix::Prefix;
+
+use crate::any::{kernel, node, peers, planned};
+use crate::cases;
+
+/// A plan, and a kernel that knows nothing of it.
+#[derive(Debug)]
+struct Case {
+    desired: KernelState,
+    actual: KernelState,
+    scope: Scope,
+}
+
+fn case() -> impl Strategy<Value = Case> {
+    (node(), peers(), kernel()).prop_map(|(local, peers, actual)| {
+        let scope = scope(&local, &peers);
+        let mut actual = actual;
+        actual.retain(|entry| scope.covers(entry));
+        Case { desired: planned(&local, &peers), actual, scope }
+    })
+}
+
+fn scope(local: &Local, peers: &[Lease]) -> Scope {
+    let gateways = peers.iter().flat_map(|peer| &peer.endpoints).map(|e| e.public_ip);
+    local.scope(gateways.collect())
+}
+
+impl Case {
+    fn ops(&self) -> Vec<Op> {
+        diff(&self.desired, &self.actual, &self.scope)
+    }
+
+    /// The kernel before the first op, between any two, and after the last.
+    fn states(&self) -> Vec<KernelState> {
+        let mut states = vec![self.actual.clone()];
+        for op in self.ops() {
+            let mut state = states.last().unwrap().clone();
+            carry_out(&op, &mut state);
+            states.push(state);
+        }
+        states
+    }
+
+    fn end(&self) -> KernelState {
+        self.states().pop().unwrap()
+    }
+
+    /// The devices that are made anew.
+    fn doomed(&self) -> BTreeSet<LinkName> {
+        let ops = self.ops();
+        let removed = ops.iter().filter_map(|op| match op {
+            Op::Remove(Entry::Link(link)) => Some(link.name.clone()),
+            Op::Remove(_) | Op::Create(_) | Op::Replace(_) => None,
+        });
+        removed.collect()
+    }
+}
+
+/// What the kernel does with `op`; panics where it would refuse.
+fn carry_out(op: &Op, state: &mut KernelState) {
+    let key = op.entry().key();
+    let held = state.get(&key).cloned();
+    match op {
+        Op::Create(entry) => {
+            assert_eq!(held, None, "{op}");
+            assert_has_device(entry, state);
+            state.insert(entry.clone());
+        }
+        Op::Replace(entry) => {
+            assert!(held.is_some(), "{op}");
+            assert_has_device(entry, state);
+            state.insert(entry.clone());
+        }
+        Op::Remove(entry) => {
+            assert_eq!(held.as_ref(), Some(entry), "{op}");
+            match &key {
+                Key::Link(link) => state.retain(|entry| entry.link() != Some(link)),
+                _ => drop(state.remove(&key)),
+            }
+        }
+    }
+}
+
+fn assert_has_device(entry: &Entry, state: &KernelState) {
+    let device = entry.link().filter(|link| link.as_str().starts_with("flannel"));
+    let device = device.filter(|_| !matches!(entry, Entry::Link(_)));
+    let is_up = |link: &LinkName| {
+        matches!(state.get(&Key::Link(link.clone())), Some(Entry::Link(Link { up: true, .. })))
+    };
+    assert!(device.is_none_or(is_up), "{entry} before its device");
+}
+
+fn routed(state: &KernelState) -> BTreeSet<Prefix> {
+    routes(state).map(|route| route.destination).collect()
+}
+
+fn routes(state: &KernelState) -> impl Iterator<Item = &Route> {
+    state.entries().filter_map(|entry| match entry {
+        Entry::Route(route) => Some(route),
+        _ => None,
+    })
+}
+
+proptest! {
+    #![proptest_config(cases(256))]
+
+    #[test]
+    fn the_difference_carried_out_gives_what_is_desired(case in case()) {
+        let end = case.end();
+        for (key, want) in &case.desired {
+            prop_assert_eq!(end.get(key), Some(want));
+        }
+        for (key, entry) in end.iter().filter(|(key, _)| case.desired.get(key).is_none()) {
+            prop_assert_eq!(case.actual.get(key), Some(entry));
+            prop_assert!(!case.scope.owns(entry), "{} was left behind", entry);
+        }
+    }
+
+    #[test]
+    fn what_is_as_desired_needs_nothing(case in case()) {
+        let end = case.end();
+        prop_assert_eq!(diff(&case.desired, &end, &case.scope), vec![]);
+        prop_assert_eq!(diff(&case.desired, &case.desired, &case.scope), vec![]);
+    }
+
+    #[test]
+    fn nothing_foreign_is_ever_removed(case in case()) {
+        for op in case.ops() {
+            if let Op::Remove(entry) = &op {
+                let in_the_way = match entry {
+                    Entry::Link(_) => case.desired.get(&entry.key()).is_some(),
+                    _ => false,
+                };
+                prop_assert!(in_the_way || case.scope.owns(entry), "{}", op);
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_outside_of_the_scope_is_touched(case in case()) {
+        for op in case.ops() {
+            prop_assert!(case.scope.covers(op.entry()), "{}", op);
+        }
+    }
+
+    #[test]
+    fn a_path_never_has_a_gap(case in case()) {
+        let doomed = case.doomed();
+        let survives = |route: &&Route| route.link.as_ref().is_none_or(|link| !doomed.contains(link));
+        let before: BTreeSet<_> =
+            routes(&case.actual).filter(survives).map(|route| route.destination).collect();
+        let after = routed(&case.desired);
+        for state in case.states() {
+            let routed = routed(&state);
+            for destination in before.intersection(&after) {
+                prop_assert!(routed.contains(destination), "{} was cut off", destination);
+            }
+        }
+    }
+
+    #[test]
+    fn what_an_entry_needs_comes_before_it(case in case()) {
+        // That its device is there and up is asserted by the kernel of this test.
+        for state in case.states() {
+            let ours = routes(&state)
+                .filter(|route| route.onlink)
+                .filter(|route| case.desired.entries().any(|e| *e == Entry::Route((*route).clone())))
+                .filter(|route| !case.actual.entries().any(|e| *e == Entry::Route((*route).clone())));
+            for route in ours {
+                let (link, gateway) = (route.link.clone().unwrap(), route.gateway.unwrap());
+                let neighbour = state.get(&Key::Neighbour(link.clone(), gateway));
+                let Some(Entry::Neighbour(neighbour)) = neighbour else {
+                    panic!("{gateway} has no neighbour entry yet");
+                };
+                prop_assert!(state.get(&Key::Fdb(link, neighbour.mac)).is_some());
+            }
+        }
+    }
+
+    #[test]
+    fn what_removed_entries_stood_on_goes_after_them(case in case()) {
+        let removals: Vec<Key> = case
+            .ops()
+            .into_iter()
+            .filter(|op| matches!(op, Op::Remove(entry) if !matches!(entry, Entry::Link(_))))
+            .map(|op| op.entry().key())
+            .collect();
+        let mut backwards = removals.clone();
+        backwards.sort();
+        backwards.reverse();
+        prop_assert_eq!(removals, backwards);
+    }
+
+    #[test]
+    fn the_difference_in_one_key_is_that_of_the_whole(case in case()) {
+        prop_assume!(case.doomed().is_empty());
+        let ops = case.ops();
+        for key in case.desired.keys().chain(case.actual.keys()) {
+            let whole = ops.iter().find(|op| op.entry().key() == *key).cloned();
+            prop_assert_eq!(diff_key(key, &case.desired, &case.actual, &case.scope), whole);
+        }
+    }
+
+    #[test]
+    fn only_a_device_that_cannot_be_corrected_is_made_anew(case in case()) {
+        for link in case.doomed() {
+            let key = Key::Link(link);
+            let (Some(Entry::Link(have)), Some(Entry::Link(want))) =
+                (case.actual.get(&key), case.desired.get(&key))
+            else {
+                panic!("{key:?} is not in the way");
+            };
+            let same_but = Link {
+                mtu: want.mtu,
+                mac: want.mac,
+                up: want.up,
+                ..have.clone()
+            };
+            prop_assert_ne!(same_but, want.clone());
+            prop_assert!(!matches!(&have.kind, LinkKind::Vxlan(v) if matches!(&want.kind, LinkKind::Vxlan(w) if v == w)));
+        }
+    }
+
+    #[test]
+    fn every_entry_is_read_from_what_is_shown_of_it(actual in kernel()) {
+        for entry in actual.entries() {
+            prop_assert_eq!(&crate::notation::entry(&entry.to_string()), entry);
+        }
+    }
+}

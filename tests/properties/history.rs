@@ -1,0 +1,192 @@
+//! Histories of leases: what counts is how they end.
+
+use std::collections::BTreeSet;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::select;
+use tweed::backend::{self, Local, Network};
+use tweed::kernel::state::Key;
+use tweed::lease::{Lease, LeaseId, LeaseUpdate, Rules};
+use tweed::reconciler::{Desired, Inputs};
+
+use crate::any::{node, peer};
+use crate::cases;
+use crate::notation::{lease, local, malformed, record};
+
+/// Keeps a plan up to date, as the loop does.
+struct Planner {
+    inputs: Inputs,
+    rules: Rules,
+    networks: Vec<Box<dyn Network>>,
+    desired: Desired,
+    affected: BTreeSet<LeaseId>,
+    touched: BTreeSet<Key>,
+}
+
+impl Planner {
+    fn new(local: &Local) -> Self {
+        let networks = backend::networks(local);
+        let mut planner = Self {
+            inputs: Inputs {
+                config: Some(local.config.clone()),
+                node: Some(local.node.clone()),
+                macs: local.macs.clone(),
+                own: local.own.clone(),
+                ..Inputs::default()
+            },
+            rules: local.rules(),
+            desired: Desired::new(backend::plan_local(local, &networks)),
+            networks,
+            affected: BTreeSet::new(),
+            touched: BTreeSet::new(),
+        };
+        planner.take(Step::Snapshot(vec![]));
+        planner
+    }
+
+    fn take(&mut self, step: Step) {
+        let peers = &mut self.inputs.peers;
+        self.affected = match step {
+            Step::Put(lease) => peers.apply(LeaseUpdate::Put(record(lease))),
+            Step::Spoil(id) => peers.apply(LeaseUpdate::Put(malformed(id, "it is no JSON"))),
+            Step::Remove(id) => peers.apply(LeaseUpdate::Remove(id)),
+            Step::Snapshot(leases) => {
+                let records = leases.into_iter().map(record).collect();
+                peers.apply(LeaseUpdate::Snapshot(records))
+            }
+            Step::Withdraw => match peers.withdraw(&self.rules, 100) {
+                tweed::lease::Withdrawal::Done(affected) => affected,
+                tweed::lease::Withdrawal::Held { .. } => panic!("the store named us all along"),
+            },
+        };
+        self.touched = self.desired.revise(self.standings(&self.affected));
+    }
+
+    fn standings(
+        &self,
+        ids: &BTreeSet<LeaseId>,
+    ) -> Vec<(LeaseId, Option<tweed::reconciler::Standing>)> {
+        let standing = |id: &LeaseId| self.inputs.standing(id, &self.rules, &self.networks);
+        ids.iter().map(|id| (id.clone(), standing(id))).collect()
+    }
+
+    /// The same plan, made all at once.
+    fn planned_anew(&self) -> Desired {
+        let local = self.inputs.local().unwrap();
+        let mut desired = Desired::new(backend::plan_local(&local, &self.networks));
+        let all = self.inputs.peers.ids().cloned().collect();
+        desired.revise(self.standings(&all));
+        desired
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Put(Lease),
+    Spoil(LeaseId),
+    Remove(LeaseId),
+    Snapshot(Vec<Lease>),
+    Withdraw,
+}
+
+fn id() -> impl Strategy<Value = LeaseId> {
+    select(vec!["a", "b", "c", "d", "e"]).prop_map(LeaseId::new)
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => peer().prop_map(Step::Put),
+        1 => id().prop_map(Step::Spoil),
+        2 => id().prop_map(Step::Remove),
+        1 => vec(peer(), 0..5).prop_map(Step::Snapshot),
+        2 => Just(Step::Withdraw),
+    ]
+}
+
+/// What happens to one lease, in order.
+fn fate() -> impl Strategy<Value = Vec<Option<Lease>>> {
+    vec(proptest::option::weighted(0.8, peer()), 1..4)
+}
+
+/// Each lease keeps its own order; how they mix is up to `draws`. Everything comes twice.
+fn interleaved(fates: &[Vec<Option<Lease>>], draws: &[usize]) -> Vec<Step> {
+    let mut left: Vec<_> = fates.iter().map(|fate| fate.iter()).collect();
+    let mut steps = Vec::new();
+    let mut draw = |number: usize| {
+        let name = LeaseId::new(["a", "b", "c", "d", "e"][number]);
+        let next = left[number].next();
+        let step = next.map(|lease| match lease {
+            Some(lease) => Step::Put(Lease { id: name.clone(), ..lease.clone() }),
+            None => Step::Remove(name),
+        });
+        steps.extend(step.iter().cloned().chain(step.clone()));
+    };
+    draws.iter().map(|number| number % fates.len()).for_each(&mut draw);
+    (0..fates.len()).cycle().take(4 * fates.len()).for_each(draw);
+    steps
+}
+
+proptest! {
+    #![proptest_config(cases(256))]
+
+    #[test]
+    fn a_plan_kept_up_to_date_is_the_plan_made_anew(local in node(), steps in vec(step(), 1..24)) {
+        let mut planner = Planner::new(&local);
+        for step in steps {
+            let before = planner.desired.state().clone();
+            planner.take(step);
+            let anew = planner.planned_anew();
+            prop_assert_eq!(planner.desired.state(), anew.state());
+            prop_assert_eq!(planner.desired.peers(), anew.peers());
+            let keys: BTreeSet<_> = before.keys().chain(anew.state().keys()).collect();
+            for key in keys {
+                let changed = before.get(key) != anew.state().get(key);
+                prop_assert!(!changed || planner.touched.contains(key), "{:?}", key);
+            }
+        }
+    }
+
+    #[test]
+    fn only_the_end_of_a_history_counts(
+        local in node(),
+        fates in vec(fate(), 5),
+        one in vec(0..5_usize, 0..20),
+        other in vec(0..5_usize, 0..20),
+    ) {
+        let mut planners = [one, other].map(|draws| {
+            let mut planner = Planner::new(&local);
+            for step in interleaved(&fates, &draws) {
+                planner.take(step);
+            }
+            planner.take(Step::Withdraw);
+            planner
+        });
+        let last = |fate: &Vec<Option<Lease>>| fate.last().cloned().flatten();
+        let names = ["a", "b", "c", "d", "e"].map(LeaseId::new);
+        let end = names.into_iter().zip(&fates).filter_map(|(id, fate)| {
+            Some(Lease { id, ..last(fate)? })
+        });
+        let mut at_once = Planner::new(&local);
+        at_once.take(Step::Snapshot(end.collect()));
+        for planner in &mut planners {
+            prop_assert_eq!(planner.desired.state(), at_once.desired.state());
+            prop_assert_eq!(planner.desired.peers(), at_once.desired.peers());
+        }
+    }
+}
+
+#[test]
+fn one_changed_peer_costs_one_peers_plan() {
+    let local = local(r#"{"Network":"10.0.0.0/8"}"#, "eth0 172.16.0.5/16", "10.0.1.0/24");
+    let peer = |number: u32, backend: &str| {
+        let (high, low) = (number / 250 + 1, number % 250 + 1);
+        lease(&format!("10.{high}.{low}.0/24@172.16.{high}.{low} {backend}"))
+    };
+    let mut planner = Planner::new(&local);
+    planner.take(Step::Snapshot((0..5000).map(|number| peer(number, "")).collect()));
+    assert_eq!(planner.affected.len(), 5000);
+    planner.take(Step::Put(peer(2500, "host-gw")));
+    assert_eq!(planner.affected, [peer(2500, "").id].into());
+    assert_eq!(planner.touched.len(), 3);
+}

@@ -1,0 +1,369 @@
+//! `tweedctl` as operators and scripts run it: standard output, standard error and exit code.
+
+#![allow(clippy::unwrap_used)]
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+
+use expect_test::expect;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::sync::oneshot;
+use tweed::{checkpoint, http};
+
+/// What a command said: exit code, standard output, standard error.
+#[derive(Debug)]
+struct Said(i32, String, String);
+
+impl Said {
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.1).unwrap()
+    }
+}
+
+fn tweedctl(line: &str) -> Said {
+    tweedctl_reading("", line)
+}
+
+fn tweedctl_reading(input: &str, line: &str) -> Said {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tweedctl"));
+    command.args(line.split(' ')).current_dir(env!("CARGO_MANIFEST_DIR"));
+    let pipes = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut running = pipes.spawn().unwrap();
+    // One that fails early reads nothing: that is for its exit code to tell.
+    drop(running.stdin.take().unwrap().write_all(input.as_bytes()));
+    let output = running.wait_with_output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    Said(output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+}
+
+/// A daemon that answers every question from a list, for as long as the value lives.
+struct FakeDaemon {
+    folder: TempDir,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl FakeDaemon {
+    fn answering(answers: Value) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("subnet.sock");
+        let (stop, stopped) = oneshot::channel();
+        let (ready, is_ready) = mpsc::channel();
+        let serve = async move {
+            let listener = http::bind_control(&socket).unwrap();
+            ready.send(()).unwrap();
+            let route = async |path: String| match answers.get(path) {
+                Some(answer) if answer["ready"] == false => http::json(503, answer),
+                Some(answer) => http::json(200, answer),
+                None => http::text(503, "the loop has ended\n"),
+            };
+            tokio::select! {
+                () = http::serve(listener, route) => {}
+                _ = stopped => {}
+            }
+        };
+        let thread = thread::spawn(|| {
+            let mut runtime = tokio::runtime::Builder::new_current_thread();
+            runtime.enable_all().build().unwrap().block_on(serve);
+        });
+        is_ready.recv().unwrap();
+        Self { folder, stop: Some(stop), thread: Some(thread) }
+    }
+
+    fn tweedctl(&self, line: &str) -> Said {
+        let subnet_file = self.folder.path().join("subnet.env");
+        tweedctl(&format!("{line} --subnet-file {}", subnet_file.display()))
+    }
+}
+
+impl Drop for FakeDaemon {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        self.thread.take().unwrap().join().unwrap();
+    }
+}
+
+fn status() -> Value {
+    json!({
+        "version": "0.1.0", "ready": true, "reasons": [], "store": "reachable",
+        "backend": "vxlan", "mixed": false, "interface": "eth0", "public_ips": ["172.16.0.5"],
+        "subnets": ["10.244.1.0/24"], "mtu": 1450,
+        "peers": { "direct": 0, "tunnel": 1, "left_out": 1, "set_aside": 0, "missing": 0 },
+        "desired": 6, "refused": [],
+        "statistics": { "created": 6, "replaced": 0, "removed": 0, "dumps": 1, "overruns": 0 },
+    })
+}
+
+fn peer(subnet: &str, programmed: bool) -> Value {
+    json!({
+        "lease": subnet.replace('/', "-"), "family": "v4", "subnet": subnet,
+        "public_ip": "172.16.0.9", "backend": "vxlan", "path": "tunnel", "reason": null,
+        "programmed": programmed,
+    })
+}
+
+#[test]
+fn status_tells_by_its_exit_code_whether_the_daemon_is_ready() {
+    let ready = json!({ "ready": true, "reasons": [] });
+    let daemon = FakeDaemon::answering(json!({ "/status": status(), "/readyz": ready }));
+    let said = daemon.tweedctl("status");
+    assert_eq!(said.0, 0, "{said:?}");
+    assert!(said.1.starts_with("tweedd 0.1.0: ready\n"), "{said:?}");
+    assert_eq!(daemon.tweedctl("status -o json").json(), status());
+
+    let unready = json!({ "ready": false, "reasons": ["the subnet file is not written"] });
+    let daemon = FakeDaemon::answering(json!({ "/status": status(), "/readyz": unready }));
+    let said = daemon.tweedctl("status");
+    assert_eq!(said.0, 1);
+    let expected = "tweedd 0.1.0: not ready\n  the subnet file is not written\n";
+    assert!(said.1.starts_with(expected), "{said:?}");
+    assert_eq!(daemon.tweedctl("status -o json").json()["ready"], false);
+}
+
+#[test]
+fn peers_tell_by_their_exit_code_whether_all_are_programmed() {
+    let peers = json!([peer("10.244.3.0/24", true)]);
+    let daemon = FakeDaemon::answering(json!({ "/peers": peers }));
+    let said = daemon.tweedctl("peers");
+    assert_eq!(said.0, 0, "{said:?}");
+    expect![[r"
+        SUBNET         PUBLIC IP   BACKEND  PATH    STATE
+        10.244.3.0/24  172.16.0.9  vxlan    tunnel  programmed
+    "]]
+    .assert_eq(&said.1);
+    assert_eq!(daemon.tweedctl("peers --output=json").json(), peers);
+
+    let peers = json!([peer("10.244.3.0/24", true), peer("10.244.4.0/24", false)]);
+    assert_eq!(FakeDaemon::answering(json!({ "/peers": peers })).tweedctl("peers").0, 1);
+}
+
+#[test]
+fn leases_are_shown_as_the_store_has_them() {
+    let lease = json!({
+        "id": "10.244.1.0-24", "created": 7, "grant": null,
+        "endpoints": [{
+            "subnet": "10.244.1.0/24", "public_ip": "172.16.0.5", "backend": "host-gw",
+            "vtep": null,
+        }],
+        "own": true, "reservation": true, "reason": null,
+    });
+    let daemon = FakeDaemon::answering(json!({ "/leases": [lease] }));
+    let said = daemon.tweedctl("leases");
+    assert_eq!(said.0, 0, "{said:?}");
+    expect![[r"
+        SUBNET         PUBLIC IP   BACKEND  VTEP  KIND
+        10.244.1.0/24  172.16.0.5  host-gw  -     own, reserved
+    "]]
+    .assert_eq(&said.1);
+    assert_eq!(daemon.tweedctl("leases -o json").json(), json!([lease]));
+}
+
+#[test]
+fn without_a_daemon_one_sentence_says_what_to_do() {
+    for command in ["status", "peers", "leases"] {
+        let Said(code, out, error) = tweedctl(&format!("{command} --control-socket /nowhere.sock"));
+        assert_eq!((code, out.as_str()), (3, ""));
+        let expected = "tweedctl: no daemon answers on /nowhere.sock: \
+                        start tweedd, or name its socket with --socket\n";
+        assert_eq!(error, expected);
+    }
+}
+
+#[test]
+fn a_daemon_that_cannot_answer_is_quoted() {
+    let Said(code, _, error) = FakeDaemon::answering(json!({})).tweedctl("status");
+    assert_eq!(code, 3);
+    assert!(error.ends_with("gives no answer: /status is 503, the loop has ended\n"), "{error}");
+    let Said(code, _, error) = FakeDaemon::answering(json!({ "/status": 7 })).tweedctl("status");
+    assert_eq!(code, 3);
+    assert!(error.contains("/status is of another version: invalid type"), "{error}");
+}
+
+const LEASES: &str = r#"/coreos.com/network/subnets/10.244.1.0-24
+{"PublicIP":"172.16.0.5","PublicIPv6":null,"BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"0a:00:00:00:00:05"}}
+/coreos.com/network/subnets/10.244.3.0-24
+{"PublicIP":"172.17.0.9","PublicIPv6":null,"BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"0a:00:00:00:00:09"}}
+/coreos.com/network/subnets/10.244.4.0-24
+{"PublicIP":"172.16.0.10","PublicIPv6":null,"BackendType":"host-gw"}
+"#;
+
+#[test]
+fn a_plan_needs_no_daemon() {
+    let line = "plan --config config/networks/mixed.json --leases - --public-ip 172.16.0.5";
+    let said = tweedctl_reading(LEASES, line);
+    assert_eq!(said.0, 0, "{said:?}");
+    expect![[r"
+        node      172.16.0.5 on eth0, MTU 1500
+        backend   vxlan, mixed; pod MTU 1450
+        on link   172.16.0.0/24 (assumed; --on-link says it)
+        lease     10.244.1.0-24
+        + link flannel.1 up mtu 1450 address 0a:00:00:00:00:05 type vxlan id 1 local
+            172.16.0.5 dev eth0 dstport 8472 nolearning
+        + rp_filter loose dev eth0
+        + rp_filter loose dev flannel.1
+        + accept_ra 0 dev flannel.1
+        + addr 10.244.1.0/32 dev flannel.1
+        + fdb 0a:00:00:00:00:09 dst 172.17.0.9 dev flannel.1
+        + neigh 10.244.3.0 lladdr 0a:00:00:00:00:09 dev flannel.1
+        + route 10.244.3.0/24 via 10.244.3.0 dev flannel.1 onlink
+        + route 10.244.4.0/24 via 172.16.0.10 dev eth0
+    "]]
+    .assert_eq(&said.1);
+
+    let plan = tweedctl_reading(LEASES, &format!("{line} -o json")).json();
+    assert_eq!(plan["own"], "10.244.1.0-24");
+    assert_eq!(plan["entries"].as_array().unwrap().len(), 9);
+}
+
+#[test]
+fn a_plan_from_bad_files_says_which() {
+    let plan = |config: &str, leases: &str| {
+        let line = format!("plan --public-ip 172.16.0.5 --config {config} --leases {leases}");
+        let Said(code, out, error) = tweedctl_reading("lonely key", &line);
+        assert_eq!(out, "");
+        (code, error)
+    };
+    let (code, error) = plan("Cargo.toml", "-");
+    assert!(code == 2 && error.starts_with("tweedctl: Cargo.toml: the network config is no JSON"));
+    let (code, error) = plan("config/networks/vxlan.json", "-");
+    assert_eq!(
+        (code, error.as_str()),
+        (2, "tweedctl: -: key \"lonely key\" has no value on the next line\n")
+    );
+    let (code, error) = plan("/nowhere.json", "-");
+    assert!(code == 3 && error.starts_with("tweedctl: /nowhere.json cannot be read: "), "{error}");
+}
+
+#[test]
+fn a_wrong_command_line_is_bad_usage() {
+    for line in ["", "frobnicate", "status --nonsense", "plan", "status -o yaml"] {
+        assert_eq!(tweedctl(line).0, 2, "{line}");
+    }
+    let help = tweedctl("--help");
+    assert_eq!(help.0, 0);
+    assert!(help.1.contains("Exit codes:\n  0  all is well\n"), "{help:?}");
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let ready = json!({ "ready": true, "reasons": [] });
+    let daemon = FakeDaemon::answering(json!({ "/status": status(), "/readyz": ready }));
+    let socket = daemon.folder.path().join("subnet.sock");
+    let line = format!(
+        "{} status --socket {} | true; exit ${{PIPESTATUS[0]}}",
+        env!("CARGO_BIN_EXE_tweedctl"),
+        socket.display()
+    );
+    let shell = Command::new("bash").args(["-c", &line]).output().unwrap();
+    assert_eq!((shell.status.code(), shell.stderr), (Some(0), vec![]));
+}
+
+/// A network namespace of our own with what a daemon leaves behind in it, and something else beside it.
+fn leave_behind(folder: &Path) -> PathBuf {
+    for line in [
+        "link add eth0 type veth peer name eth0-peer",
+        "link set eth0-peer up",
+        "addr add 172.16.0.5/24 dev eth0",
+        "link set eth0 up",
+        "link add flannel.1 address 0a:00:00:00:00:05 mtu 1450 type vxlan id 1 local 172.16.0.5 dev eth0 dstport 8472 nolearning",
+        "link set flannel.1 up",
+        "addr add 10.244.1.0/32 dev flannel.1",
+        "neigh add 10.244.3.0 lladdr 0a:00:00:00:00:09 nud permanent dev flannel.1",
+        "route add 10.244.3.0/24 via 10.244.3.0 dev flannel.1 onlink proto 241",
+        "route add 10.244.4.0/24 via 172.16.0.99 dev eth0",
+        "route add 10.244.77.0/24 via 172.16.0.1 dev eth0 proto static",
+    ] {
+        assert!(Command::new("ip").args(line.split(' ')).status().unwrap().success(), "ip {line}");
+    }
+    let subnet_file = folder.join("subnet.env");
+    std::fs::write(&subnet_file, "FLANNEL_MTU=1450\n").unwrap();
+    checkpoint::save(&folder.join("subnet.state.json"), &inputs()).unwrap();
+    subnet_file
+}
+
+fn inputs() -> Value {
+    let lease = |subnet: &str, public_ip: &str, backend: &str, mac: &str| {
+        json!({
+            "id": subnet.replace('/', "-"), "created": 1, "grant": 1,
+            "endpoints": [{
+                "subnet": subnet, "public_ip": public_ip, "backend": backend,
+                "vtep": { "vni": 1, "mac": mac },
+            }],
+        })
+    };
+    let config = std::fs::read("config/networks/mixed.json").unwrap();
+    let address = "172.16.0.5";
+    json!({
+        "local": {
+            "config": tweed::config::NetworkConfig::parse(&config).unwrap(),
+            "node": {
+                "interface": "eth0", "mtu": 1500, "layer2": true, "on_link": ["172.16.0.0/24"],
+                "uplinks": [{ "address": address, "public_ip": address, "source": address }],
+            },
+            "macs": { "v4": "0a:00:00:00:00:05" },
+            "own": lease("10.244.1.0/24", address, "vxlan", "0a:00:00:00:00:05"),
+            "strict": [],
+        },
+        "leases": [
+            lease("10.244.3.0/24", "172.17.0.9", "vxlan", "0a:00:00:00:00:09"),
+            lease("10.244.4.0/24", "172.16.0.10", "host-gw", "0a:00:00:00:00:0a"),
+        ],
+    })
+}
+
+#[test]
+fn a_real_kernel_is_compared_and_cleaned_of_what_is_ours() {
+    let folder = tempfile::tempdir().unwrap();
+    let subnet_file = leave_behind(folder.path());
+    let said = |command: &str| {
+        tweedctl(&format!("{command} -o json --subnet-file {}", subnet_file.display()))
+    };
+    let differs = said("diff");
+    assert_eq!(differs.0, 1, "{differs:?}");
+    let differences = differs.json()["differences"].as_array().unwrap().clone();
+    let word =
+        |difference: &Value, key: &str| difference[key].as_str().unwrap_or("nothing").to_owned();
+    let line = |d: &Value| {
+        format!("{} {}, now {}", word(d, "action"), word(d, "entry"), word(d, "present"))
+    };
+    let lines: Vec<String> = differences.iter().map(line).collect();
+    expect![[r"
+        replace accept_ra 0 dev flannel.1, now accept_ra 1 dev flannel.1
+        create fdb 0a:00:00:00:00:09 dst 172.17.0.9 dev flannel.1, now nothing
+        replace route 10.244.4.0/24 via 172.16.0.10 dev eth0, now route 10.244.4.0/24 via 172.16.0.99 dev eth0 proto 3"]].assert_eq(&without_filters(&lines));
+
+    let listed = said("cleanup");
+    assert_eq!(listed.0, 0, "{listed:?}");
+    let entries: Vec<String> = serde_json::from_value(listed.json()["entries"].clone()).unwrap();
+    expect![[r"
+        - route 10.244.3.0/24 via 10.244.3.0 dev flannel.1 onlink
+        - neigh 10.244.3.0 lladdr 0a:00:00:00:00:09 dev flannel.1
+        - addr 10.244.1.0/32 dev flannel.1
+        - link flannel.1 up mtu 1450 address 0a:00:00:00:00:05 type vxlan id 1 local 172.16.0.5 dev eth0 dstport 8472 nolearning"]].assert_eq(&without_filters(&entries));
+
+    let removed = said("cleanup --yes");
+    assert_eq!((removed.0, &removed.json()["outcome"]), (0, &json!("removed")), "{removed:?}");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    let ip = |line: &str| Command::new("ip").args(line.split(' ')).output().unwrap();
+    assert!(!ip("link show flannel.1").status.success());
+    let routes = String::from_utf8(ip("route show root 10.244.0.0/16").stdout).unwrap();
+    let routes: Vec<&str> = routes.lines().map(str::trim_end).collect();
+    assert_eq!(
+        routes,
+        [
+            "10.244.4.0/24 via 172.16.0.99 dev eth0",
+            "10.244.77.0/24 via 172.16.0.1 dev eth0 proto static",
+        ]
+    );
+    assert_eq!(said("cleanup --yes").0, 0);
+}
+
+/// How strict a host filters is its own affair.
+fn without_filters(lines: &[String]) -> String {
+    let others = lines.iter().filter(|line| !line.contains("rp_filter")).cloned();
+    others.collect::<Vec<String>>().join("\n")
+}
