@@ -1,0 +1,222 @@
+//! The house rules that a program can check.
+
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Values in, values out: see ARCHITECTURE.md.
+const PURE: &[&str] = &[
+    "src/prefix.rs",
+    "src/mac.rs",
+    "src/json.rs",
+    "src/config.rs",
+    "src/config",
+    "src/lease.rs",
+    "src/lease",
+    "src/node.rs",
+    "src/node",
+    "src/backend",
+    "src/backoff.rs",
+    "src/kernel/state.rs",
+    "src/kernel/scope.rs",
+    "src/kernel/diff.rs",
+    "src/kernel/display.rs",
+    "src/kernel/codec.rs",
+    "src/kernel/codec",
+    "src/subnet/allocate.rs",
+    "src/subnet/claim.rs",
+    "src/subnet/etcd/key.rs",
+    "src/subnet/etcd/value.rs",
+    "src/reconciler/desired.rs",
+];
+
+/// What a pure module has no use for.
+const EFFECTS: &[&str] = &[
+    "async ",
+    ".await",
+    "std::fs",
+    "std::env",
+    "std::process",
+    "std::time::Instant",
+    "SystemTime",
+    "tokio::",
+    "rand::",
+    "TcpStream",
+    "UdpSocket",
+    "UnixStream",
+    "tracing::",
+];
+
+/// The rooms in which an operation on the kernel may be built.
+const OPERATORS: &[&str] = &["src/kernel", "src/reconciler"];
+
+const LONGEST_FILE: usize = 300;
+
+#[test]
+fn pure_modules_have_no_effects() {
+    let files = PURE.iter().flat_map(|path| sources(path)).filter(|path| !is_test(path));
+    let offences = files.flat_map(|file| {
+        let text = product(&file);
+        let found = EFFECTS.iter().filter(move |effect| text.contains(**effect));
+        found.map(move |effect| format!("{}: {effect}", file.display())).collect::<Vec<_>>()
+    });
+    assert_eq!(offences.collect::<Vec<_>>(), Vec::<String>::new());
+}
+
+#[test]
+fn the_list_of_pure_modules_is_true() {
+    for path in PURE {
+        assert!(root().join(path).exists(), "{path}");
+    }
+}
+
+#[test]
+fn only_the_loop_builds_operations() {
+    let builds = |text: &str| {
+        ["Op::Create(", "Op::Replace(", "Op::Remove("].iter().any(|op| text.contains(op))
+    };
+    let offenders: Vec<_> = sources("src")
+        .into_iter()
+        .filter(|file| !OPERATORS.iter().any(|room| file.starts_with(root().join(room))))
+        .filter(|file| !file.ends_with("reconciler.rs") && !is_test(file))
+        .filter(|file| builds(&without_patterns(&product(file))))
+        .collect();
+    assert_eq!(offenders, Vec::<PathBuf>::new());
+}
+
+#[test]
+fn no_file_is_too_long() {
+    let rooms = ["src", "cni-plugin/src", "tests/lab/src"];
+    let long = rooms.iter().flat_map(|room| sources(room)).filter_map(|file| {
+        let lines = read(&file).lines().count();
+        (lines > LONGEST_FILE && !is_test(&file)).then(|| format!("{}: {lines}", file.display()))
+    });
+    assert_eq!(long.collect::<Vec<_>>(), Vec::<String>::new());
+}
+
+#[test]
+fn the_linter_bounds_functions_and_forbids_unsafe_code() {
+    let manifest = read(&root().join("Cargo.toml"));
+    for lint in [
+        "unsafe_code = \"forbid\"",
+        "too_many_lines = \"deny\"",
+        "unwrap_used = \"deny\"",
+        "indexing_slicing = \"deny\"",
+    ] {
+        assert!(manifest.contains(lint), "{lint}");
+    }
+    let bounds = read(&root().join("clippy.toml"));
+    assert!(bounds.contains("too-many-lines-threshold = 60"));
+    for member in ["cni-plugin", "tests/lab"] {
+        let manifest = read(&root().join(member).join("Cargo.toml"));
+        assert!(manifest.contains("[lints]\nworkspace = true"), "{member}");
+    }
+}
+
+#[test]
+fn only_tests_may_unwrap() {
+    let allows = |text: &str| {
+        [
+            "allow(clippy::unwrap_used",
+            "allow(clippy::expect_used",
+            "allow(clippy::panic",
+            "allow(unsafe",
+        ]
+        .iter()
+        .any(|allow| text.contains(allow))
+    };
+    let offenders: Vec<_> = ["src", "cni-plugin/src"]
+        .iter()
+        .flat_map(|room| sources(room))
+        .filter(|file| !is_test(file) && allows(&product(file)))
+        .collect();
+    assert_eq!(offenders, Vec::<PathBuf>::new());
+}
+
+#[test]
+fn every_file_says_first_what_it_is_for() {
+    let rooms = ["src", "cni-plugin/src", "tests/lab/src"];
+    let silent: Vec<_> = rooms
+        .iter()
+        .flat_map(|room| sources(room))
+        .filter(|file| !read(file).starts_with("//! "))
+        .collect();
+    assert_eq!(silent, Vec::<PathBuf>::new());
+}
+
+#[test]
+fn no_module_is_a_drawer_for_everything() {
+    let drawers: Vec<_> = ["src", "cni-plugin/src", "tests"]
+        .iter()
+        .flat_map(|room| sources(room))
+        .filter(|file| {
+            let name = file.file_stem().unwrap_or_default().to_string_lossy().to_string();
+            ["util", "utils", "common", "helper", "helpers", "types"].contains(&name.as_str())
+        })
+        .collect();
+    assert_eq!(drawers, Vec::<PathBuf>::new());
+}
+
+#[test]
+fn every_path_that_the_documents_name_exists() {
+    for document in ["ARCHITECTURE.md", "CONTRIBUTING.md", "README.md"] {
+        let text = read(&root().join(document));
+        let quoted = text.split('`').skip(1).step_by(2);
+        let tables = text.split(['(', ')']).filter(|word| word.starts_with("docs/"));
+        for path in quoted.chain(tables).filter(|word| is_path(word)) {
+            let folder = path.trim_end_matches("*.txt");
+            assert!(root().join(folder).exists(), "{document} names {path}");
+        }
+    }
+}
+
+fn is_path(word: &str) -> bool {
+    let rooms = ["src/", "tests/", "docs/", "config/", "cni-plugin/"];
+    rooms.iter().any(|room| word.starts_with(room)) && !word.contains(' ')
+}
+
+/// The part of a file that is no test.
+fn product(file: &Path) -> String {
+    let text = read(file);
+    let tests = text.find("#[cfg(test)]\nmod tests {").unwrap_or(text.len());
+    let code = text.get(..tests).unwrap_or_default();
+    code.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n")
+}
+
+/// Without the arms of a match, which take operations apart instead of building them.
+fn without_patterns(text: &str) -> String {
+    let is_pattern =
+        |line: &&str| line.contains("=>") || line.contains("matches!") || line.contains("if let");
+    text.lines().filter(|line| !is_pattern(line)).collect::<Vec<_>>().join("\n")
+}
+
+fn is_test(file: &Path) -> bool {
+    file.components().any(|part| part.as_os_str() == "tests" || part.as_os_str() == "tests.rs")
+        && !file.starts_with(root().join("tests/lab/src"))
+}
+
+fn sources(path: &str) -> Vec<PathBuf> {
+    let path = root().join(path);
+    if path.is_file() {
+        return vec![path];
+    }
+    let mut found = Vec::new();
+    for entry in fs::read_dir(&path).into_iter().flatten() {
+        let entry = entry.unwrap().path();
+        if entry.is_dir() {
+            found.extend(sources(&entry.to_string_lossy()));
+        } else if entry.extension().is_some_and(|extension| extension == "rs") {
+            found.push(entry);
+        }
+    }
+    found
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|error| format!("{}: {error}", path.display()))
+}
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
