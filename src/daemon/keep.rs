@@ -44,8 +44,9 @@ pub(super) async fn keep_lease<S: SubnetManager>(
         let lease = manager.acquire(&config, &attributes).await?;
         let subnets: BTreeSet<_> = lease.subnets().collect();
         tracing::info!(?subnets, "holding a lease");
-        acquired.send_replace(true);
+        // The loop must know our lease from those of the others before it sees them all.
         shared.send(Event::Held(lease.clone())).await?;
+        acquired.send_replace(true);
         tokio::select! {
             lost = manager.hold(&lease) => tracing::warn!(reason = %lost.0, "the lease was lost: claiming it again"),
             changed = next_attributes(&mut progress, Some(&attributes)) => attributes = changed?,

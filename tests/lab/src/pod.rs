@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use ipnetwork::IpNetwork;
@@ -10,6 +11,9 @@ use crate::address::{Family, nth};
 use crate::netns::Namespace;
 use crate::node::Node;
 use crate::subnet_env::SubnetEnv;
+use crate::wait::eventually;
+
+const SOON: Duration = Duration::from_secs(5);
 
 /// A pod that exists. A cheap handle.
 #[derive(Clone, Debug)]
@@ -42,7 +46,15 @@ impl Pod {
         }
         let node = node.name().to_owned();
         let label = if number == 1 { node.clone() } else { format!("{node}.{number}") };
-        Ok(Self { inner: Arc::new(Inner { node, label, namespace, addresses }) })
+        let pod = Self { inner: Arc::new(Inner { node, label, namespace, addresses }) };
+        pod.wait_for(env)?;
+        Ok(pod)
+    }
+
+    /// Waits for the bridge, which takes up to a second to notice the carrier of a new port.
+    fn wait_for(&self, env: &SubnetEnv) -> Result<()> {
+        let gateway = env.gateways.first().context("no gateway")?.ip();
+        eventually(SOON, || self.ping(gateway, 56)).map(drop)
     }
 
     /// The name of the node that the pod runs on.
