@@ -2,16 +2,21 @@
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
+use std::time::Duration;
 
 use anyhow::Context;
 use futures::StreamExt;
 use tokio::sync::watch;
+use tokio::time::timeout;
 
 use super::Shared;
 use crate::checkpoint::Checkpoint;
 use crate::lease::LeaseAttributes;
 use crate::reconciler::{Event, Progress};
-use crate::subnet::SubnetManager;
+use crate::subnet::{StoreState, SubnetManager};
+
+/// After so long without a word from the store, what was last known must do.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Takes a lease and holds it for good; publishes in it whatever changes about this node.
 ///
@@ -39,8 +44,9 @@ pub(super) async fn keep_lease<S: SubnetManager>(
         let lease = manager.acquire(&config, &attributes).await?;
         let subnets: BTreeSet<_> = lease.subnets().collect();
         tracing::info!(?subnets, "holding a lease");
-        acquired.send_replace(true);
+        // The loop must know our lease from those of the others before it sees them all.
         shared.send(Event::Held(lease.clone())).await?;
+        acquired.send_replace(true);
         tokio::select! {
             lost = manager.hold(&lease) => tracing::warn!(reason = %lost.0, "the lease was lost: claiming it again"),
             changed = next_attributes(&mut progress, Some(&attributes)) => attributes = changed?,
@@ -76,9 +82,15 @@ pub(super) async fn forward_state<S: SubnetManager>(
     shared: Shared,
 ) -> anyhow::Result<()> {
     let mut state = manager.state();
+    if timeout(PATIENCE, state.wait_for(|state| *state != StoreState::Unknown)).await.is_err() {
+        let reason = format!("no answer within {} s", PATIENCE.as_secs());
+        shared.send(Event::Store(StoreState::Waiting(reason))).await?;
+    }
     loop {
         let now = state.borrow_and_update().clone();
-        shared.send(Event::Store(now)).await?;
+        if now != StoreState::Unknown {
+            shared.send(Event::Store(now)).await?;
+        }
         state.changed().await.context("the store's state is not told any more")?;
     }
 }

@@ -39,8 +39,18 @@ pub struct Inputs {
     pub store: StoreState,
     /// Missing peers and all peers, while the brake holds.
     pub held_back: Option<(usize, usize)>,
-    /// Whether the store has forgotten our own lease since peers went missing.
-    pub forgotten: bool,
+    /// Of the leases that are missing.
+    pub loss: Loss,
+}
+
+/// What a loss of leases says about the store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Loss {
+    /// Nodes may have gone.
+    #[default]
+    Plausible,
+    /// Our own lease was among them, although we have not gone.
+    OfOursToo,
 }
 
 impl Default for Inputs {
@@ -59,7 +69,7 @@ impl Default for Inputs {
             remembered: None,
             store: StoreState::Unknown,
             held_back: None,
-            forgotten: false,
+            loss: Loss::Plausible,
         }
     }
 }
@@ -188,18 +198,23 @@ impl Inputs {
         Standing::of(id, &self.peers, rules, networks)
     }
 
-    /// Whether the store does not name our own lease.
-    pub fn is_missing(&self) -> bool {
-        self.own.as_ref().is_some_and(|own| self.peers.missing().contains(&own.id))
+    /// Notes whether our own lease is among those that the store no longer names.
+    pub fn note_loss(&mut self) {
+        let missing = self.peers.missing();
+        if missing.is_empty() {
+            self.loss = Loss::Plausible;
+        } else if self.own.as_ref().is_some_and(|own| missing.contains(&own.id)) {
+            self.loss = Loss::OfOursToo;
+        }
     }
 
     /// Withdraws the missing peers. A store that forgot us too lost its data: then it waits once
     /// more, because not all nodes come back as soon as we do.
     pub fn withdraw(&mut self, max_percent: u8) -> Withdrawal {
         let rules = self.rules();
-        match (std::mem::take(&mut self.forgotten), self.peers.vanished(&rules)) {
-            (true, (missing @ 1.., of)) => Withdrawal::Held { missing, of },
-            (true | false, _) => self.peers.withdraw(&rules, max_percent),
+        match (std::mem::take(&mut self.loss), self.peers.vanished(&rules)) {
+            (Loss::OfOursToo, (missing @ 1.., of)) => Withdrawal::Held { missing, of },
+            (Loss::OfOursToo | Loss::Plausible, _) => self.peers.withdraw(&rules, max_percent),
         }
     }
 

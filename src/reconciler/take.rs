@@ -40,12 +40,11 @@ impl<K: Kernel> Reconciler<K> {
         }
         if missing == 0 {
             self.inputs.held_back = None;
-            self.inputs.forgotten = false;
             self.agenda.withdraw_nothing();
         } else if missing > were_missing || !self.agenda.will_withdraw() {
             self.agenda.withdraw_soon();
         }
-        self.inputs.forgotten |= self.inputs.is_missing();
+        self.inputs.note_loss();
         self.revise(affected);
     }
 

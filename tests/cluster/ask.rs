@@ -56,6 +56,14 @@ pub fn lease_reason(daemon: &Daemon, id: &str) -> Result<String> {
     Ok(reason["reason"].as_str().unwrap_or_default().to_owned())
 }
 
+/// Whether the checkpoint of `node` says this word; it is written a moment after each change.
+pub fn has_saved(node: &Node, word: &str) -> Result<()> {
+    let file = node.folder().join("subnet.state.json");
+    let text = std::fs::read_to_string(&file).context(file.display().to_string())?;
+    ensure!(text.contains(word), "{word} is not saved: {text}");
+    Ok(())
+}
+
 /// How `tweedctl` ends in `node`, whatever its exit code.
 pub fn tweedctl(node: &Node, arguments: &[&str]) -> Result<Output> {
     let mut command = Command::new(binaries().tweedctl);

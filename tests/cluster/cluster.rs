@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use ipnetwork::IpNetwork;
 use tweed_lab::{
-    Binaries, Daemon, Etcd, Family, Lab, Node, NodePlan, Path, ReversePath, Router, Segment,
+    Binaries, Daemon, Entry, Etcd, Family, Lab, Node, NodePlan, Path, ReversePath, Router, Segment,
     SegmentPlan, eventually,
 };
 
@@ -174,6 +174,23 @@ impl Cluster {
         let env = self.nodes[index].subnet_env()?;
         env.subnet(family)
             .with_context(|| format!("{} has no {family:?}", self.nodes[index].name()))
+    }
+
+    /// The lease of node number `index`, known by the address of its first family.
+    pub fn lease(&self, index: usize) -> Result<Entry> {
+        let family = self.stack.families()[0];
+        let ip = format!("{:?}", self.nodes[index].address(family)?.to_string());
+        let entries = self.etcd.list(SUBNETS)?;
+        let own = entries.into_iter().find(|entry| entry.value.contains(&ip));
+        own.with_context(|| format!("no lease of {ip}"))
+    }
+
+    /// Waits until the daemon of node number `index` has saved what it would start from.
+    pub fn wait_for_checkpoint(&self, index: usize) -> Result<()> {
+        let path = self.nodes[index].subnet_file().with_extension("state.json");
+        let grant = format!("\"grant\":{}", self.lease(index)?.lease);
+        let saved = || Ok::<_, anyhow::Error>(std::fs::read_to_string(&path)?.contains(&grant));
+        eventually(PATIENCE, saved).map(drop)
     }
 
     /// Every ordered pair of different nodes, by index.

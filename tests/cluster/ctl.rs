@@ -8,9 +8,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use tweed_lab::{Etcd, Family, Node, NodePlan, Path, ReversePath, eventually};
+use tweed_lab::{Etcd, Family, Neighbour, Node, NodePlan, Path, ReversePath, eventually};
 
-use crate::ask::{is_ready, json, tweedctl};
+use crate::ask::{has_saved, is_ready, json, tweedctl};
 use crate::cluster::{Cluster, SUBNETS};
 use crate::peer::{Peer, host_gw, key};
 
@@ -125,12 +125,7 @@ fn a_difference_is_shown_to_the_entry_by_the_daemon_or_without_it() {
         peer.is_followed_by(&cluster.nodes, &cluster.etcd, SOON).unwrap();
     }
     let node = cluster.nodes[0].clone();
-    let saved = || {
-        Ok::<_, anyhow::Error>(
-            fs::read_to_string(node.folder().join("subnet.state.json"))?.contains("10.244.102.0"),
-        )
-    };
-    eventually(SOON, saved).unwrap();
+    eventually(SOON, || has_saved(&node, "10.244.102.0")).unwrap();
     let (code, lines, source) = differences(&node).unwrap();
     assert_eq!((code, lines), (0, vec![]), "{source}");
     assert!(source.starts_with("the daemon on "), "{source}");
@@ -175,9 +170,7 @@ fn programmed(node: &Node) -> Result<BTreeSet<String>> {
             lines.insert(format!("route {to} via {gateway} dev {dev}{onlink}"));
         }
     }
-    for neighbour in
-        node.neighbours("flannel.1")?.into_iter().filter(tweed_lab::Neighbour::is_permanent)
-    {
+    for neighbour in node.neighbours("flannel.1")?.into_iter().filter(Neighbour::is_permanent) {
         let mac = neighbour.mac.context("no MAC")?;
         lines.insert(format!("neigh {} lladdr {mac} dev flannel.1", neighbour.address));
     }
@@ -216,9 +209,9 @@ fn plan_equals_the_kernel(config: &str, path: Path) -> Result<()> {
         format!("--public-ip={}", node.address(Family::V4)?),
     ];
     let words = ["plan", &words[0], &words[1], &words[2]];
-    let plain = tweedctl(node, &words)?;
-    ensure!(code(&plain) == 0, "{plain:?}");
-    text(&plain)?;
+    let shown = tweedctl(node, &words)?;
+    ensure!(code(&shown) == 0, "{shown:?}");
+    text(&shown)?;
     let plan: Value =
         serde_json::from_slice(&tweedctl(node, &[&words[..], &["-o", "json"]].concat())?.stdout)?;
     let entries = plan["entries"].as_array().context("no entries")?;
@@ -273,12 +266,7 @@ fn a_cleanup_takes_what_is_ours_and_nothing_else() {
     Peer::numbered(1).join(&cluster.etcd).unwrap();
     eventually(SOON, || Peer::numbered(1).is_direct_from(&node)).unwrap();
     assert_ne!(strict, filter());
-    let saved = || {
-        Ok::<_, anyhow::Error>(
-            fs::read_to_string(node.folder().join("subnet.state.json"))?.contains("10.244.101.0"),
-        )
-    };
-    eventually(SOON, saved).unwrap();
+    eventually(SOON, || has_saved(&node, "10.244.101.0")).unwrap();
 
     let running = node.snapshot().unwrap();
     let refused = tweedctl(&node, &["cleanup", "--yes"]).unwrap();

@@ -159,6 +159,44 @@ fn strict_filters_are_loose_for_as_long_as_mixed_is_on() {
     ensure_nothing_lost(&report).unwrap();
 }
 
+/// As in a container that may not write kernel parameters.
+const READ_ONLY: &str = r#"mount --bind /proc/sys /proc/sys
+    mount -o remount,bind,ro /proc/sys
+    exec "$0" "$@""#;
+
+#[test]
+fn a_flip_waits_for_a_filter_that_the_daemon_may_not_loosen() {
+    let config = Stack::V4.config(&VXLAN_MIXED.config());
+    let plan = ClusterPlan::new(2, &config).reverse_path(ReversePath::Strict);
+    let mut cluster = plan.build().unwrap();
+    for node in &cluster.nodes {
+        let plan = node.daemon(&cluster.etcd);
+        let daemon = plan.through("unshare", &["--mount", "sh", "-euc", READ_ONLY]).start();
+        cluster.daemons.push(daemon.unwrap());
+    }
+    cluster.start_daemons().unwrap();
+    cluster.start_pods().unwrap();
+    cluster.wait_for_paths(|_, _| Path::Tunnel).unwrap();
+    let probe = cluster.lab.probe(&cluster.lab.pairs(Family::V4), RATE).unwrap();
+    cluster.etcd.put(CONFIG, &Stack::V4.config(&HOST_GW_MIXED.config())).unwrap();
+    cluster.wait_for_checkpoint(0).unwrap();
+    cluster.daemons[0].restart().unwrap();
+    probe.run_for(PAUSE);
+    cluster.wait_for_paths(|_, _| Path::Tunnel).unwrap();
+    let said = cluster.daemons[0].get("/readyz").unwrap().body;
+    assert!(said.contains("staying on vxlan until filters are loose"), "{said}");
+    assert!(said.contains("net/ipv4/conf/eth0/rp_filter"), "{said}");
+    // The one that waits comes last: as soon as its own are loose, it goes.
+    for node in cluster.nodes.iter().rev() {
+        for device in ["eth0", "flannel.1"] {
+            node.namespace().set_sysctl(&format!("net/ipv4/conf/{device}/rp_filter"), "2").unwrap();
+        }
+    }
+    cluster.wait_for_paths(|_, _| Path::Direct).unwrap();
+    probe.run_for(PAUSE);
+    ensure_nothing_lost(&probe.finish().unwrap()).unwrap();
+}
+
 /// Proves that the streams of the test above notice a strict filter: without the loose one they break.
 #[test]
 fn a_strict_filter_swallows_what_comes_by_the_other_way() {
@@ -166,6 +204,7 @@ fn a_strict_filter_swallows_what_comes_by_the_other_way() {
     let plan = ClusterPlan::new(2, &config).reverse_path(ReversePath::Strict);
     let cluster = plan.start().unwrap();
     cluster.start_pods().unwrap();
+    cluster.wait_for_paths(|_, _| Path::Tunnel).unwrap();
     for daemon in &cluster.daemons {
         daemon.kill().unwrap();
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use tweed_lab::{Family, Node, Path, eventually};
 
-use crate::ask::{is_ready, is_ready_with, is_waiting_for, throughout};
+use crate::ask::{has_saved, is_ready, is_ready_with, is_waiting_for, throughout};
 use crate::cluster::Cluster;
 use crate::peer::Peer;
 
@@ -55,19 +55,19 @@ fn a_node_that_was_cut_off_catches_up_with_all_that_changed() {
     for peer in &before {
         peer.is_followed_by(&cluster.nodes, &cluster.etcd, SOON).unwrap();
     }
-    let [other_mac, other_ip, direct, moves, goes, stays] = &before[..] else { panic!() };
+    let [other_mac, other_ip, direct, leaves, goes, stays] = &before[..] else { panic!() };
 
     let lonely = cluster.nodes[0].clone();
     lonely.management().cut().unwrap();
     let other_mac = Peer { mac: "02:00:00:00:09:01".to_owned(), ..other_mac.clone() };
     let other_ip = Peer { public_ip: "10.99.1.222".parse().unwrap(), ..other_ip.clone() };
-    let moved = Peer { subnet: "10.244.203.0/24".parse().unwrap(), ..moves.clone() };
+    let moved = Peer { subnet: "10.244.203.0/24".parse().unwrap(), ..leaves.clone() };
     let comes = Peer::numbered(7);
     let etcd = &cluster.etcd;
     other_mac.join(etcd).unwrap();
     other_ip.join(etcd).unwrap();
     etcd.put(&direct.key(), &direct.host_gw()).unwrap();
-    moves.leave(etcd).unwrap();
+    leaves.leave(etcd).unwrap();
     moved.join(etcd).unwrap();
     goes.leave(etcd).unwrap();
     comes.join(etcd).unwrap();
@@ -77,7 +77,7 @@ fn a_node_that_was_cut_off_catches_up_with_all_that_changed() {
             .try_for_each(|peer| peer.is_tunnelled_by(node))?;
         direct.is_direct_from(node)?;
         goes.is_unknown_to(node)?;
-        ensure!(node.route_to(moves.subnet)?.is_none(), "the subnet that was left is routed");
+        ensure!(node.route_to(leaves.subnet)?.is_none(), "the subnet that was left is routed");
         let (macs, ips) = (fdb_of(node, &before[0].mac)?, fdb_to(node, &before[1])?);
         ensure!(macs == 0 && ips == 0, "stale FDB entries are left");
         ensure!(fdb_of(node, &direct.mac)? == 0, "the tunnel to who left it is left");
@@ -120,11 +120,7 @@ fn leaves_while_down() -> Result<(Cluster, Peer, Peer)> {
     leaver.is_followed_by(&cluster.nodes, &cluster.etcd, SOON)?;
     stayer.is_followed_by(&cluster.nodes, &cluster.etcd, SOON)?;
     // What is remembered is saved a moment after it changed.
-    eventually(SOON, || {
-        let text = std::fs::read_to_string(cluster.nodes[0].folder().join("subnet.state.json"))?;
-        ensure!(text.contains("10.244.102.0"), "{text}");
-        Ok(())
-    })?;
+    eventually(SOON, || has_saved(&cluster.nodes[0], "10.244.102.0"))?;
     cluster.daemons[0].kill()?;
     leaver.leave(&cluster.etcd)?;
     cluster.etcd.freeze()?;
@@ -137,7 +133,7 @@ fn a_peer_that_left_while_the_daemon_was_down_goes_once_all_leases_are_known() {
     let node = cluster.nodes[0].clone();
     cluster.daemons[0].start().unwrap();
     let last_known = || is_ready_with(&cluster.daemons[0], "forwarding by what was last known");
-    let took = eventually(SOON, last_known).unwrap();
+    let took = eventually(NOTICED, last_known).unwrap();
     println!("forwarding by what was last known after {took:?}");
     let are_there = || {
         leaver.is_tunnelled_by(&node)?;

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use ipnetwork::IpNetwork;
 use tweed_lab::{Etcd, Family, Node, Path, SegmentPlan, Snapshot, eventually};
 
-use crate::ask::{is_ready, is_ready_with, json, lease_reason, throughout};
+use crate::ask::{has_saved, is_ready, is_ready_with, json, lease_reason, throughout};
 use crate::cluster::{CONFIG, Cluster, SUBNETS, binaries};
 use crate::peer::{Peer, host_gw, key, vxlan};
 
@@ -259,8 +259,8 @@ fn hostile_ipv6_leases_change_nothing() {
 
 #[test]
 fn a_good_peer_whose_record_is_garbled_keeps_its_route() {
-    let cluster = Cluster::start(1, VXLAN).unwrap();
-    let (node, daemon, etcd) = (&cluster.nodes[0], &cluster.daemons[0], &cluster.etcd);
+    let mut cluster = Cluster::start(1, VXLAN).unwrap();
+    let (node, daemon, etcd) = (&cluster.nodes[0], &mut cluster.daemons[0], &cluster.etcd);
     let peer = Peer::numbered(1);
     peer.is_followed_by(&cluster.nodes, etcd, SOON).unwrap();
     let monitor = node.monitor().unwrap();
@@ -274,6 +274,12 @@ fn a_good_peer_whose_record_is_garbled_keeps_its_route() {
         .unwrap();
         peer.is_tunnelled_by(node).unwrap();
     }
+    // What was last read outlives the daemon that read it.
+    eventually(SOON, || has_saved(node, "10.244.101.0")).unwrap();
+    daemon.kill().unwrap();
+    daemon.start().unwrap();
+    daemon.wait_ready().unwrap();
+    throughout(Duration::from_secs(1), || peer.is_tunnelled_by(node)).unwrap();
     peer.join(etcd).unwrap();
     eventually(SOON, || {
         Ok::<_, anyhow::Error>(lease_reason(daemon, "10.244.101.0-24")?.is_empty())

@@ -8,7 +8,7 @@ use tweed_lab::{Family, Path, Ping, eventually};
 
 use crate::cluster::{CONFIG, Cluster, ClusterPlan, PATIENCE, Stack};
 use crate::table::{
-    Distance, Expected, HOST_GW, HOST_GW_MIXED, Side, VXLAN, VXLAN_MIXED, expected, path,
+    Distance, Expected, HOST_GW, HOST_GW_MIXED, Mixed, Side, VXLAN, VXLAN_MIXED, expected, path,
 };
 
 /// The nodes before this one are on one segment, it is behind a router.
@@ -152,18 +152,28 @@ fn a_network_of_ipv6_alone_mixes_too() {
     table.check().unwrap();
 }
 
+/// The last of three nodes is behind a router.
+fn direct_routing_goes_around_the_tunnel(mixed: Mixed) -> Result<()> {
+    let backend = r#""Backend":{"Type":"vxlan","DirectRouting":true}"#;
+    let config = Stack::Dual.config(&format!(r#""Mixed":{},{backend}"#, mixed == Mixed::On));
+    let cluster = ClusterPlan::new(2, &config).far(1).stack(Stack::Dual).start()?;
+    cluster.start_pods()?;
+    let far = |index| index == 2;
+    let expected = |from, to| if far(from) || far(to) { Path::Tunnel } else { Path::Direct };
+    cluster.wait_for_paths(expected)?;
+    ensure!(cluster.nodes[0].fdb("flannel.1")?.len() == 1, "more than the far node's entry");
+    ensure!(cluster.nodes[2].fdb("flannel-v6.1")?.len() == 2, "not the two near nodes' entries");
+    Stack::Dual.families().iter().try_for_each(|family| {
+        let pings = cluster.lab.ping_matrix(*family)?;
+        ensure!(pings.all_answered(), "{pings}");
+        Ok(())
+    })
+}
+
 #[test]
 fn direct_routing_goes_around_the_tunnel_on_the_segment_alone() {
-    let config = Stack::Dual.config(r#""Backend":{"Type":"vxlan","DirectRouting":true}"#);
-    let cluster = ClusterPlan::new(2, &config).far(1).stack(Stack::Dual).start().unwrap();
-    cluster.start_pods().unwrap();
-    let expected = |from, to| if from == 2 || to == 2 { Path::Tunnel } else { Path::Direct };
-    cluster.wait_for_paths(expected).unwrap();
-    assert_eq!(cluster.nodes[0].fdb("flannel.1").unwrap().len(), 1);
-    assert_eq!(cluster.nodes[2].fdb("flannel-v6.1").unwrap().len(), 2);
-    for family in Stack::Dual.families() {
-        assert!(cluster.lab.ping_matrix(*family).unwrap().all_answered());
-    }
+    direct_routing_goes_around_the_tunnel(Mixed::Off).unwrap();
+    direct_routing_goes_around_the_tunnel(Mixed::On).unwrap();
 }
 
 /// As in clouds that give each machine an address without a neighbourhood.

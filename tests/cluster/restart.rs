@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
-use tweed_lab::{Change, Daemon, Monitor, Node, Probe, eventually};
+use tweed_lab::{Change, Daemon, Entry, Monitor, Node, Probe, eventually};
 
 use crate::cluster::{CONFIG, Cluster, ClusterPlan, PATIENCE, Stack};
 use crate::peer::{Peer, key_of};
@@ -67,9 +67,8 @@ fn a_stop_takes_less_than_a_second_and_changes_nothing() {
 fn ten_kills_and_restarts_lose_and_change_nothing() {
     for (stack, side) in [(Stack::V4, HOST_GW), (Stack::Dual, VXLAN_MIXED)] {
         let (mut cluster, probe) = under_traffic(stack, side).unwrap();
-        let key = key_of_node(&cluster, 0).unwrap();
-        let lease = cluster.etcd.get(&key).unwrap().unwrap();
-        is_remembered(&cluster.nodes[0], lease.lease).unwrap();
+        let lease = cluster.lease(0).unwrap();
+        cluster.wait_for_checkpoint(0).unwrap();
         let monitors: Vec<_> = cluster.nodes.iter().map(|it| it.monitor().unwrap()).collect();
         for _ in 0..10 {
             cluster.daemons[0].kill().unwrap();
@@ -80,25 +79,11 @@ fn ten_kills_and_restarts_lose_and_change_nothing() {
         for monitor in monitors {
             nothing_changed(monitor).unwrap();
         }
-        let now = cluster.etcd.get(&key).unwrap().unwrap();
-        assert_eq!((now.value, now.lease), (lease.value, lease.lease), "{stack:?} {side:?}");
+        let now = cluster.lease(0).unwrap();
+        let known = |it: &Entry| (it.key.clone(), it.value.clone(), it.lease);
+        assert_eq!(known(&now), known(&lease), "{stack:?} {side:?}");
         nothing_is_lost(probe).unwrap();
     }
-}
-
-/// From its checkpoint a daemon knows the term of its lease again.
-fn is_remembered(node: &Node, grant: i64) -> Result<()> {
-    let path = node.subnet_file().with_extension("state.json");
-    let remembered = || Ok::<_, anyhow::Error>(std::fs::read_to_string(&path)?);
-    let grant = format!("\"grant\":{grant}");
-    eventually(PATIENCE, || remembered().map(|text| text.contains(&grant))).map(drop)
-}
-
-fn key_of_node(cluster: &Cluster, index: usize) -> Result<String> {
-    let ip = cluster.nodes[index].address(cluster.stack.families()[0])?.to_string();
-    let entries = cluster.etcd.list(crate::cluster::SUBNETS)?;
-    let own = entries.into_iter().find(|entry| entry.value.contains(&format!("\"{ip}\"")));
-    Ok(own.with_context(|| format!("no lease of {ip}"))?.key)
 }
 
 /// What a daemon tells systemd.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use tweed_lab::{Daemon, Family, Lab, Pair, Path, Probe, ProbePlan, Snapshot, eventually};
+use tweed_lab::{Daemon, Family, Lab, Node, Pair, Path, Probe, ProbePlan, Snapshot, eventually};
 
 use crate::ask::{is_ready, is_ready_with, is_waiting_for, throughout};
 use crate::cluster::{CONFIG, Cluster, SUBNETS, binaries};
@@ -33,7 +33,7 @@ impl Story {
 
     fn of(cluster: Cluster) -> Result<Self> {
         cluster.wait_for_paths(|_, _| Path::Tunnel)?;
-        let pods = cluster.nodes.iter().map(tweed_lab::Node::pod).collect::<Result<Vec<_>>>()?;
+        let pods = cluster.nodes.iter().map(Node::pod).collect::<Result<Vec<_>>>()?;
         let pairs: Vec<Pair> = pods
             .iter()
             .flat_map(|from| pods.iter().map(move |to| (from, to)))
@@ -41,7 +41,7 @@ impl Story {
             .map(|(from, to)| Pair { from: from.clone(), to: to.clone(), family: Family::V4 })
             .collect();
         let probe = ProbePlan::new(&pairs, RATE).start()?;
-        let kernels = cluster.nodes.iter().map(tweed_lab::Node::snapshot).collect::<Result<_>>()?;
+        let kernels = cluster.nodes.iter().map(Node::snapshot).collect::<Result<_>>()?;
         let keys = cluster.nodes.iter().map(key_of).collect::<Result<_>>()?;
         let lines = cluster.daemons.iter().map(lines).collect::<Result<_>>()?;
         Ok(Self { cluster, probe, kernels, keys, lines })

@@ -56,6 +56,15 @@ impl DaemonPlan {
         self
     }
 
+    /// Runs it by means of another program, which gets the command line so far behind its own.
+    #[must_use]
+    pub fn through(mut self, program: impl Into<PathBuf>, arguments: &[&str]) -> Self {
+        let inner = std::mem::replace(&mut self.program, program.into());
+        let outer = arguments.iter().map(OsString::from).chain([inner.into()]);
+        self.arguments = outer.chain(self.arguments).collect();
+        self
+    }
+
     /// Starts it; [`Daemon::wait_ready`] says when it is up.
     pub fn start(self) -> Result<Daemon> {
         let process = self.run()?;

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use ipnetwork::IpNetwork;
@@ -10,6 +11,9 @@ use crate::address::{Family, nth};
 use crate::netns::Namespace;
 use crate::node::Node;
 use crate::subnet_env::SubnetEnv;
+use crate::wait::eventually;
+
+const FORWARDING: Duration = Duration::from_secs(5);
 
 /// A pod that exists. A cheap handle.
 #[derive(Clone, Debug)]
@@ -93,5 +97,10 @@ fn connect(node: &Node, pod: &Namespace, mtu: u32, number: u32) -> Result<()> {
     let port = format!("pod{number}");
     node.ip(format!("link add {port} type veth peer name eth0 netns {}", pod.name()))?;
     node.ip(format!("link set {port} mtu {mtu} master cni0 up"))?;
-    pod.ip(&format!("link set eth0 mtu {mtu} up")).map(drop)
+    pod.ip(&format!("link set eth0 mtu {mtu} up"))?;
+    // A bridge learns of a carrier a moment later, and drops what arrives until then.
+    let state = || node.bridge(format!("link show dev {port}"));
+    eventually(FORWARDING, || Ok::<_, anyhow::Error>(state()?.contains("state forwarding")))
+        .with_context(|| format!("{port} of {}", node.name()))?;
+    Ok(())
 }

@@ -54,14 +54,14 @@ fn permanent(entries: &str) -> String {
     entries.lines().filter(lasting).collect::<Vec<_>>().join("\n")
 }
 
-/// The details of a bridge tell how far its timers are.
+/// The details of a bridge tell how far its timers are, an address whether it is still being proven.
 fn without_timers(line: &str) -> String {
     let mut words = line.split_whitespace();
     let mut kept = Vec::new();
     while let Some(word) = words.next() {
         if word.ends_with("_timer") {
             words.next();
-        } else {
+        } else if word != "tentative" {
             kept.push(word);
         }
     }
