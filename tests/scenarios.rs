@@ -84,6 +84,7 @@ scenarios! {
     a_start_from_what_was_known_keeps_the_brake
     a_wiped_store_takes_no_route_away
     after_a_mass_a_single_loss_is_followed_soon
+    an_adopted_device_keeps_its_address_over_a_reboot
     an_audit_finds_what_nobody_told
     an_overrun_is_answered_by_a_dump
     an_underlay_that_was_down_gets_its_routes_back
