@@ -97,7 +97,7 @@ fn a_loss_does_not_cut_short_the_time_to_come_back() {
     with_agenda(async |agenda| {
         agenda.withdraw_later();
         agenda.withdraw_soon();
-        advance(WITHDRAW_AFTER_LOSS - WITHDRAW).await;
+        advance(WITHDRAW_AFTER_LOSS.saturating_sub(WITHDRAW)).await;
         assert_eq!(tasks(agenda), []);
         agenda.withdraw_nothing();
         advance(WITHDRAW).await;
