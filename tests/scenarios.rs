@@ -106,6 +106,7 @@ scenarios! {
     the_brake_is_off_as_soon_as_all_are_back
     the_device_follows_the_mtu_of_the_underlay
     the_first_snapshot_programs_every_peer
+    the_only_peer_of_a_wiped_store_keeps_its_route
     two_families_come_and_go_together
     what_must_be_saved_is_told
     who_comes_back_late_to_a_wiped_store_keeps_its_route
