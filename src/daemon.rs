@@ -115,7 +115,7 @@ async fn run_tasks(options: Options) -> anyhow::Result<()> {
         reconciler.run().await;
         Ok(())
     });
-    spawn(&mut tasks, wait_for_stop());
+    spawn(&mut tasks, wait_for_stop(shared.clone()));
     // The loop must be the only one left to hold a sender of its events.
     drop(shared);
     tasks.join_next().await.context("no task was started")?.context("a task was lost")?
@@ -128,12 +128,13 @@ fn spawn(
     tasks.spawn_local(task);
 }
 
-async fn wait_for_stop() -> anyhow::Result<()> {
+async fn wait_for_stop(shared: Shared) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("listening for SIGINT")?;
     tokio::select! {
         _ = terminate.recv() => tracing::info!("stopping at SIGTERM; the data plane stays as it is"),
         _ = interrupt.recv() => tracing::info!("stopping at SIGINT; the data plane stays as it is"),
     }
+    files::save_at_stop(&shared).await;
     Ok(())
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Context;
 use ipnetwork::IpNetwork;
 use tokio::sync::watch;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tweed_cni::subnet_env::SubnetEnv;
 
 use super::Shared;
@@ -20,7 +20,9 @@ use crate::subnet::claim::Previous;
 
 const RETRY: Duration = Duration::from_secs(5);
 /// Changes so close together are saved once.
-const SETTLE: Duration = Duration::from_secs(1);
+const SETTLE: Duration = Duration::from_millis(300);
+/// A stop waits no longer than this for the last checkpoint.
+const LAST_SAVE: Duration = Duration::from_millis(500);
 
 /// Writes subnet.env as soon as pods can use what it says, and again when that changes.
 pub(super) async fn keep_subnet_file(shared: Shared) -> anyhow::Result<()> {
@@ -67,6 +69,17 @@ pub(super) async fn keep_checkpoint(
             }
             Err(_) => {}
         }
+    }
+}
+
+/// Saves once more before a stop: what changed in the last moment counts too.
+pub(super) async fn save_at_stop(shared: &Shared) {
+    let path = &shared.options.state_file;
+    if let Ok(Ok(inputs)) = timeout(LAST_SAVE, shared.learn(Query::Inputs)).await
+        && inputs.get() != "null"
+        && let Err(error) = checkpoint::save(path, &inputs)
+    {
+        tracing::warn!(%error, path = %path.display(), "the last checkpoint is not saved");
     }
 }
 
