@@ -92,6 +92,8 @@ impl<K: Kernel> Reconciler<K> {
 
     /// Plans for this node and every peer anew.
     fn plan(&mut self) {
+        // A config that has just become mixed finds the filters as they were read before.
+        self.unsaved |= self.inputs.note_strict(&self.actual);
         let Some(local) = self.inputs.local() else { return };
         let mut scope = local.scope(std::mem::take(&mut self.scope.gateways));
         scope.networks.extend(self.inputs.former_networks());
