@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::Context;
+use serde_json::value::RawValue;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{JoinSet, LocalSet};
@@ -43,12 +44,12 @@ impl Shared {
     }
 
     /// The loop's answer to `query`, for people: they do not wait long.
-    async fn ask(&self, query: Query) -> anyhow::Result<serde_json::Value> {
+    async fn ask(&self, query: Query) -> anyhow::Result<Box<RawValue>> {
         timeout(ANSWER, self.learn(query)).await.context("the loop does not answer")?
     }
 
     /// The loop's answer to `query`, as late as it comes.
-    async fn learn(&self, query: Query) -> anyhow::Result<serde_json::Value> {
+    async fn learn(&self, query: Query) -> anyhow::Result<Box<RawValue>> {
         let (reply, answer) = oneshot::channel();
         self.send(Event::Query(query, reply)).await?;
         answer.await.context("the loop has ended")

@@ -18,6 +18,7 @@ use std::collections::BTreeSet;
 use std::io;
 
 use futures::FutureExt;
+use serde_json::value::RawValue;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time;
 
@@ -47,7 +48,7 @@ pub enum Event {
     /// What was last known: the start, until the store tells how it really is.
     Remembered(Box<Checkpoint>),
     /// Somebody asks; the answer is JSON.
-    Query(Query, oneshot::Sender<serde_json::Value>),
+    Query(Query, oneshot::Sender<Box<RawValue>>),
     /// The kernel tells.
     Kernel(Observation),
     /// A deadline has passed.
@@ -206,7 +207,7 @@ impl<K: Kernel> Reconciler<K> {
             Event::Remembered(checkpoint) => self.take_checkpoint(*checkpoint),
             Event::Query(query, reply) => {
                 // Who asked may have gone; that is no concern of ours.
-                drop(reply.send(self.answer(query)));
+                drop(self.answer(query).map(|answer| reply.send(answer)));
             }
             Event::Kernel(observation) => self.take_observation(observation),
             // What is due is looked at after every event.

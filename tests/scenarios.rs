@@ -84,6 +84,7 @@ scenarios! {
     a_start_from_what_was_known_keeps_the_brake
     a_wiped_store_takes_no_route_away
     after_a_mass_a_single_loss_is_followed_soon
+    an_adopted_device_keeps_its_address_over_a_reboot
     an_audit_finds_what_nobody_told
     an_overrun_is_answered_by_a_dump
     an_underlay_that_was_down_gets_its_routes_back
@@ -95,6 +96,7 @@ scenarios! {
     flannels_routes_are_adopted
     foreign_entries_are_not_touched
     hostile_leases_are_set_aside
+    many_looks_do_not_multiply_retries
     many_refusals_are_told_in_few_words
     mixed_loosens_strict_filters_and_restores_them
     nothing_is_removed_before_the_first_snapshot
@@ -104,6 +106,7 @@ scenarios! {
     the_brake_is_off_as_soon_as_all_are_back
     the_device_follows_the_mtu_of_the_underlay
     the_first_snapshot_programs_every_peer
+    the_only_peer_of_a_wiped_store_keeps_its_route
     two_families_come_and_go_together
     what_must_be_saved_is_told
     who_comes_back_late_to_a_wiped_store_keeps_its_route

@@ -18,6 +18,7 @@ const PURE: &[&str] = &[
     "src/node",
     "src/backend",
     "src/backoff.rs",
+    "src/kernel/mod.rs",
     "src/kernel/state.rs",
     "src/kernel/scope.rs",
     "src/kernel/diff.rs",
@@ -46,6 +47,10 @@ const EFFECTS: &[&str] = &[
     "UdpSocket",
     "UnixStream",
     "tracing::",
+    "static mut",
+    "OnceLock",
+    "LazyLock",
+    "thread_local",
 ];
 
 /// The rooms in which an operation on the kernel may be built.
@@ -121,6 +126,8 @@ fn only_tests_may_unwrap() {
             "allow(clippy::unwrap_used",
             "allow(clippy::expect_used",
             "allow(clippy::panic",
+            "allow(clippy::indexing_slicing",
+            "allow(clippy::too_many_lines",
             "allow(unsafe",
         ]
         .iter()

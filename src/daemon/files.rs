@@ -56,7 +56,7 @@ pub(super) async fn keep_checkpoint(
         sleep(SETTLE).await;
         changed.mark_unchanged();
         let inputs = shared.learn(Query::Inputs).await?;
-        if inputs.is_null() {
+        if inputs.get() == "null" {
             continue;
         }
         match checkpoint::save(path, &inputs) {

@@ -1,5 +1,8 @@
 //! The difference between what the kernel should hold and what it holds, in the order to carry it out.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeSet;
 
 use super::state::{Entry, KernelState, Key, Link, LinkKind, LinkName, Vxlan};

@@ -1,5 +1,7 @@
 //! A kernel in memory, for tests of the loop: it keeps the rules of the real one as far as they matter there.
 
+#[cfg(test)]
+mod tests;
 mod world;
 
 use std::collections::VecDeque;

@@ -1,5 +1,8 @@
 //! What in the kernel concerns us, and what of it is ours to remove.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 

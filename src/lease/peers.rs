@@ -79,6 +79,11 @@ impl Peers {
         self.complete
     }
 
+    /// Whether the store named the lease `id` when it was last asked.
+    pub fn names(&self, id: &LeaseId) -> bool {
+        self.records.contains_key(id) && !self.missing.contains(id)
+    }
+
     /// The leases that the store no longer names but that have not been withdrawn.
     pub const fn missing(&self) -> &BTreeSet<LeaseId> {
         &self.missing

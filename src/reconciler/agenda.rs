@@ -1,5 +1,8 @@
 //! What is due when.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -48,7 +51,6 @@ pub(super) struct Agenda {
 
 /// What has come due.
 #[derive(Debug, Default, PartialEq, Eq)]
-#[allow(clippy::struct_excessive_bools, reason = "each is a deadline of its own")]
 pub(super) struct Due {
     /// To be looked at again.
     pub(super) keys: Vec<Key>,

@@ -198,12 +198,11 @@ impl Inputs {
         Standing::of(id, &self.peers, rules, networks)
     }
 
-    /// Notes whether our own lease is among those that the store no longer names.
+    /// Notes whether the store has forgotten our own lease beside those that are missing.
     pub fn note_loss(&mut self) {
-        let missing = self.peers.missing();
-        if missing.is_empty() {
+        if self.peers.missing().is_empty() {
             self.loss = Loss::Plausible;
-        } else if self.own.as_ref().is_some_and(|own| missing.contains(&own.id)) {
+        } else if self.own.as_ref().is_some_and(|own| !self.peers.names(&own.id)) {
             self.loss = Loss::OfOursToo;
         }
     }

@@ -1,6 +1,6 @@
 //! What the loop tells the outside, and the answers it gives.
 
-use serde_json::{Value, json};
+use serde_json::value::{RawValue, to_raw_value};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -79,12 +79,12 @@ impl<K: Kernel> Reconciler<K> {
         }
     }
 
-    pub(super) fn answer(&self, query: Query) -> Value {
+    pub(super) fn answer(&self, query: Query) -> serde_json::Result<Box<RawValue>> {
         match query {
-            Query::Status => json!(self.status()),
-            Query::Peers => json!(self.peers()),
-            Query::Leases => json!(self.leases()),
-            Query::Inputs => json!(self.checkpoint()),
+            Query::Status => to_raw_value(&self.status()),
+            Query::Peers => to_raw_value(&self.peers()),
+            Query::Leases => to_raw_value(&self.leases()),
+            Query::Inputs => to_raw_value(&self.checkpoint()),
         }
     }
 

@@ -95,7 +95,6 @@ impl<K: Kernel> Reconciler<K> {
             }
             Observation::Overrun => {
                 self.statistics.overruns += 1;
-                self.stale.facts = true;
                 self.agenda.dump_soon();
             }
         }
@@ -111,8 +110,8 @@ impl<K: Kernel> Reconciler<K> {
                 Task::Withdraw if !self.inputs.may_remove() => {}
                 Task::Withdraw => self.withdraw(),
                 Task::Retry => self.stale.facts |= self.inputs.no_node.is_some(),
-                Task::Dump => self.stale.dump = true,
-                Task::Audit => {
+                // What was lost may have been told of the host as well.
+                Task::Dump | Task::Audit => {
                     self.stale.facts = true;
                     self.stale.dump = true;
                 }

@@ -128,7 +128,7 @@ fn hostile_leases(victim: &Node, peer: &Node) -> Result<Vec<Hostile>> {
     let inside = |subnet: IpNetwork| subnet.iter().nth(5);
     let mut leases: Vec<Hostile> = vec![
         (half(ours), good(201), "overlaps our own subnet"),
-        (half(theirs), good(202), "conflicts with the older lease"),
+        (half(theirs), good(202), "conflicts with lease"),
         ("10.244.0.0/16".to_owned(), good(203), "too short or too long"),
         ("10.244.60.4/31".to_owned(), good(204), "too short or too long"),
         ("10.245.1.0/24".to_owned(), good(205), "not inside the network"),
@@ -144,7 +144,7 @@ fn hostile_leases(victim: &Node, peer: &Node) -> Result<Vec<Hostile>> {
         add(vxlan("10.99.1.210", mac), "is no unicast address");
     }
     add(vxlan("10.99.1.210", &our_mac), "is the one of this node");
-    add(vxlan("10.99.1.210", &their_mac), "conflicts with the older lease");
+    add(vxlan("10.99.1.210", &their_mac), "conflicts with lease");
     add(vxlan("10.99.1.210", "nonsense"), "");
     let in_pods = [inside(ours), inside(theirs)].into_iter().flatten();
     add(vxlan("0.0.0.0", "02:00:00:00:04:00"), "PublicIP is missing");

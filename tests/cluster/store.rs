@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use ipnetwork::IpNetwork;
 use tweed_lab::{Daemon, Family, Lab, Node, Pair, Path, Probe, ProbePlan, Snapshot, eventually};
 
-use crate::ask::{is_ready, is_ready_with, is_waiting_for, throughout};
+use crate::ask::{has_saved, is_ready, is_ready_with, is_waiting_for, throughout};
 use crate::cluster::{CONFIG, Cluster, SUBNETS, binaries};
 use crate::peer::{Peer, key_of};
 
@@ -191,6 +192,32 @@ fn a_wiped_etcd_takes_nothing_from_who_comes_back_late() {
     late.management().restore().unwrap();
     story.everybody_keeps_its_subnet(FOLLOWED).unwrap();
     story.end().unwrap();
+}
+
+#[test]
+fn a_start_beside_a_wiped_etcd_takes_nothing_from_the_only_peer() {
+    let mut cluster = Cluster::start(2, VXLAN).unwrap();
+    cluster.wait_for_paths(|_, _| Path::Tunnel).unwrap();
+    let (node, late) = (cluster.nodes[0].clone(), cluster.nodes[1].clone());
+    let peer = late.subnet_env().unwrap().subnets()[0];
+    eventually(FOLLOWED, || has_saved(&node, &peer.ip().to_string())).unwrap();
+    cluster.daemons[0].kill().unwrap();
+    late.management().cut().unwrap();
+    cluster.etcd.wipe().unwrap();
+    cluster.etcd.put(CONFIG, VXLAN).unwrap();
+    cluster.daemons[0].start().unwrap();
+    cluster.daemons[0].wait_ready().unwrap();
+    let held = "1 of 1 leases vanished at once: their routes are kept";
+    eventually(FOLLOWED, || is_ready_with(&cluster.daemons[0], held)).unwrap();
+    ensure_tunnelled(&node, peer).unwrap();
+    late.management().restore().unwrap();
+    eventually(FOLLOWED, || is_ready(&cluster.daemons[0])).unwrap();
+    ensure_tunnelled(&node, peer).unwrap();
+}
+
+fn ensure_tunnelled(node: &Node, subnet: IpNetwork) -> Result<()> {
+    ensure!(node.path_to(subnet)? == Path::Tunnel, "{subnet} is not routed");
+    Ok(())
 }
 
 #[test]

@@ -144,7 +144,7 @@ impl Stage {
     }
 
     async fn restart(&mut self) {
-        self.saved = serde_json::from_value(self.ask(Query::Inputs).await).unwrap();
+        self.saved = serde_json::from_str(self.ask(Query::Inputs).await.get()).unwrap();
         self.run.abort();
         (self.events, self.listeners, self.run) =
             daemon(self.kernel.clone(), self.settings.clone());
@@ -154,7 +154,7 @@ impl Stage {
         self.events.send(event).await.expect("the loop has ended");
     }
 
-    async fn ask(&self, query: Query) -> serde_json::Value {
+    async fn ask(&self, query: Query) -> Box<serde_json::value::RawValue> {
         let (reply, answer) = oneshot::channel();
         self.send(Event::Query(query, reply)).await;
         answer.await.unwrap()
@@ -205,7 +205,7 @@ impl Stage {
     }
 
     async fn peers(&self) -> Vec<String> {
-        let peers = serde_json::from_value(self.ask(Query::Peers).await).unwrap();
+        let peers = serde_json::from_str(self.ask(Query::Peers).await.get()).unwrap();
         let show = |peer: PeerStatus| {
             let subnet = peer.subnet.map_or(peer.lease.to_string(), |subnet| subnet.to_string());
             let way = match (peer.path, peer.reason) {

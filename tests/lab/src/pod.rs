@@ -13,7 +13,7 @@ use crate::node::Node;
 use crate::subnet_env::SubnetEnv;
 use crate::wait::eventually;
 
-const SOON: Duration = Duration::from_secs(5);
+const FORWARDING: Duration = Duration::from_secs(5);
 
 /// A pod that exists. A cheap handle.
 #[derive(Clone, Debug)]
@@ -46,15 +46,7 @@ impl Pod {
         }
         let node = node.name().to_owned();
         let label = if number == 1 { node.clone() } else { format!("{node}.{number}") };
-        let pod = Self { inner: Arc::new(Inner { node, label, namespace, addresses }) };
-        pod.wait_for(env)?;
-        Ok(pod)
-    }
-
-    /// Waits for the bridge, which takes up to a second to notice the carrier of a new port.
-    fn wait_for(&self, env: &SubnetEnv) -> Result<()> {
-        let gateway = env.gateways.first().context("no gateway")?.ip();
-        eventually(SOON, || self.ping(gateway, 56)).map(drop)
+        Ok(Self { inner: Arc::new(Inner { node, label, namespace, addresses }) })
     }
 
     /// The name of the node that the pod runs on.
@@ -105,5 +97,10 @@ fn connect(node: &Node, pod: &Namespace, mtu: u32, number: u32) -> Result<()> {
     let port = format!("pod{number}");
     node.ip(format!("link add {port} type veth peer name eth0 netns {}", pod.name()))?;
     node.ip(format!("link set {port} mtu {mtu} master cni0 up"))?;
-    pod.ip(&format!("link set eth0 mtu {mtu} up")).map(drop)
+    pod.ip(&format!("link set eth0 mtu {mtu} up"))?;
+    // A bridge learns of a carrier a moment later, and drops what arrives until then.
+    let state = || node.bridge(format!("link show dev {port}"));
+    eventually(FORWARDING, || Ok::<_, anyhow::Error>(state()?.contains("state forwarding")))
+        .with_context(|| format!("{port} of {}", node.name()))?;
+    Ok(())
 }

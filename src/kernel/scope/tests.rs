@@ -1,0 +1,136 @@
+//! Whose an entry is, entry by entry.
+
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+use crate::kernel::state::{AcceptRa, Fdb, Link, LinkKind, Neighbour, ReversePath};
+use crate::mac::MacAddr;
+
+const MAC: MacAddr = MacAddr::new([2, 0, 0, 0, 0, 9]);
+
+fn scope() -> Scope {
+    Scope {
+        tunnels: [LinkName::new("flannel.1")].into(),
+        underlay: Some(LinkName::new("eth0")),
+        networks: vec!["10.244.0.0/16".parse().unwrap(), "fd00:244::/48".parse().unwrap()],
+        gateways: ["172.16.0.9".parse().unwrap()].into(),
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Whose {
+    /// Outside of the scope: not even read.
+    Nobodys,
+    /// Read, since it may be in the way, and never removed.
+    Others,
+    Ours,
+}
+
+fn whose(entry: &Entry) -> Whose {
+    match (scope().covers(entry), scope().owns(entry)) {
+        (true, true) => Whose::Ours,
+        (true, false) => Whose::Others,
+        (false, false) => Whose::Nobodys,
+        (false, true) => panic!("{entry} is removed without having been read"),
+    }
+}
+
+/// `10.244.3.0/24 via GATEWAY dev LINK`, made by `protocol`.
+fn route(gateway: &str, link: &str, protocol: u8) -> Route {
+    let destination = "10.244.3.0/24".parse().unwrap();
+    Route { protocol, ..Route::via(destination, gateway.parse().unwrap(), LinkName::new(link)) }
+}
+
+#[test]
+fn a_route_with_our_mark_is_ours_wherever_it_leads() {
+    for link in ["flannel.1", "eth0", "eth9"] {
+        assert_eq!(whose(&Entry::Route(route("172.16.0.77", link, PROTOCOL))), Whose::Ours);
+    }
+}
+
+#[test]
+fn a_route_outside_of_the_network_is_nobodys() {
+    let destination = "10.245.3.0/24".parse().unwrap();
+    let outside = Route { destination, ..route("172.16.0.9", "eth0", PROTOCOL) };
+    assert_eq!(whose(&Entry::Route(outside)), Whose::Nobodys);
+    let destination = "10.0.0.0/8".parse().unwrap();
+    let around = Route { destination, ..route("172.16.0.9", "eth0", PROTOCOL) };
+    assert_eq!(whose(&Entry::Route(around)), Whose::Nobodys);
+}
+
+#[test]
+fn an_unmarked_route_of_flannels_shape_is_ours() {
+    let tunnelled = route("10.244.3.0", "flannel.1", PROTOCOL_BOOT).onlink();
+    assert_eq!(whose(&Entry::Route(tunnelled)), Whose::Ours);
+    let direct = route("172.16.0.9", "eth0", PROTOCOL_BOOT);
+    assert_eq!(whose(&Entry::Route(direct)), Whose::Ours);
+}
+
+#[test]
+fn an_unmarked_route_of_another_shape_is_somebody_elses() {
+    let cases = [
+        route("10.244.3.0", "flannel.1", PROTOCOL_BOOT),
+        route("10.244.3.1", "flannel.1", PROTOCOL_BOOT).onlink(),
+        route("10.244.3.0", "flannel.2", PROTOCOL_BOOT).onlink(),
+        route("172.16.0.1", "eth0", PROTOCOL_BOOT),
+        Route { gateway: None, ..route("172.16.0.9", "eth0", PROTOCOL_BOOT) },
+        Route { gateway: None, link: None, ..route("172.16.0.9", "eth0", PROTOCOL_BOOT) },
+    ];
+    for case in cases {
+        assert_eq!(whose(&Entry::Route(case.clone())), Whose::Others, "{case}");
+    }
+}
+
+#[test]
+fn a_route_with_another_mark_is_somebody_elses_whatever_its_shape() {
+    let tunnelled = route("10.244.3.0", "flannel.1", 4).onlink();
+    assert_eq!(whose(&Entry::Route(tunnelled)), Whose::Others);
+}
+
+#[test]
+fn what_sits_on_our_device_is_ours_unless_it_is_of_its_own_making() {
+    let on = |link: &str, permanent| {
+        let address = "10.244.3.0".parse().unwrap();
+        Entry::Neighbour(Neighbour { link: LinkName::new(link), address, mac: MAC, permanent })
+    };
+    assert_eq!(whose(&on("flannel.1", true)), Whose::Ours);
+    assert_eq!(whose(&on("flannel.1", false)), Whose::Others);
+    assert_eq!(whose(&on("eth0", true)), Whose::Nobodys);
+    let fdb = |link: &str| {
+        let destination = "172.16.0.9".parse().unwrap();
+        Entry::Fdb(Fdb { link: LinkName::new(link), mac: MAC, destination })
+    };
+    assert_eq!(whose(&fdb("flannel.1")), Whose::Ours);
+    assert_eq!(whose(&fdb("br0")), Whose::Nobodys);
+}
+
+#[test]
+fn an_address_of_the_network_on_our_device_is_ours() {
+    let address = |address: &str| {
+        let (link, prefix_len) = (LinkName::new("flannel.1"), 32);
+        Entry::Address(Address { link, address: address.parse().unwrap(), prefix_len })
+    };
+    assert_eq!(whose(&address("10.244.9.0")), Whose::Ours);
+    assert_eq!(whose(&address("192.168.7.1")), Whose::Others);
+}
+
+#[test]
+fn devices_and_settings_are_corrected_but_never_removed() {
+    let link = LinkName::new("flannel.1");
+    let kind = LinkKind::Other("vxlan".into());
+    let device = Link { name: link.clone(), kind, mtu: 1450, mac: MAC, up: true };
+    assert_eq!(whose(&Entry::Link(device)), Whose::Others);
+    let filter = |link: &str| ReversePath { link: LinkName::new(link), strict: true };
+    assert_eq!(whose(&Entry::ReversePath(filter("eth0"))), Whose::Others);
+    assert_eq!(whose(&Entry::ReversePath(filter("flannel.1"))), Whose::Others);
+    assert_eq!(whose(&Entry::ReversePath(filter("eth9"))), Whose::Nobodys);
+    assert_eq!(whose(&Entry::AcceptRa(AcceptRa { link, accept: true })), Whose::Others);
+}
+
+#[test]
+fn two_scopes_that_differ_in_gateways_alone_read_the_same() {
+    let other = Scope { gateways: BTreeSet::new(), ..scope() };
+    assert!(scope().sees_the_same(&other));
+    let other = Scope { underlay: None, ..scope() };
+    assert!(!scope().sees_the_same(&other));
+}
