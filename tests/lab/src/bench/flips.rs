@@ -1,5 +1,6 @@
 //! Migrations of four nodes, one by one, with a stream between every two pods.
 
+use std::fmt::Display;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -23,9 +24,12 @@ struct Case {
 /// What the flip of one node has cost.
 #[derive(Clone, Copy, Default)]
 struct Cost {
-    all: Count,
-    /// Lost between other nodes.
-    elsewhere: u64,
+    sent: u64,
+    /// From the stop of its daemon until the next one was ready.
+    lost_meanwhile: u64,
+    /// Of these, between other nodes.
+    lost_elsewhere: u64,
+    lost_later: u64,
 }
 
 /// What happens to a node between the stop and the start of its daemon.
@@ -85,6 +89,7 @@ impl Case {
             }
             cluster.daemon(index)?.start()?;
             cluster.daemon(index)?.wait_ready()?;
+            probe.mark(&later(cluster.node(index)?.name()));
             probe.run_for(PAUSE);
         }
         let right = cluster.wait_for(|from, to| self.path_at_the_end(from, to));
@@ -103,11 +108,23 @@ impl Case {
         self.longest_outage = self.longest_outage.max(report.longest_outage());
         for (index, cost) in self.nodes.iter_mut().enumerate() {
             let name = cluster.node(index)?.name();
-            cost.all += report.stage(name).with_context(|| format!("no stage {name}"))?.count;
-            cost.elsewhere += lost_elsewhere(report, name);
+            let (meanwhile, later) = (count(report, name)?, count(report, &later(name))?);
+            cost.sent += meanwhile.sent + later.sent;
+            cost.lost_meanwhile += meanwhile.lost;
+            cost.lost_elsewhere += lost_elsewhere(report, name);
+            cost.lost_later += later.lost;
         }
         Ok(())
     }
+}
+
+/// The stage after the flip of a node.
+fn later(node: &str) -> String {
+    format!("{node} is back")
+}
+
+fn count(report: &Report, stage: &str) -> Result<Count> {
+    Ok(report.stage(stage).with_context(|| format!("no stage {stage}"))?.count)
 }
 
 fn lost_elsewhere(report: &Report, node: &str) -> u64 {
@@ -117,12 +134,16 @@ fn lost_elsewhere(report: &Report, node: &str) -> u64 {
 }
 
 fn show_flips(cases: &[Case], cluster: &Cluster, sheet: &mut Sheet) -> Result<()> {
-    let head = ["migration", "flip of", "sent", "lost", "of these, between other nodes"];
+    let (meanwhile, elsewhere) = ("lost from stop to ready", "of these, between other nodes");
+    let head = ["migration", "flip of", "sent", meanwhile, elsewhere, "lost later"];
     sheet.table("Each flip", &head)?;
     for case in cases {
         for (index, cost) in case.nodes.iter().enumerate() {
             let node = cluster.describe(index)?;
-            sheet.row(&[&case.name, &node, &cost.all.sent, &cost.all.lost, &cost.elsewhere])?;
+            let Cost { sent, lost_meanwhile, lost_elsewhere, lost_later } = cost;
+            let cells: [&dyn Display; 6] =
+                [&case.name, &node, sent, lost_meanwhile, lost_elsewhere, lost_later];
+            sheet.row(&cells)?;
         }
     }
     Ok(())
