@@ -14,16 +14,16 @@ fn vxlan_to_vxlan_goes_by_tunnel_near_or_far() {
             route 10.244.3.0/24 nhid 4029403148 via 10.244.3.0 dev flannel.1 onlink
             fdb 02:06:00:00:00:09 dst fd00:16::9 dev flannel-v6.1
             neigh fd00:244:0:3:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
-            nexthop id 4160790227 via fd00:244:0:3:: dev flannel-v6.1 onlink
-            route fd00:244:0:3::/64 nhid 4160790227 via fd00:244:0:3:: dev flannel-v6.1 onlink
+            nexthop id 4191748099 via fd00:244:0:3:: dev flannel-v6.1 onlink
+            route fd00:244:0:3::/64 nhid 4191748099 via fd00:244:0:3:: dev flannel-v6.1 onlink
             fdb 02:00:ac:11:00:09 dst 172.17.0.9 dev flannel.1
             neigh 10.244.7.0 lladdr 02:00:ac:11:00:09 dev flannel.1
             nexthop id 4029403164 via 10.244.7.0 dev flannel.1 onlink
             route 10.244.7.0/24 nhid 4029403164 via 10.244.7.0 dev flannel.1 onlink
             fdb 02:06:00:00:00:09 dst fd00:17::9 dev flannel-v6.1
             neigh fd00:244:0:7:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
-            nexthop id 4160790231 via fd00:244:0:7:: dev flannel-v6.1 onlink
-            route fd00:244:0:7::/64 nhid 4160790231 via fd00:244:0:7:: dev flannel-v6.1 onlink
+            nexthop id 4191748103 via fd00:244:0:7:: dev flannel-v6.1 onlink
+            route fd00:244:0:7::/64 nhid 4191748103 via fd00:244:0:7:: dev flannel-v6.1 onlink
         "]],
     );
 }
@@ -47,16 +47,16 @@ fn direct_routing_spares_the_tunnel_on_our_link() {
         expect![[r"
             nexthop id 4096512012 via 172.16.0.9 dev eth0
             route 10.244.3.0/24 nhid 4096512012 via 172.16.0.9 dev eth0
-            nexthop id 4227899091 via fd00:16::9 dev eth0
-            route fd00:244:0:3::/64 nhid 4227899091 via fd00:16::9 dev eth0
+            nexthop id 4258856963 via fd00:16::9 dev eth0
+            route fd00:244:0:3::/64 nhid 4258856963 via fd00:16::9 dev eth0
             fdb 02:00:ac:11:00:09 dst 172.17.0.9 dev flannel.1
             neigh 10.244.7.0 lladdr 02:00:ac:11:00:09 dev flannel.1
             nexthop id 4029403164 via 10.244.7.0 dev flannel.1 onlink
             route 10.244.7.0/24 nhid 4029403164 via 10.244.7.0 dev flannel.1 onlink
             fdb 02:06:00:00:00:09 dst fd00:17::9 dev flannel-v6.1
             neigh fd00:244:0:7:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
-            nexthop id 4160790231 via fd00:244:0:7:: dev flannel-v6.1 onlink
-            route fd00:244:0:7::/64 nhid 4160790231 via fd00:244:0:7:: dev flannel-v6.1 onlink
+            nexthop id 4191748103 via fd00:244:0:7:: dev flannel-v6.1 onlink
+            route fd00:244:0:7::/64 nhid 4191748103 via fd00:244:0:7:: dev flannel-v6.1 onlink
         "]],
     );
     check_plan(
@@ -65,16 +65,16 @@ fn direct_routing_spares_the_tunnel_on_our_link() {
         expect![[r"
             nexthop id 4096512012 via 172.16.0.9 dev eth0
             route 10.244.3.0/24 nhid 4096512012 via 172.16.0.9 dev eth0
-            nexthop id 4227899091 via fd00:16::9 dev eth0
-            route fd00:244:0:3::/64 nhid 4227899091 via fd00:16::9 dev eth0
+            nexthop id 4258856963 via fd00:16::9 dev eth0
+            route fd00:244:0:3::/64 nhid 4258856963 via fd00:16::9 dev eth0
             fdb 02:00:ac:11:00:09 dst 172.17.0.9 dev flannel.1
             neigh 10.244.7.0 lladdr 02:00:ac:11:00:09 dev flannel.1
             nexthop id 4029403164 via 10.244.7.0 dev flannel.1 onlink
             route 10.244.7.0/24 nhid 4029403164 via 10.244.7.0 dev flannel.1 onlink
             fdb 02:06:00:00:00:09 dst fd00:17::9 dev flannel-v6.1
             neigh fd00:244:0:7:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
-            nexthop id 4160790231 via fd00:244:0:7:: dev flannel-v6.1 onlink
-            route fd00:244:0:7::/64 nhid 4160790231 via fd00:244:0:7:: dev flannel-v6.1 onlink
+            nexthop id 4191748103 via fd00:244:0:7:: dev flannel-v6.1 onlink
+            route fd00:244:0:7::/64 nhid 4191748103 via fd00:244:0:7:: dev flannel-v6.1 onlink
         "]],
     );
 }
@@ -110,8 +110,8 @@ fn vxlan_to_host_gw_goes_direct_on_our_link_with_mixed() {
         expect![[r"
             nexthop id 4096512012 via 172.16.0.9 dev eth0
             route 10.244.3.0/24 nhid 4096512012 via 172.16.0.9 dev eth0
-            nexthop id 4227899091 via fd00:16::9 dev eth0
-            route fd00:244:0:3::/64 nhid 4227899091 via fd00:16::9 dev eth0
+            nexthop id 4258856963 via fd00:16::9 dev eth0
+            route fd00:244:0:3::/64 nhid 4258856963 via fd00:16::9 dev eth0
         "]],
     );
 }
@@ -129,8 +129,8 @@ fn vxlan_to_host_gw_goes_by_tunnel_behind_a_router_with_mixed() {
             route 10.244.7.0/24 nhid 4029403164 via 10.244.7.0 dev flannel.1 onlink
             fdb 02:06:00:00:00:09 dst fd00:17::9 dev flannel-v6.1
             neigh fd00:244:0:7:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
-            nexthop id 4160790231 via fd00:244:0:7:: dev flannel-v6.1 onlink
-            route fd00:244:0:7::/64 nhid 4160790231 via fd00:244:0:7:: dev flannel-v6.1 onlink
+            nexthop id 4191748103 via fd00:244:0:7:: dev flannel-v6.1 onlink
+            route fd00:244:0:7::/64 nhid 4191748103 via fd00:244:0:7:: dev flannel-v6.1 onlink
         "]],
     );
 }
@@ -157,8 +157,8 @@ fn host_gw_to_host_gw_goes_direct_on_our_link() {
         expect![[r"
             nexthop id 4096512012 via 172.16.0.9 dev eth0
             route 10.244.3.0/24 nhid 4096512012 via 172.16.0.9 dev eth0
-            nexthop id 4227899091 via fd00:16::9 dev eth0
-            route fd00:244:0:3::/64 nhid 4227899091 via fd00:16::9 dev eth0
+            nexthop id 4258856963 via fd00:16::9 dev eth0
+            route fd00:244:0:3::/64 nhid 4258856963 via fd00:16::9 dev eth0
         "]],
     );
     check_plan(
@@ -167,8 +167,8 @@ fn host_gw_to_host_gw_goes_direct_on_our_link() {
         expect![[r"
             nexthop id 4096512012 via 172.16.0.9 dev eth0
             route 10.244.3.0/24 nhid 4096512012 via 172.16.0.9 dev eth0
-            nexthop id 4227899091 via fd00:16::9 dev eth0
-            route fd00:244:0:3::/64 nhid 4227899091 via fd00:16::9 dev eth0
+            nexthop id 4258856963 via fd00:16::9 dev eth0
+            route fd00:244:0:3::/64 nhid 4258856963 via fd00:16::9 dev eth0
         "]],
     );
 }
@@ -199,8 +199,8 @@ fn host_gw_to_host_gw_behind_a_router_goes_by_tunnel_with_mixed() {
             route 10.244.7.0/24 nhid 4029403164 via 10.244.7.0 dev flannel.1 onlink
             fdb 02:06:00:00:00:09 dst fd00:17::9 dev flannel-v6.1
             neigh fd00:244:0:7:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
-            nexthop id 4160790231 via fd00:244:0:7:: dev flannel-v6.1 onlink
-            route fd00:244:0:7::/64 nhid 4160790231 via fd00:244:0:7:: dev flannel-v6.1 onlink
+            nexthop id 4191748103 via fd00:244:0:7:: dev flannel-v6.1 onlink
+            route fd00:244:0:7::/64 nhid 4191748103 via fd00:244:0:7:: dev flannel-v6.1 onlink
         "]],
     );
     let peer = format!("{FAR} host-gw");
@@ -236,16 +236,16 @@ fn host_gw_to_vxlan_goes_direct_on_our_link_and_by_tunnel_elsewhere_with_mixed()
         expect![[r"
             nexthop id 4096512012 via 172.16.0.9 dev eth0
             route 10.244.3.0/24 nhid 4096512012 via 172.16.0.9 dev eth0
-            nexthop id 4227899091 via fd00:16::9 dev eth0
-            route fd00:244:0:3::/64 nhid 4227899091 via fd00:16::9 dev eth0
+            nexthop id 4258856963 via fd00:16::9 dev eth0
+            route fd00:244:0:3::/64 nhid 4258856963 via fd00:16::9 dev eth0
             fdb 02:00:ac:11:00:09 dst 172.17.0.9 dev flannel.1
             neigh 10.244.7.0 lladdr 02:00:ac:11:00:09 dev flannel.1
             nexthop id 4029403164 via 10.244.7.0 dev flannel.1 onlink
             route 10.244.7.0/24 nhid 4029403164 via 10.244.7.0 dev flannel.1 onlink
             fdb 02:06:00:00:00:09 dst fd00:17::9 dev flannel-v6.1
             neigh fd00:244:0:7:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
-            nexthop id 4160790231 via fd00:244:0:7:: dev flannel-v6.1 onlink
-            route fd00:244:0:7::/64 nhid 4160790231 via fd00:244:0:7:: dev flannel-v6.1 onlink
+            nexthop id 4191748103 via fd00:244:0:7:: dev flannel-v6.1 onlink
+            route fd00:244:0:7::/64 nhid 4191748103 via fd00:244:0:7:: dev flannel-v6.1 onlink
         "]],
     );
 }
@@ -264,8 +264,8 @@ fn nobody_is_adjacent_on_a_link_of_host_addresses() {
             route 10.244.3.0/24 nhid 4029403148 via 10.244.3.0 dev flannel.1 onlink
             fdb 02:06:00:00:00:09 dst fd00:16::9 dev flannel-v6.1
             neigh fd00:244:0:3:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
-            nexthop id 4160790227 via fd00:244:0:3:: dev flannel-v6.1 onlink
-            route fd00:244:0:3::/64 nhid 4160790227 via fd00:244:0:3:: dev flannel-v6.1 onlink
+            nexthop id 4191748099 via fd00:244:0:3:: dev flannel-v6.1 onlink
+            route fd00:244:0:3::/64 nhid 4191748099 via fd00:244:0:3:: dev flannel-v6.1 onlink
         "]],
     );
 }
@@ -294,8 +294,8 @@ fn nobody_is_adjacent_on_a_point_to_point_link() {
             route 10.244.3.0/24 nhid 4029403148 via 10.244.3.0 dev flannel.1 onlink
             fdb 02:06:00:00:00:09 dst fd00:16::9 dev flannel-v6.1
             neigh fd00:244:0:3:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
-            nexthop id 4160790227 via fd00:244:0:3:: dev flannel-v6.1 onlink
-            route fd00:244:0:3::/64 nhid 4160790227 via fd00:244:0:3:: dev flannel-v6.1 onlink
+            nexthop id 4191748099 via fd00:244:0:3:: dev flannel-v6.1 onlink
+            route fd00:244:0:3::/64 nhid 4191748099 via fd00:244:0:3:: dev flannel-v6.1 onlink
         "]],
     );
 }
@@ -324,8 +324,8 @@ fn an_old_peer_need_not_name_its_vni() {
             route 10.244.3.0/24 nhid 4029403148 via 10.244.3.0 dev flannel.1 onlink
             fdb 02:06:00:00:00:09 dst fd00:16::9 dev flannel-v6.1
             neigh fd00:244:0:3:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
-            nexthop id 4160790227 via fd00:244:0:3:: dev flannel-v6.1 onlink
-            route fd00:244:0:3::/64 nhid 4160790227 via fd00:244:0:3:: dev flannel-v6.1 onlink
+            nexthop id 4191748099 via fd00:244:0:3:: dev flannel-v6.1 onlink
+            route fd00:244:0:3::/64 nhid 4191748099 via fd00:244:0:3:: dev flannel-v6.1 onlink
         "]],
     );
 }
@@ -390,8 +390,8 @@ fn each_family_finds_its_own_way() {
             route 10.244.3.0/24 nhid 4096512012 via 172.16.0.9 dev eth0
             fdb 02:06:00:00:00:09 dst fd00:17::9 dev flannel-v6.1
             neigh fd00:244:0:3:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
-            nexthop id 4160790227 via fd00:244:0:3:: dev flannel-v6.1 onlink
-            route fd00:244:0:3::/64 nhid 4160790227 via fd00:244:0:3:: dev flannel-v6.1 onlink
+            nexthop id 4191748099 via fd00:244:0:3:: dev flannel-v6.1 onlink
+            route fd00:244:0:3::/64 nhid 4191748099 via fd00:244:0:3:: dev flannel-v6.1 onlink
         "]],
     );
 }
@@ -414,8 +414,8 @@ fn a_peer_of_one_family_is_reached_in_that_one() {
         expect![[r"
             fdb 02:06:00:00:00:09 dst fd00:16::9 dev flannel-v6.1
             neigh fd00:244:0:3:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
-            nexthop id 4160790227 via fd00:244:0:3:: dev flannel-v6.1 onlink
-            route fd00:244:0:3::/64 nhid 4160790227 via fd00:244:0:3:: dev flannel-v6.1 onlink
+            nexthop id 4191748099 via fd00:244:0:3:: dev flannel-v6.1 onlink
+            route fd00:244:0:3::/64 nhid 4191748099 via fd00:244:0:3:: dev flannel-v6.1 onlink
         "]],
     );
 }
@@ -442,8 +442,8 @@ fn a_node_without_ipv4_reaches_its_peers() {
         expect![[r"
             fdb 02:06:00:00:00:09 dst fd00:16::9 dev flannel-v6.1
             neigh fd00:244:0:3:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
-            nexthop id 4160790227 via fd00:244:0:3:: dev flannel-v6.1 onlink
-            route fd00:244:0:3::/64 nhid 4160790227 via fd00:244:0:3:: dev flannel-v6.1 onlink
+            nexthop id 4191748099 via fd00:244:0:3:: dev flannel-v6.1 onlink
+            route fd00:244:0:3::/64 nhid 4191748099 via fd00:244:0:3:: dev flannel-v6.1 onlink
         "]],
     );
 }
