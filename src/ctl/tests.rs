@@ -41,7 +41,7 @@ impl Host {
         let known = inputs::read(&host.files).await.unwrap();
         let actual = host.kernel.dump(&known.scope()).await.unwrap();
         let ops = diff(known.desired().state(), &actual, &known.scope());
-        assert_eq!(host.kernel.apply(ops).await.unwrap(), []);
+        assert_eq!(host.kernel.apply(&ops).await.unwrap(), []);
         host.kernel.take_log();
         host.kernel.set(foreign_route("10.244.77.0/24", 4));
         host.kernel.set(foreign_route("192.168.7.0/24", crate::kernel::state::PROTOCOL));

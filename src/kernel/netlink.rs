@@ -67,7 +67,7 @@ impl Kernel for NetlinkKernel {
         self.read_state(scope).await
     }
 
-    async fn apply(&mut self, ops: Vec<Op>) -> io::Result<Vec<Refused>> {
+    async fn apply(&mut self, ops: &[Op]) -> io::Result<Vec<Refused>> {
         self.carry_out(ops).await
     }
 

@@ -53,7 +53,7 @@ fn neighbour() -> Entry {
 }
 
 fn apply(kernel: &FakeKernel, ops: Vec<Op>) -> Vec<String> {
-    let refused = kernel.clone().apply(ops).now_or_never().unwrap().unwrap();
+    let refused = kernel.clone().apply(&ops).now_or_never().unwrap().unwrap();
     refused.into_iter().map(|refused| refused.reason).collect()
 }
 
