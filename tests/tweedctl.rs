@@ -283,7 +283,8 @@ fn leave_behind(folder: &Path) -> PathBuf {
     }
     let subnet_file = folder.join("subnet.env");
     std::fs::write(&subnet_file, "FLANNEL_MTU=1450\n").unwrap();
-    checkpoint::save(&folder.join("subnet.state.json"), &inputs()).unwrap();
+    let data = serde_json::value::to_raw_value(&inputs()).unwrap();
+    checkpoint::save(&folder.join("subnet.state.json"), &data).unwrap();
     subnet_file
 }
 
