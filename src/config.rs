@@ -34,6 +34,7 @@ pub struct Backend {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Kind {
     Vxlan,
     HostGw,
