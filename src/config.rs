@@ -36,7 +36,7 @@ pub struct NetworkConfig {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigUpdate {
     pub config: Result<NetworkConfig, Unusable>,
-    /// The store's own count of its changes.
+    /// The store's own count of its changes; 0 without a config.
     pub revision: u64,
 }
 
