@@ -146,6 +146,13 @@ impl NetworkConfig {
         }
     }
 
+    /// The config as the node of these names takes it.
+    #[must_use]
+    pub fn on_node(mut self, names: impl IntoIterator<Item = impl ToString>) -> Self {
+        self.backend.kind = self.kind_of(names);
+        self
+    }
+
     /// Whether this node has a tunnel device.
     pub fn has_tunnel(&self) -> bool {
         self.mixed || self.backend.kind == Kind::Vxlan

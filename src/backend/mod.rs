@@ -2,7 +2,10 @@
 
 mod host_gw;
 mod mixed;
+mod retired;
 mod vxlan;
+
+pub use retired::retired;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -92,6 +95,11 @@ pub struct PeerPlan(pub Vec<(Family, Result<Way, Unreachable>)>);
 impl PeerPlan {
     pub fn entries(&self) -> impl Iterator<Item = &Entry> {
         self.0.iter().filter_map(|(_, way)| way.as_ref().ok()).flat_map(|way| &way.entries)
+    }
+
+    /// Why there is no way, for each family without one.
+    pub fn without_path(&self) -> impl Iterator<Item = &Unreachable> {
+        self.0.iter().filter_map(|(_, way)| way.as_ref().err())
     }
 }
 
@@ -184,6 +192,7 @@ impl Local {
             underlay: Some(self.node.interface.clone()),
             networks: self.config.networks().collect(),
             gateways,
+            retired: Vec::new(),
         }
     }
 }

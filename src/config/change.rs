@@ -18,8 +18,8 @@ pub struct Situation {
     pub reload: Reload,
     /// What the node is called, its public IPs first.
     pub names: Vec<String>,
-    /// The peers that could not be reached without `Mixed`.
-    pub stranded: Vec<IpAddr>,
+    /// The peers that could not be reached without `Mixed`; none before all peers are known.
+    pub stranded: Option<Vec<IpAddr>>,
 }
 
 /// When an edit is taken in.
@@ -52,6 +52,8 @@ pub enum Waits {
         ours.as_str()
     )]
     ForTwoEdits { ours: Kind },
+    #[error("keeping Mixed until the leases of the peers are read")]
+    ForLeases,
     #[error("keeping Mixed: without it there is no path to {}", few(stranded))]
     ForPeers { stranded: Vec<IpAddr> },
 }
@@ -59,7 +61,7 @@ pub enum Waits {
 impl Waits {
     /// Whether it can end without another edit and without a restart.
     pub const fn may_end_by_itself(&self) -> bool {
-        matches!(self, Self::ForPeers { .. })
+        matches!(self, Self::ForPeers { .. } | Self::ForLeases)
     }
 }
 
@@ -77,7 +79,7 @@ pub fn change(current: &NetworkConfig, wanted: &NetworkConfig, situation: &Situa
     let mut in_force = wanted.clone();
     match &waits {
         None => {}
-        Some(Waits::ForPeers { .. }) => in_force.mixed = true,
+        Some(Waits::ForPeers { .. } | Waits::ForLeases) => in_force.mixed = true,
         Some(_) => {
             // The rollout speaks of the backend that waits.
             in_force.rollout = None;
@@ -96,16 +98,20 @@ fn held_back(
 ) -> Option<Waits> {
     let ours = current.kind_of(&situation.names);
     let theirs = wanted.kind_of(&situation.names);
-    let stranded = || situation.stranded.clone();
     match (current.mixed, wanted.mixed) {
-        (true, true) => None,
         (true, false) if ours != theirs => Some(Waits::ForTwoEdits { ours }),
         (false, true) if ours != theirs => Some(Waits::ForMixedElsewhere { ours }),
         (false, false) if ours != theirs => Some(Waits::ForMixed { ours, wanted: theirs }),
-        (true, false) if !situation.stranded.is_empty() => {
-            Some(Waits::ForPeers { stranded: stranded() })
-        }
-        (true | false, false) | (false, true) => None,
+        (true, false) => for_peers(situation.stranded.as_deref()),
+        (true, true) | (false, true | false) => None,
+    }
+}
+
+fn for_peers(stranded: Option<&[IpAddr]>) -> Option<Waits> {
+    match stranded {
+        None => Some(Waits::ForLeases),
+        Some([]) => None,
+        Some(stranded) => Some(Waits::ForPeers { stranded: stranded.to_vec() }),
     }
 }
 

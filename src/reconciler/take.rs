@@ -1,22 +1,51 @@
 //! What each event changes of what is known, and what must be looked at because of it.
 
 use super::agenda::Task;
-use super::{Differences, Reconciler};
+use super::{Differences, Inputs, Reconciler};
 use crate::checkpoint::Checkpoint;
-use crate::config::NetworkConfig;
+use crate::config::ConfigUpdate;
 use crate::kernel::state::Key;
 use crate::kernel::{Kernel, Observation};
 use crate::lease::{Lease, LeaseUpdate, Withdrawal};
 use crate::subnet::StoreState;
 
 impl<K: Kernel> Reconciler<K> {
-    pub(super) fn take_config(&mut self, config: NetworkConfig) {
-        self.inputs.confirmed = true;
-        if self.inputs.config.as_ref() != Some(&config) {
-            self.inputs.config = Some(config);
+    pub(super) fn take_config(&mut self, update: ConfigUpdate) {
+        if self.inputs.edit.update.as_ref() == Some(&update) {
+            return;
+        }
+        self.unreported = true;
+        self.statistics.edits += 1;
+        let is_changed = self.inputs.take_edit(update, self.settings.reload);
+        self.note_edit(is_changed);
+    }
+
+    /// Looks again at an edit that waits for peers.
+    pub(super) fn reconsider(&mut self) {
+        let is_changed = self.inputs.reconsider(self.settings.reload);
+        if is_changed {
+            self.note_edit(is_changed);
+        }
+    }
+
+    fn note_edit(&mut self, is_changed: bool) {
+        if is_changed {
             self.stale.facts = true;
             self.stale.plan = true;
             self.unsaved = true;
+        }
+        let Inputs { edit, config, .. } = &self.inputs;
+        if let Some(reason) = &edit.waits {
+            tracing::warn!(%reason, "an edit of the network config waits");
+        }
+        if let Some(config) = config.as_ref().filter(|_| is_changed) {
+            let (backend, mixed) = (config.backend.kind.as_str(), config.mixed);
+            tracing::info!(
+                backend,
+                mixed,
+                revision = edit.revision(),
+                "took in the network config"
+            );
         }
     }
 

@@ -20,7 +20,7 @@ fn words(words: &str) -> NetworkConfig {
 
 fn situation() -> Situation {
     let names = vec!["10.0.0.1".to_owned()];
-    Situation { reload: Reload::Live, names, stranded: Vec::new() }
+    Situation { reload: Reload::Live, names, stranded: Some(Vec::new()) }
 }
 
 fn told(change: &Change) -> (NetworkConfig, String) {
@@ -57,8 +57,8 @@ fn the_backend_changes_live_only_between_two_mixed_configs() {
 
 #[test]
 fn mixed_stays_while_a_peer_would_be_left_out() {
-    let peers = |count: u8| (1..=count).map(|last| IpAddr::from([10, 0, 0, last])).collect();
-    let stranded = Situation { stranded: peers(5), ..situation() };
+    let peers = (1..=5).map(|last| IpAddr::from([10, 0, 0, last])).collect();
+    let stranded = Situation { stranded: Some(peers), ..situation() };
     let change = change(&words("host-gw mixed"), &words("host-gw mtu"), &stranded);
     let expected =
         "keeping Mixed: without it there is no path to 10.0.0.1, 10.0.0.2, 10.0.0.3 and 2 more";
@@ -69,6 +69,15 @@ fn mixed_stays_while_a_peer_would_be_left_out() {
         let change = super::change(&words(current), &words(wanted), &stranded);
         assert_eq!(told(&change), (words(wanted), String::new()));
     }
+}
+
+#[test]
+fn mixed_stays_before_all_peers_are_known() {
+    let unknown = Situation { stranded: None, ..situation() };
+    let change = change(&words("host-gw mixed"), &words("host-gw"), &unknown);
+    let expected = "keeping Mixed until the leases of the peers are read";
+    assert_eq!(told(&change), (words("host-gw mixed"), expected.to_owned()));
+    assert!(change.waits.unwrap().may_end_by_itself());
 }
 
 #[test]
