@@ -26,8 +26,10 @@ impl<K: Kernel> Reconciler<K> {
         if self.logged.as_ref() == Some(&readiness) {
             return;
         }
-        if ready {
-            tracing::info!(remarks = ?readiness.reasons, "ready");
+        if ready && readiness.reasons.is_empty() {
+            tracing::info!("ready");
+        } else if ready {
+            tracing::warn!(remarks = ?readiness.reasons, "ready");
         } else {
             tracing::warn!(reasons = ?readiness.reasons, "not ready");
         }

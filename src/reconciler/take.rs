@@ -23,21 +23,11 @@ impl<K: Kernel> Reconciler<K> {
     /// Looks again at an edit that waits for peers.
     pub(super) fn reconsider(&mut self) {
         let is_changed = self.inputs.reconsider(self.settings.reload);
-        if is_changed {
-            self.note_edit(is_changed);
-        }
+        self.note_edit(is_changed);
     }
 
     fn note_edit(&mut self, is_changed: bool) {
-        if is_changed {
-            self.stale.facts = true;
-            self.stale.plan = true;
-            self.unsaved = true;
-        }
         let Inputs { edit, config, .. } = &self.inputs;
-        if let Some(reason) = &edit.waits {
-            tracing::warn!(%reason, "an edit of the network config waits");
-        }
         if let Some(config) = config.as_ref().filter(|_| is_changed) {
             let (backend, mixed) = (config.backend.kind.as_str(), config.mixed);
             tracing::info!(
@@ -46,6 +36,9 @@ impl<K: Kernel> Reconciler<K> {
                 revision = edit.revision(),
                 "took in the network config"
             );
+            self.stale.facts = true;
+            self.stale.plan = true;
+            self.unsaved = true;
         }
     }
 

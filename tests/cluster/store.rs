@@ -236,7 +236,7 @@ fn three_members() -> Result<Story> {
     let segment = lab.segment("10.99.1.0/24")?;
     let stack = crate::cluster::Stack::V4;
     let (nodes, daemons, router) = Default::default();
-    let mut cluster = Cluster { nodes, daemons, segment, router, stack, etcd, lab };
+    let mut cluster = Cluster { nodes, daemons, segment, router, stack, etcd, lab, flags: &[] };
     for name in ["n1", "n2", "n3"] {
         let node = cluster.lab.node(name, &cluster.segment)?;
         cluster.add(node)?;
