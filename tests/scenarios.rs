@@ -103,6 +103,7 @@ scenarios! {
     many_refusals_are_told_in_few_words
     mixed_and_another_backend_in_one_edit_come_one_after_the_other
     mixed_loosens_strict_filters_and_restores_them
+    mixed_removed_before_the_leases_are_read_stays_till_then
     mixed_stays_until_nobody_would_be_left_out
     nothing_is_removed_before_the_first_snapshot
     overruns_in_a_row_share_their_dumps

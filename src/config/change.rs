@@ -18,6 +18,8 @@ pub struct Situation {
     pub reload: Reload,
     /// What the node is called, its public IPs first.
     pub names: Vec<String>,
+    /// The backend that the node is kept on, whatever the config in force says.
+    pub kept: Option<Kind>,
     /// The peers that could not be reached without `Mixed`; none before all peers are known.
     pub stranded: Option<Vec<IpAddr>>,
 }
@@ -83,11 +85,18 @@ pub fn change(current: &NetworkConfig, wanted: &NetworkConfig, situation: &Situa
         Some(_) => {
             // The rollout speaks of the backend that waits.
             in_force.rollout = None;
-            in_force.backend.kind = current.kind_of(&situation.names);
+            in_force.backend.kind = situation.kind(current);
             in_force.mixed = current.mixed || wanted.mixed;
         }
     }
     Change { in_force, waits }
+}
+
+impl Situation {
+    /// The backend of this node where `current` is in force.
+    fn kind(&self, current: &NetworkConfig) -> Kind {
+        self.kept.unwrap_or_else(|| current.kind_of(&self.names))
+    }
 }
 
 /// What of `Backend.Type` and `Mixed` has to wait, and why.
@@ -96,7 +105,7 @@ fn held_back(
     wanted: &NetworkConfig,
     situation: &Situation,
 ) -> Option<Waits> {
-    let ours = current.kind_of(&situation.names);
+    let ours = situation.kind(current);
     let theirs = wanted.kind_of(&situation.names);
     match (current.mixed, wanted.mixed) {
         (true, false) if ours != theirs => Some(Waits::ForTwoEdits { ours }),

@@ -62,8 +62,8 @@ impl Inputs {
     fn change(&mut self, current: &NetworkConfig, wanted: &NetworkConfig, reload: Reload) -> bool {
         let stranded =
             if current.mixed && !wanted.mixed { self.stranded(wanted) } else { Some(Vec::new()) };
-        let Change { in_force, waits } =
-            change(current, wanted, &Situation { reload, names: self.names(), stranded });
+        let situation = Situation { reload, names: self.names(), kept: self.kind_kept(), stranded };
+        let Change { in_force, waits } = change(current, wanted, &situation);
         self.edit.waits = waits;
         self.put_in_force(in_force)
     }

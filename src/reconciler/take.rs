@@ -1,7 +1,7 @@
 //! What each event changes of what is known, and what must be looked at because of it.
 
 use super::agenda::Task;
-use super::{Differences, Inputs, Reconciler};
+use super::{Differences, Reconciler};
 use crate::checkpoint::Checkpoint;
 use crate::config::ConfigUpdate;
 use crate::kernel::state::Key;
@@ -16,29 +16,27 @@ impl<K: Kernel> Reconciler<K> {
         }
         self.unreported = true;
         self.statistics.edits += 1;
-        let is_changed = self.inputs.take_edit(update, self.settings.reload);
-        self.note_edit(is_changed);
+        if self.inputs.take_edit(update, self.settings.reload) {
+            self.follow_config();
+        }
     }
 
     /// Looks again at an edit that waits for peers.
     pub(super) fn reconsider(&mut self) {
-        let is_changed = self.inputs.reconsider(self.settings.reload);
-        self.note_edit(is_changed);
+        if self.inputs.reconsider(self.settings.reload) {
+            self.follow_config();
+        }
     }
 
-    fn note_edit(&mut self, is_changed: bool) {
-        let Inputs { edit, config, .. } = &self.inputs;
-        if let Some(config) = config.as_ref().filter(|_| is_changed) {
+    /// Another config is in force.
+    fn follow_config(&mut self) {
+        self.stale.facts = true;
+        self.stale.plan = true;
+        self.unsaved = true;
+        if let Some(config) = &self.inputs.config {
             let (backend, mixed) = (config.backend.kind.as_str(), config.mixed);
-            tracing::info!(
-                backend,
-                mixed,
-                revision = edit.revision(),
-                "took in the network config"
-            );
-            self.stale.facts = true;
-            self.stale.plan = true;
-            self.unsaved = true;
+            let revision = self.inputs.edit.revision();
+            tracing::info!(backend, mixed, revision, "took in the network config");
         }
     }
 
@@ -59,6 +57,7 @@ impl<K: Kernel> Reconciler<K> {
         // With the first complete picture, removals that had to wait become due.
         if was_complete != peers.is_complete() {
             self.stale.differences = Differences::Anywhere;
+            self.inputs.edit.stale = true;
         }
         if missing == 0 {
             self.inputs.held_back = None;

@@ -20,7 +20,7 @@ fn words(words: &str) -> NetworkConfig {
 
 fn situation() -> Situation {
     let names = vec!["10.0.0.1".to_owned()];
-    Situation { reload: Reload::Live, names, stranded: Some(Vec::new()) }
+    Situation { reload: Reload::Live, names, kept: None, stranded: Some(Vec::new()) }
 }
 
 fn told(change: &Change) -> (NetworkConfig, String) {
@@ -69,6 +69,14 @@ fn mixed_stays_while_a_peer_would_be_left_out() {
         let change = super::change(&words(current), &words(wanted), &stranded);
         assert_eq!(told(&change), (words(wanted), String::new()));
     }
+}
+
+#[test]
+fn mixed_stays_while_the_node_is_kept_on_another_backend() {
+    let kept = Situation { kept: Some(Kind::Vxlan), ..situation() };
+    let change = change(&words("host-gw mixed"), &words("host-gw"), &kept);
+    assert_eq!(change.waits, Some(Waits::ForTwoEdits { ours: Kind::Vxlan }));
+    assert_eq!(change.in_force, words("vxlan mixed"));
 }
 
 #[test]
