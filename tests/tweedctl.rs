@@ -91,10 +91,13 @@ fn status() -> Value {
     json!({
         "version": "0.1.0", "ready": true, "reasons": [], "store": "reachable",
         "backend": "vxlan", "mixed": false, "interface": "eth0", "public_ips": ["172.16.0.5"],
+        "config": { "revision": 3, "pending": null, "invalid": null, "rollout": null },
         "subnets": ["10.244.1.0/24"], "mtu": 1450,
         "peers": { "direct": 0, "tunnel": 1, "left_out": 1, "set_aside": 0, "missing": 0 },
         "desired": 6, "refused": [],
-        "statistics": { "created": 6, "replaced": 0, "removed": 0, "dumps": 1, "overruns": 0 },
+        "statistics": {
+            "created": 6, "replaced": 0, "removed": 0, "dumps": 1, "overruns": 0, "edits": 0,
+        },
     })
 }
 

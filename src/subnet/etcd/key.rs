@@ -12,17 +12,27 @@ pub struct Layout {
     pub config: String,
     /// What the keys of all leases begin with.
     pub subnets: String,
+    /// What the keys of all node reports begin with; behind it comes the lease's id.
+    pub reports: String,
 }
 
 impl Layout {
     /// The keys below `prefix`; doubled and trailing slashes do not matter.
     pub fn below(prefix: &str) -> Self {
         let root = cleaned(prefix);
-        Self { config: format!("{root}config"), subnets: format!("{root}subnets/") }
+        Self {
+            config: format!("{root}config"),
+            subnets: format!("{root}subnets/"),
+            reports: format!("{root}tweed/nodes/"),
+        }
     }
 
     pub fn lease_key(&self, id: &LeaseId) -> String {
         format!("{}{id}", self.subnets)
+    }
+
+    pub fn report_key(&self, id: &LeaseId) -> String {
+        format!("{}{id}", self.reports)
     }
 
     /// The lease that `key` belongs to; none if it lies elsewhere.
