@@ -26,6 +26,8 @@ pub struct NetlinkKernel {
     links: Links,
     /// Of the latest dump: what does not concern it is not told.
     scope: Scope,
+    /// Whether the kernel would not make nexthop objects for us.
+    lacks_nexthops: bool,
     /// Told by the kernel, not yet by us.
     observed: VecDeque<Observation>,
 }
@@ -46,13 +48,14 @@ impl NetlinkKernel {
             backlog,
             links: Links::default(),
             scope: Scope::default(),
+            lacks_nexthops: false,
             observed: VecDeque::new(),
         })
     }
 
     /// Lists the links and learns their names.
     async fn read_links(&mut self) -> io::Result<Vec<Message>> {
-        let messages = self.requests.dump(request::links()).await?;
+        let messages = self.requests.dump(request::links(), codec::parse).await?;
         self.links = messages.iter().filter_map(codec::listed_link).collect();
         Ok(messages)
     }
@@ -64,7 +67,7 @@ impl Kernel for NetlinkKernel {
         self.read_state(scope).await
     }
 
-    async fn apply(&mut self, ops: Vec<Op>) -> io::Result<Vec<Refused>> {
+    async fn apply(&mut self, ops: &[Op]) -> io::Result<Vec<Refused>> {
         self.carry_out(ops).await
     }
 

@@ -23,7 +23,7 @@ fn report(lease: &Lease) -> NodeReport {
     NodeReport {
         version: "1".to_owned(),
         lease: lease.id.clone(),
-        node: Node { interface, mtu: 1500, layer2: true, on_link, uplinks },
+        node: Node { interface, mtu: 1500, layer2: true, on_link, uplinks, nexthops: false },
         subnets: lease.subnets().collect(),
         backend: Kind::Vxlan,
         mixed: true,

@@ -137,7 +137,7 @@ fn two_scopes_that_differ_in_gateways_alone_read_the_same() {
 }
 
 fn device(name: &str, mtu: u32, mac: MacAddr) -> Link {
-    let kind = LinkKind::Vxlan(crate::kernel::state::Vxlan {
+    let kind = LinkKind::Vxlan(Box::new(crate::kernel::state::Vxlan {
         vni: 1,
         underlay: Some(LinkName::new("eth0")),
         local: Some("172.16.0.5".parse().unwrap()),
@@ -146,7 +146,7 @@ fn device(name: &str, mtu: u32, mac: MacAddr) -> Link {
         gbp: false,
         group: None,
         l2miss: false,
-    });
+    }));
     Link { name: LinkName::new(name), kind, mtu, mac, up: true }
 }
 

@@ -6,15 +6,17 @@ use netlink_sys::{AsyncSocket, AsyncSocketExt, TokioSocket};
 use nix::libc;
 
 use super::{DATAGRAM, open, split};
-use crate::kernel::codec::Message;
 
-/// The stream of changes: links and their settings, addresses, neighbours and routes.
+/// The stream of changes: links and their settings, addresses, neighbours, nexthops and routes.
 pub(crate) struct Monitor {
     socket: TokioSocket,
     buffer: Vec<u8>,
 }
 
-const GROUPS: [u32; 7] = [
+/// `RTNLGRP_NEXTHOP` of `linux/rtnetlink.h`.
+const NEXTHOP: u32 = 32;
+
+const GROUPS: [u32; 8] = [
     libc::RTNLGRP_LINK,
     libc::RTNLGRP_NEIGH,
     libc::RTNLGRP_IPV4_IFADDR,
@@ -22,6 +24,7 @@ const GROUPS: [u32; 7] = [
     libc::RTNLGRP_IPV4_NETCONF,
     libc::RTNLGRP_IPV6_IFADDR,
     libc::RTNLGRP_IPV6_ROUTE,
+    NEXTHOP,
 ];
 
 impl Monitor {
@@ -34,13 +37,14 @@ impl Monitor {
         Ok(Self { socket, buffer: Vec::with_capacity(DATAGRAM) })
     }
 
-    /// The next changes. Cancel safe.
+    /// What `read` makes of the next changes, message by message. Cancel safe.
     ///
     /// # Errors
     /// `ENOBUFS`: changes were lost.
-    pub(crate) async fn receive(&mut self) -> io::Result<Vec<Message>> {
+    pub(crate) async fn receive(&mut self, read: impl FnMut(&[u8])) -> io::Result<()> {
         self.buffer.clear();
         self.socket.recv(&mut self.buffer).await?;
-        Ok(split(&self.buffer).collect())
+        split(&self.buffer).for_each(read);
+        Ok(())
     }
 }

@@ -131,6 +131,7 @@ fn report(id: &LeaseId) -> NodeReport {
         layer2: true,
         on_link: Vec::new(),
         uplinks: Vec::new(),
+        nexthops: false,
     };
     NodeReport {
         version: "1".to_owned(),
