@@ -132,6 +132,7 @@ fn report(id: &LeaseId) -> NodeReport {
         nexthops: true,
         on_link: Vec::new(),
         uplinks: Vec::new(),
+        nexthops: false,
     };
     NodeReport {
         version: "1".to_owned(),
