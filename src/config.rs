@@ -1,10 +1,12 @@
 //! The network config and its rules.
 
 mod pool;
+mod probe;
 #[cfg(test)]
 mod tests;
 
 pub use pool::Pool;
+pub use probe::Probe;
 
 use std::fmt::Display;
 
@@ -21,6 +23,9 @@ pub struct NetworkConfig {
     pub backend: Backend,
     /// Whether nodes route to peers of another backend.
     pub mixed: bool,
+    /// Which only `Mixed` makes use of.
+    #[serde(default)]
+    pub probe: Probe,
     /// `EnableNFTables`: which firewall masquerades.
     pub nftables: bool,
 }
@@ -95,9 +100,11 @@ impl NetworkConfig {
         if pools.is_empty() {
             return Err(Error::NoFamily);
         }
+        let backend = parse_backend(&fields)?;
         Ok(Self {
             pools,
-            backend: parse_backend(&fields)?,
+            probe: probe::parse(&fields, backend.tunnel.port)?,
+            backend,
             mixed: fields.bool("Mixed")?.unwrap_or(false),
             nftables: fields.bool("EnableNFTables")?.unwrap_or(false),
         })
@@ -109,6 +116,11 @@ impl NetworkConfig {
 
     pub fn networks(&self) -> impl Iterator<Item = Prefix> + '_ {
         self.pools.iter().map(|pool| pool.network)
+    }
+
+    /// How paths are probed, if they are.
+    pub fn probing(&self) -> Option<&Probe> {
+        Some(&self.probe).filter(|probe| self.mixed && probe.enabled)
     }
 
     /// Whether this node has a tunnel device.

@@ -2,6 +2,7 @@
 
 mod files;
 mod keep;
+mod probe;
 mod serve;
 
 use std::future::Future;
@@ -103,6 +104,7 @@ async fn run_tasks(options: Options) -> anyhow::Result<()> {
     );
     spawn(&mut tasks, leases);
     spawn(&mut tasks, keep::forward_state(manager.clone(), shared.clone()));
+    spawn(&mut tasks, probe::probe_paths(manager.clone(), shared.clone()));
     spawn(&mut tasks, keep::keep_lease(manager, shared.clone(), remembered, acquired));
     spawn(&mut tasks, files::keep_subnet_file(shared.clone()));
     spawn(&mut tasks, files::keep_checkpoint(shared.clone(), changed_seen));

@@ -1,6 +1,6 @@
 //! Routes straight to peers on the same link.
 
-use super::{Local, Network, Path, Unreachable, Way};
+use super::{Detour, Local, Network, Path, Unreachable, Way};
 use crate::kernel::state::{Entry, KernelState, Route};
 use crate::lease::{BackendType, Endpoint};
 use crate::node::{Node, Uplink};
@@ -23,7 +23,7 @@ impl HostGw {
             return Err(Unreachable::NotOnLink { gateway: peer.public_ip, link });
         }
         let route = Route::via(peer.subnet, peer.public_ip, link);
-        Ok(Way { path: Path::Direct, entries: vec![Entry::Route(route)] })
+        Ok(Way { path: Path::Direct, entries: vec![Entry::Route(route)], detour: None })
     }
 }
 
@@ -40,7 +40,7 @@ impl Network for HostGw {
         KernelState::default()
     }
 
-    fn towards(&self, peer: &Endpoint) -> Result<Way, Unreachable> {
+    fn towards(&self, peer: &Endpoint, _: Option<Detour>) -> Result<Way, Unreachable> {
         match &peer.backend {
             BackendType::HostGw => self.direct(peer),
             BackendType::Vxlan => {

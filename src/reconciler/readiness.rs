@@ -80,7 +80,7 @@ impl<K: Kernel> Reconciler<K> {
         let filters = self.refused.iter().filter(|(key, _)| matches!(key, Key::ReversePath(_)));
         let filters =
             filters.map(|(_, why)| format!("packets may be lost while backends change: {why}"));
-        [remembered, node, held, kept].into_iter().flatten().chain(filters)
+        [remembered, node, held, kept, self.probes_remark()].into_iter().flatten().chain(filters)
     }
 }
 

@@ -5,7 +5,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::{Reconciler, Standing};
-use crate::backend::{self, PeerPlan};
+use crate::backend::{self, PeerPlan, Unreachable, Way};
 use crate::checkpoint::Checkpoint;
 use crate::kernel::Kernel;
 use crate::kernel::state::Entry;
@@ -93,7 +93,8 @@ impl<K: Kernel> Reconciler<K> {
         let local = self.inputs.local()?;
         let rules = local.rules();
         let leases = self.inputs.peers.leases().filter(|lease| !rules.is_own(&lease.id)).cloned();
-        Some(Checkpoint { leases: leases.collect(), local })
+        let detours = self.inputs.detours.clone();
+        Some(Checkpoint { leases: leases.collect(), local, detours })
     }
 
     /// Peers send to us as soon as they read our lease: not before the device is there to receive.
@@ -151,6 +152,7 @@ impl<K: Kernel> Reconciler<K> {
             peers: self.counts(),
             desired: self.desired.state().len(),
             refused: self.refused.iter().map(|(_, why)| why.to_owned()).collect(),
+            probes: self.probe_status(),
             statistics: self.statistics,
         }
     }
@@ -198,6 +200,7 @@ impl<K: Kernel> Reconciler<K> {
             path: None,
             reason: Some(format!("set aside: {reason}")),
             programmed: false,
+            probes: None,
         }
     }
 
@@ -213,10 +216,8 @@ impl<K: Kernel> Reconciler<K> {
                 public_ip: endpoint.map(|endpoint| endpoint.public_ip),
                 backend: endpoint.map(|e| e.backend.as_str().to_owned()).unwrap_or_default(),
                 path: way.as_ref().ok().map(|way| way.path),
-                reason: way
-                    .as_ref()
-                    .err()
-                    .map(|reason: &backend::Unreachable| format!("left out: {reason}")),
+                reason: reason(way),
+                probes: endpoint.and_then(|endpoint| self.path_status(endpoint)),
                 programmed: way.as_ref().is_ok_and(|way| way.entries.iter().all(holds)),
             }
         };
@@ -243,5 +244,13 @@ impl<K: Kernel> Reconciler<K> {
             }
         };
         self.inputs.peers.ids().map(status).collect()
+    }
+}
+
+/// Why there is no way, or not the direct one.
+fn reason(way: &Result<Way, Unreachable>) -> Option<String> {
+    match way {
+        Ok(way) => way.detour.map(|detour| detour.to_string()),
+        Err(reason) => Some(format!("left out: {reason}")),
     }
 }

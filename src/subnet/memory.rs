@@ -14,6 +14,7 @@ use super::{Error, Lost, StoreState, SubnetManager};
 use crate::config::NetworkConfig;
 use crate::lease::{Lease, LeaseAttributes, LeaseId, LeaseUpdate, Malformed, Record};
 use crate::prefix::Prefix;
+use crate::probe::Secret;
 
 /// A store that tests fill, empty and take away. Clones share its content.
 #[derive(Clone, Debug)]
@@ -35,6 +36,7 @@ struct Content {
     compacted: usize,
     away: bool,
     grants: i64,
+    probe_secret: Option<[u8; Secret::LENGTH]>,
 }
 
 impl Default for MemoryStore {
@@ -232,6 +234,12 @@ impl SubnetManager for MemorySubnetManager {
 
     fn watch_leases(&self) -> BoxStream<'static, LeaseUpdate> {
         updates(MemorySource { store: self.store.clone(), known: 0 })
+    }
+
+    async fn probe_secret(&self) -> Result<Secret, String> {
+        self.store.when(|_| Some(())).await;
+        let secret = |content: &mut Content| *content.probe_secret.get_or_insert_with(rand::random);
+        Ok(Secret::new(&self.store.change(secret)))
     }
 
     fn state(&self) -> channel::Receiver<StoreState> {

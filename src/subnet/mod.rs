@@ -15,6 +15,7 @@ use tokio::sync::watch as channel;
 use crate::config::NetworkConfig;
 use crate::lease::{Lease, LeaseAttributes, LeaseUpdate};
 use crate::prefix::Prefix;
+use crate::probe::Secret;
 
 /// A store that hands out subnets and tells who holds which.
 ///
@@ -42,6 +43,13 @@ pub trait SubnetManager {
     /// Every change to any lease, our own included. Never ends: reconnects by itself, and starts
     /// with a snapshot, as it does again after a gap that it cannot bridge.
     fn watch_leases(&self) -> BoxStream<'static, LeaseUpdate>;
+
+    /// The secret by which the daemons of this network know each other's probes. Whoever asks
+    /// first makes it.
+    ///
+    /// # Errors
+    /// What keeps us from it that waiting would not mend soon, in a sentence.
+    fn probe_secret(&self) -> impl Future<Output = Result<Secret, String>>;
 
     /// Whether the store can be used, now and whenever that changes.
     fn state(&self) -> channel::Receiver<StoreState>;

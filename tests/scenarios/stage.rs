@@ -15,6 +15,7 @@ use tweed::reconciler::{Event, Outputs, Progress, Reconciler, Settings};
 use tweed::status::{PeerStatus, Query};
 use tweed::subnet::StoreState;
 
+use crate::prober::Prober;
 use crate::notation::{self, config, lease, lease_id, malformed, prefix, record};
 use crate::script::{Command, Part};
 
@@ -25,6 +26,7 @@ pub(crate) struct Stage {
     listeners: Listeners,
     run: JoinHandle<()>,
     own: Option<Lease>,
+    prober: Prober,
     /// What was on disk when the daemon was last stopped.
     saved: Option<Checkpoint>,
 }
@@ -69,7 +71,8 @@ impl Stage {
         let interfaces: Vec<&str> = command.items().collect();
         let kernel = FakeKernel::new(notation::host(&interfaces));
         let (events, listeners, run) = daemon(kernel.clone(), settings.clone());
-        Self { kernel, settings, events, listeners, run, own: None, saved: None }
+        let prober = Prober::start(&events);
+        Self { kernel, settings, events, listeners, run, own: None, prober, saved: None }
     }
 
     async fn perform(&mut self, command: &Command) {
@@ -82,6 +85,10 @@ impl Stage {
             "publish" => self.publish().await,
             "store" => self.send(Event::Store(store(&command.rest))).await,
             "lease" | "leases" => self.tell_leases(command).await,
+            "probes" => {
+                let news = self.prober.perform(&command.rest);
+                self.send(Event::Probe(news)).await;
+            }
             "kernel" => crate::host::perform(&self.kernel, &command.rest),
             "restart" => self.restart().await,
             "reboot" => {
@@ -148,6 +155,7 @@ impl Stage {
         self.run.abort();
         (self.events, self.listeners, self.run) =
             daemon(self.kernel.clone(), self.settings.clone());
+        self.prober = Prober::start(&self.events);
     }
 
     async fn send(&self, event: Event) {
@@ -161,8 +169,12 @@ impl Stage {
     }
 
     /// Time stands still until everybody waits: then a moment passes.
-    async fn settle(&self) {
+    async fn settle(&mut self) {
         time::sleep(Duration::from_millis(1)).await;
+        if let Some(news) = self.prober.judge() {
+            self.send(Event::Probe(news)).await;
+            time::sleep(Duration::from_millis(1)).await;
+        }
         assert!(!self.run.is_finished(), "the loop has ended");
     }
 
@@ -209,7 +221,8 @@ impl Stage {
         let show = |peer: PeerStatus| {
             let subnet = peer.subnet.map_or(peer.lease.to_string(), |subnet| subnet.to_string());
             let way = match (peer.path, peer.reason) {
-                (Some(path), _) => format!("{path:?}").to_lowercase(),
+                (Some(path), None) => format!("{path:?}").to_lowercase(),
+                (Some(path), Some(why)) => format!("{}: {why}", format!("{path:?}").to_lowercase()),
                 (None, reason) => reason.unwrap_or_default(),
             };
             let is_missing = peer.path.is_some() && !peer.programmed;

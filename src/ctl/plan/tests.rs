@@ -81,7 +81,7 @@ fn a_mixed_node_reaches_all_that_it_can() {
         MIXED,
         PEERS,
         "--public-ip 172.16.0.5 --interface ens3 --mtu 9000",
-        &expect![[r"
+        &expect![[r#"
             node      172.16.0.5 on ens3, MTU 9000
             backend   host-gw, mixed; pod MTU 8950
             on link   172.16.0.0/24 (assumed; --on-link says it)
@@ -92,7 +92,10 @@ fn a_mixed_node_reaches_all_that_it_can() {
             + rp_filter loose dev flannel.1
             + accept_ra 0 dev flannel.1
             + addr 10.244.1.0/32 dev flannel.1
+            + fdb 0a:00:00:00:00:09 dst 172.16.0.9 dev flannel.1
+            + neigh 10.244.3.0 lladdr 0a:00:00:00:00:09 dev flannel.1
             + route 10.244.3.0/24 via 172.16.0.9 dev ens3
+            + route 10.244.3.0/32 dev flannel.1
             + route 10.244.4.0/24 via 172.16.0.10 dev ens3
               10.244.5.0-24 at 172.17.0.11 left out: gateway 172.17.0.11 is not on the link
                 of ens3, and it published no VTEP
@@ -100,7 +103,7 @@ fn a_mixed_node_reaches_all_that_it_can() {
                 object: expected ident at line 1 column 2
               10.245.6.0-24 at 172.16.0.12 set aside: subnet 10.245.6.0/24 is not inside the
                 network
-        "]],
+        "#]],
     );
 }
 
@@ -110,7 +113,7 @@ fn who_is_on_link_can_be_said() {
         MIXED,
         PEERS,
         "--public-ip 172.16.0.5 --on-link 172.16.0.0/12 --on-link 10.0.0.0/8",
-        &expect![[r"
+        &expect![[r#"
             node      172.16.0.5 on eth0, MTU 1500
             backend   host-gw, mixed; pod MTU 1450
             on link   172.16.0.0/12, 10.0.0.0/8
@@ -121,14 +124,17 @@ fn who_is_on_link_can_be_said() {
             + rp_filter loose dev flannel.1
             + accept_ra 0 dev flannel.1
             + addr 10.244.1.0/32 dev flannel.1
+            + fdb 0a:00:00:00:00:09 dst 172.16.0.9 dev flannel.1
+            + neigh 10.244.3.0 lladdr 0a:00:00:00:00:09 dev flannel.1
             + route 10.244.3.0/24 via 172.16.0.9 dev eth0
+            + route 10.244.3.0/32 dev flannel.1
             + route 10.244.4.0/24 via 172.16.0.10 dev eth0
             + route 10.244.5.0/24 via 172.17.0.11 dev eth0
               10.244.7.0-24 set aside: its record cannot be read: its value is no JSON
                 object: expected ident at line 1 column 2
               10.245.6.0-24 at 172.16.0.12 set aside: subnet 10.245.6.0/24 is not inside the
                 network
-        "]],
+        "#]],
     );
 }
 

@@ -8,6 +8,7 @@ mod hold;
 pub mod key;
 mod network_config;
 mod ours;
+mod probe_secret;
 mod report;
 mod store;
 pub mod value;
@@ -33,6 +34,7 @@ use super::watch::updates;
 use super::{Error, Lost, StoreState, SubnetManager};
 use crate::config::NetworkConfig;
 use crate::lease::{Lease, LeaseAttributes, LeaseUpdate};
+use crate::probe::Secret;
 
 /// The leases of one network in etcd. Whoever holds a lease should also follow `watch_leases`:
 /// it is how a loss is noticed at once.
@@ -88,6 +90,10 @@ impl SubnetManager for EtcdSubnetManager {
 
     fn watch_leases(&self) -> BoxStream<'static, LeaseUpdate> {
         updates(EtcdSource::new(Arc::clone(&self.shared)))
+    }
+
+    async fn probe_secret(&self) -> Result<Secret, String> {
+        self.shared.probe_secret().await
     }
 
     fn state(&self) -> channel::Receiver<StoreState> {
