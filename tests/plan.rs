@@ -35,7 +35,7 @@ fn check_plan(local: &Local, peers: &[&str], expected: Expect) {
     let mut text = String::new();
     for peer in peers {
         let peer = lease(peer);
-        let plan = backend::plan_peer(\&networks, &peer, \&Detours::new());
+        let plan = backend::plan_peer(&networks, &peer, &Detours::new());
         for entry in plan.entries() {
             writeln!(text, "{entry}").unwrap();
         }

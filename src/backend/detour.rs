@@ -23,8 +23,8 @@ pub enum Detour {
 impl fmt::Display for Detour {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unproven => f.write_str("through the tunnel until direct probes are answered"),
-            Self::Failed(cause) => write!(f, "through the tunnel: {cause}"),
+            Self::Unproven => f.write_str("its direct path is not proven: answers to direct probes are awaited"),
+            Self::Failed(cause) => write!(f, "its direct path fails: {cause}"),
         }
     }
 }

@@ -85,8 +85,8 @@ impl<K: Kernel> Reconciler<K> {
             }
             News::On => self.paths.state = State::On,
             News::Off(reason) => {
+                // What is known to fail does not work for not being looked at.
                 self.paths.state = State::Off(reason);
-                self.paths.verdicts.clear();
                 self.stale.plan = true;
             }
             News::Judged(judgements) => self.take_judgements(&judgements),

@@ -20,6 +20,7 @@ mod hostile;
 mod leases;
 mod mixed;
 mod peer;
+mod probe;
 mod reboot;
 mod repair;
 mod restart;

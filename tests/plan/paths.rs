@@ -29,7 +29,7 @@ fn mixed_does_not_change_the_way_between_two_vxlan_nodes() {
     let peers = [NEAR, FAR].map(lease);
     let planned = |keys| {
         let networks = backend::networks(&node(VXLAN, keys));
-        peers.each_ref().map(|peer| backend::plan_peer(\&networks, peer, \&Detours::new()))
+        peers.each_ref().map(|peer| backend::plan_peer(&networks, peer, &Detours::new()))
     };
     assert_eq!(planned(MIXED), planned(""));
 }
@@ -54,16 +54,22 @@ fn direct_routing_spares_the_tunnel_on_our_link() {
     check_plan(
         &node(direct, MIXED),
         &[NEAR, FAR],
-        expect![[r"
-        route 10.244.3.0/24 via 172.16.0.9 dev eth0
-        route fd00:244:0:3::/64 via fd00:16::9 dev eth0
-        fdb 02:00:ac:11:00:09 dst 172.17.0.9 dev flannel.1
-        neigh 10.244.7.0 lladdr 02:00:ac:11:00:09 dev flannel.1
-        route 10.244.7.0/24 via 10.244.7.0 dev flannel.1 onlink
-        fdb 02:06:00:00:00:09 dst fd00:17::9 dev flannel-v6.1
-        neigh fd00:244:0:7:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
-        route fd00:244:0:7::/64 via fd00:244:0:7:: dev flannel-v6.1 onlink
-    "]],
+        expect![[r#"
+            fdb 02:00:ac:10:00:09 dst 172.16.0.9 dev flannel.1
+            neigh 10.244.3.0 lladdr 02:00:ac:10:00:09 dev flannel.1
+            route 10.244.3.0/32 dev flannel.1
+            route 10.244.3.0/24 via 172.16.0.9 dev eth0
+            fdb 02:06:00:00:00:09 dst fd00:16::9 dev flannel-v6.1
+            neigh fd00:244:0:3:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
+            route fd00:244:0:3::/128 dev flannel-v6.1
+            route fd00:244:0:3::/64 via fd00:16::9 dev eth0
+            fdb 02:00:ac:11:00:09 dst 172.17.0.9 dev flannel.1
+            neigh 10.244.7.0 lladdr 02:00:ac:11:00:09 dev flannel.1
+            route 10.244.7.0/24 via 10.244.7.0 dev flannel.1 onlink
+            fdb 02:06:00:00:00:09 dst fd00:17::9 dev flannel-v6.1
+            neigh fd00:244:0:7:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
+            route fd00:244:0:7::/64 via fd00:244:0:7:: dev flannel-v6.1 onlink
+        "#]],
     );
 }
 
@@ -95,10 +101,16 @@ fn vxlan_to_host_gw_goes_direct_on_our_link_with_mixed() {
     check_plan(
         &node(VXLAN, MIXED),
         &[&peer],
-        expect![[r"
-        route 10.244.3.0/24 via 172.16.0.9 dev eth0
-        route fd00:244:0:3::/64 via fd00:16::9 dev eth0
-    "]],
+        expect![[r#"
+            fdb 02:00:ac:10:00:09 dst 172.16.0.9 dev flannel.1
+            neigh 10.244.3.0 lladdr 02:00:ac:10:00:09 dev flannel.1
+            route 10.244.3.0/32 dev flannel.1
+            route 10.244.3.0/24 via 172.16.0.9 dev eth0
+            fdb 02:06:00:00:00:09 dst fd00:16::9 dev flannel-v6.1
+            neigh fd00:244:0:3:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
+            route fd00:244:0:3::/128 dev flannel-v6.1
+            route fd00:244:0:3::/64 via fd00:16::9 dev eth0
+        "#]],
     );
 }
 
@@ -211,16 +223,22 @@ fn host_gw_to_vxlan_goes_direct_on_our_link_and_by_tunnel_elsewhere_with_mixed()
     check_plan(
         &node(HOST_GW, MIXED),
         &[NEAR, FAR],
-        expect![[r"
-        route 10.244.3.0/24 via 172.16.0.9 dev eth0
-        route fd00:244:0:3::/64 via fd00:16::9 dev eth0
-        fdb 02:00:ac:11:00:09 dst 172.17.0.9 dev flannel.1
-        neigh 10.244.7.0 lladdr 02:00:ac:11:00:09 dev flannel.1
-        route 10.244.7.0/24 via 10.244.7.0 dev flannel.1 onlink
-        fdb 02:06:00:00:00:09 dst fd00:17::9 dev flannel-v6.1
-        neigh fd00:244:0:7:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
-        route fd00:244:0:7::/64 via fd00:244:0:7:: dev flannel-v6.1 onlink
-    "]],
+        expect![[r#"
+            fdb 02:00:ac:10:00:09 dst 172.16.0.9 dev flannel.1
+            neigh 10.244.3.0 lladdr 02:00:ac:10:00:09 dev flannel.1
+            route 10.244.3.0/32 dev flannel.1
+            route 10.244.3.0/24 via 172.16.0.9 dev eth0
+            fdb 02:06:00:00:00:09 dst fd00:16::9 dev flannel-v6.1
+            neigh fd00:244:0:3:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
+            route fd00:244:0:3::/128 dev flannel-v6.1
+            route fd00:244:0:3::/64 via fd00:16::9 dev eth0
+            fdb 02:00:ac:11:00:09 dst 172.17.0.9 dev flannel.1
+            neigh 10.244.7.0 lladdr 02:00:ac:11:00:09 dev flannel.1
+            route 10.244.7.0/24 via 10.244.7.0 dev flannel.1 onlink
+            fdb 02:06:00:00:00:09 dst fd00:17::9 dev flannel-v6.1
+            neigh fd00:244:0:7:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
+            route fd00:244:0:7::/64 via fd00:244:0:7:: dev flannel-v6.1 onlink
+        "#]],
     );
 }
 
@@ -353,12 +371,15 @@ fn each_family_finds_its_own_way() {
     check_plan(
         &node(HOST_GW, MIXED),
         &[peer],
-        expect![[r"
-        route 10.244.3.0/24 via 172.16.0.9 dev eth0
-        fdb 02:06:00:00:00:09 dst fd00:17::9 dev flannel-v6.1
-        neigh fd00:244:0:3:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
-        route fd00:244:0:3::/64 via fd00:244:0:3:: dev flannel-v6.1 onlink
-    "]],
+        expect![[r#"
+            fdb 02:00:ac:10:00:09 dst 172.16.0.9 dev flannel.1
+            neigh 10.244.3.0 lladdr 02:00:ac:10:00:09 dev flannel.1
+            route 10.244.3.0/32 dev flannel.1
+            route 10.244.3.0/24 via 172.16.0.9 dev eth0
+            fdb 02:06:00:00:00:09 dst fd00:17::9 dev flannel-v6.1
+            neigh fd00:244:0:3:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
+            route fd00:244:0:3::/64 via fd00:244:0:3:: dev flannel-v6.1 onlink
+        "#]],
     );
 }
 

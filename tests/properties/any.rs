@@ -62,7 +62,7 @@ pub(crate) fn planned(local: &Local, peers: &[Lease]) -> KernelState {
     let networks = backend::networks(local);
     let mut state = backend::plan_local(local, &networks);
     for peer in peers {
-        state.extend(backend::plan_peer(\&networks, peer, \&Detours::new()).entries().cloned());
+        state.extend(backend::plan_peer(&networks, peer, &Detours::new()).entries().cloned());
     }
     state
 }

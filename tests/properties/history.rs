@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
-use tweed::backend::{self, Detours, Local, Network};
+use tweed::backend::{self, Local, Network};
 use tweed::kernel::state::Key;
 use tweed::lease::{Lease, LeaseId, LeaseUpdate, Rules};
 use tweed::reconciler::{Desired, Inputs};
