@@ -23,7 +23,9 @@ pub enum Detour {
 impl fmt::Display for Detour {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unproven => f.write_str("its direct path is not proven: answers to direct probes are awaited"),
+            Self::Unproven => {
+                f.write_str("its direct path is not proven: answers to direct probes are awaited")
+            }
             Self::Failed(cause) => write!(f, "its direct path fails: {cause}"),
         }
     }

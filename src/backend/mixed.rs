@@ -35,10 +35,9 @@ impl Mixed {
             (Ok(_), Ok(tunnel)) if detour.is_some() => Ok(Way { detour, ..tunnel }),
             (Ok(direct), _) => Ok(self.with_standby(direct, peer)),
             (Err(_), Ok(tunnel)) => Ok(tunnel),
-            (Err(direct), Err(tunnel)) => Err(Unreachable::NeitherWay {
-                direct: Box::new(direct),
-                tunnel: Box::new(tunnel),
-            }),
+            (Err(direct), Err(tunnel)) => {
+                Err(Unreachable::NeitherWay { direct: Box::new(direct), tunnel: Box::new(tunnel) })
+            }
         }
     }
 

@@ -130,13 +130,25 @@ mod tests {
     #[test]
     fn bad_values_are_refused_with_a_sentence() {
         let cases = [
-            (r#""Port":8472"#, "Probe.Port is 8472, but must be from 1 to 65535, and not Backend.Port, which is 8472"),
-            (r#""Port":0"#, "Probe.Port is 0, but must be from 1 to 65535, and not Backend.Port, which is 8472"),
+            (
+                r#""Port":8472"#,
+                "Probe.Port is 8472, but must be from 1 to 65535, and not Backend.Port, which is 8472",
+            ),
+            (
+                r#""Port":0"#,
+                "Probe.Port is 0, but must be from 1 to 65535, and not Backend.Port, which is 8472",
+            ),
             (r#""Interval":"1h""#, r#"Probe.Interval is "1h", but must be from "100ms" to "60s""#),
-            (r#""Interval":"10ms""#, r#"Probe.Interval is "10ms", but must be from "100ms" to "60s""#),
+            (
+                r#""Interval":"10ms""#,
+                r#"Probe.Interval is "10ms", but must be from "100ms" to "60s""#,
+            ),
             (r#""Interval":1"#, "Interval is 1, but must be a text"),
             (r#""FailureThreshold":0"#, "Probe.FailureThreshold is 0, but must be from 1 to 100"),
-            (r#""SuccessThreshold":101"#, "Probe.SuccessThreshold is 101, but must be from 1 to 100"),
+            (
+                r#""SuccessThreshold":101"#,
+                "Probe.SuccessThreshold is 101, but must be from 1 to 100",
+            ),
         ];
         for (keys, sentence) in cases {
             assert_eq!(parsed(&format!(r#""Probe":{{{keys}}}"#)), Err(sentence.to_owned()));

@@ -170,7 +170,9 @@ impl Board {
         self.judge(peer, now);
         let question = |(path, size)| Question { peer, public_ip, path, size, nonce: random() };
         let questions: Vec<Question> = asks.into_iter().map(question).collect();
-        questions.iter().for_each(|question| self.expect(question, now));
+        for question in &questions {
+            self.expect(question, now);
+        }
         questions
     }
 

@@ -88,7 +88,7 @@ mod tests {
 
     fn shown(from: &str, to: &str, payload: &[u8]) -> String {
         let packet = datagram(from.parse().unwrap(), to.parse().unwrap(), 8475, payload).unwrap();
-        packet.iter().map(|byte| format!("{byte:02x}")).collect()
+        packet.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
     }
 
     #[test]
@@ -111,6 +111,6 @@ mod tests {
     fn two_families_make_no_datagram() {
         let (v4, v6) = ("10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap());
         assert_eq!(datagram(v4, v6, 1, b""), None);
-        assert_eq!(datagram(v4, v4, 1, &[0; 65_536]), None);
+        assert_eq!(datagram(v4, v4, 1, &vec![0; 65_536]), None);
     }
 }

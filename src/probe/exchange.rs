@@ -163,7 +163,12 @@ impl Exchange {
     }
 
     /// Returns whether the packet was of any use.
-    fn take(&mut self, bytes: &[u8], source: SocketAddr, targets: &watch::Receiver<Targets>) -> bool {
+    fn take(
+        &mut self,
+        bytes: &[u8],
+        source: SocketAddr,
+        targets: &watch::Receiver<Targets>,
+    ) -> bool {
         let Ok(packet) = Packet::decode(bytes, &self.secret) else { return false };
         match packet.kind {
             Kind::Question => self.serve(packet, bytes.len(), source.ip(), &targets.borrow()),

@@ -32,12 +32,10 @@ pub(super) fn judge(
     match (last, failure(direct, tunnel, rules)) {
         (_, Some(cause)) => Verdict::Bad(cause),
         (Verdict::Bad(_), None) if recovered => Verdict::Good,
-        (Verdict::Bad(cause), None) => Verdict::Bad(cause),
-        (Verdict::Pending | Verdict::Silent | Verdict::Good, None) if direct.answered > 0 => {
-            Verdict::Good
-        }
+        (Verdict::Bad(_), None) => last,
+        (_, None) if direct.answered > 0 => Verdict::Good,
         (Verdict::Pending, None) if is_silent => Verdict::Silent,
-        (last, None) => last,
+        (Verdict::Pending | Verdict::Silent | Verdict::Good, None) => last,
     }
 }
 
@@ -81,7 +79,13 @@ mod tests {
             ("a silent peer may begin to answer", Silent, answers(1), nothing, Good),
             ("nothing was asked yet", Pending, nothing, nothing, Silent),
             ("flannel never answers", Pending, losses(9), losses(9), Silent),
-            ("nor one that was heard, and left", Pending, losses(3), Track { heard: Some(LONG), ..losses(3) }, Silent),
+            (
+                "nor one that was heard, and left",
+                Pending,
+                losses(3),
+                Track { heard: Some(LONG), ..losses(3) },
+                Silent,
+            ),
             ("nor does it later", Silent, losses(99), losses(99), Silent),
             ("some lost ones are no proof", Good, losses(2), answers(9), Good),
             ("the tunnel answers, direct does not", Good, losses(3), answers(1), no_answer),

@@ -66,7 +66,8 @@ impl Packet {
     }
 
     pub fn decode(bytes: &[u8], secret: &Secret) -> Result<Self, Malformed> {
-        let (sealed, seal) = bytes.split_last_chunk::<{ Secret::SEAL }>().ok_or(Malformed::Short)?;
+        let (sealed, seal) =
+            bytes.split_last_chunk::<{ Secret::SEAL }>().ok_or(Malformed::Short)?;
         let body = sealed.first_chunk::<BODY>().ok_or(Malformed::Short)?;
         if !body.starts_with(&MAGIC) || body.get(2) != Some(&VERSION) {
             return Err(Malformed::Foreign);
@@ -158,7 +159,8 @@ mod tests {
             to: "10.244.2.0".parse().unwrap(),
         };
         let bytes = packet.encode(&secret(), 0);
-        let shown: String = bytes[..BODY].iter().map(|byte| format!("{byte:02x}")).collect();
+        let shown = |text: String, byte: &u8| text + &format!("{byte:02x}");
+        let shown = bytes[..BODY].iter().fold(String::new(), shown);
         let mapped = "00000000000000000000ffff";
         assert_eq!(shown, format!("747701020102030405060708{mapped}0af40100{mapped}0af40200"));
         assert_eq!(bytes.len(), SHORTEST);

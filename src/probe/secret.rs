@@ -35,7 +35,8 @@ impl Secret {
 
     /// What the store keeps of a secret made of `bytes`.
     pub fn text(bytes: &[u8; Self::LENGTH]) -> String {
-        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+        let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 0xf]);
+        digits.filter_map(|digit| char::from_digit(digit.into(), 16)).collect()
     }
 
     pub(super) fn seal(&self, bytes: &[u8]) -> hmac::Tag {

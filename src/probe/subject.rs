@@ -21,7 +21,7 @@ pub struct Subject {
     /// Times that its direct path went bad of late.
     relapses: u32,
     /// When its direct path last went bad.
-    relapsed: Duration,
+    failed: Duration,
 }
 
 /// The tunnel that stands by is asked at every so many turns.
@@ -33,10 +33,16 @@ const MOST_DOUBLINGS: u32 = 3;
 
 impl Subject {
     pub(super) fn new(target: Target) -> Self {
-        let (direct, tunnel) = (Track::default(), Track::default());
-        let (begun, turns, relapses, relapsed) = (None, 0, 0, Duration::ZERO);
-        let verdict = Verdict::Pending;
-        Self { target, direct, tunnel, verdict, begun, turns, relapses, relapsed }
+        Self {
+            target,
+            direct: Track::default(),
+            tunnel: Track::default(),
+            verdict: Verdict::Pending,
+            begun: None,
+            turns: 0,
+            relapses: 0,
+            failed: Duration::ZERO,
+        }
     }
 
     /// Of the way `path`.
@@ -97,9 +103,9 @@ impl Subject {
         let last = self.verdict;
         self.verdict = judge(last, &self.direct, &self.tunnel, rules, age);
         if matches!(self.verdict, Verdict::Bad(_)) && !matches!(last, Verdict::Bad(_)) {
-            let forgiven = now.saturating_sub(self.relapsed) > FORGIVEN;
+            let forgiven = now.saturating_sub(self.failed) > FORGIVEN;
             self.relapses = if forgiven { 1 } else { self.relapses + 1 };
-            self.relapsed = now;
+            self.failed = now;
         }
         last != self.verdict
     }

@@ -49,28 +49,26 @@ impl Paths {
         }
     }
 
-    fn follow(&mut self, changes: &[(LeaseId, Vec<(IpAddr, Target)>)], local: Option<&Local>) {
+    /// Tells whom to probe instead of what these leases had before.
+    fn follow(&mut self, local: Option<&Local>, leases: Vec<(LeaseId, Vec<(IpAddr, Target)>)>) {
         let Some(desk) = &self.desk else { return };
         let peers = &mut self.peers;
         desk.targets.send_if_modified(|targets| {
-            let before = (targets.local.clone(), targets.peers.len());
-            let mut changed = targets.local.as_ref() != local;
+            let mut is_news = targets.local.as_ref() != local;
             targets.local = local.cloned();
-            for (id, known) in changes {
-                let addresses = known.iter().map(|(address, _)| *address).collect();
-                let old = peers.insert(id.clone(), addresses).unwrap_or_default();
-                let gone = old.iter().filter(|old| !known.iter().any(|(new, _)| new == *old));
-                for address in gone {
-                    targets.peers.remove(address);
+            for (id, known) in leases {
+                let addresses: Vec<IpAddr> = known.iter().map(|(address, _)| *address).collect();
+                for old in peers.remove(&id).unwrap_or_default() {
+                    is_news |= !addresses.contains(&old) && targets.peers.remove(&old).is_some();
                 }
                 for (address, target) in known {
-                    changed |= targets.peers.insert(*address, *target) != Some(*target);
+                    is_news |= targets.peers.insert(address, target) != Some(target);
                 }
-                if known.is_empty() {
-                    peers.remove(id);
+                if !addresses.is_empty() {
+                    peers.insert(id, addresses);
                 }
             }
-            changed || before.1 != targets.peers.len()
+            is_news
         });
     }
 }
@@ -175,12 +173,12 @@ impl<K: Kernel> Reconciler<K> {
             let ours = endpoints.filter(|it| local.node.uplink(it.subnet.family()).is_some());
             ours.map(|it| (it.subnet.base(), Target::of(&local, it))).collect()
         };
-        let changes = standings.iter().map(|(id, standing)| match standing {
+        let leases = standings.iter().map(|(id, standing)| match standing {
             Some(Standing::Planned(_)) if probed.is_some() => (id.clone(), known(id)),
             Some(Standing::Planned(_) | Standing::SetAside(_)) | None => (id.clone(), Vec::new()),
         });
-        let changes: Vec<_> = changes.collect();
-        self.paths.follow(&changes, probed.as_ref());
+        let leases = leases.collect();
+        self.paths.follow(probed.as_ref(), leases);
     }
 
     /// Why paths are not probed although the config asks for it.

@@ -1,10 +1,14 @@
 //! Direct paths are taken only where packets come through, and left where they do not any more.
 
+use std::fmt::Write as _;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use tweed_lab::{Family, Path, ProbePlan, eventually};
+use tweed::prefix;
+use tweed::probe::{Kind, Packet, Secret, Wire};
+use tweed_lab::{Family, Namespace, Path, ProbePlan, SegmentPlan, eventually};
 
 use crate::cluster::{CONFIG, Cluster, ClusterPlan, Stack};
 use crate::peer::Peer;
@@ -174,4 +178,106 @@ fn the_secret_is_made_once_and_told_to_nobody() {
             assert!(!daemon.ctl(&question).unwrap().contains(secret));
         }
     }
+}
+
+/// What a process has used so far.
+fn cpu(pid: u32) -> Result<Duration> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let (_, fields) = text.rsplit_once(')').context("no command")?;
+    let ticks = fields.split_whitespace().skip(11).take(2).map(str::parse::<u64>);
+    let ticks: u64 = ticks.collect::<Result<Vec<_>, _>>()?.into_iter().sum();
+    Ok(Duration::from_millis(ticks * 10))
+}
+
+/// Peers that answer, all of them played by one namespace.
+struct Crowd;
+
+impl Crowd {
+    const SIZE: u16 = 1000;
+
+    fn public_ip(number: u16) -> Ipv4Addr {
+        let [high, low] = number.to_be_bytes();
+        Ipv4Addr::new(10, 98, 100 + high, low)
+    }
+
+    fn base(number: u16) -> Ipv4Addr {
+        let [high, low] = number.to_be_bytes();
+        Ipv4Addr::new(10, 64 + high, low, 0)
+    }
+
+    /// Gives the namespace all addresses, and a way back to `asker`.
+    fn settle(namespace: &Namespace, asker: &str) -> Result<()> {
+        namespace.ip(asker)?;
+        let mut batch = String::new();
+        for number in 0..Self::SIZE {
+            writeln!(batch, "address add {}/16 dev eth0", Self::public_ip(number))?;
+            writeln!(batch, "address add {}/32 dev lo", Self::base(number))?;
+        }
+        let script = format!("ip -batch - <<END\n{batch}END");
+        namespace.run("sh", &["-euc", &script]).map(drop)
+    }
+
+    /// Answers whatever is asked, to this node, for as long as the process lives.
+    fn answer(secret: Secret, port: u16, gateway: IpAddr) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let wire = Wire::open(prefix::Family::V4, port).unwrap();
+            let mut buffer = vec![0; 2048];
+            loop {
+                wire.readable().await.unwrap();
+                while let Some((length, _)) = wire.received(&mut buffer) {
+                    let Ok(packet) = Packet::decode(&buffer[..length], &secret) else { continue };
+                    assert_eq!(packet.kind, Kind::Question);
+                    let answer = packet.answered();
+                    let bytes = answer.encode(&secret, length);
+                    // At the end of the test there is nobody left to send to.
+                    drop(wire.send_direct(answer.from, answer.to, gateway, &bytes));
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn a_thousand_peers_cost_twenty_questions_a_second() {
+    let network = r#"{"Network":"10.64.0.0/10","SubnetMin":"10.120.0.0","#;
+    let config = format!("{network}{}}}", HOST_GW_MIXED.config());
+    let lab = tweed_lab::Lab::new(crate::cluster::binaries()).unwrap();
+    let etcd = lab.etcd().unwrap();
+    etcd.put(CONFIG, &config).unwrap();
+    let segment = lab.segment(SegmentPlan::new("10.98.0.0/16")).unwrap();
+    let (node, crowd) = (lab.node("n1", &segment).unwrap(), lab.node("crowd", &segment).unwrap());
+    let leases = (0..Crowd::SIZE).map(|number| {
+        let key = crate::peer::key(format!("{}/24", Crowd::base(number)));
+        (key, crate::peer::host_gw(Crowd::public_ip(number)))
+    });
+    etcd.put_all(&leases.collect::<Vec<_>>()).unwrap();
+    let daemon = node.daemon(&etcd).start().unwrap();
+    daemon.wait_ready().unwrap();
+    let (subnet, gateway) = (node.subnet_env().unwrap(), node.address(Family::V4).unwrap());
+    let subnet = subnet.subnet(Family::V4).unwrap();
+    Crowd::settle(crowd.namespace(), &format!("route add {subnet} via {gateway}")).unwrap();
+    let secret = || etcd.get("/coreos.com/network/tweed/probe-secret")?.context("no secret");
+    eventually(PATIENCE, || secret().map(drop)).unwrap();
+    let secret = Secret::parse(secret().unwrap().value.as_bytes()).unwrap();
+    let namespace = crowd.namespace().clone();
+    std::thread::spawn(move || namespace.within(|| Crowd::answer(secret, 8475, gateway)));
+    let probes = || -> Result<Value> {
+        let status: Value = serde_json::from_str(&daemon.ctl(&["status", "-o", "json"])?)?;
+        Ok(status["probes"].clone())
+    };
+    let took = eventually(Duration::from_secs(120), || {
+        let probes = probes()?;
+        ensure!(probes["good"] == Crowd::SIZE, "{probes}");
+        Ok(())
+    });
+    println!("all are known after {:.1?}", took.unwrap());
+    let asked = || probes().unwrap()["asked"].as_u64().unwrap();
+    let cpu = || cpu(daemon.process().pid()).unwrap();
+    let (before, busy) = (asked(), cpu());
+    let window = Duration::from_secs(10);
+    std::thread::sleep(window);
+    let (number, busy) = (asked() - before, cpu() - busy);
+    println!("{number} questions and {busy:.1?} of CPU in {window:?}");
+    assert!(number > 50 && number < 600, "{number}");
 }

@@ -54,7 +54,7 @@ fn direct_routing_spares_the_tunnel_on_our_link() {
     check_plan(
         &node(direct, MIXED),
         &[NEAR, FAR],
-        expect![[r#"
+        expect![[r"
             fdb 02:00:ac:10:00:09 dst 172.16.0.9 dev flannel.1
             neigh 10.244.3.0 lladdr 02:00:ac:10:00:09 dev flannel.1
             route 10.244.3.0/32 dev flannel.1
@@ -69,7 +69,7 @@ fn direct_routing_spares_the_tunnel_on_our_link() {
             fdb 02:06:00:00:00:09 dst fd00:17::9 dev flannel-v6.1
             neigh fd00:244:0:7:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
             route fd00:244:0:7::/64 via fd00:244:0:7:: dev flannel-v6.1 onlink
-        "#]],
+        "]],
     );
 }
 
@@ -101,7 +101,7 @@ fn vxlan_to_host_gw_goes_direct_on_our_link_with_mixed() {
     check_plan(
         &node(VXLAN, MIXED),
         &[&peer],
-        expect![[r#"
+        expect![[r"
             fdb 02:00:ac:10:00:09 dst 172.16.0.9 dev flannel.1
             neigh 10.244.3.0 lladdr 02:00:ac:10:00:09 dev flannel.1
             route 10.244.3.0/32 dev flannel.1
@@ -110,7 +110,7 @@ fn vxlan_to_host_gw_goes_direct_on_our_link_with_mixed() {
             neigh fd00:244:0:3:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
             route fd00:244:0:3::/128 dev flannel-v6.1
             route fd00:244:0:3::/64 via fd00:16::9 dev eth0
-        "#]],
+        "]],
     );
 }
 
@@ -223,7 +223,7 @@ fn host_gw_to_vxlan_goes_direct_on_our_link_and_by_tunnel_elsewhere_with_mixed()
     check_plan(
         &node(HOST_GW, MIXED),
         &[NEAR, FAR],
-        expect![[r#"
+        expect![[r"
             fdb 02:00:ac:10:00:09 dst 172.16.0.9 dev flannel.1
             neigh 10.244.3.0 lladdr 02:00:ac:10:00:09 dev flannel.1
             route 10.244.3.0/32 dev flannel.1
@@ -238,7 +238,7 @@ fn host_gw_to_vxlan_goes_direct_on_our_link_and_by_tunnel_elsewhere_with_mixed()
             fdb 02:06:00:00:00:09 dst fd00:17::9 dev flannel-v6.1
             neigh fd00:244:0:7:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
             route fd00:244:0:7::/64 via fd00:244:0:7:: dev flannel-v6.1 onlink
-        "#]],
+        "]],
     );
 }
 
@@ -371,7 +371,7 @@ fn each_family_finds_its_own_way() {
     check_plan(
         &node(HOST_GW, MIXED),
         &[peer],
-        expect![[r#"
+        expect![[r"
             fdb 02:00:ac:10:00:09 dst 172.16.0.9 dev flannel.1
             neigh 10.244.3.0 lladdr 02:00:ac:10:00:09 dev flannel.1
             route 10.244.3.0/32 dev flannel.1
@@ -379,7 +379,7 @@ fn each_family_finds_its_own_way() {
             fdb 02:06:00:00:00:09 dst fd00:17::9 dev flannel-v6.1
             neigh fd00:244:0:3:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
             route fd00:244:0:3::/64 via fd00:244:0:3:: dev flannel-v6.1 onlink
-        "#]],
+        "]],
     );
 }
 

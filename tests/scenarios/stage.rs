@@ -15,8 +15,8 @@ use tweed::reconciler::{Event, Outputs, Progress, Reconciler, Settings};
 use tweed::status::{PeerStatus, Query};
 use tweed::subnet::StoreState;
 
-use crate::prober::Prober;
 use crate::notation::{self, config, lease, lease_id, malformed, prefix, record};
+use crate::prober::Prober;
 use crate::script::{Command, Part};
 
 pub(crate) struct Stage {

@@ -71,7 +71,7 @@ async fn a_device_that_must_be_made_anew_is_shown_with_all_that_sits_on_it() {
     check(
         &host,
         Verdict::Amiss,
-        expect![[r#"
+        expect![[r"
             + link flannel.1 up mtu 1450 address 0a:00:00:00:00:05 type vxlan id 1 local
                 172.16.0.5 dev eth0 dstport 8472 nolearning
             + rp_filter loose dev flannel.1
@@ -85,7 +85,7 @@ async fn a_device_that_must_be_made_anew_is_shown_with_all_that_sits_on_it() {
             + route 10.244.4.0/32 dev flannel.1
             10 differences from the plan of the checkpoint /run/flannel/subnet.state.json,
               because no daemon answers on /run/flannel/subnet.sock
-        "#]],
+        "]],
     )
     .await;
 }

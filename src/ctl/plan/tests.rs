@@ -81,7 +81,7 @@ fn a_mixed_node_reaches_all_that_it_can() {
         MIXED,
         PEERS,
         "--public-ip 172.16.0.5 --interface ens3 --mtu 9000",
-        &expect![[r#"
+        &expect![[r"
             node      172.16.0.5 on ens3, MTU 9000
             backend   host-gw, mixed; pod MTU 8950
             on link   172.16.0.0/24 (assumed; --on-link says it)
@@ -103,7 +103,7 @@ fn a_mixed_node_reaches_all_that_it_can() {
                 object: expected ident at line 1 column 2
               10.245.6.0-24 at 172.16.0.12 set aside: subnet 10.245.6.0/24 is not inside the
                 network
-        "#]],
+        "]],
     );
 }
 
@@ -113,7 +113,7 @@ fn who_is_on_link_can_be_said() {
         MIXED,
         PEERS,
         "--public-ip 172.16.0.5 --on-link 172.16.0.0/12 --on-link 10.0.0.0/8",
-        &expect![[r#"
+        &expect![[r"
             node      172.16.0.5 on eth0, MTU 1500
             backend   host-gw, mixed; pod MTU 1450
             on link   172.16.0.0/12, 10.0.0.0/8
@@ -134,7 +134,7 @@ fn who_is_on_link_can_be_said() {
                 object: expected ident at line 1 column 2
               10.245.6.0-24 at 172.16.0.12 set aside: subnet 10.245.6.0/24 is not inside the
                 network
-        "#]],
+        "]],
     );
 }
 

@@ -56,7 +56,7 @@ impl World {
 
     /// How long after `moment` the last verdict came.
     fn took(&self, moment: Duration) -> Duration {
-        self.verdicts[&address(0)].0 - moment
+        self.verdicts[&address(0)].0.saturating_sub(moment)
     }
 }
 
