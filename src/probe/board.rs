@@ -135,6 +135,14 @@ impl Board {
         true
     }
 
+    /// A peer has asked us. If we took it for one that never answers, it is asked again at once.
+    pub fn take_question(&mut self, peer: IpAddr, now: Duration) {
+        let pace = self.subjects.get(&peer).map(|subject| subject.pace(self.rules));
+        if pace == Some(Pace::Silent) {
+            self.take_turn_at(peer, now);
+        }
+    }
+
     /// The verdicts that have changed since the last call.
     pub fn take_judgements(&mut self) -> Vec<Judgement> {
         std::mem::take(&mut self.judged)

@@ -188,6 +188,7 @@ impl Exchange {
             return false;
         };
         self.counts.served += 1;
+        self.board.take_question(packet.from, self.now());
         self.send(answer, length, gateway);
         true
     }

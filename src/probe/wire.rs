@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use nix::errno::Errno;
 use nix::sys::socket::{
@@ -37,7 +37,7 @@ pub enum NoWire {
     NoPort(Family, u16, #[source] io::Error),
 }
 
-/// The kernel drops what is not read in time; so much is kept for us.
+/// The kernel drops what is not read or sent in time; so much is kept for us, in bytes.
 const BACKLOG: usize = 1 << 20;
 
 impl Wire {
@@ -99,7 +99,16 @@ const fn address_family(family: Family) -> AddressFamily {
 /// A socket of this protocol sends whole packets and receives nothing.
 fn open_raw(family: Family) -> nix::Result<OwnedFd> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-    socket(address_family(family), SockType::Raw, flags, SockProtocol::Raw)
+    let raw = socket(address_family(family), SockType::Raw, flags, SockProtocol::Raw)?;
+    enlarge(&raw);
+    Ok(raw)
+}
+
+/// Packets to many neighbours that are still to be found wait together. Without the right to go
+/// beyond the usual bounds, those must do.
+fn enlarge(socket: &impl AsFd) {
+    let _ = setsockopt(socket, sockopt::RcvBufForce, &BACKLOG);
+    let _ = setsockopt(socket, sockopt::SndBufForce, &BACKLOG);
 }
 
 fn listen(family: Family, port: u16) -> io::Result<UdpSocket> {
@@ -108,7 +117,7 @@ fn listen(family: Family, port: u16) -> io::Result<UdpSocket> {
     if family == Family::V6 {
         setsockopt(&listener, sockopt::Ipv6V6Only, &true)?;
     }
-    setsockopt(&listener, sockopt::RcvBuf, &BACKLOG)?;
+    enlarge(&listener);
     let any = SockaddrStorage::from(SocketAddr::new(family.unspecified(), port));
     bind(listener.as_raw_fd(), &any)?;
     UdpSocket::from_std(listener.into())

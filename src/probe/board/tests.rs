@@ -137,6 +137,17 @@ fn who_never_answers_is_silent_after_two_intervals() {
 }
 
 #[test]
+fn who_was_silent_and_asks_is_asked_at_once() {
+    let mut world = World::new(1, NONE);
+    world.run(SECOND * 20);
+    assert_eq!(world.verdict(), Verdict::Silent);
+    (world.answers, world.sent) = (ALL, Vec::new());
+    world.board.take_question(address(0), world.now);
+    world.run(TICK * 2);
+    assert_eq!(world.verdict(), Verdict::Good);
+}
+
+#[test]
 fn a_bad_path_comes_back_after_several_answers_in_a_row() {
     let mut world = World::new(1, TUNNEL);
     world.run(SECOND * 10);
