@@ -3,6 +3,7 @@
 mod detour;
 mod host_gw;
 mod mixed;
+mod nexthops;
 mod vxlan;
 
 pub use detour::{Detour, Detours};
@@ -23,6 +24,7 @@ use crate::node::{Node, Uplink};
 use crate::prefix::Family;
 use host_gw::HostGw;
 use mixed::Mixed;
+use nexthops::Nexthops;
 use vxlan::Vxlan;
 
 /// A way of carrying the packets of one address family. Pure: says what the kernel should hold, never touches it.
@@ -132,7 +134,7 @@ pub fn restored(strict: &BTreeSet<LinkName>) -> KernelState {
 /// What the kernel should hold for the sake of `peer`. Depends on nothing but `networks`, `peer`
 /// and the detours to that peer.
 pub fn plan_peer(networks: &[Box<dyn Network>], peer: &Lease, detours: &Detours) -> PeerPlan {
-    let ways: Vec<_> = networks
+    let mut ways: Vec<_> = networks
         .iter()
         .filter_map(|network| {
             let endpoint = peer.endpoint(network.family())?;
@@ -140,6 +142,7 @@ pub fn plan_peer(networks: &[Box<dyn Network>], peer: &Lease, detours: &Detours)
             Some((network.family(), network.towards(endpoint, detour)))
         })
         .collect();
+    ways.shrink_to_fit();
     let family = networks.first().map_or(Family::V4, |network| network.family());
     if ways.is_empty() {
         PeerPlan(vec![(family, Err(Unreachable::NoCommonFamily))])

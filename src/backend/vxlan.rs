@@ -1,9 +1,9 @@
 //! A VXLAN tunnel to every peer, in flannel's form.
 
-use super::{Detour, HostGw, Local, Network, Path, Unreachable, Way, device_name};
+use super::{Detour, HostGw, Local, Network, Nexthops, Path, Unreachable, Way, device_name};
 use crate::config::Tunnel;
 use crate::kernel::state::{
-    AcceptRa, Address, Entry, Fdb, KernelState, Link, LinkKind, LinkName, Neighbour, Route,
+    AcceptRa, Address, Entry, Fdb, KernelState, Lane, Link, LinkKind, LinkName, Neighbour, Route,
     Vxlan as Device,
 };
 use crate::lease::{BackendType, Endpoint};
@@ -19,6 +19,7 @@ pub(super) struct Vxlan {
     mac: MacAddr,
     mtu: u32,
     subnet: Option<Prefix>,
+    nexthops: Nexthops,
     direct: HostGw,
 }
 
@@ -34,6 +35,7 @@ impl Vxlan {
             mac: mac.unwrap_or_else(|| super::derived_mac(uplink, tunnel.vni)),
             mtu: outer.saturating_sub(overhead(family)),
             subnet: local.own.as_ref().and_then(|own| own.endpoint(family)).map(|e| e.subnet),
+            nexthops: Nexthops::new(local, family),
             direct: HostGw::new(local, uplink),
             uplink: uplink.clone(),
             tunnel,
@@ -52,7 +54,7 @@ impl Vxlan {
     pub(super) fn tunnelled(&self, peer: &Endpoint) -> Result<Way, Unreachable> {
         let mut entries = self.far_end(peer)?;
         let route = Route::via(peer.subnet, peer.subnet.base(), self.device.clone());
-        entries.push(Entry::Route(route.onlink()));
+        entries.extend(self.nexthops.program(route.onlink(), Lane::Tunnel));
         Ok(Way { path: Path::Tunnel, entries, detour: None })
     }
 
@@ -106,7 +108,7 @@ impl Vxlan {
             group: None,
             l2miss: false,
         };
-        let kind = LinkKind::Vxlan(device);
+        let kind = LinkKind::Vxlan(Box::new(device));
         Link { name: self.device.clone(), kind, mtu: self.mtu, mac: self.mac, up: true }
     }
 }

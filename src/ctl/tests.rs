@@ -41,7 +41,7 @@ impl Host {
         let known = inputs::read(&host.files).await.unwrap();
         let actual = host.kernel.dump(&known.scope()).await.unwrap();
         let ops = diff(known.desired().state(), &actual, &known.scope());
-        assert_eq!(host.kernel.apply(ops).await.unwrap(), []);
+        assert_eq!(host.kernel.apply(&ops).await.unwrap(), []);
         host.kernel.take_log();
         host.kernel.set(foreign_route("10.244.77.0/24", 4));
         host.kernel.set(foreign_route("192.168.7.0/24", crate::kernel::state::PROTOCOL));
@@ -102,7 +102,7 @@ fn facts() -> Facts {
         addresses: vec![address],
     };
     let default_routes = vec![(Family::V4, Some(LinkName::new("eth0")))];
-    Facts { interfaces: vec![eth0], default_routes, reach: None }
+    Facts { interfaces: vec![eth0], default_routes, ..Facts::default() }
 }
 
 pub(super) fn foreign_route(destination: &str, protocol: u8) -> Entry {

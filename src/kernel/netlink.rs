@@ -26,6 +26,8 @@ pub struct NetlinkKernel {
     links: Links,
     /// Of the latest dump: what does not concern it is not told.
     scope: Scope,
+    /// Whether the kernel would not make nexthop objects for us.
+    lacks_nexthops: bool,
     /// Told by the kernel, not yet by us.
     observed: VecDeque<Observation>,
 }
@@ -46,6 +48,7 @@ impl NetlinkKernel {
             backlog,
             links: Links::default(),
             scope: Scope::default(),
+            lacks_nexthops: false,
             observed: VecDeque::new(),
         })
     }
@@ -64,7 +67,7 @@ impl Kernel for NetlinkKernel {
         self.read_state(scope).await
     }
 
-    async fn apply(&mut self, ops: Vec<Op>) -> io::Result<Vec<Refused>> {
+    async fn apply(&mut self, ops: &[Op]) -> io::Result<Vec<Refused>> {
         self.carry_out(ops).await
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{Desired, Differences, Reconciler, Standing};
 use crate::backend;
-use crate::kernel::state::{Entry, Key};
+use crate::kernel::state::{Entry, KernelState, Key, NexthopId};
 use crate::kernel::{Kernel, Op, Refused, diff, diff_key};
 use crate::lease::LeaseId;
 use crate::node::Node;
@@ -219,6 +219,11 @@ impl<K: Kernel> Reconciler<K> {
             Op::Remove(entry @ (Entry::Fdb(_) | Entry::Neighbour(_))) => {
                 self.inputs.may_remove() && self.agenda.has_lingered(&entry.key())
             }
+            Op::Remove(entry @ Entry::Nexthop(nexthop)) => {
+                self.inputs.may_remove()
+                    && self.agenda.has_lingered(&entry.key())
+                    && !is_used(nexthop.id, &self.actual)
+            }
             Op::Remove(_) => self.inputs.may_remove(),
         }
     }
@@ -227,7 +232,7 @@ impl<K: Kernel> Reconciler<K> {
         for op in &ops {
             tracing::debug!("{op}");
         }
-        match self.kernel.apply(ops.clone()).await {
+        match self.kernel.apply(&ops).await {
             Ok(refused) => self.note_applied(ops, refused),
             Err(error) => self.kernel_failed("programming the kernel", &error),
         }
@@ -236,6 +241,7 @@ impl<K: Kernel> Reconciler<K> {
     fn note_applied(&mut self, ops: Vec<Op>, refused: Vec<Refused>) {
         let failed: BTreeSet<Key> =
             refused.iter().map(|refusal| refusal.op.entry().key()).collect();
+        let mut put = Vec::new();
         for op in ops {
             // What a link does to the entries on it, only a dump tells.
             if matches!(op.entry(), Entry::Link(_)) {
@@ -249,11 +255,14 @@ impl<K: Kernel> Reconciler<K> {
             self.refused.forget(&key);
             self.agenda.forget(&key);
             match op {
-                Op::Create(entry) | Op::Replace(entry) => drop(self.actual.insert(entry)),
+                Op::Create(entry) | Op::Replace(entry) => put.push(entry),
                 Op::Remove(_) => drop(self.actual.remove(&key)),
             }
         }
+        self.actual.extend(put);
         for refusal in refused {
+            // Perhaps the kernel has no nexthop objects for us after all: the facts tell.
+            self.stale.facts |= matches!(refusal.op.entry(), Entry::Nexthop(_));
             tracing::debug!(op = %refusal.op, reason = %refusal.reason, "the kernel refused");
             let again = self.refused.note(&refusal);
             self.agenda.look_again(refusal.op.entry().key(), again);
@@ -267,4 +276,13 @@ impl<K: Kernel> Reconciler<K> {
         self.stale.dump = true;
         self.agenda.retry_later();
     }
+}
+
+/// Whether a route refers to the nexthop object `id`, with which the kernel would remove it too.
+fn is_used(id: NexthopId, actual: &KernelState) -> bool {
+    let routes = actual.entries().rev().map_while(|entry| match entry {
+        Entry::Route(route) => Some(route),
+        _ => None,
+    });
+    routes.into_iter().any(|route| route.nexthop == Some(id))
 }

@@ -156,12 +156,14 @@ impl<K: Kernel> Reconciler<K> {
     /// Whether packets to the peer go through the tunnel as it is.
     fn is_tunnelled(&self, endpoint: &Endpoint) -> bool {
         let metric = Route::default_metric(endpoint.subnet.family());
-        match self.actual.get(&Key::Route(endpoint.subnet, metric)) {
-            Some(Entry::Route(route)) => {
-                route.link.as_ref().is_some_and(|link| self.scope.tunnels.contains(link))
-            }
-            _ => false,
-        }
+        let route = match self.actual.get(&Key::Route(endpoint.subnet, metric)) {
+            Some(Entry::Route(route)) => route,
+            _ => return false,
+        };
+        // Of a route by way of a nexthop object the kernel need not tell the link.
+        let nexthop = route.nexthop.and_then(|id| self.actual.get(&Key::Nexthop(id)));
+        let link = route.link.as_ref().or_else(|| nexthop?.link());
+        link.is_some_and(|link| self.scope.tunnels.contains(link))
     }
 
     /// Tells the task that probes what has become of these leases.

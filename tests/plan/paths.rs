@@ -8,19 +8,23 @@ fn vxlan_to_vxlan_goes_by_tunnel_near_or_far() {
         &node(VXLAN, ""),
         &[NEAR, FAR],
         expect![[r"
-        fdb 02:00:ac:10:00:09 dst 172.16.0.9 dev flannel.1
-        neigh 10.244.3.0 lladdr 02:00:ac:10:00:09 dev flannel.1
-        route 10.244.3.0/24 via 10.244.3.0 dev flannel.1 onlink
-        fdb 02:06:00:00:00:09 dst fd00:16::9 dev flannel-v6.1
-        neigh fd00:244:0:3:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
-        route fd00:244:0:3::/64 via fd00:244:0:3:: dev flannel-v6.1 onlink
-        fdb 02:00:ac:11:00:09 dst 172.17.0.9 dev flannel.1
-        neigh 10.244.7.0 lladdr 02:00:ac:11:00:09 dev flannel.1
-        route 10.244.7.0/24 via 10.244.7.0 dev flannel.1 onlink
-        fdb 02:06:00:00:00:09 dst fd00:17::9 dev flannel-v6.1
-        neigh fd00:244:0:7:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
-        route fd00:244:0:7::/64 via fd00:244:0:7:: dev flannel-v6.1 onlink
-    "]],
+            fdb 02:00:ac:10:00:09 dst 172.16.0.9 dev flannel.1
+            neigh 10.244.3.0 lladdr 02:00:ac:10:00:09 dev flannel.1
+            nexthop id 4029403148 via 10.244.3.0 dev flannel.1 onlink
+            route 10.244.3.0/24 nhid 4029403148 via 10.244.3.0 dev flannel.1 onlink
+            fdb 02:06:00:00:00:09 dst fd00:16::9 dev flannel-v6.1
+            neigh fd00:244:0:3:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
+            nexthop id 4191748099 via fd00:244:0:3:: dev flannel-v6.1 onlink
+            route fd00:244:0:3::/64 nhid 4191748099 via fd00:244:0:3:: dev flannel-v6.1 onlink
+            fdb 02:00:ac:11:00:09 dst 172.17.0.9 dev flannel.1
+            neigh 10.244.7.0 lladdr 02:00:ac:11:00:09 dev flannel.1
+            nexthop id 4029403164 via 10.244.7.0 dev flannel.1 onlink
+            route 10.244.7.0/24 nhid 4029403164 via 10.244.7.0 dev flannel.1 onlink
+            fdb 02:06:00:00:00:09 dst fd00:17::9 dev flannel-v6.1
+            neigh fd00:244:0:7:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
+            nexthop id 4191748103 via fd00:244:0:7:: dev flannel-v6.1 onlink
+            route fd00:244:0:7::/64 nhid 4191748103 via fd00:244:0:7:: dev flannel-v6.1 onlink
+        "]],
     );
 }
 
@@ -41,15 +45,19 @@ fn direct_routing_spares_the_tunnel_on_our_link() {
         &node(direct, ""),
         &[NEAR, FAR],
         expect![[r"
-        route 10.244.3.0/24 via 172.16.0.9 dev eth0
-        route fd00:244:0:3::/64 via fd00:16::9 dev eth0
-        fdb 02:00:ac:11:00:09 dst 172.17.0.9 dev flannel.1
-        neigh 10.244.7.0 lladdr 02:00:ac:11:00:09 dev flannel.1
-        route 10.244.7.0/24 via 10.244.7.0 dev flannel.1 onlink
-        fdb 02:06:00:00:00:09 dst fd00:17::9 dev flannel-v6.1
-        neigh fd00:244:0:7:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
-        route fd00:244:0:7::/64 via fd00:244:0:7:: dev flannel-v6.1 onlink
-    "]],
+            nexthop id 4096512012 via 172.16.0.9 dev eth0
+            route 10.244.3.0/24 nhid 4096512012 via 172.16.0.9 dev eth0
+            nexthop id 4258856963 via fd00:16::9 dev eth0
+            route fd00:244:0:3::/64 nhid 4258856963 via fd00:16::9 dev eth0
+            fdb 02:00:ac:11:00:09 dst 172.17.0.9 dev flannel.1
+            neigh 10.244.7.0 lladdr 02:00:ac:11:00:09 dev flannel.1
+            nexthop id 4029403164 via 10.244.7.0 dev flannel.1 onlink
+            route 10.244.7.0/24 nhid 4029403164 via 10.244.7.0 dev flannel.1 onlink
+            fdb 02:06:00:00:00:09 dst fd00:17::9 dev flannel-v6.1
+            neigh fd00:244:0:7:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
+            nexthop id 4191748103 via fd00:244:0:7:: dev flannel-v6.1 onlink
+            route fd00:244:0:7::/64 nhid 4191748103 via fd00:244:0:7:: dev flannel-v6.1 onlink
+        "]],
     );
     check_plan(
         &node(direct, MIXED),
@@ -58,17 +66,21 @@ fn direct_routing_spares_the_tunnel_on_our_link() {
             fdb 02:00:ac:10:00:09 dst 172.16.0.9 dev flannel.1
             neigh 10.244.3.0 lladdr 02:00:ac:10:00:09 dev flannel.1
             route 10.244.3.0/32 dev flannel.1
-            route 10.244.3.0/24 via 172.16.0.9 dev eth0
+            nexthop id 4096512012 via 172.16.0.9 dev eth0
+            route 10.244.3.0/24 nhid 4096512012 via 172.16.0.9 dev eth0
             fdb 02:06:00:00:00:09 dst fd00:16::9 dev flannel-v6.1
             neigh fd00:244:0:3:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
             route fd00:244:0:3::/128 dev flannel-v6.1
-            route fd00:244:0:3::/64 via fd00:16::9 dev eth0
+            nexthop id 4258856963 via fd00:16::9 dev eth0
+            route fd00:244:0:3::/64 nhid 4258856963 via fd00:16::9 dev eth0
             fdb 02:00:ac:11:00:09 dst 172.17.0.9 dev flannel.1
             neigh 10.244.7.0 lladdr 02:00:ac:11:00:09 dev flannel.1
-            route 10.244.7.0/24 via 10.244.7.0 dev flannel.1 onlink
+            nexthop id 4029403164 via 10.244.7.0 dev flannel.1 onlink
+            route 10.244.7.0/24 nhid 4029403164 via 10.244.7.0 dev flannel.1 onlink
             fdb 02:06:00:00:00:09 dst fd00:17::9 dev flannel-v6.1
             neigh fd00:244:0:7:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
-            route fd00:244:0:7::/64 via fd00:244:0:7:: dev flannel-v6.1 onlink
+            nexthop id 4191748103 via fd00:244:0:7:: dev flannel-v6.1 onlink
+            route fd00:244:0:7::/64 nhid 4191748103 via fd00:244:0:7:: dev flannel-v6.1 onlink
         "]],
     );
 }
@@ -105,11 +117,13 @@ fn vxlan_to_host_gw_goes_direct_on_our_link_with_mixed() {
             fdb 02:00:ac:10:00:09 dst 172.16.0.9 dev flannel.1
             neigh 10.244.3.0 lladdr 02:00:ac:10:00:09 dev flannel.1
             route 10.244.3.0/32 dev flannel.1
-            route 10.244.3.0/24 via 172.16.0.9 dev eth0
+            nexthop id 4096512012 via 172.16.0.9 dev eth0
+            route 10.244.3.0/24 nhid 4096512012 via 172.16.0.9 dev eth0
             fdb 02:06:00:00:00:09 dst fd00:16::9 dev flannel-v6.1
             neigh fd00:244:0:3:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
             route fd00:244:0:3::/128 dev flannel-v6.1
-            route fd00:244:0:3::/64 via fd00:16::9 dev eth0
+            nexthop id 4258856963 via fd00:16::9 dev eth0
+            route fd00:244:0:3::/64 nhid 4258856963 via fd00:16::9 dev eth0
         "]],
     );
 }
@@ -121,13 +135,15 @@ fn vxlan_to_host_gw_goes_by_tunnel_behind_a_router_with_mixed() {
         &node(VXLAN, MIXED),
         &[&peer],
         expect![[r"
-        fdb 02:00:ac:11:00:09 dst 172.17.0.9 dev flannel.1
-        neigh 10.244.7.0 lladdr 02:00:ac:11:00:09 dev flannel.1
-        route 10.244.7.0/24 via 10.244.7.0 dev flannel.1 onlink
-        fdb 02:06:00:00:00:09 dst fd00:17::9 dev flannel-v6.1
-        neigh fd00:244:0:7:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
-        route fd00:244:0:7::/64 via fd00:244:0:7:: dev flannel-v6.1 onlink
-    "]],
+            fdb 02:00:ac:11:00:09 dst 172.17.0.9 dev flannel.1
+            neigh 10.244.7.0 lladdr 02:00:ac:11:00:09 dev flannel.1
+            nexthop id 4029403164 via 10.244.7.0 dev flannel.1 onlink
+            route 10.244.7.0/24 nhid 4029403164 via 10.244.7.0 dev flannel.1 onlink
+            fdb 02:06:00:00:00:09 dst fd00:17::9 dev flannel-v6.1
+            neigh fd00:244:0:7:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
+            nexthop id 4191748103 via fd00:244:0:7:: dev flannel-v6.1 onlink
+            route fd00:244:0:7::/64 nhid 4191748103 via fd00:244:0:7:: dev flannel-v6.1 onlink
+        "]],
     );
 }
 
@@ -151,17 +167,21 @@ fn host_gw_to_host_gw_goes_direct_on_our_link() {
         &node(HOST_GW, ""),
         &[&peer],
         expect![[r"
-        route 10.244.3.0/24 via 172.16.0.9 dev eth0
-        route fd00:244:0:3::/64 via fd00:16::9 dev eth0
-    "]],
+            nexthop id 4096512012 via 172.16.0.9 dev eth0
+            route 10.244.3.0/24 nhid 4096512012 via 172.16.0.9 dev eth0
+            nexthop id 4258856963 via fd00:16::9 dev eth0
+            route fd00:244:0:3::/64 nhid 4258856963 via fd00:16::9 dev eth0
+        "]],
     );
     check_plan(
         &node(HOST_GW, MIXED),
         &[&peer],
         expect![[r"
-        route 10.244.3.0/24 via 172.16.0.9 dev eth0
-        route fd00:244:0:3::/64 via fd00:16::9 dev eth0
-    "]],
+            nexthop id 4096512012 via 172.16.0.9 dev eth0
+            route 10.244.3.0/24 nhid 4096512012 via 172.16.0.9 dev eth0
+            nexthop id 4258856963 via fd00:16::9 dev eth0
+            route fd00:244:0:3::/64 nhid 4258856963 via fd00:16::9 dev eth0
+        "]],
     );
 }
 
@@ -185,13 +205,15 @@ fn host_gw_to_host_gw_behind_a_router_goes_by_tunnel_with_mixed() {
         &node(HOST_GW, MIXED),
         &[&peer],
         expect![[r"
-        fdb 02:00:ac:11:00:09 dst 172.17.0.9 dev flannel.1
-        neigh 10.244.7.0 lladdr 02:00:ac:11:00:09 dev flannel.1
-        route 10.244.7.0/24 via 10.244.7.0 dev flannel.1 onlink
-        fdb 02:06:00:00:00:09 dst fd00:17::9 dev flannel-v6.1
-        neigh fd00:244:0:7:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
-        route fd00:244:0:7::/64 via fd00:244:0:7:: dev flannel-v6.1 onlink
-    "]],
+            fdb 02:00:ac:11:00:09 dst 172.17.0.9 dev flannel.1
+            neigh 10.244.7.0 lladdr 02:00:ac:11:00:09 dev flannel.1
+            nexthop id 4029403164 via 10.244.7.0 dev flannel.1 onlink
+            route 10.244.7.0/24 nhid 4029403164 via 10.244.7.0 dev flannel.1 onlink
+            fdb 02:06:00:00:00:09 dst fd00:17::9 dev flannel-v6.1
+            neigh fd00:244:0:7:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
+            nexthop id 4191748103 via fd00:244:0:7:: dev flannel-v6.1 onlink
+            route fd00:244:0:7::/64 nhid 4191748103 via fd00:244:0:7:: dev flannel-v6.1 onlink
+        "]],
     );
     let peer = format!("{FAR} host-gw");
     check_plan(
@@ -227,17 +249,21 @@ fn host_gw_to_vxlan_goes_direct_on_our_link_and_by_tunnel_elsewhere_with_mixed()
             fdb 02:00:ac:10:00:09 dst 172.16.0.9 dev flannel.1
             neigh 10.244.3.0 lladdr 02:00:ac:10:00:09 dev flannel.1
             route 10.244.3.0/32 dev flannel.1
-            route 10.244.3.0/24 via 172.16.0.9 dev eth0
+            nexthop id 4096512012 via 172.16.0.9 dev eth0
+            route 10.244.3.0/24 nhid 4096512012 via 172.16.0.9 dev eth0
             fdb 02:06:00:00:00:09 dst fd00:16::9 dev flannel-v6.1
             neigh fd00:244:0:3:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
             route fd00:244:0:3::/128 dev flannel-v6.1
-            route fd00:244:0:3::/64 via fd00:16::9 dev eth0
+            nexthop id 4258856963 via fd00:16::9 dev eth0
+            route fd00:244:0:3::/64 nhid 4258856963 via fd00:16::9 dev eth0
             fdb 02:00:ac:11:00:09 dst 172.17.0.9 dev flannel.1
             neigh 10.244.7.0 lladdr 02:00:ac:11:00:09 dev flannel.1
-            route 10.244.7.0/24 via 10.244.7.0 dev flannel.1 onlink
+            nexthop id 4029403164 via 10.244.7.0 dev flannel.1 onlink
+            route 10.244.7.0/24 nhid 4029403164 via 10.244.7.0 dev flannel.1 onlink
             fdb 02:06:00:00:00:09 dst fd00:17::9 dev flannel-v6.1
             neigh fd00:244:0:7:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
-            route fd00:244:0:7::/64 via fd00:244:0:7:: dev flannel-v6.1 onlink
+            nexthop id 4191748103 via fd00:244:0:7:: dev flannel-v6.1 onlink
+            route fd00:244:0:7::/64 nhid 4191748103 via fd00:244:0:7:: dev flannel-v6.1 onlink
         "]],
     );
 }
@@ -250,13 +276,15 @@ fn nobody_is_adjacent_on_a_link_of_host_addresses() {
         &local(&config, cloud, OWN),
         &[NEAR],
         expect![[r"
-        fdb 02:00:ac:10:00:09 dst 172.16.0.9 dev flannel.1
-        neigh 10.244.3.0 lladdr 02:00:ac:10:00:09 dev flannel.1
-        route 10.244.3.0/24 via 10.244.3.0 dev flannel.1 onlink
-        fdb 02:06:00:00:00:09 dst fd00:16::9 dev flannel-v6.1
-        neigh fd00:244:0:3:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
-        route fd00:244:0:3::/64 via fd00:244:0:3:: dev flannel-v6.1 onlink
-    "]],
+            fdb 02:00:ac:10:00:09 dst 172.16.0.9 dev flannel.1
+            neigh 10.244.3.0 lladdr 02:00:ac:10:00:09 dev flannel.1
+            nexthop id 4029403148 via 10.244.3.0 dev flannel.1 onlink
+            route 10.244.3.0/24 nhid 4029403148 via 10.244.3.0 dev flannel.1 onlink
+            fdb 02:06:00:00:00:09 dst fd00:16::9 dev flannel-v6.1
+            neigh fd00:244:0:3:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
+            nexthop id 4191748099 via fd00:244:0:3:: dev flannel-v6.1 onlink
+            route fd00:244:0:3::/64 nhid 4191748099 via fd00:244:0:3:: dev flannel-v6.1 onlink
+        "]],
     );
 }
 
@@ -278,13 +306,15 @@ fn nobody_is_adjacent_on_a_point_to_point_link() {
         &local(&config, vpn, OWN),
         &[NEAR],
         expect![[r"
-        fdb 02:00:ac:10:00:09 dst 172.16.0.9 dev flannel.1
-        neigh 10.244.3.0 lladdr 02:00:ac:10:00:09 dev flannel.1
-        route 10.244.3.0/24 via 10.244.3.0 dev flannel.1 onlink
-        fdb 02:06:00:00:00:09 dst fd00:16::9 dev flannel-v6.1
-        neigh fd00:244:0:3:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
-        route fd00:244:0:3::/64 via fd00:244:0:3:: dev flannel-v6.1 onlink
-    "]],
+            fdb 02:00:ac:10:00:09 dst 172.16.0.9 dev flannel.1
+            neigh 10.244.3.0 lladdr 02:00:ac:10:00:09 dev flannel.1
+            nexthop id 4029403148 via 10.244.3.0 dev flannel.1 onlink
+            route 10.244.3.0/24 nhid 4029403148 via 10.244.3.0 dev flannel.1 onlink
+            fdb 02:06:00:00:00:09 dst fd00:16::9 dev flannel-v6.1
+            neigh fd00:244:0:3:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
+            nexthop id 4191748099 via fd00:244:0:3:: dev flannel-v6.1 onlink
+            route fd00:244:0:3::/64 nhid 4191748099 via fd00:244:0:3:: dev flannel-v6.1 onlink
+        "]],
     );
 }
 
@@ -306,13 +336,15 @@ fn an_old_peer_need_not_name_its_vni() {
         &node(VXLAN, ""),
         &[&format!("{NEAR} vni=none")],
         expect![[r"
-        fdb 02:00:ac:10:00:09 dst 172.16.0.9 dev flannel.1
-        neigh 10.244.3.0 lladdr 02:00:ac:10:00:09 dev flannel.1
-        route 10.244.3.0/24 via 10.244.3.0 dev flannel.1 onlink
-        fdb 02:06:00:00:00:09 dst fd00:16::9 dev flannel-v6.1
-        neigh fd00:244:0:3:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
-        route fd00:244:0:3::/64 via fd00:244:0:3:: dev flannel-v6.1 onlink
-    "]],
+            fdb 02:00:ac:10:00:09 dst 172.16.0.9 dev flannel.1
+            neigh 10.244.3.0 lladdr 02:00:ac:10:00:09 dev flannel.1
+            nexthop id 4029403148 via 10.244.3.0 dev flannel.1 onlink
+            route 10.244.3.0/24 nhid 4029403148 via 10.244.3.0 dev flannel.1 onlink
+            fdb 02:06:00:00:00:09 dst fd00:16::9 dev flannel-v6.1
+            neigh fd00:244:0:3:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
+            nexthop id 4191748099 via fd00:244:0:3:: dev flannel-v6.1 onlink
+            route fd00:244:0:3::/64 nhid 4191748099 via fd00:244:0:3:: dev flannel-v6.1 onlink
+        "]],
     );
 }
 
@@ -375,10 +407,12 @@ fn each_family_finds_its_own_way() {
             fdb 02:00:ac:10:00:09 dst 172.16.0.9 dev flannel.1
             neigh 10.244.3.0 lladdr 02:00:ac:10:00:09 dev flannel.1
             route 10.244.3.0/32 dev flannel.1
-            route 10.244.3.0/24 via 172.16.0.9 dev eth0
+            nexthop id 4096512012 via 172.16.0.9 dev eth0
+            route 10.244.3.0/24 nhid 4096512012 via 172.16.0.9 dev eth0
             fdb 02:06:00:00:00:09 dst fd00:17::9 dev flannel-v6.1
             neigh fd00:244:0:3:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
-            route fd00:244:0:3::/64 via fd00:244:0:3:: dev flannel-v6.1 onlink
+            nexthop id 4191748099 via fd00:244:0:3:: dev flannel-v6.1 onlink
+            route fd00:244:0:3::/64 nhid 4191748099 via fd00:244:0:3:: dev flannel-v6.1 onlink
         "]],
     );
 }
@@ -389,19 +423,21 @@ fn a_peer_of_one_family_is_reached_in_that_one() {
         &node(VXLAN, ""),
         &["10.244.3.0/24@172.16.0.9"],
         expect![[r"
-        fdb 02:00:ac:10:00:09 dst 172.16.0.9 dev flannel.1
-        neigh 10.244.3.0 lladdr 02:00:ac:10:00:09 dev flannel.1
-        route 10.244.3.0/24 via 10.244.3.0 dev flannel.1 onlink
-    "]],
+            fdb 02:00:ac:10:00:09 dst 172.16.0.9 dev flannel.1
+            neigh 10.244.3.0 lladdr 02:00:ac:10:00:09 dev flannel.1
+            nexthop id 4029403148 via 10.244.3.0 dev flannel.1 onlink
+            route 10.244.3.0/24 nhid 4029403148 via 10.244.3.0 dev flannel.1 onlink
+        "]],
     );
     check_plan(
         &node(VXLAN, ""),
         &["fd00:244:0:3::/64@fd00:16::9"],
         expect![[r"
-        fdb 02:06:00:00:00:09 dst fd00:16::9 dev flannel-v6.1
-        neigh fd00:244:0:3:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
-        route fd00:244:0:3::/64 via fd00:244:0:3:: dev flannel-v6.1 onlink
-    "]],
+            fdb 02:06:00:00:00:09 dst fd00:16::9 dev flannel-v6.1
+            neigh fd00:244:0:3:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
+            nexthop id 4191748099 via fd00:244:0:3:: dev flannel-v6.1 onlink
+            route fd00:244:0:3::/64 nhid 4191748099 via fd00:244:0:3:: dev flannel-v6.1 onlink
+        "]],
     );
 }
 
@@ -425,9 +461,10 @@ fn a_node_without_ipv4_reaches_its_peers() {
         &v6,
         &[NEAR],
         expect![[r"
-        fdb 02:06:00:00:00:09 dst fd00:16::9 dev flannel-v6.1
-        neigh fd00:244:0:3:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
-        route fd00:244:0:3::/64 via fd00:244:0:3:: dev flannel-v6.1 onlink
-    "]],
+            fdb 02:06:00:00:00:09 dst fd00:16::9 dev flannel-v6.1
+            neigh fd00:244:0:3:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
+            nexthop id 4191748099 via fd00:244:0:3:: dev flannel-v6.1 onlink
+            route fd00:244:0:3::/64 nhid 4191748099 via fd00:244:0:3:: dev flannel-v6.1 onlink
+        "]],
     );
 }

@@ -33,8 +33,10 @@ async fn what_would_go_is_listed_and_nothing_is_done() {
         &expect![[r"
             ~ rp_filter strict dev eth0
             - route 10.244.4.0/32 dev flannel.1
-            - route 10.244.4.0/24 via 172.16.0.10 dev eth0
-            - route 10.244.3.0/24 via 10.244.3.0 dev flannel.1 onlink
+            - route 10.244.4.0/24 nhid 4096512016 via 172.16.0.10 dev eth0
+            - route 10.244.3.0/24 nhid 4029403148 via 10.244.3.0 dev flannel.1 onlink
+            - nexthop id 4096512016 via 172.16.0.10 dev eth0
+            - nexthop id 4029403148 via 10.244.3.0 dev flannel.1 onlink
             - neigh 10.244.4.0 lladdr 0a:00:00:00:00:0a dev flannel.1
             - neigh 10.244.3.0 lladdr 0a:00:00:00:00:09 dev flannel.1
             - fdb 0a:00:00:00:00:0a dst 172.16.0.10 dev flannel.1
@@ -44,7 +46,7 @@ async fn what_would_go_is_listed_and_nothing_is_done() {
                 172.16.0.5 dev eth0 dstport 8472 nolearning
             - file DIR/subnet.env
             - file DIR/subnet.state.json
-            10 kernel entries and 2 files of ours; --yes removes them
+            12 kernel entries and 2 files of ours; --yes removes them
             known from the checkpoint
         "]],
     );
@@ -86,8 +88,10 @@ async fn a_refusal_keeps_the_checkpoint_for_another_try() {
         &expect![[r"
             ~ rp_filter strict dev eth0
             - route 10.244.4.0/32 dev flannel.1
-            - route 10.244.4.0/24 via 172.16.0.10 dev eth0
-            - route 10.244.3.0/24 via 10.244.3.0 dev flannel.1 onlink
+            - route 10.244.4.0/24 nhid 4096512016 via 172.16.0.10 dev eth0
+            - route 10.244.3.0/24 nhid 4029403148 via 10.244.3.0 dev flannel.1 onlink
+            - nexthop id 4096512016 via 172.16.0.10 dev eth0
+            - nexthop id 4029403148 via 10.244.3.0 dev flannel.1 onlink
             - neigh 10.244.4.0 lladdr 0a:00:00:00:00:0a dev flannel.1
             - neigh 10.244.3.0 lladdr 0a:00:00:00:00:09 dev flannel.1
             - fdb 0a:00:00:00:00:0a dst 172.16.0.10 dev flannel.1
@@ -97,10 +101,10 @@ async fn a_refusal_keeps_the_checkpoint_for_another_try() {
                 172.16.0.5 dev eth0 dstport 8472 nolearning
             - file DIR/subnet.env
             - file DIR/subnet.state.json
-            10 kernel entries and 2 files of ours, of which 1 refused: run it again
+            12 kernel entries and 2 files of ours, of which 1 refused: run it again
             known from the checkpoint
-            refused: - route 10.244.4.0/24 via 172.16.0.10 dev eth0: Operation not permitted
-                (EPERM)
+            refused: - route 10.244.4.0/24 nhid 4096512016 via 172.16.0.10 dev eth0:
+                Operation not permitted (EPERM)
         "]],
     );
     assert!(host.files.state_file().exists());
@@ -125,8 +129,10 @@ async fn where_nobody_knows_the_network_it_can_be_said() {
         listed,
         &expect![[r"
             - route 10.244.4.0/32 dev flannel.1
-            - route 10.244.4.0/24 via 172.16.0.10 dev eth0
-            - route 10.244.3.0/24 via 10.244.3.0 dev flannel.1 onlink
+            - route 10.244.4.0/24 nhid 4096512016 via 172.16.0.10 dev eth0
+            - route 10.244.3.0/24 nhid 4029403148 via 10.244.3.0 dev flannel.1 onlink
+            - nexthop id 4096512016 via 172.16.0.10 dev eth0
+            - nexthop id 4029403148 via 10.244.3.0 dev flannel.1 onlink
             - neigh 10.244.4.0 lladdr 0a:00:00:00:00:0a dev flannel.1
             - neigh 10.244.3.0 lladdr 0a:00:00:00:00:09 dev flannel.1
             - fdb 0a:00:00:00:00:0a dst 172.16.0.10 dev flannel.1
@@ -135,7 +141,7 @@ async fn where_nobody_knows_the_network_it_can_be_said() {
             - link flannel.1 up mtu 1450 address 0a:00:00:00:00:05 type vxlan id 1 local
                 172.16.0.5 dev eth0 dstport 8472 nolearning
             - file DIR/subnet.env
-            9 kernel entries and 1 file of ours; --yes removes them
+            11 kernel entries and 1 file of ours; --yes removes them
             known from the checkpoint
         "]],
     );

@@ -62,7 +62,8 @@ fn a_vxlan_node_leaves_out_host_gw_peers() {
             + addr 10.244.1.0/32 dev flannel.1
             + fdb 0a:00:00:00:00:09 dst 172.16.0.9 dev flannel.1
             + neigh 10.244.3.0 lladdr 0a:00:00:00:00:09 dev flannel.1
-            + route 10.244.3.0/24 via 10.244.3.0 dev flannel.1 onlink
+            + nexthop id 4029403148 via 10.244.3.0 dev flannel.1 onlink
+            + route 10.244.3.0/24 nhid 4029403148 via 10.244.3.0 dev flannel.1 onlink
               10.244.4.0-24 at 172.16.0.10 left out: its backend is host-gw, ours is vxlan,
                 and Mixed is off
               10.244.5.0-24 at 172.17.0.11 left out: its backend is host-gw, ours is vxlan,
@@ -94,9 +95,11 @@ fn a_mixed_node_reaches_all_that_it_can() {
             + addr 10.244.1.0/32 dev flannel.1
             + fdb 0a:00:00:00:00:09 dst 172.16.0.9 dev flannel.1
             + neigh 10.244.3.0 lladdr 0a:00:00:00:00:09 dev flannel.1
-            + route 10.244.3.0/24 via 172.16.0.9 dev ens3
+            + nexthop id 4096512012 via 172.16.0.9 dev ens3
+            + nexthop id 4096512016 via 172.16.0.10 dev ens3
+            + route 10.244.3.0/24 nhid 4096512012 via 172.16.0.9 dev ens3
             + route 10.244.3.0/32 dev flannel.1
-            + route 10.244.4.0/24 via 172.16.0.10 dev ens3
+            + route 10.244.4.0/24 nhid 4096512016 via 172.16.0.10 dev ens3
               10.244.5.0-24 at 172.17.0.11 left out: gateway 172.17.0.11 is not on the link
                 of ens3, and it published no VTEP
               10.244.7.0-24 set aside: its record cannot be read: its value is no JSON
@@ -126,10 +129,13 @@ fn who_is_on_link_can_be_said() {
             + addr 10.244.1.0/32 dev flannel.1
             + fdb 0a:00:00:00:00:09 dst 172.16.0.9 dev flannel.1
             + neigh 10.244.3.0 lladdr 0a:00:00:00:00:09 dev flannel.1
-            + route 10.244.3.0/24 via 172.16.0.9 dev eth0
+            + nexthop id 4096512012 via 172.16.0.9 dev eth0
+            + nexthop id 4096512016 via 172.16.0.10 dev eth0
+            + nexthop id 4096512020 via 172.17.0.11 dev eth0
+            + route 10.244.3.0/24 nhid 4096512012 via 172.16.0.9 dev eth0
             + route 10.244.3.0/32 dev flannel.1
-            + route 10.244.4.0/24 via 172.16.0.10 dev eth0
-            + route 10.244.5.0/24 via 172.17.0.11 dev eth0
+            + route 10.244.4.0/24 nhid 4096512016 via 172.16.0.10 dev eth0
+            + route 10.244.5.0/24 nhid 4096512020 via 172.17.0.11 dev eth0
               10.244.7.0-24 set aside: its record cannot be read: its value is no JSON
                 object: expected ident at line 1 column 2
               10.245.6.0-24 at 172.16.0.12 set aside: subnet 10.245.6.0/24 is not inside the
@@ -171,9 +177,13 @@ fn both_families_are_planned_from_one_lease() {
             + neigh fd00:10:244:3:: lladdr 0a:00:00:00:06:09 dev flannel-v6.1
             + neigh 10.244.3.0 lladdr 0a:00:00:00:00:09 dev flannel.1
             + neigh 10.244.4.0 lladdr 0a:00:00:00:00:0a dev flannel.1
-            + route 10.244.3.0/24 via 10.244.3.0 dev flannel.1 onlink
-            + route 10.244.4.0/24 via 10.244.4.0 dev flannel.1 onlink
-            + route fd00:10:244:3::/64 via fd00:10:244:3:: dev flannel-v6.1 onlink
+            + nexthop id 4029403148 via 10.244.3.0 dev flannel.1 onlink
+            + nexthop id 4029403152 via 10.244.4.0 dev flannel.1 onlink
+            + nexthop id 4206362627 via fd00:10:244:3:: dev flannel-v6.1 onlink
+            + route 10.244.3.0/24 nhid 4029403148 via 10.244.3.0 dev flannel.1 onlink
+            + route 10.244.4.0/24 nhid 4029403152 via 10.244.4.0 dev flannel.1 onlink
+            + route fd00:10:244:3::/64 nhid 4206362627 via fd00:10:244:3:: dev flannel-v6.1
+                onlink
               10.244.4.0-24&fd00:10:244:4::-64 at fd00:172::a left out: its VTEP is of VNI
                 2, ours of 1
         "]],

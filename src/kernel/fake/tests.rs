@@ -39,7 +39,7 @@ fn device() -> Entry {
         group: None,
         l2miss: false,
     };
-    let kind = LinkKind::Vxlan(vxlan);
+    let kind = LinkKind::Vxlan(Box::new(vxlan));
     Entry::Link(Link { name: tunnel(), kind, mtu: 1450, mac: MAC, up: true })
 }
 
@@ -53,7 +53,7 @@ fn neighbour() -> Entry {
 }
 
 fn apply(kernel: &FakeKernel, ops: Vec<Op>) -> Vec<String> {
-    let refused = kernel.clone().apply(ops).now_or_never().unwrap().unwrap();
+    let refused = kernel.clone().apply(&ops).now_or_never().unwrap().unwrap();
     refused.into_iter().map(|refused| refused.reason).collect()
 }
 

@@ -13,6 +13,9 @@ use crate::kernel::socket::Refusal;
 use crate::kernel::state::Entry;
 use crate::kernel::{Op, Refused};
 
+/// So many messages wait to be sent, at most: encoded they take more room than anything else.
+const BATCH: usize = 512;
+
 /// One pass over a list of ops.
 #[derive(Default)]
 struct Pass {
@@ -43,10 +46,13 @@ enum Knowledge {
 }
 
 impl NetlinkKernel {
-    pub(super) async fn carry_out(&mut self, ops: Vec<Op>) -> io::Result<Vec<Refused>> {
+    pub(super) async fn carry_out(&mut self, ops: &[Op]) -> io::Result<Vec<Refused>> {
         let mut pass = Pass::default();
         for op in ops {
-            self.step(op, &mut pass).await?;
+            self.step(op.clone(), &mut pass).await?;
+            if pass.batch.messages.len() >= BATCH {
+                self.flush(&mut pass).await?;
+            }
         }
         self.flush(&mut pass).await?;
         Ok(pass.refused)
@@ -91,6 +97,7 @@ impl NetlinkKernel {
     async fn flush(&mut self, pass: &mut Pass) -> io::Result<()> {
         let mut second = Batch::default();
         for (op, refusal) in self.send(mem::take(&mut pass.batch)).await? {
+            self.lacks_nexthops |= says_no_nexthops(&op, refusal.errno);
             match remedy(&op, refusal.errno) {
                 Some(remedy) => self.retry(op, remedy, &mut second),
                 None => pass.refuse_unless_done(op, &refusal),
@@ -109,10 +116,11 @@ impl NetlinkKernel {
     }
 
     fn retry(&self, op: Op, Remedy { before, after }: Remedy, batch: &mut Batch) {
-        batch.assist(self.messages(&before));
+        let assistance = |op: Option<Op>| op.iter().flat_map(|op| self.messages(op)).collect();
+        batch.assist(assistance(before));
         let messages = self.messages(&op);
         batch.push(op, messages);
-        batch.assist(after.iter().flat_map(|after| self.messages(after)).collect());
+        batch.assist(assistance(after));
     }
 
     fn messages(&self, op: &Op) -> Vec<Message> {
@@ -146,6 +154,12 @@ impl Pass {
             self.refuse(op, refusal);
         }
     }
+}
+
+/// Whether the kernel refused because it has no nexthop objects, or none for us.
+fn says_no_nexthops(op: &Op, errno: Errno) -> bool {
+    matches!(op.entry(), Entry::Nexthop(_))
+        && matches!(errno, Errno::EOPNOTSUPP | Errno::ENOSYS | Errno::EPERM | Errno::EACCES)
 }
 
 /// Whether the kernel refused only because things are as `op` would have them.
