@@ -126,6 +126,7 @@ impl<K: Kernel> Reconciler<K> {
     /// Finds out which of these leases are to be reached through the tunnel although they are on
     /// our link.
     pub(super) fn find_detours(&mut self, ids: &BTreeSet<LeaseId>) {
+        self.forget_paths(ids);
         let leases = ids.iter().filter_map(|id| self.inputs.peers.lease(id));
         let found: Vec<_> = leases
             .flat_map(|lease| &lease.endpoints)
@@ -139,6 +140,15 @@ impl<K: Kernel> Reconciler<K> {
             self.unsaved |= before != detour;
             let is_fallback = matches!(detour, Some(Detour::Failed(_)));
             self.statistics.fallbacks += u64::from(is_fallback && before != detour);
+        }
+    }
+
+    /// Who comes after a lease that is gone is judged anew.
+    fn forget_paths(&mut self, ids: &BTreeSet<LeaseId>) {
+        let gone = ids.iter().filter(|id| self.inputs.peers.lease(id).is_none());
+        for peer in gone.filter_map(|id| self.paths.peers.get(id)).flatten() {
+            self.paths.verdicts.remove(peer);
+            self.unsaved |= self.inputs.detours.remove(peer).is_some();
         }
     }
 
@@ -156,10 +166,8 @@ impl<K: Kernel> Reconciler<K> {
     /// Whether packets to the peer go through the tunnel as it is.
     fn is_tunnelled(&self, endpoint: &Endpoint) -> bool {
         let metric = Route::default_metric(endpoint.subnet.family());
-        let route = match self.actual.get(&Key::Route(endpoint.subnet, metric)) {
-            Some(Entry::Route(route)) => route,
-            _ => return false,
-        };
+        let key = Key::Route(endpoint.subnet, metric);
+        let Some(Entry::Route(route)) = self.actual.get(&key) else { return false };
         // Of a route by way of a nexthop object the kernel need not tell the link.
         let nexthop = route.nexthop.and_then(|id| self.actual.get(&Key::Nexthop(id)));
         let link = route.link.as_ref().or_else(|| nexthop?.link());
