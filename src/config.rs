@@ -2,12 +2,14 @@
 
 mod change;
 mod pool;
+mod probe;
 mod rollout;
 #[cfg(test)]
 mod tests;
 
 pub use change::{Change, Reload, Situation, Waits, change};
 pub use pool::Pool;
+pub use probe::Probe;
 pub use rollout::{Rollout, share};
 
 use std::fmt::Display;
@@ -25,6 +27,9 @@ pub struct NetworkConfig {
     pub backend: Backend,
     /// Whether nodes route to peers of another backend.
     pub mixed: bool,
+    /// Which only `Mixed` makes use of.
+    #[serde(default)]
+    pub probe: Probe,
     /// `EnableNFTables`: which firewall masquerades.
     pub nftables: bool,
     /// Which nodes take `backend` already; none means all.
@@ -116,9 +121,11 @@ impl NetworkConfig {
         if pools.is_empty() {
             return Err(Error::NoFamily);
         }
+        let backend = parse_backend(&fields)?;
         let config = Self {
             pools,
-            backend: parse_backend(&fields)?,
+            probe: probe::parse(&fields, backend.tunnel.port)?,
+            backend,
             mixed: fields.bool("Mixed")?.unwrap_or(false),
             nftables: fields.bool("EnableNFTables")?.unwrap_or(false),
             rollout: rollout::parse(&fields)?,
@@ -151,6 +158,11 @@ impl NetworkConfig {
     pub fn on_node(mut self, names: impl IntoIterator<Item = impl ToString>) -> Self {
         self.backend.kind = self.kind_of(names);
         self
+    }
+
+    /// How paths are probed, if they are.
+    pub fn probing(&self) -> Option<&Probe> {
+        Some(&self.probe).filter(|probe| self.mixed && probe.enabled)
     }
 
     /// Whether this node has a tunnel device.

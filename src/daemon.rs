@@ -3,6 +3,7 @@
 mod files;
 mod keep;
 mod node_report;
+mod probe;
 mod serve;
 
 use std::future::Future;
@@ -108,6 +109,7 @@ async fn run_tasks(options: Options) -> anyhow::Result<()> {
     spawn(&mut tasks, node_report::keep_report(manager.clone(), shared.clone(), told));
     spawn(&mut tasks, keep::forward_state(manager.clone(), shared.clone()));
     spawn(&mut tasks, keep::forward_config(manager.clone(), shared.clone()));
+    spawn(&mut tasks, probe::probe_paths(manager.clone(), shared.clone()));
     spawn(&mut tasks, keep::keep_lease(manager, shared.clone(), acquired));
     spawn(&mut tasks, files::keep_subnet_file(shared.clone()));
     spawn(&mut tasks, files::keep_checkpoint(shared.clone(), listeners.changed));

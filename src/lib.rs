@@ -19,6 +19,9 @@ pub mod node;
 // Where config and leases come from.
 pub mod subnet;
 
+// Which ways to peers carry packets.
+pub mod probe;
+
 // What the kernel should hold, and what it holds.
 pub mod backend;
 

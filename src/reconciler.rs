@@ -1,11 +1,13 @@
 //! The loop: one owner of all state, one path from whatever happens to what the kernel holds.
 
 mod agenda;
+mod answer;
 mod apply;
 mod desired;
 mod edit;
 mod inputs;
 mod node_report;
+mod paths;
 mod readiness;
 mod refusals;
 mod report;
@@ -33,9 +35,11 @@ use crate::kernel::state::{KernelState, Key};
 use crate::kernel::{Kernel, Observation, Scope};
 use crate::lease::{Lease, LeaseUpdate, Rules};
 use crate::node::InterfaceOptions;
+use crate::probe::News;
 use crate::status::{Query, Readiness, Statistics};
 use crate::subnet::StoreState;
 use agenda::Agenda;
+use paths::Paths;
 use refusals::Refusals;
 
 /// Whatever wakes the loop; nothing else does.
@@ -51,6 +55,8 @@ pub enum Event {
     Store(StoreState),
     /// What was last known: the start, until the store tells how it really is.
     Remembered(Box<Checkpoint>),
+    /// The task that probes paths tells.
+    Probe(News),
     /// Somebody asks; the answer is JSON.
     Query(Query, oneshot::Sender<Box<RawValue>>),
     /// The kernel tells.
@@ -82,6 +88,7 @@ pub struct Reconciler<K> {
     scope: Scope,
     desired: Desired,
     actual: KernelState,
+    paths: Paths,
     stale: Stale,
     /// What interrupted the last conversation with the kernel.
     trouble: Option<String>,
@@ -152,6 +159,7 @@ impl<K: Kernel> Reconciler<K> {
             scope: Scope::default(),
             desired: Desired::default(),
             actual: KernelState::default(),
+            paths: Paths::default(),
             stale: Stale::default(),
             trouble: None,
             refused: Refusals::default(),
@@ -213,6 +221,7 @@ impl<K: Kernel> Reconciler<K> {
             Event::Lease(update) => self.take_lease(update),
             Event::Store(state) => self.take_store(state),
             Event::Remembered(checkpoint) => self.take_checkpoint(*checkpoint),
+            Event::Probe(news) => self.take_probes(news),
             Event::Query(query, reply) => {
                 // Who asked may have gone; that is no concern of ours.
                 drop(self.answer(query).map(|answer| reply.send(answer)));

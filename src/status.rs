@@ -1,6 +1,7 @@
 //! What is known, for health, metrics and `tweedctl`.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -8,6 +9,7 @@ use crate::backend::Path;
 use crate::kernel::Op;
 use crate::lease::{Lease, LeaseId};
 use crate::prefix::{Family, Prefix};
+use crate::probe::{Counts, Track, Verdict};
 use crate::subnet::StoreState;
 
 /// A question that the loop answers, in JSON.
@@ -38,6 +40,9 @@ pub struct Statistics {
     /// Edits of the network config, the first reading included.
     #[serde(default)]
     pub edits: u64,
+    /// Times that a peer on our link went into the tunnel because its direct path failed.
+    #[serde(default)]
+    pub fallbacks: u64,
 }
 
 impl Statistics {
@@ -72,6 +77,9 @@ pub struct Status {
     pub desired: usize,
     /// Operations that the kernel refused, and why.
     pub refused: Vec<String>,
+    /// None while paths are not to be probed.
+    #[serde(default)]
+    pub probes: Option<ProbeStatus>,
     pub statistics: Statistics,
 }
 
@@ -115,9 +123,67 @@ pub struct PeerStatus {
     pub backend: String,
     /// None if it is left out or set aside; `reason` says why.
     pub path: Option<Path>,
+    /// Also why the path is not the direct one.
     pub reason: Option<String>,
     /// Whether the kernel holds everything that the path needs.
     pub programmed: bool,
+    /// What its probes found; none while it is not probed.
+    #[serde(default)]
+    pub probes: Option<PathStatus>,
+}
+
+/// The probes of all peers at a glance.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProbeStatus {
+    /// `on`, `off` or `starting`.
+    pub state: String,
+    pub reason: Option<String>,
+    /// Direct paths, by their verdict.
+    pub good: usize,
+    pub bad: usize,
+    pub silent: usize,
+    pub pending: usize,
+    #[serde(flatten)]
+    pub counts: Counts,
+}
+
+/// What the probes of one peer found, in one address family.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PathStatus {
+    /// Of the direct path.
+    pub verdict: Verdict,
+    /// None if it is not on our link.
+    pub direct: Option<WayStatus>,
+    /// None if it has no tunnel.
+    pub tunnel: Option<WayStatus>,
+}
+
+/// Large probes by one way.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WayStatus {
+    /// How many of the last ones are counted.
+    pub asked: u32,
+    /// How many of them were not answered in time.
+    pub lost: u32,
+    /// Of the last one that was answered.
+    pub round_trip_us: Option<u64>,
+    /// Since the last answer.
+    pub heard_ms_ago: Option<u64>,
+}
+
+impl WayStatus {
+    /// At the moment `now`.
+    pub fn of(track: &Track, now: Duration) -> Self {
+        let (asked, lost) = track.window();
+        let number = |number: u128| u64::try_from(number).unwrap_or(u64::MAX);
+        let ago = |heard| number(now.saturating_sub(heard).as_millis());
+        Self {
+            asked,
+            lost,
+            round_trip_us: track.round_trip.map(|time| number(time.as_micros())),
+            heard_ms_ago: track.heard.map(ago),
+        }
+    }
 }
 
 /// One record of the store; without endpoints if no lease could ever be read from it.

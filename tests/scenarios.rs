@@ -5,6 +5,8 @@
 #[path = "scenarios/host.rs"]
 mod host;
 mod notation;
+#[path = "scenarios/prober.rs"]
+mod prober;
 #[path = "scenarios/script.rs"]
 mod script;
 #[path = "scenarios/stage.rs"]
@@ -86,6 +88,9 @@ scenarios! {
     a_socket_that_stays_broken_does_not_keep_us_busy
     a_start_from_what_was_known_keeps_the_brake
     a_wiped_store_takes_no_route_away
+    a_direct_path_that_fails_is_left_for_the_tunnel
+    a_flip_waits_for_the_answers_of_peers_that_can_give_them
+    a_restart_keeps_the_tunnel_until_probes_are_answered
     after_a_mass_a_single_loss_is_followed_soon
     an_adopted_device_keeps_its_address_over_a_reboot
     an_audit_finds_what_nobody_told

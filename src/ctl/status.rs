@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::layout::{counted, listed, wrap};
 use super::options::Files;
 use super::{Answer, Error, Verdict, daemon};
-use crate::status::{ConfigStatus, PeerCounts, Readiness, Statistics, Status};
+use crate::status::{ConfigStatus, PeerCounts, ProbeStatus, Readiness, Statistics, Status};
 use crate::subnet::StoreState;
 
 #[derive(Serialize)]
@@ -38,7 +38,7 @@ impl fmt::Display for Glance {
         }
         writeln!(f)?;
         for (name, value) in facts(status) {
-            writeln!(f, "{}", wrap(&format!("{name:12}{value}"), 12))?;
+            writeln!(f, "{}", wrap(&format!("{name:13}{value}"), 13))?;
         }
         for refused in &status.refused {
             writeln!(f, "{}", wrap(&format!("  {refused}"), 4))?;
@@ -47,7 +47,7 @@ impl fmt::Display for Glance {
     }
 }
 
-fn facts(status: &Status) -> [(&'static str, String); 10] {
+fn facts(status: &Status) -> [(&'static str, String); 11] {
     let unknown = || "unknown".to_owned();
     let mixed = if status.mixed { ", mixed" } else { "" };
     let backend = status.backend.as_ref().map_or_else(unknown, |kind| format!("{kind}{mixed}"));
@@ -60,6 +60,7 @@ fn facts(status: &Status) -> [(&'static str, String); 10] {
         ("subnet", listed(&status.subnets, "none")),
         ("pod MTU", status.mtu.map_or_else(unknown, |mtu| mtu.to_string())),
         ("peers", peers(&status.peers)),
+        ("direct paths", probes(status)),
         ("since start", done(&status.statistics)),
         ("entries", format!("{} desired, {} refused", status.desired, status.refused.len())),
     ]
@@ -90,12 +91,23 @@ fn peers(counts: &PeerCounts) -> String {
     )
 }
 
+/// The direct paths, by what their probes found.
+fn probes(status: &Status) -> String {
+    let Some(probes) = &status.probes else { return "not probed".to_owned() };
+    let ProbeStatus { good, bad, silent, pending, .. } = probes;
+    match &probes.reason {
+        Some(reason) => format!("not probed: {reason}"),
+        None => format!("{good} good, {bad} bad, {silent} without answers, {pending} not known"),
+    }
+}
+
 fn done(statistics: &Statistics) -> String {
-    let Statistics { created, replaced, removed, dumps, overruns, edits } = statistics;
+    let Statistics { created, replaced, removed, dumps, overruns, edits, fallbacks } = statistics;
     let counted = |count: u64, what| counted(usize::try_from(count).unwrap_or(usize::MAX), what);
     let (dumps, edits) = (counted(*dumps, "dump"), counted(*edits, "config"));
     format!(
-        "{created} created, {replaced} replaced, {removed} removed, {dumps}, {overruns} overruns, {edits} read"
+        "{created} created, {replaced} replaced, {removed} removed, {dumps}, {overruns} overruns, \
+         {edits} read, {fallbacks} fallbacks"
     )
 }
 
@@ -125,6 +137,7 @@ mod tests {
             peers: PeerCounts { direct: 12, tunnel: 3, ..PeerCounts::default() },
             desired: 31,
             refused: vec![],
+            probes: None,
             statistics: Statistics { created: 31, dumps: 1, edits: 2, ..Statistics::default() },
         }
     }
@@ -134,17 +147,18 @@ mod tests {
         expect![[r"
             tweedd 0.1.0: ready
 
-            store       reachable
-            config      revision 12; stays on vxlan: the rollout is at 25 %
-            backend     vxlan, mixed
-            interface   eth0
-            public IP   172.16.0.5, fd00:172::5
-            subnet      10.244.1.0/24, fd00:10:244:1::/64
-            pod MTU     1430
-            peers       12 direct, 3 by tunnel, 0 left out, 0 set aside, 0 missing
-            since start 31 created, 0 replaced, 0 removed, 1 dump, 0 overruns, 2 configs
-                        read
-            entries     31 desired, 0 refused
+            store        reachable
+            config       revision 12; stays on vxlan: the rollout is at 25 %
+            backend      vxlan, mixed
+            interface    eth0
+            public IP    172.16.0.5, fd00:172::5
+            subnet       10.244.1.0/24, fd00:10:244:1::/64
+            pod MTU      1430
+            peers        12 direct, 3 by tunnel, 0 left out, 0 set aside, 0 missing
+            direct paths not probed
+            since start  31 created, 0 replaced, 0 removed, 1 dump, 0 overruns, 2 configs
+                         read, 0 fallbacks
+            entries      31 desired, 0 refused
         "]]
         .assert_eq(&Glance(status()).to_string());
     }
@@ -166,18 +180,19 @@ mod tests {
               + route fd00:10:244:3::/64 via fd00:10:244:3:: dev flannel-v6.1 onlink:
                 Nexthop has invalid gateway (no route to host)
 
-            store       away: etcd at http://10.0.0.2:2379 and http://10.0.0.3:2379:
-                        connection refused, next try in 3 s
-            config      revision 12; stays on vxlan: the rollout is at 25 %
-            backend     vxlan, mixed
-            interface   eth0
-            public IP   172.16.0.5, fd00:172::5
-            subnet      10.244.1.0/24, fd00:10:244:1::/64
-            pod MTU     1430
-            peers       12 direct, 3 by tunnel, 0 left out, 0 set aside, 0 missing
-            since start 31 created, 0 replaced, 0 removed, 1 dump, 0 overruns, 2 configs
-                        read
-            entries     31 desired, 1 refused
+            store        away: etcd at http://10.0.0.2:2379 and http://10.0.0.3:2379:
+                         connection refused, next try in 3 s
+            config       revision 12; stays on vxlan: the rollout is at 25 %
+            backend      vxlan, mixed
+            interface    eth0
+            public IP    172.16.0.5, fd00:172::5
+            subnet       10.244.1.0/24, fd00:10:244:1::/64
+            pod MTU      1430
+            peers        12 direct, 3 by tunnel, 0 left out, 0 set aside, 0 missing
+            direct paths not probed
+            since start  31 created, 0 replaced, 0 removed, 1 dump, 0 overruns, 2 configs
+                         read, 0 fallbacks
+            entries      31 desired, 1 refused
               + route fd00:10:244:3::/64 via fd00:10:244:3:: dev flannel-v6.1 onlink:
                 Nexthop has invalid gateway (no route to host)
         "]]
@@ -206,17 +221,18 @@ mod tests {
             tweedd 0.1.0: not ready
               no network config yet
 
-            store       not asked yet
-            config      none
-            backend     unknown
-            interface   unknown
-            public IP   unknown
-            subnet      none
-            pod MTU     unknown
-            peers       0 direct, 0 by tunnel, 0 left out, 0 set aside, 0 missing
-            since start 0 created, 0 replaced, 0 removed, 0 dumps, 0 overruns, 0 configs
-                        read
-            entries     0 desired, 0 refused
+            store        not asked yet
+            config       none
+            backend      unknown
+            interface    unknown
+            public IP    unknown
+            subnet       none
+            pod MTU      unknown
+            peers        0 direct, 0 by tunnel, 0 left out, 0 set aside, 0 missing
+            direct paths not probed
+            since start  0 created, 0 replaced, 0 removed, 0 dumps, 0 overruns, 0 configs
+                         read, 0 fallbacks
+            entries      0 desired, 0 refused
         "]]
         .assert_eq(&Glance(status).to_string());
     }

@@ -105,6 +105,7 @@ impl<K: Kernel> Reconciler<K> {
         self.rules = local.rules();
         self.networks = backend::networks(&local);
         let all: BTreeSet<LeaseId> = self.inputs.peers.ids().cloned().collect();
+        self.find_detours(&all);
         let standings = self.standings(all);
         self.desired = Desired::new(backend::plan_local(&local, &self.networks));
         self.adopt(standings);
@@ -118,6 +119,7 @@ impl<K: Kernel> Reconciler<K> {
         self.inputs.edit.stale |= !ids.is_empty();
         // Before the first plan there are no rules to judge by; the first plan is for all.
         if !self.networks.is_empty() && !ids.is_empty() {
+            self.find_detours(&ids);
             let standings = self.standings(ids);
             let touched = self.adopt(standings);
             self.stale.differences.extend(touched);
@@ -145,6 +147,7 @@ impl<K: Kernel> Reconciler<K> {
         });
         let gateways = believed.flat_map(|lease| &lease.endpoints).map(|e| e.public_ip);
         self.scope.gateways.extend(gateways);
+        self.tell_targets(&standings);
         self.desired.revise(standings)
     }
 

@@ -82,7 +82,8 @@ impl Inputs {
         let rules = local.rules();
         let believed = self.peers.ids().filter_map(|id| self.peers.peer(id, &rules)?.ok());
         let is_stranded = |peer: &&Lease| {
-            let without = |networks| backend::plan_peer(networks, peer).without_path().count();
+            let without =
+                |networks| backend::plan_peer(networks, peer, &self.detours).without_path().count();
             without(&then) > without(&now)
         };
         let stranded = believed.filter(is_stranded).filter_map(|peer| peer.endpoints.first());

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Standing;
 use super::edit::Edit;
-use crate::backend::{self, Local, Network};
+use crate::backend::{self, Detours, Local, Network};
 use crate::checkpoint::Checkpoint;
 use crate::config::{Kind, NetworkConfig};
 use crate::kernel::state::{Entry, KernelState, Key, Link, LinkKind, LinkName, ReversePath};
@@ -38,6 +38,8 @@ pub struct Inputs {
     /// The links whose reverse-path filter is strict although `Mixed` wants it loose: a change of
     /// backend would lose packets, so it waits for them.
     pub strict_now: BTreeSet<LinkName>,
+    /// Peers on our link that are reached through the tunnel for now.
+    pub detours: Detours,
     /// This node as it was last known, if that is what we started from.
     pub remembered: Option<Local>,
     pub store: StoreState,
@@ -71,6 +73,7 @@ impl Default for Inputs {
             peers: Peers::default(),
             strict: BTreeSet::new(),
             strict_now: BTreeSet::new(),
+            detours: Detours::new(),
             remembered: None,
             store: StoreState::Unknown,
             held_back: None,
@@ -191,7 +194,8 @@ impl Inputs {
 
     /// Starts from what was last known.
     pub fn remember(&mut self, checkpoint: Checkpoint) {
-        let Checkpoint { local, leases } = checkpoint;
+        // What the probes of another life found is not known in this one.
+        let Checkpoint { local, leases, detours: _ } = checkpoint;
         self.config = Some(local.config.clone());
         self.own.clone_from(&local.own);
         self.strict.extend(local.strict.iter().cloned());
@@ -206,7 +210,7 @@ impl Inputs {
         rules: &Rules,
         networks: &[Box<dyn Network>],
     ) -> Option<Standing> {
-        Standing::of(id, &self.peers, rules, networks)
+        Standing::of(id, &self.peers, rules, networks, &self.detours)
     }
 
     /// Notes whether the store has forgotten our own lease beside those that are missing.

@@ -83,7 +83,7 @@ impl<K: Kernel> Reconciler<K> {
         let filters = self.refused.iter().filter(|(key, _)| matches!(key, Key::ReversePath(_)));
         let filters =
             filters.map(|(_, why)| format!("packets may be lost while backends change: {why}"));
-        let remarks = [remembered, node, held, inputs.pending(), unusable];
+        let remarks = [remembered, node, held, inputs.pending(), unusable, self.probes_remark()];
         remarks.into_iter().flatten().chain(filters)
     }
 }

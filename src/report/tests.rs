@@ -14,6 +14,7 @@ fn peer(index: usize) -> PeerStatus {
         path: Some(Path::Tunnel),
         reason: None,
         programmed: true,
+        probes: None,
     }
 }
 

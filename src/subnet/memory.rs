@@ -16,6 +16,7 @@ use super::{Error, Lost, StoreState, SubnetManager, Unpublished};
 use crate::config::{ConfigUpdate, NetworkConfig, Unusable};
 use crate::lease::{Lease, LeaseAttributes, LeaseId, LeaseUpdate, Malformed, Record};
 use crate::prefix::Prefix;
+use crate::probe::Secret;
 use crate::report::NodeReport;
 use source::MemorySource;
 
@@ -42,6 +43,7 @@ struct Content {
     compacted: usize,
     away: bool,
     grants: i64,
+    probe_secret: Option<[u8; Secret::LENGTH]>,
 }
 
 impl Default for MemoryStore {
@@ -265,6 +267,12 @@ impl SubnetManager for MemorySubnetManager {
             Ok(())
         };
         self.store.change(publish)
+    }
+
+    async fn probe_secret(&self) -> Result<Secret, String> {
+        self.store.when(|_| Some(())).await;
+        let secret = |content: &mut Content| *content.probe_secret.get_or_insert_with(rand::random);
+        Ok(Secret::new(&self.store.change(secret)))
     }
 
     fn state(&self) -> channel::Receiver<StoreState> {

@@ -16,6 +16,7 @@ use tokio::sync::watch as channel;
 use crate::config::{ConfigUpdate, NetworkConfig};
 use crate::lease::{Lease, LeaseAttributes, LeaseUpdate};
 use crate::prefix::Prefix;
+use crate::probe::Secret;
 use crate::report::NodeReport;
 
 /// A store that hands out subnets and tells who holds which.
@@ -64,6 +65,12 @@ pub trait SubnetManager {
     /// # Errors
     /// It is not published; nothing depends on it, and another try may succeed.
     fn publish_report(&self, report: &NodeReport) -> impl Future<Output = Result<(), Unpublished>>;
+    /// The secret by which the daemons of this network know each other's probes. Whoever asks
+    /// first makes it.
+    ///
+    /// # Errors
+    /// What keeps us from it that waiting would not mend soon, in a sentence.
+    fn probe_secret(&self) -> impl Future<Output = Result<Secret, String>>;
 
     /// Whether the store can be used, now and whenever that changes.
     fn state(&self) -> channel::Receiver<StoreState>;

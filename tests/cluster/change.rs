@@ -58,6 +58,17 @@ fn direct(peer: &Peer) -> Vec<String> {
     ]
 }
 
+/// The tunnel stands by, for probes and for the case that the direct path fails.
+fn direct_with_standby(peer: &Peer) -> Vec<String> {
+    let (base, mac, ip) = (peer.subnet.network(), &peer.mac, peer.public_ip);
+    let standby = [
+        format!("{base} lladdr {mac} PERMANENT"),
+        format!("{base} dev flannel.1"),
+        format!("{mac} dst {ip} self permanent"),
+    ];
+    [direct(peer), standby.to_vec()].concat()
+}
+
 /// Waits until the node holds exactly `expected` for its peers, and at last nothing of what was.
 fn holds(node: &Node, expected: &[String]) -> Result<()> {
     let mut expected = expected.to_vec();
@@ -182,7 +193,11 @@ fn a_node_that_changes_its_address_keeps_its_subnet_and_is_followed() {
         eventually(PATIENCE, || it.has_published(backend)).unwrap();
         let after = it.peer().unwrap();
         assert_eq!((after.subnet, after.mac.clone()), (before.subnet, before.mac));
-        let expected = if side == VXLAN { tunnelled(&after) } else { direct(&after) };
+        let expected = match side {
+            VXLAN => tunnelled(&after),
+            HOST_GW => direct(&after),
+            _ => direct_with_standby(&after),
+        };
         holds(it.observer(), &expected).unwrap();
         eventually(PATIENCE, || {
             let path = it.changing().path_to(it.cluster.subnet(0, Family::V4)?)?;
@@ -222,7 +237,10 @@ fn a_node_that_changes_its_backend_is_followed() {
         it.cluster.daemons[1].restart().unwrap();
         it.has_published(backend).unwrap();
         let peer = it.peer().unwrap();
-        let expected = if side == VXLAN_MIXED { tunnelled(&peer) } else { direct(&peer) };
+        let expected = match side {
+            VXLAN_MIXED => tunnelled(&peer),
+            _ => direct_with_standby(&peer),
+        };
         holds(it.observer(), &expected).unwrap();
     }
     it.pings().unwrap();

@@ -21,6 +21,7 @@ mod leases;
 mod live;
 mod mixed;
 mod peer;
+mod probe;
 mod reboot;
 mod repair;
 mod restart;

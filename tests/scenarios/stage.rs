@@ -18,6 +18,7 @@ use tweed::status::{ConfigStatus, PeerStatus, Query, Status};
 use tweed::subnet::StoreState;
 
 use crate::notation::{self, lease, lease_id, malformed, prefix, record};
+use crate::prober::Prober;
 use crate::script::{Command, Part};
 
 pub(crate) struct Stage {
@@ -29,6 +30,7 @@ pub(crate) struct Stage {
     own: Option<Lease>,
     /// How often the config was written.
     edits: u64,
+    prober: Prober,
     /// What was on disk when the daemon was last stopped.
     saved: Option<Checkpoint>,
 }
@@ -72,7 +74,8 @@ impl Stage {
         let interfaces: Vec<&str> = command.items().collect();
         let kernel = FakeKernel::new(notation::host(&interfaces));
         let (events, listeners, run) = daemon(kernel.clone(), settings.clone());
-        Self { kernel, settings, events, listeners, run, own: None, edits: 0, saved: None }
+        let prober = Prober::start(&events);
+        Self { kernel, settings, events, listeners, run, own: None, edits: 0, prober, saved: None }
     }
 
     async fn perform(&mut self, command: &Command) {
@@ -82,6 +85,10 @@ impl Stage {
             "publish" => self.publish().await,
             "store" => self.send(Event::Store(store(&command.rest))).await,
             "lease" | "leases" => self.tell_leases(command).await,
+            "probes" => {
+                let news = self.prober.perform(&command.rest);
+                self.send(Event::Probe(news)).await;
+            }
             "kernel" => crate::host::perform(&self.kernel, &command.rest),
             "restart" => self.restart().await,
             "reboot" => {
@@ -159,6 +166,7 @@ impl Stage {
         self.run.abort();
         (self.events, self.listeners, self.run) =
             daemon(self.kernel.clone(), self.settings.clone());
+        self.prober = Prober::start(&self.events);
     }
 
     async fn send(&self, event: Event) {
@@ -172,8 +180,12 @@ impl Stage {
     }
 
     /// Time stands still until everybody waits: then a moment passes.
-    async fn settle(&self) {
+    async fn settle(&mut self) {
         time::sleep(Duration::from_millis(1)).await;
+        if let Some(news) = self.prober.judge() {
+            self.send(Event::Probe(news)).await;
+            time::sleep(Duration::from_millis(1)).await;
+        }
         assert!(!self.run.is_finished(), "the loop has ended");
     }
 
@@ -222,7 +234,8 @@ impl Stage {
         let show = |peer: PeerStatus| {
             let subnet = peer.subnet.map_or(peer.lease.to_string(), |subnet| subnet.to_string());
             let way = match (peer.path, peer.reason) {
-                (Some(path), _) => format!("{path:?}").to_lowercase(),
+                (Some(path), None) => format!("{path:?}").to_lowercase(),
+                (Some(path), Some(why)) => format!("{}: {why}", format!("{path:?}").to_lowercase()),
                 (None, reason) => reason.unwrap_or_default(),
             };
             let is_missing = peer.path.is_some() && !peer.programmed;

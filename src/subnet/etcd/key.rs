@@ -14,16 +14,20 @@ pub struct Layout {
     pub subnets: String,
     /// What the keys of all node reports begin with; behind it comes the lease's id.
     pub reports: String,
+    /// The key of the secret of path probes; flannel looks nowhere near it.
+    pub probe_secret: String,
 }
 
 impl Layout {
     /// The keys below `prefix`; doubled and trailing slashes do not matter.
     pub fn below(prefix: &str) -> Self {
         let root = cleaned(prefix);
+        let below = |name: &str| format!("{root}{name}");
         Self {
-            config: format!("{root}config"),
-            subnets: format!("{root}subnets/"),
-            reports: format!("{root}tweed/nodes/"),
+            config: below("config"),
+            subnets: below("subnets/"),
+            reports: below("tweed/nodes/"),
+            probe_secret: below("tweed/probe-secret"),
         }
     }
 

@@ -9,6 +9,7 @@ pub mod key;
 mod network_config;
 mod node_report;
 mod ours;
+mod probe_secret;
 mod report;
 mod store;
 pub mod value;
@@ -34,6 +35,7 @@ use super::watch::updates;
 use super::{Error, Lost, StoreState, SubnetManager, Unpublished};
 use crate::config::{ConfigUpdate, NetworkConfig};
 use crate::lease::{Lease, LeaseAttributes, LeaseUpdate};
+use crate::probe::Secret;
 use crate::report::NodeReport;
 
 /// The leases of one network in etcd. Whoever holds a lease should also follow `watch_leases`:
@@ -94,6 +96,10 @@ impl SubnetManager for EtcdSubnetManager {
 
     async fn publish_report(&self, report: &NodeReport) -> Result<(), Unpublished> {
         self.shared.publish_report(report).await
+    }
+
+    async fn probe_secret(&self) -> Result<Secret, String> {
+        self.shared.probe_secret().await
     }
 
     fn state(&self) -> channel::Receiver<StoreState> {

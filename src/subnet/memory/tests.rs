@@ -132,7 +132,6 @@ fn report(id: &LeaseId) -> NodeReport {
         nexthops: true,
         on_link: Vec::new(),
         uplinks: Vec::new(),
-        nexthops: false,
     };
     NodeReport {
         version: "1".to_owned(),
