@@ -7,6 +7,7 @@ mod desired;
 mod edit;
 mod inputs;
 mod node_report;
+mod outputs;
 mod paths;
 mod readiness;
 mod refusals;
@@ -18,7 +19,7 @@ pub use agenda::HEARTBEAT;
 pub use desired::{Desired, Standing};
 pub use edit::Edit;
 pub use inputs::Inputs;
-pub use report::{Listeners, Outputs, Progress, Usable};
+pub use outputs::{Listeners, Outputs, Progress, Usable};
 
 use std::collections::BTreeSet;
 use std::io;
