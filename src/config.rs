@@ -1,12 +1,16 @@
 //! The network config and its rules.
 
+mod change;
 mod pool;
 mod probe;
+mod rollout;
 #[cfg(test)]
 mod tests;
 
+pub use change::{Change, Reload, Situation, Waits, change};
 pub use pool::Pool;
 pub use probe::Probe;
+pub use rollout::{Rollout, share};
 
 use std::fmt::Display;
 
@@ -28,7 +32,23 @@ pub struct NetworkConfig {
     pub probe: Probe,
     /// `EnableNFTables`: which firewall masquerades.
     pub nftables: bool,
+    /// Which nodes take `backend` already; none means all.
+    #[serde(default)]
+    pub rollout: Option<Rollout>,
 }
+
+/// What a store tells of the config.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigUpdate {
+    pub config: Result<NetworkConfig, Unusable>,
+    /// The store's own count of its changes; 0 without a config.
+    pub revision: u64,
+}
+
+/// There is no config that could be used, and why: nothing changes until there is one.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Unusable(pub String);
 
 /// How a node carries packets to its peers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,6 +59,7 @@ pub struct Backend {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Kind {
     Vxlan,
     HostGw,
@@ -101,13 +122,19 @@ impl NetworkConfig {
             return Err(Error::NoFamily);
         }
         let backend = parse_backend(&fields)?;
-        Ok(Self {
+        let config = Self {
             pools,
             probe: probe::parse(&fields, backend.tunnel.port)?,
             backend,
             mixed: fields.bool("Mixed")?.unwrap_or(false),
             nftables: fields.bool("EnableNFTables")?.unwrap_or(false),
-        })
+            rollout: rollout::parse(&fields)?,
+        };
+        // Two halves of a cluster that do not mix cannot reach each other.
+        if config.rollout.is_some() && !config.mixed {
+            return Err(wrong("Mixed", false, "true while there is a Rollout".to_owned()));
+        }
+        Ok(config)
     }
 
     pub fn pool(&self, family: Family) -> Option<&Pool> {
@@ -123,6 +150,21 @@ impl NetworkConfig {
         Some(&self.probe).filter(|probe| self.mixed && probe.enabled)
     }
 
+    /// The backend of the node of these names, see [`Rollout::follows`].
+    pub fn kind_of(&self, names: impl IntoIterator<Item = impl ToString>) -> Kind {
+        match &self.rollout {
+            Some(rollout) if !rollout.follows(names) => rollout.from,
+            Some(_) | None => self.backend.kind,
+        }
+    }
+
+    /// The config as the node of these names takes it.
+    #[must_use]
+    pub fn on_node(mut self, names: impl IntoIterator<Item = impl ToString>) -> Self {
+        self.backend.kind = self.kind_of(names);
+        self
+    }
+
     /// Whether this node has a tunnel device.
     pub fn has_tunnel(&self) -> bool {
         self.mixed || self.backend.kind == Kind::Vxlan
@@ -133,19 +175,18 @@ fn parse_backend(fields: &Fields) -> Result<Backend, Error> {
     let Some(backend) = fields.object("Backend")? else {
         return Ok(Backend { kind: Kind::Vxlan, tunnel: parse_tunnel(&Fields::default())? });
     };
-    let kind = match backend.str("Type")?.map(str::to_lowercase).as_deref() {
-        Some("vxlan") => Kind::Vxlan,
-        Some("host-gw") => Kind::HostGw,
-        Some(other) => {
-            return Err(wrong(
-                "Backend.Type",
-                format!("{other:?}"),
-                "\"vxlan\" or \"host-gw\"".into(),
-            ));
-        }
-        None => return Err(wrong("Backend.Type", "missing", "\"vxlan\" or \"host-gw\"".into())),
-    };
+    let kind = parse_kind(&backend, "Backend.Type")?;
     Ok(Backend { kind, tunnel: parse_tunnel(&backend)? })
+}
+
+fn parse_kind(backend: &Fields, key: &'static str) -> Result<Kind, Error> {
+    let expected = || "\"vxlan\" or \"host-gw\"".to_owned();
+    match backend.str("Type")?.map(str::to_lowercase).as_deref() {
+        Some("vxlan") => Ok(Kind::Vxlan),
+        Some("host-gw") => Ok(Kind::HostGw),
+        Some(other) => Err(wrong(key, format!("{other:?}"), expected())),
+        None => Err(wrong(key, "missing", expected())),
+    }
 }
 
 fn parse_tunnel(backend: &Fields) -> Result<Tunnel, Error> {

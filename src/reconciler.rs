@@ -3,17 +3,21 @@
 mod agenda;
 mod apply;
 mod desired;
+mod edit;
 mod inputs;
+mod node_report;
 mod paths;
 mod readiness;
 mod refusals;
 mod report;
+mod retire;
 mod take;
 
 pub use agenda::HEARTBEAT;
 pub use desired::{Desired, Standing};
+pub use edit::Edit;
 pub use inputs::Inputs;
-pub use report::{Outputs, Progress, Usable};
+pub use report::{Listeners, Outputs, Progress, Usable};
 
 use std::collections::BTreeSet;
 use std::io;
@@ -25,7 +29,7 @@ use tokio::time;
 
 use crate::backend::Network;
 use crate::checkpoint::Checkpoint;
-use crate::config::NetworkConfig;
+use crate::config::{ConfigUpdate, Reload};
 use crate::kernel::state::{KernelState, Key};
 use crate::kernel::{Kernel, Observation, Scope};
 use crate::lease::{Lease, LeaseUpdate, Rules};
@@ -40,8 +44,8 @@ use refusals::Refusals;
 /// Whatever wakes the loop; nothing else does.
 #[derive(Debug)]
 pub enum Event {
-    /// The network config, as the store has it.
-    Config(NetworkConfig),
+    /// What the store says of the network config.
+    Config(ConfigUpdate),
     /// We hold this lease.
     Held(Lease),
     /// The store tells of somebody's lease.
@@ -66,6 +70,7 @@ pub struct Settings {
     pub interface: InterfaceOptions,
     /// The largest share of peers that may vanish at once, in percent.
     pub max_withdraw: u8,
+    pub reload: Reload,
     /// From 0 to 1: spreads what many nodes would do at once.
     pub jitter: fn() -> f64,
 }
@@ -89,6 +94,8 @@ pub struct Reconciler<K> {
     refused: Refusals,
     /// Whether a checkpoint would differ from the last one.
     unsaved: bool,
+    /// Whether the node's report may differ from the last one.
+    unreported: bool,
     agenda: Agenda,
     statistics: Statistics,
     /// What the log was told last.
@@ -156,6 +163,7 @@ impl<K: Kernel> Reconciler<K> {
             trouble: None,
             refused: Refusals::default(),
             unsaved: false,
+            unreported: false,
             statistics: Statistics::default(),
             logged: None,
             outputs,
@@ -207,7 +215,7 @@ impl<K: Kernel> Reconciler<K> {
 
     fn take(&mut self, event: Event) {
         match event {
-            Event::Config(config) => self.take_config(config),
+            Event::Config(update) => self.take_config(update),
             Event::Held(lease) => self.take_own(lease),
             Event::Lease(update) => self.take_lease(update),
             Event::Store(state) => self.take_store(state),

@@ -21,6 +21,8 @@ pub enum Query {
     Peers,
     /// A list of [`LeaseStatus`].
     Leases,
+    /// A [`crate::report::NodeReport`]; `null` before a lease is held.
+    Report,
     /// A [`crate::checkpoint::Checkpoint`]: everything that the plan is made from.
     Inputs,
 }
@@ -38,6 +40,9 @@ pub struct Statistics {
     /// Times that a peer on our link went into the tunnel because its direct path failed.
     #[serde(default)]
     pub fallbacks: u64,
+    /// Edits of the network config, the first reading included.
+    #[serde(default)]
+    pub edits: u64,
 }
 
 impl Statistics {
@@ -60,6 +65,8 @@ pub struct Status {
     pub store: StoreState,
     pub backend: Option<String>,
     pub mixed: bool,
+    #[serde(default)]
+    pub config: ConfigStatus,
     pub interface: Option<String>,
     pub public_ips: Vec<IpAddr>,
     pub subnets: Vec<Prefix>,
@@ -76,6 +83,19 @@ pub struct Status {
     pub statistics: Statistics,
 }
 
+/// The newest config of the store, and what of it is in force here.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConfigStatus {
+    /// The store's own count; 0 without a config.
+    pub revision: u64,
+    /// Where this node stands in the rollout, if there is one.
+    pub rollout: Option<String>,
+    /// What waits, and for what.
+    pub pending: Option<String>,
+    /// Why it cannot be used.
+    pub invalid: Option<String>,
+}
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerCounts {
     pub direct: usize,
@@ -84,6 +104,13 @@ pub struct PeerCounts {
     pub set_aside: usize,
     /// No longer named by the store, and still routed.
     pub missing: usize,
+}
+
+impl PeerCounts {
+    pub const fn total(&self) -> usize {
+        // The missing ones are counted by their paths, too.
+        self.direct + self.tunnel + self.left_out + self.set_aside
+    }
 }
 
 /// One peer, in one address family.

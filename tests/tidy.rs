@@ -40,6 +40,7 @@ const PURE: &[&str] = &[
     "src/subnet/etcd/key.rs",
     "src/subnet/etcd/value.rs",
     "src/reconciler/desired.rs",
+    "src/report.rs",
 ];
 
 /// What a pure module has no use for.

@@ -4,9 +4,11 @@ mod detour;
 mod host_gw;
 mod mixed;
 mod nexthops;
+mod retired;
 mod vxlan;
 
 pub use detour::{Detour, Detours};
+pub use retired::retired;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -99,6 +101,11 @@ pub struct PeerPlan(pub Vec<(Family, Result<Way, Unreachable>)>);
 impl PeerPlan {
     pub fn entries(&self) -> impl Iterator<Item = &Entry> {
         self.0.iter().filter_map(|(_, way)| way.as_ref().ok()).flat_map(|way| &way.entries)
+    }
+
+    /// Why there is no way, for each family without one.
+    pub fn without_path(&self) -> impl Iterator<Item = &Unreachable> {
+        self.0.iter().filter_map(|(_, way)| way.as_ref().err())
     }
 }
 
@@ -194,6 +201,7 @@ impl Local {
             underlay: Some(self.node.interface.clone()),
             networks: self.config.networks().collect(),
             gateways,
+            retired: Vec::new(),
         }
     }
 }

@@ -69,6 +69,7 @@ fn plan(config: NetworkConfig, records: Vec<Record>, options: &PlanOptions) -> R
     let leases = records.iter().filter_map(|record| record.lease.as_ref().ok());
     let own = leases.into_iter().find(|lease| is_at(lease, &options.public_ips)).cloned();
     let node = node(&config, own.as_ref(), options)?;
+    let config = config.on_node(node.names());
     let local = Local { macs: macs(own.as_ref()), config, node, own, strict: [].into() };
     let mut peers = Peers::default();
     peers.apply(LeaseUpdate::Snapshot(records));

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::layout::{counted, listed, wrap};
 use super::options::Files;
 use super::{Answer, Error, Verdict, daemon};
-use crate::status::{PeerCounts, ProbeStatus, Readiness, Statistics, Status};
+use crate::status::{ConfigStatus, PeerCounts, ProbeStatus, Readiness, Statistics, Status};
 use crate::subnet::StoreState;
 
 #[derive(Serialize)]
@@ -47,12 +47,13 @@ impl fmt::Display for Glance {
     }
 }
 
-fn facts(status: &Status) -> [(&'static str, String); 10] {
+fn facts(status: &Status) -> [(&'static str, String); 11] {
     let unknown = || "unknown".to_owned();
     let mixed = if status.mixed { ", mixed" } else { "" };
     let backend = status.backend.as_ref().map_or_else(unknown, |kind| format!("{kind}{mixed}"));
     [
         ("store", store(&status.store)),
+        ("config", config(&status.config)),
         ("backend", backend),
         ("interface", status.interface.clone().unwrap_or_else(unknown)),
         ("public IP", listed(&status.public_ips, "unknown")),
@@ -71,6 +72,15 @@ fn store(state: &StoreState) -> String {
         StoreState::Reachable => "reachable".to_owned(),
         StoreState::Waiting(reason) => format!("away: {reason}"),
     }
+}
+
+/// What waits and what is wrong stands among the reasons.
+fn config(config: &ConfigStatus) -> String {
+    let revision = match config.revision {
+        0 => "none".to_owned(),
+        revision => format!("revision {revision}"),
+    };
+    [Some(revision), config.rollout.clone()].into_iter().flatten().collect::<Vec<_>>().join("; ")
 }
 
 fn peers(counts: &PeerCounts) -> String {
@@ -92,11 +102,12 @@ fn probes(status: &Status) -> String {
 }
 
 fn done(statistics: &Statistics) -> String {
-    let Statistics { created, replaced, removed, dumps, overruns, fallbacks } = statistics;
-    let dumps = counted(usize::try_from(*dumps).unwrap_or(usize::MAX), "dump");
+    let Statistics { created, replaced, removed, dumps, overruns, fallbacks, edits } = statistics;
+    let counted = |count: u64, what| counted(usize::try_from(count).unwrap_or(usize::MAX), what);
+    let (dumps, edits) = (counted(*dumps, "dump"), counted(*edits, "config"));
     format!(
         "{created} created, {replaced} replaced, {removed} removed, {dumps}, {overruns} overruns, \
-         {fallbacks} fallbacks"
+         {fallbacks} fallbacks, {edits} read"
     )
 }
 
@@ -114,6 +125,11 @@ mod tests {
             store: StoreState::Reachable,
             backend: Some("vxlan".into()),
             mixed: true,
+            config: ConfigStatus {
+                revision: 12,
+                rollout: Some("stays on vxlan: the rollout is at 25 %".into()),
+                ..ConfigStatus::default()
+            },
             interface: Some("eth0".into()),
             public_ips: vec!["172.16.0.5".parse().unwrap(), "fd00:172::5".parse().unwrap()],
             subnets: vec!["10.244.1.0/24".parse().unwrap(), "fd00:10:244:1::/64".parse().unwrap()],
@@ -122,7 +138,7 @@ mod tests {
             desired: 31,
             refused: vec![],
             probes: None,
-            statistics: Statistics { created: 31, dumps: 1, ..Statistics::default() },
+            statistics: Statistics { created: 31, dumps: 1, edits: 2, ..Statistics::default() },
         }
     }
 
@@ -132,6 +148,7 @@ mod tests {
             tweedd 0.1.0: ready
 
             store        reachable
+            config       revision 12; stays on vxlan: the rollout is at 25 %
             backend      vxlan, mixed
             interface    eth0
             public IP    172.16.0.5, fd00:172::5
@@ -139,7 +156,8 @@ mod tests {
             pod MTU      1430
             peers        12 direct, 3 by tunnel, 0 left out, 0 set aside, 0 missing
             direct paths not probed
-            since start  31 created, 0 replaced, 0 removed, 1 dump, 0 overruns, 0 fallbacks
+            since start  31 created, 0 replaced, 0 removed, 1 dump, 0 overruns, 0 fallbacks,
+                         2 configs read
             entries      31 desired, 0 refused
         "]]
         .assert_eq(&Glance(status()).to_string());
@@ -164,6 +182,7 @@ mod tests {
 
             store        away: etcd at http://10.0.0.2:2379 and http://10.0.0.3:2379:
                          connection refused, next try in 3 s
+            config       revision 12; stays on vxlan: the rollout is at 25 %
             backend      vxlan, mixed
             interface    eth0
             public IP    172.16.0.5, fd00:172::5
@@ -171,7 +190,8 @@ mod tests {
             pod MTU      1430
             peers        12 direct, 3 by tunnel, 0 left out, 0 set aside, 0 missing
             direct paths not probed
-            since start  31 created, 0 replaced, 0 removed, 1 dump, 0 overruns, 0 fallbacks
+            since start  31 created, 0 replaced, 0 removed, 1 dump, 0 overruns, 0 fallbacks,
+                         2 configs read
             entries      31 desired, 1 refused
               + route fd00:10:244:3::/64 via fd00:10:244:3:: dev flannel-v6.1 onlink:
                 Nexthop has invalid gateway (no route to host)
@@ -185,6 +205,7 @@ mod tests {
             ready: false,
             reasons: vec!["no network config yet".into()],
             store: StoreState::Unknown,
+            config: ConfigStatus::default(),
             backend: None,
             interface: None,
             public_ips: vec![],
@@ -201,6 +222,7 @@ mod tests {
               no network config yet
 
             store        not asked yet
+            config       none
             backend      unknown
             interface    unknown
             public IP    unknown
@@ -208,7 +230,8 @@ mod tests {
             pod MTU      unknown
             peers        0 direct, 0 by tunnel, 0 left out, 0 set aside, 0 missing
             direct paths not probed
-            since start  0 created, 0 replaced, 0 removed, 0 dumps, 0 overruns, 0 fallbacks
+            since start  0 created, 0 replaced, 0 removed, 0 dumps, 0 overruns, 0 fallbacks,
+                         0 configs read
             entries      0 desired, 0 refused
         "]]
         .assert_eq(&Glance(status).to_string());

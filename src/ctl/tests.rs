@@ -31,7 +31,8 @@ impl Host {
         let line = ["tweedctl", "status", "--subnet-file", subnet_file.to_str().unwrap()];
         let files = Arguments::try_parse_from(line).unwrap().files;
         std::fs::write(&subnet_file, "FLANNEL_MTU=1450\n").unwrap();
-        checkpoint::save(&files.state_file(), &inputs()).unwrap();
+        let data = serde_json::value::to_raw_value(&inputs()).unwrap();
+        checkpoint::save(&files.state_file(), &data).unwrap();
         Self { kernel: FakeKernel::new(facts()), files, folder }
     }
 

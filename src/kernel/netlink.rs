@@ -55,7 +55,7 @@ impl NetlinkKernel {
 
     /// Lists the links and learns their names.
     async fn read_links(&mut self) -> io::Result<Vec<Message>> {
-        let messages = self.requests.dump(request::links()).await?;
+        let messages = self.requests.dump(request::links(), codec::parse).await?;
         self.links = messages.iter().filter_map(codec::listed_link).collect();
         Ok(messages)
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use super::{Reconciler, Standing};
-use crate::backend::{self, Detour, Path};
+use crate::backend::{self, Detour, Path, Unreachable, Way};
 use crate::kernel::Kernel;
 use crate::kernel::state::{Entry, Key, Route};
 use crate::lease::{Endpoint, LeaseId};
@@ -234,5 +234,13 @@ impl<K: Kernel> Reconciler<K> {
             direct: direct.then(|| way(Path::Direct)),
             tunnel: tunnel.then(|| way(Path::Tunnel)),
         })
+    }
+}
+
+/// Why there is no way, or not the direct one.
+pub(super) fn reason(way: &Result<Way, Unreachable>) -> Option<String> {
+    match way {
+        Ok(way) => way.detour.map(|detour| detour.to_string()),
+        Err(reason) => Some(format!("left out: {reason}")),
     }
 }

@@ -4,9 +4,11 @@ use serde_json::value::{RawValue, to_raw_value};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::paths::reason;
 use super::{Reconciler, Standing};
-use crate::backend::{self, PeerPlan, Unreachable, Way};
+use crate::backend::{self, PeerPlan};
 use crate::checkpoint::Checkpoint;
+use crate::config::NetworkConfig;
 use crate::kernel::Kernel;
 use crate::kernel::state::Entry;
 use crate::lease::{Lease, LeaseAttributes, LeaseId, Rejected};
@@ -16,6 +18,8 @@ use crate::status::{LeaseStatus, PeerCounts, PeerStatus, Query, Readiness, Statu
 /// How far the daemon has come. Others wait for it: the lease, subnet.env, systemd, health.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
+    /// The config in force, once the store has told one.
+    pub config: Option<NetworkConfig>,
     /// What to publish, once the device can receive what it will attract.
     pub attributes: Option<LeaseAttributes>,
     /// What pods can use, once device and address are in place.
@@ -42,11 +46,41 @@ pub struct Outputs {
     pub heartbeat: watch::Sender<Instant>,
     /// Counted up to have the leases read again.
     pub read_again: watch::Sender<u64>,
+    /// Counted up when the node's report may differ from the last one.
+    pub reported: watch::Sender<u64>,
     /// Counted up when a checkpoint would differ from the last one.
     pub changed: watch::Sender<u64>,
 }
 
+/// Their other ends.
+#[derive(Debug)]
+pub struct Listeners {
+    pub progress: watch::Receiver<Progress>,
+    pub heartbeat: watch::Receiver<Instant>,
+    pub read_again: watch::Receiver<u64>,
+    pub reported: watch::Receiver<u64>,
+    pub changed: watch::Receiver<u64>,
+}
+
 impl Outputs {
+    pub fn channels() -> (Self, Listeners) {
+        let outputs = Self {
+            progress: watch::Sender::default(),
+            heartbeat: watch::Sender::new(Instant::now()),
+            read_again: watch::Sender::default(),
+            reported: watch::Sender::default(),
+            changed: watch::Sender::default(),
+        };
+        let listeners = Listeners {
+            progress: outputs.progress.subscribe(),
+            heartbeat: outputs.heartbeat.subscribe(),
+            read_again: outputs.read_again.subscribe(),
+            reported: outputs.reported.subscribe(),
+            changed: outputs.changed.subscribe(),
+        };
+        (outputs, listeners)
+    }
+
     pub(super) fn read_again(&self) {
         self.read_again.send_modify(|count| *count += 1);
     }
@@ -58,6 +92,7 @@ impl<K: Kernel> Reconciler<K> {
         self.outputs.heartbeat.send_replace(Instant::now());
         self.log_readiness();
         let progress = Progress {
+            config: self.inputs.config.clone().filter(|_| self.inputs.confirmed),
             attributes: self.publishable(),
             usable: self.usable(),
             readiness: self.readiness(),
@@ -65,9 +100,11 @@ impl<K: Kernel> Reconciler<K> {
         self.outputs.progress.send_if_modified(|last| {
             let changed = *last != progress;
             *last = progress;
+            self.unreported |= changed;
             changed
         });
         self.report_change();
+        self.announce_report();
     }
 
     /// Before all leases are known, a checkpoint would forget those of the last one.
@@ -84,6 +121,7 @@ impl<K: Kernel> Reconciler<K> {
             Query::Status => to_raw_value(&self.status()),
             Query::Peers => to_raw_value(&self.peers()),
             Query::Leases => to_raw_value(&self.leases()),
+            Query::Report => to_raw_value(&self.node_report()),
             Query::Inputs => to_raw_value(&self.checkpoint()),
         }
     }
@@ -153,6 +191,7 @@ impl<K: Kernel> Reconciler<K> {
             backend: local.as_ref().map(|local| local.config.backend.kind.as_str().to_owned()),
             mixed: local.as_ref().is_some_and(|local| local.config.mixed),
             interface: local.as_ref().map(|local| local.node.interface.to_string()),
+            config: self.inputs.config_status(),
             public_ips: uplinks.map(|uplink| uplink.public_ip).collect(),
             subnets: self.inputs.own.iter().flat_map(Lease::subnets).collect(),
             mtu: backend::pod_mtu(&self.networks),
@@ -164,7 +203,7 @@ impl<K: Kernel> Reconciler<K> {
         }
     }
 
-    fn counts(&self) -> PeerCounts {
+    pub(super) fn counts(&self) -> PeerCounts {
         let mut counts =
             PeerCounts { missing: self.inputs.peers.missing().len(), ..PeerCounts::default() };
         for standing in self.desired.peers().values() {
@@ -184,7 +223,7 @@ impl<K: Kernel> Reconciler<K> {
         counts
     }
 
-    fn peers(&self) -> Vec<PeerStatus> {
+    pub(super) fn peers(&self) -> Vec<PeerStatus> {
         let peers = self.desired.peers().iter();
         peers
             .flat_map(|(id, standing)| match standing {
@@ -251,13 +290,5 @@ impl<K: Kernel> Reconciler<K> {
             }
         };
         self.inputs.peers.ids().map(status).collect()
-    }
-}
-
-/// Why there is no way, or not the direct one.
-fn reason(way: &Result<Way, Unreachable>) -> Option<String> {
-    match way {
-        Ok(way) => way.detour.map(|detour| detour.to_string()),
-        Err(reason) => Some(format!("left out: {reason}")),
     }
 }

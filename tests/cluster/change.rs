@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use tweed_lab::{Family, Files, Node, Path, eventually};
 
-use crate::cluster::{CONFIG, Cluster, ClusterPlan, PATIENCE, SUBNETS, Stack};
+use crate::cluster::{AT_START, CONFIG, Cluster, ClusterPlan, PATIENCE, SUBNETS, Stack};
 use crate::peer::{Peer, host_gw, key_of, vxlan};
 use crate::table::{HOST_GW, HOST_GW_MIXED, VXLAN, VXLAN_MIXED};
 
@@ -125,6 +125,12 @@ impl Couple {
         Ok(Self { cluster })
     }
 
+    /// Daemons that take a config in at their start alone.
+    fn start_apart(rest: &str) -> Result<Self> {
+        let plan = ClusterPlan::new(2, &Stack::V4.config(rest)).flags(AT_START);
+        Ok(Self { cluster: plan.start()? })
+    }
+
     fn observer(&self) -> &Node {
         &self.cluster.nodes[0]
     }
@@ -224,7 +230,7 @@ fn a_node_that_gets_another_subnet_is_followed() {
 
 #[test]
 fn a_node_that_changes_its_backend_is_followed() {
-    let mut it = Couple::start(&VXLAN_MIXED.config()).unwrap();
+    let mut it = Couple::start_apart(&VXLAN_MIXED.config()).unwrap();
     holds(it.observer(), &tunnelled(&it.peer().unwrap())).unwrap();
     for (side, backend) in [(HOST_GW_MIXED, "host-gw"), (VXLAN_MIXED, "vxlan")] {
         it.cluster.etcd.put(CONFIG, &Stack::V4.config(&side.config())).unwrap();

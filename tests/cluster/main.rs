@@ -18,6 +18,7 @@ mod flip;
 mod gap;
 mod hostile;
 mod leases;
+mod live;
 mod mixed;
 mod peer;
 mod probe;

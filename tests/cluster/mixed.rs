@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use tweed_lab::{Family, Path, Ping, eventually};
 
-use crate::cluster::{CONFIG, Cluster, ClusterPlan, PATIENCE, Stack};
+use crate::cluster::{AT_START, CONFIG, Cluster, ClusterPlan, PATIENCE, Stack};
 use crate::table::{
     Distance, Expected, HOST_GW, HOST_GW_MIXED, Mixed, Side, VXLAN, VXLAN_MIXED, expected, path,
 };
@@ -37,7 +37,7 @@ type Row = (Side, Side, Distance);
 impl Table {
     fn start(stack: Stack) -> Result<Self> {
         let config = stack.config(&VXLAN.config());
-        let cluster = ClusterPlan::new(FAR, &config).far(1).stack(stack).start()?;
+        let cluster = ClusterPlan::new(FAR, &config).far(1).stack(stack).flags(AT_START).start()?;
         cluster.start_pods()?;
         Ok(Self { sides: vec![VXLAN; cluster.nodes.len()], cluster })
     }

@@ -14,6 +14,8 @@ pub struct Layout {
     pub subnets: String,
     /// The key of the secret of path probes; flannel looks nowhere near it.
     pub probe_secret: String,
+    /// What the keys of all node reports begin with; behind it comes the lease's id.
+    pub reports: String,
 }
 
 impl Layout {
@@ -25,11 +27,16 @@ impl Layout {
             config: below("config"),
             subnets: below("subnets/"),
             probe_secret: below("tweed/probe-secret"),
+            reports: below("tweed/nodes/"),
         }
     }
 
     pub fn lease_key(&self, id: &LeaseId) -> String {
         format!("{}{id}", self.subnets)
+    }
+
+    pub fn report_key(&self, id: &LeaseId) -> String {
+        format!("{}{id}", self.reports)
     }
 
     /// The lease that `key` belongs to; none if it lies elsewhere.

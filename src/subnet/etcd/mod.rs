@@ -7,6 +7,7 @@ mod grant;
 mod hold;
 pub mod key;
 mod network_config;
+mod node_report;
 mod ours;
 mod probe_secret;
 mod report;
@@ -31,10 +32,11 @@ use self::store::Store;
 use self::watch::{EtcdSource, First};
 use super::claim::Previous;
 use super::watch::updates;
-use super::{Error, Lost, StoreState, SubnetManager};
-use crate::config::NetworkConfig;
+use super::{Error, Lost, StoreState, SubnetManager, Unpublished};
+use crate::config::{ConfigUpdate, NetworkConfig};
 use crate::lease::{Lease, LeaseAttributes, LeaseUpdate};
 use crate::probe::Secret;
+use crate::report::NodeReport;
 
 /// The leases of one network in etcd. Whoever holds a lease should also follow `watch_leases`:
 /// it is how a loss is noticed at once.
@@ -72,8 +74,8 @@ impl EtcdSubnetManager {
 }
 
 impl SubnetManager for EtcdSubnetManager {
-    async fn network_config(&self) -> NetworkConfig {
-        self.shared.network_config().await
+    fn watch_config(&self) -> BoxStream<'static, ConfigUpdate> {
+        network_config::updates(Arc::clone(&self.shared))
     }
 
     async fn acquire(
@@ -94,6 +96,10 @@ impl SubnetManager for EtcdSubnetManager {
 
     async fn probe_secret(&self) -> Result<Secret, String> {
         self.shared.probe_secret().await
+    }
+
+    async fn publish_report(&self, report: &NodeReport) -> Result<(), Unpublished> {
+        self.shared.publish_report(report).await
     }
 
     fn state(&self) -> channel::Receiver<StoreState> {
