@@ -169,7 +169,7 @@ fn a_daemon_that_restarts_drives_nobody_into_the_tunnel() {
 fn the_secret_is_made_once_and_told_to_nobody() {
     let cluster = Cluster::start(3, &config(Stack::V4, VXLAN_MIXED)).unwrap();
     wait_for(&cluster, Family::V4, Path::Tunnel, &good()).unwrap();
-    let keys = cluster.etcd.list("/coreos.com/network/tweed/").unwrap();
+    let keys = cluster.etcd.list("/coreos.com/network/tweed/probe").unwrap();
     assert_eq!(keys.len(), 1, "{keys:?}");
     let secret = &keys[0].value;
     assert_eq!(secret.len(), 64);
