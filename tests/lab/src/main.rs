@@ -71,11 +71,11 @@ enum Command {
         #[arg(long, default_value_t = 0, requires = "tweedd", requires = "tweedctl")]
         real: usize,
         /// What the real daemons run.
-        #[arg(long, default_value = "")]
-        tweedd: PathBuf,
+        #[arg(long)]
+        tweedd: Option<PathBuf>,
         /// Its command line tool.
-        #[arg(long, default_value = "")]
-        tweedctl: PathBuf,
+        #[arg(long)]
+        tweedctl: Option<PathBuf>,
     },
 }
 
@@ -101,6 +101,7 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
             bench::run(&Binaries { tweedd, tweedctl }, rounds)
         }
         Command::Storm { nodes, network, jitter, real, tweedd, tweedctl } => {
+            let [tweedd, tweedctl] = [tweedd, tweedctl].map(Option::unwrap_or_default);
             let settings = storm::Settings {
                 nodes,
                 spread: Duration::try_from_secs_f64(jitter)?,
