@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use etcd_client::{Error, KvClient, LeaseClient, ResponseHeader, WatchClient};
 use tokio::sync::Mutex;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::connect::{EtcdOptions, describe, open, shown};
 use super::report::Report;
@@ -27,6 +27,8 @@ struct Current {
     generation: u64,
     /// In a row, over all requests.
     failures: usize,
+    /// How long answers take of late.
+    latency: Duration,
 }
 
 #[derive(Clone)]
@@ -79,7 +81,7 @@ impl Client {
     /// `random` chooses the first server, so that a cluster's nodes spread over all.
     pub(super) fn new(options: EtcdOptions, random: usize) -> Self {
         let endpoint = random.checked_rem(options.endpoints.len()).unwrap_or(0);
-        let current = Current { connection: None, endpoint, generation: 0, failures: 0 };
+        let current = Current { connection: None, endpoint, generation: 0, failures: 0, latency: Duration::ZERO };
         Self { options, current: Mutex::new(current), report: Report::default() }
     }
 
@@ -104,17 +106,27 @@ impl Client {
         F: Future<Output = Result<T, Error>>,
     {
         let connection = self.connection().await?;
-        match timeout(TIMEOUT, Box::pin(ask(connection.clone()))).await {
+        let asked = Instant::now();
+        let answer = timeout(TIMEOUT, Box::pin(ask(connection.clone()))).await;
+        self.note_latency(asked.elapsed()).await;
+        match answer {
             Ok(Ok(answer)) => {
                 self.succeeded().await;
                 Ok(answer)
             }
             Ok(Err(error)) => Err(self.failed(&connection, &error).await),
             Err(_) => {
-                self.drop_connection(&connection, &no_answer()).await;
+                self.pass_over(&connection, &no_answer()).await;
                 Err(Failure::Away)
             }
         }
+    }
+
+    /// How long to hold back what can wait: not at all while the server answers briskly, and the
+    /// longer the busier it is. What thousands of nodes ask for at once thus comes apart.
+    pub(super) async fn courtesy(&self, random: f64) -> Duration {
+        let latency = self.current.lock().await.latency;
+        courtesy(latency).mul_f64(random.clamp(0.0, 1.0))
     }
 
     pub(super) async fn succeeded(&self) {
@@ -130,6 +142,7 @@ impl Client {
                 return Failure::Refused(refusal);
             }
             Fault::Request => self.report.away(&describe(error)),
+            Fault::Server => self.pass_over(connection, &describe(error)).await,
             Fault::Connection => self.drop_connection(connection, &describe(error)).await,
         }
         Failure::Away
@@ -142,6 +155,24 @@ impl Client {
             current.connection = None;
             self.move_on(&mut current, reason);
         }
+    }
+
+    /// The server does not keep up, but its connection is sound: it is kept where there is no other
+    /// server, since to open a new one would only add to the load. A dead one is noticed by its pings.
+    async fn pass_over(&self, connection: &Connection, reason: &str) {
+        let mut current = self.current.lock().await;
+        if current.generation == connection.generation {
+            if self.options.endpoints.len() > 1 {
+                current.connection = None;
+            }
+            self.move_on(&mut current, reason);
+        }
+    }
+
+    /// One brisk answer does not yet make a server idle.
+    async fn note_latency(&self, latency: Duration) {
+        let mut current = self.current.lock().await;
+        current.latency = latency.max(current.latency / 2);
     }
 
     async fn connection(&self) -> Result<Connection, Failure> {
@@ -202,12 +233,23 @@ fn no_answer() -> String {
     format!("no answer within {} s", TIMEOUT.as_secs())
 }
 
+/// An idle server answers sooner, wherever it is.
+const BRISK: Duration = Duration::from_millis(100);
+const LONGEST_COURTESY: Duration = Duration::from_secs(20);
+
+/// The most that we hold back from a server which takes so long to answer.
+fn courtesy(latency: Duration) -> Duration {
+    latency.saturating_sub(BRISK).saturating_mul(10).min(LONGEST_COURTESY)
+}
+
 /// Whose fault an error is.
 enum Fault {
     /// None: it is an answer.
     Answer(Refusal),
     /// The server would say the same on every connection.
     Request,
+    /// The server's, which says so itself.
+    Server,
     Connection,
 }
 
@@ -218,6 +260,7 @@ fn fault(error: &Error) -> Fault {
         FAILED_PRECONDITION => Fault::Answer(Refusal::GrantExists),
         OUT_OF_RANGE => Fault::Answer(Refusal::NoRevision),
         INVALID_ARGUMENT | RESOURCE_EXHAUSTED => Fault::Request,
+        UNAVAILABLE if status.message().starts_with("etcdserver: ") => Fault::Server,
         _ => Fault::Connection,
     }
 }
@@ -228,3 +271,16 @@ const NOT_FOUND: i32 = 5;
 const RESOURCE_EXHAUSTED: i32 = 8;
 const FAILED_PRECONDITION: i32 = 9;
 const OUT_OF_RANGE: i32 = 11;
+const UNAVAILABLE: i32 = 14;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_busy_server_is_given_time() {
+        assert_eq!(courtesy(Duration::from_millis(40)), Duration::ZERO);
+        assert_eq!(courtesy(Duration::from_millis(300)), Duration::from_secs(2));
+        assert_eq!(courtesy(TIMEOUT), LONGEST_COURTESY);
+    }
+}

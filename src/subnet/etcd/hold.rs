@@ -37,8 +37,6 @@ impl Losses {
 
 impl Shared {
     pub(super) async fn hold(&self, lease: &Lease) -> Lost {
-        // What happened since it was written, and what the watch has missed.
-        self.look_at(lease).await;
         tokio::select! {
             lost = self.watch_own_key() => lost,
             lost = self.renew(lease) => lost,

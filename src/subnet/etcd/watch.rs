@@ -7,7 +7,7 @@ use std::time::Duration;
 use etcd_client::{
     Error, Event, EventType, ResponseHeader, WatchOptions, WatchResponse, WatchStream,
 };
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::Shared;
 use super::client::{Connection, Failure, Refusal, revision};
@@ -100,10 +100,14 @@ impl EtcdSource {
     }
 
     async fn reopen(&mut self) -> Result<Open, Interrupted> {
+        let client = &self.shared.store.client;
         if mem::replace(&mut self.reopened, true) {
             self.check_history().await?;
+        } else {
+            // While thousands register, each event would be sent to each watch by itself; those
+            // that open later get the same events in a few messages.
+            sleep(client.courtesy(rand::random()).await).await;
         }
-        let client = &self.shared.store.client;
         let key = self.shared.store.layout.subnets.clone();
         let options = WatchOptions::new()
             .with_prefix()
