@@ -9,6 +9,7 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::connect::{EtcdOptions, describe, open, shown};
+use super::pace::{TIMEOUT, courtesy, patience};
 use super::report::Report;
 use crate::backoff::Backoff;
 
@@ -27,7 +28,7 @@ struct Current {
     generation: u64,
     /// In a row, over all requests.
     failures: usize,
-    /// How long answers take of late.
+    /// How long this server takes to answer, of late.
     latency: Duration,
 }
 
@@ -56,9 +57,6 @@ pub(super) enum Refusal {
     /// The revision asked for is compacted, or still to come.
     NoRevision,
 }
-
-/// For the answer to one request.
-pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The library's 4 MiB end at some 24,000 leases.
 const MAX_MESSAGE: usize = 64 * 1024 * 1024;
@@ -106,8 +104,8 @@ impl Client {
         F: Future<Output = Result<T, Error>>,
     {
         let connection = self.connection().await?;
-        let asked = Instant::now();
-        let answer = timeout(TIMEOUT, Box::pin(ask(connection.clone()))).await;
+        let (asked, patience) = (Instant::now(), patience(self.latency().await));
+        let answer = timeout(patience, Box::pin(ask(connection.clone()))).await;
         self.note_latency(asked.elapsed()).await;
         match answer {
             Ok(Ok(answer)) => {
@@ -116,7 +114,7 @@ impl Client {
             }
             Ok(Err(error)) => Err(self.failed(&connection, &error).await),
             Err(_) => {
-                self.pass_over(&connection, &no_answer()).await;
+                self.pass_over(&connection, &no_answer(patience)).await;
                 Err(Failure::Away)
             }
         }
@@ -125,8 +123,7 @@ impl Client {
     /// How long to hold back what can wait: not at all while the server answers briskly, and the
     /// longer the busier it is. What thousands of nodes ask for at once thus comes apart.
     pub(super) async fn courtesy(&self, random: f64) -> Duration {
-        let latency = self.current.lock().await.latency;
-        courtesy(latency).mul_f64(random.clamp(0.0, 1.0))
+        courtesy(self.latency().await).mul_f64(random.clamp(0.0, 1.0))
     }
 
     pub(super) async fn succeeded(&self) {
@@ -169,6 +166,10 @@ impl Client {
         }
     }
 
+    async fn latency(&self) -> Duration {
+        self.current.lock().await.latency
+    }
+
     /// One brisk answer does not yet make a server idle.
     async fn note_latency(&self, latency: Duration) {
         let mut current = self.current.lock().await;
@@ -182,7 +183,7 @@ impl Client {
         }
         let endpoint = self.options.endpoints.get(current.endpoint).map_or("", String::as_str);
         let opened = timeout(TIMEOUT, Box::pin(open(&self.options, endpoint))).await;
-        match opened.unwrap_or_else(|_| Err(no_answer())) {
+        match opened.unwrap_or_else(|_| Err(no_answer(TIMEOUT))) {
             Ok(client) => {
                 current.generation += 1;
                 let (client, generation) = (Arc::new(client), current.generation);
@@ -202,7 +203,10 @@ impl Client {
         let servers = self.options.endpoints.len().max(1);
         let endpoint = self.options.endpoints.get(current.endpoint).map_or("", String::as_str);
         current.failures += 1;
-        current.endpoint = (current.endpoint + 1) % servers;
+        if servers > 1 {
+            current.endpoint = (current.endpoint + 1) % servers;
+            current.latency = Duration::ZERO;
+        }
         if current.failures >= servers {
             let hint = self.hint(endpoint, reason);
             self.report.away(&format!("etcd at {}: {reason}{hint}", shown(endpoint)));
@@ -229,17 +233,8 @@ pub(super) fn revision(header: Option<&ResponseHeader>) -> i64 {
     header.map_or(0, ResponseHeader::revision)
 }
 
-fn no_answer() -> String {
-    format!("no answer within {} s", TIMEOUT.as_secs())
-}
-
-/// An idle server answers sooner, wherever it is.
-const BRISK: Duration = Duration::from_millis(100);
-const LONGEST_COURTESY: Duration = Duration::from_secs(20);
-
-/// The most that we hold back from a server which takes so long to answer.
-fn courtesy(latency: Duration) -> Duration {
-    latency.saturating_sub(BRISK).saturating_mul(10).min(LONGEST_COURTESY)
+fn no_answer(patience: Duration) -> String {
+    format!("no answer within {} s", patience.as_secs())
 }
 
 /// Whose fault an error is.
@@ -272,15 +267,3 @@ const RESOURCE_EXHAUSTED: i32 = 8;
 const FAILED_PRECONDITION: i32 = 9;
 const OUT_OF_RANGE: i32 = 11;
 const UNAVAILABLE: i32 = 14;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_a_busy_server_is_given_time() {
-        assert_eq!(courtesy(Duration::from_millis(40)), Duration::ZERO);
-        assert_eq!(courtesy(Duration::from_millis(300)), Duration::from_secs(2));
-        assert_eq!(courtesy(TIMEOUT), LONGEST_COURTESY);
-    }
-}

@@ -82,6 +82,9 @@ impl Shared {
 
     /// Should nobody follow the watch, a loss is noticed all the same, if late.
     async fn look_at(&self, lease: &Lease) {
+        if self.first.lock().await.is_used() {
+            return;
+        }
         if let Ok((stored, revision)) = self.store.read_once(&lease.id).await {
             self.ours.send_if_modified(|ours| ours.see(&lease.id, stored.as_ref(), revision));
         }

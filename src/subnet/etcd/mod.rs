@@ -8,6 +8,7 @@ mod hold;
 pub mod key;
 mod network_config;
 mod ours;
+mod pace;
 mod report;
 mod store;
 pub mod value;

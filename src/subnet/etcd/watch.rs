@@ -33,6 +33,11 @@ impl First {
         }
     }
 
+    /// Whether somebody follows the watch.
+    pub(super) const fn is_used(&self) -> bool {
+        matches!(self, Self::Used)
+    }
+
     fn take(&mut self) -> Option<Listing> {
         match mem::replace(self, Self::Used) {
             Self::Kept(listing) => Some(listing),
