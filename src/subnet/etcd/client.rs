@@ -9,7 +9,7 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::connect::{EtcdOptions, describe, open, shown};
-use super::pace::{TIMEOUT, courtesy, patience};
+use super::pace::{TIMEOUT, breath, courtesy, patience};
 use super::report::Report;
 use crate::backoff::Backoff;
 
@@ -104,7 +104,8 @@ impl Client {
         F: Future<Output = Result<T, Error>>,
     {
         let connection = self.connection().await?;
-        let (asked, patience) = (Instant::now(), patience(self.latency().await));
+        let patience = patience(self.latency().await, self.options.endpoints.len());
+        let asked = Instant::now();
         let answer = timeout(patience, Box::pin(ask(connection.clone()))).await;
         self.note_latency(asked.elapsed()).await;
         match answer {
@@ -120,10 +121,14 @@ impl Client {
         }
     }
 
-    /// How long to hold back what can wait: not at all while the server answers briskly, and the
-    /// longer the busier it is. What thousands of nodes ask for at once thus comes apart.
-    pub(super) async fn courtesy(&self, random: f64) -> Duration {
-        courtesy(self.latency().await).mul_f64(random.clamp(0.0, 1.0))
+    /// A pause between two requests: none while the server answers briskly.
+    pub(super) async fn breathe(&self) {
+        sleep(breath(self.latency().await).mul_f64(rand::random())).await;
+    }
+
+    /// A longer one, before what can wait.
+    pub(super) async fn stand_back(&self) {
+        sleep(courtesy(self.latency().await).mul_f64(rand::random())).await;
     }
 
     pub(super) async fn succeeded(&self) {

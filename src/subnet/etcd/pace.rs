@@ -2,24 +2,33 @@
 
 use std::time::Duration;
 
-/// For the answer to one request, of a server that was not busy before.
+/// For the answer of a server that has not been busy, where there are others.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
+const LONGEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// An idle server answers sooner, wherever it is.
 const BRISK: Duration = Duration::from_millis(100);
+const LONGEST_BREATH: Duration = Duration::from_secs(10);
 const LONGEST_COURTESY: Duration = Duration::from_secs(20);
 
-/// The most that we hold back from a server which takes so long to answer.
-pub(super) fn courtesy(latency: Duration) -> Duration {
-    latency.saturating_sub(BRISK).saturating_mul(10).min(LONGEST_COURTESY)
+/// How long to wait for one of `servers` that took `latency` before. Who asks a busy server again
+/// before it has answered makes it do the work twice; a dead one is noticed by its pings.
+pub(super) fn patience(latency: Duration, servers: usize) -> Duration {
+    match servers {
+        0 | 1 => LONGEST_TIMEOUT,
+        _ => latency.saturating_mul(4).clamp(TIMEOUT, LONGEST_TIMEOUT),
+    }
 }
 
-const LONGEST_PATIENCE: Duration = Duration::from_secs(30);
+/// The longest pause between two requests to a server that takes `latency` to answer: thousands of
+/// nodes that start together shall not have it choke on all their requests at once.
+pub(super) fn breath(latency: Duration) -> Duration {
+    latency.saturating_sub(BRISK).saturating_mul(2).min(LONGEST_BREATH)
+}
 
-/// How long to wait for a server that took `latency` before. To ask a busy one again before it
-/// answers is to make it do the same work twice, and the busier for it.
-pub(super) fn patience(latency: Duration) -> Duration {
-    latency.saturating_mul(4).clamp(TIMEOUT, LONGEST_PATIENCE)
+/// The most that we hold back with what can wait.
+pub(super) fn courtesy(latency: Duration) -> Duration {
+    latency.saturating_sub(BRISK).saturating_mul(10).min(LONGEST_COURTESY)
 }
 
 #[cfg(test)]
@@ -28,15 +37,22 @@ mod tests {
 
     #[test]
     fn only_a_busy_server_is_given_time() {
-        assert_eq!(courtesy(Duration::from_millis(40)), Duration::ZERO);
-        assert_eq!(courtesy(Duration::from_millis(300)), Duration::from_secs(2));
-        assert_eq!(courtesy(TIMEOUT), LONGEST_COURTESY);
+        let brisk = Duration::from_millis(40);
+        assert_eq!((breath(brisk), courtesy(brisk)), (Duration::ZERO, Duration::ZERO));
+        let slow = Duration::from_millis(300);
+        assert_eq!((breath(slow), courtesy(slow)), (slow * 4 / 3, Duration::from_secs(2)));
+        assert_eq!((breath(TIMEOUT * 2), courtesy(TIMEOUT)), (LONGEST_BREATH, LONGEST_COURTESY));
     }
 
     #[test]
     fn who_got_no_answer_in_time_waits_longer_for_the_next() {
-        assert_eq!(patience(Duration::from_millis(300)), TIMEOUT);
-        assert_eq!(patience(TIMEOUT), TIMEOUT * 4);
-        assert_eq!(patience(TIMEOUT * 4), LONGEST_PATIENCE);
+        assert_eq!(patience(Duration::from_millis(300), 3), TIMEOUT);
+        assert_eq!(patience(TIMEOUT, 3), TIMEOUT * 4);
+        assert_eq!(patience(TIMEOUT * 4, 3), LONGEST_TIMEOUT);
+    }
+
+    #[test]
+    fn where_there_is_one_server_it_gets_all_the_time() {
+        assert_eq!(patience(Duration::ZERO, 1), LONGEST_TIMEOUT);
     }
 }

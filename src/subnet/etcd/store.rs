@@ -190,6 +190,7 @@ impl Store {
         while let Some(last) = kvs.last().filter(|_| page.more()) {
             from = [last.key(), b"\0"].concat();
             let ask = |connection| get(connection, &from, &options);
+            self.client.breathe().await;
             page = self.client.request(ask).await.map_err(Failure::Refused)?;
             kvs.append(&mut page.take_kvs());
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use etcd_client::{
     Error, Event, EventType, ResponseHeader, WatchOptions, WatchResponse, WatchStream,
 };
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use super::Shared;
 use super::client::{Connection, Failure, Refusal, revision};
@@ -111,7 +111,7 @@ impl EtcdSource {
         } else {
             // While thousands register, each event would be sent to each watch by itself; those
             // that open later get the same events in a few messages.
-            sleep(client.courtesy(rand::random()).await).await;
+            client.stand_back().await;
         }
         let key = self.shared.store.layout.subnets.clone();
         let options = WatchOptions::new()
