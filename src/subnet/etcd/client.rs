@@ -9,7 +9,7 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::connect::{EtcdOptions, describe, open, shown};
-use super::pace::{TIMEOUT, breath, courtesy, patience};
+use super::pace::{TIMEOUT, breath, courtesy, faded, patience};
 use super::report::Report;
 use crate::backoff::Backoff;
 
@@ -28,8 +28,8 @@ struct Current {
     generation: u64,
     /// In a row, over all requests.
     failures: usize,
-    /// How long this server takes to answer, of late.
-    latency: Duration,
+    /// How long this server took to answer, and when that was seen.
+    latency: (Duration, Instant),
 }
 
 #[derive(Clone)]
@@ -79,7 +79,8 @@ impl Client {
     /// `random` chooses the first server, so that a cluster's nodes spread over all.
     pub(super) fn new(options: EtcdOptions, random: usize) -> Self {
         let endpoint = random.checked_rem(options.endpoints.len()).unwrap_or(0);
-        let current = Current { connection: None, endpoint, generation: 0, failures: 0, latency: Duration::ZERO };
+        let latency = (Duration::ZERO, Instant::now());
+        let current = Current { connection: None, endpoint, generation: 0, failures: 0, latency };
         Self { options, current: Mutex::new(current), report: Report::default() }
     }
 
@@ -131,6 +132,10 @@ impl Client {
         sleep(courtesy(self.latency().await).mul_f64(rand::random())).await;
     }
 
+    pub(super) async fn is_busy(&self) -> bool {
+        !courtesy(self.latency().await).is_zero()
+    }
+
     pub(super) async fn succeeded(&self) {
         self.current.lock().await.failures = 0;
         self.report.reachable();
@@ -172,13 +177,14 @@ impl Client {
     }
 
     async fn latency(&self) -> Duration {
-        self.current.lock().await.latency
+        let (latency, seen) = self.current.lock().await.latency;
+        faded(latency, seen.elapsed())
     }
 
     /// One brisk answer does not yet make a server idle.
     async fn note_latency(&self, latency: Duration) {
-        let mut current = self.current.lock().await;
-        current.latency = latency.max(current.latency / 2);
+        let latency = latency.max(self.latency().await / 2);
+        self.current.lock().await.latency = (latency, Instant::now());
     }
 
     async fn connection(&self) -> Result<Connection, Failure> {
@@ -210,7 +216,7 @@ impl Client {
         current.failures += 1;
         if servers > 1 {
             current.endpoint = (current.endpoint + 1) % servers;
-            current.latency = Duration::ZERO;
+            current.latency.0 = Duration::ZERO;
         }
         if current.failures >= servers {
             let hint = self.hint(endpoint, reason);

@@ -31,6 +31,12 @@ pub(super) fn courtesy(latency: Duration) -> Duration {
     latency.saturating_sub(BRISK).saturating_mul(10).min(LONGEST_COURTESY)
 }
 
+/// What a latency says after `age`: a server that was busy then need not be so now.
+pub(super) fn faded(latency: Duration, age: Duration) -> Duration {
+    let halvings = u32::try_from(age.as_secs() / 5).unwrap_or(u32::MAX);
+    latency / 1_u32.checked_shl(halvings).unwrap_or(u32::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -49,6 +55,14 @@ mod tests {
         assert_eq!(patience(Duration::from_millis(300), 3), TIMEOUT);
         assert_eq!(patience(TIMEOUT, 3), TIMEOUT * 4);
         assert_eq!(patience(TIMEOUT * 4, 3), LONGEST_TIMEOUT);
+    }
+
+    #[test]
+    fn a_busy_time_is_forgotten() {
+        let seconds = Duration::from_secs;
+        assert_eq!(faded(seconds(8), seconds(4)), seconds(8));
+        assert_eq!(faded(seconds(8), seconds(10)), seconds(2));
+        assert_eq!(breath(faded(LONGEST_TIMEOUT, seconds(3600))), Duration::ZERO);
     }
 
     #[test]

@@ -28,6 +28,10 @@ fn a_storm_costs_one_reading_a_node_and_nobody_a_conflict() -> Result<()> {
     assert_eq!(cold.listings, nodes, "{report}");
     assert_eq!(churn.listings, 1, "only who joins reads all leases\n{report}");
     assert_eq!(away.listings, 0, "{report}");
-    assert_eq!(restart.cost.calls("Txn"), 0, "what is published already was written again\n{report}");
+    assert_eq!(
+        restart.cost.calls("Txn"),
+        0,
+        "what is published already was written again\n{report}"
+    );
     Ok(())
 }

@@ -159,7 +159,8 @@ impl Crowd {
     /// An error if two hold the same subnet.
     pub(super) fn ensure_distinct(&self) -> Result<()> {
         let leases = self.members.iter().filter_map(|member| lock(&member.seen).lease.clone());
-        let subnets: BTreeSet<_> = leases.flat_map(|lease| lease.subnets().collect::<Vec<_>>()).collect();
+        let subnets: BTreeSet<_> =
+            leases.flat_map(|lease| lease.subnets().collect::<Vec<_>>()).collect();
         let (held, nodes) = (subnets.len(), self.members.len());
         ensure!(held == nodes, "{nodes} nodes hold {held} subnets");
         Ok(())
@@ -178,7 +179,12 @@ impl Crowd {
         self.tasks.spawn_on(node.live(delay), &self.runtime)
     }
 
-    fn wait(&self, etcd: &Etcd, what: &str, done: impl Fn(&Member, &Seen) -> bool) -> Result<Duration> {
+    fn wait(
+        &self,
+        etcd: &Etcd,
+        what: &str,
+        done: impl Fn(&Member, &Seen) -> bool,
+    ) -> Result<Duration> {
         let start = Instant::now();
         let mut told = start;
         loop {

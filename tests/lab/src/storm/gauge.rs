@@ -59,7 +59,11 @@ pub(super) fn read(etcd: &Etcd) -> Result<Reading> {
     let status = proc(pid, "status")?;
     let peak_kib = field(&status, "VmHWM:").context("no VmHWM")?;
     std::fs::write(format!("/proc/{pid}/clear_refs"), "5").context("forgetting the peak")?;
-    Ok(Reading { cpu: cpu_seconds(&proc(pid, "stat")?).context("no times")?, peak_kib, ..parse(&metrics) })
+    Ok(Reading {
+        cpu: cpu_seconds(&proc(pid, "stat")?).context("no times")?,
+        peak_kib,
+        ..parse(&metrics)
+    })
 }
 
 /// Memory that is resident now.
@@ -73,7 +77,8 @@ impl Sub<&Reading> for Reading {
 
     fn sub(self, before: &Reading) -> Cost {
         let since = |name: &String, now: f64| now - before.requests.get(name).unwrap_or(&0.0);
-        let requests = self.requests.iter().map(|(name, now)| (name.clone(), whole(since(name, *now))));
+        let requests =
+            self.requests.iter().map(|(name, now)| (name.clone(), whole(since(name, *now))));
         Cost {
             cpu: Duration::from_secs_f64((self.cpu - before.cpu).max(0.0)),
             sent_bytes: whole(self.sent - before.sent),
@@ -97,8 +102,12 @@ fn field(status: &str, name: &str) -> Option<u64> {
 /// User and system time: the 14th and 15th field, counted from the state behind the name.
 fn cpu_seconds(stat: &str) -> Option<f64> {
     let (_, behind_name) = stat.rsplit_once(')')?;
-    let times: Vec<f64> =
-        behind_name.split_whitespace().skip(11).take(2).filter_map(|text| text.parse().ok()).collect();
+    let times: Vec<f64> = behind_name
+        .split_whitespace()
+        .skip(11)
+        .take(2)
+        .filter_map(|text| text.parse().ok())
+        .collect();
     Some(times.iter().sum::<f64>() / TICKS_PER_SECOND)
 }
 

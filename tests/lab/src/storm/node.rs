@@ -52,7 +52,10 @@ pub(super) fn attributes(number: usize, backend: BackendType) -> LeaseAttributes
     let public_ip = Ipv4Addr::from_bits(FIRST_IP.to_bits().saturating_add(offset));
     let [a, b, c, d] = public_ip.octets();
     let vtep = Some(Vtep { vni: Some(1), mac: MacAddr::new([2, 0, a, b, c, d]) });
-    LeaseAttributes { backend, endpoints: vec![EndpointAttributes { public_ip: public_ip.into(), vtep }] }
+    LeaseAttributes {
+        backend,
+        endpoints: vec![EndpointAttributes { public_ip: public_ip.into(), vtep }],
+    }
 }
 
 impl Node {

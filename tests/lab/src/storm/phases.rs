@@ -4,13 +4,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
+use super::Settings;
 use super::crowd::Crowd;
 use super::gauge::{self, Reading};
 use super::real::Reals;
 use super::report::{Calm, FanOut, Phase, Report, percentile};
 use super::scene::Scene;
 use super::view::View;
-use super::Settings;
 
 /// flannel's term of a lease.
 const TTL: Duration = Duration::from_secs(86_400);
@@ -91,7 +91,8 @@ impl<'a> Live<'a> {
         }
         let cost = gauge::read(&self.scene.etcd)? - &self.before;
         let of = |share: f64| {
-            let mut each: Vec<Duration> = latencies.iter().map(|all| percentile(all, share)).collect();
+            let mut each: Vec<Duration> =
+                latencies.iter().map(|all| percentile(all, share)).collect();
             each.sort_unstable();
             percentile(&each, 0.5)
         };

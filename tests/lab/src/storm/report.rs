@@ -88,9 +88,15 @@ impl fmt::Display for Report {
         )?;
         writeln!(f, "|---|---|---|---|---|---|---|---|---|")?;
         self.phases.iter().try_for_each(|phase| writeln!(f, "{phase}"))?;
-        writeln!(f, "\n| one change until seen by | half | 99 % | all | etcd's CPU |\n|---|---|---|---|---|")?;
+        writeln!(
+            f,
+            "\n| one change until seen by | half | 99 % | all | etcd's CPU |\n|---|---|---|---|---|"
+        )?;
         writeln!(f, "{}", self.fan_out)?;
-        writeln!(f, "\n| meanwhile | requests/s | keys written | etcd's CPU | etcd's memory |\n|---|---|---|---|---|")?;
+        writeln!(
+            f,
+            "\n| meanwhile | requests/s | keys written | etcd's CPU | etcd's memory |\n|---|---|---|---|---|"
+        )?;
         writeln!(f, "{}\n{}", self.calm, self.renewals)
     }
 }

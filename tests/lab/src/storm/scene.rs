@@ -27,11 +27,13 @@ impl Scene {
         let lab = Lab::new(settings.binaries.clone())?;
         let etcd = lab.etcd()?;
         let network = &settings.network;
-        let config = format!(r#"{{"Network":"{network}","SubnetLen":24,"Backend":{{"Type":"vxlan"}}}}"#);
+        let config =
+            format!(r#"{{"Network":"{network}","SubnetLen":24,"Backend":{{"Type":"vxlan"}}}}"#);
         etcd.put(&format!("{PREFIX}/config"), &config)?;
         let member = etcd.members().first().context("the cluster has no member")?;
         // The threads live where they are started, so the sockets they open are in etcd's namespace.
-        let runtime = member.namespace().within(|| Builder::new_multi_thread().enable_all().build())??;
+        let runtime =
+            member.namespace().within(|| Builder::new_multi_thread().enable_all().build())??;
         Ok(Self { runtime, etcd, lab })
     }
 
