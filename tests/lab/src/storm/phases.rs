@@ -114,7 +114,10 @@ impl<'a> Live<'a> {
     fn churn(&mut self) -> Result<Phase> {
         self.begin("joins, leaves and flips")?;
         let share = (self.settings.nodes / 100).max(1);
-        for lease in self.crowd.leave(share) {
+        let left_behind = self.crowd.leave(share);
+        // Who is gone counts no more.
+        self.listings = self.crowd.listings();
+        for lease in left_behind {
             self.scene.etcd.revoke(lease.grant.context("a lease without a term")?)?;
         }
         (0..share).try_for_each(|index| self.crowd.flip(index))?;
