@@ -38,6 +38,7 @@ const PURE: &[&str] = &[
     "src/subnet/allocate.rs",
     "src/subnet/claim.rs",
     "src/subnet/etcd/key.rs",
+    "src/subnet/etcd/pace.rs",
     "src/subnet/etcd/value.rs",
     "src/reconciler/desired.rs",
     "src/report.rs",

@@ -9,6 +9,7 @@ pub mod key;
 mod network_config;
 mod node_report;
 mod ours;
+mod pace;
 mod probe_secret;
 mod report;
 mod store;
