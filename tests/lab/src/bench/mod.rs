@@ -1,15 +1,18 @@
-//! The bench: what migrations and faults cost in packets, and what the daemon costs in memory, as Markdown.
+//! The bench: what `tweedd` costs in time, processor, memory and packets, side by side with others, as Markdown.
 
 mod faults;
 mod flips;
 mod machine;
+mod replacement;
 mod scale;
 mod sheet;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Result;
+use clap::{Args, ValueEnum};
 use tweed_lab::Binaries;
 
 use sheet::Sheet;
@@ -20,12 +23,65 @@ const RATE: u32 = 1000;
 /// Packets flow for so long after each step.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// `rounds`: so many migrations of each kind.
-pub(crate) fn run(binaries: &Binaries, rounds: usize) -> Result<ExitCode> {
-    let mut sheet = Sheet::stdout();
+/// What to measure, and how often.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// The daemon to measure.
+    #[arg(long)]
+    tweedd: PathBuf,
+    /// Its command line tool.
+    #[arg(long)]
+    tweedctl: PathBuf,
+    /// Rounds of every measurement [default: what each of them needs]
+    #[arg(long)]
+    rounds: Option<usize>,
+    /// Only these sections, separated by commas [default: all]
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<Section>,
+    /// Where the results go.
+    #[arg(long, default_value = "target/bench")]
+    folder: PathBuf,
+}
+
+/// A part of the bench, in the order of running.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Section {
+    Scale,
+    Replacement,
+    Migration,
+    Faults,
+}
+
+impl Section {
+    fn run(self, options: &Options, sheet: &mut Sheet) -> Result<()> {
+        match self {
+            Self::Scale => scale::run(&options.binaries(), sheet),
+            Self::Replacement => replacement::run(options.rounds(5), sheet),
+            Self::Migration => flips::run(&options.binaries(), options.rounds(3), sheet),
+            Self::Faults => faults::run(&options.binaries(), sheet),
+        }
+    }
+}
+
+impl Options {
+    fn binaries(&self) -> Binaries {
+        Binaries { tweedd: self.tweedd.clone(), tweedctl: self.tweedctl.clone() }
+    }
+
+    /// `usual`: without a wish of the caller's.
+    fn rounds(&self, usual: usize) -> usize {
+        self.rounds.unwrap_or(usual)
+    }
+
+    fn sections(&self) -> impl Iterator<Item = Section> {
+        let all = Section::value_variants().iter().copied();
+        all.filter(|section| self.only.is_empty() || self.only.contains(section))
+    }
+}
+
+pub(crate) fn run(options: &Options) -> Result<ExitCode> {
+    let mut sheet = Sheet::open(&options.folder)?;
     sheet.text(&machine::describe()?)?;
-    flips::run(binaries, rounds, &mut sheet)?;
-    faults::run(binaries, &mut sheet)?;
-    scale::run(binaries, &mut sheet)?;
+    options.sections().try_for_each(|section| section.run(options, &mut sheet))?;
     Ok(ExitCode::SUCCESS)
 }

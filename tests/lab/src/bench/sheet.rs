@@ -1,36 +1,48 @@
 //! Markdown, line by line, as soon as there is something to tell.
 
 use std::fmt::Display;
-use std::io::{Stdout, Write, stdout};
+use std::fs::File;
+use std::io::{Write, stdout};
+use std::path::Path;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
+/// What is measured is seen at once, and lasts in a file.
 pub(super) struct Sheet {
-    out: Stdout,
+    file: File,
 }
 
 impl Sheet {
-    pub(super) fn stdout() -> Self {
-        Self { out: stdout() }
+    /// Begins `results.md` in `folder` anew.
+    pub(super) fn open(folder: &Path) -> Result<Self> {
+        std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+        let path = folder.join("results.md");
+        let file = File::create(&path).with_context(|| path.display().to_string())?;
+        Ok(Self { file })
     }
 
     /// A paragraph.
     pub(super) fn text(&mut self, text: &str) -> Result<()> {
-        Ok(writeln!(self.out, "{text}\n")?)
+        self.write(&format!("{text}\n\n"))
     }
 
     /// A heading, and the head of the table below it.
     pub(super) fn table(&mut self, heading: &str, head: &[&str]) -> Result<()> {
-        writeln!(self.out, "\n### {heading}\n")?;
+        self.write(&format!("\n### {heading}\n\n"))?;
         self.row(&head.iter().map(|cell| cell as &dyn Display).collect::<Vec<_>>())?;
-        Ok(writeln!(self.out, "|{}", "---|".repeat(head.len()))?)
+        self.write(&format!("|{}\n", "---|".repeat(head.len())))
     }
 
     pub(super) fn row(&mut self, cells: &[&dyn Display]) -> Result<()> {
-        cells.iter().try_for_each(|cell| write!(self.out, "| {cell} "))?;
-        writeln!(self.out, "|")?;
-        Ok(self.out.flush()?)
+        let cells: String = cells.iter().map(|cell| format!("| {cell} ")).collect();
+        self.write(&format!("{cells}|\n"))
+    }
+
+    fn write(&mut self, text: &str) -> Result<()> {
+        stdout().write_all(text.as_bytes())?;
+        stdout().flush()?;
+        Ok(self.file.write_all(text.as_bytes())?)
     }
 }
 
