@@ -1,11 +1,19 @@
 //! The bench: what `tweedd` costs in time, processor, memory and packets, side by side with others, as Markdown.
 
+mod change;
+mod cold_start;
 mod faults;
 mod flips;
+mod goal;
+mod listener;
 mod machine;
+mod peer;
+mod plot;
 mod replacement;
-mod scale;
+mod sample;
+mod script;
 mod sheet;
+mod site;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -46,7 +54,7 @@ pub(crate) struct Options {
 /// A part of the bench, in the order of running.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Section {
-    Scale,
+    ColdStart,
     Replacement,
     Migration,
     Faults,
@@ -55,7 +63,9 @@ enum Section {
 impl Section {
     fn run(self, options: &Options, sheet: &mut Sheet) -> Result<()> {
         match self {
-            Self::Scale => scale::run(&options.binaries(), sheet),
+            Self::ColdStart => {
+                cold_start::run(&options.binaries(), options.rounds(5), &options.folder, sheet)
+            }
             Self::Replacement => replacement::run(options.rounds(5), sheet),
             Self::Migration => flips::run(&options.binaries(), options.rounds(3), sheet),
             Self::Faults => faults::run(&options.binaries(), sheet),

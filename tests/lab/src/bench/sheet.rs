@@ -8,6 +8,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
+use super::goal::Goal;
+use super::sample::Sample;
+
 /// What is measured is seen at once, and lasts in a file.
 pub(super) struct Sheet {
     file: File,
@@ -39,6 +42,17 @@ impl Sheet {
         self.write(&format!("{cells}|\n"))
     }
 
+    /// A table of goals, each with its verdict.
+    pub(super) fn goals(&mut self, goals: &[Goal]) -> Result<()> {
+        self.write("\n| goal | wanted | measured | |\n|---|---|---|---|\n")?;
+        goals.iter().try_for_each(|goal| {
+            let Goal { what, measured, bound, unit } = goal;
+            let (wanted, measured) = (format!("{bound} {unit}"), format!("{measured:.2} {unit}"));
+            self.row(&[what, &wanted, &measured, &goal.verdict()])
+        })?;
+        self.write("\n")
+    }
+
     fn write(&mut self, text: &str) -> Result<()> {
         stdout().write_all(text.as_bytes())?;
         stdout().flush()?;
@@ -53,5 +67,50 @@ pub(super) fn time(duration: Duration) -> String {
         Duration::ZERO => "–".to_owned(),
         _ if milliseconds < 1000.0 => format!("{milliseconds:.1} ms"),
         _ => format!("{:.2} s", duration.as_secs_f64()),
+    }
+}
+
+/// The median, and from where to where the figures go.
+pub(super) fn spread(sample: &Sample<Duration>) -> String {
+    let [median, min, max] = [sample.median(), sample.min(), sample.max()].map(time);
+    format!("{median} ({min}–{max})")
+}
+
+/// Of memory, in the units of the goals: a million bytes.
+pub(super) fn megabytes(kib: u64) -> f64 {
+    Duration::from_micros(kib * 1024).as_secs_f64()
+}
+
+/// A whole number with its thousands apart.
+pub(super) fn thousands(number: impl Display) -> String {
+    let digits = number.to_string();
+    let apart = |(index, digit): (usize, char)| {
+        let is_boundary = index > 0 && (digits.len() - index).is_multiple_of(3);
+        is_boundary.then_some(',').into_iter().chain([digit])
+    };
+    digits.chars().enumerate().flat_map(apart).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thousands_are_set_apart() {
+        assert_eq!(
+            [7, 100, 5000, 20_000, 1_234_567].map(|number| thousands(number)),
+            ["7", "100", "5,000", "20,000", "1,234,567"]
+        );
+    }
+
+    #[test]
+    fn times_have_the_unit_that_suits_them() {
+        let told = [0, 250, 42_040, 1_500_000].map(|micros| time(Duration::from_micros(micros)));
+        assert_eq!(told, ["–", "0.2 ms", "42.0 ms", "1.50 s"]);
+    }
+
+    #[test]
+    fn memory_is_told_in_millions_of_bytes() {
+        assert!((megabytes(19_531) - 20.0).abs() < 0.001);
     }
 }
