@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::kernel::state::LinkName;
+use crate::kernel::state::{LinkName, NexthopId};
 use crate::prefix::{Family, Prefix};
 
 /// What the host looks like: the input of [`Node`].
@@ -21,6 +21,18 @@ pub struct Facts {
     pub default_routes: Vec<(Family, Option<LinkName>)>,
     /// The way to the address that was asked for.
     pub reach: Option<Reach>,
+    pub nexthops: Nexthops,
+}
+
+/// Whether routes may refer to nexthop objects of ours.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Nexthops {
+    #[default]
+    Usable,
+    /// The kernel does not know them, or does not let us make any.
+    Unsupported,
+    /// Somebody else has an object of one of our numbers.
+    Taken(NexthopId),
 }
 
 /// A network device and its addresses.
@@ -73,6 +85,9 @@ pub struct Node {
     pub mtu: u32,
     /// Whether its neighbours are reached by MAC address.
     pub layer2: bool,
+    /// Whether routes refer to nexthop objects.
+    #[serde(default)]
+    pub nexthops: bool,
     /// The prefixes of the interface's addresses: who lies inside is on its link.
     pub on_link: Vec<Prefix>,
     /// One per enabled family, IPv4 first.

@@ -71,7 +71,10 @@ impl Options {
             state_file: flags.state_file.unwrap_or_else(|| beside("state.json")),
             control_socket: flags.control_socket.unwrap_or_else(|| beside("sock")),
             etcd: etcd::options(flags.etcd, settings)?,
-            interface: flags.interface.into(),
+            interface: InterfaceOptions {
+                plain_routes: !flags.nexthop_objects,
+                ..flags.interface.into()
+            },
             subnet_file: flags.subnet_file,
             renew_margin: flags.subnet_lease_renew_margin,
             health: (flags.healthz_port > 0)
@@ -90,6 +93,7 @@ impl From<InterfaceFlags> for InterfaceOptions {
             can_reach: flags.iface_can_reach,
             public_ip: flags.public_ip,
             public_ipv6: flags.public_ipv6,
+            plain_routes: false,
         }
     }
 }

@@ -196,7 +196,7 @@ fn a_plan_needs_no_daemon() {
     let line = "plan --config config/networks/mixed.json --leases - --public-ip 172.16.0.5";
     let said = tweedctl_reading(LEASES, line);
     assert_eq!(said.0, 0, "{said:?}");
-    expect![[r"
+    expect![[r#"
         node      172.16.0.5 on eth0, MTU 1500
         backend   vxlan, mixed; pod MTU 1450
         on link   172.16.0.0/24 (assumed; --on-link says it)
@@ -209,14 +209,16 @@ fn a_plan_needs_no_daemon() {
         + addr 10.244.1.0/32 dev flannel.1
         + fdb 0a:00:00:00:00:09 dst 172.17.0.9 dev flannel.1
         + neigh 10.244.3.0 lladdr 0a:00:00:00:00:09 dev flannel.1
-        + route 10.244.3.0/24 via 10.244.3.0 dev flannel.1 onlink
-        + route 10.244.4.0/24 via 172.16.0.10 dev eth0
-    "]]
+        + nexthop id 4029403148 via 10.244.3.0 dev flannel.1 onlink
+        + nexthop id 4096512016 via 172.16.0.10 dev eth0
+        + route 10.244.3.0/24 nhid 4029403148 via 10.244.3.0 dev flannel.1 onlink
+        + route 10.244.4.0/24 nhid 4096512016 via 172.16.0.10 dev eth0
+    "#]]
     .assert_eq(&said.1);
 
     let plan = tweedctl_reading(LEASES, &format!("{line} -o json")).json();
     assert_eq!(plan["own"], "10.244.1.0-24");
-    assert_eq!(plan["entries"].as_array().unwrap().len(), 9);
+    assert_eq!(plan["entries"].as_array().unwrap().len(), 11);
 }
 
 #[test]

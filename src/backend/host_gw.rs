@@ -1,7 +1,7 @@
 //! Routes straight to peers on the same link.
 
-use super::{Local, Network, Path, Unreachable, Way};
-use crate::kernel::state::{Entry, KernelState, Route};
+use super::{Local, Network, Nexthops, Path, Unreachable, Way};
+use crate::kernel::state::{KernelState, Lane, Route};
 use crate::lease::{BackendType, Endpoint};
 use crate::node::{Node, Uplink};
 use crate::prefix::Family;
@@ -9,11 +9,13 @@ use crate::prefix::Family;
 pub(super) struct HostGw {
     node: Node,
     family: Family,
+    nexthops: Nexthops,
 }
 
 impl HostGw {
     pub(super) fn new(local: &Local, uplink: &Uplink) -> Self {
-        Self { node: local.node.clone(), family: uplink.family() }
+        let family = uplink.family();
+        Self { node: local.node.clone(), family, nexthops: Nexthops::new(local, family) }
     }
 
     /// The way to `peer` over the link, whatever its backend.
@@ -23,7 +25,7 @@ impl HostGw {
             return Err(Unreachable::NotOnLink { gateway: peer.public_ip, link });
         }
         let route = Route::via(peer.subnet, peer.public_ip, link);
-        Ok(Way { path: Path::Direct, entries: vec![Entry::Route(route)] })
+        Ok(Way { path: Path::Direct, entries: self.nexthops.program(route, Lane::Direct) })
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod host_gw;
 mod mixed;
+mod nexthops;
 mod vxlan;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,6 +21,7 @@ use crate::node::{Node, Uplink};
 use crate::prefix::Family;
 use host_gw::HostGw;
 use mixed::Mixed;
+use nexthops::Nexthops;
 use vxlan::Vxlan;
 
 /// A way of carrying the packets of one address family. Pure: says what the kernel should hold, never touches it.

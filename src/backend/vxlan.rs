@@ -1,9 +1,9 @@
 //! A VXLAN tunnel to every peer, in flannel's form.
 
-use super::{HostGw, Local, Network, Path, Unreachable, Way, device_name};
+use super::{HostGw, Local, Network, Nexthops, Path, Unreachable, Way, device_name};
 use crate::config::Tunnel;
 use crate::kernel::state::{
-    AcceptRa, Address, Entry, Fdb, KernelState, Link, LinkKind, LinkName, Neighbour, Route,
+    AcceptRa, Address, Entry, Fdb, KernelState, Lane, Link, LinkKind, LinkName, Neighbour, Route,
     Vxlan as Device,
 };
 use crate::lease::{BackendType, Endpoint};
@@ -19,6 +19,7 @@ pub(super) struct Vxlan {
     mac: MacAddr,
     mtu: u32,
     subnet: Option<Prefix>,
+    nexthops: Nexthops,
     direct: HostGw,
 }
 
@@ -34,6 +35,7 @@ impl Vxlan {
             mac: mac.unwrap_or_else(|| super::derived_mac(uplink, tunnel.vni)),
             mtu: outer.saturating_sub(overhead(family)),
             subnet: local.own.as_ref().and_then(|own| own.endpoint(family)).map(|e| e.subnet),
+            nexthops: Nexthops::new(local, family),
             direct: HostGw::new(local, uplink),
             uplink: uplink.clone(),
             tunnel,
@@ -55,7 +57,7 @@ impl Vxlan {
             return Err(Unreachable::VniDiffers { ours: self.tunnel.vni, theirs });
         }
         let (link, gateway) = (self.device.clone(), peer.subnet.base());
-        let entries = vec![
+        let mut entries = vec![
             Entry::Fdb(Fdb { link: link.clone(), mac: vtep.mac, destination: peer.public_ip }),
             Entry::Neighbour(Neighbour {
                 link: link.clone(),
@@ -63,8 +65,9 @@ impl Vxlan {
                 mac: vtep.mac,
                 permanent: true,
             }),
-            Entry::Route(Route::via(peer.subnet, gateway, link).onlink()),
         ];
+        let route = Route::via(peer.subnet, gateway, link).onlink();
+        entries.extend(self.nexthops.program(route, Lane::Tunnel));
         Ok(Way { path: Path::Tunnel, entries })
     }
 
@@ -88,7 +91,7 @@ impl Vxlan {
             group: None,
             l2miss: false,
         };
-        let kind = LinkKind::Vxlan(device);
+        let kind = LinkKind::Vxlan(Box::new(device));
         Link { name: self.device.clone(), kind, mtu: self.mtu, mac: self.mac, up: true }
     }
 }

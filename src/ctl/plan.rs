@@ -111,8 +111,8 @@ fn node(config: &NetworkConfig, own: Option<&Lease>, options: &PlanOptions) -> R
     let around = uplinks.iter().filter_map(|uplink| usual_link(uplink.public_ip));
     let on_link =
         if options.on_link.is_empty() { around.collect() } else { options.on_link.clone() };
-    let interface = LinkName::new(&options.interface);
-    Ok(Node { interface, mtu: options.mtu, layer2: true, on_link, uplinks })
+    let interface = LinkName::new(options.interface.as_str());
+    Ok(Node { interface, mtu: options.mtu, layer2: true, nexthops: true, on_link, uplinks })
 }
 
 /// The prefix that a link with this address most likely has.

@@ -102,7 +102,7 @@ fn facts() -> Facts {
         addresses: vec![address],
     };
     let default_routes = vec![(Family::V4, Some(LinkName::new("eth0")))];
-    Facts { interfaces: vec![eth0], default_routes, reach: None }
+    Facts { interfaces: vec![eth0], default_routes, ..Facts::default() }
 }
 
 pub(super) fn foreign_route(destination: &str, protocol: u8) -> Entry {

@@ -4,8 +4,10 @@ mod address;
 mod interface;
 mod link;
 mod links;
+mod message;
 mod neighbour;
 mod netconf;
+mod nexthop;
 pub(super) mod request;
 mod route;
 #[cfg(test)]
@@ -14,21 +16,22 @@ mod tests;
 pub(super) use interface::{interface, interface_address};
 pub(super) use link::{known as known_link, name as link_name};
 pub(super) use links::{Known, Links};
+pub(super) use message::{Body, Message};
 pub(super) use netconf::ALL_LINKS;
 pub(super) use route::{default_route, reach};
 
 use netlink_packet_core::{
-    NLM_F_APPEND, NLM_F_CREATE, NLM_F_REPLACE, NetlinkBuffer, NetlinkHeader, NetlinkMessage,
+    NLM_F_APPEND, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, NetlinkBuffer, NetlinkHeader,
     NetlinkPayload, Parseable,
 };
 use netlink_packet_route::RouteNetlinkMessage;
 use nix::libc::{RTM_DELLINK, RTM_NEWLINK, RTM_NEWNETCONF};
 
-use super::state::{Entry, LinkName};
+use super::state::{Entry, Key, LinkName, Nexthop};
+
 use super::sysctl::Sysctl;
 use super::{Observation, Op};
-
-pub(super) type Message = NetlinkMessage<RouteNetlinkMessage>;
+use nexthop::NexthopMessage;
 
 /// What carries an [`Op`] out.
 #[derive(Debug, PartialEq, Eq)]
@@ -69,6 +72,7 @@ pub(super) fn encode(op: &Op, links: &Links) -> Result<Request, Unencodable> {
             let message = neighbour::encode(neighbour, links)?;
             (M::NewNeighbour(message.clone()), M::DelNeighbour(message))
         }
+        Entry::Nexthop(nexthop) => return encode_nexthop(op, nexthop, links),
         Entry::Route(route) => {
             let message = route::encode(route, links)?;
             (M::NewRoute(message.clone()), M::DelRoute(route::any_scope(message)))
@@ -80,6 +84,16 @@ pub(super) fn encode(op: &Op, links: &Links) -> Result<Request, Unencodable> {
     }]))
 }
 
+/// Its number may be taken by somebody else, whose object is not ours to replace.
+fn encode_nexthop(op: &Op, nexthop: &Nexthop, links: &Links) -> Result<Request, Unencodable> {
+    let put = || nexthop::encode(nexthop, links).map(Body::NewNexthop);
+    Ok(Request::Netlink(vec![match op {
+        Op::Create(_) => flagged(put()?, NLM_F_CREATE | NLM_F_EXCL),
+        Op::Replace(_) => flagged(put()?, NLM_F_CREATE | NLM_F_REPLACE),
+        Op::Remove(_) => flagged(Body::DelNexthop(NexthopMessage::named(nexthop.id)), 0),
+    }]))
+}
+
 fn setting(op: &Op, sysctl: Sysctl) -> Result<Request, Unencodable> {
     match op {
         Op::Create(_) | Op::Replace(_) => Ok(Request::Sysctl(sysctl)),
@@ -87,8 +101,8 @@ fn setting(op: &Op, sysctl: Sysctl) -> Result<Request, Unencodable> {
     }
 }
 
-fn flagged(message: RouteNetlinkMessage, flags: u16) -> Message {
-    let mut message = Message::from(message);
+fn flagged(body: impl Into<Body>, flags: u16) -> Message {
+    let mut message = Message::from(body.into());
     message.header.flags = flags;
     message
 }
@@ -98,7 +112,17 @@ fn flagged(message: RouteNetlinkMessage, flags: u16) -> Message {
 /// An entry that exists in a form of no use (a neighbour without a MAC address) is lost.
 pub(super) fn decode(message: &Message, links: &Links) -> Option<Observation> {
     use RouteNetlinkMessage as M;
-    let NetlinkPayload::InnerMessage(inner) = &message.payload else { return None };
+    let NetlinkPayload::InnerMessage(body) = &message.payload else { return None };
+    let inner = match body {
+        Body::Rtnl(inner) => inner,
+        Body::NewNexthop(nexthop) => {
+            return nexthop::decode(nexthop, links).map(Observation::Holds);
+        }
+        Body::DelNexthop(nexthop) => {
+            return nexthop.id().map(|id| Observation::Lost(Key::Nexthop(id)));
+        }
+        Body::GetNexthop(_) => return None,
+    };
     match inner {
         M::NewLink(link) => Some(Observation::Holds(Entry::Link(link::decode(link, links)?))),
         M::NewAddress(address) => address::decode(address, links).map(Observation::Holds),
@@ -123,7 +147,9 @@ fn lost(entry: &Entry) -> Observation {
 /// The link that `message` lists.
 pub(super) fn listed_link(message: &Message) -> Option<(LinkName, Known)> {
     match &message.payload {
-        NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(link)) => link::known(link),
+        NetlinkPayload::InnerMessage(Body::Rtnl(RouteNetlinkMessage::NewLink(link))) => {
+            link::known(link)
+        }
         _ => None,
     }
 }
@@ -138,5 +164,5 @@ pub(super) fn parse(bytes: &[u8]) -> Option<Message> {
         _ => return Message::deserialize(bytes).ok(),
     };
     let header = NetlinkHeader::parse(&frame).ok()?;
-    Some(Message::new(header, NetlinkPayload::InnerMessage(inner)))
+    Some(Message::new(header, NetlinkPayload::InnerMessage(inner.into())))
 }

@@ -58,7 +58,7 @@ pub fn cleanup_ops(remaining: &KernelState, actual: &KernelState, scope: &Scope)
 fn put(want: &Entry, have: Option<&Entry>) -> Option<Op> {
     match have {
         None => Some(Op::Create(want.clone())),
-        Some(have) if have == want => None,
+        Some(have) if want.is_met_by(have) => None,
         Some(_) => Some(Op::Replace(want.clone())),
     }
 }
@@ -79,7 +79,7 @@ fn is_correctable(have: &Link, want: &Link) -> bool {
     match (&have.kind, &want.kind) {
         (LinkKind::Vxlan(have), LinkKind::Vxlan(want)) => {
             // Whether it learns can be changed on a live device; nothing else of this can.
-            Vxlan { learning: want.learning, ..have.clone() } == *want
+            Vxlan { learning: want.learning, ..Vxlan::clone(have) } == **want
         }
         (LinkKind::Vxlan(_) | LinkKind::Other(_), _) => false,
     }

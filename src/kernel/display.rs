@@ -3,7 +3,8 @@
 use std::fmt;
 
 use super::state::{
-    AcceptRa, Address, Entry, Fdb, Link, LinkKind, Neighbour, PROTOCOL, ReversePath, Route, Vxlan,
+    AcceptRa, Address, Entry, Fdb, Link, LinkKind, Neighbour, Nexthop, PROTOCOL, ReversePath,
+    Route, Vxlan,
 };
 use super::{Op, Refused};
 
@@ -16,6 +17,7 @@ impl fmt::Display for Entry {
             Self::Address(address) => address.fmt(f),
             Self::Fdb(fdb) => fdb.fmt(f),
             Self::Neighbour(neighbour) => neighbour.fmt(f),
+            Self::Nexthop(nexthop) => nexthop.fmt(f),
             Self::Route(route) => route.fmt(f),
         }
     }
@@ -88,9 +90,28 @@ impl fmt::Display for Neighbour {
     }
 }
 
+impl fmt::Display for Nexthop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "nexthop id {}", self.id)?;
+        if let Some(gateway) = self.gateway {
+            write!(f, " via {gateway}")?;
+        }
+        if let Some(link) = &self.link {
+            write!(f, " dev {link}")?;
+        }
+        if self.protocol != PROTOCOL {
+            write!(f, " proto {}", self.protocol)?;
+        }
+        f.write_str(if self.onlink { " onlink" } else { "" })
+    }
+}
+
 impl fmt::Display for Route {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "route {}", self.destination)?;
+        if let Some(nexthop) = self.nexthop {
+            write!(f, " nhid {nexthop}")?;
+        }
         if let Some(gateway) = self.gateway {
             write!(f, " via {gateway}")?;
         }

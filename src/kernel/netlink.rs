@@ -26,6 +26,8 @@ pub struct NetlinkKernel {
     links: Links,
     /// Of the latest dump: what does not concern it is not told.
     scope: Scope,
+    /// Whether the kernel would not make nexthop objects for us.
+    lacks_nexthops: bool,
     /// Told by the kernel, not yet by us.
     observed: VecDeque<Observation>,
 }
@@ -46,6 +48,7 @@ impl NetlinkKernel {
             backlog,
             links: Links::default(),
             scope: Scope::default(),
+            lacks_nexthops: false,
             observed: VecDeque::new(),
         })
     }

@@ -31,6 +31,7 @@ impl Scope {
     /// Whether an entry of this key would be of any interest.
     pub fn covers_key(&self, key: &Key) -> bool {
         match key {
+            Key::Nexthop(id) => self.networks.iter().any(|network| id.leads_into(*network)),
             Key::Route(destination, _) => self.networks.iter().any(|n| n.covers(*destination)),
             Key::ReversePath(link) => {
                 self.tunnels.contains(link) || self.underlay.as_ref() == Some(link)
@@ -60,6 +61,7 @@ impl Scope {
                 Entry::Address(address) => self.owns_address(address),
                 Entry::Fdb(_) => true,
                 Entry::Neighbour(neighbour) => neighbour.permanent,
+                Entry::Nexthop(nexthop) => nexthop.protocol == PROTOCOL,
                 Entry::Route(route) => self.owns_route(route),
             }
     }

@@ -1,11 +1,14 @@
 //! What the kernel holds, or should hold: one ordered map of entries.
 
+mod link;
+mod nexthop;
+
+pub use link::{Link, LinkKind, LinkName, Vxlan};
+pub use nexthop::{Lane, Nexthop, NexthopId};
+
 use std::collections::BTreeMap;
 use std::collections::btree_map;
-use std::fmt;
 use std::net::IpAddr;
-
-use serde::{Deserialize, Serialize};
 
 use crate::mac::MacAddr;
 use crate::prefix::{Family, Prefix};
@@ -15,27 +18,6 @@ pub const PROTOCOL: u8 = 241;
 
 /// The protocol number of routes made by hand or by flannel.
 pub const PROTOCOL_BOOT: u8 = 3;
-
-/// The name of a network device.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct LinkName(String);
-
-impl LinkName {
-    pub fn new(name: impl Into<String>) -> Self {
-        Self(name.into())
-    }
-
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for LinkName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
 
 /// What tells entries apart. The order of the variants is the order of programming: what an
 /// entry needs comes before it; removal runs backwards.
@@ -47,6 +29,7 @@ pub enum Key {
     Address(LinkName, IpAddr, u8),
     Fdb(LinkName, MacAddr),
     Neighbour(LinkName, IpAddr),
+    Nexthop(NexthopId),
     /// Destination and metric, in the main table.
     Route(Prefix, u32),
 }
@@ -60,42 +43,8 @@ pub enum Entry {
     Address(Address),
     Fdb(Fdb),
     Neighbour(Neighbour),
+    Nexthop(Nexthop),
     Route(Route),
-}
-
-/// A network device of ours, or one that has taken its name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Link {
-    pub name: LinkName,
-    pub kind: LinkKind,
-    /// In bytes.
-    pub mtu: u32,
-    pub mac: MacAddr,
-    pub up: bool,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum LinkKind {
-    Vxlan(Vxlan),
-    /// Any other kind, by the kernel's name for it.
-    Other(String),
-}
-
-/// The attributes of a VXLAN device that flannel sets or compares.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Vxlan {
-    pub vni: u32,
-    /// None if the device it was bound to is gone.
-    pub underlay: Option<LinkName>,
-    pub local: Option<IpAddr>,
-    /// UDP port, both ways.
-    pub port: u16,
-    pub learning: bool,
-    pub gbp: bool,
-    /// Multicast group or default destination; never set by us.
-    pub group: Option<IpAddr>,
-    /// Whether user space is asked for unknown destinations; never set by us.
-    pub l2miss: bool,
 }
 
 /// Whether a link drops packets whose answer would leave by another link (`rp_filter` 1).
@@ -147,6 +96,8 @@ pub struct Route {
     pub link: Option<LinkName>,
     /// Take the gateway for adjacent although no address says so.
     pub onlink: bool,
+    /// The nexthop object by which it has gateway and link; none if they are its own.
+    pub nexthop: Option<NexthopId>,
     pub protocol: u8,
 }
 
@@ -167,6 +118,7 @@ impl Route {
             gateway: Some(gateway),
             link: Some(link),
             onlink: false,
+            nexthop: None,
             protocol: PROTOCOL,
         }
     }
@@ -188,6 +140,7 @@ impl Entry {
             }
             Self::Fdb(fdb) => Key::Fdb(fdb.link.clone(), fdb.mac),
             Self::Neighbour(neighbour) => Key::Neighbour(neighbour.link.clone(), neighbour.address),
+            Self::Nexthop(nexthop) => Key::Nexthop(nexthop.id),
             Self::Route(route) => Key::Route(route.destination, route.metric),
         }
     }
@@ -201,7 +154,20 @@ impl Entry {
             Self::Address(address) => Some(&address.link),
             Self::Fdb(fdb) => Some(&fdb.link),
             Self::Neighbour(neighbour) => Some(&neighbour.link),
+            Self::Nexthop(nexthop) => nexthop.link.as_ref(),
             Self::Route(route) => route.link.as_ref(),
+        }
+    }
+
+    /// Whether `have` is what is wanted. A route has the gateway of its nexthop object, whatever
+    /// the kernel shows of it beside the object's number.
+    pub fn is_met_by(&self, have: &Self) -> bool {
+        match (self, have) {
+            (Self::Route(want), Self::Route(have)) if want.nexthop.is_some() => {
+                let Route { gateway, link, onlink, .. } = want.clone();
+                *want == Route { gateway, link, onlink, ..have.clone() }
+            }
+            _ => self == have,
         }
     }
 }

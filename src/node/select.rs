@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use regex::Regex;
 
-use super::{Facts, Interface, InterfaceAddress, Node, Uplink};
+use super::{Facts, Interface, InterfaceAddress, Nexthops, Node, Uplink};
 use crate::kernel::state::LinkName;
 use crate::prefix::{Family, Prefix};
 
@@ -20,6 +20,8 @@ pub struct InterfaceOptions {
     /// What peers send to; the interface's address if not given.
     pub public_ip: Option<Ipv4Addr>,
     pub public_ipv6: Option<Ipv6Addr>,
+    /// Do without nexthop objects although the kernel has them.
+    pub plain_routes: bool,
 }
 
 /// No interface fits, and why each that was named does not.
@@ -171,6 +173,7 @@ fn build(
         interface: interface.name.clone(),
         mtu: interface.mtu,
         layer2: interface.layer2,
+        nexthops: facts.nexthops == Nexthops::Usable && !options.plain_routes,
         on_link: on_link.collect(),
         uplinks,
     })

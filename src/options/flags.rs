@@ -37,6 +37,10 @@ pub(super) struct Flags {
     /// The largest share of the peers that may vanish at once before withdrawal is held
     #[arg(long, value_name = "PERCENT", default_value = "50", value_parser = percent)]
     pub(super) max_withdraw: u8,
+    /// Route by nexthop objects where the kernel has them; flannel cannot remove such routes
+    #[arg(long, value_name = "BOOL", default_value = "true", value_parser = boolean)]
+    #[arg(num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set)]
+    pub(super) nexthop_objects: bool,
     /// Address of /healthz and /readyz
     #[arg(long, value_name = "IP", default_value = "0.0.0.0")]
     #[arg(value_parser = parsed::<IpAddr>("an IP address"))]

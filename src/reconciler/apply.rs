@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{Desired, Differences, Reconciler, Standing};
 use crate::backend;
-use crate::kernel::state::{Entry, Key};
+use crate::kernel::state::{Entry, KernelState, Key, NexthopId};
 use crate::kernel::{Kernel, Op, Refused, diff, diff_key};
 use crate::lease::LeaseId;
 use crate::node::Node;
@@ -216,6 +216,11 @@ impl<K: Kernel> Reconciler<K> {
             Op::Remove(entry @ (Entry::Fdb(_) | Entry::Neighbour(_))) => {
                 self.inputs.may_remove() && self.agenda.has_lingered(&entry.key())
             }
+            Op::Remove(entry @ Entry::Nexthop(nexthop)) => {
+                self.inputs.may_remove()
+                    && self.agenda.has_lingered(&entry.key())
+                    && !is_used(nexthop.id, &self.actual)
+            }
             Op::Remove(_) => self.inputs.may_remove(),
         }
     }
@@ -251,6 +256,8 @@ impl<K: Kernel> Reconciler<K> {
             }
         }
         for refusal in refused {
+            // Perhaps the kernel has no nexthop objects for us after all: the facts tell.
+            self.stale.facts |= matches!(refusal.op.entry(), Entry::Nexthop(_));
             tracing::debug!(op = %refusal.op, reason = %refusal.reason, "the kernel refused");
             let again = self.refused.note(&refusal);
             self.agenda.look_again(refusal.op.entry().key(), again);
@@ -264,4 +271,13 @@ impl<K: Kernel> Reconciler<K> {
         self.stale.dump = true;
         self.agenda.retry_later();
     }
+}
+
+/// Whether a route refers to the nexthop object `id`, with which the kernel would remove it too.
+fn is_used(id: NexthopId, actual: &KernelState) -> bool {
+    let routes = actual.entries().rev().map_while(|entry| match entry {
+        Entry::Route(route) => Some(route),
+        _ => None,
+    });
+    routes.into_iter().any(|route| route.nexthop == Some(id))
 }

@@ -122,14 +122,21 @@ impl<K: Kernel> Reconciler<K> {
 
     fn is_met(&self, concerns: impl Fn(&Entry) -> bool) -> bool {
         let mut wanted = self.local_entries().filter(|entry| concerns(entry));
-        wanted.all(|entry| self.actual.get(&entry.key()) == Some(entry))
+        wanted.all(|entry| self.holds(entry))
+    }
+
+    fn holds(&self, entry: &Entry) -> bool {
+        self.actual.get(&entry.key()).is_some_and(|have| entry.is_met_by(have))
     }
 
     /// The entries on our devices come first in the order of keys.
     fn local_entries(&self) -> impl Iterator<Item = &Entry> {
         let entries = self.desired.state().entries();
         entries.take_while(|entry| {
-            !matches!(entry, Entry::Fdb(_) | Entry::Neighbour(_) | Entry::Route(_))
+            !matches!(
+                entry,
+                Entry::Fdb(_) | Entry::Neighbour(_) | Entry::Nexthop(_) | Entry::Route(_)
+            )
         })
     }
 
@@ -205,7 +212,7 @@ impl<K: Kernel> Reconciler<K> {
         let lease = self.inputs.peers.lease(id);
         let status = |(family, way): &(_, Result<backend::Way, _>)| {
             let endpoint = lease.and_then(|lease| lease.endpoint(*family));
-            let holds = |entry: &Entry| self.actual.get(&entry.key()) == Some(entry);
+            let holds = |entry: &Entry| self.holds(entry);
             PeerStatus {
                 lease: id.clone(),
                 family: Some(*family),

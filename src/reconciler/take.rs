@@ -78,11 +78,18 @@ impl<K: Kernel> Reconciler<K> {
                 }
             }
             Observation::Lost(key) => {
-                // With its last address a link loses its IPv4 routes and neighbours without a word.
-                if matches!(key, Key::Address(..)) {
+                let was_there = self.actual.remove(&key).is_some();
+                // With its last address a link loses its IPv4 routes and neighbours without a
+                // word, and a nexthop object all routes that refer to it.
+                let takes_more = match key {
+                    Key::Address(..) => true,
+                    Key::Nexthop(_) => was_there,
+                    _ => false,
+                };
+                if takes_more {
                     self.agenda.dump_soon();
                 }
-                if self.actual.remove(&key).is_some() {
+                if was_there {
                     self.stale.differences.extend([key]);
                 }
             }

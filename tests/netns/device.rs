@@ -19,7 +19,7 @@ fn index(link: &str) -> String {
 
 fn vxlan(link: &Link) -> Vxlan {
     let LinkKind::Vxlan(vxlan) = &link.kind else { panic!("{link} is no vxlan device") };
-    vxlan.clone()
+    Vxlan::clone(vxlan)
 }
 
 fn held(state: &KernelState) -> Link {
@@ -75,7 +75,7 @@ fn gbp_and_learning_are_set_where_wanted() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
         let wanted = Vxlan { gbp: true, learning: true, port: 4789, ..vxlan(&tunnel()) };
-        let wanted = Link { kind: LinkKind::Vxlan(wanted), ..tunnel() };
+        let wanted = Link { kind: LinkKind::Vxlan(Box::new(wanted)), ..tunnel() };
         assert_eq!(establish(&mut kernel, &peers_through(wanted)).await, [""; 0]);
         let shown = details("flannel.1");
         assert!(shown.contains("gbp") && shown.contains("dstport 4789"), "{shown}");
@@ -121,7 +121,7 @@ fn a_device_with_another_port_is_made_anew_with_all_that_sat_on_it() {
         establish(&mut kernel, &peers_through(tunnel())).await;
         let born_as = index("flannel.1");
         let other = Vxlan { port: 4789, ..vxlan(&tunnel()) };
-        let other = Link { kind: LinkKind::Vxlan(other), ..tunnel() };
+        let other = Link { kind: LinkKind::Vxlan(Box::new(other)), ..tunnel() };
         assert_eq!(establish(&mut kernel, &peers_through(other)).await, [""; 0]);
         assert_ne!(index("flannel.1"), born_as);
     });

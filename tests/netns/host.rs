@@ -95,7 +95,7 @@ pub(crate) fn scope() -> Scope {
 pub(crate) fn tunnel() -> Link {
     Link {
         name: name("flannel.1"),
-        kind: LinkKind::Vxlan(Vxlan {
+        kind: LinkKind::Vxlan(Box::new(Vxlan {
             vni: 1,
             underlay: Some(name("eth0")),
             local: Some(address("172.16.0.1")),
@@ -104,7 +104,7 @@ pub(crate) fn tunnel() -> Link {
             gbp: false,
             group: None,
             l2miss: false,
-        }),
+        })),
         mtu: 1450,
         mac: "0e:00:00:00:00:01".parse().unwrap(),
         up: true,
@@ -115,7 +115,7 @@ pub(crate) fn tunnel_v6() -> Link {
     let LinkKind::Vxlan(vxlan) = tunnel().kind else { unreachable!() };
     Link {
         name: name("flannel-v6.1"),
-        kind: LinkKind::Vxlan(Vxlan { local: Some(address("fd16::1")), ..vxlan }),
+        kind: LinkKind::Vxlan(Box::new(Vxlan { local: Some(address("fd16::1")), ..*vxlan })),
         mtu: 1430,
         mac: "0e:00:00:00:00:06".parse().unwrap(),
         ..tunnel()

@@ -6,6 +6,7 @@ mod device;
 mod facts;
 mod foreign;
 mod host;
+mod nexthop;
 mod observe;
 mod roundtrip;
 mod scale;

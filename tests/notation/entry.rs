@@ -4,8 +4,8 @@ use std::fmt::Debug;
 use std::str::FromStr;
 
 use tweed::kernel::state::{
-    AcceptRa, Address, Entry, Fdb, Link, LinkKind, LinkName, Neighbour, PROTOCOL, ReversePath,
-    Route, Vxlan,
+    AcceptRa, Address, Entry, Fdb, Link, LinkKind, LinkName, Neighbour, Nexthop, NexthopId,
+    PROTOCOL, ReversePath, Route, Vxlan,
 };
 use tweed::prefix::Prefix;
 
@@ -33,6 +33,13 @@ pub(crate) fn entry(text: &str) -> Entry {
             mac: words.parsed("lladdr").unwrap(),
             permanent: !words.has("not"),
         }),
+        "nexthop" => Entry::Nexthop(Nexthop {
+            id: NexthopId::new(words.parsed("id").unwrap()),
+            gateway: words.parsed("via"),
+            link: words.after("dev").map(LinkName::new),
+            onlink: words.has("onlink"),
+            protocol: words.parsed("proto").unwrap_or(PROTOCOL),
+        }),
         "route" => Entry::Route(route(&words)),
         _ => panic!("no entry is shown as {text:?}"),
     }
@@ -40,7 +47,7 @@ pub(crate) fn entry(text: &str) -> Entry {
 
 fn link(words: &Words<'_>) -> Link {
     let kind = match words.after("type").unwrap() {
-        "vxlan" => LinkKind::Vxlan(Vxlan {
+        "vxlan" => LinkKind::Vxlan(Box::new(Vxlan {
             vni: words.parsed("id").unwrap(),
             underlay: words.after("dev").map(LinkName::new),
             local: words.parsed("local"),
@@ -49,7 +56,7 @@ fn link(words: &Words<'_>) -> Link {
             gbp: words.has("gbp"),
             group: words.parsed("remote"),
             l2miss: words.has("l2miss"),
-        }),
+        })),
         other => LinkKind::Other(other.to_owned()),
     };
     Link {
@@ -75,6 +82,7 @@ fn route(words: &Words<'_>) -> Route {
         gateway: words.parsed("via"),
         link: words.after("dev").map(LinkName::new),
         onlink: words.has("onlink"),
+        nexthop: words.parsed("nhid").map(NexthopId::new),
         protocol: words.parsed("proto").unwrap_or(PROTOCOL),
     }
 }

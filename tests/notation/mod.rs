@@ -14,7 +14,7 @@ use tweed::config::NetworkConfig;
 use tweed::kernel::state::LinkName;
 use tweed::lease::{BackendType, Endpoint, Lease, LeaseId, Malformed, Record, Vtep};
 use tweed::mac::MacAddr;
-use tweed::node::{Facts, Interface, InterfaceAddress, InterfaceOptions, Lifetime, Node};
+use tweed::node::{Facts, Interface, InterfaceAddress, InterfaceOptions, Lifetime, Nexthops, Node};
 use tweed::prefix::{Family, Prefix};
 
 pub(crate) fn prefix(text: &str) -> Prefix {
@@ -102,7 +102,7 @@ pub(crate) fn host(interfaces: &[&str]) -> Facts {
     let interfaces: Vec<Interface> = interfaces.iter().map(|text| interface(text)).collect();
     let default = interfaces.first().map(|interface| interface.name.clone());
     let default_routes = Family::ALL.map(|family| (family, default.clone())).to_vec();
-    Facts { interfaces, default_routes, reach: None }
+    Facts { interfaces, default_routes, reach: None, nexthops: Nexthops::Usable }
 }
 
 pub(crate) fn config(json: &str) -> NetworkConfig {

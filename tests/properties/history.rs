@@ -188,5 +188,5 @@ fn one_changed_peer_costs_one_peers_plan() {
     assert_eq!(planner.affected.len(), 5000);
     planner.take(Step::Put(peer(2500, "host-gw")));
     assert_eq!(planner.affected, [peer(2500, "").id].into());
-    assert_eq!(planner.touched.len(), 3);
+    assert_eq!(planner.touched.len(), 4);
 }

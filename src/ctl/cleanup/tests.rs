@@ -30,10 +30,12 @@ async fn what_would_go_is_listed_and_nothing_is_done() {
     check(
         &host,
         listed,
-        &expect![[r"
+        &expect![[r#"
             ~ rp_filter strict dev eth0
-            - route 10.244.4.0/24 via 172.16.0.10 dev eth0
-            - route 10.244.3.0/24 via 10.244.3.0 dev flannel.1 onlink
+            - route 10.244.4.0/24 nhid 4096512016 via 172.16.0.10 dev eth0
+            - route 10.244.3.0/24 nhid 4029403148 via 10.244.3.0 dev flannel.1 onlink
+            - nexthop id 4096512016 via 172.16.0.10 dev eth0
+            - nexthop id 4029403148 via 10.244.3.0 dev flannel.1 onlink
             - neigh 10.244.3.0 lladdr 0a:00:00:00:00:09 dev flannel.1
             - fdb 0a:00:00:00:00:09 dst 172.17.0.9 dev flannel.1
             - addr 10.244.1.0/32 dev flannel.1
@@ -41,9 +43,9 @@ async fn what_would_go_is_listed_and_nothing_is_done() {
                 172.16.0.5 dev eth0 dstport 8472 nolearning
             - file DIR/subnet.env
             - file DIR/subnet.state.json
-            7 kernel entries and 2 files of ours; --yes removes them
+            9 kernel entries and 2 files of ours; --yes removes them
             known from the checkpoint
-        "]],
+        "#]],
     );
     assert_eq!(host.entries(), before);
     assert!(host.kernel.take_log().is_empty() && host.files.state_file().exists());
@@ -80,10 +82,12 @@ async fn a_refusal_keeps_the_checkpoint_for_another_try() {
     check(
         &host,
         refused,
-        &expect![[r"
+        &expect![[r#"
             ~ rp_filter strict dev eth0
-            - route 10.244.4.0/24 via 172.16.0.10 dev eth0
-            - route 10.244.3.0/24 via 10.244.3.0 dev flannel.1 onlink
+            - route 10.244.4.0/24 nhid 4096512016 via 172.16.0.10 dev eth0
+            - route 10.244.3.0/24 nhid 4029403148 via 10.244.3.0 dev flannel.1 onlink
+            - nexthop id 4096512016 via 172.16.0.10 dev eth0
+            - nexthop id 4029403148 via 10.244.3.0 dev flannel.1 onlink
             - neigh 10.244.3.0 lladdr 0a:00:00:00:00:09 dev flannel.1
             - fdb 0a:00:00:00:00:09 dst 172.17.0.9 dev flannel.1
             - addr 10.244.1.0/32 dev flannel.1
@@ -91,11 +95,11 @@ async fn a_refusal_keeps_the_checkpoint_for_another_try() {
                 172.16.0.5 dev eth0 dstport 8472 nolearning
             - file DIR/subnet.env
             - file DIR/subnet.state.json
-            7 kernel entries and 2 files of ours, of which 1 refused: run it again
+            9 kernel entries and 2 files of ours, of which 1 refused: run it again
             known from the checkpoint
-            refused: - route 10.244.4.0/24 via 172.16.0.10 dev eth0: Operation not permitted
-                (EPERM)
-        "]],
+            refused: - route 10.244.4.0/24 nhid 4096512016 via 172.16.0.10 dev eth0:
+                Operation not permitted (EPERM)
+        "#]],
     );
     assert!(host.files.state_file().exists());
 
@@ -117,18 +121,20 @@ async fn where_nobody_knows_the_network_it_can_be_said() {
     check(
         &host,
         listed,
-        &expect![[r"
-            - route 10.244.4.0/24 via 172.16.0.10 dev eth0
-            - route 10.244.3.0/24 via 10.244.3.0 dev flannel.1 onlink
+        &expect![[r#"
+            - route 10.244.4.0/24 nhid 4096512016 via 172.16.0.10 dev eth0
+            - route 10.244.3.0/24 nhid 4029403148 via 10.244.3.0 dev flannel.1 onlink
+            - nexthop id 4096512016 via 172.16.0.10 dev eth0
+            - nexthop id 4029403148 via 10.244.3.0 dev flannel.1 onlink
             - neigh 10.244.3.0 lladdr 0a:00:00:00:00:09 dev flannel.1
             - fdb 0a:00:00:00:00:09 dst 172.17.0.9 dev flannel.1
             - addr 10.244.1.0/32 dev flannel.1
             - link flannel.1 up mtu 1450 address 0a:00:00:00:00:05 type vxlan id 1 local
                 172.16.0.5 dev eth0 dstport 8472 nolearning
             - file DIR/subnet.env
-            6 kernel entries and 1 file of ours; --yes removes them
+            8 kernel entries and 1 file of ours; --yes removes them
             known from the checkpoint
-        "]],
+        "#]],
     );
     let listed = run(&host, "cleanup --network 10.99.0.0/16 --vni 7").await.unwrap();
     assert!(listed.entries.is_empty());

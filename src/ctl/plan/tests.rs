@@ -51,7 +51,7 @@ fn a_vxlan_node_leaves_out_host_gw_peers() {
         VXLAN,
         PEERS,
         "--public-ip 172.16.0.5",
-        &expect![[r"
+        &expect![[r#"
             node      172.16.0.5 on eth0, MTU 1500
             backend   vxlan; pod MTU 1450
             on link   172.16.0.0/24 (assumed; --on-link says it)
@@ -62,7 +62,8 @@ fn a_vxlan_node_leaves_out_host_gw_peers() {
             + addr 10.244.1.0/32 dev flannel.1
             + fdb 0a:00:00:00:00:09 dst 172.16.0.9 dev flannel.1
             + neigh 10.244.3.0 lladdr 0a:00:00:00:00:09 dev flannel.1
-            + route 10.244.3.0/24 via 10.244.3.0 dev flannel.1 onlink
+            + nexthop id 4029403148 via 10.244.3.0 dev flannel.1 onlink
+            + route 10.244.3.0/24 nhid 4029403148 via 10.244.3.0 dev flannel.1 onlink
               10.244.4.0-24 at 172.16.0.10 left out: its backend is host-gw, ours is vxlan,
                 and Mixed is off
               10.244.5.0-24 at 172.17.0.11 left out: its backend is host-gw, ours is vxlan,
@@ -71,7 +72,7 @@ fn a_vxlan_node_leaves_out_host_gw_peers() {
                 object: expected ident at line 1 column 2
               10.245.6.0-24 at 172.16.0.12 set aside: subnet 10.245.6.0/24 is not inside the
                 network
-        "]],
+        "#]],
     );
 }
 
@@ -81,7 +82,7 @@ fn a_mixed_node_reaches_all_that_it_can() {
         MIXED,
         PEERS,
         "--public-ip 172.16.0.5 --interface ens3 --mtu 9000",
-        &expect![[r"
+        &expect![[r#"
             node      172.16.0.5 on ens3, MTU 9000
             backend   host-gw, mixed; pod MTU 8950
             on link   172.16.0.0/24 (assumed; --on-link says it)
@@ -92,15 +93,17 @@ fn a_mixed_node_reaches_all_that_it_can() {
             + rp_filter loose dev flannel.1
             + accept_ra 0 dev flannel.1
             + addr 10.244.1.0/32 dev flannel.1
-            + route 10.244.3.0/24 via 172.16.0.9 dev ens3
-            + route 10.244.4.0/24 via 172.16.0.10 dev ens3
+            + nexthop id 4096512012 via 172.16.0.9 dev ens3
+            + nexthop id 4096512016 via 172.16.0.10 dev ens3
+            + route 10.244.3.0/24 nhid 4096512012 via 172.16.0.9 dev ens3
+            + route 10.244.4.0/24 nhid 4096512016 via 172.16.0.10 dev ens3
               10.244.5.0-24 at 172.17.0.11 left out: gateway 172.17.0.11 is not on the link
                 of ens3, and it published no VTEP
               10.244.7.0-24 set aside: its record cannot be read: its value is no JSON
                 object: expected ident at line 1 column 2
               10.245.6.0-24 at 172.16.0.12 set aside: subnet 10.245.6.0/24 is not inside the
                 network
-        "]],
+        "#]],
     );
 }
 
@@ -110,7 +113,7 @@ fn who_is_on_link_can_be_said() {
         MIXED,
         PEERS,
         "--public-ip 172.16.0.5 --on-link 172.16.0.0/12 --on-link 10.0.0.0/8",
-        &expect![[r"
+        &expect![[r#"
             node      172.16.0.5 on eth0, MTU 1500
             backend   host-gw, mixed; pod MTU 1450
             on link   172.16.0.0/12, 10.0.0.0/8
@@ -121,14 +124,17 @@ fn who_is_on_link_can_be_said() {
             + rp_filter loose dev flannel.1
             + accept_ra 0 dev flannel.1
             + addr 10.244.1.0/32 dev flannel.1
-            + route 10.244.3.0/24 via 172.16.0.9 dev eth0
-            + route 10.244.4.0/24 via 172.16.0.10 dev eth0
-            + route 10.244.5.0/24 via 172.17.0.11 dev eth0
+            + nexthop id 4096512012 via 172.16.0.9 dev eth0
+            + nexthop id 4096512016 via 172.16.0.10 dev eth0
+            + nexthop id 4096512020 via 172.17.0.11 dev eth0
+            + route 10.244.3.0/24 nhid 4096512012 via 172.16.0.9 dev eth0
+            + route 10.244.4.0/24 nhid 4096512016 via 172.16.0.10 dev eth0
+            + route 10.244.5.0/24 nhid 4096512020 via 172.17.0.11 dev eth0
               10.244.7.0-24 set aside: its record cannot be read: its value is no JSON
                 object: expected ident at line 1 column 2
               10.245.6.0-24 at 172.16.0.12 set aside: subnet 10.245.6.0/24 is not inside the
                 network
-        "]],
+        "#]],
     );
 }
 
@@ -146,7 +152,7 @@ fn both_families_are_planned_from_one_lease() {
         DUAL,
         leases,
         "--public-ip 172.16.0.5",
-        &expect![[r"
+        &expect![[r#"
             node      172.16.0.5, fd00:172::5 on eth0, MTU 1500
             backend   vxlan; pod MTU 1430
             on link   172.16.0.0/24, fd00:172::/64 (assumed; --on-link says it)
@@ -165,12 +171,16 @@ fn both_families_are_planned_from_one_lease() {
             + neigh fd00:10:244:3:: lladdr 0a:00:00:00:06:09 dev flannel-v6.1
             + neigh 10.244.3.0 lladdr 0a:00:00:00:00:09 dev flannel.1
             + neigh 10.244.4.0 lladdr 0a:00:00:00:00:0a dev flannel.1
-            + route 10.244.3.0/24 via 10.244.3.0 dev flannel.1 onlink
-            + route 10.244.4.0/24 via 10.244.4.0 dev flannel.1 onlink
-            + route fd00:10:244:3::/64 via fd00:10:244:3:: dev flannel-v6.1 onlink
+            + nexthop id 4029403148 via 10.244.3.0 dev flannel.1 onlink
+            + nexthop id 4029403152 via 10.244.4.0 dev flannel.1 onlink
+            + nexthop id 4206362627 via fd00:10:244:3:: dev flannel-v6.1 onlink
+            + route 10.244.3.0/24 nhid 4029403148 via 10.244.3.0 dev flannel.1 onlink
+            + route 10.244.4.0/24 nhid 4029403152 via 10.244.4.0 dev flannel.1 onlink
+            + route fd00:10:244:3::/64 nhid 4206362627 via fd00:10:244:3:: dev flannel-v6.1
+                onlink
               10.244.4.0-24&fd00:10:244:4::-64 at fd00:172::a left out: its VTEP is of VNI
                 2, ours of 1
-        "]],
+        "#]],
     );
 }
 

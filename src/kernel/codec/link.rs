@@ -147,7 +147,7 @@ fn kind(message: &LinkMessage, links: &Links) -> LinkKind {
         _ => None,
     });
     match data {
-        Some(data) => LinkKind::Vxlan(decode_vxlan(data, links)),
+        Some(data) => LinkKind::Vxlan(Box::new(decode_vxlan(data, links))),
         None => LinkKind::Other(kind.unwrap_or_else(|| "none".to_owned())),
     }
 }

@@ -11,7 +11,7 @@ use netlink_packet_route::route::{
 use super::Unencodable;
 use super::links::Links;
 use super::request::address_family;
-use crate::kernel::state::{Entry, LinkName, Route};
+use crate::kernel::state::{Entry, LinkName, NexthopId, Route};
 use crate::node::Reach;
 use crate::prefix::{Family, Prefix};
 
@@ -32,6 +32,12 @@ pub(super) fn encode(route: &Route, links: &Links) -> Result<RouteMessage, Unenc
         RouteAttribute::Destination(route.destination.base().into()),
         RouteAttribute::Priority(route.metric),
     ];
+    if let Some(nexthop) = route.nexthop {
+        // It says the rest; the kernel takes nothing beside it.
+        message.header.flags = RouteFlags::empty();
+        message.attributes.push(RouteAttribute::NhId(nexthop.get()));
+        return Ok(message);
+    }
     message.attributes.extend(route.gateway.map(|gateway| gateway_attribute(route, gateway)));
     if let Some(link) = &route.link {
         message.attributes.push(RouteAttribute::Oif(links.index(link)?));
@@ -73,6 +79,7 @@ pub(super) fn decode(message: &RouteMessage, links: &Links) -> Option<Entry> {
         gateway: gateway(message).filter(|_| is_single),
         link: outgoing(message, links).filter(|_| is_single),
         onlink: is_single && header.flags.contains(RouteFlags::Onlink),
+        nexthop: nexthop(message),
         protocol: header.protocol.into(),
     }))
 }
@@ -140,6 +147,13 @@ fn gateway(message: &RouteMessage) -> Option<IpAddr> {
         RouteAttribute::Gateway(address) => ip_address(address),
         RouteAttribute::Via(RouteVia::Inet(v4)) => Some((*v4).into()),
         RouteAttribute::Via(RouteVia::Inet6(v6)) => Some((*v6).into()),
+        _ => None,
+    })
+}
+
+fn nexthop(message: &RouteMessage) -> Option<NexthopId> {
+    message.attributes.iter().find_map(|attribute| match attribute {
+        RouteAttribute::NhId(id) => Some(NexthopId::new(*id)),
         _ => None,
     })
 }

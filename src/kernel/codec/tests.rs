@@ -10,7 +10,9 @@ use nix::libc::{IFLA_LINKINFO, IFLA_STATS64};
 use proptest::prelude::*;
 
 use super::*;
-use crate::kernel::state::{Address, Fdb, Key, Link, LinkKind, Neighbour, PROTOCOL, Route, Vxlan};
+use crate::kernel::state::{
+    Address, Fdb, Key, Link, LinkKind, Neighbour, Nexthop, NexthopId, PROTOCOL, Route, Vxlan,
+};
 use crate::mac::MacAddr;
 use crate::prefix::{Family, Prefix};
 
@@ -48,7 +50,16 @@ fn vxlan() -> impl Strategy<Value = LinkKind> {
     let flags = (any::<bool>(), any::<bool>(), any::<bool>());
     (0..1_u32 << 24, proptest::option::of(link_name()), addresses, any::<u16>(), flags).prop_map(
         |(vni, underlay, (local, group), port, (learning, gbp, l2miss))| {
-            LinkKind::Vxlan(Vxlan { vni, underlay, local, port, learning, gbp, group, l2miss })
+            LinkKind::Vxlan(Box::new(Vxlan {
+                vni,
+                underlay,
+                local,
+                port,
+                learning,
+                gbp,
+                group,
+                l2miss,
+            }))
         },
     )
 }
@@ -79,13 +90,43 @@ fn route() -> impl Strategy<Value = Entry> {
     let way = (proptest::option::of(address()), proptest::option::of(link_name()));
     (prefix(), any::<u32>(), way, any::<bool>(), any::<u8>()).prop_map(
         |(destination, metric, (gateway, link), onlink, protocol)| {
-            Entry::Route(Route { destination, metric, gateway, link, onlink, protocol })
+            let nexthop = None;
+            Entry::Route(Route { destination, metric, gateway, link, onlink, nexthop, protocol })
+        },
+    )
+}
+
+/// The object says the rest.
+fn route_by_nexthop() -> impl Strategy<Value = Entry> {
+    (prefix(), any::<u32>(), any::<u32>(), any::<u8>()).prop_map(
+        |(destination, metric, id, protocol)| {
+            let nexthop = Some(NexthopId::new(id));
+            let route = Route {
+                destination,
+                metric,
+                gateway: None,
+                link: None,
+                onlink: false,
+                nexthop,
+                protocol,
+            };
+            Entry::Route(route)
+        },
+    )
+}
+
+fn nexthop() -> impl Strategy<Value = Entry> {
+    let way = (proptest::option::of(address()), proptest::option::of(link_name()));
+    (any::<u32>(), way, any::<bool>(), any::<u8>()).prop_map(
+        |(id, (gateway, link), onlink, protocol)| {
+            let id = NexthopId::new(id);
+            Entry::Nexthop(Nexthop { id, gateway, link, onlink, protocol })
         },
     )
 }
 
 fn entry() -> impl Strategy<Value = Entry> {
-    prop_oneof![link(), own_address(), fdb(), neighbour(), route()]
+    prop_oneof![link(), own_address(), fdb(), neighbour(), nexthop(), route(), route_by_nexthop()]
 }
 
 fn encoded(op: &Op) -> Message {
@@ -120,7 +161,7 @@ proptest! {
     #[test]
     fn no_bytes_make_the_decoder_fall_over(
         bytes in proptest::collection::vec(any::<u8>(), 0..256),
-        kind in 16..40_u16,
+        kind in prop_oneof![16..40_u16, 104..107_u16],
     ) {
         let mut bytes = bytes;
         bytes.splice(0..0, [0; 16]);
@@ -164,7 +205,7 @@ fn a_route_bears_our_mark_and_flannels_form() {
 #[test]
 fn a_neighbour_without_a_mac_is_lost() {
     let mut message = encoded(&Op::Create(Entry::Neighbour(a_neighbour())));
-    let NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewNeighbour(neighbour)) =
+    let NetlinkPayload::InnerMessage(Body::Rtnl(RouteNetlinkMessage::NewNeighbour(neighbour))) =
         &mut message.payload
     else {
         unreachable!()
@@ -204,7 +245,7 @@ fn an_attribute_that_nobody_knows_does_not_hide_its_link() {
         LinkAttribute::Other(DefaultNla::new(IFLA_STATS64, vec![1])),
         LinkAttribute::IfName("eth0".to_owned()),
     ];
-    let mut message = Message::from(RouteNetlinkMessage::NewLink(message));
+    let mut message = Message::from(Body::from(RouteNetlinkMessage::NewLink(message)));
     message.finalize();
     let mut bytes = vec![0; message.buffer_len()];
     message.serialize(&mut bytes);

@@ -23,7 +23,7 @@ fn device() -> Link {
         group: None,
         l2miss: false,
     };
-    Link { name: name(), kind: LinkKind::Vxlan(vxlan), mtu: 1450, mac: MAC, up: true }
+    Link { name: name(), kind: LinkKind::Vxlan(Box::new(vxlan)), mtu: 1450, mac: MAC, up: true }
 }
 
 /// The device with another attribute.

@@ -39,7 +39,7 @@ fn device() -> Entry {
         group: None,
         l2miss: false,
     };
-    let kind = LinkKind::Vxlan(vxlan);
+    let kind = LinkKind::Vxlan(Box::new(vxlan));
     Entry::Link(Link { name: tunnel(), kind, mtu: 1450, mac: MAC, up: true })
 }
 

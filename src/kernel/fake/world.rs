@@ -3,7 +3,8 @@
 use std::net::IpAddr;
 
 use crate::kernel::state::{
-    AcceptRa, Entry, KernelState, Key, Link, LinkKind, LinkName, ReversePath, Route, Vxlan,
+    AcceptRa, Entry, KernelState, Key, Link, LinkKind, LinkName, Nexthop, NexthopId, ReversePath,
+    Route, Vxlan,
 };
 use crate::kernel::{Observation, Op};
 use crate::node::{Facts, Interface};
@@ -43,7 +44,9 @@ impl World {
     /// Carries out `op`, or says in the kernel's words why not.
     pub(super) fn apply(&mut self, op: &Op) -> Result<Told, String> {
         match op {
-            Op::Create(entry @ Entry::Link(_)) if self.state.get(&entry.key()).is_some() => {
+            Op::Create(entry @ (Entry::Link(_) | Entry::Nexthop(_)))
+                if self.state.get(&entry.key()).is_some() =>
+            {
                 Err("File exists".into())
             }
             Op::Create(entry) | Op::Replace(entry) => {
@@ -64,7 +67,11 @@ impl World {
                 self.state.insert(entry);
                 Told::new()
             }
-            Entry::Address(_) | Entry::Fdb(_) | Entry::Neighbour(_) | Entry::Route(_) => {
+            Entry::Address(_)
+            | Entry::Fdb(_)
+            | Entry::Neighbour(_)
+            | Entry::Nexthop(_)
+            | Entry::Route(_) => {
                 self.state.insert(entry.clone());
                 vec![Observation::Holds(entry)]
             }
@@ -81,10 +88,19 @@ impl World {
                 self.state.remove(key);
                 Told::new()
             }
+            Key::Nexthop(id) => self.lose_nexthop(*id),
             Key::Address(..) | Key::Fdb(..) | Key::Neighbour(..) | Key::Route(..) => {
                 self.state.remove(key).map(|_| Observation::Lost(key.clone())).into_iter().collect()
             }
         }
+    }
+
+    /// Its routes go with it without a word.
+    fn lose_nexthop(&mut self, id: NexthopId) -> Told {
+        let key = Key::Nexthop(id);
+        let told = self.state.remove(&key).map(|_| Observation::Lost(key));
+        self.state.retain(|entry| !matches!(entry, Entry::Route(r) if r.nexthop == Some(id)));
+        told.into_iter().collect()
     }
 
     pub(super) fn link_up(&mut self, link: &LinkName) -> Told {
@@ -105,7 +121,8 @@ impl World {
             });
         let told = told.chain([Observation::LinkChanged(link.clone())]).collect();
         self.state.retain(|entry| {
-            !(on_link(entry) && matches!(entry, Entry::Route(_) | Entry::Neighbour(_)))
+            let goes = matches!(entry, Entry::Route(_) | Entry::Nexthop(_) | Entry::Neighbour(_));
+            !(on_link(entry) && goes)
         });
         told
     }
@@ -126,8 +143,8 @@ impl World {
         self.facts.interfaces.retain(|interface| interface.name != *link);
         self.facts.default_routes.retain(|(_, device)| device.as_ref() != Some(link));
         let bound = self.state.entries().filter_map(|entry| match entry {
-            Entry::Link(Link { name, kind: LinkKind::Vxlan(Vxlan { underlay, .. }), .. }) => {
-                (underlay.as_ref() == Some(link)).then(|| name.clone())
+            Entry::Link(Link { name, kind: LinkKind::Vxlan(vxlan), .. }) => {
+                (vxlan.underlay.as_ref() == Some(link)).then(|| name.clone())
             }
             _ => None,
         });
@@ -163,7 +180,15 @@ impl World {
     fn check(&self, entry: &Entry) -> Result<(), String> {
         match entry {
             Entry::Link(link) => self.check_link(link),
-            Entry::Route(route) => self.check_route(route),
+            Entry::Nexthop(nexthop) => {
+                let Nexthop { link, gateway, onlink, .. } = nexthop;
+                self.check_way(link.as_ref(), *gateway, *onlink)
+            }
+            Entry::Route(Route { nexthop: Some(id), .. }) => {
+                let is_there = self.state.get(&Key::Nexthop(*id)).is_some();
+                is_there.then_some(()).ok_or_else(|| "Nexthop id does not exist".to_owned())
+            }
+            Entry::Route(route) => self.check_way(route.link.as_ref(), route.gateway, route.onlink),
             Entry::ReversePath(ReversePath { link, .. })
             | Entry::AcceptRa(AcceptRa { link, .. }) => {
                 self.is_up(link).map(|_| ()).ok_or_else(|| "No such file or directory".to_owned())
@@ -181,7 +206,7 @@ impl World {
         want.underlay.as_ref().map_or(Ok(()), |underlay| self.check_device(underlay))?;
         match self.state.get(&Key::Link(link.name.clone())) {
             Some(Entry::Link(Link { kind: LinkKind::Vxlan(have), .. })) => {
-                let is_same = Vxlan { learning: want.learning, ..have.clone() } == *want;
+                let is_same = Vxlan { learning: want.learning, ..Vxlan::clone(have) } == **want;
                 is_same.then_some(()).ok_or_else(|| "Operation not supported".to_owned())
             }
             Some(_) => Err("File exists".into()),
@@ -193,14 +218,19 @@ impl World {
         self.is_up(link).map(|_| ()).ok_or_else(|| format!("Cannot find device {link}"))
     }
 
-    fn check_route(&self, route: &Route) -> Result<(), String> {
-        let Some(link) = &route.link else { return Ok(()) };
+    fn check_way(
+        &self,
+        link: Option<&LinkName>,
+        gateway: Option<IpAddr>,
+        onlink: bool,
+    ) -> Result<(), String> {
+        let Some(link) = link else { return Ok(()) };
         self.check_device(link)?;
         if self.is_up(link) != Some(true) {
             return Err("Network is down".into());
         }
-        match route.gateway {
-            Some(gateway) if !route.onlink && !self.is_on_link(gateway, link) => {
+        match gateway {
+            Some(gateway) if !onlink && !self.is_on_link(gateway, link) => {
                 Err("Nexthop has invalid gateway".into())
             }
             Some(_) | None => Ok(()),

@@ -91,6 +91,7 @@ impl NetlinkKernel {
     async fn flush(&mut self, pass: &mut Pass) -> io::Result<()> {
         let mut second = Batch::default();
         for (op, refusal) in self.send(mem::take(&mut pass.batch)).await? {
+            self.lacks_nexthops |= says_no_nexthops(&op, refusal.errno);
             match remedy(&op, refusal.errno) {
                 Some(remedy) => self.retry(op, remedy, &mut second),
                 None => pass.refuse_unless_done(op, &refusal),
@@ -109,10 +110,11 @@ impl NetlinkKernel {
     }
 
     fn retry(&self, op: Op, Remedy { before, after }: Remedy, batch: &mut Batch) {
-        batch.assist(self.messages(&before));
+        let assistance = |op: Option<Op>| op.iter().flat_map(|op| self.messages(op)).collect();
+        batch.assist(assistance(before));
         let messages = self.messages(&op);
         batch.push(op, messages);
-        batch.assist(after.iter().flat_map(|after| self.messages(after)).collect());
+        batch.assist(assistance(after));
     }
 
     fn messages(&self, op: &Op) -> Vec<Message> {
@@ -146,6 +148,12 @@ impl Pass {
             self.refuse(op, refusal);
         }
     }
+}
+
+/// Whether the kernel refused because it has no nexthop objects, or none for us.
+fn says_no_nexthops(op: &Op, errno: Errno) -> bool {
+    matches!(op.entry(), Entry::Nexthop(_))
+        && matches!(errno, Errno::EOPNOTSUPP | Errno::ENOSYS | Errno::EPERM | Errno::EACCES)
 }
 
 /// Whether the kernel refused only because things are as `op` would have them.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io;
 
 use super::NetlinkKernel;
-use crate::kernel::codec::{self, Message, request};
+use crate::kernel::codec::{self, Body, Message, request};
 use crate::kernel::state::{Entry, KernelState};
 use crate::kernel::{Observation, Scope, sysctl};
 use crate::prefix::Family;
@@ -22,13 +22,14 @@ impl NetlinkKernel {
         Ok(state)
     }
 
-    fn requests_for(&self, scope: &Scope) -> Vec<request::Kind> {
+    fn requests_for(&self, scope: &Scope) -> Vec<Body> {
         let tunnels = scope.tunnels.iter().filter_map(|tunnel| self.links.index(tunnel).ok());
         let on_tunnels = tunnels.flat_map(|index| {
             [request::addresses_of(index), request::fdb_of(index), request::neighbours_of(index)]
         });
         let families: BTreeSet<Family> = scope.networks.iter().map(|n| n.family()).collect();
-        on_tunnels.chain(families.into_iter().map(request::routes)).collect()
+        let routes = families.into_iter().map(request::routes);
+        on_tunnels.chain([request::nexthops()]).chain(routes).collect()
     }
 
     /// Of several entries at one key, the first is the one in force.

@@ -7,9 +7,9 @@ use netlink_packet_core::NetlinkPayload;
 use netlink_packet_route::RouteNetlinkMessage as M;
 
 use super::NetlinkKernel;
-use crate::kernel::codec::{self, Message, request};
-use crate::kernel::state::LinkName;
-use crate::node::{Facts, Interface, Reach};
+use crate::kernel::codec::{self, Body, Message, request};
+use crate::kernel::state::{LinkName, PROTOCOL};
+use crate::node::{Facts, Interface, Nexthops, Reach};
 use crate::prefix::Family;
 
 impl NetlinkKernel {
@@ -23,14 +23,32 @@ impl NetlinkKernel {
             Some(address) => self.read_reach(address).await?,
             None => None,
         };
-        Ok(Facts { interfaces, default_routes, reach })
+        let nexthops = self.read_nexthops().await?;
+        Ok(Facts { interfaces, default_routes, reach, nexthops })
+    }
+
+    /// Whether we can use nexthop objects.
+    async fn read_nexthops(&mut self) -> io::Result<Nexthops> {
+        let listed = self.requests.list(request::nexthops()).await?;
+        let Some(listed) = listed.filter(|_| !self.lacks_nexthops) else {
+            return Ok(Nexthops::Unsupported);
+        };
+        let taken = listed.iter().find_map(|message| match &message.payload {
+            NetlinkPayload::InnerMessage(Body::NewNexthop(nexthop)) => {
+                let id = nexthop.id().filter(|id| id.is_ours())?;
+                (nexthop.protocol() != PROTOCOL).then_some(id)
+            }
+            _ => None,
+        });
+        Ok(taken.map_or(Nexthops::Usable, Nexthops::Taken))
     }
 
     async fn read_interfaces(&mut self) -> io::Result<Vec<Interface>> {
         let links = self.read_links().await?;
         let mut interfaces: Vec<Interface> = links.iter().filter_map(interface).collect();
         for message in self.requests.dump(request::addresses()).await? {
-            let NetlinkPayload::InnerMessage(M::NewAddress(address)) = message.payload else {
+            let NetlinkPayload::InnerMessage(Body::Rtnl(M::NewAddress(address))) = message.payload
+            else {
                 continue;
             };
             let name = self.links.name(address.header.index);
@@ -52,7 +70,7 @@ impl NetlinkKernel {
 
     fn default_route(&self, message: &Message) -> Option<(Family, Option<LinkName>)> {
         match &message.payload {
-            NetlinkPayload::InnerMessage(M::NewRoute(route)) => {
+            NetlinkPayload::InnerMessage(Body::Rtnl(M::NewRoute(route))) => {
                 codec::default_route(route, &self.links)
             }
             _ => None,
@@ -62,7 +80,9 @@ impl NetlinkKernel {
     async fn read_reach(&mut self, address: IpAddr) -> io::Result<Option<Reach>> {
         let answer = self.requests.ask(request::route_to(address)).await?;
         Ok(answer.and_then(|message| match message.payload {
-            NetlinkPayload::InnerMessage(M::NewRoute(route)) => codec::reach(&route, &self.links),
+            NetlinkPayload::InnerMessage(Body::Rtnl(M::NewRoute(route))) => {
+                codec::reach(&route, &self.links)
+            }
             _ => None,
         }))
     }
@@ -70,7 +90,7 @@ impl NetlinkKernel {
 
 fn interface(message: &Message) -> Option<Interface> {
     match &message.payload {
-        NetlinkPayload::InnerMessage(M::NewLink(link)) => codec::interface(link),
+        NetlinkPayload::InnerMessage(Body::Rtnl(M::NewLink(link))) => codec::interface(link),
         _ => None,
     }
 }

@@ -9,7 +9,7 @@ use nix::libc::ENOBUFS;
 
 use super::NetlinkKernel;
 use crate::kernel::Observation;
-use crate::kernel::codec::{self, Message};
+use crate::kernel::codec::{self, Body, Message};
 use crate::kernel::socket::Monitor;
 use crate::kernel::state::Key;
 
@@ -33,14 +33,14 @@ impl NetlinkKernel {
 
     fn hear(&mut self, message: &Message) {
         match &message.payload {
-            NetlinkPayload::InnerMessage(M::NewLink(link)) if is_own_word(link) => {
+            NetlinkPayload::InnerMessage(Body::Rtnl(M::NewLink(link))) if is_own_word(link) => {
                 self.hear_of_link(link);
             }
-            NetlinkPayload::InnerMessage(M::DelLink(link)) if is_own_word(link) => {
+            NetlinkPayload::InnerMessage(Body::Rtnl(M::DelLink(link))) if is_own_word(link) => {
                 self.links.remove(link.header.index);
                 self.observed.extend(codec::link_name(link).map(Observation::LinkChanged));
             }
-            NetlinkPayload::InnerMessage(M::NewLink(_) | M::DelLink(_)) => {}
+            NetlinkPayload::InnerMessage(Body::Rtnl(M::NewLink(_) | M::DelLink(_))) => {}
             _ => {
                 let observation = codec::decode(message, &self.links);
                 self.observed.extend(observation.and_then(|observation| self.concern(observation)));
@@ -105,10 +105,10 @@ mod tests {
     async fn a_port_that_leaves_its_bridge_is_no_link_removed() {
         let mut kernel = NetlinkKernel::open().unwrap();
         let name = LinkName::new("veth7");
-        kernel.hear(&M::NewLink(veth7(AddressFamily::Unspec)).into());
-        kernel.hear(&M::DelLink(veth7(AddressFamily::Bridge)).into());
+        kernel.hear(&Body::from(M::NewLink(veth7(AddressFamily::Unspec))).into());
+        kernel.hear(&Body::from(M::DelLink(veth7(AddressFamily::Bridge))).into());
         assert_eq!(kernel.links.index(&name), Ok(7));
-        kernel.hear(&M::DelLink(veth7(AddressFamily::Unspec)).into());
+        kernel.hear(&Body::from(M::DelLink(veth7(AddressFamily::Unspec))).into());
         assert!(kernel.links.index(&name).is_err());
         let changes = [Observation::LinkChanged(name.clone()), Observation::LinkChanged(name)];
         assert_eq!(kernel.observed, changes);

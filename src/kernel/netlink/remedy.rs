@@ -5,24 +5,30 @@ use std::net::IpAddr;
 use nix::errno::Errno;
 
 use crate::kernel::Op;
-use crate::kernel::state::{Entry, Route};
+use crate::kernel::state::{Entry, LinkName, Route};
 use crate::prefix::Prefix;
 
 /// Ops around the second attempt; whether they succeed is of no interest.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Remedy {
-    pub(super) before: Op,
+    pub(super) before: Option<Op>,
     pub(super) after: Option<Op>,
 }
 
 /// How to have `op` accepted that was refused with `errno`; none if there is no way.
 pub(super) fn remedy(op: &Op, errno: Errno) -> Option<Remedy> {
-    let (Op::Create(Entry::Route(route)) | Op::Replace(Entry::Route(route))) = op else {
-        return None;
-    };
-    match errno {
-        Errno::EEXIST => Some(uncovered(route)),
-        Errno::EINVAL => stepping_stone(route).map(stepped),
+    let (Op::Create(put) | Op::Replace(put)) = op else { return None };
+    match (put, errno) {
+        (Entry::Route(route), Errno::EEXIST) => Some(uncovered(route)),
+        // Its nexthop object may have been refused before it, and helped by now.
+        (Entry::Route(Route { nexthop: Some(_), .. }), Errno::EINVAL) => Some(Remedy::default()),
+        (Entry::Route(route), Errno::EINVAL) => {
+            let stone = stepping_stone(route.gateway, route.link.as_ref(), route.onlink)?;
+            (stone.destination != route.destination).then(|| stepped(stone))
+        }
+        (Entry::Nexthop(nexthop), Errno::EINVAL) => {
+            stepping_stone(nexthop.gateway, nexthop.link.as_ref(), nexthop.onlink).map(stepped)
+        }
         _ => None,
     }
 }
@@ -30,27 +36,26 @@ pub(super) fn remedy(op: &Op, errno: Errno) -> Option<Remedy> {
 /// The kernel has this very route, behind another of its key, and will not have it twice. It
 /// makes way, which no packet feels, for the other is in force.
 fn uncovered(route: &Route) -> Remedy {
-    Remedy { before: Op::Remove(Entry::Route(route.clone())), after: None }
+    Remedy { before: Some(Op::Remove(Entry::Route(route.clone()))), after: None }
 }
 
 /// In IPv6 the kernel refuses an on-link gateway that, as yet, is routed through another device:
 /// by the very route, say, that is to be replaced. A route to the gateway alone convinces it.
-fn stepping_stone(route: &Route) -> Option<Route> {
-    let gateway = route.gateway.filter(IpAddr::is_ipv6).filter(|_| route.onlink)?;
-    let destination = Prefix::host(gateway);
-    let stone = Route { destination, gateway: None, onlink: false, ..route.clone() };
-    (destination != route.destination).then_some(stone)
+fn stepping_stone(gateway: Option<IpAddr>, link: Option<&LinkName>, onlink: bool) -> Option<Route> {
+    let gateway = gateway.filter(IpAddr::is_ipv6).filter(|_| onlink)?;
+    let route = Route::via(Prefix::host(gateway), gateway, link?.clone());
+    Some(Route { gateway: None, ..route })
 }
 
 fn stepped(stone: Route) -> Remedy {
     let stone = Entry::Route(stone);
-    Remedy { before: Op::Create(stone.clone()), after: Some(Op::Remove(stone)) }
+    Remedy { before: Some(Op::Create(stone.clone())), after: Some(Op::Remove(stone)) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::state::LinkName;
+    use crate::kernel::state::{Nexthop, NexthopId};
 
     fn route(destination: &str) -> Route {
         let destination: Prefix = destination.parse().unwrap();
@@ -59,8 +64,8 @@ mod tests {
 
     fn words(op: &Op, errno: Errno) -> Option<[String; 2]> {
         let remedy = remedy(op, errno)?;
-        let after = remedy.after.map(|after| after.to_string());
-        Some([remedy.before.to_string(), after.unwrap_or_default()])
+        let words = |op: Option<Op>| op.map(|op| op.to_string()).unwrap_or_default();
+        Some([words(remedy.before), words(remedy.after)])
     }
 
     #[test]
@@ -75,6 +80,18 @@ mod tests {
         let op = Op::Replace(Entry::Route(route("fd00:2::/64")));
         let stone = "route fd00:2::/128 dev flannel-v6.1";
         assert_eq!(words(&op, Errno::EINVAL), Some([format!("+ {stone}"), format!("- {stone}")]));
+    }
+
+    #[test]
+    fn a_nexthop_behind_another_device_gets_a_route_of_its_own_meanwhile() {
+        let Route { gateway, link, onlink, protocol, .. } = route("fd00:2::/64");
+        let id = NexthopId::new(1);
+        let op = Op::Create(Entry::Nexthop(Nexthop { id, gateway, link, onlink, protocol }));
+        let stone = "route fd00:2::/128 dev flannel-v6.1";
+        assert_eq!(words(&op, Errno::EINVAL), Some([format!("+ {stone}"), format!("- {stone}")]));
+        assert_eq!(remedy(&op, Errno::EEXIST), None);
+        let op = Op::Create(Entry::Route(Route { nexthop: Some(id), ..route("fd00:2::/64") }));
+        assert_eq!(remedy(&op, Errno::EINVAL), Some(Remedy::default()));
     }
 
     #[test]

@@ -8,13 +8,16 @@ use nix::libc;
 use super::{DATAGRAM, open, split};
 use crate::kernel::codec::Message;
 
-/// The stream of changes: links and their settings, addresses, neighbours and routes.
+/// The stream of changes: links and their settings, addresses, neighbours, nexthops and routes.
 pub(crate) struct Monitor {
     socket: TokioSocket,
     buffer: Vec<u8>,
 }
 
-const GROUPS: [u32; 7] = [
+/// `RTNLGRP_NEXTHOP` of `linux/rtnetlink.h`.
+const NEXTHOP: u32 = 32;
+
+const GROUPS: [u32; 8] = [
     libc::RTNLGRP_LINK,
     libc::RTNLGRP_NEIGH,
     libc::RTNLGRP_IPV4_IFADDR,
@@ -22,6 +25,7 @@ const GROUPS: [u32; 7] = [
     libc::RTNLGRP_IPV4_NETCONF,
     libc::RTNLGRP_IPV6_IFADDR,
     libc::RTNLGRP_IPV6_ROUTE,
+    NEXTHOP,
 ];
 
 impl Monitor {

@@ -9,13 +9,12 @@ use netlink_packet_core::{
     ErrorMessage, NLM_F_ACK, NLM_F_CAPPED, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST,
     NetlinkPayload, NlasIterator, parse_string,
 };
-use netlink_packet_route::RouteNetlinkMessage;
 use netlink_sys::{AsyncSocketExt, SocketAddr, TokioSocket};
 use nix::errno::Errno;
 use tokio::time;
 
 use super::{DATAGRAM, append, open, split};
-use crate::kernel::codec::Message;
+use crate::kernel::codec::{Body, Message};
 
 /// So long may the kernel take for one answer.
 const DEADLINE: Duration = Duration::from_secs(5);
@@ -90,7 +89,12 @@ impl Requests {
     }
 
     /// Lists objects; nothing if there is no such table, link or protocol family.
-    pub(crate) async fn dump(&mut self, request: RouteNetlinkMessage) -> io::Result<Vec<Message>> {
+    pub(crate) async fn dump(&mut self, request: Body) -> io::Result<Vec<Message>> {
+        self.list(request).await.map(Option::unwrap_or_default)
+    }
+
+    /// Lists objects; none if there is no such table, link, protocol family or kind of object.
+    pub(crate) async fn list(&mut self, request: Body) -> io::Result<Option<Vec<Message>>> {
         let mut answer = Answer::default();
         for _ in 0..ATTEMPTS {
             answer = self.converse(&mut [Message::from(request.clone())], NLM_F_DUMP).await?;
@@ -103,15 +107,13 @@ impl Requests {
             Some(refusal) if !is_nothing_there(refusal.errno) => {
                 Err(io::Error::other(format!("netlink dump: {refusal}")))
             }
-            Some(_) | None => Ok(answer.messages),
+            Some(_) => Ok(None),
+            None => Ok(Some(answer.messages)),
         }
     }
 
     /// The answer to a single question; none if it was refused.
-    pub(crate) async fn ask(
-        &mut self,
-        request: RouteNetlinkMessage,
-    ) -> io::Result<Option<Message>> {
+    pub(crate) async fn ask(&mut self, request: Body) -> io::Result<Option<Message>> {
         let answer = self.converse(&mut [Message::from(request)], NLM_F_ACK).await?;
         Ok(answer.messages.into_iter().next())
     }

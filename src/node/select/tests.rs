@@ -34,7 +34,7 @@ fn host() -> Facts {
             (Family::V4, Some(LinkName::new("eth0"))),
             (Family::V6, Some(LinkName::new("eth0"))),
         ],
-        reach: None,
+        ..Facts::default()
     }
 }
 

@@ -46,7 +46,13 @@ impl Pod {
         }
         let node = node.name().to_owned();
         let label = if number == 1 { node.clone() } else { format!("{node}.{number}") };
-        Ok(Self { inner: Arc::new(Inner { node, label, namespace, addresses }) })
+        let pod = Self { inner: Arc::new(Inner { node, label, namespace, addresses }) };
+        // The first packet may still wait for a neighbour, or find the bridge without a carrier.
+        for gateway in &env.gateways {
+            eventually(FORWARDING, || pod.ping(gateway.ip(), 0))
+                .with_context(|| format!("{} to its gateway", pod.label()))?;
+        }
+        Ok(pod)
     }
 
     /// The name of the node that the pod runs on.

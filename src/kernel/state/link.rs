@@ -1,0 +1,77 @@
+//! Network devices and their names.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::mac::MacAddr;
+
+/// A network device of ours, or one that has taken its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Link {
+    pub name: LinkName,
+    pub kind: LinkKind,
+    /// In bytes.
+    pub mtu: u32,
+    pub mac: MacAddr,
+    pub up: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LinkKind {
+    Vxlan(Box<Vxlan>),
+    /// Any other kind, by the kernel's name for it.
+    Other(String),
+}
+
+/// The attributes of a VXLAN device that flannel sets or compares.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Vxlan {
+    pub vni: u32,
+    /// None if the device it was bound to is gone.
+    pub underlay: Option<LinkName>,
+    pub local: Option<IpAddr>,
+    /// UDP port, both ways.
+    pub port: u16,
+    pub learning: bool,
+    pub gbp: bool,
+    /// Multicast group or default destination; never set by us.
+    pub group: Option<IpAddr>,
+    /// Whether user space is asked for unknown destinations; never set by us.
+    pub l2miss: bool,
+}
+
+/// The name of a network device.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(from = "String", into = "String")]
+pub struct LinkName(Arc<str>);
+
+impl LinkName {
+    pub fn new(name: impl Into<Arc<str>>) -> Self {
+        Self(name.into())
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<String> for LinkName {
+    fn from(name: String) -> Self {
+        Self::new(name)
+    }
+}
+
+impl From<LinkName> for String {
+    fn from(LinkName(name): LinkName) -> Self {
+        name.as_ref().into()
+    }
+}
+
+impl fmt::Display for LinkName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}

@@ -1,0 +1,194 @@
+//! Routes by way of nexthop objects.
+
+use std::fs;
+
+use tweed::kernel::state::{Entry, KernelState, Key, Lane, Nexthop, NexthopId, PROTOCOL, Route};
+use tweed::kernel::{Kernel, NetlinkKernel, Observation, Op};
+use tweed::node::Nexthops;
+
+use crate::host::{
+    apply, direct, dump, establish, everything, ip, missing, on_a_host, prefix, scope, told,
+};
+
+/// The routes of `state`, each by an object of its own.
+fn by_nexthops(state: KernelState) -> KernelState {
+    let entries = state.into_iter().flat_map(|entry| match entry {
+        Entry::Route(route) => by_nexthop(route),
+        other => vec![other],
+    });
+    entries.collect()
+}
+
+fn by_nexthop(route: Route) -> Vec<Entry> {
+    let lane = if route.onlink { Lane::Tunnel } else { Lane::Direct };
+    let networks = scope().networks;
+    let network = networks.iter().find(|network| network.covers(route.destination)).unwrap();
+    let id = NexthopId::of(*network, route.destination, lane).unwrap();
+    let (gateway, link, onlink) = (route.gateway, route.link.clone(), route.onlink);
+    vec![
+        Entry::Nexthop(Nexthop { id, gateway, link, onlink, protocol: PROTOCOL }),
+        Entry::Route(Route { nexthop: Some(id), ..route }),
+    ]
+}
+
+fn direct_by_nexthop(subnet: &str, public: &str) -> Vec<Entry> {
+    let Entry::Route(route) = direct(subnet, public) else { unreachable!() };
+    by_nexthop(route)
+}
+
+/// `everything`, and the peers behind the tunnels moved onto the link.
+fn moved() -> KernelState {
+    let mut state = by_nexthops(everything());
+    state.retain(|entry| !matches!(entry, Entry::Nexthop(n) if n.onlink));
+    state.extend(direct_by_nexthop("10.244.2.0/24", "172.16.0.2"));
+    state.extend(direct_by_nexthop("fd00:10:244:2::/64", "fd16::2"));
+    state
+}
+
+fn id_of(state: &KernelState, subnet: &str) -> NexthopId {
+    let subnet = prefix(subnet);
+    let metric = Route::default_metric(subnet.family());
+    let Some(Entry::Route(route)) = state.get(&Key::Route(subnet, metric)) else { unreachable!() };
+    route.nexthop.unwrap()
+}
+
+#[test]
+fn such_routes_read_like_any_other() {
+    on_a_host(async || {
+        let mut kernel = NetlinkKernel::open().unwrap();
+        assert_eq!(establish(&mut kernel, &by_nexthops(everything())).await, [""; 0]);
+        let shown = ip("route show 10.244.2.0/24");
+        assert!(shown.contains("via 10.244.2.0 dev flannel.1"), "{shown}");
+        assert!(shown.contains("nhid") && shown.contains("onlink"), "{shown}");
+        let shown = ip("route get 10.244.9.7");
+        assert!(shown.contains("via 172.16.0.9 dev eth0"), "{shown}");
+    });
+}
+
+#[test]
+fn they_move_between_tunnel_and_link_in_both_families() {
+    on_a_host(async || {
+        let mut kernel = NetlinkKernel::open().unwrap();
+        establish(&mut kernel, &by_nexthops(everything())).await;
+        assert_eq!(establish(&mut kernel, &moved()).await, [""; 0]);
+        assert!(ip("-6 route show fd00:10:244:2::/64").contains("via fd16::2 dev eth0"));
+        assert_eq!(establish(&mut kernel, &by_nexthops(everything())).await, [""; 0]);
+        assert!(ip("-6 route show fd00:10:244:2::/64").contains("dev flannel-v6.1"));
+        assert_eq!(ip("-6 route show fd00:10:244:2::/128"), "");
+    });
+}
+
+#[test]
+fn plain_routes_become_such_and_plain_again() {
+    on_a_host(async || {
+        let mut kernel = NetlinkKernel::open().unwrap();
+        establish(&mut kernel, &everything()).await;
+        assert_eq!(establish(&mut kernel, &by_nexthops(everything())).await, [""; 0]);
+        assert_eq!(establish(&mut kernel, &everything()).await, [""; 0]);
+        assert_eq!(ip("nexthop"), "");
+    });
+}
+
+#[test]
+fn flannel_takes_them_over_by_its_own_requests() {
+    on_a_host(async || {
+        let mut kernel = NetlinkKernel::open().unwrap();
+        establish(&mut kernel, &by_nexthops(everything())).await;
+        ip("route replace 10.244.2.0/24 via 10.244.2.0 dev flannel.1 onlink");
+        let shown = ip("route show 10.244.2.0/24");
+        assert!(shown.contains("via 10.244.2.0") && !shown.contains("nhid"), "{shown}");
+        ip("route del 10.244.2.0/24 via 10.244.2.0 dev flannel.1");
+        assert_eq!(ip("route show 10.244.2.0/24"), "");
+    });
+}
+
+#[test]
+fn an_object_that_is_removed_takes_its_routes_and_both_come_back() {
+    on_a_host(async || {
+        let mut kernel = NetlinkKernel::open().unwrap();
+        let wanted = by_nexthops(everything());
+        establish(&mut kernel, &wanted).await;
+        told(&mut kernel).await;
+        let id = id_of(&wanted, "10.244.2.0/24");
+        ip(&format!("nexthop del id {id}"));
+        assert_eq!(ip("route show 10.244.2.0/24"), "");
+        assert_eq!(told(&mut kernel).await, [Observation::Lost(Key::Nexthop(id))]);
+        assert_eq!(missing(&mut kernel, &wanted).await.len(), 2);
+        assert_eq!(establish(&mut kernel, &wanted).await, [""; 0]);
+    });
+}
+
+#[test]
+fn an_object_that_is_changed_is_told_and_put_right() {
+    on_a_host(async || {
+        let mut kernel = NetlinkKernel::open().unwrap();
+        let wanted = by_nexthops(everything());
+        establish(&mut kernel, &wanted).await;
+        told(&mut kernel).await;
+        let id = id_of(&wanted, "10.244.9.0/24");
+        ip(&format!("nexthop replace id {id} via 172.16.0.77 dev eth0 proto 241"));
+        let told = told(&mut kernel).await;
+        let changed = Key::Nexthop(id);
+        assert!(
+            told.iter().any(|t| matches!(t, Observation::Holds(e) if e.key() == changed)),
+            "{told:?}"
+        );
+        assert_eq!(missing(&mut kernel, &wanted).await.len(), 1);
+        assert_eq!(establish(&mut kernel, &wanted).await, [""; 0]);
+        assert!(ip("route get 10.244.9.7").contains("via 172.16.0.9"));
+    });
+}
+
+#[test]
+fn a_route_shown_without_its_gateway_is_right_all_the_same() {
+    on_a_host(async || {
+        let mut kernel = NetlinkKernel::open().unwrap();
+        fs::write("/proc/sys/net/ipv4/nexthop_compat_mode", "0").unwrap();
+        assert_eq!(establish(&mut kernel, &by_nexthops(everything())).await, [""; 0]);
+        assert!(!ip("route show 10.244.9.0/24").contains("via"));
+    });
+}
+
+#[test]
+fn the_object_of_somebody_else_stays_his() {
+    on_a_host(async || {
+        let mut kernel = NetlinkKernel::open().unwrap();
+        assert_eq!(kernel.facts(None).await.unwrap().nexthops, Nexthops::Usable);
+        let wanted = by_nexthops(everything());
+        let id = id_of(&wanted, "10.244.9.0/24");
+        ip(&format!("nexthop add id {id} blackhole proto 3"));
+        assert_eq!(kernel.facts(None).await.unwrap().nexthops, Nexthops::Taken(id));
+        let ops = direct_by_nexthop("10.244.9.0/24", "172.16.0.9");
+        let refused =
+            kernel.apply(ops.into_iter().take(1).map(Op::Create).collect()).await.unwrap();
+        assert_eq!(refused.len(), 1);
+        assert!(ip(&format!("nexthop show id {id}")).contains("blackhole"));
+        assert!(!scope().owns(dump(&mut kernel).await.get(&Key::Nexthop(id)).unwrap()));
+    });
+}
+
+#[test]
+fn objects_vanish_with_their_link_and_come_back_with_it() {
+    on_a_host(async || {
+        let mut kernel = NetlinkKernel::open().unwrap();
+        let wanted = by_nexthops(everything());
+        establish(&mut kernel, &wanted).await;
+        ip("link set flannel.1 down");
+        assert!(!ip("nexthop").contains("flannel.1"));
+        assert_eq!(establish(&mut kernel, &wanted).await, [""; 0]);
+    });
+}
+
+#[test]
+fn removed_backwards_they_leave_nothing() {
+    on_a_host(async || {
+        let mut kernel = NetlinkKernel::open().unwrap();
+        let wanted = by_nexthops(everything());
+        establish(&mut kernel, &wanted).await;
+        let ours = wanted.into_iter().filter(|e| matches!(e, Entry::Nexthop(_) | Entry::Route(_)));
+        let removals: Vec<Op> = ours.map(Op::Remove).collect();
+        apply(&mut kernel, removals.into_iter().rev().collect()).await;
+        assert_eq!(ip("nexthop"), "");
+        assert_eq!(ip("route show proto 241"), "");
+    });
+}
