@@ -1,12 +1,15 @@
 //! The bench: what `tweedd` costs in time, processor, memory and packets, side by side with others, as Markdown.
 
+mod audit;
 mod change;
 mod cold_start;
 mod faults;
 mod flips;
 mod goal;
+mod latency;
 mod listener;
 mod machine;
+mod mass_flip;
 mod peer;
 mod plot;
 mod replacement;
@@ -14,6 +17,7 @@ mod sample;
 mod script;
 mod sheet;
 mod site;
+mod writer;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -55,6 +59,9 @@ pub(crate) struct Options {
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Section {
     ColdStart,
+    MassFlip,
+    Latency,
+    Audit,
     Replacement,
     Migration,
     Faults,
@@ -62,13 +69,15 @@ enum Section {
 
 impl Section {
     fn run(self, options: &Options, sheet: &mut Sheet) -> Result<()> {
+        let binaries = &options.binaries();
         match self {
-            Self::ColdStart => {
-                cold_start::run(&options.binaries(), options.rounds(5), &options.folder, sheet)
-            }
+            Self::ColdStart => cold_start::run(binaries, options.rounds(5), &options.folder, sheet),
+            Self::MassFlip => mass_flip::run(binaries, options.rounds(5), sheet),
+            Self::Latency => latency::run(binaries, options.rounds(200), sheet),
+            Self::Audit => audit::run(binaries, options.rounds(9), sheet),
             Self::Replacement => replacement::run(options.rounds(5), sheet),
-            Self::Migration => flips::run(&options.binaries(), options.rounds(3), sheet),
-            Self::Faults => faults::run(&options.binaries(), sheet),
+            Self::Migration => flips::run(binaries, options.rounds(3), sheet),
+            Self::Faults => faults::run(binaries, sheet),
         }
     }
 }

@@ -10,7 +10,7 @@ pub(super) const UNDERLAY: &str = "10.64.0.0/10";
 const FIRST_ADDRESS: u32 = 0x0a41_0000;
 
 pub(super) const CONFIG: &str = "/coreos.com/network/config";
-const SUBNETS: &str = "/coreos.com/network/subnets";
+pub(super) const SUBNETS: &str = "/coreos.com/network/subnets";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Backend {

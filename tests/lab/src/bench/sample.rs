@@ -63,7 +63,9 @@ mod tests {
     #[test]
     fn figures_may_come_in_any_order() {
         let mut sample = Sample::default();
-        [9, 1, 5, 5, 3].into_iter().for_each(|figure: u64| sample.add(figure));
+        for figure in [9_u64, 1, 5, 5, 3] {
+            sample.add(figure);
+        }
         assert_eq!((sample.min(), sample.median(), sample.max()), (1, 5, 9));
     }
 

@@ -38,8 +38,8 @@ impl Sheet {
     }
 
     pub(super) fn row(&mut self, cells: &[&dyn Display]) -> Result<()> {
-        let cells: String = cells.iter().map(|cell| format!("| {cell} ")).collect();
-        self.write(&format!("{cells}|\n"))
+        cells.iter().try_for_each(|cell| self.write(&format!("| {cell} ")))?;
+        self.write("|\n")
     }
 
     /// A table of goals, each with its verdict.
@@ -62,18 +62,49 @@ impl Sheet {
 
 /// Milliseconds with a digit behind the point; seconds where they are many; a dash for none.
 pub(super) fn time(duration: Duration) -> String {
-    let milliseconds = duration.as_secs_f64() * 1000.0;
     match duration {
         Duration::ZERO => "–".to_owned(),
-        _ if milliseconds < 1000.0 => format!("{milliseconds:.1} ms"),
-        _ => format!("{:.2} s", duration.as_secs_f64()),
+        _ => Unit::of(duration).told(duration),
     }
 }
 
 /// The median, and from where to where the figures go.
 pub(super) fn spread(sample: &Sample<Duration>) -> String {
-    let [median, min, max] = [sample.median(), sample.min(), sample.max()].map(time);
-    format!("{median} ({min}–{max})")
+    let unit = Unit::of(sample.median());
+    let (min, max) = (unit.number(sample.min()), unit.number(sample.max()));
+    format!("{} ({min}–{max})", unit.told(sample.median()))
+}
+
+/// Milliseconds with two digits behind the point.
+pub(super) fn precise(duration: Duration) -> String {
+    format!("{:.2} ms", duration.as_secs_f64() * 1000.0)
+}
+
+#[derive(Clone, Copy)]
+enum Unit {
+    Milliseconds,
+    Seconds,
+}
+
+impl Unit {
+    fn of(duration: Duration) -> Self {
+        if duration < Duration::from_secs(1) { Self::Milliseconds } else { Self::Seconds }
+    }
+
+    fn number(self, duration: Duration) -> String {
+        match self {
+            Self::Milliseconds => format!("{:.1}", duration.as_secs_f64() * 1000.0),
+            Self::Seconds => format!("{:.2}", duration.as_secs_f64()),
+        }
+    }
+
+    fn told(self, duration: Duration) -> String {
+        let name = match self {
+            Self::Milliseconds => "ms",
+            Self::Seconds => "s",
+        };
+        format!("{} {name}", self.number(duration))
+    }
 }
 
 /// Of memory, in the units of the goals: a million bytes.
@@ -98,7 +129,7 @@ mod tests {
     #[test]
     fn thousands_are_set_apart() {
         assert_eq!(
-            [7, 100, 5000, 20_000, 1_234_567].map(|number| thousands(number)),
+            [7, 100, 5000, 20_000, 1_234_567].map(thousands),
             ["7", "100", "5,000", "20,000", "1,234,567"]
         );
     }
@@ -107,6 +138,12 @@ mod tests {
     fn times_have_the_unit_that_suits_them() {
         let told = [0, 250, 42_040, 1_500_000].map(|micros| time(Duration::from_micros(micros)));
         assert_eq!(told, ["–", "0.2 ms", "42.0 ms", "1.50 s"]);
+    }
+
+    #[test]
+    fn a_spread_has_one_unit() {
+        let sample = [900, 1200, 1100].into_iter().map(Duration::from_millis).collect();
+        assert_eq!(spread(&sample), "1.10 s (0.90–1.20)");
     }
 
     #[test]
