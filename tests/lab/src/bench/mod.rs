@@ -3,6 +3,7 @@
 mod audit;
 mod change;
 mod cold_start;
+mod data_path;
 mod faults;
 mod flips;
 mod goal;
@@ -62,6 +63,7 @@ enum Section {
     MassFlip,
     Latency,
     Audit,
+    DataPath,
     Replacement,
     Migration,
     Faults,
@@ -75,6 +77,7 @@ impl Section {
             Self::MassFlip => mass_flip::run(binaries, options.rounds(5), sheet),
             Self::Latency => latency::run(binaries, options.rounds(200), sheet),
             Self::Audit => audit::run(binaries, options.rounds(9), sheet),
+            Self::DataPath => data_path::run(binaries, options.rounds(9), sheet),
             Self::Replacement => replacement::run(options.rounds(5), sheet),
             Self::Migration => flips::run(binaries, options.rounds(3), sheet),
             Self::Faults => faults::run(binaries, sheet),

@@ -4,6 +4,8 @@ use std::net::Ipv4Addr;
 
 /// Of the pods; its first subnets are left to nodes that exist.
 pub(super) const NETWORK: &str = "10.128.0.0/9";
+/// Of the one node that exists, as etcd spells it.
+pub(super) const OWN_SUBNET: &str = "10.128.1.0-24";
 const FIRST_SUBNET: u32 = 0x0a81_0000;
 /// Of the segment, so that all peers are on link; its first addresses belong to nodes that exist.
 pub(super) const UNDERLAY: &str = "10.64.0.0/10";

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 use tweed_lab::{Binaries, Daemon, Etcd, Family, Files, Lab, Node};
 
-use super::peer::{Backend, CONFIG, NETWORK, Peer, UNDERLAY, peers};
+use super::peer::{Backend, CONFIG, NETWORK, OWN_SUBNET, Peer, SUBNETS, UNDERLAY, peers};
 
 /// Whatever takes longer has failed.
 pub(super) const PATIENCE: Duration = Duration::from_secs(120);
@@ -30,6 +30,7 @@ impl Site {
         let network = format!(r#""Network":"{NETWORK}","SubnetLen":24"#);
         let backend_config = format!(r#""Backend":{{"Type":"{}"}}"#, backend.name());
         etcd.put(CONFIG, &format!("{{{network},{more}{backend_config}}}"))?;
+        reserve(&etcd, &node)?;
         Ok(Self { lab, etcd, node, bare, backend, known: 0 })
     }
 
@@ -71,4 +72,11 @@ impl Site {
         self.bare.ip(format!("route flush root {NETWORK}"))?;
         self.bare.ip("link del flannel.1").map(drop)
     }
+}
+
+/// The node takes a subnet that no peer will ever be given.
+fn reserve(etcd: &Etcd, node: &Node) -> Result<()> {
+    let address = node.address(Family::V4)?;
+    let reservation = format!(r#"{{"PublicIP":"{address}","PublicIPv6":null}}"#);
+    etcd.put(&format!("{SUBNETS}/{OWN_SUBNET}"), &reservation)
 }

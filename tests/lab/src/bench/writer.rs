@@ -37,11 +37,22 @@ impl Writer {
         let sent = Instant::now();
         let (answered, told) = self.runtime.block_on(async {
             let answer = async { client.put(key, value, None).await.map(|_| Instant::now()) };
-            let news = async { watch.message().await.map(|_| Instant::now()) };
+            let news = hear_of(key, watch);
             tokio::join!(answer, news)
         });
         Ok(Written { sent, committed: answered?.min(told?) })
     }
+}
+
+/// Others write as well.
+async fn hear_of(key: &str, watch: &mut WatchStream) -> Result<Instant, etcd_client::Error> {
+    while let Some(news) = watch.message().await? {
+        let mut keys = news.events().iter().filter_map(|event| event.kv());
+        if keys.any(|kv| kv.key() == key.as_bytes()) {
+            break;
+        }
+    }
+    Ok(Instant::now())
 }
 
 async fn open(etcd: &Etcd) -> Result<(Client, WatchStream), etcd_client::Error> {
