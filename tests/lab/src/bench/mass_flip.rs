@@ -115,10 +115,10 @@ fn show(turns: &[Turn], idle: &Sample<Duration>, sheet: &mut Sheet) -> Result<()
     let head = [
         "5,000 peers turn to",
         "tweedd",
-        "script",
+        "`ip -batch`",
         "ratio",
         "CPU of tweedd, start included",
-        "CPU of script",
+        "CPU of `ip -batch`",
     ];
     sheet.table("All peers flipped at once", &head)?;
     for turn in turns {
@@ -136,7 +136,7 @@ fn show(turns: &[Turn], idle: &Sample<Duration>, sheet: &mut Sheet) -> Result<()
         time(idle.median())
     ))?;
     let goals = turns.iter().take(1).map(|turn| {
-        let what = "vxlan → host-gw, 5,000 peers, against the script";
+        let what = "vxlan → host-gw, 5,000 peers, against `ip -batch`";
         Goal::at_most(what, ratio(&turn.daemon_took, &turn.script_took), 0.2, "×")
     });
     sheet.goals(&goals.collect::<Vec<_>>())

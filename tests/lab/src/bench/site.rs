@@ -56,8 +56,7 @@ impl Site {
 
     /// As after a reboot, with a disk that has forgotten everything.
     pub(super) fn wipe_node(&self) -> Result<()> {
-        self.node.wipe(Files::Lost)?;
-        self.node.ip("nexthop flush").map(drop)
+        self.node.wipe(Files::Lost)
     }
 
     /// The tunnel's device, as a daemon makes it.

@@ -40,7 +40,7 @@ impl Rival {
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Daemon => "tweedd",
-            Self::Script => "script",
+            Self::Script => "ip -batch",
         }
     }
 }

@@ -1,4 +1,4 @@
-//! From the start of a daemon on an empty kernel until the last route is there, against scripts of the same entries.
+//! From the start of a daemon on an empty kernel until the last route is there, against `ip -batch` with the same entries.
 
 mod contest;
 
@@ -32,10 +32,10 @@ pub(super) fn run(
             "peers",
             "backend",
             "tweedd",
-            "script",
+            "`ip -batch`",
             "ratio",
             "CPU of tweedd",
-            "CPU of script",
+            "CPU of `ip -batch`",
             "memory at most",
             "memory later",
         ],
@@ -62,7 +62,7 @@ fn hold(sites: &mut [Site], peers: u32, rounds: usize) -> Result<Vec<Contest>> {
     for _ in 0..rounds {
         for (site, contest) in sites.iter().zip(&mut contests) {
             contest.start_daemon(site).with_context(|| contest.describe("tweedd"))?;
-            contest.run_scripts(site).with_context(|| contest.describe("scripts"))?;
+            contest.run_scripts(site).with_context(|| contest.describe("ip -batch"))?;
         }
     }
     Ok(contests)
@@ -87,7 +87,7 @@ fn goals(contests: &[Contest]) -> Vec<Goal> {
     let of = |peers, backend| contests.iter().find(|it| it.peers == peers && it.backend == backend);
     let vxlan = |peers| of(peers, Backend::Vxlan);
     let against = |peers, most| {
-        let what = format!("vxlan, {} peers, against the script", thousands(peers));
+        let what = format!("vxlan, {} peers, against `ip -batch`", thousands(peers));
         vxlan(peers).map(|it| Goal::at_most(what, it.ratio(), most, "×"))
     };
     let resident = |peers, most| {
