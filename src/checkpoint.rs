@@ -28,6 +28,8 @@ struct Envelope<D> {
 }
 
 const VERSION: u32 = 1;
+/// Bytes around the data.
+const ENVELOPE: usize = 64;
 /// It holds no secret, but it is nobody else's business.
 const MODE: u32 = 0o600;
 
@@ -41,10 +43,10 @@ pub enum Error {
 }
 
 /// Makes `data` the content of `path`: all of it, or what was there before.
-pub fn save(path: &Path, data: &impl Serialize) -> io::Result<()> {
-    let data = serde_json::value::to_raw_value(data)?;
+pub fn save(path: &Path, data: &RawValue) -> io::Result<()> {
     let crc32 = crc32fast::hash(data.get().as_bytes());
-    let document = serde_json::to_vec(&Envelope { version: VERSION, crc32, data })?;
+    let mut document = Vec::with_capacity(data.get().len() + ENVELOPE);
+    serde_json::to_writer(&mut document, &Envelope { version: VERSION, crc32, data })?;
     tweed_cni::atomic_file::write(path, &document, MODE)
 }
 
@@ -75,13 +77,14 @@ fn decode<T: DeserializeOwned>(document: &[u8]) -> Result<T, String> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use serde_json::value::to_raw_value;
 
     #[test]
     fn what_was_saved_is_loaded() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state.json");
         assert_eq!(load::<Vec<u32>>(&path).unwrap(), None);
-        save(&path, &vec![1, 2, 3]).unwrap();
+        save(&path, &to_raw_value(&[1, 2, 3]).unwrap()).unwrap();
         assert_eq!(load::<Vec<u32>>(&path).unwrap(), Some(vec![1, 2, 3]));
     }
 
@@ -101,7 +104,7 @@ mod tests {
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("state.json");
             let data = vec!["10.244.1.0/24".to_owned(), "10.244.2.0/24".to_owned()];
-            save(&path, &data).unwrap();
+            save(&path, &to_raw_value(&data).unwrap()).unwrap();
             let mut document = std::fs::read(&path).unwrap();
             let at = at % document.len();
             document[at] ^= bits;

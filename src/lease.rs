@@ -1,6 +1,7 @@
 //! A lease: who holds which subnet, and how to reach it.
 
 mod belief;
+mod index;
 mod peers;
 #[cfg(test)]
 mod tests;
@@ -10,6 +11,7 @@ pub use peers::{Peers, Withdrawal};
 
 use std::fmt;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -18,16 +20,33 @@ use crate::prefix::{Family, Prefix};
 
 /// What a lease is called in its store: `10.5.52.0-24`, or a node's name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct LeaseId(String);
+#[serde(from = "String", into = "String")]
+pub struct LeaseId(Arc<str>);
 
 impl LeaseId {
-    pub fn new(id: impl Into<String>) -> Self {
+    pub fn new(id: impl Into<Arc<str>>) -> Self {
         Self(id.into())
+    }
+
+    /// Comes before every other.
+    fn first() -> Self {
+        Self::new("")
     }
 
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+}
+
+impl From<String> for LeaseId {
+    fn from(id: String) -> Self {
+        Self::new(id)
+    }
+}
+
+impl From<LeaseId> for String {
+    fn from(LeaseId(id): LeaseId) -> Self {
+        id.as_ref().into()
     }
 }
 

@@ -196,7 +196,7 @@ fn a_plan_needs_no_daemon() {
     let line = "plan --config config/networks/mixed.json --leases - --public-ip 172.16.0.5";
     let said = tweedctl_reading(LEASES, line);
     assert_eq!(said.0, 0, "{said:?}");
-    expect![[r#"
+    expect![[r"
         node      172.16.0.5 on eth0, MTU 1500
         backend   vxlan, mixed; pod MTU 1450
         on link   172.16.0.0/24 (assumed; --on-link says it)
@@ -213,7 +213,7 @@ fn a_plan_needs_no_daemon() {
         + nexthop id 4096512016 via 172.16.0.10 dev eth0
         + route 10.244.3.0/24 nhid 4029403148 via 10.244.3.0 dev flannel.1 onlink
         + route 10.244.4.0/24 nhid 4096512016 via 172.16.0.10 dev eth0
-    "#]]
+    "]]
     .assert_eq(&said.1);
 
     let plan = tweedctl_reading(LEASES, &format!("{line} -o json")).json();
@@ -283,7 +283,8 @@ fn leave_behind(folder: &Path) -> PathBuf {
     }
     let subnet_file = folder.join("subnet.env");
     std::fs::write(&subnet_file, "FLANNEL_MTU=1450\n").unwrap();
-    checkpoint::save(&folder.join("subnet.state.json"), &inputs()).unwrap();
+    let data = serde_json::value::to_raw_value(&inputs()).unwrap();
+    checkpoint::save(&folder.join("subnet.state.json"), &data).unwrap();
     subnet_file
 }
 

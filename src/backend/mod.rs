@@ -128,13 +128,14 @@ pub fn restored(strict: &BTreeSet<LinkName>) -> KernelState {
 
 /// What the kernel should hold for the sake of `peer`. Depends on nothing but `networks` and `peer`.
 pub fn plan_peer(networks: &[Box<dyn Network>], peer: &Lease) -> PeerPlan {
-    let ways: Vec<_> = networks
+    let mut ways: Vec<_> = networks
         .iter()
         .filter_map(|network| {
             let endpoint = peer.endpoint(network.family())?;
             Some((network.family(), network.towards(endpoint)))
         })
         .collect();
+    ways.shrink_to_fit();
     let family = networks.first().map_or(Family::V4, |network| network.family());
     if ways.is_empty() {
         PeerPlan(vec![(family, Err(Unreachable::NoCommonFamily))])

@@ -132,7 +132,7 @@ async fn remove(
     files: &[PathBuf],
 ) -> Result<Outcome, Error> {
     let broken = |error| Error::CannotTell(format!("removing kernel entries broke off: {error}"));
-    let refused = kernel.apply(ops).await.map_err(broken)?;
+    let refused = kernel.apply(&ops).await.map_err(broken)?;
     let refused: Vec<String> = if refused.is_empty() {
         files.iter().filter_map(|path| remove_file(path).err()).collect()
     } else {

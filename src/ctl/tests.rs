@@ -31,7 +31,8 @@ impl Host {
         let line = ["tweedctl", "status", "--subnet-file", subnet_file.to_str().unwrap()];
         let files = Arguments::try_parse_from(line).unwrap().files;
         std::fs::write(&subnet_file, "FLANNEL_MTU=1450\n").unwrap();
-        checkpoint::save(&files.state_file(), &inputs()).unwrap();
+        let data = serde_json::value::to_raw_value(&inputs()).unwrap();
+        checkpoint::save(&files.state_file(), &data).unwrap();
         Self { kernel: FakeKernel::new(facts()), files, folder }
     }
 
@@ -41,7 +42,7 @@ impl Host {
         let known = inputs::read(&host.files).await.unwrap();
         let actual = host.kernel.dump(&known.scope()).await.unwrap();
         let ops = diff(known.desired().state(), &actual, &known.scope());
-        assert_eq!(host.kernel.apply(ops).await.unwrap(), []);
+        assert_eq!(host.kernel.apply(&ops).await.unwrap(), []);
         host.kernel.take_log();
         host.kernel.set(foreign_route("10.244.77.0/24", 4));
         host.kernel.set(foreign_route("192.168.7.0/24", crate::kernel::state::PROTOCOL));

@@ -8,6 +8,7 @@ mod message;
 mod neighbour;
 mod netconf;
 mod nexthop;
+mod peek;
 pub(super) mod request;
 mod route;
 #[cfg(test)]
@@ -18,7 +19,10 @@ pub(super) use link::{known as known_link, name as link_name};
 pub(super) use links::{Known, Links};
 pub(super) use message::{Body, Message};
 pub(super) use netconf::ALL_LINKS;
+pub(super) use peek::{may_be_default, may_concern};
 pub(super) use route::{default_route, reach};
+
+use std::net::IpAddr;
 
 use netlink_packet_core::{
     NLM_F_APPEND, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, NetlinkBuffer, NetlinkHeader,
@@ -142,6 +146,13 @@ pub(super) fn decode(message: &Message, links: &Links) -> Option<Observation> {
 
 fn lost(entry: &Entry) -> Observation {
     Observation::Lost(entry.key())
+}
+
+/// The length alone tells the family.
+fn ip_address(octets: &[u8]) -> Option<IpAddr> {
+    let v4 = || <[u8; 4]>::try_from(octets).ok().map(IpAddr::from);
+    let v6 = || <[u8; 16]>::try_from(octets).ok().map(IpAddr::from);
+    v4().or_else(v6)
 }
 
 /// The link that `message` lists.

@@ -210,12 +210,11 @@ impl Kernel for FakeKernel {
         Ok(seen)
     }
 
-    async fn apply(&mut self, mut ops: Vec<Op>) -> io::Result<Vec<Refused>> {
+    async fn apply(&mut self, ops: &[Op]) -> io::Result<Vec<Refused>> {
         let interruption = self.interruption();
-        if interruption.is_err() {
-            ops.truncate(ops.len() / 2);
-        }
-        let refused = ops.into_iter().filter_map(|op| self.carry_out(op)).collect();
+        let reached = if interruption.is_err() { ops.len() / 2 } else { ops.len() };
+        let carried = ops.iter().take(reached);
+        let refused = carried.filter_map(|op| self.carry_out(op.clone())).collect();
         interruption.map(|()| refused)
     }
 

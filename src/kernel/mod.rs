@@ -80,7 +80,7 @@ pub trait Kernel {
     ///
     /// # Errors
     /// The conversation with the kernel broke: which ops were carried out is unknown.
-    fn apply(&mut self, ops: Vec<Op>) -> impl Future<Output = io::Result<Vec<Refused>>>;
+    fn apply(&mut self, ops: &[Op]) -> impl Future<Output = io::Result<Vec<Refused>>>;
 
     /// The next thing the kernel tells. Cancel safe: nothing is lost if the future is dropped.
     fn observe(&mut self) -> impl Future<Output = io::Result<Observation>>;

@@ -55,7 +55,7 @@ impl NetlinkKernel {
 
     /// Lists the links and learns their names.
     async fn read_links(&mut self) -> io::Result<Vec<Message>> {
-        let messages = self.requests.dump(request::links()).await?;
+        let messages = self.requests.dump(request::links(), codec::parse).await?;
         self.links = messages.iter().filter_map(codec::listed_link).collect();
         Ok(messages)
     }
@@ -67,7 +67,7 @@ impl Kernel for NetlinkKernel {
         self.read_state(scope).await
     }
 
-    async fn apply(&mut self, ops: Vec<Op>) -> io::Result<Vec<Refused>> {
+    async fn apply(&mut self, ops: &[Op]) -> io::Result<Vec<Refused>> {
         self.carry_out(ops).await
     }
 

@@ -14,7 +14,7 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{AsyncSocket, TokioSocket};
 use nix::sys::socket::{setsockopt, sockopt};
 
-use super::codec::{self, Message};
+use super::codec::Message;
 
 /// The kernel never puts more than half of this into one datagram, in bytes.
 const DATAGRAM: usize = 1 << 16;
@@ -43,16 +43,15 @@ fn append(datagram: &mut Vec<u8>, message: &mut Message) {
     }
 }
 
-/// The messages of one datagram; those that nobody here knows are left out.
-fn split(mut datagram: &[u8]) -> impl Iterator<Item = Message> {
-    let frames = iter::from_fn(move || {
+/// The messages of one datagram, as they came.
+fn split(mut datagram: &[u8]) -> impl Iterator<Item = &[u8]> {
+    iter::from_fn(move || {
         let length = NetlinkBuffer::new_checked(datagram).ok()?.length();
         let length = usize::try_from(length).ok()?;
         let frame = datagram.get(..length)?;
         datagram = datagram.get(aligned(length)..).unwrap_or_default();
         Some(frame)
-    });
-    frames.filter_map(codec::parse)
+    })
 }
 
 const fn aligned(length: usize) -> usize {

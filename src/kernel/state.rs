@@ -223,7 +223,13 @@ impl FromIterator<Entry> for KernelState {
 
 impl Extend<Entry> for KernelState {
     fn extend<I: IntoIterator<Item = Entry>>(&mut self, entries: I) {
-        self.0.extend(entries.into_iter().map(|entry| (entry.key(), entry)));
+        let mut entries: Self = entries.into_iter().collect();
+        if entries.len() > self.len() {
+            // Merged whole, the map is built anew and leaves no room between the entries.
+            self.0.append(&mut entries.0);
+        } else {
+            self.0.extend(entries.0);
+        }
     }
 }
 

@@ -3,16 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::belief::{Rejected, Rules};
+use super::index::Index;
 use super::{Lease, LeaseId, LeaseUpdate, Malformed, Record};
-use crate::mac::MacAddr;
-use crate::prefix::Prefix;
 
 /// All leases by id. What has gone missing from the store stays until it is withdrawn.
 #[derive(Clone, Debug, Default)]
 pub struct Peers {
     records: BTreeMap<LeaseId, Held>,
-    by_subnet: BTreeMap<Prefix, BTreeSet<LeaseId>>,
-    by_mac: BTreeMap<MacAddr, BTreeSet<LeaseId>>,
+    index: Index,
     missing: BTreeSet<LeaseId>,
     complete: bool,
 }
@@ -147,8 +145,8 @@ impl Peers {
         }
         let mut affected = self.forget(&id);
         if let Some(lease) = &held.lease {
-            affected.extend(self.related(lease));
-            self.index(lease);
+            affected.extend(self.index.related(lease));
+            self.index.insert(lease);
         }
         affected.insert(id.clone());
         self.records.insert(id, held);
@@ -166,7 +164,7 @@ impl Peers {
 
     /// The lease `id` and those that it conflicts with; nothing if there are none.
     fn rivals(&self, id: &LeaseId) -> BTreeSet<LeaseId> {
-        let related = self.lease(id).map(|lease| self.related(lease)).unwrap_or_default();
+        let related = self.lease(id).map(|lease| self.index.related(lease)).unwrap_or_default();
         if related.len() > 1 { related } else { BTreeSet::new() }
     }
 
@@ -174,8 +172,8 @@ impl Peers {
         let mut affected = BTreeSet::new();
         if let Some(Held { lease, .. }) = self.records.remove(id) {
             if let Some(lease) = lease {
-                self.unindex(&lease);
-                affected.extend(self.related(&lease));
+                self.index.remove(&lease);
+                affected.extend(self.index.related(&lease));
             }
             affected.insert(id.clone());
         }
@@ -183,77 +181,25 @@ impl Peers {
     }
 
     fn check_conflicts(&self, lease: &Lease, rules: &Rules) -> Result<(), Rejected> {
-        let elder = |ids: BTreeSet<LeaseId>| {
-            ids.into_iter().find(|id| {
-                let other = self.records.get(id).and_then(|held| held.lease.as_ref());
-                !rules.is_own(id)
-                    && other.is_some_and(|other| {
-                        self.rank(other) < self.rank(lease) && rules.check(other).is_ok()
-                    })
-            })
+        let elder = |ids: &mut dyn Iterator<Item = &LeaseId>| {
+            ids.filter(|id| self.is_elder(id, lease, rules)).min().cloned()
         };
         let conflict = |what, id| Err(Rejected::ConflictsWith { what, id });
-        if let Some(id) = elder(self.overlapping(lease)) {
+        if let Some(id) = elder(&mut self.index.overlapping(lease)) {
             return conflict("subnet", id);
         }
-        elder(self.sharing_mac(lease)).map_or(Ok(()), |id| conflict("VTEP MAC", id))
+        elder(&mut self.index.sharing_mac(lease)).map_or(Ok(()), |id| conflict("VTEP MAC", id))
+    }
+
+    /// Whether the lease `id` is somebody's who is believed before `lease`.
+    fn is_elder(&self, id: &LeaseId, lease: &Lease, rules: &Rules) -> bool {
+        let is_before =
+            |other: &Lease| self.rank(other) < self.rank(lease) && rules.check(other).is_ok();
+        *id != lease.id && !rules.is_own(id) && self.lease(id).is_some_and(is_before)
     }
 
     /// The lower is believed: one that the store names, then the older.
     fn rank<'a>(&self, lease: &'a Lease) -> (bool, u64, &'a LeaseId) {
         (self.missing.contains(&lease.id), lease.created, &lease.id)
-    }
-
-    /// The leases whose standing may depend on `lease`.
-    fn related(&self, lease: &Lease) -> BTreeSet<LeaseId> {
-        self.overlapping(lease).into_iter().chain(self.sharing_mac(lease)).collect()
-    }
-
-    fn overlapping(&self, lease: &Lease) -> BTreeSet<LeaseId> {
-        let around = |subnet: Prefix| {
-            (0..subnet.prefix_len()).filter_map(move |len| Prefix::holding(subnet.base(), len))
-        };
-        let inside = |subnet: Prefix| {
-            let same_or_later = self.by_subnet.range(subnet..);
-            same_or_later.take_while(move |(other, _)| subnet.contains(other.base()))
-        };
-        let outer = lease.subnets().flat_map(around).filter_map(|outer| self.by_subnet.get(&outer));
-        let inner = lease.subnets().flat_map(inside).map(|(_, ids)| ids);
-        outer.chain(inner).flatten().cloned().collect()
-    }
-
-    fn sharing_mac(&self, lease: &Lease) -> BTreeSet<LeaseId> {
-        macs(lease).filter_map(|mac| self.by_mac.get(&mac)).flatten().cloned().collect()
-    }
-
-    fn index(&mut self, lease: &Lease) {
-        for subnet in lease.subnets() {
-            self.by_subnet.entry(subnet).or_default().insert(lease.id.clone());
-        }
-        for mac in macs(lease) {
-            self.by_mac.entry(mac).or_default().insert(lease.id.clone());
-        }
-    }
-
-    fn unindex(&mut self, lease: &Lease) {
-        for subnet in lease.subnets() {
-            remove_from(&mut self.by_subnet, subnet, &lease.id);
-        }
-        for mac in macs(lease) {
-            remove_from(&mut self.by_mac, mac, &lease.id);
-        }
-    }
-}
-
-fn macs(lease: &Lease) -> impl Iterator<Item = MacAddr> + '_ {
-    lease.endpoints.iter().filter_map(|endpoint| endpoint.vtep).map(|vtep| vtep.mac)
-}
-
-fn remove_from<K: Ord>(index: &mut BTreeMap<K, BTreeSet<LeaseId>>, key: K, id: &LeaseId) {
-    if let std::collections::btree_map::Entry::Occupied(mut ids) = index.entry(key) {
-        ids.get_mut().remove(id);
-        if ids.get().is_empty() {
-            ids.remove();
-        }
     }
 }

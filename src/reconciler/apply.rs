@@ -229,7 +229,7 @@ impl<K: Kernel> Reconciler<K> {
         for op in &ops {
             tracing::debug!("{op}");
         }
-        match self.kernel.apply(ops.clone()).await {
+        match self.kernel.apply(&ops).await {
             Ok(refused) => self.note_applied(ops, refused),
             Err(error) => self.kernel_failed("programming the kernel", &error),
         }
@@ -238,6 +238,7 @@ impl<K: Kernel> Reconciler<K> {
     fn note_applied(&mut self, ops: Vec<Op>, refused: Vec<Refused>) {
         let failed: BTreeSet<Key> =
             refused.iter().map(|refusal| refusal.op.entry().key()).collect();
+        let mut put = Vec::new();
         for op in ops {
             // What a link does to the entries on it, only a dump tells.
             if matches!(op.entry(), Entry::Link(_)) {
@@ -251,10 +252,11 @@ impl<K: Kernel> Reconciler<K> {
             self.refused.forget(&key);
             self.agenda.forget(&key);
             match op {
-                Op::Create(entry) | Op::Replace(entry) => drop(self.actual.insert(entry)),
+                Op::Create(entry) | Op::Replace(entry) => put.push(entry),
                 Op::Remove(_) => drop(self.actual.remove(&key)),
             }
         }
+        self.actual.extend(put);
         for refusal in refused {
             // Perhaps the kernel has no nexthop objects for us after all: the facts tell.
             self.stale.facts |= matches!(refusal.op.entry(), Entry::Nexthop(_));

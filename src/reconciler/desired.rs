@@ -66,14 +66,16 @@ impl Desired {
         for key in &touched {
             self.state.remove(key);
         }
-        for (id, standing) in changes {
-            let Some(standing) = standing else { continue };
-            if let Standing::Planned(plan) = &standing {
-                touched.extend(plan.entries().map(Entry::key));
-                self.state.extend(plan.entries().cloned());
+        let mut entries = Vec::new();
+        for (_, standing) in &changes {
+            if let Some(Standing::Planned(plan)) = standing {
+                entries.extend(plan.entries().cloned());
             }
-            self.peers.insert(id, standing);
         }
+        touched.extend(entries.iter().map(Entry::key));
+        self.state.extend(entries);
+        let standings = changes.into_iter().filter_map(|(id, standing)| Some((id, standing?)));
+        self.peers.extend(standings);
         touched
     }
 

@@ -19,7 +19,8 @@ const OTHER_MAC: &str = "02:00:00:00:00:99";
 fn entries(node: &Node) -> Result<Vec<String>> {
     let mut lines = Vec::new();
     let mut add = |text: &str| lines.extend(text.lines().map(|line| line.trim().to_owned()));
-    add(&node.ip("route show proto 241")?);
+    add(&without_numbers(&node.ip("route show proto 241")?));
+    add(&without_numbers(&node.ip("nexthop show")?));
     if node.link("flannel.1")?.is_some() {
         add(&node.ip("neighbour show dev flannel.1 nud permanent")?);
         add(&node.bridge("fdb show dev flannel.1")?);
@@ -28,18 +29,33 @@ fn entries(node: &Node) -> Result<Vec<String>> {
     Ok(lines)
 }
 
+/// Which nexthop object has which number is of no interest here.
+fn without_numbers(text: &str) -> String {
+    let line = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let number = words.iter().position(|word| ["id", "nhid"].contains(word));
+        let kept = words.iter().enumerate().filter(|(at, _)| number.is_none_or(|n| *at != n + 1));
+        kept.map(|(_, word)| *word).collect::<Vec<_>>().join(" ")
+    };
+    text.lines().map(line).collect::<Vec<_>>().join("\n")
+}
+
 fn tunnelled(peer: &Peer) -> Vec<String> {
     let (base, mac, ip) = (peer.subnet.network(), &peer.mac, peer.public_ip);
     let subnet = peer.subnet;
     vec![
         format!("{base} lladdr {mac} PERMANENT"),
-        format!("{subnet} via {base} dev flannel.1 onlink"),
+        format!("{subnet} nhid via {base} dev flannel.1 onlink"),
+        format!("id via {base} dev flannel.1 scope link proto 241 onlink"),
         format!("{mac} dst {ip} self permanent"),
     ]
 }
 
 fn direct(peer: &Peer) -> Vec<String> {
-    vec![format!("{} via {} dev eth0", peer.subnet, peer.public_ip)]
+    vec![
+        format!("{} nhid via {} dev eth0", peer.subnet, peer.public_ip),
+        format!("id via {} dev eth0 scope link proto 241", peer.public_ip),
+    ]
 }
 
 /// Waits until the node holds exactly `expected` for its peers, and at last nothing of what was.

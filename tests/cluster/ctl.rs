@@ -134,8 +134,10 @@ fn a_difference_is_shown_to_the_entry_by_the_daemon_or_without_it() {
     cluster.daemons[0].process().signal(Signal::SIGSTOP).unwrap();
     node.ip("route del 10.244.102.0/24").unwrap();
     let (code, lines, source) = differences(&node).unwrap();
-    let missing = "create route 10.244.102.0/24 via 10.244.102.0 dev flannel.1 onlink";
-    assert_eq!((code, lines), (1, vec![missing.to_owned()]), "{source}");
+    let id = nexthop_to(&node, "10.244.102.0").unwrap();
+    let missing =
+        format!("create route 10.244.102.0/24 nhid {id} via 10.244.102.0 dev flannel.1 onlink");
+    assert_eq!((code, lines), (1, vec![missing]), "{source}");
     assert!(source.starts_with("the checkpoint "), "{source}");
     cluster.daemons[0].process().signal(Signal::SIGCONT).unwrap();
     eventually(Duration::from_secs(1), || lost.is_tunnelled_by(&node)).unwrap();
@@ -148,15 +150,22 @@ fn a_difference_is_shown_to_the_entry_by_the_daemon_or_without_it() {
     node.ip("route replace 10.244.101.0/24 via 10.99.1.12 dev eth0 proto 241").unwrap();
     let before = node.snapshot().unwrap();
     let (code, lines, _) = differences(&node).unwrap();
+    let id = nexthop_to(&node, "10.244.101.0").unwrap();
     let expected = [
-        "create fdb 02:00:00:00:01:02 dst 10.99.1.102 dev flannel.1",
-        "replace route 10.244.101.0/24 via 10.244.101.0 dev flannel.1 onlink",
+        "create fdb 02:00:00:00:01:02 dst 10.99.1.102 dev flannel.1".to_owned(),
+        format!("replace route 10.244.101.0/24 nhid {id} via 10.244.101.0 dev flannel.1 onlink"),
     ];
-    assert_eq!((code, lines), (1, expected.map(str::to_owned).to_vec()));
+    assert_eq!((code, lines), (1, expected.to_vec()));
     assert_eq!(before.changes(&node.snapshot().unwrap()), Vec::<String>::new());
     cluster.daemons[0].start().unwrap();
     cluster.daemons[0].wait_ready().unwrap();
     eventually(SOON, || differences(&node).map(|(code, ..)| code == 0)).unwrap();
+}
+
+fn nexthop_to(node: &Node, gateway: &str) -> Result<u32> {
+    let gateway = gateway.parse()?;
+    let nexthop = node.nexthops()?.into_iter().find(|it| it.gateway == Some(gateway));
+    Ok(nexthop.with_context(|| format!("no nexthop object for {gateway}"))?.id)
 }
 
 /// What of a plan the kernel can be asked for, in the words of a plan.
@@ -167,8 +176,15 @@ fn programmed(node: &Node) -> Result<BTreeSet<String>> {
             let (onlink, gateway) = (route.onlink(), route.gateway.context("no gateway")?);
             let (to, dev) = (route.destination, route.dev.context("no device")?);
             let onlink = if onlink { " onlink" } else { "" };
-            lines.insert(format!("route {to} via {gateway} dev {dev}{onlink}"));
+            let nhid = route.nhid.context("no nexthop object")?;
+            lines.insert(format!("route {to} nhid {nhid} via {gateway} dev {dev}{onlink}"));
         }
+    }
+    for nexthop in node.nexthops()? {
+        let onlink = if nexthop.onlink() { " onlink" } else { "" };
+        let (id, gateway) = (nexthop.id, nexthop.gateway.context("no gateway")?);
+        let dev = nexthop.dev.context("no device")?;
+        lines.insert(format!("nexthop id {id} via {gateway} dev {dev}{onlink}"));
     }
     for neighbour in node.neighbours("flannel.1")?.into_iter().filter(Neighbour::is_permanent) {
         let mac = neighbour.mac.context("no MAC")?;

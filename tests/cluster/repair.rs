@@ -217,7 +217,7 @@ fn direct_routes_come_back() {
     heals("route deleted", format!("route del {subnet}"));
     heals("route by a wrong gateway", format!("route replace {subnet} via 10.99.1.13"));
     heals("route into another device", format!("route replace {subnet} dev foreign0"));
-    heals("all routes flushed", "route flush proto 241".to_owned());
+    heals("all nexthop objects flushed, and their routes", "nexthop flush proto 241".to_owned());
     it.discharge().unwrap();
 }
 
@@ -345,7 +345,7 @@ fn a_thousand_routes_flushed_at_once_are_back_within_a_second() {
     };
     eventually(crate::cluster::PATIENCE, complete).unwrap();
     for harm in [
-        "route flush proto 241",
+        "nexthop flush proto 241",
         "neighbour flush dev flannel.1 nud permanent",
         "link set flannel.1 down",
         "link del flannel.1",

@@ -131,14 +131,15 @@ fn write_lease(etcd: &Etcd, peer: &Peer, side: Side) -> Result<()> {
     etcd.put_with_lease(&peer.key(), &lease_bytes(peer, side), grant)
 }
 
-/// Only the mark of a route may change, in place.
+/// Each route gets its mark and its nexthop object, in place, and nothing else changes.
 fn ensure_only_marks(changes: &[Change], peers: usize) -> Result<()> {
     let listed = || changes.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
-    let is_mark = |it: &Change| {
-        it.kind == "ROUTE" && it.text.contains("proto 241") && !it.text.starts_with("Deleted")
-    };
+    let is_mark = |it: &Change| it.text.contains("proto 241") && !it.text.starts_with("Deleted");
+    let count = |kind| changes.iter().filter(|it| it.kind == kind).count();
+    let (routes, nexthops) = (count("ROUTE"), count("NEXTHOP"));
     ensure!(changes.iter().all(is_mark), "more than marks changed:\n{}", listed());
-    ensure!(changes.len() == peers, "{} changes, not {peers}:\n{}", changes.len(), listed());
+    ensure!((routes, nexthops) == (peers, peers), "not {peers} of each:\n{}", listed());
+    ensure!(changes.len() == 2 * peers, "something else changed:\n{}", listed());
     Ok(())
 }
 

@@ -32,7 +32,7 @@ fn a_refusal_is_tied_to_its_op_and_stops_no_other() {
                 _ => format!("fd00:10:244:{:x}::/64", position - 256),
             });
         }
-        let refused = kernel.apply(ops.clone()).await.unwrap();
+        let refused = kernel.apply(&ops).await.unwrap();
         let refused_ops: Vec<&Op> = refused.iter().map(|refused| &refused.op).collect();
         assert_eq!(refused_ops, bad.map(|position| &ops[position]));
         assert_eq!(refused[0].reason, "Nexthop has invalid gateway (network is unreachable)");
@@ -48,7 +48,7 @@ fn whatever_is_refused_more_often_than_answers_fit_is_still_told() {
         let mut kernel = NetlinkKernel::open().unwrap();
         let ops: Vec<Op> =
             (0..5000).map(|n| off_link(&format!("10.244.{}.0/24", n % 256))).collect();
-        assert_eq!(kernel.apply(ops).await.unwrap().len(), 5000);
+        assert_eq!(kernel.apply(&ops).await.unwrap().len(), 5000);
     });
 }
 
@@ -79,7 +79,7 @@ fn a_setting_is_not_removed() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
         let ops = device(tunnel(), "10.244.1.0/32").into_iter().skip(1).take(2).map(Op::Remove);
-        let refused = kernel.apply(ops.collect()).await.unwrap();
+        let refused = kernel.apply(&ops.collect::<Vec<_>>()).await.unwrap();
         assert_eq!(refused.len(), 2);
         assert_eq!(refused[0].reason, "a setting of a link can be changed, not removed");
     });
@@ -90,7 +90,8 @@ fn what_sits_on_a_missing_link_is_refused_by_its_name() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
         let entries = tunnelled("flannel.9", "10.244.2.0/24", "172.16.0.9", "0e:00:00:00:00:02");
-        let refused = kernel.apply(entries.into_iter().map(Op::Create).collect()).await.unwrap();
+        let refused =
+            kernel.apply(&entries.into_iter().map(Op::Create).collect::<Vec<_>>()).await.unwrap();
         assert_eq!(refused.len(), 3);
         assert!(refused.iter().all(|refused| refused.reason == "there is no link flannel.9"));
     });
@@ -243,7 +244,7 @@ fn a_conversation_given_up_does_not_answer_the_next() {
                 () = tokio::task::yield_now() => {}
             }
             let ops = vec![Op::Create(peer(9)), off_link("10.244.8.0/24")];
-            let refused = kernel.apply(ops.clone()).await.unwrap();
+            let refused = kernel.apply(&ops).await.unwrap();
             assert_eq!(refused.len(), 1);
             assert_eq!(refused[0].op, ops[1]);
         }

@@ -149,7 +149,8 @@ fn a_device_recreated_behind_our_back_is_filled_again() {
         // Without a dump in between: the index that we know is that of the old device.
         let mut on_it = peers_through(tunnel());
         on_it.retain(|entry| !matches!(entry, Entry::Link(_)));
-        let refused = kernel.apply(on_it.into_iter().map(Op::Create).collect()).await.unwrap();
+        let refused =
+            kernel.apply(&on_it.into_iter().map(Op::Create).collect::<Vec<_>>()).await.unwrap();
         assert!(!refused.is_empty(), "an index of the past was taken for good");
         assert_eq!(establish(&mut kernel, &peers_through(tunnel())).await, [""; 0]);
     });

@@ -174,7 +174,7 @@ pub(crate) async fn dump(kernel: &mut NetlinkKernel) -> KernelState {
 
 /// Carries `ops` out; none may be refused.
 pub(crate) async fn apply(kernel: &mut NetlinkKernel, ops: Vec<Op>) {
-    let refused = kernel.apply(ops).await.unwrap();
+    let refused = kernel.apply(&ops).await.unwrap();
     let refused: Vec<String> = refused.iter().map(ToString::to_string).collect();
     assert!(refused.is_empty(), "refused: {refused:#?}");
 }

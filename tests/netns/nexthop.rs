@@ -159,8 +159,10 @@ fn the_object_of_somebody_else_stays_his() {
         ip(&format!("nexthop add id {id} blackhole proto 3"));
         assert_eq!(kernel.facts(None).await.unwrap().nexthops, Nexthops::Taken(id));
         let ops = direct_by_nexthop("10.244.9.0/24", "172.16.0.9");
-        let refused =
-            kernel.apply(ops.into_iter().take(1).map(Op::Create).collect()).await.unwrap();
+        let refused = kernel
+            .apply(&ops.into_iter().take(1).map(Op::Create).collect::<Vec<_>>())
+            .await
+            .unwrap();
         assert_eq!(refused.len(), 1);
         assert!(ip(&format!("nexthop show id {id}")).contains("blackhole"));
         assert!(!scope().owns(dump(&mut kernel).await.get(&Key::Nexthop(id)).unwrap()));

@@ -57,7 +57,7 @@ fn a_filter_of_a_missing_link_is_refused_and_its_advertisements_are_not() {
         let mut kernel = NetlinkKernel::open().unwrap();
         let accept = Entry::AcceptRa(AcceptRa { link: name("gone0"), accept: false });
         let ops = vec![Op::Create(filter("gone0", false)), Op::Create(accept)];
-        let refused = kernel.apply(ops.clone()).await.unwrap();
+        let refused = kernel.apply(&ops).await.unwrap();
         let refused: Vec<&Op> = refused.iter().map(|refused| &refused.op).collect();
         assert_eq!(refused, [&ops[0]]);
     });
@@ -70,7 +70,7 @@ fn where_settings_cannot_be_written_the_operator_is_told_which() {
         run("mount --bind /proc/sys /proc/sys");
         run("mount -o remount,ro,bind /proc/sys");
         let mut kernel = NetlinkKernel::open().unwrap();
-        let refused = kernel.apply(vec![Op::Replace(filter("eth0", false))]).await.unwrap();
+        let refused = kernel.apply(&[Op::Replace(filter("eth0", false))]).await.unwrap();
         assert_eq!(
             refused[0].reason,
             "net/ipv4/conf/eth0/rp_filter cannot be written (read-only filesystem or storage medium): \

@@ -7,24 +7,24 @@ fn vxlan_to_vxlan_goes_by_tunnel_near_or_far() {
     check_plan(
         &node(VXLAN, ""),
         &[NEAR, FAR],
-        expect![[r#"
+        expect![[r"
             fdb 02:00:ac:10:00:09 dst 172.16.0.9 dev flannel.1
             neigh 10.244.3.0 lladdr 02:00:ac:10:00:09 dev flannel.1
             nexthop id 4029403148 via 10.244.3.0 dev flannel.1 onlink
             route 10.244.3.0/24 nhid 4029403148 via 10.244.3.0 dev flannel.1 onlink
             fdb 02:06:00:00:00:09 dst fd00:16::9 dev flannel-v6.1
             neigh fd00:244:0:3:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
-            nexthop id 4160790227 via fd00:244:0:3:: dev flannel-v6.1 onlink
-            route fd00:244:0:3::/64 nhid 4160790227 via fd00:244:0:3:: dev flannel-v6.1 onlink
+            nexthop id 4191748099 via fd00:244:0:3:: dev flannel-v6.1 onlink
+            route fd00:244:0:3::/64 nhid 4191748099 via fd00:244:0:3:: dev flannel-v6.1 onlink
             fdb 02:00:ac:11:00:09 dst 172.17.0.9 dev flannel.1
             neigh 10.244.7.0 lladdr 02:00:ac:11:00:09 dev flannel.1
             nexthop id 4029403164 via 10.244.7.0 dev flannel.1 onlink
             route 10.244.7.0/24 nhid 4029403164 via 10.244.7.0 dev flannel.1 onlink
             fdb 02:06:00:00:00:09 dst fd00:17::9 dev flannel-v6.1
             neigh fd00:244:0:7:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
-            nexthop id 4160790231 via fd00:244:0:7:: dev flannel-v6.1 onlink
-            route fd00:244:0:7::/64 nhid 4160790231 via fd00:244:0:7:: dev flannel-v6.1 onlink
-        "#]],
+            nexthop id 4191748103 via fd00:244:0:7:: dev flannel-v6.1 onlink
+            route fd00:244:0:7::/64 nhid 4191748103 via fd00:244:0:7:: dev flannel-v6.1 onlink
+        "]],
     );
 }
 
@@ -44,38 +44,38 @@ fn direct_routing_spares_the_tunnel_on_our_link() {
     check_plan(
         &node(direct, ""),
         &[NEAR, FAR],
-        expect![[r#"
+        expect![[r"
             nexthop id 4096512012 via 172.16.0.9 dev eth0
             route 10.244.3.0/24 nhid 4096512012 via 172.16.0.9 dev eth0
-            nexthop id 4227899091 via fd00:16::9 dev eth0
-            route fd00:244:0:3::/64 nhid 4227899091 via fd00:16::9 dev eth0
+            nexthop id 4258856963 via fd00:16::9 dev eth0
+            route fd00:244:0:3::/64 nhid 4258856963 via fd00:16::9 dev eth0
             fdb 02:00:ac:11:00:09 dst 172.17.0.9 dev flannel.1
             neigh 10.244.7.0 lladdr 02:00:ac:11:00:09 dev flannel.1
             nexthop id 4029403164 via 10.244.7.0 dev flannel.1 onlink
             route 10.244.7.0/24 nhid 4029403164 via 10.244.7.0 dev flannel.1 onlink
             fdb 02:06:00:00:00:09 dst fd00:17::9 dev flannel-v6.1
             neigh fd00:244:0:7:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
-            nexthop id 4160790231 via fd00:244:0:7:: dev flannel-v6.1 onlink
-            route fd00:244:0:7::/64 nhid 4160790231 via fd00:244:0:7:: dev flannel-v6.1 onlink
-        "#]],
+            nexthop id 4191748103 via fd00:244:0:7:: dev flannel-v6.1 onlink
+            route fd00:244:0:7::/64 nhid 4191748103 via fd00:244:0:7:: dev flannel-v6.1 onlink
+        "]],
     );
     check_plan(
         &node(direct, MIXED),
         &[NEAR, FAR],
-        expect![[r#"
+        expect![[r"
             nexthop id 4096512012 via 172.16.0.9 dev eth0
             route 10.244.3.0/24 nhid 4096512012 via 172.16.0.9 dev eth0
-            nexthop id 4227899091 via fd00:16::9 dev eth0
-            route fd00:244:0:3::/64 nhid 4227899091 via fd00:16::9 dev eth0
+            nexthop id 4258856963 via fd00:16::9 dev eth0
+            route fd00:244:0:3::/64 nhid 4258856963 via fd00:16::9 dev eth0
             fdb 02:00:ac:11:00:09 dst 172.17.0.9 dev flannel.1
             neigh 10.244.7.0 lladdr 02:00:ac:11:00:09 dev flannel.1
             nexthop id 4029403164 via 10.244.7.0 dev flannel.1 onlink
             route 10.244.7.0/24 nhid 4029403164 via 10.244.7.0 dev flannel.1 onlink
             fdb 02:06:00:00:00:09 dst fd00:17::9 dev flannel-v6.1
             neigh fd00:244:0:7:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
-            nexthop id 4160790231 via fd00:244:0:7:: dev flannel-v6.1 onlink
-            route fd00:244:0:7::/64 nhid 4160790231 via fd00:244:0:7:: dev flannel-v6.1 onlink
-        "#]],
+            nexthop id 4191748103 via fd00:244:0:7:: dev flannel-v6.1 onlink
+            route fd00:244:0:7::/64 nhid 4191748103 via fd00:244:0:7:: dev flannel-v6.1 onlink
+        "]],
     );
 }
 
@@ -107,12 +107,12 @@ fn vxlan_to_host_gw_goes_direct_on_our_link_with_mixed() {
     check_plan(
         &node(VXLAN, MIXED),
         &[&peer],
-        expect![[r#"
+        expect![[r"
             nexthop id 4096512012 via 172.16.0.9 dev eth0
             route 10.244.3.0/24 nhid 4096512012 via 172.16.0.9 dev eth0
-            nexthop id 4227899091 via fd00:16::9 dev eth0
-            route fd00:244:0:3::/64 nhid 4227899091 via fd00:16::9 dev eth0
-        "#]],
+            nexthop id 4258856963 via fd00:16::9 dev eth0
+            route fd00:244:0:3::/64 nhid 4258856963 via fd00:16::9 dev eth0
+        "]],
     );
 }
 
@@ -122,16 +122,16 @@ fn vxlan_to_host_gw_goes_by_tunnel_behind_a_router_with_mixed() {
     check_plan(
         &node(VXLAN, MIXED),
         &[&peer],
-        expect![[r#"
+        expect![[r"
             fdb 02:00:ac:11:00:09 dst 172.17.0.9 dev flannel.1
             neigh 10.244.7.0 lladdr 02:00:ac:11:00:09 dev flannel.1
             nexthop id 4029403164 via 10.244.7.0 dev flannel.1 onlink
             route 10.244.7.0/24 nhid 4029403164 via 10.244.7.0 dev flannel.1 onlink
             fdb 02:06:00:00:00:09 dst fd00:17::9 dev flannel-v6.1
             neigh fd00:244:0:7:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
-            nexthop id 4160790231 via fd00:244:0:7:: dev flannel-v6.1 onlink
-            route fd00:244:0:7::/64 nhid 4160790231 via fd00:244:0:7:: dev flannel-v6.1 onlink
-        "#]],
+            nexthop id 4191748103 via fd00:244:0:7:: dev flannel-v6.1 onlink
+            route fd00:244:0:7::/64 nhid 4191748103 via fd00:244:0:7:: dev flannel-v6.1 onlink
+        "]],
     );
 }
 
@@ -154,22 +154,22 @@ fn host_gw_to_host_gw_goes_direct_on_our_link() {
     check_plan(
         &node(HOST_GW, ""),
         &[&peer],
-        expect![[r#"
+        expect![[r"
             nexthop id 4096512012 via 172.16.0.9 dev eth0
             route 10.244.3.0/24 nhid 4096512012 via 172.16.0.9 dev eth0
-            nexthop id 4227899091 via fd00:16::9 dev eth0
-            route fd00:244:0:3::/64 nhid 4227899091 via fd00:16::9 dev eth0
-        "#]],
+            nexthop id 4258856963 via fd00:16::9 dev eth0
+            route fd00:244:0:3::/64 nhid 4258856963 via fd00:16::9 dev eth0
+        "]],
     );
     check_plan(
         &node(HOST_GW, MIXED),
         &[&peer],
-        expect![[r#"
+        expect![[r"
             nexthop id 4096512012 via 172.16.0.9 dev eth0
             route 10.244.3.0/24 nhid 4096512012 via 172.16.0.9 dev eth0
-            nexthop id 4227899091 via fd00:16::9 dev eth0
-            route fd00:244:0:3::/64 nhid 4227899091 via fd00:16::9 dev eth0
-        "#]],
+            nexthop id 4258856963 via fd00:16::9 dev eth0
+            route fd00:244:0:3::/64 nhid 4258856963 via fd00:16::9 dev eth0
+        "]],
     );
 }
 
@@ -192,16 +192,16 @@ fn host_gw_to_host_gw_behind_a_router_goes_by_tunnel_with_mixed() {
     check_plan(
         &node(HOST_GW, MIXED),
         &[&peer],
-        expect![[r#"
+        expect![[r"
             fdb 02:00:ac:11:00:09 dst 172.17.0.9 dev flannel.1
             neigh 10.244.7.0 lladdr 02:00:ac:11:00:09 dev flannel.1
             nexthop id 4029403164 via 10.244.7.0 dev flannel.1 onlink
             route 10.244.7.0/24 nhid 4029403164 via 10.244.7.0 dev flannel.1 onlink
             fdb 02:06:00:00:00:09 dst fd00:17::9 dev flannel-v6.1
             neigh fd00:244:0:7:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
-            nexthop id 4160790231 via fd00:244:0:7:: dev flannel-v6.1 onlink
-            route fd00:244:0:7::/64 nhid 4160790231 via fd00:244:0:7:: dev flannel-v6.1 onlink
-        "#]],
+            nexthop id 4191748103 via fd00:244:0:7:: dev flannel-v6.1 onlink
+            route fd00:244:0:7::/64 nhid 4191748103 via fd00:244:0:7:: dev flannel-v6.1 onlink
+        "]],
     );
     let peer = format!("{FAR} host-gw");
     check_plan(
@@ -233,20 +233,20 @@ fn host_gw_to_vxlan_goes_direct_on_our_link_and_by_tunnel_elsewhere_with_mixed()
     check_plan(
         &node(HOST_GW, MIXED),
         &[NEAR, FAR],
-        expect![[r#"
+        expect![[r"
             nexthop id 4096512012 via 172.16.0.9 dev eth0
             route 10.244.3.0/24 nhid 4096512012 via 172.16.0.9 dev eth0
-            nexthop id 4227899091 via fd00:16::9 dev eth0
-            route fd00:244:0:3::/64 nhid 4227899091 via fd00:16::9 dev eth0
+            nexthop id 4258856963 via fd00:16::9 dev eth0
+            route fd00:244:0:3::/64 nhid 4258856963 via fd00:16::9 dev eth0
             fdb 02:00:ac:11:00:09 dst 172.17.0.9 dev flannel.1
             neigh 10.244.7.0 lladdr 02:00:ac:11:00:09 dev flannel.1
             nexthop id 4029403164 via 10.244.7.0 dev flannel.1 onlink
             route 10.244.7.0/24 nhid 4029403164 via 10.244.7.0 dev flannel.1 onlink
             fdb 02:06:00:00:00:09 dst fd00:17::9 dev flannel-v6.1
             neigh fd00:244:0:7:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
-            nexthop id 4160790231 via fd00:244:0:7:: dev flannel-v6.1 onlink
-            route fd00:244:0:7::/64 nhid 4160790231 via fd00:244:0:7:: dev flannel-v6.1 onlink
-        "#]],
+            nexthop id 4191748103 via fd00:244:0:7:: dev flannel-v6.1 onlink
+            route fd00:244:0:7::/64 nhid 4191748103 via fd00:244:0:7:: dev flannel-v6.1 onlink
+        "]],
     );
 }
 
@@ -257,16 +257,16 @@ fn nobody_is_adjacent_on_a_link_of_host_addresses() {
     check_plan(
         &local(&config, cloud, OWN),
         &[NEAR],
-        expect![[r#"
+        expect![[r"
             fdb 02:00:ac:10:00:09 dst 172.16.0.9 dev flannel.1
             neigh 10.244.3.0 lladdr 02:00:ac:10:00:09 dev flannel.1
             nexthop id 4029403148 via 10.244.3.0 dev flannel.1 onlink
             route 10.244.3.0/24 nhid 4029403148 via 10.244.3.0 dev flannel.1 onlink
             fdb 02:06:00:00:00:09 dst fd00:16::9 dev flannel-v6.1
             neigh fd00:244:0:3:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
-            nexthop id 4160790227 via fd00:244:0:3:: dev flannel-v6.1 onlink
-            route fd00:244:0:3::/64 nhid 4160790227 via fd00:244:0:3:: dev flannel-v6.1 onlink
-        "#]],
+            nexthop id 4191748099 via fd00:244:0:3:: dev flannel-v6.1 onlink
+            route fd00:244:0:3::/64 nhid 4191748099 via fd00:244:0:3:: dev flannel-v6.1 onlink
+        "]],
     );
 }
 
@@ -287,16 +287,16 @@ fn nobody_is_adjacent_on_a_point_to_point_link() {
     check_plan(
         &local(&config, vpn, OWN),
         &[NEAR],
-        expect![[r#"
+        expect![[r"
             fdb 02:00:ac:10:00:09 dst 172.16.0.9 dev flannel.1
             neigh 10.244.3.0 lladdr 02:00:ac:10:00:09 dev flannel.1
             nexthop id 4029403148 via 10.244.3.0 dev flannel.1 onlink
             route 10.244.3.0/24 nhid 4029403148 via 10.244.3.0 dev flannel.1 onlink
             fdb 02:06:00:00:00:09 dst fd00:16::9 dev flannel-v6.1
             neigh fd00:244:0:3:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
-            nexthop id 4160790227 via fd00:244:0:3:: dev flannel-v6.1 onlink
-            route fd00:244:0:3::/64 nhid 4160790227 via fd00:244:0:3:: dev flannel-v6.1 onlink
-        "#]],
+            nexthop id 4191748099 via fd00:244:0:3:: dev flannel-v6.1 onlink
+            route fd00:244:0:3::/64 nhid 4191748099 via fd00:244:0:3:: dev flannel-v6.1 onlink
+        "]],
     );
 }
 
@@ -317,16 +317,16 @@ fn an_old_peer_need_not_name_its_vni() {
     check_plan(
         &node(VXLAN, ""),
         &[&format!("{NEAR} vni=none")],
-        expect![[r#"
+        expect![[r"
             fdb 02:00:ac:10:00:09 dst 172.16.0.9 dev flannel.1
             neigh 10.244.3.0 lladdr 02:00:ac:10:00:09 dev flannel.1
             nexthop id 4029403148 via 10.244.3.0 dev flannel.1 onlink
             route 10.244.3.0/24 nhid 4029403148 via 10.244.3.0 dev flannel.1 onlink
             fdb 02:06:00:00:00:09 dst fd00:16::9 dev flannel-v6.1
             neigh fd00:244:0:3:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
-            nexthop id 4160790227 via fd00:244:0:3:: dev flannel-v6.1 onlink
-            route fd00:244:0:3::/64 nhid 4160790227 via fd00:244:0:3:: dev flannel-v6.1 onlink
-        "#]],
+            nexthop id 4191748099 via fd00:244:0:3:: dev flannel-v6.1 onlink
+            route fd00:244:0:3::/64 nhid 4191748099 via fd00:244:0:3:: dev flannel-v6.1 onlink
+        "]],
     );
 }
 
@@ -385,14 +385,14 @@ fn each_family_finds_its_own_way() {
     check_plan(
         &node(HOST_GW, MIXED),
         &[peer],
-        expect![[r#"
+        expect![[r"
             nexthop id 4096512012 via 172.16.0.9 dev eth0
             route 10.244.3.0/24 nhid 4096512012 via 172.16.0.9 dev eth0
             fdb 02:06:00:00:00:09 dst fd00:17::9 dev flannel-v6.1
             neigh fd00:244:0:3:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
-            nexthop id 4160790227 via fd00:244:0:3:: dev flannel-v6.1 onlink
-            route fd00:244:0:3::/64 nhid 4160790227 via fd00:244:0:3:: dev flannel-v6.1 onlink
-        "#]],
+            nexthop id 4191748099 via fd00:244:0:3:: dev flannel-v6.1 onlink
+            route fd00:244:0:3::/64 nhid 4191748099 via fd00:244:0:3:: dev flannel-v6.1 onlink
+        "]],
     );
 }
 
@@ -401,22 +401,22 @@ fn a_peer_of_one_family_is_reached_in_that_one() {
     check_plan(
         &node(VXLAN, ""),
         &["10.244.3.0/24@172.16.0.9"],
-        expect![[r#"
+        expect![[r"
             fdb 02:00:ac:10:00:09 dst 172.16.0.9 dev flannel.1
             neigh 10.244.3.0 lladdr 02:00:ac:10:00:09 dev flannel.1
             nexthop id 4029403148 via 10.244.3.0 dev flannel.1 onlink
             route 10.244.3.0/24 nhid 4029403148 via 10.244.3.0 dev flannel.1 onlink
-        "#]],
+        "]],
     );
     check_plan(
         &node(VXLAN, ""),
         &["fd00:244:0:3::/64@fd00:16::9"],
-        expect![[r#"
+        expect![[r"
             fdb 02:06:00:00:00:09 dst fd00:16::9 dev flannel-v6.1
             neigh fd00:244:0:3:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
-            nexthop id 4160790227 via fd00:244:0:3:: dev flannel-v6.1 onlink
-            route fd00:244:0:3::/64 nhid 4160790227 via fd00:244:0:3:: dev flannel-v6.1 onlink
-        "#]],
+            nexthop id 4191748099 via fd00:244:0:3:: dev flannel-v6.1 onlink
+            route fd00:244:0:3::/64 nhid 4191748099 via fd00:244:0:3:: dev flannel-v6.1 onlink
+        "]],
     );
 }
 
@@ -439,11 +439,11 @@ fn a_node_without_ipv4_reaches_its_peers() {
     check_plan(
         &v6,
         &[NEAR],
-        expect![[r#"
+        expect![[r"
             fdb 02:06:00:00:00:09 dst fd00:16::9 dev flannel-v6.1
             neigh fd00:244:0:3:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
-            nexthop id 4160790227 via fd00:244:0:3:: dev flannel-v6.1 onlink
-            route fd00:244:0:3::/64 nhid 4160790227 via fd00:244:0:3:: dev flannel-v6.1 onlink
-        "#]],
+            nexthop id 4191748099 via fd00:244:0:3:: dev flannel-v6.1 onlink
+            route fd00:244:0:3::/64 nhid 4191748099 via fd00:244:0:3:: dev flannel-v6.1 onlink
+        "]],
     );
 }

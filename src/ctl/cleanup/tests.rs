@@ -30,7 +30,7 @@ async fn what_would_go_is_listed_and_nothing_is_done() {
     check(
         &host,
         listed,
-        &expect![[r#"
+        &expect![[r"
             ~ rp_filter strict dev eth0
             - route 10.244.4.0/24 nhid 4096512016 via 172.16.0.10 dev eth0
             - route 10.244.3.0/24 nhid 4029403148 via 10.244.3.0 dev flannel.1 onlink
@@ -45,7 +45,7 @@ async fn what_would_go_is_listed_and_nothing_is_done() {
             - file DIR/subnet.state.json
             9 kernel entries and 2 files of ours; --yes removes them
             known from the checkpoint
-        "#]],
+        "]],
     );
     assert_eq!(host.entries(), before);
     assert!(host.kernel.take_log().is_empty() && host.files.state_file().exists());
@@ -82,7 +82,7 @@ async fn a_refusal_keeps_the_checkpoint_for_another_try() {
     check(
         &host,
         refused,
-        &expect![[r#"
+        &expect![[r"
             ~ rp_filter strict dev eth0
             - route 10.244.4.0/24 nhid 4096512016 via 172.16.0.10 dev eth0
             - route 10.244.3.0/24 nhid 4029403148 via 10.244.3.0 dev flannel.1 onlink
@@ -99,7 +99,7 @@ async fn a_refusal_keeps_the_checkpoint_for_another_try() {
             known from the checkpoint
             refused: - route 10.244.4.0/24 nhid 4096512016 via 172.16.0.10 dev eth0:
                 Operation not permitted (EPERM)
-        "#]],
+        "]],
     );
     assert!(host.files.state_file().exists());
 
@@ -121,7 +121,7 @@ async fn where_nobody_knows_the_network_it_can_be_said() {
     check(
         &host,
         listed,
-        &expect![[r#"
+        &expect![[r"
             - route 10.244.4.0/24 nhid 4096512016 via 172.16.0.10 dev eth0
             - route 10.244.3.0/24 nhid 4029403148 via 10.244.3.0 dev flannel.1 onlink
             - nexthop id 4096512016 via 172.16.0.10 dev eth0
@@ -134,7 +134,7 @@ async fn where_nobody_knows_the_network_it_can_be_said() {
             - file DIR/subnet.env
             8 kernel entries and 1 file of ours; --yes removes them
             known from the checkpoint
-        "#]],
+        "]],
     );
     let listed = run(&host, "cleanup --network 10.99.0.0/16 --vni 7").await.unwrap();
     assert!(listed.entries.is_empty());

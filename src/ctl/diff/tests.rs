@@ -52,14 +52,14 @@ async fn what_is_missing_wrong_or_unwanted_is_shown_with_what_is_there() {
     check(
         &host,
         Verdict::Amiss,
-        expect![[r#"
+        expect![[r"
             + neigh 10.244.3.0 lladdr 0a:00:00:00:00:09 dev flannel.1
             ~ route 10.244.4.0/24 nhid 4096512016 via 172.16.0.10 dev eth0
               now route 10.244.4.0/24 via 172.16.0.99 dev eth0
             - fdb 0a:00:00:00:00:63 dst 172.17.0.99 dev flannel.1
             3 differences from the plan of the checkpoint /run/flannel/subnet.state.json,
               because no daemon answers on /run/flannel/subnet.sock
-        "#]],
+        "]],
     )
     .await;
 }
@@ -71,7 +71,7 @@ async fn a_device_that_must_be_made_anew_is_shown_with_all_that_sits_on_it() {
     check(
         &host,
         Verdict::Amiss,
-        expect![[r#"
+        expect![[r"
             + link flannel.1 up mtu 1450 address 0a:00:00:00:00:05 type vxlan id 1 local
                 172.16.0.5 dev eth0 dstport 8472 nolearning
             + rp_filter loose dev flannel.1
@@ -83,7 +83,7 @@ async fn a_device_that_must_be_made_anew_is_shown_with_all_that_sits_on_it() {
             + route 10.244.3.0/24 nhid 4029403148 via 10.244.3.0 dev flannel.1 onlink
             8 differences from the plan of the checkpoint /run/flannel/subnet.state.json,
               because no daemon answers on /run/flannel/subnet.sock
-        "#]],
+        "]],
     )
     .await;
 }

@@ -51,7 +51,7 @@ fn a_vxlan_node_leaves_out_host_gw_peers() {
         VXLAN,
         PEERS,
         "--public-ip 172.16.0.5",
-        &expect![[r#"
+        &expect![[r"
             node      172.16.0.5 on eth0, MTU 1500
             backend   vxlan; pod MTU 1450
             on link   172.16.0.0/24 (assumed; --on-link says it)
@@ -72,7 +72,7 @@ fn a_vxlan_node_leaves_out_host_gw_peers() {
                 object: expected ident at line 1 column 2
               10.245.6.0-24 at 172.16.0.12 set aside: subnet 10.245.6.0/24 is not inside the
                 network
-        "#]],
+        "]],
     );
 }
 
@@ -82,7 +82,7 @@ fn a_mixed_node_reaches_all_that_it_can() {
         MIXED,
         PEERS,
         "--public-ip 172.16.0.5 --interface ens3 --mtu 9000",
-        &expect![[r#"
+        &expect![[r"
             node      172.16.0.5 on ens3, MTU 9000
             backend   host-gw, mixed; pod MTU 8950
             on link   172.16.0.0/24 (assumed; --on-link says it)
@@ -103,7 +103,7 @@ fn a_mixed_node_reaches_all_that_it_can() {
                 object: expected ident at line 1 column 2
               10.245.6.0-24 at 172.16.0.12 set aside: subnet 10.245.6.0/24 is not inside the
                 network
-        "#]],
+        "]],
     );
 }
 
@@ -113,7 +113,7 @@ fn who_is_on_link_can_be_said() {
         MIXED,
         PEERS,
         "--public-ip 172.16.0.5 --on-link 172.16.0.0/12 --on-link 10.0.0.0/8",
-        &expect![[r#"
+        &expect![[r"
             node      172.16.0.5 on eth0, MTU 1500
             backend   host-gw, mixed; pod MTU 1450
             on link   172.16.0.0/12, 10.0.0.0/8
@@ -134,7 +134,7 @@ fn who_is_on_link_can_be_said() {
                 object: expected ident at line 1 column 2
               10.245.6.0-24 at 172.16.0.12 set aside: subnet 10.245.6.0/24 is not inside the
                 network
-        "#]],
+        "]],
     );
 }
 
@@ -152,7 +152,7 @@ fn both_families_are_planned_from_one_lease() {
         DUAL,
         leases,
         "--public-ip 172.16.0.5",
-        &expect![[r#"
+        &expect![[r"
             node      172.16.0.5, fd00:172::5 on eth0, MTU 1500
             backend   vxlan; pod MTU 1430
             on link   172.16.0.0/24, fd00:172::/64 (assumed; --on-link says it)
@@ -180,7 +180,7 @@ fn both_families_are_planned_from_one_lease() {
                 onlink
               10.244.4.0-24&fd00:10:244:4::-64 at fd00:172::a left out: its VTEP is of VNI
                 2, ours of 1
-        "#]],
+        "]],
     );
 }
 

@@ -9,9 +9,9 @@ use netlink_packet_route::neighbour::{
 };
 use netlink_packet_route::route::RouteType;
 
-use super::Unencodable;
 use super::links::Links;
 use super::request::address_family;
+use super::{Unencodable, ip_address};
 use crate::kernel::Observation;
 use crate::kernel::state::{Entry, Fdb, Key, LinkName, Neighbour};
 use crate::mac::MacAddr;
@@ -123,11 +123,4 @@ fn destination(message: &NeighbourMessage) -> Option<IpAddr> {
         NeighbourAttribute::Destination(NeighbourAddress::Other(octets)) => ip_address(octets),
         _ => None,
     })
-}
-
-/// In the FDB the length alone tells the family.
-fn ip_address(octets: &[u8]) -> Option<IpAddr> {
-    let v4 = || <[u8; 4]>::try_from(octets).ok().map(IpAddr::from);
-    let v6 = || <[u8; 16]>::try_from(octets).ok().map(IpAddr::from);
-    v4().or_else(v6)
 }

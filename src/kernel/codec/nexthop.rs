@@ -4,9 +4,9 @@ use std::net::IpAddr;
 
 use netlink_packet_core::NlasIterator;
 
-use super::Unencodable;
 use super::links::Links;
 use super::request::address_family;
+use super::{Unencodable, ip_address};
 use crate::kernel::state::{Entry, Nexthop, NexthopId};
 
 pub(super) const RTM_NEWNEXTHOP: u16 = 104;
@@ -64,7 +64,7 @@ impl NexthopMessage {
             match attribute.kind() {
                 NHA_ID => message.id = number(value),
                 NHA_OIF => message.link = number(value),
-                NHA_GATEWAY => message.gateway = address(value),
+                NHA_GATEWAY => message.gateway = ip_address(value),
                 _ => {}
             }
         }
@@ -120,11 +120,4 @@ fn append(bytes: &mut Vec<u8>, kind: u16, value: Option<&[u8]>) {
 
 fn number(value: &[u8]) -> Option<u32> {
     value.try_into().ok().map(u32::from_ne_bytes)
-}
-
-/// The length alone tells the family.
-fn address(octets: &[u8]) -> Option<IpAddr> {
-    let v4 = || <[u8; 4]>::try_from(octets).ok().map(IpAddr::from);
-    let v6 = || <[u8; 16]>::try_from(octets).ok().map(IpAddr::from);
-    v4().or_else(v6)
 }

@@ -13,6 +13,9 @@ use crate::kernel::socket::Refusal;
 use crate::kernel::state::Entry;
 use crate::kernel::{Op, Refused};
 
+/// So many messages wait to be sent, at most: encoded they take more room than anything else.
+const BATCH: usize = 512;
+
 /// One pass over a list of ops.
 #[derive(Default)]
 struct Pass {
@@ -43,10 +46,13 @@ enum Knowledge {
 }
 
 impl NetlinkKernel {
-    pub(super) async fn carry_out(&mut self, ops: Vec<Op>) -> io::Result<Vec<Refused>> {
+    pub(super) async fn carry_out(&mut self, ops: &[Op]) -> io::Result<Vec<Refused>> {
         let mut pass = Pass::default();
         for op in ops {
-            self.step(op, &mut pass).await?;
+            self.step(op.clone(), &mut pass).await?;
+            if pass.batch.messages.len() >= BATCH {
+                self.flush(&mut pass).await?;
+            }
         }
         self.flush(&mut pass).await?;
         Ok(pass.refused)

@@ -4,22 +4,28 @@ use std::collections::BTreeSet;
 use std::io;
 
 use super::NetlinkKernel;
-use crate::kernel::codec::{self, Body, Message, request};
+use crate::kernel::codec::{self, Body, Links, Message, request};
 use crate::kernel::state::{Entry, KernelState};
 use crate::kernel::{Observation, Scope, sysctl};
 use crate::prefix::Family;
 
 impl NetlinkKernel {
     pub(super) async fn read_state(&mut self, scope: &Scope) -> io::Result<KernelState> {
-        let mut state = KernelState::default();
         let links = self.read_links().await?;
-        self.keep(links, scope, &mut state);
-        state.extend(settings(scope));
+        let links = links.iter().filter_map(|message| entry(message, &self.links, scope));
+        let mut entries: Vec<Entry> = links.chain(settings(scope)).collect();
         for request in self.requests_for(scope) {
-            let messages = self.requests.dump(request).await?;
-            self.keep(messages, scope, &mut state);
+            let links = &self.links;
+            let read = |frame: &[u8]| {
+                codec::may_concern(frame, &scope.networks)
+                    .then(|| codec::parse(frame))
+                    .flatten()
+                    .and_then(|message| entry(&message, links, scope))
+            };
+            entries.extend(self.requests.dump(request, read).await?);
         }
-        Ok(state)
+        // Of several entries at one key, the first is the one in force.
+        Ok(entries.into_iter().rev().collect())
     }
 
     fn requests_for(&self, scope: &Scope) -> Vec<Body> {
@@ -31,17 +37,13 @@ impl NetlinkKernel {
         let routes = families.into_iter().map(request::routes);
         on_tunnels.chain([request::nexthops()]).chain(routes).collect()
     }
+}
 
-    /// Of several entries at one key, the first is the one in force.
-    fn keep(&self, messages: Vec<Message>, scope: &Scope, state: &mut KernelState) {
-        for message in messages {
-            if let Some(Observation::Holds(entry)) = codec::decode(&message, &self.links)
-                && scope.covers(&entry)
-                && state.get(&entry.key()).is_none()
-            {
-                state.insert(entry);
-            }
-        }
+/// What `message` says that the kernel holds, if it is of any interest.
+fn entry(message: &Message, links: &Links, scope: &Scope) -> Option<Entry> {
+    match codec::decode(message, links)? {
+        Observation::Holds(entry) => Some(entry).filter(|entry| scope.covers(entry)),
+        Observation::Lost(_) | Observation::LinkChanged(_) | Observation::Overrun => None,
     }
 }
 

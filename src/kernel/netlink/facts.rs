@@ -29,7 +29,7 @@ impl NetlinkKernel {
 
     /// Whether we can use nexthop objects.
     async fn read_nexthops(&mut self) -> io::Result<Nexthops> {
-        let listed = self.requests.list(request::nexthops()).await?;
+        let listed = self.requests.list(request::nexthops(), codec::parse).await?;
         let Some(listed) = listed.filter(|_| !self.lacks_nexthops) else {
             return Ok(Nexthops::Unsupported);
         };
@@ -46,7 +46,7 @@ impl NetlinkKernel {
     async fn read_interfaces(&mut self) -> io::Result<Vec<Interface>> {
         let links = self.read_links().await?;
         let mut interfaces: Vec<Interface> = links.iter().filter_map(interface).collect();
-        for message in self.requests.dump(request::addresses()).await? {
+        for message in self.requests.dump(request::addresses(), codec::parse).await? {
             let NetlinkPayload::InnerMessage(Body::Rtnl(M::NewAddress(address))) = message.payload
             else {
                 continue;
@@ -64,7 +64,9 @@ impl NetlinkKernel {
         &mut self,
         family: Family,
     ) -> io::Result<Vec<(Family, Option<LinkName>)>> {
-        let routes = self.requests.dump(request::routes(family)).await?;
+        let read =
+            |frame: &[u8]| codec::may_be_default(frame).then(|| codec::parse(frame)).flatten();
+        let routes = self.requests.dump(request::routes(family), read).await?;
         Ok(routes.iter().filter_map(|message| self.default_route(message)).collect())
     }
 

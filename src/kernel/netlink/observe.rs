@@ -19,8 +19,14 @@ impl NetlinkKernel {
             if let Some(observation) = self.observed.pop_front() {
                 return Ok(observation);
             }
-            match self.monitor.receive().await {
-                Ok(messages) => messages.iter().for_each(|message| self.hear(message)),
+            let (mut heard, networks) = (Vec::new(), &self.scope.networks);
+            let read = |frame: &[u8]| {
+                if codec::may_concern(frame, networks) {
+                    heard.extend(codec::parse(frame));
+                }
+            };
+            match self.monitor.receive(read).await {
+                Ok(()) => heard.iter().for_each(|message| self.hear(message)),
                 Err(error) if error.raw_os_error() == Some(ENOBUFS) => {
                     // What is left in the old socket is older than the dump that now follows.
                     self.monitor = Monitor::open(self.backlog)?;

@@ -6,7 +6,6 @@ use netlink_sys::{AsyncSocket, AsyncSocketExt, TokioSocket};
 use nix::libc;
 
 use super::{DATAGRAM, open, split};
-use crate::kernel::codec::Message;
 
 /// The stream of changes: links and their settings, addresses, neighbours, nexthops and routes.
 pub(crate) struct Monitor {
@@ -38,13 +37,14 @@ impl Monitor {
         Ok(Self { socket, buffer: Vec::with_capacity(DATAGRAM) })
     }
 
-    /// The next changes. Cancel safe.
+    /// What `read` makes of the next changes, message by message. Cancel safe.
     ///
     /// # Errors
     /// `ENOBUFS`: changes were lost.
-    pub(crate) async fn receive(&mut self) -> io::Result<Vec<Message>> {
+    pub(crate) async fn receive(&mut self, read: impl FnMut(&[u8])) -> io::Result<()> {
         self.buffer.clear();
         self.socket.recv(&mut self.buffer).await?;
-        Ok(split(&self.buffer).collect())
+        split(&self.buffer).for_each(read);
+        Ok(())
     }
 }

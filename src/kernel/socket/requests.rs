@@ -6,15 +6,15 @@ use std::io;
 use std::time::Duration;
 
 use netlink_packet_core::{
-    ErrorMessage, NLM_F_ACK, NLM_F_CAPPED, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST,
-    NetlinkPayload, NlasIterator, parse_string,
+    ErrorMessage, NLM_F_ACK, NLM_F_CAPPED, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NLMSG_DONE,
+    NLMSG_ERROR, NetlinkBuffer, NetlinkPayload, NlasIterator, parse_string,
 };
 use netlink_sys::{AsyncSocketExt, SocketAddr, TokioSocket};
 use nix::errno::Errno;
 use tokio::time;
 
 use super::{DATAGRAM, append, open, split};
-use crate::kernel::codec::{Body, Message};
+use crate::kernel::codec::{self, Body, Message};
 
 /// So long may the kernel take for one answer.
 const DEADLINE: Duration = Duration::from_secs(5);
@@ -56,10 +56,9 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// All that the kernel answered to one send.
+/// What the kernel answered to one send, but for the objects that were asked for.
 #[derive(Default)]
 struct Answer {
-    messages: Vec<Message>,
     refusals: Vec<Refusal>,
     is_complete: bool,
     is_interrupted: bool,
@@ -79,7 +78,7 @@ impl Requests {
         let mut refusals = Vec::new();
         for (number, batch) in messages.chunks_mut(BATCH).enumerate() {
             // The kernel answers in order: once the last is acknowledged, silence means success.
-            let answer = self.converse(batch, NLM_F_ACK).await?;
+            let answer = self.converse(batch, NLM_F_ACK, |_| {}).await?;
             let shift =
                 |refusal: Refusal| Refusal { index: number * BATCH + refusal.index, ..refusal };
             refusals.extend(answer.refusals.into_iter().map(shift));
@@ -88,16 +87,21 @@ impl Requests {
         Ok(refusals)
     }
 
-    /// Lists objects; nothing if there is no such table, link or protocol family.
-    pub(crate) async fn dump(&mut self, request: Body) -> io::Result<Vec<Message>> {
-        self.list(request).await.map(Option::unwrap_or_default)
-    }
-
-    /// Lists objects; none if there is no such table, link, protocol family or kind of object.
-    pub(crate) async fn list(&mut self, request: Body) -> io::Result<Option<Vec<Message>>> {
+    /// Lists objects, each as `read` understands it; those of which it makes nothing cost no more
+    /// than the look at their bytes. None if there is no such table, link, protocol family or kind
+    /// of object.
+    pub(crate) async fn list<T>(
+        &mut self,
+        request: Body,
+        read: impl Fn(&[u8]) -> Option<T>,
+    ) -> io::Result<Option<Vec<T>>> {
+        let mut objects = Vec::new();
         let mut answer = Answer::default();
         for _ in 0..ATTEMPTS {
-            answer = self.converse(&mut [Message::from(request.clone())], NLM_F_DUMP).await?;
+            objects.clear();
+            let question = Message::from(request.clone());
+            let hear = |frame: &[u8]| objects.extend(read(frame));
+            answer = self.converse(&mut [question], NLM_F_DUMP, hear).await?;
             if !answer.is_interrupted {
                 break;
             }
@@ -108,18 +112,35 @@ impl Requests {
                 Err(io::Error::other(format!("netlink dump: {refusal}")))
             }
             Some(_) => Ok(None),
-            None => Ok(Some(answer.messages)),
+            None => Ok(Some(objects)),
         }
+    }
+
+    /// As [`Self::list`], where nothing of a kind is as good as none.
+    pub(crate) async fn dump<T>(
+        &mut self,
+        request: Body,
+        read: impl Fn(&[u8]) -> Option<T>,
+    ) -> io::Result<Vec<T>> {
+        self.list(request, read).await.map(Option::unwrap_or_default)
     }
 
     /// The answer to a single question; none if it was refused.
     pub(crate) async fn ask(&mut self, request: Body) -> io::Result<Option<Message>> {
-        let answer = self.converse(&mut [Message::from(request)], NLM_F_ACK).await?;
-        Ok(answer.messages.into_iter().next())
+        let mut told = None;
+        let hear = |frame: &[u8]| told = told.take().or_else(|| codec::parse(frame));
+        self.converse(&mut [Message::from(request)], NLM_F_ACK, hear).await?;
+        Ok(told)
     }
 
-    /// Sends `messages`, the last of them with `flags`, and reads until that one is answered.
-    async fn converse(&mut self, messages: &mut [Message], flags: u16) -> io::Result<Answer> {
+    /// Sends `messages`, the last of them with `flags`, and reads until that one is answered;
+    /// `hear` gets what the answers are about.
+    async fn converse(
+        &mut self,
+        messages: &mut [Message],
+        flags: u16,
+        hear: impl FnMut(&[u8]),
+    ) -> io::Result<Answer> {
         if self.is_broken {
             *self = Self::open()?;
         }
@@ -132,18 +153,20 @@ impl Requests {
         }
         self.is_broken = true;
         in_time(self.socket.send_to(&datagram, &SocketAddr::new(0, 0))).await?;
-        let answer = self.receive(last).await?;
+        let answer = self.receive(last, hear).await?;
         self.is_broken = false;
         Ok(answer)
     }
 
-    async fn receive(&mut self, last: usize) -> io::Result<Answer> {
+    async fn receive(&mut self, last: usize, mut hear: impl FnMut(&[u8])) -> io::Result<Answer> {
         let mut answer = Answer::default();
         while !answer.is_complete {
             self.buffer.clear();
             in_time(self.socket.recv(&mut self.buffer)).await?;
-            for message in split(&self.buffer) {
-                answer.take(message, last);
+            for frame in split(&self.buffer) {
+                if !answer.take(frame, last) {
+                    hear(frame);
+                }
             }
         }
         Ok(answer)
@@ -151,21 +174,25 @@ impl Requests {
 }
 
 impl Answer {
-    fn take(&mut self, message: Message, last: usize) {
+    /// Takes in a word about the requests themselves; returns whether it was one.
+    fn take(&mut self, frame: &[u8], last: usize) -> bool {
+        let Ok(header) = NetlinkBuffer::new_checked(frame) else { return false };
+        self.is_interrupted |= header.flags() & NLM_F_DUMP_INTR != 0;
+        if !matches!(header.message_type(), NLMSG_ERROR | NLMSG_DONE) {
+            return false;
+        }
+        let Some(message) = codec::parse(frame) else { return false };
         let index = usize::try_from(message.header.sequence_number).unwrap_or(usize::MAX);
-        self.is_interrupted |= message.header.flags & NLM_F_DUMP_INTR != 0;
         let is_capped = message.header.flags & NLM_F_CAPPED != 0;
         match message.payload {
             NetlinkPayload::Error(error) => {
                 self.refuse(index, error.raw_code(), text(&error).filter(|_| is_capped));
-                self.is_complete |= index == last;
             }
-            NetlinkPayload::Done(done) => {
-                self.refuse(index, done.code, None);
-                self.is_complete |= index == last;
-            }
-            _ => self.messages.push(message),
+            NetlinkPayload::Done(done) => self.refuse(index, done.code, None),
+            _ => return false,
         }
+        self.is_complete |= index == last;
+        true
     }
 
     fn refuse(&mut self, index: usize, code: i32, text: Option<String>) {

@@ -1,5 +1,6 @@
 //! Network devices and their names.
 
+use std::cmp::Ordering;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -44,7 +45,7 @@ pub struct Vxlan {
 }
 
 /// The name of a network device.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 pub struct LinkName(Arc<str>);
 
@@ -73,5 +74,18 @@ impl From<LinkName> for String {
 impl fmt::Display for LinkName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
+    }
+}
+
+/// Most comparisons are of one and the same name, shared by thousands of entries.
+impl Ord for LinkName {
+    fn cmp(&self, other: &Self) -> Ordering {
+        if Arc::ptr_eq(&self.0, &other.0) { Ordering::Equal } else { self.0.cmp(&other.0) }
+    }
+}
+
+impl PartialOrd for LinkName {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
     }
 }

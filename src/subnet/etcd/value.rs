@@ -117,7 +117,10 @@ fn endpoints(subnets: &[Prefix], value: &[u8]) -> Result<Vec<Endpoint>, Malforme
             vtep: vtep(&fields, &keys, &backend)?,
         })
     };
-    subnets.iter().map(endpoint).collect()
+    let mut endpoints = subnets.iter().map(endpoint).collect::<Result<Vec<_>, Malformed>>()?;
+    // There are thousands of these, of one endpoint each.
+    endpoints.shrink_to_fit();
+    Ok(endpoints)
 }
 
 fn public_ip(fields: &Fields, keys: &Keys, family: Family) -> Result<IpAddr, Malformed> {

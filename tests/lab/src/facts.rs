@@ -35,6 +35,24 @@ impl Route {
     }
 }
 
+/// A nexthop object, as `ip nexthop` tells it.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct Nexthop {
+    pub id: u32,
+    pub gateway: Option<IpAddr>,
+    pub dev: Option<String>,
+    /// A name or a number: `zebra`, `241`.
+    pub protocol: Option<String>,
+    #[serde(default)]
+    flags: Vec<String>,
+}
+
+impl Nexthop {
+    pub fn onlink(&self) -> bool {
+        self.flags.iter().any(|flag| flag == "onlink")
+    }
+}
+
 /// A neighbour (ARP or ND), as `ip neigh` tells it.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct Neighbour {
@@ -118,6 +136,11 @@ impl Node {
     /// Every route of the main table.
     pub fn routes(&self, family: Family) -> Result<Vec<Route>> {
         self.namespace().ip_json(&format!("-details {} route show", family.flag()))
+    }
+
+    /// Every nexthop object.
+    pub fn nexthops(&self) -> Result<Vec<Nexthop>> {
+        self.namespace().ip_json("-details nexthop show")
     }
 
     /// The route of the main table to exactly this prefix, if there is one.

@@ -26,6 +26,8 @@ impl Node {
         for link in self.links()?.into_iter().filter(|link| link.name.starts_with("flannel")) {
             self.ip(format!("link del {}", link.name))?;
         }
+        // `ip route flush` cannot remove routes that refer to a nexthop object.
+        self.ip("nexthop flush protocol 241")?;
         networks.into_iter().try_for_each(|network| self.flush(network))?;
         match files {
             Files::Kept => Ok(()),

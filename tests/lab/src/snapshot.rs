@@ -30,7 +30,7 @@ impl Display for Snapshot {
 }
 
 impl Node {
-    /// Links, addresses, routes of all tables, rules, permanent neighbours and FDB entries.
+    /// Links, addresses, routes of all tables, nexthop objects, rules, permanent neighbours and FDB entries.
     pub fn snapshot(&self) -> Result<Snapshot> {
         let mut lines = BTreeSet::new();
         let mut add = |kind: &str, text: &str| {
@@ -40,6 +40,7 @@ impl Node {
         add("address", &self.ip("-oneline address show")?);
         add("route", &self.ip("-4 -details route show table all")?);
         add("route", &self.ip("-6 -details route show table all")?);
+        add("nexthop", &self.ip("nexthop show")?);
         add("rule", &self.ip("-4 rule show")?);
         add("rule", &self.ip("-6 rule show")?);
         add("neighbour", &self.ip("neighbour show nud permanent")?);

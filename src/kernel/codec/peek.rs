@@ -1,0 +1,87 @@
+//! A look at the bytes of a message that spares parsing it: a host may have far more routes than ours.
+
+use std::net::IpAddr;
+
+use netlink_packet_core::{NetlinkBuffer, NlasIterator};
+use nix::libc::{RTA_DST, RTM_DELROUTE, RTM_NEWROUTE};
+
+use super::ip_address;
+use crate::prefix::Prefix;
+
+/// Bytes of `struct rtmsg`.
+const HEADER: usize = 12;
+
+/// Whether `frame` may speak of something of ours: false only for routes that lead elsewhere than
+/// into `networks`.
+pub(crate) fn may_concern(frame: &[u8], networks: &[Prefix]) -> bool {
+    match route(frame) {
+        Some(route) => {
+            destination(route).is_some_and(|d| networks.iter().any(|network| network.contains(d)))
+        }
+        None => true,
+    }
+}
+
+/// Whether `frame` may be a default route.
+pub(crate) fn may_be_default(frame: &[u8]) -> bool {
+    route(frame).is_none_or(|route| route.get(1) == Some(&0))
+}
+
+/// The payload, if it is a route.
+fn route(frame: &[u8]) -> Option<&[u8]> {
+    let frame = NetlinkBuffer::new_checked(frame).ok()?;
+    matches!(frame.message_type(), RTM_NEWROUTE | RTM_DELROUTE).then(|| frame.payload())
+}
+
+fn destination(route: &[u8]) -> Option<IpAddr> {
+    let attributes = NlasIterator::new(route.get(HEADER..)?).map_while(Result::ok);
+    let octets = attributes.filter(|attribute| attribute.kind() == RTA_DST);
+    octets.map(|attribute| ip_address(attribute.value())).next()?
+}
+
+#[cfg(test)]
+mod tests {
+    use netlink_packet_route::RouteNetlinkMessage;
+    use netlink_packet_route::route::{RouteAttribute, RouteMessage};
+
+    use super::*;
+    use crate::kernel::codec::{Body, Message};
+
+    fn frame(destination: &str) -> Vec<u8> {
+        let destination: Prefix = destination.parse().unwrap();
+        let mut message = RouteMessage::default();
+        message.header.destination_prefix_length = destination.prefix_len();
+        if destination.prefix_len() > 0 {
+            message.attributes.push(RouteAttribute::Destination(destination.base().into()));
+        }
+        let mut message = Message::from(Body::from(RouteNetlinkMessage::NewRoute(message)));
+        message.finalize();
+        let mut bytes = vec![0; message.buffer_len()];
+        message.serialize(&mut bytes);
+        bytes
+    }
+
+    #[test]
+    fn routes_elsewhere_are_of_no_concern() {
+        let networks = ["10.244.0.0/16".parse().unwrap(), "fd00:10::/48".parse().unwrap()];
+        for ours in ["10.244.0.0/16", "10.244.7.0/24", "fd00:10:0:7::/64"] {
+            assert!(may_concern(&frame(ours), &networks), "{ours}");
+        }
+        for other in ["0.0.0.0/0", "10.245.0.0/24", "fd00:11::/64"] {
+            assert!(!may_concern(&frame(other), &networks), "{other}");
+        }
+    }
+
+    #[test]
+    fn only_a_route_without_a_prefix_may_be_a_default_route() {
+        assert!(may_be_default(&frame("0.0.0.0/0")));
+        assert!(!may_be_default(&frame("10.0.0.0/8")));
+    }
+
+    #[test]
+    fn what_is_no_route_is_left_to_the_parser() {
+        for bytes in [&[][..], &[0; 16], &frame("10.0.0.0/8")[..15]] {
+            assert!(may_concern(bytes, &[]) && may_be_default(bytes), "{bytes:?}");
+        }
+    }
+}
