@@ -20,7 +20,7 @@ check: packages target/tools/bin/cargo-deny ## Check formatting, lints, document
 	RUSTDOCFLAGS="--deny warnings" $(CARGO) doc --locked --workspace --no-deps --document-private-items
 	target/tools/bin/cargo-deny check bans licenses sources
 
-bench: packages ## Measure flips under load and resident memory, as docs/benchmarks.md shows them
+bench: packages ## Measure everything in docs/benchmarks.md, into target/bench
 	$(CARGO) build --locked --release --bins
 	$(CARGO) build --locked --release --package tweed-lab
 	target/release/tweed-lab bench --tweedd target/release/tweedd --tweedctl target/release/tweedctl

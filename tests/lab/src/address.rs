@@ -1,5 +1,6 @@
 //! Address families, and counting addresses within a prefix.
 
+use std::fmt::{Display, Formatter};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use anyhow::{Result, ensure};
@@ -12,6 +13,15 @@ pub enum Family {
     V6,
 }
 
+impl Display for Family {
+    fn fmt(&self, out: &mut Formatter<'_>) -> std::fmt::Result {
+        out.pad(match self {
+            Self::V4 => "IPv4",
+            Self::V6 => "IPv6",
+        })
+    }
+}
+
 impl Family {
     pub fn of(address: IpAddr) -> Self {
         match address {
@@ -21,7 +31,7 @@ impl Family {
     }
 
     /// The flag of `ip(8)` and `ping(8)`.
-    pub(crate) fn flag(self) -> &'static str {
+    pub fn flag(self) -> &'static str {
         match self {
             Self::V4 => "-4",
             Self::V6 => "-6",

@@ -41,18 +41,8 @@ enum Command {
         #[arg(long)]
         tweedctl: PathBuf,
     },
-    /// Measures migrations, faults, start and memory; prints Markdown.
-    Bench {
-        /// The daemon to measure.
-        #[arg(long)]
-        tweedd: PathBuf,
-        /// Its command line tool.
-        #[arg(long)]
-        tweedctl: PathBuf,
-        /// Migrations of each kind.
-        #[arg(long, default_value_t = 3)]
-        rounds: usize,
-    },
+    /// Measures time, processor, memory and lost packets; prints Markdown, and draws.
+    Bench(bench::Options),
     /// Starts thousands of simulated daemons at once on a real etcd, and says what that costs.
     ///
     /// They run the real subnet manager and touch no kernel.
@@ -97,9 +87,7 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
         Command::Demo { tweedd, tweedctl } => {
             demo::run(Binaries { tweedd, tweedctl }, &mut Screen::stdout())
         }
-        Command::Bench { tweedd, tweedctl, rounds } => {
-            bench::run(&Binaries { tweedd, tweedctl }, rounds)
-        }
+        Command::Bench(options) => bench::run(&options),
         Command::Storm { nodes, network, jitter, real, tweedd, tweedctl } => {
             let [tweedd, tweedctl] = [tweedd, tweedctl].map(Option::unwrap_or_default);
             let settings = storm::Settings {

@@ -101,14 +101,36 @@ impl Process {
         lines.get(lines.len().saturating_sub(8)..).unwrap_or_default().join("\n")
     }
 
-    /// Memory that is resident now, in KiB (`VmRSS`).
+    /// Memory that is resident now, in KiB.
     pub fn resident_kib(&self) -> Result<u64> {
+        self.memory_kib("VmRSS:")
+    }
+
+    /// The most memory that ever was resident, in KiB.
+    pub fn peak_kib(&self) -> Result<u64> {
+        self.memory_kib("VmHWM:")
+    }
+
+    fn memory_kib(&self, field: &str) -> Result<u64> {
         let path = format!("/proc/{}/status", self.pid());
         let status = std::fs::read_to_string(&path).context(path)?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let line = status.lines().find_map(|line| line.strip_prefix(field));
         let number = line.and_then(|rest| rest.split_whitespace().next());
         Ok(number.context("the process has ended")?.parse()?)
     }
+
+    /// What its threads have had of the processor so far; of threads that have ended, nothing.
+    pub fn processor_time(&self) -> Result<Duration> {
+        let path = format!("/proc/{}/task", self.pid());
+        let threads = std::fs::read_dir(&path).context(path)?;
+        threads.map(|thread| time_of_thread(&thread?.path().join("schedstat"))).sum()
+    }
+}
+
+fn time_of_thread(path: &Path) -> Result<Duration> {
+    let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
+    let nanos = text.split_whitespace().next().with_context(|| path.display().to_string())?;
+    Ok(Duration::from_nanos(nanos.parse()?))
 }
 
 fn pid_of(child: &Child) -> Result<Pid> {

@@ -6,14 +6,52 @@ use anyhow::{Context, Result};
 
 pub(super) fn describe() -> Result<String> {
     let cores = std::thread::available_parallelism()?;
-    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").context("osrelease")?;
-    let kernel = kernel.trim();
-    Ok(format!("Measured on {cores} cores, Linux {kernel}, etcd {}.", etcd()?))
+    let (model, memory) =
+        (field("/proc/cpuinfo", "model name")?, field("/proc/meminfo", "MemTotal")?);
+    let kernel = read("/proc/sys/kernel/osrelease")?;
+    let (etcd, iproute) = (first_line("etcd", "--version")?, first_line("ip", "-V")?);
+    let load = read("/proc/loadavg")?;
+    let load = load.split_whitespace().next().unwrap_or_default();
+    Ok(format!(
+        "Measured on {cores} cores ({model}), {memory} of memory, Linux {}, {}, {}; load when it began: {load}.",
+        kernel.trim(),
+        etcd.replace("etcd Version:", "etcd"),
+        iproute.replace("ip utility, ", ""),
+    ))
 }
 
-fn etcd() -> Result<String> {
-    let output = Command::new("etcd").arg("--version").output().context("etcd --version")?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let version = text.lines().find_map(|line| line.strip_prefix("etcd Version: "));
-    Ok(version.with_context(|| text.clone())?.to_owned())
+/// The first value of that name in a file of `NAME: VALUE`.
+fn field(path: &str, name: &str) -> Result<String> {
+    let text = read(path)?;
+    let value = text.lines().find_map(|line| value(line, name));
+    value.map(str::to_owned).with_context(|| format!("{path} has no {name}"))
+}
+
+fn value<'a>(line: &'a str, name: &str) -> Option<&'a str> {
+    let (found, value) = line.split_once(':')?;
+    (found.trim() == name).then(|| value.trim())
+}
+
+fn read(path: &str) -> Result<String> {
+    std::fs::read_to_string(path).with_context(|| path.to_owned())
+}
+
+fn first_line(program: &str, flag: &str) -> Result<String> {
+    let output = Command::new(program).arg(flag).output().with_context(|| program.to_owned())?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    Ok(text.lines().next().with_context(|| format!("{program} {flag} says nothing"))?.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_is_found_by_its_whole_name() {
+        assert_eq!(
+            value("model name\t: Some CPU @ 2.00GHz", "model name"),
+            Some("Some CPU @ 2.00GHz")
+        );
+        assert_eq!(value("model\t\t: 85", "model name"), None);
+    }
 }

@@ -1,15 +1,31 @@
-//! The bench: what migrations and faults cost in packets, and what the daemon costs in memory, as Markdown.
+//! The bench: what `tweedd` costs in time, processor, memory and packets, side by side with others, as Markdown.
 
+mod audit;
+mod change;
+mod cold_start;
+mod data_path;
 mod faults;
 mod flips;
+mod goal;
+mod latency;
+mod listener;
 mod machine;
-mod scale;
+mod mass_flip;
+mod peer;
+mod plot;
+mod replacement;
+mod sample;
+mod script;
 mod sheet;
+mod site;
+mod writer;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Result;
+use clap::{Args, ValueEnum};
 use tweed_lab::Binaries;
 
 use sheet::Sheet;
@@ -20,12 +36,74 @@ const RATE: u32 = 1000;
 /// Packets flow for so long after each step.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// `rounds`: so many migrations of each kind.
-pub(crate) fn run(binaries: &Binaries, rounds: usize) -> Result<ExitCode> {
-    let mut sheet = Sheet::stdout();
+/// What to measure, and how often.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// The daemon to measure.
+    #[arg(long)]
+    tweedd: PathBuf,
+    /// Its command line tool.
+    #[arg(long)]
+    tweedctl: PathBuf,
+    /// Rounds of every measurement [default: what each of them needs]
+    #[arg(long)]
+    rounds: Option<usize>,
+    /// Only these sections, separated by commas [default: all]
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<Section>,
+    /// Where the results go.
+    #[arg(long, default_value = "target/bench")]
+    folder: PathBuf,
+}
+
+/// A part of the bench, in the order of running.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Section {
+    ColdStart,
+    MassFlip,
+    Latency,
+    Audit,
+    DataPath,
+    Replacement,
+    Migration,
+    Faults,
+}
+
+impl Section {
+    fn run(self, options: &Options, sheet: &mut Sheet) -> Result<()> {
+        let binaries = &options.binaries();
+        match self {
+            Self::ColdStart => cold_start::run(binaries, options.rounds(5), &options.folder, sheet),
+            Self::MassFlip => mass_flip::run(binaries, options.rounds(5), sheet),
+            Self::Latency => latency::run(binaries, options.rounds(200), sheet),
+            Self::Audit => audit::run(binaries, options.rounds(9), sheet),
+            Self::DataPath => data_path::run(binaries, options.rounds(9), sheet),
+            Self::Replacement => replacement::run(options.rounds(5), sheet),
+            Self::Migration => flips::run(binaries, options.rounds(3), sheet),
+            Self::Faults => faults::run(binaries, sheet),
+        }
+    }
+}
+
+impl Options {
+    fn binaries(&self) -> Binaries {
+        Binaries { tweedd: self.tweedd.clone(), tweedctl: self.tweedctl.clone() }
+    }
+
+    /// `usual`: without a wish of the caller's.
+    fn rounds(&self, usual: usize) -> usize {
+        self.rounds.unwrap_or(usual)
+    }
+
+    fn sections(&self) -> impl Iterator<Item = Section> {
+        let all = Section::value_variants().iter().copied();
+        all.filter(|section| self.only.is_empty() || self.only.contains(section))
+    }
+}
+
+pub(crate) fn run(options: &Options) -> Result<ExitCode> {
+    let mut sheet = Sheet::open(&options.folder)?;
     sheet.text(&machine::describe()?)?;
-    flips::run(binaries, rounds, &mut sheet)?;
-    faults::run(binaries, &mut sheet)?;
-    scale::run(binaries, &mut sheet)?;
+    options.sections().try_for_each(|section| section.run(options, &mut sheet))?;
     Ok(ExitCode::SUCCESS)
 }

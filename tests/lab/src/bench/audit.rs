@@ -1,0 +1,82 @@
+//! What it costs to look at everything and to find it right.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
+use tweed_lab::{Binaries, Daemon};
+
+use super::goal::Goal;
+use super::listener::Listener;
+use super::peer::{Backend, peers};
+use super::sample::Sample;
+use super::sheet::{Sheet, spread, thousands, time};
+use super::site::{PATIENCE, Site};
+
+const COUNTS: [u32; 2] = [5000, 20_000];
+/// Of an event that has the daemon look at everything; by then it has.
+const WINDOW: Duration = Duration::from_secs(1);
+
+#[derive(Deserialize)]
+struct Status {
+    statistics: Statistics,
+}
+
+#[derive(Deserialize)]
+struct Statistics {
+    dumps: u64,
+    replaced: u64,
+}
+
+pub(super) fn run(binaries: &Binaries, rounds: usize, sheet: &mut Sheet) -> Result<()> {
+    let head = ["peers", "CPU of a look at everything", "CPU of as long without one"];
+    sheet.table("A quiet audit", &head)?;
+    let mut site = Site::build(binaries, Backend::Vxlan, "")?;
+    let mut goals = Vec::new();
+    for count in COUNTS {
+        site.grow(count)?;
+        let (looking, idle) = measure(&site, count, rounds)?;
+        sheet.row(&[&thousands(count), &spread(&looking), &time(idle.median())])?;
+        if count == 5000 {
+            let cost = looking.median().as_secs_f64() * 1000.0;
+            goals.push(Goal::at_most("5,000 peers", cost, 50.0, "ms"));
+        }
+    }
+    sheet.goals(&goals)
+}
+
+/// Any news of the underlay's link has the daemon look at everything, as its audits do: a name
+/// that nobody uses is news enough.
+fn measure(site: &Site, count: u32, rounds: usize) -> Result<(Sample<Duration>, Sample<Duration>)> {
+    let listener = Listener::start(site.node.namespace())?;
+    let daemon = site.start_daemon()?;
+    listener.wait_for(peers(0..count), PATIENCE).with_context(|| daemon.process().last_words())?;
+    std::thread::sleep(WINDOW);
+    let before = statistics(&daemon)?;
+    let (mut looking, mut idle) = (Sample::default(), Sample::default());
+    for round in 0..rounds {
+        idle.add(used(&daemon, || Ok(()))?);
+        looking
+            .add(used(&daemon, || site.node.ip(format!("link set eth0 alias {round}")).map(drop))?);
+    }
+    let after = statistics(&daemon)?;
+    let looks = usize::try_from(after.dumps - before.dumps)?;
+    ensure!(looks == rounds, "the daemon looked {looks} times, not {rounds}");
+    ensure!(after.replaced == before.replaced, "the audit was not quiet");
+    daemon.stop()?;
+    site.wipe_node()?;
+    Ok((looking, idle))
+}
+
+/// Of the processor, within the window that `event` opens.
+fn used(daemon: &Daemon, event: impl FnOnce() -> Result<()>) -> Result<Duration> {
+    let before = daemon.process().processor_time()?;
+    event()?;
+    std::thread::sleep(WINDOW);
+    Ok(daemon.process().processor_time()?.saturating_sub(before))
+}
+
+fn statistics(daemon: &Daemon) -> Result<Statistics> {
+    let status: Status = serde_json::from_str(&daemon.ctl(&["status", "-o", "json"])?)?;
+    Ok(status.statistics)
+}

@@ -1,0 +1,81 @@
+//! A node with a daemon, one without, and as many peers in etcd as are asked for.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use tweed_lab::{Binaries, Daemon, Etcd, Family, Files, Lab, Node};
+
+use super::peer::{Backend, CONFIG, NETWORK, OWN_SUBNET, Peer, SUBNETS, UNDERLAY, peers};
+
+/// Whatever takes longer has failed.
+pub(super) const PATIENCE: Duration = Duration::from_secs(120);
+
+pub(super) struct Site {
+    pub(super) lab: Lab,
+    pub(super) etcd: Etcd,
+    /// Where the daemon runs.
+    pub(super) node: Node,
+    /// Where its rivals run.
+    pub(super) bare: Node,
+    pub(super) backend: Backend,
+    known: u32,
+}
+
+impl Site {
+    /// Without peers. `more` goes into the network's config: `"Mixed":true,`, or nothing.
+    pub(super) fn build(binaries: &Binaries, backend: Backend, more: &str) -> Result<Self> {
+        let lab = Lab::new(binaries.clone())?;
+        let (etcd, segment) = (lab.etcd()?, lab.segment(UNDERLAY)?);
+        let (node, bare) = (lab.node("n1", &segment)?, lab.node("bare", &segment)?);
+        let network = format!(r#""Network":"{NETWORK}","SubnetLen":24"#);
+        let backend_config = format!(r#""Backend":{{"Type":"{}"}}"#, backend.name());
+        etcd.put(CONFIG, &format!("{{{network},{more}{backend_config}}}"))?;
+        reserve(&etcd, &node)?;
+        Ok(Self { lab, etcd, node, bare, backend, known: 0 })
+    }
+
+    /// The leases of the first `count` peers are in etcd, and perhaps more.
+    pub(super) fn grow(&mut self, count: u32) -> Result<()> {
+        self.announce(peers(self.known..count), self.backend)?;
+        self.known = self.known.max(count);
+        Ok(())
+    }
+
+    /// Writes leases, whether they exist or not.
+    pub(super) fn announce(
+        &self,
+        peers: impl Iterator<Item = Peer>,
+        backend: Backend,
+    ) -> Result<()> {
+        self.etcd.put_all(&peers.map(|peer| peer.lease(backend)).collect::<Vec<_>>())
+    }
+
+    pub(super) fn start_daemon(&self) -> Result<Daemon> {
+        self.node.daemon(&self.etcd).start()
+    }
+
+    /// As after a reboot, with a disk that has forgotten everything.
+    pub(super) fn wipe_node(&self) -> Result<()> {
+        self.node.wipe(Files::Lost)
+    }
+
+    /// The tunnel's device, as a daemon makes it.
+    pub(super) fn prepare_bare(&self) -> Result<()> {
+        let local = self.bare.address(Family::V4)?;
+        let kind = format!("type vxlan id 1 dstport 8472 nolearning dev eth0 local {local}");
+        self.bare.ip(format!("link add flannel.1 {kind}"))?;
+        self.bare.ip("link set flannel.1 up").map(drop)
+    }
+
+    pub(super) fn wipe_bare(&self) -> Result<()> {
+        self.bare.ip(format!("route flush root {NETWORK}"))?;
+        self.bare.ip("link del flannel.1").map(drop)
+    }
+}
+
+/// The node takes a subnet that no peer will ever be given.
+fn reserve(etcd: &Etcd, node: &Node) -> Result<()> {
+    let address = node.address(Family::V4)?;
+    let reservation = format!(r#"{{"PublicIP":"{address}","PublicIPv6":null}}"#);
+    etcd.put(&format!("{SUBNETS}/{OWN_SUBNET}"), &reservation)
+}
