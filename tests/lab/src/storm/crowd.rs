@@ -87,7 +87,9 @@ impl Crowd {
     /// Stops all and starts them again with what their disks remember.
     pub(super) fn restart(&mut self) {
         let members = std::mem::take(&mut self.members);
-        members.iter().for_each(|member| member.task.abort());
+        for member in &members {
+            member.task.abort();
+        }
         let count = members.len();
         for (place, member) in members.into_iter().enumerate() {
             let previous = lock(&member.seen).lease.as_ref().map(previous).unwrap_or_default();
@@ -101,7 +103,9 @@ impl Crowd {
     /// Stops the last `count`; returns the leases that they leave behind.
     pub(super) fn leave(&mut self, count: usize) -> Vec<Lease> {
         let gone = self.members.split_off(self.members.len().saturating_sub(count));
-        gone.iter().for_each(|member| member.task.abort());
+        for member in &gone {
+            member.task.abort();
+        }
         gone.iter().filter_map(|member| lock(&member.seen).lease.clone()).collect()
     }
 
