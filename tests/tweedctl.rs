@@ -339,13 +339,13 @@ fn a_real_kernel_is_compared_and_cleaned_of_what_is_ours() {
         format!("{} {}, now {}", word(d, "action"), word(d, "entry"), word(d, "present"))
     };
     let lines: Vec<String> = differences.iter().map(line).collect();
-    expect![[r#"
+    expect![[r"
         replace accept_ra 0 dev flannel.1, now accept_ra 1 dev flannel.1
         create fdb 0a:00:00:00:00:09 dst 172.17.0.9 dev flannel.1, now nothing
         create fdb 0a:00:00:00:00:0a dst 172.16.0.10 dev flannel.1, now nothing
         create neigh 10.244.4.0 lladdr 0a:00:00:00:00:0a dev flannel.1, now nothing
         replace route 10.244.4.0/24 via 172.16.0.10 dev eth0, now route 10.244.4.0/24 via 172.16.0.99 dev eth0 proto 3
-        create route 10.244.4.0/32 dev flannel.1, now nothing"#]].assert_eq(&without_filters(&lines));
+        create route 10.244.4.0/32 dev flannel.1, now nothing"]].assert_eq(&without_filters(&lines));
 
     let listed = said("cleanup");
     assert_eq!(listed.0, 0, "{listed:?}");
