@@ -10,6 +10,7 @@ use etcd_client::{
 use tokio::time::timeout;
 
 use super::Shared;
+use super::burst::Burst;
 use super::client::{Client, Connection, Failure, Refusal, revision};
 use super::ours::Ours;
 use super::store::Listing;
@@ -61,13 +62,8 @@ struct Open {
     connection: Connection,
     stream: WatchStream,
     watch_id: i64,
-    messages: u32,
+    burst: Burst,
 }
-
-/// What has gathered comes in fewer messages than that. More of them from a busy server mean that
-/// thousands of nodes register or change at once, and each event is sent to each watch by itself:
-/// closed and opened again later, the watch brings the same events at a fraction of the cost.
-const MANY_MESSAGES: u32 = 20;
 
 /// After so much silence the server is asked for a sign of life: proxies keep dead connections up.
 const SILENCE: Duration = Duration::from_secs(30);
@@ -94,8 +90,7 @@ impl Source for EtcdSource {
             };
             let response = self.next(&mut open).await?;
             let updates = self.absorb(&open, &response).await?;
-            open.messages += 1;
-            self.gathers = open.messages >= MANY_MESSAGES && self.client().is_busy().await;
+            self.gathers = open.burst.counts() && self.client().is_busy().await;
             self.open = (!self.gathers).then_some(open);
             if !updates.is_empty() {
                 return Ok(updates);
@@ -138,7 +133,7 @@ impl EtcdSource {
         });
         let (connection, stream, created) = opened.await.map_err(interrupted)?;
         let Some(created) = created else { return Err(Interrupted::Away) };
-        let open = Open { connection, stream, watch_id: created.watch_id(), messages: 0 };
+        let open = Open { connection, stream, watch_id: created.watch_id(), burst: Burst::begin() };
         self.check_created(&open, &created).await?;
         Ok(open)
     }

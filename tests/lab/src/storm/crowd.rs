@@ -221,7 +221,8 @@ impl Crowd {
 
     fn tell(&self, etcd: &Etcd, text: &str) {
         let memory = gauge::resident_kib(etcd).unwrap_or(0) / 1024;
-        (self.progress)(&format!("{text}; etcd holds {memory} MiB"));
+        let cpu = gauge::cpu(etcd).unwrap_or(0.0);
+        (self.progress)(&format!("  {text}; etcd: {cpu:.1} s of CPU, {memory} MiB"));
     }
 }
 

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::etcd::Etcd;
+use crate::etcd::{Etcd, Member};
+use crate::process::Process;
 use crate::wait::eventually;
 
 /// A busy etcd takes its time to tell.
@@ -49,8 +50,7 @@ impl Cost {
 
 /// What the first member has spent so far; the next reading's peak starts anew.
 pub(super) fn read(etcd: &Etcd) -> Result<Reading> {
-    let member = etcd.members().first().context("the cluster has no member")?;
-    let pid = member.process().context("etcd does not run")?.pid();
+    let (member, pid) = (member(etcd)?, process(etcd)?.pid());
     let mut metrics = String::new();
     eventually(PATIENCE, || {
         metrics = member.get("/metrics")?.body;
@@ -66,10 +66,14 @@ pub(super) fn read(etcd: &Etcd) -> Result<Reading> {
     })
 }
 
+/// Seconds of processor time since its start.
+pub(super) fn cpu(etcd: &Etcd) -> Result<f64> {
+    cpu_seconds(&proc(process(etcd)?.pid(), "stat")?).context("no times")
+}
+
 /// Memory that is resident now.
 pub(super) fn resident_kib(etcd: &Etcd) -> Result<u64> {
-    let member = etcd.members().first().context("the cluster has no member")?;
-    member.process().context("etcd does not run")?.resident_kib()
+    process(etcd)?.resident_kib()
 }
 
 impl Sub<&Reading> for Reading {
@@ -87,6 +91,14 @@ impl Sub<&Reading> for Reading {
             peak_kib: self.peak_kib,
         }
     }
+}
+
+fn member(etcd: &Etcd) -> Result<&Member> {
+    etcd.members().first().context("the cluster has no member")
+}
+
+fn process(etcd: &Etcd) -> Result<&Process> {
+    member(etcd)?.process().context("etcd does not run")
 }
 
 fn proc(pid: u32, file: &str) -> Result<String> {
