@@ -2,23 +2,33 @@
 
 use std::time::Duration;
 
-/// Doubles with every try, up to [`Backoff::LONGEST`]; thousands of nodes that fail together do
-/// not try together.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Doubles with every try, up to a bound; thousands of nodes that fail together do not try together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
     tries: u32,
+    longest: Duration,
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self::up_to(Self::LONGEST)
+    }
 }
 
 impl Backoff {
     pub const SHORTEST: Duration = Duration::from_millis(200);
     pub const LONGEST: Duration = Duration::from_secs(30);
 
+    pub const fn up_to(longest: Duration) -> Self {
+        Self { tries: 0, longest }
+    }
+
     /// A share of this try's longest delay: the whole of it for a `random` of 1, nothing for 0.
     pub fn delay(&mut self, random: f64) -> Duration {
         let doubled =
             Self::SHORTEST.saturating_mul(1_u32.checked_shl(self.tries).unwrap_or(u32::MAX));
         self.tries = self.tries.saturating_add(1);
-        doubled.min(Self::LONGEST).mul_f64(random.clamp(0.0, 1.0))
+        doubled.min(self.longest).mul_f64(random.clamp(0.0, 1.0))
     }
 
     /// After a success the next delay is short again.
@@ -39,6 +49,13 @@ mod tests {
         for _ in 0..100 {
             assert_eq!(backoff.delay(1.0), Backoff::LONGEST);
         }
+    }
+
+    #[test]
+    fn a_tighter_bound_holds_too() {
+        let mut backoff = Backoff::up_to(Duration::from_secs(1));
+        let delays: Vec<u128> = (0..5).map(|_| backoff.delay(1.0).as_millis()).collect();
+        assert_eq!(delays, [200, 400, 800, 1000, 1000]);
     }
 
     #[test]

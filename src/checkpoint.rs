@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::backend::Local;
+use crate::backend::{Detours, Local};
 use crate::lease::Lease;
 
 /// Everything that the plan is made from.
@@ -16,6 +16,8 @@ pub struct Checkpoint {
     pub local: Local,
     /// Of the peers, believed or not.
     pub leases: Vec<Lease>,
+    #[serde(default)]
+    pub detours: Detours,
 }
 
 /// The document on disk.

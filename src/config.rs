@@ -1,10 +1,16 @@
 //! The network config and its rules.
 
+mod change;
 mod pool;
+mod probe;
+mod rollout;
 #[cfg(test)]
 mod tests;
 
+pub use change::{Change, Reload, Situation, Waits, change};
 pub use pool::Pool;
+pub use probe::Probe;
+pub use rollout::{Rollout, share};
 
 use std::fmt::Display;
 
@@ -21,9 +27,28 @@ pub struct NetworkConfig {
     pub backend: Backend,
     /// Whether nodes route to peers of another backend.
     pub mixed: bool,
+    /// Which only `Mixed` makes use of.
+    #[serde(default)]
+    pub probe: Probe,
     /// `EnableNFTables`: which firewall masquerades.
     pub nftables: bool,
+    /// Which nodes take `backend` already; none means all.
+    #[serde(default)]
+    pub rollout: Option<Rollout>,
 }
+
+/// What a store tells of the config.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigUpdate {
+    pub config: Result<NetworkConfig, Unusable>,
+    /// The store's own count of its changes; 0 without a config.
+    pub revision: u64,
+}
+
+/// There is no config that could be used, and why: nothing changes until there is one.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Unusable(pub String);
 
 /// How a node carries packets to its peers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,6 +59,7 @@ pub struct Backend {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Kind {
     Vxlan,
     HostGw,
@@ -95,12 +121,20 @@ impl NetworkConfig {
         if pools.is_empty() {
             return Err(Error::NoFamily);
         }
-        Ok(Self {
+        let backend = parse_backend(&fields)?;
+        let config = Self {
             pools,
-            backend: parse_backend(&fields)?,
+            probe: probe::parse(&fields, backend.tunnel.port)?,
+            backend,
             mixed: fields.bool("Mixed")?.unwrap_or(false),
             nftables: fields.bool("EnableNFTables")?.unwrap_or(false),
-        })
+            rollout: rollout::parse(&fields)?,
+        };
+        // Two halves of a cluster that do not mix cannot reach each other.
+        if config.rollout.is_some() && !config.mixed {
+            return Err(wrong("Mixed", false, "true while there is a Rollout".to_owned()));
+        }
+        Ok(config)
     }
 
     pub fn pool(&self, family: Family) -> Option<&Pool> {
@@ -109,6 +143,26 @@ impl NetworkConfig {
 
     pub fn networks(&self) -> impl Iterator<Item = Prefix> + '_ {
         self.pools.iter().map(|pool| pool.network)
+    }
+
+    /// The backend of the node of these names, see [`Rollout::follows`].
+    pub fn kind_of(&self, names: impl IntoIterator<Item = impl ToString>) -> Kind {
+        match &self.rollout {
+            Some(rollout) if !rollout.follows(names) => rollout.from,
+            Some(_) | None => self.backend.kind,
+        }
+    }
+
+    /// The config as the node of these names takes it.
+    #[must_use]
+    pub fn on_node(mut self, names: impl IntoIterator<Item = impl ToString>) -> Self {
+        self.backend.kind = self.kind_of(names);
+        self
+    }
+
+    /// How paths are probed, if they are.
+    pub fn probing(&self) -> Option<&Probe> {
+        Some(&self.probe).filter(|probe| self.mixed && probe.enabled)
     }
 
     /// Whether this node has a tunnel device.
@@ -121,19 +175,18 @@ fn parse_backend(fields: &Fields) -> Result<Backend, Error> {
     let Some(backend) = fields.object("Backend")? else {
         return Ok(Backend { kind: Kind::Vxlan, tunnel: parse_tunnel(&Fields::default())? });
     };
-    let kind = match backend.str("Type")?.map(str::to_lowercase).as_deref() {
-        Some("vxlan") => Kind::Vxlan,
-        Some("host-gw") => Kind::HostGw,
-        Some(other) => {
-            return Err(wrong(
-                "Backend.Type",
-                format!("{other:?}"),
-                "\"vxlan\" or \"host-gw\"".into(),
-            ));
-        }
-        None => return Err(wrong("Backend.Type", "missing", "\"vxlan\" or \"host-gw\"".into())),
-    };
+    let kind = parse_kind(&backend, "Backend.Type")?;
     Ok(Backend { kind, tunnel: parse_tunnel(&backend)? })
+}
+
+fn parse_kind(backend: &Fields, key: &'static str) -> Result<Kind, Error> {
+    let expected = || "\"vxlan\" or \"host-gw\"".to_owned();
+    match backend.str("Type")?.map(str::to_lowercase).as_deref() {
+        Some("vxlan") => Ok(Kind::Vxlan),
+        Some("host-gw") => Ok(Kind::HostGw),
+        Some(other) => Err(wrong(key, format!("{other:?}"), expected())),
+        None => Err(wrong(key, "missing", expected())),
+    }
 }
 
 fn parse_tunnel(backend: &Fields) -> Result<Tunnel, Error> {

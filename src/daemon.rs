@@ -2,6 +2,8 @@
 
 mod files;
 mod keep;
+mod node_report;
+mod probe;
 mod serve;
 
 use std::future::Future;
@@ -66,16 +68,12 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
 
 async fn run_tasks(options: Options) -> anyhow::Result<()> {
     let (events, inbox) = mpsc::channel(EVENTS);
-    let (progress, progress_seen) = watch::channel(Progress::default());
-    let (heartbeat, heartbeat_seen) = watch::channel(Instant::now());
-    let (read_again, read_again_seen) = watch::channel(0);
-    let (changed, changed_seen) = watch::channel(0);
-    let outputs = Outputs { progress, heartbeat, read_again, changed };
+    let (outputs, listeners) = Outputs::channels();
     let shared = Shared {
         options: Rc::new(options),
         events,
-        progress: progress_seen,
-        heartbeat: heartbeat_seen,
+        progress: listeners.progress,
+        heartbeat: listeners.heartbeat,
         subnet_file: watch::Sender::new(Some("the subnet file is not written yet".to_owned())),
     };
     let options = &shared.options;
@@ -87,25 +85,34 @@ async fn run_tasks(options: Options) -> anyhow::Result<()> {
     let settings = Settings {
         interface: options.interface.clone(),
         max_withdraw: options.max_withdraw,
+        reload: options.reload,
         jitter: rand::random::<f64>,
     };
     let reconciler = Reconciler::new(kernel, settings, inbox, outputs);
     let acquired = watch::Sender::new(false);
     let control = serve::bind_control(options)?;
     let health = serve::bind_health(options).await?;
+    if let Some(checkpoint) = remembered {
+        // The loop must have it before the store tells anything.
+        shared.send(Event::Remembered(Box::new(checkpoint))).await?;
+    }
 
     let mut tasks = JoinSet::new();
     let leases = keep::forward_leases(
         manager.clone(),
         shared.clone(),
         acquired.subscribe(),
-        read_again_seen,
+        listeners.read_again,
     );
     spawn(&mut tasks, leases);
+    let told = (listeners.reported, acquired.subscribe());
+    spawn(&mut tasks, node_report::keep_report(manager.clone(), shared.clone(), told));
     spawn(&mut tasks, keep::forward_state(manager.clone(), shared.clone()));
-    spawn(&mut tasks, keep::keep_lease(manager, shared.clone(), remembered, acquired));
+    spawn(&mut tasks, keep::forward_config(manager.clone(), shared.clone()));
+    spawn(&mut tasks, probe::probe_paths(manager.clone(), shared.clone()));
+    spawn(&mut tasks, keep::keep_lease(manager, shared.clone(), acquired));
     spawn(&mut tasks, files::keep_subnet_file(shared.clone()));
-    spawn(&mut tasks, files::keep_checkpoint(shared.clone(), changed_seen));
+    spawn(&mut tasks, files::keep_checkpoint(shared.clone(), listeners.changed));
     spawn(&mut tasks, files::notify_when_ready(shared.clone()));
     spawn(&mut tasks, serve::serve_control(control, shared.clone()));
     if let Some(health) = health {

@@ -48,6 +48,10 @@ impl Fields {
         self.typed(key, "an object", |value| Self::deserialize(value).ok())
     }
 
+    pub fn texts(&self, key: &'static str) -> Result<Option<Vec<String>>, WrongType> {
+        self.typed(key, "a list of texts", |value| Deserialize::deserialize(value).ok())
+    }
+
     fn typed<'a, T>(
         &'a self,
         key: &'static str,

@@ -19,6 +19,9 @@ pub mod node;
 // Where config and leases come from.
 pub mod subnet;
 
+// Which ways to peers carry packets.
+pub mod probe;
+
 // What the kernel should hold, and what it holds.
 pub mod backend;
 
@@ -29,6 +32,7 @@ pub mod reconciler;
 
 // What the loop tells the outside, and how it is told.
 pub mod checkpoint;
+pub mod report;
 pub mod status;
 
 pub mod http;

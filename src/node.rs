@@ -118,6 +118,11 @@ impl Node {
         self.layer2 && self.on_link.iter().filter(shared).any(|prefix| prefix.contains(address))
     }
 
+    /// What a rollout calls it, see [`crate::config::Rollout::follows`].
+    pub fn names(&self) -> impl Iterator<Item = String> + '_ {
+        self.uplinks.iter().map(|uplink| uplink.public_ip.to_string())
+    }
+
     pub fn uplink(&self, family: Family) -> Option<&Uplink> {
         self.uplinks.iter().find(|uplink| uplink.family() == family)
     }

@@ -21,6 +21,7 @@ pub use self::stop::Stop;
 
 use self::argv::Settings;
 use self::flags::{Flags, InterfaceFlags};
+use crate::config::Reload;
 use crate::node::InterfaceOptions;
 use crate::subnet::etcd::EtcdOptions;
 
@@ -41,6 +42,8 @@ pub struct Options {
     pub health: Option<SocketAddr>,
     /// Percent of the peers that may vanish at once before withdrawal is held.
     pub max_withdraw: u8,
+    /// When an edit of the network config is taken in.
+    pub reload: Reload,
     pub verbosity: Level,
 }
 
@@ -80,6 +83,7 @@ impl Options {
             health: (flags.healthz_port > 0)
                 .then(|| SocketAddr::new(flags.healthz_ip, flags.healthz_port)),
             max_withdraw: flags.max_withdraw,
+            reload: if flags.config_reload { Reload::Live } else { Reload::AtStart },
             verbosity: flags.v,
         })
     }

@@ -1,18 +1,25 @@
 //! The loop: one owner of all state, one path from whatever happens to what the kernel holds.
 
 mod agenda;
+mod answer;
 mod apply;
 mod desired;
+mod edit;
 mod inputs;
+mod node_report;
+mod outputs;
+mod paths;
 mod readiness;
 mod refusals;
 mod report;
+mod retire;
 mod take;
 
 pub use agenda::HEARTBEAT;
 pub use desired::{Desired, Standing};
+pub use edit::Edit;
 pub use inputs::Inputs;
-pub use report::{Outputs, Progress, Usable};
+pub use outputs::{Listeners, Outputs, Progress, Usable};
 
 use std::collections::BTreeSet;
 use std::io;
@@ -24,21 +31,23 @@ use tokio::time;
 
 use crate::backend::Network;
 use crate::checkpoint::Checkpoint;
-use crate::config::NetworkConfig;
+use crate::config::{ConfigUpdate, Reload};
 use crate::kernel::state::{KernelState, Key};
 use crate::kernel::{Kernel, Observation, Scope};
 use crate::lease::{Lease, LeaseUpdate, Rules};
 use crate::node::InterfaceOptions;
+use crate::probe::News;
 use crate::status::{Query, Readiness, Statistics};
 use crate::subnet::StoreState;
 use agenda::Agenda;
+use paths::Paths;
 use refusals::Refusals;
 
 /// Whatever wakes the loop; nothing else does.
 #[derive(Debug)]
 pub enum Event {
-    /// The network config, as the store has it.
-    Config(NetworkConfig),
+    /// What the store says of the network config.
+    Config(ConfigUpdate),
     /// We hold this lease.
     Held(Lease),
     /// The store tells of somebody's lease.
@@ -47,6 +56,8 @@ pub enum Event {
     Store(StoreState),
     /// What was last known: the start, until the store tells how it really is.
     Remembered(Box<Checkpoint>),
+    /// The task that probes paths tells.
+    Probe(News),
     /// Somebody asks; the answer is JSON.
     Query(Query, oneshot::Sender<Box<RawValue>>),
     /// The kernel tells.
@@ -61,6 +72,7 @@ pub struct Settings {
     pub interface: InterfaceOptions,
     /// The largest share of peers that may vanish at once, in percent.
     pub max_withdraw: u8,
+    pub reload: Reload,
     /// From 0 to 1: spreads what many nodes would do at once.
     pub jitter: fn() -> f64,
 }
@@ -77,12 +89,15 @@ pub struct Reconciler<K> {
     scope: Scope,
     desired: Desired,
     actual: KernelState,
+    paths: Paths,
     stale: Stale,
     /// What interrupted the last conversation with the kernel.
     trouble: Option<String>,
     refused: Refusals,
     /// Whether a checkpoint would differ from the last one.
     unsaved: bool,
+    /// Whether the node's report may differ from the last one.
+    unreported: bool,
     agenda: Agenda,
     statistics: Statistics,
     /// What the log was told last.
@@ -145,10 +160,12 @@ impl<K: Kernel> Reconciler<K> {
             scope: Scope::default(),
             desired: Desired::default(),
             actual: KernelState::default(),
+            paths: Paths::default(),
             stale: Stale::default(),
             trouble: None,
             refused: Refusals::default(),
             unsaved: false,
+            unreported: false,
             statistics: Statistics::default(),
             logged: None,
             outputs,
@@ -200,11 +217,12 @@ impl<K: Kernel> Reconciler<K> {
 
     fn take(&mut self, event: Event) {
         match event {
-            Event::Config(config) => self.take_config(config),
+            Event::Config(update) => self.take_config(update),
             Event::Held(lease) => self.take_own(lease),
             Event::Lease(update) => self.take_lease(update),
             Event::Store(state) => self.take_store(state),
             Event::Remembered(checkpoint) => self.take_checkpoint(*checkpoint),
+            Event::Probe(news) => self.take_probes(news),
             Event::Query(query, reply) => {
                 // Who asked may have gone; that is no concern of ours.
                 drop(self.answer(query).map(|answer| reply.send(answer)));

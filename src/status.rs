@@ -1,6 +1,7 @@
 //! What is known, for health, metrics and `tweedctl`.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -8,6 +9,7 @@ use crate::backend::Path;
 use crate::kernel::Op;
 use crate::lease::{Lease, LeaseId};
 use crate::prefix::{Family, Prefix};
+use crate::probe::{Counts, Track, Verdict};
 use crate::subnet::StoreState;
 
 /// A question that the loop answers, in JSON.
@@ -19,6 +21,8 @@ pub enum Query {
     Peers,
     /// A list of [`LeaseStatus`].
     Leases,
+    /// A [`crate::report::NodeReport`]; `null` before a lease is held.
+    Report,
     /// A [`crate::checkpoint::Checkpoint`]: everything that the plan is made from.
     Inputs,
 }
@@ -33,6 +37,12 @@ pub struct Statistics {
     pub dumps: u64,
     /// Times that messages of the kernel were lost.
     pub overruns: u64,
+    /// Edits of the network config, the first reading included.
+    #[serde(default)]
+    pub edits: u64,
+    /// Times that a peer on our link went into the tunnel because its direct path failed.
+    #[serde(default)]
+    pub fallbacks: u64,
 }
 
 impl Statistics {
@@ -55,6 +65,8 @@ pub struct Status {
     pub store: StoreState,
     pub backend: Option<String>,
     pub mixed: bool,
+    #[serde(default)]
+    pub config: ConfigStatus,
     pub interface: Option<String>,
     pub public_ips: Vec<IpAddr>,
     pub subnets: Vec<Prefix>,
@@ -65,7 +77,23 @@ pub struct Status {
     pub desired: usize,
     /// Operations that the kernel refused, and why.
     pub refused: Vec<String>,
+    /// None while paths are not to be probed.
+    #[serde(default)]
+    pub probes: Option<ProbeStatus>,
     pub statistics: Statistics,
+}
+
+/// The newest config of the store, and what of it is in force here.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConfigStatus {
+    /// The store's own count; 0 without a config.
+    pub revision: u64,
+    /// Where this node stands in the rollout, if there is one.
+    pub rollout: Option<String>,
+    /// What waits, and for what.
+    pub pending: Option<String>,
+    /// Why it cannot be used.
+    pub invalid: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,6 +106,13 @@ pub struct PeerCounts {
     pub missing: usize,
 }
 
+impl PeerCounts {
+    pub const fn total(&self) -> usize {
+        // The missing ones are counted by their paths, too.
+        self.direct + self.tunnel + self.left_out + self.set_aside
+    }
+}
+
 /// One peer, in one address family.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerStatus {
@@ -88,9 +123,67 @@ pub struct PeerStatus {
     pub backend: String,
     /// None if it is left out or set aside; `reason` says why.
     pub path: Option<Path>,
+    /// Also why the path is not the direct one.
     pub reason: Option<String>,
     /// Whether the kernel holds everything that the path needs.
     pub programmed: bool,
+    /// What its probes found; none while it is not probed.
+    #[serde(default)]
+    pub probes: Option<PathStatus>,
+}
+
+/// The probes of all peers at a glance.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProbeStatus {
+    /// `on`, `off` or `starting`.
+    pub state: String,
+    pub reason: Option<String>,
+    /// Direct paths, by their verdict.
+    pub good: usize,
+    pub bad: usize,
+    pub silent: usize,
+    pub pending: usize,
+    #[serde(flatten)]
+    pub counts: Counts,
+}
+
+/// What the probes of one peer found, in one address family.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PathStatus {
+    /// Of the direct path.
+    pub verdict: Verdict,
+    /// None if it is not on our link.
+    pub direct: Option<WayStatus>,
+    /// None if it has no tunnel.
+    pub tunnel: Option<WayStatus>,
+}
+
+/// Large probes by one way.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WayStatus {
+    /// How many of the last ones are counted.
+    pub asked: u32,
+    /// How many of them were not answered in time.
+    pub lost: u32,
+    /// Of the last one that was answered.
+    pub round_trip_us: Option<u64>,
+    /// Since the last answer.
+    pub heard_ms_ago: Option<u64>,
+}
+
+impl WayStatus {
+    /// At the moment `now`.
+    pub fn of(track: &Track, now: Duration) -> Self {
+        let (asked, lost) = track.window();
+        let number = |number: u128| u64::try_from(number).unwrap_or(u64::MAX);
+        let ago = |heard| number(now.saturating_sub(heard).as_millis());
+        Self {
+            asked,
+            lost,
+            round_trip_us: track.round_trip.map(|time| number(time.as_micros())),
+            heard_ms_ago: track.heard.map(ago),
+        }
+    }
 }
 
 /// One record of the store; without endpoints if no lease could ever be read from it.

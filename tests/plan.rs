@@ -9,7 +9,7 @@ use std::fmt::Write;
 
 use expect_test::{Expect, expect};
 use notation::{lease, local};
-use tweed::backend::{self, Local};
+use tweed::backend::{self, Detours, Local};
 
 /// The pods' networks of most tests.
 const NETWORKS: &str =
@@ -35,7 +35,7 @@ fn check_plan(local: &Local, peers: &[&str], expected: Expect) {
     let mut text = String::new();
     for peer in peers {
         let peer = lease(peer);
-        let plan = backend::plan_peer(&networks, &peer);
+        let plan = backend::plan_peer(&networks, &peer, &Detours::new());
         for entry in plan.entries() {
             writeln!(text, "{entry}").unwrap();
         }

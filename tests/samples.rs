@@ -41,7 +41,7 @@ fn each_way_of_routing_has_a_sample() {
         .iter()
         .map(|path| path.file_stem().unwrap().to_string_lossy().into_owned())
         .collect();
-    assert_eq!(names, ["direct-routing", "dual-stack", "host-gw", "mixed", "vxlan"]);
+    assert_eq!(names, ["direct-routing", "dual-stack", "host-gw", "mixed", "rollout", "vxlan"]);
 }
 
 fn network_configs() -> Vec<PathBuf> {

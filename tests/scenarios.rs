@@ -5,6 +5,8 @@
 #[path = "scenarios/host.rs"]
 mod host;
 mod notation;
+#[path = "scenarios/prober.rs"]
+mod prober;
 #[path = "scenarios/script.rs"]
 mod script;
 #[path = "scenarios/stage.rs"]
@@ -55,7 +57,10 @@ macro_rules! scenarios {
 scenarios! {
     a_broken_conversation_with_the_kernel_is_taken_up_again
     a_busy_store_does_not_put_off_a_withdrawal
+    a_config_that_cannot_be_used_changes_nothing
     a_deleted_device_comes_back_with_everything_on_it
+    a_device_is_kept_while_a_peer_may_send_to_it
+    a_device_of_another_shape_is_not_removed
     a_device_that_cannot_be_corrected_is_made_anew
     a_device_that_was_down_gets_its_routes_back
     a_filter_that_may_not_be_loosened_is_told
@@ -69,7 +74,6 @@ scenarios! {
     a_new_address_of_the_underlay_is_published
     a_node_flips_its_own_backend_live
     a_node_that_replaces_another_is_routed_at_once
-    a_node_that_stops_mixing_empties_its_tunnel
     a_peer_that_cannot_be_reached_is_left_out_with_its_reason
     a_peer_that_changes_is_followed
     a_peer_that_leaves_is_removed_soon
@@ -79,10 +83,14 @@ scenarios! {
     a_refused_entry_is_tried_again_ever_later
     a_removal_under_way_waits_for_the_store
     a_restart_changes_nothing
+    a_rollout_takes_nodes_one_after_the_other
     a_second_family_gets_a_device_of_its_own
     a_socket_that_stays_broken_does_not_keep_us_busy
     a_start_from_what_was_known_keeps_the_brake
     a_wiped_store_takes_no_route_away
+    a_direct_path_that_fails_is_left_for_the_tunnel
+    a_flip_waits_for_the_answers_of_peers_that_can_give_them
+    a_restart_keeps_the_tunnel_until_probes_are_answered
     after_a_mass_a_single_loss_is_followed_soon
     an_adopted_device_keeps_its_address_over_a_reboot
     an_audit_finds_what_nobody_told
@@ -98,7 +106,10 @@ scenarios! {
     hostile_leases_are_set_aside
     many_looks_do_not_multiply_retries
     many_refusals_are_told_in_few_words
+    mixed_and_another_backend_in_one_edit_come_one_after_the_other
     mixed_loosens_strict_filters_and_restores_them
+    mixed_removed_before_the_leases_are_read_stays_till_then
+    mixed_stays_until_nobody_would_be_left_out
     nothing_is_removed_before_the_first_snapshot
     overruns_in_a_row_share_their_dumps
     the_absence_of_the_store_changes_nothing
@@ -106,11 +117,16 @@ scenarios! {
     the_brake_is_off_as_soon_as_all_are_back
     the_device_follows_the_mtu_of_the_underlay
     the_first_snapshot_programs_every_peer
+    the_mtu_changes_while_pods_run
     the_only_peer_of_a_wiped_store_keeps_its_route
+    the_tunnel_goes_with_mixed_once_nobody_uses_it
     two_families_come_and_go_together
+    what_a_node_reports_names_who_is_not_reached
     what_must_be_saved_is_told
     who_comes_back_late_to_a_wiped_store_keeps_its_route
     without_a_brake_every_loss_is_believed
+    without_config_reload_an_edit_waits
+    without_mixed_another_backend_waits_for_the_next_start
 }
 
 #[test]

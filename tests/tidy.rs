@@ -16,6 +16,16 @@ const PURE: &[&str] = &[
     "src/lease",
     "src/node.rs",
     "src/node",
+    "src/probe/answer.rs",
+    "src/probe/board.rs",
+    "src/probe/datagram.rs",
+    "src/probe/judge.rs",
+    "src/probe/pace.rs",
+    "src/probe/packet.rs",
+    "src/probe/secret.rs",
+    "src/probe/subject.rs",
+    "src/probe/targets.rs",
+    "src/probe/track.rs",
     "src/backend",
     "src/backoff.rs",
     "src/kernel/mod.rs",
@@ -28,8 +38,10 @@ const PURE: &[&str] = &[
     "src/subnet/allocate.rs",
     "src/subnet/claim.rs",
     "src/subnet/etcd/key.rs",
+    "src/subnet/etcd/pace.rs",
     "src/subnet/etcd/value.rs",
     "src/reconciler/desired.rs",
+    "src/report.rs",
 ];
 
 /// What a pure module has no use for.

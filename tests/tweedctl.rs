@@ -91,10 +91,15 @@ fn status() -> Value {
     json!({
         "version": "0.1.0", "ready": true, "reasons": [], "store": "reachable",
         "backend": "vxlan", "mixed": false, "interface": "eth0", "public_ips": ["172.16.0.5"],
+        "config": { "revision": 3, "pending": null, "invalid": null, "rollout": null },
         "subnets": ["10.244.1.0/24"], "mtu": 1450,
         "peers": { "direct": 0, "tunnel": 1, "left_out": 1, "set_aside": 0, "missing": 0 },
         "desired": 6, "refused": [],
-        "statistics": { "created": 6, "replaced": 0, "removed": 0, "dumps": 1, "overruns": 0 },
+        "statistics": {
+            "created": 6, "replaced": 0, "removed": 0, "dumps": 1, "overruns": 0, "edits": 0,
+            "fallbacks": 0,
+        },
+        "probes": null,
     })
 }
 
@@ -102,7 +107,7 @@ fn peer(subnet: &str, programmed: bool) -> Value {
     json!({
         "lease": subnet.replace('/', "-"), "family": "v4", "subnet": subnet,
         "public_ip": "172.16.0.9", "backend": "vxlan", "path": "tunnel", "reason": null,
-        "programmed": programmed,
+        "programmed": programmed, "probes": null,
     })
 }
 
@@ -334,10 +339,13 @@ fn a_real_kernel_is_compared_and_cleaned_of_what_is_ours() {
         format!("{} {}, now {}", word(d, "action"), word(d, "entry"), word(d, "present"))
     };
     let lines: Vec<String> = differences.iter().map(line).collect();
-    expect![[r"
+    expect![[r#"
         replace accept_ra 0 dev flannel.1, now accept_ra 1 dev flannel.1
         create fdb 0a:00:00:00:00:09 dst 172.17.0.9 dev flannel.1, now nothing
-        replace route 10.244.4.0/24 via 172.16.0.10 dev eth0, now route 10.244.4.0/24 via 172.16.0.99 dev eth0 proto 3"]].assert_eq(&without_filters(&lines));
+        create fdb 0a:00:00:00:00:0a dst 172.16.0.10 dev flannel.1, now nothing
+        create neigh 10.244.4.0 lladdr 0a:00:00:00:00:0a dev flannel.1, now nothing
+        replace route 10.244.4.0/24 via 172.16.0.10 dev eth0, now route 10.244.4.0/24 via 172.16.0.99 dev eth0 proto 3
+        create route 10.244.4.0/32 dev flannel.1, now nothing"#]].assert_eq(&without_filters(&lines));
 
     let listed = said("cleanup");
     assert_eq!(listed.0, 0, "{listed:?}");

@@ -1,6 +1,6 @@
 //! Routes straight to peers on the same link.
 
-use super::{Local, Network, Nexthops, Path, Unreachable, Way};
+use super::{Detour, Local, Network, Nexthops, Path, Unreachable, Way};
 use crate::kernel::state::{KernelState, Lane, Route};
 use crate::lease::{BackendType, Endpoint};
 use crate::node::{Node, Uplink};
@@ -25,7 +25,8 @@ impl HostGw {
             return Err(Unreachable::NotOnLink { gateway: peer.public_ip, link });
         }
         let route = Route::via(peer.subnet, peer.public_ip, link);
-        Ok(Way { path: Path::Direct, entries: self.nexthops.program(route, Lane::Direct) })
+        let entries = self.nexthops.program(route, Lane::Direct);
+        Ok(Way { path: Path::Direct, entries, detour: None })
     }
 }
 
@@ -42,7 +43,7 @@ impl Network for HostGw {
         KernelState::default()
     }
 
-    fn towards(&self, peer: &Endpoint) -> Result<Way, Unreachable> {
+    fn towards(&self, peer: &Endpoint, _: Option<Detour>) -> Result<Way, Unreachable> {
         match &peer.backend {
             BackendType::HostGw => self.direct(peer),
             BackendType::Vxlan => {

@@ -1,6 +1,6 @@
 //! Both ways at once: direct where the link allows it, through the tunnel elsewhere.
 
-use super::{HostGw, Network, Unreachable, Vxlan, Way};
+use super::{Detour, HostGw, Local, Network, Unreachable, Vxlan, Way};
 use crate::config::Kind;
 use crate::kernel::state::{Entry, KernelState, LinkName, ReversePath};
 use crate::lease::{BackendType, Endpoint};
@@ -10,21 +10,44 @@ pub(super) struct Mixed {
     kind: Kind,
     tunnel: Vxlan,
     direct: HostGw,
+    standby: Standby,
+}
+
+/// Whether the tunnel to a peer stays usable while its route is direct.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standby {
+    /// Probes need it.
+    Warm,
+    None,
 }
 
 impl Mixed {
-    pub(super) const fn new(kind: Kind, tunnel: Vxlan, direct: HostGw) -> Self {
-        Self { kind, tunnel, direct }
+    pub(super) fn new(local: &Local, tunnel: Vxlan, direct: HostGw) -> Self {
+        let kind = local.config.backend.kind;
+        let standby = local.config.probing().map_or(Standby::None, |_| Standby::Warm);
+        Self { kind, tunnel, direct, standby }
     }
 
-    /// The way to `peer` over the link if it is there, through the tunnel if not.
-    fn either(&self, peer: &Endpoint) -> Result<Way, Unreachable> {
-        self.direct.direct(peer).or_else(|direct| {
-            self.tunnel.tunnelled(peer).map_err(|tunnel| Unreachable::NeitherWay {
-                direct: Box::new(direct),
-                tunnel: Box::new(tunnel),
-            })
-        })
+    /// The way to `peer` over the link if it is there and there is no detour, else through the
+    /// tunnel.
+    fn either(&self, peer: &Endpoint, detour: Option<Detour>) -> Result<Way, Unreachable> {
+        match (self.direct.direct(peer), self.tunnel.tunnelled(peer)) {
+            (Ok(_), Ok(tunnel)) if detour.is_some() => Ok(Way { detour, ..tunnel }),
+            (Ok(direct), _) => Ok(self.with_standby(direct, peer)),
+            (Err(_), Ok(tunnel)) => Ok(tunnel),
+            (Err(direct), Err(tunnel)) => {
+                Err(Unreachable::NeitherWay { direct: Box::new(direct), tunnel: Box::new(tunnel) })
+            }
+        }
+    }
+
+    fn with_standby(&self, mut direct: Way, peer: &Endpoint) -> Way {
+        let standby = match self.standby {
+            Standby::Warm => self.tunnel.standby(peer).unwrap_or_default(),
+            Standby::None => Vec::new(),
+        };
+        direct.entries.splice(0..0, standby);
+        direct
     }
 
     /// While two nodes learn of a flip one after the other, packets come by one way and the answers
@@ -54,11 +77,14 @@ impl Network for Mixed {
         self.tunnel.local().into_iter().chain(self.loose_filters()).collect()
     }
 
-    fn towards(&self, peer: &Endpoint) -> Result<Way, Unreachable> {
+    fn towards(&self, peer: &Endpoint, detour: Option<Detour>) -> Result<Way, Unreachable> {
         match (self.kind, &peer.backend) {
-            (Kind::Vxlan, BackendType::Vxlan) => self.tunnel.preferred(peer),
-            (Kind::Vxlan, BackendType::HostGw)
-            | (Kind::HostGw, BackendType::Vxlan | BackendType::HostGw) => self.either(peer),
+            (Kind::Vxlan, BackendType::Vxlan) if !self.tunnel.routes_directly() => {
+                self.tunnel.tunnelled(peer)
+            }
+            (Kind::Vxlan | Kind::HostGw, BackendType::Vxlan | BackendType::HostGw) => {
+                self.either(peer, detour)
+            }
             (Kind::Vxlan | Kind::HostGw, BackendType::Other(name)) => {
                 Err(Unreachable::UnknownBackend(name.clone()))
             }

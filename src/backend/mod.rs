@@ -1,9 +1,14 @@
 //! Ways of carrying packets, and the plan: what the kernel should hold for this node and its peers.
 
+mod detour;
 mod host_gw;
 mod mixed;
 mod nexthops;
+mod retired;
 mod vxlan;
+
+pub use detour::{Detour, Detours};
+pub use retired::retired;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -34,8 +39,8 @@ pub trait Network: Send {
     /// The device and what sits on it for our own sake; without the address as long as no lease is held.
     fn local(&self) -> KernelState;
 
-    /// What it takes to reach `peer`.
-    fn towards(&self, peer: &Endpoint) -> Result<Way, Unreachable>;
+    /// What it takes to reach `peer`; by the tunnel if there is a detour and it can be taken.
+    fn towards(&self, peer: &Endpoint, detour: Option<Detour>) -> Result<Way, Unreachable>;
 }
 
 /// How a peer is reached, and the entries that make it so.
@@ -43,6 +48,8 @@ pub trait Network: Send {
 pub struct Way {
     pub path: Path,
     pub entries: Vec<Entry>,
+    /// Why it is not the direct way.
+    pub detour: Option<Detour>,
 }
 
 /// How packets to a peer travel.
@@ -95,6 +102,11 @@ impl PeerPlan {
     pub fn entries(&self) -> impl Iterator<Item = &Entry> {
         self.0.iter().filter_map(|(_, way)| way.as_ref().ok()).flat_map(|way| &way.entries)
     }
+
+    /// Why there is no way, for each family without one.
+    pub fn without_path(&self) -> impl Iterator<Item = &Unreachable> {
+        self.0.iter().filter_map(|(_, way)| way.as_ref().err())
+    }
 }
 
 /// The networks of this node, one per enabled family: the only place where a backend turns into code.
@@ -103,7 +115,7 @@ pub fn networks(local: &Local) -> Vec<Box<dyn Network>> {
         let direct = HostGw::new(local, uplink);
         let tunnel = || Vxlan::new(local, uplink);
         match (local.config.backend.kind, local.config.mixed) {
-            (kind, true) => Box::new(Mixed::new(kind, tunnel(), direct)),
+            (Kind::Vxlan | Kind::HostGw, true) => Box::new(Mixed::new(local, tunnel(), direct)),
             (Kind::Vxlan, false) => Box::new(tunnel()),
             (Kind::HostGw, false) => Box::new(direct),
         }
@@ -126,13 +138,15 @@ pub fn restored(strict: &BTreeSet<LinkName>) -> KernelState {
     strict.iter().map(|link| Entry::ReversePath(filter(link))).collect()
 }
 
-/// What the kernel should hold for the sake of `peer`. Depends on nothing but `networks` and `peer`.
-pub fn plan_peer(networks: &[Box<dyn Network>], peer: &Lease) -> PeerPlan {
+/// What the kernel should hold for the sake of `peer`. Depends on nothing but `networks`, `peer`
+/// and the detours to that peer.
+pub fn plan_peer(networks: &[Box<dyn Network>], peer: &Lease, detours: &Detours) -> PeerPlan {
     let mut ways: Vec<_> = networks
         .iter()
         .filter_map(|network| {
             let endpoint = peer.endpoint(network.family())?;
-            Some((network.family(), network.towards(endpoint)))
+            let detour = detours.get(&endpoint.subnet.base()).copied();
+            Some((network.family(), network.towards(endpoint, detour)))
         })
         .collect();
     ways.shrink_to_fit();
@@ -187,6 +201,7 @@ impl Local {
             underlay: Some(self.node.interface.clone()),
             networks: self.config.networks().collect(),
             gateways,
+            retired: Vec::new(),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! A VXLAN tunnel to every peer, in flannel's form.
 
-use super::{HostGw, Local, Network, Nexthops, Path, Unreachable, Way, device_name};
+use super::{Detour, HostGw, Local, Network, Nexthops, Path, Unreachable, Way, device_name};
 use crate::config::Tunnel;
 use crate::kernel::state::{
     AcceptRa, Address, Entry, Fdb, KernelState, Lane, Link, LinkKind, LinkName, Neighbour, Route,
@@ -52,27 +52,44 @@ impl Vxlan {
 
     /// The way to `peer` through the tunnel, whatever its backend.
     pub(super) fn tunnelled(&self, peer: &Endpoint) -> Result<Way, Unreachable> {
+        let mut entries = self.far_end(peer)?;
+        let route = Route::via(peer.subnet, peer.subnet.base(), self.device.clone());
+        entries.extend(self.nexthops.program(route.onlink(), Lane::Tunnel));
+        Ok(Way { path: Path::Tunnel, entries, detour: None })
+    }
+
+    /// What keeps the tunnel to `peer` usable beside a direct route: probes go through it, and a
+    /// peer whose direct path fails is back in it by one replaced route.
+    pub(super) fn standby(&self, peer: &Endpoint) -> Result<Vec<Entry>, Unreachable> {
+        let mut entries = self.far_end(peer)?;
+        let destination = Prefix::host(peer.subnet.base());
+        let route = Route::via(destination, peer.subnet.base(), self.device.clone());
+        entries.push(Entry::Route(Route { gateway: None, ..route }));
+        Ok(entries)
+    }
+
+    /// Where the tunnel to `peer` ends.
+    fn far_end(&self, peer: &Endpoint) -> Result<Vec<Entry>, Unreachable> {
         let vtep = peer.vtep.ok_or(Unreachable::NoVtep)?;
         if let Some(theirs) = vtep.vni.filter(|vni| *vni != self.tunnel.vni) {
             return Err(Unreachable::VniDiffers { ours: self.tunnel.vni, theirs });
         }
-        let (link, gateway) = (self.device.clone(), peer.subnet.base());
-        let mut entries = vec![
-            Entry::Fdb(Fdb { link: link.clone(), mac: vtep.mac, destination: peer.public_ip }),
-            Entry::Neighbour(Neighbour {
-                link: link.clone(),
-                address: gateway,
-                mac: vtep.mac,
-                permanent: true,
-            }),
-        ];
-        let route = Route::via(peer.subnet, gateway, link).onlink();
-        entries.extend(self.nexthops.program(route, Lane::Tunnel));
-        Ok(Way { path: Path::Tunnel, entries })
+        let (link, address) = (self.device.clone(), peer.subnet.base());
+        let neighbour = Neighbour { link, address, mac: vtep.mac, permanent: true };
+        let link = self.device.clone();
+        Ok(vec![
+            Entry::Fdb(Fdb { link, mac: vtep.mac, destination: peer.public_ip }),
+            Entry::Neighbour(neighbour),
+        ])
+    }
+
+    /// Whether `vxlan` peers on our link are reached around the tunnel.
+    pub(super) const fn routes_directly(&self) -> bool {
+        self.tunnel.direct_routing
     }
 
     /// The way to a `vxlan` peer: around the tunnel only where `DirectRouting` asks for it.
-    pub(super) fn preferred(&self, peer: &Endpoint) -> Result<Way, Unreachable> {
+    fn preferred(&self, peer: &Endpoint) -> Result<Way, Unreachable> {
         if self.tunnel.direct_routing {
             self.direct.direct(peer).or_else(|_| self.tunnelled(peer))
         } else {
@@ -117,7 +134,7 @@ impl Network for Vxlan {
             .collect()
     }
 
-    fn towards(&self, peer: &Endpoint) -> Result<Way, Unreachable> {
+    fn towards(&self, peer: &Endpoint, _: Option<Detour>) -> Result<Way, Unreachable> {
         match &peer.backend {
             BackendType::Vxlan => self.preferred(peer),
             BackendType::HostGw => {

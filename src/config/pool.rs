@@ -112,6 +112,27 @@ pub(super) fn parse(fields: &Fields, family: Family) -> Result<Option<Pool>, Err
     Ok(Some(Pool { network, subnet_len, min, max }))
 }
 
+/// The first key by which two pools of `family` differ; none if they are the same.
+pub(super) fn differing_key(
+    family: Family,
+    one: Option<&Pool>,
+    other: Option<&Pool>,
+) -> Option<&'static str> {
+    let keys = PoolKeys::of(family);
+    let (one, other) = match (one, other) {
+        (None, None) => return None,
+        (Some(_), None) | (None, Some(_)) => return Some(keys.enable),
+        (Some(one), Some(other)) => (one, other),
+    };
+    let differing = [
+        (keys.network, one.network != other.network),
+        (keys.subnet_len, one.subnet_len != other.subnet_len),
+        (keys.min, one.min != other.min),
+        (keys.max, one.max != other.max),
+    ];
+    differing.into_iter().find_map(|(key, differs)| differs.then_some(key))
+}
+
 fn parse_network(fields: &Fields, keys: &PoolKeys) -> Result<Option<Prefix>, Error> {
     let Some(text) = fields.str(keys.network)? else { return Ok(None) };
     let network = Prefix::from_str(text).ok().filter(|network| network.family() == keys.family);

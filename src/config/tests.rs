@@ -112,6 +112,30 @@ fn an_error_names_key_value_and_what_is_allowed() {
             r#"{"Network":"10.3.0.0/16","Backend":{"Type":"vxlan","MTU":50}}"#,
             "Backend.MTU is 50, but must be from 576 to 65535",
         ),
+        (
+            r#"{"Network":"10.3.0.0/16","Rollout":{"From":{"Type":"vxlan"}}}"#,
+            "Mixed is false, but must be true while there is a Rollout",
+        ),
+        (
+            r#"{"Network":"10.3.0.0/16","Mixed":true,"Rollout":{}}"#,
+            "Rollout.From is missing, but must be the backend of the nodes that stay",
+        ),
+        (
+            r#"{"Network":"10.3.0.0/16","Mixed":true,"Rollout":{"From":{"Type":"udp"}}}"#,
+            r#"Rollout.From.Type is "udp", but must be "vxlan" or "host-gw""#,
+        ),
+        (
+            r#"{"Network":"10.3.0.0/16","Mixed":true,"Rollout":{"From":{"Type":"vxlan","VNI":2}}}"#,
+            "Rollout.From is given with VNI, but must be only a Type: tunnel parameters stand in Backend, for all nodes",
+        ),
+        (
+            r#"{"Network":"10.3.0.0/16","Mixed":true,"Rollout":{"From":{"Type":"vxlan"},"Percent":101}}"#,
+            "Rollout.Percent is 101, but must be at most 100",
+        ),
+        (
+            r#"{"Network":"10.3.0.0/16","Mixed":true,"Rollout":{"From":{"Type":"vxlan"},"Nodes":"a"}}"#,
+            r#"Nodes is "a", but must be a list of texts"#,
+        ),
     ];
     for (json, expected) in cases {
         assert_eq!(pool(json), expected, "{json}");
@@ -152,4 +176,62 @@ fn slots_are_counted_from_the_first_subnet() {
     assert_eq!(pool.index("10.3.2.0/24".parse().unwrap()), Some(1));
     assert_eq!(pool.index("10.3.0.0/24".parse().unwrap()), None);
     assert_eq!(pool.index("10.3.2.0/25".parse().unwrap()), None);
+}
+
+fn rollout(json: &str) -> Rollout {
+    let json = format!(
+        r#"{{"Network":"10.3.0.0/16","Mixed":true,"Backend":{{"Type":"host-gw"}},"Rollout":{json}}}"#
+    );
+    NetworkConfig::parse(json.as_bytes()).unwrap().rollout.unwrap()
+}
+
+/// The count of those that follow among a thousand nodes in a row.
+fn followers(percent: u8) -> Vec<String> {
+    let rollout = rollout(&format!(r#"{{"From":{{"Type":"vxlan"}},"Percent":{percent}}}"#));
+    let nodes = (0..1000).map(|index| format!("172.17.{}.{}", index / 250, index % 250 + 1));
+    nodes.filter(|node| rollout.follows([node])).collect()
+}
+
+#[test]
+fn a_node_stands_where_every_version_sees_it() {
+    let cases = [("172.17.8.101", 25), ("10.0.0.1", 37), ("fd00::1", 14), ("", 37)];
+    for (name, expected) in cases {
+        assert_eq!(share(name), expected, "{name}");
+    }
+}
+
+#[test]
+fn a_higher_percentage_only_adds_nodes() {
+    let mut before = followers(0);
+    assert_eq!(before, Vec::<String>::new());
+    for percent in 1..=100 {
+        let now = followers(percent);
+        assert!(before.iter().all(|node| now.contains(node)), "at {percent} %");
+        before = now;
+    }
+    assert_eq!(before.len(), 1000);
+    assert!((200..300).contains(&followers(25).len()), "{}", followers(25).len());
+}
+
+#[test]
+fn a_named_node_follows_at_any_percentage() {
+    let json =
+        r#"{"From":{"Type":"vxlan"},"Nodes":["172.17.8.101","FD00:0::1","kate"],"History":[]}"#;
+    let rollout = rollout(json);
+    assert!(rollout.follows(["172.17.8.101"]));
+    assert!(rollout.follows(["172.17.8.102", "fd00::1"]));
+    assert!(rollout.follows(["172.17.8.102", "kate"]));
+    assert!(!rollout.follows(["172.17.8.102"]));
+    assert!(!rollout.follows(Vec::<String>::new()));
+}
+
+#[test]
+fn who_does_not_follow_stays_on_the_backend_before() {
+    let json = br#"{"Network":"10.3.0.0/16","Mixed":true,"Backend":{"Type":"host-gw"},
+        "Rollout":{"From":{"Type":"vxlan"},"Nodes":["10.0.0.1"]}}"#;
+    let mut config = NetworkConfig::parse(json).unwrap();
+    assert_eq!(config.kind_of(["10.0.0.1"]), Kind::HostGw);
+    assert_eq!(config.kind_of(["10.0.0.2"]), Kind::Vxlan);
+    config.rollout = None;
+    assert_eq!(config.kind_of(["10.0.0.2"]), Kind::HostGw);
 }

@@ -3,7 +3,7 @@
 use super::Error;
 use super::daemon::{self, Unanswered};
 use super::options::Files;
-use crate::backend::Local;
+use crate::backend::{Detours, Local};
 use crate::checkpoint::{self, Checkpoint};
 use crate::kernel::Scope;
 use crate::lease::{Lease, Peers};
@@ -15,6 +15,7 @@ pub(super) struct Known {
     pub(super) source: String,
     pub(super) local: Local,
     leases: Vec<Lease>,
+    detours: Detours,
 }
 
 /// Why the inputs are not known.
@@ -56,13 +57,14 @@ pub(super) async fn read(files: &Files) -> Result<Known, Unknown> {
 
 impl Known {
     fn new(inputs: Checkpoint, source: String) -> Self {
-        let Checkpoint { local, leases } = inputs;
-        Self { source, local, leases }
+        let Checkpoint { local, leases, detours } = inputs;
+        Self { source, local, leases, detours }
     }
 
     /// What the kernel should hold, planned as the daemon plans.
     pub(super) fn desired(&self) -> Desired {
-        Desired::plan(&self.local, &Peers::remembered(self.leases.iter().cloned()))
+        let peers = Peers::remembered(self.leases.iter().cloned());
+        Desired::plan(&self.local, &peers, &self.detours)
     }
 
     /// What in the kernel concerns us.

@@ -83,6 +83,7 @@ mod tests {
             path: Some(Path::Tunnel),
             reason: None,
             programmed: true,
+            probes: None,
         }
     }
 

@@ -15,7 +15,7 @@ use serde::Serialize;
 use super::layout::{listed, wrap};
 use super::options::PlanOptions;
 use super::{Answer, Error, Verdict, records};
-use crate::backend::{self, Local, PeerPlan};
+use crate::backend::{self, Detours, Local, PeerPlan};
 use crate::config::NetworkConfig;
 use crate::kernel::state::LinkName;
 use crate::lease::{Lease, LeaseId, LeaseUpdate, Peers, Record};
@@ -69,10 +69,11 @@ fn plan(config: NetworkConfig, records: Vec<Record>, options: &PlanOptions) -> R
     let leases = records.iter().filter_map(|record| record.lease.as_ref().ok());
     let own = leases.into_iter().find(|lease| is_at(lease, &options.public_ips)).cloned();
     let node = node(&config, own.as_ref(), options)?;
+    let config = config.on_node(node.names());
     let local = Local { macs: macs(own.as_ref()), config, node, own, strict: [].into() };
     let mut peers = Peers::default();
     peers.apply(LeaseUpdate::Snapshot(records));
-    let desired = Desired::plan(&local, &peers);
+    let desired = Desired::plan(&local, &peers, &Detours::new());
     Ok(Plan {
         backend: local.config.backend.kind.as_str(),
         mixed: local.config.mixed,

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::layout::{counted, listed, wrap};
 use super::options::Files;
 use super::{Answer, Error, Verdict, daemon};
-use crate::status::{PeerCounts, Readiness, Statistics, Status};
+use crate::status::{ConfigStatus, PeerCounts, ProbeStatus, Readiness, Statistics, Status};
 use crate::subnet::StoreState;
 
 #[derive(Serialize)]
@@ -38,7 +38,7 @@ impl fmt::Display for Glance {
         }
         writeln!(f)?;
         for (name, value) in facts(status) {
-            writeln!(f, "{}", wrap(&format!("{name:12}{value}"), 12))?;
+            writeln!(f, "{}", wrap(&format!("{name:13}{value}"), 13))?;
         }
         for refused in &status.refused {
             writeln!(f, "{}", wrap(&format!("  {refused}"), 4))?;
@@ -47,18 +47,20 @@ impl fmt::Display for Glance {
     }
 }
 
-fn facts(status: &Status) -> [(&'static str, String); 9] {
+fn facts(status: &Status) -> [(&'static str, String); 11] {
     let unknown = || "unknown".to_owned();
     let mixed = if status.mixed { ", mixed" } else { "" };
     let backend = status.backend.as_ref().map_or_else(unknown, |kind| format!("{kind}{mixed}"));
     [
         ("store", store(&status.store)),
+        ("config", config(&status.config)),
         ("backend", backend),
         ("interface", status.interface.clone().unwrap_or_else(unknown)),
         ("public IP", listed(&status.public_ips, "unknown")),
         ("subnet", listed(&status.subnets, "none")),
         ("pod MTU", status.mtu.map_or_else(unknown, |mtu| mtu.to_string())),
         ("peers", peers(&status.peers)),
+        ("direct paths", probes(status)),
         ("since start", done(&status.statistics)),
         ("entries", format!("{} desired, {} refused", status.desired, status.refused.len())),
     ]
@@ -72,6 +74,15 @@ fn store(state: &StoreState) -> String {
     }
 }
 
+/// What waits and what is wrong stands among the reasons.
+fn config(config: &ConfigStatus) -> String {
+    let revision = match config.revision {
+        0 => "none".to_owned(),
+        revision => format!("revision {revision}"),
+    };
+    [Some(revision), config.rollout.clone()].into_iter().flatten().collect::<Vec<_>>().join("; ")
+}
+
 fn peers(counts: &PeerCounts) -> String {
     let PeerCounts { direct, tunnel, left_out, set_aside, missing } = counts;
     format!(
@@ -80,11 +91,23 @@ fn peers(counts: &PeerCounts) -> String {
     )
 }
 
+/// The direct paths, by what their probes found.
+fn probes(status: &Status) -> String {
+    let Some(probes) = &status.probes else { return "not probed".to_owned() };
+    let ProbeStatus { good, bad, silent, pending, .. } = probes;
+    match &probes.reason {
+        Some(reason) => format!("not probed: {reason}"),
+        None => format!("{good} good, {bad} bad, {silent} without answers, {pending} not known"),
+    }
+}
+
 fn done(statistics: &Statistics) -> String {
-    let Statistics { created, replaced, removed, dumps, overruns } = statistics;
-    let dumps = counted(usize::try_from(*dumps).unwrap_or(usize::MAX), "dump");
+    let Statistics { created, replaced, removed, dumps, overruns, edits, fallbacks } = statistics;
+    let counted = |count: u64, what| counted(usize::try_from(count).unwrap_or(usize::MAX), what);
+    let (dumps, edits) = (counted(*dumps, "dump"), counted(*edits, "config"));
     format!(
-        "{created} created, {replaced} replaced, {removed} removed, {dumps}, {overruns} overruns"
+        "{created} created, {replaced} replaced, {removed} removed, {dumps}, {overruns} overruns, \
+         {edits} read, {fallbacks} fallbacks"
     )
 }
 
@@ -102,6 +125,11 @@ mod tests {
             store: StoreState::Reachable,
             backend: Some("vxlan".into()),
             mixed: true,
+            config: ConfigStatus {
+                revision: 12,
+                rollout: Some("stays on vxlan: the rollout is at 25 %".into()),
+                ..ConfigStatus::default()
+            },
             interface: Some("eth0".into()),
             public_ips: vec!["172.16.0.5".parse().unwrap(), "fd00:172::5".parse().unwrap()],
             subnets: vec!["10.244.1.0/24".parse().unwrap(), "fd00:10:244:1::/64".parse().unwrap()],
@@ -109,7 +137,8 @@ mod tests {
             peers: PeerCounts { direct: 12, tunnel: 3, ..PeerCounts::default() },
             desired: 31,
             refused: vec![],
-            statistics: Statistics { created: 31, dumps: 1, ..Statistics::default() },
+            probes: None,
+            statistics: Statistics { created: 31, dumps: 1, edits: 2, ..Statistics::default() },
         }
     }
 
@@ -118,15 +147,18 @@ mod tests {
         expect![[r"
             tweedd 0.1.0: ready
 
-            store       reachable
-            backend     vxlan, mixed
-            interface   eth0
-            public IP   172.16.0.5, fd00:172::5
-            subnet      10.244.1.0/24, fd00:10:244:1::/64
-            pod MTU     1430
-            peers       12 direct, 3 by tunnel, 0 left out, 0 set aside, 0 missing
-            since start 31 created, 0 replaced, 0 removed, 1 dump, 0 overruns
-            entries     31 desired, 0 refused
+            store        reachable
+            config       revision 12; stays on vxlan: the rollout is at 25 %
+            backend      vxlan, mixed
+            interface    eth0
+            public IP    172.16.0.5, fd00:172::5
+            subnet       10.244.1.0/24, fd00:10:244:1::/64
+            pod MTU      1430
+            peers        12 direct, 3 by tunnel, 0 left out, 0 set aside, 0 missing
+            direct paths not probed
+            since start  31 created, 0 replaced, 0 removed, 1 dump, 0 overruns, 2 configs
+                         read, 0 fallbacks
+            entries      31 desired, 0 refused
         "]]
         .assert_eq(&Glance(status()).to_string());
     }
@@ -148,16 +180,19 @@ mod tests {
               + route fd00:10:244:3::/64 via fd00:10:244:3:: dev flannel-v6.1 onlink:
                 Nexthop has invalid gateway (no route to host)
 
-            store       away: etcd at http://10.0.0.2:2379 and http://10.0.0.3:2379:
-                        connection refused, next try in 3 s
-            backend     vxlan, mixed
-            interface   eth0
-            public IP   172.16.0.5, fd00:172::5
-            subnet      10.244.1.0/24, fd00:10:244:1::/64
-            pod MTU     1430
-            peers       12 direct, 3 by tunnel, 0 left out, 0 set aside, 0 missing
-            since start 31 created, 0 replaced, 0 removed, 1 dump, 0 overruns
-            entries     31 desired, 1 refused
+            store        away: etcd at http://10.0.0.2:2379 and http://10.0.0.3:2379:
+                         connection refused, next try in 3 s
+            config       revision 12; stays on vxlan: the rollout is at 25 %
+            backend      vxlan, mixed
+            interface    eth0
+            public IP    172.16.0.5, fd00:172::5
+            subnet       10.244.1.0/24, fd00:10:244:1::/64
+            pod MTU      1430
+            peers        12 direct, 3 by tunnel, 0 left out, 0 set aside, 0 missing
+            direct paths not probed
+            since start  31 created, 0 replaced, 0 removed, 1 dump, 0 overruns, 2 configs
+                         read, 0 fallbacks
+            entries      31 desired, 1 refused
               + route fd00:10:244:3::/64 via fd00:10:244:3:: dev flannel-v6.1 onlink:
                 Nexthop has invalid gateway (no route to host)
         "]]
@@ -170,6 +205,7 @@ mod tests {
             ready: false,
             reasons: vec!["no network config yet".into()],
             store: StoreState::Unknown,
+            config: ConfigStatus::default(),
             backend: None,
             interface: None,
             public_ips: vec![],
@@ -185,15 +221,18 @@ mod tests {
             tweedd 0.1.0: not ready
               no network config yet
 
-            store       not asked yet
-            backend     unknown
-            interface   unknown
-            public IP   unknown
-            subnet      none
-            pod MTU     unknown
-            peers       0 direct, 0 by tunnel, 0 left out, 0 set aside, 0 missing
-            since start 0 created, 0 replaced, 0 removed, 0 dumps, 0 overruns
-            entries     0 desired, 0 refused
+            store        not asked yet
+            config       none
+            backend      unknown
+            interface    unknown
+            public IP    unknown
+            subnet       none
+            pod MTU      unknown
+            peers        0 direct, 0 by tunnel, 0 left out, 0 set aside, 0 missing
+            direct paths not probed
+            since start  0 created, 0 replaced, 0 removed, 0 dumps, 0 overruns, 0 configs
+                         read, 0 fallbacks
+            entries      0 desired, 0 refused
         "]]
         .assert_eq(&Glance(status).to_string());
     }

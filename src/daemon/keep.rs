@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::Shared;
-use crate::checkpoint::Checkpoint;
+use crate::config::NetworkConfig;
 use crate::lease::LeaseAttributes;
 use crate::reconciler::{Event, Progress};
 use crate::subnet::{StoreState, SubnetManager};
@@ -25,21 +25,10 @@ const PATIENCE: Duration = Duration::from_secs(3);
 pub(super) async fn keep_lease<S: SubnetManager>(
     manager: Rc<S>,
     shared: Shared,
-    remembered: Option<Checkpoint>,
     acquired: watch::Sender<bool>,
 ) -> anyhow::Result<()> {
-    if let Some(checkpoint) = remembered {
-        shared.send(Event::Remembered(Box::new(checkpoint))).await?;
-    }
-    let config = manager.network_config().await;
-    tracing::info!(
-        backend = config.backend.kind.as_str(),
-        mixed = config.mixed,
-        "found the network config"
-    );
-    shared.send(Event::Config(config.clone())).await?;
     let mut progress = shared.progress.clone();
-    let mut attributes = next_attributes(&mut progress, None).await?;
+    let (mut config, mut attributes) = next_attributes(&mut progress, None).await?;
     loop {
         let lease = manager.acquire(&config, &attributes).await?;
         let subnets: BTreeSet<_> = lease.subnets().collect();
@@ -49,8 +38,20 @@ pub(super) async fn keep_lease<S: SubnetManager>(
         acquired.send_replace(true);
         tokio::select! {
             lost = manager.hold(&lease) => tracing::warn!(reason = %lost.0, "the lease was lost: claiming it again"),
-            changed = next_attributes(&mut progress, Some(&attributes)) => attributes = changed?,
+            changed = next_attributes(&mut progress, Some(&attributes)) => (config, attributes) = changed?,
         }
+    }
+}
+
+/// Passes on what the store says of the network config, now and whenever that changes.
+pub(super) async fn forward_config<S: SubnetManager>(
+    manager: Rc<S>,
+    shared: Shared,
+) -> anyhow::Result<()> {
+    let mut config = manager.watch_config();
+    loop {
+        let update = config.next().await.context("the watch on the network config ended")?;
+        shared.send(Event::Config(update)).await?;
     }
 }
 
@@ -95,14 +96,15 @@ pub(super) async fn forward_state<S: SubnetManager>(
     }
 }
 
-/// What to publish, once it is known and other than `published`.
+/// What to publish, once it is known and other than `published`, and the config that it follows from.
 async fn next_attributes(
     progress: &mut watch::Receiver<Progress>,
     published: Option<&LeaseAttributes>,
-) -> anyhow::Result<LeaseAttributes> {
+) -> anyhow::Result<(NetworkConfig, LeaseAttributes)> {
     let is_news = |progress: &Progress| {
         progress.attributes.is_some() && progress.attributes.as_ref() != published
     };
     let news = progress.wait_for(is_news).await.context("the loop has ended")?;
-    news.attributes.clone().context("nothing is known to publish")
+    let known = news.config.clone().zip(news.attributes.clone());
+    known.context("nothing is known to publish")
 }

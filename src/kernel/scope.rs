@@ -6,7 +6,7 @@ mod tests;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use super::state::{Address, Entry, Key, LinkName, PROTOCOL, PROTOCOL_BOOT, Route};
+use super::state::{Address, Entry, Key, Link, LinkName, PROTOCOL, PROTOCOL_BOOT, Route};
 use crate::prefix::Prefix;
 
 /// Which entries to read, and which of them we own.
@@ -20,6 +20,8 @@ pub struct Scope {
     pub networks: Vec<Prefix>,
     /// The public IPs of the peers: a route through one of them that bears no mark is flannel's.
     pub gateways: BTreeSet<IpAddr>,
+    /// The tunnel devices that neither we nor any peer needs any more.
+    pub retired: Vec<Link>,
 }
 
 impl Scope {
@@ -53,11 +55,13 @@ impl Scope {
 
     /// Whether `entry` is ours to remove once nobody wants it.
     ///
-    /// A device is never removed for being unwanted: a peer may still send to it.
+    /// A device is not removed for being unwanted: a peer may still send to it. Only once none
+    /// can, and only if it is exactly the one that we would make.
     pub fn owns(&self, entry: &Entry) -> bool {
         self.covers(entry)
             && match entry {
-                Entry::Link(_) | Entry::ReversePath(_) | Entry::AcceptRa(_) => false,
+                Entry::Link(link) => self.retired.iter().any(|ours| is_same(ours, link)),
+                Entry::ReversePath(_) | Entry::AcceptRa(_) => false,
                 Entry::Address(address) => self.owns_address(address),
                 Entry::Fdb(_) => true,
                 Entry::Neighbour(neighbour) => neighbour.permanent,
@@ -85,4 +89,9 @@ impl Scope {
             None => false,
         }
     }
+}
+
+/// The MTU follows the underlay, and tells nothing of who made it.
+fn is_same(one: &Link, other: &Link) -> bool {
+    (&one.name, &one.kind, one.mac) == (&other.name, &other.kind, other.mac)
 }

@@ -41,6 +41,10 @@ pub(super) struct Flags {
     #[arg(long, value_name = "BOOL", default_value = "true", value_parser = boolean)]
     #[arg(num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set)]
     pub(super) nexthop_objects: bool,
+    /// Take edits of the network config in at once; false leaves them to the next start
+    #[arg(long, value_name = "BOOL", default_value = "true", value_parser = boolean)]
+    #[arg(num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set)]
+    pub(super) config_reload: bool,
     /// Address of /healthz and /readyz
     #[arg(long, value_name = "IP", default_value = "0.0.0.0")]
     #[arg(value_parser = parsed::<IpAddr>("an IP address"))]

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tracing::Level;
 
-use super::{Options, Stop};
+use super::{Options, Reload, Stop};
 
 const NO_VARIABLES: &[(&str, &str)] = &[];
 
@@ -44,7 +44,14 @@ fn defaults_are_those_of_flanneld() {
     assert_eq!(options.renew_margin, Duration::from_secs(60 * 60));
     assert_eq!((options.health, options.verbosity), (None, Level::INFO));
     assert!(options.interface.names.is_empty() && options.interface.regexes.is_empty());
-    assert_eq!(options.max_withdraw, 50);
+    assert_eq!((options.max_withdraw, options.reload), (50, Reload::Live));
+}
+
+#[test]
+fn edits_of_the_config_can_be_left_to_the_next_start() {
+    assert_eq!(options("-config-reload=false").reload, Reload::AtStart);
+    assert_eq!(options("-config-reload").reload, Reload::Live);
+    check_refusal("-config-reload=no", "--config-reload is \"no\"; allowed: true or false");
 }
 
 #[test]

@@ -12,6 +12,8 @@ use crate::kernel::state::Key;
 
 /// A packet already past the route lookup still needs the entries of the old path for this long.
 const LINGER: Duration = Duration::from_millis(200);
+/// Peers that have not heard yet that the tunnel is out of use get this long.
+const LINGER_OF_DEVICE: Duration = Duration::from_secs(10);
 /// Leases that vanish together are judged together: once no more have followed for this long…
 const WITHDRAW: Duration = Duration::from_secs(2);
 /// …but no later than this after the first.
@@ -135,7 +137,8 @@ impl Agenda {
     /// Whether the unwanted entry `key` has lingered long enough; the first question starts the clock.
     pub(super) fn has_lingered(&mut self, key: &Key) -> bool {
         let now = Instant::now();
-        let until = *self.lingering.entry(key.clone()).or_insert(now + LINGER);
+        let linger = if matches!(key, Key::Link(_)) { LINGER_OF_DEVICE } else { LINGER };
+        let until = *self.lingering.entry(key.clone()).or_insert(now + linger);
         if until > now {
             self.keys.insert((until, key.clone()));
         }

@@ -21,6 +21,7 @@ impl<K: Kernel> Reconciler<K> {
         if !self.inputs.are_known() {
             return;
         }
+        self.reconsider();
         for _ in 0..PASSES {
             self.pass().await;
             if !self.stale.plan {
@@ -86,6 +87,7 @@ impl<K: Kernel> Reconciler<K> {
             tracing::info!(interface = %node.interface, mtu = node.mtu, ?addresses, "using this interface");
             self.inputs.node = Some(node);
             self.stale.plan = true;
+            self.inputs.edit.stale = true;
             self.unsaved = true;
         }
     }
@@ -103,6 +105,7 @@ impl<K: Kernel> Reconciler<K> {
         self.rules = local.rules();
         self.networks = backend::networks(&local);
         let all: BTreeSet<LeaseId> = self.inputs.peers.ids().cloned().collect();
+        self.find_detours(&all);
         let standings = self.standings(all);
         self.desired = Desired::new(backend::plan_local(&local, &self.networks));
         self.adopt(standings);
@@ -112,8 +115,11 @@ impl<K: Kernel> Reconciler<K> {
     /// Plans anew for these peers alone.
     pub(super) fn revise(&mut self, ids: BTreeSet<LeaseId>) {
         self.unsaved |= !ids.is_empty();
+        self.unreported |= !ids.is_empty();
+        self.inputs.edit.stale |= !ids.is_empty();
         // Before the first plan there are no rules to judge by; the first plan is for all.
         if !self.networks.is_empty() && !ids.is_empty() {
+            self.find_detours(&ids);
             let standings = self.standings(ids);
             let touched = self.adopt(standings);
             self.stale.differences.extend(touched);
@@ -141,6 +147,7 @@ impl<K: Kernel> Reconciler<K> {
         });
         let gateways = believed.flat_map(|lease| &lease.endpoints).map(|e| e.public_ip);
         self.scope.gateways.extend(gateways);
+        self.tell_targets(&standings);
         self.desired.revise(standings)
     }
 
@@ -172,6 +179,7 @@ impl<K: Kernel> Reconciler<K> {
 
     /// What is to be done now: the difference, less the removals that must wait.
     fn due_ops(&mut self) -> Vec<Op> {
+        self.retire();
         let ops = match std::mem::take(&mut self.stale.differences) {
             Differences::In(keys) if !keys.iter().any(|key| matches!(key, Key::Link(_))) => {
                 self.diff_keys(&keys)
@@ -211,9 +219,11 @@ impl<K: Kernel> Reconciler<K> {
                 self.agenda.forget(&entry.key());
                 true
             }
-            // Only a device that stands in its successor's way is ever removed.
-            Op::Remove(Entry::Link(_)) => true,
-            Op::Remove(entry @ (Entry::Fdb(_) | Entry::Neighbour(_))) => {
+            // It stands in its successor's way.
+            Op::Remove(Entry::Link(_)) if self.desired.state().get(&op.entry().key()).is_some() => {
+                true
+            }
+            Op::Remove(entry @ (Entry::Link(_) | Entry::Fdb(_) | Entry::Neighbour(_))) => {
                 self.inputs.may_remove() && self.agenda.has_lingered(&entry.key())
             }
             Op::Remove(entry @ Entry::Nexthop(nexthop)) => {
@@ -236,6 +246,7 @@ impl<K: Kernel> Reconciler<K> {
     }
 
     fn note_applied(&mut self, ops: Vec<Op>, refused: Vec<Refused>) {
+        self.unreported = true;
         let failed: BTreeSet<Key> =
             refused.iter().map(|refusal| refusal.op.entry().key()).collect();
         let mut put = Vec::new();

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::backend::{self, Local, Network, PeerPlan};
+use crate::backend::{self, Detours, Local, Network, PeerPlan};
 use crate::kernel::state::{Entry, KernelState, Key};
 use crate::lease::{LeaseId, Peers, Rejected, Rules};
 
@@ -22,9 +22,10 @@ impl Standing {
         peers: &Peers,
         rules: &Rules,
         networks: &[Box<dyn Network>],
+        detours: &Detours,
     ) -> Option<Self> {
         Some(match peers.peer(id, rules)? {
-            Ok(lease) => Self::Planned(backend::plan_peer(networks, lease)),
+            Ok(lease) => Self::Planned(backend::plan_peer(networks, lease, detours)),
             Err(rejected) => Self::SetAside(rejected),
         })
     }
@@ -39,10 +40,11 @@ pub struct Desired {
 
 impl Desired {
     /// The whole plan at once, for those who do not keep it up to date.
-    pub fn plan(local: &Local, peers: &Peers) -> Self {
+    pub fn plan(local: &Local, peers: &Peers, detours: &Detours) -> Self {
         let networks = backend::networks(local);
         let rules = local.rules();
-        let standing = |id: &LeaseId| (id.clone(), Standing::of(id, peers, &rules, &networks));
+        let standing =
+            |id: &LeaseId| (id.clone(), Standing::of(id, peers, &rules, &networks, detours));
         let mut desired = Self::new(backend::plan_local(local, &networks));
         desired.revise(peers.ids().map(standing).collect());
         desired

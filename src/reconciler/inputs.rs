@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Standing;
-use crate::backend::{self, Local, Network};
+use super::edit::Edit;
+use crate::backend::{self, Detours, Local, Network};
 use crate::checkpoint::Checkpoint;
 use crate::config::{Kind, NetworkConfig};
 use crate::kernel::state::{Entry, KernelState, Key, Link, LinkKind, LinkName, ReversePath};
@@ -17,7 +18,10 @@ use crate::subnet::StoreState;
 #[derive(Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Inputs {
+    /// In force on this node, whatever the store asks for beyond it.
     pub config: Option<NetworkConfig>,
+    /// The newest config of the store.
+    pub edit: Edit,
     /// Whether the config comes from the store, not from what was last known.
     pub confirmed: bool,
     pub node: Option<Node>,
@@ -31,9 +35,11 @@ pub struct Inputs {
     pub peers: Peers,
     /// The links whose reverse-path filter was strict before `Mixed` loosened it.
     pub strict: BTreeSet<LinkName>,
-    /// Whether a reverse-path filter is strict: a change of backend would lose packets, so it
-    /// waits until `Mixed` has loosened it.
-    pub filtered: bool,
+    /// The links whose reverse-path filter is strict although `Mixed` wants it loose: a change of
+    /// backend would lose packets, so it waits for them.
+    pub strict_now: BTreeSet<LinkName>,
+    /// Peers on our link that are reached through the tunnel for now.
+    pub detours: Detours,
     /// This node as it was last known, if that is what we started from.
     pub remembered: Option<Local>,
     pub store: StoreState,
@@ -57,6 +63,7 @@ impl Default for Inputs {
     fn default() -> Self {
         Self {
             config: None,
+            edit: Edit::default(),
             confirmed: false,
             node: None,
             no_node: None,
@@ -65,7 +72,8 @@ impl Default for Inputs {
             held: false,
             peers: Peers::default(),
             strict: BTreeSet::new(),
-            filtered: false,
+            strict_now: BTreeSet::new(),
+            detours: Detours::new(),
             remembered: None,
             store: StoreState::Unknown,
             held_back: None,
@@ -77,7 +85,7 @@ impl Default for Inputs {
 impl Inputs {
     /// What the plan of this node depends on; none before all of it is known.
     pub fn local(&self) -> Option<Local> {
-        let mut config = self.config.clone()?;
+        let mut config = self.config.clone()?.on_node(self.names());
         config.backend.kind = self.kind_kept().unwrap_or(config.backend.kind);
         Some(Local {
             config,
@@ -90,22 +98,32 @@ impl Inputs {
 
     /// The backend that is kept although the config asks for another: the one that peers know.
     pub fn kind_kept(&self) -> Option<Kind> {
-        let wanted = self.config.as_ref().filter(|config| self.filtered && config.mixed)?;
+        let config = self.config.as_ref().filter(|_| !self.strict_now.is_empty())?;
         let published = match self.own.as_ref()?.endpoints.first()?.backend {
             BackendType::Vxlan => Kind::Vxlan,
             BackendType::HostGw => Kind::HostGw,
             BackendType::Other(_) => return None,
         };
-        (published != wanted.backend.kind).then_some(published)
+        (published != config.kind_of(self.names())).then_some(published)
     }
 
-    /// Notes whether a filter is strict; returns whether the plan changes with that.
+    /// What of the newest config waits, and for what.
+    pub fn pending(&self) -> Option<String> {
+        let filter = |kind: Kind| {
+            let names =
+                self.strict_now.iter().map(|link| format!("net.ipv4.conf.{link}.rp_filter"));
+            let names = names.collect::<Vec<_>>().join(" and ");
+            format!("staying on {} until {names} is loose: set it to 2", kind.as_str())
+        };
+        let waits = self.edit.waits.as_ref().map(ToString::to_string);
+        waits.or_else(|| self.kind_kept().map(filter))
+    }
+
+    /// Notes which filters are strict; returns whether the plan changes with that.
     pub fn note_filters(&mut self, actual: &KernelState) -> bool {
         let kept = self.kind_kept();
-        let filters =
-            actual.entries().take_while(|e| matches!(e, Entry::Link(_) | Entry::ReversePath(_)));
-        self.filtered =
-            filters.into_iter().any(|e| matches!(e, Entry::ReversePath(filter) if filter.strict));
+        let is_mixed = self.config.as_ref().is_some_and(|config| config.mixed);
+        self.strict_now = strict(actual).filter(|_| is_mixed).collect();
         self.kind_kept() != kept
     }
 
@@ -156,11 +174,7 @@ impl Inputs {
     pub fn note_strict(&mut self, actual: &KernelState) -> bool {
         let known = self.strict.len();
         if self.config.as_ref().is_some_and(|config| config.mixed) {
-            let strict = actual.entries().filter_map(|entry| match entry {
-                Entry::ReversePath(filter) if filter.strict => Some(filter.link.clone()),
-                _ => None,
-            });
-            self.strict.extend(strict);
+            self.strict.extend(strict(actual));
         }
         self.strict.len() != known
     }
@@ -180,7 +194,8 @@ impl Inputs {
 
     /// Starts from what was last known.
     pub fn remember(&mut self, checkpoint: Checkpoint) {
-        let Checkpoint { local, leases } = checkpoint;
+        // What the probes of another life found is not known in this one.
+        let Checkpoint { local, leases, detours: _ } = checkpoint;
         self.config = Some(local.config.clone());
         self.own.clone_from(&local.own);
         self.strict.extend(local.strict.iter().cloned());
@@ -195,7 +210,7 @@ impl Inputs {
         rules: &Rules,
         networks: &[Box<dyn Network>],
     ) -> Option<Standing> {
-        Standing::of(id, &self.peers, rules, networks)
+        Standing::of(id, &self.peers, rules, networks, &self.detours)
     }
 
     /// Notes whether the store has forgotten our own lease beside those that are missing.
@@ -231,6 +246,16 @@ impl Inputs {
     pub fn may_remove(&self) -> bool {
         self.peers.is_complete() && self.store == StoreState::Reachable
     }
+}
+
+/// The links whose filter is strict; filters come first in the order of keys, but for links.
+fn strict(actual: &KernelState) -> impl Iterator<Item = LinkName> + '_ {
+    let first =
+        actual.entries().take_while(|e| matches!(e, Entry::Link(_) | Entry::ReversePath(_)));
+    first.filter_map(|entry| match entry {
+        Entry::ReversePath(filter) if filter.strict => Some(filter.link.clone()),
+        _ => None,
+    })
 }
 
 fn existing_mac(actual: &KernelState, device: &LinkName) -> Option<MacAddr> {

@@ -26,8 +26,10 @@ impl<K: Kernel> Reconciler<K> {
         if self.logged.as_ref() == Some(&readiness) {
             return;
         }
-        if ready {
-            tracing::info!(remarks = ?readiness.reasons, "ready");
+        if ready && readiness.reasons.is_empty() {
+            tracing::info!("ready");
+        } else if ready {
+            tracing::warn!(remarks = ?readiness.reasons, "ready");
         } else {
             tracing::warn!(reasons = ?readiness.reasons, "not ready");
         }
@@ -75,12 +77,14 @@ impl<K: Kernel> Reconciler<K> {
         let held = inputs.held_back.map(|(missing, of)| {
             format!("{missing} of {of} leases vanished at once: their routes are kept")
         });
-        let kept = inputs.kind_kept();
-        let kept = kept.map(|kind| format!("staying on {} until filters are loose", kind.as_str()));
+        // Before there was one that could be used, the store tells.
+        let unusable = inputs.edit.unusable().filter(|_| inputs.confirmed);
+        let unusable = unusable.map(|reason| format!("the config before stays in force: {reason}"));
         let filters = self.refused.iter().filter(|(key, _)| matches!(key, Key::ReversePath(_)));
         let filters =
             filters.map(|(_, why)| format!("packets may be lost while backends change: {why}"));
-        [remembered, node, held, kept].into_iter().flatten().chain(filters)
+        let remarks = [remembered, node, held, inputs.pending(), unusable, self.probes_remark()];
+        remarks.into_iter().flatten().chain(filters)
     }
 }
 

@@ -3,20 +3,40 @@
 use super::agenda::Task;
 use super::{Differences, Reconciler};
 use crate::checkpoint::Checkpoint;
-use crate::config::NetworkConfig;
+use crate::config::ConfigUpdate;
 use crate::kernel::state::Key;
 use crate::kernel::{Kernel, Observation};
 use crate::lease::{Lease, LeaseUpdate, Withdrawal};
 use crate::subnet::StoreState;
 
 impl<K: Kernel> Reconciler<K> {
-    pub(super) fn take_config(&mut self, config: NetworkConfig) {
-        self.inputs.confirmed = true;
-        if self.inputs.config.as_ref() != Some(&config) {
-            self.inputs.config = Some(config);
-            self.stale.facts = true;
-            self.stale.plan = true;
-            self.unsaved = true;
+    pub(super) fn take_config(&mut self, update: ConfigUpdate) {
+        if self.inputs.edit.update.as_ref() == Some(&update) {
+            return;
+        }
+        self.unreported = true;
+        self.statistics.edits += 1;
+        if self.inputs.take_edit(update, self.settings.reload) {
+            self.follow_config();
+        }
+    }
+
+    /// Looks again at an edit that waits for peers.
+    pub(super) fn reconsider(&mut self) {
+        if self.inputs.reconsider(self.settings.reload) {
+            self.follow_config();
+        }
+    }
+
+    /// Another config is in force.
+    fn follow_config(&mut self) {
+        self.stale.facts = true;
+        self.stale.plan = true;
+        self.unsaved = true;
+        if let Some(config) = &self.inputs.config {
+            let (backend, mixed) = (config.backend.kind.as_str(), config.mixed);
+            let revision = self.inputs.edit.revision();
+            tracing::info!(backend, mixed, revision, "took in the network config");
         }
     }
 
@@ -37,6 +57,7 @@ impl<K: Kernel> Reconciler<K> {
         // With the first complete picture, removals that had to wait become due.
         if was_complete != peers.is_complete() {
             self.stale.differences = Differences::Anywhere;
+            self.inputs.edit.stale = true;
         }
         if missing == 0 {
             self.inputs.held_back = None;

@@ -1,5 +1,7 @@
 //! Leases in memory, for tests of what comes behind the store.
 
+mod source;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -9,11 +11,14 @@ use tokio::sync::watch as channel;
 use super::allocate::Draw;
 use super::claim::{Claimant, Holding, Previous, Way};
 use super::etcd::key;
-use super::watch::{Interrupted, Source, updates};
-use super::{Error, Lost, StoreState, SubnetManager};
-use crate::config::NetworkConfig;
+use super::watch::updates;
+use super::{Error, Lost, StoreState, SubnetManager, Unpublished};
+use crate::config::{ConfigUpdate, NetworkConfig, Unusable};
 use crate::lease::{Lease, LeaseAttributes, LeaseId, LeaseUpdate, Malformed, Record};
 use crate::prefix::Prefix;
+use crate::probe::Secret;
+use crate::report::NodeReport;
+use source::MemorySource;
 
 /// A store that tests fill, empty and take away. Clones share its content.
 #[derive(Clone, Debug)]
@@ -28,13 +33,17 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct Content {
-    config: Option<NetworkConfig>,
+    config: Option<ConfigUpdate>,
+    /// How often the config was written.
+    config_writes: u64,
+    reports: BTreeMap<LeaseId, NodeReport>,
     records: BTreeMap<LeaseId, Record>,
     history: Vec<LeaseUpdate>,
     /// How much of the history may no longer be read.
     compacted: usize,
     away: bool,
     grants: i64,
+    probe_secret: Option<[u8; Secret::LENGTH]>,
 }
 
 impl Default for MemoryStore {
@@ -49,7 +58,12 @@ impl Default for MemoryStore {
 
 impl MemoryStore {
     pub fn configure(&self, config: NetworkConfig) {
-        self.change(|content| content.config = Some(config));
+        self.change(|content| content.write_config(Ok(config)));
+    }
+
+    /// The config is gone, or is none any more.
+    pub fn misconfigure(&self, reason: &str) {
+        self.change(|content| content.write_config(Err(Unusable(reason.to_owned()))));
     }
 
     pub fn put(&self, lease: Lease) {
@@ -85,6 +99,10 @@ impl MemoryStore {
         self.content().records.values().cloned().collect()
     }
 
+    pub fn reports(&self) -> Vec<NodeReport> {
+        self.content().reports.values().cloned().collect()
+    }
+
     fn content(&self) -> MutexGuard<'_, Content> {
         self.0.content.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -112,12 +130,18 @@ impl MemoryStore {
 }
 
 impl Content {
+    fn write_config(&mut self, config: Result<NetworkConfig, Unusable>) {
+        self.config_writes += 1;
+        self.config = Some(ConfigUpdate { config, revision: self.config_writes });
+    }
+
     fn put(&mut self, record: Record) {
         self.history.push(LeaseUpdate::Put(record.clone()));
         self.records.insert(record.id.clone(), record);
     }
 
     fn remove(&mut self, id: &LeaseId) {
+        self.reports.remove(id);
         if self.records.remove(id).is_some() {
             self.history.push(LeaseUpdate::Remove(id.clone()));
         }
@@ -205,8 +229,8 @@ fn claim_again(
 }
 
 impl SubnetManager for MemorySubnetManager {
-    async fn network_config(&self) -> NetworkConfig {
-        self.store.when(|content| content.config.clone()).await
+    fn watch_config(&self) -> BoxStream<'static, ConfigUpdate> {
+        source::config_updates(self.store.clone())
     }
 
     async fn acquire(
@@ -231,40 +255,28 @@ impl SubnetManager for MemorySubnetManager {
     }
 
     fn watch_leases(&self) -> BoxStream<'static, LeaseUpdate> {
-        updates(MemorySource { store: self.store.clone(), known: 0 })
+        updates(MemorySource::new(self.store.clone()))
+    }
+
+    async fn publish_report(&self, report: &NodeReport) -> Result<(), Unpublished> {
+        let publish = |content: &mut Content| {
+            if content.away {
+                return Err(Unpublished("the store is away".to_owned()));
+            }
+            content.reports.insert(report.lease.clone(), report.clone());
+            Ok(())
+        };
+        self.store.change(publish)
+    }
+
+    async fn probe_secret(&self) -> Result<Secret, String> {
+        self.store.when(|_| Some(())).await;
+        let secret = |content: &mut Content| *content.probe_secret.get_or_insert_with(rand::random);
+        Ok(Secret::new(&self.store.change(secret)))
     }
 
     fn state(&self) -> channel::Receiver<StoreState> {
         self.store.0.state.subscribe()
-    }
-}
-
-struct MemorySource {
-    store: MemoryStore,
-    /// Length of the history that was read.
-    known: usize,
-}
-
-impl Source for MemorySource {
-    async fn list(&mut self) -> Result<Vec<Record>, Interrupted> {
-        let all = |content: &Content| {
-            Some((content.history.len(), content.records.values().cloned().collect()))
-        };
-        let (known, records) = self.store.when(all).await;
-        self.known = known;
-        Ok(records)
-    }
-
-    async fn follow(&mut self) -> Result<Vec<LeaseUpdate>, Interrupted> {
-        let known = self.known;
-        let news = |content: &Content| {
-            let gap = known < content.compacted;
-            let news = content.history.get(known..).filter(|news| !news.is_empty());
-            news.map(|news| if gap { Err(Interrupted::Gap) } else { Ok(news.to_vec()) })
-        };
-        let news = self.store.when(news).await?;
-        self.known += news.len();
-        Ok(news)
     }
 }
 

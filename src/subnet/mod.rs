@@ -6,23 +6,39 @@ pub mod etcd;
 pub mod memory;
 pub mod watch;
 
-use std::future::Future;
+use std::future::{Future, pending, ready};
 
+use futures::StreamExt;
 use futures::stream::BoxStream;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch as channel;
 
-use crate::config::NetworkConfig;
+use crate::config::{ConfigUpdate, NetworkConfig};
 use crate::lease::{Lease, LeaseAttributes, LeaseUpdate};
 use crate::prefix::Prefix;
+use crate::probe::Secret;
+use crate::report::NodeReport;
 
 /// A store that hands out subnets and tells who holds which.
 ///
 /// A store that is away is no error: it is waited for, with backoff and jitter, and `state` tells.
 pub trait SubnetManager {
-    /// The network config, once there is one that can be used. A missing one and a wrong one are
-    /// waited for; `state` says which key and why.
-    fn network_config(&self) -> impl Future<Output = NetworkConfig>;
+    /// What the network config is, and every change to it. Never ends: reconnects by itself, and
+    /// starts with what is there. As long as there was none that can be used, `state` says why.
+    fn watch_config(&self) -> BoxStream<'static, ConfigUpdate>;
+
+    /// The network config, once there is one that can be used.
+    fn network_config(&self) -> impl Future<Output = NetworkConfig> {
+        let usable = self.watch_config().filter_map(|update| ready(update.config.ok()));
+        async move {
+            let mut usable = usable;
+            match usable.next().await {
+                Some(config) => config,
+                // A watch never ends.
+                None => pending().await,
+            }
+        }
+    }
 
     /// Takes a lease for this node, the one it held before where possible, and publishes
     /// `attributes` in it. Called again with other attributes, it updates the same lease.
@@ -43,6 +59,19 @@ pub trait SubnetManager {
     /// with a snapshot, as it does again after a gap that it cannot bridge.
     fn watch_leases(&self) -> BoxStream<'static, LeaseUpdate>;
 
+    /// Publishes `report` beside the lease that this node holds; it vanishes with the lease. Writes
+    /// nothing if the store holds it already.
+    ///
+    /// # Errors
+    /// It is not published; nothing depends on it, and another try may succeed.
+    fn publish_report(&self, report: &NodeReport) -> impl Future<Output = Result<(), Unpublished>>;
+    /// The secret by which the daemons of this network know each other's probes. Whoever asks
+    /// first makes it.
+    ///
+    /// # Errors
+    /// What keeps us from it that waiting would not mend soon, in a sentence.
+    fn probe_secret(&self) -> impl Future<Output = Result<Secret, String>>;
+
     /// Whether the store can be used, now and whenever that changes.
     fn state(&self) -> channel::Receiver<StoreState>;
 }
@@ -61,6 +90,11 @@ pub enum StoreState {
 /// Why a lease was lost, for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lost(pub String);
+
+/// Why a report is not published, for the log.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Unpublished(pub String);
 
 /// Why a lease cannot be had.
 #[derive(Debug, thiserror::Error)]

@@ -28,7 +28,8 @@ pub enum Interrupted {
 
 /// Starts with a snapshot, and with another one after each gap.
 pub fn updates(source: impl Source) -> BoxStream<'static, LeaseUpdate> {
-    let start = Follower { source, next: Next::List, backoff: Backoff::default() };
+    let backoff = Backoff::up_to(LONGEST_PAUSE);
+    let start = Follower { source, next: Next::List, backoff };
     let steps = stream::unfold(start, |mut follower| async {
         let updates = follower.step().await;
         Some((stream::iter(updates), follower))
@@ -47,6 +48,9 @@ enum Next {
     /// With so many records at the last listing.
     Follow(usize),
 }
+
+/// To reopen a watch costs a store little, and nothing while it is away.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// What one record adds to the time over which all nodes spread a new listing: a store that had to
 /// forget its history is busy enough without thousands of them at once.

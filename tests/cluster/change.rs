@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use tweed_lab::{Family, Files, Node, Path, eventually};
 
-use crate::cluster::{CONFIG, Cluster, ClusterPlan, PATIENCE, SUBNETS, Stack};
+use crate::cluster::{AT_START, CONFIG, Cluster, ClusterPlan, PATIENCE, SUBNETS, Stack};
 use crate::peer::{Peer, host_gw, key_of, vxlan};
 use crate::table::{HOST_GW, HOST_GW_MIXED, VXLAN, VXLAN_MIXED};
 
@@ -56,6 +56,17 @@ fn direct(peer: &Peer) -> Vec<String> {
         format!("{} nhid via {} dev eth0", peer.subnet, peer.public_ip),
         format!("id via {} dev eth0 scope link proto 241", peer.public_ip),
     ]
+}
+
+/// The tunnel stands by, for probes and for the case that the direct path fails.
+fn direct_with_standby(peer: &Peer) -> Vec<String> {
+    let (base, mac, ip) = (peer.subnet.network(), &peer.mac, peer.public_ip);
+    let standby = [
+        format!("{base} lladdr {mac} PERMANENT"),
+        format!("{base} dev flannel.1"),
+        format!("{mac} dst {ip} self permanent"),
+    ];
+    [direct(peer), standby.to_vec()].concat()
 }
 
 /// Waits until the node holds exactly `expected` for its peers, and at last nothing of what was.
@@ -112,6 +123,12 @@ impl Couple {
     fn start(rest: &str) -> Result<Self> {
         let cluster = Cluster::start(2, &Stack::V4.config(rest))?;
         Ok(Self { cluster })
+    }
+
+    /// Daemons that take a config in at their start alone.
+    fn start_apart(rest: &str) -> Result<Self> {
+        let plan = ClusterPlan::new(2, &Stack::V4.config(rest)).flags(AT_START);
+        Ok(Self { cluster: plan.start()? })
     }
 
     fn observer(&self) -> &Node {
@@ -176,7 +193,11 @@ fn a_node_that_changes_its_address_keeps_its_subnet_and_is_followed() {
         eventually(PATIENCE, || it.has_published(backend)).unwrap();
         let after = it.peer().unwrap();
         assert_eq!((after.subnet, after.mac.clone()), (before.subnet, before.mac));
-        let expected = if side == VXLAN { tunnelled(&after) } else { direct(&after) };
+        let expected = match side {
+            VXLAN => tunnelled(&after),
+            HOST_GW => direct(&after),
+            _ => direct_with_standby(&after),
+        };
         holds(it.observer(), &expected).unwrap();
         eventually(PATIENCE, || {
             let path = it.changing().path_to(it.cluster.subnet(0, Family::V4)?)?;
@@ -209,14 +230,17 @@ fn a_node_that_gets_another_subnet_is_followed() {
 
 #[test]
 fn a_node_that_changes_its_backend_is_followed() {
-    let mut it = Couple::start(&VXLAN_MIXED.config()).unwrap();
+    let mut it = Couple::start_apart(&VXLAN_MIXED.config()).unwrap();
     holds(it.observer(), &tunnelled(&it.peer().unwrap())).unwrap();
     for (side, backend) in [(HOST_GW_MIXED, "host-gw"), (VXLAN_MIXED, "vxlan")] {
         it.cluster.etcd.put(CONFIG, &Stack::V4.config(&side.config())).unwrap();
         it.cluster.daemons[1].restart().unwrap();
         it.has_published(backend).unwrap();
         let peer = it.peer().unwrap();
-        let expected = if side == VXLAN_MIXED { tunnelled(&peer) } else { direct(&peer) };
+        let expected = match side {
+            VXLAN_MIXED => tunnelled(&peer),
+            _ => direct_with_standby(&peer),
+        };
         holds(it.observer(), &expected).unwrap();
     }
     it.pings().unwrap();

@@ -17,6 +17,9 @@ pub const SUBNETS: &str = "/coreos.com/network/subnets";
 /// A change that took longer than this was not followed.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
+/// As with flannel: a config is taken in at a daemon's start alone.
+pub const AT_START: &[&str] = &["--config-reload=false"];
+
 /// The address families of nodes and pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stack {
@@ -33,6 +36,7 @@ pub struct ClusterPlan {
     far: usize,
     stack: Stack,
     reverse_path: ReversePath,
+    flags: &'static [&'static str],
 }
 
 /// Nodes, each with a daemon.
@@ -44,6 +48,8 @@ pub struct Cluster {
     pub stack: Stack,
     pub etcd: Etcd,
     pub lab: Lab,
+    /// Of daemons that are still to be started.
+    pub flags: &'static [&'static str],
 }
 
 /// The binaries under test.
@@ -89,7 +95,7 @@ impl ClusterPlan {
     /// `near` nodes on one segment.
     pub fn new(near: usize, config: &str) -> Self {
         let (config, stack) = (config.to_owned(), Stack::V4);
-        Self { config, near, far: 0, stack, reverse_path: ReversePath::Off }
+        Self { config, near, far: 0, stack, reverse_path: ReversePath::Off, flags: &[] }
     }
 
     /// So many more nodes behind a router.
@@ -106,6 +112,12 @@ impl ClusterPlan {
     #[must_use]
     pub fn reverse_path(self, reverse_path: ReversePath) -> Self {
         Self { reverse_path, ..self }
+    }
+
+    /// More flags for every daemon.
+    #[must_use]
+    pub fn flags(self, flags: &'static [&'static str]) -> Self {
+        Self { flags, ..self }
     }
 
     /// The nodes without their daemons.
@@ -130,8 +142,8 @@ impl ClusterPlan {
         } else {
             None
         };
-        let (daemons, stack) = (Vec::new(), self.stack);
-        Ok(Cluster { nodes, daemons, segment, router, stack, etcd, lab })
+        let (daemons, stack, flags) = (Vec::new(), self.stack, self.flags);
+        Ok(Cluster { nodes, daemons, segment, router, stack, etcd, lab, flags })
     }
 
     /// Nodes with daemons that are ready.
@@ -151,7 +163,9 @@ impl Cluster {
     /// Starts a daemon on every node that has none, and waits until all are ready.
     pub fn start_daemons(&mut self) -> Result<()> {
         for node in self.nodes.iter().skip(self.daemons.len()) {
-            self.daemons.push(node.daemon(&self.etcd).start()?);
+            let plan = node.daemon(&self.etcd);
+            let plan = self.flags.iter().fold(plan, |plan, flag| plan.argument(*flag));
+            self.daemons.push(plan.start()?);
         }
         self.daemons.iter().zip(&self.nodes).try_for_each(|(daemon, node)| {
             daemon.wait_ready().map(drop).with_context(|| format!("starting {}", node.name()))

@@ -6,6 +6,7 @@ use std::process::Output;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use ipnetwork::IpNetwork;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use tweed_lab::{Etcd, Family, Neighbour, Node, NodePlan, Path, ReversePath, eventually};
@@ -173,11 +174,12 @@ fn programmed(node: &Node) -> Result<BTreeSet<String>> {
     let mut lines = BTreeSet::new();
     for route in node.routes(Family::V4)? {
         if route.protocol.as_deref() == Some("241") {
-            let (onlink, gateway) = (route.onlink(), route.gateway.context("no gateway")?);
-            let (to, dev) = (route.destination, route.dev.context("no device")?);
-            let onlink = if onlink { " onlink" } else { "" };
-            let nhid = route.nhid.context("no nexthop object")?;
-            lines.insert(format!("route {to} nhid {nhid} via {gateway} dev {dev}{onlink}"));
+            let onlink = if route.onlink() { " onlink" } else { "" };
+            let via = route.gateway.map(|gateway| format!(" via {gateway}")).unwrap_or_default();
+            let nhid = route.nhid.map(|nhid| format!(" nhid {nhid}")).unwrap_or_default();
+            let to: IpNetwork = route.destination.parse()?;
+            let dev = route.dev.context("no device")?;
+            lines.insert(format!("route {to}{nhid}{via} dev {dev}{onlink}"));
         }
     }
     for nexthop in node.nexthops()? {

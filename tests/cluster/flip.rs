@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use tweed_lab::{Family, Files, Path, Probe, Report, ReversePath};
+use tweed_lab::{Family, Files, Path, Probe, Report, ReversePath, eventually};
 
-use crate::cluster::{CONFIG, Cluster, ClusterPlan, Stack};
+use crate::cluster::{AT_START, CONFIG, Cluster, ClusterPlan, PATIENCE, Stack};
 use crate::table::{Distance, HOST_GW, HOST_GW_MIXED, Side, VXLAN, VXLAN_MIXED, expected, path};
 
 /// Packets per second and ordered pair of pods.
@@ -105,7 +105,7 @@ fn ensure_only_reboots_lost(report: &Report) -> Result<()> {
 }
 
 fn plan(stack: Stack, side: Side) -> ClusterPlan {
-    ClusterPlan::new(3, &stack.config(&side.config())).far(1).stack(stack)
+    ClusterPlan::new(3, &stack.config(&side.config())).far(1).stack(stack).flags(AT_START)
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn filters(cluster: &Cluster, device: &str) -> Vec<String> {
 #[test]
 fn strict_filters_are_loose_for_as_long_as_mixed_is_on() {
     let config = Stack::V4.config(&VXLAN.config());
-    let plan = ClusterPlan::new(3, &config).reverse_path(ReversePath::Strict);
+    let plan = ClusterPlan::new(3, &config).reverse_path(ReversePath::Strict).flags(AT_START);
     let mut migration = Migration::start(&plan, VXLAN).unwrap();
     let filters_of = |migration: &Migration| {
         ["eth0", "flannel.1"].map(|device| filters(&migration.cluster, device))
@@ -169,8 +169,9 @@ fn a_flip_waits_for_a_filter_that_the_daemon_may_not_loosen() {
     let config = Stack::V4.config(&VXLAN_MIXED.config());
     let plan = ClusterPlan::new(2, &config).reverse_path(ReversePath::Strict);
     let mut cluster = plan.build().unwrap();
-    for node in &cluster.nodes {
-        let plan = node.daemon(&cluster.etcd);
+    // The second node follows the first one only, not the config.
+    for (node, reload) in cluster.nodes.iter().zip(["true", "false"]) {
+        let plan = node.daemon(&cluster.etcd).argument(format!("--config-reload={reload}"));
         let daemon = plan.through("unshare", &["--mount", "sh", "-euc", READ_ONLY]).start();
         cluster.daemons.push(daemon.unwrap());
     }
@@ -179,13 +180,24 @@ fn a_flip_waits_for_a_filter_that_the_daemon_may_not_loosen() {
     cluster.wait_for_paths(|_, _| Path::Tunnel).unwrap();
     let probe = cluster.lab.probe(&cluster.lab.pairs(Family::V4), RATE).unwrap();
     cluster.etcd.put(CONFIG, &Stack::V4.config(&HOST_GW_MIXED.config())).unwrap();
-    cluster.wait_for_checkpoint(0).unwrap();
-    cluster.daemons[0].restart().unwrap();
+    let waits = || {
+        let said = cluster.daemons[0].get("/readyz")?;
+        ensure!(said.status == 200, "{}", said.body);
+        ensure!(said.body.contains("staying on vxlan until net.ipv4.conf.eth0.rp_filter"));
+        ensure!(said.body.contains("net/ipv4/conf/eth0/rp_filter cannot be written"));
+        Ok(())
+    };
+    eventually(PATIENCE, waits).unwrap();
     probe.run_for(PAUSE);
     cluster.wait_for_paths(|_, _| Path::Tunnel).unwrap();
-    let said = cluster.daemons[0].get("/readyz").unwrap().body;
-    assert!(said.contains("staying on vxlan until filters are loose"), "{said}");
-    assert!(said.contains("net/ipv4/conf/eth0/rp_filter"), "{said}");
+    cluster.wait_for_checkpoint(0).unwrap();
+    cluster.daemons[0].restart().unwrap();
+    eventually(PATIENCE, || {
+        let said = cluster.daemons[0].get("/readyz")?;
+        ensure!(said.body.contains("staying on vxlan until net.ipv4.conf.eth0.rp_filter"));
+        Ok(())
+    })
+    .unwrap();
     // The one that waits comes last: as soon as its own are loose, it goes.
     for node in cluster.nodes.iter().rev() {
         for device in ["eth0", "flannel.1"] {

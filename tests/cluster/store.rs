@@ -93,6 +93,16 @@ impl Story {
         Ok(())
     }
 
+    /// Everybody goes on without it, and says so.
+    fn the_config_is_missed_and_written_again(&self) -> Result<()> {
+        let missed = format!(
+            "the config before stays in force: key {CONFIG} is missing: write the network config there"
+        );
+        let missed = |daemon: &Daemon| is_ready_with(daemon, &missed);
+        eventually(FOLLOWED, || self.cluster.daemons.iter().try_for_each(missed))?;
+        self.cluster.etcd.put(CONFIG, VXLAN)
+    }
+
     /// etcd is back: changes are followed, all is as before, and no packet was lost.
     fn end(self) -> Result<()> {
         let followed =
@@ -174,6 +184,7 @@ fn a_wiped_etcd_takes_nothing_from_anybody() {
     story.everybody_keeps_its_subnet(FOLLOWED).unwrap();
     throughout(Duration::from_secs(3), || story.kernels_are_as_they_were()).unwrap();
     story.logs_are_quiet(10).unwrap();
+    story.the_config_is_missed_and_written_again().unwrap();
     story.end().unwrap();
 }
 
@@ -191,6 +202,7 @@ fn a_wiped_etcd_takes_nothing_from_who_comes_back_late() {
     throughout(Duration::from_secs(5), || story.kernels_are_as_they_were()).unwrap();
     late.management().restore().unwrap();
     story.everybody_keeps_its_subnet(FOLLOWED).unwrap();
+    story.the_config_is_missed_and_written_again().unwrap();
     story.end().unwrap();
 }
 
@@ -236,7 +248,7 @@ fn three_members() -> Result<Story> {
     let segment = lab.segment("10.99.1.0/24")?;
     let stack = crate::cluster::Stack::V4;
     let (nodes, daemons, router) = Default::default();
-    let mut cluster = Cluster { nodes, daemons, segment, router, stack, etcd, lab };
+    let mut cluster = Cluster { nodes, daemons, segment, router, stack, etcd, lab, flags: &[] };
     for name in ["n1", "n2", "n3"] {
         let node = cluster.lab.node(name, &cluster.segment)?;
         cluster.add(node)?;

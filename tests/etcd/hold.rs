@@ -155,17 +155,19 @@ async fn a_lease_that_an_operator_reserves_is_not_lost_and_stays_reserved() {
 }
 
 #[tokio::test]
-async fn a_lease_is_kept_alive() {
+async fn a_lease_is_kept_alive_and_no_key_is_written_for_it() {
     let server = EtcdServer::start().await;
     let almost_all = Duration::from_secs(86_400 - 1);
     let manager =
         EtcdSubnetManager::new(options(&[server.endpoint()]), Previous::default(), almost_all);
     let mut node = Holder::new(manager).await;
+    let before = server.revision().await;
     assert_eq!(node.lost(Duration::from_secs(5)).await, None);
     let grant = node.lease.grant.unwrap();
     let left = server.client().await.lease_time_to_live(grant, None).await.unwrap().ttl();
     // Unrenewed, five seconds would be gone.
     assert!(left >= 86_397, "{left}");
+    assert_eq!(server.revision().await, before, "a renewal woke every node");
 }
 
 #[tokio::test]
@@ -238,9 +240,11 @@ async fn without_a_watch_the_renewal_notices_a_loss() {
 async fn a_restart_takes_up_the_etcd_lease_of_before() {
     let server = EtcdServer::start().await;
     let before = Holder::new(manager(&server)).await.lease;
+    let revision = server.revision().await;
     let known = previous(&["10.5.115.0/24"], before.grant);
     let after = Holder::new(manager_of(options(&[server.endpoint()]), known)).await;
     assert_eq!(after.lease, before);
+    assert_eq!(server.revision().await, revision, "a restart woke every node");
     assert_eq!(server.client().await.leases().await.unwrap().leases().len(), 1);
 }
 

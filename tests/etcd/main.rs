@@ -18,6 +18,8 @@ mod hold;
 mod log;
 mod network_config;
 mod node;
+mod node_report;
+mod probe_secret;
 mod proxy;
 
 mod scale;

@@ -1,8 +1,11 @@
-//! A config that is missing, wrong, mended.
+//! A config that is missing, wrong, mended, edited.
 
 use std::time::Duration;
 
+use futures::StreamExt;
+use futures::stream::BoxStream;
 use tokio::time::{sleep, timeout};
+use tweed::config::ConfigUpdate;
 use tweed::subnet::claim::Previous;
 use tweed::subnet::{StoreState, SubnetManager};
 
@@ -77,4 +80,103 @@ async fn a_server_that_is_not_up_yet_is_waited_for() {
     let (found, ()) =
         timeout(SOON * 4, async { tokio::join!(manager.network_config(), start) }).await.unwrap();
     assert_eq!(found, config(V4));
+}
+
+/// The next thing told of the config: its network, or what is wrong; fails if nothing comes soon.
+async fn next(updates: &mut BoxStream<'static, ConfigUpdate>) -> String {
+    let update = timeout(SOON * 6, updates.next()).await.expect("nothing is told").unwrap();
+    match update.config {
+        Ok(config) => config.networks().map(|network| network.to_string()).collect(),
+        Err(reason) => reason.to_string(),
+    }
+}
+
+fn network(octet: u8) -> String {
+    format!(r#"{{"Network":"10.{octet}.0.0/16"}}"#)
+}
+
+#[tokio::test]
+async fn every_edit_is_told_once() {
+    let server = EtcdServer::start().await;
+    server.put(CONFIG, V4).await;
+    let manager = manager(&server);
+    let mut updates = manager.watch_config();
+    assert_eq!(next(&mut updates).await, "10.5.0.0/16");
+    // Nobody else's key is an edit.
+    server.put("/coreos.com/network/configuration", "{").await;
+    server.put(CONFIG, &network(6)).await;
+    assert_eq!(next(&mut updates).await, "10.6.0.0/16");
+    server.put(CONFIG, "{").await;
+    let broken = next(&mut updates).await;
+    assert!(broken.starts_with("key /coreos.com/network/config: the network config is no JSON"));
+    server.delete(CONFIG).await;
+    let missing = "key /coreos.com/network/config is missing: write the network config there";
+    assert_eq!(next(&mut updates).await, missing);
+    // Who had a config goes on with it: that is no reason to call the store away.
+    assert_eq!(*manager.state().borrow(), StoreState::Reachable);
+    server.put(CONFIG, &network(7)).await;
+    assert_eq!(next(&mut updates).await, "10.7.0.0/16");
+}
+
+#[tokio::test]
+async fn the_revision_of_a_config_is_that_of_its_key() {
+    let server = EtcdServer::start().await;
+    server.put(CONFIG, V4).await;
+    server.put("/other", "").await;
+    let mut updates = manager(&server).watch_config();
+    let first = timeout(SOON, updates.next()).await.unwrap().unwrap();
+    server.put(CONFIG, V4).await;
+    let second = timeout(SOON, updates.next()).await.unwrap().unwrap();
+    assert_eq!(first.config, second.config);
+    assert_eq!(second.revision, first.revision + 2);
+}
+
+#[tokio::test]
+async fn an_edit_while_the_server_is_away_is_told_later() {
+    let mut server = EtcdServer::start().await;
+    server.put(CONFIG, V4).await;
+    let manager = manager(&server);
+    let mut updates = manager.watch_config();
+    assert_eq!(next(&mut updates).await, "10.5.0.0/16");
+    let ask = async {
+        let known = server.hide().await;
+        server.put(CONFIG, &network(6)).await;
+        server.compact().await;
+        server.show(known).await;
+    };
+    let (told, ()) = tokio::join!(next(&mut updates), ask);
+    assert_eq!(told, "10.6.0.0/16");
+    server.put(CONFIG, &network(7)).await;
+    assert_eq!(next(&mut updates).await, "10.7.0.0/16");
+}
+
+#[tokio::test]
+async fn a_server_that_lost_everything_takes_no_config_away_unseen() {
+    let mut server = EtcdServer::start().await;
+    server.put(CONFIG, V4).await;
+    let manager = manager(&server);
+    let mut updates = manager.watch_config();
+    assert_eq!(next(&mut updates).await, "10.5.0.0/16");
+    let wipe = async {
+        server.wipe();
+        server.run();
+        server.answers().await;
+    };
+    let (told, ()) = tokio::join!(next(&mut updates), wipe);
+    assert!(told.ends_with("is missing: write the network config there"), "{told}");
+    server.put(CONFIG, &network(6)).await;
+    assert_eq!(next(&mut updates).await, "10.6.0.0/16");
+}
+
+#[tokio::test]
+async fn a_history_that_is_forgotten_does_not_hide_an_edit() {
+    let server = EtcdServer::start().await;
+    server.put(CONFIG, V4).await;
+    let mut updates = manager(&server).watch_config();
+    assert_eq!(next(&mut updates).await, "10.5.0.0/16");
+    // Nobody polls: the watch is not open yet, and its first revision is compacted.
+    server.put(CONFIG, &network(6)).await;
+    server.put("/other", "").await;
+    server.compact().await;
+    assert_eq!(next(&mut updates).await, "10.6.0.0/16");
 }

@@ -202,9 +202,13 @@ impl EtcdServer {
 
     /// Forgets all history up to now.
     pub(crate) async fn compact(&self) {
-        let mut client = self.client().await;
-        let revision = client.get("revision", None).await.unwrap().header().unwrap().revision();
-        client.compact(revision, None).await.unwrap();
+        let revision = self.revision().await;
+        self.client().await.compact(revision, None).await.unwrap();
+    }
+
+    /// Of what was written last.
+    pub(crate) async fn revision(&self) -> i64 {
+        self.client().await.get("revision", None).await.unwrap().header().unwrap().revision()
     }
 
     pub(crate) async fn is_leader(&self) -> bool {

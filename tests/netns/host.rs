@@ -89,6 +89,7 @@ pub(crate) fn scope() -> Scope {
         underlay: Some(name("eth0")),
         networks: vec![prefix("10.244.0.0/16"), prefix("fd00:10:244::/56")],
         gateways: [address("172.16.0.9"), address("fd16::9")].into(),
+        retired: Vec::new(),
     }
 }
 

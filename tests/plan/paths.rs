@@ -33,7 +33,7 @@ fn mixed_does_not_change_the_way_between_two_vxlan_nodes() {
     let peers = [NEAR, FAR].map(lease);
     let planned = |keys| {
         let networks = backend::networks(&node(VXLAN, keys));
-        peers.each_ref().map(|peer| backend::plan_peer(&networks, peer))
+        peers.each_ref().map(|peer| backend::plan_peer(&networks, peer, &Detours::new()))
     };
     assert_eq!(planned(MIXED), planned(""));
 }
@@ -63,8 +63,14 @@ fn direct_routing_spares_the_tunnel_on_our_link() {
         &node(direct, MIXED),
         &[NEAR, FAR],
         expect![[r"
+            fdb 02:00:ac:10:00:09 dst 172.16.0.9 dev flannel.1
+            neigh 10.244.3.0 lladdr 02:00:ac:10:00:09 dev flannel.1
+            route 10.244.3.0/32 dev flannel.1
             nexthop id 4096512012 via 172.16.0.9 dev eth0
             route 10.244.3.0/24 nhid 4096512012 via 172.16.0.9 dev eth0
+            fdb 02:06:00:00:00:09 dst fd00:16::9 dev flannel-v6.1
+            neigh fd00:244:0:3:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
+            route fd00:244:0:3::/128 dev flannel-v6.1
             nexthop id 4258856963 via fd00:16::9 dev eth0
             route fd00:244:0:3::/64 nhid 4258856963 via fd00:16::9 dev eth0
             fdb 02:00:ac:11:00:09 dst 172.17.0.9 dev flannel.1
@@ -108,8 +114,14 @@ fn vxlan_to_host_gw_goes_direct_on_our_link_with_mixed() {
         &node(VXLAN, MIXED),
         &[&peer],
         expect![[r"
+            fdb 02:00:ac:10:00:09 dst 172.16.0.9 dev flannel.1
+            neigh 10.244.3.0 lladdr 02:00:ac:10:00:09 dev flannel.1
+            route 10.244.3.0/32 dev flannel.1
             nexthop id 4096512012 via 172.16.0.9 dev eth0
             route 10.244.3.0/24 nhid 4096512012 via 172.16.0.9 dev eth0
+            fdb 02:06:00:00:00:09 dst fd00:16::9 dev flannel-v6.1
+            neigh fd00:244:0:3:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
+            route fd00:244:0:3::/128 dev flannel-v6.1
             nexthop id 4258856963 via fd00:16::9 dev eth0
             route fd00:244:0:3::/64 nhid 4258856963 via fd00:16::9 dev eth0
         "]],
@@ -234,8 +246,14 @@ fn host_gw_to_vxlan_goes_direct_on_our_link_and_by_tunnel_elsewhere_with_mixed()
         &node(HOST_GW, MIXED),
         &[NEAR, FAR],
         expect![[r"
+            fdb 02:00:ac:10:00:09 dst 172.16.0.9 dev flannel.1
+            neigh 10.244.3.0 lladdr 02:00:ac:10:00:09 dev flannel.1
+            route 10.244.3.0/32 dev flannel.1
             nexthop id 4096512012 via 172.16.0.9 dev eth0
             route 10.244.3.0/24 nhid 4096512012 via 172.16.0.9 dev eth0
+            fdb 02:06:00:00:00:09 dst fd00:16::9 dev flannel-v6.1
+            neigh fd00:244:0:3:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
+            route fd00:244:0:3::/128 dev flannel-v6.1
             nexthop id 4258856963 via fd00:16::9 dev eth0
             route fd00:244:0:3::/64 nhid 4258856963 via fd00:16::9 dev eth0
             fdb 02:00:ac:11:00:09 dst 172.17.0.9 dev flannel.1
@@ -386,6 +404,9 @@ fn each_family_finds_its_own_way() {
         &node(HOST_GW, MIXED),
         &[peer],
         expect![[r"
+            fdb 02:00:ac:10:00:09 dst 172.16.0.9 dev flannel.1
+            neigh 10.244.3.0 lladdr 02:00:ac:10:00:09 dev flannel.1
+            route 10.244.3.0/32 dev flannel.1
             nexthop id 4096512012 via 172.16.0.9 dev eth0
             route 10.244.3.0/24 nhid 4096512012 via 172.16.0.9 dev eth0
             fdb 02:06:00:00:00:09 dst fd00:17::9 dev flannel-v6.1

@@ -3,7 +3,7 @@
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 use proptest::sample::select;
-use tweed::backend::{self, Local};
+use tweed::backend::{self, Detours, Local};
 use tweed::kernel::state::{Entry, KernelState};
 use tweed::lease::{Lease, LeaseId};
 
@@ -62,7 +62,7 @@ pub(crate) fn planned(local: &Local, peers: &[Lease]) -> KernelState {
     let networks = backend::networks(local);
     let mut state = backend::plan_local(local, &networks);
     for peer in peers {
-        state.extend(backend::plan_peer(&networks, peer).entries().cloned());
+        state.extend(backend::plan_peer(&networks, peer, &Detours::new()).entries().cloned());
     }
     state
 }

@@ -3,19 +3,22 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time;
 use tweed::checkpoint::Checkpoint;
+use tweed::config::{ConfigUpdate, NetworkConfig, Reload, Unusable};
 use tweed::kernel::fake::FakeKernel;
 use tweed::lease::{Lease, LeaseId, LeaseUpdate};
 use tweed::node::InterfaceOptions;
 use tweed::prefix::Prefix;
-use tweed::reconciler::{Event, Outputs, Progress, Reconciler, Settings};
-use tweed::status::{PeerStatus, Query};
+use tweed::reconciler::{Event, Listeners, Outputs, Progress, Reconciler, Settings};
+use tweed::report::NodeReport;
+use tweed::status::{ConfigStatus, PeerStatus, Query, Status};
 use tweed::subnet::StoreState;
 
-use crate::notation::{self, config, lease, lease_id, malformed, prefix, record};
+use crate::notation::{self, lease, lease_id, malformed, prefix, record};
+use crate::prober::Prober;
 use crate::script::{Command, Part};
 
 pub(crate) struct Stage {
@@ -25,21 +28,22 @@ pub(crate) struct Stage {
     listeners: Listeners,
     run: JoinHandle<()>,
     own: Option<Lease>,
+    /// How often the config was written.
+    edits: u64,
+    prober: Prober,
     /// What was on disk when the daemon was last stopped.
     saved: Option<Checkpoint>,
-}
-
-struct Listeners {
-    progress: watch::Receiver<Progress>,
-    read_again: watch::Receiver<u64>,
-    changed: watch::Receiver<u64>,
 }
 
 /// Plays `parts` and returns them with what really happened in the place of every expectation.
 pub(crate) async fn play(parts: &[Part]) -> String {
     let mut stage = None;
-    let mut settings =
-        Settings { interface: InterfaceOptions::default(), max_withdraw: 50, jitter: || 0.5 };
+    let mut settings = Settings {
+        interface: InterfaceOptions::default(),
+        max_withdraw: 50,
+        reload: Reload::Live,
+        jitter: || 0.5,
+    };
     let mut played = String::new();
     for part in parts {
         let command = match part {
@@ -51,6 +55,7 @@ pub(crate) async fn play(parts: &[Part]) -> String {
         };
         match (command.verb.as_str(), &mut stage) {
             ("max-withdraw", None) => settings.max_withdraw = command.rest.parse().unwrap(),
+            ("config-reload", None) => settings.reload = reload(&command.rest),
             ("node", None) => stage = Some(Stage::start(command, settings.clone())),
             (_, None) => panic!("a scenario begins with its node: {}", command.text()),
             ("expect", Some(stage)) => {
@@ -69,19 +74,21 @@ impl Stage {
         let interfaces: Vec<&str> = command.items().collect();
         let kernel = FakeKernel::new(notation::host(&interfaces));
         let (events, listeners, run) = daemon(kernel.clone(), settings.clone());
-        Self { kernel, settings, events, listeners, run, own: None, saved: None }
+        let prober = Prober::start(&events);
+        Self { kernel, settings, events, listeners, run, own: None, edits: 0, prober, saved: None }
     }
 
     async fn perform(&mut self, command: &Command) {
         match command.verb.as_str() {
-            "config" => {
-                let json: Vec<&str> = command.items().collect();
-                self.send(Event::Config(config(&json.join(" ")))).await;
-            }
+            "config" => self.configure(&command.items().collect::<Vec<_>>().join(" ")).await,
             "own" => self.hold(&command.rest).await,
             "publish" => self.publish().await,
             "store" => self.send(Event::Store(store(&command.rest))).await,
             "lease" | "leases" => self.tell_leases(command).await,
+            "probes" => {
+                let news = self.prober.perform(&command.rest);
+                self.send(Event::Probe(news)).await;
+            }
             "kernel" => crate::host::perform(&self.kernel, &command.rest),
             "restart" => self.restart().await,
             "reboot" => {
@@ -101,6 +108,17 @@ impl Stage {
             _ => panic!("nobody knows how to {}", command.text()),
         }
         self.settle().await;
+    }
+
+    /// The store tells what was written under the config's key; nothing if it was deleted.
+    async fn configure(&mut self, json: &str) {
+        self.edits += 1;
+        let config = match json {
+            "deleted" => Err("the key is missing".to_owned()),
+            json => NetworkConfig::parse(json.as_bytes()).map_err(|error| error.to_string()),
+        };
+        let update = ConfigUpdate { config: config.map_err(Unusable), revision: self.edits };
+        self.send(Event::Config(update)).await;
     }
 
     /// The daemon's part between loop and store: takes the lease with what is to be published.
@@ -148,6 +166,7 @@ impl Stage {
         self.run.abort();
         (self.events, self.listeners, self.run) =
             daemon(self.kernel.clone(), self.settings.clone());
+        self.prober = Prober::start(&self.events);
     }
 
     async fn send(&self, event: Event) {
@@ -161,8 +180,12 @@ impl Stage {
     }
 
     /// Time stands still until everybody waits: then a moment passes.
-    async fn settle(&self) {
+    async fn settle(&mut self) {
         time::sleep(Duration::from_millis(1)).await;
+        if let Some(news) = self.prober.judge() {
+            self.send(Event::Probe(news)).await;
+            time::sleep(Duration::from_millis(1)).await;
+        }
         assert!(!self.run.is_finished(), "the loop has ended");
     }
 
@@ -184,6 +207,8 @@ impl Stage {
                 vec![format!("checkpoint {}", if changed { "changed" } else { "unchanged" })]
             }
             "peers" => self.peers().await,
+            "config" => self.config().await,
+            "report" => self.report().await,
             "kernel" => {
                 let words = command.rest.strip_prefix("kernel").unwrap().trim();
                 let state = self.kernel.state();
@@ -209,7 +234,8 @@ impl Stage {
         let show = |peer: PeerStatus| {
             let subnet = peer.subnet.map_or(peer.lease.to_string(), |subnet| subnet.to_string());
             let way = match (peer.path, peer.reason) {
-                (Some(path), _) => format!("{path:?}").to_lowercase(),
+                (Some(path), None) => format!("{path:?}").to_lowercase(),
+                (Some(path), Some(why)) => format!("{}: {why}", format!("{path:?}").to_lowercase()),
                 (None, reason) => reason.unwrap_or_default(),
             };
             let is_missing = peer.path.is_some() && !peer.programmed;
@@ -220,18 +246,36 @@ impl Stage {
     }
 }
 
+impl Stage {
+    /// Which config is in force, and what the newest one has to wait for.
+    async fn config(&self) -> Vec<String> {
+        let status: Status = serde_json::from_str(self.ask(Query::Status).await.get()).unwrap();
+        let backend = status.backend.unwrap_or_default();
+        let mixed = if status.mixed { " mixed" } else { "" };
+        let ConfigStatus { rollout, pending, invalid, revision } = status.config;
+        let head = format!("config {backend}{mixed}, revision {revision}");
+        [Some(head), rollout, pending, invalid].into_iter().flatten().collect()
+    }
+
+    /// What the node tells the operator of its peers.
+    async fn report(&self) -> Vec<String> {
+        let report = serde_json::from_str(self.ask(Query::Report).await.get()).unwrap();
+        let Some(NodeReport { exceptions, peers, .. }) = report else {
+            return vec!["report nothing".to_owned()];
+        };
+        let head = format!("{} direct, {} by tunnel", peers.direct, peers.tunnel);
+        let told = exceptions.into_iter().map(|e| format!("{} {}", e.lease, e.reason));
+        headed("report", [head].into_iter().chain(told).collect())
+    }
+}
+
 fn daemon(
     kernel: FakeKernel,
     settings: Settings,
 ) -> (mpsc::Sender<Event>, Listeners, JoinHandle<()>) {
     let (events, received) = mpsc::channel(64);
-    let (progress, watched) = watch::channel(Progress::default());
-    let (heartbeat, _) = watch::channel(time::Instant::now());
-    let (read_again, reads) = watch::channel(0);
-    let (changed, seen) = watch::channel(0);
-    let outputs = Outputs { progress, heartbeat, read_again, changed };
+    let (outputs, listeners) = Outputs::channels();
     let run = Reconciler::new(kernel, settings, received, outputs).run();
-    let listeners = Listeners { progress: watched, read_again: reads, changed: seen };
     (events, listeners, tokio::task::spawn_local(run))
 }
 
@@ -254,6 +298,14 @@ fn usable(progress: &Progress) -> String {
     let Some(usable) = &progress.usable else { return "nothing".into() };
     let subnets: Vec<String> = usable.subnets.iter().map(ToString::to_string).collect();
     format!("{} mtu {}", subnets.join(" "), usable.mtu)
+}
+
+fn reload(words: &str) -> Reload {
+    match words {
+        "true" => Reload::Live,
+        "false" => Reload::AtStart,
+        other => panic!("--config-reload is not {other}"),
+    }
 }
 
 fn store(words: &str) -> StoreState {

@@ -32,18 +32,21 @@ async fn what_would_go_is_listed_and_nothing_is_done() {
         listed,
         &expect![[r"
             ~ rp_filter strict dev eth0
+            - route 10.244.4.0/32 dev flannel.1
             - route 10.244.4.0/24 nhid 4096512016 via 172.16.0.10 dev eth0
             - route 10.244.3.0/24 nhid 4029403148 via 10.244.3.0 dev flannel.1 onlink
             - nexthop id 4096512016 via 172.16.0.10 dev eth0
             - nexthop id 4029403148 via 10.244.3.0 dev flannel.1 onlink
+            - neigh 10.244.4.0 lladdr 0a:00:00:00:00:0a dev flannel.1
             - neigh 10.244.3.0 lladdr 0a:00:00:00:00:09 dev flannel.1
+            - fdb 0a:00:00:00:00:0a dst 172.16.0.10 dev flannel.1
             - fdb 0a:00:00:00:00:09 dst 172.17.0.9 dev flannel.1
             - addr 10.244.1.0/32 dev flannel.1
             - link flannel.1 up mtu 1450 address 0a:00:00:00:00:05 type vxlan id 1 local
                 172.16.0.5 dev eth0 dstport 8472 nolearning
             - file DIR/subnet.env
             - file DIR/subnet.state.json
-            9 kernel entries and 2 files of ours; --yes removes them
+            12 kernel entries and 2 files of ours; --yes removes them
             known from the checkpoint
         "]],
     );
@@ -84,18 +87,21 @@ async fn a_refusal_keeps_the_checkpoint_for_another_try() {
         refused,
         &expect![[r"
             ~ rp_filter strict dev eth0
+            - route 10.244.4.0/32 dev flannel.1
             - route 10.244.4.0/24 nhid 4096512016 via 172.16.0.10 dev eth0
             - route 10.244.3.0/24 nhid 4029403148 via 10.244.3.0 dev flannel.1 onlink
             - nexthop id 4096512016 via 172.16.0.10 dev eth0
             - nexthop id 4029403148 via 10.244.3.0 dev flannel.1 onlink
+            - neigh 10.244.4.0 lladdr 0a:00:00:00:00:0a dev flannel.1
             - neigh 10.244.3.0 lladdr 0a:00:00:00:00:09 dev flannel.1
+            - fdb 0a:00:00:00:00:0a dst 172.16.0.10 dev flannel.1
             - fdb 0a:00:00:00:00:09 dst 172.17.0.9 dev flannel.1
             - addr 10.244.1.0/32 dev flannel.1
             - link flannel.1 up mtu 1450 address 0a:00:00:00:00:05 type vxlan id 1 local
                 172.16.0.5 dev eth0 dstport 8472 nolearning
             - file DIR/subnet.env
             - file DIR/subnet.state.json
-            9 kernel entries and 2 files of ours, of which 1 refused: run it again
+            12 kernel entries and 2 files of ours, of which 1 refused: run it again
             known from the checkpoint
             refused: - route 10.244.4.0/24 nhid 4096512016 via 172.16.0.10 dev eth0:
                 Operation not permitted (EPERM)
@@ -122,17 +128,20 @@ async fn where_nobody_knows_the_network_it_can_be_said() {
         &host,
         listed,
         &expect![[r"
+            - route 10.244.4.0/32 dev flannel.1
             - route 10.244.4.0/24 nhid 4096512016 via 172.16.0.10 dev eth0
             - route 10.244.3.0/24 nhid 4029403148 via 10.244.3.0 dev flannel.1 onlink
             - nexthop id 4096512016 via 172.16.0.10 dev eth0
             - nexthop id 4029403148 via 10.244.3.0 dev flannel.1 onlink
+            - neigh 10.244.4.0 lladdr 0a:00:00:00:00:0a dev flannel.1
             - neigh 10.244.3.0 lladdr 0a:00:00:00:00:09 dev flannel.1
+            - fdb 0a:00:00:00:00:0a dst 172.16.0.10 dev flannel.1
             - fdb 0a:00:00:00:00:09 dst 172.17.0.9 dev flannel.1
             - addr 10.244.1.0/32 dev flannel.1
             - link flannel.1 up mtu 1450 address 0a:00:00:00:00:05 type vxlan id 1 local
                 172.16.0.5 dev eth0 dstport 8472 nolearning
             - file DIR/subnet.env
-            8 kernel entries and 1 file of ours; --yes removes them
+            11 kernel entries and 1 file of ours; --yes removes them
             known from the checkpoint
         "]],
     );

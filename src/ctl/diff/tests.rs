@@ -78,10 +78,13 @@ async fn a_device_that_must_be_made_anew_is_shown_with_all_that_sits_on_it() {
             + accept_ra 0 dev flannel.1
             + addr 10.244.1.0/32 dev flannel.1
             + fdb 0a:00:00:00:00:09 dst 172.17.0.9 dev flannel.1
+            + fdb 0a:00:00:00:00:0a dst 172.16.0.10 dev flannel.1
             + neigh 10.244.3.0 lladdr 0a:00:00:00:00:09 dev flannel.1
+            + neigh 10.244.4.0 lladdr 0a:00:00:00:00:0a dev flannel.1
             + nexthop id 4029403148 via 10.244.3.0 dev flannel.1 onlink
             + route 10.244.3.0/24 nhid 4029403148 via 10.244.3.0 dev flannel.1 onlink
-            8 differences from the plan of the checkpoint /run/flannel/subnet.state.json,
+            + route 10.244.4.0/32 dev flannel.1
+            11 differences from the plan of the checkpoint /run/flannel/subnet.state.json,
               because no daemon answers on /run/flannel/subnet.sock
         "]],
     )

@@ -93,9 +93,12 @@ fn a_mixed_node_reaches_all_that_it_can() {
             + rp_filter loose dev flannel.1
             + accept_ra 0 dev flannel.1
             + addr 10.244.1.0/32 dev flannel.1
+            + fdb 0a:00:00:00:00:09 dst 172.16.0.9 dev flannel.1
+            + neigh 10.244.3.0 lladdr 0a:00:00:00:00:09 dev flannel.1
             + nexthop id 4096512012 via 172.16.0.9 dev ens3
             + nexthop id 4096512016 via 172.16.0.10 dev ens3
             + route 10.244.3.0/24 nhid 4096512012 via 172.16.0.9 dev ens3
+            + route 10.244.3.0/32 dev flannel.1
             + route 10.244.4.0/24 nhid 4096512016 via 172.16.0.10 dev ens3
               10.244.5.0-24 at 172.17.0.11 left out: gateway 172.17.0.11 is not on the link
                 of ens3, and it published no VTEP
@@ -124,10 +127,13 @@ fn who_is_on_link_can_be_said() {
             + rp_filter loose dev flannel.1
             + accept_ra 0 dev flannel.1
             + addr 10.244.1.0/32 dev flannel.1
+            + fdb 0a:00:00:00:00:09 dst 172.16.0.9 dev flannel.1
+            + neigh 10.244.3.0 lladdr 0a:00:00:00:00:09 dev flannel.1
             + nexthop id 4096512012 via 172.16.0.9 dev eth0
             + nexthop id 4096512016 via 172.16.0.10 dev eth0
             + nexthop id 4096512020 via 172.17.0.11 dev eth0
             + route 10.244.3.0/24 nhid 4096512012 via 172.16.0.9 dev eth0
+            + route 10.244.3.0/32 dev flannel.1
             + route 10.244.4.0/24 nhid 4096512016 via 172.16.0.10 dev eth0
             + route 10.244.5.0/24 nhid 4096512020 via 172.17.0.11 dev eth0
               10.244.7.0-24 set aside: its record cannot be read: its value is no JSON

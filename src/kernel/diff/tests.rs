@@ -52,6 +52,7 @@ fn scope() -> Scope {
         underlay: Some(LinkName::new("eth0")),
         networks: vec!["10.244.0.0/16".parse().unwrap()],
         gateways: BTreeSet::new(),
+        retired: Vec::new(),
     }
 }
 

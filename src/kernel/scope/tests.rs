@@ -14,6 +14,7 @@ fn scope() -> Scope {
         underlay: Some(LinkName::new("eth0")),
         networks: vec!["10.244.0.0/16".parse().unwrap(), "fd00:244::/48".parse().unwrap()],
         gateways: ["172.16.0.9".parse().unwrap()].into(),
+        retired: Vec::new(),
     }
 }
 
@@ -133,4 +134,31 @@ fn two_scopes_that_differ_in_gateways_alone_read_the_same() {
     assert!(scope().sees_the_same(&other));
     let other = Scope { underlay: None, ..scope() };
     assert!(!scope().sees_the_same(&other));
+}
+
+fn device(name: &str, mtu: u32, mac: MacAddr) -> Link {
+    let kind = LinkKind::Vxlan(Box::new(crate::kernel::state::Vxlan {
+        vni: 1,
+        underlay: Some(LinkName::new("eth0")),
+        local: Some("172.16.0.5".parse().unwrap()),
+        port: 8472,
+        learning: false,
+        gbp: false,
+        group: None,
+        l2miss: false,
+    }));
+    Link { name: LinkName::new(name), kind, mtu, mac, up: true }
+}
+
+#[test]
+fn only_exactly_our_device_is_ours_and_only_once_it_is_retired() {
+    let ours = device("flannel.1", 1450, MAC);
+    let retired = Scope { retired: vec![ours.clone()], ..scope() };
+    assert!(!scope().owns(&Entry::Link(ours.clone())));
+    assert!(retired.owns(&Entry::Link(ours.clone())));
+    assert!(retired.owns(&Entry::Link(device("flannel.1", 1400, MAC))));
+    let other = MacAddr::new([2, 0, 0, 0, 0, 8]);
+    assert!(!retired.owns(&Entry::Link(device("flannel.1", 1450, other))));
+    let foreign = Link { kind: LinkKind::Other("bridge".to_owned()), ..ours };
+    assert!(!retired.owns(&Entry::Link(foreign)));
 }

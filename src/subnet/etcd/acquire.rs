@@ -84,7 +84,10 @@ impl Shared {
             created: stored.origin.created,
             mod_revision: stored.mod_revision,
         };
-        Ok(self.write(&mut own, condition, obsolete).await.is_none().then_some(own))
+        // Written again, it would wake every node for nothing whenever a daemon restarts.
+        let is_published = obsolete.is_empty() && own.has_written(stored);
+        let holds = is_published || self.write(&mut own, condition, obsolete).await.is_none();
+        Ok(holds.then_some(own))
     }
 
     /// What is created first wins; who comes second takes another subnet at once.

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use etcd_client::{Error, KvClient, LeaseClient, ResponseHeader, WatchClient};
 use tokio::sync::Mutex;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::connect::{EtcdOptions, describe, open, shown};
+use super::pace::{TIMEOUT, breath, courtesy, faded, patience};
 use super::report::Report;
 use crate::backoff::Backoff;
 
@@ -27,6 +28,8 @@ struct Current {
     generation: u64,
     /// In a row, over all requests.
     failures: usize,
+    /// How long this server took to answer, and when that was seen.
+    latency: (Duration, Instant),
 }
 
 #[derive(Clone)]
@@ -55,9 +58,6 @@ pub(super) enum Refusal {
     NoRevision,
 }
 
-/// For the answer to one request.
-pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
-
 /// The library's 4 MiB end at some 24,000 leases.
 const MAX_MESSAGE: usize = 64 * 1024 * 1024;
 
@@ -79,7 +79,8 @@ impl Client {
     /// `random` chooses the first server, so that a cluster's nodes spread over all.
     pub(super) fn new(options: EtcdOptions, random: usize) -> Self {
         let endpoint = random.checked_rem(options.endpoints.len()).unwrap_or(0);
-        let current = Current { connection: None, endpoint, generation: 0, failures: 0 };
+        let latency = (Duration::ZERO, Instant::now());
+        let current = Current { connection: None, endpoint, generation: 0, failures: 0, latency };
         Self { options, current: Mutex::new(current), report: Report::default() }
     }
 
@@ -104,17 +105,35 @@ impl Client {
         F: Future<Output = Result<T, Error>>,
     {
         let connection = self.connection().await?;
-        match timeout(TIMEOUT, Box::pin(ask(connection.clone()))).await {
+        let patience = patience(self.latency().await, self.options.endpoints.len());
+        let asked = Instant::now();
+        let answer = timeout(patience, Box::pin(ask(connection.clone()))).await;
+        self.note_latency(asked.elapsed()).await;
+        match answer {
             Ok(Ok(answer)) => {
                 self.succeeded().await;
                 Ok(answer)
             }
             Ok(Err(error)) => Err(self.failed(&connection, &error).await),
             Err(_) => {
-                self.drop_connection(&connection, &no_answer()).await;
+                self.pass_over(&connection, &no_answer(patience)).await;
                 Err(Failure::Away)
             }
         }
+    }
+
+    /// A pause between two requests: none while the server answers briskly.
+    pub(super) async fn breathe(&self) {
+        sleep(breath(self.latency().await).mul_f64(rand::random())).await;
+    }
+
+    /// A longer one, before what can wait.
+    pub(super) async fn stand_back(&self) {
+        sleep(courtesy(self.latency().await).mul_f64(rand::random())).await;
+    }
+
+    pub(super) async fn is_busy(&self) -> bool {
+        !courtesy(self.latency().await).is_zero()
     }
 
     pub(super) async fn succeeded(&self) {
@@ -130,6 +149,7 @@ impl Client {
                 return Failure::Refused(refusal);
             }
             Fault::Request => self.report.away(&describe(error)),
+            Fault::Server => self.pass_over(connection, &describe(error)).await,
             Fault::Connection => self.drop_connection(connection, &describe(error)).await,
         }
         Failure::Away
@@ -144,6 +164,29 @@ impl Client {
         }
     }
 
+    /// The server does not keep up, but its connection is sound: it is kept where there is no other
+    /// server, since to open a new one would only add to the load. A dead one is noticed by its pings.
+    async fn pass_over(&self, connection: &Connection, reason: &str) {
+        let mut current = self.current.lock().await;
+        if current.generation == connection.generation {
+            if self.options.endpoints.len() > 1 {
+                current.connection = None;
+            }
+            self.move_on(&mut current, reason);
+        }
+    }
+
+    async fn latency(&self) -> Duration {
+        let (latency, seen) = self.current.lock().await.latency;
+        faded(latency, seen.elapsed())
+    }
+
+    /// One brisk answer does not yet make a server idle.
+    async fn note_latency(&self, latency: Duration) {
+        let latency = latency.max(self.latency().await / 2);
+        self.current.lock().await.latency = (latency, Instant::now());
+    }
+
     async fn connection(&self) -> Result<Connection, Failure> {
         let mut current = self.current.lock().await;
         if let Some(connection) = &current.connection {
@@ -151,7 +194,7 @@ impl Client {
         }
         let endpoint = self.options.endpoints.get(current.endpoint).map_or("", String::as_str);
         let opened = timeout(TIMEOUT, Box::pin(open(&self.options, endpoint))).await;
-        match opened.unwrap_or_else(|_| Err(no_answer())) {
+        match opened.unwrap_or_else(|_| Err(no_answer(TIMEOUT))) {
             Ok(client) => {
                 current.generation += 1;
                 let (client, generation) = (Arc::new(client), current.generation);
@@ -171,7 +214,10 @@ impl Client {
         let servers = self.options.endpoints.len().max(1);
         let endpoint = self.options.endpoints.get(current.endpoint).map_or("", String::as_str);
         current.failures += 1;
-        current.endpoint = (current.endpoint + 1) % servers;
+        if servers > 1 {
+            current.endpoint = (current.endpoint + 1) % servers;
+            current.latency.0 = Duration::ZERO;
+        }
         if current.failures >= servers {
             let hint = self.hint(endpoint, reason);
             self.report.away(&format!("etcd at {}: {reason}{hint}", shown(endpoint)));
@@ -198,8 +244,8 @@ pub(super) fn revision(header: Option<&ResponseHeader>) -> i64 {
     header.map_or(0, ResponseHeader::revision)
 }
 
-fn no_answer() -> String {
-    format!("no answer within {} s", TIMEOUT.as_secs())
+fn no_answer(patience: Duration) -> String {
+    format!("no answer within {} s", patience.as_secs())
 }
 
 /// Whose fault an error is.
@@ -208,6 +254,8 @@ enum Fault {
     Answer(Refusal),
     /// The server would say the same on every connection.
     Request,
+    /// The server's, which says so itself.
+    Server,
     Connection,
 }
 
@@ -218,6 +266,7 @@ fn fault(error: &Error) -> Fault {
         FAILED_PRECONDITION => Fault::Answer(Refusal::GrantExists),
         OUT_OF_RANGE => Fault::Answer(Refusal::NoRevision),
         INVALID_ARGUMENT | RESOURCE_EXHAUSTED => Fault::Request,
+        UNAVAILABLE if status.message().starts_with("etcdserver: ") => Fault::Server,
         _ => Fault::Connection,
     }
 }
@@ -228,3 +277,4 @@ const NOT_FOUND: i32 = 5;
 const RESOURCE_EXHAUSTED: i32 = 8;
 const FAILED_PRECONDITION: i32 = 9;
 const OUT_OF_RANGE: i32 = 11;
+const UNAVAILABLE: i32 = 14;

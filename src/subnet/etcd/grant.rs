@@ -74,6 +74,7 @@ impl Shared {
     /// The id is ours, so that a request without an answer can be repeated and leaks no lease.
     async fn new_grant(&self) -> Grant {
         let id = rand::random_range(1..=i64::MAX);
+        self.store.client.breathe().await;
         let renewed = Instant::now();
         let ask = |connection: Connection| async move {
             let options = LeaseGrantOptions::new().with_id(id);

@@ -37,8 +37,6 @@ impl Losses {
 
 impl Shared {
     pub(super) async fn hold(&self, lease: &Lease) -> Lost {
-        // What happened since it was written, and what the watch has missed.
-        self.look_at(lease).await;
         tokio::select! {
             lost = self.watch_own_key() => lost,
             lost = self.renew(lease) => lost,
@@ -84,6 +82,9 @@ impl Shared {
 
     /// Should nobody follow the watch, a loss is noticed all the same, if late.
     async fn look_at(&self, lease: &Lease) {
+        if self.first.lock().await.is_used() {
+            return;
+        }
         if let Ok((stored, revision)) = self.store.read_once(&lease.id).await {
             self.ours.send_if_modified(|ours| ours.see(&lease.id, stored.as_ref(), revision));
         }

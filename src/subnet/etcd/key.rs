@@ -12,17 +12,31 @@ pub struct Layout {
     pub config: String,
     /// What the keys of all leases begin with.
     pub subnets: String,
+    /// What the keys of all node reports begin with; behind it comes the lease's id.
+    pub reports: String,
+    /// The key of the secret of path probes; flannel looks nowhere near it.
+    pub probe_secret: String,
 }
 
 impl Layout {
     /// The keys below `prefix`; doubled and trailing slashes do not matter.
     pub fn below(prefix: &str) -> Self {
         let root = cleaned(prefix);
-        Self { config: format!("{root}config"), subnets: format!("{root}subnets/") }
+        let below = |name: &str| format!("{root}{name}");
+        Self {
+            config: below("config"),
+            subnets: below("subnets/"),
+            reports: below("tweed/nodes/"),
+            probe_secret: below("tweed/probe-secret"),
+        }
     }
 
     pub fn lease_key(&self, id: &LeaseId) -> String {
         format!("{}{id}", self.subnets)
+    }
+
+    pub fn report_key(&self, id: &LeaseId) -> String {
+        format!("{}{id}", self.reports)
     }
 
     /// The lease that `key` belongs to; none if it lies elsewhere.

@@ -7,7 +7,10 @@ mod grant;
 mod hold;
 pub mod key;
 mod network_config;
+mod node_report;
 mod ours;
+mod pace;
+mod probe_secret;
 mod report;
 mod store;
 pub mod value;
@@ -30,9 +33,11 @@ use self::store::Store;
 use self::watch::{EtcdSource, First};
 use super::claim::Previous;
 use super::watch::updates;
-use super::{Error, Lost, StoreState, SubnetManager};
-use crate::config::NetworkConfig;
+use super::{Error, Lost, StoreState, SubnetManager, Unpublished};
+use crate::config::{ConfigUpdate, NetworkConfig};
 use crate::lease::{Lease, LeaseAttributes, LeaseUpdate};
+use crate::probe::Secret;
+use crate::report::NodeReport;
 
 /// The leases of one network in etcd. Whoever holds a lease should also follow `watch_leases`:
 /// it is how a loss is noticed at once.
@@ -70,8 +75,8 @@ impl EtcdSubnetManager {
 }
 
 impl SubnetManager for EtcdSubnetManager {
-    async fn network_config(&self) -> NetworkConfig {
-        self.shared.network_config().await
+    fn watch_config(&self) -> BoxStream<'static, ConfigUpdate> {
+        network_config::updates(Arc::clone(&self.shared))
     }
 
     async fn acquire(
@@ -88,6 +93,14 @@ impl SubnetManager for EtcdSubnetManager {
 
     fn watch_leases(&self) -> BoxStream<'static, LeaseUpdate> {
         updates(EtcdSource::new(Arc::clone(&self.shared)))
+    }
+
+    async fn publish_report(&self, report: &NodeReport) -> Result<(), Unpublished> {
+        self.shared.publish_report(report).await
+    }
+
+    async fn probe_secret(&self) -> Result<Secret, String> {
+        self.shared.probe_secret().await
     }
 
     fn state(&self) -> channel::Receiver<StoreState> {

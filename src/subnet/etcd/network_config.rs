@@ -1,47 +1,71 @@
-//! Waits for a network config that can be used.
+//! Follows the key of the network config.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::{GetResponse, WatchOptions};
+use futures::StreamExt;
+use futures::stream::{self, BoxStream};
 use tokio::time::{sleep, timeout};
 
 use super::Shared;
 use super::client::{Connection, Failure, revision};
 use crate::backoff::Backoff;
-use crate::config::NetworkConfig;
+use crate::config::{ConfigUpdate, NetworkConfig, Unusable};
 
-/// A watch that says nothing for so long is not trusted.
-const LOOK_AGAIN: Duration = Duration::from_secs(60);
+/// A watch that says nothing for so long is looked after, and not by all nodes at once.
+const LOOK_AGAIN: Duration = Duration::from_secs(300);
 
-impl Shared {
-    pub(super) async fn network_config(&self) -> NetworkConfig {
-        let key = self.store.layout.config.as_str();
-        let mut backoff = Backoff::default();
+/// What the key holds, and whatever it holds from then on. Never ends.
+pub(super) fn updates(shared: Arc<Shared>) -> BoxStream<'static, ConfigUpdate> {
+    let start = Follower { shared, read: None, told: None, backoff: Backoff::default() };
+    let steps = stream::unfold(start, |mut follower| async {
+        let update = follower.step().await;
+        Some((update, follower))
+    });
+    steps.boxed()
+}
+
+struct Follower {
+    shared: Arc<Shared>,
+    /// The store's revision at the last reading.
+    read: Option<i64>,
+    told: Option<ConfigUpdate>,
+    backoff: Backoff,
+}
+
+impl Follower {
+    /// Each change is read anew: whatever interrupts the watch, the next reading has what it missed.
+    async fn step(&mut self) -> ConfigUpdate {
         loop {
-            let Ok(answer) = self.store.client.request(|connection| read(connection, key)).await
-            else {
-                sleep(backoff.delay(rand::random())).await;
+            if let Some(known) = self.read.take() {
+                self.wait(known + 1).await;
+            }
+            let Ok((update, revision)) = self.look().await else {
+                sleep(self.backoff.delay(rand::random())).await;
                 continue;
             };
-            match parse(key, &answer) {
-                Ok(config) => {
-                    self.store.client.report.has_config();
-                    return config;
-                }
-                Err(reason) => self.store.client.report.waits_for_config(&reason),
-            }
-            let next = revision(answer.header()) + 1;
-            match timeout(LOOK_AGAIN, Box::pin(self.change(key, next))).await {
-                Ok(Err(_)) => sleep(backoff.delay(rand::random())).await,
-                Ok(Ok(())) | Err(_) => backoff.reset(),
+            self.read = Some(revision);
+            if self.told.as_ref() != Some(&update) {
+                self.told = Some(update.clone());
+                return update;
             }
         }
     }
 
-    /// Returns once the key was written at `revision` or later.
-    async fn change(&self, key: &str, revision: i64) -> Result<(), Failure> {
+    /// Returns once the key may have been written at `revision` or later.
+    async fn wait(&mut self, revision: i64) {
+        let patience = LOOK_AGAIN.mul_f64(0.5 + rand::random::<f64>());
+        match timeout(patience, Box::pin(self.change(revision))).await {
+            Ok(Err(_)) => sleep(self.backoff.delay(rand::random())).await,
+            Ok(Ok(())) | Err(_) => self.backoff.reset(),
+        }
+    }
+
+    async fn change(&self, revision: i64) -> Result<(), Failure> {
+        let key = self.shared.store.layout.config.as_str();
         let options = WatchOptions::new().with_start_revision(revision);
-        let client = &self.store.client;
+        let client = &self.shared.store.client;
         let opened = client.once(|connection| async move {
             let stream = connection.watches().watch(key, Some(options)).await?;
             Ok((connection, stream))
@@ -50,6 +74,8 @@ impl Shared {
         loop {
             match stream.message().await {
                 Ok(Some(message)) if !message.events().is_empty() => return Ok(()),
+                // The history was forgotten: what it said is read.
+                Ok(Some(message)) if message.compact_revision() != 0 => return Ok(()),
                 Ok(Some(message)) if !message.canceled() => {}
                 Ok(_) => {
                     client.drop_connection(&connection, "watch of the network config ended").await;
@@ -59,16 +85,34 @@ impl Shared {
             }
         }
     }
+
+    /// What the key holds, and the store's revision.
+    async fn look(&self) -> Result<(ConfigUpdate, i64), Failure> {
+        let store = &self.shared.store;
+        let key = store.layout.config.as_str();
+        let read = |connection: Connection| async move { connection.kv().get(key, None).await };
+        let answer = store.client.once(read).await?;
+        let update = update(key, &answer);
+        self.report(&update);
+        Ok((update, revision(answer.header())))
+    }
+
+    /// The store counts as usable with the first config that is; what comes later is for the loop to tell.
+    fn report(&self, update: &ConfigUpdate) {
+        let report = &self.shared.store.client.report;
+        match &update.config {
+            Ok(_) => report.has_config(),
+            Err(reason) => report.lacks_config(&reason.0),
+        }
+    }
 }
 
-async fn read(connection: Connection, key: &str) -> Result<GetResponse, etcd_client::Error> {
-    connection.kv().get(key, None).await
-}
-
-fn parse(key: &str, answer: &GetResponse) -> Result<NetworkConfig, String> {
-    let kv = answer
-        .kvs()
-        .first()
-        .ok_or_else(|| format!("key {key} is missing: write the network config there"))?;
-    NetworkConfig::parse(kv.value()).map_err(|error| format!("key {key}: {error}"))
+fn update(key: &str, answer: &GetResponse) -> ConfigUpdate {
+    let Some(kv) = answer.kvs().first() else {
+        let missing = format!("key {key} is missing: write the network config there");
+        return ConfigUpdate { config: Err(Unusable(missing)), revision: 0 };
+    };
+    let config = NetworkConfig::parse(kv.value());
+    let config = config.map_err(|error| Unusable(format!("key {key}: {error}")));
+    ConfigUpdate { config, revision: kv.mod_revision().unsigned_abs() }
 }

@@ -57,12 +57,16 @@ impl Ours {
     /// All leases there are, after `known` was known already.
     pub(super) fn see_all(&mut self, listing: &Listing, known: i64) -> bool {
         let Some(own) = &mut self.own else { return false };
-        // What came before our write counts for nothing, unless revisions have started over.
-        if listing.revision < known.max(own.mod_revision) {
-            own.mod_revision = 0;
-        }
         let id = own.id.clone();
         let stored = listing.stored.iter().find(|stored| stored.record.id == id);
+        let shows_our_write = stored.is_some_and(|stored| stored.mod_revision == own.mod_revision);
+        // What came before our write counts for nothing, unless revisions have started over: then
+        // they are lower, or just as high without our write.
+        if listing.revision < known.max(own.mod_revision)
+            || (listing.revision == own.mod_revision && !shows_our_write)
+        {
+            own.mod_revision = 0;
+        }
         self.see(&id, stored, listing.revision)
     }
 
@@ -178,6 +182,8 @@ mod tests {
     #[test]
     fn in_a_store_that_started_over_old_revisions_are_news() {
         assert_eq!(loss_by_listing(vec![], 3, 9).as_deref(), Some(GONE));
+        assert_eq!(loss_by_listing(vec![], 9, 9).as_deref(), Some(GONE));
+        assert_eq!(loss_by_listing(vec![stored(VALUE, Some(7), 9)], 9, 9), None);
         let low = || vec![stored(OTHER, Some(8), 3)];
         assert_eq!(loss_by_listing(low(), 4, 2).as_deref(), Some(TAKEN));
         assert_eq!(loss_by_listing(low(), 600, 500).as_deref(), Some(TAKEN));

@@ -13,6 +13,8 @@ struct Waits {
     /// Why the servers cannot be used; none if they can.
     server: Option<String>,
     config: Option<String>,
+    /// Whether there was a config that can be used.
+    configured: bool,
     asked: bool,
 }
 
@@ -53,15 +55,22 @@ impl Report {
         }
     }
 
-    pub(super) fn waits_for_config(&self, reason: &str) {
-        let known = self.change(|waits| waits.config.replace(reason.to_owned()));
-        if known.as_deref() != Some(reason) {
+    /// There is no config that can be used. Who had one before goes on with it.
+    pub(super) fn lacks_config(&self, reason: &str) {
+        let is_news = self.change(|waits| {
+            let is_wanted = !waits.configured;
+            is_wanted && waits.config.replace(reason.to_owned()).as_deref() != Some(reason)
+        });
+        if is_news {
             warn!(reason, "no network config yet");
         }
     }
 
     pub(super) fn has_config(&self) {
-        self.change(|waits| waits.config.take());
+        self.change(|waits| {
+            waits.configured = true;
+            waits.config = None;
+        });
     }
 
     fn change<T>(&self, change: impl FnOnce(&mut Waits) -> T) -> T {

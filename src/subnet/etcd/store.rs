@@ -1,7 +1,10 @@
 //! Reads and writes leases in etcd: pages, guarded transactions, nothing unseen overwritten.
 
+use std::future::Future;
+
 use etcd_client::{
-    Compare, CompareOp, DeleteOptions, GetOptions, KeyValue, PutOptions, Txn, TxnOp, TxnOpResponse,
+    Compare, CompareOp, DeleteOptions, Error, GetOptions, GetResponse, KeyValue, PutOptions, Txn,
+    TxnOp, TxnOpResponse,
 };
 use tokio::time::sleep;
 
@@ -179,20 +182,19 @@ impl Store {
     async fn pages(&self, options: GetOptions) -> Result<(Vec<KeyValue>, i64), Failure> {
         let end = prefix_end(&self.layout.subnets);
         let mut from = self.layout.subnets.clone().into_bytes();
-        let (mut kvs, mut at) = (Vec::new(), 0);
-        loop {
-            let options =
-                options.clone().with_range(end.clone()).with_limit(PAGE).with_revision(at);
-            let ask = |connection: Connection| async move {
-                connection.kv().get(from, Some(options)).await
-            };
-            let mut page = self.client.once(ask).await?;
-            at = if at == 0 { revision(page.header()) } else { at };
-            let more = page.more();
-            kvs.append(&mut page.take_kvs());
-            let Some(last) = kvs.last().filter(|_| more) else { return Ok((kvs, at)) };
+        let options = options.with_range(end).with_limit(PAGE);
+        let mut page = self.client.once(|connection| get(connection, &from, &options)).await?;
+        let (at, mut kvs) = (revision(page.header()), page.take_kvs());
+        // What is asked for a revision is the same on every member: nobody needs to ask the leader.
+        let options = options.with_revision(at).with_serializable();
+        while let Some(last) = kvs.last().filter(|_| page.more()) {
             from = [last.key(), b"\0"].concat();
+            let ask = |connection| get(connection, &from, &options);
+            self.client.breathe().await;
+            page = self.client.request(ask).await.map_err(Failure::Refused)?;
+            kvs.append(&mut page.take_kvs());
         }
+        Ok((kvs, at))
     }
 
     fn transaction(&self, write: &Write) -> Txn {
@@ -241,6 +243,15 @@ impl Store {
             looks.push(TxnOp::get(first, Some(GetOptions::new().with_range(last))));
         }
     }
+}
+
+fn get(
+    connection: Connection,
+    from: &[u8],
+    options: &GetOptions,
+) -> impl Future<Output = Result<GetResponse, Error>> {
+    let (from, options) = (from.to_vec(), options.clone());
+    async move { connection.kv().get(from, Some(options)).await }
 }
 
 fn absent(key: String) -> Compare {

@@ -10,7 +10,7 @@ use etcd_client::{
 use tokio::time::timeout;
 
 use super::Shared;
-use super::client::{Connection, Failure, Refusal, revision};
+use super::client::{Client, Connection, Failure, Refusal, revision};
 use super::ours::Ours;
 use super::store::Listing;
 use crate::lease::{LeaseUpdate, Record};
@@ -33,6 +33,11 @@ impl First {
         }
     }
 
+    /// Whether somebody follows the watch.
+    pub(super) const fn is_used(&self) -> bool {
+        matches!(self, Self::Used)
+    }
+
     fn take(&mut self) -> Option<Listing> {
         match mem::replace(self, Self::Used) {
             Self::Kept(listing) => Some(listing),
@@ -46,14 +51,23 @@ pub(super) struct EtcdSource {
     /// The revision up to which everything is known.
     revision: i64,
     open: Option<Open>,
+    /// Whether a watch was open before, so that history may have been lost since.
     reopened: bool,
+    /// Whether the next watch can wait while the server is busy.
+    gathers: bool,
 }
 
 struct Open {
     connection: Connection,
     stream: WatchStream,
     watch_id: i64,
+    messages: u32,
 }
+
+/// What has gathered comes in fewer messages than that. More of them from a busy server mean that
+/// thousands of nodes register or change at once, and each event is sent to each watch by itself:
+/// closed and opened again later, the watch brings the same events at a fraction of the cost.
+const MANY_MESSAGES: u32 = 20;
 
 /// After so much silence the server is asked for a sign of life: proxies keep dead connections up.
 const SILENCE: Duration = Duration::from_secs(30);
@@ -62,7 +76,7 @@ const SIGN_OF_LIFE: Duration = Duration::from_secs(10);
 impl Source for EtcdSource {
     async fn list(&mut self) -> Result<Vec<Record>, Interrupted> {
         self.open = None;
-        self.reopened = false;
+        (self.reopened, self.gathers) = (false, true);
         let first = self.shared.first.lock().await.take();
         let listing = match first {
             Some(listing) => listing,
@@ -80,7 +94,9 @@ impl Source for EtcdSource {
             };
             let response = self.next(&mut open).await?;
             let updates = self.absorb(&open, &response).await?;
-            self.open = Some(open);
+            open.messages += 1;
+            self.gathers = open.messages >= MANY_MESSAGES && self.client().is_busy().await;
+            self.open = (!self.gathers).then_some(open);
             if !updates.is_empty() {
                 return Ok(updates);
             }
@@ -90,7 +106,11 @@ impl Source for EtcdSource {
 
 impl EtcdSource {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, revision: 0, open: None, reopened: false }
+        Self { shared, revision: 0, open: None, reopened: false, gathers: true }
+    }
+
+    fn client(&self) -> &Client {
+        &self.shared.store.client
     }
 
     async fn list_anew(&self) -> Result<Listing, Interrupted> {
@@ -100,23 +120,25 @@ impl EtcdSource {
     }
 
     async fn reopen(&mut self) -> Result<Open, Interrupted> {
+        if mem::take(&mut self.gathers) {
+            self.client().stand_back().await;
+        }
         if mem::replace(&mut self.reopened, true) {
             self.check_history().await?;
         }
-        let client = &self.shared.store.client;
         let key = self.shared.store.layout.subnets.clone();
         let options = WatchOptions::new()
             .with_prefix()
             .with_progress_notify()
             .with_start_revision(self.revision + 1);
-        let opened = client.once(|connection| async move {
+        let opened = self.client().once(|connection| async move {
             let mut stream = connection.watches().watch(key, Some(options)).await?;
             let created = stream.message().await?;
             Ok((connection, stream, created))
         });
         let (connection, stream, created) = opened.await.map_err(interrupted)?;
         let Some(created) = created else { return Err(Interrupted::Away) };
-        let open = Open { connection, stream, watch_id: created.watch_id() };
+        let open = Open { connection, stream, watch_id: created.watch_id(), messages: 0 };
         self.check_created(&open, &created).await?;
         Ok(open)
     }
@@ -150,7 +172,7 @@ impl EtcdSource {
         if response.canceled() {
             // A token that has run out is refused here, not as an error: a new connection gets a new one.
             let reason = format!("watch refused: {}", response.cancel_reason());
-            self.shared.store.client.drop_connection(&open.connection, &reason).await;
+            self.client().drop_connection(&open.connection, &reason).await;
             return Err(Interrupted::Away);
         }
         Ok(())
@@ -161,7 +183,7 @@ impl EtcdSource {
             Ok(message) => Some(message),
             Err(_) => timeout(SIGN_OF_LIFE, sign_of_life(&mut open.stream)).await.ok(),
         };
-        let client = &self.shared.store.client;
+        let client = self.client();
         match message {
             Some(Ok(Some(response))) => return Ok(response),
             Some(Ok(None)) => client.drop_connection(&open.connection, "watch ended").await,

@@ -123,3 +123,63 @@ async fn a_config_is_waited_for() {
     store.configure(config());
     assert_eq!(manager.network_config().await, config());
 }
+
+fn report(id: &LeaseId) -> NodeReport {
+    let node = crate::node::Node {
+        interface: crate::kernel::state::LinkName::new("eth0"),
+        mtu: 1500,
+        layer2: true,
+        nexthops: true,
+        on_link: Vec::new(),
+        uplinks: Vec::new(),
+    };
+    NodeReport {
+        version: "1".to_owned(),
+        lease: id.clone(),
+        node,
+        subnets: Vec::new(),
+        backend: crate::config::Kind::Vxlan,
+        mixed: false,
+        config_revision: 1,
+        follows: true,
+        pending: None,
+        invalid: None,
+        strict_filters: Vec::new(),
+        pod_mtu: None,
+        peers: crate::status::PeerCounts::default(),
+        exceptions: Vec::new(),
+        exceptions_total: 0,
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_edit_of_the_config_is_told() {
+    let store = MemoryStore::default();
+    let mut updates = manager(&store).watch_config();
+    assert!(updates.next().now_or_never().is_none());
+    store.configure(config());
+    let first = ConfigUpdate { config: Ok(config()), revision: 1 };
+    assert_eq!(updates.next().await, Some(first.clone()));
+    store.misconfigure("it is gone");
+    let gone = ConfigUpdate { config: Err(Unusable("it is gone".to_owned())), revision: 2 };
+    assert_eq!(updates.next().await, Some(gone));
+    // The same words are another edit.
+    store.configure(config());
+    assert_eq!(updates.next().await, Some(ConfigUpdate { revision: 3, ..first }));
+    assert!(updates.next().now_or_never().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_report_goes_with_its_lease() {
+    let store = MemoryStore::default();
+    let manager = manager(&store);
+    let lease = manager.acquire(&config(), &node("10.0.0.9")).await.unwrap();
+    let report = report(&lease.id);
+    store.go_away("no answer");
+    assert!(manager.publish_report(&report).await.is_err());
+    store.come_back();
+    manager.publish_report(&report).await.unwrap();
+    assert_eq!(store.reports(), [report]);
+    store.remove(&lease.id);
+    assert_eq!(store.reports(), []);
+}

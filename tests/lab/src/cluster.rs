@@ -15,6 +15,7 @@ pub(crate) const BEHIND_ROUTER: &str = "n4";
 
 const CONFIG: &str = "/coreos.com/network/config";
 const SUBNETS: &str = "/coreos.com/network/subnets/";
+const REPORTS: &str = "/coreos.com/network/tweed/nodes/";
 const SETTLED: Duration = Duration::from_secs(20);
 
 pub(crate) struct Cluster {
@@ -23,6 +24,14 @@ pub(crate) struct Cluster {
     segment: Segment,
     nodes: Vec<Node>,
     daemons: Vec<Daemon>,
+    reload: Reload,
+}
+
+/// When daemons take an edited config in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reload {
+    Live,
+    AtStart,
 }
 
 /// As much of a lease as people want to see.
@@ -32,6 +41,12 @@ struct Lease {
     public_ip: String,
     #[serde(rename = "BackendType")]
     backend: String,
+}
+
+/// As much of what a node reports.
+#[derive(Deserialize)]
+struct Report {
+    mixed: bool,
 }
 
 impl Cluster {
@@ -48,7 +63,13 @@ impl Cluster {
         let lab = Lab::new(binaries)?;
         let (etcd, segment) = (lab.etcd()?, lab.segment("10.99.1.0/24")?);
         let nodes = (1..=size).map(|number| lab.node(&format!("n{number}"), &segment));
-        Ok(Self { nodes: nodes.collect::<Result<_>>()?, lab, etcd, segment, daemons: Vec::new() })
+        let (nodes, daemons) = (nodes.collect::<Result<_>>()?, Vec::new());
+        Ok(Self { lab, etcd, segment, nodes, daemons, reload: Reload::AtStart })
+    }
+
+    /// The same with daemons that follow the config while they run.
+    pub(crate) fn live(self) -> Self {
+        Self { reload: Reload::Live, ..self }
     }
 
     pub(crate) fn size(&self) -> usize {
@@ -68,7 +89,8 @@ impl Cluster {
     /// The daemon of the next node, and a pod.
     pub(crate) fn start(&mut self, index: usize) -> Result<()> {
         let node = self.node(index)?;
-        let daemon = node.daemon(&self.etcd).start()?;
+        let reload = format!("--config-reload={}", self.reload == Reload::Live);
+        let daemon = node.daemon(&self.etcd).argument(reload).start()?;
         daemon.wait_ready()?;
         node.pod()?;
         self.daemons.push(daemon);
@@ -79,28 +101,34 @@ impl Cluster {
         (self.daemons.len()..self.size()).try_for_each(|index| self.start(index))
     }
 
-    pub(crate) fn restart(&mut self, index: usize) -> Result<()> {
-        self.daemon(index)?.restart().map(drop)
-    }
-
     pub(crate) fn daemon(&mut self, index: usize) -> Result<&mut Daemon> {
         self.daemons.get_mut(index).context("no such daemon")
     }
 
-    /// Restarts the daemon, and waits until its lease says that it follows the config.
-    pub(crate) fn flip(&mut self, index: usize) -> Result<()> {
-        self.restart(index)?;
+    /// Waits until the lease of the node says that it has left the tunnel.
+    pub(crate) fn wait_for_flip(&self, index: usize) -> Result<()> {
         let ip = self.node(index)?.address(Family::V4)?.to_string();
         let flipped =
             |(_, lease): &(String, Lease)| lease.public_ip == ip && lease.backend == "host-gw";
-        eventually(SETTLED, || {
-            ensure!(
-                self.read_leases()?.iter().any(flipped),
-                "the lease of {ip} is not host-gw yet"
-            );
+        let is_told = || {
+            let told = self.read_leases()?.iter().any(flipped);
+            ensure!(told, "the lease of {ip} is not host-gw yet");
             Ok(())
-        })?;
-        Ok(())
+        };
+        eventually(SETTLED, is_told).map(drop)
+    }
+
+    /// Waits until every node reports that it mixes.
+    pub(crate) fn wait_for_mixed(&self) -> Result<()> {
+        let all_mix = || {
+            let reports = self.etcd.list(REPORTS)?;
+            let mixes = |entry: &tweed_lab::Entry| serde_json::from_str::<Report>(&entry.value);
+            let reports = reports.iter().map(mixes).collect::<Result<Vec<_>, _>>()?;
+            let count = reports.iter().filter(|report| report.mixed).count();
+            ensure!(count == self.size(), "only {count} nodes mix yet");
+            Ok(())
+        };
+        eventually(SETTLED, all_mix).map(drop)
     }
 
     /// Waits until every path is as `wanted` says of the names of its ends.

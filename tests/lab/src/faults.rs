@@ -9,6 +9,7 @@ use ipnetwork::IpNetwork;
 use crate::address::Family;
 use crate::netns::Namespace;
 use crate::node::Node;
+use crate::segment::Segment;
 
 /// What happens to `subnet.env` and what lies beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +69,20 @@ impl Node {
         let folder = self.folder();
         std::fs::remove_dir_all(&folder).with_context(|| folder.display().to_string())?;
         std::fs::create_dir(&folder).with_context(|| folder.display().to_string())
+    }
+}
+
+impl Segment {
+    /// Swallows packets between its wires, by a selector of `nft(8)`: `ip saddr 10.244.0.0/16`.
+    pub fn filter(&self, selector: &str) -> Result<()> {
+        let hook = "type filter hook forward priority 0;";
+        let rules = format!("table bridge lab {{ chain lab {{ {hook} {selector} drop; }}; }}");
+        self.switch().run("nft", &[&rules]).map(drop)
+    }
+
+    /// Undoes every [`filter`](Self::filter).
+    pub fn unfilter(&self) -> Result<()> {
+        self.switch().run("nft", &["delete table bridge lab"]).map(drop)
     }
 }
 

@@ -49,6 +49,7 @@ mod process;
 mod router;
 mod segment;
 mod snapshot;
+pub mod storm;
 mod subnet_env;
 mod wait;
 mod wire;

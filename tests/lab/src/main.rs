@@ -12,10 +12,11 @@ mod screen;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use tweed_lab::Binaries;
+use tweed_lab::{Binaries, storm};
 
 use screen::Screen;
 
@@ -42,6 +43,30 @@ enum Command {
     },
     /// Measures time, processor, memory and lost packets; prints Markdown, and draws.
     Bench(bench::Options),
+    /// Starts thousands of simulated daemons at once on a real etcd, and says what that costs.
+    ///
+    /// They run the real subnet manager and touch no kernel.
+    /// Exits 0 if all got subnets of their own and saw all others after every phase, 1 otherwise.
+    Storm {
+        /// Simulated daemons.
+        #[arg(long, default_value_t = 1000)]
+        nodes: usize,
+        /// Of all pods: the wider, the more subnets of 256 addresses; repeat it to compare.
+        #[arg(long, default_value = "10.0.0.0/8")]
+        network: Vec<String>,
+        /// Seconds over which the daemons start.
+        #[arg(long, default_value_t = 1.0)]
+        jitter: f64,
+        /// Real daemons among the simulated ones.
+        #[arg(long, default_value_t = 0, requires = "tweedd", requires = "tweedctl")]
+        real: usize,
+        /// What the real daemons run.
+        #[arg(long)]
+        tweedd: Option<PathBuf>,
+        /// Its command line tool.
+        #[arg(long)]
+        tweedctl: Option<PathBuf>,
+    },
 }
 
 fn main() -> ExitCode {
@@ -63,5 +88,25 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
             demo::run(Binaries { tweedd, tweedctl }, &mut Screen::stdout())
         }
         Command::Bench(options) => bench::run(&options),
+        Command::Storm { nodes, network, jitter, real, tweedd, tweedctl } => {
+            let [tweedd, tweedctl] = [tweedd, tweedctl].map(Option::unwrap_or_default);
+            let settings = storm::Settings {
+                nodes,
+                spread: Duration::try_from_secs_f64(jitter)?,
+                real,
+                binaries: Binaries { tweedd, tweedctl },
+                progress: |text| eprintln!("{text}"),
+                ..storm::Settings::default()
+            };
+            run_storms(&settings, network)
+        }
     }
+}
+
+fn run_storms(settings: &storm::Settings, networks: Vec<String>) -> Result<ExitCode> {
+    for network in networks {
+        let report = storm::run(&storm::Settings { network, ..settings.clone() })?;
+        Screen::stdout().block(report)?;
+    }
+    Ok(ExitCode::SUCCESS)
 }

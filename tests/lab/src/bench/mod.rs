@@ -18,6 +18,7 @@ mod sample;
 mod script;
 mod sheet;
 mod site;
+mod storm;
 mod writer;
 
 use std::path::PathBuf;
@@ -63,6 +64,7 @@ enum Section {
     MassFlip,
     Latency,
     Audit,
+    Storm,
     DataPath,
     Replacement,
     Migration,
@@ -77,6 +79,7 @@ impl Section {
             Self::MassFlip => mass_flip::run(binaries, options.rounds(5), sheet),
             Self::Latency => latency::run(binaries, options.rounds(200), sheet),
             Self::Audit => audit::run(binaries, options.rounds(9), sheet),
+            Self::Storm => storm::run(sheet),
             Self::DataPath => data_path::run(binaries, options.rounds(9), sheet),
             Self::Replacement => replacement::run(options.rounds(5), sheet),
             Self::Migration => flips::run(binaries, options.rounds(3), sheet),

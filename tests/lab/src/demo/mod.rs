@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Result;
-use tweed_lab::{Binaries, Matrix, Path, Report};
+use tweed_lab::{Binaries, Family, Matrix, Path, Report};
 
 use crate::cluster::{BEHIND_ROUTER, Cluster};
 use crate::screen::{Screen, Verdict};
@@ -20,10 +20,10 @@ const RATE: u32 = 1000;
 const PAUSE: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(binaries: Binaries, screen: &mut Screen) -> Result<ExitCode> {
-    let mut cluster = build(binaries, screen)?;
+    let cluster = build(binaries, screen)?;
     show_vxlan(&cluster, screen)?;
-    allow_mixed(&mut cluster, screen)?;
-    let report = flip(&mut cluster, screen)?;
+    allow_mixed(&cluster, screen)?;
+    let report = flip(&cluster, screen)?;
     let paths = cluster.paths()?;
     show_end(&report, &paths, &cluster, screen)?;
     judge(&report, &paths, screen)
@@ -31,7 +31,7 @@ pub(crate) fn run(binaries: Binaries, screen: &mut Screen) -> Result<ExitCode> {
 
 fn build(binaries: Binaries, screen: &mut Screen) -> Result<Cluster> {
     screen.heading("Three nodes on one segment, a fourth behind a router")?;
-    let mut cluster = screen.step("network namespaces, etcd", || Cluster::build(binaries))?;
+    let mut cluster = screen.step("network namespaces, etcd", || Cluster::build(binaries))?.live();
     cluster.configure(VXLAN)?;
     screen.block(VXLAN)?;
     for index in 0..cluster.size() {
@@ -49,36 +49,44 @@ fn show_vxlan(cluster: &Cluster, screen: &mut Screen) -> Result<()> {
     show_paths(&cluster.paths()?, cluster, screen)
 }
 
-fn allow_mixed(cluster: &mut Cluster, screen: &mut Screen) -> Result<()> {
-    screen.heading("Mixed is switched on; every daemon reads it at its restart")?;
+fn allow_mixed(cluster: &Cluster, screen: &mut Screen) -> Result<()> {
+    screen.heading("Mixed is switched on by one edit; every daemon follows")?;
     cluster.configure(MIXED)?;
     screen.block(MIXED)?;
-    for index in 0..cluster.size() {
-        let name = format!("{} restarts its tweedd", cluster.describe(index)?);
-        screen.step(&name, || cluster.restart(index))?;
-    }
-    Ok(())
+    screen.step("all nodes report that they mix", || cluster.wait_for_mixed())
 }
 
 /// With a stream from every pod to every other one, all the time.
-fn flip(cluster: &mut Cluster, screen: &mut Screen) -> Result<Report> {
+fn flip(cluster: &Cluster, screen: &mut Screen) -> Result<Report> {
     let streams = cluster.pairs().len();
     screen.heading(&format!("host-gw, node by node, under {streams} streams of {RATE}/s"))?;
     let probe = screen.step("a packet of every stream has arrived", || cluster.probe(RATE))?;
-    probe.run_for(PAUSE);
-    probe.mark("config");
-    cluster.configure(HOST_GW)?;
-    screen.block(HOST_GW)?;
+    let mut flipped = Vec::new();
     for index in 0..cluster.size() {
         let node = cluster.describe(index)?;
         probe.run_for(PAUSE);
         probe.mark(&format!("flip {node}"));
-        screen.step(&format!("{node} restarts onto host-gw"), || cluster.flip(index))?;
+        flipped.push(format!("{:?}", cluster.node(index)?.address(Family::V4)?.to_string()));
+        let config = rollout(&flipped.join(", "));
+        screen.block(&config)?;
+        cluster.configure(&config)?;
+        screen.step(&format!("{node} follows"), || cluster.wait_for_flip(index))?;
     }
+    probe.run_for(PAUSE);
+    probe.mark("all");
+    screen.block(HOST_GW)?;
+    cluster.configure(HOST_GW)?;
     // A path that stays wrong is part of the verdict, beside what was lost.
     screen.step("paths are there", || cluster.wait_for(path_at_the_end)).ok();
     probe.run_for(PAUSE);
     screen.step("packets under way arrive", || probe.finish())
+}
+
+/// To host-gw, for `nodes` alone.
+fn rollout(nodes: &str) -> String {
+    let rollout = format!(r#""Rollout":{{"From":{{"Type":"vxlan"}},"Nodes":[{nodes}]}}"#);
+    let rest = HOST_GW.strip_suffix('}').unwrap_or(HOST_GW);
+    format!("{rest},{rollout}}}")
 }
 
 fn show_end(

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::Signal;
 
-use crate::http;
+use crate::http::{self, Answer};
 use crate::netns::Namespace;
 use crate::process::Process;
 use crate::segment::Segment;
@@ -146,10 +146,14 @@ impl Member {
         std::fs::remove_dir_all(&data).with_context(|| data.display().to_string())
     }
 
+    /// GET on the port of its clients: `/metrics`, `/version`.
+    pub fn get(&self, path: &str) -> Result<Answer> {
+        self.namespace.within(|| http::get((self.address, 2379).into(), path))?
+    }
+
     /// Ok once the member serves reads that need a quorum.
     pub(super) fn healthy(&self) -> Result<()> {
-        let answer =
-            self.namespace.within(|| http::get((self.address, 2379).into(), "/health"))??;
+        let answer = self.get("/health")?;
         ensure!(answer.status == 200, "{}: {} {}", self.name, answer.status, answer.body);
         Ok(())
     }

@@ -1,0 +1,167 @@
+//! The decision in a table: what was in force, what is asked for, what comes of it.
+
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+
+fn config(json: &str) -> NetworkConfig {
+    NetworkConfig::parse(json.as_bytes()).unwrap()
+}
+
+/// A config of these words: backend, `mixed`, `mtu`.
+fn words(words: &str) -> NetworkConfig {
+    let mixed = words.contains("mixed");
+    let mtu = if words.contains("mtu") { 1400 } else { 0 };
+    let kind = words.split(' ').next().unwrap();
+    config(&format!(
+        r#"{{"Network":"10.5.0.0/16","Mixed":{mixed},"Backend":{{"Type":"{kind}","MTU":{mtu}}}}}"#
+    ))
+}
+
+fn situation() -> Situation {
+    let names = vec!["10.0.0.1".to_owned()];
+    Situation { reload: Reload::Live, names, kept: None, stranded: Some(Vec::new()) }
+}
+
+fn told(change: &Change) -> (NetworkConfig, String) {
+    let waits = change.waits.as_ref().map(ToString::to_string).unwrap_or_default();
+    (change.in_force.clone(), waits)
+}
+
+#[test]
+fn the_backend_changes_live_only_between_two_mixed_configs() {
+    let for_start =
+        "staying on vxlan: without Mixed, Backend.Type host-gw is taken in at the next start";
+    let elsewhere = "staying on vxlan: Mixed has to be on everywhere before Backend.Type changes; once it is, write the config again";
+    let two_edits = "staying on vxlan with Mixed: change Backend.Type first, and remove Mixed once all nodes have followed";
+    let cases = [
+        ("vxlan mixed", "host-gw mixed", "host-gw mixed", ""),
+        ("host-gw mixed", "vxlan mixed", "vxlan mixed", ""),
+        ("vxlan", "host-gw", "vxlan", for_start),
+        ("vxlan", "host-gw mixed", "vxlan mixed", elsewhere),
+        ("vxlan mixed", "host-gw", "vxlan mixed", two_edits),
+        ("vxlan", "vxlan mixed", "vxlan mixed", ""),
+        ("vxlan mixed", "vxlan", "vxlan", ""),
+        ("host-gw mixed", "host-gw", "host-gw", ""),
+        ("vxlan", "vxlan", "vxlan", ""),
+        // What need not wait does not.
+        ("vxlan", "host-gw mtu", "vxlan mtu", for_start),
+        ("vxlan", "host-gw mixed mtu", "vxlan mixed mtu", elsewhere),
+        ("vxlan mixed", "host-gw mtu", "vxlan mixed mtu", two_edits),
+    ];
+    for (current, wanted, in_force, waits) in cases {
+        let change = change(&words(current), &words(wanted), &situation());
+        assert_eq!(told(&change), (words(in_force), waits.to_owned()), "{current} → {wanted}");
+    }
+}
+
+#[test]
+fn mixed_stays_while_a_peer_would_be_left_out() {
+    let peers = (1..=5).map(|last| IpAddr::from([10, 0, 0, last])).collect();
+    let stranded = Situation { stranded: Some(peers), ..situation() };
+    let change = change(&words("host-gw mixed"), &words("host-gw mtu"), &stranded);
+    let expected =
+        "keeping Mixed: without it there is no path to 10.0.0.1, 10.0.0.2, 10.0.0.3 and 2 more";
+    assert_eq!(told(&change), (words("host-gw mixed mtu"), expected.to_owned()));
+    assert!(change.waits.unwrap().may_end_by_itself());
+    // Who mixes reaches them, and who never mixed never did.
+    for (current, wanted) in [("vxlan", "vxlan mixed"), ("vxlan", "vxlan mtu")] {
+        let change = super::change(&words(current), &words(wanted), &stranded);
+        assert_eq!(told(&change), (words(wanted), String::new()));
+    }
+}
+
+#[test]
+fn mixed_stays_while_the_node_is_kept_on_another_backend() {
+    let kept = Situation { kept: Some(Kind::Vxlan), ..situation() };
+    let change = change(&words("host-gw mixed"), &words("host-gw"), &kept);
+    assert_eq!(change.waits, Some(Waits::ForTwoEdits { ours: Kind::Vxlan }));
+    assert_eq!(change.in_force, words("vxlan mixed"));
+}
+
+#[test]
+fn mixed_stays_before_all_peers_are_known() {
+    let unknown = Situation { stranded: None, ..situation() };
+    let change = change(&words("host-gw mixed"), &words("host-gw"), &unknown);
+    let expected = "keeping Mixed until the leases of the peers are read";
+    assert_eq!(told(&change), (words("host-gw mixed"), expected.to_owned()));
+    assert!(change.waits.unwrap().may_end_by_itself());
+}
+
+#[test]
+fn what_pods_leases_and_devices_are_built_on_does_not_change() {
+    let current = config(r#"{"Network":"10.5.0.0/16"}"#);
+    let cases = [
+        ("Network", r#"{"Network":"10.6.0.0/16"}"#),
+        ("SubnetLen", r#"{"Network":"10.5.0.0/16","SubnetLen":25}"#),
+        ("SubnetMin", r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.9.0"}"#),
+        ("SubnetMax", r#"{"Network":"10.5.0.0/16","SubnetMax":"10.5.9.0"}"#),
+        ("EnableIPv4", r#"{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd00::/48"}"#),
+        ("EnableIPv6", r#"{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00::/48"}"#),
+        ("Backend.VNI", r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan","VNI":2}}"#),
+        ("Backend.Port", r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan","Port":4789}}"#),
+        ("Backend.GBP", r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan","GBP":true}}"#),
+    ];
+    for (key, wanted) in cases {
+        let change = change(&current, &config(wanted), &situation());
+        assert_eq!(
+            change,
+            Change { in_force: current.clone(), waits: Some(Waits::ForKey { key }) }
+        );
+    }
+}
+
+#[test]
+fn an_edit_with_a_fixed_key_changes_nothing_else_either() {
+    let wanted = r#"{"Network":"10.6.0.0/16","Mixed":true,"Backend":{"Type":"vxlan","MTU":1400}}"#;
+    let change = change(&words("vxlan"), &config(wanted), &situation());
+    assert_eq!(change.in_force, words("vxlan"));
+}
+
+#[test]
+fn everything_else_changes_live() {
+    let current = words("vxlan mixed");
+    let wanted = config(
+        r#"{"Network":"10.5.0.0/16","Mixed":true,"EnableNFTables":true,
+            "Backend":{"Type":"vxlan","MTU":9000,"DirectRouting":true,"Learning":true},
+            "Rollout":{"From":{"Type":"host-gw"},"Percent":100}}"#,
+    );
+    assert_eq!(told(&change(&current, &wanted, &situation())), (wanted, String::new()));
+}
+
+#[test]
+fn without_reload_every_edit_waits_for_the_next_start() {
+    let at_start = Situation { reload: Reload::AtStart, ..situation() };
+    let change = super::change(&words("vxlan mixed"), &words("host-gw mixed mtu"), &at_start);
+    let expected =
+        "the network config was edited, but --config-reload is off: restart tweedd to take it in";
+    assert_eq!(told(&change), (words("vxlan mixed"), expected.to_owned()));
+    let change = super::change(&words("vxlan"), &words("vxlan"), &at_start);
+    assert_eq!(told(&change), (words("vxlan"), String::new()));
+}
+
+/// To host-gw, for the node 10.0.0.1 if `nodes` says so.
+fn staged(nodes: &str, mixed: &str) -> NetworkConfig {
+    config(&format!(
+        r#"{{"Network":"10.5.0.0/16","Mixed":{mixed},"Backend":{{"Type":"host-gw"}},
+            "Rollout":{{"From":{{"Type":"vxlan"}},"Nodes":[{nodes}]}}}}"#
+    ))
+}
+
+#[test]
+fn a_node_that_follows_a_rollout_waits_for_mixed_as_any_other() {
+    let follower = staged(r#""10.0.0.1""#, "true");
+    let waiting = change(&words("vxlan"), &follower, &situation());
+    assert_eq!(waiting.waits, Some(Waits::ForMixedElsewhere { ours: Kind::Vxlan }));
+    assert_eq!(waiting.in_force.kind_of(["10.0.0.1"]), Kind::Vxlan);
+    let mixed = change(&waiting.in_force, &follower, &situation());
+    assert_eq!((mixed.in_force, mixed.waits), (follower, None));
+}
+
+#[test]
+fn a_node_that_does_not_follow_has_nothing_to_wait_for() {
+    let other = staged("", "true");
+    let change = change(&words("vxlan"), &other, &situation());
+    assert_eq!(change.in_force.kind_of(["10.0.0.1"]), Kind::Vxlan);
+    assert_eq!((change.in_force, change.waits), (other, None));
+}

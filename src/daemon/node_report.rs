@@ -1,0 +1,71 @@
+//! The task that publishes what this node reports to the operator. Nothing depends on it.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+use super::Shared;
+use crate::backoff::Backoff;
+use crate::report::NodeReport;
+use crate::status::Query;
+use crate::subnet::SubnetManager;
+
+/// What changes within this time is told once.
+const SETTLE: Duration = Duration::from_secs(1);
+/// In a large cluster one change concerns everybody: all reports together are so many fewer.
+const SETTLE_PER_PEER: Duration = Duration::from_millis(2);
+/// Somebody may have deleted it.
+const LOOK_AGAIN: Duration = Duration::from_secs(3600);
+
+/// Publishes the report soon after the loop says that it may have changed, and beside each lease
+/// that was acquired.
+pub(super) async fn keep_report<S: SubnetManager>(
+    manager: Rc<S>,
+    shared: Shared,
+    (mut reported, mut acquired): (watch::Receiver<u64>, watch::Receiver<bool>),
+) -> anyhow::Result<()> {
+    let mut published = None;
+    let mut backoff = Backoff::default();
+    loop {
+        tokio::select! {
+            changed = reported.changed() => changed.context("the loop has ended")?,
+            // With the lease before, its report may have vanished.
+            held = acquired.changed() => {
+                held.context("the lease is not kept any more")?;
+                published = None;
+            }
+            () = sleep(LOOK_AGAIN.mul_f64(0.5 + rand::random::<f64>())) => published = None,
+        }
+        sleep(pause(published.as_ref())).await;
+        reported.mark_unchanged();
+        let Some(report) = learn(&shared).await? else { continue };
+        if published.as_ref() == Some(&report) {
+            continue;
+        }
+        match manager.publish_report(&report).await {
+            Ok(()) => {
+                backoff.reset();
+                published = Some(report);
+            }
+            Err(reason) => {
+                tracing::debug!(%reason, "the node's report is not published");
+                sleep(backoff.delay(rand::random())).await;
+                reported.mark_changed();
+            }
+        }
+    }
+}
+
+async fn learn(shared: &Shared) -> anyhow::Result<Option<NodeReport>> {
+    let answer = shared.learn(Query::Report).await?;
+    serde_json::from_str(answer.get()).context("reading the report of the loop")
+}
+
+fn pause(published: Option<&NodeReport>) -> Duration {
+    let peers = published.map_or(0, |report| report.peers.total());
+    let settle = SETTLE_PER_PEER.saturating_mul(peers.try_into().unwrap_or(u32::MAX)) + SETTLE;
+    settle.mul_f64(0.5 + rand::random::<f64>())
+}

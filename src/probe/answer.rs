@@ -1,0 +1,84 @@
+//! Whether a probe deserves an answer.
+
+use std::net::IpAddr;
+
+use super::{Kind, Local, Packet, Targets};
+use crate::prefix::Family;
+
+/// Why a sealed packet is ignored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Rejected {
+    #[error("it is for another node")]
+    Misdirected,
+    #[error("it comes from another address than it says")]
+    Disguised,
+    #[error("its sender is no peer that is believed")]
+    Stranger,
+    #[error("it is no question")]
+    NoQuestion,
+}
+
+/// The answer to `packet`, which came from `source`, and the public IP to send it to if it goes
+/// the direct way.
+pub fn answer(
+    packet: Packet,
+    source: IpAddr,
+    local: &Local,
+    targets: &Targets,
+) -> Result<(Packet, IpAddr), Rejected> {
+    if packet.kind != Kind::Question {
+        return Err(Rejected::NoQuestion);
+    }
+    is_between(packet, source, local)?;
+    let peer = targets.peers.get(&packet.from).ok_or(Rejected::Stranger)?;
+    Ok((packet.answered(), peer.public_ip))
+}
+
+/// Whether `packet` is for us, and from where it says.
+pub(super) fn is_between(packet: Packet, source: IpAddr, local: &Local) -> Result<(), Rejected> {
+    if local.addresses.get(&Family::of(packet.to)) != Some(&packet.to) {
+        return Err(Rejected::Misdirected);
+    }
+    (packet.from == source).then_some(()).ok_or(Rejected::Disguised)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::backend::Path;
+    use crate::config::Probe;
+    use crate::probe::Target;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    fn asked(from: &str, to: &str, source: &str) -> Result<(Packet, IpAddr), Rejected> {
+        let addresses = BTreeMap::from([(Family::V4, ip("10.244.1.0"))]);
+        let local = Local { probe: Probe::default(), addresses, pod_mtu: 1450 };
+        let target = Target { public_ip: ip("172.16.0.2"), direct: true, tunnel: true };
+        let peers = BTreeMap::from([(ip("10.244.2.0"), target)]);
+        let targets = Targets { local: Some(local.clone()), peers };
+        let (from, to) = (ip(from), ip(to));
+        let packet = Packet { kind: Kind::Question, path: Path::Direct, nonce: 7, from, to };
+        answer(packet, ip(source), &local, &targets)
+    }
+
+    #[test]
+    fn a_peer_is_answered_by_the_way_it_asked() {
+        let (answer, gateway) = asked("10.244.2.0", "10.244.1.0", "10.244.2.0").unwrap();
+        assert_eq!((answer.kind, answer.path, answer.nonce), (Kind::Answer, Path::Direct, 7));
+        assert_eq!((answer.from, answer.to), (ip("10.244.1.0"), ip("10.244.2.0")));
+        assert_eq!(gateway, ip("172.16.0.2"));
+    }
+
+    #[test]
+    fn nobody_else_is_answered() {
+        let rejected = |from, to, source| asked(from, to, source).unwrap_err();
+        assert_eq!(rejected("10.244.9.0", "10.244.1.0", "10.244.9.0"), Rejected::Stranger);
+        assert_eq!(rejected("10.244.2.0", "10.244.9.0", "10.244.2.0"), Rejected::Misdirected);
+        assert_eq!(rejected("10.244.2.0", "10.244.1.0", "172.16.0.2"), Rejected::Disguised);
+    }
+}

@@ -1,0 +1,232 @@
+//! Peers that answer, fall silent and lose packets, on a clock of their own.
+
+use super::*;
+use crate::probe::{Cause, Verdict};
+
+const SECOND: Duration = Duration::from_secs(1);
+const TICK: Duration = Duration::from_millis(5);
+
+/// A board, and the network around it.
+struct World {
+    board: Board,
+    now: Duration,
+    /// Which questions are answered.
+    answers: fn(&Question) -> bool,
+    random: u64,
+    sent: Vec<(Duration, Question)>,
+    verdicts: BTreeMap<IpAddr, (Duration, Verdict)>,
+}
+
+impl World {
+    fn new(peers: u8, answers: fn(&Question) -> bool) -> Self {
+        let board = Board::new(&Probe::default());
+        let (sent, verdicts) = (Vec::new(), BTreeMap::new());
+        let mut world = Self { board, now: SECOND, answers, random: 1, sent, verdicts };
+        let peers = (0..peers).map(|peer| (address(peer), target(peer)));
+        world.board.follow(&peers.collect(), SECOND);
+        world
+    }
+
+    fn run(&mut self, time: Duration) {
+        let end = self.now + time;
+        while self.now < end {
+            self.now += TICK;
+            let random = &mut self.random;
+            let next = || {
+                *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                *random
+            };
+            for question in self.board.questions(self.now, next) {
+                self.sent.push((self.now, question));
+                if (self.answers)(&question) {
+                    let Question { peer, path, nonce, .. } = question;
+                    let came = self.now + Duration::from_millis(1);
+                    assert!(self.board.answer(peer, path, nonce, came));
+                }
+            }
+            for Judgement { peer, verdict, .. } in self.board.take_judgements() {
+                self.verdicts.insert(peer, (self.now, verdict));
+            }
+        }
+    }
+
+    fn verdict(&self) -> Verdict {
+        self.verdicts[&address(0)].1
+    }
+
+    /// How long after `moment` the last verdict came.
+    fn took(&self, moment: Duration) -> Duration {
+        self.verdicts[&address(0)].0.saturating_sub(moment)
+    }
+}
+
+fn address(peer: u8) -> IpAddr {
+    IpAddr::from([10, 244, peer, 0])
+}
+
+fn target(peer: u8) -> Target {
+    Target { public_ip: IpAddr::from([172, 16, 0, peer]), direct: true, tunnel: true }
+}
+
+const ALL: fn(&Question) -> bool = |_| true;
+const NONE: fn(&Question) -> bool = |_| false;
+const TUNNEL: fn(&Question) -> bool = |question| question.path == Path::Tunnel;
+const SMALL: fn(&Question) -> bool =
+    |question| question.path == Path::Tunnel || question.size == Size::Small;
+
+#[test]
+fn the_first_answer_makes_a_path_good() {
+    let mut world = World::new(1, ALL);
+    world.run(TICK * 2);
+    assert_eq!(world.verdict(), Verdict::Good);
+}
+
+#[test]
+fn a_dead_direct_path_is_found_within_two_intervals() {
+    for phase in 0..20 {
+        let mut world = World::new(1, ALL);
+        world.run(SECOND * 5 + phase * SECOND / 20);
+        (world.answers, world.sent) = (TUNNEL, Vec::new());
+        let died = world.now;
+        world.run(SECOND * 3);
+        assert_eq!(world.verdict(), Verdict::Bad(Cause::NoAnswer));
+        assert!(world.took(died) < SECOND * 2, "{:?}", world.took(died));
+    }
+}
+
+#[test]
+fn a_path_that_swallows_large_packets_is_found() {
+    let mut world = World::new(1, ALL);
+    world.run(SECOND * 5);
+    world.answers = SMALL;
+    world.run(SECOND * 3);
+    assert_eq!(world.verdict(), Verdict::Bad(Cause::LargeLost));
+}
+
+#[test]
+fn a_path_that_never_worked_is_found_soon() {
+    let mut world = World::new(1, TUNNEL);
+    world.run(SECOND * 2);
+    assert_eq!(world.verdict(), Verdict::Bad(Cause::NoAnswer));
+}
+
+#[test]
+fn a_peer_that_answers_by_no_way_keeps_its_verdict() {
+    let mut world = World::new(1, ALL);
+    world.run(SECOND * 5);
+    world.answers = NONE;
+    world.run(SECOND * 60);
+    assert_eq!(world.verdict(), Verdict::Good);
+    world.answers = TUNNEL;
+    world.run(SECOND * 10);
+    assert_eq!(world.verdict(), Verdict::Bad(Cause::NoAnswer));
+}
+
+#[test]
+fn who_never_answers_is_silent_after_two_intervals() {
+    let mut world = World::new(1, NONE);
+    world.run(SECOND * 4);
+    assert_eq!(world.verdict(), Verdict::Silent);
+    assert!(world.took(SECOND) >= SECOND * 2);
+    world.sent.clear();
+    world.run(SECOND * 60);
+    assert!(world.sent.len() <= 20, "{}", world.sent.len());
+    world.answers = ALL;
+    world.run(SECOND * 20);
+    assert_eq!(world.verdict(), Verdict::Good);
+}
+
+#[test]
+fn who_was_silent_and_asks_is_asked_at_once() {
+    let mut world = World::new(1, NONE);
+    world.run(SECOND * 20);
+    assert_eq!(world.verdict(), Verdict::Silent);
+    (world.answers, world.sent) = (ALL, Vec::new());
+    world.board.take_question(address(0), world.now);
+    world.run(TICK * 2);
+    assert_eq!(world.verdict(), Verdict::Good);
+}
+
+#[test]
+fn a_bad_path_comes_back_after_several_answers_in_a_row() {
+    let mut world = World::new(1, TUNNEL);
+    world.run(SECOND * 10);
+    world.answers = ALL;
+    let mended = world.now;
+    world.run(SECOND * 20);
+    assert_eq!(world.verdict(), Verdict::Good);
+    assert!(world.took(mended) > SECOND * 3, "{:?}", world.took(mended));
+}
+
+#[test]
+fn a_path_that_flaps_has_to_prove_itself_longer() {
+    let mut world = World::new(1, ALL);
+    let mut proofs = Vec::new();
+    for _ in 0..3 {
+        world.answers = TUNNEL;
+        world.run(SECOND * 5);
+        world.answers = ALL;
+        let mended = world.now;
+        world.run(SECOND * 60);
+        assert_eq!(world.verdict(), Verdict::Good);
+        proofs.push(world.took(mended));
+    }
+    assert!(proofs[1] > proofs[0] * 3 / 2 && proofs[2] > proofs[1] * 3 / 2, "{proofs:?}");
+}
+
+#[test]
+fn many_peers_cost_twenty_questions_a_second() {
+    let mut world = World::new(250, ALL);
+    world.run(SECOND * 30);
+    assert!(world.verdicts.values().all(|(_, verdict)| *verdict == Verdict::Good));
+    world.sent.clear();
+    world.run(SECOND * 60);
+    let rate = world.sent.len() / 60;
+    assert!((15..=30).contains(&rate), "{rate}");
+}
+
+#[test]
+fn many_unknown_peers_are_known_within_seconds_and_in_bounds() {
+    let mut world = World::new(250, ALL);
+    world.run(SECOND * 4);
+    assert_eq!(world.verdicts.values().filter(|(_, it)| *it == Verdict::Good).count(), 250);
+    let busiest = (0..4).map(|second| {
+        let (from, to) = (SECOND * (second + 1), SECOND * (second + 2));
+        world.sent.iter().filter(|(at, _)| (from..to).contains(at)).count()
+    });
+    assert!(busiest.max() <= Some(300));
+}
+
+#[test]
+fn a_peer_at_another_address_is_unknown_again() {
+    let mut world = World::new(1, ALL);
+    world.run(SECOND);
+    let moved = Target { public_ip: IpAddr::from([172, 16, 9, 9]), ..target(0) };
+    world.answers = NONE;
+    world.board.follow(&[(address(0), moved)].into(), world.now);
+    world.run(TICK);
+    assert_eq!(world.verdict(), Verdict::Pending);
+    world.board.follow(&BTreeMap::new(), world.now);
+    world.run(SECOND * 10);
+    world.sent.clear();
+    world.run(SECOND * 10);
+    assert_eq!((world.sent.len(), world.board.next()), (0, None));
+}
+
+#[test]
+fn a_nonce_answers_one_question_of_one_peer_by_one_way() {
+    let mut board = Board::new(&Probe::default());
+    board.follow(&[(address(1), target(1))].into(), SECOND);
+    let mut nonce = 0;
+    let count = || {
+        nonce += 1;
+        nonce
+    };
+    let asked = board.questions(SECOND, count);
+    let Question { peer, path, nonce, .. } = asked[0];
+    assert!(!board.answer(address(2), path, nonce, SECOND));
+    assert!(!board.answer(peer, asked[1].path, nonce, SECOND));
+    assert!(!board.answer(peer, path, 1000, SECOND));
+    assert!(board.answer(peer, path, nonce, SECOND));
+    assert!(!board.answer(peer, path, nonce, SECOND), "it was answered already");
+}

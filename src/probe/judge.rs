@@ -1,0 +1,114 @@
+//! The verdict on a direct path, from what became of the questions by both ways.
+
+use std::time::Duration;
+
+use super::{Cause, Track, Verdict};
+
+/// When a verdict changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Rules {
+    /// Questions lost in a row that make a path bad.
+    pub(super) failures: u32,
+    /// Answers in a row that make it good again.
+    pub(super) successes: u32,
+    /// Who has not answered for so long from the start may be flannel.
+    pub(super) silence: Duration,
+}
+
+/// The verdict after `last`, `age` after the first question.
+///
+/// A path is bad only if the tunnel carries packets meanwhile: a peer that answers by neither way
+/// may just be restarting, and then nothing is gained by another path.
+pub(super) fn judge(
+    last: Verdict,
+    direct: &Track,
+    tunnel: &Track,
+    rules: Rules,
+    age: Duration,
+) -> Verdict {
+    let recovered = direct.answered >= rules.successes;
+    let is_silent = |track: &Track| track.heard.is_none() || track.missed >= rules.failures;
+    let is_silent = is_silent(direct) && is_silent(tunnel) && age >= rules.silence;
+    match (last, failure(direct, tunnel, rules)) {
+        (_, Some(cause)) => Verdict::Bad(cause),
+        (Verdict::Bad(_), None) if recovered => Verdict::Good,
+        (Verdict::Bad(_), None) => last,
+        (_, None) if direct.answered > 0 => Verdict::Good,
+        (Verdict::Pending, None) if is_silent => Verdict::Silent,
+        (Verdict::Pending | Verdict::Silent | Verdict::Good, None) => last,
+    }
+}
+
+fn failure(direct: &Track, tunnel: &Track, rules: Rules) -> Option<Cause> {
+    let since = direct.failing_since.filter(|_| direct.missed >= rules.failures)?;
+    let small_passes = direct.small.is_some_and(|asked| asked > since);
+    let cause = if small_passes { Cause::LargeLost } else { Cause::NoAnswer };
+    tunnel.carried_since(since).then_some(cause)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Verdict::{Bad, Good, Pending, Silent};
+
+    const RULES: Rules = Rules { failures: 3, successes: 5, silence: Duration::from_secs(2) };
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn answers(number: u32) -> Track {
+        let (large, heard) = (Some(LONG), Some(LONG));
+        Track { answered: number, large, heard, ..Track::default() }
+    }
+
+    fn losses(number: u32) -> Track {
+        let failing_since = Some(Duration::from_secs(10));
+        Track { missed: number, failing_since, ..Track::default() }
+    }
+
+    fn small_ones_pass(track: Track) -> Track {
+        Track { small: Some(LONG), heard: Some(LONG), ..track }
+    }
+
+    #[test]
+    fn each_row_of_the_table_holds() {
+        let no_answer = Bad(Cause::NoAnswer);
+        let large_lost = Bad(Cause::LargeLost);
+        let nothing = Track::default();
+        let old = Track { large: Some(Duration::from_secs(5)), ..answers(1) };
+        let rows = [
+            ("one answer is proof", Pending, answers(1), nothing, Good),
+            ("a silent peer may begin to answer", Silent, answers(1), nothing, Good),
+            ("nothing was asked yet", Pending, nothing, nothing, Silent),
+            ("flannel never answers", Pending, losses(9), losses(9), Silent),
+            (
+                "nor one that was heard, and left",
+                Pending,
+                losses(3),
+                Track { heard: Some(LONG), ..losses(3) },
+                Silent,
+            ),
+            ("nor does it later", Silent, losses(99), losses(99), Silent),
+            ("some lost ones are no proof", Good, losses(2), answers(9), Good),
+            ("the tunnel answers, direct does not", Good, losses(3), answers(1), no_answer),
+            ("it never did", Pending, losses(3), answers(1), no_answer),
+            ("nor for one who was silent", Silent, losses(3), answers(1), no_answer),
+            ("a peer that restarts answers by no way", Good, losses(9), losses(9), Good),
+            ("what the tunnel carried before counts not", Good, losses(9), old, Good),
+            ("large ones vanish", Good, small_ones_pass(losses(3)), answers(1), large_lost),
+            ("it grew worse", large_lost, losses(3), answers(1), no_answer),
+            ("a bad path needs many answers", no_answer, answers(4), answers(9), no_answer),
+            ("then it is good again", no_answer, answers(5), answers(9), Good),
+            ("without the tunnel too", no_answer, answers(5), losses(9), Good),
+            ("who answers by the tunnel alone is awaited", Pending, nothing, answers(1), Pending),
+        ];
+        for (row, last, direct, tunnel, expected) in rows {
+            assert_eq!(judge(last, &direct, &tunnel, RULES, LONG), expected, "{row}");
+        }
+    }
+
+    #[test]
+    fn silence_takes_its_time() {
+        let nothing = Track::default();
+        let judged = |age| judge(Pending, &nothing, &nothing, RULES, Duration::from_millis(age));
+        assert_eq!((judged(1999), judged(2000)), (Pending, Silent));
+    }
+}

@@ -1,0 +1,124 @@
+//! The sockets of one address family: probes as the kernel and pods would send them.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use nix::errno::Errno;
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrStorage, bind, sendto,
+    setsockopt, socket, sockopt,
+};
+use tokio::net::UdpSocket;
+
+use super::datagram;
+use crate::prefix::Family;
+
+/// Hears probes of both ways, and sends them.
+#[derive(Debug)]
+pub struct Wire {
+    family: Family,
+    port: u16,
+    socket: UdpSocket,
+    /// Takes packets with their IP header.
+    raw: OwnedFd,
+}
+
+/// Why there is no [`Wire`].
+#[derive(Debug, thiserror::Error)]
+pub enum NoWire {
+    #[error("{0} raw sockets may not be opened: give the daemon CAP_NET_RAW")]
+    NotAllowed(Family),
+    #[error("{0} raw sockets cannot be opened")]
+    NoRawSocket(Family, #[source] Errno),
+    #[error("UDP port {1} of {0} is in use: set Probe.Port to a free one")]
+    InUse(Family, u16),
+    #[error("UDP port {1} of {0} cannot be listened on")]
+    NoPort(Family, u16, #[source] io::Error),
+}
+
+/// The kernel drops what is not read or sent in time; so much is kept for us, in bytes.
+const BACKLOG: usize = 1 << 20;
+
+impl Wire {
+    pub fn open(family: Family, port: u16) -> Result<Self, NoWire> {
+        let raw = open_raw(family).map_err(|errno| match errno {
+            Errno::EPERM | Errno::EACCES => NoWire::NotAllowed(family),
+            other => NoWire::NoRawSocket(family, other),
+        })?;
+        let socket = listen(family, port).map_err(|error| match error.kind() {
+            io::ErrorKind::AddrInUse => NoWire::InUse(family, port),
+            _ => NoWire::NoPort(family, port, error),
+        })?;
+        Ok(Self { family, port, socket, raw })
+    }
+
+    pub const fn family(&self) -> Family {
+        self.family
+    }
+
+    /// Waits until there may be a packet.
+    pub async fn readable(&self) -> io::Result<()> {
+        self.socket.readable().await
+    }
+
+    /// The next packet, if there is one: its length, and where it comes from.
+    pub fn received(&self, buffer: &mut [u8]) -> Option<(usize, SocketAddr)> {
+        self.socket.try_recv_from(buffer).ok()
+    }
+
+    /// Sends by the kernel's route to `to`, which leads into the tunnel.
+    pub fn send_by_tunnel(&self, to: IpAddr, payload: &[u8]) -> io::Result<()> {
+        self.socket.try_send_to(payload, SocketAddr::new(to, self.port)).map(drop)
+    }
+
+    /// Sends to `to` with `gateway` for the next hop, whatever the route to `to` says: the kernel
+    /// takes the way to the address it is told, and does not look into the packet.
+    pub fn send_direct(
+        &self,
+        from: IpAddr,
+        to: IpAddr,
+        gateway: IpAddr,
+        payload: &[u8],
+    ) -> io::Result<()> {
+        let packet = datagram(from, to, self.port, payload)
+            .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+        let gateway = SockaddrStorage::from(SocketAddr::new(gateway, 0));
+        sendto(self.raw.as_raw_fd(), &packet, &gateway, MsgFlags::MSG_DONTWAIT)?;
+        Ok(())
+    }
+}
+
+const fn address_family(family: Family) -> AddressFamily {
+    match family {
+        Family::V4 => AddressFamily::Inet,
+        Family::V6 => AddressFamily::Inet6,
+    }
+}
+
+/// A socket of this protocol sends whole packets and receives nothing.
+fn open_raw(family: Family) -> nix::Result<OwnedFd> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let raw = socket(address_family(family), SockType::Raw, flags, SockProtocol::Raw)?;
+    enlarge(&raw);
+    Ok(raw)
+}
+
+/// Packets to many neighbours that are still to be found wait together. Without the right to go
+/// beyond the usual bounds, those must do.
+fn enlarge(socket: &impl AsFd) {
+    let _ = setsockopt(socket, sockopt::RcvBufForce, &BACKLOG);
+    let _ = setsockopt(socket, sockopt::SndBufForce, &BACKLOG);
+}
+
+fn listen(family: Family, port: u16) -> io::Result<UdpSocket> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let listener = socket(address_family(family), SockType::Datagram, flags, None)?;
+    if family == Family::V6 {
+        setsockopt(&listener, sockopt::Ipv6V6Only, &true)?;
+    }
+    enlarge(&listener);
+    let any = SockaddrStorage::from(SocketAddr::new(family.unspecified(), port));
+    bind(listener.as_raw_fd(), &any)?;
+    UdpSocket::from_std(listener.into())
+}

@@ -1,0 +1,153 @@
+//! The answers that the loop gives to questions.
+
+use serde_json::value::{RawValue, to_raw_value};
+
+use super::{Reconciler, Standing};
+use crate::backend::{self, PeerPlan, Unreachable, Way};
+use crate::checkpoint::Checkpoint;
+use crate::kernel::Kernel;
+use crate::kernel::state::Entry;
+use crate::lease::{Lease, LeaseId, Rejected};
+use crate::status::{LeaseStatus, PeerCounts, PeerStatus, Query, Status};
+
+impl<K: Kernel> Reconciler<K> {
+    pub(super) fn answer(&self, query: Query) -> serde_json::Result<Box<RawValue>> {
+        match query {
+            Query::Status => to_raw_value(&self.status()),
+            Query::Peers => to_raw_value(&self.peers()),
+            Query::Leases => to_raw_value(&self.leases()),
+            Query::Report => to_raw_value(&self.node_report()),
+            Query::Inputs => to_raw_value(&self.checkpoint()),
+        }
+    }
+
+    /// Everything that the plan is made from; none before all of it is known.
+    fn checkpoint(&self) -> Option<Checkpoint> {
+        let local = self.inputs.local()?;
+        let rules = local.rules();
+        let leases = self.inputs.peers.leases().filter(|lease| !rules.is_own(&lease.id)).cloned();
+        let detours = self.inputs.detours.clone();
+        Some(Checkpoint { leases: leases.collect(), local, detours })
+    }
+
+    fn status(&self) -> Status {
+        let local = self.inputs.local();
+        let readiness = self.readiness();
+        let uplinks = local.iter().flat_map(|local| &local.node.uplinks);
+        Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            ready: readiness.ready,
+            reasons: readiness.reasons,
+            store: self.inputs.store.clone(),
+            backend: local.as_ref().map(|local| local.config.backend.kind.as_str().to_owned()),
+            mixed: local.as_ref().is_some_and(|local| local.config.mixed),
+            interface: local.as_ref().map(|local| local.node.interface.to_string()),
+            config: self.inputs.config_status(),
+            public_ips: uplinks.map(|uplink| uplink.public_ip).collect(),
+            subnets: self.inputs.own.iter().flat_map(Lease::subnets).collect(),
+            mtu: backend::pod_mtu(&self.networks),
+            peers: self.counts(),
+            desired: self.desired.state().len(),
+            refused: self.refused.iter().map(|(_, why)| why.to_owned()).collect(),
+            probes: self.probe_status(),
+            statistics: self.statistics,
+        }
+    }
+
+    pub(super) fn counts(&self) -> PeerCounts {
+        let mut counts =
+            PeerCounts { missing: self.inputs.peers.missing().len(), ..PeerCounts::default() };
+        for standing in self.desired.peers().values() {
+            match standing {
+                Standing::SetAside(_) => counts.set_aside += 1,
+                Standing::Planned(PeerPlan(ways)) => {
+                    for (_, way) in ways {
+                        match way.as_ref().map(|way| way.path) {
+                            Ok(backend::Path::Direct) => counts.direct += 1,
+                            Ok(backend::Path::Tunnel) => counts.tunnel += 1,
+                            Err(_) => counts.left_out += 1,
+                        }
+                    }
+                }
+            }
+        }
+        counts
+    }
+
+    pub(super) fn peers(&self) -> Vec<PeerStatus> {
+        let peers = self.desired.peers().iter();
+        peers
+            .flat_map(|(id, standing)| match standing {
+                Standing::SetAside(reason) => vec![self.set_aside(id, reason)],
+                Standing::Planned(plan) => self.planned(id, plan),
+            })
+            .collect()
+    }
+
+    fn set_aside(&self, id: &LeaseId, reason: &Rejected) -> PeerStatus {
+        let endpoint = self.inputs.peers.lease(id).and_then(|lease| lease.endpoints.first());
+        PeerStatus {
+            lease: id.clone(),
+            family: endpoint.map(|endpoint| endpoint.subnet.family()),
+            subnet: endpoint.map(|endpoint| endpoint.subnet),
+            public_ip: endpoint.map(|endpoint| endpoint.public_ip),
+            backend: endpoint
+                .map(|endpoint| endpoint.backend.as_str().to_owned())
+                .unwrap_or_default(),
+            path: None,
+            reason: Some(format!("set aside: {reason}")),
+            programmed: false,
+            probes: None,
+        }
+    }
+
+    fn planned(&self, id: &LeaseId, PeerPlan(ways): &PeerPlan) -> Vec<PeerStatus> {
+        let lease = self.inputs.peers.lease(id);
+        let status = |(family, way): &(_, Result<backend::Way, _>)| {
+            let endpoint = lease.and_then(|lease| lease.endpoint(*family));
+            let holds = |entry: &Entry| self.holds(entry);
+            PeerStatus {
+                lease: id.clone(),
+                family: Some(*family),
+                subnet: endpoint.map(|endpoint| endpoint.subnet),
+                public_ip: endpoint.map(|endpoint| endpoint.public_ip),
+                backend: endpoint.map(|e| e.backend.as_str().to_owned()).unwrap_or_default(),
+                path: way.as_ref().ok().map(|way| way.path),
+                reason: reason(way),
+                probes: endpoint.and_then(|endpoint| self.path_status(endpoint)),
+                programmed: way.as_ref().is_ok_and(|way| way.entries.iter().all(holds)),
+            }
+        };
+        ways.iter().map(status).collect()
+    }
+
+    fn leases(&self) -> Vec<LeaseStatus> {
+        let rules = self.inputs.rules();
+        let reason = |id: &LeaseId| {
+            let malformed =
+                self.inputs.peers.malformed(id).map(|why| format!("kept as last read: {why}"));
+            match self.desired.peers().get(id) {
+                Some(Standing::SetAside(reason)) => Some(format!("set aside: {reason}")),
+                Some(Standing::Planned(_)) | None => malformed,
+            }
+        };
+        let status = |id: &LeaseId| {
+            let lease = self.inputs.peers.lease(id);
+            LeaseStatus {
+                own: rules.is_own(id),
+                reservation: lease.is_some_and(|lease| lease.grant.is_none()),
+                reason: reason(id),
+                lease: lease.cloned().unwrap_or_else(|| Lease::unreadable(id.clone())),
+            }
+        };
+        self.inputs.peers.ids().map(status).collect()
+    }
+}
+
+/// Why there is no way, or not the direct one.
+fn reason(way: &Result<Way, Unreachable>) -> Option<String> {
+    match way {
+        Ok(way) => way.detour.map(|detour| detour.to_string()),
+        Err(reason) => Some(format!("left out: {reason}")),
+    }
+}

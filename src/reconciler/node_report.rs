@@ -1,0 +1,41 @@
+//! What this node tells the operator about itself.
+
+use super::Reconciler;
+use crate::backend;
+use crate::kernel::Kernel;
+use crate::lease::Lease;
+use crate::report::{NodeReport, exceptions};
+
+impl<K: Kernel> Reconciler<K> {
+    /// None before there is a lease to publish it beside.
+    pub(super) fn node_report(&self) -> Option<NodeReport> {
+        let own = self.inputs.own.as_ref().filter(|_| self.inputs.held)?;
+        let local = self.inputs.local()?;
+        let (exceptions, exceptions_total) = exceptions(self.peers());
+        Some(NodeReport {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            lease: own.id.clone(),
+            subnets: Lease::subnets(own).collect(),
+            backend: local.config.backend.kind,
+            mixed: local.config.mixed,
+            config_revision: self.inputs.edit.revision(),
+            follows: self.inputs.follows(),
+            pending: self.inputs.pending(),
+            invalid: self.inputs.edit.unusable(),
+            strict_filters: self.inputs.strict_now.iter().cloned().collect(),
+            pod_mtu: backend::pod_mtu(&self.networks),
+            peers: self.counts(),
+            exceptions,
+            exceptions_total,
+            node: local.node,
+        })
+    }
+
+    /// Tells that the report may differ from the last one.
+    pub(super) fn announce_report(&mut self) {
+        if self.unreported && self.inputs.held && self.inputs.are_known() {
+            self.unreported = false;
+            self.outputs.reported.send_modify(|count| *count += 1);
+        }
+    }
+}

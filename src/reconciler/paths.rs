@@ -1,0 +1,238 @@
+//! What probes say of paths, and whom to probe.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use super::{Reconciler, Standing};
+use crate::backend::{self, Detour, Path};
+use crate::kernel::Kernel;
+use crate::kernel::state::{Entry, Key, Route};
+use crate::lease::{Endpoint, LeaseId};
+use crate::probe::{Desk, Judgement, Local, News, Subject, Target, Verdict};
+use crate::status::{PathStatus, ProbeStatus, WayStatus};
+
+/// What is known of paths, and how it comes to be known.
+#[derive(Debug, Default)]
+pub(super) struct Paths {
+    desk: Option<Desk>,
+    state: State,
+    /// By the first address of a subnet; with the public IP that the verdict was about.
+    verdicts: BTreeMap<IpAddr, (IpAddr, Verdict)>,
+    /// The first addresses of each lease's subnets.
+    peers: BTreeMap<LeaseId, Vec<IpAddr>>,
+}
+
+/// Whether paths are probed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) enum State {
+    /// Soon: what was in the tunnel before us stays there until then.
+    #[default]
+    Starting,
+    On,
+    /// Not, and why.
+    Off(String),
+}
+
+impl Paths {
+    fn verdict(&self, endpoint: &Endpoint) -> Verdict {
+        match self.verdicts.get(&endpoint.subnet.base()) {
+            Some((public_ip, verdict)) if *public_ip == endpoint.public_ip => *verdict,
+            Some(_) | None => Verdict::Pending,
+        }
+    }
+
+    fn take_judgement(&mut self, judgement: &Judgement) {
+        let Judgement { peer, public_ip, verdict } = *judgement;
+        match verdict {
+            Verdict::Pending => drop(self.verdicts.remove(&peer)),
+            known => drop(self.verdicts.insert(peer, (public_ip, known))),
+        }
+    }
+
+    /// Tells whom to probe instead of what these leases had before.
+    fn follow(&mut self, local: Option<&Local>, leases: Vec<(LeaseId, Vec<(IpAddr, Target)>)>) {
+        let Some(desk) = &self.desk else { return };
+        let peers = &mut self.peers;
+        desk.targets.send_if_modified(|targets| {
+            let mut is_news = targets.local.as_ref() != local;
+            targets.local = local.cloned();
+            for (id, known) in leases {
+                let addresses: Vec<IpAddr> = known.iter().map(|(address, _)| *address).collect();
+                for old in peers.remove(&id).unwrap_or_default() {
+                    is_news |= !addresses.contains(&old) && targets.peers.remove(&old).is_some();
+                }
+                for (address, target) in known {
+                    is_news |= targets.peers.insert(address, target) != Some(target);
+                }
+                if !addresses.is_empty() {
+                    peers.insert(id, addresses);
+                }
+            }
+            is_news
+        });
+    }
+}
+
+impl<K: Kernel> Reconciler<K> {
+    pub(super) fn take_probes(&mut self, news: News) {
+        match news {
+            News::Desk(desk) => {
+                self.paths.desk = Some(desk);
+                // The plan tells whom to probe.
+                self.stale.plan = true;
+            }
+            News::On => self.paths.state = State::On,
+            News::Off(reason) => {
+                // What is known to fail does not work for not being looked at.
+                self.paths.state = State::Off(reason);
+                self.stale.plan = true;
+            }
+            News::Judged(judgements) => self.take_judgements(&judgements),
+        }
+    }
+
+    fn take_judgements(&mut self, judgements: &[Judgement]) {
+        for judgement in judgements {
+            self.paths.take_judgement(judgement);
+        }
+        let judged: BTreeSet<IpAddr> = judgements.iter().map(|judgement| judgement.peer).collect();
+        let is_affected = |endpoint: &Endpoint| {
+            let peer = endpoint.subnet.base();
+            judged.contains(&peer)
+                && self.detour(endpoint) != self.inputs.detours.get(&peer).copied()
+        };
+        let leases = self.inputs.peers.leases();
+        let affected = leases.filter(|lease| lease.endpoints.iter().any(is_affected));
+        let affected: BTreeSet<LeaseId> = affected.map(|lease| lease.id.clone()).collect();
+        let failed_before = self.failed_detours();
+        self.revise(affected);
+        self.log_detours(failed_before);
+    }
+
+    fn failed_detours(&self) -> usize {
+        let detours = self.inputs.detours.values();
+        detours.filter(|detour| matches!(detour, Detour::Failed(_))).count()
+    }
+
+    fn log_detours(&self, before: usize) {
+        let failed = self.failed_detours();
+        if failed > before {
+            tracing::warn!(peers = failed, "direct paths do not carry packets: using the tunnel");
+        } else if failed < before {
+            tracing::info!(peers = failed, "direct paths carry packets again");
+        }
+    }
+
+    /// Finds out which of these leases are to be reached through the tunnel although they are on
+    /// our link.
+    pub(super) fn find_detours(&mut self, ids: &BTreeSet<LeaseId>) {
+        self.forget_paths(ids);
+        let leases = ids.iter().filter_map(|id| self.inputs.peers.lease(id));
+        let found: Vec<_> = leases
+            .flat_map(|lease| &lease.endpoints)
+            .map(|endpoint| (endpoint.subnet.base(), self.detour(endpoint)))
+            .collect();
+        for (peer, detour) in found {
+            let before = match detour {
+                Some(detour) => self.inputs.detours.insert(peer, detour),
+                None => self.inputs.detours.remove(&peer),
+            };
+            self.unsaved |= before != detour;
+            let is_fallback = matches!(detour, Some(Detour::Failed(_)));
+            self.statistics.fallbacks += u64::from(is_fallback && before != detour);
+        }
+    }
+
+    /// Who comes after a lease that is gone is judged anew.
+    fn forget_paths(&mut self, ids: &BTreeSet<LeaseId>) {
+        let gone = ids.iter().filter(|id| self.inputs.peers.lease(id).is_none());
+        for peer in gone.filter_map(|id| self.paths.peers.get(id)).flatten() {
+            self.paths.verdicts.remove(peer);
+            self.unsaved |= self.inputs.detours.remove(peer).is_some();
+        }
+    }
+
+    fn detour(&self, endpoint: &Endpoint) -> Option<Detour> {
+        self.inputs.config.as_ref()?.probing()?;
+        match (self.paths.verdict(endpoint), &self.paths.state) {
+            (Verdict::Bad(cause), _) => Some(Detour::Failed(cause)),
+            (Verdict::Pending, State::Starting | State::On) => {
+                self.is_tunnelled(endpoint).then_some(Detour::Unproven)
+            }
+            (Verdict::Pending, State::Off(_)) | (Verdict::Silent | Verdict::Good, _) => None,
+        }
+    }
+
+    /// Whether packets to the peer go through the tunnel as it is.
+    fn is_tunnelled(&self, endpoint: &Endpoint) -> bool {
+        let metric = Route::default_metric(endpoint.subnet.family());
+        let key = Key::Route(endpoint.subnet, metric);
+        let Some(Entry::Route(route)) = self.actual.get(&key) else { return false };
+        // Of a route by way of a nexthop object the kernel need not tell the link.
+        let nexthop = route.nexthop.and_then(|id| self.actual.get(&Key::Nexthop(id)));
+        let link = route.link.as_ref().or_else(|| nexthop?.link());
+        link.is_some_and(|link| self.scope.tunnels.contains(link))
+    }
+
+    /// Tells the task that probes what has become of these leases.
+    pub(super) fn tell_targets(&mut self, standings: &[(LeaseId, Option<Standing>)]) {
+        let Some(local) = self.inputs.local() else { return };
+        let probed = Local::of(&local, backend::pod_mtu(&self.networks).unwrap_or_default());
+        let known = |id: &LeaseId| {
+            let endpoints = self.inputs.peers.lease(id).into_iter().flat_map(|it| &it.endpoints);
+            let ours = endpoints.filter(|it| local.node.uplink(it.subnet.family()).is_some());
+            ours.map(|it| (it.subnet.base(), Target::of(&local, it))).collect()
+        };
+        let leases = standings.iter().map(|(id, standing)| match standing {
+            Some(Standing::Planned(_)) if probed.is_some() => (id.clone(), known(id)),
+            Some(Standing::Planned(_) | Standing::SetAside(_)) | None => (id.clone(), Vec::new()),
+        });
+        let leases = leases.collect();
+        self.paths.follow(probed.as_ref(), leases);
+    }
+
+    /// Why paths are not probed although the config asks for it.
+    pub(super) fn probes_remark(&self) -> Option<String> {
+        self.inputs.config.as_ref()?.probing()?;
+        match &self.paths.state {
+            State::Off(reason) => Some(format!("paths are not probed: {reason}")),
+            State::Starting | State::On => None,
+        }
+    }
+
+    pub(super) fn probe_status(&self) -> Option<ProbeStatus> {
+        self.inputs.config.as_ref()?.probing()?;
+        let findings = self.paths.desk.as_ref()?.findings.borrow();
+        let mut status = ProbeStatus { counts: findings.counts, ..ProbeStatus::default() };
+        match &self.paths.state {
+            State::Starting => "starting".clone_into(&mut status.state),
+            State::On => "on".clone_into(&mut status.state),
+            State::Off(reason) => {
+                "off".clone_into(&mut status.state);
+                status.reason = Some(reason.clone());
+            }
+        }
+        for subject in findings.subjects.values().filter(|subject| subject.target.direct) {
+            match subject.verdict {
+                Verdict::Pending => status.pending += 1,
+                Verdict::Silent => status.silent += 1,
+                Verdict::Good => status.good += 1,
+                Verdict::Bad(_) => status.bad += 1,
+            }
+        }
+        Some(status)
+    }
+
+    /// What the probes of one peer found.
+    pub(super) fn path_status(&self, endpoint: &Endpoint) -> Option<PathStatus> {
+        let findings = self.paths.desk.as_ref()?.findings.borrow();
+        let subject = findings.subjects.get(&endpoint.subnet.base())?;
+        let way = |path| WayStatus::of(subject.track(path), findings.epoch.elapsed());
+        let Subject { target: Target { direct, tunnel, .. }, .. } = subject;
+        Some(PathStatus {
+            verdict: self.paths.verdict(endpoint),
+            direct: direct.then(|| way(Path::Direct)),
+            tunnel: tunnel.then(|| way(Path::Tunnel)),
+        })
+    }
+}

@@ -1,0 +1,83 @@
+//! What each node tells the operator about itself, beside its lease: read by `tweedctl`, never by peers.
+
+use serde::{Deserialize, Serialize};
+
+use crate::backend::Path;
+use crate::config::Kind;
+use crate::kernel::state::LinkName;
+use crate::lease::LeaseId;
+use crate::node::Node;
+use crate::prefix::{Family, Prefix};
+use crate::status::{PeerCounts, PeerStatus};
+
+/// One node at one moment. Versions read each other's: what one does not know, it leaves out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeReport {
+    pub version: String,
+    pub lease: LeaseId,
+    pub node: Node,
+    /// One per family, IPv4 first.
+    pub subnets: Vec<Prefix>,
+    /// In force, whatever the config asks for.
+    pub backend: Kind,
+    /// In force, likewise.
+    pub mixed: bool,
+    /// The store's revision of the newest config that was seen, in force or not.
+    #[serde(default)]
+    pub config_revision: u64,
+    /// Whether the node takes `Backend` of the config, not `Rollout.From`.
+    #[serde(default)]
+    pub follows: bool,
+    /// What of the newest config waits, and for what.
+    #[serde(default)]
+    pub pending: Option<String>,
+    /// Why the newest config cannot be used.
+    #[serde(default)]
+    pub invalid: Option<String>,
+    /// The links whose reverse-path filter is strict now: a flip waits for them.
+    #[serde(default)]
+    pub strict_filters: Vec<LinkName>,
+    /// The largest packet of pods, in bytes; that of the underlay stands in `node`.
+    #[serde(default)]
+    pub pod_mtu: Option<u32>,
+    #[serde(default)]
+    pub peers: PeerCounts,
+    /// The peers that are not reached as the config says, the first few of them.
+    #[serde(default)]
+    pub exceptions: Vec<Exception>,
+    /// How many there are in all.
+    #[serde(default)]
+    pub exceptions_total: usize,
+}
+
+/// A peer that is not reached as the config says: left out, set aside, on another path, or refused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exception {
+    pub lease: LeaseId,
+    pub family: Option<Family>,
+    /// None if packets to it have no way at all.
+    pub path: Option<Path>,
+    pub reason: String,
+}
+
+/// A report stays small, however large the cluster and whatever is wrong in it.
+const MAX_EXCEPTIONS: usize = 100;
+
+/// The exceptions among `peers`, those without any path first, and how many there are in all.
+pub fn exceptions(peers: impl IntoIterator<Item = PeerStatus>) -> (Vec<Exception>, usize) {
+    let mut exceptions: Vec<Exception> = peers.into_iter().filter_map(exception).collect();
+    let total = exceptions.len();
+    exceptions.sort_by_key(|exception| exception.path.is_some());
+    exceptions.truncate(MAX_EXCEPTIONS);
+    (exceptions, total)
+}
+
+fn exception(peer: PeerStatus) -> Option<Exception> {
+    let is_refused = peer.path.is_some() && !peer.programmed;
+    let refused = is_refused.then(|| "the kernel does not hold its path".to_owned());
+    let reason = peer.reason.or(refused)?;
+    Some(Exception { lease: peer.lease, family: peer.family, path: peer.path, reason })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,65 @@
+//! What a report says, and that versions understand each other.
+
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+
+fn peer(index: usize) -> PeerStatus {
+    PeerStatus {
+        lease: LeaseId::new(format!("10.5.{index}.0-24")),
+        family: Some(Family::V4),
+        subnet: None,
+        public_ip: None,
+        backend: "vxlan".to_owned(),
+        path: Some(Path::Tunnel),
+        reason: None,
+        programmed: true,
+        probes: None,
+    }
+}
+
+fn left_out(index: usize) -> PeerStatus {
+    PeerStatus {
+        path: None,
+        reason: Some("left out: it published no VTEP".to_owned()),
+        ..peer(index)
+    }
+}
+
+#[test]
+fn who_is_reached_as_the_config_says_is_no_exception() {
+    assert_eq!(exceptions([peer(1), peer(2)]), (Vec::new(), 0));
+}
+
+#[test]
+fn who_has_no_path_comes_first() {
+    let refused = PeerStatus { programmed: false, ..peer(1) };
+    let (exceptions, total) = exceptions([refused, left_out(2)]);
+    let told: Vec<_> = exceptions.iter().map(|e| (e.lease.as_str(), e.reason.as_str())).collect();
+    assert_eq!(
+        told,
+        [
+            ("10.5.2.0-24", "left out: it published no VTEP"),
+            ("10.5.1.0-24", "the kernel does not hold its path"),
+        ]
+    );
+    assert_eq!(total, 2);
+}
+
+#[test]
+fn many_exceptions_are_counted_and_the_first_are_told() {
+    let (exceptions, total) = exceptions((0..250).map(left_out));
+    assert_eq!((exceptions.len(), total), (MAX_EXCEPTIONS, 250));
+}
+
+#[test]
+fn a_report_of_another_version_is_read() {
+    let json = r#"{
+        "version": "9.9", "lease": "10.5.1.0-24", "subnets": ["10.5.1.0/24"], "backend": "host-gw",
+        "node": {"interface": "eth0", "mtu": 1500, "layer2": true, "on_link": ["10.0.0.0/24"],
+            "uplinks": [{"address": "10.0.0.1", "public_ip": "10.0.0.1", "source": "10.0.0.1"}]},
+        "mixed": true, "something": "new"
+    }"#;
+    let report: NodeReport = serde_json::from_str(json).unwrap();
+    assert_eq!((report.backend, report.mixed, report.pending), (Kind::HostGw, true, None));
+}

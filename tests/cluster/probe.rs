@@ -1,0 +1,287 @@
+//! Direct paths are taken only where packets come through, and left where they do not any more.
+
+use std::fmt::Write as _;
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use tweed::prefix;
+use tweed::probe::{Kind, Packet, Secret, Wire};
+use tweed_lab::{Family, Namespace, Path, ProbePlan, SegmentPlan, eventually};
+
+use crate::cluster::{CONFIG, Cluster, ClusterPlan, Stack};
+use crate::peer::Peer;
+use crate::table::{HOST_GW_MIXED, VXLAN_MIXED};
+
+/// What a cloud drops that knows the addresses of its machines.
+const FOREIGN: &str = "ip saddr 10.244.0.0/16";
+const FOREIGN_V6: &str = "ip6 saddr fd00:244::/48";
+/// What a link drops that is narrower than it says.
+const LARGE: &str = "ip saddr 10.244.0.0/16 ip length > 1300";
+/// Packets per second and ordered pair of pods.
+const RATE: u32 = 500;
+/// Generous: a path is judged within two intervals on a machine that has time.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn config(stack: Stack, side: crate::table::Side) -> String {
+    stack.config(&side.config())
+}
+
+/// What `tweedctl peers` tells of peer number `to` on node number `from`.
+fn told(cluster: &Cluster, from: usize, to: usize, family: Family) -> Result<Value> {
+    let subnet = cluster.subnet(to, family)?.to_string();
+    let peers = cluster.daemons[from].ctl(&["peers", "-o", "json"])?;
+    let peers: Vec<Value> = serde_json::from_str(&peers)?;
+    let peer = peers.iter().find(|peer| peer["subnet"] == subnet.as_str());
+    peer.cloned().with_context(|| format!("{subnet} is not in {peers:?}"))
+}
+
+/// Waits until every pair of nodes has this path, and every peer this verdict.
+fn wait_for(cluster: &Cluster, family: Family, path: Path, verdict: &Value) -> Result<Duration> {
+    eventually(PATIENCE, || {
+        cluster.pairs().into_iter().try_for_each(|(from, to)| {
+            let subnet = cluster.subnet(to, family)?;
+            let is = cluster.nodes[from].path_to(subnet)?;
+            ensure!(is == path, "{from} → {to}: {is}, not {path}");
+            let peer = told(cluster, from, to, family)?;
+            ensure!(peer["probes"]["verdict"] == *verdict, "{from} → {to}: {peer}");
+            Ok(())
+        })
+    })
+}
+
+fn good() -> Value {
+    "good".into()
+}
+
+fn bad(cause: &str) -> Value {
+    serde_json::json!({ "bad": cause })
+}
+
+/// Restarts every daemon onto what the config says now.
+fn restart(cluster: &mut Cluster) -> Result<()> {
+    cluster.daemons.iter_mut().try_for_each(|daemon| daemon.restart().map(drop))
+}
+
+#[test]
+fn answers_come_by_both_ways_and_in_both_families() {
+    let cluster = ClusterPlan::new(3, &config(Stack::Dual, VXLAN_MIXED)).stack(Stack::Dual);
+    let cluster = cluster.start().unwrap();
+    for family in [Family::V4, Family::V6] {
+        wait_for(&cluster, family, Path::Tunnel, &good()).unwrap();
+    }
+    let peer = eventually(PATIENCE, || {
+        let peer = told(&cluster, 0, 1, Family::V6)?;
+        for way in ["direct", "tunnel"] {
+            let probes = &peer["probes"][way];
+            // One or the other may be late on a busy machine.
+            ensure!(probes["asked"].as_u64() > probes["lost"].as_u64(), "{peer}");
+            ensure!(probes["round_trip_us"].as_u64() > Some(0), "{peer}");
+        }
+        Ok(())
+    });
+    peer.unwrap();
+}
+
+#[test]
+fn nobody_is_switched_where_foreign_addresses_are_dropped() {
+    let mut cluster = ClusterPlan::new(3, &config(Stack::V4, VXLAN_MIXED)).build().unwrap();
+    cluster.segment.filter(FOREIGN).unwrap();
+    cluster.start_daemons().unwrap();
+    cluster.start_pods().unwrap();
+    cluster.wait_for_paths(|_, _| Path::Tunnel).unwrap();
+    let probe = cluster.lab.probe(&cluster.lab.pairs(Family::V4), RATE).unwrap();
+    cluster.etcd.put(CONFIG, &config(Stack::V4, HOST_GW_MIXED)).unwrap();
+    restart(&mut cluster).unwrap();
+    wait_for(&cluster, Family::V4, Path::Tunnel, &bad("no-answer")).unwrap();
+    let reason = told(&cluster, 0, 1, Family::V4).unwrap()["reason"].to_string();
+    assert!(reason.contains("its direct path fails"), "{reason}");
+    cluster.segment.unfilter().unwrap();
+    let took = wait_for(&cluster, Family::V4, Path::Direct, &good()).unwrap();
+    println!("direct {took:.1?} after packets came through");
+    let report = probe.finish().unwrap();
+    assert_eq!(report.total().lost, 0, "{report}");
+}
+
+#[test]
+fn a_direct_path_that_dies_is_left_for_the_tunnel() {
+    let plan = ClusterPlan::new(3, &config(Stack::Dual, HOST_GW_MIXED)).stack(Stack::Dual);
+    let cluster = plan.start().unwrap();
+    cluster.start_pods().unwrap();
+    for (family, foreign) in [(Family::V4, FOREIGN), (Family::V6, FOREIGN_V6)] {
+        wait_for(&cluster, family, Path::Direct, &good()).unwrap();
+        let probe = cluster.lab.probe(&cluster.lab.pairs(family), RATE).unwrap();
+        cluster.segment.filter(foreign).unwrap();
+        wait_for(&cluster, family, Path::Tunnel, &bad("no-answer")).unwrap();
+        let report = probe.finish().unwrap();
+        println!("{family:?}: cut off for {:.1?} at most", report.longest_outage());
+        assert!(report.longest_outage() > Duration::ZERO, "the filter filtered nothing");
+        let other = if family == Family::V4 { Family::V6 } else { Family::V4 };
+        wait_for(&cluster, other, Path::Direct, &good()).unwrap();
+        cluster.segment.unfilter().unwrap();
+        let took = wait_for(&cluster, family, Path::Direct, &good()).unwrap();
+        println!("{family:?}: direct again after {took:.1?}");
+    }
+}
+
+#[test]
+fn a_path_that_swallows_large_packets_is_left() {
+    let cluster = Cluster::start(2, &config(Stack::V4, HOST_GW_MIXED)).unwrap();
+    cluster.start_pods().unwrap();
+    wait_for(&cluster, Family::V4, Path::Direct, &good()).unwrap();
+    cluster.segment.filter(LARGE).unwrap();
+    wait_for(&cluster, Family::V4, Path::Tunnel, &bad("large-lost")).unwrap();
+    let large = ProbePlan::new(&cluster.lab.pairs(Family::V4), RATE).payload(1400).start().unwrap();
+    large.run_for(Duration::from_millis(500));
+    let report = large.finish().unwrap();
+    assert_eq!(report.total().lost, 0, "{report}");
+}
+
+#[test]
+fn a_peer_that_runs_flannel_is_switched_without_answers() {
+    let cluster = Cluster::start(2, &config(Stack::V4, VXLAN_MIXED)).unwrap();
+    let (node, peer) = (&cluster.nodes[0], Peer::numbered(1));
+    peer.is_followed_by(&cluster.nodes, &cluster.etcd, PATIENCE).unwrap();
+    let flipped = peer.vxlan().replace(r#""vxlan""#, r#""host-gw""#);
+    cluster.etcd.put(&peer.key(), &flipped).unwrap();
+    eventually(PATIENCE, || peer.is_direct_from(node)).unwrap();
+    let peers = cluster.daemons[0].ctl(&["peers", "-o", "json"]).unwrap();
+    assert!(peers.contains(r#""silent""#), "{peers}");
+}
+
+#[test]
+fn a_daemon_that_restarts_drives_nobody_into_the_tunnel() {
+    let cluster = Cluster::start(2, &config(Stack::V4, HOST_GW_MIXED)).unwrap();
+    cluster.start_pods().unwrap();
+    wait_for(&cluster, Family::V4, Path::Direct, &good()).unwrap();
+    let monitor = cluster.nodes[0].routes_to(cluster.subnet(1, Family::V4).unwrap()).unwrap();
+    cluster.daemons[1].freeze().unwrap();
+    // Longer than it takes to judge a path that has failed.
+    std::thread::sleep(Duration::from_secs(4));
+    let routes = cluster.nodes[0].routes_to(cluster.subnet(1, Family::V4).unwrap()).unwrap();
+    assert_eq!(routes, monitor);
+    cluster.daemons[1].thaw().unwrap();
+    wait_for(&cluster, Family::V4, Path::Direct, &good()).unwrap();
+}
+
+#[test]
+fn the_secret_is_made_once_and_told_to_nobody() {
+    let cluster = Cluster::start(3, &config(Stack::V4, VXLAN_MIXED)).unwrap();
+    wait_for(&cluster, Family::V4, Path::Tunnel, &good()).unwrap();
+    let keys = cluster.etcd.list("/coreos.com/network/tweed/probe").unwrap();
+    assert_eq!(keys.len(), 1, "{keys:?}");
+    let secret = &keys[0].value;
+    assert_eq!(secret.len(), 64);
+    for daemon in &cluster.daemons {
+        assert!(!daemon.log().unwrap().contains(secret));
+        for question in [["status", "-o", "json"], ["peers", "-o", "json"]] {
+            assert!(!daemon.ctl(&question).unwrap().contains(secret));
+        }
+    }
+}
+
+/// What a process has used so far.
+fn cpu(pid: u32) -> Result<Duration> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let (_, fields) = text.rsplit_once(')').context("no command")?;
+    let ticks = fields.split_whitespace().skip(11).take(2).map(str::parse::<u64>);
+    let ticks: u64 = ticks.collect::<Result<Vec<_>, _>>()?.into_iter().sum();
+    Ok(Duration::from_millis(ticks * 10))
+}
+
+/// Peers that answer, all of them played by one namespace.
+struct Crowd;
+
+impl Crowd {
+    const SIZE: u16 = 1000;
+
+    fn public_ip(number: u16) -> Ipv4Addr {
+        let [high, low] = number.to_be_bytes();
+        Ipv4Addr::new(10, 98, 100 + high, low)
+    }
+
+    fn base(number: u16) -> Ipv4Addr {
+        let [high, low] = number.to_be_bytes();
+        Ipv4Addr::new(10, 64 + high, low, 0)
+    }
+
+    /// Gives the namespace all addresses, and a way back to `asker`.
+    fn settle(namespace: &Namespace, asker: &str) -> Result<()> {
+        namespace.ip(asker)?;
+        let mut batch = String::new();
+        for number in 0..Self::SIZE {
+            writeln!(batch, "address add {}/16 dev eth0", Self::public_ip(number))?;
+            writeln!(batch, "address add {}/32 dev lo", Self::base(number))?;
+        }
+        let script = format!("ip -batch - <<END\n{batch}END");
+        namespace.run("sh", &["-euc", &script]).map(drop)
+    }
+
+    /// Answers whatever is asked, to this node, for as long as the process lives.
+    fn answer(secret: &Secret, port: u16, gateway: IpAddr) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let wire = Wire::open(prefix::Family::V4, port).unwrap();
+            let mut buffer = vec![0; 2048];
+            loop {
+                wire.readable().await.unwrap();
+                while let Some((length, _)) = wire.received(&mut buffer) {
+                    let Ok(packet) = Packet::decode(&buffer[..length], secret) else { continue };
+                    assert_eq!(packet.kind, Kind::Question);
+                    let answer = packet.answered();
+                    let bytes = answer.encode(secret, length);
+                    // At the end of the test there is nobody left to send to.
+                    drop(wire.send_direct(answer.from, answer.to, gateway, &bytes));
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn a_thousand_peers_cost_twenty_questions_a_second() {
+    let network = r#"{"Network":"10.64.0.0/10","SubnetMin":"10.120.0.0","#;
+    let config = format!("{network}{}}}", HOST_GW_MIXED.config());
+    let lab = tweed_lab::Lab::new(crate::cluster::binaries()).unwrap();
+    let etcd = lab.etcd().unwrap();
+    etcd.put(CONFIG, &config).unwrap();
+    let segment = lab.segment(SegmentPlan::new("10.98.0.0/16")).unwrap();
+    let (node, crowd) = (lab.node("n1", &segment).unwrap(), lab.node("crowd", &segment).unwrap());
+    let leases = (0..Crowd::SIZE).map(|number| {
+        let key = crate::peer::key(format!("{}/24", Crowd::base(number)));
+        (key, crate::peer::host_gw(Crowd::public_ip(number)))
+    });
+    etcd.put_all(&leases.collect::<Vec<_>>()).unwrap();
+    let daemon = node.daemon(&etcd).start().unwrap();
+    daemon.wait_ready().unwrap();
+    let (subnet, gateway) = (node.subnet_env().unwrap(), node.address(Family::V4).unwrap());
+    let subnet = subnet.subnet(Family::V4).unwrap();
+    Crowd::settle(crowd.namespace(), &format!("route add {subnet} via {gateway}")).unwrap();
+    let secret = || etcd.get("/coreos.com/network/tweed/probe-secret")?.context("no secret");
+    eventually(PATIENCE, || secret().map(drop)).unwrap();
+    let secret = Secret::parse(secret().unwrap().value.as_bytes()).unwrap();
+    let namespace = crowd.namespace().clone();
+    std::thread::spawn(move || namespace.within(|| Crowd::answer(&secret, 8475, gateway)));
+    let probes = || -> Result<Value> {
+        let status: Value = serde_json::from_str(&daemon.ctl(&["status", "-o", "json"])?)?;
+        Ok(status["probes"].clone())
+    };
+    let took = eventually(Duration::from_secs(120), || {
+        let probes = probes()?;
+        let count = |verdict| probes[verdict].as_u64().unwrap_or_default();
+        // On a busy machine the crowd may have been slow to answer a few.
+        let known = count("good") + count("silent");
+        ensure!(known == u64::from(Crowd::SIZE) && count("good") > 900, "{probes}");
+        Ok(())
+    });
+    println!("all are known after {:.1?}", took.unwrap());
+    let asked = || probes().unwrap()["asked"].as_u64().unwrap();
+    let cpu = || cpu(daemon.process().pid()).unwrap();
+    let (before, busy) = (asked(), cpu());
+    let window = Duration::from_secs(10);
+    std::thread::sleep(window);
+    let (number, busy) = (asked() - before, cpu().saturating_sub(busy));
+    println!("{number} questions and {busy:.1?} of CPU in {window:?}");
+    assert!(number > 50 && number < 600, "{number}");
+}

@@ -1,0 +1,126 @@
+//! What nodes report to the operator: where it is kept, and how long.
+
+use std::time::Duration;
+
+use etcd_client::Client;
+use tokio::time::{sleep, timeout};
+use tweed::config::Kind;
+use tweed::kernel::state::LinkName;
+use tweed::lease::Lease;
+use tweed::node::Node;
+use tweed::report::NodeReport;
+use tweed::status::PeerCounts;
+use tweed::subnet::SubnetManager;
+
+use crate::node::{SUBNETS, V4, config, manager, next, value, vxlan};
+use crate::server::EtcdServer;
+
+const REPORTS: &str = "/coreos.com/network/tweed/nodes/";
+
+fn report(lease: &Lease) -> NodeReport {
+    let interface = LinkName::new("eth0");
+    let (on_link, uplinks) = (Vec::new(), Vec::new());
+    NodeReport {
+        version: "1".to_owned(),
+        lease: lease.id.clone(),
+        node: Node { interface, mtu: 1500, layer2: true, nexthops: true, on_link, uplinks },
+        subnets: lease.subnets().collect(),
+        backend: Kind::Vxlan,
+        mixed: true,
+        config_revision: 7,
+        follows: true,
+        pending: None,
+        invalid: None,
+        strict_filters: Vec::new(),
+        pod_mtu: Some(1450),
+        peers: PeerCounts::default(),
+        exceptions: Vec::new(),
+        exceptions_total: 0,
+    }
+}
+
+async fn revision(server: &EtcdServer) -> i64 {
+    let mut client: Client = server.client().await;
+    client.get("revision", None).await.unwrap().header().unwrap().revision()
+}
+
+#[tokio::test]
+async fn a_report_lives_as_long_as_the_lease_beside_it() {
+    let server = EtcdServer::start().await;
+    let manager = manager(&server);
+    let lease = manager.acquire(&config(V4), &vxlan(&["192.168.0.7"])).await.unwrap();
+    manager.publish_report(&report(&lease)).await.unwrap();
+    let key = format!("{REPORTS}{}", lease.id);
+    let (json, grant) = server.get(&key).await.unwrap();
+    assert_eq!(serde_json::from_str::<NodeReport>(&json).unwrap(), report(&lease));
+    assert_eq!(Some(grant), lease.grant);
+    server.client().await.lease_revoke(grant).await.unwrap();
+    assert_eq!(server.keys(REPORTS).await, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn what_is_published_already_is_not_written_again() {
+    let server = EtcdServer::start().await;
+    let manager = manager(&server);
+    let lease = manager.acquire(&config(V4), &vxlan(&["192.168.0.7"])).await.unwrap();
+    manager.publish_report(&report(&lease)).await.unwrap();
+    let before = revision(&server).await;
+    manager.publish_report(&report(&lease)).await.unwrap();
+    assert_eq!(revision(&server).await, before);
+    // Somebody has deleted it.
+    server.delete(&format!("{REPORTS}{}", lease.id)).await;
+    manager.publish_report(&report(&lease)).await.unwrap();
+    assert_eq!(server.keys(REPORTS).await.len(), 1);
+    let other = NodeReport { mixed: false, ..report(&lease) };
+    manager.publish_report(&other).await.unwrap();
+    assert_eq!(revision(&server).await, before + 3);
+}
+
+#[tokio::test]
+async fn a_report_wakes_nobody_who_follows_the_leases() {
+    let server = EtcdServer::start().await;
+    let manager = manager(&server);
+    let lease = manager.acquire(&config(V4), &vxlan(&["192.168.0.7"])).await.unwrap();
+    let mut updates = manager.watch_leases();
+    assert_eq!(next(&mut updates).await, "snapshot []");
+    assert_eq!(next(&mut updates).await, format!("put {}@192.168.0.7", lease.id));
+    manager.publish_report(&report(&lease)).await.unwrap();
+    server.put(&format!("{SUBNETS}10.5.77.0-24"), &value("192.168.0.77")).await;
+    assert_eq!(next(&mut updates).await, "put 10.5.77.0-24@192.168.0.77");
+}
+
+#[tokio::test]
+async fn beside_a_reservation_a_report_has_a_term_of_its_own() {
+    let server = EtcdServer::start().await;
+    server.put(&format!("{SUBNETS}10.5.7.0-24"), &value("192.168.0.7")).await;
+    let manager = manager(&server);
+    let lease = manager.acquire(&config(V4), &vxlan(&["192.168.0.7"])).await.unwrap();
+    assert_eq!((lease.id.as_str(), lease.grant), ("10.5.7.0-24", None));
+    manager.publish_report(&report(&lease)).await.unwrap();
+    let (_, grant) = server.get(&format!("{REPORTS}10.5.7.0-24")).await.unwrap();
+    assert_ne!(grant, 0);
+    // Its term begins anew each time, although nothing is written.
+    let mut client = server.client().await;
+    let mut left = async || client.lease_time_to_live(grant, None).await.unwrap().ttl();
+    let renewed = async {
+        loop {
+            sleep(Duration::from_secs(3)).await;
+            let before = left().await;
+            manager.publish_report(&report(&lease)).await.unwrap();
+            if left().await > before {
+                break;
+            }
+        }
+    };
+    timeout(Duration::from_secs(60), renewed).await.unwrap();
+}
+
+#[tokio::test]
+async fn without_a_server_a_report_is_given_up_soon() {
+    let mut server = EtcdServer::start().await;
+    let manager = manager(&server);
+    let lease = manager.acquire(&config(V4), &vxlan(&["192.168.0.7"])).await.unwrap();
+    server.kill();
+    let reason = timeout(Duration::from_secs(30), manager.publish_report(&report(&lease))).await;
+    assert_eq!(reason.unwrap().unwrap_err().to_string(), "etcd cannot be used");
+}

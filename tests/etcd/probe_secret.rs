@@ -1,0 +1,65 @@
+//! The secret of path probes: one for all, and none for those who may not have it.
+
+use etcd_client::Permission;
+use futures::future::join_all;
+use tweed::backend::Path;
+use tweed::probe::{Kind, Packet, Secret};
+use tweed::subnet::SubnetManager;
+use tweed::subnet::claim::Previous;
+use tweed::subnet::etcd::{Credentials, EtcdOptions};
+
+use crate::node::{manager_of, options};
+use crate::server::EtcdServer;
+
+const KEY: &str = "/coreos.com/network/tweed/probe-secret";
+const PASSWORD: &str = "correct-horse-battery";
+
+/// Whether both know the same secret.
+fn agree(one: &Secret, other: &Secret) -> bool {
+    let (from, to) = ("10.5.1.0".parse().unwrap(), "10.5.2.0".parse().unwrap());
+    let packet = Packet { kind: Kind::Question, path: Path::Direct, nonce: 7, from, to };
+    Packet::decode(&packet.encode(one, 0), other).is_ok()
+}
+
+#[tokio::test]
+async fn all_who_come_at_once_share_one_secret() {
+    let server = EtcdServer::start().await;
+    let managers: Vec<_> =
+        (0..20).map(|_| manager_of(options(&[server.endpoint()]), Previous::default())).collect();
+    let secrets = join_all(managers.iter().map(SubnetManager::probe_secret)).await;
+    let secrets: Vec<Secret> = secrets.into_iter().map(Result::unwrap).collect();
+    assert!(secrets.iter().all(|secret| agree(secret, &secrets[0])));
+    let kept = server.client().await.get(KEY, None).await.unwrap();
+    let kv = kept.kvs().first().unwrap();
+    assert_eq!((kv.version(), kv.lease(), kv.value().len()), (1, 0, 64));
+}
+
+#[tokio::test]
+async fn what_is_no_secret_is_named_and_not_shown() {
+    let server = EtcdServer::start().await;
+    server.client().await.put(KEY, "hunter2", None).await.unwrap();
+    let manager = manager_of(options(&[server.endpoint()]), Previous::default());
+    let reason = manager.probe_secret().await.unwrap_err();
+    assert_eq!(
+        reason,
+        format!("key {KEY}: it must be 64 hexadecimal digits: delete it, and it is made anew")
+    );
+}
+
+#[tokio::test]
+async fn who_may_not_have_it_is_told_at_once() {
+    let server = EtcdServer::start().await;
+    let mut client = server.client().await;
+    for user in ["root", "flannel"] {
+        client.user_add(user, PASSWORD, None).await.unwrap();
+        client.role_add(user).await.unwrap();
+        client.user_grant_role(user, user).await.unwrap();
+    }
+    let subnets = Permission::read_write("/coreos.com/network/subnets/").with_prefix();
+    client.role_grant_permission("flannel", subnets).await.unwrap();
+    client.auth_enable().await.unwrap();
+    let credentials = Credentials { user: "flannel".into(), password: PASSWORD.into() };
+    let options = EtcdOptions { credentials: Some(credentials), ..options(&[server.endpoint()]) };
+    let reason = manager_of(options, Previous::default()).probe_secret().await.unwrap_err();
+    assert_eq!(reason, format!("key {KEY} may not be used: grant it to this etcd user"));
+}

@@ -1,0 +1,243 @@
+//! All simulated daemons, and waiting until all of them got somewhere.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::task::{AbortHandle, JoinSet};
+use tweed::lease::{BackendType, Lease, LeaseAttributes};
+use tweed::subnet::claim::Previous;
+use tweed::subnet::etcd::EtcdOptions;
+
+use super::node::{Node, Orders, Seen, attributes};
+use super::view::Digest;
+use super::{Settings, gauge};
+use crate::etcd::Etcd;
+use crate::lock::lock;
+
+/// What `tweedd` takes by default.
+pub(super) const RENEW_MARGIN: Duration = Duration::from_secs(3600);
+
+const POLL: Duration = Duration::from_millis(5);
+const TELL: Duration = Duration::from_secs(2);
+/// A storm that does not calm down is an error.
+const PATIENCE: Duration = Duration::from_secs(900);
+
+pub(super) struct Crowd {
+    members: Vec<Member>,
+    tasks: JoinSet<()>,
+    runtime: Handle,
+    options: EtcdOptions,
+    follow: watch::Sender<bool>,
+    renew_margin: Duration,
+    spread: Duration,
+    progress: fn(&str),
+}
+
+struct Member {
+    number: usize,
+    seen: Arc<Mutex<Seen>>,
+    attributes: watch::Sender<LeaseAttributes>,
+    task: AbortHandle,
+}
+
+impl Crowd {
+    /// Nobody yet.
+    pub(super) fn new(runtime: &Handle, options: EtcdOptions, settings: &Settings) -> Self {
+        Self {
+            members: Vec::new(),
+            tasks: JoinSet::new(),
+            runtime: runtime.clone(),
+            options,
+            follow: watch::Sender::new(true),
+            renew_margin: RENEW_MARGIN,
+            spread: settings.spread,
+            progress: settings.progress,
+        }
+    }
+
+    /// Those who hold a lease do not look at the others'.
+    pub(super) fn follow_nobody(&self) {
+        self.follow.send_replace(false);
+    }
+
+    pub(super) fn renew_with_margin(&mut self, margin: Duration) {
+        self.renew_margin = margin;
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    /// Starts `count` more, evenly over the time that is given to a start.
+    pub(super) fn join(&mut self, numbers: std::ops::Range<usize>) {
+        let count = numbers.len();
+        for (place, number) in numbers.enumerate() {
+            let published = watch::Sender::new(attributes(number, BackendType::Vxlan));
+            let delay = share(self.spread, place, count);
+            let seen = Arc::default();
+            let task = self.start(&seen, &published, Previous::default(), delay);
+            self.members.push(Member { number, seen, attributes: published, task });
+        }
+    }
+
+    /// Stops all and starts them again with what their disks remember.
+    pub(super) fn restart(&mut self) {
+        let members = std::mem::take(&mut self.members);
+        members.iter().for_each(|member| member.task.abort());
+        let count = members.len();
+        for (place, member) in members.into_iter().enumerate() {
+            let previous = lock(&member.seen).lease.as_ref().map(previous).unwrap_or_default();
+            let delay = share(self.spread, place, count);
+            let seen = Arc::default();
+            let task = self.start(&seen, &member.attributes, previous, delay);
+            self.members.push(Member { seen, task, ..member });
+        }
+    }
+
+    /// Stops the last `count`; returns the leases that they leave behind.
+    pub(super) fn leave(&mut self, count: usize) -> Vec<Lease> {
+        let gone = self.members.split_off(self.members.len().saturating_sub(count));
+        gone.iter().for_each(|member| member.task.abort());
+        gone.iter().filter_map(|member| lock(&member.seen).lease.clone()).collect()
+    }
+
+    /// Changes the backend of the member at `index`, which has to publish it.
+    pub(super) fn flip(&self, index: usize) -> Result<()> {
+        let member = self.members.get(index).context("no such node")?;
+        member.attributes.send_modify(|published| {
+            published.backend = match published.backend {
+                BackendType::Vxlan => BackendType::HostGw,
+                BackendType::HostGw | BackendType::Other(_) => BackendType::Vxlan,
+            };
+        });
+        Ok(())
+    }
+
+    /// The lease of the member at `index`, once it says what the member was told to publish.
+    pub(super) fn published(&self, index: usize) -> Result<Option<Lease>> {
+        let member = self.members.get(index).context("no such node")?;
+        Ok(lock(&member.seen).lease.clone().filter(|lease| member.has_published(lease)))
+    }
+
+    /// Waits until all hold a lease that says what they were told to publish.
+    pub(super) fn wait_for_leases(&self, etcd: &Etcd) -> Result<Duration> {
+        let published = |member: &Member, seen: &Seen| {
+            seen.lease.as_ref().is_some_and(|lease| member.has_published(lease))
+        };
+        self.wait(etcd, "hold a lease", published)
+    }
+
+    /// Waits until all see the same leases.
+    pub(super) fn wait_for_view(&self, etcd: &Etcd, digest: Digest) -> Result<Duration> {
+        self.wait(etcd, "see every lease", |_, seen| seen.digest == digest)
+    }
+
+    /// How long after `start` each saw what it saw last, in order.
+    pub(super) fn latencies(&self, start: Instant) -> Vec<Duration> {
+        let seen = |member: &Member| lock(&member.seen).updated;
+        let updated = self.members.iter().filter_map(seen);
+        let mut latencies: Vec<Duration> =
+            updated.map(|updated| updated.saturating_duration_since(start)).collect();
+        latencies.sort_unstable();
+        latencies
+    }
+
+    /// Listings of all leases so far, by all together.
+    pub(super) fn listings(&self) -> u64 {
+        self.members.iter().map(|member| lock(&member.seen).snapshots).sum()
+    }
+
+    /// Leases lost so far, by all together.
+    pub(super) fn losses(&self) -> u64 {
+        self.members.iter().map(|member| lock(&member.seen).losses).sum()
+    }
+
+    /// An error if two hold the same subnet.
+    pub(super) fn ensure_distinct(&self) -> Result<()> {
+        let leases = self.members.iter().filter_map(|member| lock(&member.seen).lease.clone());
+        let subnets: BTreeSet<_> =
+            leases.flat_map(|lease| lease.subnets().collect::<Vec<_>>()).collect();
+        let (held, nodes) = (subnets.len(), self.members.len());
+        ensure!(held == nodes, "{nodes} nodes hold {held} subnets");
+        Ok(())
+    }
+
+    fn start(
+        &mut self,
+        seen: &Arc<Mutex<Seen>>,
+        published: &watch::Sender<LeaseAttributes>,
+        previous: Previous,
+        delay: Duration,
+    ) -> AbortHandle {
+        let orders = Orders { attributes: published.subscribe(), follow: self.follow.subscribe() };
+        let options = self.options.clone();
+        let node = Node::new(options, previous, self.renew_margin, orders, Arc::clone(seen));
+        self.tasks.spawn_on(node.live(delay), &self.runtime)
+    }
+
+    fn wait(
+        &self,
+        etcd: &Etcd,
+        what: &str,
+        done: impl Fn(&Member, &Seen) -> bool,
+    ) -> Result<Duration> {
+        let start = Instant::now();
+        let mut told = start;
+        loop {
+            let ready = self.count(&done)?;
+            if ready == self.members.len() {
+                return Ok(start.elapsed());
+            }
+            if told.elapsed() >= TELL {
+                told = Instant::now();
+                self.tell(etcd, &format!("{ready} of {} {what}", self.members.len()));
+            }
+            if start.elapsed() >= PATIENCE {
+                bail!("only {ready} of {} {what} after {PATIENCE:?}", self.members.len());
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+
+    fn count(&self, done: impl Fn(&Member, &Seen) -> bool) -> Result<usize> {
+        let mut ready = 0;
+        for member in &self.members {
+            let seen = lock(&member.seen);
+            if let Some(reason) = &seen.gave_up {
+                bail!("node {} gave up: {reason}", member.number);
+            }
+            ready += usize::from(done(member, &seen));
+        }
+        Ok(ready)
+    }
+
+    fn tell(&self, etcd: &Etcd, text: &str) {
+        let memory = gauge::resident_kib(etcd).unwrap_or(0) / 1024;
+        (self.progress)(&format!("{text}; etcd holds {memory} MiB"));
+    }
+}
+
+impl Member {
+    fn has_published(&self, lease: &Lease) -> bool {
+        let wanted = &self.attributes.borrow().backend;
+        lease.endpoints.iter().all(|endpoint| endpoint.backend == *wanted)
+    }
+}
+
+fn previous(lease: &Lease) -> Previous {
+    Previous {
+        subnets: lease.subnets().collect(),
+        grant: lease.grant,
+        subnet_file: "/run/flannel/subnet.env".to_owned(),
+    }
+}
+
+/// When number `place` of `count` starts.
+fn share(spread: Duration, place: usize, count: usize) -> Duration {
+    let part = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+    spread.saturating_mul(part(place)) / part(count).max(1)
+}

@@ -1,0 +1,132 @@
+//! One simulated daemon: it takes a lease, holds it and follows all others, as a real one does.
+
+use std::net::Ipv4Addr;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use futures::StreamExt;
+use tokio::sync::watch;
+use tweed::config::NetworkConfig;
+use tweed::lease::{BackendType, EndpointAttributes, Lease, LeaseAttributes, LeaseUpdate, Vtep};
+use tweed::mac::MacAddr;
+use tweed::subnet::claim::Previous;
+use tweed::subnet::etcd::{EtcdOptions, EtcdSubnetManager};
+use tweed::subnet::{Error, SubnetManager};
+
+use super::view::{Digest, View};
+use crate::lock::lock;
+
+/// The first of the nodes' addresses, one after the other.
+const FIRST_IP: Ipv4Addr = Ipv4Addr::new(100, 64, 0, 1);
+
+/// What is seen of a node from the outside.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Seen {
+    pub(super) lease: Option<Lease>,
+    pub(super) digest: Digest,
+    /// When the last update came.
+    pub(super) updated: Option<Instant>,
+    pub(super) snapshots: u64,
+    pub(super) losses: u64,
+    /// Why it gave up, which it should never do.
+    pub(super) gave_up: Option<String>,
+}
+
+/// What a node is told.
+#[derive(Clone, Debug)]
+pub(super) struct Orders {
+    pub(super) attributes: watch::Receiver<LeaseAttributes>,
+    /// Whether those that hold a lease may follow the others'.
+    pub(super) follow: watch::Receiver<bool>,
+}
+
+pub(super) struct Node {
+    manager: EtcdSubnetManager,
+    orders: Orders,
+    seen: Arc<Mutex<Seen>>,
+}
+
+/// What node number `number` publishes.
+pub(super) fn attributes(number: usize, backend: BackendType) -> LeaseAttributes {
+    let offset = u32::try_from(number).unwrap_or(u32::MAX);
+    let public_ip = Ipv4Addr::from_bits(FIRST_IP.to_bits().saturating_add(offset));
+    let [a, b, c, d] = public_ip.octets();
+    let vtep = Some(Vtep { vni: Some(1), mac: MacAddr::new([2, 0, a, b, c, d]) });
+    LeaseAttributes {
+        backend,
+        endpoints: vec![EndpointAttributes { public_ip: public_ip.into(), vtep }],
+    }
+}
+
+impl Node {
+    pub(super) fn new(
+        options: EtcdOptions,
+        previous: Previous,
+        renew_margin: Duration,
+        orders: Orders,
+        seen: Arc<Mutex<Seen>>,
+    ) -> Self {
+        Self { manager: EtcdSubnetManager::new(options, previous, renew_margin), orders, seen }
+    }
+
+    /// Until it is aborted.
+    pub(super) async fn live(self, delay: Duration) {
+        tokio::time::sleep(delay).await;
+        if let Err(error) = self.work().await {
+            lock(&self.seen).gave_up = Some(error.to_string());
+        }
+        std::future::pending().await
+    }
+
+    async fn work(&self) -> Result<(), Error> {
+        let config = self.manager.network_config().await;
+        let mut attributes = self.orders.attributes.clone();
+        let lease = self.acquire(&config, &mut attributes).await?;
+        tokio::select! {
+            () = self.follow() => Ok(()),
+            kept = self.keep(&config, attributes, lease) => kept,
+        }
+    }
+
+    async fn keep(
+        &self,
+        config: &NetworkConfig,
+        mut attributes: watch::Receiver<LeaseAttributes>,
+        mut lease: Lease,
+    ) -> Result<(), Error> {
+        loop {
+            tokio::select! {
+                _ = self.manager.hold(&lease) => lock(&self.seen).losses += 1,
+                Ok(()) = attributes.changed() => {}
+            }
+            lease = self.acquire(config, &mut attributes).await?;
+        }
+    }
+
+    async fn acquire(
+        &self,
+        config: &NetworkConfig,
+        attributes: &mut watch::Receiver<LeaseAttributes>,
+    ) -> Result<Lease, Error> {
+        let published = attributes.borrow_and_update().clone();
+        let lease = self.manager.acquire(config, &published).await?;
+        lock(&self.seen).lease = Some(lease.clone());
+        Ok(lease)
+    }
+
+    async fn follow(&self) {
+        let mut follow = self.orders.follow.clone();
+        if follow.wait_for(|follow| *follow).await.is_err() {
+            return;
+        }
+        let mut view = View::default();
+        let mut updates = self.manager.watch_leases();
+        while let Some(update) = updates.next().await {
+            view.apply(&update);
+            let mut seen = lock(&self.seen);
+            seen.digest = view.digest();
+            seen.updated = Some(Instant::now());
+            seen.snapshots += u64::from(matches!(update, LeaseUpdate::Snapshot(_)));
+        }
+    }
+}

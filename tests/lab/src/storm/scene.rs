@@ -1,0 +1,59 @@
+//! Where a storm happens: one etcd in a namespace of its own, and beside it the threads of the simulated daemons.
+
+use anyhow::{Context, Result};
+use futures::StreamExt;
+use tokio::runtime::{Builder, Runtime};
+use tweed::subnet::SubnetManager;
+use tweed::subnet::claim::Previous;
+use tweed::subnet::etcd::{EtcdOptions, EtcdSubnetManager};
+
+use super::Settings;
+use super::crowd::RENEW_MARGIN;
+use super::view::View;
+use crate::Lab;
+use crate::etcd::Etcd;
+
+const PREFIX: &str = "/coreos.com/network";
+
+/// Dropped in the order of the fields.
+pub(super) struct Scene {
+    pub(super) runtime: Runtime,
+    pub(super) etcd: Etcd,
+    pub(super) lab: Lab,
+}
+
+impl Scene {
+    pub(super) fn build(settings: &Settings) -> Result<Self> {
+        let lab = Lab::new(settings.binaries.clone())?;
+        let etcd = lab.etcd()?;
+        let network = &settings.network;
+        let config =
+            format!(r#"{{"Network":"{network}","SubnetLen":24,"Backend":{{"Type":"vxlan"}}}}"#);
+        etcd.put(&format!("{PREFIX}/config"), &config)?;
+        let member = etcd.members().first().context("the cluster has no member")?;
+        // The threads live where they are started, so the sockets they open are in etcd's namespace.
+        let runtime =
+            member.namespace().within(|| Builder::new_multi_thread().enable_all().build())??;
+        Ok(Self { runtime, etcd, lab })
+    }
+
+    pub(super) fn options(&self) -> EtcdOptions {
+        let prefix = PREFIX.to_owned();
+        EtcdOptions { endpoints: self.etcd.endpoints(), prefix, ..EtcdOptions::default() }
+    }
+
+    /// What etcd holds now, read by somebody who takes no part.
+    pub(super) fn truth(&self) -> Result<View> {
+        let manager = EtcdSubnetManager::new(self.options(), Previous::default(), RENEW_MARGIN);
+        let first = self.runtime.spawn(async move { manager.watch_leases().next().await });
+        let update = self.runtime.block_on(first)?.context("the watch ended")?;
+        let mut view = View::default();
+        view.apply(&update);
+        Ok(view)
+    }
+
+    /// Of the key that changed last.
+    pub(super) fn revision(&self) -> Result<i64> {
+        self.etcd.revision()
+    }
+}

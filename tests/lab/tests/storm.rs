@@ -1,0 +1,37 @@
+//! A small storm, held to what a big one is built on.
+#![allow(clippy::unwrap_used, reason = "for tests")]
+
+use std::time::Duration;
+
+use anyhow::Result;
+use tweed_lab::storm::{Settings, run};
+
+const NODES: usize = 50;
+
+/// That all hold subnets of their own and see all others after every phase, the storm itself demands.
+#[test]
+fn a_storm_costs_one_reading_a_node_and_nobody_a_conflict() -> Result<()> {
+    let settings = Settings {
+        nodes: NODES,
+        // As many subnets as nodes, give or take a few.
+        network: "10.244.0.0/18".to_owned(),
+        changes: 3,
+        calm: Duration::from_secs(3),
+        renewal: Duration::from_secs(1),
+        ..Settings::default()
+    };
+    let report = run(&settings)?;
+    let nodes = u64::try_from(NODES)?;
+    let [leases, cold, churn, away, restart] = &report.phases[..] else { panic!("{report}") };
+    assert_eq!(leases.conflicts(), 0, "{report}");
+    assert_eq!(cold.conflicts(), 0, "{report}");
+    assert_eq!(cold.listings, nodes, "{report}");
+    assert_eq!(churn.listings, 1, "only who joins reads all leases\n{report}");
+    assert_eq!(away.listings, 0, "{report}");
+    assert_eq!(
+        restart.cost.calls("Txn"),
+        0,
+        "what is published already was written again\n{report}"
+    );
+    Ok(())
+}

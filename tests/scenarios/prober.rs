@@ -1,0 +1,70 @@
+//! The task that probes paths: it knows the verdicts beforehand.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+use tweed::probe::{Cause, Counts, Desk, Findings, Judgement, News, Targets, Verdict};
+use tweed::reconciler::Event;
+
+use crate::notation::prefix;
+
+pub(crate) struct Prober {
+    targets: watch::Receiver<Targets>,
+    /// Peers are as unresponsive as flannel is; none while nothing is said of them.
+    usual: Option<Verdict>,
+    /// Of which peers something was said, and at which address.
+    judged: BTreeMap<IpAddr, IpAddr>,
+    _findings: watch::Sender<Findings>,
+}
+
+impl Prober {
+    pub(crate) fn start(events: &mpsc::Sender<Event>) -> Self {
+        let (targets, wanted) = watch::channel(Targets::default());
+        let (epoch, subjects, counts) = (Instant::now(), BTreeMap::new(), Counts::default());
+        let (findings, read) = watch::channel(Findings { epoch, subjects, counts });
+        let desk = News::Desk(Desk { targets, findings: read });
+        for news in [desk, News::On] {
+            events.try_send(Event::Probe(news)).expect("the loop takes no events");
+        }
+        let (usual, judged) = (Some(Verdict::Silent), BTreeMap::new());
+        Self { targets: wanted, usual, judged, _findings: findings }
+    }
+
+    pub(crate) fn perform(&mut self, words: &str) -> News {
+        let (word, rest) = words.split_once(' ').unwrap_or((words, ""));
+        let verdict = match word {
+            "silent" | "awaited" => {
+                self.usual = (word == "silent").then_some(Verdict::Silent);
+                return News::On;
+            }
+            "off" => return News::Off(rest.to_owned()),
+            "good" => Verdict::Good,
+            "no-answer" => Verdict::Bad(Cause::NoAnswer),
+            "large-lost" => Verdict::Bad(Cause::LargeLost),
+            _ => panic!("probes are not {words}"),
+        };
+        News::Judged(vec![self.judgement(prefix(rest).base(), verdict)])
+    }
+
+    /// What is to be said of peers that are new.
+    pub(crate) fn judge(&mut self) -> Option<News> {
+        let verdict = self.usual?;
+        let peers: Vec<IpAddr> = self.targets.borrow().peers.keys().copied().collect();
+        let is_new = |peer: &IpAddr| {
+            let targets = self.targets.borrow();
+            self.judged.get(peer) != targets.peers.get(peer).map(|target| &target.public_ip)
+        };
+        let new: Vec<IpAddr> = peers.into_iter().filter(is_new).collect();
+        let judged: Vec<_> = new.into_iter().map(|peer| self.judgement(peer, verdict)).collect();
+        (!judged.is_empty()).then_some(News::Judged(judged))
+    }
+
+    fn judgement(&mut self, peer: IpAddr, verdict: Verdict) -> Judgement {
+        let target = self.targets.borrow().peers.get(&peer).copied();
+        let public_ip = target.unwrap_or_else(|| panic!("{peer} is not probed")).public_ip;
+        self.judged.insert(peer, public_ip);
+        Judgement { peer, public_ip, verdict }
+    }
+}
