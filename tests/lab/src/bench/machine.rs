@@ -4,16 +4,18 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
+use super::sheet::megabytes;
+
 pub(super) fn describe() -> Result<String> {
     let cores = std::thread::available_parallelism()?;
-    let (model, memory) =
-        (field("/proc/cpuinfo", "model name")?, field("/proc/meminfo", "MemTotal")?);
+    let model = field("/proc/cpuinfo", "model name")?;
+    let memory = megabytes(first_word(&field("/proc/meminfo", "MemTotal")?).parse()?) / 1000.0;
     let kernel = read("/proc/sys/kernel/osrelease")?;
     let (etcd, iproute) = (first_line("etcd", "--version")?, first_line("ip", "-V")?);
     let load = read("/proc/loadavg")?;
-    let load = load.split_whitespace().next().unwrap_or_default();
+    let load = first_word(&load);
     Ok(format!(
-        "Measured on {cores} cores ({model}), {memory} of memory, Linux {}, {}, {}; load when it began: {load}.",
+        "Measured on {cores} cores ({model}), {memory:.0} GB of memory, Linux {}, {}, {}; load when it began: {load}.",
         kernel.trim(),
         etcd.replace("etcd Version:", "etcd"),
         iproute.replace("ip utility, ", ""),
@@ -30,6 +32,10 @@ fn field(path: &str, name: &str) -> Result<String> {
 fn value<'a>(line: &'a str, name: &str) -> Option<&'a str> {
     let (found, value) = line.split_once(':')?;
     (found.trim() == name).then(|| value.trim())
+}
+
+fn first_word(text: &str) -> &str {
+    text.split_whitespace().next().unwrap_or_default()
 }
 
 fn read(path: &str) -> Result<String> {

@@ -14,6 +14,8 @@ use super::sheet::{Sheet, spread, time};
 use super::site::{PATIENCE, Site};
 
 const PEERS: u32 = 5000;
+/// Peers on paper answer no probes.
+const MIXED: &str = r#""Mixed":true,"Probe":{"Enabled":false},"#;
 /// By then the entries of the old paths are gone.
 const SETTLED: Duration = Duration::from_secs(2);
 
@@ -28,7 +30,7 @@ struct Turn {
 }
 
 pub(super) fn run(binaries: &Binaries, rounds: usize, sheet: &mut Sheet) -> Result<()> {
-    let mut site = Site::build(binaries, Backend::Vxlan, r#""Mixed":true,"#)?;
+    let mut site = Site::build(binaries, Backend::Vxlan, MIXED)?;
     site.grow(PEERS)?;
     fill(&site)?;
     let mut turns = [Turn::new(&site, Backend::HostGw)?, Turn::new(&site, Backend::Vxlan)?];

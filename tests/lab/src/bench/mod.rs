@@ -1,24 +1,30 @@
 //! The bench: what `tweedd` costs in time, processor, memory and packets, side by side with others, as Markdown.
 
+// What is measured.
 mod audit;
-mod change;
 mod cold_start;
 mod data_path;
 mod faults;
-mod flips;
-mod goal;
 mod latency;
-mod listener;
-mod machine;
 mod mass_flip;
-mod peer;
-mod plot;
+mod migration;
 mod replacement;
-mod sample;
+mod storm;
+
+// What it is measured with.
+mod change;
+mod listener;
+mod peer;
 mod script;
-mod sheet;
 mod site;
 mod writer;
+
+// How it is told.
+mod goal;
+mod machine;
+mod plot;
+mod sample;
+mod sheet;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -63,6 +69,7 @@ enum Section {
     MassFlip,
     Latency,
     Audit,
+    Storm,
     DataPath,
     Replacement,
     Migration,
@@ -77,9 +84,10 @@ impl Section {
             Self::MassFlip => mass_flip::run(binaries, options.rounds(5), sheet),
             Self::Latency => latency::run(binaries, options.rounds(200), sheet),
             Self::Audit => audit::run(binaries, options.rounds(9), sheet),
+            Self::Storm => storm::run(sheet),
             Self::DataPath => data_path::run(binaries, options.rounds(9), sheet),
             Self::Replacement => replacement::run(options.rounds(5), sheet),
-            Self::Migration => flips::run(binaries, options.rounds(3), sheet),
+            Self::Migration => migration::run(binaries, options.rounds(3), sheet),
             Self::Faults => faults::run(binaries, sheet),
         }
     }

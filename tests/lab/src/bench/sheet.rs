@@ -30,9 +30,13 @@ impl Sheet {
         self.write(&format!("{text}\n\n"))
     }
 
+    pub(super) fn heading(&mut self, heading: &str) -> Result<()> {
+        self.write(&format!("\n### {heading}\n\n"))
+    }
+
     /// A heading, and the head of the table below it.
     pub(super) fn table(&mut self, heading: &str, head: &[&str]) -> Result<()> {
-        self.write(&format!("\n### {heading}\n\n"))?;
+        self.heading(heading)?;
         self.row(&head.iter().map(|cell| cell as &dyn Display).collect::<Vec<_>>())?;
         self.write(&format!("|{}\n", "---|".repeat(head.len())))
     }
