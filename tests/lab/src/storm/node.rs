@@ -75,7 +75,7 @@ impl Node {
         if let Err(error) = self.work().await {
             lock(&self.seen).gave_up = Some(error.to_string());
         }
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 
     async fn work(&self) -> Result<(), Error> {

@@ -26,7 +26,9 @@ impl View {
         match update {
             LeaseUpdate::Snapshot(records) => {
                 *self = Self::default();
-                records.iter().for_each(|record| self.put(record));
+                for record in records {
+                    self.put(record);
+                }
             }
             LeaseUpdate::Put(record) => self.put(record),
             LeaseUpdate::Remove(id) => self.set(id, None),
@@ -106,7 +108,9 @@ mod tests {
 
     fn digest(updates: &[LeaseUpdate]) -> Digest {
         let mut view = View::default();
-        updates.iter().for_each(|update| view.apply(update));
+        for update in updates {
+            view.apply(update);
+        }
         view.digest()
     }
 
