@@ -87,11 +87,9 @@ impl Crowd {
     /// Stops all and starts them again with what their disks remember.
     pub(super) fn restart(&mut self) {
         let members = std::mem::take(&mut self.members);
-        for member in &members {
-            member.task.abort();
-        }
         let count = members.len();
         for (place, member) in members.into_iter().enumerate() {
+            member.task.abort();
             let previous = lock(&member.seen).lease.as_ref().map(previous).unwrap_or_default();
             let delay = share(self.spread, place, count);
             let seen = Arc::default();
@@ -103,10 +101,11 @@ impl Crowd {
     /// Stops the last `count`; returns the leases that they leave behind.
     pub(super) fn leave(&mut self, count: usize) -> Vec<Lease> {
         let gone = self.members.split_off(self.members.len().saturating_sub(count));
-        for member in &gone {
+        let leave = |member: Member| {
             member.task.abort();
-        }
-        gone.iter().filter_map(|member| lock(&member.seen).lease.clone()).collect()
+            lock(&member.seen).lease.clone()
+        };
+        gone.into_iter().filter_map(leave).collect()
     }
 
     /// Changes the backend of the member at `index`, which has to publish it.

@@ -182,6 +182,9 @@ impl<'a> Live<'a> {
     fn end(&self, name: &'static str, took: Duration) -> Result<Phase> {
         let cost = gauge::read(&self.scene.etcd)? - &self.before;
         let listings = self.crowd.listings() - self.listings;
-        Ok(Phase { name, nodes: self.crowd.len(), took, cost, listings })
+        let nodes = self.crowd.len() + self.reals.len();
+        let phase = Phase { name, nodes, took, cost, listings };
+        (self.settings.progress)(&phase.to_string());
+        Ok(phase)
     }
 }
