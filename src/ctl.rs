@@ -7,6 +7,7 @@ mod inputs;
 mod kernel;
 mod layout;
 mod leases;
+mod migrate;
 mod options;
 mod peers;
 mod plan;
@@ -31,6 +32,14 @@ pub enum Verdict {
     Well,
     /// The kernel differs, a peer is not programmed, the daemon is not ready, something was refused.
     Amiss,
+    /// A migration cannot go on as things stand.
+    Impossible,
+    /// A pair is worse off than before.
+    Degraded,
+    /// Somebody else has changed the config.
+    Conflict,
+    /// A node did not follow in time.
+    Late,
 }
 
 /// Why a command has no answer.
@@ -44,6 +53,9 @@ pub enum Error {
     /// No daemon, no file, no permission.
     #[error("{0}")]
     CannotTell(String),
+    /// No store, or no config in it that can be read.
+    #[error("{0}")]
+    Store(String),
     #[error("the answer cannot be written: {0}")]
     Output(#[from] io::Error),
 }
@@ -66,6 +78,7 @@ pub async fn run(arguments: Arguments, out: &mut impl Write) -> Result<Verdict, 
             let answer = cleanup::answer(&files, &options, kernel::open()?).await?;
             write(out, output, &answer)
         }
+        Command::Migrate(options) => migrate::run(&options, output, out).await,
     }
 }
 
@@ -86,6 +99,10 @@ impl From<Verdict> for ExitCode {
         match verdict {
             Verdict::Well => Self::SUCCESS,
             Verdict::Amiss => Self::from(1),
+            Verdict::Impossible => Self::from(3),
+            Verdict::Degraded => Self::from(4),
+            Verdict::Conflict => Self::from(5),
+            Verdict::Late => Self::from(6),
         }
     }
 }
@@ -93,7 +110,7 @@ impl From<Verdict> for ExitCode {
 impl From<&Error> for ExitCode {
     fn from(error: &Error) -> Self {
         match error {
-            Error::Refused(_) => Self::from(1),
+            Error::Refused(_) | Error::Store(_) => Self::from(1),
             Error::Usage(_) => Self::from(2),
             // Whoever read the answer has read enough of it.
             Error::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => Self::SUCCESS,

@@ -38,6 +38,9 @@ pub mod status;
 pub mod http;
 pub mod notify;
 
+// Moving a cluster from one backend to another.
+pub mod migration;
+
 // Wiring.
 pub mod daemon;
 

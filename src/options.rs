@@ -14,13 +14,13 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{CommandFactory, FromArgMatches};
+use clap::{CommandFactory, FromArgMatches, Parser};
 use tracing::Level;
 
 pub use self::stop::Stop;
 
 use self::argv::Settings;
-use self::flags::{Flags, InterfaceFlags};
+use self::flags::{EtcdFlags, Flags, InterfaceFlags};
 use crate::config::Reload;
 use crate::node::InterfaceOptions;
 use crate::subnet::etcd::EtcdOptions;
@@ -87,6 +87,27 @@ impl Options {
             verbosity: flags.v,
         })
     }
+}
+
+/// The flags of etcd alone, for programs that are no daemon.
+#[derive(Debug, Parser)]
+struct EtcdOnly {
+    #[command(flatten)]
+    etcd: EtcdFlags,
+}
+
+/// Parses the words that are flags of etcd, then what `environment` knows of the others.
+pub fn etcd_options(
+    words: impl IntoIterator<Item = String>,
+    environment: impl Fn(&str) -> Option<String>,
+) -> Result<EtcdOptions, Stop> {
+    let command = EtcdOnly::command();
+    let mut settings = Settings::read(words, &command)?;
+    settings.add_environment(environment, &command);
+    let words = settings.words(&command);
+    let matches = command.try_get_matches_from(words).map_err(|error| settings.blame(&error))?;
+    let flags = EtcdOnly::from_arg_matches(&matches).map_err(|error| settings.blame(&error))?;
+    etcd::options(flags.etcd, &settings)
 }
 
 impl From<InterfaceFlags> for InterfaceOptions {

@@ -1,5 +1,9 @@
 //! What each node tells the operator about itself, beside its lease: read by `tweedctl`, never by peers.
 
+mod quality;
+
+pub use quality::Quality;
+
 use serde::{Deserialize, Serialize};
 
 use crate::backend::Path;
@@ -8,6 +12,7 @@ use crate::kernel::state::LinkName;
 use crate::lease::LeaseId;
 use crate::node::Node;
 use crate::prefix::{Family, Prefix};
+use crate::probe::Verdict;
 use crate::status::{PeerCounts, PeerStatus};
 
 /// One node at one moment. Versions read each other's: what one does not know, it leaves out.
@@ -42,6 +47,9 @@ pub struct NodeReport {
     pub pod_mtu: Option<u32>,
     #[serde(default)]
     pub peers: PeerCounts,
+    /// None where nothing is probed.
+    #[serde(default)]
+    pub quality: Option<Quality>,
     /// The peers that are not reached as the config says, the first few of them.
     #[serde(default)]
     pub exceptions: Vec<Exception>,
@@ -58,6 +66,9 @@ pub struct Exception {
     /// None if packets to it have no way at all.
     pub path: Option<Path>,
     pub reason: String,
+    /// Its probes are about to tell whether it stays an exception.
+    #[serde(default)]
+    pub probing: bool,
 }
 
 /// A report stays small, however large the cluster and whatever is wrong in it.
@@ -76,7 +87,9 @@ fn exception(peer: PeerStatus) -> Option<Exception> {
     let is_refused = peer.path.is_some() && !peer.programmed;
     let refused = is_refused.then(|| "the kernel does not hold its path".to_owned());
     let reason = peer.reason.or(refused)?;
-    Some(Exception { lease: peer.lease, family: peer.family, path: peer.path, reason })
+    let probing = peer.path == Some(Path::Tunnel)
+        && peer.probes.is_some_and(|probes| probes.verdict == Verdict::Pending);
+    Some(Exception { lease: peer.lease, family: peer.family, path: peer.path, reason, probing })
 }
 
 #[cfg(test)]

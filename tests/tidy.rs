@@ -42,6 +42,9 @@ const PURE: &[&str] = &[
     "src/subnet/etcd/value.rs",
     "src/reconciler/desired.rs",
     "src/report.rs",
+    "src/report",
+    "src/migration.rs",
+    "src/migration",
 ];
 
 /// What a pure module has no use for.

@@ -62,6 +62,16 @@ pub enum Path {
     Tunnel,
 }
 
+impl Path {
+    /// The word in answers.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+            Self::Tunnel => "tunnel",
+        }
+    }
+}
+
 /// Why a peer is left out.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unreachable {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use super::migrate::MigrateOptions;
 use crate::prefix::Prefix;
 
 /// Shows what tweedd routes, how and why, and what the kernel differs in
@@ -31,7 +32,8 @@ Exit codes:
   1  the kernel differs, a peer is not programmed, the daemon is not ready,
      something was refused
   2  the command line or a file named on it is wrong
-  3  cannot tell: no daemon, no file, no permission";
+  3  cannot tell: no daemon, no file, no permission
+tweedctl migrate has codes of its own: tweedctl migrate --help";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Output {
@@ -53,6 +55,8 @@ pub(super) enum Command {
     Diff,
     /// What of ours the kernel and the disk hold, and its removal
     Cleanup(CleanupOptions),
+    /// Moves a live cluster to another backend, stage by stage, and back
+    Migrate(MigrateOptions),
 }
 
 /// Where the daemon keeps what concerns us.

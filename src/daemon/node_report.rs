@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use tokio::sync::watch;
-use tokio::time::sleep;
+use tokio::time::{Instant, Interval, interval_at, sleep};
 
 use super::Shared;
 use crate::backoff::Backoff;
@@ -19,6 +19,8 @@ const SETTLE: Duration = Duration::from_secs(1);
 const SETTLE_PER_PEER: Duration = Duration::from_millis(2);
 /// Somebody may have deleted it.
 const LOOK_AGAIN: Duration = Duration::from_secs(3600);
+/// What probes find is told so often, if it has changed.
+const MEASURED: Duration = Duration::from_secs(15);
 
 /// Publishes the report soon after the loop says that it may have changed, and beside each lease
 /// that was acquired.
@@ -29,6 +31,7 @@ pub(super) async fn keep_report<S: SubnetManager>(
 ) -> anyhow::Result<()> {
     let mut published = None;
     let mut backoff = Backoff::default();
+    let (mut again, mut measured) = (every(LOOK_AGAIN), every(MEASURED));
     loop {
         tokio::select! {
             changed = reported.changed() => changed.context("the loop has ended")?,
@@ -37,7 +40,9 @@ pub(super) async fn keep_report<S: SubnetManager>(
                 held.context("the lease is not kept any more")?;
                 published = None;
             }
-            () = sleep(LOOK_AGAIN.mul_f64(0.5 + rand::random::<f64>())) => published = None,
+            _ = again.tick() => published = None,
+            // How well packets travel changes without an event.
+            _ = measured.tick() => {}
         }
         sleep(pause(published.as_ref())).await;
         reported.mark_unchanged();
@@ -57,6 +62,12 @@ pub(super) async fn keep_report<S: SubnetManager>(
             }
         }
     }
+}
+
+/// From now on, roughly.
+fn every(period: Duration) -> Interval {
+    let period = period.mul_f64(0.5 + rand::random::<f64>());
+    interval_at(Instant::now() + period, period)
 }
 
 async fn learn(shared: &Shared) -> anyhow::Result<Option<NodeReport>> {

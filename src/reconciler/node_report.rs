@@ -4,14 +4,16 @@ use super::Reconciler;
 use crate::backend;
 use crate::kernel::Kernel;
 use crate::lease::Lease;
-use crate::report::{NodeReport, exceptions};
+use crate::report::{NodeReport, Quality, exceptions};
 
 impl<K: Kernel> Reconciler<K> {
     /// None before there is a lease to publish it beside.
     pub(super) fn node_report(&self) -> Option<NodeReport> {
         let own = self.inputs.own.as_ref().filter(|_| self.inputs.held)?;
         let local = self.inputs.local()?;
-        let (exceptions, exceptions_total) = exceptions(self.peers());
+        let peers = self.peers();
+        let quality = Quality::of_peers(&peers);
+        let (exceptions, exceptions_total) = exceptions(peers);
         Some(NodeReport {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             lease: own.id.clone(),
@@ -27,6 +29,7 @@ impl<K: Kernel> Reconciler<K> {
             peers: self.counts(),
             exceptions,
             exceptions_total,
+            quality,
             node: local.node,
         })
     }

@@ -19,6 +19,7 @@ mod gap;
 mod hostile;
 mod leases;
 mod live;
+mod migrate;
 mod mixed;
 mod peer;
 mod probe;

@@ -19,6 +19,7 @@ mod log;
 mod network_config;
 mod node;
 mod node_report;
+mod operator;
 mod probe_secret;
 mod proxy;
 

@@ -36,6 +36,7 @@ fn report(lease: &Lease) -> NodeReport {
         peers: PeerCounts::default(),
         exceptions: Vec::new(),
         exceptions_total: 0,
+        quality: None,
     }
 }
 

@@ -74,3 +74,12 @@ fn a_secret_is_given_to_the_server_and_told_nobody() {
         assert!(!format!("{stop} {stop:?}").contains("hunter2"), "{stop:?}");
     }
 }
+
+#[test]
+fn the_flags_of_etcd_can_be_had_alone() {
+    let words = ["--etcd-endpoints=http://10.0.0.2:2379".to_owned()];
+    let environment = |name: &str| (name == "FLANNELD_ETCD_PREFIX").then(|| "/here".to_owned());
+    let options = crate::options::etcd_options(words, environment).unwrap();
+    assert_eq!(options.endpoints, ["http://10.0.0.2:2379"]);
+    assert_eq!(options.prefix, "/here");
+}

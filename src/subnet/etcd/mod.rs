@@ -9,6 +9,7 @@ mod hold;
 pub mod key;
 mod network_config;
 mod node_report;
+mod operator;
 mod ours;
 mod pace;
 mod probe_secret;
@@ -18,6 +19,7 @@ pub mod value;
 mod watch;
 
 pub use connect::{Credentials, EtcdOptions};
+pub use operator::{Away, Holdings, Operator, Swap, Written};
 
 use std::sync::Arc;
 use std::time::Duration;

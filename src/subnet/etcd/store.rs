@@ -263,7 +263,7 @@ fn unchanged(key: String, seen: i64) -> Compare {
 }
 
 /// The first key behind all that begin with `prefix`, which ends with a slash.
-fn prefix_end(prefix: &str) -> Vec<u8> {
+pub(super) fn prefix_end(prefix: &str) -> Vec<u8> {
     let (parent, slash) = (prefix.trim_end_matches('/'), b'/');
     [parent.as_bytes(), &[slash + 1]].concat()
 }

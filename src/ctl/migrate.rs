@@ -1,0 +1,75 @@
+//! `tweedctl migrate`: moves a live cluster from one backend to another, stage by stage, and back.
+
+mod carry_out;
+mod lasting;
+mod network;
+mod options;
+mod outcome;
+mod plan;
+mod status;
+#[cfg(test)]
+mod tests;
+mod words;
+
+pub(super) use options::MigrateOptions;
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use self::carry_out::Work;
+use self::network::Hand;
+use self::options::Command;
+use self::plan::Plan;
+use self::status::Status;
+use super::options::Output;
+use super::{Error, Verdict, write};
+use crate::subnet::etcd::Operator;
+
+/// Between two pictures of `status --watch`.
+const AGAIN: Duration = Duration::from_secs(2);
+
+pub(super) async fn run(
+    options: &MigrateOptions,
+    output: Output,
+    out: &mut impl Write,
+) -> Result<Verdict, Error> {
+    let network = Operator::new(options.etcd()?);
+    let command = &options.command;
+    let Some(order) = command.order() else { return look(&network, command, output, out).await };
+    let (hand, watching) = (Hand::here(), command.watching());
+    let outcome = match output {
+        Output::Text => {
+            Work { network: &network, hand, progress: out, watching }.carry_out(&order).await?
+        }
+        Output::Json => {
+            // What is read by programs holds nothing but the answer.
+            let progress = &mut io::sink();
+            Work { network: &network, hand, progress, watching }.carry_out(&order).await?
+        }
+    };
+    write(out, output, &outcome)
+}
+
+/// The commands that write nothing.
+async fn look(
+    network: &Operator,
+    command: &Command,
+    output: Output,
+    out: &mut impl Write,
+) -> Result<Verdict, Error> {
+    if let Some((to, rows)) = command.plan() {
+        let picture = network::picture(network).await?;
+        return write(out, output, &Plan::new(&picture, to, rows));
+    }
+    loop {
+        let picture = network::picture(network).await?;
+        let verdict = write(out, output, &Status::new(&picture, Hand::here().now()))?;
+        if !command.again() {
+            return Ok(verdict);
+        }
+        sleep(AGAIN).await;
+        writeln!(out)?;
+    }
+}

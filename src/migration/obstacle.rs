@@ -1,0 +1,96 @@
+//! What stands in the way of a migration.
+
+use crate::config::Kind;
+use crate::kernel::state::LinkName;
+
+use super::outlook::{Mixing, Outlook, Reach, Situation};
+use super::picture::{Member, Picture};
+
+/// A reason not to start, with the node or pair that it is about.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Obstacle {
+    #[error("{node} sends no report: it runs flannel or an older tweedd, or none")]
+    Silent { node: String },
+    #[error("{node} cannot use the config: {why}")]
+    Invalid { node: String, why: String },
+    #[error("{node} waits: {what}")]
+    Waits { node: String, what: String },
+    #[error("{node} filters strictly on {}, and its tweedd may not change that", listed(links))]
+    Strict { node: String, links: Vec<LinkName> },
+    #[error("{node} is the public IP of no node")]
+    Stranger { node: String },
+    #[error("{from} would no longer reach {to}: {why}")]
+    Cut { from: String, to: String, why: String, forgivable: Forgivable },
+}
+
+/// Whether `--force` accepts it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Forgivable {
+    /// It concerns a node that does not report, and such a node stays as it is.
+    Yes,
+    No,
+}
+
+impl Obstacle {
+    pub const fn forgivable(&self) -> Forgivable {
+        match self {
+            Self::Silent { .. } => Forgivable::Yes,
+            Self::Cut { forgivable, .. } => *forgivable,
+            Self::Invalid { .. }
+            | Self::Waits { .. }
+            | Self::Strict { .. }
+            | Self::Stranger { .. } => Forgivable::No,
+        }
+    }
+}
+
+/// What stands between the picture and a cluster on `kind`.
+pub fn obstacles(picture: &Picture, kind: Kind) -> Vec<Obstacle> {
+    let of_nodes = picture.members.iter().flat_map(of_node);
+    of_nodes.chain(cuts(picture, Situation::Once { kind, mixing: Mixing::On })).collect()
+}
+
+/// Those of `nodes` that do not exist.
+pub(super) fn strangers(picture: &Picture, nodes: &[String]) -> Vec<Obstacle> {
+    let is = |node: &str, member: &Member| member.public_ips().any(|ip| ip.to_string() == *node);
+    let unknown = nodes.iter().filter(|node| !picture.members.iter().any(|it| is(node, it)));
+    unknown.map(|node| Obstacle::Stranger { node: node.clone() }).collect()
+}
+
+fn of_node(member: &Member) -> Vec<Obstacle> {
+    let node = || member.name();
+    let Some(report) = &member.report else { return vec![Obstacle::Silent { node: node() }] };
+    let invalid = report.invalid.clone().map(|why| Obstacle::Invalid { node: node(), why });
+    let waits = report.pending.clone().map(|what| Obstacle::Waits { node: node(), what });
+    // Without Mixed nothing was loosened yet.
+    let links =
+        Some(report.strict_filters.clone()).filter(|links| report.mixed && !links.is_empty());
+    let strict = links.map(|links| Obstacle::Strict { node: node(), links });
+    invalid.into_iter().chain(waits).chain(strict).collect()
+}
+
+/// The pairs that have a path and would lose it.
+pub(super) fn cuts(picture: &Picture, then: Situation) -> Vec<Obstacle> {
+    let now = Outlook::new(picture, Situation::Now);
+    let then = Outlook::new(picture, then);
+    let mut cuts = Vec::new();
+    for ((from, now), (_, then)) in now.views().zip(then.views()) {
+        for then in then.iter().filter(|reach| reach.path.is_none()) {
+            let is_same = |now: &&Reach| (now.to, now.family) == (then.to, then.family);
+            let had_path = now.iter().find(is_same).is_some_and(|now| now.path.is_some());
+            let Some(to) = picture.members.get(then.to).filter(|_| had_path) else { continue };
+            cuts.push(cut(from, to, then.reason.clone().unwrap_or_default()));
+        }
+    }
+    cuts
+}
+
+fn cut(from: &Member, to: &Member, why: String) -> Obstacle {
+    let both_report = from.report.is_some() && to.report.is_some();
+    let forgivable = if both_report { Forgivable::No } else { Forgivable::Yes };
+    Obstacle::Cut { from: from.name(), to: to.name(), why, forgivable }
+}
+
+fn listed(links: &[LinkName]) -> String {
+    links.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ")
+}

@@ -1,0 +1,201 @@
+//! A live cluster moves to another backend and back by `tweedctl migrate`, and others interfere.
+
+use std::process::Output;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use tweed_lab::{Family, Node, Path, Probe, eventually};
+
+use crate::cluster::{CONFIG, Cluster, ClusterPlan, PATIENCE};
+
+/// Packets per second and ordered pair of pods.
+const RATE: u32 = 500;
+const VXLAN: &str = r#"{ "Network": "10.244.0.0/16", "Owner": "net team",
+  "Backend": { "VNI": 1, "Type": "vxlan" } }"#;
+
+/// An operator's words on one node: exit code and what was printed.
+fn migrate(cluster: &Cluster, node: usize, line: &str) -> Result<(i32, String)> {
+    let output = run(cluster, &cluster.nodes[node], line)?;
+    let (text, error) = (String::from_utf8(output.stdout)?, String::from_utf8(output.stderr)?);
+    println!("# tweedctl migrate {line}\n{text}{error}");
+    let wide = text.lines().find(|line| line.chars().count() > 80);
+    ensure!(wide.is_none(), "wider than 80 columns: {wide:?}");
+    Ok((output.status.code().context("ended by a signal")?, text + &error))
+}
+
+fn run(cluster: &Cluster, node: &Node, line: &str) -> Result<Output> {
+    let endpoints = format!("--etcd-endpoints={}", cluster.etcd.endpoints().join(","));
+    let words: Vec<&str> = ["migrate", &endpoints].into_iter().chain(line.split(' ')).collect();
+    node.tweedctl(&words)
+}
+
+/// As [`migrate`], and it succeeds.
+fn done(cluster: &Cluster, line: &str) -> Result<String> {
+    let (code, text) = migrate(cluster, 0, line)?;
+    ensure!(code == 0, "{line}: {code} {text}");
+    Ok(text)
+}
+
+fn json(cluster: &Cluster, line: &str) -> Result<Value> {
+    let output = run(cluster, &cluster.nodes[0], &format!("{line} -o json"))?;
+    serde_json::from_slice(&output.stdout).with_context(|| format!("{output:?}"))
+}
+
+fn config(cluster: &Cluster) -> Result<String> {
+    Ok(cluster.etcd.get(CONFIG)?.context("no config")?.value)
+}
+
+/// Three nodes on a segment and `far` behind a router, on vxlan, with pods.
+fn start(far: usize) -> Result<Cluster> {
+    let cluster = ClusterPlan::new(3, VXLAN).far(far).start()?;
+    cluster.start_pods()?;
+    cluster.wait_for_paths(|_, _| Path::Tunnel)?;
+    eventually(PATIENCE, || {
+        let reporting = json(&cluster, "status")?["reporting"].clone();
+        ensure!(reporting == cluster.nodes.len(), "{reporting} nodes report");
+        Ok(())
+    })?;
+    Ok(cluster)
+}
+
+fn probe(cluster: &Cluster) -> Result<Probe> {
+    cluster.lab.probe(&cluster.lab.pairs(Family::V4), RATE)
+}
+
+fn nothing_lost(probe: Probe) -> Result<()> {
+    let report = probe.finish()?;
+    ensure!(report.total().lost == 0, "lost packets:\n{report}");
+    Ok(())
+}
+
+/// Direct between those that are near each other, if either of the two has followed.
+fn follow(cluster: &Cluster, followers: &[usize]) -> Result<Duration> {
+    let far = |index: usize| cluster.router.is_some() && index + 1 == cluster.nodes.len();
+    cluster.wait_for_paths(|from, to| {
+        let follows = followers.contains(&from) || followers.contains(&to);
+        if follows && far(from) == far(to) { Path::Direct } else { Path::Tunnel }
+    })
+}
+
+#[test]
+fn a_live_cluster_moves_stage_by_stage_and_back_without_a_lost_packet() {
+    let cluster = start(0).unwrap();
+    let canary = cluster.nodes[0].address(Family::V4).unwrap();
+    let probe = probe(&cluster).unwrap();
+    done(&cluster, "plan --to host-gw").unwrap();
+    done(&cluster, &format!("start --to host-gw --canary {canary} --hold 3s")).unwrap();
+    follow(&cluster, &[0]).unwrap();
+    done(&cluster, "status").unwrap();
+    done(&cluster, "next --percent 100 --hold 2s").unwrap();
+    follow(&cluster, &[0, 1, 2]).unwrap();
+    done(&cluster, "rollback --one-stage").unwrap();
+    follow(&cluster, &[0]).unwrap();
+    done(&cluster, "next --percent 100").unwrap();
+    done(&cluster, "finish").unwrap();
+    follow(&cluster, &[0, 1, 2]).unwrap();
+    let finished = r#""Backend": { "VNI": 1, "Type": "host-gw" } }"#;
+    assert!(config(&cluster).unwrap().ends_with(finished), "{}", config(&cluster).unwrap());
+
+    done(&cluster, "start --to vxlan --percent 100").unwrap();
+    follow(&cluster, &[]).unwrap();
+    done(&cluster, "finish").unwrap();
+    assert_eq!(config(&cluster).unwrap(), VXLAN);
+    probe.run_for(Duration::from_millis(500));
+    nothing_lost(probe).unwrap();
+}
+
+#[test]
+fn it_is_taken_back_from_the_midst_and_leaves_no_trace() {
+    let cluster = start(1).unwrap();
+    let probe = probe(&cluster).unwrap();
+    let plan = json(&cluster, "plan --to host-gw").unwrap();
+    assert_eq!(
+        [&plan["then"]["direct"], &plan["then"]["tunnel"], &plan["then"]["none"]],
+        [6, 6, 0]
+    );
+    done(&cluster, "start --to host-gw --percent 100").unwrap();
+    follow(&cluster, &[0, 1, 2, 3]).unwrap();
+    done(&cluster, "rollback").unwrap();
+    follow(&cluster, &[]).unwrap();
+    done(&cluster, "finish").unwrap();
+    assert_eq!(config(&cluster).unwrap(), VXLAN);
+    nothing_lost(probe).unwrap();
+}
+
+#[test]
+fn mixed_stays_on_where_a_router_is_between() {
+    let cluster = start(1).unwrap();
+    done(&cluster, "start --to host-gw --percent 100").unwrap();
+    let said = done(&cluster, "finish").unwrap();
+    assert!(said.contains("Mixed stays on"), "{said}");
+    follow(&cluster, &[0, 1, 2, 3]).unwrap();
+    let config = config(&cluster).unwrap();
+    assert!(config.contains("\"Mixed\": true") && !config.contains("Rollout"), "{config}");
+}
+
+#[test]
+fn of_two_operators_at_once_one_writes_and_both_know() {
+    let cluster = start(0).unwrap();
+    done(&cluster, "start --to host-gw --percent 1").unwrap();
+    let go_on = |node| migrate(&cluster, node, "next --percent 50");
+    let codes = std::thread::scope(|scope| {
+        let others: Vec<_> = (0..3).map(|node| scope.spawn(move || go_on(node))).collect();
+        others.into_iter().map(|it| it.join().unwrap().unwrap().0).collect::<Vec<_>>()
+    });
+    assert!(codes.contains(&0) && codes.iter().all(|code| [0, 5].contains(code)), "{codes:?}");
+    let status = json(&cluster, "status").unwrap();
+    let stages = status["stages"].as_array().unwrap();
+    let percents: Vec<_> = stages.iter().map(|stage| stage["Percent"].as_u64().unwrap()).collect();
+    assert_eq!(percents, [1, 50], "{codes:?}");
+}
+
+#[test]
+fn plain_etcdctl_takes_a_migration_over_and_hands_it_back() {
+    let cluster = start(0).unwrap();
+    let canary = cluster.nodes[1].address(Family::V4).unwrap();
+    done(&cluster, &format!("start --to host-gw --canary {canary}")).unwrap();
+    follow(&cluster, &[1]).unwrap();
+    done(&cluster, "pause").unwrap();
+    let (code, said) = migrate(&cluster, 2, "next").unwrap();
+    assert!(code == 3 && said.contains("paused by"), "{code} {said}");
+
+    let text = config(&cluster).unwrap().replacen("\"Percent\":0", "\"Percent\":100", 1);
+    cluster.etcd.put(CONFIG, &text).unwrap();
+    follow(&cluster, &[0, 1, 2]).unwrap();
+    let (code, said) = migrate(&cluster, 2, "finish").unwrap();
+    assert_eq!(code, 0, "{said}");
+    assert!(!config(&cluster).unwrap().contains("Rollout"));
+    done(&cluster, "finish").unwrap();
+}
+
+#[test]
+fn a_node_that_does_not_follow_is_named_and_waited_for() {
+    let cluster = start(0).unwrap();
+    let late = cluster.nodes[2].address(Family::V4).unwrap().to_string();
+    cluster.daemons[2].freeze().unwrap();
+    let (code, said) = migrate(&cluster, 0, "start --to host-gw --timeout 4s").unwrap();
+    assert!(code == 6 && said.contains(&late), "{code} {said}");
+    assert!(!config(&cluster).unwrap().contains("host-gw"), "it goes on before all can receive");
+    cluster.daemons[2].thaw().unwrap();
+    done(&cluster, "start --to host-gw --percent 100").unwrap();
+    follow(&cluster, &[0, 1, 2]).unwrap();
+}
+
+#[test]
+fn without_etcd_one_sentence_says_so() {
+    let mut cluster = start(0).unwrap();
+    cluster.etcd.stop().unwrap();
+    let (code, said) = migrate(&cluster, 0, "status").unwrap();
+    assert!(code == 1 && said.contains("--etcd-endpoints"), "{code} {said}");
+}
+
+#[test]
+fn flannels_nodes_are_in_the_way_until_forced() {
+    let cluster = start(0).unwrap();
+    let lease = r#"{"PublicIP":"10.99.1.200","PublicIPv6":null,"BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"0a:00:00:00:00:c8"}}"#;
+    cluster.etcd.put("/coreos.com/network/subnets/10.244.200.0-24", lease).unwrap();
+    let (code, said) = migrate(&cluster, 0, "start --to host-gw").unwrap();
+    assert!(code == 3 && said.contains("10.99.1.200 sends no report"), "{code} {said}");
+    done(&cluster, "start --to host-gw --percent 100 --force").unwrap();
+}

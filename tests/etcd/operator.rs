@@ -1,0 +1,57 @@
+//! What an operator reads and writes: everything at once, and nothing over somebody else's edit.
+
+use std::time::Duration;
+
+use tokio::time::timeout;
+use tweed::subnet::SubnetManager;
+use tweed::subnet::etcd::{Operator, Swap, Written};
+
+use crate::node::{CONFIG, SUBNETS, V4, config, manager, options, vxlan};
+use crate::server::EtcdServer;
+
+const MIXED: &str = r#"{"Network":"10.5.0.0/16","Mixed":true}"#;
+const OTHER: &str = r#"{"Network":"10.5.0.0/16","Mixed":false}"#;
+
+async fn read(operator: &Operator) -> Written {
+    operator.read().await.unwrap().config.unwrap()
+}
+
+#[tokio::test]
+async fn a_config_is_swapped_only_over_the_revision_that_was_read() {
+    let server = EtcdServer::start().await;
+    server.put(CONFIG, V4).await;
+    let operator = Operator::new(options(&[server.endpoint()]));
+    let seen = read(&operator).await;
+    assert_eq!(seen.text, V4);
+    server.put(CONFIG, OTHER).await;
+    assert_eq!(operator.swap(seen.revision, MIXED).await, Ok(Swap::Outdated));
+    let now = read(&operator).await;
+    assert_eq!(now.text, OTHER);
+    let Ok(Swap::Done(revision)) = operator.swap(now.revision, MIXED).await else { panic!() };
+    assert_eq!(read(&operator).await, Written { text: MIXED.to_owned(), revision });
+}
+
+#[tokio::test]
+async fn leases_are_read_however_many_there_are() {
+    let server = EtcdServer::start().await;
+    let manager = manager(&server);
+    let lease = manager.acquire(&config(V4), &vxlan(&["192.168.0.7"])).await.unwrap();
+    let value = r#"{"PublicIP":"192.168.9.9","BackendType":"host-gw"}"#;
+    for subnet in 0..1200 {
+        let (third, fourth) = (subnet / 64, subnet % 64 * 4);
+        server.put(&format!("{SUBNETS}10.6.{third}.{fourth}-30"), value).await;
+    }
+    let operator = Operator::new(options(&[server.endpoint()]));
+    let holdings = operator.read().await.unwrap();
+    assert_eq!((holdings.config, holdings.records.len()), (None, 1201));
+    assert!(holdings.records.iter().any(|record| record.id == lease.id));
+}
+
+#[tokio::test]
+async fn a_store_that_is_away_is_told_soon() {
+    let mut server = EtcdServer::start().await;
+    let operator = Operator::new(options(&[server.endpoint()]));
+    server.kill();
+    let told = timeout(Duration::from_secs(20), operator.read()).await.unwrap();
+    assert!(told.unwrap_err().to_string().starts_with("etcd at "));
+}
