@@ -12,7 +12,7 @@ pub(super) fn run(sheet: &mut Sheet) -> Result<()> {
     sheet.heading("A cluster that starts at once")?;
     for nodes in NODES {
         let report = storm::run(&Settings { nodes, ..Settings::default() })?;
-        sheet.text(&report.to_string())?;
+        sheet.text(report.to_string().trim_end())?;
         sheet.goals(&goals(&report))?;
     }
     Ok(())
@@ -27,8 +27,8 @@ fn goals(report: &Report) -> Vec<Goal> {
     };
     let conflicts = |phase: &Phase| {
         let conflicts = u32::try_from(phase.conflicts()).unwrap_or(u32::MAX);
-        let what = format!("{nodes} nodes, {}, conflicts", phase.name);
-        Goal::at_most(what, conflicts.into(), 0.0, "")
+        let what = format!("{nodes} nodes, {}, subnets fought over", phase.name);
+        Goal::at_most(what, conflicts.into(), 0.0, "lost transactions")
     };
     let (acquire, start) = (phase("leases only"), phase("cold start"));
     let goals = [
