@@ -17,6 +17,7 @@ pub use scope::Scope;
 use std::future::Future;
 use std::io;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use crate::node::Facts;
 use state::{Entry, KernelState, Key, LinkName};
@@ -25,11 +26,11 @@ use state::{Entry, KernelState, Key, LinkName};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
     /// The kernel has no entry of this key.
-    Create(Entry),
+    Create(Arc<Entry>),
     /// The kernel has another entry of this key; it is replaced in one request, or corrected in place.
-    Replace(Entry),
+    Replace(Arc<Entry>),
     /// Removes exactly this entry. That it is gone already counts as success.
-    Remove(Entry),
+    Remove(Arc<Entry>),
 }
 
 impl Op {

@@ -158,7 +158,7 @@ impl<K: Kernel> Reconciler<K> {
                 self.statistics.dumps += 1;
                 self.agenda.dumped();
                 self.trouble = None;
-                self.actual = actual;
+                self.actual = actual.sharing(self.desired.state());
                 self.stale.differences = Differences::Anywhere;
                 self.unsaved |= self.inputs.note_strict(&self.actual);
                 let is_news = self.inputs.note_filters(&self.actual) | self.inputs.lack_macs();
@@ -219,19 +219,26 @@ impl<K: Kernel> Reconciler<K> {
                 self.agenda.forget(&entry.key());
                 true
             }
+            Op::Remove(entry) => self.may_go(entry),
+        }
+    }
+
+    fn may_go(&mut self, entry: &Entry) -> bool {
+        let key = entry.key();
+        match entry {
             // It stands in its successor's way.
-            Op::Remove(Entry::Link(_)) if self.desired.state().get(&op.entry().key()).is_some() => {
-                true
+            Entry::Link(_) if self.desired.state().get(&key).is_some() => true,
+            Entry::Link(_) | Entry::Fdb(_) | Entry::Neighbour(_) => {
+                self.inputs.may_remove() && self.agenda.has_lingered(&key)
             }
-            Op::Remove(entry @ (Entry::Link(_) | Entry::Fdb(_) | Entry::Neighbour(_))) => {
-                self.inputs.may_remove() && self.agenda.has_lingered(&entry.key())
-            }
-            Op::Remove(entry @ Entry::Nexthop(nexthop)) => {
+            Entry::Nexthop(nexthop) => {
                 self.inputs.may_remove()
-                    && self.agenda.has_lingered(&entry.key())
+                    && self.agenda.has_lingered(&key)
                     && !is_used(nexthop.id, &self.actual)
             }
-            Op::Remove(_) => self.inputs.may_remove(),
+            Entry::ReversePath(_) | Entry::AcceptRa(_) | Entry::Address(_) | Entry::Route(_) => {
+                self.inputs.may_remove()
+            }
         }
     }
 

@@ -1,6 +1,7 @@
 //! The desired state and what each peer contributes to it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use crate::backend::{self, Detours, Local, Network, PeerPlan};
 use crate::kernel::state::{Entry, KernelState, Key};
@@ -62,7 +63,7 @@ impl Desired {
         // All that is old goes first: a subnet may move from one lease to another in one change.
         for (id, _) in &changes {
             if let Some(Standing::Planned(plan)) = self.peers.remove(id) {
-                touched.extend(plan.entries().map(Entry::key));
+                touched.extend(plan.entries().map(|entry| entry.key()));
             }
         }
         for key in &touched {
@@ -74,7 +75,7 @@ impl Desired {
                 entries.extend(plan.entries().cloned());
             }
         }
-        touched.extend(entries.iter().map(Entry::key));
+        touched.extend(entries.iter().map(|entry: &Arc<Entry>| entry.key()));
         self.state.extend(entries);
         let standings = changes.into_iter().filter_map(|(id, standing)| Some((id, standing?)));
         self.peers.extend(standings);

@@ -142,7 +142,7 @@ fn neighbours_and_entries_that_the_kernel_made_are_left_out() {
         let new: Vec<String> = held
             .into_iter()
             .filter(|entry| everything().get(&entry.key()).is_none())
-            .filter(|entry| matches!(entry, Entry::Neighbour(_) | Entry::Fdb(_)))
+            .filter(|entry| matches!(**entry, Entry::Neighbour(_) | Entry::Fdb(_)))
             .map(|entry| entry.to_string())
             .collect();
         assert_eq!(new, ["neigh 10.244.52.0 lladdr 0e:00:00:00:00:52 dev flannel.1 not permanent"]);
