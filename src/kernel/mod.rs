@@ -74,8 +74,13 @@ pub enum Observation {
 /// The entries of the kernel, the facts of this host, and what changes in either.
 pub trait Kernel {
     /// Reads what the kernel holds of `scope`: the links of ours with all that sits on them, and
-    /// the main table's routes into its networks, whoever made them.
-    fn dump(&mut self, scope: &Scope) -> impl Future<Output = io::Result<KernelState>>;
+    /// the main table's routes into its networks, whoever made them. What is as in `known` takes
+    /// no memory of its own.
+    fn dump(
+        &mut self,
+        scope: &Scope,
+        known: &KernelState,
+    ) -> impl Future<Output = io::Result<KernelState>>;
 
     /// Carries out `ops` in their order; returns those refused. One refusal stops no other.
     ///

@@ -1,15 +1,14 @@
-//! What the kernel holds, or should hold: one ordered map of entries.
+//! What the kernel holds, or should hold: its entries, and what tells them apart.
 
+mod entries;
 mod link;
 mod nexthop;
 
+pub use entries::KernelState;
 pub use link::{Link, LinkKind, LinkName, Vxlan};
 pub use nexthop::{Lane, Nexthop, NexthopId};
 
-use std::collections::BTreeMap;
-use std::collections::btree_map;
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use crate::mac::MacAddr;
 use crate::prefix::{Family, Prefix};
@@ -170,127 +169,5 @@ impl Entry {
             }
             _ => self == have,
         }
-    }
-}
-
-/// Entries by key. The keys are computed, so that none can disagree with its entry.
-///
-/// What is planned, desired, under way and there is the same entry for almost all of them: they
-/// share it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct KernelState(BTreeMap<Key, Arc<Entry>>);
-
-impl KernelState {
-    pub fn get(&self, key: &Key) -> Option<&Entry> {
-        self.0.get(key).map(AsRef::as_ref)
-    }
-
-    /// As [`Self::get`], for those who keep it.
-    pub fn shared(&self, key: &Key) -> Option<&Arc<Entry>> {
-        self.0.get(key)
-    }
-
-    /// Puts `entry` in the place of the one with its key.
-    pub fn insert(&mut self, entry: impl Into<Arc<Entry>>) -> Option<Arc<Entry>> {
-        let entry = entry.into();
-        self.0.insert(entry.key(), entry)
-    }
-
-    pub fn remove(&mut self, key: &Key) -> Option<Arc<Entry>> {
-        self.0.remove(key)
-    }
-
-    pub fn iter(&self) -> btree_map::Iter<'_, Key, Arc<Entry>> {
-        self.0.iter()
-    }
-
-    pub fn keys(&self) -> btree_map::Keys<'_, Key, Arc<Entry>> {
-        self.0.keys()
-    }
-
-    pub fn entries(&self) -> impl DoubleEndedIterator<Item = &Entry> {
-        self.0.values().map(AsRef::as_ref)
-    }
-
-    /// Itself, in the very entries of `other` where both are the same.
-    #[must_use]
-    pub fn sharing(mut self, other: &Self) -> Self {
-        for (key, entry) in &mut self.0 {
-            if let Some(same) = other.shared(key).filter(|same| *same == entry) {
-                entry.clone_from(same);
-            }
-        }
-        self
-    }
-
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    pub fn retain(&mut self, mut keep: impl FnMut(&Entry) -> bool) {
-        self.0.retain(|_, entry| keep(entry));
-    }
-}
-
-impl<E: Into<Arc<Entry>>> FromIterator<E> for KernelState {
-    fn from_iter<I: IntoIterator<Item = E>>(entries: I) -> Self {
-        let entries = entries.into_iter().map(Into::into);
-        Self(entries.map(|entry: Arc<Entry>| (entry.key(), entry)).collect())
-    }
-}
-
-impl<E: Into<Arc<Entry>>> Extend<E> for KernelState {
-    fn extend<I: IntoIterator<Item = E>>(&mut self, entries: I) {
-        let mut entries: Self = entries.into_iter().collect();
-        if entries.len() > self.len() {
-            // Merged whole, the map is built anew and leaves no room between the entries.
-            self.0.append(&mut entries.0);
-        } else {
-            self.0.extend(entries.0);
-        }
-    }
-}
-
-impl<'a> IntoIterator for &'a KernelState {
-    type Item = (&'a Key, &'a Arc<Entry>);
-    type IntoIter = btree_map::Iter<'a, Key, Arc<Entry>>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.0.iter()
-    }
-}
-
-impl IntoIterator for KernelState {
-    type Item = Arc<Entry>;
-    type IntoIter = btree_map::IntoValues<Key, Arc<Entry>>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.0.into_values()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn accept(link: &str, accept: bool) -> Entry {
-        Entry::AcceptRa(AcceptRa { link: LinkName::new(link), accept })
-    }
-
-    #[test]
-    fn what_is_as_desired_is_kept_once() {
-        let desired: KernelState = [accept("a", false), accept("b", false)].into_iter().collect();
-        let read: KernelState = [accept("a", false), accept("b", true)].into_iter().collect();
-        let actual = read.clone().sharing(&desired);
-        assert_eq!(actual, read);
-        let is_one = |link| {
-            let key = Key::AcceptRa(LinkName::new(link));
-            Arc::ptr_eq(actual.shared(&key).unwrap(), desired.shared(&key).unwrap())
-        };
-        assert!(is_one("a") && !is_one("b"));
     }
 }

@@ -24,10 +24,10 @@ impl<K: Kernel> Reconciler<K> {
     }
 
     /// Everything that the plan is made from; none before all of it is known.
-    fn checkpoint(&self) -> Option<Checkpoint> {
+    fn checkpoint(&self) -> Option<Checkpoint<&Lease>> {
         let local = self.inputs.local()?;
         let rules = local.rules();
-        let leases = self.inputs.peers.leases().filter(|lease| !rules.is_own(&lease.id)).cloned();
+        let leases = self.inputs.peers.leases().filter(|lease| !rules.is_own(&lease.id));
         let detours = self.inputs.detours.clone();
         Some(Checkpoint { leases: leases.collect(), local, detours })
     }

@@ -244,9 +244,10 @@ fn a_conversation_given_up_does_not_answer_the_next() {
         let mut kernel = NetlinkKernel::open().unwrap();
         let (everything, scope) = (everything(), scope());
         for _ in 0..20 {
+            let nothing = KernelState::default();
             tokio::select! {
                 biased;
-                _ = kernel.dump(&scope) => {}
+                _ = kernel.dump(&scope, &nothing) => {}
                 () = tokio::task::yield_now() => {}
             }
             let ops = vec![Op::Create(peer(9).into()), off_link("10.244.8.0/24")];
