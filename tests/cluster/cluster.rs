@@ -6,8 +6,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use ipnetwork::IpNetwork;
 use tweed_lab::{
-    Binaries, Daemon, Entry, Etcd, Family, Lab, Node, NodePlan, Path, ReversePath, Router, Segment,
-    SegmentPlan, eventually,
+    Binaries, Daemon, Entry, Etcd, EtcdPlan, Family, Lab, Node, NodePlan, Path, ReversePath,
+    Router, Segment, SegmentPlan, eventually,
 };
 
 /// Where the network config lies in etcd.
@@ -36,6 +36,7 @@ pub struct ClusterPlan {
     far: usize,
     stack: Stack,
     reverse_path: ReversePath,
+    members: usize,
     flags: &'static [&'static str],
 }
 
@@ -95,7 +96,8 @@ impl ClusterPlan {
     /// `near` nodes on one segment.
     pub fn new(near: usize, config: &str) -> Self {
         let (config, stack) = (config.to_owned(), Stack::V4);
-        Self { config, near, far: 0, stack, reverse_path: ReversePath::Off, flags: &[] }
+        let (reverse_path, members) = (ReversePath::Off, 1);
+        Self { config, near, far: 0, stack, reverse_path, members, flags: &[] }
     }
 
     /// So many more nodes behind a router.
@@ -114,6 +116,12 @@ impl ClusterPlan {
         Self { reverse_path, ..self }
     }
 
+    /// So many members of etcd.
+    #[must_use]
+    pub fn members(self, members: usize) -> Self {
+        Self { members, ..self }
+    }
+
     /// More flags for every daemon.
     #[must_use]
     pub fn flags(self, flags: &'static [&'static str]) -> Self {
@@ -123,7 +131,7 @@ impl ClusterPlan {
     /// The nodes without their daemons.
     pub fn build(&self) -> Result<Cluster> {
         let lab = Lab::new(binaries())?;
-        let etcd = lab.etcd()?;
+        let etcd = lab.etcd_with(&EtcdPlan::new(self.members))?;
         etcd.put(CONFIG, &self.config)?;
         let segment = lab.segment(self.stack.segment(1))?;
         let mut nodes = Vec::new();

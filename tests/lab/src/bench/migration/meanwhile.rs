@@ -11,7 +11,7 @@ const FOREIGN: &str = "ip saddr 10.244.0.0/16";
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Meanwhile {
     Nothing,
-    /// The member that leads is killed.
+    /// The member that leads is killed; the others find another leader.
     MemberLost,
     MemberBack,
     /// The daemon of node number so many, from 0, is killed and started again.
@@ -31,7 +31,8 @@ impl Meanwhile {
             Self::Nothing => Ok(()),
             Self::MemberLost => {
                 let leader = cluster.etcd.leader()?;
-                cluster.etcd.member(leader)?.kill()
+                cluster.etcd.member(leader)?.kill()?;
+                cluster.etcd.wait_ready().map(drop)
             }
             Self::MemberBack => cluster.etcd.start().map(drop),
             Self::Killed(index) => {
