@@ -116,8 +116,8 @@ impl PairReport {
         for end in ends {
             let lost = (begin..*end).filter(|number| !came(*number)).count() as u64;
             stages.push(Count { sent: (*end - begin) as u64, lost });
-            let begun = runs.iter().filter(|(first, _)| (begin..*end).contains(first));
-            outages.push(begun.map(|(_, lasted)| *lasted).max().unwrap_or_default());
+            let of_stage = runs.iter().filter(|(first, _)| (begin..*end).contains(first));
+            outages.push(of_stage.map(|(_, lasted)| *lasted).max().unwrap_or_default());
             begin = *end;
         }
         Self {

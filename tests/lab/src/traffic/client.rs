@@ -2,7 +2,6 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -37,13 +36,13 @@ impl Caller {
     }
 
     /// Connects again where the stream breaks.
-    pub(super) fn run(mut self, shared: &Arc<Shared>) -> Result<()> {
+    pub(super) fn run(mut self, shared: &Shared) {
         while shared.is_running() {
             let started = Instant::now();
             match self.echo() {
                 Ok(()) => shared.counters.echo(started.elapsed()),
                 // In the end the server may be the first to leave.
-                Err(_) if !shared.is_running() => return Ok(()),
+                Err(_) if !shared.is_running() => return,
                 Err(_) => {
                     shared.counters.broken();
                     self.reconnect(shared);
@@ -51,7 +50,6 @@ impl Caller {
             }
             std::thread::sleep(BETWEEN_MESSAGES.saturating_sub(started.elapsed()));
         }
-        Ok(())
     }
 
     fn echo(&mut self) -> std::io::Result<()> {
@@ -82,16 +80,15 @@ fn connect(target: SocketAddr) -> Result<TcpStream> {
 }
 
 impl Browser {
-    pub(super) fn run(self, shared: &Arc<Shared>) -> Result<()> {
+    pub(super) fn run(&self, shared: &Shared) {
         while shared.is_running() {
             let started = Instant::now();
             match http::get(self.target, "/") {
                 Ok(answer) if answer.body.len() == super::server::PAGE => shared.counters.page(),
-                Ok(_) | Err(_) if !shared.is_running() => return Ok(()),
+                Ok(_) | Err(_) if !shared.is_running() => return,
                 Ok(_) | Err(_) => shared.counters.failed(),
             }
             std::thread::sleep(BETWEEN_PAGES.saturating_sub(started.elapsed()));
         }
-        Ok(())
     }
 }

@@ -48,9 +48,15 @@ impl Traffic {
             }
             let targets = targets.get(&key).context("a pair without a server")?;
             let caller = Caller::connect(pair, targets.stream)?;
-            traffic.spawn(pair.from.namespace(), move |shared| caller.run(shared));
+            traffic.spawn(pair.from.namespace(), move |shared| {
+                caller.run(shared);
+                Ok(())
+            });
             let browser = Browser { target: targets.pages };
-            traffic.spawn(pair.from.namespace(), move |shared| browser.run(shared));
+            traffic.spawn(pair.from.namespace(), move |shared| {
+                browser.run(shared);
+                Ok(())
+            });
         }
         Ok(traffic)
     }

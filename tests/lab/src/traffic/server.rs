@@ -67,7 +67,9 @@ impl Server {
             }
         }
         // What a client does of a stream that ends is of no interest here.
-        echoes.into_iter().for_each(|echo| drop(echo.join()));
+        for echo in echoes {
+            drop(echo.join());
+        }
         Ok(())
     }
 }

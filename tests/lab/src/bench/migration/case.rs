@@ -21,6 +21,8 @@ pub(super) struct Case {
     /// The config before the first stage.
     pub(super) before: String,
     pub(super) company: Company,
+    /// Before the first daemon starts.
+    pub(super) foreign: Foreign,
     pub(super) stages: Vec<Stage>,
 }
 
@@ -87,6 +89,10 @@ impl Case {
     fn build(&self, binaries: &Binaries) -> Result<Cluster> {
         let mut cluster = Cluster::build(binaries.clone(), self.shape)?;
         cluster.configure(&self.before)?;
+        match self.foreign {
+            Foreign::Passes => {}
+            Foreign::Dropped => Meanwhile::ForeignDropped.happen(&mut cluster)?,
+        }
         cluster.start_all()?;
         match self.company {
             Company::None => {}
@@ -173,6 +179,7 @@ impl Case {
             rate: super::cases::RATE,
             before: NOBODY.config(),
             company: Company::None,
+            foreign: Foreign::Passes,
             stages,
         }
     }

@@ -2,14 +2,14 @@
 
 use tweed_lab::ReversePath;
 
-use super::case::{Case, Company, Kind, Stage};
+use super::case::{Case, Company, Foreign, Kind, Stage};
 use super::meanwhile::Meanwhile;
 use super::order::Order;
 use super::share::{ALL, NOBODY, Share, plain};
 use crate::cluster::{Reload, Shape};
 
 /// Packets per second and ordered pair of pods, of which eight nodes have 56.
-pub(super) const RATE: u32 = 250;
+pub(super) const RATE: u32 = 400;
 /// Where there are only six.
 const HIGH_RATE: u32 = 1000;
 
@@ -177,14 +177,15 @@ fn flannel_among_them() -> Case {
 }
 
 fn foreign_dropped_before() -> Case {
-    Case::of(
+    let case = Case::of(
         "foreign sources dropped from the start",
         vec![
-            Stage::order("dropped", Order::None, NOBODY).meanwhile(Meanwhile::ForeignDropped),
+            Stage::order("`plan` says so", Order::Ask("plan --to host-gw", 3), NOBODY),
             Stage::edit("→ host-gw: nobody is switched", ALL).cut(),
             Stage::edit("→ vxlan", NOBODY),
         ],
-    )
+    );
+    Case { foreign: Foreign::Dropped, ..case }
 }
 
 fn foreign_dropped_meanwhile() -> Case {
@@ -215,7 +216,7 @@ fn foreign_dropped_meanwhile() -> Case {
 /// Those behind a router would have no path at all.
 fn as_flannel_does_it() -> Case {
     let case = Case::of(
-        "as flannel does it: no `Mixed`, restarts one by one",
+        "as flannel does it: no `Mixed`, a restart a second",
         vec![
             Stage::order("→ host-gw", Order::Restart("host-gw"), ALL),
             Stage::order("→ vxlan", Order::Restart("vxlan"), NOBODY),

@@ -70,11 +70,11 @@ fn goals(results: &[(Kind, Vec<Cost>)]) -> Vec<Goal> {
     let sum = |number: fn(&Cost) -> u64| costs(Kind::Flips).map(number).map(count).sum();
     let cut = costs(Kind::CutOff).map(|cost| cost.outage.as_secs_f64()).fold(f64::NAN, f64::max);
     vec![
-        Goal::at_most("packets lost by flips", sum(|it| it.count.lost - it.by_reboot), 0.0, ""),
-        Goal::at_most("TCP streams broken by flips", sum(|it| it.tally.broken), 0.0, ""),
-        Goal::at_most("HTTP requests that flips made fail", sum(|it| it.tally.failed), 0.0, ""),
-        Goal::at_most("stages with a wrong path at their end", sum(Cost::wrong), 0.0, ""),
-        Goal::at_most("direct paths die under way: longest outage of a pair", cut, 2.0, "s"),
+        Goal::at_most("lost by flips", sum(|it| it.count.lost - it.by_reboot), 0.0, "packets"),
+        Goal::at_most("broken by flips", sum(|it| it.tally.broken), 0.0, "TCP streams"),
+        Goal::at_most("failed by flips", sum(|it| it.tally.failed), 0.0, "HTTP requests"),
+        Goal::at_most("with a wrong path at their end", sum(Cost::wrong), 0.0, "stages"),
+        Goal::at_most("longest outage of a pair whose direct path dies", cut, 2.0, "s"),
     ]
 }
 

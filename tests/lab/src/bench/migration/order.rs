@@ -1,8 +1,10 @@
 //! How a stage is ordered: by an edit of the config, by `tweedctl migrate`, or as flannel does it.
 
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
+use tweed_lab::eventually;
 
 use super::share::{Share, plain};
 use crate::cluster::Cluster;
@@ -18,9 +20,16 @@ pub(super) enum Order {
     Twice(Share, Share),
     /// `tweedctl migrate` with these words, and the exit code that is due.
     Migrate(&'static str, i32),
-    /// Without `Mixed`: the edit, then every daemon restarts, one after the other.
+    /// Likewise, asked again and again until that is its exit code.
+    Ask(&'static str, i32),
+    /// Without `Mixed`: the edit, then every daemon restarts, one a second.
     Restart(&'static str),
 }
+
+/// Of one who asks.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Between two restarts: those of a fast rollout.
+const BETWEEN: Duration = Duration::from_secs(1);
 
 /// An order that is being carried out.
 pub(super) struct Running(Option<JoinHandle<Result<()>>>);
@@ -37,10 +46,15 @@ impl Order {
                 cluster.configure(&second.config())?;
             }
             Self::Migrate(words, code) => return migrate(cluster, words, code),
+            Self::Ask(words, code) => {
+                eventually(PATIENCE, || migrate(cluster, words, code)?.finish())?;
+            }
             Self::Restart(backend) => {
                 cluster.configure(&plain(backend))?;
-                (0..cluster.size())
-                    .try_for_each(|index| cluster.daemon(index)?.restart().map(drop))?;
+                for index in 0..cluster.size() {
+                    cluster.daemon(index)?.restart()?;
+                    std::thread::sleep(BETWEEN);
+                }
             }
         }
         Ok(Running(None))
@@ -50,7 +64,7 @@ impl Order {
     /// that leave it as it was.
     pub(super) fn mixes(self) -> Option<bool> {
         match self {
-            Self::None | Self::Migrate(..) | Self::Restart(_) => None,
+            Self::None | Self::Migrate(..) | Self::Ask(..) | Self::Restart(_) => None,
             Self::Edit(_) | Self::Twice(..) => Some(true),
             Self::Plain(_) => Some(false),
         }
