@@ -79,7 +79,7 @@ fn flip(cluster: &Cluster, screen: &mut Screen) -> Result<Report> {
     screen.block(HOST_GW)?;
     cluster.configure(HOST_GW)?;
     // A path that stays wrong is part of the verdict, beside what was lost.
-    screen.step("paths are there", || cluster.wait_for(|from, to| end(&cluster, from, to))).ok();
+    screen.step("paths are there", || cluster.wait_for(|from, to| end(cluster, from, to))).ok();
     probe.run_for(PAUSE);
     screen.step("packets under way arrive", || probe.finish())
 }
