@@ -14,8 +14,9 @@ use tweed_lab::{
 pub const CONFIG: &str = "/coreos.com/network/config";
 /// Where the leases lie in etcd.
 pub const SUBNETS: &str = "/coreos.com/network/subnets";
-/// A change that took longer than this was not followed.
-pub const PATIENCE: Duration = Duration::from_secs(5);
+/// A change that took longer than this was not followed, however busy the machine: some wait for
+/// an answer of probes.
+pub const PATIENCE: Duration = Duration::from_secs(15);
 
 /// As with flannel: a config is taken in at a daemon's start alone.
 pub const AT_START: &[&str] = &["--config-reload=false"];
