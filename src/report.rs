@@ -6,7 +6,7 @@ pub use quality::Quality;
 
 use serde::{Deserialize, Serialize};
 
-use crate::backend::Path;
+use crate::backend::{Detour, Detours, Path};
 use crate::config::Kind;
 use crate::kernel::state::LinkName;
 use crate::lease::LeaseId;
@@ -47,6 +47,10 @@ pub struct NodeReport {
     pub pod_mtu: Option<u32>,
     #[serde(default)]
     pub peers: PeerCounts,
+    /// The peers on the link whose direct path carries no packets, in use or not, by the first
+    /// address of their subnets; the first few of them.
+    #[serde(default)]
+    pub failing: Detours,
     /// None where nothing is probed.
     #[serde(default)]
     pub quality: Option<Quality>,
@@ -73,6 +77,12 @@ pub struct Exception {
 
 /// A report stays small, however large the cluster and whatever is wrong in it.
 const MAX_EXCEPTIONS: usize = 100;
+
+/// Those of `detours` that were found to fail, as many as a report may hold.
+pub fn failing(detours: &Detours) -> Detours {
+    let failed = detours.iter().filter(|(_, detour)| matches!(detour, Detour::Failed(_)));
+    failed.take(MAX_EXCEPTIONS).map(|(peer, detour)| (*peer, *detour)).collect()
+}
 
 /// The exceptions among `peers`, those without any path first, and how many there are in all.
 pub fn exceptions(peers: impl IntoIterator<Item = PeerStatus>) -> (Vec<Exception>, usize) {

@@ -1,5 +1,8 @@
 //! What stands in the way of a migration.
 
+use std::net::IpAddr;
+
+use crate::backend::Detour;
 use crate::config::Kind;
 use crate::kernel::state::LinkName;
 
@@ -19,6 +22,8 @@ pub enum Obstacle {
     Strict { node: String, links: Vec<LinkName> },
     #[error("{node} is the public IP of no node")]
     Stranger { node: String },
+    #[error("{from} would stay in the tunnel to {to}: {why}")]
+    Fails { from: String, to: String, why: Detour },
     #[error("{from} would no longer reach {to}: {why}")]
     Cut { from: String, to: String, why: String, forgivable: Forgivable },
 }
@@ -26,7 +31,7 @@ pub enum Obstacle {
 /// Whether `--force` accepts it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forgivable {
-    /// It concerns a node that does not report, and such a node stays as it is.
+    /// Who it concerns stays as it is: a node that does not report, a pair in the tunnel.
     Yes,
     No,
 }
@@ -34,7 +39,7 @@ pub enum Forgivable {
 impl Obstacle {
     pub const fn forgivable(&self) -> Forgivable {
         match self {
-            Self::Silent { .. } => Forgivable::Yes,
+            Self::Silent { .. } | Self::Fails { .. } => Forgivable::Yes,
             Self::Cut { forgivable, .. } => *forgivable,
             Self::Invalid { .. }
             | Self::Waits { .. }
@@ -47,7 +52,11 @@ impl Obstacle {
 /// What stands between the picture and a cluster on `kind`.
 pub fn obstacles(picture: &Picture, kind: Kind) -> Vec<Obstacle> {
     let of_nodes = picture.members.iter().flat_map(of_node);
-    of_nodes.chain(cuts(picture, Situation::Once { kind, mixing: Mixing::On })).collect()
+    let failing = failing(picture, kind);
+    of_nodes
+        .chain(failing)
+        .chain(cuts(picture, Situation::Once { kind, mixing: Mixing::On }))
+        .collect()
 }
 
 /// Those of `nodes` that do not exist.
@@ -67,6 +76,25 @@ fn of_node(member: &Member) -> Vec<Obstacle> {
         Some(report.strict_filters.clone()).filter(|links| report.mixed && !links.is_empty());
     let strict = links.map(|links| Obstacle::Strict { node: node(), links });
     invalid.into_iter().chain(waits).chain(strict).collect()
+}
+
+/// The pairs on a link whose direct path, which they are to take on `kind`, carries no packets.
+pub(super) fn failing(picture: &Picture, kind: Kind) -> Vec<Obstacle> {
+    let members = picture.members.iter().filter(|_| kind == Kind::HostGw);
+    let failing = members.filter_map(|from| Some((from, &from.report.as_ref()?.failing)));
+    let pairs = failing.flat_map(|(from, failing)| {
+        let to = |peer: &IpAddr| {
+            let owns = |to: &&Member| to.lease.subnets().any(|subnet| subnet.base() == *peer);
+            picture.members.iter().find(owns).map_or_else(|| peer.to_string(), Member::name)
+        };
+        let pair = move |(peer, why): (&IpAddr, &Detour)| Obstacle::Fails {
+            from: from.name(),
+            to: to(peer),
+            why: *why,
+        };
+        failing.iter().map(pair)
+    });
+    pairs.collect()
 }
 
 /// The pairs that have a path and would lose it.

@@ -4,7 +4,7 @@ use crate::config::Kind;
 
 use super::course::{Note, Step, UnderWay};
 use super::lag::lags;
-use super::obstacle::{Forgivable, Obstacle, cuts, obstacles, strangers};
+use super::obstacle::{Forgivable, Obstacle, cuts, failing, obstacles, strangers};
 use super::outlook::{Mixing, Situation};
 use super::picture::Picture;
 use super::stage::Stage;
@@ -252,7 +252,9 @@ fn settle(picture: &Picture) -> Decision {
 fn still_mixing(picture: &Picture, kind: Kind) -> Mixing {
     let then = Situation::Once { kind, mixing: Mixing::Off };
     let elsewhere = |member: &super::Member| member.backend() != Some(kind);
-    let needed = !cuts(picture, then).is_empty() || picture.members.iter().any(elsewhere);
+    let needed = !cuts(picture, then).is_empty()
+        || !failing(picture, kind).is_empty()
+        || picture.members.iter().any(elsewhere);
     if needed { Mixing::On } else { Mixing::Off }
 }
 

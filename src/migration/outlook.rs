@@ -74,6 +74,8 @@ impl<'a> Outlook<'a> {
 
     fn planned(&self, member: &Member, local: &Local) -> Vec<Reach> {
         let (networks, rules) = (backend::networks(local), local.rules());
+        let failing = member.report.as_ref().map(|report| report.failing.clone());
+        let failing = failing.unwrap_or_default();
         let reports = member.report.iter().filter(|_| self.situation == Situation::Now);
         let exceptions: BTreeMap<_, _> =
             reports.flat_map(|report| &report.exceptions).map(|it| (&it.lease, it)).collect();
@@ -84,7 +86,7 @@ impl<'a> Outlook<'a> {
                 Ok(lease) => {
                     let told = exceptions.get(&lease.id).copied();
                     view.extend(
-                        reaches(to, lease, &networks, &local.node)
+                        reaches(to, lease, &networks, &failing, &local.node)
                             .map(|reach| overlaid(reach, told)),
                     );
                 }
@@ -172,15 +174,17 @@ fn reaches(
     to: usize,
     lease: &Lease,
     networks: &[Box<dyn Network>],
+    failing: &Detours,
     node: &Node,
 ) -> impl Iterator<Item = Reach> {
-    let plan = backend::plan_peer(networks, lease, &Detours::new());
+    let plan = backend::plan_peer(networks, lease, failing);
     plan.0.into_iter().map(move |(family, way)| match way {
         Ok(way) => {
             let gateway = lease.endpoint(family).map(|endpoint| endpoint.public_ip);
             let away = gateway.filter(|ip| way.path == Path::Tunnel && !node.is_adjacent(*ip));
             let reason = away.map(|ip| format!("{ip} is not on the link of {}", node.interface));
-            Reach { to, family, path: Some(way.path), reason }
+            let failing = way.detour.map(|detour| detour.to_string());
+            Reach { to, family, path: Some(way.path), reason: failing.or(reason) }
         }
         Err(why) => Reach { to, family, path: None, reason: Some(format!("left out: {why}")) },
     })

@@ -6,7 +6,7 @@ mod course;
 mod order;
 mod outlook;
 
-use crate::backend::Path;
+use crate::backend::{Detour, Detours, Path};
 use crate::config::NetworkConfig;
 use crate::kernel::state::LinkName;
 use crate::lease::{BackendType, Endpoint, Lease, LeaseId, Record, Vtep};
@@ -14,6 +14,7 @@ use crate::mac::MacAddr;
 use crate::migration::{Course, Member, Moment, Note, Order, Picture, Stage};
 use crate::node::{Node, Uplink};
 use crate::prefix::{Family, Prefix};
+use crate::probe::Cause;
 use crate::report::{Exception, NodeReport, Quality};
 use crate::status::PeerCounts;
 
@@ -42,6 +43,7 @@ pub(crate) struct Machine {
     doing: String,
     seen: i64,
     pub(crate) exceptions: Vec<Exception>,
+    pub(crate) failing: Detours,
     pub(crate) quality: Option<Quality>,
 }
 
@@ -70,6 +72,7 @@ impl World {
             doing: text.to_owned(),
             seen: 7,
             exceptions: Vec::new(),
+            failing: Detours::new(),
             quality: None,
         };
         let nodes = (1..=near + far).map(machine).collect();
@@ -101,6 +104,12 @@ impl World {
     pub(crate) fn picture(&self) -> Picture {
         let course = Course::parse(&self.text, self.revision).unwrap();
         Picture::new(course, self.records(), self.reports())
+    }
+
+    /// The probes of node `from` find that its direct path to node `to` carries nothing.
+    pub(crate) fn finds_failing(&mut self, from: usize, to: usize) {
+        let (peer, failed) = (self.nodes[to - 1].subnet().base(), Detour::Failed(Cause::NoAnswer));
+        self.nodes[from - 1].failing.insert(peer, failed);
     }
 
     /// Node `from` tells that it reaches node `to` so, and why.
@@ -168,6 +177,7 @@ impl Machine {
             strict_filters: if self.strict { vec![LinkName::new("eth0")] } else { vec![] },
             pod_mtu: Some(1450),
             peers: PeerCounts::default(),
+            failing: self.failing.clone(),
             quality: self.quality,
             exceptions_total: self.exceptions.len(),
             exceptions: self.exceptions.clone(),

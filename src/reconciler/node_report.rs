@@ -4,7 +4,7 @@ use super::Reconciler;
 use crate::backend;
 use crate::kernel::Kernel;
 use crate::lease::Lease;
-use crate::report::{NodeReport, Quality, exceptions};
+use crate::report::{NodeReport, Quality, exceptions, failing};
 
 impl<K: Kernel> Reconciler<K> {
     /// None before there is a lease to publish it beside.
@@ -27,6 +27,7 @@ impl<K: Kernel> Reconciler<K> {
             strict_filters: self.inputs.strict_now.iter().cloned().collect(),
             pod_mtu: backend::pod_mtu(&self.networks),
             peers: self.counts(),
+            failing: failing(&self.inputs.detours),
             exceptions,
             exceptions_total,
             quality,

@@ -6,16 +6,17 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use ipnetwork::IpNetwork;
 use tweed_lab::{
-    Binaries, Daemon, Entry, Etcd, Family, Lab, Node, NodePlan, Path, ReversePath, Router, Segment,
-    SegmentPlan, eventually,
+    Binaries, Daemon, Entry, Etcd, EtcdPlan, Family, Lab, Node, NodePlan, Path, ReversePath,
+    Router, Segment, SegmentPlan, eventually,
 };
 
 /// Where the network config lies in etcd.
 pub const CONFIG: &str = "/coreos.com/network/config";
 /// Where the leases lie in etcd.
 pub const SUBNETS: &str = "/coreos.com/network/subnets";
-/// A change that took longer than this was not followed.
-pub const PATIENCE: Duration = Duration::from_secs(5);
+/// A change that took longer than this was not followed, however busy the machine: some wait for
+/// an answer of probes.
+pub const PATIENCE: Duration = Duration::from_secs(15);
 
 /// As with flannel: a config is taken in at a daemon's start alone.
 pub const AT_START: &[&str] = &["--config-reload=false"];
@@ -36,6 +37,7 @@ pub struct ClusterPlan {
     far: usize,
     stack: Stack,
     reverse_path: ReversePath,
+    members: usize,
     flags: &'static [&'static str],
 }
 
@@ -95,7 +97,8 @@ impl ClusterPlan {
     /// `near` nodes on one segment.
     pub fn new(near: usize, config: &str) -> Self {
         let (config, stack) = (config.to_owned(), Stack::V4);
-        Self { config, near, far: 0, stack, reverse_path: ReversePath::Off, flags: &[] }
+        let (reverse_path, members) = (ReversePath::Off, 1);
+        Self { config, near, far: 0, stack, reverse_path, members, flags: &[] }
     }
 
     /// So many more nodes behind a router.
@@ -114,6 +117,12 @@ impl ClusterPlan {
         Self { reverse_path, ..self }
     }
 
+    /// So many members of etcd.
+    #[must_use]
+    pub fn members(self, members: usize) -> Self {
+        Self { members, ..self }
+    }
+
     /// More flags for every daemon.
     #[must_use]
     pub fn flags(self, flags: &'static [&'static str]) -> Self {
@@ -123,7 +132,7 @@ impl ClusterPlan {
     /// The nodes without their daemons.
     pub fn build(&self) -> Result<Cluster> {
         let lab = Lab::new(binaries())?;
-        let etcd = lab.etcd()?;
+        let etcd = lab.etcd_with(&EtcdPlan::new(self.members))?;
         etcd.put(CONFIG, &self.config)?;
         let segment = lab.segment(self.stack.segment(1))?;
         let mut nodes = Vec::new();

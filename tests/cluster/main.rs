@@ -19,6 +19,7 @@ mod gap;
 mod hostile;
 mod leases;
 mod live;
+mod meanwhile;
 mod migrate;
 mod mixed;
 mod peer;

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use tweed_lab::{Family, Node, Path, Probe, eventually};
+use tweed_lab::{DaemonPlan, Family, Node, Path, Probe, eventually};
 
-use crate::cluster::{CONFIG, Cluster, ClusterPlan, PATIENCE};
+use crate::cluster::{CONFIG, Cluster, ClusterPlan, PATIENCE, Stack, binaries};
+use crate::table::{VXLAN as ON_VXLAN, VXLAN_MIXED};
 
 /// Packets per second and ordered pair of pods.
 const RATE: u32 = 500;
@@ -48,7 +49,11 @@ fn config(cluster: &Cluster) -> Result<String> {
 
 /// Three nodes on a segment and `far` behind a router, on vxlan, with pods.
 fn start(far: usize) -> Result<Cluster> {
-    let cluster = ClusterPlan::new(3, VXLAN).far(far).start()?;
+    start_as(&ClusterPlan::new(3, VXLAN).far(far))
+}
+
+fn start_as(plan: &ClusterPlan) -> Result<Cluster> {
+    let cluster = plan.start()?;
     cluster.start_pods()?;
     cluster.wait_for_paths(|_, _| Path::Tunnel)?;
     eventually(PATIENCE, || {
@@ -60,7 +65,9 @@ fn start(far: usize) -> Result<Cluster> {
 }
 
 fn probe(cluster: &Cluster) -> Result<Probe> {
-    cluster.lab.probe(&cluster.lab.pairs(Family::V4), RATE)
+    let families = cluster.stack.families().iter();
+    let pairs: Vec<_> = families.flat_map(|family| cluster.lab.pairs(*family)).collect();
+    cluster.lab.probe(&pairs, RATE)
 }
 
 fn nothing_lost(probe: Probe) -> Result<()> {
@@ -198,4 +205,138 @@ fn flannels_nodes_are_in_the_way_until_forced() {
     let (code, said) = migrate(&cluster, 0, "start --to host-gw").unwrap();
     assert!(code == 3 && said.contains("10.99.1.200 sends no report"), "{code} {said}");
     done(&cluster, "start --to host-gw --percent 100 --force").unwrap();
+}
+
+/// What a network drops that knows the addresses of its machines.
+const FOREIGN: &str = "ip saddr 10.244.0.0/16";
+/// Generous: a path is judged within two intervals on a machine that has time.
+const JUDGED: Duration = Duration::from_secs(20);
+
+#[test]
+fn both_families_move_and_come_back_without_a_lost_packet() {
+    let plan = ClusterPlan::new(3, &Stack::Dual.config(&ON_VXLAN.config())).stack(Stack::Dual);
+    let cluster = start_as(&plan).unwrap();
+    let (before, probe) = (config(&cluster).unwrap(), probe(&cluster).unwrap());
+    let plan = json(&cluster, "plan --to host-gw").unwrap();
+    assert_eq!([&plan["now"]["tunnel"], &plan["then"]["direct"]], [12, 12]);
+    let canary = cluster.nodes[2].address(Family::V6).unwrap();
+    done(&cluster, &format!("start --to host-gw --canary {canary}")).unwrap();
+    follow(&cluster, &[2]).unwrap();
+    done(&cluster, "next --percent 100").unwrap();
+    follow(&cluster, &[0, 1, 2]).unwrap();
+    done(&cluster, "finish").unwrap();
+    done(&cluster, "start --to vxlan --percent 100").unwrap();
+    follow(&cluster, &[]).unwrap();
+    done(&cluster, "finish").unwrap();
+    let read = |text: &str| serde_json::from_str::<Value>(text).unwrap();
+    let (now, mut before) = (read(&config(&cluster).unwrap()), read(&before));
+    before.as_object_mut().unwrap().remove("Mixed");
+    assert_eq!(now, before);
+    nothing_lost(probe).unwrap();
+}
+
+#[test]
+fn a_watched_status_shows_every_stage() {
+    let cluster = start(0).unwrap();
+    let endpoints = format!("--etcd-endpoints={}", cluster.etcd.endpoints().join(","));
+    let words = ["migrate", &endpoints, "status", "--watch"];
+    let plan = DaemonPlan::program(&cluster.nodes[1], binaries().tweedctl);
+    let watch = words.into_iter().fold(plan, DaemonPlan::argument).start().unwrap();
+    let shows = |word: &str| {
+        eventually(JUDGED, || {
+            // The daemon of the node writes to the same log.
+            let log = watch.log()?;
+            let pictures = log.rsplit("migration ").next().unwrap_or_default();
+            ensure!(pictures.contains(word), "{word} is not in {pictures}");
+            Ok(())
+        })
+    };
+    shows("0 direct, 6 by tunnel").unwrap();
+    let canary = cluster.nodes[0].address(Family::V4).unwrap();
+    done(&cluster, &format!("start --to host-gw --canary {canary}")).unwrap();
+    shows("4 direct, 2 by tunnel").unwrap();
+    done(&cluster, "next --percent 100").unwrap();
+    shows("3 of 3; in force on 3 of 3 nodes").unwrap();
+    done(&cluster, "rollback").unwrap();
+    shows("0 direct, 6 by tunnel").unwrap();
+    assert!(watch.process().is_running());
+}
+
+#[test]
+fn an_edit_that_races_a_stage_is_kept_and_the_stage_says_so() {
+    let cluster = start(0).unwrap();
+    let probe = probe(&cluster).unwrap();
+    done(&cluster, "start --to host-gw --percent 1").unwrap();
+    let (code, said) = std::thread::scope(|scope| {
+        let held = scope.spawn(|| migrate(&cluster, 1, "next --percent 50 --hold 60s"));
+        let written = || Ok::<_, anyhow::Error>(config(&cluster)?.contains("\"Percent\":50"));
+        eventually(JUDGED, written).unwrap();
+        let text = config(&cluster).unwrap();
+        let edited = text.replacen("net team", "another team", 1);
+        assert_ne!(text, edited);
+        cluster.etcd.put(CONFIG, &edited).unwrap();
+        held.join().unwrap().unwrap()
+    });
+    assert!(code == 5 && said.contains("no longer watches"), "{code} {said}");
+    done(&cluster, "next --percent 100").unwrap();
+    follow(&cluster, &[0, 1, 2]).unwrap();
+    done(&cluster, "finish").unwrap();
+    assert!(config(&cluster).unwrap().contains("another team"));
+    nothing_lost(probe).unwrap();
+}
+
+#[test]
+fn where_foreign_sources_are_dropped_the_plan_says_so_and_nobody_is_switched() {
+    let cluster = ClusterPlan::new(3, &Stack::V4.config(&VXLAN_MIXED.config())).build().unwrap();
+    let mut cluster = cluster;
+    cluster.segment.filter(FOREIGN).unwrap();
+    cluster.start_daemons().unwrap();
+    cluster.start_pods().unwrap();
+    let probe = probe(&cluster).unwrap();
+    let said = "its direct path fails: probes through the tunnel are answered";
+    eventually(JUDGED, || {
+        let plan = json(&cluster, "plan --to host-gw")?;
+        let obstacles = plan["obstacles"].as_array().context("no obstacles")?;
+        ensure!(obstacles.len() == 6 && plan["then"]["direct"] == 0, "{plan}");
+        ensure!(obstacles.iter().all(|it| it.to_string().contains(said)), "{plan}");
+        Ok(())
+    })
+    .unwrap();
+    let (code, text) = migrate(&cluster, 0, "start --to host-gw").unwrap();
+    assert!(code == 3 && text.contains("6 things are in the way"), "{code} {text}");
+    let (code, text) = migrate(&cluster, 0, "start --to host-gw --percent 100 --force").unwrap();
+    assert!(code == 4 && text.contains("by tunnel"), "{code} {text}");
+    follow(&cluster, &[]).unwrap();
+    let (code, text) = migrate(&cluster, 0, "finish").unwrap();
+    assert!(code == 0 && text.contains("Mixed stays on"), "{code} {text}");
+    follow(&cluster, &[]).unwrap();
+    nothing_lost(probe).unwrap();
+}
+
+#[test]
+fn where_foreign_sources_are_dropped_under_way_the_stage_stops_and_goes_back() {
+    let cluster = start(0).unwrap();
+    let canary = cluster.nodes[0].address(Family::V4).unwrap();
+    done(&cluster, &format!("start --to host-gw --canary {canary}")).unwrap();
+    follow(&cluster, &[0]).unwrap();
+    let probe = probe(&cluster).unwrap();
+    let (code, said) = std::thread::scope(|scope| {
+        let line = "next --percent 100 --hold 60s --auto-rollback";
+        let stage = scope.spawn(|| migrate(&cluster, 1, line));
+        follow(&cluster, &[0, 1, 2]).unwrap();
+        probe.mark("dropped");
+        cluster.segment.filter(FOREIGN).unwrap();
+        stage.join().unwrap().unwrap()
+    });
+    assert!(code == 4 && said.contains("its direct path fails"), "{code} {said}");
+    assert!(config(&cluster).unwrap().contains("\"Percent\":0"), "{}", config(&cluster).unwrap());
+    // Not even the canary is reached directly.
+    follow(&cluster, &[]).unwrap();
+    probe.mark("by tunnel");
+    probe.run_for(Duration::from_millis(500));
+    let report = probe.finish().unwrap();
+    println!("{report}\ncut off for {:.1?} at most", report.longest_outage());
+    let lost = |stage: &str| report.stage(stage).unwrap().count.lost;
+    assert_eq!((lost("start"), lost("by tunnel")), (0, 0), "{report}");
+    assert!(lost("dropped") > 0, "the filter filtered nothing");
 }

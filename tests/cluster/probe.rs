@@ -126,6 +126,42 @@ fn a_direct_path_that_dies_is_left_for_the_tunnel() {
 }
 
 #[test]
+fn an_edit_of_probes_is_followed_by_all_nodes_and_costs_nothing() {
+    let cluster = Cluster::start(3, &config(Stack::V4, HOST_GW_MIXED)).unwrap();
+    cluster.start_pods().unwrap();
+    wait_for(&cluster, Family::V4, Path::Direct, &good()).unwrap();
+    let probe = cluster.lab.probe(&cluster.lab.pairs(Family::V4), RATE).unwrap();
+    let edit = |probes: &str| {
+        let rest = format!(r#"{},"Probe":{{{probes}}}"#, HOST_GW_MIXED.config());
+        cluster.etcd.put(CONFIG, &Stack::V4.config(&rest)).unwrap();
+    };
+    let all_listen = |port: &str| {
+        cluster.nodes.iter().try_for_each(|node| {
+            let sockets = node.namespace().run("ss", &["-Hlnu"])?;
+            ensure!(sockets.contains(port), "{}: {sockets}", node.name());
+            Ok(())
+        })
+    };
+    // For a moment, some ask where nobody listens yet.
+    edit(r#""Port":9000,"Interval":"200ms""#);
+    eventually(PATIENCE, || all_listen(":9000 ")).unwrap();
+    wait_for(&cluster, Family::V4, Path::Direct, &good()).unwrap();
+    edit(r#""Enabled":false"#);
+    let silent = || Ok::<_, anyhow::Error>(all_listen(":9000 ").is_err());
+    eventually(PATIENCE, silent).unwrap();
+    cluster.wait_for_paths(|_, _| Path::Direct).unwrap();
+    edit(r#""Interval":"200ms","FailureThreshold":2"#);
+    eventually(PATIENCE, || all_listen(":8475 ")).unwrap();
+    wait_for(&cluster, Family::V4, Path::Direct, &good()).unwrap();
+    probe.mark("dropped");
+    cluster.segment.filter(FOREIGN).unwrap();
+    wait_for(&cluster, Family::V4, Path::Tunnel, &bad("no-answer")).unwrap();
+    let report = probe.finish().unwrap();
+    println!("{report}\ncut off for {:.1?} at most", report.longest_outage());
+    assert_eq!(report.stage("start").unwrap().count.lost, 0, "{report}");
+}
+
+#[test]
 fn a_path_that_swallows_large_packets_is_left() {
     let cluster = Cluster::start(2, &config(Stack::V4, HOST_GW_MIXED)).unwrap();
     cluster.start_pods().unwrap();

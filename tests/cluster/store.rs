@@ -277,6 +277,8 @@ fn a_leader_that_dies_or_hangs_is_done_without() {
     followed(&story, 3, NOTICED);
     story.everybody_keeps_its_subnet(Duration::from_secs(1)).unwrap();
     story.cluster.etcd.thaw().unwrap();
+    // Who led, and learns now that it no longer does, may refuse a request.
+    story.cluster.etcd.wait_ready().unwrap();
     story.end().unwrap();
 }
 

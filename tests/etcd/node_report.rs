@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use etcd_client::Client;
 use tokio::time::{sleep, timeout};
+use tweed::backend::Detours;
 use tweed::config::Kind;
 use tweed::kernel::state::LinkName;
 use tweed::lease::Lease;
@@ -36,6 +37,7 @@ fn report(lease: &Lease) -> NodeReport {
         peers: PeerCounts::default(),
         exceptions: Vec::new(),
         exceptions_total: 0,
+        failing: Detours::new(),
         quality: None,
     }
 }

@@ -164,6 +164,20 @@ fn mixed_stays_where_a_router_is_between() {
 }
 
 #[test]
+fn mixed_stays_where_a_direct_path_fails() {
+    let mut world = World::new(MIXED, 2, 0);
+    step(&mut world, &begin(Stage::percent(100)));
+    world.finds_failing(2, 1);
+    check(
+        &[("100 %", world)],
+        &[Order::Finish],
+        &expect![[r"
+        100 %, finish: Finish { kind: HostGw, mixing: On }
+    "]],
+    );
+}
+
+#[test]
 fn flannel_is_in_the_way_unless_forced() {
     let mut world = World::new(MIXED, 3, 0);
     world.nodes[2].runs = Runs::Flannel;

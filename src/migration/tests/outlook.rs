@@ -7,7 +7,8 @@ use expect_test::{Expect, expect};
 use crate::backend::Path;
 use crate::config::Kind;
 use crate::migration::{
-    Mixing, Outlook, Picture, Situation, Stage, Step, degraded, lags, obstacles, troubles,
+    Forgivable, Mixing, Outlook, Picture, Situation, Stage, Step, degraded, lags, obstacles,
+    troubles,
 };
 
 use super::{Listens, MIXED, Runs, VXLAN, World, named, step};
@@ -123,6 +124,26 @@ fn what_a_node_tells_counts_more_than_what_it_should_do() {
         172.16.0.2 → 172.16.0.1 direct
     "]],
     );
+}
+
+#[test]
+fn a_direct_path_that_is_known_to_fail_is_in_the_way_before_anybody_takes_it() {
+    let mut world = World::new(MIXED, 2, 0);
+    world.finds_failing(1, 2);
+    check(
+        &world.picture(),
+        THEN,
+        &expect![[r"
+        172.16.0.1 → 172.16.0.2 tunnel (its direct path fails: probes through the tunnel are answered, direct ones are not)
+        172.16.0.2 → 172.16.0.1 direct
+    "]],
+    );
+    let told = |kind| obstacles(&world.picture(), kind);
+    let told_of = told(Kind::HostGw).iter().map(ToString::to_string).collect::<Vec<_>>();
+    expect![[r"172.16.0.1 would stay in the tunnel to 172.16.0.2: its direct path fails: probes through the tunnel are answered, direct ones are not"]]
+    .assert_eq(&told_of.join("\n"));
+    assert_eq!(told(Kind::HostGw)[0].forgivable(), Forgivable::Yes);
+    assert_eq!(told(Kind::Vxlan), []);
 }
 
 #[test]

@@ -149,6 +149,7 @@ fn report(id: &LeaseId) -> NodeReport {
         peers: crate::status::PeerCounts::default(),
         exceptions: Vec::new(),
         exceptions_total: 0,
+        failing: crate::backend::Detours::new(),
         quality: None,
     }
 }

@@ -1,37 +1,49 @@
-//! The cluster of demo and bench: nodes on a segment, one behind a router, their daemons and pods.
+//! The cluster of demo and bench: nodes on a segment, some behind a router, their daemons and pods.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 use tweed_lab::{
-    Binaries, Daemon, Etcd, Family, Lab, Matrix, Node, Pair, Path, Ping, Probe, Segment,
-    eventually, paths,
+    Binaries, Daemon, Etcd, EtcdPlan, Family, Flannel, Lab, Matrix, Node, NodePlan, Pair, Path,
+    Ping, Probe, ReversePath, Segment, eventually, paths,
 };
-
-/// The last node of a cluster with a router.
-pub(crate) const BEHIND_ROUTER: &str = "n4";
 
 const CONFIG: &str = "/coreos.com/network/config";
 const SUBNETS: &str = "/coreos.com/network/subnets/";
 const REPORTS: &str = "/coreos.com/network/tweed/nodes/";
 const SETTLED: Duration = Duration::from_secs(20);
 
-pub(crate) struct Cluster {
-    lab: Lab,
-    pub(crate) etcd: Etcd,
-    segment: Segment,
-    nodes: Vec<Node>,
-    daemons: Vec<Daemon>,
-    reload: Reload,
+/// What a cluster shall be like: nodes n1, n2, … on one segment, the last ones behind a router.
+#[derive(Clone, Copy)]
+pub(crate) struct Shape {
+    pub(crate) near: usize,
+    pub(crate) far: usize,
+    /// Of etcd.
+    pub(crate) members: usize,
+    pub(crate) reverse_path: ReversePath,
+    pub(crate) reload: Reload,
 }
 
 /// When daemons take an edited config in.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Reload {
+pub(crate) enum Reload {
     Live,
     AtStart,
+}
+
+pub(crate) struct Cluster {
+    lab: Lab,
+    pub(crate) etcd: Etcd,
+    pub(crate) segment: Segment,
+    shape: Shape,
+    nodes: Vec<Node>,
+    daemons: Vec<Daemon>,
+    /// The names of those behind the router.
+    beyond: BTreeSet<String>,
+    flannel: Option<(String, Flannel)>,
 }
 
 /// As much of a lease as people want to see.
@@ -49,27 +61,81 @@ struct Report {
     mixed: bool,
 }
 
+impl Shape {
+    pub(crate) const fn of(near: usize, far: usize) -> Self {
+        Self { near, far, members: 1, reverse_path: ReversePath::Off, reload: Reload::Live }
+    }
+}
+
 impl Cluster {
-    /// Three nodes on one segment and a fourth behind a router.
-    pub(crate) fn build(binaries: Binaries) -> Result<Self> {
-        let mut cluster = Self::on_one_segment(binaries, 3)?;
-        let far = cluster.lab.segment("10.99.2.0/24")?;
-        cluster.lab.router("router", &[&cluster.segment, &far])?;
-        cluster.nodes.push(cluster.lab.node(BEHIND_ROUTER, &far)?);
+    /// Nodes without daemons.
+    pub(crate) fn build(binaries: Binaries, shape: Shape) -> Result<Self> {
+        let lab = Lab::new(binaries)?;
+        let etcd = lab.etcd_with(&EtcdPlan::new(shape.members))?;
+        let segment = lab.segment("10.99.1.0/24")?;
+        let (nodes, daemons, beyond, flannel) = Default::default();
+        let mut cluster = Self { lab, etcd, segment, shape, nodes, daemons, beyond, flannel };
+        for _ in 0..shape.near {
+            cluster.add_node(&cluster.segment.clone())?;
+        }
+        if shape.far > 0 {
+            cluster.build_far()?;
+        }
         Ok(cluster)
     }
 
-    pub(crate) fn on_one_segment(binaries: Binaries, size: usize) -> Result<Self> {
-        let lab = Lab::new(binaries)?;
-        let (etcd, segment) = (lab.etcd()?, lab.segment("10.99.1.0/24")?);
-        let nodes = (1..=size).map(|number| lab.node(&format!("n{number}"), &segment));
-        let (nodes, daemons) = (nodes.collect::<Result<_>>()?, Vec::new());
-        Ok(Self { lab, etcd, segment, nodes, daemons, reload: Reload::AtStart })
+    fn build_far(&mut self) -> Result<()> {
+        let far = self.lab.segment("10.99.2.0/24")?;
+        self.lab.router("router", &[&self.segment, &far])?;
+        for _ in 0..self.shape.far {
+            let name = self.add_node(&far)?;
+            self.beyond.insert(name);
+        }
+        Ok(())
     }
 
-    /// The same with daemons that follow the config while they run.
-    pub(crate) fn live(self) -> Self {
-        Self { reload: Reload::Live, ..self }
+    /// The next node, without a daemon; returns its name.
+    fn add_node(&mut self, segment: &Segment) -> Result<String> {
+        let name = format!("n{}", self.size() + 1);
+        let plan = NodePlan::new(&name, segment).reverse_path(self.shape.reverse_path);
+        self.nodes.push(self.lab.node_with(&plan)?);
+        Ok(name)
+    }
+
+    /// One more node on the segment, with a daemon and a pod.
+    pub(crate) fn join(&mut self) -> Result<()> {
+        self.add_node(&self.segment.clone())?;
+        self.start(self.size() - 1)
+    }
+
+    /// A node of another implementation on the segment, with a pod; no daemon can be started later.
+    pub(crate) fn join_flannel(&mut self) -> Result<()> {
+        let name = self.add_node(&self.segment.clone())?;
+        let node = self.node(self.size() - 1)?;
+        let (network, subnet) = ("10.244.0.0/16".parse()?, "10.244.250.0/24".parse()?);
+        let flannel = Flannel::join(node, &self.etcd, network, subnet)?;
+        node.pod()?;
+        self.flannel = Some((name, flannel));
+        Ok(())
+    }
+
+    /// The node of another implementation reads the leases, where there is one.
+    pub(crate) fn tell_flannel(&self) -> Result<()> {
+        self.flannel.iter().try_for_each(|(_, flannel)| flannel.follow(&self.etcd))
+    }
+
+    pub(crate) fn is_flannel(&self, name: &str) -> bool {
+        self.flannel.as_ref().is_some_and(|(flannel, _)| flannel == name)
+    }
+
+    /// Whether both nodes are on the segment.
+    pub(crate) fn are_near(&self, from: &str, to: &str) -> bool {
+        ![from, to].iter().any(|name| self.beyond.contains(*name))
+    }
+
+    /// Whether no router is between these nodes.
+    pub(crate) fn are_adjacent(&self, from: &str, to: &str) -> bool {
+        self.beyond.contains(from) == self.beyond.contains(to)
     }
 
     pub(crate) fn size(&self) -> usize {
@@ -89,7 +155,7 @@ impl Cluster {
     /// The daemon of the next node, and a pod.
     pub(crate) fn start(&mut self, index: usize) -> Result<()> {
         let node = self.node(index)?;
-        let reload = format!("--config-reload={}", self.reload == Reload::Live);
+        let reload = format!("--config-reload={}", self.shape.reload == Reload::Live);
         let daemon = node.daemon(&self.etcd).argument(reload).start()?;
         daemon.wait_ready()?;
         node.pod()?;
@@ -118,14 +184,14 @@ impl Cluster {
         eventually(SETTLED, is_told).map(drop)
     }
 
-    /// Waits until every node reports that it mixes.
-    pub(crate) fn wait_for_mixed(&self) -> Result<()> {
+    /// Waits until every daemon reports that it mixes, or that it does not.
+    pub(crate) fn wait_for_mixed(&self, wanted: bool) -> Result<()> {
         let all_mix = || {
             let reports = self.etcd.list(REPORTS)?;
             let mixes = |entry: &tweed_lab::Entry| serde_json::from_str::<Report>(&entry.value);
             let reports = reports.iter().map(mixes).collect::<Result<Vec<_>, _>>()?;
-            let count = reports.iter().filter(|report| report.mixed).count();
-            ensure!(count == self.size(), "only {count} nodes mix yet");
+            let count = reports.iter().filter(|report| report.mixed == wanted).count();
+            ensure!(count == self.daemons.len(), "only {count} nodes have Mixed {wanted} yet");
             Ok(())
         };
         eventually(SETTLED, all_mix).map(drop)
@@ -176,6 +242,10 @@ impl Cluster {
             Ok((subnet, lease))
         };
         entries.map(lease).collect()
+    }
+
+    pub(crate) fn nodes(&self) -> &[Node] {
+        &self.nodes
     }
 
     pub(crate) fn node(&self, index: usize) -> Result<&Node> {

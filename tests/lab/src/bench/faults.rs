@@ -8,7 +8,7 @@ use tweed_lab::{Binaries, Family, Node, Path, Report};
 
 use super::sheet::{Sheet, time};
 use super::{PAUSE, RATE};
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, Reload, Shape};
 
 /// So long the underlay is away.
 const AWAY: Duration = Duration::from_secs(2);
@@ -16,6 +16,7 @@ const AWAY: Duration = Duration::from_secs(2);
 const ETCD_AWAY: Duration = Duration::from_secs(20);
 const KILLS: usize = 20;
 const OTHER_MAC: &str = "02:00:00:00:00:99";
+const SHAPE: Shape = Shape { reload: Reload::AtStart, ..Shape::of(3, 0) };
 
 /// Something that happens to the first of three nodes, or to what it knows of the second.
 struct Fault {
@@ -73,7 +74,7 @@ pub(super) fn run(binaries: &Binaries, sheet: &mut Sheet) -> Result<()> {
     for (backend, path, faults) in
         [("vxlan", Path::Tunnel, TUNNEL), ("host-gw", Path::Direct, DIRECT)]
     {
-        let mut cluster = Cluster::on_one_segment(binaries.clone(), 3)?;
+        let mut cluster = Cluster::build(binaries.clone(), SHAPE)?;
         let network = r#""Network":"10.244.0.0/16""#;
         cluster.configure(&format!(r#"{{{network},"Backend":{{"Type":"{backend}"}}}}"#))?;
         cluster.start_all()?;

@@ -87,7 +87,7 @@ impl Section {
             Self::Storm => storm::run(sheet),
             Self::DataPath => data_path::run(binaries, options.rounds(9), sheet),
             Self::Replacement => replacement::run(options.rounds(5), sheet),
-            Self::Migration => migration::run(binaries, options.rounds(3), sheet),
+            Self::Migration => migration::run(binaries, options.rounds(1), sheet),
             Self::Faults => faults::run(binaries, sheet),
         }
     }

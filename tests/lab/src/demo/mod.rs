@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Result;
 use tweed_lab::{Binaries, Family, Matrix, Path, Report};
 
-use crate::cluster::{BEHIND_ROUTER, Cluster};
+use crate::cluster::{Cluster, Shape};
 use crate::screen::{Screen, Verdict};
 
 const VXLAN: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
@@ -26,12 +26,14 @@ pub(crate) fn run(binaries: Binaries, screen: &mut Screen) -> Result<ExitCode> {
     let report = flip(&cluster, screen)?;
     let paths = cluster.paths()?;
     show_end(&report, &paths, &cluster, screen)?;
-    judge(&report, &paths, screen)
+    judge(&cluster, &report, &paths, screen)
 }
 
 fn build(binaries: Binaries, screen: &mut Screen) -> Result<Cluster> {
     screen.heading("Three nodes on one segment, a fourth behind a router")?;
-    let mut cluster = screen.step("network namespaces, etcd", || Cluster::build(binaries))?.live();
+    let shape = Shape::of(3, 1);
+    let mut cluster =
+        screen.step("network namespaces, etcd", || Cluster::build(binaries, shape))?;
     cluster.configure(VXLAN)?;
     screen.block(VXLAN)?;
     for index in 0..cluster.size() {
@@ -53,7 +55,7 @@ fn allow_mixed(cluster: &Cluster, screen: &mut Screen) -> Result<()> {
     screen.heading("Mixed is switched on by one edit; every daemon follows")?;
     cluster.configure(MIXED)?;
     screen.block(MIXED)?;
-    screen.step("all nodes report that they mix", || cluster.wait_for_mixed())
+    screen.step("all nodes report that they mix", || cluster.wait_for_mixed(true))
 }
 
 /// With a stream from every pod to every other one, all the time.
@@ -77,7 +79,7 @@ fn flip(cluster: &Cluster, screen: &mut Screen) -> Result<Report> {
     screen.block(HOST_GW)?;
     cluster.configure(HOST_GW)?;
     // A path that stays wrong is part of the verdict, beside what was lost.
-    screen.step("paths are there", || cluster.wait_for(path_at_the_end)).ok();
+    screen.step("paths are there", || cluster.wait_for(|from, to| end(cluster, from, to))).ok();
     probe.run_for(PAUSE);
     screen.step("packets under way arrive", || probe.finish())
 }
@@ -108,14 +110,19 @@ fn show_paths(paths: &Matrix<Path>, cluster: &Cluster, screen: &mut Screen) -> R
     screen.block(cluster.pings()?)
 }
 
-fn judge(report: &Report, paths: &Matrix<Path>, screen: &mut Screen) -> Result<ExitCode> {
+fn judge(
+    cluster: &Cluster,
+    report: &Report,
+    paths: &Matrix<Path>,
+    screen: &mut Screen,
+) -> Result<ExitCode> {
     screen.heading("Verdict")?;
     let total = report.total();
     let (lost, sent) = (total.lost, total.sent);
     let verdict = if lost == 0 { Verdict::Good } else { Verdict::Bad };
     screen.verdict(verdict, &format!("{lost} of {sent} packets lost"))?;
     let cells = paths.cells();
-    let wrong: Vec<_> = cells.filter(|(from, to, is)| path_at_the_end(from, to) != **is).collect();
+    let wrong: Vec<_> = cells.filter(|(from, to, is)| end(cluster, from, to) != **is).collect();
     for (from, to, is) in &wrong {
         screen.verdict(Verdict::Bad, &format!("{from} → {to} takes the wrong path: {is}"))?;
     }
@@ -127,6 +134,7 @@ fn judge(report: &Report, paths: &Matrix<Path>, screen: &mut Screen) -> Result<E
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn path_at_the_end(from: &str, to: &str) -> Path {
-    if [from, to].contains(&BEHIND_ROUTER) { Path::Tunnel } else { Path::Direct }
+/// The path at the end.
+fn end(cluster: &Cluster, from: &str, to: &str) -> Path {
+    if cluster.are_adjacent(from, to) { Path::Direct } else { Path::Tunnel }
 }

@@ -1,6 +1,7 @@
 //! A stream of numbered packets per pair of pods, to count what a change costs.
 
 mod packet;
+mod queues;
 mod receiver;
 mod report;
 mod sender;
@@ -78,9 +79,10 @@ impl ProbePlan {
             Start::Warm => self.warm_up(&sender, &shared)?,
             Start::Cold => {}
         }
+        let overruns = queues::overruns(&self.pairs)?;
         let (rate, running) = (self.rate, Arc::clone(&shared));
         let sender = std::thread::spawn(move || sender.run(rate, &running));
-        Ok(Probe { pairs: self.pairs.clone(), guard, sender, receiver })
+        Ok(Probe { pairs: self.pairs.clone(), guard, sender, receiver, overruns })
     }
 
     fn warm_up(&self, sender: &Sender, shared: &Shared) -> Result<()> {
@@ -102,6 +104,8 @@ pub struct Probe {
     guard: Guard,
     sender: JoinHandle<Timeline>,
     receiver: JoinHandle<Result<Vec<Track>>>,
+    /// Those before the first packet.
+    overruns: u64,
 }
 
 impl Probe {
@@ -124,7 +128,8 @@ impl Probe {
         let timeline = self.sender.join().map_err(|_| anyhow!("the sender panicked"))?;
         shared.receiving.store(false, Ordering::SeqCst);
         let tracks = self.receiver.join().map_err(|_| anyhow!("the receiver panicked"))??;
-        Ok(Report::count(&self.pairs, &timeline, &tracks, &lock(&shared.marks)))
+        let overruns = queues::overruns(&self.pairs)?.saturating_sub(self.overruns);
+        Ok(Report::count(&self.pairs, &timeline, &tracks, &lock(&shared.marks), overruns))
     }
 }
 

@@ -40,6 +40,8 @@ pub struct PairReport {
     pub longest_silence: Duration,
     /// One per stage of the report.
     pub stages: Vec<Count>,
+    /// The longest outage that began in a stage, for each of them.
+    pub outages: Vec<Duration>,
 }
 
 /// What became of the packets.
@@ -49,6 +51,8 @@ pub struct Report {
     pub stages: Vec<Stage>,
     /// The longest time in which nothing was sent: what a busy machine may have hidden.
     pub longest_pause: Duration,
+    /// Packets that full queues of the machine dropped meanwhile, other people's among them.
+    pub overruns: u64,
     pub duration: Duration,
 }
 
@@ -58,6 +62,7 @@ impl Report {
         timeline: &Timeline,
         tracks: &[Track],
         marks: &[(usize, String)],
+        overruns: u64,
     ) -> Self {
         let ends = ends(marks, timeline.rounds.len());
         let pairs: Vec<_> = pairs
@@ -74,7 +79,8 @@ impl Report {
         let steps = timeline.rounds.iter().zip(timeline.rounds.iter().skip(1));
         let longest_pause = steps.map(|(a, b)| b.saturating_sub(*a)).max().unwrap_or_default();
         let begin = timeline.rounds.first().copied().unwrap_or_default();
-        Self { pairs, stages, longest_pause, duration: timeline.end.saturating_sub(begin) }
+        let duration = timeline.end.saturating_sub(begin);
+        Self { pairs, stages, longest_pause, overruns, duration }
     }
 
     /// All pairs and stages together.
@@ -105,11 +111,13 @@ impl Report {
 impl PairReport {
     fn count(pair: &Pair, track: &Track, timeline: &Timeline, ends: &[usize]) -> Self {
         let came = |number: usize| track.times.get(number).is_some_and(|times| *times > 0);
-        let mut stages = Vec::new();
+        let (mut stages, mut outages, runs) = (Vec::new(), Vec::new(), runs(timeline, came));
         let mut begin = 0;
         for end in ends {
             let lost = (begin..*end).filter(|number| !came(*number)).count() as u64;
             stages.push(Count { sent: (*end - begin) as u64, lost });
+            let of_stage = runs.iter().filter(|(first, _)| (begin..*end).contains(first));
+            outages.push(of_stage.map(|(_, lasted)| *lasted).max().unwrap_or_default());
             begin = *end;
         }
         Self {
@@ -118,9 +126,10 @@ impl PairReport {
             count: sum(&stages),
             duplicates: track.duplicates,
             reordered: track.reordered,
-            longest_outage: longest_outage(timeline, came),
+            longest_outage: outages.iter().max().copied().unwrap_or_default(),
             longest_silence: track.longest_silence,
             stages,
+            outages,
         }
     }
 }
@@ -141,6 +150,9 @@ impl Display for Report {
         }
         let total = self.total();
         writeln!(out, "{:<40} {:>10} {:>8}", "total", total.sent, total.lost)?;
+        if self.overruns > 0 {
+            writeln!(out, "{:<40} {:>10} {:>8}", "dropped by full queues", "", self.overruns)?;
+        }
         for pair in self.losers() {
             let (name, outage) = (format!("{} → {}", pair.from, pair.to), pair.longest_outage);
             writeln!(out, "  {name}: {} lost, {outage:.1?} at most at a time", pair.count.lost)?;
@@ -155,19 +167,18 @@ fn ends(marks: &[(usize, String)], rounds: usize) -> Vec<usize> {
     marks.chain(std::iter::once(rounds)).collect()
 }
 
-fn longest_outage(timeline: &Timeline, came: impl Fn(usize) -> bool) -> Duration {
-    let (mut since, mut longest) = (None, Duration::ZERO);
-    let lasted = |since: &mut Option<Duration>, now: Duration| {
-        since.take().map_or(Duration::ZERO, |since| now.saturating_sub(since))
-    };
+/// Each run of lost packets: the number of its first, and how long it lasted.
+fn runs(timeline: &Timeline, came: impl Fn(usize) -> bool) -> Vec<(usize, Duration)> {
+    let (mut runs, mut begun) = (Vec::new(), None);
     for (number, now) in timeline.rounds.iter().enumerate() {
-        if came(number) {
-            longest = longest.max(lasted(&mut since, *now));
-        } else {
-            since.get_or_insert(*now);
+        if !came(number) {
+            begun.get_or_insert((number, *now));
+        } else if let Some((first, since)) = begun.take() {
+            runs.push((first, now.saturating_sub(since)));
         }
     }
-    longest.max(lasted(&mut since, timeline.end))
+    runs.extend(begun.map(|(first, since)| (first, timeline.end.saturating_sub(since))));
+    runs
 }
 
 fn sum<'a>(counts: impl IntoIterator<Item = &'a Count>) -> Count {

@@ -1,0 +1,94 @@
+//! The side that speaks first.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use super::Shared;
+use crate::http;
+use crate::probe::Pair;
+
+const BETWEEN_MESSAGES: Duration = Duration::from_millis(100);
+const BETWEEN_PAGES: Duration = Duration::from_millis(500);
+const CONNECT: Duration = Duration::from_secs(5);
+/// A stream that was silent for so long is broken.
+const SILENCE: Duration = Duration::from_secs(10);
+
+/// Says something through a stream, and waits for it to come back.
+#[derive(Debug)]
+pub(super) struct Caller {
+    target: SocketAddr,
+    stream: TcpStream,
+}
+
+/// Asks for a page, by a connection of its own.
+#[derive(Debug)]
+pub(super) struct Browser {
+    pub(super) target: SocketAddr,
+}
+
+impl Caller {
+    pub(super) fn connect(pair: &Pair, target: SocketAddr) -> Result<Self> {
+        let stream = pair.from.namespace().within(|| connect(target))?;
+        Ok(Self { target, stream: stream.with_context(|| pair.to_string())? })
+    }
+
+    /// Connects again where the stream breaks.
+    pub(super) fn run(mut self, shared: &Shared) {
+        while shared.is_running() {
+            let started = Instant::now();
+            match self.echo() {
+                Ok(()) => shared.counters.echo(started.elapsed()),
+                // In the end the server may be the first to leave.
+                Err(_) if !shared.is_running() => return,
+                Err(_) => {
+                    shared.counters.broken();
+                    self.reconnect(shared);
+                }
+            }
+            std::thread::sleep(BETWEEN_MESSAGES.saturating_sub(started.elapsed()));
+        }
+    }
+
+    fn echo(&mut self) -> std::io::Result<()> {
+        let mut answer = [0; MESSAGE.len()];
+        self.stream.write_all(MESSAGE)?;
+        self.stream.read_exact(&mut answer)
+    }
+
+    fn reconnect(&mut self, shared: &Shared) {
+        while shared.is_running() {
+            if let Ok(stream) = connect(self.target) {
+                self.stream = stream;
+                return;
+            }
+            std::thread::sleep(BETWEEN_MESSAGES);
+        }
+    }
+}
+
+const MESSAGE: &[u8; 16] = b"is anybody there";
+
+fn connect(target: SocketAddr) -> Result<TcpStream> {
+    let stream = TcpStream::connect_timeout(&target, CONNECT)
+        .with_context(|| format!("connecting to {target}"))?;
+    stream.set_read_timeout(Some(SILENCE))?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+impl Browser {
+    pub(super) fn run(&self, shared: &Shared) {
+        while shared.is_running() {
+            let started = Instant::now();
+            match http::get(self.target, "/") {
+                Ok(answer) if answer.body.len() == super::server::PAGE => shared.counters.page(),
+                Ok(_) | Err(_) if !shared.is_running() => return,
+                Ok(_) | Err(_) => shared.counters.failed(),
+            }
+            std::thread::sleep(BETWEEN_PAGES.saturating_sub(started.elapsed()));
+        }
+    }
+}

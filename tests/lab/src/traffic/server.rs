@@ -1,0 +1,106 @@
+//! The side that answers: what comes through a stream goes back, and whoever asks gets a page.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use super::Shared;
+use crate::probe::Pair;
+
+/// Bytes of a page: some packets of the largest size.
+pub(super) const PAGE: usize = 10_000;
+
+/// Between two looks at whether it is over, in milliseconds.
+const LOOK: u16 = 100;
+const REQUEST: Duration = Duration::from_secs(1);
+
+/// In a pod, on ports that the kernel chose.
+#[derive(Debug)]
+pub(super) struct Server {
+    streams: TcpListener,
+    pages: TcpListener,
+}
+
+/// Where to find the two.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Targets {
+    pub(super) stream: SocketAddr,
+    pub(super) pages: SocketAddr,
+}
+
+impl Server {
+    pub(super) fn bind(pair: &Pair) -> Result<Self> {
+        let address = pair.to.address(pair.family)?;
+        let listen = || {
+            let listener = TcpListener::bind((address, 0))?;
+            listener.set_nonblocking(true)?;
+            Ok::<_, std::io::Error>(listener)
+        };
+        let both =
+            pair.to.namespace().within(|| Ok::<_, std::io::Error>((listen()?, listen()?)))?;
+        let (streams, pages) = both.with_context(|| format!("listening on {address}"))?;
+        Ok(Self { streams, pages })
+    }
+
+    pub(super) fn targets(&self) -> Result<Targets> {
+        Ok(Targets { stream: self.streams.local_addr()?, pages: self.pages.local_addr()? })
+    }
+
+    /// Each connection gets a thread: one that stalls must not hold the others up.
+    pub(super) fn run(self, shared: &Arc<Shared>) -> Result<()> {
+        let mut echoes = Vec::new();
+        while shared.is_running() {
+            let readable = |socket| PollFd::new(AsFd::as_fd(socket), PollFlags::POLLIN);
+            poll(&mut [&self.streams, &self.pages].map(readable), PollTimeout::from(LOOK))?;
+            while let Ok((stream, _)) = self.streams.accept() {
+                let shared = Arc::clone(shared);
+                echoes.push(std::thread::spawn(move || echo(stream, &shared)));
+            }
+            while let Ok((stream, _)) = self.pages.accept() {
+                // Who asked for the page says so if it does not come.
+                std::thread::spawn(move || answer(stream).ok());
+            }
+        }
+        // What a client does of a stream that ends is of no interest here.
+        for echo in echoes {
+            drop(echo.join());
+        }
+        Ok(())
+    }
+}
+
+fn echo(mut stream: TcpStream, shared: &Shared) -> std::io::Result<()> {
+    stream.set_read_timeout(Some(Duration::from_millis(LOOK.into())))?;
+    stream.set_nodelay(true)?;
+    let mut bytes = [0; 64];
+    loop {
+        match stream.read(&mut bytes) {
+            Ok(0) => return Ok(()),
+            Ok(length) => stream.write_all(bytes.get(..length).unwrap_or_default())?,
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+        if !shared.is_running() {
+            return Ok(());
+        }
+    }
+}
+
+fn answer(mut stream: TcpStream) -> std::io::Result<()> {
+    stream.set_read_timeout(Some(REQUEST))?;
+    let mut request = Vec::new();
+    while !request.ends_with(b"\r\n\r\n") {
+        let mut bytes = [0; 512];
+        match stream.read(&mut bytes)? {
+            0 => return Ok(()),
+            length => request.extend_from_slice(bytes.get(..length).unwrap_or_default()),
+        }
+    }
+    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {PAGE}\r\n\r\n");
+    stream.write_all(&[head.as_bytes(), &[b'.'; PAGE]].concat())
+}
