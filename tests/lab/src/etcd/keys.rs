@@ -54,6 +54,15 @@ impl Etcd {
         entries(&self.etcdctl(&["get", "--prefix", "-w", "fields", "--", prefix])?)
     }
 
+    /// How many keys begin with `prefix`.
+    pub fn count(&self, prefix: &str) -> Result<usize> {
+        let text =
+            self.etcdctl(&["get", "--prefix", "--count-only", "-w", "fields", "--", prefix])?;
+        let mut fields = text.lines().filter_map(field);
+        let found = fields.find(|(name, _)| *name == "Count").context("no count")?;
+        Ok(found.1.parse()?)
+    }
+
     /// An error if the key is not there.
     pub fn delete(&self, key: &str) -> Result<()> {
         let deleted = self.etcdctl(&["del", "--", key])?;

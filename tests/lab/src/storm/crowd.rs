@@ -7,21 +7,25 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
-use tokio::task::{AbortHandle, JoinHandle, JoinSet};
+use tokio::task::{AbortHandle, JoinSet};
 use tweed::lease::{BackendType, Lease, LeaseAttributes};
 use tweed::subnet::claim::Previous;
 use tweed::subnet::etcd::EtcdOptions;
 
 use super::node::{Node, Orders, Seen, attributes};
+use super::scene::PREFIX;
 use super::view::Digest;
 use super::{Settings, gauge};
 use crate::etcd::Etcd;
 use crate::lock::lock;
+use crate::wait::eventually;
 
 /// What `tweedd` takes by default.
 pub(super) const RENEW_MARGIN: Duration = Duration::from_secs(3600);
 
 const POLL: Duration = Duration::from_millis(5);
+/// To ask etcd costs it something.
+const GLANCE: Duration = Duration::from_millis(200);
 const TELL: Duration = Duration::from_secs(2);
 /// A storm that does not calm down is an error.
 const PATIENCE: Duration = Duration::from_secs(900);
@@ -126,10 +130,14 @@ impl Crowd {
         Ok(lock(&member.seen).lease.clone().filter(|lease| member.has_published(lease)))
     }
 
-    /// Waits until an observer has seen what it waits for.
-    pub(super) fn wait_for(&self, etcd: &Etcd, observer: &JoinHandle<()>) -> Result<()> {
-        self.wait(etcd, "hold a lease", |_, seen| seen.lease.is_some() || observer.is_finished())
-            .map(drop)
+    /// Waits until etcd holds a key for each, whoever knows of it.
+    pub(super) fn wait_for_keys(&self, etcd: &Etcd) -> Result<Duration> {
+        eventually(PATIENCE, || {
+            std::thread::sleep(GLANCE);
+            let (keys, nodes) = (etcd.count(&format!("{PREFIX}/subnets/"))?, self.members.len());
+            ensure!(keys == nodes, "etcd holds {keys} leases of {nodes} nodes");
+            Ok(())
+        })
     }
 
     /// Waits until all hold a lease that says what they were told to publish.
