@@ -54,10 +54,11 @@ impl Etcd {
         entries(&self.etcdctl(&["get", "--prefix", "-w", "fields", "--", prefix])?)
     }
 
-    /// How many keys begin with `prefix`.
+    /// How many keys begin with `prefix`; waits for a busy server.
     pub fn count(&self, prefix: &str) -> Result<usize> {
-        let text =
-            self.etcdctl(&["get", "--prefix", "--count-only", "-w", "fields", "--", prefix])?;
+        let patience = ["--dial-timeout=60s", "--command-timeout=60s"];
+        let get = ["get", "--prefix", "--count-only", "-w", "fields", "--", prefix];
+        let text = self.etcdctl(&[&patience[..], &get].concat())?;
         let mut fields = text.lines().filter_map(field);
         let found = fields.find(|(name, _)| *name == "Count").context("no count")?;
         Ok(found.1.parse()?)
