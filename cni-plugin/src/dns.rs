@@ -1,7 +1,7 @@
 //! Name resolution as CNI configs and results hold it.
 
 use crate::error::Error;
-use crate::json::Object;
+use crate::json::{self, Object};
 
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Dns {
@@ -16,13 +16,12 @@ impl Dns {
         *self == Self::default()
     }
 
-    pub fn parse(dns: Object<'_>) -> Result<Self, Error> {
-        let owned = |texts: Vec<&str>| texts.into_iter().map(str::to_owned).collect();
+    pub fn parse(dns: &Object) -> Result<Self, Error> {
         Ok(Self {
-            nameservers: owned(dns.texts("nameservers")?),
-            domain: dns.text("domain")?.unwrap_or_default().to_owned(),
-            search: owned(dns.texts("search")?),
-            options: owned(dns.texts("options")?),
+            nameservers: texts(dns, "nameservers")?,
+            domain: json::text(dns, "domain")?.unwrap_or_default().to_owned(),
+            search: texts(dns, "search")?,
+            options: texts(dns, "options")?,
         })
     }
 
@@ -50,6 +49,12 @@ impl Dns {
             _ => {}
         }
     }
+}
+
+fn texts(dns: &Object, key: &str) -> Result<Vec<String>, Error> {
+    let wrong = || Error::invalid_config(format!("{key} of dns is not a list of texts"));
+    let texts = json::list(dns, key)?.into_iter().flatten();
+    texts.map(|text| text.as_str().map(str::to_owned).ok_or_else(wrong)).collect()
 }
 
 #[cfg(test)]

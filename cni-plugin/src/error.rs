@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::json::WrongType;
+
 /// What goes to standard output instead of a result.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Error {
@@ -92,6 +94,12 @@ impl fmt::Display for Error {
 }
 
 impl std::error::Error for Error {}
+
+impl From<WrongType> for Error {
+    fn from(error: WrongType) -> Self {
+        Self::invalid_config(error.to_string())
+    }
+}
 
 #[cfg(test)]
 mod tests {

@@ -1,100 +1,82 @@
-//! JSON objects read by Go's rules: keys in any case, unknown keys ignored, `null` is absent.
+//! JSON objects as Go's decoder reads them: keys match in any case, and `null` is no value.
 
 use serde_json::{Map, Value};
 
-use crate::error::Error;
+pub type Object = Map<String, Value>;
 
-/// A view of an object; the errors of its getters name the key and what it must be.
-#[derive(Clone, Copy, Debug)]
-pub struct Object<'a>(&'a Map<String, Value>);
-
-impl<'a> From<&'a Map<String, Value>> for Object<'a> {
-    fn from(map: &'a Map<String, Value>) -> Self {
-        Self(map)
-    }
+/// A field holds a value of another type.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{key} is {value}, but must be {wanted}")]
+pub struct WrongType {
+    pub key: String,
+    pub value: String,
+    pub wanted: &'static str,
 }
 
-impl<'a> Object<'a> {
-    /// The value under `key` as it is written, or else in any other case.
-    pub fn get(self, key: &str) -> Option<&'a Value> {
-        let in_any_case = || self.0.iter().rfind(|(name, _)| name.eq_ignore_ascii_case(key));
-        let value = self.0.get(key).or_else(|| in_any_case().map(|(_, value)| value));
-        value.filter(|value| !value.is_null())
-    }
+/// The value under `key`: of several spellings the exact one.
+pub fn get<'a>(object: &'a Object, key: &str) -> Option<&'a Value> {
+    let in_any_case =
+        || object.iter().find(|(name, _)| name.eq_ignore_ascii_case(key)).map(|(_, value)| value);
+    object.get(key).or_else(in_any_case).filter(|value| !value.is_null())
+}
 
-    pub fn text(self, key: &str) -> Result<Option<&'a str>, Error> {
-        self.typed(key, "a text", Value::as_str)
-    }
+pub fn text<'a>(object: &'a Object, key: &str) -> Result<Option<&'a str>, WrongType> {
+    typed(object, key, "a text", Value::as_str)
+}
 
-    pub fn boolean(self, key: &str) -> Result<Option<bool>, Error> {
-        self.typed(key, "true or false", Value::as_bool)
-    }
+pub fn flag(object: &Object, key: &str) -> Result<Option<bool>, WrongType> {
+    typed(object, key, "true or false", Value::as_bool)
+}
 
-    pub fn number(self, key: &str) -> Result<Option<u32>, Error> {
-        self.typed(key, "a whole number from 0 to 4294967295", |value| {
-            value.as_u64().and_then(|number| number.try_into().ok())
-        })
-    }
+pub fn number(object: &Object, key: &str) -> Result<Option<u32>, WrongType> {
+    let whole = |value: &Value| value.as_u64().and_then(|number| u32::try_from(number).ok());
+    typed(object, key, "a whole number from 0 to 4294967295", whole)
+}
 
-    pub fn object(self, key: &str) -> Result<Option<Object<'a>>, Error> {
-        self.typed(key, "an object", |value| value.as_object().map(Object))
-    }
+pub fn object<'a>(object: &'a Object, key: &str) -> Result<Option<&'a Object>, WrongType> {
+    typed(object, key, "an object", Value::as_object)
+}
 
-    /// Nothing for an absent list.
-    pub fn list(self, key: &str) -> Result<&'a [Value], Error> {
-        self.typed(key, "a list", Value::as_array).map(|list| list.map_or(&[][..], Vec::as_slice))
-    }
+pub fn list<'a>(object: &'a Object, key: &str) -> Result<Option<&'a Vec<Value>>, WrongType> {
+    typed(object, key, "a list", Value::as_array)
+}
 
-    /// Nothing for an absent list.
-    pub fn objects(self, key: &str) -> Result<Vec<Object<'a>>, Error> {
-        let all = |list: &'a Vec<Value>| list.iter().map(|item| item.as_object().map(Object));
-        self.typed(key, "a list of objects", |value| all(value.as_array()?).collect())
-            .map(Option::unwrap_or_default)
-    }
-
-    /// Nothing for an absent list.
-    pub fn texts(self, key: &str) -> Result<Vec<&'a str>, Error> {
-        let all = |list: &'a Vec<Value>| list.iter().map(Value::as_str);
-        self.typed(key, "a list of texts", |value| all(value.as_array()?).collect())
-            .map(Option::unwrap_or_default)
-    }
-
-    fn typed<T>(
-        self,
-        key: &str,
-        expected: &str,
-        read: impl FnOnce(&'a Value) -> Option<T>,
-    ) -> Result<Option<T>, Error> {
-        let wrong = |value| Error::invalid_config(format!("{key} is {value}, not {expected}"));
-        self.get(key).map(|value| read(value).ok_or_else(|| wrong(value))).transpose()
-    }
+fn typed<'a, T>(
+    object: &'a Object,
+    key: &str,
+    wanted: &'static str,
+    read: impl FnOnce(&'a Value) -> Option<T>,
+) -> Result<Option<T>, WrongType> {
+    let wrong = |value: &Value| WrongType { key: key.to_owned(), value: value.to_string(), wanted };
+    get(object, key).map(|value| read(value).ok_or_else(|| wrong(value))).transpose()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn map(json: &str) -> Map<String, Value> {
+    fn parse(json: &str) -> Object {
         serde_json::from_str(json).unwrap()
     }
 
     #[test]
-    fn a_key_counts_in_any_case_and_as_written_counts_most() {
-        let map = map(r#"{"RANGESTART": "a", "rangestart": "b", "Gateway": "c", "mtu": null}"#);
-        let object = Object::from(&map);
-        assert_eq!(object.text("gateway").unwrap(), Some("c"));
-        assert_eq!(object.text("rangestart").unwrap(), Some("b"));
-        assert_eq!(object.text("RANGESTART").unwrap(), Some("a"));
-        assert_eq!(object.number("mtu").unwrap(), None);
+    fn keys_match_in_any_case_and_the_exact_one_wins() {
+        assert_eq!(text(&parse(r#"{"SUBNETFILE":"a"}"#), "subnetFile"), Ok(Some("a")));
+        let both = parse(r#"{"SubnetFile":"a","subnetFile":"b"}"#);
+        assert_eq!(text(&both, "subnetFile"), Ok(Some("b")));
     }
 
     #[test]
-    fn a_value_of_another_type_is_named_with_its_key() {
-        let map = map(r#"{"ipMasq": "yes", "ips": ["1.2.3.4", 5]}"#);
-        let object = Object::from(&map);
-        let error = object.boolean("ipmasq").unwrap_err();
-        assert_eq!(error.msg, "ipmasq is \"yes\", not true or false");
-        assert!(object.texts("ips").is_err());
-        assert_eq!(object.texts("absent").unwrap(), Vec::<&str>::new());
+    fn null_counts_as_absent() {
+        assert_eq!(object(&parse(r#"{"delegate":null}"#), "delegate"), Ok(None));
+    }
+
+    #[test]
+    fn a_wrong_type_names_key_value_and_what_is_allowed() {
+        let config = parse(r#"{"mtu":"1450"}"#);
+        assert_eq!(
+            number(&config, "mtu").unwrap_err().to_string(),
+            r#"mtu is "1450", but must be a whole number from 0 to 4294967295"#
+        );
     }
 }

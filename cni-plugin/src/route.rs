@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use ipnetwork::IpNetwork;
 
 use crate::error::Error;
-use crate::json::Object;
+use crate::json::{self, Object};
 
 /// What is `None` was not said.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -28,18 +28,21 @@ impl Route {
     }
 
     /// Reads an entry of `routes`; `dst` must be there.
-    pub fn parse(route: Object<'_>) -> Result<Self, Error> {
-        let destination = route.text("dst")?.unwrap_or_default();
+    pub fn parse(route: &Object) -> Result<Self, Error> {
+        let destination = json::text(route, "dst")?.unwrap_or_default();
         let destination = network(destination).ok_or_else(|| {
             Error::invalid_config(format!("the dst {destination:?} of a route is not a network"))
         })?;
         Ok(Self {
-            gateway: route.text("gw")?.filter(|gw| !gw.is_empty()).map(gateway).transpose()?,
-            mtu: route.number("mtu")?,
-            advmss: route.number("advmss")?,
-            priority: route.number("priority")?,
-            table: route.number("table")?,
-            scope: route.number("scope")?,
+            gateway: json::text(route, "gw")?
+                .filter(|gw| !gw.is_empty())
+                .map(gateway)
+                .transpose()?,
+            mtu: json::number(route, "mtu")?,
+            advmss: json::number(route, "advmss")?,
+            priority: json::number(route, "priority")?,
+            table: json::number(route, "table")?,
+            scope: json::number(route, "scope")?,
             ..Self::to(destination)
         })
     }
@@ -60,7 +63,7 @@ mod tests {
     use super::*;
 
     fn parse(json: &str) -> Result<Route, Error> {
-        Route::parse(Object::from(&serde_json::from_str(json).unwrap()))
+        Route::parse(&serde_json::from_str(json).unwrap())
     }
 
     #[test]
