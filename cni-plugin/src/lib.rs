@@ -4,6 +4,7 @@ pub mod atomic_file;
 pub mod attachment;
 pub mod dns;
 pub mod error;
+pub mod host_local;
 pub mod json;
 pub mod route;
 pub mod subnet_env;
