@@ -23,10 +23,8 @@ fn run() -> Result<String, Error> {
     let json = serde_json::from_slice(&json).map_err(|cause| Error::decode(cause.to_string()))?;
     let config = Config::parse(&json, None)?;
     let variable = |name| env::var(name).unwrap_or_default();
-    let attachment = Attachment {
-        container_id: variable("CNI_CONTAINERID"),
-        interface: variable("CNI_IFNAME"),
-    };
+    let attachment =
+        Attachment { container_id: variable("CNI_CONTAINERID"), interface: variable("CNI_IFNAME") };
     if variable("CNI_COMMAND") == "DEL" {
         return host_local::release(&config, &attachment).map(|()| String::new());
     }
