@@ -136,5 +136,6 @@ impl<'a> Bridge<'a> {
 }
 
 fn open() -> Result<Socket, Error> {
-    Socket::open(Protocol::Route).map_err(|error| Error::failed(format!("opening netlink: {error}")))
+    Socket::open(Protocol::Route)
+        .map_err(|error| Error::failed(format!("opening netlink: {error}")))
 }

@@ -5,7 +5,6 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-
 use crate::json::{self, Object};
 
 /// A daemon that is well answers in a fraction of this.

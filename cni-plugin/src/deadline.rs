@@ -10,7 +10,10 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 pub(crate) struct Deadline(Instant);
 
 impl Deadline {
-    #[expect(clippy::disallowed_methods, reason = "there is no runtime whose clock could be paused")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "there is no runtime whose clock could be paused"
+    )]
     pub(crate) fn after(time: Duration) -> Self {
         Self(Instant::now() + time)
     }
@@ -26,7 +29,10 @@ impl Deadline {
         }
     }
 
-    #[expect(clippy::disallowed_methods, reason = "there is no runtime whose clock could be paused")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "there is no runtime whose clock could be paused"
+    )]
     fn left(self) -> PollTimeout {
         let left = self.0.saturating_duration_since(Instant::now());
         PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)

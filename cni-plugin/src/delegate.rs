@@ -84,13 +84,17 @@ fn check(delegate: &Object) -> Result<(), Error> {
 fn ipam(config: &NetworkConfig, env: &SubnetEnv) -> Result<Object, Error> {
     let mut ipam = config.ipam.clone();
     default(&mut ipam, "type", HOST_LOCAL);
-    let ranges: Vec<_> = env.subnets.iter().map(|subnet| json!([{"subnet": base_of(*subnet)}])).collect();
+    let ranges: Vec<_> =
+        env.subnets.iter().map(|subnet| json!([{"subnet": base_of(*subnet)}])).collect();
     ipam.insert("ranges".into(), ranges.into());
     let written = json::objects(&config.ipam, "routes")?.into_iter();
-    let written = written.map(|route| Route::parse(route).map_err(|error| error.context("ipam.routes")));
+    let written =
+        written.map(|route| Route::parse(route).map_err(|error| error.context("ipam.routes")));
     let networks = env.networks.iter().map(|network| Ok(Route::to(*network)));
-    let routes: Vec<Value> =
-        written.chain(networks).map(|route| route.map(|route| route_to_json(&route).into())).collect::<Result<_, _>>()?;
+    let routes: Vec<Value> = written
+        .chain(networks)
+        .map(|route| route.map(|route| route_to_json(&route).into()))
+        .collect::<Result<_, _>>()?;
     ipam.insert("routes".into(), routes.into());
     Ok(ipam)
 }

@@ -12,11 +12,11 @@ use crate::request::Command;
 
 /// Another plugin with the config that it gets.
 #[derive(Clone, Copy, Debug)]
-pub struct Delegate<'a> {
-    pub kind: &'a str,
+pub(crate) struct Delegate<'a> {
+    pub(crate) kind: &'a str,
     /// Where it is looked for, in this order.
-    pub path: &'a [PathBuf],
-    pub config: &'a Object,
+    pub(crate) path: &'a [PathBuf],
+    pub(crate) config: &'a Object,
 }
 
 impl Delegate<'_> {
@@ -26,7 +26,7 @@ impl Delegate<'_> {
     ///
     /// # Errors
     /// There is no such plugin, it cannot be run, or it says that it failed: then in its own words.
-    pub fn run(&self, command: Command, changes: &[(&str, &str)]) -> Result<Vec<u8>, Error> {
+    pub(crate) fn run(&self, command: Command, changes: &[(&str, &str)]) -> Result<Vec<u8>, Error> {
         let program = self.find()?;
         let failure = |error| Error::failed(format!("running {}: {error}", program.display()));
         let mut process = Program::new(&program);
@@ -51,7 +51,8 @@ impl Delegate<'_> {
 
     fn converse(&self, mut child: Child) -> io::Result<Output> {
         if let Some(mut stdin) = child.stdin.take() {
-            let written = stdin.write_all(Value::Object(self.config.clone()).to_string().as_bytes());
+            let written =
+                stdin.write_all(Value::Object(self.config.clone()).to_string().as_bytes());
             // A plugin that does not read its config still says what it has to say.
             written.or_else(|error| match error.kind() {
                 io::ErrorKind::BrokenPipe => Ok(()),
@@ -65,12 +66,21 @@ impl Delegate<'_> {
         let told = serde_json::from_slice::<Object>(&output.stdout);
         told.ok().and_then(|told| decode(&told)).unwrap_or_else(|| {
             let said = String::from_utf8_lossy(&output.stdout);
-            Error::failed(format!("plugin {} failed ({}): {}", self.kind, output.status, said.trim()))
+            Error::failed(format!(
+                "plugin {} failed ({}): {}",
+                self.kind,
+                output.status,
+                said.trim()
+            ))
         })
     }
 }
 
 fn decode(told: &Object) -> Option<Error> {
     let text = |key| json::text(told, key).ok().flatten().unwrap_or_default().to_owned();
-    Some(Error { code: json::number(told, "code").ok()??, msg: text("msg"), details: text("details") })
+    Some(Error {
+        code: json::number(told, "code").ok()??,
+        msg: text("msg"),
+        details: text("details"),
+    })
 }

@@ -55,7 +55,8 @@ impl Task {
             }
             Self::Config { from, to } => {
                 let config = read(from)?;
-                check(&config).map_err(|reason| Error::NotAConfig { path: from.clone(), reason })?;
+                check(&config)
+                    .map_err(|reason| Error::NotAConfig { path: from.clone(), reason })?;
                 Ok(atomic_file::write(to, &config, 0o644)?)
             }
         }
@@ -68,8 +69,7 @@ fn read(path: &Path) -> Result<Vec<u8>, Error> {
 
 /// A runtime that cannot read the config takes another network's, or none.
 fn check(config: &[u8]) -> Result<(), String> {
-    let config: Object =
-        serde_json::from_slice(config).map_err(|error| error.to_string())?;
+    let config: Object = serde_json::from_slice(config).map_err(|error| error.to_string())?;
     let plugins = json::get(&config, "plugins").and_then(Value::as_array);
     let first = plugins.and_then(|plugins| plugins.first()?.get("type")?.as_str());
     match first {
@@ -107,7 +107,8 @@ mod tests {
     fn a_config_that_no_runtime_could_read_leaves_the_former_in_place() {
         let home = tempfile::tempdir().unwrap();
         let (from, to) = (home.path().join("from"), home.path().join("net.d/10-flannel.conflist"));
-        let task = Task::parse(&words(&format!("install-conf {} {}", from.display(), to.display())));
+        let task =
+            Task::parse(&words(&format!("install-conf {} {}", from.display(), to.display())));
         let task = task.unwrap();
         let good = r#"{"name":"cbr0","plugins":[{"type":"flannel"}]}"#;
         fs::write(&from, good).unwrap();

@@ -3,7 +3,6 @@
 // What a runtime says.
 pub mod attachment;
 pub mod error;
-pub mod host_local;
 pub mod json;
 mod mac;
 pub mod network_config;

@@ -6,41 +6,41 @@ use std::io::{self, Read};
 use std::str::FromStr;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Mac([u8; 6]);
+pub(crate) struct Mac([u8; 6]);
 
 impl Mac {
     /// None if it is of another length.
-    pub fn of(bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn of(bytes: &[u8]) -> Option<Self> {
         bytes.try_into().ok().map(Self)
     }
 
     /// One that nobody else has, of those that anybody may make up.
-    pub fn random() -> io::Result<Self> {
+    pub(crate) fn random() -> io::Result<Self> {
         const LOCAL: u8 = 0b10;
         const MULTICAST: u8 = 0b01;
         let mut octets = [0; 6];
         File::open("/dev/urandom")?.read_exact(&mut octets)?;
-        let [first, rest @ ..] = octets;
-        let [a, b, c, d, e] = rest;
-        Ok(Self([(first | LOCAL) & !MULTICAST, a, b, c, d, e]))
+        if let Some(first) = octets.first_mut() {
+            *first = (*first | LOCAL) & !MULTICAST;
+        }
+        Ok(Self(octets))
     }
 
-    pub const fn octets(self) -> [u8; 6] {
+    pub(crate) const fn octets(self) -> [u8; 6] {
         self.0
     }
 }
 
 impl fmt::Display for Mac {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [a, b, c, d, e, g] = self.0;
-        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+        f.write_str(&self.0.map(|octet| format!("{octet:02x}")).join(":"))
     }
 }
 
 /// The text is not six pairs of hexadecimal digits.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no MAC address")]
-pub struct NotAMac(String);
+pub(crate) struct NotAMac(String);
 
 impl FromStr for Mac {
     type Err = NotAMac;

@@ -44,7 +44,8 @@ impl Netns {
     /// As [`of_container`](Self::of_container); none if it is gone.
     pub(crate) fn find(path: &Path, rule: NetnsRule) -> Result<Option<Self>, Error> {
         let shown = path.display();
-        let failure = |error: io::Error| Error::failed(format!("failed to open netns \"{shown}\": {error}"));
+        let failure =
+            |error: io::Error| Error::failed(format!("failed to open netns \"{shown}\": {error}"));
         let file = match File::open(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             file => file.map_err(failure)?,

@@ -102,7 +102,8 @@ fn map_of(config: &Object, key: &str) -> Result<Option<Object>, Error> {
 }
 
 fn valid(config: &Object) -> Result<Option<Vec<Attachment>>, Error> {
-    let Some(key) = VALID_ATTACHMENTS.into_iter().find(|key| json::get(config, key).is_some()) else {
+    let Some(key) = VALID_ATTACHMENTS.into_iter().find(|key| json::get(config, key).is_some())
+    else {
         return Ok(None);
     };
     let entries = json::objects(config, key)?.into_iter();

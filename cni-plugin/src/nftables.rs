@@ -2,6 +2,7 @@
 
 mod batch;
 mod expression;
+mod numbers;
 mod rules;
 
 pub(crate) use batch::{Batch, Chain, Hook};

@@ -4,7 +4,6 @@ mod arguments;
 mod names;
 
 use std::env;
-use std::ffi::OsString;
 use std::path::PathBuf;
 
 use crate::attachment::Attachment;
@@ -69,7 +68,7 @@ impl Request {
     /// # Errors
     /// A name is missing or malformed; all missing ones are told at once.
     pub fn from_environment() -> Result<Option<Self>, Error> {
-        Self::parse(|name| env::var_os(name).map(lossy))
+        Self::parse(|name| env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
     }
 
     /// As [`from_environment`](Self::from_environment), with `variable` for the environment.
@@ -152,10 +151,6 @@ impl NetnsRule {
         let says_any = text == "1" || text.eq_ignore_ascii_case("true");
         if says_any { Self::Any } else { Self::Foreign }
     }
-}
-
-fn lossy(value: OsString) -> String {
-    value.to_string_lossy().into_owned()
 }
 
 #[cfg(test)]

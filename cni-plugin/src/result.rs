@@ -59,7 +59,11 @@ impl Outcome {
         put(&mut result, "interfaces", self.interfaces.iter().map(Interface::to_json).collect());
         let addresses = self.addresses.iter().map(|address| address.to_json(version)).collect();
         put(&mut result, "ips", addresses);
-        put(&mut result, "routes", self.routes.iter().map(|route| route_to_json(route).into()).collect());
+        put(
+            &mut result,
+            "routes",
+            self.routes.iter().map(|route| route_to_json(route).into()).collect(),
+        );
         if version < Version::V1_0_0 || !self.dns.is_empty() {
             result.insert("dns".into(), dns_to_json(&self.dns).into());
         }
@@ -122,8 +126,11 @@ fn dns_to_json(dns: &Dns) -> Object {
     let domain = (!dns.domain.is_empty()).then(|| dns.domain.clone());
     let lists =
         [("nameservers", &dns.nameservers), ("search", &dns.search), ("options", &dns.options)];
-    let mut entry: Object =
-        lists.into_iter().filter(|(_, list)| !list.is_empty()).map(|(key, list)| (key.to_owned(), json!(list))).collect();
+    let mut entry: Object = lists
+        .into_iter()
+        .filter(|(_, list)| !list.is_empty())
+        .map(|(key, list)| (key.to_owned(), json!(list)))
+        .collect();
     entry.extend(domain.map(|domain| ("domain".to_owned(), domain.into())));
     entry
 }

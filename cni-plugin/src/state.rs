@@ -8,7 +8,6 @@ use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::io::Write;
 
 use nix::fcntl::{Flock, FlockArg};
 
@@ -76,18 +75,17 @@ impl States {
     /// Keeps `delegate` for `attachment`; whoever reads meanwhile gets all of it or nothing.
     ///
     /// Nothing is flushed to the disk: pods do not outlive the kernel that holds the page.
-    pub fn keep(
-        &self,
-        attachment: &Attachment,
-        delegate: &Object,
-    ) -> Result<(), Error> {
+    pub fn keep(&self, attachment: &Attachment, delegate: &Object) -> Result<(), Error> {
         let write = || {
             let temporary = self.temporary(attachment);
             let mut options = File::options();
             options.write(true).create(true).truncate(true).mode(FILE_MODE);
             serde_json::to_writer(options.open(&temporary)?, delegate)?;
             fs::rename(&temporary, self.own(attachment))?;
-            unless(io::ErrorKind::AlreadyExists, fs::hard_link(self.own(attachment), self.flannels(&attachment.container_id)))
+            unless(
+                io::ErrorKind::AlreadyExists,
+                fs::hard_link(self.own(attachment), self.flannels(&attachment.container_id)),
+            )
         };
         write().map_err(|error| self.failure("keeping the state of a container", &error))
     }
@@ -122,8 +120,11 @@ impl States {
     pub fn all(&self) -> Result<Vec<(Owner, Record)>, Error> {
         let names = self.names().map_err(|error| self.failure("listing", &error))?;
         let owners = names.iter().filter_map(|name| Owner::parse(name));
-        let known = owners.filter(|owner| owner.interface.is_some() || self.is_foreign(&owner.container_id));
-        known.map(|owner| Ok((owner.clone(), self.read(&self.directory.join(owner.file_name()))?))).collect()
+        let known = owners
+            .filter(|owner| owner.interface.is_some() || self.is_foreign(&owner.container_id));
+        known
+            .map(|owner| Ok((owner.clone(), self.read(&self.directory.join(owner.file_name()))?)))
+            .collect()
     }
 
     /// As [`forget`](Self::forget), also for owners of whom only the container is known.

@@ -44,7 +44,8 @@ pub(crate) fn read(path: &Path) -> Result<SubnetEnv, Error> {
 /// Tells of any change in the nearest directory above `path` that exists.
 fn watch(path: &Path) -> nix::Result<Inotify> {
     let inotify = Inotify::init(InitFlags::IN_CLOEXEC)?;
-    let events = AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_CLOSE_WRITE;
+    let events =
+        AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_CLOSE_WRITE;
     let directory = path.ancestors().skip(1).find(|place| place.is_dir()).unwrap_or(Path::new("/"));
     inotify.add_watch(directory, events)?;
     Ok(inotify)
@@ -56,7 +57,9 @@ fn failure(path: &Path, cause: &subnet_env::Error) -> Error {
     let advice = daemon::says(&path.with_extension("sock"))
         .unwrap_or_else(|| "Check the flannel pod log for this node.".to_owned());
     match cause {
-        subnet_env::Error::Absent { .. } => Error::try_again_later(format!("{prefix}: {cause}. {advice}")),
+        subnet_env::Error::Absent { .. } => {
+            Error::try_again_later(format!("{prefix}: {cause}. {advice}"))
+        }
         subnet_env::Error::Malformed { source: missing @ Malformed::Missing(_), .. } => {
             Error::invalid_config(format!("{prefix}: {} is {missing}. {advice}", path.display()))
         }

@@ -50,7 +50,7 @@ struct Call<'a> {
 
 /// Who does the work for a delegate's config.
 enum Worker<'a> {
-    Native(Bridge<'a>),
+    Native(Box<Bridge<'a>>),
     Plugin(Delegate<'a>),
 }
 
@@ -84,7 +84,10 @@ impl Call<'_> {
             Engine::Native => Bridge::parse(self.request, config)?,
             Engine::Delegates => None,
         };
-        Ok(native.map_or_else(|| Worker::Plugin(self.plugin(config)), Worker::Native))
+        Ok(match native {
+            Some(bridge) => Worker::Native(Box::new(bridge)),
+            None => Worker::Plugin(self.plugin(config)),
+        })
     }
 
     fn plugin<'a>(&'a self, config: &'a Object) -> Delegate<'a> {

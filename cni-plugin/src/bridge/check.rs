@@ -23,9 +23,10 @@ pub(super) fn check(
     let bridge = check_bridge(host, settings, previous)?;
     let path = sandbox.netns.to_string_lossy();
     let name = &sandbox.attachment.interface;
-    let container = previous.interfaces.iter().find(|one| {
-        one.name == *name && one.sandbox.as_deref() == Some(path.as_ref())
-    });
+    let container = previous
+        .interfaces
+        .iter()
+        .find(|one| one.name == *name && one.sandbox.as_deref() == Some(path.as_ref()));
     let container = container
         .ok_or_else(|| Error::failed(format!("prevResult has no interface {name} in {path}")))?;
     let open = netns.within(|| Socket::open(Protocol::Route))?;
@@ -36,11 +37,7 @@ pub(super) fn check(
     check_routes(&mut inside, previous, &found)
 }
 
-fn check_bridge(
-    host: &mut Socket,
-    settings: &Settings,
-    previous: &Outcome,
-) -> Result<Link, Error> {
+fn check_bridge(host: &mut Socket, settings: &Settings, previous: &Outcome) -> Result<Link, Error> {
     let name = &settings.bridge;
     let bridge = device::find(host, name)?.ok_or_else(|| wrong(name, &"it is missing"))?;
     if bridge.kind != "bridge" {
@@ -92,17 +89,13 @@ fn check_mac(told: &Interface, found: &Link) -> Result<(), Error> {
     if is_same { Ok(()) } else { Err(wrong(&found.name, &format!("its MAC is {has}, not {had}"))) }
 }
 
-fn check_addresses(
-    inside: &mut Socket,
-    previous: &Outcome,
-    container: &Link,
-) -> Result<(), Error> {
+fn check_addresses(inside: &mut Socket, previous: &Outcome, container: &Link) -> Result<(), Error> {
     let name = &container.name;
     let all = inside.list(&address::list(), address::read);
     let all = all.map_err(|error| wrong(name, &error))?;
     for told in &previous.addresses {
         let is_there =
-            all.iter().any(|one| one.link == container.index && one.address == told.address);
+            all.iter().any(|one| one.link == container.index && one.network == told.address);
         if !is_there {
             return Err(wrong(name, &format!("it does not have the address {}", told.address)));
         }
@@ -117,7 +110,8 @@ fn check_routes(inside: &mut Socket, previous: &Outcome, container: &Link) -> Re
         let all = all.map_err(|error| wrong(name, &error))?;
         let is_there = all.iter().any(|one| {
             let is_by = told.gateway.is_none() || one.gateway == told.gateway;
-            is_by && one.destination.network() == told.destination.network()
+            is_by
+                && one.destination.network() == told.destination.network()
                 && one.destination.prefix() == told.destination.prefix()
         });
         if !is_there {

@@ -46,7 +46,7 @@ fn changes_for(
         Detection::Off => address::add(bridge.index, gateway),
         Detection::On => address::add_detecting(bridge.index, gateway),
     };
-    let its = present.iter().find(|one| one.address == gateway);
+    let its = present.iter().find(|one| one.network == gateway);
     match (its.map(|one| one.detection), settings.detection) {
         // Added by somebody who has the kernel look for others with it: no pod could use it yet.
         (Some(address::Detection::Running | address::Detection::Duplicate), Detection::Off) => {
@@ -72,7 +72,7 @@ fn rival(present: &[Address], gateway: IpNetwork) -> Option<IpNetwork> {
         (IpNetwork::V6(one), IpNetwork::V6(two)) => one.overlaps(two),
         _ => false,
     };
-    let others = present.iter().map(|one| one.address).filter(|other| *other != gateway);
+    let others = present.iter().map(|one| one.network).filter(|other| *other != gateway);
     others.into_iter().find(|other| excludes(*other))
 }
 
@@ -114,8 +114,8 @@ fn apply(host: &mut Socket, bridge: &Link, changes: Vec<Message>) -> Result<(), 
 /// The host passes packets on between its containers and the rest.
 fn forward(gateways: &[IpNetwork]) -> Result<(), Error> {
     for (setting, is_needed) in [
-        ("ipv4/ip_forward", gateways.iter().any(|gateway| gateway.is_ipv4())),
-        ("ipv6/conf/all/forwarding", gateways.iter().any(|gateway| gateway.is_ipv6())),
+        ("ipv4/ip_forward", gateways.iter().any(IpNetwork::is_ipv4)),
+        ("ipv6/conf/all/forwarding", gateways.iter().any(IpNetwork::is_ipv6)),
     ] {
         if is_needed {
             sysctl::ensure(setting, "1").map_err(|error| {
@@ -137,7 +137,7 @@ mod tests {
     fn present(addresses: &[&str]) -> Vec<Address> {
         let address = |text: &&str| Address {
             link: 1,
-            address: text.parse().unwrap(),
+            network: text.parse().unwrap(),
             is_global: true,
             detection: address::Detection::Done,
         };

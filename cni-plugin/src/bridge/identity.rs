@@ -62,7 +62,8 @@ mod tests {
 
     #[test]
     fn names_of_ports_fit_and_differ() {
-        let names = [identity("c1").port_name(0), identity("c1").port_name(1), identity("c2").port_name(0)];
+        let names =
+            [identity("c1").port_name(0), identity("c1").port_name(1), identity("c2").port_name(0)];
         for name in &names {
             assert_eq!(name.len(), 12, "{name}");
         }

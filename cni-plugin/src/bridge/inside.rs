@@ -77,11 +77,9 @@ fn write_settings(name: &str, settings: &Settings, plan: &Plan) -> Result<(), Er
     if !plan.has_ipv6() {
         return Ok(());
     }
-    for (link, setting, value) in [
-        ("lo", "disable_ipv6", "0"),
-        (name, "disable_ipv6", "0"),
-        (name, "keep_addr_on_down", "1"),
-    ] {
+    for (link, setting, value) in
+        [("lo", "disable_ipv6", "0"), (name, "disable_ipv6", "0"), (name, "keep_addr_on_down", "1")]
+    {
         let path = format!("ipv6/conf/{link}/{setting}");
         sysctl::ensure(&path, value)
             .map_err(|error| failure(name, &format!("net/{path}: {error}")))?;
@@ -141,7 +139,7 @@ fn wait_for_addresses(
         let mut all = all.map_err(|error| failure(name, &error))?;
         all.retain(|one| one.link == interface.index && one.is_global);
         if let Some(one) = all.iter().find(|one| one.detection == address::Detection::Duplicate) {
-            let told = format!("somebody else on the bridge has {}", one.address);
+            let told = format!("somebody else on the bridge has {}", one.network);
             return Err(failure(name, &told));
         }
         if all.iter().all(|one| one.detection == address::Detection::Done) {

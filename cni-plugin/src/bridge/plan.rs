@@ -131,7 +131,8 @@ mod tests {
         let plan = plan(r#"{"name":"a","isDefaultGateway":true}"#, DUAL, &[route("10.244.0.0/16")]);
         let gateways: Vec<_> = plan.gateways.iter().map(ToString::to_string).collect();
         assert_eq!(gateways, ["10.244.7.1/24", "fd00::1/64"]);
-        let routes: Vec<_> = plan.routes.iter().map(|route| route.destination.to_string()).collect();
+        let routes: Vec<_> =
+            plan.routes.iter().map(|route| route.destination.to_string()).collect();
         assert_eq!(routes, ["10.244.0.0/16", "0.0.0.0/0", "::/0"]);
         assert_eq!(plan.routes[1].gateway, Some("10.244.7.1".parse().unwrap()));
     }
@@ -153,7 +154,8 @@ mod tests {
     fn a_route_goes_by_its_own_gateway_or_that_of_its_family() {
         let mut by_other = route("192.168.0.0/16");
         by_other.gateway = Some("10.244.7.77".parse().unwrap());
-        let plan = plan(r#"{"name":"a","isGateway":true}"#, DUAL, &[by_other, route("fd00:1::/32")]);
+        let plan =
+            plan(r#"{"name":"a","isGateway":true}"#, DUAL, &[by_other, route("fd00:1::/32")]);
         assert_eq!(plan.gateway_of(&plan.routes[0]), Some("10.244.7.77".parse().unwrap()));
         assert_eq!(plan.gateway_of(&plan.routes[1]), Some("fd00::1".parse().unwrap()));
     }

@@ -91,7 +91,9 @@ pub(super) fn wait(host: &mut Socket, port: &Link) -> Result<(), Error> {
         let is_told = deadline.readable(&listener).map_err(|errno| failure(&port.name, &errno))?;
         if !is_told {
             let name = &port.name;
-            return Err(Error::failed(format!("bridge port in error state: {name} has no carrier")));
+            return Err(Error::failed(format!(
+                "bridge port in error state: {name} has no carrier"
+            )));
         }
         listener.drain().map_err(|error| failure(&port.name, &error))?;
     }
@@ -119,14 +121,9 @@ pub(super) fn remove(host: &mut Socket, identity: &Identity) -> Result<(), Error
 }
 
 /// Removes all links that were made here for `network` and belong to none of `valid`.
-pub(super) fn collect(
-    host: &mut Socket,
-    network: &str,
-    valid: &[Attachment],
-) -> Result<(), Error> {
-    let is_stale = |identity: Identity| {
-        identity.network == network && !valid.contains(&identity.attachment)
-    };
+pub(super) fn collect(host: &mut Socket, network: &str, valid: &[Attachment]) -> Result<(), Error> {
+    let is_stale =
+        |identity: Identity| identity.network == network && !valid.contains(&identity.attachment);
     remove_all(host, |port| Identity::of_alias(&port.alias).is_some_and(is_stale))
 }
 

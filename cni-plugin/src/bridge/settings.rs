@@ -92,9 +92,10 @@ impl Settings {
                 (false, true) => Gateway::Present,
                 (false, false) => Gateway::Absent,
             },
-            foreign_address: match flag("forceAddress")? {
-                true => ForeignAddress::Replace,
-                false => ForeignAddress::Unused,
+            foreign_address: if flag("forceAddress")? {
+                ForeignAddress::Replace
+            } else {
+                ForeignAddress::Unused
             },
             masquerade: match (flag("ipMasq")?, Backend::parse(text("ipMasqBackend")?)?) {
                 (true, backend) => Some(backend),
@@ -121,9 +122,7 @@ impl Backend {
         match text {
             None | Some("nftables") => Ok(Self::Nftables),
             Some("iptables") => Ok(Self::Iptables),
-            Some(other) => {
-                Err(Error::invalid_config(format!("unknown ipmasq backend {other:?}")))
-            }
+            Some(other) => Err(Error::invalid_config(format!("unknown ipmasq backend {other:?}"))),
         }
     }
 }
@@ -131,10 +130,13 @@ impl Backend {
 /// The runtime's word counts most, then that of the operator, then that of the pod.
 fn mac(config: &Object, request: &Request) -> Result<Option<Mac>, Error> {
     let within = |object: Option<&Object>, key: &str| {
-        Ok::<_, Error>(object.map(|object| json::text(object, key)).transpose()?.flatten().map(str::to_owned))
+        Ok::<_, Error>(
+            object.map(|object| json::text(object, key)).transpose()?.flatten().map(str::to_owned),
+        )
     };
     let arguments = json::object(config, "args")?;
-    let arguments = arguments.map(|arguments| json::object(arguments, "cni")).transpose()?.flatten();
+    let arguments =
+        arguments.map(|arguments| json::object(arguments, "cni")).transpose()?.flatten();
     let sources = [
         within(json::object(config, "runtimeConfig")?, "mac")?,
         within(arguments, "mac")?,

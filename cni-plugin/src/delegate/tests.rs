@@ -55,7 +55,9 @@ fn what_the_operator_wrote_wins() {
     let json = r#"{"name":"a",
         "delegate":{"mtu":1400,"bridge":"mynet0","ipMasq":true,"isGateway":false}}"#;
     let delegate = built(json, V4).unwrap();
-    for kept in [r#""mtu":1400"#, r#""bridge":"mynet0""#, r#""ipMasq":true"#, r#""isGateway":false"#] {
+    for kept in
+        [r#""mtu":1400"#, r#""bridge":"mynet0""#, r#""ipMasq":true"#, r#""isGateway":false"#]
+    {
         assert!(delegate.contains(kept), "{kept} in {delegate}");
     }
 }
@@ -79,7 +81,8 @@ fn two_networks_give_two_routes_and_one_range() {
 
 #[test]
 fn what_the_runtime_passes_takes_the_place_of_what_was_written() {
-    let json = r#"{"name":"a","delegate":{"runtimeConfig":{"mac":"x"}},"runtimeConfig":{"ips":[]}}"#;
+    let json =
+        r#"{"name":"a","delegate":{"runtimeConfig":{"mac":"x"}},"runtimeConfig":{"ips":[]}}"#;
     assert!(built(json, V4).unwrap().contains(r#""runtimeConfig":{"ips":[]}"#));
 }
 

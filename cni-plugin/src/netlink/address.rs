@@ -15,7 +15,8 @@ use super::message::Message;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Address {
     pub(crate) link: u32,
-    pub(crate) address: IpNetwork,
+    /// The address itself, with the length of its subnet.
+    pub(crate) network: IpNetwork,
     /// Reachable from elsewhere.
     pub(crate) is_global: bool,
     pub(crate) detection: Detection,
@@ -46,7 +47,8 @@ pub(crate) fn add_detecting(link: u32, address: IpNetwork) -> Message {
 }
 
 fn insert(link: u32, address: IpNetwork, flags: u32) -> Message {
-    let message = Message::new(RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, &ifaddr(link, Some(address)));
+    let message =
+        Message::new(RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, &ifaddr(link, Some(address)));
     let message = named(message, address);
     match address {
         IpNetwork::V4(v4) if v4.prefix() < 31 => {
@@ -75,7 +77,7 @@ pub(crate) fn read(payload: &[u8]) -> Option<Address> {
     let flags = all.u32(IFA_FLAGS).unwrap_or(short);
     Some(Address {
         link: u32_at(payload, 4)?,
-        address: IpNetwork::new(address, length).ok()?,
+        network: IpNetwork::new(address, length).ok()?,
         is_global: scope == GLOBAL,
         detection: Detection::of(flags),
     })
@@ -123,5 +125,6 @@ pub(crate) fn octets(address: IpAddr) -> Vec<u8> {
 /// By its length.
 pub(crate) fn ip(bytes: &[u8]) -> Option<IpAddr> {
     let v4 = <[u8; 4]>::try_from(bytes).map(|octets| IpAddr::V4(Ipv4Addr::from(octets)));
-    v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(|octets| IpAddr::V6(Ipv6Addr::from(octets)))).ok()
+    v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(|octets| IpAddr::V6(Ipv6Addr::from(octets))))
+        .ok()
 }

@@ -76,7 +76,9 @@ mod tests {
     #[test]
     fn what_is_cut_off_ends_the_list() {
         let whole = [5, 0, 1, 0, 9, 0, 0, 0, 8, 0, 2, 0, 1, 0, 0, 0];
-        let kinds = |bytes: &[u8]| Attributes::of(bytes).into_iter().map(|(kind, _)| kind).collect::<Vec<_>>();
+        let kinds = |bytes: &[u8]| {
+            Attributes::of(bytes).into_iter().map(|(kind, _)| kind).collect::<Vec<_>>()
+        };
         assert_eq!(kinds(&whole), [1, 2]);
         for end in 9..whole.len() {
             assert_eq!(kinds(&whole[..end]), [1], "{end}");

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use ipnetwork::IpNetwork;
 use nix::libc::{
     NLM_F_CREATE, RT_TABLE_MAIN, RTA_DST, RTA_GATEWAY, RTA_METRICS, RTA_OIF, RTA_PRIORITY,
-    RTA_TABLE, RTAX_ADVMSS, RTAX_MTU, RTM_GETROUTE, RTM_NEWROUTE, RTN_UNICAST, RTPROT_BOOT,
+    RTA_TABLE, RTM_GETROUTE, RTM_NEWROUTE, RTN_UNICAST, RTPROT_BOOT,
 };
 
 use super::address::{family, ip, octets};
@@ -22,6 +22,8 @@ pub(crate) struct Known {
 }
 
 const RTMSG: usize = 12;
+const RTAX_MTU: u16 = 2;
+const RTAX_ADVMSS: u16 = 8;
 
 /// As `ip route add` writes it.
 pub(crate) fn add(route: &Route, link: u32, gateway: Option<IpAddr>) -> Message {
@@ -38,8 +40,8 @@ pub(crate) fn add(route: &Route, link: u32, gateway: Option<IpAddr>) -> Message 
         .with(metrics(route), |message, route| {
             message.nest(RTA_METRICS, |metrics| {
                 metrics
-                    .with(route.mtu, |metrics, mtu| metrics.u32(number(RTAX_MTU), mtu))
-                    .with(route.advmss, |metrics, mss| metrics.u32(number(RTAX_ADVMSS), mss))
+                    .with(route.mtu, |metrics, mtu| metrics.u32(RTAX_MTU, mtu))
+                    .with(route.advmss, |metrics, mss| metrics.u32(RTAX_ADVMSS, mss))
             })
         })
 }
@@ -88,8 +90,4 @@ fn rtmsg(route: &Route) -> [u8; RTMSG] {
         *place = value;
     }
     fixed
-}
-
-fn number(metric: i32) -> u16 {
-    u16::try_from(metric).unwrap_or_default()
 }

@@ -11,7 +11,7 @@ use nix::sys::socket::{
     setsockopt, socket, sockopt,
 };
 
-use super::attributes::{Attributes, u16_at, u32_at};
+use super::attributes::{u16_at, u32_at};
 use super::message::{HEADER, Message};
 
 /// The kernel puts no more into one datagram, in bytes.
@@ -33,7 +33,7 @@ pub(crate) enum Protocol {
 
 /// A conversation with the kernel, about the namespace in which it was opened.
 pub(crate) struct Socket {
-    socket: OwnedFd,
+    descriptor: OwnedFd,
     sequence: u32,
     buffer: Vec<u8>,
 }
@@ -58,8 +58,8 @@ impl Socket {
             Protocol::Netfilter => SockProtocol::NetlinkNetFilter,
         };
         let flags = SockFlag::SOCK_CLOEXEC;
-        let socket = socket(AddressFamily::Netlink, SockType::Raw, flags, protocol)?;
-        Ok(Self { socket, sequence: 0, buffer: vec![0; DATAGRAM] })
+        let descriptor = socket(AddressFamily::Netlink, SockType::Raw, flags, protocol)?;
+        Ok(Self { descriptor, sequence: 0, buffer: vec![0; DATAGRAM] })
     }
 
     /// One that is told of changes of links.
@@ -76,9 +76,9 @@ impl Socket {
 
     fn listen_to(groups: u32) -> io::Result<Self> {
         let listener = Self::open(Protocol::Route)?;
-        bind(listener.socket.as_raw_fd(), &NetlinkAddr::new(0, groups))?;
+        bind(listener.descriptor.as_raw_fd(), &NetlinkAddr::new(0, groups))?;
         // Whoever listens asks again: that something was missed is no news.
-        let _ = setsockopt(&listener.socket, sockopt::RcvBuf, &(1 << 16));
+        let _ = setsockopt(&listener.descriptor, sockopt::RcvBuf, &(1 << 16));
         Ok(listener)
     }
 
@@ -152,7 +152,7 @@ impl Socket {
 
     /// Takes what has come in, whatever it is.
     pub(crate) fn drain(&mut self) -> io::Result<()> {
-        match recv(self.socket.as_raw_fd(), &mut self.buffer, MsgFlags::MSG_DONTWAIT) {
+        match recv(self.descriptor.as_raw_fd(), &mut self.buffer, MsgFlags::MSG_DONTWAIT) {
             // What was missed is asked for.
             Ok(_) | Err(Errno::ENOBUFS | Errno::EAGAIN | Errno::EINTR) => Ok(()),
             Err(errno) => Err(errno.into()),
@@ -169,7 +169,8 @@ impl Socket {
                 let Some(verdict) = frame.verdict().filter(|_| frame.sequence + 1 >= first) else {
                     return;
                 };
-                let index = frame.sequence.checked_sub(first).and_then(|index| index.try_into().ok());
+                let index =
+                    frame.sequence.checked_sub(first).and_then(|index| index.try_into().ok());
                 missing = if index.is_some() { missing.saturating_sub(1) } else { 0 };
                 let index = index.unwrap_or(0);
                 refusals.extend(verdict.err().map(|refusal| Refusal { index, ..refusal }));
@@ -206,14 +207,14 @@ impl Socket {
 
     fn send(&self, datagram: &[u8]) -> io::Result<()> {
         let kernel = NetlinkAddr::new(0, 0);
-        sendto(self.socket.as_raw_fd(), datagram, &kernel, MsgFlags::empty())?;
+        sendto(self.descriptor.as_raw_fd(), datagram, &kernel, MsgFlags::empty())?;
         Ok(())
     }
 
     /// Hands the frames of the next datagram to `hear`.
     fn receive(&mut self, mut hear: impl FnMut(&Frame<'_>)) -> io::Result<()> {
         let length = loop {
-            match recv(self.socket.as_raw_fd(), &mut self.buffer, MsgFlags::empty()) {
+            match recv(self.descriptor.as_raw_fd(), &mut self.buffer, MsgFlags::empty()) {
                 Err(Errno::EINTR) => {}
                 length => break length?,
             }
@@ -229,7 +230,7 @@ impl Socket {
 
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.descriptor.as_fd()
     }
 }
 

@@ -4,14 +4,16 @@ use std::io;
 
 use nix::libc::{
     NF_INET_POST_ROUTING, NFNL_MSG_BATCH_BEGIN, NFNL_MSG_BATCH_END, NFNL_SUBSYS_NFTABLES,
-    NFPROTO_INET, NFT_MSG_DELRULE, NFT_MSG_NEWCHAIN, NFT_MSG_NEWRULE,
-    NFT_MSG_NEWTABLE, NFTA_CHAIN_HOOK, NFTA_CHAIN_NAME, NFTA_CHAIN_TABLE, NFTA_CHAIN_TYPE,
-    NFTA_HOOK_HOOKNUM, NFTA_HOOK_PRIORITY, NFTA_RULE_CHAIN, NFTA_RULE_EXPRESSIONS,
-    NFTA_RULE_HANDLE, NFTA_RULE_TABLE, NFTA_RULE_USERDATA, NFTA_TABLE_NAME, NLM_F_APPEND,
-    NLM_F_CREATE,
+    NFPROTO_INET, NFT_MSG_DELRULE, NFT_MSG_NEWCHAIN, NFT_MSG_NEWRULE, NFT_MSG_NEWTABLE,
+    NLM_F_APPEND, NLM_F_CREATE,
 };
 
 use super::expression::Expression;
+use super::numbers::{
+    NFTA_CHAIN_HOOK, NFTA_CHAIN_NAME, NFTA_CHAIN_TABLE, NFTA_CHAIN_TYPE, NFTA_CHAIN_USERDATA,
+    NFTA_HOOK_HOOKNUM, NFTA_HOOK_PRIORITY, NFTA_RULE_CHAIN, NFTA_RULE_EXPRESSIONS,
+    NFTA_RULE_HANDLE, NFTA_RULE_TABLE, NFTA_RULE_USERDATA, NFTA_TABLE_NAME, NFTA_TABLE_USERDATA,
+};
 use crate::netlink::message::Message;
 use crate::netlink::{Refusal, Socket};
 
@@ -37,9 +39,6 @@ pub(crate) enum Hook {
     SourceNat,
 }
 
-const NFTA_TABLE_USERDATA: i32 = 6;
-const NFTA_CHAIN_USERDATA: i32 = 12;
-
 /// `srcnat`, as `nft(8)` calls it.
 const SOURCE_NAT_PRIORITY: u32 = 100;
 
@@ -55,10 +54,8 @@ impl Batch {
     #[must_use]
     pub(crate) fn table(self, comment: Option<&str>) -> Self {
         let table = request(NFT_MSG_NEWTABLE, NLM_F_CREATE)
-            .text(kind(NFTA_TABLE_NAME), &self.table)
-            .with(comment, |table, comment| {
-                table.bytes(kind(NFTA_TABLE_USERDATA), &user_data(comment))
-            });
+            .text(NFTA_TABLE_NAME, &self.table)
+            .with(comment, |table, comment| table.bytes(NFTA_TABLE_USERDATA, &user_data(comment)));
         self.and(table)
     }
 
@@ -66,11 +63,11 @@ impl Batch {
     #[must_use]
     pub(crate) fn chain(self, chain: Chain<'_>) -> Self {
         let message = request(NFT_MSG_NEWCHAIN, NLM_F_CREATE)
-            .text(kind(NFTA_CHAIN_TABLE), &self.table)
-            .text(kind(NFTA_CHAIN_NAME), chain.name)
+            .text(NFTA_CHAIN_TABLE, &self.table)
+            .text(NFTA_CHAIN_NAME, chain.name)
             .with(chain.hook, |message, hook| hook.append(message))
             .with(chain.comment, |message, comment| {
-                message.bytes(kind(NFTA_CHAIN_USERDATA), &user_data(comment))
+                message.bytes(NFTA_CHAIN_USERDATA, &user_data(comment))
             });
         self.and(message)
     }
@@ -92,12 +89,10 @@ impl Batch {
     ) -> Self {
         let message = self
             .about_rule(NFT_MSG_NEWRULE, NLM_F_CREATE | NLM_F_APPEND, chain)
-            .nest(kind(NFTA_RULE_EXPRESSIONS), |rule| {
+            .nest(NFTA_RULE_EXPRESSIONS, |rule| {
                 expressions.iter().fold(rule, |rule, expression| expression.append(rule))
             })
-            .with(comment, |rule, comment| {
-                rule.bytes(kind(NFTA_RULE_USERDATA), &user_data(comment))
-            });
+            .with(comment, |rule, comment| rule.bytes(NFTA_RULE_USERDATA, &user_data(comment)));
         self.and(message)
     }
 
@@ -105,7 +100,7 @@ impl Batch {
     pub(crate) fn delete_rule(self, chain: &str, handle: u64) -> Self {
         let message = self
             .about_rule(NFT_MSG_DELRULE, 0, chain)
-            .bytes(kind(NFTA_RULE_HANDLE), &handle.to_be_bytes());
+            .bytes(NFTA_RULE_HANDLE, &handle.to_be_bytes());
         self.and(message)
     }
 
@@ -120,9 +115,7 @@ impl Batch {
     }
 
     fn about_rule(&self, message: i32, flags: i32, chain: &str) -> Message {
-        request(message, flags)
-            .text(kind(NFTA_RULE_TABLE), &self.table)
-            .text(kind(NFTA_RULE_CHAIN), chain)
+        request(message, flags).text(NFTA_RULE_TABLE, &self.table).text(NFTA_RULE_CHAIN, chain)
     }
 }
 
@@ -132,11 +125,11 @@ impl Hook {
             Self::SourceNat => (NF_INET_POST_ROUTING, SOURCE_NAT_PRIORITY, "nat"),
         };
         chain
-            .nest(kind(NFTA_CHAIN_HOOK), |hook| {
-                hook.be32(kind(NFTA_HOOK_HOOKNUM), number.cast_unsigned())
-                    .be32(kind(NFTA_HOOK_PRIORITY), priority)
+            .nest(NFTA_CHAIN_HOOK, |hook| {
+                hook.be32(NFTA_HOOK_HOOKNUM, number.cast_unsigned())
+                    .be32(NFTA_HOOK_PRIORITY, priority)
             })
-            .text(kind(NFTA_CHAIN_TYPE), kind_of_chain)
+            .text(NFTA_CHAIN_TYPE, kind_of_chain)
     }
 }
 

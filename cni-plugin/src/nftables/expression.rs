@@ -4,15 +4,17 @@ use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 use nix::libc::{
-    NFT_CMP_EQ, NFT_CMP_NEQ, NFT_GOTO, NFT_META_NFPROTO, NFT_PAYLOAD_NETWORK_HEADER,
-    NFT_REG_1, NFT_REG_VERDICT, NFT_RETURN, NFTA_BITWISE_DREG, NFTA_BITWISE_LEN,
-    NFTA_BITWISE_MASK, NFTA_BITWISE_SREG, NFTA_BITWISE_XOR, NFTA_CMP_DATA, NFTA_CMP_OP,
-    NFTA_CMP_SREG, NFTA_DATA_VALUE, NFTA_DATA_VERDICT, NFTA_EXPR_DATA, NFTA_EXPR_NAME,
-    NFTA_IMMEDIATE_DATA, NFTA_IMMEDIATE_DREG, NFTA_LIST_ELEM, NFTA_META_DREG, NFTA_META_KEY, NFTA_PAYLOAD_BASE, NFTA_PAYLOAD_DREG, NFTA_PAYLOAD_LEN,
-    NFTA_PAYLOAD_OFFSET, NFTA_VERDICT_CHAIN, NFTA_VERDICT_CODE,
+    NFT_CMP_EQ, NFT_CMP_NEQ, NFT_GOTO, NFT_META_NFPROTO, NFT_PAYLOAD_NETWORK_HEADER, NFT_REG_1,
+    NFT_REG_VERDICT, NFT_RETURN,
 };
 
-use super::batch::kind;
+use super::numbers::{
+    NFTA_BITWISE_DREG, NFTA_BITWISE_LEN, NFTA_BITWISE_MASK, NFTA_BITWISE_SREG, NFTA_BITWISE_XOR,
+    NFTA_CMP_DATA, NFTA_CMP_OP, NFTA_CMP_SREG, NFTA_DATA_VALUE, NFTA_DATA_VERDICT, NFTA_EXPR_DATA,
+    NFTA_EXPR_NAME, NFTA_IMMEDIATE_DATA, NFTA_IMMEDIATE_DREG, NFTA_LIST_ELEM, NFTA_META_DREG,
+    NFTA_META_KEY, NFTA_PAYLOAD_BASE, NFTA_PAYLOAD_DREG, NFTA_PAYLOAD_LEN, NFTA_PAYLOAD_OFFSET,
+    NFTA_VERDICT_CHAIN, NFTA_VERDICT_CODE,
+};
 use crate::netlink::address::octets;
 use crate::netlink::message::Message;
 
@@ -76,8 +78,8 @@ fn compare(rule: Message, place: Place, rule_for: Match, network: IpNetwork) -> 
 
 fn of_family(rule: Message, family: IpFamily) -> Message {
     let loaded = expression(rule, "meta", |data| {
-        data.be32(kind(NFTA_META_KEY), register(NFT_META_NFPROTO))
-            .be32(kind(NFTA_META_DREG), register(NFT_REG_1))
+        data.be32(NFTA_META_KEY, register(NFT_META_NFPROTO))
+            .be32(NFTA_META_DREG, register(NFT_REG_1))
     });
     compare_with(loaded, NFT_CMP_EQ, &[family.protocol()])
 }
@@ -90,10 +92,10 @@ fn load_address(rule: Message, place: Place, family: IpFamily) -> Message {
         (IpFamily::V6, Place::Destination) => (24, 16),
     };
     expression(rule, "payload", |data| {
-        data.be32(kind(NFTA_PAYLOAD_DREG), register(NFT_REG_1))
-            .be32(kind(NFTA_PAYLOAD_BASE), register(NFT_PAYLOAD_NETWORK_HEADER))
-            .be32(kind(NFTA_PAYLOAD_OFFSET), offset)
-            .be32(kind(NFTA_PAYLOAD_LEN), length)
+        data.be32(NFTA_PAYLOAD_DREG, register(NFT_REG_1))
+            .be32(NFTA_PAYLOAD_BASE, register(NFT_PAYLOAD_NETWORK_HEADER))
+            .be32(NFTA_PAYLOAD_OFFSET, offset)
+            .be32(NFTA_PAYLOAD_LEN, length)
     })
 }
 
@@ -105,35 +107,31 @@ fn mask(rule: Message, network: IpNetwork) -> Message {
     }
     let length = u32::try_from(mask.len()).unwrap_or_default();
     expression(rule, "bitwise", |data| {
-        data.be32(kind(NFTA_BITWISE_SREG), register(NFT_REG_1))
-            .be32(kind(NFTA_BITWISE_DREG), register(NFT_REG_1))
-            .be32(kind(NFTA_BITWISE_LEN), length)
-            .nest(kind(NFTA_BITWISE_MASK), |data| data.bytes(kind(NFTA_DATA_VALUE), &mask))
-            .nest(kind(NFTA_BITWISE_XOR), |data| {
-                data.bytes(kind(NFTA_DATA_VALUE), &vec![0; mask.len()])
-            })
+        data.be32(NFTA_BITWISE_SREG, register(NFT_REG_1))
+            .be32(NFTA_BITWISE_DREG, register(NFT_REG_1))
+            .be32(NFTA_BITWISE_LEN, length)
+            .nest(NFTA_BITWISE_MASK, |data| data.bytes(NFTA_DATA_VALUE, &mask))
+            .nest(NFTA_BITWISE_XOR, |data| data.bytes(NFTA_DATA_VALUE, &vec![0; mask.len()]))
     })
 }
 
 fn compare_with(rule: Message, operation: i32, value: &[u8]) -> Message {
     expression(rule, "cmp", |data| {
-        data.be32(kind(NFTA_CMP_SREG), register(NFT_REG_1))
-            .be32(kind(NFTA_CMP_OP), register(operation))
-            .nest(kind(NFTA_CMP_DATA), |data| data.bytes(kind(NFTA_DATA_VALUE), value))
+        data.be32(NFTA_CMP_SREG, register(NFT_REG_1))
+            .be32(NFTA_CMP_OP, register(operation))
+            .nest(NFTA_CMP_DATA, |data| data.bytes(NFTA_DATA_VALUE, value))
     })
 }
 
 fn verdict(rule: Message, code: i32, chain: Option<&str>) -> Message {
     expression(rule, "immediate", |data| {
-        data.be32(kind(NFTA_IMMEDIATE_DREG), register(NFT_REG_VERDICT)).nest(
-            kind(NFTA_IMMEDIATE_DATA),
+        data.be32(NFTA_IMMEDIATE_DREG, register(NFT_REG_VERDICT)).nest(
+            NFTA_IMMEDIATE_DATA,
             |data| {
-                data.nest(kind(NFTA_DATA_VERDICT), |verdict| {
+                data.nest(NFTA_DATA_VERDICT, |verdict| {
                     verdict
-                        .be32(kind(NFTA_VERDICT_CODE), code.cast_unsigned())
-                        .with(chain, |verdict, chain| {
-                            verdict.text(kind(NFTA_VERDICT_CHAIN), chain)
-                        })
+                        .be32(NFTA_VERDICT_CODE, code.cast_unsigned())
+                        .with(chain, |verdict, chain| verdict.text(NFTA_VERDICT_CHAIN, chain))
                 })
             },
         )
@@ -141,8 +139,8 @@ fn verdict(rule: Message, code: i32, chain: Option<&str>) -> Message {
 }
 
 fn expression(rule: Message, name: &str, fill: impl FnOnce(Message) -> Message) -> Message {
-    rule.nest(kind(NFTA_LIST_ELEM), |element| {
-        element.text(kind(NFTA_EXPR_NAME), name).nest(kind(NFTA_EXPR_DATA), fill)
+    rule.nest(NFTA_LIST_ELEM, |element| {
+        element.text(NFTA_EXPR_NAME, name).nest(NFTA_EXPR_DATA, fill)
     })
 }
 

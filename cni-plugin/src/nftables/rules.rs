@@ -2,11 +2,10 @@
 
 use std::io;
 
-use nix::libc::{
-    NFT_MSG_GETRULE, NFTA_RULE_CHAIN, NFTA_RULE_HANDLE, NFTA_RULE_TABLE, NFTA_RULE_USERDATA,
-};
+use nix::libc::NFT_MSG_GETRULE;
 
-use super::batch::{kind, request};
+use super::batch::request;
+use super::numbers::{NFTA_RULE_CHAIN, NFTA_RULE_HANDLE, NFTA_RULE_TABLE, NFTA_RULE_USERDATA};
 use crate::netlink::Socket;
 use crate::netlink::attributes::Attributes;
 
@@ -22,13 +21,11 @@ const HEADER: usize = 4;
 
 /// The rules of `chain` in `table`; none if there is no such chain.
 pub(crate) fn list(socket: &mut Socket, table: &str, chain: &str) -> io::Result<Vec<Rule>> {
-    let question = request(NFT_MSG_GETRULE, 0)
-        .text(kind(NFTA_RULE_TABLE), table)
-        .text(kind(NFTA_RULE_CHAIN), chain);
+    let question =
+        request(NFT_MSG_GETRULE, 0).text(NFTA_RULE_TABLE, table).text(NFTA_RULE_CHAIN, chain);
     // An older kernel lists more than it is asked for.
     let is_asked_for = |all: Attributes<'_>| {
-        all.text(kind(NFTA_RULE_TABLE)) == Some(table)
-            && all.text(kind(NFTA_RULE_CHAIN)) == Some(chain)
+        all.text(NFTA_RULE_TABLE) == Some(table) && all.text(NFTA_RULE_CHAIN) == Some(chain)
     };
     socket.list(&question, |payload| {
         let all = Attributes::of(payload.get(HEADER..)?);
@@ -37,8 +34,8 @@ pub(crate) fn list(socket: &mut Socket, table: &str, chain: &str) -> io::Result<
 }
 
 fn read(all: Attributes<'_>) -> Option<Rule> {
-    let handle = all.get(kind(NFTA_RULE_HANDLE))?.try_into().ok().map(u64::from_be_bytes)?;
-    Some(Rule { handle, comment: all.get(kind(NFTA_RULE_USERDATA)).and_then(comment) })
+    let handle = all.get(NFTA_RULE_HANDLE)?.try_into().ok().map(u64::from_be_bytes)?;
+    Some(Rule { handle, comment: all.get(NFTA_RULE_USERDATA).and_then(comment) })
 }
 
 fn comment(mut data: &[u8]) -> Option<String> {

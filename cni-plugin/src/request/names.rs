@@ -51,9 +51,9 @@ pub fn check_network_name(name: &str) -> Result<(), Error> {
     match name {
         "" => Err(Error::invalid_config("missing network name")),
         _ if is_identifier(name) => Ok(()),
-        _ => Err(Error::invalid_config(format!(
-            "invalid characters found in network name {name:?}"
-        ))),
+        _ => {
+            Err(Error::invalid_config(format!("invalid characters found in network name {name:?}")))
+        }
     }
 }
 

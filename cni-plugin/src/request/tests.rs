@@ -40,9 +40,15 @@ fn without_a_command_it_is_no_request() {
 
 #[test]
 fn all_missing_names_are_told_at_once() {
-    let nothing =
-        |command: &'static str| [("CNI_CONTAINERID", ""), ("CNI_NETNS", ""), ("CNI_IFNAME", ""),
-            ("CNI_PATH", ""), ("CNI_COMMAND", command)];
+    let nothing = |command: &'static str| {
+        [
+            ("CNI_CONTAINERID", ""),
+            ("CNI_NETNS", ""),
+            ("CNI_IFNAME", ""),
+            ("CNI_PATH", ""),
+            ("CNI_COMMAND", command),
+        ]
+    };
     let missing = |command| refusal(&nothing(command));
     let all = "required env variables [CNI_CONTAINERID,CNI_NETNS,CNI_IFNAME,CNI_PATH] missing";
     assert_eq!(missing("ADD"), (4, all.to_owned()));

@@ -25,7 +25,9 @@ impl Outcome {
 }
 
 fn interface(entry: &Object) -> Result<Interface, Error> {
-    let text = |key| Ok::<_, Error>(json::text(entry, key)?.filter(|text| !text.is_empty()).map(str::to_owned));
+    let text = |key| {
+        Ok::<_, Error>(json::text(entry, key)?.filter(|text| !text.is_empty()).map(str::to_owned))
+    };
     Ok(Interface {
         name: text("name")?.unwrap_or_default(),
         mac: text("mac")?.unwrap_or_default(),

@@ -84,7 +84,8 @@ fn the_first_interface_is_told_though_its_place_is_zero() {
 #[test]
 fn what_was_written_is_read_back() {
     let mut outcome = outcome();
-    outcome.dns = Dns { nameservers: vec!["192.0.2.1".into()], domain: "a.example".into(), ..Dns::default() };
+    outcome.dns =
+        Dns { nameservers: vec!["192.0.2.1".into()], domain: "a.example".into(), ..Dns::default() };
     for version in [Version::V0_4_0, Version::V1_0_0, Version::V1_1_0] {
         let map = outcome.to_json(version).unwrap();
         assert_eq!(Outcome::parse(&map), Ok(outcome.clone()), "{version}");

@@ -10,8 +10,7 @@ use crate::state::{Record, Use};
 /// By what ADD kept: later chained plugins may have changed the rest, and their result is given.
 pub(super) fn check(call: &Call<'_>, sandbox: &Sandbox) -> Result<(), Error> {
     let previous = call.config.previous.as_ref();
-    let previous =
-        previous.ok_or_else(|| Error::invalid_config("Required prevResult missing"))?;
+    let previous = previous.ok_or_else(|| Error::invalid_config("Required prevResult missing"))?;
     let netns = Netns::of_container(&sandbox.netns, call.request.netns_rule)?;
     let states = call.states();
     let _among_others = states.lock(Use::Shared)?;

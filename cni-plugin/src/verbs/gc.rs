@@ -89,9 +89,7 @@ fn collect(call: &Call<'_>, owner: &Owner, record: &Record) -> Result<(), Error>
 }
 
 fn listed(valid: &[Attachment]) -> Value {
-    let entry = |attachment: &Attachment| {
-        json!({"containerID": attachment.container_id, "ifname": attachment.interface})
-    };
+    let entry = |attachment: &Attachment| json!({"containerID": attachment.container_id, "ifname": attachment.interface});
     valid.iter().map(entry).collect()
 }
 

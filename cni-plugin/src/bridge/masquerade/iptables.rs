@@ -41,7 +41,9 @@ pub(super) fn ensure(identity: &Identity, addresses: &[IpNetwork]) -> Result<(),
 /// Without iptables there are no rules of it either.
 pub(super) fn remove(identity: &Identity) -> Result<(), Error> {
     let chain = names::chain(identity);
-    remove_chains(|rules| script::has_chain(rules, &chain).then(|| chain.clone()).into_iter().collect())
+    remove_chains(|rules| {
+        script::has_chain(rules, &chain).then(|| chain.clone()).into_iter().collect()
+    })
 }
 
 pub(super) fn collect(network: &str, valid: &[Attachment]) -> Result<(), Error> {
@@ -65,7 +67,8 @@ impl Family {
     /// The rules of the table in which addresses are translated; none if they cannot be had.
     fn list(self) -> Option<String> {
         let arguments = ["--wait", "--table", "nat", "--list-rules"];
-        let output = Command::new(self.program).args(arguments).stderr(Stdio::null()).output().ok()?;
+        let output =
+            Command::new(self.program).args(arguments).stderr(Stdio::null()).output().ok()?;
         output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
     }
 

@@ -57,7 +57,8 @@ pub(super) fn collect(network: &str, valid: &[Attachment]) -> Result<(), Error> 
 /// What every attachment needs: packets that go to many are never translated, others are checked.
 fn frame(batch: Batch) -> Batch {
     let comment = "Masquerading for plugins from github.com/containernetworking/plugins";
-    let of_checks = "Masquerade traffic from certain IPs to any (non-multicast) IP outside their subnet";
+    let of_checks =
+        "Masquerade traffic from certain IPs to any (non-multicast) IP outside their subnet";
     let batch = batch
         .table(Some(comment))
         .chain(Chain { name: CHECKS, hook: None, comment: Some(of_checks) })
@@ -97,9 +98,9 @@ fn commit(socket: &mut Socket, batch: Batch) -> Result<(), Error> {
     match refusals.first() {
         None => Ok(()),
         // Somebody else has removed one of them meanwhile: a retry finds what is left.
-        Some(refusal) if refusal.errno == Errno::ENOENT => Err(Error::try_again_later(format!(
-            "the rules of {TABLE} have changed meanwhile"
-        ))),
+        Some(refusal) if refusal.errno == Errno::ENOENT => {
+            Err(Error::try_again_later(format!("the rules of {TABLE} have changed meanwhile")))
+        }
         Some(refusal) => Err(failure(refusal)),
     }
 }
