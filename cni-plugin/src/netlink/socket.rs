@@ -84,6 +84,9 @@ impl Socket {
 
     /// Has all of `messages` carried out in their order; the refusals stop none of the others.
     pub(crate) fn execute(&mut self, messages: Vec<Message>) -> io::Result<Vec<Refusal>> {
+        if messages.is_empty() {
+            return Ok(Vec::new());
+        }
         let first = self.sequence + 1;
         let count = messages.len();
         let mut datagram = Vec::new();
