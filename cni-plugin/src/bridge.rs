@@ -19,7 +19,7 @@ use crate::host_local::{self, Allocation};
 use crate::json::Object;
 use crate::netlink::{Protocol, Socket};
 use crate::netns::Netns;
-use crate::request::{Request, Sandbox};
+use crate::request::{Command, Request, Sandbox};
 use crate::result::{Interface, Outcome};
 use identity::Identity;
 use plan::Plan;
@@ -45,7 +45,7 @@ impl<'a> Bridge<'a> {
         }
         Ok(Some(Self {
             settings: Settings::parse(config, request)?,
-            pool: host_local::Config::parse(config, request.argument("IP")?)?,
+            pool: pool(request, config)?,
             request,
         }))
     }
@@ -132,6 +132,15 @@ impl<'a> Bridge<'a> {
 
     fn identity(&self, attachment: &Attachment) -> Identity {
         Identity { network: self.settings.network.clone(), attachment: attachment.clone() }
+    }
+}
+
+fn pool(request: &Request, config: &Object) -> Result<host_local::Config, Error> {
+    match request.verb.command() {
+        Command::Del | Command::Gc => host_local::Config::parse_store(config),
+        Command::Add | Command::Check | Command::Status | Command::Version => {
+            host_local::Config::parse(config, request.argument("IP")?)
+        }
     }
 }
 

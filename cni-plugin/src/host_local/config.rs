@@ -55,6 +55,22 @@ impl Config {
         })
     }
 
+    /// As [`parse`](Self::parse), for whoever only frees: what could be had does not matter then,
+    /// and may be unknown.
+    pub fn parse_store(config: &Object) -> Result<Self, Error> {
+        let missing = || Error::invalid_config("IPAM config missing 'ipam' key");
+        let ipam = json::object(config, "ipam")?.ok_or_else(missing)?;
+        Ok(Self {
+            network: network(config)?,
+            data_dir: path(ipam, "dataDir")?.unwrap_or_else(|| DATA_DIR.into()),
+            range_sets: Vec::new(),
+            requested: Vec::new(),
+            routes: Vec::new(),
+            resolv_conf: None,
+            lock_wait: LOCK_WAIT,
+        })
+    }
+
     /// Where the reservations are.
     pub fn directory(&self) -> PathBuf {
         self.data_dir.join(&self.network)
