@@ -3,11 +3,13 @@
 //! Whatever this does, host-local can go on with, and the other way round, with pods running.
 
 mod allocate;
+mod audit;
 mod boot;
 mod config;
 mod hash;
 mod header;
 mod index;
+mod location;
 mod lock;
 mod number;
 mod pages;
@@ -20,10 +22,15 @@ mod store;
 mod table;
 #[cfg(test)]
 mod tests;
+mod verdict;
+mod witness;
 
 pub use allocate::{Allocated, Allocation, allocate};
+pub use audit::{Cure, Finding, audit, may_be_blind, networks};
 pub use config::Config;
+pub use location::Location;
 pub use range::{Range, RangeSet};
+pub use verdict::{Kind, Verdict};
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -36,10 +43,10 @@ use rounds::round;
 
 /// Frees what `attachment` holds; to hold nothing is no error.
 pub fn release(config: &Config, attachment: &Attachment) -> Result<(), Error> {
-    if !config.directory().is_dir() {
+    if !config.location.directory().is_dir() {
         return Ok(());
     }
-    let mut reservations = Reservations::open(config)?;
+    let mut reservations = Reservations::open(&config.location)?;
     let freed = free_all(&mut reservations, attachment);
     reservations.close();
     freed
@@ -57,10 +64,10 @@ pub fn check(config: &Config, attachment: &Attachment) -> Result<(), Error> {
         let lost = format!("host-local: Failed to find address added by container {container}");
         Err(Error::failed(lost))
     };
-    if !config.directory().is_dir() {
+    if !config.location.directory().is_dir() {
         return lost();
     }
-    let mut reservations = Reservations::open(config)?;
+    let mut reservations = Reservations::open(&config.location)?;
     let held = reservations.held_by(attachment)?;
     reservations.close();
     if held.is_empty() { lost() } else { Ok(()) }
@@ -70,10 +77,10 @@ pub fn check(config: &Config, attachment: &Attachment) -> Result<(), Error> {
 ///
 /// A record that does not say whose it is stays.
 pub fn collect(config: &Config, valid: &[Attachment]) -> Result<Vec<Attachment>, Error> {
-    if !config.directory().is_dir() {
+    if !config.location.directory().is_dir() {
         return Ok(Vec::new());
     }
-    let mut reservations = Reservations::open(config)?;
+    let mut reservations = Reservations::open(&config.location)?;
     let collected = free_invalid(&mut reservations, valid);
     reservations.close();
     collected
@@ -86,15 +93,15 @@ fn free_invalid(
     let attachments: HashSet<_> = valid.iter().collect();
     let containers: HashSet<_> = valid.iter().map(|valid| &valid.container_id).collect();
     let mut collected = Vec::new();
-    for (entry, record) in reservations.records()? {
-        let owner = match record {
+    for found in reservations.found()? {
+        let owner = match found.record {
             Record::Of(owner) if !attachments.contains(&owner) => owner,
             Record::OfContainer(container_id) if !containers.contains(&container_id) => {
                 Attachment { container_id, interface: String::new() }
             }
             _ => continue,
         };
-        reservations.free(&entry)?;
+        reservations.free(&found.entry)?;
         collected.push(owner);
     }
     collected.sort();
@@ -106,10 +113,10 @@ fn free_invalid(
 ///
 /// Does not wait for a store that is in use: whoever uses it finds out.
 pub fn status(config: &Config) -> Result<(), Error> {
-    if !config.directory().is_dir() {
+    if !config.location.directory().is_dir() {
         return Ok(());
     }
-    let impatient = Config { lock_wait: Duration::ZERO, ..config.clone() };
+    let impatient = Location { lock_wait: Duration::ZERO, ..config.location.clone() };
     let Ok(mut reservations) = Reservations::open(&impatient) else { return Ok(()) };
     let room = config.range_sets.iter().try_for_each(|set| has_room(&mut reservations, set));
     reservations.close();

@@ -36,7 +36,7 @@ pub struct Allocated {
 pub fn allocate(config: &Config, attachment: &Attachment) -> Result<Allocation, Error> {
     let wishes = assign(config)?;
     let dns = read_dns(config)?;
-    let mut reservations = Reservations::open(config)?;
+    let mut reservations = Reservations::open(&config.location)?;
     let allocated = reserve(config, &wishes, &mut reservations, attachment);
     reservations.close();
     Ok(Allocation { addresses: allocated?, routes: config.routes.clone(), dns })

@@ -1,27 +1,20 @@
 //! What host-local is told, in all the spellings that it knows.
 
 use std::net::IpAddr;
-use std::path::{Component, Path, PathBuf};
-use std::time::Duration;
+use std::path::PathBuf;
 
 use serde_json::Value;
 
+use super::location::Location;
 use super::number;
 use super::range::{Range, RangeSet};
 use crate::error::Error;
 use crate::json::{self, Object};
 use crate::route::Route;
 
-const DATA_DIR: &str = "/var/lib/cni/networks";
-
-/// Shorter than the time after which any runtime gives up on a command.
-const LOCK_WAIT: Duration = Duration::from_secs(45);
-
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Config {
-    /// Also the name of the store below `data_dir`.
-    pub network: String,
-    pub data_dir: PathBuf,
+    pub location: Location,
     /// One address comes from each; the order is that of the result.
     pub range_sets: Vec<RangeSet>,
     /// Addresses that somebody asks for, at most one for each set.
@@ -29,8 +22,6 @@ pub struct Config {
     pub routes: Vec<Route>,
     /// Where name resolution is read from.
     pub resolv_conf: Option<PathBuf>,
-    /// How long another process may keep the store locked.
-    pub lock_wait: Duration,
 }
 
 impl Config {
@@ -42,8 +33,7 @@ impl Config {
         let range_sets = range_sets(ipam, runtime)?;
         check_version(json::text(config, "cniVersion")?, &range_sets)?;
         Ok(Self {
-            network: network(config)?,
-            data_dir: path(ipam, "dataDir")?.unwrap_or_else(|| DATA_DIR.into()),
+            location: location(config, ipam)?,
             range_sets,
             requested: requested(config, runtime, ip)?,
             routes: items(ipam, "routes")?
@@ -51,7 +41,6 @@ impl Config {
                 .map(Route::parse)
                 .collect::<Result<_, _>>()?,
             resolv_conf: path(ipam, "resolvConf")?,
-            lock_wait: LOCK_WAIT,
         })
     }
 
@@ -61,34 +50,21 @@ impl Config {
         let missing = || Error::invalid_config("IPAM config missing 'ipam' key");
         let ipam = json::object(config, "ipam")?.ok_or_else(missing)?;
         Ok(Self {
-            network: network(config)?,
-            data_dir: path(ipam, "dataDir")?.unwrap_or_else(|| DATA_DIR.into()),
+            location: location(config, ipam)?,
             range_sets: Vec::new(),
             requested: Vec::new(),
             routes: Vec::new(),
             resolv_conf: None,
-            lock_wait: LOCK_WAIT,
         })
-    }
-
-    /// Where the reservations are.
-    pub fn directory(&self) -> PathBuf {
-        self.data_dir.join(&self.network)
-    }
-
-    /// Beside the store: what lies in it, host-local takes for a reservation.
-    pub(super) fn index_path(&self) -> PathBuf {
-        self.data_dir.join(format!(".{}.index", self.network))
     }
 }
 
-fn network(config: &Object) -> Result<String, Error> {
-    let name = json::text(config, "name")?.unwrap_or_default();
-    let mut parts = Path::new(name).components();
-    match (parts.next(), parts.next()) {
-        (Some(Component::Normal(part)), None) if part == name => Ok(name.to_owned()),
-        _ => Err(Error::invalid_config(format!("the network's name is {name:?}: not a file name"))),
-    }
+fn location(config: &Object, ipam: &Object) -> Result<Location, Error> {
+    let location = Location::of(json::text(config, "name")?.unwrap_or_default())?;
+    Ok(match path(ipam, "dataDir")? {
+        Some(data_dir) => Location { data_dir, ..location },
+        None => location,
+    })
 }
 
 fn path(ipam: &Object, key: &str) -> Result<Option<PathBuf>, Error> {

@@ -44,6 +44,12 @@ pub(super) fn open_file(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
+/// Whether the index at `path` is from before this boot, or nobody knows from when.
+pub(super) fn is_of_another_boot(path: &Path) -> bool {
+    let recorded = File::open(path).ok().and_then(|file| header::read_boot(&file));
+    Boot::current().is_some_and(|current| recorded != Some(current))
+}
+
 /// A file that lasts as long as this process.
 pub(super) fn nameless_file() -> io::Result<File> {
     Ok(memfd_create("index", MFdFlags::MFD_CLOEXEC)?.into())

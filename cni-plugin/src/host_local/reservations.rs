@@ -5,12 +5,14 @@ use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
+use super::audit;
 use super::boot::Boot;
-use super::config::Config;
 use super::index::{self, Index};
+use super::location::Location;
 use super::lock::Lock;
 use super::record::Record;
 use super::store::{Entry, Store};
+use super::verdict::Found;
 use crate::attachment::Attachment;
 use crate::error::Error;
 
@@ -29,18 +31,22 @@ pub(super) struct Reservations {
 
 impl Reservations {
     /// Waits for the lock; creates the store if there is none.
-    pub(super) fn open(config: &Config) -> Result<Self, Error> {
-        let store = Store::at(config.directory());
+    ///
+    /// The first command after a boot frees what is left from before.
+    pub(super) fn open(location: &Location) -> Result<Self, Error> {
+        let store = Store::at(location.directory());
         let failed = |cause: io::Error| unusable(&store, &cause);
         store.create().map_err(failed)?;
-        let lock = Lock::take(&store.lock_path(), config.lock_wait)?;
+        let lock = Lock::take(&store.lock_path(), location.lock_wait)?;
         let directory = File::open(store.directory()).map_err(failed)?;
-        let index_path = config.index_path();
+        let index_path = location.index_path();
         let believed = believed_index(&index_path, &directory);
         let (rebuilt, sealed) = (believed.is_none(), believed.is_some());
-        let index = match believed {
-            Some(index) => index,
-            None => new_index(&index_path, &store).map_err(failed)?,
+        let index = if let Some(index) = believed {
+            index
+        } else {
+            sweep_after_boot(&index_path, &store, location);
+            new_index(&index_path, &store).map_err(failed)?
         };
         Ok(Self { store, directory, index, index_path, rebuilt, sealed, _lock: lock })
     }
@@ -119,8 +125,8 @@ impl Reservations {
     }
 
     /// Every record that is named after an address.
-    pub(super) fn records(&self) -> Result<Vec<(Entry, Record)>, Error> {
-        records(&self.store).map_err(|cause| unusable(&self.store, &cause))
+    pub(super) fn found(&self) -> Result<Vec<Found>, Error> {
+        self.store.found().map_err(|cause| unusable(&self.store, &cause))
     }
 
     /// Leaves the index to the next command.
@@ -177,29 +183,25 @@ fn new_index(path: &Path, store: &Store) -> io::Result<Index> {
     durable.or_else(|_| Index::build(index::nameless_file()?, None, &records))
 }
 
+/// What is not freed now can be freed by hand: no command fails for that.
+fn sweep_after_boot(index_path: &Path, store: &Store, location: &Location) {
+    if index::is_of_another_boot(index_path) {
+        drop(audit::sweep(store, location));
+    }
+}
+
 /// All records; those that say nothing are removed on the way.
 ///
 /// Every record is written under the lock, which we hold: nobody is about to fill an empty one.
 fn readable_records(store: &Store) -> io::Result<Vec<(IpAddr, Record)>> {
     let mut kept = Vec::new();
-    for (entry, record) in records(store)? {
-        if record == Record::Damaged {
-            store.free(&entry)?;
-        } else {
-            let says = if entry.is_proper() { record } else { Record::Foreign };
-            kept.push((entry.address, says));
+    for entry in store.entries()? {
+        match store.record_or_foreign(&entry) {
+            Some(Record::Damaged) => store.free(&entry)?,
+            Some(record) if entry.is_proper() => kept.push((entry.address, record)),
+            Some(_) => kept.push((entry.address, Record::Foreign)),
+            None => {}
         }
     }
     Ok(kept)
-}
-
-fn records(store: &Store) -> io::Result<Vec<(Entry, Record)>> {
-    let mut records = Vec::new();
-    for entry in store.entries()? {
-        // What cannot be read is held by somebody, for all we know.
-        if let Some(record) = store.record(&entry).unwrap_or(Some(Record::Foreign)) {
-            records.push((entry, record));
-        }
-    }
-    Ok(records)
 }

@@ -1,17 +1,19 @@
 //! The files of a network's store, as Go's host-local has them: one for each address that is held.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::IpAddr;
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use nix::fcntl::{AT_FDCWD, AtFlags, OFlag};
 use nix::unistd::linkat;
-use std::os::fd::AsRawFd;
 
 use super::number;
 use super::record::{self, Record};
+use super::verdict::Found;
 use crate::attachment::Attachment;
 
 const DIRECTORY_MODE: u32 = 0o755;
@@ -118,6 +120,25 @@ impl Store {
         }
     }
 
+    /// The same; what cannot be read is held by somebody, for all we know.
+    pub(super) fn record_or_foreign(&self, entry: &Entry) -> Option<Record> {
+        self.record(entry).unwrap_or(Some(Record::Foreign))
+    }
+
+    /// Every record with its time, in no order.
+    pub(super) fn found(&self) -> io::Result<Vec<Found>> {
+        let mut all = Vec::new();
+        for entry in self.entries()? {
+            let metadata = match fs::symlink_metadata(self.directory.join(&entry.name)) {
+                Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                metadata => metadata?,
+            };
+            let record = self.record_or_foreign(&entry);
+            all.extend(record.map(|record| Found { entry, record, changed: changed(&metadata) }));
+        }
+        Ok(all)
+    }
+
     /// Every file that is named after an address, in no order.
     pub(super) fn entries(&self) -> io::Result<Vec<Entry>> {
         let mut entries = Vec::new();
@@ -163,6 +184,13 @@ impl From<IpAddr> for Entry {
 fn lacks_nameless_files(error: &io::Error) -> bool {
     let unsupported = [ErrorKind::Unsupported, ErrorKind::IsADirectory, ErrorKind::NotFound];
     unsupported.contains(&error.kind())
+}
+
+/// Of its content, its name or anything else about it.
+fn changed(metadata: &Metadata) -> SystemTime {
+    let seconds = u64::try_from(metadata.ctime()).unwrap_or_default();
+    let nanoseconds = u32::try_from(metadata.ctime_nsec()).unwrap_or_default();
+    SystemTime::UNIX_EPOCH + Duration::new(seconds, nanoseconds)
 }
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {

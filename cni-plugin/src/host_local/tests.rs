@@ -1,13 +1,14 @@
 //! Whole commands on a store of their own.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
 use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use proptest::prelude::*;
 
+use super::index::Index;
 use super::*;
 
 struct Home {
@@ -19,7 +20,8 @@ impl Home {
     fn with(ipam: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let mut config = config(ipam);
-        config.data_dir = directory.path().join("networks");
+        config.location.data_dir = directory.path().join("networks");
+        config.location.results = directory.path().join("results");
         Self { directory, config }
     }
 
@@ -41,7 +43,7 @@ impl Home {
     }
 
     fn path(&self, name: &str) -> std::path::PathBuf {
-        self.config.directory().join(name)
+        self.config.location.directory().join(name)
     }
 
     fn read(&self, name: &str) -> String {
@@ -49,7 +51,7 @@ impl Home {
     }
 
     fn names(&self) -> Vec<String> {
-        names_in(&self.config.directory())
+        names_in(&self.config.location.directory())
     }
 
     fn addresses(&self) -> Vec<String> {
@@ -96,7 +98,7 @@ fn the_store_holds_what_host_local_would_have_written() {
         let found = fs::metadata(home.path(name)).unwrap().permissions().mode() & 0o7777;
         assert_eq!(found, mode, "{name}");
     }
-    assert_eq!(names_in(&home.config.data_dir), [".net.index", "net"]);
+    assert_eq!(names_in(&home.config.location.data_dir), [".net.index", "net"]);
 }
 
 #[test]
@@ -209,7 +211,7 @@ fn a_requested_address_is_given_if_it_can_be() {
 fn freeing_twice_or_nothing_is_no_error() {
     let home = Home::small();
     home.del("a");
-    assert!(!home.config.directory().exists());
+    assert!(!home.config.location.directory().exists());
     home.add("a").unwrap();
     home.del("b");
     home.del("a");
@@ -314,11 +316,29 @@ fn a_collection_keeps_what_is_valid() {
 #[test]
 fn a_store_whose_index_cannot_be_written_works_without() {
     let home = Home::small();
-    fs::create_dir_all(home.config.index_path()).unwrap();
+    fs::create_dir_all(home.config.location.index_path()).unwrap();
     assert_eq!(home.add("a").unwrap(), ["10.0.0.2/29"]);
     assert_eq!(home.add("b").unwrap(), ["10.0.0.3/29"]);
     home.del("a");
     assert_eq!(home.addresses(), ["10.0.0.3"]);
+}
+
+/// As if the machine had been booted since: the index is of another boot, the records are older.
+fn boot(home: &Home) {
+    let file = index::open_file(&home.config.location.index_path()).unwrap();
+    let other = boot::Boot::of(4711);
+    Index::build(file, other, &[]).unwrap().seal(&File::open(home.path(".")).unwrap()).unwrap();
+}
+
+#[test]
+fn the_first_command_after_a_boot_frees_nothing_that_may_live() {
+    let home = Home::small();
+    home.add("a").unwrap();
+    home.add("b").unwrap();
+    boot(&home);
+    // These records are younger than this machine's real boot.
+    home.add("c").unwrap();
+    assert_eq!(home.addresses(), ["10.0.0.2", "10.0.0.3", "10.0.0.4"]);
 }
 
 #[test]
@@ -413,9 +433,9 @@ proptest! {
                     drop(fs::remove_file(home.path(&format!("10.0.0.{host}"))));
                     model.held.remove(&host);
                 }
-                Step::Forget => drop(fs::remove_file(home.config.index_path())),
+                Step::Forget => drop(fs::remove_file(home.config.location.index_path())),
             }
-            if home.config.directory().exists() {
+            if home.config.location.directory().exists() {
                 let expected: Vec<_> =
                     model.held.keys().map(|host| format!("10.0.0.{host}")).collect();
                 let mut found = home.addresses();

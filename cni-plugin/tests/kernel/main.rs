@@ -6,4 +6,5 @@ mod harness;
 
 mod bridge;
 mod delegation;
+mod interchange;
 mod protocol;

@@ -1,5 +1,7 @@
 //! Configs as networks, runtimes and flannel write them.
 
+use std::path::Path;
+
 use super::*;
 
 fn parse(json: &str) -> Result<Config, Error> {
@@ -28,7 +30,7 @@ fn flannels_config_is_read() {
         "routes":[{"dst":"10.244.0.0/16"}],"type":"host-local"},"name":"cbr0","type":"bridge"}"#,
     )
     .unwrap();
-    assert_eq!(config.directory(), Path::new("/var/lib/cni/networks/cbr0"));
+    assert_eq!(config.location.directory(), Path::new("/var/lib/cni/networks/cbr0"));
     assert_eq!(
         sets(&config),
         ["10.244.7.1-10.244.7.254", "fd00:10:244:7::1-fd00:10:244:7:ffff:ffff:ffff:ffff"]
@@ -51,7 +53,7 @@ fn the_flat_spelling_comes_first_and_the_runtimes_ranges_before_it() {
         sets(&config),
         ["10.3.0.1-10.3.0.254", "10.1.0.9-10.1.0.254", "10.2.0.1-10.2.0.2,10.2.1.1-10.2.1.2"]
     );
-    assert_eq!(config.directory(), Path::new("/tmp/store/net"));
+    assert_eq!(config.location.directory(), Path::new("/tmp/store/net"));
     assert_eq!(config.resolv_conf, Some("/etc/resolv.conf".into()));
 }
 
