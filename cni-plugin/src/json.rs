@@ -41,6 +41,18 @@ pub fn list<'a>(object: &'a Object, key: &str) -> Result<Option<&'a Vec<Value>>,
     typed(object, key, "a list", Value::as_array)
 }
 
+/// Nothing for an absent list.
+pub fn objects<'a>(object: &'a Object, key: &str) -> Result<Vec<&'a Object>, WrongType> {
+    let all = |value: &'a Value| value.as_array()?.iter().map(Value::as_object).collect();
+    typed(object, key, "a list of objects", all).map(Option::unwrap_or_default)
+}
+
+/// Nothing for an absent list.
+pub fn texts<'a>(object: &'a Object, key: &str) -> Result<Vec<&'a str>, WrongType> {
+    let all = |value: &'a Value| value.as_array()?.iter().map(Value::as_str).collect();
+    typed(object, key, "a list of texts", all).map(Option::unwrap_or_default)
+}
+
 fn typed<'a, T>(
     object: &'a Object,
     key: &str,

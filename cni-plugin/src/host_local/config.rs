@@ -43,6 +43,20 @@ impl Config {
             resolv_conf: path(ipam, "resolvConf")?,
         })
     }
+
+    /// As [`parse`](Self::parse), for whoever only frees: what could be had does not matter then,
+    /// and may be unknown.
+    pub fn parse_store(config: &Object) -> Result<Self, Error> {
+        let missing = || Error::invalid_config("IPAM config missing 'ipam' key");
+        let ipam = json::object(config, "ipam")?.ok_or_else(missing)?;
+        Ok(Self {
+            location: location(config, ipam)?,
+            range_sets: Vec::new(),
+            requested: Vec::new(),
+            routes: Vec::new(),
+            resolv_conf: None,
+        })
+    }
 }
 
 fn location(config: &Object, ipam: &Object) -> Result<Location, Error> {

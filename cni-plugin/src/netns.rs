@@ -1,0 +1,101 @@
+//! Network namespaces: which one a path names, and work inside it.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use nix::sched::{CloneFlags, setns};
+use nix::sys::statfs::{FsType, PROC_SUPER_MAGIC, fstatfs};
+
+use crate::error::Error;
+use crate::request::NetnsRule;
+
+const NSFS_MAGIC: FsType = FsType(0x6e73_6673);
+
+/// A network namespace that stays as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Netns {
+    file: File,
+}
+
+impl Netns {
+    /// The namespace of this process.
+    pub(crate) fn own() -> Result<Self, Error> {
+        let path = "/proc/thread-self/ns/net";
+        let file = File::open(path);
+        file.map(|file| Self { file }).map_err(|error| Error::failed(format!("{path}: {error}")))
+    }
+
+    /// The namespace at `path`.
+    ///
+    /// # Errors
+    /// There is none, or `rule` forbids it because it is this process's own.
+    pub(crate) fn of_container(path: &Path, rule: NetnsRule) -> Result<Self, Error> {
+        Self::find(path, rule)?.ok_or_else(|| {
+            let path = path.display();
+            Error::failed(format!(
+                "failed to open netns {path:?}: failed to Statfs {path:?}: no such file or directory"
+            ))
+        })
+    }
+
+    /// As [`of_container`](Self::of_container); none if it is gone.
+    pub(crate) fn find(path: &Path, rule: NetnsRule) -> Result<Option<Self>, Error> {
+        let shown = path.display();
+        let failure =
+            |error: io::Error| Error::failed(format!("failed to open netns \"{shown}\": {error}"));
+        let file = match File::open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            file => file.map_err(failure)?,
+        };
+        let kind = fstatfs(&file).map_err(|errno| failure(errno.into()))?.filesystem_type();
+        // A name whose namespace is gone is an empty file until somebody removes it.
+        if kind != NSFS_MAGIC && kind != PROC_SUPER_MAGIC {
+            return Ok(None);
+        }
+        let netns = Self { file };
+        if rule == NetnsRule::Foreign && netns.is_same(&Self::own()?).map_err(failure)? {
+            return Err(Error::invalid_namespace(format!(
+                "plugin's netns and netns from CNI_NETNS={shown} should not be the same"
+            )));
+        }
+        Ok(Some(netns))
+    }
+
+    /// Does `work` inside; this process has one thread, and comes back with it.
+    ///
+    /// # Errors
+    /// It cannot be entered, or not be left: then nothing may be done any more that goes by paths
+    /// below /proc/sys. Sockets stay where they were opened.
+    pub(crate) fn within<T>(&self, work: impl FnOnce() -> T) -> Result<T, Error> {
+        let home = Self::own()?;
+        self.enter()?;
+        let done = work();
+        home.enter()?;
+        Ok(done)
+    }
+
+    fn enter(&self) -> Result<(), Error> {
+        setns(&self.file, CloneFlags::CLONE_NEWNET)
+            .map_err(|errno| Error::failed(format!("changing the network namespace: {errno}")))
+    }
+
+    fn is_same(&self, other: &Self) -> io::Result<bool> {
+        let (one, other) = (self.file.metadata()?, other.file.metadata()?);
+        Ok((one.dev(), one.ino()) == (other.dev(), other.ino()))
+    }
+}
+
+impl AsFd for Netns {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+impl AsRawFd for Netns {
+    fn as_raw_fd(&self) -> RawFd {
+        self.file.as_raw_fd()
+    }
+}
