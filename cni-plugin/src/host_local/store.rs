@@ -205,3 +205,7 @@ fn remove(path: &Path) -> io::Result<()> {
         _ => Ok(()),
     }
 }
+
+#[cfg(test)]
+#[path = "tests/store.rs"]
+mod tests;

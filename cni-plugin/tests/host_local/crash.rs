@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::env;
-use std::io::{BufRead, BufReader};
+use std::io::{self, BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -30,7 +30,7 @@ fn a_worker_allocates_and_frees_until_it_is_killed() {
     let (Ok(config), Ok(worker)) = (env::var(CONFIG), env::var(WORKER)) else { return };
     let home = tempfile::tempdir().unwrap();
     let network = Network { home, config: serde_json::from_str(&config).unwrap() };
-    println!("\nready");
+    io::stdout().write_all(b"\nready\n").unwrap();
     for id in ids(worker.parse().unwrap()).iter().cycle() {
         drop(network.add(Program::Ours, id, "eth0"));
         network.del(Program::Ours, id, "eth0");
