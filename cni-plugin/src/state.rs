@@ -5,7 +5,7 @@
 //! name too, so that flannel's plugin finds it. Neither part of a name may hold a colon.
 
 use std::fs::{self, DirBuilder, File};
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -80,7 +80,7 @@ impl States {
             let temporary = self.temporary(attachment);
             let mut options = File::options();
             options.write(true).create(true).truncate(true).mode(FILE_MODE);
-            serde_json::to_writer(options.open(&temporary)?, delegate)?;
+            options.open(&temporary)?.write_all(&serde_json::to_vec(delegate)?)?;
             fs::rename(&temporary, self.own(attachment))?;
             unless(
                 io::ErrorKind::AlreadyExists,

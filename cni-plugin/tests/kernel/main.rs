@@ -5,6 +5,8 @@
 mod harness;
 
 mod bridge;
+mod chain;
 mod delegation;
 mod interchange;
 mod protocol;
+mod storm;
