@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::path::Path;
 
 use super::location::Location;
 use super::lock::Lock;
@@ -30,10 +31,10 @@ pub enum Cure {
     Free,
 }
 
-/// The networks that have a store in the place of `location`, sorted by name.
-pub fn networks(location: &Location) -> io::Result<Vec<String>> {
+/// The networks that have a store in `data_dir`, sorted by name.
+pub fn networks(data_dir: &Path) -> io::Result<Vec<String>> {
     let mut networks = Vec::new();
-    for entry in fs::read_dir(&location.data_dir)? {
+    for entry in fs::read_dir(data_dir)? {
         let entry = entry?;
         let Ok(name) = entry.file_name().into_string() else { continue };
         if Store::at(entry.path()).lock_path().is_file() {

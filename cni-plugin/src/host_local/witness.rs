@@ -58,7 +58,21 @@ fn uptime() -> io::Result<Duration> {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
+
+    #[test]
+    fn processes_that_come_and_go_are_no_error() {
+        let crowd = std::thread::spawn(|| {
+            for _ in 0..150 {
+                Command::new("true").status().unwrap();
+            }
+        });
+        while !crowd.is_finished() {
+            Witnesses::gather(Path::new("/nonexistent")).unwrap();
+        }
+    }
 
     #[test]
     fn this_machine_was_booted_before_now_and_knows_its_own_addresses() {

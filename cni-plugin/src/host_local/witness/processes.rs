@@ -5,6 +5,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use nix::errno::Errno;
+
 /// Where the kernel's first process namespace has this inode, on every machine.
 const FIRST_NAMESPACE: &str = "pid:[4026531836]";
 
@@ -36,10 +38,11 @@ fn container_of(environment: &[u8]) -> Option<String> {
     (!id.is_empty()).then(|| String::from_utf8_lossy(id).into_owned())
 }
 
-/// `None` if `process` has ended in the meantime.
+/// `None` if `process` has ended in the meantime, or is about to; or is the kernel's own.
 pub(super) fn ignoring_the_dead<T>(process: &Path, read: io::Result<T>) -> io::Result<Option<T>> {
     match read {
         Ok(read) => Ok(Some(read)),
+        Err(error) if error.raw_os_error() == Some(Errno::ESRCH as i32) => Ok(None),
         Err(_) if !process.join("ns/net").exists() => Ok(None),
         Err(error) => Err(error),
     }
