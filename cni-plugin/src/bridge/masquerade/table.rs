@@ -55,26 +55,31 @@ pub(super) fn collect(network: &str, valid: &[Attachment]) -> Result<(), Error> 
 }
 
 /// What every attachment needs: packets that go to many are never translated, others are checked.
+///
+/// All who write the table write the same. What is there is not written again: the kernel would
+/// wait for all readers before it lets go of what it replaces.
 fn frame(socket: &mut Socket) -> Result<Batch, Error> {
+    let rules = postrouting();
+    let present = nftables::list(socket, TABLE, POSTROUTING).map_err(|error| failure(&error))?;
+    if present.len() == rules.len() {
+        return Ok(Batch::of(TABLE));
+    }
     let comment = "Masquerading for plugins from github.com/containernetworking/plugins";
     let of_checks =
         "Masquerade traffic from certain IPs to any (non-multicast) IP outside their subnet";
-    let batch = Batch::of(TABLE)
+    let empty = Batch::of(TABLE)
         .table(Some(comment))
         .chain(Chain { name: CHECKS, hook: None, comment: Some(of_checks) })
-        .chain(Chain { name: POSTROUTING, hook: Some(Hook::SourceNat), comment: None });
-    let mut rules: Vec<_> = multicast()
-        .into_iter()
-        .map(|group| vec![Expression::Destination(Match::Is, group), Expression::Return])
-        .collect();
-    rules.push(vec![Expression::Goto(CHECKS.to_owned())]);
-    let present = nftables::list(socket, TABLE, POSTROUTING).map_err(|error| failure(&error))?;
-    // All who write this chain write the same; to do so again has the kernel wait for all readers.
-    if present.len() == rules.len() {
-        return Ok(batch);
-    }
-    let empty = batch.flush(POSTROUTING);
+        .chain(Chain { name: POSTROUTING, hook: Some(Hook::SourceNat), comment: None })
+        .flush(POSTROUTING);
     Ok(rules.iter().fold(empty, |batch, rule| batch.rule(POSTROUTING, rule, None)))
+}
+
+fn postrouting() -> Vec<Vec<Expression>> {
+    let spared = multicast().into_iter();
+    let spared =
+        spared.map(|group| vec![Expression::Destination(Match::Is, group), Expression::Return]);
+    spared.chain([vec![Expression::Goto(CHECKS.to_owned())]]).collect()
 }
 
 fn multicast() -> impl IntoIterator<Item = IpNetwork> {
