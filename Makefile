@@ -2,6 +2,7 @@
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 CARGO ?= cargo
+MACHINE = $(shell rustc -vV | sed -n 's/^host: //p')
 
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -30,6 +31,8 @@ fmt: ## Format the code
 
 release: packages ## Build the binaries as they are shipped
 	$(CARGO) build --locked --release --bins
+	RUSTFLAGS="-C target-feature=+crt-static" $(CARGO) build --locked --profile plugin --target $(MACHINE) \
+	    --package tweed-cni --bin flannel
 
 target/tools/bin/cargo-deny:
 	@echo "installing: cargo-deny (into target/tools)"
