@@ -116,6 +116,16 @@ impl States {
         Ok(())
     }
 
+    /// Removes what whoever was killed has not finished writing; nobody may be writing meanwhile.
+    pub fn sweep(&self, _alone: &Flock<File>) -> Result<(), Error> {
+        let names = self.names().map_err(|error| self.failure("listing", &error))?;
+        let is_unfinished = |name: &&String| name.starts_with('.') && name.contains(':');
+        for name in names.iter().filter(is_unfinished) {
+            remove(&self.directory.join(name)).map_err(|error| self.failure("sweeping", &error))?;
+        }
+        Ok(())
+    }
+
     /// Everything that is kept, each with its owner.
     pub fn all(&self) -> Result<Vec<(Owner, Record)>, Error> {
         let names = self.names().map_err(|error| self.failure("listing", &error))?;
@@ -178,19 +188,14 @@ impl States {
 }
 
 impl Owner {
-    /// None for names that are nobody's. A temporary file is its owner's too.
+    /// None for names that are nobody's.
     fn parse(name: &str) -> Option<Self> {
-        let name = name.strip_prefix('.').filter(|name| name.contains(':')).unwrap_or(name);
-        if name.starts_with('.') {
-            return None;
-        }
-        Some(match name.split_once(':') {
-            Some((container_id, interface)) => Self {
-                container_id: container_id.to_owned(),
-                interface: Some(interface.to_owned()),
-            },
-            None => Self { container_id: name.to_owned(), interface: None },
-        })
+        let (container_id, interface) = match name.split_once(':') {
+            Some((container_id, interface)) => (container_id, Some(interface.to_owned())),
+            None => (name, None),
+        };
+        let is_somebodys = !name.starts_with('.');
+        is_somebodys.then(|| Self { container_id: container_id.to_owned(), interface })
     }
 
     fn file_name(&self) -> String {
@@ -215,3 +220,6 @@ fn unless(kind: io::ErrorKind, done: io::Result<()>) -> io::Result<()> {
         done => done,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -79,6 +79,51 @@ fn a_del_leaves_nothing_and_may_be_repeated() {
 }
 
 #[test]
+fn the_rules_are_those_of_the_go_plugins() {
+    let node = Node::new(&masquerading(DUAL));
+    let pod = node.pod();
+    let _ = node.add(&pod, &node.config("1.0.0")).result();
+    let (_, listed) = node.exec("nft list ruleset");
+    // The comment is cut where the identifier of a container is long.
+    let masked: Vec<_> = listed.lines().map(|line| line.split(", net:").next().unwrap()).collect();
+    let keys = masked.join("\n").replace(|c: char| c == '\t', " ");
+    let comment = keys.split("comment \"cb6e746fae1a4d6c-").nth(1).unwrap();
+    let own = comment.get(..16).unwrap();
+    assert_eq!(
+        keys.replace(own, "OWN"),
+        r#"table inet cni_plugins_masquerade {
+ comment "Masquerading for plugins from github.com/containernetworking/plugins"
+ chain masq_checks {
+  comment "Masquerade traffic from certain IPs to any (non-multicast) IP outside their subnet"
+  ip saddr 10.244.7.2 ip daddr != 10.244.7.0/24 masquerade comment "cb6e746fae1a4d6c-OWN
+  ip6 saddr fd00:10:244:7::2 ip6 daddr != fd00:10:244:7::/64 masquerade comment "cb6e746fae1a4d6c-OWN
+ }
+
+ chain postrouting {
+  type nat hook postrouting priority srcnat; policy accept;
+  ip daddr 224.0.0.0/4 return
+  ip6 daddr ff00::/8 return
+  goto masq_checks
+ }
+}"#
+    );
+}
+
+#[test]
+fn a_pod_that_is_masqueraded_is_seen_as_the_node() {
+    let node = Node::new(&masquerading(IPV4));
+    let (pod, outside) = (node.pod(), node.pod());
+    let _ = node.add(&pod, &node.config("1.0.0")).result();
+    node.ip(&format!("link add uplink type veth peer name eth9 netns {}", outside.netns()));
+    node.ip("address add 192.0.2.1/24 dev uplink");
+    node.ip("link set uplink up");
+    outside.ip("address add 192.0.2.2/24 dev eth9");
+    outside.ip("link set eth9 up");
+    // The outside knows no way to the pods: only what comes from the node is answered.
+    assert!(pings(&pod, "192.0.2.2"));
+}
+
+#[test]
 fn a_del_of_what_never_was_succeeds() {
     let node = Node::new(IPV4);
     let pod = node.pod();

@@ -4,6 +4,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
+use crate::harness::kernel::Place;
 use crate::harness::{IPV4, Node};
 
 #[test]
@@ -66,6 +67,11 @@ fn the_plugins_own_namespace_is_refused_before_anything_is_made() {
     let own = format!("/run/netns/{}", node.netns());
     let refused = node.call("ADD", &pod, &node.config("1.0.0")).with("CNI_NETNS", &own).run();
     assert_eq!(refused.error().0, 8);
+    let _ = node.add(&pod, &node.config("1.0.0")).result();
+    let before = node.links();
+    node.call("DEL", &node.pod(), &node.config("1.0.0")).with("CNI_NETNS", &own).run().is_silent();
+    assert_eq!(node.links(), before);
+    node.del(&pod, &node.config("1.0.0")).is_silent();
     assert_eq!(node.states(), Vec::<String>::new());
     assert_eq!(node.reservations(), []);
 }
