@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -102,12 +102,6 @@ impl Netns {
     fn is_same(&self, other: &Self) -> io::Result<bool> {
         let (one, other) = (self.file.metadata()?, other.file.metadata()?);
         Ok((one.dev(), one.ino()) == (other.dev(), other.ino()))
-    }
-}
-
-impl AsFd for Netns {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
     }
 }
 

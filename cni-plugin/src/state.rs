@@ -1,8 +1,4 @@
 //! What an ADD was made with, kept until its DEL has succeeded.
-//!
-//! The file that flannel keeps is `<container>`, one for all interfaces of a container. Here each
-//! attachment has `<container>:<interface>`, and the first of a container is linked under flannel's
-//! name too, so that flannel's plugin finds it. Neither part of a name may hold a colon.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write};
@@ -16,6 +12,10 @@ use crate::error::Error;
 use crate::json::Object;
 
 /// The directory of records.
+///
+/// The file that flannel keeps is `<container>`, one for all interfaces of a container. Here each
+/// attachment has `<container>:<interface>`, and the first of a container is linked under flannel's
+/// name too, so that flannel's plugin finds it. Neither part of a name may hold a colon.
 #[derive(Clone, Debug)]
 pub struct States {
     directory: PathBuf,
