@@ -3,13 +3,14 @@
 use std::fs;
 use std::io;
 use std::path::Path;
+use std::time::SystemTime;
 
 use super::location::Location;
 use super::lock::Lock;
 use super::record::Record;
 
 use super::store::Store;
-use super::verdict::{Verdict, judge};
+use super::verdict::{Found, Verdict, judge};
 use super::witness::{Witnesses, in_a_container};
 use crate::error::Error;
 
@@ -85,17 +86,16 @@ fn owner(record: &Record) -> String {
     }
 }
 
-/// Frees what is from before this boot and proven dead.
-pub(super) fn sweep(store: &Store, location: &Location) -> io::Result<()> {
-    sweep_by(store, &location.network, &Witnesses::gather(&location.results)?)
-}
-
-fn sweep_by(store: &Store, network: &str, witnesses: &Witnesses) -> io::Result<()> {
-    let old = store.found()?.into_iter().filter(|found| found.changed < witnesses.booted);
-    for found in old.filter(|found| judge(found, network, witnesses).proven_dead) {
-        store.free(&found.entry)?;
+/// Frees what is from before `boot` and proven dead.
+pub(super) fn sweep(store: &Store, location: &Location, boot: SystemTime) -> io::Result<()> {
+    let all = store.found()?.into_iter();
+    let old: Vec<_> = all.filter(|found| found.changed < boot).collect();
+    if old.is_empty() {
+        return Ok(());
     }
-    Ok(())
+    let witnesses = Witnesses { booted: boot, ..Witnesses::gather(&location.results)? };
+    let dead = |found: &&Found| judge(found, &location.network, &witnesses).proven_dead;
+    old.iter().filter(dead).try_for_each(|found| store.free(&found.entry))
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use super::audit;
 use super::boot::Boot;
@@ -13,6 +14,7 @@ use super::lock::Lock;
 use super::record::Record;
 use super::store::{Entry, Store};
 use super::verdict::Found;
+use super::witness;
 use crate::attachment::Attachment;
 use crate::error::Error;
 
@@ -186,7 +188,8 @@ fn new_index(path: &Path, store: &Store) -> io::Result<Index> {
 /// What is not freed now can be freed by hand: no command fails for that.
 fn sweep_after_boot(index_path: &Path, store: &Store, location: &Location) {
     if index::is_of_another_boot(index_path) {
-        drop(audit::sweep(store, location));
+        let boot = witness::booted(SystemTime::now());
+        drop(boot.and_then(|boot| audit::sweep(store, location, boot)));
     }
 }
 

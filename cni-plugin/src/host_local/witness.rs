@@ -36,7 +36,7 @@ impl Witnesses {
         // A command that ends in between has left its traces by then: look for those last.
         let busy = processes::busy_containers(&processes)?;
         let configured = namespaces::configured_addresses(&processes)?;
-        Ok(Self { cached: cache::read(results)?, configured, busy, booted: now - uptime()?, now })
+        Ok(Self { cached: cache::read(results)?, configured, busy, booted: booted(now)?, now })
     }
 
     /// What the runtime knows of this interface.
@@ -49,11 +49,14 @@ impl Witnesses {
     }
 }
 
-fn uptime() -> io::Result<Duration> {
+/// When this machine was booted, by the clock that says `now`.
+pub(super) fn booted(now: SystemTime) -> io::Result<SystemTime> {
     let text = fs::read_to_string("/proc/uptime")?;
     let seconds = text.split_whitespace().next().and_then(|word| word.parse().ok());
     let uptime = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    uptime.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "/proc/uptime has no number"))
+    uptime
+        .and_then(|uptime| now.checked_sub(uptime))
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "/proc/uptime has no number"))
 }
 
 #[cfg(test)]

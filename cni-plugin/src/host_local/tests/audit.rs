@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::super::verdict::Kind;
+use super::super::witness::booted;
 use super::*;
 
 struct Home {
@@ -82,12 +83,11 @@ fn after_a_boot_what_the_runtime_still_has_is_kept_and_the_rest_is_freed() {
         ("127.0.0.1", "configured\r\neth0"),
     ]);
     home.cache("alive", "10.0.0.2");
-    let mut witnesses = Witnesses::gather(&home.location.results).unwrap();
-    sweep_by(&home.store, "cbr0", &witnesses).unwrap();
+    let now = SystemTime::now();
+    sweep(&home.store, &home.location, booted(now).unwrap()).unwrap();
     assert_eq!(home.names().len(), 4);
 
-    witnesses.booted = witnesses.now + Duration::from_secs(5);
-    sweep_by(&home.store, "cbr0", &witnesses).unwrap();
+    sweep(&home.store, &home.location, now + Duration::from_secs(5)).unwrap();
     assert_eq!(home.names(), ["10.0.0.2", "127.0.0.1"]);
 }
 
