@@ -21,7 +21,7 @@ use crate::sysctl;
 const ATTEMPTS: usize = 10;
 
 /// So long the kernel may take until frames pass.
-const PATIENCE: Duration = Duration::from_millis(2550);
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Makes both ends, this one a port of `bridge` and up, the other in `netns` and down.
 pub(super) fn create(

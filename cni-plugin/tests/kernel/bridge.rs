@@ -251,6 +251,26 @@ fn a_default_route_of_the_operator_and_a_default_gateway_go_together() {
 }
 
 #[test]
+fn a_full_subnet_refuses_until_a_pod_goes() {
+    let node = Node::new(&IPV4.replace("10.244.7.1/24", "10.244.7.1/29"));
+    let config = node.config("1.0.0");
+    let pods: Vec<_> = (0..5).map(|_| node.pod()).collect();
+    for pod in &pods {
+        let _ = node.add(pod, &config).result();
+    }
+    let late = node.pod();
+    let (_, told) = node.add(&late, &config).error();
+    assert!(
+        told.contains("no IP addresses available in range set: 10.244.7.1-10.244.7.6"),
+        "{told}"
+    );
+    assert_eq!(late.links(), Vec::<String>::new());
+    node.del(&late, &config).is_silent();
+    node.del(&pods[1], &config).is_silent();
+    assert_eq!(node.add(&late, &config).address(), "10.244.7.3/29");
+}
+
+#[test]
 fn what_is_no_bridge_is_not_used_as_one() {
     let node = Node::new(IPV4);
     node.ip("link add cni0 type veth peer name other");

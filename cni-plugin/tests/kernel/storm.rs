@@ -11,18 +11,11 @@ use crate::harness::kernel::Place;
 use crate::harness::{Answer, DUAL, IPV4, Node, Pod};
 
 const POD_STORM: usize = 200;
-/// At most so many at the same time, as a small machine has them.
-const AT_ONCE: usize = 20;
 const KILLS: usize = 150;
 
-/// Calls all at once, in waves.
 fn all_at_once(node: &Node, command: &str, pods: &[Pod], config: &Value) -> Vec<Answer> {
-    let wave = |pods: &[Pod]| {
-        let children: Vec<_> =
-            pods.iter().map(|pod| node.call(command, pod, config).start()).collect();
-        children.into_iter().map(finish).collect::<Vec<_>>()
-    };
-    pods.chunks(AT_ONCE).flat_map(wave).collect()
+    let children: Vec<_> = pods.iter().map(|pod| node.call(command, pod, config).start()).collect();
+    children.into_iter().map(finish).collect()
 }
 
 fn finish(child: Child) -> Answer {
