@@ -1,3 +1,5 @@
+//! Records as they are kept, found, damaged and forgotten.
+
 use std::os::unix::fs::PermissionsExt;
 
 use super::*;
