@@ -2,6 +2,7 @@
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 CARGO ?= cargo
+MACHINE = $(shell rustc -vV | sed -n 's/^host: //p')
 # For each of the readers that `make fuzz` tries.
 FUZZ_SECONDS ?= 60
 
@@ -40,6 +41,8 @@ fmt: ## Format the code
 
 release: packages ## Build the binaries as they are shipped
 	$(CARGO) build --locked --release --bins
+	RUSTFLAGS="-C target-feature=+crt-static" $(CARGO) build --locked --profile plugin --target $(MACHINE) \
+	    --package tweed-cni --bin flannel
 
 target/tools/bin/cargo-fuzz:
 	@echo "installing: cargo-fuzz (into target/tools)"

@@ -10,18 +10,18 @@ use serde_json::value::RawValue;
 use crate::backend::{Detours, Local};
 use crate::lease::Lease;
 
-/// Everything that the plan is made from.
+/// Everything that the plan is made from. To be saved, it need not own the leases.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Checkpoint {
+pub struct Checkpoint<L = Lease> {
     pub local: Local,
     /// Of the peers, believed or not.
-    pub leases: Vec<Lease>,
+    pub leases: Vec<L>,
     #[serde(default)]
     pub detours: Detours,
 }
 
 /// The document on disk.
-#[derive(Serialize, Deserialize)]
+#[derive(Deserialize)]
 struct Envelope<D> {
     version: u32,
     /// Of the bytes of `data`.
@@ -30,8 +30,6 @@ struct Envelope<D> {
 }
 
 const VERSION: u32 = 1;
-/// Bytes around the data.
-const ENVELOPE: usize = 64;
 /// It holds no secret, but it is nobody else's business.
 const MODE: u32 = 0o600;
 
@@ -46,10 +44,11 @@ pub enum Error {
 
 /// Makes `data` the content of `path`: all of it, or what was there before.
 pub fn save(path: &Path, data: &RawValue) -> io::Result<()> {
-    let crc32 = crc32fast::hash(data.get().as_bytes());
-    let mut document = Vec::with_capacity(data.get().len() + ENVELOPE);
-    serde_json::to_writer(&mut document, &Envelope { version: VERSION, crc32, data })?;
-    tweed_cni::atomic_file::write(path, &document, MODE)
+    let data = data.get().as_bytes();
+    let crc32 = crc32fast::hash(data);
+    let head = format!(r#"{{"version":{VERSION},"crc32":{crc32},"data":"#);
+    // In parts, for it may be megabytes.
+    tweed_cni::atomic_file::write_parts(path, &[head.as_bytes(), data, b"}"], MODE)
 }
 
 /// What was saved at `path`; none if nothing was.

@@ -4,6 +4,7 @@ mod agenda;
 mod answer;
 mod apply;
 mod desired;
+mod due;
 mod edit;
 mod inputs;
 mod node_report;

@@ -13,15 +13,20 @@ const DIRECTORY_MODE: u32 = 0o755;
 /// Creates the parent directory. On an error the old file is as it was, and the error names
 /// `path`. One writer per path: two at once would share the temporary file beside it.
 pub fn write(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
-    replace(path, bytes, mode)
+    write_parts(path, &[bytes], mode)
+}
+
+/// As [`write()`], with the content in parts that follow each other.
+pub fn write_parts(path: &Path, parts: &[&[u8]], mode: u32) -> io::Result<()> {
+    replace(path, parts, mode)
         .map_err(|cause| io::Error::new(cause.kind(), format!("{}: {cause}", path.display())))
 }
 
-fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+fn replace(path: &Path, parts: &[&[u8]], mode: u32) -> io::Result<()> {
     let directory = directory_of(path);
     ensure_directory(directory)?;
     let temporary = temporary_beside(path)?;
-    let replaced = fill(&temporary, bytes, mode).and_then(|()| fs::rename(&temporary, path));
+    let replaced = fill(&temporary, parts, mode).and_then(|()| fs::rename(&temporary, path));
     if replaced.is_err() {
         remove_if_there(&temporary)?;
     }
@@ -54,11 +59,11 @@ fn temporary_beside(path: &Path) -> io::Result<PathBuf> {
     Ok(path.with_file_name(temporary))
 }
 
-fn fill(temporary: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+fn fill(temporary: &Path, parts: &[&[u8]], mode: u32) -> io::Result<()> {
     remove_if_there(temporary)?;
     let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(temporary)?;
     file.set_permissions(Permissions::from_mode(mode))?;
-    file.write_all(bytes)?;
+    parts.iter().try_for_each(|part| file.write_all(part))?;
     file.sync_all()
 }
 
@@ -115,7 +120,7 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("subnet.env");
         write(&path, b"old", 0o644).unwrap();
-        fill(&temporary_beside(&path).unwrap(), b"ne", 0o644).unwrap();
+        fill(&temporary_beside(&path).unwrap(), &[b"ne"], 0o644).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"old");
         assert_eq!(names_in(home.path()).unwrap().len(), 2);
 

@@ -18,7 +18,7 @@ use crate::error::Error;
 use crate::host_local::{self, Allocation};
 use crate::json::Object;
 use crate::netlink::{Protocol, Socket};
-use crate::netns::Netns;
+use crate::netns::{Found, Netns};
 use crate::request::{Command, Request, Sandbox};
 use crate::result::{Interface, Outcome};
 use identity::Identity;
@@ -91,12 +91,11 @@ impl<'a> Bridge<'a> {
     /// gets them while it is there. What is gone already is no error.
     pub(crate) fn del(&self, attachment: &Attachment, netns: Option<&Path>) -> Result<(), Error> {
         let identity = self.identity(attachment);
-        let rule = self.request.netns_rule;
-        // The host's own interfaces are never a container's, whatever the runtime says.
-        let netns = netns.and_then(|path| Netns::find(path, rule).ok().flatten());
-        let was_inside = match &netns {
-            Some(netns) => inside::remove(netns, &attachment.interface)?,
-            None => false,
+        let found =
+            netns.map_or(Ok(Found::Gone), |path| Netns::find(path, self.request.netns_rule))?;
+        let was_inside = match found {
+            Found::Foreign(netns) => inside::remove(&netns, &attachment.interface)?,
+            Found::Own | Found::Gone => false,
         };
         if !was_inside {
             port::remove(&mut open()?, &identity)?;

@@ -33,7 +33,7 @@ pub mod install;
 // The kernel's edge.
 mod deadline;
 mod digest;
-mod netlink;
+pub mod netlink;
 mod netns;
-mod nftables;
+pub mod nftables;
 mod sysctl;

@@ -3,8 +3,8 @@
 pub(crate) mod address;
 pub(crate) mod attributes;
 pub(crate) mod link;
-pub(crate) mod message;
+pub mod message;
 pub(crate) mod route;
 mod socket;
 
-pub(crate) use socket::{Protocol, Refusal, Socket};
+pub use socket::{Protocol, Refusal, Socket};

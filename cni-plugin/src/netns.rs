@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -20,6 +20,17 @@ pub(crate) struct Netns {
     file: File,
 }
 
+/// What is at the path that a runtime tells.
+#[derive(Debug)]
+pub(crate) enum Found {
+    /// A container's.
+    Foreign(Netns),
+    /// That of the host, which is never a container's.
+    Own,
+    /// None, or none any more.
+    Gone,
+}
+
 impl Netns {
     /// The namespace of this process.
     pub(crate) fn own() -> Result<Self, Error> {
@@ -33,35 +44,41 @@ impl Netns {
     /// # Errors
     /// There is none, or `rule` forbids it because it is this process's own.
     pub(crate) fn of_container(path: &Path, rule: NetnsRule) -> Result<Self, Error> {
-        Self::find(path, rule)?.ok_or_else(|| {
-            let path = path.display();
-            Error::failed(format!(
-                "failed to open netns {path:?}: failed to Statfs {path:?}: no such file or directory"
-            ))
-        })
+        let shown = path.display();
+        match Self::find(path, rule)? {
+            Found::Foreign(netns) => Ok(netns),
+            Found::Own => Err(Error::invalid_namespace(format!(
+                "plugin's netns and netns from CNI_NETNS={shown} should not be the same"
+            ))),
+            Found::Gone if path.exists() => {
+                Err(Error::failed(format!("failed to open netns: \"{shown}\" is no namespace")))
+            }
+            // The words of the plugin that operators know.
+            Found::Gone => Err(Error::failed(format!(
+                "failed to open netns \"{shown}\": failed to Statfs \"{shown}\": \
+                 no such file or directory"
+            ))),
+        }
     }
 
-    /// As [`of_container`](Self::of_container); none if it is gone.
-    pub(crate) fn find(path: &Path, rule: NetnsRule) -> Result<Option<Self>, Error> {
+    /// # Errors
+    /// What is at `path` cannot be looked at.
+    pub(crate) fn find(path: &Path, rule: NetnsRule) -> Result<Found, Error> {
         let shown = path.display();
-        let failure =
-            |error: io::Error| Error::failed(format!("failed to open netns \"{shown}\": {error}"));
+        let failure = |error| Error::failed(format!("failed to open netns \"{shown}\": {error}"));
         let file = match File::open(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Gone),
             file => file.map_err(failure)?,
         };
         let kind = fstatfs(&file).map_err(|errno| failure(errno.into()))?.filesystem_type();
         // A name whose namespace is gone is an empty file until somebody removes it.
         if kind != NSFS_MAGIC && kind != PROC_SUPER_MAGIC {
-            return Ok(None);
+            return Ok(Found::Gone);
         }
         let netns = Self { file };
-        if rule == NetnsRule::Foreign && netns.is_same(&Self::own()?).map_err(failure)? {
-            return Err(Error::invalid_namespace(format!(
-                "plugin's netns and netns from CNI_NETNS={shown} should not be the same"
-            )));
-        }
-        Ok(Some(netns))
+        let is_own = netns.is_same(&Self::own()?).map_err(failure)?;
+        let is_forbidden = is_own && rule == NetnsRule::Foreign;
+        Ok(if is_forbidden { Found::Own } else { Found::Foreign(netns) })
     }
 
     /// Does `work` inside; this process has one thread, and comes back with it.
@@ -85,12 +102,6 @@ impl Netns {
     fn is_same(&self, other: &Self) -> io::Result<bool> {
         let (one, other) = (self.file.metadata()?, other.file.metadata()?);
         Ok((one.dev(), one.ino()) == (other.dev(), other.ino()))
-    }
-}
-
-impl AsFd for Netns {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
     }
 }
 

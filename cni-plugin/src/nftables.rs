@@ -4,7 +4,8 @@ mod batch;
 mod expression;
 mod numbers;
 mod rules;
+mod set;
 
-pub(crate) use batch::{Batch, Chain, Hook};
-pub(crate) use expression::{Expression, Match};
-pub(crate) use rules::{Rule, list};
+pub use batch::{Batch, Chain, Hook};
+pub use expression::{Expression, IpFamily, Match};
+pub use rules::{Rule, list};

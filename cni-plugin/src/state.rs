@@ -1,11 +1,7 @@
 //! What an ADD was made with, kept until its DEL has succeeded.
-//!
-//! The file that flannel keeps is `<container>`, one for all interfaces of a container. Here each
-//! attachment has `<container>:<interface>`, and the first of a container is linked under flannel's
-//! name too, so that flannel's plugin finds it. Neither part of a name may hold a colon.
 
 use std::fs::{self, DirBuilder, File};
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -16,6 +12,10 @@ use crate::error::Error;
 use crate::json::Object;
 
 /// The directory of records.
+///
+/// The file that flannel keeps is `<container>`, one for all interfaces of a container. Here each
+/// attachment has `<container>:<interface>`, and the first of a container is linked under flannel's
+/// name too, so that flannel's plugin finds it. Neither part of a name may hold a colon.
 #[derive(Clone, Debug)]
 pub struct States {
     directory: PathBuf,
@@ -80,7 +80,7 @@ impl States {
             let temporary = self.temporary(attachment);
             let mut options = File::options();
             options.write(true).create(true).truncate(true).mode(FILE_MODE);
-            serde_json::to_writer(options.open(&temporary)?, delegate)?;
+            options.open(&temporary)?.write_all(&serde_json::to_vec(delegate)?)?;
             fs::rename(&temporary, self.own(attachment))?;
             unless(
                 io::ErrorKind::AlreadyExists,
@@ -112,6 +112,16 @@ impl States {
         let gone = [Some(own), Some(self.temporary(attachment)), is_its_own.then_some(flannels)];
         for path in gone.into_iter().flatten() {
             remove(&path).map_err(|error| self.failure("forgetting a container", &error))?;
+        }
+        Ok(())
+    }
+
+    /// Removes what whoever was killed has not finished writing; nobody may be writing meanwhile.
+    pub fn sweep(&self, _alone: &Flock<File>) -> Result<(), Error> {
+        let names = self.names().map_err(|error| self.failure("listing", &error))?;
+        let is_unfinished = |name: &&String| name.starts_with('.') && name.contains(':');
+        for name in names.iter().filter(is_unfinished) {
+            remove(&self.directory.join(name)).map_err(|error| self.failure("sweeping", &error))?;
         }
         Ok(())
     }
@@ -178,19 +188,14 @@ impl States {
 }
 
 impl Owner {
-    /// None for names that are nobody's. A temporary file is its owner's too.
+    /// None for names that are nobody's.
     fn parse(name: &str) -> Option<Self> {
-        let name = name.strip_prefix('.').filter(|name| name.contains(':')).unwrap_or(name);
-        if name.starts_with('.') {
-            return None;
-        }
-        Some(match name.split_once(':') {
-            Some((container_id, interface)) => Self {
-                container_id: container_id.to_owned(),
-                interface: Some(interface.to_owned()),
-            },
-            None => Self { container_id: name.to_owned(), interface: None },
-        })
+        let (container_id, interface) = match name.split_once(':') {
+            Some((container_id, interface)) => (container_id, Some(interface.to_owned())),
+            None => (name, None),
+        };
+        let is_somebodys = !name.starts_with('.');
+        is_somebodys.then(|| Self { container_id: container_id.to_owned(), interface })
     }
 
     fn file_name(&self) -> String {
@@ -215,3 +220,6 @@ fn unless(kind: io::ErrorKind, done: io::Result<()>) -> io::Result<()> {
         done => done,
     }
 }
+
+#[cfg(test)]
+mod tests;

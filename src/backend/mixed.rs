@@ -1,5 +1,7 @@
 //! Both ways at once: direct where the link allows it, through the tunnel elsewhere.
 
+use std::sync::Arc;
+
 use super::{Detour, HostGw, Local, Network, Unreachable, Vxlan, Way};
 use crate::config::Kind;
 use crate::kernel::state::{Entry, KernelState, LinkName, ReversePath};
@@ -52,12 +54,11 @@ impl Mixed {
 
     /// While two nodes learn of a flip one after the other, packets come by one way and the answers
     /// leave by the other: a strict filter would drop them. It knows IPv4 only.
-    fn loose_filters(&self) -> impl Iterator<Item = Entry> {
-        let loose =
-            |link: &LinkName| Entry::ReversePath(ReversePath { link: link.clone(), strict: false });
+    fn loose_filters(&self) -> impl Iterator<Item = Arc<Entry>> {
+        let loose = |link: &LinkName| ReversePath { link: link.clone(), strict: false };
         let filtered = self.family() == Family::V4;
         [self.tunnel.device(), self.tunnel.underlay()]
-            .map(loose)
+            .map(|link| Arc::new(Entry::ReversePath(loose(link))))
             .into_iter()
             .filter(move |_| filtered)
     }

@@ -12,6 +12,7 @@ pub use retired::retired;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -47,7 +48,7 @@ pub trait Network: Send {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Way {
     pub path: Path,
-    pub entries: Vec<Entry>,
+    pub entries: Vec<Arc<Entry>>,
     /// Why it is not the direct way.
     pub detour: Option<Detour>,
 }
@@ -109,7 +110,7 @@ pub struct Local {
 pub struct PeerPlan(pub Vec<(Family, Result<Way, Unreachable>)>);
 
 impl PeerPlan {
-    pub fn entries(&self) -> impl Iterator<Item = &Entry> {
+    pub fn entries(&self) -> impl Iterator<Item = &Arc<Entry>> {
         self.0.iter().filter_map(|(_, way)| way.as_ref().ok()).flat_map(|way| &way.entries)
     }
 

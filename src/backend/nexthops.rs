@@ -1,5 +1,7 @@
 //! Routes by way of nexthop objects, where the kernel has them.
 
+use std::sync::Arc;
+
 use super::Local;
 use crate::kernel::state::{Entry, Lane, Nexthop, NexthopId, Route};
 use crate::prefix::{Family, Prefix};
@@ -15,7 +17,7 @@ impl Nexthops {
     }
 
     /// `route`, and the nexthop object by which it has its gateway.
-    pub(super) fn program(self, route: Route, lane: Lane) -> Vec<Entry> {
+    pub(super) fn program(self, route: Route, lane: Lane) -> Vec<Arc<Entry>> {
         let id = self.0.and_then(|network| NexthopId::of(network, route.destination, lane));
         let nexthop = id.map(|id| Nexthop {
             id,
@@ -25,6 +27,7 @@ impl Nexthops {
             protocol: route.protocol,
         });
         let route = Route { nexthop: id, ..route };
-        nexthop.map(Entry::Nexthop).into_iter().chain([Entry::Route(route)]).collect()
+        let entries = nexthop.map(Entry::Nexthop).into_iter().chain([Entry::Route(route)]);
+        entries.map(Arc::new).collect()
     }
 }

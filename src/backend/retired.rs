@@ -1,5 +1,7 @@
 //! Tunnel devices that nobody needs any more.
 
+use std::sync::Arc;
+
 use super::{Local, Network, Vxlan};
 use crate::kernel::state::{Entry, Link};
 use crate::lease::{BackendType, Endpoint, Lease};
@@ -25,8 +27,8 @@ fn may_tunnel(local: &Local, peer: &Endpoint) -> bool {
     }
 }
 
-fn link(entry: Entry) -> Option<Link> {
-    match entry {
+fn link(entry: Arc<Entry>) -> Option<Link> {
+    match Arc::unwrap_or_clone(entry) {
         Entry::Link(link) => Some(link),
         _ => None,
     }

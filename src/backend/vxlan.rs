@@ -1,5 +1,7 @@
 //! A VXLAN tunnel to every peer, in flannel's form.
 
+use std::sync::Arc;
+
 use super::{Detour, HostGw, Local, Network, Nexthops, Path, Unreachable, Way, device_name};
 use crate::config::Tunnel;
 use crate::kernel::state::{
@@ -60,16 +62,16 @@ impl Vxlan {
 
     /// What keeps the tunnel to `peer` usable beside a direct route: probes go through it, and a
     /// peer whose direct path fails is back in it by one replaced route.
-    pub(super) fn standby(&self, peer: &Endpoint) -> Result<Vec<Entry>, Unreachable> {
+    pub(super) fn standby(&self, peer: &Endpoint) -> Result<Vec<Arc<Entry>>, Unreachable> {
         let mut entries = self.far_end(peer)?;
         let destination = Prefix::host(peer.subnet.base());
         let route = Route::via(destination, peer.subnet.base(), self.device.clone());
-        entries.push(Entry::Route(Route { gateway: None, ..route }));
+        entries.push(Arc::new(Entry::Route(Route { gateway: None, ..route })));
         Ok(entries)
     }
 
     /// Where the tunnel to `peer` ends.
-    fn far_end(&self, peer: &Endpoint) -> Result<Vec<Entry>, Unreachable> {
+    fn far_end(&self, peer: &Endpoint) -> Result<Vec<Arc<Entry>>, Unreachable> {
         let vtep = peer.vtep.ok_or(Unreachable::NoVtep)?;
         if let Some(theirs) = vtep.vni.filter(|vni| *vni != self.tunnel.vni) {
             return Err(Unreachable::VniDiffers { ours: self.tunnel.vni, theirs });
@@ -77,10 +79,8 @@ impl Vxlan {
         let (link, address) = (self.device.clone(), peer.subnet.base());
         let neighbour = Neighbour { link, address, mac: vtep.mac, permanent: true };
         let link = self.device.clone();
-        Ok(vec![
-            Entry::Fdb(Fdb { link, mac: vtep.mac, destination: peer.public_ip }),
-            Entry::Neighbour(neighbour),
-        ])
+        let fdb = Fdb { link, mac: vtep.mac, destination: peer.public_ip };
+        Ok([Entry::Fdb(fdb), Entry::Neighbour(neighbour)].map(Arc::new).into())
     }
 
     /// Whether `vxlan` peers on our link are reached around the tunnel.

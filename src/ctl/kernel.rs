@@ -12,5 +12,5 @@ pub(super) fn open() -> Result<impl Kernel, Error> {
 /// What the kernel holds of `scope`.
 pub(super) async fn dump(kernel: &mut impl Kernel, scope: &Scope) -> Result<KernelState, Error> {
     let unread = |error| Error::CannotTell(format!("the kernel cannot be read: {error}"));
-    kernel.dump(scope).await.map_err(unread)
+    kernel.dump(scope, &KernelState::default()).await.map_err(unread)
 }

@@ -11,7 +11,7 @@ use crate::backend::Local;
 use crate::checkpoint::{self, Checkpoint};
 use crate::config::NetworkConfig;
 use crate::kernel::fake::FakeKernel;
-use crate::kernel::state::{Entry, LinkName, Route};
+use crate::kernel::state::{Entry, KernelState, LinkName, Route};
 use crate::kernel::{Kernel, diff};
 use crate::lease::Lease;
 use crate::node::{Facts, Interface, InterfaceAddress, InterfaceOptions, Lifetime, Node};
@@ -40,7 +40,7 @@ impl Host {
     pub(super) async fn programmed() -> Self {
         let mut host = Self::bare();
         let known = inputs::read(&host.files).await.unwrap();
-        let actual = host.kernel.dump(&known.scope()).await.unwrap();
+        let actual = host.kernel.dump(&known.scope(), &KernelState::default()).await.unwrap();
         let ops = diff(known.desired().state(), &actual, &known.scope());
         assert_eq!(host.kernel.apply(&ops).await.unwrap(), []);
         host.kernel.take_log();

@@ -4,6 +4,7 @@
 mod tests;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use super::state::{Entry, KernelState, Key, Link, LinkKind, LinkName, Vxlan};
 use super::{Op, Scope};
@@ -11,11 +12,11 @@ use super::{Op, Scope};
 /// What makes `actual` into `desired`: devices that must be made anew go first, then whatever is
 /// missing or wrong in the order of programming, then what is ours and unwanted, backwards.
 pub fn diff(desired: &KernelState, actual: &KernelState, scope: &Scope) -> Vec<Op> {
-    let doomed: Vec<&Entry> =
-        desired.iter().filter_map(|(key, want)| doomed(want, actual.get(key)?)).collect();
+    let doomed: Vec<&Arc<Entry>> =
+        desired.iter().filter_map(|(key, want)| doomed(want, actual.shared(key)?)).collect();
     let gone: BTreeSet<&LinkName> = doomed.iter().filter_map(|entry| entry.link()).collect();
     let held = |key: &Key| {
-        actual.get(key).filter(|entry| !entry.link().is_some_and(|link| gone.contains(link)))
+        actual.shared(key).filter(|entry| !entry.link().is_some_and(|link| gone.contains(link)))
     };
     let puts = desired.iter().filter_map(|(key, want)| put(want, held(key)));
     let removals = actual
@@ -23,7 +24,7 @@ pub fn diff(desired: &KernelState, actual: &KernelState, scope: &Scope) -> Vec<O
         .rev()
         .filter(|(key, _)| desired.get(key).is_none() && held(key).is_some())
         .filter_map(|(_, entry)| removal(entry, scope));
-    doomed.iter().map(|entry| Op::Remove((*entry).clone())).chain(puts).chain(removals).collect()
+    doomed.into_iter().cloned().map(Op::Remove).chain(puts).chain(removals).collect()
 }
 
 /// The difference in one key; for any key but that of a link, the same as [`diff`] would say of it.
@@ -33,7 +34,7 @@ pub fn diff_key(
     actual: &KernelState,
     scope: &Scope,
 ) -> Option<Op> {
-    match (desired.get(key), actual.get(key)) {
+    match (desired.shared(key), actual.shared(key)) {
         (Some(want), have) => put(want, have),
         (None, Some(have)) => removal(have, scope),
         (None, None) => None,
@@ -43,33 +44,34 @@ pub fn diff_key(
 /// What removes all that is ours from `actual`, the devices last, and corrects what is `remaining`.
 /// A device that is no tunnel was not made by us, whatever its name.
 pub fn cleanup_ops(remaining: &KernelState, actual: &KernelState, scope: &Scope) -> Vec<Op> {
-    let is_tunnel = |entry: &&Entry| {
-        matches!(entry, Entry::Link(Link { name, kind: LinkKind::Vxlan(_), .. })
+    let is_tunnel = |entry: &&Arc<Entry>| {
+        matches!(entry.as_ref(), Entry::Link(Link { name, kind: LinkKind::Vxlan(_), .. })
             if scope.tunnels.contains(name))
     };
-    let tunnels: Vec<&Entry> = actual.entries().filter(is_tunnel).collect();
+    let tunnels: Vec<&Arc<Entry>> =
+        actual.iter().map(|(_, entry)| entry).filter(is_tunnel).collect();
     let goes = |entry: &Entry| tunnels.iter().any(|tunnel| tunnel.link() == entry.link());
     let mut remaining = remaining.clone();
     remaining.retain(|entry| actual.get(&entry.key()).is_some() && !goes(entry));
-    let removals = tunnels.iter().map(|tunnel| Op::Remove((*tunnel).clone()));
+    let removals = tunnels.iter().copied().cloned().map(Op::Remove);
     diff(&remaining, actual, scope).into_iter().chain(removals).collect()
 }
 
-fn put(want: &Entry, have: Option<&Entry>) -> Option<Op> {
+fn put(want: &Arc<Entry>, have: Option<&Arc<Entry>>) -> Option<Op> {
     match have {
-        None => Some(Op::Create(want.clone())),
+        None => Some(Op::Create(Arc::clone(want))),
         Some(have) if want.is_met_by(have) => None,
-        Some(_) => Some(Op::Replace(want.clone())),
+        Some(_) => Some(Op::Replace(Arc::clone(want))),
     }
 }
 
-fn removal(have: &Entry, scope: &Scope) -> Option<Op> {
-    scope.owns(have).then(|| Op::Remove(have.clone()))
+fn removal(have: &Arc<Entry>, scope: &Scope) -> Option<Op> {
+    scope.owns(have).then(|| Op::Remove(Arc::clone(have)))
 }
 
 /// The device that stands in the way of `want` and cannot be corrected in place.
-fn doomed<'a>(want: &Entry, have: &'a Entry) -> Option<&'a Entry> {
-    match (want, have) {
+fn doomed<'a>(want: &Entry, have: &'a Arc<Entry>) -> Option<&'a Arc<Entry>> {
+    match (want, have.as_ref()) {
         (Entry::Link(want), Entry::Link(old)) if !is_correctable(old, want) => Some(have),
         _ => None,
     }

@@ -202,7 +202,7 @@ impl FakeKernel {
 }
 
 impl Kernel for FakeKernel {
-    async fn dump(&mut self, scope: &Scope) -> io::Result<KernelState> {
+    async fn dump(&mut self, scope: &Scope, _: &KernelState) -> io::Result<KernelState> {
         self.interruption()?;
         self.conversation().dumps += 1;
         let mut seen = self.state();

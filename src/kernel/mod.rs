@@ -17,6 +17,7 @@ pub use scope::Scope;
 use std::future::Future;
 use std::io;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use crate::node::Facts;
 use state::{Entry, KernelState, Key, LinkName};
@@ -25,11 +26,11 @@ use state::{Entry, KernelState, Key, LinkName};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
     /// The kernel has no entry of this key.
-    Create(Entry),
+    Create(Arc<Entry>),
     /// The kernel has another entry of this key; it is replaced in one request, or corrected in place.
-    Replace(Entry),
+    Replace(Arc<Entry>),
     /// Removes exactly this entry. That it is gone already counts as success.
-    Remove(Entry),
+    Remove(Arc<Entry>),
 }
 
 impl Op {
@@ -73,8 +74,13 @@ pub enum Observation {
 /// The entries of the kernel, the facts of this host, and what changes in either.
 pub trait Kernel {
     /// Reads what the kernel holds of `scope`: the links of ours with all that sits on them, and
-    /// the main table's routes into its networks, whoever made them.
-    fn dump(&mut self, scope: &Scope) -> impl Future<Output = io::Result<KernelState>>;
+    /// the main table's routes into its networks, whoever made them. What is as in `known` takes
+    /// no memory of its own.
+    fn dump(
+        &mut self,
+        scope: &Scope,
+        known: &KernelState,
+    ) -> impl Future<Output = io::Result<KernelState>>;
 
     /// Carries out `ops` in their order; returns those refused. One refusal stops no other.
     ///

@@ -62,9 +62,9 @@ impl NetlinkKernel {
 }
 
 impl Kernel for NetlinkKernel {
-    async fn dump(&mut self, scope: &Scope) -> io::Result<KernelState> {
+    async fn dump(&mut self, scope: &Scope, known: &KernelState) -> io::Result<KernelState> {
         self.scope = scope.clone();
-        self.read_state(scope).await
+        self.read_state(scope, known).await
     }
 
     async fn apply(&mut self, ops: &[Op]) -> io::Result<Vec<Refused>> {

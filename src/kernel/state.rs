@@ -1,13 +1,13 @@
-//! What the kernel holds, or should hold: one ordered map of entries.
+//! What the kernel holds, or should hold: its entries, and what tells them apart.
 
+mod entries;
 mod link;
 mod nexthop;
 
+pub use entries::KernelState;
 pub use link::{Link, LinkKind, LinkName, Vxlan};
 pub use nexthop::{Lane, Nexthop, NexthopId};
 
-use std::collections::BTreeMap;
-use std::collections::btree_map;
 use std::net::IpAddr;
 
 use crate::mac::MacAddr;
@@ -169,84 +169,5 @@ impl Entry {
             }
             _ => self == have,
         }
-    }
-}
-
-/// Entries by key. The keys are computed, so that none can disagree with its entry.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct KernelState(BTreeMap<Key, Entry>);
-
-impl KernelState {
-    pub fn get(&self, key: &Key) -> Option<&Entry> {
-        self.0.get(key)
-    }
-
-    /// Puts `entry` in the place of the one with its key.
-    pub fn insert(&mut self, entry: Entry) -> Option<Entry> {
-        self.0.insert(entry.key(), entry)
-    }
-
-    pub fn remove(&mut self, key: &Key) -> Option<Entry> {
-        self.0.remove(key)
-    }
-
-    pub fn iter(&self) -> btree_map::Iter<'_, Key, Entry> {
-        self.0.iter()
-    }
-
-    pub fn keys(&self) -> btree_map::Keys<'_, Key, Entry> {
-        self.0.keys()
-    }
-
-    pub fn entries(&self) -> btree_map::Values<'_, Key, Entry> {
-        self.0.values()
-    }
-
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    pub fn retain(&mut self, mut keep: impl FnMut(&Entry) -> bool) {
-        self.0.retain(|_, entry| keep(entry));
-    }
-}
-
-impl FromIterator<Entry> for KernelState {
-    fn from_iter<I: IntoIterator<Item = Entry>>(entries: I) -> Self {
-        Self(entries.into_iter().map(|entry| (entry.key(), entry)).collect())
-    }
-}
-
-impl Extend<Entry> for KernelState {
-    fn extend<I: IntoIterator<Item = Entry>>(&mut self, entries: I) {
-        let mut entries: Self = entries.into_iter().collect();
-        if entries.len() > self.len() {
-            // Merged whole, the map is built anew and leaves no room between the entries.
-            self.0.append(&mut entries.0);
-        } else {
-            self.0.extend(entries.0);
-        }
-    }
-}
-
-impl<'a> IntoIterator for &'a KernelState {
-    type Item = (&'a Key, &'a Entry);
-    type IntoIter = btree_map::Iter<'a, Key, Entry>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.0.iter()
-    }
-}
-
-impl IntoIterator for KernelState {
-    type Item = Entry;
-    type IntoIter = btree_map::IntoValues<Key, Entry>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.0.into_values()
     }
 }

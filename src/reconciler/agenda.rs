@@ -150,9 +150,9 @@ impl Agenda {
         self.lingering.remove(key);
     }
 
-    /// Nothing but `keys` is unwanted.
-    pub(super) fn forget_all_but(&mut self, keys: &BTreeSet<Key>) {
-        self.lingering.retain(|key, _| keys.contains(key));
+    /// As [`Self::forget`], for all that are no difference any more.
+    pub(super) fn retain(&mut self, differs: impl Fn(&Key) -> bool) {
+        self.lingering.retain(|key, _| differs(key));
     }
 
     /// Leases have vanished: judge them soon.

@@ -1,5 +1,7 @@
 //! The answers that the loop gives to questions.
 
+use std::sync::Arc;
+
 use serde_json::value::{RawValue, to_raw_value};
 
 use super::{Reconciler, Standing};
@@ -22,10 +24,10 @@ impl<K: Kernel> Reconciler<K> {
     }
 
     /// Everything that the plan is made from; none before all of it is known.
-    fn checkpoint(&self) -> Option<Checkpoint> {
+    fn checkpoint(&self) -> Option<Checkpoint<&Lease>> {
         let local = self.inputs.local()?;
         let rules = local.rules();
-        let leases = self.inputs.peers.leases().filter(|lease| !rules.is_own(&lease.id)).cloned();
+        let leases = self.inputs.peers.leases().filter(|lease| !rules.is_own(&lease.id));
         let detours = self.inputs.detours.clone();
         Some(Checkpoint { leases: leases.collect(), local, detours })
     }
@@ -105,7 +107,7 @@ impl<K: Kernel> Reconciler<K> {
         let lease = self.inputs.peers.lease(id);
         let status = |(family, way): &(_, Result<backend::Way, _>)| {
             let endpoint = lease.and_then(|lease| lease.endpoint(*family));
-            let holds = |entry: &Entry| self.holds(entry);
+            let holds = |entry: &Arc<Entry>| self.holds(entry);
             PeerStatus {
                 lease: id.clone(),
                 family: Some(*family),

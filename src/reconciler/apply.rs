@@ -1,11 +1,11 @@
-//! From stale inputs to a kernel that is right: read, plan, compare, apply.
+//! From stale inputs to a kernel that is right: read, plan, apply.
 
 use std::collections::BTreeSet;
 
 use super::{Desired, Differences, Reconciler, Standing};
 use crate::backend;
-use crate::kernel::state::{Entry, KernelState, Key, NexthopId};
-use crate::kernel::{Kernel, Op, Refused, diff, diff_key};
+use crate::kernel::state::{Entry, Key};
+use crate::kernel::{Kernel, Op, Refused};
 use crate::lease::LeaseId;
 use crate::node::Node;
 
@@ -107,8 +107,8 @@ impl<K: Kernel> Reconciler<K> {
         let all: BTreeSet<LeaseId> = self.inputs.peers.ids().cloned().collect();
         self.find_detours(&all);
         let standings = self.standings(all);
-        self.desired = Desired::new(backend::plan_local(&local, &self.networks));
-        self.adopt(standings);
+        self.note(&standings);
+        self.desired = Desired::new(backend::plan_local(&local, &self.networks), standings);
         self.stale.differences = Differences::Anywhere;
     }
 
@@ -121,7 +121,8 @@ impl<K: Kernel> Reconciler<K> {
         if !self.networks.is_empty() && !ids.is_empty() {
             self.find_detours(&ids);
             let standings = self.standings(ids);
-            let touched = self.adopt(standings);
+            self.note(&standings);
+            let touched = self.desired.revise(standings);
             self.stale.differences.extend(touched);
         }
     }
@@ -140,25 +141,25 @@ impl<K: Kernel> Reconciler<K> {
         ids.into_iter().map(standing).collect()
     }
 
-    fn adopt(&mut self, standings: Vec<(LeaseId, Option<Standing>)>) -> BTreeSet<Key> {
+    /// Tells those who follow the peers where these stand now.
+    fn note(&mut self, standings: &[(LeaseId, Option<Standing>)]) {
         let believed = standings.iter().filter_map(|(id, standing)| match standing {
             Some(Standing::Planned(_)) => self.inputs.peers.lease(id),
             Some(Standing::SetAside(_)) | None => None,
         });
         let gateways = believed.flat_map(|lease| &lease.endpoints).map(|e| e.public_ip);
         self.scope.gateways.extend(gateways);
-        self.tell_targets(&standings);
-        self.desired.revise(standings)
+        self.tell_targets(standings);
     }
 
     /// Reads what the kernel holds. Until they are known, it also decides the MAC addresses.
     async fn read_kernel(&mut self) -> bool {
-        match self.kernel.dump(&self.scope).await {
+        match self.kernel.dump(&self.scope, &self.actual).await {
             Ok(actual) => {
                 self.statistics.dumps += 1;
                 self.agenda.dumped();
                 self.trouble = None;
-                self.actual = actual;
+                self.actual.update(actual);
                 self.stale.differences = Differences::Anywhere;
                 self.unsaved |= self.inputs.note_strict(&self.actual);
                 let is_news = self.inputs.note_filters(&self.actual) | self.inputs.lack_macs();
@@ -174,64 +175,6 @@ impl<K: Kernel> Reconciler<K> {
                 self.kernel_failed("reading what the kernel holds", &error);
                 false
             }
-        }
-    }
-
-    /// What is to be done now: the difference, less the removals that must wait.
-    fn due_ops(&mut self) -> Vec<Op> {
-        self.retire();
-        let ops = match std::mem::take(&mut self.stale.differences) {
-            Differences::In(keys) if !keys.iter().any(|key| matches!(key, Key::Link(_))) => {
-                self.diff_keys(&keys)
-            }
-            Differences::In(_) | Differences::Anywhere => self.diff_all(),
-        };
-        ops.into_iter().filter(|op| self.is_due(op)).collect()
-    }
-
-    fn diff_all(&mut self) -> Vec<Op> {
-        let ops = diff(self.desired.state(), &self.actual, &self.scope);
-        let differing = ops.iter().map(|op| op.entry().key()).collect();
-        self.refused.forget_all_but(&differing);
-        self.agenda.forget_all_but(&differing);
-        ops
-    }
-
-    fn diff_keys(&mut self, keys: &BTreeSet<Key>) -> Vec<Op> {
-        let (mut puts, mut removals) = (Vec::new(), Vec::new());
-        for key in keys {
-            match diff_key(key, self.desired.state(), &self.actual, &self.scope) {
-                Some(op @ (Op::Create(_) | Op::Replace(_))) => puts.push(op),
-                Some(op @ Op::Remove(_)) => removals.push(op),
-                None => {
-                    self.agenda.forget(key);
-                    self.refused.forget(key);
-                }
-            }
-        }
-        puts.extend(removals.into_iter().rev());
-        puts
-    }
-
-    fn is_due(&mut self, op: &Op) -> bool {
-        match op {
-            Op::Create(entry) | Op::Replace(entry) => {
-                self.agenda.forget(&entry.key());
-                true
-            }
-            // It stands in its successor's way.
-            Op::Remove(Entry::Link(_)) if self.desired.state().get(&op.entry().key()).is_some() => {
-                true
-            }
-            Op::Remove(entry @ (Entry::Link(_) | Entry::Fdb(_) | Entry::Neighbour(_))) => {
-                self.inputs.may_remove() && self.agenda.has_lingered(&entry.key())
-            }
-            Op::Remove(entry @ Entry::Nexthop(nexthop)) => {
-                self.inputs.may_remove()
-                    && self.agenda.has_lingered(&entry.key())
-                    && !is_used(nexthop.id, &self.actual)
-            }
-            Op::Remove(_) => self.inputs.may_remove(),
         }
     }
 
@@ -284,13 +227,4 @@ impl<K: Kernel> Reconciler<K> {
         self.stale.dump = true;
         self.agenda.retry_later();
     }
-}
-
-/// Whether a route refers to the nexthop object `id`, with which the kernel would remove it too.
-fn is_used(id: NexthopId, actual: &KernelState) -> bool {
-    let routes = actual.entries().rev().map_while(|entry| match entry {
-        Entry::Route(route) => Some(route),
-        _ => None,
-    });
-    routes.into_iter().any(|route| route.nexthop == Some(id))
 }

@@ -1,6 +1,7 @@
 //! The desired state and what each peer contributes to it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use crate::backend::{self, Detours, Local, Network, PeerPlan};
 use crate::kernel::state::{Entry, KernelState, Key};
@@ -45,14 +46,18 @@ impl Desired {
         let rules = local.rules();
         let standing =
             |id: &LeaseId| (id.clone(), Standing::of(id, peers, &rules, &networks, detours));
-        let mut desired = Self::new(backend::plan_local(local, &networks));
-        desired.revise(peers.ids().map(standing).collect());
-        desired
+        Self::new(backend::plan_local(local, &networks), peers.ids().map(standing))
     }
 
-    /// What is desired before any peer is known.
-    pub fn new(local: KernelState) -> Self {
-        Self { state: local, peers: BTreeMap::new() }
+    /// What is desired for our own sake, and for that of all peers.
+    pub fn new(
+        mut local: KernelState,
+        peers: impl IntoIterator<Item = (LeaseId, Option<Standing>)>,
+    ) -> Self {
+        let standings = peers.into_iter().filter_map(|(id, standing)| Some((id, standing?)));
+        let peers: BTreeMap<LeaseId, Standing> = standings.collect();
+        local.extend(peers.values().flat_map(entries).cloned());
+        Self { state: local, peers }
     }
 
     /// Puts each peer's new standing in the place of its old one; none removes the peer. Returns
@@ -61,21 +66,15 @@ impl Desired {
         let mut touched = BTreeSet::new();
         // All that is old goes first: a subnet may move from one lease to another in one change.
         for (id, _) in &changes {
-            if let Some(Standing::Planned(plan)) = self.peers.remove(id) {
-                touched.extend(plan.entries().map(Entry::key));
-            }
+            let old = self.peers.remove(id);
+            touched.extend(old.iter().flat_map(entries).map(|entry| entry.key()));
         }
         for key in &touched {
             self.state.remove(key);
         }
-        let mut entries = Vec::new();
-        for (_, standing) in &changes {
-            if let Some(Standing::Planned(plan)) = standing {
-                entries.extend(plan.entries().cloned());
-            }
-        }
-        touched.extend(entries.iter().map(Entry::key));
-        self.state.extend(entries);
+        let new = || changes.iter().filter_map(|(_, standing)| standing.as_ref()).flat_map(entries);
+        touched.extend(new().map(|entry| entry.key()));
+        self.state.extend(new().cloned());
         let standings = changes.into_iter().filter_map(|(id, standing)| Some((id, standing?)));
         self.peers.extend(standings);
         touched
@@ -88,4 +87,13 @@ impl Desired {
     pub const fn peers(&self) -> &BTreeMap<LeaseId, Standing> {
         &self.peers
     }
+}
+
+/// What a peer contributes.
+fn entries(standing: &Standing) -> impl Iterator<Item = &Arc<Entry>> {
+    let plan = match standing {
+        Standing::Planned(plan) => Some(plan),
+        Standing::SetAside(_) => None,
+    };
+    plan.into_iter().flat_map(PeerPlan::entries)
 }

@@ -1,6 +1,6 @@
 //! What the kernel refused: each is still a difference, and comes back with a backoff of its own.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use tokio::time::Instant;
 
@@ -34,8 +34,9 @@ impl Refusals {
         self.0.remove(key);
     }
 
-    pub(super) fn forget_all_but(&mut self, keys: &BTreeSet<Key>) {
-        self.0.retain(|key, _| keys.contains(key));
+    /// Forgets those that are no difference any more.
+    pub(super) fn retain(&mut self, differs: impl Fn(&Key) -> bool) {
+        self.0.retain(|key, _| differs(key));
     }
 
     /// Whether it is too early to try `key` again.

@@ -75,7 +75,7 @@ impl Holding {
         }
     }
 
-    fn overlaps(&self, subnet: Prefix) -> bool {
+    pub fn overlaps(&self, subnet: Prefix) -> bool {
         self.subnets.iter().any(|held| held.overlaps(subnet))
     }
 }

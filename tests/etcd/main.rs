@@ -14,7 +14,6 @@ mod certificates;
 mod failover;
 mod families;
 mod hold;
-
 mod log;
 mod network_config;
 mod node;
@@ -22,7 +21,7 @@ mod node_report;
 mod operator;
 mod probe_secret;
 mod proxy;
-
+mod reserve;
 mod scale;
 mod server;
 mod tls;

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
-use etcd_client::{Client, GetOptions, PutOptions};
+use etcd_client::{Client, EventType, GetOptions, PutOptions, WatchOptions};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
@@ -198,6 +198,28 @@ impl EtcdServer {
         let options = GetOptions::new().with_prefix().with_keys_only();
         let answer = self.client().await.get(prefix, Some(options)).await.unwrap();
         answer.kvs().iter().map(|kv| kv.key_str().unwrap().to_owned()).collect()
+    }
+
+    /// Every change below `prefix` since the beginning, as `put KEY` or `delete KEY`; at the price of one
+    /// more key.
+    pub(crate) async fn history(&self, prefix: &str) -> Vec<String> {
+        let end = format!("{prefix}~");
+        self.put(&end, "").await;
+        let options = WatchOptions::new().with_prefix().with_start_revision(1);
+        let mut changes = self.client().await.watch(prefix, Some(options)).await.unwrap();
+        let mut history = Vec::new();
+        while history.last() != Some(&format!("put {end}")) {
+            let message = changes.message().await.unwrap().unwrap();
+            history.extend(message.events().iter().map(|event| {
+                let verb = match event.event_type() {
+                    EventType::Put => "put",
+                    EventType::Delete => "delete",
+                };
+                format!("{verb} {}", event.kv().unwrap().key_str().unwrap())
+            }));
+        }
+        history.pop();
+        history
     }
 
     /// Forgets all history up to now.

@@ -15,7 +15,7 @@ fn peer(number: u8) -> Entry {
 /// A route whose gateway nobody on our links can be.
 fn off_link(destination: &str) -> Op {
     let gateway = if destination.contains(':') { "2001:db8::1" } else { "198.51.100.1" };
-    Op::Create(Entry::Route(Route::via(prefix(destination), address(gateway), name("eth0"))))
+    Op::Create(Entry::Route(Route::via(prefix(destination), address(gateway), name("eth0"))).into())
 }
 
 #[test]
@@ -24,7 +24,7 @@ fn a_refusal_is_tied_to_its_op_and_stops_no_other() {
         let mut kernel = NetlinkKernel::open().unwrap();
         let good = (0..=255).map(peer);
         let good_too = (0..=255).map(|n| direct(&format!("fd00:10:244:{n:x}::/64"), "fd16::9"));
-        let mut ops: Vec<Op> = good.chain(good_too).map(Op::Create).collect();
+        let mut ops: Vec<Op> = good.chain(good_too).map(|entry| Op::Create(entry.into())).collect();
         let bad = [0, 127, 128, 300, 511];
         for position in bad {
             ops[position] = off_link(&match position {
@@ -60,7 +60,7 @@ fn the_removal_of_what_is_gone_succeeds() {
         let never = everything();
         let removals: Vec<Op> = never
             .into_iter()
-            .filter(|e| !matches!(e, Entry::ReversePath(_) | Entry::AcceptRa(_)))
+            .filter(|e| !matches!(**e, Entry::ReversePath(_) | Entry::AcceptRa(_)))
             .map(Op::Remove)
             .rev()
             .collect();
@@ -78,7 +78,11 @@ fn the_removal_of_what_is_gone_succeeds() {
 fn a_setting_is_not_removed() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
-        let ops = device(tunnel(), "10.244.1.0/32").into_iter().skip(1).take(2).map(Op::Remove);
+        let ops = device(tunnel(), "10.244.1.0/32")
+            .into_iter()
+            .skip(1)
+            .take(2)
+            .map(|entry| Op::Remove(entry.into()));
         let refused = kernel.apply(&ops.collect::<Vec<_>>()).await.unwrap();
         assert_eq!(refused.len(), 2);
         assert_eq!(refused[0].reason, "a setting of a link can be changed, not removed");
@@ -90,8 +94,10 @@ fn what_sits_on_a_missing_link_is_refused_by_its_name() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
         let entries = tunnelled("flannel.9", "10.244.2.0/24", "172.16.0.9", "0e:00:00:00:00:02");
-        let refused =
-            kernel.apply(&entries.into_iter().map(Op::Create).collect::<Vec<_>>()).await.unwrap();
+        let refused = kernel
+            .apply(&entries.into_iter().map(|entry| Op::Create(entry.into())).collect::<Vec<_>>())
+            .await
+            .unwrap();
         assert_eq!(refused.len(), 3);
         assert!(refused.iter().all(|refused| refused.reason == "there is no link flannel.9"));
     });
@@ -106,7 +112,7 @@ fn a_link_that_came_after_the_last_dump_is_found() {
         ip("link set late0 up");
         let subnet = prefix("10.244.7.0/24");
         let route = Route::via(subnet, subnet.base(), name("late0")).onlink();
-        apply(&mut kernel, vec![Op::Create(Entry::Route(route))]).await;
+        apply(&mut kernel, vec![Op::Create(Entry::Route(route).into())]).await;
     });
 }
 
@@ -211,7 +217,7 @@ fn only_the_very_route_that_is_named_is_removed() {
         ip("route add 10.244.9.0/24 via 172.16.0.9 dev eth0 proto static");
         ip("route add 10.244.8.0/24 via 172.16.0.200 dev eth0 proto 241");
         ip("route add 10.244.7.0/24 via 172.16.0.9 dev eth0 proto 241 metric 50");
-        apply(&mut kernel, (7..=9).map(|number| Op::Remove(peer(number))).collect()).await;
+        apply(&mut kernel, (7..=9).map(|number| Op::Remove(peer(number).into())).collect()).await;
         // Of three that resemble it, one is of another protocol, one of another gateway, and the
         // kernel takes a metric of zero for any.
         assert_eq!(ip("-4 route show root 10.244.0.0/16").lines().count(), 2);
@@ -238,12 +244,13 @@ fn a_conversation_given_up_does_not_answer_the_next() {
         let mut kernel = NetlinkKernel::open().unwrap();
         let (everything, scope) = (everything(), scope());
         for _ in 0..20 {
+            let nothing = KernelState::default();
             tokio::select! {
                 biased;
-                _ = kernel.dump(&scope) => {}
+                _ = kernel.dump(&scope, &nothing) => {}
                 () = tokio::task::yield_now() => {}
             }
-            let ops = vec![Op::Create(peer(9)), off_link("10.244.8.0/24")];
+            let ops = vec![Op::Create(peer(9).into()), off_link("10.244.8.0/24")];
             let refused = kernel.apply(&ops).await.unwrap();
             assert_eq!(refused.len(), 1);
             assert_eq!(refused[0].op, ops[1]);

@@ -193,9 +193,12 @@ fn removing_the_device_twice_succeeds_twice() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
         let both = [Entry::Link(tunnel()), Entry::Link(tunnel_v6())];
-        apply(&mut kernel, both.iter().cloned().map(Op::Create).collect()).await;
-        apply(&mut kernel, both.iter().cloned().map(Op::Remove).collect()).await;
-        apply(&mut kernel, both.iter().cloned().map(Op::Remove).collect()).await;
+        apply(&mut kernel, both.iter().cloned().map(|entry| Op::Create(entry.into())).collect())
+            .await;
+        apply(&mut kernel, both.iter().cloned().map(|entry| Op::Remove(entry.into())).collect())
+            .await;
+        apply(&mut kernel, both.iter().cloned().map(|entry| Op::Remove(entry.into())).collect())
+            .await;
         let left = dump(&mut kernel).await;
         assert!(diff(&KernelState::default(), &left, &scope()).is_empty());
         assert!(!left.keys().any(|key| matches!(key, Key::Link(_))));

@@ -65,9 +65,19 @@ fn ten_thousand_foreign_routes_do_not_show() {
         batch("ip", lines);
         let mut kernel = NetlinkKernel::open().unwrap();
         let outside = Scope { networks: vec![prefix("10.99.0.0/16")], ..scope() };
-        assert!(!kernel.dump(&outside).await.unwrap().keys().any(|k| matches!(k, Key::Route(..))));
+        assert!(
+            !kernel
+                .dump(&outside, &KernelState::default())
+                .await
+                .unwrap()
+                .keys()
+                .any(|k| matches!(k, Key::Route(..)))
+        );
         let one = Scope { networks: vec![prefix("10.100.7.0/24")], ..scope() };
-        assert!(route(&kernel.dump(&one).await.unwrap(), "10.100.7.0/24").is_some());
+        assert!(
+            route(&kernel.dump(&one, &KernelState::default()).await.unwrap(), "10.100.7.0/24")
+                .is_some()
+        );
     });
 }
 
@@ -142,7 +152,7 @@ fn neighbours_and_entries_that_the_kernel_made_are_left_out() {
         let new: Vec<String> = held
             .into_iter()
             .filter(|entry| everything().get(&entry.key()).is_none())
-            .filter(|entry| matches!(entry, Entry::Neighbour(_) | Entry::Fdb(_)))
+            .filter(|entry| matches!(**entry, Entry::Neighbour(_) | Entry::Fdb(_)))
             .map(|entry| entry.to_string())
             .collect();
         assert_eq!(new, ["neigh 10.244.52.0 lladdr 0e:00:00:00:00:52 dev flannel.1 not permanent"]);

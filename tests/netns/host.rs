@@ -170,7 +170,7 @@ pub(crate) fn everything() -> KernelState {
 }
 
 pub(crate) async fn dump(kernel: &mut NetlinkKernel) -> KernelState {
-    kernel.dump(&scope()).await.unwrap()
+    kernel.dump(&scope(), &KernelState::default()).await.unwrap()
 }
 
 /// Carries `ops` out; none may be refused.

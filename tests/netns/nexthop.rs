@@ -1,6 +1,7 @@
 //! Routes by way of nexthop objects.
 
 use std::fs;
+use std::sync::Arc;
 
 use tweed::kernel::state::{Entry, KernelState, Key, Lane, Nexthop, NexthopId, PROTOCOL, Route};
 use tweed::kernel::{Kernel, NetlinkKernel, Observation, Op};
@@ -12,7 +13,7 @@ use crate::host::{
 
 /// The routes of `state`, each by an object of its own.
 fn by_nexthops(state: KernelState) -> KernelState {
-    let entries = state.into_iter().flat_map(|entry| match entry {
+    let entries = state.into_iter().flat_map(|entry| match Arc::unwrap_or_clone(entry) {
         Entry::Route(route) => by_nexthop(route),
         other => vec![other],
     });
@@ -160,7 +161,9 @@ fn the_object_of_somebody_else_stays_his() {
         assert_eq!(kernel.facts(None).await.unwrap().nexthops, Nexthops::Taken(id));
         let ops = direct_by_nexthop("10.244.9.0/24", "172.16.0.9");
         let refused = kernel
-            .apply(&ops.into_iter().take(1).map(Op::Create).collect::<Vec<_>>())
+            .apply(
+                &ops.into_iter().take(1).map(|entry| Op::Create(entry.into())).collect::<Vec<_>>(),
+            )
             .await
             .unwrap();
         assert_eq!(refused.len(), 1);
@@ -187,7 +190,8 @@ fn removed_backwards_they_leave_nothing() {
         let mut kernel = NetlinkKernel::open().unwrap();
         let wanted = by_nexthops(everything());
         establish(&mut kernel, &wanted).await;
-        let ours = wanted.into_iter().filter(|e| matches!(e, Entry::Nexthop(_) | Entry::Route(_)));
+        let ours =
+            wanted.into_iter().filter(|e| matches!(**e, Entry::Nexthop(_) | Entry::Route(_)));
         let removals: Vec<Op> = ours.map(Op::Remove).collect();
         apply(&mut kernel, removals.into_iter().rev().collect()).await;
         assert_eq!(ip("nexthop"), "");

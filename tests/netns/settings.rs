@@ -43,10 +43,10 @@ fn a_filter_is_loosened_whatever_holds_for_all_and_tightened_again() {
         let mut kernel = NetlinkKernel::open().unwrap();
         fs::write(rp_filter("all"), "1").unwrap();
         assert!(is_strict(&dump(&mut kernel).await));
-        apply(&mut kernel, vec![Op::Replace(filter("eth0", false))]).await;
+        apply(&mut kernel, vec![Op::Replace(filter("eth0", false).into())]).await;
         assert_eq!(fs::read_to_string(rp_filter("eth0")).unwrap(), "2\n");
         assert!(!is_strict(&dump(&mut kernel).await));
-        apply(&mut kernel, vec![Op::Replace(filter("eth0", true))]).await;
+        apply(&mut kernel, vec![Op::Replace(filter("eth0", true).into())]).await;
         assert!(is_strict(&dump(&mut kernel).await));
     });
 }
@@ -56,7 +56,7 @@ fn a_filter_of_a_missing_link_is_refused_and_its_advertisements_are_not() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
         let accept = Entry::AcceptRa(AcceptRa { link: name("gone0"), accept: false });
-        let ops = vec![Op::Create(filter("gone0", false)), Op::Create(accept)];
+        let ops = vec![Op::Create(filter("gone0", false).into()), Op::Create(accept.into())];
         let refused = kernel.apply(&ops).await.unwrap();
         let refused: Vec<&Op> = refused.iter().map(|refused| &refused.op).collect();
         assert_eq!(refused, [&ops[0]]);
@@ -70,7 +70,7 @@ fn where_settings_cannot_be_written_the_operator_is_told_which() {
         run("mount --bind /proc/sys /proc/sys");
         run("mount -o remount,ro,bind /proc/sys");
         let mut kernel = NetlinkKernel::open().unwrap();
-        let refused = kernel.apply(&[Op::Replace(filter("eth0", false))]).await.unwrap();
+        let refused = kernel.apply(&[Op::Replace(filter("eth0", false).into())]).await.unwrap();
         assert_eq!(
             refused[0].reason,
             "net/ipv4/conf/eth0/rp_filter cannot be written (read-only filesystem or storage medium): \

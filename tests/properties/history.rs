@@ -36,7 +36,7 @@ impl Planner {
                 ..Inputs::default()
             },
             rules: local.rules(),
-            desired: Desired::new(backend::plan_local(local, &networks)),
+            desired: Desired::new(backend::plan_local(local, &networks), []),
             networks,
             affected: BTreeSet::new(),
             touched: BTreeSet::new(),
@@ -74,10 +74,8 @@ impl Planner {
     /// The same plan, made all at once.
     fn planned_anew(&self) -> Desired {
         let local = self.inputs.local().unwrap();
-        let mut desired = Desired::new(backend::plan_local(&local, &self.networks));
         let all = self.inputs.peers.ids().cloned().collect();
-        desired.revise(self.standings(&all));
-        desired
+        Desired::new(backend::plan_local(&local, &self.networks), self.standings(&all))
     }
 }
 

@@ -1,6 +1,7 @@
 //! The end of a container's link that is a port of the bridge.
 
 use std::io;
+use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -20,7 +21,7 @@ use crate::sysctl;
 const ATTEMPTS: usize = 10;
 
 /// So long the kernel may take until frames pass.
-const PATIENCE: Duration = Duration::from_millis(2550);
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Makes both ends, this one a port of `bridge` and up, the other in `netns` and down.
 pub(super) fn create(
@@ -58,7 +59,7 @@ fn create_pair(
             name: &name,
             master: bridge.index,
             inner_name: &identity.attachment.interface,
-            inner_netns: link::descriptor(netns),
+            inner_netns: netns.as_raw_fd(),
             inner_mac: settings.mac,
             mtu: settings.mtu,
         };

@@ -1,3 +1,5 @@
+//! Golden configs of delegates, as flannel builds them.
+
 use super::*;
 use crate::request::Command;
 

@@ -1,6 +1,6 @@
 //! Links: what is asked of the kernel, and what it tells.
 
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::RawFd;
 
 use nix::libc::{
     AF_BRIDGE, AF_UNSPEC, IFF_PROMISC, IFF_UP, IFLA_ADDRESS, IFLA_EXT_MASK, IFLA_IFALIAS,
@@ -39,6 +39,7 @@ pub(crate) struct Pair<'a> {
     pub(crate) name: &'a str,
     pub(crate) master: u32,
     pub(crate) inner_name: &'a str,
+    /// A descriptor that is open on it.
     pub(crate) inner_netns: RawFd,
     pub(crate) inner_mac: Option<Mac>,
     /// Bytes; the kernel's choice if none.
@@ -179,9 +180,4 @@ fn ifinfo(family: i32, index: u32, flags: u32, change: u32) -> [u8; IFINFO] {
         *place = byte;
     }
     fixed
-}
-
-/// The kernel takes a namespace by the number of a descriptor that is open on it.
-pub(crate) fn descriptor(netns: &impl AsRawFd) -> RawFd {
-    netns.as_raw_fd()
 }

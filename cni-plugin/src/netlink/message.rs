@@ -11,7 +11,7 @@ const SEQUENCE: usize = 8;
 
 /// A request: a header, the fixed part of its family, and attributes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Message {
+pub struct Message {
     bytes: Vec<u8>,
 }
 

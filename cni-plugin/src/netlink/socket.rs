@@ -24,7 +24,7 @@ const ATTEMPTS: usize = 5;
 const INTERRUPTED: u16 = 0x10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Protocol {
+pub enum Protocol {
     /// Links, addresses, routes.
     Route,
     /// nftables.
@@ -32,7 +32,7 @@ pub(crate) enum Protocol {
 }
 
 /// A conversation with the kernel, about the namespace in which it was opened.
-pub(crate) struct Socket {
+pub struct Socket {
     descriptor: OwnedFd,
     sequence: u32,
     buffer: Vec<u8>,
@@ -40,9 +40,9 @@ pub(crate) struct Socket {
 
 /// The kernel did not do what message `index` asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Refusal {
-    pub(crate) index: usize,
-    pub(crate) errno: Errno,
+pub struct Refusal {
+    pub index: usize,
+    pub errno: Errno,
 }
 
 impl fmt::Display for Refusal {
@@ -52,7 +52,7 @@ impl fmt::Display for Refusal {
 }
 
 impl Socket {
-    pub(crate) fn open(protocol: Protocol) -> io::Result<Self> {
+    pub fn open(protocol: Protocol) -> io::Result<Self> {
         let protocol = match protocol {
             Protocol::Route => SockProtocol::NetlinkRoute,
             Protocol::Netfilter => SockProtocol::NetlinkNetFilter,
@@ -63,13 +63,13 @@ impl Socket {
     }
 
     /// One that is told of changes of links.
-    pub(crate) fn listen() -> io::Result<Self> {
+    pub fn listen() -> io::Result<Self> {
         const LINKS: u32 = 1 << 0;
         Self::listen_to(LINKS)
     }
 
     /// One that is told of changes of IPv6 addresses.
-    pub(crate) fn listen_for_ipv6() -> io::Result<Self> {
+    pub fn listen_for_ipv6() -> io::Result<Self> {
         const IPV6_ADDRESSES: u32 = 1 << 8;
         Self::listen_to(IPV6_ADDRESSES)
     }
@@ -83,7 +83,7 @@ impl Socket {
     }
 
     /// Has all of `messages` carried out in their order; the refusals stop none of the others.
-    pub(crate) fn execute(&mut self, messages: Vec<Message>) -> io::Result<Vec<Refusal>> {
+    pub fn execute(&mut self, messages: Vec<Message>) -> io::Result<Vec<Refusal>> {
         if messages.is_empty() {
             return Ok(Vec::new());
         }
@@ -99,7 +99,7 @@ impl Socket {
     }
 
     /// Has all of `messages` carried out together or not at all, between `begin` and `end`.
-    pub(crate) fn transact(
+    pub fn transact(
         &mut self,
         begin: Message,
         messages: Vec<Message>,
@@ -121,7 +121,7 @@ impl Socket {
     }
 
     /// The one object that `message` asks for, as `read` understands its payload.
-    pub(crate) fn get<T>(
+    pub fn get<T>(
         &mut self,
         message: Message,
         read: impl Fn(&[u8]) -> Option<T>,
@@ -133,7 +133,7 @@ impl Socket {
 
     /// All objects that `message` asks for, as `read` understands their payloads; none if there is
     /// no such table or kind of object.
-    pub(crate) fn list<T>(
+    pub fn list<T>(
         &mut self,
         message: &Message,
         read: impl Fn(&[u8]) -> Option<T>,
@@ -154,7 +154,7 @@ impl Socket {
     }
 
     /// Takes what has come in, whatever it is.
-    pub(crate) fn drain(&mut self) -> io::Result<()> {
+    pub fn drain(&mut self) -> io::Result<()> {
         match recv(self.descriptor.as_raw_fd(), &mut self.buffer, MsgFlags::MSG_DONTWAIT) {
             // What was missed is asked for.
             Ok(_) | Err(Errno::ENOBUFS | Errno::EAGAIN | Errno::EINTR) => Ok(()),

@@ -3,9 +3,9 @@
 use std::io;
 
 use nix::libc::{
-    NF_INET_POST_ROUTING, NFNL_MSG_BATCH_BEGIN, NFNL_MSG_BATCH_END, NFNL_SUBSYS_NFTABLES,
-    NFPROTO_INET, NFT_MSG_DELRULE, NFT_MSG_NEWCHAIN, NFT_MSG_NEWRULE, NFT_MSG_NEWTABLE,
-    NLM_F_APPEND, NLM_F_CREATE,
+    NF_INET_FORWARD, NF_INET_POST_ROUTING, NFNL_MSG_BATCH_BEGIN, NFNL_MSG_BATCH_END,
+    NFNL_SUBSYS_NFTABLES, NFPROTO_INET, NFT_MSG_DELRULE, NFT_MSG_DELTABLE, NFT_MSG_NEWCHAIN,
+    NFT_MSG_NEWRULE, NFT_MSG_NEWTABLE, NLM_F_APPEND, NLM_F_CREATE,
 };
 
 use super::expression::Expression;
@@ -19,49 +19,61 @@ use crate::netlink::{Refusal, Socket};
 
 /// Changes of one table for both IP families.
 #[derive(Clone, Debug)]
-pub(crate) struct Batch {
+pub struct Batch {
     table: String,
     messages: Vec<Message>,
 }
 
 /// A chain, and where packets come to it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Chain<'a> {
-    pub(crate) name: &'a str,
+pub struct Chain<'a> {
+    pub name: &'a str,
     /// None for one that other chains lead to.
-    pub(crate) hook: Option<Hook>,
-    pub(crate) comment: Option<&'a str>,
+    pub hook: Option<Hook>,
+    pub comment: Option<&'a str>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Hook {
+pub enum Hook {
     /// Where sources are translated.
     SourceNat,
+    /// Where packets that the host passes on are let through or not.
+    Forward,
 }
 
 /// `srcnat`, as `nft(8)` calls it.
 const SOURCE_NAT_PRIORITY: u32 = 100;
 
+/// `filter`, as `nft(8)` calls it.
+const FILTER_PRIORITY: u32 = 0;
+
 /// The longest comment that `nft(8)` takes, in bytes.
 const LONGEST_COMMENT: usize = 128;
 
 impl Batch {
-    pub(crate) fn of(table: &str) -> Self {
+    pub fn of(table: &str) -> Self {
         Self { table: table.to_owned(), messages: Vec::new() }
     }
 
     /// There is this table from now on.
     #[must_use]
-    pub(crate) fn table(self, comment: Option<&str>) -> Self {
+    pub fn table(self, comment: Option<&str>) -> Self {
         let table = request(NFT_MSG_NEWTABLE, NLM_F_CREATE)
             .text(NFTA_TABLE_NAME, &self.table)
             .with(comment, |table, comment| table.bytes(NFTA_TABLE_USERDATA, &user_data(comment)));
         self.and(table)
     }
 
+    /// With everything in it.
+    #[must_use]
+    pub fn delete_table(self) -> Self {
+        let table = request(NFT_MSG_DELTABLE, 0).text(NFTA_TABLE_NAME, &self.table);
+        self.and(table)
+    }
+
     /// There is this chain from now on.
     #[must_use]
-    pub(crate) fn chain(self, chain: Chain<'_>) -> Self {
+    pub fn chain(self, chain: Chain<'_>) -> Self {
         let message = request(NFT_MSG_NEWCHAIN, NLM_F_CREATE)
             .text(NFTA_CHAIN_TABLE, &self.table)
             .text(NFTA_CHAIN_NAME, chain.name)
@@ -74,19 +86,14 @@ impl Batch {
 
     /// Removes all rules of a chain.
     #[must_use]
-    pub(crate) fn flush(self, chain: &str) -> Self {
+    pub fn flush(self, chain: &str) -> Self {
         let message = self.about_rule(NFT_MSG_DELRULE, 0, chain);
         self.and(message)
     }
 
     /// Adds a rule behind the others.
     #[must_use]
-    pub(crate) fn rule(
-        self,
-        chain: &str,
-        expressions: &[Expression],
-        comment: Option<&str>,
-    ) -> Self {
+    pub fn rule(self, chain: &str, expressions: &[Expression], comment: Option<&str>) -> Self {
         let message = self
             .about_rule(NFT_MSG_NEWRULE, NLM_F_CREATE | NLM_F_APPEND, chain)
             .nest(NFTA_RULE_EXPRESSIONS, |rule| {
@@ -97,7 +104,7 @@ impl Batch {
     }
 
     #[must_use]
-    pub(crate) fn delete_rule(self, chain: &str, handle: u64) -> Self {
+    pub fn delete_rule(self, chain: &str, handle: u64) -> Self {
         let message = self
             .about_rule(NFT_MSG_DELRULE, 0, chain)
             .bytes(NFTA_RULE_HANDLE, &handle.to_be_bytes());
@@ -105,11 +112,15 @@ impl Batch {
     }
 
     /// Has all of it carried out; returns what of it the kernel refused: then nothing was done.
-    pub(crate) fn commit(self, socket: &mut Socket) -> io::Result<Vec<Refusal>> {
+    pub fn commit(self, socket: &mut Socket) -> io::Result<Vec<Refusal>> {
         socket.transact(bracket(NFNL_MSG_BATCH_BEGIN), self.messages, bracket(NFNL_MSG_BATCH_END))
     }
 
-    fn and(mut self, message: Message) -> Self {
+    pub(super) fn table_name(&self) -> &str {
+        &self.table
+    }
+
+    pub(super) fn and(mut self, message: Message) -> Self {
         self.messages.push(message);
         self
     }
@@ -123,6 +134,7 @@ impl Hook {
     fn append(self, chain: Message) -> Message {
         let (number, priority, kind_of_chain) = match self {
             Self::SourceNat => (NF_INET_POST_ROUTING, SOURCE_NAT_PRIORITY, "nat"),
+            Self::Forward => (NF_INET_FORWARD, FILTER_PRIORITY, "filter"),
         };
         chain
             .nest(NFTA_CHAIN_HOOK, |hook| {

@@ -4,41 +4,51 @@ use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 use nix::libc::{
-    NFT_CMP_EQ, NFT_CMP_NEQ, NFT_GOTO, NFT_META_NFPROTO, NFT_PAYLOAD_NETWORK_HEADER, NFT_REG_1,
-    NFT_REG_VERDICT, NFT_RETURN,
+    NF_ACCEPT, NFT_CMP_EQ, NFT_CMP_NEQ, NFT_GOTO, NFT_JUMP, NFT_META_NFPROTO,
+    NFT_PAYLOAD_NETWORK_HEADER, NFT_REG_1, NFT_REG_VERDICT, NFT_RETURN,
 };
 
 use super::numbers::{
     NFTA_BITWISE_DREG, NFTA_BITWISE_LEN, NFTA_BITWISE_MASK, NFTA_BITWISE_SREG, NFTA_BITWISE_XOR,
     NFTA_CMP_DATA, NFTA_CMP_OP, NFTA_CMP_SREG, NFTA_DATA_VALUE, NFTA_DATA_VERDICT, NFTA_EXPR_DATA,
-    NFTA_EXPR_NAME, NFTA_IMMEDIATE_DATA, NFTA_IMMEDIATE_DREG, NFTA_LIST_ELEM, NFTA_META_DREG,
-    NFTA_META_KEY, NFTA_PAYLOAD_BASE, NFTA_PAYLOAD_DREG, NFTA_PAYLOAD_LEN, NFTA_PAYLOAD_OFFSET,
-    NFTA_VERDICT_CHAIN, NFTA_VERDICT_CODE,
+    NFTA_EXPR_NAME, NFTA_IMMEDIATE_DATA, NFTA_IMMEDIATE_DREG, NFTA_LIST_ELEM, NFTA_LOOKUP_FLAGS,
+    NFTA_LOOKUP_SET, NFTA_LOOKUP_SREG, NFTA_META_DREG, NFTA_META_KEY, NFTA_PAYLOAD_BASE,
+    NFTA_PAYLOAD_DREG, NFTA_PAYLOAD_LEN, NFTA_PAYLOAD_OFFSET, NFTA_VERDICT_CHAIN,
+    NFTA_VERDICT_CODE,
 };
 use crate::netlink::address::octets;
 use crate::netlink::message::Message;
 
 /// In the order in which a rule has them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Expression {
+pub enum Expression {
     /// Goes on for packets whose source is, or is not, in a network.
     Source(Match, IpNetwork),
     /// The same for the destination.
     Destination(Match, IpNetwork),
+    /// Goes on for packets whose source is, or is not, in the set of this name and family.
+    SourceIn(Match, String, IpFamily),
+    /// The same for the destination.
+    DestinationIn(Match, String, IpFamily),
+    /// No rule behind this one is asked.
+    Accept,
     /// Back to the chain that came here.
     Return,
+    /// To another chain, and back from its end.
+    Jump(String),
+    /// To another chain, and from its end to where this one came from.
     Goto(String),
     Masquerade,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Match {
+pub enum Match {
     Is,
     IsNot,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum IpFamily {
+pub enum IpFamily {
     V4,
     V6,
 }
@@ -57,6 +67,14 @@ impl Expression {
             Self::Destination(rule_for, network) => {
                 compare(rule, Place::Destination, *rule_for, *network)
             }
+            Self::SourceIn(rule_for, set, family) => {
+                look_up(rule, Place::Source, *rule_for, set, *family)
+            }
+            Self::DestinationIn(rule_for, set, family) => {
+                look_up(rule, Place::Destination, *rule_for, set, *family)
+            }
+            Self::Accept => verdict(rule, NF_ACCEPT, None),
+            Self::Jump(chain) => verdict(rule, NFT_JUMP, Some(chain)),
             Self::Return => verdict(rule, NFT_RETURN, None),
             Self::Goto(chain) => verdict(rule, NFT_GOTO, Some(chain)),
             Self::Masquerade => expression(rule, "masq", |data| data),
@@ -74,6 +92,20 @@ fn compare(rule: Message, place: Place, rule_for: Match, network: IpNetwork) -> 
         Match::IsNot => NFT_CMP_NEQ,
     };
     compare_with(masked, operation, &octets(network.network()))
+}
+
+fn look_up(rule: Message, place: Place, rule_for: Match, set: &str, family: IpFamily) -> Message {
+    const INVERTED: u32 = 1;
+    let loaded = load_address(of_family(rule, family), place, family);
+    let flags = match rule_for {
+        Match::Is => None,
+        Match::IsNot => Some(INVERTED),
+    };
+    expression(loaded, "lookup", |data| {
+        data.text(NFTA_LOOKUP_SET, set)
+            .be32(NFTA_LOOKUP_SREG, register(NFT_REG_1))
+            .with(flags, |data, flags| data.be32(NFTA_LOOKUP_FLAGS, flags))
+    })
 }
 
 fn of_family(rule: Message, family: IpFamily) -> Message {
@@ -149,10 +181,18 @@ fn register(number: i32) -> u32 {
 }
 
 impl IpFamily {
-    const fn of(address: IpAddr) -> Self {
+    pub const fn of(address: IpAddr) -> Self {
         match address {
             IpAddr::V4(_) => Self::V4,
             IpAddr::V6(_) => Self::V6,
+        }
+    }
+
+    /// How `nft(8)` numbers the type of its addresses, and their length in bytes.
+    pub(super) const fn key(self) -> (u32, u32) {
+        match self {
+            Self::V4 => (7, 4),
+            Self::V6 => (8, 16),
         }
     }
 

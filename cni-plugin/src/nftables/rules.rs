@@ -11,16 +11,16 @@ use crate::netlink::attributes::Attributes;
 
 /// A rule, as far as it takes to find it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Rule {
-    pub(crate) handle: u64,
-    pub(crate) comment: Option<String>,
+pub struct Rule {
+    pub handle: u64,
+    pub comment: Option<String>,
 }
 
 /// Of the netfilter header behind that of netlink, in bytes.
 const HEADER: usize = 4;
 
 /// The rules of `chain` in `table`; none if there is no such chain.
-pub(crate) fn list(socket: &mut Socket, table: &str, chain: &str) -> io::Result<Vec<Rule>> {
+pub fn list(socket: &mut Socket, table: &str, chain: &str) -> io::Result<Vec<Rule>> {
     let question =
         request(NFT_MSG_GETRULE, 0).text(NFTA_RULE_TABLE, table).text(NFTA_RULE_CHAIN, chain);
     // An older kernel lists more than it is asked for.

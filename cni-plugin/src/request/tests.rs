@@ -1,3 +1,5 @@
+//! What a runtime may say, and what it is told when it says it wrong.
+
 use super::*;
 
 const EVERYTHING: &[(&str, &str)] = &[

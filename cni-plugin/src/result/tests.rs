@@ -1,3 +1,5 @@
+//! What each version of the protocol makes of a result.
+
 use super::*;
 
 fn outcome() -> Outcome {

@@ -17,8 +17,8 @@ pub(super) fn gc(call: &Call<'_>) -> Result<(), Error> {
     // A runtime that does not say what lives does not say that nothing does.
     let Some(valid) = &call.config.valid else { return Ok(()) };
     let states = call.states();
-    let _alone = states.lock(Use::Exclusive)?;
-    let mut errors = Vec::new();
+    let alone = states.lock(Use::Exclusive)?;
+    let mut errors: Vec<_> = states.sweep(&alone).err().into_iter().collect();
     let whole = by_config(call, valid);
     let may_forget = whole.is_ok();
     errors.extend(whole.err());

@@ -62,7 +62,7 @@ impl<'a> Call<'a> {
 
     /// Another program instead of ours.
     pub(crate) fn program(mut self, program: &Path) -> Self {
-        self.program = program.to_owned();
+        self.program = program.into();
         self
     }
 

@@ -79,6 +79,51 @@ fn a_del_leaves_nothing_and_may_be_repeated() {
 }
 
 #[test]
+fn the_rules_are_those_of_the_go_plugins() {
+    let node = Node::new(&masquerading(DUAL));
+    let pod = node.pod();
+    let _ = node.add(&pod, &node.config("1.0.0")).result();
+    let (_, listed) = node.exec("nft list ruleset");
+    // The comment is cut where the identifier of a container is long.
+    let masked: Vec<_> = listed.lines().map(|line| line.split(", net:").next().unwrap()).collect();
+    let keys = masked.join("\n").replace('\t', " ");
+    let comment = keys.split("comment \"cb6e746fae1a4d6c-").nth(1).unwrap();
+    let own = comment.get(..16).unwrap();
+    assert_eq!(
+        keys.replace(own, "OWN"),
+        r#"table inet cni_plugins_masquerade {
+ comment "Masquerading for plugins from github.com/containernetworking/plugins"
+ chain masq_checks {
+  comment "Masquerade traffic from certain IPs to any (non-multicast) IP outside their subnet"
+  ip saddr 10.244.7.2 ip daddr != 10.244.7.0/24 masquerade comment "cb6e746fae1a4d6c-OWN
+  ip6 saddr fd00:10:244:7::2 ip6 daddr != fd00:10:244:7::/64 masquerade comment "cb6e746fae1a4d6c-OWN
+ }
+
+ chain postrouting {
+  type nat hook postrouting priority srcnat; policy accept;
+  ip daddr 224.0.0.0/4 return
+  ip6 daddr ff00::/8 return
+  goto masq_checks
+ }
+}"#
+    );
+}
+
+#[test]
+fn a_pod_that_is_masqueraded_is_seen_as_the_node() {
+    let node = Node::new(&masquerading(IPV4));
+    let (pod, outside) = (node.pod(), node.pod());
+    let _ = node.add(&pod, &node.config("1.0.0")).result();
+    node.ip(&format!("link add uplink type veth peer name eth9 netns {}", outside.netns()));
+    node.ip("address add 192.0.2.1/24 dev uplink");
+    node.ip("link set uplink up");
+    outside.ip("address add 192.0.2.2/24 dev eth9");
+    outside.ip("link set eth9 up");
+    // The outside knows no way to the pods: only what comes from the node is answered.
+    assert!(pings(&pod, "192.0.2.2"));
+}
+
+#[test]
 fn a_del_of_what_never_was_succeeds() {
     let node = Node::new(IPV4);
     let pod = node.pod();
@@ -206,6 +251,26 @@ fn a_default_route_of_the_operator_and_a_default_gateway_go_together() {
 }
 
 #[test]
+fn a_full_subnet_refuses_until_a_pod_goes() {
+    let node = Node::new(&IPV4.replace("10.244.7.1/24", "10.244.7.1/29"));
+    let config = node.config("1.0.0");
+    let pods: Vec<_> = (0..5).map(|_| node.pod()).collect();
+    for pod in &pods {
+        let _ = node.add(pod, &config).result();
+    }
+    let late = node.pod();
+    let (_, told) = node.add(&late, &config).error();
+    assert!(
+        told.contains("no IP addresses available in range set: 10.244.7.1-10.244.7.6"),
+        "{told}"
+    );
+    assert_eq!(late.links(), Vec::<String>::new());
+    node.del(&late, &config).is_silent();
+    node.del(&pods[1], &config).is_silent();
+    assert_eq!(node.add(&late, &config).address(), "10.244.7.3/29");
+}
+
+#[test]
 fn what_is_no_bridge_is_not_used_as_one() {
     let node = Node::new(IPV4);
     node.ip("link add cni0 type veth peer name other");
@@ -269,34 +334,23 @@ fn check_passes_after_add_and_names_what_is_wrong() {
     check().is_silent();
 
     let veth = config["prevResult"]["interfaces"][1]["name"].as_str().unwrap().to_owned();
-    let breaks: [(&dyn Fn(), &dyn Fn(), &str); 3] = [
-        (
-            &|| drop(pod.ip("address del 10.244.7.2/24 dev eth0")),
-            &|| {
-                pod.ip("address add 10.244.7.2/24 brd + dev eth0");
-                pod.ip("route add default via 10.244.7.1");
-                pod.ip("route add 10.244.0.0/16 via 10.244.7.1");
-            },
-            "does not have the address 10.244.7.2/24",
-        ),
-        (
-            &|| drop(pod.ip("route del 10.244.0.0/16")),
-            &|| drop(pod.ip("route add 10.244.0.0/16 via 10.244.7.1")),
-            "no route to 10.244.0.0/16",
-        ),
-        (
-            &|| drop(node.ip(&format!("link set {veth} nomaster"))),
-            &|| drop(node.ip(&format!("link set {veth} master cni0"))),
-            "is no port of cni0",
-        ),
-    ];
-    for (break_it, mend_it, word) in breaks {
-        break_it();
+    let refuses = |word: &str| {
         let (_, told) = check().error();
         assert!(told.contains(word), "{told}");
-        mend_it();
-        check().is_silent();
-    }
+    };
+    pod.ip("address del 10.244.7.2/24 dev eth0");
+    refuses("does not have the address 10.244.7.2/24");
+    pod.ip("address add 10.244.7.2/24 brd + dev eth0");
+    refuses("no route to");
+    pod.ip("route add default via 10.244.7.1");
+    refuses("no route to 10.244.0.0/16");
+    pod.ip("route add 10.244.0.0/16 via 10.244.7.1");
+    check().is_silent();
+
+    node.ip(&format!("link set {veth} nomaster"));
+    refuses("is no port of cni0");
+    node.ip(&format!("link set {veth} master cni0"));
+    check().is_silent();
     pod.ip("link del eth0");
     assert!(check().error().1.contains("the container does not have it"));
 }

@@ -5,6 +5,9 @@
 mod harness;
 
 mod bridge;
+mod chain;
 mod delegation;
 mod interchange;
+mod nftables;
 mod protocol;
+mod storm;

@@ -1,9 +1,13 @@
 //! What a runtime may say, and what it is answered.
 
+use std::io::{Read, Write};
+use std::os::unix::net::UnixListener;
 use std::process::Command;
+use std::thread;
 
 use serde_json::{Value, json};
 
+use crate::harness::kernel::Place;
 use crate::harness::{IPV4, Node};
 
 #[test]
@@ -66,6 +70,11 @@ fn the_plugins_own_namespace_is_refused_before_anything_is_made() {
     let own = format!("/run/netns/{}", node.netns());
     let refused = node.call("ADD", &pod, &node.config("1.0.0")).with("CNI_NETNS", &own).run();
     assert_eq!(refused.error().0, 8);
+    let _ = node.add(&pod, &node.config("1.0.0")).result();
+    let before = node.links();
+    node.call("DEL", &node.pod(), &node.config("1.0.0")).with("CNI_NETNS", &own).run().is_silent();
+    assert_eq!(node.links(), before);
+    node.del(&pod, &node.config("1.0.0")).is_silent();
     assert_eq!(node.states(), Vec::<String>::new());
     assert_eq!(node.reservations(), []);
 }
@@ -118,6 +127,37 @@ fn a_node_whose_daemon_has_not_spoken_is_to_be_tried_again() {
     assert!(told.contains("subnet.env: no such file or directory"), "{told}");
     let (code, _) = node.call("STATUS", &pod, &node.config("1.1.0")).run().error();
     assert_eq!(code, 50);
+}
+
+/// A daemon of ours that answers whoever asks with `answer`, for as long as the test runs.
+fn daemon(node: &Node, answer: &'static str) {
+    let listener = UnixListener::bind(node.home.path().join("subnet.sock")).unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let _ = stream.read(&mut [0; 1024]);
+            let _ = write!(stream, "HTTP/1.1 {answer}");
+        }
+    });
+}
+
+#[test]
+fn what_the_daemon_says_is_passed_on() {
+    let node = Node::new(IPV4);
+    let pod = node.pod();
+    std::fs::remove_file(node.subnet_file()).unwrap();
+    daemon(&node, "503 x\r\n\r\n{\"ready\":false,\"reasons\":[\"no subnet is leased yet\"]}");
+    let (code, told) = node.add(&pod, &node.config("1.0.0")).error();
+    assert_eq!(code, 11);
+    assert!(told.ends_with("the daemon says: no subnet is leased yet"), "{told}");
+}
+
+#[test]
+fn a_daemon_that_is_stuck_makes_the_node_limited() {
+    let node = Node::new(IPV4);
+    daemon(&node, "503 x\r\n\r\nthe loop has been stuck for 40 s\n");
+    let (code, told) = node.call("STATUS", &node.pod(), &node.config("1.1.0")).run().error();
+    assert_eq!((code, told.as_str()), (51, "the loop has been stuck for 40 s"));
 }
 
 #[test]

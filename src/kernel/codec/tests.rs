@@ -146,13 +146,13 @@ fn sent(op: &Op) -> Message {
 proptest! {
     #[test]
     fn what_is_encoded_is_decoded_as_it_was(entry in entry()) {
-        let message = sent(&Op::Create(entry.clone()));
+        let message = sent(&Op::Create(entry.clone().into()));
         prop_assert_eq!(decode(&message, &links()), Some(Observation::Holds(entry)));
     }
 
     #[test]
     fn a_removal_speaks_of_the_key_it_removes(entry in entry()) {
-        let message = sent(&Op::Remove(entry.clone()));
+        let message = sent(&Op::Remove(entry.clone().into()));
         if !matches!(entry, Entry::Link(_)) {
             prop_assert_eq!(decode(&message, &links()), Some(Observation::Lost(entry.key())));
         }
@@ -190,7 +190,7 @@ fn a_neighbour() -> Neighbour {
 #[test]
 fn an_op_on_a_link_that_is_not_there_says_so() {
     let route = Route { link: Some(LinkName::new("flannel.9")), ..a_route() };
-    let unencodable = encode(&Op::Create(Entry::Route(route)), &links()).unwrap_err();
+    let unencodable = encode(&Op::Create(Entry::Route(route).into()), &links()).unwrap_err();
     assert_eq!(unencodable.to_string(), "there is no link flannel.9");
 }
 
@@ -204,7 +204,7 @@ fn a_route_bears_our_mark_and_flannels_form() {
 
 #[test]
 fn a_neighbour_without_a_mac_is_lost() {
-    let mut message = encoded(&Op::Create(Entry::Neighbour(a_neighbour())));
+    let mut message = encoded(&Op::Create(Entry::Neighbour(a_neighbour()).into()));
     let NetlinkPayload::InnerMessage(Body::Rtnl(RouteNetlinkMessage::NewNeighbour(neighbour))) =
         &mut message.payload
     else {
@@ -217,7 +217,7 @@ fn a_neighbour_without_a_mac_is_lost() {
 
 #[test]
 fn an_appended_route_stands_behind_the_one_in_force() {
-    let mut message = sent(&Op::Create(Entry::Route(a_route())));
+    let mut message = sent(&Op::Create(Entry::Route(a_route()).into()));
     message.header.flags |= NLM_F_APPEND;
     assert_eq!(decode(&message, &links()), None);
 }

@@ -65,18 +65,18 @@ fn told(kernel: &FakeKernel) -> Vec<Observation> {
 #[test]
 fn an_entry_needs_its_device() {
     let kernel = kernel();
-    let refused = apply(&kernel, &[Op::Create(neighbour())]);
+    let refused = apply(&kernel, &[Op::Create(neighbour().into())]);
     assert_eq!(refused, ["Cannot find device flannel.1"]);
-    let refused = apply(&kernel, &[Op::Create(device()), Op::Create(neighbour())]);
+    let refused = apply(&kernel, &[Op::Create(device().into()), Op::Create(neighbour().into())]);
     assert_eq!(refused, Vec::<String>::new());
-    assert_eq!(apply(&kernel, &[Op::Create(device())]), ["File exists"]);
+    assert_eq!(apply(&kernel, &[Op::Create(device().into())]), ["File exists"]);
 }
 
 #[test]
 fn a_gateway_must_be_on_the_link() {
     let near = Entry::Route(route("10.244.3.0/24", "172.16.0.9", eth0()));
     let far = Entry::Route(route("10.244.4.0/24", "172.17.0.9", eth0()));
-    let refused = apply(&kernel(), &[Op::Create(far), Op::Create(near)]);
+    let refused = apply(&kernel(), &[Op::Create(far.into()), Op::Create(near.into())]);
     assert_eq!(refused, ["Nexthop has invalid gateway"]);
 }
 
@@ -85,7 +85,7 @@ fn a_link_that_goes_down_loses_its_ipv4_routes_without_a_word() {
     let kernel = kernel();
     let v4 = Entry::Route(route("10.244.3.0/24", "10.244.3.0", tunnel()).onlink());
     let v6 = Entry::Route(route("fd00:3::/64", "fd00:3::", tunnel()).onlink());
-    let ops = [device(), neighbour(), v4.clone(), v6.clone()].map(Op::Create);
+    let ops = [device(), neighbour(), v4.clone(), v6.clone()].map(|entry| Op::Create(entry.into()));
     apply(&kernel, &ops);
     told(&kernel);
     kernel.link_down(&tunnel());
@@ -101,7 +101,7 @@ fn a_link_that_goes_down_loses_its_ipv4_routes_without_a_word() {
 #[test]
 fn a_device_takes_with_it_what_sits_on_it() {
     let kernel = kernel();
-    apply(&kernel, &[Op::Create(device()), Op::Create(neighbour())]);
+    apply(&kernel, &[Op::Create(device().into()), Op::Create(neighbour().into())]);
     kernel.remove_interface(&eth0());
     assert!(kernel.state().is_empty());
 }
@@ -112,7 +112,7 @@ fn only_exactly_this_entry_is_removed() {
     let ours = route("10.244.3.0/24", "172.16.0.9", eth0());
     let theirs = Entry::Route(Route { protocol: 4, ..ours.clone() });
     kernel.set(theirs.clone());
-    assert_eq!(apply(&kernel, &[Op::Remove(Entry::Route(ours))]), Vec::<String>::new());
+    assert_eq!(apply(&kernel, &[Op::Remove(Entry::Route(ours).into())]), Vec::<String>::new());
     assert_eq!(kernel.state().get(&theirs.key()), Some(&theirs));
 }
 

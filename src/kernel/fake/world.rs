@@ -44,17 +44,18 @@ impl World {
     /// Carries out `op`, or says in the kernel's words why not.
     pub(super) fn apply(&mut self, op: &Op) -> Result<Told, String> {
         match op {
-            Op::Create(entry @ (Entry::Link(_) | Entry::Nexthop(_)))
-                if self.state.get(&entry.key()).is_some() =>
+            Op::Create(entry)
+                if matches!(**entry, Entry::Link(_) | Entry::Nexthop(_))
+                    && self.state.get(&entry.key()).is_some() =>
             {
                 Err("File exists".into())
             }
             Op::Create(entry) | Op::Replace(entry) => {
                 self.check(entry)?;
-                Ok(self.put(entry.clone()))
+                Ok(self.put(Entry::clone(entry)))
             }
             Op::Remove(entry) => {
-                let is_there = self.state.get(&entry.key()) == Some(entry);
+                let is_there = self.state.get(&entry.key()) == Some(entry.as_ref());
                 Ok(if is_there { self.lose(&entry.key()) } else { Told::new() })
             }
         }
@@ -166,8 +167,8 @@ impl World {
     fn set_up(&mut self, link: &LinkName, state: LinkState) {
         let up = matches!(state, LinkState::Up);
         self.change_interface(link, |interface| interface.up = up);
-        if let Some(Entry::Link(tunnel)) = self.state.remove(&Key::Link(link.clone())) {
-            self.state.insert(Entry::Link(Link { up, ..tunnel }));
+        if let Some(Entry::Link(tunnel)) = self.state.get(&Key::Link(link.clone())) {
+            self.state.insert(Entry::Link(Link { up, ..tunnel.clone() }));
         }
     }
 

@@ -168,7 +168,8 @@ fn is_done_already(op: &Op, errno: Errno) -> bool {
         Op::Remove(_) => {
             matches!(errno, Errno::ENOENT | Errno::ESRCH | Errno::ENODEV | Errno::EADDRNOTAVAIL)
         }
-        Op::Create(Entry::Address(_)) | Op::Replace(Entry::Address(_)) => errno == Errno::EEXIST,
-        Op::Create(_) | Op::Replace(_) => false,
+        Op::Create(entry) | Op::Replace(entry) => {
+            matches!(**entry, Entry::Address(_)) && errno == Errno::EEXIST
+        }
     }
 }

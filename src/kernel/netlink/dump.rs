@@ -10,10 +10,15 @@ use crate::kernel::{Observation, Scope, sysctl};
 use crate::prefix::Family;
 
 impl NetlinkKernel {
-    pub(super) async fn read_state(&mut self, scope: &Scope) -> io::Result<KernelState> {
+    pub(super) async fn read_state(
+        &mut self,
+        scope: &Scope,
+        known: &KernelState,
+    ) -> io::Result<KernelState> {
         let links = self.read_links().await?;
         let links = links.iter().filter_map(|message| entry(message, &self.links, scope));
-        let mut entries: Vec<Entry> = links.chain(settings(scope)).collect();
+        let mut entries: Vec<_> =
+            links.chain(settings(scope)).map(|entry| known.sharing(entry)).collect();
         for request in self.requests_for(scope) {
             let links = &self.links;
             let read = |frame: &[u8]| {
@@ -21,6 +26,7 @@ impl NetlinkKernel {
                     .then(|| codec::parse(frame))
                     .flatten()
                     .and_then(|message| entry(&message, links, scope))
+                    .map(|entry| known.sharing(entry))
             };
             entries.extend(self.requests.dump(request, read).await?);
         }

@@ -44,7 +44,7 @@ fn an_entry_that_was_wanted_meanwhile_lingers_anew() {
         advance(LINGER).await;
         assert!(!agenda.has_lingered(&key(3)));
         agenda.has_lingered(&key(4));
-        agenda.forget_all_but(&[key(4)].into());
+        agenda.retain(|unwanted| *unwanted == key(4));
         advance(LINGER).await;
         assert!(!agenda.has_lingered(&key(3)));
         assert!(agenda.has_lingered(&key(4)));

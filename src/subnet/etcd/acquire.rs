@@ -6,6 +6,7 @@ use tracing::{info, warn};
 use super::Shared;
 use super::client::Refusal;
 use super::ours::Own;
+use super::reserve::is_confirmed;
 use super::store::{Condition, Listing, Outcome, Stored, Write};
 use super::{key, value};
 use crate::backoff::Backoff;
@@ -42,6 +43,15 @@ impl Shared {
     async fn claim(&self, claimant: &Claimant<'_>, value: Vec<u8>) -> Result<Own, Error> {
         for subnet in claimant.forgotten() {
             warn!(%subnet, "previous subnet is not of this network any more");
+        }
+        if let Some(own) = self.reserve(claimant, &value).await {
+            self.store.client.let_others_pass().await;
+            let listing = self.store.list().await;
+            if is_confirmed(claimant, &own, &listing) {
+                self.first.lock().await.keep(listing);
+                return Ok(own);
+            }
+            self.store.withdraw(&own).await;
         }
         loop {
             let listing = self.store.list().await;
@@ -162,7 +172,7 @@ impl Shared {
     }
 
     /// Writes `own.intended`. Returns what stands in the way, nothing after success.
-    async fn write(
+    pub(super) async fn write(
         &self,
         own: &mut Own,
         condition: Condition,
@@ -217,7 +227,7 @@ impl Shared {
         if reserved { None } else { Some(self.grant().await.id) }
     }
 
-    async fn new_own(&self, subnets: Vec<Prefix>, value: &[u8]) -> Own {
+    pub(super) async fn new_own(&self, subnets: Vec<Prefix>, value: &[u8]) -> Own {
         Own {
             id: key::encode(&subnets),
             subnets,

@@ -58,6 +58,9 @@ pub(super) enum Refusal {
     NoRevision,
 }
 
+/// Between two tries: who waits longer than a busy server needs to recover is the last to be served.
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
 /// The library's 4 MiB end at some 24,000 leases.
 const MAX_MESSAGE: usize = 64 * 1024 * 1024;
 
@@ -89,7 +92,7 @@ impl Client {
     where
         F: Future<Output = Result<T, Error>>,
     {
-        let mut backoff = Backoff::default();
+        let mut backoff = Backoff::up_to(LONGEST_PAUSE);
         loop {
             match self.once(&ask).await {
                 Ok(answer) => return Ok(answer),
@@ -130,6 +133,11 @@ impl Client {
     /// A longer one, before what can wait.
     pub(super) async fn stand_back(&self) {
         sleep(courtesy(self.latency().await).mul_f64(rand::random())).await;
+    }
+
+    /// The longest: whoever came at the same time has what it needs at once by then.
+    pub(super) async fn let_others_pass(&self) {
+        sleep(courtesy(self.latency().await).mul_f64(1.0 + rand::random::<f64>())).await;
     }
 
     pub(super) async fn is_busy(&self) -> bool {

@@ -14,6 +14,7 @@ mod ours;
 mod pace;
 mod probe_secret;
 mod report;
+mod reserve;
 mod store;
 pub mod value;
 mod watch;

@@ -92,8 +92,7 @@ impl Store {
     }
 
     pub(super) async fn list_once(&self) -> Result<Listing, Failure> {
-        let (kvs, revision) = self.pages(GetOptions::new()).await?;
-        let stored = kvs.iter().filter_map(|kv| self.stored(kv)).collect();
+        let (stored, revision) = self.pages(GetOptions::new(), |kv| self.stored(kv)).await?;
         Ok(Listing { stored, revision })
     }
 
@@ -132,7 +131,7 @@ impl Store {
     async fn keys(&self) -> Vec<KeyValue> {
         let mut backoff = Backoff::default();
         loop {
-            match self.pages(GetOptions::new().with_keys_only()).await {
+            match self.pages(GetOptions::new().with_keys_only(), |kv| Some(kv.clone())).await {
                 Ok((kvs, _)) => return kvs,
                 Err(_) => sleep(backoff.delay(rand::random())).await,
             }
@@ -178,23 +177,29 @@ impl Store {
         Some(Stored { record, value: kv.value().to_vec(), origin, mod_revision: kv.mod_revision() })
     }
 
-    /// Everything below the prefix as of one revision, however many leases there are.
-    async fn pages(&self, options: GetOptions) -> Result<(Vec<KeyValue>, i64), Failure> {
+    /// What `read` makes of everything below the prefix as of one revision, however many leases
+    /// there are.
+    async fn pages<T>(
+        &self,
+        options: GetOptions,
+        read: impl Fn(&KeyValue) -> Option<T>,
+    ) -> Result<(Vec<T>, i64), Failure> {
         let end = prefix_end(&self.layout.subnets);
         let mut from = self.layout.subnets.clone().into_bytes();
         let options = options.with_range(end).with_limit(PAGE);
         let mut page = self.client.once(|connection| get(connection, &from, &options)).await?;
-        let (at, mut kvs) = (revision(page.header()), page.take_kvs());
+        let at = revision(page.header());
+        let mut all: Vec<T> = page.kvs().iter().filter_map(&read).collect();
         // What is asked for a revision is the same on every member: nobody needs to ask the leader.
         let options = options.with_revision(at).with_serializable();
-        while let Some(last) = kvs.last().filter(|_| page.more()) {
+        while let Some(last) = page.kvs().last().filter(|_| page.more()) {
             from = [last.key(), b"\0"].concat();
             let ask = |connection| get(connection, &from, &options);
             self.client.breathe().await;
             page = self.client.request(ask).await.map_err(Failure::Refused)?;
-            kvs.append(&mut page.take_kvs());
+            all.extend(page.kvs().iter().filter_map(&read));
         }
-        Ok((kvs, at))
+        Ok((all, at))
     }
 
     fn transaction(&self, write: &Write) -> Txn {

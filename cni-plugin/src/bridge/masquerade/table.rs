@@ -20,7 +20,7 @@ pub(super) fn ensure(identity: &Identity, addresses: &[IpNetwork]) -> Result<(),
     let mut socket = open()?;
     let stale = rules_of(&mut socket, &names::of_attachment(identity))?;
     let comment = names::comment(identity);
-    let frame = frame(Batch::of(TABLE));
+    let frame = frame(&mut socket)?;
     let cleared = stale.iter().fold(frame, |batch, rule| batch.delete_rule(CHECKS, rule.handle));
     let batch = addresses.iter().fold(cleared, |batch, address| {
         let rule = [
@@ -55,20 +55,31 @@ pub(super) fn collect(network: &str, valid: &[Attachment]) -> Result<(), Error> 
 }
 
 /// What every attachment needs: packets that go to many are never translated, others are checked.
-fn frame(batch: Batch) -> Batch {
+///
+/// All who write the table write the same. What is there is not written again: the kernel would
+/// wait for all readers before it lets go of what it replaces.
+fn frame(socket: &mut Socket) -> Result<Batch, Error> {
+    let rules = postrouting();
+    let present = nftables::list(socket, TABLE, POSTROUTING).map_err(|error| failure(&error))?;
+    if present.len() == rules.len() {
+        return Ok(Batch::of(TABLE));
+    }
     let comment = "Masquerading for plugins from github.com/containernetworking/plugins";
     let of_checks =
         "Masquerade traffic from certain IPs to any (non-multicast) IP outside their subnet";
-    let batch = batch
+    let empty = Batch::of(TABLE)
         .table(Some(comment))
         .chain(Chain { name: CHECKS, hook: None, comment: Some(of_checks) })
         .chain(Chain { name: POSTROUTING, hook: Some(Hook::SourceNat), comment: None })
         .flush(POSTROUTING);
-    let multicast = multicast().into_iter().fold(batch, |batch, group| {
-        let rule = [Expression::Destination(Match::Is, group), Expression::Return];
-        batch.rule(POSTROUTING, &rule, None)
-    });
-    multicast.rule(POSTROUTING, &[Expression::Goto(CHECKS.to_owned())], None)
+    Ok(rules.iter().fold(empty, |batch, rule| batch.rule(POSTROUTING, rule, None)))
+}
+
+fn postrouting() -> Vec<Vec<Expression>> {
+    let spared = multicast().into_iter();
+    let spared =
+        spared.map(|group| vec![Expression::Destination(Match::Is, group), Expression::Return]);
+    spared.chain([vec![Expression::Goto(CHECKS.to_owned())]]).collect()
 }
 
 fn multicast() -> impl IntoIterator<Item = IpNetwork> {

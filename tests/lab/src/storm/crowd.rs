@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 use tweed::lease::{BackendType, Lease, LeaseAttributes};
 use tweed::subnet::claim::Previous;
 use tweed::subnet::etcd::EtcdOptions;
@@ -124,6 +124,12 @@ impl Crowd {
     pub(super) fn published(&self, index: usize) -> Result<Option<Lease>> {
         let member = self.members.get(index).context("no such node")?;
         Ok(lock(&member.seen).lease.clone().filter(|lease| member.has_published(lease)))
+    }
+
+    /// Waits until an observer has seen what it waits for.
+    pub(super) fn wait_for(&self, etcd: &Etcd, observer: &JoinHandle<()>) -> Result<()> {
+        self.wait(etcd, "hold a lease", |_, seen| seen.lease.is_some() || observer.is_finished())
+            .map(drop)
     }
 
     /// Waits until all hold a lease that says what they were told to publish.

@@ -26,16 +26,18 @@ struct Live<'a> {
     start: Instant,
 }
 
-/// All take a lease at once, and nobody looks at the others'.
+/// All take a lease at once, and nobody follows the others'. Counts until etcd holds the last.
 pub(super) fn acquire_only(settings: &Settings) -> Result<Phase> {
     let mut live = Live::build(settings)?;
     live.crowd.follow_nobody();
     live.begin("everybody takes a lease")?;
+    let all = live.scene.expect_leases(settings.nodes);
     live.crowd.join(0..settings.nodes);
+    live.crowd.wait_for(&live.scene.etcd, &all)?;
+    let phase = live.end("leases only", live.start.elapsed())?;
     live.crowd.wait_for_leases(&live.scene.etcd)?;
-    let took = live.start.elapsed();
     live.crowd.ensure_distinct()?;
-    live.end("leases only", took)
+    Ok(phase)
 }
 
 /// From a cold start to a restart of everything.

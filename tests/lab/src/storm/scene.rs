@@ -3,6 +3,7 @@
 use anyhow::{Context, Result};
 use futures::StreamExt;
 use tokio::runtime::{Builder, Runtime};
+use tokio::task::JoinHandle;
 use tweed::subnet::SubnetManager;
 use tweed::subnet::claim::Previous;
 use tweed::subnet::etcd::{EtcdOptions, EtcdSubnetManager};
@@ -40,6 +41,19 @@ impl Scene {
     pub(super) fn options(&self) -> EtcdOptions {
         let prefix = PREFIX.to_owned();
         EtcdOptions { endpoints: self.etcd.endpoints(), prefix, ..EtcdOptions::default() }
+    }
+
+    /// Ends as soon as etcd holds so many leases, seen by somebody who takes no part.
+    pub(super) fn expect_leases(&self, count: usize) -> JoinHandle<()> {
+        let manager = EtcdSubnetManager::new(self.options(), Previous::default(), RENEW_MARGIN);
+        self.runtime.spawn(async move {
+            let (mut view, mut updates) = (View::default(), manager.watch_leases());
+            while view.digest().leases < count
+                && let Some(update) = updates.next().await
+            {
+                view.apply(&update);
+            }
+        })
     }
 
     /// What etcd holds now, read by somebody who takes no part.

@@ -1,0 +1,83 @@
+//! What is to be done now: the difference, less what must wait.
+
+use std::collections::BTreeSet;
+
+use super::{Differences, Reconciler};
+use crate::kernel::state::{Entry, KernelState, Key, NexthopId};
+use crate::kernel::{Kernel, Op, diff, diff_key};
+
+impl<K: Kernel> Reconciler<K> {
+    /// What is to be done now: the difference, less the removals that must wait.
+    pub(super) fn due_ops(&mut self) -> Vec<Op> {
+        self.retire();
+        let ops = match std::mem::take(&mut self.stale.differences) {
+            Differences::In(keys) if !keys.iter().any(|key| matches!(key, Key::Link(_))) => {
+                self.diff_keys(&keys)
+            }
+            Differences::In(_) | Differences::Anywhere => self.diff_all(),
+        };
+        ops.into_iter().filter(|op| self.is_due(op)).collect()
+    }
+
+    fn diff_all(&mut self) -> Vec<Op> {
+        let (desired, actual, scope) = (self.desired.state(), &self.actual, &self.scope);
+        let differs = |key: &Key| diff_key(key, desired, actual, scope).is_some();
+        self.refused.retain(differs);
+        self.agenda.retain(differs);
+        diff(desired, actual, scope)
+    }
+
+    fn diff_keys(&mut self, keys: &BTreeSet<Key>) -> Vec<Op> {
+        let (mut puts, mut removals) = (Vec::new(), Vec::new());
+        for key in keys {
+            match diff_key(key, self.desired.state(), &self.actual, &self.scope) {
+                Some(op @ (Op::Create(_) | Op::Replace(_))) => puts.push(op),
+                Some(op @ Op::Remove(_)) => removals.push(op),
+                None => {
+                    self.agenda.forget(key);
+                    self.refused.forget(key);
+                }
+            }
+        }
+        puts.extend(removals.into_iter().rev());
+        puts
+    }
+
+    fn is_due(&mut self, op: &Op) -> bool {
+        match op {
+            Op::Create(entry) | Op::Replace(entry) => {
+                self.agenda.forget(&entry.key());
+                true
+            }
+            Op::Remove(entry) => self.may_go(entry),
+        }
+    }
+
+    fn may_go(&mut self, entry: &Entry) -> bool {
+        let key = entry.key();
+        match entry {
+            // It stands in its successor's way.
+            Entry::Link(_) if self.desired.state().get(&key).is_some() => true,
+            Entry::Link(_) | Entry::Fdb(_) | Entry::Neighbour(_) => {
+                self.inputs.may_remove() && self.agenda.has_lingered(&key)
+            }
+            Entry::Nexthop(nexthop) => {
+                self.inputs.may_remove()
+                    && self.agenda.has_lingered(&key)
+                    && !is_used(nexthop.id, &self.actual)
+            }
+            Entry::ReversePath(_) | Entry::AcceptRa(_) | Entry::Address(_) | Entry::Route(_) => {
+                self.inputs.may_remove()
+            }
+        }
+    }
+}
+
+/// Whether a route refers to the nexthop object `id`, with which the kernel would remove it too.
+fn is_used(id: NexthopId, actual: &KernelState) -> bool {
+    let routes = actual.entries().rev().map_while(|entry| match entry {
+        Entry::Route(route) => Some(route),
+        _ => None,
+    });
+    routes.into_iter().any(|route| route.nexthop == Some(id))
+}

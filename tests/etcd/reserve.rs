@@ -1,0 +1,88 @@
+//! A busy etcd: the subnet comes first, the reading of all leases later.
+
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::task::LocalSet;
+use tweed::lease::Lease;
+use tweed::subnet::SubnetManager;
+use tweed::subnet::claim::Previous;
+
+use crate::node::{
+    SUBNETS, V4, config, manager_of, next, options, previous, subnets, value, vxlan,
+};
+use crate::proxy::delay_answers;
+use crate::server::EtcdServer;
+
+/// Long enough for an etcd to count as busy.
+const LATE: Duration = Duration::from_millis(150);
+
+/// What a node with public IP 192.168.0.9, whose slot is 10.5.115.0/24, gets from a busy server,
+/// and what it sees first.
+async fn start(server: &EtcdServer, previous: Previous) -> (Lease, String) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    server.put("/coreos.com/network/config", V4).await;
+    let manager = manager_of(options(&[endpoint]), previous);
+    let start = async {
+        manager.network_config().await;
+        let lease = manager.acquire(&config(V4), &vxlan(&["192.168.0.9"])).await.unwrap();
+        let seen = next(&mut manager.watch_leases()).await;
+        (lease, seen)
+    };
+    let busy = delay_answers(listener, server.port(), LATE);
+    let local = LocalSet::new();
+    local
+        .run_until(async {
+            tokio::select! {
+                started = start => started,
+                () = busy => unreachable!(),
+            }
+        })
+        .await
+}
+
+/// In the order in which they were written.
+async fn written(server: &EtcdServer) -> Vec<String> {
+    let history = server.history(SUBNETS).await;
+    history.iter().map(|change| change.replace(SUBNETS, "")).collect()
+}
+
+#[tokio::test]
+async fn who_is_new_takes_its_slot_and_keeps_it() {
+    let server = EtcdServer::start().await;
+    server.put(&format!("{SUBNETS}10.5.7.0-24"), &value("192.168.0.8")).await;
+    let (lease, seen) = start(&server, Previous::default()).await;
+    assert_eq!(subnets(&lease), ["10.5.115.0/24"]);
+    assert_eq!(seen, "snapshot [10.5.115.0-24@192.168.0.9 10.5.7.0-24@192.168.0.8]");
+    assert_eq!(written(&server).await, ["put 10.5.7.0-24", "put 10.5.115.0-24"]);
+}
+
+#[tokio::test]
+async fn a_lease_that_is_ours_already_is_found_and_the_new_one_given_back() {
+    let server = EtcdServer::start().await;
+    server.put_with_grant(&format!("{SUBNETS}10.5.7.0-24"), &value("192.168.0.9")).await;
+    let (lease, seen) = start(&server, Previous::default()).await;
+    assert_eq!(subnets(&lease), ["10.5.7.0/24"]);
+    assert_eq!(seen, "snapshot [10.5.7.0-24@192.168.0.9]");
+    let changes = written(&server).await;
+    assert_eq!(changes[1..3], ["put 10.5.115.0-24", "delete 10.5.115.0-24"]);
+}
+
+#[tokio::test]
+async fn a_wider_lease_across_the_slot_is_respected() {
+    let server = EtcdServer::start().await;
+    server.put(&format!("{SUBNETS}10.5.64.0-18"), &value("192.168.0.8")).await;
+    let (lease, _) = start(&server, Previous::default()).await;
+    assert_ne!(subnets(&lease), ["10.5.115.0/24"]);
+    let keys = server.keys(SUBNETS).await;
+    assert_eq!(keys.len(), 2, "{keys:?}");
+}
+
+#[tokio::test]
+async fn the_subnet_of_before_is_taken_before_the_slot() {
+    let server = EtcdServer::start().await;
+    let (lease, _) = start(&server, previous(&["10.5.7.0/24"], None)).await;
+    assert_eq!(subnets(&lease), ["10.5.7.0/24"]);
+    assert_eq!(written(&server).await, ["put 10.5.7.0-24"]);
+}
