@@ -69,7 +69,7 @@ fn every_fault_is_named_with_its_reason_and_only_what_is_dead_is_freed() {
     ]);
     let (code, out, err) = node.check(&["--sees-all"]);
     assert_eq!((code, err.as_str()), (1, ""));
-    expect![[r#"
+    expect![[r"
         NETWORK  ADDRESS   FOUND         OUTCOME
         cbr0     10.0.0.3  leaked        stays
             eth0 of container new: the runtime does not know its container, and no
@@ -81,7 +81,7 @@ fn every_fault_is_named_with_its_reason_and_only_what_is_dead_is_freed() {
         cbr0     10.0.0.6  double        stays
             eth0 of container known: the runtime has 10.0.0.2 for its owner
         cbr0: 1 held, 1 dead, 0 freed, 3 unclear or foreign
-    "#]]
+    "]]
     .assert_eq(&out);
 
     let (code, out, _) = node.check(&["--sees-all", "--repair", "-o", "json"]);
