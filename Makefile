@@ -2,6 +2,9 @@
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 CARGO ?= cargo
+MACHINE = $(shell rustc -vV | sed -n 's/^host: //p')
+# For each of the readers that `make fuzz` tries.
+FUZZ_SECONDS ?= 60
 
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -25,11 +28,25 @@ bench: packages ## Measure everything in docs/benchmarks.md, into target/bench
 	$(CARGO) build --locked --release --package tweed-lab
 	target/release/tweed-lab bench --tweedd target/release/tweedd --tweedctl target/release/tweedctl
 
+fuzz: target/tools/bin/cargo-fuzz ## Feed the CNI plugin what nobody would write, FUZZ_SECONDS for each reader
+	@rustup toolchain list | grep -q ^nightly || \
+	  { echo "installing: a nightly toolchain" && rustup toolchain install nightly --profile minimal; }
+	cd cni-plugin && for target in $$($(CURDIR)/$< fuzz list); do \
+	  RUSTUP_TOOLCHAIN=nightly $(CURDIR)/$< fuzz run $$target -- \
+	    -max_total_time=$(FUZZ_SECONDS) -timeout=10 || exit; \
+	done
+
 fmt: ## Format the code
 	$(CARGO) fmt --all
 
 release: packages ## Build the binaries as they are shipped
 	$(CARGO) build --locked --release --bins
+	RUSTFLAGS="-C target-feature=+crt-static" $(CARGO) build --locked --profile plugin --target $(MACHINE) \
+	    --package tweed-cni --bin flannel
+
+target/tools/bin/cargo-fuzz:
+	@echo "installing: cargo-fuzz (into target/tools)"
+	$(CARGO) install --locked --quiet --debug --root target/tools cargo-fuzz@0.13.2
 
 target/tools/bin/cargo-deny:
 	@echo "installing: cargo-deny (into target/tools)"
@@ -38,4 +55,4 @@ target/tools/bin/cargo-deny:
 packages: ## Install the Debian packages that build, tests and demo need
 	@tests/packages
 
-.PHONY: help demo test check bench fmt release packages
+.PHONY: help demo test check bench fuzz fmt release packages

@@ -4,6 +4,7 @@ mod cleanup;
 mod daemon;
 mod diff;
 mod inputs;
+mod ipam;
 mod kernel;
 mod layout;
 mod leases;
@@ -78,6 +79,7 @@ pub async fn run(arguments: Arguments, out: &mut impl Write) -> Result<Verdict, 
             let answer = cleanup::answer(&files, &options, kernel::open()?).await?;
             write(out, output, &answer)
         }
+        Command::Ipam(command) => write(out, output, &ipam::answer(&command)?),
         Command::Migrate(options) => migrate::run(&options, output, out).await,
     }
 }

@@ -1,4 +1,39 @@
-//! The contract between a flannel-compatible daemon and its CNI plugin.
+//! The contract between a flannel-compatible daemon and its CNI plugin, and the parts of the plugin.
 
+// What a runtime says.
+pub mod attachment;
+pub mod error;
+pub mod json;
+mod mac;
+pub mod network_config;
+pub mod refusal;
+pub mod request;
+pub mod version;
+
+// What the daemon says.
 pub mod atomic_file;
+mod daemon;
 pub mod subnet_env;
+mod subnet_file;
+
+// What is made of it.
+pub mod delegate;
+pub mod dns;
+pub mod result;
+pub mod route;
+pub mod state;
+pub mod verbs;
+
+// Who does it.
+mod bridge;
+mod exec;
+pub mod host_local;
+pub mod install;
+
+// The kernel's edge.
+mod deadline;
+mod digest;
+pub mod netlink;
+mod netns;
+pub mod nftables;
+mod sysctl;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use super::ipam::IpamCommand;
 use super::migrate::MigrateOptions;
 use crate::prefix::Prefix;
 
@@ -30,7 +31,7 @@ const EXIT_CODES: &str = "\
 Exit codes:
   0  all is well
   1  the kernel differs, a peer is not programmed, the daemon is not ready,
-     something was refused
+     something was refused, an address is lost
   2  the command line or a file named on it is wrong
   3  cannot tell: no daemon, no file, no permission
 tweedctl migrate has codes of its own: tweedctl migrate --help";
@@ -55,6 +56,9 @@ pub(super) enum Command {
     Diff,
     /// What of ours the kernel and the disk hold, and its removal
     Cleanup(CleanupOptions),
+    /// The addresses of this node's containers
+    #[command(subcommand)]
+    Ipam(IpamCommand),
     /// Moves a live cluster to another backend, stage by stage, and back
     Migrate(MigrateOptions),
 }

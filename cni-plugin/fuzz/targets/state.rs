@@ -1,0 +1,26 @@
+//! State files: whatever they hold, each is told once and can be forgotten.
+
+#![no_main]
+
+use std::fs;
+
+use libfuzzer_sys::fuzz_target;
+use tweed_cni::attachment::Attachment;
+use tweed_cni::state::{Record, States};
+
+fuzz_target!(|files: Vec<(&str, &[u8])>| {
+    let home = tempfile::tempdir_in("/dev/shm").unwrap();
+    for (name, content) in &files {
+        drop(fs::write(home.path().join(name.replace(['/', '\0'], "")), content));
+    }
+    let states = States::at(home.path());
+    let attachment = Attachment { container_id: "abc".into(), interface: "eth0".into() };
+    drop(states.recall(&attachment));
+    states.keep(&attachment, &serde_json::Map::new()).unwrap();
+    assert_eq!(states.recall(&attachment).unwrap(), Record::Kept(serde_json::Map::new()));
+    for (owner, _) in states.all().unwrap() {
+        states.drop_record(&owner).unwrap();
+    }
+    states.forget(&attachment).unwrap();
+    assert_eq!(states.all().unwrap(), []);
+});

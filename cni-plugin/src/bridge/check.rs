@@ -1,0 +1,126 @@
+//! Whether an attachment is still as its result says.
+
+use std::fmt::Display;
+
+use super::device;
+use super::inside;
+use super::settings::Settings;
+use crate::error::Error;
+use crate::netlink::link::Link;
+use crate::netlink::{Protocol, Socket, address, route};
+use crate::netns::Netns;
+use crate::request::Sandbox;
+use crate::result::{Interface, Outcome};
+
+/// Plugins later in the chain may have added to the result and to the container.
+pub(super) fn check(
+    host: &mut Socket,
+    settings: &Settings,
+    sandbox: &Sandbox,
+    netns: &Netns,
+    previous: &Outcome,
+) -> Result<(), Error> {
+    let bridge = check_bridge(host, settings, previous)?;
+    let path = sandbox.netns.to_string_lossy();
+    let name = &sandbox.attachment.interface;
+    let container = previous
+        .interfaces
+        .iter()
+        .find(|one| one.name == *name && one.sandbox.as_deref() == Some(path.as_ref()));
+    let container = container
+        .ok_or_else(|| Error::failed(format!("prevResult has no interface {name} in {path}")))?;
+    let open = netns.within(|| Socket::open(Protocol::Route))?;
+    let mut inside = open.map_err(|error| wrong(name, &error))?;
+    let found = check_container(&mut inside, container)?;
+    check_port(host, previous, &bridge, &found)?;
+    check_addresses(&mut inside, previous, &found)?;
+    check_routes(&mut inside, previous, &found)
+}
+
+fn check_bridge(host: &mut Socket, settings: &Settings, previous: &Outcome) -> Result<Link, Error> {
+    let name = &settings.bridge;
+    let bridge = device::find(host, name)?.ok_or_else(|| wrong(name, &"it is missing"))?;
+    if bridge.kind != "bridge" {
+        return Err(wrong(name, &"it is not a bridge"));
+    }
+    let told = previous.interfaces.iter().find(|one| one.name == *name && one.sandbox.is_none());
+    let told = told.ok_or_else(|| wrong(name, &"prevResult does not have it"))?;
+    check_mac(told, &bridge)?;
+    if bridge.is_promiscuous != settings.is_promiscuous {
+        return Err(wrong(name, &"its promiscuous mode is not as configured"));
+    }
+    Ok(bridge)
+}
+
+fn check_container(inside: &mut Socket, told: &Interface) -> Result<Link, Error> {
+    let found = inside::find(inside, &told.name)?;
+    let found = found.ok_or_else(|| wrong(&told.name, &"the container does not have it"))?;
+    if found.kind != "veth" {
+        return Err(wrong(&told.name, &"it is not a veth"));
+    }
+    check_mac(told, &found)?;
+    Ok(found)
+}
+
+/// Of several host interfaces in a result, the container's peer is the port.
+fn check_port(
+    host: &mut Socket,
+    previous: &Outcome,
+    bridge: &Link,
+    container: &Link,
+) -> Result<(), Error> {
+    for told in previous.interfaces.iter().filter(|one| one.sandbox.is_none()) {
+        let Some(found) = device::find(host, &told.name)? else { continue };
+        if Some(found.index) != container.peer || found.kind != "veth" {
+            continue;
+        }
+        check_mac(told, &found)?;
+        return match found.master {
+            Some(master) if master == bridge.index => Ok(()),
+            _ => Err(wrong(&found.name, &format!("it is no port of {}", bridge.name))),
+        };
+    }
+    Err(wrong(&container.name, &"its other end is not in prevResult"))
+}
+
+fn check_mac(told: &Interface, found: &Link) -> Result<(), Error> {
+    let is_same = told.mac.is_empty() || told.mac.eq_ignore_ascii_case(&found.mac.to_string());
+    let (had, has) = (&told.mac, found.mac);
+    if is_same { Ok(()) } else { Err(wrong(&found.name, &format!("its MAC is {has}, not {had}"))) }
+}
+
+fn check_addresses(inside: &mut Socket, previous: &Outcome, container: &Link) -> Result<(), Error> {
+    let name = &container.name;
+    let all = inside.list(&address::list(), address::read);
+    let all = all.map_err(|error| wrong(name, &error))?;
+    for told in &previous.addresses {
+        let is_there =
+            all.iter().any(|one| one.link == container.index && one.network == told.address);
+        if !is_there {
+            return Err(wrong(name, &format!("it does not have the address {}", told.address)));
+        }
+    }
+    Ok(())
+}
+
+fn check_routes(inside: &mut Socket, previous: &Outcome, container: &Link) -> Result<(), Error> {
+    let name = &container.name;
+    for told in &previous.routes {
+        let all = inside.list(&route::list(told.destination.ip()), route::read);
+        let all = all.map_err(|error| wrong(name, &error))?;
+        let is_there = all.iter().any(|one| {
+            let is_by = told.gateway.is_none() || one.gateway == told.gateway;
+            is_by
+                && one.destination.network() == told.destination.network()
+                && one.destination.prefix() == told.destination.prefix()
+        });
+        if !is_there {
+            return Err(wrong(name, &format!("there is no route to {}", told.destination)));
+        }
+    }
+    Ok(())
+}
+
+fn wrong(name: &str, what: &impl Display) -> Error {
+    Error::failed(format!("{name} is not as it was added: {what}"))
+}

@@ -1,0 +1,77 @@
+//! How what belongs to an attachment is known in the kernel.
+
+use crate::attachment::Attachment;
+use crate::digest;
+
+/// An attachment to a network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Identity {
+    pub(super) network: String,
+    pub(super) attachment: Attachment,
+}
+
+/// The kernel's limit for an alias, in bytes.
+const LONGEST_ALIAS: usize = 255;
+
+impl Identity {
+    /// What the link of a port is called: `veth` and eight digits, another one for each `attempt`.
+    pub(super) fn port_name(&self, attempt: usize) -> String {
+        format!("veth{}", digest::hex(&format!("{}#{attempt}", self.whole()), 8))
+    }
+
+    /// What the link of a port is marked with. Neither part can hold a slash.
+    pub(super) fn alias(&self) -> String {
+        let mut alias = self.whole();
+        alias.truncate(LONGEST_ALIAS);
+        alias
+    }
+
+    /// Whom `alias` names; none if it was not made here.
+    pub(super) fn of_alias(alias: &str) -> Option<Self> {
+        let mut parts = alias.strip_prefix("cni:")?.split('/');
+        let mut part = || parts.next().filter(|part| !part.is_empty()).map(str::to_owned);
+        let network = part()?;
+        let attachment = Attachment { container_id: part()?, interface: part()? };
+        Some(Self { network, attachment })
+    }
+
+    fn whole(&self) -> String {
+        let Attachment { container_id, interface } = &self.attachment;
+        format!("cni:{}/{container_id}/{interface}", self.network)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn identity(container_id: &str) -> Identity {
+        let attachment = Attachment { container_id: container_id.into(), interface: "eth0".into() };
+        Identity { network: "cbr0".into(), attachment }
+    }
+
+    #[test]
+    fn an_alias_names_whom_it_was_made_for() {
+        let identity = identity("c1");
+        assert_eq!(identity.alias(), "cni:cbr0/c1/eth0");
+        assert_eq!(Identity::of_alias(&identity.alias()), Some(identity));
+        for other in ["", "uplink", "cni:cbr0/c1", "cni:cbr0//eth0"] {
+            assert_eq!(Identity::of_alias(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn names_of_ports_fit_and_differ() {
+        let names =
+            [identity("c1").port_name(0), identity("c1").port_name(1), identity("c2").port_name(0)];
+        for name in &names {
+            assert_eq!(name.len(), 12, "{name}");
+        }
+        assert!(names[0] != names[1] && names[1] != names[2] && names[0] != names[2]);
+    }
+
+    #[test]
+    fn the_alias_of_a_long_name_is_cut_to_what_the_kernel_takes() {
+        assert_eq!(identity(&"c".repeat(300)).alias().len(), LONGEST_ALIAS);
+    }
+}

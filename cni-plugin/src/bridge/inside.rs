@@ -1,0 +1,157 @@
+//! The container's side: its interface, addresses and routes.
+
+use std::fmt::Display;
+use std::io;
+use std::time::Duration;
+
+use ipnetwork::IpNetwork;
+use nix::errno::Errno;
+
+use super::identity::Identity;
+use super::plan::Plan;
+use super::settings::{Detection, Settings};
+use crate::deadline::Deadline;
+use crate::error::Error;
+use crate::mac::Mac;
+use crate::netlink::link::{self, Link};
+use crate::netlink::message::Message;
+use crate::netlink::{Protocol, Refusal, Socket, address, route};
+use crate::netns::Netns;
+use crate::sysctl;
+
+/// So long the kernel may look for others with an address.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Returns the MAC of the interface.
+pub(super) fn configure(
+    netns: &Netns,
+    identity: &Identity,
+    settings: &Settings,
+    plan: &Plan,
+) -> Result<Mac, Error> {
+    let name = &identity.attachment.interface;
+    let must_wait = settings.detection == Detection::On && plan.has_ipv6();
+    let (mut inside, listener) = netns.within(|| {
+        write_settings(name, settings, plan)?;
+        let listener = || must_wait.then(Socket::listen_for_ipv6).transpose();
+        let open = || Ok((Socket::open(Protocol::Route)?, listener()?));
+        open().map_err(|error: io::Error| failure(name, &error))
+    })??;
+    let interface = find(&mut inside, name)?.ok_or_else(|| failure(name, &Errno::ENODEV))?;
+    address_and_route(&mut inside, &interface, settings, plan)?;
+    if let Some(listener) = listener {
+        wait_for_addresses(&mut inside, listener, &interface)?;
+    }
+    Ok(interface.mac)
+}
+
+/// Removes the interface called `name`; false if there was none.
+pub(super) fn remove(netns: &Netns, name: &str) -> Result<bool, Error> {
+    let inside = netns.within(|| Socket::open(Protocol::Route))?;
+    let mut inside = inside.map_err(|error| failure(name, &error))?;
+    let refusals = inside.execute(vec![link::delete(name)]);
+    match refusals.map_err(|error| failure(name, &error))?.first() {
+        None => Ok(true),
+        Some(Refusal { errno: Errno::ENODEV, .. }) => Ok(false),
+        Some(refusal) => Err(failure(name, refusal)),
+    }
+}
+
+pub(super) fn find(inside: &mut Socket, name: &str) -> Result<Option<Link>, Error> {
+    match inside.get(link::get(name), link::read).map_err(|error| failure(name, &error))? {
+        Ok(found) => Ok(found),
+        Err(Refusal { errno: Errno::ENODEV, .. }) => Ok(None),
+        Err(refusal) => Err(failure(name, &refusal)),
+    }
+}
+
+/// Where there is no IPv6, or these are not ours to set, pods do without, but for IPv6 itself.
+fn write_settings(name: &str, settings: &Settings, plan: &Plan) -> Result<(), Error> {
+    let detect = if settings.detection == Detection::On { "1" } else { "0" };
+    let _ = sysctl::ensure(&format!("ipv6/conf/{name}/accept_dad"), detect);
+    if settings.detection == Detection::On {
+        let _ = sysctl::ensure(&format!("ipv6/conf/{name}/enhanced_dad"), "1");
+    }
+    // Neighbours learn at once who has the address now.
+    let _ = sysctl::ensure(&format!("ipv4/conf/{name}/arp_notify"), "1");
+    if !plan.has_ipv6() {
+        return Ok(());
+    }
+    for (link, setting, value) in
+        [("lo", "disable_ipv6", "0"), (name, "disable_ipv6", "0"), (name, "keep_addr_on_down", "1")]
+    {
+        let path = format!("ipv6/conf/{link}/{setting}");
+        sysctl::ensure(&path, value)
+            .map_err(|error| failure(name, &format!("net/{path}: {error}")))?;
+    }
+    Ok(())
+}
+
+/// Addresses, then up, then routes: each needs what comes before it.
+fn address_and_route(
+    inside: &mut Socket,
+    interface: &Link,
+    settings: &Settings,
+    plan: &Plan,
+) -> Result<(), Error> {
+    let index = interface.index;
+    let add = match settings.detection {
+        Detection::Off => address::add,
+        Detection::On => address::add_detecting,
+    };
+    let steps: Vec<(String, Message)> = plan
+        .addresses
+        .iter()
+        .map(|one| (format!("failed to add IP addr {}", one.address), add(index, one.address)))
+        .chain([("failed to set it up".to_owned(), link::set_up(index))])
+        .chain(plan.routes.iter().map(|route| {
+            let gateway = plan.gateway_of(route);
+            (described(route.destination, gateway), route::add(route, index, gateway))
+        }))
+        .collect();
+    let (told, messages): (Vec<_>, Vec<_>) = steps.into_iter().unzip();
+    let refusals = inside.execute(messages).map_err(|error| failure(&interface.name, &error))?;
+    match refusals.first() {
+        None => Ok(()),
+        Some(refusal) => {
+            let step = told.get(refusal.index).map_or("", String::as_str);
+            Err(failure(&interface.name, &format!("{step}: {refusal}")))
+        }
+    }
+}
+
+fn described(destination: IpNetwork, gateway: Option<std::net::IpAddr>) -> String {
+    match gateway {
+        Some(gateway) => format!("failed to add route '{destination} via {gateway}'"),
+        None => format!("failed to add route '{destination}'"),
+    }
+}
+
+fn wait_for_addresses(
+    inside: &mut Socket,
+    mut listener: Socket,
+    interface: &Link,
+) -> Result<(), Error> {
+    let name = &interface.name;
+    let deadline = Deadline::after(PATIENCE);
+    loop {
+        let all = inside.list(&address::list(), address::read);
+        let mut all = all.map_err(|error| failure(name, &error))?;
+        all.retain(|one| one.link == interface.index && one.is_global);
+        if let Some(one) = all.iter().find(|one| one.detection == address::Detection::Duplicate) {
+            let told = format!("somebody else on the bridge has {}", one.network);
+            return Err(failure(name, &told));
+        }
+        if all.iter().all(|one| one.detection == address::Detection::Done) {
+            return Ok(());
+        }
+        if !deadline.readable(&listener).map_err(|errno| failure(name, &errno))? {
+            return Err(failure(name, &"its IPv6 addresses are still tentative"));
+        }
+        listener.drain().map_err(|error| failure(name, &error))?;
+    }
+}
+
+fn failure(name: &str, cause: &impl Display) -> Error {
+    Error::failed(format!("{name:?} of the container: {cause}"))
+}

@@ -1,0 +1,39 @@
+//! Rules that hide containers behind the host, where nobody else does it.
+
+mod iptables;
+mod names;
+mod table;
+
+use super::identity::Identity;
+use super::plan::Plan;
+use super::settings::{Backend, Settings};
+use crate::attachment::Attachment;
+use crate::error::Error;
+
+/// There are rules for the addresses of `plan`, if the config asks for them.
+pub(super) fn ensure(settings: &Settings, identity: &Identity, plan: &Plan) -> Result<(), Error> {
+    let addresses: Vec<_> = plan.addresses.iter().map(|one| one.address).collect();
+    match settings.masquerade {
+        None => Ok(()),
+        Some(Backend::Nftables) => table::ensure(identity, &addresses),
+        Some(Backend::Iptables) => iptables::ensure(identity, &addresses),
+    }
+}
+
+/// Removes the rules of `identity`, whoever made them and wherever its addresses are by now.
+pub(super) fn remove(settings: &Settings, identity: &Identity) -> Result<(), Error> {
+    if settings.masquerade.is_none() {
+        return Ok(());
+    }
+    // Rules of one kind mean that there are none of the other.
+    if table::remove(identity)? { Ok(()) } else { iptables::remove(identity) }
+}
+
+/// Removes the rules of this network that belong to none of `valid`.
+pub(super) fn collect(settings: &Settings, valid: &[Attachment]) -> Result<(), Error> {
+    if settings.masquerade.is_none() {
+        return Ok(());
+    }
+    table::collect(&settings.network, valid)?;
+    iptables::collect(&settings.network, valid)
+}

@@ -1,0 +1,125 @@
+//! Masquerading in nftables, in the table that the CNI plugins share.
+
+use std::io;
+
+use ipnetwork::IpNetwork;
+use nix::errno::Errno;
+
+use super::names;
+use crate::attachment::Attachment;
+use crate::bridge::identity::Identity;
+use crate::error::Error;
+use crate::netlink::{Protocol, Socket};
+use crate::nftables::{self, Batch, Chain, Expression, Hook, Match, Rule};
+
+const TABLE: &str = "cni_plugins_masquerade";
+const CHECKS: &str = "masq_checks";
+const POSTROUTING: &str = "postrouting";
+
+pub(super) fn ensure(identity: &Identity, addresses: &[IpNetwork]) -> Result<(), Error> {
+    let mut socket = open()?;
+    let stale = rules_of(&mut socket, &names::of_attachment(identity))?;
+    let comment = names::comment(identity);
+    let frame = frame(&mut socket)?;
+    let cleared = stale.iter().fold(frame, |batch, rule| batch.delete_rule(CHECKS, rule.handle));
+    let batch = addresses.iter().fold(cleared, |batch, address| {
+        let rule = [
+            Expression::Source(Match::Is, IpNetwork::from(address.ip())),
+            Expression::Destination(Match::IsNot, *address),
+            Expression::Masquerade,
+        ];
+        batch.rule(CHECKS, &rule, Some(&comment))
+    });
+    commit(&mut socket, batch)
+}
+
+/// Whether there were any.
+pub(super) fn remove(identity: &Identity) -> Result<bool, Error> {
+    let mut socket = open()?;
+    let rules = rules_of(&mut socket, &names::of_attachment(identity))?;
+    delete(&mut socket, &rules)?;
+    Ok(!rules.is_empty())
+}
+
+pub(super) fn collect(network: &str, valid: &[Attachment]) -> Result<(), Error> {
+    let mut socket = open()?;
+    let lives: Vec<_> = valid
+        .iter()
+        .map(|attachment| Identity { network: network.to_owned(), attachment: attachment.clone() })
+        .map(|identity| names::of_attachment(&identity))
+        .collect();
+    let mut rules = rules_of(&mut socket, &names::of_network(network))?;
+    let is_valid = |comment: &str| lives.iter().any(|key| comment.starts_with(key.as_str()));
+    rules.retain(|rule| !rule.comment.as_deref().is_some_and(is_valid));
+    delete(&mut socket, &rules)
+}
+
+/// What every attachment needs: packets that go to many are never translated, others are checked.
+///
+/// All who write the table write the same. What is there is not written again: the kernel would
+/// wait for all readers before it lets go of what it replaces.
+fn frame(socket: &mut Socket) -> Result<Batch, Error> {
+    let rules = postrouting();
+    let present = nftables::list(socket, TABLE, POSTROUTING).map_err(|error| failure(&error))?;
+    if present.len() == rules.len() {
+        return Ok(Batch::of(TABLE));
+    }
+    let comment = "Masquerading for plugins from github.com/containernetworking/plugins";
+    let of_checks =
+        "Masquerade traffic from certain IPs to any (non-multicast) IP outside their subnet";
+    let empty = Batch::of(TABLE)
+        .table(Some(comment))
+        .chain(Chain { name: CHECKS, hook: None, comment: Some(of_checks) })
+        .chain(Chain { name: POSTROUTING, hook: Some(Hook::SourceNat), comment: None })
+        .flush(POSTROUTING);
+    Ok(rules.iter().fold(empty, |batch, rule| batch.rule(POSTROUTING, rule, None)))
+}
+
+fn postrouting() -> Vec<Vec<Expression>> {
+    let spared = multicast().into_iter();
+    let spared =
+        spared.map(|group| vec![Expression::Destination(Match::Is, group), Expression::Return]);
+    spared.chain([vec![Expression::Goto(CHECKS.to_owned())]]).collect()
+}
+
+fn multicast() -> impl IntoIterator<Item = IpNetwork> {
+    let v4 = IpNetwork::new([224_u8, 0, 0, 0].into(), 4);
+    let v6 = IpNetwork::new([0xff00_u16, 0, 0, 0, 0, 0, 0, 0].into(), 8);
+    [v4, v6].into_iter().flatten()
+}
+
+fn rules_of(socket: &mut Socket, key: &str) -> Result<Vec<Rule>, Error> {
+    let is_its = |rule: &Rule| rule.comment.as_deref().is_some_and(|text| text.starts_with(key));
+    let all = nftables::list(socket, TABLE, CHECKS);
+    let mut rules = all.map_err(|error| failure(&error))?;
+    rules.retain(is_its);
+    Ok(rules)
+}
+
+fn delete(socket: &mut Socket, rules: &[Rule]) -> Result<(), Error> {
+    if rules.is_empty() {
+        return Ok(());
+    }
+    let start = Batch::of(TABLE);
+    commit(socket, rules.iter().fold(start, |batch, rule| batch.delete_rule(CHECKS, rule.handle)))
+}
+
+fn commit(socket: &mut Socket, batch: Batch) -> Result<(), Error> {
+    let refusals = batch.commit(socket).map_err(|error| failure(&error))?;
+    match refusals.first() {
+        None => Ok(()),
+        // Somebody else has removed one of them meanwhile: a retry finds what is left.
+        Some(refusal) if refusal.errno == Errno::ENOENT => {
+            Err(Error::try_again_later(format!("the rules of {TABLE} have changed meanwhile")))
+        }
+        Some(refusal) => Err(failure(refusal)),
+    }
+}
+
+fn open() -> Result<Socket, Error> {
+    Socket::open(Protocol::Netfilter).map_err(|error: io::Error| failure(&error))
+}
+
+fn failure(cause: &impl std::fmt::Display) -> Error {
+    Error::failed(format!("masquerading by the nftables table inet {TABLE}: {cause}"))
+}

@@ -1,0 +1,151 @@
+//! The end of a container's link that is a port of the bridge.
+
+use std::io;
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+use nix::errno::Errno;
+
+use super::device;
+use super::identity::Identity;
+use super::settings::Settings;
+use crate::attachment::Attachment;
+use crate::deadline::Deadline;
+use crate::error::Error;
+use crate::netlink::link::{self, Link, Pair};
+use crate::netlink::{Refusal, Socket};
+use crate::netns::Netns;
+use crate::sysctl;
+
+/// So many names are tried for a port.
+const ATTEMPTS: usize = 10;
+
+/// So long the kernel may take until frames pass.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Makes both ends, this one a port of `bridge` and up, the other in `netns` and down.
+pub(super) fn create(
+    host: &mut Socket,
+    settings: &Settings,
+    identity: &Identity,
+    bridge: &Link,
+    netns: &Netns,
+) -> Result<Link, Error> {
+    let name = create_pair(host, settings, identity, bridge, netns)?;
+    let port = device::find(host, &name)?.ok_or_else(|| gone(&name))?;
+    let _ = sysctl::ensure(&format!("ipv6/conf/{name}/accept_ra"), "0");
+    let changes = vec![
+        link::set_up_with_alias(port.index, &identity.alias()),
+        link::set_port(port.index, settings.rules),
+    ];
+    let refusals = host.execute(changes).map_err(|error| failure(&name, &error))?;
+    match refusals.first() {
+        Some(refusal) => Err(failure(&name, refusal)),
+        None => Ok(port),
+    }
+}
+
+/// Returns the name of this end.
+fn create_pair(
+    host: &mut Socket,
+    settings: &Settings,
+    identity: &Identity,
+    bridge: &Link,
+    netns: &Netns,
+) -> Result<String, Error> {
+    for attempt in 0..ATTEMPTS {
+        let name = identity.port_name(attempt);
+        let pair = Pair {
+            name: &name,
+            master: bridge.index,
+            inner_name: &identity.attachment.interface,
+            inner_netns: netns.as_raw_fd(),
+            inner_mac: settings.mac,
+            mtu: settings.mtu,
+        };
+        let refusals = host.execute(vec![link::create_pair(&pair)]);
+        match refusals.map_err(|error| failure(&name, &error))?.first() {
+            None => return Ok(name),
+            Some(Refusal { errno: Errno::EEXIST, .. }) => {}
+            Some(refusal) => return Err(failure(&name, refusal)),
+        }
+        // Which of the two names is taken, the kernel does not say.
+        if device::find(host, &name)?.is_none() {
+            let inner = &identity.attachment.interface;
+            return Err(Error::failed(format!(
+                "container veth name ({inner:?}) peer provided ({name:?}) already exists"
+            )));
+        }
+    }
+    Err(Error::failed(format!("there is no free name for a port of {}", bridge.name)))
+}
+
+/// Waits until frames pass: an ADD that has returned is a container that is connected.
+pub(super) fn wait(host: &mut Socket, port: &Link) -> Result<(), Error> {
+    if is_operational(host, port)? {
+        return Ok(());
+    }
+    let deadline = Deadline::after(PATIENCE);
+    let mut listener = Socket::listen().map_err(|error| failure(&port.name, &error))?;
+    // Asked after listening, so that no change falls between the two.
+    while !is_operational(host, port)? {
+        let is_told = deadline.readable(&listener).map_err(|errno| failure(&port.name, &errno))?;
+        if !is_told {
+            let name = &port.name;
+            return Err(Error::failed(format!(
+                "bridge port in error state: {name} has no carrier"
+            )));
+        }
+        listener.drain().map_err(|error| failure(&port.name, &error))?;
+    }
+    Ok(())
+}
+
+fn is_operational(host: &mut Socket, port: &Link) -> Result<bool, Error> {
+    let asked = host.get(link::get_index(port.index), link::read);
+    let found = asked.map_err(|error| failure(&port.name, &error))?;
+    match found {
+        Ok(Some(port)) => Ok(port.is_operational),
+        Ok(None) => Err(gone(&port.name)),
+        Err(refusal) => Err(failure(&port.name, &refusal)),
+    }
+}
+
+/// Removes the link of `identity`, found from this side alone; there may be none.
+pub(super) fn remove(host: &mut Socket, identity: &Identity) -> Result<(), Error> {
+    let alias = identity.alias();
+    let names: Vec<_> = (0..ATTEMPTS).map(|attempt| identity.port_name(attempt)).collect();
+    // One that is not marked yet has not been brought up either.
+    let is_half_made =
+        |port: &Link| port.alias.is_empty() && !port.is_up && names.contains(&port.name);
+    remove_all(host, |port| port.alias == alias || is_half_made(port))
+}
+
+/// Removes all links that were made here for `network` and belong to none of `valid`.
+pub(super) fn collect(host: &mut Socket, network: &str, valid: &[Attachment]) -> Result<(), Error> {
+    let is_stale =
+        |identity: Identity| identity.network == network && !valid.contains(&identity.attachment);
+    remove_all(host, |port| Identity::of_alias(&port.alias).is_some_and(is_stale))
+}
+
+fn remove_all(host: &mut Socket, is_gone: impl Fn(&Link) -> bool) -> Result<(), Error> {
+    let all = host.list(&link::list(), link::read);
+    let mut ports = all.map_err(|error| failure("veth", &error))?;
+    ports.retain(|port| port.kind == "veth" && is_gone(port));
+    for port in ports {
+        let refusals = host.execute(vec![link::delete_index(port.index)]);
+        match refusals.map_err(|error| failure(&port.name, &error))?.first() {
+            None | Some(Refusal { errno: Errno::ENODEV, .. }) => {}
+            Some(refusal) => return Err(failure(&port.name, refusal)),
+        }
+    }
+    Ok(())
+}
+
+fn gone(name: &str) -> Error {
+    failure(name, &io::Error::other("it is gone again"))
+}
+
+fn failure(name: &str, cause: &impl std::fmt::Display) -> Error {
+    Error::failed(format!("the link {name}: {cause}"))
+}

@@ -1,0 +1,216 @@
+//! What a config says of the bridge and of the ports on it.
+
+use crate::dns::Dns;
+use crate::error::Error;
+use crate::json::{self, Object};
+use crate::mac::Mac;
+use crate::netlink::link::PortRules;
+use crate::request::Request;
+
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Settings {
+    pub(super) network: String,
+    pub(super) bridge: String,
+    pub(super) gateway: Gateway,
+    pub(super) foreign_address: ForeignAddress,
+    /// None if somebody else masquerades.
+    pub(super) masquerade: Option<Backend>,
+    /// Bytes; the kernel's choice if none.
+    pub(super) mtu: Option<u32>,
+    pub(super) rules: PortRules,
+    pub(super) is_promiscuous: bool,
+    pub(super) detection: Detection,
+    /// What the container's interface is to have; the kernel's choice if none.
+    pub(super) mac: Option<Mac>,
+    /// Instead of what address management says.
+    pub(super) dns: Dns,
+}
+
+/// Whether containers leave by the bridge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Gateway {
+    /// It has no address.
+    Absent,
+    /// It has one; routes say what goes there.
+    Present,
+    /// Everything goes there.
+    Default,
+}
+
+/// What becomes of another address on the bridge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ForeignAddress {
+    /// It goes if no container uses it.
+    Unused,
+    /// `forceAddress`: it goes.
+    Replace,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Backend {
+    Nftables,
+    Iptables,
+}
+
+/// Whether containers look for duplicates of their IPv6 addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Detection {
+    Off,
+    On,
+}
+
+const BRIDGE: &str = "cni0";
+
+/// Whether `config` asks for what is left to the plugin `bridge`.
+pub(super) fn is_beyond_us(config: &Object) -> bool {
+    let is_set = |key| {
+        json::get(config, key).is_some_and(|value| match value {
+            serde_json::Value::Bool(flag) => *flag,
+            serde_json::Value::Number(number) => number.as_u64() != Some(0),
+            serde_json::Value::Array(list) => !list.is_empty(),
+            _ => true,
+        })
+    };
+    ["vlan", "vlanTrunk", "macspoofchk", "disableContainerInterface"].into_iter().any(is_set)
+}
+
+impl Settings {
+    /// # Errors
+    /// A value has another type, or two exclude each other.
+    pub(super) fn parse(config: &Object, request: &Request) -> Result<Self, Error> {
+        Self::read(config, request).map_err(|error| error.context("failed to load netconf"))
+    }
+
+    fn read(config: &Object, request: &Request) -> Result<Self, Error> {
+        let flag = |key| Ok::<_, Error>(json::flag(config, key)?.unwrap_or(false));
+        let text = |key| Ok::<_, Error>(json::text(config, key)?.filter(|text| !text.is_empty()));
+        let settings = Self {
+            network: text("name")?.unwrap_or_default().to_owned(),
+            bridge: text("bridge")?.unwrap_or(BRIDGE).to_owned(),
+            gateway: match (flag("isDefaultGateway")?, flag("isGateway")?) {
+                (true, _) => Gateway::Default,
+                (false, true) => Gateway::Present,
+                (false, false) => Gateway::Absent,
+            },
+            foreign_address: if flag("forceAddress")? {
+                ForeignAddress::Replace
+            } else {
+                ForeignAddress::Unused
+            },
+            masquerade: match (flag("ipMasq")?, Backend::parse(text("ipMasqBackend")?)?) {
+                (true, backend) => Some(backend),
+                (false, _) => None,
+            },
+            mtu: json::number(config, "mtu")?.filter(|mtu| *mtu > 0),
+            rules: PortRules { hairpin: flag("hairpinMode")?, isolated: flag("portIsolation")? },
+            is_promiscuous: flag("promiscMode")?,
+            detection: if flag("enabledad")? { Detection::On } else { Detection::Off },
+            mac: mac(config, request)?,
+            dns: json::object(config, "dns")?.map(Dns::parse).transpose()?.unwrap_or_default(),
+        };
+        if settings.rules.hairpin && settings.is_promiscuous {
+            return Err(Error::invalid_config(
+                "cannot set hairpin mode and promiscuous mode at the same time",
+            ));
+        }
+        Ok(settings)
+    }
+}
+
+impl Backend {
+    fn parse(text: Option<&str>) -> Result<Self, Error> {
+        match text {
+            None | Some("nftables") => Ok(Self::Nftables),
+            Some("iptables") => Ok(Self::Iptables),
+            Some(other) => Err(Error::invalid_config(format!("unknown ipmasq backend {other:?}"))),
+        }
+    }
+}
+
+/// The runtime's word counts most, then that of the operator, then that of the pod.
+fn mac(config: &Object, request: &Request) -> Result<Option<Mac>, Error> {
+    let within = |object: Option<&Object>, key: &str| {
+        Ok::<_, Error>(
+            object.map(|object| json::text(object, key)).transpose()?.flatten().map(str::to_owned),
+        )
+    };
+    let arguments = json::object(config, "args")?;
+    let arguments =
+        arguments.map(|arguments| json::object(arguments, "cni")).transpose()?.flatten();
+    let sources = [
+        within(json::object(config, "runtimeConfig")?, "mac")?,
+        within(arguments, "mac")?,
+        request.argument("MAC")?.map(str::to_owned),
+    ];
+    let chosen = sources.into_iter().flatten().find(|text| !text.is_empty());
+    let wrong = |error: crate::mac::NotAMac| Error::invalid_config(error.to_string());
+    chosen.map(|text| text.parse().map_err(wrong)).transpose()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(config: &str, arguments: &str) -> Result<Settings, Error> {
+        let variable = |name: &str| match name {
+            "CNI_COMMAND" => Some("STATUS".to_owned()),
+            "CNI_PATH" => Some("/opt/cni/bin".to_owned()),
+            "CNI_ARGS" => Some(arguments.to_owned()),
+            _ => None,
+        };
+        let request = Request::parse(variable).unwrap().unwrap();
+        Settings::parse(&serde_json::from_str(config).unwrap(), &request)
+    }
+
+    #[test]
+    fn a_bare_config_is_a_bridge_without_gateway() {
+        let settings = parse(r#"{"name":"a"}"#, "").unwrap();
+        assert_eq!(settings.bridge, "cni0");
+        assert_eq!(settings.gateway, Gateway::Absent);
+        assert_eq!(settings.masquerade, None);
+        assert_eq!(settings.mtu, None);
+    }
+
+    #[test]
+    fn a_default_gateway_is_a_gateway() {
+        let settings = parse(r#"{"name":"a","isDefaultGateway":true,"isGateway":false}"#, "");
+        assert_eq!(settings.unwrap().gateway, Gateway::Default);
+    }
+
+    #[test]
+    fn the_runtime_chooses_the_mac_before_the_operator_and_the_pod() {
+        let mac = |config: &str| {
+            let settings = parse(config, "IgnoreUnknown=1;MAC=0a:00:00:00:00:03").unwrap();
+            settings.mac.unwrap().to_string()
+        };
+        let args = r#""args":{"cni":{"mac":"0a:00:00:00:00:02"}}"#;
+        let runtime = r#""runtimeConfig":{"mac":"0a:00:00:00:00:01"}"#;
+        assert_eq!(mac(r#"{"name":"a"}"#), "0a:00:00:00:00:03");
+        assert_eq!(mac(&format!(r#"{{"name":"a",{args}}}"#)), "0a:00:00:00:00:02");
+        assert_eq!(mac(&format!(r#"{{"name":"a",{args},{runtime}}}"#)), "0a:00:00:00:00:01");
+    }
+
+    #[test]
+    fn what_excludes_each_other_and_wrong_types_are_refused() {
+        for (config, word) in [
+            (r#"{"hairpinMode":true,"promiscMode":true}"#, "hairpin"),
+            (r#"{"hairpinMode":"true"}"#, "hairpinMode is \"true\""),
+            (r#"{"ipMasqBackend":"ebtables"}"#, "ebtables"),
+            (r#"{"args":{"cni":{"mac":"x"}}}"#, "\"x\" is no MAC address"),
+        ] {
+            let error = parse(config, "").unwrap_err();
+            assert_eq!(error.code, 7);
+            assert!(error.msg.starts_with("failed to load netconf: "), "{error}");
+            assert!(error.msg.contains(word), "{error}");
+        }
+    }
+
+    #[test]
+    fn vlans_and_spoof_checks_are_left_to_the_plugin() {
+        let beyond = |config: &str| is_beyond_us(&serde_json::from_str(config).unwrap());
+        assert!(beyond(r#"{"vlan":7}"#));
+        assert!(beyond(r#"{"vlanTrunk":[{"id":7}]}"#));
+        assert!(beyond(r#"{"macspoofchk":true}"#));
+        assert!(!beyond(r#"{"vlan":0,"vlanTrunk":[],"macspoofchk":false,"hairpinMode":true}"#));
+    }
+}

@@ -1,0 +1,120 @@
+//! What the daemon on this node says about itself, over its control socket.
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::json::{self, Object};
+
+/// A daemon that is well answers in a fraction of this, also while it works hard.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// No answer of ours is longer, in bytes.
+const LONGEST_ANSWER: u64 = 1 << 16;
+
+/// How the loop of the daemon is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Heartbeat {
+    Beats,
+    /// It does not go round any more; in the daemon's own words where it has any.
+    Stuck(String),
+    /// No daemon of ours is there to be asked.
+    Unknown,
+}
+
+/// Why the daemon is not ready, as a sentence; none if it does not say.
+pub(crate) fn says(socket: &Path) -> Option<String> {
+    let (_, body) = ask(socket, "/readyz").ok()?;
+    let answer: Object = serde_json::from_slice(&body).ok()?;
+    let reasons = json::texts(&answer, "reasons").ok()?.join("; ");
+    (!reasons.is_empty()).then(|| format!("the daemon says: {reasons}"))
+}
+
+/// A daemon that starts or stops is no reason for alarm: pods stay connected without it.
+pub(crate) fn heartbeat(socket: &Path) -> Heartbeat {
+    match ask(socket, "/healthz") {
+        Ok((200, _)) => Heartbeat::Beats,
+        Ok((_, body)) => Heartbeat::Stuck(String::from_utf8_lossy(&body).trim().to_owned()),
+        Err(error) if is_late(&error) => Heartbeat::Stuck("the daemon does not answer".to_owned()),
+        Err(_) => Heartbeat::Unknown,
+    }
+}
+
+fn is_late(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+}
+
+/// Status and body.
+fn ask(socket: &Path, path: &str) -> io::Result<(u16, Vec<u8>)> {
+    let mut stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+    let mut answer = Vec::new();
+    stream.take(LONGEST_ANSWER).read_to_end(&mut answer)?;
+    parse(&answer).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+fn parse(answer: &[u8]) -> Option<(u16, Vec<u8>)> {
+    const END: &[u8] = b"\r\n\r\n";
+    let end = answer.windows(END.len()).position(|window| window == END)?;
+    let head = String::from_utf8_lossy(answer.get(..end)?);
+    let status = head.split(' ').nth(1)?.parse().ok()?;
+    Some((status, answer.get(end + END.len()..)?.to_vec()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+    use std::thread;
+
+    use super::*;
+
+    /// Answers one question with `answer`.
+    fn daemon(answer: &'static str) -> tempfile::TempDir {
+        let home = tempfile::tempdir().unwrap();
+        let listener = UnixListener::bind(home.path().join("sock")).unwrap();
+        thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let _ = stream.read(&mut [0; 1024]);
+            stream.write_all(answer.as_bytes()).unwrap();
+        });
+        home
+    }
+
+    #[test]
+    fn reasons_become_a_sentence() {
+        let home = daemon(
+            "HTTP/1.1 503 Service Unavailable\r\ncontent-length: 60\r\n\r\n\
+             {\"ready\":false,\"reasons\":[\"no lease yet\",\"etcd is away\"]}",
+        );
+        assert_eq!(
+            says(&home.path().join("sock")).unwrap(),
+            "the daemon says: no lease yet; etcd is away"
+        );
+    }
+
+    #[test]
+    fn a_daemon_that_is_not_there_says_nothing() {
+        let home = tempfile::tempdir().unwrap();
+        assert_eq!(says(&home.path().join("sock")), None);
+        assert_eq!(heartbeat(&home.path().join("sock")), Heartbeat::Unknown);
+    }
+
+    #[test]
+    fn a_loop_that_is_stuck_is_told_in_the_daemons_words() {
+        let home = daemon("HTTP/1.1 503 x\r\n\r\nthe loop has been stuck for 40 s\n");
+        assert_eq!(
+            heartbeat(&home.path().join("sock")),
+            Heartbeat::Stuck("the loop has been stuck for 40 s".into())
+        );
+    }
+
+    #[test]
+    fn a_daemon_that_does_not_answer_is_stuck() {
+        let home = tempfile::tempdir().unwrap();
+        let _listener = UnixListener::bind(home.path().join("sock")).unwrap();
+        assert!(matches!(heartbeat(&home.path().join("sock")), Heartbeat::Stuck(_)));
+    }
+}

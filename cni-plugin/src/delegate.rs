@@ -1,0 +1,115 @@
+//! The config that the delegate gets: flannel's rules over what the operator wrote and subnet.env says.
+
+use ipnetwork::IpNetwork;
+use serde_json::{Value, json};
+
+use crate::error::Error;
+use crate::json::{self, Object};
+use crate::network_config::NetworkConfig;
+use crate::result::route_to_json;
+use crate::route::Route;
+use crate::subnet_env::SubnetEnv;
+
+/// The kind of delegate that flannel takes unless told otherwise.
+pub const BRIDGE: &str = "bridge";
+/// The kind of address management that flannel takes unless told otherwise.
+pub const HOST_LOCAL: &str = "host-local";
+
+/// The delegate's config on a node of which `env` tells.
+///
+/// # Errors
+/// The operator wrote what only flannel may set, or a route that is none.
+pub fn build(config: &NetworkConfig, env: &SubnetEnv) -> Result<Object, Error> {
+    check(&config.delegate)?;
+    let mut delegate = base(config);
+    default(&mut delegate, "ipMasq", !env.ip_masq);
+    default(&mut delegate, "mtu", env.mtu);
+    delegate.insert("ipam".into(), ipam(config, env)?.into());
+    Ok(delegate)
+}
+
+/// The delegate's config as far as it is known without subnet.env: enough to clean up by.
+pub fn build_without_subnets(config: &NetworkConfig) -> Object {
+    let mut delegate = base(config);
+    let mut ipam = config.ipam.clone();
+    default(&mut ipam, "type", HOST_LOCAL);
+    delegate.insert("ipam".into(), ipam.into());
+    delegate
+}
+
+/// The program that does the delegate's work.
+pub fn kind(delegate: &Object) -> &str {
+    text(delegate, "type").unwrap_or(BRIDGE)
+}
+
+/// The program that manages addresses for it; none without one.
+pub fn ipam_kind(delegate: &Object) -> Option<&str> {
+    let ipam = json::get(delegate, "ipam")?.as_object()?;
+    text(ipam, "type").filter(|kind| !kind.is_empty())
+}
+
+fn base(config: &NetworkConfig) -> Object {
+    let mut delegate = config.delegate.clone();
+    if let Some(runtime_config) = &config.runtime_config {
+        delegate.insert("runtimeConfig".into(), runtime_config.clone().into());
+    }
+    delegate.insert("name".into(), config.name.clone().into());
+    default(&mut delegate, "type", BRIDGE);
+    if kind(&delegate) == BRIDGE {
+        default(&mut delegate, "isGateway", true);
+    }
+    if config.says_version {
+        delegate.insert("cniVersion".into(), config.version.as_str().into());
+    }
+    delegate
+}
+
+/// The keys that only flannel sets are looked for in their own spelling, as flannel does.
+fn check(delegate: &Object) -> Result<(), Error> {
+    if delegate.get("type").is_some_and(|kind| !kind.is_string()) {
+        return Err(Error::invalid_config(
+            "'delegate' dictionary, if present, must have (string) 'type' field",
+        ));
+    }
+    for key in ["name", "ipam"] {
+        if delegate.contains_key(key) {
+            return Err(Error::invalid_config(format!(
+                "'delegate' dictionary must not have '{key}' field, it'll be set by flannel"
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn ipam(config: &NetworkConfig, env: &SubnetEnv) -> Result<Object, Error> {
+    let mut ipam = config.ipam.clone();
+    default(&mut ipam, "type", HOST_LOCAL);
+    let ranges: Vec<_> =
+        env.subnets.iter().map(|subnet| json!([{"subnet": base_of(*subnet)}])).collect();
+    ipam.insert("ranges".into(), ranges.into());
+    let written = json::objects(&config.ipam, "routes")?.into_iter();
+    let written =
+        written.map(|route| Route::parse(route).map_err(|error| error.context("ipam.routes")));
+    let networks = env.networks.iter().map(|network| Ok(Route::to(*network)));
+    let routes: Vec<Value> = written
+        .chain(networks)
+        .map(|route| route.map(|route| route_to_json(&route).into()))
+        .collect::<Result<_, _>>()?;
+    ipam.insert("routes".into(), routes.into());
+    Ok(ipam)
+}
+
+fn default(map: &mut Object, key: &str, value: impl Into<Value>) {
+    map.entry(key).or_insert_with(|| value.into());
+}
+
+fn text<'a>(map: &'a Object, key: &str) -> Option<&'a str> {
+    json::get(map, key)?.as_str()
+}
+
+fn base_of(subnet: IpNetwork) -> String {
+    format!("{}/{}", subnet.network(), subnet.prefix())
+}
+
+#[cfg(test)]
+mod tests;

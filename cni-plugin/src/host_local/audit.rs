@@ -1,0 +1,103 @@
+//! A whole store, record by record: what is held, what is not, and what can be freed.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::time::SystemTime;
+
+use super::location::Location;
+use super::lock::Lock;
+use super::record::Record;
+
+use super::store::Store;
+use super::verdict::{Found, Verdict, judge};
+use super::witness::{Witnesses, in_a_container};
+use crate::error::Error;
+
+/// One record and what is known of it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Finding {
+    /// The name of its file, an address.
+    pub name: String,
+    /// Empty if it does not say.
+    pub owner: String,
+    pub verdict: Verdict,
+    pub freed: bool,
+}
+
+/// What to do about records that are proven dead.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Cure {
+    Nothing,
+    Free,
+}
+
+/// The networks that have a store in `data_dir`, sorted by name.
+pub fn networks(data_dir: &Path) -> io::Result<Vec<String>> {
+    let mut networks = Vec::new();
+    for entry in fs::read_dir(data_dir)? {
+        let entry = entry?;
+        let Ok(name) = entry.file_name().into_string() else { continue };
+        if Store::at(entry.path()).lock_path().is_file() {
+            networks.push(name);
+        }
+    }
+    networks.sort();
+    Ok(networks)
+}
+
+/// Whether this process may be too shut in to see who uses an address.
+pub fn may_be_blind() -> bool {
+    in_a_container()
+}
+
+/// Judges every record, sorted by address, and frees what is proven dead if told to.
+///
+/// The store is locked meanwhile: no allocation gets in between.
+pub fn audit(location: &Location, cure: Cure) -> Result<Vec<Finding>, Error> {
+    let store = Store::at(location.directory());
+    let failed = |cause: io::Error| {
+        Error::failed(format!("the store {} cannot be used: {cause}", store.directory().display()))
+    };
+    let _lock = Lock::take(&store.lock_path(), location.lock_wait)?;
+    let mut all = store.found().map_err(failed)?;
+    all.sort_by_key(|found| (found.entry.address, found.entry.name.clone()));
+    let witnesses = Witnesses::gather(&location.results).map_err(|cause| {
+        Error::failed(format!("who uses the addresses cannot be seen, try it as root: {cause}"))
+    })?;
+    let mut findings = Vec::new();
+    for found in all {
+        let verdict = judge(&found, &location.network, &witnesses);
+        let freed = verdict.proven_dead && cure == Cure::Free;
+        if freed {
+            store.free(&found.entry).map_err(failed)?;
+        }
+        let (name, owner) = (found.entry.name, owner(&found.record));
+        findings.push(Finding { name, owner, verdict, freed });
+    }
+    Ok(findings)
+}
+
+fn owner(record: &Record) -> String {
+    match record {
+        Record::Of(attachment) => attachment.to_string(),
+        Record::OfContainer(container) => format!("container {container}"),
+        Record::Damaged | Record::Foreign => String::new(),
+    }
+}
+
+/// Frees what is from before `boot` and proven dead.
+pub(super) fn sweep(store: &Store, location: &Location, boot: SystemTime) -> io::Result<()> {
+    let all = store.found()?.into_iter();
+    let old: Vec<_> = all.filter(|found| found.changed < boot).collect();
+    if old.is_empty() {
+        return Ok(());
+    }
+    let witnesses = Witnesses { booted: boot, ..Witnesses::gather(&location.results)? };
+    let dead = |found: &&Found| judge(found, &location.network, &witnesses).proven_dead;
+    old.iter().filter(dead).try_for_each(|found| store.free(&found.entry))
+}
+
+#[cfg(test)]
+#[path = "tests/audit.rs"]
+mod tests;

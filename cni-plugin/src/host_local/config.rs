@@ -1,0 +1,182 @@
+//! What host-local is told, in all the spellings that it knows.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+use super::location::Location;
+use super::number;
+use super::range::{Range, RangeSet};
+use crate::error::Error;
+use crate::json::{self, Object};
+use crate::route::Route;
+
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Config {
+    pub location: Location,
+    /// One address comes from each; the order is that of the result.
+    pub range_sets: Vec<RangeSet>,
+    /// Addresses that somebody asks for, at most one for each set.
+    pub requested: Vec<IpAddr>,
+    pub routes: Vec<Route>,
+    /// Where name resolution is read from.
+    pub resolv_conf: Option<PathBuf>,
+}
+
+impl Config {
+    /// Reads a config as host-local gets it on standard input, and `IP` of `CNI_ARGS`.
+    pub fn parse(config: &Object, ip: Option<&str>) -> Result<Self, Error> {
+        let missing = || Error::invalid_config("IPAM config missing 'ipam' key");
+        let ipam = json::object(config, "ipam")?.ok_or_else(missing)?;
+        let runtime = json::object(config, "runtimeConfig")?;
+        let range_sets = range_sets(ipam, runtime)?;
+        check_version(json::text(config, "cniVersion")?, &range_sets)?;
+        Ok(Self {
+            location: location(config, ipam)?,
+            range_sets,
+            requested: requested(config, runtime, ip)?,
+            routes: items(ipam, "routes")?
+                .into_iter()
+                .map(Route::parse)
+                .collect::<Result<_, _>>()?,
+            resolv_conf: path(ipam, "resolvConf")?,
+        })
+    }
+
+    /// As [`parse`](Self::parse), for whoever only frees: what could be had does not matter then,
+    /// and may be unknown.
+    pub fn parse_store(config: &Object) -> Result<Self, Error> {
+        let missing = || Error::invalid_config("IPAM config missing 'ipam' key");
+        let ipam = json::object(config, "ipam")?.ok_or_else(missing)?;
+        Ok(Self {
+            location: location(config, ipam)?,
+            range_sets: Vec::new(),
+            requested: Vec::new(),
+            routes: Vec::new(),
+            resolv_conf: None,
+        })
+    }
+}
+
+fn location(config: &Object, ipam: &Object) -> Result<Location, Error> {
+    let location = Location::of(json::text(config, "name")?.unwrap_or_default())?;
+    Ok(match path(ipam, "dataDir")? {
+        Some(data_dir) => Location { data_dir, ..location },
+        None => location,
+    })
+}
+
+fn path(ipam: &Object, key: &str) -> Result<Option<PathBuf>, Error> {
+    Ok(json::text(ipam, key)?.filter(|text| !text.is_empty()).map(PathBuf::from))
+}
+
+/// First what the runtime asks for, then the flat spelling, then the nested one.
+fn range_sets(ipam: &Object, runtime: Option<&Object>) -> Result<Vec<RangeSet>, Error> {
+    let mut raw = Vec::new();
+    if let Some(runtime) = runtime {
+        raw.extend(sets(runtime, "ipRanges")?);
+    }
+    if json::get(ipam, "subnet").is_some() {
+        raw.push(vec![ipam]);
+    }
+    raw.extend(sets(ipam, "ranges")?);
+    let parsed = raw.into_iter().enumerate().map(|(index, set)| {
+        parse_set(&set).map_err(|error| error.context(format!("invalid range set {index}")))
+    });
+    let sets = parsed.collect::<Result<Vec<_>, _>>()?;
+    if sets.is_empty() {
+        return Err(Error::invalid_config("no IP ranges specified"));
+    }
+    check_apart(&sets)?;
+    Ok(sets)
+}
+
+fn parse_set(set: &[&Object]) -> Result<RangeSet, Error> {
+    RangeSet::of(set.iter().map(|range| Range::parse(range)).collect::<Result<_, _>>()?)
+}
+
+fn check_apart(sets: &[RangeSet]) -> Result<(), Error> {
+    for (index, one) in sets.iter().enumerate() {
+        let other = sets.iter().enumerate().skip(index + 1).find(|(_, two)| one.overlaps(two));
+        if let Some((other, _)) = other {
+            let overlap = format!("range set {index} overlaps with {other}");
+            return Err(Error::invalid_config(overlap));
+        }
+    }
+    Ok(())
+}
+
+/// The results of the first versions hold one address of each family.
+fn check_version(version: Option<&str>, sets: &[RangeSet]) -> Result<(), Error> {
+    let version = version.filter(|version| !version.is_empty()).unwrap_or("0.1.0");
+    let v4 = sets.iter().filter(|set| set.is_ipv4()).count();
+    let one_each = v4 <= 1 && sets.len() - v4 <= 1;
+    if one_each || !["0.1.0", "0.2.0"].contains(&version) {
+        return Ok(());
+    }
+    Err(Error::invalid_config(format!(
+        "CNI version {version} does not support more than 1 address per family"
+    )))
+}
+
+fn requested(
+    config: &Object,
+    runtime: Option<&Object>,
+    ip: Option<&str>,
+) -> Result<Vec<IpAddr>, Error> {
+    let args = json::object(config, "args")?;
+    let args = args.map(|args| json::object(args, "cni")).transpose()?.flatten();
+    let mut texts: Vec<_> = ip.filter(|ip| !ip.is_empty()).into_iter().collect();
+    for source in [args, runtime].into_iter().flatten() {
+        texts.extend(ips(source)?);
+    }
+    let addresses = texts.into_iter().map(requested_address).collect::<Result<Vec<_>, _>>()?;
+    Ok(without_repeats(addresses))
+}
+
+fn ips(source: &Object) -> Result<Vec<&str>, Error> {
+    let wrong = || Error::invalid_config("ips is not a list of texts");
+    let ips = json::list(source, "ips")?.into_iter().flatten();
+    ips.map(|ip| ip.as_str().ok_or_else(wrong)).collect()
+}
+
+/// A prefix length may follow, and says nothing.
+fn requested_address(text: &str) -> Result<IpAddr, Error> {
+    let wrong = || Error::invalid_config(format!("the requested IP {text:?} is not an address"));
+    let (address, length) = text.split_once('/').unwrap_or((text, "0"));
+    let address = number::parse(address).ok_or_else(wrong)?;
+    let longest = if address.is_ipv4() { 32 } else { 128 };
+    let plausible = length.parse::<u8>().is_ok_and(|length| length <= longest);
+    plausible.then_some(address).ok_or_else(wrong)
+}
+
+fn without_repeats(addresses: Vec<IpAddr>) -> Vec<IpAddr> {
+    let mut once = Vec::new();
+    for address in addresses {
+        if !once.contains(&address) {
+            once.push(address);
+        }
+    }
+    once
+}
+
+fn sets<'a>(object: &'a Object, key: &str) -> Result<Vec<Vec<&'a Object>>, Error> {
+    let wrong = || Error::invalid_config(format!("{key} is not a list of lists of ranges"));
+    let sets = json::list(object, key)?.into_iter().flatten();
+    sets.map(|set| objects(set).ok_or_else(wrong)).collect()
+}
+
+fn items<'a>(object: &'a Object, key: &str) -> Result<Vec<&'a Object>, Error> {
+    let wrong = || Error::invalid_config(format!("{key} is not a list of objects"));
+    let items = json::list(object, key)?.into_iter().flatten();
+    items.map(|item| item.as_object().ok_or_else(wrong)).collect()
+}
+
+fn objects(list: &Value) -> Option<Vec<&Object>> {
+    list.as_array()?.iter().map(Value::as_object).collect()
+}
+
+#[cfg(test)]
+#[path = "tests/config.rs"]
+mod tests;

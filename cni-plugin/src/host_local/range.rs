@@ -1,0 +1,170 @@
+//! Ranges of addresses to allocate from, and sets of them: one address comes from each set.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use ipnetwork::IpNetwork;
+
+use super::number::{address, number, parse};
+use crate::error::Error;
+use crate::json::{self, Object};
+
+/// Part of one subnet; `first` and `last` belong to it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Range {
+    pub subnet: IpNetwork,
+    pub first: IpAddr,
+    pub last: IpAddr,
+    /// Never handed out; may lie outside of the range and even of the subnet.
+    pub gateway: IpAddr,
+}
+
+impl Range {
+    /// Reads `subnet`, `rangeStart`, `rangeEnd` and `gateway`, of which only the first must be there.
+    pub fn parse(range: &Object) -> Result<Self, Error> {
+        let subnet = json::text(range, "subnet")?.ok_or_else(|| invalid("subnet is missing"))?;
+        let subnet = parse_subnet(subnet)?;
+        let (after_base, before_end) = ends(subnet);
+        let range = Self {
+            subnet,
+            gateway: optional(range, "gateway")?.unwrap_or(after_base),
+            first: optional(range, "rangeStart")?.unwrap_or(after_base),
+            last: optional(range, "rangeEnd")?.unwrap_or(before_end),
+        };
+        range.check()?;
+        Ok(range)
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        let inside = |address| holds(self.subnet, address);
+        if !inside(self.first) || number(self.first) > number(self.last) {
+            let (start, subnet) = (self.first, self.subnet);
+            return Err(invalid(format!("RangeStart {start} not in network {subnet}")));
+        }
+        if !inside(self.last) {
+            let (end, subnet) = (self.last, self.subnet);
+            return Err(invalid(format!("RangeEnd {end} not in network {subnet}")));
+        }
+        Ok(())
+    }
+
+    pub fn contains(&self, address: IpAddr) -> bool {
+        self.first.is_ipv4() == address.is_ipv4()
+            && (number(self.first)..=number(self.last)).contains(&number(address))
+    }
+
+    /// `address` as an interface in this subnet has it.
+    pub fn interface_address(&self, address: IpAddr) -> IpNetwork {
+        IpNetwork::new(address, self.subnet.prefix()).unwrap_or_else(|_| address.into())
+    }
+
+    fn overlaps(&self, other: &Self) -> bool {
+        self.contains(other.first) || other.contains(self.first)
+    }
+}
+
+impl fmt::Display for Range {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.first, self.last)
+    }
+}
+
+/// Alternatives of one family, tried in this order; never empty, never overlapping.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct RangeSet(Vec<Range>);
+
+impl RangeSet {
+    pub fn of(ranges: Vec<Range>) -> Result<Self, Error> {
+        let family = ranges.first().ok_or_else(|| invalid("empty range set"))?.first.is_ipv4();
+        if ranges.iter().any(|range| range.first.is_ipv4() != family) {
+            return Err(invalid("mixed address families"));
+        }
+        for (index, one) in ranges.iter().enumerate() {
+            if let Some(two) = ranges.iter().skip(index + 1).find(|two| one.overlaps(two)) {
+                return Err(invalid(format!("subnets {one} and {two} overlap")));
+            }
+        }
+        Ok(Self(ranges))
+    }
+
+    pub fn ranges(&self) -> &[Range] {
+        &self.0
+    }
+
+    pub fn is_ipv4(&self) -> bool {
+        self.0.iter().any(|range| range.first.is_ipv4())
+    }
+
+    pub fn range_of(&self, address: IpAddr) -> Option<&Range> {
+        self.0.iter().find(|range| range.contains(address))
+    }
+
+    pub fn overlaps(&self, other: &Self) -> bool {
+        self.0.iter().any(|one| other.0.iter().any(|two| one.overlaps(two)))
+    }
+}
+
+impl fmt::Display for RangeSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ranges: Vec<_> = self.0.iter().map(Range::to_string).collect();
+        f.write_str(&ranges.join(","))
+    }
+}
+
+fn invalid(msg: impl Into<String>) -> Error {
+    Error::invalid_config(msg)
+}
+
+/// The network itself, with room for more than its own two addresses.
+fn parse_subnet(text: &str) -> Result<IpNetwork, Error> {
+    let with_prefix = text.contains('/').then(|| text.parse::<IpNetwork>().ok()).flatten();
+    let subnet = with_prefix.ok_or_else(|| invalid(format!("invalid CIDR address: {text}")))?;
+    if subnet.ip().to_canonical().is_ipv4() != subnet.is_ipv4() {
+        return Err(invalid(format!("subnet {text} maps IPv4 into IPv6: write it as IPv4")));
+    }
+    if host_bits(subnet) < 2 {
+        return Err(invalid(format!("Network {subnet} too small to allocate from")));
+    }
+    if subnet.ip() != subnet.network() {
+        return Err(invalid(format!(
+            "Network has host bits set. For a subnet mask of length {} the network address is {}",
+            subnet.prefix(),
+            subnet.network()
+        )));
+    }
+    Ok(subnet)
+}
+
+/// An empty text counts as absent, as in Go.
+fn optional(range: &Object, key: &str) -> Result<Option<IpAddr>, Error> {
+    let text = json::text(range, key)?.filter(|text| !text.is_empty());
+    let wrong = |text| invalid(format!("{key} {text:?} is not an address"));
+    text.map(|text| parse(text).ok_or_else(|| wrong(text))).transpose()
+}
+
+fn host_bits(subnet: IpNetwork) -> u8 {
+    let length = if subnet.is_ipv4() { 32 } else { 128 };
+    length - subnet.prefix()
+}
+
+/// The first and the last address to hand out: not the network's own, nor IPv4's broadcast.
+fn ends(subnet: IpNetwork) -> (IpAddr, IpAddr) {
+    let base = number(subnet.network());
+    let last = base | host_mask(subnet);
+    let broadcast = u128::from(subnet.is_ipv4());
+    (address(base + 1), address(last - broadcast))
+}
+
+fn holds(subnet: IpNetwork, address: IpAddr) -> bool {
+    let rest = number(address) ^ number(subnet.network());
+    subnet.is_ipv4() == address.is_ipv4() && rest & !host_mask(subnet) == 0
+}
+
+fn host_mask(subnet: IpNetwork) -> u128 {
+    let bits = u32::from(host_bits(subnet));
+    u128::MAX.checked_shr(128 - bits).unwrap_or(0)
+}
+
+#[cfg(test)]
+#[path = "tests/range.rs"]
+mod tests;

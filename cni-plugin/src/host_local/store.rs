@@ -1,0 +1,211 @@
+//! The files of a network's store, as Go's host-local has them: one for each address that is held.
+
+use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::IpAddr;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use nix::fcntl::{AT_FDCWD, AtFlags, OFlag};
+use nix::unistd::linkat;
+
+use super::number;
+use super::record::{self, Record};
+use super::verdict::Found;
+use crate::attachment::Attachment;
+
+const DIRECTORY_MODE: u32 = 0o755;
+const FILE_MODE: u32 = 0o600;
+
+/// No record is longer; what is cannot be one.
+const LONGEST_RECORD: u64 = 4096;
+
+/// Where the record of a kernel without nameless files waits for its name.
+const NAMELESS: &str = ".reserving";
+
+#[derive(Debug)]
+pub(super) struct Store {
+    directory: PathBuf,
+}
+
+/// A file named after an address.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) struct Entry {
+    pub(super) address: IpAddr,
+    /// Another than the address's own if it is a foreign file.
+    pub(super) name: String,
+}
+
+impl Entry {
+    /// Whether the address is written as host-local writes it.
+    pub(super) fn is_proper(&self) -> bool {
+        self.name == self.address.to_string()
+    }
+}
+
+impl Store {
+    pub(super) fn at(directory: PathBuf) -> Self {
+        Self { directory }
+    }
+
+    pub(super) fn create(&self) -> io::Result<()> {
+        if self.exists() {
+            return Ok(());
+        }
+        DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(&self.directory)
+    }
+
+    pub(super) fn exists(&self) -> bool {
+        self.directory.is_dir()
+    }
+
+    pub(super) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    pub(super) fn lock_path(&self) -> PathBuf {
+        self.directory.join("lock")
+    }
+
+    /// Writes that `owner` holds `address`, whole or not at all; `false` if somebody does already.
+    pub(super) fn reserve(&self, address: IpAddr, owner: &Attachment) -> io::Result<bool> {
+        let (path, content) = (self.path_of(address), record::render(owner));
+        let reserved = match self.link_nameless(&path, &content) {
+            Err(error) if lacks_nameless_files(&error) => self.link_named(&path, &content),
+            linked => linked,
+        };
+        match reserved {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(false),
+            Err(error) => Err(error),
+            Ok(()) => Ok(true),
+        }
+    }
+
+    fn link_nameless(&self, path: &Path, content: &str) -> io::Result<()> {
+        let mut options = OpenOptions::new();
+        options.write(true).mode(FILE_MODE).custom_flags(OFlag::O_TMPFILE.bits());
+        let mut file = options.open(&self.directory)?;
+        file.write_all(content.as_bytes())?;
+        let nameless = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let follow = AtFlags::AT_SYMLINK_FOLLOW;
+        Ok(linkat(AT_FDCWD, nameless.as_str(), AT_FDCWD, path, follow)?)
+    }
+
+    fn link_named(&self, path: &Path, content: &str) -> io::Result<()> {
+        let waiting = self.directory.join(NAMELESS);
+        // A crash may have left one that is a record by now: not to be written to.
+        remove(&waiting)?;
+        let mut options = OpenOptions::new();
+        let mut file = options.write(true).create_new(true).mode(FILE_MODE).open(&waiting)?;
+        let linked =
+            file.write_all(content.as_bytes()).and_then(|()| fs::hard_link(&waiting, path));
+        remove(&waiting)?;
+        linked
+    }
+
+    /// Removes the record of `address`; it may be gone already.
+    pub(super) fn free(&self, entry: &Entry) -> io::Result<()> {
+        remove(&self.directory.join(&entry.name))
+    }
+
+    /// What is written about `address`; `None` if nothing is.
+    pub(super) fn record(&self, entry: &Entry) -> io::Result<Option<Record>> {
+        match read(&self.directory.join(&entry.name)) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            // Neither is a directory with an address for a name.
+            Err(error) if error.kind() == ErrorKind::IsADirectory => Ok(Some(Record::Foreign)),
+            read => Ok(Some(Record::parse(&read?))),
+        }
+    }
+
+    /// The same; what cannot be read is held by somebody, for all we know.
+    pub(super) fn record_or_foreign(&self, entry: &Entry) -> Option<Record> {
+        self.record(entry).unwrap_or(Some(Record::Foreign))
+    }
+
+    /// Every record with its time, in no order.
+    pub(super) fn found(&self) -> io::Result<Vec<Found>> {
+        let mut all = Vec::new();
+        for entry in self.entries()? {
+            let metadata = match fs::symlink_metadata(self.directory.join(&entry.name)) {
+                Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                metadata => metadata?,
+            };
+            let record = self.record_or_foreign(&entry);
+            all.extend(record.map(|record| Found { entry, record, changed: changed(&metadata) }));
+        }
+        Ok(all)
+    }
+
+    /// Every file that is named after an address, in no order.
+    pub(super) fn entries(&self) -> io::Result<Vec<Entry>> {
+        let mut entries = Vec::new();
+        for file in fs::read_dir(&self.directory)? {
+            let Ok(name) = file?.file_name().into_string() else { continue };
+            entries.extend(number::parse(&name).map(|address| Entry { address, name }));
+        }
+        Ok(entries)
+    }
+
+    /// The address that was reserved last from the range set `set`, if that is known.
+    pub(super) fn last_reserved(&self, set: usize) -> Option<IpAddr> {
+        let text = fs::read_to_string(self.last_reserved_path(set)).ok()?;
+        number::parse(text.trim())
+    }
+
+    pub(super) fn set_last_reserved(&self, set: usize, address: IpAddr) -> io::Result<()> {
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(false).mode(FILE_MODE);
+        let file = options.open(self.last_reserved_path(set))?;
+        let text = address.to_string();
+        // Never empty in between: a crash there would start over at the first address.
+        file.write_all_at(text.as_bytes(), 0)?;
+        file.set_len(text.len() as u64)
+    }
+
+    fn last_reserved_path(&self, set: usize) -> PathBuf {
+        self.directory.join(format!("last_reserved_ip.{set}"))
+    }
+
+    fn path_of(&self, address: IpAddr) -> PathBuf {
+        self.directory.join(address.to_string())
+    }
+}
+
+impl From<IpAddr> for Entry {
+    fn from(address: IpAddr) -> Self {
+        Self { address, name: address.to_string() }
+    }
+}
+
+/// Some file systems, and a system without /proc, have no way from nameless to named.
+fn lacks_nameless_files(error: &io::Error) -> bool {
+    let unsupported = [ErrorKind::Unsupported, ErrorKind::IsADirectory, ErrorKind::NotFound];
+    unsupported.contains(&error.kind())
+}
+
+/// Of its content, its name or anything else about it.
+fn changed(metadata: &Metadata) -> SystemTime {
+    let seconds = u64::try_from(metadata.ctime()).unwrap_or_default();
+    let nanoseconds = u32::try_from(metadata.ctime_nsec()).unwrap_or_default();
+    SystemTime::UNIX_EPOCH + Duration::new(seconds, nanoseconds)
+}
+
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut content = Vec::with_capacity(128);
+    File::open(path)?.take(LONGEST_RECORD).read_to_end(&mut content)?;
+    Ok(content)
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+#[path = "tests/store.rs"]
+mod tests;

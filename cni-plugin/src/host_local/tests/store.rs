@@ -1,0 +1,54 @@
+//! Reservations on a real file system, by both ways to make one.
+
+use super::*;
+
+fn store() -> (tempfile::TempDir, Store) {
+    let home = tempfile::tempdir().unwrap();
+    let store = Store::at(home.path().join("net"));
+    store.create().unwrap();
+    (home, store)
+}
+
+fn attachment(container: &str) -> Attachment {
+    Attachment { container_id: container.into(), interface: "eth0".into() }
+}
+
+fn address() -> IpAddr {
+    "10.0.0.2".parse().unwrap()
+}
+
+#[test]
+fn an_address_is_reserved_once() {
+    let (_home, store) = store();
+    assert!(store.reserve(address(), &attachment("a")).unwrap());
+    assert!(!store.reserve(address(), &attachment("b")).unwrap());
+    let record = store.record(&address().into()).unwrap();
+    assert_eq!(record, Some(Record::Of(attachment("a"))));
+    store.free(&address().into()).unwrap();
+    store.free(&address().into()).unwrap();
+    assert_eq!(store.record(&address().into()).unwrap(), None);
+}
+
+#[test]
+fn without_nameless_files_a_record_is_as_whole_and_leaves_nothing_beside() {
+    let (_home, store) = store();
+    let path = store.path_of(address());
+    // Left by a crash between the two names of one file: it must not be written to again.
+    store.link_named(&path, "a\r\neth0").unwrap();
+    fs::hard_link(&path, store.directory.join(NAMELESS)).unwrap();
+    let error = store.link_named(&path, "b\r\neth0").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::AlreadyExists);
+    assert_eq!(fs::read(&path).unwrap(), b"a\r\neth0");
+    assert_eq!(fs::read_dir(&store.directory).unwrap().count(), 1);
+}
+
+#[test]
+fn the_last_address_is_written_over_in_place_however_long_it_was() {
+    let (_home, store) = store();
+    for text in ["10.244.100.200", "10.0.0.2", "fd00:10:244:7::2"] {
+        store.set_last_reserved(0, text.parse().unwrap()).unwrap();
+        assert_eq!(fs::read_to_string(store.last_reserved_path(0)).unwrap(), text);
+        assert_eq!(store.last_reserved(0), Some(text.parse().unwrap()));
+    }
+    assert_eq!(store.last_reserved(1), None);
+}

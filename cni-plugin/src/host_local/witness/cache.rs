@@ -1,0 +1,119 @@
+//! What the runtime has added and not deleted yet: the cache of libcni, which all runtimes use.
+
+use std::fs;
+use std::io;
+use std::net::IpAddr;
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::super::number;
+use crate::attachment::Attachment;
+use crate::json::{self, Object};
+
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(in super::super) struct Cached {
+    pub(in super::super) network: String,
+    pub(in super::super) attachment: Attachment,
+    pub(in super::super) addresses: Vec<IpAddr>,
+    /// `<network>-<container>-<interface>`, from which old and damaged files are known.
+    file: String,
+}
+
+impl Cached {
+    #[cfg(test)]
+    pub(in super::super) fn of(
+        network: &str,
+        attachment: Attachment,
+        addresses: &[IpAddr],
+    ) -> Self {
+        let Attachment { container_id, interface } = &attachment;
+        let file = format!("{network}-{container_id}-{interface}");
+        Self { network: network.to_owned(), attachment, addresses: addresses.to_vec(), file }
+    }
+
+    pub(in super::super) fn is_of_container(&self, container: &str) -> bool {
+        self.attachment.container_id == container || self.file.contains(container)
+    }
+}
+
+/// Nothing if there is no such directory: then no runtime has added anything.
+pub(super) fn read(results: &Path) -> io::Result<Vec<Cached>> {
+    let files = match fs::read_dir(results) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        files => files?,
+    };
+    let mut cached = Vec::new();
+    for file in files {
+        let name = file?.file_name();
+        match fs::read(results.join(&name)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            content => cached.push(parse(&name.to_string_lossy(), &content?)),
+        }
+    }
+    Ok(cached)
+}
+
+/// What cannot be read still counts by the name of its file.
+fn parse(file: &str, content: &[u8]) -> Cached {
+    let entry: Object = serde_json::from_slice(content).unwrap_or_default();
+    let text = |key| json::text(&entry, key).ok().flatten().unwrap_or_default().to_owned();
+    let result = json::object(&entry, "result").ok().flatten();
+    Cached {
+        network: text("networkName"),
+        attachment: Attachment { container_id: text("containerId"), interface: text("ifName") },
+        addresses: result.map(addresses).unwrap_or_default(),
+        file: file.to_owned(),
+    }
+}
+
+/// Of a result of any version.
+fn addresses(result: &Object) -> Vec<IpAddr> {
+    let ips = json::list(result, "ips").ok().flatten().into_iter().flatten();
+    let ips = ips.filter_map(Value::as_object).map(|ip| json::text(ip, "address"));
+    let old = ["ip4", "ip6"].map(|family| json::object(result, family).ok().flatten());
+    let old = old.into_iter().flatten().map(|ip| json::text(ip, "ip"));
+    let texts = ips.chain(old).filter_map(|text| text.ok().flatten());
+    texts.filter_map(|text| number::parse(text.split('/').next()?)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NEW: &str = r#"{"kind": "cniCacheV1", "containerId": "abc", "config": "e30=",
+        "ifName": "eth0", "networkName": "cbr0", "netns": "/run/netns/x", "result": {
+        "cniVersion": "0.3.1", "ips": [{"version": "4", "address": "10.244.7.2/24"},
+        {"version": "6", "address": "fd00::2/64"}], "dns": {}}}"#;
+    const OLD: &str = r#"{"containerId": "abc", "ifName": "eth0", "networkName": "cbr0",
+        "result": {"ip4": {"ip": "10.244.7.2/24"}, "ip6": {"ip": "fd00::2/64"}}}"#;
+
+    #[test]
+    fn results_of_all_versions_are_read() {
+        for content in [NEW, OLD] {
+            let cached = parse("cbr0-abc-eth0", content.as_bytes());
+            assert_eq!(
+                (cached.network.as_str(), cached.attachment.interface.as_str()),
+                ("cbr0", "eth0")
+            );
+            let expected = ["10.244.7.2", "fd00::2"].map(|text| text.parse::<IpAddr>().unwrap());
+            assert_eq!(cached.addresses, expected);
+            assert!(cached.is_of_container("abc") && !cached.is_of_container("abd"));
+        }
+    }
+
+    #[test]
+    fn a_damaged_file_still_tells_the_container_by_its_name() {
+        for content in [&b""[..], b"{", b"[]", b"{\"containerId\": 7}"] {
+            assert!(parse("cbr0-abc-eth0", content).is_of_container("abc"));
+        }
+    }
+
+    #[test]
+    fn a_cache_that_is_not_there_is_empty() {
+        let home = tempfile::tempdir().unwrap();
+        assert_eq!(read(&home.path().join("results")).unwrap(), []);
+        fs::write(home.path().join("cbr0-abc-eth0"), NEW).unwrap();
+        assert_eq!(read(home.path()).unwrap().len(), 1);
+    }
+}

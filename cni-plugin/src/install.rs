@@ -1,0 +1,130 @@
+//! Puts this program and its config where runtimes look for them, each at once.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::atomic_file;
+use crate::json::{self, Object};
+
+/// What an init container of the daemon is to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Task {
+    /// This program goes to a path, or into a directory under its own name.
+    Plugin { to: PathBuf },
+    /// A list of configs goes from one path to another.
+    Config { from: PathBuf, to: PathBuf },
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("{0}")]
+    Usage(&'static str),
+    #[error("reading {}: {source}", path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("{} is not installed: {reason}", path.display())]
+    NotAConfig { path: PathBuf, reason: String },
+    /// The error itself names the path.
+    #[error(transparent)]
+    Write(#[from] io::Error),
+}
+
+const USAGE: &str = "usage: flannel install PATH | flannel install-conf FROM TO";
+
+impl Task {
+    /// # Errors
+    /// The words are none of the two tasks.
+    pub fn parse(words: &[String]) -> Result<Self, Error> {
+        match words {
+            [verb, to] if verb == "install" => Ok(Self::Plugin { to: to.into() }),
+            [verb, from, to] if verb == "install-conf" => {
+                Ok(Self::Config { from: from.into(), to: to.into() })
+            }
+            _ => Err(Error::Usage(USAGE)),
+        }
+    }
+
+    /// A runtime sees the former file or the new one, and never a part.
+    pub fn carry_out(&self, program: &Path) -> Result<(), Error> {
+        match self {
+            Self::Plugin { to } => {
+                let target = if to.is_dir() { to.join("flannel") } else { to.clone() };
+                Ok(atomic_file::write(&target, &read(program)?, 0o755)?)
+            }
+            Self::Config { from, to } => {
+                let config = read(from)?;
+                check(&config)
+                    .map_err(|reason| Error::NotAConfig { path: from.clone(), reason })?;
+                Ok(atomic_file::write(to, &config, 0o644)?)
+            }
+        }
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, Error> {
+    fs::read(path).map_err(|source| Error::Read { path: path.to_owned(), source })
+}
+
+/// A runtime that cannot read the config takes another network's, or none.
+fn check(config: &[u8]) -> Result<(), String> {
+    let config: Object = serde_json::from_slice(config).map_err(|error| error.to_string())?;
+    let plugins = json::get(&config, "plugins").and_then(Value::as_array);
+    let first = plugins.and_then(|plugins| plugins.first()?.get("type")?.as_str());
+    match first {
+        Some("flannel") => Ok(()),
+        Some(other) => Err(format!("its first plugin is {other:?}, and not \"flannel\"")),
+        None => Err("it has no list of plugins".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn words(line: &str) -> Vec<String> {
+        line.split(' ').map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn the_program_replaces_one_that_runs() {
+        let home = tempfile::tempdir().unwrap();
+        let target = home.path().join("flannel");
+        fs::copy("/bin/sleep", &target).unwrap();
+        let mut busy = std::process::Command::new(&target).arg("60").spawn().unwrap();
+        let task = Task::Plugin { to: home.path().to_owned() };
+        task.carry_out(Path::new("/bin/true")).unwrap();
+        assert_eq!(fs::read(&target).unwrap(), fs::read("/bin/true").unwrap());
+        assert_eq!(fs::metadata(&target).unwrap().permissions().mode() & 0o777, 0o755);
+        busy.kill().unwrap();
+        busy.wait().unwrap();
+    }
+
+    #[test]
+    fn a_config_that_no_runtime_could_read_leaves_the_former_in_place() {
+        let home = tempfile::tempdir().unwrap();
+        let (from, to) = (home.path().join("from"), home.path().join("net.d/10-flannel.conflist"));
+        let task =
+            Task::parse(&words(&format!("install-conf {} {}", from.display(), to.display())));
+        let task = task.unwrap();
+        let good = r#"{"name":"cbr0","plugins":[{"type":"flannel"}]}"#;
+        fs::write(&from, good).unwrap();
+        task.carry_out(Path::new("/none")).unwrap();
+        for bad in ["{", "[]", "{}", r#"{"plugins":[{"type":"calico"}]}"#] {
+            fs::write(&from, bad).unwrap();
+            assert!(task.carry_out(Path::new("/none")).is_err(), "{bad}");
+            assert_eq!(fs::read_to_string(&to).unwrap(), good);
+        }
+    }
+
+    #[test]
+    fn other_words_get_the_usage() {
+        for line in ["remove", "install", "install-conf a", "install a b"] {
+            let error = Task::parse(&words(line)).unwrap_err();
+            assert!(error.to_string().starts_with("usage: "), "{line}");
+        }
+    }
+}

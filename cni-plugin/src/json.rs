@@ -1,0 +1,94 @@
+//! JSON objects as Go's decoder reads them: keys match in any case, and `null` is no value.
+
+use serde_json::{Map, Value};
+
+pub type Object = Map<String, Value>;
+
+/// A field holds a value of another type.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{key} is {value}, but must be {wanted}")]
+pub struct WrongType {
+    pub key: String,
+    pub value: String,
+    pub wanted: &'static str,
+}
+
+/// The value under `key`: of several spellings the exact one.
+pub fn get<'a>(object: &'a Object, key: &str) -> Option<&'a Value> {
+    let in_any_case =
+        || object.iter().find(|(name, _)| name.eq_ignore_ascii_case(key)).map(|(_, value)| value);
+    object.get(key).or_else(in_any_case).filter(|value| !value.is_null())
+}
+
+pub fn text<'a>(object: &'a Object, key: &str) -> Result<Option<&'a str>, WrongType> {
+    typed(object, key, "a text", Value::as_str)
+}
+
+pub fn flag(object: &Object, key: &str) -> Result<Option<bool>, WrongType> {
+    typed(object, key, "true or false", Value::as_bool)
+}
+
+pub fn number(object: &Object, key: &str) -> Result<Option<u32>, WrongType> {
+    let whole = |value: &Value| value.as_u64().and_then(|number| u32::try_from(number).ok());
+    typed(object, key, "a whole number from 0 to 4294967295", whole)
+}
+
+pub fn object<'a>(object: &'a Object, key: &str) -> Result<Option<&'a Object>, WrongType> {
+    typed(object, key, "an object", Value::as_object)
+}
+
+pub fn list<'a>(object: &'a Object, key: &str) -> Result<Option<&'a Vec<Value>>, WrongType> {
+    typed(object, key, "a list", Value::as_array)
+}
+
+/// Nothing for an absent list.
+pub fn objects<'a>(object: &'a Object, key: &str) -> Result<Vec<&'a Object>, WrongType> {
+    let all = |value: &'a Value| value.as_array()?.iter().map(Value::as_object).collect();
+    typed(object, key, "a list of objects", all).map(Option::unwrap_or_default)
+}
+
+/// Nothing for an absent list.
+pub fn texts<'a>(object: &'a Object, key: &str) -> Result<Vec<&'a str>, WrongType> {
+    let all = |value: &'a Value| value.as_array()?.iter().map(Value::as_str).collect();
+    typed(object, key, "a list of texts", all).map(Option::unwrap_or_default)
+}
+
+fn typed<'a, T>(
+    object: &'a Object,
+    key: &str,
+    wanted: &'static str,
+    read: impl FnOnce(&'a Value) -> Option<T>,
+) -> Result<Option<T>, WrongType> {
+    let wrong = |value: &Value| WrongType { key: key.to_owned(), value: value.to_string(), wanted };
+    get(object, key).map(|value| read(value).ok_or_else(|| wrong(value))).transpose()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(json: &str) -> Object {
+        serde_json::from_str(json).unwrap()
+    }
+
+    #[test]
+    fn keys_match_in_any_case_and_the_exact_one_wins() {
+        assert_eq!(text(&parse(r#"{"SUBNETFILE":"a"}"#), "subnetFile"), Ok(Some("a")));
+        let both = parse(r#"{"SubnetFile":"a","subnetFile":"b"}"#);
+        assert_eq!(text(&both, "subnetFile"), Ok(Some("b")));
+    }
+
+    #[test]
+    fn null_counts_as_absent() {
+        assert_eq!(object(&parse(r#"{"delegate":null}"#), "delegate"), Ok(None));
+    }
+
+    #[test]
+    fn a_wrong_type_names_key_value_and_what_is_allowed() {
+        let config = parse(r#"{"mtu":"1450"}"#);
+        assert_eq!(
+            number(&config, "mtu").unwrap_err().to_string(),
+            r#"mtu is "1450", but must be a whole number from 0 to 4294967295"#
+        );
+    }
+}

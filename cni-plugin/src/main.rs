@@ -1,0 +1,51 @@
+//! The CNI plugin `flannel`: what a runtime calls for every pod.
+
+use std::env;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use tweed_cni::install::Task;
+use tweed_cni::refusal::Refusal;
+use tweed_cni::request::Request;
+use tweed_cni::verbs;
+use tweed_cni::version::Version;
+
+fn main() -> ExitCode {
+    let words: Vec<_> = env::args().skip(1).collect();
+    if !words.is_empty() {
+        return install(&words);
+    }
+    match Request::from_environment() {
+        Ok(Some(request)) => answer(verbs::carry_out(&request, io::stdin().lock())),
+        Ok(None) => introduce(),
+        Err(error) => answer(Err(error.into())),
+    }
+}
+
+/// Results and errors both go to standard output, where runtimes read them.
+fn answer(outcome: Result<String, Refusal>) -> ExitCode {
+    let (text, code) = match outcome {
+        Ok(text) => (text, ExitCode::SUCCESS),
+        Err(refusal) => (refusal.to_json(), ExitCode::FAILURE),
+    };
+    let written = io::stdout().write_all(text.as_bytes());
+    if written.is_ok() { code } else { ExitCode::FAILURE }
+}
+
+fn introduce() -> ExitCode {
+    let (version, protocols) = (env!("CARGO_PKG_VERSION"), Version::ALL.map(Version::as_str));
+    eprintln!("CNI Plugin flannel version v{version} of tweed");
+    eprintln!("CNI protocol versions supported: {}", protocols.join(", "));
+    ExitCode::SUCCESS
+}
+
+fn install(words: &[String]) -> ExitCode {
+    let program = env::current_exe().unwrap_or_default();
+    match Task::parse(words).and_then(|task| task.carry_out(&program)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Addresses of links.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnetwork::IpNetwork;
+use nix::libc::{
+    AF_INET, AF_INET6, AF_UNSPEC, IFA_ADDRESS, IFA_BROADCAST, IFA_F_DADFAILED, IFA_F_NODAD,
+    IFA_F_TENTATIVE, IFA_FLAGS, IFA_LOCAL, NLM_F_CREATE, NLM_F_EXCL, RTM_DELADDR, RTM_GETADDR,
+    RTM_NEWADDR,
+};
+
+use super::attributes::{Attributes, u32_at};
+use super::message::Message;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Address {
+    pub(crate) link: u32,
+    /// The address itself, with the length of its subnet.
+    pub(crate) network: IpNetwork,
+    /// Reachable from elsewhere.
+    pub(crate) is_global: bool,
+    pub(crate) detection: Detection,
+}
+
+/// Whether the kernel looks for somebody else with the same address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Detection {
+    /// It does not, or it did and found nobody: the address works.
+    Done,
+    /// Not used before the kernel has listened.
+    Running,
+    /// Somebody has it.
+    Duplicate,
+}
+
+const IFADDR: usize = 8;
+const GLOBAL: u8 = 0;
+
+/// Works at once: whoever hands out addresses knows that nobody else has this one.
+pub(crate) fn add(link: u32, address: IpNetwork) -> Message {
+    insert(link, address, IFA_F_NODAD)
+}
+
+/// Works once the kernel has found nobody else with it.
+pub(crate) fn add_detecting(link: u32, address: IpNetwork) -> Message {
+    insert(link, address, 0)
+}
+
+fn insert(link: u32, address: IpNetwork, flags: u32) -> Message {
+    let message =
+        Message::new(RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, &ifaddr(link, Some(address)));
+    let message = named(message, address);
+    match address {
+        IpNetwork::V4(v4) if v4.prefix() < 31 => {
+            message.bytes(IFA_BROADCAST, &v4.broadcast().octets())
+        }
+        IpNetwork::V4(_) => message,
+        IpNetwork::V6(_) => message.u32(IFA_FLAGS, flags),
+    }
+}
+
+pub(crate) fn remove(link: u32, address: IpNetwork) -> Message {
+    named(Message::new(RTM_DELADDR, 0, &ifaddr(link, Some(address))), address)
+}
+
+/// Of all links: older kernels know no narrower question.
+pub(crate) fn list() -> Message {
+    Message::new(RTM_GETADDR, 0, &ifaddr(0, None))
+}
+
+pub(crate) fn read(payload: &[u8]) -> Option<Address> {
+    let (length, scope) = (*payload.get(1)?, *payload.get(3)?);
+    let all = Attributes::of(payload.get(IFADDR..)?);
+    // Between two ends, the first is this one and the second the other.
+    let address = all.get(IFA_LOCAL).or_else(|| all.get(IFA_ADDRESS)).and_then(ip)?;
+    let short = u32::from(*payload.get(2)?);
+    let flags = all.u32(IFA_FLAGS).unwrap_or(short);
+    Some(Address {
+        link: u32_at(payload, 4)?,
+        network: IpNetwork::new(address, length).ok()?,
+        is_global: scope == GLOBAL,
+        detection: Detection::of(flags),
+    })
+}
+
+impl Detection {
+    const fn of(flags: u32) -> Self {
+        if flags & IFA_F_DADFAILED != 0 {
+            Self::Duplicate
+        } else if flags & IFA_F_TENTATIVE != 0 {
+            Self::Running
+        } else {
+            Self::Done
+        }
+    }
+}
+
+fn named(message: Message, address: IpNetwork) -> Message {
+    let octets = octets(address.ip());
+    message.bytes(IFA_LOCAL, &octets).bytes(IFA_ADDRESS, &octets)
+}
+
+fn ifaddr(link: u32, address: Option<IpNetwork>) -> Vec<u8> {
+    let family = address.map_or(AF_UNSPEC, |address| family(address.ip()));
+    let length = address.map_or(0, |address| address.prefix());
+    let mut fixed = vec![u8::try_from(family).unwrap_or_default(), length, 0, GLOBAL];
+    fixed.extend(link.to_ne_bytes());
+    fixed
+}
+
+pub(super) const fn family(address: IpAddr) -> i32 {
+    match address {
+        IpAddr::V4(_) => AF_INET,
+        IpAddr::V6(_) => AF_INET6,
+    }
+}
+
+pub(crate) fn octets(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(v4) => v4.octets().to_vec(),
+        IpAddr::V6(v6) => v6.octets().to_vec(),
+    }
+}
+
+/// By its length.
+pub(crate) fn ip(bytes: &[u8]) -> Option<IpAddr> {
+    let v4 = <[u8; 4]>::try_from(bytes).map(|octets| IpAddr::V4(Ipv4Addr::from(octets)));
+    v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(|octets| IpAddr::V6(Ipv6Addr::from(octets))))
+        .ok()
+}

@@ -1,0 +1,88 @@
+//! The attributes of a netlink message, as they came.
+
+use std::str;
+
+use nix::libc::NLA_TYPE_MASK;
+
+/// A run of attributes; of what is cut off, nothing is seen.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Attributes<'a>(&'a [u8]);
+
+impl<'a> Attributes<'a> {
+    pub(crate) const fn of(bytes: &'a [u8]) -> Self {
+        Self(bytes)
+    }
+
+    /// The first of `kind`.
+    pub(crate) fn get(self, kind: u16) -> Option<&'a [u8]> {
+        self.into_iter().find(|(found, _)| *found == kind).map(|(_, value)| value)
+    }
+
+    pub(crate) fn nested(self, kind: u16) -> Option<Self> {
+        self.get(kind).map(Self)
+    }
+
+    /// Without the zero at its end.
+    pub(crate) fn text(self, kind: u16) -> Option<&'a str> {
+        let bytes = self.get(kind)?;
+        let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+        str::from_utf8(bytes.get(..end)?).ok()
+    }
+
+    pub(crate) fn u8(self, kind: u16) -> Option<u8> {
+        self.get(kind)?.first().copied()
+    }
+
+    pub(crate) fn u32(self, kind: u16) -> Option<u32> {
+        self.get(kind)?.try_into().ok().map(u32::from_ne_bytes)
+    }
+}
+
+impl<'a> IntoIterator for Attributes<'a> {
+    type Item = (u16, &'a [u8]);
+    type IntoIter = Iter<'a>;
+
+    fn into_iter(self) -> Iter<'a> {
+        Iter(self.0)
+    }
+}
+
+pub(crate) struct Iter<'a>(&'a [u8]);
+
+impl<'a> Iterator for Iter<'a> {
+    type Item = (u16, &'a [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let length = usize::from(u16_at(self.0, 0)?);
+        let kind = u16_at(self.0, 2)? & u16::try_from(NLA_TYPE_MASK & 0xffff).unwrap_or(u16::MAX);
+        let value = self.0.get(4..length)?;
+        self.0 = self.0.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind, value))
+    }
+}
+
+pub(super) fn u16_at(bytes: &[u8], offset: usize) -> Option<u16> {
+    bytes.get(offset..offset + 2)?.try_into().ok().map(u16::from_ne_bytes)
+}
+
+pub(super) fn u32_at(bytes: &[u8], offset: usize) -> Option<u32> {
+    bytes.get(offset..offset + 4)?.try_into().ok().map(u32::from_ne_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_cut_off_ends_the_list() {
+        let whole = [5, 0, 1, 0, 9, 0, 0, 0, 8, 0, 2, 0, 1, 0, 0, 0];
+        let kinds = |bytes: &[u8]| {
+            Attributes::of(bytes).into_iter().map(|(kind, _)| kind).collect::<Vec<_>>()
+        };
+        assert_eq!(kinds(&whole), [1, 2]);
+        for end in 9..whole.len() {
+            assert_eq!(kinds(&whole[..end]), [1], "{end}");
+        }
+        assert_eq!(kinds(&[2, 0, 1, 0]), [] as [u16; 0]);
+    }
+}

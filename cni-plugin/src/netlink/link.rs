@@ -1,0 +1,183 @@
+//! Links: what is asked of the kernel, and what it tells.
+
+use std::os::fd::RawFd;
+
+use nix::libc::{
+    AF_BRIDGE, AF_UNSPEC, IFF_PROMISC, IFF_UP, IFLA_ADDRESS, IFLA_EXT_MASK, IFLA_IFALIAS,
+    IFLA_IFNAME, IFLA_INFO_DATA, IFLA_INFO_KIND, IFLA_LINK, IFLA_LINKINFO, IFLA_MASTER, IFLA_MTU,
+    IFLA_NET_NS_FD, IFLA_OPERSTATE, IFLA_PROTINFO, NLM_F_CREATE, NLM_F_EXCL, RTM_DELLINK,
+    RTM_GETLINK, RTM_NEWLINK, RTM_SETLINK,
+};
+
+use super::attributes::{Attributes, u32_at};
+use super::message::Message;
+use crate::mac::Mac;
+
+/// What is known of a link.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Link {
+    pub(crate) index: u32,
+    pub(crate) name: String,
+    /// `bridge`, `veth`; empty for hardware.
+    pub(crate) kind: String,
+    pub(crate) mac: Mac,
+    pub(crate) is_up: bool,
+    /// Whether frames pass: up, with a carrier.
+    pub(crate) is_operational: bool,
+    pub(crate) is_promiscuous: bool,
+    /// The bridge that it is a port of.
+    pub(crate) master: Option<u32>,
+    /// The other end, numbered as in its own namespace.
+    pub(crate) peer: Option<u32>,
+    /// Text that people and programs may put at a link.
+    pub(crate) alias: String,
+}
+
+/// A pair of ends, one here as a port, the other in a namespace of its own.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pair<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) master: u32,
+    pub(crate) inner_name: &'a str,
+    /// A descriptor that is open on it.
+    pub(crate) inner_netns: RawFd,
+    pub(crate) inner_mac: Option<Mac>,
+    /// Bytes; the kernel's choice if none.
+    pub(crate) mtu: Option<u32>,
+}
+
+/// What a port of a bridge may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PortRules {
+    /// Frames may go out where they came in.
+    pub(crate) hairpin: bool,
+    /// Frames go only to ports that are not isolated.
+    pub(crate) isolated: bool,
+}
+
+const IFINFO: usize = 16;
+const OPERATIONAL: u8 = 6;
+const VETH_INFO_PEER: u16 = 1;
+const IFLA_BRPORT_MODE: u16 = 4;
+const IFLA_BRPORT_ISOLATED: u16 = 33;
+/// Leaves counters out of what is told.
+const SKIP_STATISTICS: u32 = 1 << 3;
+
+/// With a MAC of its own from the start, which its ports cannot change.
+pub(crate) fn create_bridge(name: &str, mac: Mac, mtu: Option<u32>) -> Message {
+    Message::new(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, &up(0))
+        .text(IFLA_IFNAME, name)
+        .bytes(IFLA_ADDRESS, &mac.octets())
+        .with(mtu, |message, mtu| message.u32(IFLA_MTU, mtu))
+        .nest(IFLA_LINKINFO, |info| info.text(IFLA_INFO_KIND, "bridge"))
+}
+
+pub(crate) fn create_pair(pair: &Pair<'_>) -> Message {
+    let peer = |message: Message| {
+        message
+            .fixed(&ifinfo(AF_UNSPEC, 0, 0, 0))
+            .text(IFLA_IFNAME, pair.inner_name)
+            .with(pair.mtu, |peer, mtu| peer.u32(IFLA_MTU, mtu))
+            .with(pair.inner_mac, |peer, mac| peer.bytes(IFLA_ADDRESS, &mac.octets()))
+            .bytes(IFLA_NET_NS_FD, &pair.inner_netns.to_ne_bytes())
+    };
+    Message::new(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, &ifinfo(AF_UNSPEC, 0, 0, 0))
+        .text(IFLA_IFNAME, pair.name)
+        .u32(IFLA_MASTER, pair.master)
+        .with(pair.mtu, |message, mtu| message.u32(IFLA_MTU, mtu))
+        .nest(IFLA_LINKINFO, |info| {
+            info.text(IFLA_INFO_KIND, "veth")
+                .nest(IFLA_INFO_DATA, |data| data.nest(VETH_INFO_PEER, peer))
+        })
+}
+
+pub(crate) fn set_up(index: u32) -> Message {
+    Message::new(RTM_NEWLINK, 0, &up(index))
+}
+
+pub(crate) fn set_promiscuous(index: u32) -> Message {
+    let flag = flags(IFF_PROMISC);
+    Message::new(RTM_NEWLINK, 0, &ifinfo(AF_UNSPEC, index, flag, flag))
+}
+
+pub(crate) fn set_mac(index: u32, mac: Mac) -> Message {
+    let fixed = ifinfo(AF_UNSPEC, index, 0, 0);
+    Message::new(RTM_NEWLINK, 0, &fixed).bytes(IFLA_ADDRESS, &mac.octets())
+}
+
+pub(crate) fn set_up_with_alias(index: u32, alias: &str) -> Message {
+    Message::new(RTM_NEWLINK, 0, &up(index)).bytes(IFLA_IFALIAS, alias.as_bytes())
+}
+
+pub(crate) fn set_port(index: u32, rules: PortRules) -> Message {
+    let fixed = ifinfo(AF_BRIDGE, index, 0, 0);
+    Message::new(RTM_SETLINK, 0, &fixed).nest(IFLA_PROTINFO, |port| {
+        port.u8(IFLA_BRPORT_MODE, rules.hairpin.into())
+            .u8(IFLA_BRPORT_ISOLATED, rules.isolated.into())
+    })
+}
+
+pub(crate) fn delete(name: &str) -> Message {
+    Message::new(RTM_DELLINK, 0, &ifinfo(AF_UNSPEC, 0, 0, 0)).text(IFLA_IFNAME, name)
+}
+
+pub(crate) fn delete_index(index: u32) -> Message {
+    Message::new(RTM_DELLINK, 0, &ifinfo(AF_UNSPEC, index, 0, 0))
+}
+
+pub(crate) fn get(name: &str) -> Message {
+    let message = Message::new(RTM_GETLINK, 0, &ifinfo(AF_UNSPEC, 0, 0, 0));
+    message.u32(IFLA_EXT_MASK, SKIP_STATISTICS).text(IFLA_IFNAME, name)
+}
+
+pub(crate) fn get_index(index: u32) -> Message {
+    let message = Message::new(RTM_GETLINK, 0, &ifinfo(AF_UNSPEC, index, 0, 0));
+    message.u32(IFLA_EXT_MASK, SKIP_STATISTICS)
+}
+
+pub(crate) fn list() -> Message {
+    let message = Message::new(RTM_GETLINK, 0, &ifinfo(AF_UNSPEC, 0, 0, 0));
+    message.u32(IFLA_EXT_MASK, SKIP_STATISTICS)
+}
+
+pub(crate) fn list_ports(master: u32) -> Message {
+    list().u32(IFLA_MASTER, master)
+}
+
+pub(crate) fn read(payload: &[u8]) -> Option<Link> {
+    let flags = u32_at(payload, 8)?;
+    let all = Attributes::of(payload.get(IFINFO..)?);
+    let text = |kind| all.text(kind).unwrap_or_default().to_owned();
+    let info = all.nested(IFLA_LINKINFO);
+    let kind = info.and_then(|info| info.text(IFLA_INFO_KIND));
+    Some(Link {
+        index: u32_at(payload, 4)?,
+        name: text(IFLA_IFNAME),
+        kind: kind.unwrap_or_default().to_owned(),
+        mac: all.get(IFLA_ADDRESS).and_then(Mac::of).unwrap_or_default(),
+        is_up: flags & self::flags(IFF_UP) != 0,
+        is_operational: all.u8(IFLA_OPERSTATE) == Some(OPERATIONAL),
+        is_promiscuous: flags & self::flags(IFF_PROMISC) != 0,
+        master: all.u32(IFLA_MASTER),
+        peer: all.u32(IFLA_LINK),
+        alias: text(IFLA_IFALIAS),
+    })
+}
+
+fn up(index: u32) -> [u8; IFINFO] {
+    ifinfo(AF_UNSPEC, index, flags(IFF_UP), flags(IFF_UP))
+}
+
+fn flags(bits: i32) -> u32 {
+    bits.cast_unsigned()
+}
+
+fn ifinfo(family: i32, index: u32, flags: u32, change: u32) -> [u8; IFINFO] {
+    let family = [u8::try_from(family).unwrap_or_default(), 0, 0, 0];
+    let parts = [family, index.to_ne_bytes(), flags.to_ne_bytes(), change.to_ne_bytes()];
+    let mut fixed = [0; IFINFO];
+    for (place, byte) in fixed.iter_mut().zip(parts.concat()) {
+        *place = byte;
+    }
+    fixed
+}

@@ -1,0 +1,134 @@
+//! A netlink message in the making.
+
+use nix::libc::{NLA_F_NESTED, NLM_F_REQUEST};
+
+/// Of the header in front of every message, in bytes.
+pub(super) const HEADER: usize = 16;
+
+/// Where the header has its flags and its sequence number.
+const FLAGS: usize = 6;
+const SEQUENCE: usize = 8;
+
+/// A request: a header, the fixed part of its family, and attributes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    bytes: Vec<u8>,
+}
+
+impl Message {
+    /// `flags` beside that of every request.
+    pub(crate) fn new(kind: u16, flags: i32, fixed: &[u8]) -> Self {
+        let flags = u16::try_from(NLM_F_REQUEST | flags).unwrap_or_default();
+        let mut bytes = vec![0; 4];
+        bytes.extend(kind.to_ne_bytes());
+        bytes.extend(flags.to_ne_bytes());
+        bytes.extend([0; 8]);
+        bytes.extend(fixed);
+        Self { bytes }.padded()
+    }
+
+    pub(crate) fn bytes(mut self, kind: u16, value: &[u8]) -> Self {
+        let length = u16::try_from(value.len() + 4).unwrap_or(u16::MAX);
+        self.bytes.extend(length.to_ne_bytes());
+        self.bytes.extend(kind.to_ne_bytes());
+        self.bytes.extend(value);
+        self.padded()
+    }
+
+    /// As a text that ends with a zero.
+    pub(crate) fn text(self, kind: u16, value: &str) -> Self {
+        let ended: Vec<u8> = value.bytes().chain([0]).collect();
+        self.bytes(kind, &ended)
+    }
+
+    pub(crate) fn u8(self, kind: u16, value: u8) -> Self {
+        self.bytes(kind, &[value])
+    }
+
+    pub(crate) fn u32(self, kind: u16, value: u32) -> Self {
+        self.bytes(kind, &value.to_ne_bytes())
+    }
+
+    /// In the order of the network, as nftables wants its numbers.
+    pub(crate) fn be32(self, kind: u16, value: u32) -> Self {
+        self.bytes(kind, &value.to_be_bytes())
+    }
+
+    /// An attribute that holds what `fill` adds.
+    pub(crate) fn nest(mut self, kind: u16, fill: impl FnOnce(Self) -> Self) -> Self {
+        let start = self.bytes.len();
+        let nested = u16::try_from(NLA_F_NESTED).unwrap_or_default();
+        self.bytes.extend([0; 2]);
+        self.bytes.extend((kind | nested).to_ne_bytes());
+        let mut filled = fill(self);
+        let length = u16::try_from(filled.bytes.len() - start).unwrap_or(u16::MAX);
+        filled.put(start, &length.to_ne_bytes());
+        filled
+    }
+
+    /// A part of fixed form in front of nested attributes.
+    pub(crate) fn fixed(mut self, bytes: &[u8]) -> Self {
+        self.bytes.extend(bytes);
+        self.padded()
+    }
+
+    /// Adds `fill`'s part if there is a `value` for it.
+    pub(crate) fn with<T>(self, value: Option<T>, fill: impl FnOnce(Self, T) -> Self) -> Self {
+        match value {
+            Some(value) => fill(self, value),
+            None => self,
+        }
+    }
+
+    /// What goes over the wire as number `sequence`, with `flags` added.
+    pub(super) fn finish(mut self, sequence: u32, flags: i32) -> Vec<u8> {
+        let length = u32::try_from(self.bytes.len()).unwrap_or(u32::MAX);
+        self.put(0, &length.to_ne_bytes());
+        self.put(SEQUENCE, &sequence.to_ne_bytes());
+        let added = u16::try_from(flags).unwrap_or_default().to_ne_bytes();
+        for (place, bits) in self.bytes.iter_mut().skip(FLAGS).zip(added) {
+            *place |= bits;
+        }
+        self.bytes
+    }
+
+    fn put(&mut self, offset: usize, value: &[u8]) {
+        for (place, byte) in self.bytes.iter_mut().skip(offset).zip(value) {
+            *place = *byte;
+        }
+    }
+
+    fn padded(mut self) -> Self {
+        self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::attributes::Attributes;
+    use super::*;
+
+    #[test]
+    fn what_is_nested_is_found_again() {
+        let message = Message::new(16, 0, &[0; 16])
+            .text(3, "cni0")
+            .nest(18, |info| info.text(1, "bridge").nest(2, |data| data.u8(7, 1)).u32(9, 5));
+        let bytes = message.finish(1, 0);
+        let all = Attributes::of(&bytes[HEADER + 16..]);
+        assert_eq!(all.text(3), Some("cni0"));
+        let info = all.nested(18).unwrap();
+        assert_eq!(info.text(1), Some("bridge"));
+        assert_eq!(info.nested(2).unwrap().u8(7), Some(1));
+        assert_eq!(info.u32(9), Some(5));
+    }
+
+    #[test]
+    fn length_sequence_and_flags_are_filled_in_at_the_end() {
+        let bytes = Message::new(16, 0, &[0; 5]).finish(7, 4);
+        assert_eq!(bytes.len(), HEADER + 8);
+        assert_eq!(bytes[..4], 24_u32.to_ne_bytes());
+        assert_eq!(bytes[FLAGS..FLAGS + 2], 5_u16.to_ne_bytes());
+        assert_eq!(bytes[SEQUENCE..SEQUENCE + 4], 7_u32.to_ne_bytes());
+    }
+}

@@ -1,0 +1,93 @@
+//! Routes.
+
+use std::net::IpAddr;
+
+use ipnetwork::IpNetwork;
+use nix::libc::{
+    NLM_F_CREATE, RT_TABLE_MAIN, RTA_DST, RTA_GATEWAY, RTA_METRICS, RTA_OIF, RTA_PRIORITY,
+    RTA_TABLE, RTM_GETROUTE, RTM_NEWROUTE, RTN_UNICAST, RTPROT_BOOT,
+};
+
+use super::address::{family, ip, octets};
+use super::attributes::{Attributes, u32_at};
+use super::message::Message;
+use crate::route::Route;
+
+/// A route that the kernel has, as far as it matters for whether one is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Known {
+    pub(crate) destination: IpNetwork,
+    pub(crate) gateway: Option<IpAddr>,
+    pub(crate) link: Option<u32>,
+}
+
+const RTMSG: usize = 12;
+const RTAX_MTU: u16 = 2;
+const RTAX_ADVMSS: u16 = 8;
+
+/// As `ip route add` writes it.
+pub(crate) fn add(route: &Route, link: u32, gateway: Option<IpAddr>) -> Message {
+    let destination = route.destination;
+    let message = Message::new(RTM_NEWROUTE, NLM_F_CREATE, &rtmsg(route))
+        .u32(RTA_OIF, link)
+        .u32(RTA_TABLE, route.table.unwrap_or(RT_TABLE_MAIN.into()));
+    // The kernel takes a default route by the absence of a destination.
+    let target = (destination.prefix() > 0).then(|| octets(destination.network()));
+    message
+        .with(target, |message, target| message.bytes(RTA_DST, &target))
+        .with(gateway, |message, gateway| message.bytes(RTA_GATEWAY, &octets(gateway)))
+        .with(route.priority, |message, priority| message.u32(RTA_PRIORITY, priority))
+        .with(metrics(route), |message, route| {
+            message.nest(RTA_METRICS, |metrics| {
+                metrics
+                    .with(route.mtu, |metrics, mtu| metrics.u32(RTAX_MTU, mtu))
+                    .with(route.advmss, |metrics, mss| metrics.u32(RTAX_ADVMSS, mss))
+            })
+        })
+}
+
+/// All of one family.
+pub(crate) fn list(of: IpAddr) -> Message {
+    let mut fixed = [0; RTMSG];
+    for (place, byte) in fixed.iter_mut().zip(family(of).to_le_bytes()) {
+        *place = byte;
+    }
+    Message::new(RTM_GETROUTE, 0, &fixed)
+}
+
+pub(crate) fn read(payload: &[u8]) -> Option<Known> {
+    let is_ipv4 = i32::from(*payload.first()?) == nix::libc::AF_INET;
+    let any = if is_ipv4 { IpAddr::from([0_u8; 4]) } else { IpAddr::from([0_u8; 16]) };
+    let all = Attributes::of(payload.get(RTMSG..)?);
+    let base = all.get(RTA_DST).and_then(ip).unwrap_or(any);
+    u32_at(payload, 8)?;
+    Some(Known {
+        destination: IpNetwork::new(base, *payload.get(1)?).ok()?,
+        gateway: all.get(RTA_GATEWAY).and_then(ip),
+        link: all.u32(RTA_OIF),
+    })
+}
+
+fn metrics(route: &Route) -> Option<&Route> {
+    (route.mtu.is_some() || route.advmss.is_some()).then_some(route)
+}
+
+fn rtmsg(route: &Route) -> [u8; RTMSG] {
+    let byte = |number: u32| u8::try_from(number).unwrap_or_default();
+    let family = family(route.destination.ip());
+    let mut fixed = [0; RTMSG];
+    let known = [
+        u8::try_from(family).unwrap_or_default(),
+        route.destination.prefix(),
+        0,
+        0,
+        0,
+        RTPROT_BOOT,
+        byte(route.scope.unwrap_or(0)),
+        RTN_UNICAST,
+    ];
+    for (place, value) in fixed.iter_mut().zip(known) {
+        *place = value;
+    }
+    fixed
+}

@@ -1,0 +1,282 @@
+//! The socket: sends, and ties the kernel's answers to what was sent.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use nix::errno::Errno;
+use nix::libc::{NLM_F_ACK, NLM_F_DUMP, NLMSG_DONE, NLMSG_ERROR};
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, sendto,
+    setsockopt, socket, sockopt,
+};
+
+use super::attributes::{u16_at, u32_at};
+use super::message::{HEADER, Message};
+
+/// The kernel puts no more into one datagram, in bytes.
+const DATAGRAM: usize = 1 << 15;
+
+/// A list that changes while it is read is read again so often.
+const ATTEMPTS: usize = 5;
+
+/// Set in answers of a list that changed while it was read.
+const INTERRUPTED: u16 = 0x10;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// Links, addresses, routes.
+    Route,
+    /// nftables.
+    Netfilter,
+}
+
+/// A conversation with the kernel, about the namespace in which it was opened.
+pub struct Socket {
+    descriptor: OwnedFd,
+    sequence: u32,
+    buffer: Vec<u8>,
+}
+
+/// The kernel did not do what message `index` asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    pub index: usize,
+    pub errno: Errno,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.errno.desc().to_lowercase())
+    }
+}
+
+impl Socket {
+    pub fn open(protocol: Protocol) -> io::Result<Self> {
+        let protocol = match protocol {
+            Protocol::Route => SockProtocol::NetlinkRoute,
+            Protocol::Netfilter => SockProtocol::NetlinkNetFilter,
+        };
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let descriptor = socket(AddressFamily::Netlink, SockType::Raw, flags, protocol)?;
+        Ok(Self { descriptor, sequence: 0, buffer: vec![0; DATAGRAM] })
+    }
+
+    /// One that is told of changes of links.
+    pub fn listen() -> io::Result<Self> {
+        const LINKS: u32 = 1 << 0;
+        Self::listen_to(LINKS)
+    }
+
+    /// One that is told of changes of IPv6 addresses.
+    pub fn listen_for_ipv6() -> io::Result<Self> {
+        const IPV6_ADDRESSES: u32 = 1 << 8;
+        Self::listen_to(IPV6_ADDRESSES)
+    }
+
+    fn listen_to(groups: u32) -> io::Result<Self> {
+        let listener = Self::open(Protocol::Route)?;
+        bind(listener.descriptor.as_raw_fd(), &NetlinkAddr::new(0, groups))?;
+        // Whoever listens asks again: that something was missed is no news.
+        let _ = setsockopt(&listener.descriptor, sockopt::RcvBuf, &(1 << 16));
+        Ok(listener)
+    }
+
+    /// Has all of `messages` carried out in their order; the refusals stop none of the others.
+    pub fn execute(&mut self, messages: Vec<Message>) -> io::Result<Vec<Refusal>> {
+        if messages.is_empty() {
+            return Ok(Vec::new());
+        }
+        let first = self.sequence + 1;
+        let count = messages.len();
+        let mut datagram = Vec::new();
+        for message in messages {
+            self.sequence += 1;
+            datagram.extend(message.finish(self.sequence, NLM_F_ACK));
+        }
+        self.send(&datagram)?;
+        self.hear_verdicts(first, count)
+    }
+
+    /// Has all of `messages` carried out together or not at all, between `begin` and `end`.
+    pub fn transact(
+        &mut self,
+        begin: Message,
+        messages: Vec<Message>,
+        end: Message,
+    ) -> io::Result<Vec<Refusal>> {
+        self.sequence += 1;
+        let opening = self.sequence;
+        let mut datagram = begin.finish(opening, 0);
+        let first = opening + 1;
+        let count = messages.len();
+        for message in messages {
+            self.sequence += 1;
+            datagram.extend(message.finish(self.sequence, NLM_F_ACK));
+        }
+        self.sequence += 1;
+        datagram.extend(end.finish(self.sequence, 0));
+        self.send(&datagram)?;
+        self.hear_verdicts(first, count)
+    }
+
+    /// The one object that `message` asks for, as `read` understands its payload.
+    pub fn get<T>(
+        &mut self,
+        message: Message,
+        read: impl Fn(&[u8]) -> Option<T>,
+    ) -> io::Result<Result<Option<T>, Refusal>> {
+        let mut found = None;
+        let verdict = self.converse(message, NLM_F_ACK, |frame| found = read(frame.payload))?;
+        Ok(verdict.outcome.map(|()| found))
+    }
+
+    /// All objects that `message` asks for, as `read` understands their payloads; none if there is
+    /// no such table or kind of object.
+    pub fn list<T>(
+        &mut self,
+        message: &Message,
+        read: impl Fn(&[u8]) -> Option<T>,
+    ) -> io::Result<Vec<T>> {
+        let mut objects = Vec::new();
+        for _ in 0..ATTEMPTS {
+            objects.clear();
+            let hear = |frame: &Frame<'_>| objects.extend(read(frame.payload));
+            let answer = self.converse(message.clone(), NLM_F_DUMP, hear)?;
+            match answer.outcome {
+                Err(refusal) if is_nothing_there(refusal.errno) => return Ok(Vec::new()),
+                Err(refusal) => return Err(io::Error::other(refusal.to_string())),
+                Ok(()) if !answer.is_interrupted => break,
+                Ok(()) => {}
+            }
+        }
+        Ok(objects)
+    }
+
+    /// Takes what has come in, whatever it is.
+    pub fn drain(&mut self) -> io::Result<()> {
+        match recv(self.descriptor.as_raw_fd(), &mut self.buffer, MsgFlags::MSG_DONTWAIT) {
+            // What was missed is asked for.
+            Ok(_) | Err(Errno::ENOBUFS | Errno::EAGAIN | Errno::EINTR) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Waits until `count` messages from number `first` on have a verdict; one on what came before
+    /// them is one on all.
+    fn hear_verdicts(&mut self, first: u32, count: usize) -> io::Result<Vec<Refusal>> {
+        let mut refusals = Vec::new();
+        let mut missing = count;
+        while missing > 0 {
+            self.receive(|frame| {
+                let Some(verdict) = frame.verdict().filter(|_| frame.sequence + 1 >= first) else {
+                    return;
+                };
+                let index =
+                    frame.sequence.checked_sub(first).and_then(|index| index.try_into().ok());
+                missing = if index.is_some() { missing.saturating_sub(1) } else { 0 };
+                let index = index.unwrap_or(0);
+                refusals.extend(verdict.err().map(|refusal| Refusal { index, ..refusal }));
+            })?;
+        }
+        Ok(refusals)
+    }
+
+    fn converse(
+        &mut self,
+        message: Message,
+        flags: i32,
+        mut hear: impl FnMut(&Frame<'_>),
+    ) -> io::Result<Answer> {
+        self.sequence += 1;
+        let sequence = self.sequence;
+        self.send(&message.finish(sequence, flags))?;
+        let mut outcome = None;
+        let mut is_interrupted = false;
+        while outcome.is_none() {
+            self.receive(|frame| {
+                if frame.sequence != sequence {
+                    return;
+                }
+                is_interrupted |= frame.flags & INTERRUPTED != 0;
+                match frame.verdict() {
+                    Some(verdict) => outcome = Some(verdict),
+                    None => hear(frame),
+                }
+            })?;
+        }
+        Ok(Answer { outcome: outcome.unwrap_or(Ok(())), is_interrupted })
+    }
+
+    fn send(&self, datagram: &[u8]) -> io::Result<()> {
+        let kernel = NetlinkAddr::new(0, 0);
+        sendto(self.descriptor.as_raw_fd(), datagram, &kernel, MsgFlags::empty())?;
+        Ok(())
+    }
+
+    /// Hands the frames of the next datagram to `hear`.
+    fn receive(&mut self, mut hear: impl FnMut(&Frame<'_>)) -> io::Result<()> {
+        let length = loop {
+            match recv(self.descriptor.as_raw_fd(), &mut self.buffer, MsgFlags::empty()) {
+                Err(Errno::EINTR) => {}
+                length => break length?,
+            }
+        };
+        let mut rest = self.buffer.get(..length).unwrap_or_default();
+        while let Some((frame, next)) = Frame::split(rest) {
+            hear(&frame);
+            rest = next;
+        }
+        Ok(())
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}
+
+struct Answer {
+    outcome: Result<(), Refusal>,
+    is_interrupted: bool,
+}
+
+/// One message of the kernel.
+struct Frame<'a> {
+    kind: u16,
+    flags: u16,
+    sequence: u32,
+    payload: &'a [u8],
+}
+
+impl<'a> Frame<'a> {
+    fn split(bytes: &'a [u8]) -> Option<(Self, &'a [u8])> {
+        let length = usize::try_from(u32_at(bytes, 0)?).ok()?;
+        let frame = Self {
+            kind: u16_at(bytes, 4)?,
+            flags: u16_at(bytes, 6)?,
+            sequence: u32_at(bytes, 8)?,
+            payload: bytes.get(HEADER..length)?,
+        };
+        Some((frame, bytes.get(length.next_multiple_of(4)..).unwrap_or_default()))
+    }
+
+    /// Whether the request was carried out, if this says so.
+    fn verdict(&self) -> Option<Result<(), Refusal>> {
+        let says = |kind: i32| i32::from(self.kind) == kind;
+        if !says(NLMSG_ERROR) && !says(NLMSG_DONE) {
+            return None;
+        }
+        let code = self.payload.get(..4).and_then(|code| code.try_into().ok());
+        let code = code.map_or(0, i32::from_ne_bytes);
+        if code == 0 {
+            return Some(Ok(()));
+        }
+        Some(Err(Refusal { index: 0, errno: Errno::from_raw(-code) }))
+    }
+}
+
+fn is_nothing_there(errno: Errno) -> bool {
+    matches!(errno, Errno::ENOENT | Errno::ENODEV | Errno::EOPNOTSUPP | Errno::EAFNOSUPPORT)
+}

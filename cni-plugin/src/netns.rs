@@ -1,0 +1,112 @@
+//! Network namespaces: which one a path names, and work inside it.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use nix::sched::{CloneFlags, setns};
+use nix::sys::statfs::{FsType, PROC_SUPER_MAGIC, fstatfs};
+
+use crate::error::Error;
+use crate::request::NetnsRule;
+
+const NSFS_MAGIC: FsType = FsType(0x6e73_6673);
+
+/// A network namespace that stays as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Netns {
+    file: File,
+}
+
+/// What is at the path that a runtime tells.
+#[derive(Debug)]
+pub(crate) enum Found {
+    /// A container's.
+    Foreign(Netns),
+    /// That of the host, which is never a container's.
+    Own,
+    /// None, or none any more.
+    Gone,
+}
+
+impl Netns {
+    /// The namespace of this process.
+    pub(crate) fn own() -> Result<Self, Error> {
+        let path = "/proc/thread-self/ns/net";
+        let file = File::open(path);
+        file.map(|file| Self { file }).map_err(|error| Error::failed(format!("{path}: {error}")))
+    }
+
+    /// The namespace at `path`.
+    ///
+    /// # Errors
+    /// There is none, or `rule` forbids it because it is this process's own.
+    pub(crate) fn of_container(path: &Path, rule: NetnsRule) -> Result<Self, Error> {
+        let shown = path.display();
+        match Self::find(path, rule)? {
+            Found::Foreign(netns) => Ok(netns),
+            Found::Own => Err(Error::invalid_namespace(format!(
+                "plugin's netns and netns from CNI_NETNS={shown} should not be the same"
+            ))),
+            Found::Gone if path.exists() => {
+                Err(Error::failed(format!("failed to open netns: \"{shown}\" is no namespace")))
+            }
+            // The words of the plugin that operators know.
+            Found::Gone => Err(Error::failed(format!(
+                "failed to open netns \"{shown}\": failed to Statfs \"{shown}\": \
+                 no such file or directory"
+            ))),
+        }
+    }
+
+    /// # Errors
+    /// What is at `path` cannot be looked at.
+    pub(crate) fn find(path: &Path, rule: NetnsRule) -> Result<Found, Error> {
+        let shown = path.display();
+        let failure = |error| Error::failed(format!("failed to open netns \"{shown}\": {error}"));
+        let file = match File::open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Gone),
+            file => file.map_err(failure)?,
+        };
+        let kind = fstatfs(&file).map_err(|errno| failure(errno.into()))?.filesystem_type();
+        // A name whose namespace is gone is an empty file until somebody removes it.
+        if kind != NSFS_MAGIC && kind != PROC_SUPER_MAGIC {
+            return Ok(Found::Gone);
+        }
+        let netns = Self { file };
+        let is_own = netns.is_same(&Self::own()?).map_err(failure)?;
+        let is_forbidden = is_own && rule == NetnsRule::Foreign;
+        Ok(if is_forbidden { Found::Own } else { Found::Foreign(netns) })
+    }
+
+    /// Does `work` inside; this process has one thread, and comes back with it.
+    ///
+    /// # Errors
+    /// It cannot be entered, or not be left: then nothing may be done any more that goes by paths
+    /// below /proc/sys. Sockets stay where they were opened.
+    pub(crate) fn within<T>(&self, work: impl FnOnce() -> T) -> Result<T, Error> {
+        let home = Self::own()?;
+        self.enter()?;
+        let done = work();
+        home.enter()?;
+        Ok(done)
+    }
+
+    fn enter(&self) -> Result<(), Error> {
+        setns(&self.file, CloneFlags::CLONE_NEWNET)
+            .map_err(|errno| Error::failed(format!("changing the network namespace: {errno}")))
+    }
+
+    fn is_same(&self, other: &Self) -> io::Result<bool> {
+        let (one, other) = (self.file.metadata()?, other.file.metadata()?);
+        Ok((one.dev(), one.ino()) == (other.dev(), other.ino()))
+    }
+}
+
+impl AsRawFd for Netns {
+    fn as_raw_fd(&self) -> RawFd {
+        self.file.as_raw_fd()
+    }
+}

@@ -1,0 +1,171 @@
+//! A batch in the making.
+
+use std::io;
+
+use nix::libc::{
+    NF_INET_FORWARD, NF_INET_POST_ROUTING, NFNL_MSG_BATCH_BEGIN, NFNL_MSG_BATCH_END,
+    NFNL_SUBSYS_NFTABLES, NFPROTO_INET, NFT_MSG_DELRULE, NFT_MSG_DELTABLE, NFT_MSG_NEWCHAIN,
+    NFT_MSG_NEWRULE, NFT_MSG_NEWTABLE, NLM_F_APPEND, NLM_F_CREATE,
+};
+
+use super::expression::Expression;
+use super::numbers::{
+    NFTA_CHAIN_HOOK, NFTA_CHAIN_NAME, NFTA_CHAIN_TABLE, NFTA_CHAIN_TYPE, NFTA_CHAIN_USERDATA,
+    NFTA_HOOK_HOOKNUM, NFTA_HOOK_PRIORITY, NFTA_RULE_CHAIN, NFTA_RULE_EXPRESSIONS,
+    NFTA_RULE_HANDLE, NFTA_RULE_TABLE, NFTA_RULE_USERDATA, NFTA_TABLE_NAME, NFTA_TABLE_USERDATA,
+};
+use crate::netlink::message::Message;
+use crate::netlink::{Refusal, Socket};
+
+/// Changes of one table for both IP families.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    table: String,
+    messages: Vec<Message>,
+}
+
+/// A chain, and where packets come to it.
+#[derive(Clone, Copy, Debug)]
+pub struct Chain<'a> {
+    pub name: &'a str,
+    /// None for one that other chains lead to.
+    pub hook: Option<Hook>,
+    pub comment: Option<&'a str>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hook {
+    /// Where sources are translated.
+    SourceNat,
+    /// Where packets that the host passes on are let through or not.
+    Forward,
+}
+
+/// `srcnat`, as `nft(8)` calls it.
+const SOURCE_NAT_PRIORITY: u32 = 100;
+
+/// `filter`, as `nft(8)` calls it.
+const FILTER_PRIORITY: u32 = 0;
+
+/// The longest comment that `nft(8)` takes, in bytes.
+const LONGEST_COMMENT: usize = 128;
+
+impl Batch {
+    pub fn of(table: &str) -> Self {
+        Self { table: table.to_owned(), messages: Vec::new() }
+    }
+
+    /// There is this table from now on.
+    #[must_use]
+    pub fn table(self, comment: Option<&str>) -> Self {
+        let table = request(NFT_MSG_NEWTABLE, NLM_F_CREATE)
+            .text(NFTA_TABLE_NAME, &self.table)
+            .with(comment, |table, comment| table.bytes(NFTA_TABLE_USERDATA, &user_data(comment)));
+        self.and(table)
+    }
+
+    /// With everything in it.
+    #[must_use]
+    pub fn delete_table(self) -> Self {
+        let table = request(NFT_MSG_DELTABLE, 0).text(NFTA_TABLE_NAME, &self.table);
+        self.and(table)
+    }
+
+    /// There is this chain from now on.
+    #[must_use]
+    pub fn chain(self, chain: Chain<'_>) -> Self {
+        let message = request(NFT_MSG_NEWCHAIN, NLM_F_CREATE)
+            .text(NFTA_CHAIN_TABLE, &self.table)
+            .text(NFTA_CHAIN_NAME, chain.name)
+            .with(chain.hook, |message, hook| hook.append(message))
+            .with(chain.comment, |message, comment| {
+                message.bytes(NFTA_CHAIN_USERDATA, &user_data(comment))
+            });
+        self.and(message)
+    }
+
+    /// Removes all rules of a chain.
+    #[must_use]
+    pub fn flush(self, chain: &str) -> Self {
+        let message = self.about_rule(NFT_MSG_DELRULE, 0, chain);
+        self.and(message)
+    }
+
+    /// Adds a rule behind the others.
+    #[must_use]
+    pub fn rule(self, chain: &str, expressions: &[Expression], comment: Option<&str>) -> Self {
+        let message = self
+            .about_rule(NFT_MSG_NEWRULE, NLM_F_CREATE | NLM_F_APPEND, chain)
+            .nest(NFTA_RULE_EXPRESSIONS, |rule| {
+                expressions.iter().fold(rule, |rule, expression| expression.append(rule))
+            })
+            .with(comment, |rule, comment| rule.bytes(NFTA_RULE_USERDATA, &user_data(comment)));
+        self.and(message)
+    }
+
+    #[must_use]
+    pub fn delete_rule(self, chain: &str, handle: u64) -> Self {
+        let message = self
+            .about_rule(NFT_MSG_DELRULE, 0, chain)
+            .bytes(NFTA_RULE_HANDLE, &handle.to_be_bytes());
+        self.and(message)
+    }
+
+    /// Has all of it carried out; returns what of it the kernel refused: then nothing was done.
+    pub fn commit(self, socket: &mut Socket) -> io::Result<Vec<Refusal>> {
+        socket.transact(bracket(NFNL_MSG_BATCH_BEGIN), self.messages, bracket(NFNL_MSG_BATCH_END))
+    }
+
+    pub(super) fn table_name(&self) -> &str {
+        &self.table
+    }
+
+    pub(super) fn and(mut self, message: Message) -> Self {
+        self.messages.push(message);
+        self
+    }
+
+    fn about_rule(&self, message: i32, flags: i32, chain: &str) -> Message {
+        request(message, flags).text(NFTA_RULE_TABLE, &self.table).text(NFTA_RULE_CHAIN, chain)
+    }
+}
+
+impl Hook {
+    fn append(self, chain: Message) -> Message {
+        let (number, priority, kind_of_chain) = match self {
+            Self::SourceNat => (NF_INET_POST_ROUTING, SOURCE_NAT_PRIORITY, "nat"),
+            Self::Forward => (NF_INET_FORWARD, FILTER_PRIORITY, "filter"),
+        };
+        chain
+            .nest(NFTA_CHAIN_HOOK, |hook| {
+                hook.be32(NFTA_HOOK_HOOKNUM, number.cast_unsigned())
+                    .be32(NFTA_HOOK_PRIORITY, priority)
+            })
+            .text(NFTA_CHAIN_TYPE, kind_of_chain)
+    }
+}
+
+pub(super) fn request(message: i32, flags: i32) -> Message {
+    let subsystem = NFNL_SUBSYS_NFTABLES << 8;
+    let family = u8::try_from(NFPROTO_INET).unwrap_or_default();
+    Message::new(kind(subsystem | message), flags, &[family, 0, 0, 0])
+}
+
+fn bracket(message: i32) -> Message {
+    let [high, low] = kind(NFNL_SUBSYS_NFTABLES).to_be_bytes();
+    Message::new(kind(message), 0, &[0, 0, high, low])
+}
+
+/// A comment, as `nft(8)` keeps it: a kind, a length, and a text that ends with a zero.
+fn user_data(comment: &str) -> Vec<u8> {
+    const COMMENT: u8 = 0;
+    let text: Vec<u8> = comment.bytes().take(LONGEST_COMMENT).chain([0]).collect();
+    let mut data = vec![COMMENT, u8::try_from(text.len()).unwrap_or(u8::MAX)];
+    data.extend(text);
+    data
+}
+
+/// The numbers of messages and attributes are small.
+pub(super) fn kind(number: i32) -> u16 {
+    u16::try_from(number).unwrap_or_default()
+}

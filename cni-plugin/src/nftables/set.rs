@@ -1,0 +1,88 @@
+//! Sets of networks, which a rule looks a packet's address up in.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnetwork::IpNetwork;
+use nix::libc::{
+    NFT_MSG_DELSETELEM, NFT_MSG_NEWSET, NFT_MSG_NEWSETELEM, NFT_SET_ELEM_INTERVAL_END,
+    NFT_SET_INTERVAL, NLM_F_CREATE,
+};
+
+use super::batch::{Batch, request};
+use super::expression::IpFamily;
+use super::numbers::{
+    NFTA_DATA_VALUE, NFTA_LIST_ELEM, NFTA_SET_ELEM_FLAGS, NFTA_SET_ELEM_KEY,
+    NFTA_SET_ELEM_LIST_ELEMENTS, NFTA_SET_ELEM_LIST_SET, NFTA_SET_ELEM_LIST_TABLE, NFTA_SET_FLAGS,
+    NFTA_SET_ID, NFTA_SET_KEY_LEN, NFTA_SET_KEY_TYPE, NFTA_SET_NAME, NFTA_SET_TABLE,
+};
+use crate::netlink::address::octets;
+use crate::netlink::message::Message;
+
+impl Batch {
+    /// There is this set of networks of one family from now on.
+    #[must_use]
+    pub fn set(self, name: &str, family: IpFamily) -> Self {
+        let (kind, length) = family.key();
+        let set = request(NFT_MSG_NEWSET, NLM_F_CREATE)
+            .text(NFTA_SET_TABLE, self.table_name())
+            .text(NFTA_SET_NAME, name)
+            .be32(NFTA_SET_FLAGS, NFT_SET_INTERVAL.cast_unsigned())
+            .be32(NFTA_SET_KEY_TYPE, kind)
+            .be32(NFTA_SET_KEY_LEN, length)
+            // The kernel wants a number to tell sets of a batch apart, and has their names.
+            .be32(NFTA_SET_ID, 1);
+        self.and(set)
+    }
+
+    /// `networks`, which do not overlap, are in the set `name` of their family from now on.
+    #[must_use]
+    pub fn add_elements(self, name: &str, networks: &[IpNetwork]) -> Self {
+        let message = self.elements(NFT_MSG_NEWSETELEM, NLM_F_CREATE, name, networks);
+        self.and(message)
+    }
+
+    #[must_use]
+    pub fn delete_elements(self, name: &str, networks: &[IpNetwork]) -> Self {
+        let message = self.elements(NFT_MSG_DELSETELEM, 0, name, networks);
+        self.and(message)
+    }
+
+    fn elements(&self, message: i32, flags: i32, name: &str, networks: &[IpNetwork]) -> Message {
+        request(message, flags)
+            .text(NFTA_SET_ELEM_LIST_TABLE, self.table_name())
+            .text(NFTA_SET_ELEM_LIST_SET, name)
+            .nest(NFTA_SET_ELEM_LIST_ELEMENTS, |list| {
+                networks.iter().fold(list, |list, network| interval(list, *network))
+            })
+    }
+}
+
+/// An interval reaches up to the next element; one up to the last address needs no end.
+fn interval(list: Message, network: IpNetwork) -> Message {
+    let end = NFT_SET_ELEM_INTERVAL_END.cast_unsigned();
+    let started = element(list, network.network(), None);
+    match after(network) {
+        Some(next) => element(started, next, Some(end)),
+        None => started,
+    }
+}
+
+fn element(list: Message, key: IpAddr, flags: Option<u32>) -> Message {
+    list.nest(NFTA_LIST_ELEM, |element| {
+        element
+            .nest(NFTA_SET_ELEM_KEY, |data| data.bytes(NFTA_DATA_VALUE, &octets(key)))
+            .with(flags, |element, flags| element.be32(NFTA_SET_ELEM_FLAGS, flags))
+    })
+}
+
+/// The first address behind `network`.
+fn after(network: IpNetwork) -> Option<IpAddr> {
+    match network {
+        IpNetwork::V4(v4) => {
+            v4.broadcast().to_bits().checked_add(1).map(|bits| Ipv4Addr::from_bits(bits).into())
+        }
+        IpNetwork::V6(v6) => {
+            v6.broadcast().to_bits().checked_add(1).map(|bits| Ipv6Addr::from_bits(bits).into())
+        }
+    }
+}

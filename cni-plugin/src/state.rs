@@ -1,0 +1,225 @@
+//! What an ADD was made with, kept until its DEL has succeeded.
+
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::{Flock, FlockArg};
+
+use crate::attachment::Attachment;
+use crate::error::Error;
+use crate::json::Object;
+
+/// The directory of records.
+///
+/// The file that flannel keeps is `<container>`, one for all interfaces of a container. Here each
+/// attachment has `<container>:<interface>`, and the first of a container is linked under flannel's
+/// name too, so that flannel's plugin finds it. Neither part of a name may hold a colon.
+#[derive(Clone, Debug)]
+pub struct States {
+    directory: PathBuf,
+}
+
+/// The config that a delegate was run with.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Record {
+    Kept(Object),
+    /// The file is there, and is no record.
+    Damaged,
+    Absent,
+}
+
+/// The interface of a record that flannel's plugin wrote is not known.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Owner {
+    pub container_id: String,
+    pub interface: Option<String>,
+}
+
+/// Whether others may work on the records meanwhile.
+#[derive(Clone, Copy, Debug)]
+pub enum Use {
+    /// One attachment among others.
+    Shared,
+    /// All of them.
+    Exclusive,
+}
+
+const DIRECTORY_MODE: u32 = 0o700;
+const FILE_MODE: u32 = 0o600;
+
+impl States {
+    pub fn at(directory: &Path) -> Self {
+        Self { directory: directory.to_owned() }
+    }
+
+    /// Holds the directory until the lock is dropped, waiting for those who hold it.
+    ///
+    /// # Errors
+    /// The directory cannot be made or locked.
+    pub fn lock(&self, how: Use) -> Result<Flock<File>, Error> {
+        let open = || {
+            DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(&self.directory)?;
+            let path = self.directory.join(".lock");
+            File::options().create(true).append(true).mode(FILE_MODE).open(path)
+        };
+        let file = open().map_err(|error| self.failure("locking", &error))?;
+        let kind = match how {
+            Use::Shared => FlockArg::LockShared,
+            Use::Exclusive => FlockArg::LockExclusive,
+        };
+        Flock::lock(file, kind).map_err(|(_, errno)| self.failure("locking", &errno.into()))
+    }
+
+    /// Keeps `delegate` for `attachment`; whoever reads meanwhile gets all of it or nothing.
+    ///
+    /// Nothing is flushed to the disk: pods do not outlive the kernel that holds the page.
+    pub fn keep(&self, attachment: &Attachment, delegate: &Object) -> Result<(), Error> {
+        let write = || {
+            let temporary = self.temporary(attachment);
+            let mut options = File::options();
+            options.write(true).create(true).truncate(true).mode(FILE_MODE);
+            options.open(&temporary)?.write_all(&serde_json::to_vec(delegate)?)?;
+            fs::rename(&temporary, self.own(attachment))?;
+            unless(
+                io::ErrorKind::AlreadyExists,
+                fs::hard_link(self.own(attachment), self.flannels(&attachment.container_id)),
+            )
+        };
+        write().map_err(|error| self.failure("keeping the state of a container", &error))
+    }
+
+    /// What was kept for `attachment`, here or by flannel's plugin.
+    pub fn recall(&self, attachment: &Attachment) -> Result<Record, Error> {
+        match self.read(&self.own(attachment))? {
+            Record::Absent if self.is_foreign(&attachment.container_id) => {
+                self.read(&self.flannels(&attachment.container_id))
+            }
+            record => Ok(record),
+        }
+    }
+
+    /// Forgets `attachment`. What flannel's plugin kept goes too, unless it is another's of ours.
+    pub fn forget(&self, attachment: &Attachment) -> Result<(), Error> {
+        let flannels = self.flannels(&attachment.container_id);
+        let own = self.own(attachment);
+        let is_its_own = match (inode(&flannels), inode(&own)) {
+            (Some(shared), Some(own)) => shared == own,
+            (Some(_), None) => self.is_foreign(&attachment.container_id),
+            (None, _) => false,
+        };
+        let gone = [Some(own), Some(self.temporary(attachment)), is_its_own.then_some(flannels)];
+        for path in gone.into_iter().flatten() {
+            remove(&path).map_err(|error| self.failure("forgetting a container", &error))?;
+        }
+        Ok(())
+    }
+
+    /// Removes what whoever was killed has not finished writing; nobody may be writing meanwhile.
+    pub fn sweep(&self, _alone: &Flock<File>) -> Result<(), Error> {
+        let names = self.names().map_err(|error| self.failure("listing", &error))?;
+        let is_unfinished = |name: &&String| name.starts_with('.') && name.contains(':');
+        for name in names.iter().filter(is_unfinished) {
+            remove(&self.directory.join(name)).map_err(|error| self.failure("sweeping", &error))?;
+        }
+        Ok(())
+    }
+
+    /// Everything that is kept, each with its owner.
+    pub fn all(&self) -> Result<Vec<(Owner, Record)>, Error> {
+        let names = self.names().map_err(|error| self.failure("listing", &error))?;
+        let owners = names.iter().filter_map(|name| Owner::parse(name));
+        let known = owners
+            .filter(|owner| owner.interface.is_some() || self.is_foreign(&owner.container_id));
+        known
+            .map(|owner| Ok((owner.clone(), self.read(&self.directory.join(owner.file_name()))?)))
+            .collect()
+    }
+
+    /// As [`forget`](Self::forget), also for owners of whom only the container is known.
+    pub fn drop_record(&self, owner: &Owner) -> Result<(), Error> {
+        match &owner.interface {
+            Some(interface) => self.forget(&Attachment {
+                container_id: owner.container_id.clone(),
+                interface: interface.clone(),
+            }),
+            None => remove(&self.flannels(&owner.container_id))
+                .map_err(|error| self.failure("forgetting a container", &error)),
+        }
+    }
+
+    fn own(&self, attachment: &Attachment) -> PathBuf {
+        self.directory.join(format!("{}:{}", attachment.container_id, attachment.interface))
+    }
+
+    fn temporary(&self, attachment: &Attachment) -> PathBuf {
+        self.directory.join(format!(".{}:{}", attachment.container_id, attachment.interface))
+    }
+
+    fn flannels(&self, container_id: &str) -> PathBuf {
+        self.directory.join(container_id)
+    }
+
+    /// Whether flannel's name of a container is no link to a record of ours.
+    fn is_foreign(&self, container_id: &str) -> bool {
+        fs::metadata(self.flannels(container_id)).is_ok_and(|file| file.nlink() == 1)
+    }
+
+    fn read(&self, path: &Path) -> Result<Record, Error> {
+        match fs::read(path) {
+            Ok(bytes) => Ok(serde_json::from_slice(&bytes).map_or(Record::Damaged, Record::Kept)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Record::Absent),
+            Err(error) => Err(self.failure("reading the state of a container", &error)),
+        }
+    }
+
+    fn names(&self) -> io::Result<Vec<String>> {
+        let entries = match fs::read_dir(&self.directory) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries?,
+        };
+        entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
+    }
+
+    fn failure(&self, doing: &str, error: &io::Error) -> Error {
+        Error::failed(format!("{doing} in {}: {error}", self.directory.display()))
+    }
+}
+
+impl Owner {
+    /// None for names that are nobody's.
+    fn parse(name: &str) -> Option<Self> {
+        let (container_id, interface) = match name.split_once(':') {
+            Some((container_id, interface)) => (container_id, Some(interface.to_owned())),
+            None => (name, None),
+        };
+        let is_somebodys = !name.starts_with('.');
+        is_somebodys.then(|| Self { container_id: container_id.to_owned(), interface })
+    }
+
+    fn file_name(&self) -> String {
+        match &self.interface {
+            Some(interface) => format!("{}:{interface}", self.container_id),
+            None => self.container_id.clone(),
+        }
+    }
+}
+
+fn inode(path: &Path) -> Option<u64> {
+    fs::metadata(path).ok().map(|file| file.ino())
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    unless(io::ErrorKind::NotFound, fs::remove_file(path))
+}
+
+fn unless(kind: io::ErrorKind, done: io::Result<()>) -> io::Result<()> {
+    match done {
+        Err(error) if error.kind() == kind => Ok(()),
+        done => done,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,139 @@
+//! Records as they are kept, found, damaged and forgotten.
+
+use std::os::unix::fs::PermissionsExt;
+
+use super::*;
+
+fn attachment(container_id: &str, interface: &str) -> Attachment {
+    Attachment { container_id: container_id.into(), interface: interface.into() }
+}
+
+fn config(mark: &str) -> Object {
+    serde_json::from_value(serde_json::json!({"name": "cbr0", "mark": mark})).unwrap()
+}
+
+struct Home {
+    directory: tempfile::TempDir,
+    states: States,
+}
+
+impl Home {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let states = States::at(directory.path());
+        Self { directory, states }
+    }
+
+    /// A record as flannel's plugin writes it.
+    fn write_flannels(&self, container_id: &str, text: &str) {
+        fs::write(self.directory.path().join(container_id), text).unwrap();
+    }
+
+    fn names(&self) -> Vec<String> {
+        let mut names = self.states.names().unwrap();
+        names.sort();
+        names
+    }
+}
+
+#[test]
+fn what_is_kept_is_recalled_and_stands_where_flannel_looks() {
+    let home = Home::new();
+    let eth0 = attachment("c1", "eth0");
+    home.states.keep(&eth0, &config("a")).unwrap();
+    assert_eq!(home.states.recall(&eth0), Ok(Record::Kept(config("a"))));
+    let flannels = home.directory.path().join("c1");
+    assert_eq!(fs::read_to_string(&flannels).unwrap(), r#"{"mark":"a","name":"cbr0"}"#);
+    assert_eq!(fs::metadata(&flannels).unwrap().permissions().mode() & 0o777, 0o600);
+    home.states.forget(&eth0).unwrap();
+    assert_eq!(home.names(), [] as [&str; 0]);
+}
+
+#[test]
+fn interfaces_of_a_container_do_not_share_a_record() {
+    let home = Home::new();
+    let (eth0, net1) = (attachment("c1", "eth0"), attachment("c1", "net1"));
+    home.states.keep(&eth0, &config("a")).unwrap();
+    home.states.keep(&net1, &config("b")).unwrap();
+    assert_eq!(home.states.recall(&net1), Ok(Record::Kept(config("b"))));
+    home.states.forget(&net1).unwrap();
+    assert_eq!(home.states.recall(&eth0), Ok(Record::Kept(config("a"))));
+    assert_eq!(home.names(), ["c1", "c1:eth0"]);
+}
+
+#[test]
+fn the_record_of_one_interface_does_not_serve_another() {
+    let home = Home::new();
+    home.states.keep(&attachment("c1", "eth0"), &config("a")).unwrap();
+    assert_eq!(home.states.recall(&attachment("c1", "net1")), Ok(Record::Absent));
+    home.states.forget(&attachment("c1", "net1")).unwrap();
+    assert_eq!(home.names(), ["c1", "c1:eth0"]);
+}
+
+#[test]
+fn a_record_of_flannels_plugin_serves_and_goes() {
+    let home = Home::new();
+    let eth0 = attachment("c1", "eth0");
+    home.write_flannels("c1", r#"{"name":"cbr0","mark":"go"}"#);
+    assert_eq!(home.states.recall(&eth0), Ok(Record::Kept(config("go"))));
+    home.states.forget(&eth0).unwrap();
+    assert_eq!(home.names(), [] as [&str; 0]);
+}
+
+#[test]
+fn a_damaged_record_is_told_apart_from_none() {
+    let home = Home::new();
+    let eth0 = attachment("c1", "eth0");
+    for text in ["", "{\"name\":", "[]"] {
+        home.write_flannels("c1", text);
+        assert_eq!(home.states.recall(&eth0), Ok(Record::Damaged), "{text:?}");
+    }
+    assert_eq!(home.states.recall(&attachment("c2", "eth0")), Ok(Record::Absent));
+}
+
+#[test]
+fn what_a_crash_left_half_done_is_taken_up() {
+    let home = Home::new();
+    let eth0 = attachment("c1", "eth0");
+    // Before the renaming, and after the own name was removed.
+    let half = || fs::write(home.states.temporary(&eth0), "{\"na").unwrap();
+    half();
+    assert_eq!(home.states.recall(&eth0), Ok(Record::Absent));
+    home.states.forget(&eth0).unwrap();
+    assert_eq!(home.names(), [] as [&str; 0]);
+    half();
+    let alone = home.states.lock(Use::Exclusive).unwrap();
+    home.states.sweep(&alone).unwrap();
+    assert_eq!(home.names(), [".lock"]);
+    fs::remove_file(home.directory.path().join(".lock")).unwrap();
+    home.states.keep(&eth0, &config("a")).unwrap();
+    fs::remove_file(home.states.own(&eth0)).unwrap();
+    assert_eq!(home.states.recall(&eth0), Ok(Record::Kept(config("a"))));
+    home.states.forget(&eth0).unwrap();
+    assert_eq!(home.names(), [] as [&str; 0]);
+}
+
+#[test]
+fn all_records_are_listed_once_each_with_its_owner() {
+    let home = Home::new();
+    home.states.keep(&attachment("c1", "eth0"), &config("a")).unwrap();
+    home.write_flannels("c2", r#"{"name":"cbr0","mark":"go"}"#);
+    let _lock = home.states.lock(Use::Exclusive).unwrap();
+    let mut all = home.states.all().unwrap();
+    all.sort_by(|one, other| one.0.cmp(&other.0));
+    let owner = |container_id: &str, interface: Option<&str>| Owner {
+        container_id: container_id.into(),
+        interface: interface.map(str::to_owned),
+    };
+    assert_eq!(
+        all,
+        [
+            (owner("c1", Some("eth0")), Record::Kept(config("a"))),
+            (owner("c2", None), Record::Kept(config("go"))),
+        ]
+    );
+    for (owner, _) in &all {
+        home.states.drop_record(owner).unwrap();
+    }
+    assert_eq!(home.names(), [".lock"]);
+}

@@ -1,0 +1,96 @@
+//! What each command of the protocol does.
+
+mod add;
+mod check;
+mod del;
+mod gc;
+mod status;
+
+use std::io::{self, Read};
+use std::path::PathBuf;
+
+use crate::bridge::Bridge;
+use crate::delegate;
+use crate::error::Error;
+use crate::exec::Delegate;
+use crate::json::Object;
+use crate::network_config::{Engine, NetworkConfig};
+use crate::refusal::Refusal;
+use crate::request::{Request, Verb};
+use crate::state::States;
+use crate::version::Version;
+
+/// Carries out `request` by the config that `stdin` holds; returns what is to be printed.
+pub fn carry_out(request: &Request, stdin: impl Read) -> Result<String, Refusal> {
+    if request.verb == Verb::Version {
+        return Ok(Version::report());
+    }
+    let config = NetworkConfig::parse(&read(stdin)?, request.verb.command())?;
+    let version = config.version;
+    let call = Call { request, config };
+    call.answer().map_err(|error| Refusal { version, error })
+}
+
+fn read(mut stdin: impl Read) -> Result<Vec<u8>, Error> {
+    let mut json = Vec::new();
+    let read = stdin.read_to_end(&mut json);
+    read.map_err(|error: io::Error| Error::io(format!("error reading from stdin: {error}")))?;
+    Ok(json)
+}
+
+fn silently((): ()) -> String {
+    String::new()
+}
+
+/// A request and the config that came with it.
+struct Call<'a> {
+    request: &'a Request,
+    config: NetworkConfig,
+}
+
+/// Who does the work for a delegate's config.
+enum Worker<'a> {
+    Native(Box<Bridge<'a>>),
+    Plugin(Delegate<'a>),
+}
+
+impl Call<'_> {
+    fn answer(&self) -> Result<String, Error> {
+        match &self.request.verb {
+            Verb::Add(sandbox) => add::add(self, sandbox),
+            Verb::Check(sandbox) => check::check(self, sandbox).map(silently),
+            Verb::Del { attachment, netns } => {
+                del::del(self, attachment, netns.as_deref()).map(silently)
+            }
+            Verb::Gc => gc::gc(self).map(silently),
+            Verb::Status => status::status(self).map(silently),
+            Verb::Version => Ok(Version::report()),
+        }
+    }
+
+    fn states(&self) -> States {
+        States::at(&self.config.data_dir)
+    }
+
+    /// The control socket of the daemon is beside the file that it writes.
+    fn daemon(&self) -> PathBuf {
+        self.config.subnet_file.with_extension("sock")
+    }
+
+    /// # Errors
+    /// The config is for the native bridge, and is wrong.
+    fn worker<'a>(&'a self, config: &'a Object) -> Result<Worker<'a>, Error> {
+        let native = match self.config.engine {
+            Engine::Native => Bridge::parse(self.request, config)?,
+            Engine::Delegates => None,
+        };
+        Ok(match native {
+            Some(bridge) => Worker::Native(Box::new(bridge)),
+            None => Worker::Plugin(self.plugin(config)),
+        })
+    }
+
+    fn plugin<'a>(&'a self, config: &'a Object) -> Delegate<'a> {
+        Delegate { kind: delegate::kind(config), path: &self.request.path, config }
+    }
+}

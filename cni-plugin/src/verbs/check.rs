@@ -1,0 +1,27 @@
+//! CHECK: an interface is still as ADD made it.
+
+use super::{Call, Worker};
+use crate::error::Error;
+use crate::netns::Netns;
+use crate::request::{Command, Sandbox};
+use crate::result::Outcome;
+use crate::state::{Record, Use};
+
+/// By what ADD kept: later chained plugins may have changed the rest, and their result is given.
+pub(super) fn check(call: &Call<'_>, sandbox: &Sandbox) -> Result<(), Error> {
+    let previous = call.config.previous.as_ref();
+    let previous = previous.ok_or_else(|| Error::invalid_config("Required prevResult missing"))?;
+    let netns = Netns::of_container(&sandbox.netns, call.request.netns_rule)?;
+    let states = call.states();
+    let _among_others = states.lock(Use::Shared)?;
+    let Record::Kept(mut config) = states.recall(&sandbox.attachment)? else {
+        let attachment = &sandbox.attachment;
+        return Err(Error::failed(format!("there is no record of {attachment}: add it again")));
+    };
+    // What the runtime tells now counts, and not what it told then.
+    config.insert("prevResult".into(), previous.clone().into());
+    match call.worker(&config)? {
+        Worker::Native(bridge) => bridge.check(sandbox, &netns, &Outcome::parse(previous)?),
+        Worker::Plugin(plugin) => plugin.run(Command::Check, &[]).map(drop),
+    }
+}

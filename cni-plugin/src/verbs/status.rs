@@ -1,0 +1,21 @@
+//! STATUS: whether an ADD would be served.
+
+use super::{Call, Worker};
+use crate::daemon::{self, Heartbeat};
+use crate::delegate;
+use crate::error::Error;
+use crate::request::Command;
+use crate::subnet_file;
+
+pub(super) fn status(call: &Call<'_>) -> Result<(), Error> {
+    if let Heartbeat::Stuck(words) = daemon::heartbeat(&call.daemon()) {
+        return Err(Error::not_available_and_limited(words));
+    }
+    let unavailable = |error: Error| Error { code: 50, ..error };
+    let env = subnet_file::read(&call.config.subnet_file).map_err(unavailable)?;
+    let config = delegate::build(&call.config, &env).map_err(unavailable)?;
+    match call.worker(&config).map_err(unavailable)? {
+        Worker::Native(bridge) => bridge.status(),
+        Worker::Plugin(plugin) => plugin.run(Command::Status, &[]).map(drop),
+    }
+}

@@ -1,0 +1,174 @@
+//! A node for CNI plugins: namespaces of its own, a subnet.env, and calls as a runtime makes them.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+#![allow(dead_code, reason = "each test binary uses a part")]
+
+mod answer;
+mod call;
+pub(crate) mod kernel;
+
+pub(crate) use answer::Answer;
+pub(crate) use call::{Call, Plugin};
+
+use std::cell::Cell;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// Where Debian's CNI plugins are.
+pub(crate) const PLUGINS: &str = "/usr/lib/cni";
+
+/// One family, masqueraded by the daemon: what most nodes have.
+pub(crate) const IPV4: &str = "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.7.1/24\n\
+                        FLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n";
+
+/// Both families, masqueraded by the daemon.
+pub(crate) const DUAL: &str = "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.7.1/24\n\
+                        FLANNEL_IPV6_NETWORK=fd00:10:244::/48\n\
+                        FLANNEL_IPV6_SUBNET=fd00:10:244:7::1/64\n\
+                        FLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n";
+
+/// A host's network namespace and the files that plugins keep on it.
+pub(crate) struct Node {
+    pub(crate) home: TempDir,
+    netns: String,
+    pods: Cell<u32>,
+}
+
+/// A container's network namespace.
+#[derive(Clone, Debug)]
+pub(crate) struct Pod {
+    pub(crate) id: String,
+    netns: String,
+}
+
+impl Node {
+    /// Its subnet.env says `env`.
+    pub(crate) fn new(env: &str) -> Self {
+        static NODES: AtomicU32 = AtomicU32::new(0);
+        let number = NODES.fetch_add(1, Ordering::Relaxed);
+        let netns = format!("node{number}");
+        add_netns(&netns);
+        let node = Self { home: tempfile::tempdir().unwrap(), netns, pods: Cell::new(0) };
+        node.write_subnet_env(env);
+        node
+    }
+
+    pub(crate) fn write_subnet_env(&self, env: &str) {
+        fs::write(self.subnet_file(), env).unwrap();
+    }
+
+    pub(crate) fn subnet_file(&self) -> PathBuf {
+        self.home.path().join("subnet.env")
+    }
+
+    /// A container that has nothing yet.
+    pub(crate) fn pod(&self) -> Pod {
+        let number = self.pods.get();
+        self.pods.set(number + 1);
+        let netns = format!("{}pod{number}", self.netns);
+        add_netns(&netns);
+        // As long as the identifiers of containerd.
+        let id = format!("{:0>64}", format!("{}c{number}", self.netns));
+        Pod { id, netns }
+    }
+
+    /// kube-flannel's config, with the directories of this node.
+    pub(crate) fn config(&self, version: &str) -> Value {
+        json!({
+            "cniVersion": version,
+            "name": "cbr0",
+            "type": "flannel",
+            "subnetFile": self.subnet_file(),
+            "dataDir": self.state_dir(),
+            "ipam": { "dataDir": self.home.path().join("networks") },
+            "delegate": { "hairpinMode": true, "isDefaultGateway": true },
+        })
+    }
+
+    pub(crate) fn state_dir(&self) -> PathBuf {
+        self.home.path().join("flannel")
+    }
+
+    pub(crate) fn store(&self) -> PathBuf {
+        self.home.path().join("networks/cbr0")
+    }
+
+    /// Names of the records of attachments.
+    pub(crate) fn states(&self) -> Vec<String> {
+        files_in(&self.state_dir()).into_iter().filter(|name| name != ".lock").collect()
+    }
+
+    /// Addresses that are reserved, each with its owner.
+    pub(crate) fn reservations(&self) -> Vec<(String, String)> {
+        let is_record = |name: &String| name != "lock" && !name.starts_with("last_reserved_ip.");
+        files_in(&self.store())
+            .into_iter()
+            .filter(is_record)
+            .map(|name| (name.clone(), fs::read_to_string(self.store().join(name)).unwrap()))
+            .collect()
+    }
+
+    pub(crate) fn netns(&self) -> &str {
+        &self.netns
+    }
+
+    /// A call as containerd makes it, of our plugin unless it is told otherwise.
+    pub(crate) fn call(&self, command: &str, pod: &Pod, config: &Value) -> Call<'_> {
+        Call::new(self, command, pod, config)
+    }
+
+    pub(crate) fn add(&self, pod: &Pod, config: &Value) -> Answer {
+        self.call("ADD", pod, config).run()
+    }
+
+    pub(crate) fn del(&self, pod: &Pod, config: &Value) -> Answer {
+        self.call("DEL", pod, config).run()
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let pods = (0..self.pods.get()).map(|number| format!("{}pod{number}", self.netns));
+        for netns in pods.chain([self.netns.clone()]) {
+            let _ = Command::new("ip").args(["netns", "del", &netns]).output();
+        }
+    }
+}
+
+impl Pod {
+    pub(crate) fn netns(&self) -> &str {
+        &self.netns
+    }
+
+    /// As a runtime passes it.
+    pub(crate) fn path(&self) -> String {
+        format!("/run/netns/{}", self.netns)
+    }
+
+    /// The namespace is gone, as after a crash of the runtime.
+    pub(crate) fn lose_netns(&self) {
+        kernel::run(Command::new("ip").args(["netns", "del", &self.netns]));
+    }
+}
+
+fn add_netns(name: &str) {
+    use std::sync::Mutex;
+    // The first mounts the folder of names; two at once get in each other's way.
+    static ADDING: Mutex<()> = Mutex::new(());
+    let _alone = ADDING.lock();
+    kernel::run(Command::new("ip").args(["netns", "add", name]));
+    kernel::run(Command::new("ip").args(["-netns", name, "link", "set", "lo", "up"]));
+}
+
+/// Sorted; none if there is no such directory.
+pub(crate) fn files_in(directory: &Path) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
+    let mut names: Vec<_> =
+        entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}

@@ -1,0 +1,103 @@
+//! Processes that are killed at any moment leave nothing that cannot be freed, and nothing double.
+
+use std::collections::BTreeSet;
+use std::env;
+use std::io::{self, BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use serde_json::json;
+use tweed_cni::host_local::{Cure, Kind, audit};
+
+use super::network::{Network, Program};
+
+const WORKERS: usize = 4;
+const KILLS: usize = 1000;
+
+/// Which network a worker is to use, and who it is.
+const CONFIG: &str = "CRASH_TEST_CONFIG";
+const WORKER: &str = "CRASH_TEST_WORKER";
+
+/// Ids that a worker uses.
+fn ids(worker: usize) -> [String; 3] {
+    [0, 1, 2].map(|id| format!("worker{worker}-{id}"))
+}
+
+/// What the killed processes do; as a test of its own it has nothing to do.
+#[test]
+fn a_worker_allocates_and_frees_until_it_is_killed() {
+    let (Ok(config), Ok(worker)) = (env::var(CONFIG), env::var(WORKER)) else { return };
+    let home = tempfile::tempdir().unwrap();
+    let network = Network { home, config: serde_json::from_str(&config).unwrap() };
+    io::stdout().write_all(b"\nready\n").unwrap();
+    for id in ids(worker.parse().unwrap()).iter().cycle() {
+        drop(network.add(Program::Ours, id, "eth0"));
+        network.del(Program::Ours, id, "eth0");
+        drop(network.add(Program::Ours, id, "eth0"));
+    }
+}
+
+fn start(network: &Network, worker: usize) -> Child {
+    let mut child = Command::new(env::current_exe().unwrap())
+        .args(["--exact", "crash::a_worker_allocates_and_frees_until_it_is_killed", "--nocapture"])
+        .env(CONFIG, network.config.to_string())
+        .env(WORKER, worker.to_string())
+        // What it makes for itself stays behind when it is killed; this goes with the test.
+        .env("TMPDIR", network.home.path())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stdout.as_mut().unwrap()).lines();
+    lines.map(Result::unwrap).find(|line| line == "ready").unwrap();
+    child
+}
+
+/// A few milliseconds, another number each time.
+fn moment(seed: &mut u64) -> Duration {
+    *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    Duration::from_micros((*seed >> 33) % 3000)
+}
+
+/// No record is half-written, no owner has two, no other file is left.
+fn assert_whole(network: &Network) {
+    let location = network.parse().unwrap().location;
+    let mut owners = BTreeSet::new();
+    for finding in audit(&location, Cure::Nothing).unwrap() {
+        let whole = ![Kind::HalfWritten, Kind::Foreign].contains(&finding.verdict.kind);
+        assert!(whole && owners.insert(finding.owner.clone()), "{finding:?}");
+    }
+    let expected = ["last_reserved_ip.0", "lock"];
+    for name in network.names().iter().filter(|name| !name.starts_with("10.1.0.")) {
+        assert!(expected.contains(&name.as_str()), "{name}");
+    }
+}
+
+#[test]
+fn a_thousand_killed_processes_leave_nothing_leaked_and_nothing_double() {
+    let network = Network::with(&json!({"subnet": "10.1.0.0/27"}));
+    network.add(Program::Ours, "survivor", "eth0").unwrap();
+    let held: Vec<_> = network.held().into_keys().collect();
+    let mut seed = 4711;
+    let mut workers: Vec<_> = (0..WORKERS).map(|worker| start(&network, worker)).collect();
+    let (_never, timer) = mpsc::channel::<()>();
+    for kill in 0..KILLS {
+        assert!(timer.recv_timeout(moment(&mut seed)).is_err());
+        let worker = kill % WORKERS;
+        workers[worker].kill().unwrap();
+        workers[worker].wait().unwrap();
+        if kill % 10 == 0 {
+            assert_whole(&network);
+        }
+        workers[worker] = start(&network, worker);
+    }
+    for worker in &mut workers {
+        worker.kill().unwrap();
+        worker.wait().unwrap();
+    }
+    assert_whole(&network);
+    for id in (0..WORKERS).flat_map(ids) {
+        network.del(Program::Ours, &id, "eth0");
+    }
+    assert_eq!(network.held().into_keys().collect::<Vec<_>>(), held);
+}

@@ -1,0 +1,398 @@
+//! The native path: what ADD makes, CHECK sees and DEL takes away.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use crate::harness::kernel::Place;
+use crate::harness::{DUAL, IPV4, Node, Pod};
+
+fn masquerading(env: &str) -> String {
+    env.replace("FLANNEL_IPMASQ=true", "FLANNEL_IPMASQ=false")
+}
+
+fn rules(node: &Node) -> Vec<String> {
+    let (_, listed) = node.exec("nft list chain inet cni_plugins_masquerade masq_checks");
+    listed.lines().filter(|line| line.contains("masquerade")).skip(1).map(str::to_owned).collect()
+}
+
+/// Whether nothing is left of any container.
+fn is_clean(node: &Node) {
+    assert_eq!(node.reservations(), []);
+    assert_eq!(node.states(), Vec::<String>::new());
+    assert_eq!(node.links(), ["cni0"]);
+    assert_eq!(rules(node), Vec::<String>::new());
+}
+
+fn pings(pod: &Pod, address: &str) -> bool {
+    pod.exec(&format!("ping -n -c 1 -W 2 {address}")).0
+}
+
+#[test]
+fn no_other_program_is_needed() {
+    let node = Node::new(IPV4);
+    let pod = node.pod();
+    let config = node.config("1.0.0");
+    let answer = node.call("ADD", &pod, &config).with("CNI_PATH", "/none").run();
+    assert_eq!(answer.address(), "10.244.7.2/24");
+    assert_eq!(answer.stderr, "");
+    assert!(pings(&pod, "10.244.7.1"));
+}
+
+#[test]
+fn the_first_pod_of_a_fresh_bridge_reaches_both_gateways_at_once() {
+    let node = Node::new(DUAL);
+    let pod = node.pod();
+    let config = node.config("1.0.0");
+    assert_eq!(node.add(&pod, &config).addresses(), ["10.244.7.2/24", "fd00:10:244:7::2/64"]);
+    let tentative = node.ip("-6 address show dev cni0 scope global tentative");
+    assert_eq!(tentative, "");
+    assert!(pings(&pod, "fd00:10:244:7::1"));
+    assert!(pings(&pod, "10.244.7.1"));
+}
+
+#[test]
+fn two_pods_reach_each_other_and_themselves_through_the_bridge() {
+    let node = Node::new(DUAL);
+    let (one, two) = (node.pod(), node.pod());
+    let config = node.config("1.0.0");
+    let _ = node.add(&one, &config).result();
+    assert_eq!(node.add(&two, &config).addresses()[0], "10.244.7.3/24");
+    assert!(pings(&two, "10.244.7.2"));
+    assert!(pings(&two, "fd00:10:244:7::2"));
+    let port = node.ip_json("link show type veth").remove(0);
+    assert_eq!(port["linkinfo"]["info_slave_data"]["hairpin"], true);
+}
+
+#[test]
+fn a_del_leaves_nothing_and_may_be_repeated() {
+    let node = Node::new(&masquerading(DUAL));
+    let pod = node.pod();
+    let config = node.config("0.3.1");
+    let _ = node.add(&pod, &config).result();
+    assert_eq!(rules(&node).len(), 2);
+    for _ in 0..2 {
+        node.del(&pod, &config).is_silent();
+        is_clean(&node);
+    }
+    assert_eq!(pod.links(), Vec::<String>::new());
+}
+
+#[test]
+fn the_rules_are_those_of_the_go_plugins() {
+    let node = Node::new(&masquerading(DUAL));
+    let pod = node.pod();
+    let _ = node.add(&pod, &node.config("1.0.0")).result();
+    let (_, listed) = node.exec("nft list ruleset");
+    // The comment is cut where the identifier of a container is long.
+    let masked: Vec<_> = listed.lines().map(|line| line.split(", net:").next().unwrap()).collect();
+    let keys = masked.join("\n").replace('\t', " ");
+    let comment = keys.split("comment \"cb6e746fae1a4d6c-").nth(1).unwrap();
+    let own = comment.get(..16).unwrap();
+    assert_eq!(
+        keys.replace(own, "OWN"),
+        r#"table inet cni_plugins_masquerade {
+ comment "Masquerading for plugins from github.com/containernetworking/plugins"
+ chain masq_checks {
+  comment "Masquerade traffic from certain IPs to any (non-multicast) IP outside their subnet"
+  ip saddr 10.244.7.2 ip daddr != 10.244.7.0/24 masquerade comment "cb6e746fae1a4d6c-OWN
+  ip6 saddr fd00:10:244:7::2 ip6 daddr != fd00:10:244:7::/64 masquerade comment "cb6e746fae1a4d6c-OWN
+ }
+
+ chain postrouting {
+  type nat hook postrouting priority srcnat; policy accept;
+  ip daddr 224.0.0.0/4 return
+  ip6 daddr ff00::/8 return
+  goto masq_checks
+ }
+}"#
+    );
+}
+
+#[test]
+fn a_pod_that_is_masqueraded_is_seen_as_the_node() {
+    let node = Node::new(&masquerading(IPV4));
+    let (pod, outside) = (node.pod(), node.pod());
+    let _ = node.add(&pod, &node.config("1.0.0")).result();
+    node.ip(&format!("link add uplink type veth peer name eth9 netns {}", outside.netns()));
+    node.ip("address add 192.0.2.1/24 dev uplink");
+    node.ip("link set uplink up");
+    outside.ip("address add 192.0.2.2/24 dev eth9");
+    outside.ip("link set eth9 up");
+    // The outside knows no way to the pods: only what comes from the node is answered.
+    assert!(pings(&pod, "192.0.2.2"));
+}
+
+#[test]
+fn a_del_of_what_never_was_succeeds() {
+    let node = Node::new(IPV4);
+    let pod = node.pod();
+    node.del(&pod, &node.config("0.3.1")).is_silent();
+    fs::remove_file(node.subnet_file()).unwrap();
+    node.del(&pod, &node.config("0.3.1")).is_silent();
+    node.call("DEL", &pod, &node.config("0.3.1")).without("CNI_NETNS").run().is_silent();
+}
+
+#[test]
+fn a_del_without_a_namespace_takes_everything() {
+    let node = Node::new(&masquerading(IPV4));
+    let (told, gone) = (node.pod(), node.pod());
+    let config = node.config("0.3.1");
+    for pod in [&told, &gone] {
+        let _ = node.add(pod, &config).result();
+    }
+    // It is still there, but the runtime does not say so.
+    node.call("DEL", &told, &config).with("CNI_NETNS", "").run().is_silent();
+    assert_eq!(told.links(), Vec::<String>::new());
+    gone.lose_netns();
+    node.del(&gone, &config).is_silent();
+    is_clean(&node);
+}
+
+#[test]
+fn a_del_without_record_or_with_a_damaged_one_takes_everything() {
+    let node = Node::new(&masquerading(DUAL));
+    let config = node.config("0.3.1");
+    for damage in [None, Some(""), Some("{\"type\":")] {
+        let pod = node.pod();
+        let _ = node.add(&pod, &config).result();
+        for name in node.states() {
+            let path = node.state_dir().join(name);
+            match damage {
+                None => fs::remove_file(path).unwrap(),
+                Some(text) => fs::write(path, text).unwrap(),
+            }
+        }
+        node.del(&pod, &config).is_silent();
+        is_clean(&node);
+    }
+}
+
+#[test]
+fn a_del_without_record_and_subnet_file_still_frees_the_address() {
+    let node = Node::new(IPV4);
+    let pod = node.pod();
+    let config = node.config("0.3.1");
+    let _ = node.add(&pod, &config).result();
+    for name in node.states() {
+        fs::remove_file(node.state_dir().join(name)).unwrap();
+    }
+    fs::remove_file(node.subnet_file()).unwrap();
+    node.del(&pod, &config).is_silent();
+    is_clean(&node);
+}
+
+#[test]
+fn two_interfaces_of_one_container_come_and_go_on_their_own() {
+    let node = Node::new(IPV4);
+    let pod = node.pod();
+    let config = node.config("1.0.0");
+    let _ = node.add(&pod, &config).result();
+    let mut second = config.clone();
+    second["delegate"] = json!({"isGateway": true});
+    let answer = node.call("ADD", &pod, &second).interface("net1").run();
+    assert_eq!(answer.address(), "10.244.7.3/24");
+    assert_eq!(node.states().len(), 3);
+
+    node.del(&pod, &config).is_silent();
+    assert_eq!(pod.links(), ["net1"]);
+    assert_eq!(node.reservations()[0].0, "10.244.7.3");
+    node.call("DEL", &pod, &second).interface("net1").run().is_silent();
+    is_clean(&node);
+}
+
+#[test]
+fn an_interface_that_is_there_already_is_left_alone() {
+    let node = Node::new(&masquerading(IPV4));
+    let pod = node.pod();
+    pod.ip("link add eth0 type bridge");
+    let (_, told) = node.add(&pod, &node.config("1.0.0")).error();
+    assert!(told.contains("container veth name (\"eth0\") peer provided (\"veth"), "{told}");
+    assert!(told.ends_with("already exists"), "{told}");
+    assert_eq!(pod.links(), ["eth0"]);
+    is_clean(&node);
+    node.del(&pod, &node.config("1.0.0")).is_silent();
+}
+
+#[test]
+fn a_second_add_takes_nothing_from_the_first() {
+    let node = Node::new(&masquerading(IPV4));
+    let pod = node.pod();
+    let config = node.config("1.0.0");
+    let _ = node.add(&pod, &config).result();
+    let before = (node.states(), node.reservations(), rules(&node), node.links());
+    let (_, told) = node.add(&pod, &config).error();
+    assert!(told.contains("duplicate allocation is not allowed"), "{told}");
+    assert_eq!((node.states(), node.reservations(), rules(&node), node.links()), before);
+    assert!(pings(&pod, "10.244.7.1"));
+}
+
+#[test]
+fn an_add_that_fails_late_takes_everything_back() {
+    let node = Node::new(&masquerading(IPV4));
+    let pod = node.pod();
+    let mut config = node.config("1.0.0");
+    let unreachable = json!([{"dst": "192.0.2.0/24", "gw": "198.51.100.1"}]);
+    config["ipam"]["routes"] = unreachable;
+    let (_, told) = node.add(&pod, &config).error();
+    assert!(told.contains("failed to add route '192.0.2.0/24 via 198.51.100.1'"), "{told}");
+    assert_eq!(pod.links(), Vec::<String>::new());
+    is_clean(&node);
+}
+
+#[test]
+fn a_default_route_of_the_operator_and_a_default_gateway_go_together() {
+    let node = Node::new(IPV4);
+    let pod = node.pod();
+    let mut config = node.config("1.0.0");
+    config["ipam"]["routes"] = json!([{"dst": "0.0.0.0/0"}]);
+    let _ = node.add(&pod, &config).result();
+    assert_eq!(pod.ip_json("route show default").len(), 1);
+}
+
+#[test]
+fn a_full_subnet_refuses_until_a_pod_goes() {
+    let node = Node::new(&IPV4.replace("10.244.7.1/24", "10.244.7.1/29"));
+    let config = node.config("1.0.0");
+    let pods: Vec<_> = (0..5).map(|_| node.pod()).collect();
+    for pod in &pods {
+        let _ = node.add(pod, &config).result();
+    }
+    let late = node.pod();
+    let (_, told) = node.add(&late, &config).error();
+    assert!(
+        told.contains("no IP addresses available in range set: 10.244.7.1-10.244.7.6"),
+        "{told}"
+    );
+    assert_eq!(late.links(), Vec::<String>::new());
+    node.del(&late, &config).is_silent();
+    node.del(&pods[1], &config).is_silent();
+    assert_eq!(node.add(&late, &config).address(), "10.244.7.3/29");
+}
+
+#[test]
+fn what_is_no_bridge_is_not_used_as_one() {
+    let node = Node::new(IPV4);
+    node.ip("link add cni0 type veth peer name other");
+    let (_, told) = node.add(&node.pod(), &node.config("1.0.0")).error();
+    assert_eq!(told, "\"cni0\" already exists but is not a bridge");
+    assert_eq!(node.reservations(), []);
+}
+
+#[test]
+fn the_macs_of_ports_do_not_change_that_of_the_bridge() {
+    let node = Node::new(IPV4);
+    let config = node.config("1.0.0");
+    let mac = |node: &Node| node.ip_json("link show cni0")[0]["address"].clone();
+    let _ = node.add(&node.pod(), &config).result();
+    let before = mac(&node);
+    let mut low = config.clone();
+    low["runtimeConfig"] = json!({"mac": "02:00:00:00:00:01"});
+    let pod = node.pod();
+    let result = node.add(&pod, &low).result();
+    assert_eq!(result["interfaces"][2]["mac"], "02:00:00:00:00:01");
+    assert_eq!(mac(&node), before);
+}
+
+#[test]
+fn another_subnet_moves_the_bridge_once_no_pod_uses_the_former_one() {
+    let node = Node::new(IPV4);
+    let config = node.config("1.0.0");
+    let (old, new) = (node.pod(), node.pod());
+    let _ = node.add(&old, &config).result();
+    node.write_subnet_env(&IPV4.replace("10.244.7.1", "10.244.9.1"));
+    let (_, told) = node.add(&new, &config).error();
+    let known = "failed to set bridge addr: \"cni0\" already has an IP address different from 10.244.9.1/24";
+    assert!(told.starts_with(known), "{told}");
+    assert!(told.contains("10.244.7.1/24"), "{told}");
+    assert_eq!(node.reservations().len(), 1);
+
+    node.del(&old, &config).is_silent();
+    assert_eq!(node.add(&new, &config).address(), "10.244.9.3/24");
+    let addresses = node.ip_json("-4 address show dev cni0");
+    assert_eq!(addresses[0]["addr_info"].as_array().unwrap().len(), 1);
+    assert!(pings(&new, "10.244.9.1"));
+}
+
+#[test]
+fn force_address_moves_the_bridge_under_running_pods() {
+    let node = Node::new(IPV4);
+    let mut config = node.config("1.0.0");
+    config["delegate"]["forceAddress"] = json!(true);
+    let _ = node.add(&node.pod(), &config).result();
+    node.write_subnet_env(&IPV4.replace("10.244.7.1", "10.244.9.1"));
+    assert_eq!(node.add(&node.pod(), &config).address(), "10.244.9.2/24");
+}
+
+#[test]
+fn check_passes_after_add_and_names_what_is_wrong() {
+    let node = Node::new(DUAL);
+    let pod = node.pod();
+    let mut config = node.config("1.0.0");
+    config["prevResult"] = node.add(&pod, &config).result();
+    let check = || node.call("CHECK", &pod, &config).run();
+    check().is_silent();
+
+    let veth = config["prevResult"]["interfaces"][1]["name"].as_str().unwrap().to_owned();
+    let refuses = |word: &str| {
+        let (_, told) = check().error();
+        assert!(told.contains(word), "{told}");
+    };
+    pod.ip("address del 10.244.7.2/24 dev eth0");
+    refuses("does not have the address 10.244.7.2/24");
+    pod.ip("address add 10.244.7.2/24 brd + dev eth0");
+    refuses("no route to");
+    pod.ip("route add default via 10.244.7.1");
+    refuses("no route to 10.244.0.0/16");
+    pod.ip("route add 10.244.0.0/16 via 10.244.7.1");
+    check().is_silent();
+
+    node.ip(&format!("link set {veth} nomaster"));
+    refuses("is no port of cni0");
+    node.ip(&format!("link set {veth} master cni0"));
+    check().is_silent();
+    pod.ip("link del eth0");
+    assert!(check().error().1.contains("the container does not have it"));
+}
+
+#[test]
+fn gc_takes_what_the_runtime_does_not_know_and_nothing_else() {
+    let node = Node::new(&masquerading(DUAL));
+    let mut config = node.config("1.1.0");
+    let pods: Vec<_> = (0..4).map(|_| node.pod()).collect();
+    for pod in &pods {
+        let _ = node.add(pod, &config).result();
+    }
+    let foreign = node.pod();
+    let mut other = config.clone();
+    other["name"] = json!("other");
+    other["delegate"]["bridge"] = json!("br1");
+    other["ipam"]["dataDir"] = json!(node.home.path().join("elsewhere"));
+    node.write_subnet_env(
+        &masquerading(DUAL).replace("10.244.7.", "10.244.8.").replace(":7::", ":8::"),
+    );
+    let _ = node.add(&foreign, &other).result();
+    node.write_subnet_env(&masquerading(DUAL));
+    // The namespace of one is gone, that of another is not.
+    pods[1].lose_netns();
+
+    let gc = |config: &Value| node.call("GC", &pods[0], config).run();
+    gc(&config).is_silent();
+    assert_eq!(node.reservations().len(), 8);
+
+    let live = |pod: &Pod| json!({"containerID": pod.id, "ifname": "eth0"});
+    config["cni.dev/valid-attachments"] = json!([live(&pods[0]), live(&pods[3])]);
+    gc(&config).is_silent();
+    assert_eq!(node.reservations().len(), 4);
+    assert_eq!(rules(&node).len(), 6);
+    assert_eq!(pods[2].links(), Vec::<String>::new());
+    assert_eq!(node.states().len(), 6);
+    assert!(pings(&pods[0], "10.244.7.5"));
+    assert!(pings(&foreign, "10.244.8.1"));
+
+    config["cni.dev/valid-attachments"] = json!([]);
+    gc(&config).is_silent();
+    assert_eq!(node.reservations(), []);
+    assert_eq!(node.states().len(), 2);
+    assert_eq!(rules(&node).len(), 2);
+}

@@ -1,0 +1,205 @@
+//! Other plugins, run for delegates and address management that are not done here.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use serde_json::{Value, json};
+
+use crate::harness::kernel::Place;
+use crate::harness::{DUAL, IPV4, Node, PLUGINS, Pod};
+
+/// A plugin that writes down how it was called; `script` says what it does then.
+fn fake(node: &Node, name: &str, script: &str) {
+    let home = node.home.path();
+    let (path, log) = (home.join(name), home.join("log"));
+    let log = log.display();
+    let text = format!(
+        "#!/bin/sh\nconfig=$(cat)\n\
+         echo \"$CNI_COMMAND $CNI_CONTAINERID $CNI_IFNAME [$CNI_NETNS] $config\" >>{log}\n{script}\n"
+    );
+    fs::write(&path, text).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// The calls of a fake, each as command and the config that it got.
+fn calls(node: &Node) -> Vec<(String, Value)> {
+    let log = fs::read_to_string(node.home.path().join("log")).unwrap_or_default();
+    log.lines()
+        .map(|line| {
+            let (call, config) = line.split_once(" {").unwrap();
+            (call.to_owned(), serde_json::from_str(&format!("{{{config}")).unwrap())
+        })
+        .collect()
+}
+
+fn path(node: &Node) -> String {
+    format!("{}:{PLUGINS}", node.home.path().display())
+}
+
+fn config_of(node: &Node, kind: &str) -> Value {
+    let mut config = node.config("1.1.0");
+    config["delegate"] = json!({ "type": kind, "mine": true });
+    config
+}
+
+fn run(node: &Node, command: &str, pod: &Pod, config: &Value) -> crate::harness::Answer {
+    node.call(command, pod, config).with("CNI_PATH", &path(node)).run()
+}
+
+#[test]
+fn a_delegate_gets_flannels_config_and_its_words_are_passed_on() {
+    let node = Node::new(DUAL);
+    let pod = node.pod();
+    fake(&node, "mine", r#"echo '{"cniVersion":"1.1.0","ips":[{"address":"10.244.7.9/24"}]}'"#);
+    let config = config_of(&node, "mine");
+    let answer = run(&node, "ADD", &pod, &config);
+    assert_eq!(
+        answer.stdout,
+        "{\"cniVersion\":\"1.1.0\",\"ips\":[{\"address\":\"10.244.7.9/24\"}]}\n"
+    );
+    let (call, got) = calls(&node).remove(0);
+    assert_eq!(call, format!("ADD {} eth0 [{}]", pod.id, pod.path()));
+    assert_eq!(
+        got,
+        json!({
+            "cniVersion": "1.1.0", "name": "cbr0", "type": "mine", "mine": true,
+            "mtu": 1450, "ipMasq": false,
+            "ipam": {
+                "type": "host-local", "dataDir": node.home.path().join("networks"),
+                "ranges": [[{"subnet": "10.244.7.0/24"}], [{"subnet": "fd00:10:244:7::/64"}]],
+                "routes": [{"dst": "10.244.0.0/16"}, {"dst": "fd00:10:244::/48"}],
+            },
+        })
+    );
+}
+
+#[test]
+fn what_was_kept_is_what_flannel_keeps_and_what_del_goes_by() {
+    let node = Node::new(IPV4);
+    let pod = node.pod();
+    fake(&node, "mine", "");
+    let config = config_of(&node, "mine");
+    run(&node, "ADD", &pod, &config);
+    let kept = fs::read_to_string(node.state_dir().join(&pod.id)).unwrap();
+    assert_eq!(serde_json::from_str::<Value>(&kept).unwrap(), calls(&node)[0].1);
+
+    // Neither subnet.env nor the same delegate is needed to undo what was done.
+    fs::remove_file(node.subnet_file()).unwrap();
+    run(&node, "DEL", &pod, &node.config("1.1.0")).is_silent();
+    let (call, got) = calls(&node).remove(1);
+    assert_eq!(call, format!("DEL {} eth0 [{}]", pod.id, pod.path()));
+    assert_eq!(got, calls(&node)[0].1);
+    assert_eq!(node.states(), Vec::<String>::new());
+}
+
+#[test]
+fn a_del_that_failed_is_not_forgotten() {
+    let node = Node::new(IPV4);
+    let pod = node.pod();
+    let config = config_of(&node, "mine");
+    fake(&node, "mine", "");
+    run(&node, "ADD", &pod, &config);
+    let fails = r#"echo '{"code":11,"msg":"not now"}'; exit 1"#;
+    fake(&node, "mine", fails);
+    assert_eq!(run(&node, "DEL", &pod, &config).error(), (11, "not now".to_owned()));
+    assert_eq!(node.states().len(), 2);
+    fake(&node, "mine", "");
+    run(&node, "DEL", &pod, &config).is_silent();
+    assert_eq!(node.states(), Vec::<String>::new());
+    assert_eq!(calls(&node).len(), 3);
+}
+
+#[test]
+fn a_plugin_that_dies_without_a_word_is_named() {
+    let node = Node::new(IPV4);
+    let pod = node.pod();
+    fake(&node, "mine", "exit 3");
+    let (code, told) = run(&node, "ADD", &pod, &config_of(&node, "mine")).error();
+    assert_eq!(code, 999);
+    assert!(told.contains("plugin mine failed (exit status: 3)"), "{told}");
+}
+
+#[test]
+fn a_plugin_that_is_not_installed_is_named_with_where_it_was_looked_for() {
+    let node = Node::new(IPV4);
+    let pod = node.pod();
+    let (_, told) = run(&node, "ADD", &pod, &config_of(&node, "nowhere")).error();
+    let expected =
+        format!("failed to find plugin \"nowhere\" in path [{}", node.home.path().display());
+    assert!(told.starts_with(&expected), "{told}");
+}
+
+#[test]
+fn what_the_operator_may_not_set_is_refused_and_nothing_is_kept() {
+    let node = Node::new(IPV4);
+    let pod = node.pod();
+    for delegate in [json!({"name": "x"}), json!({"ipam": {}}), json!({"type": 1})] {
+        let mut config = node.config("1.1.0");
+        config["delegate"] = delegate;
+        assert_eq!(run(&node, "ADD", &pod, &config).error().0, 7);
+    }
+    assert_eq!(node.states(), Vec::<String>::new());
+}
+
+#[test]
+fn check_status_and_gc_reach_the_delegate() {
+    let node = Node::new(IPV4);
+    let (pod, stale) = (node.pod(), node.pod());
+    fake(&node, "mine", "");
+    let mut config = config_of(&node, "mine");
+    run(&node, "ADD", &pod, &config);
+    run(&node, "ADD", &stale, &config);
+    assert_eq!(run(&node, "CHECK", &pod, &config).error().0, 7);
+    config["prevResult"] = json!({"cniVersion": "1.1.0", "ips": []});
+    run(&node, "CHECK", &pod, &config).is_silent();
+    run(&node, "STATUS", &pod, &config).is_silent();
+    config["cni.dev/valid-attachments"] = json!([{"containerID": pod.id, "ifname": "eth0"}]);
+    run(&node, "GC", &pod, &config).is_silent();
+
+    let all = calls(&node);
+    let commands: Vec<_> = all.iter().map(|(call, _)| call.split(' ').next().unwrap()).collect();
+    assert_eq!(commands, ["ADD", "ADD", "CHECK", "STATUS", "GC", "DEL"]);
+    assert_eq!(all[2].1["prevResult"], config["prevResult"]);
+    assert_eq!(all[4].1["cni.dev/valid-attachments"], config["cni.dev/valid-attachments"]);
+    assert_eq!(all[5].0, format!("DEL {} eth0 []", stale.id));
+    assert_eq!(node.states(), [pod.id.clone(), format!("{}:eth0", pod.id)]);
+}
+
+#[test]
+fn native_false_has_debians_plugins_do_it() {
+    let node = Node::new(IPV4);
+    let pod = node.pod();
+    let mut config = node.config("1.0.0");
+    config["native"] = json!(false);
+    assert_eq!(node.add(&pod, &config).address(), "10.244.7.2/24");
+    assert!(node.call("ADD", &node.pod(), &config).with("CNI_PATH", "/none").run().status != 0);
+    node.del(&pod, &config).is_silent();
+    assert_eq!(node.reservations(), []);
+}
+
+#[test]
+fn other_delegates_and_other_address_management_work() {
+    let node = Node::new(IPV4);
+    let (one, two) = (node.pod(), node.pod());
+    let mut config = node.config("1.0.0");
+    config["delegate"] = json!({"type": "ptp"});
+    assert_eq!(node.add(&one, &config).address(), "10.244.7.2/24");
+    node.del(&one, &config).is_silent();
+    assert_eq!(node.reservations(), []);
+
+    config["delegate"] = json!({"type": "bridge"});
+    config["ipam"] = json!({"type": "static", "addresses": [{"address": "10.244.7.77/24"}]});
+    assert_eq!(node.add(&two, &config).address(), "10.244.7.77/24");
+    assert_eq!(two.links(), ["eth0"]);
+    node.del(&two, &config).is_silent();
+    assert_eq!(two.links(), Vec::<String>::new());
+}
+
+#[test]
+fn what_only_the_plugin_bridge_can_do_is_left_to_it() {
+    let node = Node::new(IPV4);
+    let pod = node.pod();
+    let mut config = node.config("1.0.0");
+    config["delegate"] = json!({"isDefaultGateway": true, "vlan": 100});
+    assert!(node.call("ADD", &pod, &config).with("CNI_PATH", "/none").run().status != 0);
+}

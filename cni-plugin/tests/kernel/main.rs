@@ -1,0 +1,13 @@
+//! The plugin as a runtime calls it, on a real kernel and beside Debian's plugins.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+#[path = "../harness/mod.rs"]
+mod harness;
+
+mod bridge;
+mod chain;
+mod delegation;
+mod interchange;
+mod nftables;
+mod protocol;
+mod storm;
