@@ -13,7 +13,7 @@ use std::time::Duration;
 use anyhow::Context;
 use serde_json::value::RawValue;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Mutex, mpsc, oneshot, watch};
 use tokio::task::{JoinSet, LocalSet};
 use tokio::time::{Instant, timeout};
 
@@ -36,6 +36,8 @@ struct Shared {
     events: mpsc::Sender<Event>,
     progress: watch::Receiver<Progress>,
     heartbeat: watch::Receiver<Instant>,
+    /// Held while the checkpoint is written: it has one writer at a time.
+    saving: Rc<Mutex<()>>,
     /// Why subnet.env is not what it should be; none once it is.
     subnet_file: watch::Sender<Option<String>>,
 }
@@ -74,6 +76,7 @@ async fn run_tasks(options: Options) -> anyhow::Result<()> {
         events,
         progress: listeners.progress,
         heartbeat: listeners.heartbeat,
+        saving: Rc::default(),
         subnet_file: watch::Sender::new(Some("the subnet file is not written yet".to_owned())),
     };
     let options = &shared.options;

@@ -1,15 +1,14 @@
 //! JSON objects read by flannel's rules: keys in any case, unknown keys ignored, the later of two wins.
 
-use std::collections::HashMap;
 use std::fmt;
 
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
-/// The fields of one object, by lower-case key.
+/// The fields of one object, in its order: they are few.
 #[derive(Debug, Default)]
-pub struct Fields(HashMap<String, Value>);
+pub struct Fields(Vec<(String, Value)>);
 
 /// A field holds a value of another type.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -27,7 +26,9 @@ impl Fields {
 
     /// The value under `key`, written as the documentation writes it; `null` counts as absent.
     pub fn get(&self, key: &str) -> Option<&Value> {
-        self.0.get(&key.to_lowercase()).filter(|value| !value.is_null())
+        let mut fields = self.0.iter().rev();
+        let found = fields.find(|(known, _)| is_same(known, key));
+        found.map(|(_, value)| value).filter(|value| !value.is_null())
     }
 
     pub fn bool(&self, key: &'static str) -> Result<Option<bool>, WrongType> {
@@ -79,12 +80,18 @@ impl<'de> Visitor<'de> for FieldsVisitor {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields, A::Error> {
-        let mut fields = HashMap::new();
-        while let Some((key, value)) = map.next_entry::<String, Value>()? {
-            fields.insert(key.to_lowercase(), value);
+        let mut fields = Vec::new();
+        while let Some(field) = map.next_entry()? {
+            fields.push(field);
         }
         Ok(Fields(fields))
     }
+}
+
+/// Keys are almost always ASCII.
+fn is_same(one: &str, other: &str) -> bool {
+    one.eq_ignore_ascii_case(other)
+        || (!one.is_ascii() && one.to_lowercase() == other.to_lowercase())
 }
 
 #[cfg(test)]
@@ -95,6 +102,9 @@ mod tests {
     fn keys_match_in_any_case_and_the_later_of_two_wins() {
         let fields = Fields::parse(br#"{"network":"a","NETWORK":"b","other":{}}"#).unwrap();
         assert_eq!(fields.str("Network"), Ok(Some("b")));
+        // The sign for Kelvin is a capital k, too.
+        let fields = Fields::parse("{\"Networ\u{212a}\":\"c\"}".as_bytes()).unwrap();
+        assert_eq!(fields.str("Network"), Ok(Some("c")));
     }
 
     #[test]

@@ -19,18 +19,13 @@ use crate::mac::MacAddr;
 use crate::prefix::{Family, Prefix};
 
 /// What a lease is called in its store: `10.5.52.0-24`, or a node's name.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 pub struct LeaseId(Arc<str>);
 
 impl LeaseId {
     pub fn new(id: impl Into<Arc<str>>) -> Self {
         Self(id.into())
-    }
-
-    /// Comes before every other.
-    fn first() -> Self {
-        Self::new("")
     }
 
     pub fn as_str(&self) -> &str {

@@ -32,6 +32,7 @@ pub mod reconciler;
 
 // What the loop tells the outside, and how it is told.
 pub mod checkpoint;
+pub mod metrics;
 pub mod report;
 pub mod status;
 

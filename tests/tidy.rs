@@ -43,6 +43,7 @@ const PURE: &[&str] = &[
     "src/reconciler/desired.rs",
     "src/report.rs",
     "src/report",
+    "src/metrics.rs",
     "src/migration.rs",
     "src/migration",
     "cni-plugin/src/json.rs",

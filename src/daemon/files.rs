@@ -1,12 +1,14 @@
 //! The tasks that keep files and systemd informed: subnet.env for the CNI plugin, the checkpoint for ourselves.
 
+use std::io;
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context;
 use ipnetwork::IpNetwork;
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, sleep, timeout};
 use tweed_cni::subnet_env::SubnetEnv;
 
 use super::Shared;
@@ -21,6 +23,10 @@ use crate::subnet::claim::Previous;
 const RETRY: Duration = Duration::from_secs(5);
 /// Changes so close together are saved once.
 const SETTLE: Duration = Duration::from_millis(300);
+/// After a save, so many times as long passes before the next: thousands of leases take the loop
+/// milliseconds, in which nothing else is done.
+const REST: u32 = 200;
+const LONGEST_REST: Duration = Duration::from_secs(10);
 /// A stop waits no longer than this for the last checkpoint.
 const LAST_SAVE: Duration = Duration::from_millis(500);
 
@@ -57,11 +63,8 @@ pub(super) async fn keep_checkpoint(
         changed.changed().await.context("the loop has ended")?;
         sleep(SETTLE).await;
         changed.mark_unchanged();
-        let inputs = shared.learn(Query::Inputs).await?;
-        if inputs.get() == "null" {
-            continue;
-        }
-        match checkpoint::save(path, &inputs) {
+        let begun = Instant::now();
+        match save(&shared).await? {
             Ok(()) => told = false,
             Err(error) if !told => {
                 tracing::warn!(%error, path = %path.display(), "the checkpoint is not saved");
@@ -69,18 +72,28 @@ pub(super) async fn keep_checkpoint(
             }
             Err(_) => {}
         }
+        sleep(begun.elapsed().saturating_mul(REST).min(LONGEST_REST)).await;
     }
 }
 
 /// Saves once more before a stop: what changed in the last moment counts too.
 pub(super) async fn save_at_stop(shared: &Shared) {
     let path = &shared.options.state_file;
-    if let Ok(Ok(inputs)) = timeout(LAST_SAVE, shared.learn(Query::Inputs)).await
-        && inputs.get() != "null"
-        && let Err(error) = checkpoint::save(path, &inputs)
-    {
+    if let Ok(Ok(Err(error))) = timeout(LAST_SAVE, save(shared)).await {
         tracing::warn!(%error, path = %path.display(), "the last checkpoint is not saved");
     }
+}
+
+/// Saves what is known now, if anything is. The disk takes its time, for which the loop does not wait.
+async fn save(shared: &Shared) -> anyhow::Result<io::Result<()>> {
+    let _turn = shared.saving.lock().await;
+    let inputs = shared.learn(Query::Inputs).await?;
+    if inputs.get() == "null" {
+        return Ok(Ok(()));
+    }
+    let path = shared.options.state_file.clone();
+    let saved = spawn_blocking(move || checkpoint::save(&path, &inputs)).await;
+    saved.context("saving the checkpoint")
 }
 
 /// What was last known; none if nothing was, or it cannot be read.

@@ -7,9 +7,10 @@ use tokio::net::{TcpListener, UnixListener};
 
 use super::Shared;
 use crate::http::{self, Response};
+use crate::metrics;
 use crate::options::Options;
 use crate::reconciler::HEARTBEAT;
-use crate::status::{Query, Readiness};
+use crate::status::{Query, Readiness, Status};
 
 /// A loop that has not gone round for so long is stuck.
 const STUCK: Duration = HEARTBEAT.saturating_mul(6);
@@ -32,8 +33,7 @@ pub(super) async fn bind_health(options: &Options) -> anyhow::Result<Option<TcpL
 
 pub(super) async fn serve_health(listener: TcpListener, shared: Shared) -> anyhow::Result<()> {
     let shared = &shared;
-    let route = |path: String| async move { health(&path, shared).unwrap_or_else(http::not_found) };
-    http::serve(listener, route).await;
+    http::serve(listener, |path| async move { health(&path, shared).await }).await;
     Ok(())
 }
 
@@ -49,7 +49,7 @@ async fn control(path: &str, shared: &Shared) -> Response {
         "/peers" => Query::Peers,
         "/leases" => Query::Leases,
         "/inputs" => Query::Inputs,
-        other => return health(other, shared).unwrap_or_else(http::not_found),
+        other => return health(other, shared).await,
     };
     match shared.ask(query).await {
         Ok(answer) => http::json(200, &answer),
@@ -57,15 +57,25 @@ async fn control(path: &str, shared: &Shared) -> Response {
     }
 }
 
-fn health(path: &str, shared: &Shared) -> Option<Response> {
+async fn health(path: &str, shared: &Shared) -> Response {
     match path {
-        "/healthz" => Some(liveness(shared)),
+        "/healthz" => liveness(shared),
         "/readyz" => {
             let readiness = shared.readiness();
-            Some(http::json(if readiness.ready { 200 } else { 503 }, &readiness))
+            http::json(if readiness.ready { 200 } else { 503 }, &readiness)
         }
-        _ => None,
+        "/metrics" => match metrics_page(shared).await {
+            Ok(page) => http::text(200, &page),
+            Err(error) => http::text(503, &format!("{error:#}\n")),
+        },
+        _ => http::not_found(),
     }
+}
+
+async fn metrics_page(shared: &Shared) -> anyhow::Result<String> {
+    let status: Status = serde_json::from_str(shared.ask(Query::Status).await?.get())?;
+    let silence = shared.heartbeat.borrow().elapsed();
+    Ok(metrics::render(&status, &shared.readiness(), silence))
 }
 
 fn liveness(shared: &Shared) -> Response {

@@ -12,19 +12,23 @@ use super::{Op, Scope};
 /// What makes `actual` into `desired`: devices that must be made anew go first, then whatever is
 /// missing or wrong in the order of programming, then what is ours and unwanted, backwards.
 pub fn diff(desired: &KernelState, actual: &KernelState, scope: &Scope) -> Vec<Op> {
+    // Links come first in the order of keys.
+    let links = desired.iter().take_while(|(key, _)| matches!(key, Key::Link(_)));
     let doomed: Vec<&Arc<Entry>> =
-        desired.iter().filter_map(|(key, want)| doomed(want, actual.shared(key)?)).collect();
+        links.filter_map(|(key, want)| doomed(want, actual.shared(key)?)).collect();
     let gone: BTreeSet<&LinkName> = doomed.iter().filter_map(|entry| entry.link()).collect();
-    let held = |key: &Key| {
-        actual.shared(key).filter(|entry| !entry.link().is_some_and(|link| gone.contains(link)))
-    };
-    let puts = desired.iter().filter_map(|(key, want)| put(want, held(key)));
-    let removals = actual
-        .iter()
-        .rev()
-        .filter(|(key, _)| desired.get(key).is_none() && held(key).is_some())
-        .filter_map(|(_, entry)| removal(entry, scope));
-    doomed.into_iter().cloned().map(Op::Remove).chain(puts).chain(removals).collect()
+    let stays = |entry: &&Arc<Entry>| !entry.link().is_some_and(|link| gone.contains(link));
+    let mut ops: Vec<Op> = doomed.iter().copied().cloned().map(Op::Remove).collect();
+    let mut removals = Vec::new();
+    for (want, have) in desired.beside(actual) {
+        match (want, have.filter(stays)) {
+            (Some(want), have) => ops.extend(put(want, have)),
+            (None, Some(have)) => removals.extend(removal(have, scope)),
+            (None, None) => {}
+        }
+    }
+    ops.extend(removals.into_iter().rev());
+    ops
 }
 
 /// The difference in one key; for any key but that of a link, the same as [`diff`] would say of it.

@@ -12,6 +12,8 @@ pub(super) struct Index {
     /// How many subnets there are of each length: no other can hold one.
     lengths: BTreeMap<(Family, u8), usize>,
     macs: BTreeSet<(MacAddr, LeaseId)>,
+    /// The empty one, which comes before every other.
+    first: LeaseId,
 }
 
 impl Index {
@@ -46,7 +48,7 @@ impl Index {
 
     pub(super) fn sharing_mac<'a>(&'a self, lease: &'a Lease) -> impl Iterator<Item = &'a LeaseId> {
         macs(lease).flat_map(|mac| {
-            let from = self.macs.range((mac, LeaseId::first())..);
+            let from = self.macs.range((mac, self.first.clone())..);
             from.take_while(move |(other, _)| *other == mac).map(|(_, id)| id)
         })
     }
@@ -57,13 +59,13 @@ impl Index {
         let shorter = self.lengths.range((family, 0)..(family, len));
         let outer = shorter.filter_map(move |((_, len), _)| Prefix::holding(subnet.base(), *len));
         outer.flat_map(|outer| {
-            let from = self.subnets.range((outer, LeaseId::first())..);
+            let from = self.subnets.range((outer, self.first.clone())..);
             from.take_while(move |(other, _)| *other == outer).map(|(_, id)| id)
         })
     }
 
     fn inside(&self, subnet: Prefix) -> impl Iterator<Item = &LeaseId> {
-        let from = self.subnets.range((subnet, LeaseId::first())..);
+        let from = self.subnets.range((subnet, self.first.clone())..);
         from.take_while(move |(other, _)| subnet.contains(other.base())).map(|(_, id)| id)
     }
 

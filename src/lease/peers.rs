@@ -121,8 +121,10 @@ impl Peers {
     }
 
     fn apply_snapshot(&mut self, records: Vec<Record>) -> BTreeSet<LeaseId> {
-        let named: BTreeSet<LeaseId> = records.iter().map(|record| record.id.clone()).collect();
-        let lost: Vec<LeaseId> = self.ids().filter(|id| !named.contains(id)).cloned().collect();
+        let mut lost: BTreeSet<LeaseId> = self.ids().cloned().collect();
+        for record in &records {
+            lost.remove(&record.id);
+        }
         let mut affected: BTreeSet<LeaseId> =
             lost.into_iter().flat_map(|id| self.lose(id)).collect();
         self.complete = true;
@@ -135,15 +137,18 @@ impl Peers {
     fn put(&mut self, record: Record) -> BTreeSet<LeaseId> {
         let Record { id, lease } = record;
         let is_back = self.missing.remove(&id);
-        let before = self.records.get(&id).cloned().unwrap_or_default();
+        let before = self.records.get(&id);
         let held = match lease {
             Ok(lease) => Held { lease: Some(lease), malformed: None },
-            Err(malformed) => Held { lease: before.lease.clone(), malformed: Some(malformed) },
+            Err(malformed) => Held {
+                lease: before.and_then(|before| before.lease.clone()),
+                malformed: Some(malformed),
+            },
         };
-        if self.records.contains_key(&id) && held == before {
+        if before == Some(&held) {
             return if is_back { self.rivals(&id) } else { BTreeSet::new() };
         }
-        let mut affected = self.forget(&id);
+        let mut affected = if before.is_some() { self.forget(&id) } else { BTreeSet::new() };
         if let Some(lease) = &held.lease {
             affected.extend(self.index.related(lease));
             self.index.insert(lease);

@@ -45,11 +45,11 @@ pub(super) struct Flags {
     #[arg(long, value_name = "BOOL", default_value = "true", value_parser = boolean)]
     #[arg(num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set)]
     pub(super) config_reload: bool,
-    /// Address of /healthz and /readyz
+    /// Address of /healthz, /readyz and /metrics
     #[arg(long, value_name = "IP", default_value = "0.0.0.0")]
     #[arg(value_parser = parsed::<IpAddr>("an IP address"))]
     pub(super) healthz_ip: IpAddr,
-    /// Port of /healthz and /readyz; 0 serves neither
+    /// Port of /healthz, /readyz and /metrics; 0 serves none
     #[arg(long, value_name = "PORT", default_value = "0", value_parser = port)]
     pub(super) healthz_port: u16,
     /// How much to log: from 2 on what is decided, from 5 on everything

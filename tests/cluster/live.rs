@@ -176,6 +176,9 @@ fn an_edit_that_cannot_be_taken_in_is_told_by_every_node_and_changes_nothing() {
                 let told = [&report["pending"], &report["invalid"]];
                 let told = told.iter().any(|told| told.to_string().contains(sentence));
                 ensure!(told, "not reported: {report}");
+                let metrics = daemon.get("/metrics")?.body;
+                let mut waiting = metrics.lines().filter(|line| line.ends_with("\"} 1"));
+                ensure!(waiting.any(|line| line.contains(sentence)), "{metrics}");
                 Ok(())
             })
             .unwrap();

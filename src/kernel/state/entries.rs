@@ -1,5 +1,6 @@
 //! All entries: one ordered map.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, btree_map};
 use std::sync::Arc;
 
@@ -62,6 +63,25 @@ impl KernelState {
             })
         });
         self.extend(new);
+    }
+
+    /// The entries of each key, here and in `other`, in the order of keys.
+    pub fn beside<'a>(
+        &'a self,
+        other: &'a Self,
+    ) -> impl Iterator<Item = (Option<&'a Arc<Entry>>, Option<&'a Arc<Entry>>)> {
+        let (mut ours, mut theirs) = (self.0.iter().peekable(), other.0.iter().peekable());
+        std::iter::from_fn(move || {
+            let order = match (ours.peek(), theirs.peek()) {
+                (Some((our, _)), Some((their, _))) => our.cmp(their),
+                (Some(_), None) => Ordering::Less,
+                (None, Some(_)) => Ordering::Greater,
+                (None, None) => return None,
+            };
+            let our = ours.next_if(|_| order.is_le()).map(|(_, entry)| entry);
+            let their = theirs.next_if(|_| order.is_ge()).map(|(_, entry)| entry);
+            Some((our, their))
+        })
     }
 
     pub fn len(&self) -> usize {
@@ -133,5 +153,29 @@ mod tests {
             Arc::ptr_eq(actual.shared(&key).unwrap(), desired.shared(&key).unwrap())
         };
         assert!(is_one("a") && !is_one("b"));
+    }
+
+    #[test]
+    fn two_states_lie_beside_each_other_key_by_key() {
+        let state = |links: &[&str]| -> KernelState {
+            links.iter().map(|link| accept(link, true)).collect()
+        };
+        let (one, other) = (state(&["a", "b", "d"]), state(&["b", "c"]));
+        let links: Vec<_> = one
+            .beside(&other)
+            .map(|pair| <[_; 2]>::from(pair).map(|entry| entry?.link().map(LinkName::as_str)))
+            .collect();
+        let (a, b, c, d) = (Some("a"), Some("b"), Some("c"), Some("d"));
+        assert_eq!(links, [[a, None], [b, b], [None, c], [d, None]]);
+    }
+
+    #[test]
+    fn an_update_takes_over_all_that_is_new_and_nothing_else() {
+        let mut state: KernelState =
+            [accept("a", true), accept("b", true), accept("c", true)].into_iter().collect();
+        let new: KernelState =
+            [accept("b", false), accept("c", true), accept("d", true)].into_iter().collect();
+        state.update(new.clone());
+        assert_eq!(state, new);
     }
 }
