@@ -168,9 +168,14 @@ fn a_path_that_swallows_large_packets_is_left() {
     wait_for(&cluster, Family::V4, Path::Direct, &good()).unwrap();
     cluster.segment.filter(LARGE).unwrap();
     wait_for(&cluster, Family::V4, Path::Tunnel, &bad("large-lost")).unwrap();
-    let metrics = cluster.daemons[0].get("/metrics").unwrap().body;
-    assert!(metrics.contains("\ntweed_path_fallbacks_total 1\n"), "{metrics}");
-    assert!(metrics.contains("\ntweed_direct_paths{verdict=\"bad\"} 1\n"), "{metrics}");
+    // What probes have found is published a moment later.
+    let told = ["tweed_path_fallbacks_total 1", "tweed_direct_paths{verdict=\"bad\"} 1"];
+    eventually(PATIENCE, || {
+        let metrics = cluster.daemons[0].get("/metrics")?.body;
+        ensure!(told.iter().all(|told| metrics.lines().any(|line| line == *told)), "{metrics}");
+        Ok(())
+    })
+    .unwrap();
     let large = ProbePlan::new(&cluster.lab.pairs(Family::V4), RATE).payload(1400).start().unwrap();
     large.run_for(Duration::from_millis(500));
     let report = large.finish().unwrap();
