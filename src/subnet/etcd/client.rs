@@ -62,7 +62,7 @@ pub(super) enum Refusal {
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 /// So often a busy server is looked at before it is bothered all the same.
-const GLANCES: u32 = 4;
+const GLANCES: u32 = 2;
 
 /// The library's 4 MiB end at some 24,000 leases.
 const MAX_MESSAGE: usize = 64 * 1024 * 1024;

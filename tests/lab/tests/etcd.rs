@@ -14,6 +14,7 @@ fn keys_are_written_read_listed_and_deleted() -> Result<()> {
     let lease = etcd.grant(600)?;
     etcd.put_with_lease("/a/2", "-two\nlines", lease)?;
     let entries = etcd.list("/a/")?;
+    assert_eq!(etcd.count("/a/")?, entries.len());
     let pairs: Vec<_> = entries.iter().map(|it| (it.key.as_str(), it.value.as_str())).collect();
     assert_eq!(pairs, [("/a/1", r#"{"PublicIP":"1.2.3.4"}"#), ("/a/2", "-two\nlines")]);
     assert_eq!((entries[0].lease, entries[1].lease), (0, lease));
@@ -21,7 +22,7 @@ fn keys_are_written_read_listed_and_deleted() -> Result<()> {
     etcd.delete("/a/1")?;
     etcd.delete("/a/1").unwrap_err();
     etcd.revoke(lease)?;
-    assert_eq!(etcd.list("/a/")?, []);
+    assert_eq!((etcd.list("/a/")?, etcd.count("/a/")?), (vec![], 0));
     Ok(())
 }
 

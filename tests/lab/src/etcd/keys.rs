@@ -57,7 +57,7 @@ impl Etcd {
     /// How many keys begin with `prefix`; waits for a busy server.
     pub fn count(&self, prefix: &str) -> Result<usize> {
         let patience = ["--dial-timeout=60s", "--command-timeout=60s"];
-        let get = ["get", "--prefix", "--count-only", "-w", "fields", "--", prefix];
+        let get = ["get", "--prefix", "--keys-only", "--limit=1", "-w", "fields", "--", prefix];
         let text = self.etcdctl(&[&patience[..], &get].concat())?;
         let mut fields = text.lines().filter_map(field);
         let found = fields.find(|(name, _)| *name == "Count").context("no count")?;
