@@ -108,12 +108,16 @@ fn a_node_reaches_etcd_by_its_management_wire_alone() -> Result<()> {
     let segment = lab.segment("10.99.1.0/24")?;
     let node = lab.node("n1", &segment)?;
     let endpoint = format!("--endpoints={}", etcd.endpoints()[0]);
-    let ask = || node.namespace().run("etcdctl", &[&endpoint, "--command-timeout=1s", "get", "/"]);
-    ask()?;
+    let ask = |patience| {
+        let (dial, command) =
+            (format!("--dial-timeout={patience}"), format!("--command-timeout={patience}"));
+        node.namespace().run("etcdctl", &[&endpoint, &dial, &command, "get", "/"])
+    };
+    ask("20s")?;
     node.underlay().cut()?;
-    ask()?;
+    ask("20s")?;
     node.management().cut()?;
-    ask().unwrap_err();
+    ask("1s").unwrap_err();
     node.management().restore()?;
-    ask().map(drop)
+    ask("20s").map(drop)
 }
