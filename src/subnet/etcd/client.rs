@@ -61,9 +61,6 @@ pub(super) enum Refusal {
 /// Between two tries: who waits longer than a busy server needs to recover is the last to be served.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
-/// So often a busy server is looked at before it is bothered all the same.
-const GLANCES: u32 = 2;
-
 /// The library's 4 MiB end at some 24,000 leases.
 const MAX_MESSAGE: usize = 64 * 1024 * 1024;
 
@@ -138,17 +135,9 @@ impl Client {
         sleep(courtesy(self.latency().await).mul_f64(rand::random())).await;
     }
 
-    /// Until the server answers briskly again, within reason: whoever came at the same time has
-    /// what it needs at once by then.
-    pub(super) async fn let_others_pass(&self) {
-        for _ in 0..GLANCES {
-            sleep(courtesy(self.latency().await).mul_f64(0.5 + rand::random::<f64>())).await;
-            let glance =
-                |connection: Connection| async move { connection.kv().get("/", None).await };
-            if self.once(glance).await.is_ok() && !self.is_busy().await {
-                return;
-            }
-        }
+    /// The longest, while others get what cannot wait.
+    pub(super) async fn stand_well_back(&self) {
+        sleep(courtesy(self.latency().await).mul_f64(0.5 + rand::random::<f64>())).await;
     }
 
     pub(super) async fn is_busy(&self) -> bool {
