@@ -2,8 +2,8 @@
 
 // What everything else is made of.
 pub mod backoff;
-pub mod mac;
 pub mod prefix;
+pub use tweed_cni::mac;
 
 // What operators and peers write, decoded once.
 pub mod json;

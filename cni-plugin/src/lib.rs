@@ -4,7 +4,7 @@
 pub mod attachment;
 pub mod error;
 pub mod json;
-mod mac;
+pub mod mac;
 pub mod network_config;
 pub mod refusal;
 pub mod request;

@@ -1,54 +1,92 @@
-//! Hardware addresses.
+//! A MAC address.
 
 use std::fmt;
-use std::fs::File;
-use std::io::{self, Read};
 use std::str::FromStr;
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Mac([u8; 6]);
+use serde::{Deserialize, Serialize};
 
-impl Mac {
-    /// None if it is of another length.
-    pub(crate) fn of(bytes: &[u8]) -> Option<Self> {
-        bytes.try_into().ok().map(Self)
+/// An Ethernet address, shown in lower case with colons.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct MacAddr([u8; 6]);
+
+/// The text was not six hexadecimal octets joined by colons.
+#[derive(Debug, thiserror::Error)]
+#[error("\"{0}\" is not a MAC address like 0a:58:0a:f4:01:02")]
+pub struct NotAMac(String);
+
+impl MacAddr {
+    pub const fn new(octets: [u8; 6]) -> Self {
+        Self(octets)
     }
 
-    /// One that nobody else has, of those that anybody may make up.
-    pub(crate) fn random() -> io::Result<Self> {
-        const LOCAL: u8 = 0b10;
-        const MULTICAST: u8 = 0b01;
-        let mut octets = [0; 6];
-        File::open("/dev/urandom")?.read_exact(&mut octets)?;
-        if let Some(first) = octets.first_mut() {
-            *first = (*first | LOCAL) & !MULTICAST;
-        }
-        Ok(Self(octets))
+    /// The locally administered unicast address that belongs to `identity`, today and after every reboot.
+    pub fn derived_from(identity: &str) -> Self {
+        // FNV-1a: stable over versions and platforms, which the standard hasher does not promise.
+        let hash = identity.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        let [_, _, octets @ ..] = (hash ^ (hash >> 48)).to_be_bytes();
+        let [first, rest @ ..] = octets;
+        let [second, third, fourth, fifth, sixth] = rest;
+        Self([(first & 0xfc) | 0x02, second, third, fourth, fifth, sixth])
     }
 
-    pub(crate) const fn octets(self) -> [u8; 6] {
+    pub const fn octets(self) -> [u8; 6] {
         self.0
     }
-}
 
-impl fmt::Display for Mac {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.map(|octet| format!("{octet:02x}")).join(":"))
+    /// Whether one station can own it: neither multicast nor all zero.
+    pub const fn is_unicast(self) -> bool {
+        let [first, ..] = self.0;
+        first & 1 == 0 && !matches!(self.0, [0, 0, 0, 0, 0, 0])
     }
 }
 
-/// The text is not six pairs of hexadecimal digits.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no MAC address")]
-pub(crate) struct NotAMac(String);
+impl fmt::Display for MacAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, octet) in self.0.iter().enumerate() {
+            let separator = if index == 0 { "" } else { ":" };
+            write!(f, "{separator}{octet:02x}")?;
+        }
+        Ok(())
+    }
+}
 
-impl FromStr for Mac {
+impl fmt::Debug for MacAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl FromStr for MacAddr {
     type Err = NotAMac;
 
     fn from_str(text: &str) -> Result<Self, NotAMac> {
-        let octet = |pair: &str| u8::from_str_radix(pair, 16).ok().filter(|_| pair.len() == 2);
-        let octets: Option<Vec<u8>> = text.split([':', '-']).map(octet).collect();
-        octets.and_then(|octets| Self::of(&octets)).ok_or_else(|| NotAMac(text.to_owned()))
+        let octets: Option<Vec<u8>> = text.split(':').map(octet).collect();
+        octets
+            .and_then(|octets| octets.try_into().ok())
+            .map(Self)
+            .ok_or_else(|| NotAMac(text.to_owned()))
+    }
+}
+
+fn octet(text: &str) -> Option<u8> {
+    let is_two_digits = text.len() == 2 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_two_digits.then(|| u8::from_str_radix(text, 16).ok()).flatten()
+}
+
+impl TryFrom<String> for MacAddr {
+    type Error = NotAMac;
+
+    fn try_from(text: String) -> Result<Self, NotAMac> {
+        text.parse()
+    }
+}
+
+impl From<MacAddr> for String {
+    fn from(mac: MacAddr) -> Self {
+        mac.to_string()
     }
 }
 
@@ -57,18 +95,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
-        let mac: Mac = "0A:58:0a:f4:07:02".parse().unwrap();
-        assert_eq!(mac.to_string(), "0a:58:0a:f4:07:02");
-        for text in ["", "0a:58", "0a:58:0a:f4:07:2", "0a:58:0a:f4:07:02:03", "zz:58:0a:f4:07:02"] {
-            assert!(text.parse::<Mac>().is_err(), "{text}");
+    fn text_and_octets_are_the_same_address() {
+        let mac: MacAddr = "C6:d2:32:6f:8f:44".parse().unwrap();
+        assert_eq!(mac.octets(), [0xc6, 0xd2, 0x32, 0x6f, 0x8f, 0x44]);
+        assert_eq!(mac.to_string(), "c6:d2:32:6f:8f:44");
+    }
+
+    #[test]
+    fn what_is_no_mac_is_refused() {
+        for text in [
+            "",
+            "0a:58",
+            "c6:d2:32:6f:8f",
+            "0a:58:0a:f4:07:2",
+            "c6:d2:32:6f:8f:44:00",
+            "c6:d2:32:6f:8f:4g",
+            "zz:58:0a:f4:07:02",
+            "c6d2326f8f44",
+            "+6:d2:32:6f:8f:44",
+        ] {
+            assert!(text.parse::<MacAddr>().is_err(), "{text}");
         }
     }
 
     #[test]
-    fn a_random_one_is_for_one_link_and_made_up() {
-        for _ in 0..64 {
-            assert_eq!(Mac::random().unwrap().octets()[0] & 0b11, 0b10);
-        }
+    fn a_derived_address_is_unicast_local_and_never_changes() {
+        let mac = MacAddr::derived_from("10.0.0.1 vni 1");
+        assert_eq!(mac.octets()[0] & 0x03, 0x02);
+        assert_eq!(mac, MacAddr::derived_from("10.0.0.1 vni 1"));
+        assert_ne!(mac, MacAddr::derived_from("10.0.0.2 vni 1"));
+        assert_eq!(mac.to_string(), "de:c5:40:8b:12:bc");
     }
 }

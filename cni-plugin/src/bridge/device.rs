@@ -1,12 +1,13 @@
 //! The bridge itself: made if it is not there, and never removed.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 
 use nix::errno::Errno;
 
 use super::settings::Settings;
 use crate::error::Error;
-use crate::mac::Mac;
+use crate::mac::MacAddr;
 use crate::netlink::link::{self, Link};
 use crate::netlink::{Refusal, Socket};
 use crate::sysctl;
@@ -46,7 +47,7 @@ pub(super) fn find(host: &mut Socket, name: &str) -> Result<Option<Link>, Error>
 /// Its MAC is its own from the start: one that is left to the kernel changes with the ports.
 fn create(host: &mut Socket, settings: &Settings) -> Result<Link, Error> {
     let name = &settings.bridge;
-    let mac = Mac::random().map_err(|error| failure(name, &error))?;
+    let mac = made_up_mac().map_err(|error| failure(name, &error))?;
     let created = host.execute(vec![link::create_bridge(name, mac, settings.mtu)]);
     match created.map_err(|error| failure(name, &error))?.first() {
         // Somebody else was faster.
@@ -57,6 +58,30 @@ fn create(host: &mut Socket, settings: &Settings) -> Result<Link, Error> {
     find(host, name)?.ok_or_else(missing)
 }
 
+/// One that nobody else has, of those that anybody may make up.
+fn made_up_mac() -> io::Result<MacAddr> {
+    const LOCAL: u8 = 0b10;
+    const MULTICAST: u8 = 0b01;
+    let mut octets = [0; 6];
+    File::open("/dev/urandom")?.read_exact(&mut octets)?;
+    if let Some(first) = octets.first_mut() {
+        *first = (*first | LOCAL) & !MULTICAST;
+    }
+    Ok(MacAddr::new(octets))
+}
+
 fn failure(name: &str, cause: &impl std::fmt::Display) -> Error {
     Error::failed(format!("could not set up the bridge {name:?}: {cause}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_made_up_address_is_for_one_link_and_local() {
+        for _ in 0..64 {
+            assert_eq!(made_up_mac().unwrap().octets()[0] & 0b11, 0b10);
+        }
+    }
 }

@@ -12,7 +12,7 @@ use super::plan::Plan;
 use super::settings::{Detection, Settings};
 use crate::deadline::Deadline;
 use crate::error::Error;
-use crate::mac::Mac;
+use crate::mac::MacAddr;
 use crate::netlink::link::{self, Link};
 use crate::netlink::message::Message;
 use crate::netlink::{Protocol, Refusal, Socket, address, route};
@@ -28,7 +28,7 @@ pub(super) fn configure(
     identity: &Identity,
     settings: &Settings,
     plan: &Plan,
-) -> Result<Mac, Error> {
+) -> Result<MacAddr, Error> {
     let name = &identity.attachment.interface;
     let must_wait = settings.detection == Detection::On && plan.has_ipv6();
     let (mut inside, listener) = netns.within(|| {

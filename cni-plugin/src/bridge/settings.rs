@@ -3,7 +3,7 @@
 use crate::dns::Dns;
 use crate::error::Error;
 use crate::json::{self, Object};
-use crate::mac::Mac;
+use crate::mac::MacAddr;
 use crate::netlink::link::PortRules;
 use crate::request::Request;
 
@@ -21,7 +21,7 @@ pub(super) struct Settings {
     pub(super) is_promiscuous: bool,
     pub(super) detection: Detection,
     /// What the container's interface is to have; the kernel's choice if none.
-    pub(super) mac: Option<Mac>,
+    pub(super) mac: Option<MacAddr>,
     /// Instead of what address management says.
     pub(super) dns: Dns,
 }
@@ -128,7 +128,7 @@ impl Backend {
 }
 
 /// The runtime's word counts most, then that of the operator, then that of the pod.
-fn mac(config: &Object, request: &Request) -> Result<Option<Mac>, Error> {
+fn mac(config: &Object, request: &Request) -> Result<Option<MacAddr>, Error> {
     let within = |object: Option<&Object>, key: &str| {
         Ok::<_, Error>(
             object.map(|object| json::text(object, key)).transpose()?.flatten().map(str::to_owned),
@@ -143,8 +143,9 @@ fn mac(config: &Object, request: &Request) -> Result<Option<Mac>, Error> {
         request.argument("MAC")?.map(str::to_owned),
     ];
     let chosen = sources.into_iter().flatten().find(|text| !text.is_empty());
-    let wrong = |error: crate::mac::NotAMac| Error::invalid_config(error.to_string());
-    chosen.map(|text| text.parse().map_err(wrong)).transpose()
+    let wrong = |text: &str| Error::invalid_config(format!("{text:?} is no MAC address"));
+    let parse = |text: String| text.replace('-', ":").parse().map_err(|_| wrong(&text));
+    chosen.map(parse).transpose()
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use nix::libc::{
 
 use super::attributes::{Attributes, u32_at};
 use super::message::Message;
-use crate::mac::Mac;
+use crate::mac::MacAddr;
 
 /// What is known of a link.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub(crate) struct Link {
     pub(crate) name: String,
     /// `bridge`, `veth`; empty for hardware.
     pub(crate) kind: String,
-    pub(crate) mac: Mac,
+    pub(crate) mac: MacAddr,
     pub(crate) is_up: bool,
     /// Whether frames pass: up, with a carrier.
     pub(crate) is_operational: bool,
@@ -41,7 +41,7 @@ pub(crate) struct Pair<'a> {
     pub(crate) inner_name: &'a str,
     /// A descriptor that is open on it.
     pub(crate) inner_netns: RawFd,
-    pub(crate) inner_mac: Option<Mac>,
+    pub(crate) inner_mac: Option<MacAddr>,
     /// Bytes; the kernel's choice if none.
     pub(crate) mtu: Option<u32>,
 }
@@ -64,7 +64,7 @@ const IFLA_BRPORT_ISOLATED: u16 = 33;
 const SKIP_STATISTICS: u32 = 1 << 3;
 
 /// With a MAC of its own from the start, which its ports cannot change.
-pub(crate) fn create_bridge(name: &str, mac: Mac, mtu: Option<u32>) -> Message {
+pub(crate) fn create_bridge(name: &str, mac: MacAddr, mtu: Option<u32>) -> Message {
     Message::new(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, &up(0))
         .text(IFLA_IFNAME, name)
         .bytes(IFLA_ADDRESS, &mac.octets())
@@ -100,7 +100,7 @@ pub(crate) fn set_promiscuous(index: u32) -> Message {
     Message::new(RTM_NEWLINK, 0, &ifinfo(AF_UNSPEC, index, flag, flag))
 }
 
-pub(crate) fn set_mac(index: u32, mac: Mac) -> Message {
+pub(crate) fn set_mac(index: u32, mac: MacAddr) -> Message {
     let fixed = ifinfo(AF_UNSPEC, index, 0, 0);
     Message::new(RTM_NEWLINK, 0, &fixed).bytes(IFLA_ADDRESS, &mac.octets())
 }
@@ -150,11 +150,12 @@ pub(crate) fn read(payload: &[u8]) -> Option<Link> {
     let text = |kind| all.text(kind).unwrap_or_default().to_owned();
     let info = all.nested(IFLA_LINKINFO);
     let kind = info.and_then(|info| info.text(IFLA_INFO_KIND));
+    let mac = all.get(IFLA_ADDRESS).and_then(|bytes| <[u8; 6]>::try_from(bytes).ok());
     Some(Link {
         index: u32_at(payload, 4)?,
         name: text(IFLA_IFNAME),
         kind: kind.unwrap_or_default().to_owned(),
-        mac: all.get(IFLA_ADDRESS).and_then(Mac::of).unwrap_or_default(),
+        mac: mac.map(MacAddr::new).unwrap_or_default(),
         is_up: flags & self::flags(IFF_UP) != 0,
         is_operational: all.u8(IFLA_OPERSTATE) == Some(OPERATIONAL),
         is_promiscuous: flags & self::flags(IFF_PROMISC) != 0,
