@@ -23,10 +23,10 @@ check: packages target/tools/bin/cargo-deny ## Check formatting, lints, document
 	RUSTDOCFLAGS="--deny warnings" $(CARGO) doc --locked --workspace --no-deps --document-private-items
 	target/tools/bin/cargo-deny check bans licenses sources
 
-bench: packages ## Measure everything in docs/benchmarks.md, into target/bench
-	$(CARGO) build --locked --release --bins
+bench: release ## Measure everything in docs/benchmarks.md, into target/bench
 	$(CARGO) build --locked --release --package tweed-lab
-	target/release/tweed-lab bench --tweedd target/release/tweedd --tweedctl target/release/tweedctl
+	target/release/tweed-lab bench --tweedd target/release/tweedd --tweedctl target/release/tweedctl \
+	    --flannel target/$(MACHINE)/plugin/flannel
 
 fuzz: target/tools/bin/cargo-fuzz ## Feed the CNI plugin what nobody would write, FUZZ_SECONDS for each reader
 	@rustup toolchain list | grep -q ^nightly || \

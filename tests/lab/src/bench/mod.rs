@@ -1,7 +1,8 @@
-//! The bench: what `tweedd` costs in time, processor, memory and packets, side by side with others, as Markdown.
+//! The bench: what `tweedd` and the CNI plugin cost in time, processor, memory and packets, side by side with others, as Markdown.
 
 // What is measured.
 mod audit;
+mod cni;
 mod cold_start;
 mod data_path;
 mod faults;
@@ -51,6 +52,9 @@ pub(crate) struct Options {
     /// Its command line tool.
     #[arg(long)]
     tweedctl: PathBuf,
+    /// The CNI plugin to measure, as it is shipped.
+    #[arg(long)]
+    flannel: PathBuf,
     /// Rounds of every measurement [default: what each of them needs]
     #[arg(long)]
     rounds: Option<usize>,
@@ -74,6 +78,7 @@ enum Section {
     Replacement,
     Migration,
     Faults,
+    Cni,
 }
 
 impl Section {
@@ -89,6 +94,7 @@ impl Section {
             Self::Replacement => replacement::run(options.rounds(5), sheet),
             Self::Migration => migration::run(binaries, options.rounds(1), sheet),
             Self::Faults => faults::run(binaries, sheet),
+            Self::Cni => cni::run(&options.flannel, options.rounds(100), &options.folder, sheet),
         }
     }
 }

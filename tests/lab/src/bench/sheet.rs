@@ -79,9 +79,12 @@ pub(super) fn spread(sample: &Sample<Duration>) -> String {
     format!("{} ({min}–{max})", unit.told(sample.median()))
 }
 
-/// Milliseconds with two digits behind the point.
+/// Milliseconds with two digits behind the point; seconds where they are many.
 pub(super) fn precise(duration: Duration) -> String {
-    format!("{:.2} ms", duration.as_secs_f64() * 1000.0)
+    match Unit::of(duration) {
+        Unit::Milliseconds => format!("{:.2} ms", duration.as_secs_f64() * 1000.0),
+        Unit::Seconds => Unit::Seconds.told(duration),
+    }
 }
 
 #[derive(Clone, Copy)]

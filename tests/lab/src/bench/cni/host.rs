@@ -1,0 +1,94 @@
+//! A node on which one of the rivals works.
+
+use std::fs::{create_dir_all, write};
+use std::path::Path;
+use std::sync::Barrier;
+use std::thread::{ScopedJoinHandle, scope};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use tweed_lab::{Lab, Namespace};
+
+use super::call::{Call, Container, Verb};
+use super::memory;
+use super::rival::{Rival, subnet_env};
+use super::store::Store;
+
+pub(super) struct Host<'a> {
+    pub(super) rival: Rival<'a>,
+    pub(super) store: Store,
+    namespace: Namespace,
+    config: String,
+}
+
+impl<'a> Host<'a> {
+    /// With files in `home`, the bridge up, and whatever a first call leaves for the next ones.
+    pub(super) fn build(
+        lab: &Lab,
+        name: &str,
+        rival: Rival<'a>,
+        home: &Path,
+        reservations: u32,
+    ) -> Result<Self> {
+        create_dir_all(home).with_context(|| home.display().to_string())?;
+        write(home.join("subnet.env"), subnet_env())?;
+        let namespace = lab.namespace(name)?;
+        let (store, config) = (Store::fill(home, reservations)?, rival.config(home).to_string());
+        let host = Self { rival, store, namespace, config };
+        let first =
+            Container { id: "f".repeat(64), namespace: lab.namespace(&format!("{name}-first"))? };
+        host.time(Verb::Add, &first)?;
+        host.time(Verb::Del, &first)?;
+        host.hold_bridge()?;
+        Ok(host)
+    }
+
+    /// A bridge without a port has no carrier: a node has other pods too.
+    fn hold_bridge(&self) -> Result<()> {
+        self.namespace.ip_batch(
+            "link add other type veth peer name inside
+             link set inside up
+             link set other master cni0 up",
+        )
+    }
+
+    pub(super) fn time(&self, verb: Verb, container: &Container) -> Result<Duration> {
+        let call = self.call(verb, container);
+        self.namespace.within(|| call.time())?
+    }
+
+    /// All at once; each is timed for itself.
+    pub(super) fn time_all(&self, verb: Verb, containers: &[Container]) -> Result<Vec<Duration>> {
+        let start = Barrier::new(containers.len());
+        let call = |container| {
+            start.wait();
+            self.call(verb, container).time()
+        };
+        self.namespace.within(|| {
+            scope(|threads| {
+                let calls: Vec<_> = containers
+                    .iter()
+                    .map(|container| threads.spawn(move || call(container)))
+                    .collect();
+                calls.into_iter().map(join).collect()
+            })
+        })?
+    }
+
+    /// Of an ADD by `program`, in KiB; what it made is taken back.
+    pub(super) fn memory(&self, program: &Path, container: &Container) -> Result<u64> {
+        let add = Call { program, ..self.call(Verb::Add, container) };
+        let most = self.namespace.within(|| memory::most(&add))??;
+        let del = Call { verb: Verb::Del, ..add };
+        self.namespace.within(|| del.time())??;
+        Ok(most)
+    }
+
+    fn call<'b>(&'b self, verb: Verb, container: &'b Container) -> Call<'b> {
+        Call { program: self.rival.program(), verb, container, config: &self.config }
+    }
+}
+
+fn join(call: ScopedJoinHandle<'_, Result<Duration>>) -> Result<Duration> {
+    call.join().map_err(|_| anyhow!("a call panicked"))?
+}

@@ -1,0 +1,54 @@
+//! The most memory that a plugin ever has.
+//!
+//! The kernel's own account of a child that has ended (`ru_maxrss`) begins with the memory of
+//! whoever started it. So the plugin is looked at while it lives, as late as possible: when it
+//! wants to say its result into a pipe that is full.
+
+use std::fs::{read_dir, read_to_string};
+use std::io::{Read, Write, pipe};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use nix::fcntl::{FcntlArg, fcntl};
+use tweed_lab::eventually;
+
+use super::call::Call;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+const FILLING: u8 = b' ';
+
+/// In KiB, of the program itself and not of those that it starts.
+pub(super) fn most(call: &Call<'_>) -> Result<u64> {
+    let (mut ear, mut mouth) = pipe()?;
+    let room = fcntl(&mouth, FcntlArg::F_SETPIPE_SZ(4096))?;
+    mouth.write_all(&vec![FILLING; usize::try_from(room)?])?;
+    let mut command = call.command();
+    let mut child = call.start(command.stdout(mouth))?;
+    // It holds the mouth too: the ear would never hear the end.
+    drop(command);
+    let found = eventually(PATIENCE, || is_speaking(child.id())).and_then(|_| peak(child.id()));
+    let mut said = String::new();
+    ear.read_to_string(&mut said)?;
+    let status = child.wait()?;
+    ensure!(status.success(), "{}: {}", call.described(), said.trim());
+    found.with_context(|| call.described())
+}
+
+/// Whether one of its threads is in a call to the kernel about its standard output.
+fn is_speaking(pid: u32) -> Result<bool> {
+    for thread in read_dir(format!("/proc/{pid}/task"))? {
+        let call = read_to_string(thread?.path().join("syscall")).unwrap_or_default();
+        if call.split_whitespace().nth(1) == Some("0x1") {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn peak(pid: u32) -> Result<u64> {
+    let path = format!("/proc/{pid}/status");
+    let status = read_to_string(&path).context(path)?;
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let number = peak.and_then(|rest| rest.split_whitespace().next());
+    Ok(number.context("the program has ended")?.parse()?)
+}

@@ -1,0 +1,111 @@
+//! What a pod waits for when it comes and goes: our CNI plugin against Debian's `bridge` and `host-local`.
+
+// What is measured.
+mod calls;
+mod programs;
+mod rebuild;
+
+// What it is measured with.
+mod call;
+mod contest;
+mod host;
+mod memory;
+mod rival;
+mod store;
+
+use std::fs::{create_dir_all, remove_dir_all};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use tweed_lab::Lab;
+
+use super::sheet::Sheet;
+use call::Container;
+use contest::Contest;
+use rival::Rival;
+
+/// So many containers come at once.
+const CROWD: usize = 50;
+
+/// How many reservations there are before each call: from an empty node to one that can take ten
+/// more; with what part of all rounds, as `host-local` reads every one of them.
+const STORES: [(u32, usize); 4] = [(0, 1), (USUAL, 1), (20_000, 5), (store::ALL - 10, 20)];
+/// On a node that is full.
+const USUAL: u32 = 250;
+/// A store with less room than this has none for a crowd.
+const LARGEST: u32 = 20_000;
+
+pub(super) fn run(flannel: &Path, rounds: usize, folder: &Path, sheet: &mut Sheet) -> Result<()> {
+    let flannel = flannel.canonicalize().with_context(|| flannel.display().to_string())?;
+    let (lab, home) = (Lab::bare()?, fresh(folder)?);
+    let containers = containers(&lab)?;
+    let container = containers.first().context("no container")?;
+    let mut contests = Vec::new();
+    for (reservations, part) in STORES {
+        let rivals = [Rival::Flannel(&flannel), Rival::Bridge];
+        let home = home.join(reservations.to_string());
+        let mut contest = Contest::prepare(&lab, rivals, &home, reservations)?;
+        contest.run_alone(container, rounds.div_ceil(part))?;
+        if reservations <= LARGEST {
+            contest.run_at_once(&containers, rounds.div_ceil(part * 20))?;
+        }
+        contests.push(contest);
+    }
+    calls::show(&contests, sheet)?;
+    rebuild::run(&contests, container, rounds.div_ceil(10), sheet)?;
+    let usual = contests.iter().find(|contest| contest.reservations == USUAL);
+    programs::run(usual.context("no usual node")?, container, rounds.div_ceil(10), sheet)?;
+    clear(&home)
+}
+
+/// Where a node keeps what plugins remember: on a disk, unlike the folder of a lab.
+fn fresh(folder: &Path) -> Result<PathBuf> {
+    let home = folder.join("cni");
+    clear(&home)?;
+    create_dir_all(&home).with_context(|| home.display().to_string())?;
+    Ok(home.canonicalize()?)
+}
+
+fn clear(home: &Path) -> Result<()> {
+    match remove_dir_all(home) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(error).with_context(|| home.display().to_string())
+        }
+        _ => Ok(()),
+    }
+}
+
+fn containers(lab: &Lab) -> Result<Vec<Container>> {
+    let container = |number| {
+        let namespace = lab.namespace(&format!("pod{number}"))?;
+        Ok(Container { id: format!("{number:0>64}"), namespace })
+    };
+    (0..CROWD).map(container).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Both sides are Debian's, so that nothing has to be built for it.
+    #[test]
+    fn every_call_of_a_contest_is_timed_and_leaves_the_store_as_it_was() -> Result<()> {
+        let lab = Lab::bare()?;
+        let mut containers = containers(&lab)?;
+        containers.truncate(3);
+        let mut contest = Contest::prepare(&lab, [Rival::Bridge; 2], lab.folder(), 5)?;
+        contest.run_alone(&containers[0], 1)?;
+        contest.run_at_once(&containers, 1)?;
+        for lane in [&contest.ours, &contest.theirs] {
+            for figures in [&lane.alone, &lane.crowd] {
+                assert!(!figures.add.min().is_zero() && !figures.del.min().is_zero());
+            }
+            let memory = lane.host.memory(lane.host.rival.program(), &containers[0])?;
+            assert!((500..100_000).contains(&memory), "{memory} KiB");
+        }
+        let records = std::fs::read_dir(lab.folder().join("ours/networks/cbr0"))?.count();
+        assert_eq!(records, 5 + ["lock", "last_reserved_ip.0"].len());
+        Ok(())
+    }
+}

@@ -1,0 +1,95 @@
+//! The programs themselves: how large they are, what they are loaded with, what one run needs.
+
+use std::fs::metadata;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use super::call::Container;
+use super::contest::Contest;
+use super::rival::Rival;
+use crate::bench::goal::Goal;
+use crate::bench::sample::Sample;
+use crate::bench::sheet::{Sheet, megabytes};
+
+struct Program {
+    name: &'static str,
+    /// In KiB.
+    size: u64,
+    shared_objects: u32,
+    /// Of each round, in KiB.
+    memory: Sample<u64>,
+}
+
+pub(super) fn run(
+    contest: &Contest<'_>,
+    container: &Container,
+    rounds: usize,
+    sheet: &mut Sheet,
+) -> Result<()> {
+    let (ours, theirs) = (&contest.ours.host, &contest.theirs.host);
+    let mut programs = [
+        Program::inspect("flannel", ours.rival.program())?,
+        Program::inspect("`bridge`", theirs.rival.program())?,
+        Program::inspect("`host-local`", Path::new(Rival::HOST_LOCAL))?,
+    ];
+    let [flannel, bridge, host_local] = &mut programs;
+    for _ in 0..rounds {
+        flannel.memory.add(ours.memory(ours.rival.program(), container)?);
+        bridge.memory.add(theirs.memory(theirs.rival.program(), container)?);
+        host_local.memory.add(theirs.memory(Path::new(Rival::HOST_LOCAL), container)?);
+    }
+    show(&programs, sheet)
+}
+
+fn show(programs: &[Program; 3], sheet: &mut Sheet) -> Result<()> {
+    let head = ["program", "size", "shared objects", "memory of an ADD"];
+    sheet.table("The programs", &head)?;
+    programs.iter().try_for_each(|program| {
+        sheet.row(&[
+            &program.name,
+            &format!("{:.2} MB", megabytes(program.size)),
+            &program.shared_objects,
+            &format!("{:.2} MB", megabytes(program.memory.median())),
+        ])
+    })?;
+    let [flannel, bridge, host_local] = programs;
+    let larger = bridge.memory.median().max(host_local.memory.median());
+    let memory = megabytes(flannel.memory.median()) / megabytes(larger);
+    sheet.goals(&[
+        Goal::at_most("memory of an ADD, against the larger of the two", memory, 0.4, "×"),
+        Goal::at_most("size", megabytes(flannel.size), 2.0, "MB"),
+        Goal::at_most("loaded with", flannel.shared_objects.into(), 0.0, "shared objects"),
+    ])
+}
+
+impl Program {
+    fn inspect(name: &'static str, path: &Path) -> Result<Self> {
+        let size = metadata(path).with_context(|| path.display().to_string())?.len() / 1024;
+        let shared_objects = shared_objects(path)?;
+        Ok(Self { name, size, shared_objects, memory: Sample::default() })
+    }
+}
+
+/// How many of them `ldd` finds, the loader included; none for a static program.
+fn shared_objects(program: &Path) -> Result<u32> {
+    let output = Command::new("ldd").arg(program).output().context("ldd")?;
+    let [said, complaint] =
+        [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    let is_static = complaint.contains("not a dynamic executable");
+    ensure!(output.status.success() || is_static, "ldd {}: {complaint}", program.display());
+    Ok(u32::try_from(said.lines().filter(|line| line.contains(".so")).count())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shell_is_loaded_with_a_c_library_and_a_loader() -> Result<()> {
+        assert!(shared_objects(Path::new("/bin/sh"))? >= 2);
+        assert!(shared_objects(Path::new("/nonexistent")).is_err());
+        Ok(())
+    }
+}

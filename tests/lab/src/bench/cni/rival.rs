@@ -1,0 +1,82 @@
+//! Who is called, and with what config.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+/// What Debian's package `containernetworking-plugins` brings.
+pub(super) const DEBIAN: &str = "/usr/lib/cni";
+
+/// Of all pods, and of those of this node.
+const NETWORK: &str = "10.0.0.0/8";
+const SUBNET: &str = "10.244.0.0/16";
+const GATEWAY: &str = "10.244.0.1/16";
+const MTU: u16 = 1450;
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Rival<'a> {
+    /// The plugin at this path, called as a runtime calls flannel's.
+    Flannel(&'a Path),
+    /// Debian's `bridge`, which runs `host-local`; flannel's own plugin before it is left out.
+    Bridge,
+}
+
+impl Rival<'_> {
+    /// What `bridge` runs.
+    pub(super) const HOST_LOCAL: &'static str = "/usr/lib/cni/host-local";
+
+    pub(super) fn program(&self) -> &Path {
+        match self {
+            Self::Flannel(program) => program,
+            Self::Bridge => Path::new("/usr/lib/cni/bridge"),
+        }
+    }
+
+    /// What a runtime hands over on a node whose files are in `home`.
+    pub(super) fn config(&self, home: &Path) -> Value {
+        match self {
+            Self::Flannel(_) => kube_flannel(home),
+            Self::Bridge => delegate(home),
+        }
+    }
+}
+
+/// What the daemon says, for whoever asks it.
+pub(super) fn subnet_env() -> String {
+    format!(
+        "FLANNEL_NETWORK={NETWORK}\nFLANNEL_SUBNET={GATEWAY}\nFLANNEL_MTU={MTU}\nFLANNEL_IPMASQ=true\n"
+    )
+}
+
+/// As kube-flannel's manifest has it.
+fn kube_flannel(home: &Path) -> Value {
+    json!({
+        "cniVersion": "0.3.1",
+        "name": "cbr0",
+        "type": "flannel",
+        "subnetFile": home.join("subnet.env"),
+        "dataDir": home.join("flannel"),
+        "ipam": { "dataDir": home.join("networks") },
+        "delegate": { "hairpinMode": true, "isDefaultGateway": true },
+    })
+}
+
+/// What flannel's plugin makes of the same.
+fn delegate(home: &Path) -> Value {
+    json!({
+        "cniVersion": "0.3.1",
+        "name": "cbr0",
+        "type": "bridge",
+        "hairpinMode": true,
+        "isDefaultGateway": true,
+        "isGateway": true,
+        "ipMasq": false,
+        "mtu": MTU,
+        "ipam": {
+            "type": "host-local",
+            "dataDir": home.join("networks"),
+            "ranges": [[{ "subnet": SUBNET }]],
+            "routes": [{ "dst": NETWORK }],
+        },
+    })
+}
