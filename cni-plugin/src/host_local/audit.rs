@@ -88,8 +88,7 @@ fn owner(record: &Record) -> String {
 
 /// Frees what is from before `boot` and proven dead.
 pub(super) fn sweep(store: &Store, location: &Location, boot: SystemTime) -> io::Result<()> {
-    let all = store.found()?.into_iter();
-    let old: Vec<_> = all.filter(|found| found.changed < boot).collect();
+    let old = store.found_before(boot)?;
     if old.is_empty() {
         return Ok(());
     }

@@ -20,7 +20,7 @@ const DIRECTORY_MODE: u32 = 0o755;
 const FILE_MODE: u32 = 0o600;
 
 /// No record is longer; what is cannot be one.
-const LONGEST_RECORD: u64 = 4096;
+const LONGEST_RECORD: usize = 4096;
 
 /// Where the record of a kernel without nameless files waits for its name.
 const NAMELESS: &str = ".reserving";
@@ -127,14 +127,25 @@ impl Store {
 
     /// Every record with its time, in no order.
     pub(super) fn found(&self) -> io::Result<Vec<Found>> {
+        self.found_if(|_| true)
+    }
+
+    /// The records that have not changed since `moment`; the others are not even opened.
+    pub(super) fn found_before(&self, moment: SystemTime) -> io::Result<Vec<Found>> {
+        self.found_if(|changed| changed < moment)
+    }
+
+    fn found_if(&self, is_wanted: impl Fn(SystemTime) -> bool) -> io::Result<Vec<Found>> {
         let mut all = Vec::new();
         for entry in self.entries()? {
-            let metadata = match fs::symlink_metadata(self.directory.join(&entry.name)) {
+            let changed = match fs::symlink_metadata(self.directory.join(&entry.name)) {
                 Err(error) if error.kind() == ErrorKind::NotFound => continue,
-                metadata => metadata?,
+                metadata => changed(&metadata?),
             };
-            let record = self.record_or_foreign(&entry);
-            all.extend(record.map(|record| Found { entry, record, changed: changed(&metadata) }));
+            if is_wanted(changed) {
+                let record = self.record_or_foreign(&entry);
+                all.extend(record.map(|record| Found { entry, record, changed }));
+            }
         }
         Ok(all)
     }
@@ -194,9 +205,10 @@ fn changed(metadata: &Metadata) -> SystemTime {
 }
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let mut content = Vec::with_capacity(128);
-    File::open(path)?.take(LONGEST_RECORD).read_to_end(&mut content)?;
-    Ok(content)
+    let mut content = [0; LONGEST_RECORD];
+    // A file of a disk comes in one piece: to ask for its end would cost as much again.
+    let length = File::open(path)?.read(&mut content)?;
+    Ok(content.get(..length).unwrap_or_default().to_vec())
 }
 
 fn remove(path: &Path) -> io::Result<()> {

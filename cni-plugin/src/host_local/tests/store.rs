@@ -52,3 +52,13 @@ fn the_last_address_is_written_over_in_place_however_long_it_was() {
     }
     assert_eq!(store.last_reserved(1), None);
 }
+
+#[test]
+fn records_of_before_a_moment_are_told_from_later_ones() {
+    let (_home, store) = store();
+    store.reserve(address(), &attachment("a")).unwrap();
+    let (all, changed) = (store.found().unwrap(), store.found().unwrap()[0].changed);
+    assert_eq!(all.len(), 1);
+    assert_eq!(store.found_before(changed).unwrap(), []);
+    assert_eq!(store.found_before(changed + Duration::from_nanos(1)).unwrap(), all);
+}

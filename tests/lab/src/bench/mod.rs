@@ -94,7 +94,7 @@ impl Section {
             Self::Replacement => replacement::run(options.rounds(5), sheet),
             Self::Migration => migration::run(binaries, options.rounds(1), sheet),
             Self::Faults => faults::run(binaries, sheet),
-            Self::Cni => cni::run(&options.flannel, options.rounds(100), &options.folder, sheet),
+            Self::Cni => cni::run(&options.flannel, options.rounds(100), sheet),
         }
     }
 }

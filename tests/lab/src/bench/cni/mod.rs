@@ -13,9 +13,7 @@ mod memory;
 mod rival;
 mod store;
 
-use std::fs::{create_dir_all, remove_dir_all};
-use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result};
 use tweed_lab::Lab;
@@ -36,15 +34,16 @@ const USUAL: u32 = 250;
 /// A store with less room than this has none for a crowd.
 const LARGEST: u32 = 20_000;
 
-pub(super) fn run(flannel: &Path, rounds: usize, folder: &Path, sheet: &mut Sheet) -> Result<()> {
+/// All stores are in memory: what else a disk has to do would be measured too.
+pub(super) fn run(flannel: &Path, rounds: usize, sheet: &mut Sheet) -> Result<()> {
     let flannel = flannel.canonicalize().with_context(|| flannel.display().to_string())?;
-    let (lab, home) = (Lab::bare()?, fresh(folder)?);
-    let containers = containers(&lab)?;
+    let lab = Lab::bare()?;
+    let containers = containers(&lab, CROWD)?;
     let container = containers.first().context("no container")?;
     let mut contests = Vec::new();
     for (reservations, part) in STORES {
         let rivals = [Rival::Flannel(&flannel), Rival::Bridge];
-        let home = home.join(reservations.to_string());
+        let home = lab.folder().join(reservations.to_string());
         let mut contest = Contest::prepare(&lab, rivals, &home, reservations)?;
         contest.run_alone(container, rounds.div_ceil(part))?;
         if reservations <= LARGEST {
@@ -55,33 +54,15 @@ pub(super) fn run(flannel: &Path, rounds: usize, folder: &Path, sheet: &mut Shee
     calls::show(&contests, sheet)?;
     rebuild::run(&contests, container, rounds.div_ceil(10), sheet)?;
     let usual = contests.iter().find(|contest| contest.reservations == USUAL);
-    programs::run(usual.context("no usual node")?, container, rounds.div_ceil(10), sheet)?;
-    clear(&home)
+    programs::run(usual.context("no usual node")?, container, rounds.div_ceil(10), sheet)
 }
 
-/// Where a node keeps what plugins remember: on a disk, unlike the folder of a lab.
-fn fresh(folder: &Path) -> Result<PathBuf> {
-    let home = folder.join("cni");
-    clear(&home)?;
-    create_dir_all(&home).with_context(|| home.display().to_string())?;
-    Ok(home.canonicalize()?)
-}
-
-fn clear(home: &Path) -> Result<()> {
-    match remove_dir_all(home) {
-        Err(error) if error.kind() != ErrorKind::NotFound => {
-            Err(error).with_context(|| home.display().to_string())
-        }
-        _ => Ok(()),
-    }
-}
-
-fn containers(lab: &Lab) -> Result<Vec<Container>> {
+fn containers(lab: &Lab, count: usize) -> Result<Vec<Container>> {
     let container = |number| {
         let namespace = lab.namespace(&format!("pod{number}"))?;
         Ok(Container { id: format!("{number:0>64}"), namespace })
     };
-    (0..CROWD).map(container).collect()
+    (0..count).map(container).collect()
 }
 
 #[cfg(test)]
@@ -92,8 +73,7 @@ mod tests {
     #[test]
     fn every_call_of_a_contest_is_timed_and_leaves_the_store_as_it_was() -> Result<()> {
         let lab = Lab::bare()?;
-        let mut containers = containers(&lab)?;
-        containers.truncate(3);
+        let containers = containers(&lab, 3)?;
         let mut contest = Contest::prepare(&lab, [Rival::Bridge; 2], lab.folder(), 5)?;
         contest.run_alone(&containers[0], 1)?;
         contest.run_at_once(&containers, 1)?;
