@@ -33,13 +33,13 @@ fn a_port_that_containerd_publishes_leads_to_its_pod() {
 }
 
 #[test]
-fn a_pod_that_podman_removes_leaves_nothing_behind() {
-    story::a_removed_pod_leaves_nothing_behind(Podman::on).unwrap();
+fn pods_that_podman_removes_leave_nothing_behind() {
+    story::removed_pods_leave_nothing_behind(Podman::on).unwrap();
 }
 
 #[test]
-fn a_pod_that_containerd_removes_leaves_nothing_behind() {
-    story::a_removed_pod_leaves_nothing_behind(Containerd::on).unwrap();
+fn pods_that_containerd_removes_leave_nothing_behind() {
+    story::removed_pods_leave_nothing_behind(Containerd::on).unwrap();
 }
 
 #[test]
@@ -50,4 +50,14 @@ fn podman_is_told_what_a_daemon_without_a_lease_waits_for() {
 #[test]
 fn containerd_is_told_what_a_daemon_without_a_lease_waits_for() {
     story::the_runtime_is_told_what_the_daemon_waits_for(Containerd::on).unwrap();
+}
+
+#[test]
+fn containerd_removes_a_pod_that_was_lost_with_the_power() {
+    story::a_pod_lost_with_the_power_is_removed_after_it(Containerd::on).unwrap();
+}
+
+#[test]
+fn podman_removes_a_pod_that_was_lost_with_the_power() {
+    story::a_pod_lost_with_the_power_is_removed_after_it(Podman::on).unwrap();
 }

@@ -5,11 +5,12 @@ use std::path::Path;
 use anyhow::{Result, ensure};
 use tweed_lab::{Host, Node};
 
-use crate::cluster::{Cluster, ClusterPlan};
+use crate::cluster::{Cluster, ClusterPlan, Stack};
 
-const VXLAN: &str = r#"{"Network":"10.244.0.0/16","Mixed":true,"Backend":{"Type":"vxlan"}}"#;
+pub const VXLAN: &str = r#""Mixed":true,"Backend":{"Type":"vxlan"}"#;
+pub const HOST_GW: &str = r#""Mixed":true,"Backend":{"Type":"host-gw"}"#;
 
-/// Nodes with daemons, and on each a runtime.
+/// Nodes of both families with daemons, and on each a runtime.
 pub struct Site<R> {
     pub cluster: Cluster,
     pub hosts: Vec<Host>,
@@ -19,7 +20,8 @@ pub struct Site<R> {
 impl<R> Site<R> {
     /// `size` nodes that reach each other through the tunnel, each with what `start` starts.
     pub fn start(size: usize, start: impl Fn(&Host) -> Result<R>) -> Result<Self> {
-        let cluster = ClusterPlan::new(size, VXLAN).start()?;
+        let plan = ClusterPlan::new(size, &Stack::Dual.config(VXLAN)).stack(Stack::Dual);
+        let cluster = plan.start()?;
         let hosts = cluster.nodes.iter().map(boot).collect::<Result<Vec<_>>>()?;
         let runtimes = hosts.iter().map(start).collect::<Result<_>>()?;
         Ok(Self { cluster, hosts, runtimes })

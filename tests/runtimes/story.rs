@@ -2,27 +2,26 @@
 
 use std::net::SocketAddr;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use tweed_lab::{Container, ContainerPlan, Family, GREETING, Host, Lab, Path, Runtime, eventually};
 
-use crate::cluster::{self, CONFIG, PATIENCE};
-use crate::site::{self, Site};
+use crate::cluster::{self, CONFIG, PATIENCE, Stack};
+use crate::site::{self, HOST_GW, Site};
 use crate::traces;
 
-const HOST_GW: &str = r#"{"Network":"10.244.0.0/16","Mixed":true,"Backend":{"Type":"host-gw"}}"#;
-
-/// A pod on each of two nodes: an address of the node's lease, and answers both ways.
+/// A pod on each of two nodes: addresses of the node's lease, and answers both ways.
 pub fn pods_reach_each_other<R: Runtime>(start: impl Fn(&Host) -> Result<R>) -> Result<()> {
     let Site { cluster, runtimes, .. } = Site::start(2, start)?;
-    let pod = |runtime: &R| runtime.start(plan("web"));
-    let pods = runtimes.iter().map(pod).collect::<Result<Vec<_>>>()?;
+    let pods = runtimes.iter().map(|it| it.start(plan("web"))).collect::<Result<Vec<_>>>()?;
     for (index, pod) in pods.iter().enumerate() {
-        let subnet = cluster.subnet(index, Family::V4)?;
-        ensure!(subnet.contains(pod.address), "{} is not of {subnet}", pod.address);
+        for family in [Family::V4, Family::V6] {
+            let (subnet, address) = (cluster.subnet(index, family)?, pod.address(family)?);
+            ensure!(subnet.contains(address), "{address} is not of {subnet}");
+        }
     }
     cluster.wait_for_paths(|_, _| Path::Tunnel)?;
     ping_both_ways(&runtimes, &pods).context("through the tunnel")?;
-    cluster.etcd.put(CONFIG, HOST_GW)?;
+    cluster.etcd.put(CONFIG, &Stack::Dual.config(HOST_GW))?;
     cluster.wait_for_paths(|_, _| Path::Direct)?;
     ping_both_ways(&runtimes, &pods).context("after the flip")
 }
@@ -45,25 +44,25 @@ pub fn a_published_port_leads_to_its_pod<R: Runtime>(
     Ok(())
 }
 
-/// No address, link, record, namespace or rule; also of one that published a port.
-pub fn a_removed_pod_leaves_nothing_behind<R: Runtime>(
+/// No address, link, record, namespace or rule, though many start and end at the same time.
+pub fn removed_pods_leave_nothing_behind<R: Runtime + Sync>(
     start: impl Fn(&Host) -> Result<R>,
 ) -> Result<()> {
     let Site { hosts, runtimes, cluster: _cluster } = Site::start(1, start)?;
     let (host, runtime) = (&hosts[0], &runtimes[0]);
-    let pod = runtime.start(ContainerPlan { published: Some(8080), ..plan("web") })?;
-    let traces = traces::of(host, &pod)?;
-    for trace in expected(&pod) {
+    let pods = at_once(9080..9085, |port| {
+        runtime.start(ContainerPlan { published: Some(port), ..plan(&format!("web{port}")) })
+    })?;
+    let traces = traces::of(host, &pods)?;
+    for trace in pods.iter().map(expected).collect::<Result<Vec<_>>>()?.concat() {
         let is_seen = traces.iter().any(|seen| seen.contains(&trace));
         ensure!(is_seen, "a pod that runs has no {trace} in {traces:#?}");
     }
-    runtime.remove(&pod)?;
-    let left = traces::of(host, &pod)?;
-    ensure!(left.is_empty(), "left behind: {left:#?}");
-    Ok(())
+    at_once(&pods, |pod| runtime.remove(pod))?;
+    nothing_is_left(host, &pods)
 }
 
-/// The error of the runtime quotes the daemon; nothing stays, and the pod can be started later.
+/// The error of the runtime quotes the daemon; nothing stays, and a pod can be started later.
 pub fn the_runtime_is_told_what_the_daemon_waits_for<R: Runtime>(
     start: impl Fn(&Host) -> Result<R>,
 ) -> Result<()> {
@@ -80,37 +79,77 @@ pub fn the_runtime_is_told_what_the_daemon_waits_for<R: Runtime>(
     for words in ["failed to load flannel 'subnet.env' file", "the daemon says: "] {
         ensure!(error.contains(words), "{words:?} is not in: {error}");
     }
-    etcd.put(CONFIG, HOST_GW)?;
+    etcd.put(CONFIG, &Stack::V4.config(HOST_GW))?;
     daemon.wait_ready()?;
     let pod = runtime.start(plan("late"))?;
     runtime.remove(&pod)?;
-    let left = traces::of(&host, &pod)?;
-    ensure!(left.is_empty(), "left behind: {left:#?}");
-    Ok(())
+    nothing_is_left(&host, &[pod])
+}
+
+/// After a power cut a runtime removes pods whose namespaces are gone.
+pub fn a_pod_lost_with_the_power_is_removed_after_it<R: Runtime>(
+    start: impl Fn(&Host) -> Result<R>,
+) -> Result<()> {
+    let Site { cluster, hosts, runtimes } = Site::start(1, &start)?;
+    let (host, node) = (&hosts[0], &cluster.nodes[0]);
+    let pod = runtimes[0].start(plan("web"))?;
+    host.cut_power()?;
+    node.ip("link del cni0")?;
+    let kept = format!("/var/lib/cni/networks/cbr0/{}", pod.address(Family::V4)?);
+    ensure!(traces::of(host, &[])?.contains(&kept), "{kept} is gone before its pod is removed");
+    start(host)?.remove(&pod)?;
+    nothing_is_left(host, &[pod])
 }
 
 fn plan(name: &str) -> ContainerPlan<'_> {
     ContainerPlan { name, published: None }
 }
 
+/// Does it for all of them at the same time.
+fn at_once<I: Send, T: Send>(
+    items: impl IntoIterator<Item = I>,
+    work: impl Fn(I) -> Result<T> + Sync,
+) -> Result<Vec<T>> {
+    std::thread::scope(|scope| {
+        let work = &work;
+        let started: Vec<_> =
+            items.into_iter().map(|item| scope.spawn(move || work(item))).collect();
+        started.into_iter().map(|it| it.join().map_err(|_| anyhow!("a thread panicked"))?).collect()
+    })
+}
+
 fn ping_both_ways<R: Runtime>(runtimes: &[R], pods: &[Container]) -> Result<()> {
     for (from, to) in [(0, 1), (1, 0)] {
-        let address = pods[to].address.to_string();
-        let ping = || runtimes[from].exec(&pods[from], &["ping", "-c1", "-W2", &address]).map(drop);
-        eventually(PATIENCE, ping).with_context(|| format!("from n{} to n{}", from + 1, to + 1))?;
+        for address in pods[to].addresses.iter().map(ToString::to_string) {
+            let ping = ["ping", "-c1", "-W2", &address];
+            eventually(PATIENCE, || runtimes[from].exec(&pods[from], &ping).map(drop))
+                .with_context(|| format!("from n{} to {address}", from + 1))?;
+        }
     }
     Ok(())
 }
 
-/// What is there of a pod with a published port while it runs; this proves that its absence says something.
-fn expected(pod: &Container) -> [String; 6] {
-    let Container { id, address, .. } = pod;
-    [
-        format!("/var/lib/cni/networks/cbr0/{address}"),
+/// What there is of a pod with a published port while it runs; so that its absence says something.
+fn expected(pod: &Container) -> Result<Vec<String>> {
+    let Container { id, .. } = pod;
+    let (v4, v6) = (pod.address(Family::V4)?, pod.address(Family::V6)?);
+    Ok(vec![
+        format!("/var/lib/cni/networks/cbr0/{v4}"),
+        format!("/var/lib/cni/networks/cbr0/{v6}"),
         format!("/var/lib/cni/flannel/{id}:eth0"),
         format!("/var/lib/cni/results/cbr0-{id}-eth0"),
         "/run/netns/".to_owned(),
-        "master cni0".to_owned(),
-        format!("dnat to {address}:80"),
-    ]
+        "veth".to_owned(),
+        format!("--to-destination {v4}:80"),
+    ])
+}
+
+/// A runtime may end what it does for a pod a moment after it says so.
+fn nothing_is_left(host: &Host, pods: &[Container]) -> Result<()> {
+    eventually(PATIENCE, || {
+        let left = traces::of(host, pods)?;
+        ensure!(left.is_empty(), "left behind: {left:#?}");
+        Ok(())
+    })?;
+    Ok(())
 }

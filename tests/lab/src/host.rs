@@ -10,21 +10,33 @@ use crate::node::Node;
 use crate::process::Process;
 use crate::wait::eventually;
 
-const BOOTED: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The first process of a host. `$0` is an empty folder, `$1` the node's own.
+/// Gives a host a `/run` of its own. `$0` is an empty folder, `$1` the node's.
+const RUN: &str = r#"
+    mount -t tmpfs tmpfs "$0"
+    mkdir "$0/flannel" "$0/lock" "$0/netns"
+    mount --bind "$1" "$0/flannel"
+    mount --no-mtab --move "$0" /run
+"#;
+
+/// The rest of the first process of a host.
 ///
 /// There are no control groups: they are not divided among hosts, and what a killed runtime leaves
 /// in them would outlive the lab.
 const BOOT: &str = r#"
-    mount -t tmpfs tmpfs "$0"
-    mkdir "$0/flannel" "$0/lock" "$0/netns"
-    mount --bind "$1" "$0/flannel"
     for place in /var/lib /opt /etc/cni /dev/shm /sys/fs/cgroup; do mount -t tmpfs tmpfs "$place"; done
-    mount --rbind "$0" /run
-    mkdir -p /etc/cni/net.d /opt/cni/bin /run/booted
-    sleep infinity & wait
+    mkdir -p /etc/cni/net.d /opt/cni/bin /opt/booted
+    while sleep infinity & wait; do :; done
 "#;
+
+/// Kills all but the first process and itself.
+const POWER_CUT: &str = r"
+    kill -KILL -1 || true
+    umount --no-mtab --recursive --lazy /run
+    findmnt --raw --noheadings --output TARGET --submounts /var/lib | sed 1d | tac |
+        xargs --no-run-if-empty umount --no-mtab --lazy
+";
 
 /// A node with a machine around it, at whose usual places runtimes and plugins keep what is theirs.
 ///
@@ -38,15 +50,18 @@ pub struct Host {
 
 impl Host {
     pub fn boot(node: &Node) -> Result<Self> {
-        let place = node.folder().with_extension("run");
+        let place = place(node);
         std::fs::create_dir(&place).with_context(|| place.display().to_string())?;
         let apart = ["--mount", "--pid", "--fork", "--kill-child", "--mount-proc"];
         let mut command = Command::new("unshare");
-        command.args(apart).args(["sh", "-euc", BOOT]).args([place, node.folder()]);
+        command
+            .args(apart)
+            .args(["sh", "-euc", &[RUN, BOOT].concat()])
+            .args([place, node.folder()]);
         let name = format!("{}-host", node.name());
         let first = node.world().start(&mut command, node.namespace(), &name)?;
         let host = Self { node: node.clone(), first };
-        eventually(BOOTED, || host.path("/run/booted").is_dir())
+        eventually(PATIENCE, || host.path("/opt/booted").exists())
             .with_context(|| format!("booting {}: {}", node.name(), host.first.last_words()))?;
         Ok(host)
     }
@@ -79,6 +94,14 @@ impl Host {
         self.node.namespace().run("nsenter", &arguments)
     }
 
+    /// Kills every process, takes away what they mounted, and empties `/run` but for the node's folder;
+    /// then the host is up again.
+    pub fn cut_power(&self) -> Result<()> {
+        let (place, folder) = (place(&self.node), self.node.folder());
+        let (place, folder) = (place.display().to_string(), folder.display().to_string());
+        self.run("sh", &["-euc", &[POWER_CUT, RUN].concat(), &place, &folder]).map(drop)
+    }
+
     /// Puts the CNI plugin `flannel` and its config where runtimes look for them, and links the
     /// Debian plugins that belong beside it.
     pub fn install_plugin(&self, flannel: &Path, config: &Path) -> Result<()> {
@@ -104,4 +127,9 @@ impl Host {
         let place = format!("/proc/{}/ns", self.first.pid());
         [format!("--mount={place}/mnt"), format!("--pid={place}/pid_for_children")]
     }
+}
+
+/// Where what will be the node's `/run` is made.
+fn place(node: &Node) -> PathBuf {
+    node.folder().with_extension("run")
 }

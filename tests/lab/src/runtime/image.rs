@@ -25,7 +25,7 @@ pub(super) fn write_on(host: &Host) -> Result<&'static str> {
     std::fs::create_dir(&parts)?;
     let layer = parts.join("layer.tar");
     pack(&root, &layer)?;
-    std::fs::write(parts.join("config.json"), config(&digest(&layer)?)?)?;
+    std::fs::write(parts.join("config.json"), config(&digest(&layer)?))?;
     let manifest = json!([{"Config": "config.json", "RepoTags": [NAME], "Layers": ["layer.tar"]}]);
     std::fs::write(parts.join("manifest.json"), manifest.to_string())?;
     pack(&parts, &folder.join("image.tar"))?;
@@ -37,12 +37,13 @@ fn fill(root: &Path) -> Result<()> {
         std::fs::create_dir_all(root.join(name))?;
     }
     let busybox = root.join("bin/busybox");
-    std::fs::copy(BUSYBOX, busybox).with_context(|| format!("{BUSYBOX}: run tests/packages"))?;
+    std::fs::copy(BUSYBOX, busybox)
+        .with_context(|| format!("{BUSYBOX}: it comes by `make runtimes`"))?;
     symlink("busybox", root.join("bin/sh"))?;
     Ok(std::fs::write(root.join("srv/index.html"), GREETING)?)
 }
 
-fn config(layer: &str) -> Result<String> {
+fn config(layer: &str) -> String {
     let architecture = match std::env::consts::ARCH {
         "x86_64" => "amd64",
         "aarch64" => "arm64",
@@ -54,7 +55,7 @@ fn config(layer: &str) -> Result<String> {
         "config": {"Cmd": [BUSYBOX, "sleep", "1000000"]},
         "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{layer}")]},
     });
-    Ok(config.to_string())
+    config.to_string()
 }
 
 fn pack(folder: &Path, archive: &Path) -> Result<()> {

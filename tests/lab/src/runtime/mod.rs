@@ -6,10 +6,12 @@ mod podman;
 
 use std::net::IpAddr;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 pub use containerd::Containerd;
 pub use podman::Podman;
+
+use crate::address::Family;
 
 /// What every container answers over HTTP.
 pub const GREETING: &str = "a container of the lab";
@@ -32,7 +34,14 @@ pub struct Container {
     pub id: String,
     /// As commands are told it.
     main: String,
-    pub address: IpAddr,
+    pub addresses: Vec<IpAddr>,
+}
+
+impl Container {
+    pub fn address(&self, family: Family) -> Result<IpAddr> {
+        let found = self.addresses.iter().find(|address| Family::of(**address) == family);
+        found.copied().with_context(|| format!("{} has no {family:?} address", self.id))
+    }
 }
 
 /// A container runtime, ready to run containers of the lab's image.
@@ -46,4 +55,9 @@ pub trait Runtime {
 
     /// Ends the container at once and takes its pod away.
     fn remove(&self, container: &Container) -> Result<()>;
+}
+
+fn parse(addresses: &str) -> Result<Vec<IpAddr>> {
+    let parse = |word: &str| word.parse().with_context(|| word.to_owned());
+    addresses.split_whitespace().map(parse).collect()
 }

@@ -2,10 +2,11 @@
 
 use anyhow::{Context, Result, ensure};
 
-use super::{Container, ContainerPlan, Runtime, SERVE, image};
+use super::{Container, ContainerPlan, Runtime, SERVE, image, parse};
 use crate::host::Host;
 
-const NETWORK: &str = "cbr0";
+const ADDRESSES: &str =
+    "--format={{with .NetworkSettings.Networks.cbr0}}{{.IPAddress}} {{.GlobalIPv6Address}}{{end}}";
 
 /// podman with its CNI backend, on a host where the plugin is installed.
 #[derive(Debug)]
@@ -30,19 +31,17 @@ impl Podman {
 
 impl Runtime for Podman {
     fn start(&self, plan: ContainerPlan<'_>) -> Result<Container> {
-        let (name, network) = (format!("--name={}", plan.name), format!("--network={NETWORK}"));
+        let name = format!("--name={}", plan.name);
         let published = plan.published.map(|port| format!("--publish={port}:80"));
         // As other runtimes let containers ping.
         let mut arguments = vec!["run", "--detach", "--cgroups=disabled", "--cap-add=net_raw"];
-        arguments.extend([name.as_str(), &network]);
+        arguments.extend(["--network=cbr0", &name]);
         arguments.extend(published.as_deref());
         arguments.push(image::NAME);
         let id = self.call(&[&arguments[..], &SERVE].concat())?;
-        let format = format!("--format={{{{.NetworkSettings.Networks.{NETWORK}.IPAddress}}}}");
-        let address = self.call(&["inspect", &format, &id])?;
-        let address =
-            address.parse().with_context(|| format!("the address {address:?} of {id}"))?;
-        Ok(Container { main: id.clone(), id, address })
+        let addresses = self.call(&["inspect", ADDRESSES, &id])?;
+        let addresses = parse(&addresses).with_context(|| format!("the addresses of {id}"))?;
+        Ok(Container { main: id.clone(), id, addresses })
     }
 
     fn exec(&self, container: &Container, command: &[&str]) -> Result<String> {

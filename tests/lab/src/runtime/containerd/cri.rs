@@ -57,12 +57,14 @@ impl Cri {
         Ok(id)
     }
 
-    /// The first address of a pod.
-    pub(super) fn address(&self, pod: &str) -> Result<String> {
+    /// The addresses of a pod, with spaces between them.
+    pub(super) fn addresses(&self, pod: &str) -> Result<String> {
         let answer: PodStatusAnswer =
             self.call("/runtime.v1.RuntimeService/PodSandboxStatus", id(pod))?;
         let network = answer.status.and_then(|status| status.network);
-        Ok(network.with_context(|| format!("{pod} has no network"))?.ip)
+        let network = network.with_context(|| format!("{pod} has no network"))?;
+        let more = network.more.into_iter().map(|address| address.ip);
+        Ok(std::iter::once(network.ip).chain(more).collect::<Vec<_>>().join(" "))
     }
 
     pub(super) fn stop_pod(&self, pod: &str) -> Result<()> {

@@ -63,6 +63,15 @@ pub(super) struct PodStatus {
 pub(super) struct PodNetwork {
     #[prost(string, tag = "1")]
     pub(super) ip: String,
+    /// Those but the first.
+    #[prost(message, repeated, tag = "2")]
+    pub(super) more: Vec<PodIp>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct PodIp {
+    #[prost(string, tag = "1")]
+    pub(super) ip: String,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -13,7 +13,7 @@ use self::cri::Cri;
 use self::message::{
     ContainerConfig, ContainerMetadata, Image, PodConfig, PodMetadata, PortMapping,
 };
-use super::{Container, ContainerPlan, Runtime, SERVE, image};
+use super::{Container, ContainerPlan, Runtime, SERVE, image, parse};
 use crate::host::Host;
 use crate::process::Process;
 use crate::wait::eventually;
@@ -59,11 +59,10 @@ impl Runtime for Containerd {
     fn start(&self, plan: ContainerPlan<'_>) -> Result<Container> {
         let pod = pod(plan);
         let id = self.cri.run_pod(pod.clone())?;
-        let address = self.cri.address(&id)?;
-        let address =
-            address.parse().with_context(|| format!("the address {address:?} of {id}"))?;
+        let addresses = parse(&self.cri.addresses(&id)?);
+        let addresses = addresses.with_context(|| format!("the addresses of {id}"))?;
         let main = self.cri.start_container(&id, server(), pod)?;
-        Ok(Container { id, main, address })
+        Ok(Container { id, main, addresses })
     }
 
     fn exec(&self, container: &Container, command: &[&str]) -> Result<String> {
