@@ -54,10 +54,10 @@ fn containerd_is_told_what_a_daemon_without_a_lease_waits_for() {
 
 #[test]
 fn containerd_removes_a_pod_that_was_lost_with_the_power() {
-    story::a_pod_lost_with_the_power_is_removed_after_it(Containerd::on).unwrap();
+    story::containerd_removes_a_pod_that_was_lost_with_the_power().unwrap();
 }
 
 #[test]
-fn podman_removes_a_pod_that_was_lost_with_the_power() {
-    story::a_pod_lost_with_the_power_is_removed_after_it(Podman::on).unwrap();
+fn podman_starts_a_container_again_that_was_lost_with_the_power() {
+    story::podman_starts_a_container_again_that_was_lost_with_the_power().unwrap();
 }

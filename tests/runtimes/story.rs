@@ -3,7 +3,10 @@
 use std::net::SocketAddr;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use tweed_lab::{Container, ContainerPlan, Family, GREETING, Host, Lab, Path, Runtime, eventually};
+use tweed_lab::{
+    Container, ContainerPlan, Containerd, Family, GREETING, Host, Lab, Path, Podman, Runtime,
+    eventually,
+};
 
 use crate::cluster::{self, CONFIG, PATIENCE, Stack};
 use crate::site::{self, HOST_GW, Site};
@@ -86,23 +89,39 @@ pub fn the_runtime_is_told_what_the_daemon_waits_for<R: Runtime>(
     nothing_is_left(&host, &[pod])
 }
 
-/// After a power cut a runtime removes pods whose namespaces are gone.
-pub fn a_pod_lost_with_the_power_is_removed_after_it<R: Runtime>(
-    start: impl Fn(&Host) -> Result<R>,
-) -> Result<()> {
-    let Site { cluster, hosts, runtimes } = Site::start(1, &start)?;
-    let (host, node) = (&hosts[0], &cluster.nodes[0]);
+/// A kubelet has pods removed that it finds without their namespaces.
+pub fn containerd_removes_a_pod_that_was_lost_with_the_power() -> Result<()> {
+    let Site { hosts, runtimes, cluster: _cluster } = Site::start(1, Containerd::on)?;
     let pod = runtimes[0].start(plan("web"))?;
-    host.cut_power()?;
-    node.ip("link del cni0")?;
-    let kept = format!("/var/lib/cni/networks/cbr0/{}", pod.address(Family::V4)?);
-    ensure!(traces::of(host, &[])?.contains(&kept), "{kept} is gone before its pod is removed");
-    start(host)?.remove(&pod)?;
-    nothing_is_left(host, &[pod])
+    lose_power(&hosts[0], &pod)?;
+    Containerd::on(&hosts[0])?.remove(&pod)?;
+    nothing_is_left(&hosts[0], &[pod])
+}
+
+/// podman adds the container to the network again, without having deleted it.
+pub fn podman_starts_a_container_again_that_was_lost_with_the_power() -> Result<()> {
+    let Site { hosts, runtimes, cluster: _cluster } = Site::start(1, Podman::on)?;
+    let pod = runtimes[0].start(plan("web"))?;
+    lose_power(&hosts[0], &pod)?;
+    let podman = Podman::on(&hosts[0])?;
+    let again = podman.start_again(&pod)?;
+    ensure!(again.addresses.len() == 2, "{again:?}");
+    podman.remove(&again)?;
+    nothing_is_left(&hosts[0], &[pod, again])
 }
 
 fn plan(name: &str) -> ContainerPlan<'_> {
     ContainerPlan { name, published: None }
+}
+
+/// What is on disk stays, and nothing else.
+fn lose_power(host: &Host, pod: &Container) -> Result<()> {
+    host.cut_power()?;
+    host.node().ip("link del cni0")?;
+    host.run("nft", &["flush", "ruleset"])?;
+    let kept = format!("/var/lib/cni/networks/cbr0/{}", pod.address(Family::V4)?);
+    ensure!(traces::of(host, &[])?.contains(&kept), "{kept} went with the power");
+    Ok(())
 }
 
 /// Does it for all of them at the same time.

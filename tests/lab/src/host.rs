@@ -33,9 +33,18 @@ const BOOT: &str = r#"
 /// Kills all but the first process and itself.
 const POWER_CUT: &str = r"
     kill -KILL -1 || true
+    find /dev/shm -mindepth 1 -delete
     umount --no-mtab --recursive --lazy /run
     findmnt --raw --noheadings --output TARGET --submounts /var/lib | sed 1d | tac |
         xargs --no-run-if-empty umount --no-mtab --lazy
+";
+
+/// Lets the host take its next boot for another one; the time since then stands still.
+const ANOTHER_BOOT: &str = r"
+    cat /proc/sys/kernel/random/uuid >/run/boot_id
+    mount --bind /run/boot_id /proc/sys/kernel/random/boot_id
+    echo 0.01 0.01 >/run/uptime
+    mount --bind /run/uptime /proc/uptime
 ";
 
 /// A node with a machine around it, at whose usual places runtimes and plugins keep what is theirs.
@@ -99,7 +108,8 @@ impl Host {
     pub fn cut_power(&self) -> Result<()> {
         let (place, folder) = (place(&self.node), self.node.folder());
         let (place, folder) = (place.display().to_string(), folder.display().to_string());
-        self.run("sh", &["-euc", &[POWER_CUT, RUN].concat(), &place, &folder]).map(drop)
+        self.run("sh", &["-euc", &[POWER_CUT, RUN, ANOTHER_BOOT].concat(), &place, &folder])
+            .map(drop)
     }
 
     /// Puts the CNI plugin `flannel` and its config where runtimes look for them, and links the

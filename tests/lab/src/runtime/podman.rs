@@ -24,6 +24,18 @@ impl Podman {
         Ok(podman)
     }
 
+    /// Starts a container that has ended; its addresses are others.
+    pub fn start_again(&self, container: &Container) -> Result<Container> {
+        self.call(&["start", &container.main])?;
+        self.describe(container.id.clone())
+    }
+
+    fn describe(&self, id: String) -> Result<Container> {
+        let addresses = self.call(&["inspect", ADDRESSES, &id])?;
+        let addresses = parse(&addresses).with_context(|| format!("the addresses of {id}"))?;
+        Ok(Container { main: id.clone(), id, addresses })
+    }
+
     fn call(&self, arguments: &[&str]) -> Result<String> {
         Ok(self.host.run("podman", arguments)?.trim().to_owned())
     }
@@ -38,10 +50,7 @@ impl Runtime for Podman {
         arguments.extend(["--network=cbr0", &name]);
         arguments.extend(published.as_deref());
         arguments.push(image::NAME);
-        let id = self.call(&[&arguments[..], &SERVE].concat())?;
-        let addresses = self.call(&["inspect", ADDRESSES, &id])?;
-        let addresses = parse(&addresses).with_context(|| format!("the addresses of {id}"))?;
-        Ok(Container { main: id.clone(), id, addresses })
+        self.describe(self.call(&[&arguments[..], &SERVE].concat())?)
     }
 
     fn exec(&self, container: &Container, command: &[&str]) -> Result<String> {
