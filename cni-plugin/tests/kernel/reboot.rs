@@ -43,4 +43,5 @@ fn a_container_from_before_the_boot_is_added_again() {
 
     node.call("DEL", &after, &config).with("CNI_CONTAINERID", &before.id).run().is_silent();
     assert_eq!(node.reservations(), []);
+    assert_eq!(node.states(), [] as [&str; 0]);
 }
