@@ -45,7 +45,6 @@ impl Shared {
             warn!(%subnet, "previous subnet is not of this network any more");
         }
         if let Some(own) = self.reserve(claimant, &value).await {
-            self.let_others_pass(&own).await;
             let listing = self.store.list().await;
             if is_confirmed(claimant, &own, &listing) {
                 self.first.lock().await.keep(listing);

@@ -135,11 +135,6 @@ impl Client {
         sleep(courtesy(self.latency().await).mul_f64(rand::random())).await;
     }
 
-    /// The longest, while others get what cannot wait.
-    pub(super) async fn stand_well_back(&self) {
-        sleep(courtesy(self.latency().await).mul_f64(0.5 + rand::random::<f64>())).await;
-    }
-
     pub(super) async fn is_busy(&self) -> bool {
         !courtesy(self.latency().await).is_zero()
     }

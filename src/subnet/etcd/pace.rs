@@ -7,7 +7,7 @@ pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// An idle server answers sooner, wherever it is.
-const BRISK: Duration = Duration::from_millis(100);
+pub(super) const BRISK: Duration = Duration::from_millis(100);
 const LONGEST_BREATH: Duration = Duration::from_secs(10);
 const LONGEST_COURTESY: Duration = Duration::from_secs(20);
 

@@ -7,9 +7,6 @@ use super::store::{Condition, Listing, Stored};
 use crate::subnet::allocate::Draw;
 use crate::subnet::claim::{Claimant, Holding, Way};
 
-/// So often a busy etcd is looked at before it is bothered all the same.
-const GLANCES: u32 = 2;
-
 impl Shared {
     /// The subnet that this node would take in an empty network, if etcd is busy and nobody has
     /// it. Nobody may rely on it before it is confirmed.
@@ -24,18 +21,6 @@ impl Shared {
         let mut own = self.new_own(subnets, value).await;
         let absent = Condition::Absent(own.subnets.clone());
         self.write(&mut own, absent, Vec::new()).await.is_none().then_some(own)
-    }
-
-    /// Looks at nothing but `own` until etcd answers briskly again, within reason: whoever came at
-    /// the same time has what it needs at once by then.
-    pub(super) async fn let_others_pass(&self, own: &Own) {
-        for _ in 0..GLANCES {
-            self.store.client.stand_well_back().await;
-            let answers = self.store.read_once(&own.id).await.is_ok();
-            if answers && !self.store.client.is_busy().await {
-                return;
-            }
-        }
     }
 }
 

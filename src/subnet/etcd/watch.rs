@@ -109,6 +109,7 @@ impl EtcdSource {
     }
 
     async fn list_anew(&self) -> Result<Listing, Interrupted> {
+        self.shared.store.let_others_pass().await;
         let listing = self.shared.store.list_once().await.map_err(interrupted)?;
         self.shared.ours.send_if_modified(|ours| ours.see_all(&listing, self.revision));
         Ok(listing)

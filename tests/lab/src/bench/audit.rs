@@ -1,5 +1,7 @@
 //! What it costs to look at everything and to find it right.
 
+use std::iter::once;
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -10,10 +12,13 @@ use super::goal::Goal;
 use super::listener::Listener;
 use super::peer::{Backend, peers};
 use super::sample::Sample;
+use super::script::Script;
 use super::sheet::{Sheet, spread, thousands, time};
 use super::site::{PATIENCE, Site};
 
 const COUNTS: [u32; 2] = [5000, 20_000];
+/// Routes of others: as many as there are in a tenth of the Internet.
+const FOREIGN: u32 = 100_000;
 /// Of an event that has the daemon look at everything; by then it has.
 const WINDOW: Duration = Duration::from_secs(1);
 
@@ -40,9 +45,23 @@ pub(super) fn run(binaries: &Binaries, rounds: usize, sheet: &mut Sheet) -> Resu
         if count == 5000 {
             let cost = looking.median().as_secs_f64() * 1000.0;
             goals.push(Goal::at_most("5,000 peers", cost, 50.0, "ms"));
+            let name =
+                format!("{} beside {} routes of others", thousands(count), thousands(FOREIGN));
+            let link = "link add foreign up type dummy".to_owned();
+            Script::write("ip", site.lab.folder().join("foreign"), once(link).chain(foreign()))?
+                .run(site.node.namespace())?;
+            let (looking, idle) = measure(&site, count, rounds)?;
+            site.node.ip("link del foreign")?;
+            sheet.row(&[&name, &spread(&looking), &time(idle.median())])?;
         }
     }
     sheet.goals(&goals)
+}
+
+fn foreign() -> impl Iterator<Item = String> {
+    let first = Ipv4Addr::new(198, 18, 0, 0).to_bits();
+    let to = |bits| format!("route add {} dev foreign proto bird", Ipv4Addr::from_bits(bits));
+    (first..first + FOREIGN).map(to)
 }
 
 /// Any news of the underlay's link has the daemon look at everything, as its audits do: a name
