@@ -14,7 +14,7 @@ demo: packages ## Move a live cluster of four nodes from VXLAN to host-gw and co
 	$(CARGO) build --locked --release --package tweed-lab
 	target/release/tweed-lab demo --tweedd target/release/tweedd --tweedctl target/release/tweedctl
 
-test: check ## Run every check and every layer of tests
+test: check runtimes ## Run every check and every layer of tests
 	$(CARGO) test --locked --workspace
 
 check: packages target/tools/bin/cargo-deny ## Check formatting, lints, documentation and dependencies
@@ -55,4 +55,7 @@ target/tools/bin/cargo-deny:
 packages: ## Install the Debian packages that build, tests and demo need
 	@tests/packages
 
-.PHONY: help demo test check bench fuzz fmt release packages
+runtimes: ## Install the container runtimes that the tests drive the CNI plugin with
+	@tests/packages runtimes
+
+.PHONY: help demo test check bench fuzz fmt release packages runtimes

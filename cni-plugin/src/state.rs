@@ -81,6 +81,10 @@ impl States {
             let mut options = File::options();
             options.write(true).create(true).truncate(true).mode(FILE_MODE);
             options.open(&temporary)?.write_all(&serde_json::to_vec(delegate)?)?;
+            // What was kept before a power cut would stay under flannel's name.
+            if self.has_flannels_name(attachment) {
+                remove(&self.flannels(&attachment.container_id))?;
+            }
             fs::rename(&temporary, self.own(attachment))?;
             unless(
                 io::ErrorKind::AlreadyExists,
@@ -104,10 +108,9 @@ impl States {
     pub fn forget(&self, attachment: &Attachment) -> Result<(), Error> {
         let flannels = self.flannels(&attachment.container_id);
         let own = self.own(attachment);
-        let is_its_own = match (inode(&flannels), inode(&own)) {
-            (Some(shared), Some(own)) => shared == own,
-            (Some(_), None) => self.is_foreign(&attachment.container_id),
-            (None, _) => false,
+        let is_its_own = match inode(&own) {
+            Some(_) => self.has_flannels_name(attachment),
+            None => self.is_foreign(&attachment.container_id),
         };
         let gone = [Some(own), Some(self.temporary(attachment)), is_its_own.then_some(flannels)];
         for path in gone.into_iter().flatten() {
@@ -159,6 +162,12 @@ impl States {
 
     fn flannels(&self, container_id: &str) -> PathBuf {
         self.directory.join(container_id)
+    }
+
+    /// Whether it is the record of `attachment` that is linked under flannel's name.
+    fn has_flannels_name(&self, attachment: &Attachment) -> bool {
+        let own = inode(&self.own(attachment));
+        own.is_some() && own == inode(&self.flannels(&attachment.container_id))
     }
 
     /// Whether flannel's name of a container is no link to a record of ours.

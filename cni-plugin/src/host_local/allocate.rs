@@ -109,7 +109,7 @@ fn reserve_one<'a>(
     reservations: &mut Reservations,
     attachment: &Attachment,
 ) -> Result<(&'a Range, IpAddr), Error> {
-    refuse_second(set, reservations, attachment)?;
+    make_way(set, reservations, attachment)?;
     if let Some(wish) = wish {
         return reserve_wish(set, wish, reservations, attachment);
     }
@@ -121,19 +121,24 @@ fn reserve_one<'a>(
     Err(exhausted(set))
 }
 
-fn refuse_second(
+/// No pod outlives the power, but not every runtime says DEL after it: what `attachment` holds from
+/// before this boot makes way. What it holds since then is another matter.
+fn make_way(
     set: &RangeSet,
     reservations: &mut Reservations,
     attachment: &Attachment,
 ) -> Result<(), Error> {
-    let held = reservations.held_by(attachment)?;
-    match held.iter().find(|entry| set.range_of(entry.address).is_some()) {
-        None => Ok(()),
-        Some(Entry { address, .. }) => Err(Error::failed(format!(
-            "{address} has been allocated to {}, duplicate allocation is not allowed",
-            attachment.container_id
-        ))),
+    let held = reservations.held_by(attachment)?.into_iter();
+    for entry in held.filter(|entry| set.range_of(entry.address).is_some()) {
+        if !reservations.is_from_before_boot(&entry) {
+            return Err(Error::failed(format!(
+                "{} has been allocated to {}, duplicate allocation is not allowed",
+                entry.address, attachment.container_id
+            )));
+        }
+        reservations.free(&entry)?;
     }
+    Ok(())
 }
 
 fn reserve_wish<'a>(

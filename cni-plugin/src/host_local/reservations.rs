@@ -118,6 +118,12 @@ impl Reservations {
         self.tell(|index| index.remove(entry.address, &record))
     }
 
+    /// `false` as well where that cannot be told.
+    pub(super) fn is_from_before_boot(&self, entry: &Entry) -> bool {
+        let booted = witness::booted(SystemTime::now());
+        booted.is_ok_and(|booted| self.store.changed(entry).is_ok_and(|changed| changed < booted))
+    }
+
     pub(super) fn last_reserved(&self, set: usize) -> Option<IpAddr> {
         self.store.last_reserved(set)
     }

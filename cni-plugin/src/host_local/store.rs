@@ -125,6 +125,11 @@ impl Store {
         self.record(entry).unwrap_or(Some(Record::Foreign))
     }
 
+    /// When the record was last touched.
+    pub(super) fn changed(&self, entry: &Entry) -> io::Result<SystemTime> {
+        Ok(changed(&fs::symlink_metadata(self.directory.join(&entry.name))?))
+    }
+
     /// Every record with its time, in no order.
     pub(super) fn found(&self) -> io::Result<Vec<Found>> {
         self.found_if(|_| true)

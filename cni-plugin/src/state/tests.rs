@@ -50,6 +50,20 @@ fn what_is_kept_is_recalled_and_stands_where_flannel_looks() {
 }
 
 #[test]
+fn what_is_kept_again_takes_the_place_of_the_former_under_both_names() {
+    let home = Home::new();
+    let (eth0, net1) = (attachment("c1", "eth0"), attachment("c1", "net1"));
+    home.states.keep(&eth0, &config("a")).unwrap();
+    home.states.keep(&eth0, &config("b")).unwrap();
+    home.states.keep(&net1, &config("c")).unwrap();
+    home.states.keep(&net1, &config("d")).unwrap();
+    let flannels = fs::read_to_string(home.directory.path().join("c1")).unwrap();
+    assert_eq!(flannels, r#"{"mark":"b","name":"cbr0"}"#);
+    home.states.forget(&eth0).unwrap();
+    assert_eq!(home.names(), ["c1:net1"]);
+}
+
+#[test]
 fn interfaces_of_a_container_do_not_share_a_record() {
     let home = Home::new();
     let (eth0, net1) = (attachment("c1", "eth0"), attachment("c1", "net1"));

@@ -10,4 +10,5 @@ mod delegation;
 mod interchange;
 mod nftables;
 mod protocol;
+mod reboot;
 mod storm;

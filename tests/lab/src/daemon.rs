@@ -154,7 +154,7 @@ impl Daemon {
 
     /// GET on the health port, from inside the node: `/healthz`, `/readyz`, `/metrics`.
     pub fn get(&self, path: &str) -> Result<Answer> {
-        self.plan.node.namespace().within(|| http::get(HEALTH, path))?
+        self.plan.node.namespace().get(HEALTH, path)
     }
 
     /// Memory that is resident now.

@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
+use std::net::SocketAddr;
 use std::process::{Child, Command, Output};
 use std::sync::{Arc, Mutex};
 
@@ -9,6 +10,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use nix::sched::{CloneFlags, setns};
 use serde::de::DeserializeOwned;
 
+use crate::http::{self, Answer};
 use crate::lock::lock;
 
 /// A named network namespace. A cheap handle: the [`Lab`](crate::Lab) made it and deletes it.
@@ -106,6 +108,11 @@ impl Namespace {
     pub fn bridge_json<T: DeserializeOwned>(&self, arguments: &str) -> Result<Vec<T>> {
         objects(&self.bridge(&format!("-json {arguments}"))?)
             .with_context(|| format!("reading `bridge -json {arguments}`"))
+    }
+
+    /// One HTTP GET from inside: `/`, `/metrics`.
+    pub fn get(&self, address: SocketAddr, path: &str) -> Result<Answer> {
+        self.within(|| http::get(address, path))?.with_context(|| format!("in {}", self.name))
     }
 
     /// Writes a kernel parameter, named with dots or slashes: `net.ipv4.ip_forward`.

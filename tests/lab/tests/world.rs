@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use anyhow::Result;
 use cluster::{base, direct, islands, mac, subnet};
-use tweed_lab::{Family, Lab, NodePlan, Path, ReversePath, SegmentPlan, SubnetEnv, eventually};
+use tweed_lab::{
+    Family, Host, Lab, NodePlan, Path, ReversePath, SegmentPlan, SubnetEnv, eventually,
+};
 
 /// Longer than the kernel waits between two requests for a neighbour.
 const SOON: Duration = Duration::from_secs(5);
@@ -156,4 +158,21 @@ fn waiting_in_vain_tells_the_last_state() {
         anyhow::bail!("the route is missing")
     });
     assert!(error.unwrap_err().to_string().ends_with("not within 20ms: the route is missing"));
+}
+
+#[test]
+fn a_host_keeps_its_files_to_itself_and_loses_what_runs_with_the_power() -> Result<()> {
+    let it = islands(2);
+    let [left, right] = [Host::boot(&it.nodes[0])?, Host::boot(&it.nodes[1])?];
+    left.run("touch", &["/var/lib/kept", "/run/lost", "/run/flannel/of-the-node"])?;
+    left.run("sh", &["-c", "sleep 1000 >/dev/null 2>&1 & echo $! >/var/lib/pid"])?;
+    assert!(right.list("/var/lib")?.is_empty());
+    assert!(it.nodes[0].folder().join("of-the-node").exists());
+    left.cut_power()?;
+    assert_eq!(left.list("/var/lib")?, ["kept", "pid"]);
+    assert!(!left.list("/run")?.contains(&"lost".to_owned()));
+    assert_eq!(left.list("/run/flannel")?, ["of-the-node"]);
+    let is_gone = "! kill -0 $(cat /var/lib/pid) 2>/dev/null";
+    eventually(SOON, || left.run("sh", &["-c", is_gone]).map(drop))?;
+    Ok(())
 }

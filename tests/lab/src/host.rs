@@ -1,0 +1,145 @@
+//! A node as a machine of its own: with files, processes and mounts that other nodes do not see.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use crate::node::Node;
+use crate::process::Process;
+use crate::wait::eventually;
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Gives a host a `/run` of its own. `$0` is an empty folder, `$1` the node's.
+const RUN: &str = r#"
+    mount -t tmpfs tmpfs "$0"
+    mkdir "$0/flannel" "$0/lock" "$0/netns"
+    mount --bind "$1" "$0/flannel"
+    mount --no-mtab --move "$0" /run
+"#;
+
+/// The rest of the first process of a host.
+///
+/// There are no control groups: they are not divided among hosts, and what a killed runtime leaves
+/// in them would outlive the lab.
+const BOOT: &str = r#"
+    for place in /var/lib /opt /etc/cni /dev/shm /sys/fs/cgroup; do mount -t tmpfs tmpfs "$place"; done
+    mkdir -p /etc/cni/net.d /opt/cni/bin /opt/booted
+    while sleep infinity & wait; do :; done
+"#;
+
+/// Kills all but the first process and itself.
+const POWER_CUT: &str = r"
+    kill -KILL -1 || true
+    find /dev/shm -mindepth 1 -delete
+    umount --no-mtab --recursive --lazy /run
+    findmnt --raw --noheadings --output TARGET --submounts /var/lib | sed 1d | tac |
+        xargs --no-run-if-empty umount --no-mtab --lazy
+";
+
+/// Lets the host take its next boot for another one; the time since then stands still.
+const ANOTHER_BOOT: &str = r"
+    cat /proc/sys/kernel/random/uuid >/run/boot_id
+    mount --bind /run/boot_id /proc/sys/kernel/random/boot_id
+    echo 0.01 0.01 >/run/uptime
+    mount --bind /run/uptime /proc/uptime
+";
+
+/// A node with a machine around it, at whose usual places runtimes and plugins keep what is theirs.
+///
+/// `/run`, `/var/lib`, `/opt` and `/etc/cni` are its own and empty, but for `/run/flannel`, which is
+/// the folder of the node. When the lab goes, so do all its processes.
+#[derive(Clone, Debug)]
+pub struct Host {
+    node: Node,
+    first: Process,
+}
+
+impl Host {
+    pub fn boot(node: &Node) -> Result<Self> {
+        let place = place(node);
+        std::fs::create_dir(&place).with_context(|| place.display().to_string())?;
+        let apart = ["--mount", "--pid", "--fork", "--kill-child", "--mount-proc"];
+        let mut command = Command::new("unshare");
+        command
+            .args(apart)
+            .args(["sh", "-euc", &[RUN, BOOT].concat()])
+            .args([place, node.folder()]);
+        let name = format!("{}-host", node.name());
+        let first = node.world().start(&mut command, node.namespace(), &name)?;
+        let host = Self { node: node.clone(), first };
+        eventually(PATIENCE, || host.path("/opt/booted").exists())
+            .with_context(|| format!("booting {}: {}", node.name(), host.first.last_words()))?;
+        Ok(host)
+    }
+
+    pub fn node(&self) -> &Node {
+        &self.node
+    }
+
+    /// Where those who are not on the host find its file `path`, which is absolute.
+    pub fn path(&self, path: &str) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/root{path}", self.first.pid()))
+    }
+
+    /// The names in a folder of the host, sorted; none where there is no such folder.
+    pub fn list(&self, folder: &str) -> Result<Vec<String>> {
+        let Ok(entries) = std::fs::read_dir(self.path(folder)) else { return Ok(Vec::new()) };
+        let name = |entry: std::io::Result<std::fs::DirEntry>| {
+            Ok(entry?.file_name().to_string_lossy().into_owned())
+        };
+        let mut names = entries.map(name).collect::<Result<Vec<_>>>()?;
+        names.sort();
+        Ok(names)
+    }
+
+    /// Runs a program on the host to its end and returns what it printed; a failing one is an error
+    /// that quotes it.
+    pub fn run(&self, program: &str, arguments: &[&str]) -> Result<String> {
+        let [mount, pid] = self.inside();
+        let arguments = [&[mount.as_str(), &pid, program], arguments].concat();
+        self.node.namespace().run("nsenter", &arguments)
+    }
+
+    /// Kills every process, takes away what they mounted, and empties `/run` but for the node's folder;
+    /// then the host is up again.
+    pub fn cut_power(&self) -> Result<()> {
+        let (place, folder) = (place(&self.node), self.node.folder());
+        let (place, folder) = (place.display().to_string(), folder.display().to_string());
+        self.run("sh", &["-euc", &[POWER_CUT, RUN, ANOTHER_BOOT].concat(), &place, &folder])
+            .map(drop)
+    }
+
+    /// Puts the CNI plugin `flannel` and its config where runtimes look for them, and links the
+    /// Debian plugins that belong beside it.
+    pub fn install_plugin(&self, flannel: &Path, config: &Path) -> Result<()> {
+        let (flannel, config) = (flannel.display().to_string(), config.display().to_string());
+        self.run(&flannel, &["install", "/opt/cni/bin"])?;
+        for plugin in ["portmap", "loopback"] {
+            self.run("ln", &["-s", &format!("/usr/lib/cni/{plugin}"), "/opt/cni/bin/"])?;
+        }
+        let target = "/etc/cni/net.d/10-flannel.conflist";
+        self.run(&flannel, &["install-conf", &config, target]).map(drop)
+    }
+
+    /// Starts a program that stays.
+    pub(crate) fn start(&self, program: &str, arguments: &[&str]) -> Result<Process> {
+        let mut command = Command::new("nsenter");
+        command.args(self.inside()).arg(program).args(arguments);
+        let name = format!("{}-{program}", self.node.name());
+        self.node.world().start(&mut command, self.node.namespace(), &name)
+    }
+
+    /// What `nsenter` needs to know; the network is the caller's.
+    fn inside(&self) -> [String; 2] {
+        let place = format!("/proc/{}/ns", self.first.pid());
+        [format!("--mount={place}/mnt"), format!("--pid={place}/pid_for_children")]
+    }
+}
+
+/// Where what will be the node's `/run` is made.
+fn place(node: &Node) -> PathBuf {
+    node.folder().with_extension("run")
+}

@@ -1,0 +1,174 @@
+//! What holds whichever runtime drives the plugin.
+
+use std::net::SocketAddr;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use tweed_lab::{
+    Container, ContainerPlan, Containerd, Family, GREETING, Host, Lab, Path, Podman, Runtime,
+    eventually,
+};
+
+use crate::cluster::{self, CONFIG, PATIENCE, Stack};
+use crate::site::{self, HOST_GW, Site};
+use crate::traces;
+
+/// A pod on each of two nodes: addresses of the node's lease, and answers both ways.
+pub fn pods_reach_each_other<R: Runtime>(start: impl Fn(&Host) -> Result<R>) -> Result<()> {
+    let Site { cluster, runtimes, .. } = Site::start(2, start)?;
+    let pods = runtimes.iter().map(|it| it.start(plan("web"))).collect::<Result<Vec<_>>>()?;
+    for (index, pod) in pods.iter().enumerate() {
+        for family in [Family::V4, Family::V6] {
+            let (subnet, address) = (cluster.subnet(index, family)?, pod.address(family)?);
+            ensure!(subnet.contains(address), "{address} is not of {subnet}");
+        }
+    }
+    cluster.wait_for_paths(|_, _| Path::Tunnel)?;
+    ping_both_ways(&runtimes, &pods).context("through the tunnel")?;
+    cluster.etcd.put(CONFIG, &Stack::Dual.config(HOST_GW))?;
+    cluster.wait_for_paths(|_, _| Path::Direct)?;
+    ping_both_ways(&runtimes, &pods).context("after the flip")
+}
+
+/// A port of the host is the pod's, for another node, and nobody's after the pod.
+pub fn a_published_port_leads_to_its_pod<R: Runtime>(
+    start: impl Fn(&Host) -> Result<R>,
+) -> Result<()> {
+    let Site { cluster, runtimes, .. } = Site::start(2, start)?;
+    let pod = runtimes[0].start(ContainerPlan { published: Some(8080), ..plan("web") })?;
+    let port = SocketAddr::new(cluster.nodes[0].address(Family::V4)?, 8080);
+    let ask = || cluster.nodes[1].namespace().get(port, "/");
+    eventually(PATIENCE, || {
+        let body = ask()?.body;
+        ensure!(body == GREETING, "{port} answers {body:?}");
+        Ok(())
+    })?;
+    runtimes[0].remove(&pod)?;
+    ensure!(ask().is_err(), "{port} still answers");
+    Ok(())
+}
+
+/// No address, link, record, namespace or rule, though many start and end at the same time.
+pub fn removed_pods_leave_nothing_behind<R: Runtime + Sync>(
+    start: impl Fn(&Host) -> Result<R>,
+) -> Result<()> {
+    let Site { hosts, runtimes, cluster: _cluster } = Site::start(1, start)?;
+    let (host, runtime) = (&hosts[0], &runtimes[0]);
+    let pods = at_once(9080..9085, |port| {
+        runtime.start(ContainerPlan { published: Some(port), ..plan(&format!("web{port}")) })
+    })?;
+    let traces = traces::of(host, &pods)?;
+    for trace in pods.iter().map(expected).collect::<Result<Vec<_>>>()?.concat() {
+        let is_seen = traces.iter().any(|seen| seen.contains(&trace));
+        ensure!(is_seen, "a pod that runs has no {trace} in {traces:#?}");
+    }
+    at_once(&pods, |pod| runtime.remove(pod))?;
+    nothing_is_left(host, &pods)
+}
+
+/// The error of the runtime quotes the daemon; nothing stays, and a pod can be started later.
+pub fn the_runtime_is_told_what_the_daemon_waits_for<R: Runtime>(
+    start: impl Fn(&Host) -> Result<R>,
+) -> Result<()> {
+    let lab = Lab::new(cluster::binaries())?;
+    let (etcd, segment) = (lab.etcd()?, lab.segment("10.99.1.0/24")?);
+    let node = lab.node("n1", &segment)?;
+    let host = site::boot(&node)?;
+    let runtime = start(&host)?;
+    let daemon = node.daemon(&etcd).start()?;
+    eventually(PATIENCE, || node.subnet_file().with_extension("sock").exists())?;
+
+    let error = runtime.start(plan("early")).expect_err("a pod without a subnet");
+    let error = format!("{error:#}");
+    for words in ["failed to load flannel 'subnet.env' file", "the daemon says: "] {
+        ensure!(error.contains(words), "{words:?} is not in: {error}");
+    }
+    etcd.put(CONFIG, &Stack::V4.config(HOST_GW))?;
+    daemon.wait_ready()?;
+    let pod = runtime.start(plan("late"))?;
+    runtime.remove(&pod)?;
+    nothing_is_left(&host, &[pod])
+}
+
+/// A kubelet has pods removed that it finds without their namespaces.
+pub fn containerd_removes_a_pod_that_was_lost_with_the_power() -> Result<()> {
+    let Site { hosts, runtimes, cluster: _cluster } = Site::start(1, Containerd::on)?;
+    let pod = runtimes[0].start(plan("web"))?;
+    lose_power(&hosts[0], &pod)?;
+    Containerd::on(&hosts[0])?.remove(&pod)?;
+    nothing_is_left(&hosts[0], &[pod])
+}
+
+/// podman adds the container to the network again, without having deleted it.
+pub fn podman_starts_a_container_again_that_was_lost_with_the_power() -> Result<()> {
+    let Site { hosts, runtimes, cluster: _cluster } = Site::start(1, Podman::on)?;
+    let pod = runtimes[0].start(plan("web"))?;
+    lose_power(&hosts[0], &pod)?;
+    let podman = Podman::on(&hosts[0])?;
+    let again = podman.start_again(&pod)?;
+    ensure!(again.addresses.len() == 2, "{again:?}");
+    podman.remove(&again)?;
+    nothing_is_left(&hosts[0], &[pod, again])
+}
+
+fn plan(name: &str) -> ContainerPlan<'_> {
+    ContainerPlan { name, published: None }
+}
+
+/// What is on disk stays, and nothing else.
+fn lose_power(host: &Host, pod: &Container) -> Result<()> {
+    host.cut_power()?;
+    host.node().ip("link del cni0")?;
+    host.run("nft", &["flush", "ruleset"])?;
+    let kept = format!("/var/lib/cni/networks/cbr0/{}", pod.address(Family::V4)?);
+    ensure!(traces::of(host, &[])?.contains(&kept), "{kept} went with the power");
+    Ok(())
+}
+
+/// Does it for all of them at the same time.
+fn at_once<I: Send, T: Send>(
+    items: impl IntoIterator<Item = I>,
+    work: impl Fn(I) -> Result<T> + Sync,
+) -> Result<Vec<T>> {
+    std::thread::scope(|scope| {
+        let work = &work;
+        let started: Vec<_> =
+            items.into_iter().map(|item| scope.spawn(move || work(item))).collect();
+        started.into_iter().map(|it| it.join().map_err(|_| anyhow!("a thread panicked"))?).collect()
+    })
+}
+
+fn ping_both_ways<R: Runtime>(runtimes: &[R], pods: &[Container]) -> Result<()> {
+    for (from, to) in [(0, 1), (1, 0)] {
+        for address in pods[to].addresses.iter().map(ToString::to_string) {
+            let ping = ["ping", "-c1", "-W2", &address];
+            eventually(PATIENCE, || runtimes[from].exec(&pods[from], &ping).map(drop))
+                .with_context(|| format!("from n{} to {address}", from + 1))?;
+        }
+    }
+    Ok(())
+}
+
+/// What there is of a pod with a published port while it runs; so that its absence says something.
+fn expected(pod: &Container) -> Result<Vec<String>> {
+    let Container { id, .. } = pod;
+    let (v4, v6) = (pod.address(Family::V4)?, pod.address(Family::V6)?);
+    Ok(vec![
+        format!("/var/lib/cni/networks/cbr0/{v4}"),
+        format!("/var/lib/cni/networks/cbr0/{v6}"),
+        format!("/var/lib/cni/flannel/{id}:eth0"),
+        format!("/var/lib/cni/results/cbr0-{id}-eth0"),
+        "/run/netns/".to_owned(),
+        "veth".to_owned(),
+        format!("--to-destination {v4}:80"),
+    ])
+}
+
+/// A runtime may end what it does for a pod a moment after it says so.
+fn nothing_is_left(host: &Host, pods: &[Container]) -> Result<()> {
+    eventually(PATIENCE, || {
+        let left = traces::of(host, pods)?;
+        ensure!(left.is_empty(), "left behind: {left:#?}");
+        Ok(())
+    })?;
+    Ok(())
+}
