@@ -64,7 +64,9 @@ const PURE: &[&str] = &[
     "cni-plugin/src/netlink/message.rs",
     "cni-plugin/src/netlink/route.rs",
     "cni-plugin/src/nftables/batch.rs",
+    "cni-plugin/src/nftables/decode.rs",
     "cni-plugin/src/nftables/expression.rs",
+    "cni-plugin/src/nftables/family.rs",
 ];
 
 /// What a pure module has no use for.
