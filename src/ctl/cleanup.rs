@@ -16,6 +16,7 @@ use super::{Answer, Error, Verdict, kernel};
 use crate::backend;
 use crate::kernel::state::{KernelState, LinkName};
 use crate::kernel::{Kernel, Op, Scope, cleanup_ops};
+use crate::masquerade;
 use crate::prefix::Family;
 use crate::status::Readiness;
 
@@ -103,8 +104,10 @@ impl Ours {
         let CleanupOptions { networks, vni, .. } = options;
         let tunnels: BTreeSet<LinkName> =
             Family::ALL.map(|family| backend::device_name(family, *vni)).into();
-        let scope = Scope { tunnels, networks: networks.clone(), ..Scope::default() };
-        let source = format!("as --network {} and --vni {vni} say", listed(networks, ""));
+        let tables = masquerade::table_names_of(*vni).into();
+        let networks = networks.clone();
+        let scope = Scope { tunnels, tables, networks, ..Scope::default() };
+        let source = format!("as --network {} and --vni {vni} say", listed(&options.networks, ""));
         Self { source, scope, remaining: KernelState::default() }
     }
 

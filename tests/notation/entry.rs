@@ -5,9 +5,9 @@ use std::str::FromStr;
 
 use tweed::kernel::state::{
     AcceptRa, Address, Entry, Fdb, Link, LinkKind, LinkName, Neighbour, Nexthop, NexthopId,
-    PROTOCOL, ReversePath, Route, Vxlan,
+    PROTOCOL, ReversePath, Route, RouteKind, Table, TableName, Vxlan,
 };
-use tweed::prefix::Prefix;
+use tweed::prefix::{Family, Prefix};
 
 /// The entry that is shown as `text`.
 pub(crate) fn entry(text: &str) -> Entry {
@@ -22,6 +22,7 @@ pub(crate) fn entry(text: &str) -> Entry {
             Entry::AcceptRa(AcceptRa { link: words.device(), accept: words.at(1) == "1" })
         }
         "addr" => address(&words),
+        "table" => Entry::Table(table(&words)),
         "fdb" => Entry::Fdb(Fdb {
             link: words.device(),
             mac: parse(words.at(1)),
@@ -68,6 +69,19 @@ fn link(words: &Words<'_>) -> Link {
     }
 }
 
+/// Of a table that somebody has filled, it is enough how much of it is of no form of ours:
+/// `table ip tweed.1 { } and 2 of another form`.
+fn table(words: &Words<'_>) -> Table {
+    let family = match words.at(1) {
+        "ip" => Family::V4,
+        "ip6" => Family::V6,
+        other => panic!("no table is for {other}"),
+    };
+    let name = TableName { family, name: words.at(2).to_owned() };
+    let foreign = words.parsed("and").unwrap_or(0);
+    Table { name, chains: [].into(), foreign }
+}
+
 fn address(words: &Words<'_>) -> Entry {
     let (address, len) = words.at(1).split_once('/').unwrap();
     let (address, prefix_len) = (parse(address), parse(len));
@@ -75,8 +89,13 @@ fn address(words: &Words<'_>) -> Entry {
 }
 
 fn route(words: &Words<'_>) -> Route {
-    let destination: Prefix = parse(words.at(1));
+    let (kind, at) = match words.at(1) {
+        "unreachable" => (RouteKind::Unreachable, 2),
+        _ => (RouteKind::Unicast, 1),
+    };
+    let destination: Prefix = parse(words.at(at));
     Route {
+        kind,
         destination,
         metric: words.parsed("metric").unwrap_or(Route::default_metric(destination.family())),
         gateway: words.parsed("via"),
