@@ -62,13 +62,9 @@ fn table(
     Table { name, chains, foreign: 0 }
 }
 
-/// The tables that a node of this config may have, now or from an earlier life.
-pub fn table_names(config: &NetworkConfig) -> [TableName; 2] {
-    table_names_of(config.backend.tunnel.vni)
-}
-
-/// As [`table_names`]. Daemons that share a host have tunnels of different VNIs.
-pub fn table_names_of(vni: u32) -> [TableName; 2] {
+/// The tables that a node whose tunnel has this VNI may have, now or from an earlier life. Daemons
+/// that share a host have different ones.
+pub fn table_names(vni: u32) -> [TableName; 2] {
     Family::ALL.map(|family| table_name(family, vni))
 }
 

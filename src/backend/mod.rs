@@ -149,10 +149,10 @@ pub fn plan_local(local: &Local, networks: &[Box<dyn Network>]) -> KernelState {
 }
 
 /// What keeps packets of pods in order that no route to a peer takes.
-fn beside_routes(local: &Local, own: &Lease) -> impl Iterator<Item = Entry> {
-    let tables = masquerade::tables(&local.policy, &local.config, own).into_iter();
+fn beside_routes(local: &Local, own: &Lease) -> Vec<Entry> {
+    let tables = masquerade::tables(&local.policy, &local.config, own);
     let ends = own.subnets().filter(|_| local.policy.refuse_unused).map(Route::unreachable);
-    tables.map(Entry::Table).chain(ends.map(Entry::Route).collect::<Vec<_>>())
+    tables.into_iter().map(Entry::Table).chain(ends.map(Entry::Route)).collect()
 }
 
 /// The filters of these links as they were before `Mixed` loosened them.
@@ -222,7 +222,7 @@ impl Local {
         Scope {
             tunnels: self.node.uplinks.iter().map(tunnel_of).collect(),
             underlay: Some(self.node.interface.clone()),
-            tables: masquerade::table_names(&self.config).into(),
+            tables: masquerade::table_names(self.config.backend.tunnel.vni).into(),
             networks: self.config.networks().collect(),
             gateways,
             retired: Vec::new(),

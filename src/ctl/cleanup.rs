@@ -104,7 +104,7 @@ impl Ours {
         let CleanupOptions { networks, vni, .. } = options;
         let tunnels: BTreeSet<LinkName> =
             Family::ALL.map(|family| backend::device_name(family, *vni)).into();
-        let tables = masquerade::table_names_of(*vni).into();
+        let tables = masquerade::table_names(*vni).into();
         let networks = networks.clone();
         let scope = Scope { tunnels, tables, networks, ..Scope::default() };
         let source = format!("as --network {} and --vni {vni} say", listed(&options.networks, ""));

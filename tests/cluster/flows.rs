@@ -68,6 +68,11 @@ impl Flows {
         Ok(Self { sending, receiving, sender, receiver })
     }
 
+    /// Lets time pass while packets flow.
+    pub fn run_for(&self, duration: Duration) {
+        std::thread::sleep(duration);
+    }
+
     pub fn finish(self) -> Result<Tally> {
         self.sending.store(false, Ordering::SeqCst);
         let sent = self.sender.join().map_err(|_| anyhow!("the sender panicked"))??;

@@ -5,9 +5,9 @@ use std::str::FromStr;
 
 use tweed::kernel::state::{
     AcceptRa, Address, Entry, Fdb, Link, LinkKind, LinkName, Neighbour, Nexthop, NexthopId,
-    PROTOCOL, ReversePath, Route, RouteKind, Table, TableName, Vxlan,
+    PROTOCOL, ReversePath, Route, RouteKind, Vxlan,
 };
-use tweed::prefix::{Family, Prefix};
+use tweed::prefix::Prefix;
 
 /// The entry that is shown as `text`.
 pub(crate) fn entry(text: &str) -> Entry {
@@ -22,7 +22,7 @@ pub(crate) fn entry(text: &str) -> Entry {
             Entry::AcceptRa(AcceptRa { link: words.device(), accept: words.at(1) == "1" })
         }
         "addr" => address(&words),
-        "table" => Entry::Table(table(&words)),
+        "table" => Entry::Table(super::table::table(text)),
         "fdb" => Entry::Fdb(Fdb {
             link: words.device(),
             mac: parse(words.at(1)),
@@ -67,19 +67,6 @@ fn link(words: &Words<'_>) -> Link {
         mac: words.parsed("address").unwrap(),
         up: words.at(2) == "up",
     }
-}
-
-/// Of a table that somebody has filled, it is enough how much of it is of no form of ours:
-/// `table ip tweed.1 { } and 2 of another form`.
-fn table(words: &Words<'_>) -> Table {
-    let family = match words.at(1) {
-        "ip" => Family::V4,
-        "ip6" => Family::V6,
-        other => panic!("no table is for {other}"),
-    };
-    let name = TableName { family, name: words.at(2).to_owned() };
-    let foreign = words.parsed("and").unwrap_or(0);
-    Table { name, chains: [].into(), foreign }
 }
 
 fn address(words: &Words<'_>) -> Entry {

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod entry;
+mod table;
 
 pub(crate) use entry::entry;
 

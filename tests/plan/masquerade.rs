@@ -34,20 +34,92 @@ fn check_tables(flags: &str, keys: &str, expected: Expect) {
 
 #[test]
 fn the_rules_are_those_of_flannel_in_the_order_of_its_iptables() {
-    check_tables("--ip-masq", "", expect![[r#""#]]);
+    check_tables(
+        "--ip-masq",
+        "",
+        expect![[r#"
+        table ip tweed.1
+          SourceNat
+            meta mark & 0x00004000 == 0x00004000 return
+            ip saddr 10.244.1.0/24 ip daddr 10.244.0.0/16 return
+            ip saddr 10.244.0.0/16 ip daddr 10.244.1.0/24 return
+            ip saddr != 10.244.0.0/16 ip daddr 10.244.1.0/24 return
+            ip saddr 10.244.0.0/16 ip daddr != 224.0.0.0/4 masquerade fully-random
+            ip saddr != 10.244.0.0/16 ip daddr 10.244.0.0/16 masquerade fully-random
+          Forward
+            ip saddr 10.244.0.0/16 accept
+            ip daddr 10.244.0.0/16 accept
+        table ip6 tweed.1
+          SourceNat
+            meta mark & 0x00004000 == 0x00004000 return
+            ip6 saddr fd00:244:0:1::/64 ip6 daddr fd00:244::/48 return
+            ip6 saddr fd00:244::/48 ip6 daddr fd00:244:0:1::/64 return
+            ip6 saddr != fd00:244::/48 ip6 daddr fd00:244:0:1::/64 return
+            ip6 saddr fd00:244::/48 ip6 daddr != ff00::/8 masquerade fully-random
+            ip6 saddr != fd00:244::/48 ip6 daddr fd00:244::/48 masquerade fully-random
+          Forward
+            ip6 saddr fd00:244::/48 accept
+            ip6 daddr fd00:244::/48 accept
+    "#]],
+    );
 }
 
 #[test]
 fn ports_forwarding_and_the_mark_have_switches() {
     let flags = "--ip-masq --ip-masq-fully-random-disable --iptables-forward-rules=false \
                  --iptables-masquerade-bit=0";
-    check_tables(flags, "", expect![[r#""#]]);
+    check_tables(
+        flags,
+        "",
+        expect![[r#"
+        table ip tweed.1
+          SourceNat
+            meta mark & 0x00000001 == 0x00000001 return
+            ip saddr 10.244.1.0/24 ip daddr 10.244.0.0/16 return
+            ip saddr 10.244.0.0/16 ip daddr 10.244.1.0/24 return
+            ip saddr != 10.244.0.0/16 ip daddr 10.244.1.0/24 return
+            ip saddr 10.244.0.0/16 ip daddr != 224.0.0.0/4 masquerade
+            ip saddr != 10.244.0.0/16 ip daddr 10.244.0.0/16 masquerade
+        table ip6 tweed.1
+          SourceNat
+            meta mark & 0x00000001 == 0x00000001 return
+            ip6 saddr fd00:244:0:1::/64 ip6 daddr fd00:244::/48 return
+            ip6 saddr fd00:244::/48 ip6 daddr fd00:244:0:1::/64 return
+            ip6 saddr != fd00:244::/48 ip6 daddr fd00:244:0:1::/64 return
+            ip6 saddr fd00:244::/48 ip6 daddr != ff00::/8 masquerade
+            ip6 saddr != fd00:244::/48 ip6 daddr fd00:244::/48 masquerade
+    "#]],
+    );
 }
 
 #[test]
 fn ranges_are_spared_in_their_own_family_before_anything_is_masqueraded() {
     let keys = r#","NonMasqueradeCIDRs":["192.168.0.0/16","172.16.0.0/12","fd00:16::/64"]"#;
-    check_tables("--ip-masq --iptables-forward-rules=false", keys, expect![[r#""#]]);
+    check_tables(
+        "--ip-masq --iptables-forward-rules=false",
+        keys,
+        expect![[r#"
+        table ip tweed.1
+          SourceNat
+            meta mark & 0x00004000 == 0x00004000 return
+            ip saddr 10.244.1.0/24 ip daddr 10.244.0.0/16 return
+            ip saddr 10.244.0.0/16 ip daddr 10.244.1.0/24 return
+            ip saddr != 10.244.0.0/16 ip daddr 10.244.1.0/24 return
+            ip saddr 10.244.0.0/16 ip daddr 172.16.0.0/12 return
+            ip saddr 10.244.0.0/16 ip daddr 192.168.0.0/16 return
+            ip saddr 10.244.0.0/16 ip daddr != 224.0.0.0/4 masquerade fully-random
+            ip saddr != 10.244.0.0/16 ip daddr 10.244.0.0/16 masquerade fully-random
+        table ip6 tweed.1
+          SourceNat
+            meta mark & 0x00004000 == 0x00004000 return
+            ip6 saddr fd00:244:0:1::/64 ip6 daddr fd00:244::/48 return
+            ip6 saddr fd00:244::/48 ip6 daddr fd00:244:0:1::/64 return
+            ip6 saddr != fd00:244::/48 ip6 daddr fd00:244:0:1::/64 return
+            ip6 saddr fd00:244::/48 ip6 daddr fd00:16::/64 return
+            ip6 saddr fd00:244::/48 ip6 daddr != ff00::/8 masquerade fully-random
+            ip6 saddr != fd00:244::/48 ip6 daddr fd00:244::/48 masquerade fully-random
+    "#]],
+    );
 }
 
 #[test]

@@ -226,7 +226,8 @@ impl Stage {
 
     fn ops(&self) -> Vec<String> {
         let show = |op| match op {
-            Ok(op) => format!("{op}"),
+            // What is in a table is told in another place.
+            Ok(op) => format!("{op:#}"),
             Err(refused) => format!("refused {refused}"),
         };
         let log: Vec<String> = self.kernel.take_log().into_iter().map(show).collect();

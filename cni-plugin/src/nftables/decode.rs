@@ -61,7 +61,7 @@ fn first<'a, 'b>(steps: &'b [Step<'a>], family: IpFamily) -> Option<(Expression,
         }
         // nft(8) loads no more than the bytes that count.
         [Step::LoadAddress(place, length), Step::Compare(rule_for, base), rest @ ..] => {
-            let prefix_len = u8::try_from(length * 8).ok()?;
+            let prefix_len = u8::try_from(length * 8).ok().filter(|_| base.len() == *length)?;
             let network = IpNetwork::new(padded(base, family)?, prefix_len).ok()?;
             Some((compared(*place, *rule_for, network), rest))
         }
@@ -117,8 +117,8 @@ fn padded(bytes: &[u8], family: IpFamily) -> Option<IpAddr> {
         IpFamily::V4 => IpAddr::from([0; 4]),
         IpFamily::V6 => IpAddr::from([0; 16]),
     };
-    let behind = octets(unspecified).split_off(bytes.len());
-    ip(&[bytes, &behind].concat())
+    let whole = octets(unspecified);
+    ip(&[bytes, whole.get(bytes.len()..)?].concat())
 }
 
 fn verdict(data: Attributes<'_>) -> Option<Expression> {
@@ -141,4 +141,80 @@ fn masquerade(data: Attributes<'_>) -> Option<Expression> {
         _ => None,
     };
     ports.filter(|_| is_alone).map(Expression::Masquerade)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::super::contents::changed_table;
+    use super::super::family::TableFamily;
+    use super::*;
+    use crate::netlink::message::Message;
+
+    const LIST: u16 = 4;
+
+    fn network(family: IpFamily) -> BoxedStrategy<IpNetwork> {
+        match family {
+            IpFamily::V4 => (any::<[u8; 4]>(), 0..=32_u8).prop_map(masked).boxed(),
+            IpFamily::V6 => (any::<[u8; 16]>(), 0..=128_u8).prop_map(masked).boxed(),
+        }
+    }
+
+    fn masked<A: Into<IpAddr>>((address, length): (A, u8)) -> IpNetwork {
+        let network = IpNetwork::new(address.into(), length).unwrap();
+        IpNetwork::new(network.network(), length).unwrap()
+    }
+
+    fn expression(family: IpFamily) -> impl Strategy<Value = Expression> {
+        let rule_for = prop_oneof![Just(Match::Is), Just(Match::IsNot)];
+        let of_address = (any::<bool>(), rule_for, network(family)).prop_map(
+            |(is_source, rule_for, network)| match is_source {
+                true => Expression::Source(rule_for, network),
+                false => Expression::Destination(rule_for, network),
+            },
+        );
+        let end = prop_oneof![
+            Just(Expression::Accept),
+            Just(Expression::Return),
+            Just(Expression::Masquerade(Ports::Kept)),
+            Just(Expression::Masquerade(Ports::FullyRandom)),
+            "[a-z]{1,9}".prop_map(Expression::Jump),
+            "[a-z]{1,9}".prop_map(Expression::Goto),
+        ];
+        prop_oneof![of_address, end, any::<u32>().prop_map(Expression::Marked)]
+    }
+
+    fn rule() -> impl Strategy<Value = (IpFamily, Vec<Expression>)> {
+        prop_oneof![Just(IpFamily::V4), Just(IpFamily::V6)]
+            .prop_flat_map(|family| (Just(family), vec(expression(family), 0..5)))
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_as_it_was((family, rule) in rule()) {
+            let append = |list, one: &Expression| one.append(list, TableFamily::Only(family));
+            let message = Message::new(0, 0, &[]).nest(LIST, |list| rule.iter().fold(list, append));
+            let bytes = message.finish(0, 0);
+            let list = Attributes::of(&bytes[16..]).nested(LIST).unwrap();
+            prop_assert_eq!(expressions(list, family), Some(rule));
+        }
+
+        #[test]
+        fn no_bytes_make_it_fall_over(
+            (family, rule) in rule(),
+            changed in vec((any::<prop::sample::Index>(), any::<u8>()), 1..9),
+        ) {
+            let append = |list, one: &Expression| one.append(list, TableFamily::Only(family));
+            let message = Message::new(0, 0, &[]).nest(LIST, |list| rule.iter().fold(list, append));
+            let mut bytes = message.finish(0, 0);
+            for (place, byte) in changed {
+                let place = place.index(bytes.len());
+                bytes[place] = byte;
+            }
+            let _ = Attributes::of(&bytes[16..]).nested(LIST).map(|list| expressions(list, family));
+            let _ = changed_table(&bytes);
+        }
+    }
 }
