@@ -129,6 +129,11 @@ impl Prefix {
         self.family().address(number(self.base).wrapping_add(offset))
     }
 
+    /// The first address behind the base: of a subnet, where its pods send what leaves the node.
+    pub fn gateway(self) -> IpAddr {
+        self.nth(1)
+    }
+
     pub fn contains(self, address: IpAddr) -> bool {
         Self::holding(address, self.len) == Some(self)
     }

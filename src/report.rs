@@ -1,7 +1,9 @@
 //! What each node tells the operator about itself, beside its lease: read by `tweedctl`, never by peers.
 
+mod other_mtu;
 mod quality;
 
+pub use other_mtu::OtherMtu;
 pub use quality::Quality;
 
 use serde::{Deserialize, Serialize};
@@ -45,6 +47,9 @@ pub struct NodeReport {
     /// The largest packet of pods, in bytes; that of the underlay stands in `node`.
     #[serde(default)]
     pub pod_mtu: Option<u32>,
+    /// The pods that run with another one.
+    #[serde(default)]
+    pub other_mtu: OtherMtu,
     #[serde(default)]
     pub peers: PeerCounts,
     /// The peers on the link whose direct path carries no packets, in use or not, by the first
@@ -76,12 +81,12 @@ pub struct Exception {
 }
 
 /// A report stays small, however large the cluster and whatever is wrong in it.
-const MAX_EXCEPTIONS: usize = 100;
+const MOST: usize = 100;
 
 /// Those of `detours` that were found to fail, as many as a report may hold.
 pub fn failing(detours: &Detours) -> Detours {
     let failed = detours.iter().filter(|(_, detour)| matches!(detour, Detour::Failed(_)));
-    failed.take(MAX_EXCEPTIONS).map(|(peer, detour)| (*peer, *detour)).collect()
+    failed.take(MOST).map(|(peer, detour)| (*peer, *detour)).collect()
 }
 
 /// The exceptions among `peers`, those without any path first, and how many there are in all.
@@ -89,7 +94,7 @@ pub fn exceptions(peers: impl IntoIterator<Item = PeerStatus>) -> (Vec<Exception
     let mut exceptions: Vec<Exception> = peers.into_iter().filter_map(exception).collect();
     let total = exceptions.len();
     exceptions.sort_by_key(|exception| exception.path.is_some());
-    exceptions.truncate(MAX_EXCEPTIONS);
+    exceptions.truncate(MOST);
     (exceptions, total)
 }
 

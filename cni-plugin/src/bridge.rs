@@ -21,7 +21,7 @@ use crate::netlink::{Protocol, Socket};
 use crate::netns::{Found, Netns};
 use crate::request::{Command, Request, Sandbox};
 use crate::result::{Interface, Outcome};
-use identity::Identity;
+pub(crate) use identity::Identity;
 use plan::Plan;
 use settings::Settings;
 

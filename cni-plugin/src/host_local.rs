@@ -11,7 +11,7 @@ mod header;
 mod index;
 mod location;
 mod lock;
-mod number;
+pub(crate) mod number;
 mod pages;
 mod range;
 mod record;

@@ -8,6 +8,7 @@ pub mod mac;
 pub mod network_config;
 pub mod refusal;
 pub mod request;
+mod runtime_cache;
 pub mod version;
 
 // What the daemon says.
@@ -29,6 +30,7 @@ mod bridge;
 mod exec;
 pub mod host_local;
 pub mod install;
+pub mod pods;
 
 // The kernel's edge.
 mod deadline;

@@ -164,8 +164,7 @@ fn tell(message: &str) {
 }
 
 fn subnet_env(usable: &Usable, policy: &Policy) -> SubnetEnv {
-    // Pods take the first address of the subnet for their gateway.
-    let gateway = |subnet: &Prefix| IpNetwork::new(subnet.nth(1), subnet.prefix_len()).ok();
+    let gateway = |subnet: &Prefix| IpNetwork::new(subnet.gateway(), subnet.prefix_len()).ok();
     let network = |prefix: &Prefix| IpNetwork::new(prefix.base(), prefix.prefix_len()).ok();
     SubnetEnv {
         networks: usable.networks.iter().filter_map(network).collect(),

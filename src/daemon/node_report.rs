@@ -1,15 +1,20 @@
 //! The task that publishes what this node reports to the operator. Nothing depends on it.
 
+use std::net::IpAddr;
+use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::Context;
 use tokio::sync::watch;
+use tokio::task::spawn_blocking;
 use tokio::time::{Instant, Interval, interval_at, sleep};
+use tweed_cni::pods;
 
 use super::Shared;
 use crate::backoff::Backoff;
-use crate::report::NodeReport;
+use crate::prefix::Prefix;
+use crate::report::{NodeReport, OtherMtu};
 use crate::status::Query;
 use crate::subnet::SubnetManager;
 
@@ -19,7 +24,7 @@ const SETTLE: Duration = Duration::from_secs(1);
 const SETTLE_PER_PEER: Duration = Duration::from_millis(2);
 /// Somebody may have deleted it.
 const LOOK_AGAIN: Duration = Duration::from_secs(3600);
-/// What probes find is told so often, if it has changed.
+/// What probes find, and which pods run, is told so often, if it has changed.
 const MEASURED: Duration = Duration::from_secs(15);
 
 /// Publishes the report soon after the loop says that it may have changed, and beside each lease
@@ -41,7 +46,7 @@ pub(super) async fn keep_report<S: SubnetManager>(
                 published = None;
             }
             _ = again.tick() => published = None,
-            // How well packets travel changes without an event.
+            // How well packets travel changes without an event, and so do pods.
             _ = measured.tick() => {}
         }
         sleep(pause(published.as_ref())).await;
@@ -72,7 +77,25 @@ fn every(period: Duration) -> Interval {
 
 async fn learn(shared: &Shared) -> anyhow::Result<Option<NodeReport>> {
     let answer = shared.learn(Query::Report).await?;
-    serde_json::from_str(answer.get()).context("reading the report of the loop")
+    let report: Option<NodeReport> =
+        serde_json::from_str(answer.get()).context("reading the report of the loop")?;
+    let Some(mut report) = report else { return Ok(None) };
+    if let Some(mtu) = report.pod_mtu {
+        report.other_mtu = other_mtu(report.subnets.clone(), mtu).await?;
+    }
+    Ok(Some(report))
+}
+
+/// The pods whose MTU is not `mtu`, as far as this node tells.
+async fn other_mtu(subnets: Vec<Prefix>, mtu: u32) -> anyhow::Result<OtherMtu> {
+    let gateways: Vec<IpAddr> = subnets.into_iter().map(Prefix::gateway).collect();
+    let found =
+        spawn_blocking(move || pods::of_other_mtu(&gateways, mtu, Path::new(pods::RESULTS)));
+    let pods = found.await.context("looking at the pods")?.unwrap_or_else(|error| {
+        tracing::debug!(%error, "the pods of this node cannot be looked at");
+        Vec::new()
+    });
+    Ok(pods.into())
 }
 
 fn pause(published: Option<&NodeReport>) -> Duration {

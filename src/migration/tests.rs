@@ -15,7 +15,7 @@ use crate::migration::{Course, Member, Moment, Note, Order, Picture, Stage};
 use crate::node::{Node, Uplink};
 use crate::prefix::{Family, Prefix};
 use crate::probe::Cause;
-use crate::report::{Exception, NodeReport, Quality};
+use crate::report::{Exception, NodeReport, OtherMtu, Quality};
 use crate::status::PeerCounts;
 
 pub(crate) const VXLAN: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
@@ -45,6 +45,7 @@ pub(crate) struct Machine {
     pub(crate) exceptions: Vec<Exception>,
     pub(crate) failing: Detours,
     pub(crate) quality: Option<Quality>,
+    pub(crate) other_mtu: OtherMtu,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +75,7 @@ impl World {
             exceptions: Vec::new(),
             failing: Detours::new(),
             quality: None,
+            other_mtu: OtherMtu::default(),
         };
         let nodes = (1..=near + far).map(machine).collect();
         Self { text: text.to_owned(), revision: 7, nodes }
@@ -176,6 +178,7 @@ impl Machine {
             invalid: None,
             strict_filters: if self.strict { vec![LinkName::new("eth0")] } else { vec![] },
             pod_mtu: Some(1450),
+            other_mtu: self.other_mtu.clone(),
             peers: PeerCounts::default(),
             failing: self.failing.clone(),
             quality: self.quality,

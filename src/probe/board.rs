@@ -174,7 +174,7 @@ impl Board {
         let public_ip = subject.target.public_ip;
         let next = now + jittered(self.interval(pace), random());
         self.take_turn_at(peer, next);
-        // Silence is judged by the clock alone.
+        // Silence depends on the clock too.
         self.judge(peer, now);
         let question = |(path, size)| Question { peer, public_ip, path, size, nonce: random() };
         let questions: Vec<Question> = asks.into_iter().map(question).collect();

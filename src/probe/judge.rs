@@ -11,7 +11,7 @@ pub(super) struct Rules {
     pub(super) failures: u32,
     /// Answers in a row that make it good again.
     pub(super) successes: u32,
-    /// Who has not answered for so long from the start may be flannel.
+    /// Who has answered nothing for so long from the start may be flannel.
     pub(super) silence: Duration,
 }
 
@@ -27,8 +27,7 @@ pub(super) fn judge(
     age: Duration,
 ) -> Verdict {
     let recovered = direct.answered >= rules.successes;
-    let is_silent = |track: &Track| track.heard.is_none() || track.missed >= rules.failures;
-    let is_silent = is_silent(direct) && is_silent(tunnel) && age >= rules.silence;
+    let is_silent = age >= rules.silence && is_silent([direct, tunnel], rules);
     match (last, failure(direct, tunnel, rules)) {
         (_, Some(cause)) => Verdict::Bad(cause),
         (Verdict::Bad(_), None) if recovered => Verdict::Good,
@@ -37,6 +36,13 @@ pub(super) fn judge(
         (Verdict::Pending, None) if is_silent => Verdict::Silent,
         (Verdict::Pending | Verdict::Silent | Verdict::Good, None) => last,
     }
+}
+
+/// Whether the peer has left so many questions unanswered by each way it was asked by. That time has
+/// passed is not enough: a machine that stood still has not asked.
+fn is_silent(tracks: [&Track; 2], rules: Rules) -> bool {
+    let mut asked = tracks.into_iter().filter(|track| track.known > 0).peekable();
+    asked.peek().is_some() && asked.all(|track| track.missed >= rules.failures)
 }
 
 fn failure(direct: &Track, tunnel: &Track, rules: Rules) -> Option<Cause> {
@@ -56,12 +62,12 @@ mod tests {
 
     fn answers(number: u32) -> Track {
         let (large, heard) = (Some(LONG), Some(LONG));
-        Track { answered: number, large, heard, ..Track::default() }
+        Track { answered: number, known: number, large, heard, ..Track::default() }
     }
 
     fn losses(number: u32) -> Track {
         let failing_since = Some(Duration::from_secs(10));
-        Track { missed: number, failing_since, ..Track::default() }
+        Track { missed: number, known: number, failing_since, ..Track::default() }
     }
 
     fn small_ones_pass(track: Track) -> Track {
@@ -77,8 +83,11 @@ mod tests {
         let rows = [
             ("one answer is proof", Pending, answers(1), nothing, Good),
             ("a silent peer may begin to answer", Silent, answers(1), nothing, Good),
-            ("nothing was asked yet", Pending, nothing, nothing, Silent),
+            ("of nothing it is known what became of it", Pending, nothing, nothing, Pending),
+            ("a few lost ones are not silence", Pending, losses(2), losses(2), Pending),
+            ("by neither way", Pending, losses(9), losses(2), Pending),
             ("flannel never answers", Pending, losses(9), losses(9), Silent),
+            ("nor where there is no tunnel", Pending, losses(9), nothing, Silent),
             (
                 "nor one that was heard, and left",
                 Pending,
@@ -107,8 +116,8 @@ mod tests {
 
     #[test]
     fn silence_takes_its_time() {
-        let nothing = Track::default();
-        let judged = |age| judge(Pending, &nothing, &nothing, RULES, Duration::from_millis(age));
+        let lost = losses(3);
+        let judged = |age| judge(Pending, &lost, &lost, RULES, Duration::from_millis(age));
         assert_eq!((judged(1999), judged(2000)), (Pending, Silent));
     }
 }

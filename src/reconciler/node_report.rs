@@ -4,7 +4,7 @@ use super::Reconciler;
 use crate::backend;
 use crate::kernel::Kernel;
 use crate::lease::Lease;
-use crate::report::{NodeReport, Quality, exceptions, failing};
+use crate::report::{NodeReport, OtherMtu, Quality, exceptions, failing};
 
 impl<K: Kernel> Reconciler<K> {
     /// None before there is a lease to publish it beside.
@@ -26,6 +26,8 @@ impl<K: Kernel> Reconciler<K> {
             invalid: self.inputs.edit.unusable(),
             strict_filters: self.inputs.strict_now.iter().cloned().collect(),
             pod_mtu: backend::pod_mtu(&self.networks),
+            // Whoever publishes it looks at the pods: they are no business of the loop.
+            other_mtu: OtherMtu::default(),
             peers: self.counts(),
             failing: failing(&self.inputs.detours),
             exceptions,

@@ -99,14 +99,20 @@ fn a_live_cluster_moves_stage_by_stage_and_back_without_a_lost_packet() {
     done(&cluster, "rollback --one-stage").unwrap();
     follow(&cluster, &[0]).unwrap();
     done(&cluster, "next --percent 100").unwrap();
-    done(&cluster, "finish").unwrap();
+    let said = done(&cluster, "finish").unwrap();
+    for node in &cluster.nodes {
+        let address = node.address(Family::V4).unwrap();
+        let kept = format!("{address}: new pods get MTU 1500; these keep theirs: pod1 (1450)");
+        assert!(said.contains(&kept), "{said}");
+    }
     follow(&cluster, &[0, 1, 2]).unwrap();
     let finished = r#""Backend": { "VNI": 1, "Type": "host-gw" } }"#;
     assert!(config(&cluster).unwrap().ends_with(finished), "{}", config(&cluster).unwrap());
 
     done(&cluster, "start --to vxlan --percent 100").unwrap();
     follow(&cluster, &[]).unwrap();
-    done(&cluster, "finish").unwrap();
+    let said = done(&cluster, "finish").unwrap();
+    assert!(!said.contains("MTU"), "{said}");
     assert_eq!(config(&cluster).unwrap(), VXLAN);
     probe.run_for(Duration::from_millis(500));
     nothing_lost(probe).unwrap();

@@ -9,7 +9,7 @@ use tweed::config::Kind;
 use tweed::kernel::state::LinkName;
 use tweed::lease::Lease;
 use tweed::node::Node;
-use tweed::report::NodeReport;
+use tweed::report::{NodeReport, OtherMtu};
 use tweed::status::PeerCounts;
 use tweed::subnet::SubnetManager;
 
@@ -34,6 +34,7 @@ fn report(lease: &Lease) -> NodeReport {
         invalid: None,
         strict_filters: Vec::new(),
         pod_mtu: Some(1450),
+        other_mtu: OtherMtu::default(),
         peers: PeerCounts::default(),
         exceptions: Vec::new(),
         exceptions_total: 0,

@@ -34,9 +34,12 @@ fn chain(text: &str) -> (Hook, Vec<Rule>) {
 
 fn rule(text: &str) -> Rule {
     let words: Vec<&str> = text.split(' ').collect();
-    let after = |word: &str| words.iter().skip_while(move |known| **known != word).skip(1);
+    let after = |word: &str| -> &[&str] {
+        let place = words.iter().position(|known| *known == word);
+        place.map_or(&[], |place| &words[place + 1..])
+    };
     let marked = after("mark")
-        .nth(1)
+        .get(1)
         .map(|mark| u32::from_str_radix(mark.strip_prefix("0x").unwrap(), 16).unwrap());
     let condition = |field| match *after(field) {
         ["!=", prefix, ..] => Some(Match::IsNot(prefix.parse().unwrap())),

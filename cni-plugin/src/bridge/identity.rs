@@ -5,9 +5,9 @@ use crate::digest;
 
 /// An attachment to a network.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Identity {
-    pub(super) network: String,
-    pub(super) attachment: Attachment,
+pub(crate) struct Identity {
+    pub(crate) network: String,
+    pub(crate) attachment: Attachment,
 }
 
 /// The kernel's limit for an alias, in bytes.
@@ -27,7 +27,7 @@ impl Identity {
     }
 
     /// Whom `alias` names; none if it was not made here.
-    pub(super) fn of_alias(alias: &str) -> Option<Self> {
+    pub(crate) fn of_alias(alias: &str) -> Option<Self> {
         let mut parts = alias.strip_prefix("cni:")?.split('/');
         let mut part = || parts.next().filter(|part| !part.is_empty()).map(str::to_owned);
         let network = part()?;

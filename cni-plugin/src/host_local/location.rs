@@ -4,9 +4,9 @@ use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use crate::error::Error;
+use crate::runtime_cache::RESULTS;
 
 const DATA_DIR: &str = "/var/lib/cni/networks";
-const RESULTS: &str = "/var/lib/cni/results";
 
 /// Shorter than the time after which any runtime gives up on a command.
 const LOCK_WAIT: Duration = Duration::from_secs(45);

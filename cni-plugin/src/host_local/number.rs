@@ -14,7 +14,7 @@ pub(super) fn address(number: u128) -> IpAddr {
 }
 
 /// Reads an address as Go does; `None` for anything else.
-pub(super) fn parse(text: &str) -> Option<IpAddr> {
+pub(crate) fn parse(text: &str) -> Option<IpAddr> {
     text.parse::<IpAddr>().ok().map(|address| address.to_canonical())
 }
 

@@ -5,8 +5,9 @@ use std::time::{Duration, SystemTime};
 
 use super::record::Record;
 use super::store::Entry;
-use super::witness::{Cached, Witnesses};
+use super::witness::Witnesses;
 use crate::attachment::Attachment;
+use crate::runtime_cache::Cached;
 
 /// Longer than any runtime lets a command run: what is older is not about to be configured.
 const SETTLED: Duration = Duration::from_secs(600);

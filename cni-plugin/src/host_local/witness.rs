@@ -1,6 +1,5 @@
 //! Who may still use an address, as far as this machine can tell.
 
-mod cache;
 mod namespaces;
 mod processes;
 
@@ -11,10 +10,10 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-pub(super) use cache::Cached;
 pub(super) use processes::in_a_container;
 
 use crate::attachment::Attachment;
+use crate::runtime_cache::{self, Cached};
 
 #[derive(Clone, Debug)]
 pub(super) struct Witnesses {
@@ -36,7 +35,13 @@ impl Witnesses {
         // A command that ends in between has left its traces by then: look for those last.
         let busy = processes::busy_containers(&processes)?;
         let configured = namespaces::configured_addresses(&processes)?;
-        Ok(Self { cached: cache::read(results)?, configured, busy, booted: booted(now)?, now })
+        Ok(Self {
+            cached: runtime_cache::read(results)?,
+            configured,
+            busy,
+            booted: booted(now)?,
+            now,
+        })
     }
 
     /// What the runtime knows of this interface.

@@ -21,6 +21,8 @@ pub(crate) struct Link {
     /// `bridge`, `veth`; empty for hardware.
     pub(crate) kind: String,
     pub(crate) mac: MacAddr,
+    /// Bytes.
+    pub(crate) mtu: u32,
     pub(crate) is_up: bool,
     /// Whether frames pass: up, with a carrier.
     pub(crate) is_operational: bool,
@@ -156,6 +158,7 @@ pub(crate) fn read(payload: &[u8]) -> Option<Link> {
         name: text(IFLA_IFNAME),
         kind: kind.unwrap_or_default().to_owned(),
         mac: mac.map(MacAddr::new).unwrap_or_default(),
+        mtu: all.u32(IFLA_MTU).unwrap_or_default(),
         is_up: flags & self::flags(IFF_UP) != 0,
         is_operational: all.u8(IFLA_OPERSTATE) == Some(OPERATIONAL),
         is_promiscuous: flags & self::flags(IFF_PROMISC) != 0,

@@ -9,7 +9,7 @@ use super::lasting::Lasting;
 use super::network::{self, Hand, Network};
 use super::options::{OnHarm, Watching};
 use super::outcome::{End, Outcome};
-use super::words::{announced, conflict, late, refused, sentence, short};
+use super::words::{announced, conflict, late, refused, remarks, sentence, short};
 use crate::ctl::Error;
 use crate::ctl::layout::wrap;
 use crate::migration::{
@@ -58,7 +58,9 @@ impl<N: Network, W: Write> Work<'_, N, W> {
             };
             // Only then may the first nodes change.
             if step != Step::Mix {
-                return self.hold(&before, &picture, sentence(&step, &picture)).await;
+                let outcome = self.hold(&before, &picture, sentence(&step, &picture)).await?;
+                let is_done = outcome.end == End::Done;
+                return Ok(if is_done { outcome.with(remarks(&step, &picture)) } else { outcome });
             }
         }
     }

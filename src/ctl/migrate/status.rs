@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::outcome::Standing;
+use super::words::pods_of_other_mtu;
 use crate::backend::Path;
 use crate::config::Kind;
 use crate::ctl::layout::{Table, wrap};
@@ -24,6 +25,8 @@ pub(super) struct Status {
     lags: Vec<String>,
     troubles: Vec<String>,
     silent: Vec<String>,
+    /// Those with another MTU than new ones get, by node.
+    pods: Vec<String>,
     direct: usize,
     tunnel: usize,
     left_out: usize,
@@ -59,6 +62,7 @@ impl Status {
             lags: lags(picture).iter().map(Lag::to_string).collect(),
             troubles: troubles.iter().map(|(subject, why)| format!("{subject}: {why}")).collect(),
             silent: picture.silent().map(Member::name).collect(),
+            pods: pods_of_other_mtu(picture).collect(),
             direct: reports().map(|report| report.peers.direct).sum(),
             tunnel: reports().map(|report| report.peers.tunnel).sum(),
             left_out: reports().map(|report| report.peers.left_out).sum(),
@@ -144,6 +148,7 @@ impl Status {
         let silent =
             self.silent.iter().map(|node| format!("{node} sends no report")).collect::<Vec<_>>();
         head.extend(some("unknown", &silent));
+        head.extend(some("pods", &self.pods));
         head
     }
 

@@ -77,6 +77,23 @@ fn told(step: &Step, picture: &Picture) -> String {
     }
 }
 
+/// What to know once it is in force: the pods that keep an MTU which new ones do not get.
+pub(super) fn remarks(step: &Step, picture: &Picture) -> Vec<String> {
+    match step {
+        Step::Finish { .. } => pods_of_other_mtu(picture).collect(),
+        Step::Mix | Step::Begin { .. } | Step::Reach(_) | Step::Pause => Vec::new(),
+    }
+}
+
+/// Of each node that has such pods, in a line.
+pub(super) fn pods_of_other_mtu(picture: &Picture) -> impl Iterator<Item = String> + '_ {
+    let reports = picture.members.iter().filter_map(|it| Some((it, it.report.as_ref()?)));
+    reports.filter(|(_, report)| report.other_mtu.total > 0).filter_map(|(member, report)| {
+        let (node, mtu, pods) = (member.name(), report.pod_mtu?, &report.other_mtu);
+        Some(format!("{node}: new pods get MTU {mtu}; these keep theirs: {pods}"))
+    })
+}
+
 /// `10m`, `90s`.
 pub(super) fn short(time: Duration) -> String {
     match time.as_millis().div_ceil(1000) {

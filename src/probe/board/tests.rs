@@ -137,6 +137,18 @@ fn who_never_answers_is_silent_after_two_intervals() {
 }
 
 #[test]
+fn a_machine_that_stood_still_takes_nobody_for_silent() {
+    let mut world = World::new(1, NONE);
+    world.run(TICK);
+    world.now += SECOND * 10;
+    world.run(TICK);
+    assert_eq!(world.verdict(), Verdict::Pending);
+    world.answers = TUNNEL;
+    world.run(SECOND * 2);
+    assert_eq!(world.verdict(), Verdict::Bad(Cause::NoAnswer));
+}
+
+#[test]
 fn who_was_silent_and_asks_is_asked_at_once() {
     let mut world = World::new(1, NONE);
     world.run(SECOND * 20);

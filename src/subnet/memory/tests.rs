@@ -146,6 +146,7 @@ fn report(id: &LeaseId) -> NodeReport {
         invalid: None,
         strict_filters: Vec::new(),
         pod_mtu: None,
+        other_mtu: crate::report::OtherMtu::default(),
         peers: crate::status::PeerCounts::default(),
         exceptions: Vec::new(),
         exceptions_total: 0,

@@ -7,38 +7,42 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::super::number;
 use crate::attachment::Attachment;
+use crate::host_local::number;
 use crate::json::{self, Object};
 
+/// Where it lies, for all runtimes.
+pub const RESULTS: &str = "/var/lib/cni/results";
+
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(in super::super) struct Cached {
-    pub(in super::super) network: String,
-    pub(in super::super) attachment: Attachment,
-    pub(in super::super) addresses: Vec<IpAddr>,
+pub(crate) struct Cached {
+    pub(crate) network: String,
+    pub(crate) attachment: Attachment,
+    pub(crate) addresses: Vec<IpAddr>,
+    /// The links that were made on the host, its bridge among them.
+    pub(crate) links: Vec<String>,
+    /// `<namespace>/<name>`, where there are such things.
+    pub(crate) pod: Option<String>,
     /// `<network>-<container>-<interface>`, from which old and damaged files are known.
     file: String,
 }
 
 impl Cached {
     #[cfg(test)]
-    pub(in super::super) fn of(
-        network: &str,
-        attachment: Attachment,
-        addresses: &[IpAddr],
-    ) -> Self {
+    pub(crate) fn of(network: &str, attachment: Attachment, addresses: &[IpAddr]) -> Self {
         let Attachment { container_id, interface } = &attachment;
         let file = format!("{network}-{container_id}-{interface}");
-        Self { network: network.to_owned(), attachment, addresses: addresses.to_vec(), file }
+        let (network, addresses) = (network.to_owned(), addresses.to_vec());
+        Self { network, attachment, addresses, links: Vec::new(), pod: None, file }
     }
 
-    pub(in super::super) fn is_of_container(&self, container: &str) -> bool {
+    pub(crate) fn is_of_container(&self, container: &str) -> bool {
         self.attachment.container_id == container || self.file.contains(container)
     }
 }
 
 /// Nothing if there is no such directory: then no runtime has added anything.
-pub(super) fn read(results: &Path) -> io::Result<Vec<Cached>> {
+pub(crate) fn read(results: &Path) -> io::Result<Vec<Cached>> {
     let files = match fs::read_dir(results) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         files => files?,
@@ -63,6 +67,8 @@ fn parse(file: &str, content: &[u8]) -> Cached {
         network: text("networkName"),
         attachment: Attachment { container_id: text("containerId"), interface: text("ifName") },
         addresses: result.map(addresses).unwrap_or_default(),
+        links: result.map(host_links).unwrap_or_default(),
+        pod: pod(&entry),
         file: file.to_owned(),
     }
 }
@@ -77,14 +83,35 @@ fn addresses(result: &Object) -> Vec<IpAddr> {
     texts.filter_map(|text| number::parse(text.split('/').next()?)).collect()
 }
 
+/// Of a result that tells of interfaces: those that are in no sandbox.
+fn host_links(result: &Object) -> Vec<String> {
+    let interfaces = json::objects(result, "interfaces").unwrap_or_default().into_iter();
+    let text = |interface, key| json::text(interface, key).ok().flatten().unwrap_or_default();
+    let on_host = interfaces.filter(|interface| text(interface, "sandbox").is_empty());
+    on_host.map(|interface| text(interface, "name").to_owned()).collect()
+}
+
+/// By the arguments with which kubelet's runtimes call every plugin.
+fn pod(entry: &Object) -> Option<String> {
+    let arguments = json::list(entry, "cniArgs").ok().flatten()?;
+    let argument = |name: &str| {
+        let mut pairs = arguments.iter().filter_map(Value::as_array);
+        let pair = pairs.find(|pair| pair.first().and_then(Value::as_str) == Some(name))?;
+        pair.get(1)?.as_str()
+    };
+    Some(format!("{}/{}", argument("K8S_POD_NAMESPACE")?, argument("K8S_POD_NAME")?))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const NEW: &str = r#"{"kind": "cniCacheV1", "containerId": "abc", "config": "e30=",
         "ifName": "eth0", "networkName": "cbr0", "netns": "/run/netns/x", "result": {
-        "cniVersion": "0.3.1", "ips": [{"version": "4", "address": "10.244.7.2/24"},
-        {"version": "6", "address": "fd00::2/64"}], "dns": {}}}"#;
+        "cniVersion": "0.3.1", "interfaces": [{"name": "cni0"}, {"name": "veth1"},
+        {"name": "eth0", "sandbox": "/run/netns/x"}], "ips": [{"version": "4", "address": "10.244.7.2/24"},
+        {"version": "6", "address": "fd00::2/64"}], "dns": {}}, "cniArgs": [
+        ["IgnoreUnknown", "1"], ["K8S_POD_NAMESPACE", "shop"], ["K8S_POD_NAME", "web-0"]]}"#;
     const OLD: &str = r#"{"containerId": "abc", "ifName": "eth0", "networkName": "cbr0",
         "result": {"ip4": {"ip": "10.244.7.2/24"}, "ip6": {"ip": "fd00::2/64"}}}"#;
 
@@ -100,6 +127,15 @@ mod tests {
             assert_eq!(cached.addresses, expected);
             assert!(cached.is_of_container("abc") && !cached.is_of_container("abd"));
         }
+    }
+
+    #[test]
+    fn pods_and_their_links_are_known_where_the_runtime_tells() {
+        let cached = parse("cbr0-abc-eth0", NEW.as_bytes());
+        assert_eq!(cached.links, ["cni0", "veth1"]);
+        assert_eq!(cached.pod.as_deref(), Some("shop/web-0"));
+        let cached = parse("cbr0-abc-eth0", OLD.as_bytes());
+        assert_eq!((cached.links.len(), cached.pod), (0, None));
     }
 
     #[test]

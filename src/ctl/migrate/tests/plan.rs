@@ -1,0 +1,101 @@
+//! What `plan` prints.
+
+use super::*;
+
+fn check_plan(world: &World, rows: Rows, expected: &Expect) {
+    let text = Plan::new(&world.picture(), Kind::HostGw, rows).to_string();
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    expected.assert_eq(&text);
+}
+
+#[test]
+fn a_plan_shows_what_changes_and_what_is_special() {
+    check_plan(
+        &World::new(VXLAN, 2, 1),
+        Rows::Special,
+        &expect![[r"
+            to          host-gw, of 3 nodes
+            Mixed       off; start turns it on first
+            reports     from 3 of 3 nodes
+            now         0 direct, 6 by tunnel, 0 without a path
+            then        2 direct, 4 by tunnel, 0 without a path
+            stages      1 node at 50 %, 3 nodes at 100 %
+            effort      at most 1 route per node, each replaced in place; a stage takes
+                        seconds, and what you hold
+            MTU         1450 for pods, 1500 below
+
+            FROM        TO          NOW     THEN
+            172.16.0.1  172.16.1.3  tunnel  tunnel
+                172.16.1.3 is not on the link of eth0
+            172.16.0.2  172.16.1.3  tunnel  tunnel
+                172.16.1.3 is not on the link of eth0
+            172.16.1.3  172.16.0.1  tunnel  tunnel
+                172.16.0.1 is not on the link of eth0
+            172.16.1.3  172.16.0.2  tunnel  tunnel
+                172.16.0.2 is not on the link of eth0
+        "]],
+    );
+}
+
+#[test]
+fn a_plan_shows_every_pair_to_who_asks_for_it() {
+    check_plan(
+        &World::new(VXLAN, 2, 0),
+        Rows::All,
+        &expect![[r"
+            to          host-gw, of 2 nodes
+            Mixed       off; start turns it on first
+            reports     from 2 of 2 nodes
+            now         0 direct, 2 by tunnel, 0 without a path
+            then        2 direct, 0 by tunnel, 0 without a path
+            stages      2 nodes at 100 %
+            effort      at most 1 route per node, each replaced in place; a stage takes
+                        seconds, and what you hold
+            MTU         1450 for pods, 1500 below
+
+            FROM        TO          NOW     THEN
+            172.16.0.1  172.16.0.2  tunnel  direct
+            172.16.0.2  172.16.0.1  tunnel  direct
+        "]],
+    );
+}
+
+#[test]
+fn a_plan_shows_what_stands_in_the_way() {
+    let mut world = World::new(MIXED, 2, 0);
+    world.nodes[0].strict = true;
+    world.nodes[1].runs = Runs::Flannel;
+    check_plan(
+        &world,
+        Rows::Special,
+        &expect![[r"
+            to          host-gw, of 2 nodes
+            Mixed       on
+            reports     from 1 of 2 nodes
+            now         0 direct, 2 by tunnel, 0 without a path
+            then        1 direct, 0 by tunnel, 1 without a path
+            stages      1 node at 100 %
+            effort      at most 1 route per node, each replaced in place; a stage takes
+                        seconds, and what you hold
+            MTU         1450 for pods, 1500 below
+
+            FROM        TO          NOW     THEN
+            172.16.0.2  172.16.0.1  tunnel  -
+                flannel ignores a lease of host-gw
+
+            in the way:
+              172.16.0.1 filters strictly on eth0, and its tweedd may not change that
+              172.16.0.2 sends no report: it runs flannel or an older tweedd, or none
+              172.16.0.2 would no longer reach 172.16.0.1: flannel ignores a lease of
+                host-gw
+        "]],
+    );
+}
+
+#[test]
+fn a_large_plan_is_a_summary() {
+    let text = Plan::new(&World::new(VXLAN, 100, 100).picture(), Kind::HostGw, Rows::Special);
+    let text = text.to_string();
+    assert!(text.lines().count() < 60, "{text}");
+    assert!(text.ends_with("more: --all or -o json\n"), "{text}");
+}

@@ -1,0 +1,167 @@
+//! The way there and back.
+
+use tweed_cni::pods::Pod;
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn a_cluster_moves_stage_by_stage() {
+    let world = World::new(VXLAN, 4, 0);
+    let lines: [(&str, &[Event]); 6] = [
+        ("start --to host-gw --canary 172.16.0.1 --hold 2m", &[]),
+        ("next", &[]),
+        ("next --percent 100", &[]),
+        ("next", &[]),
+        ("finish", &[]),
+        ("finish", &[]),
+    ];
+    let world = check(
+        world,
+        &lines,
+        &expect![[r"
+            # start --to host-gw --canary 172.16.0.1 --hold 2m
+            14:02:00  Mixed is turned on
+            14:02:00  in force on 4 of 4 nodes
+            14:02:00  host-gw begins: 172.16.0.1
+            14:02:00  in force on 4 of 4 nodes
+            14:02:00  watching for 2m; all is well
+            14:03:00  watching for 1m; all is well
+            1 of 4 nodes on host-gw (172.16.0.1); next: tweedctl migrate next
+            Well
+            # next
+            14:02:00  in force on 4 of 4 nodes
+            14:02:00  now 50 % and 172.16.0.1
+            14:02:00  in force on 4 of 4 nodes
+            2 of 4 nodes on host-gw (50 % and 172.16.0.1); next: tweedctl migrate next
+            Well
+            # next --percent 100
+            14:02:00  in force on 4 of 4 nodes
+            14:02:00  now all nodes
+            14:02:00  in force on 4 of 4 nodes
+            4 of 4 nodes on host-gw (all nodes); next: tweedctl migrate finish
+            Well
+            # next
+            14:02:00  in force on 4 of 4 nodes
+            reached already: all nodes; next: tweedctl migrate finish
+            Well
+            # finish
+            14:02:00  in force on 4 of 4 nodes
+            14:02:00  Mixed and Rollout are removed
+            14:02:00  in force on 4 of 4 nodes
+            finished: all 4 nodes are on host-gw
+            Well
+            # finish
+            finished: every node is on host-gw
+            Well
+        "]],
+    )
+    .await;
+    assert_eq!(world.text, r#"{"Network":"10.244.0.0/16","Backend":{"Type":"host-gw"}}"#);
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_is_taken_back_from_any_stage_and_leaves_no_trace() {
+    let lines: [(&str, &[Event]); 6] = [
+        ("start --to host-gw", &[]),
+        ("next", &[]),
+        ("rollback --one-stage", &[]),
+        ("rollback", &[]),
+        ("rollback", &[]),
+        ("finish", &[]),
+    ];
+    let world = check(
+        World::new(VXLAN, 8, 0),
+        &lines,
+        &expect![[r"
+            # start --to host-gw
+            14:02:00  Mixed is turned on
+            14:02:00  in force on 8 of 8 nodes
+            14:02:00  host-gw begins: 25 %
+            14:02:00  in force on 8 of 8 nodes
+            2 of 8 nodes on host-gw (25 %); next: tweedctl migrate next
+            Well
+            # next
+            14:02:00  in force on 8 of 8 nodes
+            14:02:00  now 50 %
+            14:02:00  in force on 8 of 8 nodes
+            4 of 8 nodes on host-gw (50 %); next: tweedctl migrate next
+            Well
+            # rollback --one-stage
+            14:02:00  now 25 %
+            14:02:00  in force on 8 of 8 nodes
+            2 of 8 nodes on host-gw (25 %); next: tweedctl migrate next
+            Well
+            # rollback
+            14:02:00  now nobody
+            14:02:00  in force on 8 of 8 nodes
+            all 8 nodes are back on vxlan; next: tweedctl migrate finish
+            Well
+            # rollback
+            every node is told to be back on vxlan; next: tweedctl migrate finish
+            Well
+            # finish
+            14:02:00  in force on 8 of 8 nodes
+            14:02:00  Mixed and Rollout are removed
+            14:02:00  in force on 8 of 8 nodes
+            finished: all 8 nodes are on vxlan
+            Well
+        "]],
+    )
+    .await;
+    assert_eq!(world.text, VXLAN);
+}
+
+#[tokio::test(start_paused = true)]
+async fn mixed_stays_on_where_pairs_need_it() {
+    let lines: [(&str, &[Event]); 2] = [("start --to host-gw --percent 100", &[]), ("finish", &[])];
+    check(
+        World::new(MIXED, 2, 1),
+        &lines,
+        &expect![[r"
+            # start --to host-gw --percent 100
+            14:02:00  in force on 3 of 3 nodes
+            14:02:00  host-gw begins: all nodes
+            14:02:00  in force on 3 of 3 nodes
+            3 of 3 nodes on host-gw (all nodes); next: tweedctl migrate finish
+            Well
+            # finish
+            14:02:00  in force on 3 of 3 nodes
+            14:02:00  Rollout is removed
+            14:02:00  in force on 3 of 3 nodes
+            finished: all 3 nodes are on host-gw; Mixed stays on, because pairs need it
+            Well
+        "]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_that_keep_another_mtu_are_named_in_the_end() {
+    let mut world = World::new(VXLAN, 2, 0);
+    let pod = |number| Pod { name: format!("shop/web-{number}"), mtu: 1400 };
+    world.nodes[1].other_mtu = (0..7).map(pod).collect::<Vec<_>>().into();
+    let lines: [(&str, &[Event]); 2] = [("start --to host-gw --percent 100", &[]), ("finish", &[])];
+    check(
+        world,
+        &lines,
+        &expect![[r"
+        # start --to host-gw --percent 100
+        14:02:00  Mixed is turned on
+        14:02:00  in force on 2 of 2 nodes
+        14:02:00  host-gw begins: all nodes
+        14:02:00  in force on 2 of 2 nodes
+        2 of 2 nodes on host-gw (all nodes); next: tweedctl migrate finish
+        Well
+        # finish
+        14:02:00  in force on 2 of 2 nodes
+        14:02:00  Mixed and Rollout are removed
+        14:02:00  in force on 2 of 2 nodes
+        finished: all 2 nodes are on host-gw
+          172.16.0.2: new pods get MTU 1450; these keep theirs: shop/web-0 (1400),
+            shop/web-1 (1400), shop/web-2 (1400), shop/web-3 (1400), shop/web-4 (1400)
+            and 2 more
+        Well
+    "]],
+    )
+    .await;
+}
