@@ -39,6 +39,13 @@ pub enum Forward {
     Leave,
 }
 
+impl Default for Masquerade {
+    /// As flannel and kube-proxy do it.
+    fn default() -> Self {
+        Self { ports: Ports::FullyRandom, mark: 1 << 14, forward: Forward::Accept }
+    }
+}
+
 /// The tables of a node that holds the lease `own`, one per enabled family.
 pub fn tables(policy: &Policy, config: &NetworkConfig, own: &Lease) -> Vec<Table> {
     let Some(masquerade) = &policy.masquerade else { return Vec::new() };

@@ -19,7 +19,7 @@ use crate::backend::{self, Detours, Local, PeerPlan};
 use crate::config::NetworkConfig;
 use crate::kernel::state::LinkName;
 use crate::lease::{Lease, LeaseId, LeaseUpdate, Peers, Record};
-use crate::masquerade::Policy;
+use crate::masquerade::{Masquerade, Policy};
 use crate::node::{Node, Uplink};
 use crate::prefix::{Family, Prefix};
 use crate::reconciler::{Desired, Standing};
@@ -71,7 +71,8 @@ fn plan(config: NetworkConfig, records: Vec<Record>, options: &PlanOptions) -> R
     let own = leases.into_iter().find(|lease| is_at(lease, &options.public_ips)).cloned();
     let node = node(&config, own.as_ref(), options)?;
     let config = config.on_node(node.names());
-    let policy = Policy::default();
+    let masquerade = options.ip_masq.then(Masquerade::default);
+    let policy = Policy { masquerade, ..Policy::default() };
     let local = Local { macs: macs(own.as_ref()), config, node, own, strict: [].into(), policy };
     let mut peers = Peers::default();
     peers.apply(LeaseUpdate::Snapshot(records));

@@ -119,6 +119,7 @@ pub(super) struct InterfaceFlags {
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Packets beside the routes to peers")]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
 pub(super) struct PolicyFlags {
     /// Give what leaves the pods' network the address of this node; see docs/masquerade.md
     #[arg(long, value_name = "BOOL", default_value = "false", value_parser = boolean)]

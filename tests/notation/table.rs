@@ -36,7 +36,7 @@ fn rule(text: &str) -> Rule {
     let words: Vec<&str> = text.split(' ').collect();
     let after = |word: &str| -> &[&str] {
         let place = words.iter().position(|known| *known == word);
-        place.map_or(&[], |place| &words[place + 1..])
+        place.and_then(|place| words.get(place + 1..)).unwrap_or_default()
     };
     let marked = after("mark")
         .get(1)

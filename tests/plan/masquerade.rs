@@ -26,7 +26,9 @@ fn check_tables(flags: &str, keys: &str, expected: Expect) {
         writeln!(text, "{table:#}").unwrap();
         for (hook, rules) in &table.chains {
             writeln!(text, "  {hook:?}").unwrap();
-            rules.iter().for_each(|rule| writeln!(text, "    {rule}").unwrap());
+            for rule in rules {
+                writeln!(text, "    {rule}").unwrap();
+            }
         }
     }
     expected.assert_eq(&text);

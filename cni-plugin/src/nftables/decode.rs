@@ -169,12 +169,9 @@ mod tests {
 
     fn expression(family: IpFamily) -> impl Strategy<Value = Expression> {
         let rule_for = prop_oneof![Just(Match::Is), Just(Match::IsNot)];
-        let of_address = (any::<bool>(), rule_for, network(family)).prop_map(
-            |(is_source, rule_for, network)| match is_source {
-                true => Expression::Source(rule_for, network),
-                false => Expression::Destination(rule_for, network),
-            },
-        );
+        let place = prop_oneof![Just(Place::Source), Just(Place::Destination)];
+        let of_address = (place, rule_for, network(family))
+            .prop_map(|(place, rule_for, network)| compared(place, rule_for, network));
         let end = prop_oneof![
             Just(Expression::Accept),
             Just(Expression::Return),

@@ -66,7 +66,7 @@ pub enum Ports {
 }
 
 /// Which of the two addresses in an IP header.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(super) enum Place {
     Source,
     Destination,
