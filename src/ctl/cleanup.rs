@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::daemon::{self, Unanswered};
 use super::inputs::{self, Unknown};
-use super::layout::{counted, listed, wrap};
+use super::layout::{counted, listed, wrap, wrap_entry};
 use super::options::{CleanupOptions, Files};
 use super::{Answer, Error, Verdict, kernel};
 use crate::backend;
@@ -165,7 +165,7 @@ impl Answer for Leftovers {
 impl fmt::Display for Leftovers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for entry in &self.entries {
-            writeln!(f, "{}", wrap(entry, 4))?;
+            writeln!(f, "{}", wrap_entry(entry, 4))?;
         }
         for path in &self.files {
             writeln!(f, "- file {}", path.display())?;

@@ -12,7 +12,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::layout::{listed, wrap};
+use super::layout::{listed, wrap, wrap_entry};
 use super::options::PlanOptions;
 use super::{Answer, Error, Verdict, records};
 use crate::backend::{self, Detours, Local, PeerPlan};
@@ -170,7 +170,7 @@ impl fmt::Display for Plan {
             writeln!(f, "{}", wrap(&format!("{name:10}{value}"), 10))?;
         }
         for entry in &self.entries {
-            writeln!(f, "{}", wrap(&format!("+ {entry}"), 4))?;
+            writeln!(f, "{}", wrap_entry(&format!("+ {entry}"), 4))?;
         }
         for Unrouted { lease, public_ip, reason } in &self.without_path {
             let at = public_ip.map(|ip| format!(" at {ip}")).unwrap_or_default();
