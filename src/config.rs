@@ -12,6 +12,7 @@ pub use pool::Pool;
 pub use probe::Probe;
 pub use rollout::{Rollout, share};
 
+use std::collections::BTreeSet;
 use std::fmt::Display;
 
 use serde::{Deserialize, Serialize};
@@ -32,6 +33,9 @@ pub struct NetworkConfig {
     pub probe: Probe,
     /// `EnableNFTables`: which firewall masquerades.
     pub nftables: bool,
+    /// `NonMasqueradeCIDRs`: where pods are known by their own addresses.
+    #[serde(default)]
+    pub non_masquerade: Vec<Prefix>,
     /// Which nodes take `backend` already; none means all.
     #[serde(default)]
     pub rollout: Option<Rollout>,
@@ -128,6 +132,7 @@ impl NetworkConfig {
             backend,
             mixed: fields.bool("Mixed")?.unwrap_or(false),
             nftables: fields.bool("EnableNFTables")?.unwrap_or(false),
+            non_masquerade: parse_prefixes(&fields, "NonMasqueradeCIDRs")?,
             rollout: rollout::parse(&fields)?,
         };
         // Two halves of a cluster that do not mix cannot reach each other.
@@ -206,6 +211,18 @@ fn parse_tunnel(backend: &Fields) -> Result<Tunnel, Error> {
         learning: backend.bool("Learning")?.unwrap_or(false),
         direct_routing: backend.bool("DirectRouting")?.unwrap_or(false),
     })
+}
+
+/// In any order, each once.
+fn parse_prefixes(fields: &Fields, key: &'static str) -> Result<Vec<Prefix>, Error> {
+    let texts = fields.texts(key)?.unwrap_or_default();
+    let prefix = |text: String| text.parse().map_err(|_| not_a_prefix(key, &text));
+    let prefixes: Result<BTreeSet<Prefix>, Error> = texts.into_iter().map(prefix).collect();
+    Ok(prefixes?.into_iter().collect())
+}
+
+fn not_a_prefix(key: &'static str, text: &str) -> Error {
+    wrong(key, format!("{text:?}"), "a list of prefixes like \"10.5.0.0/16\"".to_owned())
 }
 
 /// Below 1280 bytes a link carries no IPv6, and the tunnel's header still has to fit.

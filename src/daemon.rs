@@ -89,6 +89,7 @@ async fn run_tasks(options: Options) -> anyhow::Result<()> {
         interface: options.interface.clone(),
         max_withdraw: options.max_withdraw,
         reload: options.reload,
+        policy: options.policy.clone(),
         jitter: rand::random::<f64>,
     };
     let reconciler = Reconciler::new(kernel, settings, inbox, outputs);

@@ -16,6 +16,9 @@ pub mod lease;
 
 pub mod node;
 
+// What is done with packets beside routing them.
+pub mod masquerade;
+
 // Where config and leases come from.
 pub mod subnet;
 

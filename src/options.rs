@@ -20,8 +20,9 @@ use tracing::Level;
 pub use self::stop::Stop;
 
 use self::argv::Settings;
-use self::flags::{EtcdFlags, Flags, InterfaceFlags};
+use self::flags::{EtcdFlags, Flags, InterfaceFlags, PolicyFlags};
 use crate::config::Reload;
+use crate::masquerade::{Forward, Masquerade, Policy, Ports};
 use crate::node::InterfaceOptions;
 use crate::subnet::etcd::EtcdOptions;
 
@@ -44,6 +45,8 @@ pub struct Options {
     pub max_withdraw: u8,
     /// When an edit of the network config is taken in.
     pub reload: Reload,
+    /// What is done beside routing.
+    pub policy: Policy,
     pub verbosity: Level,
 }
 
@@ -84,6 +87,7 @@ impl Options {
                 .then(|| SocketAddr::new(flags.healthz_ip, flags.healthz_port)),
             max_withdraw: flags.max_withdraw,
             reload: if flags.config_reload { Reload::Live } else { Reload::AtStart },
+            policy: flags.policy.into(),
             verbosity: flags.v,
         })
     }
@@ -108,6 +112,19 @@ pub fn etcd_options(
     let matches = command.try_get_matches_from(words).map_err(|error| settings.blame(&error))?;
     let flags = EtcdOnly::from_arg_matches(&matches).map_err(|error| settings.blame(&error))?;
     etcd::options(flags.etcd, &settings)
+}
+
+impl From<PolicyFlags> for Policy {
+    fn from(flags: PolicyFlags) -> Self {
+        let random = !flags.ip_masq_fully_random_disable;
+        let masquerade = Masquerade {
+            ports: if random { Ports::FullyRandom } else { Ports::Kept },
+            mark: 1 << flags.iptables_masquerade_bit,
+            forward: if flags.iptables_forward_rules { Forward::Accept } else { Forward::Leave },
+        };
+        let masquerade = flags.ip_masq.then_some(masquerade);
+        Self { masquerade, refuse_unused: flags.ip_blackhole_route }
+    }
 }
 
 impl From<InterfaceFlags> for InterfaceOptions {

@@ -90,6 +90,14 @@ impl Prefix {
             .then(|| Self { base: family.address(number(address) & mask(family, len)), len })
     }
 
+    /// The addresses that are nobody's own: what is sent to them goes to many.
+    pub const fn multicast(family: Family) -> Self {
+        match family {
+            Family::V4 => Self { base: IpAddr::V4(Ipv4Addr::new(224, 0, 0, 0)), len: 4 },
+            Family::V6 => Self { base: IpAddr::V6(Ipv6Addr::from_bits(0xff << 120)), len: 8 },
+        }
+    }
+
     /// The prefix that holds `address` alone.
     pub fn host(address: IpAddr) -> Self {
         Self { base: address, len: Family::of(address).width() }

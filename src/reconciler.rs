@@ -36,6 +36,7 @@ use crate::config::{ConfigUpdate, Reload};
 use crate::kernel::state::{KernelState, Key};
 use crate::kernel::{Kernel, Observation, Scope};
 use crate::lease::{Lease, LeaseUpdate, Rules};
+use crate::masquerade::Policy;
 use crate::node::InterfaceOptions;
 use crate::probe::News;
 use crate::status::{Query, Readiness, Statistics};
@@ -74,6 +75,8 @@ pub struct Settings {
     /// The largest share of peers that may vanish at once, in percent.
     pub max_withdraw: u8,
     pub reload: Reload,
+    /// What is done beside routing.
+    pub policy: Policy,
     /// From 0 to 1: spreads what many nodes would do at once.
     pub jitter: fn() -> f64,
 }
@@ -153,9 +156,9 @@ impl<K: Kernel> Reconciler<K> {
         Self {
             kernel,
             agenda: Agenda::new(settings.jitter),
+            inputs: Inputs { policy: settings.policy.clone(), ..Inputs::default() },
             settings,
             events,
-            inputs: Inputs::default(),
             networks: Vec::new(),
             rules: Rules::default(),
             scope: Scope::default(),

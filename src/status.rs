@@ -73,6 +73,9 @@ pub struct Status {
     /// The largest packet of pods, in bytes.
     pub mtu: Option<u32>,
     pub peers: PeerCounts,
+    /// By which this node masquerades; none if it does not.
+    #[serde(default)]
+    pub tables: Vec<TableStatus>,
     /// Entries that the kernel should hold for us.
     pub desired: usize,
     /// Operations that the kernel refused, and why.
@@ -81,6 +84,15 @@ pub struct Status {
     #[serde(default)]
     pub probes: Option<ProbeStatus>,
     pub statistics: Statistics,
+}
+
+/// A table of nftables that is kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TableStatus {
+    /// With its family, as `nft list table` takes it.
+    pub name: String,
+    /// Whether the kernel holds it as it should be.
+    pub programmed: bool,
 }
 
 /// The newest config of the store, and what of it is in force here.

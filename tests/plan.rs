@@ -75,3 +75,5 @@ fn check_attributes(local: &Local, expected: Expect) {
 mod of_its_peers;
 #[path = "plan/local.rs"]
 mod of_this_node;
+#[path = "plan/masquerade.rs"]
+mod of_what_leaves;

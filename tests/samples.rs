@@ -36,12 +36,15 @@ fn every_network_config_can_be_planned_with() {
 }
 
 #[test]
-fn each_way_of_routing_has_a_sample() {
+fn each_way_of_using_the_config_has_a_sample() {
     let names: Vec<String> = network_configs()
         .iter()
         .map(|path| path.file_stem().unwrap().to_string_lossy().into_owned())
         .collect();
-    assert_eq!(names, ["direct-routing", "dual-stack", "host-gw", "mixed", "rollout", "vxlan"]);
+    assert_eq!(
+        names,
+        ["direct-routing", "dual-stack", "host-gw", "masquerade", "mixed", "rollout", "vxlan"]
+    );
 }
 
 fn network_configs() -> Vec<PathBuf> {

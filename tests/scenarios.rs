@@ -81,6 +81,7 @@ scenarios! {
     a_record_that_cannot_be_read_takes_no_route_away
     a_refusal_delays_no_other_entry
     a_refused_entry_is_tried_again_ever_later
+    a_refused_table_keeps_no_route_back
     a_removal_under_way_waits_for_the_store
     a_restart_changes_nothing
     a_rollout_takes_nodes_one_after_the_other
@@ -91,6 +92,7 @@ scenarios! {
     a_direct_path_that_fails_is_left_for_the_tunnel
     a_flip_waits_for_the_answers_of_peers_that_can_give_them
     a_restart_keeps_the_tunnel_until_probes_are_answered
+    a_restart_leaves_the_tables_as_they_are
     after_a_mass_a_single_loss_is_followed_soon
     an_adopted_device_keeps_its_address_over_a_reboot
     an_audit_finds_what_nobody_told
@@ -119,13 +121,16 @@ scenarios! {
     the_first_snapshot_programs_every_peer
     the_mtu_changes_while_pods_run
     the_only_peer_of_a_wiped_store_keeps_its_route
+    the_tables_are_kept_as_planned
     the_tunnel_goes_with_mixed_once_nobody_uses_it
     two_families_come_and_go_together
+    unused_addresses_of_our_subnet_are_refused
     what_a_node_reports_names_who_is_not_reached
     what_must_be_saved_is_told
     who_comes_back_late_to_a_wiped_store_keeps_its_route
     without_a_brake_every_loss_is_believed
     without_config_reload_an_edit_waits
+    without_masquerading_an_old_table_is_removed
     without_mixed_another_backend_waits_for_the_next_start
 }
 

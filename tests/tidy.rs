@@ -16,6 +16,7 @@ const PURE: &[&str] = &[
     "src/lease",
     "src/node.rs",
     "src/node",
+    "src/masquerade.rs",
     "src/probe/answer.rs",
     "src/probe/board.rs",
     "src/probe/datagram.rs",
@@ -33,6 +34,7 @@ const PURE: &[&str] = &[
     "src/kernel/scope.rs",
     "src/kernel/diff.rs",
     "src/kernel/display.rs",
+    "src/kernel/display",
     "src/kernel/codec.rs",
     "src/kernel/codec",
     "src/subnet/allocate.rs",
@@ -64,7 +66,9 @@ const PURE: &[&str] = &[
     "cni-plugin/src/netlink/message.rs",
     "cni-plugin/src/netlink/route.rs",
     "cni-plugin/src/nftables/batch.rs",
+    "cni-plugin/src/nftables/decode.rs",
     "cni-plugin/src/nftables/expression.rs",
+    "cni-plugin/src/nftables/family.rs",
 ];
 
 /// What a pure module has no use for.

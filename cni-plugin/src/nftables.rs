@@ -1,11 +1,16 @@
 //! nftables by netlink: a batch is carried out as a whole or not at all.
 
 mod batch;
+mod contents;
+mod decode;
 mod expression;
+mod family;
 mod numbers;
 mod rules;
 mod set;
 
 pub use batch::{Batch, Chain, Hook};
-pub use expression::{Expression, IpFamily, Match};
+pub use contents::{Contents, Rules, changed_table, read};
+pub use expression::{Expression, Match, Ports};
+pub use family::{IpFamily, TableFamily};
 pub use rules::{Rule, list};

@@ -18,11 +18,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{Kind, NetworkConfig};
 use crate::kernel::Scope;
-use crate::kernel::state::{Entry, KernelState, LinkName, ReversePath};
+use crate::kernel::state::{Entry, KernelState, LinkName, ReversePath, Route};
 use crate::lease::{
     BackendType, Endpoint, EndpointAttributes, Lease, LeaseAttributes, Rules, Vtep,
 };
 use crate::mac::MacAddr;
+use crate::masquerade::{self, Policy};
 use crate::node::{Node, Uplink};
 use crate::prefix::Family;
 use host_gw::HostGw;
@@ -103,6 +104,9 @@ pub struct Local {
     pub own: Option<Lease>,
     /// The links whose reverse-path filter was strict before `Mixed` loosened it.
     pub strict: BTreeSet<LinkName>,
+    /// What it does beside routing.
+    #[serde(default)]
+    pub policy: Policy,
 }
 
 /// What is planned for one peer: a way per family in common, or why there is none.
@@ -140,7 +144,15 @@ pub fn plan_local(local: &Local, networks: &[Box<dyn Network>]) -> KernelState {
     if !local.config.mixed {
         state.extend(restored(&local.strict));
     }
+    state.extend(local.own.iter().flat_map(|own| beside_routes(local, own)));
     state
+}
+
+/// What keeps packets of pods in order that no route to a peer takes.
+fn beside_routes(local: &Local, own: &Lease) -> Vec<Entry> {
+    let tables = masquerade::tables(&local.policy, &local.config, own);
+    let ends = own.subnets().filter(|_| local.policy.refuse_unused).map(Route::unreachable);
+    tables.into_iter().map(Entry::Table).chain(ends.map(Entry::Route)).collect()
 }
 
 /// The filters of these links as they were before `Mixed` loosened them.
@@ -210,6 +222,7 @@ impl Local {
         Scope {
             tunnels: self.node.uplinks.iter().map(tunnel_of).collect(),
             underlay: Some(self.node.interface.clone()),
+            tables: masquerade::table_names(self.config.backend.tunnel.vni).into(),
             networks: self.config.networks().collect(),
             gateways,
             retired: Vec::new(),

@@ -235,3 +235,21 @@ fn who_does_not_follow_stays_on_the_backend_before() {
     config.rollout = None;
     assert_eq!(config.kind_of(["10.0.0.2"]), Kind::HostGw);
 }
+
+#[test]
+fn ranges_that_are_not_masqueraded_are_a_set_of_prefixes() {
+    let parse = |ranges: &str| {
+        let json = format!(r#"{{"Network":"10.3.0.0/16","nonMasqueradeCIDRs":{ranges}}}"#);
+        NetworkConfig::parse(json.as_bytes()).map(|config| config.non_masquerade)
+    };
+    let texts = |ranges: &str| -> Vec<String> {
+        parse(ranges).unwrap().iter().map(ToString::to_string).collect()
+    };
+    assert_eq!(texts("null"), [""; 0]);
+    let ranges = r#"["fd00::1/8","192.168.7.7/16","192.168.0.0/16"]"#;
+    assert_eq!(texts(ranges), ["192.168.0.0/16", "fd00::/8"]);
+    let said = |ranges: &str| parse(ranges).unwrap_err().to_string();
+    let allowed = r#"but must be a list of prefixes like "10.5.0.0/16""#;
+    assert_eq!(said(r#"["10.0.0.1"]"#), format!(r#"NonMasqueradeCIDRs is "10.0.0.1", {allowed}"#));
+    assert!(said(r#""10.0.0.0/8""#).ends_with("but must be a list of texts"));
+}

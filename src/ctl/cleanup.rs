@@ -10,12 +10,13 @@ use serde::Serialize;
 
 use super::daemon::{self, Unanswered};
 use super::inputs::{self, Unknown};
-use super::layout::{counted, listed, wrap};
+use super::layout::{counted, listed, wrap, wrap_entry};
 use super::options::{CleanupOptions, Files};
 use super::{Answer, Error, Verdict, kernel};
 use crate::backend;
 use crate::kernel::state::{KernelState, LinkName};
 use crate::kernel::{Kernel, Op, Scope, cleanup_ops};
+use crate::masquerade;
 use crate::prefix::Family;
 use crate::status::Readiness;
 
@@ -103,8 +104,10 @@ impl Ours {
         let CleanupOptions { networks, vni, .. } = options;
         let tunnels: BTreeSet<LinkName> =
             Family::ALL.map(|family| backend::device_name(family, *vni)).into();
-        let scope = Scope { tunnels, networks: networks.clone(), ..Scope::default() };
-        let source = format!("as --network {} and --vni {vni} say", listed(networks, ""));
+        let tables = masquerade::table_names(*vni).into();
+        let networks = networks.clone();
+        let scope = Scope { tunnels, tables, networks, ..Scope::default() };
+        let source = format!("as --network {} and --vni {vni} say", listed(&options.networks, ""));
         Self { source, scope, remaining: KernelState::default() }
     }
 
@@ -162,7 +165,7 @@ impl Answer for Leftovers {
 impl fmt::Display for Leftovers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for entry in &self.entries {
-            writeln!(f, "{}", wrap(entry, 4))?;
+            writeln!(f, "{}", wrap_entry(entry, 4))?;
         }
         for path in &self.files {
             writeln!(f, "- file {}", path.display())?;

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::Serialize;
 
 use super::inputs::{self, Known};
-use super::layout::{counted, wrap};
+use super::layout::{counted, wrap, wrap_entry};
 use super::options::Files;
 use super::{Answer, Error, Verdict, kernel};
 use crate::kernel::state::KernelState;
@@ -61,9 +61,9 @@ impl Answer for Differences {
 impl fmt::Display for Differences {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for difference in &self.differences {
-            writeln!(f, "{}", wrap(&difference.text, 4))?;
+            writeln!(f, "{}", wrap_entry(&difference.text, 4))?;
             if let Some(present) = &difference.present {
-                writeln!(f, "{}", wrap(&format!("  now {present}"), 6))?;
+                writeln!(f, "{}", wrap_entry(&format!("  now {present}"), 6))?;
             }
         }
         let found = match self.differences.len() {

@@ -104,6 +104,17 @@ pub(super) fn wrap(text: &str, indent: usize) -> String {
     wrapped
 }
 
+/// As [`wrap`], for an entry of the kernel: of a table, each rule has lines of its own.
+pub(super) fn wrap_entry(text: &str, indent: usize) -> String {
+    let margin = " ".repeat(indent);
+    let rules = text.split_inclusive("; ").enumerate();
+    let lines = rules.map(|(number, rule)| match number {
+        0 => wrap(rule.trim_end(), indent),
+        _ => wrap(&format!("{margin}{}", rule.trim_end()), indent + 2),
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
 /// `items` behind each other, or `nothing`.
 pub(super) fn listed(items: &[impl ToString], nothing: &str) -> String {
     let items: Vec<String> = items.iter().map(ToString::to_string).collect();

@@ -109,6 +109,9 @@ pub(super) struct PlanOptions {
     /// Who is on its link [default: the /24 or /64 around it]
     #[arg(long, value_name = "PREFIX")]
     pub(super) on_link: Vec<Prefix>,
+    /// Plan for a daemon with this flag
+    #[arg(long)]
+    pub(super) ip_masq: bool,
 }
 
 #[derive(Debug, Args)]

@@ -12,13 +12,14 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::layout::{listed, wrap};
+use super::layout::{listed, wrap, wrap_entry};
 use super::options::PlanOptions;
 use super::{Answer, Error, Verdict, records};
 use crate::backend::{self, Detours, Local, PeerPlan};
 use crate::config::NetworkConfig;
 use crate::kernel::state::LinkName;
 use crate::lease::{Lease, LeaseId, LeaseUpdate, Peers, Record};
+use crate::masquerade::{Masquerade, Policy};
 use crate::node::{Node, Uplink};
 use crate::prefix::{Family, Prefix};
 use crate::reconciler::{Desired, Standing};
@@ -70,7 +71,9 @@ fn plan(config: NetworkConfig, records: Vec<Record>, options: &PlanOptions) -> R
     let own = leases.into_iter().find(|lease| is_at(lease, &options.public_ips)).cloned();
     let node = node(&config, own.as_ref(), options)?;
     let config = config.on_node(node.names());
-    let local = Local { macs: macs(own.as_ref()), config, node, own, strict: [].into() };
+    let masquerade = options.ip_masq.then(Masquerade::default);
+    let policy = Policy { masquerade, ..Policy::default() };
+    let local = Local { macs: macs(own.as_ref()), config, node, own, strict: [].into(), policy };
     let mut peers = Peers::default();
     peers.apply(LeaseUpdate::Snapshot(records));
     let desired = Desired::plan(&local, &peers, &Detours::new());
@@ -167,7 +170,7 @@ impl fmt::Display for Plan {
             writeln!(f, "{}", wrap(&format!("{name:10}{value}"), 10))?;
         }
         for entry in &self.entries {
-            writeln!(f, "{}", wrap(&format!("+ {entry}"), 4))?;
+            writeln!(f, "{}", wrap_entry(&format!("+ {entry}"), 4))?;
         }
         for Unrouted { lease, public_ip, reason } in &self.without_path {
             let at = public_ip.map(|ip| format!(" at {ip}")).unwrap_or_default();

@@ -7,7 +7,9 @@ use serde::Serialize;
 use super::layout::{counted, listed, wrap};
 use super::options::Files;
 use super::{Answer, Error, Verdict, daemon};
-use crate::status::{ConfigStatus, PeerCounts, ProbeStatus, Readiness, Statistics, Status};
+use crate::status::{
+    ConfigStatus, PeerCounts, ProbeStatus, Readiness, Statistics, Status, TableStatus,
+};
 use crate::subnet::StoreState;
 
 #[derive(Serialize)]
@@ -47,7 +49,7 @@ impl fmt::Display for Glance {
     }
 }
 
-fn facts(status: &Status) -> [(&'static str, String); 11] {
+fn facts(status: &Status) -> [(&'static str, String); 12] {
     let unknown = || "unknown".to_owned();
     let mixed = if status.mixed { ", mixed" } else { "" };
     let backend = status.backend.as_ref().map_or_else(unknown, |kind| format!("{kind}{mixed}"));
@@ -61,6 +63,7 @@ fn facts(status: &Status) -> [(&'static str, String); 11] {
         ("pod MTU", status.mtu.map_or_else(unknown, |mtu| mtu.to_string())),
         ("peers", peers(&status.peers)),
         ("direct paths", probes(status)),
+        ("masquerade", tables(&status.tables)),
         ("since start", done(&status.statistics)),
         ("entries", format!("{} desired, {} refused", status.desired, status.refused.len())),
     ]
@@ -101,6 +104,15 @@ fn probes(status: &Status) -> String {
     }
 }
 
+fn tables(tables: &[TableStatus]) -> String {
+    let table = |TableStatus { name, programmed }: &TableStatus| {
+        let missing = if *programmed { "" } else { " (missing)" };
+        format!("{name}{missing}")
+    };
+    let tables: Vec<String> = tables.iter().map(table).collect();
+    if tables.is_empty() { "off".to_owned() } else { tables.join(", ") }
+}
+
 fn done(statistics: &Statistics) -> String {
     let Statistics { created, replaced, removed, dumps, overruns, edits, fallbacks } = statistics;
     let counted = |count: u64, what| counted(usize::try_from(count).unwrap_or(usize::MAX), what);
@@ -135,6 +147,9 @@ mod tests {
             subnets: vec!["10.244.1.0/24".parse().unwrap(), "fd00:10:244:1::/64".parse().unwrap()],
             mtu: Some(1430),
             peers: PeerCounts { direct: 12, tunnel: 3, ..PeerCounts::default() },
+            tables: [("ip tweed.1", true), ("ip6 tweed.1", false)]
+                .map(|(name, programmed)| TableStatus { name: name.into(), programmed })
+                .into(),
             desired: 31,
             refused: vec![],
             probes: None,
@@ -156,6 +171,7 @@ mod tests {
             pod MTU      1430
             peers        12 direct, 3 by tunnel, 0 left out, 0 set aside, 0 missing
             direct paths not probed
+            masquerade   ip tweed.1, ip6 tweed.1 (missing)
             since start  31 created, 0 replaced, 0 removed, 1 dump, 0 overruns, 2 configs
                          read, 0 fallbacks
             entries      31 desired, 0 refused
@@ -190,6 +206,7 @@ mod tests {
             pod MTU      1430
             peers        12 direct, 3 by tunnel, 0 left out, 0 set aside, 0 missing
             direct paths not probed
+            masquerade   ip tweed.1, ip6 tweed.1 (missing)
             since start  31 created, 0 replaced, 0 removed, 1 dump, 0 overruns, 2 configs
                          read, 0 fallbacks
             entries      31 desired, 1 refused
@@ -212,6 +229,7 @@ mod tests {
             subnets: vec![],
             mtu: None,
             peers: PeerCounts::default(),
+            tables: vec![],
             desired: 0,
             statistics: Statistics::default(),
             ..status()
@@ -230,6 +248,7 @@ mod tests {
             pod MTU      unknown
             peers        0 direct, 0 by tunnel, 0 left out, 0 set aside, 0 missing
             direct paths not probed
+            masquerade   off
             since start  0 created, 0 replaced, 0 removed, 0 dumps, 0 overruns, 0 configs
                          read, 0 fallbacks
             entries      0 desired, 0 refused

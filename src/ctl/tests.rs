@@ -14,6 +14,7 @@ use crate::kernel::fake::FakeKernel;
 use crate::kernel::state::{Entry, KernelState, LinkName, Route};
 use crate::kernel::{Kernel, diff};
 use crate::lease::Lease;
+use crate::masquerade::Policy;
 use crate::node::{Facts, Interface, InterfaceAddress, InterfaceOptions, Lifetime, Node};
 use crate::prefix::Family;
 
@@ -70,6 +71,7 @@ pub(super) fn inputs() -> Checkpoint {
         macs: [(Family::V4, "0a:00:00:00:00:05".parse().unwrap())].into(),
         own: Some(own),
         strict: [LinkName::new("eth0")].into(),
+        policy: Policy::default(),
     };
     let peers = [
         lease("10.244.3.0/24", "172.17.0.9", "vxlan", "0a:00:00:00:00:09"),

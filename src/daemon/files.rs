@@ -13,6 +13,7 @@ use tweed_cni::subnet_env::SubnetEnv;
 
 use super::Shared;
 use crate::checkpoint::{self, Checkpoint};
+use crate::masquerade::Policy;
 use crate::notify;
 use crate::options::Options;
 use crate::prefix::Prefix;
@@ -39,7 +40,7 @@ pub(super) async fn keep_subnet_file(shared: Shared) -> anyhow::Result<()> {
         let is_news = |usable: &Option<Usable>| usable.is_some() && *usable != written;
         let news = progress.wait_for(|progress| is_news(&progress.usable)).await;
         let Some(usable) = news.context("the loop has ended")?.usable.clone() else { continue };
-        if let Err(error) = subnet_env(&usable).write(path) {
+        if let Err(error) = subnet_env(&usable, &shared.options.policy).write(path) {
             let reason = error.to_string();
             tracing::error!(%reason, "the subnet file is not written");
             shared.subnet_file.send_replace(Some(reason));
@@ -162,13 +163,13 @@ fn tell(message: &str) {
     }
 }
 
-fn subnet_env(usable: &Usable) -> SubnetEnv {
+fn subnet_env(usable: &Usable, policy: &Policy) -> SubnetEnv {
     let gateway = |subnet: &Prefix| IpNetwork::new(subnet.gateway(), subnet.prefix_len()).ok();
     let network = |prefix: &Prefix| IpNetwork::new(prefix.base(), prefix.prefix_len()).ok();
     SubnetEnv {
         networks: usable.networks.iter().filter_map(network).collect(),
         subnets: usable.subnets.iter().filter_map(gateway).collect(),
         mtu: usable.mtu,
-        ip_masq: false,
+        ip_masq: policy.masquerade.is_some(),
     }
 }

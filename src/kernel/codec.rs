@@ -11,6 +11,7 @@ mod nexthop;
 mod peek;
 pub(super) mod request;
 mod route;
+mod table;
 #[cfg(test)]
 mod tests;
 
@@ -21,6 +22,7 @@ pub(super) use message::{Body, Message};
 pub(super) use netconf::ALL_LINKS;
 pub(super) use peek::{may_be_default, may_concern};
 pub(super) use route::{default_route, reach};
+pub(super) use table::{changed_table, family as ip_family, table};
 
 use std::net::IpAddr;
 
@@ -30,6 +32,7 @@ use netlink_packet_core::{
 };
 use netlink_packet_route::RouteNetlinkMessage;
 use nix::libc::{RTM_DELLINK, RTM_NEWLINK, RTM_NEWNETCONF};
+use tweed_cni::nftables::Batch;
 
 use super::state::{Entry, Key, LinkName, Nexthop};
 
@@ -42,6 +45,7 @@ use nexthop::NexthopMessage;
 pub(super) enum Request {
     /// In this order.
     Netlink(Vec<Message>),
+    Nftables(Batch),
     Sysctl(Sysctl),
 }
 
@@ -68,6 +72,7 @@ pub(super) fn encode(op: &Op, links: &Links) -> Result<Request, Unencodable> {
             let message = address::encode(address, links)?;
             (M::NewAddress(message.clone()), M::DelAddress(message))
         }
+        Entry::Table(table) => return Ok(Request::Nftables(table::encode(op, table))),
         Entry::Fdb(fdb) => {
             let message = neighbour::encode_fdb(fdb, links)?;
             (M::NewNeighbour(message.clone()), M::DelNeighbour(message))

@@ -1,10 +1,12 @@
-//! Entries in the words of `ip(8)` and `bridge(8)`, for logs, the command line and golden tests.
+//! Entries in the words of `ip(8)`, `bridge(8)` and `nft(8)`, for logs, the command line and golden tests.
+
+mod table;
 
 use std::fmt;
 
 use super::state::{
     AcceptRa, Address, Entry, Fdb, Link, LinkKind, Neighbour, Nexthop, PROTOCOL, ReversePath,
-    Route, Vxlan,
+    Route, RouteKind, Vxlan,
 };
 use super::{Op, Refused};
 
@@ -15,6 +17,7 @@ impl fmt::Display for Entry {
             Self::ReversePath(filter) => filter.fmt(f),
             Self::AcceptRa(accept) => accept.fmt(f),
             Self::Address(address) => address.fmt(f),
+            Self::Table(table) => table.fmt(f),
             Self::Fdb(fdb) => fdb.fmt(f),
             Self::Neighbour(neighbour) => neighbour.fmt(f),
             Self::Nexthop(nexthop) => nexthop.fmt(f),
@@ -108,7 +111,11 @@ impl fmt::Display for Nexthop {
 
 impl fmt::Display for Route {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "route {}", self.destination)?;
+        let kind = match self.kind {
+            RouteKind::Unicast | RouteKind::Other => "",
+            RouteKind::Unreachable => "unreachable ",
+        };
+        write!(f, "route {kind}{}", self.destination)?;
         if let Some(nexthop) = self.nexthop {
             write!(f, " nhid {nexthop}")?;
         }
@@ -130,16 +137,18 @@ impl fmt::Display for Route {
 
 impl fmt::Display for Op {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Create(entry) => write!(f, "+ {entry}"),
-            Self::Replace(entry) => write!(f, "~ {entry}"),
-            Self::Remove(entry) => write!(f, "- {entry}"),
-        }
+        f.write_str(match self {
+            Self::Create(_) => "+ ",
+            Self::Replace(_) => "~ ",
+            Self::Remove(_) => "- ",
+        })?;
+        self.entry().fmt(f)
     }
 }
 
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.op, self.reason)
+        // Of a table, its name is enough.
+        write!(f, "{:#}: {}", self.op, self.reason)
     }
 }

@@ -20,7 +20,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::node::Facts;
-use state::{Entry, KernelState, Key, LinkName};
+use state::{Entry, KernelState, Key, LinkName, TableName};
 
 /// One change of one entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,14 +67,16 @@ pub enum Observation {
     /// This link, or an address of it, was made, changed or removed. With a link much else can
     /// vanish without a word: only a dump tells.
     LinkChanged(LinkName),
+    /// Something in this table was made, changed or removed: only a dump tells what it holds now.
+    TableChanged(TableName),
     /// Messages were lost: only a dump tells.
     Overrun,
 }
 
 /// The entries of the kernel, the facts of this host, and what changes in either.
 pub trait Kernel {
-    /// Reads what the kernel holds of `scope`: the links of ours with all that sits on them, and
-    /// the main table's routes into its networks, whoever made them. What is as in `known` takes
+    /// Reads what the kernel holds of `scope`: the links of ours with all that sits on them, the
+    /// tables of ours, and the main table's routes into its networks, whoever made them. What is as in `known` takes
     /// no memory of its own.
     fn dump(
         &mut self,

@@ -5,6 +5,7 @@ mod dump;
 mod facts;
 mod observe;
 mod remedy;
+mod tables;
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,13 +16,17 @@ use super::socket::{Monitor, Requests};
 use super::state::KernelState;
 use super::{Kernel, Observation, Op, Refused, Scope};
 use crate::node::Facts;
+use tables::Tables;
 
 /// Room for the changes of a few thousand peers, in bytes.
 const BACKLOG: usize = 8 << 20;
 
 pub struct NetlinkKernel {
     requests: Requests,
+    tables: Tables,
     monitor: Monitor,
+    /// None where nftables cannot be listened to: then an audit has to do.
+    table_monitor: Option<Monitor>,
     backlog: usize,
     links: Links,
     /// Of the latest dump: what does not concern it is not told.
@@ -44,13 +49,22 @@ impl NetlinkKernel {
     pub fn with_backlog(backlog: usize) -> io::Result<Self> {
         Ok(Self {
             requests: Requests::open()?,
-            monitor: Monitor::open(backlog)?,
+            tables: Tables::default(),
+            monitor: Monitor::of_routing(backlog)?,
+            table_monitor: Monitor::of_tables(backlog).ok(),
             backlog,
             links: Links::default(),
             scope: Scope::default(),
             lacks_nexthops: false,
             observed: VecDeque::new(),
         })
+    }
+
+    /// Whatever the kernel has told so far and we have not heard is forgotten.
+    fn listen_anew(&mut self) -> io::Result<()> {
+        self.monitor = Monitor::of_routing(self.backlog)?;
+        self.table_monitor = Monitor::of_tables(self.backlog).ok();
+        Ok(())
     }
 
     /// Lists the links and learns their names.

@@ -6,7 +6,9 @@ mod tests;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use super::state::{Address, Entry, Key, Link, LinkName, PROTOCOL, PROTOCOL_BOOT, Route};
+use super::state::{
+    Address, Entry, Key, Link, LinkName, PROTOCOL, PROTOCOL_BOOT, Route, TableName,
+};
 use crate::prefix::Prefix;
 
 /// Which entries to read, and which of them we own.
@@ -16,6 +18,8 @@ pub struct Scope {
     pub tunnels: BTreeSet<LinkName>,
     /// The link below them, towards the peers.
     pub underlay: Option<LinkName>,
+    /// The tables of ours, whether they exist or not.
+    pub tables: BTreeSet<TableName>,
     /// The networks whose subnets we route.
     pub networks: Vec<Prefix>,
     /// The public IPs of the peers: a route through one of them that bears no mark is flannel's.
@@ -33,6 +37,7 @@ impl Scope {
     /// Whether an entry of this key would be of any interest.
     pub fn covers_key(&self, key: &Key) -> bool {
         match key {
+            Key::Table(table) => self.tables.contains(table),
             Key::Nexthop(id) => self.networks.iter().any(|network| id.leads_into(*network)),
             Key::Route(destination, _) => self.networks.iter().any(|n| n.covers(*destination)),
             Key::ReversePath(link) => {
@@ -48,8 +53,10 @@ impl Scope {
 
     /// Whether `other` would read the same entries.
     pub fn sees_the_same(&self, other: &Self) -> bool {
-        let seen =
-            |scope: &Self| (scope.tunnels.clone(), scope.underlay.clone(), scope.networks.clone());
+        let seen = |scope: &Self| {
+            let links = (scope.tunnels.clone(), scope.underlay.clone());
+            (links, scope.tables.clone(), scope.networks.clone())
+        };
         seen(self) == seen(other)
     }
 
@@ -63,7 +70,7 @@ impl Scope {
                 Entry::Link(link) => self.retired.iter().any(|ours| is_same(ours, link)),
                 Entry::ReversePath(_) | Entry::AcceptRa(_) => false,
                 Entry::Address(address) => self.owns_address(address),
-                Entry::Fdb(_) => true,
+                Entry::Table(_) | Entry::Fdb(_) => true,
                 Entry::Neighbour(neighbour) => neighbour.permanent,
                 Entry::Nexthop(nexthop) => nexthop.protocol == PROTOCOL,
                 Entry::Route(route) => self.owns_route(route),

@@ -10,7 +10,6 @@ use std::io;
 use std::iter;
 
 use netlink_packet_core::NetlinkBuffer;
-use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{AsyncSocket, TokioSocket};
 use nix::sys::socket::{setsockopt, sockopt};
 
@@ -19,8 +18,9 @@ use super::codec::Message;
 /// The kernel never puts more than half of this into one datagram, in bytes.
 const DATAGRAM: usize = 1 << 16;
 
-fn open(receive_buffer: usize) -> io::Result<TokioSocket> {
-    let mut socket = TokioSocket::new(NETLINK_ROUTE)?;
+/// A socket of this protocol of netlink.
+fn open(protocol: isize, receive_buffer: usize) -> io::Result<TokioSocket> {
+    let mut socket = TokioSocket::new(protocol)?;
     let raw = socket.socket_mut();
     raw.bind_auto()?;
     raw.set_cap_ack(true)?;

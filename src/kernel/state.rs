@@ -3,10 +3,12 @@
 mod entries;
 mod link;
 mod nexthop;
+mod table;
 
 pub use entries::KernelState;
 pub use link::{Link, LinkKind, LinkName, Vxlan};
 pub use nexthop::{Lane, Nexthop, NexthopId};
+pub use table::{Hook, Match, Ports, Rule, Table, TableName, Verdict};
 
 use std::net::IpAddr;
 
@@ -27,6 +29,7 @@ pub enum Key {
     ReversePath(LinkName),
     AcceptRa(LinkName),
     Address(LinkName, IpAddr, u8),
+    Table(TableName),
     Fdb(LinkName, MacAddr),
     Neighbour(LinkName, IpAddr),
     Nexthop(NexthopId),
@@ -41,6 +44,7 @@ pub enum Entry {
     ReversePath(ReversePath),
     AcceptRa(AcceptRa),
     Address(Address),
+    Table(Table),
     Fdb(Fdb),
     Neighbour(Neighbour),
     Nexthop(Nexthop),
@@ -86,19 +90,31 @@ pub struct Neighbour {
     pub permanent: bool,
 }
 
-/// A unicast route of the main table.
+/// A route of the main table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
+    pub kind: RouteKind,
     pub destination: Prefix,
     pub metric: u32,
     pub gateway: Option<IpAddr>,
-    /// None for routes without a device (several next hops, blackholes).
+    /// None for routes without one of their own.
     pub link: Option<LinkName>,
     /// Take the gateway for adjacent although no address says so.
     pub onlink: bool,
     /// The nexthop object by which it has gateway and link; none if they are its own.
     pub nexthop: Option<NexthopId>,
     pub protocol: u8,
+}
+
+/// What becomes of packets that take a route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RouteKind {
+    /// They are sent on.
+    Unicast,
+    /// Who sent them is told that there is no way.
+    Unreachable,
+    /// Anything else, such as a blackhole or several next hops; never made by us.
+    Other,
 }
 
 impl Route {
@@ -113,10 +129,25 @@ impl Route {
     /// `destination via gateway dev link`, marked as ours.
     pub fn via(destination: Prefix, gateway: IpAddr, link: LinkName) -> Self {
         Self {
+            kind: RouteKind::Unicast,
             destination,
             metric: Self::default_metric(destination.family()),
             gateway: Some(gateway),
             link: Some(link),
+            onlink: false,
+            nexthop: None,
+            protocol: PROTOCOL,
+        }
+    }
+
+    /// For packets to `destination` that no other route takes, marked as ours.
+    pub const fn unreachable(destination: Prefix) -> Self {
+        Self {
+            kind: RouteKind::Unreachable,
+            destination,
+            metric: u32::MAX,
+            gateway: None,
+            link: None,
             onlink: false,
             nexthop: None,
             protocol: PROTOCOL,
@@ -138,6 +169,7 @@ impl Entry {
             Self::Address(Address { link, address, prefix_len }) => {
                 Key::Address(link.clone(), *address, *prefix_len)
             }
+            Self::Table(table) => Key::Table(table.name.clone()),
             Self::Fdb(fdb) => Key::Fdb(fdb.link.clone(), fdb.mac),
             Self::Neighbour(neighbour) => Key::Neighbour(neighbour.link.clone(), neighbour.address),
             Self::Nexthop(nexthop) => Key::Nexthop(nexthop.id),
@@ -145,13 +177,14 @@ impl Entry {
         }
     }
 
-    /// The link it sits on and vanishes with; the link itself for a link.
+    /// The link it sits on and vanishes with; the link itself for a link. None where there is none.
     pub fn link(&self) -> Option<&LinkName> {
         match self {
             Self::Link(link) => Some(&link.name),
             Self::ReversePath(filter) => Some(&filter.link),
             Self::AcceptRa(accept) => Some(&accept.link),
             Self::Address(address) => Some(&address.link),
+            Self::Table(_) => None,
             Self::Fdb(fdb) => Some(&fdb.link),
             Self::Neighbour(neighbour) => Some(&neighbour.link),
             Self::Nexthop(nexthop) => nexthop.link.as_ref(),

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use crate::backend::{self, Detours, Local, Network, Path};
 use crate::config::{Kind, NetworkConfig};
 use crate::lease::{Lease, LeaseUpdate, Peers, Record};
+use crate::masquerade::Policy;
 use crate::node::{Node, Uplink};
 use crate::prefix::Family;
 use crate::report::{Exception, NodeReport};
@@ -136,7 +137,7 @@ impl<'a> Outlook<'a> {
         };
         let macs = report.node.uplinks.iter().map(mac).collect();
         let (node, own) = (report.node.clone(), Some(member.lease.clone()));
-        Some(Local { config, node, macs, own, strict: [].into() })
+        Some(Local { config, node, macs, own, strict: [].into(), policy: Policy::default() })
     }
 
     /// The lease as it stands, or as it will.

@@ -65,6 +65,8 @@ pub(super) struct Flags {
     pub(super) etcd: EtcdFlags,
     #[command(flatten)]
     pub(super) interface: InterfaceFlags,
+    #[command(flatten)]
+    pub(super) policy: PolicyFlags,
 }
 
 #[derive(Debug, Args)]
@@ -115,6 +117,31 @@ pub(super) struct InterfaceFlags {
     pub(super) public_ipv6: Option<Ipv6Addr>,
 }
 
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Packets beside the routes to peers")]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
+pub(super) struct PolicyFlags {
+    /// Give what leaves the pods' network the address of this node; see docs/masquerade.md
+    #[arg(long, value_name = "BOOL", default_value = "false", value_parser = boolean)]
+    #[arg(num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set)]
+    pub(super) ip_masq: bool,
+    /// Keep source ports where they are free, instead of choosing them at random
+    #[arg(long, value_name = "BOOL", default_value = "false", value_parser = boolean)]
+    #[arg(num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set)]
+    pub(super) ip_masq_fully_random_disable: bool,
+    /// Accept forwarded packets from and to pods, beside masquerading
+    #[arg(long, value_name = "BOOL", default_value = "true", value_parser = boolean)]
+    #[arg(num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set)]
+    pub(super) iptables_forward_rules: bool,
+    /// Refuse what goes to addresses of this node's subnet that no pod has
+    #[arg(long, value_name = "BOOL", default_value = "false", value_parser = boolean)]
+    #[arg(num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set)]
+    pub(super) ip_blackhole_route: bool,
+    /// The bit of the mark on packets that kube-proxy masquerades; as kube-proxy's own flag says
+    #[arg(long, value_name = "BIT", default_value = "14", value_parser = bit)]
+    pub(super) iptables_masquerade_bit: u8,
+}
+
 /// Go's spellings.
 pub(super) fn boolean(text: &str) -> Result<bool, &'static str> {
     match text {
@@ -151,6 +178,10 @@ fn renew_margin(text: &str) -> Result<Duration, &'static str> {
 
 fn percent(text: &str) -> Result<u8, &'static str> {
     within(text, 0..=100).ok_or("0 to 100 percent")
+}
+
+fn bit(text: &str) -> Result<u8, &'static str> {
+    within(text, 0..=31).ok_or("a bit from 0 to 31")
 }
 
 fn port(text: &str) -> Result<u16, &'static str> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tracing::Level;
 
-use super::{Options, Reload, Stop};
+use super::{Forward, Masquerade, Options, Policy, Ports, Reload, Stop};
 
 const NO_VARIABLES: &[(&str, &str)] = &[];
 
@@ -143,24 +143,37 @@ fn a_bad_address_or_pattern_is_named() {
 }
 
 #[test]
+fn masquerading_is_off_unless_asked_for_and_then_as_flannel_does_it() {
+    assert_eq!(options("").policy, Policy::default());
+    assert_eq!(
+        options("-iptables-forward-rules -iptables-masquerade-bit=7").policy.masquerade,
+        None
+    );
+    let usual = Masquerade { ports: Ports::FullyRandom, mark: 0x4000, forward: Forward::Accept };
+    assert_eq!(options("-ip-masq").policy.masquerade, Some(usual));
+    let line = "-ip-masq -ip-masq-fully-random-disable -iptables-forward-rules=false \
+                -iptables-masquerade-bit=31";
+    let other = Masquerade { ports: Ports::Kept, mark: 1 << 31, forward: Forward::Leave };
+    assert_eq!(options(line).policy.masquerade, Some(other));
+    let said = "--iptables-masquerade-bit is \"32\"; allowed: a bit from 0 to 31";
+    check_refusal("-iptables-masquerade-bit=32", said);
+}
+
+#[test]
 fn what_would_be_missed_is_refused() {
     for flag in [
-        "ip-masq",
-        "ip-masq-fully-random-disable",
         "kube-subnet-mgr=1",
         "kube-api-url=http://a",
         "kube-annotation-prefix=a.b",
         "kubeconfig-file=/a",
         "net-config-path=/a",
-        "iptables-resync=10",
-        "ip-blackhole-route",
     ] {
         let name = flag.split('=').next().unwrap();
         check_refusal(&format!("--{flag}"), &format!("--{name} is not yet in this version"));
     }
     assert_eq!(
-        refusal("", &[("FLANNELD_IP_MASQ", "true")]),
-        ("FLANNELD_IP_MASQ is not yet in this version".to_owned(), 2)
+        refusal("", &[("FLANNELD_KUBE_SUBNET_MGR", "true")]),
+        ("FLANNELD_KUBE_SUBNET_MGR is not yet in this version".to_owned(), 2)
     );
 }
 
@@ -169,7 +182,7 @@ fn what_asks_for_nothing_is_taken() {
     options(
         "-ip-masq=false -ip-masq-fully-random-disable=0 -kube-subnet-mgr=F -kube-api-url= \
          -kube-annotation-prefix=flannel.alpha.coreos.com -kubeconfig-file= \
-         -net-config-path=/etc/kube-flannel/net-conf.json -iptables-resync=0x5 \
+         -net-config-path=/etc/kube-flannel/net-conf.json -iptables-resync=0xa \
          -ip-blackhole-route=false -iptables-forward-rules=false -iptables-forward-rules \
          -set-node-network-unavailable=false -ip-masq -ip-masq=false",
     );

@@ -21,15 +21,7 @@ enum Kind {
 }
 
 /// To ignore these would cut pods off, or leave a cluster without the daemon it was promised.
-const LATER: [Unsupported; 9] = [
-    boolean_flag("ip-masq", "false", "Masquerade what leaves the pod network"),
-    boolean_flag("ip-masq-fully-random-disable", "false", "Masquerade without random ports"),
-    number_flag("iptables-resync", "5", "Seconds between two looks at the rules"),
-    boolean_flag(
-        "ip-blackhole-route",
-        "false",
-        "Refuse what goes to unused addresses of the subnet",
-    ),
+const LATER: [Unsupported; 5] = [
     boolean_flag("kube-subnet-mgr", "false", "Kubernetes instead of etcd"),
     text_flag("kube-api-url", "", "Its API server"),
     text_flag("kubeconfig-file", "", "How to reach it"),
@@ -37,9 +29,10 @@ const LATER: [Unsupported; 9] = [
     text_flag("net-config-path", "/etc/kube-flannel/net-conf.json", "The config with Kubernetes"),
 ];
 
-/// Nothing is lost without these: no rule is written, no node is patched, and logs are not klog's.
+/// Nothing is lost without these: changes of rules are told, no node is patched, and logs are not
+/// klog's.
 const WITHOUT_EFFECT: [Unsupported; 4] = [
-    boolean_flag("iptables-forward-rules", "true", "Accept forwarded packets of pods"),
+    number_flag("iptables-resync", "5", "Seconds between two looks at the rules"),
     boolean_flag("set-node-network-unavailable", "true", "Tell Kubernetes that the network works"),
     text_flag("vmodule", "", "Log levels by file"),
     text_flag("log_backtrace_at", ":0", "Log stack traces"),

@@ -10,7 +10,7 @@ use crate::checkpoint::Checkpoint;
 use crate::kernel::Kernel;
 use crate::kernel::state::Entry;
 use crate::lease::{Lease, LeaseId, Rejected};
-use crate::status::{LeaseStatus, PeerCounts, PeerStatus, Query, Status};
+use crate::status::{LeaseStatus, PeerCounts, PeerStatus, Query, Status, TableStatus};
 
 impl<K: Kernel> Reconciler<K> {
     pub(super) fn answer(&self, query: Query) -> serde_json::Result<Box<RawValue>> {
@@ -49,11 +49,23 @@ impl<K: Kernel> Reconciler<K> {
             subnets: self.inputs.own.iter().flat_map(Lease::subnets).collect(),
             mtu: backend::pod_mtu(&self.networks),
             peers: self.counts(),
+            tables: self.tables(),
             desired: self.desired.state().len(),
             refused: self.refused.iter().map(|(_, why)| why.to_owned()).collect(),
             probes: self.probe_status(),
             statistics: self.statistics,
         }
+    }
+
+    fn tables(&self) -> Vec<TableStatus> {
+        let status = |entry: &Entry| match entry {
+            Entry::Table(table) => {
+                let name = table.name.to_string();
+                Some(TableStatus { name, programmed: self.holds(entry) })
+            }
+            _ => None,
+        };
+        self.local_entries().filter_map(status).collect()
     }
 
     pub(super) fn counts(&self) -> PeerCounts {

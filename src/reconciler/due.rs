@@ -66,9 +66,11 @@ impl<K: Kernel> Reconciler<K> {
                     && self.agenda.has_lingered(&key)
                     && !is_used(nexthop.id, &self.actual)
             }
-            Entry::ReversePath(_) | Entry::AcceptRa(_) | Entry::Address(_) | Entry::Route(_) => {
-                self.inputs.may_remove()
-            }
+            Entry::ReversePath(_)
+            | Entry::AcceptRa(_)
+            | Entry::Address(_)
+            | Entry::Table(_)
+            | Entry::Route(_) => self.inputs.may_remove(),
         }
     }
 }

@@ -10,6 +10,7 @@ use crate::config::{Kind, NetworkConfig};
 use crate::kernel::state::{Entry, KernelState, Key, Link, LinkKind, LinkName, ReversePath};
 use crate::lease::{BackendType, Lease, LeaseId, Peers, Rules, Withdrawal};
 use crate::mac::MacAddr;
+use crate::masquerade::Policy;
 use crate::node::{Node, Uplink};
 use crate::prefix::{Family, Prefix};
 use crate::subnet::StoreState;
@@ -18,6 +19,8 @@ use crate::subnet::StoreState;
 #[derive(Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Inputs {
+    /// What the operator's flags ask for.
+    pub policy: Policy,
     /// In force on this node, whatever the store asks for beyond it.
     pub config: Option<NetworkConfig>,
     /// The newest config of the store.
@@ -62,6 +65,7 @@ pub enum Loss {
 impl Default for Inputs {
     fn default() -> Self {
         Self {
+            policy: Policy::default(),
             config: None,
             edit: Edit::default(),
             confirmed: false,
@@ -93,6 +97,7 @@ impl Inputs {
             macs: self.macs.clone(),
             own: self.own.clone(),
             strict: self.strict.clone(),
+            policy: self.policy.clone(),
         })
     }
 

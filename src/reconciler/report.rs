@@ -57,8 +57,9 @@ impl<K: Kernel> Reconciler<K> {
         self.is_met(|entry| matches!(entry, Entry::Link(_)))
     }
 
+    /// Whoever reads subnet.env takes it at its word that the daemon masquerades.
     fn local_is_met(&self) -> bool {
-        self.is_met(|entry| matches!(entry, Entry::Link(_) | Entry::Address(_)))
+        self.is_met(|entry| matches!(entry, Entry::Link(_) | Entry::Address(_) | Entry::Table(_)))
     }
 
     fn is_met(&self, concerns: impl Fn(&Entry) -> bool) -> bool {
@@ -70,8 +71,8 @@ impl<K: Kernel> Reconciler<K> {
         self.actual.get(&entry.key()).is_some_and(|have| entry.is_met_by(have))
     }
 
-    /// The entries on our devices come first in the order of keys.
-    fn local_entries(&self) -> impl Iterator<Item = &Entry> {
+    /// The entries on our devices, and our tables, come first in the order of keys.
+    pub(super) fn local_entries(&self) -> impl Iterator<Item = &Entry> {
         let entries = self.desired.state().entries();
         entries.take_while(|entry| {
             !matches!(

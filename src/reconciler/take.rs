@@ -121,6 +121,11 @@ impl<K: Kernel> Reconciler<K> {
                     self.agenda.dump_soon();
                 }
             }
+            Observation::TableChanged(table) => {
+                if self.scope.tables.contains(&table) {
+                    self.agenda.dump_soon();
+                }
+            }
             Observation::Overrun => {
                 self.statistics.overruns += 1;
                 self.agenda.dump_soon();

@@ -69,14 +69,10 @@ fn what_is_wrong_is_refused_in_one_sentence_that_names_it() {
 #[test]
 fn what_comes_later_and_what_is_gone_is_refused_and_not_ignored() {
     let later = [
-        "--ip-masq",
-        "--ip-masq=true",
         "--kube-subnet-mgr",
         "--kube-api-url=https://10.0.0.1",
         "--kubeconfig-file=/root/.kube/config",
         "--net-config-path=/tmp/net.json",
-        "--iptables-resync=7",
-        "--ip-blackhole-route",
     ];
     for flag in later {
         let said = refusal(&[flag], &[]);
@@ -94,8 +90,8 @@ fn what_comes_later_and_what_is_gone_is_refused_and_not_ignored() {
 fn the_environment_is_judged_like_the_command_line() {
     let said = refusal(&[], &[("FLANNELD_HEALTHZ_PORT", "many")]);
     assert!(said.contains("FLANNELD_HEALTHZ_PORT") && said.contains("many"), "{said}");
-    let said = refusal(&[], &[("FLANNELD_IP_MASQ", "true")]);
-    assert!(said.contains("FLANNELD_IP_MASQ"), "{said}");
+    let said = refusal(&[], &[("FLANNELD_KUBE_SUBNET_MGR", "true")]);
+    assert!(said.contains("FLANNELD_KUBE_SUBNET_MGR"), "{said}");
     let said = refusal(&[], &[("FLANNELD_ETCD_PASSWORD", PASSWORD)]);
     assert!(said.contains("FLANNELD_ETCD_PASSWORD"), "{said}");
     // What the command line says, the environment does not.

@@ -258,3 +258,29 @@ fn a_conversation_given_up_does_not_answer_the_next() {
         assert_eq!(establish(&mut kernel, &everything).await, [""; 0]);
     });
 }
+
+#[test]
+fn a_dead_end_stands_behind_the_route_of_a_bridge() {
+    on_a_host(async || {
+        ip("link add cni0 type bridge");
+        ip("addr add 10.244.1.1/24 dev cni0");
+        ip("addr add fd00:10:244:1::1/64 dev cni0 nodad");
+        ip("link set cni0 up");
+        let subnets = ["10.244.1.0/24", "fd00:10:244:1::/64"];
+        let ends = subnets.map(|subnet| Entry::Route(Route::unreachable(prefix(subnet))));
+        let mut kernel = NetlinkKernel::open().unwrap();
+        assert_eq!(establish(&mut kernel, &ends.iter().cloned().collect()).await, [""; 0]);
+        assert!(ip("route show 10.244.1.0/24").contains("dev cni0"));
+        assert!(ip("route get 10.244.1.7").contains("dev cni0"));
+        // Somebody's of another kind is no dead end of ours.
+        ip("route replace blackhole 10.244.1.0/24 metric 4294967295 proto 241");
+        assert_eq!(
+            missing(&mut kernel, &ends.iter().cloned().collect()).await,
+            ["~ route unreachable 10.244.1.0/24 metric 4294967295"]
+        );
+        assert_eq!(establish(&mut kernel, &ends.iter().cloned().collect()).await, [""; 0]);
+        assert_eq!(establish(&mut kernel, &KernelState::default()).await, [""; 0]);
+        assert!(!ip("route show").contains("unreachable"));
+        assert!(!ip("-6 route show").contains("unreachable"));
+    });
+}

@@ -11,11 +11,11 @@ use std::time::Duration;
 use nix::sched::{CloneFlags, unshare};
 use tweed::kernel::state::{
     AcceptRa, Address, Entry, Fdb, KernelState, Link, LinkKind, LinkName, Neighbour, ReversePath,
-    Route, Vxlan,
+    Route, TableName, Vxlan,
 };
 use tweed::kernel::{Kernel, NetlinkKernel, Observation, Op, Scope, diff};
 use tweed::mac::MacAddr;
-use tweed::prefix::Prefix;
+use tweed::prefix::{Family, Prefix};
 
 /// Runs `test` on a thread that has a network namespace to itself: with an uplink `eth0`, whose
 /// far end is `far0`, with addresses of both families.
@@ -87,10 +87,15 @@ pub(crate) fn scope() -> Scope {
     Scope {
         tunnels: [name("flannel.1"), name("flannel-v6.1")].into(),
         underlay: Some(name("eth0")),
+        tables: [Family::V4, Family::V6].map(table_name).into(),
         networks: vec![prefix("10.244.0.0/16"), prefix("fd00:10:244::/56")],
         gateways: [address("172.16.0.9"), address("fd16::9")].into(),
         retired: Vec::new(),
     }
+}
+
+pub(crate) fn table_name(family: Family) -> TableName {
+    TableName { family, name: "tweed.1".to_owned() }
 }
 
 pub(crate) fn tunnel() -> Link {

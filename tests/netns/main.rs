@@ -11,3 +11,4 @@ mod observe;
 mod roundtrip;
 mod scale;
 mod settings;
+mod tables;

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use tweed::kernel::state::{
     AcceptRa, Address, Entry, Fdb, Link, LinkKind, LinkName, Neighbour, Nexthop, NexthopId,
-    PROTOCOL, ReversePath, Route, Vxlan,
+    PROTOCOL, ReversePath, Route, RouteKind, Vxlan,
 };
 use tweed::prefix::Prefix;
 
@@ -22,6 +22,7 @@ pub(crate) fn entry(text: &str) -> Entry {
             Entry::AcceptRa(AcceptRa { link: words.device(), accept: words.at(1) == "1" })
         }
         "addr" => address(&words),
+        "table" => Entry::Table(super::table::table(text)),
         "fdb" => Entry::Fdb(Fdb {
             link: words.device(),
             mac: parse(words.at(1)),
@@ -75,8 +76,13 @@ fn address(words: &Words<'_>) -> Entry {
 }
 
 fn route(words: &Words<'_>) -> Route {
-    let destination: Prefix = parse(words.at(1));
+    let (kind, at) = match words.at(1) {
+        "unreachable" => (RouteKind::Unreachable, 2),
+        _ => (RouteKind::Unicast, 1),
+    };
+    let destination: Prefix = parse(words.at(at));
     Route {
+        kind,
         destination,
         metric: words.parsed("metric").unwrap_or(Route::default_metric(destination.family())),
         gateway: words.parsed("via"),

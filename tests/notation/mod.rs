@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod entry;
+mod table;
 
 pub(crate) use entry::entry;
 
@@ -14,7 +15,9 @@ use tweed::config::NetworkConfig;
 use tweed::kernel::state::LinkName;
 use tweed::lease::{BackendType, Endpoint, Lease, LeaseId, Malformed, Record, Vtep};
 use tweed::mac::MacAddr;
+use tweed::masquerade::Policy;
 use tweed::node::{Facts, Interface, InterfaceAddress, InterfaceOptions, Lifetime, Nexthops, Node};
+use tweed::options::Options;
 use tweed::prefix::{Family, Prefix};
 
 pub(crate) fn prefix(text: &str) -> Prefix {
@@ -105,6 +108,11 @@ pub(crate) fn host(interfaces: &[&str]) -> Facts {
     Facts { interfaces, default_routes, reach: None, nexthops: Nexthops::Usable }
 }
 
+/// What these flags of the daemon ask for: `--ip-masq --iptables-forward-rules=false`.
+pub(crate) fn policy(flags: &str) -> Policy {
+    Options::parse(flags.split_whitespace(), |_| None).unwrap().policy
+}
+
 pub(crate) fn config(json: &str) -> NetworkConfig {
     NetworkConfig::parse(json.as_bytes()).unwrap_or_else(|error| panic!("{error}: {json}"))
 }
@@ -117,7 +125,8 @@ pub(crate) fn local(json: &str, eth0: &str, own: &str) -> Local {
     let node = Node::select(&facts, &InterfaceOptions::default(), &families).unwrap();
     let macs = node.uplinks.iter().map(|uplink| (uplink.family(), mac_of(uplink.public_ip)));
     let macs = macs.collect();
-    let mut local = Local { config, node, macs, own: None, strict: [].into() };
+    let mut local =
+        Local { config, node, macs, own: None, strict: [].into(), policy: Policy::default() };
     local.own = (!own.is_empty()).then(|| own_lease(&local, own));
     local
 }

@@ -7,7 +7,7 @@ use tweed::backend::{self, Detours, Local};
 use tweed::kernel::state::{Entry, KernelState};
 use tweed::lease::{Lease, LeaseId};
 
-use crate::notation::{entry, lease, local};
+use crate::notation::{entry, lease, local, policy};
 
 const CONFIGS: [&str; 5] = [
     r#""Backend":{"Type":"vxlan"}"#,
@@ -21,10 +21,13 @@ const CONFIGS: [&str; 5] = [
 pub(crate) fn node() -> impl Strategy<Value = Local> {
     let own =
         select(vec!["", "10.244.1.0/24 fd00:244:0:1::/64", "10.244.2.0/24 fd00:244:0:1::/64"]);
-    (select(CONFIGS.to_vec()), own).prop_map(|(config, own)| {
+    let flags = select(vec!["", "--ip-masq", "--ip-masq --ip-blackhole-route"]);
+    (select(CONFIGS.to_vec()), own, flags).prop_map(|(config, own, flags)| {
         let networks =
             r#""Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:244::/48""#;
-        local(&format!("{{{networks},{config}}}"), "eth0 172.16.0.5/24 fd00:16::5/64", own)
+        let eth0 = "eth0 172.16.0.5/24 fd00:16::5/64";
+        let local = local(&format!("{{{networks},{config}}}"), eth0, own);
+        Local { policy: policy(flags), ..local }
     })
 }
 
@@ -81,7 +84,11 @@ pub(crate) fn peers() -> impl Strategy<Value = Vec<Lease>> {
 }
 
 /// Entries that somebody else may have put there, or that an earlier life of ours left.
-const STRAYS: [&str; 26] = [
+const STRAYS: [&str; 30] = [
+    "table ip tweed.1 { } and 1 of another form",
+    "table ip6 tweed.1 { }",
+    "table ip tweed.2 { }",
+    "route unreachable 10.244.1.0/24 metric 4294967295",
     "link flannel.1 up mtu 1500 address 02:00:00:00:00:01 type dummy",
     "link flannel.1 down mtu 1450 address 02:00:ac:10:00:05 type vxlan id 1 local 172.16.0.5 dev eth0 dstport 8472 nolearning",
     "link flannel.1 up mtu 1280 address 02:00:00:00:00:01 type vxlan id 1 local 172.16.0.5 dev eth0 dstport 8472 learning",

@@ -29,6 +29,7 @@ impl Planner {
         let networks = backend::networks(local);
         let mut planner = Self {
             inputs: Inputs {
+                policy: local.policy.clone(),
                 config: Some(local.config.clone()),
                 node: Some(local.node.clone()),
                 macs: local.macs.clone(),

@@ -10,6 +10,7 @@ use tweed::checkpoint::Checkpoint;
 use tweed::config::{ConfigUpdate, NetworkConfig, Reload, Unusable};
 use tweed::kernel::fake::FakeKernel;
 use tweed::lease::{Lease, LeaseId, LeaseUpdate};
+use tweed::masquerade::Policy;
 use tweed::node::InterfaceOptions;
 use tweed::prefix::Prefix;
 use tweed::reconciler::{Event, Listeners, Outputs, Progress, Reconciler, Settings};
@@ -42,6 +43,7 @@ pub(crate) async fn play(parts: &[Part]) -> String {
         interface: InterfaceOptions::default(),
         max_withdraw: 50,
         reload: Reload::Live,
+        policy: Policy::default(),
         jitter: || 0.5,
     };
     let mut played = String::new();
@@ -56,6 +58,7 @@ pub(crate) async fn play(parts: &[Part]) -> String {
         match (command.verb.as_str(), &mut stage) {
             ("max-withdraw", None) => settings.max_withdraw = command.rest.parse().unwrap(),
             ("config-reload", None) => settings.reload = reload(&command.rest),
+            ("flags", None) => settings.policy = notation::policy(&command.rest),
             ("node", None) => stage = Some(Stage::start(command, settings.clone())),
             (_, None) => panic!("a scenario begins with its node: {}", command.text()),
             ("expect", Some(stage)) => {
@@ -91,6 +94,7 @@ impl Stage {
             }
             "kernel" => crate::host::perform(&self.kernel, &command.rest),
             "restart" => self.restart().await,
+            "flags" => self.settings.policy = notation::policy(&command.rest),
             "reboot" => {
                 self.restart().await;
                 self.kernel.reboot();
@@ -222,7 +226,8 @@ impl Stage {
 
     fn ops(&self) -> Vec<String> {
         let show = |op| match op {
-            Ok(op) => format!("{op}"),
+            // What is in a table is told in another place.
+            Ok(op) => format!("{op:#}"),
             Err(refused) => format!("refused {refused}"),
         };
         let log: Vec<String> = self.kernel.take_log().into_iter().map(show).collect();

@@ -36,6 +36,11 @@ impl<'a> Attributes<'a> {
     pub(crate) fn u32(self, kind: u16) -> Option<u32> {
         self.get(kind)?.try_into().ok().map(u32::from_ne_bytes)
     }
+
+    /// In the order of the network, as nftables has its numbers.
+    pub(crate) fn be32(self, kind: u16) -> Option<u32> {
+        self.get(kind)?.try_into().ok().map(u32::from_be_bytes)
+    }
 }
 
 impl<'a> IntoIterator for Attributes<'a> {
@@ -61,7 +66,7 @@ impl<'a> Iterator for Iter<'a> {
     }
 }
 
-pub(super) fn u16_at(bytes: &[u8], offset: usize) -> Option<u16> {
+pub(crate) fn u16_at(bytes: &[u8], offset: usize) -> Option<u16> {
     bytes.get(offset..offset + 2)?.try_into().ok().map(u16::from_ne_bytes)
 }
 

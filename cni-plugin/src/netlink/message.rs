@@ -81,7 +81,7 @@ impl Message {
     }
 
     /// What goes over the wire as number `sequence`, with `flags` added.
-    pub(super) fn finish(mut self, sequence: u32, flags: i32) -> Vec<u8> {
+    pub(crate) fn finish(mut self, sequence: u32, flags: i32) -> Vec<u8> {
         let length = u32::try_from(self.bytes.len()).unwrap_or(u32::MAX);
         self.put(0, &length.to_ne_bytes());
         self.put(SEQUENCE, &sequence.to_ne_bytes());

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::libc::{NLM_F_ACK, NLM_F_DUMP, NLMSG_DONE, NLMSG_ERROR};
@@ -10,6 +11,7 @@ use nix::sys::socket::{
     AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, sendto,
     setsockopt, socket, sockopt,
 };
+use nix::sys::time::{TimeVal, TimeValLike};
 
 use super::attributes::{u16_at, u32_at};
 use super::message::{HEADER, Message};
@@ -60,6 +62,13 @@ impl Socket {
         let flags = SockFlag::SOCK_CLOEXEC;
         let descriptor = socket(AddressFamily::Netlink, SockType::Raw, flags, protocol)?;
         Ok(Self { descriptor, sequence: 0, buffer: vec![0; DATAGRAM] })
+    }
+
+    /// An answer that takes longer than `patience` is an error from now on; it is not taken for
+    /// an answer to the next question.
+    pub fn wait_no_longer_than(&self, patience: Duration) -> io::Result<()> {
+        let patience = TimeVal::microseconds(patience.as_micros().try_into().unwrap_or(i64::MAX));
+        Ok(setsockopt(&self.descriptor, sockopt::ReceiveTimeout, &patience)?)
     }
 
     /// One that is told of changes of links.

@@ -4,11 +4,12 @@ use std::io;
 
 use nix::libc::{
     NF_INET_FORWARD, NF_INET_POST_ROUTING, NFNL_MSG_BATCH_BEGIN, NFNL_MSG_BATCH_END,
-    NFNL_SUBSYS_NFTABLES, NFPROTO_INET, NFT_MSG_DELRULE, NFT_MSG_DELTABLE, NFT_MSG_NEWCHAIN,
-    NFT_MSG_NEWRULE, NFT_MSG_NEWTABLE, NLM_F_APPEND, NLM_F_CREATE,
+    NFNL_SUBSYS_NFTABLES, NFT_MSG_DELRULE, NFT_MSG_DELTABLE, NFT_MSG_NEWCHAIN, NFT_MSG_NEWRULE,
+    NFT_MSG_NEWTABLE, NLM_F_APPEND, NLM_F_CREATE,
 };
 
 use super::expression::Expression;
+use super::family::TableFamily;
 use super::numbers::{
     NFTA_CHAIN_HOOK, NFTA_CHAIN_NAME, NFTA_CHAIN_TABLE, NFTA_CHAIN_TYPE, NFTA_CHAIN_USERDATA,
     NFTA_HOOK_HOOKNUM, NFTA_HOOK_PRIORITY, NFTA_RULE_CHAIN, NFTA_RULE_EXPRESSIONS,
@@ -17,9 +18,10 @@ use super::numbers::{
 use crate::netlink::message::Message;
 use crate::netlink::{Refusal, Socket};
 
-/// Changes of one table for both IP families.
-#[derive(Clone, Debug)]
+/// Changes of one table.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Batch {
+    family: TableFamily,
     table: String,
     messages: Vec<Message>,
 }
@@ -33,7 +35,7 @@ pub struct Chain<'a> {
     pub comment: Option<&'a str>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Hook {
     /// Where sources are translated.
     SourceNat,
@@ -51,14 +53,15 @@ const FILTER_PRIORITY: u32 = 0;
 const LONGEST_COMMENT: usize = 128;
 
 impl Batch {
-    pub fn of(table: &str) -> Self {
-        Self { table: table.to_owned(), messages: Vec::new() }
+    pub fn of(family: TableFamily, table: &str) -> Self {
+        Self { family, table: table.to_owned(), messages: Vec::new() }
     }
 
     /// There is this table from now on.
     #[must_use]
     pub fn table(self, comment: Option<&str>) -> Self {
-        let table = request(NFT_MSG_NEWTABLE, NLM_F_CREATE)
+        let table = self
+            .request(NFT_MSG_NEWTABLE, NLM_F_CREATE)
             .text(NFTA_TABLE_NAME, &self.table)
             .with(comment, |table, comment| table.bytes(NFTA_TABLE_USERDATA, &user_data(comment)));
         self.and(table)
@@ -67,14 +70,15 @@ impl Batch {
     /// With everything in it.
     #[must_use]
     pub fn delete_table(self) -> Self {
-        let table = request(NFT_MSG_DELTABLE, 0).text(NFTA_TABLE_NAME, &self.table);
+        let table = self.request(NFT_MSG_DELTABLE, 0).text(NFTA_TABLE_NAME, &self.table);
         self.and(table)
     }
 
     /// There is this chain from now on.
     #[must_use]
     pub fn chain(self, chain: Chain<'_>) -> Self {
-        let message = request(NFT_MSG_NEWCHAIN, NLM_F_CREATE)
+        let message = self
+            .request(NFT_MSG_NEWCHAIN, NLM_F_CREATE)
             .text(NFTA_CHAIN_TABLE, &self.table)
             .text(NFTA_CHAIN_NAME, chain.name)
             .with(chain.hook, |message, hook| hook.append(message))
@@ -94,10 +98,11 @@ impl Batch {
     /// Adds a rule behind the others.
     #[must_use]
     pub fn rule(self, chain: &str, expressions: &[Expression], comment: Option<&str>) -> Self {
+        let family = self.family;
         let message = self
             .about_rule(NFT_MSG_NEWRULE, NLM_F_CREATE | NLM_F_APPEND, chain)
             .nest(NFTA_RULE_EXPRESSIONS, |rule| {
-                expressions.iter().fold(rule, |rule, expression| expression.append(rule))
+                expressions.iter().fold(rule, |rule, expression| expression.append(rule, family))
             })
             .with(comment, |rule, comment| rule.bytes(NFTA_RULE_USERDATA, &user_data(comment)));
         self.and(message)
@@ -120,35 +125,44 @@ impl Batch {
         &self.table
     }
 
+    pub(super) fn request(&self, message: i32, flags: i32) -> Message {
+        request(self.family, message, flags)
+    }
+
     pub(super) fn and(mut self, message: Message) -> Self {
         self.messages.push(message);
         self
     }
 
     fn about_rule(&self, message: i32, flags: i32, chain: &str) -> Message {
-        request(message, flags).text(NFTA_RULE_TABLE, &self.table).text(NFTA_RULE_CHAIN, chain)
+        self.request(message, flags).text(NFTA_RULE_TABLE, &self.table).text(NFTA_RULE_CHAIN, chain)
     }
 }
 
 impl Hook {
+    pub(super) const ALL: [Self; 2] = [Self::SourceNat, Self::Forward];
+
+    /// The kernel's number of it, the place among other chains there, and the kind of chain.
+    pub(super) const fn place(self) -> (u32, u32, &'static str) {
+        match self {
+            Self::SourceNat => (NF_INET_POST_ROUTING.cast_unsigned(), SOURCE_NAT_PRIORITY, "nat"),
+            Self::Forward => (NF_INET_FORWARD.cast_unsigned(), FILTER_PRIORITY, "filter"),
+        }
+    }
+
     fn append(self, chain: Message) -> Message {
-        let (number, priority, kind_of_chain) = match self {
-            Self::SourceNat => (NF_INET_POST_ROUTING, SOURCE_NAT_PRIORITY, "nat"),
-            Self::Forward => (NF_INET_FORWARD, FILTER_PRIORITY, "filter"),
-        };
+        let (number, priority, kind_of_chain) = self.place();
         chain
             .nest(NFTA_CHAIN_HOOK, |hook| {
-                hook.be32(NFTA_HOOK_HOOKNUM, number.cast_unsigned())
-                    .be32(NFTA_HOOK_PRIORITY, priority)
+                hook.be32(NFTA_HOOK_HOOKNUM, number).be32(NFTA_HOOK_PRIORITY, priority)
             })
             .text(NFTA_CHAIN_TYPE, kind_of_chain)
     }
 }
 
-pub(super) fn request(message: i32, flags: i32) -> Message {
+pub(super) fn request(family: TableFamily, message: i32, flags: i32) -> Message {
     let subsystem = NFNL_SUBSYS_NFTABLES << 8;
-    let family = u8::try_from(NFPROTO_INET).unwrap_or_default();
-    Message::new(kind(subsystem | message), flags, &[family, 0, 0, 0])
+    Message::new(kind(subsystem | message), flags, &[family.number(), 0, 0, 0])
 }
 
 fn bracket(message: i32) -> Message {

@@ -1,23 +1,27 @@
 //! What a rule consists of: it loads, compares, and decides.
 
-use std::net::IpAddr;
-
 use ipnetwork::IpNetwork;
 use nix::libc::{
-    NF_ACCEPT, NFT_CMP_EQ, NFT_CMP_NEQ, NFT_GOTO, NFT_JUMP, NFT_META_NFPROTO,
+    NF_ACCEPT, NFT_CMP_EQ, NFT_CMP_NEQ, NFT_GOTO, NFT_JUMP, NFT_META_MARK, NFT_META_NFPROTO,
     NFT_PAYLOAD_NETWORK_HEADER, NFT_REG_1, NFT_REG_VERDICT, NFT_RETURN,
 };
+use serde::{Deserialize, Serialize};
+
+use super::family::{IpFamily, TableFamily};
 
 use super::numbers::{
     NFTA_BITWISE_DREG, NFTA_BITWISE_LEN, NFTA_BITWISE_MASK, NFTA_BITWISE_SREG, NFTA_BITWISE_XOR,
     NFTA_CMP_DATA, NFTA_CMP_OP, NFTA_CMP_SREG, NFTA_DATA_VALUE, NFTA_DATA_VERDICT, NFTA_EXPR_DATA,
     NFTA_EXPR_NAME, NFTA_IMMEDIATE_DATA, NFTA_IMMEDIATE_DREG, NFTA_LIST_ELEM, NFTA_LOOKUP_FLAGS,
-    NFTA_LOOKUP_SET, NFTA_LOOKUP_SREG, NFTA_META_DREG, NFTA_META_KEY, NFTA_PAYLOAD_BASE,
-    NFTA_PAYLOAD_DREG, NFTA_PAYLOAD_LEN, NFTA_PAYLOAD_OFFSET, NFTA_VERDICT_CHAIN,
-    NFTA_VERDICT_CODE,
+    NFTA_LOOKUP_SET, NFTA_LOOKUP_SREG, NFTA_MASQ_FLAGS, NFTA_META_DREG, NFTA_META_KEY,
+    NFTA_PAYLOAD_BASE, NFTA_PAYLOAD_DREG, NFTA_PAYLOAD_LEN, NFTA_PAYLOAD_OFFSET,
+    NFTA_VERDICT_CHAIN, NFTA_VERDICT_CODE,
 };
 use crate::netlink::address::octets;
 use crate::netlink::message::Message;
+
+/// `NF_NAT_RANGE_PROTO_RANDOM_FULLY` of `linux/netfilter/nf_nat.h`.
+pub(super) const FULLY_RANDOM: u32 = 1 << 4;
 
 /// In the order in which a rule has them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +34,8 @@ pub enum Expression {
     SourceIn(Match, String, IpFamily),
     /// The same for the destination.
     DestinationIn(Match, String, IpFamily),
+    /// Goes on for packets that have all bits of this mark, whatever others they have.
+    Marked(u32),
     /// No rule behind this one is asked.
     Accept,
     /// Back to the chain that came here.
@@ -38,7 +44,8 @@ pub enum Expression {
     Jump(String),
     /// To another chain, and from its end to where this one came from.
     Goto(String),
-    Masquerade,
+    /// The source becomes the address of the interface that the packet leaves by.
+    Masquerade(Ports),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,56 +54,81 @@ pub enum Match {
     IsNot,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum IpFamily {
-    V4,
-    V6,
+/// What becomes of source ports under a new source address.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Ports {
+    /// They stay as they are, unless somebody else has them.
+    #[default]
+    Kept,
+    /// Chosen at random, so that two that choose at once hardly choose the same.
+    FullyRandom,
 }
 
 /// Which of the two addresses in an IP header.
-#[derive(Clone, Copy)]
-enum Place {
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Place {
     Source,
     Destination,
 }
 
 impl Expression {
-    pub(super) fn append(&self, rule: Message) -> Message {
+    /// Adds it to a rule in a table for `table`.
+    pub(super) fn append(&self, rule: Message, table: TableFamily) -> Message {
         match self {
-            Self::Source(rule_for, network) => compare(rule, Place::Source, *rule_for, *network),
+            Self::Source(rule_for, network) => {
+                let loaded = load(rule, table, Place::Source, IpFamily::of(network.ip()));
+                compare(loaded, *rule_for, *network)
+            }
             Self::Destination(rule_for, network) => {
-                compare(rule, Place::Destination, *rule_for, *network)
+                let loaded = load(rule, table, Place::Destination, IpFamily::of(network.ip()));
+                compare(loaded, *rule_for, *network)
             }
             Self::SourceIn(rule_for, set, family) => {
-                look_up(rule, Place::Source, *rule_for, set, *family)
+                look_up(load(rule, table, Place::Source, *family), *rule_for, set)
             }
             Self::DestinationIn(rule_for, set, family) => {
-                look_up(rule, Place::Destination, *rule_for, set, *family)
+                look_up(load(rule, table, Place::Destination, *family), *rule_for, set)
             }
+            Self::Marked(mark) => marked(rule, *mark),
             Self::Accept => verdict(rule, NF_ACCEPT, None),
             Self::Jump(chain) => verdict(rule, NFT_JUMP, Some(chain)),
             Self::Return => verdict(rule, NFT_RETURN, None),
             Self::Goto(chain) => verdict(rule, NFT_GOTO, Some(chain)),
-            Self::Masquerade => expression(rule, "masq", |data| data),
+            Self::Masquerade(ports) => masquerade(rule, *ports),
         }
     }
 }
 
 /// In a table for both families, an address has a meaning only in packets of its own.
-fn compare(rule: Message, place: Place, rule_for: Match, network: IpNetwork) -> Message {
-    let family = IpFamily::of(network.ip());
-    let loaded = load_address(of_family(rule, family), place, family);
-    let masked = mask(loaded, network);
+fn load(rule: Message, table: TableFamily, place: Place, family: IpFamily) -> Message {
+    let rule = match table {
+        TableFamily::Both => of_family(rule, family),
+        TableFamily::Only(_) => rule,
+    };
+    let (offset, length) = place.in_header(family);
+    expression(rule, "payload", |data| {
+        data.be32(NFTA_PAYLOAD_DREG, register(NFT_REG_1))
+            .be32(NFTA_PAYLOAD_BASE, register(NFT_PAYLOAD_NETWORK_HEADER))
+            .be32(NFTA_PAYLOAD_OFFSET, offset)
+            .be32(NFTA_PAYLOAD_LEN, length)
+    })
+}
+
+fn compare(loaded: Message, rule_for: Match, network: IpNetwork) -> Message {
     let operation = match rule_for {
         Match::Is => NFT_CMP_EQ,
         Match::IsNot => NFT_CMP_NEQ,
     };
+    let mask = octets(network.mask());
+    // A whole address needs no mask.
+    let is_whole = mask.iter().all(|byte| *byte == u8::MAX);
+    let masked = if is_whole { loaded } else { with_mask(loaded, &mask) };
     compare_with(masked, operation, &octets(network.network()))
 }
 
-fn look_up(rule: Message, place: Place, rule_for: Match, set: &str, family: IpFamily) -> Message {
+fn look_up(loaded: Message, rule_for: Match, set: &str) -> Message {
     const INVERTED: u32 = 1;
-    let loaded = load_address(of_family(rule, family), place, family);
     let flags = match rule_for {
         Match::Is => None,
         Match::IsNot => Some(INVERTED),
@@ -108,41 +140,39 @@ fn look_up(rule: Message, place: Place, rule_for: Match, set: &str, family: IpFa
     })
 }
 
-fn of_family(rule: Message, family: IpFamily) -> Message {
-    let loaded = expression(rule, "meta", |data| {
-        data.be32(NFTA_META_KEY, register(NFT_META_NFPROTO))
-            .be32(NFTA_META_DREG, register(NFT_REG_1))
-    });
-    compare_with(loaded, NFT_CMP_EQ, &[family.protocol()])
+/// The kernel has marks in the order of the machine.
+fn marked(rule: Message, mark: u32) -> Message {
+    let mark = mark.to_ne_bytes();
+    let loaded = meta(rule, NFT_META_MARK);
+    compare_with(with_mask(loaded, &mark), NFT_CMP_EQ, &mark)
 }
 
-fn load_address(rule: Message, place: Place, family: IpFamily) -> Message {
-    let (offset, length) = match (family, place) {
-        (IpFamily::V4, Place::Source) => (12, 4),
-        (IpFamily::V4, Place::Destination) => (16, 4),
-        (IpFamily::V6, Place::Source) => (8, 16),
-        (IpFamily::V6, Place::Destination) => (24, 16),
+fn masquerade(rule: Message, ports: Ports) -> Message {
+    let flags = match ports {
+        Ports::Kept => None,
+        Ports::FullyRandom => Some(FULLY_RANDOM),
     };
-    expression(rule, "payload", |data| {
-        data.be32(NFTA_PAYLOAD_DREG, register(NFT_REG_1))
-            .be32(NFTA_PAYLOAD_BASE, register(NFT_PAYLOAD_NETWORK_HEADER))
-            .be32(NFTA_PAYLOAD_OFFSET, offset)
-            .be32(NFTA_PAYLOAD_LEN, length)
+    let put = |data: Message, flags| data.be32(NFTA_MASQ_FLAGS, flags);
+    expression(rule, "masq", |data| data.with(flags, put))
+}
+
+fn of_family(rule: Message, family: IpFamily) -> Message {
+    compare_with(meta(rule, NFT_META_NFPROTO), NFT_CMP_EQ, &[family.protocol()])
+}
+
+fn meta(rule: Message, key: i32) -> Message {
+    expression(rule, "meta", |data| {
+        data.be32(NFTA_META_KEY, register(key)).be32(NFTA_META_DREG, register(NFT_REG_1))
     })
 }
 
-/// A whole address needs no mask.
-fn mask(rule: Message, network: IpNetwork) -> Message {
-    let mask = octets(network.mask());
-    if mask.iter().all(|byte| *byte == u8::MAX) {
-        return rule;
-    }
+fn with_mask(loaded: Message, mask: &[u8]) -> Message {
     let length = u32::try_from(mask.len()).unwrap_or_default();
-    expression(rule, "bitwise", |data| {
+    expression(loaded, "bitwise", |data| {
         data.be32(NFTA_BITWISE_SREG, register(NFT_REG_1))
             .be32(NFTA_BITWISE_DREG, register(NFT_REG_1))
             .be32(NFTA_BITWISE_LEN, length)
-            .nest(NFTA_BITWISE_MASK, |data| data.bytes(NFTA_DATA_VALUE, &mask))
+            .nest(NFTA_BITWISE_MASK, |data| data.bytes(NFTA_DATA_VALUE, mask))
             .nest(NFTA_BITWISE_XOR, |data| data.bytes(NFTA_DATA_VALUE, &vec![0; mask.len()]))
     })
 }
@@ -176,31 +206,18 @@ fn expression(rule: Message, name: &str, fill: impl FnOnce(Message) -> Message) 
     })
 }
 
-fn register(number: i32) -> u32 {
-    number.cast_unsigned()
+impl Place {
+    /// Offset and length in bytes.
+    pub(super) const fn in_header(self, family: IpFamily) -> (u32, u32) {
+        match (family, self) {
+            (IpFamily::V4, Self::Source) => (12, 4),
+            (IpFamily::V4, Self::Destination) => (16, 4),
+            (IpFamily::V6, Self::Source) => (8, 16),
+            (IpFamily::V6, Self::Destination) => (24, 16),
+        }
+    }
 }
 
-impl IpFamily {
-    pub const fn of(address: IpAddr) -> Self {
-        match address {
-            IpAddr::V4(_) => Self::V4,
-            IpAddr::V6(_) => Self::V6,
-        }
-    }
-
-    /// How `nft(8)` numbers the type of its addresses, and their length in bytes.
-    pub(super) const fn key(self) -> (u32, u32) {
-        match self {
-            Self::V4 => (7, 4),
-            Self::V6 => (8, 16),
-        }
-    }
-
-    /// As netfilter numbers it.
-    const fn protocol(self) -> u8 {
-        match self {
-            Self::V4 => 2,
-            Self::V6 => 10,
-        }
-    }
+pub(super) fn register(number: i32) -> u32 {
+    number.cast_unsigned()
 }

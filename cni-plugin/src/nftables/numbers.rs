@@ -2,10 +2,13 @@
 
 pub(super) const NFTA_LIST_ELEM: u16 = 1;
 pub(super) const NFTA_TABLE_NAME: u16 = 1;
+pub(super) const NFTA_TABLE_FLAGS: u16 = 2;
+pub(super) const NFTA_TABLE_USE: u16 = 3;
 pub(super) const NFTA_TABLE_USERDATA: u16 = 6;
 pub(super) const NFTA_CHAIN_TABLE: u16 = 1;
 pub(super) const NFTA_CHAIN_NAME: u16 = 3;
 pub(super) const NFTA_CHAIN_HOOK: u16 = 4;
+pub(super) const NFTA_CHAIN_POLICY: u16 = 5;
 pub(super) const NFTA_CHAIN_TYPE: u16 = 7;
 pub(super) const NFTA_CHAIN_USERDATA: u16 = 12;
 pub(super) const NFTA_HOOK_HOOKNUM: u16 = 1;
@@ -51,3 +54,4 @@ pub(super) const NFTA_CMP_OP: u16 = 2;
 pub(super) const NFTA_CMP_DATA: u16 = 3;
 pub(super) const NFTA_IMMEDIATE_DREG: u16 = 1;
 pub(super) const NFTA_IMMEDIATE_DATA: u16 = 2;
+pub(super) const NFTA_MASQ_FLAGS: u16 = 1;

@@ -5,6 +5,7 @@ use std::io;
 use nix::libc::NFT_MSG_GETRULE;
 
 use super::batch::request;
+use super::family::TableFamily;
 use super::numbers::{NFTA_RULE_CHAIN, NFTA_RULE_HANDLE, NFTA_RULE_TABLE, NFTA_RULE_USERDATA};
 use crate::netlink::Socket;
 use crate::netlink::attributes::Attributes;
@@ -19,10 +20,11 @@ pub struct Rule {
 /// Of the netfilter header behind that of netlink, in bytes.
 const HEADER: usize = 4;
 
-/// The rules of `chain` in `table`; none if there is no such chain.
+/// The rules of `chain` in `table`, which is for both families; none if there is no such chain.
 pub fn list(socket: &mut Socket, table: &str, chain: &str) -> io::Result<Vec<Rule>> {
-    let question =
-        request(NFT_MSG_GETRULE, 0).text(NFTA_RULE_TABLE, table).text(NFTA_RULE_CHAIN, chain);
+    let question = request(TableFamily::Both, NFT_MSG_GETRULE, 0)
+        .text(NFTA_RULE_TABLE, table)
+        .text(NFTA_RULE_CHAIN, chain);
     // An older kernel lists more than it is asked for.
     let is_asked_for = |all: Attributes<'_>| {
         all.text(NFTA_RULE_TABLE) == Some(table) && all.text(NFTA_RULE_CHAIN) == Some(chain)

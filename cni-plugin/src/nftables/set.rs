@@ -8,8 +8,8 @@ use nix::libc::{
     NFT_SET_INTERVAL, NLM_F_CREATE,
 };
 
-use super::batch::{Batch, request};
-use super::expression::IpFamily;
+use super::batch::Batch;
+use super::family::IpFamily;
 use super::numbers::{
     NFTA_DATA_VALUE, NFTA_LIST_ELEM, NFTA_SET_ELEM_FLAGS, NFTA_SET_ELEM_KEY,
     NFTA_SET_ELEM_LIST_ELEMENTS, NFTA_SET_ELEM_LIST_SET, NFTA_SET_ELEM_LIST_TABLE, NFTA_SET_FLAGS,
@@ -23,7 +23,8 @@ impl Batch {
     #[must_use]
     pub fn set(self, name: &str, family: IpFamily) -> Self {
         let (kind, length) = family.key();
-        let set = request(NFT_MSG_NEWSET, NLM_F_CREATE)
+        let set = self
+            .request(NFT_MSG_NEWSET, NLM_F_CREATE)
             .text(NFTA_SET_TABLE, self.table_name())
             .text(NFTA_SET_NAME, name)
             .be32(NFTA_SET_FLAGS, NFT_SET_INTERVAL.cast_unsigned())
@@ -48,7 +49,7 @@ impl Batch {
     }
 
     fn elements(&self, message: i32, flags: i32, name: &str, networks: &[IpNetwork]) -> Message {
-        request(message, flags)
+        self.request(message, flags)
             .text(NFTA_SET_ELEM_LIST_TABLE, self.table_name())
             .text(NFTA_SET_ELEM_LIST_SET, name)
             .nest(NFTA_SET_ELEM_LIST_ELEMENTS, |list| {

@@ -191,6 +191,39 @@ fn both_families_are_planned_from_one_lease() {
 }
 
 #[test]
+fn a_node_that_masquerades_has_a_table() {
+    let host_gw = r#""Network":"10.244.0.0/16","Backend":{"Type":"host-gw"}"#;
+    let own = "10.244.1.0-24\n{\"PublicIP\":\"172.16.0.5\",\"BackendType\":\"host-gw\"}";
+    check(
+        host_gw,
+        own,
+        "--public-ip 172.16.0.5 --ip-masq",
+        &expect![[r"
+            node      172.16.0.5 on eth0, MTU 1500
+            backend   host-gw; pod MTU 1500
+            on link   172.16.0.0/24 (assumed; --on-link says it)
+            lease     10.244.1.0-24
+            + table ip tweed.1 { chain postrouting { type nat hook postrouting priority
+                srcnat;
+                policy accept;
+                meta mark & 0x00004000 == 0x00004000 return;
+                ip saddr 10.244.1.0/24 ip daddr 10.244.0.0/16 return;
+                ip saddr 10.244.0.0/16 ip daddr 10.244.1.0/24 return;
+                ip saddr != 10.244.0.0/16 ip daddr 10.244.1.0/24 return;
+                ip saddr 10.244.0.0/16 ip daddr != 224.0.0.0/4 masquerade fully-random;
+                ip saddr != 10.244.0.0/16 ip daddr 10.244.0.0/16 masquerade fully-random;
+                };
+                chain forward { type filter hook forward priority filter;
+                policy accept;
+                ip saddr 10.244.0.0/16 accept;
+                ip daddr 10.244.0.0/16 accept;
+                };
+                }
+        "]],
+    );
+}
+
+#[test]
 fn a_node_without_a_lease_is_planned_without_a_subnet() {
     check(
         VXLAN,

@@ -11,7 +11,7 @@ use netlink_packet_route::route::{
 use super::Unencodable;
 use super::links::Links;
 use super::request::address_family;
-use crate::kernel::state::{Entry, LinkName, NexthopId, Route};
+use crate::kernel::state::{Entry, LinkName, NexthopId, Route, RouteKind};
 use crate::node::Reach;
 use crate::prefix::{Family, Prefix};
 
@@ -24,7 +24,7 @@ pub(super) fn encode(route: &Route, links: &Links) -> Result<RouteMessage, Unenc
         table: RouteHeader::RT_TABLE_MAIN,
         protocol: route.protocol.into(),
         scope: RouteScope::Universe,
-        kind: RouteType::Unicast,
+        kind: kind(route.kind),
         flags: if route.onlink { RouteFlags::Onlink } else { RouteFlags::empty() },
         ..RouteHeader::default()
     };
@@ -43,6 +43,15 @@ pub(super) fn encode(route: &Route, links: &Links) -> Result<RouteMessage, Unenc
         message.attributes.push(RouteAttribute::Oif(links.index(link)?));
     }
     Ok(message)
+}
+
+/// What is of no kind that we make is only ever removed, and then of any kind.
+const fn kind(kind: RouteKind) -> RouteType {
+    match kind {
+        RouteKind::Unicast => RouteType::Unicast,
+        RouteKind::Unreachable => RouteType::Unreachable,
+        RouteKind::Other => RouteType::Unspec,
+    }
 }
 
 /// A gateway of the other family travels in an attribute of its own.
@@ -74,6 +83,11 @@ pub(super) fn decode(message: &RouteMessage, links: &Links) -> Option<Entry> {
     let destination = destination(message)?;
     let is_single = header.kind == RouteType::Unicast && !is_multipath(message);
     Some(Entry::Route(Route {
+        kind: match header.kind {
+            RouteType::Unicast if is_single => RouteKind::Unicast,
+            RouteType::Unreachable => RouteKind::Unreachable,
+            _ => RouteKind::Other,
+        },
         destination,
         metric: metric(message),
         gateway: gateway(message).filter(|_| is_single),

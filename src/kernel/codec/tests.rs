@@ -11,7 +11,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::kernel::state::{
-    Address, Fdb, Key, Link, LinkKind, Neighbour, Nexthop, NexthopId, PROTOCOL, Route, Vxlan,
+    Address, Fdb, Key, Link, LinkKind, Neighbour, Nexthop, NexthopId, PROTOCOL, Route, RouteKind,
+    Vxlan,
 };
 use crate::mac::MacAddr;
 use crate::prefix::{Family, Prefix};
@@ -91,7 +92,17 @@ fn route() -> impl Strategy<Value = Entry> {
     (prefix(), any::<u32>(), way, any::<bool>(), any::<u8>()).prop_map(
         |(destination, metric, (gateway, link), onlink, protocol)| {
             let nexthop = None;
-            Entry::Route(Route { destination, metric, gateway, link, onlink, nexthop, protocol })
+            let kind = RouteKind::Unicast;
+            Entry::Route(Route {
+                kind,
+                destination,
+                metric,
+                gateway,
+                link,
+                onlink,
+                nexthop,
+                protocol,
+            })
         },
     )
 }
@@ -102,6 +113,7 @@ fn route_by_nexthop() -> impl Strategy<Value = Entry> {
         |(destination, metric, id, protocol)| {
             let nexthop = Some(NexthopId::new(id));
             let route = Route {
+                kind: RouteKind::Unicast,
                 destination,
                 metric,
                 gateway: None,
@@ -125,8 +137,21 @@ fn nexthop() -> impl Strategy<Value = Entry> {
     )
 }
 
+fn dead_end() -> impl Strategy<Value = Entry> {
+    prefix().prop_map(|destination| Entry::Route(Route::unreachable(destination)))
+}
+
 fn entry() -> impl Strategy<Value = Entry> {
-    prop_oneof![link(), own_address(), fdb(), neighbour(), nexthop(), route(), route_by_nexthop()]
+    prop_oneof![
+        link(),
+        own_address(),
+        fdb(),
+        neighbour(),
+        nexthop(),
+        route(),
+        route_by_nexthop(),
+        dead_end()
+    ]
 }
 
 fn encoded(op: &Op) -> Message {

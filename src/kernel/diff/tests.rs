@@ -50,6 +50,7 @@ fn scope() -> Scope {
     Scope {
         tunnels: [name()].into(),
         underlay: Some(LinkName::new("eth0")),
+        tables: BTreeSet::new(),
         networks: vec!["10.244.0.0/16".parse().unwrap()],
         gateways: BTreeSet::new(),
         retired: Vec::new(),

@@ -68,6 +68,11 @@ impl World {
                 self.state.insert(entry);
                 Told::new()
             }
+            Entry::Table(table) => {
+                let told = vec![Observation::TableChanged(table.name.clone())];
+                self.state.insert(entry);
+                told
+            }
             Entry::Address(_)
             | Entry::Fdb(_)
             | Entry::Neighbour(_)
@@ -88,6 +93,10 @@ impl World {
             Key::ReversePath(_) | Key::AcceptRa(_) => {
                 self.state.remove(key);
                 Told::new()
+            }
+            Key::Table(table) => {
+                let was_there = self.state.remove(key).is_some();
+                was_there.then(|| Observation::TableChanged(table.clone())).into_iter().collect()
             }
             Key::Nexthop(id) => self.lose_nexthop(*id),
             Key::Address(..) | Key::Fdb(..) | Key::Neighbour(..) | Key::Route(..) => {
@@ -194,6 +203,7 @@ impl World {
             | Entry::AcceptRa(AcceptRa { link, .. }) => {
                 self.is_up(link).map(|_| ()).ok_or_else(|| "No such file or directory".to_owned())
             }
+            Entry::Table(_) => Ok(()),
             Entry::Address(_) | Entry::Neighbour(_) | Entry::Fdb(_) => {
                 entry.link().map_or(Ok(()), |link| self.check_device(link))
             }

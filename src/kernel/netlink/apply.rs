@@ -71,6 +71,12 @@ impl NetlinkKernel {
         }
         match request {
             Ok(Request::Netlink(messages)) => pass.batch.push(op, messages),
+            Ok(Request::Nftables(batch)) => {
+                self.flush(pass).await?;
+                if let Err(reason) = self.tables.carry_out(&op, batch) {
+                    pass.refuse(op, &reason);
+                }
+            }
             Ok(Request::Sysctl(sysctl)) => {
                 self.flush(pass).await?;
                 if let Err(reason) = sysctl.write() {
@@ -126,7 +132,7 @@ impl NetlinkKernel {
     fn messages(&self, op: &Op) -> Vec<Message> {
         match codec::encode(op, &self.links) {
             Ok(Request::Netlink(messages)) => messages,
-            Ok(Request::Sysctl(_)) | Err(_) => Vec::new(),
+            Ok(Request::Nftables(_) | Request::Sysctl(_)) | Err(_) => Vec::new(),
         }
     }
 }

@@ -19,6 +19,8 @@ impl NetlinkKernel {
         let links = links.iter().filter_map(|message| entry(message, &self.links, scope));
         let mut entries: Vec<_> =
             links.chain(settings(scope)).map(|entry| known.sharing(entry)).collect();
+        let tables = scope.tables.iter().filter_map(|table| self.tables.read(table));
+        entries.extend(tables.map(|table| known.sharing(Entry::Table(table))));
         for request in self.requests_for(scope) {
             let links = &self.links;
             let read = |frame: &[u8]| {
@@ -49,7 +51,10 @@ impl NetlinkKernel {
 fn entry(message: &Message, links: &Links, scope: &Scope) -> Option<Entry> {
     match codec::decode(message, links)? {
         Observation::Holds(entry) => Some(entry).filter(|entry| scope.covers(entry)),
-        Observation::Lost(_) | Observation::LinkChanged(_) | Observation::Overrun => None,
+        Observation::Lost(_)
+        | Observation::LinkChanged(_)
+        | Observation::TableChanged(_)
+        | Observation::Overrun => None,
     }
 }
 

@@ -1,5 +1,6 @@
 //! What the kernel tells without being asked.
 
+use std::collections::BTreeSet;
 use std::io;
 
 use netlink_packet_core::NetlinkPayload;
@@ -25,11 +26,23 @@ impl NetlinkKernel {
                     heard.extend(codec::parse(frame));
                 }
             };
-            match self.monitor.receive(read).await {
-                Ok(()) => heard.iter().for_each(|message| self.hear(message)),
+            let mut changed = BTreeSet::new();
+            let read_tables = |frame: &[u8]| changed.extend(codec::changed_table(frame));
+            let told = tokio::select! {
+                told = self.monitor.receive(read) => told,
+                told = receive_tables(self.table_monitor.as_mut(), read_tables) => told,
+            };
+            match told {
+                Ok(()) => {
+                    for message in &heard {
+                        self.hear(message);
+                    }
+                    changed.retain(|table| self.scope.tables.contains(table));
+                    self.observed.extend(changed.into_iter().map(Observation::TableChanged));
+                }
                 Err(error) if error.raw_os_error() == Some(ENOBUFS) => {
-                    // What is left in the old socket is older than the dump that now follows.
-                    self.monitor = Monitor::open(self.backlog)?;
+                    // What is left in the old sockets is older than the dump that now follows.
+                    self.listen_anew()?;
                     return Ok(Observation::Overrun);
                 }
                 Err(error) => return Err(error),
@@ -77,13 +90,23 @@ impl NetlinkKernel {
         let key = match &observation {
             Observation::Holds(entry) => entry.key(),
             Observation::Lost(key) => key.clone(),
-            Observation::LinkChanged(_) | Observation::Overrun => return Some(observation),
+            Observation::LinkChanged(_) | Observation::TableChanged(_) | Observation::Overrun => {
+                return Some(observation);
+            }
         };
         match key {
             _ if self.scope.covers_key(&key) => Some(observation),
             Key::Address(link, ..) => Some(Observation::LinkChanged(link)),
             _ => None,
         }
+    }
+}
+
+/// As [`Monitor::receive`]; never, where there is none.
+async fn receive_tables(monitor: Option<&mut Monitor>, read: impl FnMut(&[u8])) -> io::Result<()> {
+    match monitor {
+        Some(monitor) => monitor.receive(read).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -3,8 +3,9 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
-use crate::kernel::state::{AcceptRa, Fdb, Link, LinkKind, Neighbour, ReversePath};
+use crate::kernel::state::{AcceptRa, Fdb, Link, LinkKind, Neighbour, ReversePath, Table};
 use crate::mac::MacAddr;
+use crate::prefix::Family;
 
 const MAC: MacAddr = MacAddr::new([2, 0, 0, 0, 0, 9]);
 
@@ -12,10 +13,15 @@ fn scope() -> Scope {
     Scope {
         tunnels: [LinkName::new("flannel.1")].into(),
         underlay: Some(LinkName::new("eth0")),
+        tables: [table_name("tweed.1")].into(),
         networks: vec!["10.244.0.0/16".parse().unwrap(), "fd00:244::/48".parse().unwrap()],
         gateways: ["172.16.0.9".parse().unwrap()].into(),
         retired: Vec::new(),
     }
+}
+
+fn table_name(name: &str) -> TableName {
+    TableName { family: Family::V4, name: name.to_owned() }
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -161,4 +167,15 @@ fn only_exactly_our_device_is_ours_and_only_once_it_is_retired() {
     assert!(!retired.owns(&Entry::Link(device("flannel.1", 1450, other))));
     let foreign = Link { kind: LinkKind::Other("bridge".to_owned()), ..ours };
     assert!(!retired.owns(&Entry::Link(foreign)));
+}
+
+#[test]
+fn a_table_of_our_name_is_ours_whoever_filled_it() {
+    let table = |name| {
+        let chains = std::collections::BTreeMap::new();
+        Entry::Table(Table { name: table_name(name), chains, foreign: 3 })
+    };
+    assert_eq!(whose(&table("tweed.1")), Whose::Ours);
+    assert_eq!(whose(&table("tweed.2")), Whose::Nobodys);
+    assert_eq!(whose(&table("kube-proxy")), Whose::Nobodys);
 }

@@ -9,6 +9,7 @@ use netlink_packet_core::{
     ErrorMessage, NLM_F_ACK, NLM_F_CAPPED, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NLMSG_DONE,
     NLMSG_ERROR, NetlinkBuffer, NetlinkPayload, NlasIterator, parse_string,
 };
+use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{AsyncSocketExt, SocketAddr, TokioSocket};
 use nix::errno::Errno;
 use tokio::time;
@@ -66,7 +67,7 @@ struct Answer {
 
 impl Requests {
     pub(crate) fn open() -> io::Result<Self> {
-        let socket = open(ANSWERS)?;
+        let socket = open(NETLINK_ROUTE, ANSWERS)?;
         Ok(Self { socket, buffer: Vec::with_capacity(DATAGRAM), is_broken: false })
     }
 

@@ -81,7 +81,7 @@ pub use node::{Node, NodePlan, ReversePath};
 pub use paths::paths;
 pub use ping::Ping;
 pub use pod::Pod;
-pub use probe::{Count, Pair, PairReport, Probe, ProbePlan, Report, Stage};
+pub use probe::{Count, Pair, PairReport, Probe, ProbePlan, Report, Stage, overruns_at};
 pub use process::{Ended, Process};
 pub use router::Router;
 pub use runtime::{Container, ContainerPlan, Containerd, GREETING, Podman, Runtime};

@@ -10,7 +10,7 @@ use crate::attachment::Attachment;
 use crate::bridge::identity::Identity;
 use crate::error::Error;
 use crate::netlink::{Protocol, Socket};
-use crate::nftables::{self, Batch, Chain, Expression, Hook, Match, Rule};
+use crate::nftables::{self, Batch, Chain, Expression, Hook, Match, Ports, Rule, TableFamily};
 
 const TABLE: &str = "cni_plugins_masquerade";
 const CHECKS: &str = "masq_checks";
@@ -26,7 +26,7 @@ pub(super) fn ensure(identity: &Identity, addresses: &[IpNetwork]) -> Result<(),
         let rule = [
             Expression::Source(Match::Is, IpNetwork::from(address.ip())),
             Expression::Destination(Match::IsNot, *address),
-            Expression::Masquerade,
+            Expression::Masquerade(Ports::Kept),
         ];
         batch.rule(CHECKS, &rule, Some(&comment))
     });
@@ -62,12 +62,12 @@ fn frame(socket: &mut Socket) -> Result<Batch, Error> {
     let rules = postrouting();
     let present = nftables::list(socket, TABLE, POSTROUTING).map_err(|error| failure(&error))?;
     if present.len() == rules.len() {
-        return Ok(Batch::of(TABLE));
+        return Ok(Batch::of(TableFamily::Both, TABLE));
     }
     let comment = "Masquerading for plugins from github.com/containernetworking/plugins";
     let of_checks =
         "Masquerade traffic from certain IPs to any (non-multicast) IP outside their subnet";
-    let empty = Batch::of(TABLE)
+    let empty = Batch::of(TableFamily::Both, TABLE)
         .table(Some(comment))
         .chain(Chain { name: CHECKS, hook: None, comment: Some(of_checks) })
         .chain(Chain { name: POSTROUTING, hook: Some(Hook::SourceNat), comment: None })
@@ -100,7 +100,7 @@ fn delete(socket: &mut Socket, rules: &[Rule]) -> Result<(), Error> {
     if rules.is_empty() {
         return Ok(());
     }
-    let start = Batch::of(TABLE);
+    let start = Batch::of(TableFamily::Both, TABLE);
     commit(socket, rules.iter().fold(start, |batch, rule| batch.delete_rule(CHECKS, rule.handle)))
 }
 

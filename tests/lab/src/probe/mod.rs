@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
 
+pub use queues::overruns_at;
 pub use report::{Count, PairReport, Report, Stage};
 
 use crate::address::Family;

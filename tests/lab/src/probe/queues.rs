@@ -5,14 +5,20 @@ use std::collections::HashSet;
 use anyhow::{Context, Result};
 
 use super::Pair;
+use crate::netns::Namespace;
 
-/// So many packets so far: from the backlog of a processor, which all namespaces share, and from
-/// the sockets of the receiving pods.
+/// As [`overruns_at`], for all pods that receive.
 pub(super) fn overruns(pairs: &[Pair]) -> Result<u64> {
     let pods: HashSet<_> = pairs.iter().map(|pair| pair.to.namespace()).collect();
-    let sockets = pods.into_iter().map(|pod| pod.within(|| read("/proc/thread-self/net/snmp"))?);
-    let sockets = sockets.map(|text| socket_overruns(&text?)).sum::<Result<u64>>()?;
-    Ok(sockets + backlog_overruns(&read("/proc/net/softnet_stat")?)?)
+    overruns_at(pods)
+}
+
+/// So many packets so far: from the backlog of a processor, which all namespaces share, and from
+/// the sockets of the `receivers`.
+pub fn overruns_at<'a>(receivers: impl IntoIterator<Item = &'a Namespace>) -> Result<u64> {
+    let snmp = |receiver: &Namespace| receiver.within(|| read("/proc/thread-self/net/snmp"))?;
+    let sockets = receivers.into_iter().map(|receiver| socket_overruns(&snmp(receiver)?));
+    Ok(sockets.sum::<Result<u64>>()? + backlog_overruns(&read("/proc/net/softnet_stat")?)?)
 }
 
 fn read(path: &str) -> Result<String> {

@@ -1,0 +1,122 @@
+//! What a table holds, and who tells of its changes.
+
+use std::io;
+
+use nix::errno::Errno;
+use nix::libc::{
+    NF_ACCEPT, NFNL_SUBSYS_NFTABLES, NFT_MSG_GETCHAIN, NFT_MSG_GETRULE, NFT_MSG_GETTABLE,
+    NFT_MSG_NEWGEN,
+};
+
+use super::batch::{Hook, request};
+use super::decode;
+use super::expression::Expression;
+use super::family::{IpFamily, TableFamily};
+use super::numbers::{
+    NFTA_CHAIN_HOOK, NFTA_CHAIN_NAME, NFTA_CHAIN_POLICY, NFTA_CHAIN_TABLE, NFTA_CHAIN_TYPE,
+    NFTA_HOOK_HOOKNUM, NFTA_HOOK_PRIORITY, NFTA_RULE_CHAIN, NFTA_RULE_EXPRESSIONS, NFTA_RULE_TABLE,
+    NFTA_TABLE_FLAGS, NFTA_TABLE_NAME, NFTA_TABLE_USE,
+};
+use crate::netlink::Socket;
+use crate::netlink::attributes::{Attributes, u16_at};
+
+/// A table for one family, as the kernel has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Contents {
+    /// As somebody set them: a table of ours has none.
+    pub flags: u32,
+    /// How many chains, sets and other objects there are.
+    pub objects: u32,
+    /// Those that have rules.
+    pub chains: Vec<Rules>,
+}
+
+/// The rules of one chain, in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rules {
+    pub chain: String,
+    /// None for a chain that a [`super::Chain`] with a hook does not make.
+    pub hook: Option<Hook>,
+    /// None for a rule with an expression that is not known here.
+    pub rules: Vec<Option<Vec<Expression>>>,
+}
+
+/// Of the header of netlink, and of that of netfilter behind it, in bytes.
+const HEADER: usize = 16;
+const FAMILY: usize = 4;
+
+/// What `table` holds; none if there is no such table.
+///
+/// # Errors
+/// The kernel has no nftables, or not for us; or the conversation broke.
+pub fn read(socket: &mut Socket, family: IpFamily, table: &str) -> io::Result<Option<Contents>> {
+    let question = request(TableFamily::Only(family), NFT_MSG_GETTABLE, 0);
+    let answer = socket.get(question.text(NFTA_TABLE_NAME, table), |payload| {
+        let table = Attributes::of(payload.get(FAMILY..)?);
+        Some((table.be32(NFTA_TABLE_FLAGS).unwrap_or(0), table.be32(NFTA_TABLE_USE)?))
+    })?;
+    let (flags, objects) = match answer {
+        Ok(Some(found)) => found,
+        Ok(None) => return Ok(None),
+        Err(refusal) if refusal.errno == Errno::ENOENT => return Ok(None),
+        Err(refusal) => return Err(refusal.errno.into()),
+    };
+    let mut chains = rules(socket, family, table)?;
+    for chain in &mut chains {
+        chain.hook = hook(socket, family, table, &chain.chain)?;
+    }
+    Ok(Some(Contents { flags, objects, chains }))
+}
+
+fn rules(socket: &mut Socket, family: IpFamily, table: &str) -> io::Result<Vec<Rules>> {
+    let question = request(TableFamily::Only(family), NFT_MSG_GETRULE, 0);
+    let listed = socket.list(&question.text(NFTA_RULE_TABLE, table), |payload| {
+        let rule = Attributes::of(payload.get(FAMILY..)?);
+        // An older kernel lists more than it is asked for.
+        (rule.text(NFTA_RULE_TABLE)? == table).then_some(())?;
+        let expressions = rule.nested(NFTA_RULE_EXPRESSIONS).unwrap_or(Attributes::of(&[]));
+        let chain = rule.text(NFTA_RULE_CHAIN)?.to_owned();
+        Some((chain, decode::expressions(expressions, family)))
+    })?;
+    let mut chains: Vec<Rules> = Vec::new();
+    for (chain, rule) in listed {
+        match chains.last_mut().filter(|last| last.chain == chain) {
+            Some(last) => last.rules.push(rule),
+            None => chains.push(Rules { chain, hook: None, rules: vec![rule] }),
+        }
+    }
+    Ok(chains)
+}
+
+/// By what packets come to `chain`, and are let through at its end.
+fn hook(
+    socket: &mut Socket,
+    family: IpFamily,
+    table: &str,
+    chain: &str,
+) -> io::Result<Option<Hook>> {
+    let question = request(TableFamily::Only(family), NFT_MSG_GETCHAIN, 0)
+        .text(NFTA_CHAIN_TABLE, table)
+        .text(NFTA_CHAIN_NAME, chain);
+    let answer = socket.get(question, |payload| {
+        let chain = Attributes::of(payload.get(FAMILY..)?);
+        let place = chain.nested(NFTA_CHAIN_HOOK)?;
+        let number = place.be32(NFTA_HOOK_HOOKNUM)?;
+        let found = (number, place.be32(NFTA_HOOK_PRIORITY)?, chain.text(NFTA_CHAIN_TYPE)?);
+        let is_open = chain.be32(NFTA_CHAIN_POLICY)?.cast_signed() == NF_ACCEPT;
+        Hook::ALL.into_iter().find(|hook| is_open && hook.place() == found)
+    })?;
+    // Whoever has removed it meanwhile is told of.
+    Ok(answer.ok().flatten())
+}
+
+/// The table that changed, by a `message` that the kernel sends to those who listen for changes.
+pub fn changed_table(message: &[u8]) -> Option<(TableFamily, &str)> {
+    // Whatever is changed in a table, the first attribute is the table's name.
+    const TABLE: u16 = 1;
+    let kind = i32::from(u16_at(message, 4)?);
+    let is_about_a_table = kind >> 8 == NFNL_SUBSYS_NFTABLES && kind & 0xff != NFT_MSG_NEWGEN;
+    let family = TableFamily::of_number(*message.get(HEADER)?)?;
+    let table = Attributes::of(message.get(HEADER + FAMILY..)?).text(TABLE)?;
+    is_about_a_table.then_some((family, table))
+}

@@ -1,0 +1,60 @@
+//! IP families, and those that a table is for.
+
+use std::net::IpAddr;
+
+use nix::libc::{NFPROTO_INET, NFPROTO_IPV4, NFPROTO_IPV6};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IpFamily {
+    V4,
+    V6,
+}
+
+/// Whose packets come to the chains of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TableFamily {
+    /// Those of both, as in `inet`.
+    Both,
+    /// Those of one, as in `ip` and `ip6`.
+    Only(IpFamily),
+}
+
+impl IpFamily {
+    pub const fn of(address: IpAddr) -> Self {
+        match address {
+            IpAddr::V4(_) => Self::V4,
+            IpAddr::V6(_) => Self::V6,
+        }
+    }
+
+    /// How `nft(8)` numbers the type of its addresses, and their length in bytes.
+    pub(super) const fn key(self) -> (u32, u32) {
+        match self {
+            Self::V4 => (7, 4),
+            Self::V6 => (8, 16),
+        }
+    }
+
+    /// As netfilter numbers it.
+    pub(super) fn protocol(self) -> u8 {
+        TableFamily::Only(self).number()
+    }
+}
+
+impl TableFamily {
+    const ALL: [Self; 3] = [Self::Both, Self::Only(IpFamily::V4), Self::Only(IpFamily::V6)];
+
+    /// As netfilter numbers it.
+    pub(super) fn number(self) -> u8 {
+        let number = match self {
+            Self::Both => NFPROTO_INET,
+            Self::Only(IpFamily::V4) => NFPROTO_IPV4,
+            Self::Only(IpFamily::V6) => NFPROTO_IPV6,
+        };
+        u8::try_from(number).unwrap_or_default()
+    }
+
+    pub(super) fn of_number(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|family| family.number() == number)
+    }
+}

@@ -1,0 +1,80 @@
+//! Tables on one line, which `nft(8)` reads as it is; the short form is the name alone.
+
+use std::fmt;
+
+use crate::kernel::state::{Hook, Match, Ports, Rule, Table, TableName, Verdict};
+use crate::prefix::Family;
+
+/// In the words of `nft(8)`, for a family's tables and addresses.
+const fn word(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "ip",
+        Family::V6 => "ip6",
+    }
+}
+
+/// What the chain is called, and where packets come to it.
+const fn head(hook: Hook) -> &'static str {
+    match hook {
+        Hook::SourceNat => {
+            "postrouting { type nat hook postrouting priority srcnat; policy accept;"
+        }
+        Hook::Forward => "forward { type filter hook forward priority filter; policy accept;",
+    }
+}
+
+impl fmt::Display for TableName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", word(self.family), self.name)
+    }
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "table {}", self.name)?;
+        if f.alternate() {
+            return Ok(());
+        }
+        f.write_str(" {")?;
+        for (hook, rules) in &self.chains {
+            write!(f, " chain {}", head(*hook))?;
+            rules.iter().try_for_each(|rule| write!(f, " {rule};"))?;
+            f.write_str(" };")?;
+        }
+        match self.foreign {
+            0 => f.write_str(" }"),
+            foreign => write!(f, " }} and {foreign} of another form"),
+        }
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(mark) = self.marked {
+            write!(f, "meta mark & {mark:#010x} == {mark:#010x} ")?;
+        }
+        for (field, condition) in [("saddr", self.source), ("daddr", self.destination)] {
+            match condition {
+                Some(Match::Is(prefix)) => {
+                    write!(f, "{} {field} {prefix} ", word(prefix.family()))?;
+                }
+                Some(Match::IsNot(prefix)) => {
+                    write!(f, "{} {field} != {prefix} ", word(prefix.family()))?;
+                }
+                None => {}
+            }
+        }
+        self.verdict.fmt(f)
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Accept => "accept",
+            Self::Return => "return",
+            Self::Masquerade(Ports::Kept) => "masquerade",
+            Self::Masquerade(Ports::FullyRandom) => "masquerade fully-random",
+        })
+    }
+}

@@ -1,0 +1,391 @@
+//! From where packets seem to come: the same as with flannel's own rules, and at every moment.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::thread::sleep;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use ipnetwork::IpNetwork;
+use tweed_lab::{Family, Namespace, Node, Pod, Router, SegmentPlan, eventually};
+
+use crate::ask::{has_saved, is_ready, json, tweedctl};
+use crate::cluster::{CONFIG, Cluster, ClusterPlan, PATIENCE, Stack};
+use crate::flows::{Flows, Tally, source_seen};
+use crate::table::{HOST_GW, Side, VXLAN};
+
+const MASQUERADING: &[&str] = &["--ip-masq"];
+/// New flows per second.
+const RATE: u32 = 1000;
+/// Between two things that happen to a node.
+const A_WHILE: Duration = Duration::from_millis(200);
+const PORT: u16 = 7000;
+/// What comes to a node on these ports is for the pod on it, or for that of the other node.
+const NODE_PORT: u16 = 7001;
+const NODE_PORT_ELSEWHERE: u16 = 7002;
+/// What pods send to this port bears the mark of kube-proxy, and others.
+const MARKED: u16 = 7003;
+/// An address of a node that nobody has a route to.
+fn hidden(family: Family) -> Result<IpAddr> {
+    Ok(match family {
+        Family::V4 => "10.77.0.1",
+        Family::V6 => "fd77::1",
+    }
+    .parse()?)
+}
+
+/// Two nodes with a pod each, and somebody behind a router who knows nothing of pods.
+struct Scene {
+    cluster: Cluster,
+    pods: Vec<Pod>,
+    router: Router,
+    world: Node,
+}
+
+impl Scene {
+    fn start(stack: Stack, side: Side, flags: &'static [&'static str]) -> Result<Self> {
+        let plan = ClusterPlan::new(2, &stack.config(&side.config())).stack(stack).flags(flags);
+        let mut cluster = plan.build()?;
+        let beyond = cluster.lab.segment(match stack {
+            Stack::V4 => SegmentPlan::new("10.99.2.0/24"),
+            Stack::V6 => SegmentPlan::new("fd99:2::/64"),
+            Stack::Dual => SegmentPlan::new("10.99.2.0/24").and("fd99:2::/64"),
+        })?;
+        let router = cluster.lab.router("router", &[&cluster.segment, &beyond])?;
+        let world = cluster.lab.node("world", &beyond)?;
+        cluster.start_daemons()?;
+        let pods = cluster.nodes.iter().map(Node::pod).collect::<Result<Vec<_>>>()?;
+        Ok(Self { cluster, pods, router, world })
+    }
+
+    fn node(&self) -> &Node {
+        &self.cluster.nodes[0]
+    }
+
+    fn flows_to_world(&self) -> Result<Flows> {
+        let target = SocketAddr::new(self.world.address(Family::V4)?, PORT);
+        Flows::start(self.pods[0].namespace(), self.world.namespace(), target, RATE)
+    }
+
+    /// All flows arrived, each from the address of the node.
+    fn all_came_from_the_node(&self, flows: Flows) -> Result<Tally> {
+        let (tally, node) = (flows.finish()?, self.node().address(Family::V4)?);
+        let came = tally.came.get(&node).copied().unwrap_or_default();
+        ensure!(tally.came.len() == 1, "not all came from {node}: {tally:?}");
+        ensure!(came + tally.overruns >= tally.sent, "some are lost: {tally:?}");
+        Ok(tally)
+    }
+}
+
+/// A packet, and as whom its receiver sees the sender.
+type Row = (&'static str, &'static str, &'static str);
+
+/// By host-gw, and where that makes a difference, by vxlan.
+const TABLE: [Row; 14] = [
+    ("pod → pod on another node", "pod 1", "pod 1"),
+    ("pod → pod on its node", "pod 1", "pod 1"),
+    ("pod → its node", "pod 1", "pod 1"),
+    ("pod → another node", "node 1", "node 1"),
+    ("pod → world", "node 1", "node 1"),
+    ("pod → world, marked by others", "pod 1", "pod 1"),
+    ("world → pod, routed by its node", "world", "world"),
+    ("world → pod, routed by another node", "node 1", "tunnel 1"),
+    ("world → pod by a port of its node", "world", "world"),
+    ("world → pod by a port of another node", "node 1", "tunnel 1"),
+    ("node → its pod", "bridge 1", "bridge 1"),
+    ("node → pod on another node", "node 1", "tunnel 1"),
+    ("node as somebody else → pod on another node", "node 1", "tunnel 1"),
+    ("node → world", "node 1", "node 1"),
+];
+
+/// Who is who in one family.
+struct Cast<'a> {
+    scene: &'a Scene,
+    family: Family,
+    names: BTreeMap<IpAddr, &'static str>,
+    neighbour: Pod,
+}
+
+impl<'a> Cast<'a> {
+    fn of(scene: &'a Scene, neighbour: &Pod, family: Family) -> Result<Self> {
+        let node = scene.node();
+        let gateways = node.subnet_env()?.gateways.into_iter();
+        let mut gateways = gateways.map(|gateway| gateway.ip());
+        let gateway = gateways.find(|ip| Family::of(*ip) == family).context("no gateway")?;
+        let base = scene.cluster.subnet(0, family)?.network();
+        let names = [
+            (scene.pods[0].address(family)?, "pod 1"),
+            (scene.pods[1].address(family)?, "pod 2"),
+            (node.address(family)?, "node 1"),
+            (scene.cluster.nodes[1].address(family)?, "node 2"),
+            (scene.world.address(family)?, "world"),
+            (gateway, "bridge 1"),
+            (base, "tunnel 1"),
+            (hidden(family)?, "hidden 1"),
+        ];
+        Ok(Self { scene, family, names: names.into(), neighbour: neighbour.clone() })
+    }
+
+    fn rows(&self) -> Result<Vec<(&'static str, &'static str)>> {
+        TABLE.iter().map(|(flow, ..)| Ok((*flow, self.source(flow).context(*flow)?))).collect()
+    }
+
+    fn source(&self, flow: &str) -> Result<&'static str> {
+        let Scene { cluster, pods, world, .. } = self.scene;
+        let [near, far] = [&cluster.nodes[0], &cluster.nodes[1]];
+        let pod = pods[0].namespace();
+        let of_node =
+            |node: &Node, port| Ok::<_, anyhow::Error>((node.address(self.family)?, port));
+        let of_pod = |pod: &Pod| Ok::<_, anyhow::Error>((pod.address(self.family)?, PORT));
+        match flow {
+            "pod → pod on another node" => self.seen(pod, pods[1].namespace(), of_pod(&pods[1])?),
+            "pod → pod on its node" => {
+                self.seen(pod, self.neighbour.namespace(), of_pod(&self.neighbour)?)
+            }
+            "pod → its node" => self.seen(pod, near.namespace(), of_node(near, PORT)?),
+            "pod → another node" => self.seen(pod, far.namespace(), of_node(far, PORT)?),
+            "pod → world" => self.seen(pod, world.namespace(), of_node(world, PORT)?),
+            "pod → world, marked by others" => {
+                self.seen(pod, world.namespace(), of_node(world, MARKED)?)
+            }
+            "world → pod, routed by its node" => {
+                self.seen(world.namespace(), pod, of_pod(&pods[0])?)
+            }
+            "world → pod, routed by another node" => {
+                self.seen(world.namespace(), pods[1].namespace(), of_pod(&pods[1])?)
+            }
+            "world → pod by a port of its node" => {
+                self.seen(world.namespace(), pod, of_node(near, NODE_PORT)?)
+            }
+            "world → pod by a port of another node" => {
+                let target = of_node(near, NODE_PORT_ELSEWHERE)?;
+                self.seen(world.namespace(), pods[1].namespace(), target)
+            }
+            "node → its pod" => self.seen(near.namespace(), pod, of_pod(&pods[0])?),
+            "node → pod on another node" => {
+                self.seen(near.namespace(), pods[1].namespace(), of_pod(&pods[1])?)
+            }
+            "node as somebody else → pod on another node" => {
+                let (to, target) = (pods[1].namespace(), of_pod(&pods[1])?);
+                let from = (near.namespace(), Some(hidden(self.family)?));
+                self.named(source_seen(from, to, target.into())?)
+            }
+            "node → world" => {
+                self.seen(near.namespace(), world.namespace(), of_node(world, PORT)?)
+            }
+            other => anyhow::bail!("nobody knows how to send {other}"),
+        }
+    }
+
+    fn seen(&self, from: &Namespace, to: &Namespace, at: (IpAddr, u16)) -> Result<&'static str> {
+        self.named(source_seen((from, None), to, at.into())?)
+    }
+
+    fn named(&self, source: IpAddr) -> Result<&'static str> {
+        self.names.get(&source).copied().with_context(|| format!("{source} is nobody"))
+    }
+}
+
+/// What others have set up around the pods of node 1: ports of the node, marks, and an address.
+fn surround(scene: &Scene) -> Result<()> {
+    let node = scene.node();
+    for (family, word) in [(Family::V4, "ip"), (Family::V6, "ip6")] {
+        node.ip(format!("address add {} dev lo", IpNetwork::from(hidden(family)?)))?;
+        let [near, far] = [scene.pods[0].address(family)?, scene.pods[1].address(family)?];
+        let network = match family {
+            Family::V4 => "10.244.0.0/16",
+            Family::V6 => "fd00:244::/48",
+        };
+        let rules = format!(
+            "table {word} others {{
+                chain ports {{ type nat hook prerouting priority dstnat;
+                    udp dport {NODE_PORT} dnat to {near};
+                    udp dport {NODE_PORT_ELSEWHERE} dnat to {far}; }}
+                chain marks {{ type filter hook forward priority -150;
+                    udp dport {MARKED} meta mark set 0x24000; }}
+            }}"
+        );
+        node.namespace().run("nft", &[&rules])?;
+        let via = node.address(family)?;
+        scene.router.namespace().ip(&format!("route add {network} via {via}"))?;
+    }
+    Ok(())
+}
+
+/// The rules that flannel writes for a node of this subnet.
+fn write_flannels_rules(node: &Node, network: IpNetwork, subnet: IpNetwork) -> Result<()> {
+    let (program, multicast) = match Family::of(network.ip()) {
+        Family::V4 => ("iptables", "224.0.0.0/4"),
+        Family::V6 => ("ip6tables", "ff00::/8"),
+    };
+    let masquerade = "-j MASQUERADE --random-fully";
+    let rules = [
+        "-t nat -N FLANNEL-POSTRTG".to_owned(),
+        "-t nat -A POSTROUTING -j FLANNEL-POSTRTG".to_owned(),
+        "-t nat -A FLANNEL-POSTRTG -m mark --mark 0x4000/0x4000 -j RETURN".to_owned(),
+        format!("-t nat -A FLANNEL-POSTRTG -s {subnet} -d {network} -j RETURN"),
+        format!("-t nat -A FLANNEL-POSTRTG -s {network} -d {subnet} -j RETURN"),
+        format!("-t nat -A FLANNEL-POSTRTG ! -s {network} -d {subnet} -j RETURN"),
+        format!("-t nat -A FLANNEL-POSTRTG -s {network} ! -d {multicast} {masquerade}"),
+        format!("-t nat -A FLANNEL-POSTRTG ! -s {network} -d {network} {masquerade}"),
+        "-N FLANNEL-FWD".to_owned(),
+        "-A FORWARD -j FLANNEL-FWD".to_owned(),
+        format!("-A FLANNEL-FWD -s {network} -j ACCEPT"),
+        format!("-A FLANNEL-FWD -d {network} -j ACCEPT"),
+    ];
+    rules.iter().try_for_each(|rule| {
+        let words: Vec<&str> = ["-w"].into_iter().chain(rule.split(' ')).collect();
+        node.namespace().run(program, &words).map(drop)
+    })
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rules {
+    Ours,
+    Flannels,
+    Nobodys,
+}
+
+/// What `TABLE` has a line for, as it is with these rules.
+fn sources(side: Side, rules: Rules) -> Result<Vec<Vec<(&'static str, &'static str)>>> {
+    let flags = if rules == Rules::Ours { MASQUERADING } else { &[] };
+    let scene = Scene::start(Stack::Dual, side, flags)?;
+    let neighbour = scene.node().pod()?;
+    surround(&scene)?;
+    if rules == Rules::Flannels {
+        for (index, node) in scene.cluster.nodes.iter().enumerate() {
+            for (family, network) in [(Family::V4, "10.244.0.0/16"), (Family::V6, "fd00:244::/48")]
+            {
+                let subnet = scene.cluster.subnet(index, family)?;
+                let subnet = IpNetwork::new(subnet.network(), subnet.prefix())?;
+                write_flannels_rules(node, network.parse()?, subnet)?;
+            }
+        }
+    }
+    let families = Stack::Dual.families().iter();
+    families.map(|family| Cast::of(&scene, &neighbour, *family)?.rows()).collect()
+}
+
+#[test]
+fn every_flow_has_the_source_that_it_has_with_flannels_rules() {
+    for side in [HOST_GW, VXLAN] {
+        let expected = TABLE.map(|(flow, by_host_gw, by_vxlan)| {
+            (flow, if side == HOST_GW { by_host_gw } else { by_vxlan })
+        });
+        for rules in [Rules::Flannels, Rules::Ours] {
+            for found in sources(side, rules).unwrap() {
+                assert_eq!(found, expected, "{side:?} {rules:?}");
+            }
+        }
+    }
+    let without = sources(HOST_GW, Rules::Nobodys).unwrap();
+    assert!(without[0].contains(&("pod → world", "pod 1")), "{without:?}");
+}
+
+/// The table as the kernel lists it, with the number of each rule.
+fn table(node: &Node) -> Result<String> {
+    node.namespace().run("nft", &["-a", "list", "table", "ip", "tweed.1"])
+}
+
+#[test]
+fn no_new_flow_notices_a_restart_a_kill_or_an_edit() {
+    let mut scene = Scene::start(Stack::V4, VXLAN, MASQUERADING).unwrap();
+    has_saved_its_lease(&scene).unwrap();
+    let flows = scene.flows_to_world().unwrap();
+    let before = table(scene.node()).unwrap();
+    scene.cluster.daemons[0].restart().unwrap();
+    for _ in 0..5 {
+        scene.cluster.daemons[0].kill().unwrap();
+        scene.cluster.daemons[0].start().unwrap();
+        scene.cluster.daemons[0].wait_ready().unwrap();
+        sleep(A_WHILE);
+    }
+    assert_eq!(table(scene.node()).unwrap(), before, "a start wrote the table anew");
+    for number in 1..=10 {
+        let range = format!("10.200.{number}.0/24");
+        let rest = format!(r#""NonMasqueradeCIDRs":["{range}"],{}"#, VXLAN.config());
+        scene.cluster.etcd.put(CONFIG, &Stack::V4.config(&rest)).unwrap();
+        eventually(PATIENCE, || Ok::<_, anyhow::Error>(table(scene.node())?.contains(&range)))
+            .unwrap();
+        sleep(A_WHILE);
+    }
+    let tally = scene.all_came_from_the_node(flows).unwrap();
+    println!("{} flows", tally.sent);
+    assert!(tally.sent > 1000, "{tally:?}");
+}
+
+fn has_saved_its_lease(scene: &Scene) -> Result<()> {
+    eventually(PATIENCE, || has_saved(scene.node(), "\"own\":{")).map(drop)
+}
+
+#[test]
+fn a_range_that_is_spared_sees_pods_as_they_are() {
+    let scene = Scene::start(Stack::V4, HOST_GW, MASQUERADING).unwrap();
+    let (pod, world) = (scene.pods[0].namespace(), scene.world.namespace());
+    let target = SocketAddr::new(scene.world.address(Family::V4).unwrap(), PORT);
+    let source = || source_seen((pod, None), world, target);
+    assert_eq!(source().unwrap(), scene.node().address(Family::V4).unwrap());
+    let rest = format!(r#""NonMasqueradeCIDRs":["10.99.2.0/24"],{}"#, HOST_GW.config());
+    scene.cluster.etcd.put(CONFIG, &Stack::V4.config(&rest)).unwrap();
+    let pod_itself = scene.pods[0].address(Family::V4).unwrap();
+    eventually(PATIENCE, || Ok::<_, anyhow::Error>(source()? == pod_itself)).unwrap();
+}
+
+#[test]
+fn rules_that_somebody_removes_are_back_at_once() {
+    let scene = Scene::start(Stack::Dual, HOST_GW, MASQUERADING).unwrap();
+    let nft = |line: &str| scene.node().namespace().run("nft", &[line]);
+    let rules = || scene.node().namespace().run("nft", &["list", "tables"]);
+    let listed =
+        |name: &str| scene.node().namespace().run("nft", &["list", "table", name, "tweed.1"]);
+    let before = [listed("ip").unwrap(), listed("ip6").unwrap()];
+    for blow in [
+        "flush ruleset",
+        "flush table ip tweed.1",
+        "delete table ip6 tweed.1",
+        "flush chain ip tweed.1 postrouting",
+        "insert rule ip6 tweed.1 postrouting accept",
+        "add chain ip tweed.1 forward { policy drop; }",
+    ] {
+        nft(blow).unwrap();
+        let back = eventually(PATIENCE, || {
+            let now = [listed("ip")?, listed("ip6")?];
+            ensure!(now == before, "{blow}: {now:?}");
+            Ok(())
+        });
+        println!("{blow}: back after {:.0?}", back.unwrap());
+    }
+    assert_eq!(rules().unwrap().lines().count(), 2);
+    eventually(PATIENCE, || is_ready(&scene.cluster.daemons[0])).unwrap();
+}
+
+#[test]
+fn a_node_says_that_it_masquerades_and_leaves_nothing_behind() {
+    let scene = Scene::start(Stack::Dual, HOST_GW, MASQUERADING).unwrap();
+    let written = std::fs::read_to_string(scene.node().subnet_file()).unwrap();
+    assert!(written.ends_with("FLANNEL_IPMASQ=true\n"), "{written}");
+    let status = json(&scene.cluster.daemons[0], "status").unwrap();
+    let tables = status["tables"].as_array().unwrap();
+    assert_eq!(tables.len(), 2, "{status}");
+    assert!(tables.iter().all(|table| table["programmed"] == true), "{status}");
+    scene.cluster.daemons[0].stop().unwrap();
+    let output = tweedctl(scene.node(), &["cleanup", "--yes"]).unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(scene.node().namespace().run("nft", &["list", "tables"]).unwrap(), "");
+}
+
+#[test]
+fn unused_addresses_are_refused_once_the_bridge_is_gone() {
+    let scene = Scene::start(Stack::Dual, HOST_GW, &["--ip-blackhole-route"]).unwrap();
+    let subnet = scene.cluster.subnet(0, Family::V4).unwrap();
+    let subnet = format!("{}/{}", subnet.network(), subnet.prefix());
+    let routes = || scene.node().ip(format!("route show {subnet}"));
+    let both = |text: &str| text.contains("dev cni0") && text.contains("unreachable");
+    assert!(both(&routes().unwrap()), "{}", routes().unwrap());
+    let log = scene.cluster.daemons[0].log().unwrap();
+    assert!(!log.contains("refused"), "{log}");
+    scene.node().ip("link set cni0 down").unwrap();
+    let unused = scene.cluster.subnet(0, Family::V4).unwrap().iter().nth(77).unwrap();
+    let output = scene.node().namespace().output("ip", &["route", "get", &unused.to_string()]);
+    assert!(!output.unwrap().status.success(), "it would be sent on");
+}

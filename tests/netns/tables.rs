@@ -1,0 +1,271 @@
+//! Our tables of nftables: made, read, watched and replaced, with packets under way.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::ErrorKind;
+use std::net::{IpAddr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::socket::{setsockopt, sockopt};
+use nix::unistd::gettid;
+use tokio::time::timeout;
+use tweed::config::NetworkConfig;
+use tweed::kernel::state::{Entry, KernelState, Table, TableName};
+use tweed::kernel::{Kernel, NetlinkKernel, Observation, Op, Scope, diff};
+use tweed::lease::{BackendType, Endpoint, Lease, LeaseId};
+use tweed::masquerade::{self, Forward, Masquerade, Policy, Ports};
+use tweed::prefix::Family;
+
+use crate::host::{
+    address, apply, dump, establish, ip, missing, on_a_host, prefix, run, scope, shows, table_name,
+};
+
+/// Tables of both families, with rules of every form.
+fn tables(ports: Ports) -> KernelState {
+    let config = r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:10:244::/56",
+        "NonMasqueradeCIDRs":["192.168.0.0/16","10.0.0.7/32","fd16:7::/64"]}"#;
+    let config = NetworkConfig::parse(config.as_bytes()).unwrap();
+    let endpoint = |(subnet, public_ip)| Endpoint {
+        subnet: prefix(subnet),
+        public_ip: address(public_ip),
+        backend: BackendType::HostGw,
+        vtep: None,
+    };
+    let own = [("10.244.1.0/24", "172.16.0.1"), ("fd00:10:244:1::/64", "fd16::1")];
+    let endpoints = own.into_iter().map(endpoint).collect();
+    let own = Lease { id: LeaseId::new("own"), endpoints, created: 1, grant: None };
+    let masquerade = Masquerade { ports, mark: 0x4000, forward: Forward::Accept };
+    let policy = Policy { masquerade: Some(masquerade), ..Policy::default() };
+    masquerade::tables(&policy, &config, &own).into_iter().map(Entry::Table).collect()
+}
+
+fn usual() -> KernelState {
+    tables(Ports::FullyRandom)
+}
+
+/// What the host has of `nft(8)`'s tables, but for ours.
+fn foreign_tables() -> String {
+    let tables = run("nft list tables");
+    let foreign = tables.lines().filter(|line| !line.ends_with("tweed.1"));
+    foreign.map(|line| run(&format!("nft list {line}"))).collect()
+}
+
+/// A script for `nft -f`.
+fn nft(script: &str) {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(file.path(), script).unwrap();
+    run(&format!("nft -f {}", file.path().display()));
+}
+
+/// All that is told up to now: the kernel tells of a change before whoever made it goes on.
+async fn heard(kernel: &mut NetlinkKernel) -> Vec<Observation> {
+    let mut heard = Vec::new();
+    while let Ok(told) = timeout(Duration::from_millis(100), kernel.observe()).await {
+        heard.push(told.unwrap());
+    }
+    heard
+}
+
+#[test]
+fn tables_are_made_and_read_as_they_were_planned() {
+    on_a_host(async || {
+        let mut kernel = NetlinkKernel::open().unwrap();
+        assert_eq!(dump(&mut kernel).await.get(usual().keys().next().unwrap()), None);
+        for desired in [usual(), tables(Ports::Kept)] {
+            assert_eq!(establish(&mut kernel, &desired).await, [""; 0]);
+        }
+        let all_of_ours_gone = diff(&KernelState::default(), &dump(&mut kernel).await, &scope());
+        assert_eq!(all_of_ours_gone.len(), 2);
+        apply(&mut kernel, all_of_ours_gone.clone()).await;
+        assert_eq!(run("nft list tables"), "");
+        // That it is gone already is no refusal.
+        apply(&mut kernel, all_of_ours_gone).await;
+    });
+}
+
+#[test]
+fn the_text_of_a_table_is_what_nft_makes_the_same_table_of() {
+    on_a_host(async || {
+        let mut kernel = NetlinkKernel::open().unwrap();
+        for entry in usual().entries() {
+            nft(&entry.to_string());
+        }
+        assert_eq!(missing(&mut kernel, &usual()).await, [""; 0]);
+    });
+}
+
+#[test]
+fn whatever_is_changed_in_a_table_is_told_seen_and_mended() {
+    on_a_host(async || {
+        let mut kernel = NetlinkKernel::open().unwrap();
+        establish(&mut kernel, &usual()).await;
+        heard(&mut kernel).await;
+        let handle = || {
+            let rules = run("nft -a list chain ip tweed.1 postrouting");
+            let rule = rules.lines().find(|line| line.contains("masquerade")).unwrap();
+            rule.rsplit(' ').next().unwrap().to_owned()
+        };
+        let changes = [
+            "flush ruleset".to_owned(),
+            "delete table ip tweed.1".to_owned(),
+            "flush table ip tweed.1".to_owned(),
+            "flush chain ip tweed.1 forward".to_owned(),
+            "add rule ip tweed.1 postrouting counter".to_owned(),
+            "insert rule ip tweed.1 postrouting accept".to_owned(),
+            "add rule ip tweed.1 forward ip saddr 10.244.0.0/16 accept".to_owned(),
+            "add chain ip tweed.1 more".to_owned(),
+            "add set ip tweed.1 more { type ipv4_addr; }".to_owned(),
+            "add chain ip tweed.1 forward { policy drop; }".to_owned(),
+            "add table ip tweed.1 { flags dormant; }".to_owned(),
+            format!("delete rule ip tweed.1 postrouting handle {}", handle()),
+        ];
+        let expected = Observation::TableChanged(table_name(Family::V4));
+        for change in changes {
+            // Each time they are made anew, rules have other handles.
+            let change = match change.rsplit_once("handle ") {
+                Some((words, _)) => format!("{words}handle {}", handle()),
+                None => change,
+            };
+            nft(&change);
+            assert!(heard(&mut kernel).await.contains(&expected), "{change}");
+            assert_ne!(missing(&mut kernel, &usual()).await, [""; 0], "{change}");
+            assert_eq!(establish(&mut kernel, &usual()).await, [""; 0], "{change}");
+            heard(&mut kernel).await;
+        }
+    });
+}
+
+#[test]
+fn tables_of_others_are_neither_told_nor_touched() {
+    on_a_host(async || {
+        nft("add table ip tweed.2\n add chain ip tweed.2 postrouting\n add table inet tweed.1\n\
+             add chain inet tweed.1 c\n add table ip6 theirs\n add chain ip6 theirs c");
+        let mut kernel = NetlinkKernel::open().unwrap();
+        establish(&mut kernel, &usual()).await;
+        heard(&mut kernel).await;
+        nft("add rule ip tweed.2 postrouting accept\n add rule inet tweed.1 c return\n\
+             add chain ip6 theirs d { type filter hook forward priority 0; policy drop; }");
+        assert_eq!(heard(&mut kernel).await, []);
+        let before = foreign_tables();
+        establish(&mut kernel, &tables(Ports::Kept)).await;
+        let gone = diff(&KernelState::default(), &dump(&mut kernel).await, &scope());
+        assert_eq!(gone.len(), 2);
+        apply(&mut kernel, gone).await;
+        assert_eq!(foreign_tables(), before);
+    });
+}
+
+#[test]
+fn a_table_that_the_kernel_refuses_is_named_and_routes_are_there() {
+    on_a_host(async || {
+        // A name that the kernel refuses stands for whatever else it may refuse.
+        let long = TableName { family: Family::V4, name: "t".repeat(300) };
+        let scope = Scope { tables: [long.clone()].into(), ..scope() };
+        let table = Table { name: long, chains: BTreeMap::new(), foreign: 0 };
+        let route = crate::host::direct("10.244.9.0/24", "172.16.0.9");
+        let ops = [Entry::Table(table), route.clone()].map(|entry| Op::Create(entry.into()));
+        let mut kernel = NetlinkKernel::open().unwrap();
+        let refused = kernel.apply(&ops).await.unwrap();
+        let words: Vec<String> = refused.iter().map(ToString::to_string).collect();
+        assert!(words.len() == 1 && words[0].starts_with("+ table ip ttt"), "{words:?}");
+        let held = kernel.dump(&scope, &KernelState::default()).await.unwrap();
+        assert_eq!(held.get(&route.key()), Some(&route));
+        assert_eq!(held.entries().filter(|entry| matches!(entry, Entry::Table(_))).count(), 0);
+    });
+}
+
+/// Somebody at the other end of `eth0`, who notes from where each numbered packet comes.
+struct World {
+    stop: Arc<AtomicBool>,
+    heard: JoinHandle<Vec<(u32, IpAddr)>>,
+}
+
+const WORLD: &str = "172.16.0.2:7000";
+
+impl World {
+    fn start() -> Self {
+        let (stop, (ready, is_ready)) = (Arc::new(AtomicBool::new(false)), channel());
+        let stopped = Arc::clone(&stop);
+        let (plug, plugged) = channel();
+        let heard = thread::spawn(move || {
+            unshare(CloneFlags::CLONE_NEWNET).unwrap();
+            ready.send(gettid()).unwrap();
+            listen(&plugged, &stopped)
+        });
+        let thread = is_ready.recv().unwrap();
+        ip(&format!("link set far0 netns {thread}"));
+        plug.send(()).unwrap();
+        Self { stop, heard }
+    }
+
+    fn finish(self) -> Vec<(u32, IpAddr)> {
+        self.stop.store(true, Ordering::SeqCst);
+        self.heard.join().unwrap()
+    }
+}
+
+fn listen(plugged: &Receiver<()>, stopped: &AtomicBool) -> Vec<(u32, IpAddr)> {
+    plugged.recv().unwrap();
+    ip("addr add 172.16.0.2/24 dev far0");
+    ip("link set far0 up");
+    let socket = UdpSocket::bind(WORLD).unwrap();
+    setsockopt(&socket, sockopt::RcvBufForce, &(32 << 20)).unwrap();
+    socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+    let (mut heard, mut buffer) = (Vec::new(), [0; 4]);
+    loop {
+        match socket.recv_from(&mut buffer) {
+            Ok((_, from)) => heard.push((u32::from_be_bytes(buffer), from.ip())),
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                if stopped.load(Ordering::SeqCst) {
+                    return heard;
+                }
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// Sends packet number `number` in a flow of its own.
+fn send(number: u32) {
+    let socket = UdpSocket::bind("10.244.1.7:0").unwrap();
+    socket.send_to(&number.to_be_bytes(), WORLD).unwrap();
+}
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "the thread that sleeps is the sender's own")]
+fn no_new_flow_meets_a_table_half_replaced() {
+    const FLOWS: u32 = 5000;
+    on_a_host(async || {
+        let world = World::start();
+        ip("addr add 10.244.1.7/32 dev lo");
+        shows("link show eth0", "state UP").await;
+        run("ping -c1 -W10 172.16.0.2");
+        let mut kernel = NetlinkKernel::open().unwrap();
+        establish(&mut kernel, &usual()).await;
+        let flows = thread::spawn(|| {
+            (0..FLOWS).for_each(|number| {
+                send(number);
+                thread::sleep(Duration::from_micros(100));
+            });
+        });
+        let mut replaced = 0;
+        while !flows.is_finished() {
+            for entry in tables([Ports::Kept, Ports::FullyRandom][replaced % 2]).entries() {
+                apply(&mut kernel, vec![Op::Replace(entry.clone().into())]).await;
+            }
+            replaced += 1;
+        }
+        flows.join().unwrap();
+        let heard = world.finish();
+        let wrong: Vec<_> =
+            heard.iter().filter(|(_, from)| *from != address("172.16.0.1")).collect();
+        assert!(wrong.is_empty(), "{} of {FLOWS} unmasqueraded: {:?}", wrong.len(), wrong.first());
+        assert_eq!(heard.len(), FLOWS as usize, "some are lost; {replaced} replacements");
+        assert!(replaced > 5, "only {replaced} replacements");
+    });
+}

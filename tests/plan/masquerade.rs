@@ -1,0 +1,143 @@
+//! Which packets get another source, rule by rule beside those that flannel writes.
+
+use std::fmt::Write;
+
+use expect_test::{Expect, expect};
+use tweed::backend::{Local, networks, plan_local};
+use tweed::kernel::state::{Entry, Table};
+
+use crate::notation::policy;
+use crate::{ETH0, HOST_GW, local, node};
+
+fn tables(local: &Local) -> Vec<Table> {
+    let state = plan_local(local, &networks(local));
+    let table = |entry: &Entry| match entry {
+        Entry::Table(table) => Some(table.clone()),
+        _ => None,
+    };
+    state.entries().filter_map(table).collect()
+}
+
+/// The tables of the node of most tests, started with these flags and with these further keys.
+fn check_tables(flags: &str, keys: &str, expected: Expect) {
+    let local = Local { policy: policy(flags), ..node(HOST_GW, keys) };
+    let mut text = String::new();
+    for table in tables(&local) {
+        writeln!(text, "{table:#}").unwrap();
+        for (hook, rules) in &table.chains {
+            writeln!(text, "  {hook:?}").unwrap();
+            for rule in rules {
+                writeln!(text, "    {rule}").unwrap();
+            }
+        }
+    }
+    expected.assert_eq(&text);
+}
+
+#[test]
+fn the_rules_are_those_of_flannel_in_the_order_of_its_iptables() {
+    check_tables(
+        "--ip-masq",
+        "",
+        expect![[r#"
+        table ip tweed.1
+          SourceNat
+            meta mark & 0x00004000 == 0x00004000 return
+            ip saddr 10.244.1.0/24 ip daddr 10.244.0.0/16 return
+            ip saddr 10.244.0.0/16 ip daddr 10.244.1.0/24 return
+            ip saddr != 10.244.0.0/16 ip daddr 10.244.1.0/24 return
+            ip saddr 10.244.0.0/16 ip daddr != 224.0.0.0/4 masquerade fully-random
+            ip saddr != 10.244.0.0/16 ip daddr 10.244.0.0/16 masquerade fully-random
+          Forward
+            ip saddr 10.244.0.0/16 accept
+            ip daddr 10.244.0.0/16 accept
+        table ip6 tweed.1
+          SourceNat
+            meta mark & 0x00004000 == 0x00004000 return
+            ip6 saddr fd00:244:0:1::/64 ip6 daddr fd00:244::/48 return
+            ip6 saddr fd00:244::/48 ip6 daddr fd00:244:0:1::/64 return
+            ip6 saddr != fd00:244::/48 ip6 daddr fd00:244:0:1::/64 return
+            ip6 saddr fd00:244::/48 ip6 daddr != ff00::/8 masquerade fully-random
+            ip6 saddr != fd00:244::/48 ip6 daddr fd00:244::/48 masquerade fully-random
+          Forward
+            ip6 saddr fd00:244::/48 accept
+            ip6 daddr fd00:244::/48 accept
+    "#]],
+    );
+}
+
+#[test]
+fn ports_forwarding_and_the_mark_have_switches() {
+    let flags = "--ip-masq --ip-masq-fully-random-disable --iptables-forward-rules=false \
+                 --iptables-masquerade-bit=0";
+    check_tables(
+        flags,
+        "",
+        expect![[r#"
+        table ip tweed.1
+          SourceNat
+            meta mark & 0x00000001 == 0x00000001 return
+            ip saddr 10.244.1.0/24 ip daddr 10.244.0.0/16 return
+            ip saddr 10.244.0.0/16 ip daddr 10.244.1.0/24 return
+            ip saddr != 10.244.0.0/16 ip daddr 10.244.1.0/24 return
+            ip saddr 10.244.0.0/16 ip daddr != 224.0.0.0/4 masquerade
+            ip saddr != 10.244.0.0/16 ip daddr 10.244.0.0/16 masquerade
+        table ip6 tweed.1
+          SourceNat
+            meta mark & 0x00000001 == 0x00000001 return
+            ip6 saddr fd00:244:0:1::/64 ip6 daddr fd00:244::/48 return
+            ip6 saddr fd00:244::/48 ip6 daddr fd00:244:0:1::/64 return
+            ip6 saddr != fd00:244::/48 ip6 daddr fd00:244:0:1::/64 return
+            ip6 saddr fd00:244::/48 ip6 daddr != ff00::/8 masquerade
+            ip6 saddr != fd00:244::/48 ip6 daddr fd00:244::/48 masquerade
+    "#]],
+    );
+}
+
+#[test]
+fn ranges_are_spared_in_their_own_family_before_anything_is_masqueraded() {
+    let keys = r#","NonMasqueradeCIDRs":["192.168.0.0/16","172.16.0.0/12","fd00:16::/64"]"#;
+    check_tables(
+        "--ip-masq --iptables-forward-rules=false",
+        keys,
+        expect![[r#"
+        table ip tweed.1
+          SourceNat
+            meta mark & 0x00004000 == 0x00004000 return
+            ip saddr 10.244.1.0/24 ip daddr 10.244.0.0/16 return
+            ip saddr 10.244.0.0/16 ip daddr 10.244.1.0/24 return
+            ip saddr != 10.244.0.0/16 ip daddr 10.244.1.0/24 return
+            ip saddr 10.244.0.0/16 ip daddr 172.16.0.0/12 return
+            ip saddr 10.244.0.0/16 ip daddr 192.168.0.0/16 return
+            ip saddr 10.244.0.0/16 ip daddr != 224.0.0.0/4 masquerade fully-random
+            ip saddr != 10.244.0.0/16 ip daddr 10.244.0.0/16 masquerade fully-random
+        table ip6 tweed.1
+          SourceNat
+            meta mark & 0x00004000 == 0x00004000 return
+            ip6 saddr fd00:244:0:1::/64 ip6 daddr fd00:244::/48 return
+            ip6 saddr fd00:244::/48 ip6 daddr fd00:244:0:1::/64 return
+            ip6 saddr != fd00:244::/48 ip6 daddr fd00:244:0:1::/64 return
+            ip6 saddr fd00:244::/48 ip6 daddr fd00:16::/64 return
+            ip6 saddr fd00:244::/48 ip6 daddr != ff00::/8 masquerade fully-random
+            ip6 saddr != fd00:244::/48 ip6 daddr fd00:244::/48 masquerade fully-random
+    "#]],
+    );
+}
+
+#[test]
+fn without_the_flag_there_is_no_table_whatever_the_others_say() {
+    check_tables("--iptables-forward-rules=true", r#","EnableNFTables":true"#, expect![""]);
+}
+
+#[test]
+fn only_an_enabled_family_has_a_table_and_only_with_a_subnet() {
+    let names = |config: &str, own: &str| -> Vec<String> {
+        let local = Local { policy: policy("--ip-masq"), ..local(config, ETH0, own) };
+        tables(&local).iter().map(|table| table.name.to_string()).collect()
+    };
+    let v4 = r#"{"Network":"10.244.0.0/16","IPv6Network":"fd00:244::/48"}"#;
+    assert_eq!(names(v4, "10.244.1.0/24"), ["ip tweed.1"]);
+    let v6 = r#"{"EnableIPv4":false,"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:244::/48","Backend":{"Type":"vxlan","VNI":7}}"#;
+    assert_eq!(names(v6, "fd00:244:0:1::/64"), ["ip6 tweed.7"]);
+    assert_eq!(names(v4, ""), [""; 0]);
+}
