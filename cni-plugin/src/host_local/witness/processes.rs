@@ -57,6 +57,7 @@ pub(in super::super) fn in_a_container() -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
     use std::process::{Command, Stdio};
 
     use super::*;
@@ -66,9 +67,12 @@ mod tests {
         let mut plugin = Command::new("cat")
             .env("CNI_CONTAINERID", "busy-one")
             .stdin(Stdio::piped())
-            .stdout(Stdio::null())
+            .stdout(Stdio::piped())
             .spawn()
             .unwrap();
+        // Until it speaks it may still be on its way to an environment of its own.
+        plugin.stdin.as_mut().unwrap().write_all(b"!").unwrap();
+        plugin.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
         assert!(busy_containers(&all().unwrap()).unwrap().contains("busy-one"));
         drop(plugin.stdin.take());
         plugin.wait().unwrap();
