@@ -3,6 +3,7 @@
 mod files;
 mod keep;
 mod node_report;
+mod preflight;
 mod probe;
 mod serve;
 
@@ -69,6 +70,7 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
 }
 
 async fn run_tasks(options: Options) -> anyhow::Result<()> {
+    preflight::refuse_company()?;
     let (events, inbox) = mpsc::channel(EVENTS);
     let (outputs, listeners) = Outputs::channels();
     let shared = Shared {
@@ -118,6 +120,7 @@ async fn run_tasks(options: Options) -> anyhow::Result<()> {
     spawn(&mut tasks, files::keep_subnet_file(shared.clone()));
     spawn(&mut tasks, files::keep_checkpoint(shared.clone(), listeners.changed));
     spawn(&mut tasks, files::notify_when_ready(shared.clone()));
+    spawn(&mut tasks, preflight::look_once(shared.clone()));
     spawn(&mut tasks, serve::serve_control(control, shared.clone()));
     if let Some(health) = health {
         spawn(&mut tasks, serve::serve_health(health, shared.clone()));

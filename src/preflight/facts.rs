@@ -1,11 +1,11 @@
 //! What preflight goes by: what this node is to do, and what its host is like.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use crate::backend::{self, Local};
 use crate::config::Tunnel;
 use crate::kernel::state::LinkName;
-use crate::lease::Lease;
 use crate::node::Interface;
 use crate::prefix::{Family, Prefix};
 
@@ -144,8 +144,8 @@ pub struct Systemd {
 }
 
 impl Needs {
-    /// Of a node that is known.
-    pub fn of(local: &Local, leases: &[Lease]) -> Self {
+    /// Of a node that is known, whose peers have these public IPs.
+    pub fn of(local: &Local, peers: &[IpAddr]) -> Self {
         let Local { config, node, .. } = local;
         let tunnel = &config.backend.tunnel;
         let families: Vec<Family> = node.uplinks.iter().map(|uplink| uplink.family()).collect();
@@ -153,12 +153,9 @@ impl Needs {
         let tunnels = families.iter().filter(|_| config.has_tunnel());
         let probes = config.probing().map(|probe| Port::Probes(probe.port));
         let port = config.has_tunnel().then_some(Port::Tunnel(tunnel.port));
-        let endpoints = || leases.iter().flat_map(|lease| &lease.endpoints);
-        let on_link = |family: &Family| {
-            let addresses = endpoints().map(|endpoint| endpoint.public_ip);
-            let peers = addresses.filter(|ip| Family::of(*ip) == *family && node.is_adjacent(*ip));
-            (*family, peers.count())
-        };
+        let is_near = |family, ip| Family::of(ip) == family && node.is_adjacent(ip);
+        let on_link =
+            |family: &Family| (*family, peers.iter().filter(|ip| is_near(*family, **ip)).count());
         Self {
             networks: config.networks().collect(),
             underlay: Some(node.interface.clone()),

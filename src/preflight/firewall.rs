@@ -55,7 +55,11 @@ fn cure(chain: &Chain, network: Prefix) -> String {
         Family::V6 => "ip6",
     };
     let rule = |side: &str| {
-        format!("nft insert rule {} {} {word} {side} {network} accept", chain.full_table(), chain.name)
+        format!(
+            "nft insert rule {} {} {word} {side} {network} accept",
+            chain.full_table(),
+            chain.name
+        )
     };
     format!("{} && {}", rule("saddr"), rule("daddr"))
 }

@@ -64,18 +64,16 @@ fn sysctls(needs: &Needs, proc: &Path) -> BTreeMap<String, String> {
 
 /// Built in or loaded, it has a folder; else it can be loaded if there is a file.
 fn vxlan(places: &Places) -> Module {
-    if places.root.join("sys/module/vxlan").exists() {
-        return Module::Available;
-    }
-    let Some(release) = text(&places.proc.join("sys/kernel/osrelease")) else {
-        return Module::Unknown;
-    };
+    let release = text(&places.proc.join("sys/kernel/osrelease")).unwrap_or_default();
     let modules = places.root.join("lib/modules").join(release.trim());
     let lists = ["modules.dep", "modules.builtin"].map(|list| text(&modules.join(list)));
-    match lists.iter().flatten().any(|list| list.contains("/vxlan.ko")) {
-        true => Module::Available,
-        false if lists.iter().any(Option::is_some) => Module::Missing,
-        false => Module::Unknown,
+    let is_listed = lists.iter().flatten().any(|list| list.contains("/vxlan.ko"));
+    if is_listed || places.root.join("sys/module/vxlan").exists() {
+        Module::Available
+    } else if lists.iter().any(Option::is_some) {
+        Module::Missing
+    } else {
+        Module::Unknown
     }
 }
 

@@ -29,7 +29,9 @@ fn underlay(link: &LinkName, mtu: u32, needs: &Needs, host: &Host) -> Option<Fin
         what: format!("{link} carries {carries} bytes, and packets of pods take up to {wanted}"),
         place: format!("link {link}"),
         why: "large packets are lost or cut into pieces: connections hang".to_owned(),
-        cure: format!("remove Backend.MTU or set it to {carries}, or ip link set {link} mtu {wanted}"),
+        cure: format!(
+            "remove Backend.MTU or set it to {carries}, or ip link set {link} mtu {wanted}"
+        ),
         drop_in: None,
     })
 }
@@ -67,9 +69,10 @@ fn bridge(mtu: u32, host: &Host) -> Option<Finding> {
         level: Level::Note,
         what: format!("{BRIDGE} carries {carries} bytes, and new pods send up to {mtu}"),
         place: format!("link {BRIDGE}"),
-        why: "it is older than the MTU, and so may pods be: their large packets depend on path MTU \
+        why:
+            "it is older than the MTU, and so may pods be: their large packets depend on path MTU \
               discovery"
-            .to_owned(),
+                .to_owned(),
         cure: "make pods anew that tweedctl migrate status names".to_owned(),
         drop_in: None,
     })

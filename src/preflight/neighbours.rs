@@ -32,9 +32,12 @@ fn finding(family: Family, peers: usize, host: &Host) -> Option<Finding> {
         (Some(limit), _) => {
             (Level::Warning, hard, limit, "beyond it, packets to further neighbours are lost")
         }
-        (None, Some(limit)) => {
-            (Level::Note, soft, limit, "beyond it, neighbours are forgotten and asked for all the time")
-        }
+        (None, Some(limit)) => (
+            Level::Note,
+            soft,
+            limit,
+            "beyond it, neighbours are forgotten and asked for all the time",
+        ),
         (None, None) => return None,
     };
     let set = |(name, value): (String, usize)| format!("{name} = {value}");

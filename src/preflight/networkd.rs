@@ -59,13 +59,13 @@ fn managed(device: Device<'_>, networks: &[Unit]) -> Option<Finding> {
         what: format!("networkd {} {}", deed(first), device.name),
         place: first.path.clone(),
         why: "it takes away addresses and routes there that it did not make".to_owned(),
-        cure: format!("install the file below, then networkctl reload; or narrow [Match] in {}", first.path),
+        cure: format!(
+            "install the file below, then networkctl reload; or narrow [Match] in {}",
+            first.path
+        ),
         drop_in: Some(DropIn {
             file: LEFT_ALONE,
-            lines: vec![
-                "Name=flannel.* flannel-v6.* cni0".to_owned(),
-                "Unmanaged=yes".to_owned(),
-            ],
+            lines: vec!["Name=flannel.* flannel-v6.* cni0".to_owned(), "Unmanaged=yes".to_owned()],
         }),
     })
 }

@@ -1,5 +1,7 @@
 //! A file of systemd, and which links it is for.
 
+use std::collections::BTreeMap;
+
 /// As far as it takes to tell what it says; of what cannot be read, nothing is seen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unit {
@@ -61,10 +63,18 @@ impl Unit {
 
     /// Without a condition it fits every link.
     pub(super) fn fits(&self, device: Device<'_>) -> bool {
-        let conditions = self.entries.iter().filter(|entry| entry.section == "Match");
-        conditions.into_iter().all(|entry| match entry.key.as_str() {
-            "Name" | "OriginalName" => one_fits(&entry.value, device.name),
-            "Type" | "Kind" | "Driver" => one_fits(&entry.value, device.kind),
+        let mut conditions: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for Entry { key, value, .. } in self.entries.iter().filter(|it| it.section == "Match") {
+            let values = conditions.entry(key).or_default();
+            match value.as_str() {
+                "" => values.clear(),
+                value => values.push(value),
+            }
+        }
+        conditions.retain(|_, values| !values.is_empty());
+        conditions.into_iter().all(|(key, values)| match key {
+            "Name" | "OriginalName" => values.into_iter().any(|it| one_fits(it, device.name)),
+            "Type" | "Kind" | "Driver" => values.into_iter().any(|it| one_fits(it, device.kind)),
             key => OF_THE_HOST.contains(&key),
         })
     }
@@ -76,7 +86,9 @@ fn entries(text: &str) -> Vec<Entry> {
     for line in text.lines().map(str::trim).filter(|line| !line.starts_with(['#', ';'])) {
         let heading = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
         section = heading.unwrap_or(section);
-        let Some((key, value)) = line.split_once('=').filter(|_| heading.is_none()) else { continue };
+        let Some((key, value)) = line.split_once('=').filter(|_| heading.is_none()) else {
+            continue;
+        };
         let [section, key, value] = [section, key, value].map(|word| word.trim().to_owned());
         entries.push(Entry { section, key, value });
     }
@@ -94,7 +106,8 @@ fn is_like(pattern: &[u8], word: &[u8]) -> bool {
     match (pattern, word) {
         ([], []) => true,
         ([b'*', rest @ ..], _) => {
-            is_like(rest, word) || word.split_first().is_some_and(|(_, tail)| is_like(pattern, tail))
+            is_like(rest, word)
+                || word.split_first().is_some_and(|(_, tail)| is_like(pattern, tail))
         }
         ([b'?', pattern @ ..], [_, word @ ..]) => is_like(pattern, word),
         ([b'[', set @ ..], [letter, word @ ..]) => {
@@ -146,8 +159,15 @@ mod tests {
             ("Name=flannel*\nType=ether", false),
             ("Name=*\nMACAddress=0e:00:00:00:00:01", false),
             ("Name=*\nHost=node-7", true),
+            ("Name=eth*\nName=flannel.*", true),
+            ("Name=*\nName=\nName=eth*", false),
+            ("Name=eth*\nName=", true),
         ] {
-            assert_eq!(unit(&format!("[Match]\n{conditions}\n")).fits(TUNNEL), fits, "{conditions}");
+            assert_eq!(
+                unit(&format!("[Match]\n{conditions}\n")).fits(TUNNEL),
+                fits,
+                "{conditions}"
+            );
         }
     }
 

@@ -10,8 +10,8 @@ use tweed_cni::nftables::{
 };
 
 use super::text;
-use crate::preflight::facts::{Chain, Rule, Then};
 use crate::prefix::Family;
+use crate::preflight::facts::{Chain, Rule, Then};
 
 /// The kernel answers before a request has returned; only a lost answer would be waited for.
 const DEADLINE: Duration = Duration::from_secs(5);

@@ -33,9 +33,9 @@ fn config(root: &Path) -> Unit {
 /// Those of all folders, by name; an empty one is as good as none.
 fn units(root: &Path, ending: &str) -> Vec<Unit> {
     let paths = by_name(root, "network", ending);
-    let said = paths.into_iter().filter(|(_, path)| {
-        text(&root.join(path)).is_some_and(|text| !text.trim().is_empty())
-    });
+    let said = paths
+        .into_iter()
+        .filter(|(_, path)| text(&root.join(path)).is_some_and(|text| !text.trim().is_empty()));
     said.map(|(name, path)| unit(root, &path, &format!("network/{name}"))).collect()
 }
 
