@@ -7,11 +7,11 @@ use crate::prefix::{Family, Prefix};
 /// So deep chains may lead to each other; the kernel has a limit of its own.
 const DEEPEST: usize = 16;
 
-/// All packets from, or to, one network.
+/// All packets of which this much is known.
 #[derive(Clone, Copy, Debug)]
-enum Traffic {
-    From(Prefix),
-    To(Prefix),
+struct Traffic {
+    source: Option<Prefix>,
+    destination: Option<Prefix>,
 }
 
 pub(super) fn findings(needs: &Needs, host: &Host) -> Vec<Finding> {
@@ -23,23 +23,29 @@ pub(super) fn findings(needs: &Needs, host: &Host) -> Vec<Finding> {
 }
 
 fn dropped(chain: &Chain, network: Prefix, host: &Host) -> Option<Finding> {
-    let is_lost = |traffic| fate(chain, traffic, &host.chains, DEEPEST) == Some(Then::Drop);
-    let lost = match [Traffic::From(network), Traffic::To(network)].map(is_lost) {
-        [false, false] => return None,
-        [true, false] => "from",
-        [false, true] => "to",
-        [true, true] => "from and to",
+    let is_lost = |(source, destination)| {
+        let traffic = Traffic { source, destination };
+        fate(chain, traffic, &host.chains, DEEPEST) == Some(Then::Drop)
     };
-    let place = format!("chain {} of table {}", chain.name, chain.full_table());
+    let pods = Some(network);
+    let (level, lost, why) = match [(pods, pods), (pods, None), (None, pods)].map(is_lost) {
+        [true, ..] => (
+            Level::Warning,
+            "between pods of",
+            "what one chain accepts, another still drops: pods of different nodes do not reach \
+             each other",
+        ),
+        [false, true, _] => (Level::Note, "from", "pods reach each other, but nobody else"),
+        [false, false, true] => (Level::Note, "to", "pods reach each other, but nobody else does"),
+        [false, false, false] => return None,
+    };
     Some(Finding {
         id: "forward-drop",
-        level: Level::Warning,
-        what: format!("packets {lost} {network} that no other rule lets through are dropped"),
-        why: "what one chain accepts, another still drops: pods of different nodes may not reach \
-              each other"
-            .to_owned(),
+        level,
+        what: format!("packets {lost} {network} are dropped unless a rule for fewer lets them in"),
+        place: format!("chain {} of table {}", chain.name, chain.full_table()),
+        why: why.to_owned(),
         cure: cure(chain, network),
-        place,
         drop_in: None,
     })
 }
@@ -112,11 +118,7 @@ impl Rule {
             (Some(asked), Some(known)) => asked.covers(known),
             (Some(_), None) => false,
         };
-        let (source, destination) = match traffic {
-            Traffic::From(network) => (Some(network), None),
-            Traffic::To(network) => (None, Some(network)),
-        };
-        holds(self.source, source) && holds(self.destination, destination)
+        holds(self.source, traffic.source) && holds(self.destination, traffic.destination)
     }
 }
 

@@ -193,8 +193,17 @@ const FLAWS: &[(Change, &str)] = &[
     ),
     (
         |_, host| host.chains = vec![forward(Then::Drop, [])],
-        "warning forward-drop: packets from and to 10.244.0.0/16 that no other rule lets through \
-         are dropped",
+        "warning forward-drop: packets between pods of 10.244.0.0/16 are dropped unless a rule for \
+         fewer lets them in",
+    ),
+    (
+        |_, host| host.chains = vec![forward(Then::Drop, [from("10.244.0.0/16", Then::Accept)])],
+        "note forward-drop: packets to 10.244.0.0/16 are dropped unless a rule for fewer lets them in",
+    ),
+    (
+        |_, host| host.chains = vec![forward(Then::Drop, [to("10.244.0.0/16", Then::Accept)])],
+        "note forward-drop: packets from 10.244.0.0/16 are dropped unless a rule for fewer lets \
+         them in",
     ),
     (
         |_, host| mtu(host, "eth0", 1450),

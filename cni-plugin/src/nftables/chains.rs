@@ -1,5 +1,6 @@
 //! All chains of this host, whoever made them, as far as it takes to tell what they let through.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 use nix::libc::{
@@ -53,7 +54,8 @@ pub enum Outcome {
 /// Of the netfilter header behind that of netlink, in bytes.
 const HEADER: usize = 4;
 
-/// Every chain of both families and of each alone.
+/// Every chain of both families and of each alone; with its rules if it is in a table that
+/// forwarded packets come to.
 ///
 /// # Errors
 /// The kernel has no nftables, or not for us; or the conversation broke.
@@ -61,12 +63,13 @@ pub fn filter_chains(socket: &mut Socket) -> io::Result<Vec<FilterChain>> {
     let mut found = Vec::new();
     for family in TableFamily::ALL {
         let mut chains = chains(socket, family)?;
-        let rules = rules(socket, family)?;
-        for chain in &mut chains {
-            let own = rules.iter().filter(|(table, name, _)| {
-                (table.as_str(), name.as_str()) == (chain.table.as_str(), chain.name.as_str())
-            });
-            chain.rules = own.map(|(_, _, rule)| rule.clone()).collect();
+        let filtering = chains.iter().filter(|chain| chain.policy.is_some());
+        let tables: BTreeSet<String> = filtering.map(|chain| chain.table.clone()).collect();
+        for table in tables {
+            let mut rules = rules(socket, family, &table)?;
+            for chain in chains.iter_mut().filter(|chain| chain.table == table) {
+                chain.rules = rules.remove(&chain.name).unwrap_or_default();
+            }
         }
         found.extend(chains);
     }
@@ -95,16 +98,25 @@ fn policy(chain: Attributes<'_>) -> Option<Outcome> {
     (filters && number == NF_INET_FORWARD.cast_unsigned()).then_some(drops)
 }
 
+/// By the names of their chains.
 fn rules(
     socket: &mut Socket,
     family: TableFamily,
-) -> io::Result<Vec<(String, String, FilterRule)>> {
-    socket.list(&request(family, NFT_MSG_GETRULE, 0), |payload| {
+    table: &str,
+) -> io::Result<BTreeMap<String, Vec<FilterRule>>> {
+    let question = request(family, NFT_MSG_GETRULE, 0).text(NFTA_RULE_TABLE, table);
+    let listed = socket.list(&question, |payload| {
         let all = of_family(payload, family)?;
-        let name = |kind| all.text(kind).map(str::to_owned);
+        // An older kernel lists more than it is asked for.
+        (all.text(NFTA_RULE_TABLE)? == table).then_some(())?;
         let rule = rule(all.nested(NFTA_RULE_EXPRESSIONS)?, family)?;
-        Some((name(NFTA_RULE_TABLE)?, name(NFTA_RULE_CHAIN)?, rule))
-    })
+        Some((all.text(NFTA_RULE_CHAIN)?.to_owned(), rule))
+    })?;
+    let mut rules: BTreeMap<String, Vec<FilterRule>> = BTreeMap::new();
+    for (chain, rule) in listed {
+        rules.entry(chain).or_default().push(rule);
+    }
+    Ok(rules)
 }
 
 fn of_family(payload: &[u8], family: TableFamily) -> Option<Attributes<'_>> {
