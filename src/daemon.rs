@@ -66,11 +66,11 @@ impl Shared {
 /// # Errors
 /// Whatever waiting would not mend, for people to read.
 pub async fn run(options: Options) -> anyhow::Result<()> {
+    preflight::refuse_company()?;
     LocalSet::new().run_until(run_tasks(options)).await
 }
 
 async fn run_tasks(options: Options) -> anyhow::Result<()> {
-    preflight::refuse_company()?;
     let (events, inbox) = mpsc::channel(EVENTS);
     let (outputs, listeners) = Outputs::channels();
     let shared = Shared {
@@ -87,14 +87,7 @@ async fn run_tasks(options: Options) -> anyhow::Result<()> {
     let manager =
         Rc::new(EtcdSubnetManager::new(options.etcd.clone(), previous, options.renew_margin));
     let kernel = NetlinkKernel::open().context("opening a netlink socket")?;
-    let settings = Settings {
-        interface: options.interface.clone(),
-        max_withdraw: options.max_withdraw,
-        reload: options.reload,
-        policy: options.policy.clone(),
-        jitter: rand::random::<f64>,
-    };
-    let reconciler = Reconciler::new(kernel, settings, inbox, outputs);
+    let reconciler = Reconciler::new(kernel, settings(options), inbox, outputs);
     let acquired = watch::Sender::new(false);
     let control = serve::bind_control(options)?;
     let health = serve::bind_health(options).await?;
@@ -133,6 +126,16 @@ async fn run_tasks(options: Options) -> anyhow::Result<()> {
     // The loop must be the only one left to hold a sender of its events.
     drop(shared);
     tasks.join_next().await.context("no task was started")?.context("a task was lost")?
+}
+
+fn settings(options: &Options) -> Settings {
+    Settings {
+        interface: options.interface.clone(),
+        max_withdraw: options.max_withdraw,
+        reload: options.reload,
+        policy: options.policy.clone(),
+        jitter: rand::random::<f64>,
+    }
 }
 
 fn spawn(

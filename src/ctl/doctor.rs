@@ -11,11 +11,15 @@ use super::layout::{counted, wrap};
 use super::options::Files;
 use super::{Answer, Error, Verdict};
 use crate::kernel::Kernel;
+use crate::prefix::Prefix;
 use crate::preflight::{self, Finding, Level, Needs, Places};
 
 #[derive(Debug, Args)]
 #[command(after_help = LEVELS)]
 pub(super) struct DoctorOptions {
+    /// The network of pods, where neither daemon nor checkpoint can tell
+    #[arg(long = "network", value_name = "PREFIX")]
+    networks: Vec<Prefix>,
     /// Where the host's files are, if this runs in a container
     #[arg(long, value_name = "PATH", default_value = "/")]
     root: PathBuf,
@@ -46,7 +50,7 @@ pub(super) async fn answer(
         Ok(known) => (known.needs(), format!("the plan of {}", known.source)),
         Err(unknown) => {
             let underlay = facts.default_routes.iter().find_map(|(_, link)| link.clone());
-            let needs = Needs::before_the_first_start(underlay);
+            let needs = Needs::before_the_first_start(underlay, &options.networks);
             (needs, format!("flannel's defaults, because {unknown}"))
         }
     };
@@ -73,7 +77,7 @@ impl fmt::Display for Examination {
             0 => "nothing is in the way".to_owned(),
             count => counted(count, "finding"),
         };
-        writeln!(f, "{}", wrap(&format!("{found}, by {}", self.source), 2))
+        writeln!(f, "{}", wrap(&format!("{found}, judged by {}", self.source), 2))
     }
 }
 

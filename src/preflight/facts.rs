@@ -1,12 +1,12 @@
 //! What preflight goes by: what this node is to do, and what its host is like.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use crate::backend::{self, Local};
 use crate::config::Tunnel;
 use crate::kernel::state::LinkName;
-use crate::node::Interface;
+use crate::node::{Interface, Uplink};
 use crate::prefix::{Family, Prefix};
 
 use super::unit::Unit;
@@ -148,7 +148,7 @@ impl Needs {
     pub fn of(local: &Local, peers: &[IpAddr]) -> Self {
         let Local { config, node, .. } = local;
         let tunnel = &config.backend.tunnel;
-        let families: Vec<Family> = node.uplinks.iter().map(|uplink| uplink.family()).collect();
+        let families: Vec<Family> = node.uplinks.iter().map(Uplink::family).collect();
         let two_ways = config.mixed || tunnel.direct_routing;
         let tunnels = families.iter().filter(|_| config.has_tunnel());
         let probes = config.probing().map(|probe| Port::Probes(probe.port));
@@ -168,13 +168,20 @@ impl Needs {
         }
     }
 
-    /// Of a node before its first start, behind `underlay`: with flannel's defaults.
-    pub fn before_the_first_start(underlay: Option<LinkName>) -> Self {
+    /// Of a node before its first start, behind `underlay` and for pods of `networks`, if that is
+    /// known: with flannel's defaults.
+    pub fn before_the_first_start(underlay: Option<LinkName>, networks: &[Prefix]) -> Self {
+        let named = networks.iter().map(|network| network.family());
+        let mut families: Vec<Family> = named.collect::<BTreeSet<_>>().into_iter().collect();
+        if families.is_empty() {
+            families.push(Family::V4);
+        }
+        let tunnels = families.iter().map(|family| device(*family, Tunnel::DEFAULT_VNI));
         Self {
-            families: vec![Family::V4],
-            networks: Vec::new(),
+            tunnels: tunnels.collect(),
+            families,
+            networks: networks.to_vec(),
             underlay,
-            tunnels: vec![device(Family::V4, Tunnel::DEFAULT_VNI)],
             packets: Packets::ByOneWay,
             ports: vec![Port::Tunnel(Tunnel::DEFAULT_PORT)],
             neighbours: BTreeMap::new(),

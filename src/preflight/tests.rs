@@ -139,8 +139,19 @@ fn a_host_as_it_should_be_gives_no_cause_for_a_word() {
 
 #[test]
 fn a_host_that_nothing_is_known_of_gives_none_either() {
-    let findings = findings(&Needs::before_the_first_start(None), &Host::default());
+    let findings = findings(&Needs::before_the_first_start(None, &[]), &Host::default());
     assert_eq!(words(&findings), [] as [&str; 0]);
+}
+
+#[test]
+fn before_the_first_start_the_networks_are_all_that_has_to_be_known() {
+    let networks = [prefix("10.244.0.0/16"), prefix("fd00:10:244::/56")];
+    let needs = Needs::before_the_first_start(Some(LinkName::new("eth0")), &networks);
+    assert_eq!((needs.families.as_slice(), needs.tunnels.len()), (Family::ALL.as_slice(), 2));
+    let chains = vec![Chain { family: None, ..forward(Then::Drop, []) }];
+    let host = Host { sockets: Vec::new(), chains, ..host() };
+    let found = words(&findings(&needs, &host));
+    assert!(found.len() == 2 && found.iter().all(|f| f.contains("forward-drop")), "{found:?}");
 }
 
 type Change = fn(&mut Needs, &mut Host);
@@ -236,7 +247,8 @@ const FLAWS: &[(Change, &str)] = &[
     ),
     (
         |_, host| {
-            host.systemd.networkd = Some(unit("networkd.conf", "[Network]\nManageForeignRoutes=no"))
+            host.systemd.networkd =
+                Some(unit("networkd.conf", "[Network]\nManageForeignRoutes=no"));
         },
         "warning networkd-foreign-routes: networkd removes what it did not make: \
          ManageForeignNextHops is not off",
@@ -255,7 +267,7 @@ const FLAWS: &[(Change, &str)] = &[
     ),
     (
         |_, host| {
-            host.systemd.links[0] = unit("10-other.link", "[Match]\nOriginalName=flannel-v6*")
+            host.systemd.links[0] = unit("10-other.link", "[Match]\nOriginalName=flannel-v6*");
         },
         "note udev-mac-policy: udev gives flannel.1 another MAC address (MACAddressPolicy=persistent)",
     ),

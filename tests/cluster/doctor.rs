@@ -102,3 +102,17 @@ fn beside_flanneld_the_daemon_does_not_start() {
     drop(flanneld);
     here.daemon(&cluster.etcd).start().unwrap().wait_ready().unwrap();
 }
+
+#[test]
+fn before_the_first_start_a_firewall_is_judged_by_the_network_that_is_named() {
+    let cluster = ClusterPlan::new(1, &Stack::V4.config(MIXED)).build().unwrap();
+    let node = &cluster.nodes[0];
+    node.namespace().run("iptables-nft", &["-P", "FORWARD", "DROP"]).unwrap();
+    let words = ["doctor", "--network", "10.244.0.0/16", "-o", "json"];
+    let answer = tweedctl(node, &words).unwrap();
+    let found: Value = serde_json::from_slice(&answer.stdout).unwrap();
+    assert_eq!(answer.status.code(), Some(1));
+    assert_eq!(found["findings"][0]["id"], "forward-drop", "{found}");
+    assert_eq!(found["findings"][0]["where"], "chain FORWARD of table ip filter");
+    assert!(found["source"].as_str().unwrap().starts_with("flannel's defaults"), "{found}");
+}
