@@ -257,6 +257,18 @@ fn a_setting_of_a_drop_in_counts_like_one_of_the_file() {
 }
 
 #[test]
+fn a_file_hides_those_of_its_name_in_the_folders_of_vendors() {
+    on_a_host(async || {
+        let host = Host::new();
+        host.put("usr/lib/systemd/network/05-all.network", DHCP);
+        let found = host.found().await;
+        assert_eq!(found[0], "networkd-manages-link /usr/lib/systemd/network/05-all.network");
+        host.put("etc/systemd/network/05-all.network", "[Match]\nName=eth*\n");
+        assert_eq!(host.found().await, NOTHING);
+    });
+}
+
+#[test]
 fn a_kernel_without_the_module_is_found_where_modules_are_listed() {
     on_a_host(async || {
         let host = Host::new();
