@@ -1,0 +1,42 @@
+//! An index, a boot or a file that is not as it was left.
+
+use super::*;
+
+#[test]
+fn a_store_whose_index_cannot_be_written_works_without() {
+    let home = Home::small();
+    fs::create_dir_all(home.config.location.index_path()).unwrap();
+    assert_eq!(home.add("a").unwrap(), ["10.0.0.2/29"]);
+    assert_eq!(home.add("b").unwrap(), ["10.0.0.3/29"]);
+    home.del("a");
+    assert_eq!(home.addresses(), ["10.0.0.3"]);
+}
+
+/// As if the machine had been booted since: the index is of another boot, the records are older.
+fn boot(home: &Home) {
+    let file = index::open_file(&home.config.location.index_path()).unwrap();
+    let other = boot::Boot::of(4711);
+    Index::build(file, other, &[]).unwrap().seal(&File::open(home.path(".")).unwrap()).unwrap();
+}
+
+#[test]
+fn the_first_command_after_a_boot_frees_nothing_that_may_live() {
+    let home = Home::small();
+    home.add("a").unwrap();
+    home.add("b").unwrap();
+    boot(&home);
+    // These records are younger than this machine's real boot.
+    home.add("c").unwrap();
+    assert_eq!(home.addresses(), ["10.0.0.2", "10.0.0.3", "10.0.0.4"]);
+}
+
+#[test]
+fn nonsense_about_the_last_address_starts_over() {
+    let home = Home::small();
+    home.add("a").unwrap();
+    for nonsense in ["", "10.0.0", "10.77.0.3", "fd00::3"] {
+        fs::write(home.path("last_reserved_ip.0"), nonsense).unwrap();
+        assert_eq!(home.add("b").unwrap(), ["10.0.0.3/29"], "{nonsense}");
+        home.del("b");
+    }
+}

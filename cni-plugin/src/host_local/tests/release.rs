@@ -1,0 +1,109 @@
+//! What is free again, by whom, and what is left alone.
+
+use super::*;
+
+#[test]
+fn freeing_twice_or_nothing_is_no_error() {
+    let home = Home::small();
+    home.del("a");
+    assert!(!home.config.location.directory().exists());
+    home.add("a").unwrap();
+    home.del("b");
+    home.del("a");
+    home.del("a");
+    assert_eq!(home.addresses(), Vec::<String>::new());
+    assert_eq!(home.read("last_reserved_ip.0"), "10.0.0.2");
+}
+
+#[test]
+fn an_address_outside_of_the_ranges_is_freed_as_well() {
+    let home = Home::small();
+    home.add("a").unwrap();
+    let moved = Config {
+        range_sets: config(r#"{"subnet": "10.9.0.0/24"}"#).range_sets,
+        ..home.config.clone()
+    };
+    assert!(allocate(&moved, &attachment("a")).is_ok());
+    release(&moved, &attachment("a")).unwrap();
+    assert_eq!(home.addresses(), Vec::<String>::new());
+}
+
+#[test]
+fn records_without_an_interface_are_freed_with_any() {
+    let home = Home::small();
+    home.add("b").unwrap();
+    fs::write(home.path("10.0.0.4"), "old\n").unwrap();
+    fs::write(home.path("10.0.0.5"), "old").unwrap();
+    check(&home.config, &attachment("old")).unwrap();
+    home.del("old");
+    assert_eq!(home.addresses(), ["10.0.0.2"]);
+}
+
+#[test]
+fn a_record_that_says_nothing_is_an_address_again() {
+    let home = Home::small();
+    home.add("a").unwrap();
+    fs::write(home.path("10.0.0.3"), "").unwrap();
+    fs::write(home.path("10.0.0.4"), "\0\0\0").unwrap();
+    assert_eq!(home.add("b").unwrap(), ["10.0.0.3/29"]);
+    assert_eq!(home.addresses(), ["10.0.0.2", "10.0.0.3"]);
+}
+
+#[test]
+fn what_others_put_there_is_neither_taken_nor_touched() {
+    let home = Home::small();
+    home.add("a").unwrap();
+    fs::write(home.path("10.0.0.3"), "kept for the printer").unwrap();
+    fs::create_dir(home.path("10.0.0.4")).unwrap();
+    fs::write(home.path("README"), "a\r\neth0").unwrap();
+    assert_eq!(home.add("b").unwrap(), ["10.0.0.5/29"]);
+    home.del("a");
+    home.del("b");
+    assert_eq!(collect(&home.config, &[]).unwrap(), []);
+    assert_eq!(home.names(), ["10.0.0.3", "10.0.0.4", "README", "last_reserved_ip.0", "lock"]);
+}
+
+#[test]
+fn what_host_local_did_in_between_counts() {
+    let home = Home::small();
+    home.add("a").unwrap();
+    for round in 0..50 {
+        let id = format!("go{round}");
+        fs::write(home.path("10.0.0.4"), format!("{id}\r\neth0")).unwrap();
+        let next = home.add("b").unwrap().concat();
+        assert_ne!(next, "10.0.0.4/29");
+        home.del("b");
+        home.del(&id);
+        assert_eq!(home.addresses(), ["10.0.0.2"]);
+        fs::remove_file(home.path("10.0.0.2")).unwrap();
+        assert!(check(&home.config, &attachment("a")).is_err());
+        fs::write(home.path("10.0.0.2"), "a\r\neth0").unwrap();
+        assert!(check(&home.config, &attachment("a")).is_ok());
+    }
+}
+
+#[test]
+fn a_record_that_was_rewritten_in_place_is_found_by_what_it_says() {
+    let home = Home::small();
+    home.add("a").unwrap();
+    fs::write(home.path("10.0.0.2"), "b\r\neth0").unwrap();
+    home.del("a");
+    assert_eq!(home.addresses(), ["10.0.0.2"]);
+    home.del("b");
+    assert_eq!(home.addresses(), Vec::<String>::new());
+}
+
+#[test]
+fn a_collection_keeps_what_is_valid() {
+    let home = Home::dual();
+    for container in ["a", "b", "c"] {
+        home.add(container).unwrap();
+    }
+    fs::write(home.path("10.0.0.6"), "old").unwrap();
+    let valid = [attachment("b"), attachment("old")];
+    assert_eq!(collect(&home.config, &valid).unwrap(), [attachment("a"), attachment("c")]);
+    assert_eq!(home.addresses(), ["10.0.0.3", "10.0.0.6", "fd00::3"]);
+    let old = Attachment { container_id: "old".into(), interface: String::new() };
+    assert_eq!(collect(&home.config, &[]).unwrap(), [attachment("b"), old]);
+    assert_eq!(home.addresses(), Vec::<String>::new());
+}
