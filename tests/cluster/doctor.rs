@@ -1,6 +1,7 @@
 //! What `tweedctl doctor` and the daemon say of the host of a node.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
@@ -43,10 +44,14 @@ impl Flanneld {
     fn start(cluster: &Cluster, node: &Node) -> Result<Self> {
         let program = cluster.lab.folder().join("flanneld");
         let sleep = Command::new("which").arg("sleep").output()?;
-        fs::copy(String::from_utf8(sleep.stdout)?.trim(), &program)?;
+        symlink(String::from_utf8(sleep.stdout)?.trim(), &program)?;
         let mut command = Command::new(program);
         command.arg("600").stdin(Stdio::null());
-        Ok(Self(node.namespace().within(|| command.spawn())??))
+        let started = Self(node.namespace().within(|| command.spawn())??);
+        let comm = format!("/proc/{}/comm", started.0.id());
+        // It has its own name a moment after it was started.
+        eventually(PATIENCE, || fs::read_to_string(&comm).is_ok_and(|it| it == "flanneld\n"))?;
+        Ok(started)
     }
 }
 
