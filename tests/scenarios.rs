@@ -91,6 +91,7 @@ scenarios! {
     a_wiped_store_takes_no_route_away
     a_direct_path_that_fails_is_left_for_the_tunnel
     a_flip_waits_for_the_answers_of_peers_that_can_give_them
+    a_restart_from_memory_keeps_the_tunnel_until_probes_are_answered
     a_restart_keeps_the_tunnel_until_probes_are_answered
     a_restart_leaves_the_tables_as_they_are
     after_a_mass_a_single_loss_is_followed_soon

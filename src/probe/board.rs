@@ -13,6 +13,9 @@ use super::{Judgement, Subject, Target};
 use crate::backend::Path;
 use crate::config::Probe;
 
+/// So many intervals a peer may take to answer for the first time: a busy machine is not flannel.
+const SILENCE: u32 = 5;
+
 /// Times are counted from the start of probing.
 #[derive(Debug)]
 pub struct Board {
@@ -67,7 +70,7 @@ impl Board {
             rules: Rules {
                 failures: probe.failure_threshold,
                 successes: probe.success_threshold,
-                silence: probe.interval * 2,
+                silence: probe.interval * SILENCE,
             },
             subjects: BTreeMap::new(),
             turns: BTreeSet::new(),

@@ -74,6 +74,9 @@ impl Exchange {
         let mut buffer = vec![0; BUFFER];
         loop {
             let woken = tokio::select! {
+                // Who was kept from the processor first reads what came in time, and then counts
+                // what is lost.
+                biased;
                 wire = heard(&self.wires) => Woken::Heard(wire),
                 () = sleep_until(self.next()) => Woken::Due,
                 changed = targets.changed() => changed.map_or(Woken::Closed, |()| Woken::Wished),

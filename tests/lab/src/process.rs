@@ -98,7 +98,7 @@ impl Process {
     pub fn last_words(&self) -> String {
         let log = self.log().unwrap_or_default();
         let lines: Vec<&str> = log.lines().collect();
-        lines.get(lines.len().saturating_sub(8)..).unwrap_or_default().join("\n")
+        lines.get(lines.len().saturating_sub(30)..).unwrap_or_default().join("\n")
     }
 
     /// Memory that is resident now, in KiB.
