@@ -95,7 +95,7 @@ pub struct Tunnel {
 impl Tunnel {
     /// What the kernel takes where flannel names no port.
     pub const DEFAULT_PORT: u16 = 8472;
-    const DEFAULT_VNI: u32 = 1;
+    pub const DEFAULT_VNI: u32 = 1;
     const MAX_VNI: u32 = (1 << 24) - 1;
 }
 

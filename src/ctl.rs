@@ -3,6 +3,7 @@
 mod cleanup;
 mod daemon;
 mod diff;
+mod doctor;
 mod inputs;
 mod ipam;
 mod kernel;
@@ -77,6 +78,10 @@ pub async fn run(arguments: Arguments, out: &mut impl Write) -> Result<Verdict, 
         Command::Diff => write(out, output, &diff::answer(&files, kernel::open()?).await?),
         Command::Cleanup(options) => {
             let answer = cleanup::answer(&files, &options, kernel::open()?).await?;
+            write(out, output, &answer)
+        }
+        Command::Doctor(options) => {
+            let answer = doctor::answer(&files, &options, kernel::open()?).await?;
             write(out, output, &answer)
         }
         Command::Ipam(command) => write(out, output, &ipam::answer(&command)?),

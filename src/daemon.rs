@@ -3,6 +3,7 @@
 mod files;
 mod keep;
 mod node_report;
+mod preflight;
 mod probe;
 mod serve;
 
@@ -65,6 +66,7 @@ impl Shared {
 /// # Errors
 /// Whatever waiting would not mend, for people to read.
 pub async fn run(options: Options) -> anyhow::Result<()> {
+    preflight::refuse_company()?;
     LocalSet::new().run_until(run_tasks(options)).await
 }
 
@@ -85,14 +87,7 @@ async fn run_tasks(options: Options) -> anyhow::Result<()> {
     let manager =
         Rc::new(EtcdSubnetManager::new(options.etcd.clone(), previous, options.renew_margin));
     let kernel = NetlinkKernel::open().context("opening a netlink socket")?;
-    let settings = Settings {
-        interface: options.interface.clone(),
-        max_withdraw: options.max_withdraw,
-        reload: options.reload,
-        policy: options.policy.clone(),
-        jitter: rand::random::<f64>,
-    };
-    let reconciler = Reconciler::new(kernel, settings, inbox, outputs);
+    let reconciler = Reconciler::new(kernel, settings(options), inbox, outputs);
     let acquired = watch::Sender::new(false);
     let control = serve::bind_control(options)?;
     let health = serve::bind_health(options).await?;
@@ -118,6 +113,7 @@ async fn run_tasks(options: Options) -> anyhow::Result<()> {
     spawn(&mut tasks, files::keep_subnet_file(shared.clone()));
     spawn(&mut tasks, files::keep_checkpoint(shared.clone(), listeners.changed));
     spawn(&mut tasks, files::notify_when_ready(shared.clone()));
+    spawn(&mut tasks, preflight::look_once(shared.clone()));
     spawn(&mut tasks, serve::serve_control(control, shared.clone()));
     if let Some(health) = health {
         spawn(&mut tasks, serve::serve_health(health, shared.clone()));
@@ -130,6 +126,16 @@ async fn run_tasks(options: Options) -> anyhow::Result<()> {
     // The loop must be the only one left to hold a sender of its events.
     drop(shared);
     tasks.join_next().await.context("no task was started")?.context("a task was lost")?
+}
+
+fn settings(options: &Options) -> Settings {
+    Settings {
+        interface: options.interface.clone(),
+        max_withdraw: options.max_withdraw,
+        reload: options.reload,
+        policy: options.policy.clone(),
+        jitter: rand::random::<f64>,
+    }
 }
 
 fn spawn(

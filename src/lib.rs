@@ -45,6 +45,9 @@ pub mod notify;
 // Moving a cluster from one backend to another.
 pub mod migration;
 
+// What of the host is in the way.
+pub mod preflight;
+
 // Wiring.
 pub mod daemon;
 

@@ -1,6 +1,7 @@
 //! nftables by netlink: a batch is carried out as a whole or not at all.
 
 mod batch;
+mod chains;
 mod contents;
 mod decode;
 mod expression;
@@ -10,6 +11,7 @@ mod rules;
 mod set;
 
 pub use batch::{Batch, Chain, Hook};
+pub use chains::{FilterChain, FilterRule, Outcome, filter_chains};
 pub use contents::{Contents, Rules, changed_table, read};
 pub use expression::{Expression, Match, Ports};
 pub use family::{IpFamily, TableFamily};

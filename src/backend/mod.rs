@@ -9,6 +9,7 @@ mod vxlan;
 
 pub use detour::{Detour, Detours};
 pub use retired::retired;
+pub use vxlan::overhead;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

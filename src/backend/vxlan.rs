@@ -146,7 +146,7 @@ impl Network for Vxlan {
 }
 
 /// What a packet gains in the tunnel, in bytes: Ethernet, VXLAN, UDP and the outer IP header.
-const fn overhead(family: Family) -> u32 {
+pub const fn overhead(family: Family) -> u32 {
     match family {
         Family::V4 => 50,
         Family::V6 => 70,

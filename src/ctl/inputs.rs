@@ -1,5 +1,7 @@
 //! What the plan of this node is made from: the daemon knows it, or else the checkpoint.
 
+use std::net::IpAddr;
+
 use super::Error;
 use super::daemon::{self, Unanswered};
 use super::options::Files;
@@ -7,6 +9,7 @@ use crate::backend::{Detours, Local};
 use crate::checkpoint::{self, Checkpoint};
 use crate::kernel::Scope;
 use crate::lease::{Lease, Peers};
+use crate::preflight::Needs;
 use crate::reconciler::Desired;
 
 /// The inputs, and where they come from.
@@ -65,6 +68,13 @@ impl Known {
     pub(super) fn desired(&self) -> Desired {
         let peers = Peers::remembered(self.leases.iter().cloned());
         Desired::plan(&self.local, &peers, &self.detours)
+    }
+
+    /// What this host has to be good for.
+    pub(super) fn needs(&self) -> Needs {
+        let endpoints = self.leases.iter().flat_map(|lease| &lease.endpoints);
+        let peers: Vec<IpAddr> = endpoints.map(|endpoint| endpoint.public_ip).collect();
+        Needs::of(&self.local, &peers)
     }
 
     /// What in the kernel concerns us.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use super::doctor::DoctorOptions;
 use super::ipam::IpamCommand;
 use super::migrate::MigrateOptions;
 use crate::prefix::Prefix;
@@ -31,7 +32,7 @@ const EXIT_CODES: &str = "\
 Exit codes:
   0  all is well
   1  the kernel differs, a peer is not programmed, the daemon is not ready,
-     something was refused, an address is lost
+     something was refused, an address is lost, the host is in the way
   2  the command line or a file named on it is wrong
   3  cannot tell: no daemon, no file, no permission
 tweedctl migrate has codes of its own: tweedctl migrate --help";
@@ -56,6 +57,8 @@ pub(super) enum Command {
     Diff,
     /// What of ours the kernel and the disk hold, and its removal
     Cleanup(CleanupOptions),
+    /// What of this host is in the way of packets, and what mends it
+    Doctor(DoctorOptions),
     /// The addresses of this node's containers
     #[command(subcommand)]
     Ipam(IpamCommand),

@@ -14,6 +14,7 @@ mod change;
 mod cluster;
 mod command_line;
 mod ctl;
+mod doctor;
 mod flip;
 mod flows;
 mod gap;

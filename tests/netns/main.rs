@@ -8,6 +8,7 @@ mod foreign;
 mod host;
 mod nexthop;
 mod observe;
+mod preflight;
 mod roundtrip;
 mod scale;
 mod settings;

@@ -30,7 +30,10 @@ enum Step<'a> {
 }
 
 /// Of a rule in a table for `family`; none if it has one that [`Expression`] does not know.
-pub(super) fn expressions(elements: Attributes<'_>, family: IpFamily) -> Option<Vec<Expression>> {
+pub(super) fn expressions<'a>(
+    elements: impl IntoIterator<Item = (u16, &'a [u8])>,
+    family: IpFamily,
+) -> Option<Vec<Expression>> {
     let steps = elements
         .into_iter()
         .map(|(kind, element)| (kind == NFTA_LIST_ELEM).then(|| step(element, family)).flatten())
@@ -42,6 +45,14 @@ pub(super) fn expressions(elements: Attributes<'_>, family: IpFamily) -> Option<
         rest = behind;
     }
     Some(expressions)
+}
+
+/// The byte that an element asks for, if that is what it does.
+pub(super) fn compared_byte(element: &[u8]) -> Option<u8> {
+    match step(element, IpFamily::V4)? {
+        Step::Compare(Match::Is, [byte]) => Some(*byte),
+        _ => None,
+    }
 }
 
 fn first<'a, 'b>(steps: &'b [Step<'a>], family: IpFamily) -> Option<(Expression, &'b [Step<'a>])> {

@@ -42,7 +42,8 @@ impl IpFamily {
 }
 
 impl TableFamily {
-    const ALL: [Self; 3] = [Self::Both, Self::Only(IpFamily::V4), Self::Only(IpFamily::V6)];
+    pub(super) const ALL: [Self; 3] =
+        [Self::Both, Self::Only(IpFamily::V4), Self::Only(IpFamily::V6)];
 
     /// As netfilter numbers it.
     pub(super) fn number(self) -> u8 {

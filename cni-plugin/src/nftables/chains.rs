@@ -1,0 +1,185 @@
+//! All chains of this host, whoever made them, as far as it takes to tell what they let through.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+
+use nix::libc::{
+    NF_ACCEPT, NF_DROP, NF_INET_FORWARD, NFT_GOTO, NFT_JUMP, NFT_META_NFPROTO, NFT_MSG_GETCHAIN,
+    NFT_MSG_GETRULE, NFT_RETURN,
+};
+
+use super::batch::request;
+use super::decode;
+use super::expression::{Expression, register};
+use super::family::{IpFamily, TableFamily};
+use super::numbers::{
+    NFTA_CHAIN_HOOK, NFTA_CHAIN_NAME, NFTA_CHAIN_POLICY, NFTA_CHAIN_TABLE, NFTA_CHAIN_TYPE,
+    NFTA_EXPR_DATA, NFTA_EXPR_NAME, NFTA_HOOK_HOOKNUM, NFTA_IMMEDIATE_DATA, NFTA_MATCH_NAME,
+    NFTA_META_KEY, NFTA_RULE_CHAIN, NFTA_RULE_EXPRESSIONS, NFTA_RULE_TABLE, NFTA_VERDICT_CHAIN,
+    NFTA_VERDICT_CODE,
+};
+use super::numbers::{NFTA_DATA_VERDICT, NFTA_LIST_ELEM};
+use crate::netlink::Socket;
+use crate::netlink::attributes::Attributes;
+
+/// A chain that filters, or that such a one may lead to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FilterChain {
+    pub family: TableFamily,
+    pub table: String,
+    pub name: String,
+    /// What becomes of forwarded packets at its end; none if they do not come here by themselves.
+    pub policy: Option<Outcome>,
+    /// Those that are understood.
+    pub rules: Vec<FilterRule>,
+}
+
+/// What becomes of packets of which all `tests` are true.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FilterRule {
+    pub tests: Vec<Expression>,
+    pub outcome: Outcome,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Accept,
+    /// With or without a word to the sender.
+    Drop,
+    Return,
+    Jump(String),
+    Goto(String),
+}
+
+/// Of the netfilter header behind that of netlink, in bytes.
+const HEADER: usize = 4;
+
+/// Every chain of both families and of each alone; with its rules if it is in a table that
+/// forwarded packets come to.
+///
+/// # Errors
+/// The kernel has no nftables, or not for us; or the conversation broke.
+pub fn filter_chains(socket: &mut Socket) -> io::Result<Vec<FilterChain>> {
+    let mut found = Vec::new();
+    for family in TableFamily::ALL {
+        let mut chains = chains(socket, family)?;
+        let filtering = chains.iter().filter(|chain| chain.policy.is_some());
+        let tables: BTreeSet<String> = filtering.map(|chain| chain.table.clone()).collect();
+        for table in tables {
+            let mut rules = rules(socket, family, &table)?;
+            for chain in chains.iter_mut().filter(|chain| chain.table == table) {
+                chain.rules = rules.remove(&chain.name).unwrap_or_default();
+            }
+        }
+        found.extend(chains);
+    }
+    Ok(found)
+}
+
+fn chains(socket: &mut Socket, family: TableFamily) -> io::Result<Vec<FilterChain>> {
+    socket.list(&request(family, NFT_MSG_GETCHAIN, 0), |payload| {
+        let all = of_family(payload, family)?;
+        Some(FilterChain {
+            family,
+            table: all.text(NFTA_CHAIN_TABLE)?.to_owned(),
+            name: all.text(NFTA_CHAIN_NAME)?.to_owned(),
+            policy: policy(all),
+            rules: Vec::new(),
+        })
+    })
+}
+
+/// Of a chain that forwarded packets come to.
+fn policy(chain: Attributes<'_>) -> Option<Outcome> {
+    let number = chain.nested(NFTA_CHAIN_HOOK)?.be32(NFTA_HOOK_HOOKNUM)?;
+    let filters = chain.text(NFTA_CHAIN_TYPE)? == "filter";
+    let policy = chain.be32(NFTA_CHAIN_POLICY)?.cast_signed();
+    let drops = if policy == NF_ACCEPT { Outcome::Accept } else { Outcome::Drop };
+    (filters && number == NF_INET_FORWARD.cast_unsigned()).then_some(drops)
+}
+
+/// By the names of their chains.
+fn rules(
+    socket: &mut Socket,
+    family: TableFamily,
+    table: &str,
+) -> io::Result<BTreeMap<String, Vec<FilterRule>>> {
+    let question = request(family, NFT_MSG_GETRULE, 0).text(NFTA_RULE_TABLE, table);
+    let listed = socket.list(&question, |payload| {
+        let all = of_family(payload, family)?;
+        // An older kernel lists more than it is asked for.
+        (all.text(NFTA_RULE_TABLE)? == table).then_some(())?;
+        let rule = rule(all.nested(NFTA_RULE_EXPRESSIONS)?, family)?;
+        Some((all.text(NFTA_RULE_CHAIN)?.to_owned(), rule))
+    })?;
+    let mut rules: BTreeMap<String, Vec<FilterRule>> = BTreeMap::new();
+    for (chain, rule) in listed {
+        rules.entry(chain).or_default().push(rule);
+    }
+    Ok(rules)
+}
+
+fn of_family(payload: &[u8], family: TableFamily) -> Option<Attributes<'_>> {
+    let is_of_it = *payload.first()? == family.number();
+    is_of_it.then(|| payload.get(HEADER..)).flatten().map(Attributes::of)
+}
+
+/// None if anything of it is not known here.
+fn rule(elements: Attributes<'_>, family: TableFamily) -> Option<FilterRule> {
+    let elements = elements.into_iter().filter(|(kind, _)| *kind == NFTA_LIST_ELEM);
+    let mut tests: Vec<_> = elements.filter(|(_, element)| !is_silent(element)).collect();
+    let outcome = outcome(tests.pop()?.1)?;
+    let family = match family {
+        TableFamily::Only(family) => family,
+        TableFamily::Both => shortened(&mut tests)?,
+    };
+    Some(FilterRule { tests: decode::expressions(tests, family)?, outcome })
+}
+
+/// Takes away the first two elements if they ask for the family, and tells which one.
+fn shortened(tests: &mut Vec<(u16, &[u8])>) -> Option<IpFamily> {
+    let Some((_, first)) = tests.first() else { return Some(IpFamily::V4) };
+    let element = Attributes::of(first);
+    let key = element.nested(NFTA_EXPR_DATA)?.be32(NFTA_META_KEY);
+    let asks = element.text(NFTA_EXPR_NAME)? == "meta" && key == Some(register(NFT_META_NFPROTO));
+    let family = decode::compared_byte(tests.get(1)?.1)?;
+    let families = [IpFamily::V4, IpFamily::V6].into_iter();
+    let family = families.filter(|_| asks).find(|known| known.protocol() == family)?;
+    tests.drain(..2);
+    Some(family)
+}
+
+/// Whether it neither tests nor decides anything.
+fn is_silent(element: &[u8]) -> bool {
+    let element = Attributes::of(element);
+    let extension = || element.nested(NFTA_EXPR_DATA).and_then(|data| data.text(NFTA_MATCH_NAME));
+    match element.text(NFTA_EXPR_NAME) {
+        Some("counter" | "log") => true,
+        Some("match") => extension() == Some("comment"),
+        _ => false,
+    }
+}
+
+fn outcome(element: &[u8]) -> Option<Outcome> {
+    let element = Attributes::of(element);
+    let data = || element.nested(NFTA_EXPR_DATA);
+    match element.text(NFTA_EXPR_NAME)? {
+        "reject" => Some(Outcome::Drop),
+        // iptables-nft has REJECT as one of its own.
+        "target" if data()?.text(NFTA_MATCH_NAME)? == "REJECT" => Some(Outcome::Drop),
+        "immediate" => verdict(data()?.nested(NFTA_IMMEDIATE_DATA)?.nested(NFTA_DATA_VERDICT)?),
+        _ => None,
+    }
+}
+
+fn verdict(verdict: Attributes<'_>) -> Option<Outcome> {
+    let chain = || verdict.text(NFTA_VERDICT_CHAIN).map(str::to_owned);
+    match verdict.be32(NFTA_VERDICT_CODE)?.cast_signed() {
+        NF_ACCEPT => Some(Outcome::Accept),
+        NF_DROP => Some(Outcome::Drop),
+        NFT_RETURN => Some(Outcome::Return),
+        NFT_JUMP => chain().map(Outcome::Jump),
+        NFT_GOTO => chain().map(Outcome::Goto),
+        _ => None,
+    }
+}

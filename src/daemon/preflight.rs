@@ -1,0 +1,69 @@
+//! A look at the host when the daemon starts: what forbids it, and what an operator should know.
+
+use std::future;
+use std::net::IpAddr;
+
+use anyhow::Context;
+use serde::Deserialize;
+use tokio::task::spawn_blocking;
+
+use super::Shared;
+use crate::checkpoint::Checkpoint;
+use crate::kernel::{Kernel, NetlinkKernel};
+use crate::preflight::{self, Finding, Level, Needs, Places};
+use crate::status::Query;
+
+/// What counts of a lease here: there may be thousands.
+#[derive(Deserialize)]
+struct Peer {
+    endpoints: Vec<End>,
+}
+
+#[derive(Deserialize)]
+struct End {
+    public_ip: IpAddr,
+}
+
+/// # Errors
+/// Another daemon keeps the routes of this host.
+pub(super) fn refuse_company() -> anyhow::Result<()> {
+    match preflight::refusal(&preflight::rivals(&Places::default())) {
+        Some(finding) => anyhow::bail!("{finding}"),
+        None => Ok(()),
+    }
+}
+
+/// Tells what is in the way of packets as soon as it is known what for. Never ends.
+pub(super) async fn look_once(shared: Shared) -> anyhow::Result<()> {
+    let mut progress = shared.progress.clone();
+    progress.wait_for(|progress| progress.usable.is_some()).await.context("the loop has ended")?;
+    drop(progress);
+    match examine(&shared).await {
+        Ok(findings) => findings.iter().for_each(tell),
+        Err(error) => tracing::warn!(error = format!("{error:#}"), "the host was not looked at"),
+    }
+    future::pending().await
+}
+
+async fn examine(shared: &Shared) -> anyhow::Result<Vec<Finding>> {
+    let inputs = shared.learn(Query::Inputs).await?;
+    let inputs: Option<Checkpoint<Peer>> = serde_json::from_str(inputs.get())?;
+    let Some(Checkpoint { local, leases, .. }) = inputs else { return Ok(Vec::new()) };
+    let ends = leases.iter().flat_map(|peer| &peer.endpoints);
+    let needs = Needs::of(&local, &ends.map(|end| end.public_ip).collect::<Vec<_>>());
+    let facts = NetlinkKernel::open()?.facts(None).await.context("reading the links")?;
+    // Other processes may be many.
+    let look = move || {
+        let host = preflight::gather(&needs, facts.interfaces, &Places::default());
+        preflight::findings(&needs, &host)
+    };
+    spawn_blocking(look).await.context("looking at the host")
+}
+
+fn tell(finding: &Finding) {
+    let Finding { id, level, what, why, cure, .. } = finding;
+    match level {
+        Level::Fatal | Level::Warning => tracing::warn!(id, %why, %cure, "{what}"),
+        Level::Note => tracing::info!(id, %why, %cure, "{what}"),
+    }
+}

@@ -1,0 +1,183 @@
+//! A file of systemd, and which links it is for.
+
+use std::collections::BTreeMap;
+
+/// As far as it takes to tell what it says; of what cannot be read, nothing is seen.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Unit {
+    /// Where it is installed.
+    pub path: String,
+    entries: Vec<Entry>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Entry {
+    section: String,
+    key: String,
+    value: String,
+}
+
+/// A link, as conditions ask for it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Device<'a> {
+    pub(super) name: &'a str,
+    pub(super) kind: &'a str,
+}
+
+/// Conditions on the host, not on the link: whoever wrote them meant this host or another.
+const OF_THE_HOST: [&str; 7] = [
+    "Host",
+    "Virtualization",
+    "KernelCommandLine",
+    "KernelVersion",
+    "Architecture",
+    "Firmware",
+    "Credential",
+];
+
+impl Unit {
+    /// `texts` are the file itself and its drop-ins: the last word counts.
+    pub fn parse(path: String, texts: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
+        let entries = texts.into_iter().flat_map(|text| entries(text.as_ref())).collect();
+        Self { path, entries }
+    }
+
+    /// An empty value takes back what was said before.
+    pub(super) fn get(&self, section: &str, key: &str) -> Option<&str> {
+        let is_meant = |entry: &&Entry| entry.section == section && entry.key == key;
+        let last = self.entries.iter().rev().find(is_meant)?;
+        Some(last.value.as_str()).filter(|value| !value.is_empty())
+    }
+
+    pub(super) fn is_off(&self, section: &str, key: &str) -> bool {
+        self.get(section, key).is_some_and(|value| {
+            ["no", "false", "off", "0", "n", "f"].contains(&value.to_lowercase().as_str())
+        })
+    }
+
+    pub(super) fn is_on(&self, section: &str, key: &str) -> bool {
+        self.get(section, key).is_some_and(|value| {
+            ["yes", "true", "on", "1", "y", "t"].contains(&value.to_lowercase().as_str())
+        })
+    }
+
+    /// Without a condition it fits every link.
+    pub(super) fn fits(&self, device: Device<'_>) -> bool {
+        let mut conditions: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for Entry { key, value, .. } in self.entries.iter().filter(|it| it.section == "Match") {
+            let values = conditions.entry(key).or_default();
+            match value.as_str() {
+                "" => values.clear(),
+                value => values.push(value),
+            }
+        }
+        conditions.retain(|_, values| !values.is_empty());
+        conditions.into_iter().all(|(key, values)| match key {
+            "Name" | "OriginalName" => values.into_iter().any(|it| one_fits(it, device.name)),
+            "Type" | "Kind" | "Driver" => values.into_iter().any(|it| one_fits(it, device.kind)),
+            key => OF_THE_HOST.contains(&key),
+        })
+    }
+}
+
+fn entries(text: &str) -> Vec<Entry> {
+    let mut section = "";
+    let mut entries = Vec::new();
+    for line in text.lines().map(str::trim).filter(|line| !line.starts_with(['#', ';'])) {
+        let heading = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+        section = heading.unwrap_or(section);
+        let Some((key, value)) = line.split_once('=').filter(|_| heading.is_none()) else {
+            continue;
+        };
+        let [section, key, value] = [section, key, value].map(|word| word.trim().to_owned());
+        entries.push(Entry { section, key, value });
+    }
+    entries
+}
+
+/// One of several patterns; none of them if the list begins with `!`.
+fn one_fits(patterns: &str, word: &str) -> bool {
+    let (rest, wanted) = patterns.strip_prefix('!').map_or((patterns, true), |rest| (rest, false));
+    rest.split_whitespace().any(|pattern| is_like(pattern.as_bytes(), word.as_bytes())) == wanted
+}
+
+/// With `*` and `?` as the shell has them.
+fn is_like(pattern: &[u8], word: &[u8]) -> bool {
+    match (pattern, word) {
+        ([], []) => true,
+        ([b'*', rest @ ..], _) => {
+            is_like(rest, word)
+                || word.split_first().is_some_and(|(_, tail)| is_like(pattern, tail))
+        }
+        ([b'?', pattern @ ..], [_, word @ ..]) => is_like(pattern, word),
+        ([b'[', set @ ..], [letter, word @ ..]) => {
+            let end = set.iter().position(|byte| *byte == b']').unwrap_or(set.len());
+            let (set, pattern) = set.split_at(end);
+            is_among(set, *letter) && is_like(pattern.get(1..).unwrap_or_default(), word)
+        }
+        ([byte, pattern @ ..], [letter, word @ ..]) => byte == letter && is_like(pattern, word),
+        _ => false,
+    }
+}
+
+fn is_among(set: &[u8], letter: u8) -> bool {
+    match set {
+        [first, b'-', last, rest @ ..] => {
+            (*first..=*last).contains(&letter) || is_among(rest, letter)
+        }
+        [one, rest @ ..] => *one == letter || is_among(rest, letter),
+        [] => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TUNNEL: Device<'_> = Device { name: "flannel.1", kind: "vxlan" };
+
+    fn unit(text: &str) -> Unit {
+        Unit::parse("/etc/systemd/network/a.network".to_owned(), [text])
+    }
+
+    #[test]
+    fn a_file_fits_the_links_that_its_conditions_name() {
+        for (conditions, fits) in [
+            ("", true),
+            ("Name=*", true),
+            ("Name=flannel.1", true),
+            ("Name=eth* flannel*", true),
+            ("Name=flannel.?", true),
+            ("Name=[a-f]lannel.1", true),
+            ("Name=[gh]lannel.1", false),
+            ("Name=eth*", false),
+            ("Name=!flannel.*", false),
+            ("Name=!eth*", true),
+            ("OriginalName=*", true),
+            ("Type=vxlan", true),
+            ("Kind=bridge", false),
+            ("Name=flannel*\nType=ether", false),
+            ("Name=*\nMACAddress=0e:00:00:00:00:01", false),
+            ("Name=*\nHost=node-7", true),
+            ("Name=eth*\nName=flannel.*", true),
+            ("Name=*\nName=\nName=eth*", false),
+            ("Name=eth*\nName=", true),
+        ] {
+            assert_eq!(
+                unit(&format!("[Match]\n{conditions}\n")).fits(TUNNEL),
+                fits,
+                "{conditions}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_last_word_counts() {
+        let said = ["[Network]\nDHCP=yes\n# DHCP=ipv6\n", "[Network]\n DHCP = no \n[Link]\nDHCP=x"];
+        let unit = Unit::parse(String::new(), said);
+        assert_eq!(unit.get("Network", "DHCP"), Some("no"));
+        assert!(unit.is_off("Network", "DHCP") && !unit.is_on("Network", "DHCP"));
+        let taken_back = Unit::parse(String::new(), ["[Network]\nDHCP=yes", "[Network]\nDHCP="]);
+        assert_eq!(taken_back.get("Network", "DHCP"), None);
+    }
+}

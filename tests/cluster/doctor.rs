@@ -1,0 +1,123 @@
+//! What `tweedctl doctor` and the daemon say of the host of a node.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use tweed_lab::{Daemon, Node, eventually};
+
+use crate::ask::{exit_code, is_ready, tweedctl};
+use crate::cluster::{Cluster, ClusterPlan, PATIENCE, Stack};
+
+const MIXED: &str = r#""Mixed":true,"Backend":{"Type":"host-gw"}"#;
+
+/// The exit code, and the names of what was found, which the text has as well.
+fn examine(node: &Node) -> Result<(i32, Vec<String>)> {
+    let (plain, json) = (tweedctl(node, &["doctor"])?, tweedctl(node, &["doctor", "-o", "json"])?);
+    ensure!(plain.status.code() == json.status.code(), "{plain:?} {json:?}");
+    let found: Value = serde_json::from_slice(&json.stdout).context(format!("{json:?}"))?;
+    let ids = found["findings"].as_array().context("no list")?.iter().map(|finding| {
+        ["level", "what", "where", "why", "cure"].iter().try_for_each(|key| {
+            finding[key].as_str().map(drop).with_context(|| format!("no {key} in {finding}"))
+        })?;
+        finding["id"].as_str().map(str::to_owned).context("no id")
+    });
+    let ids = ids.collect::<Result<Vec<_>>>()?;
+    let text = String::from_utf8(plain.stdout)?;
+    ensure!(text.lines().all(|line| line.chars().count() <= 80), "wider than 80 columns: {text}");
+    ensure!(ids.iter().all(|id| text.contains(id.as_str())), "{ids:?} in {text}");
+    Ok((plain.status.code().context("ended by a signal")?, ids))
+}
+
+fn log_tells(daemon: &Daemon, word: &str) -> Result<()> {
+    let log = daemon.log()?;
+    ensure!(log.contains(word), "no {word} in {log}");
+    Ok(())
+}
+
+/// A process called flanneld in the network of `node`, until it goes.
+struct Flanneld(Child);
+
+impl Flanneld {
+    fn start(cluster: &Cluster, node: &Node) -> Result<Self> {
+        let program = cluster.lab.folder().join("flanneld");
+        let sleep = Command::new("which").arg("sleep").output()?;
+        symlink(String::from_utf8(sleep.stdout)?.trim(), &program)?;
+        let mut command = Command::new(program);
+        command.arg("600").stdin(Stdio::null());
+        let started = Self(node.namespace().within(|| command.spawn())??);
+        let comm = format!("/proc/{}/comm", started.0.id());
+        // It has its own name a moment after it was started.
+        eventually(PATIENCE, || fs::read_to_string(&comm).is_ok_and(|it| it == "flanneld\n"))?;
+        Ok(started)
+    }
+}
+
+impl Drop for Flanneld {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+#[test]
+fn nothing_is_in_the_way_on_a_clean_node_before_and_after_its_start() {
+    let mut cluster =
+        ClusterPlan::new(2, &Stack::Dual.config(MIXED)).stack(Stack::Dual).build().unwrap();
+    assert_eq!(examine(&cluster.nodes[0]).unwrap(), (0, vec![]));
+    cluster.start_daemons().unwrap();
+    for (node, daemon) in cluster.nodes.iter().zip(&cluster.daemons) {
+        eventually(PATIENCE, || is_ready(daemon)).unwrap();
+        assert_eq!(examine(node).unwrap(), (0, vec![]));
+    }
+}
+
+#[test]
+fn what_is_in_the_way_is_told_by_the_doctor_and_once_by_the_daemon() {
+    let mut cluster = ClusterPlan::new(1, &Stack::V4.config(MIXED)).build().unwrap();
+    let namespace = cluster.nodes[0].namespace().clone();
+    namespace.set_sysctl("net.ipv4.ip_forward", "0").unwrap();
+    cluster.start_daemons().unwrap();
+    let daemon = &cluster.daemons[0];
+    eventually(PATIENCE, || log_tells(daemon, "this host does not forward IPv4")).unwrap();
+    assert_eq!(daemon.log().unwrap().matches("forwarding-off").count(), 1);
+    eventually(PATIENCE, || is_ready(daemon)).unwrap();
+
+    let found = vec!["forwarding-off".to_owned()];
+    assert_eq!(examine(&cluster.nodes[0]).unwrap(), (1, found));
+    namespace.set_sysctl("net.ipv4.ip_forward", "1").unwrap();
+    assert_eq!(examine(&cluster.nodes[0]).unwrap(), (0, vec![]));
+}
+
+#[test]
+fn beside_flanneld_the_daemon_does_not_start() {
+    let cluster = ClusterPlan::new(2, &Stack::V4.config(MIXED)).build().unwrap();
+    let [here, elsewhere] = [&cluster.nodes[0], &cluster.nodes[1]];
+    let flanneld = Flanneld::start(&cluster, here).unwrap();
+    let refused = here.daemon(&cluster.etcd).start().unwrap();
+    assert_eq!(exit_code(&refused, PATIENCE).unwrap(), 1);
+    log_tells(&refused, "flanneld keeps the routes of this host").unwrap();
+    log_tells(&refused, &format!("stop flanneld (process {})", flanneld.0.id())).unwrap();
+    assert_eq!(examine(here).unwrap(), (1, vec!["other-daemon".to_owned()]));
+
+    let other = elsewhere.daemon(&cluster.etcd).start().unwrap();
+    other.wait_ready().unwrap();
+    drop(flanneld);
+    here.daemon(&cluster.etcd).start().unwrap().wait_ready().unwrap();
+}
+
+#[test]
+fn before_the_first_start_a_firewall_is_judged_by_the_network_that_is_named() {
+    let cluster = ClusterPlan::new(1, &Stack::V4.config(MIXED)).build().unwrap();
+    let node = &cluster.nodes[0];
+    node.namespace().run("iptables-nft", &["-P", "FORWARD", "DROP"]).unwrap();
+    let words = ["doctor", "--network", "10.244.0.0/16", "-o", "json"];
+    let answer = tweedctl(node, &words).unwrap();
+    let found: Value = serde_json::from_slice(&answer.stdout).unwrap();
+    assert_eq!(answer.status.code(), Some(1));
+    assert_eq!(found["findings"][0]["id"], "forward-drop", "{found}");
+    assert_eq!(found["findings"][0]["where"], "chain FORWARD of table ip filter");
+    assert!(found["source"].as_str().unwrap().starts_with("flannel's defaults"), "{found}");
+}

@@ -1,0 +1,348 @@
+//! What is in the way on a real host, and only that.
+
+use std::fs;
+use std::net::UdpSocket;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use nix::sched::{CloneFlags, unshare};
+use tempfile::TempDir;
+use tweed::kernel::{Kernel, NetlinkKernel};
+use tweed::prefix::Family;
+use tweed::preflight::{self, Finding, Level, Needs, Packets, Place, Places, Port};
+
+use crate::host::{ip, name, on_a_host, prefix, run, shows};
+
+/// A node whose tunnel, over `eth0`, is not made yet.
+fn needs() -> Needs {
+    Needs {
+        families: Family::ALL.into(),
+        networks: vec![prefix("10.244.0.0/16"), prefix("fd00:10:244::/56")],
+        underlay: Some(name("eth0")),
+        tunnels: vec![(name("flannel.1"), 50)],
+        packets: Packets::ByTwoWays,
+        ports: vec![Port::Tunnel(8472), Port::Probes(8475)],
+        neighbours: Family::ALL.map(|family| (family, 10)).into(),
+        pod_mtu: Some(1450),
+    }
+}
+
+/// Files of a host that runs networkd and udev, which leave us alone.
+struct Host {
+    root: TempDir,
+    places: Places,
+}
+
+impl Host {
+    fn new() -> Self {
+        for sysctl in ["net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"] {
+            set(sysctl, "1");
+        }
+        for link in ["all", "eth0"] {
+            set(&format!("net/ipv4/conf/{link}/rp_filter"), "0");
+        }
+        let root = tempfile::tempdir().unwrap();
+        let host = Self { places: Places::below(root.path()), root };
+        host.put("sys/module/vxlan/parameters/udp_port", "0");
+        host.put("run/systemd/netif/state", "");
+        host.put("run/udev/control", "");
+        host.put("usr/lib/systemd/network/99-default.link", PERSISTENT);
+        for file in [
+            "systemd/networkd.conf.d/tweed.conf",
+            "systemd/network/10-tweed.network",
+            "systemd/network/10-tweed.link",
+        ] {
+            let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("config").join(file);
+            host.put(&format!("etc/{file}"), &fs::read_to_string(sample).unwrap());
+        }
+        host
+    }
+
+    fn put(&self, path: &str, text: &str) {
+        let path = self.root.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    fn remove(&self, path: &str) {
+        fs::remove_file(self.root.path().join(path)).unwrap();
+    }
+
+    async fn findings(&self) -> Vec<Finding> {
+        let links = NetlinkKernel::open().unwrap().facts(None).await.unwrap().interfaces;
+        let needs = needs();
+        preflight::findings(&needs, &preflight::gather(&needs, links, &self.places))
+    }
+
+    /// For a moment, what another test is starting holds our sockets as well.
+    async fn comes_to(&self, claim: impl Fn(&[Finding]) -> bool) {
+        for _ in 0..1000 {
+            if claim(&self.findings().await) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        panic!("it stays at {:?}", self.findings().await);
+    }
+
+    /// Their names, and what they are about.
+    async fn found(&self) -> Vec<String> {
+        let findings = self.findings().await;
+        findings.iter().map(|finding| format!("{} {}", finding.id, finding.place)).collect()
+    }
+}
+
+const PERSISTENT: &str = "[Match]\nOriginalName=*\n[Link]\nMACAddressPolicy=persistent\n";
+const DHCP: &str = "[Match]\nName=*\n[Network]\nDHCP=yes\n";
+const NOTHING: [&str; 0] = [];
+
+fn set(sysctl: &str, value: &str) {
+    fs::write(format!("/proc/sys/{sysctl}"), value).unwrap();
+}
+
+/// A process that lives as long as this.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+/// What `program` is called, it sleeps.
+fn sleeper(program: &Path, input: Stdio) -> Running {
+    Running(Command::new(program).arg("600").stdin(input).spawn().unwrap())
+}
+
+#[test]
+fn a_host_as_it_should_be_gives_no_cause_for_a_word() {
+    on_a_host(async || assert_eq!(Host::new().found().await, NOTHING));
+}
+
+#[test]
+fn settings_of_the_kernel_are_found() {
+    on_a_host(async || {
+        let host = Host::new();
+        for (sysctl, flaw, good, finding) in [
+            ("net/ipv4/ip_forward", "0", "1", "forwarding-off"),
+            ("net/ipv6/conf/all/forwarding", "0", "1", "forwarding-off"),
+            ("net/ipv4/conf/eth0/rp_filter", "1", "2", "strict-reverse-path"),
+        ] {
+            set(sysctl, flaw);
+            assert_eq!(host.found().await, [format!("{finding} {sysctl}")]);
+            set(sysctl, good);
+        }
+        assert_eq!(host.found().await, NOTHING);
+    });
+}
+
+#[test]
+fn a_narrow_underlay_is_found() {
+    on_a_host(async || {
+        let host = Host::new();
+        ip("link set eth0 mtu 1400");
+        assert_eq!(host.found().await, ["mtu-too-large link eth0"]);
+    });
+}
+
+#[test]
+fn a_port_is_ours_or_somebody_has_taken_it() {
+    on_a_host(async || {
+        let host = Host::new();
+        ip("link add other type vxlan id 7 dstport 8472 local 172.16.0.1");
+        ip("link set other up");
+        assert_eq!(host.found().await, ["port-taken UDP port 8472"]);
+        ip("link del other");
+        ip("link add flannel.1 type vxlan id 1 dstport 8472 local 172.16.0.1");
+        ip("link set flannel.1 mtu 1450 up");
+        shows("link show flannel.1", "UP").await;
+        set("net/ipv4/conf/flannel.1/rp_filter", "0");
+        assert_eq!(host.found().await, NOTHING);
+
+        let socket = UdpSocket::bind("0.0.0.0:8475").unwrap();
+        let holder = sleeper(Path::new("sleep"), OwnedFd::from(socket).into());
+        let said = format!("stop sleep (process {})", holder.0.id());
+        host.comes_to(|findings| findings.len() == 1 && findings[0].cure.starts_with(&said)).await;
+        drop(holder);
+        host.comes_to(<[Finding]>::is_empty).await;
+    });
+}
+
+#[test]
+fn what_iptables_drops_is_found_until_it_lets_pods_through() {
+    const PLACE: &str = "forward-drop chain FORWARD of table ip filter";
+    on_a_host(async || {
+        let host = Host::new();
+        run("iptables-nft -P FORWARD DROP");
+        assert_eq!(host.found().await, [PLACE]);
+        run("iptables-nft -N PODS");
+        run("iptables-nft -A FORWARD -m comment --comment pods -j PODS");
+        run("iptables-nft -A PODS -s 10.244.0.0/16 -j ACCEPT");
+        let findings = host.findings().await;
+        assert_eq!(findings[0].level, Level::Note, "who is no pod reaches none: {findings:?}");
+        run("iptables-nft -A PODS -d 10.244.0.0/16 -j ACCEPT");
+        assert_eq!(host.found().await, NOTHING);
+        run("iptables-nft -I FORWARD -j REJECT");
+        assert_eq!(host.found().await, [PLACE]);
+    });
+}
+
+#[test]
+fn the_command_that_is_recommended_lets_pods_through() {
+    on_a_host(async || {
+        let host = Host::new();
+        // As firewalld ends, and with what only some packets fit.
+        run("nft add table inet wall");
+        run("nft add chain inet wall forward { type filter hook forward priority 10 ; }");
+        run("nft add rule inet wall forward ct state established accept");
+        run("nft add rule inet wall forward ip saddr 192.168.0.0/16 accept");
+        run("nft add rule inet wall forward counter reject with icmpx admin-prohibited");
+        let findings = host.findings().await;
+        assert_eq!(findings.len(), 2, "one of each family: {findings:?}");
+        for finding in findings {
+            assert_eq!(finding.id, "forward-drop");
+            finding.cure.split(" && ").for_each(|command| drop(run(command)));
+        }
+        assert_eq!(host.found().await, NOTHING);
+    });
+}
+
+#[test]
+fn rules_that_cannot_be_read_are_told_of() {
+    on_a_host(async || {
+        let host = Host::new();
+        run("iptables-legacy -P FORWARD DROP");
+        assert_eq!(host.found().await, ["legacy-iptables table filter of iptables-legacy"]);
+    });
+}
+
+#[test]
+fn chains_of_kube_proxy_want_bridges_to_be_seen() {
+    const SETTING: &str = "net/bridge/bridge-nf-call-iptables";
+    on_a_host(async || {
+        let host = Host::new();
+        run("iptables-nft -t nat -N KUBE-SERVICES");
+        let sees = fs::read_to_string(format!("/proc/sys/{SETTING}")).unwrap_or_default();
+        let expected = format!("bridge-netfilter-off {SETTING}");
+        let expected = if sees.trim() == "1" { Vec::new() } else { vec![expected] };
+        assert_eq!(host.found().await, expected);
+    });
+}
+
+#[test]
+fn what_networkd_and_udev_would_do_is_found_without_our_files() {
+    on_a_host(async || {
+        let host = Host::new();
+        host.put("etc/systemd/network/50-dhcp.network", DHCP);
+        assert_eq!(host.found().await, NOTHING);
+        host.remove("etc/systemd/networkd.conf.d/tweed.conf");
+        let config = "networkd-foreign-routes /etc/systemd/networkd.conf";
+        assert_eq!(host.found().await, [config]);
+        host.remove("etc/systemd/network/10-tweed.network");
+        let managed = "networkd-manages-link /etc/systemd/network/50-dhcp.network";
+        assert_eq!(host.found().await, [config, managed, managed], "tunnel and bridge");
+        host.put("etc/systemd/network/50-dhcp.network", "");
+        host.remove("etc/systemd/network/10-tweed.link");
+        let policy = "udev-mac-policy /usr/lib/systemd/network/99-default.link";
+        assert_eq!(host.found().await, [config, policy]);
+        fs::remove_dir_all(host.root.path().join("run")).unwrap();
+        assert_eq!(host.found().await, NOTHING, "neither runs");
+    });
+}
+
+#[test]
+fn a_setting_of_a_drop_in_counts_like_one_of_the_file() {
+    on_a_host(async || {
+        let host = Host::new();
+        host.put("run/systemd/network/05-all.network", DHCP);
+        let found = host.found().await;
+        assert_eq!(found[0], "networkd-manages-link /run/systemd/network/05-all.network");
+        host.put("etc/systemd/network/05-all.network.d/a.conf", "[Match]\nName=\nName=eth*\n");
+        assert_eq!(host.found().await, NOTHING);
+    });
+}
+
+#[test]
+fn a_file_hides_those_of_its_name_in_the_folders_of_vendors() {
+    on_a_host(async || {
+        let host = Host::new();
+        host.put("usr/lib/systemd/network/05-all.network", DHCP);
+        let found = host.found().await;
+        assert_eq!(found[0], "networkd-manages-link /usr/lib/systemd/network/05-all.network");
+        host.put("etc/systemd/network/05-all.network", "[Match]\nName=eth*\n");
+        assert_eq!(host.found().await, NOTHING);
+    });
+}
+
+#[test]
+fn a_kernel_without_the_module_is_found_where_modules_are_listed() {
+    on_a_host(async || {
+        let host = Host::new();
+        fs::remove_dir_all(host.root.path().join("sys")).unwrap();
+        assert_eq!(host.found().await, NOTHING, "nothing is known");
+        let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+        let list = format!("lib/modules/{}/modules.dep", release.trim());
+        host.put(&list, "kernel/net/bridge/bridge.ko.xz: kernel/net/llc/llc.ko.xz\n");
+        assert_eq!(host.found().await, ["vxlan-missing module vxlan"]);
+        host.put(&list, "kernel/drivers/net/vxlan/vxlan.ko.xz: kernel/net/ipv4/tunnel.ko.xz\n");
+        assert_eq!(host.found().await, NOTHING);
+    });
+}
+
+#[test]
+fn a_small_table_of_neighbours_is_found_where_it_is_told() {
+    on_a_host(async || {
+        let mut host = Host::new();
+        let proc = host.root.path().join("proc");
+        host.put("proc/sys/net/ipv6/neigh/default/gc_thresh3", "128\n");
+        host.places.proc = proc;
+        let place = "net/ipv6/neigh/default/gc_thresh3";
+        assert_eq!(host.found().await, [format!("neighbour-table-small {place}")]);
+    });
+}
+
+#[test]
+fn another_daemon_counts_in_our_network_alone() {
+    on_a_host(async || {
+        let host = Host::new();
+        let program = host.root.path().join("flanneld");
+        let sleep = run("which sleep");
+        symlink(sleep.trim(), &program).unwrap();
+        let elsewhere = {
+            let program = program.clone();
+            let start = move || {
+                unshare(CloneFlags::CLONE_NEWNET).unwrap();
+                sleeper(&program, Stdio::null())
+            };
+            thread::spawn(start).join().unwrap()
+        };
+        named(&elsewhere).await;
+        assert_eq!(host.found().await, NOTHING);
+
+        let here = sleeper(&program, Stdio::null());
+        named(&here).await;
+        let rivals = preflight::rivals(&host.places);
+        assert_eq!(rivals.len(), 1, "{rivals:?}");
+        assert_eq!((rivals[0].pid, rivals[0].place), (here.0.id(), Place::Ours));
+        let findings = host.findings().await;
+        assert_eq!((findings[0].id, findings[0].level), ("other-daemon", Level::Fatal));
+        assert!(preflight::refusal(&rivals).is_some());
+    });
+}
+
+/// A process has its own name a moment after it was started.
+async fn named(process: &Running) {
+    let comm = format!("/proc/{}/comm", process.0.id());
+    for _ in 0..1000 {
+        if fs::read_to_string(&comm).unwrap() == "flanneld\n" {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("{comm} is {:?}", fs::read_to_string(&comm));
+}
