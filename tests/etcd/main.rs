@@ -24,5 +24,6 @@ mod proxy;
 mod reserve;
 mod scale;
 mod server;
+mod snapshot;
 mod tls;
 mod watch;

@@ -7,6 +7,7 @@ use super::Shared;
 use super::client::Refusal;
 use super::ours::Own;
 use super::reserve::is_confirmed;
+use super::snapshot::Proof;
 use super::store::{Condition, Listing, Outcome, Stored, Write};
 use super::{key, value};
 use crate::backoff::Backoff;
@@ -39,13 +40,14 @@ impl Shared {
         Ok(lease)
     }
 
-    /// Reads all leases once; the watch begins with the same reading.
+    /// Looks at all leases once; the watch begins with the same look.
     async fn claim(&self, claimant: &Claimant<'_>, value: Vec<u8>) -> Result<Own, Error> {
         for subnet in claimant.forgotten() {
             warn!(%subnet, "previous subnet is not of this network any more");
         }
         if let Some(own) = self.reserve(claimant, &value).await {
-            let listing = self.store.list().await;
+            let proof = Proof { own: &own, known: own.mod_revision };
+            let listing = self.store.list_in_turn(Some(proof)).await;
             if is_confirmed(claimant, &own, &listing) {
                 self.first.lock().await.keep(listing);
                 return Ok(own);

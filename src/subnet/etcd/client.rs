@@ -9,7 +9,7 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::connect::{EtcdOptions, describe, open, shown};
-use super::pace::{TIMEOUT, breath, courtesy, faded, patience};
+use super::pace::{TIMEOUT, breath, courtesy, faded, patience, turn};
 use super::report::Report;
 use crate::backoff::Backoff;
 
@@ -133,6 +133,12 @@ impl Client {
     /// A longer one, before what can wait.
     pub(super) async fn stand_back(&self) {
         sleep(courtesy(self.latency().await).mul_f64(rand::random())).await;
+    }
+
+    /// Once more before a question that a whole crowd asks, neither all at once nor soon again.
+    pub(super) async fn wait_for_turn(&self, crowd: u32) {
+        let longest = turn(self.latency().await, crowd);
+        sleep(longest.mul_f64(rand::random_range(0.5..1.0))).await;
     }
 
     pub(super) async fn is_busy(&self) -> bool {
@@ -274,9 +280,20 @@ fn fault(error: &Error) -> Fault {
     }
 }
 
+/// Whether this etcd user has no right to what was asked.
+pub(super) fn is_denied(error: &Error) -> bool {
+    matches!(error, Error::GRpcStatus(status) if i32::from(status.code()) == PERMISSION_DENIED)
+}
+
+/// Whether this etcd takes no such request, from this user or from anybody.
+pub(super) fn is_unwelcome(error: &Error) -> bool {
+    is_denied(error) || matches!(fault(error), Fault::Request)
+}
+
 // Numbers of gRPC's status codes, whose type the library does not hand on.
 const INVALID_ARGUMENT: i32 = 3;
 const NOT_FOUND: i32 = 5;
+const PERMISSION_DENIED: i32 = 7;
 const RESOURCE_EXHAUSTED: i32 = 8;
 const FAILED_PRECONDITION: i32 = 9;
 const OUT_OF_RANGE: i32 = 11;

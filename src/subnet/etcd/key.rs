@@ -16,6 +16,8 @@ pub struct Layout {
     pub reports: String,
     /// The key of the secret of path probes; flannel looks nowhere near it.
     pub probe_secret: String,
+    /// The key of the leases that somebody has read for all.
+    pub snapshot: String,
 }
 
 impl Layout {
@@ -28,6 +30,7 @@ impl Layout {
             subnets: below("subnets/"),
             reports: below("tweed/nodes/"),
             probe_secret: below("tweed/probe-secret"),
+            snapshot: below("tweed/snapshot"),
         }
     }
 

@@ -15,6 +15,8 @@ mod pace;
 mod probe_secret;
 mod report;
 mod reserve;
+mod rush;
+mod snapshot;
 mod store;
 pub mod value;
 mod watch;

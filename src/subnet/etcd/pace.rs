@@ -10,6 +10,9 @@ const LONGEST_TIMEOUT: Duration = Duration::from_secs(30);
 pub(super) const BRISK: Duration = Duration::from_millis(100);
 const LONGEST_BREATH: Duration = Duration::from_secs(10);
 const LONGEST_COURTESY: Duration = Duration::from_secs(20);
+const SHORTEST_TURN: Duration = Duration::from_secs(1);
+/// What each node of a crowd adds to the time over which all come back.
+const SPREAD_PER_NODE: Duration = Duration::from_millis(2);
 
 /// How long to wait for one of `servers` that took `latency` before. Who asks a busy server again
 /// before it has answered makes it do the work twice; a dead one is noticed by its pings.
@@ -31,6 +34,12 @@ pub(super) fn courtesy(latency: Duration) -> Duration {
     latency.saturating_sub(BRISK).saturating_mul(10).min(LONGEST_COURTESY)
 }
 
+/// The longest wait for our turn at a server that takes `latency` to answer, in a crowd of so many.
+pub(super) fn turn(latency: Duration, crowd: u32) -> Duration {
+    let spread = SPREAD_PER_NODE.saturating_mul(crowd);
+    courtesy(latency).max(spread).clamp(SHORTEST_TURN, LONGEST_COURTESY)
+}
+
 /// What a latency says after `age`: a server that was busy then need not be so now.
 pub(super) fn faded(latency: Duration, age: Duration) -> Duration {
     let halvings = u32::try_from(age.as_secs() / 5).unwrap_or(u32::MAX);
@@ -48,6 +57,14 @@ mod tests {
         let slow = Duration::from_millis(300);
         assert_eq!((breath(slow), courtesy(slow)), (slow * 4 / 3, Duration::from_secs(2)));
         assert_eq!((breath(TIMEOUT * 2), courtesy(TIMEOUT)), (LONGEST_BREATH, LONGEST_COURTESY));
+    }
+
+    #[test]
+    fn a_turn_takes_the_longer_the_more_wait_for_theirs() {
+        assert_eq!(turn(BRISK, 0), SHORTEST_TURN);
+        assert_eq!(turn(BRISK, 4000), Duration::from_secs(8));
+        assert_eq!(turn(BRISK * 11, 4000), Duration::from_secs(10));
+        assert_eq!(turn(BRISK, u32::MAX), LONGEST_COURTESY);
     }
 
     #[test]

@@ -4,12 +4,9 @@ use etcd_client::{Compare, CompareOp, Error, Txn, TxnOp, TxnOpResponse};
 use tokio::time::sleep;
 
 use super::Shared;
-use super::client::Connection;
+use super::client::{Connection, is_denied};
 use crate::backoff::Backoff;
 use crate::probe::Secret;
-
-/// The number of gRPC's status code for "permission denied".
-const PERMISSION_DENIED: i32 = 7;
 
 /// What the store says under the key.
 enum Found {
@@ -53,9 +50,7 @@ async fn find_or_create(
         .and_then([TxnOp::put(key, candidate.clone(), None)])
         .or_else([TxnOp::get(key, None)]);
     let answer = match connection.kv().txn(transaction).await {
-        Err(Error::GRpcStatus(status)) if i32::from(status.code()) == PERMISSION_DENIED => {
-            return Ok(Found::Denied);
-        }
+        Err(error) if is_denied(&error) => return Ok(Found::Denied),
         answer => answer?,
     };
     let read = answer.op_responses().into_iter().find_map(|response| match response {

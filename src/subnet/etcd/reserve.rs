@@ -29,7 +29,10 @@ impl Shared {
 pub(super) fn is_confirmed(claimant: &Claimant<'_>, own: &Own, listing: &Listing) -> bool {
     let holdings = listing.stored.iter().filter_map(Stored::holding);
     let others: Vec<Holding> = holdings.filter(|held| held.id != own.id).collect();
-    let is_there = listing.stored.iter().any(|stored| own.has_written(stored));
+    let is_there = listing
+        .stored
+        .iter()
+        .any(|stored| own.has_written(stored) && stored.mod_revision == own.mod_revision);
     let is_free = !others.iter().any(|held| own.subnets.iter().any(|own| held.overlaps(*own)));
     is_there
         && is_free

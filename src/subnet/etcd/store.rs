@@ -6,12 +6,11 @@ use etcd_client::{
     Compare, CompareOp, DeleteOptions, Error, GetOptions, GetResponse, KeyValue, PutOptions, Txn,
     TxnOp, TxnOpResponse,
 };
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
 use super::client::{Client, Connection, Failure, Refusal, revision};
 use super::key::{self, Layout};
 use super::ours::Own;
-use super::pace::BRISK;
 use super::value::{self, Origin};
 use crate::backoff::Backoff;
 use crate::lease::{LeaseId, Record};
@@ -75,49 +74,13 @@ const MAX_OBSOLETE: usize = 64;
 /// Records in one answer, some 2 MB. For each page etcd looks at all keys from there to the end.
 const PAGE: i64 = 10_000;
 
-/// So often a busy etcd is looked at before it is asked for everything all the same.
-const GLANCES: u32 = 8;
-
 pub(super) struct Store {
     pub(super) client: Client,
     pub(super) layout: Layout,
 }
 
 impl Store {
-    /// Reads all leases; waits for etcd.
-    pub(super) async fn list(&self) -> Listing {
-        let mut backoff = Backoff::default();
-        loop {
-            self.let_others_pass().await;
-            match self.list_once().await {
-                Ok(listing) => return listing,
-                Err(_) => sleep(backoff.delay(rand::random())).await,
-            }
-        }
-    }
-
-    /// Waits, within reason, until etcd answers a small question briskly. Of thousands of nodes that
-    /// ask for all leases at once, none would get its answer in time.
-    pub(super) async fn let_others_pass(&self) {
-        for _ in 0..GLANCES {
-            if !self.client.is_busy().await {
-                return;
-            }
-            self.client.stand_back().await;
-            let asked = Instant::now();
-            let answered = self.glance().await.is_ok();
-            if answered && asked.elapsed() < BRISK {
-                return;
-            }
-        }
-    }
-
-    async fn glance(&self) -> Result<GetResponse, Failure> {
-        let key = self.layout.config.clone();
-        self.client.once(|connection| async move { connection.kv().get(key, None).await }).await
-    }
-
-    pub(super) async fn list_once(&self) -> Result<Listing, Failure> {
+    pub(super) async fn read_all(&self) -> Result<Listing, Failure> {
         let (stored, revision) = self.pages(GetOptions::new(), |kv| self.stored(kv)).await?;
         Ok(Listing { stored, revision })
     }

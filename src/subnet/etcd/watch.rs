@@ -13,6 +13,7 @@ use super::Shared;
 use super::burst::Burst;
 use super::client::{Client, Connection, Failure, Refusal, revision};
 use super::ours::Ours;
+use super::snapshot::Proof;
 use super::store::Listing;
 use crate::lease::{LeaseUpdate, Record};
 use crate::subnet::watch::{Interrupted, Source};
@@ -109,10 +110,25 @@ impl EtcdSource {
     }
 
     async fn list_anew(&self) -> Result<Listing, Interrupted> {
-        self.shared.store.let_others_pass().await;
-        let listing = self.shared.store.list_once().await.map_err(interrupted)?;
+        let listing = if self.client().is_busy().await {
+            self.list_in_turn().await?
+        } else {
+            self.shared.store.read_all().await.map_err(interrupted)?
+        };
         self.shared.ours.send_if_modified(|ours| ours.see_all(&listing, self.revision));
         Ok(listing)
+    }
+
+    async fn list_in_turn(&self) -> Result<Listing, Interrupted> {
+        let store = &self.shared.store;
+        let own = self.shared.ours.borrow().own.clone();
+        let proof = own.as_ref().map(|own| Proof { own, known: self.revision });
+        let listing = store.list_in_turn(proof).await;
+        // What others have read need not show what we have published meanwhile.
+        if self.shared.ours.borrow().own == own {
+            return Ok(listing);
+        }
+        store.read_all().await.map_err(interrupted)
     }
 
     async fn reopen(&mut self) -> Result<Open, Interrupted> {

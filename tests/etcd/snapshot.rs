@@ -1,0 +1,215 @@
+//! A busy etcd: what one node has read serves the next, if it can be trusted.
+
+use std::time::Duration;
+
+use etcd_client::{KeyValue, Permission, Txn, TxnOp};
+use tokio::net::TcpListener;
+use tokio::task::LocalSet;
+use tweed::lease::Lease;
+use tweed::subnet::SubnetManager;
+use tweed::subnet::claim::Previous;
+use tweed::subnet::etcd::{Credentials, EtcdOptions, EtcdSubnetManager};
+
+use crate::node::{
+    CONFIG, SUBNETS, V4, config, manager, manager_of, next, options, previous, subnets, value,
+    vxlan,
+};
+use crate::proxy::delay_answers;
+use crate::server::EtcdServer;
+
+const PASSWORD: &str = "correct-horse";
+const SNAPSHOT: &str = "/coreos.com/network/tweed/snapshot";
+/// Long enough for an etcd to count as busy.
+const LATE: Duration = Duration::from_millis(150);
+/// Who held a lease before etcd got busy.
+const OLD: &str = "192.168.0.9";
+/// A lease that vanishes after everything was read: only who goes by a snapshot sees it first.
+const VANISHING: &str = "11.0.0.0-24";
+
+/// Leases enough to make a snapshot worthwhile.
+async fn populated() -> EtcdServer {
+    let server = EtcdServer::start().await;
+    server.put(CONFIG, V4).await;
+    let keys: Vec<String> =
+        (0..600).map(|n| format!("{SUBNETS}11.{}.{}.0-24", n / 256, n % 256)).collect();
+    let mut client = server.client().await;
+    for batch in keys.chunks(100) {
+        let puts = batch.iter().map(|key| TxnOp::put(key.as_str(), value("10.0.0.3"), None));
+        client.txn(Txn::new().and_then(puts.collect::<Vec<_>>())).await.unwrap();
+    }
+    server
+}
+
+/// What a node does with an etcd that answers late.
+async fn busily<T>(
+    server: &EtcdServer,
+    previous: Previous,
+    start: impl AsyncFnOnce(EtcdSubnetManager) -> T,
+) -> T {
+    busily_as(None, server, previous, start).await
+}
+
+async fn busily_as<T>(
+    credentials: Option<Credentials>,
+    server: &EtcdServer,
+    previous: Previous,
+    start: impl AsyncFnOnce(EtcdSubnetManager) -> T,
+) -> T {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    let options = EtcdOptions { credentials, ..options(&[endpoint]) };
+    let start = start(manager_of(options, previous));
+    let busy = delay_answers(listener, server.port(), LATE);
+    let both = async {
+        tokio::select! {
+            started = start => started,
+            () = busy => unreachable!(),
+        }
+    };
+    LocalSet::new().run_until(both).await
+}
+
+async fn acquire(manager: &EtcdSubnetManager, public_ip: &str) -> Lease {
+    manager.network_config().await;
+    manager.acquire(&config(V4), &vxlan(&[public_ip])).await.unwrap()
+}
+
+/// What a node sees first once it has its lease, 10.5.115.0/24.
+async fn first_seen(manager: EtcdSubnetManager) -> [String; 2] {
+    let lease = acquire(&manager, OLD).await;
+    assert_eq!(subnets(&lease), ["10.5.115.0/24"]);
+    let mut updates = manager.watch_leases();
+    let first = next(&mut updates).await;
+    // Whoever begins with a snapshot is told of the rest.
+    let then = if first.contains(VANISHING) { next(&mut updates).await } else { String::new() };
+    [first, then]
+}
+
+/// One node has held a lease for long, another came while etcd was busy, and then a lease
+/// vanished. Returns what the first remembers.
+async fn shared() -> (EtcdServer, Previous) {
+    let server = populated().await;
+    let lease = acquire(&manager(&server), OLD).await;
+    join_busily(&server, "192.168.0.8").await;
+    server.delete(&format!("{SUBNETS}{VANISHING}")).await;
+    (server, previous(&["10.5.115.0/24"], lease.grant))
+}
+
+async fn join_busily(server: &EtcdServer, public_ip: &str) {
+    busily(server, Previous::default(), async |manager| acquire(&manager, public_ip).await).await;
+}
+
+async fn snapshot(server: &EtcdServer) -> KeyValue {
+    let answer = server.client().await.get(SNAPSHOT, None).await.unwrap();
+    answer.kvs().first().expect("no snapshot").clone()
+}
+
+async fn replace_snapshot(server: &EtcdServer, value: impl Into<Vec<u8>>) {
+    server.client().await.put(SNAPSHOT, value, None).await.unwrap();
+}
+
+/// That who restarts while etcd is busy goes by what etcd holds now.
+async fn expect_a_reading(server: &EtcdServer, previous: Previous) {
+    let [seen, _] = busily(server, previous, first_seen).await;
+    assert!(!seen.contains(VANISHING), "{seen}");
+    assert!(seen.contains("10.5.115.0-24@192.168.0.9"), "{seen}");
+    assert!(seen.contains("11.2.0.0-24"), "{seen}");
+}
+
+#[tokio::test]
+async fn what_one_has_read_serves_the_next_and_the_watch_brings_the_rest() {
+    let (server, previous) = shared().await;
+    let [seen, then] = busily(&server, previous, first_seen).await;
+    assert!(seen.starts_with("snapshot ["), "{seen}");
+    assert!(seen.contains("10.5.115.0-24@192.168.0.9"), "{seen}");
+    assert_eq!(then, format!("remove {VANISHING}"));
+}
+
+#[tokio::test]
+async fn a_snapshot_does_not_outlive_the_rush() {
+    let (server, _) = shared().await;
+    let grant = snapshot(&server).await.lease();
+    let term = server.client().await.lease_time_to_live(grant, None).await.unwrap();
+    assert!((1..=300).contains(&term.granted_ttl()), "{}", term.granted_ttl());
+}
+
+#[tokio::test]
+async fn a_damaged_snapshot_is_ignored() {
+    let (server, previous) = shared().await;
+    let mut bytes = snapshot(&server).await.value().to_vec();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    replace_snapshot(&server, bytes).await;
+    expect_a_reading(&server, previous).await;
+}
+
+#[tokio::test]
+async fn a_foreign_snapshot_is_ignored() {
+    let (server, previous) = shared().await;
+    replace_snapshot(&server, "somebody else's").await;
+    expect_a_reading(&server, previous).await;
+}
+
+#[tokio::test]
+async fn a_snapshot_is_ignored_after_many_changes() {
+    let (server, previous) = shared().await;
+    for index in 0..61 {
+        server.put(&format!("/elsewhere/{index}"), "x").await;
+    }
+    expect_a_reading(&server, previous).await;
+}
+
+#[tokio::test]
+async fn a_snapshot_from_before_our_own_write_is_replaced() {
+    let (server, previous) = shared().await;
+    let before = snapshot(&server).await;
+    join_busily(&server, "192.168.0.7").await;
+    assert_ne!(snapshot(&server).await.value(), before.value());
+    expect_a_reading(&server, previous).await;
+}
+
+#[tokio::test]
+async fn a_snapshot_of_a_store_that_was_wiped_is_ignored() {
+    let (mut server, previous) = shared().await;
+    let old = snapshot(&server).await;
+    server.wipe();
+    server.run();
+    server.answers().await;
+    server.put(CONFIG, V4).await;
+    server.put(&format!("{SUBNETS}11.2.0.0-24"), &value("10.0.0.3")).await;
+    replace_snapshot(&server, old.value()).await;
+    expect_a_reading(&server, previous).await;
+}
+
+#[tokio::test]
+async fn an_idle_etcd_is_not_asked_for_a_snapshot() {
+    let (server, previous) = shared().await;
+    let [seen, _] = first_seen(manager_of(options(&[server.endpoint()]), previous)).await;
+    assert!(!seen.contains(VANISHING), "{seen}");
+}
+
+#[tokio::test]
+async fn an_idle_etcd_gets_no_snapshot() {
+    let server = populated().await;
+    first_seen(manager(&server)).await;
+    assert_eq!(server.keys(SNAPSHOT).await, [""; 0]);
+}
+
+#[tokio::test]
+async fn who_may_not_look_there_reads_by_itself() {
+    let server = populated().await;
+    server.delete(&format!("{SUBNETS}{VANISHING}")).await;
+    let mut client = server.client().await;
+    for user in ["root", "flannel"] {
+        client.user_add(user, PASSWORD, None).await.unwrap();
+        client.role_add(user).await.unwrap();
+        client.user_grant_role(user, user).await.unwrap();
+    }
+    let subnets = Permission::read_write(SUBNETS).with_prefix();
+    client.role_grant_permission("flannel", subnets).await.unwrap();
+    client.role_grant_permission("flannel", Permission::read(CONFIG)).await.unwrap();
+    client.auth_enable().await.unwrap();
+    let flannel = Credentials { user: "flannel".into(), password: PASSWORD.into() };
+    let [seen, _] = busily_as(Some(flannel), &server, Previous::default(), first_seen).await;
+    assert!(seen.contains("11.2.0.0-24"), "{seen}");
+}
