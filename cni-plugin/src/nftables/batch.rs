@@ -3,9 +3,10 @@
 use std::io;
 
 use nix::libc::{
-    NF_INET_FORWARD, NF_INET_POST_ROUTING, NFNL_MSG_BATCH_BEGIN, NFNL_MSG_BATCH_END,
-    NFNL_SUBSYS_NFTABLES, NFT_MSG_DELRULE, NFT_MSG_DELTABLE, NFT_MSG_NEWCHAIN, NFT_MSG_NEWRULE,
-    NFT_MSG_NEWTABLE, NLM_F_APPEND, NLM_F_CREATE,
+    NF_INET_FORWARD, NF_INET_LOCAL_IN, NF_INET_LOCAL_OUT, NF_INET_POST_ROUTING,
+    NF_INET_PRE_ROUTING, NFNL_MSG_BATCH_BEGIN, NFNL_MSG_BATCH_END, NFNL_SUBSYS_NFTABLES,
+    NFT_MSG_DELRULE, NFT_MSG_DELTABLE, NFT_MSG_NEWCHAIN, NFT_MSG_NEWRULE, NFT_MSG_NEWTABLE,
+    NLM_F_APPEND, NLM_F_CREATE,
 };
 
 use super::expression::Expression;
@@ -37,6 +38,12 @@ pub struct Chain<'a> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Hook {
+    /// Where packets come in, before connections are tracked.
+    RawPrerouting,
+    /// Where the host's own packets leave, before connections are tracked.
+    RawOutput,
+    /// Where packets for the host itself are let in or not.
+    Input,
     /// Where sources are translated.
     SourceNat,
     /// Where packets that the host passes on are let through or not.
@@ -48,6 +55,9 @@ const SOURCE_NAT_PRIORITY: u32 = 100;
 
 /// `filter`, as `nft(8)` calls it.
 const FILTER_PRIORITY: u32 = 0;
+
+/// `raw`, as `nft(8)` calls it.
+const RAW_PRIORITY: u32 = (-300_i32).cast_unsigned();
 
 /// The longest comment that `nft(8)` takes, in bytes.
 const LONGEST_COMMENT: usize = 128;
@@ -116,6 +126,22 @@ impl Batch {
         self.and(message)
     }
 
+    /// With the changes of another table behind these: all are carried out together.
+    #[must_use]
+    pub fn followed_by(mut self, other: Self) -> Self {
+        self.messages.extend(other.messages);
+        self
+    }
+
+    /// How many messages it consists of; a [`Refusal`] names one of them.
+    pub fn len(&self) -> usize {
+        self.messages.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.messages.is_empty()
+    }
+
     /// Has all of it carried out; returns what of it the kernel refused: then nothing was done.
     pub fn commit(self, socket: &mut Socket) -> io::Result<Vec<Refusal>> {
         socket.transact(bracket(NFNL_MSG_BATCH_BEGIN), self.messages, bracket(NFNL_MSG_BATCH_END))
@@ -140,14 +166,19 @@ impl Batch {
 }
 
 impl Hook {
-    pub(super) const ALL: [Self; 2] = [Self::SourceNat, Self::Forward];
+    pub(super) const ALL: [Self; 5] =
+        [Self::RawPrerouting, Self::RawOutput, Self::Input, Self::SourceNat, Self::Forward];
 
     /// The kernel's number of it, the place among other chains there, and the kind of chain.
     pub(super) const fn place(self) -> (u32, u32, &'static str) {
-        match self {
-            Self::SourceNat => (NF_INET_POST_ROUTING.cast_unsigned(), SOURCE_NAT_PRIORITY, "nat"),
-            Self::Forward => (NF_INET_FORWARD.cast_unsigned(), FILTER_PRIORITY, "filter"),
-        }
+        let (number, priority, kind_of_chain) = match self {
+            Self::RawPrerouting => (NF_INET_PRE_ROUTING, RAW_PRIORITY, "filter"),
+            Self::RawOutput => (NF_INET_LOCAL_OUT, RAW_PRIORITY, "filter"),
+            Self::Input => (NF_INET_LOCAL_IN, FILTER_PRIORITY, "filter"),
+            Self::SourceNat => (NF_INET_POST_ROUTING, SOURCE_NAT_PRIORITY, "nat"),
+            Self::Forward => (NF_INET_FORWARD, FILTER_PRIORITY, "filter"),
+        };
+        (number.cast_unsigned(), priority, kind_of_chain)
     }
 
     fn append(self, chain: Message) -> Message {

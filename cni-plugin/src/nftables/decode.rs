@@ -1,31 +1,45 @@
 //! The expressions of a rule, as the kernel tells them.
 
+#[cfg(test)]
+mod tests;
+
 use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 use nix::libc::{
-    NF_ACCEPT, NFT_CMP_EQ, NFT_CMP_NEQ, NFT_GOTO, NFT_JUMP, NFT_META_MARK,
-    NFT_PAYLOAD_NETWORK_HEADER, NFT_RETURN,
+    NF_ACCEPT, NF_DROP, NFT_CMP_EQ, NFT_CMP_NEQ, NFT_GOTO, NFT_JUMP, NFT_META_IIFNAME,
+    NFT_META_L4PROTO, NFT_META_MARK, NFT_PAYLOAD_NETWORK_HEADER, NFT_PAYLOAD_TRANSPORT_HEADER,
+    NFT_RETURN,
 };
 
-use super::expression::{Expression, FULLY_RANDOM, Match, Place, Ports, register};
+use super::expression::{Expression, FULLY_RANDOM, INVERTED, Match, Place, Ports, register};
 use super::family::IpFamily;
 use super::numbers::{
     NFTA_BITWISE_MASK, NFTA_BITWISE_XOR, NFTA_CMP_DATA, NFTA_CMP_OP, NFTA_DATA_VALUE,
-    NFTA_DATA_VERDICT, NFTA_EXPR_DATA, NFTA_EXPR_NAME, NFTA_IMMEDIATE_DATA, NFTA_LIST_ELEM,
-    NFTA_MASQ_FLAGS, NFTA_META_KEY, NFTA_PAYLOAD_BASE, NFTA_PAYLOAD_LEN, NFTA_PAYLOAD_OFFSET,
-    NFTA_VERDICT_CHAIN, NFTA_VERDICT_CODE,
+    NFTA_DATA_VERDICT, NFTA_EXPR_DATA, NFTA_EXPR_NAME, NFTA_FIB_FLAGS, NFTA_FIB_RESULT,
+    NFTA_IMMEDIATE_DATA, NFTA_LIST_ELEM, NFTA_LOOKUP_FLAGS, NFTA_LOOKUP_SET, NFTA_MASQ_FLAGS,
+    NFTA_META_KEY, NFTA_PAYLOAD_BASE, NFTA_PAYLOAD_LEN, NFTA_PAYLOAD_OFFSET, NFTA_VERDICT_CHAIN,
+    NFTA_VERDICT_CODE,
 };
+use super::tunnel::{self, BACK_BY_INPUT, PRESENT, ROUTE_DEVICE, UDP};
 use crate::netlink::address::{ip, octets};
 use crate::netlink::attributes::Attributes;
 
 /// One thing that the kernel does with a packet; several are one [`Expression`].
 enum Step<'a> {
     LoadMark,
+    LoadProtocol,
+    LoadPort,
+    LoadVni,
+    LoadLink,
+    /// Whether the source is routed by the interface that the packet came by.
+    LoadRouted,
     /// So many bytes of it, from its beginning.
     LoadAddress(Place, usize),
     Mask(&'a [u8]),
     Compare(Match, &'a [u8]),
+    /// In the set of this name.
+    LookUp(Match, &'a str),
     End(Expression),
 }
 
@@ -76,7 +90,45 @@ fn first<'a, 'b>(steps: &'b [Step<'a>], family: IpFamily) -> Option<(Expression,
             let network = IpNetwork::new(padded(base, family)?, prefix_len).ok()?;
             Some((compared(*place, *rule_for, network), rest))
         }
+        [Step::LoadAddress(place, length), Step::LookUp(rule_for, set), rest @ ..] => {
+            let is_whole = u32::try_from(*length).ok()? == place.in_header(family).1;
+            let (rule_for, set) = (*rule_for, (*set).to_owned());
+            let looked_up = match place {
+                Place::Source => Expression::SourceIn(rule_for, set, family),
+                Place::Destination => Expression::DestinationIn(rule_for, set, family),
+            };
+            is_whole.then_some((looked_up, rest))
+        }
         [Step::End(expression), rest @ ..] => Some((expression.clone(), rest)),
+        steps => of_tunnel(steps),
+    }
+}
+
+fn of_tunnel<'a, 'b>(steps: &'b [Step<'a>]) -> Option<(Expression, &'b [Step<'a>])> {
+    match steps {
+        [
+            Step::LoadProtocol,
+            Step::Compare(Match::Is, protocol),
+            Step::LoadPort,
+            Step::Compare(Match::Is, port),
+            rest @ ..,
+        ] => {
+            let port = u16::from_be_bytes((*port).try_into().ok()?);
+            (**protocol == UDP).then_some((Expression::UdpTo(port), rest))
+        }
+        [Step::LoadVni, Step::Compare(rule_for, number), rest @ ..] => {
+            let [high, middle, low] = (*number).try_into().ok()?;
+            let vni = u32::from_be_bytes([0, high, middle, low]);
+            Some((Expression::Vni(*rule_for, vni), rest))
+        }
+        [Step::LoadLink, Step::Compare(Match::Is, name), rest @ ..] => {
+            let end = name.iter().position(|byte| *byte == 0)?;
+            let name = str::from_utf8(name.get(..end)?).ok()?;
+            Some((Expression::CameBy(name.to_owned()), rest))
+        }
+        [Step::LoadRouted, Step::Compare(Match::Is, PRESENT), rest @ ..] => {
+            Some((Expression::CameAsRouted, rest))
+        }
         _ => None,
     }
 }
@@ -85,8 +137,26 @@ fn step(element: &[u8], family: IpFamily) -> Option<Step<'_>> {
     let element = Attributes::of(element);
     let data = element.nested(NFTA_EXPR_DATA).unwrap_or(Attributes::of(&[]));
     match element.text(NFTA_EXPR_NAME)? {
-        "meta" => (data.be32(NFTA_META_KEY)? == register(NFT_META_MARK)).then_some(Step::LoadMark),
-        "payload" => address(data, family),
+        "meta" => match data.be32(NFTA_META_KEY)?.cast_signed() {
+            NFT_META_MARK => Some(Step::LoadMark),
+            NFT_META_L4PROTO => Some(Step::LoadProtocol),
+            NFT_META_IIFNAME => Some(Step::LoadLink),
+            _ => None,
+        },
+        "payload" => address(data, family).or_else(|| field(data)),
+        "fib" => {
+            let asked = (data.be32(NFTA_FIB_RESULT)?, data.be32(NFTA_FIB_FLAGS)?);
+            (asked == (ROUTE_DEVICE, BACK_BY_INPUT)).then_some(Step::LoadRouted)
+        }
+        "lookup" => {
+            let rule_for = match data.be32(NFTA_LOOKUP_FLAGS).unwrap_or(0) {
+                0 => Match::Is,
+                INVERTED => Match::IsNot,
+                _ => return None,
+            };
+            Some(Step::LookUp(rule_for, data.text(NFTA_LOOKUP_SET)?))
+        }
+        "notrack" => Some(Step::End(Expression::Untrack)),
         "bitwise" => {
             let flipped = data.nested(NFTA_BITWISE_XOR)?.get(NFTA_DATA_VALUE)?;
             let mask = data.nested(NFTA_BITWISE_MASK)?.get(NFTA_DATA_VALUE)?;
@@ -116,6 +186,16 @@ fn address(data: Attributes<'_>, family: IpFamily) -> Option<Step<'static>> {
     Some(Step::LoadAddress(place, usize::try_from(length).ok()?))
 }
 
+/// Of the headers behind that of the network.
+fn field(data: Attributes<'_>) -> Option<Step<'static>> {
+    let is_behind = data.be32(NFTA_PAYLOAD_BASE)? == register(NFT_PAYLOAD_TRANSPORT_HEADER);
+    match (data.be32(NFTA_PAYLOAD_OFFSET)?, data.be32(NFTA_PAYLOAD_LEN)?) {
+        tunnel::PORT if is_behind => Some(Step::LoadPort),
+        tunnel::VNI if is_behind => Some(Step::LoadVni),
+        _ => None,
+    }
+}
+
 fn compared(place: Place, rule_for: Match, network: IpNetwork) -> Expression {
     match place {
         Place::Source => Expression::Source(rule_for, network),
@@ -137,6 +217,7 @@ fn verdict(data: Attributes<'_>) -> Option<Expression> {
     let chain = || verdict.text(NFTA_VERDICT_CHAIN).map(str::to_owned);
     match verdict.be32(NFTA_VERDICT_CODE)?.cast_signed() {
         NF_ACCEPT => Some(Expression::Accept),
+        NF_DROP => Some(Expression::Drop),
         NFT_RETURN => Some(Expression::Return),
         NFT_JUMP => chain().map(Expression::Jump),
         NFT_GOTO => chain().map(Expression::Goto),
@@ -152,77 +233,4 @@ fn masquerade(data: Attributes<'_>) -> Option<Expression> {
         _ => None,
     };
     ports.filter(|_| is_alone).map(Expression::Masquerade)
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::collection::vec;
-    use proptest::prelude::*;
-
-    use super::super::contents::changed_table;
-    use super::super::family::TableFamily;
-    use super::*;
-    use crate::netlink::message::Message;
-
-    const LIST: u16 = 4;
-
-    fn network(family: IpFamily) -> BoxedStrategy<IpNetwork> {
-        match family {
-            IpFamily::V4 => (any::<[u8; 4]>(), 0..=32_u8).prop_map(masked).boxed(),
-            IpFamily::V6 => (any::<[u8; 16]>(), 0..=128_u8).prop_map(masked).boxed(),
-        }
-    }
-
-    fn masked<A: Into<IpAddr>>((address, length): (A, u8)) -> IpNetwork {
-        let network = IpNetwork::new(address.into(), length).unwrap();
-        IpNetwork::new(network.network(), length).unwrap()
-    }
-
-    fn expression(family: IpFamily) -> impl Strategy<Value = Expression> {
-        let rule_for = prop_oneof![Just(Match::Is), Just(Match::IsNot)];
-        let place = prop_oneof![Just(Place::Source), Just(Place::Destination)];
-        let of_address = (place, rule_for, network(family))
-            .prop_map(|(place, rule_for, network)| compared(place, rule_for, network));
-        let end = prop_oneof![
-            Just(Expression::Accept),
-            Just(Expression::Return),
-            Just(Expression::Masquerade(Ports::Kept)),
-            Just(Expression::Masquerade(Ports::FullyRandom)),
-            "[a-z]{1,9}".prop_map(Expression::Jump),
-            "[a-z]{1,9}".prop_map(Expression::Goto),
-        ];
-        prop_oneof![of_address, end, any::<u32>().prop_map(Expression::Marked)]
-    }
-
-    fn rule() -> impl Strategy<Value = (IpFamily, Vec<Expression>)> {
-        prop_oneof![Just(IpFamily::V4), Just(IpFamily::V6)]
-            .prop_flat_map(|family| (Just(family), vec(expression(family), 0..5)))
-    }
-
-    proptest! {
-        #[test]
-        fn what_is_written_is_read_as_it_was((family, rule) in rule()) {
-            let append = |list, one: &Expression| one.append(list, TableFamily::Only(family));
-            let message = Message::new(0, 0, &[]).nest(LIST, |list| rule.iter().fold(list, append));
-            let bytes = message.finish(0, 0);
-            let list = Attributes::of(&bytes[16..]).nested(LIST).unwrap();
-            prop_assert_eq!(expressions(list, family), Some(rule));
-        }
-
-        #[test]
-        fn no_bytes_make_it_fall_over(
-            (family, rule) in rule(),
-            changed in vec((any::<prop::sample::Index>(), any::<u8>()), 1..9),
-        ) {
-            let append = |list, one: &Expression| one.append(list, TableFamily::Only(family));
-            let message = Message::new(0, 0, &[]).nest(LIST, |list| rule.iter().fold(list, append));
-            let mut bytes = message.finish(0, 0);
-            for (place, byte) in changed {
-                let place = place.index(bytes.len());
-                bytes[place] = byte;
-            }
-            let _ = Attributes::of(&bytes[16..]).nested(LIST).map(|list| expressions(list, family));
-            let _ = changed_table(&bytes);
-        }
-    }
 }

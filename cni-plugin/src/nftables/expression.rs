@@ -2,12 +2,13 @@
 
 use ipnetwork::IpNetwork;
 use nix::libc::{
-    NF_ACCEPT, NFT_CMP_EQ, NFT_CMP_NEQ, NFT_GOTO, NFT_JUMP, NFT_META_MARK, NFT_META_NFPROTO,
-    NFT_PAYLOAD_NETWORK_HEADER, NFT_REG_1, NFT_REG_VERDICT, NFT_RETURN,
+    NF_ACCEPT, NF_DROP, NFT_CMP_EQ, NFT_CMP_NEQ, NFT_GOTO, NFT_JUMP, NFT_META_MARK,
+    NFT_META_NFPROTO, NFT_PAYLOAD_NETWORK_HEADER, NFT_REG_1, NFT_REG_VERDICT, NFT_RETURN,
 };
 use serde::{Deserialize, Serialize};
 
 use super::family::{IpFamily, TableFamily};
+use super::tunnel;
 
 use super::numbers::{
     NFTA_BITWISE_DREG, NFTA_BITWISE_LEN, NFTA_BITWISE_MASK, NFTA_BITWISE_SREG, NFTA_BITWISE_XOR,
@@ -23,6 +24,9 @@ use crate::netlink::message::Message;
 /// `NF_NAT_RANGE_PROTO_RANDOM_FULLY` of `linux/netfilter/nf_nat.h`.
 pub(super) const FULLY_RANDOM: u32 = 1 << 4;
 
+/// `NFT_LOOKUP_F_INV` of `linux/netfilter/nf_tables.h`.
+pub(super) const INVERTED: u32 = 1;
+
 /// In the order in which a rule has them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expression {
@@ -36,6 +40,19 @@ pub enum Expression {
     DestinationIn(Match, String, IpFamily),
     /// Goes on for packets that have all bits of this mark, whatever others they have.
     Marked(u32),
+    /// Goes on for UDP packets to this port.
+    UdpTo(u16),
+    /// Goes on for packets whose VXLAN header, taken to be behind that of UDP, has, or has not,
+    /// this VNI. Those that are too short for one go on in neither case.
+    Vni(Match, u32),
+    /// Goes on for packets that came by the interface of this name.
+    CameBy(String),
+    /// Goes on for packets that came by an interface by which their source is routed.
+    CameAsRouted,
+    /// The connection that the packet belongs to is not taken note of; goes on.
+    Untrack,
+    /// The packet is gone, and nobody is told.
+    Drop,
     /// No rule behind this one is asked.
     Accept,
     /// Back to the chain that came here.
@@ -91,6 +108,12 @@ impl Expression {
                 look_up(load(rule, table, Place::Destination, *family), *rule_for, set)
             }
             Self::Marked(mark) => marked(rule, *mark),
+            Self::UdpTo(port) => tunnel::udp_to(rule, *port),
+            Self::Vni(rule_for, vni) => tunnel::vni(rule, rule_for.operation(), *vni),
+            Self::CameBy(link) => tunnel::came_by(rule, link),
+            Self::CameAsRouted => tunnel::came_as_routed(rule),
+            Self::Untrack => expression(rule, "notrack", |data| data),
+            Self::Drop => verdict(rule, NF_DROP, None),
             Self::Accept => verdict(rule, NF_ACCEPT, None),
             Self::Jump(chain) => verdict(rule, NFT_JUMP, Some(chain)),
             Self::Return => verdict(rule, NFT_RETURN, None),
@@ -106,29 +129,28 @@ fn load(rule: Message, table: TableFamily, place: Place, family: IpFamily) -> Me
         TableFamily::Both => of_family(rule, family),
         TableFamily::Only(_) => rule,
     };
-    let (offset, length) = place.in_header(family);
+    load_payload(rule, NFT_PAYLOAD_NETWORK_HEADER, place.in_header(family))
+}
+
+/// `bytes`: offset and length behind the beginning of the header `base`.
+pub(super) fn load_payload(rule: Message, base: i32, bytes: (u32, u32)) -> Message {
     expression(rule, "payload", |data| {
         data.be32(NFTA_PAYLOAD_DREG, register(NFT_REG_1))
-            .be32(NFTA_PAYLOAD_BASE, register(NFT_PAYLOAD_NETWORK_HEADER))
-            .be32(NFTA_PAYLOAD_OFFSET, offset)
-            .be32(NFTA_PAYLOAD_LEN, length)
+            .be32(NFTA_PAYLOAD_BASE, register(base))
+            .be32(NFTA_PAYLOAD_OFFSET, bytes.0)
+            .be32(NFTA_PAYLOAD_LEN, bytes.1)
     })
 }
 
 fn compare(loaded: Message, rule_for: Match, network: IpNetwork) -> Message {
-    let operation = match rule_for {
-        Match::Is => NFT_CMP_EQ,
-        Match::IsNot => NFT_CMP_NEQ,
-    };
     let mask = octets(network.mask());
     // A whole address needs no mask.
     let is_whole = mask.iter().all(|byte| *byte == u8::MAX);
     let masked = if is_whole { loaded } else { with_mask(loaded, &mask) };
-    compare_with(masked, operation, &octets(network.network()))
+    compare_with(masked, rule_for.operation(), &octets(network.network()))
 }
 
 fn look_up(loaded: Message, rule_for: Match, set: &str) -> Message {
-    const INVERTED: u32 = 1;
     let flags = match rule_for {
         Match::Is => None,
         Match::IsNot => Some(INVERTED),
@@ -160,7 +182,7 @@ fn of_family(rule: Message, family: IpFamily) -> Message {
     compare_with(meta(rule, NFT_META_NFPROTO), NFT_CMP_EQ, &[family.protocol()])
 }
 
-fn meta(rule: Message, key: i32) -> Message {
+pub(super) fn meta(rule: Message, key: i32) -> Message {
     expression(rule, "meta", |data| {
         data.be32(NFTA_META_KEY, register(key)).be32(NFTA_META_DREG, register(NFT_REG_1))
     })
@@ -177,7 +199,7 @@ fn with_mask(loaded: Message, mask: &[u8]) -> Message {
     })
 }
 
-fn compare_with(rule: Message, operation: i32, value: &[u8]) -> Message {
+pub(super) fn compare_with(rule: Message, operation: i32, value: &[u8]) -> Message {
     expression(rule, "cmp", |data| {
         data.be32(NFTA_CMP_SREG, register(NFT_REG_1))
             .be32(NFTA_CMP_OP, register(operation))
@@ -200,10 +222,23 @@ fn verdict(rule: Message, code: i32, chain: Option<&str>) -> Message {
     })
 }
 
-fn expression(rule: Message, name: &str, fill: impl FnOnce(Message) -> Message) -> Message {
+pub(super) fn expression(
+    rule: Message,
+    name: &str,
+    fill: impl FnOnce(Message) -> Message,
+) -> Message {
     rule.nest(NFTA_LIST_ELEM, |element| {
         element.text(NFTA_EXPR_NAME, name).nest(NFTA_EXPR_DATA, fill)
     })
+}
+
+impl Match {
+    const fn operation(self) -> i32 {
+        match self {
+            Self::Is => NFT_CMP_EQ,
+            Self::IsNot => NFT_CMP_NEQ,
+        }
+    }
 }
 
 impl Place {

@@ -57,3 +57,6 @@ pub(super) const NFTA_CMP_DATA: u16 = 3;
 pub(super) const NFTA_IMMEDIATE_DREG: u16 = 1;
 pub(super) const NFTA_IMMEDIATE_DATA: u16 = 2;
 pub(super) const NFTA_MASQ_FLAGS: u16 = 1;
+pub(super) const NFTA_FIB_DREG: u16 = 1;
+pub(super) const NFTA_FIB_RESULT: u16 = 2;
+pub(super) const NFTA_FIB_FLAGS: u16 = 3;

@@ -1,4 +1,4 @@
-//! Sets of networks, which a rule looks a packet's address up in.
+//! Sets of networks and of addresses, which a rule looks a packet's address up in.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -18,16 +18,29 @@ use super::numbers::{
 use crate::netlink::address::octets;
 use crate::netlink::message::Message;
 
+/// So many addresses of either family fit into one message.
+pub const MOST_ADDRESSES: usize = 1000;
+
 impl Batch {
     /// There is this set of networks of one family from now on.
     #[must_use]
     pub fn set(self, name: &str, family: IpFamily) -> Self {
+        self.set_of(name, family, NFT_SET_INTERVAL.cast_unsigned())
+    }
+
+    /// There is this set of addresses of one family from now on.
+    #[must_use]
+    pub fn address_set(self, name: &str, family: IpFamily) -> Self {
+        self.set_of(name, family, 0)
+    }
+
+    fn set_of(self, name: &str, family: IpFamily, flags: u32) -> Self {
         let (kind, length) = family.key();
         let set = self
             .request(NFT_MSG_NEWSET, NLM_F_CREATE)
             .text(NFTA_SET_TABLE, self.table_name())
             .text(NFTA_SET_NAME, name)
-            .be32(NFTA_SET_FLAGS, NFT_SET_INTERVAL.cast_unsigned())
+            .be32(NFTA_SET_FLAGS, flags)
             .be32(NFTA_SET_KEY_TYPE, kind)
             .be32(NFTA_SET_KEY_LEN, length)
             // The kernel wants a number to tell sets of a batch apart, and has their names.
@@ -38,23 +51,50 @@ impl Batch {
     /// `networks`, which do not overlap, are in the set `name` of their family from now on.
     #[must_use]
     pub fn add_elements(self, name: &str, networks: &[IpNetwork]) -> Self {
-        let message = self.elements(NFT_MSG_NEWSETELEM, NLM_F_CREATE, name, networks);
+        let message = self.elements(NFT_MSG_NEWSETELEM, NLM_F_CREATE, name, |list| {
+            networks.iter().fold(list, |list, network| interval(list, *network))
+        });
         self.and(message)
     }
 
     #[must_use]
     pub fn delete_elements(self, name: &str, networks: &[IpNetwork]) -> Self {
-        let message = self.elements(NFT_MSG_DELSETELEM, 0, name, networks);
+        let message = self.elements(NFT_MSG_DELSETELEM, 0, name, |list| {
+            networks.iter().fold(list, |list, network| interval(list, *network))
+        });
         self.and(message)
     }
 
-    fn elements(&self, message: i32, flags: i32, name: &str, networks: &[IpNetwork]) -> Message {
+    /// `addresses` are in the set `name` of their family from now on; no more than fit into one
+    /// message, see [`MOST_ADDRESSES`].
+    #[must_use]
+    pub fn add_addresses(self, name: &str, addresses: impl IntoIterator<Item = IpAddr>) -> Self {
+        let message = self.elements(NFT_MSG_NEWSETELEM, NLM_F_CREATE, name, |list| {
+            addresses.into_iter().fold(list, |list, address| element(list, address, None))
+        });
+        self.and(message)
+    }
+
+    /// The reverse of [`Self::add_addresses`]; refused if one of them is not there.
+    #[must_use]
+    pub fn delete_addresses(self, name: &str, addresses: impl IntoIterator<Item = IpAddr>) -> Self {
+        let message = self.elements(NFT_MSG_DELSETELEM, 0, name, |list| {
+            addresses.into_iter().fold(list, |list, address| element(list, address, None))
+        });
+        self.and(message)
+    }
+
+    fn elements(
+        &self,
+        message: i32,
+        flags: i32,
+        name: &str,
+        fill: impl FnOnce(Message) -> Message,
+    ) -> Message {
         self.request(message, flags)
             .text(NFTA_SET_ELEM_LIST_TABLE, self.table_name())
             .text(NFTA_SET_ELEM_LIST_SET, name)
-            .nest(NFTA_SET_ELEM_LIST_ELEMENTS, |list| {
-                networks.iter().fold(list, |list, network| interval(list, *network))
-            })
+            .nest(NFTA_SET_ELEM_LIST_ELEMENTS, fill)
     }
 }
 
