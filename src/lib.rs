@@ -17,6 +17,7 @@ pub mod lease;
 pub mod node;
 
 // What is done with packets beside routing them.
+pub mod guard;
 pub mod masquerade;
 
 // Where config and leases come from.

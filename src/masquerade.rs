@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::config::NetworkConfig;
+use crate::guard::Guard;
 use crate::kernel::state::{Hook, Match, Rule, Table, TableName, Verdict};
 use crate::lease::Lease;
 use crate::prefix::{Family, Prefix};
@@ -19,6 +20,9 @@ pub struct Policy {
     /// Whether who sends to an address of our subnet that no pod has is told so. Without the bridge
     /// that has the subnet, such packets would go back to where they came from, in circles.
     pub refuse_unused: bool,
+    /// None if the tunnel, if there is one, is not guarded.
+    #[serde(default)]
+    pub guard: Option<Guard>,
 }
 
 /// How what leaves the pods' network is given an address of this node.

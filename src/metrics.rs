@@ -75,10 +75,18 @@ impl Page {
     fn kernel(&mut self, status: &Status) {
         let help = "Entries that the kernel should hold for us.";
         self.gauge("desired_entries", help, &[(&[], status.desired)]);
-        let help = "Whether a table by which this node masquerades is in place.";
+        let help =
+            "Whether a table by which this node masquerades, or guards its tunnel, is in place.";
         self.family("table_in_place", "gauge", help);
-        for TableStatus { name, programmed } in &status.tables {
+        let guards = status.guard.iter().flat_map(|guard| &guard.tables);
+        for TableStatus { name, programmed } in status.tables.iter().chain(guards) {
             self.sample("table_in_place", &[("table", name)], u8::from(*programmed));
+        }
+        if let Some(guard) = &status.guard {
+            let help = "Whether the tunnel is guarded as asked.";
+            self.gauge("tunnel_guarded", help, &[(&[], usize::from(guard.in_force))]);
+            let help = "Underlay addresses that are let into the tunnel.";
+            self.gauge("tunnel_admitted_addresses", help, &[(&[], guard.admitted)]);
         }
         let help = "Entries that the kernel refuses.";
         self.gauge("refused_entries", help, &[(&[], status.refused.len())]);

@@ -20,8 +20,9 @@ use tracing::Level;
 pub use self::stop::Stop;
 
 use self::argv::Settings;
-use self::flags::{EtcdFlags, Flags, InterfaceFlags, PolicyFlags};
+use self::flags::{EtcdFlags, Flags, GuardFlags, InterfaceFlags, PolicyFlags};
 use crate::config::Reload;
+use crate::guard::{Connections, Guard, Pods, Strangers};
 use crate::masquerade::{Forward, Masquerade, Policy, Ports};
 use crate::node::InterfaceOptions;
 use crate::subnet::etcd::EtcdOptions;
@@ -87,7 +88,7 @@ impl Options {
                 .then(|| SocketAddr::new(flags.healthz_ip, flags.healthz_port)),
             max_withdraw: flags.max_withdraw,
             reload: if flags.config_reload { Reload::Live } else { Reload::AtStart },
-            policy: flags.policy.into(),
+            policy: Policy { guard: flags.guard.into(), ..flags.policy.into() },
             verbosity: flags.v,
         })
     }
@@ -123,7 +124,19 @@ impl From<PolicyFlags> for Policy {
             forward: if flags.iptables_forward_rules { Forward::Accept } else { Forward::Leave },
         };
         let masquerade = flags.ip_masq.then_some(masquerade);
-        Self { masquerade, refuse_unused: flags.ip_blackhole_route }
+        Self { masquerade, refuse_unused: flags.ip_blackhole_route, guard: None }
+    }
+}
+
+impl From<GuardFlags> for Option<Guard> {
+    fn from(flags: GuardFlags) -> Self {
+        let GuardFlags { tunnel_notrack, tunnel_drop_strangers, tunnel_drop_pods } = flags;
+        let guard = Guard {
+            connections: if tunnel_notrack { Connections::Untracked } else { Connections::Tracked },
+            strangers: if tunnel_drop_strangers { Strangers::Drop } else { Strangers::LetIn },
+            pods: if tunnel_drop_pods { Pods::Drop } else { Pods::LetOut },
+        };
+        Some(guard).filter(Guard::does_something)
     }
 }
 

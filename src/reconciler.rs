@@ -6,6 +6,7 @@ mod apply;
 mod desired;
 mod due;
 mod edit;
+mod guarding;
 mod inputs;
 mod node_report;
 mod outputs;
@@ -19,6 +20,7 @@ mod take;
 pub use agenda::HEARTBEAT;
 pub use desired::{Desired, Standing};
 pub use edit::Edit;
+pub use guarding::Guarding;
 pub use inputs::Inputs;
 pub use outputs::{Listeners, Outputs, Progress, Usable};
 

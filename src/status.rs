@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::backend::Path;
+use crate::guard::Guard;
 use crate::kernel::Op;
 use crate::lease::{Lease, LeaseId};
 use crate::prefix::{Family, Prefix};
@@ -76,6 +77,9 @@ pub struct Status {
     /// By which this node masquerades; none if it does not.
     #[serde(default)]
     pub tables: Vec<TableStatus>,
+    /// None where there is no tunnel, or nothing that guards it is asked for.
+    #[serde(default)]
+    pub guard: Option<GuardStatus>,
     /// Entries that the kernel should hold for us.
     pub desired: usize,
     /// Operations that the kernel refused, and why.
@@ -93,6 +97,19 @@ pub struct TableStatus {
     pub name: String,
     /// Whether the kernel holds it as it should be.
     pub programmed: bool,
+}
+
+/// What guards the tunnel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuardStatus {
+    pub asked: Guard,
+    /// Whether the kernel does it.
+    pub in_force: bool,
+    pub tables: Vec<TableStatus>,
+    /// Addresses that may send through the tunnel.
+    pub admitted: usize,
+    /// Why the kernel would not.
+    pub refused: Option<String>,
 }
 
 /// The newest config of the store, and what of it is in force here.

@@ -39,7 +39,7 @@ fn check_plan(local: &Local, peers: &[&str], expected: Expect) {
         for entry in plan.entries() {
             writeln!(text, "{entry}").unwrap();
         }
-        for (family, way) in &plan.0 {
+        for (family, way) in &plan.ways {
             if let Err(reason) = way {
                 writeln!(text, "{family} left out: {reason}").unwrap();
             }
@@ -73,6 +73,8 @@ fn check_attributes(local: &Local, expected: Expect) {
 
 #[path = "plan/paths.rs"]
 mod of_its_peers;
+#[path = "plan/guard.rs"]
+mod of_the_tunnels_guard;
 #[path = "plan/local.rs"]
 mod of_this_node;
 #[path = "plan/masquerade.rs"]

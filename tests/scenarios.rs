@@ -69,6 +69,7 @@ scenarios! {
     a_flip_taken_back_in_time_removes_nothing
     a_flip_waits_until_filters_are_loose
     a_host_without_an_interface_is_waited_for
+    a_kernel_that_cannot_guard_lets_everybody_in
     a_lease_lost_as_the_store_goes_is_judged_when_it_is_back
     a_lost_lease_is_held_again
     a_new_address_of_the_underlay_is_published
@@ -124,7 +125,9 @@ scenarios! {
     the_only_peer_of_a_wiped_store_keeps_its_route
     the_tables_are_kept_as_planned
     the_tunnel_goes_with_mixed_once_nobody_uses_it
+    the_tunnel_lets_in_who_holds_a_lease
     two_families_come_and_go_together
+    two_leases_of_one_address_share_its_admission
     unused_addresses_of_our_subnet_are_refused
     what_a_node_reports_names_who_is_not_reached
     what_must_be_saved_is_told

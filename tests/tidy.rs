@@ -16,6 +16,7 @@ const PURE: &[&str] = &[
     "src/lease",
     "src/node.rs",
     "src/node",
+    "src/guard.rs",
     "src/masquerade.rs",
     "src/probe/answer.rs",
     "src/probe/board.rs",

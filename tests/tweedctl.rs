@@ -100,6 +100,7 @@ fn status() -> Value {
             "created": 6, "replaced": 0, "removed": 0, "dumps": 1, "overruns": 0, "edits": 0,
             "fallbacks": 0,
         },
+        "guard": null,
         "probes": null,
     })
 }
@@ -213,6 +214,9 @@ fn a_plan_needs_no_daemon() {
         + rp_filter loose dev flannel.1
         + accept_ra 0 dev flannel.1
         + addr 10.244.1.0/32 dev flannel.1
+        + table ip tweed-tunnel.1
+        + element ip tweed-tunnel.1 peers { 172.16.0.10 }
+        + element ip tweed-tunnel.1 peers { 172.17.0.9 }
         + fdb 0a:00:00:00:00:09 dst 172.17.0.9 dev flannel.1
         + neigh 10.244.3.0 lladdr 0a:00:00:00:00:09 dev flannel.1
         + nexthop id 4029403148 via 10.244.3.0 dev flannel.1 onlink
@@ -224,7 +228,7 @@ fn a_plan_needs_no_daemon() {
 
     let plan = tweedctl_reading(LEASES, &format!("{line} -o json")).json();
     assert_eq!(plan["own"], "10.244.1.0-24");
-    assert_eq!(plan["entries"].as_array().unwrap().len(), 11);
+    assert_eq!(plan["entries"].as_array().unwrap().len(), 14);
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! Routes straight to peers on the same link.
 
+use std::sync::Arc;
+
 use super::{Detour, Local, Network, Nexthops, Path, Unreachable, Way};
-use crate::kernel::state::{KernelState, Lane, Route};
+use crate::kernel::state::{Entry, KernelState, Lane, Route};
 use crate::lease::{BackendType, Endpoint};
 use crate::node::{Node, Uplink};
 use crate::prefix::Family;
@@ -41,6 +43,10 @@ impl Network for HostGw {
 
     fn local(&self) -> KernelState {
         KernelState::default()
+    }
+
+    fn admit(&self, _: &Endpoint) -> Option<Arc<Entry>> {
+        None
     }
 
     fn towards(&self, peer: &Endpoint, _: Option<Detour>) -> Result<Way, Unreachable> {

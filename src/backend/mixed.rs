@@ -78,6 +78,10 @@ impl Network for Mixed {
         self.tunnel.local().into_iter().chain(self.loose_filters()).collect()
     }
 
+    fn admit(&self, peer: &Endpoint) -> Option<Arc<Entry>> {
+        self.tunnel.admit(peer)
+    }
+
     fn towards(&self, peer: &Endpoint, detour: Option<Detour>) -> Result<Way, Unreachable> {
         match (self.kind, &peer.backend) {
             (Kind::Vxlan, BackendType::Vxlan) if !self.tunnel.routes_directly() => {

@@ -18,8 +18,9 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Kind, NetworkConfig};
+use crate::guard;
 use crate::kernel::Scope;
-use crate::kernel::state::{Entry, KernelState, LinkName, ReversePath, Route};
+use crate::kernel::state::{Entry, KernelState, LinkName, ReversePath, Route, TableName};
 use crate::lease::{
     BackendType, Endpoint, EndpointAttributes, Lease, LeaseAttributes, Rules, Vtep,
 };
@@ -41,6 +42,10 @@ pub trait Network: Send {
 
     /// The device and what sits on it for our own sake; without the address as long as no lease is held.
     fn local(&self) -> KernelState;
+
+    /// What it takes for packets of `peer` to be let in, whatever way leads there; none where
+    /// everybody is.
+    fn admit(&self, peer: &Endpoint) -> Option<Arc<Entry>>;
 
     /// What it takes to reach `peer`; by the tunnel if there is a detour and it can be taken.
     fn towards(&self, peer: &Endpoint, detour: Option<Detour>) -> Result<Way, Unreachable>;
@@ -110,18 +115,24 @@ pub struct Local {
     pub policy: Policy,
 }
 
-/// What is planned for one peer: a way per family in common, or why there is none.
+/// What is planned for one peer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PeerPlan(pub Vec<(Family, Result<Way, Unreachable>)>);
+pub struct PeerPlan {
+    /// A way per family in common, or why there is none.
+    pub ways: Vec<(Family, Result<Way, Unreachable>)>,
+    /// What lets its packets in.
+    pub admission: Vec<Arc<Entry>>,
+}
 
 impl PeerPlan {
     pub fn entries(&self) -> impl Iterator<Item = &Arc<Entry>> {
-        self.0.iter().filter_map(|(_, way)| way.as_ref().ok()).flat_map(|way| &way.entries)
+        let ways = self.ways.iter().filter_map(|(_, way)| way.as_ref().ok());
+        self.admission.iter().chain(ways.flat_map(|way| &way.entries))
     }
 
     /// Why there is no way, for each family without one.
     pub fn without_path(&self) -> impl Iterator<Item = &Unreachable> {
-        self.0.iter().filter_map(|(_, way)| way.as_ref().err())
+        self.ways.iter().filter_map(|(_, way)| way.as_ref().err())
     }
 }
 
@@ -165,21 +176,22 @@ pub fn restored(strict: &BTreeSet<LinkName>) -> KernelState {
 /// What the kernel should hold for the sake of `peer`. Depends on nothing but `networks`, `peer`
 /// and the detours to that peer.
 pub fn plan_peer(networks: &[Box<dyn Network>], peer: &Lease, detours: &Detours) -> PeerPlan {
-    let mut ways: Vec<_> = networks
-        .iter()
-        .filter_map(|network| {
-            let endpoint = peer.endpoint(network.family())?;
-            let detour = detours.get(&endpoint.subnet.base()).copied();
-            Some((network.family(), network.towards(endpoint, detour)))
-        })
-        .collect();
+    let common = || {
+        let end = |network| Some((network, peer.endpoint(Network::family(network))?));
+        networks.iter().map(Box::as_ref).filter_map(end)
+    };
+    let way = |(network, endpoint): (&dyn Network, &Endpoint)| {
+        let detour = detours.get(&endpoint.subnet.base()).copied();
+        (network.family(), network.towards(endpoint, detour))
+    };
+    let mut ways: Vec<_> = common().map(way).collect();
     ways.shrink_to_fit();
-    let family = networks.first().map_or(Family::V4, |network| network.family());
     if ways.is_empty() {
-        PeerPlan(vec![(family, Err(Unreachable::NoCommonFamily))])
-    } else {
-        PeerPlan(ways)
+        let family = networks.first().map_or(Family::V4, |network| network.family());
+        ways = vec![(family, Err(Unreachable::NoCommonFamily))];
     }
+    let admission = common().filter_map(|(network, endpoint)| network.admit(endpoint)).collect();
+    PeerPlan { ways, admission }
 }
 
 /// The largest packet that pods may send over every one of `networks`, in bytes.
@@ -223,12 +235,17 @@ impl Local {
         Scope {
             tunnels: self.node.uplinks.iter().map(tunnel_of).collect(),
             underlay: Some(self.node.interface.clone()),
-            tables: masquerade::table_names(self.config.backend.tunnel.vni).into(),
+            tables: table_names(self.config.backend.tunnel.vni).collect(),
             networks: self.config.networks().collect(),
             gateways,
             retired: Vec::new(),
         }
     }
+}
+
+/// The tables that a node whose tunnel has this VNI may have, now or from an earlier life.
+pub fn table_names(vni: u32) -> impl Iterator<Item = TableName> {
+    masquerade::table_names(vni).into_iter().chain(guard::table_names(vni))
 }
 
 /// Flannel's name for the tunnel device.

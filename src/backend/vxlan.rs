@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use super::{Detour, HostGw, Local, Network, Nexthops, Path, Unreachable, Way, device_name};
 use crate::config::Tunnel;
+use crate::guard::{self, Guarded};
 use crate::kernel::state::{
-    AcceptRa, Address, Entry, Fdb, KernelState, Lane, Link, LinkKind, LinkName, Neighbour, Route,
-    Vxlan as Device,
+    AcceptRa, Address, Element, Entry, Fdb, KernelState, Lane, Link, LinkKind, LinkName, Neighbour,
+    Route, TableName, Vxlan as Device,
 };
 use crate::lease::{BackendType, Endpoint};
 use crate::mac::MacAddr;
@@ -23,6 +24,13 @@ pub(super) struct Vxlan {
     subnet: Option<Prefix>,
     nexthops: Nexthops,
     direct: HostGw,
+    guard: Option<Guard>,
+}
+
+/// The table that guards the tunnel.
+struct Guard {
+    name: Arc<TableName>,
+    table: Arc<Entry>,
 }
 
 impl Vxlan {
@@ -39,6 +47,7 @@ impl Vxlan {
             subnet: local.own.as_ref().and_then(|own| own.endpoint(family)).map(|e| e.subnet),
             nexthops: Nexthops::new(local, family),
             direct: HostGw::new(local, uplink),
+            guard: Guard::new(local, family),
             uplink: uplink.clone(),
             tunnel,
         }
@@ -131,7 +140,15 @@ impl Network for Vxlan {
         [Entry::Link(self.link()), Entry::AcceptRa(AcceptRa { link: link.clone(), accept: false })]
             .into_iter()
             .chain(address)
+            .map(Arc::new)
+            .chain(self.guard.iter().map(|guard| Arc::clone(&guard.table)))
             .collect()
+    }
+
+    fn admit(&self, peer: &Endpoint) -> Option<Arc<Entry>> {
+        let guard = self.guard.as_ref()?;
+        let element = Element { table: Arc::clone(&guard.name), address: peer.public_ip };
+        Some(Arc::new(Entry::Element(element)))
     }
 
     fn towards(&self, peer: &Endpoint, _: Option<Detour>) -> Result<Way, Unreachable> {
@@ -142,6 +159,15 @@ impl Network for Vxlan {
             }
             BackendType::Other(name) => Err(Unreachable::UnknownBackend(name.clone())),
         }
+    }
+}
+
+impl Guard {
+    fn new(local: &Local, family: Family) -> Option<Self> {
+        let network = local.config.networks().find(|network| network.family() == family)?;
+        let (tunnel, underlay) = (&local.config.backend.tunnel, &local.node.interface);
+        let table = guard::table(local.policy.guard?, Guarded { tunnel, underlay, network });
+        Some(Self { name: Arc::new(table.name.clone()), table: Arc::new(Entry::Table(table)) })
     }
 }
 

@@ -16,7 +16,6 @@ use super::{Answer, Error, Verdict, kernel};
 use crate::backend;
 use crate::kernel::state::{KernelState, LinkName};
 use crate::kernel::{Kernel, Op, Scope, cleanup_ops};
-use crate::masquerade;
 use crate::prefix::Family;
 use crate::status::Readiness;
 
@@ -104,7 +103,7 @@ impl Ours {
         let CleanupOptions { networks, vni, .. } = options;
         let tunnels: BTreeSet<LinkName> =
             Family::ALL.map(|family| backend::device_name(family, *vni)).into();
-        let tables = masquerade::table_names(*vni).into();
+        let tables = backend::table_names(*vni).collect();
         let networks = networks.clone();
         let scope = Scope { tunnels, tables, networks, ..Scope::default() };
         let source = format!("as --network {} and --vni {vni} say", listed(&options.networks, ""));

@@ -17,7 +17,8 @@ use super::options::PlanOptions;
 use super::{Answer, Error, Verdict, records};
 use crate::backend::{self, Detours, Local, PeerPlan};
 use crate::config::NetworkConfig;
-use crate::kernel::state::LinkName;
+use crate::guard::Guard;
+use crate::kernel::state::{Entry, LinkName};
 use crate::lease::{Lease, LeaseId, LeaseUpdate, Peers, Record};
 use crate::masquerade::{Masquerade, Policy};
 use crate::node::{Node, Uplink};
@@ -36,6 +37,9 @@ pub(super) struct Plan {
     pod_mtu: u32,
     /// In the order of programming.
     entries: Vec<String>,
+    /// The same for people, who know the rules that guard a tunnel or look them up.
+    #[serde(skip)]
+    shown: Vec<String>,
     without_path: Vec<Unrouted>,
 }
 
@@ -72,7 +76,8 @@ fn plan(config: NetworkConfig, records: Vec<Record>, options: &PlanOptions) -> R
     let node = node(&config, own.as_ref(), options)?;
     let config = config.on_node(node.names());
     let masquerade = options.ip_masq.then(Masquerade::default);
-    let policy = Policy { masquerade, ..Policy::default() };
+    let guard = Some(Guard::default());
+    let policy = Policy { masquerade, guard, ..Policy::default() };
     let local = Local { macs: macs(own.as_ref()), config, node, own, strict: [].into(), policy };
     let mut peers = Peers::default();
     peers.apply(LeaseUpdate::Snapshot(records));
@@ -84,9 +89,17 @@ fn plan(config: NetworkConfig, records: Vec<Record>, options: &PlanOptions) -> R
         own: local.own.as_ref().map(|own| own.id.clone()),
         pod_mtu: backend::pod_mtu(&backend::networks(&local)).unwrap_or_default(),
         entries: desired.state().entries().map(ToString::to_string).collect(),
+        shown: desired.state().entries().map(shown).collect(),
         without_path: without_path(&desired, &peers),
         node: local.node,
     })
+}
+
+fn shown(entry: &Entry) -> String {
+    match entry {
+        Entry::Table(table) if !table.translates() => format!("{table:#}"),
+        entry => entry.to_string(),
+    }
 }
 
 fn is_at(lease: &Lease, public_ips: &[IpAddr]) -> bool {
@@ -148,7 +161,7 @@ fn without_path(desired: &Desired, peers: &Peers) -> Vec<Unrouted> {
             Standing::SetAside(reason) => {
                 vec![unrouted(address(None), format!("set aside: {reason}"))]
             }
-            Standing::Planned(PeerPlan(ways)) => ways
+            Standing::Planned(PeerPlan { ways, .. }) => ways
                 .iter()
                 .filter_map(|(family, way)| Some((family, way.as_ref().err()?)))
                 .map(|(family, why)| unrouted(address(Some(*family)), format!("left out: {why}")))
@@ -169,7 +182,7 @@ impl fmt::Display for Plan {
         for (name, value) in self.head() {
             writeln!(f, "{}", wrap(&format!("{name:10}{value}"), 10))?;
         }
-        for entry in &self.entries {
+        for entry in &self.shown {
             writeln!(f, "{}", wrap_entry(&format!("+ {entry}"), 4))?;
         }
         for Unrouted { lease, public_ip, reason } in &self.without_path {

@@ -1,5 +1,8 @@
 //! `tweedctl status`: the daemon at a glance.
 
+#[cfg(test)]
+mod tests;
+
 use std::fmt;
 
 use serde::Serialize;
@@ -7,8 +10,9 @@ use serde::Serialize;
 use super::layout::{counted, listed, wrap};
 use super::options::Files;
 use super::{Answer, Error, Verdict, daemon};
+use crate::guard::{Connections, Pods, Strangers};
 use crate::status::{
-    ConfigStatus, PeerCounts, ProbeStatus, Readiness, Statistics, Status, TableStatus,
+    ConfigStatus, GuardStatus, PeerCounts, ProbeStatus, Readiness, Statistics, Status, TableStatus,
 };
 use crate::subnet::StoreState;
 
@@ -49,7 +53,7 @@ impl fmt::Display for Glance {
     }
 }
 
-fn facts(status: &Status) -> [(&'static str, String); 12] {
+fn facts(status: &Status) -> [(&'static str, String); 13] {
     let unknown = || "unknown".to_owned();
     let mixed = if status.mixed { ", mixed" } else { "" };
     let backend = status.backend.as_ref().map_or_else(unknown, |kind| format!("{kind}{mixed}"));
@@ -64,6 +68,7 @@ fn facts(status: &Status) -> [(&'static str, String); 12] {
         ("peers", peers(&status.peers)),
         ("direct paths", probes(status)),
         ("masquerade", tables(&status.tables)),
+        ("tunnel", guard(status.guard.as_ref())),
         ("since start", done(&status.statistics)),
         ("entries", format!("{} desired, {} refused", status.desired, status.refused.len())),
     ]
@@ -113,6 +118,27 @@ fn tables(tables: &[TableStatus]) -> String {
     if tables.is_empty() { "off".to_owned() } else { tables.join(", ") }
 }
 
+/// What is done for the tunnel beside routing into it.
+fn guard(guard: Option<&GuardStatus>) -> String {
+    let Some(GuardStatus { asked, in_force, tables: kept, admitted, refused }) = guard else {
+        return "none, or not guarded".to_owned();
+    };
+    if let Some(reason) = refused {
+        return format!("not guarded: {reason}");
+    }
+    if kept.is_empty() {
+        return "not guarded before all leases are read".to_owned();
+    }
+    let measures = [
+        (asked.connections == Connections::Untracked).then(|| "not tracked".to_owned()),
+        (asked.strangers == Strangers::Drop).then(|| "strangers dropped".to_owned()),
+        (asked.pods == Pods::Drop).then(|| "pods dropped".to_owned()),
+        Some(format!("{} let in", counted(*admitted, "source"))),
+        (!in_force).then(|| tables(kept)),
+    ];
+    measures.into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
 fn done(statistics: &Statistics) -> String {
     let Statistics { created, replaced, removed, dumps, overruns, edits, fallbacks } = statistics;
     let counted = |count: u64, what| counted(usize::try_from(count).unwrap_or(usize::MAX), what);
@@ -121,138 +147,4 @@ fn done(statistics: &Statistics) -> String {
         "{created} created, {replaced} replaced, {removed} removed, {dumps}, {overruns} overruns, \
          {edits} read, {fallbacks} fallbacks"
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use expect_test::expect;
-
-    use super::*;
-
-    fn status() -> Status {
-        Status {
-            version: "0.1.0".into(),
-            ready: true,
-            reasons: vec![],
-            store: StoreState::Reachable,
-            backend: Some("vxlan".into()),
-            mixed: true,
-            config: ConfigStatus {
-                revision: 12,
-                rollout: Some("stays on vxlan: the rollout is at 25 %".into()),
-                ..ConfigStatus::default()
-            },
-            interface: Some("eth0".into()),
-            public_ips: vec!["172.16.0.5".parse().unwrap(), "fd00:172::5".parse().unwrap()],
-            subnets: vec!["10.244.1.0/24".parse().unwrap(), "fd00:10:244:1::/64".parse().unwrap()],
-            mtu: Some(1430),
-            peers: PeerCounts { direct: 12, tunnel: 3, ..PeerCounts::default() },
-            tables: [("ip tweed.1", true), ("ip6 tweed.1", false)]
-                .map(|(name, programmed)| TableStatus { name: name.into(), programmed })
-                .into(),
-            desired: 31,
-            refused: vec![],
-            probes: None,
-            statistics: Statistics { created: 31, dumps: 1, edits: 2, ..Statistics::default() },
-        }
-    }
-
-    #[test]
-    fn a_node_that_is_well_fits_on_half_a_screen() {
-        expect![[r"
-            tweedd 0.1.0: ready
-
-            store        reachable
-            config       revision 12; stays on vxlan: the rollout is at 25 %
-            backend      vxlan, mixed
-            interface    eth0
-            public IP    172.16.0.5, fd00:172::5
-            subnet       10.244.1.0/24, fd00:10:244:1::/64
-            pod MTU      1430
-            peers        12 direct, 3 by tunnel, 0 left out, 0 set aside, 0 missing
-            direct paths not probed
-            masquerade   ip tweed.1, ip6 tweed.1 (missing)
-            since start  31 created, 0 replaced, 0 removed, 1 dump, 0 overruns, 2 configs
-                         read, 0 fallbacks
-            entries      31 desired, 0 refused
-        "]]
-        .assert_eq(&Glance(status()).to_string());
-    }
-
-    #[test]
-    fn what_is_wrong_is_said_in_full() {
-        let refusal = "+ route fd00:10:244:3::/64 via fd00:10:244:3:: dev flannel-v6.1 onlink: Nexthop has invalid gateway (no route to host)";
-        let status = Status {
-            ready: false,
-            reasons: vec![refusal.into()],
-            store: StoreState::Waiting("etcd at http://10.0.0.2:2379 and http://10.0.0.3:2379: connection refused, next try in 3 s".into()),
-            refused: vec![refusal.into()],
-            ..status()
-        };
-        let text = Glance(status).to_string();
-        assert!(text.lines().all(|line| line.len() <= 80), "{text}");
-        expect![[r"
-            tweedd 0.1.0: not ready
-              + route fd00:10:244:3::/64 via fd00:10:244:3:: dev flannel-v6.1 onlink:
-                Nexthop has invalid gateway (no route to host)
-
-            store        away: etcd at http://10.0.0.2:2379 and http://10.0.0.3:2379:
-                         connection refused, next try in 3 s
-            config       revision 12; stays on vxlan: the rollout is at 25 %
-            backend      vxlan, mixed
-            interface    eth0
-            public IP    172.16.0.5, fd00:172::5
-            subnet       10.244.1.0/24, fd00:10:244:1::/64
-            pod MTU      1430
-            peers        12 direct, 3 by tunnel, 0 left out, 0 set aside, 0 missing
-            direct paths not probed
-            masquerade   ip tweed.1, ip6 tweed.1 (missing)
-            since start  31 created, 0 replaced, 0 removed, 1 dump, 0 overruns, 2 configs
-                         read, 0 fallbacks
-            entries      31 desired, 1 refused
-              + route fd00:10:244:3::/64 via fd00:10:244:3:: dev flannel-v6.1 onlink:
-                Nexthop has invalid gateway (no route to host)
-        "]]
-        .assert_eq(&text);
-    }
-
-    #[test]
-    fn a_node_that_knows_nothing_yet_says_so() {
-        let status = Status {
-            ready: false,
-            reasons: vec!["no network config yet".into()],
-            store: StoreState::Unknown,
-            config: ConfigStatus::default(),
-            backend: None,
-            interface: None,
-            public_ips: vec![],
-            subnets: vec![],
-            mtu: None,
-            peers: PeerCounts::default(),
-            tables: vec![],
-            desired: 0,
-            statistics: Statistics::default(),
-            ..status()
-        };
-        assert_eq!(Glance(status.clone()).verdict(), Verdict::Amiss);
-        expect![[r"
-            tweedd 0.1.0: not ready
-              no network config yet
-
-            store        not asked yet
-            config       none
-            backend      unknown
-            interface    unknown
-            public IP    unknown
-            subnet       none
-            pod MTU      unknown
-            peers        0 direct, 0 by tunnel, 0 left out, 0 set aside, 0 missing
-            direct paths not probed
-            masquerade   off
-            since start  0 created, 0 replaced, 0 removed, 0 dumps, 0 overruns, 0 configs
-                         read, 0 fallbacks
-            entries      0 desired, 0 refused
-        "]]
-        .assert_eq(&Glance(status).to_string());
-    }
 }

@@ -14,6 +14,7 @@ mod route;
 mod table;
 #[cfg(test)]
 mod tests;
+mod transaction;
 
 pub(super) use interface::{interface, interface_address};
 pub(super) use link::{known as known_link, name as link_name};
@@ -22,7 +23,8 @@ pub(super) use message::{Body, Message};
 pub(super) use netconf::ALL_LINKS;
 pub(super) use peek::{may_be_default, may_concern};
 pub(super) use route::{default_route, reach};
-pub(super) use table::{changed_table, family as ip_family, table};
+pub(super) use table::{PEERS, changed_table, family as ip_family, table};
+pub(super) use transaction::{Transaction, changed_elements, transaction};
 
 use std::net::IpAddr;
 
@@ -32,7 +34,6 @@ use netlink_packet_core::{
 };
 use netlink_packet_route::RouteNetlinkMessage;
 use nix::libc::{RTM_DELLINK, RTM_NEWLINK, RTM_NEWNETCONF};
-use tweed_cni::nftables::Batch;
 
 use super::state::{Entry, Key, LinkName, Nexthop};
 
@@ -45,7 +46,8 @@ use nexthop::NexthopMessage;
 pub(super) enum Request {
     /// In this order.
     Netlink(Vec<Message>),
-    Nftables(Batch),
+    /// Together with others, see [`transaction`].
+    Nftables,
     Sysctl(Sysctl),
 }
 
@@ -72,7 +74,7 @@ pub(super) fn encode(op: &Op, links: &Links) -> Result<Request, Unencodable> {
             let message = address::encode(address, links)?;
             (M::NewAddress(message.clone()), M::DelAddress(message))
         }
-        Entry::Table(table) => return Ok(Request::Nftables(table::encode(op, table))),
+        Entry::Table(_) | Entry::Element(_) => return Ok(Request::Nftables),
         Entry::Fdb(fdb) => {
             let message = neighbour::encode_fdb(fdb, links)?;
             (M::NewNeighbour(message.clone()), M::DelNeighbour(message))

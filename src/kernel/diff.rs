@@ -6,7 +6,7 @@ mod tests;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::state::{Entry, KernelState, Key, Link, LinkKind, LinkName, Vxlan};
+use super::state::{Entry, KernelState, Key, Link, LinkKind, LinkName, TableName, Vxlan};
 use super::{Op, Scope};
 
 /// What makes `actual` into `desired`: devices that must be made anew go first, then whatever is
@@ -17,7 +17,11 @@ pub fn diff(desired: &KernelState, actual: &KernelState, scope: &Scope) -> Vec<O
     let doomed: Vec<&Arc<Entry>> =
         links.filter_map(|(key, want)| doomed(want, actual.shared(key)?)).collect();
     let gone: BTreeSet<&LinkName> = doomed.iter().filter_map(|entry| entry.link()).collect();
-    let stays = |entry: &&Arc<Entry>| !entry.link().is_some_and(|link| gone.contains(link));
+    let emptied = emptied(desired, actual, scope);
+    let stays = |entry: &&Arc<Entry>| match entry.as_ref() {
+        Entry::Element(element) => !emptied.contains(element.table.as_ref()),
+        entry => !entry.link().is_some_and(|link| gone.contains(link)),
+    };
     let mut ops: Vec<Op> = doomed.iter().copied().cloned().map(Op::Remove).collect();
     let mut removals = Vec::new();
     for (want, have) in desired.beside(actual) {
@@ -31,7 +35,8 @@ pub fn diff(desired: &KernelState, actual: &KernelState, scope: &Scope) -> Vec<O
     ops
 }
 
-/// The difference in one key; for any key but that of a link, the same as [`diff`] would say of it.
+/// The difference in one key; for any key but that of a link or a table, and what goes with such a
+/// one, the same as [`diff`] would say of it.
 pub fn diff_key(
     key: &Key,
     desired: &KernelState,
@@ -59,6 +64,23 @@ pub fn cleanup_ops(remaining: &KernelState, actual: &KernelState, scope: &Scope)
     remaining.retain(|entry| actual.get(&entry.key()).is_some() && !goes(entry));
     let removals = tunnels.iter().copied().cloned().map(Op::Remove);
     diff(&remaining, actual, scope).into_iter().chain(removals).collect()
+}
+
+/// The tables that are replaced or removed, and their elements with them.
+fn emptied<'a>(
+    desired: &KernelState,
+    actual: &'a KernelState,
+    scope: &Scope,
+) -> BTreeSet<&'a TableName> {
+    let tables = actual.iter().filter_map(|(key, entry)| match key {
+        Key::Table(name) => Some((key, name, entry)),
+        _ => None,
+    });
+    let goes = |(key, _, have): &(&Key, _, &Arc<Entry>)| match desired.get(key) {
+        Some(want) => !want.is_met_by(have),
+        None => scope.owns(have),
+    };
+    tables.filter(goes).map(|(_, name, _)| name).collect()
 }
 
 fn put(want: &Arc<Entry>, have: Option<&Arc<Entry>>) -> Option<Op> {

@@ -18,6 +18,7 @@ impl fmt::Display for Entry {
             Self::AcceptRa(accept) => accept.fmt(f),
             Self::Address(address) => address.fmt(f),
             Self::Table(table) => table.fmt(f),
+            Self::Element(element) => element.fmt(f),
             Self::Fdb(fdb) => fdb.fmt(f),
             Self::Neighbour(neighbour) => neighbour.fmt(f),
             Self::Nexthop(nexthop) => nexthop.fmt(f),

@@ -38,6 +38,7 @@ impl Scope {
     pub fn covers_key(&self, key: &Key) -> bool {
         match key {
             Key::Table(table) => self.tables.contains(table),
+            Key::Element(table, _) => self.tables.contains(table.as_ref()),
             Key::Nexthop(id) => self.networks.iter().any(|network| id.leads_into(*network)),
             Key::Route(destination, _) => self.networks.iter().any(|n| n.covers(*destination)),
             Key::ReversePath(link) => {
@@ -70,7 +71,7 @@ impl Scope {
                 Entry::Link(link) => self.retired.iter().any(|ours| is_same(ours, link)),
                 Entry::ReversePath(_) | Entry::AcceptRa(_) => false,
                 Entry::Address(address) => self.owns_address(address),
-                Entry::Table(_) | Entry::Fdb(_) => true,
+                Entry::Table(_) | Entry::Element(_) | Entry::Fdb(_) => true,
                 Entry::Neighbour(neighbour) => neighbour.permanent,
                 Entry::Nexthop(nexthop) => nexthop.protocol == PROTOCOL,
                 Entry::Route(route) => self.owns_route(route),

@@ -8,9 +8,10 @@ mod table;
 pub use entries::KernelState;
 pub use link::{Link, LinkKind, LinkName, Vxlan};
 pub use nexthop::{Lane, Nexthop, NexthopId};
-pub use table::{Hook, Match, Ports, Rule, Table, TableName, Verdict};
+pub use table::{Condition, Element, Hook, Match, Ports, Rule, Table, TableName, Verdict};
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use crate::mac::MacAddr;
 use crate::prefix::{Family, Prefix};
@@ -30,6 +31,8 @@ pub enum Key {
     AcceptRa(LinkName),
     Address(LinkName, IpAddr, u8),
     Table(TableName),
+    /// Whoever sends us packets is let in first.
+    Element(Arc<TableName>, IpAddr),
     Fdb(LinkName, MacAddr),
     Neighbour(LinkName, IpAddr),
     Nexthop(NexthopId),
@@ -45,6 +48,7 @@ pub enum Entry {
     AcceptRa(AcceptRa),
     Address(Address),
     Table(Table),
+    Element(Element),
     Fdb(Fdb),
     Neighbour(Neighbour),
     Nexthop(Nexthop),
@@ -170,6 +174,7 @@ impl Entry {
                 Key::Address(link.clone(), *address, *prefix_len)
             }
             Self::Table(table) => Key::Table(table.name.clone()),
+            Self::Element(Element { table, address }) => Key::Element(Arc::clone(table), *address),
             Self::Fdb(fdb) => Key::Fdb(fdb.link.clone(), fdb.mac),
             Self::Neighbour(neighbour) => Key::Neighbour(neighbour.link.clone(), neighbour.address),
             Self::Nexthop(nexthop) => Key::Nexthop(nexthop.id),
@@ -184,12 +189,17 @@ impl Entry {
             Self::ReversePath(filter) => Some(&filter.link),
             Self::AcceptRa(accept) => Some(&accept.link),
             Self::Address(address) => Some(&address.link),
-            Self::Table(_) => None,
+            Self::Table(_) | Self::Element(_) => None,
             Self::Fdb(fdb) => Some(&fdb.link),
             Self::Neighbour(neighbour) => Some(&neighbour.link),
             Self::Nexthop(nexthop) => nexthop.link.as_ref(),
             Self::Route(route) => route.link.as_ref(),
         }
+    }
+
+    /// Whether it is in the set of the table `name`, and vanishes with it.
+    pub fn is_element_of(&self, name: &TableName) -> bool {
+        matches!(self, Self::Element(element) if *element.table == *name)
     }
 
     /// Whether `have` is what is wanted. A route has the gateway of its nexthop object, whatever

@@ -3,8 +3,9 @@
 use expect_test::expect;
 
 use super::*;
+use crate::guard::Guard;
 use crate::probe::Counts;
-use crate::status::{ConfigStatus, PeerCounts};
+use crate::status::{ConfigStatus, GuardStatus, PeerCounts};
 
 fn status() -> Status {
     Status {
@@ -21,6 +22,13 @@ fn status() -> Status {
         mtu: Some(1450),
         peers: PeerCounts { direct: 3, tunnel: 2, left_out: 1, set_aside: 0, missing: 1 },
         tables: vec![TableStatus { name: "ip tweed.1".to_owned(), programmed: true }],
+        guard: Some(GuardStatus {
+            asked: Guard::default(),
+            in_force: true,
+            tables: vec![TableStatus { name: "ip tweed-tunnel.1".to_owned(), programmed: true }],
+            admitted: 5,
+            refused: None,
+        }),
         desired: 25,
         refused: vec!["route".to_owned()],
         probes: None,
@@ -57,6 +65,9 @@ fn a_daemon_is_told_in_numbers() {
         tweed_peers_missing 1
         tweed_desired_entries 25
         tweed_table_in_place{table="ip tweed.1"} 1
+        tweed_table_in_place{table="ip tweed-tunnel.1"} 1
+        tweed_tunnel_guarded 1
+        tweed_tunnel_admitted_addresses 5
         tweed_refused_entries 1
         tweed_kernel_operations_total{operation="create"} 25
         tweed_kernel_operations_total{operation="replace"} 0

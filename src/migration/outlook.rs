@@ -179,7 +179,7 @@ fn reaches(
     node: &Node,
 ) -> impl Iterator<Item = Reach> {
     let plan = backend::plan_peer(networks, lease, failing);
-    plan.0.into_iter().map(move |(family, way)| match way {
+    plan.ways.into_iter().map(move |(family, way)| match way {
         Ok(way) => {
             let gateway = lease.endpoint(family).map(|endpoint| endpoint.public_ip);
             let away = gateway.filter(|ip| way.path == Path::Tunnel && !node.is_adjacent(*ip));

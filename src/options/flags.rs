@@ -67,6 +67,8 @@ pub(super) struct Flags {
     pub(super) interface: InterfaceFlags,
     #[command(flatten)]
     pub(super) policy: PolicyFlags,
+    #[command(flatten)]
+    pub(super) guard: GuardFlags,
 }
 
 #[derive(Debug, Args)]
@@ -140,6 +142,23 @@ pub(super) struct PolicyFlags {
     /// The bit of the mark on packets that kube-proxy masquerades; as kube-proxy's own flag says
     #[arg(long, value_name = "BIT", default_value = "14", value_parser = bit)]
     pub(super) iptables_masquerade_bit: u8,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Guards of the tunnel")]
+pub(super) struct GuardFlags {
+    /// Keep its packets out of the table of connections; see docs/tunnel.md
+    #[arg(long, value_name = "BOOL", default_value = "true", value_parser = boolean)]
+    #[arg(num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set)]
+    pub(super) tunnel_notrack: bool,
+    /// Let nobody send through it but nodes that hold a lease
+    #[arg(long, value_name = "BOOL", default_value = "true", value_parser = boolean)]
+    #[arg(num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set)]
+    pub(super) tunnel_drop_strangers: bool,
+    /// Drop what pods send to nodes as if it came through it
+    #[arg(long, value_name = "BOOL", default_value = "true", value_parser = boolean)]
+    #[arg(num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set)]
+    pub(super) tunnel_drop_pods: bool,
 }
 
 /// Go's spellings.

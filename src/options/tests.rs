@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use tracing::Level;
 
-use super::{Forward, Masquerade, Options, Policy, Ports, Reload, Stop};
+use super::{
+    Connections, Forward, Guard, Masquerade, Options, Pods, Ports, Reload, Stop, Strangers,
+};
 
 const NO_VARIABLES: &[(&str, &str)] = &[];
 
@@ -144,7 +146,7 @@ fn a_bad_address_or_pattern_is_named() {
 
 #[test]
 fn masquerading_is_off_unless_asked_for_and_then_as_flannel_does_it() {
-    assert_eq!(options("").policy, Policy::default());
+    assert_eq!(options("").policy.masquerade, None);
     assert_eq!(
         options("-iptables-forward-rules -iptables-masquerade-bit=7").policy.masquerade,
         None
@@ -157,6 +159,21 @@ fn masquerading_is_off_unless_asked_for_and_then_as_flannel_does_it() {
     assert_eq!(options(line).policy.masquerade, Some(other));
     let said = "--iptables-masquerade-bit is \"32\"; allowed: a bit from 0 to 31";
     check_refusal("-iptables-masquerade-bit=32", said);
+}
+
+#[test]
+fn the_tunnel_is_guarded_and_each_guard_has_a_switch() {
+    let all = Guard::default();
+    let off = "-tunnel-notrack=false -tunnel-drop-strangers=false";
+    for (line, expected) in [
+        ("", Some(all)),
+        ("-tunnel-notrack=false", Some(Guard { connections: Connections::Tracked, ..all })),
+        ("-tunnel-drop-strangers=0", Some(Guard { strangers: Strangers::LetIn, ..all })),
+        ("-tunnel-drop-pods=F", Some(Guard { pods: Pods::LetOut, ..all })),
+        (&format!("{off} -tunnel-drop-pods=false"), None),
+    ] {
+        assert_eq!(options(line).policy.guard, expected, "{line}");
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use super::{Reconciler, Standing};
 use crate::backend::{self, PeerPlan, Unreachable, Way};
 use crate::checkpoint::Checkpoint;
 use crate::kernel::Kernel;
-use crate::kernel::state::Entry;
+use crate::kernel::state::{Entry, Table};
 use crate::lease::{Lease, LeaseId, Rejected};
 use crate::status::{LeaseStatus, PeerCounts, PeerStatus, Query, Status, TableStatus};
 
@@ -49,7 +49,8 @@ impl<K: Kernel> Reconciler<K> {
             subnets: self.inputs.own.iter().flat_map(Lease::subnets).collect(),
             mtu: backend::pod_mtu(&self.networks),
             peers: self.counts(),
-            tables: self.tables(),
+            tables: self.tables(Table::translates),
+            guard: self.guard_status(),
             desired: self.desired.state().len(),
             refused: self.refused.iter().map(|(_, why)| why.to_owned()).collect(),
             probes: self.probe_status(),
@@ -57,9 +58,9 @@ impl<K: Kernel> Reconciler<K> {
         }
     }
 
-    fn tables(&self) -> Vec<TableStatus> {
+    pub(super) fn tables(&self, concerns: impl Fn(&Table) -> bool) -> Vec<TableStatus> {
         let status = |entry: &Entry| match entry {
-            Entry::Table(table) => {
+            Entry::Table(table) if concerns(table) => {
                 let name = table.name.to_string();
                 Some(TableStatus { name, programmed: self.holds(entry) })
             }
@@ -74,7 +75,7 @@ impl<K: Kernel> Reconciler<K> {
         for standing in self.desired.peers().values() {
             match standing {
                 Standing::SetAside(_) => counts.set_aside += 1,
-                Standing::Planned(PeerPlan(ways)) => {
+                Standing::Planned(PeerPlan { ways, .. }) => {
                     for (_, way) in ways {
                         match way.as_ref().map(|way| way.path) {
                             Ok(backend::Path::Direct) => counts.direct += 1,
@@ -115,7 +116,7 @@ impl<K: Kernel> Reconciler<K> {
         }
     }
 
-    fn planned(&self, id: &LeaseId, PeerPlan(ways): &PeerPlan) -> Vec<PeerStatus> {
+    fn planned(&self, id: &LeaseId, PeerPlan { ways, .. }: &PeerPlan) -> Vec<PeerStatus> {
         let lease = self.inputs.peers.lease(id);
         let status = |(family, way): &(_, Result<backend::Way, _>)| {
             let endpoint = lease.and_then(|lease| lease.endpoint(*family));

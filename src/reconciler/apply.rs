@@ -117,8 +117,8 @@ impl<K: Kernel> Reconciler<K> {
         self.unsaved |= !ids.is_empty();
         self.unreported |= !ids.is_empty();
         self.inputs.edit.stale |= !ids.is_empty();
-        // Before the first plan there are no rules to judge by; the first plan is for all.
-        if !self.networks.is_empty() && !ids.is_empty() {
+        // Before the first plan there are no rules to judge by; a whole plan is for all.
+        if !self.networks.is_empty() && !ids.is_empty() && !self.stale.plan {
             self.find_detours(&ids);
             let standings = self.standings(ids);
             self.note(&standings);
@@ -203,8 +203,12 @@ impl<K: Kernel> Reconciler<K> {
                 continue;
             }
             self.statistics.count(&op);
+            self.note_guard_put(&op);
             self.refused.forget(&key);
             self.agenda.forget(&key);
+            if let Key::Table(name) = &key {
+                self.actual.retain(|entry| !entry.is_element_of(name));
+            }
             match op {
                 Op::Create(entry) | Op::Replace(entry) => put.push(entry),
                 Op::Remove(_) => drop(self.actual.remove(&key)),
@@ -214,6 +218,7 @@ impl<K: Kernel> Reconciler<K> {
         for refusal in refused {
             // Perhaps the kernel has no nexthop objects for us after all: the facts tell.
             self.stale.facts |= matches!(refusal.op.entry(), Entry::Nexthop(_));
+            self.note_guard_refused(&refusal);
             tracing::debug!(op = %refusal.op, reason = %refusal.reason, "the kernel refused");
             let again = self.refused.note(&refusal);
             self.agenda.look_again(refusal.op.entry().key(), again);

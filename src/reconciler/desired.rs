@@ -1,6 +1,7 @@
 //! The desired state and what each peer contributes to it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::backend::{self, Detours, Local, Network, PeerPlan};
@@ -37,6 +38,8 @@ impl Standing {
 pub struct Desired {
     state: KernelState,
     peers: BTreeMap<LeaseId, Standing>,
+    /// For how many leases each address is let in: several may name the same.
+    admissions: BTreeMap<IpAddr, usize>,
 }
 
 impl Desired {
@@ -57,7 +60,11 @@ impl Desired {
         let standings = peers.into_iter().filter_map(|(id, standing)| Some((id, standing?)));
         let peers: BTreeMap<LeaseId, Standing> = standings.collect();
         local.extend(peers.values().flat_map(entries).cloned());
-        Self { state: local, peers }
+        let mut desired = Self { state: local, peers, admissions: BTreeMap::new() };
+        let admitted: Vec<_> =
+            desired.peers.values().flat_map(entries).filter_map(admission).collect();
+        desired.admit(admitted);
+        desired
     }
 
     /// Puts each peer's new standing in the place of its old one; none removes the peer. Returns
@@ -67,17 +74,37 @@ impl Desired {
         // All that is old goes first: a subnet may move from one lease to another in one change.
         for (id, _) in &changes {
             let old = self.peers.remove(id);
-            touched.extend(old.iter().flat_map(entries).map(|entry| entry.key()));
-        }
-        for key in &touched {
-            self.state.remove(key);
+            for entry in old.iter().flat_map(entries) {
+                if self.releases(entry) {
+                    self.state.remove(&entry.key());
+                }
+                touched.insert(entry.key());
+            }
         }
         let new = || changes.iter().filter_map(|(_, standing)| standing.as_ref()).flat_map(entries);
         touched.extend(new().map(|entry| entry.key()));
         self.state.extend(new().cloned());
+        let admitted: Vec<_> = new().filter_map(admission).collect();
+        self.admit(admitted);
         let standings = changes.into_iter().filter_map(|(id, standing)| Some((id, standing?)));
         self.peers.extend(standings);
         touched
+    }
+
+    fn admit(&mut self, addresses: Vec<IpAddr>) {
+        for address in addresses {
+            *self.admissions.entry(address).or_default() += 1;
+        }
+    }
+
+    /// Whether nobody needs `entry` any more once one of those who do is gone.
+    fn releases(&mut self, entry: &Arc<Entry>) -> bool {
+        let Some(address) = admission(entry) else { return true };
+        let others = self.admissions.remove(&address).unwrap_or(1) - 1;
+        if others > 0 {
+            self.admissions.insert(address, others);
+        }
+        others == 0
     }
 
     pub const fn state(&self) -> &KernelState {
@@ -96,4 +123,12 @@ fn entries(standing: &Standing) -> impl Iterator<Item = &Arc<Entry>> {
         Standing::SetAside(_) => None,
     };
     plan.into_iter().flat_map(PeerPlan::entries)
+}
+
+/// The address that `entry` lets in.
+fn admission(entry: &Arc<Entry>) -> Option<IpAddr> {
+    match entry.as_ref() {
+        Entry::Element(element) => Some(element.address),
+        _ => None,
+    }
 }

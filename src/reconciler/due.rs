@@ -11,9 +11,7 @@ impl<K: Kernel> Reconciler<K> {
     pub(super) fn due_ops(&mut self) -> Vec<Op> {
         self.retire();
         let ops = match std::mem::take(&mut self.stale.differences) {
-            Differences::In(keys) if !keys.iter().any(|key| matches!(key, Key::Link(_))) => {
-                self.diff_keys(&keys)
-            }
+            Differences::In(keys) if !keys.iter().any(takes_others_along) => self.diff_keys(&keys),
             Differences::In(_) | Differences::Anywhere => self.diff_all(),
         };
         ops.into_iter().filter(|op| self.is_due(op)).collect()
@@ -58,7 +56,7 @@ impl<K: Kernel> Reconciler<K> {
         match entry {
             // It stands in its successor's way.
             Entry::Link(_) if self.desired.state().get(&key).is_some() => true,
-            Entry::Link(_) | Entry::Fdb(_) | Entry::Neighbour(_) => {
+            Entry::Link(_) | Entry::Element(_) | Entry::Fdb(_) | Entry::Neighbour(_) => {
                 self.inputs.may_remove() && self.agenda.has_lingered(&key)
             }
             Entry::Nexthop(nexthop) => {
@@ -73,6 +71,11 @@ impl<K: Kernel> Reconciler<K> {
             | Entry::Route(_) => self.inputs.may_remove(),
         }
     }
+}
+
+/// Whether other entries go with the one of this key.
+const fn takes_others_along(key: &Key) -> bool {
+    matches!(key, Key::Link(_) | Key::Table(_))
 }
 
 /// Whether a route refers to the nexthop object `id`, with which the kernel would remove it too.

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Standing;
 use super::edit::Edit;
+use super::guarding::Guarding;
 use crate::backend::{self, Detours, Local, Network};
 use crate::checkpoint::Checkpoint;
 use crate::config::{Kind, NetworkConfig};
@@ -21,6 +22,8 @@ use crate::subnet::StoreState;
 pub struct Inputs {
     /// What the operator's flags ask for.
     pub policy: Policy,
+    /// What became of its part about the tunnel.
+    pub guarding: Guarding,
     /// In force on this node, whatever the store asks for beyond it.
     pub config: Option<NetworkConfig>,
     /// The newest config of the store.
@@ -66,6 +69,7 @@ impl Default for Inputs {
     fn default() -> Self {
         Self {
             policy: Policy::default(),
+            guarding: Guarding::default(),
             config: None,
             edit: Edit::default(),
             confirmed: false,
@@ -91,13 +95,14 @@ impl Inputs {
     pub fn local(&self) -> Option<Local> {
         let mut config = self.config.clone()?.on_node(self.names());
         config.backend.kind = self.kind_kept().unwrap_or(config.backend.kind);
+        let guard = self.guarding.wanted(self.policy.guard, self.peers.is_complete());
         Some(Local {
             config,
             node: self.node.clone()?,
             macs: self.macs.clone(),
             own: self.own.clone(),
             strict: self.strict.clone(),
-            policy: self.policy.clone(),
+            policy: Policy { guard, ..self.policy.clone() },
         })
     }
 

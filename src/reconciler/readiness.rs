@@ -83,7 +83,9 @@ impl<K: Kernel> Reconciler<K> {
         let filters = self.refused.iter().filter(|(key, _)| matches!(key, Key::ReversePath(_)));
         let filters =
             filters.map(|(_, why)| format!("packets may be lost while backends change: {why}"));
-        let remarks = [remembered, node, held, inputs.pending(), unusable, self.probes_remark()];
+        let guard = inputs.guarding.remark();
+        let pending = inputs.pending();
+        let remarks = [remembered, node, held, pending, unusable, self.probes_remark(), guard];
         remarks.into_iter().flatten().chain(filters)
     }
 }

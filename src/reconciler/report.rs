@@ -59,7 +59,11 @@ impl<K: Kernel> Reconciler<K> {
 
     /// Whoever reads subnet.env takes it at its word that the daemon masquerades.
     fn local_is_met(&self) -> bool {
-        self.is_met(|entry| matches!(entry, Entry::Link(_) | Entry::Address(_) | Entry::Table(_)))
+        self.is_met(|entry| match entry {
+            Entry::Link(_) | Entry::Address(_) => true,
+            Entry::Table(table) => table.translates(),
+            _ => false,
+        })
     }
 
     fn is_met(&self, concerns: impl Fn(&Entry) -> bool) -> bool {
@@ -77,7 +81,11 @@ impl<K: Kernel> Reconciler<K> {
         entries.take_while(|entry| {
             !matches!(
                 entry,
-                Entry::Fdb(_) | Entry::Neighbour(_) | Entry::Nexthop(_) | Entry::Route(_)
+                Entry::Element(_)
+                    | Entry::Fdb(_)
+                    | Entry::Neighbour(_)
+                    | Entry::Nexthop(_)
+                    | Entry::Route(_)
             )
         })
     }

@@ -58,6 +58,8 @@ impl<K: Kernel> Reconciler<K> {
         if was_complete != peers.is_complete() {
             self.stale.differences = Differences::Anywhere;
             self.inputs.edit.stale = true;
+            // Only now it is known who may be let into the tunnel.
+            self.stale.plan = true;
         }
         if missing == 0 {
             self.inputs.held_back = None;
@@ -138,6 +140,9 @@ impl<K: Kernel> Reconciler<K> {
         let ready = due.keys.into_iter().filter(|key| !self.refused.is_waiting(key));
         self.stale.differences.extend(ready);
         for task in due.tasks {
+            if task == Task::Audit {
+                self.try_guard_again();
+            }
             match task {
                 // Whether somebody is gone is for the store to say, when it can be asked.
                 Task::Withdraw if !self.inputs.may_remove() => {}

@@ -9,6 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use nix::sched::{CloneFlags, unshare};
+use tweed::backend::table_names;
 use tweed::kernel::state::{
     AcceptRa, Address, Entry, Fdb, KernelState, Link, LinkKind, LinkName, Neighbour, ReversePath,
     Route, TableName, Vxlan,
@@ -87,7 +88,7 @@ pub(crate) fn scope() -> Scope {
     Scope {
         tunnels: [name("flannel.1"), name("flannel-v6.1")].into(),
         underlay: Some(name("eth0")),
-        tables: [Family::V4, Family::V6].map(table_name).into(),
+        tables: table_names(1).collect(),
         networks: vec![prefix("10.244.0.0/16"), prefix("fd00:10:244::/56")],
         gateways: [address("172.16.0.9"), address("fd16::9")].into(),
         retired: Vec::new(),

@@ -5,6 +5,7 @@ mod apply;
 mod device;
 mod facts;
 mod foreign;
+mod guard;
 mod host;
 mod nexthop;
 mod observe;

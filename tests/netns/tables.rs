@@ -63,7 +63,7 @@ fn nft(script: &str) {
 }
 
 /// All that is told up to now: the kernel tells of a change before whoever made it goes on.
-async fn heard(kernel: &mut NetlinkKernel) -> Vec<Observation> {
+pub(crate) async fn heard(kernel: &mut NetlinkKernel) -> Vec<Observation> {
     let mut heard = Vec::new();
     while let Ok(told) = timeout(Duration::from_millis(100), kernel.observe()).await {
         heard.push(told.unwrap());

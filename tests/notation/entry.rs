@@ -23,6 +23,7 @@ pub(crate) fn entry(text: &str) -> Entry {
         }
         "addr" => address(&words),
         "table" => Entry::Table(super::table::table(text)),
+        "element" => Entry::Element(super::table::element(text)),
         "fdb" => Entry::Fdb(Fdb {
             link: words.device(),
             mac: parse(words.at(1)),

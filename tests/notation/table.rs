@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use tweed::kernel::state::{Hook, Match, Ports, Rule, Table, TableName, Verdict};
+use tweed::kernel::state::{
+    Condition, Element, Hook, LinkName, Match, Ports, Rule, Table, TableName, Verdict,
+};
 use tweed::prefix::Family;
 
 /// `table ip tweed.1 { chain forward { HEAD; POLICY; RULE; … }; … }`, and with it
@@ -10,20 +12,34 @@ use tweed::prefix::Family;
 pub(crate) fn table(text: &str) -> Table {
     let (head, rest) = text.split_once(" {").unwrap();
     let (chains, tail) = rest.rsplit_once(" }").unwrap();
-    let (family, name) = match head.split(' ').collect::<Vec<_>>()[..] {
-        ["table", "ip", name] => (Family::V4, name),
-        ["table", "ip6", name] => (Family::V6, name),
-        _ => panic!("no table is shown as {text:?}"),
-    };
     let foreign = tail.split(' ').nth(2).map_or(0, |number| number.parse().unwrap());
-    let name = TableName { family, name: name.to_owned() };
+    let name = table_name(head.strip_prefix("table ").unwrap());
     let chains = chains.split(" chain ").skip(1).map(chain).collect::<BTreeMap<_, _>>();
     Table { name, chains, foreign }
+}
+
+/// `element ip tweed-tunnel.1 peers { 172.16.0.9 }`.
+pub(crate) fn element(text: &str) -> Element {
+    let (table, address) = text.strip_prefix("element ").unwrap().split_once(" peers ").unwrap();
+    let address = address.trim_matches(['{', '}', ' ']).parse().unwrap();
+    Element { table: table_name(table).into(), address }
+}
+
+fn table_name(text: &str) -> TableName {
+    let (family, name) = match text.split_once(' ') {
+        Some(("ip", name)) => (Family::V4, name),
+        Some(("ip6", name)) => (Family::V6, name),
+        _ => panic!("no table is called {text:?}"),
+    };
+    TableName { family, name: name.to_owned() }
 }
 
 fn chain(text: &str) -> (Hook, Vec<Rule>) {
     let (name, rules) = text.trim_end_matches(" };").split_once(" {").unwrap();
     let hook = match name {
+        "prerouting" => Hook::RawPrerouting,
+        "output" => Hook::RawOutput,
+        "input" => Hook::Input,
         "postrouting" => Hook::SourceNat,
         "forward" => Hook::Forward,
         other => panic!("no chain is called {other}"),
@@ -42,16 +58,36 @@ fn rule(text: &str) -> Rule {
         .get(1)
         .map(|mark| u32::from_str_radix(mark.strip_prefix("0x").unwrap(), 16).unwrap());
     let condition = |field| match *after(field) {
+        [set, ..] if set.starts_with('@') => None,
         ["!=", prefix, ..] => Some(Match::IsNot(prefix.parse().unwrap())),
         [prefix, ..] => Some(Match::Is(prefix.parse().unwrap())),
         [] => None,
     };
     let verdict = match words[..] {
+        [.., "drop"] => Verdict::Drop,
+        [.., "notrack"] => Verdict::Untrack,
         [.., "accept"] => Verdict::Accept,
         [.., "return"] => Verdict::Return,
         [.., "masquerade"] => Verdict::Masquerade(Ports::Kept),
         [.., "masquerade", "fully-random"] => Verdict::Masquerade(Ports::FullyRandom),
         _ => panic!("no rule is shown as {text:?}"),
     };
-    Rule { marked, source: condition("saddr"), destination: condition("daddr"), verdict }
+    let also = also(&words);
+    Rule { marked, source: condition("saddr"), destination: condition("daddr"), also, verdict }
+}
+
+fn also(words: &[&str]) -> Vec<Condition> {
+    let family = |word: &str| if word == "ip" { Family::V4 } else { Family::V6 };
+    let vni = |number: &str| u32::from_str_radix(number.strip_prefix("0x").unwrap(), 16).unwrap();
+    let from = |place: usize| match *words.get(place..).unwrap_or_default() {
+        ["udp", "dport", port, ..] => Some(Condition::UdpTo(port.parse().unwrap())),
+        ["@th,96,24", "!=", number, ..] => Some(Condition::OtherVni(vni(number))),
+        ["@th,96,24", number, ..] => Some(Condition::Vni(vni(number))),
+        ["iifname", link, ..] => Some(Condition::CameBy(LinkName::new(link.trim_matches('"')))),
+        ["fib", "saddr", ".", "iif", "oif", "exists", ..] => Some(Condition::CameAsRouted),
+        [word, "saddr", "@peers", ..] => Some(Condition::FromPeer(family(word))),
+        [word, "daddr", "@peers", ..] => Some(Condition::ToPeer(family(word))),
+        _ => None,
+    };
+    (0..words.len()).filter_map(from).collect()
 }

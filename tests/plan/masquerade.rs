@@ -12,7 +12,7 @@ use crate::{ETH0, HOST_GW, local, node};
 fn tables(local: &Local) -> Vec<Table> {
     let state = plan_local(local, &networks(local));
     let table = |entry: &Entry| match entry {
-        Entry::Table(table) => Some(table.clone()),
+        Entry::Table(table) if table.translates() => Some(table.clone()),
         _ => None,
     };
     state.entries().filter_map(table).collect()

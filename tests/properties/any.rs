@@ -1,10 +1,12 @@
 //! Any node, lease and kernel, out of so few values that they often meet.
 
+use std::sync::Arc;
+
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 use proptest::sample::select;
 use tweed::backend::{self, Detours, Local};
-use tweed::kernel::state::{Entry, KernelState};
+use tweed::kernel::state::{Entry, KernelState, Key, TableName};
 use tweed::lease::{Lease, LeaseId};
 
 use crate::notation::{entry, lease, local, policy};
@@ -21,7 +23,11 @@ const CONFIGS: [&str; 5] = [
 pub(crate) fn node() -> impl Strategy<Value = Local> {
     let own =
         select(vec!["", "10.244.1.0/24 fd00:244:0:1::/64", "10.244.2.0/24 fd00:244:0:1::/64"]);
-    let flags = select(vec!["", "--ip-masq", "--ip-masq --ip-blackhole-route"]);
+    let flags = select(vec![
+        "",
+        "--ip-masq --tunnel-drop-pods=false",
+        "--ip-masq --ip-blackhole-route --tunnel-notrack=false --tunnel-drop-strangers=false",
+    ]);
     (select(CONFIGS.to_vec()), own, flags).prop_map(|(config, own, flags)| {
         let networks =
             r#""Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:244::/48""#;
@@ -84,7 +90,11 @@ pub(crate) fn peers() -> impl Strategy<Value = Vec<Lease>> {
 }
 
 /// Entries that somebody else may have put there, or that an earlier life of ours left.
-const STRAYS: [&str; 30] = [
+const STRAYS: [&str; 34] = [
+    "table ip tweed-tunnel.1 { } and 1 of another form",
+    "element ip tweed-tunnel.1 peers { 172.16.0.66 }",
+    "element ip6 tweed-tunnel.1 peers { fd00:16::66 }",
+    "element ip tweed-tunnel.2 peers { 172.16.0.66 }",
     "table ip tweed.1 { } and 1 of another form",
     "table ip6 tweed.1 { }",
     "table ip tweed.2 { }",
@@ -129,13 +139,20 @@ pub(crate) fn kernel() -> impl Strategy<Value = KernelState> {
     })
 }
 
-/// Without what sits on tunnel devices that are not there.
+/// Without what sits on tunnel devices, or is in tables, that are not there.
 fn possible(state: &KernelState) -> KernelState {
     let is_tunnel =
         |entry: &Entry| entry.link().is_some_and(|link| link.as_str().starts_with("flannel"));
     let has = |entry: &Entry| {
         let device = entry.link().cloned().unwrap();
-        state.get(&tweed::kernel::state::Key::Link(device)).is_some()
+        state.get(&Key::Link(device)).is_some()
     };
-    state.clone().into_iter().filter(|entry| !is_tunnel(entry) || has(entry)).collect()
+    let has_table = |entry: &Entry| match entry {
+        Entry::Element(element) => {
+            state.get(&Key::Table(TableName::clone(&element.table))).is_some()
+        }
+        _ => true,
+    };
+    let is_possible = |entry: &Arc<Entry>| (!is_tunnel(entry) || has(entry)) && has_table(entry);
+    state.clone().into_iter().filter(is_possible).collect()
 }

@@ -126,8 +126,10 @@ fn of_tunnel<'a, 'b>(steps: &'b [Step<'a>]) -> Option<(Expression, &'b [Step<'a>
             let name = str::from_utf8(name.get(..end)?).ok()?;
             Some((Expression::CameBy(name.to_owned()), rest))
         }
-        [Step::LoadRouted, Step::Compare(Match::Is, PRESENT), rest @ ..] => {
-            Some((Expression::CameAsRouted, rest))
+        // nft(8) compares more bytes than count.
+        [Step::LoadRouted, Step::Compare(Match::Is, found), rest @ ..] => {
+            let padding = found.strip_prefix(PRESENT)?;
+            padding.iter().all(|byte| *byte == 0).then_some((Expression::CameAsRouted, rest))
         }
         _ => None,
     }

@@ -60,6 +60,10 @@ fn a_vxlan_node_leaves_out_host_gw_peers() {
                 172.16.0.5 dev eth0 dstport 8472 nolearning
             + accept_ra 0 dev flannel.1
             + addr 10.244.1.0/32 dev flannel.1
+            + table ip tweed-tunnel.1
+            + element ip tweed-tunnel.1 peers { 172.16.0.9 }
+            + element ip tweed-tunnel.1 peers { 172.16.0.10 }
+            + element ip tweed-tunnel.1 peers { 172.17.0.11 }
             + fdb 0a:00:00:00:00:09 dst 172.16.0.9 dev flannel.1
             + neigh 10.244.3.0 lladdr 0a:00:00:00:00:09 dev flannel.1
             + nexthop id 4029403148 via 10.244.3.0 dev flannel.1 onlink
@@ -93,6 +97,10 @@ fn a_mixed_node_reaches_all_that_it_can() {
             + rp_filter loose dev flannel.1
             + accept_ra 0 dev flannel.1
             + addr 10.244.1.0/32 dev flannel.1
+            + table ip tweed-tunnel.1
+            + element ip tweed-tunnel.1 peers { 172.16.0.9 }
+            + element ip tweed-tunnel.1 peers { 172.16.0.10 }
+            + element ip tweed-tunnel.1 peers { 172.17.0.11 }
             + fdb 0a:00:00:00:00:09 dst 172.16.0.9 dev flannel.1
             + neigh 10.244.3.0 lladdr 0a:00:00:00:00:09 dev flannel.1
             + nexthop id 4096512012 via 172.16.0.9 dev ens3
@@ -127,6 +135,10 @@ fn who_is_on_link_can_be_said() {
             + rp_filter loose dev flannel.1
             + accept_ra 0 dev flannel.1
             + addr 10.244.1.0/32 dev flannel.1
+            + table ip tweed-tunnel.1
+            + element ip tweed-tunnel.1 peers { 172.16.0.9 }
+            + element ip tweed-tunnel.1 peers { 172.16.0.10 }
+            + element ip tweed-tunnel.1 peers { 172.17.0.11 }
             + fdb 0a:00:00:00:00:09 dst 172.16.0.9 dev flannel.1
             + neigh 10.244.3.0 lladdr 0a:00:00:00:00:09 dev flannel.1
             + nexthop id 4096512012 via 172.16.0.9 dev eth0
@@ -171,6 +183,12 @@ fn both_families_are_planned_from_one_lease() {
             + accept_ra 0 dev flannel.1
             + addr fd00:10:244:1::/128 dev flannel-v6.1
             + addr 10.244.1.0/32 dev flannel.1
+            + table ip tweed-tunnel.1
+            + table ip6 tweed-tunnel.1
+            + element ip tweed-tunnel.1 peers { 172.16.0.9 }
+            + element ip tweed-tunnel.1 peers { 172.16.0.10 }
+            + element ip6 tweed-tunnel.1 peers { fd00:172::9 }
+            + element ip6 tweed-tunnel.1 peers { fd00:172::a }
             + fdb 0a:00:00:00:06:09 dst fd00:172::9 dev flannel-v6.1
             + fdb 0a:00:00:00:00:09 dst 172.16.0.9 dev flannel.1
             + fdb 0a:00:00:00:00:0a dst 172.16.0.10 dev flannel.1
@@ -237,6 +255,7 @@ fn a_node_without_a_lease_is_planned_without_a_subnet() {
             + link flannel.1 up mtu 1450 address f2:72:cd:c1:76:74 type vxlan id 1 local
                 172.16.0.77 dev eth0 dstport 8472 nolearning
             + accept_ra 0 dev flannel.1
+            + table ip tweed-tunnel.1
         "]],
     );
 }

@@ -5,25 +5,31 @@ use std::collections::BTreeMap;
 use ipnetwork::IpNetwork;
 use tweed_cni::nftables::{self, Batch, Chain, Contents, Expression, IpFamily, TableFamily};
 
-use crate::kernel::Op;
-use crate::kernel::state::{Hook, Match, Rule, Table, TableName, Verdict};
+use crate::kernel::state::{Condition, Hook, LinkName, Match, Rule, Table, TableName, Verdict};
 use crate::prefix::Family;
+
+/// What the set of peers is called.
+pub(crate) const PEERS: &str = "peers";
 
 /// For people who list the rules of a host.
 const COMMENT: &str = "made and kept by tweedd";
 
-/// One transaction: no packet meets the table half made.
-pub(super) fn encode(op: &Op, table: &Table) -> Batch {
-    let family = TableFamily::Only(family(table.name.family));
-    let batch = Batch::of(family, &table.name.name);
-    match op {
-        Op::Remove(_) => batch.delete_table(),
-        Op::Create(_) | Op::Replace(_) => {
-            // Whether it is there or not, it is gone after these two.
-            let empty = batch.table(None).delete_table().table(Some(COMMENT));
-            table.chains.iter().fold(empty, |batch, (hook, rules)| chain(batch, *hook, rules))
-        }
-    }
+pub(super) fn remove(table: &Table) -> Batch {
+    about(&table.name).delete_table()
+}
+
+/// To be carried out in one transaction: no packet meets the table half made.
+pub(super) fn put(table: &Table) -> Batch {
+    // Whether it is there or not, it is gone after these two.
+    let empty = about(&table.name).table(None).delete_table().table(Some(COMMENT));
+    let family = family(table.name.family);
+    let empty = if table.has_peers() { empty.address_set(PEERS, family) } else { empty };
+    table.chains.iter().fold(empty, |batch, (hook, rules)| chain(batch, *hook, rules))
+}
+
+/// Changes of the table `name`.
+pub(super) fn about(name: &TableName) -> Batch {
+    Batch::of(TableFamily::Only(family(name.family)), &name.name)
 }
 
 fn chain(batch: Batch, hook: Hook, rules: &[Rule]) -> Batch {
@@ -34,6 +40,9 @@ fn chain(batch: Batch, hook: Hook, rules: &[Rule]) -> Batch {
 
 const fn name(hook: Hook) -> &'static str {
     match hook {
+        Hook::RawPrerouting => "prerouting",
+        Hook::RawOutput => "output",
+        Hook::Input => "input",
         Hook::SourceNat => "postrouting",
         Hook::Forward => "forward",
     }
@@ -51,18 +60,30 @@ pub(crate) fn table(name: TableName, contents: Contents) -> Table {
         foreign = (foreign + count).saturating_sub(known.len() + 1);
         chains.insert(hook, known);
     }
-    Table { name, chains, foreign }
+    let table = Table { name, chains, foreign };
+    // The kernel keeps a set as long as a rule refers to it.
+    let foreign = table.foreign.saturating_sub(usize::from(table.has_peers()));
+    Table { foreign, ..table }
 }
 
 /// The table that a `message` to those who listen says to have changed.
 pub(crate) fn changed_table(message: &[u8]) -> Option<TableName> {
     let (family, name) = nftables::changed_table(message)?;
-    let family = match family {
-        TableFamily::Only(IpFamily::V4) => Family::V4,
-        TableFamily::Only(IpFamily::V6) => Family::V6,
-        TableFamily::Both => return None,
-    };
-    Some(TableName { family, name: name.to_owned() })
+    match family {
+        TableFamily::Only(family) => Some(table_name(family, name)),
+        TableFamily::Both => None,
+    }
+}
+
+pub(super) fn table_name(family: IpFamily, name: &str) -> TableName {
+    TableName { family: family_of(family), name: name.to_owned() }
+}
+
+const fn family_of(family: IpFamily) -> Family {
+    match family {
+        IpFamily::V4 => Family::V4,
+        IpFamily::V6 => Family::V6,
+    }
 }
 
 pub(crate) const fn family(family: Family) -> IpFamily {
@@ -81,6 +102,8 @@ fn expressions(rule: &Rule) -> Vec<Expression> {
         IpNetwork::new(prefix.base(), prefix.prefix_len()).ok().map(|network| on(rule_for, network))
     };
     let verdict = match rule.verdict {
+        Verdict::Drop => Expression::Drop,
+        Verdict::Untrack => Expression::Untrack,
         Verdict::Accept => Expression::Accept,
         Verdict::Return => Expression::Return,
         Verdict::Masquerade(ports) => Expression::Masquerade(ports),
@@ -88,7 +111,38 @@ fn expressions(rule: &Rule) -> Vec<Expression> {
     let marked = rule.marked.map(Expression::Marked);
     let source = condition(rule.source, Expression::Source);
     let destination = condition(rule.destination, Expression::Destination);
-    [marked, source, destination, Some(verdict)].into_iter().flatten().collect()
+    let also = rule.also.iter().map(asked);
+    let of_addresses = [source, destination, Some(verdict)].into_iter().flatten();
+    marked.into_iter().chain(also).chain(of_addresses).collect()
+}
+
+fn asked(condition: &Condition) -> Expression {
+    let is = nftables::Match::Is;
+    let peers = || PEERS.to_owned();
+    match condition {
+        Condition::UdpTo(port) => Expression::UdpTo(*port),
+        Condition::Vni(vni) => Expression::Vni(is, *vni),
+        Condition::OtherVni(vni) => Expression::Vni(nftables::Match::IsNot, *vni),
+        Condition::CameBy(link) => Expression::CameBy(link.to_string()),
+        Condition::CameAsRouted => Expression::CameAsRouted,
+        Condition::FromPeer(of) => Expression::SourceIn(is, peers(), family(*of)),
+        Condition::ToPeer(of) => Expression::DestinationIn(is, peers(), family(*of)),
+    }
+}
+
+/// None for what is in no form of ours.
+fn also(expression: &Expression) -> Option<Condition> {
+    use nftables::Match::{Is, IsNot};
+    Some(match expression {
+        Expression::UdpTo(port) => Condition::UdpTo(*port),
+        Expression::Vni(Is, vni) => Condition::Vni(*vni),
+        Expression::Vni(IsNot, vni) => Condition::OtherVni(*vni),
+        Expression::CameBy(link) => Condition::CameBy(LinkName::new(link.as_str())),
+        Expression::CameAsRouted => Condition::CameAsRouted,
+        Expression::SourceIn(Is, set, of) if set == PEERS => Condition::FromPeer(family_of(*of)),
+        Expression::DestinationIn(Is, set, of) if set == PEERS => Condition::ToPeer(family_of(*of)),
+        _ => return None,
+    })
 }
 
 /// None for a rule that is in no form of ours.
@@ -97,6 +151,8 @@ fn rule(expressions: &[Expression]) -> Option<Rule> {
         [Expression::Marked(mark), rest @ ..] => (Some(*mark), rest),
         all => (None, all),
     };
+    let also: Vec<Condition> = rest.iter().map_while(also).collect();
+    let rest = rest.get(also.len()..).unwrap_or_default();
     let (source, rest) = match rest {
         [Expression::Source(rule_for, network), rest @ ..] => {
             (Some(condition(*rule_for, *network)), rest)
@@ -110,12 +166,14 @@ fn rule(expressions: &[Expression]) -> Option<Rule> {
         all => (None, all),
     };
     let verdict = match rest {
+        [Expression::Drop] => Verdict::Drop,
+        [Expression::Untrack] => Verdict::Untrack,
         [Expression::Accept] => Verdict::Accept,
         [Expression::Return] => Verdict::Return,
         [Expression::Masquerade(ports)] => Verdict::Masquerade(*ports),
         _ => return None,
     };
-    Some(Rule { marked, source, destination, verdict })
+    Some(Rule { marked, source, destination, also, verdict })
 }
 
 fn condition(rule_for: nftables::Match, network: IpNetwork) -> Match {

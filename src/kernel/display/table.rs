@@ -2,7 +2,10 @@
 
 use std::fmt;
 
-use crate::kernel::state::{Hook, Match, Ports, Rule, Table, TableName, Verdict};
+use crate::kernel::codec::PEERS;
+use crate::kernel::state::{
+    Condition, Element, Hook, Match, Ports, Rule, Table, TableName, Verdict,
+};
 use crate::prefix::Family;
 
 /// In the words of `nft(8)`, for a family's tables and addresses.
@@ -13,9 +16,22 @@ const fn word(family: Family) -> &'static str {
     }
 }
 
+/// In the words of `nft(8)`, for what a set of addresses holds.
+const fn kind(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "ipv4_addr",
+        Family::V6 => "ipv6_addr",
+    }
+}
+
 /// What the chain is called, and where packets come to it.
 const fn head(hook: Hook) -> &'static str {
     match hook {
+        Hook::RawPrerouting => {
+            "prerouting { type filter hook prerouting priority raw; policy accept;"
+        }
+        Hook::RawOutput => "output { type filter hook output priority raw; policy accept;",
+        Hook::Input => "input { type filter hook input priority filter; policy accept;",
         Hook::SourceNat => {
             "postrouting { type nat hook postrouting priority srcnat; policy accept;"
         }
@@ -36,6 +52,9 @@ impl fmt::Display for Table {
             return Ok(());
         }
         f.write_str(" {")?;
+        if self.has_peers() {
+            write!(f, " set {PEERS} {{ type {}; }};", kind(self.name.family))?;
+        }
         for (hook, rules) in &self.chains {
             write!(f, " chain {}", head(*hook))?;
             rules.iter().try_for_each(|rule| write!(f, " {rule};"))?;
@@ -48,11 +67,18 @@ impl fmt::Display for Table {
     }
 }
 
+impl fmt::Display for Element {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "element {} {PEERS} {{ {} }}", self.table, self.address)
+    }
+}
+
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(mark) = self.marked {
             write!(f, "meta mark & {mark:#010x} == {mark:#010x} ")?;
         }
+        self.also.iter().try_for_each(|condition| write!(f, "{condition} "))?;
         for (field, condition) in [("saddr", self.source), ("daddr", self.destination)] {
             match condition {
                 Some(Match::Is(prefix)) => {
@@ -68,9 +94,26 @@ impl fmt::Display for Rule {
     }
 }
 
+impl fmt::Display for Condition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::UdpTo(port) => write!(f, "udp dport {port}"),
+            // nft(8) has no word for it: bits of the packet from the header of UDP on.
+            Self::Vni(vni) => write!(f, "@th,96,24 {vni:#x}"),
+            Self::OtherVni(vni) => write!(f, "@th,96,24 != {vni:#x}"),
+            Self::CameBy(link) => write!(f, "iifname \"{link}\""),
+            Self::CameAsRouted => f.write_str("fib saddr . iif oif exists"),
+            Self::FromPeer(family) => write!(f, "{} saddr @{PEERS}", word(*family)),
+            Self::ToPeer(family) => write!(f, "{} daddr @{PEERS}", word(*family)),
+        }
+    }
+}
+
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::Drop => "drop",
+            Self::Untrack => "notrack",
             Self::Accept => "accept",
             Self::Return => "return",
             Self::Masquerade(Ports::Kept) => "masquerade",

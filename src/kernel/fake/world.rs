@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use crate::kernel::state::{
     AcceptRa, Entry, KernelState, Key, Link, LinkKind, LinkName, Nexthop, NexthopId, ReversePath,
-    Route, Vxlan,
+    Route, TableName, Vxlan,
 };
 use crate::kernel::{Observation, Op};
 use crate::node::{Facts, Interface};
@@ -70,10 +70,12 @@ impl World {
             }
             Entry::Table(table) => {
                 let told = vec![Observation::TableChanged(table.name.clone())];
+                self.state.retain(|other| !other.is_element_of(&table.name));
                 self.state.insert(entry);
                 told
             }
             Entry::Address(_)
+            | Entry::Element(_)
             | Entry::Fdb(_)
             | Entry::Neighbour(_)
             | Entry::Nexthop(_)
@@ -96,10 +98,15 @@ impl World {
             }
             Key::Table(table) => {
                 let was_there = self.state.remove(key).is_some();
+                self.state.retain(|entry| !entry.is_element_of(table));
                 was_there.then(|| Observation::TableChanged(table.clone())).into_iter().collect()
             }
             Key::Nexthop(id) => self.lose_nexthop(*id),
-            Key::Address(..) | Key::Fdb(..) | Key::Neighbour(..) | Key::Route(..) => {
+            Key::Address(..)
+            | Key::Element(..)
+            | Key::Fdb(..)
+            | Key::Neighbour(..)
+            | Key::Route(..) => {
                 self.state.remove(key).map(|_| Observation::Lost(key.clone())).into_iter().collect()
             }
         }
@@ -204,6 +211,11 @@ impl World {
                 self.is_up(link).map(|_| ()).ok_or_else(|| "No such file or directory".to_owned())
             }
             Entry::Table(_) => Ok(()),
+            Entry::Element(element) => {
+                let table = Key::Table(TableName::clone(&element.table));
+                let is_there = self.state.get(&table).is_some();
+                is_there.then_some(()).ok_or_else(|| "No such file or directory".to_owned())
+            }
             Entry::Address(_) | Entry::Neighbour(_) | Entry::Fdb(_) => {
                 entry.link().map_or(Ok(()), |link| self.check_device(link))
             }

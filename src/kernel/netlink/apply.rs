@@ -20,6 +20,8 @@ const BATCH: usize = 512;
 #[derive(Default)]
 struct Pass {
     batch: Batch,
+    /// Of tables: not carried out yet, after all that is in the batch.
+    tables: Vec<Op>,
     refused: Vec<Refused>,
     links: Knowledge,
 }
@@ -70,13 +72,11 @@ impl NetlinkKernel {
             request = codec::encode(&op, &self.links);
         }
         match request {
-            Ok(Request::Netlink(messages)) => pass.batch.push(op, messages),
-            Ok(Request::Nftables(batch)) => {
-                self.flush(pass).await?;
-                if let Err(reason) = self.tables.carry_out(&op, batch) {
-                    pass.refuse(op, &reason);
-                }
+            Ok(Request::Netlink(messages)) => {
+                self.flush_tables(pass).await?;
+                pass.batch.push(op, messages);
             }
+            Ok(Request::Nftables) => pass.tables.push(op),
             Ok(Request::Sysctl(sysctl)) => {
                 self.flush(pass).await?;
                 if let Err(reason) = sysctl.write() {
@@ -101,6 +101,19 @@ impl NetlinkKernel {
     }
 
     async fn flush(&mut self, pass: &mut Pass) -> io::Result<()> {
+        self.flush_batch(pass).await?;
+        self.flush_tables(pass).await
+    }
+
+    async fn flush_tables(&mut self, pass: &mut Pass) -> io::Result<()> {
+        if !pass.tables.is_empty() {
+            self.flush_batch(pass).await?;
+            pass.refused.extend(self.tables.carry_out(mem::take(&mut pass.tables)));
+        }
+        Ok(())
+    }
+
+    async fn flush_batch(&mut self, pass: &mut Pass) -> io::Result<()> {
         let mut second = Batch::default();
         for (op, refusal) in self.send(mem::take(&mut pass.batch)).await? {
             self.lacks_nexthops |= says_no_nexthops(&op, refusal.errno);
@@ -132,7 +145,7 @@ impl NetlinkKernel {
     fn messages(&self, op: &Op) -> Vec<Message> {
         match codec::encode(op, &self.links) {
             Ok(Request::Netlink(messages)) => messages,
-            Ok(Request::Nftables(_) | Request::Sysctl(_)) | Err(_) => Vec::new(),
+            Ok(Request::Nftables | Request::Sysctl(_)) | Err(_) => Vec::new(),
         }
     }
 }

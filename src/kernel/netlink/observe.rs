@@ -26,8 +26,12 @@ impl NetlinkKernel {
                     heard.extend(codec::parse(frame));
                 }
             };
-            let mut changed = BTreeSet::new();
-            let read_tables = |frame: &[u8]| changed.extend(codec::changed_table(frame));
+            let (mut changed, mut elements) = (BTreeSet::new(), Vec::new());
+            let read_tables = |frame: &[u8]| {
+                let told = codec::changed_elements(frame);
+                changed.extend(codec::changed_table(frame).filter(|_| told.is_empty()));
+                elements.extend(told);
+            };
             let told = tokio::select! {
                 told = self.monitor.receive(read) => told,
                 told = receive_tables(self.table_monitor.as_mut(), read_tables) => told,
@@ -38,6 +42,9 @@ impl NetlinkKernel {
                         self.hear(message);
                     }
                     changed.retain(|table| self.scope.tables.contains(table));
+                    let elements = elements.into_iter().filter_map(|told| self.concern(told));
+                    let elements: Vec<_> = elements.collect();
+                    self.observed.extend(elements);
                     self.observed.extend(changed.into_iter().map(Observation::TableChanged));
                 }
                 Err(error) if error.raw_os_error() == Some(ENOBUFS) => {

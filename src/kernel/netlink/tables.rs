@@ -1,16 +1,22 @@
-//! The tables of nftables: read, and replaced as a whole.
+//! The tables of nftables: read, and replaced as a whole; of their elements, each by itself.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use nix::errno::Errno;
-use tweed_cni::netlink::{Protocol, Refusal, Socket};
-use tweed_cni::nftables::{self, Batch};
+use nix::sys::socket::{setsockopt, sockopt};
+use tweed_cni::netlink::{Protocol, Socket};
+use tweed_cni::nftables;
 
-use crate::kernel::Op;
-use crate::kernel::codec;
-use crate::kernel::state::{Table, TableName};
+use crate::kernel::codec::{self, PEERS, Transaction};
+use crate::kernel::state::{Element, Entry, TableName};
+use crate::kernel::{Op, Refused};
+
+/// Room for the elements of more peers than there can be, in bytes: they are sent at once.
+const ROOM: usize = 16 << 20;
 
 /// The kernel answers before a request has returned; only a lost answer would be waited for.
 const DEADLINE: Duration = Duration::from_secs(5);
@@ -22,28 +28,57 @@ pub(super) struct Tables {
 }
 
 /// The kernel did not do what was asked of nftables.
-#[derive(Debug)]
-pub(super) struct Unchanged(Errno);
+struct Unchanged<'a>(Errno, &'a Op);
 
 impl Tables {
-    /// The table `name`; none if there is no such table, or nftables cannot be asked: whoever wants
-    /// it hears of that when it is put, and routes have nothing to do with it.
-    pub(super) fn read(&mut self, name: &TableName) -> Option<Table> {
-        let family = codec::ip_family(name.family);
-        let read = self.converse(|socket| nftables::read(socket, family, &name.name));
-        let contents = read.unwrap_or_else(|error| {
+    /// The table `name` and its elements; nothing if there is no such table, or nftables cannot be
+    /// asked: whoever wants it hears of that when it is put, and routes have nothing to do with it.
+    pub(super) fn read(&mut self, name: &TableName) -> Vec<Entry> {
+        let read = self.converse(|socket| read(socket, name));
+        read.unwrap_or_else(|error| {
             tracing::debug!(%error, table = %name, "the table was not read");
-            None
-        });
-        contents.map(|contents| codec::table(name.clone(), contents))
+            Vec::new()
+        })
     }
 
-    pub(super) fn carry_out(&mut self, op: &Op, batch: Batch) -> Result<(), Unchanged> {
-        let refusals = self.converse(|socket| batch.commit(socket));
-        let first = refusals.map_err(Unchanged::from)?.into_iter().next();
-        match (op, first) {
-            (_, None) | (Op::Remove(_), Some(Refusal { errno: Errno::ENOENT, .. })) => Ok(()),
-            (_, Some(Refusal { errno, .. })) => Err(Unchanged(errno)),
+    /// Carries `ops` out together. If the kernel does not take them all, then without those that it
+    /// refused; if that does not help, one by one.
+    pub(super) fn carry_out(&mut self, ops: Vec<Op>) -> Vec<Refused> {
+        let suspects = self.refused_of(&ops);
+        if suspects.is_empty() {
+            return Vec::new();
+        }
+        let (suspects, others): (Vec<_>, Vec<_>) =
+            ops.into_iter().enumerate().partition(|(index, _)| suspects.contains(index));
+        let [suspects, others] =
+            [suspects, others].map(|ops| ops.into_iter().map(|(_, op)| op).collect::<Vec<_>>());
+        let others = if self.refused_of(&others).is_empty() { Vec::new() } else { others };
+        suspects.into_iter().chain(others).filter_map(|op| self.carry_out_alone(op)).collect()
+    }
+
+    /// Those of `ops` for which the kernel carried none of them out; empty if it did.
+    fn refused_of(&mut self, ops: &[Op]) -> BTreeSet<usize> {
+        let Some(Transaction { batch, owners }) = codec::transaction(ops) else {
+            return BTreeSet::new();
+        };
+        match self.converse(|socket| batch.commit(socket)) {
+            Ok(refusals) => {
+                let refused = refusals.iter().filter_map(|refusal| owners.get(refusal.index));
+                refused.cloned().flatten().collect()
+            }
+            Err(_) => (0..ops.len()).collect(),
+        }
+    }
+
+    fn carry_out_alone(&mut self, op: Op) -> Option<Refused> {
+        let Transaction { batch, .. } = codec::transaction(std::slice::from_ref(&op))?;
+        let errno = match self.converse(|socket| batch.commit(socket)) {
+            Ok(refusals) => refusals.first()?.errno,
+            Err(error) => error.raw_os_error().map_or(Errno::UnknownErrno, Errno::from_raw),
+        };
+        match (&op, errno) {
+            (Op::Remove(_), Errno::ENOENT) => None,
+            _ => Some(Refused { reason: Unchanged(errno, &op).to_string(), op }),
         }
     }
 
@@ -59,27 +94,54 @@ impl Tables {
 fn open() -> io::Result<Socket> {
     let socket = Socket::open(Protocol::Netfilter)?;
     socket.wait_no_longer_than(DEADLINE)?;
+    // Without the right to this, as much as everybody gets must do.
+    let _ = setsockopt(&socket, sockopt::SndBufForce, &ROOM);
     Ok(socket)
 }
 
-impl From<io::Error> for Unchanged {
-    fn from(error: io::Error) -> Self {
-        Self(error.raw_os_error().map_or(Errno::UnknownErrno, Errno::from_raw))
+fn read(socket: &mut Socket, name: &TableName) -> io::Result<Vec<Entry>> {
+    let family = codec::ip_family(name.family);
+    let Some(contents) = nftables::read(socket, family, &name.name)? else { return Ok(Vec::new()) };
+    let table = codec::table(name.clone(), contents);
+    let addresses = if table.has_peers() {
+        nftables::addresses(socket, family, &name.name, PEERS)?
+    } else {
+        Vec::new()
+    };
+    let name = Arc::new(name.clone());
+    let element = |address| Entry::Element(Element { table: Arc::clone(&name), address });
+    Ok([Entry::Table(table)].into_iter().chain(addresses.into_iter().map(element)).collect())
+}
+
+impl Unchanged<'_> {
+    /// What of nftables it takes, and what to do without.
+    fn needs(&self) -> [&'static str; 2] {
+        if self.translates() {
+            [
+                "its masquerading",
+                "nf_tables, nft_chain_nat and nft_masq, or start tweedd without --ip-masq",
+            ]
+        } else {
+            ["what guards the tunnel", "nf_tables, nft_fib_ipv4 and nft_fib_ipv6"]
+        }
+    }
+
+    fn translates(&self) -> bool {
+        matches!(self.1.entry(), Entry::Table(table) if table.translates())
     }
 }
 
-impl fmt::Display for Unchanged {
+impl fmt::Display for Unchanged<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let errno = self.0.desc().to_lowercase();
         match self.0 {
             Errno::EPERM | Errno::EACCES => {
                 write!(f, "{errno}: tweedd needs the capability NET_ADMIN")
             }
-            Errno::EPROTONOSUPPORT | Errno::EOPNOTSUPP | Errno::ENOENT => write!(
-                f,
-                "this kernel lacks nftables or its masquerading ({errno}): load nf_tables, \
-                 nft_chain_nat and nft_masq, or start tweedd without --ip-masq"
-            ),
+            Errno::EPROTONOSUPPORT | Errno::EOPNOTSUPP | Errno::ENOENT => {
+                let [what, cure] = self.needs();
+                write!(f, "this kernel lacks nftables or {what} ({errno}): load {cure}")
+            }
             _ => f.write_str(&errno),
         }
     }

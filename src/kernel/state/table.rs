@@ -1,9 +1,12 @@
 //! Tables of nftables.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
 
 pub use tweed_cni::nftables::{Hook, Ports};
 
+use super::LinkName;
 use crate::prefix::{Family, Prefix};
 
 /// Tables of different families may have the same name.
@@ -13,7 +16,10 @@ pub struct TableName {
     pub name: String,
 }
 
-/// A table with everything in it: it is replaced as a whole.
+/// A table with everything in it but for the elements of its set: it is replaced as a whole. With
+/// it go the elements.
+///
+/// It has the set of peers if a rule refers to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
     pub name: TableName,
@@ -23,6 +29,13 @@ pub struct Table {
     pub foreign: usize,
 }
 
+/// An address in the set of peers that a table has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Element {
+    pub table: Arc<TableName>,
+    pub address: IpAddr,
+}
+
 /// What is done with packets for which all of it is true.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
@@ -30,7 +43,28 @@ pub struct Rule {
     pub marked: Option<u32>,
     pub source: Option<Match>,
     pub destination: Option<Match>,
+    /// What else is true of them.
+    pub also: Vec<Condition>,
     pub verdict: Verdict,
+}
+
+/// What may be true of a packet of a tunnel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Condition {
+    /// It goes to this port of UDP.
+    UdpTo(u16),
+    /// It is long enough for a VXLAN header, and that has this VNI.
+    Vni(u32),
+    /// Likewise, and that has another.
+    OtherVni(u32),
+    /// It came by this link.
+    CameBy(LinkName),
+    /// It came by a link by which its source is routed.
+    CameAsRouted,
+    /// Its source is in the table's set of peers.
+    FromPeer(Family),
+    /// Its destination is.
+    ToPeer(Family),
 }
 
 /// Whether an address is in a prefix.
@@ -42,6 +76,10 @@ pub enum Match {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
+    /// Nobody is told.
+    Drop,
+    /// The connection is not taken note of; the rules behind are asked.
+    Untrack,
     /// No rule behind is asked, in this chain.
     Accept,
     /// Likewise; what the chain does with all others is done.
@@ -50,13 +88,33 @@ pub enum Verdict {
     Masquerade(Ports),
 }
 
+impl Table {
+    /// Whether it gives packets other addresses.
+    pub fn translates(&self) -> bool {
+        self.chains.contains_key(&Hook::SourceNat)
+    }
+
+    /// Whether it has the set of peers.
+    pub fn has_peers(&self) -> bool {
+        let asks = |condition: &Condition| {
+            matches!(condition, Condition::FromPeer(_) | Condition::ToPeer(_))
+        };
+        self.chains.values().flatten().any(|rule| rule.also.iter().any(asks))
+    }
+}
+
 impl Rule {
     pub const fn of_all(verdict: Verdict) -> Self {
-        Self { marked: None, source: None, destination: None, verdict }
+        Self { marked: None, source: None, destination: None, also: Vec::new(), verdict }
     }
 
     pub const fn between(source: Match, destination: Match, verdict: Verdict) -> Self {
         let (source, destination) = (Some(source), Some(destination));
-        Self { source, destination, ..Self::of_all(verdict) }
+        Self { marked: None, source, destination, also: Vec::new(), verdict }
+    }
+
+    /// Of packets for which all of `also` is true.
+    pub fn of(also: impl Into<Vec<Condition>>, verdict: Verdict) -> Self {
+        Self { also: also.into(), ..Self::of_all(verdict) }
     }
 }

@@ -1,0 +1,138 @@
+//! Who may send into the tunnel, and what else keeps it clean: the rules, as data.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::Tunnel;
+use crate::kernel::state::{Condition, Hook, LinkName, Match, Rule, Table, TableName, Verdict};
+use crate::prefix::{Family, Prefix};
+
+/// What is done for the tunnel beside routing into it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Guard {
+    pub connections: Connections,
+    pub strangers: Strangers,
+    pub pods: Pods,
+}
+
+/// Whether packets between the ends of the tunnel are connections to be kept track of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Connections {
+    /// There is a new one for each flow of pods, and nobody asks for them.
+    Untracked,
+    Tracked,
+}
+
+/// What becomes of packets of the tunnel that come from elsewhere than from believed peers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Strangers {
+    Drop,
+    /// Whoever reaches this node can send to its pods.
+    LetIn,
+}
+
+/// What becomes of packets of the tunnel that pods send to nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Pods {
+    /// Masqueraded, they would come from a peer.
+    Drop,
+    LetOut,
+}
+
+/// What the rules of one family are about.
+#[derive(Clone, Copy, Debug)]
+pub struct Guarded<'a> {
+    pub tunnel: &'a Tunnel,
+    /// The link below the tunnel.
+    pub underlay: &'a LinkName,
+    /// All pods' addresses.
+    pub network: Prefix,
+}
+
+impl Default for Guard {
+    fn default() -> Self {
+        Self { connections: Connections::Untracked, strangers: Strangers::Drop, pods: Pods::Drop }
+    }
+}
+
+impl Guard {
+    pub fn does_something(&self) -> bool {
+        let Self { connections, strangers, pods } = self;
+        (*connections, *strangers, *pods) != (Connections::Tracked, Strangers::LetIn, Pods::LetOut)
+    }
+}
+
+/// The table that guards a tunnel.
+pub fn table(guard: Guard, guarded: Guarded<'_>) -> Table {
+    let mut chains = BTreeMap::new();
+    if guard.connections == Connections::Untracked {
+        chains.insert(Hook::RawPrerouting, vec![untracked(guarded, Condition::FromPeer)]);
+        chains.insert(Hook::RawOutput, vec![untracked(guarded, Condition::ToPeer)]);
+    }
+    if guard.strangers == Strangers::Drop {
+        chains.insert(Hook::Input, let_in(guarded));
+    }
+    if guard.pods == Pods::Drop {
+        chains.insert(Hook::Forward, passed_on(guarded));
+    }
+    let name = table_name(guarded.network.family(), guarded.tunnel.vni);
+    Table { name, chains, foreign: 0 }
+}
+
+/// The tables that a node whose tunnel has this VNI may have, now or from an earlier life.
+pub fn table_names(vni: u32) -> [TableName; 2] {
+    Family::ALL.map(|family| table_name(family, vni))
+}
+
+fn table_name(family: Family, vni: u32) -> TableName {
+    TableName { family, name: format!("tweed-tunnel.{vni}") }
+}
+
+/// What looks like a packet of the tunnel and goes elsewhere is somebody else's.
+fn untracked(guarded: Guarded<'_>, end: fn(Family) -> Condition) -> Rule {
+    let Guarded { tunnel, network, .. } = guarded;
+    let also = [Condition::UdpTo(tunnel.port), Condition::Vni(tunnel.vni), end(network.family())];
+    Rule::of(also, Verdict::Untrack)
+}
+
+/// What comes to this node is opened behind this chain. A packet without a whole VXLAN header is
+/// nobody else's: the first of its fragments may be so short.
+fn let_in(guarded: Guarded<'_>) -> Vec<Rule> {
+    let to_port = Condition::UdpTo(guarded.tunnel.port);
+    let mut rules = of_peers(guarded);
+    rules.push(Rule::of([to_port], Verdict::Drop));
+    rules
+}
+
+/// Other nodes may stand behind this one, and pods may have tunnels of their own among each other.
+fn passed_on(guarded: Guarded<'_>) -> Vec<Rule> {
+    let Guarded { tunnel, network, .. } = guarded;
+    let to_port = || Condition::UdpTo(tunnel.port);
+    let to_peer = [to_port(), Condition::ToPeer(network.family())];
+    let of_pods = Rule {
+        source: Some(Match::Is(network)),
+        destination: Some(Match::IsNot(network)),
+        ..Rule::of([to_port(), Condition::Vni(tunnel.vni)], Verdict::Drop)
+    };
+    let mut rules = of_peers(guarded);
+    rules.extend([Rule::of(to_peer, Verdict::Drop), of_pods]);
+    rules
+}
+
+/// Accepts packets of other tunnels, and those of ours that come from a peer: by the underlay, or
+/// by whatever link leads back to it. Pods can claim any source, but they come by links of theirs.
+fn of_peers(guarded: Guarded<'_>) -> Vec<Rule> {
+    let Guarded { tunnel, underlay, network } = guarded;
+    let to_port = || Condition::UdpTo(tunnel.port);
+    let from_peer = || Condition::FromPeer(network.family());
+    let accept = |also: Vec<Condition>| Rule::of(also, Verdict::Accept);
+    vec![
+        accept(vec![to_port(), Condition::OtherVni(tunnel.vni)]),
+        accept(vec![to_port(), Condition::CameBy(underlay.clone()), from_peer()]),
+        accept(vec![to_port(), from_peer(), Condition::CameAsRouted]),
+    ]
+}

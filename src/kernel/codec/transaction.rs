@@ -1,0 +1,81 @@
+//! Many changes of tables as one transaction.
+
+use std::iter::repeat_n;
+use std::ops::Range;
+use std::sync::Arc;
+
+use tweed_cni::nftables::{Batch, Change, MOST_ADDRESSES, changed_addresses};
+
+use super::table::{self, PEERS};
+use crate::kernel::state::{Element, Entry, Key};
+use crate::kernel::{Observation, Op};
+
+/// Changes that are carried out together or not at all.
+pub(crate) struct Transaction {
+    pub(crate) batch: Batch,
+    /// Which of the ops each message of it is about.
+    pub(crate) owners: Vec<Range<usize>>,
+}
+
+/// What carries `ops` on tables and their elements out, in their order. Elements that follow each
+/// other share a message.
+pub(crate) fn transaction(ops: &[Op]) -> Option<Transaction> {
+    let (mut whole, mut owners, mut end) = (None, Vec::new(), 0);
+    let runs = ops.chunk_by(share_a_message).flat_map(|run| run.chunks(MOST_ADDRESSES));
+    for run in runs {
+        let start = end;
+        end += run.len();
+        let Some(part) = encode(run) else { continue };
+        owners.extend(repeat_n(start..end, part.len()));
+        whole = Some(match whole {
+            None => part,
+            Some(whole) => Batch::followed_by(whole, part),
+        });
+    }
+    whole.map(|batch| Transaction { batch, owners })
+}
+
+/// What a `message` to those who listen says of the elements of tables; nothing if it speaks of
+/// anything else.
+pub(crate) fn changed_elements(message: &[u8]) -> Vec<Observation> {
+    let Some(changed) = changed_addresses(message).filter(|changed| changed.set == PEERS) else {
+        return Vec::new();
+    };
+    let table = Arc::new(table::table_name(changed.family, changed.table));
+    let observation = |address| {
+        let element = Element { table: Arc::clone(&table), address };
+        match changed.change {
+            Change::Added => Observation::Holds(Entry::Element(element)),
+            Change::Deleted => Observation::Lost(Key::Element(element.table, element.address)),
+        }
+    };
+    changed.addresses.into_iter().map(observation).collect()
+}
+
+fn share_a_message(one: &Op, other: &Op) -> bool {
+    let both_put = matches!(one, Op::Remove(_)) == matches!(other, Op::Remove(_));
+    match (one.entry(), other.entry()) {
+        (Entry::Element(one), Entry::Element(other)) => both_put && one.table == other.table,
+        _ => false,
+    }
+}
+
+/// None for what is neither table nor element.
+fn encode(run: &[Op]) -> Option<Batch> {
+    let addresses = run.iter().filter_map(|op| match op.entry() {
+        Entry::Element(element) => Some(element.address),
+        _ => None,
+    });
+    let first = run.first()?;
+    Some(match (first.entry(), first) {
+        (Entry::Table(table), Op::Create(_) | Op::Replace(_)) => table::put(table),
+        (Entry::Table(table), Op::Remove(_)) => table::remove(table),
+        (Entry::Element(element), Op::Create(_) | Op::Replace(_)) => {
+            table::about(&element.table).add_addresses(PEERS, addresses)
+        }
+        (Entry::Element(element), Op::Remove(_)) => {
+            table::about(&element.table).delete_addresses(PEERS, addresses)
+        }
+        _ => return None,
+    })
+}

@@ -1,0 +1,82 @@
+//! Whether the tunnel is guarded, and if not, why.
+
+use super::Reconciler;
+use crate::guard::Guard;
+use crate::kernel::state::{Entry, Table};
+use crate::kernel::{Kernel, Op, Refused};
+use crate::status::GuardStatus;
+
+/// What the kernel says to the tables that guard the tunnel.
+#[derive(Debug, Default)]
+pub struct Guarding {
+    /// Why it would not have them.
+    refused: Option<String>,
+    /// Whether it is to be asked once more.
+    again: bool,
+}
+
+impl Guarding {
+    /// Who guards lets in those that are known: as long as not all leases are, nobody is kept out.
+    /// A kernel that cannot do it is left in peace, for a while.
+    pub(super) fn wanted(&self, guard: Option<Guard>, knows_all: bool) -> Option<Guard> {
+        guard.filter(|_| knows_all && (self.refused.is_none() || self.again))
+    }
+
+    /// Whoever is kept out by half a guard is better off without.
+    fn refuse(&mut self, reason: &str) {
+        self.refused = Some(reason.to_owned());
+        self.again = false;
+    }
+
+    fn accept(&mut self) {
+        self.refused = None;
+    }
+
+    pub(super) fn remark(&self) -> Option<String> {
+        let reason = self.refused.as_ref()?;
+        Some(format!("the tunnel is not guarded, everybody may send into it: {reason}"))
+    }
+}
+
+impl<K: Kernel> Reconciler<K> {
+    pub(super) fn note_guard_refused(&mut self, refused: &Refused) {
+        if puts_guard(&refused.op) {
+            self.inputs.guarding.refuse(&refused.reason);
+            self.stale.plan = true;
+        }
+    }
+
+    pub(super) fn note_guard_put(&mut self, op: &Op) {
+        if puts_guard(op) {
+            self.inputs.guarding.accept();
+        }
+    }
+
+    /// The kernel may have learnt it meanwhile.
+    pub(super) fn try_guard_again(&mut self) {
+        let guarding = &mut self.inputs.guarding;
+        guarding.again = guarding.refused.is_some();
+        self.stale.plan |= guarding.again;
+    }
+
+    /// None where there is no tunnel, or nothing is asked for.
+    pub(super) fn guard_status(&self) -> Option<GuardStatus> {
+        let asked = self.inputs.policy.guard?;
+        self.inputs.config.as_ref().filter(|config| config.has_tunnel())?;
+        let tables = self.tables(|table| !table.translates());
+        let admitted = self.actual.entries().filter(|entry| matches!(entry, Entry::Element(_)));
+        Some(GuardStatus {
+            asked,
+            in_force: !tables.is_empty() && tables.iter().all(|table| table.programmed),
+            tables,
+            admitted: admitted.count(),
+            refused: self.inputs.guarding.refused.clone(),
+        })
+    }
+}
+
+fn puts_guard(op: &Op) -> bool {
+    let is_guard =
+        |entry: &Entry| matches!(entry, Entry::Table(table) if !Table::translates(table));
+    matches!(op, Op::Create(entry) | Op::Replace(entry) if is_guard(entry))
+}

@@ -1,0 +1,160 @@
+//! What guards the tunnel: made, read and watched, its set by single elements.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use tweed::config::NetworkConfig;
+use tweed::guard::{self, Guard, Guarded};
+use tweed::kernel::state::{Element, Entry, KernelState, Key, Table, TableName};
+use tweed::kernel::{Kernel, NetlinkKernel, Observation, Op, diff};
+use tweed::prefix::{Family, Prefix};
+
+use crate::host::{address, apply, dump, establish, missing, name, on_a_host, prefix, run, scope};
+use crate::tables::heard;
+
+/// The tables of both families.
+fn tables() -> [Table; 2] {
+    let networks = ["10.244.0.0/16", "fd00:10:244::/56"].map(prefix);
+    let config = NetworkConfig::parse(br#"{"Network":"10.244.0.0/16"}"#).unwrap();
+    let (tunnel, underlay) = (config.backend.tunnel, name("eth0"));
+    let table = |network: Prefix| {
+        guard::table(Guard::default(), Guarded { tunnel: &tunnel, underlay: &underlay, network })
+    };
+    networks.map(table)
+}
+
+fn element(address: IpAddr) -> Entry {
+    let family = Family::of(address);
+    let table = TableName { family, name: "tweed-tunnel.1".to_owned() };
+    Entry::Element(Element { table: Arc::new(table), address })
+}
+
+/// With so many peers in each family.
+fn guarding(peers: u32) -> KernelState {
+    let addresses = (1..=peers).flat_map(|number| {
+        let v4 = Ipv4Addr::from_bits(0xac14_0000 + number);
+        let v6 = Ipv6Addr::from_bits((0xfd16 << 112) + (7 << 64) + u128::from(number));
+        [IpAddr::from(v4), IpAddr::from(v6)]
+    });
+    tables().into_iter().map(Entry::Table).chain(addresses.map(element)).collect()
+}
+
+fn held_elements(state: &KernelState) -> usize {
+    state.entries().filter(|entry| matches!(entry, Entry::Element(_))).count()
+}
+
+#[test]
+fn a_guard_is_made_and_read_as_it_was_planned() {
+    on_a_host(async || {
+        let mut kernel = NetlinkKernel::open().unwrap();
+        for desired in [guarding(3), guarding(1), guarding(0)] {
+            assert_eq!(establish(&mut kernel, &desired).await, [""; 0]);
+        }
+        let gone = diff(&KernelState::default(), &dump(&mut kernel).await, &scope());
+        apply(&mut kernel, gone).await;
+        assert_eq!(run("nft list tables"), "");
+    });
+}
+
+#[test]
+fn the_text_of_a_guard_is_what_nft_makes_the_same_of() {
+    on_a_host(async || {
+        let mut kernel = NetlinkKernel::open().unwrap();
+        let desired = guarding(2);
+        for entry in desired.entries() {
+            let text = entry.to_string();
+            let script = match entry {
+                Entry::Element(_) => format!("add {text}"),
+                _ => text,
+            };
+            let file = tempfile::NamedTempFile::new().unwrap();
+            std::fs::write(file.path(), script).unwrap();
+            run(&format!("nft -f {}", file.path().display()));
+        }
+        assert_eq!(missing(&mut kernel, &desired).await, [""; 0]);
+    });
+}
+
+#[test]
+fn an_element_more_or_less_is_told_as_such_and_no_more() {
+    on_a_host(async || {
+        let mut kernel = NetlinkKernel::open().unwrap();
+        establish(&mut kernel, &guarding(2)).await;
+        heard(&mut kernel).await;
+        for peer in ["172.20.0.9", "fd16::9"].map(address) {
+            let element = element(peer);
+            apply(&mut kernel, vec![Op::Create(element.clone().into())]).await;
+            assert_eq!(heard(&mut kernel).await, [Observation::Holds(element.clone())]);
+            // That it is there already is no refusal, and no news.
+            apply(&mut kernel, vec![Op::Create(element.clone().into())]).await;
+            assert_eq!(heard(&mut kernel).await, []);
+            apply(&mut kernel, vec![Op::Remove(element.clone().into())]).await;
+            assert_eq!(heard(&mut kernel).await, [Observation::Lost(element.key())]);
+            apply(&mut kernel, vec![Op::Remove(element.into())]).await;
+            assert_eq!(heard(&mut kernel).await, []);
+        }
+    });
+}
+
+#[test]
+fn whatever_is_changed_in_a_guard_is_told_seen_and_mended() {
+    on_a_host(async || {
+        let mut kernel = NetlinkKernel::open().unwrap();
+        let desired = guarding(3);
+        establish(&mut kernel, &desired).await;
+        heard(&mut kernel).await;
+        for change in [
+            "flush ruleset",
+            "delete table ip tweed-tunnel.1",
+            "flush chain ip tweed-tunnel.1 input",
+            "flush set ip tweed-tunnel.1 peers",
+            "delete element ip tweed-tunnel.1 peers { 172.20.0.2 }",
+            "add element ip tweed-tunnel.1 peers { 172.20.0.66 }",
+            "insert rule ip tweed-tunnel.1 input accept",
+            "add set ip tweed-tunnel.1 more { type ipv4_addr; }",
+        ] {
+            run(&format!("nft {change}"));
+            let concerns = |told: &Observation| match told {
+                Observation::TableChanged(table) => table.name == "tweed-tunnel.1",
+                Observation::Holds(Entry::Element(_)) | Observation::Lost(Key::Element(..)) => true,
+                _ => false,
+            };
+            assert!(heard(&mut kernel).await.iter().any(concerns), "{change}");
+            assert_ne!(missing(&mut kernel, &desired).await, [""; 0], "{change}");
+            assert_eq!(establish(&mut kernel, &desired).await, [""; 0], "{change}");
+            heard(&mut kernel).await;
+        }
+    });
+}
+
+#[test]
+fn thousands_of_peers_are_let_in_together() {
+    on_a_host(async || {
+        let mut kernel = NetlinkKernel::open().unwrap();
+        let many = guarding(20_000);
+        assert_eq!(establish(&mut kernel, &many).await, [""; 0]);
+        assert_eq!(held_elements(&dump(&mut kernel).await), 40_000);
+        assert_eq!(establish(&mut kernel, &guarding(10)).await, [""; 0]);
+        assert_eq!(held_elements(&dump(&mut kernel).await), 20);
+    });
+}
+
+#[test]
+fn what_is_refused_holds_nothing_else_up() {
+    on_a_host(async || {
+        let mut kernel = NetlinkKernel::open().unwrap();
+        // A name that the kernel refuses stands for whatever else it may refuse.
+        let long = TableName { family: Family::V4, name: "t".repeat(300) };
+        let bad = Table { name: long, ..tables()[0].clone() };
+        let gone = element(address("172.20.0.66"));
+        let mut ops = vec![Op::Create(Entry::Table(bad.clone()).into())];
+        ops.extend(guarding(5).into_iter().map(Op::Create));
+        ops.push(Op::Remove(gone.into()));
+        let refused = kernel.apply(&ops).await.unwrap();
+        let refused: BTreeSet<Key> =
+            refused.iter().map(|refused| refused.op.entry().key()).collect();
+        assert_eq!(refused, [Key::Table(bad.name)].into());
+        assert_eq!(missing(&mut kernel, &guarding(5)).await, [""; 0]);
+    });
+}

@@ -1,0 +1,195 @@
+//! Who is let into the tunnel, rule by rule.
+
+use std::fmt::Write;
+
+use expect_test::{Expect, expect};
+use tweed::backend::{Detours, Local, networks, plan_local, plan_peer};
+use tweed::kernel::state::Entry;
+
+use crate::notation::{lease, policy};
+use crate::{FAR, HOST_GW, MIXED, NEAR, VXLAN, node};
+
+fn guarded(flags: &str, backend: &str, keys: &str) -> Local {
+    Local { policy: policy(flags), ..node(backend, keys) }
+}
+
+/// The tables of a node with these flags and this backend.
+fn check_tables(flags: &str, backend: &str, keys: &str, expected: Expect) {
+    let local = guarded(flags, backend, keys);
+    let mut text = String::new();
+    for entry in plan_local(&local, &networks(&local)).entries() {
+        let Entry::Table(table) = entry else { continue };
+        writeln!(text, "{table:#}").unwrap();
+        for (hook, rules) in &table.chains {
+            writeln!(text, "  {hook:?}").unwrap();
+            for rule in rules {
+                writeln!(text, "    {rule}").unwrap();
+            }
+        }
+    }
+    expected.assert_eq(&text);
+}
+
+/// Whom a node with this backend lets in of these peers.
+fn check_admitted(backend: &str, keys: &str, peers: &[&str], expected: Expect) {
+    let local = guarded("", backend, keys);
+    let mut text = String::new();
+    for peer in peers {
+        for entry in plan_peer(&networks(&local), &lease(peer), &Detours::new()).admission {
+            writeln!(text, "{entry}").unwrap();
+        }
+    }
+    expected.assert_eq(&text);
+}
+
+#[test]
+fn peers_are_let_in_and_nobody_else_and_other_tunnels_are_left_alone() {
+    check_tables(
+        "",
+        VXLAN,
+        "",
+        expect![[r#"
+        table ip tweed-tunnel.1
+          RawPrerouting
+            udp dport 8472 @th,96,24 0x1 ip saddr @peers notrack
+          RawOutput
+            udp dport 8472 @th,96,24 0x1 ip daddr @peers notrack
+          Input
+            udp dport 8472 @th,96,24 != 0x1 accept
+            udp dport 8472 iifname "eth0" ip saddr @peers accept
+            udp dport 8472 ip saddr @peers fib saddr . iif oif exists accept
+            udp dport 8472 drop
+          Forward
+            udp dport 8472 @th,96,24 != 0x1 accept
+            udp dport 8472 iifname "eth0" ip saddr @peers accept
+            udp dport 8472 ip saddr @peers fib saddr . iif oif exists accept
+            udp dport 8472 ip daddr @peers drop
+            udp dport 8472 @th,96,24 0x1 ip saddr 10.244.0.0/16 ip daddr != 10.244.0.0/16 drop
+        table ip6 tweed-tunnel.1
+          RawPrerouting
+            udp dport 8472 @th,96,24 0x1 ip6 saddr @peers notrack
+          RawOutput
+            udp dport 8472 @th,96,24 0x1 ip6 daddr @peers notrack
+          Input
+            udp dport 8472 @th,96,24 != 0x1 accept
+            udp dport 8472 iifname "eth0" ip6 saddr @peers accept
+            udp dport 8472 ip6 saddr @peers fib saddr . iif oif exists accept
+            udp dport 8472 drop
+          Forward
+            udp dport 8472 @th,96,24 != 0x1 accept
+            udp dport 8472 iifname "eth0" ip6 saddr @peers accept
+            udp dport 8472 ip6 saddr @peers fib saddr . iif oif exists accept
+            udp dport 8472 ip6 daddr @peers drop
+            udp dport 8472 @th,96,24 0x1 ip6 saddr fd00:244::/48 ip6 daddr != fd00:244::/48 drop
+    "#]],
+    );
+}
+
+#[test]
+fn each_guard_has_rules_of_its_own() {
+    check_tables(
+        "--tunnel-drop-strangers=false --tunnel-drop-pods=false",
+        VXLAN,
+        "",
+        expect![[r#"
+        table ip tweed-tunnel.1
+          RawPrerouting
+            udp dport 8472 @th,96,24 0x1 ip saddr @peers notrack
+          RawOutput
+            udp dport 8472 @th,96,24 0x1 ip daddr @peers notrack
+        table ip6 tweed-tunnel.1
+          RawPrerouting
+            udp dport 8472 @th,96,24 0x1 ip6 saddr @peers notrack
+          RawOutput
+            udp dport 8472 @th,96,24 0x1 ip6 daddr @peers notrack
+    "#]],
+    );
+    check_tables(
+        "--tunnel-notrack=false --tunnel-drop-pods=false",
+        VXLAN,
+        "",
+        expect![[r#"
+        table ip tweed-tunnel.1
+          Input
+            udp dport 8472 @th,96,24 != 0x1 accept
+            udp dport 8472 iifname "eth0" ip saddr @peers accept
+            udp dport 8472 ip saddr @peers fib saddr . iif oif exists accept
+            udp dport 8472 drop
+        table ip6 tweed-tunnel.1
+          Input
+            udp dport 8472 @th,96,24 != 0x1 accept
+            udp dport 8472 iifname "eth0" ip6 saddr @peers accept
+            udp dport 8472 ip6 saddr @peers fib saddr . iif oif exists accept
+            udp dport 8472 drop
+    "#]],
+    );
+}
+
+#[test]
+fn port_and_vni_are_those_of_the_config() {
+    let backend = r#"{"Type":"vxlan","Port":4789,"VNI":4096}"#;
+    check_tables(
+        "--tunnel-drop-pods=false",
+        backend,
+        "",
+        expect![[r#"
+        table ip tweed-tunnel.4096
+          RawPrerouting
+            udp dport 4789 @th,96,24 0x1000 ip saddr @peers notrack
+          RawOutput
+            udp dport 4789 @th,96,24 0x1000 ip daddr @peers notrack
+          Input
+            udp dport 4789 @th,96,24 != 0x1000 accept
+            udp dport 4789 iifname "eth0" ip saddr @peers accept
+            udp dport 4789 ip saddr @peers fib saddr . iif oif exists accept
+            udp dport 4789 drop
+        table ip6 tweed-tunnel.4096
+          RawPrerouting
+            udp dport 4789 @th,96,24 0x1000 ip6 saddr @peers notrack
+          RawOutput
+            udp dport 4789 @th,96,24 0x1000 ip6 daddr @peers notrack
+          Input
+            udp dport 4789 @th,96,24 != 0x1000 accept
+            udp dport 4789 iifname "eth0" ip6 saddr @peers accept
+            udp dport 4789 ip6 saddr @peers fib saddr . iif oif exists accept
+            udp dport 4789 drop
+    "#]],
+    );
+}
+
+#[test]
+fn without_a_tunnel_or_with_all_switches_off_there_is_nothing_to_guard() {
+    check_tables("", HOST_GW, "", expect![""]);
+    let off = "--tunnel-notrack=false --tunnel-drop-strangers=false --tunnel-drop-pods=false";
+    check_tables(off, VXLAN, "", expect![""]);
+}
+
+#[test]
+fn every_believed_peer_is_let_in_whatever_way_leads_there() {
+    let host_gw = format!("{NEAR} host-gw");
+    check_admitted(
+        VXLAN,
+        "",
+        &[NEAR, FAR, &host_gw],
+        expect![[r#"
+        element ip tweed-tunnel.1 peers { 172.16.0.9 }
+        element ip6 tweed-tunnel.1 peers { fd00:16::9 }
+        element ip tweed-tunnel.1 peers { 172.17.0.9 }
+        element ip6 tweed-tunnel.1 peers { fd00:17::9 }
+        element ip tweed-tunnel.1 peers { 172.16.0.9 }
+        element ip6 tweed-tunnel.1 peers { fd00:16::9 }
+    "#]],
+    );
+    check_admitted(
+        HOST_GW,
+        MIXED,
+        &[NEAR, FAR],
+        expect![[r#"
+        element ip tweed-tunnel.1 peers { 172.16.0.9 }
+        element ip6 tweed-tunnel.1 peers { fd00:16::9 }
+        element ip tweed-tunnel.1 peers { 172.17.0.9 }
+        element ip6 tweed-tunnel.1 peers { fd00:17::9 }
+    "#]],
+    );
+    check_admitted(HOST_GW, "", &[NEAR, FAR], expect![""]);
+}
