@@ -81,8 +81,11 @@ impl<K: Kernel> Reconciler<K> {
         let unusable = inputs.edit.unusable().filter(|_| inputs.confirmed);
         let unusable = unusable.map(|reason| format!("the config before stays in force: {reason}"));
         let filters = self.refused.iter().filter(|(key, _)| matches!(key, Key::ReversePath(_)));
-        let filters =
-            filters.map(|(_, why)| format!("packets may be lost while backends change: {why}"));
+        // Whether it was to be made or changed is no news.
+        let unsigned = |why: &str| why.trim_start_matches(['+', '~', ' ']).to_owned();
+        let filters = filters.map(move |(_, why)| {
+            format!("packets may be lost while backends change: {}", unsigned(why))
+        });
         let guard = inputs.guarding.remark();
         let pending = inputs.pending();
         let remarks = [remembered, node, held, pending, unusable, self.probes_remark(), guard];

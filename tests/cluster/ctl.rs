@@ -233,11 +233,13 @@ fn plan_equals_the_kernel(config: &str, path: Path) -> Result<()> {
     let plan: Value =
         serde_json::from_slice(&tweedctl(node, &[&words[..], &["-o", "json"]].concat())?.stdout)?;
     let entries = plan["entries"].as_array().context("no entries")?;
-    let is_sysctl = |line: &&str| line.starts_with("accept_ra") || line.starts_with("rp_filter");
+    // What ip(8) and bridge(8) do not show.
+    let elsewhere = ["accept_ra", "rp_filter", "table", "element"];
+    let is_elsewhere = |line: &&str| elsewhere.iter().any(|kind| line.starts_with(kind));
     let planned: BTreeSet<String> = entries
         .iter()
         .filter_map(Value::as_str)
-        .filter(|it| !is_sysctl(it))
+        .filter(|it| !is_elsewhere(it))
         .map(str::to_owned)
         .collect();
     let held = programmed(node)?;

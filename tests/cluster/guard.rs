@@ -1,0 +1,317 @@
+//! Who can send into the tunnel, with its guards and without them.
+
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use tweed_lab::{Daemon, Family, Namespace, Node, Path, Pod, eventually};
+
+use crate::ask::{is_ready, json, tweedctl};
+use crate::cluster::{Cluster, ClusterPlan, PATIENCE, SUBNETS, Stack};
+use crate::forged::{Forged, PORT};
+use crate::peer::{Peer, key, vxlan};
+use crate::table::{HOST_GW_MIXED, Side, VXLAN, VXLAN_MIXED};
+
+/// Packets per second and ordered pair of pods.
+const RATE: u32 = 1000;
+const PAUSE: Duration = Duration::from_millis(300);
+
+/// Two nodes with a pod each, joined by a tunnel.
+struct Scene {
+    cluster: Cluster,
+    pods: Vec<Pod>,
+    family: Family,
+}
+
+impl Scene {
+    fn start(nodes: usize, stack: Stack, flags: &'static [&'static str]) -> Result<Self> {
+        let plan = ClusterPlan::new(nodes, &stack.config(&VXLAN.config()));
+        let cluster = plan.stack(stack).flags(flags).start()?;
+        cluster.wait_for_paths(|_, _| Path::Tunnel)?;
+        let pods = cluster.nodes.iter().map(Node::pod).collect::<Result<Vec<_>>>()?;
+        let scene = Self { cluster, pods, family: stack.families()[0] };
+        scene.pods[0].ping(scene.pods[1].address(scene.family)?, 56)?;
+        Ok(scene)
+    }
+
+    fn node(&self, index: usize) -> &Namespace {
+        self.cluster.nodes[index].namespace()
+    }
+
+    fn address(&self, index: usize) -> Result<IpAddr> {
+        self.cluster.nodes[index].address(self.family)
+    }
+
+    /// Into the pod of node number `index`, as if from a pod of the node behind it.
+    fn forged(&self, index: usize) -> Result<Forged> {
+        let other = &self.pods[(index + 1) % self.pods.len()];
+        Forged::to(&self.cluster.nodes[index], &self.pods[index], other.address(self.family)?)
+    }
+
+    /// Starts the daemon of node number `index` with other flags.
+    fn start_with(&mut self, index: usize, flags: &[&str]) -> Result<()> {
+        self.cluster.daemons[index].stop()?;
+        let plan = self.cluster.nodes[index].daemon(&self.cluster.etcd);
+        let plan = flags.iter().fold(plan, |plan, flag| plan.argument(*flag));
+        self.cluster.daemons[index] = plan.start()?;
+        self.cluster.daemons[index].wait_ready().map(drop)
+    }
+}
+
+fn only_strangers_are_kept_out(stack: Stack) -> Result<()> {
+    let mut scene = Scene::start(2, stack, &[])?;
+    let stranger = scene.cluster.lab.node("stranger", &scene.cluster.segment)?;
+    let forged = scene.forged(0)?;
+    forged.arrives(scene.node(1), None).context("from a peer")?;
+    forged.is_lost(stranger.namespace(), None, scene.node(1)).context("from a stranger")?;
+    if stack == Stack::V4 {
+        let lease = vxlan(stranger.address(Family::V4)?, "02:00:00:00:02:02");
+        scene.cluster.etcd.put(&key("10.244.200.0/24"), &lease)?;
+        forged.arrives(stranger.namespace(), None).context("from one that holds a lease")?;
+        scene.cluster.etcd.delete(&format!("{SUBNETS}/10.244.200.0-24"))?;
+        let lost = || forged.is_lost(stranger.namespace(), None, scene.node(1));
+        eventually(PATIENCE, lost).context("from one that held a lease")?;
+    }
+    scene.start_with(0, &["--tunnel-drop-strangers=false"])?;
+    forged.arrives(stranger.namespace(), None).context("without the guard")
+}
+
+#[test]
+fn strangers_reach_no_pod_through_the_tunnel_unless_they_are_let_in() {
+    only_strangers_are_kept_out(Stack::V4).unwrap();
+}
+
+#[test]
+fn strangers_reach_no_pod_through_a_tunnel_of_ipv6_unless_they_are_let_in() {
+    only_strangers_are_kept_out(Stack::V6).unwrap();
+}
+
+#[test]
+fn another_tunnel_on_the_same_port_is_left_alone() {
+    let scene = Scene::start(2, Stack::V4, &["--ip-masq"]).unwrap();
+    let stranger = scene.cluster.lab.node("stranger", &scene.cluster.segment).unwrap();
+    let ends = [&scene.cluster.nodes[0], &stranger];
+    for (number, end) in ends.iter().enumerate() {
+        let remote = ends[1 - number].address(Family::V4).unwrap();
+        end.ip(format!("link add other type vxlan id 7 dstport {PORT} dev eth0 remote {remote}"))
+            .unwrap();
+        end.ip(format!("address add 192.0.2.{}/24 dev other", number + 1)).unwrap();
+        end.ip("link set other up").unwrap();
+    }
+    let ping = || stranger.namespace().run("ping", &["-c1", "-W1", "192.0.2.1"]).map(drop);
+    eventually(PATIENCE, ping).unwrap();
+    assert!(connections(scene.node(0)).unwrap() > 0, "those of others are tracked as ever");
+}
+
+/// How many connections of VXLAN the kernel of a node keeps track of.
+fn connections(node: &Namespace) -> Result<usize> {
+    let all = node.within(|| std::fs::read_to_string("/proc/thread-self/net/nf_conntrack"))??;
+    ensure!(!all.is_empty(), "no connection is tracked at all");
+    Ok(all.lines().filter(|line| line.contains(&format!("dport={PORT} "))).count())
+}
+
+#[test]
+fn the_tunnel_leaves_no_trace_among_connections() {
+    // Who masquerades tracks connections.
+    let mut scene = Scene::start(2, Stack::V4, &["--ip-masq"]).unwrap();
+    let far = scene.pods[1].address(Family::V4).unwrap();
+    for _ in 0..5 {
+        scene.pods[0].ping(far, 56).unwrap();
+    }
+    assert_eq!(connections(scene.node(0)).unwrap(), 0);
+    scene.start_with(0, &["--ip-masq", "--tunnel-notrack=false"]).unwrap();
+    eventually(PATIENCE, || {
+        scene.pods[0].ping(far, 56)?;
+        ensure!(connections(scene.node(0))? > 0, "none is tracked");
+        Ok::<_, anyhow::Error>(())
+    })
+    .unwrap();
+}
+
+fn pods_cannot_pass_for_nodes(stack: Stack) -> Result<()> {
+    let mut scene = Scene::start(3, stack, &["--ip-masq"])?;
+    let (family, pod) = (scene.family, scene.pods[0].namespace().clone());
+    let (to_own, to_other) = (scene.forged(0)?, scene.forged(1)?);
+    // Any source will do for who may send what it likes.
+    let claimed = scene.address(2)?;
+    pod.ip(&format!("address add {}/{} dev lo nodad", claimed, width(family)))?;
+    for source in [None, Some(claimed)] {
+        to_own.is_lost(&pod, source, scene.node(1)).context("to its own node")?;
+        to_other.is_lost(&pod, source, scene.node(0)).context("to another node")?;
+    }
+    let target = SocketAddr::new(scene.pods[1].address(family)?, PORT);
+    has_a_tunnel_of_its_own(&to_other, &pod, (&scene.pods[1], target))?;
+
+    scene.start_with(0, &["--ip-masq", "--tunnel-drop-pods=false"])?;
+    to_other.arrives(&pod, None).context("masqueraded, without the guard")?;
+    to_other.arrives(&pod, Some(claimed)).context("as another node, without the guard")?;
+    scene.start_with(0, &["--ip-masq", "--tunnel-drop-strangers=false"])?;
+    to_own.arrives(&pod, None).context("to its own node, without the guard")?;
+    to_own.arrives(&pod, Some(claimed)).context("to its own node as another, without the guard")
+}
+
+fn width(family: Family) -> u8 {
+    match family {
+        Family::V4 => 32,
+        Family::V6 => 128,
+    }
+}
+
+/// Whether what looks like a packet of the tunnel passes between pods.
+fn has_a_tunnel_of_its_own(
+    forged: &Forged,
+    from: &Namespace,
+    (to, target): (&Pod, SocketAddr),
+) -> Result<()> {
+    let ears = to.namespace().within(|| UdpSocket::bind(target))??;
+    ears.set_nonblocking(true)?;
+    let heard = || {
+        forged.send_to(target, from)?;
+        ears.recv(&mut [0; 100]).map(drop).context("nothing arrives")
+    };
+    eventually(PATIENCE, heard).context("from pod to pod").map(drop)
+}
+
+#[test]
+fn pods_cannot_pass_for_nodes_unless_they_are_let_out() {
+    pods_cannot_pass_for_nodes(Stack::V4).unwrap();
+}
+
+#[test]
+fn pods_cannot_pass_for_nodes_by_ipv6_unless_they_are_let_out() {
+    pods_cannot_pass_for_nodes(Stack::V6).unwrap();
+}
+
+#[test]
+fn a_guard_is_shown_and_put_back_and_leaves_nothing_behind() {
+    let scene = Scene::start(2, Stack::Dual, &[]).unwrap();
+    let (node, daemon) = (scene.node(0), &scene.cluster.daemons[0]);
+    let guard = |daemon: &Daemon| Ok::<_, anyhow::Error>(json(daemon, "status")?["guard"].take());
+    let shown = guard(daemon).unwrap();
+    assert_eq!(shown["in_force"], true, "{shown}");
+    assert_eq!(shown["admitted"], 2, "{shown}");
+    assert_eq!(shown["tables"].as_array().unwrap().len(), 2, "{shown}");
+    let table = |family| node.run("nft", &["list", "table", family, "tweed-tunnel.1"]);
+    let listed = || Ok::<_, anyhow::Error>([table("ip")?, table("ip6")?]);
+    let before = listed().unwrap();
+    for blow in [
+        "flush ruleset",
+        "flush set ip tweed-tunnel.1 peers",
+        "add element ip6 tweed-tunnel.1 peers { 2001:db8::66 }",
+        "insert rule ip tweed-tunnel.1 input accept",
+    ] {
+        node.run("nft", &[blow]).unwrap();
+        let back = eventually(PATIENCE, || {
+            let now = listed()?;
+            ensure!(now == before, "{blow}: {now:?}");
+            Ok::<_, anyhow::Error>(())
+        });
+        println!("{blow}: back after {:.0?}", back.unwrap());
+    }
+    eventually(PATIENCE, || is_ready(daemon)).unwrap();
+    daemon.stop().unwrap();
+    let output = tweedctl(&scene.cluster.nodes[0], &["cleanup", "--yes"]).unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(node.run("nft", &["list", "tables"]).unwrap(), "");
+}
+
+/// Waits until the nodes, all of a kind, take the way of that kind.
+fn flip(cluster: &Cluster, side: Side, path: Path) -> Result<()> {
+    cluster.etcd.put(crate::cluster::CONFIG, &Stack::V4.config(&side.config()))?;
+    cluster.wait_for_paths(|_, _| path).map(drop)
+}
+
+#[test]
+fn under_a_guard_no_packet_is_lost_while_leases_and_backends_change() {
+    let config = Stack::V4.config(&VXLAN_MIXED.config());
+    let mut cluster = ClusterPlan::new(3, &config).flags(&["--ip-masq"]).start().unwrap();
+    cluster.start_pods().unwrap();
+    cluster.wait_for_paths(|_, _| Path::Tunnel).unwrap();
+    let probe = cluster.lab.probe(&cluster.lab.pairs(Family::V4), RATE).unwrap();
+
+    probe.mark("many join");
+    // Beyond these numbers are the subnets of the nodes.
+    let peers: Vec<Peer> = (1..=18).map(Peer::numbered).collect();
+    peers.iter().try_for_each(|peer| peer.join(&cluster.etcd)).unwrap();
+    let known = |peer: &Peer| {
+        cluster.nodes.iter().try_for_each(|node| admits(node.namespace(), peer.public_ip))
+    };
+    eventually(PATIENCE, || peers.iter().try_for_each(known)).unwrap();
+    probe.run_for(PAUSE);
+
+    probe.mark("flips");
+    for _ in 0..2 {
+        flip(&cluster, HOST_GW_MIXED, Path::Direct).unwrap();
+        probe.run_for(PAUSE);
+        flip(&cluster, VXLAN_MIXED, Path::Tunnel).unwrap();
+        probe.run_for(PAUSE);
+    }
+
+    probe.mark("others move to other addresses and leave");
+    let moved = Peer { public_ip: "10.99.1.222".parse().unwrap(), ..peers[0].clone() };
+    moved.join(&cluster.etcd).unwrap();
+    // More at once would be too many to be true.
+    let (leaving, staying) = peers[1..].split_at(8);
+    leaving.iter().try_for_each(|peer| peer.leave(&cluster.etcd)).unwrap();
+    let left = || {
+        cluster.nodes.iter().try_for_each(|node| {
+            admits(node.namespace(), moved.public_ip)?;
+            let gone = |peer: &Peer| admits(node.namespace(), peer.public_ip).is_err();
+            ensure!(leaving.iter().all(gone) && gone(&peers[0]), "some are still let in");
+            staying.iter().try_for_each(|peer| admits(node.namespace(), peer.public_ip))?;
+            Ok(())
+        })
+    };
+    eventually(PATIENCE, left).unwrap();
+    moved.leave(&cluster.etcd).unwrap();
+
+    probe.mark("the guard is removed, and the daemon killed");
+    cluster.nodes[0].namespace().run("nft", &["flush", "ruleset"]).unwrap();
+    let peer = cluster.nodes[1].address(Family::V4).unwrap();
+    eventually(PATIENCE, || admits(cluster.nodes[0].namespace(), peer)).unwrap();
+    cluster.daemons[1].kill().unwrap();
+    cluster.daemons[1].start().unwrap();
+    cluster.daemons[1].wait_ready().unwrap();
+    probe.run_for(PAUSE);
+
+    probe.mark("a node joins");
+    let node = cluster.lab.node("n4", &cluster.segment).unwrap();
+    cluster.add(node).unwrap();
+    cluster.wait_for_paths(|_, _| Path::Tunnel).unwrap();
+    let newcomer = cluster.nodes[3].pod().unwrap();
+    let pairs = cluster.lab.pairs(Family::V4);
+    let with_newcomer: Vec<_> = pairs
+        .into_iter()
+        .filter(|pair| [&pair.from, &pair.to].iter().any(|end| end.node() == "n4"))
+        .collect();
+    let both = cluster.lab.probe(&with_newcomer, RATE).unwrap();
+    both.run_for(PAUSE);
+    let report = both.finish().unwrap();
+    assert_eq!(report.total().lost, 0, "{} and the others: {report}", newcomer.label());
+
+    probe.mark("it moves to another address");
+    cluster.nodes[3].ip("address add 10.99.1.233/24 dev eth0").unwrap();
+    let old = cluster.nodes[3].address(Family::V4).unwrap();
+    cluster.nodes[3].ip(format!("address del {old}/24 dev eth0")).unwrap();
+    let new = "10.99.1.233".parse().unwrap();
+    let follow = || {
+        cluster.nodes[..3].iter().try_for_each(|node| {
+            admits(node.namespace(), new)?;
+            ensure!(admits(node.namespace(), old).is_err(), "{old} is still let in");
+            Ok(())
+        })
+    };
+    eventually(PATIENCE, follow).unwrap();
+    let first = cluster.lab.pods()[0].address(Family::V4).unwrap();
+    eventually(PATIENCE, || newcomer.ping(first, 56)).unwrap();
+    probe.run_for(PAUSE);
+    let report = probe.finish().unwrap();
+    println!("{report}");
+    assert_eq!(report.total().lost, 0, "{report}");
+}
+
+/// Whether who has this address may send through the tunnel to a node.
+fn admits(node: &Namespace, address: IpAddr) -> Result<()> {
+    let element = format!("{{ {address} }}");
+    node.run("nft", &["get", "element", "ip", "tweed-tunnel.1", "peers", &element]).map(drop)
+}
