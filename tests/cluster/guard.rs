@@ -290,9 +290,9 @@ fn under_a_guard_no_packet_is_lost_while_leases_and_backends_change() {
     assert_eq!(report.total().lost, 0, "{} and the others: {report}", newcomer.label());
 
     probe.mark("it moves to another address");
-    cluster.nodes[3].ip("address add 10.99.1.233/24 dev eth0").unwrap();
     let old = cluster.nodes[3].address(Family::V4).unwrap();
     cluster.nodes[3].ip(format!("address del {old}/24 dev eth0")).unwrap();
+    cluster.nodes[3].ip("address add 10.99.1.233/24 dev eth0").unwrap();
     let new = "10.99.1.233".parse().unwrap();
     let follow = || {
         cluster.nodes[..3].iter().try_for_each(|node| {
