@@ -91,6 +91,9 @@ pub struct Vtep {
     /// Old peers do not say.
     pub vni: Option<u32>,
     pub mac: MacAddr,
+    /// Where its packets come from, if that is another address than the public IP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<IpAddr>,
 }
 
 /// What a node publishes about itself in its lease.

@@ -45,8 +45,8 @@ impl Network for HostGw {
         KernelState::default()
     }
 
-    fn admit(&self, _: &Endpoint) -> Option<Arc<Entry>> {
-        None
+    fn admit(&self, _: &Endpoint) -> Vec<Arc<Entry>> {
+        Vec::new()
     }
 
     fn towards(&self, peer: &Endpoint, _: Option<Detour>) -> Result<Way, Unreachable> {

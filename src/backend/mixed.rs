@@ -78,7 +78,7 @@ impl Network for Mixed {
         self.tunnel.local().into_iter().chain(self.loose_filters()).collect()
     }
 
-    fn admit(&self, peer: &Endpoint) -> Option<Arc<Entry>> {
+    fn admit(&self, peer: &Endpoint) -> Vec<Arc<Entry>> {
         self.tunnel.admit(peer)
     }
 

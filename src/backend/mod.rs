@@ -43,9 +43,9 @@ pub trait Network: Send {
     /// The device and what sits on it for our own sake; without the address as long as no lease is held.
     fn local(&self) -> KernelState;
 
-    /// What it takes for packets of `peer` to be let in, whatever way leads there; none where
+    /// What it takes for packets of `peer` to be let in, whatever way leads there; nothing where
     /// everybody is.
-    fn admit(&self, peer: &Endpoint) -> Option<Arc<Entry>>;
+    fn admit(&self, peer: &Endpoint) -> Vec<Arc<Entry>>;
 
     /// What it takes to reach `peer`; by the tunnel if there is a detour and it can be taken.
     fn towards(&self, peer: &Endpoint, detour: Option<Detour>) -> Result<Way, Unreachable>;
@@ -190,7 +190,7 @@ pub fn plan_peer(networks: &[Box<dyn Network>], peer: &Lease, detours: &Detours)
         let family = networks.first().map_or(Family::V4, |network| network.family());
         ways = vec![(family, Err(Unreachable::NoCommonFamily))];
     }
-    let admission = common().filter_map(|(network, endpoint)| network.admit(endpoint)).collect();
+    let admission = common().flat_map(|(network, endpoint)| network.admit(endpoint)).collect();
     PeerPlan { ways, admission }
 }
 
@@ -204,7 +204,8 @@ impl Local {
     pub fn attributes(&self) -> LeaseAttributes {
         let vtep = |uplink: &Uplink| {
             let mac = self.macs.get(&uplink.family()).filter(|_| self.config.has_tunnel())?;
-            Some(Vtep { vni: Some(self.config.backend.tunnel.vni), mac: *mac })
+            let source = Some(uplink.source).filter(|source| *source != uplink.public_ip);
+            Some(Vtep { vni: Some(self.config.backend.tunnel.vni), mac: *mac, source })
         };
         let endpoint = |uplink: &Uplink| EndpointAttributes {
             public_ip: uplink.public_ip,

@@ -145,10 +145,11 @@ impl Network for Vxlan {
             .collect()
     }
 
-    fn admit(&self, peer: &Endpoint) -> Option<Arc<Entry>> {
-        let guard = self.guard.as_ref()?;
-        let element = Element { table: Arc::clone(&guard.name), address: peer.public_ip };
-        Some(Arc::new(Entry::Element(element)))
+    fn admit(&self, peer: &Endpoint) -> Vec<Arc<Entry>> {
+        let Some(guard) = &self.guard else { return Vec::new() };
+        let admitted = [Some(peer.public_ip), peer.vtep.and_then(|vtep| vtep.source)];
+        let element = |address| Entry::Element(Element { table: Arc::clone(&guard.name), address });
+        admitted.into_iter().flatten().map(|address| Arc::new(element(address))).collect()
     }
 
     fn towards(&self, peer: &Endpoint, _: Option<Detour>) -> Result<Way, Unreachable> {

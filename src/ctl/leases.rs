@@ -84,7 +84,7 @@ mod tests {
             subnet: subnet.parse().unwrap(),
             public_ip: public_ip.parse().unwrap(),
             backend: BackendType::Vxlan,
-            vtep: Some(Vtep { vni: Some(1), mac }),
+            vtep: Some(Vtep { vni: Some(1), mac, source: None }),
         }
     }
 

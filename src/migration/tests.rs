@@ -151,7 +151,7 @@ impl Machine {
             subnet: self.subnet(),
             public_ip: self.public_ip(),
             backend: BackendType::from(config.backend.kind.as_str()),
-            vtep: config.has_tunnel().then_some(Vtep { vni: Some(1), mac }),
+            vtep: config.has_tunnel().then_some(Vtep { vni: Some(1), mac, source: None }),
         };
         Lease { id: self.id(), endpoints: vec![endpoint], created: 1, grant: Some(1) }
     }

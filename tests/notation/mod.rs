@@ -33,7 +33,7 @@ pub(crate) fn mac_of(address: IpAddr) -> MacAddr {
 }
 
 /// A lease: `10.244.3.0/24@172.16.0.9 [SUBNET6@ADDRESS6] [BACKEND] [vtep|no-vtep] [mac=MAC]
-/// [vni=N|none] [created=N]`. The backend is vxlan if none is named; a vxlan node has a VTEP.
+/// [vni=N|none] [source=ADDRESS] [created=N]`. The backend is vxlan if none is named; a vxlan node has a VTEP.
 pub(crate) fn lease(text: &str) -> Lease {
     let words: Vec<&str> = text.split_whitespace().collect();
     let named = words.iter().find(|word| !word.contains(['@', '=']) && !word.ends_with("vtep"));
@@ -58,7 +58,8 @@ fn vtep(words: &[&str], backend: &BackendType, public_ip: IpAddr) -> Option<Vtep
         given => Some(given.map_or(1, |vni| vni.parse().unwrap())),
     };
     let mac = value(words, "mac").map_or(mac_of(public_ip), |mac| mac.parse().unwrap());
-    (is_usual || is_told).then_some(Vtep { vni, mac })
+    let source = value(words, "source").map(|source| source.parse().unwrap());
+    (is_usual || is_told).then_some(Vtep { vni, mac, source })
 }
 
 fn value<'a>(words: &[&'a str], name: &str) -> Option<&'a str> {

@@ -193,3 +193,24 @@ fn every_believed_peer_is_let_in_whatever_way_leads_there() {
     );
     check_admitted(HOST_GW, "", &[NEAR, FAR], expect![""]);
 }
+
+#[test]
+fn who_sends_from_another_address_than_its_public_ip_says_so_and_is_let_in_by_both() {
+    check_admitted(
+        VXLAN,
+        "",
+        &["10.244.3.0/24@192.0.2.9 source=172.16.0.9"],
+        expect![[r#"
+        element ip tweed-tunnel.1 peers { 192.0.2.9 }
+        element ip tweed-tunnel.1 peers { 172.16.0.9 }
+    "#]],
+    );
+    let mut local = guarded("", VXLAN, "");
+    let published = |local: &Local| {
+        let ends = local.attributes().endpoints.into_iter();
+        ends.map(|end| end.vtep.unwrap().source.map(|ip| ip.to_string())).collect::<Vec<_>>()
+    };
+    assert_eq!(published(&local), [None, None]);
+    local.node.uplinks[0].public_ip = "192.0.2.5".parse().unwrap();
+    assert_eq!(published(&local), [Some("172.16.0.5".to_owned()), None]);
+}

@@ -10,7 +10,7 @@ use crate::lease::EndpointAttributes;
 const ORIGIN: Origin = Origin { created: 7, grant: Some(42) };
 
 fn vtep(mac: &str) -> Vtep {
-    Vtep { vni: Some(1), mac: mac.parse().unwrap() }
+    Vtep { vni: Some(1), mac: mac.parse().unwrap(), source: None }
 }
 
 fn attributes(backend: BackendType, endpoints: &[(&str, Option<Vtep>)]) -> LeaseAttributes {
@@ -154,9 +154,27 @@ fn a_v6_only_lease_has_one_endpoint() {
     assert_eq!(endpoint.public_ip.to_string(), "fd00::4");
 }
 
+#[test]
+fn where_packets_come_from_is_published_beside_the_vtep() {
+    let source = Some("10.0.0.4".parse().unwrap());
+    let published = Vtep { source, ..vtep("c6:d2:32:6f:8f:44") };
+    let value = encoded(BackendType::Vxlan, &[("192.0.2.4", Some(published))]);
+    assert!(value.contains(r#""VtepMAC":"c6:d2:32:6f:8f:44","Source":"10.0.0.4"}"#), "{value}");
+    for (text, expected) in [(r#""10.0.0.4""#, source), (r#""fd00::4""#, None), ("4", None)] {
+        let value = value.replace(r#""10.0.0.4""#, text);
+        let lease = decoded("10.5.52.0-24", &value).unwrap();
+        assert_eq!(lease.endpoints.first().unwrap().vtep.unwrap().source, expected, "{value}");
+    }
+}
+
 prop_compose! {
-    fn any_vtep()(vni in proptest::option::of(0_u32..1 << 24), octets: [u8; 6]) -> Vtep {
-        Vtep { vni, mac: MacAddr::new(octets) }
+    fn any_vtep(family: Family)(
+        vni in proptest::option::of(0_u32..1 << 24),
+        octets: [u8; 6],
+        source in proptest::option::of(any::<u32>()),
+    ) -> Vtep {
+        let source = source.map(|number| family.address(number.into()));
+        Vtep { vni, mac: MacAddr::new(octets), source }
     }
 }
 
@@ -170,7 +188,7 @@ proptest! {
         backend in any_backend(),
         v4 in 1_u32..,
         v6 in 1_u128..,
-        vteps in proptest::option::of((any_vtep(), any_vtep())),
+        vteps in proptest::option::of((any_vtep(Family::V4), any_vtep(Family::V6))),
         subnet: u32,
         subnet6: u128,
     ) {
