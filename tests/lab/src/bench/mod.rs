@@ -6,6 +6,7 @@ mod cni;
 mod cold_start;
 mod data_path;
 mod faults;
+mod guard;
 mod latency;
 mod mass_flip;
 mod migration;
@@ -76,6 +77,7 @@ enum Section {
     Storm,
     DataPath,
     Replacement,
+    Guard,
     Migration,
     Faults,
     Cni,
@@ -92,6 +94,7 @@ impl Section {
             Self::Storm => storm::run(sheet),
             Self::DataPath => data_path::run(binaries, options.rounds(9), sheet),
             Self::Replacement => replacement::run(options.rounds(5), sheet),
+            Self::Guard => guard::run(options.rounds(20), sheet),
             Self::Migration => migration::run(binaries, options.rounds(1), sheet),
             Self::Faults => faults::run(binaries, sheet),
             Self::Cni => cni::run(&options.flannel, options.rounds(100), sheet),
