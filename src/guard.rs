@@ -43,6 +43,19 @@ pub enum Pods {
     LetOut,
 }
 
+/// What becomes of the checksums of packets in the tunnel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Checksums {
+    /// The tunnel's device computes them only where they would be spoilt behind it.
+    #[default]
+    WhereNeeded,
+    /// It computes them: whoever sits behind it cannot.
+    Computed,
+    /// As somebody has set the device.
+    Left,
+}
+
 /// What the rules of one family are about.
 #[derive(Clone, Copy, Debug)]
 pub struct Guarded<'a> {
@@ -56,6 +69,21 @@ pub struct Guarded<'a> {
 impl Default for Guard {
     fn default() -> Self {
         Self { connections: Connections::Untracked, strangers: Strangers::Drop, pods: Pods::Drop }
+    }
+}
+
+impl Checksums {
+    /// Whether the tunnel's device is to compute them. A kernel can spoil them only if it
+    /// translates outer packets; those that are not tracked, it does not.
+    pub fn are_computed(self, guard: Option<Guard>, kernel_spoils_them: bool) -> bool {
+        let untracked = Some(Connections::Untracked);
+        match self {
+            Self::WhereNeeded => {
+                kernel_spoils_them && guard.map(|guard| guard.connections) != untracked
+            }
+            Self::Computed => true,
+            Self::Left => false,
+        }
     }
 }
 

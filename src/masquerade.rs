@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::config::NetworkConfig;
-use crate::guard::Guard;
+use crate::guard::{Checksums, Guard};
 use crate::kernel::state::{Hook, Match, Rule, Table, TableName, Verdict};
 use crate::lease::Lease;
 use crate::prefix::{Family, Prefix};
@@ -23,6 +23,8 @@ pub struct Policy {
     /// None if the tunnel, if there is one, is not guarded.
     #[serde(default)]
     pub guard: Option<Guard>,
+    #[serde(default)]
+    pub checksums: Checksums,
 }
 
 /// How what leaves the pods' network is given an address of this node.

@@ -1,7 +1,9 @@
 //! This node: facts of the host in; interface, addresses and adjacency out.
 
+mod release;
 mod select;
 
+pub use release::Release;
 pub use select::{InterfaceOptions, NoInterface};
 
 use std::net::IpAddr;
@@ -22,6 +24,7 @@ pub struct Facts {
     /// The way to the address that was asked for.
     pub reach: Option<Reach>,
     pub nexthops: Nexthops,
+    pub kernel: Release,
 }
 
 /// Whether routes may refer to nexthop objects of ours.
@@ -88,6 +91,10 @@ pub struct Node {
     /// Whether routes refer to nexthop objects.
     #[serde(default)]
     pub nexthops: bool,
+    /// Whether the kernel spoils the checksum of a packet in the tunnel whose outer packet it
+    /// masquerades, see [`Release::spoils_checksums`].
+    #[serde(default)]
+    pub spoils_checksums: bool,
     /// The prefixes of the interface's addresses: who lies inside is on its link.
     pub on_link: Vec<Prefix>,
     /// One per enabled family, IPv4 first.

@@ -88,7 +88,11 @@ impl Options {
                 .then(|| SocketAddr::new(flags.healthz_ip, flags.healthz_port)),
             max_withdraw: flags.max_withdraw,
             reload: if flags.config_reload { Reload::Live } else { Reload::AtStart },
-            policy: Policy { guard: flags.guard.into(), ..flags.policy.into() },
+            policy: Policy {
+                checksums: flags.guard.tunnel_checksums,
+                guard: flags.guard.into(),
+                ..flags.policy.into()
+            },
             verbosity: flags.v,
         })
     }
@@ -124,13 +128,13 @@ impl From<PolicyFlags> for Policy {
             forward: if flags.iptables_forward_rules { Forward::Accept } else { Forward::Leave },
         };
         let masquerade = flags.ip_masq.then_some(masquerade);
-        Self { masquerade, refuse_unused: flags.ip_blackhole_route, guard: None }
+        Self { masquerade, refuse_unused: flags.ip_blackhole_route, ..Self::default() }
     }
 }
 
 impl From<GuardFlags> for Option<Guard> {
     fn from(flags: GuardFlags) -> Self {
-        let GuardFlags { tunnel_notrack, tunnel_drop_strangers, tunnel_drop_pods } = flags;
+        let GuardFlags { tunnel_notrack, tunnel_drop_strangers, tunnel_drop_pods, .. } = flags;
         let guard = Guard {
             connections: if tunnel_notrack { Connections::Untracked } else { Connections::Tracked },
             strangers: if tunnel_drop_strangers { Strangers::Drop } else { Strangers::LetIn },

@@ -80,6 +80,9 @@ pub struct Status {
     /// None where there is no tunnel, or nothing that guards it is asked for.
     #[serde(default)]
     pub guard: Option<GuardStatus>,
+    /// The tunnel's devices that compute checksums instead of leaving them to what is behind them.
+    #[serde(default)]
+    pub computing: Vec<ChecksumStatus>,
     /// Entries that the kernel should hold for us.
     pub desired: usize,
     /// Operations that the kernel refused, and why.
@@ -96,6 +99,14 @@ pub struct TableStatus {
     /// With its family, as `nft list table` takes it.
     pub name: String,
     /// Whether the kernel holds it as it should be.
+    pub programmed: bool,
+}
+
+/// A device that is to compute the checksums of what it sends.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChecksumStatus {
+    pub link: String,
+    /// Whether it does.
     pub programmed: bool,
 }
 

@@ -101,6 +101,7 @@ fn status() -> Value {
             "fallbacks": 0,
         },
         "guard": null,
+        "computing": [],
         "probes": null,
     })
 }

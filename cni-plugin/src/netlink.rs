@@ -2,9 +2,11 @@
 
 pub(crate) mod address;
 pub(crate) mod attributes;
+mod ethtool;
 pub(crate) mod link;
 pub mod message;
 pub(crate) mod route;
 mod socket;
 
+pub use ethtool::{Ethtool, Switch, TX_CHECKSUM};
 pub use socket::{Protocol, Refusal, Socket};

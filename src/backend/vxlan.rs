@@ -7,7 +7,7 @@ use crate::config::Tunnel;
 use crate::guard::{self, Guarded};
 use crate::kernel::state::{
     AcceptRa, Address, Element, Entry, Fdb, KernelState, Lane, Link, LinkKind, LinkName, Neighbour,
-    Route, TableName, Vxlan as Device,
+    Route, TableName, TxChecksum, Vxlan as Device,
 };
 use crate::lease::{BackendType, Endpoint};
 use crate::mac::MacAddr;
@@ -25,6 +25,7 @@ pub(super) struct Vxlan {
     nexthops: Nexthops,
     direct: HostGw,
     guard: Option<Guard>,
+    checksums_computed: bool,
 }
 
 /// The table that guards the tunnel.
@@ -48,6 +49,10 @@ impl Vxlan {
             nexthops: Nexthops::new(local, family),
             direct: HostGw::new(local, uplink),
             guard: Guard::new(local, family),
+            checksums_computed: local
+                .policy
+                .checksums
+                .are_computed(local.policy.guard, local.node.spoils_checksums),
             uplink: uplink.clone(),
             tunnel,
         }
@@ -139,6 +144,11 @@ impl Network for Vxlan {
         });
         [Entry::Link(self.link()), Entry::AcceptRa(AcceptRa { link: link.clone(), accept: false })]
             .into_iter()
+            .chain(
+                self.checksums_computed.then(|| {
+                    Entry::TxChecksum(TxChecksum { link: link.clone(), offloaded: false })
+                }),
+            )
             .chain(address)
             .map(Arc::new)
             .chain(self.guard.iter().map(|guard| Arc::clone(&guard.table)))

@@ -129,7 +129,8 @@ fn node(config: &NetworkConfig, own: Option<&Lease>, options: &PlanOptions) -> R
     let on_link =
         if options.on_link.is_empty() { around.collect() } else { options.on_link.clone() };
     let interface = LinkName::new(options.interface.as_str());
-    Ok(Node { interface, mtu: options.mtu, layer2: true, nexthops: true, on_link, uplinks })
+    let (mtu, spoils_checksums) = (options.mtu, false);
+    Ok(Node { interface, mtu, layer2: true, nexthops: true, spoils_checksums, on_link, uplinks })
 }
 
 /// The prefix that a link with this address most likely has.

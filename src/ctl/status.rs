@@ -12,7 +12,8 @@ use super::options::Files;
 use super::{Answer, Error, Verdict, daemon};
 use crate::guard::{Connections, Pods, Strangers};
 use crate::status::{
-    ConfigStatus, GuardStatus, PeerCounts, ProbeStatus, Readiness, Statistics, Status, TableStatus,
+    ChecksumStatus, ConfigStatus, GuardStatus, PeerCounts, ProbeStatus, Readiness, Statistics,
+    Status, TableStatus,
 };
 use crate::subnet::StoreState;
 
@@ -68,7 +69,7 @@ fn facts(status: &Status) -> [(&'static str, String); 13] {
         ("peers", peers(&status.peers)),
         ("direct paths", probes(status)),
         ("masquerade", tables(&status.tables)),
-        ("tunnel", guard(status.guard.as_ref())),
+        ("tunnel", [guard(status.guard.as_ref()), computing(&status.computing)].concat()),
         ("since start", done(&status.statistics)),
         ("entries", format!("{} desired, {} refused", status.desired, status.refused.len())),
     ]
@@ -137,6 +138,14 @@ fn guard(guard: Option<&GuardStatus>) -> String {
         (!in_force).then(|| tables(kept)),
     ];
     measures.into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
+fn computing(links: &[ChecksumStatus]) -> String {
+    let link = |ChecksumStatus { link, programmed }: &ChecksumStatus| {
+        let missing = if *programmed { "" } else { " (not yet)" };
+        format!("; {link} computes checksums{missing}")
+    };
+    links.iter().map(link).collect()
 }
 
 fn done(statistics: &Statistics) -> String {

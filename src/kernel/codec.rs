@@ -35,7 +35,7 @@ use netlink_packet_core::{
 use netlink_packet_route::RouteNetlinkMessage;
 use nix::libc::{RTM_DELLINK, RTM_NEWLINK, RTM_NEWNETCONF};
 
-use super::state::{Entry, Key, LinkName, Nexthop};
+use super::state::{Entry, Key, LinkName, Nexthop, TxChecksum};
 
 use super::sysctl::Sysctl;
 use super::{Observation, Op};
@@ -49,6 +49,7 @@ pub(super) enum Request {
     /// Together with others, see [`transaction`].
     Nftables,
     Sysctl(Sysctl),
+    Ethtool(TxChecksum),
 }
 
 /// There is no request for this [`Op`].
@@ -68,8 +69,11 @@ pub(super) fn encode(op: &Op, links: &Links) -> Result<Request, Unencodable> {
     use RouteNetlinkMessage as M;
     let (put, remove) = match op.entry() {
         Entry::Link(link) => return link::encode(op, link, links),
-        Entry::ReversePath(filter) => return setting(op, Sysctl::reverse_path(filter)),
-        Entry::AcceptRa(accept) => return setting(op, Sysctl::accept_ra(accept)),
+        Entry::ReversePath(filter) => {
+            return setting(op, Request::Sysctl(Sysctl::reverse_path(filter)));
+        }
+        Entry::AcceptRa(accept) => return setting(op, Request::Sysctl(Sysctl::accept_ra(accept))),
+        Entry::TxChecksum(checksum) => return setting(op, Request::Ethtool(checksum.clone())),
         Entry::Address(address) => {
             let message = address::encode(address, links)?;
             (M::NewAddress(message.clone()), M::DelAddress(message))
@@ -105,9 +109,9 @@ fn encode_nexthop(op: &Op, nexthop: &Nexthop, links: &Links) -> Result<Request, 
     }]))
 }
 
-fn setting(op: &Op, sysctl: Sysctl) -> Result<Request, Unencodable> {
+fn setting(op: &Op, request: Request) -> Result<Request, Unencodable> {
     match op {
-        Op::Create(_) | Op::Replace(_) => Ok(Request::Sysctl(sysctl)),
+        Op::Create(_) | Op::Replace(_) => Ok(request),
         Op::Remove(_) => Err(Unencodable::Setting),
     }
 }

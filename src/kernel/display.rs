@@ -4,9 +4,11 @@ mod table;
 
 use std::fmt;
 
+use tweed_cni::netlink::TX_CHECKSUM;
+
 use super::state::{
     AcceptRa, Address, Entry, Fdb, Link, LinkKind, Neighbour, Nexthop, PROTOCOL, ReversePath,
-    Route, RouteKind, Vxlan,
+    Route, RouteKind, TxChecksum, Vxlan,
 };
 use super::{Op, Refused};
 
@@ -16,6 +18,7 @@ impl fmt::Display for Entry {
             Self::Link(link) => link.fmt(f),
             Self::ReversePath(filter) => filter.fmt(f),
             Self::AcceptRa(accept) => accept.fmt(f),
+            Self::TxChecksum(checksum) => checksum.fmt(f),
             Self::Address(address) => address.fmt(f),
             Self::Table(table) => table.fmt(f),
             Self::Element(element) => element.fmt(f),
@@ -72,6 +75,13 @@ impl fmt::Display for ReversePath {
 impl fmt::Display for AcceptRa {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "accept_ra {} dev {}", u8::from(self.accept), self.link)
+    }
+}
+
+impl fmt::Display for TxChecksum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = if self.offloaded { "on" } else { "off" };
+        write!(f, "{TX_CHECKSUM} {state} dev {}", self.link)
     }
 }
 

@@ -4,6 +4,7 @@ mod apply;
 mod dump;
 mod facts;
 mod observe;
+mod offload;
 mod remedy;
 mod tables;
 
@@ -16,6 +17,7 @@ use super::socket::{Monitor, Requests};
 use super::state::KernelState;
 use super::{Kernel, Observation, Op, Refused, Scope};
 use crate::node::Facts;
+use offload::Offloads;
 use tables::Tables;
 
 /// Room for the changes of a few thousand peers, in bytes.
@@ -24,6 +26,7 @@ const BACKLOG: usize = 8 << 20;
 pub struct NetlinkKernel {
     requests: Requests,
     tables: Tables,
+    offloads: Offloads,
     monitor: Monitor,
     /// None where nftables cannot be listened to: then an audit has to do.
     table_monitor: Option<Monitor>,
@@ -50,6 +53,7 @@ impl NetlinkKernel {
         Ok(Self {
             requests: Requests::open()?,
             tables: Tables::default(),
+            offloads: Offloads::default(),
             monitor: Monitor::of_routing(backlog)?,
             table_monitor: Monitor::of_tables(backlog).ok(),
             backlog,

@@ -46,6 +46,7 @@ impl Scope {
             }
             Key::Link(link)
             | Key::AcceptRa(link)
+            | Key::TxChecksum(link)
             | Key::Address(link, ..)
             | Key::Fdb(link, _)
             | Key::Neighbour(link, _) => self.tunnels.contains(link),
@@ -69,7 +70,7 @@ impl Scope {
         self.covers(entry)
             && match entry {
                 Entry::Link(link) => self.retired.iter().any(|ours| is_same(ours, link)),
-                Entry::ReversePath(_) | Entry::AcceptRa(_) => false,
+                Entry::ReversePath(_) | Entry::AcceptRa(_) | Entry::TxChecksum(_) => false,
                 Entry::Address(address) => self.owns_address(address),
                 Entry::Table(_) | Entry::Element(_) | Entry::Fdb(_) => true,
                 Entry::Neighbour(neighbour) => neighbour.permanent,

@@ -29,6 +29,7 @@ pub enum Key {
     Link(LinkName),
     ReversePath(LinkName),
     AcceptRa(LinkName),
+    TxChecksum(LinkName),
     Address(LinkName, IpAddr, u8),
     Table(TableName),
     /// Whoever sends us packets is let in first.
@@ -46,6 +47,7 @@ pub enum Entry {
     Link(Link),
     ReversePath(ReversePath),
     AcceptRa(AcceptRa),
+    TxChecksum(TxChecksum),
     Address(Address),
     Table(Table),
     Element(Element),
@@ -67,6 +69,14 @@ pub struct ReversePath {
 pub struct AcceptRa {
     pub link: LinkName,
     pub accept: bool,
+}
+
+/// Whether a link leaves the checksums of what it sends to whoever comes behind it
+/// (`tx-checksum-ip-generic`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TxChecksum {
+    pub link: LinkName,
+    pub offloaded: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -170,6 +180,7 @@ impl Entry {
             Self::Link(link) => Key::Link(link.name.clone()),
             Self::ReversePath(filter) => Key::ReversePath(filter.link.clone()),
             Self::AcceptRa(accept) => Key::AcceptRa(accept.link.clone()),
+            Self::TxChecksum(checksum) => Key::TxChecksum(checksum.link.clone()),
             Self::Address(Address { link, address, prefix_len }) => {
                 Key::Address(link.clone(), *address, *prefix_len)
             }
@@ -188,6 +199,7 @@ impl Entry {
             Self::Link(link) => Some(&link.name),
             Self::ReversePath(filter) => Some(&filter.link),
             Self::AcceptRa(accept) => Some(&accept.link),
+            Self::TxChecksum(checksum) => Some(&checksum.link),
             Self::Address(address) => Some(&address.link),
             Self::Table(_) | Self::Element(_) => None,
             Self::Fdb(fdb) => Some(&fdb.link),

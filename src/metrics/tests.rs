@@ -29,6 +29,7 @@ fn status() -> Status {
             admitted: 5,
             refused: None,
         }),
+        computing: Vec::new(),
         desired: 25,
         refused: vec!["route".to_owned()],
         probes: None,

@@ -11,6 +11,7 @@ use regex::Regex;
 use tracing::Level;
 
 use super::etcd::Secret;
+use crate::guard::Checksums;
 
 const ABOUT: &str = "A flannel-compatible route daemon whose nodes may mix backends";
 const SYNTAX: &str = "\
@@ -146,6 +147,7 @@ pub(super) struct PolicyFlags {
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Guards of the tunnel")]
+#[expect(clippy::struct_field_names, reason = "fields are named as the flags are")]
 pub(super) struct GuardFlags {
     /// Keep its packets out of the table of connections; see docs/tunnel.md
     #[arg(long, value_name = "BOOL", default_value = "true", value_parser = boolean)]
@@ -159,6 +161,10 @@ pub(super) struct GuardFlags {
     #[arg(long, value_name = "BOOL", default_value = "true", value_parser = boolean)]
     #[arg(num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set)]
     pub(super) tunnel_drop_pods: bool,
+    /// Whether its device computes checksums: auto where the kernel would spoil them else, or
+    /// computed; keep leaves the device as it is
+    #[arg(long, value_name = "auto|computed|keep", default_value = "auto", value_parser = checksums)]
+    pub(super) tunnel_checksums: Checksums,
 }
 
 /// Go's spellings.
@@ -205,6 +211,15 @@ fn bit(text: &str) -> Result<u8, &'static str> {
 
 fn port(text: &str) -> Result<u16, &'static str> {
     within(text, 0..=65535).ok_or("a port from 0 to 65535")
+}
+
+fn checksums(text: &str) -> Result<Checksums, &'static str> {
+    match text {
+        "auto" => Ok(Checksums::WhereNeeded),
+        "computed" => Ok(Checksums::Computed),
+        "keep" => Ok(Checksums::Left),
+        _ => Err("auto, computed or keep"),
+    }
 }
 
 fn level(text: &str) -> Result<Level, &'static str> {

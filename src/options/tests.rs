@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use tracing::Level;
 
+use crate::guard::Checksums;
+
 use super::{
     Connections, Forward, Guard, Masquerade, Options, Pods, Ports, Reload, Stop, Strangers,
 };
@@ -174,6 +176,10 @@ fn the_tunnel_is_guarded_and_each_guard_has_a_switch() {
     ] {
         assert_eq!(options(line).policy.guard, expected, "{line}");
     }
+    assert_eq!(options("").policy.checksums, Checksums::WhereNeeded);
+    assert_eq!(options("-tunnel-checksums=computed").policy.checksums, Checksums::Computed);
+    let said = "--tunnel-checksums is \"on\"; allowed: auto, computed or keep";
+    check_refusal("-tunnel-checksums=on", said);
 }
 
 #[test]

@@ -51,6 +51,7 @@ impl<K: Kernel> Reconciler<K> {
             peers: self.counts(),
             tables: self.tables(Table::translates),
             guard: self.guard_status(),
+            computing: self.computing(),
             desired: self.desired.state().len(),
             refused: self.refused.iter().map(|(_, why)| why.to_owned()).collect(),
             probes: self.probe_status(),

@@ -66,6 +66,7 @@ impl<K: Kernel> Reconciler<K> {
             }
             Entry::ReversePath(_)
             | Entry::AcceptRa(_)
+            | Entry::TxChecksum(_)
             | Entry::Address(_)
             | Entry::Table(_)
             | Entry::Route(_) => self.inputs.may_remove(),

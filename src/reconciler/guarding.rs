@@ -4,7 +4,7 @@ use super::Reconciler;
 use crate::guard::Guard;
 use crate::kernel::state::{Entry, Table};
 use crate::kernel::{Kernel, Op, Refused};
-use crate::status::GuardStatus;
+use crate::status::{ChecksumStatus, GuardStatus};
 
 /// What the kernel says to the tables that guard the tunnel.
 #[derive(Debug, Default)]
@@ -57,6 +57,18 @@ impl<K: Kernel> Reconciler<K> {
         let guarding = &mut self.inputs.guarding;
         guarding.again = guarding.refused.is_some();
         self.stale.plan |= guarding.again;
+    }
+
+    /// The devices that are to compute checksums.
+    pub(super) fn computing(&self) -> Vec<ChecksumStatus> {
+        let status = |entry: &Entry| match entry {
+            Entry::TxChecksum(checksum) => Some(ChecksumStatus {
+                link: checksum.link.to_string(),
+                programmed: self.holds(entry),
+            }),
+            _ => None,
+        };
+        self.local_entries().filter_map(status).collect()
     }
 
     /// None where there is no tunnel, or nothing is asked for.

@@ -52,8 +52,9 @@ impl<K: Kernel> Reconciler<K> {
                 .then(|| "the leases of the peers are not read yet".to_owned()),
             self.trouble.clone(),
         ];
-        let essential = |key: &&Key| !matches!(key, Key::ReversePath(_) | Key::AcceptRa(_));
-        let refused = self.refused.iter().filter(|(key, _)| essential(key));
+        let optional =
+            |key: &Key| matches!(key, Key::ReversePath(_) | Key::AcceptRa(_) | Key::TxChecksum(_));
+        let refused = self.refused.iter().filter(|(key, _)| !optional(key));
         let refused: Vec<String> = refused.map(|(_, why)| why.to_owned()).collect();
         missing.into_iter().flatten().chain(abridged(refused)).collect()
     }
@@ -89,7 +90,12 @@ impl<K: Kernel> Reconciler<K> {
         let guard = inputs.guarding.remark();
         let pending = inputs.pending();
         let remarks = [remembered, node, held, pending, unusable, self.probes_remark(), guard];
-        remarks.into_iter().flatten().chain(filters)
+        let refused = |(key, why): (&Key, &str)| match key {
+            Key::TxChecksum(_) => Some(format!("packets in the tunnel may be spoilt: {why}")),
+            _ => None,
+        };
+        let checksums = self.refused.iter().filter_map(refused);
+        remarks.into_iter().flatten().chain(filters).chain(checksums)
     }
 }
 

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use tweed_lab::{Daemon, Family, Namespace, Node, Path, Pod, eventually};
 
 use crate::ask::{is_ready, json, tweedctl};
-use crate::cluster::{Cluster, ClusterPlan, PATIENCE, SUBNETS, Stack};
+use crate::cluster::{CONFIG, Cluster, ClusterPlan, PATIENCE, SUBNETS, Stack};
 use crate::forged::{Forged, PORT};
 use crate::peer::{Peer, key, vxlan};
 use crate::table::{HOST_GW_MIXED, Side, VXLAN, VXLAN_MIXED};
@@ -215,12 +215,6 @@ fn a_guard_is_shown_and_put_back_and_leaves_nothing_behind() {
     assert_eq!(node.run("nft", &["list", "tables"]).unwrap(), "");
 }
 
-/// Waits until the nodes, all of a kind, take the way of that kind.
-fn flip(cluster: &Cluster, side: Side, path: Path) -> Result<()> {
-    cluster.etcd.put(crate::cluster::CONFIG, &Stack::V4.config(&side.config()))?;
-    cluster.wait_for_paths(|_, _| path).map(drop)
-}
-
 #[test]
 fn under_a_guard_no_packet_is_lost_while_leases_and_backends_change() {
     let config = Stack::V4.config(&VXLAN_MIXED.config());
@@ -228,17 +222,12 @@ fn under_a_guard_no_packet_is_lost_while_leases_and_backends_change() {
     cluster.start_pods().unwrap();
     cluster.wait_for_paths(|_, _| Path::Tunnel).unwrap();
     let probe = cluster.lab.probe(&cluster.lab.pairs(Family::V4), RATE).unwrap();
-
-    probe.mark("many join");
     // Beyond these numbers are the subnets of the nodes.
     let peers: Vec<Peer> = (1..=18).map(Peer::numbered).collect();
-    peers.iter().try_for_each(|peer| peer.join(&cluster.etcd)).unwrap();
-    let known = |peer: &Peer| {
-        cluster.nodes.iter().try_for_each(|node| admits(node.namespace(), peer.public_ip))
-    };
-    eventually(PATIENCE, || peers.iter().try_for_each(known)).unwrap();
-    probe.run_for(PAUSE);
 
+    probe.mark("many join");
+    join(&cluster, &peers).unwrap();
+    probe.run_for(PAUSE);
     probe.mark("flips");
     for _ in 0..2 {
         flip(&cluster, HOST_GW_MIXED, Path::Direct).unwrap();
@@ -246,68 +235,91 @@ fn under_a_guard_no_packet_is_lost_while_leases_and_backends_change() {
         flip(&cluster, VXLAN_MIXED, Path::Tunnel).unwrap();
         probe.run_for(PAUSE);
     }
-
     probe.mark("others move to other addresses and leave");
-    let moved = Peer { public_ip: "10.99.1.222".parse().unwrap(), ..peers[0].clone() };
-    moved.join(&cluster.etcd).unwrap();
-    // More at once would be too many to be true.
-    let (leaving, staying) = peers[1..].split_at(8);
-    leaving.iter().try_for_each(|peer| peer.leave(&cluster.etcd)).unwrap();
-    let left = || {
-        cluster.nodes.iter().try_for_each(|node| {
-            admits(node.namespace(), moved.public_ip)?;
-            let gone = |peer: &Peer| admits(node.namespace(), peer.public_ip).is_err();
-            ensure!(leaving.iter().all(gone) && gone(&peers[0]), "some are still let in");
-            staying.iter().try_for_each(|peer| admits(node.namespace(), peer.public_ip))?;
-            Ok(())
-        })
-    };
-    eventually(PATIENCE, left).unwrap();
-    moved.leave(&cluster.etcd).unwrap();
-
-    probe.mark("the guard is removed, and the daemon killed");
-    cluster.nodes[0].namespace().run("nft", &["flush", "ruleset"]).unwrap();
-    let peer = cluster.nodes[1].address(Family::V4).unwrap();
-    eventually(PATIENCE, || admits(cluster.nodes[0].namespace(), peer)).unwrap();
-    cluster.daemons[1].kill().unwrap();
-    cluster.daemons[1].start().unwrap();
-    cluster.daemons[1].wait_ready().unwrap();
+    move_and_leave(&cluster, &peers).unwrap();
+    probe.mark("the guard is removed, and a daemon killed");
+    harm(&mut cluster).unwrap();
     probe.run_for(PAUSE);
-
     probe.mark("a node joins");
-    let node = cluster.lab.node("n4", &cluster.segment).unwrap();
-    cluster.add(node).unwrap();
-    cluster.wait_for_paths(|_, _| Path::Tunnel).unwrap();
-    let newcomer = cluster.nodes[3].pod().unwrap();
-    let pairs = cluster.lab.pairs(Family::V4);
-    let with_newcomer: Vec<_> = pairs
-        .into_iter()
-        .filter(|pair| [&pair.from, &pair.to].iter().any(|end| end.node() == "n4"))
-        .collect();
-    let both = cluster.lab.probe(&with_newcomer, RATE).unwrap();
-    both.run_for(PAUSE);
-    let report = both.finish().unwrap();
-    assert_eq!(report.total().lost, 0, "{} and the others: {report}", newcomer.label());
-
+    let newcomer = add_node(&mut cluster).unwrap();
     probe.mark("it moves to another address");
-    let old = cluster.nodes[3].address(Family::V4).unwrap();
-    cluster.nodes[3].ip(format!("address del {old}/24 dev eth0")).unwrap();
-    cluster.nodes[3].ip("address add 10.99.1.233/24 dev eth0").unwrap();
-    let new = "10.99.1.233".parse().unwrap();
-    let follow = || {
-        cluster.nodes[..3].iter().try_for_each(|node| {
-            admits(node.namespace(), new)?;
-            ensure!(admits(node.namespace(), old).is_err(), "{old} is still let in");
-            Ok(())
-        })
-    };
-    eventually(PATIENCE, follow).unwrap();
-    let first = cluster.lab.pods()[0].address(Family::V4).unwrap();
-    eventually(PATIENCE, || newcomer.ping(first, 56)).unwrap();
+    change_address(&cluster, &newcomer).unwrap();
     probe.run_for(PAUSE);
     let report = probe.finish().unwrap();
     println!("{report}");
     assert_eq!(report.total().lost, 0, "{report}");
+}
+
+fn join(cluster: &Cluster, peers: &[Peer]) -> Result<()> {
+    peers.iter().try_for_each(|peer| peer.join(&cluster.etcd))?;
+    let known = |peer: &Peer| {
+        cluster.nodes.iter().try_for_each(|node| admits(node.namespace(), peer.public_ip))
+    };
+    eventually(PATIENCE, || peers.iter().try_for_each(known)).map(drop)
+}
+
+/// Waits until the nodes, all of a kind, take the way of that kind.
+fn flip(cluster: &Cluster, side: Side, path: Path) -> Result<()> {
+    cluster.etcd.put(CONFIG, &Stack::V4.config(&side.config()))?;
+    cluster.wait_for_paths(|_, _| path).map(drop)
+}
+
+fn move_and_leave(cluster: &Cluster, peers: &[Peer]) -> Result<()> {
+    let moved = Peer { public_ip: "10.99.1.222".parse()?, ..peers[0].clone() };
+    moved.join(&cluster.etcd)?;
+    // More at once would be too many to be true.
+    let (leaving, staying) = peers[1..].split_at(8);
+    leaving.iter().try_for_each(|peer| peer.leave(&cluster.etcd))?;
+    eventually(PATIENCE, || {
+        cluster.nodes.iter().try_for_each(|node| {
+            admits(node.namespace(), moved.public_ip)?;
+            let gone = |peer: &Peer| admits(node.namespace(), peer.public_ip).is_err();
+            ensure!(leaving.iter().all(gone) && gone(&peers[0]), "some are still let in");
+            staying.iter().try_for_each(|peer| admits(node.namespace(), peer.public_ip))
+        })
+    })?;
+    moved.leave(&cluster.etcd)
+}
+
+fn harm(cluster: &mut Cluster) -> Result<()> {
+    let node = cluster.nodes[0].namespace();
+    node.run("nft", &["flush", "ruleset"])?;
+    let peer = cluster.nodes[1].address(Family::V4)?;
+    eventually(PATIENCE, || admits(node, peer))?;
+    cluster.daemons[1].kill()?;
+    cluster.daemons[1].start()?;
+    cluster.daemons[1].wait_ready().map(drop)
+}
+
+/// Nor is anything lost between its pod and those of the others.
+fn add_node(cluster: &mut Cluster) -> Result<Pod> {
+    let node = cluster.lab.node("n4", &cluster.segment)?;
+    cluster.add(node)?;
+    cluster.wait_for_paths(|_, _| Path::Tunnel)?;
+    let newcomer = cluster.nodes[3].pod()?;
+    let mut pairs = cluster.lab.pairs(Family::V4);
+    pairs.retain(|pair| pair.from.node() == "n4" || pair.to.node() == "n4");
+    let probe = cluster.lab.probe(&pairs, RATE)?;
+    probe.run_for(PAUSE);
+    let report = probe.finish()?;
+    ensure!(report.total().lost == 0, "lost:\n{report}");
+    Ok(newcomer)
+}
+
+fn change_address(cluster: &Cluster, newcomer: &Pod) -> Result<()> {
+    let (node, others) = (&cluster.nodes[3], &cluster.nodes[..3]);
+    let (old, new) = (node.address(Family::V4)?, "10.99.1.233".parse()?);
+    node.ip(format!("address del {old}/24 dev eth0"))?;
+    node.ip(format!("address add {new}/24 dev eth0"))?;
+    eventually(PATIENCE, || {
+        others.iter().try_for_each(|node| {
+            admits(node.namespace(), new)?;
+            ensure!(admits(node.namespace(), old).is_err(), "{old} is still let in");
+            Ok(())
+        })
+    })?;
+    let first = cluster.lab.pods()[0].address(Family::V4)?;
+    eventually(PATIENCE, || newcomer.ping(first, 56)).map(drop)
 }
 
 /// Whether who has this address may send through the tunnel to a node.

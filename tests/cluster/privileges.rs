@@ -18,7 +18,7 @@ shift
 exec setpriv --no-new-privs --bounding-set=-all,+net_admin,+net_raw \
     --inh-caps=-all,+net_admin,+net_raw "$@""#;
 
-/// With the capabilities NET_ADMIN and NET_RAW alone, on a read-only host.
+/// With the capabilities `NET_ADMIN` and `NET_RAW` alone, on a read-only host.
 fn confined(cluster: &Cluster, node: &Node) -> DaemonPlan {
     let folder = node.folder().display().to_string();
     let plan = node.daemon(&cluster.etcd).argument("--ip-masq");
@@ -39,7 +39,7 @@ fn start(reverse_path: ReversePath) -> Result<Cluster> {
     Ok(cluster)
 }
 
-/// NET_ADMIN is bit 12, NET_RAW bit 13.
+/// `NET_ADMIN` is bit 12, `NET_RAW` bit 13.
 fn has_few_rights(process: &str) -> Result<()> {
     let status = std::fs::read_to_string(format!("{process}/status"))?;
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:\t"));

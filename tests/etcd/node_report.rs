@@ -24,7 +24,15 @@ fn report(lease: &Lease) -> NodeReport {
     NodeReport {
         version: "1".to_owned(),
         lease: lease.id.clone(),
-        node: Node { interface, mtu: 1500, layer2: true, nexthops: true, on_link, uplinks },
+        node: Node {
+            interface,
+            mtu: 1500,
+            layer2: true,
+            nexthops: true,
+            spoils_checksums: false,
+            on_link,
+            uplinks,
+        },
         subnets: lease.subnets().collect(),
         backend: Kind::Vxlan,
         mixed: true,

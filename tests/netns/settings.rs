@@ -3,7 +3,7 @@
 use std::fs;
 
 use nix::sched::{CloneFlags, unshare};
-use tweed::kernel::state::{AcceptRa, Entry, KernelState, Key, ReversePath};
+use tweed::kernel::state::{AcceptRa, Entry, KernelState, Key, ReversePath, TxChecksum};
 use tweed::kernel::{Kernel, NetlinkKernel, Op};
 
 use crate::host::{apply, dump, establish, everything, name, on_a_host, run};
@@ -48,6 +48,29 @@ fn a_filter_is_loosened_whatever_holds_for_all_and_tightened_again() {
         assert!(!is_strict(&dump(&mut kernel).await));
         apply(&mut kernel, vec![Op::Replace(filter("eth0", true).into())]).await;
         assert!(is_strict(&dump(&mut kernel).await));
+    });
+}
+
+#[test]
+fn a_tunnel_computes_checksums_once_it_is_told_to_until_it_is_made_anew() {
+    let checksum = |offloaded| TxChecksum { link: name("flannel.1"), offloaded };
+    on_a_host(async move || {
+        let mut kernel = NetlinkKernel::open().unwrap();
+        establish(&mut kernel, &everything()).await;
+        let key = Entry::TxChecksum(checksum(true)).key();
+        for offloaded in [true, false, true, false] {
+            let wanted = Entry::TxChecksum(checksum(offloaded));
+            apply(&mut kernel, vec![Op::Replace(wanted.clone().into())]).await;
+            assert_eq!(dump(&mut kernel).await.get(&key), Some(&wanted));
+        }
+        run("ip link del flannel.1");
+        assert_eq!(dump(&mut kernel).await.get(&key), None);
+        let refused = kernel.apply(&[Op::Create(Entry::TxChecksum(checksum(false)).into())]).await;
+        let words = refused.unwrap()[0].reason.clone();
+        assert!(words.contains("ethtool -K flannel.1 tx-checksum-ip-generic off"), "{words}");
+        establish(&mut kernel, &everything()).await;
+        let anew = Entry::TxChecksum(checksum(true));
+        assert_eq!(dump(&mut kernel).await.get(&key), Some(&anew));
     });
 }
 

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use tweed::kernel::state::{
     AcceptRa, Address, Entry, Fdb, Link, LinkKind, LinkName, Neighbour, Nexthop, NexthopId,
-    PROTOCOL, ReversePath, Route, RouteKind, Vxlan,
+    PROTOCOL, ReversePath, Route, RouteKind, TxChecksum, Vxlan,
 };
 use tweed::prefix::Prefix;
 
@@ -20,6 +20,9 @@ pub(crate) fn entry(text: &str) -> Entry {
         }
         "accept_ra" => {
             Entry::AcceptRa(AcceptRa { link: words.device(), accept: words.at(1) == "1" })
+        }
+        "tx-checksum-ip-generic" => {
+            Entry::TxChecksum(TxChecksum { link: words.device(), offloaded: words.at(1) == "on" })
         }
         "addr" => address(&words),
         "table" => Entry::Table(super::table::table(text)),

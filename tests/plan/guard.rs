@@ -158,6 +158,25 @@ fn port_and_vni_are_those_of_the_config() {
 }
 
 #[test]
+fn checksums_are_computed_where_the_kernel_would_spoil_them_or_somebody_asks() {
+    let computed = |flags: &str, spoils: bool| {
+        let mut local = guarded(flags, VXLAN, "");
+        local.node.spoils_checksums = spoils;
+        let state = plan_local(&local, &networks(&local));
+        let settings = state.entries().filter(|entry| matches!(entry, Entry::TxChecksum(_)));
+        settings.map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let both =
+        ["flannel-v6.1", "flannel.1"].map(|link| format!("tx-checksum-ip-generic off dev {link}"));
+    // What is not tracked is not translated, and stays as it is.
+    assert_eq!(computed("", true), [""; 0]);
+    assert_eq!(computed("--tunnel-notrack=false", true), both);
+    assert_eq!(computed("--tunnel-notrack=false", false), [""; 0]);
+    assert_eq!(computed("--tunnel-notrack=false --tunnel-checksums=keep", true), [""; 0]);
+    assert_eq!(computed("--tunnel-checksums=computed", false), both);
+}
+
+#[test]
 fn without_a_tunnel_or_with_all_switches_off_there_is_nothing_to_guard() {
     check_tables("", HOST_GW, "", expect![""]);
     let off = "--tunnel-notrack=false --tunnel-drop-strangers=false --tunnel-drop-pods=false";

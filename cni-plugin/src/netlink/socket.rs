@@ -31,6 +31,8 @@ pub enum Protocol {
     Route,
     /// nftables.
     Netfilter,
+    /// Whatever has no protocol of its own, such as features of links.
+    Generic,
 }
 
 /// A conversation with the kernel, about the namespace in which it was opened.
@@ -58,6 +60,7 @@ impl Socket {
         let protocol = match protocol {
             Protocol::Route => SockProtocol::NetlinkRoute,
             Protocol::Netfilter => SockProtocol::NetlinkNetFilter,
+            Protocol::Generic => SockProtocol::NetlinkGeneric,
         };
         let flags = SockFlag::SOCK_CLOEXEC;
         let descriptor = socket(AddressFamily::Netlink, SockType::Raw, flags, protocol)?;

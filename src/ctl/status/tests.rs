@@ -27,6 +27,7 @@ fn status() -> Status {
             .map(|(name, programmed)| TableStatus { name: name.into(), programmed })
             .into(),
         guard: Some(guard()),
+        computing: vec![],
         desired: 31,
         refused: vec![],
         probes: None,
@@ -69,6 +70,9 @@ fn a_guard_that_is_off_says_why() {
     for (status, expected) in cases {
         assert_eq!(super::guard(Some(&status)), expected);
     }
+    let computing = |programmed| ChecksumStatus { link: "flannel.1".into(), programmed };
+    assert_eq!(super::computing(&[computing(true)]), "; flannel.1 computes checksums");
+    assert_eq!(super::computing(&[computing(false)]), "; flannel.1 computes checksums (not yet)");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use crate::kernel::state::{
     AcceptRa, Entry, KernelState, Key, Link, LinkKind, LinkName, Nexthop, NexthopId, ReversePath,
-    Route, TableName, Vxlan,
+    Route, TableName, TxChecksum, Vxlan,
 };
 use crate::kernel::{Observation, Op};
 use crate::node::{Facts, Interface};
@@ -64,7 +64,7 @@ impl World {
     pub(super) fn put(&mut self, entry: Entry) -> Told {
         match &entry {
             Entry::Link(link) => self.put_link(link.clone()),
-            Entry::ReversePath(_) | Entry::AcceptRa(_) => {
+            Entry::ReversePath(_) | Entry::AcceptRa(_) | Entry::TxChecksum(_) => {
                 self.state.insert(entry);
                 Told::new()
             }
@@ -92,7 +92,7 @@ impl World {
                 self.state.retain(|entry| entry.link() != Some(link));
                 vec![Observation::LinkChanged(link.clone())]
             }
-            Key::ReversePath(_) | Key::AcceptRa(_) => {
+            Key::ReversePath(_) | Key::AcceptRa(_) | Key::TxChecksum(_) => {
                 self.state.remove(key);
                 Told::new()
             }
@@ -207,7 +207,8 @@ impl World {
             }
             Entry::Route(route) => self.check_way(route.link.as_ref(), route.gateway, route.onlink),
             Entry::ReversePath(ReversePath { link, .. })
-            | Entry::AcceptRa(AcceptRa { link, .. }) => {
+            | Entry::AcceptRa(AcceptRa { link, .. })
+            | Entry::TxChecksum(TxChecksum { link, .. }) => {
                 self.is_up(link).map(|_| ()).ok_or_else(|| "No such file or directory".to_owned())
             }
             Entry::Table(_) => Ok(()),

@@ -83,6 +83,12 @@ impl NetlinkKernel {
                     pass.refuse(op, &reason);
                 }
             }
+            Ok(Request::Ethtool(checksum)) => {
+                self.flush(pass).await?;
+                if let Err(reason) = self.offloads.write(&checksum) {
+                    pass.refuse(op, &reason);
+                }
+            }
             // What sat on the link went with it.
             Err(Unencodable::NoLink(_)) if matches!(op, Op::Remove(_)) => {}
             Err(reason) => pass.refuse(op, &reason),
@@ -145,7 +151,7 @@ impl NetlinkKernel {
     fn messages(&self, op: &Op) -> Vec<Message> {
         match codec::encode(op, &self.links) {
             Ok(Request::Netlink(messages)) => messages,
-            Ok(Request::Nftables | Request::Sysctl(_)) | Err(_) => Vec::new(),
+            Ok(Request::Nftables | Request::Sysctl(_) | Request::Ethtool(_)) | Err(_) => Vec::new(),
         }
     }
 }

@@ -19,6 +19,8 @@ impl NetlinkKernel {
         let links = links.iter().filter_map(|message| entry(message, &self.links, scope));
         let mut entries: Vec<_> =
             links.chain(settings(scope)).map(|entry| known.sharing(entry)).collect();
+        let offloads = scope.tunnels.iter().filter_map(|link| self.offloads.read(link));
+        entries.extend(offloads.map(|entry| known.sharing(Entry::TxChecksum(entry))));
         let tables = scope.tables.iter().flat_map(|table| self.tables.read(table));
         entries.extend(tables.map(|entry| known.sharing(entry)));
         for request in self.requests_for(scope) {

@@ -9,8 +9,11 @@ use netlink_packet_route::RouteNetlinkMessage as M;
 use super::NetlinkKernel;
 use crate::kernel::codec::{self, Body, Message, request};
 use crate::kernel::state::{LinkName, PROTOCOL};
-use crate::node::{Facts, Interface, Nexthops, Reach};
+use crate::node::{Facts, Interface, Nexthops, Reach, Release};
 use crate::prefix::Family;
+
+/// The version of the kernel that runs.
+const RELEASE: &str = "/proc/sys/kernel/osrelease";
 
 impl NetlinkKernel {
     pub(super) async fn read_facts(&mut self, reach: Option<IpAddr>) -> io::Result<Facts> {
@@ -24,7 +27,9 @@ impl NetlinkKernel {
             None => None,
         };
         let nexthops = self.read_nexthops().await?;
-        Ok(Facts { interfaces, default_routes, reach, nexthops })
+        let release = std::fs::read_to_string(RELEASE).unwrap_or_default();
+        let kernel = Release::parse(release.trim());
+        Ok(Facts { interfaces, default_routes, reach, nexthops, kernel })
     }
 
     /// Whether we can use nexthop objects.
