@@ -56,6 +56,7 @@ pub struct Host {
     pub chains: Vec<Chain>,
     /// Tables of iptables that nobody sees through nftables.
     pub legacy_tables: Vec<String>,
+    pub nftables: Module,
     pub vxlan: Module,
     pub systemd: Systemd,
 }

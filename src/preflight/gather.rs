@@ -46,6 +46,7 @@ pub fn gather(needs: &Needs, links: Vec<Interface>, places: &Places) -> Host {
         sockets: sockets::sockets(needs, &places.proc),
         chains: firewall::chains(),
         legacy_tables: firewall::legacy_tables(&places.proc),
+        nftables: firewall::nftables(),
         vxlan: vxlan(places),
         systemd: systemd::read(&places.root),
     }

@@ -195,6 +195,10 @@ const FLAWS: &[(Change, &str)] = &[
     ),
     (|_, host| host.vxlan = Module::Missing, "warning vxlan-missing: this kernel has no VXLAN"),
     (
+        |_, host| host.nftables = Module::Missing,
+        "warning tunnel-unguarded: this kernel has no nftables",
+    ),
+    (
         |_, host| host.links.retain(|link| !link.name.as_str().starts_with("flannel")),
         "warning port-taken: UDP port 8472 is taken",
     ),
@@ -308,6 +312,7 @@ fn a_tunnel_that_is_not_wanted_needs_no_module() {
         needs.tunnels.clear();
         needs.ports.clear();
         host.vxlan = Module::Missing;
+        host.nftables = Module::Missing;
     });
     assert_eq!(found, [] as [&str; 0]);
 }

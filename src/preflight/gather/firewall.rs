@@ -4,6 +4,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
+use nix::errno::Errno;
 use tweed_cni::netlink::{Protocol, Socket};
 use tweed_cni::nftables::{
     self, Expression, FilterChain, FilterRule, IpFamily, Match, Outcome, TableFamily,
@@ -11,7 +12,7 @@ use tweed_cni::nftables::{
 
 use super::text;
 use crate::prefix::Family;
-use crate::preflight::facts::{Chain, Rule, Then};
+use crate::preflight::facts::{Chain, Module, Rule, Then};
 
 /// The kernel answers before a request has returned; only a lost answer would be waited for.
 const DEADLINE: Duration = Duration::from_secs(5);
@@ -24,6 +25,17 @@ pub(super) fn chains() -> Vec<Chain> {
     found.into_iter().map(chain).collect()
 }
 
+/// Whether it can be asked for a table, there or not.
+pub(super) fn nftables() -> Module {
+    let asked = open().and_then(|mut socket| nftables::read(&mut socket, IpFamily::V4, "tweed"));
+    let errno = asked.err().map(|error| error.raw_os_error().map(Errno::from_raw));
+    match errno {
+        None => Module::Available,
+        Some(Some(Errno::EINVAL | Errno::EOPNOTSUPP | Errno::EPROTONOSUPPORT)) => Module::Missing,
+        Some(_) => Module::Unknown,
+    }
+}
+
 pub(super) fn legacy_tables(proc: &Path) -> Vec<String> {
     let lists = ["ip_tables_names", "ip6_tables_names"];
     let texts = lists.map(|list| text(&proc.join("thread-self/net").join(list)));
@@ -31,9 +43,13 @@ pub(super) fn legacy_tables(proc: &Path) -> Vec<String> {
 }
 
 fn read() -> io::Result<Vec<FilterChain>> {
-    let mut socket = Socket::open(Protocol::Netfilter)?;
+    nftables::filter_chains(&mut open()?)
+}
+
+fn open() -> io::Result<Socket> {
+    let socket = Socket::open(Protocol::Netfilter)?;
     socket.wait_no_longer_than(DEADLINE)?;
-    nftables::filter_chains(&mut socket)
+    Ok(socket)
 }
 
 fn chain(found: FilterChain) -> Chain {
