@@ -1,6 +1,6 @@
 //! Who can send into the tunnel, with its guards and without them.
 
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -126,6 +126,33 @@ fn the_tunnel_leaves_no_trace_among_connections() {
         Ok::<_, anyhow::Error>(())
     })
     .unwrap();
+}
+
+/// What a pod sends from the tunnel's port, and what is sent back to it.
+fn goes_and_comes_back(pod: &Pod, node: IpAddr, to: &Node) -> Result<()> {
+    let target = SocketAddr::new(to.address(Family::V4)?, 7005);
+    let far = to.namespace().within(|| UdpSocket::bind(target))??;
+    let near = pod.namespace().within(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT)))??;
+    far.set_read_timeout(Some(PAUSE))?;
+    near.set_read_timeout(Some(PAUSE))?;
+    eventually(PATIENCE, || {
+        near.send_to(&[0; 20], target)?;
+        let (_, seen) = far.recv_from(&mut [0; 20])?;
+        ensure!(seen == SocketAddr::new(node, PORT), "it came from {seen}");
+        far.send_to(&[0; 20], seen)?;
+        near.recv(&mut [0; 20]).map(drop).context("nothing comes back")
+    })
+    .map(drop)
+}
+
+#[test]
+fn a_flow_that_is_masqueraded_with_the_tunnels_port_is_no_packet_of_it() {
+    let scene = Scene::start(2, Stack::V4, &["--ip-masq", "--ip-masq-fully-random-disable"]);
+    let scene = scene.unwrap();
+    let stranger = scene.cluster.lab.node("stranger", &scene.cluster.segment).unwrap();
+    let (pod, node) = (&scene.pods[0], scene.address(0).unwrap());
+    goes_and_comes_back(pod, node, &stranger).unwrap();
+    goes_and_comes_back(pod, node, &scene.cluster.nodes[1]).unwrap();
 }
 
 fn pods_cannot_pass_for_nodes(stack: Stack) -> Result<()> {
