@@ -36,7 +36,8 @@ fn unguarded(device: &LinkName) -> Finding {
         what: "this kernel has no nftables".to_owned(),
         place: "module nf_tables".to_owned(),
         why: format!(
-            "whoever reaches the port of {device} can send to pods; nor can the node masquerade by nftables"
+            "whoever reaches the port of {device} can send to pods; nor can the node masquerade \
+             by nftables"
         ),
         cure: format!("modprobe -a {}", modules.join(" ")),
         drop_in: Some(DropIn {
