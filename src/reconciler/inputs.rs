@@ -13,7 +13,7 @@ use crate::mac::MacAddr;
 use crate::masquerade::Policy;
 use crate::node::{Node, Uplink};
 use crate::prefix::{Family, Prefix};
-use crate::subnet::StoreState;
+use crate::subnet::{Identity, StoreState};
 
 /// All inputs, as far as they are known.
 #[derive(Debug)]
@@ -27,6 +27,8 @@ pub struct Inputs {
     pub edit: Edit,
     /// Whether the config comes from the store, not from what was last known.
     pub confirmed: bool,
+    /// Who this node is to the store.
+    pub identity: Identity,
     pub node: Option<Node>,
     /// Why there is no node yet.
     pub no_node: Option<String>,
@@ -69,6 +71,7 @@ impl Default for Inputs {
             config: None,
             edit: Edit::default(),
             confirmed: false,
+            identity: Identity::default(),
             node: None,
             no_node: None,
             macs: BTreeMap::new(),
@@ -203,6 +206,8 @@ impl Inputs {
         let Checkpoint { local, leases, detours: _ } = checkpoint;
         self.config = Some(local.config.clone());
         self.own.clone_from(&local.own);
+        // Where nodes have names, their leases are called by them.
+        self.identity.name = local.own.as_ref().map(|own| own.id.to_string());
         self.strict.extend(local.strict.iter().cloned());
         self.peers = Peers::remembered(leases);
         self.remembered = Some(local);

@@ -1,0 +1,119 @@
+//! All nodes there are: streamed where the server can, else page by page. Never all in memory.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use tokio::time::timeout;
+use tracing::info;
+
+use super::answer::Refusal;
+use super::client::Failure;
+use super::node::{Metadata, NodeObject};
+use super::request;
+use super::watch::{KubeSource, Lists, duration, event, first_line, interruption};
+use crate::lease::{LeaseUpdate, Record};
+use crate::subnet::watch::Interrupted;
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Page<'a> {
+    #[serde(borrow)]
+    metadata: PageMetadata<'a>,
+    #[serde(borrow)]
+    items: Vec<NodeObject<'a>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct PageMetadata<'a> {
+    #[serde(rename = "continue")]
+    token: String,
+    #[serde(borrow, rename = "resourceVersion")]
+    version: std::borrow::Cow<'a, str>,
+}
+
+/// A server that knows nothing of streamed lists may begin one and never end it.
+const STALL: Duration = Duration::from_secs(10);
+
+const END: &str = "k8s.io/initial-events-end";
+
+impl KubeSource {
+    /// The watch that told them goes on with what changes.
+    pub(super) async fn list_streamed(&mut self) -> Result<Vec<Record>, Interrupted> {
+        let mut open = match self.shared.try_open(&request::streamed_list(duration())).await {
+            Ok(open) => open,
+            Err(Failure::Refused(Refusal::Invalid)) => return self.list_paged_from_now_on().await,
+            Err(failure) => return Err(self.shared.interrupted(failure)),
+        };
+        let mut records = Vec::new();
+        loop {
+            let Ok(more) = timeout(STALL, open.listen(&self.shared.client)).await else {
+                return self.list_paged_from_now_on().await;
+            };
+            if !more? {
+                return Err(Interrupted::Away);
+            }
+            let lines = open.lines.take();
+            let mut rest = lines.as_slice();
+            while let Some((line, behind)) = first_line(rest) {
+                rest = behind;
+                let Some(event) = event(line) else { continue };
+                match event.kind.as_ref() {
+                    "ERROR" => return Err(interruption(line)),
+                    "BOOKMARK" if is_end(&event.object.metadata) => {
+                        self.pass(&event.object);
+                        // What changed meanwhile may stand behind it.
+                        open.lines.put_back(rest);
+                        self.open = Some(open);
+                        self.look_for_own();
+                        return Ok(records);
+                    }
+                    "BOOKMARK" => {}
+                    _ => records.extend(record(self.put(&event.object))),
+                }
+            }
+        }
+    }
+
+    async fn list_paged_from_now_on(&mut self) -> Result<Vec<Record>, Interrupted> {
+        info!("the API server streams no lists: reading the nodes page by page");
+        self.lists = Lists::Paged;
+        self.forget();
+        self.list_paged().await
+    }
+
+    pub(super) async fn list_paged(&mut self) -> Result<Vec<Record>, Interrupted> {
+        let (mut records, mut token) = (Vec::new(), String::new());
+        loop {
+            let body = self.shared.client.once(&request::page(&token)).await;
+            let body = body.map_err(|failure| self.shared.interrupted(failure))?;
+            let page: Page<'_> = serde_json::from_slice(&body).map_err(|error| {
+                self.shared
+                    .client
+                    .report
+                    .away(&format!("the list of nodes cannot be read: {error}"));
+                Interrupted::Away
+            })?;
+            for node in &page.items {
+                records.extend(record(self.put(node)));
+            }
+            token = page.metadata.token;
+            if token.is_empty() {
+                page.metadata.version.as_ref().clone_into(&mut self.version);
+                self.look_for_own();
+                return Ok(records);
+            }
+        }
+    }
+}
+
+fn is_end(metadata: &Metadata<'_>) -> bool {
+    metadata.annotations.get(END) == Some("true")
+}
+
+fn record(update: Option<LeaseUpdate>) -> Option<Record> {
+    match update? {
+        LeaseUpdate::Put(record) => Some(record),
+        LeaseUpdate::Snapshot(_) | LeaseUpdate::Remove(_) => None,
+    }
+}
