@@ -111,7 +111,8 @@ impl AnnotationPrefix {
         let backend = self.get(annotations, BACKEND_TYPE).unwrap_or_default().to_lowercase();
         let backend = BackendType::from(backend.as_str());
         let vtep = backend_data::vtep(&backend, || self.data(annotations, keys.data));
-        let vtep = vtep.map_err(|error| Malformed(self.fault(keys.data, &error.0)))?;
+        let vtep =
+            vtep.map_err(|error| Malformed(self.fault(keys.data, &format!("wrong: {error}"))))?;
         Ok(Some(Endpoint { subnet, public_ip, backend, vtep }))
     }
 
@@ -181,3 +182,6 @@ impl FromStr for AnnotationPrefix {
         Ok(Self(format!("{domain}/{word}{dash}")))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -185,3 +185,6 @@ impl<'de: 'a, 'a> Visitor<'de> for PairsVisitor<'a> {
         Ok(Pairs(pairs))
     }
 }
+
+#[cfg(test)]
+mod tests;

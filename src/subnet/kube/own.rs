@@ -145,3 +145,6 @@ impl OwnNode {
         number(self).zip(number(other)).is_some_and(|(ours, theirs)| ours > theirs)
     }
 }
+
+#[cfg(test)]
+mod tests;

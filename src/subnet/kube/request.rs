@@ -101,3 +101,6 @@ fn made<E>(request: Result<Ask, E>) -> Ask {
         request
     })
 }
+
+#[cfg(test)]
+mod tests;

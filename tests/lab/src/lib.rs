@@ -31,6 +31,7 @@
 )]
 
 mod address;
+mod api_server;
 mod daemon;
 mod etcd;
 mod facts;
@@ -67,6 +68,7 @@ use anyhow::Result;
 pub use nix::sys::signal::Signal;
 
 pub use address::Family;
+pub use api_server::{ApiServer, Asked, Faults, Gone, Lists};
 pub use daemon::{Daemon, DaemonPlan};
 pub use etcd::{Entry, Etcd, EtcdPlan, Member};
 pub use facts::{Address, Fdb, Link, Neighbour, Path, Route, Vxlan};
