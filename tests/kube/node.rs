@@ -83,8 +83,8 @@ pub(crate) fn add_peer(server: &ApiServer, number: u8) {
 }
 
 pub(crate) async fn acquire(manager: &KubeSubnetManager) -> Lease {
-    let acquired = manager.acquire(&config(V4), &vxlan(&["172.18.0.1"]));
-    timeout(PATIENCE, acquired).await.expect("no lease").unwrap()
+    let (config, attributes) = (config(V4), vxlan(&["172.18.0.1"]));
+    timeout(PATIENCE, manager.acquire(&config, &attributes)).await.expect("no lease").unwrap()
 }
 
 pub(crate) fn subnets(lease: &Lease) -> Vec<String> {

@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use serde::Deserialize;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 use tracing::info;
 
 use super::answer::Refusal;
 use super::client::Failure;
 use super::node::{Metadata, NodeObject};
 use super::request;
-use super::watch::{KubeSource, Lists, duration, event, first_line, interruption};
+use super::watch::{Event, KubeSource, Lists, duration, event, first_line, interruption};
 use crate::lease::{LeaseUpdate, Record};
 use crate::subnet::watch::Interrupted;
 
@@ -45,9 +45,10 @@ impl KubeSource {
             Err(Failure::Refused(Refusal::Invalid)) => return self.list_paged_from_now_on().await,
             Err(failure) => return Err(self.shared.interrupted(failure)),
         };
-        let mut records = Vec::new();
+        let (mut records, mut progress) = (Vec::new(), Instant::now());
         loop {
-            let Ok(more) = timeout(STALL, open.listen(&self.shared.client)).await else {
+            let listening = open.listen(&self.shared.client);
+            let Ok(more) = timeout_at(progress + STALL, listening).await else {
                 return self.list_paged_from_now_on().await;
             };
             if !more? {
@@ -68,10 +69,24 @@ impl KubeSource {
                         self.look_for_own();
                         return Ok(records);
                     }
-                    "BOOKMARK" => {}
-                    _ => records.extend(record(self.put(&event.object))),
+                    // A server that streams lists says nothing else first.
+                    "BOOKMARK" => return self.list_paged_from_now_on().await,
+                    "ADDED" => progress = Instant::now(),
+                    _ => {}
                 }
+                self.note(&mut records, &event);
             }
+        }
+    }
+
+    /// Nodes may change, or go, while they are listed.
+    fn note(&mut self, records: &mut Vec<Record>, event: &Event<'_>) {
+        if event.kind == "DELETED" {
+            let gone = event.object.metadata.name.as_ref();
+            self.lose(&event.object);
+            records.retain(|record| record.id.as_str() != gone);
+        } else {
+            records.extend(record(self.put(&event.object)));
         }
     }
 

@@ -167,7 +167,7 @@ impl KubeSource {
         record.map(LeaseUpdate::Put).or_else(left)
     }
 
-    fn lose(&mut self, node: &NodeObject<'_>) -> Option<LeaseUpdate> {
+    pub(super) fn lose(&mut self, node: &NodeObject<'_>) -> Option<LeaseUpdate> {
         let name = node.metadata.name.as_ref();
         if self.is_own(name) {
             self.shared.ours.send_if_modified(|ours| ours.trust(None));
