@@ -121,7 +121,7 @@ pub(super) struct KubeFlags {
     #[arg(long, value_name = "FILE", default_value = "/etc/kube-flannel/net-conf.json")]
     #[arg(value_parser = file)]
     pub(super) net_config_path: PathBuf,
-    /// Clear the condition NetworkUnavailable of our node once packets get through
+    /// Take the mark of a node without network from ours once packets get through
     #[arg(long, value_name = "BOOL", default_value = "true", value_parser = boolean)]
     #[arg(num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set)]
     pub(super) set_node_network_unavailable: bool,

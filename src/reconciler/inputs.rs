@@ -247,6 +247,13 @@ impl Inputs {
         matches!(self.store, StoreState::Waiting(_))
     }
 
+    /// Whether we forward by what was last known. A config that lies on this host may be newer than
+    /// all we know of the peers.
+    pub fn rest_on_memory(&self) -> bool {
+        let peers_are = !self.peers.is_complete() && self.are_alone();
+        self.remembered.is_some() && (!self.confirmed || peers_are)
+    }
+
     /// Our lease, if the store stands behind it or cannot be asked: only then may pods rely on it.
     pub fn relied_on(&self) -> Option<&Lease> {
         self.own.as_ref().filter(|_| self.held || self.are_alone())

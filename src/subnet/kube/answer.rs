@@ -8,7 +8,7 @@ use hyper::{HeaderMap, StatusCode};
 use kube::client::Body;
 use serde::Deserialize;
 
-use super::connect::describe;
+use super::connect::failure;
 use super::request::Ask;
 
 /// An answer that another try would not change.
@@ -69,7 +69,7 @@ impl Lines {
     /// Waits for more; returns whether there is any. Nothing is lost if it is not waited for.
     pub(super) async fn more(&mut self) -> Result<bool, String> {
         let Some(frame) = self.body.frame().await else { return Ok(false) };
-        let frame = frame.map_err(|error| describe(&error))?;
+        let frame = frame.map_err(|error| failure(&error))?;
         if let Ok(data) = frame.into_data() {
             self.buffer.extend_from_slice(&data);
         }
@@ -97,7 +97,7 @@ impl Lines {
 pub(super) async fn read(mut body: Body) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| describe(&error))?;
+        let frame = frame.map_err(|error| failure(&error))?;
         if let Ok(data) = frame.into_data() {
             bytes.extend_from_slice(&data);
         }

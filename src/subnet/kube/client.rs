@@ -10,7 +10,7 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::answer::{self, Refusal};
-use super::connect::{describe, open};
+use super::connect::{failure, open};
 use super::options::KubeOptions;
 use super::request::Ask;
 use crate::backoff::Backoff;
@@ -99,7 +99,7 @@ impl Client {
         let request = ask.clone().map(Body::from);
         let response = match timeout(ANSWER, Box::pin(connection.client.send(request))).await {
             Ok(Ok(response)) => response,
-            Ok(Err(error)) => return Err(self.failed(&connection, &describe(&error)).await),
+            Ok(Err(error)) => return Err(self.failed(&connection, &failure(&error)).await),
             Err(_) => return Err(self.failed(&connection, &no_answer()).await),
         };
         if response.status().is_success() {

@@ -70,6 +70,14 @@ fn no_cluster(error: &dyn StdError) -> String {
     format!("{}: outside of a pod, name a --kubeconfig-file or --kube-api-url", describe(error))
 }
 
+/// Why a request brought no answer.
+pub(super) fn failure(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Service(cause) => describe(cause.as_ref()),
+        other => describe(other),
+    }
+}
+
 /// The message and the innermost cause, which tells most.
 pub(super) fn describe(error: &dyn StdError) -> String {
     let message = error.to_string();

@@ -167,6 +167,11 @@ impl Lab {
         Etcd::build(&self.world, &self.management, plan)
     }
 
+    /// An API server of Kubernetes without nodes.
+    pub fn api_server(&self) -> Result<ApiServer> {
+        ApiServer::build(&self.world, &self.management)
+    }
+
     /// Where logs and files of nodes lie; other names in it are free, and last until the lab goes.
     pub fn folder(&self) -> &std::path::Path {
         &self.world.folder

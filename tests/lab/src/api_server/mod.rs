@@ -18,15 +18,21 @@ use tokio::sync::oneshot;
 pub use fault::{Faults, Gone, Lists};
 
 use crate::lock::lock;
+use crate::netns::Namespace;
+use crate::segment::Segment;
+use crate::world::World;
 use serve::Shared;
 
 const NODES: &str = "/api/v1/nodes";
+const PORT: u16 = 6443;
 
 /// Objects outlive the server's rest: it can be stopped and started again.
 #[derive(Debug)]
 pub struct ApiServer {
     shared: Arc<Shared>,
     address: SocketAddr,
+    /// Where the address is, if not here.
+    namespace: Option<Namespace>,
     running: Option<Running>,
 }
 
@@ -34,8 +40,6 @@ pub struct ApiServer {
 struct Running {
     stop: oneshot::Sender<()>,
     thread: JoinHandle<()>,
-    /// Kept open while the server rests, so that nobody else gets the port.
-    listener: TcpListener,
 }
 
 /// A request that was made.
@@ -51,14 +55,23 @@ pub struct Asked {
 impl ApiServer {
     /// On a port of its own of this host.
     pub fn start() -> Result<Self> {
-        Self::serve(TcpListener::bind("127.0.0.1:0").context("binding a port")?)
+        Self::serve(SocketAddr::from(([127, 0, 0, 1], 0)), None)
     }
 
-    pub fn serve(listener: TcpListener) -> Result<Self> {
+    /// On the management network of a lab.
+    pub(crate) fn build(world: &World, management: &Segment) -> Result<Self> {
+        let namespace = world.namespace(&format!("api{}", world.number()))?;
+        let wire = management.join(&namespace, "eth0")?;
+        let address = wire.addresses.first().context("the management network is empty")?.ip();
+        Self::serve(SocketAddr::new(address, PORT), Some(namespace))
+    }
+
+    fn serve(wanted: SocketAddr, namespace: Option<Namespace>) -> Result<Self> {
+        let listener = bind(wanted, namespace.as_ref())?;
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared::default());
         let running = Some(run(&shared, listener)?);
-        Ok(Self { shared, address, running })
+        Ok(Self { shared, address, namespace, running })
     }
 
     pub fn url(&self) -> String {
@@ -67,17 +80,15 @@ impl ApiServer {
 
     /// Ends every connection, and takes no new ones.
     pub fn stop(&mut self) -> Result<()> {
-        let Some(Running { stop, thread, listener }) = self.running.take() else { return Ok(()) };
+        let Some(Running { stop, thread }) = self.running.take() else { return Ok(()) };
         // It may have ended by itself.
         stop.send(()).unwrap_or_default();
-        thread.join().map_err(|_| anyhow::anyhow!("the API server panicked"))?;
-        drop(listener);
-        Ok(())
+        thread.join().map_err(|_| anyhow::anyhow!("the API server panicked"))
     }
 
     /// After a [`stop`](Self::stop), where it was before.
     pub fn start_again(&mut self) -> Result<()> {
-        let listener = TcpListener::bind(self.address).context("binding the port again")?;
+        let listener = bind(self.address, self.namespace.as_ref())?;
         self.running = Some(run(&self.shared, listener)?);
         Ok(())
     }
@@ -192,13 +203,21 @@ impl Drop for ApiServer {
 
 fn run(shared: &Arc<Shared>, listener: TcpListener) -> Result<Running> {
     let (stop, stopped) = oneshot::channel();
-    let serving = listener.try_clone()?;
-    serving.set_nonblocking(true)?;
+    listener.set_nonblocking(true)?;
     let shared = Arc::clone(shared);
     let thread = std::thread::Builder::new()
         .name("api-server".to_owned())
-        .spawn(move || serve::run(&shared, serving, stopped))?;
-    Ok(Running { stop, thread, listener })
+        .spawn(move || serve::run(&shared, listener, stopped))?;
+    Ok(Running { stop, thread })
+}
+
+/// A socket stays in the namespace where it was made, whoever uses it.
+fn bind(address: SocketAddr, namespace: Option<&Namespace>) -> Result<TcpListener> {
+    let listener = match namespace {
+        Some(namespace) => namespace.within(|| TcpListener::bind(address))?,
+        None => TcpListener::bind(address),
+    };
+    listener.with_context(|| format!("binding {address}"))
 }
 
 fn node_place(name: &str) -> store::Place {
