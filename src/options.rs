@@ -21,12 +21,12 @@ use tracing::Level;
 pub use self::stop::Stop;
 
 use self::argv::Settings;
-use self::flags::{EtcdFlags, Flags, InterfaceFlags, PolicyFlags};
+use self::flags::{EtcdFlags, Flags, InterfaceFlags, KubeFlags, PolicyFlags};
 use crate::config::Reload;
 use crate::masquerade::{Forward, Masquerade, Policy, Ports};
 use crate::node::InterfaceOptions;
 use crate::subnet::etcd::EtcdOptions;
-use crate::subnet::kube::KubeOptions;
+use crate::subnet::kube::{AnnotationPrefix, ApiOptions, KubeOptions};
 
 /// What the operator asked of the daemon. Holds no secret that `Debug` would tell.
 #[derive(Clone, Debug)]
@@ -122,13 +122,40 @@ pub fn etcd_options(
     words: impl IntoIterator<Item = String>,
     environment: impl Fn(&str) -> Option<String>,
 ) -> Result<EtcdOptions, Stop> {
-    let command = EtcdOnly::command();
+    let (flags, settings) = alone::<EtcdOnly>(words, environment)?;
+    etcd::options(flags.etcd, &settings)
+}
+
+/// Some flags of the daemon, for a program that is none.
+fn alone<F: CommandFactory + FromArgMatches>(
+    words: impl IntoIterator<Item = String>,
+    environment: impl Fn(&str) -> Option<String>,
+) -> Result<(F, Settings), Stop> {
+    let command = F::command();
     let mut settings = Settings::read(words, &command)?;
     settings.add_environment(environment, &command);
     let words = settings.words(&command);
     let matches = command.try_get_matches_from(words).map_err(|error| settings.blame(&error))?;
-    let flags = EtcdOnly::from_arg_matches(&matches).map_err(|error| settings.blame(&error))?;
-    etcd::options(flags.etcd, &settings)
+    let flags = F::from_arg_matches(&matches).map_err(|error| settings.blame(&error))?;
+    Ok((flags, settings))
+}
+
+/// The flags of Kubernetes alone, likewise.
+#[derive(Debug, Parser)]
+struct KubeOnly {
+    #[command(flatten)]
+    kube: KubeFlags,
+}
+
+/// Parses the words that are flags of Kubernetes, then what `environment` knows of the others.
+pub fn kube_options(
+    words: impl IntoIterator<Item = String>,
+    environment: impl Fn(&str) -> Option<String>,
+) -> Result<(ApiOptions, AnnotationPrefix), Stop> {
+    let (kube, settings) = alone::<KubeOnly>(words, environment)?;
+    let flags = kube.kube;
+    let api = kube::api(flags.kube_api_url, flags.kubeconfig_file, &settings)?;
+    Ok((api, flags.kube_annotation_prefix))
 }
 
 impl From<PolicyFlags> for Policy {

@@ -76,6 +76,9 @@ impl Store {
     pub(super) fn patch(&mut self, place: Place, patch: &Value) -> Option<Value> {
         let mut object = self.objects.get(&place)?.clone();
         merge(&mut object, patch);
+        // Whatever it was written over, it gets a version of its own.
+        let version = self.objects.get(&place)?["metadata"]["resourceVersion"].clone();
+        object["metadata"]["resourceVersion"] = version;
         if self.objects.get(&place) != Some(&object) {
             self.write("MODIFIED", place.clone(), object);
         }
