@@ -7,6 +7,7 @@ mod options;
 mod outcome;
 mod plan;
 mod status;
+mod store;
 #[cfg(test)]
 mod tests;
 mod words;
@@ -20,9 +21,10 @@ use tokio::time::sleep;
 
 use self::carry_out::Work;
 use self::network::{Hand, Network};
-use self::options::{Command, Store};
+use self::options::Command;
 use self::plan::Plan;
 use self::status::Status;
+use self::store::Store;
 use super::options::Output;
 use super::{Error, Verdict, write};
 use crate::subnet::{etcd, kube};
@@ -35,7 +37,7 @@ pub(super) async fn run(
     output: Output,
     out: &mut impl Write,
 ) -> Result<Verdict, Error> {
-    match options.store()? {
+    match options.stores.chosen()? {
         Store::Etcd(etcd) => carry_out(&etcd::Operator::new(etcd), options, output, out).await,
         Store::Kube(kube) => carry_out(&kube::Operator::new(kube), options, output, out).await,
     }

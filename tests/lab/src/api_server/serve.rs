@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::io;
 use std::net::TcpListener;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -64,21 +65,25 @@ impl Query {
 }
 
 /// Serves until it is told to stop; then all connections end.
-pub(super) fn run(shared: &Arc<Shared>, listener: TcpListener, stopped: oneshot::Receiver<()>) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.expect("a runtime for the API server");
+pub(super) fn run(
+    shared: &Arc<Shared>,
+    listener: TcpListener,
+    stopped: oneshot::Receiver<()>,
+) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         tokio::select! {
-            () = accept(shared, listener) => {}
-            _ = stopped => {}
+            failed = accept(shared, listener) => failed,
+            _ = stopped => Ok(()),
         }
-    });
+    })
 }
 
-async fn accept(shared: &Arc<Shared>, listener: TcpListener) {
-    let listener = tokio::net::TcpListener::from_std(listener).expect("a listener");
+async fn accept(shared: &Arc<Shared>, listener: TcpListener) -> io::Result<()> {
+    let listener = tokio::net::TcpListener::from_std(listener)?;
     let mut connections = JoinSet::new();
-    while let Ok((stream, _)) = listener.accept().await {
+    loop {
+        let (stream, _) = listener.accept().await?;
         let shared = Arc::clone(shared);
         connections.spawn(async move {
             let answer = |request| {
@@ -147,9 +152,9 @@ fn route(
         }
         ("POST", (collection, None)) => create(shared, collection, body),
         ("PATCH", (collection, Some(name))) if query.get("fieldManager").is_some() => {
-            apply(shared, (collection, name), body)
+            apply(shared, &(collection, name), body)
         }
-        ("PATCH", (collection, Some(name))) => patch(shared, (collection, name), path, body),
+        ("PATCH", (collection, Some(name))) => patch(shared, &(collection, name), path, body),
         _ => refusal(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", "not this"),
     }
 }
@@ -212,17 +217,17 @@ fn create(shared: &Shared, collection: String, body: &[u8]) -> Response<Body> {
     }
 }
 
-fn patch(shared: &Shared, place: Place, path: &str, body: &[u8]) -> Response<Body> {
-    let Ok(mut patch) = serde_json::from_slice::<Value>(body) else { return invalid() };
+fn patch(shared: &Shared, place: &Place, path: &str, body: &[u8]) -> Response<Body> {
+    let Ok(mut wanted) = serde_json::from_slice::<Value>(body) else { return invalid() };
     // By way of its status a node's spec cannot be changed.
-    if let (true, Some(patch)) = (path.ends_with("/status"), patch.as_object_mut()) {
-        patch.remove("spec");
+    if let (true, Some(fields)) = (path.ends_with("/status"), wanted.as_object_mut()) {
+        fields.remove("spec");
     }
-    let seen = patch["metadata"]["resourceVersion"].clone();
+    let seen = wanted["metadata"]["resourceVersion"].clone();
     let patched = shared.change(|store| {
-        let known = store.get(&place).map(|object| &object["metadata"]["resourceVersion"]);
+        let known = store.get(place).map(|object| &object["metadata"]["resourceVersion"]);
         let is_outdated = known.is_some_and(|known| !seen.is_null() && *known != seen);
-        if is_outdated { Err(()) } else { Ok(store.patch(place, &patch)) }
+        if is_outdated { Err(()) } else { Ok(store.patch(place, &wanted)) }
     });
     match patched {
         Ok(Some(object)) => json(StatusCode::OK, &object),
@@ -232,7 +237,7 @@ fn patch(shared: &Shared, place: Place, path: &str, body: &[u8]) -> Response<Bod
 }
 
 /// Creates what is not there yet.
-fn apply(shared: &Shared, place: Place, body: &[u8]) -> Response<Body> {
+fn apply(shared: &Shared, place: &Place, body: &[u8]) -> Response<Body> {
     let Ok(object) = serde_json::from_slice::<Value>(body) else { return invalid() };
     if !shared.change(|store| store.create(place.clone(), object.clone())) {
         shared.change(|store| store.patch(place, &object));

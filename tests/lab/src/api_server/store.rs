@@ -73,16 +73,16 @@ impl Store {
     }
 
     /// The object as it is then; none if there is no such object.
-    pub(super) fn patch(&mut self, place: Place, patch: &Value) -> Option<Value> {
-        let mut object = self.objects.get(&place)?.clone();
+    pub(super) fn patch(&mut self, place: &Place, patch: &Value) -> Option<Value> {
+        let mut object = self.objects.get(place)?.clone();
         merge(&mut object, patch);
         // Whatever it was written over, it gets a version of its own.
-        let version = self.objects.get(&place)?["metadata"]["resourceVersion"].clone();
+        let version = self.objects.get(place)?["metadata"]["resourceVersion"].clone();
         object["metadata"]["resourceVersion"] = version;
-        if self.objects.get(&place) != Some(&object) {
+        if self.objects.get(place) != Some(&object) {
             self.write("MODIFIED", place.clone(), object);
         }
-        self.objects.get(&place).cloned()
+        self.objects.get(place).cloned()
     }
 
     pub(super) fn delete(&mut self, place: &Place) -> bool {

@@ -116,5 +116,6 @@ fn bookmark(version: u64) -> Value {
 }
 
 fn lines(events: &[Value]) -> Bytes {
-    events.iter().map(|event| format!("{event}\n")).collect::<String>().into()
+    let lines: Vec<String> = events.iter().map(|event| format!("{event}\n")).collect();
+    lines.concat().into()
 }
