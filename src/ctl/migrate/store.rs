@@ -106,21 +106,23 @@ impl Kubernetes {
             ("kubeconfig-file", kubeconfig.map(|file| file.display().to_string())),
             ("kube-annotation-prefix", self.kube_annotation_prefix.clone()),
         ];
-        let usage = |what: String| Error::Usage(what);
         let (api, annotation_prefix) =
             options::kube_options(words(given), |name| std::env::var(name).ok())
-                .map_err(|stop| usage(stop.to_string()))?;
+                .map_err(|stop| Error::Usage(stop.to_string()))?;
         let (namespace, config_map) = self
             .config_map
             .split_once('/')
-            .ok_or_else(|| usage("--config-map takes NAMESPACE/NAME".to_owned()))?;
+            .ok_or_else(|| Error::Usage("--config-map takes NAMESPACE/NAME".to_owned()))?;
         let (namespace, config_map) = (namespace.to_owned(), config_map.to_owned());
         Ok(OperatorOptions { api, annotation_prefix, namespace, config_map })
     }
 }
 
-/// As kubectl finds it.
+/// As kubectl finds it, unless tweedd's own variable names one.
 fn usual_kubeconfig() -> Option<PathBuf> {
+    if std::env::var_os("FLANNELD_KUBECONFIG_FILE").is_some() {
+        return None;
+    }
     let named = std::env::var("KUBECONFIG").ok().filter(|file| !file.is_empty());
     let at_home = || Some(PathBuf::from(std::env::var("HOME").ok()?).join(".kube/config"));
     named.map(PathBuf::from).or_else(at_home).filter(|file| file.exists())

@@ -6,6 +6,9 @@ use serde_json::{Value, json};
 
 use super::merge::merge;
 
+/// So many changes are remembered.
+const LONGEST: usize = 4000;
+
 /// Where an object lies: `/api/v1/nodes` and its name.
 pub(super) type Place = (String, String);
 
@@ -118,6 +121,10 @@ impl Store {
         object["metadata"]["resourceVersion"] = self.version.to_string().into();
         let change = Change { version: self.version, kind, collection, object: object.clone() };
         self.history.push(change);
+        if self.history.len() > LONGEST {
+            let forgotten = self.history.drain(..LONGEST / 2).next_back();
+            self.compacted = forgotten.map_or(self.compacted, |change| change.version);
+        }
         object
     }
 }

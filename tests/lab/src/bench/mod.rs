@@ -6,6 +6,7 @@ mod cni;
 mod cold_start;
 mod data_path;
 mod faults;
+mod kubernetes;
 mod latency;
 mod mass_flip;
 mod migration;
@@ -74,6 +75,7 @@ enum Section {
     Latency,
     Audit,
     Storm,
+    Kubernetes,
     DataPath,
     Replacement,
     Migration,
@@ -90,6 +92,7 @@ impl Section {
             Self::Latency => latency::run(binaries, options.rounds(200), sheet),
             Self::Audit => audit::run(binaries, options.rounds(9), sheet),
             Self::Storm => storm::run(sheet),
+            Self::Kubernetes => kubernetes::run(binaries, options.rounds(5), sheet),
             Self::DataPath => data_path::run(binaries, options.rounds(9), sheet),
             Self::Replacement => replacement::run(options.rounds(5), sheet),
             Self::Migration => migration::run(binaries, options.rounds(1), sheet),
