@@ -152,7 +152,7 @@ impl Client {
 
     /// Not all nodes that were sent away together come back together.
     async fn keep_quiet(&self) {
-        let quiet_until = self.current.lock().await.quiet_until.take();
+        let quiet_until = self.current.lock().await.quiet_until;
         if let Some(until) = quiet_until.filter(|until| *until > Instant::now()) {
             sleep_until(until + JITTER.mul_f64(rand::random())).await;
         }
