@@ -1,7 +1,6 @@
 //! Packets that each begin a flow of their own, and from where they seem to come.
 
 use std::collections::BTreeMap;
-use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use nix::sys::socket::{setsockopt, sockopt};
-use tweed_lab::{Namespace, overruns_at};
+use tweed_lab::{Namespace, is_silence, overruns_at};
 
 /// For what comes while the machine is busy elsewhere, in bytes.
 const BUFFER: usize = 32 << 20;
@@ -130,8 +129,4 @@ fn any(target: SocketAddr) -> IpAddr {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     }
-}
-
-fn is_silence(error: &std::io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }

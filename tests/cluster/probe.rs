@@ -22,7 +22,7 @@ const LARGE: &str = "ip saddr 10.244.0.0/16 ip length > 1300";
 /// Packets per second and ordered pair of pods.
 const RATE: u32 = 500;
 /// Generous: a path is judged within two intervals on a machine that has time.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn config(stack: Stack, side: crate::table::Side) -> String {
     stack.config(&side.config())

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::ErrorKind;
 use std::net::{IpAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,6 +19,7 @@ use tweed::kernel::{Kernel, NetlinkKernel, Observation, Op, Scope, diff};
 use tweed::lease::{BackendType, Endpoint, Lease, LeaseId};
 use tweed::masquerade::{self, Forward, Masquerade, Policy, Ports};
 use tweed::prefix::Family;
+use tweed_lab::is_silence;
 
 use crate::host::{
     address, apply, dump, establish, ip, missing, on_a_host, prefix, run, scope, shows, table_name,
@@ -220,11 +220,8 @@ fn listen(plugged: &Receiver<()>, stopped: &AtomicBool) -> Vec<(u32, IpAddr)> {
     loop {
         match socket.recv_from(&mut buffer) {
             Ok((_, from)) => heard.push((u32::from_be_bytes(buffer), from.ip())),
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                if stopped.load(Ordering::SeqCst) {
-                    return heard;
-                }
-            }
+            Err(error) if is_silence(&error) && stopped.load(Ordering::SeqCst) => return heard,
+            Err(error) if is_silence(&error) => {}
             Err(error) => panic!("{error}"),
         }
     }
