@@ -115,6 +115,7 @@ scenarios! {
     mixed_stays_until_nobody_would_be_left_out
     nothing_is_removed_before_the_first_snapshot
     overruns_in_a_row_share_their_dumps
+    silence_before_an_edit_says_nothing_of_after_it
     the_absence_of_the_store_changes_nothing
     the_brake_holds_when_most_peers_vanish
     the_brake_is_off_as_soon_as_all_are_back

@@ -30,6 +30,7 @@ impl<K: Kernel> Reconciler<K> {
 
     /// Another config is in force.
     fn follow_config(&mut self) {
+        self.doubt_silence(&self.inputs.peers.ids().cloned().collect());
         self.stale.facts = true;
         self.stale.plan = true;
         self.unsaved = true;
@@ -66,6 +67,7 @@ impl<K: Kernel> Reconciler<K> {
             self.agenda.withdraw_soon();
         }
         self.inputs.note_loss();
+        self.doubt_silence(&affected);
         self.revise(affected);
     }
 
