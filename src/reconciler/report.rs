@@ -59,10 +59,12 @@ impl<K: Kernel> Reconciler<K> {
 
     /// Whoever reads subnet.env takes it at its word that the daemon masquerades.
     fn local_is_met(&self) -> bool {
-        self.is_met(|entry| matches!(entry, Entry::Link(_) | Entry::Address(_) | Entry::Table(_)))
+        let concerns =
+            |entry: &Entry| matches!(entry, Entry::Link(_) | Entry::Address(_)) || entry.is_rules();
+        self.is_met(concerns)
     }
 
-    fn is_met(&self, concerns: impl Fn(&Entry) -> bool) -> bool {
+    pub(super) fn is_met(&self, concerns: impl Fn(&Entry) -> bool) -> bool {
         let mut wanted = self.local_entries().filter(|entry| concerns(entry));
         wanted.all(|entry| self.holds(entry))
     }

@@ -14,6 +14,8 @@ fn scope() -> Scope {
         tunnels: [LinkName::new("flannel.1")].into(),
         underlay: Some(LinkName::new("eth0")),
         tables: [table_name("tweed.1")].into(),
+        chains: ChainName::all().collect(),
+        extent: Extent::Spare,
         networks: vec!["10.244.0.0/16".parse().unwrap(), "fd00:244::/48".parse().unwrap()],
         gateways: ["172.16.0.9".parse().unwrap()].into(),
         retired: Vec::new(),
