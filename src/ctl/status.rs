@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn a_node_that_is_well_fits_on_half_a_screen() {
-        expect![[r#"
+        expect![[r"
             tweedd 0.1.0: ready
 
             store        reachable
@@ -189,7 +189,7 @@ mod tests {
             since start  31 created, 0 replaced, 0 removed, 1 dump, 0 overruns, 2 configs
                          read, 0 fallbacks
             entries      31 desired, 0 refused
-        "#]]
+        "]]
         .assert_eq(&Glance(status()).to_string());
     }
 
@@ -205,7 +205,7 @@ mod tests {
         };
         let text = Glance(status).to_string();
         assert!(text.lines().all(|line| line.len() <= 80), "{text}");
-        expect![[r#"
+        expect![[r"
             tweedd 0.1.0: not ready
               + route fd00:10:244:3::/64 via fd00:10:244:3:: dev flannel-v6.1 onlink:
                 Nexthop has invalid gateway (no route to host)
@@ -226,7 +226,7 @@ mod tests {
             entries      31 desired, 1 refused
               + route fd00:10:244:3::/64 via fd00:10:244:3:: dev flannel-v6.1 onlink:
                 Nexthop has invalid gateway (no route to host)
-        "#]]
+        "]]
         .assert_eq(&text);
     }
 

@@ -57,6 +57,7 @@ fn put(chain: &Chain) -> Op {
     Op::Replace(Entry::Chain(chain.clone()).into())
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "expectations are written in place")]
 fn check(op: &Op, listing: &str, expected: Expect) {
     let Entry::Chain(chain) = op.entry() else { panic!("{op} is no chain") };
     expected.assert_eq(&script(op, chain, listing));
