@@ -148,7 +148,12 @@ fn translated(
         Rule::between(IsNot(network), Is(subnet), Verdict::Return),
     ];
     let spared = spared.iter().filter(|range| range.family() == family);
-    let spared = spared.map(|range| Rule::between(Is(network), Is(*range), Verdict::Return));
+    let spared = spared.map(|range| Rule {
+        source: Some(Is(network)),
+        // No firewall tells "from anywhere" from nothing asked.
+        destination: (range.prefix_len() > 0).then_some(Is(*range)),
+        ..Rule::of_all(Verdict::Return)
+    });
     let last = [
         Rule::between(Is(network), IsNot(Prefix::multicast(family)), by_us),
         // The answers of pods elsewhere come back by this node, which knows whom they are for.
