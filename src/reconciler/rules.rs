@@ -3,6 +3,7 @@
 use tokio::time::Instant;
 
 use super::Reconciler;
+use super::report::local;
 use crate::kernel::Kernel;
 use crate::kernel::state::{Entry, KernelState, Key, Otherwise};
 use crate::masquerade::{self, Choice};
@@ -31,11 +32,12 @@ impl<K: Kernel> Reconciler<K> {
     }
 
     fn take_rules(&mut self, rules: KernelState) {
-        let known = self.actual.entries().filter(|entry| entry.is_rules()).map(Entry::key);
-        let keys: Vec<_> = known.chain(rules.keys().cloned()).collect();
-        self.actual.retain(|entry| !entry.is_rules());
+        let known: Vec<Key> = self.held_rules().collect();
+        for key in &known {
+            self.actual.remove(key);
+        }
+        self.stale.differences.extend(known.into_iter().chain(rules.keys().cloned()));
         self.actual.extend(rules);
-        self.stale.differences.extend(keys);
         self.look_at_rules_again();
     }
 
@@ -53,17 +55,22 @@ impl<K: Kernel> Reconciler<K> {
 
     /// Rules were put: those that had to wait for them may go.
     pub(super) fn look_at_old_rules(&mut self) {
-        let held = self.actual.entries().filter(|entry| entry.is_rules()).map(Entry::key);
-        let old: Vec<Key> = held.filter(|key| self.desired.state().get(key).is_none()).collect();
+        let is_old = |key: &Key| self.desired.state().get(key).is_none();
+        let old: Vec<Key> = self.held_rules().filter(is_old).collect();
         for key in old {
             self.agenda.look_again(key, Instant::now());
         }
     }
 
+    /// Of the kernel, whoever wants them.
+    fn held_rules(&self) -> impl Iterator<Item = Key> {
+        local(&self.actual).filter(|entry| entry.is_rules()).map(Entry::key)
+    }
+
     /// Chains of flannel that nobody keeps up, and that nobody removes either.
     pub(super) fn kept_chains(&self) -> impl Iterator<Item = String> {
         let wanted = self.desired.state();
-        let kept = self.actual.entries().filter_map(move |entry| match entry {
+        let kept = local(&self.actual).filter_map(move |entry| match entry {
             Entry::Chain(chain) if chain.otherwise == Otherwise::Dropped => Some(chain),
             _ => None,
         });
