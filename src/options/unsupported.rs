@@ -3,7 +3,7 @@
 use clap::{Arg, ArgMatches, Command};
 
 use super::argv::Settings;
-use super::flags::{boolean, integer};
+use super::flags::boolean;
 use super::stop::Stop;
 
 struct Unsupported {
@@ -16,7 +16,6 @@ struct Unsupported {
 #[derive(Clone, Copy)]
 enum Kind {
     Boolean,
-    Number,
     Text,
 }
 
@@ -29,10 +28,8 @@ const LATER: [Unsupported; 5] = [
     text_flag("net-config-path", "/etc/kube-flannel/net-conf.json", "The config with Kubernetes"),
 ];
 
-/// Nothing is lost without these: changes of rules are told, no node is patched, and logs are not
-/// klog's.
-const WITHOUT_EFFECT: [Unsupported; 4] = [
-    number_flag("iptables-resync", "5", "Seconds between two looks at the rules"),
+/// Nothing is lost without these: no node is patched, and logs are not klog's.
+const WITHOUT_EFFECT: [Unsupported; 3] = [
     boolean_flag("set-node-network-unavailable", "true", "Tell Kubernetes that the network works"),
     text_flag("vmodule", "", "Log levels by file"),
     text_flag("log_backtrace_at", ":0", "Log stack traces"),
@@ -66,10 +63,6 @@ const fn boolean_flag(
     Unsupported { flag, default, kind: Kind::Boolean, help }
 }
 
-const fn number_flag(flag: &'static str, default: &'static str, help: &'static str) -> Unsupported {
-    Unsupported { flag, default, kind: Kind::Number, help }
-}
-
 const fn text_flag(flag: &'static str, default: &'static str, help: &'static str) -> Unsupported {
     Unsupported { flag, default, kind: Kind::Text, help }
 }
@@ -82,7 +75,6 @@ fn argument(known: &Unsupported) -> Arg {
         .value_parser(move |text: &str| canonical(kind, text));
     let argument = match kind {
         Kind::Boolean => argument.value_name("BOOL").num_args(0..=1).require_equals(true),
-        Kind::Number => argument.value_name("NUMBER"),
         Kind::Text => argument.value_name("TEXT"),
     };
     if known.default.is_empty() { argument } else { argument.default_value(known.default) }
@@ -92,7 +84,6 @@ fn argument(known: &Unsupported) -> Arg {
 fn canonical(kind: Kind, text: &str) -> Result<String, &'static str> {
     match kind {
         Kind::Boolean => boolean(text).map(|value| value.to_string()),
-        Kind::Number => integer(text).map(|value| value.to_string()).ok_or("a number"),
         Kind::Text => Ok(text.to_owned()),
     }
 }

@@ -145,6 +145,7 @@ impl<K: Kernel> Reconciler<K> {
                 Task::Withdraw if !self.inputs.may_remove() => {}
                 Task::Withdraw => self.withdraw(),
                 Task::Retry => self.stale.facts |= self.inputs.no_node.is_some(),
+                Task::Rules => self.stale.rules = true,
                 // What was lost may have been told of the host as well.
                 Task::Dump | Task::Audit => {
                     self.stale.facts = true;

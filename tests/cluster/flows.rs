@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
+use nix::net::if_::if_nametoindex;
 use nix::sys::socket::{setsockopt, sockopt};
 use tweed_lab::{Namespace, eventually, is_silence, overruns_at};
 
@@ -15,6 +16,8 @@ use tweed_lab::{Namespace, eventually, is_silence, overruns_at};
 const BUFFER: usize = 32 << 20;
 /// What was sent is still under way for no longer.
 const UNDER_WAY: Duration = Duration::from_millis(500);
+/// Of nodes and pods.
+const UPLINK: &str = "eth0";
 const MOST_BEHIND: Duration = Duration::from_millis(20);
 const RESEND: Duration = Duration::from_millis(100);
 /// A path that was never used may first have to find its neighbours.
@@ -30,6 +33,10 @@ pub fn source_seen(
     let receiver = to.within(|| receiver(target))??;
     receiver.set_read_timeout(Some(RESEND))?;
     let sender = from.within(|| UdpSocket::bind((own.unwrap_or(any(target)), 0)))??;
+    if target.ip().is_multicast() {
+        // Else it would go where the source is at home.
+        setsockopt(&sender, sockopt::BindToDevice, &UPLINK.into())?;
+    }
     let (started, mut buffer) = (Instant::now(), [0; 4]);
     while started.elapsed() < FIRST {
         sender.send_to(&[0; 4], target)?;
@@ -125,9 +132,24 @@ fn receiver(target: SocketAddr) -> Result<UdpSocket> {
     })?;
     let socket = bound?;
     socket.set_read_timeout(Some(UNDER_WAY))?;
+    join(&socket, target)?;
     setsockopt(&socket, sockopt::RcvBufForce, &BUFFER)
         .or_else(|_| setsockopt(&socket, sockopt::RcvBuf, &BUFFER))?;
     Ok(socket)
+}
+
+/// Whoever is sent to as a group has to belong to it.
+fn join(socket: &UdpSocket, target: SocketAddr) -> Result<()> {
+    match target.ip() {
+        IpAddr::V4(group) if group.is_multicast() => {
+            socket.join_multicast_v4(&group, &Ipv4Addr::UNSPECIFIED)?;
+        }
+        IpAddr::V6(group) if group.is_multicast() => {
+            socket.join_multicast_v6(&group, if_nametoindex(UPLINK)?)?;
+        }
+        IpAddr::V4(_) | IpAddr::V6(_) => {}
+    }
+    Ok(())
 }
 
 fn any(target: SocketAddr) -> IpAddr {

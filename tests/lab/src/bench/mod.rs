@@ -7,6 +7,7 @@ mod cold_start;
 mod data_path;
 mod faults;
 mod latency;
+mod masquerade;
 mod mass_flip;
 mod migration;
 mod replacement;
@@ -76,6 +77,7 @@ enum Section {
     Storm,
     DataPath,
     Replacement,
+    Masquerade,
     Migration,
     Faults,
     Cni,
@@ -92,6 +94,7 @@ impl Section {
             Self::Storm => storm::run(sheet),
             Self::DataPath => data_path::run(binaries, options.rounds(9), sheet),
             Self::Replacement => replacement::run(options.rounds(5), sheet),
+            Self::Masquerade => masquerade::run(binaries, options.rounds(3), sheet),
             Self::Migration => migration::run(binaries, options.rounds(1), sheet),
             Self::Faults => faults::run(binaries, sheet),
             Self::Cni => cni::run(&options.flannel, options.rounds(100), sheet),
