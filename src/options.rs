@@ -23,7 +23,7 @@ pub use self::stop::Stop;
 use self::argv::Settings;
 use self::flags::{EtcdFlags, Flags, InterfaceFlags, KubeFlags, PolicyFlags};
 use crate::config::Reload;
-use crate::masquerade::{Forward, Masquerade, Policy, Ports};
+use crate::masquerade::{Forward, Masquerade, Policy, Ports, Preference};
 use crate::node::InterfaceOptions;
 use crate::subnet::etcd::EtcdOptions;
 use crate::subnet::kube::{AnnotationPrefix, ApiOptions, KubeOptions};
@@ -49,6 +49,8 @@ pub struct Options {
     pub reload: Reload,
     /// What is done beside routing.
     pub policy: Policy,
+    /// Between two looks at rules of iptables, of whose changes nobody tells.
+    pub resync: Duration,
     pub verbosity: Level,
 }
 
@@ -104,6 +106,7 @@ impl Options {
                 .then(|| SocketAddr::new(flags.healthz_ip, flags.healthz_port)),
             max_withdraw: flags.max_withdraw,
             reload: if flags.config_reload { Reload::Live } else { Reload::AtStart },
+            resync: flags.policy.iptables_resync,
             policy: flags.policy.into(),
             verbosity: flags.v,
         })
@@ -165,6 +168,7 @@ impl From<PolicyFlags> for Policy {
             ports: if random { Ports::FullyRandom } else { Ports::Kept },
             mark: 1 << flags.iptables_masquerade_bit,
             forward: if flags.iptables_forward_rules { Forward::Accept } else { Forward::Leave },
+            firewall: if flags.iptables { Preference::Iptables } else { Preference::Any },
         };
         let masquerade = flags.ip_masq.then_some(masquerade);
         Self { masquerade, refuse_unused: flags.ip_blackhole_route }

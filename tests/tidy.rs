@@ -17,6 +17,7 @@ const PURE: &[&str] = &[
     "src/node.rs",
     "src/node",
     "src/masquerade.rs",
+    "src/masquerade",
     "src/probe/answer.rs",
     "src/probe/board.rs",
     "src/probe/datagram.rs",

@@ -8,6 +8,7 @@ mod data_path;
 mod faults;
 mod kubernetes;
 mod latency;
+mod masquerade;
 mod mass_flip;
 mod migration;
 mod replacement;
@@ -78,6 +79,7 @@ enum Section {
     Kubernetes,
     DataPath,
     Replacement,
+    Masquerade,
     Migration,
     Faults,
     Cni,
@@ -95,6 +97,7 @@ impl Section {
             Self::Kubernetes => kubernetes::run(binaries, options.rounds(5), sheet),
             Self::DataPath => data_path::run(binaries, options.rounds(9), sheet),
             Self::Replacement => replacement::run(options.rounds(5), sheet),
+            Self::Masquerade => masquerade::run(binaries, options.rounds(3), sheet),
             Self::Migration => migration::run(binaries, options.rounds(1), sheet),
             Self::Faults => faults::run(binaries, sheet),
             Self::Cni => cni::run(&options.flannel, options.rounds(100), sheet),
