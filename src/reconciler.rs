@@ -42,7 +42,7 @@ use crate::masquerade::{Choice, Policy};
 use crate::node::InterfaceOptions;
 use crate::probe::News;
 use crate::status::{Query, Readiness, Statistics};
-use crate::subnet::StoreState;
+use crate::subnet::{Identity, StoreState};
 use agenda::Agenda;
 use paths::Paths;
 use refusals::Refusals;
@@ -52,6 +52,8 @@ use refusals::Refusals;
 pub enum Event {
     /// What the store says of the network config.
     Config(ConfigUpdate),
+    /// Who this node is to the store.
+    Identity(Identity),
     /// We hold this lease.
     Held(Lease),
     /// The store tells of somebody's lease.
@@ -232,6 +234,7 @@ impl<K: Kernel> Reconciler<K> {
     fn take(&mut self, event: Event) {
         match event {
             Event::Config(update) => self.take_config(update),
+            Event::Identity(identity) => self.take_identity(identity),
             Event::Held(lease) => self.take_own(lease),
             Event::Lease(update) => self.take_lease(update),
             Event::Store(state) => self.take_store(state),

@@ -11,6 +11,7 @@ use regex::Regex;
 use tracing::Level;
 
 use super::etcd::Secret;
+use crate::subnet::kube::{AnnotationPrefix, NoPrefix};
 
 const ABOUT: &str = "A flannel-compatible route daemon whose nodes may mix backends";
 const SYNTAX: &str = "\
@@ -64,6 +65,8 @@ pub(super) struct Flags {
     #[command(flatten)]
     pub(super) etcd: EtcdFlags,
     #[command(flatten)]
+    pub(super) kube: KubeFlags,
+    #[command(flatten)]
     pub(super) interface: InterfaceFlags,
     #[command(flatten)]
     pub(super) policy: PolicyFlags,
@@ -95,6 +98,33 @@ pub(super) struct EtcdFlags {
     /// The user's password; better told in the environment
     #[arg(long, value_name = "PASSWORD")]
     pub(super) etcd_password: Option<Secret>,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Kubernetes")]
+pub(super) struct KubeFlags {
+    /// Kubernetes instead of etcd: subnets are the podCIDRs of nodes; see docs/kubernetes.md
+    #[arg(long, value_name = "BOOL", default_value = "false", value_parser = boolean)]
+    #[arg(num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set)]
+    pub(super) kube_subnet_mgr: bool,
+    /// API servers, separated by commas, tried in random order [default: the cluster's service]
+    #[arg(long, value_name = "URLS")]
+    pub(super) kube_api_url: Option<String>,
+    /// How to reach and convince them [default: the pod's service account]
+    #[arg(long, value_name = "FILE")]
+    pub(super) kubeconfig_file: Option<PathBuf>,
+    /// What the names of our annotations begin with
+    #[arg(long, value_name = "PREFIX", default_value = "flannel.alpha.coreos.com")]
+    #[arg(value_parser = annotation_prefix)]
+    pub(super) kube_annotation_prefix: AnnotationPrefix,
+    /// The network config, mounted from a ConfigMap
+    #[arg(long, value_name = "FILE", default_value = "/etc/kube-flannel/net-conf.json")]
+    #[arg(value_parser = file)]
+    pub(super) net_config_path: PathBuf,
+    /// Take the mark of a node without network from ours once packets get through
+    #[arg(long, value_name = "BOOL", default_value = "true", value_parser = boolean)]
+    #[arg(num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set)]
+    pub(super) set_node_network_unavailable: bool,
 }
 
 #[derive(Debug, Args)]
@@ -207,6 +237,10 @@ fn level(text: &str) -> Result<Level, &'static str> {
         2..=4 => Ok(Level::DEBUG),
         5.. => Ok(Level::TRACE),
     }
+}
+
+fn annotation_prefix(text: &str) -> Result<AnnotationPrefix, String> {
+    text.parse().map_err(|allowed: NoPrefix| allowed.to_string())
 }
 
 fn file(text: &str) -> Result<PathBuf, &'static str> {

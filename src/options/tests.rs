@@ -2,13 +2,15 @@
 #![allow(clippy::unwrap_used)]
 
 mod etcd;
+mod kube;
 mod syntax;
 
 use std::time::Duration;
 
 use tracing::Level;
 
-use super::{Forward, Masquerade, Options, Policy, Ports, Preference, Reload, Stop};
+use super::{Forward, Masquerade, Options, Policy, Ports, Preference, Reload, Stop, Store};
+use crate::subnet::etcd::EtcdOptions;
 
 const NO_VARIABLES: &[(&str, &str)] = &[];
 
@@ -18,6 +20,15 @@ fn parse(line: &str, variables: &[(&str, &str)]) -> Result<Options, Stop> {
         let variable = variables.iter().find(|(name, _)| *name == asked);
         variable.map(|(_, value)| (*value).to_owned())
     })
+}
+
+impl Options {
+    fn etcd(&self) -> EtcdOptions {
+        match &self.store {
+            Store::Etcd(etcd) => etcd.clone(),
+            Store::Kube(kube) => panic!("{kube:?}"),
+        }
+    }
 }
 
 fn options(line: &str) -> Options {
@@ -37,9 +48,9 @@ fn check_refusal(line: &str, said: &str) {
 #[test]
 fn defaults_are_those_of_flanneld() {
     let options = options("");
-    assert_eq!(options.etcd.endpoints, ["http://127.0.0.1:4001", "http://127.0.0.1:2379"]);
-    assert_eq!(options.etcd.prefix, "/coreos.com/network");
-    assert_eq!((options.etcd.ca_file, options.etcd.credentials), (None, None));
+    assert_eq!(options.etcd().endpoints, ["http://127.0.0.1:4001", "http://127.0.0.1:2379"]);
+    assert_eq!(options.etcd().prefix, "/coreos.com/network");
+    assert_eq!((options.etcd().ca_file, options.etcd().credentials), (None, None));
     assert_eq!(options.subnet_file.to_str(), Some("/run/flannel/subnet.env"));
     assert_eq!(options.renew_margin, Duration::from_secs(60 * 60));
     assert_eq!((options.health, options.verbosity), (None, Level::INFO));
@@ -170,24 +181,6 @@ fn masquerading_is_off_unless_asked_for_and_then_as_flannel_does_it() {
     check_refusal("-iptables-resync=0", "--iptables-resync is \"0\"; allowed: 1 to 86400 seconds");
     let said = "--iptables-masquerade-bit is \"32\"; allowed: a bit from 0 to 31";
     check_refusal("-iptables-masquerade-bit=32", said);
-}
-
-#[test]
-fn what_would_be_missed_is_refused() {
-    for flag in [
-        "kube-subnet-mgr=1",
-        "kube-api-url=http://a",
-        "kube-annotation-prefix=a.b",
-        "kubeconfig-file=/a",
-        "net-config-path=/a",
-    ] {
-        let name = flag.split('=').next().unwrap();
-        check_refusal(&format!("--{flag}"), &format!("--{name} is not yet in this version"));
-    }
-    assert_eq!(
-        refusal("", &[("FLANNELD_KUBE_SUBNET_MGR", "true")]),
-        ("FLANNELD_KUBE_SUBNET_MGR is not yet in this version".to_owned(), 2)
-    );
 }
 
 #[test]

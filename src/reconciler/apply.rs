@@ -60,7 +60,7 @@ impl<K: Kernel> Reconciler<K> {
     async fn read_facts(&mut self) {
         let Some(config) = &self.inputs.config else { return };
         let families: Vec<_> = config.pools.iter().map(|pool| pool.network.family()).collect();
-        let options = &self.settings.interface;
+        let options = &self.settings.interface.ordered(&self.inputs.identity.public_ips);
         let facts = match self.kernel.facts(options.can_reach).await {
             Ok(facts) => facts,
             Err(error) => {

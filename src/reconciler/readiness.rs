@@ -41,14 +41,13 @@ impl<K: Kernel> Reconciler<K> {
         let inputs = &self.inputs;
         let no_node =
             || inputs.no_node.clone().unwrap_or_else(|| "no interface is chosen yet".into());
-        let is_remembered = inputs.remembered.is_some() && !inputs.confirmed;
         let missing = [
             inputs.config.is_none().then(|| "no network config yet".to_owned()),
             (inputs.config.is_some() && inputs.node.is_none()).then(no_node),
             (!inputs.confirmed && !inputs.are_alone())
                 .then(|| "the store has not answered yet".to_owned()),
             inputs.relied_on().is_none().then(|| "no subnet is leased yet".to_owned()),
-            (!inputs.peers.is_complete() && !is_remembered)
+            (!inputs.peers.is_complete() && !inputs.rest_on_memory())
                 .then(|| "the leases of the peers are not read yet".to_owned()),
             self.trouble.clone(),
         ];
@@ -76,8 +75,7 @@ impl<K: Kernel> Reconciler<K> {
     /// What else an operator should know although it blocks nothing.
     fn remarks(&self) -> impl Iterator<Item = String> {
         let inputs = &self.inputs;
-        let is_remembered = inputs.remembered.is_some() && !inputs.confirmed;
-        let remembered = is_remembered.then(|| {
+        let remembered = inputs.rest_on_memory().then(|| {
             "forwarding by what was last known: the store has not confirmed it".to_owned()
         });
         let node = inputs.node.as_ref().and(inputs.no_node.as_ref());

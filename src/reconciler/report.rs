@@ -15,6 +15,7 @@ impl<K: Kernel> Reconciler<K> {
         self.log_readiness();
         let progress = Progress {
             config: self.inputs.config.clone().filter(|_| self.inputs.confirmed),
+            identity: self.inputs.identity.clone(),
             attributes: self.publishable(),
             usable: self.usable(),
             readiness: self.readiness(),

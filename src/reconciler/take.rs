@@ -7,7 +7,7 @@ use crate::config::ConfigUpdate;
 use crate::kernel::state::Key;
 use crate::kernel::{Kernel, Observation};
 use crate::lease::{Lease, LeaseUpdate, Withdrawal};
-use crate::subnet::StoreState;
+use crate::subnet::{Identity, StoreState};
 
 impl<K: Kernel> Reconciler<K> {
     pub(super) fn take_config(&mut self, update: ConfigUpdate) {
@@ -18,6 +18,16 @@ impl<K: Kernel> Reconciler<K> {
         self.statistics.edits += 1;
         if self.inputs.take_edit(update, self.settings.reload) {
             self.follow_config();
+        }
+    }
+
+    /// The host is looked at anew: another public IP may lie on another interface.
+    pub(super) fn take_identity(&mut self, identity: Identity) {
+        if self.inputs.identity != identity {
+            self.inputs.identity = identity;
+            self.stale.facts = true;
+            self.stale.plan = true;
+            self.unreported = true;
         }
     }
 

@@ -20,6 +20,7 @@ mod flip;
 mod flows;
 mod gap;
 mod hostile;
+mod kube;
 mod leases;
 mod live;
 mod masquerade;

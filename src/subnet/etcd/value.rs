@@ -6,12 +6,10 @@ use std::str::FromStr;
 use serde::Serialize;
 
 use super::key;
-use crate::json::{Fields, WrongType};
-use crate::lease::{
-    BackendType, Endpoint, Lease, LeaseAttributes, LeaseId, Malformed, Record, Vtep,
-};
-use crate::mac::MacAddr;
+use crate::json::Fields;
+use crate::lease::{BackendType, Endpoint, Lease, LeaseAttributes, LeaseId, Malformed, Record};
 use crate::prefix::{Family, Prefix};
+use crate::subnet::backend_data::{self, BackendData};
 
 /// No lease needs more, in bytes.
 const LONGEST: usize = 64 * 1024;
@@ -40,14 +38,6 @@ struct Value<'a> {
     backend_v6_data: Option<BackendData>,
 }
 
-#[derive(Serialize)]
-struct BackendData {
-    #[serde(rename = "VNI", skip_serializing_if = "Option::is_none")]
-    vni: Option<u32>,
-    #[serde(rename = "VtepMAC")]
-    mac: MacAddr,
-}
-
 /// Where the value keeps what belongs to one address family.
 struct Keys {
     public_ip: &'static str,
@@ -73,7 +63,7 @@ pub fn encode(attributes: &LeaseAttributes) -> Vec<u8> {
         backend_v6_data: None,
     };
     for endpoint in &attributes.endpoints {
-        let data = endpoint.vtep.map(|vtep| BackendData { vni: vtep.vni, mac: vtep.mac });
+        let data = endpoint.vtep.map(BackendData::from);
         match endpoint.public_ip {
             IpAddr::V4(ip) => (value.public_ip, value.backend_data) = (ip, data),
             IpAddr::V6(ip) => (value.public_ipv6, value.backend_v6_data) = (Some(ip), data),
@@ -114,7 +104,7 @@ fn endpoints(subnets: &[Prefix], value: &[u8]) -> Result<Vec<Endpoint>, Malforme
             subnet: *subnet,
             public_ip: public_ip(&fields, &keys, subnet.family())?,
             backend: backend.clone(),
-            vtep: vtep(&fields, &keys, &backend)?,
+            vtep: backend_data::vtep(&backend, || Ok(fields.object(keys.backend_data)?))?,
         })
     };
     let mut endpoints = subnets.iter().map(endpoint).collect::<Result<Vec<_>, Malformed>>()?;
@@ -139,34 +129,6 @@ fn public_ip(fields: &Fields, keys: &Keys, family: Family) -> Result<IpAddr, Mal
             "its key names an {family} subnet, but {} is missing",
             keys.public_ip
         ))),
-    }
-}
-
-/// What other backends keep in their data is theirs.
-fn vtep(fields: &Fields, keys: &Keys, backend: &BackendType) -> Result<Option<Vtep>, Malformed> {
-    match backend {
-        BackendType::Vxlan => {
-            let data = fields.object(keys.backend_data)?;
-            data.map_or(Ok(None), |data| published_vtep(&data))
-        }
-        // Flannel leaves the data of host-gw alone: whatever may stand there is no fault.
-        BackendType::HostGw => {
-            let data = fields.object(keys.backend_data).ok().flatten();
-            Ok(data.and_then(|data| published_vtep(&data).ok().flatten()))
-        }
-        BackendType::Other(_) => Ok(None),
-    }
-}
-
-fn published_vtep(data: &Fields) -> Result<Option<Vtep>, Malformed> {
-    let Some(mac) = data.str("VtepMAC")? else { return Ok(None) };
-    let mac = mac.parse().map_err(|error| Malformed(format!("VtepMAC: {error}")))?;
-    Ok(Some(Vtep { vni: data.u32("VNI")?, mac }))
-}
-
-impl From<WrongType> for Malformed {
-    fn from(error: WrongType) -> Self {
-        Self(error.to_string())
     }
 }
 

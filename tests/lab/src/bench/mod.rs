@@ -6,6 +6,7 @@ mod cni;
 mod cold_start;
 mod data_path;
 mod faults;
+mod kubernetes;
 mod latency;
 mod masquerade;
 mod mass_flip;
@@ -75,6 +76,7 @@ enum Section {
     Latency,
     Audit,
     Storm,
+    Kubernetes,
     DataPath,
     Replacement,
     Masquerade,
@@ -92,6 +94,7 @@ impl Section {
             Self::Latency => latency::run(binaries, options.rounds(200), sheet),
             Self::Audit => audit::run(binaries, options.rounds(9), sheet),
             Self::Storm => storm::run(sheet),
+            Self::Kubernetes => kubernetes::run(binaries, options.rounds(5), sheet),
             Self::DataPath => data_path::run(binaries, options.rounds(9), sheet),
             Self::Replacement => replacement::run(options.rounds(5), sheet),
             Self::Masquerade => masquerade::run(binaries, options.rounds(3), sheet),
