@@ -20,7 +20,7 @@ fn everything_that_the_dockerfile_names_exists() {
                 assert!(stages.iter().any(|stage| from.ends_with(stage)), "{line}");
             }
             ["COPY", "target/image/", _] => {
-                assert!(read("config/image/compile").contains("root=target/image"))
+                assert!(read("config/image/compile").contains("root=target/image"));
             }
             ["COPY", from, ..] => assert!(root().join(from).exists(), "{line}"),
             ["RUN", program] => assert!(root().join(program).exists(), "{line}"),
