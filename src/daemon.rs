@@ -18,11 +18,14 @@ use tokio::sync::{Mutex, mpsc, oneshot, watch};
 use tokio::task::{JoinSet, LocalSet};
 use tokio::time::{Instant, timeout};
 
+use crate::checkpoint::Checkpoint;
 use crate::kernel::NetlinkKernel;
-use crate::options::Options;
+use crate::options::{Options, Store};
 use crate::reconciler::{Event, Outputs, Progress, Reconciler, Settings};
 use crate::status::Query;
+use crate::subnet::SubnetManager;
 use crate::subnet::etcd::EtcdSubnetManager;
+use crate::subnet::kube::KubeSubnetManager;
 
 /// So many events may wait for the loop; who has more waits too.
 const EVENTS: usize = 1024;
@@ -67,10 +70,28 @@ impl Shared {
 /// Whatever waiting would not mend, for people to read.
 pub async fn run(options: Options) -> anyhow::Result<()> {
     preflight::refuse_company()?;
-    LocalSet::new().run_until(run_tasks(options)).await
+    let remembered = files::load_checkpoint(&options.state_file);
+    LocalSet::new()
+        .run_until(async {
+            match options.store.clone() {
+                Store::Etcd(etcd) => {
+                    let previous = files::previous(&options, remembered.as_ref());
+                    let manager = EtcdSubnetManager::new(etcd, previous, options.renew_margin);
+                    run_tasks(options, manager, remembered).await
+                }
+                Store::Kube(kube) => {
+                    run_tasks(options, KubeSubnetManager::new(kube), remembered).await
+                }
+            }
+        })
+        .await
 }
 
-async fn run_tasks(options: Options) -> anyhow::Result<()> {
+async fn run_tasks<S: SubnetManager + 'static>(
+    options: Options,
+    manager: S,
+    remembered: Option<Checkpoint>,
+) -> anyhow::Result<()> {
     let (events, inbox) = mpsc::channel(EVENTS);
     let (outputs, listeners) = Outputs::channels();
     let shared = Shared {
@@ -82,10 +103,7 @@ async fn run_tasks(options: Options) -> anyhow::Result<()> {
         subnet_file: watch::Sender::new(Some("the subnet file is not written yet".to_owned())),
     };
     let options = &shared.options;
-    let remembered = files::load_checkpoint(&options.state_file);
-    let previous = files::previous(options, remembered.as_ref());
-    let manager =
-        Rc::new(EtcdSubnetManager::new(options.etcd.clone(), previous, options.renew_margin));
+    let manager = Rc::new(manager);
     let kernel = NetlinkKernel::open().context("opening a netlink socket")?;
     let reconciler = Reconciler::new(kernel, settings(options), inbox, outputs);
     let acquired = watch::Sender::new(false);
@@ -108,6 +126,7 @@ async fn run_tasks(options: Options) -> anyhow::Result<()> {
     spawn(&mut tasks, node_report::keep_report(manager.clone(), shared.clone(), told));
     spawn(&mut tasks, keep::forward_state(manager.clone(), shared.clone()));
     spawn(&mut tasks, keep::forward_config(manager.clone(), shared.clone()));
+    spawn(&mut tasks, keep::announce_when_ready(manager.clone(), shared.clone()));
     spawn(&mut tasks, probe::probe_paths(manager.clone(), shared.clone()));
     spawn(&mut tasks, keep::keep_lease(manager, shared.clone(), acquired));
     spawn(&mut tasks, files::keep_subnet_file(shared.clone()));
@@ -134,6 +153,7 @@ fn settings(options: &Options) -> Settings {
         max_withdraw: options.max_withdraw,
         reload: options.reload,
         policy: options.policy.clone(),
+        resync: options.resync,
         jitter: rand::random::<f64>,
     }
 }

@@ -29,9 +29,10 @@ fn fail(error: &anyhow::Error) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Our own words at the level asked for; the libraries' only when they warn.
+/// Our own words at the level asked for; the libraries' only when they warn. That of Kubernetes
+/// tells errors that it returns to us anyway, each time.
 fn log_to_stderr(verbosity: Level) {
-    let filter = EnvFilter::new(format!("warn,tweed={verbosity}"));
+    let filter = EnvFilter::new(format!("warn,kube_client=off,tweed={verbosity}"));
     let terminal = std::io::stderr().is_terminal();
     tracing_subscriber::fmt()
         .with_env_filter(filter)

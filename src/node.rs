@@ -10,7 +10,7 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::kernel::state::{LinkName, NexthopId};
+use crate::kernel::state::{Iptables, LinkName, NexthopId};
 use crate::prefix::{Family, Prefix};
 
 /// What the host looks like: the input of [`Node`].
@@ -24,6 +24,7 @@ pub struct Facts {
     /// The way to the address that was asked for.
     pub reach: Option<Reach>,
     pub nexthops: Nexthops,
+    pub firewalls: Firewalls,
     pub kernel: Release,
 }
 
@@ -36,6 +37,28 @@ pub enum Nexthops {
     Unsupported,
     /// Somebody else has an object of one of our numbers.
     Taken(NexthopId),
+}
+
+/// By what this host can have rules for packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Firewalls {
+    /// Whether its kernel has nftables, as far as we have been told.
+    pub nftables: bool,
+    /// What it calls iptables.
+    pub iptables: Iptables,
+}
+
+impl Default for Firewalls {
+    fn default() -> Self {
+        Self { nftables: true, iptables: Iptables::Nft }
+    }
+}
+
+impl Firewalls {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes it so")]
+    fn are_usual(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// A network device and its addresses.
@@ -91,6 +114,8 @@ pub struct Node {
     /// Whether routes refer to nexthop objects.
     #[serde(default)]
     pub nexthops: bool,
+    #[serde(default, skip_serializing_if = "Firewalls::are_usual")]
+    pub firewalls: Firewalls,
     /// Whether the kernel spoils the checksum of a packet in the tunnel whose outer packet it
     /// masquerades, see [`Release::spoils_checksums`].
     #[serde(default)]

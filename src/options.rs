@@ -3,8 +3,9 @@
 mod argv;
 mod etcd;
 mod flags;
+mod kube;
 mod stop;
-mod unsupported;
+mod without_effect;
 
 #[cfg(test)]
 mod tests;
@@ -20,17 +21,18 @@ use tracing::Level;
 pub use self::stop::Stop;
 
 use self::argv::Settings;
-use self::flags::{EtcdFlags, Flags, GuardFlags, InterfaceFlags, PolicyFlags};
+use self::flags::{EtcdFlags, Flags, GuardFlags, InterfaceFlags, KubeFlags, PolicyFlags};
 use crate::config::Reload;
 use crate::guard::{Connections, Guard, Pods, Strangers};
-use crate::masquerade::{Forward, Masquerade, Policy, Ports};
+use crate::masquerade::{Forward, Masquerade, Policy, Ports, Preference};
 use crate::node::InterfaceOptions;
 use crate::subnet::etcd::EtcdOptions;
+use crate::subnet::kube::{AnnotationPrefix, ApiOptions, KubeOptions};
 
 /// What the operator asked of the daemon. Holds no secret that `Debug` would tell.
 #[derive(Clone, Debug)]
 pub struct Options {
-    pub etcd: EtcdOptions,
+    pub store: Store,
     pub interface: InterfaceOptions,
     /// What the CNI plugin reads.
     pub subnet_file: PathBuf,
@@ -48,7 +50,16 @@ pub struct Options {
     pub reload: Reload,
     /// What is done beside routing.
     pub policy: Policy,
+    /// Between two looks at rules of iptables, of whose changes nobody tells.
+    pub resync: Duration,
     pub verbosity: Level,
+}
+
+/// Where leases lie.
+#[derive(Clone, Debug)]
+pub enum Store {
+    Etcd(EtcdOptions),
+    Kube(KubeOptions),
 }
 
 impl Options {
@@ -58,26 +69,34 @@ impl Options {
         arguments: impl IntoIterator<Item: Into<OsString>>,
         environment: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, Stop> {
-        let command = unsupported::declare(Flags::command());
+        let command = without_effect::declare(Flags::command());
         let mut settings = Settings::read(arguments, &command)?;
         if settings.ask_for_version() {
             return Err(Stop::Version);
         }
-        settings.add_environment(environment, &command);
+        settings.add_environment(&environment, &command);
         let words = settings.words(&command);
         let matches =
             command.try_get_matches_from(words).map_err(|error| settings.blame(&error))?;
-        unsupported::refuse(&matches, &settings)?;
         let flags = Flags::from_arg_matches(&matches).map_err(|error| settings.blame(&error))?;
-        Self::from_flags(flags, &settings)
+        Self::from_flags(flags, &settings, environment)
     }
 
-    fn from_flags(flags: Flags, settings: &Settings) -> Result<Self, Stop> {
+    fn from_flags(
+        flags: Flags,
+        settings: &Settings,
+        environment: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, Stop> {
+        let store = if flags.kube.kube_subnet_mgr {
+            Store::Kube(kube::options(flags.kube, settings, environment)?)
+        } else {
+            Store::Etcd(etcd::options(flags.etcd, settings)?)
+        };
         let beside = |extension: &str| flags.subnet_file.with_extension(extension);
         Ok(Self {
             state_file: flags.state_file.unwrap_or_else(|| beside("state.json")),
             control_socket: flags.control_socket.unwrap_or_else(|| beside("sock")),
-            etcd: etcd::options(flags.etcd, settings)?,
+            store,
             interface: InterfaceOptions {
                 plain_routes: !flags.nexthop_objects,
                 ..flags.interface.into()
@@ -88,6 +107,7 @@ impl Options {
                 .then(|| SocketAddr::new(flags.healthz_ip, flags.healthz_port)),
             max_withdraw: flags.max_withdraw,
             reload: if flags.config_reload { Reload::Live } else { Reload::AtStart },
+            resync: flags.policy.iptables_resync,
             policy: Policy {
                 checksums: flags.guard.tunnel_checksums,
                 guard: flags.guard.into(),
@@ -110,13 +130,40 @@ pub fn etcd_options(
     words: impl IntoIterator<Item = String>,
     environment: impl Fn(&str) -> Option<String>,
 ) -> Result<EtcdOptions, Stop> {
-    let command = EtcdOnly::command();
+    let (flags, settings) = alone::<EtcdOnly>(words, environment)?;
+    etcd::options(flags.etcd, &settings)
+}
+
+/// Some flags of the daemon, for a program that is none.
+fn alone<F: CommandFactory + FromArgMatches>(
+    words: impl IntoIterator<Item = String>,
+    environment: impl Fn(&str) -> Option<String>,
+) -> Result<(F, Settings), Stop> {
+    let command = F::command();
     let mut settings = Settings::read(words, &command)?;
     settings.add_environment(environment, &command);
     let words = settings.words(&command);
     let matches = command.try_get_matches_from(words).map_err(|error| settings.blame(&error))?;
-    let flags = EtcdOnly::from_arg_matches(&matches).map_err(|error| settings.blame(&error))?;
-    etcd::options(flags.etcd, &settings)
+    let flags = F::from_arg_matches(&matches).map_err(|error| settings.blame(&error))?;
+    Ok((flags, settings))
+}
+
+/// The flags of Kubernetes alone, likewise.
+#[derive(Debug, Parser)]
+struct KubeOnly {
+    #[command(flatten)]
+    kube: KubeFlags,
+}
+
+/// Parses the words that are flags of Kubernetes, then what `environment` knows of the others.
+pub fn kube_options(
+    words: impl IntoIterator<Item = String>,
+    environment: impl Fn(&str) -> Option<String>,
+) -> Result<(ApiOptions, AnnotationPrefix), Stop> {
+    let (kube, settings) = alone::<KubeOnly>(words, environment)?;
+    let flags = kube.kube;
+    let api = kube::api(flags.kube_api_url, flags.kubeconfig_file, &settings)?;
+    Ok((api, flags.kube_annotation_prefix))
 }
 
 impl From<PolicyFlags> for Policy {
@@ -126,6 +173,7 @@ impl From<PolicyFlags> for Policy {
             ports: if random { Ports::FullyRandom } else { Ports::Kept },
             mark: 1 << flags.iptables_masquerade_bit,
             forward: if flags.iptables_forward_rules { Forward::Accept } else { Forward::Leave },
+            firewall: if flags.iptables { Preference::Iptables } else { Preference::Any },
         };
         let masquerade = flags.ip_masq.then_some(masquerade);
         Self { masquerade, refuse_unused: flags.ip_blackhole_route, ..Self::default() }

@@ -15,6 +15,7 @@ mod readiness;
 mod refusals;
 mod report;
 mod retire;
+mod rules;
 mod take;
 
 pub use agenda::HEARTBEAT;
@@ -26,6 +27,7 @@ pub use outputs::{Listeners, Outputs, Progress, Usable};
 
 use std::collections::BTreeSet;
 use std::io;
+use std::time::Duration;
 
 use futures::FutureExt;
 use serde_json::value::RawValue;
@@ -38,11 +40,11 @@ use crate::config::{ConfigUpdate, Reload};
 use crate::kernel::state::{KernelState, Key};
 use crate::kernel::{Kernel, Observation, Scope};
 use crate::lease::{Lease, LeaseUpdate, Rules};
-use crate::masquerade::Policy;
+use crate::masquerade::{Choice, Policy};
 use crate::node::InterfaceOptions;
 use crate::probe::News;
 use crate::status::{Query, Readiness, Statistics};
-use crate::subnet::StoreState;
+use crate::subnet::{Identity, StoreState};
 use agenda::Agenda;
 use paths::Paths;
 use refusals::Refusals;
@@ -52,6 +54,8 @@ use refusals::Refusals;
 pub enum Event {
     /// What the store says of the network config.
     Config(ConfigUpdate),
+    /// Who this node is to the store.
+    Identity(Identity),
     /// We hold this lease.
     Held(Lease),
     /// The store tells of somebody's lease.
@@ -79,6 +83,8 @@ pub struct Settings {
     pub reload: Reload,
     /// What is done beside routing.
     pub policy: Policy,
+    /// Between two looks at rules of whose changes nobody tells.
+    pub resync: Duration,
     /// From 0 to 1: spreads what many nodes would do at once.
     pub jitter: fn() -> f64,
 }
@@ -106,6 +112,8 @@ pub struct Reconciler<K> {
     unreported: bool,
     agenda: Agenda,
     statistics: Statistics,
+    /// Which firewall the log was told of last.
+    firewall: Option<Choice>,
     /// What the log was told last.
     logged: Option<Readiness>,
     outputs: Outputs,
@@ -113,11 +121,14 @@ pub struct Reconciler<K> {
 
 /// What must be looked at before the kernel can be called right.
 #[derive(Debug, Default)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 struct Stale {
     /// The facts of the host.
     facts: bool,
     /// What the kernel holds.
     dump: bool,
+    /// The rules among it.
+    rules: bool,
     /// The whole plan.
     plan: bool,
     /// The differences.
@@ -173,6 +184,7 @@ impl<K: Kernel> Reconciler<K> {
             unsaved: false,
             unreported: false,
             statistics: Statistics::default(),
+            firewall: None,
             logged: None,
             outputs,
         }
@@ -224,6 +236,7 @@ impl<K: Kernel> Reconciler<K> {
     fn take(&mut self, event: Event) {
         match event {
             Event::Config(update) => self.take_config(update),
+            Event::Identity(identity) => self.take_identity(identity),
             Event::Held(lease) => self.take_own(lease),
             Event::Lease(update) => self.take_lease(update),
             Event::Store(state) => self.take_store(state),

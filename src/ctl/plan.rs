@@ -20,8 +20,8 @@ use crate::config::NetworkConfig;
 use crate::guard::Guard;
 use crate::kernel::state::{Entry, LinkName};
 use crate::lease::{Lease, LeaseId, LeaseUpdate, Peers, Record};
-use crate::masquerade::{Masquerade, Policy};
-use crate::node::{Node, Uplink};
+use crate::masquerade::{Masquerade, Policy, Preference};
+use crate::node::{Firewalls, Node, Uplink};
 use crate::prefix::{Family, Prefix};
 use crate::reconciler::{Desired, Standing};
 
@@ -75,9 +75,7 @@ fn plan(config: NetworkConfig, records: Vec<Record>, options: &PlanOptions) -> R
     let own = leases.into_iter().find(|lease| is_at(lease, &options.public_ips)).cloned();
     let node = node(&config, own.as_ref(), options)?;
     let config = config.on_node(node.names());
-    let masquerade = options.ip_masq.then(Masquerade::default);
-    let guard = Some(Guard::default());
-    let policy = Policy { masquerade, guard, ..Policy::default() };
+    let policy = policy(options);
     let local = Local { macs: macs(own.as_ref()), config, node, own, strict: [].into(), policy };
     let mut peers = Peers::default();
     peers.apply(LeaseUpdate::Snapshot(records));
@@ -95,9 +93,16 @@ fn plan(config: NetworkConfig, records: Vec<Record>, options: &PlanOptions) -> R
     })
 }
 
+fn policy(options: &PlanOptions) -> Policy {
+    let firewall = if options.iptables { Preference::Iptables } else { Preference::Any };
+    let masquerade = Masquerade { firewall, ..Masquerade::default() };
+    let masquerade = options.ip_masq.then_some(masquerade);
+    Policy { masquerade, guard: Some(Guard::default()), ..Policy::default() }
+}
+
 fn shown(entry: &Entry) -> String {
     match entry {
-        Entry::Table(table) if !table.translates() => format!("{table:#}"),
+        Entry::Table(table) if table.has_peers() => format!("{table:#}"),
         entry => entry.to_string(),
     }
 }
@@ -129,8 +134,17 @@ fn node(config: &NetworkConfig, own: Option<&Lease>, options: &PlanOptions) -> R
     let on_link =
         if options.on_link.is_empty() { around.collect() } else { options.on_link.clone() };
     let interface = LinkName::new(options.interface.as_str());
-    let (mtu, spoils_checksums) = (options.mtu, false);
-    Ok(Node { interface, mtu, layer2: true, nexthops: true, spoils_checksums, on_link, uplinks })
+    let (mtu, firewalls) = (options.mtu, Firewalls::default());
+    Ok(Node {
+        interface,
+        mtu,
+        layer2: true,
+        nexthops: true,
+        firewalls,
+        spoils_checksums: false,
+        on_link,
+        uplinks,
+    })
 }
 
 /// The prefix that a link with this address most likely has.

@@ -12,8 +12,8 @@ use super::options::Files;
 use super::{Answer, Error, Verdict, daemon};
 use crate::guard::{Connections, Pods, Strangers};
 use crate::status::{
-    ChecksumStatus, ConfigStatus, GuardStatus, PeerCounts, ProbeStatus, Readiness, Statistics,
-    Status, TableStatus,
+    ChecksumStatus, ConfigStatus, FirewallStatus, GuardStatus, PeerCounts, ProbeStatus, Readiness,
+    Statistics, Status, TableStatus,
 };
 use crate::subnet::StoreState;
 
@@ -68,7 +68,7 @@ fn facts(status: &Status) -> [(&'static str, String); 13] {
         ("pod MTU", status.mtu.map_or_else(unknown, |mtu| mtu.to_string())),
         ("peers", peers(&status.peers)),
         ("direct paths", probes(status)),
-        ("masquerade", tables(&status.tables)),
+        ("masquerade", masquerade(status)),
         ("tunnel", [guard(status.guard.as_ref()), computing(&status.computing)].concat()),
         ("since start", done(&status.statistics)),
         ("entries", format!("{} desired, {} refused", status.desired, status.refused.len())),
@@ -110,13 +110,22 @@ fn probes(status: &Status) -> String {
     }
 }
 
+fn masquerade(status: &Status) -> String {
+    match &status.firewall {
+        Some(FirewallStatus { name, reason }) => {
+            format!("{name} ({reason}): {}", tables(&status.tables))
+        }
+        None => "off".to_owned(),
+    }
+}
+
 fn tables(tables: &[TableStatus]) -> String {
     let table = |TableStatus { name, programmed }: &TableStatus| {
         let missing = if *programmed { "" } else { " (missing)" };
         format!("{name}{missing}")
     };
     let tables: Vec<String> = tables.iter().map(table).collect();
-    if tables.is_empty() { "off".to_owned() } else { tables.join(", ") }
+    listed(&tables, "nothing yet")
 }
 
 /// What is done for the tunnel beside routing into it.

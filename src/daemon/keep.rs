@@ -13,7 +13,7 @@ use super::Shared;
 use crate::config::NetworkConfig;
 use crate::lease::LeaseAttributes;
 use crate::reconciler::{Event, Progress};
-use crate::subnet::{StoreState, SubnetManager};
+use crate::subnet::{Identity, StoreState, SubnetManager};
 
 /// After so long without a word from the store, what was last known must do.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -28,6 +28,9 @@ pub(super) async fn keep_lease<S: SubnetManager>(
     acquired: watch::Sender<bool>,
 ) -> anyhow::Result<()> {
     let mut progress = shared.progress.clone();
+    let mut identities = manager.watch_identity();
+    let identity = identities.next().await.context("the store's word of this node ended")?;
+    introduce(&shared, &mut progress, identity).await?;
     let (mut config, mut attributes) = next_attributes(&mut progress, None).await?;
     loop {
         let lease = manager.acquire(&config, &attributes).await?;
@@ -39,6 +42,11 @@ pub(super) async fn keep_lease<S: SubnetManager>(
         tokio::select! {
             lost = manager.hold(&lease) => tracing::warn!(reason = %lost.0, "the lease was lost: claiming it again"),
             changed = next_attributes(&mut progress, Some(&attributes)) => (config, attributes) = changed?,
+            identity = identities.next() => {
+                let identity = identity.context("the store's word of this node ended")?;
+                introduce(&shared, &mut progress, identity).await?;
+                (config, attributes) = next_attributes(&mut progress, None).await?;
+            }
         }
     }
 }
@@ -94,6 +102,31 @@ pub(super) async fn forward_state<S: SubnetManager>(
         }
         state.changed().await.context("the store's state is not told any more")?;
     }
+}
+
+/// Tells the store that this node works once it does, with a subnet file that pods can be made by.
+pub(super) async fn announce_when_ready<S: SubnetManager>(
+    manager: Rc<S>,
+    shared: Shared,
+) -> anyhow::Result<()> {
+    let mut progress = shared.progress.clone();
+    let mut subnet_file = shared.subnet_file.subscribe();
+    drop(shared);
+    progress.wait_for(|progress| progress.readiness.ready).await.context("the loop has ended")?;
+    subnet_file.wait_for(Option::is_none).await.context("the subnet file is not kept")?;
+    manager.announce().await;
+    anyhow::bail!("the store is not told any more that this node works")
+}
+
+/// Returns once what is to be published accounts for `identity`.
+async fn introduce(
+    shared: &Shared,
+    progress: &mut watch::Receiver<Progress>,
+    identity: Identity,
+) -> anyhow::Result<()> {
+    shared.send(Event::Identity(identity.clone())).await?;
+    let is_taken = |progress: &Progress| progress.identity == identity;
+    progress.wait_for(is_taken).await.context("the loop has ended").map(drop)
 }
 
 /// What to publish, once it is known and other than `published`, and the config that it follows from.

@@ -1,6 +1,7 @@
 //! Entries as netlink messages, and messages as entries. Pure.
 
 mod address;
+mod chain;
 mod interface;
 mod link;
 mod links;
@@ -16,6 +17,7 @@ mod table;
 mod tests;
 mod transaction;
 
+pub(super) use chain::{chain, script};
 pub(super) use interface::{interface, interface_address};
 pub(super) use link::{known as known_link, name as link_name};
 pub(super) use links::{Known, Links};
@@ -35,7 +37,7 @@ use netlink_packet_core::{
 use netlink_packet_route::RouteNetlinkMessage;
 use nix::libc::{RTM_DELLINK, RTM_NEWLINK, RTM_NEWNETCONF};
 
-use super::state::{Entry, Key, LinkName, Nexthop, TxChecksum};
+use super::state::{Chain, Entry, Key, LinkName, Nexthop, TxChecksum};
 
 use super::sysctl::Sysctl;
 use super::{Observation, Op};
@@ -48,6 +50,8 @@ pub(super) enum Request {
     Netlink(Vec<Message>),
     /// Together with others, see [`transaction`].
     Nftables,
+    /// What it takes depends on what is listed: see [`script`].
+    Iptables(Chain),
     Sysctl(Sysctl),
     Ethtool(TxChecksum),
 }
@@ -79,6 +83,7 @@ pub(super) fn encode(op: &Op, links: &Links) -> Result<Request, Unencodable> {
             (M::NewAddress(message.clone()), M::DelAddress(message))
         }
         Entry::Table(_) | Entry::Element(_) => return Ok(Request::Nftables),
+        Entry::Chain(chain) => return Ok(Request::Iptables(chain.clone())),
         Entry::Fdb(fdb) => {
             let message = neighbour::encode_fdb(fdb, links)?;
             (M::NewNeighbour(message.clone()), M::DelNeighbour(message))

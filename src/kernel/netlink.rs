@@ -6,6 +6,7 @@ mod facts;
 mod observe;
 mod offload;
 mod remedy;
+mod rules;
 mod tables;
 
 use std::collections::VecDeque;
@@ -14,7 +15,7 @@ use std::net::IpAddr;
 
 use super::codec::{self, Links, Message, request};
 use super::socket::{Monitor, Requests};
-use super::state::KernelState;
+use super::state::{Entry, KernelState};
 use super::{Kernel, Observation, Op, Refused, Scope};
 use crate::node::Facts;
 use offload::Offloads;
@@ -83,6 +84,11 @@ impl Kernel for NetlinkKernel {
     async fn dump(&mut self, scope: &Scope, known: &KernelState) -> io::Result<KernelState> {
         self.scope = scope.clone();
         self.read_state(scope, known).await
+    }
+
+    async fn dump_rules(&mut self, scope: &Scope, known: &KernelState) -> io::Result<KernelState> {
+        let rules = self.read_rules(scope).await.into_iter().filter(Entry::is_rules);
+        Ok(rules.map(|entry| known.sharing(entry)).collect())
     }
 
     async fn apply(&mut self, ops: &[Op]) -> io::Result<Vec<Refused>> {

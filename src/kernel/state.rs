@@ -1,10 +1,12 @@
 //! What the kernel holds, or should hold: its entries, and what tells them apart.
 
+mod chain;
 mod entries;
 mod link;
 mod nexthop;
 mod table;
 
+pub use chain::{Base, Chain, ChainName, Iptables, Otherwise};
 pub use entries::KernelState;
 pub use link::{Link, LinkKind, LinkName, Vxlan};
 pub use nexthop::{Lane, Nexthop, NexthopId};
@@ -31,8 +33,9 @@ pub enum Key {
     AcceptRa(LinkName),
     TxChecksum(LinkName),
     Address(LinkName, IpAddr, u8),
+    Chain(ChainName),
     Table(TableName),
-    /// Whoever sends us packets is let in first.
+    /// Whoever sends us packets is let in first; in one transaction with its table.
     Element(Arc<TableName>, IpAddr),
     Fdb(LinkName, MacAddr),
     Neighbour(LinkName, IpAddr),
@@ -49,6 +52,7 @@ pub enum Entry {
     AcceptRa(AcceptRa),
     TxChecksum(TxChecksum),
     Address(Address),
+    Chain(Chain),
     Table(Table),
     Element(Element),
     Fdb(Fdb),
@@ -186,6 +190,7 @@ impl Entry {
             }
             Self::Table(table) => Key::Table(table.name.clone()),
             Self::Element(Element { table, address }) => Key::Element(Arc::clone(table), *address),
+            Self::Chain(chain) => Key::Chain(chain.name),
             Self::Fdb(fdb) => Key::Fdb(fdb.link.clone(), fdb.mac),
             Self::Neighbour(neighbour) => Key::Neighbour(neighbour.link.clone(), neighbour.address),
             Self::Nexthop(nexthop) => Key::Nexthop(nexthop.id),
@@ -201,7 +206,7 @@ impl Entry {
             Self::AcceptRa(accept) => Some(&accept.link),
             Self::TxChecksum(checksum) => Some(&checksum.link),
             Self::Address(address) => Some(&address.link),
-            Self::Table(_) | Self::Element(_) => None,
+            Self::Table(_) | Self::Element(_) | Self::Chain(_) => None,
             Self::Fdb(fdb) => Some(&fdb.link),
             Self::Neighbour(neighbour) => Some(&neighbour.link),
             Self::Nexthop(nexthop) => nexthop.link.as_ref(),
@@ -214,13 +219,26 @@ impl Entry {
         matches!(self, Self::Element(element) if *element.table == *name)
     }
 
+    /// Whether it is a table or a chain for packets of pods: what is done with them beside routing.
+    pub fn is_rules(&self) -> bool {
+        match self {
+            Self::Chain(_) => true,
+            Self::Table(table) => !table.has_peers(),
+            _ => false,
+        }
+    }
+
     /// Whether `have` is what is wanted. A route has the gateway of its nexthop object, whatever
-    /// the kernel shows of it beside the object's number.
+    /// the kernel shows of it beside the object's number; what the host does with packets that it
+    /// has no rule for is no part of a chain of ours.
     pub fn is_met_by(&self, have: &Self) -> bool {
         match (self, have) {
             (Self::Route(want), Self::Route(have)) if want.nexthop.is_some() => {
                 let Route { gateway, link, onlink, .. } = want.clone();
                 *want == Route { gateway, link, onlink, ..have.clone() }
+            }
+            (Self::Chain(want), Self::Chain(have)) => {
+                *want == Chain { otherwise: want.otherwise, ..have.clone() }
             }
             _ => self == have,
         }

@@ -168,6 +168,7 @@ impl Machine {
                 on_link: vec![Prefix::holding(ip, 24).unwrap()],
                 uplinks: vec![Uplink { address: ip, public_ip: ip, source: ip }],
                 nexthops: false,
+                firewalls: crate::node::Firewalls::default(),
                 spoils_checksums: false,
             },
             subnets: vec![self.subnet()],

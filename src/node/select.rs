@@ -24,6 +24,21 @@ pub struct InterfaceOptions {
     pub plain_routes: bool,
 }
 
+impl InterfaceOptions {
+    /// The same with the public IPs that somebody else orders; at most one per family.
+    #[must_use]
+    pub fn ordered(&self, public_ips: &[IpAddr]) -> Self {
+        let mut options = self.clone();
+        for public_ip in public_ips {
+            match public_ip {
+                IpAddr::V4(ip) => options.public_ip = Some(*ip),
+                IpAddr::V6(ip) => options.public_ipv6 = Some(*ip),
+            }
+        }
+        options
+    }
+}
+
 /// No interface fits, and why each that was named does not.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no interface can be used: {}", .0.join("; "))]
@@ -174,6 +189,7 @@ fn build(
         mtu: interface.mtu,
         layer2: interface.layer2,
         nexthops: facts.nexthops == Nexthops::Usable && !options.plain_routes,
+        firewalls: facts.firewalls,
         spoils_checksums: facts.kernel.spoils_checksums(),
         on_link: on_link.collect(),
         uplinks,

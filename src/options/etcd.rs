@@ -107,7 +107,7 @@ fn endpoint(text: &str, scheme: &str, settings: &Settings) -> Result<String, Sto
     }
 }
 
-fn is_web(uri: &Uri) -> bool {
+pub(super) fn is_web(uri: &Uri) -> bool {
     let has_host = uri.host().is_some_and(|host| !host.is_empty());
     has_host && matches!(uri.scheme_str(), Some("http" | "https"))
 }

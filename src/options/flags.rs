@@ -12,6 +12,7 @@ use tracing::Level;
 
 use super::etcd::Secret;
 use crate::guard::Checksums;
+use crate::subnet::kube::{AnnotationPrefix, NoPrefix};
 
 const ABOUT: &str = "A flannel-compatible route daemon whose nodes may mix backends";
 const SYNTAX: &str = "\
@@ -65,6 +66,8 @@ pub(super) struct Flags {
     #[command(flatten)]
     pub(super) etcd: EtcdFlags,
     #[command(flatten)]
+    pub(super) kube: KubeFlags,
+    #[command(flatten)]
     pub(super) interface: InterfaceFlags,
     #[command(flatten)]
     pub(super) policy: PolicyFlags,
@@ -98,6 +101,33 @@ pub(super) struct EtcdFlags {
     /// The user's password; better told in the environment
     #[arg(long, value_name = "PASSWORD")]
     pub(super) etcd_password: Option<Secret>,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Kubernetes")]
+pub(super) struct KubeFlags {
+    /// Kubernetes instead of etcd: subnets are the podCIDRs of nodes; see docs/kubernetes.md
+    #[arg(long, value_name = "BOOL", default_value = "false", value_parser = boolean)]
+    #[arg(num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set)]
+    pub(super) kube_subnet_mgr: bool,
+    /// API servers, separated by commas, tried in random order [default: the cluster's service]
+    #[arg(long, value_name = "URLS")]
+    pub(super) kube_api_url: Option<String>,
+    /// How to reach and convince them [default: the pod's service account]
+    #[arg(long, value_name = "FILE")]
+    pub(super) kubeconfig_file: Option<PathBuf>,
+    /// What the names of our annotations begin with
+    #[arg(long, value_name = "PREFIX", default_value = "flannel.alpha.coreos.com")]
+    #[arg(value_parser = annotation_prefix)]
+    pub(super) kube_annotation_prefix: AnnotationPrefix,
+    /// The network config, mounted from a ConfigMap
+    #[arg(long, value_name = "FILE", default_value = "/etc/kube-flannel/net-conf.json")]
+    #[arg(value_parser = file)]
+    pub(super) net_config_path: PathBuf,
+    /// Take the mark of a node without network from ours once packets get through
+    #[arg(long, value_name = "BOOL", default_value = "true", value_parser = boolean)]
+    #[arg(num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set)]
+    pub(super) set_node_network_unavailable: bool,
 }
 
 #[derive(Debug, Args)]
@@ -140,6 +170,13 @@ pub(super) struct PolicyFlags {
     #[arg(long, value_name = "BOOL", default_value = "false", value_parser = boolean)]
     #[arg(num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set)]
     pub(super) ip_blackhole_route: bool,
+    /// Masquerade by rules of iptables, as flanneld does; without it, only if nftables is missing
+    #[arg(long, value_name = "BOOL", default_value = "false", value_parser = boolean)]
+    #[arg(num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set)]
+    pub(super) iptables: bool,
+    /// Look at rules of iptables so often; changes in nftables are told
+    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = resync)]
+    pub(super) iptables_resync: Duration,
     /// The bit of the mark on packets that kube-proxy masquerades; as kube-proxy's own flag says
     #[arg(long, value_name = "BIT", default_value = "14", value_parser = bit)]
     pub(super) iptables_masquerade_bit: u8,
@@ -201,6 +238,12 @@ fn renew_margin(text: &str) -> Result<Duration, &'static str> {
     Ok(Duration::from_secs(minutes * 60))
 }
 
+fn resync(text: &str) -> Result<Duration, &'static str> {
+    within::<u32>(text, 1..=86400)
+        .map(|seconds| Duration::from_secs(seconds.into()))
+        .ok_or("1 to 86400 seconds")
+}
+
 fn percent(text: &str) -> Result<u8, &'static str> {
     within(text, 0..=100).ok_or("0 to 100 percent")
 }
@@ -228,6 +271,10 @@ fn level(text: &str) -> Result<Level, &'static str> {
         2..=4 => Ok(Level::DEBUG),
         5.. => Ok(Level::TRACE),
     }
+}
+
+fn annotation_prefix(text: &str) -> Result<AnnotationPrefix, String> {
+    text.parse().map_err(|allowed: NoPrefix| allowed.to_string())
 }
 
 fn file(text: &str) -> Result<PathBuf, &'static str> {

@@ -31,8 +31,8 @@ pub enum Stop {
     PlainEndpoints { file: String, endpoints: String },
     #[error("{name} holds a user or a password; allowed: --etcd-username and --etcd-password")]
     SecretInEndpoint { name: String },
-    #[error("{name} is not yet in this version")]
-    Unsupported { name: String },
+    #[error("--kube-subnet-mgr needs NODE_NAME, or POD_NAME and POD_NAMESPACE, in the environment")]
+    NoNodeName,
 }
 
 impl Stop {

@@ -2,17 +2,19 @@
 #![allow(clippy::unwrap_used)]
 
 mod etcd;
+mod kube;
 mod syntax;
 
 use std::time::Duration;
 
 use tracing::Level;
 
-use crate::guard::Checksums;
-
 use super::{
-    Connections, Forward, Guard, Masquerade, Options, Pods, Ports, Reload, Stop, Strangers,
+    Connections, Forward, Guard, Masquerade, Options, Pods, Ports, Preference, Reload, Stop, Store,
+    Strangers,
 };
+use crate::guard::Checksums;
+use crate::subnet::etcd::EtcdOptions;
 
 const NO_VARIABLES: &[(&str, &str)] = &[];
 
@@ -22,6 +24,15 @@ fn parse(line: &str, variables: &[(&str, &str)]) -> Result<Options, Stop> {
         let variable = variables.iter().find(|(name, _)| *name == asked);
         variable.map(|(_, value)| (*value).to_owned())
     })
+}
+
+impl Options {
+    fn etcd(&self) -> EtcdOptions {
+        match &self.store {
+            Store::Etcd(etcd) => etcd.clone(),
+            Store::Kube(kube) => panic!("{kube:?}"),
+        }
+    }
 }
 
 fn options(line: &str) -> Options {
@@ -41,9 +52,9 @@ fn check_refusal(line: &str, said: &str) {
 #[test]
 fn defaults_are_those_of_flanneld() {
     let options = options("");
-    assert_eq!(options.etcd.endpoints, ["http://127.0.0.1:4001", "http://127.0.0.1:2379"]);
-    assert_eq!(options.etcd.prefix, "/coreos.com/network");
-    assert_eq!((options.etcd.ca_file, options.etcd.credentials), (None, None));
+    assert_eq!(options.etcd().endpoints, ["http://127.0.0.1:4001", "http://127.0.0.1:2379"]);
+    assert_eq!(options.etcd().prefix, "/coreos.com/network");
+    assert_eq!((options.etcd().ca_file, options.etcd().credentials), (None, None));
     assert_eq!(options.subnet_file.to_str(), Some("/run/flannel/subnet.env"));
     assert_eq!(options.renew_margin, Duration::from_secs(60 * 60));
     assert_eq!((options.health, options.verbosity), (None, Level::INFO));
@@ -153,12 +164,25 @@ fn masquerading_is_off_unless_asked_for_and_then_as_flannel_does_it() {
         options("-iptables-forward-rules -iptables-masquerade-bit=7").policy.masquerade,
         None
     );
-    let usual = Masquerade { ports: Ports::FullyRandom, mark: 0x4000, forward: Forward::Accept };
+    let usual = Masquerade {
+        firewall: Preference::Any,
+        ports: Ports::FullyRandom,
+        mark: 0x4000,
+        forward: Forward::Accept,
+    };
     assert_eq!(options("-ip-masq").policy.masquerade, Some(usual));
     let line = "-ip-masq -ip-masq-fully-random-disable -iptables-forward-rules=false \
-                -iptables-masquerade-bit=31";
-    let other = Masquerade { ports: Ports::Kept, mark: 1 << 31, forward: Forward::Leave };
+                -iptables-masquerade-bit=31 -iptables -iptables-resync=30";
+    let other = Masquerade {
+        firewall: Preference::Iptables,
+        ports: Ports::Kept,
+        mark: 1 << 31,
+        forward: Forward::Leave,
+    };
     assert_eq!(options(line).policy.masquerade, Some(other));
+    assert_eq!(options(line).resync, Duration::from_secs(30));
+    assert_eq!(options("").resync, Duration::from_secs(5));
+    check_refusal("-iptables-resync=0", "--iptables-resync is \"0\"; allowed: 1 to 86400 seconds");
     let said = "--iptables-masquerade-bit is \"32\"; allowed: a bit from 0 to 31";
     check_refusal("-iptables-masquerade-bit=32", said);
 }
@@ -183,24 +207,6 @@ fn the_tunnel_is_guarded_and_each_guard_has_a_switch() {
 }
 
 #[test]
-fn what_would_be_missed_is_refused() {
-    for flag in [
-        "kube-subnet-mgr=1",
-        "kube-api-url=http://a",
-        "kube-annotation-prefix=a.b",
-        "kubeconfig-file=/a",
-        "net-config-path=/a",
-    ] {
-        let name = flag.split('=').next().unwrap();
-        check_refusal(&format!("--{flag}"), &format!("--{name} is not yet in this version"));
-    }
-    assert_eq!(
-        refusal("", &[("FLANNELD_KUBE_SUBNET_MGR", "true")]),
-        ("FLANNELD_KUBE_SUBNET_MGR is not yet in this version".to_owned(), 2)
-    );
-}
-
-#[test]
 fn what_asks_for_nothing_is_taken() {
     options(
         "-ip-masq=false -ip-masq-fully-random-disable=0 -kube-subnet-mgr=F -kube-api-url= \
@@ -209,7 +215,10 @@ fn what_asks_for_nothing_is_taken() {
          -ip-blackhole-route=false -iptables-forward-rules=false -iptables-forward-rules \
          -set-node-network-unavailable=false -ip-masq -ip-masq=false",
     );
-    check_refusal("-iptables-resync=5s", "--iptables-resync is \"5s\"; allowed: a number");
+    check_refusal(
+        "-iptables-resync=5s",
+        "--iptables-resync is \"5s\"; allowed: 1 to 86400 seconds",
+    );
     check_refusal(
         "-set-node-network-unavailable=maybe",
         "--set-node-network-unavailable is \"maybe\"; allowed: true or false",

@@ -8,9 +8,11 @@ use super::{Reconciler, Standing};
 use crate::backend::{self, PeerPlan, Unreachable, Way};
 use crate::checkpoint::Checkpoint;
 use crate::kernel::Kernel;
-use crate::kernel::state::{Entry, Table};
+use crate::kernel::state::Entry;
 use crate::lease::{Lease, LeaseId, Rejected};
-use crate::status::{LeaseStatus, PeerCounts, PeerStatus, Query, Status, TableStatus};
+use crate::status::{
+    FirewallStatus, LeaseStatus, PeerCounts, PeerStatus, Query, Status, TableStatus,
+};
 
 impl<K: Kernel> Reconciler<K> {
     pub(super) fn answer(&self, query: Query) -> serde_json::Result<Box<RawValue>> {
@@ -49,7 +51,11 @@ impl<K: Kernel> Reconciler<K> {
             subnets: self.inputs.own.iter().flat_map(Lease::subnets).collect(),
             mtu: backend::pod_mtu(&self.networks),
             peers: self.counts(),
-            tables: self.tables(Table::translates),
+            firewall: self.firewall().map(|choice| FirewallStatus {
+                name: choice.firewall.as_str().to_owned(),
+                reason: choice.reason.to_owned(),
+            }),
+            tables: self.tables(Entry::is_rules),
             guard: self.guard_status(),
             computing: self.computing(),
             desired: self.desired.state().len(),
@@ -59,15 +65,17 @@ impl<K: Kernel> Reconciler<K> {
         }
     }
 
-    pub(super) fn tables(&self, concerns: impl Fn(&Table) -> bool) -> Vec<TableStatus> {
-        let status = |entry: &Entry| match entry {
-            Entry::Table(table) if concerns(table) => {
-                let name = table.name.to_string();
-                Some(TableStatus { name, programmed: self.holds(entry) })
-            }
+    pub(super) fn tables(&self, concerns: impl Fn(&Entry) -> bool) -> Vec<TableStatus> {
+        let name = |entry: &Entry| match entry {
+            Entry::Table(table) => Some(table.name.to_string()),
+            Entry::Chain(chain) => Some(chain.name.to_string()),
             _ => None,
         };
-        self.local_entries().filter_map(status).collect()
+        let status = |entry: &Entry| {
+            let programmed = self.holds(entry);
+            name(entry).map(|name| TableStatus { name, programmed })
+        };
+        self.local_entries().filter(|entry| concerns(entry)).filter_map(status).collect()
     }
 
     pub(super) fn counts(&self) -> PeerCounts {

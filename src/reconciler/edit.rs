@@ -92,7 +92,8 @@ impl Inputs {
 
     /// What this node is called, for a rollout.
     pub fn names(&self) -> Vec<String> {
-        self.node.iter().flat_map(Node::names).collect()
+        let addresses = self.node.iter().flat_map(Node::names);
+        addresses.chain(self.identity.name.clone()).collect()
     }
 
     /// Whether the newest config wants its backend on this node, not that of `Rollout.From`.

@@ -2,7 +2,7 @@
 
 use super::Reconciler;
 use crate::guard::Guard;
-use crate::kernel::state::{Entry, Table};
+use crate::kernel::state::Entry;
 use crate::kernel::{Kernel, Op, Refused};
 use crate::status::{ChecksumStatus, GuardStatus};
 
@@ -75,7 +75,7 @@ impl<K: Kernel> Reconciler<K> {
     pub(super) fn guard_status(&self) -> Option<GuardStatus> {
         let asked = self.inputs.policy.guard?;
         self.inputs.config.as_ref().filter(|config| config.has_tunnel())?;
-        let tables = self.tables(|table| !table.translates());
+        let tables = self.tables(is_guard);
         let admitted = self.actual.entries().filter(|entry| matches!(entry, Entry::Element(_)));
         Some(GuardStatus {
             asked,
@@ -88,7 +88,9 @@ impl<K: Kernel> Reconciler<K> {
 }
 
 fn puts_guard(op: &Op) -> bool {
-    let is_guard =
-        |entry: &Entry| matches!(entry, Entry::Table(table) if !Table::translates(table));
     matches!(op, Op::Create(entry) | Op::Replace(entry) if is_guard(entry))
+}
+
+fn is_guard(entry: &Entry) -> bool {
+    matches!(entry, Entry::Table(table) if table.has_peers())
 }

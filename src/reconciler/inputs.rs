@@ -14,7 +14,7 @@ use crate::mac::MacAddr;
 use crate::masquerade::Policy;
 use crate::node::{Node, Uplink};
 use crate::prefix::{Family, Prefix};
-use crate::subnet::StoreState;
+use crate::subnet::{Identity, StoreState};
 
 /// All inputs, as far as they are known.
 #[derive(Debug)]
@@ -30,6 +30,8 @@ pub struct Inputs {
     pub edit: Edit,
     /// Whether the config comes from the store, not from what was last known.
     pub confirmed: bool,
+    /// Who this node is to the store.
+    pub identity: Identity,
     pub node: Option<Node>,
     /// Why there is no node yet.
     pub no_node: Option<String>,
@@ -73,6 +75,7 @@ impl Default for Inputs {
             config: None,
             edit: Edit::default(),
             confirmed: false,
+            identity: Identity::default(),
             node: None,
             no_node: None,
             macs: BTreeMap::new(),
@@ -208,6 +211,8 @@ impl Inputs {
         let Checkpoint { local, leases, detours: _ } = checkpoint;
         self.config = Some(local.config.clone());
         self.own.clone_from(&local.own);
+        // Where nodes have names, their leases are called by them.
+        self.identity.name = local.own.as_ref().map(|own| own.id.to_string());
         self.strict.extend(local.strict.iter().cloned());
         self.peers = Peers::remembered(leases);
         self.remembered = Some(local);
@@ -245,6 +250,13 @@ impl Inputs {
     /// Whether the store cannot be asked, so that what was last known must do.
     pub const fn are_alone(&self) -> bool {
         matches!(self.store, StoreState::Waiting(_))
+    }
+
+    /// Whether we forward by what was last known. A config that lies on this host may be newer than
+    /// all we know of the peers.
+    pub fn rest_on_memory(&self) -> bool {
+        let peers_are = !self.peers.is_complete() && self.are_alone();
+        self.remembered.is_some() && (!self.confirmed || peers_are)
     }
 
     /// Our lease, if the store stands behind it or cannot be asked: only then may pods rely on it.

@@ -7,12 +7,15 @@ use crate::config::NetworkConfig;
 use crate::lease::LeaseAttributes;
 use crate::prefix::Prefix;
 use crate::status::Readiness;
+use crate::subnet::Identity;
 
 /// How far the daemon has come. Others wait for it: the lease, subnet.env, systemd, health.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// The config in force, once the store has told one.
     pub config: Option<NetworkConfig>,
+    /// Who this node is to the store, as far as what follows accounts for it.
+    pub identity: Identity,
     /// What to publish, once the device can receive what it will attract.
     pub attributes: Option<LeaseAttributes>,
     /// What pods can use, once device and address are in place.

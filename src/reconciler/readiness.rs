@@ -41,22 +41,28 @@ impl<K: Kernel> Reconciler<K> {
         let inputs = &self.inputs;
         let no_node =
             || inputs.no_node.clone().unwrap_or_else(|| "no interface is chosen yet".into());
-        let is_remembered = inputs.remembered.is_some() && !inputs.confirmed;
         let missing = [
             inputs.config.is_none().then(|| "no network config yet".to_owned()),
             (inputs.config.is_some() && inputs.node.is_none()).then(no_node),
             (!inputs.confirmed && !inputs.are_alone())
                 .then(|| "the store has not answered yet".to_owned()),
             inputs.relied_on().is_none().then(|| "no subnet is leased yet".to_owned()),
-            (!inputs.peers.is_complete() && !is_remembered)
+            (!inputs.peers.is_complete() && !inputs.rest_on_memory())
                 .then(|| "the leases of the peers are not read yet".to_owned()),
             self.trouble.clone(),
         ];
-        let optional =
-            |key: &Key| matches!(key, Key::ReversePath(_) | Key::AcceptRa(_) | Key::TxChecksum(_));
-        let refused = self.refused.iter().filter(|(key, _)| !optional(key));
+        let refused = self.refused.iter().filter(|(key, _)| self.is_essential(key));
         let refused: Vec<String> = refused.map(|(_, why)| why.to_owned()).collect();
         missing.into_iter().flatten().chain(abridged(refused)).collect()
+    }
+
+    /// Old rules that cannot be removed are as good as ours.
+    fn is_essential(&self, key: &Key) -> bool {
+        match key {
+            Key::ReversePath(_) | Key::AcceptRa(_) | Key::TxChecksum(_) => false,
+            Key::Table(_) | Key::Chain(_) => self.desired.state().get(key).is_some(),
+            _ => true,
+        }
     }
 
     fn store_remark(&self) -> Option<String> {
@@ -69,8 +75,7 @@ impl<K: Kernel> Reconciler<K> {
     /// What else an operator should know although it blocks nothing.
     fn remarks(&self) -> impl Iterator<Item = String> {
         let inputs = &self.inputs;
-        let is_remembered = inputs.remembered.is_some() && !inputs.confirmed;
-        let remembered = is_remembered.then(|| {
+        let remembered = inputs.rest_on_memory().then(|| {
             "forwarding by what was last known: the store has not confirmed it".to_owned()
         });
         let node = inputs.node.as_ref().and(inputs.no_node.as_ref());
@@ -87,15 +92,16 @@ impl<K: Kernel> Reconciler<K> {
         let filters = filters.map(move |(_, why)| {
             format!("packets may be lost while backends change: {}", unsigned(why))
         });
-        let guard = inputs.guarding.remark();
-        let pending = inputs.pending();
+        let left = self.refused.iter().filter(|(key, _)| {
+            matches!(key, Key::Table(_) | Key::Chain(_)) && !self.is_essential(key)
+        });
+        let left = left.map(|(_, why)| format!("old rules are left: {why}"));
+        let spoilt = self.refused.iter().filter(|(key, _)| matches!(key, Key::TxChecksum(_)));
+        let spoilt = spoilt.map(|(_, why)| format!("packets in the tunnel may be spoilt: {why}"));
+        let (pending, guard) = (inputs.pending(), inputs.guarding.remark());
         let remarks = [remembered, node, held, pending, unusable, self.probes_remark(), guard];
-        let refused = |(key, why): (&Key, &str)| match key {
-            Key::TxChecksum(_) => Some(format!("packets in the tunnel may be spoilt: {why}")),
-            _ => None,
-        };
-        let checksums = self.refused.iter().filter_map(refused);
-        remarks.into_iter().flatten().chain(filters).chain(checksums)
+        let remarks = remarks.into_iter().flatten().chain(filters).chain(left).chain(spoilt);
+        remarks.chain(self.kept_chains())
     }
 }
 

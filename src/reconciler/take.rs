@@ -7,7 +7,7 @@ use crate::config::ConfigUpdate;
 use crate::kernel::state::Key;
 use crate::kernel::{Kernel, Observation};
 use crate::lease::{Lease, LeaseUpdate, Withdrawal};
-use crate::subnet::StoreState;
+use crate::subnet::{Identity, StoreState};
 
 impl<K: Kernel> Reconciler<K> {
     pub(super) fn take_config(&mut self, update: ConfigUpdate) {
@@ -21,6 +21,16 @@ impl<K: Kernel> Reconciler<K> {
         }
     }
 
+    /// The host is looked at anew: another public IP may lie on another interface.
+    pub(super) fn take_identity(&mut self, identity: Identity) {
+        if self.inputs.identity != identity {
+            self.inputs.identity = identity;
+            self.stale.facts = true;
+            self.stale.plan = true;
+            self.unreported = true;
+        }
+    }
+
     /// Looks again at an edit that waits for peers.
     pub(super) fn reconsider(&mut self) {
         if self.inputs.reconsider(self.settings.reload) {
@@ -30,6 +40,7 @@ impl<K: Kernel> Reconciler<K> {
 
     /// Another config is in force.
     fn follow_config(&mut self) {
+        self.doubt_silence(&self.inputs.peers.ids().cloned().collect());
         self.stale.facts = true;
         self.stale.plan = true;
         self.unsaved = true;
@@ -68,6 +79,7 @@ impl<K: Kernel> Reconciler<K> {
             self.agenda.withdraw_soon();
         }
         self.inputs.note_loss();
+        self.doubt_silence(&affected);
         self.revise(affected);
     }
 
@@ -148,6 +160,7 @@ impl<K: Kernel> Reconciler<K> {
                 Task::Withdraw if !self.inputs.may_remove() => {}
                 Task::Withdraw => self.withdraw(),
                 Task::Retry => self.stale.facts |= self.inputs.no_node.is_some(),
+                Task::Rules => self.stale.rules = true,
                 // What was lost may have been told of the host as well.
                 Task::Dump | Task::Audit => {
                     self.stale.facts = true;

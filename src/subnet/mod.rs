@@ -1,15 +1,21 @@
 //! Stores that hand out subnets and tell who holds which.
 
 pub mod allocate;
+mod backend_data;
 pub mod claim;
 pub mod etcd;
+pub mod kube;
+mod losses;
 pub mod memory;
+pub mod operator;
+mod report;
 pub mod watch;
 
 use std::future::{Future, pending, ready};
+use std::net::IpAddr;
 
 use futures::StreamExt;
-use futures::stream::BoxStream;
+use futures::stream::{self, BoxStream};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch as channel;
 
@@ -38,6 +44,12 @@ pub trait SubnetManager {
                 None => pending().await,
             }
         }
+    }
+
+    /// Who this node is to the store, now and whenever that changes. Never ends, and starts with
+    /// what is there.
+    fn watch_identity(&self) -> BoxStream<'static, Identity> {
+        stream::once(ready(Identity::default())).chain(stream::pending()).boxed()
     }
 
     /// Takes a lease for this node, the one it held before where possible, and publishes
@@ -72,8 +84,22 @@ pub trait SubnetManager {
     /// What keeps us from it that waiting would not mend soon, in a sentence.
     fn probe_secret(&self) -> impl Future<Output = Result<Secret, String>>;
 
+    /// Tells the store, from now on, that packets of this node's pods get through. Never ends.
+    fn announce(&self) -> impl Future<Output = ()> {
+        pending()
+    }
+
     /// Whether the store can be used, now and whenever that changes.
     fn state(&self) -> channel::Receiver<StoreState>;
+}
+
+/// Who a node is to a store that knows nodes beside their leases.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Identity {
+    /// What operators call it there.
+    pub name: Option<String>,
+    /// What peers shall send to, whatever the flags say; at most one per family.
+    pub public_ips: Vec<IpAddr>,
 }
 
 /// Whether a store can be used.
@@ -110,4 +136,9 @@ pub enum Error {
          widen the network or delete the leases of nodes that are gone"
     )]
     Exhausted { pool: Prefix, count: u128 },
+    #[error(
+        "podCIDR {subnet} of node {node} is not inside {network}: \
+         make the network config agree with --cluster-cidr of the controller manager"
+    )]
+    OutsideNetwork { node: String, subnet: Prefix, network: Prefix },
 }

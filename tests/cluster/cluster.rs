@@ -16,7 +16,7 @@ pub const CONFIG: &str = "/coreos.com/network/config";
 pub const SUBNETS: &str = "/coreos.com/network/subnets";
 /// A change that took longer than this was not followed, however busy the machine: some wait for
 /// an answer of probes.
-pub const PATIENCE: Duration = Duration::from_secs(15);
+pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// As with flannel: a config is taken in at a daemon's start alone.
 pub const AT_START: &[&str] = &["--config-reload=false"];
@@ -83,7 +83,7 @@ impl Stack {
         format!("{{{networks},{rest}}}")
     }
 
-    fn segment(self, number: usize) -> SegmentPlan {
+    pub fn segment(self, number: usize) -> SegmentPlan {
         let (v4, v6) = (format!("10.99.{number}.0/24"), format!("fd99:{number}::/64"));
         match self {
             Self::V4 => SegmentPlan::new(&v4),
@@ -194,9 +194,7 @@ impl Cluster {
 
     /// The subnet of node number `index`, counted from 0.
     pub fn subnet(&self, index: usize, family: Family) -> Result<IpNetwork> {
-        let env = self.nodes[index].subnet_env()?;
-        env.subnet(family)
-            .with_context(|| format!("{} has no {family:?}", self.nodes[index].name()))
+        subnet(&self.nodes[index], family)
     }
 
     /// The lease of node number `index`, known by the address of its first family.
@@ -218,26 +216,45 @@ impl Cluster {
 
     /// Every ordered pair of different nodes, by index.
     pub fn pairs(&self) -> Vec<(usize, usize)> {
-        let all = 0..self.nodes.len();
-        let pairs = all.clone().flat_map(|from| all.clone().map(move |to| (from, to)));
-        pairs.filter(|(from, to)| from != to).collect()
+        pairs(&self.nodes)
     }
 
     /// Waits until every node takes the path to every other that `expected` says, in all families.
     pub fn wait_for_paths(&self, expected: impl Fn(usize, usize) -> Path) -> Result<Duration> {
-        let mut wanted = Vec::new();
-        for (from, to) in self.pairs() {
-            for family in self.stack.families() {
-                wanted.push((from, to, self.subnet(to, *family)?));
-            }
-        }
-        eventually(PATIENCE, || {
-            wanted.iter().try_for_each(|(from, to, subnet)| {
-                let (path, expected) = (self.nodes[*from].path_to(subnet)?, expected(*from, *to));
-                let pair = format!("{} → {}", self.nodes[*from].name(), self.nodes[*to].name());
-                ensure!(path == expected, "{pair}, {subnet}: {path}, not {expected}");
-                Ok(())
-            })
-        })
+        wait_for_paths(&self.nodes, self.stack, expected)
     }
+}
+
+/// Every ordered pair of different nodes, by index.
+pub fn pairs(nodes: &[Node]) -> Vec<(usize, usize)> {
+    let all = 0..nodes.len();
+    let pairs = all.clone().flat_map(|from| all.clone().map(move |to| (from, to)));
+    pairs.filter(|(from, to)| from != to).collect()
+}
+
+/// Waits until every node takes the path to every other that `expected` says, in all families.
+pub fn wait_for_paths(
+    nodes: &[Node],
+    stack: Stack,
+    expected: impl Fn(usize, usize) -> Path,
+) -> Result<Duration> {
+    let mut wanted = Vec::new();
+    for (from, to) in pairs(nodes) {
+        for family in stack.families() {
+            wanted.push((from, to, subnet(&nodes[to], *family)?));
+        }
+    }
+    eventually(PATIENCE, || {
+        wanted.iter().try_for_each(|(from, to, subnet)| {
+            let (path, expected) = (nodes[*from].path_to(subnet)?, expected(*from, *to));
+            let pair = format!("{} → {}", nodes[*from].name(), nodes[*to].name());
+            ensure!(path == expected, "{pair}, {subnet}: {path}, not {expected}");
+            Ok(())
+        })
+    })
+}
+
+fn subnet(node: &Node, family: Family) -> Result<IpNetwork> {
+    let found = node.subnet_env()?.subnet(family);
+    found.with_context(|| format!("{} has no {family:?}", node.name()))
 }

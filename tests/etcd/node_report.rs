@@ -29,6 +29,7 @@ fn report(lease: &Lease) -> NodeReport {
             mtu: 1500,
             layer2: true,
             nexthops: true,
+            firewalls: tweed::node::Firewalls::default(),
             spoils_checksums: false,
             on_link,
             uplinks,

@@ -25,6 +25,7 @@ pub(crate) fn entry(text: &str) -> Entry {
             Entry::TxChecksum(TxChecksum { link: words.device(), offloaded: words.at(1) == "on" })
         }
         "addr" => address(&words),
+        "chain" => Entry::Chain(super::chain::chain(text)),
         "table" => Entry::Table(super::table::table(text)),
         "element" => Entry::Element(super::table::element(text)),
         "fdb" => Entry::Fdb(Fdb {

@@ -3,6 +3,7 @@
 #![allow(dead_code, unused_imports, reason = "each test binary uses some of it")]
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod chain;
 mod entry;
 mod table;
 

@@ -27,6 +27,7 @@ pub(crate) fn node() -> impl Strategy<Value = Local> {
         "",
         "--ip-masq --tunnel-drop-pods=false",
         "--ip-masq --ip-blackhole-route --tunnel-notrack=false --tunnel-drop-strangers=false",
+        "--ip-masq --iptables",
     ]);
     (select(CONFIGS.to_vec()), own, flags).prop_map(|(config, own, flags)| {
         let networks =
@@ -90,7 +91,7 @@ pub(crate) fn peers() -> impl Strategy<Value = Vec<Lease>> {
 }
 
 /// Entries that somebody else may have put there, or that an earlier life of ours left.
-const STRAYS: [&str; 34] = [
+const STRAYS: [&str; 39] = [
     "table ip tweed-tunnel.1 { } and 1 of another form",
     "element ip tweed-tunnel.1 peers { 172.16.0.66 }",
     "element ip6 tweed-tunnel.1 peers { fd00:16::66 }",
@@ -98,6 +99,11 @@ const STRAYS: [&str; 34] = [
     "table ip tweed.1 { } and 1 of another form",
     "table ip6 tweed.1 { }",
     "table ip tweed.2 { }",
+    "table ip flannel-ipv4 { } and 2 of another form",
+    "chain iptables-nft -t nat FLANNEL-POSTRTG { -j RETURN; }",
+    "chain iptables-nft -t filter FLANNEL-FWD { } and 2 of another form",
+    "chain iptables-nft -t filter FLANNEL-FWD { -s 10.244.0.0/16 -j ACCEPT; } before a drop",
+    "chain ip6tables-legacy -t filter FLANNEL-FWD { -j ACCEPT; } before a drop",
     "route unreachable 10.244.1.0/24 metric 4294967295",
     "link flannel.1 up mtu 1500 address 02:00:00:00:00:01 type dummy",
     "link flannel.1 down mtu 1450 address 02:00:ac:10:00:05 type vxlan id 1 local 172.16.0.5 dev eth0 dstport 8472 nolearning",

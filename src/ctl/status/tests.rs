@@ -23,6 +23,10 @@ fn status() -> Status {
         subnets: vec!["10.244.1.0/24".parse().unwrap(), "fd00:10:244:1::/64".parse().unwrap()],
         mtu: Some(1430),
         peers: PeerCounts { direct: 12, tunnel: 3, ..PeerCounts::default() },
+        firewall: Some(FirewallStatus {
+            name: "nftables".into(),
+            reason: "this kernel has it".into(),
+        }),
         tables: [("ip tweed.1", true), ("ip6 tweed.1", false)]
             .map(|(name, programmed)| TableStatus { name: name.into(), programmed })
             .into(),
@@ -149,6 +153,7 @@ fn a_node_that_knows_nothing_yet_says_so() {
         subnets: vec![],
         mtu: None,
         peers: PeerCounts::default(),
+        firewall: None,
         tables: vec![],
         guard: None,
         desired: 0,

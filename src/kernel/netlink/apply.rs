@@ -9,6 +9,7 @@ use nix::errno::Errno;
 use super::NetlinkKernel;
 use super::remedy::{Remedy, remedy};
 use crate::kernel::codec::{self, Message, Request, Unencodable};
+use crate::kernel::iptables::Programs;
 use crate::kernel::socket::Refusal;
 use crate::kernel::state::Entry;
 use crate::kernel::{Op, Refused};
@@ -77,6 +78,12 @@ impl NetlinkKernel {
                 pass.batch.push(op, messages);
             }
             Ok(Request::Nftables) => pass.tables.push(op),
+            Ok(Request::Iptables(chain)) => {
+                self.flush(pass).await?;
+                if let Err(reason) = Programs::of(chain.name).carry_out(&op, &chain).await {
+                    pass.refuse(op, &reason);
+                }
+            }
             Ok(Request::Sysctl(sysctl)) => {
                 self.flush(pass).await?;
                 if let Err(reason) = sysctl.write() {
@@ -151,7 +158,10 @@ impl NetlinkKernel {
     fn messages(&self, op: &Op) -> Vec<Message> {
         match codec::encode(op, &self.links) {
             Ok(Request::Netlink(messages)) => messages,
-            Ok(Request::Nftables | Request::Sysctl(_) | Request::Ethtool(_)) | Err(_) => Vec::new(),
+            Ok(
+                Request::Nftables | Request::Iptables(_) | Request::Sysctl(_) | Request::Ethtool(_),
+            )
+            | Err(_) => Vec::new(),
         }
     }
 }

@@ -21,8 +21,13 @@ impl NetlinkKernel {
             links.chain(settings(scope)).map(|entry| known.sharing(entry)).collect();
         let offloads = scope.tunnels.iter().filter_map(|link| self.offloads.read(link));
         entries.extend(offloads.map(|entry| known.sharing(Entry::TxChecksum(entry))));
-        let tables = scope.tables.iter().flat_map(|table| self.tables.read(table));
-        entries.extend(tables.map(|entry| known.sharing(entry)));
+        let rules = self.read_rules(scope).await;
+        let elements = rules.iter().filter_map(|entry| match entry {
+            Entry::Table(table) => Some(self.tables.elements(table)),
+            _ => None,
+        });
+        let elements: Vec<Entry> = elements.flatten().collect();
+        entries.extend(rules.into_iter().chain(elements).map(|entry| known.sharing(entry)));
         for request in self.requests_for(scope) {
             let links = &self.links;
             let read = |frame: &[u8]| {

@@ -8,8 +8,9 @@ use netlink_packet_route::RouteNetlinkMessage as M;
 
 use super::NetlinkKernel;
 use crate::kernel::codec::{self, Body, Message, request};
+use crate::kernel::iptables;
 use crate::kernel::state::{LinkName, PROTOCOL};
-use crate::node::{Facts, Interface, Nexthops, Reach, Release};
+use crate::node::{Facts, Firewalls, Interface, Nexthops, Reach, Release};
 use crate::prefix::Family;
 
 /// The version of the kernel that runs.
@@ -27,9 +28,15 @@ impl NetlinkKernel {
             None => None,
         };
         let nexthops = self.read_nexthops().await?;
+        let firewalls = self.firewalls();
         let release = std::fs::read_to_string(RELEASE).unwrap_or_default();
         let kernel = Release::parse(release.trim());
-        Ok(Facts { interfaces, default_routes, reach, nexthops, kernel })
+        Ok(Facts { interfaces, default_routes, reach, nexthops, firewalls, kernel })
+    }
+
+    fn firewalls(&self) -> Firewalls {
+        let nftables = !self.tables.lack_masquerading();
+        Firewalls { nftables, iptables: iptables::usual() }
     }
 
     /// Whether we can use nexthop objects.

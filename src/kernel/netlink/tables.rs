@@ -12,7 +12,7 @@ use tweed_cni::netlink::{Protocol, Socket};
 use tweed_cni::nftables;
 
 use crate::kernel::codec::{self, PEERS, Transaction};
-use crate::kernel::state::{Element, Entry, TableName};
+use crate::kernel::state::{ChainName, Element, Entry, Table, TableName};
 use crate::kernel::{Op, Refused};
 
 /// Room for the elements of more peers than there can be, in bytes: they are sent at once.
@@ -25,20 +25,51 @@ const DEADLINE: Duration = Duration::from_secs(5);
 #[derive(Default)]
 pub(super) struct Tables {
     socket: Option<Socket>,
+    lack_masquerading: bool,
 }
 
 /// The kernel did not do what was asked of nftables.
 struct Unchanged<'a>(Errno, &'a Op);
 
 impl Tables {
-    /// The table `name` and its elements; nothing if there is no such table, or nftables cannot be
-    /// asked: whoever wants it hears of that when it is put, and routes have nothing to do with it.
-    pub(super) fn read(&mut self, name: &TableName) -> Vec<Entry> {
-        let read = self.converse(|socket| read(socket, name));
-        read.unwrap_or_else(|error| {
+    /// The table `name`; none if there is no such table, or nftables cannot be asked: whoever wants
+    /// it hears of that when it is put, and routes have nothing to do with it.
+    pub(super) fn read(&mut self, name: &TableName) -> Option<Table> {
+        let family = codec::ip_family(name.family);
+        let read = self.converse(|socket| nftables::read(socket, family, &name.name));
+        let contents = read.unwrap_or_else(|error| {
             tracing::debug!(%error, table = %name, "the table was not read");
+            None
+        });
+        contents.map(|contents| codec::table(name.clone(), contents))
+    }
+
+    /// The elements of `table`.
+    pub(super) fn elements(&mut self, table: &Table) -> Vec<Entry> {
+        let family = codec::ip_family(table.name.family);
+        let (name, set) = (&table.name, table.has_peers().then_some(PEERS));
+        let read = set.map(|set| {
+            self.converse(|socket| nftables::addresses(socket, family, &name.name, set))
+        });
+        let addresses = read.unwrap_or(Ok(Vec::new())).unwrap_or_else(|error| {
+            tracing::debug!(%error, table = %name, "the elements were not read");
             Vec::new()
-        })
+        });
+        let name = Arc::new(name.clone());
+        let element = |address| Entry::Element(Element { table: Arc::clone(&name), address });
+        addresses.into_iter().map(element).collect()
+    }
+
+    /// Whether the kernel would not have a table by which packets are masqueraded.
+    pub(super) const fn lack_masquerading(&self) -> bool {
+        self.lack_masquerading
+    }
+
+    /// Whether iptables has made this chain, by nftables.
+    pub(super) fn has_chain(&mut self, name: ChainName) -> bool {
+        let family = codec::ip_family(name.family);
+        let (table, chain) = (name.base.table(), name.base.chain());
+        self.converse(|socket| nftables::has_chain(socket, family, table, chain)).unwrap_or(false)
     }
 
     /// Carries `ops` out together. If the kernel does not take them all, then without those that it
@@ -76,10 +107,12 @@ impl Tables {
             Ok(refusals) => refusals.first()?.errno,
             Err(error) => error.raw_os_error().map_or(Errno::UnknownErrno, Errno::from_raw),
         };
-        match (&op, errno) {
-            (Op::Remove(_), Errno::ENOENT) => None,
-            _ => Some(Refused { reason: Unchanged(errno, &op).to_string(), op }),
+        if matches!((&op, errno), (Op::Remove(_), Errno::ENOENT)) {
+            return None;
         }
+        let unchanged = Unchanged(errno, &op);
+        self.lack_masquerading |= unchanged.is_for_want_of_nftables() && op.entry().is_rules();
+        Some(Refused { reason: unchanged.to_string(), op })
     }
 
     /// A broken conversation is not gone on with: what is still to come would be taken for an answer.
@@ -99,24 +132,10 @@ fn open() -> io::Result<Socket> {
     Ok(socket)
 }
 
-fn read(socket: &mut Socket, name: &TableName) -> io::Result<Vec<Entry>> {
-    let family = codec::ip_family(name.family);
-    let Some(contents) = nftables::read(socket, family, &name.name)? else { return Ok(Vec::new()) };
-    let table = codec::table(name.clone(), contents);
-    let addresses = if table.has_peers() {
-        nftables::addresses(socket, family, &name.name, PEERS)?
-    } else {
-        Vec::new()
-    };
-    let name = Arc::new(name.clone());
-    let element = |address| Entry::Element(Element { table: Arc::clone(&name), address });
-    Ok([Entry::Table(table)].into_iter().chain(addresses.into_iter().map(element)).collect())
-}
-
 impl Unchanged<'_> {
     /// What of nftables it takes, and what to do without.
     fn needs(&self) -> [&'static str; 2] {
-        if self.translates() {
+        if self.1.entry().is_rules() {
             [
                 "its masquerading",
                 "nf_tables, nft_chain_nat and nft_masq, or start tweedd without --ip-masq",
@@ -126,8 +145,9 @@ impl Unchanged<'_> {
         }
     }
 
-    fn translates(&self) -> bool {
-        matches!(self.1.entry(), Entry::Table(table) if table.translates())
+    /// Whether this kernel has no such tables, or not all that ours need.
+    const fn is_for_want_of_nftables(&self) -> bool {
+        matches!(self.0, Errno::EPROTONOSUPPORT | Errno::EOPNOTSUPP | Errno::ENOENT)
     }
 }
 
@@ -138,7 +158,7 @@ impl fmt::Display for Unchanged<'_> {
             Errno::EPERM | Errno::EACCES => {
                 write!(f, "{errno}: tweedd needs the capability NET_ADMIN")
             }
-            Errno::EPROTONOSUPPORT | Errno::EOPNOTSUPP | Errno::ENOENT => {
+            _ if self.is_for_want_of_nftables() => {
                 let [what, cure] = self.needs();
                 write!(f, "this kernel lacks nftables or {what} ({errno}): load {cure}")
             }

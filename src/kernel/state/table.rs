@@ -89,11 +89,6 @@ pub enum Verdict {
 }
 
 impl Table {
-    /// Whether it gives packets other addresses.
-    pub fn translates(&self) -> bool {
-        self.chains.contains_key(&Hook::SourceNat)
-    }
-
     /// Whether it has the set of peers.
     pub fn has_peers(&self) -> bool {
         let asks = |condition: &Condition| {

@@ -7,11 +7,11 @@ use crate::subnet::etcd::Credentials;
 
 #[test]
 fn endpoints_are_trimmed_and_get_a_scheme() {
-    let spaced = |list| parse("", &[("FLANNELD_ETCD_ENDPOINTS", list)]).unwrap().etcd.endpoints;
+    let spaced = |list| parse("", &[("FLANNELD_ETCD_ENDPOINTS", list)]).unwrap().etcd().endpoints;
     assert_eq!(spaced("a:2379 , https://b:2379"), ["http://a:2379", "https://b:2379"]);
     assert_eq!(spaced("[fd00::1]:2379"), ["http://[fd00::1]:2379"]);
     assert_eq!(spaced("HTTP://a:1/,http://b:1"), ["http://a:1", "http://b:1"]);
-    assert_eq!(options("-etcd-cafile=/ca -etcd-endpoints=a:1").etcd.endpoints, ["https://a:1"]);
+    assert_eq!(options("-etcd-cafile=/ca -etcd-endpoints=a:1").etcd().endpoints, ["https://a:1"]);
     for bad in ["a,,b", ",", "ftp://a:1", "http://", "a b"] {
         let (said, code) = refusal("", &[("FLANNELD_ETCD_ENDPOINTS", bad)]);
         assert!(said.starts_with("FLANNELD_ETCD_ENDPOINTS is "), "{said}");
@@ -26,9 +26,9 @@ fn endpoints_are_trimmed_and_get_a_scheme() {
 
 #[test]
 fn a_ca_alone_is_enough_for_tls() {
-    let etcd = options("-etcd-cafile=/ca -etcd-endpoints=https://a:1,http://b:1").etcd;
+    let etcd = options("-etcd-cafile=/ca -etcd-endpoints=https://a:1,http://b:1").etcd();
     assert_eq!((etcd.ca_file, etcd.cert_file, etcd.key_file), (Some("/ca".into()), None, None));
-    let etcd = options("-etcd-certfile=/c -etcd-keyfile=/k -etcd-endpoints=https://a:1").etcd;
+    let etcd = options("-etcd-certfile=/c -etcd-keyfile=/k -etcd-endpoints=https://a:1").etcd();
     assert_eq!((etcd.ca_file, etcd.cert_file), (None, Some("/c".into())));
     assert_eq!(etcd.key_file, Some("/k".into()));
 }
@@ -60,7 +60,7 @@ fn wrong_combinations_name_both_flags() {
 #[test]
 fn a_secret_is_given_to_the_server_and_told_nobody() {
     let options = options("-etcd-username=me -etcd-password=hunter2");
-    let Credentials { user, password } = options.etcd.credentials.clone().unwrap();
+    let Credentials { user, password } = options.etcd().credentials.clone().unwrap();
     assert_eq!((user.as_str(), password.as_str()), ("me", "hunter2"));
     assert!(!format!("{options:#?}").contains("hunter2"));
     assert_eq!(format!("{:?}", "hunter2".parse::<Secret>().unwrap()), "***");

@@ -19,21 +19,21 @@ fn a_flag_has_one_dash_or_two_and_its_value_after_equals_or_a_space() {
         "-etcd-prefix=/b --etcd-prefix=/a",
         "-ip-masq=false -etcd-prefix /a",
     ] {
-        assert_eq!(options(line).etcd.prefix, "/a", "{line}");
+        assert_eq!(options(line).etcd().prefix, "/a", "{line}");
     }
-    assert_eq!(options("-etcd-prefix=/a=b").etcd.prefix, "/a=b");
-    assert_eq!(options("--etcd-prefix --etcd-prefix").etcd.prefix, "--etcd-prefix");
+    assert_eq!(options("-etcd-prefix=/a=b").etcd().prefix, "/a=b");
+    assert_eq!(options("--etcd-prefix --etcd-prefix").etcd().prefix, "--etcd-prefix");
 }
 
 #[test]
 fn reading_stops_at_the_first_word_that_is_no_flag() {
     for line in ["-etcd-prefix=/a word -nonsense", "-etcd-prefix=/a -- -x", "-etcd-prefix=/a - -x"]
     {
-        assert_eq!(options(line).etcd.prefix, "/a", "{line}");
+        assert_eq!(options(line).etcd().prefix, "/a", "{line}");
     }
     // A boolean takes no word after it.
     assert_eq!(
-        options("-iptables-forward-rules false -etcd-prefix=/a").etcd.prefix,
+        options("-iptables-forward-rules false -etcd-prefix=/a").etcd().prefix,
         "/coreos.com/network"
     );
 }
@@ -113,13 +113,13 @@ fn the_environment_speaks_where_the_command_line_is_silent() {
         ("FLANNELD_HELP", "true"),
     ];
     let options = parse("", &variables).unwrap();
-    assert_eq!((options.etcd.prefix.as_str(), options.max_withdraw), ("/env", 7));
+    assert_eq!((options.etcd().prefix.as_str(), options.max_withdraw), ("/env", 7));
     assert_eq!(options.interface.names, ["eth0,eth1"]);
     assert_eq!(options.verbosity, Level::DEBUG);
     assert_eq!(options.subnet_file.to_str(), Some("/run/flannel/subnet.env"));
 
     let options = parse("-etcd-prefix=/flag -iface=eth2 -public-ip=", &variables).unwrap();
-    assert_eq!(options.etcd.prefix, "/flag");
+    assert_eq!(options.etcd().prefix, "/flag");
     assert_eq!(options.interface.names, ["eth2"]);
     assert_eq!(options.interface.public_ip, None);
 }

@@ -10,8 +10,8 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::connect::{EtcdOptions, describe, open, shown};
 use super::pace::{TIMEOUT, breath, courtesy, faded, patience, turn};
-use super::report::Report;
 use crate::backoff::Backoff;
+use crate::subnet::report::Report;
 
 /// A client with failover: the library's own sends a share of the requests to dead servers.
 pub(super) struct Client {
@@ -84,7 +84,7 @@ impl Client {
         let endpoint = random.checked_rem(options.endpoints.len()).unwrap_or(0);
         let latency = (Duration::ZERO, Instant::now());
         let current = Current { connection: None, endpoint, generation: 0, failures: 0, latency };
-        Self { options, current: Mutex::new(current), report: Report::default() }
+        Self { options, current: Mutex::new(current), report: Report::of("etcd") }
     }
 
     /// Asks until there is an answer.

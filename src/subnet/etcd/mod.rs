@@ -13,7 +13,6 @@ mod operator;
 mod ours;
 mod pace;
 mod probe_secret;
-mod report;
 mod reserve;
 mod rush;
 mod snapshot;
@@ -22,7 +21,7 @@ pub mod value;
 mod watch;
 
 pub use connect::{Credentials, EtcdOptions};
-pub use operator::{Away, Holdings, Operator, Swap, Written};
+pub use operator::Operator;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,12 +31,12 @@ use tokio::sync::{Mutex, watch as channel};
 
 use self::client::Client;
 use self::grant::Grant;
-use self::hold::Losses;
 use self::key::Layout;
 use self::ours::Ours;
 use self::store::Store;
 use self::watch::{EtcdSource, First};
 use super::claim::Previous;
+use super::losses::Losses;
 use super::watch::updates;
 use super::{Error, Lost, StoreState, SubnetManager, Unpublished};
 use crate::config::{ConfigUpdate, NetworkConfig};

@@ -6,12 +6,10 @@ use std::str::FromStr;
 use serde::Serialize;
 
 use super::key;
-use crate::json::{Fields, WrongType};
-use crate::lease::{
-    BackendType, Endpoint, Lease, LeaseAttributes, LeaseId, Malformed, Record, Vtep,
-};
-use crate::mac::MacAddr;
+use crate::json::Fields;
+use crate::lease::{BackendType, Endpoint, Lease, LeaseAttributes, LeaseId, Malformed, Record};
 use crate::prefix::{Family, Prefix};
+use crate::subnet::backend_data::{self, BackendData};
 
 /// No lease needs more, in bytes.
 const LONGEST: usize = 64 * 1024;
@@ -40,17 +38,6 @@ struct Value<'a> {
     backend_v6_data: Option<BackendData>,
 }
 
-#[derive(Serialize)]
-struct BackendData {
-    #[serde(rename = "VNI", skip_serializing_if = "Option::is_none")]
-    vni: Option<u32>,
-    #[serde(rename = "VtepMAC")]
-    mac: MacAddr,
-    /// Flannel has no such field, and reads past it.
-    #[serde(rename = "Source", skip_serializing_if = "Option::is_none")]
-    source: Option<IpAddr>,
-}
-
 /// Where the value keeps what belongs to one address family.
 struct Keys {
     public_ip: &'static str,
@@ -76,7 +63,7 @@ pub fn encode(attributes: &LeaseAttributes) -> Vec<u8> {
         backend_v6_data: None,
     };
     for endpoint in &attributes.endpoints {
-        let data = endpoint.vtep.map(|Vtep { vni, mac, source }| BackendData { vni, mac, source });
+        let data = endpoint.vtep.map(BackendData::from);
         match endpoint.public_ip {
             IpAddr::V4(ip) => (value.public_ip, value.backend_data) = (ip, data),
             IpAddr::V6(ip) => (value.public_ipv6, value.backend_v6_data) = (Some(ip), data),
@@ -117,7 +104,9 @@ fn endpoints(subnets: &[Prefix], value: &[u8]) -> Result<Vec<Endpoint>, Malforme
             subnet: *subnet,
             public_ip: public_ip(&fields, &keys, subnet.family())?,
             backend: backend.clone(),
-            vtep: vtep(&fields, subnet.family(), &backend)?,
+            vtep: backend_data::vtep(&backend, subnet.family(), || {
+                Ok(fields.object(keys.backend_data)?)
+            })?,
         })
     };
     let mut endpoints = subnets.iter().map(endpoint).collect::<Result<Vec<_>, Malformed>>()?;
@@ -142,37 +131,6 @@ fn public_ip(fields: &Fields, keys: &Keys, family: Family) -> Result<IpAddr, Mal
             "its key names an {family} subnet, but {} is missing",
             keys.public_ip
         ))),
-    }
-}
-
-/// What other backends keep in their data is theirs.
-fn vtep(fields: &Fields, family: Family, backend: &BackendType) -> Result<Option<Vtep>, Malformed> {
-    let keys = Keys::of(family);
-    match backend {
-        BackendType::Vxlan => {
-            let data = fields.object(keys.backend_data)?;
-            data.map_or(Ok(None), |data| published_vtep(&data, family))
-        }
-        // Flannel leaves the data of host-gw alone: whatever may stand there is no fault.
-        BackendType::HostGw => {
-            let data = fields.object(keys.backend_data).ok().flatten();
-            Ok(data.and_then(|data| published_vtep(&data, family).ok().flatten()))
-        }
-        BackendType::Other(_) => Ok(None),
-    }
-}
-
-fn published_vtep(data: &Fields, family: Family) -> Result<Option<Vtep>, Malformed> {
-    let Some(mac) = data.str("VtepMAC")? else { return Ok(None) };
-    let mac = mac.parse().map_err(|error| Malformed(format!("VtepMAC: {error}")))?;
-    let source = data.str("Source").ok().flatten().and_then(|text| text.parse().ok());
-    let source = source.filter(|address| Family::of(*address) == family);
-    Ok(Some(Vtep { vni: data.u32("VNI")?, mac, source }))
-}
-
-impl From<WrongType> for Malformed {
-    fn from(error: WrongType) -> Self {
-        Self(error.to_string())
     }
 }
 

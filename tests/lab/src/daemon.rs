@@ -2,13 +2,14 @@
 
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::Signal;
 
+use crate::api_server::ApiServer;
 use crate::etcd::Etcd;
 use crate::http::{self, Answer};
 use crate::node::Node;
@@ -42,6 +43,19 @@ impl DaemonPlan {
             .argument("--iface=eth0")
             .argument(format!("--subnet-file={}", node.subnet_file().display()))
             .argument(format!("--healthz-port={}", HEALTH.port()))
+    }
+
+    /// The node's name in Kubernetes is its name in the lab.
+    fn kubernetes(node: &Node, server: &ApiServer, net_config: &Path) -> Self {
+        Self::program(node, &node.world().binaries.tweedd)
+            .argument("--kube-subnet-mgr")
+            .argument(format!("--kube-api-url={}", server.url()))
+            .argument(format!("--net-config-path={}", net_config.display()))
+            .argument("--iface=eth0")
+            .argument(format!("--subnet-file={}", node.subnet_file().display()))
+            .argument(format!("--healthz-port={}", HEALTH.port()))
+            .environment("NODE_NAME", node.name())
+            .environment("POD_NAMESPACE", "kube-flannel")
     }
 
     #[must_use]
@@ -90,6 +104,11 @@ impl Node {
     /// The command line of `tweedd` on this node; add to it, then `start()`.
     pub fn daemon(&self, etcd: &Etcd) -> DaemonPlan {
         DaemonPlan::tweedd(self, etcd)
+    }
+
+    /// The same with Kubernetes as the store, and the network config in a file.
+    pub fn kubernetes_daemon(&self, server: &ApiServer, net_config: &Path) -> DaemonPlan {
+        DaemonPlan::kubernetes(self, server, net_config)
     }
 
     /// `tweedctl` in the node, whether a daemon runs or not, for tests of its exit codes.

@@ -31,6 +31,7 @@
 )]
 
 mod address;
+mod api_server;
 mod daemon;
 mod etcd;
 mod facts;
@@ -67,6 +68,7 @@ use anyhow::Result;
 pub use nix::sys::signal::Signal;
 
 pub use address::Family;
+pub use api_server::{ApiServer, Asked, Faults, Gone, Lists};
 pub use daemon::{Daemon, DaemonPlan};
 pub use etcd::{Entry, Etcd, EtcdPlan, Member};
 pub use facts::{Address, Fdb, Link, Neighbour, Path, Route, Vxlan};
@@ -89,7 +91,7 @@ pub use segment::{Segment, SegmentPlan};
 pub use snapshot::Snapshot;
 pub use subnet_env::SubnetEnv;
 pub use traffic::{Tally, Traffic};
-pub use wait::{Condition, eventually};
+pub use wait::{Condition, eventually, is_silence};
 pub use wire::Wire;
 
 use world::World;
@@ -163,6 +165,11 @@ impl Lab {
 
     pub fn etcd_with(&self, plan: &EtcdPlan) -> Result<Etcd> {
         Etcd::build(&self.world, &self.management, plan)
+    }
+
+    /// An API server of Kubernetes without nodes.
+    pub fn api_server(&self) -> Result<ApiServer> {
+        ApiServer::build(&self.world, &self.management)
     }
 
     /// Where logs and files of nodes lie; other names in it are free, and last until the lab goes.

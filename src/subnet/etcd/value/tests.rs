@@ -5,7 +5,8 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::lease::EndpointAttributes;
+use crate::lease::{EndpointAttributes, Vtep};
+use crate::mac::MacAddr;
 
 const ORIGIN: Origin = Origin { created: 7, grant: Some(42) };
 

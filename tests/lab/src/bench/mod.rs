@@ -7,7 +7,9 @@ mod cold_start;
 mod data_path;
 mod faults;
 mod guard;
+mod kubernetes;
 mod latency;
+mod masquerade;
 mod mass_flip;
 mod migration;
 mod replacement;
@@ -75,8 +77,10 @@ enum Section {
     Latency,
     Audit,
     Storm,
+    Kubernetes,
     DataPath,
     Replacement,
+    Masquerade,
     Guard,
     Migration,
     Faults,
@@ -92,8 +96,10 @@ impl Section {
             Self::Latency => latency::run(binaries, options.rounds(200), sheet),
             Self::Audit => audit::run(binaries, options.rounds(9), sheet),
             Self::Storm => storm::run(sheet),
+            Self::Kubernetes => kubernetes::run(binaries, options.rounds(5), sheet),
             Self::DataPath => data_path::run(binaries, options.rounds(9), sheet),
             Self::Replacement => replacement::run(options.rounds(5), sheet),
+            Self::Masquerade => masquerade::run(binaries, options.rounds(3), sheet),
             Self::Guard => guard::run(options.rounds(20), sheet),
             Self::Migration => migration::run(binaries, options.rounds(1), sheet),
             Self::Faults => faults::run(binaries, sheet),

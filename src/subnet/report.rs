@@ -1,4 +1,4 @@
-//! Tells whether etcd and the network config can be used: in the log once per change, to the daemon always.
+//! Tells whether a store and the network config can be used: in the log once per change, to the daemon always.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -15,48 +15,50 @@ struct Waits {
     config: Option<String>,
     /// Whether there was a config that can be used.
     configured: bool,
+    /// Why the store has no subnet for this node yet.
+    subnet: Option<String>,
     asked: bool,
 }
 
 #[derive(Debug)]
-pub(super) struct Report {
+pub(in crate::subnet) struct Report {
+    /// What the log calls the store.
+    store: &'static str,
     waits: Mutex<Waits>,
     state: watch::Sender<StoreState>,
 }
 
-impl Default for Report {
-    fn default() -> Self {
-        Self { waits: Mutex::default(), state: watch::Sender::new(StoreState::Unknown) }
-    }
-}
-
 impl Report {
-    pub(super) fn state(&self) -> watch::Receiver<StoreState> {
+    pub(in crate::subnet) fn of(store: &'static str) -> Self {
+        Self { store, waits: Mutex::default(), state: watch::Sender::new(StoreState::Unknown) }
+    }
+
+    pub(in crate::subnet) fn state(&self) -> watch::Receiver<StoreState> {
         self.state.subscribe()
     }
 
-    pub(super) fn reachable(&self) {
+    pub(in crate::subnet) fn reachable(&self) {
         let was_away = self.change(|waits| {
             waits.asked = true;
             waits.server.take()
         });
         if was_away.is_some() {
-            info!("etcd answers again");
+            info!("{} answers again", self.store);
         }
     }
 
-    pub(super) fn away(&self, reason: &str) {
+    pub(in crate::subnet) fn away(&self, reason: &str) {
         let known = self.change(|waits| {
             waits.asked = true;
             waits.server.replace(reason.to_owned())
         });
         if known.is_none() {
-            warn!(reason, "etcd cannot be used");
+            warn!(reason, "{} cannot be used", self.store);
         }
     }
 
     /// There is no config that can be used. Who had one before goes on with it.
-    pub(super) fn lacks_config(&self, reason: &str) {
+    pub(in crate::subnet) fn lacks_config(&self, reason: &str) {
         let is_news = self.change(|waits| {
             let is_wanted = !waits.configured;
             is_wanted && waits.config.replace(reason.to_owned()).as_deref() != Some(reason)
@@ -66,11 +68,23 @@ impl Report {
         }
     }
 
-    pub(super) fn has_config(&self) {
+    pub(in crate::subnet) fn has_config(&self) {
         self.change(|waits| {
             waits.configured = true;
             waits.config = None;
         });
+    }
+
+    /// The store answers, but has no subnet for this node.
+    pub(in crate::subnet) fn lacks_subnet(&self, reason: &str) {
+        let known = self.change(|waits| waits.subnet.replace(reason.to_owned()));
+        if known.as_deref() != Some(reason) {
+            warn!(reason, "no subnet for this node yet");
+        }
+    }
+
+    pub(in crate::subnet) fn has_subnet(&self) {
+        self.change(|waits| waits.subnet = None);
     }
 
     fn change<T>(&self, change: impl FnOnce(&mut Waits) -> T) -> T {
@@ -84,7 +98,8 @@ impl Report {
 
 impl Waits {
     fn state(&self) -> StoreState {
-        match self.server.as_ref().or(self.config.as_ref()) {
+        let first = self.server.as_ref().or(self.config.as_ref());
+        match first.or(self.subnet.as_ref()) {
             Some(reason) => StoreState::Waiting(reason.clone()),
             None if self.asked => StoreState::Reachable,
             None => StoreState::Unknown,

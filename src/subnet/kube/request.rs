@@ -1,0 +1,151 @@
+//! Requests to the API server, as data.
+
+use hyper::{Request, Uri};
+use kube::core::Request as Resource;
+use kube::core::params::{GetParams, ListParams, Patch, PatchParams, PostParams, WatchParams};
+use serde_json::{Value, json};
+
+use super::annotations::Wanted;
+
+/// What is sent.
+pub(super) type Ask = Request<Vec<u8>>;
+
+/// Nodes in one answer: some of them have twenty kilobytes.
+const PAGE: u32 = 200;
+
+const SECRET: &str = "tweed-probes";
+/// Who writes, to a server that keeps account of it.
+const MANAGER: &str = "tweedd";
+/// What all reports have in common.
+const REPORTS: &str = "app.kubernetes.io/name=tweed,app.kubernetes.io/component=node-report";
+/// The key of a report in its `ConfigMap`.
+pub(super) const REPORT: &str = "report";
+/// The key of the network config in its own.
+pub(super) const NET_CONF: &str = "net-conf.json";
+
+pub(super) fn node(name: &str) -> Ask {
+    made(nodes().get(name, &GetParams::default()))
+}
+
+/// Cheap to answer, and allowed to everybody.
+pub(super) fn sign_of_life() -> Ask {
+    made(Resource::new("/version").list(&ListParams::default()))
+}
+
+pub(super) fn pod(namespace: &str, name: &str) -> Ask {
+    made(namespaced(namespace, "pods").get(name, &GetParams::default()))
+}
+
+/// The page of all nodes behind `token`, which is empty for the first.
+pub(super) fn page(token: &str) -> Ask {
+    let params = ListParams::default().limit(PAGE);
+    let params = if token.is_empty() { params } else { params.continue_token(token) };
+    made(nodes().list(&params))
+}
+
+/// All changes after `version`, for `seconds`.
+pub(super) fn watch(version: &str, seconds: u32) -> Ask {
+    made(nodes().watch(&WatchParams::default().timeout(seconds), version))
+}
+
+/// All nodes, one by one, and all changes from then on.
+pub(super) fn streamed_list(seconds: u32) -> Ask {
+    made(nodes().watch(&WatchParams::default().timeout(seconds).initial_events(), ""))
+}
+
+/// Writes `annotations` to node `name`, and nothing else. By way of its status, as flannel does:
+/// this takes no right to change the rest of the node.
+pub(super) fn annotate(name: &str, annotations: &Wanted) -> Ask {
+    patch_status(name, json!({ "metadata": { "annotations": annotations } }))
+}
+
+/// Clears the condition that keeps pods away from node `name`; `now` is like `2026-11-21T23:18:21Z`.
+pub(super) fn clear_condition(name: &str, now: &str) -> Ask {
+    let condition = json!({
+        "type": "NetworkUnavailable",
+        "status": "False",
+        "lastHeartbeatTime": now,
+        "lastTransitionTime": now,
+        "reason": "FlannelIsUp",
+        "message": "Flannel is running on this node",
+    });
+    patch_status(name, json!({ "status": { "conditions": [condition] } }))
+}
+
+pub(super) fn probe_secret(namespace: &str) -> Ask {
+    made(namespaced(namespace, "secrets").get(SECRET, &GetParams::default()))
+}
+
+pub(super) fn create_probe_secret(namespace: &str, text: &str) -> Ask {
+    let secret = json!({
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": { "name": SECRET },
+        "stringData": { "secret": text },
+    });
+    let body = secret.to_string().into_bytes();
+    made(namespaced(namespace, "secrets").create(&PostParams::default(), body))
+}
+
+/// Makes `text` the report of the node of this name and uid, with which it goes.
+pub(super) fn publish_report(namespace: &str, (node, uid): (&str, &str), text: &str) -> Ask {
+    let name = format!("tweed-node-{node}");
+    let labels: Value =
+        REPORTS.split(',').filter_map(|pair| pair.split_once('=')).map(label).collect();
+    let owner = json!({ "apiVersion": "v1", "kind": "Node", "name": node, "uid": uid });
+    let object = json!({
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": { "name": name, "labels": labels, "ownerReferences": [owner] },
+        "data": { REPORT: text },
+    });
+    let params = PatchParams::apply(MANAGER).force();
+    made(namespaced(namespace, "configmaps").patch(&name, &params, &Patch::Apply(object)))
+}
+
+pub(super) fn reports(namespace: &str) -> Ask {
+    made(namespaced(namespace, "configmaps").list(&ListParams::default().labels(REPORTS)))
+}
+
+pub(super) fn config_map(namespace: &str, name: &str) -> Ask {
+    made(namespaced(namespace, "configmaps").get(name, &GetParams::default()))
+}
+
+/// Makes `text` the network config, if the `ConfigMap` is still of version `seen`.
+pub(super) fn write_config(namespace: &str, name: &str, seen: i64, text: &str) -> Ask {
+    let patch = json!({
+        "metadata": { "resourceVersion": seen.to_string() },
+        "data": { NET_CONF: text },
+    });
+    let patch = Patch::Merge(patch);
+    made(namespaced(namespace, "configmaps").patch(name, &PatchParams::default(), &patch))
+}
+
+fn label((key, value): (&str, &str)) -> (String, Value) {
+    (key.to_owned(), value.into())
+}
+
+fn patch_status(name: &str, patch: Value) -> Ask {
+    let patch = Patch::Strategic(patch);
+    made(nodes().patch_subresource("status", name, &PatchParams::default(), &patch))
+}
+
+fn nodes() -> Resource {
+    Resource::new("/api/v1/nodes")
+}
+
+fn namespaced(namespace: &str, kind: &str) -> Resource {
+    Resource::new(format!("/api/v1/namespaces/{namespace}/{kind}"))
+}
+
+/// Only a name that no server would take makes no request: asked for, it is not found.
+fn made<E>(request: Result<Ask, E>) -> Ask {
+    request.unwrap_or_else(|_| {
+        let mut request = Request::new(Vec::new());
+        *request.uri_mut() = Uri::from_static("/api/v1/no-such-name");
+        request
+    })
+}
+
+#[cfg(test)]
+mod tests;

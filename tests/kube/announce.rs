@@ -1,0 +1,91 @@
+//! The condition that keeps pods away from a node.
+
+use serde_json::{Value, json};
+use tweed::subnet::SubnetManager;
+use tweed::subnet::kube::{Condition, KubeSubnetManager};
+use tweed_lab::ApiServer;
+
+use crate::node::{A_WHILE, acquire, beside, eventually, manager, options, server};
+
+/// As a cloud's controller marks a new node.
+fn mark(server: &ApiServer) {
+    let condition =
+        json!({ "type": "NetworkUnavailable", "status": "True", "reason": "NoRouteCreated" });
+    server.patch_node("n1", &json!({ "status": { "conditions": [condition] } }));
+}
+
+fn condition(server: &ApiServer) -> Option<Value> {
+    let node = server.node("n1")?;
+    let conditions = node["status"]["conditions"].as_array()?.clone();
+    conditions.into_iter().find(|condition| condition["type"] == "NetworkUnavailable")
+}
+
+fn is_cleared(server: &ApiServer) -> bool {
+    condition(server).is_some_and(|condition| condition["status"] == "False")
+}
+
+#[tokio::test]
+async fn the_condition_is_cleared_only_by_an_announcement() {
+    let server = server();
+    mark(&server);
+    let manager = manager(&server);
+    acquire(&manager).await;
+    assert!(!is_cleared(&server), "a lease alone carries no packets");
+    beside(manager.announce(), eventually("it is cleared", || is_cleared(&server))).await;
+    let cleared = condition(&server).unwrap();
+    assert_eq!(
+        (&cleared["reason"], &cleared["message"]),
+        (&json!("FlannelIsUp"), &json!("Flannel is running on this node"))
+    );
+    let now = cleared["lastTransitionTime"].as_str().unwrap();
+    assert!(now.starts_with("20") && now.ends_with('Z') && now.len() == 20, "{now}");
+    assert_eq!(cleared["lastHeartbeatTime"], now);
+}
+
+#[tokio::test]
+async fn a_node_made_anew_is_cleared_again() {
+    use futures::StreamExt;
+    let server = server();
+    let manager = manager(&server);
+    acquire(&manager).await;
+    let mut updates = manager.watch_leases();
+    let follow = async { while updates.next().await.is_some() {} };
+    let work = async { tokio::join!(follow, manager.announce()) };
+    let story = async {
+        eventually("it is cleared", || is_cleared(&server)).await;
+        server.delete_node("n1");
+        server.add_node("n1", &["10.244.1.0/24"]);
+        mark(&server);
+        eventually("it is cleared again", || is_cleared(&server)).await;
+    };
+    beside(work, story).await;
+}
+
+#[tokio::test]
+async fn who_must_not_touch_conditions_does_not() {
+    let server = server();
+    mark(&server);
+    let mut options = options(&[server.url()]);
+    options.condition = Condition::Untouched;
+    let manager = KubeSubnetManager::new(options);
+    acquire(&manager).await;
+    beside(manager.announce(), tokio::time::sleep(A_WHILE)).await;
+    assert!(!is_cleared(&server));
+}
+
+#[tokio::test]
+async fn a_server_that_forbids_it_is_asked_again() {
+    let server = server();
+    mark(&server);
+    let manager = manager(&server);
+    acquire(&manager).await;
+    server.fail(|faults| faults.forbidden = vec!["PATCH".to_owned()]);
+    let story = async {
+        let refused = || server.take_asked().iter().any(|asked| asked.what.starts_with("PATCH"));
+        eventually("it is asked", refused).await;
+        server.fail(|faults| faults.forbidden.clear());
+        eventually("it is cleared", || is_cleared(&server)).await;
+    };
+    beside(manager.announce(), story).await;
+    assert_eq!(*manager.state().borrow(), tweed::subnet::StoreState::Reachable);
+}

@@ -1,0 +1,97 @@
+//! Several servers, of which some are dead, hang or are slow.
+
+use std::time::Duration;
+
+use tokio::time::timeout;
+use tweed::subnet::kube::KubeSubnetManager;
+use tweed::subnet::{StoreState, SubnetManager};
+
+use crate::node::{PATIENCE, acquire, add_peer, eventually, manager, next, options, server, waits};
+
+#[tokio::test]
+async fn a_dead_server_among_several_is_passed_over() {
+    let server = server();
+    let dead = ["http://127.0.0.1:1".to_owned(), "http://127.0.0.1:2".to_owned()];
+    let urls = [dead.as_slice(), &[server.url()]].concat();
+    // Whichever comes first.
+    for _ in 0..8 {
+        let manager = KubeSubnetManager::new(options(&urls));
+        acquire(&manager).await;
+        assert_eq!(*manager.state().borrow(), StoreState::Reachable);
+    }
+}
+
+#[tokio::test]
+async fn servers_are_tried_in_an_order_that_differs() {
+    let servers = [server(), server()];
+    let urls = servers.each_ref().map(tweed_lab::ApiServer::url);
+    for _ in 0..40 {
+        acquire(&KubeSubnetManager::new(options(&urls))).await;
+    }
+    for server in &servers {
+        assert!(!server.take_asked().is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_watch_moves_to_another_server() {
+    let (mut one, mut other) = (server(), server());
+    let manager = KubeSubnetManager::new(options(&[one.url(), other.url()]));
+    acquire(&manager).await;
+    let mut updates = manager.watch_leases();
+    next(&mut updates).await;
+    let is_first = !one.take_asked().is_empty();
+    let (used, spare) = if is_first { (&mut one, &mut other) } else { (&mut other, &mut one) };
+    used.stop().unwrap();
+    for _ in 0..5 {
+        spare.change_something_else();
+    }
+    add_peer(spare, 3);
+    let told = next(&mut updates).await;
+    assert!(told.contains("n3@172.18.0.3"), "{told}");
+}
+
+#[tokio::test]
+async fn a_server_that_is_away_is_waited_for_and_told() {
+    let mut server = server();
+    server.stop().unwrap();
+    let manager = manager(&server);
+    let back = async {
+        let why = waits(&manager, "refused").await;
+        assert!(why.starts_with(&server.url()), "{why}");
+        server.start_again().unwrap();
+    };
+    tokio::join!(acquire(&manager), back);
+    assert_eq!(*manager.state().borrow(), StoreState::Reachable);
+}
+
+#[tokio::test]
+async fn a_slow_server_is_given_time() {
+    let server = server();
+    server.fail(|faults| faults.delay = Duration::from_secs(2));
+    let manager = manager(&server);
+    acquire(&manager).await;
+    assert_eq!(*manager.state().borrow(), StoreState::Reachable);
+}
+
+#[tokio::test]
+async fn a_server_that_hangs_is_left_for_another() {
+    let (hanging, server) = (server(), server());
+    hanging.fail(|faults| faults.hangs = true);
+    // Until the one that hangs comes first.
+    while hanging.take_asked().is_empty() {
+        let manager = KubeSubnetManager::new(options(&[hanging.url(), server.url()]));
+        timeout(PATIENCE, acquire(&manager)).await.unwrap();
+    }
+    eventually("the other is asked", || !server.take_asked().is_empty()).await;
+}
+
+#[tokio::test]
+async fn without_a_cluster_the_reason_says_what_to_name() {
+    let manager = KubeSubnetManager::new(options(&[]));
+    let reason = tokio::select! {
+        _ = acquire(&manager) => panic!("there is no cluster"),
+        reason = waits(&manager, "kube-api-url") => reason,
+    };
+    assert!(reason.ends_with("outside of a pod, name a --kubeconfig-file or --kube-api-url"));
+}

@@ -1,0 +1,20 @@
+//! The subnet manager on an API server: what is published, who is believed, and what survives which failure.
+
+#![allow(
+    clippy::large_futures,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+mod announce;
+mod failover;
+mod hold;
+mod net_config;
+mod node;
+mod operator;
+mod probe_secret;
+mod publish;
+mod throttle;
+mod watch;

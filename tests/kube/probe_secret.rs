@@ -1,0 +1,46 @@
+//! The secret by which daemons know each other's probes.
+
+use tokio::time::timeout;
+use tweed::subnet::SubnetManager;
+use tweed::subnet::kube::KubeSubnetManager;
+
+use crate::node::{PATIENCE, manager, options, server};
+
+const SECRETS: &str = "/api/v1/namespaces/kube-flannel/secrets";
+
+#[tokio::test]
+async fn whoever_comes_first_makes_the_secret_and_all_read_the_same() {
+    let server = server();
+    let nodes: [KubeSubnetManager; 4] = std::array::from_fn(|_| manager(&server));
+    let secrets = futures::future::join_all(nodes.iter().map(SubnetManager::probe_secret));
+    for secret in timeout(PATIENCE, secrets).await.unwrap() {
+        secret.unwrap();
+    }
+    let asked = server.take_asked();
+    let read = asked.iter().filter(|asked| asked.what == format!("GET {SECRETS}/tweed-probes"));
+    assert!(read.count() >= nodes.len(), "what is used is what was read");
+    let stored = server.get(SECRETS, "tweed-probes").unwrap();
+    assert!(stored["data"]["secret"].as_str().unwrap().len() > 64, "base64 of 64 digits");
+    assert_eq!(stored["stringData"], serde_json::Value::Null);
+}
+
+#[tokio::test]
+async fn what_keeps_us_from_the_secret_is_said() {
+    let server = server();
+    server.fail(|faults| faults.forbidden = vec![format!("GET {SECRETS}")]);
+    let denied = manager(&server).probe_secret().await.unwrap_err();
+    assert!(denied.starts_with(&format!("the API server forbids GET {SECRETS}/tweed-probes: ")));
+    let mut options = options(&[server.url()]);
+    options.namespace = None;
+    let homeless = KubeSubnetManager::new(options).probe_secret().await.unwrap_err();
+    assert_eq!(homeless, "POD_NAMESPACE is not set");
+}
+
+#[tokio::test]
+async fn a_secret_that_is_none_is_named() {
+    let server = server();
+    let text = serde_json::json!({ "data": { "secret": "b3Vycw==" } });
+    server.add(SECRETS, "tweed-probes", &text);
+    let said = manager(&server).probe_secret().await.unwrap_err();
+    assert!(said.starts_with("secret kube-flannel/tweed-probes: it must be 64 hexadecimal digits"));
+}

@@ -1,0 +1,169 @@
+//! What is written on our own node, and when.
+
+use serde_json::{Value, json};
+use tokio::time::timeout;
+use tweed::lease::{BackendType, Vtep};
+use tweed::subnet::SubnetManager;
+use tweed::subnet::kube::{KubeSubnetManager, NodeRef};
+use tweed_lab::ApiServer;
+
+use crate::node::{
+    DATA, DUAL, MAC, PATIENCE, V4, acquire, attributes, beside, config, manager, options, server,
+    subnets, vxlan, waits,
+};
+
+fn patches(server: &ApiServer) -> Vec<(String, Value)> {
+    let patched = server.take_asked().into_iter().filter(|asked| asked.what.starts_with("PATCH"));
+    patched.map(|asked| (asked.what, serde_json::from_str(&asked.body).unwrap())).collect()
+}
+
+#[tokio::test]
+async fn a_node_publishes_itself_in_one_patch_of_its_annotations() {
+    let server = server();
+    let lease = acquire(&manager(&server)).await;
+    assert_eq!((lease.id.as_str(), subnets(&lease)), ("n1", vec!["10.244.1.0/24".to_owned()]));
+    let patch = json!({ "metadata": { "annotations": {
+        "flannel.alpha.coreos.com/backend-data": DATA,
+        "flannel.alpha.coreos.com/backend-type": "vxlan",
+        "flannel.alpha.coreos.com/kube-subnet-manager": "true",
+        "flannel.alpha.coreos.com/public-ip": "172.18.0.1",
+    } } });
+    assert_eq!(patches(&server), [("PATCH /api/v1/nodes/n1/status".to_owned(), patch)]);
+}
+
+#[tokio::test]
+async fn a_restart_writes_nothing() {
+    let server = server();
+    acquire(&manager(&server)).await;
+    server.take_asked();
+    acquire(&manager(&server)).await;
+    assert_eq!(patches(&server), []);
+}
+
+#[tokio::test]
+async fn only_what_changes_is_patched() {
+    let server = server();
+    let manager = manager(&server);
+    acquire(&manager).await;
+    server.take_asked();
+    let vtep = Some(Vtep { vni: Some(1), mac: MAC.parse().unwrap() });
+    let flipped = attributes(BackendType::HostGw, &["172.18.0.1"], vtep);
+    manager.acquire(&config(V4), &flipped).await.unwrap();
+    let patch = json!({ "metadata": { "annotations": {
+        "flannel.alpha.coreos.com/backend-type": "host-gw",
+    } } });
+    assert_eq!(patches(&server), [("PATCH /api/v1/nodes/n1/status".to_owned(), patch)]);
+}
+
+#[tokio::test]
+async fn both_families_are_published() {
+    let server = ApiServer::start().unwrap();
+    server.add_node("n1", &["10.244.1.0/24", "fd00:0:0:1::/64"]);
+    let lease =
+        manager(&server).acquire(&config(DUAL), &vxlan(&["172.18.0.1", "fd18::1"])).await.unwrap();
+    assert_eq!(subnets(&lease), ["10.244.1.0/24", "fd00:0:0:1::/64"]);
+    assert_eq!(server.annotation("n1", "public-ipv6").as_deref(), Some("fd18::1"));
+    assert_eq!(server.annotation("n1", "backend-v6-data").as_deref(), Some(DATA));
+}
+
+#[tokio::test]
+async fn an_overwritten_public_ip_is_what_peers_see() {
+    let server = server();
+    server.annotate("n1", "public-ip-overwrite", Some("203.0.113.7"));
+    let lease = acquire(&manager(&server)).await;
+    assert_eq!(server.annotation("n1", "public-ip").as_deref(), Some("203.0.113.7"));
+    assert_eq!(lease.endpoints[0].public_ip.to_string(), "172.18.0.1", "the tunnel stays");
+}
+
+#[tokio::test]
+async fn another_prefix_makes_other_annotations() {
+    let server = server();
+    let mut options = options(&[server.url()]);
+    options.annotation_prefix = "example.org/blue".parse().unwrap();
+    acquire(&KubeSubnetManager::new(options)).await;
+    let node = server.node("n1").unwrap();
+    let annotations = node["metadata"]["annotations"].as_object().unwrap();
+    assert_eq!(annotations["example.org/blue-public-ip"], "172.18.0.1");
+    assert!(annotations.keys().all(|key| key.starts_with("example.org/blue-")), "{annotations:?}");
+}
+
+#[tokio::test]
+async fn a_node_without_pod_cidr_waits_for_it() {
+    let server = ApiServer::start().unwrap();
+    server.add_node("n1", &[]);
+    let manager = manager(&server);
+    let acquired = async {
+        let why = waits(&manager, "podCIDR").await;
+        assert_eq!(why, "node n1: it has no IPv4 podCIDR yet");
+        server.patch_node("n1", &json!({ "spec": { "podCIDR": "10.244.7.0/24" } }));
+    };
+    let (lease, ()) = tokio::join!(acquire(&manager), acquired);
+    assert_eq!(subnets(&lease), ["10.244.7.0/24"]);
+}
+
+#[tokio::test]
+async fn a_node_that_is_not_registered_yet_is_waited_for() {
+    let server = ApiServer::start().unwrap();
+    let manager = manager(&server);
+    let registered = async {
+        assert_eq!(waits(&manager, "there is no node").await, "there is no node n1 yet");
+        server.add_node("n1", &["10.244.1.0/24"]);
+    };
+    let (lease, ()) = tokio::join!(acquire(&manager), registered);
+    assert_eq!(lease.id.as_str(), "n1");
+}
+
+#[tokio::test]
+async fn a_pod_cidr_outside_of_the_network_is_an_error_that_says_what_to_do() {
+    let server = ApiServer::start().unwrap();
+    server.add_node("n1", &["10.9.1.0/24"]);
+    let refused = manager(&server).acquire(&config(V4), &vxlan(&["172.18.0.1"])).await;
+    assert_eq!(
+        refused.unwrap_err().to_string(),
+        "podCIDR 10.9.1.0/24 of node n1 is not inside 10.244.0.0/16: \
+         make the network config agree with --cluster-cidr of the controller manager"
+    );
+}
+
+#[tokio::test]
+async fn the_node_is_found_by_its_pod() {
+    let server = server();
+    let pods = "/api/v1/namespaces/kube-flannel/pods";
+    server.add(pods, "tweed-x", &json!({ "spec": { "nodeName": "n1" } }));
+    let mut options = options(&[server.url()]);
+    options.node = NodeRef::OfPod { namespace: "kube-flannel".into(), name: "tweed-x".into() };
+    assert_eq!(acquire(&KubeSubnetManager::new(options)).await.id.as_str(), "n1");
+}
+
+#[tokio::test]
+async fn what_we_may_not_do_is_told_and_tried_again() {
+    let server = server();
+    server.fail(|faults| faults.forbidden = vec!["PATCH /api/v1/nodes".to_owned()]);
+    let manager = manager(&server);
+    let granted = async {
+        let why = waits(&manager, "forbids").await;
+        assert!(why.starts_with("the API server forbids PATCH /api/v1/nodes/n1/status: "), "{why}");
+        assert!(why.ends_with("; docs/kubernetes.md lists what to grant"), "{why}");
+        server.fail(|faults| faults.forbidden.clear());
+    };
+    tokio::join!(acquire(&manager), granted);
+    assert_eq!(server.annotation("n1", "kube-subnet-manager").as_deref(), Some("true"));
+}
+
+#[tokio::test]
+async fn operators_choose_public_ips_before_and_while_a_daemon_runs() {
+    use futures::StreamExt;
+    let server = server();
+    server.annotate("n1", "node-public-ip", Some("203.0.113.7"));
+    let manager = manager(&server);
+    let mut identities = manager.watch_identity();
+    let first = timeout(PATIENCE, identities.next()).await.unwrap().unwrap();
+    assert_eq!(first.name.as_deref(), Some("n1"));
+    assert_eq!(first.public_ips, ["203.0.113.7".parse::<std::net::IpAddr>().unwrap()]);
+    acquire(&manager).await;
+    let mut updates = manager.watch_leases();
+    let follow = async { while updates.next().await.is_some() {} };
+    server.annotate("n1", "node-public-ip", None);
+    let second = beside(follow, timeout(PATIENCE, identities.next())).await.unwrap().unwrap();
+    assert!(second.public_ips.is_empty());
+}

@@ -1,0 +1,24 @@
+//! A server with too much to do is left alone for as long as it asks.
+
+use tokio::time::Instant;
+use tweed::subnet::{StoreState, SubnetManager};
+
+use crate::node::{acquire, manager, server};
+
+#[tokio::test]
+async fn a_server_that_asks_for_a_pause_gets_it() {
+    let server = server();
+    server.fail(|faults| (faults.throttled, faults.retry_after) = (1, Some(2)));
+    let (manager, begun) = (manager(&server), Instant::now());
+    acquire(&manager).await;
+    assert!(begun.elapsed().as_secs() >= 2, "{:?}", begun.elapsed());
+    assert_eq!(*manager.state().borrow(), StoreState::Reachable, "it was never away");
+}
+
+#[tokio::test]
+async fn a_server_that_refuses_without_a_word_is_asked_again() {
+    let server = server();
+    server.fail(|faults| faults.throttled = 3);
+    acquire(&manager(&server)).await;
+    assert_eq!(server.annotation("n1", "backend-type").as_deref(), Some("vxlan"));
+}

@@ -1,0 +1,192 @@
+//! What peers are told of, whatever becomes of the server and its watches.
+
+use serde_json::json;
+use tweed::subnet::SubnetManager;
+use tweed_lab::{ApiServer, Gone, Lists};
+
+use crate::node::{Updates, acquire, add_peer, manager, next, nothing, server};
+
+/// The watch of node n1, behind its first snapshot.
+async fn watch(server: &ApiServer) -> Updates {
+    let manager = manager(server);
+    acquire(&manager).await;
+    let mut updates = manager.watch_leases();
+    next(&mut updates).await;
+    updates
+}
+
+fn watches(server: &ApiServer) -> Vec<String> {
+    let asked = server.take_asked().into_iter();
+    let watches = asked.filter(|asked| asked.query.contains("watch=true"));
+    watches.map(|asked| asked.query).collect()
+}
+
+fn lists(server: &ApiServer) -> usize {
+    let asked = server.take_asked();
+    let is_list = |query: &str| query.contains("limit=") || query.contains("sendInitialEvents");
+    asked.iter().filter(|asked| is_list(&asked.query)).count()
+}
+
+async fn first(server: &ApiServer) -> String {
+    let manager = manager(server);
+    acquire(&manager).await;
+    next(&mut manager.watch_leases()).await
+}
+
+#[tokio::test]
+async fn a_watch_starts_with_all_nodes_that_have_a_lease() {
+    let server = server();
+    add_peer(&server, 3);
+    server.add_node("stranger", &["10.244.8.0/24"]);
+    assert_eq!(first(&server).await, "snapshot [n1@172.18.0.1 n3@172.18.0.3]");
+}
+
+#[tokio::test]
+async fn servers_that_stream_no_lists_are_read_page_by_page() {
+    for lists in [Lists::Paged, Lists::Endless] {
+        let server = server();
+        for number in 3..=250 {
+            add_peer(&server, number);
+        }
+        server.fail(|faults| faults.lists = lists);
+        let snapshot = first(&server).await;
+        assert_eq!(snapshot.split(' ').count(), 1 + 249, "{lists:?}");
+        let pages = server.take_asked().into_iter().filter(|asked| asked.query.contains("limit="));
+        assert_eq!(pages.count(), 2, "{lists:?}");
+    }
+}
+
+#[tokio::test]
+async fn changes_are_told_once_and_heartbeats_never() {
+    let server = server();
+    let mut updates = watch(&server).await;
+    add_peer(&server, 3);
+    assert_eq!(next(&mut updates).await, "put n3@172.18.0.3");
+    for beat in 0..50 {
+        server.heartbeat("n3", beat);
+        server.heartbeat("n1", beat);
+    }
+    nothing(&mut updates).await;
+    server.annotate("n3", "public-ip", Some("172.18.0.33"));
+    assert_eq!(next(&mut updates).await, "put n3@172.18.0.33");
+    server.delete_node("n3");
+    assert_eq!(next(&mut updates).await, "remove n3");
+}
+
+#[tokio::test]
+async fn whatever_changes_of_a_lease_is_told() {
+    let server = server();
+    add_peer(&server, 3);
+    let mut updates = watch(&server).await;
+    for (key, value) in [
+        ("backend-type", "host-gw"),
+        ("backend-data", r#"{"VNI":1,"VtepMAC":"12:c6:65:89:b4:e4"}"#),
+        ("backend-data", "null"),
+    ] {
+        server.annotate("n3", key, Some(value));
+        assert_eq!(next(&mut updates).await, "put n3@172.18.0.3", "{key} {value}");
+    }
+    server.patch_node("n3", &json!({ "spec": { "podCIDRs": ["10.244.30.0/24"] } }));
+    assert_eq!(next(&mut updates).await, "put n3@172.18.0.3");
+}
+
+#[tokio::test]
+async fn a_node_that_is_given_up_or_taken_on_is_told_of() {
+    let server = server();
+    add_peer(&server, 3);
+    let mut updates = watch(&server).await;
+    server.annotate("n3", "kube-subnet-manager", None);
+    assert_eq!(next(&mut updates).await, "remove n3");
+    server.annotate("n3", "kube-subnet-manager", Some("true"));
+    assert_eq!(next(&mut updates).await, "put n3@172.18.0.3");
+}
+
+#[tokio::test]
+async fn what_cannot_be_read_of_one_node_hides_no_other() {
+    let server = server();
+    let mut updates = watch(&server).await;
+    add_peer(&server, 3);
+    server.annotate("n3", "public-ip", Some("here"));
+    add_peer(&server, 4);
+    assert_eq!(next(&mut updates).await, "put n3@172.18.0.3");
+    let said =
+        "annotation flannel.alpha.coreos.com/public-ip is \"here\", but must be an IPv4 address";
+    assert_eq!(next(&mut updates).await, format!("put n3@malformed: node n3: {said}"));
+    assert_eq!(next(&mut updates).await, "put n4@172.18.0.4");
+}
+
+#[tokio::test]
+async fn a_dropped_watch_goes_on_where_it_was() {
+    let server = server();
+    let mut updates = watch(&server).await;
+    server.take_asked();
+    server.drop_watches();
+    add_peer(&server, 3);
+    assert_eq!(next(&mut updates).await, "put n3@172.18.0.3");
+    assert_eq!(lists(&server), 0, "nothing is read again");
+    server.delete_node("n3");
+    assert_eq!(next(&mut updates).await, "remove n3");
+}
+
+/// Changes of other nodes that are none to us, forgotten since, are no gap.
+#[tokio::test]
+async fn a_bookmark_bridges_what_is_forgotten() {
+    let server = server();
+    let mut updates = watch(&server).await;
+    server.change_something_else();
+    nothing(&mut updates).await;
+    server.compact();
+    server.take_asked();
+    server.drop_watches();
+    add_peer(&server, 3);
+    assert_eq!(next(&mut updates).await, "put n3@172.18.0.3");
+    assert_eq!(watches(&server).len(), 1);
+}
+
+#[tokio::test]
+async fn a_forgotten_history_is_followed_by_a_snapshot() {
+    for (gone, lists) in [
+        (Gone::AsEvent, Lists::Streamed),
+        (Gone::AsAnswer, Lists::Streamed),
+        (Gone::AsEvent, Lists::Paged),
+    ] {
+        let mut server = server();
+        server.fail(|faults| (faults.gone, faults.lists) = (gone, lists));
+        add_peer(&server, 3);
+        add_peer(&server, 4);
+        let mut updates = watch(&server).await;
+        server.stop().unwrap();
+        server.delete_node("n4");
+        add_peer(&server, 5);
+        server.compact();
+        server.start_again().unwrap();
+        let snapshot = "snapshot [n1@172.18.0.1 n3@172.18.0.3 n5@172.18.0.5]";
+        assert_eq!(next(&mut updates).await, snapshot, "{gone:?}, {lists:?}");
+        add_peer(&server, 6);
+        assert_eq!(next(&mut updates).await, "put n6@172.18.0.6", "{gone:?}, {lists:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_cluster_restored_from_a_backup_is_read_anew() {
+    let mut server = server();
+    for number in 3..20 {
+        add_peer(&server, number);
+    }
+    let mut updates = watch(&server).await;
+    server.stop().unwrap();
+    server.rewind(5);
+    server.start_again().unwrap();
+    assert!(next(&mut updates).await.starts_with("snapshot [n1@172.18.0.1 n10@"));
+}
+
+#[tokio::test]
+async fn what_happens_while_the_server_is_away_is_told_afterwards() {
+    let mut server = server();
+    let mut updates = watch(&server).await;
+    server.stop().unwrap();
+    nothing(&mut updates).await;
+    add_peer(&server, 3);
+    server.start_again().unwrap();
+    assert_eq!(next(&mut updates).await, "put n3@172.18.0.3");
+}

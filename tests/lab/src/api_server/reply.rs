@@ -1,0 +1,56 @@
+//! Answers of an API server, in Kubernetes' own form.
+
+use bytes::Bytes;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full};
+use hyper::header::{CONTENT_TYPE, RETRY_AFTER};
+use hyper::{Response, StatusCode};
+use serde_json::{Value, json};
+
+/// An error in a body ends the connection without a word.
+pub(super) type Body = UnsyncBoxBody<Bytes, std::io::Error>;
+
+pub(super) fn json(status: StatusCode, value: &Value) -> Response<Body> {
+    let body = Full::new(Bytes::from(value.to_string())).map_err(|never| match never {});
+    let mut response = Response::new(body.boxed_unsync());
+    *response.status_mut() = status;
+    let kind = hyper::header::HeaderValue::from_static("application/json");
+    response.headers_mut().insert(CONTENT_TYPE, kind);
+    response
+}
+
+pub(super) fn refusal(status: StatusCode, reason: &str, message: &str) -> Response<Body> {
+    json(status, &self::status(status, reason, message))
+}
+
+pub(super) fn status(status: StatusCode, reason: &str, message: &str) -> Value {
+    json!({
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Failure",
+        "message": message,
+        "reason": reason,
+        "code": status.as_u16(),
+    })
+}
+
+/// The version asked for is one that this server never had.
+pub(super) fn too_large(asked: u64, current: u64) -> Response<Body> {
+    let message = format!("Too large resource version: {asked}, current: {current}");
+    let mut status = status(StatusCode::GATEWAY_TIMEOUT, "Timeout", &message);
+    status["details"] = json!({ "causes": [{ "reason": "ResourceVersionTooLarge" }] });
+    json(StatusCode::GATEWAY_TIMEOUT, &status)
+}
+
+/// In plain words, as the fairness of the server says it.
+pub(super) fn throttled(retry_after: Option<u64>) -> Response<Body> {
+    let words = Bytes::from_static(b"Too many requests, please try again later.");
+    let body = Full::new(words).map_err(|never| match never {});
+    let mut response = Response::new(body.boxed_unsync());
+    *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
+    if let Some(seconds) = retry_after {
+        response.headers_mut().insert(RETRY_AFTER, seconds.into());
+    }
+    response
+}

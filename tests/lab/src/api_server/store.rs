@@ -1,0 +1,130 @@
+//! The objects of an API server, and the history of their changes.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::merge::merge;
+
+/// So many changes are remembered.
+const LONGEST: usize = 4000;
+
+/// Where an object lies: `/api/v1/nodes` and its name.
+pub(super) type Place = (String, String);
+
+#[derive(Debug, Default)]
+pub(super) struct Store {
+    objects: BTreeMap<Place, Value>,
+    history: Vec<Change>,
+    /// Of the last change.
+    version: u64,
+    /// Up to this version the history is forgotten.
+    compacted: u64,
+    created: u64,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Change {
+    pub(super) version: u64,
+    pub(super) kind: &'static str,
+    collection: String,
+    pub(super) object: Value,
+}
+
+impl Store {
+    pub(super) const fn version(&self) -> u64 {
+        self.version
+    }
+
+    pub(super) const fn compacted(&self) -> u64 {
+        self.compacted
+    }
+
+    pub(super) fn get(&self, place: &Place) -> Option<&Value> {
+        self.objects.get(place)
+    }
+
+    /// The objects of a collection whose names come after `after`, by name.
+    pub(super) fn list(&self, collection: &str, after: &str) -> impl Iterator<Item = &Value> {
+        let in_collection = self.objects.iter().filter(move |((place, _), _)| place == collection);
+        let after = after.to_owned();
+        in_collection.filter(move |((_, name), _)| **name > *after).map(|(_, object)| object)
+    }
+
+    /// What happened in a collection after `version`.
+    pub(super) fn since(&self, collection: &str, version: u64) -> Vec<Change> {
+        let from = self.history.partition_point(|change| change.version <= version);
+        let later = self.history[from..].iter();
+        later.filter(|change| change.collection == collection).cloned().collect()
+    }
+
+    /// Returns whether there was none.
+    pub(super) fn create(&mut self, place: Place, mut object: Value) -> bool {
+        if self.objects.contains_key(&place) {
+            return false;
+        }
+        self.created += 1;
+        let metadata = json!({
+            "name": place.1,
+            "uid": format!("uid-{}", self.created),
+            "creationTimestamp": format!("2026-01-01T{:02}:{:02}:{:02}Z",
+                self.created / 3600 % 24, self.created / 60 % 60, self.created % 60),
+        });
+        merge(&mut object["metadata"], &metadata);
+        self.write("ADDED", place, object);
+        true
+    }
+
+    /// The object as it is then; none if there is no such object.
+    pub(super) fn patch(&mut self, place: &Place, patch: &Value) -> Option<Value> {
+        let mut object = self.objects.get(place)?.clone();
+        merge(&mut object, patch);
+        // Whatever it was written over, it gets a version of its own.
+        let version = self.objects.get(place)?["metadata"]["resourceVersion"].clone();
+        object["metadata"]["resourceVersion"] = version;
+        if self.objects.get(place) != Some(&object) {
+            self.write("MODIFIED", place.clone(), object);
+        }
+        self.objects.get(place).cloned()
+    }
+
+    pub(super) fn delete(&mut self, place: &Place) -> bool {
+        let Some(object) = self.objects.remove(place) else { return false };
+        self.record("DELETED", place.0.clone(), object);
+        true
+    }
+
+    /// Forgets how the objects came about.
+    pub(super) fn compact(&mut self) {
+        self.compacted = self.version;
+        self.history.clear();
+    }
+
+    /// As after a restore from a backup: the objects stay, versions start over.
+    pub(super) fn rewind(&mut self, version: u64) {
+        self.history.clear();
+        self.version = version;
+        self.compacted = 0;
+        for object in self.objects.values_mut() {
+            object["metadata"]["resourceVersion"] = version.to_string().into();
+        }
+    }
+
+    fn write(&mut self, kind: &'static str, place: Place, object: Value) {
+        let collection = place.0.clone();
+        let object = self.record(kind, collection, object);
+        self.objects.insert(place, object);
+    }
+
+    fn record(&mut self, kind: &'static str, collection: String, mut object: Value) -> Value {
+        self.version += 1;
+        object["metadata"]["resourceVersion"] = self.version.to_string().into();
+        let change = Change { version: self.version, kind, collection, object: object.clone() };
+        self.history.push(change);
+        if self.history.len() > LONGEST {
+            let forgotten = self.history.drain(..LONGEST / 2).next_back();
+            self.compacted = forgotten.map_or(self.compacted, |change| change.version);
+        }
+        object
+    }
+}
