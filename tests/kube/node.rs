@@ -32,7 +32,7 @@ pub(crate) fn config(json: &str) -> NetworkConfig {
 
 /// A vxlan node with these public IPs.
 pub(crate) fn vxlan(public_ips: &[&str]) -> LeaseAttributes {
-    let vtep = Some(Vtep { vni: Some(1), mac: MAC.parse().unwrap() });
+    let vtep = Some(Vtep { vni: Some(1), mac: MAC.parse().unwrap(), source: None });
     attributes(BackendType::Vxlan, public_ips, vtep)
 }
 

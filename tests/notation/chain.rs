@@ -42,5 +42,6 @@ fn rule(text: &str) -> Rule {
         _ => panic!("no rule is shown as {text:?}"),
     };
     let marked = after("--mark").map(mark);
-    Rule { marked, source: condition("-s"), destination: condition("-d"), verdict }
+    let (source, destination) = (condition("-s"), condition("-d"));
+    Rule { marked, source, destination, ..Rule::of_all(verdict) }
 }

@@ -110,7 +110,8 @@ impl AnnotationPrefix {
         let Some(public_ip) = public_ip.filter(|ip| !ip.is_unspecified()) else { return Ok(None) };
         let backend = self.get(annotations, BACKEND_TYPE).unwrap_or_default().to_lowercase();
         let backend = BackendType::from(backend.as_str());
-        let vtep = backend_data::vtep(&backend, || self.data(annotations, keys.data));
+        let data = || self.data(annotations, keys.data);
+        let vtep = backend_data::vtep(&backend, subnet.family(), data);
         let vtep =
             vtep.map_err(|error| Malformed(self.fault(keys.data, &format!("wrong: {error}"))))?;
         Ok(Some(Endpoint { subnet, public_ip, backend, vtep }))
