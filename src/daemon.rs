@@ -153,6 +153,7 @@ fn settings(options: &Options) -> Settings {
         max_withdraw: options.max_withdraw,
         reload: options.reload,
         policy: options.policy.clone(),
+        resync: options.resync,
         jitter: rand::random::<f64>,
     }
 }

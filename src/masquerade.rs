@@ -1,15 +1,21 @@
 //! What is done with the packets of pods beside routing them: the rules, as data.
 
-use std::collections::BTreeMap;
+mod firewall;
+
+use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
 use crate::config::NetworkConfig;
-use crate::kernel::state::{Hook, Match, Rule, Table, TableName, Verdict};
+use crate::kernel::state::{
+    Base, Chain, ChainName, Entry, Hook, Iptables, Match, Rule, Table, TableName, Verdict,
+};
 use crate::lease::Lease;
+use crate::node::Firewalls;
 use crate::prefix::{Family, Prefix};
 
 pub use crate::kernel::state::Ports;
+pub use firewall::{Choice, Firewall, Preference, choice};
 
 /// What the operator's flags ask for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,6 +34,8 @@ pub struct Masquerade {
     /// Whoever marks a packet so masquerades it by rules of its own.
     pub mark: u32,
     pub forward: Forward,
+    #[serde(default)]
+    pub firewall: Preference,
 }
 
 /// What becomes of packets that this node forwards from or to pods.
@@ -42,37 +50,80 @@ pub enum Forward {
 impl Default for Masquerade {
     /// As flannel and kube-proxy do it.
     fn default() -> Self {
-        Self { ports: Ports::FullyRandom, mark: 1 << 14, forward: Forward::Accept }
+        let (ports, forward) = (Ports::FullyRandom, Forward::Accept);
+        Self { ports, mark: 1 << 14, forward, firewall: Preference::Any }
     }
 }
 
-/// The tables of a node that holds the lease `own`, one per enabled family.
-pub fn tables(policy: &Policy, config: &NetworkConfig, own: &Lease) -> Vec<Table> {
-    let Some(masquerade) = &policy.masquerade else { return Vec::new() };
-    let subnet = |network: Prefix| Some((network, own.endpoint(network.family())?.subnet));
-    let families = config.networks().filter_map(subnet);
-    families.map(|(network, subnet)| table(masquerade, config, network, subnet)).collect()
+/// What a node that holds the lease `own` masquerades by, in each enabled family.
+pub fn rules(policy: &Policy, config: &NetworkConfig, host: Firewalls, own: &Lease) -> Vec<Entry> {
+    let firewall = choice(policy, config, host).map(|choice| choice.firewall);
+    match (&policy.masquerade, firewall) {
+        (Some(masquerade), Some(Firewall::Nftables)) => {
+            tables(masquerade, config, own).map(Entry::Table).collect()
+        }
+        (Some(masquerade), Some(Firewall::Iptables)) => {
+            chains(masquerade, config, host.iptables, own).map(Entry::Chain).collect()
+        }
+        (None, _) | (_, None) => Vec::new(),
+    }
 }
 
-fn table(
+/// With nftables: one per enabled family.
+fn tables(
     masquerade: &Masquerade,
     config: &NetworkConfig,
-    network: Prefix,
-    subnet: Prefix,
-) -> Table {
-    let translated = translated(masquerade, network, subnet, &config.non_masquerade);
-    let mut chains = BTreeMap::from([(Hook::SourceNat, translated)]);
-    if masquerade.forward == Forward::Accept {
-        chains.insert(Hook::Forward, accepted(network));
-    }
-    let name = table_name(network.family(), config.backend.tunnel.vni);
-    Table { name, chains, foreign: 0 }
+    own: &Lease,
+) -> impl Iterator<Item = Table> {
+    let vni = config.backend.tunnel.vni;
+    families(config, own).map(move |(network, subnet)| {
+        let rules = translated(masquerade, network, subnet, &config.non_masquerade);
+        let nat = [(Hook::SourceNat, rules)].into_iter();
+        let forward = accepted(masquerade, network).map(|rules| (Hook::Forward, rules));
+        let name = table_name(network.family(), vni);
+        Table { name, chains: nat.chain(forward).collect(), foreign: 0 }
+    })
 }
 
-/// The tables that a node whose tunnel has this VNI may have, now or from an earlier life. Daemons
-/// that share a host have different ones.
-pub fn table_names(vni: u32) -> [TableName; 2] {
-    Family::ALL.map(|family| table_name(family, vni))
+/// With iptables: those that flanneld has, rule by rule.
+fn chains(
+    masquerade: &Masquerade,
+    config: &NetworkConfig,
+    iptables: Iptables,
+    own: &Lease,
+) -> impl Iterator<Item = Chain> {
+    families(config, own).flat_map(move |(network, subnet)| {
+        let rules = translated(masquerade, network, subnet, &config.non_masquerade);
+        let name = |base| ChainName { iptables, family: network.family(), base };
+        let nat = Chain::of(name(Base::Postrouting), rules);
+        let forward = accepted(masquerade, network);
+        [nat].into_iter().chain(forward.map(|rules| Chain::of(name(Base::Forward), rules)))
+    })
+}
+
+/// The network and our subnet of each enabled family.
+fn families(config: &NetworkConfig, own: &Lease) -> impl Iterator<Item = (Prefix, Prefix)> {
+    let subnet = |network: Prefix| Some((network, own.endpoint(network.family())?.subnet));
+    config.networks().filter_map(subnet)
+}
+
+/// The tables that a node whose tunnel has this VNI may have: now, from an earlier life, or from
+/// flanneld. Daemons that share a host have different ones of their own.
+pub fn table_names(vni: u32) -> BTreeSet<TableName> {
+    let flannels = |family: Family| {
+        let name = match family {
+            Family::V4 => "flannel-ipv4",
+            Family::V6 => "flannel-ipv6",
+        };
+        TableName { family, name: name.to_owned() }
+    };
+    let of_family = |family| [table_name(family, vni), flannels(family)];
+    Family::ALL.into_iter().flat_map(of_family).collect()
+}
+
+/// The chains that a node may have, likewise.
+pub fn chain_names() -> BTreeSet<ChainName> {
+    ChainName::all().collect()
 }
 
 fn table_name(family: Family, vni: u32) -> TableName {
@@ -97,7 +148,12 @@ fn translated(
         Rule::between(IsNot(network), Is(subnet), Verdict::Return),
     ];
     let spared = spared.iter().filter(|range| range.family() == family);
-    let spared = spared.map(|range| Rule::between(Is(network), Is(*range), Verdict::Return));
+    let spared = spared.map(|range| Rule {
+        source: Some(Is(network)),
+        // No firewall tells "from anywhere" from nothing asked.
+        destination: (range.prefix_len() > 0).then_some(Is(*range)),
+        ..Rule::of_all(Verdict::Return)
+    });
     let last = [
         Rule::between(Is(network), IsNot(Prefix::multicast(family)), by_us),
         // The answers of pods elsewhere come back by this node, which knows whom they are for.
@@ -106,8 +162,10 @@ fn translated(
     first.into_iter().chain(spared).chain(last).collect()
 }
 
-fn accepted(network: Prefix) -> Vec<Rule> {
+/// What is let through from and to pods; none if that is for others to say.
+fn accepted(masquerade: &Masquerade, network: Prefix) -> Option<Vec<Rule>> {
     let accept = Rule::of_all(Verdict::Accept);
     let source = Rule { source: Some(Match::Is(network)), ..accept.clone() };
-    vec![source, Rule { destination: Some(Match::Is(network)), ..accept }]
+    let destination = Rule { destination: Some(Match::Is(network)), ..accept };
+    (masquerade.forward == Forward::Accept).then(|| vec![source, destination])
 }

@@ -3,7 +3,7 @@
 use std::fmt::{Display, Write};
 use std::time::Duration;
 
-use crate::status::{ProbeStatus, Readiness, Statistics, Status, TableStatus};
+use crate::status::{FirewallStatus, ProbeStatus, Readiness, Statistics, Status, TableStatus};
 use crate::subnet::StoreState;
 
 /// The page at `/metrics`. `silence` has passed since the loop last went round.
@@ -75,6 +75,11 @@ impl Page {
     fn kernel(&mut self, status: &Status) {
         let help = "Entries that the kernel should hold for us.";
         self.gauge("desired_entries", help, &[(&[], status.desired)]);
+        let help = "Which firewall masquerades; none if nothing does.";
+        self.family("firewall_info", "gauge", help);
+        if let Some(FirewallStatus { name, .. }) = &status.firewall {
+            self.sample("firewall_info", &[("firewall", name)], 1);
+        }
         let help = "Whether a table by which this node masquerades is in place.";
         self.family("table_in_place", "gauge", help);
         for TableStatus { name, programmed } in &status.tables {

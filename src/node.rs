@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::kernel::state::{LinkName, NexthopId};
+use crate::kernel::state::{Iptables, LinkName, NexthopId};
 use crate::prefix::{Family, Prefix};
 
 /// What the host looks like: the input of [`Node`].
@@ -22,6 +22,7 @@ pub struct Facts {
     /// The way to the address that was asked for.
     pub reach: Option<Reach>,
     pub nexthops: Nexthops,
+    pub firewalls: Firewalls,
 }
 
 /// Whether routes may refer to nexthop objects of ours.
@@ -33,6 +34,28 @@ pub enum Nexthops {
     Unsupported,
     /// Somebody else has an object of one of our numbers.
     Taken(NexthopId),
+}
+
+/// By what this host can have rules for packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Firewalls {
+    /// Whether its kernel has nftables, as far as we have been told.
+    pub nftables: bool,
+    /// What it calls iptables.
+    pub iptables: Iptables,
+}
+
+impl Default for Firewalls {
+    fn default() -> Self {
+        Self { nftables: true, iptables: Iptables::Nft }
+    }
+}
+
+impl Firewalls {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes it so")]
+    fn are_usual(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// A network device and its addresses.
@@ -88,6 +111,8 @@ pub struct Node {
     /// Whether routes refer to nexthop objects.
     #[serde(default)]
     pub nexthops: bool,
+    #[serde(default, skip_serializing_if = "Firewalls::are_usual")]
+    pub firewalls: Firewalls,
     /// The prefixes of the interface's addresses: who lies inside is on its link.
     pub on_link: Vec<Prefix>,
     /// One per enabled family, IPv4 first.

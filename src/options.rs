@@ -21,12 +21,12 @@ use tracing::Level;
 pub use self::stop::Stop;
 
 use self::argv::Settings;
-use self::flags::{EtcdFlags, Flags, InterfaceFlags, PolicyFlags};
+use self::flags::{EtcdFlags, Flags, InterfaceFlags, KubeFlags, PolicyFlags};
 use crate::config::Reload;
-use crate::masquerade::{Forward, Masquerade, Policy, Ports};
+use crate::masquerade::{Forward, Masquerade, Policy, Ports, Preference};
 use crate::node::InterfaceOptions;
 use crate::subnet::etcd::EtcdOptions;
-use crate::subnet::kube::KubeOptions;
+use crate::subnet::kube::{AnnotationPrefix, ApiOptions, KubeOptions};
 
 /// What the operator asked of the daemon. Holds no secret that `Debug` would tell.
 #[derive(Clone, Debug)]
@@ -49,6 +49,8 @@ pub struct Options {
     pub reload: Reload,
     /// What is done beside routing.
     pub policy: Policy,
+    /// Between two looks at rules of iptables, of whose changes nobody tells.
+    pub resync: Duration,
     pub verbosity: Level,
 }
 
@@ -104,6 +106,7 @@ impl Options {
                 .then(|| SocketAddr::new(flags.healthz_ip, flags.healthz_port)),
             max_withdraw: flags.max_withdraw,
             reload: if flags.config_reload { Reload::Live } else { Reload::AtStart },
+            resync: flags.policy.iptables_resync,
             policy: flags.policy.into(),
             verbosity: flags.v,
         })
@@ -122,13 +125,40 @@ pub fn etcd_options(
     words: impl IntoIterator<Item = String>,
     environment: impl Fn(&str) -> Option<String>,
 ) -> Result<EtcdOptions, Stop> {
-    let command = EtcdOnly::command();
+    let (flags, settings) = alone::<EtcdOnly>(words, environment)?;
+    etcd::options(flags.etcd, &settings)
+}
+
+/// Some flags of the daemon, for a program that is none.
+fn alone<F: CommandFactory + FromArgMatches>(
+    words: impl IntoIterator<Item = String>,
+    environment: impl Fn(&str) -> Option<String>,
+) -> Result<(F, Settings), Stop> {
+    let command = F::command();
     let mut settings = Settings::read(words, &command)?;
     settings.add_environment(environment, &command);
     let words = settings.words(&command);
     let matches = command.try_get_matches_from(words).map_err(|error| settings.blame(&error))?;
-    let flags = EtcdOnly::from_arg_matches(&matches).map_err(|error| settings.blame(&error))?;
-    etcd::options(flags.etcd, &settings)
+    let flags = F::from_arg_matches(&matches).map_err(|error| settings.blame(&error))?;
+    Ok((flags, settings))
+}
+
+/// The flags of Kubernetes alone, likewise.
+#[derive(Debug, Parser)]
+struct KubeOnly {
+    #[command(flatten)]
+    kube: KubeFlags,
+}
+
+/// Parses the words that are flags of Kubernetes, then what `environment` knows of the others.
+pub fn kube_options(
+    words: impl IntoIterator<Item = String>,
+    environment: impl Fn(&str) -> Option<String>,
+) -> Result<(ApiOptions, AnnotationPrefix), Stop> {
+    let (kube, settings) = alone::<KubeOnly>(words, environment)?;
+    let flags = kube.kube;
+    let api = kube::api(flags.kube_api_url, flags.kubeconfig_file, &settings)?;
+    Ok((api, flags.kube_annotation_prefix))
 }
 
 impl From<PolicyFlags> for Policy {
@@ -138,6 +168,7 @@ impl From<PolicyFlags> for Policy {
             ports: if random { Ports::FullyRandom } else { Ports::Kept },
             mark: 1 << flags.iptables_masquerade_bit,
             forward: if flags.iptables_forward_rules { Forward::Accept } else { Forward::Leave },
+            firewall: if flags.iptables { Preference::Iptables } else { Preference::Any },
         };
         let masquerade = flags.ip_masq.then_some(masquerade);
         Self { masquerade, refuse_unused: flags.ip_blackhole_route }

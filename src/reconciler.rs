@@ -14,6 +14,7 @@ mod readiness;
 mod refusals;
 mod report;
 mod retire;
+mod rules;
 mod take;
 
 pub use agenda::HEARTBEAT;
@@ -24,6 +25,7 @@ pub use outputs::{Listeners, Outputs, Progress, Usable};
 
 use std::collections::BTreeSet;
 use std::io;
+use std::time::Duration;
 
 use futures::FutureExt;
 use serde_json::value::RawValue;
@@ -36,7 +38,7 @@ use crate::config::{ConfigUpdate, Reload};
 use crate::kernel::state::{KernelState, Key};
 use crate::kernel::{Kernel, Observation, Scope};
 use crate::lease::{Lease, LeaseUpdate, Rules};
-use crate::masquerade::Policy;
+use crate::masquerade::{Choice, Policy};
 use crate::node::InterfaceOptions;
 use crate::probe::News;
 use crate::status::{Query, Readiness, Statistics};
@@ -79,6 +81,8 @@ pub struct Settings {
     pub reload: Reload,
     /// What is done beside routing.
     pub policy: Policy,
+    /// Between two looks at rules of whose changes nobody tells.
+    pub resync: Duration,
     /// From 0 to 1: spreads what many nodes would do at once.
     pub jitter: fn() -> f64,
 }
@@ -106,6 +110,8 @@ pub struct Reconciler<K> {
     unreported: bool,
     agenda: Agenda,
     statistics: Statistics,
+    /// Which firewall the log was told of last.
+    firewall: Option<Choice>,
     /// What the log was told last.
     logged: Option<Readiness>,
     outputs: Outputs,
@@ -113,11 +119,14 @@ pub struct Reconciler<K> {
 
 /// What must be looked at before the kernel can be called right.
 #[derive(Debug, Default)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 struct Stale {
     /// The facts of the host.
     facts: bool,
     /// What the kernel holds.
     dump: bool,
+    /// The rules among it.
+    rules: bool,
     /// The whole plan.
     plan: bool,
     /// The differences.
@@ -173,6 +182,7 @@ impl<K: Kernel> Reconciler<K> {
             unsaved: false,
             unreported: false,
             statistics: Statistics::default(),
+            firewall: None,
             logged: None,
             outputs,
         }

@@ -73,6 +73,9 @@ pub struct Status {
     /// The largest packet of pods, in bytes.
     pub mtu: Option<u32>,
     pub peers: PeerCounts,
+    /// Which firewall masquerades, and why this one; none if nothing does.
+    #[serde(default)]
+    pub firewall: Option<FirewallStatus>,
     /// By which this node masquerades; none if it does not.
     #[serde(default)]
     pub tables: Vec<TableStatus>,
@@ -86,10 +89,17 @@ pub struct Status {
     pub statistics: Statistics,
 }
 
-/// A table of nftables that is kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FirewallStatus {
+    /// `nftables` or `iptables`.
+    pub name: String,
+    pub reason: String,
+}
+
+/// A table of nftables, or a chain of iptables, that is kept.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TableStatus {
-    /// With its family, as `nft list table` takes it.
+    /// As `nft list table` or `iptables -S` takes it.
     pub name: String,
     /// Whether the kernel holds it as it should be.
     pub programmed: bool,

@@ -63,10 +63,12 @@ scenarios! {
     a_device_of_another_shape_is_not_removed
     a_device_that_cannot_be_corrected_is_made_anew
     a_device_that_was_down_gets_its_routes_back
+    a_direct_path_that_fails_is_left_for_the_tunnel
     a_filter_that_may_not_be_loosened_is_told
     a_flip_loosens_filters_before_it_replaces_routes
     a_flip_replaces_the_route_and_removes_the_tunnel_later
     a_flip_taken_back_in_time_removes_nothing
+    a_flip_waits_for_the_answers_of_peers_that_can_give_them
     a_flip_waits_until_filters_are_loose
     a_host_without_an_interface_is_waited_for
     a_lease_lost_as_the_store_goes_is_judged_when_it_is_back
@@ -84,22 +86,21 @@ scenarios! {
     a_refused_table_keeps_no_route_back
     a_removal_under_way_waits_for_the_store
     a_restart_changes_nothing
+    a_restart_from_memory_keeps_the_tunnel_until_probes_are_answered
+    a_restart_keeps_the_tunnel_until_probes_are_answered
+    a_restart_leaves_the_tables_as_they_are
     a_rollout_takes_nodes_one_after_the_other
     a_second_family_gets_a_device_of_its_own
     a_socket_that_stays_broken_does_not_keep_us_busy
     a_start_from_what_was_known_keeps_the_brake
     a_wiped_store_takes_no_route_away
-    a_direct_path_that_fails_is_left_for_the_tunnel
-    a_flip_waits_for_the_answers_of_peers_that_can_give_them
-    a_restart_from_memory_keeps_the_tunnel_until_probes_are_answered
-    a_restart_keeps_the_tunnel_until_probes_are_answered
-    a_restart_leaves_the_tables_as_they_are
     after_a_mass_a_single_loss_is_followed_soon
     an_adopted_device_keeps_its_address_over_a_reboot
     an_audit_finds_what_nobody_told
     an_overrun_is_answered_by_a_dump
     an_underlay_that_was_down_gets_its_routes_back
     another_address_beside_ours_changes_nothing
+    another_firewall_takes_over_before_the_first_goes
     another_subnet_of_ours_moves_the_address
     another_vni_makes_another_device
     each_entry_that_drifts_is_put_right
@@ -115,9 +116,12 @@ scenarios! {
     mixed_stays_until_nobody_would_be_left_out
     nothing_is_removed_before_the_first_snapshot
     overruns_in_a_row_share_their_dumps
+    rules_of_flanneld_go_once_ours_are_in_place
+    silence_before_an_edit_says_nothing_of_after_it
     the_absence_of_the_store_changes_nothing
     the_brake_holds_when_most_peers_vanish
     the_brake_is_off_as_soon_as_all_are_back
+    the_chains_of_iptables_are_kept_as_planned
     the_device_follows_the_mtu_of_the_underlay
     the_first_snapshot_programs_every_peer
     the_mtu_changes_while_pods_run

@@ -95,6 +95,7 @@ fn status() -> Value {
         "subnets": ["10.244.1.0/24"], "mtu": 1450,
         "peers": { "direct": 0, "tunnel": 1, "left_out": 1, "set_aside": 0, "missing": 0 },
         "desired": 6, "refused": [],
+        "firewall": null,
         "tables": [],
         "statistics": {
             "created": 6, "replaced": 0, "removed": 0, "dumps": 1, "overruns": 0, "edits": 0,

@@ -12,7 +12,7 @@ mod set;
 
 pub use batch::{Batch, Chain, Hook};
 pub use chains::{FilterChain, FilterRule, Outcome, filter_chains};
-pub use contents::{Contents, Rules, changed_table, read};
+pub use contents::{Contents, Rules, changed_table, has_chain, read};
 pub use expression::{Expression, Match, Ports};
 pub use family::{IpFamily, TableFamily};
 pub use rules::{Rule, list};

@@ -18,8 +18,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Kind, NetworkConfig};
-use crate::kernel::Scope;
 use crate::kernel::state::{Entry, KernelState, LinkName, ReversePath, Route};
+use crate::kernel::{Extent, Scope};
 use crate::lease::{
     BackendType, Endpoint, EndpointAttributes, Lease, LeaseAttributes, Rules, Vtep,
 };
@@ -151,9 +151,9 @@ pub fn plan_local(local: &Local, networks: &[Box<dyn Network>]) -> KernelState {
 
 /// What keeps packets of pods in order that no route to a peer takes.
 fn beside_routes(local: &Local, own: &Lease) -> Vec<Entry> {
-    let tables = masquerade::tables(&local.policy, &local.config, own);
+    let rules = masquerade::rules(&local.policy, &local.config, local.node.firewalls, own);
     let ends = own.subnets().filter(|_| local.policy.refuse_unused).map(Route::unreachable);
-    tables.into_iter().map(Entry::Table).chain(ends.map(Entry::Route)).collect()
+    rules.into_iter().chain(ends.map(Entry::Route)).collect()
 }
 
 /// The filters of these links as they were before `Mixed` loosened them.
@@ -223,7 +223,9 @@ impl Local {
         Scope {
             tunnels: self.node.uplinks.iter().map(tunnel_of).collect(),
             underlay: Some(self.node.interface.clone()),
-            tables: masquerade::table_names(self.config.backend.tunnel.vni).into(),
+            tables: masquerade::table_names(self.config.backend.tunnel.vni),
+            chains: masquerade::chain_names(),
+            extent: Extent::Spare,
             networks: self.config.networks().collect(),
             gateways,
             retired: Vec::new(),

@@ -15,7 +15,7 @@ use super::options::{CleanupOptions, Files};
 use super::{Answer, Error, Verdict, kernel};
 use crate::backend;
 use crate::kernel::state::{KernelState, LinkName};
-use crate::kernel::{Kernel, Op, Scope, cleanup_ops};
+use crate::kernel::{Extent, Kernel, Op, Scope, cleanup_ops};
 use crate::masquerade;
 use crate::prefix::Family;
 use crate::status::Readiness;
@@ -88,7 +88,8 @@ async fn ours(files: &Files, options: &CleanupOptions) -> Result<Ours, Error> {
     }
     match inputs::read(files).await {
         Ok(known) => {
-            let (scope, remaining) = (known.scope(), backend::restored(&known.local.strict));
+            let scope = Scope { extent: Extent::Everything, ..known.scope() };
+            let remaining = backend::restored(&known.local.strict);
             Ok(Ours { source: format!("known from {}", known.source), scope, remaining })
         }
         // Nothing at all is left, as after a removal: that is no reason to fail.
@@ -104,9 +105,11 @@ impl Ours {
         let CleanupOptions { networks, vni, .. } = options;
         let tunnels: BTreeSet<LinkName> =
             Family::ALL.map(|family| backend::device_name(family, *vni)).into();
-        let tables = masquerade::table_names(*vni).into();
+        let tables = masquerade::table_names(*vni);
+        let chains = masquerade::chain_names();
         let networks = networks.clone();
-        let scope = Scope { tunnels, tables, networks, ..Scope::default() };
+        let extent = Extent::Everything;
+        let scope = Scope { tunnels, tables, chains, extent, networks, ..Scope::default() };
         let source = format!("as --network {} and --vni {vni} say", listed(&options.networks, ""));
         Self { source, scope, remaining: KernelState::default() }
     }

@@ -7,6 +7,7 @@ mod options;
 mod outcome;
 mod plan;
 mod status;
+mod store;
 #[cfg(test)]
 mod tests;
 mod words;
@@ -19,13 +20,14 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use self::carry_out::Work;
-use self::network::Hand;
+use self::network::{Hand, Network};
 use self::options::Command;
 use self::plan::Plan;
 use self::status::Status;
+use self::store::Store;
 use super::options::Output;
 use super::{Error, Verdict, write};
-use crate::subnet::etcd::Operator;
+use crate::subnet::{etcd, kube};
 
 /// Between two pictures of `status --watch`.
 const AGAIN: Duration = Duration::from_secs(2);
@@ -35,18 +37,27 @@ pub(super) async fn run(
     output: Output,
     out: &mut impl Write,
 ) -> Result<Verdict, Error> {
-    let network = Operator::new(options.etcd()?);
+    match options.stores.chosen()? {
+        Store::Etcd(etcd) => carry_out(&etcd::Operator::new(etcd), options, output, out).await,
+        Store::Kube(kube) => carry_out(&kube::Operator::new(kube), options, output, out).await,
+    }
+}
+
+async fn carry_out(
+    network: &impl Network,
+    options: &MigrateOptions,
+    output: Output,
+    out: &mut impl Write,
+) -> Result<Verdict, Error> {
     let command = &options.command;
-    let Some(order) = command.order() else { return look(&network, command, output, out).await };
+    let Some(order) = command.order() else { return look(network, command, output, out).await };
     let (hand, watching) = (Hand::here(), command.watching());
     let outcome = match output {
-        Output::Text => {
-            Work { network: &network, hand, progress: out, watching }.carry_out(&order).await?
-        }
+        Output::Text => Work { network, hand, progress: out, watching }.carry_out(&order).await?,
         Output::Json => {
             // What is read by programs holds nothing but the answer.
             let progress = &mut io::sink();
-            Work { network: &network, hand, progress, watching }.carry_out(&order).await?
+            Work { network, hand, progress, watching }.carry_out(&order).await?
         }
     };
     write(out, output, &outcome)
@@ -54,7 +65,7 @@ pub(super) async fn run(
 
 /// The commands that write nothing.
 async fn look(
-    network: &Operator,
+    network: &impl Network,
     command: &Command,
     output: Output,
     out: &mut impl Write,

@@ -115,6 +115,9 @@ pub(super) struct PlanOptions {
     /// Plan for a daemon with this flag
     #[arg(long)]
     pub(super) ip_masq: bool,
+    /// Likewise
+    #[arg(long)]
+    pub(super) iptables: bool,
 }
 
 #[derive(Debug, Args)]

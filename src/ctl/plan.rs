@@ -19,8 +19,8 @@ use crate::backend::{self, Detours, Local, PeerPlan};
 use crate::config::NetworkConfig;
 use crate::kernel::state::LinkName;
 use crate::lease::{Lease, LeaseId, LeaseUpdate, Peers, Record};
-use crate::masquerade::{Masquerade, Policy};
-use crate::node::{Node, Uplink};
+use crate::masquerade::{Masquerade, Policy, Preference};
+use crate::node::{Firewalls, Node, Uplink};
 use crate::prefix::{Family, Prefix};
 use crate::reconciler::{Desired, Standing};
 
@@ -71,8 +71,7 @@ fn plan(config: NetworkConfig, records: Vec<Record>, options: &PlanOptions) -> R
     let own = leases.into_iter().find(|lease| is_at(lease, &options.public_ips)).cloned();
     let node = node(&config, own.as_ref(), options)?;
     let config = config.on_node(node.names());
-    let masquerade = options.ip_masq.then(Masquerade::default);
-    let policy = Policy { masquerade, ..Policy::default() };
+    let policy = policy(options);
     let local = Local { macs: macs(own.as_ref()), config, node, own, strict: [].into(), policy };
     let mut peers = Peers::default();
     peers.apply(LeaseUpdate::Snapshot(records));
@@ -87,6 +86,12 @@ fn plan(config: NetworkConfig, records: Vec<Record>, options: &PlanOptions) -> R
         without_path: without_path(&desired, &peers),
         node: local.node,
     })
+}
+
+fn policy(options: &PlanOptions) -> Policy {
+    let firewall = if options.iptables { Preference::Iptables } else { Preference::Any };
+    let masquerade = Masquerade { firewall, ..Masquerade::default() };
+    Policy { masquerade: options.ip_masq.then_some(masquerade), ..Policy::default() }
 }
 
 fn is_at(lease: &Lease, public_ips: &[IpAddr]) -> bool {
@@ -116,7 +121,8 @@ fn node(config: &NetworkConfig, own: Option<&Lease>, options: &PlanOptions) -> R
     let on_link =
         if options.on_link.is_empty() { around.collect() } else { options.on_link.clone() };
     let interface = LinkName::new(options.interface.as_str());
-    Ok(Node { interface, mtu: options.mtu, layer2: true, nexthops: true, on_link, uplinks })
+    let (mtu, firewalls) = (options.mtu, Firewalls::default());
+    Ok(Node { interface, mtu, layer2: true, nexthops: true, firewalls, on_link, uplinks })
 }
 
 /// The prefix that a link with this address most likely has.

@@ -8,7 +8,8 @@ use super::layout::{counted, listed, wrap};
 use super::options::Files;
 use super::{Answer, Error, Verdict, daemon};
 use crate::status::{
-    ConfigStatus, PeerCounts, ProbeStatus, Readiness, Statistics, Status, TableStatus,
+    ConfigStatus, FirewallStatus, PeerCounts, ProbeStatus, Readiness, Statistics, Status,
+    TableStatus,
 };
 use crate::subnet::StoreState;
 
@@ -63,7 +64,7 @@ fn facts(status: &Status) -> [(&'static str, String); 12] {
         ("pod MTU", status.mtu.map_or_else(unknown, |mtu| mtu.to_string())),
         ("peers", peers(&status.peers)),
         ("direct paths", probes(status)),
-        ("masquerade", tables(&status.tables)),
+        ("masquerade", masquerade(status)),
         ("since start", done(&status.statistics)),
         ("entries", format!("{} desired, {} refused", status.desired, status.refused.len())),
     ]
@@ -104,13 +105,22 @@ fn probes(status: &Status) -> String {
     }
 }
 
+fn masquerade(status: &Status) -> String {
+    match &status.firewall {
+        Some(FirewallStatus { name, reason }) => {
+            format!("{name} ({reason}): {}", tables(&status.tables))
+        }
+        None => "off".to_owned(),
+    }
+}
+
 fn tables(tables: &[TableStatus]) -> String {
     let table = |TableStatus { name, programmed }: &TableStatus| {
         let missing = if *programmed { "" } else { " (missing)" };
         format!("{name}{missing}")
     };
     let tables: Vec<String> = tables.iter().map(table).collect();
-    if tables.is_empty() { "off".to_owned() } else { tables.join(", ") }
+    listed(&tables, "nothing yet")
 }
 
 fn done(statistics: &Statistics) -> String {
@@ -147,6 +157,10 @@ mod tests {
             subnets: vec!["10.244.1.0/24".parse().unwrap(), "fd00:10:244:1::/64".parse().unwrap()],
             mtu: Some(1430),
             peers: PeerCounts { direct: 12, tunnel: 3, ..PeerCounts::default() },
+            firewall: Some(FirewallStatus {
+                name: "nftables".into(),
+                reason: "this kernel has it".into(),
+            }),
             tables: [("ip tweed.1", true), ("ip6 tweed.1", false)]
                 .map(|(name, programmed)| TableStatus { name: name.into(), programmed })
                 .into(),
@@ -171,7 +185,7 @@ mod tests {
             pod MTU      1430
             peers        12 direct, 3 by tunnel, 0 left out, 0 set aside, 0 missing
             direct paths not probed
-            masquerade   ip tweed.1, ip6 tweed.1 (missing)
+            masquerade   nftables (this kernel has it): ip tweed.1, ip6 tweed.1 (missing)
             since start  31 created, 0 replaced, 0 removed, 1 dump, 0 overruns, 2 configs
                          read, 0 fallbacks
             entries      31 desired, 0 refused
@@ -206,7 +220,7 @@ mod tests {
             pod MTU      1430
             peers        12 direct, 3 by tunnel, 0 left out, 0 set aside, 0 missing
             direct paths not probed
-            masquerade   ip tweed.1, ip6 tweed.1 (missing)
+            masquerade   nftables (this kernel has it): ip tweed.1, ip6 tweed.1 (missing)
             since start  31 created, 0 replaced, 0 removed, 1 dump, 0 overruns, 2 configs
                          read, 0 fallbacks
             entries      31 desired, 1 refused
@@ -229,6 +243,7 @@ mod tests {
             subnets: vec![],
             mtu: None,
             peers: PeerCounts::default(),
+            firewall: None,
             tables: vec![],
             desired: 0,
             statistics: Statistics::default(),

@@ -1,6 +1,7 @@
 //! Entries as netlink messages, and messages as entries. Pure.
 
 mod address;
+mod chain;
 mod interface;
 mod link;
 mod links;
@@ -15,6 +16,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+pub(super) use chain::{chain, script};
 pub(super) use interface::{interface, interface_address};
 pub(super) use link::{known as known_link, name as link_name};
 pub(super) use links::{Known, Links};
@@ -34,7 +36,7 @@ use netlink_packet_route::RouteNetlinkMessage;
 use nix::libc::{RTM_DELLINK, RTM_NEWLINK, RTM_NEWNETCONF};
 use tweed_cni::nftables::Batch;
 
-use super::state::{Entry, Key, LinkName, Nexthop};
+use super::state::{Chain, Entry, Key, LinkName, Nexthop};
 
 use super::sysctl::Sysctl;
 use super::{Observation, Op};
@@ -46,6 +48,8 @@ pub(super) enum Request {
     /// In this order.
     Netlink(Vec<Message>),
     Nftables(Batch),
+    /// What it takes depends on what is listed: see [`script`].
+    Iptables(Chain),
     Sysctl(Sysctl),
 }
 
@@ -73,6 +77,7 @@ pub(super) fn encode(op: &Op, links: &Links) -> Result<Request, Unencodable> {
             (M::NewAddress(message.clone()), M::DelAddress(message))
         }
         Entry::Table(table) => return Ok(Request::Nftables(table::encode(op, table))),
+        Entry::Chain(chain) => return Ok(Request::Iptables(chain.clone())),
         Entry::Fdb(fdb) => {
             let message = neighbour::encode_fdb(fdb, links)?;
             (M::NewNeighbour(message.clone()), M::DelNeighbour(message))

@@ -1,6 +1,9 @@
-//! Entries in the words of `ip(8)`, `bridge(8)` and `nft(8)`, for logs, the command line and golden tests.
+//! Entries in the words of `ip(8)`, `bridge(8)`, `nft(8)` and `iptables(8)`, for logs, the command line and golden tests.
 
+mod chain;
 mod table;
+
+pub(super) use chain::Specification;
 
 use std::fmt;
 
@@ -18,6 +21,7 @@ impl fmt::Display for Entry {
             Self::AcceptRa(accept) => accept.fmt(f),
             Self::Address(address) => address.fmt(f),
             Self::Table(table) => table.fmt(f),
+            Self::Chain(chain) => chain.fmt(f),
             Self::Fdb(fdb) => fdb.fmt(f),
             Self::Neighbour(neighbour) => neighbour.fmt(f),
             Self::Nexthop(nexthop) => nexthop.fmt(f),
@@ -148,7 +152,7 @@ impl fmt::Display for Op {
 
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Of a table, its name is enough.
+        // Of a table or a chain, its name is enough.
         write!(f, "{:#}: {}", self.op, self.reason)
     }
 }

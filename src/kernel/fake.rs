@@ -210,6 +210,13 @@ impl Kernel for FakeKernel {
         Ok(seen)
     }
 
+    async fn dump_rules(&mut self, scope: &Scope, _: &KernelState) -> io::Result<KernelState> {
+        self.interruption()?;
+        let mut seen = self.state();
+        seen.retain(|entry| entry.is_rules() && scope.covers(entry));
+        Ok(seen)
+    }
+
     async fn apply(&mut self, ops: &[Op]) -> io::Result<Vec<Refused>> {
         let interruption = self.interruption();
         let reached = if interruption.is_err() { ops.len() / 2 } else { ops.len() };

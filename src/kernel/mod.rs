@@ -4,6 +4,7 @@ mod codec;
 mod diff;
 mod display;
 pub mod fake;
+mod iptables;
 mod netlink;
 pub mod scope;
 mod socket;
@@ -12,7 +13,7 @@ mod sysctl;
 
 pub use diff::{cleanup_ops, diff, diff_key};
 pub use netlink::NetlinkKernel;
-pub use scope::Scope;
+pub use scope::{Extent, Scope};
 
 use std::future::Future;
 use std::io;
@@ -76,9 +77,16 @@ pub enum Observation {
 /// The entries of the kernel, the facts of this host, and what changes in either.
 pub trait Kernel {
     /// Reads what the kernel holds of `scope`: the links of ours with all that sits on them, the
-    /// tables of ours, and the main table's routes into its networks, whoever made them. What is as in `known` takes
+    /// tables and chains of ours, and the main table's routes into its networks, whoever made them. What is as in `known` takes
     /// no memory of its own.
     fn dump(
+        &mut self,
+        scope: &Scope,
+        known: &KernelState,
+    ) -> impl Future<Output = io::Result<KernelState>>;
+
+    /// Reads the tables and chains of `scope` alone: nobody tells of changes in iptables.
+    fn dump_rules(
         &mut self,
         scope: &Scope,
         known: &KernelState,

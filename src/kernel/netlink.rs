@@ -5,6 +5,7 @@ mod dump;
 mod facts;
 mod observe;
 mod remedy;
+mod rules;
 mod tables;
 
 use std::collections::VecDeque;
@@ -31,6 +32,8 @@ pub struct NetlinkKernel {
     links: Links,
     /// Of the latest dump: what does not concern it is not told.
     scope: Scope,
+    /// Whether the kernel would not make a table of ours for want of something.
+    lacks_nftables: bool,
     /// Whether the kernel would not make nexthop objects for us.
     lacks_nexthops: bool,
     /// Told by the kernel, not yet by us.
@@ -55,6 +58,7 @@ impl NetlinkKernel {
             backlog,
             links: Links::default(),
             scope: Scope::default(),
+            lacks_nftables: false,
             lacks_nexthops: false,
             observed: VecDeque::new(),
         })
@@ -79,6 +83,10 @@ impl Kernel for NetlinkKernel {
     async fn dump(&mut self, scope: &Scope, known: &KernelState) -> io::Result<KernelState> {
         self.scope = scope.clone();
         self.read_state(scope, known).await
+    }
+
+    async fn dump_rules(&mut self, scope: &Scope, known: &KernelState) -> io::Result<KernelState> {
+        Ok(self.read_rules(scope, known).await.into_iter().collect())
     }
 
     async fn apply(&mut self, ops: &[Op]) -> io::Result<Vec<Refused>> {

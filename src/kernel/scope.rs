@@ -7,7 +7,8 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use super::state::{
-    Address, Entry, Key, Link, LinkName, PROTOCOL, PROTOCOL_BOOT, Route, TableName,
+    Address, Chain, ChainName, Entry, Key, Link, LinkName, Otherwise, PROTOCOL, PROTOCOL_BOOT,
+    Route, TableName,
 };
 use crate::prefix::Prefix;
 
@@ -20,12 +21,24 @@ pub struct Scope {
     pub underlay: Option<LinkName>,
     /// The tables of ours, whether they exist or not.
     pub tables: BTreeSet<TableName>,
+    /// The chains of ours in iptables, likewise.
+    pub chains: BTreeSet<ChainName>,
+    pub extent: Extent,
     /// The networks whose subnets we route.
     pub networks: Vec<Prefix>,
     /// The public IPs of the peers: a route through one of them that bears no mark is flannel's.
     pub gateways: BTreeSet<IpAddr>,
     /// The tunnel devices that neither we nor any peer needs any more.
     pub retired: Vec<Link>,
+}
+
+/// How much goes of what is ours and nobody wants.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Extent {
+    /// What packets do not depend on.
+    #[default]
+    Spare,
+    Everything,
 }
 
 impl Scope {
@@ -38,6 +51,7 @@ impl Scope {
     pub fn covers_key(&self, key: &Key) -> bool {
         match key {
             Key::Table(table) => self.tables.contains(table),
+            Key::Chain(chain) => self.chains.contains(chain),
             Key::Nexthop(id) => self.networks.iter().any(|network| id.leads_into(*network)),
             Key::Route(destination, _) => self.networks.iter().any(|n| n.covers(*destination)),
             Key::ReversePath(link) => {
@@ -55,7 +69,7 @@ impl Scope {
     pub fn sees_the_same(&self, other: &Self) -> bool {
         let seen = |scope: &Self| {
             let links = (scope.tunnels.clone(), scope.underlay.clone());
-            (links, scope.tables.clone(), scope.networks.clone())
+            (links, scope.tables.clone(), scope.chains.clone(), scope.networks.clone())
         };
         seen(self) == seen(other)
     }
@@ -71,10 +85,16 @@ impl Scope {
                 Entry::ReversePath(_) | Entry::AcceptRa(_) => false,
                 Entry::Address(address) => self.owns_address(address),
                 Entry::Table(_) | Entry::Fdb(_) => true,
+                Entry::Chain(chain) => self.is_spare(chain),
                 Entry::Neighbour(neighbour) => neighbour.permanent,
                 Entry::Nexthop(nexthop) => nexthop.protocol == PROTOCOL,
                 Entry::Route(route) => self.owns_route(route),
             }
+    }
+
+    /// Where the host drops what it has no rule for, a chain of flannel's lets pods through.
+    fn is_spare(&self, chain: &Chain) -> bool {
+        chain.otherwise == Otherwise::Accepted || self.extent == Extent::Everything
     }
 
     /// An address of the network is a leftover of an earlier subnet; any other was put there by somebody.

@@ -1,10 +1,12 @@
 //! What the kernel holds, or should hold: its entries, and what tells them apart.
 
+mod chain;
 mod entries;
 mod link;
 mod nexthop;
 mod table;
 
+pub use chain::{Base, Chain, ChainName, Iptables, Otherwise};
 pub use entries::KernelState;
 pub use link::{Link, LinkKind, LinkName, Vxlan};
 pub use nexthop::{Lane, Nexthop, NexthopId};
@@ -30,6 +32,7 @@ pub enum Key {
     AcceptRa(LinkName),
     Address(LinkName, IpAddr, u8),
     Table(TableName),
+    Chain(ChainName),
     Fdb(LinkName, MacAddr),
     Neighbour(LinkName, IpAddr),
     Nexthop(NexthopId),
@@ -45,6 +48,7 @@ pub enum Entry {
     AcceptRa(AcceptRa),
     Address(Address),
     Table(Table),
+    Chain(Chain),
     Fdb(Fdb),
     Neighbour(Neighbour),
     Nexthop(Nexthop),
@@ -170,6 +174,7 @@ impl Entry {
                 Key::Address(link.clone(), *address, *prefix_len)
             }
             Self::Table(table) => Key::Table(table.name.clone()),
+            Self::Chain(chain) => Key::Chain(chain.name),
             Self::Fdb(fdb) => Key::Fdb(fdb.link.clone(), fdb.mac),
             Self::Neighbour(neighbour) => Key::Neighbour(neighbour.link.clone(), neighbour.address),
             Self::Nexthop(nexthop) => Key::Nexthop(nexthop.id),
@@ -184,7 +189,7 @@ impl Entry {
             Self::ReversePath(filter) => Some(&filter.link),
             Self::AcceptRa(accept) => Some(&accept.link),
             Self::Address(address) => Some(&address.link),
-            Self::Table(_) => None,
+            Self::Table(_) | Self::Chain(_) => None,
             Self::Fdb(fdb) => Some(&fdb.link),
             Self::Neighbour(neighbour) => Some(&neighbour.link),
             Self::Nexthop(nexthop) => nexthop.link.as_ref(),
@@ -192,13 +197,22 @@ impl Entry {
         }
     }
 
+    /// Whether it is a table or a chain: what is done with packets beside routing them.
+    pub const fn is_rules(&self) -> bool {
+        matches!(self, Self::Table(_) | Self::Chain(_))
+    }
+
     /// Whether `have` is what is wanted. A route has the gateway of its nexthop object, whatever
-    /// the kernel shows of it beside the object's number.
+    /// the kernel shows of it beside the object's number; what the host does with packets that it
+    /// has no rule for is no part of a chain of ours.
     pub fn is_met_by(&self, have: &Self) -> bool {
         match (self, have) {
             (Self::Route(want), Self::Route(have)) if want.nexthop.is_some() => {
                 let Route { gateway, link, onlink, .. } = want.clone();
                 *want == Route { gateway, link, onlink, ..have.clone() }
+            }
+            (Self::Chain(want), Self::Chain(have)) => {
+                *want == Chain { otherwise: want.otherwise, ..have.clone() }
             }
             _ => self == have,
         }

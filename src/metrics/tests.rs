@@ -20,6 +20,10 @@ fn status() -> Status {
         subnets: Vec::new(),
         mtu: Some(1450),
         peers: PeerCounts { direct: 3, tunnel: 2, left_out: 1, set_aside: 0, missing: 1 },
+        firewall: Some(FirewallStatus {
+            name: "nftables".to_owned(),
+            reason: "this kernel has it".to_owned(),
+        }),
         tables: vec![TableStatus { name: "ip tweed.1".to_owned(), programmed: true }],
         desired: 25,
         refused: vec!["route".to_owned()],
@@ -56,6 +60,7 @@ fn a_daemon_is_told_in_numbers() {
         tweed_peers{path="set_aside"} 0
         tweed_peers_missing 1
         tweed_desired_entries 25
+        tweed_firewall_info{firewall="nftables"} 1
         tweed_table_in_place{table="ip tweed.1"} 1
         tweed_refused_entries 1
         tweed_kernel_operations_total{operation="create"} 25

@@ -168,6 +168,7 @@ impl Machine {
                 on_link: vec![Prefix::holding(ip, 24).unwrap()],
                 uplinks: vec![Uplink { address: ip, public_ip: ip, source: ip }],
                 nexthops: false,
+                firewalls: crate::node::Firewalls::default(),
             },
             subnets: vec![self.subnet()],
             backend: config.backend.kind,

@@ -189,6 +189,7 @@ fn build(
         mtu: interface.mtu,
         layer2: interface.layer2,
         nexthops: facts.nexthops == Nexthops::Usable && !options.plain_routes,
+        firewalls: facts.firewalls,
         on_link: on_link.collect(),
         uplinks,
     })

@@ -167,6 +167,13 @@ pub(super) struct PolicyFlags {
     #[arg(long, value_name = "BOOL", default_value = "false", value_parser = boolean)]
     #[arg(num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set)]
     pub(super) ip_blackhole_route: bool,
+    /// Masquerade by rules of iptables, as flanneld does; without it, only if nftables is missing
+    #[arg(long, value_name = "BOOL", default_value = "false", value_parser = boolean)]
+    #[arg(num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set)]
+    pub(super) iptables: bool,
+    /// Look at rules of iptables so often; changes in nftables are told
+    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = resync)]
+    pub(super) iptables_resync: Duration,
     /// The bit of the mark on packets that kube-proxy masquerades; as kube-proxy's own flag says
     #[arg(long, value_name = "BIT", default_value = "14", value_parser = bit)]
     pub(super) iptables_masquerade_bit: u8,
@@ -204,6 +211,12 @@ fn within<T: TryFrom<i64>>(text: &str, range: RangeInclusive<i64>) -> Option<T> 
 fn renew_margin(text: &str) -> Result<Duration, &'static str> {
     let minutes = within::<u64>(text, 1..=1439).ok_or("1 to 1439 minutes")?;
     Ok(Duration::from_secs(minutes * 60))
+}
+
+fn resync(text: &str) -> Result<Duration, &'static str> {
+    within::<u32>(text, 1..=86400)
+        .map(|seconds| Duration::from_secs(seconds.into()))
+        .ok_or("1 to 86400 seconds")
 }
 
 fn percent(text: &str) -> Result<u8, &'static str> {

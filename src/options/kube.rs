@@ -1,10 +1,12 @@
 //! The flags of Kubernetes, and the variables by which a pod knows where it is.
 
+use std::path::PathBuf;
+
 use super::argv::Settings;
 use super::etcd::is_web;
 use super::flags::KubeFlags;
 use super::stop::Stop;
-use crate::subnet::kube::{Condition, KubeOptions, NodeRef};
+use crate::subnet::kube::{ApiOptions, Condition, KubeOptions, NodeRef};
 
 const API_URL: &str = "kube-api-url";
 
@@ -23,19 +25,27 @@ pub(super) fn options(
         }
         (None, Some(_) | None, _) => return Err(Stop::NoNodeName),
     };
-    let list = flags.kube_api_url.unwrap_or_default();
-    let urls = list.split(',').map(str::trim).filter(|url| !url.is_empty());
     let condition =
         if flags.set_node_network_unavailable { Condition::Cleared } else { Condition::Untouched };
     Ok(KubeOptions {
-        api_urls: urls.map(|url| api_url(url, settings)).collect::<Result<_, _>>()?,
-        kubeconfig: flags.kubeconfig_file,
+        api: api(flags.kube_api_url, flags.kubeconfig_file, settings)?,
         annotation_prefix: flags.kube_annotation_prefix,
         node,
         namespace,
         net_config: flags.net_config_path,
         condition,
     })
+}
+
+pub(super) fn api(
+    urls: Option<String>,
+    kubeconfig: Option<PathBuf>,
+    settings: &Settings,
+) -> Result<ApiOptions, Stop> {
+    let list = urls.unwrap_or_default();
+    let urls = list.split(',').map(str::trim).filter(|url| !url.is_empty());
+    let urls = urls.map(|url| api_url(url, settings)).collect::<Result<_, _>>()?;
+    Ok(ApiOptions { urls, kubeconfig })
 }
 
 fn api_url(text: &str, settings: &Settings) -> Result<String, Stop> {

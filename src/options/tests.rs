@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tracing::Level;
 
-use super::{Forward, Masquerade, Options, Policy, Ports, Reload, Stop, Store};
+use super::{Forward, Masquerade, Options, Policy, Ports, Preference, Reload, Stop, Store};
 use crate::subnet::etcd::EtcdOptions;
 
 const NO_VARIABLES: &[(&str, &str)] = &[];
@@ -160,12 +160,25 @@ fn masquerading_is_off_unless_asked_for_and_then_as_flannel_does_it() {
         options("-iptables-forward-rules -iptables-masquerade-bit=7").policy.masquerade,
         None
     );
-    let usual = Masquerade { ports: Ports::FullyRandom, mark: 0x4000, forward: Forward::Accept };
+    let usual = Masquerade {
+        firewall: Preference::Any,
+        ports: Ports::FullyRandom,
+        mark: 0x4000,
+        forward: Forward::Accept,
+    };
     assert_eq!(options("-ip-masq").policy.masquerade, Some(usual));
     let line = "-ip-masq -ip-masq-fully-random-disable -iptables-forward-rules=false \
-                -iptables-masquerade-bit=31";
-    let other = Masquerade { ports: Ports::Kept, mark: 1 << 31, forward: Forward::Leave };
+                -iptables-masquerade-bit=31 -iptables -iptables-resync=30";
+    let other = Masquerade {
+        firewall: Preference::Iptables,
+        ports: Ports::Kept,
+        mark: 1 << 31,
+        forward: Forward::Leave,
+    };
     assert_eq!(options(line).policy.masquerade, Some(other));
+    assert_eq!(options(line).resync, Duration::from_secs(30));
+    assert_eq!(options("").resync, Duration::from_secs(5));
+    check_refusal("-iptables-resync=0", "--iptables-resync is \"0\"; allowed: 1 to 86400 seconds");
     let said = "--iptables-masquerade-bit is \"32\"; allowed: a bit from 0 to 31";
     check_refusal("-iptables-masquerade-bit=32", said);
 }
@@ -179,7 +192,10 @@ fn what_asks_for_nothing_is_taken() {
          -ip-blackhole-route=false -iptables-forward-rules=false -iptables-forward-rules \
          -set-node-network-unavailable=false -ip-masq -ip-masq=false",
     );
-    check_refusal("-iptables-resync=5s", "--iptables-resync is \"5s\"; allowed: a number");
+    check_refusal(
+        "-iptables-resync=5s",
+        "--iptables-resync is \"5s\"; allowed: 1 to 86400 seconds",
+    );
     check_refusal(
         "-set-node-network-unavailable=maybe",
         "--set-node-network-unavailable is \"maybe\"; allowed: true or false",

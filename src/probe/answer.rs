@@ -58,7 +58,8 @@ mod tests {
     fn asked(from: &str, to: &str, source: &str) -> Result<(Packet, IpAddr), Rejected> {
         let addresses = BTreeMap::from([(Family::V4, ip("10.244.1.0"))]);
         let local = Local { probe: Probe::default(), addresses, pod_mtu: 1450 };
-        let target = Target { public_ip: ip("172.16.0.2"), direct: true, tunnel: true };
+        let public_ip = ip("172.16.0.2");
+        let target = Target { public_ip, direct: true, tunnel: true, round: 0 };
         let peers = BTreeMap::from([(ip("10.244.2.0"), target)]);
         let targets = Targets { local: Some(local.clone()), peers };
         let (from, to) = (ip(from), ip(to));

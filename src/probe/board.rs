@@ -95,8 +95,10 @@ impl Board {
             self.end_turns(peer);
         }
         for (peer, target) in peers {
-            if self.subjects.get(peer).is_none_or(|subject| subject.target != *target) {
-                self.subjects.insert(*peer, Subject::new(*target));
+            let known = self.subjects.get(peer);
+            if known.is_none_or(|subject| subject.target != *target) {
+                let anew = known.map_or_else(|| Subject::new(*target), |it| it.anew(*target));
+                self.subjects.insert(*peer, anew);
                 self.unanswered.retain(|_, asked| asked.peer != *peer);
                 self.note(*peer);
                 self.take_turn_at(*peer, now);
@@ -138,10 +140,13 @@ impl Board {
         true
     }
 
-    /// A peer has asked us. If we took it for one that never answers, it is asked again at once.
-    pub fn take_question(&mut self, peer: IpAddr, now: Duration) {
-        let pace = self.subjects.get(&peer).map(|subject| subject.pace(self.rules));
-        if pace == Some(Pace::Silent) {
+    /// A peer has asked us, or answers too late. If we took it for one that never answers, it is
+    /// asked again at once.
+    pub fn hear(&mut self, peer: IpAddr, now: Duration) {
+        let Some(subject) = self.subjects.get_mut(&peer) else { return };
+        subject.hear();
+        if subject.pace(self.rules) == Pace::Silent {
+            self.judge(peer, now);
             self.take_turn_at(peer, now);
         }
     }

@@ -179,6 +179,9 @@ impl Exchange {
                 let is_ours = is_between(packet, source.ip(), &self.local).is_ok();
                 let Packet { from, path, nonce, .. } = packet;
                 let is_news = is_ours && self.board.answer(from, path, nonce, self.now());
+                if is_ours && !is_news {
+                    self.board.hear(from, self.now());
+                }
                 self.counts.answered += u64::from(is_news);
                 is_news
             }
@@ -191,7 +194,7 @@ impl Exchange {
             return false;
         };
         self.counts.served += 1;
-        self.board.take_question(packet.from, self.now());
+        self.board.hear(packet.from, self.now());
         self.send(answer, length, gateway);
         true
     }

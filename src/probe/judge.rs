@@ -15,7 +15,8 @@ pub(super) struct Rules {
     pub(super) silence: Duration,
 }
 
-/// The verdict after `last`, `age` after the first question.
+/// The verdict after `last` on a peer that was asked for so long without a word of it; no time at
+/// all if it has ever spoken.
 ///
 /// A path is bad only if the tunnel carries packets meanwhile: a peer that answers by neither way
 /// may just be restarting, and then nothing is gained by another path.
@@ -24,16 +25,18 @@ pub(super) fn judge(
     direct: &Track,
     tunnel: &Track,
     rules: Rules,
-    age: Duration,
+    unheard: Duration,
 ) -> Verdict {
     let recovered = direct.answered >= rules.successes;
-    let is_silent = age >= rules.silence && is_silent([direct, tunnel], rules);
+    let is_silent = unheard >= rules.silence && is_silent([direct, tunnel], rules);
+    let has_spoken = unheard.is_zero();
     match (last, failure(direct, tunnel, rules)) {
         (_, Some(cause)) => Verdict::Bad(cause),
         (Verdict::Bad(_), None) if recovered => Verdict::Good,
         (Verdict::Bad(_), None) => last,
         (_, None) if direct.answered > 0 => Verdict::Good,
         (Verdict::Pending, None) if is_silent => Verdict::Silent,
+        (Verdict::Silent, None) if has_spoken => Verdict::Pending,
         (Verdict::Pending | Verdict::Silent | Verdict::Good, None) => last,
     }
 }
@@ -117,7 +120,15 @@ mod tests {
     #[test]
     fn silence_takes_its_time() {
         let lost = losses(3);
-        let judged = |age| judge(Pending, &lost, &lost, RULES, Duration::from_millis(age));
+        let judged = |unheard| judge(Pending, &lost, &lost, RULES, Duration::from_millis(unheard));
         assert_eq!((judged(1999), judged(2000)), (Pending, Silent));
+    }
+
+    #[test]
+    fn who_has_spoken_is_awaited_and_not_silent() {
+        let lost = losses(99);
+        for last in [Pending, Silent] {
+            assert_eq!(judge(last, &lost, &lost, RULES, Duration::ZERO), Pending);
+        }
     }
 }

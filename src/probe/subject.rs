@@ -15,6 +15,8 @@ pub struct Subject {
     pub direct: Track,
     pub tunnel: Track,
     pub verdict: Verdict,
+    /// Whether anything has ever come from it: then it is not flannel.
+    has_spoken: bool,
     /// When it was first asked.
     begun: Option<Duration>,
     turns: u32,
@@ -38,11 +40,18 @@ impl Subject {
             direct: Track::default(),
             tunnel: Track::default(),
             verdict: Verdict::Pending,
+            has_spoken: false,
             begun: None,
             turns: 0,
             relapses: 0,
             failed: Duration::ZERO,
         }
+    }
+
+    /// The same node as `self`, of which nothing else is known any more.
+    pub(super) fn anew(&self, target: Target) -> Self {
+        let is_same = self.target.public_ip == target.public_ip;
+        Self { has_spoken: self.has_spoken && is_same, ..Self::new(target) }
     }
 
     /// Of the way `path`.
@@ -55,14 +64,13 @@ impl Subject {
 
     pub(super) fn pace(&self, rules: Rules) -> Pace {
         let fails = |track: &Track| track.missed >= rules.failures;
-        let answers = |track: &Track| track.heard.is_some() && track.missed == 0;
         // Where nothing can be compared, there is no hurry.
         let is_dead = fails(&self.direct) && (fails(&self.tunnel) || !self.target.tunnel);
         match self.verdict {
             _ if !self.target.direct => Pace::Steady,
+            Verdict::Pending if is_dead && self.has_spoken => Pace::Steady,
             Verdict::Pending => Pace::Unjudged,
             Verdict::Good if self.direct.missed > 0 && !is_dead => Pace::Doubtful,
-            Verdict::Silent if answers(&self.direct) || answers(&self.tunnel) => Pace::Unjudged,
             Verdict::Silent => Pace::Silent,
             Verdict::Good | Verdict::Bad(_) => Pace::Steady,
         }
@@ -87,7 +95,13 @@ impl Subject {
         self.turns = self.turns.wrapping_add(1);
     }
 
+    /// Takes any packet of it for a sign of life.
+    pub(super) const fn hear(&mut self) {
+        self.has_spoken = true;
+    }
+
     pub(super) fn take_answer(&mut self, asked: &Asked, now: Duration) {
+        self.hear();
         self.track_mut(asked.path).take_answer(asked, now);
     }
 
@@ -97,11 +111,12 @@ impl Subject {
 
     /// Judges anew; returns whether the verdict has changed.
     pub(super) fn judge(&mut self, rules: Rules, now: Duration) -> bool {
-        let age = self.begun.map_or(Duration::ZERO, |begun| now.saturating_sub(begun));
+        let begun = self.begun.filter(|_| !self.has_spoken);
+        let unheard = begun.map_or(Duration::ZERO, |begun| now.saturating_sub(begun));
         let successes = rules.successes << self.relapses.saturating_sub(1).min(MOST_DOUBLINGS);
         let rules = Rules { successes, ..rules };
         let last = self.verdict;
-        self.verdict = judge(last, &self.direct, &self.tunnel, rules, age);
+        self.verdict = judge(last, &self.direct, &self.tunnel, rules, unheard);
         if matches!(self.verdict, Verdict::Bad(_)) && !matches!(last, Verdict::Bad(_)) {
             let forgiven = now.saturating_sub(self.failed) > FORGIVEN;
             self.relapses = if forgiven { 1 } else { self.relapses + 1 };

@@ -35,6 +35,8 @@ pub struct Target {
     pub direct: bool,
     /// Whether its tunnel is one of ours.
     pub tunnel: bool,
+    /// Raised where the peer has to be asked anew: that it did not answer before says nothing any more.
+    pub round: u32,
 }
 
 impl Local {
@@ -49,13 +51,14 @@ impl Local {
 }
 
 impl Target {
-    pub fn of(local: &backend::Local, endpoint: &Endpoint) -> Self {
+    pub fn of(local: &backend::Local, endpoint: &Endpoint, round: u32) -> Self {
         let vni = local.config.backend.tunnel.vni;
         let is_ours = |theirs: Option<u32>| theirs.is_none_or(|theirs| theirs == vni);
         Self {
             public_ip: endpoint.public_ip,
             direct: local.node.is_adjacent(endpoint.public_ip),
             tunnel: endpoint.vtep.is_some_and(|vtep| is_ours(vtep.vni)),
+            round,
         }
     }
 }

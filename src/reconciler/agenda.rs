@@ -45,6 +45,7 @@ pub(super) struct Agenda {
     dump: Option<Instant>,
     dumped: Option<Instant>,
     listen: Option<Instant>,
+    rules: Option<Instant>,
     audit: Instant,
     heartbeat: Instant,
     /// From 0 to 1: spreads the audits of many nodes.
@@ -66,6 +67,8 @@ pub(super) enum Task {
     /// Read again what could not be read.
     Retry,
     Dump,
+    /// Look at the rules of whose changes nobody tells.
+    Rules,
     /// Look at everything, as if nobody ever told us anything.
     Audit,
 }
@@ -83,6 +86,7 @@ impl Agenda {
             dump: None,
             dumped: None,
             listen: None,
+            rules: None,
             audit: now + AUDIT.mul_f64(0.75 + jitter() / 2.0),
             heartbeat: now + HEARTBEAT,
             jitter,
@@ -92,7 +96,7 @@ impl Agenda {
     /// When something comes due.
     pub(super) fn next(&self) -> Instant {
         let key = self.keys.first().map(|(at, _)| *at);
-        let optional = [key, self.withdraw, self.retry, self.dump, self.listen];
+        let optional = [key, self.withdraw, self.retry, self.dump, self.listen, self.rules];
         optional.into_iter().flatten().fold(self.audit.min(self.heartbeat), Instant::min)
     }
 
@@ -116,6 +120,7 @@ impl Agenda {
             (Task::Withdraw, withdraw),
             (Task::Retry, is_due(&mut self.retry)),
             (Task::Dump, is_due(&mut self.dump)),
+            (Task::Rules, is_due(&mut self.rules)),
             (Task::Audit, audit),
         ];
         let tasks = tasks.into_iter().filter_map(|(task, is_due)| is_due.then_some(task));
@@ -202,6 +207,11 @@ impl Agenda {
     pub(super) fn dumped(&mut self) {
         self.dumped = Some(Instant::now());
         self.dump = None;
+    }
+
+    /// Look at the rules again after `period`; without one, only when something else asks for it.
+    pub(super) fn look_at_rules(&mut self, period: Option<Duration>) {
+        self.rules = period.map(|period| Instant::now() + period);
     }
 
     pub(super) fn listen_later(&mut self) {

@@ -10,7 +10,9 @@ use crate::checkpoint::Checkpoint;
 use crate::kernel::Kernel;
 use crate::kernel::state::Entry;
 use crate::lease::{Lease, LeaseId, Rejected};
-use crate::status::{LeaseStatus, PeerCounts, PeerStatus, Query, Status, TableStatus};
+use crate::status::{
+    FirewallStatus, LeaseStatus, PeerCounts, PeerStatus, Query, Status, TableStatus,
+};
 
 impl<K: Kernel> Reconciler<K> {
     pub(super) fn answer(&self, query: Query) -> serde_json::Result<Box<RawValue>> {
@@ -49,6 +51,10 @@ impl<K: Kernel> Reconciler<K> {
             subnets: self.inputs.own.iter().flat_map(Lease::subnets).collect(),
             mtu: backend::pod_mtu(&self.networks),
             peers: self.counts(),
+            firewall: self.firewall().map(|choice| FirewallStatus {
+                name: choice.firewall.as_str().to_owned(),
+                reason: choice.reason.to_owned(),
+            }),
             tables: self.tables(),
             desired: self.desired.state().len(),
             refused: self.refused.iter().map(|(_, why)| why.to_owned()).collect(),
@@ -58,12 +64,14 @@ impl<K: Kernel> Reconciler<K> {
     }
 
     fn tables(&self) -> Vec<TableStatus> {
-        let status = |entry: &Entry| match entry {
-            Entry::Table(table) => {
-                let name = table.name.to_string();
-                Some(TableStatus { name, programmed: self.holds(entry) })
-            }
+        let name = |entry: &Entry| match entry {
+            Entry::Table(table) => Some(table.name.to_string()),
+            Entry::Chain(chain) => Some(chain.name.to_string()),
             _ => None,
+        };
+        let status = |entry: &Entry| {
+            let programmed = self.holds(entry);
+            name(entry).map(|name| TableStatus { name, programmed })
         };
         self.local_entries().filter_map(status).collect()
     }

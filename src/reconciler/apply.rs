@@ -39,8 +39,13 @@ impl<K: Kernel> Reconciler<K> {
         if std::mem::take(&mut self.stale.plan) {
             self.plan();
         }
-        if std::mem::take(&mut self.stale.dump) && !self.read_kernel().await {
-            return;
+        let rules = std::mem::take(&mut self.stale.rules);
+        if std::mem::take(&mut self.stale.dump) {
+            if !self.read_kernel().await {
+                return;
+            }
+        } else if rules {
+            self.read_rules().await;
         }
         let ops = self.due_ops();
         if !ops.is_empty() {
@@ -110,6 +115,8 @@ impl<K: Kernel> Reconciler<K> {
         self.note(&standings);
         self.desired = Desired::new(backend::plan_local(&local, &self.networks), standings);
         self.stale.differences = Differences::Anywhere;
+        self.log_firewall();
+        self.look_at_rules_again();
     }
 
     /// Plans anew for these peers alone.
@@ -158,6 +165,7 @@ impl<K: Kernel> Reconciler<K> {
             Ok(actual) => {
                 self.statistics.dumps += 1;
                 self.agenda.dumped();
+                self.look_at_rules_again();
                 self.trouble = None;
                 self.actual.update(actual);
                 self.stale.differences = Differences::Anywhere;
@@ -192,7 +200,7 @@ impl<K: Kernel> Reconciler<K> {
         self.unreported = true;
         let failed: BTreeSet<Key> =
             refused.iter().map(|refusal| refusal.op.entry().key()).collect();
-        let mut put = Vec::new();
+        let (mut put, mut puts_rules) = (Vec::new(), false);
         for op in ops {
             // What a link does to the entries on it, only a dump tells.
             if matches!(op.entry(), Entry::Link(_)) {
@@ -206,14 +214,20 @@ impl<K: Kernel> Reconciler<K> {
             self.refused.forget(&key);
             self.agenda.forget(&key);
             match op {
-                Op::Create(entry) | Op::Replace(entry) => put.push(entry),
+                Op::Create(entry) | Op::Replace(entry) => {
+                    puts_rules |= entry.is_rules();
+                    put.push(entry);
+                }
                 Op::Remove(_) => drop(self.actual.remove(&key)),
             }
         }
         self.actual.extend(put);
+        if puts_rules {
+            self.look_at_old_rules();
+        }
         for refusal in refused {
-            // Perhaps the kernel has no nexthop objects for us after all: the facts tell.
-            self.stale.facts |= matches!(refusal.op.entry(), Entry::Nexthop(_));
+            // Perhaps the kernel has no such things for us after all: the facts tell.
+            self.stale.facts |= matches!(refusal.op.entry(), Entry::Nexthop(_) | Entry::Table(_));
             tracing::debug!(op = %refusal.op, reason = %refusal.reason, "the kernel refused");
             let again = self.refused.note(&refusal);
             self.agenda.look_again(refusal.op.entry().key(), again);
@@ -221,7 +235,7 @@ impl<K: Kernel> Reconciler<K> {
     }
 
     /// Whatever was under way, the kernel must be read again.
-    fn kernel_failed(&mut self, doing: &'static str, error: &std::io::Error) {
+    pub(super) fn kernel_failed(&mut self, doing: &'static str, error: &std::io::Error) {
         tracing::warn!(%error, "{doing} was interrupted");
         self.trouble = Some(format!("{doing} was interrupted: {error}"));
         self.stale.dump = true;

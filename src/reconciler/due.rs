@@ -66,11 +66,12 @@ impl<K: Kernel> Reconciler<K> {
                     && self.agenda.has_lingered(&key)
                     && !is_used(nexthop.id, &self.actual)
             }
-            Entry::ReversePath(_)
-            | Entry::AcceptRa(_)
-            | Entry::Address(_)
-            | Entry::Table(_)
-            | Entry::Route(_) => self.inputs.may_remove(),
+            Entry::Table(_) | Entry::Chain(_) => {
+                self.inputs.may_remove() && self.rules_are_met() && self.agenda.has_lingered(&key)
+            }
+            Entry::ReversePath(_) | Entry::AcceptRa(_) | Entry::Address(_) | Entry::Route(_) => {
+                self.inputs.may_remove()
+            }
         }
     }
 }

@@ -18,6 +18,8 @@ pub(super) struct Paths {
     state: State,
     /// By the first address of a subnet; with the public IP that the verdict was about.
     verdicts: BTreeMap<IpAddr, (IpAddr, Verdict)>,
+    /// How often silence was doubted, by the first address of a subnet.
+    rounds: BTreeMap<IpAddr, u32>,
     /// The first addresses of each lease's subnets.
     peers: BTreeMap<LeaseId, Vec<IpAddr>>,
 }
@@ -123,6 +125,21 @@ impl<K: Kernel> Reconciler<K> {
         }
     }
 
+    /// What was not answered before an edit or another lease says little of now: a peer that would
+    /// leave the tunnel for that alone is asked anew.
+    pub(super) fn doubt_silence(&mut self, ids: &BTreeSet<LeaseId>) {
+        let leases = ids.iter().filter_map(|id| self.inputs.peers.lease(id));
+        let endpoints = leases.flat_map(|lease| &lease.endpoints);
+        let doubted = endpoints.filter(|endpoint| {
+            self.paths.verdict(endpoint) == Verdict::Silent && self.is_tunnelled(endpoint)
+        });
+        let doubted: Vec<IpAddr> = doubted.map(|endpoint| endpoint.subnet.base()).collect();
+        for peer in doubted {
+            self.paths.verdicts.remove(&peer);
+            *self.paths.rounds.entry(peer).or_default() += 1;
+        }
+    }
+
     /// Finds out which of these leases are to be reached through the tunnel although they are on
     /// our link.
     pub(super) fn find_detours(&mut self, ids: &BTreeSet<LeaseId>) {
@@ -148,6 +165,7 @@ impl<K: Kernel> Reconciler<K> {
         let gone = ids.iter().filter(|id| self.inputs.peers.lease(id).is_none());
         for peer in gone.filter_map(|id| self.paths.peers.get(id)).flatten() {
             self.paths.verdicts.remove(peer);
+            self.paths.rounds.remove(peer);
             self.unsaved |= self.inputs.detours.remove(peer).is_some();
         }
     }
@@ -181,7 +199,9 @@ impl<K: Kernel> Reconciler<K> {
         let known = |id: &LeaseId| {
             let endpoints = self.inputs.peers.lease(id).into_iter().flat_map(|it| &it.endpoints);
             let ours = endpoints.filter(|it| local.node.uplink(it.subnet.family()).is_some());
-            ours.map(|it| (it.subnet.base(), Target::of(&local, it))).collect()
+            let round = |peer: IpAddr| self.paths.rounds.get(&peer).copied().unwrap_or_default();
+            let target = |it: &Endpoint| Target::of(&local, it, round(it.subnet.base()));
+            ours.map(|it| (it.subnet.base(), target(it))).collect()
         };
         let leases = standings.iter().map(|(id, standing)| match standing {
             Some(Standing::Planned(_)) if probed.is_some() => (id.clone(), known(id)),

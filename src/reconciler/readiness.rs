@@ -51,10 +51,18 @@ impl<K: Kernel> Reconciler<K> {
                 .then(|| "the leases of the peers are not read yet".to_owned()),
             self.trouble.clone(),
         ];
-        let essential = |key: &&Key| !matches!(key, Key::ReversePath(_) | Key::AcceptRa(_));
-        let refused = self.refused.iter().filter(|(key, _)| essential(key));
+        let refused = self.refused.iter().filter(|(key, _)| self.is_essential(key));
         let refused: Vec<String> = refused.map(|(_, why)| why.to_owned()).collect();
         missing.into_iter().flatten().chain(abridged(refused)).collect()
+    }
+
+    /// Old rules that cannot be removed are as good as ours.
+    fn is_essential(&self, key: &Key) -> bool {
+        match key {
+            Key::ReversePath(_) | Key::AcceptRa(_) => false,
+            Key::Table(_) | Key::Chain(_) => self.desired.state().get(key).is_some(),
+            _ => true,
+        }
     }
 
     fn store_remark(&self) -> Option<String> {
@@ -81,8 +89,12 @@ impl<K: Kernel> Reconciler<K> {
         let filters = self.refused.iter().filter(|(key, _)| matches!(key, Key::ReversePath(_)));
         let filters =
             filters.map(|(_, why)| format!("packets may be lost while backends change: {why}"));
+        let left = self.refused.iter().filter(|(key, _)| {
+            matches!(key, Key::Table(_) | Key::Chain(_)) && !self.is_essential(key)
+        });
+        let left = left.map(|(_, why)| format!("old rules are left: {why}"));
         let remarks = [remembered, node, held, inputs.pending(), unusable, self.probes_remark()];
-        remarks.into_iter().flatten().chain(filters)
+        remarks.into_iter().flatten().chain(filters).chain(left).chain(self.kept_chains())
     }
 }
 

@@ -5,7 +5,7 @@ use tokio::time::Instant;
 use super::{Progress, Reconciler, Usable};
 use crate::backend;
 use crate::kernel::Kernel;
-use crate::kernel::state::Entry;
+use crate::kernel::state::{Entry, KernelState};
 use crate::lease::LeaseAttributes;
 
 impl<K: Kernel> Reconciler<K> {
@@ -60,10 +60,12 @@ impl<K: Kernel> Reconciler<K> {
 
     /// Whoever reads subnet.env takes it at its word that the daemon masquerades.
     fn local_is_met(&self) -> bool {
-        self.is_met(|entry| matches!(entry, Entry::Link(_) | Entry::Address(_) | Entry::Table(_)))
+        let concerns =
+            |entry: &Entry| matches!(entry, Entry::Link(_) | Entry::Address(_)) || entry.is_rules();
+        self.is_met(concerns)
     }
 
-    fn is_met(&self, concerns: impl Fn(&Entry) -> bool) -> bool {
+    pub(super) fn is_met(&self, concerns: impl Fn(&Entry) -> bool) -> bool {
         let mut wanted = self.local_entries().filter(|entry| concerns(entry));
         wanted.all(|entry| self.holds(entry))
     }
@@ -72,14 +74,14 @@ impl<K: Kernel> Reconciler<K> {
         self.actual.get(&entry.key()).is_some_and(|have| entry.is_met_by(have))
     }
 
-    /// The entries on our devices, and our tables, come first in the order of keys.
     pub(super) fn local_entries(&self) -> impl Iterator<Item = &Entry> {
-        let entries = self.desired.state().entries();
-        entries.take_while(|entry| {
-            !matches!(
-                entry,
-                Entry::Fdb(_) | Entry::Neighbour(_) | Entry::Nexthop(_) | Entry::Route(_)
-            )
-        })
+        local(self.desired.state())
     }
+}
+
+/// The entries on our devices, and our rules: they come first in the order of keys.
+pub(super) fn local(state: &KernelState) -> impl Iterator<Item = &Entry> {
+    state.entries().take_while(|entry| {
+        !matches!(entry, Entry::Fdb(_) | Entry::Neighbour(_) | Entry::Nexthop(_) | Entry::Route(_))
+    })
 }

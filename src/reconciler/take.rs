@@ -40,6 +40,7 @@ impl<K: Kernel> Reconciler<K> {
 
     /// Another config is in force.
     fn follow_config(&mut self) {
+        self.doubt_silence(&self.inputs.peers.ids().cloned().collect());
         self.stale.facts = true;
         self.stale.plan = true;
         self.unsaved = true;
@@ -76,6 +77,7 @@ impl<K: Kernel> Reconciler<K> {
             self.agenda.withdraw_soon();
         }
         self.inputs.note_loss();
+        self.doubt_silence(&affected);
         self.revise(affected);
     }
 
@@ -153,6 +155,7 @@ impl<K: Kernel> Reconciler<K> {
                 Task::Withdraw if !self.inputs.may_remove() => {}
                 Task::Withdraw => self.withdraw(),
                 Task::Retry => self.stale.facts |= self.inputs.no_node.is_some(),
+                Task::Rules => self.stale.rules = true,
                 // What was lost may have been told of the host as well.
                 Task::Dump | Task::Audit => {
                     self.stale.facts = true;

@@ -7,6 +7,7 @@ pub mod etcd;
 pub mod kube;
 mod losses;
 pub mod memory;
+pub mod operator;
 mod report;
 pub mod watch;
 

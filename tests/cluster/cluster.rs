@@ -16,7 +16,7 @@ pub const CONFIG: &str = "/coreos.com/network/config";
 pub const SUBNETS: &str = "/coreos.com/network/subnets";
 /// A change that took longer than this was not followed, however busy the machine: some wait for
 /// an answer of probes.
-pub const PATIENCE: Duration = Duration::from_secs(15);
+pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// As with flannel: a config is taken in at a daemon's start alone.
 pub const AT_START: &[&str] = &["--config-reload=false"];

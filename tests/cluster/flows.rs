@@ -1,7 +1,6 @@
 //! Packets that each begin a flow of their own, and from where they seem to come.
 
 use std::collections::BTreeMap;
-use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,13 +8,16 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
+use nix::net::if_::if_nametoindex;
 use nix::sys::socket::{setsockopt, sockopt};
-use tweed_lab::{Namespace, overruns_at};
+use tweed_lab::{Namespace, eventually, is_silence, overruns_at};
 
 /// For what comes while the machine is busy elsewhere, in bytes.
 const BUFFER: usize = 32 << 20;
 /// What was sent is still under way for no longer.
 const UNDER_WAY: Duration = Duration::from_millis(500);
+/// Of nodes and pods.
+const UPLINK: &str = "eth0";
 const MOST_BEHIND: Duration = Duration::from_millis(20);
 const RESEND: Duration = Duration::from_millis(100);
 /// A path that was never used may first have to find its neighbours.
@@ -31,6 +33,10 @@ pub fn source_seen(
     let receiver = to.within(|| receiver(target))??;
     receiver.set_read_timeout(Some(RESEND))?;
     let sender = from.within(|| UdpSocket::bind((own.unwrap_or(any(target)), 0)))??;
+    if target.ip().is_multicast() {
+        // Else it would go where the source is at home.
+        setsockopt(&sender, sockopt::BindToDevice, &UPLINK.into())?;
+    }
     let (started, mut buffer) = (Instant::now(), [0; 4]);
     while started.elapsed() < FIRST {
         sender.send_to(&[0; 4], target)?;
@@ -116,13 +122,34 @@ fn count(socket: &UdpSocket, is_on: &AtomicBool) -> Result<BTreeMap<IpAddr, u64>
     }
 }
 
-/// At the port of `target`, whatever address it has on the way.
+/// At the port of `target`, whatever address it has on the way. A process that is just being started
+/// holds the socket before this one for a moment more.
 fn receiver(target: SocketAddr) -> Result<UdpSocket> {
-    let socket = UdpSocket::bind((any(target), target.port()))?;
+    let mut bound = Err(anyhow!("not tried"));
+    eventually(FIRST, || {
+        bound = UdpSocket::bind((any(target), target.port())).map_err(anyhow::Error::from);
+        bound.is_ok()
+    })?;
+    let socket = bound?;
     socket.set_read_timeout(Some(UNDER_WAY))?;
+    join(&socket, target)?;
     setsockopt(&socket, sockopt::RcvBufForce, &BUFFER)
         .or_else(|_| setsockopt(&socket, sockopt::RcvBuf, &BUFFER))?;
     Ok(socket)
+}
+
+/// Whoever is sent to as a group has to belong to it.
+fn join(socket: &UdpSocket, target: SocketAddr) -> Result<()> {
+    match target.ip() {
+        IpAddr::V4(group) if group.is_multicast() => {
+            socket.join_multicast_v4(&group, &Ipv4Addr::UNSPECIFIED)?;
+        }
+        IpAddr::V6(group) if group.is_multicast() => {
+            socket.join_multicast_v6(&group, if_nametoindex(UPLINK)?)?;
+        }
+        IpAddr::V4(_) | IpAddr::V6(_) => {}
+    }
+    Ok(())
 }
 
 fn any(target: SocketAddr) -> IpAddr {
@@ -130,8 +157,4 @@ fn any(target: SocketAddr) -> IpAddr {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     }
-}
-
-fn is_silence(error: &std::io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }

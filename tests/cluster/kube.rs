@@ -11,6 +11,7 @@ use tweed_lab::{ApiServer, Daemon, Family, Lab, Node, Path, eventually};
 use crate::cluster::{PATIENCE, Stack, binaries, wait_for_paths};
 use crate::table::{Distance, HOST_GW_MIXED, Side, VXLAN_MIXED, expected, path};
 
+const CONFIG_MAPS: &str = "/api/v1/namespaces/kube-flannel/configmaps";
 /// Packets per second and ordered pair of pods.
 const RATE: u32 = 1000;
 const PAUSE: Duration = Duration::from_millis(300);
@@ -102,6 +103,12 @@ impl Kubernetes {
         self.stack.families().iter().flat_map(|family| self.lab.pairs(*family)).collect()
     }
 
+    /// What the operator wrote last.
+    fn written(&self) -> Result<String> {
+        let object = self.server.get(CONFIG_MAPS, "kube-flannel-cfg").context("no config")?;
+        Ok(object["data"]["net-conf.json"].as_str().unwrap_or_default().to_owned())
+    }
+
     fn edit(&mut self, rest: &str) -> Result<()> {
         self.config.write(&self.stack.config(rest))
     }
@@ -143,6 +150,64 @@ fn flips_node_by_node(stack: Stack) -> Result<()> {
 #[test]
 fn nodes_of_kubernetes_flip_by_edits_of_a_config_map_without_a_lost_packet() {
     flips_node_by_node(Stack::Dual).unwrap();
+}
+
+/// What the kubelet does meanwhile: an edited `ConfigMap` is mounted anew.
+fn while_mounting<T: Send>(
+    cluster: &mut Kubernetes,
+    work: impl FnOnce(&Node) -> T + Send,
+) -> Result<T> {
+    let node = cluster.nodes[0].clone();
+    std::thread::scope(|scope| {
+        let worker = scope.spawn(move || work(&node));
+        let mut mounted = cluster.written()?;
+        while !worker.is_finished() {
+            let written = cluster.written()?;
+            if written != mounted {
+                cluster.config.write(&written)?;
+                mounted = written;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        worker.join().map_err(|_| anyhow::anyhow!("the worker panicked"))
+    })
+}
+
+#[test]
+fn an_operator_moves_a_cluster_by_its_config_map_without_a_lost_packet() {
+    let vxlan = r#""Backend":{"Type":"vxlan"}"#;
+    let mut cluster = Kubernetes::start(3, Stack::V4, vxlan).unwrap();
+    let text = Stack::V4.config(vxlan);
+    let data = json!({ "data": { "net-conf.json": text } });
+    cluster.server.add(CONFIG_MAPS, "kube-flannel-cfg", &data);
+    let url = format!("--kube-api-url={}", cluster.server.url());
+    let migrate = |cluster: &mut Kubernetes, line: &str| -> Result<String> {
+        let words: Vec<&str> =
+            ["migrate", "--kube-subnet-mgr", &url].into_iter().chain(line.split(' ')).collect();
+        let output = while_mounting(cluster, |node| node.tweedctl(&words))??;
+        let said = format!(
+            "{}{}",
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        );
+        println!("# tweedctl migrate {line}\n{said}");
+        ensure!(output.status.success(), "{line}: {said}");
+        Ok(said)
+    };
+    eventually(PATIENCE, || {
+        let reports = ["n1", "n2", "n3"]
+            .map(|name| cluster.server.get(CONFIG_MAPS, &format!("tweed-node-{name}")));
+        ensure!(reports.iter().all(Option::is_some), "not all nodes report");
+        Ok(())
+    })
+    .unwrap();
+    let probe = cluster.lab.probe(&cluster.pairs(), RATE).unwrap();
+    migrate(&mut cluster, "start --to host-gw --percent 100").unwrap();
+    cluster.wait_for(&[HOST_GW_MIXED; 3]).unwrap();
+    migrate(&mut cluster, "rollback").unwrap();
+    cluster.wait_for(&[VXLAN_MIXED; 3]).unwrap();
+    let report = probe.finish().unwrap();
+    assert_eq!(report.total().lost, 0, "{report}");
 }
 
 #[test]

@@ -1,25 +1,23 @@
 //! From where packets seem to come: the same as with flannel's own rules, and at every moment.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use ipnetwork::IpNetwork;
-use tweed_lab::{Family, Namespace, Node, Pod, Router, SegmentPlan, eventually};
+use nix::net::if_::if_nametoindex;
+use tweed_lab::{Family, Namespace, Node, Pod, eventually};
 
 use crate::ask::{has_saved, is_ready, json, tweedctl};
-use crate::cluster::{CONFIG, Cluster, ClusterPlan, PATIENCE, Stack};
-use crate::flows::{Flows, Tally, source_seen};
+use crate::cluster::{CONFIG, PATIENCE, Stack};
+use crate::flows::source_seen;
+use crate::scene::{BY_IPTABLES, BY_NFTABLES, Iptables, PORT, Scene};
 use crate::table::{HOST_GW, Side, VXLAN};
 
-const MASQUERADING: &[&str] = &["--ip-masq"];
-/// New flows per second.
-const RATE: u32 = 1000;
 /// Between two things that happen to a node.
 const A_WHILE: Duration = Duration::from_millis(200);
-const PORT: u16 = 7000;
 /// What comes to a node on these ports is for the pod on it, or for that of the other node.
 const NODE_PORT: u16 = 7001;
 const NODE_PORT_ELSEWHERE: u16 = 7002;
@@ -34,54 +32,11 @@ fn hidden(family: Family) -> Result<IpAddr> {
     .parse()?)
 }
 
-/// Two nodes with a pod each, and somebody behind a router who knows nothing of pods.
-struct Scene {
-    cluster: Cluster,
-    pods: Vec<Pod>,
-    router: Router,
-    world: Node,
-}
-
-impl Scene {
-    fn start(stack: Stack, side: Side, flags: &'static [&'static str]) -> Result<Self> {
-        let plan = ClusterPlan::new(2, &stack.config(&side.config())).stack(stack).flags(flags);
-        let mut cluster = plan.build()?;
-        let beyond = cluster.lab.segment(match stack {
-            Stack::V4 => SegmentPlan::new("10.99.2.0/24"),
-            Stack::V6 => SegmentPlan::new("fd99:2::/64"),
-            Stack::Dual => SegmentPlan::new("10.99.2.0/24").and("fd99:2::/64"),
-        })?;
-        let router = cluster.lab.router("router", &[&cluster.segment, &beyond])?;
-        let world = cluster.lab.node("world", &beyond)?;
-        cluster.start_daemons()?;
-        let pods = cluster.nodes.iter().map(Node::pod).collect::<Result<Vec<_>>>()?;
-        Ok(Self { cluster, pods, router, world })
-    }
-
-    fn node(&self) -> &Node {
-        &self.cluster.nodes[0]
-    }
-
-    fn flows_to_world(&self) -> Result<Flows> {
-        let target = SocketAddr::new(self.world.address(Family::V4)?, PORT);
-        Flows::start(self.pods[0].namespace(), self.world.namespace(), target, RATE)
-    }
-
-    /// All flows arrived, each from the address of the node.
-    fn all_came_from_the_node(&self, flows: Flows) -> Result<Tally> {
-        let (tally, node) = (flows.finish()?, self.node().address(Family::V4)?);
-        let came = tally.came.get(&node).copied().unwrap_or_default();
-        ensure!(tally.came.len() == 1, "not all came from {node}: {tally:?}");
-        ensure!(came + tally.overruns >= tally.sent, "some are lost: {tally:?}");
-        Ok(tally)
-    }
-}
-
 /// A packet, and as whom its receiver sees the sender.
 type Row = (&'static str, &'static str, &'static str);
 
 /// By host-gw, and where that makes a difference, by vxlan.
-const TABLE: [Row; 14] = [
+const TABLE: [Row; 15] = [
     ("pod → pod on another node", "pod 1", "pod 1"),
     ("pod → pod on its node", "pod 1", "pod 1"),
     ("pod → its node", "pod 1", "pod 1"),
@@ -96,6 +51,7 @@ const TABLE: [Row; 14] = [
     ("node → pod on another node", "node 1", "tunnel 1"),
     ("node as somebody else → pod on another node", "node 1", "tunnel 1"),
     ("node → world", "node 1", "node 1"),
+    ("bridge → multicast", "bridge 1", "bridge 1"),
 ];
 
 /// Who is who in one family.
@@ -127,7 +83,15 @@ impl<'a> Cast<'a> {
     }
 
     fn rows(&self) -> Result<Vec<(&'static str, &'static str)>> {
-        TABLE.iter().map(|(flow, ..)| Ok((*flow, self.source(flow).context(*flow)?))).collect()
+        TABLE
+            .iter()
+            .map(|(flow, ..)| {
+                Ok((
+                    *flow,
+                    self.source(flow).with_context(|| format!("{flow} over {:?}", self.family))?,
+                ))
+            })
+            .collect()
     }
 
     fn source(&self, flow: &str) -> Result<&'static str> {
@@ -173,6 +137,11 @@ impl<'a> Cast<'a> {
             "node → world" => {
                 self.seen(near.namespace(), world.namespace(), of_node(world, PORT)?)
             }
+            "bridge → multicast" => {
+                let bridge = self.address_of("bridge 1")?;
+                let (from, group) = ((near.namespace(), Some(bridge)), group(near, self.family)?);
+                self.named(source_seen(from, far.namespace(), group)?)
+            }
             other => anyhow::bail!("nobody knows how to send {other}"),
         }
     }
@@ -181,9 +150,24 @@ impl<'a> Cast<'a> {
         self.named(source_seen((from, None), to, at.into())?)
     }
 
+    fn address_of(&self, name: &str) -> Result<IpAddr> {
+        let mut names = self.names.iter();
+        let found = names.find(|(_, known)| **known == name).map(|(address, _)| *address);
+        found.with_context(|| format!("nobody is {name}"))
+    }
+
     fn named(&self, source: IpAddr) -> Result<&'static str> {
         self.names.get(&source).copied().with_context(|| format!("{source} is nobody"))
     }
+}
+
+/// A group of receivers on the link of `node`.
+fn group(node: &Node, family: Family) -> Result<SocketAddr> {
+    let index = node.namespace().within(|| if_nametoindex("eth0"))??;
+    Ok(match family {
+        Family::V4 => SocketAddrV4::new(Ipv4Addr::new(239, 7, 7, 7), PORT).into(),
+        Family::V6 => SocketAddrV6::new("ff12::7".parse()?, PORT, 0, index).into(),
+    })
 }
 
 /// What others have set up around the pods of node 1: ports of the node, marks, and an address.
@@ -209,58 +193,33 @@ fn surround(scene: &Scene) -> Result<()> {
         let via = node.address(family)?;
         scene.router.namespace().ip(&format!("route add {network} via {via}"))?;
     }
+    for node in &scene.cluster.nodes {
+        node.ip("route add 239.0.0.0/8 dev eth0")?;
+    }
     Ok(())
 }
 
-/// The rules that flannel writes for a node of this subnet.
-fn write_flannels_rules(node: &Node, network: IpNetwork, subnet: IpNetwork) -> Result<()> {
-    let (program, multicast) = match Family::of(network.ip()) {
-        Family::V4 => ("iptables", "224.0.0.0/4"),
-        Family::V6 => ("ip6tables", "ff00::/8"),
-    };
-    let masquerade = "-j MASQUERADE --random-fully";
-    let rules = [
-        "-t nat -N FLANNEL-POSTRTG".to_owned(),
-        "-t nat -A POSTROUTING -j FLANNEL-POSTRTG".to_owned(),
-        "-t nat -A FLANNEL-POSTRTG -m mark --mark 0x4000/0x4000 -j RETURN".to_owned(),
-        format!("-t nat -A FLANNEL-POSTRTG -s {subnet} -d {network} -j RETURN"),
-        format!("-t nat -A FLANNEL-POSTRTG -s {network} -d {subnet} -j RETURN"),
-        format!("-t nat -A FLANNEL-POSTRTG ! -s {network} -d {subnet} -j RETURN"),
-        format!("-t nat -A FLANNEL-POSTRTG -s {network} ! -d {multicast} {masquerade}"),
-        format!("-t nat -A FLANNEL-POSTRTG ! -s {network} -d {network} {masquerade}"),
-        "-N FLANNEL-FWD".to_owned(),
-        "-A FORWARD -j FLANNEL-FWD".to_owned(),
-        format!("-A FLANNEL-FWD -s {network} -j ACCEPT"),
-        format!("-A FLANNEL-FWD -d {network} -j ACCEPT"),
-    ];
-    rules.iter().try_for_each(|rule| {
-        let words: Vec<&str> = ["-w"].into_iter().chain(rule.split(' ')).collect();
-        node.namespace().run(program, &words).map(drop)
-    })
-}
-
+/// Whose rules: ours, of a daemon with these flags, or none of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rules {
-    Ours,
+    Ours(&'static [&'static str]),
     Flannels,
     Nobodys,
 }
 
 /// What `TABLE` has a line for, as it is with these rules.
 fn sources(side: Side, rules: Rules) -> Result<Vec<Vec<(&'static str, &'static str)>>> {
-    let flags = if rules == Rules::Ours { MASQUERADING } else { &[] };
+    let flags = match rules {
+        Rules::Ours(flags) => flags,
+        Rules::Flannels | Rules::Nobodys => &[],
+    };
     let scene = Scene::start(Stack::Dual, side, flags)?;
     let neighbour = scene.node().pod()?;
     surround(&scene)?;
     if rules == Rules::Flannels {
-        for (index, node) in scene.cluster.nodes.iter().enumerate() {
-            for (family, network) in [(Family::V4, "10.244.0.0/16"), (Family::V6, "fd00:244::/48")]
-            {
-                let subnet = scene.cluster.subnet(index, family)?;
-                let subnet = IpNetwork::new(subnet.network(), subnet.prefix())?;
-                write_flannels_rules(node, network.parse()?, subnet)?;
-            }
-        }
+        // They would take rules of flannel's for leftovers.
+        scene.cluster.daemons.iter().try_for_each(|daemon| daemon.stop().map(drop))?;
+        scene.write_flannels_rules(Iptables::Nft)?;
     }
     let families = Stack::Dual.families().iter();
     families.map(|family| Cast::of(&scene, &neighbour, *family)?.rows()).collect()
@@ -272,7 +231,7 @@ fn every_flow_has_the_source_that_it_has_with_flannels_rules() {
         let expected = TABLE.map(|(flow, by_host_gw, by_vxlan)| {
             (flow, if side == HOST_GW { by_host_gw } else { by_vxlan })
         });
-        for rules in [Rules::Flannels, Rules::Ours] {
+        for rules in [Rules::Flannels, Rules::Ours(BY_NFTABLES), Rules::Ours(BY_IPTABLES)] {
             for found in sources(side, rules).unwrap() {
                 assert_eq!(found, expected, "{side:?} {rules:?}");
             }
@@ -289,7 +248,7 @@ fn table(node: &Node) -> Result<String> {
 
 #[test]
 fn no_new_flow_notices_a_restart_a_kill_or_an_edit() {
-    let mut scene = Scene::start(Stack::V4, VXLAN, MASQUERADING).unwrap();
+    let mut scene = Scene::start(Stack::V4, VXLAN, BY_NFTABLES).unwrap();
     has_saved_its_lease(&scene).unwrap();
     let flows = scene.flows_to_world().unwrap();
     let before = table(scene.node()).unwrap();
@@ -320,7 +279,7 @@ fn has_saved_its_lease(scene: &Scene) -> Result<()> {
 
 #[test]
 fn a_range_that_is_spared_sees_pods_as_they_are() {
-    let scene = Scene::start(Stack::V4, HOST_GW, MASQUERADING).unwrap();
+    let scene = Scene::start(Stack::V4, HOST_GW, BY_NFTABLES).unwrap();
     let (pod, world) = (scene.pods[0].namespace(), scene.world.namespace());
     let target = SocketAddr::new(scene.world.address(Family::V4).unwrap(), PORT);
     let source = || source_seen((pod, None), world, target);
@@ -333,7 +292,7 @@ fn a_range_that_is_spared_sees_pods_as_they_are() {
 
 #[test]
 fn rules_that_somebody_removes_are_back_at_once() {
-    let scene = Scene::start(Stack::Dual, HOST_GW, MASQUERADING).unwrap();
+    let scene = Scene::start(Stack::Dual, HOST_GW, BY_NFTABLES).unwrap();
     let nft = |line: &str| scene.node().namespace().run("nft", &[line]);
     let rules = || scene.node().namespace().run("nft", &["list", "tables"]);
     let listed =
@@ -361,7 +320,7 @@ fn rules_that_somebody_removes_are_back_at_once() {
 
 #[test]
 fn a_node_says_that_it_masquerades_and_leaves_nothing_behind() {
-    let scene = Scene::start(Stack::Dual, HOST_GW, MASQUERADING).unwrap();
+    let scene = Scene::start(Stack::Dual, HOST_GW, BY_NFTABLES).unwrap();
     let written = std::fs::read_to_string(scene.node().subnet_file()).unwrap();
     assert!(written.ends_with("FLANNEL_IPMASQ=true\n"), "{written}");
     let status = json(&scene.cluster.daemons[0], "status").unwrap();

@@ -14,7 +14,7 @@ const RATE: u32 = 100;
 /// Packets flow for so long after each step.
 const PAUSE: Duration = Duration::from_millis(300);
 /// Eight daemons start and follow on a machine that may be busy.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Six nodes on a segment and two behind a router, under traffic.
 struct Show {

@@ -17,12 +17,14 @@ use crate::table::{HOST_GW_MIXED, VXLAN_MIXED};
 /// What a cloud drops that knows the addresses of its machines.
 const FOREIGN: &str = "ip saddr 10.244.0.0/16";
 const FOREIGN_V6: &str = "ip6 saddr fd00:244::/48";
+/// What carries the packets of pods through the tunnel.
+const TUNNEL: &str = "ipproto udp dport 8472";
 /// What a link drops that is narrower than it says.
 const LARGE: &str = "ip saddr 10.244.0.0/16 ip length > 1300";
 /// Packets per second and ordered pair of pods.
 const RATE: u32 = 500;
 /// Generous: a path is judged within two intervals on a machine that has time.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn config(stack: Stack, side: crate::table::Side) -> String {
     stack.config(&side.config())
@@ -100,6 +102,26 @@ fn nobody_is_switched_where_foreign_addresses_are_dropped() {
     cluster.segment.unfilter().unwrap();
     let took = wait_for(&cluster, Family::V4, Path::Direct, &good()).unwrap();
     println!("direct {took:.1?} after packets came through");
+    let report = probe.finish().unwrap();
+    assert_eq!(report.total().lost, 0, "{report}");
+}
+
+#[test]
+fn who_was_cut_off_for_a_while_is_asked_anew_before_it_is_switched() {
+    let mut cluster = ClusterPlan::new(2, &config(Stack::V4, VXLAN_MIXED)).build().unwrap();
+    cluster.segment.filter(FOREIGN).unwrap();
+    for node in &cluster.nodes {
+        node.namespace().block(TUNNEL).unwrap();
+    }
+    cluster.start_daemons().unwrap();
+    cluster.start_pods().unwrap();
+    wait_for(&cluster, Family::V4, Path::Tunnel, &"silent".into()).unwrap();
+    for node in &cluster.nodes {
+        node.namespace().unblock(TUNNEL).unwrap();
+    }
+    let probe = cluster.lab.probe(&cluster.lab.pairs(Family::V4), RATE).unwrap();
+    cluster.etcd.put(CONFIG, &config(Stack::V4, HOST_GW_MIXED)).unwrap();
+    wait_for(&cluster, Family::V4, Path::Tunnel, &bad("no-answer")).unwrap();
     let report = probe.finish().unwrap();
     assert_eq!(report.total().lost, 0, "{report}");
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
-use tweed_lab::{Change, Daemon, Entry, Monitor, Node, Probe, eventually};
+use tweed_lab::{Change, Daemon, Entry, Monitor, Node, Probe, eventually, is_silence};
 
 use crate::cluster::{CONFIG, Cluster, ClusterPlan, PATIENCE, Stack};
 use crate::peer::{Peer, key_of};
@@ -105,9 +105,8 @@ impl Systemd {
         let mut buffer = [0; 4096];
         match self.socket.recv(&mut buffer) {
             Ok(length) => Ok(Some(String::from_utf8(buffer[..length].to_vec())?)),
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                Ok(None)
-            }
+            Err(error) if error.kind() == ErrorKind::Interrupted => self.hears(patience),
+            Err(error) if is_silence(&error) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }

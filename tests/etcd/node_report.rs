@@ -24,7 +24,15 @@ fn report(lease: &Lease) -> NodeReport {
     NodeReport {
         version: "1".to_owned(),
         lease: lease.id.clone(),
-        node: Node { interface, mtu: 1500, layer2: true, nexthops: true, on_link, uplinks },
+        node: Node {
+            interface,
+            mtu: 1500,
+            layer2: true,
+            nexthops: true,
+            firewalls: tweed::node::Firewalls::default(),
+            on_link,
+            uplinks,
+        },
         subnets: lease.subnets().collect(),
         backend: Kind::Vxlan,
         mixed: true,

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 use tweed::subnet::SubnetManager;
-use tweed::subnet::etcd::{Operator, Swap, Written};
+use tweed::subnet::etcd::Operator;
+use tweed::subnet::operator::{Swap, Written};
 
 use crate::node::{CONFIG, SUBNETS, V4, config, manager, options, vxlan};
 use crate::server::EtcdServer;

@@ -13,6 +13,7 @@ mod failover;
 mod hold;
 mod net_config;
 mod node;
+mod operator;
 mod probe_secret;
 mod publish;
 mod throttle;

@@ -46,7 +46,7 @@ impl Mount {
 
 fn manager(net_config: &Path) -> KubeSubnetManager {
     let mut options = options(&[]);
-    options.net_config = net_config.to_owned();
+    net_config.clone_into(&mut options.net_config);
     KubeSubnetManager::new(options)
 }
 

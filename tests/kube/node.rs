@@ -10,7 +10,9 @@ use tweed::config::NetworkConfig;
 use tweed::lease::{
     BackendType, EndpointAttributes, Lease, LeaseAttributes, LeaseUpdate, Record, Vtep,
 };
-use tweed::subnet::kube::{AnnotationPrefix, Condition, KubeOptions, KubeSubnetManager, NodeRef};
+use tweed::subnet::kube::{
+    AnnotationPrefix, ApiOptions, Condition, KubeOptions, KubeSubnetManager, NodeRef,
+};
 use tweed::subnet::{StoreState, SubnetManager};
 use tweed_lab::ApiServer;
 
@@ -46,8 +48,7 @@ pub(crate) fn attributes(
 /// Node n1, which talks to these servers.
 pub(crate) fn options(urls: &[String]) -> KubeOptions {
     KubeOptions {
-        api_urls: urls.to_vec(),
-        kubeconfig: None,
+        api: ApiOptions { urls: urls.to_vec(), kubeconfig: None },
         annotation_prefix: AnnotationPrefix::default(),
         node: NodeRef::Name("n1".to_owned()),
         namespace: Some("kube-flannel".to_owned()),

@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use nix::sched::{CloneFlags, unshare};
 use tweed::kernel::state::{
-    AcceptRa, Address, Entry, Fdb, KernelState, Link, LinkKind, LinkName, Neighbour, ReversePath,
-    Route, TableName, Vxlan,
+    AcceptRa, Address, ChainName, Entry, Fdb, KernelState, Link, LinkKind, LinkName, Neighbour,
+    ReversePath, Route, TableName, Vxlan,
 };
-use tweed::kernel::{Kernel, NetlinkKernel, Observation, Op, Scope, diff};
+use tweed::kernel::{Extent, Kernel, NetlinkKernel, Observation, Op, Scope, diff};
 use tweed::mac::MacAddr;
 use tweed::prefix::{Family, Prefix};
 
@@ -88,6 +88,8 @@ pub(crate) fn scope() -> Scope {
         tunnels: [name("flannel.1"), name("flannel-v6.1")].into(),
         underlay: Some(name("eth0")),
         tables: [Family::V4, Family::V6].map(table_name).into(),
+        chains: ChainName::all().collect(),
+        extent: Extent::Spare,
         networks: vec![prefix("10.244.0.0/16"), prefix("fd00:10:244::/56")],
         gateways: [address("172.16.0.9"), address("fd16::9")].into(),
         retired: Vec::new(),

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::ErrorKind;
 use std::net::{IpAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,8 +17,10 @@ use tweed::config::NetworkConfig;
 use tweed::kernel::state::{Entry, KernelState, Table, TableName};
 use tweed::kernel::{Kernel, NetlinkKernel, Observation, Op, Scope, diff};
 use tweed::lease::{BackendType, Endpoint, Lease, LeaseId};
-use tweed::masquerade::{self, Forward, Masquerade, Policy, Ports};
+use tweed::masquerade::{self, Masquerade, Policy, Ports};
+use tweed::node::Firewalls;
 use tweed::prefix::Family;
+use tweed_lab::is_silence;
 
 use crate::host::{
     address, apply, dump, establish, ip, missing, on_a_host, prefix, run, scope, shows, table_name,
@@ -39,9 +40,9 @@ fn tables(ports: Ports) -> KernelState {
     let own = [("10.244.1.0/24", "172.16.0.1"), ("fd00:10:244:1::/64", "fd16::1")];
     let endpoints = own.into_iter().map(endpoint).collect();
     let own = Lease { id: LeaseId::new("own"), endpoints, created: 1, grant: None };
-    let masquerade = Masquerade { ports, mark: 0x4000, forward: Forward::Accept };
+    let masquerade = Masquerade { ports, ..Masquerade::default() };
     let policy = Policy { masquerade: Some(masquerade), ..Policy::default() };
-    masquerade::tables(&policy, &config, &own).into_iter().map(Entry::Table).collect()
+    masquerade::rules(&policy, &config, Firewalls::default(), &own).into_iter().collect()
 }
 
 fn usual() -> KernelState {
@@ -220,11 +221,8 @@ fn listen(plugged: &Receiver<()>, stopped: &AtomicBool) -> Vec<(u32, IpAddr)> {
     loop {
         match socket.recv_from(&mut buffer) {
             Ok((_, from)) => heard.push((u32::from_be_bytes(buffer), from.ip())),
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                if stopped.load(Ordering::SeqCst) {
-                    return heard;
-                }
-            }
+            Err(error) if is_silence(&error) && stopped.load(Ordering::SeqCst) => return heard,
+            Err(error) if is_silence(&error) => {}
             Err(error) => panic!("{error}"),
         }
     }

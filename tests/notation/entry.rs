@@ -22,6 +22,7 @@ pub(crate) fn entry(text: &str) -> Entry {
             Entry::AcceptRa(AcceptRa { link: words.device(), accept: words.at(1) == "1" })
         }
         "addr" => address(&words),
+        "chain" => Entry::Chain(super::chain::chain(text)),
         "table" => Entry::Table(super::table::table(text)),
         "fdb" => Entry::Fdb(Fdb {
             link: words.device(),

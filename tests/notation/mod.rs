@@ -3,6 +3,7 @@
 #![allow(dead_code, unused_imports, reason = "each test binary uses some of it")]
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod chain;
 mod entry;
 mod table;
 
@@ -16,7 +17,7 @@ use tweed::kernel::state::LinkName;
 use tweed::lease::{BackendType, Endpoint, Lease, LeaseId, Malformed, Record, Vtep};
 use tweed::mac::MacAddr;
 use tweed::masquerade::Policy;
-use tweed::node::{Facts, Interface, InterfaceAddress, InterfaceOptions, Lifetime, Nexthops, Node};
+use tweed::node::{Facts, Interface, InterfaceAddress, InterfaceOptions, Lifetime, Node};
 use tweed::options::Options;
 use tweed::prefix::{Family, Prefix};
 
@@ -105,7 +106,7 @@ pub(crate) fn host(interfaces: &[&str]) -> Facts {
     let interfaces: Vec<Interface> = interfaces.iter().map(|text| interface(text)).collect();
     let default = interfaces.first().map(|interface| interface.name.clone());
     let default_routes = Family::ALL.map(|family| (family, default.clone())).to_vec();
-    Facts { interfaces, default_routes, reach: None, nexthops: Nexthops::Usable }
+    Facts { interfaces, default_routes, ..Facts::default() }
 }
 
 /// What these flags of the daemon ask for: `--ip-masq --iptables-forward-rules=false`.

@@ -4,7 +4,9 @@ use std::fmt::Write;
 
 use expect_test::{Expect, expect};
 use tweed::backend::{Local, networks, plan_local};
-use tweed::kernel::state::{Entry, Table};
+use tweed::kernel::state::{Entry, Hook, Iptables, Table};
+use tweed::masquerade;
+use tweed::node::Firewalls;
 
 use crate::notation::policy;
 use crate::{ETH0, HOST_GW, local, node};
@@ -140,4 +142,53 @@ fn only_an_enabled_family_has_a_table_and_only_with_a_subnet() {
     let v6 = r#"{"EnableIPv4":false,"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:244::/48","Backend":{"Type":"vxlan","VNI":7}}"#;
     assert_eq!(names(v6, "fd00:244:0:1::/64"), ["ip6 tweed.7"]);
     assert_eq!(names(v4, ""), [""; 0]);
+}
+
+#[test]
+fn a_range_of_all_addresses_asks_for_none() {
+    let keys = r#","NonMasqueradeCIDRs":["0.0.0.0/0"]"#;
+    let local = Local { policy: policy("--ip-masq"), ..node(HOST_GW, keys) };
+    let rules: Vec<String> =
+        tables(&local)[0].chains[&Hook::SourceNat].iter().map(ToString::to_string).collect();
+    assert_eq!(rules[4], "ip saddr 10.244.0.0/16 return");
+}
+
+/// The firewall of a host, why it is this one, and the first entry of its rules.
+fn chosen(flags: &str, keys: &str, host: Firewalls) -> String {
+    let mut local = Local { policy: policy(flags), ..node(HOST_GW, keys) };
+    local.node.firewalls = host;
+    let state = plan_local(&local, &networks(&local));
+    let first = state.entries().find(|entry| entry.is_rules());
+    let first = first.map_or("nothing".to_owned(), |entry| format!("{entry:#}"));
+    let choice = masquerade::choice(&local.policy, &local.config, host);
+    let reason = choice.map_or("it is off", |choice| choice.reason);
+    format!("{first}, for {reason}")
+}
+
+#[test]
+fn iptables_is_taken_where_it_is_asked_for_and_where_there_is_nothing_else() {
+    let usual = Firewalls::default();
+    let old = Firewalls { nftables: false, iptables: Iptables::Legacy };
+    let explicit = r#","EnableNFTables":false"#;
+    let wished = r#","EnableNFTables":true"#;
+    for (flags, keys, host, expected) in [
+        ("--ip-masq", "", usual, "table ip tweed.1, for this kernel has it"),
+        ("--ip-masq", explicit, usual, "table ip tweed.1, for this kernel has it"),
+        ("--ip-masq", wished, usual, "table ip tweed.1, for EnableNFTables asks for it"),
+        (
+            "--ip-masq --iptables",
+            wished,
+            usual,
+            "chain iptables-nft -t nat FLANNEL-POSTRTG, for --iptables asks for it",
+        ),
+        (
+            "--ip-masq",
+            wished,
+            old,
+            "chain iptables-legacy -t nat FLANNEL-POSTRTG, for this kernel lacks nftables",
+        ),
+        ("--iptables", "", old, "nothing, for it is off"),
+    ] {
+        assert_eq!(chosen(flags, keys, host), expected, "{flags} {keys}");
+    }
 }

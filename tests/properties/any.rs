@@ -21,7 +21,8 @@ const CONFIGS: [&str; 5] = [
 pub(crate) fn node() -> impl Strategy<Value = Local> {
     let own =
         select(vec!["", "10.244.1.0/24 fd00:244:0:1::/64", "10.244.2.0/24 fd00:244:0:1::/64"]);
-    let flags = select(vec!["", "--ip-masq", "--ip-masq --ip-blackhole-route"]);
+    let flags = ["", "--ip-masq", "--ip-masq --ip-blackhole-route", "--ip-masq --iptables"];
+    let flags = select(flags.to_vec());
     (select(CONFIGS.to_vec()), own, flags).prop_map(|(config, own, flags)| {
         let networks =
             r#""Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:244::/48""#;
@@ -84,10 +85,15 @@ pub(crate) fn peers() -> impl Strategy<Value = Vec<Lease>> {
 }
 
 /// Entries that somebody else may have put there, or that an earlier life of ours left.
-const STRAYS: [&str; 30] = [
+const STRAYS: [&str; 35] = [
     "table ip tweed.1 { } and 1 of another form",
     "table ip6 tweed.1 { }",
     "table ip tweed.2 { }",
+    "table ip flannel-ipv4 { } and 2 of another form",
+    "chain iptables-nft -t nat FLANNEL-POSTRTG { -j RETURN; }",
+    "chain iptables-nft -t filter FLANNEL-FWD { } and 2 of another form",
+    "chain iptables-nft -t filter FLANNEL-FWD { -s 10.244.0.0/16 -j ACCEPT; } before a drop",
+    "chain ip6tables-legacy -t filter FLANNEL-FWD { -j ACCEPT; } before a drop",
     "route unreachable 10.244.1.0/24 metric 4294967295",
     "link flannel.1 up mtu 1500 address 02:00:00:00:00:01 type dummy",
     "link flannel.1 down mtu 1450 address 02:00:ac:10:00:05 type vxlan id 1 local 172.16.0.5 dev eth0 dstport 8472 nolearning",

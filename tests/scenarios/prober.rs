@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
-use tweed::probe::{Cause, Counts, Desk, Findings, Judgement, News, Targets, Verdict};
+use tweed::probe::{Cause, Counts, Desk, Findings, Judgement, News, Target, Targets, Verdict};
 use tweed::reconciler::Event;
 
 use crate::notation::prefix;
@@ -14,8 +14,8 @@ pub(crate) struct Prober {
     targets: watch::Receiver<Targets>,
     /// Peers are as unresponsive as flannel is; none while nothing is said of them.
     usual: Option<Verdict>,
-    /// Of which peers something was said, and at which address.
-    judged: BTreeMap<IpAddr, IpAddr>,
+    /// Of which peers something was said, as they were then.
+    judged: BTreeMap<IpAddr, Target>,
     _findings: watch::Sender<Findings>,
 }
 
@@ -54,7 +54,7 @@ impl Prober {
         let peers: Vec<IpAddr> = self.targets.borrow().peers.keys().copied().collect();
         let is_new = |peer: &IpAddr| {
             let targets = self.targets.borrow();
-            self.judged.get(peer) != targets.peers.get(peer).map(|target| &target.public_ip)
+            self.judged.get(peer) != targets.peers.get(peer)
         };
         let new: Vec<IpAddr> = peers.into_iter().filter(is_new).collect();
         let judged: Vec<_> = new.into_iter().map(|peer| self.judgement(peer, verdict)).collect();
@@ -63,8 +63,8 @@ impl Prober {
 
     fn judgement(&mut self, peer: IpAddr, verdict: Verdict) -> Judgement {
         let target = self.targets.borrow().peers.get(&peer).copied();
-        let public_ip = target.unwrap_or_else(|| panic!("{peer} is not probed")).public_ip;
-        self.judged.insert(peer, public_ip);
-        Judgement { peer, public_ip, verdict }
+        let target = target.unwrap_or_else(|| panic!("{peer} is not probed"));
+        self.judged.insert(peer, target);
+        Judgement { peer, public_ip: target.public_ip, verdict }
     }
 }

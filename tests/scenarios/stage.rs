@@ -44,6 +44,7 @@ pub(crate) async fn play(parts: &[Part]) -> String {
         max_withdraw: 50,
         reload: Reload::Live,
         policy: Policy::default(),
+        resync: Duration::from_secs(5),
         jitter: || 0.5,
     };
     let mut played = String::new();

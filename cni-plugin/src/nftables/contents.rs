@@ -110,6 +110,22 @@ fn hook(
     Ok(answer.ok().flatten())
 }
 
+/// Whether `table`, whoever made it, has this chain.
+///
+/// # Errors
+/// The kernel has no nftables, or not for us; or the conversation broke.
+pub fn has_chain(
+    socket: &mut Socket,
+    family: IpFamily,
+    table: &str,
+    chain: &str,
+) -> io::Result<bool> {
+    let question = request(TableFamily::Only(family), NFT_MSG_GETCHAIN, 0)
+        .text(NFTA_CHAIN_TABLE, table)
+        .text(NFTA_CHAIN_NAME, chain);
+    Ok(socket.get(question, |_| Some(()))?.is_ok())
+}
+
 /// The table that changed, by a `message` that the kernel sends to those who listen for changes.
 pub fn changed_table(message: &[u8]) -> Option<(TableFamily, &str)> {
     // Whatever is changed in a table, the first attribute is the table's name.

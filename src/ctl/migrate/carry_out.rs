@@ -15,7 +15,7 @@ use crate::ctl::layout::wrap;
 use crate::migration::{
     Back, Decision, Force, Order, Picture, Step, Troubles, decide, degraded, lags,
 };
-use crate::subnet::etcd::Swap;
+use crate::subnet::operator::Swap;
 
 /// Who does it, where, and whom to tell of progress.
 pub(super) struct Work<'a, N, W> {

@@ -7,12 +7,17 @@ use tokio::time::Instant;
 
 use crate::ctl::Error;
 use crate::migration::{Course, Document, Moment, Note, Picture};
-use crate::subnet::etcd::{Away, Holdings, Operator, Swap};
+use crate::subnet::etcd;
+use crate::subnet::kube;
+use crate::subnet::operator::{Away, Holdings, Swap};
 
 /// Where config, leases and reports lie.
 pub(super) trait Network {
     /// What to call the config in a sentence.
-    fn config_key(&self) -> &str;
+    fn shown(&self) -> String;
+
+    /// What to do if the store cannot be used.
+    fn hint(&self) -> &'static str;
 
     async fn read(&self) -> Result<Holdings, Away>;
 
@@ -20,9 +25,31 @@ pub(super) trait Network {
     async fn swap(&self, seen: i64, text: &str) -> Result<Swap, Away>;
 }
 
-impl Network for Operator {
-    fn config_key(&self) -> &str {
-        self.config_key()
+impl Network for etcd::Operator {
+    fn shown(&self) -> String {
+        format!("key {}", self.config_key())
+    }
+
+    fn hint(&self) -> &'static str {
+        "name the servers with --etcd-endpoints"
+    }
+
+    async fn read(&self) -> Result<Holdings, Away> {
+        self.read().await
+    }
+
+    async fn swap(&self, seen: i64, text: &str) -> Result<Swap, Away> {
+        self.swap(seen, text).await
+    }
+}
+
+impl Network for kube::Operator {
+    fn shown(&self) -> String {
+        self.shown().to_owned()
+    }
+
+    fn hint(&self) -> &'static str {
+        "name the cluster with --kubeconfig-file or --kube-api-url"
     }
 
     async fn read(&self) -> Result<Holdings, Away> {
@@ -36,11 +63,12 @@ impl Network for Operator {
 
 /// Everything at this moment.
 pub(super) async fn picture(network: &impl Network) -> Result<Picture, Error> {
-    let key = network.config_key();
-    let Holdings { config, records, reports } = network.read().await.map_err(away)?;
-    let written = config.ok_or_else(|| Error::Store(format!("key {key} is missing")))?;
+    let key = network.shown();
+    let Holdings { config, records, reports } =
+        network.read().await.map_err(|away| told(network, &away))?;
+    let written = config.ok_or_else(|| Error::Store(format!("{key} is missing")))?;
     let course = Course::parse(&written.text, written.revision)
-        .map_err(|error| Error::Store(format!("key {key}: {error}")))?;
+        .map_err(|error| Error::Store(format!("{key}: {error}")))?;
     Ok(Picture::new(course, records, reports))
 }
 
@@ -49,11 +77,11 @@ pub(super) async fn swap(
     seen: i64,
     document: &Document,
 ) -> Result<Swap, Error> {
-    network.swap(seen, document.text()).await.map_err(away)
+    network.swap(seen, document.text()).await.map_err(|away| told(network, &away))
 }
 
-fn away(Away(why): Away) -> Error {
-    Error::Store(format!("{why}: name the servers with --etcd-endpoints"))
+fn told(network: &impl Network, Away(why): &Away) -> Error {
+    Error::Store(format!("{why}: {}", network.hint()))
 }
 
 /// Who gives orders, and a clock.

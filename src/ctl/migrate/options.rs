@@ -1,25 +1,22 @@
 //! The command line of `tweedctl migrate`.
 
 use std::net::IpAddr;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::plan::Rows;
+use super::store::Stores;
 use crate::config::Kind;
-use crate::ctl::Error;
 use crate::migration::{Back, Force, OnPause, Order, Stage};
-use crate::options;
-use crate::subnet::etcd::EtcdOptions;
 
 const EXIT_CODES: &str = "\
 Every command may be given again, and from any terminal: what is under way
-stands in the network config alone, and etcdctl put may change it as well.
+stands in the network config alone, and may be changed there as well.
 
 Exit codes:
   0  done, or done already
-  1  etcd cannot be used, or holds no config that can be read
+  1  the store cannot be used, or holds no config that can be read
   2  the command line is wrong
   3  not possible as things stand; it says why
   4  a pair is worse off than before; it says which, and which way
@@ -32,7 +29,7 @@ pub(in crate::ctl) struct MigrateOptions {
     #[command(subcommand)]
     pub(super) command: Command,
     #[command(flatten)]
-    etcd: Etcd,
+    pub(super) stores: Stores,
 }
 
 #[derive(Debug, Subcommand)]
@@ -126,51 +123,6 @@ pub(super) struct Patience {
 pub(super) enum OnHarm {
     Stop,
     GoBack,
-}
-
-/// tweedd's flags of the same names; what is not given stands in its environment variables.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Where etcd is, as for tweedd")]
-#[expect(clippy::struct_field_names, reason = "fields are named as the flags are")]
-struct Etcd {
-    /// Servers, separated by commas [default: this host]
-    #[arg(long, global = true, value_name = "URLS")]
-    etcd_endpoints: Option<String>,
-    /// Above the config [default: /coreos.com/network]
-    #[arg(long, global = true, value_name = "KEY")]
-    etcd_prefix: Option<String>,
-    /// Whose certificates to believe
-    #[arg(long, global = true, value_name = "FILE")]
-    etcd_cafile: Option<PathBuf>,
-    /// Our certificate, for servers that ask
-    #[arg(long, global = true, value_name = "FILE")]
-    etcd_certfile: Option<PathBuf>,
-    /// The key of our certificate
-    #[arg(long, global = true, value_name = "FILE")]
-    etcd_keyfile: Option<PathBuf>,
-    /// User; the password is in the environment
-    #[arg(long, global = true, value_name = "NAME")]
-    etcd_username: Option<String>,
-}
-
-impl MigrateOptions {
-    pub(super) fn etcd(&self) -> Result<EtcdOptions, Error> {
-        let Etcd { etcd_endpoints, etcd_prefix, etcd_cafile, etcd_certfile, etcd_keyfile, .. } =
-            &self.etcd;
-        let file = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
-        let given = [
-            ("etcd-endpoints", etcd_endpoints.clone()),
-            ("etcd-prefix", etcd_prefix.clone()),
-            ("etcd-cafile", file(etcd_cafile)),
-            ("etcd-certfile", file(etcd_certfile)),
-            ("etcd-keyfile", file(etcd_keyfile)),
-            ("etcd-username", self.etcd.etcd_username.clone()),
-        ];
-        let words =
-            given.into_iter().filter_map(|(flag, value)| Some(format!("--{flag}={}", value?)));
-        options::etcd_options(words, |name| std::env::var(name).ok())
-            .map_err(|stop| Error::Usage(stop.to_string()))
-    }
 }
 
 impl Command {

@@ -26,7 +26,7 @@ use crate::ctl::options::{self, Arguments};
 use crate::ctl::{Answer, Error};
 use crate::migration::tests::{Listens, MIXED, Runs, VXLAN, World, note};
 use crate::migration::{Stage, Step};
-use crate::subnet::etcd::{Away, Holdings, Swap, Written};
+use crate::subnet::operator::{Away, Holdings, Swap, Written};
 
 /// Something that happens to the cluster once it was looked at so often.
 type Event = (usize, fn(&mut World));
@@ -39,8 +39,12 @@ struct Memory {
 }
 
 impl Network for Memory {
-    fn config_key(&self) -> &'static str {
-        "/coreos.com/network/config"
+    fn shown(&self) -> String {
+        "key /coreos.com/network/config".to_owned()
+    }
+
+    fn hint(&self) -> &'static str {
+        "name the servers"
     }
 
     async fn read(&self) -> Result<Holdings, Away> {

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
+use crate::kernel::Extent;
 use crate::kernel::state::{Fdb, Neighbour, Route};
 use crate::mac::MacAddr;
 
@@ -51,6 +52,8 @@ fn scope() -> Scope {
         tunnels: [name()].into(),
         underlay: Some(LinkName::new("eth0")),
         tables: BTreeSet::new(),
+        chains: BTreeSet::new(),
+        extent: Extent::Spare,
         networks: vec!["10.244.0.0/16".parse().unwrap()],
         gateways: BTreeSet::new(),
         retired: Vec::new(),

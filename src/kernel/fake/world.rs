@@ -17,7 +17,7 @@ pub(super) struct World {
     state: KernelState,
 }
 
-/// What a change makes the kernel tell; it says nothing of sysctls, nor of the IPv4 routes that
+/// What a change makes the kernel tell; it says nothing of sysctls, of iptables, nor of the IPv4 routes that
 /// go with their link.
 type Told = Vec<Observation>;
 
@@ -64,7 +64,7 @@ impl World {
     pub(super) fn put(&mut self, entry: Entry) -> Told {
         match &entry {
             Entry::Link(link) => self.put_link(link.clone()),
-            Entry::ReversePath(_) | Entry::AcceptRa(_) => {
+            Entry::ReversePath(_) | Entry::AcceptRa(_) | Entry::Chain(_) => {
                 self.state.insert(entry);
                 Told::new()
             }
@@ -90,7 +90,7 @@ impl World {
                 self.state.retain(|entry| entry.link() != Some(link));
                 vec![Observation::LinkChanged(link.clone())]
             }
-            Key::ReversePath(_) | Key::AcceptRa(_) => {
+            Key::ReversePath(_) | Key::AcceptRa(_) | Key::Chain(_) => {
                 self.state.remove(key);
                 Told::new()
             }
@@ -203,7 +203,7 @@ impl World {
             | Entry::AcceptRa(AcceptRa { link, .. }) => {
                 self.is_up(link).map(|_| ()).ok_or_else(|| "No such file or directory".to_owned())
             }
-            Entry::Table(_) => Ok(()),
+            Entry::Table(_) | Entry::Chain(_) => Ok(()),
             Entry::Address(_) | Entry::Neighbour(_) | Entry::Fdb(_) => {
                 entry.link().map_or(Ok(()), |link| self.check_device(link))
             }

@@ -9,6 +9,7 @@ use nix::errno::Errno;
 use super::NetlinkKernel;
 use super::remedy::{Remedy, remedy};
 use crate::kernel::codec::{self, Message, Request, Unencodable};
+use crate::kernel::iptables::Programs;
 use crate::kernel::socket::Refusal;
 use crate::kernel::state::Entry;
 use crate::kernel::{Op, Refused};
@@ -74,6 +75,13 @@ impl NetlinkKernel {
             Ok(Request::Nftables(batch)) => {
                 self.flush(pass).await?;
                 if let Err(reason) = self.tables.carry_out(&op, batch) {
+                    self.lacks_nftables |= reason.for_want_of_nftables();
+                    pass.refuse(op, &reason);
+                }
+            }
+            Ok(Request::Iptables(chain)) => {
+                self.flush(pass).await?;
+                if let Err(reason) = Programs::of(chain.name).carry_out(&op, &chain).await {
                     pass.refuse(op, &reason);
                 }
             }
@@ -132,7 +140,9 @@ impl NetlinkKernel {
     fn messages(&self, op: &Op) -> Vec<Message> {
         match codec::encode(op, &self.links) {
             Ok(Request::Netlink(messages)) => messages,
-            Ok(Request::Nftables(_) | Request::Sysctl(_)) | Err(_) => Vec::new(),
+            Ok(Request::Nftables(_) | Request::Iptables(_) | Request::Sysctl(_)) | Err(_) => {
+                Vec::new()
+            }
         }
     }
 }

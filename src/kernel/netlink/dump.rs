@@ -19,8 +19,7 @@ impl NetlinkKernel {
         let links = links.iter().filter_map(|message| entry(message, &self.links, scope));
         let mut entries: Vec<_> =
             links.chain(settings(scope)).map(|entry| known.sharing(entry)).collect();
-        let tables = scope.tables.iter().filter_map(|table| self.tables.read(table));
-        entries.extend(tables.map(|table| known.sharing(Entry::Table(table))));
+        entries.extend(self.read_rules(scope, known).await);
         for request in self.requests_for(scope) {
             let links = &self.links;
             let read = |frame: &[u8]| {

@@ -8,8 +8,9 @@ use netlink_packet_route::RouteNetlinkMessage as M;
 
 use super::NetlinkKernel;
 use crate::kernel::codec::{self, Body, Message, request};
+use crate::kernel::iptables;
 use crate::kernel::state::{LinkName, PROTOCOL};
-use crate::node::{Facts, Interface, Nexthops, Reach};
+use crate::node::{Facts, Firewalls, Interface, Nexthops, Reach};
 use crate::prefix::Family;
 
 impl NetlinkKernel {
@@ -24,7 +25,12 @@ impl NetlinkKernel {
             None => None,
         };
         let nexthops = self.read_nexthops().await?;
-        Ok(Facts { interfaces, default_routes, reach, nexthops })
+        let firewalls = self.firewalls();
+        Ok(Facts { interfaces, default_routes, reach, nexthops, firewalls })
+    }
+
+    fn firewalls(&self) -> Firewalls {
+        Firewalls { nftables: !self.lacks_nftables, iptables: iptables::usual() }
     }
 
     /// Whether we can use nexthop objects.

@@ -10,7 +10,7 @@ use tweed_cni::nftables::{self, Batch};
 
 use crate::kernel::Op;
 use crate::kernel::codec;
-use crate::kernel::state::{Table, TableName};
+use crate::kernel::state::{ChainName, Table, TableName};
 
 /// The kernel answers before a request has returned; only a lost answer would be waited for.
 const DEADLINE: Duration = Duration::from_secs(5);
@@ -38,6 +38,13 @@ impl Tables {
         contents.map(|contents| codec::table(name.clone(), contents))
     }
 
+    /// Whether iptables has made this chain, by nftables.
+    pub(super) fn has_chain(&mut self, name: ChainName) -> bool {
+        let family = codec::ip_family(name.family);
+        let (table, chain) = (name.base.table(), name.base.chain());
+        self.converse(|socket| nftables::has_chain(socket, family, table, chain)).unwrap_or(false)
+    }
+
     pub(super) fn carry_out(&mut self, op: &Op, batch: Batch) -> Result<(), Unchanged> {
         let refusals = self.converse(|socket| batch.commit(socket));
         let first = refusals.map_err(Unchanged::from)?.into_iter().next();
@@ -62,6 +69,13 @@ fn open() -> io::Result<Socket> {
     Ok(socket)
 }
 
+impl Unchanged {
+    /// Whether this kernel has no such tables, or not all that ours need.
+    pub(super) const fn for_want_of_nftables(&self) -> bool {
+        matches!(self.0, Errno::EPROTONOSUPPORT | Errno::EOPNOTSUPP | Errno::ENOENT)
+    }
+}
+
 impl From<io::Error> for Unchanged {
     fn from(error: io::Error) -> Self {
         Self(error.raw_os_error().map_or(Errno::UnknownErrno, Errno::from_raw))
@@ -75,7 +89,7 @@ impl fmt::Display for Unchanged {
             Errno::EPERM | Errno::EACCES => {
                 write!(f, "{errno}: tweedd needs the capability NET_ADMIN")
             }
-            Errno::EPROTONOSUPPORT | Errno::EOPNOTSUPP | Errno::ENOENT => write!(
+            _ if self.for_want_of_nftables() => write!(
                 f,
                 "this kernel lacks nftables or its masquerading ({errno}): load nf_tables, \
                  nft_chain_nat and nft_masq, or start tweedd without --ip-masq"

@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
-use crate::kernel::state::{AcceptRa, Fdb, Link, LinkKind, Neighbour, ReversePath, Table};
+use crate::kernel::state::{
+    AcceptRa, Base, Fdb, Iptables, Link, LinkKind, Neighbour, ReversePath, Table,
+};
 use crate::mac::MacAddr;
 use crate::prefix::Family;
 
@@ -14,6 +16,8 @@ fn scope() -> Scope {
         tunnels: [LinkName::new("flannel.1")].into(),
         underlay: Some(LinkName::new("eth0")),
         tables: [table_name("tweed.1")].into(),
+        chains: ChainName::all().collect(),
+        extent: Extent::Spare,
         networks: vec!["10.244.0.0/16".parse().unwrap(), "fd00:244::/48".parse().unwrap()],
         gateways: ["172.16.0.9".parse().unwrap()].into(),
         retired: Vec::new(),
@@ -167,6 +171,17 @@ fn only_exactly_our_device_is_ours_and_only_once_it_is_retired() {
     assert!(!retired.owns(&Entry::Link(device("flannel.1", 1450, other))));
     let foreign = Link { kind: LinkKind::Other("bridge".to_owned()), ..ours };
     assert!(!retired.owns(&Entry::Link(foreign)));
+}
+
+#[test]
+fn a_chain_that_saves_packets_is_ours_only_when_everything_goes() {
+    let name = ChainName { iptables: Iptables::Nft, family: Family::V4, base: Base::Forward };
+    let spare = Chain::of(name, Vec::new());
+    let needed = Chain { otherwise: Otherwise::Dropped, ..spare.clone() };
+    let everything = Scope { extent: Extent::Everything, ..scope() };
+    assert!(scope().owns(&Entry::Chain(spare.clone())) && everything.owns(&Entry::Chain(spare)));
+    assert!(!scope().owns(&Entry::Chain(needed.clone())));
+    assert!(everything.owns(&Entry::Chain(needed)));
 }
 
 #[test]

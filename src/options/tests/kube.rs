@@ -3,7 +3,7 @@
 
 use super::{options, parse, refusal};
 use crate::options::Store;
-use crate::subnet::kube::{AnnotationPrefix, Condition, KubeOptions, NodeRef};
+use crate::subnet::kube::{AnnotationPrefix, ApiOptions, Condition, KubeOptions, NodeRef};
 
 const NAMED: &[(&str, &str)] = &[("NODE_NAME", "n1")];
 
@@ -17,7 +17,7 @@ fn kube(line: &str, variables: &[(&str, &str)]) -> KubeOptions {
 #[test]
 fn defaults_of_kubernetes_are_those_of_flanneld() {
     let kube = kube("", NAMED);
-    assert_eq!((kube.api_urls, kube.kubeconfig, kube.namespace), (vec![], None, None));
+    assert_eq!((kube.api, kube.namespace), (ApiOptions::default(), None));
     assert_eq!(kube.annotation_prefix, AnnotationPrefix::default());
     assert_eq!(kube.net_config.to_str(), Some("/etc/kube-flannel/net-conf.json"));
     assert_eq!(kube.condition, Condition::Cleared);
@@ -46,9 +46,9 @@ fn the_node_is_named_or_found_by_its_pod() {
 
 #[test]
 fn api_servers_are_separated_by_commas() {
-    let urls = kube("-kube-api-url=https://10.0.0.10:6443/,10.0.0.11:6443", NAMED).api_urls;
+    let urls = kube("-kube-api-url=https://10.0.0.10:6443/,10.0.0.11:6443", NAMED).api.urls;
     assert_eq!(urls, ["https://10.0.0.10:6443", "https://10.0.0.11:6443"]);
-    assert!(kube("-kube-api-url=", NAMED).api_urls.is_empty());
+    assert!(kube("-kube-api-url=", NAMED).api.urls.is_empty());
     for bad in ["ftp://a", "https://root:secret@a", "https://"] {
         let (said, code) = refusal(&format!("-kube-subnet-mgr -kube-api-url={bad}"), NAMED);
         assert!(said.ends_with("allowed: https:// with host and port"), "{said}");
@@ -61,7 +61,7 @@ fn the_rest_is_taken_as_it_is_said() {
     let line = "-kubeconfig-file=/k -kube-annotation-prefix=example.org/blue -net-config-path=/n \
                 -set-node-network-unavailable=false";
     let kube = kube(line, NAMED);
-    assert_eq!(kube.kubeconfig, Some("/k".into()));
+    assert_eq!(kube.api.kubeconfig, Some("/k".into()));
     assert_eq!(kube.annotation_prefix, "example.org/blue".parse().unwrap());
     assert_eq!((kube.net_config, kube.condition), ("/n".into(), Condition::Untouched));
     let (said, _) = refusal("-kube-subnet-mgr -kube-annotation-prefix=Blue", NAMED);

@@ -65,7 +65,8 @@ fn address(peer: u8) -> IpAddr {
 }
 
 fn target(peer: u8) -> Target {
-    Target { public_ip: IpAddr::from([172, 16, 0, peer]), direct: true, tunnel: true }
+    let public_ip = IpAddr::from([172, 16, 0, peer]);
+    Target { public_ip, direct: true, tunnel: true, round: 0 }
 }
 
 const ALL: fn(&Question) -> bool = |_| true;
@@ -154,9 +155,47 @@ fn who_was_silent_and_asks_is_asked_at_once() {
     world.run(SECOND * 20);
     assert_eq!(world.verdict(), Verdict::Silent);
     (world.answers, world.sent) = (ALL, Vec::new());
-    world.board.take_question(address(0), world.now);
+    world.board.hear(address(0), world.now);
     world.run(TICK * 2);
     assert_eq!(world.verdict(), Verdict::Good);
+}
+
+#[test]
+fn who_has_spoken_is_never_silent() {
+    let mut world = World::new(1, NONE);
+    world.run(TICK);
+    world.board.hear(address(0), world.now);
+    world.run(SECOND * 60);
+    assert_eq!(world.verdict(), Verdict::Pending);
+    world.sent.clear();
+    world.run(SECOND * 60);
+    assert!(world.sent.len() <= 90, "{}", world.sent.len());
+    world.answers = TUNNEL;
+    world.run(SECOND * 10);
+    assert_eq!(world.verdict(), Verdict::Bad(Cause::NoAnswer));
+}
+
+#[test]
+fn who_was_silent_and_speaks_is_awaited() {
+    let mut world = World::new(1, NONE);
+    world.run(SECOND * 20);
+    assert_eq!(world.verdict(), Verdict::Silent);
+    world.board.hear(address(0), world.now);
+    world.run(TICK);
+    assert_eq!(world.verdict(), Verdict::Pending);
+}
+
+#[test]
+fn in_another_round_who_was_silent_is_asked_as_at_first() {
+    let mut world = World::new(1, NONE);
+    world.run(SECOND * 60);
+    assert_eq!(world.verdict(), Verdict::Silent);
+    world.board.follow(&[(address(0), Target { round: 1, ..target(0) })].into(), world.now);
+    world.answers = TUNNEL;
+    world.run(TICK);
+    assert_eq!(world.verdict(), Verdict::Pending);
+    world.run(SECOND * 2);
+    assert_eq!(world.verdict(), Verdict::Bad(Cause::NoAnswer));
 }
 
 #[test]

@@ -21,7 +21,7 @@ pub mod value;
 mod watch;
 
 pub use connect::{Credentials, EtcdOptions};
-pub use operator::{Away, Holdings, Operator, Swap, Written};
+pub use operator::Operator;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -6,45 +6,13 @@ use super::EtcdOptions;
 use super::client::{Client, Connection, Failure, revision};
 use super::key::Layout;
 use super::store::Store;
-use crate::lease::Record;
-use crate::report::NodeReport;
 use crate::subnet::StoreState;
+use crate::subnet::operator::{Away, Holdings, Swap, Written};
 
 /// A network in etcd, as its operator sees it.
 pub struct Operator {
     store: Store,
 }
-
-/// All that the store holds of a network.
-#[derive(Clone, Debug, Default)]
-pub struct Holdings {
-    /// None if the key is missing.
-    pub config: Option<Written>,
-    pub records: Vec<Record>,
-    /// Those that can be read.
-    pub reports: Vec<NodeReport>,
-}
-
-/// A value, and the revision that wrote it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Written {
-    pub text: String,
-    pub revision: i64,
-}
-
-/// What became of a write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Swap {
-    /// At this revision.
-    Done(i64),
-    /// The key was written by somebody else since it was read; nothing is changed.
-    Outdated,
-}
-
-/// The store cannot be used, and why.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct Away(pub String);
 
 /// Records in one answer; reports are larger than leases.
 const PAGE: i64 = 500;

@@ -75,7 +75,7 @@ impl Shared {
         node: OwnNode,
         attributes: &LeaseAttributes,
     ) -> Option<OwnNode> {
-        let prefix = &self.client.options.annotation_prefix;
+        let prefix = &self.options.annotation_prefix;
         for fault in prefix.faults(&node.annotations) {
             warn!(node = name, %fault, "what was ordered cannot be followed");
         }
@@ -100,7 +100,7 @@ impl Shared {
 
     pub(super) fn reader(&self) -> Reader {
         let families = self.ours.borrow().families();
-        Reader::new(self.client.options.annotation_prefix.clone(), families)
+        Reader::new(self.options.annotation_prefix.clone(), families)
     }
 
     fn understand(&self, body: &[u8]) -> Option<OwnNode> {

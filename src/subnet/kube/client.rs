@@ -11,13 +11,13 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::answer::{self, Refusal};
 use super::connect::{failure, open};
-use super::options::KubeOptions;
+use super::options::ApiOptions;
 use super::request::Ask;
 use crate::backoff::Backoff;
 use crate::subnet::report::Report;
 
 pub(super) struct Client {
-    pub(super) options: KubeOptions,
+    options: ApiOptions,
     /// In the order in which they are tried; none stands for the one that is configured elsewhere.
     servers: Vec<Option<String>>,
     current: Mutex<Current>,
@@ -55,8 +55,8 @@ pub(super) enum Failure {
 const ANSWER: Duration = Duration::from_secs(15);
 
 impl Client {
-    pub(super) fn new(options: KubeOptions) -> Self {
-        let mut servers: Vec<_> = options.api_urls.iter().cloned().map(Some).collect();
+    pub(super) fn new(options: ApiOptions) -> Self {
+        let mut servers: Vec<_> = options.urls.iter().cloned().map(Some).collect();
         if servers.is_empty() {
             servers.push(None);
         }
@@ -152,7 +152,7 @@ impl Client {
 
     /// Not all nodes that were sent away together come back together.
     async fn keep_quiet(&self) {
-        let quiet_until = self.current.lock().await.quiet_until.take();
+        let quiet_until = self.current.lock().await.quiet_until;
         if let Some(until) = quiet_until.filter(|until| *until > Instant::now()) {
             sleep_until(until + JITTER.mul_f64(rand::random())).await;
         }

@@ -8,7 +8,7 @@ use hyper::header::{HeaderValue, USER_AGENT};
 use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 
-use super::options::KubeOptions;
+use super::options::ApiOptions;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -20,7 +20,7 @@ const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 ///
 /// # Errors
 /// What to tell people; contains no secrets.
-pub(super) async fn open(options: &KubeOptions, url: Option<&str>) -> Result<Client, String> {
+pub(super) async fn open(options: &ApiOptions, url: Option<&str>) -> Result<Client, String> {
     let mut config = match (&options.kubeconfig, url) {
         (Some(file), _) => from_file(file).await?,
         (None, None) => Config::incluster().map_err(|error| no_cluster(&error))?,

@@ -19,7 +19,7 @@ use crate::subnet::Lost;
 impl Shared {
     /// The watch on all nodes tells.
     pub(super) async fn hold(&self) -> Lost {
-        let prefix = &self.client.options.annotation_prefix;
+        let prefix = &self.options.annotation_prefix;
         let mut ours = self.ours.subscribe();
         loop {
             if let Some(lost) = ours.borrow_and_update().loss(prefix) {
@@ -30,7 +30,7 @@ impl Shared {
     }
 
     pub(super) async fn pause_after_loss(&self) {
-        let is_lost = self.ours.borrow().loss(&self.client.options.annotation_prefix).is_some();
+        let is_lost = self.ours.borrow().loss(&self.options.annotation_prefix).is_some();
         if is_lost {
             let pause = self.losses.lock().await.pause(rand::random());
             sleep(pause).await;
@@ -40,7 +40,7 @@ impl Shared {
     /// Clears the condition that keeps pods away from our node, and again whenever the node was
     /// made anew. Never ends.
     pub(super) async fn announce(&self) {
-        if self.client.options.condition == Condition::Untouched {
+        if self.options.condition == Condition::Untouched {
             return pending().await;
         }
         let name = self.node_name().await;

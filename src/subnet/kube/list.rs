@@ -1,5 +1,7 @@
 //! All nodes there are: streamed where the server can, else page by page. Never all in memory.
 
+use std::borrow::Cow;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -7,7 +9,7 @@ use tokio::time::{Instant, timeout_at};
 use tracing::info;
 
 use super::answer::Refusal;
-use super::client::Failure;
+use super::client::{Client, Failure};
 use super::node::{Metadata, NodeObject};
 use super::request;
 use super::watch::{Event, KubeSource, Lists, duration, event, first_line, interruption};
@@ -29,7 +31,7 @@ struct PageMetadata<'a> {
     #[serde(rename = "continue")]
     token: String,
     #[serde(borrow, rename = "resourceVersion")]
-    version: std::borrow::Cow<'a, str>,
+    version: Cow<'a, str>,
 }
 
 /// A server that knows nothing of streamed lists may begin one and never end it.
@@ -98,26 +100,30 @@ impl KubeSource {
     }
 
     pub(super) async fn list_paged(&mut self) -> Result<Vec<Record>, Interrupted> {
-        let (mut records, mut token) = (Vec::new(), String::new());
-        loop {
-            let body = self.shared.client.once(&request::page(&token)).await;
-            let body = body.map_err(|failure| self.shared.interrupted(failure))?;
-            let page: Page<'_> = serde_json::from_slice(&body).map_err(|error| {
-                self.shared
-                    .client
-                    .report
-                    .away(&format!("the list of nodes cannot be read: {error}"));
-                Interrupted::Away
-            })?;
-            for node in &page.items {
-                records.extend(record(self.put(node)));
-            }
-            token = page.metadata.token;
-            if token.is_empty() {
-                page.metadata.version.as_ref().clone_into(&mut self.version);
-                self.look_for_own();
-                return Ok(records);
-            }
+        let (mut records, shared) = (Vec::new(), Arc::clone(&self.shared));
+        let read = pages(&shared.client, |node| records.extend(record(self.put(node)))).await;
+        self.version = read.map_err(|failure| shared.interrupted(failure))?;
+        self.look_for_own();
+        Ok(records)
+    }
+}
+
+/// Shows `each` node there is, and returns the version of what it was shown.
+pub(super) async fn pages(
+    client: &Client,
+    mut each: impl FnMut(&NodeObject<'_>),
+) -> Result<String, Failure> {
+    let mut token = String::new();
+    loop {
+        let body = client.once(&request::page(&token)).await?;
+        let page: Page<'_> = serde_json::from_slice(&body).map_err(|error| {
+            client.report.away(&format!("the list of nodes cannot be read: {error}"));
+            Failure::Away
+        })?;
+        page.items.iter().for_each(&mut each);
+        token = page.metadata.token;
+        if token.is_empty() {
+            return Ok(page.metadata.version.into_owned());
         }
     }
 }

@@ -10,7 +10,9 @@ mod list;
 mod name;
 mod net_config;
 mod node;
+mod node_report;
 mod open;
+mod operator;
 mod options;
 mod own;
 mod probe_secret;
@@ -18,7 +20,8 @@ mod request;
 mod watch;
 
 pub use annotations::{AnnotationPrefix, NoPrefix};
-pub use options::{Condition, KubeOptions, NodeRef};
+pub use operator::{Operator, OperatorOptions};
+pub use options::{ApiOptions, Condition, KubeOptions, NodeRef};
 
 use std::sync::Arc;
 
@@ -43,6 +46,7 @@ pub struct KubeSubnetManager {
 }
 
 struct Shared {
+    options: KubeOptions,
     client: Client,
     ours: channel::Sender<Ours>,
     losses: Mutex<Losses>,
@@ -52,7 +56,8 @@ impl KubeSubnetManager {
     /// Connects to nothing yet.
     pub fn new(options: KubeOptions) -> Self {
         let shared = Shared {
-            client: Client::new(options),
+            client: Client::new(options.api.clone()),
+            options,
             ours: channel::Sender::new(Ours::default()),
             losses: Mutex::new(Losses::default()),
         };
@@ -85,8 +90,8 @@ impl SubnetManager for KubeSubnetManager {
         updates(KubeSource::new(Arc::clone(&self.shared)))
     }
 
-    async fn publish_report(&self, _report: &NodeReport) -> Result<(), Unpublished> {
-        Err(Unpublished("reports are not kept in Kubernetes yet".to_owned()))
+    async fn publish_report(&self, report: &NodeReport) -> Result<(), Unpublished> {
+        self.shared.publish_report(report).await
     }
 
     async fn probe_secret(&self) -> Result<Secret, String> {

@@ -44,7 +44,7 @@ impl Shared {
         if let Some(name) = self.ours.borrow().name.clone() {
             return name;
         }
-        let name = match &self.client.options.node {
+        let name = match &self.options.node {
             NodeRef::Name(name) => name.clone(),
             NodeRef::OfPod { namespace, name } => self.node_of_pod(namespace, name).await,
         };
@@ -71,7 +71,7 @@ impl Shared {
         if told.is_none() {
             self.own_node(&name).await;
         }
-        let prefix = &self.client.options.annotation_prefix;
+        let prefix = &self.options.annotation_prefix;
         let mut ours = self.ours.subscribe();
         loop {
             let public_ips =

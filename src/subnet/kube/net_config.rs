@@ -19,7 +19,7 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 pub(super) fn updates(shared: Arc<Shared>) -> BoxStream<'static, ConfigUpdate> {
     let steps = stream::unfold((shared, None::<ConfigUpdate>), |(shared, told)| async move {
         loop {
-            let update = look(&shared.client.options.net_config);
+            let update = look(&shared.options.net_config);
             if told.as_ref() != Some(&update) {
                 shared.report_config(&update);
                 return Some((update.clone(), (shared, Some(update))));

@@ -13,6 +13,8 @@ use crate::subnet::watch::Interrupted;
 pub(super) struct Open {
     connection: Connection,
     pub(super) lines: Lines,
+    /// Whether it has said anything: one that ends without a word is not opened again at once.
+    pub(super) has_told: bool,
     /// How often in a row it said nothing.
     silences: u32,
 }
@@ -29,7 +31,8 @@ impl Shared {
 
     pub(super) async fn try_open(&self, ask: &Ask) -> Result<Open, Failure> {
         let (connection, response) = self.client.open(ask).await?;
-        Ok(Open { connection, lines: Lines::of(response.into_body()), silences: 0 })
+        let lines = Lines::of(response.into_body());
+        Ok(Open { connection, lines, has_told: false, silences: 0 })
     }
 
     /// What a request about all nodes that brought nothing means for their history.
@@ -54,6 +57,7 @@ impl Open {
             match timeout(SILENCE, self.lines.more()).await {
                 Ok(Ok(more)) => {
                     self.silences = 0;
+                    self.has_told |= more;
                     return Ok(more);
                 }
                 Ok(Err(reason)) => return Err(self.broken(client, &reason).await),

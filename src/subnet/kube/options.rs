@@ -7,10 +7,7 @@ use super::annotations::AnnotationPrefix;
 /// What the daemon is told about Kubernetes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KubeOptions {
-    /// `https://10.0.0.10:6443`; if there are none, the cluster's own or those of `kubeconfig`.
-    pub api_urls: Vec<String>,
-    /// None means the service account of the pod.
-    pub kubeconfig: Option<PathBuf>,
+    pub api: ApiOptions,
     pub annotation_prefix: AnnotationPrefix,
     pub node: NodeRef,
     /// Where secrets and reports lie; none means where the pod lives.
@@ -18,6 +15,15 @@ pub struct KubeOptions {
     /// Where the network config is mounted.
     pub net_config: PathBuf,
     pub condition: Condition,
+}
+
+/// How to reach the API servers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ApiOptions {
+    /// `https://10.0.0.10:6443`; if there are none, the cluster's own or those of `kubeconfig`.
+    pub urls: Vec<String>,
+    /// None means the service account of the pod.
+    pub kubeconfig: Option<PathBuf>,
 }
 
 /// Which Node this host is.

@@ -77,6 +77,14 @@ impl Ours {
         self.trust(Some(node))
     }
 
+    /// Whatever comes next is the truth, even if versions have started over. It is no news by itself.
+    pub(super) fn doubt(&mut self) -> bool {
+        if let Some(Seen::Node(node)) = &mut self.seen {
+            node.version.clear();
+        }
+        false
+    }
+
     /// Takes in what was read just now; none if our node is gone. Returns whether it is news.
     pub(super) fn trust(&mut self, node: Option<OwnNode>) -> bool {
         let seen = Some(node.map_or(Seen::Gone, Seen::Node));

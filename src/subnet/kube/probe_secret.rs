@@ -45,7 +45,7 @@ impl Shared {
 
     /// Where our own objects lie.
     pub(super) fn namespace(&self) -> Option<String> {
-        self.client.options.namespace.clone().or_else(own_namespace)
+        self.options.namespace.clone().or_else(own_namespace)
     }
 
     /// Whoever was first, the next reading tells.

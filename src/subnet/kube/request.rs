@@ -13,8 +13,15 @@ pub(super) type Ask = Request<Vec<u8>>;
 /// Nodes in one answer: some of them have twenty kilobytes.
 const PAGE: u32 = 200;
 
-/// Of our report and our secret.
 const SECRET: &str = "tweed-probes";
+/// Who writes, to a server that keeps account of it.
+const MANAGER: &str = "tweedd";
+/// What all reports have in common.
+const REPORTS: &str = "app.kubernetes.io/name=tweed,app.kubernetes.io/component=node-report";
+/// The key of a report in its `ConfigMap`.
+pub(super) const REPORT: &str = "report";
+/// The key of the network config in its own.
+pub(super) const NET_CONF: &str = "net-conf.json";
 
 pub(super) fn node(name: &str) -> Ask {
     made(nodes().get(name, &GetParams::default()))
@@ -78,6 +85,44 @@ pub(super) fn create_probe_secret(namespace: &str, text: &str) -> Ask {
     });
     let body = secret.to_string().into_bytes();
     made(namespaced(namespace, "secrets").create(&PostParams::default(), body))
+}
+
+/// Makes `text` the report of the node of this name and uid, with which it goes.
+pub(super) fn publish_report(namespace: &str, (node, uid): (&str, &str), text: &str) -> Ask {
+    let name = format!("tweed-node-{node}");
+    let labels: Value =
+        REPORTS.split(',').filter_map(|pair| pair.split_once('=')).map(label).collect();
+    let owner = json!({ "apiVersion": "v1", "kind": "Node", "name": node, "uid": uid });
+    let object = json!({
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": { "name": name, "labels": labels, "ownerReferences": [owner] },
+        "data": { REPORT: text },
+    });
+    let params = PatchParams::apply(MANAGER).force();
+    made(namespaced(namespace, "configmaps").patch(&name, &params, &Patch::Apply(object)))
+}
+
+pub(super) fn reports(namespace: &str) -> Ask {
+    made(namespaced(namespace, "configmaps").list(&ListParams::default().labels(REPORTS)))
+}
+
+pub(super) fn config_map(namespace: &str, name: &str) -> Ask {
+    made(namespaced(namespace, "configmaps").get(name, &GetParams::default()))
+}
+
+/// Makes `text` the network config, if the `ConfigMap` is still of version `seen`.
+pub(super) fn write_config(namespace: &str, name: &str, seen: i64, text: &str) -> Ask {
+    let patch = json!({
+        "metadata": { "resourceVersion": seen.to_string() },
+        "data": { NET_CONF: text },
+    });
+    let patch = Patch::Merge(patch);
+    made(namespaced(namespace, "configmaps").patch(name, &PatchParams::default(), &patch))
+}
+
+fn label((key, value): (&str, &str)) -> (String, Value) {
+    (key.to_owned(), value.into())
 }
 
 fn patch_status(name: &str, patch: Value) -> Ask {

@@ -4,17 +4,15 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::hash::RandomState;
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde::Deserialize;
-use tokio::time::sleep;
 use tracing::{debug, warn};
 
 use super::Shared;
 use super::answer::Status;
 use super::node::{NodeObject, Reader};
 use super::open::Open;
-use super::own::OwnNode;
+use super::own::{Ours, OwnNode};
 use super::request;
 use crate::lease::{LeaseId, LeaseUpdate, Record};
 use crate::subnet::watch::{Interrupted, Source};
@@ -65,13 +63,11 @@ struct ErrorEvent {
     object: Status,
 }
 
-/// A watch that ends at once is not opened again at once.
-const PAUSE: Duration = Duration::from_millis(200);
-
 impl Source for KubeSource {
     async fn list(&mut self) -> Result<Vec<Record>, Interrupted> {
         self.open = None;
         self.reader = self.shared.reader();
+        self.shared.ours.send_if_modified(Ours::doubt);
         self.forget();
         match self.lists {
             Lists::Streamed => self.list_streamed().await,
@@ -92,8 +88,8 @@ impl Source for KubeSource {
             }
             if open.listen(&self.shared.client).await? {
                 self.open = Some(open);
-            } else {
-                sleep(PAUSE.mul_f64(rand::random())).await;
+            } else if !open.has_told {
+                return Err(Interrupted::Away);
             }
         }
     }

@@ -130,6 +130,7 @@ fn report(id: &LeaseId) -> NodeReport {
         mtu: 1500,
         layer2: true,
         nexthops: true,
+        firewalls: crate::node::Firewalls::default(),
         on_link: Vec::new(),
         uplinks: Vec::new(),
     };

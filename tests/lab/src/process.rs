@@ -119,6 +119,16 @@ impl Process {
         Ok(number.context("the process has ended")?.parse()?)
     }
 
+    /// Used so far by those of its children that have ended.
+    pub fn processor_time_of_children(&self) -> Result<Duration> {
+        let path = format!("/proc/{}/stat", self.pid());
+        let text = std::fs::read_to_string(&path).with_context(|| path.clone())?;
+        // The name before may have blanks in it.
+        let (_, behind) = text.rsplit_once(')').with_context(|| path.clone())?;
+        let ticks = behind.split_whitespace().skip(13).take(2).map(str::parse::<u32>);
+        Ok(TICK * ticks.sum::<Result<u32, _>>().context(path)?)
+    }
+
     /// What its threads have had of the processor so far; of threads that have ended, nothing.
     pub fn processor_time(&self) -> Result<Duration> {
         let path = format!("/proc/{}/task", self.pid());
@@ -126,6 +136,9 @@ impl Process {
         threads.map(|thread| time_of_thread(&thread?.path().join("schedstat"))).sum()
     }
 }
+
+/// The kernel tells times of processes in hundredths of a second, whatever the machine.
+const TICK: Duration = Duration::from_millis(10);
 
 fn time_of_thread(path: &Path) -> Result<Duration> {
     let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;

@@ -1,10 +1,13 @@
 //! Waiting until something holds, and how long that took.
 
+use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
 const POLL: Duration = Duration::from_millis(5);
+/// A round that took longer counts for no more: a machine that stands still has not waited.
+const ROUND: Duration = Duration::from_millis(500);
 
 /// What a closure given to [`eventually`] may return: `bool`, `()` or a `Result` of them.
 pub trait Condition {
@@ -33,19 +36,27 @@ impl<C: Condition> Condition for Result<C> {
 /// Asks again and again until `condition` holds, and says how long that took.
 ///
 /// The error carries what the last attempt said, so `anyhow::ensure!` in the closure pays off.
+/// `timeout` is longer by the clock where the machine stands still, or is slow to look.
 #[track_caller]
 pub fn eventually<C: Condition>(
     timeout: Duration,
     mut condition: impl FnMut() -> C,
 ) -> Result<Duration> {
     let caller = std::panic::Location::caller();
-    let start = Instant::now();
+    let (start, mut waited) = (Instant::now(), Duration::ZERO);
     loop {
-        let asked = start.elapsed();
+        let round = Instant::now();
         match condition().holds() {
             Ok(()) => return Ok(start.elapsed()),
-            Err(state) if asked >= timeout => bail!("{caller}: not within {timeout:?}: {state}"),
+            Err(state) if waited >= timeout => bail!("{caller}: not within {timeout:?}: {state}"),
             Err(_) => std::thread::sleep(POLL),
         }
+        waited += round.elapsed().min(ROUND);
     }
+}
+
+/// Whether a read ended because nothing came: its timeout ran out, or the process stood still,
+/// after which the kernel does not wait on.
+pub fn is_silence(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }

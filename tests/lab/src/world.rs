@@ -73,11 +73,12 @@ impl World {
         lock(&self.pods).clone()
     }
 
-    /// The last lines each process has logged.
+    /// The last lines each process has logged, those of the youngest first: what everybody relies on
+    /// was started before, and is hardly ever to blame.
     pub(crate) fn last_words(&self) -> String {
         let words =
             |it: &Process| format!("--- {} ---\n{}\n", it.log_file().display(), it.last_words());
-        lock(&self.processes).iter().map(words).collect()
+        lock(&self.processes).iter().rev().map(words).collect()
     }
 
     /// Ends every process and deletes every namespace and file; what is gone already is no error.

@@ -170,8 +170,11 @@ async fn what_stands_in_the_way_is_told_before_anything_is_written() {
 async fn without_a_config_one_sentence_says_what_is_missing() {
     struct Empty;
     impl Network for Empty {
-        fn config_key(&self) -> &'static str {
-            "/n/config"
+        fn shown(&self) -> String {
+            "key /n/config".to_owned()
+        }
+        fn hint(&self) -> &'static str {
+            "name the servers"
         }
         async fn read(&self) -> Result<Holdings, Away> {
             Ok(Holdings::default())

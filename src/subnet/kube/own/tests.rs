@@ -85,6 +85,14 @@ fn what_a_watch_tells_late_is_no_news() {
 }
 
 #[test]
+fn after_a_new_reading_of_all_nodes_versions_may_start_over() {
+    let mut ours = holding();
+    assert!(!ours.doubt());
+    assert!(ours.see(node("3", &["10.244.9.0/24"], &[])));
+    assert!(loss(&ours).is_some());
+}
+
+#[test]
 fn a_node_needs_a_subnet_of_each_family() {
     let subnets = |config: &str, cidrs: &[&str]| {
         node("7", cidrs, &[]).subnets(&NetworkConfig::parse(config.as_bytes()).unwrap())

@@ -69,3 +69,47 @@ fn single_objects_are_asked_for_by_name() {
     let secret = "GET /api/v1/namespaces/kube-flannel/secrets/tweed-probes";
     assert_eq!(line(&probe_secret("kube-flannel")), secret);
 }
+
+#[test]
+fn a_report_is_an_object_that_goes_with_its_node() {
+    let ask = publish_report("kube-flannel", ("n1", "5f1c"), "{}");
+    assert_eq!(
+        line(&ask),
+        "PATCH /api/v1/namespaces/kube-flannel/configmaps/tweed-node-n1?&force=true&fieldManager=tweedd"
+    );
+    assert_eq!(ask.headers()["content-type"], "application/apply-patch+yaml");
+    assert_eq!(
+        serde_json::from_slice::<Value>(ask.body()).unwrap(),
+        json!({
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {
+                "name": "tweed-node-n1",
+                "labels": {
+                    "app.kubernetes.io/name": "tweed",
+                    "app.kubernetes.io/component": "node-report",
+                },
+                "ownerReferences": [
+                    { "apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "5f1c" },
+                ],
+            },
+            "data": { "report": "{}" },
+        })
+    );
+    assert_eq!(
+        line(&reports("kube-flannel")),
+        "GET /api/v1/namespaces/kube-flannel/configmaps?&labelSelector=app.kubernetes.io%2Fname%3Dtweed\
+         %2Capp.kubernetes.io%2Fcomponent%3Dnode-report"
+    );
+}
+
+#[test]
+fn the_config_is_written_over_one_version_alone() {
+    let ask = write_config("kube-flannel", "kube-flannel-cfg", 812, "{}");
+    assert_eq!(line(&ask), "PATCH /api/v1/namespaces/kube-flannel/configmaps/kube-flannel-cfg?");
+    assert_eq!(ask.headers()["content-type"], "application/merge-patch+json");
+    assert_eq!(
+        String::from_utf8(ask.body().clone()).unwrap(),
+        r#"{"data":{"net-conf.json":"{}"},"metadata":{"resourceVersion":"812"}}"#
+    );
+}

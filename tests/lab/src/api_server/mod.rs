@@ -1,5 +1,7 @@
 //! An API server of Kubernetes in a thread: real HTTP, and every failure on demand.
 
+#![allow(clippy::indexing_slicing, reason = "an index into JSON finds null where nothing is")]
+
 mod fault;
 mod merge;
 mod reply;
@@ -7,11 +9,12 @@ mod serve;
 mod store;
 mod watch;
 
+use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
@@ -39,7 +42,7 @@ pub struct ApiServer {
 #[derive(Debug)]
 struct Running {
     stop: oneshot::Sender<()>,
-    thread: JoinHandle<()>,
+    thread: JoinHandle<io::Result<()>>,
 }
 
 /// A request that was made.
@@ -83,7 +86,8 @@ impl ApiServer {
         let Some(Running { stop, thread }) = self.running.take() else { return Ok(()) };
         // It may have ended by itself.
         stop.send(()).unwrap_or_default();
-        thread.join().map_err(|_| anyhow::anyhow!("the API server panicked"))
+        thread.join().map_err(|_| anyhow!("the API server panicked"))??;
+        Ok(())
     }
 
     /// After a [`stop`](Self::stop), where it was before.
@@ -147,7 +151,7 @@ impl ApiServer {
 
     /// What `kubectl patch node` would do.
     pub fn patch_node(&self, name: &str, patch: &Value) {
-        self.shared.change(|store| store.patch(node_place(name), patch));
+        self.shared.change(|store| store.patch(&node_place(name), patch));
     }
 
     /// Writes an annotation of flannel's; none removes it.

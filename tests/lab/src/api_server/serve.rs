@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::io;
 use std::net::TcpListener;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -64,21 +65,25 @@ impl Query {
 }
 
 /// Serves until it is told to stop; then all connections end.
-pub(super) fn run(shared: &Arc<Shared>, listener: TcpListener, stopped: oneshot::Receiver<()>) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.expect("a runtime for the API server");
+pub(super) fn run(
+    shared: &Arc<Shared>,
+    listener: TcpListener,
+    stopped: oneshot::Receiver<()>,
+) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         tokio::select! {
-            () = accept(shared, listener) => {}
-            _ = stopped => {}
+            failed = accept(shared, listener) => failed,
+            _ = stopped => Ok(()),
         }
-    });
+    })
 }
 
-async fn accept(shared: &Arc<Shared>, listener: TcpListener) {
-    let listener = tokio::net::TcpListener::from_std(listener).expect("a listener");
+async fn accept(shared: &Arc<Shared>, listener: TcpListener) -> io::Result<()> {
+    let listener = tokio::net::TcpListener::from_std(listener)?;
     let mut connections = JoinSet::new();
-    while let Ok((stream, _)) = listener.accept().await {
+    loop {
+        let (stream, _) = listener.accept().await?;
         let shared = Arc::clone(shared);
         connections.spawn(async move {
             let answer = |request| {
@@ -146,7 +151,10 @@ fn route(
             store.get(&(collection, name)).map_or_else(absent, |it| json(StatusCode::OK, it))
         }
         ("POST", (collection, None)) => create(shared, collection, body),
-        ("PATCH", (collection, Some(name))) => patch(shared, (collection, name), path, body),
+        ("PATCH", (collection, Some(name))) if query.get("fieldManager").is_some() => {
+            apply(shared, &(collection, name), body)
+        }
+        ("PATCH", (collection, Some(name))) => patch(shared, &(collection, name), path, body),
         _ => refusal(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", "not this"),
     }
 }
@@ -168,8 +176,12 @@ fn list(shared: &Shared, collection: &str, query: &Query) -> Response<Body> {
     let store = lock(&shared.store);
     let limit = query.get("limit").and_then(|text| text.parse().ok()).unwrap_or(usize::MAX);
     let after = query.get("continue").unwrap_or_default();
-    let mut items: Vec<&Value> =
-        store.list(collection, after).take(limit.saturating_add(1)).collect();
+    let labels = query.get("labelSelector").map(labels).unwrap_or_default();
+    let is_asked_for = |item: &&Value| {
+        labels.iter().all(|(key, value)| item["metadata"]["labels"][key] == value.as_str())
+    };
+    let found = store.list(collection, after).filter(is_asked_for);
+    let mut items: Vec<&Value> = found.take(limit.saturating_add(1)).collect();
     let more = items.len() > limit;
     items.truncate(limit);
     let last = items.last().filter(|_| more).map(|last| last["metadata"]["name"].clone());
@@ -178,6 +190,13 @@ fn list(shared: &Shared, collection: &str, query: &Query) -> Response<Body> {
         "continue": last.unwrap_or_else(|| "".into()),
     });
     json(StatusCode::OK, &json!({ "kind": "List", "metadata": metadata, "items": items }))
+}
+
+/// `name=tweed,component=x`, in the writing of URLs.
+fn labels(selector: &str) -> Vec<(String, String)> {
+    let plain = selector.replace("%2F", "/").replace("%3D", "=").replace("%2C", ",");
+    let pairs = plain.split(',').filter_map(|pair| pair.split_once('='));
+    pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
 }
 
 fn create(shared: &Shared, collection: String, body: &[u8]) -> Response<Body> {
@@ -198,14 +217,32 @@ fn create(shared: &Shared, collection: String, body: &[u8]) -> Response<Body> {
     }
 }
 
-fn patch(shared: &Shared, place: Place, path: &str, body: &[u8]) -> Response<Body> {
-    let Ok(mut patch) = serde_json::from_slice::<Value>(body) else { return invalid() };
+fn patch(shared: &Shared, place: &Place, path: &str, body: &[u8]) -> Response<Body> {
+    let Ok(mut wanted) = serde_json::from_slice::<Value>(body) else { return invalid() };
     // By way of its status a node's spec cannot be changed.
-    if let (true, Some(patch)) = (path.ends_with("/status"), patch.as_object_mut()) {
-        patch.remove("spec");
+    if let (true, Some(fields)) = (path.ends_with("/status"), wanted.as_object_mut()) {
+        fields.remove("spec");
     }
-    let patched = shared.change(|store| store.patch(place, &patch));
-    patched.map_or_else(absent, |object| json(StatusCode::OK, &object))
+    let seen = wanted["metadata"]["resourceVersion"].clone();
+    let patched = shared.change(|store| {
+        let known = store.get(place).map(|object| &object["metadata"]["resourceVersion"]);
+        let is_outdated = known.is_some_and(|known| !seen.is_null() && *known != seen);
+        if is_outdated { Err(()) } else { Ok(store.patch(place, &wanted)) }
+    });
+    match patched {
+        Ok(Some(object)) => json(StatusCode::OK, &object),
+        Ok(None) => absent(),
+        Err(()) => refusal(StatusCode::CONFLICT, "Conflict", "the object has been modified"),
+    }
+}
+
+/// Creates what is not there yet.
+fn apply(shared: &Shared, place: &Place, body: &[u8]) -> Response<Body> {
+    let Ok(object) = serde_json::from_slice::<Value>(body) else { return invalid() };
+    if !shared.change(|store| store.create(place.clone(), object.clone())) {
+        shared.change(|store| store.patch(place, &object));
+    }
+    json(StatusCode::OK, &object)
 }
 
 fn absent() -> Response<Body> {

@@ -6,6 +6,9 @@ use serde_json::{Value, json};
 
 use super::merge::merge;
 
+/// So many changes are remembered.
+const LONGEST: usize = 4000;
+
 /// Where an object lies: `/api/v1/nodes` and its name.
 pub(super) type Place = (String, String);
 
@@ -73,13 +76,16 @@ impl Store {
     }
 
     /// The object as it is then; none if there is no such object.
-    pub(super) fn patch(&mut self, place: Place, patch: &Value) -> Option<Value> {
-        let mut object = self.objects.get(&place)?.clone();
+    pub(super) fn patch(&mut self, place: &Place, patch: &Value) -> Option<Value> {
+        let mut object = self.objects.get(place)?.clone();
         merge(&mut object, patch);
-        if self.objects.get(&place) != Some(&object) {
+        // Whatever it was written over, it gets a version of its own.
+        let version = self.objects.get(place)?["metadata"]["resourceVersion"].clone();
+        object["metadata"]["resourceVersion"] = version;
+        if self.objects.get(place) != Some(&object) {
             self.write("MODIFIED", place.clone(), object);
         }
-        self.objects.get(&place).cloned()
+        self.objects.get(place).cloned()
     }
 
     pub(super) fn delete(&mut self, place: &Place) -> bool {
@@ -115,6 +121,10 @@ impl Store {
         object["metadata"]["resourceVersion"] = self.version.to_string().into();
         let change = Change { version: self.version, kind, collection, object: object.clone() };
         self.history.push(change);
+        if self.history.len() > LONGEST {
+            let forgotten = self.history.drain(..LONGEST / 2).next_back();
+            self.compacted = forgotten.map_or(self.compacted, |change| change.version);
+        }
         object
     }
 }

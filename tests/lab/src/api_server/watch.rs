@@ -18,6 +18,8 @@ use super::reply::{Body, refusal, status, too_large};
 use super::serve::{Query, Shared};
 use crate::lock::lock;
 
+/// So many objects are told in one breath.
+const AT_ONCE: usize = 100;
 /// Real servers say something once a minute.
 const BOOKMARK: Duration = Duration::from_millis(500);
 
@@ -82,7 +84,8 @@ impl Watch {
     /// The next lines; none at the end.
     async fn next(&mut self) -> Option<io::Result<Bytes>> {
         if !self.first.is_empty() {
-            return Some(Ok(lines(&std::mem::take(&mut self.first))));
+            let some = self.first.len().min(AT_ONCE);
+            return Some(Ok(lines(&self.first.drain(..some).collect::<Vec<_>>())));
         }
         loop {
             self.changed.mark_unchanged();
@@ -116,5 +119,6 @@ fn bookmark(version: u64) -> Value {
 }
 
 fn lines(events: &[Value]) -> Bytes {
-    events.iter().map(|event| format!("{event}\n")).collect::<String>().into()
+    let lines: Vec<String> = events.iter().map(|event| format!("{event}\n")).collect();
+    lines.concat().into()
 }

@@ -6,7 +6,9 @@ mod cni;
 mod cold_start;
 mod data_path;
 mod faults;
+mod kubernetes;
 mod latency;
+mod masquerade;
 mod mass_flip;
 mod migration;
 mod replacement;
@@ -74,8 +76,10 @@ enum Section {
     Latency,
     Audit,
     Storm,
+    Kubernetes,
     DataPath,
     Replacement,
+    Masquerade,
     Migration,
     Faults,
     Cni,
@@ -90,8 +94,10 @@ impl Section {
             Self::Latency => latency::run(binaries, options.rounds(200), sheet),
             Self::Audit => audit::run(binaries, options.rounds(9), sheet),
             Self::Storm => storm::run(sheet),
+            Self::Kubernetes => kubernetes::run(binaries, options.rounds(5), sheet),
             Self::DataPath => data_path::run(binaries, options.rounds(9), sheet),
             Self::Replacement => replacement::run(options.rounds(5), sheet),
+            Self::Masquerade => masquerade::run(binaries, options.rounds(3), sheet),
             Self::Migration => migration::run(binaries, options.rounds(1), sheet),
             Self::Faults => faults::run(binaries, sheet),
             Self::Cni => cni::run(&options.flannel, options.rounds(100), sheet),

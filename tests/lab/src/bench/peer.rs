@@ -2,6 +2,8 @@
 
 use std::net::Ipv4Addr;
 
+use serde_json::{Value, json};
+
 /// Of the pods; its first subnets are left to nodes that exist.
 pub(super) const NETWORK: &str = "10.128.0.0/9";
 /// Of the one node that exists, as etcd spells it.
@@ -66,6 +68,43 @@ impl Peer {
         let ip = format!(r#""PublicIP":"{address}","PublicIPv6":null"#);
         let name = backend.name();
         (format!("{SUBNETS}/{base}-24"), format!(r#"{{{ip},"BackendType":"{name}"{data}}}"#))
+    }
+
+    /// Name and object in Kubernetes, as large as that of a machine with fifty images.
+    pub(super) fn node(self) -> (String, Value) {
+        let (name, base) = (format!("node-{:05}", self.number), self.base());
+        let data = format!(r#"{{"VNI":1,"VtepMAC":"{}"}}"#, self.mac());
+        let annotations = json!({
+            "flannel.alpha.coreos.com/backend-data": data,
+            "flannel.alpha.coreos.com/backend-type": "vxlan",
+            "flannel.alpha.coreos.com/kube-subnet-manager": "true",
+            "flannel.alpha.coreos.com/public-ip": self.address().to_string(),
+            "node.alpha.kubernetes.io/ttl": "300",
+        });
+        let image = |number| {
+            let tag = format!("registry.example.org/team/service-{number}");
+            json!({ "names": [format!("{tag}@sha256:{:064x}", number), format!("{tag}:1.2.3")], "sizeBytes": 1 })
+        };
+        let condition = |kind| {
+            json!({
+                "type": kind, "status": "False", "reason": "KubeletHasSufficientMemory",
+                "message": "kubelet has sufficient memory available",
+                "lastHeartbeatTime": "2026-11-21T23:18:21Z", "lastTransitionTime": "2026-11-21T23:18:21Z",
+            })
+        };
+        let conditions = ["MemoryPressure", "DiskPressure", "PIDPressure", "Ready"].map(condition);
+        let cidr = format!("{base}/24");
+        let object = json!({
+            "kind": "Node",
+            "apiVersion": "v1",
+            "metadata": { "annotations": annotations, "labels": { "kubernetes.io/hostname": name } },
+            "spec": { "podCIDR": cidr, "podCIDRs": [cidr] },
+            "status": {
+                "conditions": conditions,
+                "images": (0..50).map(image).collect::<Vec<_>>(),
+            },
+        });
+        (name, object)
     }
 
     /// For `ip -batch`, behind `route add` or `route replace`.

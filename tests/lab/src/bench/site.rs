@@ -27,11 +27,17 @@ impl Site {
         let lab = Lab::new(binaries.clone())?;
         let (etcd, segment) = (lab.etcd()?, lab.segment(UNDERLAY)?);
         let (node, bare) = (lab.node("n1", &segment)?, lab.node("bare", &segment)?);
+        let site = Self { lab, etcd, node, bare, backend, known: 0 };
+        site.configure(more)?;
+        reserve(&site.etcd, &site.node)?;
+        Ok(site)
+    }
+
+    /// Writes the network's config anew.
+    pub(super) fn configure(&self, more: &str) -> Result<()> {
         let network = format!(r#""Network":"{NETWORK}","SubnetLen":24"#);
-        let backend_config = format!(r#""Backend":{{"Type":"{}"}}"#, backend.name());
-        etcd.put(CONFIG, &format!("{{{network},{more}{backend_config}}}"))?;
-        reserve(&etcd, &node)?;
-        Ok(Self { lab, etcd, node, bare, backend, known: 0 })
+        let backend = format!(r#""Backend":{{"Type":"{}"}}"#, self.backend.name());
+        self.etcd.put(CONFIG, &format!("{{{network},{more}{backend}}}"))
     }
 
     /// The leases of the first `count` peers are in etcd, and perhaps more.

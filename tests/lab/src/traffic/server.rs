@@ -11,6 +11,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::Shared;
 use crate::probe::Pair;
+use crate::wait::is_silence;
 
 /// Bytes of a page: some packets of the largest size.
 pub(super) const PAGE: usize = 10_000;
@@ -82,7 +83,7 @@ fn echo(mut stream: TcpStream, shared: &Shared) -> std::io::Result<()> {
         match stream.read(&mut bytes) {
             Ok(0) => return Ok(()),
             Ok(length) => stream.write_all(bytes.get(..length).unwrap_or_default())?,
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            Err(error) if is_silence(&error) => {}
             Err(error) => return Err(error),
         }
         if !shared.is_running() {

@@ -1,0 +1,150 @@
+//! Chains of iptables in what `iptables-save` prints and `iptables-restore` takes.
+
+use crate::kernel::Op;
+use crate::kernel::display::Specification;
+use crate::kernel::state::{Base, Chain, ChainName, Match, Otherwise, Ports, Rule, Verdict};
+
+/// A table of `iptables-save`, as far as it has to do with one chain of ours.
+struct Table<'a> {
+    base: Base,
+    lines: Vec<&'a str>,
+}
+
+/// The chain `name` in this listing of all tables; none if it is not there.
+pub(crate) fn chain(name: ChainName, listing: &str) -> Option<Chain> {
+    let table = Table::of(name.base, listing);
+    table.policy(name.base.chain())?;
+    let inside: Vec<&str> = table.inside().collect();
+    let rules: Vec<Rule> = inside.iter().filter_map(|words| rule(words, name.base)).collect();
+    let astray = if table.is_led_to() { 0 } else { table.leading().count().max(1) };
+    let foreign = inside.len() - rules.len() + astray;
+    Some(Chain { name, rules, foreign, otherwise: table.otherwise() })
+}
+
+/// What carries `op` out on a host with this listing of all tables: as a whole, or not at all.
+pub(crate) fn script(op: &Op, chain: &Chain, listing: &str) -> String {
+    let table = Table::of(chain.name.base, listing);
+    let lines = match op {
+        Op::Create(_) | Op::Replace(_) => table.with(chain),
+        Op::Remove(_) => table.without(),
+    };
+    let mut script = format!("*{}\n", chain.name.base.table());
+    for line in lines {
+        script += &line;
+        script.push('\n');
+    }
+    script + "COMMIT\n"
+}
+
+impl<'a> Table<'a> {
+    fn of(base: Base, listing: &'a str) -> Self {
+        let begins = |line: &&str| line.strip_prefix('*') == Some(base.table());
+        let behind = listing.lines().skip_while(move |line| !begins(line)).skip(1);
+        Self { base, lines: behind.take_while(|line| *line != "COMMIT").collect() }
+    }
+
+    /// What becomes of packets at the end of `chain`; none if there is no such chain.
+    fn policy(&self, chain: &str) -> Option<&'a str> {
+        self.lines.iter().find_map(|line| {
+            let mut words = line.strip_prefix(':')?.split(' ');
+            (words.next()? == chain).then(|| words.next())?
+        })
+    }
+
+    fn otherwise(&self) -> Otherwise {
+        match self.policy(self.base.as_str()) {
+            Some("DROP") => Otherwise::Dropped,
+            _ => Otherwise::Accepted,
+        }
+    }
+
+    /// The rules of the chain of ours, without its name.
+    fn inside(&self) -> impl Iterator<Item = &'a str> {
+        let chain = self.base.chain();
+        self.appended().filter_map(move |rule| rule.strip_prefix(chain)?.strip_prefix(' '))
+    }
+
+    /// The rules of other chains that lead to ours.
+    fn leading(&self) -> impl Iterator<Item = &'a str> {
+        let chain = self.base.chain();
+        let leads = move |rule: &&str| {
+            matches!(
+                rule.rsplit_once(' '),
+                Some((rest, target)) if target == chain && (rest.ends_with(" -j") || rest.ends_with(" -g"))
+            )
+        };
+        self.appended().filter(leads)
+    }
+
+    fn appended(&self) -> impl Iterator<Item = &'a str> {
+        self.lines.iter().filter_map(|line| line.strip_prefix("-A "))
+    }
+
+    fn is_led_to(&self) -> bool {
+        self.leading().eq([jump(self.base)])
+    }
+
+    fn with(&self, chain: &Chain) -> Vec<String> {
+        let name = self.base.chain();
+        let comment = Some(self.base.comment());
+        let rules = chain.rules.iter().map(|rule| Specification { rule, comment });
+        let rules = rules.map(|rule| format!("-A {name} {rule}"));
+        let astray = self.leading().filter(|_| !self.is_led_to()).map(deleted);
+        let way = (!self.is_led_to()).then(|| format!("-A {}", jump(self.base)));
+        // Naming the chain makes it, or empties it.
+        let named = [format!(":{name} - [0:0]")].into_iter();
+        named.chain(rules).chain(astray).chain(way).collect()
+    }
+
+    fn without(&self) -> Vec<String> {
+        let name = self.base.chain();
+        let ends = [format!("-F {name}"), format!("-X {name}")];
+        let ends = ends.into_iter().filter(|_| self.policy(name).is_some());
+        self.leading().map(deleted).chain(ends).collect()
+    }
+}
+
+fn deleted(rule: &str) -> String {
+    format!("-D {rule}")
+}
+
+/// The rule that leads to the chain of ours, at the end of the host's.
+fn jump(base: Base) -> String {
+    let (from, to, comment) = (base.as_str(), base.chain(), base.comment());
+    format!("{from} -m comment --comment \"{comment}\" -j {to}")
+}
+
+/// None for a rule that is not, byte for byte, as we would write it.
+fn rule(words: &str, base: Base) -> Option<Rule> {
+    let (_, target) = words.split_once(" -j ")?;
+    let verdict = match target {
+        "ACCEPT" => Verdict::Accept,
+        "RETURN" => Verdict::Return,
+        "MASQUERADE" => Verdict::Masquerade(Ports::Kept),
+        "MASQUERADE --random-fully" => Verdict::Masquerade(Ports::FullyRandom),
+        _ => return None,
+    };
+    let marked = value(words, "--mark").and_then(mark);
+    let (source, destination) = (condition(words, "-s"), condition(words, "-d"));
+    let rule = Rule { marked, source, destination, verdict };
+    let written = Specification { rule: &rule, comment: Some(base.comment()) }.to_string();
+    (written == words).then_some(rule)
+}
+
+fn value<'a>(words: &'a str, flag: &str) -> Option<&'a str> {
+    words.split(' ').skip_while(|word| *word != flag).nth(1)
+}
+
+fn mark(text: &str) -> Option<u32> {
+    let (mark, _) = text.strip_prefix("0x")?.split_once('/')?;
+    u32::from_str_radix(mark, 16).ok()
+}
+
+fn condition(words: &str, flag: &str) -> Option<Match> {
+    let prefix = value(words, flag)?.parse().ok()?;
+    let before = words.split(' ').take_while(|word| *word != flag).last();
+    Some(if before == Some("!") { Match::IsNot(prefix) } else { Match::Is(prefix) })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,52 @@
+//! By which firewall of the host packets are masqueraded, and why.
+
+use serde::{Deserialize, Serialize};
+
+use super::Policy;
+use crate::config::NetworkConfig;
+use crate::node::Firewalls;
+
+/// What the operator's flags say of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Preference {
+    /// Whatever suits the host.
+    #[default]
+    Any,
+    Iptables,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Firewall {
+    Nftables,
+    Iptables,
+}
+
+/// The firewall that is taken, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Choice {
+    pub firewall: Firewall,
+    pub reason: &'static str,
+}
+
+impl Firewall {
+    /// The word in logs and metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Nftables => "nftables",
+            Self::Iptables => "iptables",
+        }
+    }
+}
+
+/// None if nothing is masqueraded.
+pub fn choice(policy: &Policy, config: &NetworkConfig, host: Firewalls) -> Option<Choice> {
+    use Firewall::{Iptables, Nftables};
+    let (firewall, reason) = match policy.masquerade.as_ref()?.firewall {
+        Preference::Iptables => (Iptables, "--iptables asks for it"),
+        Preference::Any if !host.nftables => (Iptables, "this kernel lacks nftables"),
+        Preference::Any if config.nftables => (Nftables, "EnableNFTables asks for it"),
+        Preference::Any => (Nftables, "this kernel has it"),
+    };
+    Some(Choice { firewall, reason })
+}

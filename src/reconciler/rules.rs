@@ -1,0 +1,86 @@
+//! The rules by which packets are masqueraded: which firewall has them, and when to look at them.
+
+use tokio::time::Instant;
+
+use super::Reconciler;
+use super::report::local;
+use crate::kernel::Kernel;
+use crate::kernel::state::{Entry, KernelState, Key, Otherwise};
+use crate::masquerade::{self, Choice};
+
+impl<K: Kernel> Reconciler<K> {
+    /// Which firewall masquerades; none if nothing does, or not enough is known.
+    pub(super) fn firewall(&self) -> Option<Choice> {
+        let local = self.inputs.local()?;
+        masquerade::choice(&local.policy, &local.config, local.node.firewalls)
+    }
+
+    pub(super) fn log_firewall(&mut self) {
+        let choice = self.firewall();
+        if let Some(Choice { firewall, reason }) = choice.filter(|_| choice != self.firewall) {
+            tracing::info!(firewall = firewall.as_str(), reason, "masquerading");
+        }
+        self.firewall = choice;
+    }
+
+    /// Reads the rules, and nothing else.
+    pub(super) async fn read_rules(&mut self) {
+        match self.kernel.dump_rules(&self.scope, &self.actual).await {
+            Ok(rules) => self.take_rules(rules),
+            Err(error) => self.kernel_failed("reading rules", &error),
+        }
+    }
+
+    fn take_rules(&mut self, rules: KernelState) {
+        let known: Vec<Key> = self.held_rules().collect();
+        for key in &known {
+            self.actual.remove(key);
+        }
+        self.stale.differences.extend(known.into_iter().chain(rules.keys().cloned()));
+        self.actual.extend(rules);
+        self.look_at_rules_again();
+    }
+
+    /// Of changes in iptables nobody tells.
+    pub(super) fn look_at_rules_again(&mut self) {
+        let has_chains = self.local_entries().any(|entry| matches!(entry, Entry::Chain(_)));
+        self.agenda.look_at_rules(has_chains.then_some(self.settings.resync));
+    }
+
+    /// Whether everything is in place by which packets are to be masqueraded: what another
+    /// firewall has, or another daemon has left, is needed until then.
+    pub(super) fn rules_are_met(&self) -> bool {
+        self.inputs.own.is_some() && self.is_met(Entry::is_rules)
+    }
+
+    /// Rules were put: those that had to wait for them may go.
+    pub(super) fn look_at_old_rules(&mut self) {
+        let is_old = |key: &Key| self.desired.state().get(key).is_none();
+        let old: Vec<Key> = self.held_rules().filter(is_old).collect();
+        for key in old {
+            self.agenda.look_again(key, Instant::now());
+        }
+    }
+
+    /// Of the kernel, whoever wants them.
+    fn held_rules(&self) -> impl Iterator<Item = Key> {
+        local(&self.actual).filter(|entry| entry.is_rules()).map(Entry::key)
+    }
+
+    /// Chains of flannel that nobody keeps up, and that nobody removes either.
+    pub(super) fn kept_chains(&self) -> impl Iterator<Item = String> {
+        let wanted = self.desired.state();
+        let kept = local(&self.actual).filter_map(move |entry| match entry {
+            Entry::Chain(chain) if chain.otherwise == Otherwise::Dropped => Some(chain),
+            _ => None,
+        });
+        let kept = kept.filter(move |chain| wanted.get(&Key::Chain(chain.name)).is_none());
+        kept.map(|chain| {
+            let (name, base) = (chain.name, chain.name.base.as_str());
+            format!(
+                "{name} of flanneld stays, for {base} drops what no rule accepts: \
+                 --iptables would keep it up"
+            )
+        })
+    }
+}

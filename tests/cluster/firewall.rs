@@ -1,0 +1,233 @@
+//! From one firewall to another, and from flanneld's rules to ours: no packet notices.
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use tweed_lab::{Family, eventually};
+
+use crate::ask::{is_ready, is_ready_with, is_waiting_for, json, tweedctl};
+use crate::cluster::{PATIENCE, Stack};
+use crate::flows::source_seen;
+use crate::scene::{BY_IPTABLES, BY_NFTABLES, Iptables, PORT, Scene};
+use crate::table::{HOST_GW, VXLAN};
+
+/// Between two things that happen to a node.
+const A_WHILE: Duration = Duration::from_millis(500);
+
+/// What node 1 has of rules, ours and flannel's, by the words that tell them apart.
+fn found(scene: &Scene) -> Result<Vec<&'static str>> {
+    let run = |program: &str, words: &[&str]| scene.node().namespace().run(program, words);
+    let tables = run("nft", &["list", "tables"])?;
+    let legacy = run("iptables-legacy-save", &[])? + &run("ip6tables-legacy-save", &[])?;
+    let nft = run("iptables-nft-save", &[])? + &run("ip6tables-nft-save", &[])?;
+    let words = [
+        (&tables, "table ip tweed.1", "our table"),
+        (&tables, "table ip flannel-ipv4", "flannel's table"),
+        (&tables, "table ip6 flannel-ipv6", "flannel's table of IPv6"),
+        (&nft, "FLANNEL-POSTRTG", "masquerading by iptables"),
+        (&nft, "FLANNEL-FWD", "forwarding by iptables"),
+        (&legacy, "FLANNEL-POSTRTG", "masquerading by the legacy iptables"),
+        (&legacy, "FLANNEL-FWD", "forwarding by the legacy iptables"),
+    ];
+    let found = words.into_iter().filter(|(text, word, _)| text.contains(word));
+    Ok(found.map(|(.., name)| name).collect())
+}
+
+const OURS_BY_NFTABLES: &[&str] = &["our table"];
+const OURS_BY_IPTABLES: &[&str] = &["masquerading by iptables", "forwarding by iptables"];
+
+fn has_only(scene: &Scene, rules: &[&str]) -> Result<()> {
+    eventually(PATIENCE, || {
+        let found = found(scene)?;
+        ensure!(found == rules, "{found:?}, not {rules:?}");
+        Ok(())
+    })
+    .map(drop)
+}
+
+#[test]
+fn no_new_flow_notices_a_change_of_firewall() {
+    let mut scene = Scene::start(Stack::V4, VXLAN, BY_NFTABLES).unwrap();
+    let flows = scene.flows_to_world().unwrap();
+    for _ in 0..3 {
+        scene.restart_with(BY_IPTABLES).unwrap();
+        has_only(&scene, OURS_BY_IPTABLES).unwrap();
+        sleep(A_WHILE);
+        scene.restart_with(BY_NFTABLES).unwrap();
+        has_only(&scene, OURS_BY_NFTABLES).unwrap();
+        sleep(A_WHILE);
+    }
+    let tally = scene.all_came_from_the_node(flows).unwrap();
+    println!("{} flows", tally.sent);
+    assert!(tally.sent > 1000, "{tally:?}");
+}
+
+/// What flanneld may have left on a host.
+#[derive(Clone, Copy, Debug)]
+enum Left {
+    Rules(Iptables),
+    Tables,
+}
+
+fn take_over(left: Left, flags: &[&str], ours: &[&str]) -> Result<()> {
+    let mut scene = Scene::start(Stack::V4, VXLAN, &[])?;
+    scene.cluster.daemons.iter().try_for_each(|daemon| daemon.stop().map(drop))?;
+    match left {
+        Left::Rules(kind) => scene.write_flannels_rules(kind)?,
+        Left::Tables => scene.write_flannels_tables()?,
+    }
+    let others = ["-t", "nat", "-A", "POSTROUTING", "-s", "198.51.100.0/24", "-j", "ACCEPT"];
+    scene.node().namespace().run("iptables", &others)?;
+    let flows = scene.flows_to_world()?;
+    sleep(A_WHILE);
+    scene.restart_with(flags)?;
+    has_only(&scene, ours)?;
+    sleep(A_WHILE);
+    let tally = scene.all_came_from_the_node(flows)?;
+    println!("{left:?}, {flags:?}: {} flows", tally.sent);
+    let kept = scene.node().namespace().run("iptables-save", &["-t", "nat"])?;
+    ensure!(kept.contains("-s 198.51.100.0/24 -j ACCEPT"), "{kept}");
+    Ok(())
+}
+
+#[test]
+fn no_new_flow_notices_that_rules_of_flanneld_are_taken_over_by_nftables() {
+    for left in [Left::Rules(Iptables::Nft), Left::Rules(Iptables::Legacy), Left::Tables] {
+        take_over(left, BY_NFTABLES, OURS_BY_NFTABLES).unwrap();
+    }
+}
+
+#[test]
+fn no_new_flow_notices_that_rules_of_flanneld_are_taken_over_by_iptables() {
+    for left in [Left::Rules(Iptables::Nft), Left::Rules(Iptables::Legacy), Left::Tables] {
+        take_over(left, BY_IPTABLES, OURS_BY_IPTABLES).unwrap();
+    }
+}
+
+#[test]
+fn rules_of_iptables_that_somebody_removes_are_back_within_a_resync() {
+    let scene = Scene::start(Stack::Dual, HOST_GW, BY_IPTABLES).unwrap();
+    let run = |line: &str| {
+        let (program, words) = line.split_once(' ').unwrap();
+        scene.node().namespace().run(program, &words.split(' ').collect::<Vec<_>>())
+    };
+    let listed = || -> Result<Vec<String>> {
+        let both = [run("iptables-save -t nat")? + &run("iptables-save -t filter")?];
+        let both = both.into_iter().chain([run("ip6tables-save -t nat")?]);
+        let rules = |text: String| {
+            text.lines()
+                .filter(|line| line.starts_with("-A"))
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
+        Ok(both.flat_map(rules).collect())
+    };
+    let before = listed().unwrap();
+    assert_eq!(before.len(), 7 + 3 + 7, "{before:#?}");
+    for blow in [
+        &["iptables -F"][..],
+        &["iptables -t nat -F"],
+        &["ip6tables -t nat -D FLANNEL-POSTRTG 3"],
+        &["iptables -t nat -I FLANNEL-POSTRTG -j ACCEPT"],
+        // As firewalld and others do when they are reloaded.
+        &["iptables -t nat -F", "iptables -t nat -X", "iptables -F", "iptables -X"],
+        &["nft flush ruleset"],
+    ] {
+        for line in blow {
+            run(line).unwrap();
+        }
+        let back = eventually(PATIENCE, || {
+            let now = listed()?;
+            ensure!(now == before, "{blow:?}: {now:#?}");
+            Ok(())
+        });
+        println!("{blow:?}: back after {:.1?}", back.unwrap());
+    }
+    eventually(PATIENCE, || is_ready(&scene.cluster.daemons[0])).unwrap();
+}
+
+#[test]
+fn a_node_says_which_firewall_it_took_and_leaves_nothing_behind() {
+    let scene = Scene::start(Stack::Dual, HOST_GW, BY_IPTABLES).unwrap();
+    let daemon = &scene.cluster.daemons[0];
+    let status = json(daemon, "status").unwrap();
+    assert_eq!(status["firewall"]["name"], "iptables", "{status}");
+    let tables = status["tables"].as_array().unwrap();
+    assert_eq!(tables.len(), 4, "{status}");
+    assert!(tables.iter().all(|table| table["programmed"] == true), "{status}");
+    let log = daemon.log().unwrap();
+    let told = "masquerading firewall=\"iptables\" reason=\"--iptables asks for it\"";
+    assert_eq!(log.matches(told).count(), 1, "{log}");
+    let metrics = daemon.get("/metrics").unwrap().body;
+    assert!(metrics.contains("tweed_firewall_info{firewall=\"iptables\"} 1"), "{metrics}");
+    let diff = tweedctl(scene.node(), &["diff"]).unwrap();
+    assert!(diff.status.success(), "{diff:?}");
+    scene.cluster.daemons[0].stop().unwrap();
+    // What flanneld has let through goes, too, whatever becomes of it then.
+    scene.write_flannels_rules(Iptables::Legacy).unwrap();
+    scene.node().namespace().run("iptables-legacy", &["-P", "FORWARD", "DROP"]).unwrap();
+    let cleanup = tweedctl(scene.node(), &["cleanup", "--yes"]).unwrap();
+    assert!(cleanup.status.success(), "{cleanup:?}");
+    has_only(&scene, &[]).unwrap();
+}
+
+#[test]
+fn without_the_programs_of_iptables_routes_are_there_and_the_node_says_what_is_missing() {
+    let mut scene = Scene::start(Stack::V4, HOST_GW, &[]).unwrap();
+    scene.cluster.daemons[0].stop().unwrap();
+    scene.write_flannels_rules(Iptables::Nft).unwrap();
+    scene.node().ip("route flush proto 241").ok();
+    let plan = scene.node().daemon(&scene.cluster.etcd).environment("PATH", "/nowhere");
+    let plan = BY_IPTABLES.iter().fold(plan, |plan, flag| plan.argument(*flag));
+    scene.cluster.daemons[0] = plan.start().unwrap();
+    let daemon = &scene.cluster.daemons[0];
+    let words = "iptables-nft-save is not installed: install the package iptables";
+    eventually(PATIENCE, || is_waiting_for(daemon, words)).unwrap();
+    let subnet = scene.cluster.subnet(1, Family::V4).unwrap();
+    let route = scene.node().path_to(subnet).unwrap();
+    assert_eq!(route, tweed_lab::Path::Direct);
+    says_nothing_twice(&daemon.log().unwrap()).unwrap();
+    // By nftables it can masquerade; what it cannot remove it tells.
+    daemon.stop().unwrap();
+    let plan = scene.node().daemon(&scene.cluster.etcd).environment("PATH", "/nowhere");
+    scene.cluster.daemons[0] = plan.argument("--ip-masq").start().unwrap();
+    let daemon = &scene.cluster.daemons[0];
+    eventually(PATIENCE, || is_ready_with(daemon, words)).unwrap();
+    let (pod, world) = (scene.pods[0].namespace(), scene.world.namespace());
+    let target = (scene.world.address(Family::V4).unwrap(), PORT).into();
+    let source = source_seen((pod, None), world, target).unwrap();
+    assert_eq!(source, scene.node().address(Family::V4).unwrap());
+}
+
+/// Whoever tries again and again keeps quiet about it.
+fn says_nothing_twice(log: &str) -> Result<()> {
+    let said = log.lines().filter_map(|line| line.split_once(' ')).map(|(_, said)| said);
+    let mut said: Vec<&str> = said.filter(|said| said.contains("not installed")).collect();
+    let all = said.len();
+    said.dedup();
+    ensure!(said.len() == all, "{log}");
+    Ok(())
+}
+
+#[test]
+fn pods_that_only_a_chain_of_flanneld_lets_through_are_not_cut_off() {
+    let mut scene = Scene::start(Stack::V4, HOST_GW, &[]).unwrap();
+    scene.cluster.daemons[0].stop().unwrap();
+    scene.write_flannels_rules(Iptables::Nft).unwrap();
+    scene.node().namespace().run("iptables", &["-P", "FORWARD", "DROP"]).unwrap();
+    scene.restart_with(BY_NFTABLES).unwrap();
+    let words = "FORWARD drops what no rule accepts";
+    eventually(PATIENCE, || is_ready_with(&scene.cluster.daemons[0], words)).unwrap();
+    has_only(&scene, &["our table", "forwarding by iptables"]).unwrap();
+    let (pod, world) = (scene.pods[0].namespace(), scene.world.namespace());
+    let target = (scene.world.address(Family::V4).unwrap(), PORT).into();
+    let source = || source_seen((pod, None), world, target).unwrap();
+    let node = scene.node().address(Family::V4).unwrap();
+    assert_eq!(source(), node);
+    assert!(tweedctl(scene.node(), &["diff"]).unwrap().status.success());
+    scene.restart_with(BY_IPTABLES).unwrap();
+    has_only(&scene, OURS_BY_IPTABLES).unwrap();
+    let (pod, world) = (scene.pods[0].namespace(), scene.world.namespace());
+    assert_eq!(source_seen((pod, None), world, target).unwrap(), node);
+}

@@ -1,0 +1,124 @@
+//! What operators read and write: the config by compare-and-swap, leases and reports of all nodes.
+
+use serde_json::json;
+use tweed::lease::LeaseId;
+use tweed::report::NodeReport;
+use tweed::subnet::SubnetManager;
+use tweed::subnet::kube::{AnnotationPrefix, ApiOptions, Operator, OperatorOptions};
+use tweed::subnet::operator::Swap;
+use tweed_lab::ApiServer;
+
+use crate::node::{V4, acquire, add_peer, manager, server};
+
+const CONFIG_MAPS: &str = "/api/v1/namespaces/kube-flannel/configmaps";
+
+fn operator(server: &ApiServer) -> Operator {
+    Operator::new(OperatorOptions {
+        api: ApiOptions { urls: vec![server.url()], kubeconfig: None },
+        annotation_prefix: AnnotationPrefix::default(),
+        namespace: "kube-flannel".to_owned(),
+        config_map: "kube-flannel-cfg".to_owned(),
+    })
+}
+
+fn add_config(server: &ApiServer, text: &str) {
+    let data = json!({ "cni-conf.json": "{}", "net-conf.json": text });
+    server.add(CONFIG_MAPS, "kube-flannel-cfg", &json!({ "data": data }));
+}
+
+/// What node n1 reports of itself once it has taken in the config of this text.
+fn report(text: &str) -> NodeReport {
+    let node =
+        json!({ "interface": "eth0", "mtu": 1500, "layer2": true, "on_link": [], "uplinks": [] });
+    let report = json!({
+        "version": "0.1.0", "lease": "n1", "node": node, "subnets": ["10.244.1.0/24"],
+        "backend": "vxlan", "mixed": false, "config_revision": crc32fast::hash(text.as_bytes()),
+        "follows": true,
+    });
+    serde_json::from_value(report).unwrap()
+}
+
+#[tokio::test]
+async fn config_leases_and_reports_are_read_together() {
+    let server = server();
+    add_config(&server, V4);
+    add_peer(&server, 3);
+    let node = manager(&server);
+    acquire(&node).await;
+    node.publish_report(&report(V4)).await.unwrap();
+    let holdings = operator(&server).read().await.unwrap();
+    let written = holdings.config.unwrap();
+    assert_eq!(written.text, V4);
+    let ids: Vec<LeaseId> = holdings.records.into_iter().map(|record| record.id).collect();
+    assert_eq!(ids, ["n1", "n3"].map(LeaseId::new));
+    let [told] = holdings.reports.as_slice() else { panic!("{:?}", holdings.reports) };
+    assert_eq!(told.lease, LeaseId::new("n1"));
+    assert_eq!(told.config_revision, written.revision.unsigned_abs(), "it knows this config");
+}
+
+#[tokio::test]
+async fn a_node_with_another_text_has_not_seen_the_config() {
+    let server = server();
+    add_config(&server, V4);
+    let node = manager(&server);
+    acquire(&node).await;
+    node.publish_report(&report("{}")).await.unwrap();
+    let holdings = operator(&server).read().await.unwrap();
+    assert_eq!(holdings.reports[0].config_revision, 0);
+}
+
+#[tokio::test]
+async fn a_report_goes_with_its_node_and_is_replaced_by_the_next() {
+    let server = server();
+    let node = manager(&server);
+    acquire(&node).await;
+    for text in ["{}", V4] {
+        node.publish_report(&report(text)).await.unwrap();
+    }
+    let object = server.get(CONFIG_MAPS, "tweed-node-n1").unwrap();
+    let owner = &object["metadata"]["ownerReferences"][0];
+    let uid = server.node("n1").unwrap()["metadata"]["uid"].clone();
+    assert_eq!(
+        (&owner["kind"], &owner["name"], &owner["uid"]),
+        (&json!("Node"), &json!("n1"), &uid)
+    );
+    let told: NodeReport =
+        serde_json::from_str(object["data"]["report"].as_str().unwrap()).unwrap();
+    assert_eq!(told, report(V4));
+}
+
+#[tokio::test]
+async fn the_config_is_written_only_over_what_was_read() {
+    let server = server();
+    add_config(&server, V4);
+    let operator = operator(&server);
+    let seen = operator.read().await.unwrap().config.unwrap().revision;
+    let Swap::Done(revision) = operator.swap(seen, "{}").await.unwrap() else { panic!() };
+    assert!(revision > seen);
+    assert_eq!(operator.swap(seen, V4).await.unwrap(), Swap::Outdated);
+    let written = operator.read().await.unwrap().config.unwrap();
+    assert_eq!((written.text.as_str(), written.revision), ("{}", revision));
+    let object = server.get(CONFIG_MAPS, "kube-flannel-cfg").unwrap();
+    assert_eq!(object["data"]["cni-conf.json"], "{}", "the rest stays");
+}
+
+#[tokio::test]
+async fn what_is_missing_or_forbidden_is_said() {
+    let server = server();
+    let operator = operator(&server);
+    assert_eq!(operator.read().await.unwrap().config, None);
+    server.fail(|faults| faults.forbidden = vec![format!("GET {CONFIG_MAPS}")]);
+    let said = operator.read().await.unwrap_err().to_string();
+    assert!(
+        said.starts_with("the API server forbids GET /api/v1/namespaces/kube-flannel/configmaps"),
+        "{said}"
+    );
+}
+
+#[tokio::test]
+async fn a_server_that_is_away_is_named() {
+    let mut server = server();
+    server.stop().unwrap();
+    let said = operator(&server).read().await.unwrap_err().to_string();
+    assert!(said.starts_with(&server.url()), "{said}");
+}

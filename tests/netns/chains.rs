@@ -1,0 +1,278 @@
+//! Our chains of iptables: byte for byte flannel's, read, mended and removed, in both kinds of iptables.
+
+use std::fs;
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use tweed::config::NetworkConfig;
+use tweed::kernel::state::{ChainName, Entry, Iptables, KernelState, Key};
+use tweed::kernel::{Kernel, NetlinkKernel, Op, diff};
+use tweed::lease::{BackendType, Endpoint, Lease, LeaseId};
+use tweed::masquerade::{self, Masquerade, Policy, Ports, Preference};
+use tweed::node::Firewalls;
+use tweed::prefix::Family;
+
+use crate::host::{
+    address, apply, direct, dump, establish, missing, on_a_host, prefix, run, scope,
+};
+
+/// What flanneld writes for a node of these networks, as `iptables-save` shows it.
+const NAT: &str = "\
+-A POSTROUTING -m comment --comment \"flanneld masq\" -j FLANNEL-POSTRTG
+-A FLANNEL-POSTRTG -m mark --mark 0x4000/0x4000 -m comment --comment \"flanneld masq\" -j RETURN
+-A FLANNEL-POSTRTG -s S -d C -m comment --comment \"flanneld masq\" -j RETURN
+-A FLANNEL-POSTRTG -s C -d S -m comment --comment \"flanneld masq\" -j RETURN
+-A FLANNEL-POSTRTG ! -s C -d S -m comment --comment \"flanneld masq\" -j RETURN
+-A FLANNEL-POSTRTG -s C ! -d M -m comment --comment \"flanneld masq\" -j MASQUERADE --random-fully
+-A FLANNEL-POSTRTG ! -s C -d C -m comment --comment \"flanneld masq\" -j MASQUERADE --random-fully
+";
+const FILTER: &str = "\
+-A FORWARD -m comment --comment \"flanneld forward\" -j FLANNEL-FWD
+-A FLANNEL-FWD -s C -m comment --comment \"flanneld forward\" -j ACCEPT
+-A FLANNEL-FWD -d C -m comment --comment \"flanneld forward\" -j ACCEPT
+";
+
+const KINDS: [Iptables; 2] = [Iptables::Nft, Iptables::Legacy];
+
+/// A family's programs, its network, our subnet, and its multicast addresses.
+const FAMILIES: [(&str, &str, &str, &str); 2] = [
+    ("iptables", "10.244.0.0/16", "10.244.1.0/24", "224.0.0.0/4"),
+    ("ip6tables", "fd00:10:244::/56", "fd00:10:244:1::/64", "ff00::/8"),
+];
+
+fn flannels(text: &str, (_, network, subnet, multicast): (&str, &str, &str, &str)) -> String {
+    let text =
+        text.replace(" S ", &format!(" {subnet} ")).replace(" M ", &format!(" {multicast} "));
+    text.replace(" C ", &format!(" {network} "))
+}
+
+/// What a node plans that is asked for iptables, and has this kind of it.
+fn chains(iptables: Iptables, ports: Ports, keys: &str) -> KernelState {
+    let config = format!(
+        r#"{{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:10:244::/56"{keys}}}"#
+    );
+    let config = NetworkConfig::parse(config.as_bytes()).unwrap();
+    let endpoint = |(subnet, public_ip)| Endpoint {
+        subnet: prefix(subnet),
+        public_ip: address(public_ip),
+        backend: BackendType::HostGw,
+        vtep: None,
+    };
+    let own = [("10.244.1.0/24", "172.16.0.1"), ("fd00:10:244:1::/64", "fd16::1")];
+    let endpoints = own.into_iter().map(endpoint).collect();
+    let own = Lease { id: LeaseId::new("own"), endpoints, created: 1, grant: None };
+    let masquerade = Masquerade { ports, firewall: Preference::Iptables, ..Masquerade::default() };
+    let policy = Policy { masquerade: Some(masquerade), ..Policy::default() };
+    let host = Firewalls { iptables, ..Firewalls::default() };
+    masquerade::rules(&policy, &config, host, &own).into_iter().collect()
+}
+
+fn usual(iptables: Iptables) -> KernelState {
+    chains(iptables, Ports::FullyRandom, "")
+}
+
+/// The rules of all chains of this table, in order.
+fn saved(program: &str, kind: Iptables, table: &str) -> String {
+    let listing = run(&format!("{program}-{kind}-save -t {table}"));
+    listing.split_inclusive('\n').filter(|line| line.starts_with("-A")).collect()
+}
+
+fn restore(program: &str, kind: Iptables, script: &str) {
+    let mut child = Command::new(format!("{program}-{kind}-restore"))
+        .arg("--noflush")
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
+    assert!(child.wait().unwrap().success(), "{script}");
+}
+
+/// All that is ours to remove.
+async fn remove_all(kernel: &mut NetlinkKernel) {
+    let gone = diff(&KernelState::default(), &dump(kernel).await, &scope());
+    apply(kernel, gone).await;
+}
+
+#[test]
+fn the_rules_are_byte_for_byte_those_of_flannel() {
+    on_a_host(async || {
+        let mut kernel = NetlinkKernel::open().unwrap();
+        for kind in KINDS {
+            assert_eq!(establish(&mut kernel, &usual(kind)).await, [""; 0], "{kind}");
+            for family in FAMILIES {
+                let nat = saved(family.0, kind, "nat");
+                assert_eq!(sorted(&nat), sorted(&flannels(NAT, family)), "{kind}");
+                assert_eq!(in_chains(&nat), in_chains(&flannels(NAT, family)), "{kind}");
+                assert_eq!(saved(family.0, kind, "filter"), flannels(FILTER, family), "{kind}");
+            }
+            let gone = diff(&KernelState::default(), &dump(&mut kernel).await, &scope());
+            assert_eq!(gone.len(), 4);
+            apply(&mut kernel, gone.clone()).await;
+            assert_eq!(dump(&mut kernel).await.entries().filter(|it| it.is_rules()).count(), 0);
+            // That it is gone already is no refusal.
+            apply(&mut kernel, gone).await;
+        }
+    });
+}
+
+/// The two kinds list chains in different orders.
+fn sorted(rules: &str) -> Vec<&str> {
+    let mut rules: Vec<&str> = rules.lines().collect();
+    rules.sort_unstable();
+    rules
+}
+
+fn in_chains(rules: &str) -> Vec<&str> {
+    rules.lines().filter(|rule| rule.starts_with("-A FLANNEL")).collect()
+}
+
+#[test]
+fn rules_of_flanneld_are_taken_for_ours() {
+    on_a_host(async || {
+        let mut kernel = NetlinkKernel::open().unwrap();
+        for kind in KINDS {
+            for family in FAMILIES {
+                let (nat, filter) = (flannels(NAT, family), flannels(FILTER, family));
+                let script = format!(
+                    "*nat\n:FLANNEL-POSTRTG - [0:0]\n{nat}COMMIT\n\
+                     *filter\n:FLANNEL-FWD - [0:0]\n{filter}COMMIT\n"
+                );
+                restore(family.0, kind, &script);
+            }
+            assert_eq!(missing(&mut kernel, &usual(kind)).await, [""; 0], "{kind}");
+            remove_all(&mut kernel).await;
+        }
+    });
+}
+
+#[test]
+fn rules_of_every_form_are_read_as_they_were_planned() {
+    on_a_host(async || {
+        let mut kernel = NetlinkKernel::open().unwrap();
+        let keys = r#","NonMasqueradeCIDRs":["192.168.0.0/16","10.0.0.7/32","fd16:7::/64"]"#;
+        for kind in KINDS {
+            for desired in
+                [usual(kind), chains(kind, Ports::Kept, keys), chains(kind, Ports::Kept, "")]
+            {
+                assert_eq!(establish(&mut kernel, &desired).await, [""; 0], "{kind}");
+            }
+        }
+    });
+}
+
+#[test]
+fn whatever_is_changed_in_a_chain_is_seen_and_mended() {
+    on_a_host(async || {
+        let mut kernel = NetlinkKernel::open().unwrap();
+        for kind in KINDS {
+            establish(&mut kernel, &usual(kind)).await;
+            for change in [
+                "-t nat -F",
+                "-t nat -F POSTROUTING",
+                "-t nat -F FLANNEL-POSTRTG",
+                "-t nat -D FLANNEL-POSTRTG 3",
+                "-t nat -I FLANNEL-POSTRTG -j ACCEPT",
+                "-t nat -I POSTROUTING -j FLANNEL-POSTRTG",
+                "-t nat -A POSTROUTING -m comment --comment flanneld -j FLANNEL-POSTRTG",
+                "-t filter -F FORWARD",
+                "-t filter -A FLANNEL-FWD -s 10.244.0.0/16 -p tcp -j ACCEPT",
+                "-t filter -R FLANNEL-FWD 1 -j DROP",
+            ] {
+                run(&format!("iptables-{kind} {change}"));
+                assert_ne!(missing(&mut kernel, &usual(kind)).await, [""; 0], "{kind} {change}");
+                assert_eq!(establish(&mut kernel, &usual(kind)).await, [""; 0], "{kind} {change}");
+            }
+            let all_gone = "*nat\n-F\n-X\nCOMMIT\n*filter\n-F\n-X\nCOMMIT\n";
+            restore("ip6tables", kind, all_gone);
+            assert_eq!(establish(&mut kernel, &usual(kind)).await, [""; 0], "{kind}");
+        }
+    });
+}
+
+#[test]
+fn rules_of_others_stay_as_they_are() {
+    on_a_host(async || {
+        let mut kernel = NetlinkKernel::open().unwrap();
+        for kind in KINDS {
+            let foreign = "*nat\n:KUBE-POSTROUTING - [0:0]\n-A POSTROUTING -j KUBE-POSTROUTING\n\
+                -A POSTROUTING -s 172.17.0.0/16 ! -o docker0 -j MASQUERADE\n\
+                -A KUBE-POSTROUTING -m mark ! --mark 0x4000/0x4000 -j RETURN\nCOMMIT\n\
+                *filter\n:DOCKER-USER - [0:0]\n-A FORWARD -j DOCKER-USER\n\
+                -A DOCKER-USER -s 10.244.7.0/24 -j DROP\nCOMMIT\n";
+            restore("iptables", kind, foreign);
+            let of_others = || ["nat", "filter"].map(|table| saved("iptables", kind, table));
+            let before = of_others();
+            establish(&mut kernel, &usual(kind)).await;
+            let added = of_others();
+            assert!(before.iter().zip(&added).all(|(old, new)| new.len() > old.len()), "{kind}");
+            remove_all(&mut kernel).await;
+            assert_eq!(of_others(), before, "{kind}");
+        }
+    });
+}
+
+#[test]
+fn where_forwarding_is_dropped_flannels_chain_is_not_ours_to_remove() {
+    on_a_host(async || {
+        let mut kernel = NetlinkKernel::open().unwrap();
+        for kind in KINDS {
+            establish(&mut kernel, &usual(kind)).await;
+            run(&format!("iptables-{kind} -P FORWARD DROP"));
+            assert_eq!(missing(&mut kernel, &usual(kind)).await, [""; 0], "{kind}");
+            let gone = diff(&KernelState::default(), &dump(&mut kernel).await, &scope());
+            assert_eq!(gone.len(), 3, "{kind}");
+            apply(&mut kernel, gone).await;
+            assert_eq!(saved("iptables", kind, "filter"), flannels(FILTER, FAMILIES[0]));
+            run(&format!("iptables-{kind} -P FORWARD ACCEPT"));
+            remove_all(&mut kernel).await;
+            assert_eq!(saved("iptables", kind, "filter"), "", "{kind}");
+        }
+    });
+}
+
+#[test]
+fn what_is_not_there_is_not_made_by_looking() {
+    on_a_host(async || {
+        let mut kernel = NetlinkKernel::open().unwrap();
+        dump(&mut kernel).await;
+        assert_eq!(run("nft list tables"), "");
+        let legacy = fs::read_to_string("/proc/thread-self/net/ip_tables_names").unwrap();
+        assert_eq!(legacy, "");
+    });
+}
+
+#[test]
+fn the_rules_alone_are_read_as_with_everything_else() {
+    on_a_host(async || {
+        let mut kernel = NetlinkKernel::open().unwrap();
+        establish(&mut kernel, &usual(Iptables::Nft)).await;
+        let mut all = dump(&mut kernel).await;
+        all.retain(Entry::is_rules);
+        let rules = kernel.dump_rules(&scope(), &KernelState::default()).await.unwrap();
+        assert_eq!(rules, all);
+        assert_eq!(rules.len(), 4);
+    });
+}
+
+#[test]
+fn a_chain_that_cannot_be_written_keeps_no_route_back() {
+    on_a_host(async || {
+        let mut kernel = NetlinkKernel::open().unwrap();
+        // Nobody but iptables may write what iptables-nft would take for its own table.
+        run("nft add table ip nat");
+        run("nft add chain ip nat POSTROUTING { type nat hook output priority 0; }");
+        let name = |base| ChainName { iptables: Iptables::Nft, family: Family::V4, base };
+        let key = Key::Chain(name(tweed::kernel::state::Base::Postrouting));
+        let chain = usual(Iptables::Nft).get(&key).unwrap().clone();
+        let route = direct("10.244.9.0/24", "172.16.0.9");
+        let ops = [chain, route.clone()].map(|entry| Op::Create(entry.into()));
+        let refused = kernel.apply(&ops).await.unwrap();
+        assert_eq!(refused.len(), 1, "{refused:?}");
+        let said = refused[0].to_string();
+        assert!(
+            said.starts_with("+ chain iptables-nft -t nat FLANNEL-POSTRTG: iptables-nft"),
+            "{said}"
+        );
+        assert_eq!(dump(&mut kernel).await.get(&route.key()), Some(&route));
+    });
+}

@@ -1,0 +1,46 @@
+//! Reads a chain of iptables from the words in which it is shown.
+
+use tweed::kernel::state::{Chain, ChainName, Match, Otherwise, Ports, Rule, Verdict};
+use tweed::prefix::Family;
+
+/// `chain iptables-nft -t nat FLANNEL-POSTRTG { RULE; … }`, and with it `and 2 of another form` and
+/// `before a drop`.
+pub(crate) fn chain(text: &str) -> Chain {
+    let (head, rest) = text.split_once(" {").unwrap();
+    let (rules, tail) = rest.rsplit_once(" }").unwrap();
+    let rules = rules.split_terminator(';').map(|text| rule(text.trim())).collect();
+    let is_before_a_drop = tail.ends_with("before a drop");
+    let otherwise = if is_before_a_drop { Otherwise::Dropped } else { Otherwise::Accepted };
+    let foreign = tail.split(' ').nth(2).and_then(|number| number.parse().ok()).unwrap_or(0);
+    Chain { name: name(head), rules, foreign, otherwise }
+}
+
+fn name(head: &str) -> ChainName {
+    ChainName::all().find(|name| head == format!("chain {name}")).unwrap()
+}
+
+fn rule(text: &str) -> Rule {
+    let after = |word: &str| {
+        let (before, behind) = text.split_once(&format!("{word} "))?;
+        Some((behind.split(' ').next()?, before.ends_with("! ")))
+    };
+    let condition = |flag| {
+        let (prefix, is_reversed) = after(flag)?;
+        let prefix = prefix.parse().unwrap();
+        Some(if is_reversed { Match::IsNot(prefix) } else { Match::Is(prefix) })
+    };
+    let mark = |(mark, _): (&str, bool)| {
+        let (mark, _) = mark.strip_prefix("0x").unwrap().split_once('/').unwrap();
+        u32::from_str_radix(mark, 16).unwrap()
+    };
+    let words: Vec<&str> = text.split(' ').collect();
+    let verdict = match words[..] {
+        [.., "-j", "ACCEPT"] => Verdict::Accept,
+        [.., "-j", "RETURN"] => Verdict::Return,
+        [.., "-j", "MASQUERADE"] => Verdict::Masquerade(Ports::Kept),
+        [.., "-j", "MASQUERADE", "--random-fully"] => Verdict::Masquerade(Ports::FullyRandom),
+        _ => panic!("no rule is shown as {text:?}"),
+    };
+    let marked = after("--mark").map(mark);
+    Rule { marked, source: condition("-s"), destination: condition("-d"), verdict }
+}
