@@ -13,7 +13,7 @@ FROM docker.io/library/rust:1-alpine AS compiler
 RUN apk add --no-cache build-base protoc protobuf-dev
 WORKDIR /src
 COPY . .
-RUN image/compile
+RUN config/image/compile
 
 FROM image
 COPY --from=compiler /src/target/image/ /

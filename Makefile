@@ -51,11 +51,11 @@ image: ## Build the container image from static binaries, without any registry
 	@tests/packages image
 	@rustup target list --installed | grep -q ^$(STATIC)$$ || \
 	  { echo "installing: Rust's library for $(STATIC)" && rustup target add $(STATIC); }
-	CARGO="$(CARGO)" image/compile
-	image/build
+	CARGO="$(CARGO)" config/image/compile
+	config/image/build
 
 tryimage: image runtimes ## Show the demo with daemons in containers of the image, confined as in a cluster
-	$(CARGO) run --locked --package tweed-lab -- demo --tweedd image/confined \
+	$(CARGO) run --locked --package tweed-lab -- demo --tweedd config/image/confined \
 	    --tweedctl target/image/opt/bin/tweedctl
 
 manifests: ## Write the single files of config/kubernetes anew

@@ -20,7 +20,7 @@ fn everything_that_the_dockerfile_names_exists() {
                 assert!(stages.iter().any(|stage| from.ends_with(stage)), "{line}");
             }
             ["COPY", "target/image/", _] => {
-                assert!(read("image/compile").contains("root=target/image"))
+                assert!(read("config/image/compile").contains("root=target/image"));
             }
             ["COPY", from, ..] => assert!(root().join(from).exists(), "{line}"),
             ["RUN", program] => assert!(root().join(program).exists(), "{line}"),
@@ -49,7 +49,7 @@ fn every_program_that_manifests_start_is_in_the_image() {
     let entry = format!("ENTRYPOINT [{:?}]", programs[2]);
     assert!(read("Dockerfile").contains(&entry));
     for program in programs.into_iter().chain(["/opt/bin/install-conf", "/opt/bin/tweedctl"]) {
-        assert!(read("image/compile").contains(&format!("\"$root{program}\"")), "{program}");
+        assert!(read("config/image/compile").contains(&format!("\"$root{program}\"")), "{program}");
     }
 }
 

@@ -1,6 +1,7 @@
 //! What is handed to Kubernetes is what it takes, and what the daemon and flannel's users expect.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+#![allow(clippy::missing_panics_doc, reason = "a test that panics is a test that fails")]
 #![allow(unreachable_pub, reason = "nothing of a test binary can be reached from outside")]
 
 mod chart;
