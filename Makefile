@@ -3,6 +3,8 @@
 SHELL := /bin/bash
 CARGO ?= cargo
 MACHINE = $(shell rustc -vV | sed -n 's/^host: //p')
+# Without shared libraries: what the image is made of.
+STATIC = $(shell uname -m)-unknown-linux-musl
 # For each of the readers that `make fuzz` tries.
 FUZZ_SECONDS ?= 60
 
@@ -45,6 +47,20 @@ release: packages ## Build the binaries as they are shipped
 	RUSTFLAGS="-C target-feature=+crt-static" $(CARGO) build --locked --profile plugin --target $(MACHINE) \
 	    --package tweed-cni --bin flannel
 
+image: ## Build the container image from static binaries, without any registry
+	@tests/packages image
+	@rustup target list --installed | grep -q ^$(STATIC)$$ || \
+	  { echo "installing: Rust's library for $(STATIC)" && rustup target add $(STATIC); }
+	CARGO="$(CARGO)" config/image/compile
+	config/image/build
+
+tryimage: image runtimes ## Show the demo with daemons in containers of the image, confined as in a cluster
+	$(CARGO) run --locked --package tweed-lab -- demo --tweedd config/image/confined \
+	    --tweedctl target/image/opt/bin/tweedctl
+
+manifests: ## Write the single files of config/kubernetes anew
+	config/kubernetes/render
+
 target/tools/bin/cargo-fuzz:
 	@echo "installing: cargo-fuzz (into target/tools)"
 	$(CARGO) install --locked --quiet --debug --root target/tools cargo-fuzz@0.13.2
@@ -59,4 +75,4 @@ packages: ## Install the Debian packages that build, tests and demo need
 runtimes: ## Install the container runtimes that the tests drive the CNI plugin with
 	@tests/packages runtimes
 
-.PHONY: help demo test check bench fuzz fmt release packages runtimes
+.PHONY: help demo test check bench fuzz fmt release image tryimage manifests packages runtimes

@@ -31,7 +31,16 @@ pub enum Error {
     Write(#[from] io::Error),
 }
 
+const CONFIG: &str = "install-conf";
 const USAGE: &str = "usage: flannel install PATH | flannel install-conf FROM TO";
+
+/// The words that name a task, if any, in a command line. Called `install-conf`, as flannel's image
+/// has it, the program needs no verb.
+pub fn words(mut line: impl Iterator<Item = String>) -> Vec<String> {
+    let program = line.next().unwrap_or_default();
+    let is_verb = Path::new(&program).file_name().is_some_and(|name| name == CONFIG);
+    is_verb.then(|| CONFIG.to_owned()).into_iter().chain(line).collect()
+}
 
 impl Task {
     /// # Errors
@@ -39,7 +48,7 @@ impl Task {
     pub fn parse(words: &[String]) -> Result<Self, Error> {
         match words {
             [verb, to] if verb == "install" => Ok(Self::Plugin { to: to.into() }),
-            [verb, from, to] if verb == "install-conf" => {
+            [verb, from, to] if verb == CONFIG => {
                 Ok(Self::Config { from: from.into(), to: to.into() })
             }
             _ => Err(Error::Usage(USAGE)),
@@ -118,6 +127,14 @@ mod tests {
             assert!(task.carry_out(Path::new("/none")).is_err(), "{bad}");
             assert_eq!(fs::read_to_string(&to).unwrap(), good);
         }
+    }
+
+    #[test]
+    fn under_the_name_of_its_task_it_needs_no_verb() {
+        let line = |text: &str| super::words(words(text).into_iter());
+        assert_eq!(line("/opt/bin/install-conf a b"), words("install-conf a b"));
+        assert_eq!(line("/flannel install-conf a b"), words("install-conf a b"));
+        assert_eq!(line("/opt/cni/bin/flannel"), Vec::<String>::new());
     }
 
     #[test]

@@ -4,16 +4,16 @@ use std::env;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use tweed_cni::install::Task;
+use tweed_cni::install::{self, Task};
 use tweed_cni::refusal::Refusal;
 use tweed_cni::request::Request;
 use tweed_cni::verbs;
 use tweed_cni::version::Version;
 
 fn main() -> ExitCode {
-    let words: Vec<_> = env::args().skip(1).collect();
+    let words = install::words(env::args());
     if !words.is_empty() {
-        return install(&words);
+        return carry_out(&words);
     }
     match Request::from_environment() {
         Ok(Some(request)) => answer(verbs::carry_out(&request, io::stdin().lock())),
@@ -39,7 +39,7 @@ fn introduce() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn install(words: &[String]) -> ExitCode {
+fn carry_out(words: &[String]) -> ExitCode {
     let program = env::current_exe().unwrap_or_default();
     match Task::parse(words).and_then(|task| task.carry_out(&program)) {
         Ok(()) => ExitCode::SUCCESS,

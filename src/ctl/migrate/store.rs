@@ -61,7 +61,7 @@ struct Kubernetes {
     /// How to reach and convince them [default: as for kubectl, or for a pod]
     #[arg(long, global = true, value_name = "FILE")]
     kubeconfig_file: Option<PathBuf>,
-    /// What the names of annotations begin with [default: flannel.alpha.coreos.com]
+    /// How annotations begin [default: flannel.alpha.coreos.com]
     #[arg(long, global = true, value_name = "PREFIX")]
     kube_annotation_prefix: Option<String>,
     /// The ConfigMap with net-conf.json

@@ -37,7 +37,9 @@ pub(super) fn run(binaries: &Binaries, rounds: usize, sheet: &mut Sheet) -> Resu
     let (resident, peak) = (site.daemon.resident_kib()?, site.daemon.process().peak_kib()?);
     for round in 0..u64::try_from(rounds)? {
         for some in site.names.chunks(AT_ONCE) {
-            some.iter().for_each(|name| site.server.heartbeat(name, round));
+            for name in some {
+                site.server.heartbeat(name, round);
+            }
             std::thread::sleep(APART);
         }
     }

@@ -15,6 +15,9 @@ use crate::etcd::Etcd;
 
 pub(super) const PREFIX: &str = "/coreos.com/network";
 
+/// Those that flip stay peers of the real daemons. The others exist on paper alone, and answer nobody.
+const MIXED: &str = r#""Backend":{"Type":"vxlan"},"Mixed":true,"Probe":{"Enabled":false}"#;
+
 /// Dropped in the order of the fields.
 pub(super) struct Scene {
     pub(super) runtime: Runtime,
@@ -27,8 +30,7 @@ impl Scene {
         let lab = Lab::new(settings.binaries.clone())?;
         let etcd = lab.etcd()?;
         let network = &settings.network;
-        let config =
-            format!(r#"{{"Network":"{network}","SubnetLen":24,"Backend":{{"Type":"vxlan"}}}}"#);
+        let config = format!(r#"{{"Network":"{network}","SubnetLen":24,{MIXED}}}"#);
         etcd.put(&format!("{PREFIX}/config"), &config)?;
         let member = etcd.members().first().context("the cluster has no member")?;
         // The threads live where they are started, so the sockets they open are in etcd's namespace.

@@ -1,0 +1,38 @@
+{{- /* What a DaemonSet selects cannot be changed: one that is there keeps what it has. */ -}}
+{{- define "tweed.selector" -}}
+{{- $there := lookup "apps/v1" "DaemonSet" .Release.Namespace "kube-flannel-ds" -}}
+{{- $usual := dict "app" "flannel" "k8s-app" "flannel" -}}
+{{- dig "spec" "selector" "matchLabels" $usual ($there | default dict) | toYaml -}}
+{{- end -}}
+
+{{- define "tweed.labels" -}}
+{{- $ours := dict "app" "flannel" "k8s-app" "flannel" "tier" "node"
+      "helm.sh/chart" (printf "%s-%s" .Chart.Name .Chart.Version)
+      "app.kubernetes.io/name" .Chart.Name
+      "app.kubernetes.io/instance" .Release.Name
+      "app.kubernetes.io/version" .Chart.AppVersion
+      "app.kubernetes.io/managed-by" .Release.Service -}}
+{{- merge dict (include "tweed.selector" . | fromYaml) .Values.global.commonLabels $ours | toYaml -}}
+{{- end -}}
+
+{{- /* Of (list $ NAME VALUES...): where several values say something, the first counts. */ -}}
+{{- define "tweed.metadata" -}}
+{{- $root := first . -}}
+{{- $labels := dict -}}
+{{- $annotations := dict -}}
+{{- range rest (rest .) -}}
+{{- $labels = merge $labels (.labels | default dict) -}}
+{{- $annotations = merge $annotations (.annotations | default dict) -}}
+{{- end -}}
+name: {{ index . 1 }}
+labels:
+  {{- merge $labels (include "tweed.labels" $root | fromYaml) | toYaml | nindent 2 }}
+{{- with merge $annotations $root.Values.global.commonAnnotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{- define "tweed.user" -}}
+system:serviceaccount:{{ .Release.Namespace }}:flannel
+{{- end -}}

@@ -1,0 +1,200 @@
+//! The chart: flannel's values, and the same objects as the manifests.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use crate::document::documents;
+use crate::{files, read};
+
+const CHART: &str = "config/helm/tweed";
+
+/// What users of flannel's chart may have set.
+const FLANNELS: &[&str] = &[
+    "global.imagePullSecrets",
+    "global.commonLabels",
+    "global.commonAnnotations",
+    "podCidr",
+    "podCidrv6",
+    "flannel.image.repository",
+    "flannel.image.tag",
+    "flannel.flannel_cni.image.repository",
+    "flannel.flannel_cni.image.tag",
+    "flannel.cniBinDir",
+    "flannel.cniConfDir",
+    "flannel.skipCNIConfigInstallation",
+    "flannel.enableNFTables",
+    "flannel.args",
+    "flannel.backend",
+    "flannel.backendPort",
+    "flannel.mtu",
+    "flannel.vni",
+    "flannel.GBP",
+    "flannel.directRouting",
+    "flannel.cniConf",
+    "flannel.resources",
+    "flannel.healthz.port",
+    "flannel.healthz.livenessProbe.initialDelaySeconds",
+    "flannel.healthz.livenessProbe.periodSeconds",
+    "flannel.healthz.readinessProbe.initialDelaySeconds",
+    "flannel.healthz.readinessProbe.periodSeconds",
+    "flannel.tolerations",
+    "flannel.nodeSelector",
+    "flannel.podLabels",
+    "flannel.podAnnotations",
+    "flannel.daemonSet.labels",
+    "flannel.daemonSet.annotations",
+    "flannel.configMap.labels",
+    "flannel.configMap.annotations",
+    "flannel.serviceAccount.labels",
+    "flannel.serviceAccount.annotations",
+    "flannel.rbac.labels",
+    "flannel.rbac.clusterRole.labels",
+    "flannel.rbac.clusterRoleBinding.annotations",
+    "netpol.enabled",
+];
+
+#[test]
+fn values_of_flannels_chart_are_known() {
+    let values = values();
+    for path in FLANNELS {
+        assert!(at(&values, path).is_some(), "{path}");
+    }
+}
+
+#[test]
+fn every_value_that_a_template_reads_has_a_default() {
+    let values = values();
+    let paths = read_values();
+    assert!(paths.len() > 25, "{paths:?}");
+    for path in paths {
+        assert!(at(&values, &path).is_some(), "{path}");
+    }
+}
+
+#[test]
+fn every_value_is_read_by_a_template() {
+    let read = read_values();
+    let unread: Vec<_> = leaves(&values(), "")
+        .into_iter()
+        .filter(|leaf| {
+            !read.iter().any(|path| leaf == path || leaf.starts_with(&format!("{path}.")))
+        })
+        .collect();
+    assert_eq!(unread, ["flannel.macPrefix"], "that one is for Windows");
+}
+
+#[test]
+fn the_chart_is_of_this_version() {
+    let chart = &documents(&format!("{CHART}/Chart.yaml"))[0];
+    let values = values();
+    let image = |path: &str| at(&values, path).cloned().unwrap();
+    for version in [
+        chart["version"].clone(),
+        chart["appVersion"].clone(),
+        image("flannel.image.tag"),
+        image("flannel.flannel_cni.image.tag"),
+    ] {
+        assert_eq!(version, env!("CARGO_PKG_VERSION"));
+    }
+}
+
+#[test]
+fn runtimes_are_told_the_same_as_by_the_manifests() {
+    let values = values();
+    let config = at(&values, "flannel.cniConf").unwrap().as_str().unwrap();
+    assert_eq!(config, read("config/cni/10-flannel.conflist"));
+}
+
+#[test]
+fn policies_are_those_of_the_manifests() {
+    let chart = template("policies")
+        .replace(r#"{{ include "tweed.user" . }}"#, "system:serviceaccount:kube-flannel:flannel");
+    for file in ["own-node", "own-objects"] {
+        let text = read(&format!("config/kubernetes/components/kubernetes-api/{file}.yaml"));
+        for part in text.split("\nspec:\n").skip(1) {
+            let spec = part.split("\n---\n").next().unwrap().trim_end();
+            assert!(chart.contains(spec), "{file}:\n{spec}");
+        }
+    }
+}
+
+#[test]
+fn rights_are_those_of_the_manifests() {
+    let chart = template("rights");
+    let text = read("config/kubernetes/components/kubernetes-api/rights.yaml");
+    let rules = text.split("\nrules:\n").skip(1).map(|part| part.split("\n---\n").next().unwrap());
+    for rule in rules.flat_map(str::lines).filter(|line| !line.starts_with('#')) {
+        assert!(chart.contains(rule), "{rule}");
+    }
+    let count = |text: &str| text.matches("- apiGroups").count();
+    assert_eq!(count(&chart), count(&text));
+}
+
+/// Lines of a pod's specification that the chart makes of values.
+const SET_BY_VALUES: &[&str] = &[
+    "image: tweed",
+    "- --ip-masq",
+    "- --healthz-port",
+    "path: /opt/cni/bin",
+    "path: /etc/cni/net.d",
+    "containerPort",
+    "Seconds:",
+    "requests:",
+    "cpu:",
+    "memory:",
+    "- operator: Exists",
+    "effect:",
+];
+
+#[test]
+fn the_daemon_is_started_as_by_the_manifests() {
+    let chart = template("daemon-set");
+    let text = read("config/kubernetes/base/daemon-set.yaml");
+    let (_, pod) = text.split_once("    spec:\n").unwrap();
+    for line in pod.lines().filter(|line| !SET_BY_VALUES.iter().any(|part| line.contains(part))) {
+        assert!(chart.contains(line), "{line}");
+    }
+}
+
+fn values() -> Value {
+    documents(&format!("{CHART}/values.yaml")).remove(0)
+}
+
+fn template(name: &str) -> String {
+    read(&format!("{CHART}/templates/{name}.yaml"))
+}
+
+fn at<'a>(values: &'a Value, path: &str) -> Option<&'a Value> {
+    path.split('.').try_fold(values, |value, key| value.get(key))
+}
+
+fn leaves(value: &Value, path: &str) -> Vec<String> {
+    let join = |key: &String| if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+    match value.as_object().filter(|fields| !fields.is_empty()) {
+        Some(fields) => fields.iter().flat_map(|(key, value)| leaves(value, &join(key))).collect(),
+        None => vec![path.to_owned()],
+    }
+}
+
+/// By all templates: `.Values.a.b`, and by the names that they give to parts of it.
+fn read_values() -> BTreeSet<String> {
+    let mut paths = BTreeSet::new();
+    for file in files(&format!("{CHART}/templates")) {
+        let text = std::fs::read_to_string(file).unwrap();
+        for (name, stands_for) in
+            [(".Values.", ""), ("$flannel.", "flannel."), ("$rbac.", "flannel.rbac.")]
+        {
+            for rest in text.split(name).skip(1) {
+                let path: String = rest
+                    .chars()
+                    .take_while(|it| it.is_alphanumeric() || "._".contains(*it))
+                    .collect();
+                paths.insert(format!("{stands_for}{path}"));
+            }
+        }
+    }
+    // Only given a name, under which its parts are read.
+    paths.remove("flannel");
+    paths
+}

@@ -1,0 +1,67 @@
+//! The Dockerfile, and what manifests expect in the image.
+
+use serde_json::Value;
+
+use crate::single_file::daemon;
+use crate::{read, root};
+
+#[test]
+fn everything_that_the_dockerfile_names_exists() {
+    let dockerfile = read("Dockerfile");
+    let stages: Vec<_> =
+        dockerfile.lines().filter_map(|line| Some(line.split_once(" AS ")?.1)).collect();
+    for line in dockerfile.lines() {
+        match line.split(' ').collect::<Vec<_>>()[..] {
+            ["FROM", from, ..] => {
+                let is_there = from == "scratch" || from.contains('/') || stages.contains(&from);
+                assert!(is_there, "{line}");
+            }
+            ["COPY", from, ..] if from.starts_with("--from=") => {
+                assert!(stages.iter().any(|stage| from.ends_with(stage)), "{line}");
+            }
+            ["COPY", "target/image/", _] => {
+                assert!(read("config/image/compile").contains("root=target/image"));
+            }
+            ["COPY", from, ..] => assert!(root().join(from).exists(), "{line}"),
+            ["RUN", program] => assert!(root().join(program).exists(), "{line}"),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn what_is_built_elsewhere_needs_no_registry() {
+    let dockerfile = read("Dockerfile");
+    let stages = dockerfile.split("FROM ").skip(1);
+    let prebuilt: Vec<_> = stages.take_while(|stage| !stage.contains(" AS compiler")).collect();
+    let names: Vec<_> = prebuilt.iter().map(|stage| stage.lines().next().unwrap()).collect();
+    assert_eq!(names, ["scratch AS image", "image AS prebuilt"]);
+}
+
+#[test]
+fn every_program_that_manifests_start_is_in_the_image() {
+    let daemon = daemon("config/kubernetes/tweed.yml");
+    let pod = &daemon["spec"]["template"]["spec"];
+    let containers = ["initContainers", "containers"].map(|key| pod[key].as_array().unwrap());
+    let programs = containers.into_iter().flatten().map(|container| &container["command"][0]);
+    let programs: Vec<_> = programs.filter_map(Value::as_str).collect();
+    assert_eq!(programs, ["/flannel", "/flannel", "/opt/bin/flanneld"]);
+    let entry = format!("ENTRYPOINT [{:?}]", programs[2]);
+    assert!(read("Dockerfile").contains(&entry));
+    for program in programs.into_iter().chain(["/opt/bin/install-conf", "/opt/bin/tweedctl"]) {
+        assert!(read("config/image/compile").contains(&format!("\"$root{program}\"")), "{program}");
+    }
+}
+
+#[test]
+fn tasks_of_the_plugin_are_named_as_it_names_them() {
+    use tweed_cni::install::Task;
+    let daemon = daemon("config/kubernetes/tweed.yml");
+    let containers = daemon["spec"]["template"]["spec"]["initContainers"].as_array().unwrap();
+    for container in containers {
+        let words =
+            ["command", "args"].into_iter().flat_map(|key| container[key].as_array().unwrap());
+        let words: Vec<_> = words.skip(1).map(|word| word.as_str().unwrap().to_owned()).collect();
+        assert!(Task::parse(&words).is_ok(), "{words:?}");
+    }
+}

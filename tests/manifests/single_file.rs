@@ -1,0 +1,152 @@
+//! The files for `kubectl apply`: in step with their overlays, and with what flannel left.
+
+use std::fmt::Write as _;
+
+use expect_test::{Expect, expect};
+use ring::digest::{Context, SHA256};
+use serde_json::Value;
+use tweed::config::NetworkConfig;
+use tweed::options::{Options, Store};
+
+use crate::document::{documents, name};
+use crate::{files, read};
+
+const TWEED: &str = "config/kubernetes/tweed.yml";
+const KEEP_CONFIG: &str = "config/kubernetes/tweed-keep-config.yml";
+
+#[test]
+fn each_is_in_step_with_its_overlay() {
+    for (file, overlay) in [(TWEED, "vxlan"), (KEEP_CONFIG, "keep-config")] {
+        let text = read(file);
+        let (head, body) = text.split_at(text.match_indices('\n').nth(1).unwrap().0 + 1);
+        let mut digest = Context::new(&SHA256);
+        let overlay = format!("overlays/{overlay}");
+        for folder in ["base", "components/kubernetes-api", &overlay] {
+            for source in files(&format!("config/kubernetes/{folder}")) {
+                digest.update(&std::fs::read(source).unwrap());
+            }
+        }
+        digest.update(body.as_bytes());
+        let mut digits = String::new();
+        for byte in digest.finish().as_ref() {
+            write!(digits, "{byte:02x}").unwrap();
+        }
+        assert!(head.contains(&digits), "{file} is out of step: make manifests");
+    }
+}
+
+#[test]
+fn a_new_cluster_gets_objects_of_flannels_names() {
+    let names = expect![[r"
+        Namespace kube-flannel
+        ServiceAccount kube-flannel/flannel
+        Role kube-flannel/flannel
+        ClusterRole flannel
+        RoleBinding kube-flannel/flannel
+        ClusterRoleBinding flannel
+        ConfigMap kube-flannel/kube-flannel-cfg
+        ValidatingAdmissionPolicy flannel-own-node
+        ValidatingAdmissionPolicy flannel-own-objects
+        ValidatingAdmissionPolicyBinding flannel-own-node
+        ValidatingAdmissionPolicyBinding flannel-own-objects
+        DaemonSet kube-flannel/kube-flannel-ds
+    "]];
+    check_names(TWEED, &names);
+}
+
+#[test]
+fn a_take_over_differs_by_the_config_alone() {
+    let is_config = |document: &Value| document["kind"] == "ConfigMap";
+    let mut all = documents(TWEED);
+    all.retain(|document| !is_config(document));
+    assert_eq!(documents(KEEP_CONFIG), all);
+}
+
+#[test]
+fn pods_of_flannels_own_daemon_set_are_taken_over() {
+    let daemon = daemon(TWEED);
+    let labels = expect![[r#"{"app":"flannel","k8s-app":"flannel"}"#]];
+    labels.assert_eq(&daemon["spec"]["selector"]["matchLabels"].to_string());
+    let labels = expect![[r#"{"app":"flannel","k8s-app":"flannel","tier":"node"}"#]];
+    labels.assert_eq(&daemon["spec"]["template"]["metadata"]["labels"].to_string());
+}
+
+#[test]
+fn the_daemon_finds_all_that_its_flags_and_variables_name() {
+    let daemon = daemon(TWEED);
+    let container = &daemon["spec"]["template"]["spec"]["containers"][0];
+    let words = container["args"].as_array().unwrap().iter().map(|word| word.as_str().unwrap());
+    let options = Options::parse(words, |name| variable(container, name)).unwrap();
+    let Store::Kube(kube) = options.store else { panic!("not Kubernetes") };
+    let mounts = container["volumeMounts"].as_array().unwrap();
+    for file in [&kube.net_config, &options.subnet_file] {
+        let is_below = |mount: &Value| file.starts_with(mount["mountPath"].as_str().unwrap());
+        assert!(mounts.iter().any(is_below), "{} is not mounted", file.display());
+    }
+    let port = i64::from(options.health.unwrap().port());
+    assert_eq!(container["ports"][0]["containerPort"], port);
+    for (probe, path) in [("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")] {
+        assert_eq!(container[probe]["httpGet"]["path"], path);
+        assert_eq!(container[probe]["httpGet"]["port"], container["ports"][0]["name"]);
+    }
+}
+
+#[test]
+fn the_config_of_a_new_cluster_can_be_used() {
+    let all = documents(TWEED);
+    let map = all.iter().find(|document| document["kind"] == "ConfigMap").unwrap();
+    let network = map["data"]["net-conf.json"].as_str().unwrap();
+    assert!(NetworkConfig::parse(network.as_bytes()).is_ok());
+    assert_eq!(
+        map["data"]["cni-conf.json"].as_str().unwrap(),
+        read("config/cni/10-flannel.conflist")
+    );
+}
+
+#[test]
+fn no_container_may_do_more_than_it_has_to() {
+    let daemon = daemon(TWEED);
+    let pod = &daemon["spec"]["template"]["spec"];
+    let containers =
+        ["initContainers", "containers"].iter().flat_map(|key| pod[key].as_array().unwrap());
+    let shown = containers.map(|container| {
+        let context = &container["securityContext"];
+        assert_eq!(context["allowPrivilegeEscalation"], false);
+        assert_eq!(context["readOnlyRootFilesystem"], true);
+        format!("{}: {}\n", container["name"], context["capabilities"])
+    });
+    let capabilities = expect![[r#"
+        "install-cni-plugin": {"add":["DAC_OVERRIDE"],"drop":["ALL"]}
+        "install-cni": {"add":["DAC_OVERRIDE"],"drop":["ALL"]}
+        "kube-flannel": {"add":["NET_ADMIN","NET_RAW"],"drop":["ALL"]}
+    "#]];
+    capabilities.assert_eq(&shown.collect::<String>());
+}
+
+#[test]
+fn a_node_is_left_without_a_daemon_but_never_with_two() {
+    let daemon = daemon(TWEED);
+    let expected =
+        expect![[r#"{"rollingUpdate":{"maxSurge":0,"maxUnavailable":1},"type":"RollingUpdate"}"#]];
+    expected.assert_eq(&daemon["spec"]["updateStrategy"].to_string());
+    let pod = &daemon["spec"]["template"]["spec"];
+    assert_eq!(pod["priorityClassName"], "system-node-critical");
+    assert_eq!(pod["hostNetwork"], true);
+}
+
+pub fn daemon(file: &str) -> Value {
+    documents(file).into_iter().find(|document| document["kind"] == "DaemonSet").unwrap()
+}
+
+/// As a node would fill it in.
+fn variable(container: &Value, name: &str) -> Option<String> {
+    let variables = container["env"].as_array().unwrap();
+    let variable = variables.iter().find(|variable| variable["name"] == name)?;
+    let path = variable["valueFrom"]["fieldRef"]["fieldPath"].as_str();
+    path.or(variable["value"].as_str()).map(str::to_owned)
+}
+
+fn check_names(file: &str, expected: &Expect) {
+    let names: String = documents(file).iter().map(|document| name(document) + "\n").collect();
+    expected.assert_eq(&names);
+}

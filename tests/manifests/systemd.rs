@@ -1,0 +1,38 @@
+//! The units start programs with flags that they have.
+
+use tweed::options::Options;
+use tweed_cni::subnet_env::SubnetEnv;
+
+use crate::read;
+
+#[test]
+fn the_unit_starts_the_daemon_with_flags_that_it_has() {
+    let unit = read("config/systemd/system/tweedd.service");
+    let line = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();
+    let (program, words) = line.split_once(' ').unwrap();
+    assert!(program.ends_with("/tweedd"));
+    let options = Options::parse(words.split(' '), |_| None).unwrap();
+    let folder = options.state_file.parent().unwrap();
+    let state = unit.lines().find_map(|line| line.strip_prefix("StateDirectory=")).unwrap();
+    assert_eq!(folder, std::path::Path::new("/var/lib").join(state));
+    let run = unit.lines().find_map(|line| line.strip_prefix("RuntimeDirectory=")).unwrap();
+    assert!(options.subnet_file.starts_with(std::path::Path::new("/run").join(run)));
+}
+
+#[test]
+fn docker_is_told_what_subnet_env_says() {
+    let subnets = ["10.244.3.1/24", "fd00:10:244:3::1/64"];
+    let env = SubnetEnv {
+        networks: ["10.244.0.0/16", "fd00:10:244::/48"].map(|it| it.parse().unwrap()).into(),
+        subnets: subnets.map(|it| it.parse().unwrap()).into(),
+        mtu: 1450,
+        ip_masq: true,
+    };
+    let said = env.render();
+    let unit = read("config/systemd/system/docker.service.d/tweed.conf");
+    let names: Vec<_> = unit.split("${").skip(1).filter_map(|rest| rest.split_once('}')).collect();
+    assert_eq!(names.len(), 3);
+    for (name, _) in names {
+        assert!(said.contains(&format!("{name}=")), "{name}");
+    }
+}
