@@ -22,6 +22,9 @@ use crate::status::{PeerCounts, PeerStatus};
 pub struct NodeReport {
     pub version: String,
     pub lease: LeaseId,
+    /// What operators call the node, where the store knows nodes by names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     pub node: Node,
     /// One per family, IPv4 first.
     pub subnets: Vec<Prefix>,

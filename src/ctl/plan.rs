@@ -74,7 +74,9 @@ fn plan(config: NetworkConfig, records: Vec<Record>, options: &PlanOptions) -> R
     let leases = records.iter().filter_map(|record| record.lease.as_ref().ok());
     let own = leases.into_iter().find(|lease| is_at(lease, &options.public_ips)).cloned();
     let node = node(&config, own.as_ref(), options)?;
-    let config = config.on_node(node.names());
+    // Where nodes have names, their leases are called by them.
+    let name = own.as_ref().map(|own| own.id.to_string());
+    let config = config.on_node(node.names().chain(name));
     let policy = policy(options);
     let local = Local { macs: macs(own.as_ref()), config, node, own, strict: [].into(), policy };
     let mut peers = Peers::default();

@@ -59,6 +59,6 @@ impl Course {
 
     /// Whether `member` follows `Backend`.
     pub fn counts_in(&self, member: &Member) -> bool {
-        self.config.rollout.as_ref().is_none_or(|rollout| rollout.follows(member.public_ips()))
+        self.config.rollout.as_ref().is_none_or(|rollout| rollout.follows(member.names()))
     }
 }

@@ -61,8 +61,8 @@ pub fn obstacles(picture: &Picture, kind: Kind) -> Vec<Obstacle> {
 
 /// Those of `nodes` that do not exist.
 pub(super) fn strangers(picture: &Picture, nodes: &[String]) -> Vec<Obstacle> {
-    let is = |node: &str, member: &Member| member.public_ips().any(|ip| ip.to_string() == *node);
-    let unknown = nodes.iter().filter(|node| !picture.members.iter().any(|it| is(node, it)));
+    let known: Vec<String> = picture.members.iter().flat_map(Member::names).collect();
+    let unknown = nodes.iter().filter(|node| !known.contains(node));
     unknown.map(|node| Obstacle::Stranger { node: node.clone() }).collect()
 }
 

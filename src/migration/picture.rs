@@ -1,7 +1,6 @@
 //! Everything a migration is judged by: the config, every lease, every report, at one moment.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 
 use crate::config::Kind;
 use crate::lease::{BackendType, Lease, LeaseId, Malformed, Record};
@@ -70,15 +69,22 @@ impl Picture {
 }
 
 impl Member {
-    /// What people call the node: its public IP, the one of IPv4 where it has two.
+    /// What people call the node: its name where it has one, else its public IP, the one of IPv4
+    /// where it has two.
     pub fn name(&self) -> String {
+        if let Some(name) = self.report.as_ref().and_then(|report| report.name.clone()) {
+            return name;
+        }
         let first = self.lease.endpoints.first();
         first.map_or_else(|| self.lease.id.to_string(), |endpoint| endpoint.public_ip.to_string())
     }
 
-    /// IPv4 first.
-    pub fn public_ips(&self) -> impl Iterator<Item = IpAddr> + '_ {
-        self.lease.endpoints.iter().map(|endpoint| endpoint.public_ip)
+    /// What a rollout calls the node, as it knows itself: peers may be told another public IP.
+    pub fn names(&self) -> Vec<String> {
+        match &self.report {
+            Some(report) => report.node.names().chain(report.name.clone()).collect(),
+            None => self.lease.endpoints.iter().map(|it| it.public_ip.to_string()).collect(),
+        }
     }
 
     /// The backend in force, by its report or else by its lease; none if it is not ours to speak.

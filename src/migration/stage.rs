@@ -53,7 +53,7 @@ impl Stage {
     fn takes(&self, member: &Member) -> bool {
         let Self { percent, nodes } = self.clone();
         // Whence does not matter.
-        Rollout { from: Kind::Vxlan, percent, nodes }.follows(member.public_ips())
+        Rollout { from: Kind::Vxlan, percent, nodes }.follows(member.names())
     }
 
     pub fn is_nobody(&self) -> bool {

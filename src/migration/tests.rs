@@ -161,6 +161,7 @@ impl Machine {
         NodeReport {
             version: "0.1.0".into(),
             lease: self.id(),
+            name: None,
             node: Node {
                 interface: LinkName::new("eth0"),
                 mtu: 1500,
@@ -215,4 +216,24 @@ fn a_node_is_called_by_its_public_ip() {
     let names: Vec<String> =
         World::new(VXLAN, 1, 1).picture().members.iter().map(Member::name).collect();
     assert_eq!(names, ["172.16.0.1", "172.16.1.2"]);
+}
+
+#[test]
+fn a_node_that_has_a_name_goes_by_it_and_by_its_own_public_ip() {
+    let mut picture = World::new(MIXED, 2, 0).picture();
+    let member = &mut picture.members[1];
+    // What peers are told may be another address than the node's own.
+    member.lease.endpoints[0].public_ip = "203.0.113.7".parse().unwrap();
+    if let Some(report) = &mut member.report {
+        report.name = Some("worker-2".into());
+    }
+    assert_eq!(
+        (member.name(), member.names().join(" ")),
+        ("worker-2".into(), "172.16.0.2 worker-2".into())
+    );
+    let takes = |stage: Stage| stage.taken(&picture);
+    assert_eq!(
+        [named("worker-2"), named("172.16.0.2"), named("203.0.113.7")].map(takes),
+        [1, 1, 0]
+    );
 }

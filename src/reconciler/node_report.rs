@@ -17,6 +17,7 @@ impl<K: Kernel> Reconciler<K> {
         Some(NodeReport {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             lease: own.id.clone(),
+            name: self.inputs.identity.name.clone(),
             subnets: Lease::subnets(own).collect(),
             backend: local.config.backend.kind,
             mixed: local.config.mixed,

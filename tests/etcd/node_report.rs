@@ -24,6 +24,7 @@ fn report(lease: &Lease) -> NodeReport {
     NodeReport {
         version: "1".to_owned(),
         lease: lease.id.clone(),
+        name: None,
         node: Node {
             interface,
             mtu: 1500,

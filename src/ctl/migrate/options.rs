@@ -46,7 +46,7 @@ pub(super) enum Command {
     Start {
         #[arg(long, value_name = "BACKEND", value_enum)]
         to: To,
-        /// Public IPs of the nodes to go first, alone
+        /// Public IPs of the nodes to go first, alone; in Kubernetes their names too
         #[arg(long, value_name = "NODE", num_args = 1.., conflicts_with = "percent")]
         canary: Vec<String>,
         /// Share of the nodes to go first [default: 25, or more]

@@ -138,6 +138,7 @@ fn report(id: &LeaseId) -> NodeReport {
     NodeReport {
         version: "1".to_owned(),
         lease: id.clone(),
+        name: None,
         node,
         subnets: Vec::new(),
         backend: crate::config::Kind::Vxlan,
