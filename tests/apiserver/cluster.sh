@@ -75,11 +75,17 @@ build_node() {
     ip -n "n$number" address add "fd30::1$number/64" dev eth0 nodad
     ip -n "n$number" route add default via $server
     ip netns exec "n$number" sysctl --quiet --write net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1
+    create_node "$number" "$number"
+}
+
+# The Node of number $1 with the subnets of number $2.
+create_node() {
+    number=$1
     kubectl create --filename - >/dev/null <<END
 apiVersion: v1
 kind: Node
 metadata: {name: n$number, labels: {kubernetes.io/os: linux}, annotations: {node.alpha.kubernetes.io/ttl: "0"}}
-spec: {podCIDR: 10.244.$number.0/24, podCIDRs: [10.244.$number.0/24, "fd00:244:0:$number::/64"]}
+spec: {podCIDR: 10.244.$2.0/24, podCIDRs: [10.244.$2.0/24, "fd00:244:0:$2::/64"]}
 END
     kubectl patch node "n$number" --subresource=status --patch "$(cat <<END
 status:
@@ -97,12 +103,13 @@ END
 build_pod() {
     number=$1
     spec=$(kubectl --namespace kube-flannel get daemonset kube-flannel-ds --output 'jsonpath={.spec.template.spec}')
+    kubectl --namespace kube-flannel delete pod "kube-flannel-n$number" --ignore-not-found --force >/dev/null 2>&1
     kubectl create --filename - <<END
 {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "kube-flannel-n$number", "namespace": "kube-flannel"},
  "spec": ${spec%\}}, "nodeName": "n$number"}}
 END
     account="$folder/n$number/account"
-    mkdir -p "$account"
+    mkdir -p "$account" "$folder/n$number/run"
     kubectl --namespace kube-flannel create token flannel --bound-object-kind Pod \
         --bound-object-name "kube-flannel-n$number" >"$account/token"
     cp "$folder/certs/apiserver.crt" "$account/ca.crt"

@@ -19,11 +19,28 @@ check_manifests() {
 
 types() { "$programs" types <"$1"; }
 
-# Where Helm is: in a namespace of its own, so that both can be compared.
+# Where Helm is, in a cluster without anything of ours; and then it is so again.
 check_chart() {
     command -v helm >/dev/null || { echo "skipped  the chart: no helm here"; return; }
-    kubectl create namespace charts >/dev/null
-    kubectl label namespace charts pod-security.kubernetes.io/enforce=privileged >/dev/null
-    set -- config/helm/tweed --namespace charts --set admissionPolicy.enabled=false
-    passes "helm takes away nothing" true
+    kubectl apply --filename config/kubernetes/base/namespace.yaml >/dev/null
+    set -- config/helm/tweed --namespace kube-flannel
+    passes "helm installs the chart" helm install flannel "$@"
+    passes "helm upgrades it" helm upgrade flannel "$@" --reset-then-reuse-values --set flannel.mixed=true
+    says "with the values that were changed" '"Mixed": true' kubectl --namespace kube-flannel get configmap kube-flannel-cfg --output yaml
+    passes "helm goes back" helm rollback flannel 1 --namespace kube-flannel
+    kubectl --namespace kube-flannel delete daemonset kube-flannel-ds >/dev/null
+    kubectl --namespace kube-flannel create --filename - >/dev/null <<END
+apiVersion: apps/v1
+kind: DaemonSet
+metadata:
+  name: kube-flannel-ds
+  labels: {app.kubernetes.io/managed-by: Helm}
+  annotations: {meta.helm.sh/release-name: flannel, meta.helm.sh/release-namespace: kube-flannel}
+spec:
+  selector: {matchLabels: {app: flannel}}
+  template: {metadata: {labels: {app: flannel}}, spec: {containers: [{name: kube-flannel, image: flannel}]}}
+END
+    passes "helm takes over a DaemonSet of another chart" helm upgrade flannel "$@" --reset-then-reuse-values
+    says "which selects what it did" '{"app":"flannel"}' kubectl --namespace kube-flannel get daemonset kube-flannel-ds --output 'jsonpath={.spec.selector.matchLabels}'
+    passes "helm removes it" helm uninstall flannel --namespace kube-flannel
 }
