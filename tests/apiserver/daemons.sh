@@ -68,7 +68,7 @@ check_start() {
     comes "n1 reaches n2's pods" reaches 1 10.244.2.0/24 flannel.1
     comes "n1 reaches n2's pods by IPv6" reaches6 1 fd00:244:0:2::/64 flannel-v6.1
     comes "n1 says how it is reached" has_annotation n1 public-ip 172.30.0.11
-    comes "n1 says so of IPv6" has_annotation n1 public-ipv6 fd30::11
+    comes "n1 says how it is reached by IPv6" has_annotation n1 public-ipv6 fd30::11
     comes "pods are let onto n1" is_available n1
     comes "n1 reports to the operator" reports n1
     asked
@@ -93,7 +93,7 @@ metadata:
 spec: {podCIDR: 10.244.4.0/24, podCIDRs: [10.244.4.0/24]}
 END
     comes "n1 reaches the pods of a node of flanneld's" reaches 1 10.244.4.0/24 flannel.1
-    passes "by the device that flanneld told" sees_neighbour 10.244.4.0 12:c6:65:89:b4:e3
+    passes "that node is reached by the device that flanneld told" sees_neighbour 10.244.4.0 12:c6:65:89:b4:e3
     kubectl delete node n4 >/dev/null
     comes "a node that is gone is reached no more" reaches_no_more 1 10.244.4.0/24
 }
@@ -114,23 +114,23 @@ check_heartbeats() {
 check_flip() {
     write_config "{$network,\"Mixed\":true,\"Backend\":{\"Type\":\"host-gw\"}}" >/dev/null
     comes "an edit of the ConfigMap is a flip" reaches 1 10.244.2.0/24 'via 172.30.0.12 dev eth0'
-    comes "of IPv6 too" reaches6 1 fd00:244:0:2::/64 'via fd30::12 dev eth0'
-    comes "and is published" has_annotation n1 backend-type host-gw
+    comes "the flip is one of IPv6 too" reaches6 1 fd00:244:0:2::/64 'via fd30::12 dev eth0'
+    comes "n1 publishes its new backend" has_annotation n1 backend-type host-gw
     write_config "{$network,\"Mixed\":true,\"Backend\":{\"Type\":\"vxlan\"}}" >/dev/null
-    comes "another one flips back" reaches 1 10.244.2.0/24 flannel.1
-    comes "and is published" has_annotation n1 backend-type vxlan
+    comes "another edit flips back" reaches 1 10.244.2.0/24 flannel.1
+    comes "n1 publishes its old backend again" has_annotation n1 backend-type vxlan
 }
 
 migrate() { "$tweedctl" migrate --kube-subnet-mgr --kubeconfig-file "$KUBECONFIG" "$@"; }
 
 check_migration() {
     passes "a migration is planned" migrate plan --to host-gw
-    passes "it starts with n2" migrate start --to host-gw --canary n2
+    passes "a migration starts with n2" migrate start --to host-gw --canary n2
     comes "n2 is reached directly" has_annotation n2 backend-type host-gw
-    passes "it goes on with all" migrate next --percent 100
+    passes "a migration goes on with all" migrate next --percent 100
     comes "n1 reaches n3's pods directly" reaches 1 10.244.3.0/24 'via 172.30.0.13 dev eth0'
-    passes "it is taken back" migrate rollback
-    passes "and finished" migrate finish
+    passes "a migration is taken back" migrate rollback
+    passes "a migration is finished" migrate finish
     comes "n1 reaches n3's pods by the tunnel" reaches 1 10.244.3.0/24 flannel.1
 }
 
@@ -140,9 +140,9 @@ check_restart() {
     start_server
     kubectl annotate node n2 flannel.alpha.coreos.com/public-ip-overwrite=172.30.0.99 >/dev/null
     comes "after a crash of the server an order is followed" has_annotation n2 public-ip 172.30.0.99
-    comes "and peers follow" sees_peer 172.30.0.99
+    comes "after a crash of the server peers follow too" sees_peer 172.30.0.99
     kubectl annotate node n2 flannel.alpha.coreos.com/public-ip-overwrite- >/dev/null
-    comes "and follow back" sees_peer 172.30.0.12
+    comes "peers follow when the order is taken back" sees_peer 172.30.0.12
 }
 
 sees_peer() { bridge -n n1 fdb show dev flannel.1 | grep --quiet "dst $1 "; }
@@ -153,9 +153,9 @@ check_compaction() {
     start_server
     kubectl patch node n3 --type merge --patch '{"metadata": {"annotations": {"flannel.alpha.coreos.com/public-ip-overwrite": "172.30.0.98"}}}' >/dev/null
     comes "a forgotten history is read anew" sees_peer 172.30.0.98
-    passes "and nobody is lost meanwhile" reaches 1 10.244.2.0/24 flannel.1
+    passes "no peer is lost when a history is forgotten" reaches 1 10.244.2.0/24 flannel.1
     kubectl annotate node n3 flannel.alpha.coreos.com/public-ip-overwrite- >/dev/null
-    comes "and n3 is back" sees_peer 172.30.0.13
+    comes "what changes afterwards is followed" sees_peer 172.30.0.13
 }
 
 kubectl_offline_compact() {
@@ -167,7 +167,7 @@ kubectl_offline_compact() {
 check_new_subnet() {
     stop tweedd3
     kubectl delete node n3 >/dev/null
-    comes "a node that is gone is reached no more" reaches_no_more 1 10.244.3.0/24
+    comes "a node that is deleted is reached no more" reaches_no_more 1 10.244.3.0/24
     create_node 3 9
     build_pod 3 >/dev/null
     start_daemon 3
@@ -181,5 +181,5 @@ check_pages() {
     stop tweedd2
     start_daemon 2
     comes "where lists are not streamed a daemon is ready too" is_ready 2
-    passes "by reading pages" grep --quiet 'page by page' "$folder/tweedd2.log"
+    passes "it reads page by page" grep --quiet 'page by page' "$folder/tweedd2.log"
 }

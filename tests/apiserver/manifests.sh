@@ -11,6 +11,12 @@ check_manifests() {
     for overlay in config/kubernetes/overlays/*/; do
         passes "the server takes $overlay" kubectl apply --dry-run=server --validate=strict --kustomize "$overlay"
     done
+    mkdir -p "$folder/overlay"
+    cat >"$folder/overlay/kustomization.yaml" <<END
+resources: [$root/config/kubernetes/overlays/vxlan]
+components: [$root/config/kubernetes/components/iptables]
+END
+    passes "the server takes an overlay with iptables" kubectl apply --dry-run=server --kustomize "$folder/overlay"
     for policy in flannel-own-node flannel-own-objects; do
         kubectl get validatingadmissionpolicy "$policy" --output yaml >"$folder/$policy.yml"
         passes "the expressions of $policy have the right types" types "$folder/$policy.yml"
@@ -25,9 +31,9 @@ check_chart() {
     kubectl apply --filename config/kubernetes/base/namespace.yaml >/dev/null
     set -- config/helm/tweed --namespace kube-flannel
     passes "helm installs the chart" helm install flannel "$@"
-    passes "helm upgrades it" helm upgrade flannel "$@" --reset-then-reuse-values --set flannel.mixed=true
-    says "with the values that were changed" '"Mixed": true' kubectl --namespace kube-flannel get configmap kube-flannel-cfg --output yaml
-    passes "helm goes back" helm rollback flannel 1 --namespace kube-flannel
+    passes "helm upgrades the chart" helm upgrade flannel "$@" --reset-then-reuse-values --set flannel.mixed=true
+    says "an upgrade brings the values that were changed" '"Mixed": true' kubectl --namespace kube-flannel get configmap kube-flannel-cfg --output yaml
+    passes "helm goes back to the first release" helm rollback flannel 1 --namespace kube-flannel
     kubectl --namespace kube-flannel delete daemonset kube-flannel-ds >/dev/null
     kubectl --namespace kube-flannel create --filename - >/dev/null <<END
 apiVersion: apps/v1
@@ -41,6 +47,6 @@ spec:
   template: {metadata: {labels: {app: flannel}}, spec: {containers: [{name: kube-flannel, image: flannel}]}}
 END
     passes "helm takes over a DaemonSet of another chart" helm upgrade flannel "$@" --reset-then-reuse-values
-    says "which selects what it did" '{"app":"flannel"}' kubectl --namespace kube-flannel get daemonset kube-flannel-ds --output 'jsonpath={.spec.selector.matchLabels}'
-    passes "helm removes it" helm uninstall flannel --namespace kube-flannel
+    says "that DaemonSet selects what it did" '{"app":"flannel"}' kubectl --namespace kube-flannel get daemonset kube-flannel-ds --output 'jsonpath={.spec.selector.matchLabels}'
+    passes "helm removes the chart" helm uninstall flannel --namespace kube-flannel
 }
