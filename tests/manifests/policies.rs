@@ -63,9 +63,9 @@ impl Row {
     }
 
     fn put_to(&self, policies: &[Value]) -> Result<(), String> {
-        let concerned = policies.iter().filter(|policy| self.concerns(policy));
+        let mut concerned = policies.iter().filter(|policy| self.concerns(policy));
         let scene = self.scene();
-        concerned.map(|policy| judged(policy, &scene)).collect()
+        concerned.try_for_each(|policy| judged(policy, &scene))
     }
 
     fn concerns(&self, policy: &Value) -> bool {
