@@ -175,7 +175,7 @@ fn what_is_of_another_form_is_not_taken_for_ours() {
     nft("add chain ip other low { type nat hook postrouting priority 50; }");
     nft("add chain ip other closed { type filter hook forward priority 0; policy drop; }");
     nft("add chain ip other free");
-    nft("add set ip other four { type ipv4_addr; }");
+    nft("add set ip other pair { type ipv4_addr . ipv4_addr; }");
     let rules = [
         "low counter",
         "low masquerade random",
@@ -184,9 +184,9 @@ fn what_is_of_another_form_is_not_taken_for_ours() {
         "low meta mark & 0x4000 != 0x4000 return",
         "low ip saddr 10.0.0.0-10.0.0.9 return",
         "low ip protocol tcp return",
-        "low ip saddr @four return",
-        "low iifname eth0 return",
-        "closed drop",
+        "low ip saddr . ip daddr @pair return",
+        "low iifname eth0 oifname eth1 return",
+        "closed meta length 20 drop",
         "free accept",
     ];
     for rule in rules {
