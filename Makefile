@@ -55,8 +55,8 @@ image: ## Build the container image from static binaries, without any registry
 	config/image/build
 
 tryimage: image runtimes ## Show the demo with daemons in containers of the image, confined as in a cluster
-	$(CARGO) run --locked --package tweed-lab -- demo --tweedd config/image/confined \
-	    --tweedctl target/image/opt/bin/tweedctl
+	config/image/try $(CARGO) run --locked --package tweed-lab -- demo \
+	    --tweedd config/image/confined --tweedctl target/image/opt/bin/tweedctl
 
 tryapi: target/apiserver/kubernetes ## Put manifests, rights and daemon to a real API server of Kubernetes
 	@tests/packages api
