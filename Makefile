@@ -2,8 +2,7 @@
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 CARGO ?= cargo
-MACHINE = $(shell rustc -vV | sed -n 's/^host: //p')
-# Without shared libraries: what the image is made of.
+# Without shared libraries: what is shipped.
 STATIC = $(shell uname -m)-unknown-linux-musl
 # For each of the readers that `make fuzz` tries.
 FUZZ_SECONDS ?= 60
@@ -28,8 +27,8 @@ check: packages target/tools/bin/cargo-deny ## Check formatting, lints, document
 
 bench: release ## Measure everything in docs/benchmarks.md, into target/bench
 	$(CARGO) build --locked --release --package tweed-lab
-	target/release/tweed-lab bench --tweedd target/release/tweedd --tweedctl target/release/tweedctl \
-	    --flannel target/$(MACHINE)/plugin/flannel
+	target/release/tweed-lab bench --tweedd target/image/opt/bin/tweedd --tweedctl target/image/opt/bin/tweedctl \
+	    --flannel target/image/flannel
 
 fuzz: target/tools/bin/cargo-fuzz ## Feed the CNI plugin what nobody would write, FUZZ_SECONDS for each reader
 	@rustup toolchain list | grep -q ^nightly || \
@@ -42,16 +41,13 @@ fuzz: target/tools/bin/cargo-fuzz ## Feed the CNI plugin what nobody would write
 fmt: ## Format the code
 	$(CARGO) fmt --all
 
-release: packages ## Build the binaries as they are shipped
-	$(CARGO) build --locked --release --bins
-	RUSTFLAGS="-C target-feature=+crt-static" $(CARGO) build --locked --profile plugin --target $(MACHINE) \
-	    --package tweed-cni --bin flannel
-
-image: ## Build the container image from static binaries, without any registry
+release: packages ## Build the binaries as they are shipped, into target/image
 	@tests/packages image
 	@rustup target list --installed | grep -q ^$(STATIC)$$ || \
 	  { echo "installing: Rust's library for $(STATIC)" && rustup target add $(STATIC); }
 	CARGO="$(CARGO)" config/image/compile
+
+image: release ## Build the container image from static binaries, without any registry
 	config/image/build
 
 tryimage: image runtimes ## Show the demo with daemons in containers of the image, confined as in a cluster
