@@ -33,7 +33,7 @@ fn five_thousand_peers_are_programmed_read_back_and_removed() {
         assert_eq!(establish(&mut kernel, &wanted).await, [""; 0]);
         assert_eq!(ip("route show dev flannel.1").lines().count(), 5000);
         let held = dump(&mut kernel).await;
-        assert_eq!(held.len(), wanted.len() + 1, "all that, and the filter of eth0");
+        assert_eq!(held.len(), wanted.len() + 2, "that, eth0's filter, flannel.1's checksums");
 
         let nobody = many_peers(0);
         apply(&mut kernel, diff(&nobody, &held, &scope())).await;
