@@ -258,11 +258,11 @@ impl Kernel for FakeKernel {
 impl Chains for FakeKernel {
     async fn read(self, names: BTreeSet<ChainName>, _seen: Option<Generation>) -> Reading {
         self.hanging().await;
-        let named = |entry: &Entry| match entry {
+        let wanted = |entry: &Entry| match entry {
             Entry::Chain(chain) if names.contains(&chain.name) => Some(chain.clone()),
             _ => None,
         };
-        let found = self.state().entries().filter_map(named).collect();
+        let found = self.state().entries().filter_map(wanted).collect();
         Reading { found, names, generation: None }
     }
 

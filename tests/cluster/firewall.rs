@@ -1,6 +1,5 @@
 //! From one firewall to another, and from flanneld's rules to ours: no packet notices.
 
-use std::cell::Cell;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -244,12 +243,11 @@ fn programs_of_iptables_that_hang_hold_up_no_route() {
     // A program may be at the end of its time just when a peer joins; not each time.
     let is_routed_meanwhile = |number| {
         let peer = Peer::numbered(number);
-        let (before, after) = (Cell::new(0), Cell::new(0));
-        let runs = |it: &Cell<u32>| Ok::<_, anyhow::Error>(it.set(hanging.running()?));
-        eventually(PATIENCE, || runs(&before)).unwrap();
+        eventually(PATIENCE, || hanging.running().map(drop)).unwrap();
+        let before = hanging.running();
         peer.join(&scene.cluster.etcd).unwrap();
         eventually(PATIENCE, || peer.is_tunnelled_by(scene.node())).unwrap();
-        runs(&after).is_ok() && before == after
+        matches!((before, hanging.running()), (Ok(before), Ok(after)) if before == after)
     };
     assert!((1..=5).any(is_routed_meanwhile), "every route waited until a program was ended");
 }
