@@ -283,3 +283,19 @@ fn pods_that_only_a_chain_of_flanneld_lets_through_are_not_cut_off() {
     let (pod, world) = (scene.pods[0].namespace(), scene.world.namespace());
     assert_eq!(source_seen((pod, None), world, target).unwrap(), node);
 }
+
+#[test]
+fn without_masquerading_iptables_still_lets_packets_of_pods_through() {
+    let scene = Scene::start(Stack::V4, HOST_GW, &["--iptables"]).unwrap();
+    scene.node().namespace().run("iptables", &["-P", "FORWARD", "DROP"]).unwrap();
+    has_only(&scene, &["forwarding by iptables"]).unwrap();
+    let ping = || scene.pods[0].ping(scene.pods[1].address(Family::V4).unwrap(), 56);
+    ping().unwrap();
+    let (pod, world) = (scene.pods[0].namespace(), scene.world.namespace());
+    let target = (scene.world.address(Family::V4).unwrap(), PORT).into();
+    let pod_itself = scene.pods[0].address(Family::V4).unwrap();
+    assert_eq!(source_seen((pod, None), world, target).unwrap(), pod_itself);
+    scene.cluster.daemons[0].stop().unwrap();
+    scene.node().namespace().run("iptables", &["-F", "FLANNEL-FWD"]).unwrap();
+    assert!(ping().is_err(), "nothing else lets them through");
+}
