@@ -55,11 +55,22 @@ image: ## Build the container image from static binaries, without any registry
 	config/image/build
 
 tryimage: image runtimes ## Show the demo with daemons in containers of the image, confined as in a cluster
-	$(CARGO) run --locked --package tweed-lab -- demo --tweedd config/image/confined \
-	    --tweedctl target/image/opt/bin/tweedctl
+	config/image/try $(CARGO) run --locked --package tweed-lab -- demo \
+	    --tweedd config/image/confined --tweedctl target/image/opt/bin/tweedctl
+
+tryapi: target/apiserver/kubernetes ## Put manifests, rights and daemon to a real API server of Kubernetes
+	@tests/packages api
+	$(CARGO) build --locked --bins
+	tests/lab/sandbox tests/apiserver/check $< target/debug/tweedd
 
 manifests: ## Write the single files of config/kubernetes anew
 	config/kubernetes/render
+
+target/apiserver/kubernetes: $(wildcard tests/apiserver/*.go) tests/apiserver/go.mod
+	@command -v go >/dev/null || { echo "Go is not here, 1.24 or newer: https://go.dev/doc/install" >&2; exit 1; }
+	@echo "compiling: an API server of Kubernetes, for 12 minutes or so of one processor"
+	cd tests/apiserver && CGO_ENABLED=0 go build -buildvcs=false -o $(CURDIR)/$@ -ldflags "-s -w \
+	    -X k8s.io/component-base/version.gitVersion=$$(sed -n 's,^\tk8s.io/kubernetes ,,p' go.mod)" .
 
 target/tools/bin/cargo-fuzz:
 	@echo "installing: cargo-fuzz (into target/tools)"
@@ -75,4 +86,4 @@ packages: ## Install the Debian packages that build, tests and demo need
 runtimes: ## Install the container runtimes that the tests drive the CNI plugin with
 	@tests/packages runtimes
 
-.PHONY: help demo test check bench fuzz fmt release image tryimage manifests packages runtimes
+.PHONY: help demo test check bench fuzz fmt release image tryimage tryapi manifests packages runtimes

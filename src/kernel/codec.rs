@@ -48,7 +48,7 @@ use nexthop::NexthopMessage;
 pub(super) enum Request {
     /// In this order.
     Netlink(Vec<Message>),
-    /// Together with others, see [`transaction`].
+    /// Together with others, see [`transaction()`].
     Nftables,
     /// What it takes depends on what is listed: see [`script`].
     Iptables,

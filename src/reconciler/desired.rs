@@ -38,8 +38,8 @@ impl Standing {
 pub struct Desired {
     state: KernelState,
     peers: BTreeMap<LeaseId, Standing>,
-    /// For how many leases each address is let in: several may name the same.
-    admissions: BTreeMap<IpAddr, usize>,
+    /// The addresses that several leases name, and how many: each is let in once.
+    shared: BTreeMap<IpAddr, usize>,
 }
 
 impl Desired {
@@ -60,11 +60,11 @@ impl Desired {
         let standings = peers.into_iter().filter_map(|(id, standing)| Some((id, standing?)));
         let peers: BTreeMap<LeaseId, Standing> = standings.collect();
         local.extend(peers.values().flat_map(entries).cloned());
-        let mut desired = Self { state: local, peers, admissions: BTreeMap::new() };
-        let admitted: Vec<_> =
-            desired.peers.values().flat_map(entries).filter_map(admission).collect();
-        desired.admit(admitted);
-        desired
+        let mut admitted: Vec<_> = peers.values().flat_map(entries).filter_map(admission).collect();
+        admitted.sort_unstable();
+        let same = admitted.chunk_by(|one, other| one == other).filter(|same| same.len() > 1);
+        let shared = same.filter_map(|same| Some((*same.first()?, same.len()))).collect();
+        Self { state: local, peers, shared }
     }
 
     /// Puts each peer's new standing in the place of its old one; none removes the peer. Returns
@@ -82,29 +82,31 @@ impl Desired {
             }
         }
         let new = || changes.iter().filter_map(|(_, standing)| standing.as_ref()).flat_map(entries);
-        touched.extend(new().map(|entry| entry.key()));
-        self.state.extend(new().cloned());
-        let admitted: Vec<_> = new().filter_map(admission).collect();
-        self.admit(admitted);
+        for entry in new() {
+            touched.insert(entry.key());
+            self.put(entry);
+        }
         let standings = changes.into_iter().filter_map(|(id, standing)| Some((id, standing?)));
         self.peers.extend(standings);
         touched
     }
 
-    fn admit(&mut self, addresses: Vec<IpAddr>) {
-        for address in addresses {
-            *self.admissions.entry(address).or_default() += 1;
+    fn put(&mut self, entry: &Arc<Entry>) {
+        let is_there = self.state.insert(Arc::clone(entry)).is_some();
+        if let Some(address) = admission(entry).filter(|_| is_there) {
+            *self.shared.entry(address).or_insert(1) += 1;
         }
     }
 
     /// Whether nobody needs `entry` any more once one of those who do is gone.
     fn releases(&mut self, entry: &Arc<Entry>) -> bool {
         let Some(address) = admission(entry) else { return true };
-        let others = self.admissions.remove(&address).unwrap_or(1) - 1;
-        if others > 0 {
-            self.admissions.insert(address, others);
+        let Some(leases) = self.shared.get_mut(&address) else { return true };
+        *leases -= 1;
+        if *leases == 1 {
+            self.shared.remove(&address);
         }
-        others == 0
+        false
     }
 
     pub const fn state(&self) -> &KernelState {

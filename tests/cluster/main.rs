@@ -16,6 +16,7 @@ mod command_line;
 mod ctl;
 mod doctor;
 mod firewall;
+mod flanneld;
 mod flip;
 mod flows;
 mod forged;

@@ -41,6 +41,14 @@ impl Peer {
         host_gw(self.public_ip)
     }
 
+    /// The tunnel's device that leads to it.
+    pub fn device(&self) -> &'static str {
+        match Family::of(self.subnet.ip()) {
+            Family::V4 => "flannel.1",
+            Family::V6 => "flannel-v6.1",
+        }
+    }
+
     /// Writes its lease, for VXLAN.
     pub fn join(&self, etcd: &Etcd) -> Result<()> {
         etcd.put(&self.key(), &self.vxlan())
@@ -54,11 +62,11 @@ impl Peer {
     pub fn is_tunnelled_by(&self, node: &Node) -> Result<()> {
         let route = node.route_to(self.subnet)?.with_context(|| format!("no route to {self:?}"))?;
         ensure!(route.gateway == Some(self.subnet.network()) && route.onlink(), "{route:?}");
-        let neighbours = node.neighbours("flannel.1")?;
+        let neighbours = node.neighbours(self.device())?;
         let mut macs = neighbours.iter().filter(|it| it.address == self.subnet.network());
         let is_right = |mac: Option<&str>| mac == Some(self.mac.as_str());
         ensure!(macs.any(|it| is_right(it.mac.as_deref()) && it.is_permanent()), "{neighbours:?}");
-        let fdb = node.fdb("flannel.1")?;
+        let fdb = node.fdb(self.device())?;
         let mut remotes = fdb.iter().filter(|entry| entry.mac == self.mac);
         ensure!(remotes.any(|entry| entry.remote == Some(self.public_ip)), "{fdb:?}");
         Ok(())
@@ -75,10 +83,10 @@ impl Peer {
     /// Whether `node` holds nothing for it: no route, no neighbour, no FDB entry.
     pub fn is_unknown_to(&self, node: &Node) -> Result<()> {
         ensure!(node.route_to(self.subnet)?.is_none(), "a route to {} is left", self.subnet);
-        let neighbours = node.neighbours("flannel.1")?;
+        let neighbours = node.neighbours(self.device())?;
         let mut left = neighbours.iter().filter(|it| it.address == self.subnet.network());
         ensure!(left.all(|it| !it.is_permanent()), "a neighbour is left: {neighbours:?}");
-        let fdb = node.fdb("flannel.1")?;
+        let fdb = node.fdb(self.device())?;
         ensure!(fdb.iter().all(|entry| entry.mac != self.mac), "an FDB entry is left: {fdb:?}");
         Ok(())
     }

@@ -110,14 +110,16 @@ impl Scene {
     }
 }
 
-const fn network(family: Family) -> &'static str {
+/// Of the pods.
+pub const fn network(family: Family) -> &'static str {
     match family {
         Family::V4 => "10.244.0.0/16",
         Family::V6 => "fd00:244::/48",
     }
 }
 
-fn write_flannels_rules(
+/// Those of flanneld's iptables mode, for one family.
+pub fn write_flannels_rules(
     node: &Node,
     kind: Iptables,
     network: &str,

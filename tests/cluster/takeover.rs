@@ -1,134 +1,188 @@
 //! From flanneld to tweedd on a live cluster, and back: nothing is lost, nothing is made anew.
 
-use std::fmt::Write as _;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use tweed_lab::{Change, Etcd, Family, Node, Path, Probe, eventually};
+use ipnetwork::IpNetwork;
+use tweed_lab::{Change, Daemon, Family, Lab, Node, Path, Segment, Tally, Traffic, eventually};
 
-use crate::cluster::{Cluster, ClusterPlan, PATIENCE, Stack};
-use crate::peer::{Peer, host_gw};
-use crate::table::{HOST_GW, Side, VXLAN};
+use crate::cluster::{CONFIG, Cluster, PATIENCE, Stack, binaries};
+use crate::flanneld::{Flanneld, Lease, Store};
+use crate::peer::Peer;
+use crate::table::{Backend, Mixed, Side};
 
 /// Packets per second and ordered pair of pods.
 const RATE: u32 = 1000;
 const PAUSE: Duration = Duration::from_millis(300);
-/// What flannel grants.
-const DAY: u32 = 86400;
+const SIZE: usize = 3;
+/// What leaves nothing behind that flanneld could not do without us.
+const LAST_RUN: &[&str] = &[
+    "--nexthop-objects=false",
+    "--tunnel-drop-strangers=false",
+    "--tunnel-drop-pods=false",
+    "--tunnel-notrack=false",
+];
 
-/// Four nodes as flanneld leaves them, under traffic.
+#[derive(Clone, Copy)]
+enum Kept {
+    InEtcd,
+    InKubernetes,
+}
+
+/// Nodes as flanneld leaves them, under traffic; one after the other is taken over.
 struct Legacy {
-    cluster: Cluster,
-    peers: Vec<Peer>,
-    side: Side,
-    probe: Probe,
+    nodes: Vec<Node>,
+    leases: Vec<Lease>,
+    /// Of the first nodes.
+    daemons: Vec<Daemon>,
+    store: Store,
+    backend: Backend,
+    stack: Stack,
+    segment: Segment,
+    lab: Lab,
 }
 
 impl Legacy {
-    fn start(side: Side) -> Result<Self> {
-        let cluster = ClusterPlan::new(4, &Stack::V4.config(&side.config())).build()?;
-        let peer = |(index, node): (usize, &Node)| -> Result<Peer> {
-            let subnet = format!("10.244.{}.0/24", 21 + 7 * index).parse()?;
-            // Flannel draws its MAC addresses by lot.
-            let mac = format!("{:02x}:5c:a1:{index:02x}:77:0e", 0x42 + 4 * index);
-            Ok(Peer { subnet, public_ip: node.address(Family::V4)?, mac })
+    /// Without nodes.
+    fn build(kept: Kept, stack: Stack, backend: Backend) -> Result<Self> {
+        let lab = Lab::new(binaries())?;
+        let config = stack.config(&Side { backend, mixed: Mixed::Off }.config());
+        let store = match kept {
+            Kept::InEtcd => {
+                let etcd = lab.etcd()?;
+                etcd.put(CONFIG, &config)?;
+                Store::Etcd(etcd)
+            }
+            Kept::InKubernetes => {
+                let (server, file) = (lab.api_server()?, lab.folder().join("net-conf.json"));
+                std::fs::write(&file, config)?;
+                Store::Kubernetes { server, config: file }
+            }
         };
-        let peers = cluster.nodes.iter().enumerate().map(peer).collect::<Result<Vec<_>>>()?;
-        for (index, node) in cluster.nodes.iter().enumerate() {
-            play_flannel(node, index, &peers, side)?;
-            write_lease(&cluster.etcd, &peers[index], side)?;
-        }
-        cluster.start_pods()?;
-        let probe = cluster.lab.probe(&cluster.lab.pairs(Family::V4), RATE)?;
-        Ok(Self { cluster, peers, side, probe })
+        let segment = lab.segment(stack.segment(1))?;
+        let (nodes, leases, daemons) = Default::default();
+        Ok(Self { nodes, leases, daemons, store, backend, stack, segment, lab })
     }
 
-    /// Starts tweedd on node number `index`; returns what it changed in the kernel.
-    fn take_over(&mut self, index: usize) -> Result<Vec<Change>> {
-        let node = &self.cluster.nodes[index];
-        self.probe.mark(node.name());
+    fn start(kept: Kept, stack: Stack, backend: Backend) -> Result<Self> {
+        let mut legacy = Self::build(kept, stack, backend)?;
+        (0..SIZE).try_for_each(|_| legacy.join())?;
+        Ok(legacy)
+    }
+
+    /// One more node of flannel's, with a pod.
+    fn join(&mut self) -> Result<()> {
+        let index = self.nodes.len();
+        let node = self.lab.node(&format!("n{}", index + 1), &self.segment)?;
+        let number = 21 + 7 * index;
+        let subnets = self.stack.families().iter().map(|family| match family {
+            Family::V4 => format!("10.244.{number}.0/24").parse(),
+            Family::V6 => format!("fd00:244:0:{number}::/64").parse(),
+        });
+        let subnets = subnets.collect::<Result<Vec<IpNetwork>, _>>()?;
+        self.store.assign(&node, &subnets);
+        self.nodes.push(node);
+        self.leases.push(self.flanneld(index).start(&subnets)?);
+        self.nodes[index].pod()?;
+        self.tell_flannels(self.daemons.len()..index)
+    }
+
+    fn flanneld(&self, index: usize) -> Flanneld<'_> {
+        let (node, store) = (&self.nodes[index], &self.store);
+        Flanneld { node, store, backend: self.backend }
+    }
+
+    fn tell_flannels(&self, mut nodes: std::ops::Range<usize>) -> Result<()> {
+        nodes.try_for_each(|index| self.flanneld(index).hear())
+    }
+
+    fn published(&self) -> Result<Vec<String>> {
+        self.store.text(&self.nodes[0])
+    }
+
+    fn pairs(&self) -> Vec<tweed_lab::Pair> {
+        self.stack.families().iter().flat_map(|family| self.lab.pairs(*family)).collect()
+    }
+
+    /// Starts tweedd on the next node; returns what it changed in the kernel.
+    fn take_over(&mut self) -> Result<Vec<Change>> {
+        let index = self.daemons.len();
+        let node = &self.nodes[index];
         let monitor = node.monitor()?;
-        let daemon = node.daemon(&self.cluster.etcd).start()?;
+        let daemon = self.store.daemon(node).argument("--ip-masq").start()?;
         daemon.wait_ready()?;
-        self.cluster.daemons.push(daemon);
-        self.probe.run_for(PAUSE);
+        self.daemons.push(daemon);
+        self.tell_flannels(index + 1..SIZE)?;
         monitor.finish()
     }
 
     /// Route, neighbour, FDB entry and device are the ones that were there.
     fn is_adopted(&self, index: usize) -> Result<()> {
-        let (node, own) = (&self.cluster.nodes[index], &self.peers[index]);
-        ensure!(node.subnet_env()?.subnets() == [own.subnet], "another subnet");
-        for peer in self.peers.iter().filter(|peer| peer.subnet != own.subnet) {
-            if self.side == VXLAN {
-                peer.is_tunnelled_by(node)?;
-            } else {
-                peer.is_direct_from(node)?;
-            }
+        let (node, own) = (&self.nodes[index], &self.leases[index]);
+        ensure!(node.subnet_env()?.subnets() == own.subnets(), "another subnet");
+        for peer in self.peers_of(index) {
+            self.is_reached(node, peer)?;
             let routes = node.routes_to(peer.subnet)?;
             let marks: Vec<_> = routes.iter().map(|it| it.protocol.as_deref()).collect();
             ensure!(marks == [Some("241")], "{routes:?}");
         }
-        if self.side == VXLAN {
-            let device = node.link("flannel.1")?.context("no device")?;
-            ensure!(device.mac == own.mac, "MAC is {}, not {}", device.mac, own.mac);
+        for end in own.ends.iter().filter(|end| !end.mac.is_empty()) {
+            let device = node.link(end.device())?.context("no device")?;
+            ensure!(device.mac == end.mac, "MAC is {}, not {}", device.mac, end.mac);
         }
         Ok(())
     }
-}
 
-/// `flannel.1` with all that belongs to it, the routes to all peers, and `subnet.env`.
-fn play_flannel(node: &Node, index: usize, peers: &[Peer], side: Side) -> Result<()> {
-    let own = &peers[index];
-    let mut lines = String::new();
-    if side == VXLAN {
-        write!(
-            lines,
-            "link add flannel.1 address {} mtu 1450 txqueuelen 0 type vxlan id 1 local {} dev eth0 dstport 8472 nolearning
-             address add {}/32 dev flannel.1
-             link set flannel.1 up\n",
-            own.mac,
-            own.public_ip,
-            own.subnet.network(),
-        )?;
+    fn peers_of(&self, index: usize) -> impl Iterator<Item = &Peer> {
+        let others = self.leases.iter().enumerate().filter(move |(other, _)| *other != index);
+        others.flat_map(|(_, lease)| &lease.ends)
     }
-    for peer in peers.iter().filter(|peer| peer.subnet != own.subnet) {
-        writeln!(lines, "{}", flannel_route("add", peer, side))?;
-        if side == VXLAN {
-            let (base, mac) = (peer.subnet.network(), &peer.mac);
-            writeln!(lines, "neighbour add {base} dev flannel.1 lladdr {mac} nud permanent")?;
+
+    fn is_reached(&self, node: &Node, peer: &Peer) -> Result<()> {
+        match self.backend {
+            Backend::Vxlan => peer.is_tunnelled_by(node),
+            Backend::HostGw => peer.is_direct_from(node),
         }
     }
-    node.namespace().ip_batch(&lines)?;
-    for peer in peers.iter().filter(|peer| side == VXLAN && peer.subnet != own.subnet) {
-        let (mac, ip) = (&peer.mac, peer.public_ip);
-        node.bridge(format!("fdb add {mac} dev flannel.1 dst {ip} self permanent"))?;
+
+    /// As operators are told to: tweedd once more without what is its own alone, then flanneld.
+    fn go_back(&self, index: usize) -> Result<()> {
+        let node = &self.nodes[index];
+        self.daemons[index].stop()?;
+        let plan = self.store.daemon(node).argument("--ip-masq");
+        let last = LAST_RUN.iter().fold(plan, |plan, flag| plan.argument(*flag)).start()?;
+        last.wait_ready()?;
+        // What has become too much goes a moment after the node is ready.
+        eventually(PATIENCE, || last.ctl(&["diff"]).map(drop))?;
+        last.stop()?;
+        self.flanneld(index).start(&[])?;
+        self.tell_flannels(0..index)?;
+        for peer in self.peers_of(index) {
+            self.is_reached(node, peer)?;
+            let routes = node.routes_to(peer.subnet)?;
+            ensure!(routes.len() == 1, "a route beside flannel's: {routes:?}");
+            ensure!(routes[0].nhid.is_none(), "flannel cannot remove it: {routes:?}");
+        }
+        Ok(())
     }
-    let gateway = own.subnet.network().to_string().replace(".0", ".1");
-    let mtu = if side == VXLAN { 1450 } else { 1500 };
-    let env = format!(
-        "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET={gateway}/24\nFLANNEL_MTU={mtu}\nFLANNEL_IPMASQ=false\n"
-    );
-    Ok(std::fs::write(node.subnet_file(), env)?)
-}
 
-/// Without a protocol, `ip` says `boot`, and so does flannel.
-fn flannel_route(verb: &str, peer: &Peer, side: Side) -> String {
-    let (subnet, base, ip) = (peer.subnet, peer.subnet.network(), peer.public_ip);
-    if side == VXLAN {
-        format!("route {verb} {subnet} via {base} dev flannel.1 onlink")
-    } else {
-        format!("route {verb} {subnet} via {ip} dev eth0")
+    /// A node of flannel's comes, reaches all and is reached, and goes without a trace.
+    fn is_flannels_again(&mut self) -> Result<()> {
+        self.daemons.clear();
+        self.join()?;
+        for family in self.stack.families() {
+            let all = || Ok::<_, anyhow::Error>(self.lab.ping_matrix(*family)?.all_answered());
+            eventually(PATIENCE, all).context("a node that joined flannel")?;
+        }
+        let (node, lease) = (&self.nodes[SIZE], &self.leases[SIZE]);
+        self.store.withdraw(node, lease)?;
+        for index in 0..SIZE {
+            self.flanneld(index).forget(lease)?;
+            lease.ends.iter().try_for_each(|end| end.is_unknown_to(&self.nodes[index]))?;
+        }
+        Ok(())
     }
-}
-
-fn lease_bytes(peer: &Peer, side: Side) -> String {
-    if side == VXLAN { peer.vxlan() } else { host_gw(peer.public_ip) }
-}
-
-fn write_lease(etcd: &Etcd, peer: &Peer, side: Side) -> Result<()> {
-    let grant = etcd.grant(DAY)?;
-    etcd.put_with_lease(&peer.key(), &lease_bytes(peer, side), grant)
 }
 
 /// Each route gets its mark and its nexthop object, in place, and nothing else changes.
@@ -143,56 +197,94 @@ fn ensure_only_marks(changes: &[Change], peers: usize) -> Result<()> {
     Ok(())
 }
 
-fn tweedd_takes_over(side: Side) -> Result<()> {
-    let mut legacy = Legacy::start(side)?;
-    let others = legacy.peers.len() - 1;
-    for index in 0..legacy.peers.len() {
-        let changes = legacy.take_over(index)?;
-        ensure_only_marks(&changes, others)?;
-        legacy.is_adopted(index)?;
-    }
-    let leases = legacy.cluster.etcd.list(&format!("{}/", crate::cluster::SUBNETS))?;
-    for peer in &legacy.peers {
-        let lease = leases.iter().find(|it| it.key == peer.key()).context("a lease is gone")?;
-        ensure!(lease.value == lease_bytes(peer, side), "{}", lease.value);
-    }
-    ensure!(leases.len() == legacy.peers.len(), "{leases:?}");
-    let report = legacy.probe.finish()?;
-    println!("{report}");
-    ensure!(report.total().lost == 0, "lost packets:\n{report}");
+/// A route that was right stays as it is, with our mark, which flannel never looks at.
+fn ensure_same_but_for_marks(changes: &[String]) -> Result<()> {
+    let unmarked = |sign: &str| -> BTreeSet<String> {
+        let lines = changes.iter().filter_map(|line| line.strip_prefix(sign));
+        lines.map(|line| line.replace("proto 241", "proto boot")).collect()
+    };
+    ensure!(unmarked("- ") == unmarked("+ "), "not as it was: {changes:#?}");
     Ok(())
 }
 
-#[test]
-fn a_vxlan_cluster_of_flannel_is_taken_over_without_a_lost_packet() {
-    tweedd_takes_over(VXLAN).unwrap();
+/// From flannel to tweedd and back, node by node, under traffic.
+fn goes_there_and_back(kept: Kept, stack: Stack, backend: Backend) -> Result<()> {
+    let mut legacy = Legacy::start(kept, stack, backend)?;
+    let (pairs, published) = (legacy.pairs(), legacy.published()?);
+    let before = legacy.nodes.iter().map(Node::snapshot).collect::<Result<Vec<_>>>()?;
+    let probe = legacy.lab.probe(&pairs, RATE)?;
+    let traffic = Traffic::start(&pairs)?;
+    let step = |legacy: &Legacy, index: usize| -> Result<()> {
+        probe.run_for(PAUSE);
+        let now = legacy.published()?;
+        ensure!(now == published, "after {}: {now:#?}, not {published:#?}", index + 1);
+        Ok(())
+    };
+    for index in 0..SIZE {
+        probe.mark(&format!("n{} to tweedd", index + 1));
+        let changes = legacy.take_over()?;
+        ensure_only_marks(&changes, (SIZE - 1) * stack.families().len())?;
+        legacy.is_adopted(index)?;
+        step(&legacy, index)?;
+    }
+    for index in 0..SIZE {
+        probe.mark(&format!("n{} to flannel", index + 1));
+        legacy.go_back(index)?;
+        step(&legacy, index)?;
+    }
+    let report = probe.finish()?;
+    println!("{report}");
+    ensure!(report.total().lost == 0, "lost packets:\n{report}");
+    let tally = traffic.finish()?;
+    let Tally { broken, failed, .. } = tally;
+    ensure!(broken == 0 && failed == 0 && tally.echoes > 0 && tally.pages > 0, "{tally:?}");
+    for (node, before) in legacy.nodes.iter().zip(&before) {
+        let changes = before.changes(&node.snapshot()?);
+        ensure_same_but_for_marks(&changes).with_context(|| node.name().to_owned())?;
+    }
+    legacy.is_flannels_again()
 }
 
 #[test]
-fn a_host_gw_cluster_of_flannel_is_taken_over_without_a_lost_packet() {
-    tweedd_takes_over(HOST_GW).unwrap();
+fn a_vxlan_cluster_with_leases_in_etcd_leaves_flannel_and_returns_without_a_lost_packet() {
+    goes_there_and_back(Kept::InEtcd, Stack::V4, Backend::Vxlan).unwrap();
+}
+
+#[test]
+fn a_host_gw_cluster_with_leases_in_etcd_leaves_flannel_and_returns_without_a_lost_packet() {
+    goes_there_and_back(Kept::InEtcd, Stack::Dual, Backend::HostGw).unwrap();
+}
+
+#[test]
+fn a_vxlan_cluster_of_kubernetes_leaves_flannel_and_returns_without_a_lost_packet() {
+    goes_there_and_back(Kept::InKubernetes, Stack::Dual, Backend::Vxlan).unwrap();
+}
+
+#[test]
+fn a_host_gw_cluster_of_kubernetes_leaves_flannel_and_returns_without_a_lost_packet() {
+    goes_there_and_back(Kept::InKubernetes, Stack::V4, Backend::HostGw).unwrap();
 }
 
 #[test]
 fn what_flannel_forgot_to_remove_goes_and_what_is_not_flannels_stays() {
-    let cluster = ClusterPlan::new(2, &Stack::V4.config(&VXLAN.config())).build().unwrap();
-    let peers: Vec<Peer> = [1, 2, 3].map(Peer::numbered).into();
-    let node = &cluster.nodes[0];
-    let own = Peer { public_ip: node.address(Family::V4).unwrap(), ..peers[0].clone() };
-    let here = [own.clone(), peers[1].clone(), peers[2].clone()];
-    play_flannel(node, 0, &here, VXLAN).unwrap();
-    write_lease(&cluster.etcd, &own, VXLAN).unwrap();
-    write_lease(&cluster.etcd, &peers[1], VXLAN).unwrap();
+    let mut legacy = Legacy::build(Kept::InEtcd, Stack::V4, Backend::Vxlan).unwrap();
+    legacy.join().unwrap();
+    let Store::Etcd(etcd) = &legacy.store else { panic!("leases are not in etcd") };
+    let (node, peers) = (&legacy.nodes[0], [Peer::numbered(1), Peer::numbered(2)]);
+    peers.iter().try_for_each(|peer| peer.join(etcd)).unwrap();
+    legacy.flanneld(0).hear().unwrap();
+    peers[1].is_tunnelled_by(node).unwrap();
+    peers[1].leave(etcd).unwrap();
     let foreign = "route add 10.244.250.0/24 via 10.99.1.12 dev eth0 proto static
         route add 10.244.251.0/24 via 10.99.1.12 dev eth0
         route add 10.50.0.0/16 via 10.99.1.12 dev eth0
         address add 198.51.100.1/32 dev flannel.1
         link add foreign0 type bridge";
     node.namespace().ip_batch(foreign).unwrap();
-    let daemon = node.daemon(&cluster.etcd).argument("--v=10").start().unwrap();
+    let daemon = node.daemon(etcd).argument("--v=10").start().unwrap();
     daemon.wait_ready().unwrap();
-    eventually(PATIENCE, || peers[2].is_unknown_to(node)).unwrap();
-    peers[1].is_tunnelled_by(node).unwrap();
+    eventually(PATIENCE, || peers[1].is_unknown_to(node)).unwrap();
+    peers[0].is_tunnelled_by(node).unwrap();
     for route in ["10.244.250.0/24", "10.244.251.0/24", "10.50.0.0/16"] {
         assert_eq!(node.path_to(route).unwrap(), Path::Direct, "{route}");
     }
@@ -201,41 +293,24 @@ fn what_flannel_forgot_to_remove_goes_and_what_is_not_flannels_stays() {
     assert!(addresses.iter().any(|it| it.address.to_string() == "198.51.100.1/32"));
 }
 
-/// What flannel compares before it keeps a device.
-fn flannel_keeps_the_device(node: &Node) -> Result<()> {
-    let device = node.link("flannel.1")?.context("no device")?;
-    let vxlan = device.vxlan.context("flannel.1 is no vxlan device")?;
-    let settings = (vxlan.id, vxlan.port, vxlan.learning, vxlan.link.as_deref(), vxlan.local);
-    let local = Some(node.address(Family::V4)?);
-    ensure!(settings == (1, 8472, false, Some("eth0"), local), "{settings:?}");
-    let details = node.ip("-details link show flannel.1")?;
-    let mut settings = details.lines().filter(|line| line.trim_start().starts_with("vxlan"));
-    let settings = settings.next().context("no settings")?;
-    let unwanted = ["l2miss", "l3miss", "gbp", "group", "remote", "proxy", "rsc", "udp6zerocsumtx"];
-    let found = settings.split_whitespace().find(|word| unwanted.contains(word));
-    ensure!(found.is_none(), "{found:?}: {settings}");
-    Ok(())
-}
-
 #[test]
-fn flannel_finds_its_own_again() {
-    for side in [VXLAN, HOST_GW] {
-        let cluster = Cluster::start(3, &Stack::V4.config(&side.config())).unwrap();
+fn flannel_takes_over_nodes_that_it_never_ran_on() {
+    for backend in [Backend::Vxlan, Backend::HostGw] {
+        let config = Stack::V4.config(&Side { backend, mixed: Mixed::Off }.config());
+        let cluster = Cluster::start(SIZE, &config).unwrap();
         cluster.start_pods().unwrap();
-        let expected = if side == VXLAN { Path::Tunnel } else { Path::Direct };
-        cluster.wait_for_paths(|_, _| expected).unwrap();
+        let path = if backend == Backend::Vxlan { Path::Tunnel } else { Path::Direct };
+        cluster.wait_for_paths(|_, _| path).unwrap();
         let probe = cluster.lab.probe(&cluster.lab.pairs(Family::V4), RATE).unwrap();
-        let peers: Vec<Peer> = (0..3).map(|index| as_peer(&cluster, index).unwrap()).collect();
-        for (index, node) in cluster.nodes.iter().enumerate() {
-            cluster.daemons[index].stop().unwrap();
-            let lease = cluster.etcd.get(&peers[index].key()).unwrap().unwrap();
-            assert_eq!(lease.value, lease_bytes(&peers[index], side));
-            if side == VXLAN {
-                flannel_keeps_the_device(node).unwrap();
-            }
-            for peer in peers.iter().filter(|peer| peer.subnet != peers[index].subnet) {
-                node.ip(flannel_route("replace", peer, side)).unwrap();
-                let routes = node.routes_to(peer.subnet).unwrap();
+        let Cluster { nodes, daemons, etcd, lab: _lab, .. } = cluster;
+        let store = Store::Etcd(etcd);
+        let published = store.text(&nodes[0]).unwrap();
+        for (node, daemon) in nodes.iter().zip(&daemons) {
+            daemon.stop().unwrap();
+            let lease = Flanneld { node, store: &store, backend }.start(&[]).unwrap();
+            assert_eq!(store.text(node).unwrap(), published);
+            for other in nodes.iter().filter(|other| other.name() != node.name()) {
+                let routes = other.routes_to(lease.ends[0].subnet).unwrap();
                 assert_eq!(routes.len(), 1, "a route beside flannel's: {routes:?}");
             }
         }
@@ -243,11 +318,4 @@ fn flannel_finds_its_own_again() {
         let report = probe.finish().unwrap();
         assert_eq!(report.total().lost, 0, "{report}");
     }
-}
-
-fn as_peer(cluster: &Cluster, index: usize) -> Result<Peer> {
-    let node = &cluster.nodes[index];
-    let mac = node.link("flannel.1")?.map(|link| link.mac).unwrap_or_default();
-    let subnet = cluster.subnet(index, Family::V4)?;
-    Ok(Peer { subnet, public_ip: node.address(Family::V4)?, mac })
 }

@@ -8,6 +8,7 @@ mod chart;
 mod document;
 mod image;
 mod kustomize;
+mod policies;
 mod rights;
 mod single_file;
 mod systemd;

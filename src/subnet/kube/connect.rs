@@ -1,6 +1,7 @@
 //! Opens a client of one API server.
 
 use std::error::Error as StdError;
+use std::io;
 use std::path::Path;
 use std::time::Duration;
 
@@ -44,7 +45,8 @@ pub(super) fn own_namespace() -> Option<String> {
 }
 
 async fn from_file(file: &Path) -> Result<Config, String> {
-    let named = |error: &dyn StdError| format!("{}: {}", file.display(), describe(error));
+    let named =
+        |error: &(dyn StdError + 'static)| format!("{}: {}", file.display(), describe(error));
     let kubeconfig = Kubeconfig::read_from(file).map_err(|error| named(&error))?;
     let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
     config.map_err(|error| named(&error))
@@ -66,7 +68,7 @@ fn parse(url: &str) -> Result<hyper::Uri, String> {
     url.parse().map_err(|error| format!("{url}: {error}"))
 }
 
-fn no_cluster(error: &dyn StdError) -> String {
+fn no_cluster(error: &(dyn StdError + 'static)) -> String {
     format!("{}: outside of a pod, name a --kubeconfig-file or --kube-api-url", describe(error))
 }
 
@@ -79,12 +81,24 @@ pub(super) fn failure(error: &kube::Error) -> String {
 }
 
 /// The message and the innermost cause, which tells most.
-pub(super) fn describe(error: &dyn StdError) -> String {
+pub(super) fn describe(error: &(dyn StdError + 'static)) -> String {
     let message = error.to_string();
     let mut innermost = error;
     while let Some(cause) = innermost.source() {
         innermost = cause;
     }
+    if is_cut(innermost) {
+        return "the API server ended the connection".to_owned();
+    }
     let cause = innermost.to_string();
     if message.contains(&cause) { message } else { format!("{message}: {cause}") }
 }
+
+/// As a server that is killed leaves it; TLS would say more of it than operators want to know.
+fn is_cut(error: &(dyn StdError + 'static)) -> bool {
+    let error = error.downcast_ref::<io::Error>();
+    error.is_some_and(|error| error.kind() == io::ErrorKind::UnexpectedEof)
+}
+
+#[cfg(test)]
+mod tests;
