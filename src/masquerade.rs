@@ -23,6 +23,10 @@ pub use firewall::{Choice, Firewall, Preference, choice};
 pub struct Policy {
     /// None if pods are known by their own addresses everywhere.
     pub masquerade: Option<Masquerade>,
+    #[serde(default)]
+    pub forward: Forward,
+    #[serde(default)]
+    pub firewall: Preference,
     /// Whether who sends to an address of our subnet that no pod has is told so. Without the bridge
     /// that has the subnet, such packets would go back to where they came from, in circles.
     pub refuse_unused: bool,
@@ -39,71 +43,62 @@ pub struct Masquerade {
     pub ports: Ports,
     /// Whoever marks a packet so masquerades it by rules of its own.
     pub mark: u32,
-    pub forward: Forward,
-    #[serde(default)]
-    pub firewall: Preference,
 }
 
 /// What becomes of packets that this node forwards from or to pods.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Forward {
     Accept,
     /// That is for others to say.
+    #[default]
     Leave,
 }
 
 impl Default for Masquerade {
     /// As flannel and kube-proxy do it.
     fn default() -> Self {
-        let (ports, forward) = (Ports::FullyRandom, Forward::Accept);
-        Self { ports, mark: 1 << 14, forward, firewall: Preference::Any }
+        Self { ports: Ports::FullyRandom, mark: 1 << 14 }
     }
 }
 
-/// What a node that holds the lease `own` masquerades by, in each enabled family.
+/// What a node that holds the lease `own` masquerades by, and lets pods' packets through, in each
+/// enabled family.
 pub fn rules(policy: &Policy, config: &NetworkConfig, host: Firewalls, own: &Lease) -> Vec<Entry> {
-    let firewall = choice(policy, config, host).map(|choice| choice.firewall);
-    match (&policy.masquerade, firewall) {
-        (Some(masquerade), Some(Firewall::Nftables)) => {
-            tables(masquerade, config, own).map(Entry::Table).collect()
+    match choice(policy, config, host).map(|choice| choice.firewall) {
+        Some(Firewall::Nftables) => tables(policy, config, own).map(Entry::Table).collect(),
+        Some(Firewall::Iptables) => {
+            chains(policy, config, host.iptables, own).map(Entry::Chain).collect()
         }
-        (Some(masquerade), Some(Firewall::Iptables)) => {
-            chains(masquerade, config, host.iptables, own).map(Entry::Chain).collect()
-        }
-        (None, _) | (_, None) => Vec::new(),
+        None => Vec::new(),
     }
 }
 
 /// With nftables: one per enabled family.
-fn tables(
-    masquerade: &Masquerade,
-    config: &NetworkConfig,
-    own: &Lease,
-) -> impl Iterator<Item = Table> {
+fn tables(policy: &Policy, config: &NetworkConfig, own: &Lease) -> impl Iterator<Item = Table> {
     let vni = config.backend.tunnel.vni;
     families(config, own).map(move |(network, subnet)| {
-        let rules = translated(masquerade, network, subnet, &config.non_masquerade);
-        let nat = [(Hook::SourceNat, rules)].into_iter();
-        let forward = accepted(masquerade, network).map(|rules| (Hook::Forward, rules));
+        let nat = translated(policy, network, subnet, &config.non_masquerade);
+        let nat = nat.map(|rules| (Hook::SourceNat, rules));
+        let forward = accepted(policy, network).map(|rules| (Hook::Forward, rules));
         let name = table_name(network.family(), vni);
-        Table { name, chains: nat.chain(forward).collect(), foreign: 0 }
+        Table { name, chains: nat.into_iter().chain(forward).collect(), foreign: 0 }
     })
 }
 
 /// With iptables: those that flanneld has, rule by rule.
 fn chains(
-    masquerade: &Masquerade,
+    policy: &Policy,
     config: &NetworkConfig,
     iptables: Iptables,
     own: &Lease,
 ) -> impl Iterator<Item = Chain> {
     families(config, own).flat_map(move |(network, subnet)| {
-        let rules = translated(masquerade, network, subnet, &config.non_masquerade);
         let name = |base| ChainName { iptables, family: network.family(), base };
-        let nat = Chain::of(name(Base::Postrouting), rules);
-        let forward = accepted(masquerade, network);
-        [nat].into_iter().chain(forward.map(|rules| Chain::of(name(Base::Forward), rules)))
+        let nat = translated(policy, network, subnet, &config.non_masquerade);
+        let nat = nat.map(|rules| Chain::of(name(Base::Postrouting), rules));
+        let forward = accepted(policy, network);
+        nat.into_iter().chain(forward.map(|rules| Chain::of(name(Base::Forward), rules)))
     })
 }
 
@@ -136,14 +131,15 @@ fn table_name(family: Family, vni: u32) -> TableName {
     TableName { family, name: format!("tweed.{vni}") }
 }
 
-/// Which sources become those of this node: the first rule that fits decides.
+/// Which sources become those of this node: the first rule that fits decides. None if none do.
 fn translated(
-    masquerade: &Masquerade,
+    policy: &Policy,
     network: Prefix,
     subnet: Prefix,
     spared: &[Prefix],
-) -> Vec<Rule> {
+) -> Option<Vec<Rule>> {
     use Match::{Is, IsNot};
+    let masquerade = policy.masquerade.as_ref()?;
     let family = network.family();
     let by_us = Verdict::Masquerade(masquerade.ports);
     let first = [
@@ -165,13 +161,13 @@ fn translated(
         // The answers of pods elsewhere come back by this node, which knows whom they are for.
         Rule::between(IsNot(network), Is(network), by_us),
     ];
-    first.into_iter().chain(spared).chain(last).collect()
+    Some(first.into_iter().chain(spared).chain(last).collect())
 }
 
 /// What is let through from and to pods; none if that is for others to say.
-fn accepted(masquerade: &Masquerade, network: Prefix) -> Option<Vec<Rule>> {
+fn accepted(policy: &Policy, network: Prefix) -> Option<Vec<Rule>> {
     let accept = Rule::of_all(Verdict::Accept);
     let source = Rule { source: Some(Match::Is(network)), ..accept.clone() };
     let destination = Rule { destination: Some(Match::Is(network)), ..accept };
-    (masquerade.forward == Forward::Accept).then(|| vec![source, destination])
+    (policy.forward == Forward::Accept).then(|| vec![source, destination])
 }

@@ -75,7 +75,7 @@ impl Page {
     fn kernel(&mut self, status: &Status) {
         let help = "Entries that the kernel should hold for us.";
         self.gauge("desired_entries", help, &[(&[], status.desired)]);
-        let help = "Which firewall masquerades; none if nothing does.";
+        let help = "Which firewall has rules for packets of pods; none if none does.";
         self.family("firewall_info", "gauge", help);
         if let Some(FirewallStatus { name, .. }) = &status.firewall {
             self.sample("firewall_info", &[("firewall", name)], 1);

@@ -172,11 +172,14 @@ impl From<PolicyFlags> for Policy {
         let masquerade = Masquerade {
             ports: if random { Ports::FullyRandom } else { Ports::Kept },
             mark: 1 << flags.iptables_masquerade_bit,
+        };
+        Self {
+            masquerade: flags.ip_masq.then_some(masquerade),
             forward: if flags.iptables_forward_rules { Forward::Accept } else { Forward::Leave },
             firewall: if flags.iptables { Preference::Iptables } else { Preference::Any },
-        };
-        let masquerade = flags.ip_masq.then_some(masquerade);
-        Self { masquerade, refuse_unused: flags.ip_blackhole_route, ..Self::default() }
+            refuse_unused: flags.ip_blackhole_route,
+            ..Self::default()
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 mod agenda;
 mod answer;
 mod apply;
+mod chains;
 mod desired;
 mod due;
 mod edit;
@@ -19,6 +20,7 @@ mod rules;
 mod take;
 
 pub use agenda::HEARTBEAT;
+pub use chains::Errand;
 pub use desired::{Desired, Standing};
 pub use edit::Edit;
 pub use guarding::Guarding;
@@ -46,6 +48,7 @@ use crate::probe::News;
 use crate::status::{Query, Readiness, Statistics};
 use crate::subnet::{Identity, StoreState};
 use agenda::Agenda;
+use chains::Messenger;
 use paths::Paths;
 use refusals::Refusals;
 
@@ -70,6 +73,8 @@ pub enum Event {
     Query(Query, oneshot::Sender<Box<RawValue>>),
     /// The kernel tells.
     Kernel(Observation),
+    /// Programs of iptables have done what they were sent for.
+    Chains(Errand),
     /// A deadline has passed.
     Due,
 }
@@ -92,6 +97,7 @@ pub struct Settings {
 /// Keeps the kernel as config, node and leases want it.
 pub struct Reconciler<K> {
     kernel: K,
+    messenger: Messenger,
     settings: Settings,
     events: mpsc::Receiver<Event>,
     inputs: Inputs,
@@ -127,8 +133,8 @@ struct Stale {
     facts: bool,
     /// What the kernel holds.
     dump: bool,
-    /// The rules among it.
-    rules: bool,
+    /// What is in chains of iptables.
+    chains: bool,
     /// The whole plan.
     plan: bool,
     /// The differences.
@@ -168,6 +174,7 @@ impl<K: Kernel> Reconciler<K> {
     ) -> Self {
         Self {
             kernel,
+            messenger: Messenger::default(),
             agenda: Agenda::new(settings.jitter),
             inputs: Inputs { policy: settings.policy.clone(), ..Inputs::default() },
             settings,
@@ -178,7 +185,8 @@ impl<K: Kernel> Reconciler<K> {
             desired: Desired::default(),
             actual: KernelState::default(),
             paths: Paths::default(),
-            stale: Stale::default(),
+            // Nobody writes a chain before he knows what is in it.
+            stale: Stale { chains: true, ..Stale::default() },
             trouble: None,
             refused: Refusals::default(),
             unsaved: false,
@@ -211,6 +219,7 @@ impl<K: Kernel> Reconciler<K> {
             biased;
             event = self.events.recv() => return event,
             told = self.kernel.observe(), if self.agenda.may_listen() => told,
+            errand = self.messenger.back() => return Some(Event::Chains(errand)),
             () = time::sleep_until(self.agenda.next()) => return Some(Event::Due),
         };
         Some(self.heard(told))
@@ -247,6 +256,7 @@ impl<K: Kernel> Reconciler<K> {
                 drop(self.answer(query).map(|answer| reply.send(answer)));
             }
             Event::Kernel(observation) => self.take_observation(observation),
+            Event::Chains(errand) => self.take_errand(errand),
             // What is due is looked at after every event.
             Event::Due => {}
         }

@@ -74,10 +74,10 @@ pub struct Status {
     /// The largest packet of pods, in bytes.
     pub mtu: Option<u32>,
     pub peers: PeerCounts,
-    /// Which firewall masquerades, and why this one; none if nothing does.
+    /// Which firewall has rules of ours, and why this one; none if none does.
     #[serde(default)]
     pub firewall: Option<FirewallStatus>,
-    /// By which this node masquerades; none if it does not.
+    /// By which this node masquerades, and lets packets of pods through.
     #[serde(default)]
     pub tables: Vec<TableStatus>,
     /// None where there is no tunnel, or nothing that guards it is asked for.

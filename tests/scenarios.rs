@@ -117,6 +117,7 @@ scenarios! {
     mixed_stays_until_nobody_would_be_left_out
     nothing_is_removed_before_the_first_snapshot
     overruns_in_a_row_share_their_dumps
+    programs_that_hang_hold_up_no_route
     rules_of_flanneld_go_once_ours_are_in_place
     silence_before_an_edit_says_nothing_of_after_it
     the_absence_of_the_store_changes_nothing

@@ -20,7 +20,7 @@ use crate::config::NetworkConfig;
 use crate::guard::Guard;
 use crate::kernel::state::{Entry, LinkName};
 use crate::lease::{Lease, LeaseId, LeaseUpdate, Peers, Record};
-use crate::masquerade::{Masquerade, Policy, Preference};
+use crate::masquerade::{Forward, Masquerade, Policy, Preference};
 use crate::node::{Firewalls, Node, Uplink};
 use crate::prefix::{Family, Prefix};
 use crate::reconciler::{Desired, Standing};
@@ -96,10 +96,13 @@ fn plan(config: NetworkConfig, records: Vec<Record>, options: &PlanOptions) -> R
 }
 
 fn policy(options: &PlanOptions) -> Policy {
-    let firewall = if options.iptables { Preference::Iptables } else { Preference::Any };
-    let masquerade = Masquerade { firewall, ..Masquerade::default() };
-    let masquerade = options.ip_masq.then_some(masquerade);
-    Policy { masquerade, guard: Some(Guard::default()), ..Policy::default() }
+    Policy {
+        masquerade: options.ip_masq.then(Masquerade::default),
+        forward: Forward::Accept,
+        firewall: if options.iptables { Preference::Iptables } else { Preference::Any },
+        guard: Some(Guard::default()),
+        ..Policy::default()
+    }
 }
 
 fn shown(entry: &Entry) -> String {

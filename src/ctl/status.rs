@@ -68,7 +68,7 @@ fn facts(status: &Status) -> [(&'static str, String); 13] {
         ("pod MTU", status.mtu.map_or_else(unknown, |mtu| mtu.to_string())),
         ("peers", peers(&status.peers)),
         ("direct paths", probes(status)),
-        ("masquerade", masquerade(status)),
+        ("firewall", firewall(status)),
         ("tunnel", [guard(status.guard.as_ref()), computing(&status.computing)].concat()),
         ("since start", done(&status.statistics)),
         ("entries", format!("{} desired, {} refused", status.desired, status.refused.len())),
@@ -110,12 +110,12 @@ fn probes(status: &Status) -> String {
     }
 }
 
-fn masquerade(status: &Status) -> String {
+fn firewall(status: &Status) -> String {
     match &status.firewall {
         Some(FirewallStatus { name, reason }) => {
             format!("{name} ({reason}): {}", tables(&status.tables))
         }
-        None => "off".to_owned(),
+        None => "has no rules of ours".to_owned(),
     }
 }
 

@@ -37,7 +37,7 @@ use netlink_packet_core::{
 use netlink_packet_route::RouteNetlinkMessage;
 use nix::libc::{RTM_DELLINK, RTM_NEWLINK, RTM_NEWNETCONF};
 
-use super::state::{Chain, Entry, Key, LinkName, Nexthop, TxChecksum};
+use super::state::{Entry, Key, LinkName, Nexthop, TxChecksum};
 
 use super::sysctl::Sysctl;
 use super::{Observation, Op};
@@ -51,7 +51,7 @@ pub(super) enum Request {
     /// Together with others, see [`transaction()`].
     Nftables,
     /// What it takes depends on what is listed: see [`script`].
-    Iptables(Chain),
+    Iptables,
     Sysctl(Sysctl),
     Ethtool(TxChecksum),
 }
@@ -83,7 +83,7 @@ pub(super) fn encode(op: &Op, links: &Links) -> Result<Request, Unencodable> {
             (M::NewAddress(message.clone()), M::DelAddress(message))
         }
         Entry::Table(_) | Entry::Element(_) => return Ok(Request::Nftables),
-        Entry::Chain(chain) => return Ok(Request::Iptables(chain.clone())),
+        Entry::Chain(_) => return Ok(Request::Iptables),
         Entry::Fdb(fdb) => {
             let message = neighbour::encode_fdb(fdb, links)?;
             (M::NewNeighbour(message.clone()), M::DelNeighbour(message))

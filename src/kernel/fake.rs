@@ -4,15 +4,16 @@
 mod tests;
 mod world;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::state::{Entry, KernelState, Key, LinkName};
-use super::{Kernel, Observation, Op, Refused, Scope};
+use super::state::{ChainName, Entry, KernelState, Key, LinkName};
+use super::{Chains, Generation, Kernel, Observation, Op, Reading, Refused, Scope};
 use crate::node::{Facts, Interface};
 use world::World;
 
@@ -37,6 +38,8 @@ struct Conversation {
     interruption: Option<String>,
     /// How many times more observing fails.
     deaf: u32,
+    /// How long the programs of iptables take.
+    hanging: Duration,
     dumps: u64,
 }
 
@@ -145,6 +148,18 @@ impl FakeKernel {
         self.told.notify_one();
     }
 
+    /// Lets the programs of iptables take so long from now on.
+    pub fn hang(&self, time: Duration) {
+        self.conversation().hanging = time;
+    }
+
+    async fn hanging(&self) {
+        let time = self.conversation().hanging;
+        if !time.is_zero() {
+            tokio::time::sleep(time).await;
+        }
+    }
+
     fn tell(&self, told: Vec<Observation>) {
         let mut conversation = self.conversation();
         let waiting = &mut conversation.observations;
@@ -156,7 +171,7 @@ impl FakeKernel {
         self.told.notify_one();
     }
 
-    fn carry_out(&self, op: Op) -> Option<Refused> {
+    fn carry_out_one(&self, op: Op) -> Option<Refused> {
         let words = op.entry().to_string();
         let refusal = self.conversation().refusals.iter().find_map(|(refused, reason)| {
             words.starts_with(refused.as_str()).then(|| reason.clone())
@@ -202,6 +217,12 @@ impl FakeKernel {
 }
 
 impl Kernel for FakeKernel {
+    type Chains = Self;
+
+    fn chains(&self) -> Self {
+        self.clone()
+    }
+
     async fn dump(&mut self, scope: &Scope, _: &KernelState) -> io::Result<KernelState> {
         self.interruption()?;
         self.conversation().dumps += 1;
@@ -210,18 +231,11 @@ impl Kernel for FakeKernel {
         Ok(seen)
     }
 
-    async fn dump_rules(&mut self, scope: &Scope, _: &KernelState) -> io::Result<KernelState> {
-        self.interruption()?;
-        let mut seen = self.state();
-        seen.retain(|entry| entry.is_rules() && scope.covers(entry));
-        Ok(seen)
-    }
-
     async fn apply(&mut self, ops: &[Op]) -> io::Result<Vec<Refused>> {
         let interruption = self.interruption();
         let reached = if interruption.is_err() { ops.len() / 2 } else { ops.len() };
         let carried = ops.iter().take(reached);
-        let refused = carried.filter_map(|op| self.carry_out(op.clone())).collect();
+        let refused = carried.filter_map(|op| self.carry_out_one(op.clone())).collect();
         interruption.map(|()| refused)
     }
 
@@ -238,5 +252,22 @@ impl Kernel for FakeKernel {
     async fn facts(&mut self, _reach: Option<IpAddr>) -> io::Result<Facts> {
         self.interruption()?;
         Ok(self.world().facts().clone())
+    }
+}
+
+impl Chains for FakeKernel {
+    async fn read(self, names: BTreeSet<ChainName>, _seen: Option<Generation>) -> Reading {
+        self.hanging().await;
+        let wanted = |entry: &Entry| match entry {
+            Entry::Chain(chain) if names.contains(&chain.name) => Some(chain.clone()),
+            _ => None,
+        };
+        let found = self.state().entries().filter_map(wanted).collect();
+        Reading { found, names, generation: None }
+    }
+
+    async fn carry_out(self, ops: Vec<Op>) -> Vec<Refused> {
+        self.hanging().await;
+        ops.into_iter().filter_map(|op| self.carry_out_one(op)).collect()
     }
 }

@@ -1,147 +1,79 @@
-//! The programs of iptables: what they list, and what they write.
+//! The chains of iptables on this host: read where they may have changed, and written, by programs.
 
-use std::env;
-use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
-use std::process::{Output, Stdio};
-use std::time::Duration;
+mod programs;
 
-use tokio::io::AsyncWriteExt;
-use tokio::process::Command;
-use tokio::time::timeout;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::Op;
 use super::codec;
-use super::state::{Chain, ChainName, Iptables};
-use crate::prefix::Family;
+use super::netlink::Tables;
+use super::state::{Chain, ChainName, Entry, Iptables};
+use super::{Chains, Generation, Op, Reading, Refused};
+use programs::{Error, Programs};
 
-/// Others may hold the lock of iptables: so many seconds are waited for it.
-const LOCK: &str = "2";
-/// No program takes so long, unless it hangs.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub(super) use programs::usual;
 
-/// Rules were not written, or not read.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum Error {
-    #[error("{program} is not installed: install the package iptables")]
-    Missing { program: String },
-    #[error("{program} cannot be run: {source}")]
-    Unrunnable { program: String, source: io::Error },
-    #[error("{program} did not end within {} s", PATIENCE.as_secs())]
-    Hanging { program: String },
-    #[error("{program} refused: {words}")]
-    Refused { program: String, words: String },
-}
+/// Of this host, and of the network namespace that it is asked in.
+#[derive(Clone, Copy, Debug)]
+pub struct HostChains;
 
-/// One kind of iptables for one family.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Programs {
-    iptables: Iptables,
-    family: Family,
-}
-
-impl Programs {
-    pub(super) const fn of(name: ChainName) -> Self {
-        Self { iptables: name.iptables, family: name.family }
-    }
-
-    /// All tables, as `iptables-save` prints them. Those that are not there are not made.
-    pub(super) async fn list(self) -> Result<String, Error> {
-        let output = self.run("save", &[], "").await?;
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-    }
-
-    pub(super) async fn carry_out(self, op: &Op, chain: &Chain) -> Result<(), Error> {
-        let script = codec::script(op, chain, &self.list().await?);
-        self.run("restore", &["--wait", LOCK, "--noflush"], &script).await.map(drop)
-    }
-
-    async fn run(self, verb: &str, arguments: &[&str], input: &str) -> Result<Output, Error> {
-        let (program, path) = self.find(verb)?;
-        let mut command = Command::new(path);
-        command.args(arguments).kill_on_drop(true);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let output = match timeout(PATIENCE, converse(command, input)).await {
-            Ok(Ok(output)) => output,
-            Ok(Err(source)) => return Err(Error::Unrunnable { program, source }),
-            Err(_) => return Err(Error::Hanging { program }),
+impl Chains for HostChains {
+    async fn read(self, names: BTreeSet<ChainName>, seen: Option<Generation>) -> Reading {
+        let mut tables = Tables::default();
+        // Asked first: what is changed while we read is read once more.
+        let generation = tables.generation();
+        let is_as_seen = |name: &ChainName| {
+            name.iptables == Iptables::Nft && generation.is_some() && generation == seen
         };
-        let words = || String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
-        if output.status.success() {
-            Ok(output)
-        } else {
-            Err(Error::Refused { program, words: words() })
+        let names: BTreeSet<ChainName> = names.into_iter().filter(|it| !is_as_seen(it)).collect();
+        let mut reading = Reading { found: Vec::new(), generation, names };
+        for (programs, names) in at_hand(&mut tables, &reading.names) {
+            match programs.list().await {
+                Ok(listing) => reading.add(&names, &listing),
+                Err(error) => reading.lack(names, &error),
+            }
         }
+        reading
     }
 
-    /// The program of this kind, by its own name or by that of the host's usual one.
-    fn find(self, verb: &str) -> Result<(String, PathBuf), Error> {
-        let word = word(self.family);
-        let own = format!("{word}-{}-{verb}", self.iptables);
-        let usual = Some(format!("{word}-{verb}")).filter(|_| usual() == self.iptables);
-        let names = [Some(own.clone()), usual].into_iter().flatten();
-        let mut found = names.filter_map(|name| Some((name.clone(), installed(&name)?)));
-        found.next().ok_or(Error::Missing { program: own })
-    }
-
-    /// Whether the kernel has `table` in the legacy form; a listing tells what is in it.
-    pub(super) fn has_legacy_table(self, table: &str) -> bool {
-        let file = match self.family {
-            Family::V4 => "ip_tables_names",
-            Family::V6 => "ip6_tables_names",
-        };
-        let names = fs::read_to_string(PathBuf::from("/proc/thread-self/net").join(file));
-        names.is_ok_and(|names| names.lines().any(|name| name == table))
+    async fn carry_out(self, ops: Vec<Op>) -> Vec<Refused> {
+        let mut refused = Vec::new();
+        for op in ops {
+            let Entry::Chain(chain) = op.entry() else { continue };
+            if let Err(reason) = Programs::of(chain.name).carry_out(&op, chain).await {
+                refused.push(Refused { reason: reason.to_string(), op });
+            }
+        }
+        refused
     }
 }
 
-/// Which of the two this host calls iptables.
-pub(super) fn usual() -> Iptables {
-    let path = installed("iptables").and_then(|path| path.canonicalize().ok());
-    path.map_or(Iptables::Nft, |path| kind(&path))
-}
-
-/// Programs that know both kinds are links to one that has the kind in its name; before there were
-/// two kinds, there was the one that is legacy now.
-fn kind(program: &Path) -> Iptables {
-    let name = program.file_name().unwrap_or_default().to_string_lossy();
-    let is_legacy = !name.contains("nft") && !name.contains("wrapper");
-    if is_legacy { Iptables::Legacy } else { Iptables::Nft }
-}
-
-async fn converse(mut command: Command, input: &str) -> io::Result<Output> {
-    let mut child = command.spawn()?;
-    if let Some(mut stdin) = child.stdin.take() {
-        // Who does not listen says why.
-        let _ = stdin.write_all(input.as_bytes()).await;
+/// Those that may be there: no program is started for any other.
+fn at_hand(tables: &mut Tables, names: &BTreeSet<ChainName>) -> BTreeMap<Programs, Vec<ChainName>> {
+    let mut at_hand: BTreeMap<Programs, Vec<ChainName>> = BTreeMap::new();
+    for name in names.iter().copied().filter(|name| may_be_there(tables, *name)) {
+        at_hand.entry(Programs::of(name)).or_default().push(name);
     }
-    child.wait_with_output().await
+    at_hand
 }
 
-const fn word(family: Family) -> &'static str {
-    match family {
-        Family::V4 => "iptables",
-        Family::V6 => "ip6tables",
+fn may_be_there(tables: &mut Tables, name: ChainName) -> bool {
+    match name.iptables {
+        Iptables::Nft => tables.has_chain(name),
+        Iptables::Legacy => Programs::of(name).has_legacy_table(name.base.table()),
     }
 }
 
-/// Where the program `name` is.
-fn installed(name: &str) -> Option<PathBuf> {
-    let folders = env::var_os("PATH")?;
-    let mut places = env::split_paths(&folders).map(|folder| folder.join(name));
-    places.find(|path| path.is_file())
-}
+impl Reading {
+    fn add(&mut self, names: &[ChainName], listing: &str) {
+        self.found.extend(names.iter().filter_map(|name| codec::chain(*name, listing)));
+    }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_kind_of_a_program_shows_in_what_it_is_a_link_to() {
-        let kinds = ["xtables-nft-multi", "xtables-legacy-multi", "xtables-multi", "iptables"];
-        let [nft, legacy, old, older] = kinds.map(|name| kind(&Path::new("/sbin").join(name)));
-        assert_eq!((nft, legacy), (Iptables::Nft, Iptables::Legacy));
-        assert_eq!((old, older), (Iptables::Legacy, Iptables::Legacy));
+    /// They are there, for the kernel says so; of the legacy kind they may as well not be.
+    fn lack(&mut self, names: Vec<ChainName>, error: &Error) {
+        tracing::debug!(%error, "chains were not read");
+        self.generation = None;
+        let there = names.into_iter().filter(|name| name.iptables == Iptables::Nft);
+        let unread = |name| Chain { foreign: 1, ..Chain::of(name, Vec::new()) };
+        self.found.extend(there.map(unread));
     }
 }

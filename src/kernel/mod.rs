@@ -15,13 +15,14 @@ pub use diff::{cleanup_ops, diff, diff_key};
 pub use netlink::NetlinkKernel;
 pub use scope::{Extent, Scope};
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::node::Facts;
-use state::{Entry, KernelState, Key, LinkName, TableName};
+use state::{Chain, ChainName, Entry, KernelState, Key, LinkName, TableName};
 
 /// One change of one entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,18 +76,19 @@ pub enum Observation {
 }
 
 /// The entries of the kernel, the facts of this host, and what changes in either.
+///
+/// Chains of iptables are read and written by programs: where there are any in a scope or among
+/// ops, those are waited for. Whoever cannot wait leaves them to [`Chains`].
 pub trait Kernel {
-    /// Reads what the kernel holds of `scope`: the links of ours with all that sits on them, the
-    /// tables and chains of ours, and the main table's routes into its networks, whoever made them. What is as in `known` takes
-    /// no memory of its own.
-    fn dump(
-        &mut self,
-        scope: &Scope,
-        known: &KernelState,
-    ) -> impl Future<Output = io::Result<KernelState>>;
+    type Chains: Chains;
 
-    /// Reads the tables and chains of `scope` alone: nobody tells of changes in iptables.
-    fn dump_rules(
+    /// The chains of the same host.
+    fn chains(&self) -> Self::Chains;
+
+    /// Reads what the kernel holds of `scope`: the links of ours with all that sits on them, the
+    /// tables and chains of ours, and the main table's routes into its networks, whoever made
+    /// them. What is as in `known` takes no memory of its own.
+    fn dump(
         &mut self,
         scope: &Scope,
         known: &KernelState,
@@ -104,3 +106,31 @@ pub trait Kernel {
     /// Reads links, addresses and default routes, and the way to `reach`.
     fn facts(&mut self, reach: Option<IpAddr>) -> impl Future<Output = io::Result<Facts>>;
 }
+
+/// The chains of iptables. The programs that read and write them take their time, or hang.
+pub trait Chains: Clone + 'static {
+    /// Reads those of `names` that may have changed since they were read in the generation `seen`.
+    fn read(
+        self,
+        names: BTreeSet<ChainName>,
+        seen: Option<Generation>,
+    ) -> impl Future<Output = Reading> + 'static;
+
+    /// Carries out `ops`, all of them of chains, in their order; returns those refused.
+    fn carry_out(self, ops: Vec<Op>) -> impl Future<Output = Vec<Refused>> + 'static;
+}
+
+/// What was read of chains.
+#[derive(Debug)]
+pub struct Reading {
+    /// Those that were looked for.
+    pub names: BTreeSet<ChainName>,
+    /// Those of them that are there.
+    pub found: Vec<Chain>,
+    /// In which they were read, if that is known.
+    pub generation: Option<Generation>,
+}
+
+/// Of the whole rule set of nftables: in the same generation, nothing in it has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Generation(u32);

@@ -6,7 +6,6 @@ mod facts;
 mod observe;
 mod offload;
 mod remedy;
-mod rules;
 mod tables;
 
 use std::collections::VecDeque;
@@ -14,12 +13,14 @@ use std::io;
 use std::net::IpAddr;
 
 use super::codec::{self, Links, Message, request};
+use super::iptables::HostChains;
 use super::socket::{Monitor, Requests};
-use super::state::{Entry, KernelState};
+use super::state::KernelState;
 use super::{Kernel, Observation, Op, Refused, Scope};
 use crate::node::Facts;
 use offload::Offloads;
-use tables::Tables;
+
+pub(super) use tables::Tables;
 
 /// Room for the changes of a few thousand peers, in bytes.
 const BACKLOG: usize = 8 << 20;
@@ -81,14 +82,15 @@ impl NetlinkKernel {
 }
 
 impl Kernel for NetlinkKernel {
+    type Chains = HostChains;
+
+    fn chains(&self) -> HostChains {
+        HostChains
+    }
+
     async fn dump(&mut self, scope: &Scope, known: &KernelState) -> io::Result<KernelState> {
         self.scope = scope.clone();
         self.read_state(scope, known).await
-    }
-
-    async fn dump_rules(&mut self, scope: &Scope, known: &KernelState) -> io::Result<KernelState> {
-        let rules = self.read_rules(scope).await.into_iter().filter(Entry::is_rules);
-        Ok(rules.map(|entry| known.sharing(entry)).collect())
     }
 
     async fn apply(&mut self, ops: &[Op]) -> io::Result<Vec<Refused>> {

@@ -42,6 +42,12 @@ pub enum Extent {
 }
 
 impl Scope {
+    /// What of it the kernel itself can be asked for, without any program.
+    #[must_use]
+    pub fn without_chains(&self) -> Self {
+        Self { chains: BTreeSet::new(), ..self.clone() }
+    }
+
     /// Whether `entry` is of any interest: ours, or in the place of something that may be ours.
     pub fn covers(&self, entry: &Entry) -> bool {
         self.covers_key(&entry.key())

@@ -46,6 +46,10 @@ impl Sysctl {
 
     /// Without IPv6 there is nothing to accept: that its file is missing is no error.
     pub(super) fn write(&self) -> Result<(), NotWritten> {
+        // A host that lets nothing be written may have it as wanted all the same.
+        if in_force(self.setting, &self.link) == Some(self.value) {
+            return Ok(());
+        }
         let name = self.setting.name(self.link.as_str());
         match fs::write(path(&name), self.value.to_string()) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => match self.setting.family() {
@@ -57,17 +61,24 @@ impl Sysctl {
     }
 }
 
-/// Of the link's own value and that of all links, the kernel goes by the larger.
 pub(super) fn read_reverse_path(link: &LinkName) -> Option<ReversePath> {
-    let own = read(Setting::RpFilter, link.as_str())?;
-    let effective = own.max(read(Setting::RpFilter, "all").unwrap_or(0));
-    Some(ReversePath { link: link.clone(), strict: effective == STRICT })
+    let strict = in_force(Setting::RpFilter, link)? == STRICT;
+    Some(ReversePath { link: link.clone(), strict })
 }
 
 /// None where there is no IPv6.
 pub(super) fn read_accept_ra(link: &LinkName) -> Option<AcceptRa> {
-    let value = read(Setting::AcceptRa, link.as_str())?;
-    Some(AcceptRa { link: link.clone(), accept: value != 0 })
+    let accept = in_force(Setting::AcceptRa, link)? != 0;
+    Some(AcceptRa { link: link.clone(), accept })
+}
+
+fn in_force(setting: Setting, link: &LinkName) -> Option<u8> {
+    let own = read(setting, link.as_str())?;
+    Some(match setting {
+        // Of the link's own value and that of all links, the kernel goes by the larger.
+        Setting::RpFilter => own.max(read(setting, "all").unwrap_or(0)),
+        Setting::AcceptRa => own,
+    })
 }
 
 fn read(setting: Setting, link: &str) -> Option<u8> {

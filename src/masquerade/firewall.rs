@@ -1,8 +1,8 @@
-//! By which firewall of the host packets are masqueraded, and why.
+//! By which firewall of the host packets are masqueraded and let through, and why.
 
 use serde::{Deserialize, Serialize};
 
-use super::Policy;
+use super::{Forward, Policy};
 use crate::config::NetworkConfig;
 use crate::node::Firewalls;
 
@@ -39,14 +39,16 @@ impl Firewall {
     }
 }
 
-/// None if nothing is masqueraded.
+/// None if there is nothing for it to do. A chain of nftables that accepts saves no packet that
+/// another drops: it comes along with those that masquerade, and is worth no table by itself.
 pub fn choice(policy: &Policy, config: &NetworkConfig, host: Firewalls) -> Option<Choice> {
     use Firewall::{Iptables, Nftables};
-    let (firewall, reason) = match policy.masquerade.as_ref()?.firewall {
+    let (firewall, reason) = match policy.firewall {
         Preference::Iptables => (Iptables, "--iptables asks for it"),
         Preference::Any if !host.nftables => (Iptables, "this kernel lacks nftables"),
         Preference::Any if config.nftables => (Nftables, "EnableNFTables asks for it"),
         Preference::Any => (Nftables, "this kernel has it"),
     };
-    Some(Choice { firewall, reason })
+    let accepts = firewall == Iptables && policy.forward == Forward::Accept;
+    (policy.masquerade.is_some() || accepts).then_some(Choice { firewall, reason })
 }

@@ -162,7 +162,7 @@ pub(super) struct PolicyFlags {
     #[arg(long, value_name = "BOOL", default_value = "false", value_parser = boolean)]
     #[arg(num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set)]
     pub(super) ip_masq_fully_random_disable: bool,
-    /// Accept forwarded packets from and to pods, beside masquerading
+    /// Accept forwarded packets from and to pods
     #[arg(long, value_name = "BOOL", default_value = "true", value_parser = boolean)]
     #[arg(num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set)]
     pub(super) iptables_forward_rules: bool,
@@ -170,7 +170,7 @@ pub(super) struct PolicyFlags {
     #[arg(long, value_name = "BOOL", default_value = "false", value_parser = boolean)]
     #[arg(num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set)]
     pub(super) ip_blackhole_route: bool,
-    /// Masquerade by rules of iptables, as flanneld does; without it, only if nftables is missing
+    /// Have rules of iptables, as flanneld does; without it, only if nftables is missing
     #[arg(long, value_name = "BOOL", default_value = "false", value_parser = boolean)]
     #[arg(num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set)]
     pub(super) iptables: bool,

@@ -160,26 +160,19 @@ fn a_bad_address_or_pattern_is_named() {
 #[test]
 fn masquerading_is_off_unless_asked_for_and_then_as_flannel_does_it() {
     assert_eq!(options("").policy.masquerade, None);
-    assert_eq!(
-        options("-iptables-forward-rules -iptables-masquerade-bit=7").policy.masquerade,
-        None
-    );
-    let usual = Masquerade {
-        firewall: Preference::Any,
-        ports: Ports::FullyRandom,
-        mark: 0x4000,
-        forward: Forward::Accept,
-    };
+    assert_eq!(options("-iptables -iptables-masquerade-bit=7").policy.masquerade, None);
+    let usual = Masquerade { ports: Ports::FullyRandom, mark: 0x4000 };
     assert_eq!(options("-ip-masq").policy.masquerade, Some(usual));
+    for line in ["", "-ip-masq"] {
+        let policy = options(line).policy;
+        assert_eq!((policy.forward, policy.firewall), (Forward::Accept, Preference::Any));
+    }
     let line = "-ip-masq -ip-masq-fully-random-disable -iptables-forward-rules=false \
                 -iptables-masquerade-bit=31 -iptables -iptables-resync=30";
-    let other = Masquerade {
-        firewall: Preference::Iptables,
-        ports: Ports::Kept,
-        mark: 1 << 31,
-        forward: Forward::Leave,
-    };
-    assert_eq!(options(line).policy.masquerade, Some(other));
+    let other = Masquerade { ports: Ports::Kept, mark: 1 << 31 };
+    let policy = options(line).policy;
+    assert_eq!(policy.masquerade, Some(other));
+    assert_eq!((policy.forward, policy.firewall), (Forward::Leave, Preference::Iptables));
     assert_eq!(options(line).resync, Duration::from_secs(30));
     assert_eq!(options("").resync, Duration::from_secs(5));
     check_refusal("-iptables-resync=0", "--iptables-resync is \"0\"; allowed: 1 to 86400 seconds");

@@ -45,7 +45,7 @@ pub(super) struct Agenda {
     dump: Option<Instant>,
     dumped: Option<Instant>,
     listen: Option<Instant>,
-    rules: Option<Instant>,
+    chains: Option<Instant>,
     audit: Instant,
     heartbeat: Instant,
     /// From 0 to 1: spreads the audits of many nodes.
@@ -67,8 +67,8 @@ pub(super) enum Task {
     /// Read again what could not be read.
     Retry,
     Dump,
-    /// Look at the rules of whose changes nobody tells.
-    Rules,
+    /// Look at chains, of whose changes nobody tells.
+    Chains,
     /// Look at everything, as if nobody ever told us anything.
     Audit,
 }
@@ -86,7 +86,7 @@ impl Agenda {
             dump: None,
             dumped: None,
             listen: None,
-            rules: None,
+            chains: None,
             audit: now + AUDIT.mul_f64(0.75 + jitter() / 2.0),
             heartbeat: now + HEARTBEAT,
             jitter,
@@ -96,7 +96,7 @@ impl Agenda {
     /// When something comes due.
     pub(super) fn next(&self) -> Instant {
         let key = self.keys.first().map(|(at, _)| *at);
-        let optional = [key, self.withdraw, self.retry, self.dump, self.listen, self.rules];
+        let optional = [key, self.withdraw, self.retry, self.dump, self.listen, self.chains];
         optional.into_iter().flatten().fold(self.audit.min(self.heartbeat), Instant::min)
     }
 
@@ -120,7 +120,7 @@ impl Agenda {
             (Task::Withdraw, withdraw),
             (Task::Retry, is_due(&mut self.retry)),
             (Task::Dump, is_due(&mut self.dump)),
-            (Task::Rules, is_due(&mut self.rules)),
+            (Task::Chains, is_due(&mut self.chains)),
             (Task::Audit, audit),
         ];
         let tasks = tasks.into_iter().filter_map(|(task, is_due)| is_due.then_some(task));
@@ -209,9 +209,10 @@ impl Agenda {
         self.dump = None;
     }
 
-    /// Look at the rules again after `period`; without one, only when something else asks for it.
-    pub(super) fn look_at_rules(&mut self, period: Option<Duration>) {
-        self.rules = period.map(|period| Instant::now() + period);
+    /// Look at chains `period` from now, if not sooner; without one, only when something else asks
+    /// for it.
+    pub(super) fn look_at_chains(&mut self, period: Option<Duration>) {
+        self.chains = period.map(|period| self.chains.unwrap_or_else(|| Instant::now() + period));
     }
 
     pub(super) fn listen_later(&mut self) {

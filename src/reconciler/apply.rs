@@ -1,7 +1,9 @@
 //! From stale inputs to a kernel that is right: read, plan, apply.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
+use super::chains::is_chain;
 use super::{Desired, Differences, Reconciler, Standing};
 use crate::backend;
 use crate::kernel::state::{Entry, Key};
@@ -39,18 +41,15 @@ impl<K: Kernel> Reconciler<K> {
         if std::mem::take(&mut self.stale.plan) {
             self.plan();
         }
-        let rules = std::mem::take(&mut self.stale.rules);
-        if std::mem::take(&mut self.stale.dump) {
-            if !self.read_kernel().await {
-                return;
-            }
-        } else if rules {
-            self.read_rules().await;
+        if std::mem::take(&mut self.stale.dump) && !self.read_kernel().await {
+            return;
         }
-        let ops = self.due_ops();
+        let (chains, ops): (Vec<_>, Vec<_>) =
+            self.due_ops().into_iter().partition(|op| is_chain(op.entry()));
         if !ops.is_empty() {
             self.apply(ops).await;
         }
+        self.send_for_chains(chains);
         let is_restored = self.inputs.forget_restored(&self.actual);
         self.unsaved |= is_restored;
         self.stale.plan |= is_restored | self.inputs.note_filters(&self.actual);
@@ -116,7 +115,7 @@ impl<K: Kernel> Reconciler<K> {
         self.desired = Desired::new(backend::plan_local(&local, &self.networks), standings);
         self.stale.differences = Differences::Anywhere;
         self.log_firewall();
-        self.look_at_rules_again();
+        self.look_at_chains_again();
     }
 
     /// Plans anew for these peers alone.
@@ -161,12 +160,13 @@ impl<K: Kernel> Reconciler<K> {
 
     /// Reads what the kernel holds. Until they are known, it also decides the MAC addresses.
     async fn read_kernel(&mut self) -> bool {
-        match self.kernel.dump(&self.scope, &self.actual).await {
-            Ok(actual) => {
+        match self.kernel.dump(&self.scope.without_chains(), &self.actual).await {
+            Ok(mut actual) => {
                 self.statistics.dumps += 1;
                 self.agenda.dumped();
-                self.look_at_rules_again();
                 self.trouble = None;
+                let chains = self.actual.iter().filter(|(_, entry)| is_chain(entry));
+                actual.extend(chains.map(|(_, entry)| Arc::clone(entry)));
                 self.actual.update(actual);
                 self.stale.differences = Differences::Anywhere;
                 self.unsaved |= self.inputs.note_strict(&self.actual);
@@ -187,16 +187,13 @@ impl<K: Kernel> Reconciler<K> {
     }
 
     async fn apply(&mut self, ops: Vec<Op>) {
-        for op in &ops {
-            tracing::debug!("{op}");
-        }
         match self.kernel.apply(&ops).await {
             Ok(refused) => self.note_applied(ops, refused),
             Err(error) => self.kernel_failed("programming the kernel", &error),
         }
     }
 
-    fn note_applied(&mut self, ops: Vec<Op>, refused: Vec<Refused>) {
+    pub(super) fn note_applied(&mut self, ops: Vec<Op>, refused: Vec<Refused>) {
         self.unreported = true;
         let failed: BTreeSet<Key> =
             refused.iter().map(|refusal| refusal.op.entry().key()).collect();

@@ -14,7 +14,8 @@ impl<K: Kernel> Reconciler<K> {
             Differences::In(keys) if !keys.iter().any(takes_others_along) => self.diff_keys(&keys),
             Differences::In(_) | Differences::Anywhere => self.diff_all(),
         };
-        ops.into_iter().filter(|op| self.is_due(op)).collect()
+        let due = ops.into_iter().filter(|op| self.is_due(op));
+        due.inspect(|op| tracing::debug!("{op}")).collect()
     }
 
     fn diff_all(&mut self) -> Vec<Op> {

@@ -49,6 +49,7 @@ impl<K: Kernel> Reconciler<K> {
             inputs.relied_on().is_none().then(|| "no subnet is leased yet".to_owned()),
             (!inputs.peers.is_complete() && !inputs.rest_on_memory())
                 .then(|| "the leases of the peers are not read yet".to_owned()),
+            self.awaits_chains().then(|| "the programs of iptables have not ended yet".to_owned()),
             self.trouble.clone(),
         ];
         let refused = self.refused.iter().filter(|(key, _)| self.is_essential(key));

@@ -1,15 +1,15 @@
-//! The rules by which packets are masqueraded: which firewall has them, and when to look at them.
+//! The rules by which packets are masqueraded: which firewall has them, and which may go.
 
 use tokio::time::Instant;
 
 use super::Reconciler;
 use super::report::local;
 use crate::kernel::Kernel;
-use crate::kernel::state::{Entry, KernelState, Key, Otherwise};
+use crate::kernel::state::{Entry, Key, Otherwise};
 use crate::masquerade::{self, Choice};
 
 impl<K: Kernel> Reconciler<K> {
-    /// Which firewall masquerades; none if nothing does, or not enough is known.
+    /// Which firewall has rules of ours; none if none does, or not enough is known.
     pub(super) fn firewall(&self) -> Option<Choice> {
         let local = self.inputs.local()?;
         masquerade::choice(&local.policy, &local.config, local.node.firewalls)
@@ -18,33 +18,13 @@ impl<K: Kernel> Reconciler<K> {
     pub(super) fn log_firewall(&mut self) {
         let choice = self.firewall();
         if let Some(Choice { firewall, reason }) = choice.filter(|_| choice != self.firewall) {
-            tracing::info!(firewall = firewall.as_str(), reason, "masquerading");
+            let doing = match self.settings.policy.masquerade {
+                Some(_) => "masquerading",
+                None => "letting packets of pods through",
+            };
+            tracing::info!(firewall = firewall.as_str(), reason, "{doing}");
         }
         self.firewall = choice;
-    }
-
-    /// Reads the rules, and nothing else.
-    pub(super) async fn read_rules(&mut self) {
-        match self.kernel.dump_rules(&self.scope, &self.actual).await {
-            Ok(rules) => self.take_rules(rules),
-            Err(error) => self.kernel_failed("reading rules", &error),
-        }
-    }
-
-    fn take_rules(&mut self, rules: KernelState) {
-        let known: Vec<Key> = self.held_rules().collect();
-        for key in &known {
-            self.actual.remove(key);
-        }
-        self.stale.differences.extend(known.into_iter().chain(rules.keys().cloned()));
-        self.actual.extend(rules);
-        self.look_at_rules_again();
-    }
-
-    /// Of changes in iptables nobody tells.
-    pub(super) fn look_at_rules_again(&mut self) {
-        let has_chains = self.local_entries().any(|entry| matches!(entry, Entry::Chain(_)));
-        self.agenda.look_at_rules(has_chains.then_some(self.settings.resync));
     }
 
     /// Whether everything is in place by which packets are to be masqueraded: what another

@@ -154,13 +154,14 @@ impl<K: Kernel> Reconciler<K> {
         for task in due.tasks {
             if task == Task::Audit {
                 self.try_guard_again();
+                self.stale.chains = true;
             }
             match task {
                 // Whether somebody is gone is for the store to say, when it can be asked.
                 Task::Withdraw if !self.inputs.may_remove() => {}
                 Task::Withdraw => self.withdraw(),
                 Task::Retry => self.stale.facts |= self.inputs.no_node.is_some(),
-                Task::Rules => self.stale.rules = true,
+                Task::Chains => self.stale.chains = true,
                 // What was lost may have been told of the host as well.
                 Task::Dump | Task::Audit => {
                     self.stale.facts = true;

@@ -1,5 +1,8 @@
 //! From one firewall to another, and from flanneld's rules to ours: no packet notices.
 
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -9,6 +12,7 @@ use tweed_lab::{Family, eventually};
 use crate::ask::{is_ready, is_ready_with, is_waiting_for, json, tweedctl};
 use crate::cluster::{PATIENCE, Stack};
 use crate::flows::source_seen;
+use crate::peer::Peer;
 use crate::scene::{BY_IPTABLES, BY_NFTABLES, Iptables, PORT, Scene};
 use crate::table::{HOST_GW, VXLAN};
 
@@ -200,6 +204,54 @@ fn without_the_programs_of_iptables_routes_are_there_and_the_node_says_what_is_m
     assert_eq!(source, scene.node().address(Family::V4).unwrap());
 }
 
+/// Programs of iptables that never end, in a folder of theirs. Each leaves its number there.
+struct Hanging(PathBuf);
+
+impl Hanging {
+    fn install(folder: PathBuf) -> Result<Self> {
+        fs::create_dir(&folder)?;
+        for verb in ["save", "restore"] {
+            let program = folder.join(format!("iptables-nft-{verb}"));
+            let number = folder.join("number");
+            let script = format!("#!/bin/sh\necho $$ >{}\nexec sleep 600\n", number.display());
+            fs::write(&program, script)?;
+            fs::set_permissions(&program, Permissions::from_mode(0o755))?;
+        }
+        Ok(Self(folder))
+    }
+
+    /// The one that runs now.
+    fn running(&self) -> Result<u32> {
+        let number = fs::read_to_string(self.0.join("number"))?.trim().parse()?;
+        let line = fs::read_to_string(format!("/proc/{number}/cmdline"))?;
+        ensure!(line.contains("sleep"), "{number} has ended: {line:?}");
+        Ok(number)
+    }
+}
+
+#[test]
+fn programs_of_iptables_that_hang_hold_up_no_route() {
+    let mut scene = Scene::start(Stack::V4, VXLAN, &[]).unwrap();
+    scene.cluster.daemons[0].stop().unwrap();
+    let hanging = Hanging::install(scene.node().folder().join("hanging")).unwrap();
+    let path = format!("{}:/usr/bin:/bin", hanging.0.display());
+    let plan = scene.node().daemon(&scene.cluster.etcd).environment("PATH", path);
+    let plan = BY_IPTABLES.iter().fold(plan, |plan, flag| plan.argument(*flag));
+    scene.cluster.daemons[0] = plan.start().unwrap();
+    let words = "iptables-nft-save did not end within 5 s";
+    eventually(PATIENCE, || is_waiting_for(&scene.cluster.daemons[0], words)).unwrap();
+    // A program may be at the end of its time just when a peer joins; not each time.
+    let is_routed_meanwhile = |number| {
+        let peer = Peer::numbered(number);
+        eventually(PATIENCE, || hanging.running().map(drop)).unwrap();
+        let before = hanging.running();
+        peer.join(&scene.cluster.etcd).unwrap();
+        eventually(PATIENCE, || peer.is_tunnelled_by(scene.node())).unwrap();
+        matches!((before, hanging.running()), (Ok(before), Ok(after)) if before == after)
+    };
+    assert!((1..=5).any(is_routed_meanwhile), "every route waited until a program was ended");
+}
+
 /// Whoever tries again and again keeps quiet about it.
 fn says_nothing_twice(log: &str) -> Result<()> {
     let said = log.lines().filter_map(|line| line.split_once(' ')).map(|(_, said)| said);
@@ -230,4 +282,20 @@ fn pods_that_only_a_chain_of_flanneld_lets_through_are_not_cut_off() {
     has_only(&scene, OURS_BY_IPTABLES).unwrap();
     let (pod, world) = (scene.pods[0].namespace(), scene.world.namespace());
     assert_eq!(source_seen((pod, None), world, target).unwrap(), node);
+}
+
+#[test]
+fn without_masquerading_iptables_still_lets_packets_of_pods_through() {
+    let scene = Scene::start(Stack::V4, HOST_GW, &["--iptables"]).unwrap();
+    scene.node().namespace().run("iptables", &["-P", "FORWARD", "DROP"]).unwrap();
+    has_only(&scene, &["forwarding by iptables"]).unwrap();
+    let ping = || scene.pods[0].ping(scene.pods[1].address(Family::V4).unwrap(), 56);
+    ping().unwrap();
+    let (pod, world) = (scene.pods[0].namespace(), scene.world.namespace());
+    let target = (scene.world.address(Family::V4).unwrap(), PORT).into();
+    let pod_itself = scene.pods[0].address(Family::V4).unwrap();
+    assert_eq!(source_seen((pod, None), world, target).unwrap(), pod_itself);
+    scene.cluster.daemons[0].stop().unwrap();
+    scene.node().namespace().run("iptables", &["-F", "FLANNEL-FWD"]).unwrap();
+    assert!(ping().is_err(), "nothing else lets them through");
 }

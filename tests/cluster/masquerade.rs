@@ -291,6 +291,22 @@ fn a_range_that_is_spared_sees_pods_as_they_are() {
 }
 
 #[test]
+fn only_the_mark_that_is_named_is_left_to_others() {
+    let flags = &["--ip-masq", "--iptables-masquerade-bit=17"];
+    let scene = Scene::start(Stack::V4, HOST_GW, flags).unwrap();
+    let (pod, world) = (scene.pods[0].namespace(), scene.world.namespace());
+    let target = SocketAddr::new(scene.world.address(Family::V4).unwrap(), PORT);
+    let nft = |line: &str| scene.node().namespace().run("nft", &[line]).unwrap();
+    nft("table ip others { chain marks { type filter hook forward priority -150; }; }");
+    let pod_itself = scene.pods[0].address(Family::V4).unwrap();
+    let node = scene.node().address(Family::V4).unwrap();
+    for (mark, expected) in [("0x4000", node), ("0x24000", pod_itself)] {
+        nft(&format!("flush table ip others; add rule ip others marks meta mark set {mark}"));
+        assert_eq!(source_seen((pod, None), world, target).unwrap(), expected, "{mark}");
+    }
+}
+
+#[test]
 fn rules_that_somebody_removes_are_back_at_once() {
     let scene = Scene::start(Stack::Dual, HOST_GW, BY_NFTABLES).unwrap();
     let nft = |line: &str| scene.node().namespace().run("nft", &[line]);

@@ -5,10 +5,10 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 use tweed::config::NetworkConfig;
-use tweed::kernel::state::{ChainName, Entry, Iptables, KernelState, Key};
-use tweed::kernel::{Kernel, NetlinkKernel, Op, diff};
+use tweed::kernel::state::{Chain, ChainName, Entry, Iptables, KernelState, Key};
+use tweed::kernel::{Chains, Kernel, NetlinkKernel, Op, diff};
 use tweed::lease::{BackendType, Endpoint, Lease, LeaseId};
-use tweed::masquerade::{self, Masquerade, Policy, Ports, Preference};
+use tweed::masquerade::{self, Forward, Masquerade, Policy, Ports, Preference};
 use tweed::node::Firewalls;
 use tweed::prefix::Family;
 
@@ -61,8 +61,9 @@ fn chains(iptables: Iptables, ports: Ports, keys: &str) -> KernelState {
     let own = [("10.244.1.0/24", "172.16.0.1"), ("fd00:10:244:1::/64", "fd16::1")];
     let endpoints = own.into_iter().map(endpoint).collect();
     let own = Lease { id: LeaseId::new("own"), endpoints, created: 1, grant: None };
-    let masquerade = Masquerade { ports, firewall: Preference::Iptables, ..Masquerade::default() };
-    let policy = Policy { masquerade: Some(masquerade), ..Policy::default() };
+    let masquerade = Some(Masquerade { ports, ..Masquerade::default() });
+    let (forward, firewall) = (Forward::Accept, Preference::Iptables);
+    let policy = Policy { masquerade, forward, firewall, ..Policy::default() };
     let host = Firewalls { iptables, ..Firewalls::default() };
     masquerade::rules(&policy, &config, host, &own).into_iter().collect()
 }
@@ -242,16 +243,34 @@ fn what_is_not_there_is_not_made_by_looking() {
 }
 
 #[test]
-fn the_rules_alone_are_read_as_with_everything_else() {
+fn chains_are_read_again_where_something_may_have_changed() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
-        establish(&mut kernel, &usual(Iptables::Nft)).await;
-        let mut all = dump(&mut kernel).await;
-        all.retain(Entry::is_rules);
-        let rules = kernel.dump_rules(&scope(), &KernelState::default()).await.unwrap();
-        assert_eq!(rules, all);
-        assert_eq!(rules.len(), 4);
+        for kind in KINDS {
+            establish(&mut kernel, &usual(kind)).await;
+            let all = dump(&mut kernel).await;
+            let all: Vec<&Chain> = all.entries().filter_map(chain).collect();
+            let read = async |seen| kernel.chains().read(ChainName::all().collect(), seen).await;
+            let first = read(None).await;
+            assert_eq!(first.found.iter().collect::<Vec<_>>(), all, "{kind}");
+            assert_eq!((first.names.len(), all.len()), (8, 4), "{kind}");
+            // Of the legacy kind nothing tells whether it has changed.
+            let second = read(first.generation).await;
+            assert!(second.names.iter().all(|name| name.iptables == Iptables::Legacy), "{kind}");
+            assert_eq!(second.found.len(), if kind == Iptables::Legacy { 4 } else { 0 });
+            run(&format!("iptables-{kind} -t nat -D FLANNEL-POSTRTG 3"));
+            let third = read(first.generation).await;
+            assert_eq!((third.found.len(), third.found == first.found), (4, false), "{kind}");
+            remove_all(&mut kernel).await;
+        }
     });
+}
+
+fn chain(entry: &Entry) -> Option<&Chain> {
+    match entry {
+        Entry::Chain(chain) => Some(chain),
+        _ => None,
+    }
 }
 
 #[test]

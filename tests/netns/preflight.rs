@@ -73,9 +73,12 @@ impl Host {
     }
 
     async fn findings(&self) -> Vec<Finding> {
+        self.findings_for(&needs()).await
+    }
+
+    async fn findings_for(&self, needs: &Needs) -> Vec<Finding> {
         let links = NetlinkKernel::open().unwrap().facts(None).await.unwrap().interfaces;
-        let needs = needs();
-        preflight::findings(&needs, &preflight::gather(&needs, links, &self.places))
+        preflight::findings(needs, &preflight::gather(needs, links, &self.places))
     }
 
     /// For a moment, what another test is starting holds our sockets as well.
@@ -147,6 +150,27 @@ fn a_narrow_underlay_is_found() {
         let host = Host::new();
         ip("link set eth0 mtu 1400");
         assert_eq!(host.found().await, ["mtu-too-large link eth0"]);
+    });
+}
+
+#[test]
+fn what_pods_may_send_is_found_too_little_for_them() {
+    on_a_host(async || {
+        let host = Host::new();
+        let narrow = Needs { pod_mtu: Some(1270), ..needs() };
+        let findings = host.findings_for(&narrow).await;
+        assert_eq!(findings.iter().map(|found| found.id).collect::<Vec<_>>(), ["mtu-too-small"]);
+    });
+}
+
+#[test]
+fn a_bridge_that_is_older_than_the_mtu_is_found() {
+    on_a_host(async || {
+        let host = Host::new();
+        ip("link add cni0 mtu 1500 type bridge");
+        assert_eq!(host.found().await, ["pods-of-another-mtu link cni0"]);
+        ip("link set cni0 mtu 1450");
+        assert_eq!(host.found().await, NOTHING);
     });
 }
 

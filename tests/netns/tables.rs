@@ -17,7 +17,7 @@ use tweed::config::NetworkConfig;
 use tweed::kernel::state::{Entry, KernelState, Table, TableName};
 use tweed::kernel::{Kernel, NetlinkKernel, Observation, Op, Scope, diff};
 use tweed::lease::{BackendType, Endpoint, Lease, LeaseId};
-use tweed::masquerade::{self, Masquerade, Policy, Ports};
+use tweed::masquerade::{self, Forward, Masquerade, Policy, Ports};
 use tweed::node::Firewalls;
 use tweed::prefix::Family;
 use tweed_lab::is_silence;
@@ -40,8 +40,8 @@ fn tables(ports: Ports) -> KernelState {
     let own = [("10.244.1.0/24", "172.16.0.1"), ("fd00:10:244:1::/64", "fd16::1")];
     let endpoints = own.into_iter().map(endpoint).collect();
     let own = Lease { id: LeaseId::new("own"), endpoints, created: 1, grant: None };
-    let masquerade = Masquerade { ports, ..Masquerade::default() };
-    let policy = Policy { masquerade: Some(masquerade), ..Policy::default() };
+    let masquerade = Some(Masquerade { ports, ..Masquerade::default() });
+    let policy = Policy { masquerade, forward: Forward::Accept, ..Policy::default() };
     masquerade::rules(&policy, &config, Firewalls::default(), &own).into_iter().collect()
 }
 

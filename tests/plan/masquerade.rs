@@ -187,7 +187,14 @@ fn iptables_is_taken_where_it_is_asked_for_and_where_there_is_nothing_else() {
             old,
             "chain iptables-legacy -t nat FLANNEL-POSTRTG, for this kernel lacks nftables",
         ),
-        ("--iptables", "", old, "nothing, for it is off"),
+        (
+            "",
+            "",
+            old,
+            "chain iptables-legacy -t filter FLANNEL-FWD, for this kernel lacks nftables",
+        ),
+        ("", wished, usual, "nothing, for it is off"),
+        ("--iptables --iptables-forward-rules=false", "", old, "nothing, for it is off"),
     ] {
         assert_eq!(chosen(flags, keys, host), expected, "{flags} {keys}");
     }

@@ -4,6 +4,7 @@ use tweed::kernel::fake::FakeKernel;
 use tweed::kernel::state::{Key, LinkName};
 
 use crate::notation::{entry, interface};
+use crate::stage::duration;
 
 /// Does what `words` say, such as `lose route 10.244.3.0/24` or `link-down eth0`.
 pub(crate) fn perform(kernel: &FakeKernel, words: &str) {
@@ -27,6 +28,7 @@ pub(crate) fn perform(kernel: &FakeKernel, words: &str) {
         "allow" => kernel.allow(rest),
         "overrun" => kernel.overrun(),
         "interrupt" => kernel.interrupt(rest),
+        "hang" => kernel.hang(duration(rest)),
         "deafen" => kernel.deafen(rest.parse().unwrap()),
         other => panic!("nobody knows how to make the kernel {other}"),
     }

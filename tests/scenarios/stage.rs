@@ -326,7 +326,7 @@ fn id(subnets: &str) -> LeaseId {
     lease_id(&subnets.split_whitespace().map(prefix).collect::<Vec<_>>())
 }
 
-fn duration(text: &str) -> Duration {
+pub(crate) fn duration(text: &str) -> Duration {
     let digits = text.trim_end_matches(char::is_alphabetic);
     let number: u64 = digits.parse().unwrap();
     match &text[digits.len()..] {

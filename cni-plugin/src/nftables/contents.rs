@@ -4,8 +4,8 @@ use std::io;
 
 use nix::errno::Errno;
 use nix::libc::{
-    NF_ACCEPT, NFNL_SUBSYS_NFTABLES, NFT_MSG_GETCHAIN, NFT_MSG_GETRULE, NFT_MSG_GETTABLE,
-    NFT_MSG_NEWGEN,
+    NF_ACCEPT, NFNL_SUBSYS_NFTABLES, NFT_MSG_GETCHAIN, NFT_MSG_GETGEN, NFT_MSG_GETRULE,
+    NFT_MSG_GETTABLE, NFT_MSG_NEWGEN,
 };
 
 use super::batch::{Hook, request};
@@ -14,8 +14,8 @@ use super::expression::Expression;
 use super::family::{IpFamily, TableFamily};
 use super::numbers::{
     NFTA_CHAIN_HOOK, NFTA_CHAIN_NAME, NFTA_CHAIN_POLICY, NFTA_CHAIN_TABLE, NFTA_CHAIN_TYPE,
-    NFTA_HOOK_HOOKNUM, NFTA_HOOK_PRIORITY, NFTA_RULE_CHAIN, NFTA_RULE_EXPRESSIONS, NFTA_RULE_TABLE,
-    NFTA_TABLE_FLAGS, NFTA_TABLE_NAME, NFTA_TABLE_USE,
+    NFTA_GEN_ID, NFTA_HOOK_HOOKNUM, NFTA_HOOK_PRIORITY, NFTA_RULE_CHAIN, NFTA_RULE_EXPRESSIONS,
+    NFTA_RULE_TABLE, NFTA_TABLE_FLAGS, NFTA_TABLE_NAME, NFTA_TABLE_USE,
 };
 use crate::netlink::Socket;
 use crate::netlink::attributes::{Attributes, u16_at};
@@ -124,6 +124,20 @@ pub fn has_chain(
         .text(NFTA_CHAIN_TABLE, table)
         .text(NFTA_CHAIN_NAME, chain);
     Ok(socket.get(question, |_| Some(()))?.is_ok())
+}
+
+/// The number of the rule set: it is another one after whatever anybody changes in any table.
+///
+/// # Errors
+/// The kernel has no nftables, or not for us; or the conversation broke.
+pub fn generation(socket: &mut Socket) -> io::Result<u32> {
+    let question = request(TableFamily::Only(IpFamily::V4), NFT_MSG_GETGEN, 0);
+    let number = |payload: &[u8]| Attributes::of(payload.get(FAMILY..)?).be32(NFTA_GEN_ID);
+    match socket.get(question, number)? {
+        Ok(Some(generation)) => Ok(generation),
+        Ok(None) => Err(Errno::ENODATA.into()),
+        Err(refusal) => Err(refusal.errno.into()),
+    }
 }
 
 /// The table that changed, by a `message` that the kernel sends to those who listen for changes.

@@ -11,6 +11,7 @@ pub(super) const NFTA_CHAIN_HOOK: u16 = 4;
 pub(super) const NFTA_CHAIN_POLICY: u16 = 5;
 pub(super) const NFTA_CHAIN_TYPE: u16 = 7;
 pub(super) const NFTA_CHAIN_USERDATA: u16 = 12;
+pub(super) const NFTA_GEN_ID: u16 = 1;
 pub(super) const NFTA_HOOK_HOOKNUM: u16 = 1;
 pub(super) const NFTA_HOOK_PRIORITY: u16 = 2;
 pub(super) const NFTA_RULE_TABLE: u16 = 1;

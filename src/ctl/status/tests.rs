@@ -93,7 +93,7 @@ fn a_node_that_is_well_fits_on_half_a_screen() {
         pod MTU      1430
         peers        12 direct, 3 by tunnel, 0 left out, 0 set aside, 0 missing
         direct paths not probed
-        masquerade   nftables (this kernel has it): ip tweed.1, ip6 tweed.1 (missing)
+        firewall     nftables (this kernel has it): ip tweed.1, ip6 tweed.1 (missing)
         tunnel       not tracked, strangers dropped, pods dropped, 15 sources let in
         since start  31 created, 0 replaced, 0 removed, 1 dump, 0 overruns, 2 configs
                      read, 0 fallbacks
@@ -129,7 +129,7 @@ fn what_is_wrong_is_said_in_full() {
         pod MTU      1430
         peers        12 direct, 3 by tunnel, 0 left out, 0 set aside, 0 missing
         direct paths not probed
-        masquerade   nftables (this kernel has it): ip tweed.1, ip6 tweed.1 (missing)
+        firewall     nftables (this kernel has it): ip tweed.1, ip6 tweed.1 (missing)
         tunnel       not tracked, strangers dropped, pods dropped, 15 sources let in
         since start  31 created, 0 replaced, 0 removed, 1 dump, 0 overruns, 2 configs
                      read, 0 fallbacks
@@ -174,7 +174,7 @@ fn a_node_that_knows_nothing_yet_says_so() {
         pod MTU      unknown
         peers        0 direct, 0 by tunnel, 0 left out, 0 set aside, 0 missing
         direct paths not probed
-        masquerade   off
+        firewall     has no rules of ours
         tunnel       none, or not guarded
         since start  0 created, 0 replaced, 0 removed, 0 dumps, 0 overruns, 0 configs
                      read, 0 fallbacks

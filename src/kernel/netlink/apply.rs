@@ -9,10 +9,10 @@ use nix::errno::Errno;
 use super::NetlinkKernel;
 use super::remedy::{Remedy, remedy};
 use crate::kernel::codec::{self, Message, Request, Unencodable};
-use crate::kernel::iptables::Programs;
+use crate::kernel::iptables::HostChains;
 use crate::kernel::socket::Refusal;
 use crate::kernel::state::Entry;
-use crate::kernel::{Op, Refused};
+use crate::kernel::{Chains, Op, Refused};
 
 /// So many messages wait to be sent, at most: encoded they take more room than anything else.
 const BATCH: usize = 512;
@@ -78,11 +78,9 @@ impl NetlinkKernel {
                 pass.batch.push(op, messages);
             }
             Ok(Request::Nftables) => pass.tables.push(op),
-            Ok(Request::Iptables(chain)) => {
+            Ok(Request::Iptables) => {
                 self.flush(pass).await?;
-                if let Err(reason) = Programs::of(chain.name).carry_out(&op, &chain).await {
-                    pass.refuse(op, &reason);
-                }
+                pass.refused.extend(HostChains.carry_out(vec![op]).await);
             }
             Ok(Request::Sysctl(sysctl)) => {
                 self.flush(pass).await?;
@@ -159,7 +157,7 @@ impl NetlinkKernel {
         match codec::encode(op, &self.links) {
             Ok(Request::Netlink(messages)) => messages,
             Ok(
-                Request::Nftables | Request::Iptables(_) | Request::Sysctl(_) | Request::Ethtool(_),
+                Request::Nftables | Request::Iptables | Request::Sysctl(_) | Request::Ethtool(_),
             )
             | Err(_) => Vec::new(),
         }

@@ -5,8 +5,9 @@ use std::io;
 
 use super::NetlinkKernel;
 use crate::kernel::codec::{self, Body, Links, Message, request};
+use crate::kernel::iptables::HostChains;
 use crate::kernel::state::{Entry, KernelState};
-use crate::kernel::{Observation, Scope, sysctl};
+use crate::kernel::{Chains, Observation, Scope, sysctl};
 use crate::prefix::Family;
 
 impl NetlinkKernel {
@@ -21,13 +22,8 @@ impl NetlinkKernel {
             links.chain(settings(scope)).map(|entry| known.sharing(entry)).collect();
         let offloads = scope.tunnels.iter().filter_map(|link| self.offloads.read(link));
         entries.extend(offloads.map(|entry| known.sharing(Entry::TxChecksum(entry))));
-        let rules = self.read_rules(scope).await;
-        let elements = rules.iter().filter_map(|entry| match entry {
-            Entry::Table(table) => Some(self.tables.elements(table)),
-            _ => None,
-        });
-        let elements: Vec<Entry> = elements.flatten().collect();
-        entries.extend(rules.into_iter().chain(elements).map(|entry| known.sharing(entry)));
+        let rules = self.read_tables(scope).into_iter().chain(chains(scope).await);
+        entries.extend(rules.map(|entry| known.sharing(entry)));
         for request in self.requests_for(scope) {
             let links = &self.links;
             let read = |frame: &[u8]| {
@@ -43,6 +39,18 @@ impl NetlinkKernel {
         Ok(entries.into_iter().rev().collect())
     }
 
+    /// With their elements.
+    fn read_tables(&mut self, scope: &Scope) -> Vec<Entry> {
+        let mut entries = Vec::new();
+        let tables: Vec<_> =
+            scope.tables.iter().filter_map(|name| self.tables.read(name)).collect();
+        for table in tables {
+            entries.extend(self.tables.elements(&table));
+            entries.push(Entry::Table(table));
+        }
+        entries
+    }
+
     fn requests_for(&self, scope: &Scope) -> Vec<Body> {
         let tunnels = scope.tunnels.iter().filter_map(|tunnel| self.links.index(tunnel).ok());
         let on_tunnels = tunnels.flat_map(|index| {
@@ -52,6 +60,11 @@ impl NetlinkKernel {
         let routes = families.into_iter().map(request::routes);
         on_tunnels.chain([request::nexthops()]).chain(routes).collect()
     }
+}
+
+async fn chains(scope: &Scope) -> impl Iterator<Item = Entry> + use<> {
+    let reading = HostChains.read(scope.chains.clone(), None).await;
+    reading.found.into_iter().map(Entry::Chain)
 }
 
 /// What `message` says that the kernel holds, if it is of any interest.

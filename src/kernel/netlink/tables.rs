@@ -13,7 +13,7 @@ use tweed_cni::nftables;
 
 use crate::kernel::codec::{self, PEERS, Transaction};
 use crate::kernel::state::{ChainName, Element, Entry, Table, TableName};
-use crate::kernel::{Op, Refused};
+use crate::kernel::{Generation, Op, Refused};
 
 /// Room for the elements of more peers than there can be, in bytes: they are sent at once.
 const ROOM: usize = 16 << 20;
@@ -23,7 +23,7 @@ const DEADLINE: Duration = Duration::from_secs(5);
 
 /// The conversation with nftables, taken up when there is something to say.
 #[derive(Default)]
-pub(super) struct Tables {
+pub(in crate::kernel) struct Tables {
     socket: Option<Socket>,
     lack_masquerading: bool,
 }
@@ -65,8 +65,13 @@ impl Tables {
         self.lack_masquerading
     }
 
+    /// None where nftables cannot be asked.
+    pub(in crate::kernel) fn generation(&mut self) -> Option<Generation> {
+        self.converse(nftables::generation).ok().map(Generation)
+    }
+
     /// Whether iptables has made this chain, by nftables.
-    pub(super) fn has_chain(&mut self, name: ChainName) -> bool {
+    pub(in crate::kernel) fn has_chain(&mut self, name: ChainName) -> bool {
         let family = codec::ip_family(name.family);
         let (table, chain) = (name.base.table(), name.base.chain());
         self.converse(|socket| nftables::has_chain(socket, family, table, chain)).unwrap_or(false)
