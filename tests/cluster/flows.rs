@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail};
 use nix::net::if_::if_nametoindex;
 use nix::sys::socket::{setsockopt, sockopt};
-use tweed_lab::{Namespace, eventually, is_silence, overruns_at};
+use tweed_lab::{Namespace, is_silence, listen, overruns_at};
 
 /// For what comes while the machine is busy elsewhere, in bytes.
 const BUFFER: usize = 32 << 20;
@@ -122,15 +122,9 @@ fn count(socket: &UdpSocket, is_on: &AtomicBool) -> Result<BTreeMap<IpAddr, u64>
     }
 }
 
-/// At the port of `target`, whatever address it has on the way. A process that is just being started
-/// holds the socket before this one for a moment more.
+/// At the port of `target`, whatever address it has on the way.
 fn receiver(target: SocketAddr) -> Result<UdpSocket> {
-    let mut bound = Err(anyhow!("not tried"));
-    eventually(FIRST, || {
-        bound = UdpSocket::bind((any(target), target.port())).map_err(anyhow::Error::from);
-        bound.is_ok()
-    })?;
-    let socket = bound?;
+    let socket = listen(SocketAddr::new(any(target), target.port()))?;
     socket.set_read_timeout(Some(UNDER_WAY))?;
     join(&socket, target)?;
     setsockopt(&socket, sockopt::RcvBufForce, &BUFFER)

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 use anyhow::{Context, Result, bail, ensure};
-use tweed_lab::{Family, Namespace, Node, Pod, eventually};
+use tweed_lab::{Family, Namespace, Node, Pod, eventually, listen};
 
 use crate::cluster::PATIENCE;
 
@@ -94,7 +94,7 @@ impl Forged {
     }
 
     fn ears(&self) -> Result<UdpSocket> {
-        let ears = self.pod.within(|| UdpSocket::bind((self.inner.1, INNER_PORT)))??;
+        let ears = self.pod.within(|| listen(SocketAddr::new(self.inner.1, INNER_PORT)))??;
         ears.set_nonblocking(true)?;
         Ok(ears)
     }

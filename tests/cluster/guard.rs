@@ -1,10 +1,10 @@
 //! Who can send into the tunnel, with its guards and without them.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use tweed_lab::{Daemon, Family, Namespace, Node, Path, Pod, eventually};
+use tweed_lab::{Daemon, Family, Namespace, Node, Path, Pod, eventually, listen};
 
 use crate::ask::{is_ready, json, tweedctl};
 use crate::cluster::{CONFIG, Cluster, ClusterPlan, PATIENCE, SUBNETS, Stack};
@@ -131,8 +131,9 @@ fn the_tunnel_leaves_no_trace_among_connections() {
 /// What a pod sends from the tunnel's port, and what is sent back to it.
 fn goes_and_comes_back(pod: &Pod, node: IpAddr, to: &Node) -> Result<()> {
     let target = SocketAddr::new(to.address(Family::V4)?, 7005);
-    let far = to.namespace().within(|| UdpSocket::bind(target))??;
-    let near = pod.namespace().within(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT)))??;
+    let far = to.namespace().within(|| listen(target))??;
+    let near =
+        pod.namespace().within(|| listen(SocketAddr::from((Ipv4Addr::UNSPECIFIED, PORT))))??;
     far.set_read_timeout(Some(PAUSE))?;
     near.set_read_timeout(Some(PAUSE))?;
     eventually(PATIENCE, || {
@@ -190,7 +191,7 @@ fn has_a_tunnel_of_its_own(
     from: &Namespace,
     (to, target): (&Pod, SocketAddr),
 ) -> Result<()> {
-    let ears = to.namespace().within(|| UdpSocket::bind(target))??;
+    let ears = to.namespace().within(|| listen(target))??;
     ears.set_nonblocking(true)?;
     let heard = || {
         forged.send_to(target, from)?;

@@ -91,7 +91,7 @@ pub use segment::{Segment, SegmentPlan};
 pub use snapshot::Snapshot;
 pub use subnet_env::SubnetEnv;
 pub use traffic::{Tally, Traffic};
-pub use wait::{Condition, eventually, is_silence};
+pub use wait::{Condition, eventually, is_silence, listen};
 pub use wire::Wire;
 
 use world::World;

@@ -1,13 +1,16 @@
 //! Waiting until something holds, and how long that took.
 
 use std::io::ErrorKind;
+use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 const POLL: Duration = Duration::from_millis(5);
 /// A round that took longer counts for no more: a machine that stands still has not waited.
 const ROUND: Duration = Duration::from_millis(500);
+/// Whoever is being started has let go of our sockets by then.
+const RELEASED: Duration = Duration::from_secs(15);
 
 /// What a closure given to [`eventually`] may return: `bool`, `()` or a `Result` of them.
 pub trait Condition {
@@ -59,4 +62,15 @@ pub fn eventually<C: Condition>(
 /// after which the kernel does not wait on.
 pub fn is_silence(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
+}
+
+/// A socket that hears what comes to `address`. A process that is just being started holds the
+/// socket before this one for a moment more.
+pub fn listen(address: SocketAddr) -> Result<UdpSocket> {
+    let mut bound = None;
+    eventually(RELEASED, || {
+        bound = Some(UdpSocket::bind(address)?);
+        Ok::<_, anyhow::Error>(())
+    })?;
+    bound.context("no socket")
 }

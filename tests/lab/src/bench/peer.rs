@@ -116,6 +116,11 @@ impl Peer {
         }
     }
 
+    /// Among the elements of a set, for `nft -f`.
+    pub(super) fn admission(self) -> String {
+        self.address().to_string()
+    }
+
     /// For `ip -batch`.
     pub(super) fn neighbour(self) -> String {
         let (base, mac) = (self.base(), self.mac());

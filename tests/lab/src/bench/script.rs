@@ -1,4 +1,4 @@
-//! Many entries by `ip -batch` or `bridge -batch`: what others would program the kernel with.
+//! Many entries by `ip -batch`, `bridge -batch` or `nft -f`: what others would program the kernel with.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -30,10 +30,11 @@ impl Script {
     /// Runs it to its end; an error if a line was refused.
     pub(super) fn run(&self, namespace: &Namespace) -> Result<()> {
         let mut command = Command::new(self.program);
-        command.arg("-batch").arg(&self.file).stdout(Stdio::null()).stderr(Stdio::piped());
+        let option = if self.program == "nft" { "-f" } else { "-batch" };
+        command.arg(option).arg(&self.file).stdout(Stdio::null()).stderr(Stdio::piped());
         let output = namespace.within(|| command.output())?.context(self.program)?;
         let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "{} -batch: {said}", self.program);
+        ensure!(output.status.success(), "{} {option}: {said}", self.program);
         Ok(())
     }
 }

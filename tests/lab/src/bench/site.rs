@@ -75,6 +75,7 @@ impl Site {
 
     pub(super) fn wipe_bare(&self) -> Result<()> {
         self.bare.ip(format!("route flush root {NETWORK}"))?;
+        self.bare.namespace().run("nft", &["flush", "ruleset"])?;
         self.bare.ip("link del flannel.1").map(drop)
     }
 }

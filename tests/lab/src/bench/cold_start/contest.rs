@@ -101,9 +101,18 @@ fn scripts(site: &Site, count: u32) -> Result<Vec<Script>> {
     let routes = all().map(|peer| format!("route add {}", peer.route(site.backend)));
     Ok(match site.backend {
         Backend::Vxlan => vec![
+            Script::write("nft", file("peers"), set_of_peers(count))?,
             Script::write("bridge", file("fdb"), all().map(Peer::fdb))?,
             Script::write("ip", file("entries"), all().map(Peer::neighbour).chain(routes))?,
         ],
         Backend::HostGw => vec![Script::write("ip", file("entries"), routes)?],
     })
+}
+
+/// Whom the tunnel's guard lets in, by one command: nothing is faster.
+fn set_of_peers(count: u32) -> impl Iterator<Item = String> {
+    let peers: Vec<String> = peers(0..count).map(Peer::admission).collect();
+    let elements = format!("add element ip guard peers {{ {} }}", peers.join(", "));
+    let set = "add set ip guard peers { type ipv4_addr; }".to_owned();
+    ["add table ip guard".to_owned(), set, elements].into_iter()
 }
