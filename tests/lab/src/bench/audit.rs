@@ -47,7 +47,7 @@ pub(super) fn run(binaries: &Binaries, rounds: usize, sheet: &mut Sheet) -> Resu
             goals.push(Goal::at_most("5,000 peers", cost, 50.0, "ms"));
             let name =
                 format!("{} beside {} routes of others", thousands(count), thousands(FOREIGN));
-            let link = "link add foreign up type dummy".to_owned();
+            let link = "link add foreign up type bridge".to_owned();
             Script::write("ip", site.lab.folder().join("foreign"), once(link).chain(foreign()))?
                 .run(site.node.namespace())?;
             let (looking, idle) = measure(&site, count, rounds)?;
