@@ -25,5 +25,7 @@ mod reserve;
 mod scale;
 mod server;
 mod snapshot;
+#[path = "../notation/subnets.rs"]
+mod subnets;
 mod tls;
 mod watch;

@@ -16,5 +16,7 @@ mod node;
 mod operator;
 mod probe_secret;
 mod publish;
+#[path = "../notation/subnets.rs"]
+mod subnets;
 mod throttle;
 mod watch;

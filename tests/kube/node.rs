@@ -6,15 +6,15 @@ use std::time::Duration;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use tokio::time::{sleep, timeout};
-use tweed::config::NetworkConfig;
-use tweed::lease::{
-    BackendType, EndpointAttributes, Lease, LeaseAttributes, LeaseUpdate, Record, Vtep,
-};
+use tweed::lease::{Lease, LeaseAttributes, LeaseUpdate};
 use tweed::subnet::kube::{
     AnnotationPrefix, ApiOptions, Condition, KubeOptions, KubeSubnetManager, NodeRef,
 };
 use tweed::subnet::{StoreState, SubnetManager};
 use tweed_lab::ApiServer;
+
+use crate::subnets::shown;
+pub(crate) use crate::subnets::{attributes, config, subnets};
 
 pub(crate) const MAC: &str = "12:c6:65:89:b4:e3";
 pub(crate) const DATA: &str = r#"{"VNI":1,"VtepMAC":"12:c6:65:89:b4:e3"}"#;
@@ -26,23 +26,9 @@ pub(crate) const DUAL: &str =
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) const A_WHILE: Duration = Duration::from_secs(1);
 
-pub(crate) fn config(json: &str) -> NetworkConfig {
-    NetworkConfig::parse(json.as_bytes()).unwrap()
-}
-
 /// A vxlan node with these public IPs.
 pub(crate) fn vxlan(public_ips: &[&str]) -> LeaseAttributes {
-    let vtep = Some(Vtep { vni: Some(1), mac: MAC.parse().unwrap(), source: None });
-    attributes(BackendType::Vxlan, public_ips, vtep)
-}
-
-pub(crate) fn attributes(
-    backend: BackendType,
-    public_ips: &[&str],
-    vtep: Option<Vtep>,
-) -> LeaseAttributes {
-    let endpoint = |ip: &&str| EndpointAttributes { public_ip: ip.parse().unwrap(), vtep };
-    LeaseAttributes { backend, endpoints: public_ips.iter().map(endpoint).collect() }
+    crate::subnets::vxlan(MAC, public_ips)
 }
 
 /// Node n1, which talks to these servers.
@@ -86,10 +72,6 @@ pub(crate) fn add_peer(server: &ApiServer, number: u8) {
 pub(crate) async fn acquire(manager: &KubeSubnetManager) -> Lease {
     let (config, attributes) = (config(V4), vxlan(&["172.18.0.1"]));
     timeout(PATIENCE, manager.acquire(&config, &attributes)).await.expect("no lease").unwrap()
-}
-
-pub(crate) fn subnets(lease: &Lease) -> Vec<String> {
-    lease.subnets().map(|subnet| subnet.to_string()).collect()
 }
 
 /// What the manager waits for, once it does.
@@ -137,23 +119,4 @@ pub(crate) async fn nothing(updates: &mut Updates) {
     if let Ok(update) = timeout(A_WHILE, updates.next()).await {
         panic!("{}", shown(&update.unwrap()));
     }
-}
-
-fn shown(update: &LeaseUpdate) -> String {
-    match update {
-        LeaseUpdate::Snapshot(records) => {
-            let ids: Vec<String> = records.iter().map(record).collect();
-            format!("snapshot [{}]", ids.join(" "))
-        }
-        LeaseUpdate::Put(put) => format!("put {}", record(put)),
-        LeaseUpdate::Remove(id) => format!("remove {id}"),
-    }
-}
-
-fn record(record: &Record) -> String {
-    let holder = match &record.lease {
-        Ok(lease) => lease.endpoints[0].public_ip.to_string(),
-        Err(error) => format!("malformed: {error}"),
-    };
-    format!("{}@{holder}", record.id)
 }

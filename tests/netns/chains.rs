@@ -4,17 +4,13 @@ use std::fs;
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use tweed::config::NetworkConfig;
 use tweed::kernel::state::{Chain, ChainName, Entry, Iptables, KernelState, Key};
 use tweed::kernel::{Chains, Kernel, NetlinkKernel, Op, diff};
-use tweed::lease::{BackendType, Endpoint, Lease, LeaseId};
-use tweed::masquerade::{self, Forward, Masquerade, Policy, Ports, Preference};
+use tweed::masquerade::{Forward, Masquerade, Policy, Ports, Preference};
 use tweed::node::Firewalls;
 use tweed::prefix::Family;
 
-use crate::host::{
-    address, apply, direct, dump, establish, missing, on_a_host, prefix, run, scope,
-};
+use crate::host::{apply, direct, dump, establish, missing, on_a_host, rules, run, scope};
 
 /// What flanneld writes for a node of these networks, as `iptables-save` shows it.
 const NAT: &str = "\
@@ -48,24 +44,11 @@ fn flannels(text: &str, (_, network, subnet, multicast): (&str, &str, &str, &str
 
 /// What a node plans that is asked for iptables, and has this kind of it.
 fn chains(iptables: Iptables, ports: Ports, keys: &str) -> KernelState {
-    let config = format!(
-        r#"{{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:10:244::/56"{keys}}}"#
-    );
-    let config = NetworkConfig::parse(config.as_bytes()).unwrap();
-    let endpoint = |(subnet, public_ip)| Endpoint {
-        subnet: prefix(subnet),
-        public_ip: address(public_ip),
-        backend: BackendType::HostGw,
-        vtep: None,
-    };
-    let own = [("10.244.1.0/24", "172.16.0.1"), ("fd00:10:244:1::/64", "fd16::1")];
-    let endpoints = own.into_iter().map(endpoint).collect();
-    let own = Lease { id: LeaseId::new("own"), endpoints, created: 1, grant: None };
     let masquerade = Some(Masquerade { ports, ..Masquerade::default() });
     let (forward, firewall) = (Forward::Accept, Preference::Iptables);
     let policy = Policy { masquerade, forward, firewall, ..Policy::default() };
     let host = Firewalls { iptables, ..Firewalls::default() };
-    masquerade::rules(&policy, &config, host, &own).into_iter().collect()
+    rules(&policy, host, keys)
 }
 
 fn usual(iptables: Iptables) -> KernelState {

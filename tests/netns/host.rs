@@ -10,12 +10,16 @@ use std::time::Duration;
 
 use nix::sched::{CloneFlags, unshare};
 use tweed::backend::table_names;
+use tweed::config::NetworkConfig;
 use tweed::kernel::state::{
     AcceptRa, Address, ChainName, Entry, Fdb, KernelState, Link, LinkKind, LinkName, Neighbour,
     ReversePath, Route, TableName, Vxlan,
 };
 use tweed::kernel::{Extent, Kernel, NetlinkKernel, Observation, Op, Scope, diff};
+use tweed::lease::{BackendType, Endpoint, Lease, LeaseId};
 use tweed::mac::MacAddr;
+use tweed::masquerade::{self, Policy};
+use tweed::node::Firewalls;
 use tweed::prefix::{Family, Prefix};
 
 /// Runs `test` on a thread that has a network namespace to itself: with an uplink `eth0`, whose
@@ -222,4 +226,22 @@ pub(crate) fn batch(program: &str, lines: impl Iterator<Item = String>) {
     let file = tempfile::NamedTempFile::new().unwrap();
     fs::write(file.path(), lines.collect::<Vec<_>>().join("\n")).unwrap();
     run(&format!("{program} -batch {}", file.path().display()));
+}
+
+/// The rules that this node plans, with more keys of the config.
+pub(crate) fn rules(policy: &Policy, host: Firewalls, keys: &str) -> KernelState {
+    let config = format!(
+        r#"{{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:10:244::/56"{keys}}}"#
+    );
+    let config = NetworkConfig::parse(config.as_bytes()).unwrap();
+    let endpoint = |(subnet, public_ip)| Endpoint {
+        subnet: prefix(subnet),
+        public_ip: address(public_ip),
+        backend: BackendType::HostGw,
+        vtep: None,
+    };
+    let own = [("10.244.1.0/24", "172.16.0.1"), ("fd00:10:244:1::/64", "fd16::1")];
+    let endpoints = own.into_iter().map(endpoint).collect();
+    let own = Lease { id: LeaseId::new("own"), endpoints, created: 1, grant: None };
+    masquerade::rules(policy, &config, host, &own).into_iter().collect()
 }

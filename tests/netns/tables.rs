@@ -13,36 +13,23 @@ use nix::sched::{CloneFlags, unshare};
 use nix::sys::socket::{setsockopt, sockopt};
 use nix::unistd::gettid;
 use tokio::time::timeout;
-use tweed::config::NetworkConfig;
 use tweed::kernel::state::{Entry, KernelState, Table, TableName};
 use tweed::kernel::{Kernel, NetlinkKernel, Observation, Op, Scope, diff};
-use tweed::lease::{BackendType, Endpoint, Lease, LeaseId};
-use tweed::masquerade::{self, Forward, Masquerade, Policy, Ports};
+use tweed::masquerade::{Forward, Masquerade, Policy, Ports};
 use tweed::node::Firewalls;
 use tweed::prefix::Family;
 use tweed_lab::is_silence;
 
 use crate::host::{
-    address, apply, dump, establish, ip, missing, on_a_host, prefix, run, scope, shows, table_name,
+    address, apply, dump, establish, ip, missing, on_a_host, rules, run, scope, shows, table_name,
 };
 
 /// Tables of both families, with rules of every form.
 fn tables(ports: Ports) -> KernelState {
-    let config = r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:10:244::/56",
-        "NonMasqueradeCIDRs":["192.168.0.0/16","10.0.0.7/32","fd16:7::/64"]}"#;
-    let config = NetworkConfig::parse(config.as_bytes()).unwrap();
-    let endpoint = |(subnet, public_ip)| Endpoint {
-        subnet: prefix(subnet),
-        public_ip: address(public_ip),
-        backend: BackendType::HostGw,
-        vtep: None,
-    };
-    let own = [("10.244.1.0/24", "172.16.0.1"), ("fd00:10:244:1::/64", "fd16::1")];
-    let endpoints = own.into_iter().map(endpoint).collect();
-    let own = Lease { id: LeaseId::new("own"), endpoints, created: 1, grant: None };
+    let spared = r#","NonMasqueradeCIDRs":["192.168.0.0/16","10.0.0.7/32","fd16:7::/64"]"#;
     let masquerade = Some(Masquerade { ports, ..Masquerade::default() });
     let policy = Policy { masquerade, forward: Forward::Accept, ..Policy::default() };
-    masquerade::rules(&policy, &config, Firewalls::default(), &own).into_iter().collect()
+    rules(&policy, Firewalls::default(), spared)
 }
 
 fn usual() -> KernelState {
