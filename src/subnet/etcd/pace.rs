@@ -8,6 +8,9 @@ const LONGEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// An idle server answers sooner, wherever it is.
 pub(super) const BRISK: Duration = Duration::from_millis(100);
+/// etcd gives up on a request after seven seconds. Until it comes near, requests at once cost it
+/// less than the same ones spread over time.
+const BREATHLESS: Duration = Duration::from_secs(3);
 const LONGEST_BREATH: Duration = Duration::from_secs(10);
 const LONGEST_COURTESY: Duration = Duration::from_secs(20);
 const SHORTEST_TURN: Duration = Duration::from_secs(1);
@@ -26,7 +29,7 @@ pub(super) fn patience(latency: Duration, servers: usize) -> Duration {
 /// The longest pause between two requests to a server that takes `latency` to answer: thousands of
 /// nodes that start together shall not have it choke on all their requests at once.
 pub(super) fn breath(latency: Duration) -> Duration {
-    latency.saturating_sub(BRISK).saturating_mul(2).min(LONGEST_BREATH)
+    latency.saturating_sub(BREATHLESS).saturating_mul(2).min(LONGEST_BREATH)
 }
 
 /// The most that we hold back with what can wait.
@@ -55,8 +58,14 @@ mod tests {
         let brisk = Duration::from_millis(40);
         assert_eq!((breath(brisk), courtesy(brisk)), (Duration::ZERO, Duration::ZERO));
         let slow = Duration::from_millis(300);
-        assert_eq!((breath(slow), courtesy(slow)), (slow * 4 / 3, Duration::from_secs(2)));
+        assert_eq!((breath(slow), courtesy(slow)), (Duration::ZERO, Duration::from_secs(2)));
         assert_eq!((breath(TIMEOUT * 2), courtesy(TIMEOUT)), (LONGEST_BREATH, LONGEST_COURTESY));
+    }
+
+    #[test]
+    fn a_lease_waits_only_for_a_server_that_might_give_up_on_it() {
+        assert_eq!(breath(BREATHLESS), Duration::ZERO);
+        assert_eq!(breath(BREATHLESS + BRISK), BRISK * 2);
     }
 
     #[test]
