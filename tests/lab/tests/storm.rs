@@ -22,8 +22,10 @@ fn a_storm_costs_one_reading_a_node_and_nobody_a_conflict() -> Result<()> {
     };
     let report = run(&settings)?;
     let nodes = u64::try_from(NODES)?;
-    let [leases, cold, churn, away, restart] = &report.phases[..] else { panic!("{report}") };
+    let [bare, leases, cold, churn, away, restart] = &report.phases[..] else { panic!("{report}") };
     assert_eq!(leases.conflicts(), 0, "{report}");
+    let asked = ["Range", "LeaseGrant", "Txn"].map(|method| bare.cost.calls(method));
+    assert_eq!(asked, [nodes; 3], "nothing beside them is the least\n{report}");
     assert_eq!(cold.conflicts(), 0, "{report}");
     assert_eq!(cold.listings, nodes, "{report}");
     assert_eq!(churn.listings, 1, "only who joins reads all leases\n{report}");

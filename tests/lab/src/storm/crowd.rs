@@ -255,7 +255,7 @@ fn previous(lease: &Lease) -> Previous {
 }
 
 /// When number `place` of `count` starts.
-fn share(spread: Duration, place: usize, count: usize) -> Duration {
+pub(super) fn share(spread: Duration, place: usize, count: usize) -> Duration {
     let part = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
     spread.saturating_mul(part(place)) / part(count).max(1)
 }

@@ -1,5 +1,6 @@
 //! A storm: thousands of simulated daemons in one process, the real subnet manager on a real etcd, and no kernel.
 
+mod bare;
 mod crowd;
 mod gauge;
 mod limit;
@@ -64,8 +65,8 @@ impl Default for Settings {
 /// Goes through all phases; each is an error if somebody gives up or sees something else than the others.
 pub fn run(settings: &Settings) -> Result<Report> {
     limit::raise_open_files(settings.nodes)?;
-    let acquire = phases::acquire_only(settings)?;
-    let mut report = phases::live(settings)?;
-    report.phases.insert(0, acquire);
-    Ok(report)
+    let first = [phases::bare(settings)?, phases::acquire_only(settings)?];
+    let report = phases::live(settings)?;
+    let phases = first.into_iter().chain(report.phases).collect();
+    Ok(Report { phases, ..report })
 }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 use super::Settings;
+use super::bare;
 use super::crowd::Crowd;
 use super::gauge::{self, Reading};
 use super::real::Reals;
@@ -13,7 +14,7 @@ use super::scene::Scene;
 use super::view::View;
 
 /// flannel's term of a lease.
-const TTL: Duration = Duration::from_secs(86_400);
+pub(super) const TTL: Duration = Duration::from_secs(86_400);
 
 /// A cluster that lives, and what etcd had spent when the phase began.
 struct Live<'a> {
@@ -24,6 +25,17 @@ struct Live<'a> {
     before: Reading,
     listings: u64,
     start: Instant,
+}
+
+/// As many clients that ask for nothing but what a lease takes: what etcd spends on them, no daemon
+/// on the same machine could save.
+pub(super) fn bare(settings: &Settings) -> Result<Phase> {
+    let mut live = Live::build(settings)?;
+    live.begin("bare requests")?;
+    let connections = bare::register(&live.scene, settings)?;
+    let phase = live.end("bare requests", live.start.elapsed())?;
+    drop(connections);
+    Ok(Phase { nodes: settings.nodes, ..phase })
 }
 
 /// All take a lease at once, and nobody follows the others'. Counts until etcd holds the last.
