@@ -108,7 +108,7 @@ pub fn table(guard: Guard, guarded: Guarded<'_>) -> Table {
         chains.insert(Hook::Forward, passed_on(guarded));
     }
     let name = table_name(guarded.network.family(), guarded.tunnel.vni);
-    Table { name, chains, foreign: 0 }
+    Table { name: name.into(), chains, foreign: 0 }
 }
 
 /// The tables that a node whose tunnel has this VNI may have, now or from an earlier life.

@@ -82,7 +82,7 @@ fn tables(policy: &Policy, config: &NetworkConfig, own: &Lease) -> impl Iterator
         let nat = nat.map(|rules| (Hook::SourceNat, rules));
         let forward = accepted(policy, network).map(|rules| (Hook::Forward, rules));
         let name = table_name(network.family(), vni);
-        Table { name, chains: nat.into_iter().chain(forward).collect(), foreign: 0 }
+        Table { name: name.into(), chains: nat.into_iter().chain(forward).collect(), foreign: 0 }
     })
 }
 

@@ -178,7 +178,7 @@ impl Guard {
         let network = local.config.networks().find(|network| network.family() == family)?;
         let (tunnel, underlay) = (&local.config.backend.tunnel, &local.node.interface);
         let table = guard::table(local.policy.guard?, Guarded { tunnel, underlay, network });
-        Some(Self { name: Arc::new(table.name.clone()), table: Arc::new(Entry::Table(table)) })
+        Some(Self { name: Arc::clone(&table.name), table: Arc::new(Entry::Table(table)) })
     }
 }
 

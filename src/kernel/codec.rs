@@ -71,37 +71,44 @@ pub(super) enum Unencodable {
 /// one step, so that a path never has a gap.
 pub(super) fn encode(op: &Op, links: &Links) -> Result<Request, Unencodable> {
     use RouteNetlinkMessage as M;
-    let (put, remove) = match op.entry() {
+    let message = match op.entry() {
         Entry::Link(link) => return link::encode(op, link, links),
         Entry::ReversePath(filter) => {
             return setting(op, Request::Sysctl(Sysctl::reverse_path(filter)));
         }
         Entry::AcceptRa(accept) => return setting(op, Request::Sysctl(Sysctl::accept_ra(accept))),
         Entry::TxChecksum(checksum) => return setting(op, Request::Ethtool(checksum.clone())),
-        Entry::Address(address) => {
-            let message = address::encode(address, links)?;
-            (M::NewAddress(message.clone()), M::DelAddress(message))
-        }
         Entry::Table(_) | Entry::Element(_) => return Ok(Request::Nftables),
         Entry::Chain(_) => return Ok(Request::Iptables),
+        Entry::Nexthop(nexthop) => return encode_nexthop(op, nexthop, links),
+        Entry::Address(address) => {
+            word(op, address::encode(address, links)?, M::NewAddress, M::DelAddress)
+        }
         Entry::Fdb(fdb) => {
-            let message = neighbour::encode_fdb(fdb, links)?;
-            (M::NewNeighbour(message.clone()), M::DelNeighbour(message))
+            word(op, neighbour::encode_fdb(fdb, links)?, M::NewNeighbour, M::DelNeighbour)
         }
         Entry::Neighbour(neighbour) => {
-            let message = neighbour::encode(neighbour, links)?;
-            (M::NewNeighbour(message.clone()), M::DelNeighbour(message))
+            word(op, neighbour::encode(neighbour, links)?, M::NewNeighbour, M::DelNeighbour)
         }
-        Entry::Nexthop(nexthop) => return encode_nexthop(op, nexthop, links),
         Entry::Route(route) => {
-            let message = route::encode(route, links)?;
-            (M::NewRoute(message.clone()), M::DelRoute(route::any_scope(message)))
+            let remove = |message| M::DelRoute(route::any_scope(message));
+            word(op, route::encode(route, links)?, M::NewRoute, remove)
         }
     };
-    Ok(Request::Netlink(vec![match op {
-        Op::Create(_) | Op::Replace(_) => flagged(put, NLM_F_CREATE | NLM_F_REPLACE),
-        Op::Remove(_) => flagged(remove, 0),
-    }]))
+    Ok(Request::Netlink(vec![message]))
+}
+
+/// `message` as `put` or `remove` has it, whichever `op` asks for.
+fn word<T>(
+    op: &Op,
+    message: T,
+    put: impl FnOnce(T) -> RouteNetlinkMessage,
+    remove: impl FnOnce(T) -> RouteNetlinkMessage,
+) -> Message {
+    match op {
+        Op::Create(_) | Op::Replace(_) => flagged(put(message), NLM_F_CREATE | NLM_F_REPLACE),
+        Op::Remove(_) => flagged(remove(message), 0),
+    }
 }
 
 /// Its number may be taken by somebody else, whose object is not ours to replace.

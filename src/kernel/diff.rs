@@ -13,9 +13,9 @@ use super::{Op, Scope};
 /// missing or wrong in the order of programming, then what is ours and unwanted, backwards.
 pub fn diff(desired: &KernelState, actual: &KernelState, scope: &Scope) -> Vec<Op> {
     // Links come first in the order of keys.
-    let links = desired.iter().take_while(|(key, _)| matches!(key, Key::Link(_)));
+    let links = desired.entries().take_while(|want| matches!(want, Entry::Link(_)));
     let doomed: Vec<&Arc<Entry>> =
-        links.filter_map(|(key, want)| doomed(want, actual.shared(key)?)).collect();
+        links.filter_map(|want| doomed(want, actual.shared(&want.key())?)).collect();
     let gone: BTreeSet<&LinkName> = doomed.iter().filter_map(|entry| entry.link()).collect();
     let emptied = emptied(desired, actual, scope);
     let stays = |entry: &&Arc<Entry>| match entry.as_ref() {
@@ -57,8 +57,7 @@ pub fn cleanup_ops(remaining: &KernelState, actual: &KernelState, scope: &Scope)
         matches!(entry.as_ref(), Entry::Link(Link { name, kind: LinkKind::Vxlan(_), .. })
             if scope.tunnels.contains(name))
     };
-    let tunnels: Vec<&Arc<Entry>> =
-        actual.iter().map(|(_, entry)| entry).filter(is_tunnel).collect();
+    let tunnels: Vec<&Arc<Entry>> = actual.iter().filter(is_tunnel).collect();
     let goes = |entry: &Entry| tunnels.iter().any(|tunnel| tunnel.link() == entry.link());
     let mut remaining = remaining.clone();
     remaining.retain(|entry| actual.get(&entry.key()).is_some() && !goes(entry));
@@ -72,21 +71,22 @@ fn emptied<'a>(
     actual: &'a KernelState,
     scope: &Scope,
 ) -> BTreeSet<&'a TableName> {
-    let tables = actual.iter().filter_map(|(key, entry)| match key {
-        Key::Table(name) => Some((key, name, entry)),
-        _ => None,
-    });
-    let goes = |(key, _, have): &(&Key, _, &Arc<Entry>)| match desired.get(key) {
+    let goes = |have: &Entry| match desired.get(&have.key()) {
         Some(want) => !want.is_met_by(have),
         None => scope.owns(have),
     };
-    tables.filter(goes).map(|(_, name, _)| name).collect()
+    let tables = actual.entries().take_while(|have| have.is_local());
+    let tables = tables.filter_map(|have| match have {
+        Entry::Table(table) if goes(have) => Some(table.name.as_ref()),
+        _ => None,
+    });
+    tables.collect()
 }
 
 fn put(want: &Arc<Entry>, have: Option<&Arc<Entry>>) -> Option<Op> {
     match have {
         None => Some(Op::Create(Arc::clone(want))),
-        Some(have) if want.is_met_by(have) => None,
+        Some(have) if Arc::ptr_eq(want, have) || want.is_met_by(have) => None,
         Some(_) => Some(Op::Replace(Arc::clone(want))),
     }
 }

@@ -73,6 +73,9 @@ pub enum Observation {
     TableChanged(TableName),
     /// Messages were lost: only a dump tells.
     Overrun,
+    /// For a while nobody listened, because too much was changed by ourselves: only a dump tells
+    /// what others changed meanwhile.
+    Unheard,
 }
 
 /// The entries of the kernel, the facts of this host, and what changes in either.

@@ -25,12 +25,17 @@ pub(super) use tables::Tables;
 /// Room for the changes of a few thousand peers, in bytes.
 const BACKLOG: usize = 8 << 20;
 
+/// To hear the kernel repeat more than so many changes of ours costs more than to read afterwards
+/// what it holds, and the kernel the time that it takes to tell them.
+const TOO_MANY_TO_HEAR: usize = 4096;
+
 pub struct NetlinkKernel {
     requests: Requests,
     tables: Tables,
     offloads: Offloads,
-    monitor: Monitor,
-    /// None where nftables cannot be listened to: then an audit has to do.
+    /// None while we do not listen.
+    monitor: Option<Monitor>,
+    /// None where nftables cannot be listened to, either: then an audit has to do.
     table_monitor: Option<Monitor>,
     backlog: usize,
     links: Links,
@@ -56,7 +61,7 @@ impl NetlinkKernel {
             requests: Requests::open()?,
             tables: Tables::default(),
             offloads: Offloads::default(),
-            monitor: Monitor::of_routing(backlog)?,
+            monitor: Some(Monitor::of_routing(backlog)?),
             table_monitor: Monitor::of_tables(backlog).ok(),
             backlog,
             links: Links::default(),
@@ -68,9 +73,14 @@ impl NetlinkKernel {
 
     /// Whatever the kernel has told so far and we have not heard is forgotten.
     fn listen_anew(&mut self) -> io::Result<()> {
-        self.monitor = Monitor::of_routing(self.backlog)?;
+        self.monitor = Some(Monitor::of_routing(self.backlog)?);
         self.table_monitor = Monitor::of_tables(self.backlog).ok();
         Ok(())
+    }
+
+    fn stop_listening(&mut self) {
+        self.monitor = None;
+        self.table_monitor = None;
     }
 
     /// Lists the links and learns their names.
@@ -94,6 +104,9 @@ impl Kernel for NetlinkKernel {
     }
 
     async fn apply(&mut self, ops: &[Op]) -> io::Result<Vec<Refused>> {
+        if ops.len() > TOO_MANY_TO_HEAR {
+            self.stop_listening();
+        }
         self.carry_out(ops).await
     }
 

@@ -2,18 +2,19 @@
 
 mod chain;
 mod entries;
+mod key;
 mod link;
 mod nexthop;
 mod table;
 
 pub use chain::{Base, Chain, ChainName, Iptables, Otherwise};
 pub use entries::KernelState;
+pub use key::Key;
 pub use link::{Link, LinkKind, LinkName, Vxlan};
 pub use nexthop::{Lane, Nexthop, NexthopId};
 pub use table::{Condition, Element, Hook, Match, Ports, Rule, Table, TableName, Verdict};
 
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use crate::mac::MacAddr;
 use crate::prefix::{Family, Prefix};
@@ -23,26 +24,6 @@ pub const PROTOCOL: u8 = 241;
 
 /// The protocol number of routes made by hand or by flannel.
 pub const PROTOCOL_BOOT: u8 = 3;
-
-/// What tells entries apart. The order of the variants is the order of programming: what an
-/// entry needs comes before it; removal runs backwards.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Key {
-    Link(LinkName),
-    ReversePath(LinkName),
-    AcceptRa(LinkName),
-    TxChecksum(LinkName),
-    Address(LinkName, IpAddr, u8),
-    Chain(ChainName),
-    Table(TableName),
-    /// Whoever sends us packets is let in first; in one transaction with its table.
-    Element(Arc<TableName>, IpAddr),
-    Fdb(LinkName, MacAddr),
-    Neighbour(LinkName, IpAddr),
-    Nexthop(NexthopId),
-    /// Destination and metric, in the main table.
-    Route(Prefix, u32),
-}
 
 /// One object of the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -179,25 +160,6 @@ impl Route {
 }
 
 impl Entry {
-    pub fn key(&self) -> Key {
-        match self {
-            Self::Link(link) => Key::Link(link.name.clone()),
-            Self::ReversePath(filter) => Key::ReversePath(filter.link.clone()),
-            Self::AcceptRa(accept) => Key::AcceptRa(accept.link.clone()),
-            Self::TxChecksum(checksum) => Key::TxChecksum(checksum.link.clone()),
-            Self::Address(Address { link, address, prefix_len }) => {
-                Key::Address(link.clone(), *address, *prefix_len)
-            }
-            Self::Table(table) => Key::Table(table.name.clone()),
-            Self::Element(Element { table, address }) => Key::Element(Arc::clone(table), *address),
-            Self::Chain(chain) => Key::Chain(chain.name),
-            Self::Fdb(fdb) => Key::Fdb(fdb.link.clone(), fdb.mac),
-            Self::Neighbour(neighbour) => Key::Neighbour(neighbour.link.clone(), neighbour.address),
-            Self::Nexthop(nexthop) => Key::Nexthop(nexthop.id),
-            Self::Route(route) => Key::Route(route.destination, route.metric),
-        }
-    }
-
     /// The link it sits on and vanishes with; the link itself for a link. None where there is none.
     pub fn link(&self) -> Option<&LinkName> {
         match self {
@@ -211,6 +173,25 @@ impl Entry {
             Self::Neighbour(neighbour) => Some(&neighbour.link),
             Self::Nexthop(nexthop) => nexthop.link.as_ref(),
             Self::Route(route) => route.link.as_ref(),
+        }
+    }
+
+    /// Whether it is there for our own sake, not for that of a peer. Such entries come first in the
+    /// order of keys.
+    pub const fn is_local(&self) -> bool {
+        match self {
+            Self::Link(_)
+            | Self::ReversePath(_)
+            | Self::AcceptRa(_)
+            | Self::TxChecksum(_)
+            | Self::Address(_)
+            | Self::Chain(_)
+            | Self::Table(_) => true,
+            Self::Element(_)
+            | Self::Fdb(_)
+            | Self::Neighbour(_)
+            | Self::Nexthop(_)
+            | Self::Route(_) => false,
         }
     }
 

@@ -125,11 +125,11 @@ impl Peers {
         for record in &records {
             lost.remove(&record.id);
         }
-        let mut affected: BTreeSet<LeaseId> =
-            lost.into_iter().flat_map(|id| self.lose(id)).collect();
+        let mut affected: Vec<LeaseId> = lost.into_iter().flat_map(|id| self.lose(id)).collect();
         self.complete = true;
         affected.extend(records.into_iter().flat_map(|record| self.put(record)));
-        affected
+        // Sorted at once, not one by one.
+        affected.into_iter().collect()
     }
 
     /// A record that can no longer be read keeps the lease that was last read from it: its node has

@@ -1,7 +1,6 @@
 //! From stale inputs to a kernel that is right: read, plan, apply.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use super::chains::is_chain;
 use super::{Desired, Differences, Reconciler, Standing};
@@ -165,8 +164,7 @@ impl<K: Kernel> Reconciler<K> {
                 self.statistics.dumps += 1;
                 self.agenda.dumped();
                 self.trouble = None;
-                let chains = self.actual.iter().filter(|(_, entry)| is_chain(entry));
-                actual.extend(chains.map(|(_, entry)| Arc::clone(entry)));
+                actual.extend(self.actual.iter().filter(|entry| is_chain(entry)).cloned());
                 self.actual.update(actual);
                 self.stale.differences = Differences::Anywhere;
                 self.unsaved |= self.inputs.note_strict(&self.actual);

@@ -143,12 +143,19 @@ impl<K: Kernel> Reconciler<K> {
     /// Finds out which of these leases are to be reached through the tunnel although they are on
     /// our link.
     pub(super) fn find_detours(&mut self, ids: &BTreeSet<LeaseId>) {
-        self.forget_paths(ids);
-        let leases = ids.iter().filter_map(|id| self.inputs.peers.lease(id));
-        let found: Vec<_> = leases
-            .flat_map(|lease| &lease.endpoints)
-            .map(|endpoint| (endpoint.subnet.base(), self.detour(endpoint)))
-            .collect();
+        let (mut found, mut gone) = (Vec::new(), Vec::new());
+        for id in ids {
+            match self.inputs.peers.lease(id) {
+                Some(lease) => found.extend(
+                    lease
+                        .endpoints
+                        .iter()
+                        .map(|endpoint| (endpoint.subnet.base(), self.detour(endpoint))),
+                ),
+                None => gone.push(id),
+            }
+        }
+        self.forget_paths(&gone);
         for (peer, detour) in found {
             let before = match detour {
                 Some(detour) => self.inputs.detours.insert(peer, detour),
@@ -161,9 +168,8 @@ impl<K: Kernel> Reconciler<K> {
     }
 
     /// Who comes after a lease that is gone is judged anew.
-    fn forget_paths(&mut self, ids: &BTreeSet<LeaseId>) {
-        let gone = ids.iter().filter(|id| self.inputs.peers.lease(id).is_none());
-        for peer in gone.filter_map(|id| self.paths.peers.get(id)).flatten() {
+    fn forget_paths(&mut self, gone: &[&LeaseId]) {
+        for peer in gone.iter().filter_map(|id| self.paths.peers.get(*id)).flatten() {
             self.paths.verdicts.remove(peer);
             self.paths.rounds.remove(peer);
             self.unsaved |= self.inputs.detours.remove(peer).is_some();

@@ -81,14 +81,5 @@ impl<K: Kernel> Reconciler<K> {
 
 /// The entries on our devices, and our rules: they come first in the order of keys.
 pub(super) fn local(state: &KernelState) -> impl Iterator<Item = &Entry> {
-    state.entries().take_while(|entry| {
-        !matches!(
-            entry,
-            Entry::Element(_)
-                | Entry::Fdb(_)
-                | Entry::Neighbour(_)
-                | Entry::Nexthop(_)
-                | Entry::Route(_)
-        )
-    })
+    state.entries().take_while(|entry| entry.is_local())
 }

@@ -144,6 +144,7 @@ impl<K: Kernel> Reconciler<K> {
                 self.statistics.overruns += 1;
                 self.agenda.dump_soon();
             }
+            Observation::Unheard => self.agenda.dump_soon(),
         }
     }
 

@@ -202,8 +202,10 @@ fn several_next_hops_give_way_to_one() {
                 .into_iter()
                 .collect();
         let held = dump(&mut kernel).await;
-        for (key, _) in &wanted {
-            let Some(Entry::Route(route)) = held.get(key) else { panic!("{key:?} is not seen") };
+        for want in &wanted {
+            let Some(Entry::Route(route)) = held.get(&want.key()) else {
+                panic!("{want} is not seen")
+            };
             assert_eq!((&route.gateway, &route.link), (&None, &None));
         }
         assert_eq!(establish(&mut kernel, &wanted).await, [""; 0]);

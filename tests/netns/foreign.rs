@@ -44,7 +44,7 @@ fn foreign_objects_are_neither_seen_nor_touched() {
         assert!(route(&held, "10.244.77.0/24").is_some());
         assert!(route(&held, "10.244.200.0/24").is_some());
         assert!(
-            !held.keys().any(|key| matches!(key, Key::Address(link, ..) if link == &name("eth0")))
+            !held.keys().any(|key| matches!(key, Key::Address(link, ..) if link == name("eth0")))
         );
 
         let all_of_ours_gone = diff(&KernelState::default(), &held, &scope());

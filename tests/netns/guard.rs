@@ -146,7 +146,7 @@ fn what_is_refused_holds_nothing_else_up() {
         let mut kernel = NetlinkKernel::open().unwrap();
         // A name that the kernel refuses stands for whatever else it may refuse.
         let long = TableName { family: Family::V4, name: "t".repeat(300) };
-        let bad = Table { name: long, ..tables()[0].clone() };
+        let bad = Table { name: long.into(), ..tables()[0].clone() };
         let gone = element(address("172.20.0.66"));
         let mut ops = vec![Op::Create(Entry::Table(bad.clone()).into())];
         ops.extend(guarding(5).into_iter().map(Op::Create));

@@ -1,10 +1,10 @@
 //! Thousands of peers.
 
-use tweed::kernel::state::{Entry, KernelState};
+use tweed::kernel::state::{Entry, KernelState, Key};
 use tweed::kernel::{Kernel, NetlinkKernel, Observation, Op, diff};
 
 use crate::host::{
-    apply, device, dump, establish, ip, missing, on_a_host, scope, tunnel, tunnelled,
+    apply, device, dump, establish, ip, missing, on_a_host, scope, told, tunnel, tunnelled,
 };
 
 fn many_peers(count: u32) -> KernelState {
@@ -60,7 +60,7 @@ fn refusals_among_thousands_are_told_one_by_one() {
 fn our_own_changes_of_thousands_of_peers_are_heard_or_said_to_be_lost() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
-        let wanted = many_peers(5000);
+        let wanted = many_peers(1000);
         establish(&mut kernel, &wanted).await;
         let mut heard = KernelState::default();
         for _ in 0..wanted.len() {
@@ -68,9 +68,24 @@ fn our_own_changes_of_thousands_of_peers_are_heard_or_said_to_be_lost() {
                 Observation::Holds(entry) => drop(heard.insert(entry)),
                 Observation::Overrun => return,
                 Observation::Lost(key) => panic!("{key:?} was never lost"),
+                Observation::Unheard => panic!("so few can be heard"),
                 Observation::LinkChanged(_) | Observation::TableChanged(_) => {}
             }
         }
         assert!(heard.entries().all(|entry| wanted.get(&entry.key()) == Some(entry)));
+    });
+}
+
+#[test]
+fn who_changes_too_much_to_hear_it_says_so_and_listens_again() {
+    on_a_host(async || {
+        let mut kernel = NetlinkKernel::open().unwrap();
+        let wanted = many_peers(5000);
+        establish(&mut kernel, &wanted).await;
+        assert_eq!(kernel.observe().await.unwrap(), Observation::Unheard);
+        let route = wanted.entries().last().unwrap().key();
+        let Key::Route(destination, _) = route else { panic!("{route:?} is no route") };
+        ip(&format!("route del {destination}"));
+        assert_eq!(told(&mut kernel).await, [Observation::Lost(route)]);
     });
 }

@@ -63,7 +63,7 @@ pub(crate) async fn heard(kernel: &mut NetlinkKernel) -> Vec<Observation> {
 fn tables_are_made_and_read_as_they_were_planned() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
-        assert_eq!(dump(&mut kernel).await.get(usual().keys().next().unwrap()), None);
+        assert_eq!(dump(&mut kernel).await.get(&usual().keys().next().unwrap()), None);
         for desired in [usual(), tables(Ports::Kept)] {
             assert_eq!(establish(&mut kernel, &desired).await, [""; 0]);
         }
@@ -154,7 +154,7 @@ fn a_table_that_the_kernel_refuses_is_named_and_routes_are_there() {
         // A name that the kernel refuses stands for whatever else it may refuse.
         let long = TableName { family: Family::V4, name: "t".repeat(300) };
         let scope = Scope { tables: [long.clone()].into(), ..scope() };
-        let table = Table { name: long, chains: BTreeMap::new(), foreign: 0 };
+        let table = Table { name: long.into(), chains: BTreeMap::new(), foreign: 0 };
         let route = crate::host::direct("10.244.9.0/24", "172.16.0.9");
         let ops = [Entry::Table(table), route.clone()].map(|entry| Op::Create(entry.into()));
         let mut kernel = NetlinkKernel::open().unwrap();

@@ -15,7 +15,7 @@ pub(crate) fn table(text: &str) -> Table {
     let foreign = tail.split(' ').nth(2).map_or(0, |number| number.parse().unwrap());
     let name = table_name(head.strip_prefix("table ").unwrap());
     let chains = chains.split(" chain ").skip(1).map(chain).collect::<BTreeMap<_, _>>();
-    Table { name, chains, foreign }
+    Table { name: name.into(), chains, foreign }
 }
 
 /// `element ip tweed-tunnel.1 peers { 172.16.0.9 }`.

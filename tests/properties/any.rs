@@ -6,7 +6,7 @@ use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 use proptest::sample::select;
 use tweed::backend::{self, Detours, Local};
-use tweed::kernel::state::{Entry, KernelState, Key, TableName};
+use tweed::kernel::state::{Entry, KernelState, Key};
 use tweed::lease::{Lease, LeaseId};
 
 use crate::notation::{entry, lease, local, policy};
@@ -154,9 +154,7 @@ fn possible(state: &KernelState) -> KernelState {
         state.get(&Key::Link(device)).is_some()
     };
     let has_table = |entry: &Entry| match entry {
-        Entry::Element(element) => {
-            state.get(&Key::Table(TableName::clone(&element.table))).is_some()
-        }
+        Entry::Element(element) => state.get(&Key::Table(element.table.clone())).is_some(),
         _ => true,
     };
     let is_possible = |entry: &Arc<Entry>| (!is_tunnel(entry) || has(entry)) && has_table(entry);

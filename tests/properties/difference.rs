@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 use tweed::backend::Local;
-use tweed::kernel::state::{Entry, KernelState, Key, Link, LinkKind, LinkName, Route, TableName};
+use tweed::kernel::state::{Entry, KernelState, Key, Link, LinkKind, LinkName, Route};
 use tweed::kernel::{Op, Scope, diff, diff_key};
 use tweed::lease::Lease;
 use tweed::prefix::Prefix;
@@ -105,7 +105,7 @@ fn carry_out(op: &Op, state: &mut KernelState) {
 
 fn assert_has_device(entry: &Entry, state: &KernelState) {
     if let Entry::Element(element) = entry {
-        let table = Key::Table(TableName::clone(&element.table));
+        let table = Key::Table(element.table.clone());
         assert!(state.get(&table).is_some(), "{entry} before its table");
     }
     let device = entry.link().filter(|link| link.as_str().starts_with("flannel"));
@@ -133,11 +133,11 @@ proptest! {
     #[test]
     fn the_difference_carried_out_gives_what_is_desired(case in case()) {
         let end = case.end();
-        for (key, want) in &case.desired {
-            prop_assert_eq!(end.shared(key), Some(want));
+        for want in &case.desired {
+            prop_assert_eq!(end.shared(&want.key()), Some(want));
         }
-        for (key, entry) in end.iter().filter(|(key, _)| case.desired.get(key).is_none()) {
-            prop_assert_eq!(case.actual.shared(key), Some(entry));
+        for entry in end.iter().filter(|entry| case.desired.get(&entry.key()).is_none()) {
+            prop_assert_eq!(case.actual.shared(&entry.key()), Some(entry));
             prop_assert!(!case.scope.owns(entry), "{} was left behind", entry);
         }
     }
@@ -222,8 +222,8 @@ proptest! {
         prop_assume!(case.doomed().is_empty() && !case.empties_tables());
         let ops = case.ops();
         for key in case.desired.keys().chain(case.actual.keys()) {
-            let whole = ops.iter().find(|op| op.entry().key() == *key).cloned();
-            prop_assert_eq!(diff_key(key, &case.desired, &case.actual, &case.scope), whole);
+            let whole = ops.iter().find(|op| op.entry().key() == key).cloned();
+            prop_assert_eq!(diff_key(&key, &case.desired, &case.actual, &case.scope), whole);
         }
     }
 

@@ -140,8 +140,8 @@ proptest! {
             prop_assert_eq!(planner.desired.peers(), anew.peers());
             let keys: BTreeSet<_> = before.keys().chain(anew.state().keys()).collect();
             for key in keys {
-                let changed = before.get(key) != anew.state().get(key);
-                prop_assert!(!changed || planner.touched.contains(key), "{:?}", key);
+                let changed = before.get(&key) != anew.state().get(&key);
+                prop_assert!(!changed || planner.touched.contains(&key), "{:?}", key);
             }
         }
     }

@@ -45,10 +45,10 @@ fn perform_silently(kernel: &FakeKernel, words: &str) {
 /// The one entry whose text begins with `words`.
 fn key(kernel: &FakeKernel, words: &str) -> Key {
     let state = kernel.state();
-    let mut keys = state.iter().filter(|(_, entry)| entry.to_string().starts_with(words));
-    match (keys.next(), keys.next()) {
-        (Some((key, _)), None) => key.clone(),
+    let mut entries = state.entries().filter(|entry| entry.to_string().starts_with(words));
+    match (entries.next(), entries.next()) {
+        (Some(entry), None) => entry.key(),
         (None, _) => panic!("the kernel holds no {words}"),
-        (Some((_, one)), Some((_, other))) => panic!("{words} may be {one} or {other}"),
+        (Some(one), Some(other)) => panic!("{words} may be {one} or {other}"),
     }
 }

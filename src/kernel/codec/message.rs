@@ -46,7 +46,7 @@ impl NetlinkSerializable for Body {
         match self {
             Self::Rtnl(message) => NetlinkSerializable::buffer_len(message),
             Self::NewNexthop(nexthop) | Self::DelNexthop(nexthop) | Self::GetNexthop(nexthop) => {
-                nexthop.bytes().len()
+                nexthop.length()
             }
         }
     }

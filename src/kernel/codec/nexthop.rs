@@ -22,6 +22,8 @@ const RTNH_F_ONLINK: u32 = 4;
 
 /// Bytes of `struct nhmsg`.
 const HEADER: usize = 8;
+/// Bytes of `struct nlattr`, before its value.
+const ATTRIBUTE: usize = 4;
 
 /// One message about one nexthop object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -71,9 +73,20 @@ impl NexthopMessage {
         Some(message)
     }
 
+    /// How many [`Self::bytes`] there are.
+    pub(super) fn length(&self) -> usize {
+        let numbers = [self.id, self.link].iter().flatten().count();
+        let gateway = self.gateway.map_or(0, |gateway| match gateway {
+            IpAddr::V4(_) => ATTRIBUTE + 4,
+            IpAddr::V6(_) => ATTRIBUTE + 16,
+        });
+        HEADER + numbers * (ATTRIBUTE + 4) + gateway
+    }
+
     pub(super) fn bytes(&self) -> Vec<u8> {
         let [a, b, c, d] = self.flags.to_ne_bytes();
-        let mut bytes = vec![self.family, 0, self.protocol, 0, a, b, c, d];
+        let mut bytes = Vec::with_capacity(self.length());
+        bytes.extend([self.family, 0, self.protocol, 0, a, b, c, d]);
         let numbers = [(NHA_ID, self.id), (NHA_OIF, self.link)];
         for (kind, value) in numbers {
             append(&mut bytes, kind, value.map(u32::to_ne_bytes).as_ref().map(<[u8; 4]>::as_slice));
@@ -112,7 +125,7 @@ pub(super) fn decode(message: &NexthopMessage, links: &Links) -> Option<Entry> {
 /// No value needs padding: all lengths are multiples of four.
 fn append(bytes: &mut Vec<u8>, kind: u16, value: Option<&[u8]>) {
     let Some(value) = value else { return };
-    let length = u16::try_from(4 + value.len()).unwrap_or(u16::MAX);
+    let length = u16::try_from(ATTRIBUTE + value.len()).unwrap_or(u16::MAX);
     bytes.extend(length.to_ne_bytes());
     bytes.extend(kind.to_ne_bytes());
     bytes.extend(value);

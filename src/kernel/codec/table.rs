@@ -60,7 +60,7 @@ pub(crate) fn table(name: TableName, contents: Contents) -> Table {
         foreign = (foreign + count).saturating_sub(known.len() + 1);
         chains.insert(hook, known);
     }
-    let table = Table { name, chains, foreign };
+    let table = Table { name: name.into(), chains, foreign };
     // The kernel keeps a set as long as a rule refers to it.
     let foreign = table.foreign.saturating_sub(usize::from(table.has_peers()));
     Table { foreign, ..table }

@@ -1,10 +1,11 @@
 //! What the kernel in memory holds, and the rules by which it changes.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use crate::kernel::state::{
     AcceptRa, Entry, KernelState, Key, Link, LinkKind, LinkName, Nexthop, NexthopId, ReversePath,
-    Route, TableName, TxChecksum, Vxlan,
+    Route, TxChecksum, Vxlan,
 };
 use crate::kernel::{Observation, Op};
 use crate::node::{Facts, Interface};
@@ -69,7 +70,7 @@ impl World {
                 Told::new()
             }
             Entry::Table(table) => {
-                let told = vec![Observation::TableChanged(table.name.clone())];
+                let told = vec![Observation::TableChanged(table.name.as_ref().clone())];
                 self.state.retain(|other| !other.is_element_of(&table.name));
                 self.state.insert(entry);
                 told
@@ -99,7 +100,10 @@ impl World {
             Key::Table(table) => {
                 let was_there = self.state.remove(key).is_some();
                 self.state.retain(|entry| !entry.is_element_of(table));
-                was_there.then(|| Observation::TableChanged(table.clone())).into_iter().collect()
+                was_there
+                    .then(|| Observation::TableChanged(table.as_ref().clone()))
+                    .into_iter()
+                    .collect()
             }
             Key::Nexthop(id) => self.lose_nexthop(*id),
             Key::Address(..)
@@ -213,7 +217,7 @@ impl World {
             }
             Entry::Table(_) | Entry::Chain(_) => Ok(()),
             Entry::Element(element) => {
-                let table = Key::Table(TableName::clone(&element.table));
+                let table = Key::Table(Arc::clone(&element.table));
                 let is_there = self.state.get(&table).is_some();
                 is_there.then_some(()).ok_or_else(|| "No such file or directory".to_owned())
             }

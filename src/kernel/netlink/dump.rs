@@ -74,7 +74,8 @@ fn entry(message: &Message, links: &Links, scope: &Scope) -> Option<Entry> {
         Observation::Lost(_)
         | Observation::LinkChanged(_)
         | Observation::TableChanged(_)
-        | Observation::Overrun => None,
+        | Observation::Overrun
+        | Observation::Unheard => None,
     }
 }
 

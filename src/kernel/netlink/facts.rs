@@ -9,7 +9,7 @@ use netlink_packet_route::RouteNetlinkMessage as M;
 use super::NetlinkKernel;
 use crate::kernel::codec::{self, Body, Message, request};
 use crate::kernel::iptables;
-use crate::kernel::state::{LinkName, PROTOCOL};
+use crate::kernel::state::{LinkName, NexthopId, PROTOCOL};
 use crate::node::{Facts, Firewalls, Interface, Nexthops, Reach, Release};
 use crate::prefix::Family;
 
@@ -41,18 +41,12 @@ impl NetlinkKernel {
 
     /// Whether we can use nexthop objects.
     async fn read_nexthops(&mut self) -> io::Result<Nexthops> {
-        let listed = self.requests.list(request::nexthops(), codec::parse).await?;
-        let Some(listed) = listed.filter(|_| !self.lacks_nexthops) else {
-            return Ok(Nexthops::Unsupported);
-        };
-        let taken = listed.iter().find_map(|message| match &message.payload {
-            NetlinkPayload::InnerMessage(Body::NewNexthop(nexthop)) => {
-                let id = nexthop.id().filter(|id| id.is_ours())?;
-                (nexthop.protocol() != PROTOCOL).then_some(id)
-            }
-            _ => None,
-        });
-        Ok(taken.map_or(Nexthops::Usable, Nexthops::Taken))
+        let read = |frame: &[u8]| codec::parse(frame).as_ref().and_then(taken);
+        let taken = self.requests.list(request::nexthops(), read).await?;
+        Ok(match taken.filter(|_| !self.lacks_nexthops) {
+            Some(taken) => taken.first().map_or(Nexthops::Usable, |id| Nexthops::Taken(*id)),
+            None => Nexthops::Unsupported,
+        })
     }
 
     async fn read_interfaces(&mut self) -> io::Result<Vec<Interface>> {
@@ -99,6 +93,17 @@ impl NetlinkKernel {
             }
             _ => None,
         }))
+    }
+}
+
+/// The number of ours that somebody else's nexthop object has.
+fn taken(message: &Message) -> Option<NexthopId> {
+    match &message.payload {
+        NetlinkPayload::InnerMessage(Body::NewNexthop(nexthop)) => {
+            let id = nexthop.id().filter(|id| id.is_ours())?;
+            (nexthop.protocol() != PROTOCOL).then_some(id)
+        }
+        _ => None,
     }
 }
 

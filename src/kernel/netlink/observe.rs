@@ -20,6 +20,10 @@ impl NetlinkKernel {
             if let Some(observation) = self.observed.pop_front() {
                 return Ok(observation);
             }
+            let Some(monitor) = self.monitor.as_mut() else {
+                self.listen_anew()?;
+                return Ok(Observation::Unheard);
+            };
             let (mut heard, networks) = (Vec::new(), &self.scope.networks);
             let read = |frame: &[u8]| {
                 if codec::may_concern(frame, networks) {
@@ -33,7 +37,7 @@ impl NetlinkKernel {
                 elements.extend(told);
             };
             let told = tokio::select! {
-                told = self.monitor.receive(read) => told,
+                told = monitor.receive(read) => told,
                 told = receive_tables(self.table_monitor.as_mut(), read_tables) => told,
             };
             match told {
@@ -97,7 +101,10 @@ impl NetlinkKernel {
         let key = match &observation {
             Observation::Holds(entry) => entry.key(),
             Observation::Lost(key) => key.clone(),
-            Observation::LinkChanged(_) | Observation::TableChanged(_) | Observation::Overrun => {
+            Observation::LinkChanged(_)
+            | Observation::TableChanged(_)
+            | Observation::Overrun
+            | Observation::Unheard => {
                 return Some(observation);
             }
         };

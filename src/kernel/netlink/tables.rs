@@ -47,7 +47,7 @@ impl Tables {
     /// The elements of `table`.
     pub(super) fn elements(&mut self, table: &Table) -> Vec<Entry> {
         let family = codec::ip_family(table.name.family);
-        let (name, set) = (&table.name, table.has_peers().then_some(PEERS));
+        let (name, set) = (Arc::clone(&table.name), table.has_peers().then_some(PEERS));
         let read = set.map(|set| {
             self.converse(|socket| nftables::addresses(socket, family, &name.name, set))
         });
@@ -55,7 +55,6 @@ impl Tables {
             tracing::debug!(%error, table = %name, "the elements were not read");
             Vec::new()
         });
-        let name = Arc::new(name.clone());
         let element = |address| Entry::Element(Element { table: Arc::clone(&name), address });
         addresses.into_iter().map(element).collect()
     }

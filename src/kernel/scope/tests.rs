@@ -188,7 +188,7 @@ fn a_chain_that_saves_packets_is_ours_only_when_everything_goes() {
 fn a_table_of_our_name_is_ours_whoever_filled_it() {
     let table = |name| {
         let chains = std::collections::BTreeMap::new();
-        Entry::Table(Table { name: table_name(name), chains, foreign: 3 })
+        Entry::Table(Table { name: table_name(name).into(), chains, foreign: 3 })
     };
     assert_eq!(whose(&table("tweed.1")), Whose::Ours);
     assert_eq!(whose(&table("tweed.2")), Whose::Nobodys);

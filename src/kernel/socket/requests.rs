@@ -23,6 +23,9 @@ const DEADLINE: Duration = Duration::from_secs(5);
 /// So many requests go into one send: the kernel works them off while we wait.
 const BATCH: usize = 128;
 
+/// Hardly any request is longer, in bytes.
+const USUAL: usize = 64;
+
 /// Room for the answers to a batch in which everything is refused, in bytes.
 const ANSWERS: usize = 1 << 20;
 
@@ -145,7 +148,7 @@ impl Requests {
         if self.is_broken {
             *self = Self::open()?;
         }
-        let mut datagram = Vec::new();
+        let mut datagram = Vec::with_capacity(messages.len() * USUAL);
         let last = messages.len().saturating_sub(1);
         for (index, message) in messages.iter_mut().enumerate() {
             message.header.flags |= NLM_F_REQUEST | if index == last { flags } else { 0 };

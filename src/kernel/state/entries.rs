@@ -1,54 +1,64 @@
-//! All entries: one ordered map.
+//! All entries, in the order of their keys.
 
+use std::borrow::Borrow;
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, btree_map};
+use std::collections::{BTreeSet, btree_set};
+use std::iter::Map;
 use std::sync::Arc;
 
+use super::key::{KeyRef, Keyed};
 use super::{Entry, Key};
 
-/// Entries by key. The keys are computed, so that none can disagree with its entry.
+/// Entries, one of each key. An entry is its own key, so that the two cannot disagree.
 ///
 /// What is planned, desired, under way and there is the same entry for almost all of them: they
 /// share it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct KernelState(BTreeMap<Key, Arc<Entry>>);
+#[derive(Clone, Debug, Default)]
+pub struct KernelState(BTreeSet<Held>);
+
+/// An entry in the place that its key gives it.
+#[derive(Clone, Debug)]
+pub struct Held(Arc<Entry>);
+
+type Iter<'a> = Map<btree_set::Iter<'a, Held>, fn(&Held) -> &Arc<Entry>>;
+
+type IntoIter = Map<btree_set::IntoIter<Held>, fn(Held) -> Arc<Entry>>;
 
 impl KernelState {
     pub fn get(&self, key: &Key) -> Option<&Entry> {
-        self.0.get(key).map(AsRef::as_ref)
+        self.shared(key).map(AsRef::as_ref)
     }
 
     /// As [`Self::get`], for those who keep it.
     pub fn shared(&self, key: &Key) -> Option<&Arc<Entry>> {
-        self.0.get(key)
+        self.0.get(key as &dyn Keyed).map(Held::entry)
     }
 
     /// Puts `entry` in the place of the one with its key.
     pub fn insert(&mut self, entry: impl Into<Arc<Entry>>) -> Option<Arc<Entry>> {
-        let entry = entry.into();
-        self.0.insert(entry.key(), entry)
+        self.0.replace(Held(entry.into())).map(|Held(entry)| entry)
     }
 
     pub fn remove(&mut self, key: &Key) -> Option<Arc<Entry>> {
-        self.0.remove(key)
+        self.0.take(key as &dyn Keyed).map(|Held(entry)| entry)
     }
 
-    pub fn iter(&self) -> btree_map::Iter<'_, Key, Arc<Entry>> {
-        self.0.iter()
+    pub fn iter(&self) -> Iter<'_> {
+        self.0.iter().map(Held::entry)
     }
 
-    pub fn keys(&self) -> btree_map::Keys<'_, Key, Arc<Entry>> {
-        self.0.keys()
+    pub fn keys(&self) -> impl Iterator<Item = Key> {
+        self.entries().map(Entry::key)
     }
 
     pub fn entries(&self) -> impl DoubleEndedIterator<Item = &Entry> {
-        self.0.values().map(AsRef::as_ref)
+        self.iter().map(AsRef::as_ref)
     }
 
     /// `entry`, as it is held here already if it is.
     pub fn sharing(&self, entry: Entry) -> Arc<Entry> {
-        let same = self.shared(&entry.key()).filter(|same| ***same == entry);
-        same.map_or_else(|| Arc::new(entry), Arc::clone)
+        let held = self.0.get(&entry as &dyn Keyed).map(Held::entry);
+        held.filter(|held| ***held == entry).map_or_else(|| Arc::new(entry), Arc::clone)
     }
 
     /// Becomes `new` by what is different in it: memory that lives long stays where it is.
@@ -56,11 +66,9 @@ impl KernelState {
         if *self == new {
             return;
         }
-        self.0.retain(|key, entry| {
-            new.0.remove(key).is_some_and(|new| {
-                *entry = new;
-                true
-            })
+        self.0.retain(|held| match new.0.get(held) {
+            Some(now) if now.0 == held.0 => new.0.remove(held),
+            Some(_) | None => false,
         });
         self.extend(new);
     }
@@ -73,13 +81,13 @@ impl KernelState {
         let (mut ours, mut theirs) = (self.0.iter().peekable(), other.0.iter().peekable());
         std::iter::from_fn(move || {
             let order = match (ours.peek(), theirs.peek()) {
-                (Some((our, _)), Some((their, _))) => our.cmp(their),
+                (Some(our), Some(their)) => our.cmp(their),
                 (Some(_), None) => Ordering::Less,
                 (None, Some(_)) => Ordering::Greater,
                 (None, None) => return None,
             };
-            let our = ours.next_if(|_| order.is_le()).map(|(_, entry)| entry);
-            let their = theirs.next_if(|_| order.is_ge()).map(|(_, entry)| entry);
+            let our = ours.next_if(|_| order.is_le()).map(Held::entry);
+            let their = theirs.next_if(|_| order.is_ge()).map(Held::entry);
             Some((our, their))
         })
     }
@@ -93,14 +101,94 @@ impl KernelState {
     }
 
     pub fn retain(&mut self, mut keep: impl FnMut(&Entry) -> bool) {
-        self.0.retain(|_, entry| keep(entry));
+        self.0.retain(|Held(entry)| keep(entry));
     }
 }
 
+impl Held {
+    const fn entry(&self) -> &Arc<Entry> {
+        &self.0
+    }
+}
+
+impl Keyed for Held {
+    fn key_ref(&self) -> KeyRef<'_> {
+        self.0.key_ref()
+    }
+}
+
+impl Ord for Held {
+    fn cmp(&self, other: &Self) -> Ordering {
+        if Arc::ptr_eq(&self.0, &other.0) {
+            Ordering::Equal
+        } else {
+            self.key_ref().cmp(&other.key_ref())
+        }
+    }
+}
+
+impl PartialOrd for Held {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Held {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Held {}
+
+/// Looked for by a key alone, or by another entry.
+impl<'a> Borrow<dyn Keyed + 'a> for Held {
+    fn borrow(&self) -> &(dyn Keyed + 'a) {
+        self
+    }
+}
+
+impl Ord for dyn Keyed + '_ {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.key_ref().cmp(&other.key_ref())
+    }
+}
+
+impl PartialOrd for dyn Keyed + '_ {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for dyn Keyed + '_ {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for dyn Keyed + '_ {}
+
+impl PartialEq for KernelState {
+    fn eq(&self, other: &Self) -> bool {
+        self.iter().eq(other.iter())
+    }
+}
+
+impl Eq for KernelState {}
+
+/// Of several entries of one key, the last counts.
 impl<E: Into<Arc<Entry>>> FromIterator<E> for KernelState {
     fn from_iter<I: IntoIterator<Item = E>>(entries: I) -> Self {
-        let entries = entries.into_iter().map(Into::into);
-        Self(entries.map(|entry: Arc<Entry>| (entry.key(), entry)).collect())
+        let mut held: Vec<Held> = entries.into_iter().map(|entry| Held(entry.into())).collect();
+        held.sort();
+        held.dedup_by(|later, earlier| {
+            let is_same = later == earlier;
+            if is_same {
+                std::mem::swap(later, earlier);
+            }
+            is_same
+        });
+        Self(held.into_iter().collect())
     }
 }
 
@@ -108,29 +196,31 @@ impl<E: Into<Arc<Entry>>> Extend<E> for KernelState {
     fn extend<I: IntoIterator<Item = E>>(&mut self, entries: I) {
         let entries: Vec<Arc<Entry>> = entries.into_iter().map(Into::into).collect();
         if entries.len() > self.len() {
-            // Built anew, the map leaves no room between the entries.
+            // Built anew, the tree leaves no room between the entries.
             *self = std::mem::take(self).into_iter().chain(entries).collect();
         } else {
-            self.0.extend(entries.into_iter().map(|entry| (entry.key(), entry)));
+            for entry in entries {
+                self.insert(entry);
+            }
         }
     }
 }
 
 impl<'a> IntoIterator for &'a KernelState {
-    type Item = (&'a Key, &'a Arc<Entry>);
-    type IntoIter = btree_map::Iter<'a, Key, Arc<Entry>>;
+    type Item = &'a Arc<Entry>;
+    type IntoIter = Iter<'a>;
 
     fn into_iter(self) -> Self::IntoIter {
-        self.0.iter()
+        self.iter()
     }
 }
 
 impl IntoIterator for KernelState {
     type Item = Arc<Entry>;
-    type IntoIter = btree_map::IntoValues<Key, Arc<Entry>>;
+    type IntoIter = IntoIter;
 
     fn into_iter(self) -> Self::IntoIter {
-        self.0.into_values()
+        self.0.into_iter().map(|Held(entry)| entry)
     }
 }
 

@@ -22,7 +22,7 @@ pub struct TableName {
 /// It has the set of peers if a rule refers to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
-    pub name: TableName,
+    pub name: Arc<TableName>,
     /// Where packets come to it, and what is done with them there, rule by rule.
     pub chains: BTreeMap<Hook, Vec<Rule>>,
     /// How much of it is in no form of ours; never set by us.
