@@ -2,20 +2,22 @@
 
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 
 use crate::backend::{Detours, Local};
 use crate::lease::Lease;
 
-/// Everything that the plan is made from. To be saved, it need not own the leases.
+/// Everything that the plan is made from, at one moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Checkpoint<L = Lease> {
+pub struct Checkpoint {
     pub local: Local,
-    /// Of the peers, believed or not.
-    pub leases: Vec<L>,
+    /// Of the peers, believed or not; shared with whoever goes on with them.
+    #[serde(serialize_with = "plain", deserialize_with = "shared")]
+    pub leases: Vec<Arc<Lease>>,
     #[serde(default)]
     pub detours: Detours,
 }
@@ -43,12 +45,12 @@ pub enum Error {
 }
 
 /// Makes `data` the content of `path`: all of it, or what was there before.
-pub fn save(path: &Path, data: &RawValue) -> io::Result<()> {
-    let data = data.get().as_bytes();
-    let crc32 = crc32fast::hash(data);
+pub fn save(path: &Path, data: &impl Serialize) -> io::Result<()> {
+    let data = serde_json::to_vec(data)?;
+    let crc32 = crc32fast::hash(&data);
     let head = format!(r#"{{"version":{VERSION},"crc32":{crc32},"data":"#);
     // In parts, for it may be megabytes.
-    tweed_cni::atomic_file::write_parts(path, &[head.as_bytes(), data, b"}"], MODE)
+    tweed_cni::atomic_file::write_parts(path, &[head.as_bytes(), &data, b"}"], MODE)
 }
 
 /// What was saved at `path`; none if nothing was.
@@ -74,18 +76,26 @@ fn decode<T: DeserializeOwned>(document: &[u8]) -> Result<T, String> {
     serde_json::from_str(envelope.data.get()).map_err(|error| error.to_string())
 }
 
+fn plain<S: Serializer>(leases: &[Arc<Lease>], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(leases.iter().map(AsRef::as_ref))
+}
+
+fn shared<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Arc<Lease>>, D::Error> {
+    let leases: Vec<Lease> = Vec::deserialize(deserializer)?;
+    Ok(leases.into_iter().map(Arc::new).collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use serde_json::value::to_raw_value;
 
     #[test]
     fn what_was_saved_is_loaded() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state.json");
         assert_eq!(load::<Vec<u32>>(&path).unwrap(), None);
-        save(&path, &to_raw_value(&[1, 2, 3]).unwrap()).unwrap();
+        save(&path, &[1, 2, 3]).unwrap();
         assert_eq!(load::<Vec<u32>>(&path).unwrap(), Some(vec![1, 2, 3]));
     }
 
@@ -105,7 +115,7 @@ mod tests {
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("state.json");
             let data = vec!["10.244.1.0/24".to_owned(), "10.244.2.0/24".to_owned()];
-            save(&path, &to_raw_value(&data).unwrap()).unwrap();
+            save(&path, &data).unwrap();
             let mut document = std::fs::read(&path).unwrap();
             let at = at % document.len();
             document[at] ^= bits;

@@ -56,6 +56,13 @@ impl Shared {
         timeout(ANSWER, self.learn(query)).await.context("the loop does not answer")?
     }
 
+    /// What the plan is made from now; none before all of it is known.
+    async fn checkpoint(&self) -> anyhow::Result<Option<Checkpoint>> {
+        let (reply, answer) = oneshot::channel();
+        self.send(Event::Checkpoint(reply)).await?;
+        answer.await.context("the loop has ended")
+    }
+
     /// The loop's answer to `query`, as late as it comes.
     async fn learn(&self, query: Query) -> anyhow::Result<Box<RawValue>> {
         let (reply, answer) = oneshot::channel();

@@ -7,7 +7,7 @@ mod peers;
 mod tests;
 
 pub use belief::{Rejected, Rules};
-pub use peers::{Peers, Withdrawal};
+pub use peers::{Peer, Peers, Withdrawal};
 
 use std::fmt;
 use std::net::IpAddr;

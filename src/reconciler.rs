@@ -71,6 +71,9 @@ pub enum Event {
     Probe(News),
     /// Somebody asks; the answer is JSON.
     Query(Query, oneshot::Sender<Box<RawValue>>),
+    /// Somebody saves what the plan is made from; none before all of it is known. There may be
+    /// thousands of leases: to put them into words is his work, not ours.
+    Checkpoint(oneshot::Sender<Option<Checkpoint>>),
     /// The kernel tells.
     Kernel(Observation),
     /// Programs of iptables have done what they were sent for.
@@ -255,6 +258,7 @@ impl<K: Kernel> Reconciler<K> {
                 // Who asked may have gone; that is no concern of ours.
                 drop(self.answer(query).map(|answer| reply.send(answer)));
             }
+            Event::Checkpoint(reply) => drop(reply.send(self.checkpoint())),
             Event::Kernel(observation) => self.take_observation(observation),
             Event::Chains(errand) => self.take_errand(errand),
             // What is due is looked at after every event.

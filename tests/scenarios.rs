@@ -57,6 +57,7 @@ macro_rules! scenarios {
 scenarios! {
     a_broken_conversation_with_the_kernel_is_taken_up_again
     a_busy_store_does_not_put_off_a_withdrawal
+    a_checkpoint_is_of_the_moment_it_was_asked_for
     a_config_that_cannot_be_used_changes_nothing
     a_deleted_device_comes_back_with_everything_on_it
     a_device_is_kept_while_a_peer_may_send_to_it

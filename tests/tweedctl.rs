@@ -295,8 +295,7 @@ fn leave_behind(folder: &Path) -> PathBuf {
     }
     let subnet_file = folder.join("subnet.env");
     std::fs::write(&subnet_file, "FLANNEL_MTU=1450\n").unwrap();
-    let data = serde_json::value::to_raw_value(&inputs()).unwrap();
-    checkpoint::save(&folder.join("subnet.state.json"), &data).unwrap();
+    checkpoint::save(&folder.join("subnet.state.json"), &inputs()).unwrap();
     subnet_file
 }
 

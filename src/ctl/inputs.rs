@@ -1,6 +1,7 @@
 //! What the plan of this node is made from: the daemon knows it, or else the checkpoint.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use super::Error;
 use super::daemon::{self, Unanswered};
@@ -17,7 +18,7 @@ pub(super) struct Known {
     /// In words, after "of".
     pub(super) source: String,
     pub(super) local: Local,
-    leases: Vec<Lease>,
+    leases: Vec<Arc<Lease>>,
     detours: Detours,
 }
 

@@ -181,7 +181,7 @@ fn without_path(desired: &Desired, peers: &Peers) -> Vec<Unrouted> {
             Standing::SetAside(reason) => {
                 vec![unrouted(address(None), format!("set aside: {reason}"))]
             }
-            Standing::Planned(PeerPlan { ways, .. }) => ways
+            Standing::Planned(_, PeerPlan { ways, .. }) => ways
                 .iter()
                 .filter_map(|(family, way)| Some((family, way.as_ref().err()?)))
                 .map(|(family, why)| unrouted(address(Some(*family)), format!("left out: {why}")))

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::sync::Arc;
+
 use clap::Parser;
 use tempfile::TempDir;
 
@@ -32,8 +34,7 @@ impl Host {
         let line = ["tweedctl", "status", "--subnet-file", subnet_file.to_str().unwrap()];
         let files = Arguments::try_parse_from(line).unwrap().files;
         std::fs::write(&subnet_file, "FLANNEL_MTU=1450\n").unwrap();
-        let data = serde_json::value::to_raw_value(&inputs()).unwrap();
-        checkpoint::save(&files.state_file(), &data).unwrap();
+        checkpoint::save(&files.state_file(), &inputs()).unwrap();
         Self { kernel: FakeKernel::new(facts()), files, folder }
     }
 
@@ -77,7 +78,7 @@ pub(super) fn inputs() -> Checkpoint {
         lease("10.244.3.0/24", "172.17.0.9", "vxlan", "0a:00:00:00:00:09"),
         lease("10.244.4.0/24", "172.16.0.10", "host-gw", "0a:00:00:00:00:0a"),
     ];
-    Checkpoint { local, leases: peers.into(), detours: [].into() }
+    Checkpoint { local, leases: peers.map(Arc::new).into(), detours: [].into() }
 }
 
 fn lease(subnet: &str, public_ip: &str, backend: &str, mac: &str) -> Lease {

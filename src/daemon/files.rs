@@ -18,14 +18,13 @@ use crate::notify;
 use crate::options::Options;
 use crate::prefix::Prefix;
 use crate::reconciler::Usable;
-use crate::status::Query;
 use crate::subnet::claim::Previous;
 
 const RETRY: Duration = Duration::from_secs(5);
 /// Changes so close together are saved once.
 const SETTLE: Duration = Duration::from_millis(300);
-/// After a save, so many times as long passes before the next: thousands of leases take the loop
-/// milliseconds, in which nothing else is done.
+/// After a save, so many times as long passes before the next: thousands of leases are megabytes,
+/// and where something changes all the time, processor and disk have better things to do.
 const REST: u32 = 200;
 const LONGEST_REST: Duration = Duration::from_secs(10);
 /// A stop waits no longer than this for the last checkpoint.
@@ -85,15 +84,13 @@ pub(super) async fn save_at_stop(shared: &Shared) {
     }
 }
 
-/// Saves what is known now, if anything is. The disk takes its time, for which the loop does not wait.
+/// Saves what is known now, if anything is. Thousands of leases and the disk take their time, for
+/// which the loop does not wait.
 async fn save(shared: &Shared) -> anyhow::Result<io::Result<()>> {
     let _turn = shared.saving.lock().await;
-    let inputs = shared.learn(Query::Inputs).await?;
-    if inputs.get() == "null" {
-        return Ok(Ok(()));
-    }
+    let Some(checkpoint) = shared.checkpoint().await? else { return Ok(Ok(())) };
     let path = shared.options.state_file.clone();
-    let saved = spawn_blocking(move || checkpoint::save(&path, &inputs)).await;
+    let saved = spawn_blocking(move || checkpoint::save(&path, &checkpoint)).await;
     saved.context("saving the checkpoint")
 }
 

@@ -1,28 +1,14 @@
 //! A look at the host when the daemon starts: what forbids it, and what an operator should know.
 
 use std::future;
-use std::net::IpAddr;
 
 use anyhow::Context;
-use serde::Deserialize;
 use tokio::task::spawn_blocking;
 
 use super::Shared;
 use crate::checkpoint::Checkpoint;
 use crate::kernel::{Kernel, NetlinkKernel};
 use crate::preflight::{self, Finding, Level, Needs, Places};
-use crate::status::Query;
-
-/// What counts of a lease here: there may be thousands.
-#[derive(Deserialize)]
-struct Peer {
-    endpoints: Vec<End>,
-}
-
-#[derive(Deserialize)]
-struct End {
-    public_ip: IpAddr,
-}
 
 /// # Errors
 /// Another daemon keeps the routes of this host.
@@ -46,10 +32,9 @@ pub(super) async fn look_once(shared: Shared) -> anyhow::Result<()> {
 }
 
 async fn examine(shared: &Shared) -> anyhow::Result<Vec<Finding>> {
-    let inputs = shared.learn(Query::Inputs).await?;
-    let inputs: Option<Checkpoint<Peer>> = serde_json::from_str(inputs.get())?;
+    let inputs = shared.checkpoint().await?;
     let Some(Checkpoint { local, leases, .. }) = inputs else { return Ok(Vec::new()) };
-    let ends = leases.iter().flat_map(|peer| &peer.endpoints);
+    let ends = leases.iter().flat_map(|lease| &lease.endpoints);
     let needs = Needs::of(&local, &ends.map(|end| end.public_ip).collect::<Vec<_>>());
     let facts = NetlinkKernel::open()?.facts(None).await.context("reading the links")?;
     // Other processes may be many.

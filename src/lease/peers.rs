@@ -1,6 +1,7 @@
 //! The leases of everybody else: what the store says, what of it is believed, what has gone missing.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::belief::{Rejected, Rules};
 use super::index::Index;
@@ -15,10 +16,14 @@ pub struct Peers {
     complete: bool,
 }
 
-/// One record: the last lease that could be read from it, and what is wrong with it now.
+/// The lease of a peer, or why it is set aside.
+pub type Peer<'a> = Result<&'a Arc<Lease>, Rejected>;
+
+/// One record: the last lease that could be read from it, and what is wrong with it now. The lease
+/// is shared with those who go on with it as it is now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Held {
-    lease: Option<Lease>,
+    lease: Option<Arc<Lease>>,
     malformed: Option<Malformed>,
 }
 
@@ -33,11 +38,11 @@ pub enum Withdrawal {
 
 impl Peers {
     /// The peers as they were last known. They count as missing until the store names them.
-    pub fn remembered(leases: impl IntoIterator<Item = Lease>) -> Self {
+    pub fn remembered(leases: impl IntoIterator<Item = Arc<Lease>>) -> Self {
         let mut peers = Self::default();
         for lease in leases {
             let id = lease.id.clone();
-            peers.put(Record { id: id.clone(), lease: Ok(lease) });
+            peers.hold(id.clone(), Held { lease: Some(lease), malformed: None });
             peers.missing.insert(id);
         }
         peers
@@ -92,13 +97,13 @@ impl Peers {
     }
 
     /// Every lease that could be read, believed or not, our own included.
-    pub fn leases(&self) -> impl Iterator<Item = &Lease> {
+    pub fn leases(&self) -> impl Iterator<Item = &Arc<Lease>> {
         self.records.values().filter_map(|held| held.lease.as_ref())
     }
 
     /// The lease last read from the record `id`, believed or not.
     pub fn lease(&self, id: &LeaseId) -> Option<&Lease> {
-        self.records.get(id)?.lease.as_ref()
+        self.records.get(id)?.lease.as_deref()
     }
 
     /// What is wrong with the record `id` as it stands, although an earlier lease of it may still be believed.
@@ -107,17 +112,15 @@ impl Peers {
     }
 
     /// The peer `id`, or why it is set aside; none if there is no such peer, or it is us.
-    pub fn peer(&self, id: &LeaseId, rules: &Rules) -> Option<Result<&Lease, Rejected>> {
+    pub fn peer(&self, id: &LeaseId, rules: &Rules) -> Option<Peer<'_>> {
         let held = self.records.get(id).filter(|_| !rules.is_own(id))?;
-        Some(match (&held.lease, &held.malformed) {
-            (Some(lease), _) => {
-                rules.check(lease).and_then(|()| self.check_conflicts(lease, rules)).map(|()| lease)
-            }
-            (None, malformed) => {
-                let reason = malformed.as_ref().map(ToString::to_string).unwrap_or_default();
-                Err(Rejected::Malformed(reason))
-            }
-        })
+        Some(self.judge(held, rules))
+    }
+
+    /// As [`Self::peer`], for every record: nobody is looked up.
+    pub fn all(&self, rules: &Rules) -> impl Iterator<Item = (&LeaseId, Option<Peer<'_>>)> {
+        let peer = |id, held| (!rules.is_own(id)).then(|| self.judge(held, rules));
+        self.records.iter().map(move |(id, held)| (id, peer(id, held)))
     }
 
     fn apply_snapshot(&mut self, records: Vec<Record>) -> BTreeSet<LeaseId> {
@@ -136,25 +139,34 @@ impl Peers {
     /// not gone, and its pods cannot help what was written there.
     fn put(&mut self, record: Record) -> BTreeSet<LeaseId> {
         let Record { id, lease } = record;
-        let is_back = self.missing.remove(&id);
-        let before = self.records.get(&id);
         let held = match lease {
-            Ok(lease) => Held { lease: Some(lease), malformed: None },
-            Err(malformed) => Held {
-                lease: before.and_then(|before| before.lease.clone()),
-                malformed: Some(malformed),
-            },
+            Ok(lease) => Held { lease: Some(Arc::new(lease)), malformed: None },
+            Err(malformed) => {
+                let last_read = self.records.get(&id).and_then(|held| held.lease.clone());
+                Held { lease: last_read, malformed: Some(malformed) }
+            }
         };
-        if before == Some(&held) {
-            return if is_back { self.rivals(&id) } else { BTreeSet::new() };
+        let is_back = self.missing.remove(&id);
+        let affected = self.hold(id.clone(), held);
+        if is_back && affected.is_empty() { self.rivals(&id) } else { affected }
+    }
+
+    /// Returns nobody if that is what was held before.
+    fn hold(&mut self, id: LeaseId, held: Held) -> BTreeSet<LeaseId> {
+        let place = self.records.entry(id.clone()).or_default();
+        if *place == held {
+            return BTreeSet::new();
         }
-        let mut affected = if before.is_some() { self.forget(&id) } else { BTreeSet::new() };
-        if let Some(lease) = &held.lease {
+        let before = std::mem::replace(place, held);
+        let mut affected = BTreeSet::from([id]);
+        if let Some(lease) = &before.lease {
+            self.index.remove(lease);
+            affected.extend(self.index.related(lease));
+        }
+        if let Some(lease) = &place.lease {
             affected.extend(self.index.related(lease));
             self.index.insert(lease);
         }
-        affected.insert(id.clone());
-        self.records.insert(id, held);
         affected
     }
 
@@ -183,6 +195,18 @@ impl Peers {
             affected.insert(id.clone());
         }
         affected
+    }
+
+    fn judge<'a>(&self, held: &'a Held, rules: &Rules) -> Peer<'a> {
+        match (&held.lease, &held.malformed) {
+            (Some(lease), _) => {
+                rules.check(lease).and_then(|()| self.check_conflicts(lease, rules)).map(|()| lease)
+            }
+            (None, malformed) => {
+                let reason = malformed.as_ref().map(ToString::to_string).unwrap_or_default();
+                Err(Rejected::Malformed(reason))
+            }
+        }
     }
 
     fn check_conflicts(&self, lease: &Lease, rules: &Rules) -> Result<(), Rejected> {

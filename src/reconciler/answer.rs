@@ -1,5 +1,6 @@
 //! The answers that the loop gives to questions.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde_json::value::{RawValue, to_raw_value};
@@ -8,7 +9,7 @@ use super::{Reconciler, Standing};
 use crate::backend::{self, PeerPlan, Unreachable, Way};
 use crate::checkpoint::Checkpoint;
 use crate::kernel::Kernel;
-use crate::kernel::state::Entry;
+use crate::kernel::state::{Entry, Key};
 use crate::lease::{Lease, LeaseId, Rejected};
 use crate::status::{
     FirewallStatus, LeaseStatus, PeerCounts, PeerStatus, Query, Status, TableStatus,
@@ -26,12 +27,12 @@ impl<K: Kernel> Reconciler<K> {
     }
 
     /// Everything that the plan is made from; none before all of it is known.
-    fn checkpoint(&self) -> Option<Checkpoint<&Lease>> {
+    pub(super) fn checkpoint(&self) -> Option<Checkpoint> {
         let local = self.inputs.local()?;
         let rules = local.rules();
         let leases = self.inputs.peers.leases().filter(|lease| !rules.is_own(&lease.id));
         let detours = self.inputs.detours.clone();
-        Some(Checkpoint { leases: leases.collect(), local, detours })
+        Some(Checkpoint { leases: leases.cloned().collect(), local, detours })
     }
 
     fn status(&self) -> Status {
@@ -84,7 +85,7 @@ impl<K: Kernel> Reconciler<K> {
         for standing in self.desired.peers().values() {
             match standing {
                 Standing::SetAside(_) => counts.set_aside += 1,
-                Standing::Planned(PeerPlan { ways, .. }) => {
+                Standing::Planned(_, PeerPlan { ways, .. }) => {
                     for (_, way) in ways {
                         match way.as_ref().map(|way| way.path) {
                             Ok(backend::Path::Direct) => counts.direct += 1,
@@ -99,13 +100,25 @@ impl<K: Kernel> Reconciler<K> {
     }
 
     pub(super) fn peers(&self) -> Vec<PeerStatus> {
+        let unmet = self.unmet();
         let peers = self.desired.peers().iter();
         peers
             .flat_map(|(id, standing)| match standing {
                 Standing::SetAside(reason) => vec![self.set_aside(id, reason)],
-                Standing::Planned(plan) => self.planned(id, plan),
+                Standing::Planned(lease, plan) => self.planned(lease, plan, &unmet),
             })
             .collect()
+    }
+
+    /// What is desired and not there. To lay all of it beside what is there takes less time than
+    /// to look it up.
+    fn unmet(&self) -> BTreeSet<Key> {
+        let is_met = |want: &Arc<Entry>, have: Option<&Arc<Entry>>| {
+            have.is_some_and(|have| Arc::ptr_eq(want, have) || want.is_met_by(have))
+        };
+        let both = self.desired.state().beside(&self.actual);
+        let unmet = both.filter_map(|(want, have)| want.filter(|want| !is_met(want, have)));
+        unmet.map(|entry| entry.key()).collect()
     }
 
     fn set_aside(&self, id: &LeaseId, reason: &Rejected) -> PeerStatus {
@@ -125,13 +138,17 @@ impl<K: Kernel> Reconciler<K> {
         }
     }
 
-    fn planned(&self, id: &LeaseId, PeerPlan { ways, .. }: &PeerPlan) -> Vec<PeerStatus> {
-        let lease = self.inputs.peers.lease(id);
+    fn planned(
+        &self,
+        lease: &Lease,
+        PeerPlan { ways, .. }: &PeerPlan,
+        unmet: &BTreeSet<Key>,
+    ) -> Vec<PeerStatus> {
+        let is_met = |entry: &Arc<Entry>| unmet.is_empty() || !unmet.contains(&entry.key());
         let status = |(family, way): &(_, Result<backend::Way, _>)| {
-            let endpoint = lease.and_then(|lease| lease.endpoint(*family));
-            let holds = |entry: &Arc<Entry>| self.holds(entry);
+            let endpoint = lease.endpoint(*family);
             PeerStatus {
-                lease: id.clone(),
+                lease: lease.id.clone(),
                 family: Some(*family),
                 subnet: endpoint.map(|endpoint| endpoint.subnet),
                 public_ip: endpoint.map(|endpoint| endpoint.public_ip),
@@ -139,7 +156,7 @@ impl<K: Kernel> Reconciler<K> {
                 path: way.as_ref().ok().map(|way| way.path),
                 reason: reason(way),
                 probes: endpoint.and_then(|endpoint| self.path_status(endpoint)),
-                programmed: way.as_ref().is_ok_and(|way| way.entries.iter().all(holds)),
+                programmed: way.as_ref().is_ok_and(|way| way.entries.iter().all(is_met)),
             }
         };
         ways.iter().map(status).collect()
@@ -152,7 +169,7 @@ impl<K: Kernel> Reconciler<K> {
                 self.inputs.peers.malformed(id).map(|why| format!("kept as last read: {why}"));
             match self.desired.peers().get(id) {
                 Some(Standing::SetAside(reason)) => Some(format!("set aside: {reason}")),
-                Some(Standing::Planned(_)) | None => malformed,
+                Some(Standing::Planned(..)) | None => malformed,
             }
         };
         let status = |id: &LeaseId| {

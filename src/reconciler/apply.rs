@@ -7,7 +7,7 @@ use super::{Desired, Differences, Reconciler, Standing};
 use crate::backend;
 use crate::kernel::state::{Entry, Key};
 use crate::kernel::{Kernel, Op, Refused};
-use crate::lease::LeaseId;
+use crate::lease::{LeaseId, Peer};
 use crate::node::Node;
 
 /// What one pass does may change the plan, once: a filter is loose now, or restored.
@@ -107,9 +107,9 @@ impl<K: Kernel> Reconciler<K> {
         self.scope = scope;
         self.rules = local.rules();
         self.networks = backend::networks(&local);
-        let all: BTreeSet<LeaseId> = self.inputs.peers.ids().cloned().collect();
-        self.find_detours(&all);
-        let standings = self.standings(all);
+        let detours = self.detours(self.inputs.peers.leases().map(AsRef::as_ref));
+        self.take_detours(detours);
+        let standings = self.standings(self.inputs.peers.all(&self.rules));
         self.note(&standings);
         self.desired = Desired::new(backend::plan_local(&local, &self.networks), standings);
         self.stale.differences = Differences::Anywhere;
@@ -124,8 +124,12 @@ impl<K: Kernel> Reconciler<K> {
         self.inputs.edit.stale |= !ids.is_empty();
         // Before the first plan there are no rules to judge by; a whole plan is for all.
         if !self.networks.is_empty() && !ids.is_empty() && !self.stale.plan {
-            self.find_detours(&ids);
-            let standings = self.standings(ids);
+            let peers = &self.inputs.peers;
+            let detours = self.detours(ids.iter().filter_map(|id| peers.lease(id)));
+            self.forget_paths(&ids);
+            self.take_detours(detours);
+            let peers = &self.inputs.peers;
+            let standings = self.standings(ids.iter().map(|id| (id, peers.peer(id, &self.rules))));
             self.note(&standings);
             let touched = self.desired.revise(standings);
             self.stale.differences.extend(touched);
@@ -133,25 +137,26 @@ impl<K: Kernel> Reconciler<K> {
     }
 
     /// Where these leases stand by the rules and networks of now.
-    fn standings(&self, ids: BTreeSet<LeaseId>) -> Vec<(LeaseId, Option<Standing>)> {
-        let standing = |id: LeaseId| {
-            let standing = self.inputs.standing(&id, &self.rules, &self.networks);
+    fn standings<'a>(
+        &self,
+        peers: impl Iterator<Item = (&'a LeaseId, Option<Peer<'a>>)>,
+    ) -> Vec<(LeaseId, Option<Standing>)> {
+        let standing = |(id, peer): (&LeaseId, Option<Peer<'_>>)| {
+            let of = |peer| Standing::of(peer, &self.networks, &self.inputs.detours);
+            let standing = peer.map(of);
             if let Some(Standing::SetAside(reason)) = &standing
-                && self.desired.peers().get(&id) != standing.as_ref()
+                && self.desired.peers().get(id) != standing.as_ref()
             {
                 tracing::warn!(lease = %id, %reason, "set a lease aside");
             }
-            (id, standing)
+            (id.clone(), standing)
         };
-        ids.into_iter().map(standing).collect()
+        peers.map(standing).collect()
     }
 
     /// Tells those who follow the peers where these stand now.
     fn note(&mut self, standings: &[(LeaseId, Option<Standing>)]) {
-        let believed = standings.iter().filter_map(|(id, standing)| match standing {
-            Some(Standing::Planned(_)) => self.inputs.peers.lease(id),
-            Some(Standing::SetAside(_)) | None => None,
-        });
+        let believed = standings.iter().filter_map(|(_, standing)| standing.as_ref()?.believed());
         let gateways = believed.flat_map(|lease| &lease.endpoints).map(|e| e.public_ip);
         self.scope.gateways.extend(gateways);
         self.tell_targets(standings);

@@ -6,30 +6,35 @@ use std::sync::Arc;
 
 use crate::backend::{self, Detours, Local, Network, PeerPlan};
 use crate::kernel::state::{Entry, KernelState, Key};
-use crate::lease::{LeaseId, Peers, Rejected, Rules};
+use crate::lease::{Lease, LeaseId, Peer, Peers, Rejected};
 
 /// What became of one lease of the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// Believed; the plan says how it is reached, or why not.
-    Planned(PeerPlan),
+    /// This is believed; the plan says how it is reached, or why not.
+    Planned(Arc<Lease>, PeerPlan),
     /// Not believed.
     SetAside(Rejected),
 }
 
 impl Standing {
-    /// Where the lease `id` stands; none if it is gone or our own.
-    pub fn of(
-        id: &LeaseId,
-        peers: &Peers,
-        rules: &Rules,
-        networks: &[Box<dyn Network>],
-        detours: &Detours,
-    ) -> Option<Self> {
-        Some(match peers.peer(id, rules)? {
-            Ok(lease) => Self::Planned(backend::plan_peer(networks, lease, detours)),
+    /// Where `peer` stands.
+    pub fn of(peer: Peer<'_>, networks: &[Box<dyn Network>], detours: &Detours) -> Self {
+        match peer {
+            Ok(lease) => {
+                let plan = backend::plan_peer(networks, lease, detours);
+                Self::Planned(Arc::clone(lease), plan)
+            }
             Err(rejected) => Self::SetAside(rejected),
-        })
+        }
+    }
+
+    /// The lease, if it is believed.
+    pub const fn believed(&self) -> Option<&Arc<Lease>> {
+        match self {
+            Self::Planned(lease, _) => Some(lease),
+            Self::SetAside(_) => None,
+        }
     }
 }
 
@@ -47,9 +52,9 @@ impl Desired {
     pub fn plan(local: &Local, peers: &Peers, detours: &Detours) -> Self {
         let networks = backend::networks(local);
         let rules = local.rules();
-        let standing =
-            |id: &LeaseId| (id.clone(), Standing::of(id, peers, &rules, &networks, detours));
-        Self::new(backend::plan_local(local, &networks), peers.ids().map(standing))
+        let standing = |peer| Standing::of(peer, &networks, detours);
+        let standings = peers.all(&rules).map(|(id, peer)| (id.clone(), peer.map(standing)));
+        Self::new(backend::plan_local(local, &networks), standings)
     }
 
     /// What is desired for our own sake, and for that of all peers.
@@ -121,7 +126,7 @@ impl Desired {
 /// What a peer contributes.
 fn entries(standing: &Standing) -> impl Iterator<Item = &Arc<Entry>> {
     let plan = match standing {
-        Standing::Planned(plan) => Some(plan),
+        Standing::Planned(_, plan) => Some(plan),
         Standing::SetAside(_) => None,
     };
     plan.into_iter().flat_map(PeerPlan::entries)

@@ -14,8 +14,10 @@ impl<K: Kernel> Reconciler<K> {
             Differences::In(keys) if !keys.iter().any(takes_others_along) => self.diff_keys(&keys),
             Differences::In(_) | Differences::Anywhere => self.diff_all(),
         };
-        let due = ops.into_iter().filter(|op| self.is_due(op));
-        due.inspect(|op| tracing::debug!("{op}")).collect()
+        let mut due: Vec<Op> = ops.into_iter().filter(|op| self.is_due(op)).collect();
+        spare_used_nexthops(&mut due, &self.actual);
+        due.iter().for_each(|op| tracing::debug!("{op}"));
+        due
     }
 
     fn diff_all(&mut self) -> Vec<Op> {
@@ -57,14 +59,11 @@ impl<K: Kernel> Reconciler<K> {
         match entry {
             // It stands in its successor's way.
             Entry::Link(_) if self.desired.state().get(&key).is_some() => true,
-            Entry::Link(_) | Entry::Element(_) | Entry::Fdb(_) | Entry::Neighbour(_) => {
-                self.inputs.may_remove() && self.agenda.has_lingered(&key)
-            }
-            Entry::Nexthop(nexthop) => {
-                self.inputs.may_remove()
-                    && self.agenda.has_lingered(&key)
-                    && !is_used(nexthop.id, &self.actual)
-            }
+            Entry::Link(_)
+            | Entry::Element(_)
+            | Entry::Fdb(_)
+            | Entry::Neighbour(_)
+            | Entry::Nexthop(_) => self.inputs.may_remove() && self.agenda.has_lingered(&key),
             Entry::Table(_) | Entry::Chain(_) => {
                 self.inputs.may_remove() && self.rules_are_met() && self.agenda.has_lingered(&key)
             }
@@ -82,11 +81,28 @@ const fn takes_others_along(key: &Key) -> bool {
     matches!(key, Key::Link(_) | Key::Table(_))
 }
 
-/// Whether a route refers to the nexthop object `id`, with which the kernel would remove it too.
-fn is_used(id: NexthopId, actual: &KernelState) -> bool {
+/// Takes out of `ops` the nexthop objects to which a route refers: the kernel would remove it too.
+/// All are looked for at once, for thousands may go together.
+fn spare_used_nexthops(ops: &mut Vec<Op>, actual: &KernelState) {
+    let leaving: BTreeSet<NexthopId> = ops.iter().filter_map(removed_nexthop).collect();
+    if leaving.is_empty() {
+        return;
+    }
     let routes = actual.entries().rev().map_while(|entry| match entry {
         Entry::Route(route) => Some(route),
         _ => None,
     });
-    routes.into_iter().any(|route| route.nexthop == Some(id))
+    let used = routes.filter_map(|route| route.nexthop).filter(|id| leaving.contains(id));
+    let used: BTreeSet<NexthopId> = used.collect();
+    ops.retain(|op| removed_nexthop(op).is_none_or(|id| !used.contains(&id)));
+}
+
+fn removed_nexthop(op: &Op) -> Option<NexthopId> {
+    match op {
+        Op::Remove(entry) => match entry.as_ref() {
+            Entry::Nexthop(nexthop) => Some(nexthop.id),
+            _ => None,
+        },
+        Op::Create(_) | Op::Replace(_) => None,
+    }
 }

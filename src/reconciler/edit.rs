@@ -1,6 +1,7 @@
 //! The newest config of the store: what of it is in force on this node, and what waits.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use super::Inputs;
 use crate::backend::{self, Local};
@@ -80,8 +81,8 @@ impl Inputs {
         let then = Local { config: wanted.clone().on_node(self.names()), ..local.clone() };
         let (now, then) = (backend::networks(&local), backend::networks(&then));
         let rules = local.rules();
-        let believed = self.peers.ids().filter_map(|id| self.peers.peer(id, &rules)?.ok());
-        let is_stranded = |peer: &&Lease| {
+        let believed = self.peers.all(&rules).filter_map(|(_, peer)| peer?.ok());
+        let is_stranded = |peer: &&Arc<Lease>| {
             let without =
                 |networks| backend::plan_peer(networks, peer, &self.detours).without_path().count();
             without(&then) > without(&now)

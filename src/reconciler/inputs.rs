@@ -2,14 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Standing;
 use super::edit::Edit;
 use super::guarding::Guarding;
-use crate::backend::{self, Detours, Local, Network};
+use crate::backend::{self, Detours, Local};
 use crate::checkpoint::Checkpoint;
 use crate::config::{Kind, NetworkConfig};
 use crate::kernel::state::{Entry, KernelState, Key, Link, LinkKind, LinkName, ReversePath};
-use crate::lease::{BackendType, Lease, LeaseId, Peers, Rules, Withdrawal};
+use crate::lease::{BackendType, Lease, Peers, Rules, Withdrawal};
 use crate::mac::MacAddr;
 use crate::masquerade::Policy;
 use crate::node::{Node, Uplink};
@@ -216,16 +215,6 @@ impl Inputs {
         self.strict.extend(local.strict.iter().cloned());
         self.peers = Peers::remembered(leases);
         self.remembered = Some(local);
-    }
-
-    /// Where the lease `id` stands now; none if it is gone or our own.
-    pub fn standing(
-        &self,
-        id: &LeaseId,
-        rules: &Rules,
-        networks: &[Box<dyn Network>],
-    ) -> Option<Standing> {
-        Standing::of(id, &self.peers, rules, networks, &self.detours)
     }
 
     /// Notes whether the store has forgotten our own lease beside those that are missing.

@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use super::{Reconciler, Standing};
 use crate::backend::{self, Detour, Path};
 use crate::kernel::Kernel;
 use crate::kernel::state::{Entry, Key, Route};
-use crate::lease::{Endpoint, LeaseId};
+use crate::lease::{Endpoint, Lease, LeaseId};
 use crate::probe::{Desk, Judgement, Local, News, Subject, Target, Verdict};
 use crate::status::{PathStatus, ProbeStatus, WayStatus};
 
@@ -52,7 +53,7 @@ impl Paths {
     }
 
     /// Tells whom to probe instead of what these leases had before.
-    fn follow(&mut self, local: Option<&Local>, leases: Vec<(LeaseId, Vec<(IpAddr, Target)>)>) {
+    fn follow(&mut self, local: Option<&Local>, leases: Vec<(&LeaseId, Vec<(IpAddr, Target)>)>) {
         let Some(desk) = &self.desk else { return };
         let peers = &mut self.peers;
         desk.targets.send_if_modified(|targets| {
@@ -60,14 +61,14 @@ impl Paths {
             targets.local = local.cloned();
             for (id, known) in leases {
                 let addresses: Vec<IpAddr> = known.iter().map(|(address, _)| *address).collect();
-                for old in peers.remove(&id).unwrap_or_default() {
+                for old in peers.remove(id).unwrap_or_default() {
                     is_news |= !addresses.contains(&old) && targets.peers.remove(&old).is_some();
                 }
                 for (address, target) in known {
                     is_news |= targets.peers.insert(address, target) != Some(target);
                 }
                 if !addresses.is_empty() {
-                    peers.insert(id, addresses);
+                    peers.insert(id.clone(), addresses);
                 }
             }
             is_news
@@ -128,6 +129,9 @@ impl<K: Kernel> Reconciler<K> {
     /// What was not answered before an edit or another lease says little of now: a peer that would
     /// leave the tunnel for that alone is asked anew.
     pub(super) fn doubt_silence(&mut self, ids: &BTreeSet<LeaseId>) {
+        if self.paths.verdicts.is_empty() {
+            return;
+        }
         let leases = ids.iter().filter_map(|id| self.inputs.peers.lease(id));
         let endpoints = leases.flat_map(|lease| &lease.endpoints);
         let doubted = endpoints.filter(|endpoint| {
@@ -140,23 +144,17 @@ impl<K: Kernel> Reconciler<K> {
         }
     }
 
-    /// Finds out which of these leases are to be reached through the tunnel although they are on
-    /// our link.
-    pub(super) fn find_detours(&mut self, ids: &BTreeSet<LeaseId>) {
-        let (mut found, mut gone) = (Vec::new(), Vec::new());
-        for id in ids {
-            match self.inputs.peers.lease(id) {
-                Some(lease) => found.extend(
-                    lease
-                        .endpoints
-                        .iter()
-                        .map(|endpoint| (endpoint.subnet.base(), self.detour(endpoint))),
-                ),
-                None => gone.push(id),
-            }
-        }
-        self.forget_paths(&gone);
-        for (peer, detour) in found {
+    /// Which of these leases are to be reached through the tunnel although they are on our link.
+    pub(super) fn detours<'a>(
+        &self,
+        leases: impl Iterator<Item = &'a Lease>,
+    ) -> Vec<(IpAddr, Option<Detour>)> {
+        let endpoints = leases.flat_map(|lease| &lease.endpoints);
+        endpoints.map(|endpoint| (endpoint.subnet.base(), self.detour(endpoint))).collect()
+    }
+
+    pub(super) fn take_detours(&mut self, detours: Vec<(IpAddr, Option<Detour>)>) {
+        for (peer, detour) in detours {
             let before = match detour {
                 Some(detour) => self.inputs.detours.insert(peer, detour),
                 None => self.inputs.detours.remove(&peer),
@@ -167,9 +165,11 @@ impl<K: Kernel> Reconciler<K> {
         }
     }
 
-    /// Who comes after a lease that is gone is judged anew.
-    fn forget_paths(&mut self, gone: &[&LeaseId]) {
-        for peer in gone.iter().filter_map(|id| self.paths.peers.get(*id)).flatten() {
+    /// Who comes after those of these leases that are gone is judged anew.
+    pub(super) fn forget_paths(&mut self, ids: &BTreeSet<LeaseId>) {
+        let followed = ids.iter().filter_map(|id| self.paths.peers.get_key_value(id));
+        let gone = followed.filter(|(id, _)| self.inputs.peers.lease(id).is_none());
+        for peer in gone.flat_map(|(_, peers)| peers) {
             self.paths.verdicts.remove(peer);
             self.paths.rounds.remove(peer);
             self.unsaved |= self.inputs.detours.remove(peer).is_some();
@@ -202,16 +202,16 @@ impl<K: Kernel> Reconciler<K> {
     pub(super) fn tell_targets(&mut self, standings: &[(LeaseId, Option<Standing>)]) {
         let Some(local) = self.inputs.local() else { return };
         let probed = Local::of(&local, backend::pod_mtu(&self.networks).unwrap_or_default());
-        let known = |id: &LeaseId| {
-            let endpoints = self.inputs.peers.lease(id).into_iter().flat_map(|it| &it.endpoints);
-            let ours = endpoints.filter(|it| local.node.uplink(it.subnet.family()).is_some());
+        let known = |lease: &Arc<Lease>| {
+            let ours =
+                lease.endpoints.iter().filter(|it| local.node.uplink(it.subnet.family()).is_some());
             let round = |peer: IpAddr| self.paths.rounds.get(&peer).copied().unwrap_or_default();
             let target = |it: &Endpoint| Target::of(&local, it, round(it.subnet.base()));
             ours.map(|it| (it.subnet.base(), target(it))).collect()
         };
-        let leases = standings.iter().map(|(id, standing)| match standing {
-            Some(Standing::Planned(_)) if probed.is_some() => (id.clone(), known(id)),
-            Some(Standing::Planned(_) | Standing::SetAside(_)) | None => (id.clone(), Vec::new()),
+        let leases = standings.iter().map(|(id, standing)| {
+            let believed = standing.as_ref().and_then(Standing::believed);
+            (id, believed.filter(|_| probed.is_some()).map(known).unwrap_or_default())
         });
         let leases = leases.collect();
         self.paths.follow(probed.as_ref(), leases);

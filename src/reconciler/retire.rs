@@ -4,7 +4,7 @@ use super::{Differences, Reconciler, Standing};
 use crate::backend;
 use crate::kernel::Kernel;
 use crate::kernel::state::{Entry, Link};
-use crate::lease::{Lease, LeaseId};
+use crate::lease::Lease;
 
 impl<K: Kernel> Reconciler<K> {
     /// Notes which devices may go, by what is known of the peers now.
@@ -32,10 +32,6 @@ impl<K: Kernel> Reconciler<K> {
     }
 
     fn believed(&self) -> impl Iterator<Item = &Lease> {
-        let believed = |(id, standing): (&LeaseId, &Standing)| match standing {
-            Standing::Planned(_) => self.inputs.peers.lease(id),
-            Standing::SetAside(_) => None,
-        };
-        self.desired.peers().iter().filter_map(believed)
+        self.desired.peers().values().filter_map(Standing::believed).map(AsRef::as_ref)
     }
 }

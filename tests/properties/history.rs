@@ -8,7 +8,7 @@ use proptest::sample::select;
 use tweed::backend::{self, Local, Network};
 use tweed::kernel::state::Key;
 use tweed::lease::{Lease, LeaseId, LeaseUpdate, Rules};
-use tweed::reconciler::{Desired, Inputs};
+use tweed::reconciler::{Desired, Inputs, Standing};
 
 use crate::any::{node, peer};
 use crate::cases;
@@ -61,22 +61,16 @@ impl Planner {
                 tweed::lease::Withdrawal::Held { .. } => panic!("the store named us all along"),
             },
         };
-        self.touched = self.desired.revise(self.standings(&self.affected));
-    }
-
-    fn standings(
-        &self,
-        ids: &BTreeSet<LeaseId>,
-    ) -> Vec<(LeaseId, Option<tweed::reconciler::Standing>)> {
-        let standing = |id: &LeaseId| self.inputs.standing(id, &self.rules, &self.networks);
-        ids.iter().map(|id| (id.clone(), standing(id))).collect()
+        let peers = &self.inputs.peers;
+        let changes = self.affected.iter().map(|id| (id, peers.peer(id, &self.rules)));
+        let standing = |peer| Standing::of(peer, &self.networks, &self.inputs.detours);
+        let changes = changes.map(|(id, peer)| (id.clone(), peer.map(standing)));
+        self.touched = self.desired.revise(changes.collect());
     }
 
     /// The same plan, made all at once.
     fn planned_anew(&self) -> Desired {
-        let local = self.inputs.local().unwrap();
-        let all = self.inputs.peers.ids().cloned().collect();
-        Desired::new(backend::plan_local(&local, &self.networks), self.standings(&all))
+        Desired::plan(&self.inputs.local().unwrap(), &self.inputs.peers, &self.inputs.detours)
     }
 }
 

@@ -9,7 +9,7 @@ use tokio::time;
 use tweed::checkpoint::Checkpoint;
 use tweed::config::{ConfigUpdate, NetworkConfig, Reload, Unusable};
 use tweed::kernel::fake::FakeKernel;
-use tweed::lease::{Lease, LeaseId, LeaseUpdate};
+use tweed::lease::{Endpoint, Lease, LeaseId, LeaseUpdate};
 use tweed::masquerade::Policy;
 use tweed::node::InterfaceOptions;
 use tweed::prefix::Prefix;
@@ -34,6 +34,8 @@ pub(crate) struct Stage {
     prober: Prober,
     /// What was on disk when the daemon was last stopped.
     saved: Option<Checkpoint>,
+    /// What the loop was last asked to save.
+    asked: Option<oneshot::Receiver<Option<Checkpoint>>>,
 }
 
 /// Plays `parts` and returns them with what really happened in the place of every expectation.
@@ -79,7 +81,18 @@ impl Stage {
         let kernel = FakeKernel::new(notation::host(&interfaces));
         let (events, listeners, run) = daemon(kernel.clone(), settings.clone());
         let prober = Prober::start(&events);
-        Self { kernel, settings, events, listeners, run, own: None, edits: 0, prober, saved: None }
+        Self {
+            kernel,
+            settings,
+            events,
+            listeners,
+            run,
+            own: None,
+            edits: 0,
+            prober,
+            saved: None,
+            asked: None,
+        }
     }
 
     async fn perform(&mut self, command: &Command) {
@@ -104,6 +117,8 @@ impl Stage {
                 let saved = self.saved.clone().expect("nothing was saved");
                 self.send(Event::Remembered(Box::new(saved))).await;
             }
+            // The loop finds what comes next right behind it.
+            "save" => return self.ask_to_save().await,
             // What was done so far is told in another scenario.
             "skip" => {
                 self.kernel.take_log();
@@ -184,6 +199,12 @@ impl Stage {
         answer.await.unwrap()
     }
 
+    async fn ask_to_save(&mut self) {
+        let (reply, answer) = oneshot::channel();
+        self.send(Event::Checkpoint(reply)).await;
+        self.asked = Some(answer);
+    }
+
     /// Time stands still until everybody waits: then a moment passes.
     async fn settle(&mut self) {
         time::sleep(Duration::from_millis(1)).await;
@@ -211,6 +232,7 @@ impl Stage {
                 self.listeners.changed.mark_unchanged();
                 vec![format!("checkpoint {}", if changed { "changed" } else { "unchanged" })]
             }
+            "saved" => self.saved().await,
             "peers" => self.peers().await,
             "config" => self.config().await,
             "report" => self.report().await,
@@ -253,6 +275,17 @@ impl Stage {
 }
 
 impl Stage {
+    /// The leases that the loop gave to be saved.
+    async fn saved(&mut self) -> Vec<String> {
+        let asked = self.asked.take().expect("nothing was to be saved");
+        let Some(Checkpoint { leases, .. }) = asked.await.unwrap() else {
+            return vec!["saved nothing".to_owned()];
+        };
+        let show = |end: &Endpoint| format!("{}@{}", end.subnet, end.public_ip);
+        let ends = leases.iter().flat_map(|lease| &lease.endpoints);
+        headed("saved", ends.map(show).collect())
+    }
+
     /// Which config is in force, and what the newest one has to wait for.
     async fn config(&self) -> Vec<String> {
         let status: Status = serde_json::from_str(self.ask(Query::Status).await.get()).unwrap();

@@ -181,7 +181,7 @@ fn losing_our_own_lease_alone_holds_nothing() {
 
 #[test]
 fn what_is_remembered_is_missing_until_the_store_names_it() {
-    let mut peers = Peers::remembered([lease(A, 10), lease(B, 10)]);
+    let mut peers = Peers::remembered([lease(A, 10), lease(B, 10)].map(Arc::new));
     assert_eq!(standing(&peers, A), "believed");
     assert!(!peers.is_complete());
     peers.apply(snapshot(&[A]));
