@@ -92,6 +92,7 @@ scenarios! {
     a_restart_keeps_the_tunnel_until_probes_are_answered
     a_restart_leaves_the_tables_as_they_are
     a_rollout_takes_nodes_one_after_the_other
+    a_route_that_cannot_be_replaced_keeps_its_nexthop
     a_second_family_gets_a_device_of_its_own
     a_socket_that_stays_broken_does_not_keep_us_busy
     a_start_from_what_was_known_keeps_the_brake

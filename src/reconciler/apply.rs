@@ -118,18 +118,18 @@ impl<K: Kernel> Reconciler<K> {
     }
 
     /// Plans anew for these peers alone.
-    pub(super) fn revise(&mut self, ids: BTreeSet<LeaseId>) {
+    pub(super) fn revise(&mut self, ids: &BTreeSet<LeaseId>) {
         self.unsaved |= !ids.is_empty();
         self.unreported |= !ids.is_empty();
         self.inputs.edit.stale |= !ids.is_empty();
         // Before the first plan there are no rules to judge by; a whole plan is for all.
         if !self.networks.is_empty() && !ids.is_empty() && !self.stale.plan {
-            let peers = &self.inputs.peers;
-            let detours = self.detours(ids.iter().filter_map(|id| peers.lease(id)));
-            self.forget_paths(&ids);
+            let leases = ids.iter().filter_map(|id| self.inputs.peers.lease(id));
+            let detours = self.detours(leases);
+            self.forget_paths(ids);
             self.take_detours(detours);
-            let peers = &self.inputs.peers;
-            let standings = self.standings(ids.iter().map(|id| (id, peers.peer(id, &self.rules))));
+            let peers = ids.iter().map(|id| (id, self.inputs.peers.peer(id, &self.rules)));
+            let standings = self.standings(peers);
             self.note(&standings);
             let touched = self.desired.revise(standings);
             self.stale.differences.extend(touched);

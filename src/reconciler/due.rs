@@ -16,8 +16,7 @@ impl<K: Kernel> Reconciler<K> {
         };
         let mut due: Vec<Op> = ops.into_iter().filter(|op| self.is_due(op)).collect();
         spare_used_nexthops(&mut due, &self.actual);
-        due.iter().for_each(|op| tracing::debug!("{op}"));
-        due
+        due.into_iter().inspect(|op| tracing::debug!("{op}")).collect()
     }
 
     fn diff_all(&mut self) -> Vec<Op> {

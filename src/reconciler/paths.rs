@@ -108,7 +108,7 @@ impl<K: Kernel> Reconciler<K> {
         let affected = leases.filter(|lease| lease.endpoints.iter().any(is_affected));
         let affected: BTreeSet<LeaseId> = affected.map(|lease| lease.id.clone()).collect();
         let failed_before = self.failed_detours();
-        self.revise(affected);
+        self.revise(&affected);
         self.log_detours(failed_before);
     }
 

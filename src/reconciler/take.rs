@@ -80,7 +80,7 @@ impl<K: Kernel> Reconciler<K> {
         }
         self.inputs.note_loss();
         self.doubt_silence(&affected);
-        self.revise(affected);
+        self.revise(&affected);
     }
 
     pub(super) fn take_store(&mut self, state: StoreState) {
@@ -176,7 +176,7 @@ impl<K: Kernel> Reconciler<K> {
         match self.inputs.withdraw(self.settings.max_withdraw) {
             Withdrawal::Done(affected) => {
                 self.inputs.held_back = None;
-                self.revise(affected);
+                self.revise(&affected);
             }
             Withdrawal::Held { missing, of } => {
                 if self.inputs.held_back.replace((missing, of)) != Some((missing, of)) {
