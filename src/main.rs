@@ -3,9 +3,15 @@
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
+use dlmalloc::GlobalDlmalloc;
 use tracing::Level;
 use tracing_subscriber::EnvFilter;
 use tweed::options::Options;
+
+/// Of thousands of peers much is needed for a moment only: it is handed out quickly and given back,
+/// whatever library the binary is linked with.
+#[global_allocator]
+static ALLOCATOR: GlobalDlmalloc = GlobalDlmalloc;
 
 fn main() -> ExitCode {
     let options = match Options::parse(std::env::args_os().skip(1), |name| std::env::var(name).ok())
