@@ -1,7 +1,6 @@
 //! What the kernel in memory holds, and the rules by which it changes.
 
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use crate::kernel::state::{
     AcceptRa, Entry, KernelState, Key, Link, LinkKind, LinkName, Nexthop, NexthopId, ReversePath,
@@ -98,12 +97,9 @@ impl World {
                 Told::new()
             }
             Key::Table(table) => {
-                let was_there = self.state.remove(key).is_some();
                 self.state.retain(|entry| !entry.is_element_of(table));
-                was_there
-                    .then(|| Observation::TableChanged(table.as_ref().clone()))
-                    .into_iter()
-                    .collect()
+                let told = |_| Observation::TableChanged(table.as_ref().clone());
+                self.state.remove(key).map(told).into_iter().collect()
             }
             Key::Nexthop(id) => self.lose_nexthop(*id),
             Key::Address(..)
@@ -217,8 +213,7 @@ impl World {
             }
             Entry::Table(_) | Entry::Chain(_) => Ok(()),
             Entry::Element(element) => {
-                let table = Key::Table(Arc::clone(&element.table));
-                let is_there = self.state.get(&table).is_some();
+                let is_there = self.state.get(&Key::Table(element.table.clone())).is_some();
                 is_there.then_some(()).ok_or_else(|| "No such file or directory".to_owned())
             }
             Entry::Address(_) | Entry::Neighbour(_) | Entry::Fdb(_) => {
