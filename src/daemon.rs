@@ -58,15 +58,20 @@ impl Shared {
 
     /// What the plan is made from now; none before all of it is known.
     async fn checkpoint(&self) -> anyhow::Result<Option<Checkpoint>> {
-        let (reply, answer) = oneshot::channel();
-        self.send(Event::Checkpoint(reply)).await?;
-        answer.await.context("the loop has ended")
+        self.answer(Event::Checkpoint).await
     }
 
     /// The loop's answer to `query`, as late as it comes.
     async fn learn(&self, query: Query) -> anyhow::Result<Box<RawValue>> {
+        self.answer(|reply| Event::Query(query, reply)).await
+    }
+
+    async fn answer<T>(
+        &self,
+        question: impl FnOnce(oneshot::Sender<T>) -> Event,
+    ) -> anyhow::Result<T> {
         let (reply, answer) = oneshot::channel();
-        self.send(Event::Query(query, reply)).await?;
+        self.send(question(reply)).await?;
         answer.await.context("the loop has ended")
     }
 }

@@ -75,8 +75,7 @@ fn emptied<'a>(
         Some(want) => !want.is_met_by(have),
         None => scope.owns(have),
     };
-    let tables = actual.entries().take_while(|have| have.is_local());
-    let tables = tables.filter_map(|have| match have {
+    let tables = actual.local().filter_map(|have| match have.as_ref() {
         Entry::Table(table) if goes(have) => Some(table.name.as_ref()),
         _ => None,
     });
@@ -86,7 +85,7 @@ fn emptied<'a>(
 fn put(want: &Arc<Entry>, have: Option<&Arc<Entry>>) -> Option<Op> {
     match have {
         None => Some(Op::Create(Arc::clone(want))),
-        Some(have) if Arc::ptr_eq(want, have) || want.is_met_by(have) => None,
+        Some(have) if want.is_met_by(have) => None,
         Some(_) => Some(Op::Replace(Arc::clone(want))),
     }
 }

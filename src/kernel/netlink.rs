@@ -57,18 +57,20 @@ impl NetlinkKernel {
 
     /// `backlog`: so many bytes of changes may wait before some are lost.
     pub fn with_backlog(backlog: usize) -> io::Result<Self> {
-        Ok(Self {
+        let mut kernel = Self {
             requests: Requests::open()?,
             tables: Tables::default(),
             offloads: Offloads::default(),
-            monitor: Some(Monitor::of_routing(backlog)?),
-            table_monitor: Monitor::of_tables(backlog).ok(),
+            monitor: None,
+            table_monitor: None,
             backlog,
             links: Links::default(),
             scope: Scope::default(),
             lacks_nexthops: false,
             observed: VecDeque::new(),
-        })
+        };
+        kernel.listen_anew()?;
+        Ok(kernel)
     }
 
     /// Whatever the kernel has told so far and we have not heard is forgotten.

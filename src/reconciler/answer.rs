@@ -113,11 +113,10 @@ impl<K: Kernel> Reconciler<K> {
     /// What is desired and not there. To lay all of it beside what is there takes less time than
     /// to look it up.
     fn unmet(&self) -> BTreeSet<Key> {
-        let is_met = |want: &Arc<Entry>, have: Option<&Arc<Entry>>| {
-            have.is_some_and(|have| Arc::ptr_eq(want, have) || want.is_met_by(have))
-        };
         let both = self.desired.state().beside(&self.actual);
-        let unmet = both.filter_map(|(want, have)| want.filter(|want| !is_met(want, have)));
+        let unmet = both.filter_map(|(want, have)| {
+            want.filter(|want| have.is_none_or(|have| !want.is_met_by(have)))
+        });
         unmet.map(|entry| entry.key()).collect()
     }
 

@@ -169,7 +169,7 @@ impl<K: Kernel> Reconciler<K> {
                 self.statistics.dumps += 1;
                 self.agenda.dumped();
                 self.trouble = None;
-                actual.extend(self.actual.iter().filter(|entry| is_chain(entry)).cloned());
+                actual.extend(self.actual.local().filter(|entry| is_chain(entry)).cloned());
                 self.actual.update(actual);
                 self.stale.differences = Differences::Anywhere;
                 self.unsaved |= self.inputs.note_strict(&self.actual);

@@ -7,7 +7,6 @@ use futures::FutureExt;
 use futures::future::LocalBoxFuture;
 
 use super::Reconciler;
-use super::report::local;
 use crate::kernel::state::{Entry, Key};
 use crate::kernel::{Chains, Generation, Kernel, Op, Reading, Refused};
 
@@ -62,8 +61,8 @@ impl<K: Kernel> Reconciler<K> {
             Errand::Written { ops, refused } => self.note_applied(ops, refused),
         }
         self.messenger.has_delivered |= self.is_met(is_chain);
-        let chains = local(self.desired.state()).chain(local(&self.actual));
-        let keys = chains.filter(|entry| is_chain(entry)).map(Entry::key);
+        let chains = self.desired.state().local().chain(self.actual.local());
+        let keys = chains.filter(|entry| is_chain(entry)).map(|entry| entry.key());
         let due = keys.filter(|key| !self.refused.is_waiting(key));
         self.stale.differences.extend(due.collect::<Vec<_>>());
         self.look_at_chains_again();

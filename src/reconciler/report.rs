@@ -5,7 +5,7 @@ use tokio::time::Instant;
 use super::{Progress, Reconciler, Usable};
 use crate::backend;
 use crate::kernel::Kernel;
-use crate::kernel::state::{Entry, KernelState};
+use crate::kernel::state::Entry;
 use crate::lease::LeaseAttributes;
 
 impl<K: Kernel> Reconciler<K> {
@@ -74,12 +74,8 @@ impl<K: Kernel> Reconciler<K> {
         self.actual.get(&entry.key()).is_some_and(|have| entry.is_met_by(have))
     }
 
+    /// The entries on our devices, and our rules.
     pub(super) fn local_entries(&self) -> impl Iterator<Item = &Entry> {
-        local(self.desired.state())
+        self.desired.state().local().map(AsRef::as_ref)
     }
-}
-
-/// The entries on our devices, and our rules: they come first in the order of keys.
-pub(super) fn local(state: &KernelState) -> impl Iterator<Item = &Entry> {
-    state.entries().take_while(|entry| entry.is_local())
 }

@@ -3,7 +3,6 @@
 use tokio::time::Instant;
 
 use super::Reconciler;
-use super::report::local;
 use crate::kernel::Kernel;
 use crate::kernel::state::{Entry, Key, Otherwise};
 use crate::masquerade::{self, Choice};
@@ -44,13 +43,13 @@ impl<K: Kernel> Reconciler<K> {
 
     /// Of the kernel, whoever wants them.
     fn held_rules(&self) -> impl Iterator<Item = Key> {
-        local(&self.actual).filter(|entry| entry.is_rules()).map(Entry::key)
+        self.actual.local().filter(|entry| entry.is_rules()).map(|entry| entry.key())
     }
 
     /// Chains of flannel that nobody keeps up, and that nobody removes either.
     pub(super) fn kept_chains(&self) -> impl Iterator<Item = String> {
         let wanted = self.desired.state();
-        let kept = local(&self.actual).filter_map(move |entry| match entry {
+        let kept = self.actual.local().filter_map(move |entry| match entry.as_ref() {
             Entry::Chain(chain) if chain.otherwise == Otherwise::Dropped => Some(chain),
             _ => None,
         });

@@ -55,6 +55,11 @@ impl KernelState {
         self.iter().map(AsRef::as_ref)
     }
 
+    /// What is there for our own sake: it comes first.
+    pub fn local(&self) -> impl Iterator<Item = &Arc<Entry>> {
+        self.iter().take_while(|entry| entry.is_local())
+    }
+
     /// `entry`, as it is held here already if it is.
     pub fn sharing(&self, entry: Entry) -> Arc<Entry> {
         let held = self.0.get(&entry as &dyn Keyed).map(Held::entry);
@@ -66,9 +71,8 @@ impl KernelState {
         if *self == new {
             return;
         }
-        self.0.retain(|held| match new.0.get(held) {
-            Some(now) if now.0 == held.0 => new.0.remove(held),
-            Some(_) | None => false,
+        self.0.retain(|held| {
+            new.0.get(held).is_some_and(|now| now.0 == held.0) && new.0.remove(held)
         });
         self.extend(new);
     }

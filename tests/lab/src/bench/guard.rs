@@ -56,7 +56,7 @@ pub(super) fn run(rounds: usize, sheet: &mut Sheet) -> Result<()> {
 async fn measure(count: u32, rounds: usize) -> Result<Figures> {
     let mut kernel = NetlinkKernel::open()?;
     let table = table()?;
-    let name = Arc::new(table.name.clone());
+    let name = Arc::clone(&table.name);
     let scope = Scope { tables: [table.name.as_ref().clone()].into(), ..Scope::default() };
     let element = |number: u32| {
         let address = Ipv4Addr::from_bits(u32::from(Ipv4Addr::new(172, 20, 0, 1)) + number).into();
