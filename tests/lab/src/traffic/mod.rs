@@ -1,6 +1,8 @@
-//! What applications notice: a TCP stream and HTTP requests for each pair of pods.
+//! What applications notice: streams and requests between pods, and connections of other kinds.
 
 mod client;
+mod connections;
+mod line;
 mod server;
 mod tally;
 
@@ -11,6 +13,7 @@ use std::thread::JoinHandle;
 
 use anyhow::{Context, Result, anyhow};
 
+pub use connections::{Connections, Kind, Outcome, Outcomes, Worker};
 pub use tally::Tally;
 
 use crate::netns::Namespace;

@@ -75,6 +75,20 @@ impl Server {
     }
 }
 
+/// Echoes on a listener alone, each connection in a thread that ends with it.
+pub(super) fn echo_all(listener: &TcpListener, shared: &Arc<Shared>) -> Result<()> {
+    listener.set_nonblocking(true)?;
+    while shared.is_running() {
+        poll(&mut [PollFd::new(listener.as_fd(), PollFlags::POLLIN)], PollTimeout::from(LOOK))?;
+        while let Ok((stream, _)) = listener.accept() {
+            let shared = Arc::clone(shared);
+            // The client reports a connection that breaks.
+            std::thread::spawn(move || echo(stream, &shared).ok());
+        }
+    }
+    Ok(())
+}
+
 fn echo(mut stream: TcpStream, shared: &Shared) -> std::io::Result<()> {
     stream.set_read_timeout(Some(Duration::from_millis(LOOK.into())))?;
     stream.set_nodelay(true)?;

@@ -1,0 +1,221 @@
+//! Long-lived TCP connections between pods, nodes and a machine outside of the cluster.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv6Addr, SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use super::Shared;
+use super::line::Line;
+use super::server::echo_all;
+use crate::address::Family;
+use crate::netns::Namespace;
+use crate::node::Node;
+use crate::pod::Pod;
+use crate::services::{Proxy, Service, service_range};
+use crate::wait::eventually;
+
+/// Pods, nodes and the machine outside listen on this port.
+const PORT: u16 = 7100;
+const SERVICE_PORT: u16 = 80;
+const FIRST_NODE_PORT: u16 = 30_001;
+/// An exchange ends within its limit, one way or the other; a busy machine is slow to say so.
+const SETTLED: Duration = Duration::from_secs(60);
+
+/// The two ends of a connection, and what is between them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// By a port of a node to a pod on another one.
+    OutsideToPod,
+    /// To a pod on another node.
+    HostToPod,
+    /// By the address of a service to a pod on another node.
+    HostToService,
+    /// To another node.
+    PodToHost,
+    PodToOutside,
+}
+
+/// A node of the cluster with a pod, and the rules for services on it.
+#[derive(Clone, Debug)]
+pub struct Worker {
+    pub node: Node,
+    pub pod: Pod,
+    pub proxy: Proxy,
+}
+
+/// The connections of one kind that begin at one member, or are forwarded by it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Connections that were open, or should have been.
+    pub open: usize,
+    /// Why each of the others ended: it was reset or closed, or an exchange took longer than five seconds.
+    pub broken: Vec<String>,
+    /// The longest time from a request to its answer.
+    pub worst: Duration,
+}
+
+/// By kind, and by the name of the node.
+pub type Outcomes = BTreeMap<(Kind, String), Outcome>;
+
+/// Connections that are open, each with ten exchanges per second. Dropping it ends them.
+#[derive(Debug)]
+pub struct Connections {
+    workers: Vec<Worker>,
+    outside: Node,
+    services: Vec<Service>,
+    lines: Vec<Arc<Line>>,
+    shared: Arc<Shared>,
+}
+
+impl Kind {
+    pub const ALL: [Self; 5] = [
+        Self::OutsideToPod,
+        Self::HostToPod,
+        Self::HostToService,
+        Self::PodToHost,
+        Self::PodToOutside,
+    ];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::OutsideToPod => "outside → node → pod",
+            Self::HostToPod => "host → pod",
+            Self::HostToService => "host → service → pod",
+            Self::PodToHost => "pod → host",
+            Self::PodToOutside => "pod → outside",
+        }
+    }
+}
+
+impl Connections {
+    /// Prepares services and listeners; no connection is open yet. `outside` is on the segment of the
+    /// nodes, and has no daemon.
+    pub fn prepare(workers: Vec<Worker>, outside: &Node) -> Result<Self> {
+        ensure!(workers.len() > 1, "every connection needs two nodes");
+        let services = services(&workers)?;
+        let (lines, shared) = (Vec::new(), Arc::<Shared>::default());
+        let connections = Self { workers, outside: outside.clone(), services, lines, shared };
+        for Worker { node, pod, .. } in &connections.workers {
+            let spaces = [node.namespace(), pod.namespace()];
+            spaces.into_iter().try_for_each(|space| connections.listen(space))?;
+            for family in pod.families() {
+                // A node finds the way to a service before its address is replaced: usually by a default route.
+                let route = format!("route replace {} dev eth0", service_range(family));
+                node.ip(format!("{} {route}", family.flag()))?;
+            }
+        }
+        connections.listen(outside.namespace())?;
+        connections.sync_services()?;
+        Ok(connections)
+    }
+
+    /// Writes the rules for services on every node again, as kube-proxy does from time to time.
+    pub fn sync_services(&self) -> Result<()> {
+        self.workers.iter().try_for_each(|it| it.node.sync_services(it.proxy, &self.services))
+    }
+
+    /// Opens one connection more of each kind and family from each member to the next one, and waits for
+    /// their first exchanges. One that cannot be opened counts as broken.
+    pub fn open(&mut self) -> Result<()> {
+        let next = self.workers.iter().cycle().skip(1);
+        let pairs: Vec<_> = self.workers.iter().cloned().zip(next.cloned()).collect();
+        for (from, to) in pairs {
+            for family in from.pod.families() {
+                for kind in Kind::ALL {
+                    self.connect(kind, &from, &to, family)?;
+                }
+            }
+        }
+        self.settle()
+    }
+
+    /// What has happened to all connections since the last call, and up to now.
+    pub fn take(&self) -> Result<Outcomes> {
+        self.settle()?;
+        let mut outcomes = Outcomes::new();
+        for line in &self.lines {
+            line.take(outcomes.entry((line.kind, line.node.clone())).or_default());
+        }
+        Ok(outcomes)
+    }
+
+    /// Waits until every connection has completed an exchange that began after this call, or is broken.
+    fn settle(&self) -> Result<()> {
+        let before: Vec<u64> = self.lines.iter().map(|line| line.exchanges()).collect();
+        let is_settled = |(line, before): (&Arc<Line>, &u64)| {
+            // The first of two may have begun before the call.
+            line.is_broken() || line.exchanges() >= before + 2
+        };
+        eventually(SETTLED, || self.lines.iter().zip(&before).all(is_settled))
+            .context("connections with neither an answer nor an end")
+            .map(drop)
+    }
+
+    fn connect(&mut self, kind: Kind, from: &Worker, to: &Worker, family: Family) -> Result<()> {
+        let is_wanted = |service: &&Service| {
+            service.name == to.node.name() && Family::of(service.pod.ip()) == family
+        };
+        let service = self.services.iter().find(is_wanted).context("a pod without a service")?;
+        let (near, pod, outside) =
+            (from.node.namespace(), from.pod.namespace(), self.outside.namespace());
+        let (from_space, target) = match kind {
+            Kind::OutsideToPod => {
+                (outside, SocketAddr::new(from.node.address(family)?, service.node_port))
+            }
+            Kind::HostToPod => (near, service.pod),
+            Kind::HostToService => (near, service.address),
+            Kind::PodToHost => (pod, SocketAddr::new(to.node.address(family)?, PORT)),
+            Kind::PodToOutside => (pod, SocketAddr::new(self.outside.address(family)?, PORT)),
+        };
+        let line = Arc::new(Line::new(kind, from.node.name(), target));
+        self.lines.push(Arc::clone(&line));
+        let shared = Arc::clone(&self.shared);
+        spawn(from_space, move || line.run(&shared));
+        Ok(())
+    }
+
+    fn listen(&self, space: &Namespace) -> Result<()> {
+        let bind = || TcpListener::bind((Ipv6Addr::UNSPECIFIED, PORT));
+        let listener = space.within(bind)?.with_context(|| format!("port {PORT}"))?;
+        let shared = Arc::clone(&self.shared);
+        spawn(space, move || drop(echo_all(&listener, &shared)));
+        Ok(())
+    }
+}
+
+impl Drop for Connections {
+    fn drop(&mut self) {
+        self.shared.stop();
+    }
+}
+
+/// One per pod and family.
+fn services(workers: &[Worker]) -> Result<Vec<Service>> {
+    let mut services = Vec::new();
+    for (number, Worker { node, pod, .. }) in (1..).zip(workers) {
+        for family in pod.families() {
+            let range = service_range(family).parse()?;
+            let address = crate::address::nth(range, u32::from(number))?.ip();
+            services.push(Service {
+                name: node.name().to_owned(),
+                address: SocketAddr::new(address, SERVICE_PORT),
+                node_port: FIRST_NODE_PORT + number,
+                pod: SocketAddr::new(pod.address(family)?, PORT),
+            });
+        }
+    }
+    Ok(services)
+}
+
+/// The thread ends soon after the connections are dropped.
+fn spawn(space: &Namespace, work: impl FnOnce() + Send + 'static) {
+    let space = space.clone();
+    std::thread::spawn(move || {
+        if space.enter().is_ok() {
+            work();
+        }
+    });
+}

@@ -1,0 +1,103 @@
+//! One long-lived connection: opened, kept busy, and its counts.
+
+use std::io::{Error, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use super::Shared;
+use super::connections::{Kind, Outcome};
+use crate::wait::is_silence;
+
+const BETWEEN: Duration = Duration::from_millis(100);
+/// An exchange that takes longer, or a connection that cannot be opened for so long, is broken.
+const LIMIT: Duration = Duration::from_secs(5);
+const REQUEST: &[u8; 16] = b"0123456789abcdef";
+
+/// Its own thread writes to it, all others read.
+#[derive(Debug)]
+pub(super) struct Line {
+    pub(super) kind: Kind,
+    /// The node that it begins at, or that forwards it.
+    pub(super) node: String,
+    target: SocketAddr,
+    exchanges: AtomicU64,
+    worst_us: AtomicU64,
+    broken: OnceLock<String>,
+    /// Whether an outcome has it.
+    is_reported: AtomicBool,
+}
+
+impl Line {
+    pub(super) fn new(kind: Kind, node: &str, target: SocketAddr) -> Self {
+        let (exchanges, worst_us, broken, is_reported) = Default::default();
+        Self { kind, node: node.to_owned(), target, exchanges, worst_us, broken, is_reported }
+    }
+
+    /// Opens the connection, and keeps it busy until it breaks or all is over.
+    pub(super) fn run(&self, shared: &Shared) {
+        let started = Instant::now();
+        let Err(error) = self.exchange(shared) else { return };
+        if shared.is_running() {
+            let Self { kind, node, target, .. } = self;
+            let (kind, age) = (kind.as_str(), started.elapsed());
+            let text = format!("{kind}, {node}, {target}, open for {age:.1?}: {error}");
+            self.broken.get_or_init(|| text);
+        }
+    }
+
+    pub(super) fn exchanges(&self) -> u64 {
+        self.exchanges.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn is_broken(&self) -> bool {
+        self.broken.get().is_some()
+    }
+
+    /// Adds what has happened since the last call.
+    pub(super) fn take(&self, outcome: &mut Outcome) {
+        let worst = Duration::from_micros(self.worst_us.swap(0, Ordering::SeqCst));
+        outcome.worst = outcome.worst.max(worst);
+        let broken = self.broken.get().cloned();
+        if broken.is_some() && self.is_reported.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        outcome.open += 1;
+        outcome.broken.extend(broken);
+    }
+
+    fn exchange(&self, shared: &Shared) -> std::io::Result<()> {
+        let mut stream = TcpStream::connect_timeout(&self.target, LIMIT)?;
+        stream.set_nodelay(true)?;
+        while shared.is_running() {
+            let started = Instant::now();
+            exchange(&mut stream)?;
+            let took = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
+            self.worst_us.fetch_max(took, Ordering::SeqCst);
+            self.exchanges.fetch_add(1, Ordering::SeqCst);
+            std::thread::sleep(BETWEEN.saturating_sub(started.elapsed()));
+        }
+        Ok(())
+    }
+}
+
+fn exchange(stream: &mut TcpStream) -> std::io::Result<()> {
+    let (mut answer, mut length, started) = ([0; REQUEST.len()], 0, Instant::now());
+    stream.write_all(REQUEST)?;
+    while let Some(rest @ [_, ..]) = answer.get_mut(length..) {
+        let left = LIMIT.saturating_sub(started.elapsed()).max(Duration::from_millis(1));
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(rest) {
+            Ok(0) => return Err(Error::new(ErrorKind::UnexpectedEof, "closed")),
+            Ok(count) => length += count,
+            // A signal, or a machine that stood still.
+            Err(error) if is_silence(&error) && started.elapsed() < LIMIT => {}
+            Err(error) if is_silence(&error) => {
+                return Err(Error::new(ErrorKind::TimedOut, format!("no answer for {LIMIT:?}")));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
