@@ -120,7 +120,8 @@ async fn run_tasks<S: SubnetManager + 'static>(
     let reconciler = Reconciler::new(kernel, settings(options), inbox, outputs);
     let acquired = watch::Sender::new(false);
     let control = serve::bind_control(options)?;
-    let health = serve::bind_health(options).await?;
+    let health = serve::bind_health(options)?;
+    let metrics = serve::bind_metrics(options)?;
     if let Some(checkpoint) = remembered {
         // The loop must have it before the store tells anything.
         shared.send(Event::Remembered(Box::new(checkpoint))).await?;
@@ -148,6 +149,9 @@ async fn run_tasks<S: SubnetManager + 'static>(
     spawn(&mut tasks, serve::serve_control(control, shared.clone()));
     if let Some(health) = health {
         spawn(&mut tasks, serve::serve_health(health, shared.clone()));
+    }
+    if let Some(metrics) = metrics {
+        spawn(&mut tasks, serve::serve_metrics(metrics, shared.clone()));
     }
     spawn(&mut tasks, async {
         reconciler.run().await;

@@ -1,13 +1,18 @@
 //! The smallest HTTP there is: GET on a few paths, over TCP for supervisors and over a Unix socket for `tweedctl`.
 
+mod connections;
+mod listener;
+
+pub use listener::{Listener, WhenFull, bind_control, bind_tcp};
+
 use std::future::Future;
 use std::io;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
-use futures::future::Either;
+use futures::future::{Abortable, Either};
 use futures::stream::FuturesUnordered;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
@@ -18,81 +23,44 @@ use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use serde::Serialize;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio::net::UnixStream;
 use tokio::time::{sleep, timeout};
+
+use connections::{Connections, Progress};
 
 pub type Response = hyper::Response<Full<Bytes>>;
 
-/// So many connections are served at once; further ones wait.
-const CONNECTIONS: usize = 64;
-/// A client that says nothing for so long is dropped.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// A client that has not sent its whole request by then is dropped.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
+/// A connection lasts no longer, so that a client that does not read its answer is dropped.
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest answer that a client takes, in bytes.
 const LONGEST_ANSWER: usize = 256 << 20;
 
-/// Where connections come from.
-pub trait Listener {
-    type Connection: AsyncRead + AsyncWrite + Unpin + 'static;
-
-    fn accept(&self) -> impl Future<Output = io::Result<Self::Connection>>;
-}
-
-impl Listener for TcpListener {
-    type Connection = tokio::net::TcpStream;
-
-    async fn accept(&self) -> io::Result<Self::Connection> {
-        Self::accept(self).await.map(|(connection, _)| connection)
-    }
-}
-
-impl Listener for UnixListener {
-    type Connection = UnixStream;
-
-    async fn accept(&self) -> io::Result<Self::Connection> {
-        Self::accept(self).await.map(|(connection, _)| connection)
-    }
-}
-
 /// Answers each GET with what `route` makes of its path. Runs until dropped.
-pub async fn serve<R: Future<Output = Response>>(
-    listener: impl Listener,
+pub async fn serve<L: Listener, R: Future<Output = Response>>(
+    listener: L,
     route: impl Fn(String) -> R,
 ) {
-    let mut connections = FuturesUnordered::new();
+    let mut open = Connections::default();
+    let mut answers = FuturesUnordered::new();
     loop {
+        let accepts = L::WHEN_FULL == WhenFull::Drop || !open.are_full();
         tokio::select! {
-            accepted = listener.accept(), if connections.len() < CONNECTIONS => match accepted {
-                Ok(connection) => connections.push(answer(connection, &route)),
+            // A request that has arrived is read before one more connection may take its place.
+            biased;
+            Some(_) = answers.next() => {}
+            accepted = listener.accept(), if accepts => match accepted {
+                Ok((connection, source)) => {
+                    let (progress, registration) = open.open(source);
+                    let answer = answer(connection, progress, &route);
+                    answers.push(Abortable::new(answer, registration));
+                }
                 // Out of file descriptors, most likely: others must close theirs first.
                 Err(_) => sleep(Duration::from_millis(100)).await,
             },
-            Some(()) = connections.next() => {}
         }
     }
-}
-
-/// Binds `path` for root alone. A socket that nobody answers on any more is replaced.
-///
-/// # Errors
-/// Somebody answers on it, or the path cannot be used.
-pub fn bind_control(path: &Path) -> io::Result<UnixListener> {
-    if std::os::unix::net::UnixStream::connect(path).is_ok() {
-        let message = "another tweedd answers on it: stop it first, or give this one a --subnet-file of its own";
-        return Err(io::Error::new(io::ErrorKind::AddrInUse, message));
-    }
-    if let Some(folder) = path.parent() {
-        std::fs::create_dir_all(folder)?;
-    }
-    match std::fs::symlink_metadata(path) {
-        Ok(file) if !file.file_type().is_socket() => {
-            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "it is there and no socket"));
-        }
-        Ok(_) => std::fs::remove_file(path)?,
-        Err(_) => {}
-    }
-    let listener = UnixListener::bind(path)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-    Ok(listener)
 }
 
 /// Asks the daemon behind the socket `path`: `get_unix(socket, "/status")` gives status code and body.
@@ -101,7 +69,7 @@ pub fn bind_control(path: &Path) -> io::Result<UnixListener> {
 /// Nobody answers, or not in time.
 pub async fn get_unix(path: &Path, target: &str) -> io::Result<(u16, Bytes)> {
     let asked = ask(path, target);
-    timeout(PATIENCE * 2, asked).await.map_err(|_| io::ErrorKind::TimedOut)?
+    timeout(CONNECTION_TIMEOUT, asked).await.map_err(|_| io::ErrorKind::TimedOut)?
 }
 
 pub fn text(status: u16, body: &str) -> Response {
@@ -133,9 +101,11 @@ fn response(status: u16, content_type: &'static str, body: Vec<u8>) -> Response 
 
 async fn answer<R: Future<Output = Response>>(
     connection: impl AsyncRead + AsyncWrite + Unpin + 'static,
+    progress: Arc<Progress>,
     route: impl Fn(String) -> R,
 ) {
     let service = service_fn(|request: Request<Incoming>| {
+        progress.note_request();
         let answer = match *request.method() {
             Method::GET | Method::HEAD => Either::Left(route(request.uri().path().to_owned())),
             _ => Either::Right(async { text(405, "only GET is understood\n") }),
@@ -144,11 +114,11 @@ async fn answer<R: Future<Output = Response>>(
     });
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(PATIENCE)
+        .header_read_timeout(REQUEST_TIMEOUT)
         .keep_alive(false)
         .serve_connection(TokioIo::new(connection), service);
     // A client that went away in the middle is its own concern.
-    drop(served.await);
+    drop(timeout(CONNECTION_TIMEOUT, served).await);
 }
 
 async fn ask(path: &Path, target: &str) -> io::Result<(u16, Bytes)> {
@@ -172,6 +142,7 @@ async fn ask(path: &Path, target: &str) -> io::Result<(u16, Bytes)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     async fn echo(path: String) -> Response {

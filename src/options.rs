@@ -5,13 +5,14 @@ mod etcd;
 mod flags;
 mod kube;
 mod stop;
+mod values;
 mod without_effect;
 
 #[cfg(test)]
 mod tests;
 
 use std::ffi::OsString;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -44,6 +45,8 @@ pub struct Options {
     pub renew_margin: Duration,
     /// Where supervisors ask; none if they are not served.
     pub health: Option<SocketAddr>,
+    /// Where monitoring asks for metrics alone; none if they are served next to the health only.
+    pub metrics: Option<SocketAddr>,
     /// Percent of the peers that may vanish at once before withdrawal is held.
     pub max_withdraw: u8,
     /// When an edit of the network config is taken in.
@@ -103,8 +106,8 @@ impl Options {
             },
             subnet_file: flags.subnet_file,
             renew_margin: flags.subnet_lease_renew_margin,
-            health: (flags.healthz_port > 0)
-                .then(|| SocketAddr::new(flags.healthz_ip, flags.healthz_port)),
+            health: endpoint(flags.healthz_ip, flags.healthz_port),
+            metrics: endpoint(flags.metrics_ip, flags.metrics_port),
             max_withdraw: flags.max_withdraw,
             reload: if flags.config_reload { Reload::Live } else { Reload::AtStart },
             resync: flags.policy.iptables_resync,
@@ -116,6 +119,11 @@ impl Options {
             verbosity: flags.v,
         })
     }
+}
+
+/// None on port 0.
+fn endpoint(ip: IpAddr, port: u16) -> Option<SocketAddr> {
+    (port > 0).then(|| SocketAddr::new(ip, port))
 }
 
 /// The flags of etcd alone, for programs that are no daemon.

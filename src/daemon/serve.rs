@@ -1,5 +1,6 @@
-//! The endpoints: health for supervisors, answers for `tweedctl`.
+//! The endpoints: health for supervisors, metrics for monitoring, answers for `tweedctl`.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -15,6 +16,8 @@ use crate::status::{Query, Readiness, Status};
 /// A loop that has not gone round for so long is stuck.
 const STUCK: Duration = HEARTBEAT.saturating_mul(6);
 
+const METRICS: &str = "/metrics";
+
 /// Binds the control socket.
 ///
 /// # Errors
@@ -25,15 +28,31 @@ pub(super) fn bind_control(options: &Options) -> anyhow::Result<UnixListener> {
 }
 
 /// Binds the health port; none if it is off.
-pub(super) async fn bind_health(options: &Options) -> anyhow::Result<Option<TcpListener>> {
-    let Some(address) = options.health else { return Ok(None) };
-    let listener = TcpListener::bind(address).await;
-    listener.map(Some).with_context(|| format!("binding --healthz-ip and --healthz-port {address}"))
+pub(super) fn bind_health(options: &Options) -> anyhow::Result<Option<TcpListener>> {
+    options.health.map(|address| bind(address, "--healthz-ip and --healthz-port")).transpose()
+}
+
+/// Binds the port of the metrics alone; none if it is off.
+pub(super) fn bind_metrics(options: &Options) -> anyhow::Result<Option<TcpListener>> {
+    options.metrics.map(|address| bind(address, "--metrics-ip and --metrics-port")).transpose()
+}
+
+fn bind(address: SocketAddr, flags: &str) -> anyhow::Result<TcpListener> {
+    http::bind_tcp(address).with_context(|| format!("binding {flags} {address}"))
 }
 
 pub(super) async fn serve_health(listener: TcpListener, shared: Shared) -> anyhow::Result<()> {
     let shared = &shared;
     http::serve(listener, |path| async move { health(&path, shared).await }).await;
+    Ok(())
+}
+
+pub(super) async fn serve_metrics(listener: TcpListener, shared: Shared) -> anyhow::Result<()> {
+    let shared = &shared;
+    let route = |path: String| async move {
+        if path == METRICS { metrics(shared).await } else { http::not_found() }
+    };
+    http::serve(listener, route).await;
     Ok(())
 }
 
@@ -64,11 +83,15 @@ async fn health(path: &str, shared: &Shared) -> Response {
             let readiness = shared.readiness();
             http::json(if readiness.ready { 200 } else { 503 }, &readiness)
         }
-        "/metrics" => match metrics_page(shared).await {
-            Ok(page) => http::text(200, &page),
-            Err(error) => http::text(503, &format!("{error:#}\n")),
-        },
+        METRICS => metrics(shared).await,
         _ => http::not_found(),
+    }
+}
+
+async fn metrics(shared: &Shared) -> Response {
+    match metrics_page(shared).await {
+        Ok(page) => http::text(200, &page),
+        Err(error) => http::text(503, &format!("{error:#}\n")),
     }
 }
 

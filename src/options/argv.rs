@@ -6,8 +6,8 @@ use clap::builder::ValueRange;
 use clap::error::{ContextKind, ContextValue};
 use clap::{Arg, ArgAction, Command};
 
-use super::flags::boolean;
 use super::stop::Stop;
+use super::values::boolean;
 
 const VARIABLE_PREFIX: &str = "FLANNELD_";
 

@@ -1,9 +1,7 @@
-//! The flags as declared: names, defaults, help, and what each value may be.
+//! The flags as declared: names, defaults, and help.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::ops::RangeInclusive;
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Args, Parser};
@@ -11,8 +9,12 @@ use regex::Regex;
 use tracing::Level;
 
 use super::etcd::Secret;
+use super::values::{
+    annotation_prefix, bit, boolean, checksums, file, level, parsed, percent, port, regex,
+    renew_margin, resync,
+};
 use crate::guard::Checksums;
-use crate::subnet::kube::{AnnotationPrefix, NoPrefix};
+use crate::subnet::kube::AnnotationPrefix;
 
 const ABOUT: &str = "A flannel-compatible route daemon whose nodes may mix backends";
 const SYNTAX: &str = "\
@@ -47,13 +49,20 @@ pub(super) struct Flags {
     #[arg(long, value_name = "BOOL", default_value = "true", value_parser = boolean)]
     #[arg(num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set)]
     pub(super) config_reload: bool,
-    /// Address of /healthz, /readyz and /metrics
+    /// Address of /healthz, /readyz and /metrics; 0.0.0.0 stands for all addresses of both families
     #[arg(long, value_name = "IP", default_value = "0.0.0.0")]
     #[arg(value_parser = parsed::<IpAddr>("an IP address"))]
     pub(super) healthz_ip: IpAddr,
     /// Port of /healthz, /readyz and /metrics; 0 serves none
     #[arg(long, value_name = "PORT", default_value = "0", value_parser = port)]
     pub(super) healthz_port: u16,
+    /// Address of a port that serves /metrics alone
+    #[arg(long, value_name = "IP", default_value = "0.0.0.0")]
+    #[arg(value_parser = parsed::<IpAddr>("an IP address"))]
+    pub(super) metrics_ip: IpAddr,
+    /// Port that serves /metrics alone; 0 serves none
+    #[arg(long, value_name = "PORT", default_value = "0", value_parser = port)]
+    pub(super) metrics_port: u16,
     /// How much to log: from 2 on what is decided, from 5 on everything
     #[arg(long, value_name = "LEVEL", default_value = "0", value_parser = level)]
     pub(super) v: Level,
@@ -202,97 +211,4 @@ pub(super) struct GuardFlags {
     /// computed; keep leaves the device as it is
     #[arg(long, value_name = "auto|computed|keep", default_value = "auto", value_parser = checksums)]
     pub(super) tunnel_checksums: Checksums,
-}
-
-/// Go's spellings.
-pub(super) fn boolean(text: &str) -> Result<bool, &'static str> {
-    match text {
-        "1" | "t" | "T" | "true" | "True" | "TRUE" => Ok(true),
-        "0" | "f" | "F" | "false" | "False" | "FALSE" => Ok(false),
-        _ => Err("true or false"),
-    }
-}
-
-/// Go's notation: `0x`, `0o` or just `0`, and `0b` change the base.
-pub(super) fn integer(text: &str) -> Option<i64> {
-    let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
-    let (radix, digits) = match digits.get(..2).unwrap_or(digits) {
-        "0x" | "0X" => (16, digits.get(2..)?),
-        "0o" | "0O" => (8, digits.get(2..)?),
-        "0b" | "0B" => (2, digits.get(2..)?),
-        start if start.len() == 2 && start.starts_with('0') => (8, digits),
-        _ => (10, digits),
-    };
-    // The library would take another sign here.
-    let digits = Some(digits).filter(|digits| !digits.starts_with(['+', '-']))?;
-    let size = i64::from_str_radix(digits, radix).ok()?;
-    Some(if text.starts_with('-') { -size } else { size })
-}
-
-fn within<T: TryFrom<i64>>(text: &str, range: RangeInclusive<i64>) -> Option<T> {
-    integer(text).filter(|number| range.contains(number)).and_then(|number| number.try_into().ok())
-}
-
-fn renew_margin(text: &str) -> Result<Duration, &'static str> {
-    let minutes = within::<u64>(text, 1..=1439).ok_or("1 to 1439 minutes")?;
-    Ok(Duration::from_secs(minutes * 60))
-}
-
-fn resync(text: &str) -> Result<Duration, &'static str> {
-    within::<u32>(text, 1..=86400)
-        .map(|seconds| Duration::from_secs(seconds.into()))
-        .ok_or("1 to 86400 seconds")
-}
-
-fn percent(text: &str) -> Result<u8, &'static str> {
-    within(text, 0..=100).ok_or("0 to 100 percent")
-}
-
-fn bit(text: &str) -> Result<u8, &'static str> {
-    within(text, 0..=31).ok_or("a bit from 0 to 31")
-}
-
-fn port(text: &str) -> Result<u16, &'static str> {
-    within(text, 0..=65535).ok_or("a port from 0 to 65535")
-}
-
-fn checksums(text: &str) -> Result<Checksums, &'static str> {
-    match text {
-        "auto" => Ok(Checksums::WhereNeeded),
-        "computed" => Ok(Checksums::Computed),
-        "keep" => Ok(Checksums::Left),
-        _ => Err("auto, computed or keep"),
-    }
-}
-
-fn level(text: &str) -> Result<Level, &'static str> {
-    match integer(text).ok_or("a number")? {
-        ..=1 => Ok(Level::INFO),
-        2..=4 => Ok(Level::DEBUG),
-        5.. => Ok(Level::TRACE),
-    }
-}
-
-fn annotation_prefix(text: &str) -> Result<AnnotationPrefix, String> {
-    text.parse().map_err(|allowed: NoPrefix| allowed.to_string())
-}
-
-fn file(text: &str) -> Result<PathBuf, &'static str> {
-    let path = PathBuf::from(text);
-    if path.file_name().is_some() { Ok(path) } else { Err("the path of a file") }
-}
-
-/// The library draws a picture over several lines; its last says what is wrong.
-fn regex(text: &str) -> Result<Regex, String> {
-    Regex::new(text).map_err(|error| {
-        let picture = error.to_string();
-        let reason = picture.lines().last().unwrap_or_default();
-        format!("a regular expression ({})", reason.trim_start_matches("error: "))
-    })
-}
-
-fn parsed<T: FromStr>(
-    allowed: &'static str,
-) -> impl Fn(&str) -> Result<T, &'static str> + Clone + Send + Sync + 'static {
-    move |text| text.parse().map_err(|_| allowed)
 }

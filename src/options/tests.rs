@@ -96,6 +96,14 @@ fn health_is_served_only_on_a_port() {
 }
 
 #[test]
+fn metrics_have_an_address_of_their_own_only_on_a_port() {
+    assert_eq!(options("-healthz-port=1").metrics, None);
+    assert_eq!(options("-metrics-port=2").metrics.unwrap().to_string(), "0.0.0.0:2");
+    assert_eq!(options("-metrics-ip=::1 -metrics-port=2").metrics.unwrap().to_string(), "[::1]:2");
+    check_refusal("-metrics-ip=all", "--metrics-ip is \"all\"; allowed: an IP address");
+}
+
+#[test]
 fn the_margin_and_the_share_have_bounds() {
     assert_eq!(
         options("-subnet-lease-renew-margin=1439").renew_margin,

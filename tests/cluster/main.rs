@@ -22,6 +22,7 @@ mod flows;
 mod forged;
 mod gap;
 mod guard;
+mod health;
 mod hostile;
 mod kube;
 mod leases;

@@ -6,7 +6,7 @@ use serde_json::Value;
 use tweed::config::NetworkConfig;
 use tweed::options::{Options, Store};
 
-use crate::document::documents;
+use crate::document::{documents, parse};
 use crate::{files, files_below, read, root};
 
 const OVERLAYS: [&str; 4] = ["vxlan", "host-gw", "mixed", "dual-stack"];
@@ -51,6 +51,20 @@ fn runtimes_are_told_the_same_as_on_hosts_without_kubernetes() {
 fn the_image_is_of_this_version() {
     let base = &documents("config/kubernetes/base/kustomization.yaml")[0];
     assert_eq!(base["images"][0]["newTag"], env!("CARGO_PKG_VERSION"));
+}
+
+#[test]
+fn the_prometheus_operator_is_given_the_port_of_metrics() {
+    let folder = "config/kubernetes/components/pod-monitor";
+    let component = &documents(&format!("{folder}/kustomization.yaml"))[0];
+    let patch = component["patches"][0]["patch"].as_str().unwrap();
+    let added = &parse(patch).unwrap()[0];
+    let flag = added[0]["value"].as_str().unwrap();
+    let metrics = Options::parse([flag], |_| None).unwrap().metrics.unwrap();
+    assert_eq!(added[1]["value"]["containerPort"], metrics.port());
+    let monitor = &documents(&format!("{folder}/pod-monitor.yaml"))[0];
+    let endpoint = &monitor["spec"]["podMetricsEndpoints"][0];
+    assert_eq!(endpoint["port"], added[1]["value"]["name"]);
 }
 
 #[test]

@@ -83,10 +83,12 @@ fn the_daemon_finds_all_that_its_flags_and_variables_name() {
         let is_below = |mount: &Value| file.starts_with(mount["mountPath"].as_str().unwrap());
         assert!(mounts.iter().any(is_below), "{} is not mounted", file.display());
     }
-    let port = i64::from(options.health.unwrap().port());
-    assert_eq!(container["ports"][0]["containerPort"], port);
+    let health = options.health.unwrap();
+    assert!(health.ip().is_loopback(), "pods reach {health}");
+    assert_eq!(container["ports"][0]["containerPort"], health.port());
     for (probe, path) in [("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")] {
         assert_eq!(container[probe]["httpGet"]["path"], path);
+        assert_eq!(container[probe]["httpGet"]["host"], health.ip().to_string());
         assert_eq!(container[probe]["httpGet"]["port"], container["ports"][0]["name"]);
     }
 }

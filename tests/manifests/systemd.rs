@@ -12,6 +12,7 @@ fn the_unit_starts_the_daemon_with_flags_that_it_has() {
     let (program, words) = line.split_once(' ').unwrap();
     assert!(program.ends_with("/tweedd"));
     let options = Options::parse(words.split(' '), |_| None).unwrap();
+    assert!(options.health.unwrap().ip().is_loopback(), "pods reach {:?}", options.health);
     let folder = options.state_file.parent().unwrap();
     let state = unit.lines().find_map(|line| line.strip_prefix("StateDirectory=")).unwrap();
     assert_eq!(folder, std::path::Path::new("/var/lib").join(state));

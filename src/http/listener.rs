@@ -1,0 +1,109 @@
+//! Where connections come from: TCP, of both families where any address is meant, and a Unix socket.
+
+use std::future::Future;
+use std::io;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::Path;
+
+use nix::sys::socket::{setsockopt, sockopt};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
+
+/// Connections that the kernel keeps until they are accepted.
+const BACKLOG: u32 = 1024;
+
+/// What is done with one more connection when as many as allowed are open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhenFull {
+    /// It waits until another ends.
+    Wait,
+    /// The one that has been silent longest is dropped.
+    Drop,
+}
+
+pub trait Listener {
+    type Connection: AsyncRead + AsyncWrite + Unpin + 'static;
+    const WHEN_FULL: WhenFull;
+
+    /// The next connection, and the address it comes from, if it has one.
+    fn accept(&self) -> impl Future<Output = io::Result<(Self::Connection, Option<IpAddr>)>>;
+}
+
+/// Any host may connect.
+impl Listener for TcpListener {
+    type Connection = TcpStream;
+    const WHEN_FULL: WhenFull = WhenFull::Drop;
+
+    async fn accept(&self) -> io::Result<(Self::Connection, Option<IpAddr>)> {
+        let (connection, source) = Self::accept(self).await?;
+        Ok((connection, Some(source.ip().to_canonical())))
+    }
+}
+
+/// Root alone may connect.
+impl Listener for UnixListener {
+    type Connection = UnixStream;
+    const WHEN_FULL: WhenFull = WhenFull::Wait;
+
+    async fn accept(&self) -> io::Result<(Self::Connection, Option<IpAddr>)> {
+        Self::accept(self).await.map(|(connection, _)| (connection, None))
+    }
+}
+
+/// Listens on `address`. The unspecified address of either family means all addresses of both, as
+/// in Go.
+///
+/// # Errors
+/// The address is in use, or not one of this host.
+pub fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
+    if !address.ip().is_unspecified() {
+        return listen(own_family(address)?, address);
+    }
+    // A host without IPv6 has no such sockets.
+    match dual_stack() {
+        Ok(socket) => listen(socket, SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), address.port())),
+        Err(_) => listen(own_family(address)?, address),
+    }
+}
+
+fn own_family(address: SocketAddr) -> io::Result<TcpSocket> {
+    if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }
+}
+
+fn dual_stack() -> io::Result<TcpSocket> {
+    let socket = TcpSocket::new_v6()?;
+    setsockopt(&socket, sockopt::Ipv6V6Only, &false)?;
+    Ok(socket)
+}
+
+fn listen(socket: TcpSocket, address: SocketAddr) -> io::Result<TcpListener> {
+    // A connection of the daemon before this one may still be closing.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+/// Binds `path` for root alone. A socket that nobody answers on any more is replaced.
+///
+/// # Errors
+/// Somebody answers on it, or the path cannot be used.
+pub fn bind_control(path: &Path) -> io::Result<UnixListener> {
+    if std::os::unix::net::UnixStream::connect(path).is_ok() {
+        let message = "another tweedd answers on it: stop it first, or give this one a --subnet-file of its own";
+        return Err(io::Error::new(io::ErrorKind::AddrInUse, message));
+    }
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder)?;
+    }
+    match std::fs::symlink_metadata(path) {
+        Ok(file) if !file.file_type().is_socket() => {
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "it is there and no socket"));
+        }
+        Ok(_) => std::fs::remove_file(path)?,
+        Err(_) => {}
+    }
+    let listener = UnixListener::bind(path)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    Ok(listener)
+}
