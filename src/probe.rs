@@ -11,6 +11,7 @@ mod secret;
 mod subject;
 mod targets;
 mod track;
+mod waiting;
 mod wire;
 
 pub use answer::{Rejected, answer};

@@ -1,14 +1,18 @@
 //! Asks and answers: the conversation with the other daemons, over the sockets.
 
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use futures::future::select_all;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
+use tweed_cni::netlink::{NextHops, Resolution};
 
 use super::answer::is_between;
 use super::board::Size;
+use super::pace::patience;
+use super::waiting::{Delayed, Waiting};
 use super::{
     Board, Counts, Findings, Judgement, Kind, Local, NoWire, Packet, Question, Secret, Targets,
     Wire, answer, headers,
@@ -17,11 +21,12 @@ use crate::backend::Path;
 use crate::prefix::Family;
 
 /// Probes paths for as long as this node's own part stays the same.
-#[derive(Debug)]
 pub struct Exchange {
     local: Local,
     secret: Secret,
     wires: Vec<Wire>,
+    next_hops: NextHops,
+    waiting: Waiting,
     board: Board,
     counts: Counts,
     epoch: Instant,
@@ -60,9 +65,19 @@ impl Exchange {
     pub fn open(local: Local, secret: Secret, epoch: Instant) -> Result<Self, NoWire> {
         let open = |family: &Family| Wire::open(*family, local.probe.port);
         let wires = local.addresses.keys().map(open).collect::<Result<_, _>>()?;
-        let board = Board::new(&local.probe);
-        let (follow, tell) = (Some(Instant::now()), Instant::now() + TELL);
-        Ok(Self { local, secret, wires, board, counts: Counts::default(), epoch, follow, tell })
+        let next_hops = NextHops::open().map_err(NoWire::NoNetlink)?;
+        Ok(Self {
+            board: Board::new(&local.probe),
+            local,
+            secret,
+            wires,
+            next_hops,
+            waiting: Waiting::default(),
+            counts: Counts::default(),
+            epoch,
+            follow: Some(Instant::now()),
+            tell: Instant::now() + TELL,
+        })
     }
 
     /// Goes on until there is something to tell the loop.
@@ -90,6 +105,7 @@ impl Exchange {
             if !self.follow_due(targets) {
                 return Pause::Changed;
             }
+            self.send_delayed();
             self.ask();
             self.tell_due(findings);
             let judged = self.board.take_judgements();
@@ -101,7 +117,7 @@ impl Exchange {
 
     fn next(&self) -> Instant {
         let turn = self.board.next().map(|at| self.epoch + at);
-        [turn, self.follow].into_iter().flatten().fold(self.tell, Instant::min)
+        [turn, self.follow, self.waiting.next()].into_iter().flatten().fold(self.tell, Instant::min)
     }
 
     fn now(&self) -> Duration {
@@ -142,18 +158,59 @@ impl Exchange {
     }
 
     fn send(&mut self, packet: Packet, length: usize, gateway: IpAddr) {
+        match packet.path {
+            Path::Direct => {
+                let until = Instant::now() + patience(self.local.probe.interval);
+                self.send_direct(Delayed::new(packet, length, gateway, until));
+            }
+            Path::Tunnel => {
+                self.transmit(packet, length, |wire, payload| {
+                    wire.send_by_tunnel(packet.to, payload)
+                });
+            }
+        }
+    }
+
+    fn send_delayed(&mut self) {
+        for delayed in self.waiting.take_due(Instant::now()) {
+            self.send_direct(delayed);
+        }
+    }
+
+    /// Only to a next hop that is resolved. The kernel would resolve any other one with the source
+    /// address of this packet, which peers and networks may drop, and meanwhile hold up the packets
+    /// of the tunnel to the same peer.
+    fn send_direct(&mut self, delayed: Delayed) {
+        let Delayed { packet, length, gateway, .. } = delayed;
+        match self.next_hops.resolve(gateway) {
+            Ok(Resolution::Done) => self.transmit(packet, length, |wire, payload| {
+                wire.send_direct(packet.from, packet.to, gateway, payload)
+            }),
+            Ok(Resolution::UnderWay) if self.waiting.keep(delayed) => {}
+            Ok(Resolution::UnderWay) => {
+                self.note_unsent(packet, &io::ErrorKind::HostUnreachable.into());
+            }
+            Err(error) => self.note_unsent(packet, &error),
+        }
+    }
+
+    fn transmit(
+        &mut self,
+        packet: Packet,
+        length: usize,
+        send: impl FnOnce(&Wire, &[u8]) -> io::Result<()>,
+    ) {
         let family = Family::of(packet.to);
         let Some(wire) = self.wires.iter().find(|wire| wire.family() == family) else { return };
-        let payload = packet.encode(&self.secret, length);
-        let sent = match packet.path {
-            Path::Direct => wire.send_direct(packet.from, packet.to, gateway, &payload),
-            Path::Tunnel => wire.send_by_tunnel(packet.to, &payload),
-        };
-        if let Err(error) = sent {
-            // What was not sent is not answered: that is all that matters.
-            tracing::debug!(%error, peer = %packet.to, path = ?packet.path, "a probe was not sent");
-            self.counts.unsent += 1;
+        if let Err(error) = send(wire, &packet.encode(&self.secret, length)) {
+            self.note_unsent(packet, &error);
         }
+    }
+
+    /// What was not sent is not answered: that is all that matters.
+    fn note_unsent(&mut self, packet: Packet, error: &io::Error) {
+        tracing::debug!(%error, peer = %packet.to, path = ?packet.path, "a probe was not sent");
+        self.counts.unsent += 1;
     }
 
     fn hear(&mut self, wire: usize, buffer: &mut [u8], targets: &watch::Receiver<Targets>) {

@@ -35,6 +35,8 @@ pub enum NoWire {
     InUse(Family, u16),
     #[error("UDP port {1} of {0} cannot be listened on")]
     NoPort(Family, u16, #[source] io::Error),
+    #[error("the kernel cannot be asked for next hops over netlink")]
+    NoNetlink(#[source] io::Error),
 }
 
 /// The kernel drops what is not read or sent in time; so much is kept for us, in bytes.

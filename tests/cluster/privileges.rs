@@ -6,6 +6,7 @@ use tweed_lab::{DaemonPlan, Family, Node, Path, ReversePath, eventually};
 use crate::ask::{is_ready, is_ready_with, json};
 use crate::cluster::{CONFIG, Cluster, ClusterPlan, PATIENCE, Stack};
 use crate::flows::source_seen;
+use crate::probe::neighbours_cost_no_packet;
 use crate::table::{HOST_GW_MIXED, VXLAN_MIXED};
 
 /// Nothing can be written but what lies in the folder `$1`; then the rest of the words are run.
@@ -83,6 +84,13 @@ fn two_capabilities_and_a_read_only_host_are_enough() {
     cluster.nodes[0].ip("link del flannel.1").unwrap();
     eventually(PATIENCE, || pods[0].ping(far, 56)).unwrap();
     eventually(PATIENCE, || cluster.daemons.iter().try_for_each(is_ready)).unwrap();
+}
+
+#[test]
+fn probes_cost_no_packet_where_filters_are_strict() {
+    let cluster = start(ReversePath::Strict).unwrap();
+    cluster.start_pods().unwrap();
+    neighbours_cost_no_packet(&cluster).unwrap();
 }
 
 #[test]

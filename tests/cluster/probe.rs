@@ -21,6 +21,12 @@ const FOREIGN_V6: &str = "ip6 saddr fd00:244::/48";
 const TUNNEL: &str = "ipproto udp dport 8472";
 /// What a link drops that is narrower than it says.
 const LARGE: &str = "ip saddr 10.244.0.0/16 ip length > 1300";
+/// ARP requests and neighbour solicitations that a network with ARP inspection drops: their sender
+/// has an address of a pod network.
+const INSPECTED: [&str; 2] = [
+    "ether type arp arp saddr ip 10.244.0.0/16",
+    "icmpv6 type nd-neighbor-solicit ip6 saddr fd00:244::/48",
+];
 /// Packets per second and ordered pair of pods.
 const RATE: u32 = 500;
 /// Generous: a path is judged within two intervals on a machine that has time.
@@ -202,6 +208,50 @@ fn a_path_that_swallows_large_packets_is_left() {
     large.run_for(Duration::from_millis(500));
     let report = large.finish().unwrap();
     assert_eq!(report.total().lost, 0, "{report}");
+}
+
+/// Whether no packet is lost right after the neighbours of the underlay are unknown again: first after
+/// a pause in which probes alone are sent, then while pods send.
+pub fn neighbours_cost_no_packet(cluster: &Cluster) -> Result<()> {
+    const FAST: u32 = 1000;
+    let pairs: Vec<_> =
+        cluster.stack.families().iter().flat_map(|family| cluster.lab.pairs(*family)).collect();
+    let forget =
+        || cluster.nodes.iter().try_for_each(|node| node.ip("neigh flush dev eth0").map(drop));
+    for _ in 0..3 {
+        forget()?;
+        // Each node sends a probe to each peer meanwhile.
+        std::thread::sleep(Duration::from_millis(1200));
+        let burst = ProbePlan::new(&pairs, FAST).cold().start()?;
+        burst.run_for(Duration::from_millis(500));
+        let report = burst.finish()?;
+        ensure!(report.total().lost == 0, "after a pause: {report}");
+    }
+    let stream = ProbePlan::new(&pairs, FAST).start()?;
+    for _ in 0..5 {
+        forget()?;
+        stream.run_for(Duration::from_secs(1));
+    }
+    let report = stream.finish()?;
+    ensure!(report.total().lost == 0, "while pods send: {report}");
+    Ok(())
+}
+
+#[test]
+fn probes_cost_no_packet_where_arp_is_inspected() {
+    for (side, path) in [(VXLAN_MIXED, Path::Tunnel), (HOST_GW_MIXED, Path::Direct)] {
+        let plan = ClusterPlan::new(2, &config(Stack::Dual, side)).stack(Stack::Dual);
+        let mut cluster = plan.build().unwrap();
+        for selector in INSPECTED {
+            cluster.segment.filter(selector).unwrap();
+        }
+        cluster.start_daemons().unwrap();
+        cluster.start_pods().unwrap();
+        for family in [Family::V4, Family::V6] {
+            wait_for(&cluster, family, path, &good()).unwrap();
+        }
+        neighbours_cost_no_packet(&cluster).unwrap();
+    }
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod facts;
 mod foreign;
 mod guard;
 mod host;
+mod neighbour;
 mod nexthop;
 mod observe;
 mod preflight;

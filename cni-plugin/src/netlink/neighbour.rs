@@ -1,0 +1,124 @@
+//! Next hops: whether the kernel knows the hardware address of one, without a packet that waits for it.
+
+use std::io;
+use std::net::IpAddr;
+
+use nix::errno::Errno;
+use nix::libc::{
+    NDA_DST, NLM_F_CREATE, NTF_USE, NUD_DELAY, NUD_NOARP, NUD_NONE, NUD_PERMANENT, NUD_PROBE,
+    NUD_REACHABLE, NUD_STALE, RTA_DST, RTA_GATEWAY, RTA_OIF, RTM_GETNEIGH, RTM_GETROUTE,
+    RTM_NEWNEIGH,
+};
+
+use super::address::{family, ip, octets};
+use super::attributes::{Attributes, u16_at, u32_at};
+use super::message::Message;
+use super::socket::{Protocol, Socket};
+
+/// A conversation about next hops.
+pub struct NextHops {
+    socket: Socket,
+}
+
+/// Whether the kernel would send a packet at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resolution {
+    /// The hardware address is known, or the link needs none.
+    Done,
+    /// The kernel asks the link for it.
+    UnderWay,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct NextHop {
+    link: u32,
+    address: IpAddr,
+}
+
+const RTMSG: usize = 12;
+const NDMSG: usize = 12;
+/// A next hop of another family than the route: behind two bytes that say which.
+const RTA_VIA: u16 = 18;
+/// States in which a packet is sent at once, to the hardware address that was known last.
+const USABLE: u16 = NUD_REACHABLE | NUD_STALE | NUD_DELAY | NUD_PROBE | NUD_NOARP | NUD_PERMANENT;
+
+impl NextHops {
+    pub fn open() -> io::Result<Self> {
+        Ok(Self { socket: Socket::open(Protocol::Route)? })
+    }
+
+    /// Whether a packet to `address` would be sent at once. If not, the kernel resolves the next hop
+    /// now. It asks with a source address of its own choice, because no packet is there to take one
+    /// from.
+    ///
+    /// # Errors
+    /// There is no route to `address`, or the kernel refuses.
+    pub fn resolve(&mut self, address: IpAddr) -> io::Result<Resolution> {
+        let next_hop = self.find(address)?;
+        if self.is_usable(next_hop)? {
+            return Ok(Resolution::Done);
+        }
+        // Changes no entry that exists: it only has the kernel ask.
+        let order = message(RTM_NEWNEIGH, NLM_F_CREATE, NTF_USE, next_hop);
+        self.socket.get(order, |_| Some(()))?.map_err(|refusal| io::Error::from(refusal.errno))?;
+        Ok(Resolution::UnderWay)
+    }
+
+    /// By the kernel's route to `address`.
+    fn find(&mut self, address: IpAddr) -> io::Result<NextHop> {
+        let mut fixed = [0; RTMSG];
+        let width = if address.is_ipv4() { 32 } else { 128 };
+        for (place, byte) in fixed.iter_mut().zip([family_byte(address), width]) {
+            *place = byte;
+        }
+        let question = Message::new(RTM_GETROUTE, 0, &fixed).bytes(RTA_DST, &octets(address));
+        let found = self.socket.get(question, |payload| {
+            let all = Attributes::of(payload.get(RTMSG..)?);
+            let via = all.get(RTA_VIA).and_then(|via| ip(via.get(2..)?));
+            let gateway = all.get(RTA_GATEWAY).and_then(ip).or(via);
+            Some(NextHop { link: all.u32(RTA_OIF)?, address: gateway.unwrap_or(address) })
+        })?;
+        let found = found.map_err(|refusal| io::Error::from(refusal.errno))?;
+        found.ok_or_else(|| Errno::ENETUNREACH.into())
+    }
+
+    fn is_usable(&mut self, next_hop: NextHop) -> io::Result<bool> {
+        let question = message(RTM_GETNEIGH, 0, 0, next_hop);
+        match self.socket.get(question.clone(), state)? {
+            Ok(found) => Ok(found.is_some_and(is_usable)),
+            Err(refusal) if refusal.errno == Errno::ENOENT => Ok(false),
+            // Before 5.0, the kernel only lists.
+            Err(refusal) if refusal.errno == Errno::EOPNOTSUPP => {
+                let is_it = |payload: &[u8]| state_of(payload, next_hop);
+                Ok(self.socket.list(&question, is_it)?.into_iter().any(is_usable))
+            }
+            Err(refusal) => Err(refusal.errno.into()),
+        }
+    }
+}
+
+const fn is_usable(state: u16) -> bool {
+    state & USABLE != 0
+}
+
+fn message(kind: u16, flags: i32, neighbour_flags: u8, next_hop: NextHop) -> Message {
+    let NextHop { link, address } = next_hop;
+    let [link, state] = [link.to_ne_bytes().to_vec(), NUD_NONE.to_ne_bytes().to_vec()];
+    let fixed = [vec![family_byte(address), 0, 0, 0], link, state, vec![neighbour_flags, 0]];
+    Message::new(kind, flags, &fixed.concat()).bytes(NDA_DST, &octets(address))
+}
+
+fn state(payload: &[u8]) -> Option<u16> {
+    u16_at(payload, 8)
+}
+
+fn state_of(payload: &[u8], next_hop: NextHop) -> Option<u16> {
+    let all = Attributes::of(payload.get(NDMSG..)?);
+    let address = all.get(NDA_DST).and_then(ip)?;
+    let is_it = u32_at(payload, 4)? == next_hop.link && address == next_hop.address;
+    is_it.then(|| state(payload)).flatten()
+}
+
+fn family_byte(address: IpAddr) -> u8 {
+    u8::try_from(family(address)).unwrap_or_default()
+}

@@ -1,0 +1,91 @@
+//! Direct packets that wait until the kernel has resolved their next hop.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::Packet;
+
+/// Packets that wait at once.
+const MOST: usize = 256;
+/// Before a next hop is looked at again; each further pause is twice as long.
+const PAUSE: Duration = Duration::from_millis(2);
+
+#[derive(Debug, Default)]
+pub(super) struct Waiting(Vec<Delayed>);
+
+/// A packet, and when to try again.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Delayed {
+    pub(super) packet: Packet,
+    /// Of its payload, in bytes.
+    pub(super) length: usize,
+    pub(super) gateway: IpAddr,
+    next: Instant,
+    pause: Duration,
+    until: Instant,
+}
+
+impl Delayed {
+    /// After `until`, the packet would come too late.
+    pub(super) fn new(packet: Packet, length: usize, gateway: IpAddr, until: Instant) -> Self {
+        Self { packet, length, gateway, next: Instant::now(), pause: PAUSE, until }
+    }
+}
+
+impl Waiting {
+    /// Keeps `delayed` for another attempt; returns whether there will be one.
+    pub(super) fn keep(&mut self, delayed: Delayed) -> bool {
+        let next = delayed.next + delayed.pause;
+        let is_kept = next < delayed.until && self.0.len() < MOST;
+        if is_kept {
+            self.0.push(Delayed { next, pause: delayed.pause * 2, ..delayed });
+        }
+        is_kept
+    }
+
+    pub(super) fn next(&self) -> Option<Instant> {
+        self.0.iter().map(|delayed| delayed.next).min()
+    }
+
+    pub(super) fn take_due(&mut self, now: Instant) -> Vec<Delayed> {
+        self.0.extract_if(.., |delayed| delayed.next <= now).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::Path;
+    use crate::probe::Kind;
+
+    fn delayed(until: Instant) -> Delayed {
+        let ip = |text: &str| text.parse().unwrap();
+        let (kind, path, nonce) = (Kind::Question, Path::Direct, 7);
+        let packet = Packet { kind, path, nonce, from: ip("10.244.1.0"), to: ip("10.244.2.0") };
+        Delayed::new(packet, 0, ip("172.16.0.2"), until)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn attempts_become_rarer_and_end() {
+        let (begun, mut waiting) = (Instant::now(), Waiting::default());
+        let mut attempts = Vec::new();
+        assert!(waiting.keep(delayed(begun + Duration::from_millis(50))));
+        while let Some(next) = waiting.next() {
+            tokio::time::advance(next - Instant::now()).await;
+            attempts.push(begun.elapsed().as_millis());
+            for delayed in waiting.take_due(Instant::now()) {
+                waiting.keep(delayed);
+            }
+        }
+        assert_eq!(attempts, [2, 6, 14, 30]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_so_many_wait() {
+        let mut waiting = Waiting::default();
+        let until = Instant::now() + Duration::from_secs(1);
+        assert_eq!((0..300).filter(|_| waiting.keep(delayed(until))).count(), MOST);
+    }
+}
