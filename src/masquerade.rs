@@ -64,14 +64,30 @@ impl Default for Masquerade {
 
 /// What a node that holds the lease `own` masquerades by, and lets pods' packets through, in each
 /// enabled family.
-pub fn rules(policy: &Policy, config: &NetworkConfig, host: Firewalls, own: &Lease) -> Vec<Entry> {
-    match choice(policy, config, host).map(|choice| choice.firewall) {
+pub fn rules(policy: &Policy, config: &NetworkConfig, host: &Firewalls, own: &Lease) -> Vec<Entry> {
+    let mut rules: Vec<Entry> = match choice(policy, config, host).map(|choice| choice.firewall) {
         Some(Firewall::Nftables) => tables(policy, config, own).map(Entry::Table).collect(),
         Some(Firewall::Iptables) => {
             chains(policy, config, host.iptables, own).map(Entry::Chain).collect()
         }
         None => Vec::new(),
-    }
+    };
+    rules.extend(let_through(policy, config, host, own).map(Entry::Chain));
+    rules
+}
+
+/// Where a chain `FORWARD` of iptables drops what no rule accepts: no table of nftables can accept
+/// such a packet for good, only a rule of that kind of iptables.
+fn let_through(
+    policy: &Policy,
+    config: &NetworkConfig,
+    host: &Firewalls,
+    own: &Lease,
+) -> impl Iterator<Item = Chain> {
+    families(config, own).flat_map(move |(network, _)| {
+        let of_family = host.dropping.iter().filter(move |it| it.family == network.family());
+        of_family.filter_map(move |name| Some(Chain::of(*name, accepted(policy, network)?)))
+    })
 }
 
 /// With nftables: one per enabled family.

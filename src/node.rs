@@ -6,11 +6,12 @@ mod select;
 pub use release::Release;
 pub use select::{InterfaceOptions, NoInterface};
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::kernel::state::{Iptables, LinkName, NexthopId};
+use crate::kernel::state::{ChainName, Iptables, LinkName, NexthopId};
 use crate::prefix::{Family, Prefix};
 
 /// What the host looks like: the input of [`Node`].
@@ -40,22 +41,25 @@ pub enum Nexthops {
 }
 
 /// By what this host can have rules for packets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Firewalls {
     /// Whether its kernel has nftables, as far as we have been told.
     pub nftables: bool,
     /// What it calls iptables.
     pub iptables: Iptables,
+    /// The chains that are needed for packets of pods, because the host's chain `FORWARD` in front
+    /// of them drops what no rule accepts.
+    #[serde(default)]
+    pub dropping: BTreeSet<ChainName>,
 }
 
 impl Default for Firewalls {
     fn default() -> Self {
-        Self { nftables: true, iptables: Iptables::Nft }
+        Self { nftables: true, iptables: Iptables::Nft, dropping: BTreeSet::new() }
     }
 }
 
 impl Firewalls {
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes it so")]
     fn are_usual(&self) -> bool {
         *self == Self::default()
     }

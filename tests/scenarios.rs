@@ -125,6 +125,7 @@ scenarios! {
     the_absence_of_the_store_changes_nothing
     the_brake_holds_when_most_peers_vanish
     the_brake_is_off_as_soon_as_all_are_back
+    packets_of_pods_are_let_through_where_forward_drops
     the_chains_of_iptables_are_kept_as_planned
     the_device_follows_the_mtu_of_the_underlay
     the_first_snapshot_programs_every_peer

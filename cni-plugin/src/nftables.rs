@@ -14,7 +14,9 @@ mod tunnel;
 
 pub use batch::{Batch, Chain, Hook};
 pub use chains::{FilterChain, FilterRule, Outcome, filter_chains};
-pub use contents::{Contents, Rules, changed_table, generation, has_chain, read};
+pub use contents::{
+    Contents, Rules, changed_chain, changed_table, drops, generation, has_chain, read,
+};
 pub use elements::{Change, ChangedAddresses, addresses, changed_addresses};
 pub use expression::{Expression, Match, Ports};
 pub use family::{IpFamily, TableFamily};

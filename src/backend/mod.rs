@@ -162,7 +162,7 @@ pub fn plan_local(local: &Local, networks: &[Box<dyn Network>]) -> KernelState {
 
 /// What keeps packets of pods in order that no route to a peer takes.
 fn beside_routes(local: &Local, own: &Lease) -> Vec<Entry> {
-    let rules = masquerade::rules(&local.policy, &local.config, local.node.firewalls, own);
+    let rules = masquerade::rules(&local.policy, &local.config, &local.node.firewalls, own);
     let ends = own.subnets().filter(|_| local.policy.refuse_unused).map(Route::unreachable);
     rules.into_iter().chain(ends.map(Entry::Route)).collect()
 }

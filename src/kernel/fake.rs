@@ -4,7 +4,7 @@
 mod tests;
 mod world;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::state::{ChainName, Entry, KernelState, Key, LinkName};
+use super::state::{Chain, ChainName, Entry, Iptables, KernelState, Key, LinkName, Otherwise};
 use super::{Chains, Generation, Kernel, Observation, Op, Reading, Refused, Scope};
 use crate::node::{Facts, Interface};
 use world::World;
@@ -40,6 +40,8 @@ struct Conversation {
     deaf: u32,
     /// How long the programs of iptables take.
     hanging: Duration,
+    /// The chains of iptables in front of which the host drops.
+    dropping: BTreeSet<ChainName>,
     dumps: u64,
 }
 
@@ -71,14 +73,17 @@ impl FakeKernel {
 
     /// Somebody adds or changes an entry.
     pub fn set(&self, entry: Entry) {
+        let key = entry.key();
         let told = self.world().put(entry);
         self.tell(told);
+        self.tell_of_chain(&key);
     }
 
     /// Somebody removes an entry; a link takes with it what sits on it.
     pub fn lose(&self, key: &Key) {
         let told = self.world().lose(key);
         self.tell(told);
+        self.tell_of_chain(key);
     }
 
     /// As [`Self::set`], and the message is lost.
@@ -146,6 +151,22 @@ impl FakeKernel {
     pub fn deafen(&self, times: u32) {
         self.conversation().deaf = times;
         self.told.notify_one();
+    }
+
+    /// What the host's chain in front of `name` does from now on with what it has no rule for.
+    pub fn set_policy(&self, name: ChainName, otherwise: Otherwise) {
+        match otherwise {
+            Otherwise::Dropped => self.conversation().dropping.insert(name),
+            Otherwise::Accepted => self.conversation().dropping.remove(&name),
+        };
+        self.tell_of_chain(&Key::Chain(name));
+    }
+
+    /// Legacy iptables notifies of nothing.
+    fn tell_of_chain(&self, key: &Key) {
+        if let Key::Chain(name @ ChainName { iptables: Iptables::Nft, .. }) = key {
+            self.tell(vec![Observation::ChainChanged(*name)]);
+        }
     }
 
     /// Lets the programs of iptables take so long from now on.
@@ -258,12 +279,17 @@ impl Kernel for FakeKernel {
 impl Chains for FakeKernel {
     async fn read(self, names: BTreeSet<ChainName>, _seen: Option<Generation>) -> Reading {
         self.hanging().await;
-        let wanted = |entry: &Entry| match entry {
-            Entry::Chain(chain) if names.contains(&chain.name) => Some(chain.clone()),
+        let dropping = &self.conversation().dropping & &names;
+        let found = |entry: &Entry| match entry {
+            Entry::Chain(chain) if names.contains(&chain.name) => {
+                let is_dropped = dropping.contains(&chain.name);
+                let otherwise = if is_dropped { Otherwise::Dropped } else { chain.otherwise };
+                Some(Chain { otherwise, ..chain.clone() })
+            }
             _ => None,
         };
-        let found = self.state().entries().filter_map(wanted).collect();
-        Reading { found, names, generation: None }
+        let found = self.state().entries().filter_map(found).collect();
+        Reading { found, names, dropping, unread: BTreeMap::new(), generation: None }
     }
 
     async fn carry_out(self, ops: Vec<Op>) -> Vec<Refused> {

@@ -1,4 +1,5 @@
-//! The chains of iptables on this host: read where they may have changed, and written, by programs.
+//! The chains of iptables on this host, read where they may have changed, and written: by programs,
+//! and without any where nftables has them and they hold nothing but addresses.
 
 mod programs;
 
@@ -6,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::codec;
 use super::netlink::Tables;
-use super::state::{Chain, ChainName, Entry, Iptables};
+use super::state::{Base, Chain, ChainName, Entry, Iptables, Otherwise};
 use super::{Chains, Generation, Op, Reading, Refused};
 use programs::{Error, Programs};
 
@@ -25,9 +26,14 @@ impl Chains for HostChains {
             name.iptables == Iptables::Nft && generation.is_some() && generation == seen
         };
         let names: BTreeSet<ChainName> = names.into_iter().filter(|it| !is_as_seen(it)).collect();
-        let mut reading = Reading { found: Vec::new(), generation, names };
-        for (programs, names) in at_hand(&mut tables, &reading.names) {
-            match programs.list().await {
+        let mut reading = Reading::of(names, generation);
+        for name in reading.names.clone().into_iter().filter(|name| needs_no_program(*name)) {
+            let host = tables.host_chain(name);
+            reading.note_policy(name, host.otherwise);
+            reading.found.extend(host.chain(name));
+        }
+        for ((programs, base), names) in at_hand(&mut tables, &reading.names) {
+            match programs.list_table(base).await {
                 Ok(listing) => reading.add(&names, &listing),
                 Err(error) => reading.lack(names, &error),
             }
@@ -39,19 +45,37 @@ impl Chains for HostChains {
         let mut refused = Vec::new();
         for op in ops {
             let Entry::Chain(chain) = op.entry() else { continue };
-            if let Err(reason) = Programs::of(chain.name).carry_out(&op, chain).await {
-                refused.push(Refused { reason: reason.to_string(), op });
+            if let Err(reason) = carry_out(&op, chain).await {
+                refused.push(Refused { op, reason });
             }
         }
         refused
     }
 }
 
-/// Those that may be there: no program is started for any other.
-fn at_hand(tables: &mut Tables, names: &BTreeSet<ChainName>) -> BTreeMap<Programs, Vec<ChainName>> {
-    let mut at_hand: BTreeMap<Programs, Vec<ChainName>> = BTreeMap::new();
-    for name in names.iter().copied().filter(|name| may_be_there(tables, *name)) {
-        at_hand.entry(Programs::of(name)).or_default().push(name);
+async fn carry_out(op: &Op, chain: &Chain) -> Result<(), String> {
+    let is_removal = matches!(op, Op::Remove(_));
+    if needs_no_program(chain.name) || (is_removal && chain.name.iptables == Iptables::Nft) {
+        return Tables::default().carry_out_on_chain(op, chain);
+    }
+    let carried_out = Programs::of(chain.name).carry_out(op, chain).await;
+    carried_out.map_err(|reason| reason.to_string())
+}
+
+/// Whether nftables shows all that is in such a chain: masquerading is in a form of iptables' own.
+fn needs_no_program(name: ChainName) -> bool {
+    (name.iptables, name.base) == (Iptables::Nft, Base::Forward)
+}
+
+/// Those that may be there, by table: no program is started for any other.
+fn at_hand(
+    tables: &mut Tables,
+    names: &BTreeSet<ChainName>,
+) -> BTreeMap<(Programs, Base), Vec<ChainName>> {
+    let mut at_hand: BTreeMap<_, Vec<ChainName>> = BTreeMap::new();
+    let names = names.iter().copied().filter(|name| !needs_no_program(*name));
+    for name in names.filter(|name| may_be_there(tables, *name)) {
+        at_hand.entry((Programs::of(name), name.base)).or_default().push(name);
     }
     at_hand
 }
@@ -64,16 +88,39 @@ fn may_be_there(tables: &mut Tables, name: ChainName) -> bool {
 }
 
 impl Reading {
-    fn add(&mut self, names: &[ChainName], listing: &str) {
-        self.found.extend(names.iter().filter_map(|name| codec::chain(*name, listing)));
+    fn of(names: BTreeSet<ChainName>, generation: Option<Generation>) -> Self {
+        let (dropping, unread) = (BTreeSet::new(), BTreeMap::new());
+        Self { names, found: Vec::new(), dropping, unread, generation }
     }
 
-    /// They are there, for the kernel says so; of the legacy kind they may as well not be.
+    fn note_policy(&mut self, name: ChainName, otherwise: Otherwise) {
+        if name.base == Base::Forward && otherwise == Otherwise::Dropped {
+            self.dropping.insert(name);
+        }
+    }
+
+    fn add(&mut self, names: &[ChainName], listing: &str) {
+        for name in names {
+            self.note_policy(*name, codec::otherwise(*name, listing));
+            self.found.extend(codec::chain(*name, listing));
+        }
+    }
+
+    /// Of iptables-nft they are there, for the kernel says so; of the legacy kind nothing says
+    /// whether they are.
     fn lack(&mut self, names: Vec<ChainName>, error: &Error) {
         tracing::debug!(%error, "chains were not read");
-        self.generation = None;
-        let there = names.into_iter().filter(|name| name.iptables == Iptables::Nft);
-        let unread = |name| Chain { foreign: 1, ..Chain::of(name, Vec::new()) };
-        self.found.extend(there.map(unread));
+        for name in names {
+            match (name.iptables, name.base) {
+                (Iptables::Nft, _) => {
+                    self.generation = None;
+                    self.found.push(Chain { foreign: 1, ..Chain::of(name, Vec::new()) });
+                }
+                (Iptables::Legacy, Base::Forward) => {
+                    self.unread.insert(name, error.to_string());
+                }
+                (Iptables::Legacy, Base::Postrouting) => {}
+            }
+        }
     }
 }

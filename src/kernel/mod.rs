@@ -15,7 +15,7 @@ pub use diff::{cleanup_ops, diff, diff_key};
 pub use netlink::NetlinkKernel;
 pub use scope::{Extent, Scope};
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::io;
 use std::net::IpAddr;
@@ -71,6 +71,9 @@ pub enum Observation {
     LinkChanged(LinkName),
     /// Something in this table was made, changed or removed: only a dump tells what it holds now.
     TableChanged(TableName),
+    /// This chain of iptables, or the host's chain that leads to it, may have other rules or
+    /// another policy now: only a reading tells. The legacy kind notifies of nothing.
+    ChainChanged(ChainName),
     /// Messages were lost: only a dump tells.
     Overrun,
     /// For a while nobody listened, because too much was changed by ourselves: only a dump tells
@@ -130,6 +133,10 @@ pub struct Reading {
     pub names: BTreeSet<ChainName>,
     /// Those of them that are there.
     pub found: Vec<Chain>,
+    /// Those of them whose chain `FORWARD` drops what no rule accepts, there or not.
+    pub dropping: BTreeSet<ChainName>,
+    /// Those of them that cannot be read, and whose chain `FORWARD` may drop: why.
+    pub unread: BTreeMap<ChainName, String>,
     /// In which they were read, if that is known.
     pub generation: Option<Generation>,
 }

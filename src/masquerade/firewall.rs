@@ -41,7 +41,7 @@ impl Firewall {
 
 /// None if there is nothing for it to do. A chain of nftables that accepts saves no packet that
 /// another drops: it comes along with those that masquerade, and is worth no table by itself.
-pub fn choice(policy: &Policy, config: &NetworkConfig, host: Firewalls) -> Option<Choice> {
+pub fn choice(policy: &Policy, config: &NetworkConfig, host: &Firewalls) -> Option<Choice> {
     use Firewall::{Iptables, Nftables};
     let (firewall, reason) = match policy.firewall {
         Preference::Iptables => (Iptables, "--iptables asks for it"),

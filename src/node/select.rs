@@ -189,7 +189,7 @@ fn build(
         mtu: interface.mtu,
         layer2: interface.layer2,
         nexthops: facts.nexthops == Nexthops::Usable && !options.plain_routes,
-        firewalls: facts.firewalls,
+        firewalls: facts.firewalls.clone(),
         spoils_checksums: facts.kernel.spoils_checksums(),
         on_link: on_link.collect(),
         uplinks,

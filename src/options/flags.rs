@@ -183,7 +183,7 @@ pub(super) struct PolicyFlags {
     #[arg(long, value_name = "BOOL", default_value = "false", value_parser = boolean)]
     #[arg(num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set)]
     pub(super) iptables: bool,
-    /// Look at rules of iptables so often; changes in nftables are told
+    /// Read rules of iptables at this interval; changes in nftables are notified
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = resync)]
     pub(super) iptables_resync: Duration,
     /// The bit of the mark on packets that kube-proxy masquerades; as kube-proxy's own flag says

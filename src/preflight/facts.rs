@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use crate::backend::{self, Local};
 use crate::config::Tunnel;
 use crate::kernel::state::LinkName;
+use crate::masquerade::Forward;
 use crate::node::{Interface, Uplink};
 use crate::prefix::{Family, Prefix};
 
@@ -27,6 +28,8 @@ pub struct Needs {
     pub neighbours: BTreeMap<Family, usize>,
     /// The largest packet of pods, in bytes; none if it is not known yet.
     pub pod_mtu: Option<u32>,
+    /// Whether the daemon lets packets of pods through where iptables drops.
+    pub forward: Forward,
 }
 
 /// Whether packets of one peer may come and go by different ways.
@@ -165,6 +168,7 @@ impl Needs {
             ports: port.into_iter().chain(probes).collect(),
             neighbours: families.iter().map(on_link).collect(),
             pod_mtu: backend::pod_mtu(&backend::networks(local)),
+            forward: local.policy.forward,
             families,
         }
     }
@@ -187,6 +191,7 @@ impl Needs {
             ports: vec![Port::Tunnel(Tunnel::DEFAULT_PORT)],
             neighbours: BTreeMap::new(),
             pod_mtu: None,
+            forward: Forward::Accept,
         }
     }
 }

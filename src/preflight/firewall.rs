@@ -2,6 +2,7 @@
 
 use super::facts::{Chain, Host, Needs, Rule, Then};
 use super::{Finding, Level};
+use crate::masquerade::Forward;
 use crate::prefix::{Family, Prefix};
 
 /// So deep chains may lead to each other; the kernel has a limit of its own.
@@ -17,9 +18,25 @@ struct Traffic {
 pub(super) fn findings(needs: &Needs, host: &Host) -> Vec<Finding> {
     let dropped = host.chains.iter().filter(|chain| chain.policy.is_some()).flat_map(|chain| {
         let concerned = needs.networks.iter().filter(|network| chain.sees(network.family()));
-        concerned.filter_map(|network| dropped(chain, *network, host))
+        concerned.filter_map(|network| {
+            let finding = dropped(chain, *network, host)?;
+            Some(if is_opened(chain, *network, needs, host) { noted(finding) } else { finding })
+        })
     });
     dropped.chain(legacy(host)).collect()
+}
+
+/// Whether the rules that the daemon appends to `FORWARD` of iptables suffice: no rule drops before.
+fn is_opened(chain: &Chain, network: Prefix, needs: &Needs, host: &Host) -> bool {
+    let is_of_iptables = chain.family.is_some()
+        && (chain.table.as_str(), chain.name.as_str()) == ("filter", "FORWARD");
+    let opened = Chain { policy: Some(Then::Accept), ..chain.clone() };
+    needs.forward == Forward::Accept && is_of_iptables && dropped(&opened, network, host).is_none()
+}
+
+fn noted(finding: Finding) -> Finding {
+    let cure = "start tweedd: it appends rules that let packets of pods through".to_owned();
+    Finding { level: Level::Note, cure, ..finding }
 }
 
 fn dropped(chain: &Chain, network: Prefix, host: &Host) -> Option<Finding> {

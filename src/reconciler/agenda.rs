@@ -46,6 +46,7 @@ pub(super) struct Agenda {
     dumped: Option<Instant>,
     listen: Option<Instant>,
     chains: Option<Instant>,
+    chains_read: Option<Instant>,
     audit: Instant,
     heartbeat: Instant,
     /// From 0 to 1: spreads the audits of many nodes.
@@ -67,7 +68,7 @@ pub(super) enum Task {
     /// Read again what could not be read.
     Retry,
     Dump,
-    /// Look at chains, of whose changes nobody tells.
+    /// Look at chains: changes of legacy iptables are not notified.
     Chains,
     /// Look at everything, as if nobody ever told us anything.
     Audit,
@@ -87,6 +88,7 @@ impl Agenda {
             dumped: None,
             listen: None,
             chains: None,
+            chains_read: None,
             audit: now + AUDIT.mul_f64(0.75 + jitter() / 2.0),
             heartbeat: now + HEARTBEAT,
             jitter,
@@ -213,6 +215,17 @@ impl Agenda {
     /// for it.
     pub(super) fn look_at_chains(&mut self, period: Option<Duration>) {
         self.chains = period.map(|period| self.chains.unwrap_or_else(|| Instant::now() + period));
+    }
+
+    /// Chains have changed: look at once, unless the last look was only just now.
+    pub(super) fn look_at_chains_soon(&mut self) {
+        let now = Instant::now();
+        let earliest = self.chains_read.map_or(now, |at| at + DUMP_SPACING).max(now);
+        self.chains = Some(self.chains.map_or(earliest, |at| at.min(earliest)));
+    }
+
+    pub(super) fn chains_were_read(&mut self) {
+        self.chains_read = Some(Instant::now());
     }
 
     pub(super) fn listen_later(&mut self) {

@@ -1,14 +1,17 @@
 //! The chains of iptables. Programs read and write them, and may hang: the loop sends for it, one
 //! errand at a time, and goes on.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::pending;
 
 use futures::FutureExt;
 use futures::future::LocalBoxFuture;
 
 use super::Reconciler;
-use crate::kernel::state::{Entry, Key};
+use crate::config::NetworkConfig;
+use crate::kernel::state::{Base, ChainName, Entry, Key};
 use crate::kernel::{Chains, Generation, Kernel, Op, Reading, Refused};
+use crate::masquerade::Forward;
 
 /// What the programs were sent for, and what came of it.
 #[derive(Debug)]
@@ -23,8 +26,12 @@ pub(super) struct Messenger {
     away: Option<LocalBoxFuture<'static, Errand>>,
     /// When the chains were read last.
     seen: Option<Generation>,
+    /// Whether they were read at all: the plan depends on what the host drops.
+    has_read: bool,
     /// Whether all that is wanted was in place once.
     has_delivered: bool,
+    /// The chains of which it is not known whether the host drops in front of them, and why.
+    unread: BTreeMap<ChainName, String>,
 }
 
 impl Messenger {
@@ -46,7 +53,8 @@ impl<K: Kernel> Reconciler<K> {
         }
         let chains = self.kernel.chains();
         if std::mem::take(&mut self.stale.chains) {
-            let reading = chains.read(self.scope.chains.clone(), self.messenger.seen);
+            let names = self.chains_to_read();
+            let reading = chains.read(names, self.messenger.seen);
             self.messenger.away = Some(reading.map(Errand::Read).boxed_local());
         } else if !ops.is_empty() {
             let written = chains.carry_out(ops.clone());
@@ -55,12 +63,30 @@ impl<K: Kernel> Reconciler<K> {
         }
     }
 
+    /// All of them at first and with each audit; in between those that may change the plan, or that
+    /// are planned: a host may have a multitude of rules beside them.
+    fn chains_to_read(&self) -> BTreeSet<ChainName> {
+        let all = self.scope.chains.iter().copied();
+        let (wanted, held) = (self.desired.state(), &self.actual);
+        let matters = |name: &ChainName| {
+            let key = Key::Chain(*name);
+            name.base == Base::Forward || wanted.get(&key).is_some() || held.get(&key).is_some()
+        };
+        all.filter(|name| self.messenger.seen.is_none() || matters(name)).collect()
+    }
+
+    /// As if nothing had been read so far.
+    pub(super) fn read_all_chains(&mut self) {
+        self.messenger.seen = None;
+        self.stale.chains = true;
+    }
+
     pub(super) fn take_errand(&mut self, errand: Errand) {
         match errand {
             Errand::Read(reading) => self.take_chains(reading),
             Errand::Written { ops, refused } => self.note_applied(ops, refused),
         }
-        self.messenger.has_delivered |= self.is_met(is_chain);
+        self.messenger.has_delivered |= !self.stale.plan && self.is_met(is_chain);
         let chains = self.desired.state().local().chain(self.actual.local());
         let keys = chains.filter(|entry| is_chain(entry)).map(|entry| entry.key());
         let due = keys.filter(|key| !self.refused.is_waiting(key));
@@ -68,26 +94,68 @@ impl<K: Kernel> Reconciler<K> {
         self.look_at_chains_again();
     }
 
-    fn take_chains(&mut self, Reading { names, found, generation }: Reading) {
-        for name in names {
-            self.actual.remove(&Key::Chain(name));
+    fn take_chains(&mut self, reading: Reading) {
+        let Reading { names, found, dropping, unread, generation } = reading;
+        for name in &names {
+            self.actual.remove(&Key::Chain(*name));
         }
         self.actual.extend(found.into_iter().map(Entry::Chain));
+        let is_news = self.inputs.note_dropping(&names, dropping);
+        if is_news {
+            let programs = self.inputs.dropping.iter().map(|name| name.program());
+            let dropping: Vec<String> = programs.collect();
+            tracing::info!(?dropping, "read which chains FORWARD drop what no rule accepts");
+        }
+        self.stale.plan |= is_news;
+        self.unsaved |= is_news;
+        self.messenger.unread.retain(|name, _| !names.contains(name));
+        self.messenger.unread.extend(unread);
         self.messenger.seen = generation;
+        self.messenger.has_read = true;
+        self.agenda.chains_were_read();
     }
 
-    /// Whether chains are wanted that were never in place, and nobody knows yet why.
-    pub(super) fn awaits_chains(&self) -> bool {
+    /// What of the chains is waited for, as long as it is not known why it is not there.
+    pub(super) fn awaited_chains(&self) -> Option<&'static str> {
+        if self.lets_through() && self.inputs.own.is_some() && !self.messenger.has_read {
+            return Some("the chains of iptables are not read yet");
+        }
+        self.awaits_chains().then_some("the programs of iptables have not ended yet")
+    }
+
+    fn awaits_chains(&self) -> bool {
         let is_refused = |key: &Key| self.refused.iter().any(|(refused, _)| refused == key);
         let awaited =
             |entry: &Entry| is_chain(entry) && !self.holds(entry) && !is_refused(&entry.key());
         !self.messenger.has_delivered && self.local_entries().any(awaited)
     }
 
-    /// Of changes in iptables nobody tells.
+    /// Changes of legacy iptables are not notified.
     pub(super) fn look_at_chains_again(&mut self) {
-        let has_chains = self.local_entries().any(is_chain);
-        self.agenda.look_at_chains(has_chains.then_some(self.settings.resync));
+        let matter = self.lets_through() || self.local_entries().any(is_chain);
+        self.agenda.look_at_chains(matter.then_some(self.settings.resync));
+    }
+
+    /// Whether it matters what the host drops.
+    fn lets_through(&self) -> bool {
+        self.inputs.policy.forward == Forward::Accept
+    }
+
+    /// Where packets of pods may be dropped and no program is there to look, and what to do.
+    pub(super) fn doubtful_chains(&self) -> impl Iterator<Item = String> {
+        let networks = self.inputs.config.iter().flat_map(NetworkConfig::networks);
+        networks.filter(|_| self.lets_through()).flat_map(|network| {
+            let of_family = move |(name, _): &(&ChainName, _)| name.family == network.family();
+            let unread = self.messenger.unread.iter().filter(of_family);
+            unread.map(move |(name, reason)| {
+                let program = name.program();
+                format!(
+                    "{program} may drop packets of pods ({reason}): if {program} -S FORWARD shows \
+                     \"-P FORWARD DROP\", run {program} -A FORWARD -s {network} -j ACCEPT && \
+                     {program} -A FORWARD -d {network} -j ACCEPT"
+                )
+            })
+        })
     }
 }
 

@@ -7,7 +7,9 @@ use super::guarding::Guarding;
 use crate::backend::{self, Detours, Local};
 use crate::checkpoint::Checkpoint;
 use crate::config::{Kind, NetworkConfig};
-use crate::kernel::state::{Entry, KernelState, Key, Link, LinkKind, LinkName, ReversePath};
+use crate::kernel::state::{
+    ChainName, Entry, KernelState, Key, Link, LinkKind, LinkName, ReversePath,
+};
 use crate::lease::{BackendType, Lease, Peers, Rules, Withdrawal};
 use crate::mac::MacAddr;
 use crate::masquerade::Policy;
@@ -32,6 +34,8 @@ pub struct Inputs {
     /// Who this node is to the store.
     pub identity: Identity,
     pub node: Option<Node>,
+    /// The chains of iptables in front of which this host drops what no rule accepts.
+    pub dropping: BTreeSet<ChainName>,
     /// Why there is no node yet.
     pub no_node: Option<String>,
     /// Of the tunnel device of each family; known once the kernel was read.
@@ -76,6 +80,7 @@ impl Default for Inputs {
             confirmed: false,
             identity: Identity::default(),
             node: None,
+            dropping: BTreeSet::new(),
             no_node: None,
             macs: BTreeMap::new(),
             own: None,
@@ -98,9 +103,11 @@ impl Inputs {
         let mut config = self.config.clone()?.on_node(self.names());
         config.backend.kind = self.kind_kept().unwrap_or(config.backend.kind);
         let guard = self.guarding.wanted(self.policy.guard, self.peers.is_complete());
+        let mut node = self.node.clone()?;
+        node.firewalls.dropping.clone_from(&self.dropping);
         Some(Local {
             config,
-            node: self.node.clone()?,
+            node,
             macs: self.macs.clone(),
             own: self.own.clone(),
             strict: self.strict.clone(),
@@ -137,6 +144,19 @@ impl Inputs {
         let is_mixed = self.config.as_ref().is_some_and(|config| config.mixed);
         self.strict_now = strict(actual).filter(|_| is_mixed).collect();
         self.kind_kept() != kept
+    }
+
+    /// Notes in front of which of `names` the host drops; returns whether that is news.
+    pub fn note_dropping(
+        &mut self,
+        names: &BTreeSet<ChainName>,
+        dropping: BTreeSet<ChainName>,
+    ) -> bool {
+        let known = self.dropping.difference(names).copied();
+        let now: BTreeSet<ChainName> = known.chain(dropping).collect();
+        let is_news = now != self.dropping;
+        self.dropping = now;
+        is_news
     }
 
     pub fn rules(&self) -> Rules {

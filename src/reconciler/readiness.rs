@@ -49,7 +49,7 @@ impl<K: Kernel> Reconciler<K> {
             inputs.relied_on().is_none().then(|| "no subnet is leased yet".to_owned()),
             (!inputs.peers.is_complete() && !inputs.rest_on_memory())
                 .then(|| "the leases of the peers are not read yet".to_owned()),
-            self.awaits_chains().then(|| "the programs of iptables have not ended yet".to_owned()),
+            self.awaited_chains().map(str::to_owned),
             self.trouble.clone(),
         ];
         let refused = self.refused.iter().filter(|(key, _)| self.is_essential(key));
@@ -102,7 +102,7 @@ impl<K: Kernel> Reconciler<K> {
         let (pending, guard) = (inputs.pending(), inputs.guarding.remark());
         let remarks = [remembered, node, held, pending, unusable, self.probes_remark(), guard];
         let remarks = remarks.into_iter().flatten().chain(filters).chain(left).chain(spoilt);
-        remarks.chain(self.kept_chains())
+        remarks.chain(self.kept_chains()).chain(self.doubtful_chains())
     }
 }
 

@@ -11,7 +11,7 @@ impl<K: Kernel> Reconciler<K> {
     /// Which firewall has rules of ours; none if none does, or not enough is known.
     pub(super) fn firewall(&self) -> Option<Choice> {
         let local = self.inputs.local()?;
-        masquerade::choice(&local.policy, &local.config, local.node.firewalls)
+        masquerade::choice(&local.policy, &local.config, &local.node.firewalls)
     }
 
     pub(super) fn log_firewall(&mut self) {
@@ -58,7 +58,7 @@ impl<K: Kernel> Reconciler<K> {
             let (name, base) = (chain.name, chain.name.base.as_str());
             format!(
                 "{name} of flanneld stays, for {base} drops what no rule accepts: \
-                 --iptables would keep it up"
+                 --iptables-forward-rules=true would keep it up"
             )
         })
     }

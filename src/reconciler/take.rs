@@ -140,11 +140,20 @@ impl<K: Kernel> Reconciler<K> {
                     self.agenda.dump_soon();
                 }
             }
+            Observation::ChainChanged(name) => {
+                if self.scope.chains.contains(&name) {
+                    self.agenda.look_at_chains_soon();
+                }
+            }
             Observation::Overrun => {
                 self.statistics.overruns += 1;
+                self.agenda.look_at_chains_soon();
                 self.agenda.dump_soon();
             }
-            Observation::Unheard => self.agenda.dump_soon(),
+            Observation::Unheard => {
+                self.agenda.look_at_chains_soon();
+                self.agenda.dump_soon();
+            }
         }
     }
 
@@ -155,7 +164,7 @@ impl<K: Kernel> Reconciler<K> {
         for task in due.tasks {
             if task == Task::Audit {
                 self.try_guard_again();
-                self.stale.chains = true;
+                self.read_all_chains();
             }
             match task {
                 // Whether somebody is gone is for the store to say, when it can be asked.

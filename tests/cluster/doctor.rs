@@ -116,7 +116,9 @@ fn before_the_first_start_a_firewall_is_judged_by_the_network_that_is_named() {
     let words = ["doctor", "--network", "10.244.0.0/16", "-o", "json"];
     let answer = tweedctl(node, &words).unwrap();
     let found: Value = serde_json::from_slice(&answer.stdout).unwrap();
-    assert_eq!(answer.status.code(), Some(1));
+    // The daemon lets packets of pods through by itself.
+    assert_eq!(answer.status.code(), Some(0));
+    assert_eq!(found["findings"][0]["level"], "note", "{found}");
     assert_eq!(found["findings"][0]["id"], "forward-drop", "{found}");
     assert_eq!(found["findings"][0]["where"], "chain FORWARD of table ip filter");
     assert!(found["source"].as_str().unwrap().starts_with("flannel's defaults"), "{found}");

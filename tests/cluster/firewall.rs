@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use tweed_lab::{Family, eventually};
 
-use crate::ask::{is_ready, is_ready_with, is_waiting_for, json, tweedctl};
+use crate::ask::{is_ready, is_waiting_for, json, tweedctl};
 use crate::cluster::{PATIENCE, Stack};
 use crate::flows::source_seen;
 use crate::peer::Peer;
@@ -192,12 +192,13 @@ fn without_the_programs_of_iptables_routes_are_there_and_the_node_says_what_is_m
     let is_direct = || scene.node().path_to(subnet).map(|path| path == tweed_lab::Path::Direct);
     eventually(PATIENCE, is_direct).unwrap();
     says_nothing_twice(&daemon.log().unwrap()).unwrap();
-    // By nftables it can masquerade; what it cannot remove it tells.
+    // By nftables it can masquerade, and what flanneld left is removed without any program.
     daemon.stop().unwrap();
     let plan = scene.node().daemon(&scene.cluster.etcd).environment("PATH", "/nowhere");
     scene.cluster.daemons[0] = plan.argument("--ip-masq").start().unwrap();
     let daemon = &scene.cluster.daemons[0];
-    eventually(PATIENCE, || is_ready_with(daemon, words)).unwrap();
+    has_only(&scene, OURS_BY_NFTABLES).unwrap();
+    eventually(PATIENCE, || is_ready(daemon)).unwrap();
     let (pod, world) = (scene.pods[0].namespace(), scene.world.namespace());
     let target = (scene.world.address(Family::V4).unwrap(), PORT).into();
     let source = source_seen((pod, None), world, target).unwrap();
@@ -269,9 +270,8 @@ fn pods_that_only_a_chain_of_flanneld_lets_through_are_not_cut_off() {
     scene.write_flannels_rules(Iptables::Nft).unwrap();
     scene.node().namespace().run("iptables", &["-P", "FORWARD", "DROP"]).unwrap();
     scene.restart_with(BY_NFTABLES).unwrap();
-    let words = "FORWARD drops what no rule accepts";
-    eventually(PATIENCE, || is_ready_with(&scene.cluster.daemons[0], words)).unwrap();
     has_only(&scene, &["our table", "forwarding by iptables"]).unwrap();
+    eventually(PATIENCE, || is_ready(&scene.cluster.daemons[0])).unwrap();
     let (pod, world) = (scene.pods[0].namespace(), scene.world.namespace());
     let target = (scene.world.address(Family::V4).unwrap(), PORT).into();
     let source = || source_seen((pod, None), world, target).unwrap();

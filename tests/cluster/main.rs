@@ -20,6 +20,7 @@ mod flanneld;
 mod flip;
 mod flows;
 mod forged;
+mod forward;
 mod gap;
 mod guard;
 mod health;

@@ -4,13 +4,14 @@ use std::fs;
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use tweed::kernel::state::{Chain, ChainName, Entry, Iptables, KernelState, Key};
-use tweed::kernel::{Chains, Kernel, NetlinkKernel, Op, diff};
+use tweed::kernel::state::{Base, Chain, ChainName, Entry, Iptables, KernelState, Key};
+use tweed::kernel::{Chains, Kernel, NetlinkKernel, Observation, Op, diff};
 use tweed::masquerade::{Forward, Masquerade, Policy, Ports, Preference};
 use tweed::node::Firewalls;
 use tweed::prefix::Family;
 
 use crate::host::{apply, direct, dump, establish, missing, on_a_host, rules, run, scope};
+use crate::tables::heard;
 
 /// What flanneld writes for a node of these networks, as `iptables-save` shows it.
 const NAT: &str = "\
@@ -48,7 +49,7 @@ fn chains(iptables: Iptables, ports: Ports, keys: &str) -> KernelState {
     let (forward, firewall) = (Forward::Accept, Preference::Iptables);
     let policy = Policy { masquerade, forward, firewall, ..Policy::default() };
     let host = Firewalls { iptables, ..Firewalls::default() };
-    rules(&policy, host, keys)
+    rules(&policy, &host, keys)
 }
 
 fn usual(iptables: Iptables) -> KernelState {
@@ -234,7 +235,8 @@ fn chains_are_read_again_where_something_may_have_changed() {
             let all = dump(&mut kernel).await;
             let all: Vec<&Chain> = all.entries().filter_map(chain).collect();
             let read = async |seen| kernel.chains().read(ChainName::all().collect(), seen).await;
-            let first = read(None).await;
+            let mut first = read(None).await;
+            first.found.sort_by_key(|chain| chain.name);
             assert_eq!(first.found.iter().collect::<Vec<_>>(), all, "{kind}");
             assert_eq!((first.names.len(), all.len()), (8, 4), "{kind}");
             // Of the legacy kind nothing tells whether it has changed.
@@ -242,9 +244,78 @@ fn chains_are_read_again_where_something_may_have_changed() {
             assert!(second.names.iter().all(|name| name.iptables == Iptables::Legacy), "{kind}");
             assert_eq!(second.found.len(), if kind == Iptables::Legacy { 4 } else { 0 });
             run(&format!("iptables-{kind} -t nat -D FLANNEL-POSTRTG 3"));
-            let third = read(first.generation).await;
+            let mut third = read(first.generation).await;
+            third.found.sort_by_key(|chain| chain.name);
             assert_eq!((third.found.len(), third.found == first.found), (4, false), "{kind}");
             remove_all(&mut kernel).await;
+        }
+    });
+}
+
+fn forward(iptables: Iptables, family: Family) -> ChainName {
+    ChainName { iptables, family, base: Base::Forward }
+}
+
+#[test]
+fn what_the_host_drops_is_read_and_stays_as_it_is() {
+    on_a_host(async || {
+        let mut kernel = NetlinkKernel::open().unwrap();
+        for kind in KINDS {
+            let dropping = async || {
+                let reading = kernel.chains().read(ChainName::all().collect(), None).await;
+                assert_eq!(reading.unread.len(), 0);
+                reading.dropping.into_iter().collect::<Vec<_>>()
+            };
+            assert_eq!(dropping().await, [], "{kind}");
+            run(&format!("ip6tables-{kind} -P FORWARD DROP"));
+            assert_eq!(dropping().await, [forward(kind, Family::V6)], "{kind}");
+            let policy = Policy { forward: Forward::Accept, ..Policy::default() };
+            let host =
+                Firewalls { dropping: [forward(kind, Family::V6)].into(), ..Firewalls::default() };
+            let desired = rules(&policy, &host, "");
+            assert_eq!(desired.len(), 1);
+            assert_eq!(establish(&mut kernel, &desired).await, [""; 0], "{kind}");
+            assert_eq!(saved("ip6tables", kind, "filter"), flannels(FILTER, FAMILIES[1]));
+            let listing = run(&format!("ip6tables-{kind}-save -t filter"));
+            assert!(listing.contains("\n:FORWARD DROP ["), "{listing}");
+            // As flanneld asks for its rules.
+            for rule in [
+                "FORWARD -m comment --comment flanneldX -j FLANNEL-FWD",
+                "FLANNEL-FWD -s fd00:10:244::/56 -m comment --comment flanneldX -j ACCEPT",
+            ] {
+                let words = rule.split(' ').map(|word| word.replace("dX", "d forward"));
+                let mut command = Command::new(format!("ip6tables-{kind}"));
+                assert!(command.arg("-C").args(words).status().unwrap().success(), "{rule}");
+            }
+            run(&format!("ip6tables-{kind} -P FORWARD ACCEPT"));
+            remove_all(&mut kernel).await;
+            assert_eq!(saved("ip6tables", kind, "filter"), "", "{kind}");
+        }
+    });
+}
+
+#[test]
+fn whatever_changes_what_iptables_nft_forwards_is_notified() {
+    on_a_host(async || {
+        let mut kernel = NetlinkKernel::open().unwrap();
+        establish(&mut kernel, &usual(Iptables::Nft)).await;
+        heard(&mut kernel).await;
+        let changed = Observation::ChainChanged(forward(Iptables::Nft, Family::V4));
+        for (command, is_notified) in [
+            ("iptables-nft -P FORWARD DROP", true),
+            ("iptables-nft -N DOCKER-USER", false),
+            ("iptables-nft -A DOCKER-USER -s 192.0.2.0/24 -j DROP", false),
+            ("iptables-nft -I FORWARD -j DOCKER-USER", true),
+            ("iptables-nft -D FLANNEL-FWD 1", true),
+            ("iptables-nft -F", true),
+            ("nft flush ruleset", true),
+            ("iptables-nft -P FORWARD DROP", true),
+            ("ip6tables-nft -P FORWARD DROP", false),
+            ("iptables-legacy -P FORWARD DROP", false),
+        ] {
+            run(command);
+            let heard = heard(&mut kernel).await;
+            assert_eq!(heard.contains(&changed), is_notified, "{command}: {heard:?}");
         }
     });
 }
@@ -264,7 +335,7 @@ fn a_chain_that_cannot_be_written_keeps_no_route_back() {
         run("nft add table ip nat");
         run("nft add chain ip nat POSTROUTING { type nat hook output priority 0; }");
         let name = |base| ChainName { iptables: Iptables::Nft, family: Family::V4, base };
-        let key = Key::Chain(name(tweed::kernel::state::Base::Postrouting));
+        let key = Key::Chain(name(Base::Postrouting));
         let chain = usual(Iptables::Nft).get(&key).unwrap().clone();
         let route = direct("10.244.9.0/24", "172.16.0.9");
         let ops = [chain, route.clone()].map(|entry| Op::Create(entry.into()));

@@ -229,7 +229,7 @@ pub(crate) fn batch(program: &str, lines: impl Iterator<Item = String>) {
 }
 
 /// The rules that this node plans, with more keys of the config.
-pub(crate) fn rules(policy: &Policy, host: Firewalls, keys: &str) -> KernelState {
+pub(crate) fn rules(policy: &Policy, host: &Firewalls, keys: &str) -> KernelState {
     let config = format!(
         r#"{{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:10:244::/56"{keys}}}"#
     );

@@ -12,6 +12,7 @@ use std::time::Duration;
 use nix::sched::{CloneFlags, unshare};
 use tempfile::TempDir;
 use tweed::kernel::{Kernel, NetlinkKernel};
+use tweed::masquerade::Forward;
 use tweed::prefix::Family;
 use tweed::preflight::{self, Finding, Level, Needs, Packets, Place, Places, Port};
 
@@ -28,6 +29,7 @@ fn needs() -> Needs {
         ports: vec![Port::Tunnel(8472), Port::Probes(8475)],
         neighbours: Family::ALL.map(|family| (family, 10)).into(),
         pod_mtu: Some(1450),
+        forward: Forward::Leave,
     }
 }
 
@@ -213,6 +215,23 @@ fn what_iptables_drops_is_found_until_it_lets_pods_through() {
         assert_eq!(host.found().await, NOTHING);
         run("iptables-nft -I FORWARD -j REJECT");
         assert_eq!(host.found().await, [PLACE]);
+    });
+}
+
+#[test]
+fn the_policy_of_iptables_is_only_noted_where_the_daemon_lets_pods_through() {
+    on_a_host(async || {
+        let host = Host::new();
+        let needs = Needs { forward: Forward::Accept, ..needs() };
+        let level = async || {
+            let findings = host.findings_for(&needs).await;
+            findings.iter().find(|found| found.id == "forward-drop").map(|found| found.level)
+        };
+        run("iptables-nft -P FORWARD DROP");
+        assert_eq!(level().await, Some(Level::Note));
+        // What a rule drops, no rule behind it accepts.
+        run("iptables-nft -A FORWARD -j REJECT");
+        assert_eq!(level().await, Some(Level::Warning));
     });
 }
 

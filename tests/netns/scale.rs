@@ -69,7 +69,9 @@ fn our_own_changes_of_thousands_of_peers_are_heard_or_said_to_be_lost() {
                 Observation::Overrun => return,
                 Observation::Lost(key) => panic!("{key:?} was never lost"),
                 Observation::Unheard => panic!("so few can be heard"),
-                Observation::LinkChanged(_) | Observation::TableChanged(_) => {}
+                Observation::LinkChanged(_)
+                | Observation::TableChanged(_)
+                | Observation::ChainChanged(_) => {}
             }
         }
         assert!(heard.entries().all(|entry| wanted.get(&entry.key()) == Some(entry)));

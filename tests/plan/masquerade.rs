@@ -4,9 +4,10 @@ use std::fmt::Write;
 
 use expect_test::{Expect, expect};
 use tweed::backend::{Local, networks, plan_local};
-use tweed::kernel::state::{Entry, Hook, Iptables, Table};
+use tweed::kernel::state::{Base, ChainName, Entry, Hook, Iptables, Table};
 use tweed::masquerade;
 use tweed::node::Firewalls;
+use tweed::prefix::Family;
 
 use crate::notation::policy;
 use crate::{ETH0, HOST_GW, local, node};
@@ -154,9 +155,9 @@ fn a_range_of_all_addresses_asks_for_none() {
 }
 
 /// The firewall of a host, why it is this one, and the first entry of its rules.
-fn chosen(flags: &str, keys: &str, host: Firewalls) -> String {
+fn chosen(flags: &str, keys: &str, host: &Firewalls) -> String {
     let mut local = Local { policy: policy(flags), ..node(HOST_GW, keys) };
-    local.node.firewalls = host;
+    local.node.firewalls.clone_from(host);
     let state = plan_local(&local, &networks(&local));
     let first = state.entries().find(|entry| entry.is_rules());
     let first = first.map_or("nothing".to_owned(), |entry| format!("{entry:#}"));
@@ -168,34 +169,64 @@ fn chosen(flags: &str, keys: &str, host: Firewalls) -> String {
 #[test]
 fn iptables_is_taken_where_it_is_asked_for_and_where_there_is_nothing_else() {
     let usual = Firewalls::default();
-    let old = Firewalls { nftables: false, iptables: Iptables::Legacy };
+    let old = Firewalls { nftables: false, iptables: Iptables::Legacy, ..Firewalls::default() };
     let explicit = r#","EnableNFTables":false"#;
     let wished = r#","EnableNFTables":true"#;
     for (flags, keys, host, expected) in [
-        ("--ip-masq", "", usual, "table ip tweed.1, for this kernel has it"),
-        ("--ip-masq", explicit, usual, "table ip tweed.1, for this kernel has it"),
-        ("--ip-masq", wished, usual, "table ip tweed.1, for EnableNFTables asks for it"),
+        ("--ip-masq", "", &usual, "table ip tweed.1, for this kernel has it"),
+        ("--ip-masq", explicit, &usual, "table ip tweed.1, for this kernel has it"),
+        ("--ip-masq", wished, &usual, "table ip tweed.1, for EnableNFTables asks for it"),
         (
             "--ip-masq --iptables",
             wished,
-            usual,
+            &usual,
             "chain iptables-nft -t nat FLANNEL-POSTRTG, for --iptables asks for it",
         ),
         (
             "--ip-masq",
             wished,
-            old,
+            &old,
             "chain iptables-legacy -t nat FLANNEL-POSTRTG, for this kernel lacks nftables",
         ),
         (
             "",
             "",
-            old,
+            &old,
             "chain iptables-legacy -t filter FLANNEL-FWD, for this kernel lacks nftables",
         ),
-        ("", wished, usual, "nothing, for it is off"),
-        ("--iptables --iptables-forward-rules=false", "", old, "nothing, for it is off"),
+        ("", wished, &usual, "nothing, for it is off"),
+        ("--iptables --iptables-forward-rules=false", "", &old, "nothing, for it is off"),
     ] {
         assert_eq!(chosen(flags, keys, host), expected, "{flags} {keys}");
     }
+}
+
+/// The chains of iptables that are planned where these drop.
+fn let_through(flags: &str, dropping: &[ChainName]) -> Vec<String> {
+    let mut local = Local { policy: policy(flags), ..node(HOST_GW, "") };
+    local.node.firewalls.dropping = dropping.iter().copied().collect();
+    let state = plan_local(&local, &networks(&local));
+    let chains = state.entries().filter(|entry| matches!(entry, Entry::Chain(_)));
+    chains.map(ToString::to_string).collect()
+}
+
+#[test]
+fn where_forward_of_iptables_drops_packets_of_pods_are_let_through_there() {
+    let forward = |iptables, family| ChainName { iptables, family, base: Base::Forward };
+    let nft = forward(Iptables::Nft, Family::V4);
+    let legacy = forward(Iptables::Legacy, Family::V6);
+    let both = [
+        "chain iptables-nft -t filter FLANNEL-FWD \
+         { -s 10.244.0.0/16 -j ACCEPT; -d 10.244.0.0/16 -j ACCEPT; }",
+        "chain ip6tables-legacy -t filter FLANNEL-FWD \
+         { -s fd00:244::/48 -j ACCEPT; -d fd00:244::/48 -j ACCEPT; }",
+    ];
+    for flags in ["--ip-masq", "--ip-masq=false"] {
+        assert_eq!(let_through(flags, &[nft, legacy]), both, "{flags}");
+        assert_eq!(let_through(flags, &[legacy]), both[1..], "{flags}");
+        assert_eq!(let_through(flags, &[]), [""; 0], "{flags}");
+    }
+    // With --iptables, each chain is planned once.
+    assert_eq!(let_through("--iptables", &[nft]).len(), 2);
+    assert_eq!(let_through("--ip-masq --iptables-forward-rules=false", &[nft]), [""; 0]);
 }

@@ -1,7 +1,7 @@
 //! What happens on the host: everybody but the daemon.
 
 use tweed::kernel::fake::FakeKernel;
-use tweed::kernel::state::{Key, LinkName};
+use tweed::kernel::state::{Base, ChainName, Key, LinkName, Otherwise};
 
 use crate::notation::{entry, interface};
 use crate::stage::duration;
@@ -29,9 +29,21 @@ pub(crate) fn perform(kernel: &FakeKernel, words: &str) {
         "overrun" => kernel.overrun(),
         "interrupt" => kernel.interrupt(rest),
         "hang" => kernel.hang(duration(rest)),
+        "policy" => {
+            let (program, policy) = rest.split_once(' ').unwrap();
+            let dropped = policy == "DROP";
+            let otherwise = if dropped { Otherwise::Dropped } else { Otherwise::Accepted };
+            kernel.set_policy(forward(program), otherwise);
+        }
         "deafen" => kernel.deafen(rest.parse().unwrap()),
         other => panic!("nobody knows how to make the kernel {other}"),
     }
+}
+
+/// The chain behind `FORWARD` of, for example, iptables-nft.
+fn forward(program: &str) -> ChainName {
+    let is_meant = |name: &ChainName| name.base == Base::Forward && name.program() == program;
+    ChainName::all().find(is_meant).unwrap_or_else(|| panic!("there is no {program}"))
 }
 
 fn perform_silently(kernel: &FakeKernel, words: &str) {

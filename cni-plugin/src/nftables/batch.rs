@@ -5,8 +5,8 @@ use std::io;
 use nix::libc::{
     NF_INET_FORWARD, NF_INET_LOCAL_IN, NF_INET_LOCAL_OUT, NF_INET_POST_ROUTING,
     NF_INET_PRE_ROUTING, NFNL_MSG_BATCH_BEGIN, NFNL_MSG_BATCH_END, NFNL_SUBSYS_NFTABLES,
-    NFT_MSG_DELRULE, NFT_MSG_DELTABLE, NFT_MSG_NEWCHAIN, NFT_MSG_NEWRULE, NFT_MSG_NEWTABLE,
-    NLM_F_APPEND, NLM_F_CREATE,
+    NFT_MSG_DELCHAIN, NFT_MSG_DELRULE, NFT_MSG_DELTABLE, NFT_MSG_NEWCHAIN, NFT_MSG_NEWRULE,
+    NFT_MSG_NEWTABLE, NLM_F_APPEND, NLM_F_CREATE,
 };
 
 use super::expression::Expression;
@@ -95,6 +95,16 @@ impl Batch {
             .with(chain.comment, |message, comment| {
                 message.bytes(NFTA_CHAIN_USERDATA, &user_data(comment))
             });
+        self.and(message)
+    }
+
+    /// Removes a chain that has no rules, and to which none leads.
+    #[must_use]
+    pub fn delete_chain(self, chain: &str) -> Self {
+        let message = self
+            .request(NFT_MSG_DELCHAIN, 0)
+            .text(NFTA_CHAIN_TABLE, &self.table)
+            .text(NFTA_CHAIN_NAME, chain);
         self.and(message)
     }
 

@@ -160,7 +160,7 @@ fn is_silent(element: &[u8]) -> bool {
     }
 }
 
-fn outcome(element: &[u8]) -> Option<Outcome> {
+pub(super) fn outcome(element: &[u8]) -> Option<Outcome> {
     let element = Attributes::of(element);
     let data = || element.nested(NFTA_EXPR_DATA);
     match element.text(NFTA_EXPR_NAME)? {

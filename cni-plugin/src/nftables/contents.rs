@@ -4,8 +4,9 @@ use std::io;
 
 use nix::errno::Errno;
 use nix::libc::{
-    NF_ACCEPT, NFNL_SUBSYS_NFTABLES, NFT_MSG_GETCHAIN, NFT_MSG_GETGEN, NFT_MSG_GETRULE,
-    NFT_MSG_GETTABLE, NFT_MSG_NEWGEN,
+    NF_ACCEPT, NF_DROP, NFNL_SUBSYS_NFTABLES, NFT_MSG_DELCHAIN, NFT_MSG_DELRULE, NFT_MSG_GETCHAIN,
+    NFT_MSG_GETGEN, NFT_MSG_GETRULE, NFT_MSG_GETTABLE, NFT_MSG_NEWCHAIN, NFT_MSG_NEWGEN,
+    NFT_MSG_NEWRULE,
 };
 
 use super::batch::{Hook, request};
@@ -126,6 +127,21 @@ pub fn has_chain(
     Ok(socket.get(question, |_| Some(()))?.is_ok())
 }
 
+/// Whether `table`, whoever made it, has this chain, and it drops what comes to its end.
+///
+/// # Errors
+/// The kernel has no nftables, or not for us; or the conversation broke.
+pub fn drops(socket: &mut Socket, family: IpFamily, table: &str, chain: &str) -> io::Result<bool> {
+    let question = request(TableFamily::Only(family), NFT_MSG_GETCHAIN, 0)
+        .text(NFTA_CHAIN_TABLE, table)
+        .text(NFTA_CHAIN_NAME, chain);
+    let policy = |payload: &[u8]| {
+        let chain = Attributes::of(payload.get(FAMILY..)?);
+        chain.be32(NFTA_CHAIN_POLICY).map(u32::cast_signed)
+    };
+    Ok(socket.get(question, policy)?.ok().flatten() == Some(NF_DROP))
+}
+
 /// The number of the rule set: it is another one after whatever anybody changes in any table.
 ///
 /// # Errors
@@ -144,9 +160,25 @@ pub fn generation(socket: &mut Socket) -> io::Result<u32> {
 pub fn changed_table(message: &[u8]) -> Option<(TableFamily, &str)> {
     // Whatever is changed in a table, the first attribute is the table's name.
     const TABLE: u16 = 1;
+    let (kind, family, all) = change(message)?;
+    (kind != NFT_MSG_NEWGEN).then_some((family, all.text(TABLE)?))
+}
+
+/// The chain that changed, or that has another rule now, behind the name of its table; likewise.
+pub fn changed_chain(message: &[u8]) -> Option<(TableFamily, &str, &str)> {
+    let (kind, family, all) = change(message)?;
+    let (table, chain) = match kind {
+        NFT_MSG_NEWCHAIN | NFT_MSG_DELCHAIN => (NFTA_CHAIN_TABLE, NFTA_CHAIN_NAME),
+        NFT_MSG_NEWRULE | NFT_MSG_DELRULE => (NFTA_RULE_TABLE, NFTA_RULE_CHAIN),
+        _ => return None,
+    };
+    Some((family, all.text(table)?, all.text(chain)?))
+}
+
+/// The kind of change, and what is said of it.
+fn change(message: &[u8]) -> Option<(i32, TableFamily, Attributes<'_>)> {
     let kind = i32::from(u16_at(message, 4)?);
-    let is_about_a_table = kind >> 8 == NFNL_SUBSYS_NFTABLES && kind & 0xff != NFT_MSG_NEWGEN;
     let family = TableFamily::of_number(*message.get(HEADER)?)?;
-    let table = Attributes::of(message.get(HEADER + FAMILY..)?).text(TABLE)?;
-    is_about_a_table.then_some((family, table))
+    let all = Attributes::of(message.get(HEADER + FAMILY..)?);
+    (kind >> 8 == NFNL_SUBSYS_NFTABLES).then_some((kind & 0xff, family, all))
 }

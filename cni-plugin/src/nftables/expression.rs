@@ -49,6 +49,8 @@ pub enum Expression {
     CameBy(String),
     /// Goes on for packets that came by an interface by which their source is routed.
     CameAsRouted,
+    /// Counts packets and bytes; goes on.
+    Counter,
     /// The connection that the packet belongs to is not taken note of; goes on.
     Untrack,
     /// The packet is gone, and nobody is told.
@@ -112,6 +114,7 @@ impl Expression {
             Self::Vni(rule_for, vni) => tunnel::vni(rule, rule_for.operation(), *vni),
             Self::CameBy(link) => tunnel::came_by(rule, link),
             Self::CameAsRouted => tunnel::came_as_routed(rule),
+            Self::Counter => expression(rule, "counter", |data| data),
             Self::Untrack => expression(rule, "notrack", |data| data),
             Self::Drop => verdict(rule, NF_DROP, None),
             Self::Accept => verdict(rule, NF_ACCEPT, None),

@@ -23,6 +23,7 @@ pub(super) const NFTA_EXPR_NAME: u16 = 1;
 pub(super) const NFTA_EXPR_DATA: u16 = 2;
 /// Of a module of iptables, and the same for a target.
 pub(super) const NFTA_MATCH_NAME: u16 = 1;
+pub(super) const NFTA_MATCH_INFO: u16 = 3;
 pub(super) const NFTA_DATA_VALUE: u16 = 1;
 pub(super) const NFTA_DATA_VERDICT: u16 = 2;
 pub(super) const NFTA_VERDICT_CODE: u16 = 1;

@@ -71,15 +71,15 @@ fn rules_are_listed_with_their_comments_and_deleted_by_their_handles() {
         .rule("chain", &rule, None);
     assert_eq!(commit(batch), 0);
     let mut socket = Socket::open(Protocol::Netfilter).unwrap();
-    let rules = nftables::list(&mut socket, "listed", "chain").unwrap();
+    let rules = nftables::list(&mut socket, TableFamily::Both, "listed", "chain").unwrap();
     let comments: Vec<_> = rules.iter().map(|rule| rule.comment.as_deref()).collect();
     assert_eq!(comments, [Some("one"), None]);
     assert_eq!(
         commit(Batch::of(TableFamily::Both, "listed").delete_rule("chain", rules[0].handle)),
         0
     );
-    assert_eq!(nftables::list(&mut socket, "listed", "chain").unwrap().len(), 1);
-    assert_eq!(nftables::list(&mut socket, "listed", "absent").unwrap(), []);
+    assert_eq!(nftables::list(&mut socket, TableFamily::Both, "listed", "chain").unwrap().len(), 1);
+    assert_eq!(nftables::list(&mut socket, TableFamily::Both, "listed", "absent").unwrap(), []);
 }
 
 fn socket() -> Socket {

@@ -1,5 +1,11 @@
 //! Chains of iptables in what `iptables-save` prints and `iptables-restore` takes.
 
+mod nft;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use nft::{HostChain, changed_chain};
+
 use crate::kernel::Op;
 use crate::kernel::display::Specification;
 use crate::kernel::state::{Base, Chain, ChainName, Match, Otherwise, Ports, Rule, Verdict};
@@ -19,6 +25,11 @@ pub(crate) fn chain(name: ChainName, listing: &str) -> Option<Chain> {
     let astray = if table.is_led_to() { 0 } else { table.leading().count().max(1) };
     let foreign = inside.len() - rules.len() + astray;
     Some(Chain { name, rules, foreign, otherwise: table.otherwise() })
+}
+
+/// What becomes of packets that the host's chain in front of `name` has no rule for.
+pub(crate) fn otherwise(name: ChainName, listing: &str) -> Otherwise {
+    Table::of(name.base, listing).otherwise()
 }
 
 /// What carries `op` out on a host with this listing of all tables: as a whole, or not at all.
@@ -145,6 +156,3 @@ fn condition(words: &str, flag: &str) -> Option<Match> {
     let before = words.split(' ').take_while(|word| *word != flag).last();
     Some(if before == Some("!") { Match::IsNot(prefix) } else { Match::Is(prefix) })
 }
-
-#[cfg(test)]
-mod tests;

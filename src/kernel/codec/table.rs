@@ -79,7 +79,7 @@ pub(super) fn table_name(family: IpFamily, name: &str) -> TableName {
     TableName { family: family_of(family), name: name.to_owned() }
 }
 
-const fn family_of(family: IpFamily) -> Family {
+pub(super) const fn family_of(family: IpFamily) -> Family {
     match family {
         IpFamily::V4 => Family::V4,
         IpFamily::V6 => Family::V6,
@@ -93,7 +93,7 @@ pub(crate) const fn family(family: Family) -> IpFamily {
     }
 }
 
-fn expressions(rule: &Rule) -> Vec<Expression> {
+pub(super) fn expressions(rule: &Rule) -> Vec<Expression> {
     let condition = |condition: Option<Match>, on: fn(nftables::Match, IpNetwork) -> Expression| {
         let (rule_for, prefix) = match condition? {
             Match::Is(prefix) => (nftables::Match::Is, prefix),
@@ -146,7 +146,7 @@ fn also(expression: &Expression) -> Option<Condition> {
 }
 
 /// None for a rule that is in no form of ours.
-fn rule(expressions: &[Expression]) -> Option<Rule> {
+pub(super) fn rule(expressions: &[Expression]) -> Option<Rule> {
     let (marked, rest) = match expressions {
         [Expression::Marked(mark), rest @ ..] => (Some(*mark), rest),
         all => (None, all),

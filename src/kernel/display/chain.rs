@@ -3,7 +3,6 @@
 use std::fmt;
 
 use crate::kernel::state::{Chain, ChainName, Match, Otherwise, Ports, Rule, Verdict};
-use crate::prefix::Family;
 
 /// A rule in the words of `iptables(8)`, with this comment.
 pub(crate) struct Specification<'a> {
@@ -13,11 +12,7 @@ pub(crate) struct Specification<'a> {
 
 impl fmt::Display for ChainName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let program = match self.family {
-            Family::V4 => "iptables",
-            Family::V6 => "ip6tables",
-        };
-        write!(f, "{program}-{} -t {} {}", self.iptables, self.base.table(), self.base.chain())
+        write!(f, "{} -t {} {}", self.program(), self.base.table(), self.base.chain())
     }
 }
 

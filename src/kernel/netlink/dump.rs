@@ -74,6 +74,7 @@ fn entry(message: &Message, links: &Links, scope: &Scope) -> Option<Entry> {
         Observation::Lost(_)
         | Observation::LinkChanged(_)
         | Observation::TableChanged(_)
+        | Observation::ChainChanged(_)
         | Observation::Overrun
         | Observation::Unheard => None,
     }

@@ -36,7 +36,7 @@ impl NetlinkKernel {
 
     fn firewalls(&self) -> Firewalls {
         let nftables = !self.tables.lack_masquerading();
-        Firewalls { nftables, iptables: iptables::usual() }
+        Firewalls { nftables, iptables: iptables::usual(), ..Firewalls::default() }
     }
 
     /// Whether we can use nexthop objects.

@@ -31,9 +31,11 @@ impl NetlinkKernel {
                 }
             };
             let (mut changed, mut elements) = (BTreeSet::new(), Vec::new());
+            let mut chains = BTreeSet::new();
             let read_tables = |frame: &[u8]| {
                 let told = codec::changed_elements(frame);
                 changed.extend(codec::changed_table(frame).filter(|_| told.is_empty()));
+                chains.extend(codec::changed_chain(frame));
                 elements.extend(told);
             };
             let told = tokio::select! {
@@ -50,6 +52,7 @@ impl NetlinkKernel {
                     let elements: Vec<_> = elements.collect();
                     self.observed.extend(elements);
                     self.observed.extend(changed.into_iter().map(Observation::TableChanged));
+                    self.observed.extend(chains.into_iter().map(Observation::ChainChanged));
                 }
                 Err(error) if error.raw_os_error() == Some(ENOBUFS) => {
                     // What is left in the old sockets is older than the dump that now follows.
@@ -103,6 +106,7 @@ impl NetlinkKernel {
             Observation::Lost(key) => key.clone(),
             Observation::LinkChanged(_)
             | Observation::TableChanged(_)
+            | Observation::ChainChanged(_)
             | Observation::Overrun
             | Observation::Unheard => {
                 return Some(observation);

@@ -9,10 +9,10 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::sys::socket::{setsockopt, sockopt};
 use tweed_cni::netlink::{Protocol, Socket};
-use tweed_cni::nftables;
+use tweed_cni::nftables::{self, TableFamily};
 
-use crate::kernel::codec::{self, PEERS, Transaction};
-use crate::kernel::state::{ChainName, Element, Entry, Table, TableName};
+use crate::kernel::codec::{self, HostChain, PEERS, Transaction};
+use crate::kernel::state::{Chain, ChainName, Element, Entry, Otherwise, Table, TableName};
 use crate::kernel::{Generation, Op, Refused};
 
 /// Room for the elements of more peers than there can be, in bytes: they are sent at once.
@@ -74,6 +74,41 @@ impl Tables {
         let family = codec::ip_family(name.family);
         let (table, chain) = (name.base.table(), name.base.chain());
         self.converse(|socket| nftables::has_chain(socket, family, table, chain)).unwrap_or(false)
+    }
+
+    /// What the kernel has of this chain of iptables-nft; nothing where nftables cannot be asked.
+    pub(in crate::kernel) fn host_chain(&mut self, name: ChainName) -> HostChain {
+        let family = codec::ip_family(name.family);
+        let (table, host, own) = (name.base.table(), name.base.as_str(), name.base.chain());
+        let read = self.converse(|socket| {
+            let mut rules = |chain| nftables::list(socket, TableFamily::Only(family), table, chain);
+            let (host_rules, inside) = (rules(host)?, rules(own)?);
+            let is_there = nftables::has_chain(socket, family, table, own)?;
+            let drops = nftables::drops(socket, family, table, host)?;
+            let otherwise = if drops { Otherwise::Dropped } else { Otherwise::Accepted };
+            Ok(HostChain { inside: is_there.then_some(inside), host: host_rules, otherwise })
+        });
+        read.unwrap_or_else(|error| {
+            tracing::debug!(%error, chain = %name, "the chain was not read");
+            HostChain::default()
+        })
+    }
+
+    /// Carries `op` out on a chain of iptables-nft, without its programs.
+    pub(in crate::kernel) fn carry_out_on_chain(
+        &mut self,
+        op: &Op,
+        chain: &Chain,
+    ) -> Result<(), String> {
+        let batch = self.host_chain(chain.name).batch(op, chain);
+        if batch.is_empty() {
+            return Ok(());
+        }
+        let errno = match self.converse(|socket| batch.commit(socket)) {
+            Ok(refusals) => refusals.first().map(|refusal| refusal.errno),
+            Err(error) => Some(error.raw_os_error().map_or(Errno::UnknownErrno, Errno::from_raw)),
+        };
+        errno.map_or(Ok(()), |errno| Err(Unchanged(errno, op).to_string()))
     }
 
     /// Carries `ops` out together. If the kernel does not take them all, then without those that it
@@ -162,7 +197,7 @@ impl fmt::Display for Unchanged<'_> {
             Errno::EPERM | Errno::EACCES => {
                 write!(f, "{errno}: tweedd needs the capability NET_ADMIN")
             }
-            _ if self.is_for_want_of_nftables() => {
+            _ if self.is_for_want_of_nftables() && !matches!(self.1.entry(), Entry::Chain(_)) => {
                 let [what, cure] = self.needs();
                 write!(f, "this kernel lacks nftables or {what} ({errno}): load {cure}")
             }

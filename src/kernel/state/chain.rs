@@ -20,14 +20,15 @@ pub enum Iptables {
 }
 
 /// The chain of the host by which packets come to one of ours.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Base {
     Postrouting,
     Forward,
 }
 
 /// A chain of a name that flannel has given it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ChainName {
     pub iptables: Iptables,
     pub family: Family,
@@ -104,6 +105,17 @@ impl ChainName {
         let named = |iptables, family| Base::ALL.map(|base| Self { iptables, family, base });
         let of_both = move |iptables| Family::ALL.into_iter().flat_map(move |f| named(iptables, f));
         Iptables::ALL.into_iter().flat_map(of_both)
+    }
+}
+
+impl ChainName {
+    /// What shows and changes such chains.
+    pub fn program(self) -> String {
+        let word = match self.family {
+            Family::V4 => "iptables",
+            Family::V6 => "ip6tables",
+        };
+        format!("{word}-{}", self.iptables)
     }
 }
 

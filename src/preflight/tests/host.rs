@@ -2,6 +2,7 @@
 
 use super::super::*;
 use crate::kernel::state::LinkName;
+use crate::masquerade::Forward;
 use crate::node::Interface;
 use crate::prefix::{Family, Prefix};
 
@@ -16,6 +17,7 @@ pub(super) fn needs() -> Needs {
         ports: vec![Port::Tunnel(8472), Port::Probes(8475)],
         neighbours: Family::ALL.map(|family| (family, 1000)).into(),
         pod_mtu: Some(1430),
+        forward: Forward::Leave,
     }
 }
 

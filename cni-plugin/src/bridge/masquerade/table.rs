@@ -60,7 +60,8 @@ pub(super) fn collect(network: &str, valid: &[Attachment]) -> Result<(), Error> 
 /// wait for all readers before it lets go of what it replaces.
 fn frame(socket: &mut Socket) -> Result<Batch, Error> {
     let rules = postrouting();
-    let present = nftables::list(socket, TABLE, POSTROUTING).map_err(|error| failure(&error))?;
+    let present = nftables::list(socket, TableFamily::Both, TABLE, POSTROUTING)
+        .map_err(|error| failure(&error))?;
     if present.len() == rules.len() {
         return Ok(Batch::of(TableFamily::Both, TABLE));
     }
@@ -90,7 +91,7 @@ fn multicast() -> impl IntoIterator<Item = IpNetwork> {
 
 fn rules_of(socket: &mut Socket, key: &str) -> Result<Vec<Rule>, Error> {
     let is_its = |rule: &Rule| rule.comment.as_deref().is_some_and(|text| text.starts_with(key));
-    let all = nftables::list(socket, TABLE, CHECKS);
+    let all = nftables::list(socket, TableFamily::Both, TABLE, CHECKS);
     let mut rules = all.map_err(|error| failure(&error))?;
     rules.retain(is_its);
     Ok(rules)

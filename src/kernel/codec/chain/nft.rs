@@ -1,0 +1,122 @@
+//! Chains of iptables-nft as nftables has them: read, and written so that `iptables-save` reads them.
+
+use tweed_cni::nftables::{self, Batch, Expression, Hook, TableFamily};
+
+use super::super::table;
+use crate::kernel::Op;
+use crate::kernel::state::{Base, Chain, ChainName, Iptables, Otherwise, Rule};
+use crate::prefix::Family;
+
+/// What the kernel has of a chain, and of the host's chain that leads to it.
+#[derive(Debug, Default)]
+pub(crate) struct HostChain {
+    /// The rules of the chain; none if there is no such chain.
+    pub(crate) inside: Option<Vec<nftables::Rule>>,
+    /// Those of the host's chain, whoever made them.
+    pub(crate) host: Vec<nftables::Rule>,
+    pub(crate) otherwise: Otherwise,
+}
+
+impl HostChain {
+    /// As the chain `name`; none if it is not there.
+    pub(crate) fn chain(&self, name: ChainName) -> Option<Chain> {
+        let inside = self.inside.as_ref()?;
+        let rules: Vec<Rule> = inside.iter().filter_map(|rule| known(rule, name.base)).collect();
+        let is_led_to = self.is_led_to(name.base);
+        let astray = if is_led_to { 0 } else { self.leading(name.base).count().max(1) };
+        let foreign = inside.len() - rules.len() + astray;
+        Some(Chain { name, rules, foreign, otherwise: self.otherwise })
+    }
+
+    /// What carries `op` out, as a whole or not at all. No rule of others is touched.
+    pub(crate) fn batch(&self, op: &Op, chain: &Chain) -> Batch {
+        let ChainName { family, base, .. } = chain.name;
+        let family = TableFamily::Only(table::family(family));
+        let batch = Batch::of(family, base.table());
+        match op {
+            Op::Create(_) | Op::Replace(_) => self.with(chain, batch),
+            Op::Remove(_) => self.without(base, batch),
+        }
+    }
+
+    fn with(&self, chain: &Chain, batch: Batch) -> Batch {
+        let base = chain.name.base;
+        let (host, own, comment) = (base.as_str(), base.chain(), Some(base.comment()));
+        // What is there already stays as it is, the policy of the host's chain included.
+        let batch = batch
+            .table(None)
+            .chain(nftables::Chain { name: host, hook: Some(hook(base)), comment: None })
+            .chain(nftables::Chain { name: own, hook: None, comment: None })
+            .flush(own);
+        let rules = chain.rules.iter().map(counted);
+        let filled = rules.fold(batch, |batch, rule| batch.rule(own, &rule, comment));
+        if self.is_led_to(base) {
+            return filled;
+        }
+        let jump = [Expression::Counter, Expression::Jump(own.to_owned())];
+        self.without_jumps(base, filled).rule(host, &jump, comment)
+    }
+
+    fn without(&self, base: Base, batch: Batch) -> Batch {
+        let batch = self.without_jumps(base, batch);
+        match self.inside {
+            Some(_) => batch.flush(base.chain()).delete_chain(base.chain()),
+            None => batch,
+        }
+    }
+
+    fn without_jumps(&self, base: Base, batch: Batch) -> Batch {
+        self.leading(base).fold(batch, |batch, rule| batch.delete_rule(base.as_str(), rule.handle))
+    }
+
+    /// The rules of the host's chain that lead to ours.
+    fn leading(&self, base: Base) -> impl Iterator<Item = &nftables::Rule> {
+        self.host.iter().filter(move |rule| rule.leads_to.as_deref() == Some(base.chain()))
+    }
+
+    fn is_led_to(&self, base: Base) -> bool {
+        let is_ours = |rule: &nftables::Rule| {
+            let jump = Expression::Jump(base.chain().to_owned());
+            is_noted(rule, base) && rule.expressions.as_deref() == Some(&[jump])
+        };
+        let mut leading = self.leading(base);
+        leading.next().is_some_and(is_ours) && leading.next().is_none()
+    }
+}
+
+/// The chain of iptables-nft that a `message` to those who listen says to have changed, or whose
+/// way in has.
+pub(crate) fn changed_chain(message: &[u8]) -> Option<ChainName> {
+    let (family, table, chain) = nftables::changed_chain(message)?;
+    let family: Family = match family {
+        TableFamily::Only(family) => table::family_of(family),
+        TableFamily::Both => return None,
+    };
+    let is_meant =
+        |base: &Base| base.table() == table && [base.as_str(), base.chain()].contains(&chain);
+    let base = Base::ALL.into_iter().find(is_meant)?;
+    Some(ChainName { iptables: Iptables::Nft, family, base })
+}
+
+/// None for a rule that means anything else than one of ours, or is noted as one of others.
+fn known(rule: &nftables::Rule, base: Base) -> Option<Rule> {
+    table::rule(rule.expressions.as_ref()?).filter(|_| is_noted(rule, base))
+}
+
+fn is_noted(rule: &nftables::Rule, base: Base) -> bool {
+    rule.comment.as_deref() == Some(base.comment())
+}
+
+/// Programs of iptables take a rule without a counter for none of theirs.
+fn counted(rule: &Rule) -> Vec<Expression> {
+    let mut expressions = table::expressions(rule);
+    let verdict = expressions.pop();
+    expressions.into_iter().chain([Expression::Counter]).chain(verdict).collect()
+}
+
+const fn hook(base: Base) -> Hook {
+    match base {
+        Base::Postrouting => Hook::SourceNat,
+        Base::Forward => Hook::Forward,
+    }
+}
