@@ -9,6 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 
 use crate::backend::{Detours, Local};
+use crate::excerpt;
 use crate::lease::Lease;
 
 /// Everything that the plan is made from, at one moment.
@@ -65,15 +66,16 @@ pub fn load<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, Error> {
 }
 
 fn decode<T: DeserializeOwned>(document: &[u8]) -> Result<T, String> {
-    let envelope: Envelope<&RawValue> =
-        serde_json::from_slice(document).map_err(|error| error.to_string())?;
+    // An error may quote the document.
+    let shown = |error: serde_json::Error| excerpt::sentence(&error.to_string());
+    let envelope: Envelope<&RawValue> = serde_json::from_slice(document).map_err(shown)?;
     if envelope.version != VERSION {
         return Err(format!("its version is {}, not {VERSION}", envelope.version));
     }
     if crc32fast::hash(envelope.data.get().as_bytes()) != envelope.crc32 {
         return Err("its checksum does not match".to_owned());
     }
-    serde_json::from_str(envelope.data.get()).map_err(|error| error.to_string())
+    serde_json::from_str(envelope.data.get()).map_err(shown)
 }
 
 fn plain<S: Serializer>(leases: &[Arc<Lease>], serializer: S) -> Result<S::Ok, S::Error> {

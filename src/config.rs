@@ -17,7 +17,8 @@ use std::fmt::Display;
 
 use serde::{Deserialize, Serialize};
 
-use crate::json::{Fields, WrongType};
+use crate::excerpt;
+use crate::json::{Fields, NoObject, WrongType};
 use crate::prefix::{Family, Prefix};
 
 /// What all nodes of one network share.
@@ -103,7 +104,7 @@ impl Tunnel {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("the network config is no JSON object: {0}")]
-    Json(#[from] serde_json::Error),
+    Json(#[from] NoObject),
     #[error(transparent)]
     Type(#[from] WrongType),
     #[error("{key} is {value}, but must be {expected}")]
@@ -240,5 +241,5 @@ const MIN_MTU: u32 = 576;
 const MAX_MTU: u32 = 65_535;
 
 fn wrong(key: &'static str, value: impl Display, expected: String) -> Error {
-    Error::Value { key, value: value.to_string(), expected }
+    Error::Value { key, value: excerpt::value(&value.to_string()), expected }
 }

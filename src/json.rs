@@ -6,6 +6,8 @@ use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
+use crate::excerpt;
+
 /// The fields of one object, in its order: they are few.
 #[derive(Debug, Default)]
 pub struct Fields(Vec<(String, Value)>);
@@ -19,9 +21,14 @@ pub struct WrongType {
     pub expected: &'static str,
 }
 
+/// The text is no JSON object, and why.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct NoObject(String);
+
 impl Fields {
-    pub fn parse(json: &[u8]) -> Result<Self, serde_json::Error> {
-        serde_json::from_slice(json)
+    pub fn parse(json: &[u8]) -> Result<Self, NoObject> {
+        serde_json::from_slice(json).map_err(|error| NoObject(excerpt::value(&error.to_string())))
     }
 
     /// The value under `key`, written as the documentation writes it; `null` counts as absent.
@@ -59,7 +66,8 @@ impl Fields {
         expected: &'static str,
         read: impl FnOnce(&'a Value) -> Option<T>,
     ) -> Result<Option<T>, WrongType> {
-        let wrong = |value: &Value| WrongType { key, value: value.to_string(), expected };
+        let shown = |value: &Value| excerpt::value(&value.to_string());
+        let wrong = |value: &Value| WrongType { key, value: shown(value), expected };
         self.get(key).map(|value| read(value).ok_or_else(|| wrong(value))).transpose()
     }
 }

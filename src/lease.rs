@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::excerpt;
 use crate::mac::MacAddr;
 use crate::prefix::{Family, Prefix};
 
@@ -23,9 +24,18 @@ use crate::prefix::{Family, Prefix};
 #[serde(from = "String", into = "String")]
 pub struct LeaseId(Arc<str>);
 
+/// The longest id that is kept as it is, in bytes: the longest name of a Node has as many.
+const LONGEST_ID: usize = 253;
+
 impl LeaseId {
+    /// Keys are written by others: no legal one is changed, and what is too long or not printable
+    /// is cut and escaped, with a checksum that keeps two such ids apart.
     pub fn new(id: impl Into<Arc<str>>) -> Self {
-        Self(id.into())
+        let id = id.into();
+        if id.len() <= LONGEST_ID && excerpt::is_printable(&id) {
+            return Self(id);
+        }
+        Self(format!("{}#{:08x}", excerpt::value(&id), crc32fast::hash(id.as_bytes())).into())
     }
 
     pub fn as_str(&self) -> &str {
@@ -82,7 +92,7 @@ pub enum BackendType {
     Vxlan,
     HostGw,
     /// One that we do not speak, by its name; empty if the lease names none.
-    Other(String),
+    Other(#[serde(deserialize_with = "excerpt::deserialize")] String),
 }
 
 /// The end of a tunnel.
@@ -183,7 +193,7 @@ impl From<&str> for BackendType {
         match name {
             "vxlan" => Self::Vxlan,
             "host-gw" => Self::HostGw,
-            other => Self::Other(other.to_owned()),
+            other => Self::Other(excerpt::value(other)),
         }
     }
 }

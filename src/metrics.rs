@@ -4,7 +4,6 @@ use std::fmt::{Display, Write};
 use std::time::Duration;
 
 use crate::status::{FirewallStatus, ProbeStatus, Readiness, Statistics, Status, TableStatus};
-use crate::subnet::StoreState;
 
 /// The page at `/metrics`. `silence` has passed since the loop last went round.
 pub fn render(status: &Status, readiness: &Readiness, silence: Duration) -> String {
@@ -38,7 +37,7 @@ impl Page {
             "Whether pods can be made and all peers are programmed.",
             &[(&[], ready)],
         );
-        let reachable = u8::from(status.store == StoreState::Reachable);
+        let reachable = u8::from(status.store.is_reachable());
         self.gauge("store_reachable", "Whether the store answers.", &[(&[], reachable)]);
         let help = "Since the loop last went round.";
         self.gauge("loop_silence_seconds", help, &[(&[], silence.as_secs_f64())]);

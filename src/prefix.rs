@@ -7,6 +7,8 @@ use std::str::FromStr;
 use ipnetwork::IpNetwork;
 use serde::{Deserialize, Serialize};
 
+use crate::excerpt;
+
 /// An address family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -172,7 +174,7 @@ impl FromStr for Prefix {
     /// Host bits are masked off.
     fn from_str(text: &str) -> Result<Self, NotAPrefix> {
         let network: Option<IpNetwork> = text.contains('/').then(|| text.parse().ok()).flatten();
-        network.map(Self::from).ok_or_else(|| NotAPrefix(text.to_owned()))
+        network.map(Self::from).ok_or_else(|| NotAPrefix(excerpt::value(text)))
     }
 }
 

@@ -50,6 +50,7 @@ use crate::subnet::{Identity, StoreState};
 use agenda::Agenda;
 use chains::Messenger;
 use paths::Paths;
+use readiness::Rejections;
 use refusals::Refusals;
 
 /// Whatever wakes the loop; nothing else does.
@@ -125,6 +126,8 @@ pub struct Reconciler<K> {
     firewall: Option<Choice>,
     /// What the log was told last.
     logged: Option<Readiness>,
+    /// What the log is told next.
+    rejected: Rejections,
     outputs: Outputs,
 }
 
@@ -197,6 +200,7 @@ impl<K: Kernel> Reconciler<K> {
             statistics: Statistics::default(),
             firewall: None,
             logged: None,
+            rejected: Rejections::default(),
             outputs,
         }
     }

@@ -7,9 +7,11 @@ pub use other_mtu::OtherMtu;
 pub use quality::Quality;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::backend::{Detour, Detours, Path};
 use crate::config::Kind;
+use crate::excerpt;
 use crate::kernel::state::LinkName;
 use crate::lease::LeaseId;
 use crate::node::Node;
@@ -85,6 +87,43 @@ pub struct Exception {
 
 /// A report stays small, however large the cluster and whatever is wrong in it.
 const MOST: usize = 100;
+
+/// The largest report, in bytes: a small part of what etcd and Kubernetes accept as one value.
+pub const LARGEST: usize = 64 * 1024;
+
+impl NodeReport {
+    /// As JSON of at most [`LARGEST`] bytes, which names fewer exceptions and pods if it must; how
+    /// many there are in all stays in it.
+    pub fn encode(&self) -> String {
+        let mut report = self.clone();
+        loop {
+            // Texts, numbers and addresses always have a JSON form.
+            let json = serde_json::to_string(&report).unwrap_or_default();
+            let named = report.exceptions.len().max(report.other_mtu.pods.len());
+            if json.len() <= LARGEST || named == 0 {
+                return json;
+            }
+            report.exceptions.truncate(named / 2);
+            report.other_mtu.pods.truncate(named / 2);
+        }
+    }
+
+    /// What a node has written, its texts cut; none if it is no report.
+    pub fn decode(json: &[u8]) -> Option<Self> {
+        let mut value = serde_json::from_slice(json).ok()?;
+        cut_texts(&mut value);
+        serde_json::from_value(value).ok()
+    }
+}
+
+fn cut_texts(value: &mut Value) {
+    match value {
+        Value::String(text) => *text = excerpt::sentence(text),
+        Value::Array(values) => values.iter_mut().for_each(cut_texts),
+        Value::Object(fields) => fields.values_mut().for_each(cut_texts),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
 
 /// Those of `detours` that were found to fail, as many as a report may hold.
 pub fn failing(detours: &Detours) -> Detours {

@@ -85,6 +85,7 @@ scenarios! {
     a_record_that_cannot_be_read_takes_no_route_away
     a_refusal_delays_no_other_entry
     a_refused_entry_is_tried_again_ever_later
+    a_refused_report_delays_no_removal
     a_refused_table_keeps_no_route_back
     a_removal_under_way_waits_for_the_store
     a_restart_changes_nothing

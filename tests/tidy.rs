@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 /// Values in, values out: see ARCHITECTURE.md.
 const PURE: &[&str] = &[
     "src/prefix.rs",
+    "cni-plugin/src/excerpt.rs",
     "cni-plugin/src/mac.rs",
     "src/json.rs",
     "src/config.rs",

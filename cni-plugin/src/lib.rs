@@ -3,6 +3,7 @@
 // What a runtime says.
 pub mod attachment;
 pub mod error;
+pub mod excerpt;
 pub mod json;
 pub mod mac;
 pub mod network_config;

@@ -5,6 +5,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::excerpt;
+
 /// An Ethernet address, shown in lower case with colons.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -67,7 +69,7 @@ impl FromStr for MacAddr {
         octets
             .and_then(|octets| octets.try_into().ok())
             .map(Self)
-            .ok_or_else(|| NotAMac(text.to_owned()))
+            .ok_or_else(|| NotAMac(excerpt::value(text)))
     }
 }
 

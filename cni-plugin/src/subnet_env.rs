@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use ipnetwork::IpNetwork;
 
 use crate::atomic_file;
+use crate::excerpt;
 
 const NETWORK: &str = "FLANNEL_NETWORK";
 const SUBNET: &str = "FLANNEL_SUBNET";
@@ -162,7 +163,7 @@ impl Found {
         self.set(key, value).map_err(|wanted| Malformed::BadValue {
             line,
             key,
-            value: value.to_owned(),
+            value: excerpt::value(value),
             wanted,
         })
     }

@@ -79,6 +79,7 @@ fn store(state: &StoreState) -> String {
     match state {
         StoreState::Unknown => "not asked yet".to_owned(),
         StoreState::Reachable => "reachable".to_owned(),
+        StoreState::Refuses(what) => format!("reachable, but refuses {what}"),
         StoreState::Waiting(reason) => format!("away: {reason}"),
     }
 }

@@ -190,3 +190,25 @@ fn each_subnet_tells_what_was_published_for_its_family() {
     assert_eq!(published[0].public_ip.to_string(), "172.16.0.9");
     assert_eq!((published[0].subnet, published[0].vtep), (prefix("10.5.3.0/24"), None));
 }
+
+#[test]
+fn an_id_that_no_store_would_name_is_cut_escaped_and_told_apart() {
+    for legal in ["10.5.3.0-24", "0.0.0.0-0&fd05::-64", &"n".repeat(253)] {
+        assert_eq!(LeaseId::new(legal).as_str(), legal);
+    }
+    let long = |last: char| LeaseId::new(format!("{}{last}", "a".repeat(60_000)));
+    assert!(long('b').as_str().len() < 140 && long('b') != long('c'));
+    let forged = LeaseId::new("10.5.3.0-24\nready");
+    assert!(forged.as_str().starts_with("10.5.3.0-24\\nready#"), "{forged}");
+    // What a report or a checkpoint holds is read as the same id.
+    assert_eq!(LeaseId::new(forged.as_str()), forged);
+}
+
+#[test]
+fn the_name_of_a_backend_is_cut() {
+    let name = BackendType::from("\u{1b}".repeat(60_000).as_str());
+    assert!(name.as_str().len() < 140, "{name:?}");
+    let read: BackendType =
+        serde_json::from_str(&format!(r#"{{"other":"{}"}}"#, "x".repeat(999))).unwrap();
+    assert!(read.as_str().len() < 140, "{read:?}");
+}

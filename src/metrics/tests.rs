@@ -6,6 +6,7 @@ use super::*;
 use crate::guard::Guard;
 use crate::probe::Counts;
 use crate::status::{ConfigStatus, GuardStatus, PeerCounts};
+use crate::subnet::StoreState;
 
 fn status() -> Status {
     Status {

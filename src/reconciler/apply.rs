@@ -143,19 +143,20 @@ impl<K: Kernel> Reconciler<K> {
     ) -> Vec<(LeaseId, Option<Standing>)> {
         let standing = |(id, peer): (&LeaseId, Option<Peer<'_>>)| {
             let of = |peer| Standing::of(peer, &self.networks, &self.inputs.detours);
-            let standing = peer.map(of);
-            if let Some(Standing::SetAside(reason)) = &standing
-                && self.desired.peers().get(id) != standing.as_ref()
-            {
-                tracing::warn!(lease = %id, %reason, "set a lease aside");
-            }
-            (id.clone(), standing)
+            (id.clone(), peer.map(of))
         };
         peers.map(standing).collect()
     }
 
     /// Tells those who follow the peers where these stand now.
     fn note(&mut self, standings: &[(LeaseId, Option<Standing>)]) {
+        for (id, standing) in standings {
+            if let Some(Standing::SetAside(reason)) = standing
+                && self.desired.peers().get(id) != standing.as_ref()
+            {
+                self.rejected.note(id, reason);
+            }
+        }
         let believed = standings.iter().filter_map(|(_, standing)| standing.as_ref()?.believed());
         let gateways = believed.flat_map(|lease| &lease.endpoints).map(|e| e.public_ip);
         self.scope.gateways.extend(gateways);

@@ -275,7 +275,7 @@ impl Inputs {
 
     /// Whether what is unwanted may be removed: only on the word of a store that has told everything and can be asked.
     pub fn may_remove(&self) -> bool {
-        self.peers.is_complete() && self.store == StoreState::Reachable
+        self.peers.is_complete() && self.store.is_reachable()
     }
 }
 

@@ -3,13 +3,38 @@
 use super::Reconciler;
 use crate::kernel::Kernel;
 use crate::kernel::state::Key;
+use crate::lease::{LeaseId, Rejected};
 use crate::status::Readiness;
 use crate::subnet::StoreState;
 
-/// Many refusals are as a rule of one kind: so many are told.
+/// Many refusals and rejections are as a rule of one kind: this many are shown.
 const SHOWN: usize = 3;
 
+/// The leases that were rejected since the log was last told.
+#[derive(Debug, Default)]
+pub(super) struct Rejections {
+    total: usize,
+    first: Vec<String>,
+}
+
+impl Rejections {
+    pub(super) fn note(&mut self, id: &LeaseId, reason: &Rejected) {
+        self.total += 1;
+        if self.first.len() < SHOWN {
+            self.first.push(format!("{id}: {reason}"));
+        }
+    }
+}
+
 impl<K: Kernel> Reconciler<K> {
+    /// One line for all leases that were rejected at once, however many they are.
+    pub(super) fn log_rejected(&mut self) {
+        let Rejections { total, first } = std::mem::take(&mut self.rejected);
+        if total > 0 {
+            tracing::warn!(leases = total, ?first, "rejected leases");
+        }
+    }
+
     pub(super) fn readiness(&self) -> Readiness {
         let blocking = self.blocking();
         let ready = blocking.is_empty();
@@ -69,6 +94,7 @@ impl<K: Kernel> Reconciler<K> {
     fn store_remark(&self) -> Option<String> {
         match &self.inputs.store {
             StoreState::Waiting(reason) => Some(format!("the store is away: {reason}")),
+            StoreState::Refuses(what) => Some(format!("the store refuses {what}")),
             StoreState::Unknown | StoreState::Reachable => None,
         }
     }

@@ -12,6 +12,7 @@ impl<K: Kernel> Reconciler<K> {
     /// Tells the outside how far we have come.
     pub(super) fn report(&mut self) {
         self.outputs.heartbeat.send_replace(Instant::now());
+        self.log_rejected();
         self.log_readiness();
         let progress = Progress {
             config: self.inputs.config.clone().filter(|_| self.inputs.confirmed),

@@ -85,7 +85,7 @@ impl<K: Kernel> Reconciler<K> {
 
     pub(super) fn take_store(&mut self, state: StoreState) {
         // Removals and judgements wait while the store is away.
-        if state == StoreState::Reachable {
+        if state.is_reachable() {
             self.stale.differences = Differences::Anywhere;
             if !self.inputs.peers.missing().is_empty() {
                 self.agenda.withdraw_soon();

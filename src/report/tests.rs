@@ -63,3 +63,45 @@ fn a_report_of_another_version_is_read() {
     let report: NodeReport = serde_json::from_str(json).unwrap();
     assert_eq!((report.backend, report.mixed, report.pending), (Kind::HostGw, true, None));
 }
+
+fn report() -> NodeReport {
+    let json = r#"{"version": "1", "lease": "n1", "subnets": [], "backend": "vxlan", "mixed": true,
+        "node": {"interface": "eth0", "mtu": 1500, "layer2": true, "on_link": [], "uplinks": []}}"#;
+    NodeReport::decode(json.as_bytes()).unwrap()
+}
+
+#[test]
+fn a_report_that_would_be_too_large_names_fewer_exceptions() {
+    let exception = |reason: String| Exception {
+        lease: LeaseId::new("10.5.1.0-24"),
+        family: None,
+        path: None,
+        reason,
+        probing: false,
+    };
+    let with = |reason: &str| NodeReport {
+        exceptions: vec![exception(reason.to_owned()); MOST],
+        exceptions_total: 250,
+        ..report()
+    };
+    let named = |report: &NodeReport| {
+        let json = report.encode();
+        assert!(json.len() <= LARGEST, "{} bytes", json.len());
+        let read = NodeReport::decode(json.as_bytes()).unwrap();
+        assert_eq!(read.exceptions_total, 250);
+        read.exceptions.len()
+    };
+    assert_eq!(named(&with("left out")), MOST);
+    assert!((1..MOST).contains(&named(&with(&"x".repeat(1000)))));
+    assert_eq!(named(&with(&"\u{1}".repeat(LARGEST))), 0);
+}
+
+#[test]
+fn the_texts_of_another_node_are_cut() {
+    let long = "\u{1b}[2J".repeat(60_000);
+    let forged = NodeReport { version: long.clone(), pending: Some(long), ..report() };
+    let read = NodeReport::decode(&serde_json::to_vec(&forged).unwrap()).unwrap();
+    for text in [Some(read.version), read.pending].into_iter().flatten() {
+        assert!(text.len() < 700 && excerpt::is_printable(&text), "{text}");
+    }
+}

@@ -109,8 +109,17 @@ pub enum StoreState {
     /// Not asked yet.
     Unknown,
     Reachable,
+    /// Reachable, but it refuses what nothing depends on: what that is and why.
+    Refuses(String),
     /// What we wait for, in a sentence: the server, the config key, a config that can be used.
     Waiting(String),
+}
+
+impl StoreState {
+    /// Whether the store can be asked: only then may anything be removed.
+    pub const fn is_reachable(&self) -> bool {
+        matches!(self, Self::Reachable | Self::Refuses(_))
+    }
 }
 
 /// Why a lease was lost, for the log.

@@ -5,6 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
+use crate::excerpt;
 use crate::subnet::StoreState;
 
 /// What we wait for, if anything.
@@ -17,6 +18,8 @@ struct Waits {
     configured: bool,
     /// Why the store has no subnet for this node yet.
     subnet: Option<String>,
+    /// Why the store refuses the report of this node, which delays nothing.
+    report: Option<String>,
     asked: bool,
 }
 
@@ -48,9 +51,10 @@ impl Report {
     }
 
     pub(in crate::subnet) fn away(&self, reason: &str) {
+        let reason = excerpt::sentence(reason);
         let known = self.change(|waits| {
             waits.asked = true;
-            waits.server.replace(reason.to_owned())
+            waits.server.replace(reason.clone())
         });
         if known.is_none() {
             warn!(reason, "{} cannot be used", self.store);
@@ -77,14 +81,29 @@ impl Report {
 
     /// The store answers, but has no subnet for this node.
     pub(in crate::subnet) fn lacks_subnet(&self, reason: &str) {
-        let known = self.change(|waits| waits.subnet.replace(reason.to_owned()));
-        if known.as_deref() != Some(reason) {
+        let reason = excerpt::sentence(reason);
+        let known = self.change(|waits| waits.subnet.replace(reason.clone()));
+        if known.as_ref() != Some(&reason) {
             warn!(reason, "no subnet for this node yet");
         }
     }
 
     pub(in crate::subnet) fn has_subnet(&self) {
         self.change(|waits| waits.subnet = None);
+    }
+
+    /// The store is reachable, but takes no such report of this node.
+    pub(in crate::subnet) fn refuses_report(&self, reason: &str) {
+        let known = self.change(|waits| waits.report.replace(reason.to_owned()));
+        if known.is_none() {
+            warn!(reason, "{} refuses this node's report", self.store);
+        }
+    }
+
+    pub(in crate::subnet) fn accepts_report(&self) {
+        if self.change(|waits| waits.report.take()).is_some() {
+            info!("{} accepts this node's report again", self.store);
+        }
     }
 
     fn change<T>(&self, change: impl FnOnce(&mut Waits) -> T) -> T {
@@ -101,8 +120,37 @@ impl Waits {
         let first = self.server.as_ref().or(self.config.as_ref());
         match first.or(self.subnet.as_ref()) {
             Some(reason) => StoreState::Waiting(reason.clone()),
-            None if self.asked => StoreState::Reachable,
-            None => StoreState::Unknown,
+            None => self.answered(),
         }
+    }
+
+    fn answered(&self) -> StoreState {
+        match &self.report {
+            _ if !self.asked => StoreState::Unknown,
+            Some(reason) => StoreState::Refuses(format!("this node's report: {reason}")),
+            None => StoreState::Reachable,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_report_does_not_make_the_store_unreachable() {
+        let report = Report::of("etcd");
+        report.refuses_report("request is too large");
+        assert_eq!(*report.state().borrow(), StoreState::Unknown);
+        report.reachable();
+        let state = StoreState::Refuses("this node's report: request is too large".to_owned());
+        assert_eq!(*report.state().borrow(), state);
+        assert!(state.is_reachable());
+        // What is waited for is more than what is refused.
+        report.away("no answer");
+        assert_eq!(*report.state().borrow(), StoreState::Waiting("no answer".to_owned()));
+        report.reachable();
+        report.accepts_report();
+        assert_eq!(*report.state().borrow(), StoreState::Reachable);
     }
 }

@@ -9,8 +9,8 @@ use ipnetwork::IpNetwork;
 use tweed_lab::{Etcd, Family, Node, Path, SegmentPlan, Snapshot, eventually};
 
 use crate::ask::{has_saved, is_ready, is_ready_with, json, lease_reason, throughout};
-use crate::cluster::{CONFIG, Cluster, SUBNETS, binaries};
-use crate::peer::{Peer, host_gw, key, vxlan};
+use crate::cluster::{CONFIG, Cluster, PATIENCE, SUBNETS, binaries};
+use crate::peer::{Peer, host_gw, key, key_of, vxlan};
 
 const VXLAN: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
 const MIXED: &str = r#"{"Network":"10.244.0.0/16","Mixed":true,"Backend":{"Type":"host-gw"}}"#;
@@ -102,6 +102,74 @@ fn garbage_below_subnets_harms_nobody() {
         cluster.etcd.delete(&format!("{SUBNETS}/{id}")).unwrap();
     }
     throughout(A_WHILE, || near.ping(far.address(Family::V4)?, 56)).unwrap();
+}
+
+/// Leases whose texts are as long as etcd's clients take them.
+fn long_leases() -> Vec<(String, String)> {
+    let long = "\u{1}\u{9b}\u{202e}a".repeat(8_000);
+    let text = |number: u8| {
+        let (mut ip, mut backend, mut mac) = ("10.99.1.200", "vxlan", "02:00:00:00:09:01");
+        match number % 4 {
+            0 => ip = &long,
+            1 => backend = &long,
+            2 => mac = &long,
+            _ => return serde_json::json!({ "PublicIP": [&long] }).to_string(),
+        }
+        let data = serde_json::json!({ "VNI": 1, "VtepMAC": mac });
+        serde_json::json!({ "PublicIP": ip, "BackendType": backend, "BackendData": data })
+            .to_string()
+    };
+    (1..=100).map(|number| (format!("{SUBNETS}/10.244.{number}.0-24"), text(number))).collect()
+}
+
+#[test]
+fn long_texts_in_leases_delay_no_removal() {
+    let mut cluster = Cluster::start(2, VXLAN).unwrap();
+    let peers: Vec<Peer> = (1..=2).map(|number| Peer::numbered(number + 50)).collect();
+    for peer in &peers {
+        peer.is_followed_by(&cluster.nodes, &cluster.etcd, SOON).unwrap();
+    }
+    let logged = |cluster: &Cluster| -> Result<usize> {
+        cluster.daemons.iter().map(|daemon| Ok(daemon.log()?.len())).sum()
+    };
+    let before = logged(&cluster).unwrap();
+    let own = cluster.nodes.iter().map(key_of).collect::<Result<Vec<_>>>().unwrap();
+    let free = |(key, _): &(String, String)| !own.contains(key);
+    let long: Vec<_> = long_leases().into_iter().filter(free).collect();
+    for (key, value) in &long {
+        put_bytes(&cluster.etcd, key, value.as_bytes()).unwrap();
+    }
+    // Each node's report names them, and is accepted.
+    let reports_all = |cluster: &Cluster| {
+        let reports = cluster.etcd.list("/coreos.com/network/tweed/nodes/")?;
+        let total = format!("\"exceptions_total\":{}", long.len());
+        ensure!(reports.len() == 2, "{} reports", reports.len());
+        for report in reports {
+            ensure!(report.value.contains(&total), "{} lacks {total}", report.key);
+            ensure!(report.value.len() <= 64 * 1024, "{} bytes", report.value.len());
+        }
+        Ok(())
+    };
+    eventually(PATIENCE, || reports_all(&cluster)).unwrap();
+    let are_ready = |cluster: &Cluster| cluster.daemons.iter().try_for_each(is_ready);
+    throughout(A_WHILE, || are_ready(&cluster)).unwrap();
+    let is_gone = |cluster: &Cluster, peer: &Peer| {
+        cluster.nodes.iter().try_for_each(|node| peer.is_unknown_to(node))
+    };
+    peers[0].leave(&cluster.etcd).unwrap();
+    eventually(A_WHILE, || is_gone(&cluster, &peers[0])).unwrap();
+    let grown = logged(&cluster).unwrap() - before;
+    assert!(grown < 100 * 1024, "the logs grew by {grown} bytes");
+    // The same with all of it there from the start, in one line.
+    let before = logged(&cluster).unwrap();
+    for daemon in &mut cluster.daemons {
+        daemon.restart().unwrap();
+    }
+    eventually(PATIENCE, || are_ready(&cluster)).unwrap();
+    peers[1].leave(&cluster.etcd).unwrap();
+    eventually(A_WHILE, || is_gone(&cluster, &peers[1])).unwrap();
+    let grown = logged(&cluster).unwrap() - before;
+    assert!(grown < 16 * 1024, "the logs of a start grew by {grown} bytes");
 }
 
 fn is_followed(cluster: &Cluster, subnet: &str, path: Path) -> Result<()> {

@@ -8,12 +8,15 @@ use anyhow::{Context, Result, ensure};
 use serde_json::json;
 use tweed_lab::{ApiServer, Daemon, Family, Lab, Node, Path, eventually};
 
+use crate::ask::readiness;
 use crate::cluster::{PATIENCE, Stack, binaries, wait_for_paths};
 use crate::table::{Distance, HOST_GW_MIXED, Side, VXLAN_MIXED, expected, path};
 
 const CONFIG_MAPS: &str = "/api/v1/namespaces/kube-flannel/configmaps";
 /// Packets per second and ordered pair of pods.
 const RATE: u32 = 1000;
+/// Longer than it takes until a peer that is gone is withdrawn.
+const A_WHILE: Duration = Duration::from_secs(4);
 const PAUSE: Duration = Duration::from_millis(300);
 
 /// A network config as the kubelet mounts it: a folder per version, and a link that moves.
@@ -77,15 +80,18 @@ impl Kubernetes {
 
     fn start(size: usize, stack: Stack, config: &str) -> Result<Self> {
         let mut cluster = Self::build(size, stack, config)?;
-        for node in &cluster.nodes {
-            let plan = node.kubernetes_daemon(&cluster.server, &cluster.config.file());
-            cluster.daemons.push(plan.start()?);
-        }
-        for daemon in &cluster.daemons {
-            daemon.wait_ready()?;
-        }
-        cluster.nodes.iter().try_for_each(|node| node.pod().map(drop))?;
+        cluster.start_daemons()?;
         Ok(cluster)
+    }
+
+    /// A daemon and a pod on every node.
+    fn start_daemons(&mut self) -> Result<()> {
+        for node in &self.nodes {
+            let plan = node.kubernetes_daemon(&self.server, &self.config.file());
+            self.daemons.push(plan.start()?);
+        }
+        self.daemons.iter().try_for_each(|daemon| daemon.wait_ready().map(drop))?;
+        self.nodes.iter().try_for_each(|node| node.pod().map(drop))
     }
 
     /// Waits until all paths are those of the table, where node by node is as `sides` says.
@@ -273,6 +279,38 @@ fn a_cluster_outlives_its_api_server_without_a_lost_packet() {
     cluster.wait_for(&[VXLAN_MIXED; 2]).unwrap();
     let report = probe.finish().unwrap();
     assert_eq!(report.total().lost, 0, "{report}");
+}
+
+#[test]
+fn long_annotations_delay_no_removal() {
+    let cluster = Kubernetes::start(2, Stack::V4, &VXLAN_MIXED.config()).unwrap();
+    let long = "\u{1}".repeat(240_000);
+    for (name, subnet) in [("n8", "10.244.8.0/24"), ("n9", "10.244.9.0/24")] {
+        let annotations = [("kube-subnet-manager", "true"), ("public-ip", long.as_str())];
+        cluster.server.add_peer(name, subnet, &annotations);
+    }
+    eventually(PATIENCE, || {
+        for name in ["n1", "n2"] {
+            let report = cluster.server.get(CONFIG_MAPS, &format!("tweed-node-{name}"));
+            let report = report.context("no report")?.to_string();
+            ensure!(report.contains("exceptions_total\\\":2"), "{name} reports no exceptions");
+        }
+        Ok(())
+    })
+    .unwrap();
+    for daemon in &cluster.daemons {
+        let (ready, reasons) = readiness(daemon).unwrap();
+        assert!(ready && !reasons.contains("the store"), "{reasons}");
+    }
+    cluster.server.delete_node("n2");
+    eventually(A_WHILE, || {
+        let left = cluster.nodes[0].routes_to("10.244.2.0/24")?;
+        ensure!(left.is_empty(), "{left:?}");
+        Ok(())
+    })
+    .unwrap();
+    let log = cluster.daemons[0].log().unwrap();
+    assert!(log.len() < 100 * 1024, "the log has {} bytes", log.len());
 }
 
 #[test]

@@ -7,11 +7,11 @@ use tokio::time::{sleep, timeout};
 use tweed::backend::Detours;
 use tweed::config::Kind;
 use tweed::kernel::state::LinkName;
-use tweed::lease::Lease;
+use tweed::lease::{Lease, LeaseId};
 use tweed::node::Node;
-use tweed::report::{NodeReport, OtherMtu};
+use tweed::report::{Exception, LARGEST, NodeReport, OtherMtu};
 use tweed::status::PeerCounts;
-use tweed::subnet::SubnetManager;
+use tweed::subnet::{StoreState, SubnetManager};
 
 use crate::node::{SUBNETS, V4, config, manager, next, value, vxlan};
 use crate::server::EtcdServer;
@@ -130,6 +130,47 @@ async fn beside_a_reservation_a_report_has_a_term_of_its_own() {
 }
 
 #[tokio::test]
+#[tokio::test]
+async fn a_refused_report_leaves_the_store_reachable() {
+    let server = EtcdServer::start().await;
+    let manager = manager(&server);
+    let lease = manager.acquire(&config(V4), &vxlan(&["192.168.0.7"])).await.unwrap();
+    // Beyond etcd's limit, and beyond that of its messages.
+    for megabytes in [2, 5] {
+        let version = "9".repeat(megabytes * 1_000_000);
+        let large = NodeReport { version, ..report(&lease) };
+        let reason = manager.publish_report(&large).await.unwrap_err().to_string();
+        assert!(reason.starts_with("etcd refused: ") && reason.len() < 200, "{reason}");
+        let state = manager.state().borrow().clone();
+        assert!(
+            matches!(&state, StoreState::Refuses(what) if what.contains("report")),
+            "{state:?}"
+        );
+    }
+    manager.publish_report(&report(&lease)).await.unwrap();
+    assert_eq!(*manager.state().borrow(), StoreState::Reachable);
+}
+
+#[tokio::test]
+async fn a_report_names_as_many_exceptions_as_the_store_takes() {
+    let server = EtcdServer::start().await;
+    let manager = manager(&server);
+    let lease = manager.acquire(&config(V4), &vxlan(&["192.168.0.7"])).await.unwrap();
+    let exception = |number: usize| Exception {
+        lease: LeaseId::new(format!("{number}")),
+        family: None,
+        path: None,
+        reason: "\u{1}".repeat(60_000),
+        probing: false,
+    };
+    let exceptions: Vec<_> = (0..100).map(exception).collect();
+    let large = NodeReport { exceptions, exceptions_total: 250, ..report(&lease) };
+    manager.publish_report(&large).await.unwrap();
+    let (json, _) = server.get(&format!("{REPORTS}{}", lease.id)).await.unwrap();
+    let read = NodeReport::decode(json.as_bytes()).unwrap();
+    assert!(json.len() <= LARGEST && read.exceptions_total == 250, "{} bytes", json.len());
+}
+
 async fn without_a_server_a_report_is_given_up_soon() {
     let mut server = EtcdServer::start().await;
     let manager = manager(&server);

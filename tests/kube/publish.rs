@@ -3,8 +3,9 @@
 use serde_json::{Value, json};
 use tokio::time::timeout;
 use tweed::lease::{BackendType, Vtep};
-use tweed::subnet::SubnetManager;
+use tweed::report::NodeReport;
 use tweed::subnet::kube::{KubeSubnetManager, NodeRef};
+use tweed::subnet::{StoreState, SubnetManager};
 use tweed_lab::ApiServer;
 
 use crate::node::{
@@ -166,4 +167,32 @@ async fn operators_choose_public_ips_before_and_while_a_daemon_runs() {
     server.annotate("n1", "node-public-ip", None);
     let second = beside(follow, timeout(PATIENCE, identities.next())).await.unwrap().unwrap();
     assert!(second.public_ips.is_empty());
+}
+
+#[tokio::test]
+async fn a_refused_report_leaves_the_server_reachable() {
+    let server = server();
+    let manager = manager(&server);
+    acquire(&manager).await;
+    // Beyond what one ConfigMap holds, and beyond what one request holds.
+    for megabytes in [2, 5] {
+        let report = NodeReport { version: "9".repeat(megabytes << 20), ..report() };
+        let reason = manager.publish_report(&report).await.unwrap_err().to_string();
+        assert!(reason.starts_with("the API server refuses: "), "{reason}");
+        let state = manager.state().borrow().clone();
+        assert!(
+            matches!(&state, StoreState::Refuses(what) if what.contains("report")),
+            "{state:?}"
+        );
+    }
+    manager.publish_report(&report()).await.unwrap();
+    assert_eq!(*manager.state().borrow(), StoreState::Reachable);
+}
+
+fn report() -> NodeReport {
+    let node =
+        json!({ "interface": "eth0", "mtu": 1500, "layer2": true, "on_link": [], "uplinks": [] });
+    let report = json!({ "version": "1", "lease": "n1", "node": node, "subnets": [],
+        "backend": "vxlan", "mixed": false });
+    serde_json::from_value(report).unwrap()
 }

@@ -350,6 +350,7 @@ fn reload(words: &str) -> Reload {
 fn store(words: &str) -> StoreState {
     match words {
         "reachable" => StoreState::Reachable,
+        "refuses" => StoreState::Refuses("this node's report: request is too large".into()),
         "unreachable" => StoreState::Waiting("no server answers".into()),
         other => panic!("a store is not {other}"),
     }

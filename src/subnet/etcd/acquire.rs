@@ -4,7 +4,7 @@ use tokio::time::sleep;
 use tracing::{info, warn};
 
 use super::Shared;
-use super::client::Refusal;
+use super::answer::Refusal;
 use super::ours::Own;
 use super::reserve::is_confirmed;
 use super::snapshot::Proof;
@@ -215,7 +215,7 @@ impl Shared {
                 Some(self.grant().await.id)
             }
             // No answer to a write: whatever it means, it shall not be asked for in a hurry.
-            Refusal::GrantExists | Refusal::NoRevision => {
+            Refusal::GrantExists | Refusal::NoRevision | Refusal::Invalid(_) => {
                 sleep(Backoff::LONGEST).await;
                 grant
             }

@@ -8,6 +8,7 @@ use etcd_client::{Error, KvClient, LeaseClient, ResponseHeader, WatchClient};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::answer::{Failure, Fault, Refusal, fault};
 use super::connect::{EtcdOptions, describe, open, shown};
 use super::pace::{TIMEOUT, breath, courtesy, faded, patience, turn};
 use crate::backoff::Backoff;
@@ -39,25 +40,6 @@ pub(super) struct Connection {
     generation: u64,
 }
 
-/// Why a request brought nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Failure {
-    /// No server could be asked, or it could not answer; the report says more.
-    Away,
-    Refused(Refusal),
-}
-
-/// An answer that another try would not change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refusal {
-    /// There is no such etcd lease (any more).
-    NoGrant,
-    /// There is such an etcd lease already.
-    GrantExists,
-    /// The revision asked for is compacted, or still to come.
-    NoRevision,
-}
-
 /// Between two tries: who waits longer than a busy server needs to recover is the last to be served.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
@@ -87,7 +69,7 @@ impl Client {
         Self { options, current: Mutex::new(current), report: Report::of("etcd") }
     }
 
-    /// Asks until there is an answer.
+    /// Asks until there is an answer that can be gone by.
     pub(super) async fn request<T, F>(&self, ask: impl Fn(Connection) -> F) -> Result<T, Refusal>
     where
         F: Future<Output = Result<T, Error>>,
@@ -96,9 +78,12 @@ impl Client {
         loop {
             match self.once(&ask).await {
                 Ok(answer) => return Ok(answer),
+                // It cannot be done without: as good as no answer, until there is space again.
+                Err(Failure::Refused(Refusal::Invalid(reason))) => self.report.away(&reason),
                 Err(Failure::Refused(refusal)) => return Err(refusal),
-                Err(Failure::Away) => sleep(backoff.delay(rand::random())).await,
+                Err(Failure::Away) => {}
             }
+            sleep(backoff.delay(rand::random())).await;
         }
     }
 
@@ -153,11 +138,15 @@ impl Client {
     /// Judges `error`; if it is the server's or the connection's, the next request goes elsewhere.
     pub(super) async fn failed(&self, connection: &Connection, error: &Error) -> Failure {
         match fault(error) {
+            // Whether the store can be used is for the caller to say, who knows what was refused.
+            Fault::Answer(refusal @ Refusal::Invalid(_)) => {
+                self.current.lock().await.failures = 0;
+                return Failure::Refused(refusal);
+            }
             Fault::Answer(refusal) => {
                 self.succeeded().await;
                 return Failure::Refused(refusal);
             }
-            Fault::Request => self.report.away(&describe(error)),
             Fault::Server => self.pass_over(connection, &describe(error)).await,
             Fault::Connection => self.drop_connection(connection, &describe(error)).await,
         }
@@ -256,45 +245,3 @@ pub(super) fn revision(header: Option<&ResponseHeader>) -> i64 {
 fn no_answer(patience: Duration) -> String {
     format!("no answer within {} s", patience.as_secs())
 }
-
-/// Whose fault an error is.
-enum Fault {
-    /// None: it is an answer.
-    Answer(Refusal),
-    /// The server would say the same on every connection.
-    Request,
-    /// The server's, which says so itself.
-    Server,
-    Connection,
-}
-
-fn fault(error: &Error) -> Fault {
-    let Error::GRpcStatus(status) = error else { return Fault::Connection };
-    match i32::from(status.code()) {
-        NOT_FOUND => Fault::Answer(Refusal::NoGrant),
-        FAILED_PRECONDITION => Fault::Answer(Refusal::GrantExists),
-        OUT_OF_RANGE => Fault::Answer(Refusal::NoRevision),
-        INVALID_ARGUMENT | RESOURCE_EXHAUSTED => Fault::Request,
-        UNAVAILABLE if status.message().starts_with("etcdserver: ") => Fault::Server,
-        _ => Fault::Connection,
-    }
-}
-
-/// Whether this etcd user has no right to what was asked.
-pub(super) fn is_denied(error: &Error) -> bool {
-    matches!(error, Error::GRpcStatus(status) if i32::from(status.code()) == PERMISSION_DENIED)
-}
-
-/// Whether this etcd takes no such request, from this user or from anybody.
-pub(super) fn is_unwelcome(error: &Error) -> bool {
-    is_denied(error) || matches!(fault(error), Fault::Request)
-}
-
-// Numbers of gRPC's status codes, whose type the library does not hand on.
-const INVALID_ARGUMENT: i32 = 3;
-const NOT_FOUND: i32 = 5;
-const PERMISSION_DENIED: i32 = 7;
-const RESOURCE_EXHAUSTED: i32 = 8;
-const FAILED_PRECONDITION: i32 = 9;
-const OUT_OF_RANGE: i32 = 11;
-const UNAVAILABLE: i32 = 14;

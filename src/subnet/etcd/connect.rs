@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use etcd_client::{Certificate, Client, ConnectOptions, Error, Identity, TlsOptions};
 
+use crate::excerpt;
+
 /// How to reach etcd, and where in it our network lives.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EtcdOptions {
@@ -100,9 +102,9 @@ pub(super) fn shown(endpoint: &str) -> String {
     if scheme.is_empty() { host.to_owned() } else { format!("{scheme}://{host}") }
 }
 
-/// The message and the innermost cause, which tells most.
+/// The message and the innermost cause, which tells most. A server may quote what others wrote.
 pub(super) fn describe(error: &Error) -> String {
-    match error {
+    let text = match error {
         Error::GRpcStatus(status) => with_cause(status.message(), status.source()),
         Error::TransportError(error) => with_cause(&error.to_string(), error.source()),
         Error::InvalidArgs(_)
@@ -116,7 +118,8 @@ pub(super) fn describe(error: &Error) -> String {
         | Error::EndpointError(_)
         | Error::EndpointsNotManaged
         | Error::Internal(_) => error.to_string(),
-    }
+    };
+    excerpt::sentence(&text)
 }
 
 fn with_cause(message: &str, mut cause: Option<&(dyn StdError + 'static)>) -> String {

@@ -7,7 +7,8 @@ use tokio::time::Instant;
 use tracing::info;
 
 use super::Shared;
-use super::client::{Connection, Refusal};
+use super::answer::Refusal;
+use super::client::Connection;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Grant {

@@ -3,7 +3,7 @@
 use tokio::time::{sleep, sleep_until};
 
 use super::Shared;
-use super::client::Refusal;
+use super::answer::Refusal;
 use super::grant::renewal;
 use crate::lease::Lease;
 use crate::subnet::Lost;

@@ -1,6 +1,7 @@
 //! Subnets from etcd v3, in flannel's keys and values.
 
 mod acquire;
+mod answer;
 mod burst;
 mod client;
 mod connect;

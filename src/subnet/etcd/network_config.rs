@@ -9,7 +9,8 @@ use futures::stream::{self, BoxStream};
 use tokio::time::{sleep, timeout};
 
 use super::Shared;
-use super::client::{Connection, Failure, revision};
+use super::answer::Failure;
+use super::client::{Connection, revision};
 use crate::backoff::Backoff;
 use crate::config::{ConfigUpdate, NetworkConfig, Unusable};
 
@@ -41,9 +42,16 @@ impl Follower {
             if let Some(known) = self.read.take() {
                 self.wait(known + 1).await;
             }
-            let Ok((update, revision)) = self.look().await else {
-                sleep(self.backoff.delay(rand::random())).await;
-                continue;
+            let (update, revision) = match self.look().await {
+                Ok(read) => read,
+                Err(failure) => {
+                    if let Failure::Refused(refusal) = failure {
+                        let report = &self.shared.store.client.report;
+                        report.away(&format!("etcd does not show the network config: {refusal}"));
+                    }
+                    sleep(self.backoff.delay(rand::random())).await;
+                    continue;
+                }
             };
             self.read = Some(revision);
             if self.told.as_ref() != Some(&update) {

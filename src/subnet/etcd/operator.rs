@@ -3,9 +3,11 @@
 use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, Txn, TxnOp};
 
 use super::EtcdOptions;
-use super::client::{Client, Connection, Failure, revision};
+use super::answer::Failure;
+use super::client::{Client, Connection, revision};
 use super::key::Layout;
 use super::store::Store;
+use crate::report::NodeReport;
 use crate::subnet::StoreState;
 use crate::subnet::operator::{Away, Holdings, Swap, Written};
 
@@ -37,10 +39,7 @@ impl Operator {
         Ok(Holdings {
             config,
             records: leases.iter().filter_map(record).collect(),
-            reports: reports
-                .iter()
-                .filter_map(|kv| serde_json::from_slice(kv.value()).ok())
-                .collect(),
+            reports: reports.iter().filter_map(|kv| NodeReport::decode(kv.value())).collect(),
         })
     }
 
@@ -55,8 +54,9 @@ impl Operator {
         match self.store.client.once(ask).await {
             Ok(answer) if answer.succeeded() => Ok(Swap::Done(revision(answer.header()))),
             Ok(_) => Ok(Swap::Outdated),
+            Err(Failure::Refused(refusal)) => Err(Away(format!("etcd refuses: {refusal}"))),
             // It may have been written all the same: the config itself tells.
-            Err(_) => match self.config().await? {
+            Err(Failure::Away) => match self.config().await? {
                 Some(written) if written.text == text => Ok(Swap::Done(written.revision)),
                 Some(written) if written.revision == seen => Err(self.away()),
                 Some(_) | None => Ok(Swap::Outdated),
@@ -101,7 +101,7 @@ impl Operator {
             match self.store.client.once(&ask).await {
                 Ok(answer) => return Ok(answer),
                 Err(Failure::Refused(refusal)) => {
-                    return Err(Away(format!("etcd refuses: {refusal:?}")));
+                    return Err(Away(format!("etcd refuses: {refusal}")));
                 }
                 Err(Failure::Away) => {
                     let state = self.store.client.report.state().borrow().clone();
@@ -116,7 +116,9 @@ impl Operator {
     fn away(&self) -> Away {
         match &*self.store.client.report.state().borrow() {
             StoreState::Waiting(why) => Away(why.clone()),
-            StoreState::Unknown | StoreState::Reachable => Away("etcd gave no answer".to_owned()),
+            StoreState::Unknown | StoreState::Reachable | StoreState::Refuses(_) => {
+                Away("etcd gave no answer".to_owned())
+            }
         }
     }
 }

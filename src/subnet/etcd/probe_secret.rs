@@ -4,7 +4,8 @@ use etcd_client::{Compare, CompareOp, Error, Txn, TxnOp, TxnOpResponse};
 use tokio::time::sleep;
 
 use super::Shared;
-use super::client::{Connection, is_denied};
+use super::answer::is_denied;
+use super::client::Connection;
 use crate::backoff::Backoff;
 use crate::probe::Secret;
 

@@ -8,7 +8,8 @@ use etcd_client::{
 use tracing::debug;
 
 use self::codec::Unreadable;
-use super::client::{Connection, Failure, is_denied, is_unwelcome, revision};
+use super::answer::{Failure, is_denied, is_unwelcome};
+use super::client::{Connection, revision};
 use super::ours::Own;
 use super::store::{Listing, Store};
 

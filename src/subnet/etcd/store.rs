@@ -8,7 +8,8 @@ use etcd_client::{
 };
 use tokio::time::sleep;
 
-use super::client::{Client, Connection, Failure, Refusal, revision};
+use super::answer::{Failure, Refusal};
+use super::client::{Client, Connection, revision};
 use super::key::{self, Layout};
 use super::ours::Own;
 use super::value::{self, Origin};

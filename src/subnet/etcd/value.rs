@@ -6,6 +6,7 @@ use std::str::FromStr;
 use serde::Serialize;
 
 use super::key;
+use crate::excerpt;
 use crate::json::Fields;
 use crate::lease::{BackendType, Endpoint, Lease, LeaseAttributes, LeaseId, Malformed, Record};
 use crate::prefix::{Family, Prefix};
@@ -124,8 +125,9 @@ fn public_ip(fields: &Fields, keys: &Keys, family: Family) -> Result<IpAddr, Mal
     match given {
         Ok(address) if !address.is_unspecified() => Ok(address),
         Err(_) if !text.is_empty() => Err(Malformed(format!(
-            "{} is {text:?}, but must be an {family} address",
-            keys.public_ip
+            "{} is {}, but must be an {family} address",
+            keys.public_ip,
+            excerpt::quoted(text)
         ))),
         Ok(_) | Err(_) => Err(Malformed(format!(
             "its key names an {family} subnet, but {} is missing",

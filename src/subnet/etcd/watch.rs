@@ -10,8 +10,9 @@ use etcd_client::{
 use tokio::time::timeout;
 
 use super::Shared;
+use super::answer::{Failure, Refusal};
 use super::burst::Burst;
-use super::client::{Client, Connection, Failure, Refusal, revision};
+use super::client::{Client, Connection, revision};
 use super::ours::Ours;
 use super::snapshot::Proof;
 use super::store::Listing;
@@ -109,11 +110,23 @@ impl EtcdSource {
         &self.shared.store.client
     }
 
+    /// What a question about all leases that brought no answer means for their history.
+    fn interrupted(&self, failure: Failure) -> Interrupted {
+        match failure {
+            Failure::Refused(Refusal::NoRevision) => return Interrupted::Gap,
+            Failure::Refused(refusal) => {
+                self.client().report.away(&format!("etcd does not list the leases: {refusal}"));
+            }
+            Failure::Away => {}
+        }
+        Interrupted::Away
+    }
+
     async fn list_anew(&self) -> Result<Listing, Interrupted> {
         let listing = if self.client().is_busy().await {
             self.list_in_turn().await?
         } else {
-            self.shared.store.read_all().await.map_err(interrupted)?
+            self.shared.store.read_all().await.map_err(|failure| self.interrupted(failure))?
         };
         self.shared.ours.send_if_modified(|ours| ours.see_all(&listing, self.revision));
         Ok(listing)
@@ -128,7 +141,7 @@ impl EtcdSource {
         if self.shared.ours.borrow().own == own {
             return Ok(listing);
         }
-        store.read_all().await.map_err(interrupted)
+        store.read_all().await.map_err(|failure| self.interrupted(failure))
     }
 
     async fn reopen(&mut self) -> Result<Open, Interrupted> {
@@ -148,7 +161,8 @@ impl EtcdSource {
             let created = stream.message().await?;
             Ok((connection, stream, created))
         });
-        let (connection, stream, created) = opened.await.map_err(interrupted)?;
+        let (connection, stream, created) =
+            opened.await.map_err(|failure| self.interrupted(failure))?;
         let Some(created) = created else { return Err(Interrupted::Away) };
         let open = Open { connection, stream, watch_id: created.watch_id(), burst: Burst::begin() };
         self.check_created(&open, &created).await?;
@@ -160,7 +174,12 @@ impl EtcdSource {
     async fn check_history(&self) -> Result<(), Interrupted> {
         let own = self.shared.ours.borrow().own.clone();
         let Some(own) = own else { return Ok(()) };
-        let (stored, revision) = self.shared.store.read_once(&own.id).await.map_err(interrupted)?;
+        let (stored, revision) = self
+            .shared
+            .store
+            .read_once(&own.id)
+            .await
+            .map_err(|failure| self.interrupted(failure))?;
         let created = stored.map(|stored| stored.origin.created);
         let continues = revision >= self.revision && created == Some(own.created);
         continues.then_some(()).ok_or(Interrupted::Gap)
@@ -202,7 +221,7 @@ impl EtcdSource {
             None => client.drop_connection(&open.connection, "watch is silent").await,
             Some(Err(error)) => {
                 let failure = client.failed(&open.connection, &error).await;
-                return Err(interrupted(failure));
+                return Err(self.interrupted(failure));
             }
         }
         Err(Interrupted::Away)
@@ -248,13 +267,4 @@ impl EtcdSource {
 async fn sign_of_life(stream: &mut WatchStream) -> Result<Option<WatchResponse>, Error> {
     stream.request_progress().await?;
     stream.message().await
-}
-
-fn interrupted(failure: Failure) -> Interrupted {
-    match failure {
-        Failure::Refused(Refusal::NoRevision) => Interrupted::Gap,
-        Failure::Away | Failure::Refused(Refusal::NoGrant | Refusal::GrantExists) => {
-            Interrupted::Away
-        }
-    }
 }

@@ -92,7 +92,7 @@ impl Shared {
             }
             Err(Refusal::Absent | Refusal::Exists) => None,
             Err(refusal) => {
-                self.wait_for_subnet(&format!("node {name} cannot be written: {refusal:?}")).await;
+                self.wait_for_subnet(&format!("node {name} cannot be written: {refusal}")).await;
                 None
             }
         }

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::str::FromStr;
 
 use super::node::Annotations;
+use crate::excerpt;
 use crate::json::Fields;
 use crate::lease::{BackendType, Endpoint, LeaseAttributes, Malformed};
 use crate::prefix::{Family, Prefix};
@@ -136,8 +137,10 @@ impl AnnotationPrefix {
             return Ok(None);
         };
         let address = text.parse().ok().filter(|address| Family::of(*address) == family);
-        let wrong =
-            || Malformed(self.fault(name, &format!("{text:?}, but must be an {family} address")));
+        let wrong = || {
+            let text = excerpt::quoted(text);
+            Malformed(self.fault(name, &format!("{text}, but must be an {family} address")))
+        };
         address.ok_or_else(wrong).map(Some)
     }
 

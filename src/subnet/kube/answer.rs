@@ -10,19 +10,23 @@ use serde::Deserialize;
 
 use super::connect::failure;
 use super::request::Ask;
+use crate::excerpt;
 
-/// An answer that another try would not change.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// An answer that another try would not change: the server is reachable.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Refusal {
-    /// There is no such object.
+    #[error("there is no such object")]
     Absent,
-    /// There is such an object already.
+    #[error("there is such an object already")]
     Exists,
     /// The history asked for is forgotten, or still to come.
+    #[error("there is no such history")]
     NoHistory,
-    /// The server does not take such a request.
-    Invalid,
-    /// We may not do this, in a sentence.
+    /// The server takes no such request, from anybody and at any time.
+    #[error("{0}")]
+    Invalid(String),
+    /// We may not do this.
+    #[error("{0}")]
     Denied(String),
 }
 
@@ -31,6 +35,7 @@ pub(super) enum Refusal {
 #[serde(default)]
 pub(super) struct Status {
     code: u16,
+    #[serde(deserialize_with = "excerpt::deserialize_sentence")]
     message: String,
     details: Details,
 }
@@ -125,12 +130,19 @@ pub(super) fn judge(status: StatusCode, ask: &Ask, body: &[u8]) -> (String, Opti
     let refusal = match status {
         StatusCode::NOT_FOUND => Some(Refusal::Absent),
         StatusCode::CONFLICT => Some(Refusal::Exists),
-        StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY => Some(Refusal::Invalid),
         StatusCode::FORBIDDEN => Some(Refusal::Denied(denied(ask, &told))),
-        _ => told.lacks_history(status).then_some(Refusal::NoHistory),
+        _ if told.lacks_history(status) => Some(Refusal::NoHistory),
+        _ => is_final(status).then(|| Refusal::Invalid(told.in_words(status))),
     };
-    let message = if told.message.is_empty() { status.to_string() } else { told.message };
-    (message, refusal)
+    (told.in_words(status), refusal)
+}
+
+/// Whether the fault lies in the request. A token may have run out, and a server with too much to
+/// do may have time later.
+fn is_final(status: StatusCode) -> bool {
+    let may_pass =
+        [StatusCode::UNAUTHORIZED, StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_MANY_REQUESTS];
+    status.is_client_error() && !may_pass.contains(&status)
 }
 
 impl Status {
@@ -141,6 +153,10 @@ impl Status {
 
     pub(super) fn words(&self) -> &str {
         &self.message
+    }
+
+    fn in_words(&self, status: StatusCode) -> String {
+        if self.message.is_empty() { status.to_string() } else { self.message.clone() }
     }
 
     /// A cluster restored from a backup counts again from before what we have seen.

@@ -59,7 +59,7 @@ impl Shared {
                 }
                 Err(failure) => {
                     if let Failure::Refused(refusal) = failure {
-                        warn!(?refusal, "the condition NetworkUnavailable is not cleared");
+                        warn!(%refusal, "the condition NetworkUnavailable is not cleared");
                     }
                     sleep(SHORTEST + backoff.delay(rand::random())).await;
                 }

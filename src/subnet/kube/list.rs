@@ -44,7 +44,9 @@ impl KubeSource {
     pub(super) async fn list_streamed(&mut self) -> Result<Vec<Record>, Interrupted> {
         let mut open = match self.shared.try_open(&request::streamed_list(duration())).await {
             Ok(open) => open,
-            Err(Failure::Refused(Refusal::Invalid)) => return self.list_paged_from_now_on().await,
+            Err(Failure::Refused(Refusal::Invalid(_))) => {
+                return self.list_paged_from_now_on().await;
+            }
             Err(failure) => return Err(self.shared.interrupted(failure)),
         };
         let (mut records, mut progress) = (Vec::new(), Instant::now());

@@ -9,6 +9,7 @@ use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use super::annotations::AnnotationPrefix;
+use crate::excerpt;
 use crate::lease::{Lease, LeaseId, Malformed, Record};
 use crate::prefix::{Family, Prefix};
 
@@ -75,7 +76,8 @@ impl NodeObject<'_> {
     /// As `kubectl` shows them; a node that waits for its subnets has none.
     pub(super) fn pod_cidrs(&self) -> Result<Vec<Prefix>, Malformed> {
         let parse = |text: &str| {
-            let wrong = |_| Malformed(format!("its podCIDR is {text:?}, which is no prefix"));
+            let shown = || excerpt::quoted(text);
+            let wrong = |_| Malformed(format!("its podCIDR is {}, which is no prefix", shown()));
             text.parse().map_err(wrong)
         };
         self.pod_cidr_texts().map(parse).collect()

@@ -12,11 +12,16 @@ impl Shared {
     pub(super) async fn publish_report(&self, report: &NodeReport) -> Result<(), Unpublished> {
         let no_namespace = || Unpublished("POD_NAMESPACE is not set".to_owned());
         let namespace = self.namespace().ok_or_else(no_namespace)?;
-        let text = serde_json::to_string(report).map_err(|error| Unpublished(error.to_string()))?;
+        let text = report.encode();
         let uid = self.ours.borrow().node().map(|node| node.uid.clone());
         let name = self.node_name().await;
         let owner = (name.as_str(), uid.as_deref().unwrap_or_default());
         let published = self.client.once(&request::publish_report(&namespace, owner, &text)).await;
+        match &published {
+            Ok(_) => self.client.report.accepts_report(),
+            Err(Failure::Refused(Refusal::Invalid(why))) => self.client.report.refuses_report(why),
+            Err(Failure::Refused(_) | Failure::Away) => {}
+        }
         published.map(drop).map_err(unpublished)
     }
 }
@@ -25,6 +30,6 @@ fn unpublished(failure: Failure) -> Unpublished {
     Unpublished(match failure {
         Failure::Away => "the API server cannot be used".to_owned(),
         Failure::Refused(Refusal::Denied(reason)) => reason,
-        Failure::Refused(refusal) => format!("the API server refuses: {refusal:?}"),
+        Failure::Refused(refusal) => format!("the API server refuses: {refusal}"),
     })
 }

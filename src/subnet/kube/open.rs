@@ -42,7 +42,7 @@ impl Shared {
             Failure::Refused(Refusal::NoHistory) => return Interrupted::Gap,
             Failure::Refused(Refusal::Denied(reason)) => report.away(&reason),
             Failure::Refused(refusal) => {
-                report.away(&format!("the API server does not tell of nodes: {refusal:?}"));
+                report.away(&format!("the API server does not tell of nodes: {refusal}"));
             }
             Failure::Away => {}
         }

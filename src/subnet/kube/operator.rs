@@ -13,6 +13,7 @@ use super::node::Reader;
 use super::options::ApiOptions;
 use super::request::{self, Ask};
 use crate::config::NetworkConfig;
+use crate::excerpt;
 use crate::lease::{LeaseId, Record};
 use crate::prefix::Prefix;
 use crate::report::NodeReport;
@@ -132,7 +133,7 @@ impl Operator {
         let body = self.ask(&request::reports(&self.options.namespace)).await?;
         let ConfigMaps { items } = understand(&body)?;
         let texts = items.iter().filter_map(|item| item.data.get(request::REPORT));
-        let reports = texts.filter_map(|text| serde_json::from_str::<NodeReport>(text).ok());
+        let reports = texts.filter_map(|text| NodeReport::decode(text.as_bytes()));
         let current = config.map(|config| {
             let known = u64::from(crc32fast::hash(config.text.as_bytes()));
             (known, config.revision.unsigned_abs())
@@ -160,7 +161,10 @@ impl Operator {
         match (failure, &*self.client.report.state().borrow()) {
             (Failure::Refused(refusal), _) => Err(Unanswered::Refused(refusal)),
             (Failure::Away, StoreState::Waiting(why)) => Err(Unanswered::Away(why.clone())),
-            (Failure::Away, StoreState::Unknown | StoreState::Reachable) => Ok(()),
+            (
+                Failure::Away,
+                StoreState::Unknown | StoreState::Reachable | StoreState::Refuses(_),
+            ) => Ok(()),
         }
     }
 }
@@ -175,7 +179,7 @@ impl From<Unanswered> for Away {
     fn from(unanswered: Unanswered) -> Self {
         Self(match unanswered {
             Unanswered::Away(why) | Unanswered::Refused(Refusal::Denied(why)) => why,
-            Unanswered::Refused(refusal) => format!("the API server refuses: {refusal:?}"),
+            Unanswered::Refused(refusal) => format!("the API server refuses: {refusal}"),
         })
     }
 }
@@ -187,6 +191,9 @@ impl ConfigMapObject {
 }
 
 fn understand<T: DeserializeOwned>(body: &[u8]) -> Result<T, Away> {
-    let said = |error| Away(format!("an answer of the API server cannot be read: {error}"));
+    let said = |error: serde_json::Error| {
+        let error = excerpt::sentence(&error.to_string());
+        Away(format!("an answer of the API server cannot be read: {error}"))
+    };
     serde_json::from_slice(body).map_err(said)
 }

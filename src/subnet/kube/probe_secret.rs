@@ -10,6 +10,7 @@ use super::client::Failure;
 use super::connect::own_namespace;
 use super::request;
 use crate::backoff::Backoff;
+use crate::excerpt;
 use crate::probe::Secret;
 
 /// What is read of a Secret.
@@ -66,13 +67,14 @@ fn given_up(failure: Failure) -> Result<(), String> {
     match failure {
         Failure::Away => Ok(()),
         Failure::Refused(Refusal::Denied(reason)) => Err(reason),
-        Failure::Refused(refusal) => Err(format!("the API server refuses: {refusal:?}")),
+        Failure::Refused(refusal) => Err(format!("the API server refuses: {refusal}")),
     }
 }
 
 fn understand(body: &[u8], namespace: &str) -> Result<Secret, String> {
-    let named =
-        |error: &dyn ToString| format!("secret {namespace}/tweed-probes: {}", error.to_string());
+    let named = |error: &dyn ToString| {
+        format!("secret {namespace}/tweed-probes: {}", excerpt::value(&error.to_string()))
+    };
     let object: SecretObject = serde_json::from_slice(body).map_err(|error| named(&error))?;
     Secret::parse(&object.data.secret.0).map_err(|error| named(&error))
 }

@@ -14,6 +14,7 @@ use super::node::{NodeObject, Reader};
 use super::open::Open;
 use super::own::{Ours, OwnNode};
 use super::request;
+use crate::excerpt;
 use crate::lease::{LeaseId, LeaseUpdate, Record};
 use crate::subnet::watch::{Interrupted, Source};
 
@@ -196,7 +197,11 @@ pub(super) fn first_line(text: &[u8]) -> Option<(&[u8], &[u8])> {
 /// None if the line is no event: the others go on.
 pub(super) fn event(line: &[u8]) -> Option<Event<'_>> {
     let event = serde_json::from_slice(line);
-    event.inspect_err(|error| warn!(%error, "an event of the API server cannot be read")).ok()
+    let told = |error: &serde_json::Error| {
+        let error = excerpt::sentence(&error.to_string());
+        warn!(%error, "an event of the API server cannot be read");
+    };
+    event.inspect_err(told).ok()
 }
 
 /// What an event of type ERROR means.

@@ -229,3 +229,29 @@ proptest! {
         decode(LeaseId::new("10.5.52.0-24&fd00::-64"), value.to_string().as_bytes(), ORIGIN);
     }
 }
+
+/// Whatever stands where, a reason stays one short line.
+fn is_short(reason: &str) -> bool {
+    reason.chars().count() < 300 && crate::excerpt::is_printable(reason)
+}
+
+#[test]
+fn no_text_is_repeated_whole() {
+    let long = serde_json::Value::from("\u{1}\u{9b}\u{202e}x".repeat(8000));
+    let vxlan = |data: String| {
+        format!(r#"{{"PublicIP":"1.2.3.4","BackendType":"vxlan","BackendData":{data}}}"#)
+    };
+    for value in [
+        long.to_string(),
+        format!(r#"{{"PublicIP":{long}}}"#),
+        format!(r#"{{"PublicIP":[{long}]}}"#),
+        format!(r#"{{"PublicIP":"1.2.3.4","BackendType":[{long}]}}"#),
+        vxlan(long.to_string()),
+        vxlan(format!(r#"{{"VtepMAC":{long}}}"#)),
+        vxlan(format!(r#"{{"VtepMAC":[{long}]}}"#)),
+        vxlan(format!(r#"{{"VtepMAC":"02:00:00:00:00:01","VNI":{long}}}"#)),
+    ] {
+        let reason = decoded("10.5.52.0-24", &value).unwrap_err();
+        assert!(is_short(&reason), "{reason}");
+    }
+}

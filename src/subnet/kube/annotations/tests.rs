@@ -205,3 +205,16 @@ fn a_prefix_is_a_domain_and_perhaps_a_word() {
         assert_eq!(key(text), Err(NoPrefix), "{text}");
     }
 }
+
+#[test]
+fn no_annotation_is_repeated_whole() {
+    let long = "\u{1}\u{9b}\u{202e}x".repeat(30_000);
+    let json = serde_json::json!({ "VtepMAC": long }).to_string();
+    for (name, value) in [("public-ip", &long), ("backend-data", &long), ("backend-data", &json)] {
+        let mut pairs = vec![("public-ip", "172.18.0.2"), ("backend-type", "vxlan")];
+        pairs.push((name, value.as_str()));
+        let reason = endpoint(&pairs, "10.244.1.0/24").unwrap_err();
+        assert!(reason.chars().count() < 400, "{reason}");
+        assert!(crate::excerpt::is_printable(&reason), "{reason:?}");
+    }
+}

@@ -43,6 +43,12 @@ pub(super) fn too_large(asked: u64, current: u64) -> Response<Body> {
     json(StatusCode::GATEWAY_TIMEOUT, &status)
 }
 
+/// The body was not read to its end.
+pub(super) fn entity_too_large(limit: usize) -> Response<Body> {
+    let message = format!("Request entity too large: limit is {limit}");
+    refusal(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", &message)
+}
+
 /// In plain words, as the fairness of the server says it.
 pub(super) fn throttled(retry_after: Option<u64>) -> Response<Body> {
     let words = Bytes::from_static(b"Too many requests, please try again later.");

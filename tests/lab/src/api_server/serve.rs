@@ -21,7 +21,7 @@ use tokio::task::JoinSet;
 
 use super::Asked;
 use super::fault::Faults;
-use super::reply::{Body, json, refusal, throttled};
+use super::reply::{self, Body, json, refusal, throttled};
 use super::store::{Place, Store};
 use super::watch;
 use crate::lock::lock;
@@ -36,6 +36,9 @@ pub(super) struct Shared {
     /// Counted up to end every watch.
     pub(super) watches: channel::Sender<u64>,
 }
+
+/// As of a real server, in bytes.
+const LARGEST_REQUEST: usize = 3 * 1024 * 1024;
 
 /// The pairs behind the question mark.
 pub(super) struct Query(BTreeMap<String, String>);
@@ -112,6 +115,9 @@ async fn answer(shared: &Arc<Shared>, request: Request<Incoming>) -> Response<Bo
     });
     if let Some(refused) = fault(shared, &what).await {
         return refused;
+    }
+    if body.len() > LARGEST_REQUEST {
+        return reply::entity_too_large(LARGEST_REQUEST);
     }
     route(shared, &method, &path, &Query::parse(query), &body)
 }
@@ -210,6 +216,9 @@ fn create(shared: &Shared, collection: String, body: &[u8]) -> Response<Body> {
         });
         object["data"] = Value::Object(encoded.collect());
     }
+    if let Some(why) = Store::too_long(&object) {
+        return too_long(why);
+    }
     if shared.change(|store| store.create((collection, name), object.clone())) {
         json(StatusCode::CREATED, &object)
     } else {
@@ -224,21 +233,26 @@ fn patch(shared: &Shared, place: &Place, path: &str, body: &[u8]) -> Response<Bo
         fields.remove("spec");
     }
     let seen = wanted["metadata"]["resourceVersion"].clone();
-    let patched = shared.change(|store| {
+    shared.change(|store| {
         let known = store.get(place).map(|object| &object["metadata"]["resourceVersion"]);
         let is_outdated = known.is_some_and(|known| !seen.is_null() && *known != seen);
-        if is_outdated { Err(()) } else { Ok(store.patch(place, &wanted)) }
-    });
-    match patched {
-        Ok(Some(object)) => json(StatusCode::OK, &object),
-        Ok(None) => absent(),
-        Err(()) => refusal(StatusCode::CONFLICT, "Conflict", "the object has been modified"),
-    }
+        if is_outdated {
+            let modified = "the object has been modified";
+            return refusal(StatusCode::CONFLICT, "Conflict", modified);
+        }
+        if let Some(why) = store.patched(place, &wanted).as_ref().and_then(Store::too_long) {
+            return too_long(why);
+        }
+        store.patch(place, &wanted).map_or_else(absent, |object| json(StatusCode::OK, &object))
+    })
 }
 
 /// Creates what is not there yet.
 fn apply(shared: &Shared, place: &Place, body: &[u8]) -> Response<Body> {
     let Ok(object) = serde_json::from_slice::<Value>(body) else { return invalid() };
+    if let Some(why) = Store::too_long(&object) {
+        return too_long(why);
+    }
     if !shared.change(|store| store.create(place.clone(), object.clone())) {
         shared.change(|store| store.patch(place, &object));
     }
@@ -247,6 +261,10 @@ fn apply(shared: &Shared, place: &Place, body: &[u8]) -> Response<Body> {
 
 fn absent() -> Response<Body> {
     refusal(StatusCode::NOT_FOUND, "NotFound", "not found")
+}
+
+fn too_long(why: &str) -> Response<Body> {
+    refusal(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", why)
 }
 
 fn invalid() -> Response<Body> {

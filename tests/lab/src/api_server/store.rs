@@ -77,15 +77,36 @@ impl Store {
 
     /// The object as it is then; none if there is no such object.
     pub(super) fn patch(&mut self, place: &Place, patch: &Value) -> Option<Value> {
-        let mut object = self.objects.get(place)?.clone();
-        merge(&mut object, patch);
-        // Whatever it was written over, it gets a version of its own.
-        let version = self.objects.get(place)?["metadata"]["resourceVersion"].clone();
-        object["metadata"]["resourceVersion"] = version;
+        let object = self.patched(place, patch)?;
         if self.objects.get(place) != Some(&object) {
             self.write("MODIFIED", place.clone(), object);
         }
         self.objects.get(place).cloned()
+    }
+
+    /// The object as a patch would leave it.
+    pub(super) fn patched(&self, place: &Place, patch: &Value) -> Option<Value> {
+        let known = self.objects.get(place)?;
+        let mut object = known.clone();
+        merge(&mut object, patch);
+        // Whatever it was written over, it gets a version of its own.
+        object["metadata"]["resourceVersion"] = known["metadata"]["resourceVersion"].clone();
+        Some(object)
+    }
+
+    /// What of `object` is longer than a real server takes it, in that server's words.
+    pub(super) fn too_long(object: &Value) -> Option<&'static str> {
+        let length = |texts: &Value| -> usize {
+            let pairs = texts.as_object().into_iter().flatten();
+            pairs.map(|(key, text)| key.len() + text.as_str().map_or(0, str::len)).sum()
+        };
+        if length(&object["metadata"]["annotations"]) > 256 * 1024 {
+            Some("metadata.annotations: Too long: must have at most 262144 bytes")
+        } else if length(&object["data"]) > 1024 * 1024 {
+            Some("[]: Too long: must have at most 1048576 bytes")
+        } else {
+            None
+        }
     }
 
     pub(super) fn delete(&mut self, place: &Place) -> bool {

@@ -1,0 +1,127 @@
+//! Text that others wrote: cut and escaped where it is decoded, before it is held, logged or repeated.
+
+use serde::{Deserialize, Deserializer};
+
+/// The longest value that is repeated, in characters.
+pub const VALUE: usize = 120;
+/// The longest sentence of another program that is repeated, in characters.
+pub const SENTENCE: usize = 600;
+
+/// Stands for what was cut off.
+const CUT: char = '…';
+
+/// `text` as a value: one line of at most [`VALUE`] printable characters.
+pub fn value(text: &str) -> String {
+    shortened(text, VALUE)
+}
+
+/// [`value`] in quotation marks.
+pub fn quoted(text: &str) -> String {
+    format!("\"{}\"", value(text))
+}
+
+/// `text` as a sentence of another program, such as an error of a server.
+pub fn sentence(text: &str) -> String {
+    shortened(text, SENTENCE)
+}
+
+/// Whether every character of `text` is printable: none of them moves a cursor, ends a line, or
+/// changes the direction of what follows.
+pub fn is_printable(text: &str) -> bool {
+    text.bytes().all(|byte| matches!(byte, b' '..=b'~')) || text.chars().all(is_plain)
+}
+
+/// For `#[serde(deserialize_with)]` of a value.
+///
+/// # Errors
+/// It is no text.
+pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    String::deserialize(deserializer).map(|text| value(&text))
+}
+
+/// For `#[serde(deserialize_with)]` of a sentence.
+///
+/// # Errors
+/// It is no text.
+pub fn deserialize_sentence<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<String, D::Error> {
+    String::deserialize(deserializer).map(|text| sentence(&text))
+}
+
+/// At most `longest` characters, escapes and the mark of the cut included.
+fn shortened(text: &str, longest: usize) -> String {
+    let mut shown = String::new();
+    let mut length = 0;
+    for character in text.chars() {
+        let escaped = escaped(character);
+        length += escaped.chars().count();
+        if length > longest {
+            return with_mark(&shown, longest);
+        }
+        shown.push_str(&escaped);
+    }
+    shown
+}
+
+fn with_mark(shown: &str, longest: usize) -> String {
+    shown.chars().take(longest.saturating_sub(1)).chain([CUT]).collect()
+}
+
+fn escaped(character: char) -> String {
+    if is_plain(character) { character.into() } else { character.escape_debug().collect() }
+}
+
+/// The library escapes what is not printable: control and format characters, combining marks at
+/// the start, line separators. Quotation marks and backslashes are harmless here.
+fn is_plain(character: char) -> bool {
+    matches!(character, '"' | '\'' | '\\') || character.escape_debug().len() == 1
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn short_text_stays_as_it_is() {
+        for text in ["", "10.5.52.0-24", "node \"a\" isn't C:\\b", "Knoten-München", "节点"] {
+            assert_eq!(value(text), text);
+        }
+    }
+
+    #[test]
+    fn long_text_is_cut() {
+        let long = "a".repeat(60_000);
+        assert_eq!(value(&long), format!("{}…", "a".repeat(119)));
+        assert_eq!(sentence(&long).chars().count(), SENTENCE);
+        assert_eq!(value(&"a".repeat(VALUE)), "a".repeat(VALUE));
+    }
+
+    #[test]
+    fn what_moves_a_cursor_or_turns_a_line_around_is_escaped() {
+        let cases = [
+            ("a\nb\t\r", "a\\nb\\t\\r"),
+            ("\u{1b}[2J", "\\u{1b}[2J"),
+            ("\u{7f}\u{80}\u{9b}", "\\u{7f}\\u{80}\\u{9b}"),
+            ("\u{202e}\u{2066}\u{200f}\u{61c}", "\\u{202e}\\u{2066}\\u{200f}\\u{61c}"),
+            ("\u{2028}\u{feff}\0", "\\u{2028}\\u{feff}\\0"),
+        ];
+        for (text, shown) in cases {
+            assert_eq!(value(text), shown);
+            assert!(!is_printable(text) && is_printable(shown), "{shown}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_becomes_one_short_printable_line(text in "(?s).{0,300}") {
+            let shown = value(&text);
+            prop_assert!(shown.chars().count() <= VALUE);
+            prop_assert!(is_printable(&shown));
+            // What was cut and escaped once is not changed again.
+            prop_assert_eq!(value(&shown), shown);
+        }
+    }
+}
