@@ -26,6 +26,7 @@ pub struct Facts {
     pub reach: Option<Reach>,
     pub nexthops: Nexthops,
     pub firewalls: Firewalls,
+    pub sysctls: Sysctls,
     pub kernel: Release,
 }
 
@@ -38,6 +39,23 @@ pub enum Nexthops {
     Unsupported,
     /// Somebody else has an object of one of our numbers.
     Taken(NexthopId),
+}
+
+/// Whether settings of links, below `/proc/sys/net`, can be written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Sysctls {
+    #[default]
+    Writable,
+    /// As in a pod that is not privileged.
+    ReadOnly,
+}
+
+impl Sysctls {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes it so")]
+    fn are_writable(&self) -> bool {
+        *self == Self::Writable
+    }
 }
 
 /// By what this host can have rules for packets.
@@ -120,6 +138,8 @@ pub struct Node {
     pub nexthops: bool,
     #[serde(default, skip_serializing_if = "Firewalls::are_usual")]
     pub firewalls: Firewalls,
+    #[serde(default, skip_serializing_if = "Sysctls::are_writable")]
+    pub sysctls: Sysctls,
     /// Whether the kernel spoils the checksum of a packet in the tunnel whose outer packet it
     /// masquerades, see [`Release::spoils_checksums`].
     #[serde(default)]

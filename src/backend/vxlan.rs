@@ -11,7 +11,7 @@ use crate::kernel::state::{
 };
 use crate::lease::{BackendType, Endpoint};
 use crate::mac::MacAddr;
-use crate::node::Uplink;
+use crate::node::{Sysctls, Uplink};
 use crate::prefix::{Family, Prefix};
 
 pub(super) struct Vxlan {
@@ -26,6 +26,7 @@ pub(super) struct Vxlan {
     direct: HostGw,
     guard: Option<Guard>,
     checksums_computed: bool,
+    sysctls: Sysctls,
 }
 
 /// The table that guards the tunnel.
@@ -53,6 +54,7 @@ impl Vxlan {
                 .policy
                 .checksums
                 .are_computed(local.policy.guard, local.node.spoils_checksums),
+            sysctls: local.node.sysctls,
             uplink: uplink.clone(),
             tunnel,
         }
@@ -142,8 +144,12 @@ impl Network for Vxlan {
             let prefix_len = subnet.family().width();
             Entry::Address(Address { link: link.clone(), address: subnet.base(), prefix_len })
         });
-        [Entry::Link(self.link()), Entry::AcceptRa(AcceptRa { link: link.clone(), accept: false })]
-            .into_iter()
+        let accept_ra = AcceptRa { link: link.clone(), accept: false };
+        // Advertisements rarely come through a tunnel to unicast peers: where the setting cannot be
+        // written, it is left as it is.
+        let accept_ra = (self.sysctls == Sysctls::Writable).then_some(Entry::AcceptRa(accept_ra));
+        std::iter::once(Entry::Link(self.link()))
+            .chain(accept_ra)
             .chain(
                 self.checksums_computed.then(|| {
                     Entry::TxChecksum(TxChecksum { link: link.clone(), offloaded: false })

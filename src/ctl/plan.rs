@@ -21,7 +21,7 @@ use crate::guard::Guard;
 use crate::kernel::state::{Entry, LinkName};
 use crate::lease::{Lease, LeaseId, LeaseUpdate, Peers, Record};
 use crate::masquerade::{Forward, Masquerade, Policy, Preference};
-use crate::node::{Firewalls, Node, Uplink};
+use crate::node::{Firewalls, Node, Sysctls, Uplink};
 use crate::prefix::{Family, Prefix};
 use crate::reconciler::{Desired, Standing};
 
@@ -146,6 +146,7 @@ fn node(config: &NetworkConfig, own: Option<&Lease>, options: &PlanOptions) -> R
         layer2: true,
         nexthops: true,
         firewalls,
+        sysctls: Sysctls::default(),
         spoils_checksums: false,
         on_link,
         uplinks,

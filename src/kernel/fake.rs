@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 
 use super::state::{Chain, ChainName, Entry, Iptables, KernelState, Key, LinkName, Otherwise};
 use super::{Chains, Generation, Kernel, Observation, Op, Reading, Refused, Scope};
-use crate::node::{Facts, Interface};
+use crate::node::{Facts, Interface, Sysctls};
 use world::World;
 
 /// A handle of the kernel. Every clone is a handle of the same one: the loop gets one, the test
@@ -98,26 +98,27 @@ impl FakeKernel {
 
     /// A link, ours or the host's, goes up. What it lost when it went down does not come back.
     pub fn link_up(&self, link: &LinkName) {
-        let told = self.world().link_up(link);
-        self.tell(told);
+        self.tell(self.world().link_up(link));
     }
 
     /// A link, ours or the host's, goes down and drops what the kernel drops then.
     pub fn link_down(&self, link: &LinkName) {
-        let told = self.world().link_down(link);
-        self.tell(told);
+        self.tell(self.world().link_down(link));
     }
 
     /// Somebody changes an interface of the host.
     pub fn change_interface(&self, link: &LinkName, change: impl FnOnce(&mut Interface)) {
-        let told = self.world().change_interface(link, change);
-        self.tell(told);
+        self.tell(self.world().change_interface(link, change));
+    }
+
+    /// Settings of links can, or cannot, be written from now on. The kernel sends no message.
+    pub fn set_sysctls(&self, sysctls: Sysctls) {
+        self.world().facts.sysctls = sysctls;
     }
 
     /// An interface of the host disappears, and the tunnels bound to it.
     pub fn remove_interface(&self, link: &LinkName) {
-        let told = self.world().remove_interface(link);
-        self.tell(told);
+        self.tell(self.world().remove_interface(link));
     }
 
     /// The host starts afresh: only the interfaces and their reverse-path filters are there.
@@ -272,7 +273,7 @@ impl Kernel for FakeKernel {
 
     async fn facts(&mut self, _reach: Option<IpAddr>) -> io::Result<Facts> {
         self.interruption()?;
-        Ok(self.world().facts().clone())
+        Ok(self.world().facts.clone())
     }
 }
 

@@ -5,6 +5,7 @@ use std::io;
 use std::path::PathBuf;
 
 use super::state::{AcceptRa, LinkName, ReversePath};
+use crate::node::Sysctls;
 use crate::prefix::Family;
 
 /// A setting and the value wanted.
@@ -58,6 +59,15 @@ impl Sysctl {
             },
             written => written.map_err(|source| NotWritten { name, value: self.value, source }),
         }
+    }
+}
+
+/// Whether settings of links can be written: a setting is opened for it, and nothing written.
+pub(super) fn writable() -> Sysctls {
+    let setting = path(&Setting::RpFilter.name("all"));
+    match fs::OpenOptions::new().write(true).open(setting) {
+        Ok(_) => Sysctls::Writable,
+        Err(_) => Sysctls::ReadOnly,
     }
 }
 

@@ -170,6 +170,7 @@ impl Machine {
                 uplinks: vec![Uplink { address: ip, public_ip: ip, source: ip }],
                 nexthops: false,
                 firewalls: crate::node::Firewalls::default(),
+                sysctls: crate::node::Sysctls::default(),
                 spoils_checksums: false,
             },
             subnets: vec![self.subnet()],

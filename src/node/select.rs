@@ -190,6 +190,7 @@ fn build(
         layer2: interface.layer2,
         nexthops: facts.nexthops == Nexthops::Usable && !options.plain_routes,
         firewalls: facts.firewalls.clone(),
+        sysctls: facts.sysctls,
         spoils_checksums: facts.kernel.spoils_checksums(),
         on_link: on_link.collect(),
         uplinks,

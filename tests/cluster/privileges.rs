@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use tweed_lab::{DaemonPlan, Family, Node, Path, ReversePath, eventually};
 
-use crate::ask::{is_ready, is_ready_with, json};
+use crate::ask::{is_ready, is_ready_with, json, tweedctl};
 use crate::cluster::{CONFIG, Cluster, ClusterPlan, PATIENCE, Stack};
 use crate::flows::source_seen;
 use crate::probe::neighbours_cost_no_packet;
@@ -65,7 +65,13 @@ fn two_capabilities_and_a_read_only_host_are_enough() {
     pods[0].ping(far, 56).unwrap();
     cluster.daemons.iter().try_for_each(is_ready).unwrap();
 
+    // Nothing is refused for ever, and the kernel is as it should be.
     let status = json(&cluster.daemons[0], "status").unwrap();
+    assert_eq!(status["refused"], serde_json::json!([]), "{status}");
+    for node in &cluster.nodes {
+        let diff = tweedctl(node, &["diff"]).unwrap();
+        assert_eq!(diff.status.code(), Some(0), "{}", String::from_utf8_lossy(&diff.stdout));
+    }
     assert_eq!(status["tables"][0]["programmed"], true, "{status}");
     assert_eq!(status["guard"]["in_force"], true, "{status}");
     assert_eq!(status["guard"]["admitted"], 1, "{status}");

@@ -31,6 +31,7 @@ fn report(lease: &Lease) -> NodeReport {
             layer2: true,
             nexthops: true,
             firewalls: tweed::node::Firewalls::default(),
+            sysctls: tweed::node::Sysctls::default(),
             spoils_checksums: false,
             on_link,
             uplinks,
@@ -130,7 +131,6 @@ async fn beside_a_reservation_a_report_has_a_term_of_its_own() {
 }
 
 #[tokio::test]
-#[tokio::test]
 async fn a_refused_report_leaves_the_store_reachable() {
     let server = EtcdServer::start().await;
     let manager = manager(&server);
@@ -171,6 +171,7 @@ async fn a_report_names_as_many_exceptions_as_the_store_takes() {
     assert!(json.len() <= LARGEST && read.exceptions_total == 250, "{} bytes", json.len());
 }
 
+#[tokio::test]
 async fn without_a_server_a_report_is_given_up_soon() {
     let mut server = EtcdServer::start().await;
     let manager = manager(&server);

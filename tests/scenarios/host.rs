@@ -2,6 +2,7 @@
 
 use tweed::kernel::fake::FakeKernel;
 use tweed::kernel::state::{Base, ChainName, Key, LinkName, Otherwise};
+use tweed::node::Sysctls;
 
 use crate::notation::{entry, interface};
 use crate::stage::duration;
@@ -21,6 +22,11 @@ pub(crate) fn perform(kernel: &FakeKernel, words: &str) {
             let changed = interface(rest);
             kernel.change_interface(&changed.name.clone(), |interface| *interface = changed);
         }
+        "sysctls" => kernel.set_sysctls(match rest {
+            "read-only" => Sysctls::ReadOnly,
+            "writable" => Sysctls::Writable,
+            other => panic!("settings are not {other}"),
+        }),
         "refuse" => {
             let (words, reason) = rest.split_once(": ").unwrap();
             kernel.refuse(words, reason);

@@ -7,13 +7,13 @@ use crate::kernel::state::{
     Route, TxChecksum, Vxlan,
 };
 use crate::kernel::{Observation, Op};
-use crate::node::{Facts, Interface};
+use crate::node::{Facts, Interface, Sysctls};
 use crate::prefix::{Family, Prefix};
 
 /// The host: its interfaces, and the entries that were programmed on them.
 #[derive(Debug, Default)]
 pub(super) struct World {
-    facts: Facts,
+    pub(super) facts: Facts,
     state: KernelState,
 }
 
@@ -30,10 +30,6 @@ impl World {
 
     pub(super) const fn state(&self) -> &KernelState {
         &self.state
-    }
-
-    pub(super) const fn facts(&self) -> &Facts {
-        &self.facts
     }
 
     pub(super) fn reboot(&mut self) {
@@ -197,6 +193,11 @@ impl World {
     fn check(&self, entry: &Entry) -> Result<(), String> {
         match entry {
             Entry::Link(link) => self.check_link(link),
+            Entry::ReversePath(_) | Entry::AcceptRa(_)
+                if self.facts.sysctls == Sysctls::ReadOnly =>
+            {
+                Err("Read-only file system".into())
+            }
             Entry::Nexthop(nexthop) => {
                 let Nexthop { link, gateway, onlink, .. } = nexthop;
                 self.check_way(link.as_ref(), *gateway, *onlink)

@@ -8,8 +8,8 @@ use netlink_packet_route::RouteNetlinkMessage as M;
 
 use super::NetlinkKernel;
 use crate::kernel::codec::{self, Body, Message, request};
-use crate::kernel::iptables;
 use crate::kernel::state::{LinkName, NexthopId, PROTOCOL};
+use crate::kernel::{iptables, sysctl};
 use crate::node::{Facts, Firewalls, Interface, Nexthops, Reach, Release};
 use crate::prefix::Family;
 
@@ -31,7 +31,8 @@ impl NetlinkKernel {
         let firewalls = self.firewalls();
         let release = std::fs::read_to_string(RELEASE).unwrap_or_default();
         let kernel = Release::parse(release.trim());
-        Ok(Facts { interfaces, default_routes, reach, nexthops, firewalls, kernel })
+        let sysctls = sysctl::writable();
+        Ok(Facts { interfaces, default_routes, reach, nexthops, firewalls, sysctls, kernel })
     }
 
     fn firewalls(&self) -> Firewalls {

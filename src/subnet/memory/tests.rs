@@ -131,6 +131,7 @@ fn report(id: &LeaseId) -> NodeReport {
         layer2: true,
         nexthops: true,
         firewalls: crate::node::Firewalls::default(),
+        sysctls: crate::node::Sysctls::default(),
         spoils_checksums: false,
         on_link: Vec::new(),
         uplinks: Vec::new(),
