@@ -71,6 +71,28 @@ fn pods_of_flannels_own_daemon_set_are_taken_over() {
     labels.assert_eq(&daemon["spec"]["template"]["metadata"]["labels"].to_string());
 }
 
+/// Adopted pods and a new `DaemonSet` have the same template generation: without a restart nothing
+/// is replaced, and the rollout reports success.
+#[test]
+fn the_guide_restarts_pods_that_were_adopted_and_shows_their_images() {
+    let guide = read("docs/kubernetes-install.md");
+    let blocks = guide.split("```").skip(1).step_by(2);
+    let mut blocks = blocks.filter(|block| block.contains("--cascade=orphan")).peekable();
+    assert!(blocks.peek().is_some(), "no block adopts pods");
+    for block in blocks {
+        let steps = [
+            "label pods ",
+            "delete ds kube-flannel-ds --cascade=orphan",
+            "apply -f tweed-keep-config.yml",
+            "rollout restart ds/kube-flannel-ds",
+            "rollout status ds/kube-flannel-ds",
+            "IMAGE:.spec.containers[0].image",
+        ];
+        let place = |step| block.find(step).unwrap_or_else(|| panic!("no {step} in {block}"));
+        assert!(steps.map(place).is_sorted(), "in another order: {block}");
+    }
+}
+
 #[test]
 fn the_daemon_finds_all_that_its_flags_and_variables_name() {
     let daemon = daemon(TWEED);
