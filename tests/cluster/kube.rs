@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::json;
 use tweed_lab::{ApiServer, Daemon, Family, Lab, Node, Path, eventually};
 
-use crate::ask::readiness;
+use crate::ask::{self, readiness};
 use crate::cluster::{PATIENCE, Stack, binaries, wait_for_paths};
 use crate::table::{Distance, HOST_GW_MIXED, Side, VXLAN_MIXED, expected, path};
 
@@ -279,6 +279,23 @@ fn a_cluster_outlives_its_api_server_without_a_lost_packet() {
     cluster.wait_for(&[VXLAN_MIXED; 2]).unwrap();
     let report = probe.finish().unwrap();
     assert_eq!(report.total().lost, 0, "{report}");
+}
+
+#[test]
+fn packets_of_a_node_whose_public_ip_is_overwritten_are_let_in() {
+    let mut cluster = Kubernetes::build(3, Stack::V4, r#""Backend":{"Type":"vxlan"}"#).unwrap();
+    // As behind address translation: peers send to one address, and packets come from another.
+    cluster.nodes[0].ip("address add 10.99.1.77/24 dev eth0").unwrap();
+    cluster.server.annotate("n1", "public-ip-overwrite", Some("10.99.1.77"));
+    cluster.start_daemons().unwrap();
+    assert_eq!(cluster.server.annotation("n1", "public-ip").unwrap(), "10.99.1.77");
+    let pods: Vec<_> = cluster.nodes.iter().map(|node| node.pod().unwrap()).collect();
+    let [here, near, far] = &pods[..] else { panic!("{} pods", pods.len()) };
+    for (from, to) in [(here, near), (near, here), (here, far), (far, here)] {
+        eventually(PATIENCE, || from.ping(to.address(Family::V4)?, 56)).unwrap();
+    }
+    let guard = ask::json(&cluster.daemons[1], "status").unwrap()["guard"].clone();
+    assert_eq!((&guard["in_force"], &guard["admitted"]), (&true.into(), &3.into()), "{guard}");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use super::node::Annotations;
 use crate::excerpt;
 use crate::json::Fields;
-use crate::lease::{BackendType, Endpoint, LeaseAttributes, Malformed};
+use crate::lease::{BackendType, Endpoint, LeaseAttributes, Malformed, Vtep};
 use crate::prefix::{Family, Prefix};
 use crate::subnet::backend_data::{self, BackendData};
 
@@ -74,11 +74,18 @@ impl AnnotationPrefix {
         for endpoint in &attributes.endpoints {
             let family = Family::of(endpoint.public_ip);
             let keys = Keys::of(family);
-            let data = endpoint.vtep.map(BackendData::from);
-            // Numbers and addresses always have a JSON form.
-            put(keys.data, serde_json::to_string(&data).unwrap_or_default());
             let overwritten = self.address(annotations, keys.overwrite, family).ok().flatten();
-            put(keys.public_ip, overwritten.unwrap_or(endpoint.public_ip).to_string());
+            let public_ip = overwritten.unwrap_or(endpoint.public_ip);
+            // The guards of peers admit what comes from the public IP, and from this source.
+            let source = |vtep: Vtep| vtep.source.unwrap_or(endpoint.public_ip);
+            let vtep = endpoint.vtep.map(|vtep| Vtep {
+                source: Some(source(vtep)).filter(|source| *source != public_ip),
+                ..vtep
+            });
+            // Numbers and addresses always have a JSON form.
+            let data = serde_json::to_string(&vtep.map(BackendData::from));
+            put(keys.data, data.unwrap_or_default());
+            put(keys.public_ip, public_ip.to_string());
         }
         wanted
     }

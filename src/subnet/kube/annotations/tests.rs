@@ -1,7 +1,7 @@
 //! Annotations, byte for byte as flannel writes them.
 
 use super::*;
-use crate::lease::{EndpointAttributes, Vtep};
+use crate::lease::EndpointAttributes;
 
 const VTEP: &str = "12:c6:65:89:b4:e3";
 
@@ -107,6 +107,24 @@ fn operators_overwrite_what_peers_send_to() {
     assert!(lines.contains(&"public-ip 203.0.113.7".to_owned()), "{lines:?}");
     assert!(lines.contains(&"public-ipv6 2001:db8::7".to_owned()), "{lines:?}");
     assert!(!lines.iter().any(|line| line.contains("overwrite")), "{lines:?}");
+}
+
+#[test]
+fn where_an_overwritten_public_ip_is_not_the_source_of_packets_the_source_is_published() {
+    let data = |vtep: Vtep, overwrite: &str| {
+        let attributes = attributes("vxlan", &[("172.18.0.2", Some(vtep))]);
+        wanted(&attributes, &[("public-ip-overwrite", overwrite)])[0].clone()
+    };
+    let told = |source: &str| {
+        format!(r#"backend-data {{"VNI":1,"VtepMAC":"{VTEP}","Source":"{source}"}}"#)
+    };
+    assert_eq!(data(vtep(), "203.0.113.7"), told("172.18.0.2"));
+    let behind = Vtep { source: Some("10.0.0.2".parse().unwrap()), ..vtep() };
+    assert_eq!(data(behind, "203.0.113.7"), told("10.0.0.2"));
+    // What peers send to anyway needs no second word.
+    let plain = format!(r#"backend-data {{"VNI":1,"VtepMAC":"{VTEP}"}}"#);
+    assert_eq!(data(behind, "10.0.0.2"), plain);
+    assert_eq!(data(vtep(), "172.18.0.2"), plain);
 }
 
 #[test]
