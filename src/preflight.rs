@@ -16,7 +16,8 @@ mod tunnel;
 mod unit;
 
 pub use facts::{
-    Chain, Host, Module, Needs, Owner, Packets, Place, Port, Process, Rule, Socket, Systemd, Then,
+    Chain, Host, Module, Needs, Owner, Packets, Place, Port, Process, Rival, Rule, Socket, Systemd,
+    Then,
 };
 pub use gather::{Places, gather, rivals};
 pub use unit::Unit;
@@ -82,7 +83,7 @@ pub fn findings(needs: &Needs, host: &Host) -> Vec<Finding> {
 }
 
 /// Why the daemon may not start, if it may not.
-pub fn refusal(rivals: &[Process]) -> Option<Finding> {
+pub fn refusal(rivals: &[Rival]) -> Option<Finding> {
     rival::findings(rivals).into_iter().find(|finding| finding.level == Level::Fatal)
 }
 

@@ -54,7 +54,8 @@ pub(super) async fn answer(
             (needs, format!("flannel's defaults, because {unknown}"))
         }
     };
-    let host = preflight::gather(&needs, facts.interfaces, &Places::below(&options.root));
+    let places = Places::below(&options.root).with_control_socket(files.socket());
+    let host = preflight::gather(&needs, facts.interfaces, &places);
     Ok(Examination { source, findings: preflight::findings(&needs, &host) })
 }
 

@@ -53,7 +53,7 @@ pub struct Host {
     pub sysctls: BTreeMap<String, String>,
     pub links: Vec<Interface>,
     /// Other daemons of flannel's network.
-    pub rivals: Vec<Process>,
+    pub rivals: Vec<Rival>,
     pub sockets: Vec<Socket>,
     /// All chains of nftables that decide what is let through; iptables-nft has them there too.
     pub chains: Vec<Chain>,
@@ -62,6 +62,14 @@ pub struct Host {
     pub nftables: Module,
     pub vxlan: Module,
     pub systemd: Systemd,
+}
+
+/// Another daemon that keeps the same routes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Rival {
+    Process(Process),
+    /// It answers for its health on this TCP port; its process cannot be seen from here.
+    Health(u16),
 }
 
 /// A process that is no good company.

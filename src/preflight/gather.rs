@@ -1,6 +1,7 @@
 //! Looking at the host; whatever cannot be read is as if it were not there.
 
 mod firewall;
+mod health;
 mod processes;
 mod sockets;
 mod systemd;
@@ -23,11 +24,18 @@ pub struct Places {
     pub root: PathBuf,
     /// What the kernel tells of this process's network.
     pub proc: PathBuf,
+    /// Where our daemon answers, if one may run besides this process.
+    pub control_socket: Option<PathBuf>,
 }
 
 impl Places {
     pub fn below(root: impl Into<PathBuf>) -> Self {
-        Self { root: root.into(), proc: PathBuf::from("/proc") }
+        Self { root: root.into(), proc: PathBuf::from("/proc"), control_socket: None }
+    }
+
+    #[must_use]
+    pub fn with_control_socket(self, path: PathBuf) -> Self {
+        Self { control_socket: Some(path), ..self }
     }
 }
 
@@ -43,7 +51,7 @@ pub fn gather(needs: &Needs, links: Vec<Interface>, places: &Places) -> Host {
         sysctls: sysctls(needs, &places.proc),
         links,
         rivals: rivals(places),
-        sockets: sockets::sockets(needs, &places.proc),
+        sockets: sockets::sockets(needs, places),
         chains: firewall::chains(),
         legacy_tables: firewall::legacy_tables(&places.proc),
         nftables: firewall::nftables(),

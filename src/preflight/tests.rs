@@ -54,6 +54,10 @@ const FLAWS: &[(Change, &str)] = &[
         "fatal other-daemon: flanneld keeps the routes of this host",
     ),
     (
+        |_, host| host.rivals = vec![Rival::Health(8081)],
+        "fatal other-daemon: flanneld keeps the routes of this host",
+    ),
+    (
         |_, host| host.rivals = vec![rival(Place::Unknown)],
         "warning other-daemon: flanneld may keep the routes of this host",
     ),

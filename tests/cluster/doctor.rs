@@ -2,14 +2,15 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use tweed_lab::{Daemon, Node, eventually};
+use tweed_lab::{Daemon, DaemonPlan, Node, eventually};
 
 use crate::ask::{exit_code, is_ready, tweedctl};
-use crate::cluster::{Cluster, ClusterPlan, PATIENCE, Stack};
+use crate::cluster::{Cluster, ClusterPlan, PATIENCE, Stack, binaries};
 
 const MIXED: &str = r#""Mixed":true,"Backend":{"Type":"host-gw"}"#;
 
@@ -106,6 +107,73 @@ fn beside_flanneld_the_daemon_does_not_start() {
     other.wait_ready().unwrap();
     drop(flanneld);
     here.daemon(&cluster.etcd).start().unwrap().wait_ready().unwrap();
+}
+
+/// Our daemon under the name that it has in the image, with our tool next to it.
+fn installed_as_flanneld(folder: &Path) -> Result<()> {
+    fs::create_dir(folder)?;
+    fs::copy(binaries().tweedd, folder.join("flanneld"))?;
+    fs::copy(binaries().tweedctl, folder.join("tweedctl"))?;
+    symlink("flanneld", folder.join("tweedd")).context("linking tweedd")
+}
+
+#[test]
+fn our_own_daemon_is_no_rival_whatever_it_is_called() {
+    let mut cluster = ClusterPlan::new(1, &Stack::V4.config(MIXED)).build().unwrap();
+    let folder = cluster.lab.folder().join("image");
+    installed_as_flanneld(&folder).unwrap();
+    let node = &cluster.nodes[0];
+    let instead = format!("shift; exec {}/flanneld \"$@\"", folder.display());
+    let plan = node.daemon(&cluster.etcd).through("sh", &["-c", &instead, "sh"]);
+    cluster.daemons.push(plan.start().unwrap());
+    cluster.daemons[0].wait_ready().unwrap();
+    let comm = fs::read_to_string(format!("/proc/{}/comm", cluster.daemons[0].process().pid()));
+    assert_eq!(comm.unwrap(), "flanneld\n");
+    eventually(PATIENCE, || is_ready(&cluster.daemons[0])).unwrap();
+    // By the socket that it listens on.
+    assert_eq!(examine(node).unwrap(), (0, vec![]));
+    // By its program, where no socket is named: what it holds is none of a stranger's.
+    let state = node.subnet_file().with_extension("state.json");
+    eventually(PATIENCE, || state.exists()).unwrap();
+    let words = ["doctor", "--socket=/nowhere", "-o", "json"];
+    let doctor = node.namespace().within(|| {
+        let mut command = Command::new(folder.join("tweedctl"));
+        command.arg("--state-file").arg(&state).args(words).output()
+    });
+    let doctor = doctor.unwrap().unwrap();
+    let found: Value = serde_json::from_slice(&doctor.stdout).unwrap();
+    assert_eq!(found["findings"], serde_json::json!([]), "{found}");
+}
+
+/// Answers for its health as flanneld does, from a process that is not called so.
+const HEALTHY: &str = r#"
+import http.server
+class Health(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"flanneld is running")
+http.server.HTTPServer(("0.0.0.0", 8081), Health).serve_forever()
+"#;
+
+#[test]
+fn a_flanneld_whose_process_cannot_be_seen_is_found_by_its_health() {
+    let cluster = ClusterPlan::new(1, &Stack::V4.config(MIXED)).build().unwrap();
+    let node = &cluster.nodes[0];
+    let flanneld = DaemonPlan::program(node, "python3").argument("-c").argument(HEALTHY);
+    let flanneld = flanneld.start().unwrap();
+    let found = (1, vec!["other-daemon".to_owned()]);
+    eventually(PATIENCE, || {
+        let seen = examine(node)?;
+        ensure!(seen == found, "{seen:?}");
+        Ok(())
+    })
+    .unwrap();
+    let refused = node.daemon(&cluster.etcd).argument("--healthz-port=0").start().unwrap();
+    assert_eq!(exit_code(&refused, PATIENCE).unwrap(), 1);
+    log_tells(&refused, "flanneld keeps the routes of this host").unwrap();
+    flanneld.stop().unwrap();
+    assert_eq!(examine(node).unwrap(), (0, vec![]));
 }
 
 #[test]

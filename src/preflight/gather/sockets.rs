@@ -3,17 +3,17 @@
 use std::fs;
 use std::path::Path;
 
-use super::{names, processes, text};
+use super::processes::{self, Ours};
+use super::{Places, names, text};
 use crate::preflight::facts::{Needs, Owner, Port, Socket};
 
-const OURS: &str = "tweedd";
-
-pub(super) fn sockets(needs: &Needs, proc: &Path) -> Vec<Socket> {
+pub(super) fn sockets(needs: &Needs, places: &Places) -> Vec<Socket> {
+    let (proc, ours) = (places.proc.as_path(), Ours::find(places));
     let wanted: Vec<u16> = needs.ports.iter().map(|port| Port::number(*port)).collect();
     let lists = ["udp", "udp6"].map(|list| text(&proc.join("thread-self/net").join(list)));
     let lines = lists.iter().flatten().flat_map(|list| list.lines().skip(1));
     let bound = lines.filter_map(bound).filter(|(port, _)| wanted.contains(port));
-    bound.map(|(port, inode)| Socket { port, owner: owner(inode, proc) }).collect()
+    bound.map(|(port, inode)| Socket { port, owner: owner(inode, proc, &ours) }).collect()
 }
 
 /// The port and the number of a socket.
@@ -23,13 +23,13 @@ fn bound(line: &str) -> Option<(u16, &str)> {
     Some((u16::from_str_radix(port, 16).ok()?, words.nth(7)?))
 }
 
-fn owner(inode: &str, proc: &Path) -> Owner {
+fn owner(inode: &str, proc: &Path, ours: &Ours<'_>) -> Owner {
     let link = format!("socket:[{inode}]");
     let Some(pid) = processes::all(proc).find(|pid| holds(*pid, &link, proc)) else {
         return Owner::Unknown;
     };
     match processes::name(proc, pid) {
-        Some(name) if name == OURS || pid == std::process::id() => Owner::Tweed,
+        _ if ours.include(pid) => Owner::Tweed,
         Some(name) => Owner::Process(pid, name),
         None => Owner::Unknown,
     }

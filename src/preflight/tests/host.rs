@@ -114,6 +114,6 @@ pub(super) fn mtu(host: &mut Host, name: &str, mtu: u32) {
     link.unwrap().mtu = mtu;
 }
 
-pub(super) fn rival(place: Place) -> Process {
-    Process { pid: 812, name: "flanneld".to_owned(), place }
+pub(super) fn rival(place: Place) -> Rival {
+    Rival::Process(Process { pid: 812, name: "flanneld".to_owned(), place })
 }
