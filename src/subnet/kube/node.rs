@@ -95,6 +95,9 @@ impl NodeObject<'_> {
     }
 }
 
+/// No annotation of ours is longer, in bytes.
+const LONGEST: usize = 4096;
+
 /// A node's lease lasts as long as the node: it has a term, and is no reservation.
 pub(super) const TERM: Option<i64> = Some(0);
 
@@ -104,10 +107,13 @@ impl Reader {
         Self { prefix, families: families.unwrap_or_else(|| Family::ALL.to_vec()) }
     }
 
-    /// The annotations that are ours.
+    /// The annotations that are ours; what is too long for one of them is cut.
     pub(super) fn annotations(&self, node: &NodeObject<'_>) -> Annotations {
+        let held = |value: &str| {
+            if value.len() > LONGEST { excerpt::value(value) } else { value.to_owned() }
+        };
         let ours = node.metadata.annotations.0.iter().filter(|(key, _)| self.prefix.covers(key));
-        ours.map(|(key, value)| (key.clone().into_owned(), value.clone().into_owned())).collect()
+        ours.map(|(key, value)| (key.clone().into_owned(), held(value))).collect()
     }
 
     /// Changes with everything that the node's record is made from, and with nothing else.

@@ -107,3 +107,14 @@ fn a_fingerprint_changes_with_what_a_lease_is_made_of_and_with_nothing_else() {
         assert_ne!(fingerprint(&NODE.replace(other.0, other.1)), known, "{other:?}");
     }
 }
+
+#[test]
+fn a_long_annotation_is_not_held_whole() {
+    let long = "x".repeat(240_000);
+    let text = NODE.replace("172.18.0.3", &long);
+    let node: NodeObject<'_> = serde_json::from_str(&text).unwrap();
+    let held = reader(&Family::ALL).annotations(&node);
+    assert!(held.values().all(|value| value.len() <= LONGEST), "{held:?}");
+    let said = fault(&text);
+    assert!(said.contains("public-ip is \"xxx") && said.len() < 300, "{said}");
+}
