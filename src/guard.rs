@@ -1,6 +1,7 @@
 //! Who may send into the tunnel, and what else keeps it clean: the rules, as data.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
@@ -62,6 +63,8 @@ pub struct Guarded<'a> {
     pub tunnel: &'a Tunnel,
     /// The link below the tunnel.
     pub underlay: &'a LinkName,
+    /// The addresses of this node that peers send to.
+    pub ends: &'a [IpAddr],
     /// All pods' addresses.
     pub network: Prefix,
 }
@@ -127,16 +130,23 @@ fn untracked(guarded: Guarded<'_>, end: fn(Family) -> Condition) -> Rule {
     Rule::of(also, Verdict::Untrack)
 }
 
-/// What comes to this node is opened behind this chain. A packet without a whole VXLAN header is
-/// nobody else's: the first of its fragments may be so short.
+/// What comes to this node is opened behind this chain, whatever address of the node it is for:
+/// peers send to its ends alone, and a packet that a pod forged is stopped on its way there. A packet
+/// without a whole VXLAN header is nobody else's: the first of its fragments may be so short.
 fn let_in(guarded: Guarded<'_>) -> Vec<Rule> {
-    let to_port = Condition::UdpTo(guarded.tunnel.port);
-    let mut rules = of_peers(guarded);
-    rules.push(Rule::of([to_port], Verdict::Drop));
+    let to = |end: &IpAddr| Some(Match::Is(Prefix::host(*end)));
+    let to_an_end = |rule: Rule| {
+        guarded.ends.iter().map(move |end| Rule { destination: to(end), ..rule.clone() })
+    };
+    let mut rules = vec![of_other_tunnels(guarded)];
+    rules.extend(of_peers(guarded).into_iter().flat_map(to_an_end));
+    rules.push(Rule::of([Condition::UdpTo(guarded.tunnel.port)], Verdict::Drop));
     rules
 }
 
 /// Other nodes may stand behind this one, and pods may have tunnels of their own among each other.
+/// A pod that claims the address of a node sends by a link that does not lead there; between two
+/// changes of a path, packets of pods may do so too.
 fn passed_on(guarded: Guarded<'_>) -> Vec<Rule> {
     let Guarded { tunnel, network, .. } = guarded;
     let to_port = || Condition::UdpTo(tunnel.port);
@@ -146,21 +156,26 @@ fn passed_on(guarded: Guarded<'_>) -> Vec<Rule> {
         destination: Some(Match::IsNot(network)),
         ..Rule::of([to_port(), Condition::Vni(tunnel.vni)], Verdict::Drop)
     };
-    let mut rules = of_peers(guarded);
-    rules.extend([Rule::of(to_peer, Verdict::Drop), of_pods]);
+    let forged = [to_port(), Condition::Vni(tunnel.vni), Condition::CameUnrouted];
+    let forged = Rule { source: Some(Match::IsNot(network)), ..Rule::of(forged, Verdict::Drop) };
+    let mut rules = vec![of_other_tunnels(guarded)];
+    rules.extend(of_peers(guarded));
+    rules.extend([Rule::of(to_peer, Verdict::Drop), of_pods, forged]);
     rules
 }
 
-/// Accepts packets of other tunnels, and those of ours that come from a peer: by the underlay, or
-/// by whatever link leads back to it. Pods can claim any source, but they come by links of theirs.
-fn of_peers(guarded: Guarded<'_>) -> Vec<Rule> {
-    let Guarded { tunnel, underlay, network } = guarded;
+fn of_other_tunnels(Guarded { tunnel, .. }: Guarded<'_>) -> Rule {
+    Rule::of([Condition::UdpTo(tunnel.port), Condition::OtherVni(tunnel.vni)], Verdict::Accept)
+}
+
+/// Accepts packets of the tunnel that come from a peer: by the underlay, or by whatever link leads
+/// back to it. Pods can claim any source, but they come by links of theirs.
+fn of_peers(guarded: Guarded<'_>) -> [Rule; 2] {
+    let Guarded { tunnel, underlay, network, .. } = guarded;
     let to_port = || Condition::UdpTo(tunnel.port);
     let from_peer = || Condition::FromPeer(network.family());
-    let accept = |also: Vec<Condition>| Rule::of(also, Verdict::Accept);
-    vec![
-        accept(vec![to_port(), Condition::OtherVni(tunnel.vni)]),
-        accept(vec![to_port(), Condition::CameBy(underlay.clone()), from_peer()]),
-        accept(vec![to_port(), from_peer(), Condition::CameAsRouted]),
+    [
+        Rule::of([to_port(), Condition::CameBy(underlay.clone()), from_peer()], Verdict::Accept),
+        Rule::of([to_port(), from_peer(), Condition::CameAsRouted], Verdict::Accept),
     ]
 }

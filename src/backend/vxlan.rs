@@ -1,5 +1,7 @@
 //! A VXLAN tunnel to every peer, in flannel's form.
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::{Detour, HostGw, Local, Network, Nexthops, Path, Unreachable, Way, device_name};
@@ -49,7 +51,7 @@ impl Vxlan {
             subnet: local.own.as_ref().and_then(|own| own.endpoint(family)).map(|e| e.subnet),
             nexthops: Nexthops::new(local, family),
             direct: HostGw::new(local, uplink),
-            guard: Guard::new(local, family),
+            guard: Guard::new(local, uplink),
             checksums_computed: local
                 .policy
                 .checksums
@@ -180,12 +182,23 @@ impl Network for Vxlan {
 }
 
 impl Guard {
-    fn new(local: &Local, family: Family) -> Option<Self> {
-        let network = local.config.networks().find(|network| network.family() == family)?;
+    fn new(local: &Local, uplink: &Uplink) -> Option<Self> {
+        let network =
+            local.config.networks().find(|network| network.family() == uplink.family())?;
         let (tunnel, underlay) = (&local.config.backend.tunnel, &local.node.interface);
-        let table = guard::table(local.policy.guard?, Guarded { tunnel, underlay, network });
+        let ends = &ends(local, uplink);
+        let table = guard::table(local.policy.guard?, Guarded { tunnel, underlay, ends, network });
         Some(Self { name: Arc::clone(&table.name), table: Arc::new(Entry::Table(table)) })
     }
+}
+
+/// The addresses that peers send to: the public IP, and what this host has in its place. A public IP
+/// that is about to change is still the one in our lease.
+fn ends(local: &Local, uplink: &Uplink) -> Vec<IpAddr> {
+    let published = local.own.as_ref().and_then(|own| own.endpoint(uplink.family()));
+    let published = published.map(|endpoint| endpoint.public_ip);
+    let all = [uplink.public_ip, uplink.source, uplink.address].into_iter().chain(published);
+    all.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 /// What a packet gains in the tunnel, in bytes: Ethernet, VXLAN, UDP and the outer IP header.

@@ -12,7 +12,7 @@ use crate::cluster::PATIENCE;
 pub const PORT: u16 = 8472;
 pub const VNI: u32 = 1;
 /// Where the pod listens.
-const INNER_PORT: u16 = 7004;
+pub const INNER_PORT: u16 = 7004;
 /// So many are sent where none is to arrive.
 const MANY: u32 = 20;
 
@@ -23,7 +23,6 @@ pub struct Forged {
     mac: [u8; 6],
     /// Who the inner packet says it is from, and whom it is for.
     inner: (IpAddr, IpAddr),
-    vni: u32,
     pod: Namespace,
 }
 
@@ -35,14 +34,10 @@ impl Forged {
             Family::V4 => "flannel.1",
             Family::V6 => "flannel-v6.1",
         };
-        let mac = node.link(device)?.with_context(|| format!("no {device}"))?.mac;
-        let octets: Vec<u8> =
-            mac.split(':').map(|octet| u8::from_str_radix(octet, 16)).collect::<Result<_, _>>()?;
         Ok(Self {
             node: SocketAddr::new(node.address(family)?, PORT),
-            mac: octets.as_slice().try_into()?,
+            mac: mac(node, device)?,
             inner: (claimed, pod.address(family)?),
-            vni: VNI,
             pod: pod.namespace().clone(),
         })
     }
@@ -100,12 +95,26 @@ impl Forged {
     }
 
     fn packet(&self, number: u8) -> Vec<u8> {
-        let [_, vni @ ..] = self.vni.to_be_bytes();
-        let ether_type: [u8; 2] = if self.node.is_ipv4() { [0x08, 0] } else { [0x86, 0xdd] };
-        let vxlan = [&[8, 0, 0, 0], &vni[..], &[0]].concat();
-        let ethernet = [&self.mac[..], &[2, 0, 0, 0, 0, 0x66], &ether_type].concat();
-        [vxlan, ethernet, datagram(self.inner, number)].concat()
+        tunnelled(self.mac, self.inner, &[number])
     }
+}
+
+/// The MAC address of a tunnel's device.
+pub fn mac(node: &Node, device: &str) -> Result<[u8; 6]> {
+    let mac = node.link(device)?.with_context(|| format!("no {device}"))?.mac;
+    let octets: Vec<u8> =
+        mac.split(':').map(|octet| u8::from_str_radix(octet, 16)).collect::<Result<_, _>>()?;
+    Ok(octets.as_slice().try_into()?)
+}
+
+/// What VXLAN carries in UDP: a frame to `mac`, and in it a datagram from `inner.0` to `inner.1`.
+pub fn tunnelled(mac: [u8; 6], inner: (IpAddr, IpAddr), payload: &[u8]) -> Vec<u8> {
+    let [_, vni @ ..] = VNI.to_be_bytes();
+    let ether_type: [u8; 2] = if inner.0.is_ipv4() { [0x08, 0] } else { [0x86, 0xdd] };
+    let vxlan = [&[8, 0, 0, 0], &vni[..], &[0]].concat();
+    let ethernet = [&mac[..], &[2, 0, 0, 0, 0, 0x66], &ether_type].concat();
+    let datagram = Datagram { ends: inner, port: INNER_PORT, number: 1, payload };
+    [vxlan, ethernet, datagram.packets(Shape::Whole).concat()].concat()
 }
 
 /// What has come.
@@ -120,32 +129,122 @@ fn numbers(ears: &UdpSocket) -> Result<BTreeSet<u8>> {
     }
 }
 
-/// IP and UDP around one byte.
-fn datagram((source, destination): (IpAddr, IpAddr), number: u8) -> Vec<u8> {
-    let length: u16 = 8 + 1;
-    let port = INNER_PORT.to_be_bytes();
-    let udp = |sum: u16| {
-        [&port[..], &port, &length.to_be_bytes(), &sum.to_be_bytes(), &[number]].concat()
-    };
-    match (source, destination) {
-        (IpAddr::V4(source), IpAddr::V4(destination)) => {
-            let header = |sum: u16| {
-                let [high, low] = (20 + length).to_be_bytes();
-                let start = [0x45, 0, high, low, 0, 0, 0, 0, 64, 17];
+/// UDP in IP, to a port from the same.
+pub struct Datagram<'a> {
+    /// Source and destination, of one family.
+    pub ends: (IpAddr, IpAddr),
+    pub port: u16,
+    /// What tells the fragments of one from those of another.
+    pub number: u16,
+    pub payload: &'a [u8],
+}
+
+/// How a datagram is put into packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    Whole,
+    /// The first of two fragments ends with the header of UDP.
+    Fragments,
+    /// With options that say nothing, in a header of their own for IPv6.
+    Options,
+}
+
+const UDP: u8 = 17;
+/// Of a header of UDP, in bytes: what the first fragment has.
+const FIRST: usize = 8;
+/// What follows a header of IPv6.
+const FRAGMENT: u8 = 44;
+const OPTIONS: u8 = 60;
+
+impl Datagram<'_> {
+    /// IP packets, as a raw socket takes them.
+    pub fn packets(&self, shape: Shape) -> Vec<Vec<u8>> {
+        let udp = self.udp();
+        match shape {
+            Shape::Whole => vec![self.packet(&udp, UDP, &[], Part::All)],
+            Shape::Options => {
+                vec![self.packet(&udp, OPTIONS, &[UDP, 0, 1, 4, 0, 0, 0, 0], Part::All)]
+            }
+            Shape::Fragments => {
+                let (first, rest) = udp.split_at(FIRST);
+                vec![
+                    self.packet(first, FRAGMENT, &self.fragment(Part::First), Part::First),
+                    self.packet(rest, FRAGMENT, &self.fragment(Part::Rest), Part::Rest),
+                ]
+            }
+        }
+    }
+
+    /// The header of IPv6 for fragments.
+    fn fragment(&self, part: Part) -> [u8; 8] {
+        let [a, b] = part.offset(3, 1);
+        let [c, d] = self.number.to_be_bytes();
+        [UDP, 0, a, b, 0, 0, c, d]
+    }
+
+    /// `more` is a header of IPv6 of the kind `next`; IPv4 has its own ways.
+    fn packet(&self, content: &[u8], next: u8, more: &[u8], part: Part) -> Vec<u8> {
+        match self.ends {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                let options: &[u8] = if next == OPTIONS { &[1, 1, 1, 0] } else { &[] };
+                let words = u8::try_from(5 + options.len() / 4).unwrap_or_default();
+                let length = 20 + options.len() + content.len();
+                let [high, low] = u16::try_from(length).unwrap_or_default().to_be_bytes();
+                let ([a, b], [c, d]) = (self.number.to_be_bytes(), part.offset(0, 1 << 13));
+                let header = |sum: u16| {
+                    let start = [0x40 | words, 0, high, low, a, b, c, d, 64, UDP];
+                    let ends = [source.octets(), destination.octets()].concat();
+                    [&start[..], &sum.to_be_bytes(), &ends, options].concat()
+                };
+                [header(checksum(&header(0))), content.to_vec()].concat()
+            }
+            (IpAddr::V6(source), IpAddr::V6(destination)) => {
+                let length = u16::try_from(more.len() + content.len()).unwrap_or_default();
+                let [high, low] = length.to_be_bytes();
+                let header = [0x60, 0, 0, 0, high, low, next, 64];
                 let ends = [source.octets(), destination.octets()].concat();
-                [&start[..], &sum.to_be_bytes(), &ends].concat()
-            };
+                [&header[..], &ends, more, content].concat()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    fn udp(&self) -> Vec<u8> {
+        let length = u16::try_from(8 + self.payload.len()).unwrap_or_default();
+        let port = self.port.to_be_bytes();
+        let udp = |sum: u16| {
+            [&port[..], &port, &length.to_be_bytes(), &sum.to_be_bytes(), self.payload].concat()
+        };
+        match self.ends {
+            (IpAddr::V6(source), IpAddr::V6(destination)) => {
+                let ends = [source.octets(), destination.octets()].concat();
+                let [high, low] = length.to_be_bytes();
+                let pseudo = [&ends[..], &[0, 0, high, low, 0, 0, 0, UDP], &udp(0)];
+                udp(checksum(&pseudo.concat()))
+            }
             // In IPv4, UDP may do without a sum.
-            [header(checksum(&header(0))), udp(0)].concat()
+            _ => udp(0),
         }
-        (IpAddr::V6(source), IpAddr::V6(destination)) => {
-            let ends = [source.octets(), destination.octets()].concat();
-            let pseudo = [&ends[..], &[0, 0], &length.to_be_bytes(), &[0, 0, 0, 17], &udp(0)];
-            let [high, low] = length.to_be_bytes();
-            let header = [0x60, 0, 0, 0, high, low, 17, 64];
-            [&header[..], &ends, &udp(checksum(&pseudo.concat()))].concat()
-        }
-        _ => Vec::new(),
+    }
+}
+
+/// Which part of a datagram a packet has.
+#[derive(Clone, Copy)]
+enum Part {
+    All,
+    First,
+    Rest,
+}
+
+impl Part {
+    /// The place in units of 8 bytes, moved to the left by `shift` bits, with `more` if more follows.
+    fn offset(self, shift: u16, more: u16) -> [u8; 2] {
+        let place = match self {
+            Self::All => 0,
+            Self::First => more,
+            Self::Rest => 1 << shift,
+        };
+        place.to_be_bytes()
     }
 }
 

@@ -25,6 +25,7 @@ mod gap;
 mod guard;
 mod health;
 mod hostile;
+mod injection;
 mod kube;
 mod leases;
 mod live;

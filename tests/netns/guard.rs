@@ -19,7 +19,13 @@ fn tables() -> [Table; 2] {
     let config = NetworkConfig::parse(br#"{"Network":"10.244.0.0/16"}"#).unwrap();
     let (tunnel, underlay) = (config.backend.tunnel, name("eth0"));
     let table = |network: Prefix| {
-        guard::table(Guard::default(), Guarded { tunnel: &tunnel, underlay: &underlay, network })
+        // As many as there can be.
+        let ends = match network.family() {
+            Family::V4 => ["172.16.0.1", "172.16.0.2", "192.0.2.1"].map(address),
+            Family::V6 => ["fd16::1", "fd16::2", "2001:db8::1"].map(address),
+        };
+        let (tunnel, underlay, ends) = (&tunnel, &underlay, &ends);
+        guard::table(Guard::default(), Guarded { tunnel, underlay, ends, network })
     };
     networks.map(table)
 }

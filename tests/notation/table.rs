@@ -57,11 +57,18 @@ fn rule(text: &str) -> Rule {
     let marked = after("mark")
         .get(1)
         .map(|mark| u32::from_str_radix(mark.strip_prefix("0x").unwrap(), 16).unwrap());
-    let condition = |field| match *after(field) {
-        [set, ..] if set.starts_with('@') => None,
-        ["!=", prefix, ..] => Some(Match::IsNot(prefix.parse().unwrap())),
-        [prefix, ..] => Some(Match::Is(prefix.parse().unwrap())),
-        [] => None,
+    let condition = |field| {
+        let from = |place: usize| match words[place..] {
+            ["ip" | "ip6", name, set, ..] if name == field && set.starts_with('@') => None,
+            ["ip" | "ip6", name, "!=", prefix, ..] if name == field => {
+                Some(Match::IsNot(prefix.parse().unwrap()))
+            }
+            ["ip" | "ip6", name, prefix, ..] if name == field => {
+                Some(Match::Is(prefix.parse().unwrap()))
+            }
+            _ => None,
+        };
+        (0..words.len()).find_map(from)
     };
     let verdict = match words[..] {
         [.., "drop"] => Verdict::Drop,
@@ -85,6 +92,7 @@ fn also(words: &[&str]) -> Vec<Condition> {
         ["@th,96,24", number, ..] => Some(Condition::Vni(vni(number))),
         ["iifname", link, ..] => Some(Condition::CameBy(LinkName::new(link.trim_matches('"')))),
         ["fib", "saddr", ".", "iif", "oif", "exists", ..] => Some(Condition::CameAsRouted),
+        ["fib", "saddr", ".", "iif", "oif", "missing", ..] => Some(Condition::CameUnrouted),
         [word, "saddr", "@peers", ..] => Some(Condition::FromPeer(family(word))),
         [word, "daddr", "@peers", ..] => Some(Condition::ToPeer(family(word))),
         _ => None,

@@ -4,7 +4,8 @@ use std::fmt::Write;
 
 use expect_test::{Expect, expect};
 use tweed::backend::{Detours, Local, networks, plan_local, plan_peer};
-use tweed::kernel::state::Entry;
+use tweed::kernel::state::{Entry, Hook, Match};
+use tweed::prefix::Prefix;
 
 use crate::notation::{lease, policy};
 use crate::{FAR, HOST_GW, MIXED, NEAR, VXLAN, node};
@@ -56,8 +57,8 @@ fn peers_are_let_in_and_nobody_else_and_other_tunnels_are_left_alone() {
             udp dport 8472 @th,96,24 0x1 ip daddr @peers notrack
           Input
             udp dport 8472 @th,96,24 != 0x1 accept
-            udp dport 8472 iifname "eth0" ip saddr @peers accept
-            udp dport 8472 ip saddr @peers fib saddr . iif oif exists accept
+            udp dport 8472 iifname "eth0" ip saddr @peers ip daddr 172.16.0.5/32 accept
+            udp dport 8472 ip saddr @peers fib saddr . iif oif exists ip daddr 172.16.0.5/32 accept
             udp dport 8472 drop
           Forward
             udp dport 8472 @th,96,24 != 0x1 accept
@@ -65,6 +66,7 @@ fn peers_are_let_in_and_nobody_else_and_other_tunnels_are_left_alone() {
             udp dport 8472 ip saddr @peers fib saddr . iif oif exists accept
             udp dport 8472 ip daddr @peers drop
             udp dport 8472 @th,96,24 0x1 ip saddr 10.244.0.0/16 ip daddr != 10.244.0.0/16 drop
+            udp dport 8472 @th,96,24 0x1 fib saddr . iif oif missing ip saddr != 10.244.0.0/16 drop
         table ip6 tweed-tunnel.1
           RawPrerouting
             udp dport 8472 @th,96,24 0x1 ip6 saddr @peers notrack
@@ -72,8 +74,8 @@ fn peers_are_let_in_and_nobody_else_and_other_tunnels_are_left_alone() {
             udp dport 8472 @th,96,24 0x1 ip6 daddr @peers notrack
           Input
             udp dport 8472 @th,96,24 != 0x1 accept
-            udp dport 8472 iifname "eth0" ip6 saddr @peers accept
-            udp dport 8472 ip6 saddr @peers fib saddr . iif oif exists accept
+            udp dport 8472 iifname "eth0" ip6 saddr @peers ip6 daddr fd00:16::5/128 accept
+            udp dport 8472 ip6 saddr @peers fib saddr . iif oif exists ip6 daddr fd00:16::5/128 accept
             udp dport 8472 drop
           Forward
             udp dport 8472 @th,96,24 != 0x1 accept
@@ -81,6 +83,7 @@ fn peers_are_let_in_and_nobody_else_and_other_tunnels_are_left_alone() {
             udp dport 8472 ip6 saddr @peers fib saddr . iif oif exists accept
             udp dport 8472 ip6 daddr @peers drop
             udp dport 8472 @th,96,24 0x1 ip6 saddr fd00:244::/48 ip6 daddr != fd00:244::/48 drop
+            udp dport 8472 @th,96,24 0x1 fib saddr . iif oif missing ip6 saddr != fd00:244::/48 drop
     "#]],
     );
 }
@@ -112,14 +115,14 @@ fn each_guard_has_rules_of_its_own() {
         table ip tweed-tunnel.1
           Input
             udp dport 8472 @th,96,24 != 0x1 accept
-            udp dport 8472 iifname "eth0" ip saddr @peers accept
-            udp dport 8472 ip saddr @peers fib saddr . iif oif exists accept
+            udp dport 8472 iifname "eth0" ip saddr @peers ip daddr 172.16.0.5/32 accept
+            udp dport 8472 ip saddr @peers fib saddr . iif oif exists ip daddr 172.16.0.5/32 accept
             udp dport 8472 drop
         table ip6 tweed-tunnel.1
           Input
             udp dport 8472 @th,96,24 != 0x1 accept
-            udp dport 8472 iifname "eth0" ip6 saddr @peers accept
-            udp dport 8472 ip6 saddr @peers fib saddr . iif oif exists accept
+            udp dport 8472 iifname "eth0" ip6 saddr @peers ip6 daddr fd00:16::5/128 accept
+            udp dport 8472 ip6 saddr @peers fib saddr . iif oif exists ip6 daddr fd00:16::5/128 accept
             udp dport 8472 drop
     "#]],
     );
@@ -140,8 +143,8 @@ fn port_and_vni_are_those_of_the_config() {
             udp dport 4789 @th,96,24 0x1000 ip daddr @peers notrack
           Input
             udp dport 4789 @th,96,24 != 0x1000 accept
-            udp dport 4789 iifname "eth0" ip saddr @peers accept
-            udp dport 4789 ip saddr @peers fib saddr . iif oif exists accept
+            udp dport 4789 iifname "eth0" ip saddr @peers ip daddr 172.16.0.5/32 accept
+            udp dport 4789 ip saddr @peers fib saddr . iif oif exists ip daddr 172.16.0.5/32 accept
             udp dport 4789 drop
         table ip6 tweed-tunnel.4096
           RawPrerouting
@@ -150,8 +153,8 @@ fn port_and_vni_are_those_of_the_config() {
             udp dport 4789 @th,96,24 0x1000 ip6 daddr @peers notrack
           Input
             udp dport 4789 @th,96,24 != 0x1000 accept
-            udp dport 4789 iifname "eth0" ip6 saddr @peers accept
-            udp dport 4789 ip6 saddr @peers fib saddr . iif oif exists accept
+            udp dport 4789 iifname "eth0" ip6 saddr @peers ip6 daddr fd00:16::5/128 accept
+            udp dport 4789 ip6 saddr @peers fib saddr . iif oif exists ip6 daddr fd00:16::5/128 accept
             udp dport 4789 drop
     "#]],
     );
@@ -232,4 +235,22 @@ fn who_sends_from_another_address_than_its_public_ip_says_so_and_is_let_in_by_bo
     assert_eq!(published(&local), [None, None]);
     local.node.uplinks[0].public_ip = "192.0.2.5".parse().unwrap();
     assert_eq!(published(&local), [Some("172.16.0.5".to_owned()), None]);
+}
+
+#[test]
+fn packets_of_the_tunnel_are_for_the_addresses_that_peers_send_to_and_no_other() {
+    let mut local = guarded("--tunnel-drop-pods=false --tunnel-notrack=false", VXLAN, "");
+    local.node.uplinks.truncate(1);
+    local.node.uplinks[0].public_ip = "192.0.2.5".parse().unwrap();
+    local.node.uplinks[0].source = "172.16.0.6".parse().unwrap();
+    let state = plan_local(&local, &networks(&local));
+    let rules = state.entries().find_map(|entry| match entry {
+        Entry::Table(table) => table.chains.get(&Hook::Input),
+        _ => None,
+    });
+    let ends: Vec<_> = rules.unwrap().iter().filter_map(|rule| rule.destination).collect();
+    // By the underlay, and by whatever link leads back.
+    let expected = [["172.16.0.5", "172.16.0.6", "192.0.2.5"]; 2].concat();
+    let is_end = |end: &str| Match::Is(Prefix::host(end.parse().unwrap()));
+    assert_eq!(ends, expected.into_iter().map(is_end).collect::<Vec<_>>());
 }

@@ -21,7 +21,7 @@ use super::numbers::{
     NFTA_META_KEY, NFTA_PAYLOAD_BASE, NFTA_PAYLOAD_LEN, NFTA_PAYLOAD_OFFSET, NFTA_VERDICT_CHAIN,
     NFTA_VERDICT_CODE,
 };
-use super::tunnel::{self, BACK_BY_INPUT, PRESENT, ROUTE_DEVICE, UDP};
+use super::tunnel::{self, BACK_BY_INPUT, MISSING, PRESENT, ROUTE_DEVICE, UDP};
 use crate::netlink::address::{ip, octets};
 use crate::netlink::attributes::Attributes;
 
@@ -128,8 +128,11 @@ fn of_tunnel<'a, 'b>(steps: &'b [Step<'a>]) -> Option<(Expression, &'b [Step<'a>
         }
         // nft(8) compares more bytes than count.
         [Step::LoadRouted, Step::Compare(Match::Is, found), rest @ ..] => {
-            let padding = found.strip_prefix(PRESENT)?;
-            padding.iter().all(|byte| *byte == 0).then_some((Expression::CameAsRouted, rest))
+            let came = |value, rule_for| Some((found.strip_prefix(value)?, rule_for));
+            let (padding, rule_for) =
+                came(PRESENT, Match::Is).or_else(|| came(MISSING, Match::IsNot))?;
+            let came = Expression::CameAsRouted(rule_for);
+            padding.iter().all(|byte| *byte == 0).then_some((came, rest))
         }
         _ => None,
     }

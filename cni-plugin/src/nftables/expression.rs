@@ -47,8 +47,9 @@ pub enum Expression {
     Vni(Match, u32),
     /// Goes on for packets that came by the interface of this name.
     CameBy(String),
-    /// Goes on for packets that came by an interface by which their source is routed.
-    CameAsRouted,
+    /// Goes on for packets that came, or did not come, by an interface by which their source is
+    /// routed.
+    CameAsRouted(Match),
     /// Counts packets and bytes; goes on.
     Counter,
     /// The connection that the packet belongs to is not taken note of; goes on.
@@ -113,7 +114,7 @@ impl Expression {
             Self::UdpTo(port) => tunnel::udp_to(rule, *port),
             Self::Vni(rule_for, vni) => tunnel::vni(rule, rule_for.operation(), *vni),
             Self::CameBy(link) => tunnel::came_by(rule, link),
-            Self::CameAsRouted => tunnel::came_as_routed(rule),
+            Self::CameAsRouted(rule_for) => tunnel::came_as_routed(rule, *rule_for),
             Self::Counter => expression(rule, "counter", |data| data),
             Self::Untrack => expression(rule, "notrack", |data| data),
             Self::Drop => verdict(rule, NF_DROP, None),

@@ -5,7 +5,7 @@ use nix::libc::{
     NFT_PAYLOAD_TRANSPORT_HEADER, NFT_REG_1,
 };
 
-use super::expression::{compare_with, expression, load_payload, meta, register};
+use super::expression::{Match, compare_with, expression, load_payload, meta, register};
 use super::numbers::{NFTA_FIB_DREG, NFTA_FIB_FLAGS, NFTA_FIB_RESULT};
 use crate::netlink::message::Message;
 
@@ -22,8 +22,9 @@ pub(super) const ROUTE_DEVICE: u32 = 1;
 /// `NFTA_FIB_F_SADDR`, `NFTA_FIB_F_IIF` and `NFTA_FIB_F_PRESENT`.
 pub(super) const BACK_BY_INPUT: u32 = 1 | 1 << 3 | 1 << 5;
 
-/// What the kernel makes of `BACK_BY_INPUT` if there is.
+/// What the kernel makes of `BACK_BY_INPUT` if there is, and if there is not.
 pub(super) const PRESENT: &[u8] = &[1];
+pub(super) const MISSING: &[u8] = &[0];
 
 pub(super) fn udp_to(rule: Message, port: u16) -> Message {
     let udp = compare_with(meta(rule, NFT_META_L4PROTO), NFT_CMP_EQ, &UDP);
@@ -40,13 +41,17 @@ pub(super) fn came_by(rule: Message, link: &str) -> Message {
     compare_with(meta(rule, NFT_META_IIFNAME), NFT_CMP_EQ, &name(link))
 }
 
-pub(super) fn came_as_routed(rule: Message) -> Message {
+pub(super) fn came_as_routed(rule: Message, rule_for: Match) -> Message {
     let asked = expression(rule, "fib", |data| {
         data.be32(NFTA_FIB_DREG, register(NFT_REG_1))
             .be32(NFTA_FIB_RESULT, ROUTE_DEVICE)
             .be32(NFTA_FIB_FLAGS, BACK_BY_INPUT)
     });
-    compare_with(asked, NFT_CMP_EQ, PRESENT)
+    let found = match rule_for {
+        Match::Is => PRESENT,
+        Match::IsNot => MISSING,
+    };
+    compare_with(asked, NFT_CMP_EQ, found)
 }
 
 /// As the kernel has the protocol in a packet.

@@ -103,6 +103,7 @@ impl fmt::Display for Condition {
             Self::OtherVni(vni) => write!(f, "@th,96,24 != {vni:#x}"),
             Self::CameBy(link) => write!(f, "iifname \"{link}\""),
             Self::CameAsRouted => f.write_str("fib saddr . iif oif exists"),
+            Self::CameUnrouted => f.write_str("fib saddr . iif oif missing"),
             Self::FromPeer(family) => write!(f, "{} saddr @{PEERS}", word(*family)),
             Self::ToPeer(family) => write!(f, "{} daddr @{PEERS}", word(*family)),
         }

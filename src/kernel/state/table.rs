@@ -61,6 +61,8 @@ pub enum Condition {
     CameBy(LinkName),
     /// It came by a link by which its source is routed.
     CameAsRouted,
+    /// It came by another.
+    CameUnrouted,
     /// Its source is in the table's set of peers.
     FromPeer(Family),
     /// Its destination is.

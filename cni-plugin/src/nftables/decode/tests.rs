@@ -47,7 +47,7 @@ fn expression(family: IpFamily) -> impl Strategy<Value = Expression> {
         any::<u16>().prop_map(Expression::UdpTo),
         (rule_for(), 0..1_u32 << 24).prop_map(|(rule_for, vni)| Expression::Vni(rule_for, vni)),
         "[a-z0-9.]{1,15}".prop_map(Expression::CameBy),
-        Just(Expression::CameAsRouted),
+        rule_for().prop_map(Expression::CameAsRouted),
     ];
     let marked = any::<u32>().prop_map(Expression::Marked);
     prop_oneof![of_address, looked_up, of_tunnel, end, marked]

@@ -86,8 +86,9 @@ async fn measure(count: u32, rounds: usize) -> Result<Figures> {
 fn table() -> Result<Table> {
     let config = NetworkConfig::parse(format!(r#"{{"Network":"{NETWORK}"}}"#).as_bytes())?;
     let (tunnel, underlay) = (&config.backend.tunnel, &LinkName::new("eth0"));
+    let ends = &[Ipv4Addr::new(172, 16, 0, 1).into()];
     let network = NETWORK.parse()?;
-    Ok(guard::table(Guard::default(), Guarded { tunnel, underlay, network }))
+    Ok(guard::table(Guard::default(), Guarded { tunnel, underlay, ends, network }))
 }
 
 async fn applied(kernel: &mut NetlinkKernel, ops: &[Op]) -> Result<Duration> {
