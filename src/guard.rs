@@ -6,7 +6,9 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Tunnel;
-use crate::kernel::state::{Condition, Hook, LinkName, Match, Rule, Table, TableName, Verdict};
+use crate::kernel::state::{
+    Condition, Hook, LinkName, Match, Renewal, Rule, Table, TableName, Verdict,
+};
 use crate::prefix::{Family, Prefix};
 
 /// What is done for the tunnel beside routing into it.
@@ -114,6 +116,11 @@ pub fn table(guard: Guard, guarded: Guarded<'_>) -> Table {
     Table { name: name.into(), chains, foreign: 0 }
 }
 
+/// What has to be kept up for `table` to drop packets; none if it drops none.
+pub fn renewal(table: &Table) -> Option<Renewal> {
+    table.is_renewed().then(|| Renewal::of(table.name.clone()))
+}
+
 /// The tables that a node whose tunnel has this VNI may have, now or from an earlier life.
 pub fn table_names(vni: u32) -> [TableName; 2] {
     Family::ALL.map(|family| table_name(family, vni))
@@ -131,14 +138,14 @@ fn untracked(guarded: Guarded<'_>, end: fn(Family) -> Condition) -> Rule {
 }
 
 /// What comes to this node is opened behind this chain, whatever address of the node it is for:
-/// peers send to its ends alone, and a packet that a pod forged is stopped on its way there. A packet
-/// without a whole VXLAN header is nobody else's: the first of its fragments may be so short.
+/// peers send to its ends alone. A packet without a whole VXLAN header belongs to no other tunnel: the
+/// first of its fragments may be so short.
 fn let_in(guarded: Guarded<'_>) -> Vec<Rule> {
     let to = |end: &IpAddr| Some(Match::Is(Prefix::host(*end)));
     let to_an_end = |rule: Rule| {
         guarded.ends.iter().map(move |end| Rule { destination: to(end), ..rule.clone() })
     };
-    let mut rules = vec![of_other_tunnels(guarded)];
+    let mut rules = of_others(guarded).to_vec();
     rules.extend(of_peers(guarded).into_iter().flat_map(to_an_end));
     rules.push(Rule::of([Condition::UdpTo(guarded.tunnel.port)], Verdict::Drop));
     rules
@@ -158,14 +165,17 @@ fn passed_on(guarded: Guarded<'_>) -> Vec<Rule> {
     };
     let forged = [to_port(), Condition::Vni(tunnel.vni), Condition::CameUnrouted];
     let forged = Rule { source: Some(Match::IsNot(network)), ..Rule::of(forged, Verdict::Drop) };
-    let mut rules = vec![of_other_tunnels(guarded)];
+    let mut rules = of_others(guarded).to_vec();
     rules.extend(of_peers(guarded));
     rules.extend([Rule::of(to_peer, Verdict::Drop), of_pods, forged]);
     rules
 }
 
-fn of_other_tunnels(Guarded { tunnel, .. }: Guarded<'_>) -> Rule {
-    Rule::of([Condition::UdpTo(tunnel.port), Condition::OtherVni(tunnel.vni)], Verdict::Accept)
+/// Accepts everything once no daemon keeps the set of peers: one that joins then would be kept out.
+/// And packets of other tunnels.
+fn of_others(Guarded { tunnel, .. }: Guarded<'_>) -> [Rule; 2] {
+    let accept = |what| Rule::of([Condition::UdpTo(tunnel.port), what], Verdict::Accept);
+    [accept(Condition::Unrenewed), accept(Condition::OtherVni(tunnel.vni))]
 }
 
 /// Accepts packets of the tunnel that come from a peer: by the underlay, or by whatever link leads

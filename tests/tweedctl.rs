@@ -217,6 +217,7 @@ fn a_plan_needs_no_daemon() {
         + accept_ra 0 dev flannel.1
         + addr 10.244.1.0/32 dev flannel.1
         + table ip tweed-tunnel.1
+        + element ip tweed-tunnel.1 renewed { udp timeout 86400s }
         + element ip tweed-tunnel.1 peers { 172.16.0.10 }
         + element ip tweed-tunnel.1 peers { 172.17.0.9 }
         + fdb 0a:00:00:00:00:09 dst 172.17.0.9 dev flannel.1
@@ -230,7 +231,7 @@ fn a_plan_needs_no_daemon() {
 
     let plan = tweedctl_reading(LEASES, &format!("{line} -o json")).json();
     assert_eq!(plan["own"], "10.244.1.0-24");
-    assert_eq!(plan["entries"].as_array().unwrap().len(), 14);
+    assert_eq!(plan["entries"].as_array().unwrap().len(), 15);
 }
 
 #[test]

@@ -17,7 +17,7 @@ pub use chains::{FilterChain, FilterRule, Outcome, filter_chains};
 pub use contents::{
     Contents, Rules, changed_chain, changed_table, drops, generation, has_chain, read,
 };
-pub use elements::{Change, ChangedAddresses, addresses, changed_addresses};
+pub use elements::{Change, ChangedElements, Stay, addresses, changed_elements, udp_stay};
 pub use expression::{Expression, Match, Ports};
 pub use family::{IpFamily, TableFamily};
 pub use rules::{Rule, list};

@@ -31,10 +31,10 @@ pub(super) struct Vxlan {
     sysctls: Sysctls,
 }
 
-/// The table that guards the tunnel.
+/// The table that guards the tunnel, and what keeps it dropping packets.
 struct Guard {
     name: Arc<TableName>,
-    table: Arc<Entry>,
+    entries: Vec<Arc<Entry>>,
 }
 
 impl Vxlan {
@@ -159,7 +159,7 @@ impl Network for Vxlan {
             )
             .chain(address)
             .map(Arc::new)
-            .chain(self.guard.iter().map(|guard| Arc::clone(&guard.table)))
+            .chain(self.guard.iter().flat_map(|guard| guard.entries.iter().cloned()))
             .collect()
     }
 
@@ -188,7 +188,9 @@ impl Guard {
         let (tunnel, underlay) = (&local.config.backend.tunnel, &local.node.interface);
         let ends = &ends(local, uplink);
         let table = guard::table(local.policy.guard?, Guarded { tunnel, underlay, ends, network });
-        Some(Self { name: Arc::clone(&table.name), table: Arc::new(Entry::Table(table)) })
+        let (name, renewal) = (Arc::clone(&table.name), guard::renewal(&table).map(Entry::Renewal));
+        let entries = [Entry::Table(table)].into_iter().chain(renewal).map(Arc::new).collect();
+        Some(Self { name, entries })
     }
 }
 

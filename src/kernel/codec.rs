@@ -25,7 +25,7 @@ pub(super) use message::{Body, Message};
 pub(super) use netconf::ALL_LINKS;
 pub(super) use peek::{may_be_default, may_concern};
 pub(super) use route::{default_route, reach};
-pub(super) use table::{PEERS, changed_table, family as ip_family, table};
+pub(super) use table::{PEERS, RENEWED, changed_table, family as ip_family, renewal, table};
 pub(super) use transaction::{Transaction, changed_elements, transaction};
 
 use std::net::IpAddr;
@@ -78,7 +78,7 @@ pub(super) fn encode(op: &Op, links: &Links) -> Result<Request, Unencodable> {
         }
         Entry::AcceptRa(accept) => return setting(op, Request::Sysctl(Sysctl::accept_ra(accept))),
         Entry::TxChecksum(checksum) => return setting(op, Request::Ethtool(checksum.clone())),
-        Entry::Table(_) | Entry::Element(_) => return Ok(Request::Nftables),
+        Entry::Table(_) | Entry::Renewal(_) | Entry::Element(_) => return Ok(Request::Nftables),
         Entry::Chain(_) => return Ok(Request::Iptables),
         Entry::Nexthop(nexthop) => return encode_nexthop(op, nexthop, links),
         Entry::Address(address) => {

@@ -18,9 +18,9 @@ pub fn diff(desired: &KernelState, actual: &KernelState, scope: &Scope) -> Vec<O
         links.filter_map(|want| doomed(want, actual.shared(&want.key())?)).collect();
     let gone: BTreeSet<&LinkName> = doomed.iter().filter_map(|entry| entry.link()).collect();
     let emptied = emptied(desired, actual, scope);
-    let stays = |entry: &&Arc<Entry>| match entry.as_ref() {
-        Entry::Element(element) => !emptied.contains(element.table.as_ref()),
-        entry => !entry.link().is_some_and(|link| gone.contains(link)),
+    let stays = |entry: &&Arc<Entry>| {
+        !entry.link().is_some_and(|link| gone.contains(link))
+            && !entry.table().is_some_and(|table| emptied.contains(table.as_ref()))
     };
     let mut ops: Vec<Op> = doomed.iter().copied().cloned().map(Op::Remove).collect();
     let mut removals = Vec::new();

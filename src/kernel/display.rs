@@ -24,6 +24,7 @@ impl fmt::Display for Entry {
             Self::TxChecksum(checksum) => checksum.fmt(f),
             Self::Address(address) => address.fmt(f),
             Self::Table(table) => table.fmt(f),
+            Self::Renewal(renewal) => renewal.fmt(f),
             Self::Element(element) => element.fmt(f),
             Self::Chain(chain) => chain.fmt(f),
             Self::Fdb(fdb) => fdb.fmt(f),

@@ -57,7 +57,7 @@ impl Scope {
     pub fn covers_key(&self, key: &Key) -> bool {
         match key {
             Key::Table(table) => self.tables.contains(table),
-            Key::Element(table, _) => self.tables.contains(table.as_ref()),
+            Key::Renewal(table) | Key::Element(table, _) => self.tables.contains(table.as_ref()),
             Key::Chain(chain) => self.chains.contains(chain),
             Key::Nexthop(id) => self.networks.iter().any(|network| id.leads_into(*network)),
             Key::Route(destination, _) => self.networks.iter().any(|n| n.covers(*destination)),
@@ -92,7 +92,7 @@ impl Scope {
                 Entry::Link(link) => self.retired.iter().any(|ours| is_same(ours, link)),
                 Entry::ReversePath(_) | Entry::AcceptRa(_) | Entry::TxChecksum(_) => false,
                 Entry::Address(address) => self.owns_address(address),
-                Entry::Table(_) | Entry::Element(_) | Entry::Fdb(_) => true,
+                Entry::Table(_) | Entry::Renewal(_) | Entry::Element(_) | Entry::Fdb(_) => true,
                 Entry::Chain(chain) => self.is_spare(chain),
                 Entry::Neighbour(neighbour) => neighbour.permanent,
                 Entry::Nexthop(nexthop) => nexthop.protocol == PROTOCOL,

@@ -12,9 +12,10 @@ pub use entries::KernelState;
 pub use key::Key;
 pub use link::{Link, LinkKind, LinkName, Vxlan};
 pub use nexthop::{Lane, Nexthop, NexthopId};
-pub use table::{Condition, Element, Hook, Match, Ports, Rule, Table, TableName, Verdict};
+pub use table::{Condition, Element, Hook, Match, Ports, Renewal, Rule, Table, TableName, Verdict};
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use crate::mac::MacAddr;
 use crate::prefix::{Family, Prefix};
@@ -35,6 +36,7 @@ pub enum Entry {
     Address(Address),
     Chain(Chain),
     Table(Table),
+    Renewal(Renewal),
     Element(Element),
     Fdb(Fdb),
     Neighbour(Neighbour),
@@ -168,7 +170,7 @@ impl Entry {
             Self::AcceptRa(accept) => Some(&accept.link),
             Self::TxChecksum(checksum) => Some(&checksum.link),
             Self::Address(address) => Some(&address.link),
-            Self::Table(_) | Self::Element(_) | Self::Chain(_) => None,
+            Self::Table(_) | Self::Renewal(_) | Self::Element(_) | Self::Chain(_) => None,
             Self::Fdb(fdb) => Some(&fdb.link),
             Self::Neighbour(neighbour) => Some(&neighbour.link),
             Self::Nexthop(nexthop) => nexthop.link.as_ref(),
@@ -186,7 +188,8 @@ impl Entry {
             | Self::TxChecksum(_)
             | Self::Address(_)
             | Self::Chain(_)
-            | Self::Table(_) => true,
+            | Self::Table(_)
+            | Self::Renewal(_) => true,
             Self::Element(_)
             | Self::Fdb(_)
             | Self::Neighbour(_)
@@ -195,9 +198,18 @@ impl Entry {
         }
     }
 
-    /// Whether it is in the set of the table `name`, and vanishes with it.
+    /// The table in one of whose sets it is, and with which it vanishes.
+    pub fn table(&self) -> Option<&Arc<TableName>> {
+        match self {
+            Self::Renewal(renewal) => Some(&renewal.table),
+            Self::Element(element) => Some(&element.table),
+            _ => None,
+        }
+    }
+
+    /// Whether it is in a set of the table `name`, and vanishes with it.
     pub fn is_element_of(&self, name: &TableName) -> bool {
-        matches!(self, Self::Element(element) if *element.table == *name)
+        self.table().is_some_and(|table| **table == *name)
     }
 
     /// Whether it is a table or a chain for packets of pods: what is done with them beside routing.
@@ -222,6 +234,10 @@ impl Entry {
             }
             (Self::Chain(want), Self::Chain(have)) => {
                 *want == Chain { otherwise: want.otherwise, ..have.clone() }
+            }
+            // Time passes.
+            (Self::Renewal(want), Self::Renewal(have)) => {
+                *want == Renewal { left: want.left, ..have.clone() }
             }
             _ => self == have,
         }

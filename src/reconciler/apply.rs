@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::chains::is_chain;
+use super::guarding::is_due;
 use super::{Desired, Differences, Reconciler, Standing};
 use crate::backend;
 use crate::kernel::state::{Entry, Key};
@@ -170,6 +171,7 @@ impl<K: Kernel> Reconciler<K> {
                 self.statistics.dumps += 1;
                 self.agenda.dumped();
                 self.trouble = None;
+                actual.retain(|entry| !is_due(entry));
                 actual.extend(self.actual.local().filter(|entry| is_chain(entry)).cloned());
                 self.actual.update(actual);
                 self.stale.differences = Differences::Anywhere;

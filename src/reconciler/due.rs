@@ -59,6 +59,7 @@ impl<K: Kernel> Reconciler<K> {
             // It stands in its successor's way.
             Entry::Link(_) if self.desired.state().get(&key).is_some() => true,
             Entry::Link(_)
+            | Entry::Renewal(_)
             | Entry::Element(_)
             | Entry::Fdb(_)
             | Entry::Neighbour(_)

@@ -76,15 +76,22 @@ impl<K: Kernel> Reconciler<K> {
         let asked = self.inputs.policy.guard?;
         self.inputs.config.as_ref().filter(|config| config.has_tunnel())?;
         let tables = self.tables(is_guard);
+        let drops = self.is_met(|entry| matches!(entry, Entry::Renewal(_)));
         let admitted = self.actual.entries().filter(|entry| matches!(entry, Entry::Element(_)));
         Some(GuardStatus {
             asked,
-            in_force: !tables.is_empty() && tables.iter().all(|table| table.programmed),
+            in_force: !tables.is_empty() && drops && tables.iter().all(|table| table.programmed),
             tables,
             admitted: admitted.count(),
             refused: self.inputs.guarding.refused.clone(),
         })
     }
+}
+
+/// Whether it is there and has to be put again: in good time, so that few daemons that are stopped
+/// for a while leave a tunnel unguarded, and seldom.
+pub(super) fn is_due(entry: &Entry) -> bool {
+    matches!(entry, Entry::Renewal(renewal) if renewal.is_due())
 }
 
 fn puts_guard(op: &Op) -> bool {

@@ -219,7 +219,9 @@ fn a_guard_is_shown_and_put_back_and_leaves_nothing_behind() {
     assert_eq!(shown["in_force"], true, "{shown}");
     assert_eq!(shown["admitted"], 2, "{shown}");
     assert_eq!(shown["tables"].as_array().unwrap().len(), 2, "{shown}");
-    let table = |family| node.run("nft", &["list", "table", family, "tweed-tunnel.1"]);
+    // Without the time that is left of what expires.
+    let table =
+        |family| node.run("nft", &["--stateless", "list", "table", family, "tweed-tunnel.1"]);
     let listed = || Ok::<_, anyhow::Error>([table("ip")?, table("ip6")?]);
     let before = listed().unwrap();
     for blow in [
@@ -241,6 +243,24 @@ fn a_guard_is_shown_and_put_back_and_leaves_nothing_behind() {
     let output = tweedctl(&scene.cluster.nodes[0], &["cleanup", "--yes"]).unwrap();
     assert!(output.status.success(), "{output:?}");
     assert_eq!(node.run("nft", &["list", "tables"]).unwrap(), "");
+}
+
+#[test]
+fn a_guard_that_no_daemon_renews_opens_and_closes_when_one_is_back() {
+    let mut scene = Scene::start(2, Stack::V4, &[]).unwrap();
+    let stranger = scene.cluster.lab.node("stranger", &scene.cluster.segment).unwrap();
+    let forged = scene.forged(0).unwrap();
+    forged.is_lost(stranger.namespace(), None, scene.node(1)).unwrap();
+    scene.cluster.daemons[0].stop().unwrap();
+    // A day goes by in a second.
+    let set = "element ip tweed-tunnel.1 renewed";
+    let script = format!("delete {set} {{ udp }}; add {set} {{ udp timeout 24h expires 1s }}");
+    scene.node(0).run("nft", &[&script]).unwrap();
+    forged.arrives(stranger.namespace(), None).unwrap();
+    scene.cluster.daemons[0].start().unwrap();
+    scene.cluster.daemons[0].wait_ready().unwrap();
+    let lost = || forged.is_lost(stranger.namespace(), None, scene.node(1));
+    eventually(PATIENCE, lost).unwrap();
 }
 
 #[test]

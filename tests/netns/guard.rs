@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tweed::config::NetworkConfig;
 use tweed::guard::{self, Guard, Guarded};
-use tweed::kernel::state::{Element, Entry, KernelState, Key, Table, TableName};
+use tweed::kernel::state::{Element, Entry, KernelState, Key, Renewal, Table, TableName};
 use tweed::kernel::{Kernel, NetlinkKernel, Observation, Op, diff};
 use tweed::prefix::{Family, Prefix};
 
@@ -43,7 +44,11 @@ fn guarding(peers: u32) -> KernelState {
         let v6 = Ipv6Addr::from_bits((0xfd16 << 112) + (7 << 64) + u128::from(number));
         [IpAddr::from(v4), IpAddr::from(v6)]
     });
-    tables().into_iter().map(Entry::Table).chain(addresses.map(element)).collect()
+    let tables = tables();
+    let renewals = tables.iter().filter_map(guard::renewal).map(Entry::Renewal);
+    let renewals: Vec<Entry> = renewals.collect();
+    let tables = tables.into_iter().map(Entry::Table);
+    tables.chain(renewals).chain(addresses.map(element)).collect()
 }
 
 fn held_elements(state: &KernelState) -> usize {
@@ -71,7 +76,7 @@ fn the_text_of_a_guard_is_what_nft_makes_the_same_of() {
         for entry in desired.entries() {
             let text = entry.to_string();
             let script = match entry {
-                Entry::Element(_) => format!("add {text}"),
+                Entry::Renewal(_) | Entry::Element(_) => format!("add {text}"),
                 _ => text,
             };
             let file = tempfile::NamedTempFile::new().unwrap();
@@ -118,12 +123,16 @@ fn whatever_is_changed_in_a_guard_is_told_seen_and_mended() {
             "delete element ip tweed-tunnel.1 peers { 172.20.0.2 }",
             "add element ip tweed-tunnel.1 peers { 172.20.0.66 }",
             "insert rule ip tweed-tunnel.1 input accept",
+            "delete element ip tweed-tunnel.1 renewed { udp }",
+            "delete element ip tweed-tunnel.1 renewed { udp }; add element ip tweed-tunnel.1 renewed { udp timeout 99d }",
+            "delete element ip tweed-tunnel.1 renewed { udp }; add element ip tweed-tunnel.1 renewed { udp }",
             "add set ip tweed-tunnel.1 more { type ipv4_addr; }",
         ] {
-            run(&format!("nft {change}"));
+            nft(change);
             let concerns = |told: &Observation| match told {
                 Observation::TableChanged(table) => table.name == "tweed-tunnel.1",
-                Observation::Holds(Entry::Element(_)) | Observation::Lost(Key::Element(..)) => true,
+                Observation::Holds(Entry::Element(_) | Entry::Renewal(_)) => true,
+                Observation::Lost(Key::Element(..) | Key::Renewal(_)) => true,
                 _ => false,
             };
             assert!(heard(&mut kernel).await.iter().any(concerns), "{change}");
@@ -131,6 +140,77 @@ fn whatever_is_changed_in_a_guard_is_told_seen_and_mended() {
             assert_eq!(establish(&mut kernel, &desired).await, [""; 0], "{change}");
             heard(&mut kernel).await;
         }
+    });
+}
+
+/// A script for `nft(8)`.
+fn nft(script: &str) {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), script).unwrap();
+    run(&format!("nft -f {}", file.path().display()));
+}
+
+/// What keeps the table of IPv4 dropping packets, as the kernel has it.
+fn renewal(state: &KernelState) -> Option<&Renewal> {
+    let key = Key::Renewal(tables()[0].name.clone());
+    state.get(&key).and_then(|entry| match entry {
+        Entry::Renewal(renewal) => Some(renewal),
+        _ => None,
+    })
+}
+
+#[test]
+fn a_guard_opens_when_nothing_renews_it_and_closes_when_something_does() {
+    on_a_host(async || {
+        let mut kernel = NetlinkKernel::open().unwrap();
+        let desired = guarding(1);
+        establish(&mut kernel, &desired).await;
+        let short =
+            Renewal { timeout: Duration::from_secs(1), ..Renewal::of(tables()[0].name.clone()) };
+        apply(&mut kernel, vec![Op::Replace(Entry::Renewal(short).into())]).await;
+        let socket = std::net::UdpSocket::bind("127.0.0.1:8472").unwrap();
+        socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+        let arrives = || {
+            let mouth = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+            mouth.send_to(&[8, 0, 0, 0, 0, 0, 1, 0], "127.0.0.1:8472").unwrap();
+            socket.recv(&mut [0; 8]).is_ok()
+        };
+        assert!(!arrives());
+        // Less than a second passes.
+        while !arrives() {}
+        assert_eq!(renewal(&dump(&mut kernel).await), None);
+        assert_eq!(missing(&mut kernel, &desired).await.len(), 1);
+        assert_eq!(establish(&mut kernel, &desired).await, [""; 0]);
+        assert!(!arrives());
+    });
+}
+
+#[test]
+fn a_renewal_is_put_anew_before_its_time_is_over_and_nothing_else_is() {
+    on_a_host(async || {
+        let mut kernel = NetlinkKernel::open().unwrap();
+        let desired = guarding(1);
+        establish(&mut kernel, &desired).await;
+        for (left, is_due) in [("82900s", false), ("82700s", true)] {
+            nft(&format!(
+                "delete element ip tweed-tunnel.1 renewed {{ udp }}
+                 add element ip tweed-tunnel.1 renewed {{ udp timeout 86400s expires {left} }}"
+            ));
+            heard(&mut kernel).await;
+            let held = dump(&mut kernel).await;
+            assert_eq!(renewal(&held).map(Renewal::is_due), Some(is_due), "{left}");
+            // That time passes is no difference.
+            assert_eq!(diff(&desired, &held, &scope()), []);
+        }
+        let again = Op::Create(Entry::Renewal(Renewal::of(tables()[0].name.clone())).into());
+        apply(&mut kernel, vec![again]).await;
+        assert!(heard(&mut kernel).await.iter().all(|told| {
+            matches!(
+                told,
+                Observation::Holds(Entry::Renewal(_)) | Observation::Lost(Key::Renewal(_))
+            )
+        }));
+        assert!(renewal(&dump(&mut kernel).await).is_some_and(|renewal| !renewal.is_due()));
     });
 }
 

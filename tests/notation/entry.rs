@@ -27,7 +27,10 @@ pub(crate) fn entry(text: &str) -> Entry {
         "addr" => address(&words),
         "chain" => Entry::Chain(super::chain::chain(text)),
         "table" => Entry::Table(super::table::table(text)),
-        "element" => Entry::Element(super::table::element(text)),
+        "element" => match super::table::renewal(text) {
+            Some(renewal) => Entry::Renewal(renewal),
+            None => Entry::Element(super::table::element(text)),
+        },
         "fdb" => Entry::Fdb(Fdb {
             link: words.device(),
             mac: parse(words.at(1)),

@@ -1,9 +1,10 @@
 //! Reads a table of nftables from the words in which it is shown.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use tweed::kernel::state::{
-    Condition, Element, Hook, LinkName, Match, Ports, Rule, Table, TableName, Verdict,
+    Condition, Element, Hook, LinkName, Match, Ports, Renewal, Rule, Table, TableName, Verdict,
 };
 use tweed::prefix::Family;
 
@@ -16,6 +17,19 @@ pub(crate) fn table(text: &str) -> Table {
     let name = table_name(head.strip_prefix("table ").unwrap());
     let chains = chains.split(" chain ").skip(1).map(chain).collect::<BTreeMap<_, _>>();
     Table { name: name.into(), chains, foreign }
+}
+
+/// `element ip tweed-tunnel.1 renewed { udp timeout 86400s expires 80000s }`; without the last,
+/// put just now.
+pub(crate) fn renewal(text: &str) -> Option<Renewal> {
+    let (table, rest) = text.strip_prefix("element ").unwrap().split_once(" renewed ")?;
+    let seconds = |word: &str| {
+        let (number, _) = rest.split_once(&format!("{word} "))?.1.split_once('s')?;
+        Some(Duration::from_secs(number.parse().unwrap()))
+    };
+    let timeout = seconds("timeout").unwrap();
+    let left = seconds("expires").unwrap_or(timeout);
+    Some(Renewal { table: table_name(table).into(), timeout, left })
 }
 
 /// `element ip tweed-tunnel.1 peers { 172.16.0.9 }`.
@@ -88,6 +102,7 @@ fn also(words: &[&str]) -> Vec<Condition> {
     let vni = |number: &str| u32::from_str_radix(number.strip_prefix("0x").unwrap(), 16).unwrap();
     let from = |place: usize| match *words.get(place..).unwrap_or_default() {
         ["udp", "dport", port, ..] => Some(Condition::UdpTo(port.parse().unwrap())),
+        ["meta", "l4proto", "!=", "@renewed", ..] => Some(Condition::Unrenewed),
         ["@th,96,24", "!=", number, ..] => Some(Condition::OtherVni(vni(number))),
         ["@th,96,24", number, ..] => Some(Condition::Vni(vni(number))),
         ["iifname", link, ..] => Some(Condition::CameBy(LinkName::new(link.trim_matches('"')))),

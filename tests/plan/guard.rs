@@ -56,11 +56,13 @@ fn peers_are_let_in_and_nobody_else_and_other_tunnels_are_left_alone() {
           RawOutput
             udp dport 8472 @th,96,24 0x1 ip daddr @peers notrack
           Input
+            udp dport 8472 meta l4proto != @renewed accept
             udp dport 8472 @th,96,24 != 0x1 accept
             udp dport 8472 iifname "eth0" ip saddr @peers ip daddr 172.16.0.5/32 accept
             udp dport 8472 ip saddr @peers fib saddr . iif oif exists ip daddr 172.16.0.5/32 accept
             udp dport 8472 drop
           Forward
+            udp dport 8472 meta l4proto != @renewed accept
             udp dport 8472 @th,96,24 != 0x1 accept
             udp dport 8472 iifname "eth0" ip saddr @peers accept
             udp dport 8472 ip saddr @peers fib saddr . iif oif exists accept
@@ -73,11 +75,13 @@ fn peers_are_let_in_and_nobody_else_and_other_tunnels_are_left_alone() {
           RawOutput
             udp dport 8472 @th,96,24 0x1 ip6 daddr @peers notrack
           Input
+            udp dport 8472 meta l4proto != @renewed accept
             udp dport 8472 @th,96,24 != 0x1 accept
             udp dport 8472 iifname "eth0" ip6 saddr @peers ip6 daddr fd00:16::5/128 accept
             udp dport 8472 ip6 saddr @peers fib saddr . iif oif exists ip6 daddr fd00:16::5/128 accept
             udp dport 8472 drop
           Forward
+            udp dport 8472 meta l4proto != @renewed accept
             udp dport 8472 @th,96,24 != 0x1 accept
             udp dport 8472 iifname "eth0" ip6 saddr @peers accept
             udp dport 8472 ip6 saddr @peers fib saddr . iif oif exists accept
@@ -114,12 +118,14 @@ fn each_guard_has_rules_of_its_own() {
         expect![[r#"
         table ip tweed-tunnel.1
           Input
+            udp dport 8472 meta l4proto != @renewed accept
             udp dport 8472 @th,96,24 != 0x1 accept
             udp dport 8472 iifname "eth0" ip saddr @peers ip daddr 172.16.0.5/32 accept
             udp dport 8472 ip saddr @peers fib saddr . iif oif exists ip daddr 172.16.0.5/32 accept
             udp dport 8472 drop
         table ip6 tweed-tunnel.1
           Input
+            udp dport 8472 meta l4proto != @renewed accept
             udp dport 8472 @th,96,24 != 0x1 accept
             udp dport 8472 iifname "eth0" ip6 saddr @peers ip6 daddr fd00:16::5/128 accept
             udp dport 8472 ip6 saddr @peers fib saddr . iif oif exists ip6 daddr fd00:16::5/128 accept
@@ -142,6 +148,7 @@ fn port_and_vni_are_those_of_the_config() {
           RawOutput
             udp dport 4789 @th,96,24 0x1000 ip daddr @peers notrack
           Input
+            udp dport 4789 meta l4proto != @renewed accept
             udp dport 4789 @th,96,24 != 0x1000 accept
             udp dport 4789 iifname "eth0" ip saddr @peers ip daddr 172.16.0.5/32 accept
             udp dport 4789 ip saddr @peers fib saddr . iif oif exists ip daddr 172.16.0.5/32 accept
@@ -152,6 +159,7 @@ fn port_and_vni_are_those_of_the_config() {
           RawOutput
             udp dport 4789 @th,96,24 0x1000 ip6 daddr @peers notrack
           Input
+            udp dport 4789 meta l4proto != @renewed accept
             udp dport 4789 @th,96,24 != 0x1000 accept
             udp dport 4789 iifname "eth0" ip6 saddr @peers ip6 daddr fd00:16::5/128 accept
             udp dport 4789 ip6 saddr @peers fib saddr . iif oif exists ip6 daddr fd00:16::5/128 accept

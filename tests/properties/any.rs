@@ -91,9 +91,11 @@ pub(crate) fn peers() -> impl Strategy<Value = Vec<Lease>> {
 }
 
 /// Entries that somebody else may have put there, or that an earlier life of ours left.
-const STRAYS: [&str; 39] = [
+const STRAYS: [&str; 41] = [
     "table ip tweed-tunnel.1 { } and 1 of another form",
     "element ip tweed-tunnel.1 peers { 172.16.0.66 }",
+    "element ip tweed-tunnel.1 renewed { udp timeout 5s }",
+    "element ip tweed-tunnel.2 renewed { udp timeout 86400s }",
     "element ip6 tweed-tunnel.1 peers { fd00:16::66 }",
     "element ip tweed-tunnel.2 peers { 172.16.0.66 }",
     "table ip tweed.1 { } and 1 of another form",
@@ -153,9 +155,8 @@ fn possible(state: &KernelState) -> KernelState {
         let device = entry.link().cloned().unwrap();
         state.get(&Key::Link(device)).is_some()
     };
-    let has_table = |entry: &Entry| match entry {
-        Entry::Element(element) => state.get(&Key::Table(element.table.clone())).is_some(),
-        _ => true,
+    let has_table = |entry: &Entry| {
+        entry.table().is_none_or(|table| state.get(&Key::Table(table.clone())).is_some())
     };
     let is_possible = |entry: &Arc<Entry>| (!is_tunnel(entry) || has(entry)) && has_table(entry);
     state.clone().into_iter().filter(is_possible).collect()

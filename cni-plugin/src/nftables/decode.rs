@@ -116,6 +116,9 @@ fn of_tunnel<'a, 'b>(steps: &'b [Step<'a>]) -> Option<(Expression, &'b [Step<'a>
             let port = u16::from_be_bytes((*port).try_into().ok()?);
             (**protocol == UDP).then_some((Expression::UdpTo(port), rest))
         }
+        [Step::LoadProtocol, Step::LookUp(rule_for, set), rest @ ..] => {
+            Some((Expression::ProtocolIn(*rule_for, (*set).to_owned()), rest))
+        }
         [Step::LoadVni, Step::Compare(rule_for, number), rest @ ..] => {
             let [high, middle, low] = (*number).try_into().ok()?;
             let vni = u32::from_be_bytes([0, high, middle, low]);

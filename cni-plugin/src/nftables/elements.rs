@@ -1,19 +1,22 @@
-//! What a set of addresses holds, and what of it changes.
+//! What a set of addresses or protocols holds, and what of it changes.
 
 use std::io;
 use std::net::IpAddr;
+use std::time::Duration;
 
 use nix::libc::{NFNL_SUBSYS_NFTABLES, NFT_MSG_DELSETELEM, NFT_MSG_GETSETELEM, NFT_MSG_NEWSETELEM};
 
 use super::batch::request;
 use super::family::{IpFamily, TableFamily};
 use super::numbers::{
-    NFTA_DATA_VALUE, NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_LIST_ELEMENTS, NFTA_SET_ELEM_LIST_SET,
-    NFTA_SET_ELEM_LIST_TABLE,
+    NFTA_DATA_VALUE, NFTA_SET_ELEM_EXPIRATION, NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_LIST_ELEMENTS,
+    NFTA_SET_ELEM_LIST_SET, NFTA_SET_ELEM_LIST_TABLE, NFTA_SET_ELEM_TIMEOUT,
 };
+use super::tunnel::UDP;
 use crate::netlink::Socket;
 use crate::netlink::address::ip;
 use crate::netlink::attributes::{Attributes, u16_at};
+use crate::netlink::message::Message;
 
 /// Where a message has its kind; its header and that of netfilter behind it, in bytes.
 const KIND: usize = 4;
@@ -33,23 +36,54 @@ pub fn addresses(
     table: &str,
     set: &str,
 ) -> io::Result<Vec<IpAddr>> {
-    let question = request(TableFamily::Only(family), NFT_MSG_GETSETELEM, 0)
-        .text(NFTA_SET_ELEM_LIST_TABLE, table)
-        .text(NFTA_SET_ELEM_LIST_SET, set);
+    let question = listing(family, table, set);
     let parts = socket.list(&question, |payload| {
         Some(keys(Attributes::of(payload.get(FAMILY..)?)).collect::<Vec<_>>())
     })?;
     Ok(parts.concat())
 }
 
-/// Some addresses of a set, as the kernel tells those who listen for changes.
+/// How long UDP stays in a set of protocols; none if it is not there, or stays for ever.
+///
+/// # Errors
+/// The kernel has no nftables, or not for us; or the conversation broke.
+pub fn udp_stay(
+    socket: &mut Socket,
+    family: IpFamily,
+    table: &str,
+    set: &str,
+) -> io::Result<Option<Stay>> {
+    let question = listing(family, table, set);
+    let parts =
+        socket.list(&question, |payload| stay_of_udp(Attributes::of(payload.get(FAMILY..)?)))?;
+    Ok(parts.into_iter().next())
+}
+
+fn listing(family: IpFamily, table: &str, set: &str) -> Message {
+    request(TableFamily::Only(family), NFT_MSG_GETSETELEM, 0)
+        .text(NFTA_SET_ELEM_LIST_TABLE, table)
+        .text(NFTA_SET_ELEM_LIST_SET, set)
+}
+
+/// How long an element stays that times out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stay {
+    /// From the moment when it was put.
+    pub whole: Duration,
+    /// From now on.
+    pub left: Duration,
+}
+
+/// Some elements of a set, as the kernel tells those who listen for changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ChangedAddresses<'a> {
+pub struct ChangedElements<'a> {
     pub family: IpFamily,
     pub table: &'a str,
     pub set: &'a str,
     pub change: Change,
     pub addresses: Vec<IpAddr>,
+    /// Of UDP, in a set of protocols.
+    pub stay: Option<Stay>,
 }
 
 /// Whether something came or went.
@@ -59,8 +93,8 @@ pub enum Change {
     Deleted,
 }
 
-/// What `message` says of the elements of a set of addresses; none if it speaks of anything else.
-pub fn changed_addresses(message: &[u8]) -> Option<ChangedAddresses<'_>> {
+/// What `message` says of the elements of a set; none if it speaks of anything else.
+pub fn changed_elements(message: &[u8]) -> Option<ChangedElements<'_>> {
     let change = match i32::from(u16_at(message, KIND)?) {
         ADDED => Change::Added,
         DELETED => Change::Deleted,
@@ -71,12 +105,25 @@ pub fn changed_addresses(message: &[u8]) -> Option<ChangedAddresses<'_>> {
     };
     let all = Attributes::of(message.get(HEADER + FAMILY..)?);
     let (table, set) = (all.text(NFTA_SET_ELEM_LIST_TABLE)?, all.text(NFTA_SET_ELEM_LIST_SET)?);
-    Some(ChangedAddresses { family, table, set, change, addresses: keys(all).collect() })
+    let (addresses, stay) = (keys(all).collect(), stay_of_udp(all));
+    Some(ChangedElements { family, table, set, change, addresses, stay })
+}
+
+fn elements(all: Attributes<'_>) -> impl Iterator<Item = (Attributes<'_>, &[u8])> {
+    let list = all.nested(NFTA_SET_ELEM_LIST_ELEMENTS).unwrap_or(Attributes::of(&[]));
+    list.into_iter().filter_map(|(_, element)| {
+        let element = Attributes::of(element);
+        Some((element, element.nested(NFTA_SET_ELEM_KEY)?.get(NFTA_DATA_VALUE)?))
+    })
 }
 
 fn keys(all: Attributes<'_>) -> impl Iterator<Item = IpAddr> {
-    let list = all.nested(NFTA_SET_ELEM_LIST_ELEMENTS).unwrap_or(Attributes::of(&[]));
-    list.into_iter().filter_map(|(_, element)| {
-        ip(Attributes::of(element).nested(NFTA_SET_ELEM_KEY)?.get(NFTA_DATA_VALUE)?)
-    })
+    elements(all).filter_map(|(_, key)| ip(key))
+}
+
+fn stay_of_udp(all: Attributes<'_>) -> Option<Stay> {
+    let (element, _) = elements(all).find(|(_, key)| *key == UDP)?;
+    let time = |kind| element.get(kind)?.try_into().ok().map(u64::from_be_bytes);
+    let time = |kind| time(kind).map(Duration::from_millis);
+    Some(Stay { whole: time(NFTA_SET_ELEM_TIMEOUT)?, left: time(NFTA_SET_ELEM_EXPIRATION)? })
 }

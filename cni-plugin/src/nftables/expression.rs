@@ -2,8 +2,9 @@
 
 use ipnetwork::IpNetwork;
 use nix::libc::{
-    NF_ACCEPT, NF_DROP, NFT_CMP_EQ, NFT_CMP_NEQ, NFT_GOTO, NFT_JUMP, NFT_META_MARK,
-    NFT_META_NFPROTO, NFT_PAYLOAD_NETWORK_HEADER, NFT_REG_1, NFT_REG_VERDICT, NFT_RETURN,
+    NF_ACCEPT, NF_DROP, NFT_CMP_EQ, NFT_CMP_NEQ, NFT_GOTO, NFT_JUMP, NFT_META_L4PROTO,
+    NFT_META_MARK, NFT_META_NFPROTO, NFT_PAYLOAD_NETWORK_HEADER, NFT_REG_1, NFT_REG_VERDICT,
+    NFT_RETURN,
 };
 use serde::{Deserialize, Serialize};
 
@@ -38,6 +39,8 @@ pub enum Expression {
     SourceIn(Match, String, IpFamily),
     /// The same for the destination.
     DestinationIn(Match, String, IpFamily),
+    /// Goes on for packets whose protocol above IP is, or is not, in the set of this name.
+    ProtocolIn(Match, String),
     /// Goes on for packets that have all bits of this mark, whatever others they have.
     Marked(u32),
     /// Goes on for UDP packets to this port.
@@ -109,6 +112,9 @@ impl Expression {
             }
             Self::DestinationIn(rule_for, set, family) => {
                 look_up(load(rule, table, Place::Destination, *family), *rule_for, set)
+            }
+            Self::ProtocolIn(rule_for, set) => {
+                look_up(meta(rule, NFT_META_L4PROTO), *rule_for, set)
             }
             Self::Marked(mark) => marked(rule, *mark),
             Self::UdpTo(port) => tunnel::udp_to(rule, *port),

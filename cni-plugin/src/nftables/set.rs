@@ -1,41 +1,52 @@
-//! Sets of networks and of addresses, which a rule looks a packet's address up in.
+//! Sets of networks, of addresses and of protocols, in which a rule looks a packet up.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
 
 use ipnetwork::IpNetwork;
 use nix::libc::{
     NFT_MSG_DELSETELEM, NFT_MSG_NEWSET, NFT_MSG_NEWSETELEM, NFT_SET_ELEM_INTERVAL_END,
-    NFT_SET_INTERVAL, NLM_F_CREATE,
+    NFT_SET_INTERVAL, NFT_SET_TIMEOUT, NLM_F_CREATE,
 };
 
 use super::batch::Batch;
 use super::family::IpFamily;
 use super::numbers::{
     NFTA_DATA_VALUE, NFTA_LIST_ELEM, NFTA_SET_ELEM_FLAGS, NFTA_SET_ELEM_KEY,
-    NFTA_SET_ELEM_LIST_ELEMENTS, NFTA_SET_ELEM_LIST_SET, NFTA_SET_ELEM_LIST_TABLE, NFTA_SET_FLAGS,
-    NFTA_SET_ID, NFTA_SET_KEY_LEN, NFTA_SET_KEY_TYPE, NFTA_SET_NAME, NFTA_SET_TABLE,
+    NFTA_SET_ELEM_LIST_ELEMENTS, NFTA_SET_ELEM_LIST_SET, NFTA_SET_ELEM_LIST_TABLE,
+    NFTA_SET_ELEM_TIMEOUT, NFTA_SET_FLAGS, NFTA_SET_ID, NFTA_SET_KEY_LEN, NFTA_SET_KEY_TYPE,
+    NFTA_SET_NAME, NFTA_SET_TABLE,
 };
+use super::tunnel::UDP;
 use crate::netlink::address::octets;
 use crate::netlink::message::Message;
 
 /// So many addresses of either family fit into one message.
 pub const MOST_ADDRESSES: usize = 1000;
 
+/// How `nft(8)` numbers the type of protocols above IP, and their length in bytes.
+const PROTOCOL: (u32, u32) = (12, 1);
+
 impl Batch {
     /// There is this set of networks of one family from now on.
     #[must_use]
     pub fn set(self, name: &str, family: IpFamily) -> Self {
-        self.set_of(name, family, NFT_SET_INTERVAL.cast_unsigned())
+        self.set_of(name, family.key(), NFT_SET_INTERVAL.cast_unsigned())
     }
 
     /// There is this set of addresses of one family from now on.
     #[must_use]
     pub fn address_set(self, name: &str, family: IpFamily) -> Self {
-        self.set_of(name, family, 0)
+        self.set_of(name, family.key(), 0)
     }
 
-    fn set_of(self, name: &str, family: IpFamily, flags: u32) -> Self {
-        let (kind, length) = family.key();
+    /// There is this set of protocols from now on, whose elements may time out.
+    #[must_use]
+    pub fn protocol_set(self, name: &str) -> Self {
+        self.set_of(name, PROTOCOL, NFT_SET_TIMEOUT.cast_unsigned())
+    }
+
+    fn set_of(self, name: &str, (kind, length): (u32, u32), flags: u32) -> Self {
         let set = self
             .request(NFT_MSG_NEWSET, NLM_F_CREATE)
             .text(NFTA_SET_TABLE, self.table_name())
@@ -84,6 +95,27 @@ impl Batch {
         self.and(message)
     }
 
+    /// UDP is in the set of protocols `name` for as long as `timeout` from now on, whether it is
+    /// there or not: no kernel before 6.12 changes the timeout of an element that is.
+    #[must_use]
+    pub fn renew_udp(self, name: &str, timeout: Duration) -> Self {
+        let whole = self.put_udp(name, timeout).delete_udp(name);
+        whole.put_udp(name, timeout)
+    }
+
+    /// Refused if it is not there.
+    #[must_use]
+    pub fn delete_udp(self, name: &str) -> Self {
+        let message = self.elements(NFT_MSG_DELSETELEM, 0, name, |list| udp(list, None));
+        self.and(message)
+    }
+
+    fn put_udp(self, name: &str, timeout: Duration) -> Self {
+        let message =
+            self.elements(NFT_MSG_NEWSETELEM, NLM_F_CREATE, name, |list| udp(list, Some(timeout)));
+        self.and(message)
+    }
+
     fn elements(
         &self,
         message: i32,
@@ -113,6 +145,17 @@ fn element(list: Message, key: IpAddr, flags: Option<u32>) -> Message {
         element
             .nest(NFTA_SET_ELEM_KEY, |data| data.bytes(NFTA_DATA_VALUE, &octets(key)))
             .with(flags, |element, flags| element.be32(NFTA_SET_ELEM_FLAGS, flags))
+    })
+}
+
+fn udp(list: Message, timeout: Option<Duration>) -> Message {
+    let milliseconds = |timeout: Duration| u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
+    list.nest(NFTA_LIST_ELEM, |element| {
+        element
+            .nest(NFTA_SET_ELEM_KEY, |data| data.bytes(NFTA_DATA_VALUE, &UDP))
+            .with(timeout.map(milliseconds), |element, timeout| {
+                element.bytes(NFTA_SET_ELEM_TIMEOUT, &timeout.to_be_bytes())
+            })
     })
 }
 

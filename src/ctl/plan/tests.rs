@@ -61,6 +61,7 @@ fn a_vxlan_node_leaves_out_host_gw_peers() {
             + accept_ra 0 dev flannel.1
             + addr 10.244.1.0/32 dev flannel.1
             + table ip tweed-tunnel.1
+            + element ip tweed-tunnel.1 renewed { udp timeout 86400s }
             + element ip tweed-tunnel.1 peers { 172.16.0.9 }
             + element ip tweed-tunnel.1 peers { 172.16.0.10 }
             + element ip tweed-tunnel.1 peers { 172.17.0.11 }
@@ -98,6 +99,7 @@ fn a_mixed_node_reaches_all_that_it_can() {
             + accept_ra 0 dev flannel.1
             + addr 10.244.1.0/32 dev flannel.1
             + table ip tweed-tunnel.1
+            + element ip tweed-tunnel.1 renewed { udp timeout 86400s }
             + element ip tweed-tunnel.1 peers { 172.16.0.9 }
             + element ip tweed-tunnel.1 peers { 172.16.0.10 }
             + element ip tweed-tunnel.1 peers { 172.17.0.11 }
@@ -136,6 +138,7 @@ fn who_is_on_link_can_be_said() {
             + accept_ra 0 dev flannel.1
             + addr 10.244.1.0/32 dev flannel.1
             + table ip tweed-tunnel.1
+            + element ip tweed-tunnel.1 renewed { udp timeout 86400s }
             + element ip tweed-tunnel.1 peers { 172.16.0.9 }
             + element ip tweed-tunnel.1 peers { 172.16.0.10 }
             + element ip tweed-tunnel.1 peers { 172.17.0.11 }
@@ -185,6 +188,8 @@ fn both_families_are_planned_from_one_lease() {
             + addr 10.244.1.0/32 dev flannel.1
             + table ip tweed-tunnel.1
             + table ip6 tweed-tunnel.1
+            + element ip tweed-tunnel.1 renewed { udp timeout 86400s }
+            + element ip6 tweed-tunnel.1 renewed { udp timeout 86400s }
             + element ip tweed-tunnel.1 peers { 172.16.0.9 }
             + element ip tweed-tunnel.1 peers { 172.16.0.10 }
             + element ip6 tweed-tunnel.1 peers { fd00:172::9 }
@@ -256,6 +261,7 @@ fn a_node_without_a_lease_is_planned_without_a_subnet() {
                 172.16.0.77 dev eth0 dstport 8472 nolearning
             + accept_ra 0 dev flannel.1
             + table ip tweed-tunnel.1
+            + element ip tweed-tunnel.1 renewed { udp timeout 86400s }
         "]],
     );
 }

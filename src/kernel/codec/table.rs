@@ -1,15 +1,22 @@
 //! Tables of nftables.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
 
 use ipnetwork::IpNetwork;
-use tweed_cni::nftables::{self, Batch, Chain, Contents, Expression, IpFamily, TableFamily};
+use tweed_cni::nftables::{self, Batch, Chain, Contents, Expression, IpFamily, Stay, TableFamily};
 
-use crate::kernel::state::{Condition, Hook, LinkName, Match, Rule, Table, TableName, Verdict};
+use crate::kernel::state::{
+    Condition, Hook, LinkName, Match, Renewal, Rule, Table, TableName, Verdict,
+};
 use crate::prefix::Family;
 
 /// What the set of peers is called.
 pub(crate) const PEERS: &str = "peers";
+
+/// What the set is called that a [`Renewal`] is in.
+pub(crate) const RENEWED: &str = "renewed";
 
 /// For people who list the rules of a host.
 const COMMENT: &str = "made and kept by tweedd";
@@ -24,6 +31,7 @@ pub(super) fn put(table: &Table) -> Batch {
     let empty = about(&table.name).table(None).delete_table().table(Some(COMMENT));
     let family = family(table.name.family);
     let empty = if table.has_peers() { empty.address_set(PEERS, family) } else { empty };
+    let empty = if table.is_renewed() { empty.protocol_set(RENEWED) } else { empty };
     table.chains.iter().fold(empty, |batch, (hook, rules)| chain(batch, *hook, rules))
 }
 
@@ -62,8 +70,14 @@ pub(crate) fn table(name: TableName, contents: Contents) -> Table {
     }
     let table = Table { name: name.into(), chains, foreign };
     // The kernel keeps a set as long as a rule refers to it.
-    let foreign = table.foreign.saturating_sub(usize::from(table.has_peers()));
-    Table { foreign, ..table }
+    let sets = usize::from(table.has_peers()) + usize::from(table.is_renewed());
+    Table { foreign: table.foreign.saturating_sub(sets), ..table }
+}
+
+/// What keeps `table` dropping packets, if that stays for so long. Times are whole seconds.
+pub(crate) fn renewal(table: Arc<TableName>, stay: Stay) -> Renewal {
+    let seconds = |time: Duration| Duration::from_secs_f64(time.as_secs_f64().round());
+    Renewal { table, timeout: seconds(stay.whole), left: seconds(stay.left) }
 }
 
 /// The table that a `message` to those who listen says to have changed.
@@ -121,6 +135,7 @@ fn asked(condition: &Condition) -> Expression {
     let peers = || PEERS.to_owned();
     match condition {
         Condition::UdpTo(port) => Expression::UdpTo(*port),
+        Condition::Unrenewed => Expression::ProtocolIn(nftables::Match::IsNot, RENEWED.to_owned()),
         Condition::Vni(vni) => Expression::Vni(is, *vni),
         Condition::OtherVni(vni) => Expression::Vni(nftables::Match::IsNot, *vni),
         Condition::CameBy(link) => Expression::CameBy(link.to_string()),
@@ -136,6 +151,7 @@ fn also(expression: &Expression) -> Option<Condition> {
     use nftables::Match::{Is, IsNot};
     Some(match expression {
         Expression::UdpTo(port) => Condition::UdpTo(*port),
+        Expression::ProtocolIn(IsNot, set) if set == RENEWED => Condition::Unrenewed,
         Expression::Vni(Is, vni) => Condition::Vni(*vni),
         Expression::Vni(IsNot, vni) => Condition::OtherVni(*vni),
         Expression::CameBy(link) => Condition::CameBy(LinkName::new(link.as_str())),

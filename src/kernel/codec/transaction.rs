@@ -1,13 +1,14 @@
 //! Many changes of tables as one transaction.
 
 use std::iter::repeat_n;
+use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
 
-use tweed_cni::nftables::{Batch, Change, MOST_ADDRESSES, changed_addresses};
+use tweed_cni::nftables::{self, Batch, Change, ChangedElements, MOST_ADDRESSES};
 
-use super::table::{self, PEERS};
-use crate::kernel::state::{Element, Entry, Key};
+use super::table::{self, PEERS, RENEWED};
+use crate::kernel::state::{Element, Entry, Key, TableName};
 use crate::kernel::{Observation, Op};
 
 /// Changes that are carried out together or not at all.
@@ -38,18 +39,35 @@ pub(crate) fn transaction(ops: &[Op]) -> Option<Transaction> {
 /// What a `message` to those who listen says of the elements of tables; nothing if it speaks of
 /// anything else.
 pub(crate) fn changed_elements(message: &[u8]) -> Vec<Observation> {
-    let Some(changed) = changed_addresses(message).filter(|changed| changed.set == PEERS) else {
-        return Vec::new();
-    };
+    let Some(changed) = nftables::changed_elements(message) else { return Vec::new() };
     let table = Arc::new(table::table_name(changed.family, changed.table));
-    let observation = |address| {
-        let element = Element { table: Arc::clone(&table), address };
+    match changed.set {
+        PEERS => changed_peers(&changed, &table),
+        RENEWED => vec![changed_renewal(&changed, table)],
+        _ => Vec::new(),
+    }
+}
+
+fn changed_renewal(changed: &ChangedElements<'_>, table: Arc<TableName>) -> Observation {
+    match (changed.change, changed.stay) {
+        (Change::Added, Some(stay)) => {
+            Observation::Holds(Entry::Renewal(table::renewal(table, stay)))
+        }
+        // One that stays for ever is none.
+        (Change::Added, None) | (Change::Deleted, _) => Observation::Lost(Key::Renewal(table)),
+    }
+}
+
+fn changed_peers(changed: &ChangedElements<'_>, table: &Arc<TableName>) -> Vec<Observation> {
+    let observation = |address: &IpAddr| {
+        let address = *address;
+        let element = Element { table: Arc::clone(table), address };
         match changed.change {
             Change::Added => Observation::Holds(Entry::Element(element)),
             Change::Deleted => Observation::Lost(Key::Element(element.table, element.address)),
         }
     };
-    changed.addresses.into_iter().map(observation).collect()
+    changed.addresses.iter().map(observation).collect()
 }
 
 fn share_a_message(one: &Op, other: &Op) -> bool {
@@ -70,6 +88,12 @@ fn encode(run: &[Op]) -> Option<Batch> {
     Some(match (first.entry(), first) {
         (Entry::Table(table), Op::Create(_) | Op::Replace(_)) => table::put(table),
         (Entry::Table(table), Op::Remove(_)) => table::remove(table),
+        (Entry::Renewal(renewal), Op::Create(_) | Op::Replace(_)) => {
+            table::about(&renewal.table).renew_udp(RENEWED, renewal.timeout)
+        }
+        (Entry::Renewal(renewal), Op::Remove(_)) => {
+            table::about(&renewal.table).delete_udp(RENEWED)
+        }
         (Entry::Element(element), Op::Create(_) | Op::Replace(_)) => {
             table::about(&element.table).add_addresses(PEERS, addresses)
         }

@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use crate::kernel::codec::PEERS;
+use crate::kernel::codec::{PEERS, RENEWED};
 use crate::kernel::state::{
-    Condition, Element, Hook, Match, Ports, Rule, Table, TableName, Verdict,
+    Condition, Element, Hook, Match, Ports, Renewal, Rule, Table, TableName, Verdict,
 };
 use crate::prefix::Family;
 
@@ -55,6 +55,9 @@ impl fmt::Display for Table {
         if self.has_peers() {
             write!(f, " set {PEERS} {{ type {}; }};", kind(self.name.family))?;
         }
+        if self.is_renewed() {
+            write!(f, " set {RENEWED} {{ type inet_proto; flags timeout; }};")?;
+        }
         for (hook, rules) in &self.chains {
             write!(f, " chain {}", head(*hook))?;
             rules.iter().try_for_each(|rule| write!(f, " {rule};"))?;
@@ -64,6 +67,16 @@ impl fmt::Display for Table {
             0 => f.write_str(" }"),
             foreign => write!(f, " }} and {foreign} of another form"),
         }
+    }
+}
+
+impl fmt::Display for Renewal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "element {} {RENEWED} {{ udp timeout {}s", self.table, self.timeout.as_secs())?;
+        if self.left != self.timeout {
+            write!(f, " expires {}s", self.left.as_secs())?;
+        }
+        f.write_str(" }")
     }
 }
 
@@ -98,6 +111,7 @@ impl fmt::Display for Condition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::UdpTo(port) => write!(f, "udp dport {port}"),
+            Self::Unrenewed => write!(f, "meta l4proto != @{RENEWED}"),
             // nft(8) has no word for it: bits of the packet from the header of UDP on.
             Self::Vni(vni) => write!(f, "@th,96,24 {vni:#x}"),
             Self::OtherVni(vni) => write!(f, "@th,96,24 != {vni:#x}"),

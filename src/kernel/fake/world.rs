@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 
 use crate::kernel::state::{
-    AcceptRa, Entry, KernelState, Key, Link, LinkKind, LinkName, Nexthop, NexthopId, ReversePath,
-    Route, TxChecksum, Vxlan,
+    AcceptRa, Element, Entry, KernelState, Key, Link, LinkKind, LinkName, Nexthop, NexthopId,
+    Renewal, ReversePath, Route, TxChecksum, Vxlan,
 };
 use crate::kernel::{Observation, Op};
 use crate::node::{Facts, Interface, Sysctls};
@@ -71,6 +71,7 @@ impl World {
                 told
             }
             Entry::Address(_)
+            | Entry::Renewal(_)
             | Entry::Element(_)
             | Entry::Fdb(_)
             | Entry::Neighbour(_)
@@ -99,6 +100,7 @@ impl World {
             }
             Key::Nexthop(id) => self.lose_nexthop(*id),
             Key::Address(..)
+            | Key::Renewal(_)
             | Key::Element(..)
             | Key::Fdb(..)
             | Key::Neighbour(..)
@@ -213,8 +215,8 @@ impl World {
                 self.is_up(link).map(|_| ()).ok_or_else(|| "No such file or directory".to_owned())
             }
             Entry::Table(_) | Entry::Chain(_) => Ok(()),
-            Entry::Element(element) => {
-                let is_there = self.state.get(&Key::Table(element.table.clone())).is_some();
+            Entry::Renewal(Renewal { table, .. }) | Entry::Element(Element { table, .. }) => {
+                let is_there = self.state.get(&Key::Table(table.clone())).is_some();
                 is_there.then_some(()).ok_or_else(|| "No such file or directory".to_owned())
             }
             Entry::Address(_) | Entry::Neighbour(_) | Entry::Fdb(_) => {

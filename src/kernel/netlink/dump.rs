@@ -45,6 +45,7 @@ impl NetlinkKernel {
         let tables: Vec<_> =
             scope.tables.iter().filter_map(|name| self.tables.read(name)).collect();
         for table in tables {
+            entries.extend(self.tables.renewal(&table));
             entries.extend(self.tables.elements(&table));
             entries.push(Entry::Table(table));
         }

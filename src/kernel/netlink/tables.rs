@@ -11,7 +11,7 @@ use nix::sys::socket::{setsockopt, sockopt};
 use tweed_cni::netlink::{Protocol, Socket};
 use tweed_cni::nftables::{self, TableFamily};
 
-use crate::kernel::codec::{self, HostChain, PEERS, Transaction};
+use crate::kernel::codec::{self, HostChain, PEERS, RENEWED, Transaction};
 use crate::kernel::state::{Chain, ChainName, Element, Entry, Otherwise, Table, TableName};
 use crate::kernel::{Generation, Op, Refused};
 
@@ -42,6 +42,18 @@ impl Tables {
             None
         });
         contents.map(|contents| codec::table(name.clone(), contents))
+    }
+
+    /// What keeps `table` dropping packets.
+    pub(super) fn renewal(&mut self, table: &Table) -> Option<Entry> {
+        let family = codec::ip_family(table.name.family);
+        let (name, set) = (&table.name, table.is_renewed().then_some(RENEWED)?);
+        let read = self.converse(|socket| nftables::udp_stay(socket, family, &name.name, set));
+        let stay = read.unwrap_or_else(|error| {
+            tracing::debug!(%error, table = %name, "its renewal was not read");
+            None
+        });
+        Some(Entry::Renewal(codec::renewal(Arc::clone(name), stay?)))
     }
 
     /// The elements of `table`.

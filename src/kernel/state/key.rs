@@ -20,6 +20,8 @@ pub enum Key<L = LinkName, T = Arc<TableName>> {
     Address(L, IpAddr, u8),
     Chain(ChainName),
     Table(T),
+    /// In one transaction with its table.
+    Renewal(T),
     /// Whoever sends us packets is let in first; in one transaction with its table.
     Element(T, IpAddr),
     Fdb(L, MacAddr),
@@ -55,6 +57,7 @@ impl Keyed for Entry {
             }
             Self::Chain(chain) => Key::Chain(chain.name),
             Self::Table(table) => Key::Table(&table.name),
+            Self::Renewal(renewal) => Key::Renewal(&renewal.table),
             Self::Element(Element { table, address }) => Key::Element(table, *address),
             Self::Fdb(fdb) => Key::Fdb(&fdb.link, fdb.mac),
             Self::Neighbour(neighbour) => Key::Neighbour(&neighbour.link, neighbour.address),
@@ -87,6 +90,7 @@ impl<L, T> Key<L, T> {
             Self::Address(name, address, len) => Key::Address(link(name), *address, *len),
             Self::Chain(name) => Key::Chain(*name),
             Self::Table(name) => Key::Table(table(name)),
+            Self::Renewal(name) => Key::Renewal(table(name)),
             Self::Element(name, address) => Key::Element(table(name), *address),
             Self::Fdb(name, mac) => Key::Fdb(link(name), *mac),
             Self::Neighbour(name, address) => Key::Neighbour(link(name), *address),

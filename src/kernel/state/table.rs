@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 pub use tweed_cni::nftables::{Hook, Ports};
 
@@ -36,6 +37,16 @@ pub struct Element {
     pub address: IpAddr,
 }
 
+/// As long as this is in a table, its rules drop packets: then a daemon keeps its set of peers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Renewal {
+    pub table: Arc<TableName>,
+    /// So long after it was put, the kernel removes it.
+    pub timeout: Duration,
+    /// So long from now on.
+    pub left: Duration,
+}
+
 /// What is done with packets for which all of it is true.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
@@ -53,6 +64,8 @@ pub struct Rule {
 pub enum Condition {
     /// It goes to this port of UDP.
     UdpTo(u16),
+    /// Its table has no [`Renewal`].
+    Unrenewed,
     /// It is long enough for a VXLAN header, and that has this VNI.
     Vni(u32),
     /// Likewise, and that has another.
@@ -96,7 +109,32 @@ impl Table {
         let asks = |condition: &Condition| {
             matches!(condition, Condition::FromPeer(_) | Condition::ToPeer(_))
         };
-        self.chains.values().flatten().any(|rule| rule.also.iter().any(asks))
+        self.asks(asks)
+    }
+
+    /// Whether it drops packets only as long as it has a [`Renewal`].
+    pub fn is_renewed(&self) -> bool {
+        self.asks(|condition| *condition == Condition::Unrenewed)
+    }
+
+    fn asks(&self, what: impl Fn(&Condition) -> bool) -> bool {
+        self.chains.values().flatten().any(|rule| rule.also.iter().any(&what))
+    }
+}
+
+impl Renewal {
+    /// So long packets are dropped after a daemon has ended.
+    pub const TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
+    /// It is put again when this part of its time is over.
+    const PARTS: u32 = 24;
+
+    pub const fn of(table: Arc<TableName>) -> Self {
+        Self { table, timeout: Self::TIMEOUT, left: Self::TIMEOUT }
+    }
+
+    /// Whether it is time to put it again.
+    pub fn is_due(&self) -> bool {
+        self.left + self.timeout / Self::PARTS < self.timeout
     }
 }
 

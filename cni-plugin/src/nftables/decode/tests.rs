@@ -4,7 +4,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::super::contents::changed_table;
-use super::super::elements::changed_addresses;
+use super::super::elements::changed_elements;
 use super::super::family::TableFamily;
 use super::*;
 use crate::netlink::message::Message;
@@ -45,6 +45,8 @@ fn expression(family: IpFamily) -> impl Strategy<Value = Expression> {
         });
     let of_tunnel = prop_oneof![
         any::<u16>().prop_map(Expression::UdpTo),
+        (rule_for(), "[a-z]{1,9}")
+            .prop_map(|(rule_for, set)| Expression::ProtocolIn(rule_for, set)),
         (rule_for(), 0..1_u32 << 24).prop_map(|(rule_for, vni)| Expression::Vni(rule_for, vni)),
         "[a-z0-9.]{1,15}".prop_map(Expression::CameBy),
         rule_for().prop_map(Expression::CameAsRouted),
@@ -81,6 +83,6 @@ proptest! {
             bytes[place] = byte;
         }
         let _ = Attributes::of(&bytes[16..]).nested(LIST).map(|list| expressions(list, family));
-        let _ = (changed_table(&bytes), changed_addresses(&bytes));
+        let _ = (changed_table(&bytes), changed_elements(&bytes));
     }
 }
