@@ -4,6 +4,7 @@ mod cleanup;
 mod daemon;
 mod diff;
 mod doctor;
+mod handover;
 mod inputs;
 mod ipam;
 mod kernel;
@@ -78,6 +79,10 @@ pub async fn run(arguments: Arguments, out: &mut impl Write) -> Result<Verdict, 
         Command::Diff => write(out, output, &diff::answer(&files, kernel::open()?).await?),
         Command::Cleanup(options) => {
             let answer = cleanup::answer(&files, &options, kernel::open()?).await?;
+            write(out, output, &answer)
+        }
+        Command::Handover(options) => {
+            let answer = handover::answer(&files, &options, kernel::open()?).await?;
             write(out, output, &answer)
         }
         Command::Doctor(options) => {

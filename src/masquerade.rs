@@ -127,15 +127,17 @@ fn families(config: &NetworkConfig, own: &Lease) -> impl Iterator<Item = (Prefix
 /// The tables that a node whose tunnel has this VNI may have: now, from an earlier life, or from
 /// flanneld. Daemons that share a host have different ones of their own.
 pub fn table_names(vni: u32) -> BTreeSet<TableName> {
-    let flannels = |family: Family| {
-        let name = match family {
-            Family::V4 => "flannel-ipv4",
-            Family::V6 => "flannel-ipv6",
-        };
-        TableName { family, name: name.to_owned() }
+    let ours = Family::ALL.into_iter().map(|family| table_name(family, vni));
+    ours.chain(flannels_tables()).collect()
+}
+
+/// Those that flanneld makes.
+pub fn flannels_tables() -> impl Iterator<Item = TableName> {
+    let name = |family: Family| match family {
+        Family::V4 => "flannel-ipv4",
+        Family::V6 => "flannel-ipv6",
     };
-    let of_family = |family| [table_name(family, vni), flannels(family)];
-    Family::ALL.into_iter().flat_map(of_family).collect()
+    Family::ALL.into_iter().map(move |family| TableName { family, name: name(family).to_owned() })
 }
 
 /// The chains that a node may have, likewise.

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::daemon::{self, Unanswered};
-use super::inputs::{self, Unknown};
+use super::inputs::{self, Known, Unknown};
 use super::layout::{counted, listed, wrap, wrap_entry};
 use super::options::{CleanupOptions, Files};
 use super::{Answer, Error, Verdict, kernel};
@@ -17,7 +17,7 @@ use crate::backend;
 use crate::kernel::state::{KernelState, LinkName};
 use crate::kernel::{Extent, Kernel, Op, Scope, cleanup_ops};
 use crate::masquerade;
-use crate::prefix::Family;
+use crate::prefix::{Family, Prefix};
 use crate::status::Readiness;
 
 /// What is ours, and how much of it is gone.
@@ -32,7 +32,7 @@ pub(super) struct Leftovers {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-enum Outcome {
+pub(super) enum Outcome {
     Listed,
     Removed,
     /// What was not removed, and why; everything else was, but the files stay as long as an entry does.
@@ -40,10 +40,10 @@ enum Outcome {
 }
 
 /// What is ours: where to look, and what to leave behind.
-struct Ours {
-    source: String,
-    scope: Scope,
-    remaining: KernelState,
+pub(super) struct Ours {
+    pub(super) source: String,
+    pub(super) scope: Scope,
+    pub(super) remaining: KernelState,
 }
 
 pub(super) async fn answer(
@@ -52,7 +52,7 @@ pub(super) async fn answer(
     mut kernel: impl Kernel,
 ) -> Result<Leftovers, Error> {
     if options.yes && !options.force {
-        refuse_beside_a_daemon(&files.socket()).await?;
+        refuse_beside_a_daemon(&files.socket(), "stop it first, or say --force").await?;
     }
     let ours = ours(files, options).await?;
     let actual = kernel::dump(&mut kernel, &ours.scope).await?;
@@ -70,28 +70,21 @@ pub(super) async fn answer(
 }
 
 /// A daemon would put everything back.
-async fn refuse_beside_a_daemon(socket: &Path) -> Result<(), Error> {
+pub(super) async fn refuse_beside_a_daemon(socket: &Path, advice: &str) -> Result<(), Error> {
     match daemon::ask::<Readiness>(socket, "/readyz").await {
         Err(Unanswered::Absent(_)) => Ok(()),
-        Ok(_) | Err(Unanswered::Forbidden(_) | Unanswered::Silent { .. }) => {
-            Err(Error::Refused(format!(
-                "a daemon is on {} and would put everything back: stop it first, or say --force",
-                socket.display()
-            )))
-        }
+        Ok(_) | Err(Unanswered::Forbidden(_) | Unanswered::Silent { .. }) => Err(Error::Refused(
+            format!("a daemon is on {} and would put everything back: {advice}", socket.display()),
+        )),
     }
 }
 
 async fn ours(files: &Files, options: &CleanupOptions) -> Result<Ours, Error> {
     if !options.networks.is_empty() {
-        return Ok(Ours::said(options));
+        return Ok(Ours::named(&options.networks, options.vni));
     }
     match inputs::read(files).await {
-        Ok(known) => {
-            let scope = Scope { extent: Extent::Everything, ..known.scope() };
-            let remaining = backend::restored(&known.local.strict);
-            Ok(Ours { source: format!("known from {}", known.source), scope, remaining })
-        }
+        Ok(known) => Ok(Ours::known(&known)),
         // Nothing at all is left, as after a removal: that is no reason to fail.
         Err(Unknown::Nowhere { .. }) if left_behind(files).is_empty() => Ok(Ours::nothing()),
         Err(unknown) => {
@@ -101,16 +94,20 @@ async fn ours(files: &Files, options: &CleanupOptions) -> Result<Ours, Error> {
 }
 
 impl Ours {
-    fn said(options: &CleanupOptions) -> Self {
-        let CleanupOptions { networks, vni, .. } = options;
+    pub(super) fn known(known: &Known) -> Self {
+        let scope = Scope { extent: Extent::Everything, ..known.scope() };
+        let remaining = backend::restored(&known.local.strict);
+        Self { source: format!("known from {}", known.source), scope, remaining }
+    }
+
+    pub(super) fn named(networks: &[Prefix], vni: u32) -> Self {
         let tunnels: BTreeSet<LinkName> =
-            Family::ALL.map(|family| backend::device_name(family, *vni)).into();
-        let tables = backend::table_names(*vni).collect();
+            Family::ALL.map(|family| backend::device_name(family, vni)).into();
+        let tables = backend::table_names(vni).collect();
         let chains = masquerade::chain_names();
-        let networks = networks.clone();
-        let extent = Extent::Everything;
+        let source = format!("as --network {} and --vni {vni} say", listed(networks, ""));
+        let (networks, extent) = (networks.to_vec(), Extent::Everything);
         let scope = Scope { tunnels, tables, chains, extent, networks, ..Scope::default() };
-        let source = format!("as --network {} and --vni {vni} say", listed(&options.networks, ""));
         Self { source, scope, remaining: KernelState::default() }
     }
 
@@ -132,7 +129,7 @@ fn left_behind(files: &Files) -> Vec<PathBuf> {
 }
 
 /// The checkpoint tells what is ours: files go once nothing else is left.
-async fn remove(
+pub(super) async fn remove(
     kernel: &mut impl Kernel,
     ops: Vec<Op>,
     files: &[PathBuf],

@@ -13,6 +13,7 @@ mod tests;
 mod words;
 
 pub(super) use options::MigrateOptions;
+pub(super) use store::Etcd;
 
 use std::io::{self, Write};
 use std::time::Duration;

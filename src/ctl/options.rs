@@ -7,7 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use super::doctor::DoctorOptions;
 use super::ipam::IpamCommand;
-use super::migrate::MigrateOptions;
+use super::migrate::{Etcd, MigrateOptions};
 use crate::prefix::Prefix;
 
 /// Shows what tweedd routes, how and why, and what the kernel differs in
@@ -57,6 +57,8 @@ pub(super) enum Command {
     Diff,
     /// What of ours the kernel and the disk hold, and its removal
     Cleanup(CleanupOptions),
+    /// Gives this node back to flanneld: routes and all else in its form
+    Handover(HandoverOptions),
     /// What of this host is in the way of packets, and what mends it
     Doctor(DoctorOptions),
     /// The addresses of this node's containers
@@ -134,6 +136,23 @@ pub(super) struct CleanupOptions {
     /// The VNI that goes with --network
     #[arg(long, value_name = "N", default_value_t = 1, requires = "networks")]
     pub(super) vni: u32,
+}
+
+/// Stop tweedd before. Device, addresses, neighbours, forwarding entries, subnet
+/// file and lease stay; no packet is lost, and it may be given again.
+#[derive(Debug, Args)]
+pub(super) struct HandoverOptions {
+    /// Only list what would change
+    #[arg(long)]
+    pub(super) dry_run: bool,
+    /// The network, where neither checkpoint nor subnet file can tell
+    #[arg(long = "network", value_name = "PREFIX")]
+    pub(super) networks: Vec<Prefix>,
+    /// The VNI, where there is no checkpoint
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(super) vni: u32,
+    #[command(flatten)]
+    pub(super) etcd: Etcd,
 }
 
 #[cfg(test)]

@@ -6,7 +6,10 @@ mod tests;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::state::{Entry, KernelState, Key, Link, LinkKind, LinkName, TableName, Vxlan};
+use super::state::{
+    Entry, KernelState, Key, Link, LinkKind, LinkName, PROTOCOL, PROTOCOL_BOOT, Route, TableName,
+    Vxlan,
+};
 use super::{Op, Scope};
 
 /// What makes `actual` into `desired`: devices that must be made anew go first, then whatever is
@@ -65,6 +68,49 @@ pub fn cleanup_ops(remaining: &KernelState, actual: &KernelState, scope: &Scope)
     diff(&remaining, actual, scope).into_iter().chain(removals).collect()
 }
 
+/// What makes `actual` as flanneld would have it, without a moment in which a packet has no path:
+/// routes of ours get its form in place, and what it neither needs nor could remove goes. Of all
+/// other entries none is touched: peers may have come since they were read. What is `remaining` is
+/// corrected.
+pub fn handover_ops(remaining: &KernelState, actual: &KernelState, scope: &Scope) -> Vec<Op> {
+    let is_there = |entry: &&Arc<Entry>| actual.get(&entry.key()).is_some();
+    let kept = actual.iter().filter_map(|entry| for_flanneld(entry, actual));
+    let desired = kept.chain(remaining.iter().filter(is_there).cloned());
+    diff(&desired.collect(), actual, scope)
+}
+
+/// What flanneld has in the place of `entry`, if anything.
+fn for_flanneld(entry: &Arc<Entry>, actual: &KernelState) -> Option<Arc<Entry>> {
+    match entry.as_ref() {
+        Entry::Chain(chain) if !chain.name.base.is_flannels() => None,
+        Entry::Table(_) | Entry::Renewal(_) | Entry::Element(_) => None,
+        Entry::Nexthop(nexthop) if nexthop.protocol == PROTOCOL => None,
+        Entry::Route(route) if route.protocol == PROTOCOL => plain(route, actual),
+        Entry::Link(_)
+        | Entry::ReversePath(_)
+        | Entry::AcceptRa(_)
+        | Entry::TxChecksum(_)
+        | Entry::Address(_)
+        | Entry::Chain(_)
+        | Entry::Fdb(_)
+        | Entry::Neighbour(_)
+        | Entry::Nexthop(_)
+        | Entry::Route(_) => Some(Arc::clone(entry)),
+    }
+}
+
+/// Without a mark, and with a gateway of its own. A route without any leads to no peer.
+fn plain(route: &Route, actual: &KernelState) -> Option<Arc<Entry>> {
+    let nexthop = route.nexthop.and_then(|id| actual.get(&Key::Nexthop(id)));
+    let (gateway, link, onlink) = match nexthop {
+        Some(Entry::Nexthop(nexthop)) => (nexthop.gateway, nexthop.link.clone(), nexthop.onlink),
+        _ => (route.gateway, route.link.clone(), route.onlink),
+    };
+    let protocol = PROTOCOL_BOOT;
+    let route = Route { gateway, link, onlink, nexthop: None, protocol, ..route.clone() };
+    route.gateway.is_some().then(|| Arc::new(Entry::Route(route)))
+}
+
 /// The tables that are replaced or removed, and their elements with them.
 fn emptied<'a>(
     desired: &KernelState,
@@ -97,7 +143,9 @@ fn removal(have: &Arc<Entry>, scope: &Scope) -> Option<Op> {
 /// The device that stands in the way of `want` and cannot be corrected in place.
 fn doomed<'a>(want: &Entry, have: &'a Arc<Entry>) -> Option<&'a Arc<Entry>> {
     match (want, have.as_ref()) {
-        (Entry::Link(want), Entry::Link(old)) if !is_correctable(old, want) => Some(have),
+        (Entry::Link(want), Entry::Link(old)) if want != old && !is_correctable(old, want) => {
+            Some(have)
+        }
         _ => None,
     }
 }

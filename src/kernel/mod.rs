@@ -11,7 +11,7 @@ mod socket;
 pub mod state;
 mod sysctl;
 
-pub use diff::{cleanup_ops, diff, diff_key};
+pub use diff::{cleanup_ops, diff, diff_key, handover_ops};
 pub use netlink::NetlinkKernel;
 pub use scope::{Extent, Scope};
 

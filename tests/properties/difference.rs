@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 use tweed::backend::Local;
-use tweed::kernel::state::{Entry, KernelState, Key, Link, LinkKind, LinkName, Route};
-use tweed::kernel::{Op, Scope, diff, diff_key};
+use tweed::kernel::state::{Entry, KernelState, Key, Link, LinkKind, LinkName, PROTOCOL, Route};
+use tweed::kernel::{Op, Scope, diff, diff_key, handover_ops};
 use tweed::lease::Lease;
 use tweed::prefix::Prefix;
 
@@ -104,8 +104,8 @@ fn carry_out(op: &Op, state: &mut KernelState) {
 }
 
 fn assert_has_device(entry: &Entry, state: &KernelState) {
-    if let Entry::Element(element) = entry {
-        let table = Key::Table(element.table.clone());
+    if let Some(table) = entry.table() {
+        let table = Key::Table(table.clone());
         assert!(state.get(&table).is_some(), "{entry} before its table");
     }
     let device = entry.link().filter(|link| link.as_str().starts_with("flannel"));
@@ -160,6 +160,43 @@ proptest! {
                 prop_assert!(in_the_way || case.scope.owns(entry), "{}", op);
             }
         }
+    }
+
+    #[test]
+    fn a_handover_keeps_every_path_and_leaves_no_mark(case in case()) {
+        let handover = |state: &KernelState| {
+            handover_ops(&KernelState::default(), state, &case.scope)
+        };
+        let mut end = case.actual.clone();
+        for op in handover(&case.actual) {
+            match &op {
+                Op::Create(entry) | Op::Replace(entry) => drop(end.insert(entry.clone())),
+                Op::Remove(entry) => {
+                    if let Entry::Table(table) = entry.as_ref() {
+                        end.retain(|other| !other.is_element_of(&table.name));
+                    }
+                    end.remove(&entry.key());
+                }
+            }
+        }
+        let gateways = |state: &KernelState| -> BTreeSet<(Prefix, u32)> {
+            let leading = routes(state).filter(|route| {
+                let nexthop = route.nexthop.and_then(|id| state.get(&Key::Nexthop(id)));
+                let by_object = matches!(nexthop, Some(Entry::Nexthop(it)) if it.gateway.is_some());
+                by_object || route.gateway.is_some()
+            });
+            leading.map(|route| (route.destination, route.metric)).collect()
+        };
+        prop_assert_eq!(gateways(&case.actual), gateways(&end));
+        let is_marked = |entry: &Entry| match entry {
+            Entry::Table(_) | Entry::Renewal(_) | Entry::Element(_) => true,
+            Entry::Nexthop(nexthop) => nexthop.protocol == PROTOCOL,
+            Entry::Route(route) => route.protocol == PROTOCOL,
+            _ => false,
+        };
+        let marked = end.entries().find(|entry| case.scope.owns(entry) && is_marked(entry));
+        prop_assert_eq!(marked, None);
+        prop_assert_eq!(handover(&end), vec![]);
     }
 
     #[test]

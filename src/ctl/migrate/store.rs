@@ -27,7 +27,7 @@ pub(super) struct Stores {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Where etcd is, as for tweedd")]
 #[expect(clippy::struct_field_names, reason = "fields are named as the flags are")]
-struct Etcd {
+pub(in crate::ctl) struct Etcd {
     /// Servers, separated by commas [default: this host]
     #[arg(long, global = true, value_name = "URLS")]
     etcd_endpoints: Option<String>,
@@ -81,7 +81,7 @@ impl Stores {
 }
 
 impl Etcd {
-    fn options(&self) -> Result<EtcdOptions, Error> {
+    pub(in crate::ctl) fn options(&self) -> Result<EtcdOptions, Error> {
         let Etcd { etcd_endpoints, etcd_prefix, etcd_cafile, etcd_certfile, etcd_keyfile, .. } =
             self;
         let file = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());

@@ -82,6 +82,13 @@ impl Base {
         }
     }
 
+    /// Whether flanneld makes and keeps the chain that it leads to.
+    pub const fn is_flannels(self) -> bool {
+        match self {
+            Self::Postrouting | Self::Forward => true,
+        }
+    }
+
     /// The name of the chain that it leads to.
     pub const fn chain(self) -> &'static str {
         match self {

@@ -7,6 +7,7 @@ use super::answer::Failure;
 use super::client::{Client, Connection, revision};
 use super::key::Layout;
 use super::store::Store;
+use crate::lease::LeaseId;
 use crate::report::NodeReport;
 use crate::subnet::StoreState;
 use crate::subnet::operator::{Away, Holdings, Swap, Written};
@@ -62,6 +63,14 @@ impl Operator {
                 Some(_) | None => Ok(Swap::Outdated),
             },
         }
+    }
+
+    /// Takes the report of the node that holds or held `lease` away; that it is gone is no error.
+    pub async fn forget_report(&self, lease: &LeaseId) -> Result<(), Away> {
+        let key = &self.store.layout.report_key(lease);
+        let answer =
+            self.ask(|connection| async move { connection.kv().delete(key.as_str(), None).await });
+        answer.await.map(drop)
     }
 
     async fn config(&self) -> Result<Option<Written>, Away> {
