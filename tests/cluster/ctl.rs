@@ -141,8 +141,8 @@ fn a_difference_is_shown_to_the_entry_by_the_daemon_or_without_it() {
     assert_eq!((code, lines), (1, vec![missing]), "{source}");
     assert!(source.starts_with("the checkpoint "), "{source}");
     cluster.daemons[0].process().signal(Signal::SIGCONT).unwrap();
-    eventually(Duration::from_secs(1), || lost.is_tunnelled_by(&node)).unwrap();
-    assert_eq!(differences(&node).unwrap().0, 0);
+    eventually(SOON, || lost.is_tunnelled_by(&node)).unwrap();
+    eventually(SOON, || differences(&node).map(|(code, ..)| code == 0)).unwrap();
 
     cluster.daemons[0].kill().unwrap();
     let (code, lines, source) = differences(&node).unwrap();
@@ -299,7 +299,7 @@ fn a_cleanup_takes_what_is_ours_and_nothing_else() {
     }
     assert!(!listing.contains("flannel.9") && !listing.contains("10.244.200.0"), "{listing}");
     assert_eq!(running.changes(&node.snapshot().unwrap()), Vec::<String>::new());
-    is_ready(&cluster.daemons[0]).unwrap();
+    eventually(SOON, || is_ready(&cluster.daemons[0])).unwrap();
 
     cluster.daemons[0].kill().unwrap();
     for _ in 0..2 {

@@ -132,10 +132,19 @@ fn nodes_that_reboot_into_another_backend_cost_the_others_nothing() {
     ensure_only_reboots_lost(&migration.finish().unwrap()).unwrap();
 }
 
-/// The values of `rp_filter` that matter, of every node.
-fn filters(cluster: &Cluster, device: &str) -> Vec<String> {
-    let key = format!("net/ipv4/conf/{device}/rp_filter");
-    cluster.nodes.iter().map(|node| node.namespace().sysctl(&key).unwrap()).collect()
+/// Waits until `rp_filter` of these devices is `value` on every node.
+fn wait_for_filters(cluster: &Cluster, devices: &[&str], value: &str) -> Result<()> {
+    eventually(PATIENCE, || {
+        cluster.nodes.iter().try_for_each(|node| {
+            devices.iter().try_for_each(|device| {
+                let key = format!("net/ipv4/conf/{device}/rp_filter");
+                let is = node.namespace().sysctl(&key)?;
+                ensure!(is == value, "{}: {key} is {is}, not {value}", node.name());
+                Ok(())
+            })
+        })
+    })
+    .map(drop)
 }
 
 #[test]
@@ -143,17 +152,14 @@ fn strict_filters_are_loose_for_as_long_as_mixed_is_on() {
     let config = Stack::V4.config(&VXLAN.config());
     let plan = ClusterPlan::new(3, &config).reverse_path(ReversePath::Strict).flags(AT_START);
     let mut migration = Migration::start(&plan, VXLAN).unwrap();
-    let filters_of = |migration: &Migration| {
-        ["eth0", "flannel.1"].map(|device| filters(&migration.cluster, device))
-    };
-    assert_eq!(filters_of(&migration), [["1"; 3], ["1"; 3]]);
+    let devices = ["eth0", "flannel.1"];
+    wait_for_filters(&migration.cluster, &devices, "1").unwrap();
     migration.flip(&[0, 1, 2], VXLAN_MIXED, Between::Nothing).unwrap();
-    assert_eq!(filters_of(&migration), [["2"; 3], ["2"; 3]]);
+    wait_for_filters(&migration.cluster, &devices, "2").unwrap();
     migration.flip(&[0, 1, 2], HOST_GW_MIXED, Between::Nothing).unwrap();
-    assert_eq!(filters_of(&migration), [["2"; 3], ["2"; 3]]);
+    wait_for_filters(&migration.cluster, &devices, "2").unwrap();
     migration.flip(&[0, 1, 2], HOST_GW, Between::Nothing).unwrap();
-    assert_eq!(filters_of(&migration), [["1"; 3], ["1"; 3]]);
-    assert_eq!(filters(&migration.cluster, "cni0"), ["1"; 3]);
+    wait_for_filters(&migration.cluster, &["eth0", "flannel.1", "cni0"], "1").unwrap();
     let report = migration.finish().unwrap();
     assert_eq!(report.longest_outage(), Duration::ZERO);
     ensure_nothing_lost(&report).unwrap();

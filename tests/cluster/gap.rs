@@ -163,7 +163,7 @@ fn without_a_checkpoint_nothing_is_touched_before_all_leases_are_known() {
         Ok(())
     })
     .unwrap();
-    is_waiting_for(&cluster.daemons[0], "no network config yet").unwrap();
+    eventually(SOON, || is_waiting_for(&cluster.daemons[0], "no network config yet")).unwrap();
     cluster.etcd.thaw().unwrap();
     eventually(NOTICED, || leaver.is_unknown_to(&node)).unwrap();
     stayer.is_tunnelled_by(&node).unwrap();

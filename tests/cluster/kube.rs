@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::json;
 use tweed_lab::{ApiServer, Daemon, Family, Lab, Node, Path, eventually};
 
-use crate::ask::{self, readiness};
+use crate::ask::{self, has_saved, is_ready_with, readiness};
 use crate::cluster::{PATIENCE, Stack, binaries, wait_for_paths};
 use crate::table::{Distance, HOST_GW_MIXED, Side, VXLAN_MIXED, expected, path};
 
@@ -144,8 +144,11 @@ fn flips_node_by_node(stack: Stack) -> Result<()> {
         sides[index] = HOST_GW_MIXED;
         flip(&mut cluster, &sides, &rollout(&names[..=done]))?;
     }
-    let published = cluster.server.annotation("n1", "backend-type");
-    ensure!(published.as_deref() == Some("host-gw"), "{published:?}");
+    eventually(PATIENCE, || {
+        let published = cluster.server.annotation("n1", "backend-type");
+        ensure!(published.as_deref() == Some("host-gw"), "{published:?}");
+        Ok(())
+    })?;
     flip(&mut cluster, &sides, &HOST_GW_MIXED.config())?;
     flip(&mut cluster, &[VXLAN_MIXED; 3], &VXLAN_MIXED.config())?;
     let report = probe.finish()?;
@@ -254,16 +257,12 @@ fn a_cluster_outlives_its_api_server_without_a_lost_packet() {
     cluster.wait_for(&[VXLAN_MIXED; 2]).unwrap();
     let probe = cluster.lab.probe(&cluster.pairs(), RATE).unwrap();
     probe.run_for(PAUSE);
-    eventually(PATIENCE, || {
-        ensure!(cluster.nodes[0].subnet_file().with_extension("state.json").exists());
-        Ok(())
-    })
-    .unwrap();
+    eventually(PATIENCE, || has_saved(&cluster.nodes[0], "10.244.2.0")).unwrap();
     cluster.server.stop().unwrap();
     let ready = cluster.daemons[0].restart().unwrap();
     println!("ready without the API server after {ready:.0?}");
-    let said = cluster.daemons[0].get("/readyz").unwrap();
-    assert!(said.body.contains("forwarding by what was last known"), "{}", said.body);
+    let last_known = "forwarding by what was last known";
+    eventually(PATIENCE, || is_ready_with(&cluster.daemons[0], last_known)).unwrap();
     for beat in 0..10 {
         cluster.server.heartbeat("n2", beat);
     }

@@ -203,31 +203,29 @@ fn a_reservation_stays_one() {
     cluster.etcd.put(&reserved, &host_gw(node.address(Family::V4).unwrap())).unwrap();
     cluster.add(node).unwrap();
     let is_reservation = |cluster: &Cluster| {
-        assert_eq!(key_of(&cluster.nodes[0]).unwrap(), reserved);
-        let lease = cluster.etcd.get(&reserved).unwrap().unwrap();
-        assert_eq!(lease.lease, 0);
-        assert!(lease.value.contains(r#""BackendType":"vxlan""#), "{}", lease.value);
-        let leases = json(&cluster.daemons[0], "leases").unwrap();
-        assert_eq!((&leases[0]["own"], &leases[0]["reservation"]), (&true.into(), &true.into()));
+        ensure!(key_of(&cluster.nodes[0])? == reserved, "another subnet");
+        let lease = cluster.etcd.get(&reserved)?.context("no lease")?;
+        ensure!(lease.lease == 0 && lease.value.contains(r#""BackendType":"vxlan""#), "{lease:?}");
+        let leases = json(&cluster.daemons[0], "leases")?;
+        ensure!(leases[0]["own"] == true && leases[0]["reservation"] == true, "{leases}");
+        Ok(())
     };
-    is_reservation(&cluster);
+    eventually(SOON, || is_reservation(&cluster)).unwrap();
     cluster.daemons[0].restart().unwrap();
-    is_reservation(&cluster);
+    eventually(SOON, || is_reservation(&cluster)).unwrap();
     // What an operator makes of a lease that is held.
     let value = cluster.etcd.get(&reserved).unwrap().unwrap().value;
     cluster.etcd.delete(&reserved).unwrap();
     let with_term = || Ok::<_, anyhow::Error>(cluster.etcd.get(&reserved)?.is_some());
     eventually(AT_ONCE, with_term).unwrap();
     cluster.etcd.put(&reserved, &value).unwrap();
-    throughout(AT_ONCE, || {
-        is_reservation(&cluster);
-        Ok(())
-    })
-    .unwrap();
+    // The daemon hears of it a moment later.
+    eventually(SOON, || is_reservation(&cluster)).unwrap();
+    throughout(AT_ONCE, || is_reservation(&cluster)).unwrap();
     cluster.daemons[0].kill().unwrap();
     cluster.daemons[0].start().unwrap();
     cluster.daemons[0].wait_ready().unwrap();
-    is_reservation(&cluster);
+    eventually(SOON, || is_reservation(&cluster)).unwrap();
 }
 
 fn write_previous(node: &Node, gateway: &str) -> Result<()> {
@@ -297,5 +295,6 @@ fn a_config_that_is_written_while_leases_are_there_finds_the_one_of_this_node() 
     cluster.etcd.put(CONFIG, VXLAN).unwrap();
     cluster.add(node).unwrap();
     assert_eq!(key_of(&cluster.nodes[0]).unwrap(), ours);
-    assert!(cluster.etcd.get(&outdated).unwrap().is_none());
+    let is_gone = || cluster.etcd.get(&outdated).map(|lease| lease.is_none());
+    eventually(SOON, is_gone).unwrap();
 }

@@ -122,11 +122,13 @@ fn a_live_cluster_moves_stage_by_stage_and_back_without_a_lost_packet() {
 fn it_is_taken_back_from_the_midst_and_leaves_no_trace() {
     let cluster = start(1).unwrap();
     let probe = probe(&cluster).unwrap();
-    let plan = json(&cluster, "plan --to host-gw").unwrap();
-    assert_eq!(
-        [&plan["then"]["direct"], &plan["then"]["tunnel"], &plan["then"]["none"]],
-        [6, 6, 0]
-    );
+    eventually(PATIENCE, || {
+        let plan = json(&cluster, "plan --to host-gw")?;
+        let then = ["direct", "tunnel", "none"].map(|path| plan["then"][path].clone());
+        ensure!(then == [6, 6, 0], "{plan}");
+        Ok(())
+    })
+    .unwrap();
     done(&cluster, "start --to host-gw --percent 100").unwrap();
     follow(&cluster, &[0, 1, 2, 3]).unwrap();
     done(&cluster, "rollback").unwrap();
@@ -223,8 +225,12 @@ fn both_families_move_and_come_back_without_a_lost_packet() {
     let plan = ClusterPlan::new(3, &Stack::Dual.config(&ON_VXLAN.config())).stack(Stack::Dual);
     let cluster = start_as(&plan).unwrap();
     let (before, probe) = (config(&cluster).unwrap(), probe(&cluster).unwrap());
-    let plan = json(&cluster, "plan --to host-gw").unwrap();
-    assert_eq!([&plan["now"]["tunnel"], &plan["then"]["direct"]], [12, 12]);
+    eventually(PATIENCE, || {
+        let plan = json(&cluster, "plan --to host-gw")?;
+        ensure!(plan["now"]["tunnel"] == 12 && plan["then"]["direct"] == 12, "{plan}");
+        Ok(())
+    })
+    .unwrap();
     let canary = cluster.nodes[2].address(Family::V6).unwrap();
     done(&cluster, &format!("start --to host-gw --canary {canary}")).unwrap();
     follow(&cluster, &[2]).unwrap();

@@ -63,7 +63,7 @@ fn two_capabilities_and_a_read_only_host_are_enough() {
     let pods: Vec<_> = cluster.nodes.iter().map(|node| node.pod().unwrap()).collect();
     let far = pods[1].address(Family::V4).unwrap();
     pods[0].ping(far, 56).unwrap();
-    cluster.daemons.iter().try_for_each(is_ready).unwrap();
+    eventually(PATIENCE, || cluster.daemons.iter().try_for_each(is_ready)).unwrap();
 
     // Nothing is refused for ever, and the kernel is as it should be.
     let status = json(&cluster.daemons[0], "status").unwrap();
@@ -106,10 +106,14 @@ fn what_a_read_only_host_forbids_is_said_once() {
     pods[0].ping(pods[1].address(Family::V4).unwrap(), 56).unwrap();
     let daemon = &cluster.daemons[0];
     let warning = "packets may be lost while backends change";
-    is_ready_with(daemon, warning).unwrap();
-    let log = daemon.log().unwrap();
-    let said = log.lines().filter(|line| line.contains(" WARN ready") && line.contains(warning));
-    assert_eq!(said.count(), 1, "{log}");
+    eventually(PATIENCE, || is_ready_with(daemon, warning)).unwrap();
+    let said = || -> Result<usize> {
+        let log = daemon.log()?;
+        let is_it = |line: &&str| line.contains(" WARN ready") && line.contains(warning);
+        Ok(log.lines().filter(is_it).count())
+    };
+    eventually(PATIENCE, || said().map(|times| times > 0)).unwrap();
+    assert_eq!(said().unwrap(), 1);
     cluster.etcd.put(CONFIG, &Stack::V4.config(&HOST_GW_MIXED.config())).unwrap();
     eventually(PATIENCE, || is_ready_with(daemon, "staying on vxlan until")).unwrap();
     // The host's own hand is enough.

@@ -73,8 +73,8 @@ fn a_reboot_without_etcd_is_survived(config: &str, files: Files) -> Result<()> {
     story.daemon.start()?;
     let took = story.daemon.wait_ready()?;
     println!("ready {took:?} after the start");
-    is_ready_with(&story.daemon, LAST_KNOWN)?;
-    is_ready_with(&story.daemon, "the store is away")?;
+    eventually(SOON, || is_ready_with(&story.daemon, LAST_KNOWN))?;
+    eventually(SOON, || is_ready_with(&story.daemon, "the store is away"))?;
     ensure!(key_of(&story.node)? == story.key, "another subnet after the reboot");
     story.pods_reach_each_other()?;
 
@@ -171,7 +171,7 @@ fn a_damaged_checkpoint_is_said_and_ignored() {
         Ok(())
     })
     .unwrap();
-    is_waiting_for(&story.daemon, "no network config yet").unwrap();
+    eventually(SOON, || is_waiting_for(&story.daemon, "no network config yet")).unwrap();
     story.cluster.etcd.start().unwrap();
     eventually(FOLLOWED, || is_ready(&story.daemon)).unwrap();
     assert_eq!(key_of(&story.node).unwrap(), story.key);

@@ -9,14 +9,15 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use tweed_lab::{Change, Daemon, Entry, Monitor, Node, Probe, eventually, is_silence};
 
+use crate::ask::is_waiting_for;
 use crate::cluster::{CONFIG, Cluster, ClusterPlan, PATIENCE, Stack};
 use crate::peer::{Peer, key_of};
-use crate::table::{HOST_GW, HOST_GW_MIXED, Side, VXLAN, VXLAN_MIXED};
+use crate::table::{Distance, HOST_GW, HOST_GW_MIXED, Side, VXLAN, VXLAN_MIXED, expected, path};
 
 /// Packets per second and ordered pair of pods.
 const RATE: u32 = 500;
-/// A daemon that is told to stop takes no longer.
-const STOPPED: Duration = Duration::from_secs(1);
+/// A daemon that is told to stop takes no longer, however busy the machine; a quiet one takes 30 ms.
+const STOPPED: Duration = Duration::from_secs(5);
 /// A message that would come too early has come by then.
 const TOO_EARLY: Duration = Duration::from_millis(300);
 
@@ -24,6 +25,9 @@ const TOO_EARLY: Duration = Duration::from_millis(300);
 fn under_traffic(stack: Stack, side: Side) -> Result<(Cluster, Probe)> {
     let cluster = ClusterPlan::new(3, &stack.config(&side.config())).stack(stack).start()?;
     cluster.start_pods()?;
+    // In Mixed, packets may get through before the path is the one that stays.
+    let wanted = expected(side, side, Distance::Adjacent);
+    cluster.wait_for_paths(|_, _| path(wanted))?;
     let families = stack.families().iter();
     let pairs: Vec<_> = families.flat_map(|family| cluster.lab.pairs(*family)).collect();
     let probe = cluster.lab.probe(&pairs, RATE)?;
@@ -44,7 +48,7 @@ fn nothing_changed(monitor: Monitor) -> Result<()> {
 }
 
 #[test]
-fn a_stop_takes_less_than_a_second_and_changes_nothing() {
+fn a_stop_is_quick_and_changes_nothing() {
     for side in [VXLAN, HOST_GW, HOST_GW_MIXED] {
         let (cluster, probe) = under_traffic(Stack::V4, side).unwrap();
         let before = cluster.nodes[0].snapshot().unwrap();
@@ -131,9 +135,7 @@ fn systemd_hears_of_it_when_every_peer_is_programmed_and_not_before() {
     let daemon = plan.start().unwrap();
     assert_eq!(systemd.hears(TOO_EARLY).unwrap(), None);
     assert!(!node.subnet_file().exists());
-    let (status, body) = readiness(&daemon).unwrap();
-    assert_eq!((status, &body["ready"]), (503, &json!(false)));
-    assert!(body["reasons"].to_string().contains("no network config yet"), "{body}");
+    eventually(PATIENCE, || is_waiting_for(&daemon, "no network config yet")).unwrap();
     assert_eq!(daemon.get("/healthz").unwrap().body, "tweedd is running\n");
     etcd.put(CONFIG, &Stack::V4.config(&VXLAN.config())).unwrap();
     assert_eq!(systemd.hears(PATIENCE).unwrap().as_deref(), Some("READY=1"));

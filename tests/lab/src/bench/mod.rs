@@ -12,6 +12,7 @@ mod latency;
 mod masquerade;
 mod mass_flip;
 mod migration;
+mod probes;
 mod replacement;
 mod storm;
 
@@ -84,6 +85,7 @@ enum Section {
     Guard,
     Migration,
     Faults,
+    Probes,
     Cni,
 }
 
@@ -103,6 +105,7 @@ impl Section {
             Self::Guard => guard::run(options.rounds(20), sheet),
             Self::Migration => migration::run(binaries, options.rounds(1), sheet),
             Self::Faults => faults::run(binaries, sheet),
+            Self::Probes => probes::run(binaries, options.rounds(30), sheet),
             Self::Cni => cni::run(&options.flannel, options.rounds(100), sheet),
         }
     }
