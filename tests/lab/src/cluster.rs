@@ -7,8 +7,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 use tweed_lab::{
-    Binaries, Daemon, Etcd, EtcdPlan, Family, Flannel, Lab, Matrix, Node, NodePlan, Pair, Path,
-    Ping, Probe, ReversePath, Segment, eventually, paths,
+    Binaries, Connections, Daemon, Etcd, EtcdPlan, Family, Flannel, Lab, Matrix, Node, NodePlan,
+    Pair, Path, Ping, Probe, Proxy, ReversePath, Segment, Worker, eventually, paths,
 };
 
 const CONFIG: &str = "/coreos.com/network/config";
@@ -25,6 +25,10 @@ pub(crate) struct Shape {
     pub(crate) members: usize,
     pub(crate) reverse_path: ReversePath,
     pub(crate) reload: Reload,
+    /// Further flags of daemons: those of the first node, of the second one, …, and then again.
+    pub(crate) flags: &'static [&'static [&'static str]],
+    /// What handles services on the nodes, likewise; it starts before the daemon.
+    pub(crate) proxies: &'static [Proxy],
 }
 
 /// When daemons take an edited config in.
@@ -63,7 +67,8 @@ struct Report {
 
 impl Shape {
     pub(crate) const fn of(near: usize, far: usize) -> Self {
-        Self { near, far, members: 1, reverse_path: ReversePath::Off, reload: Reload::Live }
+        let (reverse_path, reload) = (ReversePath::Off, Reload::Live);
+        Self { near, far, members: 1, reverse_path, reload, flags: &[], proxies: &[] }
     }
 }
 
@@ -156,7 +161,12 @@ impl Cluster {
     pub(crate) fn start(&mut self, index: usize) -> Result<()> {
         let node = self.node(index)?;
         let reload = format!("--config-reload={}", self.shape.reload == Reload::Live);
-        let daemon = node.daemon(&self.etcd).argument(reload).start()?;
+        if let Some(proxy) = self.shape.proxies.iter().cycle().nth(index) {
+            node.sync_services(*proxy, &[])?;
+        }
+        let flags = self.shape.flags.iter().cycle().nth(index).copied().unwrap_or_default();
+        let plan = node.daemon(&self.etcd).argument(reload);
+        let daemon = flags.iter().fold(plan, |plan, flag| plan.argument(*flag)).start()?;
         daemon.wait_ready()?;
         node.pod()?;
         self.daemons.push(daemon);
@@ -219,6 +229,22 @@ impl Cluster {
 
     pub(crate) fn pairs(&self) -> Vec<Pair> {
         self.lab.pairs(Family::V4)
+    }
+
+    /// Connections from each node that has a daemon to the next one without a router between, else to the
+    /// first.
+    pub(crate) fn connections(&self) -> Result<Connections> {
+        let outside = self.lab.node("outside", &self.segment)?;
+        let nodes = self.nodes.get(..self.daemons.len()).unwrap_or_default();
+        let is_next = |index: usize| match nodes.get(index..index + 2) {
+            Some([from, to]) => self.are_adjacent(from.name(), to.name()),
+            _ => false,
+        };
+        let pairs = (0..nodes.len()).map(|from| (from, if is_next(from) { from + 1 } else { 0 }));
+        let workers =
+            nodes.iter().cloned().zip(self.lab.pods()).zip(self.shape.proxies.iter().cycle());
+        let workers = workers.map(|((node, pod), proxy)| Worker { node, pod, proxy: *proxy });
+        Connections::prepare(workers.collect(), pairs, &outside)
     }
 
     pub(crate) fn probe(&self, rate: u32) -> Result<Probe> {

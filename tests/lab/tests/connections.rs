@@ -33,7 +33,7 @@ fn start() -> Result<(Cluster, Connections)> {
     let outside = it.lab.node("outside", &it.segment)?;
     let workers = it.nodes.iter().cloned().zip(it.pods.iter().cloned()).zip(PROXIES);
     let workers = workers.map(|((node, pod), proxy)| Worker { node, pod, proxy }).collect();
-    let connections = Connections::prepare(workers, &outside)?;
+    let connections = Connections::prepare(workers, [(0, 1), (1, 2), (2, 3), (3, 0)], &outside)?;
     Ok((it, connections))
 }
 

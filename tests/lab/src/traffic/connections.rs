@@ -5,7 +5,7 @@ use std::net::{Ipv6Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
 use super::Shared;
 use super::line::Line;
@@ -46,7 +46,7 @@ pub struct Worker {
     pub proxy: Proxy,
 }
 
-/// The connections of one kind that begin at one member, or are forwarded by it.
+/// The connections of one kind that begin at one node, or are forwarded by it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// Connections that were open, or should have been.
@@ -64,6 +64,7 @@ pub type Outcomes = BTreeMap<(Kind, String), Outcome>;
 #[derive(Debug)]
 pub struct Connections {
     workers: Vec<Worker>,
+    pairs: Vec<(usize, usize)>,
     outside: Node,
     services: Vec<Service>,
     lines: Vec<Arc<Line>>,
@@ -91,13 +92,19 @@ impl Kind {
 }
 
 impl Connections {
-    /// Prepares services and listeners; no connection is open yet. `outside` is on the segment of the
-    /// nodes, and has no daemon.
-    pub fn prepare(workers: Vec<Worker>, outside: &Node) -> Result<Self> {
-        ensure!(workers.len() > 1, "every connection needs two nodes");
+    /// Prepares services and listeners; no connection is open yet. `pairs` are the workers, by index, between
+    /// which connections run: from the first to the second. `outside` is on the segment of the nodes, and
+    /// has no daemon.
+    pub fn prepare(
+        workers: Vec<Worker>,
+        pairs: impl IntoIterator<Item = (usize, usize)>,
+        outside: &Node,
+    ) -> Result<Self> {
+        let pairs: Vec<_> = pairs.into_iter().collect();
         let services = services(&workers)?;
         let (lines, shared) = (Vec::new(), Arc::<Shared>::default());
-        let connections = Self { workers, outside: outside.clone(), services, lines, shared };
+        let outside = outside.clone();
+        let connections = Self { workers, pairs, outside, services, lines, shared };
         for Worker { node, pod, .. } in &connections.workers {
             let spaces = [node.namespace(), pod.namespace()];
             spaces.into_iter().try_for_each(|space| connections.listen(space))?;
@@ -107,7 +114,7 @@ impl Connections {
                 node.ip(format!("{} {route}", family.flag()))?;
             }
         }
-        connections.listen(outside.namespace())?;
+        connections.listen(connections.outside.namespace())?;
         connections.sync_services()?;
         Ok(connections)
     }
@@ -117,12 +124,12 @@ impl Connections {
         self.workers.iter().try_for_each(|it| it.node.sync_services(it.proxy, &self.services))
     }
 
-    /// Opens one connection more of each kind and family from each member to the next one, and waits for
-    /// their first exchanges. One that cannot be opened counts as broken.
+    /// Opens one connection more of each kind and family for every pair, and waits for their first
+    /// exchanges. One that cannot be opened counts as broken.
     pub fn open(&mut self) -> Result<()> {
-        let next = self.workers.iter().cycle().skip(1);
-        let pairs: Vec<_> = self.workers.iter().cloned().zip(next.cloned()).collect();
-        for (from, to) in pairs {
+        for (from, to) in self.pairs.clone() {
+            let worker = |index| self.workers.get(index).cloned().context("no such worker");
+            let (from, to) = (worker(from)?, worker(to)?);
             for family in from.pod.families() {
                 for kind in Kind::ALL {
                     self.connect(kind, &from, &to, family)?;

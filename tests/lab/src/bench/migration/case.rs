@@ -8,13 +8,14 @@ use tweed_lab::{Binaries, Family, Path, Probe, Traffic};
 use super::cost::Cost;
 use super::meanwhile::Meanwhile;
 use super::order::Order;
+use super::rules;
 use super::share::{NOBODY, Share};
 use crate::bench::PAUSE;
 use crate::cluster::{Cluster, Shape};
 
 pub(super) struct Case {
     pub(super) name: &'static str,
-    pub(super) kind: Kind,
+    pub(super) held_to: HeldTo,
     pub(super) shape: Shape,
     /// Packets per second and ordered pair of pods.
     pub(super) rate: u32,
@@ -26,9 +27,13 @@ pub(super) struct Case {
     pub(super) stages: Vec<Stage>,
 }
 
+/// Six nodes on a segment and two behind a router.
+pub(super) const SHAPE: Shape =
+    Shape { flags: rules::FLAGS, proxies: rules::PROXIES, ..Shape::of(6, 2) };
+
 /// What the figures of a case are held to.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum HeldTo {
     Flips,
     /// The network takes direct paths away.
     CutOff,
@@ -70,14 +75,17 @@ pub(super) enum Foreign {
 impl Case {
     pub(super) fn run(&self, binaries: &Binaries) -> Result<Vec<Cost>> {
         let mut cluster = self.build(binaries)?;
+        let mut connections = cluster.connections()?;
         let traffic = Traffic::start(&cluster.pairs())?;
         let probe = cluster.probe(self.rate)?;
         probe.run_for(PAUSE);
         traffic.take();
         let mut costs = Vec::new();
         for stage in &self.stages {
-            let cost = stage.run(&mut cluster, &probe, &traffic);
-            costs.push(cost.with_context(|| stage.name)?);
+            // Those that were opened in earlier stages stay open.
+            connections.open()?;
+            let cost = stage.run(&mut cluster, &probe, &traffic).with_context(|| stage.name)?;
+            costs.push(Cost { connections: connections.take()?, ..cost });
         }
         let report = probe.finish()?;
         traffic.finish()?;
@@ -174,8 +182,8 @@ impl Case {
     pub(super) fn of(name: &'static str, stages: Vec<Stage>) -> Self {
         Self {
             name,
-            kind: Kind::Flips,
-            shape: Shape::of(6, 2),
+            held_to: HeldTo::Flips,
+            shape: SHAPE,
             rate: super::cases::RATE,
             before: NOBODY.config(),
             company: Company::None,

@@ -2,7 +2,7 @@
 
 use tweed_lab::ReversePath;
 
-use super::case::{Case, Company, Foreign, Kind, Stage};
+use super::case::{Case, Company, Foreign, HeldTo, SHAPE, Stage};
 use super::meanwhile::Meanwhile;
 use super::order::Order;
 use super::share::{ALL, NOBODY, Share, plain};
@@ -22,6 +22,7 @@ pub(super) fn all() -> Vec<Case> {
         three_nodes(),
         rollout(),
         migrate(),
+        migrate_all(),
         strict(),
         member_lost(),
         killed(),
@@ -44,7 +45,7 @@ fn three_nodes() -> Case {
         "one edit, three nodes at 1,000/s per pair",
         vec![Stage::edit("→ host-gw", ALL), Stage::edit("→ vxlan", NOBODY)],
     );
-    Case { shape: Shape::of(3, 0), rate: HIGH_RATE, ..case }
+    Case { shape: Shape { near: 3, far: 0, ..SHAPE }, rate: HIGH_RATE, ..case }
 }
 
 fn rollout() -> Case {
@@ -85,6 +86,24 @@ fn migrate() -> Case {
     Case { before: plain("vxlan"), ..case }
 }
 
+/// Without a router between, `finish` turns `Mixed` off.
+fn migrate_all() -> Case {
+    let case = Case::of(
+        "`tweedctl migrate`, six nodes on one segment",
+        vec![
+            Stage::order("start, all", Order::Migrate("start --to host-gw --percent 100", 0), ALL),
+            Stage::order("finish, `Mixed` off", Order::Migrate("finish", 0), ALL),
+            Stage::order(
+                "start back, all",
+                Order::Migrate("start --to vxlan --percent 100", 0),
+                NOBODY,
+            ),
+            Stage::order("finish, `Mixed` off", Order::Migrate("finish", 0), NOBODY),
+        ],
+    );
+    Case { shape: Shape { far: 0, ..SHAPE }, before: plain("vxlan"), ..case }
+}
+
 fn strict() -> Case {
     let case = Case::of(
         "strict reverse-path filters at start",
@@ -95,7 +114,7 @@ fn strict() -> Case {
             Stage::order("`Mixed` off", Order::Plain("vxlan"), NOBODY),
         ],
     );
-    let shape = Shape { reverse_path: ReversePath::Strict, ..Shape::of(6, 2) };
+    let shape = Shape { reverse_path: ReversePath::Strict, ..SHAPE };
     Case { shape, before: plain("vxlan"), ..case }
 }
 
@@ -108,7 +127,7 @@ fn member_lost() -> Case {
             Stage::edit("→ vxlan, it is back", NOBODY).meanwhile(Meanwhile::MemberBack),
         ],
     );
-    Case { shape: Shape { members: 3, ..Shape::of(6, 2) }, ..case }
+    Case { shape: Shape { members: 3, ..SHAPE }, ..case }
 }
 
 fn killed() -> Case {
@@ -210,7 +229,7 @@ fn foreign_dropped_meanwhile() -> Case {
             Stage::order("rollback", Order::Migrate("rollback", 0), NOBODY),
         ],
     );
-    Case { kind: Kind::CutOff, ..case }
+    Case { held_to: HeldTo::CutOff, ..case }
 }
 
 /// Those behind a router would have no path at all.
@@ -222,6 +241,6 @@ fn as_flannel_does_it() -> Case {
             Stage::order("→ vxlan", Order::Restart("vxlan"), NOBODY),
         ],
     );
-    let shape = Shape { reload: Reload::AtStart, ..Shape::of(6, 0) };
-    Case { kind: Kind::Comparison, shape, before: plain("vxlan"), ..case }
+    let shape = Shape { far: 0, reload: Reload::AtStart, ..SHAPE };
+    Case { held_to: HeldTo::Comparison, shape, before: plain("vxlan"), ..case }
 }
