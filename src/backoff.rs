@@ -6,6 +6,7 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
     tries: u32,
+    shortest: Duration,
     longest: Duration,
 }
 
@@ -20,13 +21,17 @@ impl Backoff {
     pub const LONGEST: Duration = Duration::from_secs(30);
 
     pub const fn up_to(longest: Duration) -> Self {
-        Self { tries: 0, longest }
+        Self::between(Self::SHORTEST, longest)
+    }
+
+    pub const fn between(shortest: Duration, longest: Duration) -> Self {
+        Self { tries: 0, shortest, longest }
     }
 
     /// A share of this try's longest delay: the whole of it for a `random` of 1, nothing for 0.
     pub fn delay(&mut self, random: f64) -> Duration {
         let doubled =
-            Self::SHORTEST.saturating_mul(1_u32.checked_shl(self.tries).unwrap_or(u32::MAX));
+            self.shortest.saturating_mul(1_u32.checked_shl(self.tries).unwrap_or(u32::MAX));
         self.tries = self.tries.saturating_add(1);
         doubled.min(self.longest).mul_f64(random.clamp(0.0, 1.0))
     }

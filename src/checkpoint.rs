@@ -21,6 +21,22 @@ pub struct Checkpoint {
     pub leases: Vec<Arc<Lease>>,
     #[serde(default)]
     pub detours: Detours,
+    /// The id of the machine that saved it, if it has one: a copy of the machine gets another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<String>,
+}
+
+impl Checkpoint {
+    /// Of a machine that is a copy of the one that saved it, takes away that one's lease; returns it.
+    /// What is known of the peers serves all the same.
+    pub fn forget_other_machine(&mut self, machine: Option<String>) -> Option<Lease> {
+        is_copy(self.machine.take(), machine).then(|| self.local.own.take())?
+    }
+}
+
+/// Whether the machine that saved a checkpoint is known to be another than this one.
+fn is_copy(saved_by: Option<String>, machine: Option<String>) -> bool {
+    saved_by.zip(machine).is_some_and(|(saved_by, machine)| saved_by != machine)
 }
 
 /// The document on disk.
@@ -109,6 +125,15 @@ mod tests {
         let error = load::<Vec<u32>>(&path).unwrap_err().to_string();
         let expected = "state.json is damaged: its version is 2, not 1; the daemon makes it anew";
         assert!(error.ends_with(expected), "{error}");
+    }
+
+    #[test]
+    fn only_a_machine_with_another_id_is_a_copy() {
+        let id = |id: &str| Some(id.to_owned());
+        assert!(is_copy(id("one"), id("two")));
+        assert!(!is_copy(id("one"), id("one")));
+        assert!(!is_copy(None, id("two")), "it was saved by an older version");
+        assert!(!is_copy(id("one"), None), "this container does not see the id");
     }
 
     proptest! {

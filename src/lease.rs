@@ -6,7 +6,7 @@ mod peers;
 #[cfg(test)]
 mod tests;
 
-pub use belief::{Rejected, Rules};
+pub use belief::{Contested, Rejected, Rules};
 pub use peers::{Peer, Peers, Withdrawal};
 
 use std::fmt;
@@ -67,7 +67,7 @@ pub struct Lease {
     pub id: LeaseId,
     /// One per family, IPv4 first.
     pub endpoints: Vec<Endpoint>,
-    /// When the store first saw it, in the store's own count: of two that conflict the older is believed.
+    /// When the store first saw it, in the store's own count: it decides some conflicts.
     pub created: u64,
     /// The store's handle of the lease's term, by which its holder proves after a restart that it
     /// is its own; none for a reservation, which has no term.
@@ -140,6 +140,21 @@ pub enum LeaseUpdate {
     /// A record is new or has changed.
     Put(Record),
     Remove(LeaseId),
+}
+
+impl Vtep {
+    /// The MAC address of a node with this public IP: the same after every reboot, and no other node's.
+    pub fn derived_mac(public_ip: IpAddr, vni: u32) -> MacAddr {
+        MacAddr::derived_from(&format!("{public_ip} vni {vni}"))
+    }
+}
+
+impl Endpoint {
+    /// Whether its VTEP has the MAC address that belongs to its public IP.
+    pub fn has_derived_mac(&self) -> bool {
+        let derived = |vtep: &Vtep| Some(Vtep::derived_mac(self.public_ip, vtep.vni?));
+        self.vtep.is_some_and(|vtep| derived(&vtep) == Some(vtep.mac))
+    }
 }
 
 impl Lease {

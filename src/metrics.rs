@@ -3,6 +3,7 @@
 use std::fmt::{Display, Write};
 use std::time::Duration;
 
+use crate::lease::Rejected;
 use crate::status::{FirewallStatus, ProbeStatus, Readiness, Statistics, Status, TableStatus};
 
 /// The page at `/metrics`. `silence` has passed since the loop last went round.
@@ -69,6 +70,10 @@ impl Page {
         self.by("peers", "path", help, &paths);
         let help = "Peers that the store no longer names and that are still routed.";
         self.gauge("peers_missing", help, &[(&[], peers.missing)]);
+        let help = "Leases that conflict with another or with this node, by what about.";
+        let count = |what| status.conflicts.get(what).copied().unwrap_or_default();
+        let conflicts = Rejected::CONFLICTS.map(|what| (what, count(what)));
+        self.by("lease_conflicts", "about", help, &conflicts);
     }
 
     fn kernel(&mut self, status: &Status) {
@@ -127,6 +132,11 @@ impl Page {
                 "path_fallbacks_total",
                 "Times that a peer went into the tunnel because its direct path failed.",
                 statistics.fallbacks,
+            ),
+            (
+                "vtep_mac_changes_total",
+                "Times that a tunnel device got another MAC address, for its own may be another node's.",
+                statistics.mac_changes,
             ),
         ];
         self.counters(&counters);

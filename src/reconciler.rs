@@ -9,6 +9,7 @@ mod due;
 mod edit;
 mod guarding;
 mod inputs;
+mod macs;
 mod node_report;
 mod outputs;
 mod paths;
@@ -46,7 +47,7 @@ use crate::masquerade::{Choice, Policy};
 use crate::node::InterfaceOptions;
 use crate::probe::News;
 use crate::status::{Query, Readiness, Statistics};
-use crate::subnet::{Identity, StoreState};
+use crate::subnet::{Identity, Rival, StoreState};
 use agenda::Agenda;
 use chains::Messenger;
 use paths::Paths;
@@ -68,6 +69,8 @@ pub enum Event {
     Store(StoreState),
     /// What was last known: the start, until the store tells how it really is.
     Remembered(Box<Checkpoint>),
+    /// Another node publishes its own record in the place of ours, or has stopped.
+    Rival(Option<Rival>),
     /// The task that probes paths tells.
     Probe(News),
     /// Somebody asks; the answer is JSON.
@@ -257,6 +260,7 @@ impl<K: Kernel> Reconciler<K> {
             Event::Lease(update) => self.take_lease(update),
             Event::Store(state) => self.take_store(state),
             Event::Remembered(checkpoint) => self.take_checkpoint(*checkpoint),
+            Event::Rival(rival) => self.inputs.rival = rival,
             Event::Probe(news) => self.take_probes(news),
             Event::Query(query, reply) => {
                 // Who asked may have gone; that is no concern of ours.

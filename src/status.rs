@@ -1,5 +1,6 @@
 //! What is known, for health, metrics and `tweedctl`.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -44,6 +45,9 @@ pub struct Statistics {
     /// Times that a peer on our link went into the tunnel because its direct path failed.
     #[serde(default)]
     pub fallbacks: u64,
+    /// Times that a tunnel device got another MAC address: its old one may be another node's.
+    #[serde(default)]
+    pub mac_changes: u64,
 }
 
 impl Statistics {
@@ -74,6 +78,10 @@ pub struct Status {
     /// The largest packet of pods, in bytes.
     pub mtu: Option<u32>,
     pub peers: PeerCounts,
+    /// Leases that conflict with another or with this node, by what they conflict about: see
+    /// [`crate::lease::Rejected::conflict`].
+    #[serde(default)]
+    pub conflicts: BTreeMap<String, usize>,
     /// Which firewall has rules of ours, and why this one; none if none does.
     #[serde(default)]
     pub firewall: Option<FirewallStatus>,

@@ -75,8 +75,10 @@ scenarios! {
     a_kernel_that_cannot_guard_lets_everybody_in
     a_lease_lost_as_the_store_goes_is_judged_when_it_is_back
     a_lost_lease_is_held_again
+    a_mac_that_another_lease_has_is_given_up
     a_new_address_of_the_underlay_is_published
     a_node_flips_its_own_backend_live
+    a_node_with_our_public_ip_is_named
     a_node_that_replaces_another_is_routed_at_once
     a_peer_that_cannot_be_reached_is_left_out_with_its_reason
     a_peer_that_changes_is_followed
@@ -138,6 +140,7 @@ scenarios! {
     the_tunnel_lets_in_who_holds_a_lease
     two_families_come_and_go_together
     two_leases_of_one_address_share_its_admission
+    two_leases_of_one_address_share_the_end_of_the_tunnel
     unused_addresses_of_our_subnet_are_refused
     what_a_node_reports_names_who_is_not_reached
     what_must_be_saved_is_told

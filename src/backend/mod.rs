@@ -223,6 +223,7 @@ impl Local {
         Rules {
             networks: self.config.networks().collect(),
             own: self.own.clone(),
+            macs: if self.config.has_tunnel() { self.macs.clone() } else { BTreeMap::new() },
             addresses: uplinks.flat_map(|uplink| [uplink.public_ip, uplink.address]).collect(),
             on_link: self.node.on_link.clone(),
             pools: self.config.pools.clone(),
@@ -261,5 +262,5 @@ pub fn device_name(family: Family, vni: u32) -> LinkName {
 
 /// The address of the tunnel device of a node whose public IP this is: the same after every reboot.
 pub fn derived_mac(uplink: &Uplink, vni: u32) -> MacAddr {
-    MacAddr::derived_from(&format!("{} vni {vni}", uplink.public_ip))
+    Vtep::derived_mac(uplink.public_ip, vni)
 }

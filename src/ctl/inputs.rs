@@ -61,7 +61,7 @@ pub(super) async fn read(files: &Files) -> Result<Known, Unknown> {
 
 impl Known {
     fn new(inputs: Checkpoint, source: String) -> Self {
-        let Checkpoint { local, leases, detours } = inputs;
+        let Checkpoint { local, leases, detours, machine: _ } = inputs;
         Self { source, local, leases, detours }
     }
 

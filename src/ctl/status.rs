@@ -159,11 +159,12 @@ fn computing(links: &[ChecksumStatus]) -> String {
 }
 
 fn done(statistics: &Statistics) -> String {
-    let Statistics { created, replaced, removed, dumps, overruns, edits, fallbacks } = statistics;
+    let Statistics { created, replaced, removed, dumps, overruns, edits, fallbacks, mac_changes } =
+        statistics;
     let counted = |count: u64, what| counted(usize::try_from(count).unwrap_or(usize::MAX), what);
     let (dumps, edits) = (counted(*dumps, "dump"), counted(*edits, "config"));
     format!(
         "{created} created, {replaced} replaced, {removed} removed, {dumps}, {overruns} overruns, \
-         {edits} read, {fallbacks} fallbacks"
+         {edits} read, {fallbacks} fallbacks, {mac_changes} MAC changes"
     )
 }

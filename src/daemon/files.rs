@@ -27,6 +27,8 @@ const SETTLE: Duration = Duration::from_millis(300);
 /// and where something changes all the time, processor and disk have better things to do.
 const REST: u32 = 200;
 const LONGEST_REST: Duration = Duration::from_secs(10);
+/// Made at the first boot. The image of a machine carries it, unless it was removed.
+const MACHINE_ID: &str = "/etc/machine-id";
 /// A stop waits no longer than this for the last checkpoint.
 const LAST_SAVE: Duration = Duration::from_millis(500);
 
@@ -90,7 +92,10 @@ async fn save(shared: &Shared) -> anyhow::Result<io::Result<()>> {
     let _turn = shared.saving.lock().await;
     let Some(checkpoint) = shared.checkpoint().await? else { return Ok(Ok(())) };
     let path = shared.options.state_file.clone();
-    let saved = spawn_blocking(move || checkpoint::save(&path, &checkpoint)).await;
+    let saved = spawn_blocking(move || {
+        checkpoint::save(&path, &Checkpoint { machine: machine_id(), ..checkpoint })
+    });
+    let saved = saved.await;
     saved.context("saving the checkpoint")
 }
 
@@ -103,8 +108,21 @@ pub(super) fn load_checkpoint(path: &Path) -> Option<Checkpoint> {
     });
     loaded.map(|mut checkpoint| {
         checkpoint.local.strict.retain(|_| is_of_this_boot(path));
+        if let Some(lease) = checkpoint.forget_other_machine(machine_id()) {
+            tracing::warn!(
+                lease = %lease.id,
+                "this machine is a copy: its checkpoint has the machine id of another, \
+                 whose lease is not taken up"
+            );
+        }
         checkpoint
     })
+}
+
+/// None where the host has no id, or this container does not see it.
+fn machine_id() -> Option<String> {
+    let id = std::fs::read_to_string(MACHINE_ID).ok()?;
+    Some(id.trim().to_owned()).filter(|id| !id.is_empty())
 }
 
 /// What a node knows of the lease it held before.
@@ -124,6 +142,7 @@ pub(super) fn previous(options: &Options, remembered: Option<&Checkpoint>) -> Pr
     Previous {
         subnets,
         grant: own.and_then(|own| own.grant),
+        public_ips: own.iter().flat_map(|own| &own.endpoints).map(|e| e.public_ip).collect(),
         subnet_file: files.map(|file| file.display().to_string()).join(" and "),
     }
 }

@@ -1,6 +1,7 @@
 //! The tasks that talk to the store: the lease is kept, and what the store tells is passed on.
 
 use std::collections::BTreeSet;
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -11,12 +12,15 @@ use tokio::time::timeout;
 
 use super::Shared;
 use crate::config::NetworkConfig;
-use crate::lease::LeaseAttributes;
+use crate::lease::{Lease, LeaseAttributes};
 use crate::reconciler::{Event, Progress};
-use crate::subnet::{Identity, StoreState, SubnetManager};
+use crate::subnet::{Identity, Lost, StoreState, SubnetManager};
 
 /// After so long without a word from the store, what was last known must do.
 const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Longer than a rival waits before it takes our lease again.
+const PEACE: Duration = Duration::from_secs(600);
 
 /// Takes a lease and holds it for good; publishes in it whatever changes about this node.
 ///
@@ -40,7 +44,13 @@ pub(super) async fn keep_lease<S: SubnetManager>(
         shared.send(Event::Held(lease.clone())).await?;
         acquired.send_replace(true);
         tokio::select! {
-            lost = manager.hold(&lease) => tracing::warn!(reason = %lost.0, "the lease was lost: claiming it again"),
+            lost = hold(&*manager, &shared, &lease) => {
+                let Lost { reason, rival } = lost?;
+                tracing::warn!(%reason, "the lease was lost: claiming it again");
+                if rival.is_some() {
+                    shared.send(Event::Rival(rival)).await?;
+                }
+            }
             changed = next_attributes(&mut progress, Some(&attributes)) => (config, attributes) = changed?,
             identity = identities.next() => {
                 let identity = identity.context("the store's word of this node ended")?;
@@ -49,6 +59,20 @@ pub(super) async fn keep_lease<S: SubnetManager>(
             }
         }
     }
+}
+
+/// Holds `lease` until it is lost. A lease that was held in peace for a while has no rival.
+async fn hold<S: SubnetManager>(
+    manager: &S,
+    shared: &Shared,
+    lease: &Lease,
+) -> anyhow::Result<Lost> {
+    let mut held = pin!(manager.hold(lease));
+    if let Ok(lost) = timeout(PEACE, &mut held).await {
+        return Ok(lost);
+    }
+    shared.send(Event::Rival(None)).await?;
+    Ok(held.await)
 }
 
 /// Passes on what the store says of the network config, now and whenever that changes.

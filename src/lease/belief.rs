@@ -1,5 +1,7 @@
 //! Which leases are believed: the rules that a lease must keep before anything is programmed for it.
 
+use std::collections::BTreeMap;
+use std::fmt;
 use std::net::IpAddr;
 
 use super::{Endpoint, Lease, LeaseId};
@@ -14,6 +16,8 @@ pub struct Rules {
     pub networks: Vec<Prefix>,
     /// Our own lease, once we hold one.
     pub own: Option<Lease>,
+    /// Of the tunnel device of each family.
+    pub macs: BTreeMap<Family, MacAddr>,
     /// The addresses that are ours.
     pub addresses: Vec<IpAddr>,
     /// The prefixes of our link, whose first and last IPv4 address are nobody's.
@@ -36,7 +40,7 @@ pub enum Rejected {
     #[error("subnet {0} holds {1}, an address of this node")]
     HoldsOurAddress(Prefix, IpAddr),
     #[error("its {what} conflicts with lease {id}")]
-    ConflictsWith { what: &'static str, id: LeaseId },
+    ConflictsWith { what: Contested, id: LeaseId },
     #[error("public IP {0} is no address that a node can have")]
     ImplausibleAddress(IpAddr),
     #[error("public IP {0} is an address of this node")]
@@ -45,6 +49,45 @@ pub enum Rejected {
     ImplausibleMac(MacAddr),
     #[error("VTEP MAC {0} is the one of this node")]
     OurMac(MacAddr),
+}
+
+/// What only one of two leases can have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Contested {
+    Subnet,
+    VtepMac,
+}
+
+impl fmt::Display for Contested {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Subnet => "subnet",
+            Self::VtepMac => "VTEP MAC",
+        })
+    }
+}
+
+impl Rejected {
+    /// Names of [`Self::conflict`], in the order of metrics.
+    pub const CONFLICTS: [&str; 5] =
+        ["subnet", "vtep_mac", "our_subnet", "our_vtep_mac", "our_public_ip"];
+
+    /// What it conflicts about, if it does: with another lease, or with this node.
+    pub const fn conflict(&self) -> Option<&'static str> {
+        match self {
+            Self::ConflictsWith { what: Contested::Subnet, .. } => Some("subnet"),
+            Self::ConflictsWith { what: Contested::VtepMac, .. } => Some("vtep_mac"),
+            Self::OverlapsOurs(..) => Some("our_subnet"),
+            Self::OurMac(_) => Some("our_vtep_mac"),
+            Self::OurAddress(_) => Some("our_public_ip"),
+            Self::Malformed(_)
+            | Self::OutsideNetwork(_)
+            | Self::IllegalLength(_)
+            | Self::HoldsOurAddress(..)
+            | Self::ImplausibleAddress(_)
+            | Self::ImplausibleMac(_) => None,
+        }
+    }
 }
 
 impl Rules {
@@ -60,7 +103,7 @@ impl Rules {
     fn check_endpoint(&self, endpoint: &Endpoint) -> Result<(), Rejected> {
         self.check_subnet(endpoint.subnet)?;
         self.check_public_ip(endpoint)?;
-        endpoint.vtep.map_or(Ok(()), |vtep| self.check_mac(vtep.mac))
+        endpoint.vtep.map_or(Ok(()), |vtep| self.check_mac(endpoint.subnet.family(), vtep.mac))
     }
 
     fn check_subnet(&self, subnet: Prefix) -> Result<(), Rejected> {
@@ -107,11 +150,10 @@ impl Rules {
         self.addresses.iter().any(|address| hands_out(pool, *address))
     }
 
-    fn check_mac(&self, mac: MacAddr) -> Result<(), Rejected> {
-        let mut ours = self.own.iter().flat_map(|own| &own.endpoints).filter_map(|e| e.vtep);
+    fn check_mac(&self, family: Family, mac: MacAddr) -> Result<(), Rejected> {
         if !mac.is_unicast() {
             Err(Rejected::ImplausibleMac(mac))
-        } else if ours.any(|vtep| vtep.mac == mac) {
+        } else if self.macs.get(&family) == Some(&mac) {
             Err(Rejected::OurMac(mac))
         } else {
             Ok(())

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Lease, LeaseId};
+use super::{Endpoint, Lease, LeaseId};
 use crate::mac::MacAddr;
 use crate::prefix::{Family, Prefix};
 
@@ -11,7 +11,8 @@ pub(super) struct Index {
     subnets: BTreeSet<(Prefix, LeaseId)>,
     /// How many subnets there are of each length: no other can hold one.
     lengths: BTreeMap<(Family, u8), usize>,
-    macs: BTreeSet<(MacAddr, LeaseId)>,
+    /// By family: each has a device of its own.
+    macs: BTreeSet<(Family, MacAddr, LeaseId)>,
     /// The empty one, which comes before every other.
     first: LeaseId,
 }
@@ -23,7 +24,7 @@ impl Index {
                 *self.lengths.entry((subnet.family(), subnet.prefix_len())).or_default() += 1;
             }
         }
-        self.macs.extend(macs(lease).map(|mac| (mac, lease.id.clone())));
+        self.macs.extend(macs(lease).map(|(family, mac)| (family, mac, lease.id.clone())));
     }
 
     pub(super) fn remove(&mut self, lease: &Lease) {
@@ -32,8 +33,8 @@ impl Index {
                 self.count_down((subnet.family(), subnet.prefix_len()));
             }
         }
-        for mac in macs(lease) {
-            self.macs.remove(&(mac, lease.id.clone()));
+        for (family, mac) in macs(lease) {
+            self.macs.remove(&(family, mac, lease.id.clone()));
         }
     }
 
@@ -47,10 +48,16 @@ impl Index {
     }
 
     pub(super) fn sharing_mac<'a>(&'a self, lease: &'a Lease) -> impl Iterator<Item = &'a LeaseId> {
-        macs(lease).flat_map(|mac| {
-            let from = self.macs.range((mac, self.first.clone())..);
-            from.take_while(move |(other, _)| *other == mac).map(|(_, id)| id)
-        })
+        macs(lease).flat_map(|(family, mac)| self.holding_mac(family, mac))
+    }
+
+    pub(super) fn holding_mac(
+        &self,
+        family: Family,
+        mac: MacAddr,
+    ) -> impl Iterator<Item = &LeaseId> {
+        let from = self.macs.range((family, mac, self.first.clone())..);
+        from.take_while(move |(of, held, _)| (*of, *held) == (family, mac)).map(|(_, _, id)| id)
     }
 
     /// Those whose subnet holds all of `subnet` and more.
@@ -79,6 +86,7 @@ impl Index {
     }
 }
 
-fn macs(lease: &Lease) -> impl Iterator<Item = MacAddr> + '_ {
-    lease.endpoints.iter().filter_map(|endpoint| endpoint.vtep).map(|vtep| vtep.mac)
+fn macs(lease: &Lease) -> impl Iterator<Item = (Family, MacAddr)> + '_ {
+    let mac = |endpoint: &Endpoint| Some((endpoint.subnet.family(), endpoint.vtep?.mac));
+    lease.endpoints.iter().filter_map(mac)
 }

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::belief::{Rejected, Rules};
+use super::belief::{Contested, Rejected, Rules};
 use super::index::Index;
-use super::{Lease, LeaseId, LeaseUpdate, Malformed, Record};
+use super::{Endpoint, Lease, LeaseId, LeaseUpdate, Malformed, Record};
 
 /// All leases by id. What has gone missing from the store stays until it is withdrawn.
 #[derive(Clone, Debug, Default)]
@@ -13,6 +13,10 @@ pub struct Peers {
     records: BTreeMap<LeaseId, Held>,
     index: Index,
     missing: BTreeSet<LeaseId>,
+    /// Those whose VTEP is new since the last full listing, in the order in which they came.
+    latecomers: BTreeMap<LeaseId, u64>,
+    /// How many have come so.
+    came: u64,
     complete: bool,
 }
 
@@ -123,21 +127,34 @@ impl Peers {
         self.records.iter().map(move |(id, held)| (id, peer(id, held)))
     }
 
+    /// A full listing is judged by itself: a daemon that has seen nothing else judges alike.
     fn apply_snapshot(&mut self, records: Vec<Record>) -> BTreeSet<LeaseId> {
+        let latecomers = std::mem::take(&mut self.latecomers);
         let mut lost: BTreeSet<LeaseId> = self.ids().cloned().collect();
         for record in &records {
             lost.remove(&record.id);
         }
         let mut affected: Vec<LeaseId> = lost.into_iter().flat_map(|id| self.lose(id)).collect();
         self.complete = true;
-        affected.extend(records.into_iter().flat_map(|record| self.put(record)));
+        affected.extend(records.into_iter().flat_map(|record| self.take_in(record)));
+        affected.extend(latecomers.keys().flat_map(|id| self.rivals(id)));
         // Sorted at once, not one by one.
         affected.into_iter().collect()
     }
 
+    fn put(&mut self, record: Record) -> BTreeSet<LeaseId> {
+        if let Ok(lease) = &record.lease
+            && !self.lease(&record.id).is_some_and(|known| has_vteps_of(known, lease))
+        {
+            self.came += 1;
+            self.latecomers.insert(record.id.clone(), self.came);
+        }
+        self.take_in(record)
+    }
+
     /// A record that can no longer be read keeps the lease that was last read from it: its node has
     /// not gone, and its pods cannot help what was written there.
-    fn put(&mut self, record: Record) -> BTreeSet<LeaseId> {
+    fn take_in(&mut self, record: Record) -> BTreeSet<LeaseId> {
         let Record { id, lease } = record;
         let held = match lease {
             Ok(lease) => Held { lease: Some(Arc::new(lease)), malformed: None },
@@ -187,6 +204,7 @@ impl Peers {
 
     fn forget(&mut self, id: &LeaseId) -> BTreeSet<LeaseId> {
         let mut affected = BTreeSet::new();
+        self.latecomers.remove(id);
         if let Some(Held { lease, .. }) = self.records.remove(id) {
             if let Some(lease) = lease {
                 self.index.remove(&lease);
@@ -210,25 +228,50 @@ impl Peers {
     }
 
     fn check_conflicts(&self, lease: &Lease, rules: &Rules) -> Result<(), Rejected> {
-        let elder = |ids: &mut dyn Iterator<Item = &LeaseId>| {
-            ids.filter(|id| self.is_elder(id, lease, rules)).min().cloned()
-        };
         let conflict = |what, id| Err(Rejected::ConflictsWith { what, id });
-        if let Some(id) = elder(&mut self.index.overlapping(lease)) {
-            return conflict("subnet", id);
+        let elders = self.index.overlapping(lease);
+        if let Some(id) = elders.filter(|id| self.is_elder(id, lease, rules)).min() {
+            return conflict(Contested::Subnet, id.clone());
         }
-        elder(&mut self.index.sharing_mac(lease)).map_or(Ok(()), |id| conflict("VTEP MAC", id))
+        let mut endpoints = lease.endpoints.iter();
+        let winner = endpoints.find_map(|endpoint| self.holder_of_mac(endpoint, rules));
+        winner.map_or(Ok(()), |id| conflict(Contested::VtepMac, id.clone()))
     }
 
     /// Whether the lease `id` is somebody's who is believed before `lease`.
     fn is_elder(&self, id: &LeaseId, lease: &Lease, rules: &Rules) -> bool {
-        let is_before =
-            |other: &Lease| self.rank(other) < self.rank(lease) && rules.check(other).is_ok();
+        let rank = |lease: &Lease| (self.missing.contains(&lease.id), lease.created);
+        let is_before = |other: &Lease| {
+            (rank(other), id) < (rank(lease), &lease.id) && rules.check(other).is_ok()
+        };
         *id != lease.id && !rules.is_own(id) && self.lease(id).is_some_and(is_before)
     }
 
-    /// The lower is believed: one that the store names, then the older.
-    fn rank<'a>(&self, lease: &'a Lease) -> (bool, u64, &'a LeaseId) {
-        (self.missing.contains(&lease.id), lease.created, &lease.id)
+    /// The lease that has the VTEP MAC of `endpoint` for another public IP, if that one is accepted.
+    /// Nodes with one public IP are one end of the tunnel: one entry leads to all of them.
+    fn holder_of_mac(&self, endpoint: &Endpoint, rules: &Rules) -> Option<&LeaseId> {
+        let (family, mac) = (endpoint.subnet.family(), endpoint.vtep?.mac);
+        let claims = self.index.holding_mac(family, mac).filter(|id| !rules.is_own(id));
+        let claims = claims.filter_map(|id| self.lease(id)).filter(|it| rules.check(it).is_ok());
+        let claims = claims.filter_map(|lease| Some((lease, lease.endpoint(family)?)));
+        let (lease, holder) = claims.min_by_key(|(lease, claim)| self.rank(lease, claim))?;
+        (holder.public_ip != endpoint.public_ip).then_some(&lease.id)
     }
+
+    /// Of leases that claim one MAC the lowest has it: one that the store names, one to whose public
+    /// IP the MAC belongs, one that had it before the others came, the oldest.
+    fn rank<'a>(&self, lease: &'a Lease, claim: &Endpoint) -> impl Ord + use<'a> {
+        let came = self.latecomers.get(&lease.id).copied().unwrap_or_default();
+        let is_missing = self.missing.contains(&lease.id);
+        (is_missing, !claim.has_derived_mac(), came, lease.created, &lease.id)
+    }
+}
+
+/// Whether both leases name the same ends of tunnels.
+fn has_vteps_of(known: &Lease, lease: &Lease) -> bool {
+    let ends = |lease: &Lease| -> Vec<_> {
+        let mac = |endpoint: &Endpoint| Some((endpoint.public_ip, endpoint.vtep?.mac));
+        lease.endpoints.iter().filter_map(mac).collect()
+    };
+    ends(known) == ends(lease)
 }

@@ -53,6 +53,7 @@ fn rules() -> Rules {
     Rules {
         networks: vec![prefix("10.5.0.0/16"), prefix("fd05::/48")],
         own: Some(lease(OWN, 1)),
+        macs: [(Family::V4, mac(1))].into(),
         addresses: vec!["172.16.0.1".parse().unwrap(), "10.5.200.7".parse().unwrap()],
         on_link: vec![prefix("172.16.0.0/24")],
         pools: Vec::new(),

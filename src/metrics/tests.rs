@@ -22,6 +22,7 @@ fn status() -> Status {
         subnets: Vec::new(),
         mtu: Some(1450),
         peers: PeerCounts { direct: 3, tunnel: 2, left_out: 1, set_aside: 0, missing: 1 },
+        conflicts: [("our_public_ip".to_owned(), 1)].into(),
         firewall: Some(FirewallStatus {
             name: "nftables".to_owned(),
             reason: "this kernel has it".to_owned(),
@@ -69,6 +70,11 @@ fn a_daemon_is_told_in_numbers() {
         tweed_peers{path="left_out"} 1
         tweed_peers{path="set_aside"} 0
         tweed_peers_missing 1
+        tweed_lease_conflicts{about="subnet"} 0
+        tweed_lease_conflicts{about="vtep_mac"} 0
+        tweed_lease_conflicts{about="our_subnet"} 0
+        tweed_lease_conflicts{about="our_vtep_mac"} 0
+        tweed_lease_conflicts{about="our_public_ip"} 1
         tweed_desired_entries 25
         tweed_firewall_info{firewall="nftables"} 1
         tweed_table_in_place{table="ip tweed.1"} 1
@@ -82,7 +88,8 @@ fn a_daemon_is_told_in_numbers() {
         tweed_kernel_dumps_total 2
         tweed_kernel_overruns_total 0
         tweed_config_edits_total 0
-        tweed_path_fallbacks_total 0"#]]
+        tweed_path_fallbacks_total 0
+        tweed_vtep_mac_changes_total 0"#]]
     .assert_eq(&samples(&status()));
 }
 

@@ -1,6 +1,6 @@
 //! The answers that the loop gives to questions.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde_json::value::{RawValue, to_raw_value};
@@ -32,7 +32,8 @@ impl<K: Kernel> Reconciler<K> {
         let rules = local.rules();
         let leases = self.inputs.peers.leases().filter(|lease| !rules.is_own(&lease.id));
         let detours = self.inputs.detours.clone();
-        Some(Checkpoint { leases: leases.cloned().collect(), local, detours })
+        // Only the task that saves it knows the machine.
+        Some(Checkpoint { leases: leases.cloned().collect(), local, detours, machine: None })
     }
 
     fn status(&self) -> Status {
@@ -52,6 +53,7 @@ impl<K: Kernel> Reconciler<K> {
             subnets: self.inputs.own.iter().flat_map(Lease::subnets).collect(),
             mtu: backend::pod_mtu(&self.networks),
             peers: self.counts(),
+            conflicts: self.conflicts(),
             firewall: self.firewall().map(|choice| FirewallStatus {
                 name: choice.firewall.as_str().to_owned(),
                 reason: choice.reason.to_owned(),
@@ -97,6 +99,21 @@ impl<K: Kernel> Reconciler<K> {
             }
         }
         counts
+    }
+
+    /// How many leases conflict with another or with this node, by what about.
+    fn conflicts(&self) -> BTreeMap<String, usize> {
+        let about = |standing: &Standing| match standing {
+            Standing::SetAside(reason) => reason.conflict(),
+            Standing::Planned(..) => None,
+        };
+        let rival = self.inputs.rival.map(|rival| Rejected::OurAddress(rival.public_ip));
+        let rival = rival.as_ref().and_then(Rejected::conflict);
+        let mut conflicts = BTreeMap::new();
+        for about in self.desired.peers().values().filter_map(about).chain(rival) {
+            *conflicts.entry(about.to_owned()).or_default() += 1;
+        }
+        conflicts
     }
 
     pub(super) fn peers(&self) -> Vec<PeerStatus> {

@@ -89,7 +89,10 @@ impl<K: Kernel> Reconciler<K> {
         if self.inputs.node.as_ref() != Some(&node) {
             let addresses: Vec<_> = node.uplinks.iter().map(|uplink| uplink.public_ip).collect();
             tracing::info!(interface = %node.interface, mtu = node.mtu, ?addresses, "using this interface");
-            self.inputs.node = Some(node);
+            if self.inputs.move_to(node) {
+                tracing::info!(macs = ?self.inputs.macs, "the public IP changed, and the VTEP MAC with it");
+                self.statistics.mac_changes += 1;
+            }
             self.stale.plan = true;
             self.inputs.edit.stale = true;
             self.unsaved = true;
@@ -162,6 +165,7 @@ impl<K: Kernel> Reconciler<K> {
         let gateways = believed.flat_map(|lease| &lease.endpoints).map(|e| e.public_ip);
         self.scope.gateways.extend(gateways);
         self.tell_targets(standings);
+        self.yield_macs(standings);
     }
 
     /// Reads what the kernel holds. Until they are known, it also decides the MAC addresses.

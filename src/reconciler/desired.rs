@@ -5,8 +5,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::backend::{self, Detours, Local, Network, PeerPlan};
-use crate::kernel::state::{Entry, KernelState, Key};
+use crate::kernel::state::{Entry, KernelState, Key, LinkName};
 use crate::lease::{Lease, LeaseId, Peer, Peers, Rejected};
+use crate::mac::MacAddr;
 
 /// What became of one lease of the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,8 +44,19 @@ impl Standing {
 pub struct Desired {
     state: KernelState,
     peers: BTreeMap<LeaseId, Standing>,
-    /// The addresses that several leases name, and how many: each is let in once.
-    shared: BTreeMap<IpAddr, usize>,
+    /// What several leases ask for, and how many: nodes with one public IP, or behind one.
+    shared: BTreeMap<Shared, usize>,
+    /// The rejected leases that conflict with this node.
+    against_us: BTreeSet<LeaseId>,
+}
+
+/// An entry that several leases may ask for.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Shared {
+    /// The address is let in.
+    Admission(IpAddr),
+    /// The tunnel device sends what is for this MAC address to the public IP of the leases.
+    Fdb(LinkName, MacAddr),
 }
 
 impl Desired {
@@ -65,11 +77,13 @@ impl Desired {
         let standings = peers.into_iter().filter_map(|(id, standing)| Some((id, standing?)));
         let peers: BTreeMap<LeaseId, Standing> = standings.collect();
         local.extend(peers.values().flat_map(entries).cloned());
-        let mut admitted: Vec<_> = peers.values().flat_map(entries).filter_map(admission).collect();
-        admitted.sort_unstable();
-        let same = admitted.chunk_by(|one, other| one == other).filter(|same| same.len() > 1);
-        let shared = same.filter_map(|same| Some((*same.first()?, same.len()))).collect();
-        Self { state: local, peers, shared }
+        let mut all: Vec<_> = peers.values().flat_map(entries).filter_map(shareable).collect();
+        all.sort_unstable();
+        let same = all.chunk_by(|one, other| one == other).filter(|same| same.len() > 1);
+        let shared = same.filter_map(|same| Some((same.first()?.clone(), same.len()))).collect();
+        let against_us = peers.iter().filter(|(_, standing)| is_against_us(standing));
+        let against_us = against_us.map(|(id, _)| id.clone()).collect();
+        Self { state: local, peers, shared, against_us }
     }
 
     /// Puts each peer's new standing in the place of its old one; none removes the peer. Returns
@@ -79,6 +93,7 @@ impl Desired {
         // All that is old goes first: a subnet may move from one lease to another in one change.
         for (id, _) in &changes {
             let old = self.peers.remove(id);
+            self.against_us.remove(id);
             for entry in old.iter().flat_map(entries) {
                 if self.releases(entry) {
                     self.state.remove(&entry.key());
@@ -91,25 +106,29 @@ impl Desired {
             touched.insert(entry.key());
             self.put(entry);
         }
-        let standings = changes.into_iter().filter_map(|(id, standing)| Some((id, standing?)));
-        self.peers.extend(standings);
+        for (id, standing) in changes.into_iter().filter_map(|(id, new)| Some((id, new?))) {
+            if is_against_us(&standing) {
+                self.against_us.insert(id.clone());
+            }
+            self.peers.insert(id, standing);
+        }
         touched
     }
 
     fn put(&mut self, entry: &Arc<Entry>) {
         let is_there = self.state.insert(Arc::clone(entry)).is_some();
-        if let Some(address) = admission(entry).filter(|_| is_there) {
-            *self.shared.entry(address).or_insert(1) += 1;
+        if let Some(shared) = shareable(entry).filter(|_| is_there) {
+            *self.shared.entry(shared).or_insert(1) += 1;
         }
     }
 
-    /// Whether nobody needs `entry` any more once one of those who do is gone.
+    /// Whether no lease needs `entry` any more once one of those that do is gone.
     fn releases(&mut self, entry: &Arc<Entry>) -> bool {
-        let Some(address) = admission(entry) else { return true };
-        let Some(leases) = self.shared.get_mut(&address) else { return true };
+        let Some(shared) = shareable(entry) else { return true };
+        let Some(leases) = self.shared.get_mut(&shared) else { return true };
         *leases -= 1;
         if *leases == 1 {
-            self.shared.remove(&address);
+            self.shared.remove(&shared);
         }
         false
     }
@@ -120,6 +139,11 @@ impl Desired {
 
     pub const fn peers(&self) -> &BTreeMap<LeaseId, Standing> {
         &self.peers
+    }
+
+    /// The rejected leases that conflict with this node.
+    pub(super) const fn against_us(&self) -> &BTreeSet<LeaseId> {
+        &self.against_us
     }
 }
 
@@ -132,10 +156,15 @@ fn entries(standing: &Standing) -> impl Iterator<Item = &Arc<Entry>> {
     plan.into_iter().flat_map(PeerPlan::entries)
 }
 
-/// The address that `entry` lets in.
-fn admission(entry: &Arc<Entry>) -> Option<IpAddr> {
+fn shareable(entry: &Arc<Entry>) -> Option<Shared> {
     match entry.as_ref() {
-        Entry::Element(element) => Some(element.address),
+        Entry::Element(element) => Some(Shared::Admission(element.address)),
+        Entry::Fdb(fdb) => Some(Shared::Fdb(fdb.link.clone(), fdb.mac)),
         _ => None,
     }
+}
+
+const fn is_against_us(standing: &Standing) -> bool {
+    use Rejected::{OurAddress, OurMac, OverlapsOurs};
+    matches!(standing, Standing::SetAside(OverlapsOurs(..) | OurAddress(_) | OurMac(_)))
 }

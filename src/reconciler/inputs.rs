@@ -4,18 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::edit::Edit;
 use super::guarding::Guarding;
-use crate::backend::{self, Detours, Local};
+use crate::backend::{Detours, Local};
 use crate::checkpoint::Checkpoint;
 use crate::config::{Kind, NetworkConfig};
-use crate::kernel::state::{
-    ChainName, Entry, KernelState, Key, Link, LinkKind, LinkName, ReversePath,
-};
+use crate::kernel::state::{ChainName, Entry, KernelState, LinkName, ReversePath};
 use crate::lease::{BackendType, Lease, Peers, Rules, Withdrawal};
 use crate::mac::MacAddr;
 use crate::masquerade::Policy;
-use crate::node::{Node, Uplink};
+use crate::node::Node;
 use crate::prefix::{Family, Prefix};
-use crate::subnet::{Identity, StoreState};
+use crate::subnet::{Identity, Rival, StoreState};
 
 /// All inputs, as far as they are known.
 #[derive(Debug)]
@@ -49,6 +47,8 @@ pub struct Inputs {
     /// The links whose reverse-path filter is strict although `Mixed` wants it loose: a change of
     /// backend would lose packets, so it waits for them.
     pub strict_now: BTreeSet<LinkName>,
+    /// A node that published its own record in the place of ours, under our public IP.
+    pub rival: Option<Rival>,
     /// Peers on our link that are reached through the tunnel for now.
     pub detours: Detours,
     /// This node as it was last known, if that is what we started from.
@@ -88,6 +88,7 @@ impl Default for Inputs {
             peers: Peers::default(),
             strict: BTreeSet::new(),
             strict_now: BTreeSet::new(),
+            rival: None,
             detours: Detours::new(),
             remembered: None,
             store: StoreState::Unknown,
@@ -177,31 +178,6 @@ impl Inputs {
         self.config.is_some() && self.node.is_some()
     }
 
-    /// Whether the MAC address of some tunnel device is still to be decided.
-    pub fn lack_macs(&self) -> bool {
-        let uplinks = self.node.iter().flat_map(|node| &node.uplinks);
-        uplinks.into_iter().any(|uplink| !self.macs.contains_key(&uplink.family()))
-    }
-
-    /// Keeps the MAC address of each tunnel device that exists or is remembered, and derives the others.
-    pub fn settle_macs(&mut self, actual: &KernelState) {
-        let Some(local) = self.local() else { return };
-        let vni = local.config.backend.tunnel.vni;
-        for uplink in &local.node.uplinks {
-            let device = backend::device_name(uplink.family(), vni);
-            let kept = existing_mac(actual, &device).or_else(|| self.remembered_mac(uplink));
-            let mac = kept.unwrap_or_else(|| backend::derived_mac(uplink, vni));
-            self.macs.entry(uplink.family()).or_insert(mac);
-        }
-    }
-
-    /// Of a machine that was copied, only one may keep what both remember.
-    fn remembered_mac(&self, uplink: &Uplink) -> Option<MacAddr> {
-        let local = self.remembered.as_ref()?;
-        let same = local.node.uplinks.iter().any(|known| known.public_ip == uplink.public_ip);
-        local.macs.get(&uplink.family()).copied().filter(|_| same)
-    }
-
     /// Notes which filters were strict before we loosen them; returns whether there are new ones.
     pub fn note_strict(&mut self, actual: &KernelState) -> bool {
         let known = self.strict.len();
@@ -227,7 +203,7 @@ impl Inputs {
     /// Starts from what was last known.
     pub fn remember(&mut self, checkpoint: Checkpoint) {
         // What the probes of another life found is not known in this one.
-        let Checkpoint { local, leases, detours: _ } = checkpoint;
+        let Checkpoint { local, leases, detours: _, machine: _ } = checkpoint;
         self.config = Some(local.config.clone());
         self.own.clone_from(&local.own);
         // Where nodes have names, their leases are called by them.
@@ -287,11 +263,4 @@ fn strict(actual: &KernelState) -> impl Iterator<Item = LinkName> + '_ {
         Entry::ReversePath(filter) if filter.strict => Some(filter.link.clone()),
         _ => None,
     })
-}
-
-fn existing_mac(actual: &KernelState, device: &LinkName) -> Option<MacAddr> {
-    match actual.get(&Key::Link(device.clone())) {
-        Some(Entry::Link(Link { kind: LinkKind::Vxlan(_), mac, .. })) => Some(*mac),
-        _ => None,
-    }
 }

@@ -1,11 +1,11 @@
 //! Whether the daemon does its work, and if not, why.
 
-use super::Reconciler;
+use super::{Reconciler, Standing};
 use crate::kernel::Kernel;
 use crate::kernel::state::Key;
 use crate::lease::{LeaseId, Rejected};
 use crate::status::Readiness;
-use crate::subnet::StoreState;
+use crate::subnet::{Rival, StoreState};
 
 /// Many refusals and rejections are as a rule of one kind: this many are shown.
 const SHOWN: usize = 3;
@@ -128,7 +128,35 @@ impl<K: Kernel> Reconciler<K> {
         let (pending, guard) = (inputs.pending(), inputs.guarding.remark());
         let remarks = [remembered, node, held, pending, unusable, self.probes_remark(), guard];
         let remarks = remarks.into_iter().flatten().chain(filters).chain(left).chain(spoilt);
-        remarks.chain(self.kept_chains()).chain(self.doubtful_chains())
+        let remarks = remarks.chain(self.kept_chains()).chain(self.doubtful_chains());
+        remarks.chain(self.conflicts_remark())
+    }
+}
+
+impl<K: Kernel> Reconciler<K> {
+    /// Which leases conflict with this node, and what to do.
+    fn conflicts_remark(&self) -> Vec<String> {
+        let rival = self.inputs.rival.map(|rival| {
+            format!("{rival} and overwrites our lease: give each node a public IP of its own")
+        });
+        let against_us = self.desired.against_us();
+        let shown = against_us.iter().take(SHOWN).filter_map(|id| self.conflict_remark(id));
+        let more = against_us.len().saturating_sub(SHOWN);
+        let more = (more > 0).then(|| format!("and {more} more leases conflict with this node"));
+        rival.into_iter().chain(shown).chain(more).collect()
+    }
+
+    fn conflict_remark(&self, id: &LeaseId) -> Option<String> {
+        let Standing::SetAside(why) = self.desired.peers().get(id)? else { return None };
+        let Rejected::OurAddress(ip) = why else {
+            return Some(format!("lease {id} conflicts with this node: {why}"));
+        };
+        let mut endpoints = self.inputs.peers.lease(id)?.endpoints.iter();
+        let rival = Rival::of(endpoints.find(|endpoint| endpoint.public_ip == *ip)?);
+        Some(format!(
+            "{rival} in lease {id}: give each node a public IP of its own, \
+             or delete the lease if its node is gone"
+        ))
     }
 }
 

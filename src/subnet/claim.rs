@@ -1,5 +1,8 @@
 //! Which lease a node takes: the one its pods live on, wherever that can be proved.
 
+#[cfg(test)]
+mod tests;
+
 use std::net::IpAddr;
 
 use super::Error;
@@ -16,6 +19,8 @@ pub struct Previous {
     pub subnets: Vec<Prefix>,
     /// The handle of its lease's term.
     pub grant: Option<i64>,
+    /// What it published in that lease.
+    pub public_ips: Vec<IpAddr>,
     /// Where the subnets were written, for the error that sends people there.
     pub subnet_file: String,
 }
@@ -97,8 +102,26 @@ impl<'a> Claimant<'a> {
 
     /// By a public IP of ours, or by the term that we held before.
     pub fn owns(&self, held: &Holding) -> bool {
-        let by_grant = held.grant.is_some() && held.grant == self.previous.grant;
-        by_grant || held.public_ips.iter().any(|public_ip| self.public_ips.contains(public_ip))
+        meet(&held.public_ips, &self.public_ips) || self.proves_by_term(held)
+    }
+
+    /// Whether another public IP stands in `held`.
+    pub fn is_of_another(&self, held: &Holding) -> bool {
+        !held.public_ips.is_empty() && !meet(&held.public_ips, &self.public_ips)
+    }
+
+    /// Whether our public IP is the one that we knew, if we knew one: else we may be a copy.
+    pub fn has_stayed(&self) -> bool {
+        self.previous.public_ips.is_empty() || meet(&self.previous.public_ips, &self.public_ips)
+    }
+
+    /// A copy of this machine knows the same term. It proves nothing if this node has moved, and the
+    /// lease shows neither its old public IP nor its new one.
+    fn proves_by_term(&self, held: &Holding) -> bool {
+        let same_term = held.grant.is_some() && held.grant == self.previous.grant;
+        let is_as_known =
+            held.public_ips.is_empty() || meet(&held.public_ips, &self.previous.public_ips);
+        same_term && (self.has_stayed() || is_as_known)
     }
 
     /// Previous subnets that no pool hands out.
@@ -150,118 +173,6 @@ impl<'a> Claimant<'a> {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::config::NetworkConfig;
-    use crate::subnet::allocate::Draw;
-
-    const V4: &str = r#"{"Network":"10.5.0.0/16"}"#;
-    const DUAL: &str = r#"{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00::/48"}"#;
-
-    fn holding(id: &str, public_ips: &[&str], grant: i64) -> Holding {
-        let id = LeaseId::new(id);
-        let public_ips = public_ips.iter().map(|ip| ip.parse().unwrap()).collect();
-        Holding { subnets: key::claimed(&id), id, public_ips, grant: Some(grant) }
-    }
-
-    fn previous(subnets: &[&str], grant: Option<i64>) -> Previous {
-        let subnets = subnets.iter().map(|subnet| subnet.parse().unwrap()).collect();
-        Previous { subnets, grant, subnet_file: "/run/flannel/subnet.env".into() }
-    }
-
-    /// What a node with public IP 192.168.0.9 (and `fd01::9`) does, in one line.
-    fn claimed(config: &str, holdings: &[Holding], previous: &Previous) -> String {
-        let config = NetworkConfig::parse(config.as_bytes()).unwrap();
-        let public_ips = ["192.168.0.9", "fd01::9"].map(|ip| ip.parse().unwrap());
-        let public_ips = public_ips.into_iter().take(config.pools.len()).collect();
-        let claimant = Claimant { pools: &config.pools, public_ips, previous };
-        let claim = match claimant.claim(holdings) {
-            Ok(claim) => claim,
-            Err(error) => return error.to_string(),
-        };
-        let way = match claim.way {
-            Way::Take(id) => format!("take {id}"),
-            Way::Create(wish) => {
-                let kept =
-                    wish.kept.iter().map(|kept| kept.map_or("any".into(), |k| k.to_string()));
-                format!("create {}", kept.collect::<Vec<_>>().join(" "))
-            }
-        };
-        claim.obsolete.iter().fold(way, |line, id| format!("{line}, drop {id}"))
-    }
-
-    #[test]
-    fn the_previous_subnet_goes_before_another_lease_of_ours() {
-        let leases = [
-            holding("10.5.3.0-24", &["192.168.0.9"], 1),
-            holding("10.5.4.0-24", &["192.168.0.9"], 2),
-        ];
-        assert_eq!(claimed(V4, &leases, &previous(&["10.5.4.0/24"], None)), "take 10.5.4.0-24");
-        assert_eq!(claimed(V4, &leases, &previous(&[], None)), "take 10.5.3.0-24");
-    }
-
-    #[test]
-    fn our_term_proves_a_lease_ours_although_the_public_ip_changed() {
-        let leases = [holding("10.5.3.0-24", &["192.168.0.8"], 7)];
-        let known = previous(&["10.5.3.0/24"], Some(7));
-        assert_eq!(claimed(V4, &leases, &known), "take 10.5.3.0-24");
-    }
-
-    #[test]
-    fn a_subnet_of_our_pods_that_another_holds_is_an_error() {
-        let leases = [holding("10.5.3.0-24", &["192.168.0.8"], 7)];
-        assert_eq!(
-            claimed(V4, &leases, &previous(&["10.5.3.0/24"], Some(8))),
-            "subnet 10.5.3.0/24 of this node is held by the node with public IP 192.168.0.8: \
-             stop one of the two nodes, or remove /run/flannel/subnet.env to take a new subnet"
-        );
-        let wider = [holding("10.5.0.0-22", &[], 7)];
-        let error = claimed(V4, &wider, &previous(&["10.5.3.0/24"], None));
-        assert!(error.contains("is held by key 10.5.0.0-22"), "{error}");
-    }
-
-    #[test]
-    fn a_free_previous_subnet_is_kept_if_the_pool_hands_it_out() {
-        assert_eq!(claimed(V4, &[], &previous(&["10.5.3.0/24"], None)), "create 10.5.3.0/24");
-        assert_eq!(claimed(V4, &[], &previous(&["10.6.3.0/24"], None)), "create any");
-        assert_eq!(claimed(V4, &[], &previous(&["10.5.3.0/25"], None)), "create any");
-    }
-
-    #[test]
-    fn leases_of_ours_that_no_pool_hands_out_are_dropped() {
-        let leases = [
-            holding("10.5.3.0-24", &["192.168.0.8"], 1),
-            holding("10.6.3.0-24", &["192.168.0.9"], 2),
-        ];
-        assert_eq!(claimed(V4, &leases, &previous(&[], None)), "create any, drop 10.6.3.0-24");
-    }
-
-    #[test]
-    fn a_second_family_leaves_the_first_where_it_is() {
-        let single = [holding("10.5.3.0-24", &["192.168.0.9"], 1)];
-        let line = "create 10.5.3.0/24 any, drop 10.5.3.0-24";
-        assert_eq!(claimed(DUAL, &single, &previous(&["10.5.3.0/24"], None)), line);
-        assert_eq!(claimed(DUAL, &single, &previous(&[], None)), line);
-    }
-
-    #[test]
-    fn either_public_ip_makes_a_lease_ours() {
-        let leases = [holding("10.5.3.0-24&fd00:0:0:3::-64", &["192.168.0.8", "fd01::9"], 1)];
-        assert_eq!(
-            claimed(DUAL, &leases, &previous(&[], None)),
-            "take 10.5.3.0-24&fd00:0:0:3::-64"
-        );
-    }
-
-    #[test]
-    fn a_wish_counts_what_others_hold_as_taken() {
-        let config = NetworkConfig::parse(V4.as_bytes()).unwrap();
-        let known = previous(&[], None);
-        let public_ips = vec!["192.168.0.9".parse().unwrap()];
-        let claimant = Claimant { pools: &config.pools, public_ips, previous: &known };
-        let claim = claimant.claim(&[holding("10.5.0.0-17", &["192.168.0.8"], 1)]).unwrap();
-        let Way::Create(wish) = claim.way else { panic!("{:?}", claim.way) };
-        assert_eq!(wish.fulfil(Draw::Any(0)).unwrap(), ["10.5.128.0/24".parse().unwrap()]);
-    }
+fn meet(some: &[IpAddr], others: &[IpAddr]) -> bool {
+    some.iter().any(|public_ip| others.contains(public_ip))
 }

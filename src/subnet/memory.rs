@@ -247,9 +247,9 @@ impl SubnetManager for MemorySubnetManager {
     async fn hold(&self, lease: &Lease) -> Lost {
         self.store
             .when(|content| match content.records.get(&lease.id) {
-                None => Some(Lost(format!("key {} is gone", lease.id))),
+                None => Some(Lost::because(format!("key {} is gone", lease.id))),
                 Some(record) if record.lease.as_ref().ok() == self.own.borrow().as_ref() => None,
-                Some(_) => Some(Lost(format!("key {} was overwritten", lease.id))),
+                Some(_) => Some(Lost::because(format!("key {} was overwritten", lease.id))),
             })
             .await
     }

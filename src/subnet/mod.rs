@@ -11,6 +11,7 @@ pub mod operator;
 mod report;
 pub mod watch;
 
+use std::fmt;
 use std::future::{Future, pending, ready};
 use std::net::IpAddr;
 
@@ -20,7 +21,8 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch as channel;
 
 use crate::config::{ConfigUpdate, NetworkConfig};
-use crate::lease::{Lease, LeaseAttributes, LeaseUpdate};
+use crate::lease::{Endpoint, Lease, LeaseAttributes, LeaseUpdate};
+use crate::mac::MacAddr;
 use crate::prefix::Prefix;
 use crate::probe::Secret;
 use crate::report::NodeReport;
@@ -122,9 +124,40 @@ impl StoreState {
     }
 }
 
-/// Why a lease was lost, for the log.
+/// Why a lease was lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lost(pub String);
+pub struct Lost {
+    /// For the log.
+    pub reason: String,
+    /// The other node that publishes our public IP in our lease, if that is why.
+    pub rival: Option<Rival>,
+}
+
+impl Lost {
+    pub const fn because(reason: String) -> Self {
+        Self { reason, rival: None }
+    }
+}
+
+/// A node that has the public IP of this one, and what else it publishes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rival {
+    pub public_ip: IpAddr,
+    pub mac: Option<MacAddr>,
+}
+
+impl Rival {
+    pub fn of(endpoint: &Endpoint) -> Self {
+        Self { public_ip: endpoint.public_ip, mac: endpoint.vtep.map(|vtep| vtep.mac) }
+    }
+}
+
+impl fmt::Display for Rival {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "another node announces our public IP {}", self.public_ip)?;
+        self.mac.map_or(Ok(()), |mac| write!(f, " (MAC {mac})"))
+    }
+}
 
 /// Why a report is not published, for the log.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

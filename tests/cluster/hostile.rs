@@ -258,7 +258,7 @@ fn hostile_leases_change_nothing(config: &str, path: Path) -> Result<()> {
         Ok(())
     };
     unchanged(&cluster)?;
-    eventually(SOON, || is_ready(&cluster.daemons[0]))?;
+    eventually(SOON, || is_ready_with(&cluster.daemons[0], "conflicts with this node"))?;
     near.ping(far.address(Family::V4)?, 56)?;
     far.ping(near.address(Family::V4)?, 56)?;
     // The same with all of it there from the start.
@@ -322,7 +322,8 @@ fn hostile_ipv6_leases_change_nothing() {
         Ok(())
     })
     .unwrap();
-    eventually(SOON, || is_ready(&daemon)).unwrap();
+    let sentence = format!("another node announces our public IP {ours}");
+    eventually(SOON, || is_ready_with(&daemon, &sentence)).unwrap();
 }
 
 #[test]

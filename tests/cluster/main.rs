@@ -25,6 +25,7 @@ mod gap;
 mod guard;
 mod health;
 mod hostile;
+mod identity;
 mod injection;
 mod kube;
 mod leases;

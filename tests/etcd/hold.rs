@@ -42,7 +42,7 @@ impl Holder {
     async fn lost(&mut self, patience: Duration) -> Option<String> {
         let follow = async { while self.updates.next().await.is_some() {} };
         tokio::select! {
-            lost = timeout(patience, self.manager.hold(&self.lease)) => lost.ok().map(|lost| lost.0),
+            lost = timeout(patience, self.manager.hold(&self.lease)) => lost.ok().map(|lost| lost.reason),
             () = follow => panic!("the watch ended"),
         }
     }
@@ -233,7 +233,10 @@ async fn without_a_watch_the_renewal_notices_a_loss() {
         EtcdSubnetManager::new(options(&[server.endpoint()]), Previous::default(), almost_all);
     let lease = manager.acquire(&config(V4), &vxlan(&["192.168.0.9"])).await.unwrap();
     server.delete(KEY).await;
-    assert_eq!(timeout(SOON, manager.hold(&lease)).await.unwrap().0, "key 10.5.115.0-24 is gone");
+    assert_eq!(
+        timeout(SOON, manager.hold(&lease)).await.unwrap().reason,
+        "key 10.5.115.0-24 is gone"
+    );
 }
 
 #[tokio::test]
@@ -295,4 +298,70 @@ async fn an_update_meets_what_another_wrote_meanwhile() {
     server.put(KEY, "{}").await;
     node.acquire().await.unwrap();
     assert_eq!(server.get(KEY).await.unwrap(), (value("192.168.0.9"), grant));
+}
+
+/// A manager that knows what `before` held, with this public IP.
+fn that_remembers(server: &EtcdServer, before: &Lease) -> EtcdSubnetManager {
+    let known = previous(&["10.5.115.0/24"], before.grant);
+    let public_ips = before.endpoints.iter().map(|endpoint| endpoint.public_ip).collect();
+    manager_of(options(&[server.endpoint()]), Previous { public_ips, ..known })
+}
+
+#[tokio::test]
+async fn a_copy_of_a_machine_ends_as_soon_as_the_original_takes_its_lease_back() {
+    let server = EtcdServer::start().await;
+    let mut original = Holder::new(manager(&server)).await;
+    let copy = that_remembers(&server, &original.lease);
+    let moved = vxlan(&["192.168.0.77"]);
+    let lease = copy.acquire(&config(V4), &moved).await.unwrap();
+    assert!(original.lost(SOON).await.unwrap().ends_with("the node with public IP 192.168.0.77"));
+    original.acquire().await.unwrap();
+    let mut updates = copy.watch_leases();
+    let follow = async { while updates.next().await.is_some() {} };
+    tokio::select! {
+        lost = copy.hold(&lease) => assert!(lost.reason.ends_with("192.168.0.9"), "{lost:?}"),
+        () = follow => panic!("the watch ended"),
+    }
+    let error = copy.acquire(&config(V4), &moved).await.unwrap_err().to_string();
+    assert!(error.contains("is held by the node with public IP 192.168.0.9"), "{error}");
+    assert_eq!(server.get(KEY).await.unwrap().0, value("192.168.0.9"));
+}
+
+#[tokio::test]
+async fn a_node_that_is_overwritten_again_under_its_own_term_ends() {
+    let server = EtcdServer::start().await;
+    let mut node = Holder::new(manager(&server)).await;
+    let grant = node.lease.grant.unwrap();
+    let overwrite = async || {
+        let own = PutOptions::new().with_lease(grant);
+        server.client().await.put(KEY, value("192.168.0.8"), Some(own)).await.unwrap();
+    };
+    overwrite().await;
+    node.acquire().await.unwrap();
+    overwrite().await;
+    assert!(node.lost(SOON).await.is_some());
+    let error = node.acquire().await.unwrap_err();
+    assert!(error.contains("is held by the node with public IP 192.168.0.8"), "{error}");
+}
+
+#[tokio::test]
+async fn a_second_copy_does_not_follow_the_first() {
+    let server = EtcdServer::start().await;
+    let before = Holder::new(manager(&server)).await.lease;
+    that_remembers(&server, &before).acquire(&config(V4), &vxlan(&["192.168.0.77"])).await.unwrap();
+    let second = that_remembers(&server, &before);
+    let error = second.acquire(&config(V4), &vxlan(&["192.168.0.78"])).await.unwrap_err();
+    assert!(error.to_string().contains("public IP 192.168.0.77"), "{error}");
+}
+
+#[tokio::test]
+async fn a_machine_that_has_moved_creates_its_lease_under_a_term_of_its_own() {
+    let server = EtcdServer::start().await;
+    let before = Holder::new(manager(&server)).await.lease;
+    let public_ips = before.endpoints.iter().map(|endpoint| endpoint.public_ip).collect();
+    let known = Previous { public_ips, ..previous(&[], before.grant) };
+    server.delete(KEY).await;
+    let manager = manager_of(options(&[server.endpoint()]), known);
+    let lease = manager.acquire(&config(V4), &vxlan(&["192.168.0.77"])).await.unwrap();
+    assert_ne!(lease.grant, before.grant);
 }

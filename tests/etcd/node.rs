@@ -35,7 +35,8 @@ pub(crate) fn options(endpoints: &[String]) -> EtcdOptions {
 
 pub(crate) fn previous(subnets: &[&str], grant: Option<i64>) -> Previous {
     let subnets = subnets.iter().map(|subnet| subnet.parse().unwrap()).collect();
-    Previous { subnets, grant, subnet_file: "/run/flannel/subnet.env".to_owned() }
+    let subnet_file = "/run/flannel/subnet.env".to_owned();
+    Previous { subnets, grant, public_ips: Vec::new(), subnet_file }
 }
 
 pub(crate) fn manager_of(options: EtcdOptions, previous: Previous) -> EtcdSubnetManager {

@@ -186,7 +186,7 @@ async fn a_lost_disk_is_noticed_although_revisions_caught_up() {
     server.show(known).await;
     assert!(next(&mut updates).await.starts_with("snapshot [10.5.0.0-24@10.0.0.4"));
     let lost = timeout(Duration::from_secs(5), manager.hold(&lease)).await.unwrap();
-    assert_eq!(lost.0, "key 10.5.115.0-24 is gone");
+    assert_eq!(lost.reason, "key 10.5.115.0-24 is gone");
     let again = manager.acquire(&config(V4), &vxlan(&["192.168.0.9"])).await.unwrap();
     assert_eq!(again.id, lease.id);
 }

@@ -32,7 +32,7 @@ impl Holder {
     async fn lost(&mut self, patience: Duration) -> Option<String> {
         let follow = async { while self.updates.next().await.is_some() {} };
         tokio::select! {
-            lost = timeout(patience, self.manager.hold(&self.lease)) => lost.ok().map(|lost| lost.0),
+            lost = timeout(patience, self.manager.hold(&self.lease)) => lost.ok().map(|lost| lost.reason),
             () = follow => panic!("the watch ended"),
         }
     }

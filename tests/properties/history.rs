@@ -7,7 +7,8 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use tweed::backend::{self, Local, Network};
 use tweed::kernel::state::Key;
-use tweed::lease::{Lease, LeaseId, LeaseUpdate, Rules};
+use tweed::lease::{Lease, LeaseId, LeaseUpdate, Rules, Vtep};
+use tweed::mac::MacAddr;
 use tweed::reconciler::{Desired, Inputs, Standing};
 
 use crate::any::{node, peer};
@@ -97,9 +98,41 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// Such leases contest no MAC address.
+fn undisputed() -> impl Strategy<Value = Lease> {
+    peer().prop_map(|mut lease| {
+        for endpoint in &mut lease.endpoints {
+            if let Some(vtep) = &mut endpoint.vtep {
+                vtep.mac = Vtep::derived_mac(endpoint.public_ip, 1);
+            }
+        }
+        lease
+    })
+}
+
+/// A lease with the MAC address of a few, which may belong to its public IP, to another or to none.
+fn claim() -> impl Strategy<Value = Lease> {
+    let owners = ["172.16.0.6", "172.16.0.7"].map(|ip| Vtep::derived_mac(ip.parse().unwrap(), 1));
+    let macs = [owners[0], owners[1], MacAddr::new([2, 0, 0, 0, 0, 1])];
+    (peer(), select(macs.to_vec())).prop_map(|(mut lease, mac)| {
+        for vtep in lease.endpoints.iter_mut().filter_map(|endpoint| endpoint.vtep.as_mut()) {
+            vtep.mac = mac;
+        }
+        lease
+    })
+}
+
 /// What happens to one lease, in order.
-fn fate() -> impl Strategy<Value = Vec<Option<Lease>>> {
-    vec(proptest::option::weighted(0.8, peer()), 1..4)
+fn fate(lease: impl Strategy<Value = Lease>) -> impl Strategy<Value = Vec<Option<Lease>>> {
+    vec(proptest::option::weighted(0.8, lease), 1..4)
+}
+
+/// What is there of `fates` in the end.
+fn end(fates: &[Vec<Option<Lease>>]) -> Vec<Lease> {
+    let last = |fate: &Vec<Option<Lease>>| fate.last().cloned().flatten();
+    let names = ["a", "b", "c", "d", "e"].map(LeaseId::new);
+    let end = names.into_iter().zip(fates);
+    end.filter_map(|(id, fate)| Some(Lease { id, ..last(fate)? })).collect()
 }
 
 /// Each lease keeps its own order; how they mix is up to `draws`. Everything comes twice.
@@ -143,7 +176,7 @@ proptest! {
     #[test]
     fn only_the_end_of_a_history_counts(
         local in node(),
-        fates in vec(fate(), 5),
+        fates in vec(fate(undisputed()), 5),
         one in vec(0..5_usize, 0..20),
         other in vec(0..5_usize, 0..20),
     ) {
@@ -155,16 +188,40 @@ proptest! {
             planner.take(Step::Withdraw);
             planner
         });
-        let last = |fate: &Vec<Option<Lease>>| fate.last().cloned().flatten();
-        let names = ["a", "b", "c", "d", "e"].map(LeaseId::new);
-        let end = names.into_iter().zip(&fates).filter_map(|(id, fate)| {
-            Some(Lease { id, ..last(fate)? })
-        });
         let mut at_once = Planner::new(&local);
-        at_once.take(Step::Snapshot(end.collect()));
+        at_once.take(Step::Snapshot(end(&fates)));
         for planner in &mut planners {
             prop_assert_eq!(planner.desired.state(), at_once.desired.state());
             prop_assert_eq!(planner.desired.peers(), at_once.desired.peers());
+        }
+    }
+
+    /// The holder of a contested MAC address may depend on the history, until all is listed.
+    #[test]
+    fn observers_of_different_histories_agree_once_they_have_listed_the_same(
+        local in node(),
+        fates in vec(fate(claim()), 5),
+        one in vec(0..5_usize, 0..20),
+        other in vec(0..5_usize, 0..20),
+    ) {
+        let listing = end(&fates);
+        let planners = [one, other].map(|draws| {
+            let mut planner = Planner::new(&local);
+            for step in interleaved(&fates, &draws) {
+                planner.take(step);
+                let anew = planner.planned_anew();
+                prop_assert_eq!(planner.desired.state(), anew.state());
+            }
+            planner.take(Step::Snapshot(listing.clone()));
+            planner.take(Step::Withdraw);
+            Ok(planner)
+        });
+        let mut starts = Planner::new(&local);
+        starts.take(Step::Snapshot(listing));
+        for planner in planners {
+            let planner = planner?;
+            prop_assert_eq!(planner.desired.state(), starts.desired.state());
+            prop_assert_eq!(planner.desired.peers(), starts.desired.peers());
         }
     }
 }

@@ -23,6 +23,7 @@ fn status() -> Status {
         subnets: vec!["10.244.1.0/24".parse().unwrap(), "fd00:10:244:1::/64".parse().unwrap()],
         mtu: Some(1430),
         peers: PeerCounts { direct: 12, tunnel: 3, ..PeerCounts::default() },
+        conflicts: [].into(),
         firewall: Some(FirewallStatus {
             name: "nftables".into(),
             reason: "this kernel has it".into(),
@@ -96,7 +97,7 @@ fn a_node_that_is_well_fits_on_half_a_screen() {
         firewall     nftables (this kernel has it): ip tweed.1, ip6 tweed.1 (missing)
         tunnel       not tracked, strangers dropped, pods dropped, 15 sources let in
         since start  31 created, 0 replaced, 0 removed, 1 dump, 0 overruns, 2 configs
-                     read, 0 fallbacks
+                     read, 0 fallbacks, 0 MAC changes
         entries      31 desired, 0 refused
     "]]
     .assert_eq(&Glance(status()).to_string());
@@ -132,7 +133,7 @@ fn what_is_wrong_is_said_in_full() {
         firewall     nftables (this kernel has it): ip tweed.1, ip6 tweed.1 (missing)
         tunnel       not tracked, strangers dropped, pods dropped, 15 sources let in
         since start  31 created, 0 replaced, 0 removed, 1 dump, 0 overruns, 2 configs
-                     read, 0 fallbacks
+                     read, 0 fallbacks, 0 MAC changes
         entries      31 desired, 1 refused
           + route fd00:10:244:3::/64 via fd00:10:244:3:: dev flannel-v6.1 onlink:
             Nexthop has invalid gateway (no route to host)
@@ -177,7 +178,7 @@ fn a_node_that_knows_nothing_yet_says_so() {
         firewall     has no rules of ours
         tunnel       none, or not guarded
         since start  0 created, 0 replaced, 0 removed, 0 dumps, 0 overruns, 0 configs
-                     read, 0 fallbacks
+                     read, 0 fallbacks, 0 MAC changes
         entries      0 desired, 0 refused
     "]]
     .assert_eq(&Glance(status).to_string());

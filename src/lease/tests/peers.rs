@@ -3,28 +3,122 @@
 use super::*;
 
 #[test]
-fn of_two_that_conflict_the_older_is_believed_whichever_came_first() {
+fn of_two_that_overlap_the_older_is_accepted_whichever_came_first() {
     let pairs = [
-        (A, "10.5.3.0/25@172.16.0.9", "subnet"),
-        (A, "10.5.2.0/23@172.16.0.9", "subnet"),
-        (A, "10.5.9.0/24@172.17.0.3", "VTEP MAC"),
+        (A, "10.5.3.0/25@172.16.0.9"),
+        (A, "10.5.2.0/23@172.16.0.9"),
         (
             "10.5.3.0/24@172.16.0.3 fd05:0:0:3::/64@fd00::13",
             "10.5.4.0/24@172.16.0.4 fd05:0:0:3::/65@fd00::14",
-            "subnet",
         ),
     ];
-    for (older, newer, what) in pairs {
+    for (older, newer) in pairs {
         for order in [[(older, 10), (newer, 11)], [(newer, 11), (older, 10)]] {
             let mut peers = Peers::default();
             for (text, created) in order {
                 peers.apply(put(lease(text, created)));
             }
             assert_eq!(standing(&peers, older), "believed");
-            let reason = format!("its {what} conflicts with lease {older}");
+            let reason = format!("its subnet conflicts with lease {older}");
             assert_eq!(standing(&peers, newer), reason);
         }
     }
+}
+
+/// `A` and leases of other nodes that claim its VTEP MAC.
+const RIVAL: &str = "10.5.9.0/24@172.17.0.3";
+const OTHER_RIVAL: &str = "10.5.10.0/24@172.18.0.3";
+
+fn listing(leases: &[Lease]) -> LeaseUpdate {
+    let record = |lease: &Lease| Record { id: lease.id.clone(), lease: Ok(lease.clone()) };
+    LeaseUpdate::Snapshot(leases.iter().map(record).collect())
+}
+
+/// With the MAC address that belongs to the public IP of `owner`.
+fn with_mac_of(owner: &str, text: &str, created: u64) -> Lease {
+    let mac = Vtep::derived_mac(endpoint(owner).public_ip, 1);
+    let mut lease = lease(text, created);
+    lease.endpoints[0].vtep = Some(Vtep { vni: Some(1), mac, source: None });
+    lease
+}
+
+fn conflicts_with(winner: &str) -> String {
+    format!("its VTEP MAC conflicts with lease {winner}")
+}
+
+#[test]
+fn a_mac_belongs_to_the_node_from_whose_public_ip_it_is_derived_however_young() {
+    let leases = [with_mac_of(A, A, 20), with_mac_of(A, RIVAL, 1)];
+    for order in [[0, 1], [1, 0]] {
+        let mut one_by_one = Peers::default();
+        for index in order {
+            one_by_one.apply(put(leases[index].clone()));
+        }
+        let mut at_once = Peers::default();
+        at_once.apply(listing(&leases));
+        for peers in [one_by_one, at_once] {
+            assert_eq!(standing(&peers, A), "believed");
+            assert_eq!(standing(&peers, RIVAL), conflicts_with(A));
+        }
+    }
+}
+
+#[test]
+fn a_lease_that_had_a_mac_keeps_it_from_older_ones_until_all_are_listed_again() {
+    let (had, comes) = (lease(A, 20), lease(RIVAL, 1));
+    let mut peers = Peers::default();
+    peers.apply(listing(&[had.clone(), with_mac_of(RIVAL, RIVAL, 1)]));
+    assert_eq!(peers.apply(put(comes.clone())), ids(&[A, RIVAL]));
+    assert_eq!(standing(&peers, A), "believed");
+    assert_eq!(standing(&peers, RIVAL), conflicts_with(A));
+    // To be written again as it is makes it no younger.
+    let as_it_is = Lease { grant: Some(7), ..had.clone() };
+    peers.apply(put(as_it_is.clone()));
+    assert_eq!(standing(&peers, A), "believed");
+    // A daemon that starts now knows no more than the records.
+    assert_eq!(peers.apply(listing(&[as_it_is.clone(), comes.clone()])), ids(&[A, RIVAL]));
+    let mut starts = Peers::default();
+    starts.apply(listing(&[as_it_is, comes]));
+    for peers in [peers, starts] {
+        assert_eq!(standing(&peers, A), conflicts_with(RIVAL));
+        assert_eq!(standing(&peers, RIVAL), "believed");
+    }
+}
+
+#[test]
+fn leases_of_one_public_ip_share_a_mac() {
+    let twin = "10.5.11.0/24@172.16.0.3";
+    let mut peers = Peers::default();
+    peers.apply(listing(&[lease(A, 10), lease(twin, 11), lease(RIVAL, 12)]));
+    assert_eq!(standing(&peers, A), "believed");
+    assert_eq!(standing(&peers, twin), "believed");
+    assert_eq!(standing(&peers, RIVAL), conflicts_with(A));
+    // With the winner goes its twin, although that is older than the next.
+    let mut peers = Peers::default();
+    peers.apply(listing(&[lease(RIVAL, 1), lease(A, 10), lease(twin, 11)]));
+    assert_eq!(standing(&peers, A), conflicts_with(RIVAL));
+    assert_eq!(standing(&peers, twin), conflicts_with(RIVAL));
+}
+
+#[test]
+fn each_family_has_a_device_and_macs_of_its_own() {
+    let mut v6 = lease("fd05:0:0:9::/64@fd00::9", 1);
+    v6.endpoints[0].vtep = endpoint(A).vtep;
+    let mut peers = Peers::default();
+    peers.apply(listing(&[lease(A, 10), v6.clone()]));
+    assert_eq!(standing(&peers, A), "believed");
+    assert_eq!(standing(&peers, v6.id.as_str()), "believed");
+}
+
+#[test]
+fn a_mac_that_its_holder_gives_up_is_free_for_the_next() {
+    let mut peers = Peers::default();
+    peers.apply(listing(&[lease(A, 10), lease(RIVAL, 11), lease(OTHER_RIVAL, 12)]));
+    assert_eq!(standing(&peers, OTHER_RIVAL), conflicts_with(A));
+    assert_eq!(peers.apply(put(with_mac_of(A, A, 10))), ids(&[A, RIVAL, OTHER_RIVAL]));
+    assert_eq!(standing(&peers, A), "believed");
+    assert_eq!(standing(&peers, RIVAL), "believed");
+    assert_eq!(standing(&peers, OTHER_RIVAL), conflicts_with(RIVAL));
 }
 
 #[test]
@@ -50,7 +144,7 @@ fn whoever_depends_on_a_change_is_looked_at_again() {
 
 #[test]
 fn what_the_store_names_beats_what_has_gone_missing() {
-    let rival = "10.5.9.0/24@172.17.0.3";
+    let rival = RIVAL;
     let mut peers = Peers::default();
     peers.apply(snapshot(&[A, B]));
     assert_eq!(peers.apply(LeaseUpdate::Remove(LeaseId::new(A))), ids(&[]));

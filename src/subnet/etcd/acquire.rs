@@ -1,6 +1,6 @@
 //! Takes a lease, or takes it back: every write is guarded, and says whose it is.
 
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
 use super::Shared;
@@ -76,14 +76,20 @@ impl Shared {
         }
         match claim.way {
             Way::Take(id) => match seen(&id) {
-                Some(stored) => self.take(stored, value, obsolete).await,
+                Some(stored) => self.take(claimant, stored, value, obsolete).await,
                 None => Ok(None),
             },
             Way::Create(wish) => self.create(claimant, wish, value, obsolete).await,
         }
     }
 
-    async fn take(&self, stored: &Stored, value: &[u8], obsolete: Vec<(LeaseId, i64)>) -> Attempt {
+    async fn take(
+        &self,
+        claimant: &Claimant<'_>,
+        stored: &Stored,
+        value: &[u8],
+        obsolete: Vec<(LeaseId, i64)>,
+    ) -> Attempt {
         let condition = Condition::Unchanged(stored.mod_revision);
         let id = stored.record.id.clone();
         let mut own = Own {
@@ -94,6 +100,7 @@ impl Shared {
             grant: self.term(stored).await,
             created: stored.origin.created,
             mod_revision: stored.mod_revision,
+            disputed: is_of_another(claimant, stored).then(Instant::now),
         };
         // Written again, it would wake every node for nothing whenever a daemon restarts.
         let is_published = obsolete.is_empty() && own.has_written(stored);
@@ -116,7 +123,7 @@ impl Shared {
         loop {
             let subnets = wish.fulfil(draw)?;
             let in_step = wish.in_step(&subnets);
-            let mut own = self.new_own(subnets, value).await;
+            let mut own = self.new_own(claimant, subnets, value).await;
             let absent = Condition::Absent(own.subnets.clone());
             let written = self.write(&mut own, absent, obsolete.clone()).await.is_none();
             if written && (in_step || self.is_alone(&own).await) {
@@ -162,6 +169,7 @@ impl Shared {
                 return Err(rival);
             }
             condition = if let Some(stored) = found {
+                own.disputed = is_of_another(claimant, stored).then(Instant::now).or(own.disputed);
                 own.grant = self.term(stored).await;
                 own.created = stored.origin.created;
                 Condition::Unchanged(stored.mod_revision)
@@ -228,7 +236,15 @@ impl Shared {
         if reserved { None } else { Some(self.grant().await.id) }
     }
 
-    pub(super) async fn new_own(&self, subnets: Vec<Prefix>, value: &[u8]) -> Own {
+    pub(super) async fn new_own(
+        &self,
+        claimant: &Claimant<'_>,
+        subnets: Vec<Prefix>,
+        value: &[u8],
+    ) -> Own {
+        if !claimant.has_stayed() {
+            self.leave_previous_grant().await;
+        }
         Own {
             id: key::encode(&subnets),
             subnets,
@@ -237,21 +253,27 @@ impl Shared {
             grant: Some(self.grant().await.id),
             created: 0,
             mod_revision: 0,
+            disputed: None,
         }
     }
 }
 
-/// Somebody else on our subnet, under our key or a similar one.
+/// Another node on our subnet, under our key or a similar one. A copy of this machine publishes
+/// under our own term: it is overwritten once, and the one that is overwritten again ends.
 fn rival(claimant: &Claimant<'_>, own: &Own, rivals: &[Stored]) -> Option<Error> {
     let is_ours = |held: &Holding| {
         let same_term = held.grant.is_some() && held.grant == own.grant;
-        // Where no other node stands, somebody's hand slipped: the lease is still ours.
-        let nobodys = held.public_ips.is_empty();
-        held.id == own.id && (same_term || nobodys || claimant.owns(held))
+        // Where no other node stands, an operator's hand slipped: the lease is still ours.
+        let is_ours = !claimant.is_of_another(held) || (same_term && !own.is_disputed());
+        held.id == own.id && is_ours
     };
     let mut holdings = rivals.iter().filter_map(Stored::holding);
     let rival = holdings.find(|held| !is_ours(held))?;
     Some(claimant.taken(*own.subnets.first()?, &rival))
+}
+
+fn is_of_another(claimant: &Claimant<'_>, stored: &Stored) -> bool {
+    stored.holding().is_some_and(|held| claimant.is_of_another(&held))
 }
 
 fn lease(own: &Own, attributes: &LeaseAttributes) -> Lease {

@@ -36,6 +36,14 @@ impl Shared {
         grant
     }
 
+    /// The etcd lease that we know from before may be that of a machine which we are a copy of.
+    pub(super) async fn leave_previous_grant(&self) {
+        let mut current = self.grant.lock().await;
+        if current.is_none() {
+            *current = Some(self.new_grant().await);
+        }
+    }
+
     /// After the server said that there is no such lease.
     pub(super) async fn forget_grant(&self) {
         *self.grant.lock().await = None;

@@ -17,8 +17,9 @@ impl Shared {
     }
 
     pub(super) async fn pause_after_loss(&self) {
-        if self.ours.borrow().loss().is_some() {
-            let pause = self.losses.lock().await.pause(rand::random());
+        let lost = self.ours.borrow().loss();
+        if let Some(lost) = lost {
+            let pause = self.losses.lock().await.pause(&lost, rand::random());
             sleep(pause).await;
         }
     }
@@ -47,7 +48,10 @@ impl Shared {
                 .await;
             if self.keep_alive(grant.id).await == Err(Refusal::NoGrant) {
                 self.forget_grant().await;
-                return Lost(format!("etcd lease {:x} of key {} is gone", grant.id, lease.id));
+                return Lost::because(format!(
+                    "etcd lease {:x} of key {} is gone",
+                    grant.id, lease.id
+                ));
             }
             self.look_at(lease).await;
         }

@@ -1,9 +1,13 @@
 //! What we hold in etcd, what etcd shows of it, and whether the two agree.
 
+use tokio::time::Instant;
+
 use super::store::{Listing, Stored};
-use crate::lease::LeaseId;
+use super::value::{self, Origin};
+use crate::lease::{Endpoint, LeaseId};
 use crate::prefix::Prefix;
-use crate::subnet::Lost;
+use crate::subnet::losses::CALM;
+use crate::subnet::{Lost, Rival};
 
 /// Our lease as we wrote it, and its key as we saw it last.
 #[derive(Clone, Debug, Default)]
@@ -23,6 +27,9 @@ pub(super) struct Own {
     pub(super) grant: Option<i64>,
     pub(super) created: u64,
     pub(super) mod_revision: i64,
+    /// When we took it from another public IP that published under our own term. One of the two is
+    /// a copy of the other.
+    pub(super) disputed: Option<Instant>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,8 +82,10 @@ impl Ours {
         let (own, seen) = self.own.as_ref().zip(self.seen.as_ref())?;
         let is_news = seen.revision > own.mod_revision;
         match &seen.stored {
-            Some(stored) if is_news && !own.wrote(stored) => Some(Lost(overwritten(stored))),
-            None if is_news => Some(Lost(format!("key {} is gone", own.id))),
+            Some(stored) if is_news && !own.wrote(stored) => {
+                Some(Lost { reason: overwritten(stored), rival: own.rival(stored) })
+            }
+            None if is_news => Some(Lost::because(format!("key {} is gone", own.id))),
             Some(_) | None => None,
         }
     }
@@ -97,6 +106,24 @@ impl Own {
     }
 }
 
+impl Own {
+    /// The other node that has our public IP, if `stored` was published by one.
+    fn rival(&self, stored: &Stored) -> Option<Rival> {
+        let origin = Origin { created: self.created, grant: self.grant };
+        let ours = value::decode(self.id.clone(), &self.value, origin).lease.ok()?;
+        let theirs = stored.record.lease.as_ref().ok().filter(|lease| lease.grant.is_some())?;
+        let has_ours = |theirs: &&Endpoint| {
+            ours.endpoints.iter().any(|endpoint| endpoint.public_ip == theirs.public_ip)
+        };
+        theirs.endpoints.iter().find(has_ours).map(Rival::of)
+    }
+
+    /// Whether it was disputed of late.
+    pub(super) fn is_disputed(&self) -> bool {
+        self.disputed.is_some_and(|since| since.elapsed() < CALM)
+    }
+}
+
 fn overwritten(stored: &Stored) -> String {
     let holder = stored.holding().map_or_else(String::new, |held| held.holder());
     format!("key {} was overwritten by {holder}", stored.record.id)
@@ -105,7 +132,6 @@ fn overwritten(stored: &Stored) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::subnet::etcd::value::{self, Origin};
 
     const VALUE: &[u8] = br#"{"PublicIP":"10.0.0.1"}"#;
 
@@ -128,6 +154,7 @@ mod tests {
             grant: Some(7),
             created: 5,
             mod_revision: 9,
+            disputed: None,
         };
         Ours { own: Some(own), seen: None }
     }
@@ -136,13 +163,13 @@ mod tests {
     fn loss(stored: Option<&Stored>, revision: i64) -> Option<String> {
         let mut ours = ours();
         assert!(ours.see(&id(), stored, revision));
-        ours.loss().map(|lost| lost.0)
+        ours.loss().map(|lost| lost.reason)
     }
 
     fn loss_by_listing(stored: Vec<Stored>, revision: i64, known: i64) -> Option<String> {
         let mut ours = ours();
         ours.see_all(&Listing { stored, revision }, known);
-        ours.loss().map(|lost| lost.0)
+        ours.loss().map(|lost| lost.reason)
     }
 
     const GONE: &str = "key 10.5.3.0-24 is gone";
@@ -195,7 +222,7 @@ mod tests {
         ours.see(&id(), None, 11);
         let own = ours.own.clone().map(|own| Own { mod_revision: 10, ..own });
         ours.take(own.unwrap());
-        assert_eq!(ours.loss().unwrap().0, GONE);
+        assert_eq!(ours.loss().unwrap().reason, GONE);
     }
 
     #[test]

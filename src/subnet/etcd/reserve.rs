@@ -18,7 +18,7 @@ impl Shared {
         let slot = Draw::SlotOf(*claimant.public_ips.first()?, rand::random());
         // The key of one family alone keeps others off only where both are in step.
         let subnets = wish.fulfil(slot).ok().filter(|subnets| wish.in_step(subnets))?;
-        let mut own = self.new_own(subnets, value).await;
+        let mut own = self.new_own(claimant, subnets, value).await;
         let absent = Condition::Absent(own.subnets.clone());
         self.write(&mut own, absent, Vec::new()).await.is_none().then_some(own)
     }

@@ -179,6 +179,7 @@ mod tests {
             grant: Some(7),
             created: 1,
             mod_revision: 50,
+            disputed: None,
         }
     }
 

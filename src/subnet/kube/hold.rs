@@ -30,9 +30,9 @@ impl Shared {
     }
 
     pub(super) async fn pause_after_loss(&self) {
-        let is_lost = self.ours.borrow().loss(&self.options.annotation_prefix).is_some();
-        if is_lost {
-            let pause = self.losses.lock().await.pause(rand::random());
+        let lost = self.ours.borrow().loss(&self.options.annotation_prefix);
+        if let Some(lost) = lost {
+            let pause = self.losses.lock().await.pause(&lost, rand::random());
             sleep(pause).await;
         }
     }

@@ -96,10 +96,10 @@ impl Ours {
         let published = self.published.as_ref()?;
         let name = self.name.as_deref().unwrap_or_default();
         match self.seen.as_ref()? {
-            Seen::Gone => Some(Lost(format!("node {name} is gone"))),
+            Seen::Gone => Some(Lost::because(format!("node {name} is gone"))),
             Seen::Node(node) => {
                 let what = node.differs(published, prefix)?;
-                Some(Lost(format!("node {name}: {what}")))
+                Some(Lost::because(format!("node {name}: {what}")))
             }
         }
     }

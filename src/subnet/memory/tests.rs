@@ -80,7 +80,7 @@ async fn a_lease_that_is_removed_is_lost_and_can_be_taken_again() {
     let lease = manager.acquire(&config(), &node("10.0.0.9")).await.unwrap();
     assert!(manager.hold(&lease).now_or_never().is_none());
     store.remove(&lease.id);
-    assert_eq!(manager.hold(&lease).await.0, format!("key {} is gone", lease.id));
+    assert_eq!(manager.hold(&lease).await.reason, format!("key {} is gone", lease.id));
     assert_eq!(manager.acquire(&config(), &node("10.0.0.9")).await.unwrap().id, lease.id);
 }
 
@@ -90,7 +90,7 @@ async fn a_lease_that_another_took_is_an_error() {
     let manager = manager(&store);
     let own = manager.acquire(&config(), &node("10.0.0.9")).await.unwrap();
     store.put(lease(own.id.as_str(), "10.0.0.8"));
-    assert!(manager.hold(&own).await.0.ends_with("was overwritten"));
+    assert!(manager.hold(&own).await.reason.ends_with("was overwritten"));
     let error = manager.acquire(&config(), &node("10.0.0.9")).await.unwrap_err();
     assert!(error.to_string().contains("held by the node with public IP 10.0.0.8"), "{error}");
 }

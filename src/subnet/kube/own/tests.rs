@@ -31,7 +31,7 @@ fn holding() -> Ours {
 }
 
 fn loss(ours: &Ours) -> Option<String> {
-    ours.loss(&AnnotationPrefix::default()).map(|lost| lost.0)
+    ours.loss(&AnnotationPrefix::default()).map(|lost| lost.reason)
 }
 
 #[test]
