@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::NetworkConfig;
 use crate::guard::{Checksums, Guard};
 use crate::kernel::state::{
-    Base, Chain, ChainName, Entry, Hook, Iptables, Match, Rule, Table, TableName, Verdict,
+    Base, Chain, ChainName, Entry, Hook, Iptables, Marked, Match, Rule, Table, TableName, Verdict,
 };
 use crate::lease::Lease;
 use crate::node::Firewalls;
@@ -23,6 +23,10 @@ pub use firewall::{Choice, Firewall, Preference, choice};
 pub struct Policy {
     /// None if pods are known by their own addresses everywhere.
     pub masquerade: Option<Masquerade>,
+    /// How packets that others mark for masquerading get a fixed source on their way to pods of
+    /// other nodes, with `masquerade` or without.
+    #[serde(default)]
+    pub marked: Masquerade,
     #[serde(default)]
     pub forward: Forward,
     #[serde(default)]
@@ -95,14 +99,20 @@ fn tables(policy: &Policy, config: &NetworkConfig, own: &Lease) -> impl Iterator
     let vni = config.backend.tunnel.vni;
     families(config, own).map(move |(network, subnet)| {
         let nat = translated(policy, network, subnet, &config.non_masquerade);
-        let nat = nat.map(|rules| (Hook::SourceNat, rules));
-        let forward = accepted(policy, network).map(|rules| (Hook::Forward, rules));
+        // What another table drops stays dropped: these rules are worth no table by themselves.
+        let forward = accepted(policy, network).filter(|_| nat.is_some());
+        let chains = [
+            (Hook::EarlySourceNat, fixed(policy, config, network, subnet)),
+            (Hook::SourceNat, nat),
+            (Hook::Forward, forward),
+        ];
+        let chains = chains.into_iter().filter_map(|(hook, rules)| Some((hook, rules?)));
         let name = table_name(network.family(), vni);
-        Table { name: name.into(), chains: nat.into_iter().chain(forward).collect(), foreign: 0 }
+        Table { name: name.into(), chains: chains.collect(), foreign: 0 }
     })
 }
 
-/// With iptables: those that flanneld has, rule by rule.
+/// With iptables: those that flanneld has, rule by rule, and one of our own before them.
 fn chains(
     policy: &Policy,
     config: &NetworkConfig,
@@ -110,11 +120,14 @@ fn chains(
     own: &Lease,
 ) -> impl Iterator<Item = Chain> {
     families(config, own).flat_map(move |(network, subnet)| {
-        let name = |base| ChainName { iptables, family: network.family(), base };
-        let nat = translated(policy, network, subnet, &config.non_masquerade);
-        let nat = nat.map(|rules| Chain::of(name(Base::Postrouting), rules));
-        let forward = accepted(policy, network);
-        nat.into_iter().chain(forward.map(|rules| Chain::of(name(Base::Forward), rules)))
+        let name = move |base| ChainName { iptables, family: network.family(), base };
+        let chains = [
+            (Base::EarlyPostrouting, fixed(policy, config, network, subnet)),
+            (Base::Postrouting, translated(policy, network, subnet, &config.non_masquerade)),
+            (Base::Forward, accepted(policy, network)),
+        ];
+        let chain = move |(base, rules): (_, Option<_>)| Some(Chain::of(name(base), rules?));
+        chains.into_iter().filter_map(chain)
     })
 }
 
@@ -149,6 +162,38 @@ fn table_name(family: Family, vni: u32) -> TableName {
     TableName { family, name: format!("tweed.{vni}") }
 }
 
+/// Which packets to pods of other nodes get a fixed source in our subnet, before the rules that
+/// masquerade: the kernel ends a masqueraded connection once its packets leave by another link, as
+/// they do when the path to their node changes. None if none do.
+///
+/// The source is the gateway address of our subnet: whatever path leads to our pods leads there,
+/// which is not so for the base of the subnet, to which peers keep a route through the tunnel. It
+/// need not be on any link, because the kernel translates answers before it routes them.
+fn fixed(
+    policy: &Policy,
+    config: &NetworkConfig,
+    network: Prefix,
+    subnet: Prefix,
+) -> Option<Vec<Rule>> {
+    use Match::{Is, IsNot};
+    let Masquerade { ports, mark } = policy.marked;
+    let unmarked = Rule { marked: Some(Marked::Without(mark)), ..Rule::of_all(Verdict::Return) };
+    let spared = match policy.masquerade {
+        // Pods know each other by their own addresses.
+        Some(_) => Rule { source: Some(Is(network)), ..unmarked },
+        None if config.mixed => unmarked,
+        None => return None,
+    };
+    Some(vec![
+        Rule { destination: Some(IsNot(network)), ..Rule::of_all(Verdict::Return) },
+        Rule { destination: Some(Is(subnet)), ..Rule::of_all(Verdict::Return) },
+        spared,
+        // In the tunnel the packet keeps its mark: it would be masqueraded outside.
+        Rule::of_all(Verdict::Unmark(mark)),
+        Rule::of_all(Verdict::SourceNat { to: subnet.gateway(), ports }),
+    ])
+}
+
 /// Which sources become those of this node: the first rule that fits decides. None if none do.
 fn translated(
     policy: &Policy,
@@ -161,7 +206,7 @@ fn translated(
     let family = network.family();
     let by_us = Verdict::Masquerade(masquerade.ports);
     let first = [
-        Rule { marked: Some(masquerade.mark), ..Rule::of_all(Verdict::Return) },
+        Rule { marked: Some(Marked::With(masquerade.mark)), ..Rule::of_all(Verdict::Return) },
         Rule::between(Is(subnet), Is(network), Verdict::Return),
         Rule::between(Is(network), Is(subnet), Verdict::Return),
         // Pods of this node see who speaks to them.

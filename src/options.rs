@@ -182,7 +182,8 @@ impl From<PolicyFlags> for Policy {
             mark: 1 << flags.iptables_masquerade_bit,
         };
         Self {
-            masquerade: flags.ip_masq.then_some(masquerade),
+            masquerade: flags.ip_masq.then(|| masquerade.clone()),
+            marked: masquerade,
             forward: if flags.iptables_forward_rules { Forward::Accept } else { Forward::Leave },
             firewall: if flags.iptables { Preference::Iptables } else { Preference::Any },
             refuse_unused: flags.ip_blackhole_route,

@@ -55,6 +55,9 @@ pub struct NodeReport {
     /// The pods that run with another one.
     #[serde(default)]
     pub other_mtu: OtherMtu,
+    /// Whether every connection that is translated on this node outlives a change of path.
+    #[serde(default)]
+    pub keeps_connections: bool,
     #[serde(default)]
     pub peers: PeerCounts,
     /// The peers on the link whose direct path carries no packets, in use or not, by the first

@@ -127,6 +127,7 @@ scenarios! {
     rules_of_flanneld_go_once_ours_are_in_place
     silence_before_an_edit_says_nothing_of_after_it
     the_absence_of_the_store_changes_nothing
+    the_address_of_the_tunnel_stays_until_another_subnet
     the_brake_holds_when_most_peers_vanish
     the_brake_is_off_as_soon_as_all_are_back
     packets_of_pods_are_let_through_where_forward_drops

@@ -7,6 +7,7 @@ mod decode;
 mod elements;
 mod expression;
 mod family;
+mod nat;
 mod numbers;
 mod rules;
 mod set;
@@ -18,7 +19,8 @@ pub use contents::{
     Contents, Rules, changed_chain, changed_table, drops, generation, has_chain, read,
 };
 pub use elements::{Change, ChangedElements, Stay, addresses, changed_elements, udp_stay};
-pub use expression::{Expression, Match, Ports};
+pub use expression::{Expression, Match};
 pub use family::{IpFamily, TableFamily};
+pub use nat::Ports;
 pub use rules::{Rule, list};
 pub use set::MOST_ADDRESSES;

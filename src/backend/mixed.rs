@@ -75,7 +75,10 @@ impl Network for Mixed {
     }
 
     fn local(&self) -> KernelState {
-        self.tunnel.local().into_iter().chain(self.loose_filters()).collect()
+        // Connections of this host that began in the tunnel have its address as their source. Here
+        // it outlives the device, which goes once `Mixed` is off and the peers need it no more.
+        let address = self.tunnel.address_on(LinkName::loopback());
+        self.tunnel.local().into_iter().chain(address).chain(self.loose_filters()).collect()
     }
 
     fn admit(&self, peer: &Endpoint) -> Vec<Arc<Entry>> {

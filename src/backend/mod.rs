@@ -241,6 +241,7 @@ impl Local {
             chains: masquerade::chain_names(),
             extent: Extent::Spare,
             networks: self.config.networks().collect(),
+            subnets: self.own.iter().flat_map(Lease::subnets).collect(),
             gateways,
             retired: Vec::new(),
         }

@@ -70,6 +70,12 @@ impl Vxlan {
         &self.underlay
     }
 
+    /// The address of the device, on `link`.
+    pub(super) fn address_on(&self, link: LinkName) -> Option<Arc<Entry>> {
+        let (address, prefix_len) = (self.subnet?.base(), self.family().width());
+        Some(Arc::new(Entry::Address(Address { link, address, prefix_len })))
+    }
+
     /// The way to `peer` through the tunnel, whatever its backend.
     pub(super) fn tunnelled(&self, peer: &Endpoint) -> Result<Way, Unreachable> {
         let mut entries = self.far_end(peer)?;
@@ -142,10 +148,6 @@ impl Network for Vxlan {
 
     fn local(&self) -> KernelState {
         let link = self.device.clone();
-        let address = self.subnet.map(|subnet| {
-            let prefix_len = subnet.family().width();
-            Entry::Address(Address { link: link.clone(), address: subnet.base(), prefix_len })
-        });
         let accept_ra = AcceptRa { link: link.clone(), accept: false };
         // Advertisements rarely come through a tunnel to unicast peers: where the setting cannot be
         // written, it is left as it is.
@@ -157,8 +159,8 @@ impl Network for Vxlan {
                     Entry::TxChecksum(TxChecksum { link: link.clone(), offloaded: false })
                 }),
             )
-            .chain(address)
             .map(Arc::new)
+            .chain(self.address_on(link.clone()))
             .chain(self.guard.iter().flat_map(|guard| guard.entries.iter().cloned()))
             .collect()
     }

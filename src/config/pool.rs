@@ -22,6 +22,14 @@ pub struct Pool {
 }
 
 impl Pool {
+    /// The length of subnets that a network of room enough is cut into if the config says nothing.
+    pub const fn usual_len(family: Family) -> u8 {
+        match family {
+            Family::V4 => 24,
+            Family::V6 => 64,
+        }
+    }
+
     /// Count of subnets in the pool.
     pub fn count(&self) -> u128 {
         let span = number(self.max.base()).saturating_sub(number(self.min.base()));
@@ -71,7 +79,7 @@ impl PoolKeys {
                 subnet_len: "SubnetLen",
                 min: "SubnetMin",
                 max: "SubnetMax",
-                usual_len: 24,
+                usual_len: Pool::usual_len(Family::V4),
                 longest_len: 30,
             },
             Family::V6 => Self {
@@ -81,7 +89,7 @@ impl PoolKeys {
                 subnet_len: "IPv6SubnetLen",
                 min: "IPv6SubnetMin",
                 max: "IPv6SubnetMax",
-                usual_len: 64,
+                usual_len: Pool::usual_len(Family::V6),
                 longest_len: 126,
             },
         }

@@ -14,6 +14,7 @@ use super::layout::{counted, listed, wrap, wrap_entry};
 use super::options::{CleanupOptions, Files};
 use super::{Answer, Error, Verdict, kernel};
 use crate::backend;
+use crate::config::Pool;
 use crate::kernel::state::{KernelState, LinkName};
 use crate::kernel::{Extent, Kernel, Op, Scope, cleanup_ops};
 use crate::masquerade;
@@ -106,8 +107,13 @@ impl Ours {
         let tables = backend::table_names(vni).collect();
         let chains = masquerade::chain_names();
         let source = format!("as --network {} and --vni {vni} say", listed(networks, ""));
+        // Which of the subnets was ours is not known: it is taken to have had the usual length.
+        let subnet =
+            |network: &Prefix| Prefix::holding(network.base(), Pool::usual_len(network.family()));
+        let subnets = networks.iter().filter_map(subnet).collect();
         let (networks, extent) = (networks.to_vec(), Extent::Everything);
-        let scope = Scope { tunnels, tables, chains, extent, networks, ..Scope::default() };
+        let scope =
+            Scope { tunnels, tables, chains, extent, networks, subnets, ..Scope::default() };
         Self { source, scope, remaining: KernelState::default() }
     }
 

@@ -32,8 +32,8 @@ impl Chains for HostChains {
             reading.note_policy(name, host.otherwise);
             reading.found.extend(host.chain(name));
         }
-        for ((programs, base), names) in at_hand(&mut tables, &reading.names) {
-            match programs.list_table(base).await {
+        for ((programs, table), names) in at_hand(&mut tables, &reading.names) {
+            match programs.list_table(table).await {
                 Ok(listing) => reading.add(&names, &listing),
                 Err(error) => reading.lack(names, &error),
             }
@@ -71,11 +71,11 @@ fn needs_no_program(name: ChainName) -> bool {
 fn at_hand(
     tables: &mut Tables,
     names: &BTreeSet<ChainName>,
-) -> BTreeMap<(Programs, Base), Vec<ChainName>> {
+) -> BTreeMap<(Programs, &'static str), Vec<ChainName>> {
     let mut at_hand: BTreeMap<_, Vec<ChainName>> = BTreeMap::new();
     let names = names.iter().copied().filter(|name| !needs_no_program(*name));
     for name in names.filter(|name| may_be_there(tables, *name)) {
-        at_hand.entry((Programs::of(name), name.base)).or_default().push(name);
+        at_hand.entry((Programs::of(name), name.base.table())).or_default().push(name);
     }
     at_hand
 }
@@ -119,7 +119,7 @@ impl Reading {
                 (Iptables::Legacy, Base::Forward) => {
                     self.unread.insert(name, error.to_string());
                 }
-                (Iptables::Legacy, Base::Postrouting) => {}
+                (Iptables::Legacy, Base::EarlyPostrouting | Base::Postrouting) => {}
             }
         }
     }

@@ -10,7 +10,7 @@ use super::state::{
     Address, Chain, ChainName, Entry, Key, Link, LinkName, Otherwise, PROTOCOL, PROTOCOL_BOOT,
     Route, TableName,
 };
-use crate::prefix::Prefix;
+use crate::prefix::{Family, Prefix};
 
 /// Which entries to read, and which of them we own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -26,6 +26,9 @@ pub struct Scope {
     pub extent: Extent,
     /// The networks whose subnets we route.
     pub networks: Vec<Prefix>,
+    /// Our own subnets; none as long as no lease is held. Their first addresses may be on the
+    /// loopback, where they stay when the tunnel device goes.
+    pub subnets: Vec<Prefix>,
     /// The public IPs of the peers: a route through one of them that bears no mark is flannel's.
     pub gateways: BTreeSet<IpAddr>,
     /// The tunnel devices that neither we nor any peer needs any more.
@@ -64,10 +67,13 @@ impl Scope {
             Key::ReversePath(link) => {
                 self.tunnels.contains(link) || self.underlay.as_ref() == Some(link)
             }
-            Key::Link(link)
+            Key::Address(link, address, prefix_len) if link.is_loopback() => {
+                *prefix_len == Family::of(*address).width() && self.is_of_network(*address)
+            }
+            Key::Address(link, ..)
+            | Key::Link(link)
             | Key::AcceptRa(link)
             | Key::TxChecksum(link)
-            | Key::Address(link, ..)
             | Key::Fdb(link, _)
             | Key::Neighbour(link, _) => self.tunnels.contains(link),
         }
@@ -105,9 +111,27 @@ impl Scope {
         chain.otherwise == Otherwise::Accepted || self.extent == Extent::Everything
     }
 
-    /// An address of the network is a leftover of an earlier subnet; any other was put there by somebody.
+    /// On a device of ours, an address of the network is a leftover of an earlier subnet; any other
+    /// is foreign. On the loopback, that of our own subnet stays: connections may have it as their
+    /// source.
     fn owns_address(&self, address: &Address) -> bool {
-        self.networks.iter().any(|network| network.contains(address.address))
+        let is_spare = || match self.extent {
+            Extent::Everything => true,
+            Extent::Spare => self.subnets.iter().all(|subnet| subnet.base() != address.address),
+        };
+        self.is_of_network(address.address)
+            && (!address.link.is_loopback() || (self.is_first(address.address) && is_spare()))
+    }
+
+    fn is_of_network(&self, address: IpAddr) -> bool {
+        self.networks.iter().any(|network| network.contains(address))
+    }
+
+    /// Whether `address` is the first of a subnet as long as ours, which no pod can have.
+    fn is_first(&self, address: IpAddr) -> bool {
+        let is_first_of = |len| Prefix::holding(address, len).map(Prefix::base) == Some(address);
+        let of_family = |subnet: &&Prefix| subnet.family() == Family::of(address);
+        self.subnets.iter().filter(of_family).any(|subnet| is_first_of(subnet.prefix_len()))
     }
 
     fn owns_route(&self, route: &Route) -> bool {

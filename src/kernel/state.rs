@@ -12,7 +12,9 @@ pub use entries::KernelState;
 pub use key::Key;
 pub use link::{Link, LinkKind, LinkName, Vxlan};
 pub use nexthop::{Lane, Nexthop, NexthopId};
-pub use table::{Condition, Element, Hook, Match, Ports, Renewal, Rule, Table, TableName, Verdict};
+pub use table::{
+    Condition, Element, Hook, Marked, Match, Ports, Renewal, Rule, Table, TableName, Verdict,
+};
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -40,7 +40,8 @@ impl Firewall {
 }
 
 /// None if there is nothing for it to do. A chain of nftables that accepts saves no packet that
-/// another drops: it comes along with those that masquerade, and is worth no table by itself.
+/// another drops: it comes along with those that masquerade, and is worth no table by itself. What
+/// only `Mixed` needs is no reason to depend on programs that the operator did not ask for.
 pub fn choice(policy: &Policy, config: &NetworkConfig, host: &Firewalls) -> Option<Choice> {
     use Firewall::{Iptables, Nftables};
     let (firewall, reason) = match policy.firewall {
@@ -50,5 +51,7 @@ pub fn choice(policy: &Policy, config: &NetworkConfig, host: &Firewalls) -> Opti
         Preference::Any => (Nftables, "this kernel has it"),
     };
     let accepts = firewall == Iptables && policy.forward == Forward::Accept;
-    (policy.masquerade.is_some() || accepts).then_some(Choice { firewall, reason })
+    let is_at_hand = host.nftables || policy.firewall == Preference::Iptables;
+    let is_needed = policy.masquerade.is_some() || accepts || (config.mixed && is_at_hand);
+    is_needed.then_some(Choice { firewall, reason })
 }

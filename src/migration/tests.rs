@@ -39,6 +39,7 @@ pub(crate) struct Machine {
     /// Whether it takes in what is written.
     pub(crate) listens: Listens,
     pub(crate) strict: bool,
+    pub(crate) keeps_connections: bool,
     /// What it does: the config as it took it in last.
     doing: String,
     seen: i64,
@@ -70,6 +71,7 @@ impl World {
             runs: Runs::Tweed,
             listens: Listens::Yes,
             strict: false,
+            keeps_connections: true,
             doing: text.to_owned(),
             seen: 7,
             exceptions: Vec::new(),
@@ -186,6 +188,7 @@ impl Machine {
             peers: PeerCounts::default(),
             failing: self.failing.clone(),
             quality: self.quality,
+            keeps_connections: self.keeps_connections,
             exceptions_total: self.exceptions.len(),
             exceptions: self.exceptions.clone(),
         }

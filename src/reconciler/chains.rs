@@ -96,10 +96,12 @@ impl<K: Kernel> Reconciler<K> {
 
     fn take_chains(&mut self, reading: Reading) {
         let Reading { names, found, dropping, unread, generation } = reading;
+        let were_met = self.rules_are_met();
         for name in &names {
             self.actual.remove(&Key::Chain(*name));
         }
         self.actual.extend(found.into_iter().map(Entry::Chain));
+        self.unreported |= self.rules_are_met() != were_met;
         let is_news = self.inputs.note_dropping(&names, dropping);
         if is_news {
             let programs = self.inputs.dropping.iter().map(|name| name.program());

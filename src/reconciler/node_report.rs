@@ -29,6 +29,7 @@ impl<K: Kernel> Reconciler<K> {
             pod_mtu: backend::pod_mtu(&self.networks),
             // Whoever publishes it looks at the pods: they are no business of the loop.
             other_mtu: OtherMtu::default(),
+            keeps_connections: local.policy.masquerade.is_some() && self.rules_are_met(),
             peers: self.counts(),
             failing: failing(&self.inputs.detours),
             exceptions,

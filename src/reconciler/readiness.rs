@@ -2,7 +2,7 @@
 
 use super::{Reconciler, Standing};
 use crate::kernel::Kernel;
-use crate::kernel::state::Key;
+use crate::kernel::state::{Entry, Key};
 use crate::lease::{LeaseId, Rejected};
 use crate::status::Readiness;
 use crate::subnet::{Rival, StoreState};
@@ -86,9 +86,36 @@ impl<K: Kernel> Reconciler<K> {
     fn is_essential(&self, key: &Key) -> bool {
         match key {
             Key::ReversePath(_) | Key::AcceptRa(_) | Key::TxChecksum(_) => false,
-            Key::Table(_) | Key::Chain(_) => self.desired.state().get(key).is_some(),
+            Key::Address(link, ..) => !link.is_loopback(),
+            Key::Table(_) | Key::Chain(_) => {
+                self.desired.state().get(key).is_some_and(|entry| self.is_relied_on(entry))
+            }
             _ => true,
         }
+    }
+
+    /// Whether pods rely on `entry`. Without masquerading, the table that keeps what others masquerade
+    /// is worth less than routes.
+    pub(super) fn is_relied_on(&self, entry: &Entry) -> bool {
+        let is_table_of_nat = matches!(entry, Entry::Table(_)) && entry.is_rules();
+        !is_table_of_nat || self.settings.policy.masquerade.is_some()
+    }
+
+    /// The connections that may break because the entry of this key was refused.
+    fn unkept(&self, key: &Key, why: &str) -> Option<String> {
+        match key {
+            Key::Address(link, ..) if link.is_loopback() => Some(format!(
+                "connections of this host may break when the tunnel device is removed: {why}"
+            )),
+            Key::Table(_) if self.is_wanted(key) && !self.is_essential(key) => {
+                Some(format!("masqueraded connections may break when a path changes: {why}"))
+            }
+            _ => None,
+        }
+    }
+
+    fn is_wanted(&self, key: &Key) -> bool {
+        self.desired.state().get(key).is_some()
     }
 
     fn store_remark(&self) -> Option<String> {
@@ -120,15 +147,16 @@ impl<K: Kernel> Reconciler<K> {
             format!("packets may be lost while backends change: {}", unsigned(why))
         });
         let left = self.refused.iter().filter(|(key, _)| {
-            matches!(key, Key::Table(_) | Key::Chain(_)) && !self.is_essential(key)
+            matches!(key, Key::Table(_) | Key::Chain(_)) && !self.is_wanted(key)
         });
         let left = left.map(|(_, why)| format!("old rules are left: {why}"));
         let spoilt = self.refused.iter().filter(|(key, _)| matches!(key, Key::TxChecksum(_)));
         let spoilt = spoilt.map(|(_, why)| format!("packets in the tunnel may be spoilt: {why}"));
+        let unkept = self.refused.iter().filter_map(|(key, why)| self.unkept(key, why));
         let (pending, guard) = (inputs.pending(), inputs.guarding.remark());
         let remarks = [remembered, node, held, pending, unusable, self.probes_remark(), guard];
         let remarks = remarks.into_iter().flatten().chain(filters).chain(left).chain(spoilt);
-        let remarks = remarks.chain(self.kept_chains()).chain(self.doubtful_chains());
+        let remarks = remarks.chain(unkept).chain(self.kept_chains()).chain(self.doubtful_chains());
         remarks.chain(self.conflicts_remark())
     }
 }

@@ -61,8 +61,11 @@ impl<K: Kernel> Reconciler<K> {
 
     /// Whoever reads subnet.env takes it at its word that the daemon masquerades.
     fn local_is_met(&self) -> bool {
-        let concerns =
-            |entry: &Entry| matches!(entry, Entry::Link(_) | Entry::Address(_)) || entry.is_rules();
+        let concerns = |entry: &Entry| match entry {
+            Entry::Link(_) => true,
+            Entry::Address(address) => !address.link.is_loopback(),
+            entry => entry.is_rules() && self.is_relied_on(entry),
+        };
         self.is_met(concerns)
     }
 

@@ -17,8 +17,10 @@ impl<K: Kernel> Reconciler<K> {
     pub(super) fn log_firewall(&mut self) {
         let choice = self.firewall();
         if let Some(Choice { firewall, reason }) = choice.filter(|_| choice != self.firewall) {
+            let is_mixed = self.inputs.config.as_ref().is_some_and(|config| config.mixed);
             let doing = match self.settings.policy.masquerade {
                 Some(_) => "masquerading",
+                None if is_mixed => "keeping connections that others masquerade",
                 None => "letting packets of pods through",
             };
             tracing::info!(firewall = firewall.as_str(), reason, "{doing}");

@@ -196,8 +196,11 @@ fn programmed(node: &Node) -> Result<BTreeSet<String>> {
         let remote = entry.remote.context("no remote")?;
         lines.insert(format!("fdb {} dst {remote} dev flannel.1", entry.mac));
     }
-    for address in node.addresses("flannel.1")?.into_iter().filter(|it| it.scope == "global") {
-        lines.insert(format!("addr {} dev flannel.1", address.address));
+    for device in ["flannel.1", "lo"] {
+        let addresses = node.addresses(device)?.into_iter();
+        for address in addresses.filter(|it| it.address.to_string().starts_with("10.244.")) {
+            lines.insert(format!("addr {} dev {device}", address.address));
+        }
     }
     let link = node.link("flannel.1")?.context("no flannel.1")?;
     let vxlan = link.vxlan.context("no VXLAN device")?;

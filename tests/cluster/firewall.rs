@@ -128,11 +128,12 @@ fn rules_of_iptables_that_somebody_removes_are_back_within_a_resync() {
         Ok(both.flat_map(rules).collect())
     };
     let before = listed().unwrap();
-    assert_eq!(before.len(), 7 + 3 + 7, "{before:#?}");
+    assert_eq!(before.len(), 13 + 3 + 13, "{before:#?}");
     for blow in [
         &["iptables -F"][..],
         &["iptables -t nat -F"],
         &["ip6tables -t nat -D FLANNEL-POSTRTG 3"],
+        &["iptables -t nat -D TWEED-POSTRTG 4"],
         &["iptables -t nat -I FLANNEL-POSTRTG -j ACCEPT"],
         // As firewalld and others do when they are reloaded.
         &["iptables -t nat -F", "iptables -t nat -X", "iptables -F", "iptables -X"],

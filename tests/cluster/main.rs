@@ -27,6 +27,7 @@ mod health;
 mod hostile;
 mod identity;
 mod injection;
+mod kept;
 mod kube;
 mod leases;
 mod live;

@@ -48,6 +48,7 @@ fn report(lease: &Lease) -> NodeReport {
         other_mtu: OtherMtu::default(),
         peers: PeerCounts::default(),
         exceptions: Vec::new(),
+        keeps_connections: false,
         exceptions_total: 0,
         failing: Detours::new(),
         quality: None,

@@ -23,6 +23,15 @@ const NAT: &str = "\
 -A FLANNEL-POSTRTG -s C ! -d M -m comment --comment \"flanneld masq\" -j MASQUERADE --random-fully
 -A FLANNEL-POSTRTG ! -s C -d C -m comment --comment \"flanneld masq\" -j MASQUERADE --random-fully
 ";
+/// What stands before them, by `iptables-save` as well.
+const FIXED: &str = "\
+-A POSTROUTING -m comment --comment \"tweedd fixed source\" -j TWEED-POSTRTG
+-A TWEED-POSTRTG ! -d C -m comment --comment \"tweedd fixed source\" -j RETURN
+-A TWEED-POSTRTG -d S -m comment --comment \"tweedd fixed source\" -j RETURN
+-A TWEED-POSTRTG -s C -m mark ! --mark 0x4000/0x4000 -m comment --comment \"tweedd fixed source\" -j RETURN
+-A TWEED-POSTRTG -m comment --comment \"tweedd fixed source\" -j MARK --set-xmark 0x0/0x4000
+-A TWEED-POSTRTG -m comment --comment \"tweedd fixed source\" -j SNAT --to-source G --random-fully
+";
 const FILTER: &str = "\
 -A FORWARD -m comment --comment \"flanneld forward\" -j FLANNEL-FWD
 -A FLANNEL-FWD -s C -m comment --comment \"flanneld forward\" -j ACCEPT
@@ -38,6 +47,8 @@ const FAMILIES: [(&str, &str, &str, &str); 2] = [
 ];
 
 fn flannels(text: &str, (_, network, subnet, multicast): (&str, &str, &str, &str)) -> String {
+    let gateway = tweed::prefix::Prefix::gateway(subnet.parse().unwrap());
+    let text = text.replace(" G ", &format!(" {gateway} "));
     let text =
         text.replace(" S ", &format!(" {subnet} ")).replace(" M ", &format!(" {multicast} "));
     text.replace(" C ", &format!(" {network} "))
@@ -86,12 +97,15 @@ fn the_rules_are_byte_for_byte_those_of_flannel() {
             assert_eq!(establish(&mut kernel, &usual(kind)).await, [""; 0], "{kind}");
             for family in FAMILIES {
                 let nat = saved(family.0, kind, "nat");
-                assert_eq!(sorted(&nat), sorted(&flannels(NAT, family)), "{kind}");
-                assert_eq!(in_chains(&nat), in_chains(&flannels(NAT, family)), "{kind}");
+                let expected = flannels(FIXED, family) + &flannels(NAT, family);
+                assert_eq!(sorted(&nat), sorted(&expected), "{kind}");
+                for chain in ["POSTROUTING", "FLANNEL-POSTRTG", "TWEED-POSTRTG"] {
+                    assert_eq!(in_chain(&nat, chain), in_chain(&expected, chain), "{kind}");
+                }
                 assert_eq!(saved(family.0, kind, "filter"), flannels(FILTER, family), "{kind}");
             }
             let gone = diff(&KernelState::default(), &dump(&mut kernel).await, &scope());
-            assert_eq!(gone.len(), 4);
+            assert_eq!(gone.len(), 6);
             apply(&mut kernel, gone.clone()).await;
             assert_eq!(dump(&mut kernel).await.entries().filter(|it| it.is_rules()).count(), 0);
             // That it is gone already is no refusal.
@@ -107,8 +121,8 @@ fn sorted(rules: &str) -> Vec<&str> {
     rules
 }
 
-fn in_chains(rules: &str) -> Vec<&str> {
-    rules.lines().filter(|rule| rule.starts_with("-A FLANNEL")).collect()
+fn in_chain<'a>(rules: &'a str, chain: &str) -> Vec<&'a str> {
+    rules.lines().filter(|rule| rule.starts_with(&format!("-A {chain} "))).collect()
 }
 
 #[test]
@@ -124,7 +138,43 @@ fn rules_of_flanneld_are_taken_for_ours() {
                 );
                 restore(family.0, kind, &script);
             }
+            let missing = missing(&mut kernel, &usual(kind)).await;
+            assert_eq!(missing.len(), 2, "{kind}: {missing:?}");
+            let is_ours = |op: &String| op.starts_with("+ ") && op.contains(" TWEED-POSTRTG ");
+            assert!(missing.iter().all(is_ours), "{kind}: {missing:?}");
+            remove_all(&mut kernel).await;
+        }
+    });
+}
+
+#[test]
+fn a_rule_that_masquerades_before_our_chain_is_a_difference() {
+    on_a_host(async || {
+        let mut kernel = NetlinkKernel::open().unwrap();
+        for kind in KINDS {
+            establish(&mut kernel, &usual(kind)).await;
+            run(&format!("iptables-{kind} -t nat -N KUBE-POSTROUTING"));
+            for rule in [
+                "-j KUBE-POSTROUTING",
+                "-s 172.17.0.0/16 -j MASQUERADE",
+                "-s 172.17.0.0/16 -j MASQUERADE --random-fully",
+            ] {
+                run(&format!("iptables-{kind} -t nat -I POSTROUTING {rule}"));
+                assert_ne!(missing(&mut kernel, &usual(kind)).await, [""; 0], "{kind} {rule}");
+                assert_eq!(establish(&mut kernel, &usual(kind)).await, [""; 0], "{kind} {rule}");
+            }
+            // What decides about no packet of pods may stand where it likes.
+            run(&format!("iptables-{kind} -t nat -I POSTROUTING -j ACCEPT -s 198.51.100.0/24"));
             assert_eq!(missing(&mut kernel, &usual(kind)).await, [""; 0], "{kind}");
+            let places = saved("iptables", kind, "nat");
+            let targets: Vec<&str> = in_chain(&places, "POSTROUTING")
+                .into_iter()
+                .map(|rule| rule.split_once(" -j ").unwrap().1)
+                .collect();
+            assert_eq!(targets[..2], ["ACCEPT", "TWEED-POSTRTG"], "{kind}");
+            assert_eq!(targets.len(), 6, "{kind}: {targets:?}");
+            run(&format!("iptables-{kind} -t nat -F POSTROUTING"));
+            run(&format!("iptables-{kind} -t nat -X KUBE-POSTROUTING"));
             remove_all(&mut kernel).await;
         }
     });
@@ -155,6 +205,8 @@ fn whatever_is_changed_in_a_chain_is_seen_and_mended() {
                 "-t nat -F",
                 "-t nat -F POSTROUTING",
                 "-t nat -F FLANNEL-POSTRTG",
+                "-t nat -D TWEED-POSTRTG 4",
+                "-t nat -A POSTROUTING -j TWEED-POSTRTG",
                 "-t nat -D FLANNEL-POSTRTG 3",
                 "-t nat -I FLANNEL-POSTRTG -j ACCEPT",
                 "-t nat -I POSTROUTING -j FLANNEL-POSTRTG",
@@ -205,7 +257,7 @@ fn where_forwarding_is_dropped_flannels_chain_is_not_ours_to_remove() {
             run(&format!("iptables-{kind} -P FORWARD DROP"));
             assert_eq!(missing(&mut kernel, &usual(kind)).await, [""; 0], "{kind}");
             let gone = diff(&KernelState::default(), &dump(&mut kernel).await, &scope());
-            assert_eq!(gone.len(), 3, "{kind}");
+            assert_eq!(gone.len(), 5, "{kind}");
             apply(&mut kernel, gone).await;
             assert_eq!(saved("iptables", kind, "filter"), flannels(FILTER, FAMILIES[0]));
             run(&format!("iptables-{kind} -P FORWARD ACCEPT"));
@@ -238,15 +290,15 @@ fn chains_are_read_again_where_something_may_have_changed() {
             let mut first = read(None).await;
             first.found.sort_by_key(|chain| chain.name);
             assert_eq!(first.found.iter().collect::<Vec<_>>(), all, "{kind}");
-            assert_eq!((first.names.len(), all.len()), (8, 4), "{kind}");
+            assert_eq!((first.names.len(), all.len()), (12, 6), "{kind}");
             // Of the legacy kind nothing tells whether it has changed.
             let second = read(first.generation).await;
             assert!(second.names.iter().all(|name| name.iptables == Iptables::Legacy), "{kind}");
-            assert_eq!(second.found.len(), if kind == Iptables::Legacy { 4 } else { 0 });
+            assert_eq!(second.found.len(), if kind == Iptables::Legacy { 6 } else { 0 });
             run(&format!("iptables-{kind} -t nat -D FLANNEL-POSTRTG 3"));
             let mut third = read(first.generation).await;
             third.found.sort_by_key(|chain| chain.name);
-            assert_eq!((third.found.len(), third.found == first.found), (4, false), "{kind}");
+            assert_eq!((third.found.len(), third.found == first.found), (6, false), "{kind}");
             remove_all(&mut kernel).await;
         }
     });

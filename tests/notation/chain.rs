@@ -1,6 +1,6 @@
 //! Reads a chain of iptables from the words in which it is shown.
 
-use tweed::kernel::state::{Chain, ChainName, Match, Otherwise, Ports, Rule, Verdict};
+use tweed::kernel::state::{Chain, ChainName, Marked, Match, Otherwise, Ports, Rule, Verdict};
 use tweed::prefix::Family;
 
 /// `chain iptables-nft -t nat FLANNEL-POSTRTG { RULE; … }`, and with it `and 2 of another form` and
@@ -29,9 +29,13 @@ fn rule(text: &str) -> Rule {
         let prefix = prefix.parse().unwrap();
         Some(if is_reversed { Match::IsNot(prefix) } else { Match::Is(prefix) })
     };
-    let mark = |(mark, _): (&str, bool)| {
-        let (mark, _) = mark.strip_prefix("0x").unwrap().split_once('/').unwrap();
-        u32::from_str_radix(mark, 16).unwrap()
+    let mark = |mark: &str| {
+        let (_, mask) = mark.split_once("/0x").unwrap();
+        u32::from_str_radix(mask, 16).unwrap()
+    };
+    let marked = |(text, is_reversed)| {
+        let mark = mark(text);
+        if is_reversed { Marked::Without(mark) } else { Marked::With(mark) }
     };
     let words: Vec<&str> = text.split(' ').collect();
     let verdict = match words[..] {
@@ -39,9 +43,16 @@ fn rule(text: &str) -> Rule {
         [.., "-j", "RETURN"] => Verdict::Return,
         [.., "-j", "MASQUERADE"] => Verdict::Masquerade(Ports::Kept),
         [.., "-j", "MASQUERADE", "--random-fully"] => Verdict::Masquerade(Ports::FullyRandom),
+        [.., "-j", "MARK", "--set-xmark", bits] => Verdict::Unmark(mark(bits)),
+        [.., "-j", "SNAT", "--to-source", to] => {
+            Verdict::SourceNat { to: to.parse().unwrap(), ports: Ports::Kept }
+        }
+        [.., "-j", "SNAT", "--to-source", to, "--random-fully"] => {
+            Verdict::SourceNat { to: to.parse().unwrap(), ports: Ports::FullyRandom }
+        }
         _ => panic!("no rule is shown as {text:?}"),
     };
-    let marked = after("--mark").map(mark);
+    let marked = after("--mark").map(marked);
     let (source, destination) = (condition("-s"), condition("-d"));
     Rule { marked, source, destination, ..Rule::of_all(verdict) }
 }

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tweed::kernel::state::{
-    Condition, Element, Hook, LinkName, Match, Ports, Renewal, Rule, Table, TableName, Verdict,
+    Condition, Element, Hook, LinkName, Marked, Match, Ports, Renewal, Rule, Table, TableName,
+    Verdict,
 };
 use tweed::prefix::Family;
 
@@ -54,6 +55,7 @@ fn chain(text: &str) -> (Hook, Vec<Rule>) {
         "prerouting" => Hook::RawPrerouting,
         "output" => Hook::RawOutput,
         "input" => Hook::Input,
+        "fixed-source" => Hook::EarlySourceNat,
         "postrouting" => Hook::SourceNat,
         "forward" => Hook::Forward,
         other => panic!("no chain is called {other}"),
@@ -68,11 +70,14 @@ fn rule(text: &str) -> Rule {
         let place = words.iter().position(|known| *known == word);
         place.and_then(|place| words.get(place + 1..)).unwrap_or_default()
     };
-    let marked = after("mark")
-        .get(1)
-        .map(|mark| u32::from_str_radix(mark.strip_prefix("0x").unwrap(), 16).unwrap());
+    let bits = |mark: &str| u32::from_str_radix(mark.strip_prefix("0x").unwrap(), 16).unwrap();
+    let marked = match *after("mark") {
+        ["&", mark, "==", ..] => Some(Marked::With(bits(mark))),
+        ["&", mark, "!=", ..] => Some(Marked::Without(bits(mark))),
+        _ => None,
+    };
     let condition = |field| {
-        let from = |place: usize| match words[place..] {
+        let from = |place: usize| match *words.get(place..).unwrap_or_default() {
             ["ip" | "ip6", name, set, ..] if name == field && set.starts_with('@') => None,
             ["ip" | "ip6", name, "!=", prefix, ..] if name == field => {
                 Some(Match::IsNot(prefix.parse().unwrap()))
@@ -91,6 +96,13 @@ fn rule(text: &str) -> Rule {
         [.., "return"] => Verdict::Return,
         [.., "masquerade"] => Verdict::Masquerade(Ports::Kept),
         [.., "masquerade", "fully-random"] => Verdict::Masquerade(Ports::FullyRandom),
+        [.., "set", "meta", "mark", "&", kept] => Verdict::Unmark(!bits(kept)),
+        [.., "snat", "to", to] => {
+            Verdict::SourceNat { to: to.parse().unwrap(), ports: Ports::Kept }
+        }
+        [.., "snat", "to", to, "fully-random"] => {
+            Verdict::SourceNat { to: to.parse().unwrap(), ports: Ports::FullyRandom }
+        }
         _ => panic!("no rule is shown as {text:?}"),
     };
     let also = also(&words);

@@ -32,17 +32,21 @@ fn a_host_gw_node_has_none() {
 fn mixed_keeps_the_device_on_every_node_and_loosens_the_filters() {
     check_local(
         &node(HOST_GW, MIXED),
-        expect![[r"
-        link flannel-v6.1 up mtu 1430 address 02:06:00:00:00:05 type vxlan id 1 local fd00:16::5 dev eth0 dstport 8472 nolearning
-        link flannel.1 up mtu 1450 address 02:00:ac:10:00:05 type vxlan id 1 local 172.16.0.5 dev eth0 dstport 8472 nolearning
-        rp_filter loose dev eth0
-        rp_filter loose dev flannel.1
-        accept_ra 0 dev flannel-v6.1
-        accept_ra 0 dev flannel.1
-        addr fd00:244:0:1::/128 dev flannel-v6.1
-        addr 10.244.1.0/32 dev flannel.1
-        pods' mtu 1430
-    "]],
+        expect![[r#"
+            link flannel-v6.1 up mtu 1430 address 02:06:00:00:00:05 type vxlan id 1 local fd00:16::5 dev eth0 dstport 8472 nolearning
+            link flannel.1 up mtu 1450 address 02:00:ac:10:00:05 type vxlan id 1 local 172.16.0.5 dev eth0 dstport 8472 nolearning
+            rp_filter loose dev eth0
+            rp_filter loose dev flannel.1
+            accept_ra 0 dev flannel-v6.1
+            accept_ra 0 dev flannel.1
+            addr fd00:244:0:1::/128 dev flannel-v6.1
+            addr 10.244.1.0/32 dev flannel.1
+            addr 10.244.1.0/32 dev lo
+            addr fd00:244:0:1::/128 dev lo
+            table ip tweed.1 { chain fixed-source { type nat hook postrouting priority srcnat - 1; policy accept; ip daddr != 10.244.0.0/16 return; ip daddr 10.244.1.0/24 return; meta mark & 0x00004000 != 0x00004000 return; meta mark set meta mark & 0xffffbfff; snat to 10.244.1.1 fully-random; }; }
+            table ip6 tweed.1 { chain fixed-source { type nat hook postrouting priority srcnat - 1; policy accept; ip6 daddr != fd00:244::/48 return; ip6 daddr fd00:244:0:1::/64 return; meta mark & 0x00004000 != 0x00004000 return; meta mark set meta mark & 0xffffbfff; snat to fd00:244:0:1::1 fully-random; }; }
+            pods' mtu 1430
+        "#]],
     );
     let same = |backend| {
         let local = node(backend, MIXED);

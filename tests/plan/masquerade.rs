@@ -43,29 +43,41 @@ fn the_rules_are_those_of_flannel_in_the_order_of_its_iptables() {
         "--ip-masq",
         "",
         expect![[r#"
-        table ip tweed.1
-          SourceNat
-            meta mark & 0x00004000 == 0x00004000 return
-            ip saddr 10.244.1.0/24 ip daddr 10.244.0.0/16 return
-            ip saddr 10.244.0.0/16 ip daddr 10.244.1.0/24 return
-            ip saddr != 10.244.0.0/16 ip daddr 10.244.1.0/24 return
-            ip saddr 10.244.0.0/16 ip daddr != 224.0.0.0/4 masquerade fully-random
-            ip saddr != 10.244.0.0/16 ip daddr 10.244.0.0/16 masquerade fully-random
-          Forward
-            ip saddr 10.244.0.0/16 accept
-            ip daddr 10.244.0.0/16 accept
-        table ip6 tweed.1
-          SourceNat
-            meta mark & 0x00004000 == 0x00004000 return
-            ip6 saddr fd00:244:0:1::/64 ip6 daddr fd00:244::/48 return
-            ip6 saddr fd00:244::/48 ip6 daddr fd00:244:0:1::/64 return
-            ip6 saddr != fd00:244::/48 ip6 daddr fd00:244:0:1::/64 return
-            ip6 saddr fd00:244::/48 ip6 daddr != ff00::/8 masquerade fully-random
-            ip6 saddr != fd00:244::/48 ip6 daddr fd00:244::/48 masquerade fully-random
-          Forward
-            ip6 saddr fd00:244::/48 accept
-            ip6 daddr fd00:244::/48 accept
-    "#]],
+            table ip tweed.1
+              EarlySourceNat
+                ip daddr != 10.244.0.0/16 return
+                ip daddr 10.244.1.0/24 return
+                meta mark & 0x00004000 != 0x00004000 ip saddr 10.244.0.0/16 return
+                meta mark set meta mark & 0xffffbfff
+                snat to 10.244.1.1 fully-random
+              SourceNat
+                meta mark & 0x00004000 == 0x00004000 return
+                ip saddr 10.244.1.0/24 ip daddr 10.244.0.0/16 return
+                ip saddr 10.244.0.0/16 ip daddr 10.244.1.0/24 return
+                ip saddr != 10.244.0.0/16 ip daddr 10.244.1.0/24 return
+                ip saddr 10.244.0.0/16 ip daddr != 224.0.0.0/4 masquerade fully-random
+                ip saddr != 10.244.0.0/16 ip daddr 10.244.0.0/16 masquerade fully-random
+              Forward
+                ip saddr 10.244.0.0/16 accept
+                ip daddr 10.244.0.0/16 accept
+            table ip6 tweed.1
+              EarlySourceNat
+                ip6 daddr != fd00:244::/48 return
+                ip6 daddr fd00:244:0:1::/64 return
+                meta mark & 0x00004000 != 0x00004000 ip6 saddr fd00:244::/48 return
+                meta mark set meta mark & 0xffffbfff
+                snat to fd00:244:0:1::1 fully-random
+              SourceNat
+                meta mark & 0x00004000 == 0x00004000 return
+                ip6 saddr fd00:244:0:1::/64 ip6 daddr fd00:244::/48 return
+                ip6 saddr fd00:244::/48 ip6 daddr fd00:244:0:1::/64 return
+                ip6 saddr != fd00:244::/48 ip6 daddr fd00:244:0:1::/64 return
+                ip6 saddr fd00:244::/48 ip6 daddr != ff00::/8 masquerade fully-random
+                ip6 saddr != fd00:244::/48 ip6 daddr fd00:244::/48 masquerade fully-random
+              Forward
+                ip6 saddr fd00:244::/48 accept
+                ip6 daddr fd00:244::/48 accept
+        "#]],
     );
 }
 
@@ -77,23 +89,35 @@ fn ports_forwarding_and_the_mark_have_switches() {
         flags,
         "",
         expect![[r#"
-        table ip tweed.1
-          SourceNat
-            meta mark & 0x00000001 == 0x00000001 return
-            ip saddr 10.244.1.0/24 ip daddr 10.244.0.0/16 return
-            ip saddr 10.244.0.0/16 ip daddr 10.244.1.0/24 return
-            ip saddr != 10.244.0.0/16 ip daddr 10.244.1.0/24 return
-            ip saddr 10.244.0.0/16 ip daddr != 224.0.0.0/4 masquerade
-            ip saddr != 10.244.0.0/16 ip daddr 10.244.0.0/16 masquerade
-        table ip6 tweed.1
-          SourceNat
-            meta mark & 0x00000001 == 0x00000001 return
-            ip6 saddr fd00:244:0:1::/64 ip6 daddr fd00:244::/48 return
-            ip6 saddr fd00:244::/48 ip6 daddr fd00:244:0:1::/64 return
-            ip6 saddr != fd00:244::/48 ip6 daddr fd00:244:0:1::/64 return
-            ip6 saddr fd00:244::/48 ip6 daddr != ff00::/8 masquerade
-            ip6 saddr != fd00:244::/48 ip6 daddr fd00:244::/48 masquerade
-    "#]],
+            table ip tweed.1
+              EarlySourceNat
+                ip daddr != 10.244.0.0/16 return
+                ip daddr 10.244.1.0/24 return
+                meta mark & 0x00000001 != 0x00000001 ip saddr 10.244.0.0/16 return
+                meta mark set meta mark & 0xfffffffe
+                snat to 10.244.1.1
+              SourceNat
+                meta mark & 0x00000001 == 0x00000001 return
+                ip saddr 10.244.1.0/24 ip daddr 10.244.0.0/16 return
+                ip saddr 10.244.0.0/16 ip daddr 10.244.1.0/24 return
+                ip saddr != 10.244.0.0/16 ip daddr 10.244.1.0/24 return
+                ip saddr 10.244.0.0/16 ip daddr != 224.0.0.0/4 masquerade
+                ip saddr != 10.244.0.0/16 ip daddr 10.244.0.0/16 masquerade
+            table ip6 tweed.1
+              EarlySourceNat
+                ip6 daddr != fd00:244::/48 return
+                ip6 daddr fd00:244:0:1::/64 return
+                meta mark & 0x00000001 != 0x00000001 ip6 saddr fd00:244::/48 return
+                meta mark set meta mark & 0xfffffffe
+                snat to fd00:244:0:1::1
+              SourceNat
+                meta mark & 0x00000001 == 0x00000001 return
+                ip6 saddr fd00:244:0:1::/64 ip6 daddr fd00:244::/48 return
+                ip6 saddr fd00:244::/48 ip6 daddr fd00:244:0:1::/64 return
+                ip6 saddr != fd00:244::/48 ip6 daddr fd00:244:0:1::/64 return
+                ip6 saddr fd00:244::/48 ip6 daddr != ff00::/8 masquerade
+                ip6 saddr != fd00:244::/48 ip6 daddr fd00:244::/48 masquerade
+        "#]],
     );
 }
 
@@ -104,32 +128,68 @@ fn ranges_are_spared_in_their_own_family_before_anything_is_masqueraded() {
         "--ip-masq --iptables-forward-rules=false",
         keys,
         expect![[r#"
-        table ip tweed.1
-          SourceNat
-            meta mark & 0x00004000 == 0x00004000 return
-            ip saddr 10.244.1.0/24 ip daddr 10.244.0.0/16 return
-            ip saddr 10.244.0.0/16 ip daddr 10.244.1.0/24 return
-            ip saddr != 10.244.0.0/16 ip daddr 10.244.1.0/24 return
-            ip saddr 10.244.0.0/16 ip daddr 172.16.0.0/12 return
-            ip saddr 10.244.0.0/16 ip daddr 192.168.0.0/16 return
-            ip saddr 10.244.0.0/16 ip daddr != 224.0.0.0/4 masquerade fully-random
-            ip saddr != 10.244.0.0/16 ip daddr 10.244.0.0/16 masquerade fully-random
-        table ip6 tweed.1
-          SourceNat
-            meta mark & 0x00004000 == 0x00004000 return
-            ip6 saddr fd00:244:0:1::/64 ip6 daddr fd00:244::/48 return
-            ip6 saddr fd00:244::/48 ip6 daddr fd00:244:0:1::/64 return
-            ip6 saddr != fd00:244::/48 ip6 daddr fd00:244:0:1::/64 return
-            ip6 saddr fd00:244::/48 ip6 daddr fd00:16::/64 return
-            ip6 saddr fd00:244::/48 ip6 daddr != ff00::/8 masquerade fully-random
-            ip6 saddr != fd00:244::/48 ip6 daddr fd00:244::/48 masquerade fully-random
-    "#]],
+            table ip tweed.1
+              EarlySourceNat
+                ip daddr != 10.244.0.0/16 return
+                ip daddr 10.244.1.0/24 return
+                meta mark & 0x00004000 != 0x00004000 ip saddr 10.244.0.0/16 return
+                meta mark set meta mark & 0xffffbfff
+                snat to 10.244.1.1 fully-random
+              SourceNat
+                meta mark & 0x00004000 == 0x00004000 return
+                ip saddr 10.244.1.0/24 ip daddr 10.244.0.0/16 return
+                ip saddr 10.244.0.0/16 ip daddr 10.244.1.0/24 return
+                ip saddr != 10.244.0.0/16 ip daddr 10.244.1.0/24 return
+                ip saddr 10.244.0.0/16 ip daddr 172.16.0.0/12 return
+                ip saddr 10.244.0.0/16 ip daddr 192.168.0.0/16 return
+                ip saddr 10.244.0.0/16 ip daddr != 224.0.0.0/4 masquerade fully-random
+                ip saddr != 10.244.0.0/16 ip daddr 10.244.0.0/16 masquerade fully-random
+            table ip6 tweed.1
+              EarlySourceNat
+                ip6 daddr != fd00:244::/48 return
+                ip6 daddr fd00:244:0:1::/64 return
+                meta mark & 0x00004000 != 0x00004000 ip6 saddr fd00:244::/48 return
+                meta mark set meta mark & 0xffffbfff
+                snat to fd00:244:0:1::1 fully-random
+              SourceNat
+                meta mark & 0x00004000 == 0x00004000 return
+                ip6 saddr fd00:244:0:1::/64 ip6 daddr fd00:244::/48 return
+                ip6 saddr fd00:244::/48 ip6 daddr fd00:244:0:1::/64 return
+                ip6 saddr != fd00:244::/48 ip6 daddr fd00:244:0:1::/64 return
+                ip6 saddr fd00:244::/48 ip6 daddr fd00:16::/64 return
+                ip6 saddr fd00:244::/48 ip6 daddr != ff00::/8 masquerade fully-random
+                ip6 saddr != fd00:244::/48 ip6 daddr fd00:244::/48 masquerade fully-random
+        "#]],
     );
 }
 
 #[test]
 fn without_the_flag_there_is_no_table_whatever_the_others_say() {
     check_tables("--iptables-forward-rules=true", r#","EnableNFTables":true"#, expect![""]);
+}
+
+#[test]
+fn without_the_flag_mixed_fixes_the_source_of_what_others_mark() {
+    check_tables(
+        "--iptables-masquerade-bit=3 --ip-masq-fully-random-disable",
+        r#","Mixed":true"#,
+        expect![[r#"
+            table ip tweed.1
+              EarlySourceNat
+                ip daddr != 10.244.0.0/16 return
+                ip daddr 10.244.1.0/24 return
+                meta mark & 0x00000008 != 0x00000008 return
+                meta mark set meta mark & 0xfffffff7
+                snat to 10.244.1.1
+            table ip6 tweed.1
+              EarlySourceNat
+                ip6 daddr != fd00:244::/48 return
+                ip6 daddr fd00:244:0:1::/64 return
+                meta mark & 0x00000008 != 0x00000008 return
+                meta mark set meta mark & 0xfffffff7
+                snat to fd00:244:0:1::1
+        "#]],
+    );
 }
 
 #[test]
@@ -172,6 +232,7 @@ fn iptables_is_taken_where_it_is_asked_for_and_where_there_is_nothing_else() {
     let old = Firewalls { nftables: false, iptables: Iptables::Legacy, ..Firewalls::default() };
     let explicit = r#","EnableNFTables":false"#;
     let wished = r#","EnableNFTables":true"#;
+    let mixed = r#","Mixed":true"#;
     for (flags, keys, host, expected) in [
         ("--ip-masq", "", &usual, "table ip tweed.1, for this kernel has it"),
         ("--ip-masq", explicit, &usual, "table ip tweed.1, for this kernel has it"),
@@ -180,13 +241,13 @@ fn iptables_is_taken_where_it_is_asked_for_and_where_there_is_nothing_else() {
             "--ip-masq --iptables",
             wished,
             &usual,
-            "chain iptables-nft -t nat FLANNEL-POSTRTG, for --iptables asks for it",
+            "chain iptables-nft -t nat TWEED-POSTRTG, for --iptables asks for it",
         ),
         (
             "--ip-masq",
             wished,
             &old,
-            "chain iptables-legacy -t nat FLANNEL-POSTRTG, for this kernel lacks nftables",
+            "chain iptables-legacy -t nat TWEED-POSTRTG, for this kernel lacks nftables",
         ),
         (
             "",
@@ -195,6 +256,15 @@ fn iptables_is_taken_where_it_is_asked_for_and_where_there_is_nothing_else() {
             "chain iptables-legacy -t filter FLANNEL-FWD, for this kernel lacks nftables",
         ),
         ("", wished, &usual, "nothing, for it is off"),
+        ("", mixed, &usual, "table ip tweed.1, for this kernel has it"),
+        (
+            "--iptables",
+            mixed,
+            &old,
+            "chain iptables-legacy -t nat TWEED-POSTRTG, for --iptables asks for it",
+        ),
+        // Programs that the operator did not ask for may not be there.
+        ("--iptables-forward-rules=false", mixed, &old, "nothing, for it is off"),
         ("--iptables --iptables-forward-rules=false", "", &old, "nothing, for it is off"),
     ] {
         assert_eq!(chosen(flags, keys, host), expected, "{flags} {keys}");

@@ -44,6 +44,9 @@ pub enum Hook {
     RawOutput,
     /// Where packets for the host itself are let in or not.
     Input,
+    /// Where sources are translated before the rules of others can do it: of all that translate
+    /// a connection, the first is the only one.
+    EarlySourceNat,
     /// Where sources are translated.
     SourceNat,
     /// Where packets that the host passes on are let through or not.
@@ -52,6 +55,9 @@ pub enum Hook {
 
 /// `srcnat`, as `nft(8)` calls it.
 const SOURCE_NAT_PRIORITY: u32 = 100;
+
+/// `srcnat - 1`, likewise.
+const EARLY_SOURCE_NAT_PRIORITY: u32 = SOURCE_NAT_PRIORITY - 1;
 
 /// `filter`, as `nft(8)` calls it.
 const FILTER_PRIORITY: u32 = 0;
@@ -176,8 +182,14 @@ impl Batch {
 }
 
 impl Hook {
-    pub(super) const ALL: [Self; 5] =
-        [Self::RawPrerouting, Self::RawOutput, Self::Input, Self::SourceNat, Self::Forward];
+    pub(super) const ALL: [Self; 6] = [
+        Self::RawPrerouting,
+        Self::RawOutput,
+        Self::Input,
+        Self::EarlySourceNat,
+        Self::SourceNat,
+        Self::Forward,
+    ];
 
     /// The kernel's number of it, the place among other chains there, and the kind of chain.
     pub(super) const fn place(self) -> (u32, u32, &'static str) {
@@ -185,6 +197,7 @@ impl Hook {
             Self::RawPrerouting => (NF_INET_PRE_ROUTING, RAW_PRIORITY, "filter"),
             Self::RawOutput => (NF_INET_LOCAL_OUT, RAW_PRIORITY, "filter"),
             Self::Input => (NF_INET_LOCAL_IN, FILTER_PRIORITY, "filter"),
+            Self::EarlySourceNat => (NF_INET_POST_ROUTING, EARLY_SOURCE_NAT_PRIORITY, "nat"),
             Self::SourceNat => (NF_INET_POST_ROUTING, SOURCE_NAT_PRIORITY, "nat"),
             Self::Forward => (NF_INET_FORWARD, FILTER_PRIORITY, "filter"),
         };

@@ -12,13 +12,14 @@ use nix::libc::{
     NFT_RETURN,
 };
 
-use super::expression::{Expression, FULLY_RANDOM, INVERTED, Match, Place, Ports, register};
+use super::expression::{Expression, INVERTED, Match, Place, register};
 use super::family::IpFamily;
+use super::nat::{self, Ports};
 use super::numbers::{
     NFTA_BITWISE_MASK, NFTA_BITWISE_XOR, NFTA_CMP_DATA, NFTA_CMP_OP, NFTA_DATA_VALUE,
     NFTA_DATA_VERDICT, NFTA_EXPR_DATA, NFTA_EXPR_NAME, NFTA_FIB_FLAGS, NFTA_FIB_RESULT,
-    NFTA_IMMEDIATE_DATA, NFTA_LIST_ELEM, NFTA_LOOKUP_FLAGS, NFTA_LOOKUP_SET, NFTA_MASQ_FLAGS,
-    NFTA_META_KEY, NFTA_PAYLOAD_BASE, NFTA_PAYLOAD_LEN, NFTA_PAYLOAD_OFFSET, NFTA_VERDICT_CHAIN,
+    NFTA_IMMEDIATE_DATA, NFTA_LIST_ELEM, NFTA_LOOKUP_FLAGS, NFTA_LOOKUP_SET, NFTA_META_KEY,
+    NFTA_META_SREG, NFTA_PAYLOAD_BASE, NFTA_PAYLOAD_LEN, NFTA_PAYLOAD_OFFSET, NFTA_VERDICT_CHAIN,
     NFTA_VERDICT_CODE,
 };
 use super::tunnel::{self, BACK_BY_INPUT, MISSING, PRESENT, ROUTE_DEVICE, UDP};
@@ -28,6 +29,7 @@ use crate::netlink::attributes::Attributes;
 /// One thing that the kernel does with a packet; several are one [`Expression`].
 enum Step<'a> {
     LoadMark,
+    StoreMark,
     LoadProtocol,
     LoadPort,
     LoadVni,
@@ -36,10 +38,13 @@ enum Step<'a> {
     LoadRouted,
     /// So many bytes of it, from its beginning.
     LoadAddress(Place, usize),
+    LoadValue(IpAddr),
     Mask(&'a [u8]),
     Compare(Match, &'a [u8]),
     /// In the set of this name.
     LookUp(Match, &'a str),
+    /// The source becomes the value that was loaded.
+    SourceNat(Ports),
     End(Expression),
 }
 
@@ -71,9 +76,16 @@ pub(super) fn compared_byte(element: &[u8]) -> Option<u8> {
 
 fn first<'a, 'b>(steps: &'b [Step<'a>], family: IpFamily) -> Option<(Expression, &'b [Step<'a>])> {
     match steps {
-        [Step::LoadMark, Step::Mask(mask), Step::Compare(Match::Is, value), rest @ ..] => {
-            let marked = Expression::Marked(u32::from_ne_bytes((*value).try_into().ok()?));
-            (mask == value).then_some((marked, rest))
+        [Step::LoadMark, Step::Mask(mask), Step::Compare(rule_for, value), rest @ ..] => {
+            let bits = u32::from_ne_bytes((*value).try_into().ok()?);
+            (mask == value).then_some((Expression::Marked(*rule_for, bits), rest))
+        }
+        [Step::LoadMark, Step::Mask(mask), Step::StoreMark, rest @ ..] => {
+            let kept = u32::from_ne_bytes((*mask).try_into().ok()?);
+            Some((Expression::Unmark(!kept), rest))
+        }
+        [Step::LoadValue(to), Step::SourceNat(ports), rest @ ..] => {
+            Some((Expression::SourceNat(*to, *ports), rest))
         }
         [
             Step::LoadAddress(place, _),
@@ -146,6 +158,7 @@ fn step(element: &[u8], family: IpFamily) -> Option<Step<'_>> {
     let data = element.nested(NFTA_EXPR_DATA).unwrap_or(Attributes::of(&[]));
     match element.text(NFTA_EXPR_NAME)? {
         "meta" => match data.be32(NFTA_META_KEY)?.cast_signed() {
+            NFT_META_MARK if data.get(NFTA_META_SREG).is_some() => Some(Step::StoreMark),
             NFT_META_MARK => Some(Step::LoadMark),
             NFT_META_L4PROTO => Some(Step::LoadProtocol),
             NFT_META_IIFNAME => Some(Step::LoadLink),
@@ -178,8 +191,12 @@ fn step(element: &[u8], family: IpFamily) -> Option<Step<'_>> {
                 _ => None,
             }
         }
-        "immediate" => verdict(data).map(Step::End),
-        "masq" => masquerade(data).map(Step::End),
+        "immediate" => {
+            let loaded = || nat::loaded(data).map(Step::LoadValue);
+            verdict(data).map(Step::End).or_else(loaded)
+        }
+        "masq" => nat::masqueraded(data).map(Expression::Masquerade).map(Step::End),
+        "nat" => nat::translated(data, family).map(Step::SourceNat),
         _ => None,
     }
 }
@@ -231,14 +248,4 @@ fn verdict(data: Attributes<'_>) -> Option<Expression> {
         NFT_GOTO => chain().map(Expression::Goto),
         _ => None,
     }
-}
-
-fn masquerade(data: Attributes<'_>) -> Option<Expression> {
-    let is_alone = data.into_iter().all(|(kind, _)| kind == NFTA_MASQ_FLAGS);
-    let ports = match data.be32(NFTA_MASQ_FLAGS).unwrap_or(0) {
-        0 => Some(Ports::Kept),
-        FULLY_RANDOM => Some(Ports::FullyRandom),
-        _ => None,
-    };
-    ports.filter(|_| is_alone).map(Expression::Masquerade)
 }

@@ -1,29 +1,28 @@
 //! What a rule consists of: it loads, compares, and decides.
 
+use std::net::IpAddr;
+
 use ipnetwork::IpNetwork;
 use nix::libc::{
     NF_ACCEPT, NF_DROP, NFT_CMP_EQ, NFT_CMP_NEQ, NFT_GOTO, NFT_JUMP, NFT_META_L4PROTO,
     NFT_META_MARK, NFT_META_NFPROTO, NFT_PAYLOAD_NETWORK_HEADER, NFT_REG_1, NFT_REG_VERDICT,
     NFT_RETURN,
 };
-use serde::{Deserialize, Serialize};
 
 use super::family::{IpFamily, TableFamily};
+use super::nat::{self, Ports};
 use super::tunnel;
 
 use super::numbers::{
     NFTA_BITWISE_DREG, NFTA_BITWISE_LEN, NFTA_BITWISE_MASK, NFTA_BITWISE_SREG, NFTA_BITWISE_XOR,
     NFTA_CMP_DATA, NFTA_CMP_OP, NFTA_CMP_SREG, NFTA_DATA_VALUE, NFTA_DATA_VERDICT, NFTA_EXPR_DATA,
     NFTA_EXPR_NAME, NFTA_IMMEDIATE_DATA, NFTA_IMMEDIATE_DREG, NFTA_LIST_ELEM, NFTA_LOOKUP_FLAGS,
-    NFTA_LOOKUP_SET, NFTA_LOOKUP_SREG, NFTA_MASQ_FLAGS, NFTA_META_DREG, NFTA_META_KEY,
-    NFTA_PAYLOAD_BASE, NFTA_PAYLOAD_DREG, NFTA_PAYLOAD_LEN, NFTA_PAYLOAD_OFFSET,
-    NFTA_VERDICT_CHAIN, NFTA_VERDICT_CODE,
+    NFTA_LOOKUP_SET, NFTA_LOOKUP_SREG, NFTA_META_DREG, NFTA_META_KEY, NFTA_PAYLOAD_BASE,
+    NFTA_PAYLOAD_DREG, NFTA_PAYLOAD_LEN, NFTA_PAYLOAD_OFFSET, NFTA_VERDICT_CHAIN,
+    NFTA_VERDICT_CODE,
 };
 use crate::netlink::address::octets;
 use crate::netlink::message::Message;
-
-/// `NF_NAT_RANGE_PROTO_RANDOM_FULLY` of `linux/netfilter/nf_nat.h`.
-pub(super) const FULLY_RANDOM: u32 = 1 << 4;
 
 /// `NFT_LOOKUP_F_INV` of `linux/netfilter/nf_tables.h`.
 pub(super) const INVERTED: u32 = 1;
@@ -41,8 +40,8 @@ pub enum Expression {
     DestinationIn(Match, String, IpFamily),
     /// Goes on for packets whose protocol above IP is, or is not, in the set of this name.
     ProtocolIn(Match, String),
-    /// Goes on for packets that have all bits of this mark, whatever others they have.
-    Marked(u32),
+    /// Goes on for packets that have, or have not, all bits of this mark, whatever others they have.
+    Marked(Match, u32),
     /// Goes on for UDP packets to this port.
     UdpTo(u16),
     /// Goes on for packets whose VXLAN header, taken to be behind that of UDP, has, or has not,
@@ -67,25 +66,18 @@ pub enum Expression {
     Jump(String),
     /// To another chain, and from its end to where this one came from.
     Goto(String),
+    /// The packet loses these bits of its mark; goes on.
+    Unmark(u32),
     /// The source becomes the address of the interface that the packet leaves by.
     Masquerade(Ports),
+    /// The source becomes this address.
+    SourceNat(IpAddr, Ports),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Match {
     Is,
     IsNot,
-}
-
-/// What becomes of source ports under a new source address.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Ports {
-    /// They stay as they are, unless somebody else has them.
-    #[default]
-    Kept,
-    /// Chosen at random, so that two that choose at once hardly choose the same.
-    FullyRandom,
 }
 
 /// Which of the two addresses in an IP header.
@@ -116,7 +108,7 @@ impl Expression {
             Self::ProtocolIn(rule_for, set) => {
                 look_up(meta(rule, NFT_META_L4PROTO), *rule_for, set)
             }
-            Self::Marked(mark) => marked(rule, *mark),
+            Self::Marked(rule_for, mark) => marked(rule, *rule_for, *mark),
             Self::UdpTo(port) => tunnel::udp_to(rule, *port),
             Self::Vni(rule_for, vni) => tunnel::vni(rule, rule_for.operation(), *vni),
             Self::CameBy(link) => tunnel::came_by(rule, link),
@@ -128,7 +120,9 @@ impl Expression {
             Self::Jump(chain) => verdict(rule, NFT_JUMP, Some(chain)),
             Self::Return => verdict(rule, NFT_RETURN, None),
             Self::Goto(chain) => verdict(rule, NFT_GOTO, Some(chain)),
-            Self::Masquerade(ports) => masquerade(rule, *ports),
+            Self::Unmark(mark) => nat::unmark(rule, *mark),
+            Self::Masquerade(ports) => nat::masquerade(rule, *ports),
+            Self::SourceNat(to, ports) => nat::source_nat(rule, *to, *ports),
         }
     }
 }
@@ -173,19 +167,10 @@ fn look_up(loaded: Message, rule_for: Match, set: &str) -> Message {
 }
 
 /// The kernel has marks in the order of the machine.
-fn marked(rule: Message, mark: u32) -> Message {
+fn marked(rule: Message, rule_for: Match, mark: u32) -> Message {
     let mark = mark.to_ne_bytes();
     let loaded = meta(rule, NFT_META_MARK);
-    compare_with(with_mask(loaded, &mark), NFT_CMP_EQ, &mark)
-}
-
-fn masquerade(rule: Message, ports: Ports) -> Message {
-    let flags = match ports {
-        Ports::Kept => None,
-        Ports::FullyRandom => Some(FULLY_RANDOM),
-    };
-    let put = |data: Message, flags| data.be32(NFTA_MASQ_FLAGS, flags);
-    expression(rule, "masq", |data| data.with(flags, put))
+    compare_with(with_mask(loaded, &mark), rule_for.operation(), &mark)
 }
 
 fn of_family(rule: Message, family: IpFamily) -> Message {
@@ -198,7 +183,7 @@ pub(super) fn meta(rule: Message, key: i32) -> Message {
     })
 }
 
-fn with_mask(loaded: Message, mask: &[u8]) -> Message {
+pub(super) fn with_mask(loaded: Message, mask: &[u8]) -> Message {
     let length = u32::try_from(mask.len()).unwrap_or_default();
     expression(loaded, "bitwise", |data| {
         data.be32(NFTA_BITWISE_SREG, register(NFT_REG_1))

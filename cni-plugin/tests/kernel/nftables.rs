@@ -104,6 +104,7 @@ fn forms(family: IpFamily) -> Vec<(Vec<Expression>, String)> {
         IpFamily::V4 => ("ip", "10.244.0.0/16", "10.244.1.7", "224.0.0.0/4"),
         IpFamily::V6 => ("ip6", "fd00:244::/48", "fd00:244::7", "ff00::/8"),
     };
+    let translated = |ports| vec![Expression::SourceNat(host.parse().unwrap(), ports)];
     let masquerade = |ports| vec![destination(Match::IsNot, groups), Expression::Masquerade(ports)];
     let within = vec![
         source(Match::Is, network),
@@ -112,9 +113,16 @@ fn forms(family: IpFamily) -> Vec<(Vec<Expression>, String)> {
     ];
     vec![
         (
-            vec![Expression::Marked(0x4000), Expression::Return],
+            vec![Expression::Marked(Match::Is, 0x4000), Expression::Return],
             "meta mark & 0x00004000 == 0x00004000 return".to_owned(),
         ),
+        (
+            vec![Expression::Marked(Match::IsNot, 0x4000), Expression::Return],
+            "meta mark & 0x00004000 != 0x00004000 return".to_owned(),
+        ),
+        (vec![Expression::Unmark(0x4000)], "meta mark set meta mark & 0xffffbfff".to_owned()),
+        (translated(Ports::Kept), format!("snat to {host}")),
+        (translated(Ports::FullyRandom), format!("snat to {host} fully-random")),
         (within, format!("{word} saddr {network} {word} daddr != {host} accept")),
         (masquerade(Ports::Kept), format!("{word} daddr != {groups} masquerade")),
         (
@@ -181,7 +189,12 @@ fn what_is_of_another_form_is_not_taken_for_ours() {
         "low masquerade random",
         "low meta l4proto tcp masquerade to :1024-2048",
         "low meta mark 0x4000 return",
-        "low meta mark & 0x4000 != 0x4000 return",
+        "low meta mark & 0x4000 != 0 return",
+        "low meta mark set meta mark | 0x4000",
+        "low meta mark set 0",
+        "low snat to 10.0.0.1 random",
+        "low snat to 10.0.0.1-10.0.0.9",
+        "low meta l4proto tcp snat to 10.0.0.1:1024-2048",
         "low ip saddr 10.0.0.0-10.0.0.9 return",
         "low ip protocol tcp return",
         "low ip saddr . ip daddr @pair return",

@@ -41,12 +41,23 @@ async fn what_would_go_is_listed_and_nothing_is_done() {
             - neigh 10.244.3.0 lladdr 0a:00:00:00:00:09 dev flannel.1
             - fdb 0a:00:00:00:00:0a dst 172.16.0.10 dev flannel.1
             - fdb 0a:00:00:00:00:09 dst 172.17.0.9 dev flannel.1
+            - table ip tweed.1 { chain fixed-source { type nat hook postrouting priority
+                srcnat - 1;
+                policy accept;
+                ip daddr != 10.244.0.0/16 return;
+                ip daddr 10.244.1.0/24 return;
+                meta mark & 0x00004000 != 0x00004000 return;
+                meta mark set meta mark & 0xffffbfff;
+                snat to 10.244.1.1 fully-random;
+                };
+                }
+            - addr 10.244.1.0/32 dev lo
             - addr 10.244.1.0/32 dev flannel.1
             - link flannel.1 up mtu 1450 address 0a:00:00:00:00:05 type vxlan id 1 local
                 172.16.0.5 dev eth0 dstport 8472 nolearning
             - file DIR/subnet.env
             - file DIR/subnet.state.json
-            12 kernel entries and 2 files of ours; --yes removes them
+            14 kernel entries and 2 files of ours; --yes removes them
             known from the checkpoint
         "]],
     );
@@ -96,12 +107,23 @@ async fn a_refusal_keeps_the_checkpoint_for_another_try() {
             - neigh 10.244.3.0 lladdr 0a:00:00:00:00:09 dev flannel.1
             - fdb 0a:00:00:00:00:0a dst 172.16.0.10 dev flannel.1
             - fdb 0a:00:00:00:00:09 dst 172.17.0.9 dev flannel.1
+            - table ip tweed.1 { chain fixed-source { type nat hook postrouting priority
+                srcnat - 1;
+                policy accept;
+                ip daddr != 10.244.0.0/16 return;
+                ip daddr 10.244.1.0/24 return;
+                meta mark & 0x00004000 != 0x00004000 return;
+                meta mark set meta mark & 0xffffbfff;
+                snat to 10.244.1.1 fully-random;
+                };
+                }
+            - addr 10.244.1.0/32 dev lo
             - addr 10.244.1.0/32 dev flannel.1
             - link flannel.1 up mtu 1450 address 0a:00:00:00:00:05 type vxlan id 1 local
                 172.16.0.5 dev eth0 dstport 8472 nolearning
             - file DIR/subnet.env
             - file DIR/subnet.state.json
-            12 kernel entries and 2 files of ours, of which 1 refused: run it again
+            14 kernel entries and 2 files of ours, of which 1 refused: run it again
             known from the checkpoint
             refused: - route 10.244.4.0/24 nhid 4096512016 via 172.16.0.10 dev eth0:
                 Operation not permitted (EPERM)
@@ -137,11 +159,22 @@ async fn where_nobody_knows_the_network_it_can_be_said() {
             - neigh 10.244.3.0 lladdr 0a:00:00:00:00:09 dev flannel.1
             - fdb 0a:00:00:00:00:0a dst 172.16.0.10 dev flannel.1
             - fdb 0a:00:00:00:00:09 dst 172.17.0.9 dev flannel.1
+            - table ip tweed.1 { chain fixed-source { type nat hook postrouting priority
+                srcnat - 1;
+                policy accept;
+                ip daddr != 10.244.0.0/16 return;
+                ip daddr 10.244.1.0/24 return;
+                meta mark & 0x00004000 != 0x00004000 return;
+                meta mark set meta mark & 0xffffbfff;
+                snat to 10.244.1.1 fully-random;
+                };
+                }
+            - addr 10.244.1.0/32 dev lo
             - addr 10.244.1.0/32 dev flannel.1
             - link flannel.1 up mtu 1450 address 0a:00:00:00:00:05 type vxlan id 1 local
                 172.16.0.5 dev eth0 dstport 8472 nolearning
             - file DIR/subnet.env
-            11 kernel entries and 1 file of ours; --yes removes them
+            13 kernel entries and 1 file of ours; --yes removes them
             known from the checkpoint
         "]],
     );

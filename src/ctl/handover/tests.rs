@@ -50,8 +50,18 @@ async fn routes_get_flannels_form_in_place_and_all_else_that_packets_need_stays(
         - route 10.244.4.0/32 dev flannel.1
         - nexthop id 4096512016 via 172.16.0.10 dev eth0
         - nexthop id 4029403148 via 10.244.3.0 dev flannel.1 onlink
+        - table ip tweed.1 { chain fixed-source { type nat hook postrouting priority
+            srcnat - 1;
+            policy accept;
+            ip daddr != 10.244.0.0/16 return;
+            ip daddr 10.244.1.0/24 return;
+            meta mark & 0x00004000 != 0x00004000 return;
+            meta mark set meta mark & 0xffffbfff;
+            snat to 10.244.1.1 fully-random;
+            };
+            }
         - file DIR/subnet.state.json
-        handed over by 6 changes and 1 file: start flanneld
+        handed over by 7 changes and 1 file: start flanneld
         known from the checkpoint DIR/subnet.state.json, because no daemon
           answers on DIR/subnet.sock"]],
     );
@@ -61,6 +71,7 @@ async fn routes_get_flannels_form_in_place_and_all_else_that_packets_need_stays(
         rp_filter loose dev flannel.1
         accept_ra 0 dev flannel.1
         addr 10.244.1.0/32 dev flannel.1
+        addr 10.244.1.0/32 dev lo
         fdb 0a:00:00:00:00:09 dst 172.17.0.9 dev flannel.1
         fdb 0a:00:00:00:00:0a dst 172.16.0.10 dev flannel.1
         neigh 10.244.3.0 lladdr 0a:00:00:00:00:09 dev flannel.1

@@ -39,6 +39,8 @@ pub(super) struct Plan {
     underlay_mtu: Option<(u32, u32)>,
     /// Nodes whose filter is strict until Mixed loosens it.
     strict: Vec<String>,
+    /// Nodes that do not keep every connection that is translated there.
+    breaking: Vec<String>,
     obstacles: Vec<String>,
     pairs: Vec<Pair>,
     #[serde(skip)]
@@ -78,6 +80,9 @@ impl Plan {
         let strict = |member: &&Member| {
             member.report.as_ref().is_some_and(|it| !it.mixed && !it.strict_filters.is_empty())
         };
+        let breaks = |member: &&Member| {
+            member.report.as_ref().is_some_and(|report| !report.keeps_connections)
+        };
         Self {
             to: to.as_str(),
             mixed: picture.course.config.mixed,
@@ -90,6 +95,7 @@ impl Plan {
             pod_mtu: range(reports().filter_map(|report| report.pod_mtu)),
             underlay_mtu: range(reports().map(|report| report.node.mtu)),
             strict: picture.members.iter().filter(strict).map(Member::name).collect(),
+            breaking: picture.members.iter().filter(breaks).map(Member::name).collect(),
             obstacles: obstacles(picture, to).iter().map(ToString::to_string).collect(),
             pairs,
             rows,
@@ -183,6 +189,9 @@ impl fmt::Display for Plan {
 /// So much of anything is shown unless all is asked for.
 const SHOWN: usize = 20;
 
+/// So many nodes are named within a sentence.
+const FEW: usize = 5;
+
 impl Plan {
     fn head(&self) -> Vec<(&'static str, String)> {
         let mixed = if self.mixed { "on" } else { "off; start turns it on first" };
@@ -209,6 +218,16 @@ impl Plan {
             head.push((
                 "filters",
                 format!("strict until Mixed is on: {}", listed(&self.strict, "")),
+            ));
+        }
+        if !self.breaking.is_empty() {
+            head.push((
+                "NAT",
+                format!(
+                    "each change of path may end masqueraded connections on {}: tweedd keeps them \
+                     with --ip-masq, by nftables or iptables",
+                    abridged(&self.breaking)
+                ),
             ));
         }
         head
@@ -241,6 +260,15 @@ impl Plan {
             Rows::All => usize::MAX,
             Rows::Special => SHOWN,
         }
+    }
+}
+
+/// The first few of these nodes.
+fn abridged(nodes: &[String]) -> String {
+    let (shown, hidden) = nodes.split_at_checked(FEW).unwrap_or((nodes, &[]));
+    match hidden.len() {
+        0 => listed(shown, ""),
+        more => format!("{} and {}", listed(shown, ""), counted(more, "more node")),
     }
 }
 

@@ -98,7 +98,18 @@ fn a_mixed_node_reaches_all_that_it_can() {
             + rp_filter loose dev flannel.1
             + accept_ra 0 dev flannel.1
             + addr 10.244.1.0/32 dev flannel.1
+            + addr 10.244.1.0/32 dev lo
             + table ip tweed-tunnel.1
+            + table ip tweed.1 { chain fixed-source { type nat hook postrouting priority
+                srcnat - 1;
+                policy accept;
+                ip daddr != 10.244.0.0/16 return;
+                ip daddr 10.244.1.0/24 return;
+                meta mark & 0x00004000 != 0x00004000 return;
+                meta mark set meta mark & 0xffffbfff;
+                snat to 10.244.1.1 fully-random;
+                };
+                }
             + element ip tweed-tunnel.1 renewed { udp timeout 86400s }
             + element ip tweed-tunnel.1 peers { 172.16.0.9 }
             + element ip tweed-tunnel.1 peers { 172.16.0.10 }
@@ -137,7 +148,18 @@ fn who_is_on_link_can_be_said() {
             + rp_filter loose dev flannel.1
             + accept_ra 0 dev flannel.1
             + addr 10.244.1.0/32 dev flannel.1
+            + addr 10.244.1.0/32 dev lo
             + table ip tweed-tunnel.1
+            + table ip tweed.1 { chain fixed-source { type nat hook postrouting priority
+                srcnat - 1;
+                policy accept;
+                ip daddr != 10.244.0.0/16 return;
+                ip daddr 10.244.1.0/24 return;
+                meta mark & 0x00004000 != 0x00004000 return;
+                meta mark set meta mark & 0xffffbfff;
+                snat to 10.244.1.1 fully-random;
+                };
+                }
             + element ip tweed-tunnel.1 renewed { udp timeout 86400s }
             + element ip tweed-tunnel.1 peers { 172.16.0.9 }
             + element ip tweed-tunnel.1 peers { 172.16.0.10 }
@@ -226,8 +248,16 @@ fn a_node_that_masquerades_has_a_table() {
             backend   host-gw; pod MTU 1500
             on link   172.16.0.0/24 (assumed; --on-link says it)
             lease     10.244.1.0-24
-            + table ip tweed.1 { chain postrouting { type nat hook postrouting priority
-                srcnat;
+            + table ip tweed.1 { chain fixed-source { type nat hook postrouting priority
+                srcnat - 1;
+                policy accept;
+                ip daddr != 10.244.0.0/16 return;
+                ip daddr 10.244.1.0/24 return;
+                meta mark & 0x00004000 != 0x00004000 ip saddr 10.244.0.0/16 return;
+                meta mark set meta mark & 0xffffbfff;
+                snat to 10.244.1.1 fully-random;
+                };
+                chain postrouting { type nat hook postrouting priority srcnat;
                 policy accept;
                 meta mark & 0x00004000 == 0x00004000 return;
                 ip saddr 10.244.1.0/24 ip daddr 10.244.0.0/16 return;

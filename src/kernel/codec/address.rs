@@ -2,19 +2,23 @@
 
 use std::net::IpAddr;
 
-use netlink_packet_route::address::{AddressAttribute, AddressHeader, AddressMessage};
+use netlink_packet_route::address::{
+    AddressAttribute, AddressHeader, AddressMessage, AddressScope,
+};
 
 use super::Unencodable;
 use super::links::Links;
 use super::request::address_family;
 use crate::kernel::state::{Address, Entry};
 
-/// As `ip addr add ADDRESS/LEN dev LINK` writes it.
+/// As `ip addr add ADDRESS/LEN dev LINK` writes it; on the loopback with `scope host`, so that the
+/// kernel does not choose it as the source of new IPv4 connections.
 pub(super) fn encode(address: &Address, links: &Links) -> Result<AddressMessage, Unencodable> {
     let mut message = AddressMessage::default();
     message.header = AddressHeader {
         family: address_family(address.address),
         prefix_len: address.prefix_len,
+        scope: if address.link.is_loopback() { AddressScope::Host } else { AddressScope::Universe },
         index: links.index(&address.link)?,
         ..AddressHeader::default()
     };

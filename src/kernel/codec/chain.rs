@@ -8,7 +8,9 @@ pub(crate) use nft::{HostChain, changed_chain};
 
 use crate::kernel::Op;
 use crate::kernel::display::Specification;
-use crate::kernel::state::{Base, Chain, ChainName, Match, Otherwise, Ports, Rule, Verdict};
+use crate::kernel::state::{
+    Base, Chain, ChainName, Marked, Match, Otherwise, Ports, Rule, Verdict,
+};
 
 /// A table of `iptables-save`, as far as it has to do with one chain of ours.
 struct Table<'a> {
@@ -92,7 +94,18 @@ impl<'a> Table<'a> {
     }
 
     fn is_led_to(&self) -> bool {
-        self.leading().eq([jump(self.base)])
+        self.leading().eq([jump(self.base)]) && self.is_in_time()
+    }
+
+    /// Whether packets come to our chain before the first rule that would decide about them.
+    fn is_in_time(&self) -> bool {
+        match self.base {
+            Base::EarlyPostrouting => {
+                let mut before = self.appended().take_while(|rule| *rule != jump(self.base));
+                !before.any(masquerades)
+            }
+            Base::Postrouting | Base::Forward => true,
+        }
     }
 
     fn with(&self, chain: &Chain) -> Vec<String> {
@@ -101,7 +114,7 @@ impl<'a> Table<'a> {
         let rules = chain.rules.iter().map(|rule| Specification { rule, comment });
         let rules = rules.map(|rule| format!("-A {name} {rule}"));
         let astray = self.leading().filter(|_| !self.is_led_to()).map(deleted);
-        let way = (!self.is_led_to()).then(|| format!("-A {}", jump(self.base)));
+        let way = (!self.is_led_to()).then(|| format!("{} {}", self.base.put(), jump(self.base)));
         // Naming the chain makes it, or empties it.
         let named = [format!(":{name} - [0:0]")].into_iter();
         named.chain(rules).chain(astray).chain(way).collect()
@@ -119,7 +132,24 @@ fn deleted(rule: &str) -> String {
     format!("-D {rule}")
 }
 
-/// The rule that leads to the chain of ours, at the end of the host's.
+/// Whether `rule` of a chain of the host masquerades, or leads to where others do.
+fn masquerades(rule: &str) -> bool {
+    let target = rule.split_once(" -j ").and_then(|(_, target)| target.split(' ').next());
+    let is_of_host = rule.starts_with("POSTROUTING ");
+    is_of_host && matches!(target, Some("MASQUERADE" | "KUBE-POSTROUTING" | "FLANNEL-POSTRTG"))
+}
+
+impl Base {
+    /// What puts the rule that leads to the chain of ours into the host's.
+    const fn put(self) -> &'static str {
+        match self {
+            Self::EarlyPostrouting => "-I",
+            Self::Postrouting | Self::Forward => "-A",
+        }
+    }
+}
+
+/// The rule that leads to the chain of ours.
 fn jump(base: Base) -> String {
     let (from, to, comment) = (base.as_str(), base.chain(), base.comment());
     format!("{from} -m comment --comment \"{comment}\" -j {to}")
@@ -128,14 +158,19 @@ fn jump(base: Base) -> String {
 /// None for a rule that is not, byte for byte, as we would write it.
 fn rule(words: &str, base: Base) -> Option<Rule> {
     let (_, target) = words.split_once(" -j ")?;
-    let verdict = match target {
+    let is_random = target.ends_with(" --random-fully");
+    let ports = if is_random { Ports::FullyRandom } else { Ports::Kept };
+    let verdict = match target.split(' ').next()? {
         "ACCEPT" => Verdict::Accept,
         "RETURN" => Verdict::Return,
-        "MASQUERADE" => Verdict::Masquerade(Ports::Kept),
-        "MASQUERADE --random-fully" => Verdict::Masquerade(Ports::FullyRandom),
+        "MARK" => Verdict::Unmark(mark(value(target, "--set-xmark")?)?),
+        "MASQUERADE" => Verdict::Masquerade(ports),
+        "SNAT" => Verdict::SourceNat { to: value(target, "--to-source")?.parse().ok()?, ports },
         _ => return None,
     };
-    let marked = value(words, "--mark").and_then(mark);
+    let marked = value(words, "--mark").and_then(mark).map(|mark| {
+        if is_reversed(words, "--mark") { Marked::Without(mark) } else { Marked::With(mark) }
+    });
     let (source, destination) = (condition(words, "-s"), condition(words, "-d"));
     let rule = Rule { marked, source, destination, ..Rule::of_all(verdict) };
     let written = Specification { rule: &rule, comment: Some(base.comment()) }.to_string();
@@ -146,13 +181,17 @@ fn value<'a>(words: &'a str, flag: &str) -> Option<&'a str> {
     words.split(' ').skip_while(|word| *word != flag).nth(1)
 }
 
+/// The bits that count.
 fn mark(text: &str) -> Option<u32> {
-    let (mark, _) = text.strip_prefix("0x")?.split_once('/')?;
-    u32::from_str_radix(mark, 16).ok()
+    let (_, mask) = text.split_once("/0x")?;
+    u32::from_str_radix(mask, 16).ok()
+}
+
+fn is_reversed(words: &str, flag: &str) -> bool {
+    words.split(' ').take_while(|word| *word != flag).last() == Some("!")
 }
 
 fn condition(words: &str, flag: &str) -> Option<Match> {
     let prefix = value(words, flag)?.parse().ok()?;
-    let before = words.split(' ').take_while(|word| *word != flag).last();
-    Some(if before == Some("!") { Match::IsNot(prefix) } else { Match::Is(prefix) })
+    Some(if is_reversed(words, flag) { Match::IsNot(prefix) } else { Match::Is(prefix) })
 }

@@ -8,7 +8,7 @@ use ipnetwork::IpNetwork;
 use tweed_cni::nftables::{self, Batch, Chain, Contents, Expression, IpFamily, Stay, TableFamily};
 
 use crate::kernel::state::{
-    Condition, Hook, LinkName, Match, Renewal, Rule, Table, TableName, Verdict,
+    Condition, Hook, LinkName, Marked, Match, Renewal, Rule, Table, TableName, Verdict,
 };
 use crate::prefix::Family;
 
@@ -51,6 +51,7 @@ const fn name(hook: Hook) -> &'static str {
         Hook::RawPrerouting => "prerouting",
         Hook::RawOutput => "output",
         Hook::Input => "input",
+        Hook::EarlySourceNat => "fixed-source",
         Hook::SourceNat => "postrouting",
         Hook::Forward => "forward",
     }
@@ -120,9 +121,14 @@ pub(super) fn expressions(rule: &Rule) -> Vec<Expression> {
         Verdict::Untrack => Expression::Untrack,
         Verdict::Accept => Expression::Accept,
         Verdict::Return => Expression::Return,
+        Verdict::Unmark(mark) => Expression::Unmark(mark),
         Verdict::Masquerade(ports) => Expression::Masquerade(ports),
+        Verdict::SourceNat { to, ports } => Expression::SourceNat(to, ports),
     };
-    let marked = rule.marked.map(Expression::Marked);
+    let marked = rule.marked.map(|marked| match marked {
+        Marked::With(mark) => Expression::Marked(nftables::Match::Is, mark),
+        Marked::Without(mark) => Expression::Marked(nftables::Match::IsNot, mark),
+    });
     let source = condition(rule.source, Expression::Source);
     let destination = condition(rule.destination, Expression::Destination);
     let also = rule.also.iter().map(asked);
@@ -166,7 +172,12 @@ fn also(expression: &Expression) -> Option<Condition> {
 /// None for a rule that is in no form of ours.
 pub(super) fn rule(expressions: &[Expression]) -> Option<Rule> {
     let (marked, rest) = match expressions {
-        [Expression::Marked(mark), rest @ ..] => (Some(*mark), rest),
+        [Expression::Marked(nftables::Match::Is, mark), rest @ ..] => {
+            (Some(Marked::With(*mark)), rest)
+        }
+        [Expression::Marked(nftables::Match::IsNot, mark), rest @ ..] => {
+            (Some(Marked::Without(*mark)), rest)
+        }
         all => (None, all),
     };
     let also: Vec<Condition> = rest.iter().map_while(also).collect();
@@ -188,7 +199,9 @@ pub(super) fn rule(expressions: &[Expression]) -> Option<Rule> {
         [Expression::Untrack] => Verdict::Untrack,
         [Expression::Accept] => Verdict::Accept,
         [Expression::Return] => Verdict::Return,
+        [Expression::Unmark(mark)] => Verdict::Unmark(*mark),
         [Expression::Masquerade(ports)] => Verdict::Masquerade(*ports),
+        [Expression::SourceNat(to, ports)] => Verdict::SourceNat { to: *to, ports: *ports },
         _ => return None,
     };
     Some(Rule { marked, source, destination, also, verdict })

@@ -55,6 +55,7 @@ fn scope() -> Scope {
         chains: BTreeSet::new(),
         extent: Extent::Spare,
         networks: vec!["10.244.0.0/16".parse().unwrap()],
+        subnets: Vec::new(),
         gateways: BTreeSet::new(),
         retired: Vec::new(),
     }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::kernel::state::{Chain, ChainName, Match, Otherwise, Ports, Rule, Verdict};
+use crate::kernel::state::{Chain, ChainName, Marked, Match, Otherwise, Ports, Rule, Verdict};
 
 /// A rule in the words of `iptables(8)`, with this comment.
 pub(crate) struct Specification<'a> {
@@ -48,19 +48,31 @@ impl fmt::Display for Specification<'_> {
                 None => {}
             }
         }
-        if let Some(mark) = marked {
-            write!(f, "-m mark --mark {mark:#x}/{mark:#x} ")?;
+        match marked {
+            Some(Marked::With(mark)) => write!(f, "-m mark --mark {mark:#x}/{mark:#x} ")?,
+            Some(Marked::Without(mark)) => write!(f, "-m mark ! --mark {mark:#x}/{mark:#x} ")?,
+            None => {}
         }
         if let Some(comment) = self.comment {
             write!(f, "-m comment --comment \"{comment}\" ")?;
         }
-        f.write_str(match verdict {
-            Verdict::Drop => "-j DROP",
-            Verdict::Untrack => "-j NOTRACK",
-            Verdict::Accept => "-j ACCEPT",
-            Verdict::Return => "-j RETURN",
-            Verdict::Masquerade(Ports::Kept) => "-j MASQUERADE",
-            Verdict::Masquerade(Ports::FullyRandom) => "-j MASQUERADE --random-fully",
-        })
+        match verdict {
+            Verdict::Drop => f.write_str("-j DROP"),
+            Verdict::Untrack => f.write_str("-j NOTRACK"),
+            Verdict::Accept => f.write_str("-j ACCEPT"),
+            Verdict::Return => f.write_str("-j RETURN"),
+            Verdict::Unmark(mark) => write!(f, "-j MARK --set-xmark 0x0/{mark:#x}"),
+            Verdict::Masquerade(ports) => write!(f, "-j MASQUERADE{}", chosen(*ports)),
+            Verdict::SourceNat { to, ports } => {
+                write!(f, "-j SNAT --to-source {to}{}", chosen(*ports))
+            }
+        }
+    }
+}
+
+const fn chosen(ports: Ports) -> &'static str {
+    match ports {
+        Ports::Kept => "",
+        Ports::FullyRandom => " --random-fully",
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::kernel::codec::{PEERS, RENEWED};
 use crate::kernel::state::{
-    Condition, Element, Hook, Match, Ports, Renewal, Rule, Table, TableName, Verdict,
+    Condition, Element, Hook, Marked, Match, Ports, Renewal, Rule, Table, TableName, Verdict,
 };
 use crate::prefix::Family;
 
@@ -32,10 +32,20 @@ const fn head(hook: Hook) -> &'static str {
         }
         Hook::RawOutput => "output { type filter hook output priority raw; policy accept;",
         Hook::Input => "input { type filter hook input priority filter; policy accept;",
+        Hook::EarlySourceNat => {
+            "fixed-source { type nat hook postrouting priority srcnat - 1; policy accept;"
+        }
         Hook::SourceNat => {
             "postrouting { type nat hook postrouting priority srcnat; policy accept;"
         }
         Hook::Forward => "forward { type filter hook forward priority filter; policy accept;",
+    }
+}
+
+const fn chosen(ports: Ports) -> &'static str {
+    match ports {
+        Ports::Kept => "",
+        Ports::FullyRandom => " fully-random",
     }
 }
 
@@ -88,8 +98,12 @@ impl fmt::Display for Element {
 
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(mark) = self.marked {
-            write!(f, "meta mark & {mark:#010x} == {mark:#010x} ")?;
+        match self.marked {
+            Some(Marked::With(mark)) => write!(f, "meta mark & {mark:#010x} == {mark:#010x} ")?,
+            Some(Marked::Without(mark)) => {
+                write!(f, "meta mark & {mark:#010x} != {mark:#010x} ")?;
+            }
+            None => {}
         }
         self.also.iter().try_for_each(|condition| write!(f, "{condition} "))?;
         for (field, condition) in [("saddr", self.source), ("daddr", self.destination)] {
@@ -126,13 +140,14 @@ impl fmt::Display for Condition {
 
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Drop => "drop",
-            Self::Untrack => "notrack",
-            Self::Accept => "accept",
-            Self::Return => "return",
-            Self::Masquerade(Ports::Kept) => "masquerade",
-            Self::Masquerade(Ports::FullyRandom) => "masquerade fully-random",
-        })
+        match self {
+            Self::Drop => f.write_str("drop"),
+            Self::Untrack => f.write_str("notrack"),
+            Self::Accept => f.write_str("accept"),
+            Self::Return => f.write_str("return"),
+            Self::Unmark(mark) => write!(f, "meta mark set meta mark & {:#010x}", !mark),
+            Self::Masquerade(ports) => write!(f, "masquerade{}", chosen(*ports)),
+            Self::SourceNat { to, ports } => write!(f, "snat to {to}{}", chosen(*ports)),
+        }
     }
 }

@@ -272,13 +272,13 @@ impl World {
 
     /// Whether `link` is up; none if there is no such link.
     fn is_up(&self, link: &LinkName) -> Option<bool> {
-        let interface = self.facts.interfaces.iter().find(|interface| interface.name == *link);
-        interface.map(|interface| interface.up).or_else(|| {
-            match self.state.get(&Key::Link(link.clone())) {
-                Some(Entry::Link(tunnel)) => Some(tunnel.up),
-                _ => None,
-            }
-        })
+        let mut interfaces = self.facts.interfaces.iter();
+        let up = interfaces.find(|interface| interface.name == *link).map(|it| it.up);
+        match self.state.get(&Key::Link(link.clone())) {
+            _ if link.is_loopback() => Some(true),
+            Some(Entry::Link(tunnel)) => up.or(Some(tunnel.up)),
+            _ => up,
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use crate::kernel::Op;
 use crate::kernel::codec;
-use crate::kernel::state::{Base, Chain, ChainName, Iptables};
+use crate::kernel::state::{Chain, ChainName, Iptables};
 use crate::prefix::Family;
 
 /// Others may hold the lock of iptables: so many seconds are waited for it.
@@ -53,8 +53,8 @@ impl Programs {
     }
 
     /// One table, likewise: others may be far larger.
-    pub(super) async fn list_table(self, base: Base) -> Result<String, Error> {
-        let output = self.run("save", &["-t", base.table()], "").await?;
+    pub(super) async fn list_table(self, table: &str) -> Result<String, Error> {
+        let output = self.run("save", &["-t", table], "").await?;
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 

@@ -6,7 +6,7 @@ use std::io;
 use super::NetlinkKernel;
 use crate::kernel::codec::{self, Body, Links, Message, request};
 use crate::kernel::iptables::HostChains;
-use crate::kernel::state::{Entry, KernelState};
+use crate::kernel::state::{Entry, KernelState, LinkName};
 use crate::kernel::{Chains, Observation, Scope, sysctl};
 use crate::prefix::Family;
 
@@ -59,7 +59,9 @@ impl NetlinkKernel {
         });
         let families: BTreeSet<Family> = scope.networks.iter().map(|n| n.family()).collect();
         let routes = families.into_iter().map(request::routes);
-        on_tunnels.chain([request::nexthops()]).chain(routes).collect()
+        let loopback = self.links.index(&LinkName::loopback()).ok().map(request::addresses_of);
+        let others = loopback.into_iter().chain([request::nexthops()]);
+        on_tunnels.chain(others).chain(routes).collect()
     }
 }
 

@@ -189,7 +189,7 @@ impl Unchanged<'_> {
         if self.1.entry().is_rules() {
             [
                 "its masquerading",
-                "nf_tables, nft_chain_nat and nft_masq, or start tweedd without --ip-masq",
+                "nf_tables, nft_chain_nat, nft_masq and nft_nat, or start tweedd without --ip-masq",
             ]
         } else {
             ["what guards the tunnel", "nf_tables, nft_fib_ipv4 and nft_fib_ipv6"]

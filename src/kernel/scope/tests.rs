@@ -19,6 +19,7 @@ fn scope() -> Scope {
         chains: ChainName::all().collect(),
         extent: Extent::Spare,
         networks: vec!["10.244.0.0/16".parse().unwrap(), "fd00:244::/48".parse().unwrap()],
+        subnets: vec!["10.244.1.0/24".parse().unwrap(), "fd00:244:0:1::/64".parse().unwrap()],
         gateways: ["172.16.0.9".parse().unwrap()].into(),
         retired: Vec::new(),
     }
@@ -123,6 +124,40 @@ fn an_address_of_the_network_on_our_device_is_ours() {
     };
     assert_eq!(whose(&address("10.244.9.0")), Whose::Ours);
     assert_eq!(whose(&address("192.168.7.1")), Whose::Others);
+}
+
+#[test]
+fn on_the_loopback_only_the_first_address_of_another_subnet_is_ours_to_remove() {
+    let on = |link: &str, address: &str| {
+        let address: IpAddr = address.parse().unwrap();
+        let (link, prefix_len) = (LinkName::new(link), Family::of(address).width());
+        Entry::Address(Address { link, address, prefix_len })
+    };
+    for stays in ["10.244.1.0", "fd00:244:0:1::"] {
+        assert_eq!(whose(&on("lo", stays)), Whose::Others, "{stays}");
+        let everything = Scope { extent: Extent::Everything, ..scope() };
+        assert!(everything.owns(&on("lo", stays)), "{stays}");
+    }
+    for former in ["10.244.9.0", "fd00:244:0:9::"] {
+        assert_eq!(whose(&on("lo", former)), Whose::Ours, "{former}");
+        let without_lease = Scope { subnets: Vec::new(), ..scope() };
+        assert!(!without_lease.owns(&on("lo", former)), "{former}");
+    }
+    for foreign in ["10.244.9.1", "fd00:244:0:9::1"] {
+        assert_eq!(whose(&on("lo", foreign)), Whose::Others, "{foreign}");
+        let everything = Scope { extent: Extent::Everything, ..scope() };
+        assert!(!everything.owns(&on("lo", foreign)), "{foreign}");
+    }
+    for foreign in ["127.0.0.1", "10.245.9.0", "::1", "fd00::"] {
+        assert_eq!(whose(&on("lo", foreign)), Whose::Nobodys, "{foreign}");
+    }
+    assert_eq!(whose(&on("lo1", "10.244.9.0")), Whose::Nobodys);
+    let wide = Address {
+        link: LinkName::loopback(),
+        address: "10.244.9.0".parse().unwrap(),
+        prefix_len: 24,
+    };
+    assert_eq!(whose(&Entry::Address(wide)), Whose::Nobodys);
 }
 
 #[test]

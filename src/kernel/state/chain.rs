@@ -19,15 +19,17 @@ pub enum Iptables {
     Legacy,
 }
 
-/// The chain of the host by which packets come to one of ours.
+/// The place of a chain of the host where packets come to one of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Base {
+    /// Before every rule that masquerades.
+    EarlyPostrouting,
     Postrouting,
     Forward,
 }
 
-/// A chain of a name that flannel has given it.
+/// A chain of a name that flannel has given it, or tweed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ChainName {
     pub iptables: Iptables,
@@ -66,18 +68,18 @@ impl Iptables {
 }
 
 impl Base {
-    pub const ALL: [Self; 2] = [Self::Postrouting, Self::Forward];
+    pub const ALL: [Self; 3] = [Self::EarlyPostrouting, Self::Postrouting, Self::Forward];
 
     pub const fn table(self) -> &'static str {
         match self {
-            Self::Postrouting => "nat",
+            Self::EarlyPostrouting | Self::Postrouting => "nat",
             Self::Forward => "filter",
         }
     }
 
     pub const fn as_str(self) -> &'static str {
         match self {
-            Self::Postrouting => "POSTROUTING",
+            Self::EarlyPostrouting | Self::Postrouting => "POSTROUTING",
             Self::Forward => "FORWARD",
         }
     }
@@ -85,6 +87,7 @@ impl Base {
     /// Whether flanneld makes and keeps the chain that it leads to.
     pub const fn is_flannels(self) -> bool {
         match self {
+            Self::EarlyPostrouting => false,
             Self::Postrouting | Self::Forward => true,
         }
     }
@@ -92,14 +95,16 @@ impl Base {
     /// The name of the chain that it leads to.
     pub const fn chain(self) -> &'static str {
         match self {
+            Self::EarlyPostrouting => "TWEED-POSTRTG",
             Self::Postrouting => "FLANNEL-POSTRTG",
             Self::Forward => "FLANNEL-FWD",
         }
     }
 
-    /// What flannel notes on each rule.
+    /// The comment of each rule.
     pub const fn comment(self) -> &'static str {
         match self {
+            Self::EarlyPostrouting => "tweedd fixed source",
             Self::Postrouting => "flanneld masq",
             Self::Forward => "flanneld forward",
         }

@@ -44,6 +44,8 @@ pub struct Vxlan {
     pub l2miss: bool,
 }
 
+const LOOPBACK: &str = "lo";
+
 /// The name of a network device.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
@@ -52,6 +54,15 @@ pub struct LinkName(Arc<str>);
 impl LinkName {
     pub fn new(name: impl Into<Arc<str>>) -> Self {
         Self(name.into())
+    }
+
+    /// The host's own link to itself.
+    pub fn loopback() -> Self {
+        Self::new(LOOPBACK)
+    }
+
+    pub fn is_loopback(&self) -> bool {
+        self.as_str() == LOOPBACK
     }
 
     pub fn as_str(&self) -> &str {

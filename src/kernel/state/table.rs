@@ -50,13 +50,20 @@ pub struct Renewal {
 /// What is done with packets for which all of it is true.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// They have all bits of this mark.
-    pub marked: Option<u32>,
+    /// What is true of their mark.
+    pub marked: Option<Marked>,
     pub source: Option<Match>,
     pub destination: Option<Match>,
     /// What else is true of them.
     pub also: Vec<Condition>,
     pub verdict: Verdict,
+}
+
+/// Whether a packet has all of these bits of its mark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Marked {
+    With(u32),
+    Without(u32),
 }
 
 /// What may be true of a packet of a tunnel.
@@ -99,8 +106,13 @@ pub enum Verdict {
     Accept,
     /// Likewise; what the chain does with all others is done.
     Return,
-    /// The source becomes the address of the interface that the packet leaves by.
+    /// The packet loses these bits of its mark; the rules behind are asked.
+    Unmark(u32),
+    /// The source becomes the address of the interface that the packet leaves by. The kernel ends
+    /// the connection once its packets leave by another.
     Masquerade(Ports),
+    /// The source becomes this address, whatever interface the packets leave by.
+    SourceNat { to: IpAddr, ports: Ports },
 }
 
 impl Table {

@@ -153,6 +153,7 @@ fn report(id: &LeaseId) -> NodeReport {
         other_mtu: crate::report::OtherMtu::default(),
         peers: crate::status::PeerCounts::default(),
         exceptions: Vec::new(),
+        keeps_connections: false,
         exceptions_total: 0,
         failing: crate::backend::Detours::new(),
         quality: None,

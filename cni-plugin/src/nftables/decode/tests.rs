@@ -28,13 +28,16 @@ fn expression(family: IpFamily) -> impl Strategy<Value = Expression> {
     let place = || prop_oneof![Just(Place::Source), Just(Place::Destination)];
     let of_address = (place(), rule_for(), network(family))
         .prop_map(|(place, rule_for, network)| compared(place, rule_for, network));
+    let ports = || prop_oneof![Just(Ports::Kept), Just(Ports::FullyRandom)];
+    let address = network(family).prop_map(|network| network.ip());
+    let translated = (address, ports()).prop_map(|(to, ports)| Expression::SourceNat(to, ports));
     let end = prop_oneof![
         Just(Expression::Accept),
         Just(Expression::Drop),
         Just(Expression::Untrack),
         Just(Expression::Return),
-        Just(Expression::Masquerade(Ports::Kept)),
-        Just(Expression::Masquerade(Ports::FullyRandom)),
+        ports().prop_map(Expression::Masquerade),
+        translated,
         "[a-z]{1,9}".prop_map(Expression::Jump),
         "[a-z]{1,9}".prop_map(Expression::Goto),
     ];
@@ -51,7 +54,10 @@ fn expression(family: IpFamily) -> impl Strategy<Value = Expression> {
         "[a-z0-9.]{1,15}".prop_map(Expression::CameBy),
         rule_for().prop_map(Expression::CameAsRouted),
     ];
-    let marked = any::<u32>().prop_map(Expression::Marked);
+    let marked = prop_oneof![
+        (rule_for(), any::<u32>()).prop_map(|(rule_for, mark)| Expression::Marked(rule_for, mark)),
+        any::<u32>().prop_map(Expression::Unmark),
+    ];
     prop_oneof![of_address, looked_up, of_tunnel, end, marked]
 }
 

@@ -92,6 +92,29 @@ fn a_plan_shows_what_stands_in_the_way() {
     );
 }
 
+/// What the plan says of connections if these nodes do not keep them.
+fn about_connections(nodes: u8, breaking: usize) -> Option<String> {
+    let mut world = World::new(VXLAN, nodes, 0);
+    world.nodes.iter_mut().take(breaking).for_each(|node| node.keeps_connections = false);
+    let text = Plan::new(&world.picture(), Kind::HostGw, Rows::Special).to_string();
+    let (_, said) = text.split_once("NAT ")?;
+    Some(said.split_whitespace().collect::<Vec<_>>().join(" "))
+}
+
+#[test]
+fn nodes_that_do_not_keep_connections_are_named() {
+    let said = |nodes: &str| {
+        format!(
+            "each change of path may end masqueraded connections on {nodes}: tweedd keeps them \
+             with --ip-masq, by nftables or iptables"
+        )
+    };
+    assert_eq!(about_connections(2, 0), None);
+    assert!(about_connections(2, 1).unwrap().starts_with(&said("172.16.0.1")));
+    let few = "172.16.0.1, 172.16.0.2, 172.16.0.3, 172.16.0.4, 172.16.0.5 and 2 more nodes";
+    assert!(about_connections(9, 7).unwrap().starts_with(&said(few)));
+}
+
 #[test]
 fn a_large_plan_is_a_summary() {
     let text = Plan::new(&World::new(VXLAN, 100, 100).picture(), Kind::HostGw, Rows::Special);

@@ -116,7 +116,7 @@ fn counted(rule: &Rule) -> Vec<Expression> {
 
 const fn hook(base: Base) -> Hook {
     match base {
-        Base::Postrouting => Hook::SourceNat,
+        Base::EarlyPostrouting | Base::Postrouting => Hook::SourceNat,
         Base::Forward => Hook::Forward,
     }
 }

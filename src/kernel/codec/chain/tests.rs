@@ -45,7 +45,7 @@ fn masquerading() -> Chain {
     let (network, subnet) = (prefix("10.244.0.0/16"), prefix("10.244.1.0/24"));
     let multicast = Match::IsNot(prefix("224.0.0.0/4"));
     let rules = vec![
-        Rule { marked: Some(0x4000), ..Rule::of_all(Verdict::Return) },
+        Rule { marked: Some(Marked::With(0x4000)), ..Rule::of_all(Verdict::Return) },
         Rule::between(Match::Is(subnet), Match::Is(network), Verdict::Return),
         Rule::between(Match::IsNot(network), Match::Is(subnet), Verdict::Return),
         Rule::between(Match::Is(network), multicast, Verdict::Masquerade(Ports::FullyRandom)),
@@ -76,6 +76,56 @@ fn what_is_written_is_read_back() {
     let op = put(&masquerading());
     let written = script(&op, &masquerading(), "*nat\n:POSTROUTING ACCEPT [0:0]\nCOMMIT\n");
     assert_eq!(chain(name(Base::Postrouting), &written), Some(masquerading()));
+}
+
+/// A chain of our own, in the place that it needs.
+fn fixed() -> Chain {
+    let to = "10.244.1.1".parse().unwrap();
+    let unmarked = Some(Marked::Without(0x4000));
+    let rules = vec![
+        Rule { destination: Some(Match::IsNot(prefix("10.244.0.0/16"))), ..returned() },
+        Rule { source: Some(Match::Is(prefix("10.244.0.0/16"))), marked: unmarked, ..returned() },
+        Rule::of_all(Verdict::Unmark(0x4000)),
+        Rule::of_all(Verdict::SourceNat { to, ports: Ports::FullyRandom }),
+    ];
+    Chain::of(name(Base::EarlyPostrouting), rules)
+}
+
+const fn returned() -> Rule {
+    Rule::of_all(Verdict::Return)
+}
+
+#[test]
+fn a_chain_that_must_be_early_comes_before_all_that_masquerades() {
+    let op = put(&fixed());
+    check(
+        &op,
+        LISTED,
+        expect![[r#"
+            *nat
+            :TWEED-POSTRTG - [0:0]
+            -A TWEED-POSTRTG ! -d 10.244.0.0/16 -m comment --comment "tweedd fixed source" -j RETURN
+            -A TWEED-POSTRTG -s 10.244.0.0/16 -m mark ! --mark 0x4000/0x4000 -m comment --comment "tweedd fixed source" -j RETURN
+            -A TWEED-POSTRTG -m comment --comment "tweedd fixed source" -j MARK --set-xmark 0x0/0x4000
+            -A TWEED-POSTRTG -m comment --comment "tweedd fixed source" -j SNAT --to-source 10.244.1.1 --random-fully
+            -I POSTROUTING -m comment --comment "tweedd fixed source" -j TWEED-POSTRTG
+            COMMIT
+        "#]],
+    );
+    let jump = "-A POSTROUTING -m comment --comment \"tweedd fixed source\" -j TWEED-POSTRTG\n";
+    let inside = script(&op, &fixed(), LISTED);
+    let inside: String = inside.split_inclusive('\n').filter(|it| it.contains("TWEED")).collect();
+    let inside = inside.replace("-I ", "-A ").replace(jump, "");
+    let found = |nat: &str| chain(name(Base::EarlyPostrouting), &format!("*nat\n{nat}COMMIT\n"));
+    let kube = "-A POSTROUTING -m comment --comment \"kubernetes\" -j KUBE-POSTROUTING\n";
+    let docker = "-A POSTROUTING -s 172.17.0.0/16 ! -o docker0 -j MASQUERADE\n";
+    let harmless = "-A POSTROUTING -j CILIUM_POST_nat\n-A DOCKER -j MASQUERADE\n";
+    assert_eq!(found(&format!("{inside}{harmless}{jump}{kube}{docker}")), Some(fixed()));
+    for before in [kube, docker, "-A POSTROUTING -j FLANNEL-POSTRTG\n"] {
+        let late = found(&format!("{inside}{before}{jump}")).unwrap();
+        assert_eq!(late.foreign, 1, "{before}");
+    }
+    assert_eq!(found(&inside).unwrap().foreign, 1);
 }
 
 #[test]
