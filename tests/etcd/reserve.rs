@@ -86,3 +86,14 @@ async fn the_subnet_of_before_is_taken_before_the_slot() {
     assert_eq!(subnets(&lease), ["10.5.7.0/24"]);
     assert_eq!(written(&server).await, ["put 10.5.7.0-24"]);
 }
+
+#[tokio::test]
+async fn a_lease_of_an_earlier_start_is_not_given_back_when_another_overlaps_it() {
+    let server = EtcdServer::start().await;
+    let key = format!("{SUBNETS}10.5.115.0-24");
+    let grant = server.put_with_grant(&key, &value("192.168.0.9")).await;
+    server.put(&format!("{SUBNETS}10.5.64.0-18"), &value("192.168.0.8")).await;
+    let (lease, _) = start(&server, previous(&["10.5.115.0/24"], Some(grant))).await;
+    assert_eq!(subnets(&lease), ["10.5.115.0/24"]);
+    assert_eq!(written(&server).await, ["put 10.5.115.0-24", "put 10.5.64.0-18"]);
+}

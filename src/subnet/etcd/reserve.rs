@@ -3,7 +3,7 @@
 
 use super::Shared;
 use super::ours::Own;
-use super::store::{Condition, Listing, Stored};
+use super::store::{Condition, Listing, Outcome, Stored, Write};
 use crate::subnet::allocate::Draw;
 use crate::subnet::claim::{Claimant, Holding, Way};
 
@@ -18,9 +18,22 @@ impl Shared {
         let slot = Draw::SlotOf(*claimant.public_ips.first()?, rand::random());
         // The key of one family alone keeps others off only where both are in step.
         let subnets = wish.fulfil(slot).ok().filter(|subnets| wish.in_step(subnets))?;
-        let mut own = self.new_own(claimant, subnets, value).await;
-        let absent = Condition::Absent(own.subnets.clone());
-        self.write(&mut own, absent, Vec::new()).await.is_none().then_some(own)
+        let own = self.new_own(claimant, subnets, value).await;
+        let write = Write {
+            id: own.id.clone(),
+            value: own.value.clone(),
+            grant: own.grant,
+            condition: Condition::Absent(own.subnets.clone()),
+            obsolete: Vec::new(),
+        };
+        match self.store.write(&write).await {
+            Ok(Outcome::Written(revision)) => {
+                Some(Own { created: revision.unsigned_abs(), mod_revision: revision, ..own })
+            }
+            // What is there already may be the lease of an earlier start, with pods on it: it is
+            // never withdrawn, and claimed together with all others.
+            Ok(Outcome::Refused(_)) | Err(_) => None,
+        }
     }
 }
 
