@@ -14,7 +14,6 @@ use crate::peer::{Peer, host_gw, key, key_of, vxlan};
 
 const VXLAN: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
 const MIXED: &str = r#"{"Network":"10.244.0.0/16","Mixed":true,"Backend":{"Type":"host-gw"}}"#;
-const SOON: Duration = Duration::from_secs(2);
 /// Longer than it takes until a peer that is gone is withdrawn.
 const A_WHILE: Duration = Duration::from_secs(4);
 
@@ -88,16 +87,16 @@ fn garbage_below_subnets_harms_nobody() {
             ensure!(reason.len() < 300, "{id}: a reason of {} bytes", reason.len());
             Ok(())
         };
-        eventually(SOON, is_told).unwrap();
+        eventually(PATIENCE, is_told).unwrap();
     }
     are_unchanged(&cluster, &before).unwrap();
     near.ping(far.address(Family::V4).unwrap(), 56).unwrap();
     // Good news is heard all the same, and what was garbage may become a lease.
     put_bytes(&cluster.etcd, &format!("{SUBNETS}/10.244.201.0-24"), good.as_bytes()).unwrap();
-    eventually(SOON, || is_followed(&cluster, "10.244.201.0/24", Path::None)).unwrap();
+    eventually(PATIENCE, || is_followed(&cluster, "10.244.201.0/24", Path::None)).unwrap();
     let good = vxlan("10.99.1.201", "02:00:00:00:02:01");
     put_bytes(&cluster.etcd, &key("10.244.201.0/24"), good.as_bytes()).unwrap();
-    eventually(SOON, || is_followed(&cluster, "10.244.201.0/24", Path::Tunnel)).unwrap();
+    eventually(PATIENCE, || is_followed(&cluster, "10.244.201.0/24", Path::Tunnel)).unwrap();
     for (id, _) in garbage {
         cluster.etcd.delete(&format!("{SUBNETS}/{id}")).unwrap();
     }
@@ -127,7 +126,7 @@ fn long_texts_in_leases_delay_no_removal() {
     let mut cluster = Cluster::start(2, VXLAN).unwrap();
     let peers: Vec<Peer> = (1..=2).map(|number| Peer::numbered(number + 50)).collect();
     for peer in &peers {
-        peer.is_followed_by(&cluster.nodes, &cluster.etcd, SOON).unwrap();
+        peer.is_followed_by(&cluster.nodes, &cluster.etcd, PATIENCE).unwrap();
     }
     let logged = |cluster: &Cluster| -> Result<usize> {
         cluster.daemons.iter().map(|daemon| Ok(daemon.log()?.len())).sum()
@@ -251,14 +250,14 @@ fn hostile_leases_change_nothing(config: &str, path: Path) -> Result<()> {
         ensure!(reason.contains(word), "{subnet} {value}: {reason:?} without {word:?}");
         Ok(())
     };
-    hostile.iter().try_for_each(|lease| eventually(SOON, || is_set_aside(lease)).map(drop))?;
+    hostile.iter().try_for_each(|lease| eventually(PATIENCE, || is_set_aside(lease)).map(drop))?;
     let unchanged = |cluster: &Cluster| {
         let changes = before.changes(&cluster.nodes[0].snapshot()?);
         ensure!(changes.is_empty(), "{changes:?}");
         Ok(())
     };
     unchanged(&cluster)?;
-    eventually(SOON, || is_ready_with(&cluster.daemons[0], "conflicts with this node"))?;
+    eventually(PATIENCE, || is_ready_with(&cluster.daemons[0], "conflicts with this node"))?;
     near.ping(far.address(Family::V4)?, 56)?;
     far.ping(near.address(Family::V4)?, 56)?;
     // The same with all of it there from the start.
@@ -303,7 +302,7 @@ fn hostile_ipv6_leases_change_nothing() {
         );
         let id = id.replace("0:155::", "0:5::");
         etcd.put(&format!("{SUBNETS}/{id}"), &value).unwrap();
-        eventually(SOON, || {
+        eventually(PATIENCE, || {
             let reason = lease_reason(&daemon, &id)?;
             ensure!(reason.starts_with("set aside: "), "{id} {value}: {reason:?}");
             Ok(())
@@ -323,7 +322,7 @@ fn hostile_ipv6_leases_change_nothing() {
     })
     .unwrap();
     let sentence = format!("another node announces our public IP {ours}");
-    eventually(SOON, || is_ready_with(&daemon, &sentence)).unwrap();
+    eventually(PATIENCE, || is_ready_with(&daemon, &sentence)).unwrap();
 }
 
 #[test]
@@ -331,11 +330,11 @@ fn a_good_peer_whose_record_is_garbled_keeps_its_route() {
     let mut cluster = Cluster::start(1, VXLAN).unwrap();
     let (node, daemon, etcd) = (&cluster.nodes[0], &mut cluster.daemons[0], &cluster.etcd);
     let peer = Peer::numbered(1);
-    peer.is_followed_by(&cluster.nodes, etcd, SOON).unwrap();
+    peer.is_followed_by(&cluster.nodes, etcd, PATIENCE).unwrap();
     let monitor = node.monitor().unwrap();
     for garbage in ["{", "", r#"{"PublicIP":false}"#] {
         etcd.put(&peer.key(), garbage).unwrap();
-        eventually(SOON, || {
+        eventually(PATIENCE, || {
             let reason = lease_reason(daemon, "10.244.101.0-24")?;
             ensure!(reason.starts_with("kept as last read: "), "{reason:?}");
             Ok(())
@@ -344,13 +343,13 @@ fn a_good_peer_whose_record_is_garbled_keeps_its_route() {
         peer.is_tunnelled_by(node).unwrap();
     }
     // What was last read outlives the daemon that read it.
-    eventually(SOON, || has_saved(node, "10.244.101.0")).unwrap();
+    eventually(PATIENCE, || has_saved(node, "10.244.101.0")).unwrap();
     daemon.kill().unwrap();
     daemon.start().unwrap();
     daemon.wait_ready().unwrap();
     throughout(Duration::from_secs(1), || peer.is_tunnelled_by(node)).unwrap();
     peer.join(etcd).unwrap();
-    eventually(SOON, || {
+    eventually(PATIENCE, || {
         Ok::<_, anyhow::Error>(lease_reason(daemon, "10.244.101.0-24")?.is_empty())
     })
     .unwrap();
@@ -364,7 +363,7 @@ fn a_mass_removal_is_held_until_the_leases_are_back() {
     let (node, daemon, etcd) = (&cluster.nodes[0], &cluster.daemons[0], &cluster.etcd);
     let peers: Vec<Peer> = (1..=6).map(Peer::numbered).collect();
     for peer in &peers {
-        peer.is_followed_by(&cluster.nodes, etcd, SOON).unwrap();
+        peer.is_followed_by(&cluster.nodes, etcd, PATIENCE).unwrap();
     }
     let monitor = node.monitor().unwrap();
     let (gone, stays) = peers.split_at(4);
@@ -377,7 +376,7 @@ fn a_mass_removal_is_held_until_the_leases_are_back() {
     .unwrap();
     assert_eq!(json(daemon, "status").unwrap()["peers"]["missing"], 4);
     gone.iter().try_for_each(|peer| peer.join(etcd)).unwrap();
-    eventually(SOON, || is_ready(daemon)).unwrap();
+    eventually(PATIENCE, || is_ready(daemon)).unwrap();
     let changes = monitor.finish().unwrap();
     assert!(changes.is_empty(), "{changes:?}");
 
@@ -390,7 +389,7 @@ fn a_mass_removal_is_held_until_the_leases_are_back() {
         rest.iter().try_for_each(|peer| peer.is_tunnelled_by(node))
     })
     .unwrap();
-    eventually(SOON, || is_ready(daemon)).unwrap();
+    eventually(PATIENCE, || is_ready(daemon)).unwrap();
 }
 
 #[test]
@@ -407,7 +406,7 @@ fn an_operator_can_let_a_mass_of_peers_go() {
     eventually(A_WHILE, || peers[..4].iter().try_for_each(|peer| peer.is_unknown_to(&node)))
         .unwrap();
     peers[4..].iter().try_for_each(|peer| peer.is_tunnelled_by(&node)).unwrap();
-    eventually(SOON, || is_ready(&daemon)).unwrap();
+    eventually(PATIENCE, || is_ready(&daemon)).unwrap();
 }
 
 #[test]
@@ -417,7 +416,7 @@ fn a_lease_for_the_whole_address_space_diverts_nothing() {
     let before = way();
     for id in ["0.0.0.0-0", "0.0.0.0-1", "172.31.0.0-16"] {
         cluster.etcd.put(&format!("{SUBNETS}/{id}"), &host_gw("10.99.1.66")).unwrap();
-        eventually(SOON, || {
+        eventually(PATIENCE, || {
             let reason = lease_reason(&cluster.daemons[0], id)?;
             ensure!(reason.starts_with("set aside: "), "{id}: {reason:?}");
             Ok(())

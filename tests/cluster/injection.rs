@@ -97,9 +97,9 @@ fn forms() -> Vec<Form> {
 impl Form {
     /// A host on the segment of the nodes can send exactly what a peer sends. Only encryption, or
     /// the network itself, could tell the two apart.
-    fn is_indistinguishable(&self) -> bool {
+    fn is_indistinguishable(self) -> bool {
         let Self { origin, target, source, .. } = self;
-        (*origin, *target, *source) == (Origin::UnknownHost, Target::PublicIp, Source::Peer)
+        (origin, target, source) == (Origin::UnknownHost, Target::PublicIp, Source::Peer)
     }
 }
 
@@ -304,7 +304,7 @@ impl<'a> Front<'a> {
         for (form, number) in numbered() {
             let (_, mouth) =
                 mouths.iter().find(|(it, _)| *it == form.origin).context("no mouth")?;
-            self.send(form, number, mouth)?;
+            self.send(*form, number, mouth)?;
         }
         self.hear_all()?;
         let lost = |heard: &BTreeSet<u16>, (form, number): &(&Form, u16)| {
@@ -314,7 +314,7 @@ impl<'a> Front<'a> {
         let again = eventually(PATIENCE, || {
             for (form, number) in numbered().filter(|it| lost(&self.heard, it)) {
                 let mouth = mouths.iter().find(|(it, _)| *it == form.origin).context("no mouth")?;
-                self.send(form, number, &mouth.1)?;
+                self.send(*form, number, &mouth.1)?;
             }
             self.hear()?;
             ensure!(!numbered().any(|it| lost(&self.heard, &it)), "some are lost");
@@ -375,7 +375,7 @@ impl<'a> Front<'a> {
         Ok(self.battle.origin(origin).within(open)??)
     }
 
-    fn send(&self, form: &Form, number: u16, mouth: &OwnedFd) -> Result<()> {
+    fn send(&self, form: Form, number: u16, mouth: &OwnedFd) -> Result<()> {
         let all = &self.addresses;
         let destination = match form.target {
             Target::PublicIp => all.public_ip,

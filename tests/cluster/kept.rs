@@ -178,7 +178,7 @@ impl Story {
 
     fn gateway(&self, family: Family) -> Result<IpAddr> {
         let gateways = self.node().subnet_env()?.gateways;
-        let mut of_family = gateways.iter().map(|gateway| gateway.ip());
+        let mut of_family = gateways.iter().map(ipnetwork::IpNetwork::ip);
         of_family.find(|ip| Family::of(*ip) == family).context("no gateway")
     }
 
@@ -284,7 +284,9 @@ fn without_masquerading_no_marked_connection_breaks_in_a_migration() {
 fn the_address_of_the_tunnel_stays_on_the_loopback_until_cleanup() {
     let story = Story::start(VXLAN, BY_NFTABLES).unwrap();
     let foreign = ["10.244.77.5/32", "10.99.77.0/32", "fd00:244:77::5/128"];
-    foreign.iter().for_each(|it| drop(story.node().ip(format!("addr add {it} dev lo")).unwrap()));
+    for it in foreign {
+        story.node().ip(format!("addr add {it} dev lo")).unwrap();
+    }
     let others = story.loopback().unwrap();
     assert_eq!(others.len(), 2 + foreign.len(), "{others:?}");
     let mut story = story;

@@ -131,8 +131,8 @@ fn whatever_is_changed_in_a_guard_is_told_seen_and_mended() {
             nft(change);
             let concerns = |told: &Observation| match told {
                 Observation::TableChanged(table) => table.name == "tweed-tunnel.1",
-                Observation::Holds(Entry::Element(_) | Entry::Renewal(_)) => true,
-                Observation::Lost(Key::Element(..) | Key::Renewal(_)) => true,
+                Observation::Holds(Entry::Element(_) | Entry::Renewal(_))
+                | Observation::Lost(Key::Element(..) | Key::Renewal(_)) => true,
                 _ => false,
             };
             assert!(heard(&mut kernel).await.iter().any(concerns), "{change}");

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use tweed::kernel::{Kernel, NetlinkKernel};
 use tweed::masquerade::Forward;
 use tweed::prefix::Family;
-use tweed::preflight::{self, Finding, Level, Needs, Packets, Place, Places, Port};
+use tweed::preflight::{self, Finding, Level, Needs, Packets, Place, Places, Port, Process, Rival};
 
 use crate::host::{ip, name, on_a_host, prefix, run, shows};
 
@@ -370,8 +370,9 @@ fn another_daemon_counts_in_our_network_alone() {
         let here = sleeper(&program, Stdio::null());
         named(&here).await;
         let rivals = preflight::rivals(&host.places);
-        assert_eq!(rivals.len(), 1, "{rivals:?}");
-        assert_eq!((rivals[0].pid, rivals[0].place), (here.0.id(), Place::Ours));
+        let name = "flanneld".to_owned();
+        let process = Process { pid: here.0.id(), name, place: Place::Ours };
+        assert_eq!(rivals, [Rival::Process(process)]);
         let findings = host.findings().await;
         assert_eq!((findings[0].id, findings[0].level), ("other-daemon", Level::Fatal));
         assert!(preflight::refusal(&rivals).is_some());
