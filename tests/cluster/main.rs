@@ -13,6 +13,7 @@ mod ask;
 mod change;
 mod cluster;
 mod command_line;
+mod connections;
 mod ctl;
 mod doctor;
 mod firewall;

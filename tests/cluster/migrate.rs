@@ -32,7 +32,7 @@ fn run(cluster: &Cluster, node: &Node, line: &str) -> Result<Output> {
 }
 
 /// As [`migrate`], and it succeeds.
-fn done(cluster: &Cluster, line: &str) -> Result<String> {
+pub fn done(cluster: &Cluster, line: &str) -> Result<String> {
     let (code, text) = migrate(cluster, 0, line)?;
     ensure!(code == 0, "{line}: {code} {text}");
     Ok(text)
@@ -56,12 +56,18 @@ fn start_as(plan: &ClusterPlan) -> Result<Cluster> {
     let cluster = plan.start()?;
     cluster.start_pods()?;
     cluster.wait_for_paths(|_, _| Path::Tunnel)?;
+    wait_for_reports(&cluster)?;
+    Ok(cluster)
+}
+
+/// A node that has not reported yet counts as one of flannel's.
+pub fn wait_for_reports(cluster: &Cluster) -> Result<()> {
     eventually(PATIENCE, || {
-        let reporting = json(&cluster, "status")?["reporting"].clone();
+        let reporting = json(cluster, "status")?["reporting"].clone();
         ensure!(reporting == cluster.nodes.len(), "{reporting} nodes report");
         Ok(())
-    })?;
-    Ok(cluster)
+    })
+    .map(drop)
 }
 
 fn probe(cluster: &Cluster) -> Result<Probe> {
@@ -70,14 +76,14 @@ fn probe(cluster: &Cluster) -> Result<Probe> {
     cluster.lab.probe(&pairs, RATE)
 }
 
-fn nothing_lost(probe: Probe) -> Result<()> {
+pub fn nothing_lost(probe: Probe) -> Result<()> {
     let report = probe.finish()?;
     ensure!(report.total().lost == 0, "lost packets:\n{report}");
     Ok(())
 }
 
 /// Direct between those that are near each other, if either of the two has followed.
-fn follow(cluster: &Cluster, followers: &[usize]) -> Result<Duration> {
+pub fn follow(cluster: &Cluster, followers: &[usize]) -> Result<Duration> {
     let far = |index: usize| cluster.router.is_some() && index + 1 == cluster.nodes.len();
     cluster.wait_for_paths(|from, to| {
         let follows = followers.contains(&from) || followers.contains(&to);

@@ -1,0 +1,142 @@
+//! No connection of hosts, of machines outside or of pods to them breaks while a live cluster moves
+//! to another backend and back, whatever translates addresses on its nodes.
+
+use anyhow::{Context, Result, ensure};
+use tweed_lab::{Connections, Family, Node, Path, Probe, Proxy, Worker, eventually};
+
+use crate::cluster::{Cluster, ClusterPlan, PATIENCE, Stack};
+use crate::migrate::{done, follow, nothing_lost, wait_for_reports};
+use crate::scene::{BY_IPTABLES, BY_NFTABLES};
+use crate::table::VXLAN;
+
+/// Packets per second and ordered pair of pods.
+const RATE: u32 = 100;
+
+/// What a node translates addresses with: the flags of its daemon, and what handles services.
+type Rules = (&'static [&'static str], Proxy);
+
+const ALL: [Rules; 6] = [
+    (BY_NFTABLES, Proxy::Plain),
+    (BY_IPTABLES, Proxy::Plain),
+    (BY_NFTABLES, Proxy::KubeIptables),
+    (BY_IPTABLES, Proxy::KubeIptables),
+    (BY_NFTABLES, Proxy::KubeNftables),
+    (BY_IPTABLES, Proxy::KubeNftables),
+];
+
+/// Where it matters whether kube-proxy or the daemon starts first, and iptables of the other kind.
+const OTHERS: [Rules; 3] = [
+    (BY_IPTABLES, Proxy::KubeIptables),
+    (BY_NFTABLES, Proxy::KubeIptablesLegacy),
+    (BY_NFTABLES, Proxy::KubeNftables),
+];
+
+/// Whether kube-proxy starts before the daemon of its node.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum KubeProxy {
+    First,
+    Last,
+}
+
+/// A node for each of the rules, and connections between all of them.
+struct Story {
+    cluster: Cluster,
+    connections: Connections,
+    probe: Probe,
+    /// By stage.
+    broken: Vec<String>,
+}
+
+impl Story {
+    fn start(stack: Stack, rules: &[Rules], kube_proxy: KubeProxy) -> Result<Self> {
+        let config = stack.config(&VXLAN.config());
+        let mut cluster = ClusterPlan::new(0, &config).stack(stack).build()?;
+        for (number, (flags, proxy)) in (1..).zip(rules) {
+            let node = cluster.lab.node(&format!("n{number}"), &cluster.segment)?;
+            if kube_proxy == KubeProxy::First {
+                node.sync_services(*proxy, &[])?;
+            }
+            cluster.flags = flags;
+            cluster.add(node)?;
+        }
+        cluster.start_pods()?;
+        cluster.wait_for_paths(|_, _| Path::Tunnel)?;
+        wait_for_reports(&cluster)?;
+        let outside = cluster.lab.node("outside", &cluster.segment)?;
+        let workers = cluster.nodes.iter().cloned().zip(cluster.lab.pods()).zip(rules);
+        let workers = workers.map(|((node, pod), (_, proxy))| Worker { node, pod, proxy: *proxy });
+        let pairs = (0..rules.len()).map(|from| (from, (from + 1) % rules.len()));
+        let connections = Connections::prepare(workers.collect(), pairs, &outside)?;
+        for (node, (flags, _)) in cluster.nodes.iter().zip(rules) {
+            if *flags == BY_IPTABLES {
+                wait_for_first_rule(node, stack)?;
+            }
+        }
+        let families = stack.families().iter();
+        let pairs: Vec<_> = families.flat_map(|family| cluster.lab.pairs(*family)).collect();
+        let probe = cluster.lab.probe(&pairs, RATE)?;
+        Ok(Self { cluster, connections, probe, broken: Vec::new() })
+    }
+
+    /// Opens more connections, moves, and looks at all that are open.
+    fn stage(&mut self, line: &str, followers: &[usize]) -> Result<()> {
+        self.connections.open()?;
+        done(&self.cluster, line)?;
+        follow(&self.cluster, followers)?;
+        self.connections.sync_services()?;
+        for outcome in self.connections.take()?.into_values() {
+            self.broken.extend(outcome.broken.into_iter().map(|text| format!("{line}: {text}")));
+        }
+        Ok(())
+    }
+
+    fn migrate(&mut self) -> Result<()> {
+        let all: Vec<usize> = (0..self.cluster.nodes.len()).collect();
+        let canary = self.cluster.nodes[0].address(Family::V4)?;
+        self.stage(&format!("start --to host-gw --canary {canary}"), &[0])?;
+        self.stage("next --percent 100", &all)?;
+        self.stage("rollback --one-stage", &[0])?;
+        self.stage("next --percent 100", &all)?;
+        self.stage("finish", &all)?;
+        self.stage("start --to vxlan --percent 100", &[])?;
+        self.stage("finish", &[])
+    }
+
+    fn finish(self) -> Result<()> {
+        let (count, lines) = (self.broken.len(), self.broken.join("\n"));
+        ensure!(count == 0, "{count} connections are broken:\n{lines}");
+        nothing_lost(self.probe).context("from pod to pod")
+    }
+}
+
+/// kube-proxy inserts its rule before ours, and the daemon notices at its next look at iptables: what begins
+/// in between is masqueraded, and ends with the first change of path.
+fn wait_for_first_rule(node: &Node, stack: Stack) -> Result<()> {
+    for family in stack.families() {
+        let program = match family {
+            Family::V4 => "iptables-nft",
+            Family::V6 => "ip6tables-nft",
+        };
+        eventually(PATIENCE, || {
+            let rules = node.namespace().run(program, &["-w", "-t", "nat", "-S", "POSTROUTING"])?;
+            let first = rules.lines().find(|line| line.starts_with("-A")).unwrap_or_default();
+            ensure!(first.contains("TWEED-POSTRTG"), "{} {family}: {first}", node.name());
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+#[test]
+fn no_connection_breaks_on_the_way_to_host_gw_and_back_with_any_firewall_and_kube_proxy() {
+    let mut story = Story::start(Stack::V4, &ALL, KubeProxy::First).unwrap();
+    story.migrate().unwrap();
+    story.finish().unwrap();
+}
+
+#[test]
+fn no_connection_of_either_family_breaks_where_kube_proxy_starts_after_the_daemon() {
+    let mut story = Story::start(Stack::Dual, &OTHERS, KubeProxy::Last).unwrap();
+    story.migrate().unwrap();
+    story.finish().unwrap();
+}
