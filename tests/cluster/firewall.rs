@@ -159,7 +159,7 @@ fn a_node_says_which_firewall_it_took_and_leaves_nothing_behind() {
     let status = json(daemon, "status").unwrap();
     assert_eq!(status["firewall"]["name"], "iptables", "{status}");
     let tables = status["tables"].as_array().unwrap();
-    assert_eq!(tables.len(), 4, "{status}");
+    assert_eq!(tables.len(), 6, "{status}");
     assert!(tables.iter().all(|table| table["programmed"] == true), "{status}");
     let log = daemon.log().unwrap();
     let told = "masquerading firewall=\"iptables\" reason=\"--iptables asks for it\"";
