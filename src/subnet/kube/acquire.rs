@@ -40,9 +40,11 @@ impl Shared {
             };
             let Some(node) = self.write(&name, node, attributes).await else { continue };
             self.client.report.has_subnet();
+            let prefix = &self.options.annotation_prefix;
+            let seen = prefix.published(attributes, &node.annotations);
             let lease = Lease {
                 id: LeaseId::new(name.as_str()),
-                endpoints: attributes.published_for(subnets.iter().copied()),
+                endpoints: seen.published_for(subnets.iter().copied()),
                 created: node.created,
                 grant: TERM,
             };

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use super::node::Annotations;
 use crate::excerpt;
 use crate::json::Fields;
-use crate::lease::{BackendType, Endpoint, LeaseAttributes, Malformed, Vtep};
+use crate::lease::{BackendType, Endpoint, EndpointAttributes, LeaseAttributes, Malformed, Vtep};
 use crate::prefix::{Family, Prefix};
 use crate::subnet::backend_data::{self, BackendData};
 
@@ -59,8 +59,31 @@ impl AnnotationPrefix {
         self.get(annotations, MANAGED) == Some("true")
     }
 
-    /// What publishes `attributes` on a node with these `annotations`, which may overwrite its
+    /// What peers see of `attributes` on a node with these `annotations`, which may overwrite its
     /// public IPs.
+    pub(super) fn published(
+        &self,
+        attributes: &LeaseAttributes,
+        annotations: &Annotations,
+    ) -> LeaseAttributes {
+        let endpoint = |endpoint: &EndpointAttributes| {
+            let family = Family::of(endpoint.public_ip);
+            let overwrite = Keys::of(family).overwrite;
+            let overwritten = self.address(annotations, overwrite, family).ok().flatten();
+            let public_ip = overwritten.unwrap_or(endpoint.public_ip);
+            // The guards of peers admit what comes from the public IP, and from this source.
+            let source = |vtep: Vtep| vtep.source.unwrap_or(endpoint.public_ip);
+            let vtep = endpoint.vtep.map(|vtep| Vtep {
+                source: Some(source(vtep)).filter(|source| *source != public_ip),
+                ..vtep
+            });
+            EndpointAttributes { public_ip, vtep }
+        };
+        let endpoints = attributes.endpoints.iter().map(endpoint).collect();
+        LeaseAttributes { backend: attributes.backend.clone(), endpoints }
+    }
+
+    /// What publishes `attributes` on a node with these `annotations`.
     pub(super) fn wanted(&self, attributes: &LeaseAttributes, annotations: &Annotations) -> Wanted {
         let mut wanted = Wanted::new();
         let mut put = |name: &str, value: String| wanted.insert(self.key(name), value);
@@ -71,21 +94,12 @@ impl AnnotationPrefix {
             put("backend-data", "null".to_owned());
             put("public-ip", Ipv4Addr::UNSPECIFIED.to_string());
         }
-        for endpoint in &attributes.endpoints {
-            let family = Family::of(endpoint.public_ip);
-            let keys = Keys::of(family);
-            let overwritten = self.address(annotations, keys.overwrite, family).ok().flatten();
-            let public_ip = overwritten.unwrap_or(endpoint.public_ip);
-            // The guards of peers admit what comes from the public IP, and from this source.
-            let source = |vtep: Vtep| vtep.source.unwrap_or(endpoint.public_ip);
-            let vtep = endpoint.vtep.map(|vtep| Vtep {
-                source: Some(source(vtep)).filter(|source| *source != public_ip),
-                ..vtep
-            });
+        for endpoint in self.published(attributes, annotations).endpoints {
+            let keys = Keys::of(Family::of(endpoint.public_ip));
             // Numbers and addresses always have a JSON form.
-            let data = serde_json::to_string(&vtep.map(BackendData::from));
+            let data = serde_json::to_string(&endpoint.vtep.map(BackendData::from));
             put(keys.data, data.unwrap_or_default());
-            put(keys.public_ip, public_ip.to_string());
+            put(keys.public_ip, endpoint.public_ip.to_string());
         }
         wanted
     }
