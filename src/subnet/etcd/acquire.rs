@@ -6,7 +6,7 @@ use tracing::{info, warn};
 use super::Shared;
 use super::answer::Refusal;
 use super::ours::Own;
-use super::reserve::is_confirmed;
+use super::reserve::{Reserved, Since, is_confirmed};
 use super::snapshot::Proof;
 use super::store::{Condition, Listing, Outcome, Stored, Write};
 use super::{key, value};
@@ -45,14 +45,16 @@ impl Shared {
         for subnet in claimant.forgotten() {
             warn!(%subnet, "previous subnet is not of this network any more");
         }
-        if let Some(own) = self.reserve(claimant, &value).await {
+        if let Some(Reserved { own, since }) = self.reserve(claimant, &value).await {
             let proof = Proof { own: &own, known: own.mod_revision };
             let listing = self.store.list_in_turn(Some(proof)).await;
             if is_confirmed(claimant, &own, &listing) {
                 self.first.lock().await.keep(listing);
                 return Ok(own);
             }
-            self.store.withdraw(&own).await;
+            if since == Since::Now {
+                self.store.withdraw(&own).await;
+            }
         }
         loop {
             let listing = self.store.list().await;
@@ -104,7 +106,7 @@ impl Shared {
         };
         // Written again, it would wake every node for nothing whenever a daemon restarts.
         let is_published = obsolete.is_empty() && own.has_written(stored);
-        let holds = is_published || self.write(&mut own, condition, obsolete).await.is_none();
+        let holds = is_published || self.write(&mut own, condition, obsolete).await.is_ok();
         Ok(holds.then_some(own))
     }
 
@@ -125,7 +127,7 @@ impl Shared {
             let in_step = wish.in_step(&subnets);
             let mut own = self.new_own(claimant, subnets, value).await;
             let absent = Condition::Absent(own.subnets.clone());
-            let written = self.write(&mut own, absent, obsolete.clone()).await.is_none();
+            let written = self.write(&mut own, absent, obsolete.clone()).await.is_ok();
             if written && (in_step || self.is_alone(&own).await) {
                 return Ok(Some(own));
             }
@@ -161,7 +163,7 @@ impl Shared {
         });
         let mut condition = Condition::Unchanged(own.mod_revision);
         loop {
-            let Some(rivals) = self.write(&mut own, condition, Vec::new()).await else {
+            let Err(rivals) = self.write(&mut own, condition, Vec::new()).await else {
                 return Ok(own);
             };
             let found = rivals.iter().find(|stored| stored.record.id == own.id);
@@ -180,13 +182,13 @@ impl Shared {
         }
     }
 
-    /// Writes `own.intended`. Returns what stands in the way, nothing after success.
+    /// Writes `own.intended`. Fails with what stands in the way.
     pub(super) async fn write(
         &self,
         own: &mut Own,
         condition: Condition,
         obsolete: Vec<(LeaseId, i64)>,
-    ) -> Option<Vec<Stored>> {
+    ) -> Result<Since, Vec<Stored>> {
         let (id, value) = (own.id.clone(), own.intended.clone());
         let is_new = matches!(condition, Condition::Absent(_));
         let mut write = Write { id, value, grant: own.grant, condition, obsolete };
@@ -197,22 +199,24 @@ impl Shared {
             }
         };
         own.grant = write.grant;
-        match outcome {
+        let since = match outcome {
             Outcome::Written(revision) => {
                 own.mod_revision = revision;
                 own.created = if is_new { revision.unsigned_abs() } else { own.created };
+                Since::Now
             }
             // A transaction without an answer was repeated, but had been carried out.
             Outcome::Refused(found) => match found.iter().find(|stored| own.has_written(stored)) {
                 Some(stored) => {
                     own.mod_revision = stored.mod_revision;
                     own.created = stored.origin.created;
+                    Since::Before
                 }
-                None => return Some(found),
+                None => return Err(found),
             },
-        }
+        };
         own.value.clone_from(&own.intended);
-        None
+        Ok(since)
     }
 
     /// The etcd lease to write under, after the server did not know the one we had.

@@ -3,14 +3,29 @@
 
 use super::Shared;
 use super::ours::Own;
-use super::store::{Condition, Listing, Outcome, Stored, Write};
+use super::store::{Condition, Listing, Stored};
 use crate::subnet::allocate::Draw;
 use crate::subnet::claim::{Claimant, Holding, Way};
 
+/// A subnet that nothing may rely on before it is confirmed.
+pub(super) struct Reserved {
+    pub(super) own: Own,
+    pub(super) since: Since,
+}
+
+/// Since when the store holds a lease as we want to write it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Since {
+    /// This request has written it.
+    Now,
+    /// It may be of an earlier start, with pods on its subnet: it is never given back.
+    Before,
+}
+
 impl Shared {
-    /// The subnet that this node would take in an empty network, if etcd is busy and nobody has
-    /// it. Nobody may rely on it before it is confirmed.
-    pub(super) async fn reserve(&self, claimant: &Claimant<'_>, value: &[u8]) -> Option<Own> {
+    /// The subnet that this node would take in an empty network, if etcd is busy and no other node
+    /// has it.
+    pub(super) async fn reserve(&self, claimant: &Claimant<'_>, value: &[u8]) -> Option<Reserved> {
         if !self.store.client.is_busy().await {
             return None;
         }
@@ -18,22 +33,10 @@ impl Shared {
         let slot = Draw::SlotOf(*claimant.public_ips.first()?, rand::random());
         // The key of one family alone keeps others off only where both are in step.
         let subnets = wish.fulfil(slot).ok().filter(|subnets| wish.in_step(subnets))?;
-        let own = self.new_own(claimant, subnets, value).await;
-        let write = Write {
-            id: own.id.clone(),
-            value: own.value.clone(),
-            grant: own.grant,
-            condition: Condition::Absent(own.subnets.clone()),
-            obsolete: Vec::new(),
-        };
-        match self.store.write(&write).await {
-            Ok(Outcome::Written(revision)) => {
-                Some(Own { created: revision.unsigned_abs(), mod_revision: revision, ..own })
-            }
-            // What is there already may be the lease of an earlier start, with pods on it: it is
-            // never withdrawn, and claimed together with all others.
-            Ok(Outcome::Refused(_)) | Err(_) => None,
-        }
+        let mut own = self.new_own(claimant, subnets, value).await;
+        let absent = Condition::Absent(own.subnets.clone());
+        let since = self.write(&mut own, absent, Vec::new()).await.ok()?;
+        Some(Reserved { own, since })
     }
 }
 
