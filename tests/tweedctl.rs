@@ -99,8 +99,9 @@ fn status() -> Value {
         "tables": [],
         "statistics": {
             "created": 6, "replaced": 0, "removed": 0, "dumps": 1, "overruns": 0, "edits": 0,
-            "fallbacks": 0,
+            "fallbacks": 0, "mac_changes": 0,
         },
+        "conflicts": {},
         "guard": null,
         "computing": [],
         "probes": null,
@@ -216,7 +217,18 @@ fn a_plan_needs_no_daemon() {
         + rp_filter loose dev flannel.1
         + accept_ra 0 dev flannel.1
         + addr 10.244.1.0/32 dev flannel.1
+        + addr 10.244.1.0/32 dev lo
         + table ip tweed-tunnel.1
+        + table ip tweed.1 { chain fixed-source { type nat hook postrouting priority
+            srcnat - 1;
+            policy accept;
+            ip daddr != 10.244.0.0/16 return;
+            ip daddr 10.244.1.0/24 return;
+            meta mark & 0x00004000 != 0x00004000 return;
+            meta mark set meta mark & 0xffffbfff;
+            snat to 10.244.1.1 fully-random;
+            };
+            }
         + element ip tweed-tunnel.1 renewed { udp timeout 86400s }
         + element ip tweed-tunnel.1 peers { 172.16.0.10 }
         + element ip tweed-tunnel.1 peers { 172.17.0.9 }
@@ -231,7 +243,7 @@ fn a_plan_needs_no_daemon() {
 
     let plan = tweedctl_reading(LEASES, &format!("{line} -o json")).json();
     assert_eq!(plan["own"], "10.244.1.0-24");
-    assert_eq!(plan["entries"].as_array().unwrap().len(), 15);
+    assert_eq!(plan["entries"].as_array().unwrap().len(), 17);
 }
 
 #[test]
@@ -348,6 +360,8 @@ fn a_real_kernel_is_compared_and_cleaned_of_what_is_ours() {
     let lines: Vec<String> = differences.iter().map(line).collect();
     expect![[r"
         replace accept_ra 0 dev flannel.1, now accept_ra 1 dev flannel.1
+        create addr 10.244.1.0/32 dev lo, now nothing
+        create table ip tweed.1 { chain fixed-source { type nat hook postrouting priority srcnat - 1; policy accept; ip daddr != 10.244.0.0/16 return; ip daddr 10.244.1.0/24 return; meta mark & 0x00004000 != 0x00004000 return; meta mark set meta mark & 0xffffbfff; snat to 10.244.1.1 fully-random; }; }, now nothing
         create fdb 0a:00:00:00:00:09 dst 172.17.0.9 dev flannel.1, now nothing
         create fdb 0a:00:00:00:00:0a dst 172.16.0.10 dev flannel.1, now nothing
         create neigh 10.244.4.0 lladdr 0a:00:00:00:00:0a dev flannel.1, now nothing
