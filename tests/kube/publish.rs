@@ -73,7 +73,10 @@ async fn an_overwritten_public_ip_is_what_peers_see() {
     server.annotate("n1", "public-ip-overwrite", Some("203.0.113.7"));
     let lease = acquire(&manager(&server)).await;
     assert_eq!(server.annotation("n1", "public-ip").as_deref(), Some("203.0.113.7"));
-    assert_eq!(lease.endpoints[0].public_ip.to_string(), "172.18.0.1", "the tunnel stays");
+    let endpoint = &lease.endpoints[0];
+    assert_eq!(endpoint.public_ip.to_string(), "203.0.113.7");
+    let source = endpoint.vtep.and_then(|vtep| vtep.source);
+    assert_eq!(source, Some("172.18.0.1".parse().unwrap()), "packets come from where they did");
 }
 
 #[tokio::test]
