@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use tweed::prefix;
 use tweed::probe::{Kind, Packet, Secret, Wire};
-use tweed_lab::{Family, Namespace, Path, ProbePlan, SegmentPlan, eventually};
+use tweed_lab::{Family, Namespace, Node, Path, ProbePlan, SegmentPlan, eventually};
 
 use crate::cluster::{CONFIG, Cluster, ClusterPlan, Stack};
 use crate::peer::Peer;
@@ -216,14 +216,9 @@ pub fn neighbours_cost_no_packet(cluster: &Cluster) -> Result<()> {
     const FAST: u32 = 1000;
     let pairs: Vec<_> =
         cluster.stack.families().iter().flat_map(|family| cluster.lab.pairs(*family)).collect();
-    let forget = || {
-        for node in &cluster.nodes {
-            // It ends with an error where packets keep bringing removed neighbours back.
-            drop(node.ip("neigh flush dev eth0"));
-        }
-    };
+    let forget = || cluster.nodes.iter().try_for_each(Node::forget_neighbours);
     for _ in 0..3 {
-        forget();
+        forget()?;
         // Each node sends a probe to each peer meanwhile.
         std::thread::sleep(Duration::from_millis(1200));
         let burst = ProbePlan::new(&pairs, FAST).cold().start()?;
@@ -233,7 +228,7 @@ pub fn neighbours_cost_no_packet(cluster: &Cluster) -> Result<()> {
     }
     let stream = ProbePlan::new(&pairs, FAST).start()?;
     for _ in 0..5 {
-        forget();
+        forget()?;
         stream.run_for(Duration::from_secs(1));
     }
     let report = stream.finish()?;

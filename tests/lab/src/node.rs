@@ -91,6 +91,17 @@ impl Node {
         self.namespace().ip(&arguments.to_string())
     }
 
+    /// Has the kernel resolve every neighbour of the uplink again. The entries stay: the kernel drops a
+    /// packet that has looked up an entry which is then removed.
+    pub fn forget_neighbours(&self) -> Result<()> {
+        let neighbours = self.ip("neigh show dev eth0")?;
+        for address in neighbours.lines().filter_map(|line| line.split_whitespace().next()) {
+            // The kernel may have removed it meanwhile.
+            drop(self.ip(format!("neigh change {address} dev eth0 nud none")));
+        }
+        Ok(())
+    }
+
     /// `bridge(8)` in the node.
     pub fn bridge(&self, arguments: impl Display) -> Result<String> {
         self.namespace().bridge(&arguments.to_string())

@@ -13,7 +13,7 @@ use super::RATE;
 use super::goal::Goal;
 use super::sheet::{Sheet, thousands, time};
 
-/// Between two losses of all neighbours.
+/// Between two times that all neighbours are forgotten.
 const INTERVAL: Duration = Duration::from_secs(1);
 const SETTLED: Duration = Duration::from_secs(60);
 const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
@@ -65,7 +65,7 @@ const CASES: [Case; 3] = [
     },
 ];
 
-/// In each round, every node loses its neighbours once. All cases run at the same time.
+/// In each round, every node forgets its neighbours once. All cases run at the same time.
 pub(super) fn run(binaries: &Binaries, rounds: usize, sheet: &mut Sheet) -> Result<()> {
     let head = ["requests are dropped by", "backend", "sent", "lost", "longest outage of a pair"];
     sheet.table("Path probes and neighbours", &head)?;
@@ -105,10 +105,7 @@ impl Case {
         // What a start costs is counted too.
         daemons.iter_mut().try_for_each(|daemon: &mut Daemon| daemon.restart().map(drop))?;
         for _ in 0..rounds {
-            for node in &nodes {
-                // It ends with an error where packets keep bringing removed neighbours back.
-                drop(node.ip("neigh flush dev eth0"));
-            }
+            nodes.iter().try_for_each(Node::forget_neighbours)?;
             stream.run_for(INTERVAL);
         }
         stream.finish()
