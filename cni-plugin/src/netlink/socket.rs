@@ -19,6 +19,13 @@ use super::message::{HEADER, Message};
 /// The kernel puts no more into one datagram, in bytes.
 const DATAGRAM: usize = 1 << 15;
 
+/// For the kernel's answers, in bytes: it drops those that do not fit, and they are long.
+const ANSWERS: usize = 1 << 20;
+
+/// So many orders are sent before their verdicts are read: all of these must fit into the buffer,
+/// also where it could not be enlarged.
+const AT_ONCE: usize = 64;
+
 /// A list that changes while it is read is read again so often.
 const ATTEMPTS: usize = 5;
 
@@ -64,6 +71,8 @@ impl Socket {
         };
         let flags = SockFlag::SOCK_CLOEXEC;
         let descriptor = socket(AddressFamily::Netlink, SockType::Raw, flags, protocol)?;
+        let _ = setsockopt(&descriptor, sockopt::RcvBufForce, &ANSWERS)
+            .or_else(|_| setsockopt(&descriptor, sockopt::RcvBuf, &ANSWERS));
         Ok(Self { descriptor, sequence: 0, buffer: vec![0; DATAGRAM] })
     }
 
@@ -96,18 +105,22 @@ impl Socket {
 
     /// Has all of `messages` carried out in their order; the refusals stop none of the others.
     pub fn execute(&mut self, messages: Vec<Message>) -> io::Result<Vec<Refusal>> {
-        if messages.is_empty() {
-            return Ok(Vec::new());
+        let mut refusals = Vec::new();
+        let mut done = 0;
+        let mut messages = messages.into_iter().peekable();
+        while messages.peek().is_some() {
+            let first = self.sequence + 1;
+            let mut datagram = Vec::new();
+            for message in messages.by_ref().take(AT_ONCE) {
+                self.sequence += 1;
+                datagram.extend(message.finish(self.sequence, NLM_F_ACK));
+            }
+            self.send(&datagram)?;
+            let refused = self.hear_verdicts(first, self.sequence)?.into_iter();
+            refusals.extend(refused.map(|one| Refusal { index: done + one.index, ..one }));
+            done += AT_ONCE;
         }
-        let first = self.sequence + 1;
-        let count = messages.len();
-        let mut datagram = Vec::new();
-        for message in messages {
-            self.sequence += 1;
-            datagram.extend(message.finish(self.sequence, NLM_F_ACK));
-        }
-        self.send(&datagram)?;
-        self.hear_verdicts(first, count)
+        Ok(refusals)
     }
 
     /// Has all of `messages` carried out together or not at all, between `begin` and `end`.
@@ -117,19 +130,24 @@ impl Socket {
         messages: Vec<Message>,
         end: Message,
     ) -> io::Result<Vec<Refusal>> {
-        self.sequence += 1;
-        let opening = self.sequence;
-        let mut datagram = begin.finish(opening, 0);
-        let first = opening + 1;
-        let count = messages.len();
-        for message in messages {
-            self.sequence += 1;
-            datagram.extend(message.finish(self.sequence, NLM_F_ACK));
+        if messages.is_empty() {
+            return Ok(Vec::new());
         }
+        self.sequence += 1;
+        let mut datagram = begin.finish(self.sequence, 0);
+        let first = self.sequence + 1;
+        let last = messages.len() - 1;
+        for (index, message) in messages.into_iter().enumerate() {
+            self.sequence += 1;
+            // A refusal is told in any case, and the last verdict comes behind all of them.
+            let flags = if index == last { NLM_F_ACK } else { 0 };
+            datagram.extend(message.finish(self.sequence, flags));
+        }
+        let last = self.sequence;
         self.sequence += 1;
         datagram.extend(end.finish(self.sequence, 0));
         self.send(&datagram)?;
-        self.hear_verdicts(first, count)
+        self.hear_verdicts(first, last)
     }
 
     /// The one object that `message` asks for, as `read` understands its payload.
@@ -165,6 +183,23 @@ impl Socket {
         Ok(objects)
     }
 
+    /// What has come in, as `read` understands the kind and the payload of each message; none if
+    /// some of it is lost.
+    pub fn hear<T>(
+        &mut self,
+        read: impl Fn(u16, &[u8]) -> Option<T>,
+    ) -> io::Result<Option<Vec<T>>> {
+        match recv(self.descriptor.as_raw_fd(), &mut self.buffer, MsgFlags::MSG_DONTWAIT) {
+            Ok(length) => {
+                let frames = Frame::all(self.buffer.get(..length).unwrap_or_default());
+                Ok(Some(frames.filter_map(|frame| read(frame.kind, frame.payload)).collect()))
+            }
+            Err(Errno::ENOBUFS) => Ok(None),
+            Err(Errno::EAGAIN | Errno::EINTR) => Ok(Some(Vec::new())),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
     /// Takes what has come in, whatever it is.
     pub fn drain(&mut self) -> io::Result<()> {
         match recv(self.descriptor.as_raw_fd(), &mut self.buffer, MsgFlags::MSG_DONTWAIT) {
@@ -174,20 +209,18 @@ impl Socket {
         }
     }
 
-    /// Waits until `count` messages from number `first` on have a verdict; one on what came before
-    /// them is one on all.
-    fn hear_verdicts(&mut self, first: u32, count: usize) -> io::Result<Vec<Refusal>> {
+    /// Waits for the verdict on message `last`, which is behind those on all others from `first` on;
+    /// one on what came before them is one on all.
+    fn hear_verdicts(&mut self, first: u32, last: u32) -> io::Result<Vec<Refusal>> {
         let mut refusals = Vec::new();
-        let mut missing = count;
-        while missing > 0 {
+        let mut is_over = false;
+        while !is_over {
             self.receive(|frame| {
                 let Some(verdict) = frame.verdict().filter(|_| frame.sequence + 1 >= first) else {
                     return;
                 };
-                let index =
-                    frame.sequence.checked_sub(first).and_then(|index| index.try_into().ok());
-                missing = if index.is_some() { missing.saturating_sub(1) } else { 0 };
-                let index = index.unwrap_or(0);
+                is_over |= frame.sequence < first || frame.sequence == last;
+                let index = frame.sequence.saturating_sub(first).try_into().unwrap_or_default();
                 refusals.extend(verdict.err().map(|refusal| Refusal { index, ..refusal }));
             })?;
         }
@@ -234,10 +267,8 @@ impl Socket {
                 length => break length?,
             }
         };
-        let mut rest = self.buffer.get(..length).unwrap_or_default();
-        while let Some((frame, next)) = Frame::split(rest) {
+        for frame in Frame::all(self.buffer.get(..length).unwrap_or_default()) {
             hear(&frame);
-            rest = next;
         }
         Ok(())
     }
@@ -263,6 +294,15 @@ struct Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
+    fn all(bytes: &'a [u8]) -> impl Iterator<Item = Self> {
+        let mut rest = bytes;
+        std::iter::from_fn(move || {
+            let (frame, next) = Self::split(rest)?;
+            rest = next;
+            Some(frame)
+        })
+    }
+
     fn split(bytes: &'a [u8]) -> Option<(Self, &'a [u8])> {
         let length = usize::try_from(u32_at(bytes, 0)?).ok()?;
         let frame = Self {

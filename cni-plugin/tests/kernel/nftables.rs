@@ -50,6 +50,24 @@ fn a_table_with_sets_chains_and_rules_is_made_in_one_batch() {
 }
 
 #[test]
+fn a_batch_of_very_many_rules_is_carried_out_and_its_mistakes_are_told() {
+    const RULES: usize = 1500;
+    let table = || Batch::of(TableFamily::Both, "large");
+    let chain = Chain { name: "own", hook: None, comment: None };
+    let empty = table().table(None).chain(chain);
+    let whole = (0..RULES).fold(empty, |batch, _| batch.rule("own", &[Expression::Accept], None));
+    assert_eq!(commit(whole), 0);
+    let mut socket = Socket::open(Protocol::Netfilter).unwrap();
+    let rules = nftables::list(&mut socket, TableFamily::Both, "large", "own").unwrap();
+    assert_eq!(rules.len(), RULES);
+    let delete = |batch: Batch, handle| batch.delete_rule("own", handle);
+    let mistaken = rules[..300].iter().map(|rule| rule.handle + 1_000_000).fold(table(), delete);
+    assert_eq!(commit(mistaken), 300);
+    assert_eq!(commit(rules.iter().map(|rule| rule.handle).fold(table(), delete)), 0);
+    assert_eq!(commit(table().delete_table()), 0);
+}
+
+#[test]
 fn a_batch_with_a_mistake_does_nothing() {
     let batch = Batch::of(TableFamily::Both, "mistaken").table(None).rule(
         "absent",

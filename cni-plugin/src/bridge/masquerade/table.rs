@@ -16,6 +16,9 @@ const TABLE: &str = "cni_plugins_masquerade";
 const CHECKS: &str = "masq_checks";
 const POSTROUTING: &str = "postrouting";
 
+/// So many rules are removed in one batch, which has to go out in one send.
+const AT_ONCE: usize = 500;
+
 pub(super) fn ensure(identity: &Identity, addresses: &[IpNetwork]) -> Result<(), Error> {
     let mut socket = open()?;
     let stale = rules_of(&mut socket, &names::of_attachment(identity))?;
@@ -98,11 +101,11 @@ fn rules_of(socket: &mut Socket, key: &str) -> Result<Vec<Rule>, Error> {
 }
 
 fn delete(socket: &mut Socket, rules: &[Rule]) -> Result<(), Error> {
-    if rules.is_empty() {
-        return Ok(());
-    }
-    let start = Batch::of(TableFamily::Both, TABLE);
-    commit(socket, rules.iter().fold(start, |batch, rule| batch.delete_rule(CHECKS, rule.handle)))
+    rules.chunks(AT_ONCE).try_for_each(|rules| {
+        let start = Batch::of(TableFamily::Both, TABLE);
+        let batch = rules.iter().fold(start, |batch, rule| batch.delete_rule(CHECKS, rule.handle));
+        commit(socket, batch)
+    })
 }
 
 fn commit(socket: &mut Socket, batch: Batch) -> Result<(), Error> {
