@@ -26,7 +26,7 @@ fn run() -> Result<String, Error> {
     let attachment =
         Attachment { container_id: variable("CNI_CONTAINERID"), interface: variable("CNI_IFNAME") };
     if variable("CNI_COMMAND") == "DEL" {
-        return host_local::release(&config, &attachment).map(|()| String::new());
+        return host_local::release(&config.location, &attachment).map(|()| String::new());
     }
     let addresses = host_local::allocate(&config, &attachment)?.addresses;
     let texts = addresses.iter().map(|one| one.address.to_string());

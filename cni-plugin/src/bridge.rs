@@ -8,72 +8,115 @@ mod inside;
 mod masquerade;
 mod plan;
 mod port;
+mod ready;
 mod settings;
+mod teardown;
 
-use std::path::Path;
+use std::collections::HashSet;
 
 use crate::attachment::Attachment;
 use crate::delegate;
 use crate::error::Error;
 use crate::host_local::{self, Allocation};
 use crate::json::Object;
+use crate::netlink::link::Link;
 use crate::netlink::{Protocol, Socket};
-use crate::netns::{Found, Netns};
-use crate::request::{Command, Request, Sandbox};
+use crate::netns::Netns;
+use crate::request::{Request, Sandbox};
 use crate::result::{Interface, Outcome};
+use crate::room;
+use crate::version::Version;
 pub(crate) use identity::Identity;
 use plan::Plan;
 use settings::Settings;
+pub(crate) use teardown::Teardown;
 
 /// A network of a bridge and host-local addresses.
-pub(crate) struct Bridge<'a> {
+pub(crate) struct Bridge {
     settings: Settings,
     pool: host_local::Config,
-    request: &'a Request,
 }
 
-impl<'a> Bridge<'a> {
-    /// None if `config` asks for another plugin, or for what only the plugin `bridge` can do.
-    ///
+/// A container that is about to be connected.
+struct Connection<'a> {
+    sandbox: &'a Sandbox,
+    netns: &'a Netns,
+    identity: Identity,
+    plan: Plan,
+}
+
+/// Whether `config` asks for nothing but what is done here: neither for another plugin, nor for
+/// what only the plugin `bridge` can do.
+pub(crate) fn is_native(config: &Object) -> bool {
+    let is_usual = delegate::kind(config) == delegate::BRIDGE
+        && delegate::ipam_kind(config) == Some(delegate::HOST_LOCAL);
+    is_usual && !settings::is_beyond_us(config)
+}
+
+impl Bridge {
     /// # Errors
-    /// The config is for us, and is wrong.
-    pub(crate) fn parse(request: &'a Request, config: &Object) -> Result<Option<Self>, Error> {
-        let is_usual = delegate::kind(config) == delegate::BRIDGE
-            && delegate::ipam_kind(config) == Some(delegate::HOST_LOCAL);
-        if !is_usual || settings::is_beyond_us(config) {
-            return Ok(None);
-        }
-        Ok(Some(Self {
+    /// The config is wrong.
+    pub(crate) fn parse(request: &Request, config: &Object) -> Result<Self, Error> {
+        Ok(Self {
             settings: Settings::parse(config, request)?,
-            pool: pool(request, config)?,
-            request,
-        }))
+            pool: host_local::Config::parse(config, request.argument("IP")?)?,
+        })
     }
 
     pub(crate) fn allocate(&self, attachment: &Attachment) -> Result<Allocation, Error> {
         host_local::allocate(&self.pool, attachment)
     }
 
-    /// Gives the container its interface, with the addresses of `allocation`.
+    /// Frees what `allocation` gave to `attachment`.
+    pub(crate) fn give_back(
+        &self,
+        attachment: &Attachment,
+        allocation: &Allocation,
+    ) -> Result<(), Error> {
+        host_local::give_back(&self.pool.location, attachment, allocation)
+    }
+
+    /// Gives the container its interface, with the addresses of `allocation`; returns the result
+    /// as `version` has it.
     ///
     /// # Errors
-    /// The kernel refused something. What was made until then is gone after [`del`](Self::del)
-    /// without a namespace, which takes nothing that somebody else has made.
+    /// The kernel refused something. The link and the rules that were made until then are gone,
+    /// and nothing else: an interface that was there before stays.
     pub(crate) fn connect(
         &self,
         sandbox: &Sandbox,
         netns: &Netns,
         allocation: Allocation,
-    ) -> Result<Outcome, Error> {
+        version: Version,
+    ) -> Result<String, Error> {
         let identity = self.identity(&sandbox.attachment);
         let plan = Plan::of(&self.settings, allocation);
+        let connection = Connection { sandbox, netns, identity, plan };
         let mut host = open()?;
         let bridge = device::ensure(&mut host, &self.settings)?;
-        gateway::ensure(&mut host, &self.settings, &bridge, &plan)?;
-        let port = port::create(&mut host, &self.settings, &identity, &bridge, netns)?;
-        let mac = inside::configure(netns, &identity, &self.settings, &plan)?;
-        masquerade::ensure(&self.settings, &identity, &plan)?;
-        port::wait(&mut host, &port)?;
+        gateway::ensure(&mut host, &self.settings, &bridge, &connection.plan)?;
+        let port = port::create(&mut host, &self.settings, &connection.identity, &bridge, netns)?;
+        let connected = self.configure(&mut host, &bridge, &port, &connection);
+        let rendered = connected.and_then(|outcome| outcome.render(version));
+        if rendered.is_err() {
+            // What cannot be taken back now is left to the runtime's DEL.
+            let _ = self.disconnect(&mut host, &port, &connection.identity);
+        }
+        rendered
+    }
+
+    fn configure(
+        &self,
+        host: &mut Socket,
+        bridge: &Link,
+        port: &Link,
+        connection: &Connection<'_>,
+    ) -> Result<Outcome, Error> {
+        let Connection { sandbox, netns, identity, plan } = connection;
+        let inside = inside::configure(netns, identity, &self.settings, plan)?;
+        masquerade::ensure(&self.settings, identity, plan)?;
+        port::wait(host, port)?;
+        let mac = inside.wait()?;
         let sandbox_path = sandbox.netns.to_string_lossy().into_owned();
         let interface = |name: &str, mac: &str, sandbox| Interface {
             name: name.to_owned(),
@@ -87,21 +130,9 @@ impl<'a> Bridge<'a> {
         ]))
     }
 
-    /// Takes the interface away, then what let it through, and frees its addresses last: nobody
-    /// gets them while it is there. What is gone already is no error.
-    pub(crate) fn del(&self, attachment: &Attachment, netns: Option<&Path>) -> Result<(), Error> {
-        let identity = self.identity(attachment);
-        let found =
-            netns.map_or(Ok(Found::Gone), |path| Netns::find(path, self.request.netns_rule))?;
-        let was_inside = match found {
-            Found::Foreign(netns) => inside::remove(&netns, &attachment.interface)?,
-            Found::Own | Found::Gone => false,
-        };
-        if !was_inside {
-            port::remove(&mut open()?, &identity)?;
-        }
-        masquerade::remove(&self.settings, &identity)?;
-        host_local::release(&self.pool, attachment)
+    fn disconnect(&self, host: &mut Socket, port: &Link, identity: &Identity) -> Result<(), Error> {
+        port::delete(host, port)?;
+        if self.settings.masquerade.is_none() { Ok(()) } else { masquerade::remove(identity) }
     }
 
     /// # Errors
@@ -112,20 +143,14 @@ impl<'a> Bridge<'a> {
         netns: &Netns,
         previous: &Outcome,
     ) -> Result<(), Error> {
-        host_local::check(&self.pool, &sandbox.attachment)?;
+        host_local::check(&self.pool.location, &sandbox.attachment)?;
         check::check(&mut open()?, &self.settings, sandbox, netns, previous)
     }
 
-    /// Takes away what belongs to no attachment of `valid`.
-    pub(crate) fn gc(&self, valid: &[Attachment]) -> Result<(), Error> {
-        port::collect(&mut open()?, &self.settings.network, valid)?;
-        masquerade::collect(&self.settings, valid)?;
-        host_local::collect(&self.pool, valid).map(drop)
-    }
-
     /// # Errors
-    /// There is no address left.
+    /// No address can be reserved: none is left, or nothing can be written.
     pub(crate) fn status(&self) -> Result<(), Error> {
+        room::check(&self.pool.location.directory())?;
         host_local::status(&self.pool).map_err(|error| Error { code: 50, ..error })
     }
 
@@ -134,13 +159,10 @@ impl<'a> Bridge<'a> {
     }
 }
 
-fn pool(request: &Request, config: &Object) -> Result<host_local::Config, Error> {
-    match request.verb.command() {
-        Command::Del | Command::Gc => host_local::Config::parse_store(config),
-        Command::Add | Command::Check | Command::Status | Command::Version => {
-            host_local::Config::parse(config, request.argument("IP")?)
-        }
-    }
+/// The containers of all ports that were made here.
+pub(crate) fn connected() -> Result<HashSet<String>, Error> {
+    port::identities(&mut open()?)
+        .map(|all| all.into_iter().map(|identity| identity.attachment.container_id).collect())
 }
 
 fn open() -> Result<Socket, Error> {

@@ -5,6 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
+use crate::excerpt;
 use crate::json::{self, Object};
 
 /// A daemon that is well answers in a fraction of this, also while it works hard.
@@ -27,7 +28,7 @@ pub(crate) enum Heartbeat {
 pub(crate) fn says(socket: &Path) -> Option<String> {
     let (_, body) = ask(socket, "/readyz").ok()?;
     let answer: Object = serde_json::from_slice(&body).ok()?;
-    let reasons = json::texts(&answer, "reasons").ok()?.join("; ");
+    let reasons = excerpt::sentence(&json::texts(&answer, "reasons").ok()?.join("; "));
     (!reasons.is_empty()).then(|| format!("the daemon says: {reasons}"))
 }
 
@@ -35,7 +36,7 @@ pub(crate) fn says(socket: &Path) -> Option<String> {
 pub(crate) fn heartbeat(socket: &Path) -> Heartbeat {
     match ask(socket, "/healthz") {
         Ok((200, _)) => Heartbeat::Beats,
-        Ok((_, body)) => Heartbeat::Stuck(String::from_utf8_lossy(&body).trim().to_owned()),
+        Ok((_, body)) => Heartbeat::Stuck(excerpt::sentence(String::from_utf8_lossy(&body).trim())),
         Err(error) if is_late(&error) => Heartbeat::Stuck("the daemon does not answer".to_owned()),
         Err(_) => Heartbeat::Unknown,
     }

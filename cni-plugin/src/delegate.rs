@@ -34,6 +34,8 @@ pub fn build_without_subnets(config: &NetworkConfig) -> Object {
     let mut ipam = config.ipam.clone();
     default(&mut ipam, "type", HOST_LOCAL);
     delegate.insert("ipam".into(), ipam.into());
+    // Who masqueraded, subnet.env said.
+    default(&mut delegate, "ipMasq", true);
     delegate
 }
 

@@ -7,6 +7,9 @@ pub const VALUE: usize = 120;
 /// The longest sentence of another program that is repeated, in characters.
 pub const SENTENCE: usize = 600;
 
+/// The longest text of several sentences, in characters.
+pub const ANSWER: usize = 4000;
+
 /// Stands for what was cut off.
 const CUT: char = '…';
 
@@ -23,6 +26,11 @@ pub fn quoted(text: &str) -> String {
 /// `text` as a sentence of another program, such as an error of a server.
 pub fn sentence(text: &str) -> String {
     shortened(text, SENTENCE)
+}
+
+/// `text` as several sentences, such as all that went wrong.
+pub fn answer(text: &str) -> String {
+    shortened(text, ANSWER)
 }
 
 /// Whether every character of `text` is printable: none of them moves a cursor, ends a line, or

@@ -4,11 +4,23 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command as Program, Output, Stdio};
 
+use nix::errno::Errno;
+use nix::unistd::{AccessFlags, access};
 use serde_json::Value;
 
 use crate::error::Error;
+use crate::excerpt;
 use crate::json::{self, Object};
 use crate::request::Command;
+
+/// Why a plugin did not do what it was run for.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// There is none of its name that this host can run, so that it has done nothing.
+    NotInstalled(Error),
+    /// In its own words, where it has any.
+    Failed(Error),
+}
 
 /// Another plugin with the config that it gets.
 #[derive(Clone, Copy, Debug)]
@@ -23,29 +35,45 @@ impl Delegate<'_> {
     /// Has it carry out `command` in the environment of this process but for `changes`.
     ///
     /// Returns what it printed. Its standard error is ours.
-    ///
-    /// # Errors
-    /// There is no such plugin, it cannot be run, or it says that it failed: then in its own words.
-    pub(crate) fn run(&self, command: Command, changes: &[(&str, &str)]) -> Result<Vec<u8>, Error> {
-        let program = self.find()?;
-        let failure = |error| Error::failed(format!("running {}: {error}", program.display()));
+    pub(crate) fn run(
+        &self,
+        command: Command,
+        changes: &[(&str, &str)],
+    ) -> Result<Vec<u8>, Failure> {
+        let program = self.find().map_err(Failure::NotInstalled)?;
+        let failure = |error: io::Error| {
+            let told = Error::failed(format!("running {}: {error}", program.display()));
+            if cannot_be_run(&error) { Failure::NotInstalled(told) } else { Failure::Failed(told) }
+        };
         let mut process = Program::new(&program);
         process.env("CNI_COMMAND", command.as_str()).envs(changes.iter().copied());
         process.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
-        let output = process.spawn().and_then(|child| self.converse(child)).map_err(failure)?;
-        if output.status.success() { Ok(output.stdout) } else { Err(self.refusal(&output)) }
+        let child = process.spawn().map_err(failure)?;
+        let output = self.converse(child).map_err(failure)?;
+        if output.status.success() {
+            Ok(output.stdout)
+        } else {
+            Err(Failure::Failed(self.refusal(&output)))
+        }
     }
 
-    fn find(&self) -> Result<PathBuf, Error> {
+    /// Where it is installed.
+    ///
+    /// # Errors
+    /// It is not.
+    pub(crate) fn find(&self) -> Result<PathBuf, Error> {
+        let kind = excerpt::quoted(self.kind);
         if self.kind.contains('/') {
-            return Err(Error::invalid_config(format!("invalid plugin name: {}", self.kind)));
+            return Err(Error::invalid_config(format!("invalid plugin name: {kind}")));
         }
+        let is_program =
+            |place: &PathBuf| place.is_file() && access(place.as_path(), AccessFlags::X_OK).is_ok();
         let mut places = self.path.iter().map(|directory| directory.join(self.kind));
-        places.find(|place| place.is_file()).ok_or_else(|| {
+        places.find(is_program).ok_or_else(|| {
             let places: Vec<_> = self.path.iter().map(|place| place.to_string_lossy()).collect();
-            let places = places.join(" ");
+            let places = excerpt::sentence(&places.join(" "));
             // A runtime takes "not found" for "gone already" and would not try again.
-            Error::failed(format!("failed to find plugin {:?} in path [{places}]", self.kind))
+            Error::failed(format!("failed to find plugin {kind} in path [{places}]"))
         })
     }
 
@@ -66,18 +94,28 @@ impl Delegate<'_> {
         let told = serde_json::from_slice::<Object>(&output.stdout);
         told.ok().and_then(|told| decode(&told)).unwrap_or_else(|| {
             let said = String::from_utf8_lossy(&output.stdout);
-            Error::failed(format!(
-                "plugin {} failed ({}): {}",
-                self.kind,
-                output.status,
-                said.trim()
-            ))
+            let (kind, said) = (excerpt::value(self.kind), excerpt::sentence(said.trim()));
+            Error::failed(format!("plugin {kind} failed ({}): {said}", output.status))
         })
     }
 }
 
+/// By the kernel, whatever it is asked to do: it is gone again, for another machine, or forbidden.
+fn cannot_be_run(error: &io::Error) -> bool {
+    let errno = error.raw_os_error().map(Errno::from_raw);
+    matches!(errno, Some(Errno::ENOENT | Errno::ENOEXEC | Errno::EACCES))
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::NotInstalled(error) | Failure::Failed(error) => error,
+        }
+    }
+}
+
 fn decode(told: &Object) -> Option<Error> {
-    let text = |key| json::text(told, key).ok().flatten().unwrap_or_default().to_owned();
+    let text = |key| excerpt::sentence(json::text(told, key).ok().flatten().unwrap_or_default());
     Some(Error {
         code: json::number(told, "code").ok()??,
         msg: text("msg"),

@@ -10,7 +10,6 @@ mod hash;
 mod header;
 mod index;
 mod location;
-mod lock;
 pub(crate) mod number;
 mod pages;
 mod range;
@@ -31,22 +30,26 @@ pub use config::Config;
 pub use location::Location;
 pub use range::{Range, RangeSet};
 pub use verdict::{Kind, Verdict};
+pub(crate) use verdict::{alive, dead, is_settled};
+pub(crate) use witness::Witnesses;
 
 use std::collections::HashSet;
+use std::io;
 use std::time::Duration;
 
 use crate::attachment::Attachment;
 use crate::error::Error;
-use record::Record;
+use record::{Record, is_of_a_runtime};
 use reservations::Reservations;
 use rounds::round;
+use store::{Entry, Store};
 
 /// Frees what `attachment` holds; to hold nothing is no error.
-pub fn release(config: &Config, attachment: &Attachment) -> Result<(), Error> {
-    if !config.location.directory().is_dir() {
+pub fn release(location: &Location, attachment: &Attachment) -> Result<(), Error> {
+    if !location.directory().is_dir() {
         return Ok(());
     }
-    let mut reservations = Reservations::open(&config.location)?;
+    let mut reservations = Reservations::open(location)?;
     let freed = free_all(&mut reservations, attachment);
     reservations.close();
     freed
@@ -54,20 +57,35 @@ pub fn release(config: &Config, attachment: &Attachment) -> Result<(), Error> {
 
 fn free_all(reservations: &mut Reservations, attachment: &Attachment) -> Result<(), Error> {
     let held = reservations.held_by(attachment)?;
-    held.iter().try_for_each(|entry| reservations.free(entry))
+    // One that cannot be freed keeps none of the others.
+    held.iter().map(|entry| reservations.free(entry)).fold(Ok(()), Result::and)
+}
+
+/// Frees what `allocation` gave to `attachment`, and nothing that it held before.
+pub fn give_back(
+    location: &Location,
+    attachment: &Attachment,
+    allocation: &Allocation,
+) -> Result<(), Error> {
+    let mut reservations = Reservations::open(location)?;
+    let given = allocation.addresses.iter().map(|one| Entry::from(one.address.ip()));
+    let freed = given.map(|entry| reservations.free_of(&entry, attachment));
+    let freed = freed.fold(Ok(()), Result::and);
+    reservations.close();
+    freed
 }
 
 /// Fails unless `attachment` holds an address.
-pub fn check(config: &Config, attachment: &Attachment) -> Result<(), Error> {
+pub fn check(location: &Location, attachment: &Attachment) -> Result<(), Error> {
     let container = &attachment.container_id;
     let lost = || {
         let lost = format!("host-local: Failed to find address added by container {container}");
         Err(Error::failed(lost))
     };
-    if !config.location.directory().is_dir() {
+    if !location.directory().is_dir() {
         return lost();
     }
-    let mut reservations = Reservations::open(&config.location)?;
+    let mut reservations = Reservations::open(location)?;
     let held = reservations.held_by(attachment)?;
     reservations.close();
     if held.is_empty() { lost() } else { Ok(()) }
@@ -75,12 +93,12 @@ pub fn check(config: &Config, attachment: &Attachment) -> Result<(), Error> {
 
 /// Frees what nobody of `valid` holds, and tells whose it was.
 ///
-/// A record that does not say whose it is stays.
-pub fn collect(config: &Config, valid: &[Attachment]) -> Result<Vec<Attachment>, Error> {
-    if !config.location.directory().is_dir() {
+/// A record that does not name a container stays.
+pub fn collect(location: &Location, valid: &[Attachment]) -> Result<Vec<Attachment>, Error> {
+    if !location.directory().is_dir() {
         return Ok(Vec::new());
     }
-    let mut reservations = Reservations::open(&config.location)?;
+    let mut reservations = Reservations::open(location)?;
     let collected = free_invalid(&mut reservations, valid);
     reservations.close();
     collected
@@ -95,8 +113,15 @@ fn free_invalid(
     let mut collected = Vec::new();
     for found in reservations.found()? {
         let owner = match found.record {
+            // Under the lock nobody is about to fill it.
+            Record::Damaged => {
+                reservations.free(&found.entry)?;
+                continue;
+            }
             Record::Of(owner) if !attachments.contains(&owner) => owner,
-            Record::OfContainer(container_id) if !containers.contains(&container_id) => {
+            Record::OfContainer(container_id)
+                if is_of_a_runtime(&container_id) && !containers.contains(&container_id) =>
+            {
                 Attachment { container_id, interface: String::new() }
             }
             _ => continue,
@@ -107,6 +132,20 @@ fn free_invalid(
     collected.sort();
     collected.dedup();
     Ok(collected)
+}
+
+/// The containers that hold an address of the store at `location`.
+pub(crate) fn holders(location: &Location) -> io::Result<HashSet<String>> {
+    let store = Store::at(location.directory());
+    if !store.exists() {
+        return Ok(HashSet::new());
+    }
+    let holders = store.found()?.into_iter().filter_map(|found| match found.record {
+        Record::Of(attachment) => Some(attachment.container_id),
+        Record::OfContainer(container) => Some(container),
+        Record::Damaged | Record::Foreign => None,
+    });
+    Ok(holders.collect())
 }
 
 /// Fails if some range set has no address left.

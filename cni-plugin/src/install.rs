@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use crate::atomic_file;
+use crate::excerpt;
 use crate::json::{self, Object};
 
 /// What an init container of the daemon is to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Task {
-    /// This program goes to a path, or into a directory under its own name.
+    /// This program goes into a directory under its own name, or to a path that ends with it.
     Plugin { to: PathBuf },
     /// A list of configs goes from one path to another.
     Config { from: PathBuf, to: PathBuf },
@@ -26,13 +27,16 @@ pub enum Error {
     Read { path: PathBuf, source: io::Error },
     #[error("{} is not installed: {reason}", path.display())]
     NotAConfig { path: PathBuf, reason: String },
+    #[error("{} is no directory: name one, or a path that ends with flannel", path.display())]
+    NotADirectory { path: PathBuf },
     /// The error itself names the path.
     #[error(transparent)]
     Write(#[from] io::Error),
 }
 
 const CONFIG: &str = "install-conf";
-const USAGE: &str = "usage: flannel install PATH | flannel install-conf FROM TO";
+const PROGRAM: &str = "flannel";
+const USAGE: &str = "usage: flannel install DIRECTORY | flannel install-conf FROM TO";
 
 /// The words that name a task, if any, in a command line. Called `install-conf`, as flannel's image
 /// has it, the program needs no verb.
@@ -58,10 +62,7 @@ impl Task {
     /// A runtime sees the former file or the new one, and never a part.
     pub fn carry_out(&self, program: &Path) -> Result<(), Error> {
         match self {
-            Self::Plugin { to } => {
-                let target = if to.is_dir() { to.join("flannel") } else { to.clone() };
-                Ok(atomic_file::write(&target, &read(program)?, 0o755)?)
-            }
+            Self::Plugin { to } => Ok(atomic_file::write(&target(to)?, &read(program)?, 0o755)?),
             Self::Config { from, to } => {
                 let config = read(from)?;
                 check(&config)
@@ -72,18 +73,32 @@ impl Task {
     }
 }
 
+/// A directory that is not there yet is made; a runtime would not find a program of another name.
+fn target(to: &Path) -> Result<PathBuf, Error> {
+    let is_program = to.file_name().is_some_and(|name| name == PROGRAM);
+    match fs::metadata(to) {
+        Ok(there) if there.is_dir() => Ok(to.join(PROGRAM)),
+        _ if is_program => Ok(to.to_owned()),
+        Ok(_) => Err(Error::NotADirectory { path: to.to_owned() }),
+        Err(_) => Ok(to.join(PROGRAM)),
+    }
+}
+
 fn read(path: &Path) -> Result<Vec<u8>, Error> {
     fs::read(path).map_err(|source| Error::Read { path: path.to_owned(), source })
 }
 
 /// A runtime that cannot read the config takes another network's, or none.
 fn check(config: &[u8]) -> Result<(), String> {
-    let config: Object = serde_json::from_slice(config).map_err(|error| error.to_string())?;
+    let config: Object =
+        serde_json::from_slice(config).map_err(|error| excerpt::sentence(&error.to_string()))?;
     let plugins = json::get(&config, "plugins").and_then(Value::as_array);
     let first = plugins.and_then(|plugins| plugins.first()?.get("type")?.as_str());
     match first {
         Some("flannel") => Ok(()),
-        Some(other) => Err(format!("its first plugin is {other:?}, and not \"flannel\"")),
+        Some(other) => {
+            Err(format!("its first plugin is {}, and not \"flannel\"", excerpt::quoted(other)))
+        }
         None => Err("it has no list of plugins".to_owned()),
     }
 }
@@ -110,6 +125,26 @@ mod tests {
         assert_eq!(fs::metadata(&target).unwrap().permissions().mode() & 0o777, 0o755);
         busy.kill().unwrap();
         busy.wait().unwrap();
+    }
+
+    #[test]
+    fn a_directory_that_is_absent_is_made_and_nothing_else_takes_the_name() {
+        let home = tempfile::tempdir().unwrap();
+        let install = |to: PathBuf| Task::Plugin { to }.carry_out(Path::new("/bin/true"));
+        let bin = home.path().join("opt/cni/bin");
+        for to in [bin.clone(), bin.join("flannel"), bin.clone()] {
+            install(to).unwrap();
+            let names: Vec<_> =
+                fs::read_dir(&bin).unwrap().map(|it| it.unwrap().file_name()).collect();
+            assert_eq!(names, ["flannel"]);
+        }
+        let other = home.path().join("bridge");
+        fs::write(&other, "another plugin").unwrap();
+        let error = install(other.clone()).unwrap_err().to_string();
+        assert!(
+            error.ends_with("bridge is no directory: name one, or a path that ends with flannel")
+        );
+        assert_eq!(fs::read(&other).unwrap(), b"another plugin");
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use serde_json::{Map, Value};
 
+use crate::excerpt;
+
 pub type Object = Map<String, Value>;
 
 /// A field holds a value of another type.
@@ -18,6 +20,11 @@ pub fn get<'a>(object: &'a Object, key: &str) -> Option<&'a Value> {
     let in_any_case =
         || object.iter().find(|(name, _)| name.eq_ignore_ascii_case(key)).map(|(_, value)| value);
     object.get(key).or_else(in_any_case).filter(|value| !value.is_null())
+}
+
+/// Whether `key` is there in any case, be it with `null`.
+pub fn contains(object: &Object, key: &str) -> bool {
+    object.keys().any(|name| name.eq_ignore_ascii_case(key))
 }
 
 pub fn text<'a>(object: &'a Object, key: &str) -> Result<Option<&'a str>, WrongType> {
@@ -59,7 +66,10 @@ fn typed<'a, T>(
     wanted: &'static str,
     read: impl FnOnce(&'a Value) -> Option<T>,
 ) -> Result<Option<T>, WrongType> {
-    let wrong = |value: &Value| WrongType { key: key.to_owned(), value: value.to_string(), wanted };
+    let wrong = |value: &Value| {
+        let value = excerpt::value(&value.to_string());
+        WrongType { key: key.to_owned(), value, wanted }
+    };
     get(object, key).map(|value| read(value).ok_or_else(|| wrong(value))).transpose()
 }
 
@@ -81,6 +91,12 @@ mod tests {
     #[test]
     fn null_counts_as_absent() {
         assert_eq!(object(&parse(r#"{"delegate":null}"#), "delegate"), Ok(None));
+    }
+
+    #[test]
+    fn a_long_value_is_not_repeated_whole() {
+        let config = parse(&format!(r#"{{"mtu":"{}\u009b"}}"#, "a".repeat(60_000)));
+        assert!(number(&config, "mtu").unwrap_err().to_string().len() < 300);
     }
 
     #[test]

@@ -33,10 +33,13 @@ pub mod host_local;
 pub mod install;
 pub mod pods;
 
-// The kernel's edge.
+// The kernel's edge, and that of the disk.
 mod deadline;
 mod digest;
+mod lock;
 pub mod netlink;
 mod netns;
 pub mod nftables;
+mod plain_file;
+mod room;
 mod sysctl;

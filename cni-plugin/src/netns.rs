@@ -67,7 +67,7 @@ impl Netns {
         let shown = path.display();
         let failure = |error| Error::failed(format!("failed to open netns \"{shown}\": {error}"));
         let file = match File::open(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Gone),
+            Err(error) if is_absent(&error) => return Ok(Found::Gone),
             file => file.map_err(failure)?,
         };
         let kind = fstatfs(&file).map_err(|errno| failure(errno.into()))?.filesystem_type();
@@ -103,6 +103,11 @@ impl Netns {
         let (one, other) = (self.file.metadata()?, other.file.metadata()?);
         Ok((one.dev(), one.ino()) == (other.dev(), other.ino()))
     }
+}
+
+/// No such path, or a file where it has a directory.
+fn is_absent(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
 impl AsRawFd for Netns {

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use crate::attachment::Attachment;
 use crate::error::Error;
+use crate::excerpt;
 use crate::json::{self, Object};
 use crate::request::{Command, check_network_name};
 use crate::version::Version;
@@ -50,8 +51,10 @@ impl NetworkConfig {
     /// # Errors
     /// No JSON, no valid name, a version that is unknown or lacks `command`, or a wrong type.
     pub fn parse(json: &[u8], command: Command) -> Result<Self, Error> {
-        let config: Object = serde_json::from_slice(json)
-            .map_err(|error| Error::decode(format!("error unmarshall network config: {error}")))?;
+        let config: Object = serde_json::from_slice(json).map_err(|error| {
+            let flaw = excerpt::sentence(&error.to_string());
+            Error::decode(format!("error unmarshall network config: {flaw}"))
+        })?;
         let config = &config;
         let name = json::text(config, "name")?.unwrap_or_default();
         check_network_name(name)?;
@@ -86,8 +89,8 @@ impl Engine {
 fn version(written: Option<&str>, command: Command) -> Result<Version, Error> {
     let written = written.unwrap_or(Version::V0_1_0.as_str());
     let version = Version::parse(written).ok_or_else(|| {
-        let supported = Version::listed();
-        Error::incompatible_version(format!("config is {written:?}, plugin supports {supported}"))
+        let (written, supported) = (excerpt::quoted(written), Version::listed());
+        Error::incompatible_version(format!("config is {written}, plugin supports {supported}"))
     })?;
     if version.knows(command) {
         return Ok(version);
@@ -101,10 +104,14 @@ fn map_of(config: &Object, key: &str) -> Result<Option<Object>, Error> {
     Ok(json::get(config, key).and_then(Value::as_object).cloned())
 }
 
+/// A runtime written in Go says `null` where its list is empty.
 fn valid(config: &Object) -> Result<Option<Vec<Attachment>>, Error> {
+    if !VALID_ATTACHMENTS.into_iter().any(|key| json::contains(config, key)) {
+        return Ok(None);
+    }
     let Some(key) = VALID_ATTACHMENTS.into_iter().find(|key| json::get(config, key).is_some())
     else {
-        return Ok(None);
+        return Ok(Some(Vec::new()));
     };
     let entries = json::objects(config, key)?.into_iter();
     entries.map(|entry| attachment(key, entry)).collect::<Result<_, _>>().map(Some)
@@ -188,11 +195,20 @@ mod tests {
             parse(&json, Command::Gc).map(|config| config.valid)
         };
         assert_eq!(with(""), Ok(None));
-        assert_eq!(with(r#","cni.dev/valid-attachments":[]"#), Ok(Some(Vec::new())));
+        for nothing in [
+            r#","cni.dev/valid-attachments":[]"#,
+            r#","cni.dev/valid-attachments":null"#,
+            r#","CNI.dev/Attachments":null"#,
+            r#","cni.dev/valid-attachments":null,"cni.dev/attachments":null"#,
+        ] {
+            assert_eq!(with(nothing), Ok(Some(Vec::new())), "{nothing}");
+        }
         let one = Attachment { container_id: "c".into(), interface: "eth0".into() };
         let entry = r#"[{"containerID":"c","ifname":"eth0"}]"#;
         let historical = format!(r#","cni.dev/attachments":{entry}"#);
-        assert_eq!(with(&historical), Ok(Some(vec![one])));
+        assert_eq!(with(&historical), Ok(Some(vec![one.clone()])));
+        let either = format!(r#","cni.dev/valid-attachments":null{historical}"#);
+        assert_eq!(with(&either), Ok(Some(vec![one])));
         assert!(with(r#","cni.dev/valid-attachments":[{"ifname":"eth0"}]"#).is_err());
     }
 }

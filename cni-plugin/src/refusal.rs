@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use crate::error::Error;
+use crate::excerpt;
 use crate::version::Version;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,9 +16,10 @@ pub struct Refusal {
 impl Refusal {
     pub fn to_json(&self) -> String {
         let Error { code, msg, details } = &self.error;
+        let (msg, details) = (excerpt::answer(msg), excerpt::answer(details));
         let mut told = json!({ "cniVersion": self.version.as_str(), "code": code, "msg": msg });
         if let (Some(object), false) = (told.as_object_mut(), details.is_empty()) {
-            object.insert("details".to_owned(), details.clone().into());
+            object.insert("details".to_owned(), details.into());
         }
         format!("{told}\n")
     }
@@ -32,6 +34,13 @@ impl From<Error> for Refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn whatever_went_into_it_it_is_printable_and_has_an_end() {
+        let error = Error::failed(format!("\u{9b}2J{}", "a path ".repeat(60_000)));
+        let json = Refusal::from(error).to_json();
+        assert!(excerpt::is_printable(json.trim_end()) && json.len() < 5000, "{json}");
+    }
 
     #[test]
     fn empty_details_are_left_out() {

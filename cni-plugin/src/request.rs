@@ -8,7 +8,9 @@ use std::path::PathBuf;
 
 use crate::attachment::Attachment;
 use crate::error::Error;
+use crate::excerpt;
 pub use names::check_network_name;
+pub(crate) use names::flaw_of_interface;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
@@ -114,7 +116,9 @@ impl Command {
 
     fn parse(text: &str) -> Result<Self, Error> {
         let known = Self::ALL.into_iter().find(|command| command.as_str() == text);
-        known.ok_or_else(|| Error::bad_environment(format!("unknown CNI_COMMAND: {text}")))
+        known.ok_or_else(|| {
+            Error::bad_environment(format!("unknown CNI_COMMAND: {}", excerpt::value(text)))
+        })
     }
 
     /// As `CNI_COMMAND` spells it.
@@ -133,12 +137,12 @@ impl Command {
         let netns = value("CNI_NETNS").map(PathBuf::from);
         let sandbox = || {
             let netns = netns.clone().unwrap_or_default();
-            Ok::<_, Error>(Sandbox { attachment: names::attachment(value)?, netns })
+            Ok::<_, Error>(Sandbox { attachment: names::attachment(self, value)?, netns })
         };
         Ok(match self {
             Self::Add => Verb::Add(sandbox()?),
             Self::Check => Verb::Check(sandbox()?),
-            Self::Del => Verb::Del { attachment: names::attachment(value)?, netns },
+            Self::Del => Verb::Del { attachment: names::attachment(self, value)?, netns },
             Self::Gc => Verb::Gc,
             Self::Status => Verb::Status,
             Self::Version => Verb::Version,

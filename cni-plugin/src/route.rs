@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use ipnetwork::IpNetwork;
 
 use crate::error::Error;
+use crate::excerpt;
 use crate::json::{self, Object};
 
 /// What is `None` was not said.
@@ -31,7 +32,8 @@ impl Route {
     pub fn parse(route: &Object) -> Result<Self, Error> {
         let destination = json::text(route, "dst")?.unwrap_or_default();
         let destination = network(destination).ok_or_else(|| {
-            Error::invalid_config(format!("the dst {destination:?} of a route is not a network"))
+            let destination = excerpt::quoted(destination);
+            Error::invalid_config(format!("the dst {destination} of a route is not a network"))
         })?;
         Ok(Self {
             gateway: json::text(route, "gw")?
@@ -54,7 +56,10 @@ fn network(text: &str) -> Option<IpNetwork> {
 }
 
 fn gateway(text: &str) -> Result<IpAddr, Error> {
-    let wrong = |_| Error::invalid_config(format!("the gw {text:?} of a route is not an address"));
+    let wrong = |_| {
+        let text = excerpt::quoted(text);
+        Error::invalid_config(format!("the gw {text} of a route is not an address"))
+    };
     text.parse().map_err(wrong)
 }
 

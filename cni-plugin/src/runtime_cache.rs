@@ -1,5 +1,6 @@
 //! What the runtime has added and not deleted yet: the cache of libcni, which all runtimes use.
 
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io;
 use std::net::IpAddr;
@@ -10,6 +11,7 @@ use serde_json::Value;
 use crate::attachment::Attachment;
 use crate::host_local::number;
 use crate::json::{self, Object};
+use crate::plain_file::{self, Link};
 
 /// Where it lies, for all runtimes.
 pub const RESULTS: &str = "/var/lib/cni/results";
@@ -36,10 +38,56 @@ impl Cached {
         Self { network, attachment, addresses, links: Vec::new(), pod: None, file }
     }
 
-    pub(crate) fn is_of_container(&self, container: &str) -> bool {
-        self.attachment.container_id == container || self.file.contains(container)
+    /// Every text that may be the container's: of an old or damaged file, every run of words in its
+    /// name.
+    fn containers(&self) -> Vec<String> {
+        let known = &self.attachment.container_id;
+        if known.is_empty() { runs(&self.file) } else { vec![known.clone()] }
     }
 }
+
+/// `a`, `a-b`, `b` of `a-b`.
+fn runs(name: &str) -> Vec<String> {
+    let words: Vec<_> = name.split('-').collect();
+    let starts = 0..words.len();
+    let from = |start: usize| {
+        let rest = words.get(start..).unwrap_or_default();
+        (1..=rest.len()).filter_map(|length| Some(rest.get(..length)?.join("-")))
+    };
+    starts.flat_map(from).collect()
+}
+
+/// All of it, to be asked often.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Cache {
+    by_attachment: HashMap<Attachment, Cached>,
+    containers: HashSet<String>,
+}
+
+impl Cache {
+    pub(crate) fn of(cached: Vec<Cached>) -> Self {
+        let containers = cached.iter().flat_map(Cached::containers).collect();
+        let keyed = cached.into_iter().map(|one| (one.attachment.clone(), one));
+        Self { by_attachment: keyed.collect(), containers }
+    }
+
+    /// What the runtime knows of this interface.
+    pub(crate) fn get(&self, attachment: &Attachment) -> Option<&Cached> {
+        self.by_attachment.get(attachment)
+    }
+
+    pub(crate) fn knows_container(&self, container: &str) -> bool {
+        self.containers.contains(container)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_attachment.is_empty()
+    }
+}
+
+/// No result is longer, in bytes.
+const LONGEST: u64 = 1 << 22;
 
 /// Nothing if there is no such directory: then no runtime has added anything.
 pub(crate) fn read(results: &Path) -> io::Result<Vec<Cached>> {
@@ -50,10 +98,12 @@ pub(crate) fn read(results: &Path) -> io::Result<Vec<Cached>> {
     let mut cached = Vec::new();
     for file in files {
         let name = file?.file_name();
-        match fs::read(results.join(&name)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            content => cached.push(parse(&name.to_string_lossy(), &content?)),
-        }
+        let content = match plain_file::read(&results.join(&name), LONGEST, Link::Refused) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => Vec::new(),
+            content => content?,
+        };
+        cached.push(parse(&name.to_string_lossy(), &content));
     }
     Ok(cached)
 }
@@ -125,7 +175,9 @@ mod tests {
             );
             let expected = ["10.244.7.2", "fd00::2"].map(|text| text.parse::<IpAddr>().unwrap());
             assert_eq!(cached.addresses, expected);
-            assert!(cached.is_of_container("abc") && !cached.is_of_container("abd"));
+            let cache = Cache::of(vec![cached]);
+            assert!(cache.knows_container("abc") && !cache.knows_container("abd"));
+            assert!(!cache.knows_container("cbr0"));
         }
     }
 
@@ -141,8 +193,21 @@ mod tests {
     #[test]
     fn a_damaged_file_still_tells_the_container_by_its_name() {
         for content in [&b""[..], b"{", b"[]", b"{\"containerId\": 7}"] {
-            assert!(parse("cbr0-abc-eth0", content).is_of_container("abc"));
+            let cache = Cache::of(vec![parse("cbr0-abc-eth0", content)]);
+            assert!(cache.knows_container("abc") && !cache.knows_container("ab"));
+            let dashes = Cache::of(vec![parse("my-net-a-b-c-eth0", content)]);
+            assert!(dashes.knows_container("a-b-c"));
         }
+    }
+
+    #[test]
+    fn what_is_no_file_counts_by_its_name_and_nothing_is_waited_for() {
+        let home = tempfile::tempdir().unwrap();
+        fs::create_dir(home.path().join("cbr0-abc-eth0")).unwrap();
+        let pipe = home.path().join("cbr0-abd-eth0");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let cache = Cache::of(read(home.path()).unwrap());
+        assert!(cache.knows_container("abc") && cache.knows_container("abd"));
     }
 
     #[test]

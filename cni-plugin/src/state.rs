@@ -1,15 +1,22 @@
 //! What an ADD was made with, kept until its DEL has succeeded.
 
-use std::fs::{self, DirBuilder, File};
+mod audit;
+
+pub use audit::audit;
+
+use std::fs::{self, DirBuilder, File, FileTimes};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
-use nix::fcntl::{Flock, FlockArg};
+use nix::errno::Errno;
 
 use crate::attachment::Attachment;
 use crate::error::Error;
 use crate::json::Object;
+use crate::lock::{LOCK_WAIT, Lock, Sharing};
+use crate::plain_file::{self, Link, changed};
 
 /// The directory of records.
 ///
@@ -19,6 +26,8 @@ use crate::json::Object;
 #[derive(Clone, Debug)]
 pub struct States {
     directory: PathBuf,
+    /// How long another process may keep all records.
+    lock_wait: Duration,
 }
 
 /// The config that a delegate was run with.
@@ -46,40 +55,88 @@ pub enum Use {
     Exclusive,
 }
 
+/// The records stay as they are for others until this is dropped.
+#[derive(Debug)]
+pub struct Held {
+    /// None where there is nothing to lock: then there are no records either.
+    _lock: Option<Lock>,
+}
+
+/// So an interface is called that only flannel's own record of a container tells of.
+const USUAL_INTERFACE: &str = "eth0";
+
 const DIRECTORY_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
 
+/// No config is longer, in bytes.
+const LONGEST_RECORD: u64 = 1 << 20;
+
 impl States {
     pub fn at(directory: &Path) -> Self {
-        Self { directory: directory.to_owned() }
+        Self { directory: directory.to_owned(), lock_wait: LOCK_WAIT }
     }
 
-    /// Holds the directory until the lock is dropped, waiting for those who hold it.
+    /// Holds the records, waiting for those who hold them, but not for ever.
     ///
     /// # Errors
-    /// The directory cannot be made or locked.
-    pub fn lock(&self, how: Use) -> Result<Flock<File>, Error> {
-        let open = || {
-            DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(&self.directory)?;
-            let path = self.directory.join(".lock");
-            File::options().create(true).append(true).mode(FILE_MODE).open(path)
+    /// Another process holds them for too long; the sentence names it.
+    pub fn lock(&self, how: Use) -> Result<Held, Error> {
+        let sharing = match how {
+            Use::Shared => Sharing::Shared,
+            Use::Exclusive => Sharing::Exclusive,
         };
-        let file = open().map_err(|error| self.failure("locking", &error))?;
-        let kind = match how {
-            Use::Shared => FlockArg::LockShared,
-            Use::Exclusive => FlockArg::LockExclusive,
+        let locked =
+            self.lockable().map(|(file, path)| Lock::take(file, &path, sharing, self.lock_wait));
+        Ok(Held { _lock: locked.transpose()? })
+    }
+
+    /// A file of its own; on a disk that is read-only or full perhaps the directory itself.
+    fn lockable(&self) -> Option<(File, PathBuf)> {
+        let path = self.directory.join(".lock");
+        let made = || {
+            self.create()?;
+            let mut options = File::options();
+            plain_file::open(&path, options.create(true).append(true).mode(FILE_MODE))
         };
-        Flock::lock(file, kind).map_err(|(_, errno)| self.failure("locking", &errno.into()))
+        let lock = made().or_else(|_| plain_file::open(&path, File::options().read(true)));
+        match lock {
+            Ok(file) => Some((file, path)),
+            Err(_) => Some((File::open(&self.directory).ok()?, self.directory.clone())),
+        }
+    }
+
+    fn create(&self) -> io::Result<()> {
+        DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(&self.directory)
+    }
+
+    /// Now, by the clock that the files have; none where no record can be written anyway.
+    pub fn now(&self) -> Option<SystemTime> {
+        let (file, _) = self.lockable()?;
+        file.set_times(FileTimes::new().set_modified(SystemTime::now())).ok()?;
+        file.metadata().ok().map(|metadata| changed(&metadata))
+    }
+
+    /// Whose records were written after `moment`.
+    pub fn kept_since(&self, moment: SystemTime) -> Result<Vec<Attachment>, Error> {
+        let is_newer = |owner: &Owner| {
+            let metadata = fs::symlink_metadata(self.directory.join(owner.file_name()));
+            metadata.is_ok_and(|metadata| changed(&metadata) > moment)
+        };
+        let newer = self.owners()?.into_iter().filter(is_newer);
+        Ok(newer.map(Owner::into_attachment).collect())
     }
 
     /// Keeps `delegate` for `attachment`; whoever reads meanwhile gets all of it or nothing.
     ///
     /// Nothing is flushed to the disk: pods do not outlive the kernel that holds the page.
     pub fn keep(&self, attachment: &Attachment, delegate: &Object) -> Result<(), Error> {
+        let temporary = self.temporary(attachment);
         let write = || {
-            let temporary = self.temporary(attachment);
+            self.create()?;
+            // One that a crash left, or that somebody put there as a link.
+            remove(&temporary)?;
             let mut options = File::options();
-            options.write(true).create(true).truncate(true).mode(FILE_MODE);
+            options.write(true).create_new(true).mode(FILE_MODE);
             options.open(&temporary)?.write_all(&serde_json::to_vec(delegate)?)?;
             // What was kept before a power cut would stay under flannel's name.
             if self.has_flannels_name(attachment) {
@@ -91,7 +148,11 @@ impl States {
                 fs::hard_link(self.own(attachment), self.flannels(&attachment.container_id)),
             )
         };
-        write().map_err(|error| self.failure("keeping the state of a container", &error))
+        write().map_err(|error| {
+            // Nobody can use a part of it, and a full disk needs the room.
+            let _ = remove(&temporary);
+            self.failure("keeping the state of a container", &error)
+        })
     }
 
     /// What was kept for `attachment`, here or by flannel's plugin.
@@ -120,7 +181,7 @@ impl States {
     }
 
     /// Removes what whoever was killed has not finished writing; nobody may be writing meanwhile.
-    pub fn sweep(&self, _alone: &Flock<File>) -> Result<(), Error> {
+    pub fn sweep(&self, _alone: &Held) -> Result<(), Error> {
         let names = self.names().map_err(|error| self.failure("listing", &error))?;
         let is_unfinished = |name: &&String| name.starts_with('.') && name.contains(':');
         for name in names.iter().filter(is_unfinished) {
@@ -131,13 +192,18 @@ impl States {
 
     /// Everything that is kept, each with its owner.
     pub fn all(&self) -> Result<Vec<(Owner, Record)>, Error> {
-        let names = self.names().map_err(|error| self.failure("listing", &error))?;
-        let owners = names.iter().filter_map(|name| Owner::parse(name));
-        let known = owners
-            .filter(|owner| owner.interface.is_some() || self.is_foreign(&owner.container_id));
-        known
+        let owners = self.owners()?.into_iter();
+        owners
             .map(|owner| Ok((owner.clone(), self.read(&self.directory.join(owner.file_name()))?)))
             .collect()
+    }
+
+    /// Each once, whatever names its record has.
+    fn owners(&self) -> Result<Vec<Owner>, Error> {
+        let names = self.names().map_err(|error| self.failure("listing", &error))?;
+        let mut owners: Vec<_> = names.iter().filter_map(|name| Owner::parse(name)).collect();
+        owners.retain(|owner| owner.interface.is_some() || self.is_foreign(&owner.container_id));
+        Ok(owners)
     }
 
     /// As [`forget`](Self::forget), also for owners of whom only the container is known.
@@ -172,13 +238,15 @@ impl States {
 
     /// Whether flannel's name of a container is no link to a record of ours.
     fn is_foreign(&self, container_id: &str) -> bool {
-        fs::metadata(self.flannels(container_id)).is_ok_and(|file| file.nlink() == 1)
+        let metadata = fs::symlink_metadata(self.flannels(container_id));
+        metadata.is_ok_and(|file| file.is_dir() || file.nlink() == 1)
     }
 
     fn read(&self, path: &Path) -> Result<Record, Error> {
-        match fs::read(path) {
+        match plain_file::read(path, LONGEST_RECORD, Link::Refused) {
             Ok(bytes) => Ok(serde_json::from_slice(&bytes).map_or(Record::Damaged, Record::Kept)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Record::Absent),
+            Err(error) if will_never_be_read(&error) => Ok(Record::Damaged),
             Err(error) => Err(self.failure("reading the state of a container", &error)),
         }
     }
@@ -207,6 +275,12 @@ impl Owner {
         is_somebodys.then(|| Self { container_id: container_id.to_owned(), interface })
     }
 
+    /// Of a record that flannel's plugin wrote, with the interface that nearly all have.
+    pub fn into_attachment(self) -> Attachment {
+        let interface = self.interface.unwrap_or_else(|| USUAL_INTERFACE.to_owned());
+        Attachment { container_id: self.container_id, interface }
+    }
+
     fn file_name(&self) -> String {
         match &self.interface {
             Some(interface) => format!("{}:{interface}", self.container_id),
@@ -216,7 +290,12 @@ impl Owner {
 }
 
 fn inode(path: &Path) -> Option<u64> {
-    fs::metadata(path).ok().map(|file| file.ino())
+    fs::symlink_metadata(path).ok().map(|file| file.ino())
+}
+
+/// No file, or one on a part of the disk that is broken.
+fn will_never_be_read(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::InvalidData || error.raw_os_error() == Some(Errno::EIO as i32)
 }
 
 fn remove(path: &Path) -> io::Result<()> {

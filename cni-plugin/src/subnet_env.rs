@@ -1,6 +1,5 @@
 //! subnet.env: what the daemon tells the CNI plugin about this node's pods.
 
-use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
@@ -9,6 +8,7 @@ use ipnetwork::IpNetwork;
 
 use crate::atomic_file;
 use crate::excerpt;
+use crate::plain_file::{self, Link};
 
 const NETWORK: &str = "FLANNEL_NETWORK";
 const SUBNET: &str = "FLANNEL_SUBNET";
@@ -16,6 +16,9 @@ const IPV6_NETWORK: &str = "FLANNEL_IPV6_NETWORK";
 const IPV6_SUBNET: &str = "FLANNEL_IPV6_SUBNET";
 const MTU: &str = "FLANNEL_MTU";
 const IPMASQ: &str = "FLANNEL_IPMASQ";
+
+/// No subnet.env is longer, in bytes.
+const LONGEST: u64 = 1 << 16;
 
 /// What subnet.env says.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -85,7 +88,7 @@ impl SubnetEnv {
     }
 
     pub fn read(path: &Path) -> Result<Self, Error> {
-        let text = fs::read_to_string(path).map_err(|source| unreadable(path, source))?;
+        let text = read_text(path).map_err(|source| unreadable(path, source))?;
         Self::parse(&text).map_err(|source| Error::Malformed { path: path.into(), source })
     }
 
@@ -109,7 +112,7 @@ pub fn gateway(subnet: IpNetwork) -> IpNetwork {
 ///
 /// Reads as flanneld does: shell syntax, nonsense skipped, a list of several is no answer.
 pub fn previous_subnets(path: &Path) -> Result<Vec<IpNetwork>, Error> {
-    let text = match fs::read(path) {
+    let text = match plain_file::read(path, LONGEST, Link::Followed) {
         Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(unreadable(path, error)),
@@ -266,6 +269,12 @@ fn only_subnet(value: &str, family: Family) -> Option<IpNetwork> {
         (Some(subnet), None) => Some(masked(subnet)),
         _ => None,
     }
+}
+
+fn read_text(path: &Path) -> io::Result<String> {
+    let bytes = plain_file::read(path, LONGEST, Link::Followed)?;
+    String::from_utf8(bytes)
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is no text"))
 }
 
 fn unreadable(path: &Path, source: io::Error) -> Error {

@@ -13,10 +13,10 @@ use crate::subnet_env::{self, Malformed, SubnetEnv};
 /// A daemon that starts with the node needs about so long; a runtime tries again much later.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// What subnet.env says, as soon as it says something.
+/// What subnet.env says, as soon as it is there.
 ///
 /// # Errors
-/// It is absent or cannot be used for too long; the sentence holds what the daemon says about it.
+/// It is absent for too long, or cannot be used; the sentence holds what the daemon says about it.
 pub(crate) fn wait(path: &Path) -> Result<SubnetEnv, Error> {
     if let Ok(env) = SubnetEnv::read(path) {
         return Ok(env);
@@ -27,13 +27,19 @@ pub(crate) fn wait(path: &Path) -> Result<SubnetEnv, Error> {
         let watch = watch(path);
         let cause = match SubnetEnv::read(path) {
             Ok(env) => return Ok(env),
-            Err(cause) => cause,
+            Err(cause) if is_to_come(&cause) => cause,
+            Err(cause) => return Err(failure(path, &cause)),
         };
         let has_changed = watch.and_then(|watch| deadline.readable(&watch));
         if has_changed != Ok(true) {
             return Err(failure(path, &cause));
         }
     }
+}
+
+/// The daemon puts the whole file in its place at once: what is wrong with it now stays wrong.
+const fn is_to_come(cause: &subnet_env::Error) -> bool {
+    matches!(cause, subnet_env::Error::Absent { .. })
 }
 
 /// What subnet.env says now.
@@ -69,5 +75,25 @@ fn failure(path: &Path, cause: &subnet_env::Error) -> Error {
         subnet_env::Error::Read { source, .. } | subnet_env::Error::Write { source } => {
             Error::failed(format!("{prefix}: {cause}: {source}. {advice}"))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn only_a_file_that_is_absent_may_still_come() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("subnet.env");
+        let cause = |path: &Path| SubnetEnv::read(path).unwrap_err();
+        assert!(is_to_come(&cause(&path)));
+        for text in ["", "FLANNEL_MTU\n", "FLANNEL_MTU=1450\n", "FLANNEL_MTU=many\n"] {
+            fs::write(&path, text).unwrap();
+            assert!(!is_to_come(&cause(&path)), "{text:?}");
+        }
+        assert!(!is_to_come(&cause(home.path())));
     }
 }

@@ -9,7 +9,7 @@ mod status;
 use std::io::{self, Read};
 use std::path::PathBuf;
 
-use crate::bridge::Bridge;
+use crate::bridge::{self, Bridge, Teardown};
 use crate::delegate;
 use crate::error::Error;
 use crate::exec::Delegate;
@@ -50,7 +50,13 @@ struct Call<'a> {
 
 /// Who does the work for a delegate's config.
 enum Worker<'a> {
-    Native(Box<Bridge<'a>>),
+    Native(Box<Bridge>),
+    Plugin(Delegate<'a>),
+}
+
+/// Who takes away what was made by a delegate's config.
+enum Remover<'a> {
+    Native(Teardown),
     Plugin(Delegate<'a>),
 }
 
@@ -80,14 +86,22 @@ impl Call<'_> {
     /// # Errors
     /// The config is for the native bridge, and is wrong.
     fn worker<'a>(&'a self, config: &'a Object) -> Result<Worker<'a>, Error> {
-        let native = match self.config.engine {
-            Engine::Native => Bridge::parse(self.request, config)?,
-            Engine::Delegates => None,
-        };
-        Ok(match native {
-            Some(bridge) => Worker::Native(Box::new(bridge)),
-            None => Worker::Plugin(self.plugin(config)),
-        })
+        if !self.is_native(config) {
+            return Ok(Worker::Plugin(self.plugin(config)));
+        }
+        Ok(Worker::Native(Box::new(Bridge::parse(self.request, config)?)))
+    }
+
+    /// As [`worker`](Self::worker), for what is to be removed; none if `config` names no network.
+    fn remover<'a>(&'a self, config: &'a Object) -> Option<Remover<'a>> {
+        if !self.is_native(config) {
+            return Some(Remover::Plugin(self.plugin(config)));
+        }
+        Teardown::parse(config).map(Remover::Native)
+    }
+
+    fn is_native(&self, config: &Object) -> bool {
+        self.config.engine == Engine::Native && bridge::is_native(config)
     }
 
     fn plugin<'a>(&'a self, config: &'a Object) -> Delegate<'a> {

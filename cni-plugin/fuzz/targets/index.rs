@@ -48,8 +48,8 @@ fuzz_target!(|input: (Option<u16>, Vec<(u16, &[u8])>)| {
     if let Ok(allocation) = added {
         assert_eq!(after.len(), before.len() + allocation.addresses.len());
     }
-    host_local::release(&config, &attachment(9)).unwrap();
-    host_local::release(&config, &attachment(3)).unwrap();
+    host_local::release(&config.location, &attachment(9)).unwrap();
+    host_local::release(&config.location, &attachment(3)).unwrap();
     let rest = held();
     assert!(before.iter().filter(|(text, _)| !text.starts_with(b"c3")).all(|one| rest.contains(one)));
 });

@@ -9,6 +9,7 @@ use nix::errno::Errno;
 
 use super::identity::Identity;
 use super::plan::Plan;
+use super::ready;
 use super::settings::{Detection, Settings};
 use crate::deadline::Deadline;
 use crate::error::Error;
@@ -22,39 +23,80 @@ use crate::sysctl;
 /// So long the kernel may look for others with an address.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Returns the MAC of the interface.
+/// The interface with everything that it is to have, some of which may not be in use yet.
+pub(super) struct Configured {
+    interface: Link,
+    addresses: Vec<IpNetwork>,
+    /// None if there is nothing to wait for.
+    listener: Option<Socket>,
+}
+
 pub(super) fn configure(
     netns: &Netns,
     identity: &Identity,
     settings: &Settings,
     plan: &Plan,
-) -> Result<MacAddr, Error> {
+) -> Result<Configured, Error> {
     let name = &identity.attachment.interface;
-    let must_wait = settings.detection == Detection::On && plan.has_ipv6();
     let (mut inside, listener) = netns.within(|| {
         write_settings(name, settings, plan)?;
-        let listener = || must_wait.then(Socket::listen_for_ipv6).transpose();
+        let listener = || plan.has_ipv6().then(Socket::listen_for_ipv6).transpose();
         let open = || Ok((Socket::open(Protocol::Route)?, listener()?));
         open().map_err(|error: io::Error| failure(name, &error))
     })??;
     let interface = find(&mut inside, name)?.ok_or_else(|| failure(name, &Errno::ENODEV))?;
     address_and_route(&mut inside, &interface, settings, plan)?;
-    if let Some(listener) = listener {
-        wait_for_addresses(&mut inside, listener, &interface)?;
-    }
-    Ok(interface.mac)
+    let listener = match (settings.detection, listener) {
+        (Detection::On, Some(listener)) => {
+            wait_for_addresses(&mut inside, listener, &interface)?;
+            None
+        }
+        (Detection::Off, listener) => listener,
+        (Detection::On, None) => None,
+    };
+    let addresses = plan.addresses.iter().map(|one| one.address).collect();
+    Ok(Configured { interface, addresses, listener })
 }
 
-/// Removes the interface called `name`; false if there was none.
-pub(super) fn remove(netns: &Netns, name: &str) -> Result<bool, Error> {
+impl Configured {
+    /// Waits until the addresses are in use; returns the MAC of the interface.
+    pub(super) fn wait(self) -> Result<MacAddr, Error> {
+        let Self { interface, addresses, listener } = self;
+        let failure = |error| failure(&interface.name, &error);
+        if let Some(mut listener) = listener {
+            ready::wait(&mut listener, interface.index, addresses.into_iter()).map_err(failure)?;
+        }
+        Ok(interface.mac)
+    }
+}
+
+/// Removes the interface of `identity`; false if there is none.
+pub(super) fn remove(netns: &Netns, identity: &Identity) -> Result<bool, Error> {
+    let name = &identity.attachment.interface;
     let inside = netns.within(|| Socket::open(Protocol::Route))?;
     let mut inside = inside.map_err(|error| failure(name, &error))?;
-    let refusals = inside.execute(vec![link::delete(name)]);
+    let Some(interface) = find(&mut inside, name)? else { return Ok(false) };
+    let of_another = is_of_another(&interface, identity);
+    if of_another.map_err(|error| failure(name, &error))? {
+        return Ok(false);
+    }
+    let refusals = inside.execute(vec![link::delete_index(interface.index)]);
     match refusals.map_err(|error| failure(name, &error))?.first() {
         None => Ok(true),
         Some(Refusal { errno: Errno::ENODEV, .. }) => Ok(false),
         Some(refusal) => Err(failure(name, refusal)),
     }
+}
+
+/// A path may lead to the namespace of a later container by now: the other end of the interface is
+/// marked with its name.
+fn is_of_another(interface: &Link, identity: &Identity) -> io::Result<bool> {
+    let Some(peer) = interface.peer else { return Ok(false) };
+    let mut host = Socket::open(Protocol::Route)?;
+    let Ok(Some(port)) = host.get(link::get_index(peer), link::read)? else { return Ok(false) };
+    let is_its_other_end = port.kind == "veth" && port.peer == Some(interface.index);
+    let is_marked = Identity::of_alias(&port.alias).is_some() && port.alias != identity.alias();
+    Ok(is_its_other_end && is_marked)
 }
 
 pub(super) fn find(inside: &mut Socket, name: &str) -> Result<Option<Link>, Error> {

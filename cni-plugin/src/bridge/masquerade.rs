@@ -21,19 +21,13 @@ pub(super) fn ensure(settings: &Settings, identity: &Identity, plan: &Plan) -> R
 }
 
 /// Removes the rules of `identity`, whoever made them and wherever its addresses are by now.
-pub(super) fn remove(settings: &Settings, identity: &Identity) -> Result<(), Error> {
-    if settings.masquerade.is_none() {
-        return Ok(());
-    }
+pub(super) fn remove(identity: &Identity) -> Result<(), Error> {
     // Rules of one kind mean that there are none of the other.
     if table::remove(identity)? { Ok(()) } else { iptables::remove(identity) }
 }
 
 /// Removes the rules of this network that belong to none of `valid`.
-pub(super) fn collect(settings: &Settings, valid: &[Attachment]) -> Result<(), Error> {
-    if settings.masquerade.is_none() {
-        return Ok(());
-    }
-    table::collect(&settings.network, valid)?;
-    iptables::collect(&settings.network, valid)
+pub(super) fn collect(network: &str, valid: &[Attachment]) -> Result<(), Error> {
+    table::collect(network, valid)?;
+    iptables::collect(network, valid)
 }

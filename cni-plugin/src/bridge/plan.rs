@@ -60,8 +60,9 @@ impl Plan {
         self.addresses.iter().any(|one| one.address.is_ipv6())
     }
 
-    pub(super) fn outcome(self, interfaces: Vec<Interface>) -> Outcome {
-        Outcome { interfaces, addresses: self.addresses, routes: self.routes, dns: self.dns }
+    pub(super) fn outcome(&self, interfaces: Vec<Interface>) -> Outcome {
+        let Self { addresses, routes, dns, .. } = self.clone();
+        Outcome { interfaces, addresses, routes, dns }
     }
 }
 

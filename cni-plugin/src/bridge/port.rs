@@ -1,5 +1,6 @@
 //! The end of a container's link that is a port of the bridge.
 
+use std::collections::HashSet;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
@@ -23,7 +24,15 @@ const ATTEMPTS: usize = 10;
 /// So long the kernel may take until frames pass.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Makes both ends, this one a port of `bridge` and up, the other in `netns` and down.
+/// So many links are removed at once: the kernel waits for all its processors only once for all of
+/// them, and holds up every other change of links meanwhile.
+const AT_ONCE: usize = 64;
+
+/// The group of links that are about to be removed: a number that nobody else is likely to choose.
+const DOOMED: u32 = 0x7477_6364;
+
+/// Makes both ends, this one a port of `bridge` and up, the other in `netns` and down. Where that
+/// fails, neither is left.
 pub(super) fn create(
     host: &mut Socket,
     settings: &Settings,
@@ -32,15 +41,38 @@ pub(super) fn create(
     netns: &Netns,
 ) -> Result<Link, Error> {
     let name = create_pair(host, settings, identity, bridge, netns)?;
-    let port = device::find(host, &name)?.ok_or_else(|| gone(&name))?;
+    let port = bring_up(host, settings, identity, &name);
+    if port.is_err() {
+        // What cannot be taken back now is left to the runtime's DEL.
+        let _ = host.execute(vec![link::delete(&name)]);
+    }
+    port
+}
+
+/// Removes what [`create`] has made.
+pub(super) fn delete(host: &mut Socket, port: &Link) -> Result<(), Error> {
+    let refusals = host.execute(vec![link::delete_index(port.index)]);
+    match refusals.map_err(|error| failure(&port.name, &error))?.first() {
+        None | Some(Refusal { errno: Errno::ENODEV, .. }) => Ok(()),
+        Some(refusal) => Err(failure(&port.name, refusal)),
+    }
+}
+
+fn bring_up(
+    host: &mut Socket,
+    settings: &Settings,
+    identity: &Identity,
+    name: &str,
+) -> Result<Link, Error> {
+    let port = device::find(host, name)?.ok_or_else(|| gone(name))?;
     let _ = sysctl::ensure(&format!("ipv6/conf/{name}/accept_ra"), "0");
     let changes = vec![
         link::set_up_with_alias(port.index, &identity.alias()),
         link::set_port(port.index, settings.rules),
     ];
-    let refusals = host.execute(changes).map_err(|error| failure(&name, &error))?;
+    let refusals = host.execute(changes).map_err(|error| failure(name, &error))?;
     match refusals.first() {
-        Some(refusal) => Err(failure(&name, refusal)),
+        Some(refusal) => Err(failure(name, refusal)),
         None => Ok(port),
     }
 }
@@ -114,32 +146,61 @@ fn is_operational(host: &mut Socket, port: &Link) -> Result<bool, Error> {
 /// Removes the link of `identity`, found from this side alone; there may be none.
 pub(super) fn remove(host: &mut Socket, identity: &Identity) -> Result<(), Error> {
     let alias = identity.alias();
-    let names: Vec<_> = (0..ATTEMPTS).map(|attempt| identity.port_name(attempt)).collect();
-    // One that is not marked yet has not been brought up either.
-    let is_half_made =
-        |port: &Link| port.alias.is_empty() && !port.is_up && names.contains(&port.name);
-    remove_all(host, |port| port.alias == alias || is_half_made(port))
+    let names = names_of(identity);
+    remove_all(host, |port| port.alias == alias || is_half_made(port, &names))
 }
 
-/// Removes all links that were made here for `network` and belong to none of `valid`.
-pub(super) fn collect(host: &mut Socket, network: &str, valid: &[Attachment]) -> Result<(), Error> {
+/// Removes all links that were made here for `network` and belong to none of `valid`, and those of
+/// `stale` that were not finished.
+pub(super) fn collect(
+    host: &mut Socket,
+    network: &str,
+    valid: &HashSet<&Attachment>,
+    stale: &[Identity],
+) -> Result<(), Error> {
+    let names = stale.iter().flat_map(names_of).collect();
     let is_stale =
         |identity: Identity| identity.network == network && !valid.contains(&identity.attachment);
-    remove_all(host, |port| Identity::of_alias(&port.alias).is_some_and(is_stale))
+    remove_all(host, |port| {
+        is_half_made(port, &names) || Identity::of_alias(&port.alias).is_some_and(is_stale)
+    })
+}
+
+/// Of all ports that are marked.
+pub(super) fn identities(host: &mut Socket) -> Result<Vec<Identity>, Error> {
+    let all = host.list(&link::list(), link::read).map_err(|error| failure("veth", &error))?;
+    Ok(all.iter().filter_map(|port| Identity::of_alias(&port.alias)).collect())
+}
+
+fn names_of(identity: &Identity) -> HashSet<String> {
+    (0..ATTEMPTS).map(|attempt| identity.port_name(attempt)).collect()
+}
+
+/// One that is not marked yet has not been brought up either.
+fn is_half_made(port: &Link, names: &HashSet<String>) -> bool {
+    port.alias.is_empty() && !port.is_up && names.contains(&port.name)
 }
 
 fn remove_all(host: &mut Socket, is_gone: impl Fn(&Link) -> bool) -> Result<(), Error> {
     let all = host.list(&link::list(), link::read);
-    let mut ports = all.map_err(|error| failure("veth", &error))?;
-    ports.retain(|port| port.kind == "veth" && is_gone(port));
-    for port in ports {
-        let refusals = host.execute(vec![link::delete_index(port.index)]);
-        match refusals.map_err(|error| failure(&port.name, &error))?.first() {
-            None | Some(Refusal { errno: Errno::ENODEV, .. }) => {}
-            Some(refusal) => return Err(failure(&port.name, refusal)),
+    let all = all.map_err(|error| failure("veth", &error))?;
+    let (gone, rest): (Vec<_>, Vec<_>) =
+        all.into_iter().partition(|port| port.kind == "veth" && is_gone(port));
+    let may_group = rest.iter().all(|link| link.group != DOOMED);
+    for ports in gone.chunks(AT_ONCE) {
+        if may_group && ports.len() > 1 {
+            remove_group(host, ports).map_err(|error| failure("veth", &error))?;
         }
+        ports.iter().try_for_each(|port| delete(host, port))?;
     }
     Ok(())
+}
+
+/// What the kernel does not remove together is left.
+fn remove_group(host: &mut Socket, ports: &[Link]) -> io::Result<()> {
+    let into_group = ports.iter().map(|port| link::set_group(port.index, DOOMED));
+    let _ = host.execute(into_group.collect())?;
+    host.execute(vec![link::delete_group(DOOMED)]).map(drop)
 }
 
 fn gone(name: &str) -> Error {

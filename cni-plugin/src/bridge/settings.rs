@@ -2,10 +2,11 @@
 
 use crate::dns::Dns;
 use crate::error::Error;
+use crate::excerpt;
 use crate::json::{self, Object};
 use crate::mac::MacAddr;
 use crate::netlink::link::PortRules;
-use crate::request::Request;
+use crate::request::{Request, flaw_of_interface};
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Settings {
@@ -86,7 +87,7 @@ impl Settings {
         let text = |key| Ok::<_, Error>(json::text(config, key)?.filter(|text| !text.is_empty()));
         let settings = Self {
             network: text("name")?.unwrap_or_default().to_owned(),
-            bridge: text("bridge")?.unwrap_or(BRIDGE).to_owned(),
+            bridge: bridge(text("bridge")?.unwrap_or(BRIDGE))?,
             gateway: match (flag("isDefaultGateway")?, flag("isGateway")?) {
                 (true, _) => Gateway::Default,
                 (false, true) => Gateway::Present,
@@ -122,7 +123,20 @@ impl Backend {
         match text {
             None | Some("nftables") => Ok(Self::Nftables),
             Some("iptables") => Ok(Self::Iptables),
-            Some(other) => Err(Error::invalid_config(format!("unknown ipmasq backend {other:?}"))),
+            Some(other) => {
+                let other = excerpt::quoted(other);
+                Err(Error::invalid_config(format!("unknown ipmasq backend {other}")))
+            }
+        }
+    }
+}
+
+fn bridge(name: &str) -> Result<String, Error> {
+    match flaw_of_interface(name) {
+        None => Ok(name.to_owned()),
+        Some(flaw) => {
+            let name = excerpt::quoted(name);
+            Err(Error::invalid_config(format!("the name of the bridge {name} {flaw}")))
         }
     }
 }
@@ -143,7 +157,10 @@ fn mac(config: &Object, request: &Request) -> Result<Option<MacAddr>, Error> {
         request.argument("MAC")?.map(str::to_owned),
     ];
     let chosen = sources.into_iter().flatten().find(|text| !text.is_empty());
-    let wrong = |text: &str| Error::invalid_config(format!("{text:?} is no MAC address"));
+    let wrong = |text: &str| {
+        let text = excerpt::quoted(text);
+        Error::invalid_config(format!("{text} is no MAC address"))
+    };
     let parse = |text: String| text.replace('-', ":").parse().map_err(|_| wrong(&text));
     chosen.map(parse).transpose()
 }
@@ -198,6 +215,10 @@ mod tests {
             (r#"{"hairpinMode":"true"}"#, "hairpinMode is \"true\""),
             (r#"{"ipMasqBackend":"ebtables"}"#, "ebtables"),
             (r#"{"args":{"cni":{"mac":"x"}}}"#, "\"x\" is no MAC address"),
+            (
+                r#"{"bridge":"the-bridge-of-pods"}"#,
+                "the name of the bridge \"the-bridge-of-pods\" is too long: at most 15 bytes",
+            ),
         ] {
             let error = parse(config, "").unwrap_err();
             assert_eq!(error.code, 7);

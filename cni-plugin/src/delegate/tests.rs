@@ -116,6 +116,6 @@ fn without_subnets_it_still_says_where_and_under_which_name() {
     let delegate = build_without_subnets(&config);
     assert_eq!(
         Value::Object(delegate).to_string(),
-        r#"{"bridge":"br1","ipam":{"dataDir":"/d","type":"host-local"},"isGateway":true,"name":"cbr0","type":"bridge"}"#
+        r#"{"bridge":"br1","ipMasq":true,"ipam":{"dataDir":"/d","type":"host-local"},"isGateway":true,"name":"cbr0","type":"bridge"}"#
     );
 }

@@ -1,6 +1,5 @@
 //! One address of each range set for an attachment: all of them, or none.
 
-use std::fs;
 use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
@@ -10,10 +9,15 @@ use super::range::{Range, RangeSet};
 use super::reservations::Reservations;
 use super::rounds::{Span, round};
 use super::store::Entry;
+use super::witness;
 use crate::attachment::Attachment;
 use crate::dns::Dns;
 use crate::error::Error;
+use crate::plain_file::{self, Link};
 use crate::route::Route;
+
+/// In bytes.
+const LONGEST_RESOLV_CONF: u64 = 1 << 16;
 
 /// What an attachment gets.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -59,9 +63,9 @@ fn assign(config: &Config) -> Result<Vec<Option<IpAddr>>, Error> {
 
 fn read_dns(config: &Config) -> Result<Dns, Error> {
     let Some(path) = &config.resolv_conf else { return Ok(Dns::default()) };
-    let text = fs::read_to_string(path)
+    let content = plain_file::read(path, LONGEST_RESOLV_CONF, Link::Followed)
         .map_err(|cause| Error::failed(format!("reading {}: {cause}", path.display())))?;
-    Ok(Dns::parse_resolv_conf(&text))
+    Ok(Dns::parse_resolv_conf(&String::from_utf8_lossy(&content)))
 }
 
 fn reserve(
@@ -70,6 +74,7 @@ fn reserve(
     reservations: &mut Reservations,
     attachment: &Attachment,
 ) -> Result<Vec<Allocated>, Error> {
+    make_way(config, reservations, attachment)?;
     let mut taken = Vec::new();
     for (index, (set, wish)) in config.range_sets.iter().zip(wishes).enumerate() {
         match reserve_one(index, set, *wish, reservations, attachment) {
@@ -109,7 +114,6 @@ fn reserve_one<'a>(
     reservations: &mut Reservations,
     attachment: &Attachment,
 ) -> Result<(&'a Range, IpAddr), Error> {
-    make_way(set, reservations, attachment)?;
     if let Some(wish) = wish {
         return reserve_wish(set, wish, reservations, attachment);
     }
@@ -122,23 +126,32 @@ fn reserve_one<'a>(
 }
 
 /// No pod outlives the power, but not every runtime says DEL after it: what `attachment` holds from
-/// before this boot makes way. What it holds since then is another matter.
+/// before this boot makes way, all of it or nothing.
+///
+/// A clock that was set forward makes the record of a running pod look as old: its addresses are
+/// still in its namespace.
 fn make_way(
-    set: &RangeSet,
+    config: &Config,
     reservations: &mut Reservations,
     attachment: &Attachment,
 ) -> Result<(), Error> {
+    let set_of = |entry: &Entry| {
+        config.range_sets.iter().position(|set| set.range_of(entry.address).is_some())
+    };
     let held = reservations.held_by(attachment)?.into_iter();
-    for entry in held.filter(|entry| set.range_of(entry.address).is_some()) {
-        if !reservations.is_from_before_boot(&entry) {
-            return Err(Error::failed(format!(
+    let held: Vec<_> = held.filter_map(|entry| Some((set_of(&entry)?, entry))).collect();
+    for (index, entry) in &held {
+        let is_gone =
+            reservations.is_from_before_boot(entry) && !witness::may_be_configured(entry.address);
+        if !is_gone {
+            let duplicate = Error::failed(format!(
                 "{} has been allocated to {}, duplicate allocation is not allowed",
                 entry.address, attachment.container_id
-            )));
+            ));
+            return Err(duplicate.context(format!("failed to allocate for range {index}")));
         }
-        reservations.free(&entry)?;
     }
-    Ok(())
+    held.iter().try_for_each(|(_, entry)| reservations.free(entry))
 }
 
 fn reserve_wish<'a>(

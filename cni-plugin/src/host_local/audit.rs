@@ -6,9 +6,7 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use super::location::Location;
-use super::lock::Lock;
 use super::record::Record;
-
 use super::store::Store;
 use super::verdict::{Found, Verdict, judge};
 use super::witness::{Witnesses, in_a_container};
@@ -59,7 +57,7 @@ pub fn audit(location: &Location, cure: Cure) -> Result<Vec<Finding>, Error> {
     let failed = |cause: io::Error| {
         Error::failed(format!("the store {} cannot be used: {cause}", store.directory().display()))
     };
-    let _lock = Lock::take(&store.lock_path(), location.lock_wait)?;
+    let _lock = store.lock(location.lock_wait)?;
     let mut all = store.found().map_err(failed)?;
     all.sort_by_key(|found| (found.entry.address, found.entry.name.clone()));
     let witnesses = Witnesses::gather(&location.results).map_err(|cause| {

@@ -9,6 +9,7 @@ use super::location::Location;
 use super::number;
 use super::range::{Range, RangeSet};
 use crate::error::Error;
+use crate::excerpt;
 use crate::json::{self, Object};
 use crate::route::Route;
 
@@ -31,9 +32,10 @@ impl Config {
         let ipam = json::object(config, "ipam")?.ok_or_else(missing)?;
         let runtime = json::object(config, "runtimeConfig")?;
         let range_sets = range_sets(ipam, runtime)?;
+        path(ipam, "dataDir")?;
         check_version(json::text(config, "cniVersion")?, &range_sets)?;
         Ok(Self {
-            location: location(config, ipam)?,
+            location: Location::parse(config)?,
             range_sets,
             requested: requested(config, runtime, ip)?,
             routes: items(ipam, "routes")?
@@ -43,28 +45,6 @@ impl Config {
             resolv_conf: path(ipam, "resolvConf")?,
         })
     }
-
-    /// As [`parse`](Self::parse), for whoever only frees: what could be had does not matter then,
-    /// and may be unknown.
-    pub fn parse_store(config: &Object) -> Result<Self, Error> {
-        let missing = || Error::invalid_config("IPAM config missing 'ipam' key");
-        let ipam = json::object(config, "ipam")?.ok_or_else(missing)?;
-        Ok(Self {
-            location: location(config, ipam)?,
-            range_sets: Vec::new(),
-            requested: Vec::new(),
-            routes: Vec::new(),
-            resolv_conf: None,
-        })
-    }
-}
-
-fn location(config: &Object, ipam: &Object) -> Result<Location, Error> {
-    let location = Location::of(json::text(config, "name")?.unwrap_or_default())?;
-    Ok(match path(ipam, "dataDir")? {
-        Some(data_dir) => Location { data_dir, ..location },
-        None => location,
-    })
 }
 
 fn path(ipam: &Object, key: &str) -> Result<Option<PathBuf>, Error> {
@@ -143,7 +123,10 @@ fn ips(source: &Object) -> Result<Vec<&str>, Error> {
 
 /// A prefix length may follow, and says nothing.
 fn requested_address(text: &str) -> Result<IpAddr, Error> {
-    let wrong = || Error::invalid_config(format!("the requested IP {text:?} is not an address"));
+    let wrong = || {
+        let text = excerpt::quoted(text);
+        Error::invalid_config(format!("the requested IP {text} is not an address"))
+    };
     let (address, length) = text.split_once('/').unwrap_or((text, "0"));
     let address = number::parse(address).ok_or_else(wrong)?;
     let longest = if address.is_ipv4() { 32 } else { 128 };

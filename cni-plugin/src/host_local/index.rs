@@ -19,6 +19,7 @@ use super::record::{self, Record};
 use super::seal::Seal;
 use super::table::{Key, Table};
 use crate::attachment::Attachment;
+use crate::plain_file;
 
 const FILE_MODE: u32 = 0o600;
 
@@ -35,18 +36,15 @@ pub(super) struct Index {
 
 /// Opens the file at `path`, or creates an empty one.
 pub(super) fn open_file(path: &Path) -> io::Result<File> {
-    OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(FILE_MODE)
-        .open(path)
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false).mode(FILE_MODE);
+    plain_file::open(path, &mut options)
 }
 
 /// Whether the index at `path` is from before this boot, or nobody knows from when.
 pub(super) fn is_of_another_boot(path: &Path) -> bool {
-    let recorded = File::open(path).ok().and_then(|file| header::read_boot(&file));
+    let file = plain_file::open(path, File::options().read(true)).ok();
+    let recorded = file.and_then(|file| header::read_boot(&file));
     Boot::current().is_some_and(|current| recorded != Some(current))
 }
 

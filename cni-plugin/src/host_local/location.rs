@@ -4,12 +4,12 @@ use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use crate::error::Error;
+use crate::excerpt;
+use crate::json::{self, Object};
+use crate::lock::LOCK_WAIT;
 use crate::runtime_cache::RESULTS;
 
 const DATA_DIR: &str = "/var/lib/cni/networks";
-
-/// Shorter than the time after which any runtime gives up on a command.
-const LOCK_WAIT: Duration = Duration::from_secs(45);
 
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Location {
@@ -34,9 +34,25 @@ impl Location {
                 lock_wait: LOCK_WAIT,
             }),
             _ => Err(Error::invalid_config(format!(
-                "the network's name is {network:?}: not a file name"
+                "the network's name is {}: not a file name",
+                excerpt::quoted(network)
             ))),
         }
+    }
+
+    /// The store that a config of host-local names: all that it takes to free what is in it.
+    ///
+    /// # Errors
+    /// The network has no name that a directory can have.
+    pub fn parse(config: &Object) -> Result<Self, Error> {
+        let location = Self::of(json::text(config, "name")?.unwrap_or_default())?;
+        // A plugin that was given another type has refused it, and made nothing.
+        let ipam = json::object(config, "ipam").ok().flatten();
+        let data_dir = ipam.and_then(|ipam| json::text(ipam, "dataDir").ok().flatten());
+        Ok(match data_dir.filter(|path| !path.is_empty()) {
+            Some(path) => Self { data_dir: path.into(), ..location },
+            None => location,
+        })
     }
 
     /// Where the reservations are.

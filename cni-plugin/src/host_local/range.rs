@@ -7,6 +7,7 @@ use ipnetwork::IpNetwork;
 
 use super::number::{address, number, parse};
 use crate::error::Error;
+use crate::excerpt;
 use crate::json::{self, Object};
 
 /// Part of one subnet; `first` and `last` belong to it.
@@ -118,9 +119,10 @@ fn invalid(msg: impl Into<String>) -> Error {
 /// The network itself, with room for more than its own two addresses.
 fn parse_subnet(text: &str) -> Result<IpNetwork, Error> {
     let with_prefix = text.contains('/').then(|| text.parse::<IpNetwork>().ok()).flatten();
-    let subnet = with_prefix.ok_or_else(|| invalid(format!("invalid CIDR address: {text}")))?;
+    let subnet = with_prefix
+        .ok_or_else(|| invalid(format!("invalid CIDR address: {}", excerpt::value(text))))?;
     if subnet.ip().to_canonical().is_ipv4() != subnet.is_ipv4() {
-        return Err(invalid(format!("subnet {text} maps IPv4 into IPv6: write it as IPv4")));
+        return Err(invalid(format!("subnet {subnet} maps IPv4 into IPv6: write it as IPv4")));
     }
     if host_bits(subnet) < 2 {
         return Err(invalid(format!("Network {subnet} too small to allocate from")));
@@ -138,7 +140,7 @@ fn parse_subnet(text: &str) -> Result<IpNetwork, Error> {
 /// An empty text counts as absent, as in Go.
 fn optional(range: &Object, key: &str) -> Result<Option<IpAddr>, Error> {
     let text = json::text(range, key)?.filter(|text| !text.is_empty());
-    let wrong = |text| invalid(format!("{key} {text:?} is not an address"));
+    let wrong = |text| invalid(format!("{key} {} is not an address", excerpt::quoted(text)));
     text.map(|text| parse(text).ok_or_else(|| wrong(text))).transpose()
 }
 

@@ -9,7 +9,7 @@ pub(super) enum Record {
     OfContainer(String),
     /// Created and never filled, or lost with the power: it says nothing.
     Damaged,
-    /// It says something, but not who.
+    /// Made by hand: it does not say which container holds the address.
     Foreign,
 }
 
@@ -21,7 +21,7 @@ impl Record {
             return Self::Damaged;
         }
         match text.split_once("\r\n") {
-            Some((id, interface)) if is_word(id) && is_word(interface) => Self::Of(Attachment {
+            Some((id, interface)) if is_word(id) && is_name(interface) => Self::Of(Attachment {
                 container_id: id.to_owned(),
                 interface: interface.to_owned(),
             }),
@@ -48,8 +48,19 @@ pub(super) fn render(attachment: &Attachment) -> String {
     format!("{}\r\n{}", attachment.container_id, attachment.interface)
 }
 
+/// Whether `id` is of the form that runtimes give to containers, and not a word of an operator's.
+pub(super) fn is_of_a_runtime(id: &str) -> bool {
+    const SHORTEST: usize = 12;
+    id.len() >= SHORTEST && id.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-')
+}
+
 fn is_word(text: &str) -> bool {
-    !text.is_empty() && !text.contains(|c: char| c.is_whitespace() || c.is_control())
+    is_name(text) && !text.contains(char::is_control)
+}
+
+/// The kernel takes control characters in the name of an interface, and so do other plugins.
+fn is_name(text: &str) -> bool {
+    !text.is_empty() && !text.contains(char::is_whitespace)
 }
 
 #[cfg(test)]
@@ -65,6 +76,24 @@ mod tests {
         let owner = attachment("0123abc", "eth0");
         assert_eq!(render(&owner), "0123abc\r\neth0");
         assert_eq!(Record::parse(render(&owner).as_bytes()), Record::Of(owner));
+    }
+
+    #[test]
+    fn whatever_the_kernel_takes_as_a_name_can_be_freed_again() {
+        for interface in ["eth\u{1}", "eth\u{1b}[2J", "\u{202e}0hte"] {
+            let owner = attachment("0123abc", interface);
+            assert_eq!(Record::parse(render(&owner).as_bytes()), Record::Of(owner));
+        }
+    }
+
+    #[test]
+    fn identifiers_of_runtimes_are_told_from_words() {
+        let long = "6c1f0f5f0cbf3b4b1c1f6c1f0f5f0cbf3b4b1c1f6c1f0f5f0cbf3b4b1c1faaaa";
+        assert!(is_of_a_runtime(long) && is_of_a_runtime("0123456789ab"));
+        assert!(is_of_a_runtime("6ba7b810-9dad-11d1-80b4-00c04fd430c8"));
+        for word in ["printer", "reserved", "cafe", "kept-for-the-printer", "10.0.0.3"] {
+            assert!(!is_of_a_runtime(word), "{word}");
+        }
     }
 
     #[test]

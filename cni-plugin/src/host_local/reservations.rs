@@ -10,13 +10,13 @@ use super::audit;
 use super::boot::Boot;
 use super::index::{self, Index};
 use super::location::Location;
-use super::lock::Lock;
 use super::record::Record;
 use super::store::{Entry, Store};
 use super::verdict::Found;
 use super::witness;
 use crate::attachment::Attachment;
 use crate::error::Error;
+use crate::lock::Lock;
 
 #[derive(Debug)]
 pub(super) struct Reservations {
@@ -39,7 +39,7 @@ impl Reservations {
         let store = Store::at(location.directory());
         let failed = |cause: io::Error| unusable(&store, &cause);
         store.create().map_err(failed)?;
-        let lock = Lock::take(&store.lock_path(), location.lock_wait)?;
+        let lock = store.lock(location.lock_wait)?;
         let directory = File::open(store.directory()).map_err(failed)?;
         let index_path = location.index_path();
         let believed = believed_index(&index_path, &directory);
@@ -116,6 +116,11 @@ impl Reservations {
             Error::failed(format!("removing {}: {cause}", path.display()))
         })?;
         self.tell(|index| index.remove(entry.address, &record))
+    }
+
+    /// As [`free`](Self::free), unless another than `owner` holds the address.
+    pub(super) fn free_of(&mut self, entry: &Entry, owner: &Attachment) -> Result<(), Error> {
+        if self.is_of(entry, owner) { self.free(entry) } else { Ok(()) }
     }
 
     /// `false` as well where that cannot be told.
@@ -206,7 +211,8 @@ fn readable_records(store: &Store) -> io::Result<Vec<(IpAddr, Record)>> {
     let mut kept = Vec::new();
     for entry in store.entries()? {
         match store.record_or_foreign(&entry) {
-            Some(Record::Damaged) => store.free(&entry)?,
+            Some(Record::Damaged) if store.free(&entry).is_ok() => {}
+            Some(Record::Damaged) => kept.push((entry.address, Record::Foreign)),
             Some(record) if entry.is_proper() => kept.push((entry.address, record)),
             Some(_) => kept.push((entry.address, Record::Foreign)),
             None => {}

@@ -1,10 +1,10 @@
 //! The files of a network's store, as Go's host-local has them: one for each address that is held.
 
-use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::IpAddr;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -15,12 +15,19 @@ use super::number;
 use super::record::{self, Record};
 use super::verdict::Found;
 use crate::attachment::Attachment;
+use crate::error::Error;
+use crate::lock::{Lock, Sharing};
+use crate::plain_file::{self, Link, changed};
 
 const DIRECTORY_MODE: u32 = 0o755;
 const FILE_MODE: u32 = 0o600;
+const LOCK_MODE: u32 = 0o750;
 
-/// No record is longer; what is cannot be one.
+/// No record is longer, in bytes; what is cannot be one.
 const LONGEST_RECORD: usize = 4096;
+
+/// The text of an address is shorter, in bytes.
+const LONGEST_COUNTER: u64 = 64;
 
 /// Where the record of a kernel without nameless files waits for its name.
 const NAMELESS: &str = ".reserving";
@@ -69,6 +76,28 @@ impl Store {
         self.directory.join("lock")
     }
 
+    /// Waits for whoever changes the store now, for as long as `patience`.
+    ///
+    /// The file is that of Go's host-local. Where it cannot be made, as on a disk that is read-only
+    /// or full, the directory is locked instead.
+    pub(super) fn lock(&self, patience: Duration) -> Result<Lock, Error> {
+        let path = self.lock_path();
+        let made = || {
+            let mut options = File::options();
+            plain_file::open(&path, options.create(true).append(true).mode(LOCK_MODE))
+        };
+        let lock = plain_file::open(&path, File::options().read(true)).or_else(|_| made());
+        let opened = lock.map(|file| (file, path.as_path()));
+        let (file, path) = opened
+            .or_else(|cause| {
+                Ok((File::open(&self.directory).map_err(|_| cause)?, self.directory()))
+            })
+            .map_err(|cause: io::Error| {
+                Error::failed(format!("locking {}: {cause}", path.display()))
+            })?;
+        Lock::take(file, path, Sharing::Exclusive, patience)
+    }
+
     /// Writes that `owner` holds `address`, whole or not at all; `false` if somebody does already.
     pub(super) fn reserve(&self, address: IpAddr, owner: &Attachment) -> io::Result<bool> {
         let (path, content) = (self.path_of(address), record::render(owner));
@@ -114,9 +143,9 @@ impl Store {
     pub(super) fn record(&self, entry: &Entry) -> io::Result<Option<Record>> {
         match read(&self.directory.join(&entry.name)) {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            // Neither is a directory with an address for a name.
-            Err(error) if error.kind() == ErrorKind::IsADirectory => Ok(Some(Record::Foreign)),
-            read => Ok(Some(Record::parse(&read?))),
+            // A directory, a link, a pipe or a device with an address for a name.
+            Err(error) if error.kind() == ErrorKind::InvalidData => Ok(Some(Record::Foreign)),
+            read => read.map(Some),
         }
     }
 
@@ -167,14 +196,15 @@ impl Store {
 
     /// The address that was reserved last from the range set `set`, if that is known.
     pub(super) fn last_reserved(&self, set: usize) -> Option<IpAddr> {
-        let text = fs::read_to_string(self.last_reserved_path(set)).ok()?;
-        number::parse(text.trim())
+        let path = self.last_reserved_path(set);
+        let content = plain_file::read(&path, LONGEST_COUNTER, Link::Refused).ok()?;
+        number::parse(str::from_utf8(&content).ok()?.trim())
     }
 
     pub(super) fn set_last_reserved(&self, set: usize, address: IpAddr) -> io::Result<()> {
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(false).mode(FILE_MODE);
-        let file = options.open(self.last_reserved_path(set))?;
+        let file = plain_file::open(&self.last_reserved_path(set), &mut options)?;
         let text = address.to_string();
         // Never empty in between: a crash there would start over at the first address.
         file.write_all_at(text.as_bytes(), 0)?;
@@ -202,18 +232,17 @@ fn lacks_nameless_files(error: &io::Error) -> bool {
     unsupported.contains(&error.kind())
 }
 
-/// Of its content, its name or anything else about it.
-fn changed(metadata: &Metadata) -> SystemTime {
-    let seconds = u64::try_from(metadata.ctime()).unwrap_or_default();
-    let nanoseconds = u32::try_from(metadata.ctime_nsec()).unwrap_or_default();
-    SystemTime::UNIX_EPOCH + Duration::new(seconds, nanoseconds)
-}
-
-fn read(path: &Path) -> io::Result<Vec<u8>> {
+/// What says nothing is damaged only where a plugin made it: the mode shows that.
+fn read(path: &Path) -> io::Result<Record> {
     let mut content = [0; LONGEST_RECORD];
+    let mut file = plain_file::open(path, File::options().read(true))?;
     // A file of a disk comes in one piece: to ask for its end would cost as much again.
-    let length = File::open(path)?.read(&mut content)?;
-    Ok(content.get(..length).unwrap_or_default().to_vec())
+    let length = file.read(&mut content)?;
+    let record = Record::parse(content.get(..length).unwrap_or_default());
+    if record == Record::Damaged && file.metadata()?.permissions().mode() & 0o777 != FILE_MODE {
+        return Ok(Record::Foreign);
+    }
+    Ok(record)
 }
 
 fn remove(path: &Path) -> io::Result<()> {

@@ -7,8 +7,9 @@ mod release;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
+use std::io::Write;
 use std::net::IpAddr;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 use super::index::Index;
@@ -42,11 +43,18 @@ impl Home {
     }
 
     fn del(&self, container: &str) {
-        release(&self.config, &attachment(container)).unwrap();
+        release(&self.config.location, &attachment(container)).unwrap();
     }
 
     fn path(&self, name: &str) -> std::path::PathBuf {
         self.config.location.directory().join(name)
+    }
+
+    /// As a plugin leaves it, and not a person.
+    fn write_by_plugin(&self, name: &str, content: &str) {
+        let mut options = File::options();
+        let file = options.write(true).create_new(true).mode(0o600).open(self.path(name));
+        file.unwrap().write_all(content.as_bytes()).unwrap();
     }
 
     fn read(&self, name: &str) -> String {

@@ -3,10 +3,11 @@
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
-use super::record::Record;
+use super::record::{Record, is_of_a_runtime};
 use super::store::Entry;
 use super::witness::Witnesses;
 use crate::attachment::Attachment;
+use crate::excerpt;
 use crate::runtime_cache::Cached;
 
 /// Longer than any runtime lets a command run: what is older is not about to be configured.
@@ -22,7 +23,7 @@ pub enum Kind {
     Double,
     /// It says nothing.
     HalfWritten,
-    /// It is not host-local's.
+    /// No container owns it: somebody wrote it by hand.
     Foreign,
 }
 
@@ -69,7 +70,7 @@ pub(super) fn judge(found: &Found, network: &str, witnesses: &Witnesses) -> Verd
 }
 
 fn judge_owned(found: &Found, owner: &Attachment, network: &str, witnesses: &Witnesses) -> Verdict {
-    match witnesses.cached(owner) {
+    match witnesses.cached.get(owner) {
         Some(cached) if cached.network == network && !cached.addresses.is_empty() => {
             judge_cached(found, cached, witnesses)
         }
@@ -93,8 +94,15 @@ fn judge_container(found: &Found, container: &str, witnesses: &Witnesses) -> Ver
     if witnesses.busy.contains(container) {
         return alive(Kind::Held, "a plugin is working on its container");
     }
-    if witnesses.knows_container(container) {
+    if witnesses.cached.knows_container(container) {
         return alive(Kind::Held, "the runtime has its container, though no namespace has it");
+    }
+    if !is_of_a_runtime(container) && found.record == Record::OfContainer(container.to_owned()) {
+        let named = excerpt::quoted(container);
+        return alive(
+            Kind::Foreign,
+            format!("it names {named}, which is no identifier of a container"),
+        );
     }
     let nobody = "the runtime does not know its container, and no namespace has the address";
     if found.changed < witnesses.booted {
@@ -107,15 +115,15 @@ fn judge_container(found: &Found, container: &str, witnesses: &Witnesses) -> Ver
 }
 
 /// A clock that was set back makes nothing old.
-fn is_settled(changed: SystemTime, witnesses: &Witnesses) -> bool {
+pub(crate) fn is_settled(changed: SystemTime, witnesses: &Witnesses) -> bool {
     witnesses.now.duration_since(changed).is_ok_and(|age| age > SETTLED)
 }
 
-fn alive(kind: Kind, reason: impl Into<String>) -> Verdict {
+pub(crate) fn alive(kind: Kind, reason: impl Into<String>) -> Verdict {
     Verdict { kind, proven_dead: false, reason: reason.into() }
 }
 
-fn dead(kind: Kind, reason: impl Into<String>) -> Verdict {
+pub(crate) fn dead(kind: Kind, reason: impl Into<String>) -> Verdict {
     Verdict { kind, proven_dead: true, reason: reason.into() }
 }
 

@@ -12,46 +12,43 @@ use std::time::{Duration, SystemTime};
 
 pub(super) use processes::in_a_container;
 
-use crate::attachment::Attachment;
-use crate::runtime_cache::{self, Cached};
+use crate::runtime_cache::{self, Cache};
 
 #[derive(Clone, Debug)]
-pub(super) struct Witnesses {
+pub(crate) struct Witnesses {
     /// What the runtime has added and not deleted.
-    pub(super) cached: Vec<Cached>,
+    pub(crate) cached: Cache,
     /// Where each address is that any network namespace has.
-    pub(super) configured: HashMap<IpAddr, String>,
+    pub(crate) configured: HashMap<IpAddr, String>,
     /// Containers that a plugin is working on.
-    pub(super) busy: HashSet<String>,
-    pub(super) booted: SystemTime,
-    pub(super) now: SystemTime,
+    pub(crate) busy: HashSet<String>,
+    pub(crate) booted: SystemTime,
+    pub(crate) now: SystemTime,
 }
 
 impl Witnesses {
     /// Fails if any of it cannot be seen: half of the witnesses prove nothing.
-    pub(super) fn gather(results: &Path) -> io::Result<Self> {
+    pub(crate) fn gather(results: &Path) -> io::Result<Self> {
         let now = SystemTime::now();
         let processes = processes::all()?;
         // A command that ends in between has left its traces by then: look for those last.
         let busy = processes::busy_containers(&processes)?;
         let configured = namespaces::configured_addresses(&processes)?;
         Ok(Self {
-            cached: runtime_cache::read(results)?,
+            cached: Cache::of(runtime_cache::read(results)?),
             configured,
             busy,
             booted: booted(now)?,
             now,
         })
     }
+}
 
-    /// What the runtime knows of this interface.
-    pub(super) fn cached(&self, attachment: &Attachment) -> Option<&Cached> {
-        self.cached.iter().find(|cached| cached.attachment == *attachment)
-    }
-
-    pub(super) fn knows_container(&self, container: &str) -> bool {
-        self.cached.iter().any(|cached| cached.is_of_container(container))
-    }
+/// Whether a network namespace has `address`; true as well where that cannot be seen.
+pub(super) fn may_be_configured(address: IpAddr) -> bool {
+    let processes = processes::all();
+    let found = processes.and_then(|all| namespaces::configured_addresses(&all));
+    found.map_or(true, |configured| configured.contains_key(&address))
 }
 
 /// When this machine was booted, by the clock that says `now`.

@@ -83,6 +83,11 @@ pub(crate) fn read(payload: &[u8]) -> Option<Address> {
     })
 }
 
+/// What a message of `kind` tells of an address that has come or changed.
+pub(crate) fn read_new(kind: u16, payload: &[u8]) -> Option<Address> {
+    (kind == RTM_NEWADDR).then(|| read(payload)).flatten()
+}
+
 impl Detection {
     const fn of(flags: u32) -> Self {
         if flags & IFA_F_DADFAILED != 0 {

@@ -3,10 +3,10 @@
 use std::os::fd::RawFd;
 
 use nix::libc::{
-    AF_BRIDGE, AF_UNSPEC, IFF_PROMISC, IFF_UP, IFLA_ADDRESS, IFLA_EXT_MASK, IFLA_IFALIAS,
-    IFLA_IFNAME, IFLA_INFO_DATA, IFLA_INFO_KIND, IFLA_LINK, IFLA_LINKINFO, IFLA_MASTER, IFLA_MTU,
-    IFLA_NET_NS_FD, IFLA_OPERSTATE, IFLA_PROTINFO, NLM_F_CREATE, NLM_F_EXCL, RTM_DELLINK,
-    RTM_GETLINK, RTM_NEWLINK, RTM_SETLINK,
+    AF_BRIDGE, AF_UNSPEC, IFF_PROMISC, IFF_UP, IFLA_ADDRESS, IFLA_EXT_MASK, IFLA_GROUP,
+    IFLA_IFALIAS, IFLA_IFNAME, IFLA_INFO_DATA, IFLA_INFO_KIND, IFLA_LINK, IFLA_LINKINFO,
+    IFLA_MASTER, IFLA_MTU, IFLA_NET_NS_FD, IFLA_OPERSTATE, IFLA_PROTINFO, NLM_F_CREATE, NLM_F_EXCL,
+    RTM_DELLINK, RTM_GETLINK, RTM_NEWLINK, RTM_SETLINK,
 };
 
 use super::attributes::{Attributes, u32_at};
@@ -33,6 +33,8 @@ pub(crate) struct Link {
     pub(crate) peer: Option<u32>,
     /// Text that people and programs may put at a link.
     pub(crate) alias: String,
+    /// A number by which links can be changed together; 0 unless somebody has set it.
+    pub(crate) group: u32,
 }
 
 /// A pair of ends, one here as a port, the other in a namespace of its own.
@@ -127,6 +129,15 @@ pub(crate) fn delete_index(index: u32) -> Message {
     Message::new(RTM_DELLINK, 0, &ifinfo(AF_UNSPEC, index, 0, 0))
 }
 
+pub(crate) fn set_group(index: u32, group: u32) -> Message {
+    Message::new(RTM_SETLINK, 0, &ifinfo(AF_UNSPEC, index, 0, 0)).u32(IFLA_GROUP, group)
+}
+
+/// All links of `group` together.
+pub(crate) fn delete_group(group: u32) -> Message {
+    Message::new(RTM_DELLINK, 0, &ifinfo(AF_UNSPEC, 0, 0, 0)).u32(IFLA_GROUP, group)
+}
+
 pub(crate) fn get(name: &str) -> Message {
     let message = Message::new(RTM_GETLINK, 0, &ifinfo(AF_UNSPEC, 0, 0, 0));
     message.u32(IFLA_EXT_MASK, SKIP_STATISTICS).text(IFLA_IFNAME, name)
@@ -165,6 +176,7 @@ pub(crate) fn read(payload: &[u8]) -> Option<Link> {
         master: all.u32(IFLA_MASTER),
         peer: all.u32(IFLA_LINK),
         alias: text(IFLA_IFALIAS),
+        group: all.u32(IFLA_GROUP).unwrap_or_default(),
     })
 }
 

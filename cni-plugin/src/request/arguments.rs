@@ -1,6 +1,7 @@
 //! `CNI_ARGS`: pairs of key and value, separated by semicolons.
 
 use crate::error::Error;
+use crate::excerpt;
 
 /// The value under `key`, which matches in its own case only; the last of several.
 pub(super) fn value<'a>(arguments: &'a str, key: &str) -> Result<Option<&'a str>, Error> {
@@ -9,8 +10,9 @@ pub(super) fn value<'a>(arguments: &'a str, key: &str) -> Result<Option<&'a str>
         return Ok(None);
     }
     for pair in arguments.split(';') {
-        let (name, value) = split(pair)
-            .ok_or_else(|| Error::bad_environment(format!("CNI_ARGS: invalid pair {pair:?}")))?;
+        let (name, value) = split(pair).ok_or_else(|| {
+            Error::bad_environment(format!("CNI_ARGS: invalid pair {}", excerpt::quoted(pair)))
+        })?;
         if name == key {
             found = Some(value);
         }

@@ -3,6 +3,7 @@
 use super::Command;
 use crate::attachment::Attachment;
 use crate::error::Error;
+use crate::excerpt;
 
 /// The kernel's limit for the name of an interface, in bytes.
 const LONGEST_INTERFACE: usize = 15;
@@ -31,16 +32,26 @@ const fn needed(command: Command) -> &'static [&'static str] {
     }
 }
 
-pub(super) fn attachment(value: &impl Fn(&str) -> Option<String>) -> Result<Attachment, Error> {
+/// A DEL takes every name that another plugin may have added.
+pub(super) fn attachment(
+    command: Command,
+    value: &impl Fn(&str) -> Option<String>,
+) -> Result<Attachment, Error> {
     let container_id = value("CNI_CONTAINERID").unwrap_or_default();
     if !is_identifier(&container_id) {
         return Err(Error::bad_environment(format!(
-            "CNI_CONTAINERID: invalid characters in {container_id:?}"
+            "CNI_CONTAINERID: invalid characters in {}",
+            excerpt::quoted(&container_id)
         )));
     }
     let interface = value("CNI_IFNAME").unwrap_or_default();
-    match flaw_of_interface(&interface) {
-        Some(flaw) => Err(Error::bad_environment(format!("CNI_IFNAME {interface:?} {flaw}"))),
+    let is_new = command != Command::Del;
+    let unprintable = (is_new && !is_legible(&interface)).then_some("is not printable");
+    match flaw_of_interface(&interface).or(unprintable) {
+        Some(flaw) => {
+            let shown = excerpt::quoted(&interface);
+            Err(Error::bad_environment(format!("CNI_IFNAME {shown} {flaw}")))
+        }
         None => Ok(Attachment { container_id, interface }),
     }
 }
@@ -52,7 +63,8 @@ pub fn check_network_name(name: &str) -> Result<(), Error> {
         "" => Err(Error::invalid_config("missing network name")),
         _ if is_identifier(name) => Ok(()),
         _ => {
-            Err(Error::invalid_config(format!("invalid characters found in network name {name:?}")))
+            let name = excerpt::quoted(name);
+            Err(Error::invalid_config(format!("invalid characters found in network name {name}")))
         }
     }
 }
@@ -63,7 +75,13 @@ fn is_identifier(text: &str) -> bool {
         && text.bytes().all(follows)
 }
 
-fn flaw_of_interface(name: &str) -> Option<&'static str> {
+/// What is no text is shown by a mark in its place.
+fn is_legible(name: &str) -> bool {
+    excerpt::is_printable(name) && !name.contains(char::REPLACEMENT_CHARACTER)
+}
+
+/// What the kernel does not take as the name of an interface.
+pub(crate) fn flaw_of_interface(name: &str) -> Option<&'static str> {
     let is_forbidden = |c: char| c == '/' || c == ':' || c.is_whitespace();
     match name {
         "" => Some("is empty"),

@@ -84,6 +84,18 @@ fn malformed_names_are_refused() {
 }
 
 #[test]
+fn a_name_that_cannot_be_shown_is_not_added_and_may_be_deleted() {
+    for name in ["eth\u{1}", "eth\u{1b}[2J", "\u{202e}0hte", "eth\u{fffd}"] {
+        for command in ["ADD", "CHECK"] {
+            let (code, told) = refusal(&[("CNI_COMMAND", command), ("CNI_IFNAME", name)]);
+            assert_eq!(code, 4, "{name:?}");
+            assert!(crate::excerpt::is_printable(&told), "{told}");
+        }
+        assert!(request(&[("CNI_COMMAND", "DEL"), ("CNI_IFNAME", name)]).is_ok(), "{name:?}");
+    }
+}
+
+#[test]
 fn names_that_a_command_does_not_need_are_not_judged() {
     assert!(request(&[("CNI_COMMAND", "STATUS"), ("CNI_CONTAINERID", "a/b")]).is_ok());
 }

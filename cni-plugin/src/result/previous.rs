@@ -3,6 +3,7 @@
 use super::{Address, Interface, Outcome};
 use crate::dns::Dns;
 use crate::error::Error;
+use crate::excerpt;
 use crate::json::{self, Object};
 use crate::route::Route;
 
@@ -36,7 +37,10 @@ fn interface(entry: &Object) -> Result<Interface, Error> {
 }
 
 fn address(entry: &Object) -> Result<Address, Error> {
-    let wrong = |text: &str| Error::invalid_config(format!("{text:?} in prevResult is no address"));
+    let wrong = |text: &str| {
+        let text = excerpt::quoted(text);
+        Error::invalid_config(format!("{text} in prevResult is no address"))
+    };
     let written = json::text(entry, "address")?.unwrap_or_default();
     let gateway = json::text(entry, "gateway")?.filter(|text| !text.is_empty());
     Ok(Address {

@@ -151,3 +151,55 @@ fn all_records_are_listed_once_each_with_its_owner() {
     }
     assert_eq!(home.names(), [".lock"]);
 }
+
+#[test]
+fn what_is_no_file_is_a_damaged_record_and_nothing_is_written_through_it() {
+    let home = Home::new();
+    let eth0 = attachment("c1", "eth0");
+    let victim = home.directory.path().join("victim");
+    fs::write(&victim, r#"{"name":"precious"}"#).unwrap();
+    let link = |path: &Path| std::os::unix::fs::symlink(&victim, path).unwrap();
+    let pipe = |path: &Path| nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    for put in [&link as &dyn Fn(&Path), &pipe] {
+        for path in [home.states.own(&eth0), home.states.flannels("c1")] {
+            put(&path);
+            assert_eq!(home.states.recall(&eth0), Ok(Record::Damaged));
+            home.states.forget(&eth0).unwrap();
+            assert_eq!(home.names(), ["victim"]);
+        }
+        put(&home.states.temporary(&eth0));
+        home.states.keep(&eth0, &config("a")).unwrap();
+        assert_eq!(home.states.recall(&eth0), Ok(Record::Kept(config("a"))));
+        home.states.forget(&eth0).unwrap();
+        put(&home.directory.path().join(".lock"));
+        drop(home.states.lock(Use::Exclusive).unwrap());
+        fs::remove_file(home.directory.path().join(".lock")).unwrap();
+    }
+    assert_eq!(fs::read_to_string(&victim).unwrap(), r#"{"name":"precious"}"#);
+}
+
+#[test]
+fn records_of_after_a_moment_are_told_from_earlier_ones() {
+    let home = Home::new();
+    home.states.keep(&attachment("c1", "eth0"), &config("a")).unwrap();
+    let moment = home.states.now().unwrap();
+    // The clock of the files goes in steps.
+    while home.states.now().unwrap() == moment {}
+    home.states.keep(&attachment("c2", "net1"), &config("b")).unwrap();
+    home.write_flannels("c3", r#"{"name":"cbr0"}"#);
+    let mut newer = home.states.kept_since(moment).unwrap();
+    newer.sort();
+    let expected = [("c2", "net1"), ("c3", "eth0")];
+    assert_eq!(newer, expected.map(|(id, interface)| attachment(id, interface)));
+}
+
+#[test]
+fn whoever_keeps_all_records_for_too_long_is_named() {
+    let mut home = Home::new();
+    home.states.lock_wait = Duration::ZERO;
+    let shared = [(); 2].map(|()| home.states.lock(Use::Shared).unwrap());
+    let error = home.states.lock(Use::Exclusive).unwrap_err();
+    assert_eq!(error.code, 11);
+    assert!(error.msg.contains(&format!("process {} (", std::process::id())), "{error}");
+    drop(shared);
+}

@@ -8,7 +8,7 @@ use crate::exec::Delegate;
 use crate::json::Object;
 use crate::netns::Netns;
 use crate::request::{Command, Sandbox};
-use crate::state::Use;
+use crate::state::{Record, Use};
 use crate::subnet_file;
 
 /// Everything that can be refused is refused before anything is made.
@@ -25,29 +25,33 @@ pub(super) fn add(call: &Call<'_>, sandbox: &Sandbox) -> Result<String, Error> {
 }
 
 /// Whoever has an address already keeps it, and all that belongs to it: so that comes first.
+///
+/// What fails is taken back as far as this call has made it: the container may run since an
+/// earlier one, whatever became of its reservation.
 fn by_bridge(
     call: &Call<'_>,
     sandbox: &Sandbox,
     netns: &Netns,
-    bridge: &Bridge<'_>,
+    bridge: &Bridge,
     config: &Object,
 ) -> Result<String, Error> {
-    let attachment = &sandbox.attachment;
+    let (attachment, states) = (&sandbox.attachment, call.states());
+    let is_first = states.recall(attachment)? == Record::Absent;
     let allocation = bridge.allocate(attachment)?;
-    let made = call
-        .states()
+    let made = states
         .keep(attachment, config)
-        .and_then(|()| bridge.connect(sandbox, netns, allocation))
-        .and_then(|outcome| outcome.render(call.config.version));
-    if made.is_err() {
-        // What cannot be taken back now is left to the runtime's DEL, with the record of it.
-        let _ = bridge.del(attachment, None).and_then(|()| call.states().forget(attachment));
+        .and_then(|()| bridge.connect(sandbox, netns, allocation.clone(), call.config.version));
+    // What cannot be taken back now is left to the runtime's DEL, with the record of it.
+    if made.is_err() && bridge.give_back(attachment, &allocation).is_ok() && is_first {
+        let _ = states.forget(attachment);
     }
     made
 }
 
 /// What a plugin leaves behind when it fails is known to it alone: the runtime's DEL has it cleared.
+/// One that is not installed leaves nothing.
 fn by_plugin(call: &Call<'_>, sandbox: &Sandbox, plugin: Delegate<'_>) -> Result<String, Error> {
+    plugin.find()?;
     call.states().keep(&sandbox.attachment, plugin.config)?;
     let printed = plugin.run(Command::Add, &[])?;
     Ok(String::from_utf8_lossy(&printed).into_owned())

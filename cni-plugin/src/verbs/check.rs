@@ -22,6 +22,6 @@ pub(super) fn check(call: &Call<'_>, sandbox: &Sandbox) -> Result<(), Error> {
     config.insert("prevResult".into(), previous.clone().into());
     match call.worker(&config)? {
         Worker::Native(bridge) => bridge.check(sandbox, &netns, &Outcome::parse(previous)?),
-        Worker::Plugin(plugin) => plugin.run(Command::Check, &[]).map(drop),
+        Worker::Plugin(plugin) => plugin.run(Command::Check, &[]).map(drop).map_err(Error::from),
     }
 }

@@ -2,10 +2,12 @@
 
 use std::path::Path;
 
-use super::{Call, Worker};
+use super::{Call, Remover};
 use crate::attachment::Attachment;
+use crate::bridge::Teardown;
 use crate::delegate;
 use crate::error::Error;
+use crate::exec::{Delegate, Failure};
 use crate::json::Object;
 use crate::request::Command;
 use crate::state::{Record, Use};
@@ -13,7 +15,8 @@ use crate::subnet_env::SubnetEnv;
 
 /// Works by what ADD kept; without that, by what the config says.
 ///
-/// The record goes last: as long as anything is left, the runtime can try again.
+/// The record goes last: as long as anything is left, the runtime can try again. One that cannot be
+/// removed has no effect, and goes with the next GC: no reason to keep the container.
 pub(super) fn del(
     call: &Call<'_>,
     attachment: &Attachment,
@@ -21,28 +24,71 @@ pub(super) fn del(
 ) -> Result<(), Error> {
     let states = call.states();
     let _among_others = states.lock(Use::Shared)?;
+    let gone = Gone { call, attachment, netns };
     match states.recall(attachment)? {
-        Record::Kept(config) => match call.worker(&config)? {
-            Worker::Native(bridge) => bridge.del(attachment, netns)?,
-            Worker::Plugin(plugin) => plugin.run(Command::Del, &[]).map(drop)?,
+        Record::Kept(config) => match call.remover(&config) {
+            Some(remover) => gone.by(remover)?,
+            None => gone.by_presumed_config()?,
         },
-        Record::Damaged | Record::Absent => by_config(call, attachment, netns)?,
+        Record::Damaged => gone.by_presumed_config()?,
+        // As nothing says that another plugin has made something, its refusal is no reason to ask
+        // again.
+        Record::Absent => match call.remover(&presumed(call)) {
+            Some(Remover::Plugin(plugin)) => drop(plugin.run(Command::Del, &[])),
+            Some(remover) => gone.by(remover)?,
+            None => {}
+        },
     }
-    states.forget(attachment)
+    let _ = states.forget(attachment);
+    Ok(())
 }
 
-/// Other plugins are asked too; but as nothing says that they have made something, a refusal is no
-/// reason to ask again.
-fn by_config(call: &Call<'_>, attachment: &Attachment, netns: Option<&Path>) -> Result<(), Error> {
-    let config = presumed(call);
-    match call.worker(&config) {
-        Ok(Worker::Native(bridge)) => bridge.del(attachment, netns),
-        Ok(Worker::Plugin(plugin)) => {
-            let _ = plugin.run(Command::Del, &[]);
-            Ok(())
+/// What is to be gone: an attachment, with the namespace that the runtime tells.
+pub(super) struct Gone<'a> {
+    pub(super) call: &'a Call<'a>,
+    pub(super) attachment: &'a Attachment,
+    pub(super) netns: Option<&'a Path>,
+}
+
+impl Gone<'_> {
+    pub(super) fn by(&self, remover: Remover<'_>) -> Result<(), Error> {
+        match remover {
+            Remover::Native(teardown) => self.natively(&teardown),
+            Remover::Plugin(plugin) => match self.run(&plugin) {
+                Err(Failure::NotInstalled(error)) => self.without(&plugin, error),
+                done => done.map_err(Error::from),
+            },
         }
-        // A config by which nothing can have been made.
-        Err(_) => Ok(()),
+    }
+
+    fn by_presumed_config(&self) -> Result<(), Error> {
+        let config = presumed(self.call);
+        self.call.remover(&config).map_or(Ok(()), |remover| self.by(remover))
+    }
+
+    fn natively(&self, teardown: &Teardown) -> Result<(), Error> {
+        teardown.del(self.attachment, self.netns, self.call.request.netns_rule)
+    }
+
+    /// In the place of a plugin that is not installed, or not any more: what every plugin makes is
+    /// taken away here, and its address management is asked itself.
+    fn without(&self, plugin: &Delegate<'_>, missing: Error) -> Result<(), Error> {
+        let teardown = Teardown::parse(plugin.config).ok_or(missing)?;
+        self.natively(&teardown)?;
+        match delegate::ipam_kind(plugin.config) {
+            None | Some(delegate::HOST_LOCAL) => Ok(()),
+            Some(kind) => self.run(&Delegate { kind, ..*plugin }).map_err(Error::from),
+        }
+    }
+
+    fn run(&self, plugin: &Delegate<'_>) -> Result<(), Failure> {
+        let netns = self.netns.map(Path::to_string_lossy).unwrap_or_default();
+        let environment = [
+            ("CNI_CONTAINERID", self.attachment.container_id.as_str()),
+            ("CNI_IFNAME", &self.attachment.interface),
+            ("CNI_NETNS", &netns),
+        ];
+        plugin.run(Command::Del, &environment).map(drop)
     }
 }
 

@@ -2,51 +2,90 @@
 
 use serde_json::{Value, json};
 
-use super::{Call, Worker, del};
+use super::del::{Gone, presumed};
+use super::{Call, Remover};
 use crate::attachment::Attachment;
+use crate::bridge::Teardown;
 use crate::error::Error;
+use crate::exec::Delegate;
 use crate::json::{self, Object};
 use crate::request::Command;
 use crate::state::{Owner, Record, States, Use};
 
-/// So an interface is called that only flannel's own record of a container tells of.
-const USUAL_INTERFACE: &str = "eth0";
-
 /// Goes on after an error, and tells all of them.
 pub(super) fn gc(call: &Call<'_>) -> Result<(), Error> {
     // A runtime that does not say what lives does not say that nothing does.
-    let Some(valid) = &call.config.valid else { return Ok(()) };
+    let Some(listed) = &call.config.valid else { return Ok(()) };
     let states = call.states();
+    let begun = states.now();
     let alone = states.lock(Use::Exclusive)?;
     let mut errors: Vec<_> = states.sweep(&alone).err().into_iter().collect();
-    let whole = by_config(call, valid);
-    let may_forget = whole.is_ok();
-    errors.extend(whole.err());
-    for (owner, record) in stale(&states, &call.config.name, valid)? {
-        let gone = collect(call, &owner, &record);
-        // While something is left, so is the record of it.
-        let done = if may_forget { gone.and_then(|()| states.drop_record(&owner)) } else { gone };
+    // What was added since the runtime made its list cannot be in it.
+    let added = begun.map(|begun| states.kept_since(begun)).transpose()?;
+    let valid = [listed.as_slice(), &added.unwrap_or_default()].concat();
+    let stale = stale(&states, &call.config.name, &valid)?;
+    let presumed = presumed(call);
+    let whole = call.remover(&presumed);
+    let (native, others): (Vec<_>, Vec<_>) = stale
+        .iter()
+        .map(|(owner, config)| (owner, call.remover(config)))
+        .partition(|(_, remover)| !matches!(remover, Some(Remover::Plugin(_))));
+    let swept = sweep(whole, &native, &valid);
+    // While something is left, so is the record of it.
+    let may_forget = swept.is_ok();
+    errors.extend(swept.err());
+    if may_forget {
+        errors.extend(native.iter().filter_map(|(owner, _)| states.drop_record(owner).err()));
+    }
+    drop(alone);
+    // Other plugins take their time, and what is stale stays so: an ADD need not wait for them.
+    let _among_others = states.lock(Use::Shared)?;
+    for (owner, remover) in others {
+        let gone = remover.map_or(Ok(()), |remover| collect(call, owner, remover));
+        let done = if may_forget { gone.and_then(|()| states.drop_record(owner)) } else { gone };
         errors.extend(done.err());
     }
     joined(errors)
 }
 
-/// What the network as a whole holds that is not `valid`.
-fn by_config(call: &Call<'_>, valid: &[Attachment]) -> Result<(), Error> {
-    let mut config = del::presumed(call);
-    config.insert("cni.dev/valid-attachments".into(), listed(valid));
-    match call.worker(&config)? {
-        Worker::Native(bridge) => bridge.gc(valid),
-        Worker::Plugin(plugin) => plugin.run(Command::Gc, &[]).map(drop),
+/// Takes away what the network as a whole holds that is not `valid`, and what was made by configs of
+/// `native` records, once for all that say the same.
+fn sweep(
+    whole: Option<Remover<'_>>,
+    native: &[(&Owner, Option<Remover<'_>>)],
+    valid: &[Attachment],
+) -> Result<(), Error> {
+    let stale: Vec<_> =
+        native.iter().map(|(owner, _)| (*owner).clone().into_attachment()).collect();
+    let mut teardowns: Vec<&Teardown> = Vec::new();
+    let by_whole = match &whole {
+        Some(Remover::Plugin(plugin)) => collect_by(plugin, valid),
+        _ => Ok(()),
+    };
+    let removers = whole.iter().chain(native.iter().filter_map(|(_, remover)| remover.as_ref()));
+    for remover in removers {
+        match remover {
+            Remover::Native(teardown) if !teardowns.contains(&teardown) => teardowns.push(teardown),
+            Remover::Native(_) | Remover::Plugin(_) => {}
+        }
     }
+    let by_teardown = teardowns.into_iter().filter_map(|one| one.gc(valid, &stale).err());
+    joined(by_whole.err().into_iter().chain(by_teardown).collect())
 }
 
-/// Records of this network whose attachment is not `valid`.
+fn collect_by(plugin: &Delegate<'_>, valid: &[Attachment]) -> Result<(), Error> {
+    let mut config = plugin.config.clone();
+    config.insert("cni.dev/valid-attachments".into(), listed(valid));
+    let collector = Delegate { config: &config, ..*plugin };
+    collector.run(Command::Gc, &[]).map(drop).map_err(Error::from)
+}
+
+/// Records of this network whose attachment is not `valid`, with what was kept.
 fn stale(
     states: &States,
     network: &str,
     valid: &[Attachment],
-) -> Result<Vec<(Owner, Record)>, Error> {
+) -> Result<Vec<(Owner, Object)>, Error> {
     let is_valid = |owner: &Owner| {
         valid.iter().any(|attachment| {
             let interface = owner.interface.as_ref();
@@ -54,13 +93,14 @@ fn stale(
                 && interface.is_none_or(|interface| *interface == attachment.interface)
         })
     };
-    let mut all = states.all()?;
-    // A damaged record does not say whose it is: it stays for the DEL of its attachment.
-    all.retain(|(owner, record)| match record {
-        Record::Kept(config) => is_of(network, config) && !is_valid(owner),
-        Record::Damaged | Record::Absent => false,
+    let kept = states.all()?.into_iter().filter_map(|(owner, record)| match record {
+        Record::Kept(config) if is_of(network, &config) && !is_valid(&owner) => {
+            Some((owner, config))
+        }
+        // A damaged record does not say whose it is: it stays for the DEL of its attachment.
+        Record::Kept(_) | Record::Damaged | Record::Absent => None,
     });
-    Ok(all)
+    Ok(kept.collect())
 }
 
 fn is_of(network: &str, config: &Object) -> bool {
@@ -68,24 +108,10 @@ fn is_of(network: &str, config: &Object) -> bool {
 }
 
 /// As a DEL whose namespace is gone.
-fn collect(call: &Call<'_>, owner: &Owner, record: &Record) -> Result<(), Error> {
-    let Record::Kept(config) = record else { return Ok(()) };
-    let attachment = Attachment {
-        container_id: owner.container_id.clone(),
-        interface: owner.interface.clone().unwrap_or_else(|| USUAL_INTERFACE.to_owned()),
-    };
-    let gone = match call.worker(config)? {
-        Worker::Native(bridge) => bridge.del(&attachment, None),
-        Worker::Plugin(plugin) => {
-            let environment = [
-                ("CNI_CONTAINERID", attachment.container_id.as_str()),
-                ("CNI_IFNAME", &attachment.interface),
-                ("CNI_NETNS", ""),
-            ];
-            plugin.run(Command::Del, &environment).map(drop)
-        }
-    };
-    gone.map_err(|error| error.context(&attachment))
+fn collect(call: &Call<'_>, owner: &Owner, remover: Remover<'_>) -> Result<(), Error> {
+    let attachment = owner.clone().into_attachment();
+    let gone = Gone { call, attachment: &attachment, netns: None };
+    gone.by(remover).map_err(|error| error.context(&attachment))
 }
 
 fn listed(valid: &[Attachment]) -> Value {

@@ -5,6 +5,7 @@ use crate::daemon::{self, Heartbeat};
 use crate::delegate;
 use crate::error::Error;
 use crate::request::Command;
+use crate::room;
 use crate::subnet_file;
 
 pub(super) fn status(call: &Call<'_>) -> Result<(), Error> {
@@ -14,8 +15,9 @@ pub(super) fn status(call: &Call<'_>) -> Result<(), Error> {
     let unavailable = |error: Error| Error { code: 50, ..error };
     let env = subnet_file::read(&call.config.subnet_file).map_err(unavailable)?;
     let config = delegate::build(&call.config, &env).map_err(unavailable)?;
+    room::check(&call.config.data_dir)?;
     match call.worker(&config).map_err(unavailable)? {
         Worker::Native(bridge) => bridge.status(),
-        Worker::Plugin(plugin) => plugin.run(Command::Status, &[]).map(drop),
+        Worker::Plugin(plugin) => plugin.run(Command::Status, &[]).map(drop).map_err(Error::from),
     }
 }

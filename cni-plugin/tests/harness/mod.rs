@@ -4,10 +4,12 @@
 
 mod answer;
 mod call;
+mod disk;
 pub(crate) mod kernel;
 
 pub(crate) use answer::Answer;
 pub(crate) use call::{Call, Plugin};
+pub(crate) use disk::Disk;
 
 use std::cell::Cell;
 use std::fs;

@@ -67,7 +67,9 @@ impl Network {
         let attachment = attachment(container, interface);
         match program {
             Program::Go => drop(self.run("DEL", &attachment).unwrap()),
-            Program::Ours => host_local::release(&self.parse().unwrap(), &attachment).unwrap(),
+            Program::Ours => {
+                host_local::release(&self.parse().unwrap().location, &attachment).unwrap()
+            }
         }
     }
 
@@ -75,8 +77,16 @@ impl Network {
         let attachment = attachment(container, interface);
         match program {
             Program::Go => self.run("CHECK", &attachment).is_ok(),
-            Program::Ours => host_local::check(&self.parse().unwrap(), &attachment).is_ok(),
+            Program::Ours => {
+                host_local::check(&self.parse().unwrap().location, &attachment).is_ok()
+            }
         }
+    }
+
+    /// Frees what none of `containers` holds.
+    pub(crate) fn collect(&self, containers: &[String]) {
+        let valid: Vec<_> = containers.iter().map(|id| attachment(id, "eth0")).collect();
+        drop(host_local::collect(&self.parse().unwrap().location, &valid).unwrap());
     }
 
     fn run(&self, command: &str, attachment: &Attachment) -> Said {

@@ -1,11 +1,14 @@
 //! The native path: what ADD makes, CHECK sees and DEL takes away.
 
-use std::fs;
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
+use std::process::Command;
 
+use nix::fcntl::{Flock, FlockArg};
 use serde_json::{Value, json};
 
-use crate::harness::kernel::Place;
-use crate::harness::{DUAL, IPV4, Node, Pod};
+use crate::harness::kernel::{Place, run};
+use crate::harness::{DUAL, Disk, IPV4, Node, Pod};
 
 fn masquerading(env: &str) -> String {
     env.replace("FLANNEL_IPMASQ=true", "FLANNEL_IPMASQ=false")
@@ -395,4 +398,175 @@ fn gc_takes_what_the_runtime_does_not_know_and_nothing_else() {
     assert_eq!(node.reservations(), []);
     assert_eq!(node.states().len(), 2);
     assert_eq!(rules(&node).len(), 2);
+}
+
+#[test]
+fn a_gc_whose_list_is_null_takes_everything() {
+    let node = Node::new(&masquerading(DUAL));
+    let mut config = node.config("1.1.0");
+    let pod = node.pod();
+    let _ = node.add(&pod, &config).result();
+    config["cni.dev/valid-attachments"] = Value::Null;
+    node.call("GC", &pod, &config).run().is_silent();
+    is_clean(&node);
+    assert_eq!(pod.links(), Vec::<String>::new());
+}
+
+/// What other plugins accept, and an ADD here does not.
+fn with_odd_records(node: &Node) -> Pod {
+    let pod = node.pod();
+    let _ = node.add(&pod, &node.config("1.1.0")).result();
+    for name in node.states() {
+        let path = node.state_dir().join(name);
+        let mut record: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        record["mtu"] = json!(-1);
+        record["ipMasqBackend"] = json!("ebtables");
+        record["runtimeConfig"] = json!({"mac": "0211.2233.4455"});
+        record["ipam"]["ranges"] = json!("none");
+        fs::write(&path, record.to_string()).unwrap();
+    }
+    pod
+}
+
+#[test]
+fn what_an_add_would_refuse_can_be_deleted_and_collected() {
+    let node = Node::new(&masquerading(DUAL));
+    let mut config = node.config("1.1.0");
+    config["cni.dev/valid-attachments"] = json!([]);
+    for command in ["DEL", "GC"] {
+        let pod = with_odd_records(&node);
+        node.call(command, &pod, &config).run().is_silent();
+        is_clean(&node);
+        assert_eq!(pod.links(), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn a_gc_leaves_what_was_added_after_the_runtime_made_its_list() {
+    let node = Node::new(IPV4);
+    let mut config = node.config("1.1.0");
+    let (stale, late) = (node.pod(), node.pod());
+    let _ = node.add(&stale, &config).result();
+    let path = node.state_dir().join(".lock");
+    let time = |path: &std::path::Path| {
+        let metadata = fs::metadata(path).unwrap();
+        (metadata.ctime(), metadata.ctime_nsec())
+    };
+    let before = time(&path);
+    // An ADD that works holds up the GC.
+    let adding = Flock::lock(File::open(&path).unwrap(), FlockArg::LockShared).unwrap();
+    config["cni.dev/valid-attachments"] = json!([]);
+    let gc = node.call("GC", &stale, &config).start();
+    while time(&path) == before {}
+    // The clock of the files goes in steps: the next one has begun.
+    let probe = node.home.path().join("probe");
+    fs::write(&probe, "").unwrap();
+    while time(&probe) <= time(&path) {
+        fs::write(&probe, "again").unwrap();
+    }
+    assert_eq!(node.add(&late, &node.config("1.1.0")).address(), "10.244.7.3/24");
+    drop(adding);
+    let output = gc.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    assert_eq!(stale.links(), Vec::<String>::new());
+    assert!(pings(&late, "10.244.7.1"));
+    assert_eq!(node.reservations().len(), 1);
+    assert_eq!(node.states().len(), 2);
+}
+
+#[test]
+fn a_read_only_or_full_disk_is_told_by_status_and_keeps_no_container() {
+    let changes: [(fn(&Disk), fn(&Disk)); 2] =
+        [(Disk::make_read_only, Disk::make_writable), (Disk::fill, Disk::make_room)];
+    for (harm, mend) in changes {
+        let node = Node::new(IPV4);
+        let pods = [node.pod(), node.pod()];
+        let config = node.config("1.1.0");
+        let _ = node.add(&pods[0], &config).result();
+        // The records are moved to a disk of their own.
+        let records: Vec<_> = node.states().into_iter().collect();
+        let record = fs::read(node.state_dir().join(&records[0])).unwrap();
+        let disk = Disk::at(&node.state_dir());
+        fs::write(node.state_dir().join(&records[0]), record).unwrap();
+        harm(&disk);
+        let (code, told) = node.call("STATUS", &pods[0], &config).run().error();
+        assert_eq!(code, 50);
+        assert!(told.starts_with("nothing can be written into "), "{told}");
+        let (_, told) = node.add(&pods[1], &config).error();
+        assert!(told.starts_with("keeping the state of a container"), "{told}");
+        assert_eq!(pods[1].links(), Vec::<String>::new());
+        node.del(&pods[0], &config).is_silent();
+        assert_eq!(pods[0].links(), Vec::<String>::new());
+        assert_eq!(node.reservations(), []);
+        mend(&disk);
+        node.call("STATUS", &pods[0], &config).run().is_silent();
+        node.del(&pods[0], &config).is_silent();
+        is_clean(&node);
+    }
+}
+
+#[test]
+fn ranges_that_a_runtime_asks_for_stand_beside_those_of_the_node() {
+    let node = Node::new(IPV4);
+    let plain = node.config("1.0.0");
+    let mut asking = [plain.clone(), plain.clone(), plain.clone()];
+    for (config, subnet) in asking.iter_mut().zip(["10.7.0.0/24", "10.7.0.0/24", "10.8.0.0/24"]) {
+        config["runtimeConfig"] = json!({"ipRanges": [[{"subnet": subnet}]]});
+    }
+    let pods: Vec<_> = (0..4).map(|_| node.pod()).collect();
+    for (pod, config) in pods.iter().zip(asking.iter().chain([&plain])) {
+        let _ = node.add(pod, config).result();
+        assert!(pings(pod, "10.244.7.1"));
+    }
+    assert!(pings(&pods[0], "10.7.0.1") && pings(&pods[2], "10.8.0.1"));
+    assert_eq!(node.reservations().len(), 7);
+}
+
+#[test]
+fn a_host_without_ipv6_is_told_what_to_do() {
+    let node = Node::new(DUAL);
+    let pod = node.pod();
+    assert!(node.exec("sysctl -w net.ipv6.conf.all.disable_ipv6=1").0);
+    let (_, told) = node.add(&pod, &node.config("1.0.0")).error();
+    assert!(told.contains("IPv6 is switched off on this host"), "{told}");
+    assert_eq!(node.reservations(), []);
+    let mut long = node.config("1.0.0");
+    long["delegate"]["bridge"] = json!("the-bridge-of-all-pods");
+    let (code, told) = node.add(&pod, &long).error();
+    assert_eq!(code, 7);
+    assert!(told.ends_with("\"the-bridge-of-all-pods\" is too long: at most 15 bytes"), "{told}");
+}
+
+#[test]
+fn a_del_takes_nothing_of_a_later_container_at_the_same_path() {
+    let node = Node::new(&masquerading(DUAL));
+    let config = node.config("1.0.0");
+    let (former, later) = (node.pod(), node.pod());
+    let _ = node.add(&former, &config).result();
+    let _ = node.add(&later, &config).result();
+    node.call("DEL", &former, &config).with("CNI_NETNS", &later.path()).run().is_silent();
+    assert_eq!(former.links(), Vec::<String>::new());
+    assert!(pings(&later, "10.244.7.1"));
+    assert_eq!(node.reservations().len(), 2);
+}
+
+#[test]
+fn a_pipe_in_place_of_a_file_holds_up_nothing() {
+    let node = Node::new(IPV4);
+    let config = node.config("1.1.0");
+    let pod = node.pod();
+    let _ = node.add(&pod, &config).result();
+    let states = node.states().into_iter().map(|name| node.state_dir().join(name));
+    let files = ["10.244.7.9", "last_reserved_ip.0", "lock"].map(|name| node.store().join(name));
+    let others = [node.state_dir().join(".lock"), node.home.path().join("networks/.cbr0.index")];
+    for path in states.chain(files).chain(others) {
+        let _ = fs::remove_file(&path);
+        run(Command::new("mkfifo").arg(&path));
+    }
+    node.del(&pod, &config).is_silent();
+    assert_eq!(node.links(), ["cni0"]);
+    let _ = node.add(&pod, &config).result();
+    assert!(pings(&pod, "10.244.7.1"));
+    node.del(&pod, &config).is_silent();
+    assert!(!node.store().join("10.244.7.2").exists());
 }

@@ -127,6 +127,58 @@ fn a_plugin_that_is_not_installed_is_named_with_where_it_was_looked_for() {
     let expected =
         format!("failed to find plugin \"nowhere\" in path [{}", node.home.path().display());
     assert!(told.starts_with(&expected), "{told}");
+    assert_eq!(node.states(), Vec::<String>::new());
+    run(&node, "DEL", &pod, &config_of(&node, "nowhere")).is_silent();
+}
+
+#[test]
+fn what_a_plugin_made_that_is_not_installed_any_more_is_removed_without_it() {
+    let node = Node::new(IPV4);
+    let (one, two) = (node.pod(), node.pod());
+    let mut config = node.config("1.0.0");
+    config["delegate"] = json!({"type": "ptp"});
+    for pod in [&one, &two] {
+        let _ = node.add(pod, &config).result();
+    }
+    // One is absent, the other is of another machine.
+    let other = node.home.path().join("ptp");
+    fs::write(&other, "no program").unwrap();
+    fs::set_permissions(&other, fs::Permissions::from_mode(0o755)).unwrap();
+    node.call("DEL", &one, &config).with("CNI_PATH", "/none").run().is_silent();
+    run(&node, "DEL", &two, &config).is_silent();
+    for pod in [&one, &two] {
+        assert_eq!(pod.links(), Vec::<String>::new());
+    }
+    assert_eq!(node.reservations(), []);
+    assert_eq!(node.states(), Vec::<String>::new());
+}
+
+#[test]
+fn a_damaged_record_does_not_make_a_refusal_a_success() {
+    let node = Node::new(IPV4);
+    let pod = node.pod();
+    fake(&node, "mine", "");
+    let config = config_of(&node, "mine");
+    run(&node, "ADD", &pod, &config);
+    for name in node.states() {
+        fs::write(node.state_dir().join(name), "{").unwrap();
+    }
+    fake(&node, "mine", r#"echo '{"code":11,"msg":"not now"}'; exit 1"#);
+    assert_eq!(run(&node, "DEL", &pod, &config).error(), (11, "not now".to_owned()));
+    fake(&node, "mine", "");
+    run(&node, "DEL", &pod, &config).is_silent();
+    assert_eq!(node.states(), Vec::<String>::new());
+}
+
+#[test]
+fn words_of_another_plugin_are_cut_and_escaped() {
+    let node = Node::new(IPV4);
+    let pod = node.pod();
+    let long = r#"printf '{"code":7,"msg":"\\u009b2J'; head -c 60000 /dev/zero | tr '\0' a; echo '"}'; exit 1"#;
+    fake(&node, "mine", long);
+    let (code, told) = run(&node, "ADD", &pod, &config_of(&node, "mine")).error();
+    assert_eq!(code, 7);
+    assert!(told.starts_with("\\u{9b}2Jaaa") && told.chars().count() == 600, "{told}");
 }
 
 #[test]

@@ -64,6 +64,27 @@ fn what_is_missing_or_malformed_has_a_code_of_its_own() {
 }
 
 #[test]
+fn a_name_that_cannot_be_shown_is_refused_and_whatever_has_it_is_removed() {
+    let node = Node::new(IPV4);
+    let pod = node.pod();
+    let config = node.config("1.0.0");
+    let (code, told) = node.call("ADD", &pod, &config).interface("eth\u{1}").run().error();
+    assert_eq!((code, told.as_str()), (4, "CNI_IFNAME \"eth\\u{1}\" is not printable"));
+    // As another plugin may have added it.
+    let added = node.add(&pod, &config).result();
+    let port = added["interfaces"][1]["name"].as_str().unwrap();
+    node.ip(&format!("link set {port} alias "));
+    pod.ip("link set eth0 down");
+    pod.ip("link set eth0 name eth\u{1}");
+    let reservation = node.store().join("10.244.7.2");
+    std::fs::remove_file(&reservation).unwrap();
+    std::fs::write(&reservation, format!("{}\r\neth\u{1}", pod.id)).unwrap();
+    node.call("DEL", &pod, &config).interface("eth\u{1}").run().is_silent();
+    assert_eq!(node.reservations(), []);
+    assert_eq!(node.links(), ["cni0"]);
+}
+
+#[test]
 fn the_plugins_own_namespace_is_refused_before_anything_is_made() {
     let node = Node::new(IPV4);
     let pod = node.pod();

@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
+use crate::harness::kernel::Place;
 use crate::harness::{DUAL, Node};
 
 /// The plugin on a machine that was booted a moment ago.
@@ -23,7 +24,8 @@ fn just_booted(node: &Node) -> PathBuf {
 
 #[test]
 fn a_container_from_before_the_boot_is_added_again() {
-    let node = Node::new(DUAL);
+    // Elsewhere nobody has these addresses, on the whole machine.
+    let node = Node::new(&DUAL.replace("10.244.7.", "10.244.77.").replace(":7::", ":77::"));
     let (before, after) = (node.pod(), node.pod());
     let config = node.config("1.0.0");
     let _ = node.add(&before, &config).result();
@@ -44,4 +46,37 @@ fn a_container_from_before_the_boot_is_added_again() {
     node.call("DEL", &after, &config).with("CNI_CONTAINERID", &before.id).run().is_silent();
     assert_eq!(node.reservations(), []);
     assert_eq!(node.states(), [] as [&str; 0]);
+}
+
+#[test]
+fn a_clock_that_was_set_forward_takes_nothing_from_a_running_container() {
+    let node = Node::new(DUAL);
+    let pod = node.pod();
+    let config = node.config("1.0.0");
+    let _ = node.add(&pod, &config).result();
+    let before = (node.states(), node.reservations(), node.links());
+    // The record looks as if it were from before the boot.
+    let again = node.call("ADD", &pod, &config).program(&just_booted(&node)).run();
+    let (_, told) = again.error();
+    assert!(told.contains("duplicate allocation is not allowed"), "{told}");
+    assert_eq!((node.states(), node.reservations(), node.links()), before);
+    assert!(pod.exec("ping -n -c 1 -W 2 10.244.7.1").0);
+}
+
+#[test]
+fn an_add_that_fails_takes_nothing_from_a_container_whose_reservation_was_lost() {
+    let node = Node::new(&DUAL.replace("FLANNEL_IPMASQ=true", "FLANNEL_IPMASQ=false"));
+    let pod = node.pod();
+    let config = node.config("1.0.0");
+    let _ = node.add(&pod, &config).result();
+    let rules = || node.exec("nft list table inet cni_plugins_masquerade").1;
+    let before = (node.states(), node.links(), rules());
+    fs::remove_dir_all(node.store()).unwrap();
+    let (_, told) = node.add(&pod, &config).error();
+    assert!(told.ends_with("already exists"), "{told}");
+    assert_eq!(node.reservations(), []);
+    assert_eq!((node.states(), node.links(), rules()), before);
+    assert!(pod.exec("ping -n -c 1 -W 2 10.244.7.1").0);
+    node.del(&pod, &config).is_silent();
+    assert_eq!(node.links(), ["cni0"]);
 }

@@ -1,6 +1,8 @@
 //! Many at once, and killed at any moment: nothing is handed out twice, nothing stays behind.
 
 use std::collections::BTreeSet;
+use std::env;
+use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Child;
 use std::thread;
@@ -8,10 +10,16 @@ use std::thread;
 use serde_json::{Value, json};
 
 use crate::harness::kernel::Place;
-use crate::harness::{Answer, DUAL, IPV4, Node, Pod};
+use crate::harness::{Answer, DUAL, Disk, Node, Pod};
 
 const POD_STORM: usize = 200;
-const KILLS: usize = 150;
+/// Of these, so many are left to one GC.
+const STALE: usize = 150;
+
+/// How many processes are killed: `TWEED_KILLS`, or enough to see that it works.
+fn kills() -> usize {
+    env::var("TWEED_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(150)
+}
 
 fn all_at_once(node: &Node, command: &str, pods: &[Pod], config: &Value) -> Vec<Answer> {
     let children: Vec<_> = pods.iter().map(|pod| node.call(command, pod, config).start()).collect();
@@ -29,20 +37,25 @@ fn finish(child: Child) -> Answer {
 
 #[test]
 fn two_hundred_pods_come_and_go_at_once() {
-    let node = Node::new(&IPV4.replace("FLANNEL_IPMASQ=true", "FLANNEL_IPMASQ=false"));
-    let config = node.config("0.3.1");
+    let node = Node::new(&DUAL.replace("FLANNEL_IPMASQ=true", "FLANNEL_IPMASQ=false"));
+    let mut config = node.config("1.1.0");
     let pods: Vec<_> = (0..POD_STORM).map(|_| node.pod()).collect();
     let answers = all_at_once(&node, "ADD", &pods, &config);
-    let addresses: BTreeSet<_> = answers.iter().map(Answer::address).collect();
-    assert_eq!(addresses.len(), POD_STORM);
+    let addresses: BTreeSet<_> = answers.iter().flat_map(Answer::addresses).collect();
+    assert_eq!(addresses.len(), 2 * POD_STORM);
     assert_eq!(node.links().len(), POD_STORM + 1);
-    assert_eq!(node.reservations().len(), POD_STORM);
-    for answer in all_at_once(&node, "DEL", &pods, &config) {
+    assert_eq!(node.reservations().len(), 2 * POD_STORM);
+    let (stale, deleted) = pods.split_at(STALE);
+    for answer in all_at_once(&node, "DEL", deleted, &config) {
         answer.is_silent();
     }
+    assert_eq!(node.links().len(), STALE + 1);
+    config["cni.dev/valid-attachments"] = json!([]);
+    node.call("GC", &stale[0], &config).run().is_silent();
     assert_eq!(node.links(), ["cni0"]);
     assert_eq!(node.reservations(), []);
     assert_eq!(node.states(), Vec::<String>::new());
+    assert!(!node.exec("nft list table inet cni_plugins_masquerade").1.contains("net: cbr0"));
 }
 
 /// Kills the plugin after about so many microseconds of its life.
@@ -61,33 +74,115 @@ fn moment(round: usize) -> u64 {
     (step >> 32) % 40_000
 }
 
+/// What else goes wrong in a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    Nothing,
+    ReadOnlyDisk,
+    FullDisk,
+    DamagedRecord,
+    DamagedReservation,
+    DamagedIndex,
+}
+
+impl Fault {
+    const ALL: [Self; 6] = [
+        Self::Nothing,
+        Self::ReadOnlyDisk,
+        Self::FullDisk,
+        Self::DamagedRecord,
+        Self::DamagedReservation,
+        Self::DamagedIndex,
+    ];
+
+    fn begin(self, disk: &Disk) {
+        match self {
+            Self::ReadOnlyDisk => disk.make_read_only(),
+            Self::FullDisk => disk.fill(),
+            _ => {}
+        }
+    }
+
+    fn end(self, disk: &Disk) {
+        match self {
+            Self::ReadOnlyDisk => disk.make_writable(),
+            Self::FullDisk => disk.make_room(),
+            _ => {}
+        }
+    }
+
+    /// Damages what is left of `pod`.
+    fn damage(self, node: &Node, pod: &Pod) {
+        let damaged = match self {
+            Self::DamagedRecord => {
+                let of_pod = node.states().into_iter().filter(|name| name.starts_with(&pod.id));
+                of_pod.map(|name| node.state_dir().join(name)).collect()
+            }
+            Self::DamagedReservation => {
+                let of_pod =
+                    node.reservations().into_iter().filter(|(_, owner)| owner.starts_with(&pod.id));
+                of_pod.map(|(name, _)| node.store().join(name)).collect()
+            }
+            Self::DamagedIndex => vec![node.home.path().join("networks/.cbr0.index")],
+            Self::Nothing | Self::ReadOnlyDisk | Self::FullDisk => Vec::new(),
+        };
+        for path in damaged.iter().filter(|path| path.exists()) {
+            fs::write(path, "\0\0\0").unwrap();
+        }
+    }
+}
+
 #[test]
 fn whatever_is_killed_leaves_nothing_that_del_or_gc_does_not_take() {
-    let node = Node::new(&DUAL.replace("FLANNEL_IPMASQ=true", "FLANNEL_IPMASQ=false"));
+    let env = DUAL.replace("FLANNEL_IPMASQ=true", "FLANNEL_IPMASQ=false");
+    let node = Node::new(&env);
+    let disk = Disk::at(node.home.path());
+    node.write_subnet_env(&env);
     let mut config = node.config("1.1.0");
     let live = node.pod();
     let kept = node.add(&live, &config).addresses();
     config["cni.dev/valid-attachments"] = json!([{"containerID": live.id, "ifname": "eth0"}]);
     let pod = node.pod();
-    let mut killed = 0;
-    for round in 0..KILLS {
-        if round % 3 == 2 {
+    let (mut killed, rounds) = (0, kills());
+    for round in 0..rounds {
+        let command = ["ADD", "DEL", "GC"][round % 3];
+        let fault = Fault::ALL[round / 3 % Fault::ALL.len()];
+        if command != "ADD" {
             let added = node.add(&pod, &config).addresses();
-            assert!(added.iter().all(|address| !kept.contains(address)));
+            assert!(added.iter().all(|address| !kept.contains(address)), "round {round}");
         }
-        let command = if round % 3 == 2 { "DEL" } else { "ADD" };
+        fault.begin(&disk);
         let child = node.call(command, &pod, &config).start();
         killed += usize::from(kill_after(child, moment(round)));
-        let clear = if round % 2 == 0 { "DEL" } else { "GC" };
-        node.call(clear, &pod, &config).run().is_silent();
-        let owners = node.reservations().into_iter().map(|(_, owner)| owner);
-        assert!(owners.into_iter().all(|owner| owner.starts_with(&live.id)), "round {round}");
-        assert_eq!(node.links().len(), 2, "round {round}");
-        assert_eq!(pod.links(), Vec::<String>::new(), "round {round}");
-        assert_eq!(node.states().len(), 2, "round {round}: {:?}", node.states());
-        let (_, rules) = node.exec("nft list table inet cni_plugins_masquerade");
-        assert!(!rules.contains(&pod.id), "round {round}: {rules}");
+        let deleted = node.del(&pod, &config);
+        // A reservation on a disk that cannot be written is all that a DEL may leave.
+        assert!(
+            deleted.status == 0 || fault == Fault::ReadOnlyDisk,
+            "{round} {fault:?} {deleted:?}"
+        );
+        fault.end(&disk);
+        if fault != Fault::Nothing {
+            let _ = node.add(&pod, &config);
+            fault.damage(&node, &pod);
+        }
+        // A damaged record does not say to a GC whose it is.
+        let by_gc = round % 2 == 1 && fault != Fault::DamagedRecord;
+        node.call(if by_gc { "GC" } else { "DEL" }, &pod, &config).run().is_silent();
+        is_clean_but_for(&node, &live, &pod, round);
     }
-    assert!(killed > KILLS / 10, "only {killed} were hit");
+    assert!(killed > rounds / 10, "only {killed} were hit");
     assert!(live.exec("ping -n -c 1 -W 2 10.244.7.1").0);
+}
+
+/// Nothing is left of `gone`, and everything of `live`.
+#[track_caller]
+fn is_clean_but_for(node: &Node, live: &Pod, gone: &Pod, round: usize) {
+    let owners: Vec<_> = node.reservations().into_iter().map(|(_, owner)| owner).collect();
+    assert_eq!(owners.len(), 2, "round {round}: {owners:?}");
+    assert!(owners.iter().all(|owner| owner.starts_with(&live.id)), "round {round}: {owners:?}");
+    assert_eq!(node.links().len(), 2, "round {round}");
+    assert_eq!(gone.links(), Vec::<String>::new(), "round {round}");
+    assert_eq!(node.states().len(), 2, "round {round}: {:?}", node.states());
+    let (_, rules) = node.exec("nft list table inet cni_plugins_masquerade");
+    assert!(!rules.contains(&gone.id), "round {round}: {rules}");
 }

@@ -11,6 +11,7 @@ use super::names;
 use crate::attachment::Attachment;
 use crate::bridge::identity::Identity;
 use crate::error::Error;
+use crate::excerpt;
 
 /// One of the two families of programs.
 #[derive(Clone, Copy)]
@@ -85,7 +86,8 @@ impl Family {
         }
         let output = child.wait_with_output()?;
         let said = String::from_utf8_lossy(&output.stderr);
-        if output.status.success() { Ok(()) } else { Err(io::Error::other(said.trim().to_owned())) }
+        let said = excerpt::sentence(said.trim());
+        if output.status.success() { Ok(()) } else { Err(io::Error::other(said)) }
     }
 
     fn failure(self, cause: &io::Error) -> Error {

@@ -93,10 +93,10 @@ fn an_attachment_gets_one_address_and_two_interfaces_get_two() {
     );
     let second = Attachment { container_id: "a".into(), interface: "net1".into() };
     assert!(allocate(&home.config, &second).is_ok());
-    release(&home.config, &second).unwrap();
+    release(&home.config.location, &second).unwrap();
     assert_eq!(home.addresses(), ["10.0.0.2"]);
-    check(&home.config, &attachment("a")).unwrap();
-    assert!(msg(check(&home.config, &second)).contains("Failed to find address"));
+    check(&home.config.location, &attachment("a")).unwrap();
+    assert!(msg(check(&home.config.location, &second)).contains("Failed to find address"));
 }
 
 #[test]

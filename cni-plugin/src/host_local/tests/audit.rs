@@ -1,5 +1,6 @@
 //! Audits of real stores, with the witnesses of this machine and with made-up ones.
 
+use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use super::super::verdict::Kind;
@@ -23,7 +24,9 @@ impl Home {
         fs::write(store.lock_path(), "").unwrap();
         fs::create_dir(&location.results).unwrap();
         for (name, content) in records {
-            fs::write(store.directory().join(name), content).unwrap();
+            let path = store.directory().join(name);
+            fs::write(&path, content).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
         }
         Self { _directory: directory, location, store }
     }
@@ -79,16 +82,17 @@ fn after_a_boot_what_the_runtime_still_has_is_kept_and_the_rest_is_freed() {
     let home = Home::with(&[
         ("10.0.0.2", "alive\r\neth0"),
         ("10.0.0.3", "dead\r\neth0"),
-        ("10.0.0.4", "dead"),
+        ("10.0.0.4", "deaddeaddead"),
+        ("10.0.0.6", "printer"),
         ("127.0.0.1", "configured\r\neth0"),
     ]);
     home.cache("alive", "10.0.0.2");
     let now = SystemTime::now();
     sweep(&home.store, &home.location, booted(now).unwrap()).unwrap();
-    assert_eq!(home.names().len(), 4);
+    assert_eq!(home.names().len(), 5);
 
     sweep(&home.store, &home.location, now + Duration::from_secs(5)).unwrap();
-    assert_eq!(home.names(), ["10.0.0.2", "127.0.0.1"]);
+    assert_eq!(home.names(), ["10.0.0.2", "10.0.0.6", "127.0.0.1"]);
 }
 
 #[test]

@@ -40,3 +40,38 @@ fn nonsense_about_the_last_address_starts_over() {
         home.del("b");
     }
 }
+
+#[test]
+fn a_pipe_or_a_link_in_place_of_a_file_neither_hangs_nor_leads_astray() {
+    let home = Home::small();
+    home.add("a").unwrap();
+    home.del("a");
+    let victim = home.directory.path().join("victim");
+    fs::write(&victim, "precious").unwrap();
+    let put: [(&str, fn(&Path, &Path)); 2] = [
+        ("pipe", |path, _| nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRWXU).unwrap()),
+        ("link", |path, victim| std::os::unix::fs::symlink(victim, path).unwrap()),
+    ];
+    let places = [
+        home.path("last_reserved_ip.0"),
+        home.path("lock"),
+        home.config.location.index_path(),
+        home.path("10.0.0.4"),
+    ];
+    for (kind, put) in put {
+        for path in &places {
+            drop(fs::remove_file(path));
+            put(path, &victim);
+            let added = home.add("b").unwrap().concat();
+            let is_taken = path.ends_with("10.0.0.4") && added == "10.0.0.4/29";
+            assert!(!is_taken, "{kind}");
+            check(&home.config.location, &attachment("b")).unwrap();
+            status(&home.config).unwrap();
+            home.del("b");
+            collect(&home.config.location, &[]).unwrap();
+            assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
+            fs::remove_file(path).unwrap();
+        }
+    }
+    assert_eq!(home.addresses(), Vec::<String>::new());
+}

@@ -2,6 +2,9 @@
 
 use super::*;
 
+/// As runtimes name containers.
+const OLD: &str = "0123456789ab";
+
 #[test]
 fn freeing_twice_or_nothing_is_no_error() {
     let home = Home::small();
@@ -24,7 +27,7 @@ fn an_address_outside_of_the_ranges_is_freed_as_well() {
         ..home.config.clone()
     };
     assert!(allocate(&moved, &attachment("a")).is_ok());
-    release(&moved, &attachment("a")).unwrap();
+    release(&moved.location, &attachment("a")).unwrap();
     assert_eq!(home.addresses(), Vec::<String>::new());
 }
 
@@ -34,7 +37,7 @@ fn records_without_an_interface_are_freed_with_any() {
     home.add("b").unwrap();
     fs::write(home.path("10.0.0.4"), "old\n").unwrap();
     fs::write(home.path("10.0.0.5"), "old").unwrap();
-    check(&home.config, &attachment("old")).unwrap();
+    check(&home.config.location, &attachment("old")).unwrap();
     home.del("old");
     assert_eq!(home.addresses(), ["10.0.0.2"]);
 }
@@ -43,8 +46,8 @@ fn records_without_an_interface_are_freed_with_any() {
 fn a_record_that_says_nothing_is_an_address_again() {
     let home = Home::small();
     home.add("a").unwrap();
-    fs::write(home.path("10.0.0.3"), "").unwrap();
-    fs::write(home.path("10.0.0.4"), "\0\0\0").unwrap();
+    home.write_by_plugin("10.0.0.3", "");
+    home.write_by_plugin("10.0.0.4", "\0\0\0");
     assert_eq!(home.add("b").unwrap(), ["10.0.0.3/29"]);
     assert_eq!(home.addresses(), ["10.0.0.2", "10.0.0.3"]);
 }
@@ -59,8 +62,37 @@ fn what_others_put_there_is_neither_taken_nor_touched() {
     assert_eq!(home.add("b").unwrap(), ["10.0.0.5/29"]);
     home.del("a");
     home.del("b");
-    assert_eq!(collect(&home.config, &[]).unwrap(), []);
+    assert_eq!(collect(&home.config.location, &[]).unwrap(), []);
     assert_eq!(home.names(), ["10.0.0.3", "10.0.0.4", "README", "last_reserved_ip.0", "lock"]);
+}
+
+#[test]
+fn an_address_that_is_blocked_by_hand_stays_blocked() {
+    let home = Home::small();
+    home.add("a").unwrap();
+    fs::write(home.path("10.0.0.3"), "printer").unwrap();
+    fs::write(home.path("10.0.0.4"), "").unwrap();
+    assert_eq!(home.add("b").unwrap(), ["10.0.0.5/29"]);
+    assert_eq!(collect(&home.config.location, &[]).unwrap(), [attachment("a"), attachment("b")]);
+    assert_eq!(home.addresses(), ["10.0.0.3", "10.0.0.4"]);
+}
+
+#[test]
+fn what_failed_gives_back_its_own_addresses_and_no_others() {
+    let home = Home::small();
+    home.add("a").unwrap();
+    let moved = Config {
+        range_sets: config(r#"{"subnet": "10.9.0.0/24"}"#).range_sets,
+        ..home.config.clone()
+    };
+    let second = allocate(&moved, &attachment("a")).unwrap();
+    assert_eq!(home.addresses(), ["10.0.0.2", "10.9.0.2"]);
+    give_back(&moved.location, &attachment("a"), &second).unwrap();
+    assert_eq!(home.addresses(), ["10.0.0.2"]);
+    // Meanwhile another has it.
+    fs::write(home.path("10.9.0.2"), "b\r\neth0").unwrap();
+    give_back(&moved.location, &attachment("a"), &second).unwrap();
+    assert_eq!(home.addresses(), ["10.0.0.2", "10.9.0.2"]);
 }
 
 #[test]
@@ -76,9 +108,9 @@ fn what_host_local_did_in_between_counts() {
         home.del(&id);
         assert_eq!(home.addresses(), ["10.0.0.2"]);
         fs::remove_file(home.path("10.0.0.2")).unwrap();
-        assert!(check(&home.config, &attachment("a")).is_err());
+        assert!(check(&home.config.location, &attachment("a")).is_err());
         fs::write(home.path("10.0.0.2"), "a\r\neth0").unwrap();
-        assert!(check(&home.config, &attachment("a")).is_ok());
+        assert!(check(&home.config.location, &attachment("a")).is_ok());
     }
 }
 
@@ -99,11 +131,11 @@ fn a_collection_keeps_what_is_valid() {
     for container in ["a", "b", "c"] {
         home.add(container).unwrap();
     }
-    fs::write(home.path("10.0.0.6"), "old").unwrap();
-    let valid = [attachment("b"), attachment("old")];
-    assert_eq!(collect(&home.config, &valid).unwrap(), [attachment("a"), attachment("c")]);
+    fs::write(home.path("10.0.0.6"), OLD).unwrap();
+    let valid = [attachment("b"), attachment(OLD)];
+    assert_eq!(collect(&home.config.location, &valid).unwrap(), [attachment("a"), attachment("c")]);
     assert_eq!(home.addresses(), ["10.0.0.3", "10.0.0.6", "fd00::3"]);
-    let old = Attachment { container_id: "old".into(), interface: String::new() };
-    assert_eq!(collect(&home.config, &[]).unwrap(), [attachment("b"), old]);
+    let old = Attachment { container_id: OLD.into(), interface: String::new() };
+    assert_eq!(collect(&home.config.location, &[]).unwrap(), [old, attachment("b")]);
     assert_eq!(home.addresses(), Vec::<String>::new());
 }

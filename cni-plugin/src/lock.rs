@@ -1,8 +1,8 @@
-//! The lock of a store, shared with Go's host-local: whoever holds it may change what is there.
+//! A lock on a file that is waited for only so long, with the name of the process that holds it.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::mpsc;
 use std::thread;
@@ -14,22 +14,37 @@ use nix::sys::stat::{major, minor};
 
 use crate::error::Error;
 
-const LOCK_MODE: u32 = 0o750;
+/// Shorter than the time after which any runtime gives up on a command.
+pub(crate) const LOCK_WAIT: Duration = Duration::from_secs(45);
 
 /// Held until it is dropped, or the process ends in whatever way.
 #[derive(Debug)]
-pub(super) struct Lock {
+pub(crate) struct Lock {
     _held: Flock<File>,
 }
 
+/// Whether others may hold it at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sharing {
+    Shared,
+    Exclusive,
+}
+
 impl Lock {
-    /// Waits for `path` for as long as `patience`, then says who holds it.
-    pub(super) fn take(path: &Path, patience: Duration) -> Result<Self, Error> {
+    /// Waits for `file`, which is open at `path`, for as long as `patience`.
+    ///
+    /// # Errors
+    /// Another process holds it for longer: try again later. Or it cannot be locked at all.
+    pub(crate) fn take(
+        file: File,
+        path: &Path,
+        sharing: Sharing,
+        patience: Duration,
+    ) -> Result<Self, Error> {
         let unusable = |cause| Error::failed(format!("locking {}: {cause}", path.display()));
-        let file = open(path).map_err(unusable)?;
-        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+        match Flock::lock(file, sharing.at_once()) {
             Ok(held) => Ok(Self { _held: held }),
-            Err((file, Errno::EWOULDBLOCK)) => wait(file, patience)
+            Err((file, Errno::EWOULDBLOCK)) => wait(file, sharing, patience)
                 .map_err(unusable)?
                 .map(|held| Self { _held: held })
                 .ok_or_else(|| still_locked(path, patience)),
@@ -38,27 +53,29 @@ impl Lock {
     }
 }
 
-fn open(path: &Path) -> io::Result<File> {
-    // Opening it to read is what Go does; a lock needs no more.
-    let existing = File::open(path);
-    match existing {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => create(path),
-        opened => opened,
+impl Sharing {
+    const fn at_once(self) -> FlockArg {
+        match self {
+            Self::Shared => FlockArg::LockSharedNonblock,
+            Self::Exclusive => FlockArg::LockExclusiveNonblock,
+        }
     }
-}
 
-fn create(path: &Path) -> io::Result<File> {
-    let create = nix::fcntl::OFlag::O_CREAT.bits();
-    OpenOptions::new().read(true).custom_flags(create).mode(LOCK_MODE).open(path)
+    const fn waiting(self) -> FlockArg {
+        match self {
+            Self::Shared => FlockArg::LockShared,
+            Self::Exclusive => FlockArg::LockExclusive,
+        }
+    }
 }
 
 /// A thread waits in the kernel's queue: in turn with all others, and not by polling.
 ///
 /// A lock that comes too late is given back by whoever drops the file.
-fn wait(file: File, patience: Duration) -> io::Result<Option<Flock<File>>> {
+fn wait(file: File, sharing: Sharing, patience: Duration) -> io::Result<Option<Flock<File>>> {
     let (tell, told) = mpsc::channel();
     thread::Builder::new().name("lock".into()).spawn(move || {
-        let locked = Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, errno)| errno);
+        let locked = Flock::lock(file, sharing.waiting()).map_err(|(_, errno)| errno);
         drop(tell.send(locked));
     })?;
     match told.recv_timeout(patience) {
@@ -103,33 +120,50 @@ fn holder_in(locks: &str, key: &str) -> Option<u32> {
 mod tests {
     use super::*;
 
+    fn take(path: &Path, sharing: Sharing, patience: Duration) -> Result<Lock, Error> {
+        let file = File::options().create(true).append(true).open(path).unwrap();
+        Lock::take(file, path, sharing, patience)
+    }
+
     #[test]
     fn a_lock_is_handed_on_as_soon_as_it_is_free() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("lock");
-        let first = Lock::take(&path, Duration::ZERO).unwrap();
+        let first = take(&path, Sharing::Exclusive, Duration::ZERO).unwrap();
         let second = {
             let path = path.clone();
-            thread::spawn(move || Lock::take(&path, Duration::from_secs(60)).is_ok())
+            thread::spawn(move || take(&path, Sharing::Exclusive, Duration::from_secs(60)).is_ok())
         };
         drop(first);
         assert!(second.join().unwrap());
-        assert!(Lock::take(&path, Duration::from_secs(60)).is_ok());
+        assert!(take(&path, Sharing::Exclusive, Duration::from_secs(60)).is_ok());
+    }
+
+    #[test]
+    fn many_share_a_lock_and_one_has_it_alone() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("lock");
+        let shared = [(); 2].map(|()| take(&path, Sharing::Shared, Duration::ZERO).unwrap());
+        assert_eq!(take(&path, Sharing::Exclusive, Duration::ZERO).unwrap_err().code, 11);
+        drop(shared);
+        let alone = take(&path, Sharing::Exclusive, Duration::from_secs(60)).unwrap();
+        assert_eq!(take(&path, Sharing::Shared, Duration::ZERO).unwrap_err().code, 11);
+        drop(alone);
     }
 
     #[test]
     fn who_waited_in_vain_hears_who_holds_the_lock_and_may_try_again() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("lock");
-        let first = Lock::take(&path, Duration::ZERO).unwrap();
-        let error = Lock::take(&path, Duration::from_millis(20)).unwrap_err();
+        let first = take(&path, Sharing::Exclusive, Duration::ZERO).unwrap();
+        let error = take(&path, Sharing::Shared, Duration::from_millis(20)).unwrap_err();
         assert_eq!(error.code, 11);
         let us = format!("by process {} (", std::process::id());
         assert!(error.msg.contains(&us), "{}", error.msg);
 
         drop(first);
         // The thread that waited in vain may have got it in the meantime; it gives it back.
-        Lock::take(&path, Duration::from_secs(60)).unwrap();
+        take(&path, Sharing::Exclusive, Duration::from_secs(60)).unwrap();
     }
 
     #[test]

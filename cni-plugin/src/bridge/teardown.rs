@@ -1,0 +1,106 @@
+//! What DEL and GC take away from a network of a bridge and host-local addresses.
+
+use std::collections::HashSet;
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::identity::Identity;
+use super::{inside, masquerade, open, port};
+use crate::attachment::Attachment;
+use crate::error::Error;
+use crate::host_local::{self, Location};
+use crate::json::{self, Object};
+use crate::netns::{Found, Netns};
+use crate::request::NetnsRule;
+
+/// No more of a config than it takes to remove what was made by it: a plugin that accepts more than
+/// ADD does here, or an ADD that failed, may have kept it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Teardown {
+    network: String,
+    /// Whether the config asks for masquerading.
+    has_rules: bool,
+    location: Location,
+}
+
+impl Teardown {
+    /// None if `config` names no network.
+    pub(crate) fn parse(config: &Object) -> Option<Self> {
+        let location = Location::parse(config).ok()?;
+        let masquerades = json::get(config, "ipMasq");
+        Some(Self {
+            network: location.network.clone(),
+            has_rules: masquerades.is_some_and(|value| *value != Value::Bool(false)),
+            location,
+        })
+    }
+
+    /// Removes the interface, then what let it through, and frees its addresses last: nobody gets
+    /// them while it is there. What is gone already is no error.
+    pub(crate) fn del(
+        &self,
+        attachment: &Attachment,
+        netns: Option<&Path>,
+        rule: NetnsRule,
+    ) -> Result<(), Error> {
+        let identity = self.identity(attachment);
+        let found = netns.map_or(Ok(Found::Gone), |path| Netns::find(path, rule))?;
+        let was_inside = match found {
+            Found::Foreign(netns) => inside::remove(&netns, &identity)?,
+            Found::Own | Found::Gone => false,
+        };
+        if !was_inside {
+            port::remove(&mut open()?, &identity)?;
+        }
+        if self.has_rules {
+            masquerade::remove(&identity)?;
+        }
+        host_local::release(&self.location, attachment)
+    }
+
+    /// Removes what belongs to no attachment of `valid`; `stale` are those of which there is a
+    /// record, and perhaps a port that is not marked yet.
+    pub(crate) fn gc(&self, valid: &[Attachment], stale: &[Attachment]) -> Result<(), Error> {
+        let lives: HashSet<_> = valid.iter().collect();
+        let stale: Vec<_> = stale.iter().map(|attachment| self.identity(attachment)).collect();
+        port::collect(&mut open()?, &self.network, &lives, &stale)?;
+        if self.has_rules {
+            masquerade::collect(&self.network, valid)?;
+        }
+        host_local::collect(&self.location, valid).map(drop)
+    }
+
+    fn identity(&self, attachment: &Attachment) -> Identity {
+        Identity { network: self.network.clone(), attachment: attachment.clone() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(config: &str) -> Option<Teardown> {
+        Teardown::parse(&serde_json::from_str(config).unwrap())
+    }
+
+    #[test]
+    fn what_an_add_would_refuse_can_be_removed() {
+        for odd in [
+            r#""mtu": -1, "ipMasq": true, "ipMasqBackend": "ebtables""#,
+            r#""ipMasqBackend": "ipvs", "ipMasq": "true", "ipam": {"ranges": 7}"#,
+            r#""runtimeConfig": {"mac": "0211.2233.4455"}, "IPMASQ": true, "ipam": []"#,
+            r#""hairpinMode": true, "promiscMode": true, "bridge": 3, "ipMasq": true"#,
+        ] {
+            let teardown = parse(&format!(r#"{{"name": "cbr0", {odd}}}"#)).unwrap();
+            assert_eq!((teardown.network.as_str(), teardown.has_rules), ("cbr0", true), "{odd}");
+            assert!(teardown.location.directory().ends_with("networks/cbr0"));
+        }
+        let elsewhere = parse(r#"{"name": "a", "ipam": {"dataDir": "/d"}, "ipMasq": false}"#);
+        let elsewhere = elsewhere.unwrap();
+        assert_eq!(elsewhere.location.directory(), Path::new("/d/a"));
+        assert!(!elsewhere.has_rules);
+        assert_eq!(parse(r#"{"name": "../a"}"#), None);
+        assert_eq!(parse("{}"), None);
+    }
+}

@@ -1,0 +1,114 @@
+//! Files where others may have put a link, a pipe or a device: opened and read without harm.
+
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+
+/// What becomes of a symbolic link at the end of a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Link {
+    Refused,
+    Followed,
+}
+
+/// Opens `path` as `options` say, without waiting for the other end of a pipe.
+///
+/// # Errors
+/// [`ErrorKind::InvalidData`] if it is a link, or no regular file.
+pub(crate) fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    open_by(path, options, Link::Refused)
+}
+
+/// The content of a regular file of at most `longest` bytes.
+///
+/// # Errors
+/// [`ErrorKind::InvalidData`] if it is longer, a link that `link` refuses, or no regular file.
+pub(crate) fn read(path: &Path, longest: u64, link: Link) -> io::Result<Vec<u8>> {
+    let file = open_by(path, File::options().read(true), link)?;
+    let mut content = Vec::new();
+    file.take(longest + 1).read_to_end(&mut content)?;
+    let is_longer = content.len() as u64 > longest;
+    if is_longer { Err(invalid("it is too long")) } else { Ok(content) }
+}
+
+/// When the content, the name or anything else of a file was last changed.
+pub(crate) fn changed(metadata: &Metadata) -> SystemTime {
+    let seconds = u64::try_from(metadata.ctime()).unwrap_or_default();
+    let nanoseconds = u32::try_from(metadata.ctime_nsec()).unwrap_or_default();
+    SystemTime::UNIX_EPOCH + Duration::new(seconds, nanoseconds)
+}
+
+fn open_by(path: &Path, options: &mut OpenOptions, link: Link) -> io::Result<File> {
+    let flags = match link {
+        Link::Refused => OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW,
+        Link::Followed => OFlag::O_NONBLOCK,
+    };
+    let file = options.custom_flags(flags.bits()).open(path).map_err(plainly)?;
+    if file.metadata()?.is_file() { Ok(file) } else { Err(invalid("it is no regular file")) }
+}
+
+/// What the kernel says of a link, of a pipe that nobody reads, and of a folder.
+fn plainly(error: io::Error) -> io::Error {
+    let errno = error.raw_os_error().map(Errno::from_raw);
+    match errno {
+        Some(Errno::ELOOP) => invalid("it is a symbolic link"),
+        Some(Errno::ENXIO | Errno::EISDIR | Errno::ENODEV) => invalid("it is no regular file"),
+        _ => error,
+    }
+}
+
+fn invalid(flaw: &'static str) -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, flaw)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use nix::sys::stat::Mode;
+    use nix::unistd::mkfifo;
+
+    use super::*;
+
+    #[test]
+    fn only_a_regular_file_of_a_sensible_length_is_read() {
+        let home = tempfile::tempdir().unwrap();
+        let place = |name: &str| home.path().join(name);
+        fs::write(place("plain"), "0123456789").unwrap();
+        symlink(place("plain"), place("link")).unwrap();
+        symlink("/dev/zero", place("zero")).unwrap();
+        mkfifo(&place("pipe"), Mode::S_IRWXU).unwrap();
+        fs::create_dir(place("folder")).unwrap();
+        let kind = |name: &str, longest, link| {
+            read(&place(name), longest, link).map(|content| content.len()).map_err(|e| e.kind())
+        };
+        assert_eq!(kind("plain", 10, Link::Refused), Ok(10));
+        assert_eq!(kind("plain", 9, Link::Refused), Err(ErrorKind::InvalidData));
+        assert_eq!(kind("link", 10, Link::Followed), Ok(10));
+        assert_eq!(kind("absent", 10, Link::Refused), Err(ErrorKind::NotFound));
+        for name in ["link", "zero", "pipe", "folder"] {
+            assert_eq!(kind(name, 10, Link::Refused), Err(ErrorKind::InvalidData), "{name}");
+        }
+        assert_eq!(kind("zero", 10, Link::Followed), Err(ErrorKind::InvalidData));
+    }
+
+    #[test]
+    fn nothing_is_written_to_a_link_or_into_a_pipe() {
+        let home = tempfile::tempdir().unwrap();
+        let place = |name: &str| home.path().join(name);
+        fs::write(place("precious"), "precious").unwrap();
+        symlink(place("precious"), place("link")).unwrap();
+        mkfifo(&place("pipe"), Mode::S_IRWXU).unwrap();
+        for name in ["link", "pipe"] {
+            let opened = open(&place(name), File::options().write(true).create(true));
+            assert_eq!(opened.unwrap_err().kind(), ErrorKind::InvalidData, "{name}");
+        }
+        assert_eq!(fs::read(place("precious")).unwrap(), b"precious");
+    }
+}

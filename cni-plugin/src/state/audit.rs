@@ -1,0 +1,181 @@
+//! All records of attachments: which are of use, and which belong to no container any more.
+
+use std::collections::HashSet;
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::time::SystemTime;
+
+use super::{Owner, Record, States, Use};
+use crate::bridge;
+use crate::error::Error;
+use crate::host_local::{
+    self, Cure, Finding, Kind, Location, Verdict, Witnesses, alive, dead, is_settled,
+};
+use crate::plain_file::changed;
+
+/// What still belongs to the container of a record.
+struct Traces {
+    witnesses: Witnesses,
+    /// Containers with a reserved address.
+    holders: HashSet<String>,
+    /// Containers with a port on this host.
+    connected: HashSet<String>,
+}
+
+/// Judges every record in `directory`, sorted by name, and removes what is proven dead if told to.
+/// The stores of addresses are in `data_dir`, and wherever a record names one; the runtime writes
+/// down in `results` what it has added.
+///
+/// # Errors
+/// What belongs to a container cannot be seen, or another process works on all records.
+pub fn audit(
+    directory: &Path,
+    data_dir: &Path,
+    results: &Path,
+    cure: Cure,
+) -> Result<Vec<Finding>, Error> {
+    let states = States::at(directory);
+    let _alone = states.lock(Use::Exclusive)?;
+    let mut all = states.all()?;
+    if all.is_empty() {
+        return Ok(Vec::new());
+    }
+    all.sort_by(|(one, _), (other, _)| one.cmp(other));
+    let traces = Traces::gather(&all, data_dir, results)?;
+    let mut findings = Vec::new();
+    for (owner, _) in all {
+        let path = directory.join(owner.file_name());
+        let Ok(metadata) = fs::symlink_metadata(&path) else { continue };
+        let verdict = judge(&owner.container_id, changed(&metadata), &traces);
+        let freed = verdict.proven_dead && cure == Cure::Free;
+        if freed {
+            states.drop_record(&owner)?;
+        }
+        let name = owner.file_name();
+        findings.push(Finding { name, owner: shown(&owner), verdict, freed });
+    }
+    Ok(findings)
+}
+
+impl Traces {
+    /// Fails if any of it cannot be seen: half of it proves nothing.
+    fn gather(all: &[(Owner, Record)], data_dir: &Path, results: &Path) -> Result<Self, Error> {
+        let unseen = |cause: io::Error| {
+            Error::failed(format!("what belongs to a container cannot be seen: {cause}"))
+        };
+        let mut holders = HashSet::new();
+        for location in locations(all, data_dir).map_err(unseen)? {
+            holders.extend(host_local::holders(&location).map_err(unseen)?);
+        }
+        let witnesses = Witnesses::gather(results).map_err(unseen)?;
+        Ok(Self { witnesses, holders, connected: bridge::connected()? })
+    }
+}
+
+/// Each store once.
+fn locations(all: &[(Owner, Record)], data_dir: &Path) -> io::Result<Vec<Location>> {
+    let networks = match host_local::networks(data_dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+        networks => networks?,
+    };
+    let usual = networks.iter().filter_map(|network| Location::of(network).ok());
+    let usual = usual.map(|location| Location { data_dir: data_dir.to_owned(), ..location });
+    let named = all.iter().filter_map(|(_, record)| match record {
+        Record::Kept(config) => Location::parse(config).ok(),
+        Record::Damaged | Record::Absent => None,
+    });
+    let mut locations: Vec<Location> = Vec::new();
+    for location in usual.chain(named) {
+        if !locations.iter().any(|known| known.directory() == location.directory()) {
+            locations.push(location);
+        }
+    }
+    Ok(locations)
+}
+
+fn judge(container: &str, changed: SystemTime, traces: &Traces) -> Verdict {
+    let witnesses = &traces.witnesses;
+    let held = [
+        (witnesses.cached.knows_container(container), "the runtime has its container"),
+        (witnesses.busy.contains(container), "a plugin is working on its container"),
+        (traces.holders.contains(container), "an address is reserved for its container"),
+        (traces.connected.contains(container), "its container has a link"),
+    ];
+    if let Some((_, reason)) = held.into_iter().find(|(is_held, _)| *is_held) {
+        return alive(Kind::Held, reason);
+    }
+    let nobody = "the runtime does not know its container, which has neither address nor link";
+    if changed < witnesses.booted {
+        return dead(Kind::Leaked, format!("{nobody}: it is from before this boot"));
+    }
+    if is_settled(changed, witnesses) {
+        return dead(Kind::Leaked, format!("{nobody}, long after it was written"));
+    }
+    alive(Kind::Leaked, format!("{nobody}, but it is so new that these may still come"))
+}
+
+fn shown(owner: &Owner) -> String {
+    match &owner.interface {
+        Some(interface) => format!("{interface} of container {}", owner.container_id),
+        None => format!("container {}", owner.container_id),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::attachment::Attachment;
+
+    const CONTAINERS: [&str; 4] = ["known", "holder", "connected", "gone"];
+
+    fn traces(home: &Path, now: SystemTime) -> Traces {
+        let witnesses = Witnesses::gather(&home.join("results")).unwrap();
+        Traces {
+            witnesses: Witnesses { now, booted: SystemTime::UNIX_EPOCH, ..witnesses },
+            holders: HashSet::from(["holder".to_owned()]),
+            connected: HashSet::from(["connected".to_owned()]),
+        }
+    }
+
+    #[test]
+    fn only_what_no_trace_is_left_of_is_dead_and_not_before_it_has_settled() {
+        let home = tempfile::tempdir().unwrap();
+        fs::create_dir(home.path().join("results")).unwrap();
+        fs::write(home.path().join("results/cbr0-known-eth0"), "").unwrap();
+        let written = SystemTime::now();
+        let verdicts = |later| {
+            let traces = traces(home.path(), written + Duration::from_secs(later));
+            CONTAINERS.map(|container| {
+                let verdict = judge(container, written, &traces);
+                (verdict.kind, verdict.proven_dead)
+            })
+        };
+        let held = (Kind::Held, false);
+        assert_eq!(verdicts(599), [held, held, held, (Kind::Leaked, false)]);
+        assert_eq!(verdicts(601), [held, held, held, (Kind::Leaked, true)]);
+    }
+
+    #[test]
+    fn a_record_is_held_by_a_reservation_in_the_store_that_it_names() {
+        let home = tempfile::tempdir().unwrap();
+        let place = |name: &str| home.path().join(name);
+        let states = States::at(&place("flannel"));
+        let attachment =
+            Attachment { container_id: "0123456789ab".into(), interface: "eth0".into() };
+        let config = serde_json::json!({"name": "cbr0", "ipam": {"dataDir": place("elsewhere")}});
+        states.keep(&attachment, config.as_object().unwrap()).unwrap();
+        let kinds = || {
+            let audited =
+                audit(&place("flannel"), &place("networks"), &place("results"), Cure::Free);
+            audited.unwrap().into_iter().map(|one| (one.name, one.verdict.kind)).collect::<Vec<_>>()
+        };
+        let name = "0123456789ab:eth0".to_owned();
+        assert_eq!(kinds(), [(name.clone(), Kind::Leaked)]);
+        fs::create_dir_all(place("elsewhere/cbr0")).unwrap();
+        fs::write(place("elsewhere/cbr0/10.0.0.2"), "0123456789ab\r\neth0").unwrap();
+        assert_eq!(kinds(), [(name, Kind::Held)]);
+    }
+}
