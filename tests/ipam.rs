@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 use expect_test::expect;
@@ -20,7 +21,10 @@ impl Node {
         for (name, content) in
             [("lock", ""), ("last_reserved_ip.0", "10.0.0.2")].iter().chain(records)
         {
-            fs::write(node.0.path().join("networks/cbr0").join(name), content).unwrap();
+            let path = node.0.path().join("networks/cbr0").join(name);
+            fs::write(&path, content).unwrap();
+            // As the plugins leave them.
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
         }
         let cached = r#"{"kind": "cniCacheV1", "containerId": "known", "ifName": "eth0",
             "networkName": "cbr0", "result": {"ips": [{"address": "10.0.0.2/24"}]}}"#;
@@ -37,6 +41,8 @@ impl Node {
             .arg(place("networks"))
             .arg("--results-dir")
             .arg(place("results"))
+            .arg("--records-dir")
+            .arg(place("flannel"))
             .args(more)
             .output()
             .unwrap();
@@ -93,6 +99,52 @@ fn every_fault_is_named_with_its_reason_and_only_what_is_dead_is_freed() {
     assert_eq!(freed, ["10.0.0.4"]);
     assert!(!node.has("10.0.0.4"));
     assert!(["10.0.0.2", "10.0.0.3", "10.0.0.5", "10.0.0.6"].iter().all(|name| node.has(name)));
+}
+
+#[test]
+fn what_people_wrote_by_hand_is_named_and_stays() {
+    let node = Node::with(&[KNOWN, ("10.0.0.5", "printer"), ("10.0.0.6", "")]);
+    let by_hand = node.0.path().join("networks/cbr0/10.0.0.6");
+    fs::set_permissions(by_hand, fs::Permissions::from_mode(0o644)).unwrap();
+    let (code, out, _) = node.check(&["--sees-all", "--repair"]);
+    assert_eq!(code, 0);
+    expect![[r#"
+        NETWORK  ADDRESS   FOUND    OUTCOME
+        cbr0     10.0.0.5  foreign  stays
+            container printer: it names "printer", which is no identifier of a container
+        cbr0     10.0.0.6  foreign  stays
+            it does not say which container holds it
+        cbr0: 1 held, 0 dead, 0 freed, 2 unclear or foreign
+    "#]]
+    .assert_eq(&out);
+    assert!(["10.0.0.5", "10.0.0.6"].iter().all(|name| node.has(name)));
+}
+
+#[test]
+fn records_of_attachments_are_checked_with_what_is_left_of_their_containers() {
+    let node = Node::with(&[KNOWN]);
+    fs::create_dir(node.0.path().join("flannel")).unwrap();
+    for name in ["known:eth0", "gone:eth0", "gone-too"] {
+        fs::write(node.0.path().join("flannel").join(name), r#"{"name":"cbr0"}"#).unwrap();
+    }
+    let (code, out, _) = node.check(&["--sees-all"]);
+    assert_eq!(code, 0);
+    expect![[r"
+        RECORD     FOUND   OUTCOME
+        gone:eth0  leaked  stays
+            eth0 of container gone: the runtime does not know its container, which has
+              neither address nor link, but it is so new that these may still come
+        gone-too   leaked  stays
+            container gone-too: the runtime does not know its container, which has
+              neither address nor link, but it is so new that these may still come
+        cbr0: 1 held, 0 dead, 0 freed, 0 unclear or foreign
+        records of attachments: 1 held, 0 dead, 0 freed, 2 unclear or foreign
+    "]]
+    .assert_eq(&out);
+    let (_, out, _) = node.check(&["--sees-all", "-o", "json"]);
+    let answer: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(answer["attachments"]["records"][0]["file"], "gone:eth0");
+    assert_eq!(answer["attachments"]["records"][0]["provenDead"], false);
 }
 
 #[test]
