@@ -9,7 +9,7 @@ ENTRYPOINT ["/opt/bin/flanneld"]
 FROM image AS prebuilt
 COPY target/image/ /
 
-FROM docker.io/library/rust:1-alpine AS compiler
+FROM docker.io/library/rust:1.95.0-alpine AS compiler
 RUN apk add --no-cache build-base protoc protobuf-dev
 WORKDIR /src
 COPY . .

@@ -6,6 +6,8 @@ CARGO ?= cargo
 STATIC = $(shell uname -m)-unknown-linux-musl
 # For each of the readers that `make fuzz` tries.
 FUZZ_SECONDS ?= 60
+# A git checkout of https://github.com/RustSec/advisory-db; without one, `make advisories` fetches it.
+ADVISORIES ?=
 
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -26,6 +28,9 @@ check: packages target/tools/bin/cargo-deny ## Check formatting, lints, document
 	RUSTDOCFLAGS="--deny warnings" $(CARGO) doc --locked --workspace --no-deps --document-private-items
 	target/tools/bin/cargo-deny check bans licenses sources
 
+advisories: target/tools/bin/cargo-deny ## Check dependencies against the RustSec database, or ADVISORIES=CHECKOUT
+	@tests/advisories "$(ADVISORIES)"
+
 bench: release ## Measure everything in docs/benchmarks.md, into target/bench
 	$(CARGO) build --locked --release --package tweed-lab
 	target/release/tweed-lab bench --tweedd target/image/opt/bin/tweedd --tweedctl target/image/opt/bin/tweedctl \
@@ -42,11 +47,12 @@ fuzz: target/tools/bin/cargo-fuzz ## Feed the CNI plugin what nobody would write
 fmt: ## Format the code
 	$(CARGO) fmt --all
 
-release: packages ## Build the binaries as they are shipped, into target/image
+release: packages target/tools/bin/cargo-cyclonedx ## Build the binaries as they are shipped into target/image, and their SBOM
 	@tests/packages image
 	@rustup target list --installed | grep -q ^$(STATIC)$$ || \
 	  { echo "installing: Rust's library for $(STATIC)" && rustup target add $(STATIC); }
 	CARGO="$(CARGO)" config/image/compile
+	config/image/sbom
 
 image: release ## Build the container image from static binaries, without any registry
 	config/image/build
@@ -73,6 +79,10 @@ target/tools/bin/cargo-fuzz:
 	@echo "installing: cargo-fuzz (into target/tools)"
 	$(CARGO) install --locked --quiet --debug --root target/tools cargo-fuzz@0.13.2
 
+target/tools/bin/cargo-cyclonedx:
+	@echo "installing: cargo-cyclonedx (into target/tools)"
+	$(CARGO) install --locked --quiet --debug --root target/tools cargo-cyclonedx@0.5.9
+
 target/tools/bin/cargo-deny:
 	@echo "installing: cargo-deny (into target/tools)"
 	$(CARGO) install --locked --quiet --debug --no-default-features --root target/tools cargo-deny@0.20.2
@@ -83,4 +93,4 @@ packages: ## Install the Debian packages that build, tests and demo need
 runtimes: ## Install the container runtimes that the tests drive the CNI plugin with
 	@tests/packages runtimes
 
-.PHONY: help demo test check bench fuzz fmt release image tryimage tryapi manifests packages runtimes
+.PHONY: help demo test check advisories bench fuzz fmt release image tryimage tryapi manifests packages runtimes

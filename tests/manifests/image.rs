@@ -30,6 +30,16 @@ fn everything_that_the_dockerfile_names_exists() {
 }
 
 #[test]
+fn the_image_is_compiled_by_the_pinned_toolchain() {
+    let toolchain = read("rust-toolchain.toml");
+    let channel = toolchain.lines().find_map(|line| line.strip_prefix("channel = ")).unwrap();
+    let version = channel.trim_matches('"');
+    assert_eq!(version.split('.').count(), 3, "{channel} is not an exact version");
+    let base = format!("FROM docker.io/library/rust:{version}-alpine AS compiler");
+    assert!(read("Dockerfile").lines().any(|line| line == base), "the Dockerfile lacks {base:?}");
+}
+
+#[test]
 fn what_is_built_elsewhere_needs_no_registry() {
     let dockerfile = read("Dockerfile");
     let stages = dockerfile.split("FROM ").skip(1);
