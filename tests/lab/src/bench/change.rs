@@ -1,25 +1,29 @@
-//! New routes and nexthop objects in the kernel's messages.
+//! New and removed routes and new nexthop objects in the kernel's messages.
 
 use std::iter;
 use std::net::Ipv4Addr;
 
 const NEW_ROUTE: u16 = 24;
+const DEL_ROUTE: u16 = 25;
 const NEW_NEXTHOP: u16 = 104;
 const INET: u8 = 2;
 const DESTINATION: u16 = 1;
 
-/// Something that the kernel has made, or replaced.
+/// Something that the kernel has created, replaced or removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
-    /// An IPv4 route to this `/24`.
+    /// An IPv4 route to this `/24` was created or replaced.
     Route(Ipv4Addr),
+    /// An IPv4 route to this `/24` was removed.
+    Removed(Ipv4Addr),
     Nexthop,
 }
 
 /// All that a datagram of netlink tells of them.
 pub(super) fn changes(datagram: &[u8]) -> impl Iterator<Item = Change> {
     messages(datagram).filter_map(|(kind, body)| match kind {
-        NEW_ROUTE => route(body),
+        NEW_ROUTE => route(body).map(Change::Route),
+        DEL_ROUTE => route(body).map(Change::Removed),
         NEW_NEXTHOP => Some(Change::Nexthop),
         _ => None,
     })
@@ -36,11 +40,12 @@ fn messages(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     })
 }
 
-fn route(body: &[u8]) -> Option<Change> {
+/// The first address of the `/24` that an IPv4 route leads to.
+fn route(body: &[u8]) -> Option<Ipv4Addr> {
     let ([INET, 24, ..], attributes) = body.split_first_chunk::<12>()? else { return None };
     let (_, destination) = attributes_of(attributes).find(|(kind, _)| *kind == DESTINATION)?;
     let octets: [u8; 4] = destination.try_into().ok()?;
-    Some(Change::Route(octets.into()))
+    Some(octets.into())
 }
 
 fn attributes_of(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
@@ -82,10 +87,10 @@ mod tests {
     }
 
     #[test]
-    fn new_routes_and_nexthops_are_told_and_nothing_else() {
+    fn routes_and_new_nexthops_are_reported_and_nothing_else() {
         let datagram = [
             route_to(INET, 24, [10, 129, 0, 0]),
-            message(25, &route_to(INET, 24, [10, 129, 7, 0])[16..]),
+            message(DEL_ROUTE, &route_to(INET, 24, [10, 129, 7, 0])[16..]),
             route_to(INET, 9, [10, 128, 0, 0]),
             route_to(10, 24, [10, 129, 8, 0]),
             message(NEW_NEXTHOP, &[0; 8]),
@@ -93,7 +98,8 @@ mod tests {
         ];
         let route = |third| Change::Route(Ipv4Addr::new(10, 129, third, 0));
         let found: Vec<_> = changes(&datagram.concat()).collect();
-        assert_eq!(found, [route(0), Change::Nexthop, route(1)]);
+        let removed = Change::Removed(Ipv4Addr::new(10, 129, 7, 0));
+        assert_eq!(found, [route(0), removed, Change::Nexthop, route(1)]);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Hears of every new route and nexthop object of a namespace, and notes when.
+//! Hears of every new and removed route and new nexthop object of a namespace, and notes when.
 
 use std::collections::HashSet;
 use std::net::Ipv4Addr;
@@ -75,12 +75,24 @@ impl Listener {
             let is_news = match change {
                 Change::Route(base) => missing.remove(&base),
                 Change::Nexthop => true,
+                Change::Removed(_) => false,
             };
             if is_news {
                 let first = *first.get_or_insert(at);
                 if missing.is_empty() {
                     return Ok(Span { first, last: at });
                 }
+            }
+        }
+    }
+
+    /// Waits until the route to `peer` has been removed, and says when that was.
+    pub(super) fn wait_until_removed(&self, peer: Peer, patience: Duration) -> Result<Instant> {
+        let deadline = Instant::now() + patience;
+        loop {
+            let (at, change) = self.next(deadline).context("the route is still there")?;
+            if change == Change::Removed(peer.base()) {
+                return Ok(at);
             }
         }
     }

@@ -7,6 +7,7 @@ mod cold_start;
 mod data_path;
 mod faults;
 mod guard;
+mod hostile;
 mod kubernetes;
 mod latency;
 mod masquerade;
@@ -86,6 +87,7 @@ enum Section {
     Migration,
     Faults,
     Probes,
+    Hostile,
     Cni,
 }
 
@@ -106,6 +108,7 @@ impl Section {
             Self::Migration => migration::run(binaries, options.rounds(1), sheet),
             Self::Faults => faults::run(binaries, sheet),
             Self::Probes => probes::run(binaries, options.rounds(30), sheet),
+            Self::Hostile => hostile::run(binaries, options.rounds(10), sheet),
             Self::Cni => cni::run(&options.flannel, options.rounds(100), sheet),
         }
     }

@@ -49,11 +49,11 @@ impl Peer {
         Ipv4Addr::from_bits(FIRST_SUBNET + self.number * 256)
     }
 
-    fn address(self) -> Ipv4Addr {
+    pub(super) fn address(self) -> Ipv4Addr {
         Ipv4Addr::from_bits(FIRST_ADDRESS + self.number)
     }
 
-    fn mac(self) -> String {
+    pub(super) fn mac(self) -> String {
         let [_, high, middle, low] = self.number.to_be_bytes();
         format!("02:00:00:{high:02x}:{middle:02x}:{low:02x}")
     }

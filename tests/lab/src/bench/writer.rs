@@ -33,15 +33,26 @@ impl Writer {
     }
 
     pub(super) fn put(&mut self, key: &str, value: &str) -> Result<Written> {
-        let (client, watch) = (&mut self.client, &mut self.watch);
-        let sent = Instant::now();
-        let (answered, told) = self.runtime.block_on(async {
-            let answer = async { client.put(key, value, None).await.map(|_| Instant::now()) };
-            let news = hear_of(key, watch);
-            tokio::join!(answer, news)
-        });
-        Ok(Written { sent, committed: answered?.min(told?) })
+        let Self { runtime, client, watch } = self;
+        runtime.block_on(timed(client.put(key, value, None), key, watch))
     }
+
+    /// Deletes a key that is there.
+    pub(super) fn delete(&mut self, key: &str) -> Result<Written> {
+        let Self { runtime, client, watch } = self;
+        runtime.block_on(timed(client.delete(key, None), key, watch))
+    }
+}
+
+async fn timed<T>(
+    request: impl Future<Output = Result<T, etcd_client::Error>>,
+    key: &str,
+    watch: &mut WatchStream,
+) -> Result<Written> {
+    let sent = Instant::now();
+    let answer = async { request.await.map(|_| Instant::now()) };
+    let (answered, told) = tokio::join!(answer, hear_of(key, watch));
+    Ok(Written { sent, committed: answered?.min(told?) })
 }
 
 /// Others write as well.

@@ -1,0 +1,141 @@
+//! Floods of packets at the probe port: garbage, and probes of a peer that were recorded.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, setsockopt, socket, sockopt,
+};
+use nix::sys::time::TimeVal;
+use tweed::config::Probe;
+use tweed::probe::SHORTEST;
+use tweed_lab::{Family, Node};
+
+use super::scene::Scene;
+
+/// Per second.
+pub(super) const RATE: u64 = 100_000;
+/// Packets that are due and were not sent in this part of a second are given up.
+const MOST_BEHIND: u64 = 50;
+const STEP: Duration = Duration::from_millis(1);
+/// Both nodes send several probes meanwhile.
+const RECORDING: Duration = Duration::from_secs(3);
+/// In microseconds.
+const LOOK_UP: i64 = 100_000;
+const FRAME: usize = 1 << 16;
+
+/// With the first bytes of a probe, so that the victim computes its seal. Returns how many were sent.
+pub(super) fn garbage(scene: &Scene, lasting: Duration) -> Result<u64> {
+    let target = SocketAddr::new(scene.victim.address(Family::V4)?, Probe::DEFAULT_PORT);
+    let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+    let socket = scene.stranger.namespace().within(|| UdpSocket::bind(any))??;
+    let mut bytes = [b"tw\x01".as_slice(), &[0; SHORTEST]].concat();
+    let mut number = 0_u64;
+    Ok(flood(lasting, || {
+        number += 1;
+        bytes.iter_mut().rev().zip(number.to_be_bytes()).for_each(|(byte, new)| *byte = new);
+        socket.send_to(&bytes, target).map(drop)
+    }))
+}
+
+/// Probes of the peer to the victim, byte for byte, with the address of the peer's pods for their
+/// source. Returns how many were sent.
+pub(super) fn replays(scene: &Scene, lasting: Duration) -> Result<u64> {
+    let recorded = record(&scene.victim)?;
+    ensure!(!recorded.is_empty(), "the peer has sent no probe");
+    let [victim, peer] = Scene::bases();
+    scene.stranger.ip(format!("route add local {peer} dev lo"))?;
+    let gateway = scene.victim.address(Family::V4)?;
+    scene.stranger.ip(format!("route add {victim} via {gateway}"))?;
+    let source = SocketAddr::new(peer, Probe::DEFAULT_PORT);
+    let socket = scene.stranger.namespace().within(|| UdpSocket::bind(source))??;
+    let target = SocketAddr::new(victim, Probe::DEFAULT_PORT);
+    let mut probes = recorded.iter().cycle();
+    Ok(flood(lasting, || match probes.next() {
+        Some(probe) => socket.send_to(probe, target).map(drop),
+        None => Ok(()),
+    }))
+}
+
+/// The probes of the peer that arrive by the direct path.
+fn record(victim: &Node) -> Result<Vec<Vec<u8>>> {
+    let [to, from] = Scene::bases();
+    victim.namespace().within(|| {
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let all = SockProtocol::EthAll;
+        let socket = socket(AddressFamily::Packet, SockType::Raw, flags, all)?;
+        setsockopt(&socket, sockopt::ReceiveTimeout, &TimeVal::new(0, LOOK_UP))?;
+        let (started, mut probes, mut frame) = (Instant::now(), Vec::new(), vec![0; FRAME]);
+        while started.elapsed() < RECORDING {
+            if let Ok(length) = recv(socket.as_raw_fd(), &mut frame, MsgFlags::empty()) {
+                probes.extend(frame.get(..length).and_then(|frame| probe_in(frame, from, to)));
+            }
+        }
+        Ok(probes)
+    })?
+}
+
+/// The payload of an Ethernet frame, if it is a probe between these addresses.
+fn probe_in(frame: &[u8], from: IpAddr, to: IpAddr) -> Option<Vec<u8>> {
+    let [0x08, 0x00, 0x45] = frame.get(12..15)? else { return None };
+    let (header, udp) = frame.get(14..)?.split_at_checked(20)?;
+    let address = |at: usize| {
+        let octets: [u8; 4] = header.get(at..at + 4)?.try_into().ok()?;
+        Some(IpAddr::from(octets))
+    };
+    let port: [u8; 2] = udp.get(2..4)?.try_into().ok()?;
+    let is_probe = header.get(9) == Some(&17) && u16::from_be_bytes(port) == Probe::DEFAULT_PORT;
+    let is_between = address(12)? == from && address(16)? == to;
+    (is_probe && is_between).then(|| udp.get(8..).map(<[u8]>::to_vec))?
+}
+
+/// Calls `send` [`RATE`] times a second; returns how often it succeeded.
+pub(super) fn flood(lasting: Duration, mut send: impl FnMut() -> io::Result<()>) -> u64 {
+    let (started, mut begun, mut sent) = (Instant::now(), 0, 0);
+    while started.elapsed() < lasting {
+        let due = due(started.elapsed());
+        for _ in 0..(due - begun).min(RATE / MOST_BEHIND) {
+            sent += u64::from(send().is_ok());
+        }
+        begun = due;
+        std::thread::sleep(STEP);
+    }
+    sent
+}
+
+/// How many packets should have been sent after so long.
+fn due(elapsed: Duration) -> u64 {
+    u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX) / (1_000_000 / RATE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rate_is_kept() {
+        assert_eq!(due(Duration::from_secs(1)), RATE);
+        assert_eq!(due(Duration::from_micros(25)), 2);
+    }
+
+    #[test]
+    fn a_probe_is_told_from_other_frames() {
+        let [to, from] = [[10, 128, 1, 0], [10, 128, 2, 0]];
+        let [high, low] = Probe::DEFAULT_PORT.to_be_bytes();
+        let mut frame = vec![0; 14 + 20];
+        frame[12..15].copy_from_slice(&[0x08, 0x00, 0x45]);
+        frame[14 + 9] = 17;
+        frame[14 + 12..14 + 16].copy_from_slice(&from);
+        frame[14 + 16..14 + 20].copy_from_slice(&to);
+        frame.extend([high, low, high, low, 0, 11, 0, 0, b'a', b'b', b'c']);
+        let read = |frame: &[u8]| probe_in(frame, from.into(), to.into());
+        assert_eq!(read(&frame), Some(b"abc".to_vec()));
+        assert_eq!(probe_in(&frame, to.into(), from.into()), None);
+        frame[14 + 9] = 6;
+        assert_eq!(read(&frame), None);
+        assert_eq!(read(&frame[..30]), None);
+    }
+}
