@@ -7,7 +7,7 @@ mod rollout;
 #[cfg(test)]
 mod tests;
 
-pub use change::{Change, Reload, Situation, Waits, change};
+pub use change::{Carriage, Change, Reload, Situation, Waits, change};
 pub use pool::Pool;
 pub use probe::Probe;
 pub use rollout::{Rollout, share};

@@ -1,5 +1,6 @@
 //! What becomes of an edited config on a node that runs.
 
+use std::fmt;
 use std::net::IpAddr;
 
 use super::{Kind, NetworkConfig, pool};
@@ -42,22 +43,59 @@ pub enum Waits {
     ForStart,
     #[error("{key} cannot change on a running node: put it back, or restart tweedd on every node")]
     ForKey { key: &'static str },
-    #[error("staying on {}: without Mixed, Backend.Type {} is taken in at the next start", ours.as_str(), wanted.as_str())]
-    ForMixed { ours: Kind, wanted: Kind },
+    #[error("staying on {ours}: without Mixed, {} is taken in at the next start", wanted.unlike(*ours))]
+    ForMixed { ours: Carriage, wanted: Carriage },
     #[error(
-        "staying on {}: Mixed has to be on everywhere before Backend.Type changes; once it is, write the config again",
-        ours.as_str()
+        "staying on {ours}: Mixed has to be on everywhere before {} changes; once it is, write the config again",
+        wanted.key_unlike(*ours)
     )]
-    ForMixedElsewhere { ours: Kind },
+    ForMixedElsewhere { ours: Carriage, wanted: Carriage },
     #[error(
-        "staying on {} with Mixed: change Backend.Type first, and remove Mixed once all nodes have followed",
-        ours.as_str()
+        "staying on {ours} with Mixed: change {} first, and remove Mixed once all nodes have followed",
+        wanted.key_unlike(*ours)
     )]
-    ForTwoEdits { ours: Kind },
+    ForTwoEdits { ours: Carriage, wanted: Carriage },
     #[error("keeping Mixed until the leases of the peers are read")]
     ForLeases,
     #[error("keeping Mixed: without it there is no path to {}", few(stranded))]
     ForPeers { stranded: Vec<IpAddr> },
+}
+
+/// Which path a node takes to a peer of the same backend: both ends of it have to agree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Carriage {
+    kind: Kind,
+    /// Whether peers on the same link are reached without the tunnel; `host-gw` has none.
+    direct_routing: bool,
+}
+
+impl Carriage {
+    fn new(kind: Kind, config: &NetworkConfig) -> Self {
+        let direct_routing = kind == Kind::Vxlan && config.backend.tunnel.direct_routing;
+        Self { kind, direct_routing }
+    }
+
+    /// The key that makes it another than `ours`.
+    fn key_unlike(self, ours: Self) -> &'static str {
+        if self.kind == ours.kind { "Backend.DirectRouting" } else { "Backend.Type" }
+    }
+
+    /// The same with its value.
+    fn unlike(self, ours: Self) -> String {
+        let key = self.key_unlike(ours);
+        if self.kind == ours.kind {
+            format!("{key} {}", self.direct_routing)
+        } else {
+            format!("{key} {}", self.kind.as_str())
+        }
+    }
+}
+
+impl fmt::Display for Carriage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let direct_routing = if self.direct_routing { " (DirectRouting)" } else { "" };
+        write!(f, "{}{direct_routing}", self.kind.as_str())
+    }
 }
 
 impl Waits {
@@ -86,6 +124,7 @@ pub fn change(current: &NetworkConfig, wanted: &NetworkConfig, situation: &Situa
             // The rollout speaks of the backend that waits.
             in_force.rollout = None;
             in_force.backend.kind = situation.kind(current);
+            in_force.backend.tunnel.direct_routing = current.backend.tunnel.direct_routing;
             in_force.mixed = current.mixed || wanted.mixed;
         }
     }
@@ -93,23 +132,27 @@ pub fn change(current: &NetworkConfig, wanted: &NetworkConfig, situation: &Situa
 }
 
 impl Situation {
+    fn carriage(&self, current: &NetworkConfig) -> Carriage {
+        Carriage::new(self.kind(current), current)
+    }
+
     /// The backend of this node where `current` is in force.
     fn kind(&self, current: &NetworkConfig) -> Kind {
         self.kept.unwrap_or_else(|| current.kind_of(&self.names))
     }
 }
 
-/// What of `Backend.Type` and `Mixed` has to wait, and why.
+/// What of `Backend.Type`, `Backend.DirectRouting` and `Mixed` has to wait, and why.
 fn held_back(
     current: &NetworkConfig,
     wanted: &NetworkConfig,
     situation: &Situation,
 ) -> Option<Waits> {
-    let ours = situation.kind(current);
-    let theirs = wanted.kind_of(&situation.names);
+    let ours = situation.carriage(current);
+    let theirs = Carriage::new(wanted.kind_of(&situation.names), wanted);
     match (current.mixed, wanted.mixed) {
-        (true, false) if ours != theirs => Some(Waits::ForTwoEdits { ours }),
-        (false, true) if ours != theirs => Some(Waits::ForMixedElsewhere { ours }),
+        (true, false) if ours != theirs => Some(Waits::ForTwoEdits { ours, wanted: theirs }),
+        (false, true) if ours != theirs => Some(Waits::ForMixedElsewhere { ours, wanted: theirs }),
         (false, false) if ours != theirs => Some(Waits::ForMixed { ours, wanted: theirs }),
         (true, false) => for_peers(situation.stranded.as_deref()),
         (true, true) | (false, true | false) => None,

@@ -8,13 +8,15 @@ fn config(json: &str) -> NetworkConfig {
     NetworkConfig::parse(json.as_bytes()).unwrap()
 }
 
-/// A config of these words: backend, `mixed`, `mtu`.
+/// A config of these words: backend, `mixed`, `mtu`, `direct`.
 fn words(words: &str) -> NetworkConfig {
     let mixed = words.contains("mixed");
+    let direct = words.contains("direct");
     let mtu = if words.contains("mtu") { 1400 } else { 0 };
     let kind = words.split(' ').next().unwrap();
     config(&format!(
-        r#"{{"Network":"10.5.0.0/16","Mixed":{mixed},"Backend":{{"Type":"{kind}","MTU":{mtu}}}}}"#
+        r#"{{"Network":"10.5.0.0/16","Mixed":{mixed},
+             "Backend":{{"Type":"{kind}","MTU":{mtu},"DirectRouting":{direct}}}}}"#
     ))
 }
 
@@ -56,6 +58,35 @@ fn the_backend_changes_live_only_between_two_mixed_configs() {
 }
 
 #[test]
+fn direct_routing_changes_live_only_between_two_mixed_configs_too() {
+    let for_start =
+        "staying on vxlan: without Mixed, Backend.DirectRouting true is taken in at the next start";
+    let off_for_start = "staying on vxlan (DirectRouting): without Mixed, Backend.DirectRouting false is taken in at the next start";
+    let elsewhere = "staying on vxlan: Mixed has to be on everywhere before Backend.DirectRouting changes; once it is, write the config again";
+    let two_edits = "staying on vxlan (DirectRouting) with Mixed: change Backend.DirectRouting first, and remove Mixed once all nodes have followed";
+    let type_for_start =
+        "staying on vxlan: without Mixed, Backend.Type host-gw is taken in at the next start";
+    let cases = [
+        ("vxlan mixed", "vxlan mixed direct", "vxlan mixed direct", ""),
+        ("vxlan mixed direct", "vxlan mixed", "vxlan mixed", ""),
+        ("vxlan", "vxlan direct", "vxlan", for_start),
+        ("vxlan", "vxlan direct mtu", "vxlan mtu", for_start),
+        ("vxlan direct", "vxlan", "vxlan direct", off_for_start),
+        ("vxlan", "vxlan mixed direct", "vxlan mixed", elsewhere),
+        ("vxlan mixed direct", "vxlan", "vxlan mixed direct", two_edits),
+        ("vxlan direct", "vxlan mixed direct", "vxlan mixed direct", ""),
+        ("vxlan mixed direct", "vxlan direct", "vxlan direct", ""),
+        // A node without a tunnel has nothing to route around, until it has one.
+        ("host-gw", "host-gw direct", "host-gw direct", ""),
+        ("vxlan", "host-gw direct", "vxlan", type_for_start),
+    ];
+    for (current, wanted, in_force, waits) in cases {
+        let change = change(&words(current), &words(wanted), &situation());
+        assert_eq!(told(&change), (words(in_force), waits.to_owned()), "{current} → {wanted}");
+    }
+}
+
+#[test]
 fn mixed_stays_while_a_peer_would_be_left_out() {
     let peers = (1..=5).map(|last| IpAddr::from([10, 0, 0, last])).collect();
     let stranded = Situation { stranded: Some(peers), ..situation() };
@@ -75,7 +106,9 @@ fn mixed_stays_while_a_peer_would_be_left_out() {
 fn mixed_stays_while_the_node_is_kept_on_another_backend() {
     let kept = Situation { kept: Some(Kind::Vxlan), ..situation() };
     let change = change(&words("host-gw mixed"), &words("host-gw"), &kept);
-    assert_eq!(change.waits, Some(Waits::ForTwoEdits { ours: Kind::Vxlan }));
+    let [ours, wanted] =
+        [Kind::Vxlan, Kind::HostGw].map(|kind| Carriage { kind, direct_routing: false });
+    assert_eq!(change.waits, Some(Waits::ForTwoEdits { ours, wanted }));
     assert_eq!(change.in_force, words("vxlan mixed"));
 }
 
@@ -152,7 +185,9 @@ fn staged(nodes: &str, mixed: &str) -> NetworkConfig {
 fn a_node_that_follows_a_rollout_waits_for_mixed_as_any_other() {
     let follower = staged(r#""10.0.0.1""#, "true");
     let waiting = change(&words("vxlan"), &follower, &situation());
-    assert_eq!(waiting.waits, Some(Waits::ForMixedElsewhere { ours: Kind::Vxlan }));
+    let [ours, wanted] =
+        [Kind::Vxlan, Kind::HostGw].map(|kind| Carriage { kind, direct_routing: false });
+    assert_eq!(waiting.waits, Some(Waits::ForMixedElsewhere { ours, wanted }));
     assert_eq!(waiting.in_force.kind_of(["10.0.0.1"]), Kind::Vxlan);
     let mixed = change(&waiting.in_force, &follower, &situation());
     assert_eq!((mixed.in_force, mixed.waits), (follower, None));
