@@ -2,14 +2,14 @@
 
 mod firewall;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
 use crate::config::NetworkConfig;
 use crate::guard::{Checksums, Guard};
 use crate::kernel::state::{
-    Base, Chain, ChainName, Entry, Hook, Iptables, Marked, Match, Rule, Table, TableName, Verdict,
+    Base, Chain, ChainName, Entry, Hook, Marked, Match, Rule, Table, TableName, Verdict,
 };
 use crate::lease::Lease;
 use crate::node::Firewalls;
@@ -69,13 +69,11 @@ impl Default for Masquerade {
 /// What a node that holds the lease `own` masquerades by, and lets pods' packets through, in each
 /// enabled family.
 pub fn rules(policy: &Policy, config: &NetworkConfig, host: &Firewalls, own: &Lease) -> Vec<Entry> {
-    let mut rules: Vec<Entry> = match choice(policy, config, host).map(|choice| choice.firewall) {
-        Some(Firewall::Nftables) => tables(policy, config, own).map(Entry::Table).collect(),
-        Some(Firewall::Iptables) => {
-            chains(policy, config, host.iptables, own).map(Entry::Chain).collect()
-        }
-        None => Vec::new(),
-    };
+    let mut rules = Vec::new();
+    if let Some(Choice { firewall, .. }) = choice(policy, config, host) {
+        rules.extend(tables(policy, config, host, own, firewall).map(Entry::Table));
+        rules.extend(chains(policy, config, host, own, firewall).map(Entry::Chain));
+    }
     rules.extend(let_through(policy, config, host, own).map(Entry::Chain));
     rules
 }
@@ -94,39 +92,52 @@ fn let_through(
     })
 }
 
-/// With nftables: one per enabled family.
-fn tables(policy: &Policy, config: &NetworkConfig, own: &Lease) -> impl Iterator<Item = Table> {
+/// Of nftables, one per enabled family. With iptables it has the chain of fixed sources alone: a
+/// chain of nftables comes before those of other programs, whichever starts first.
+fn tables(
+    policy: &Policy,
+    config: &NetworkConfig,
+    host: &Firewalls,
+    own: &Lease,
+    firewall: Firewall,
+) -> impl Iterator<Item = Table> {
     let vni = config.backend.tunnel.vni;
-    families(config, own).map(move |(network, subnet)| {
+    families(config, own).filter_map(move |(network, subnet)| {
+        let fixed = fixed(policy, config, network, subnet).filter(|_| host.nftables);
         let nat = translated(policy, network, subnet, &config.non_masquerade);
+        let nat = nat.filter(|_| firewall == Firewall::Nftables);
         // What another table drops stays dropped: these rules are worth no table by themselves.
         let forward = accepted(policy, network).filter(|_| nat.is_some());
-        let chains = [
-            (Hook::EarlySourceNat, fixed(policy, config, network, subnet)),
-            (Hook::SourceNat, nat),
-            (Hook::Forward, forward),
-        ];
+        let chains =
+            [(Hook::EarlySourceNat, fixed), (Hook::SourceNat, nat), (Hook::Forward, forward)];
         let chains = chains.into_iter().filter_map(|(hook, rules)| Some((hook, rules?)));
-        let name = table_name(network.family(), vni);
-        Table { name: name.into(), chains: chains.collect(), foreign: 0 }
+        let chains: BTreeMap<_, _> = chains.collect();
+        let name = table_name(firewall, network.family(), vni).into();
+        (!chains.is_empty()).then_some(Table { name, chains, foreign: 0 })
     })
 }
 
-/// With iptables: those that flanneld has, rule by rule, and one of our own before them.
+/// Of iptables: those that flanneld has, rule by rule. Where the kernel lacks nftables, one of our own
+/// before them.
 fn chains(
     policy: &Policy,
     config: &NetworkConfig,
-    iptables: Iptables,
+    host: &Firewalls,
     own: &Lease,
+    firewall: Firewall,
 ) -> impl Iterator<Item = Chain> {
-    families(config, own).flat_map(move |(network, subnet)| {
-        let name = move |base| ChainName { iptables, family: network.family(), base };
+    let families = families(config, own).filter(move |_| firewall == Firewall::Iptables);
+    families.flat_map(move |(network, subnet)| {
+        let (iptables, family) = (host.iptables, network.family());
+        let fixed = fixed(policy, config, network, subnet).filter(|_| !host.nftables);
         let chains = [
-            (Base::EarlyPostrouting, fixed(policy, config, network, subnet)),
+            (Base::EarlyPostrouting, fixed),
             (Base::Postrouting, translated(policy, network, subnet, &config.non_masquerade)),
             (Base::Forward, accepted(policy, network)),
         ];
-        let chain = move |(base, rules): (_, Option<_>)| Some(Chain::of(name(base), rules?));
+        let chain = move |(base, rules): (_, Option<_>)| {
+            Some(Chain::of(ChainName { iptables, family, base }, rules?))
+        };
         chains.into_iter().filter_map(chain)
     })
 }
@@ -140,8 +151,9 @@ fn families(config: &NetworkConfig, own: &Lease) -> impl Iterator<Item = (Prefix
 /// The tables that a node whose tunnel has this VNI may have: now, from an earlier life, or from
 /// flanneld. Daemons that share a host have different ones of their own.
 pub fn table_names(vni: u32) -> BTreeSet<TableName> {
-    let ours = Family::ALL.into_iter().map(|family| table_name(family, vni));
-    ours.chain(flannels_tables()).collect()
+    let of =
+        |firewall| Family::ALL.into_iter().map(move |family| table_name(firewall, family, vni));
+    of(Firewall::Nftables).chain(of(Firewall::Iptables)).chain(flannels_tables()).collect()
 }
 
 /// Those that flanneld makes.
@@ -158,8 +170,13 @@ pub fn chain_names() -> BTreeSet<ChainName> {
     ChainName::all().collect()
 }
 
-fn table_name(family: Family, vni: u32) -> TableName {
-    TableName { family, name: format!("tweed.{vni}") }
+/// One for each firewall, so that the rules of one are there before those of the other go.
+fn table_name(firewall: Firewall, family: Family, vni: u32) -> TableName {
+    let name = match firewall {
+        Firewall::Nftables => format!("tweed.{vni}"),
+        Firewall::Iptables => format!("tweed-source.{vni}"),
+    };
+    TableName { family, name }
 }
 
 /// Which packets to pods of other nodes get a fixed source in our subnet, before the rules that

@@ -2,9 +2,9 @@
 //! to another backend and back, whatever translates addresses on its nodes.
 
 use anyhow::{Context, Result, ensure};
-use tweed_lab::{Connections, Family, Node, Path, Probe, Proxy, Worker, eventually};
+use tweed_lab::{Connections, Family, Path, Probe, Proxy, Worker};
 
-use crate::cluster::{Cluster, ClusterPlan, PATIENCE, Stack};
+use crate::cluster::{Cluster, ClusterPlan, Stack};
 use crate::migrate::{done, follow, nothing_lost, wait_for_reports};
 use crate::scene::{BY_IPTABLES, BY_NFTABLES};
 use crate::table::VXLAN;
@@ -25,8 +25,9 @@ const ALL: [Rules; 6] = [
 ];
 
 /// Where it matters whether kube-proxy or the daemon starts first, and iptables of the other kind.
-const OTHERS: [Rules; 3] = [
+const OTHERS: [Rules; 4] = [
     (BY_IPTABLES, Proxy::KubeIptables),
+    (BY_IPTABLES, Proxy::KubeNftables),
     (BY_NFTABLES, Proxy::KubeIptablesLegacy),
     (BY_NFTABLES, Proxy::KubeNftables),
 ];
@@ -67,11 +68,6 @@ impl Story {
         let workers = workers.map(|((node, pod), (_, proxy))| Worker { node, pod, proxy: *proxy });
         let pairs = (0..rules.len()).map(|from| (from, (from + 1) % rules.len()));
         let connections = Connections::prepare(workers.collect(), pairs, &outside)?;
-        for (node, (flags, _)) in cluster.nodes.iter().zip(rules) {
-            if *flags == BY_IPTABLES {
-                wait_for_first_rule(node, stack)?;
-            }
-        }
         let families = stack.families().iter();
         let pairs: Vec<_> = families.flat_map(|family| cluster.lab.pairs(*family)).collect();
         let probe = cluster.lab.probe(&pairs, RATE)?;
@@ -107,24 +103,6 @@ impl Story {
         ensure!(count == 0, "{count} connections are broken:\n{lines}");
         nothing_lost(self.probe).context("from pod to pod")
     }
-}
-
-/// kube-proxy inserts its rule before ours, and the daemon notices at its next look at iptables: what begins
-/// in between is masqueraded, and ends with the first change of path.
-fn wait_for_first_rule(node: &Node, stack: Stack) -> Result<()> {
-    for family in stack.families() {
-        let program = match family {
-            Family::V4 => "iptables-nft",
-            Family::V6 => "ip6tables-nft",
-        };
-        eventually(PATIENCE, || {
-            let rules = node.namespace().run(program, &["-w", "-t", "nat", "-S", "POSTROUTING"])?;
-            let first = rules.lines().find(|line| line.starts_with("-A")).unwrap_or_default();
-            ensure!(first.contains("TWEED-POSTRTG"), "{} {family}: {first}", node.name());
-            Ok(())
-        })?;
-    }
-    Ok(())
 }
 
 #[test]

@@ -54,12 +54,12 @@ fn flannels(text: &str, (_, network, subnet, multicast): (&str, &str, &str, &str
     text.replace(" C ", &format!(" {network} "))
 }
 
-/// What a node plans that is asked for iptables, and has this kind of it.
+/// What a node plans that is asked for iptables, has this kind of it, and lacks nftables.
 fn chains(iptables: Iptables, ports: Ports, keys: &str) -> KernelState {
     let masquerade = Some(Masquerade { ports, ..Masquerade::default() });
     let (forward, firewall) = (Forward::Accept, Preference::Iptables);
     let policy = Policy { masquerade, forward, firewall, ..Policy::default() };
-    let host = Firewalls { iptables, ..Firewalls::default() };
+    let host = Firewalls { nftables: false, iptables, ..Firewalls::default() };
     rules(&policy, &host, keys)
 }
 

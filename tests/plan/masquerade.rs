@@ -241,7 +241,7 @@ fn iptables_is_taken_where_it_is_asked_for_and_where_there_is_nothing_else() {
             "--ip-masq --iptables",
             wished,
             &usual,
-            "chain iptables-nft -t nat TWEED-POSTRTG, for --iptables asks for it",
+            "chain iptables-nft -t nat FLANNEL-POSTRTG, for --iptables asks for it",
         ),
         (
             "--ip-masq",
@@ -269,6 +269,32 @@ fn iptables_is_taken_where_it_is_asked_for_and_where_there_is_nothing_else() {
     ] {
         assert_eq!(chosen(flags, keys, host), expected, "{flags} {keys}");
     }
+}
+
+#[test]
+fn with_iptables_the_fixed_source_has_a_table_of_its_own() {
+    check_tables(
+        "--ip-masq --iptables",
+        "",
+        expect![[r#"
+        table ip tweed-source.1
+          EarlySourceNat
+            ip daddr != 10.244.0.0/16 return
+            ip daddr 10.244.1.0/24 return
+            meta mark & 0x00004000 != 0x00004000 ip saddr 10.244.0.0/16 return
+            meta mark set meta mark & 0xffffbfff
+            snat to 10.244.1.1 fully-random
+        table ip6 tweed-source.1
+          EarlySourceNat
+            ip6 daddr != fd00:244::/48 return
+            ip6 daddr fd00:244:0:1::/64 return
+            meta mark & 0x00004000 != 0x00004000 ip6 saddr fd00:244::/48 return
+            meta mark set meta mark & 0xffffbfff
+            snat to fd00:244:0:1::1 fully-random
+    "#]],
+    );
+    let old = Firewalls { nftables: false, ..Firewalls::default() };
+    assert!(chosen("--ip-masq --iptables", "", &old).contains("TWEED-POSTRTG"));
 }
 
 /// The chains of iptables that are planned where these drop.

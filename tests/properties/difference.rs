@@ -256,7 +256,10 @@ proptest! {
 
     #[test]
     fn the_difference_in_one_key_is_that_of_the_whole(case in case()) {
-        prop_assume!(case.doomed().is_empty() && !case.empties_tables());
+        // What goes with a device or a table is no difference of its own.
+        if !case.doomed().is_empty() || case.empties_tables() {
+            return Ok(());
+        }
         let ops = case.ops();
         for key in case.desired.keys().chain(case.actual.keys()) {
             let whole = ops.iter().find(|op| op.entry().key() == key).cloned();
