@@ -21,22 +21,62 @@ pub struct Checkpoint {
     pub leases: Vec<Arc<Lease>>,
     #[serde(default)]
     pub detours: Detours,
-    /// The id of the machine that saved it, if it has one: a copy of the machine gets another.
+    /// Where it was saved.
+    #[serde(default)]
+    pub host: Host,
+}
+
+/// A machine between two boots, as far as it says.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Host {
+    /// A copy of the machine gets another.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub machine: Option<String>,
+    machine: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    boot: Option<String>,
+}
+
+/// Made at the first boot. The image of a machine carries it, unless it was removed.
+const MACHINE_ID: &str = "/etc/machine-id";
+/// Made at each boot. A clock may step; this does not.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+impl Host {
+    /// The host on which this process runs. It does not change while it runs.
+    pub fn this() -> Self {
+        Self { machine: id(MACHINE_ID), boot: id(BOOT_ID) }
+    }
+
+    /// Whether both machines are known, and are not the same.
+    fn is_another_machine(&self, other: &Self) -> bool {
+        self.machine.is_some() && other.machine.is_some() && self.machine != other.machine
+    }
+
+    /// Whether neither has been booted since the other.
+    fn is_of_same_boot(&self, other: &Self) -> bool {
+        self.boot.is_some() && self.boot == other.boot
+    }
+}
+
+/// None where the host has no such id, or this container does not see it.
+fn id(path: &str) -> Option<String> {
+    let id = std::fs::read_to_string(path).ok()?;
+    Some(id.trim().to_owned()).filter(|id| !id.is_empty())
 }
 
 impl Checkpoint {
     /// Of a machine that is a copy of the one that saved it, takes away that one's lease; returns it.
     /// What is known of the peers serves all the same.
-    pub fn forget_other_machine(&mut self, machine: Option<String>) -> Option<Lease> {
-        is_copy(self.machine.take(), machine).then(|| self.local.own.take())?
+    pub fn forget_other_machine(&mut self, host: &Host) -> Option<Lease> {
+        self.host.is_another_machine(host).then(|| self.local.own.take())?
     }
-}
 
-/// Whether the machine that saved a checkpoint is known to be another than this one.
-fn is_copy(saved_by: Option<String>, machine: Option<String>) -> bool {
-    saved_by.zip(machine).is_some_and(|(saved_by, machine)| saved_by != machine)
+    /// A boot sets all filters back: those of an earlier one are nothing to restore.
+    pub fn forget_other_boot(&mut self, host: &Host) {
+        if !self.host.is_of_same_boot(host) {
+            self.local.strict.clear();
+        }
+    }
 }
 
 /// The document on disk.
@@ -129,11 +169,24 @@ mod tests {
 
     #[test]
     fn only_a_machine_with_another_id_is_a_copy() {
-        let id = |id: &str| Some(id.to_owned());
-        assert!(is_copy(id("one"), id("two")));
-        assert!(!is_copy(id("one"), id("one")));
-        assert!(!is_copy(None, id("two")), "it was saved by an older version");
-        assert!(!is_copy(id("one"), None), "this container does not see the id");
+        let [one, two] = ["one", "two"].map(|id| host(id, "boot"));
+        assert!(one.is_another_machine(&two));
+        assert!(!one.is_another_machine(&one.clone()));
+        assert!(!Host::default().is_another_machine(&two), "it was saved by an older version");
+        assert!(!one.is_another_machine(&Host::default()), "this container does not see the id");
+    }
+
+    fn host(machine: &str, boot: &str) -> Host {
+        Host { machine: Some(machine.to_owned()), boot: Some(boot.to_owned()) }
+    }
+
+    #[test]
+    fn only_the_same_boot_id_says_that_filters_are_as_they_were_left() {
+        let first = host("one", "first");
+        assert!(first.is_of_same_boot(&host("one", "first")));
+        assert!(!first.is_of_same_boot(&host("one", "second")));
+        assert!(!Host::default().is_of_same_boot(&Host::default()), "none of them says");
+        assert!(Host::this().is_of_same_boot(&Host::this()));
     }
 
     proptest! {

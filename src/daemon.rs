@@ -18,14 +18,14 @@ use tokio::sync::{Mutex, mpsc, oneshot, watch};
 use tokio::task::{JoinSet, LocalSet};
 use tokio::time::{Instant, timeout};
 
-use crate::checkpoint::Checkpoint;
+use crate::checkpoint::{Checkpoint, Host};
 use crate::kernel::NetlinkKernel;
 use crate::options::{Options, Store};
 use crate::reconciler::{Event, Outputs, Progress, Reconciler, Settings};
 use crate::status::Query;
-use crate::subnet::SubnetManager;
 use crate::subnet::etcd::EtcdSubnetManager;
 use crate::subnet::kube::KubeSubnetManager;
+use crate::subnet::{self, SubnetManager};
 
 /// So many events may wait for the loop; who has more waits too.
 const EVENTS: usize = 1024;
@@ -37,6 +37,7 @@ const ANSWER: Duration = Duration::from_secs(5);
 #[derive(Clone)]
 struct Shared {
     options: Rc<Options>,
+    host: Host,
     events: mpsc::Sender<Event>,
     progress: watch::Receiver<Progress>,
     heartbeat: watch::Receiver<Instant>,
@@ -82,17 +83,18 @@ impl Shared {
 /// Whatever waiting would not mend, for people to read.
 pub async fn run(options: Options) -> anyhow::Result<()> {
     preflight::refuse_company()?;
-    let remembered = files::load_checkpoint(&options.state_file);
+    let host = Host::this();
+    let remembered = files::load_checkpoint(&options, &host);
     LocalSet::new()
         .run_until(async {
             match options.store.clone() {
                 Store::Etcd(etcd) => {
                     let previous = files::previous(&options, remembered.as_ref());
                     let manager = EtcdSubnetManager::new(etcd, previous, options.renew_margin);
-                    run_tasks(options, manager, remembered).await
+                    run_tasks((options, host), manager, remembered).await
                 }
                 Store::Kube(kube) => {
-                    run_tasks(options, KubeSubnetManager::new(kube), remembered).await
+                    run_tasks((options, host), KubeSubnetManager::new(kube), remembered).await
                 }
             }
         })
@@ -100,7 +102,7 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
 }
 
 async fn run_tasks<S: SubnetManager + 'static>(
-    options: Options,
+    (options, host): (Options, Host),
     manager: S,
     remembered: Option<Checkpoint>,
 ) -> anyhow::Result<()> {
@@ -108,13 +110,14 @@ async fn run_tasks<S: SubnetManager + 'static>(
     let (outputs, listeners) = Outputs::channels();
     let shared = Shared {
         options: Rc::new(options),
+        host,
         events,
         progress: listeners.progress,
         heartbeat: listeners.heartbeat,
         saving: Rc::default(),
         subnet_file: watch::Sender::new(Some("the subnet file is not written yet".to_owned())),
     };
-    let options = &shared.options;
+    let options = &Rc::clone(&shared.options);
     let manager = Rc::new(manager);
     let kernel = NetlinkKernel::open().context("opening a netlink socket")?;
     let reconciler = Reconciler::new(kernel, settings(options), inbox, outputs);
@@ -160,7 +163,18 @@ async fn run_tasks<S: SubnetManager + 'static>(
     spawn(&mut tasks, wait_for_stop(shared.clone()));
     // The loop must be the only one left to hold a sender of its events.
     drop(shared);
-    tasks.join_next().await.context("no task was started")?.context("a task was lost")?
+    let ended =
+        tasks.join_next().await.context("no task was started")?.context("a task was lost")?;
+    drop(tasks);
+    if ended.as_ref().is_err_and(is_taken) {
+        files::withdraw_subnet_file(options).await;
+    }
+    ended
+}
+
+/// Whether the daemon ends because another node has its subnet.
+fn is_taken(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(subnet::Error::Taken { .. }))
 }
 
 fn settings(options: &Options) -> Settings {

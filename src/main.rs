@@ -24,7 +24,10 @@ fn main() -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return fail(&error.into()),
     };
-    match runtime.block_on(tweed::daemon::run(options)) {
+    let ended = runtime.block_on(tweed::daemon::run(options));
+    // A thread that waits for a disk or a resolver holds up no stop.
+    runtime.shutdown_background();
+    match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(&error),
     }

@@ -7,7 +7,7 @@ use super::Error;
 use super::daemon::{self, Unanswered};
 use super::options::Files;
 use crate::backend::{Detours, Local};
-use crate::checkpoint::{self, Checkpoint};
+use crate::checkpoint::{self, Checkpoint, Host};
 use crate::kernel::Scope;
 use crate::lease::{Lease, Peers};
 use crate::preflight::Needs;
@@ -50,8 +50,9 @@ pub(super) async fn read(files: &Files) -> Result<Known, Unknown> {
         Err(unanswered) => unanswered.to_string(),
     };
     let path = files.state_file().display().to_string();
-    match checkpoint::load(&files.state_file()) {
-        Ok(Some(inputs)) => {
+    match checkpoint::load::<Checkpoint>(&files.state_file()) {
+        Ok(Some(mut inputs)) => {
+            inputs.forget_other_boot(&Host::this());
             Ok(Known::new(inputs, format!("the checkpoint {path}, because {daemon}")))
         }
         Ok(None) => Err(Unknown::Nowhere { daemon, path }),
@@ -61,7 +62,7 @@ pub(super) async fn read(files: &Files) -> Result<Known, Unknown> {
 
 impl Known {
     fn new(inputs: Checkpoint, source: String) -> Self {
-        let Checkpoint { local, leases, detours, machine: _ } = inputs;
+        let Checkpoint { local, leases, detours, host: _ } = inputs;
         Self { source, local, leases, detours }
     }
 

@@ -78,7 +78,8 @@ pub(super) fn inputs() -> Checkpoint {
         lease("10.244.3.0/24", "172.17.0.9", "vxlan", "0a:00:00:00:00:09"),
         lease("10.244.4.0/24", "172.16.0.10", "host-gw", "0a:00:00:00:00:0a"),
     ];
-    Checkpoint { local, leases: peers.map(Arc::new).into(), detours: [].into(), machine: None }
+    let leases = peers.map(Arc::new).into();
+    Checkpoint { local, leases, detours: [].into(), host: checkpoint::Host::this() }
 }
 
 fn lease(subnet: &str, public_ip: &str, backend: &str, mac: &str) -> Lease {

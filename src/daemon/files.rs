@@ -9,10 +9,10 @@ use ipnetwork::IpNetwork;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, timeout};
-use tweed_cni::subnet_env::SubnetEnv;
+use tweed_cni::subnet_env::{self, SubnetEnv};
 
 use super::Shared;
-use crate::checkpoint::{self, Checkpoint};
+use crate::checkpoint::{self, Checkpoint, Host};
 use crate::masquerade::Policy;
 use crate::notify;
 use crate::options::Options;
@@ -21,15 +21,15 @@ use crate::reconciler::Usable;
 use crate::subnet::claim::Previous;
 
 const RETRY: Duration = Duration::from_secs(5);
+/// A full disk sends no message when it has room again. To serialise all leases is no small work.
+const RETRY_SAVE: Duration = Duration::from_secs(30);
 /// Changes so close together are saved once.
 const SETTLE: Duration = Duration::from_millis(300);
 /// After a save, so many times as long passes before the next: thousands of leases are megabytes,
 /// and where something changes all the time, processor and disk have better things to do.
 const REST: u32 = 200;
 const LONGEST_REST: Duration = Duration::from_secs(10);
-/// Made at the first boot. The image of a machine carries it, unless it was removed.
-const MACHINE_ID: &str = "/etc/machine-id";
-/// A stop waits no longer than this for the last checkpoint.
+/// A stop waits no longer than this for the last write.
 const LAST_SAVE: Duration = Duration::from_millis(500);
 
 /// Writes subnet.env as soon as pods can use what it says, and again when that changes.
@@ -41,7 +41,10 @@ pub(super) async fn keep_subnet_file(shared: Shared) -> anyhow::Result<()> {
         let is_news = |usable: &Option<Usable>| usable.is_some() && *usable != written;
         let news = progress.wait_for(|progress| is_news(&progress.usable)).await;
         let Some(usable) = news.context("the loop has ended")?.usable.clone() else { continue };
-        if let Err(error) = subnet_env(&usable, &shared.options.policy).write(path) {
+        let (file, place) = (subnet_env(&usable, &shared.options.policy), path.clone());
+        // A disk that hangs must not stop everything else.
+        let result = spawn_blocking(move || file.write(&place)).await;
+        if let Err(error) = result.context("writing the subnet file")? {
             let reason = error.to_string();
             tracing::error!(%reason, "the subnet file is not written");
             shared.subnet_file.send_replace(Some(reason));
@@ -57,24 +60,41 @@ pub(super) async fn keep_subnet_file(shared: Shared) -> anyhow::Result<()> {
 /// Saves what the plan is made from, shortly after each change.
 pub(super) async fn keep_checkpoint(
     shared: Shared,
-    mut changed: watch::Receiver<u64>,
+    changed: watch::Receiver<u64>,
 ) -> anyhow::Result<()> {
-    let path = &shared.options.state_file;
-    let mut told = false;
+    keep_saved(changed, &shared.options.state_file, async || save(&shared).await).await
+}
+
+/// Calls `save` shortly after each change, and again as long as that fails.
+async fn keep_saved(
+    mut changed: watch::Receiver<u64>,
+    path: &Path,
+    save: impl AsyncFn() -> anyhow::Result<io::Result<()>>,
+) -> anyhow::Result<()> {
+    let mut has_failed = false;
     loop {
         changed.changed().await.context("the loop has ended")?;
         sleep(SETTLE).await;
         changed.mark_unchanged();
         let begun = Instant::now();
-        match save(&shared).await? {
-            Ok(()) => told = false,
-            Err(error) if !told => {
-                tracing::warn!(%error, path = %path.display(), "the checkpoint is not saved");
-                told = true;
+        let saved = save().await?;
+        let rest = begun.elapsed().saturating_mul(REST).min(LONGEST_REST);
+        match (saved, has_failed) {
+            (Ok(()), false) => sleep(rest).await,
+            (Ok(()), true) => {
+                has_failed = false;
+                tracing::info!(path = %path.display(), "the checkpoint is saved again");
+                sleep(rest).await;
             }
-            Err(_) => {}
+            (Err(error), _) => {
+                if !has_failed {
+                    tracing::warn!(%error, path = %path.display(), "the checkpoint is not saved");
+                }
+                has_failed = true;
+                changed.mark_changed();
+                sleep(RETRY_SAVE).await;
+            }
         }
-        sleep(begun.elapsed().saturating_mul(REST).min(LONGEST_REST)).await;
     }
 }
 
@@ -91,49 +111,84 @@ pub(super) async fn save_at_stop(shared: &Shared) {
 async fn save(shared: &Shared) -> anyhow::Result<io::Result<()>> {
     let _turn = shared.saving.lock().await;
     let Some(checkpoint) = shared.checkpoint().await? else { return Ok(Ok(())) };
-    let path = shared.options.state_file.clone();
-    let saved = spawn_blocking(move || {
-        checkpoint::save(&path, &Checkpoint { machine: machine_id(), ..checkpoint })
-    });
+    let (path, host) = (shared.options.state_file.clone(), shared.host.clone());
+    let saved = spawn_blocking(move || checkpoint::save(&path, &Checkpoint { host, ..checkpoint }));
     let saved = saved.await;
     saved.context("saving the checkpoint")
 }
 
 /// What was last known; none if nothing was, or it cannot be read.
-pub(super) fn load_checkpoint(path: &Path) -> Option<Checkpoint> {
+pub(super) fn load_checkpoint(options: &Options, host: &Host) -> Option<Checkpoint> {
+    let path = &options.state_file;
     let loaded = checkpoint::load::<Checkpoint>(path).unwrap_or_else(|error| {
         let error = anyhow::Error::from(error);
         tracing::warn!(error = format!("{error:#}"), "starting without a checkpoint");
         None
     });
     loaded.map(|mut checkpoint| {
-        checkpoint.local.strict.retain(|_| is_of_this_boot(path));
-        if let Some(lease) = checkpoint.forget_other_machine(machine_id()) {
+        checkpoint.forget_other_boot(host);
+        if let Some(lease) = checkpoint.forget_other_machine(host) {
             tracing::warn!(
                 lease = %lease.id,
                 "this machine is a copy: its checkpoint has the machine id of another, \
                  whose lease is not taken up"
             );
         }
+        let written = subnets_in(&options.subnet_file).unwrap_or_default();
+        let own = checkpoint.local.own.take_if(|own| are_others(own.subnets(), &written));
+        if let Some(lease) = own {
+            tracing::warn!(
+                lease = %lease.id,
+                "the checkpoint is older than the subnet file, which names another subnet: \
+                 its lease is not taken up"
+            );
+        }
         checkpoint
     })
 }
 
-/// None where the host has no id, or this container does not see it.
-fn machine_id() -> Option<String> {
-    let id = std::fs::read_to_string(MACHINE_ID).ok()?;
-    Some(id.trim().to_owned()).filter(|id| !id.is_empty())
+/// Those that a subnet file names.
+fn subnets_in(path: &Path) -> Result<Vec<Prefix>, subnet_env::Error> {
+    let subnets = subnet_env::previous_subnets(path)?;
+    Ok(subnets.into_iter().map(Prefix::from).collect())
+}
+
+/// Whether a file names subnets, and none of those that a checkpoint has.
+fn are_others(mut own: impl Iterator<Item = Prefix>, written: &[Prefix]) -> bool {
+    !written.is_empty() && own.all(|subnet| !written.contains(&subnet))
+}
+
+/// Another node has the subnet: no pod gets an address of it any more. The checkpoint still says
+/// that it was ours, so that the next start does not take another one under the pods that run.
+pub(super) async fn withdraw_subnet_file(options: &Options) {
+    let (path, state_file) = (options.subnet_file.clone(), options.state_file.clone());
+    let withdraw = move || {
+        let written = subnets_in(&path).unwrap_or_default();
+        let remembered = checkpoint::load::<Checkpoint>(&state_file).ok().flatten();
+        let own = remembered.and_then(|checkpoint| checkpoint.local.own);
+        match own.filter(|own| !are_others(own.subnets(), &written)) {
+            Some(_) => std::fs::remove_file(path),
+            None => Err(io::Error::other("no checkpoint says which subnet it was")),
+        }
+    };
+    let path = options.subnet_file.display();
+    match timeout(LAST_SAVE, spawn_blocking(withdraw)).await {
+        Ok(Ok(Ok(()))) => tracing::warn!(%path, "removed the subnet file: new pods have to wait"),
+        Ok(Ok(Err(error))) if error.kind() == io::ErrorKind::NotFound => {}
+        Ok(Ok(Err(error))) => {
+            tracing::warn!(%error, %path, "the subnet file stays, and pods may get another node's addresses");
+        }
+        Ok(Err(_)) | Err(_) => tracing::warn!(%path, "the subnet file was not removed in time"),
+    }
 }
 
 /// What a node knows of the lease it held before.
 pub(super) fn previous(options: &Options, remembered: Option<&Checkpoint>) -> Previous {
-    let subnets = tweed_cni::subnet_env::previous_subnets(&options.subnet_file);
-    let subnets = subnets.unwrap_or_else(|error| {
+    let mut subnets = subnets_in(&options.subnet_file).unwrap_or_else(|error| {
         tracing::warn!(%error, "starting without the previous subnet");
         Vec::new()
     });
     let own = remembered.and_then(|checkpoint| checkpoint.local.own.as_ref());
-    let mut subnets: Vec<Prefix> = subnets.into_iter().map(Prefix::from).collect();
     if subnets.is_empty() {
         // A reboot takes the file; pods may have been made by the checkpoint since.
         subnets.extend(own.iter().flat_map(|own| own.subnets()));
@@ -145,18 +200,6 @@ pub(super) fn previous(options: &Options, remembered: Option<&Checkpoint>) -> Pr
         public_ips: own.iter().flat_map(|own| &own.endpoints).map(|e| e.public_ip).collect(),
         subnet_file: files.map(|file| file.display().to_string()).join(" and "),
     }
-}
-
-/// Whether the host has not been booted since: a boot sets all filters back.
-fn is_of_this_boot(path: &Path) -> bool {
-    let saved = std::fs::metadata(path).and_then(|file| file.modified()).ok();
-    let age = saved.and_then(|saved| saved.elapsed().ok());
-    age.zip(uptime()).is_some_and(|(age, uptime)| age < uptime)
-}
-
-fn uptime() -> Option<Duration> {
-    let text = std::fs::read_to_string("/proc/uptime").ok()?;
-    text.split_whitespace().next()?.parse().ok().map(Duration::from_secs_f64)
 }
 
 /// Tells systemd once that we are ready, and from then on how we are.
@@ -187,5 +230,42 @@ fn subnet_env(usable: &Usable, policy: &Policy) -> SubnetEnv {
         subnets: usable.subnets.iter().filter_map(gateway).collect(),
         mtu: usable.mtu,
         ip_masq: policy.masquerade.is_some(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn a_checkpoint_of_another_subnet_than_the_files_is_older() {
+        let subnets = |texts: &[&str]| -> Vec<Prefix> {
+            texts.iter().map(|text| text.parse().unwrap()).collect()
+        };
+        let are_others = |own: &[&str], written: &[&str]| {
+            super::are_others(subnets(own).into_iter(), &subnets(written))
+        };
+        assert!(are_others(&["10.244.1.0/24"], &["10.244.2.0/24"]));
+        assert!(!are_others(&["10.244.1.0/24"], &["10.244.1.0/24"]));
+        assert!(!are_others(&["10.244.1.0/24"], &[]), "a reboot has taken the file");
+        assert!(!are_others(&["10.244.1.0/24", "fd00:1::/64"], &["10.244.1.0/24"]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_checkpoint_that_could_not_be_saved_is_tried_again_until_it_is() {
+        let (change, changed) = watch::channel(0);
+        let tries = Cell::new(0);
+        let save = async || {
+            tries.set(tries.get() + 1);
+            let is_full = tries.get() < 3;
+            Ok(if is_full { Err(io::Error::from(io::ErrorKind::StorageFull)) } else { Ok(()) })
+        };
+        change.send_replace(1);
+        let kept = keep_saved(changed, Path::new("state.json"), save);
+        // Nothing else changes meanwhile.
+        timeout(RETRY_SAVE * 10, kept).await.unwrap_err();
+        assert_eq!(tries.get(), 3);
     }
 }

@@ -7,7 +7,7 @@ use serde_json::value::{RawValue, to_raw_value};
 
 use super::{Reconciler, Standing};
 use crate::backend::{self, PeerPlan, Unreachable, Way};
-use crate::checkpoint::Checkpoint;
+use crate::checkpoint::{Checkpoint, Host};
 use crate::kernel::Kernel;
 use crate::kernel::state::{Entry, Key};
 use crate::lease::{Lease, LeaseId, Rejected};
@@ -32,8 +32,9 @@ impl<K: Kernel> Reconciler<K> {
         let rules = local.rules();
         let leases = self.inputs.peers.leases().filter(|lease| !rules.is_own(&lease.id));
         let detours = self.inputs.detours.clone();
-        // Only the task that saves it knows the machine.
-        Some(Checkpoint { leases: leases.cloned().collect(), local, detours, machine: None })
+        // Only the task that saves it knows the host.
+        let host = Host::default();
+        Some(Checkpoint { leases: leases.cloned().collect(), local, detours, host })
     }
 
     fn status(&self) -> Status {

@@ -203,7 +203,7 @@ impl Inputs {
     /// Starts from what was last known.
     pub fn remember(&mut self, checkpoint: Checkpoint) {
         // What the probes of another life found is not known in this one.
-        let Checkpoint { local, leases, detours: _, machine: _ } = checkpoint;
+        let Checkpoint { local, leases, detours: _, host: _ } = checkpoint;
         self.config = Some(local.config.clone());
         self.own.clone_from(&local.own);
         // Where nodes have names, their leases are called by them.

@@ -150,6 +150,12 @@ fn a_node_whose_subnet_was_taken_while_it_was_down_ends_and_says_by_whom() {
     assert!(words.contains("is held by the node with public IP 10.99.1.77"), "{words}");
     assert_eq!(kernel.changes(&story.node.snapshot().unwrap()), Vec::<String>::new());
     assert_eq!(story.cluster.etcd.get(&story.key).unwrap().unwrap().value, taken);
+    // No new pod gets an address of it, and no start takes another subnet under the pods that run.
+    assert!(!story.node.subnet_file().exists(), "{words}");
+    story.daemon.start().unwrap();
+    assert_eq!(exit_code(&story.daemon, FOLLOWED).unwrap(), 1);
+    assert!(!story.node.subnet_file().exists());
+    assert_eq!(story.cluster.etcd.get(&story.key).unwrap().unwrap().value, taken);
 }
 
 #[test]

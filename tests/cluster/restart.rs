@@ -1,6 +1,7 @@
 //! A daemon that stops, dies and starts again leaves the packets flowing and tells the truth about itself.
 
 use std::io::ErrorKind;
+use std::net::UdpSocket;
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -45,6 +46,27 @@ fn nothing_changed(monitor: Monitor) -> Result<()> {
     let changes: Vec<String> = monitor.finish()?.iter().map(Change::to_string).collect();
     ensure!(changes.is_empty(), "{}", changes.join("\n"));
     Ok(())
+}
+
+/// Runs the words with a resolver of this host that has half a minute for each try.
+const RESOLVER: &str = r#"mount -t tmpfs tmpfs /etc
+echo "nameserver 127.0.0.1
+options timeout:30" >/etc/resolv.conf
+exec "$@""#;
+
+#[test]
+fn a_stop_waits_for_no_resolver() {
+    let cluster = ClusterPlan::new(1, &Stack::V4.config(&VXLAN.config())).build().unwrap();
+    let node = &cluster.nodes[0];
+    let silent = node.namespace().within(|| UdpSocket::bind("127.0.0.1:53")).unwrap().unwrap();
+    silent.set_read_timeout(Some(PATIENCE)).unwrap();
+    let plan = node.daemon(&cluster.etcd).argument("--etcd-endpoints=http://etcd.example:2379");
+    let plan = plan.through("unshare", &["--mount", "sh", "-euc", RESOLVER, "sh"]);
+    let daemon = plan.start().unwrap();
+    silent.recv(&mut [0; 512]).unwrap();
+    let ended = daemon.stop().unwrap();
+    assert!(ended.took < STOPPED, "{:?}", ended.took);
+    assert_eq!(ended.status.code(), Some(0));
 }
 
 #[test]
