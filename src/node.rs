@@ -27,6 +27,8 @@ pub struct Facts {
     pub nexthops: Nexthops,
     pub firewalls: Firewalls,
     pub sysctls: Sysctls,
+    /// Whether links are made with a strict reverse-path filter.
+    pub makes_strict: bool,
     pub kernel: Release,
 }
 

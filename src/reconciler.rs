@@ -39,7 +39,7 @@ use tokio::time;
 
 use crate::backend::Network;
 use crate::checkpoint::Checkpoint;
-use crate::config::{ConfigUpdate, Reload};
+use crate::config::{ConfigUpdate, Kind, Reload};
 use crate::kernel::state::{KernelState, Key};
 use crate::kernel::{Kernel, Observation, Scope};
 use crate::lease::{Lease, LeaseUpdate, Rules};
@@ -125,6 +125,8 @@ pub struct Reconciler<K> {
     unreported: bool,
     agenda: Agenda,
     statistics: Statistics,
+    /// The backend that the log was told of last, and whether with `Mixed`.
+    applied: Option<(Kind, bool)>,
     /// Which firewall the log was told of last.
     firewall: Option<Choice>,
     /// What the log was told last.
@@ -201,6 +203,7 @@ impl<K: Kernel> Reconciler<K> {
             unsaved: false,
             unreported: false,
             statistics: Statistics::default(),
+            applied: None,
             firewall: None,
             logged: None,
             rejected: Rejections::default(),

@@ -12,9 +12,11 @@ mod script;
 #[path = "scenarios/stage.rs"]
 mod stage;
 
+use std::io::Write;
 use std::panic::resume_unwind;
 use std::path::Path;
 use std::sync::mpsc::RecvTimeoutError;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use expect_test::expect_file;
@@ -39,7 +41,36 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 fn play(script: &str) -> String {
     let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-    LocalSet::new().block_on(&runtime, stage::play(&script::parse(script)))
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_writer(move || writer.clone())
+        .without_time()
+        .with_target(false)
+        .with_ansi(false)
+        .finish();
+    let _logged = tracing::subscriber::set_default(subscriber);
+    LocalSet::new().block_on(&runtime, stage::play(&script::parse(script), &log))
+}
+
+/// What the daemon has logged since the last look.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Log {
+    fn take(&self) -> String {
+        String::from_utf8(std::mem::take(&mut self.0.lock().unwrap())).unwrap()
+    }
+}
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }
 
 macro_rules! scenarios {
@@ -74,12 +105,14 @@ scenarios! {
     a_host_without_an_interface_is_waited_for
     a_kernel_that_cannot_guard_lets_everybody_in
     a_lease_lost_as_the_store_goes_is_judged_when_it_is_back
+    a_link_that_cannot_be_made_is_tried_ever_later
     a_lost_lease_is_held_again
     a_mac_that_another_lease_has_is_given_up
     a_new_address_of_the_underlay_is_published
     a_node_flips_its_own_backend_live
     a_node_with_our_public_ip_is_named
     a_node_that_replaces_another_is_routed_at_once
+    a_nexthop_number_that_is_taken_meanwhile_is_left_alone
     a_peer_that_cannot_be_reached_is_left_out_with_its_reason
     a_peer_that_changes_is_followed
     a_peer_that_leaves_is_removed_soon
@@ -99,6 +132,7 @@ scenarios! {
     a_second_family_gets_a_device_of_its_own
     a_setting_that_cannot_be_written_and_does_no_harm_is_not_desired
     a_socket_that_stays_broken_does_not_keep_us_busy
+    a_start_from_an_older_checkpoint_replaces_nothing
     a_start_from_what_was_known_keeps_the_brake
     a_wiped_store_takes_no_route_away
     after_a_mass_a_single_loss_is_followed_soon
@@ -121,12 +155,14 @@ scenarios! {
     mixed_loosens_strict_filters_and_restores_them
     mixed_removed_before_the_leases_are_read_stays_till_then
     mixed_stays_until_nobody_would_be_left_out
+    mixed_twice_restores_the_filter_of_each_device
     nothing_is_removed_before_the_first_snapshot
     overruns_in_a_row_share_their_dumps
     programs_that_hang_hold_up_no_route
     rules_of_flanneld_go_once_ours_are_in_place
     silence_before_an_edit_says_nothing_of_after_it
     the_absence_of_the_store_changes_nothing
+    the_address_of_the_tunnel_outlives_a_restart_without_mixed
     the_address_of_the_tunnel_stays_until_another_subnet
     the_brake_holds_when_most_peers_vanish
     the_brake_is_off_as_soon_as_all_are_back

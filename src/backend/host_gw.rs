@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{Detour, Local, Network, Nexthops, Path, Unreachable, Way};
-use crate::kernel::state::{Entry, KernelState, Lane, Route};
+use super::{Detour, Local, Network, Nexthops, Path, Unreachable, Way, tunnel_address};
+use crate::kernel::state::{Entry, KernelState, Lane, LinkName, Route};
 use crate::lease::{BackendType, Endpoint};
 use crate::node::{Node, Uplink};
 use crate::prefix::Family;
@@ -12,12 +12,23 @@ pub(super) struct HostGw {
     node: Node,
     family: Family,
     nexthops: Nexthops,
+    /// The address of the tunnel device, if that is still there: on the loopback it stays when the
+    /// device is removed.
+    address: Option<Arc<Entry>>,
 }
 
 impl HostGw {
     pub(super) fn new(local: &Local, uplink: &Uplink) -> Self {
         let family = uplink.family();
-        Self { node: local.node.clone(), family, nexthops: Nexthops::new(local, family) }
+        let subnet = local.own.as_ref().and_then(|own| own.endpoint(family)).map(|e| e.subnet);
+        let subnet = subnet.filter(|_| local.leaving.contains(&family));
+        let address = subnet.map(|subnet| tunnel_address(subnet, LinkName::loopback()));
+        Self {
+            node: local.node.clone(),
+            family,
+            nexthops: Nexthops::new(local, family),
+            address: address.map(|address| Arc::new(Entry::Address(address))),
+        }
     }
 
     /// The way to `peer` over the link, whatever its backend.
@@ -42,7 +53,7 @@ impl Network for HostGw {
     }
 
     fn local(&self) -> KernelState {
-        KernelState::default()
+        self.address.iter().cloned().collect()
     }
 
     fn admit(&self, _: &Endpoint) -> Vec<Arc<Entry>> {

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{Kind, NetworkConfig};
 use crate::guard;
-use crate::kernel::state::{Entry, KernelState, LinkName, ReversePath, Route, TableName};
+use crate::kernel::state::{Address, Entry, KernelState, LinkName, ReversePath, Route, TableName};
 use crate::kernel::{Extent, Scope};
 use crate::lease::{
     BackendType, Endpoint, EndpointAttributes, Lease, LeaseAttributes, Rules, Vtep,
@@ -27,7 +27,7 @@ use crate::lease::{
 use crate::mac::MacAddr;
 use crate::masquerade::{self, Policy};
 use crate::node::{Node, Uplink};
-use crate::prefix::Family;
+use crate::prefix::{Family, Prefix};
 use host_gw::HostGw;
 use mixed::Mixed;
 use nexthops::Nexthops;
@@ -110,6 +110,10 @@ pub struct Local {
     pub own: Option<Lease>,
     /// The links whose reverse-path filter was strict before `Mixed` loosened it.
     pub strict: BTreeSet<LinkName>,
+    /// The families whose tunnel device is out of use and still has the address that connections of
+    /// this host may have as their source.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub leaving: BTreeSet<Family>,
     /// What it does beside routing.
     #[serde(default)]
     pub policy: Policy,
@@ -251,6 +255,11 @@ impl Local {
 /// The tables that a node whose tunnel has this VNI may have, now or from an earlier life.
 pub fn table_names(vni: u32) -> impl Iterator<Item = TableName> {
     masquerade::table_names(vni).into_iter().chain(guard::table_names(vni))
+}
+
+/// The address of the tunnel device of the node that has `subnet`, on `link`.
+pub fn tunnel_address(subnet: Prefix, link: LinkName) -> Address {
+    Address { link, address: subnet.base(), prefix_len: subnet.family().width() }
 }
 
 /// Flannel's name for the tunnel device.

@@ -8,8 +8,8 @@ use super::{Detour, HostGw, Local, Network, Nexthops, Path, Unreachable, Way, de
 use crate::config::Tunnel;
 use crate::guard::{self, Guarded};
 use crate::kernel::state::{
-    AcceptRa, Address, Element, Entry, Fdb, KernelState, Lane, Link, LinkKind, LinkName, Neighbour,
-    Route, TableName, TxChecksum, Vxlan as Device,
+    AcceptRa, Element, Entry, Fdb, KernelState, Lane, Link, LinkKind, LinkName, Neighbour, Route,
+    TableName, TxChecksum, Vxlan as Device,
 };
 use crate::lease::{BackendType, Endpoint};
 use crate::mac::MacAddr;
@@ -72,8 +72,7 @@ impl Vxlan {
 
     /// The address of the device, on `link`.
     pub(super) fn address_on(&self, link: LinkName) -> Option<Arc<Entry>> {
-        let (address, prefix_len) = (self.subnet?.base(), self.family().width());
-        Some(Arc::new(Entry::Address(Address { link, address, prefix_len })))
+        Some(Arc::new(Entry::Address(super::tunnel_address(self.subnet?, link))))
     }
 
     /// The way to `peer` through the tunnel, whatever its backend.

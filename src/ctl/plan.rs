@@ -78,7 +78,15 @@ fn plan(config: NetworkConfig, records: Vec<Record>, options: &PlanOptions) -> R
     let name = own.as_ref().map(|own| own.id.to_string());
     let config = config.on_node(node.names().chain(name));
     let policy = policy(options);
-    let local = Local { macs: macs(own.as_ref()), config, node, own, strict: [].into(), policy };
+    let local = Local {
+        macs: macs(own.as_ref()),
+        config,
+        node,
+        own,
+        strict: [].into(),
+        leaving: [].into(),
+        policy,
+    };
     let mut peers = Peers::default();
     peers.apply(LeaseUpdate::Snapshot(records));
     let desired = Desired::plan(&local, &peers, &Detours::new());

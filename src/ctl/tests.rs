@@ -72,6 +72,7 @@ pub(super) fn inputs() -> Checkpoint {
         macs: [(Family::V4, "0a:00:00:00:00:05".parse().unwrap())].into(),
         own: Some(own),
         strict: [LinkName::new("eth0")].into(),
+        leaving: [].into(),
         policy: Policy::default(),
     };
     let peers = [

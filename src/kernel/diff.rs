@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::state::{
-    Entry, KernelState, Key, Link, LinkKind, LinkName, PROTOCOL, PROTOCOL_BOOT, Route, TableName,
-    Vxlan,
+    Address, Entry, KernelState, Key, Link, LinkKind, LinkName, PROTOCOL, PROTOCOL_BOOT, Route,
+    TableName, Vxlan,
 };
 use super::{Op, Scope};
 
@@ -74,14 +74,16 @@ pub fn cleanup_ops(remaining: &KernelState, actual: &KernelState, scope: &Scope)
 /// corrected.
 pub fn handover_ops(remaining: &KernelState, actual: &KernelState, scope: &Scope) -> Vec<Op> {
     let is_there = |entry: &&Arc<Entry>| actual.get(&entry.key()).is_some();
-    let kept = actual.iter().filter_map(|entry| for_flanneld(entry, actual));
+    let kept = actual.iter().filter_map(|entry| for_flanneld(entry, actual, scope));
     let desired = kept.chain(remaining.iter().filter(is_there).cloned());
     diff(&desired.collect(), actual, scope)
 }
 
 /// What flanneld has in the place of `entry`, if anything.
-fn for_flanneld(entry: &Arc<Entry>, actual: &KernelState) -> Option<Arc<Entry>> {
+fn for_flanneld(entry: &Arc<Entry>, actual: &KernelState, scope: &Scope) -> Option<Arc<Entry>> {
     match entry.as_ref() {
+        // Connections keep their source as long as one link has it.
+        Entry::Address(address) if is_on_tunnel_too(address, actual, scope) => None,
         Entry::Chain(chain) if !chain.name.base.is_flannels() => None,
         Entry::Table(_) | Entry::Renewal(_) | Entry::Element(_) => None,
         Entry::Nexthop(nexthop) if nexthop.protocol == PROTOCOL => None,
@@ -97,6 +99,13 @@ fn for_flanneld(entry: &Arc<Entry>, actual: &KernelState) -> Option<Arc<Entry>> 
         | Entry::Nexthop(_)
         | Entry::Route(_) => Some(Arc::clone(entry)),
     }
+}
+
+/// Whether a tunnel device has the address that is on the loopback.
+fn is_on_tunnel_too(address: &Address, actual: &KernelState, scope: &Scope) -> bool {
+    let on = |link: &LinkName| Entry::Address(Address { link: link.clone(), ..address.clone() });
+    let mut tunnels = scope.tunnels.iter().map(|link| on(link).key());
+    address.link.is_loopback() && tunnels.any(|key| actual.get(&key).is_some())
 }
 
 /// Without a mark, and with a gateway of its own. A route without any leads to no peer.

@@ -273,7 +273,7 @@ impl Kernel for FakeKernel {
 
     async fn facts(&mut self, _reach: Option<IpAddr>) -> io::Result<Facts> {
         self.interruption()?;
-        Ok(self.world().facts.clone())
+        Ok(self.world().facts())
     }
 }
 

@@ -214,6 +214,11 @@ impl Entry {
         self.table().is_some_and(|table| **table == *name)
     }
 
+    /// Whether it is a nexthop object that is not ours, whatever its number.
+    pub const fn is_foreign_nexthop(&self) -> bool {
+        matches!(self, Self::Nexthop(nexthop) if nexthop.protocol != PROTOCOL)
+    }
+
     /// Whether it is a table or a chain for packets of pods: what is done with them beside routing.
     pub fn is_rules(&self) -> bool {
         match self {

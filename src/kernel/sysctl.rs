@@ -76,6 +76,11 @@ pub(super) fn read_reverse_path(link: &LinkName) -> Option<ReversePath> {
     Some(ReversePath { link: link.clone(), strict })
 }
 
+/// Whether a link that is created has a strict reverse-path filter.
+pub(super) fn makes_strict() -> bool {
+    in_force(Setting::RpFilter, &LinkName::new("default")) == Some(STRICT)
+}
+
 /// None where there is no IPv6.
 pub(super) fn read_accept_ra(link: &LinkName) -> Option<AcceptRa> {
     let accept = in_force(Setting::AcceptRa, link)? != 0;

@@ -137,7 +137,15 @@ impl<'a> Outlook<'a> {
         };
         let macs = report.node.uplinks.iter().map(mac).collect();
         let (node, own) = (report.node.clone(), Some(member.lease.clone()));
-        Some(Local { config, node, macs, own, strict: [].into(), policy: Policy::default() })
+        Some(Local {
+            config,
+            node,
+            macs,
+            own,
+            strict: [].into(),
+            leaving: [].into(),
+            policy: Policy::default(),
+        })
     }
 
     /// The lease as it stands, or as it will.

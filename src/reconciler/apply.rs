@@ -38,6 +38,7 @@ impl<K: Kernel> Reconciler<K> {
     }
 
     async fn pass(&mut self) {
+        self.stale.plan |= self.inputs.note_leaving(&self.actual);
         if std::mem::take(&mut self.stale.plan) {
             self.plan();
         }
@@ -72,7 +73,10 @@ impl<K: Kernel> Reconciler<K> {
             None => Node::select(&facts, options, &families),
         };
         match selected {
-            Ok(node) => self.take_node(node),
+            Ok(node) => {
+                self.inputs.makes_strict = facts.makes_strict;
+                self.take_node(node);
+            }
             Err(error) => {
                 let reason = error.to_string();
                 if self.inputs.no_node.as_ref() != Some(&reason) {
@@ -104,6 +108,7 @@ impl<K: Kernel> Reconciler<K> {
         // A config that has just become mixed finds the filters as they were read before.
         self.unsaved |= self.inputs.note_strict(&self.actual);
         let Some(local) = self.inputs.local() else { return };
+        self.log_config(&local.config);
         let mut scope = local.scope(std::mem::take(&mut self.scope.gateways));
         scope.networks.extend(self.inputs.former_networks());
         // What was read for another scope says nothing about this one.
@@ -179,8 +184,11 @@ impl<K: Kernel> Reconciler<K> {
                 actual.extend(self.actual.local().filter(|entry| is_chain(entry)).cloned());
                 self.actual.update(actual);
                 self.stale.differences = Differences::Anywhere;
+                self.stale.facts |= self.meets_foreign_nexthop();
                 self.unsaved |= self.inputs.note_strict(&self.actual);
-                let is_news = self.inputs.note_filters(&self.actual) | self.inputs.lack_macs();
+                let is_news = self.inputs.note_filters(&self.actual)
+                    | self.inputs.note_leaving(&self.actual)
+                    | self.inputs.lack_macs();
                 if is_news {
                     self.inputs.settle_macs(&self.actual);
                     self.unsaved = true;
@@ -209,14 +217,16 @@ impl<K: Kernel> Reconciler<K> {
             refused.iter().map(|refusal| refusal.op.entry().key()).collect();
         let (mut put, mut puts_rules) = (Vec::new(), false);
         for op in ops {
-            // What a link does to the entries on it, only a dump tells.
-            if matches!(op.entry(), Entry::Link(_)) {
-                self.agenda.dump_soon();
-            }
             let key = op.entry().key();
             if failed.contains(&key) {
                 continue;
             }
+            // What a link does to the entries on it, only a dump tells.
+            if let Key::Link(link) = &key {
+                self.refused.end_backoff_on(link);
+                self.agenda.dump_soon();
+            }
+            self.note_created(&op);
             self.statistics.count(&op);
             self.note_guard_put(&op);
             self.refused.forget(&key);
@@ -244,6 +254,21 @@ impl<K: Kernel> Reconciler<K> {
             let again = self.refused.note(&refusal);
             self.agenda.look_again(refusal.op.entry().key(), again);
         }
+    }
+
+    /// A device is created as strict as the host has it, and loosened before it can be read.
+    fn note_created(&mut self, op: &Op) {
+        if let Op::Create(entry) = op
+            && let Entry::Link(link) = entry.as_ref()
+        {
+            self.unsaved |= self.inputs.note_created(&link.name);
+        }
+    }
+
+    /// Whether one of our numbers is taken, of which the node does not know yet.
+    fn meets_foreign_nexthop(&self) -> bool {
+        let uses_them = self.inputs.node.as_ref().is_some_and(|node| node.nexthops);
+        uses_them && self.actual.entries().any(Entry::is_foreign_nexthop)
     }
 
     /// Whatever was under way, the kernel must be read again.

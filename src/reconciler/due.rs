@@ -14,7 +14,8 @@ impl<K: Kernel> Reconciler<K> {
             Differences::In(keys) if !keys.iter().any(takes_others_along) => self.diff_keys(&keys),
             Differences::In(_) | Differences::Anywhere => self.diff_all(),
         };
-        let mut due: Vec<Op> = ops.into_iter().filter(|op| self.is_due(op)).collect();
+        let remade = self.remade(&ops);
+        let mut due: Vec<Op> = ops.into_iter().filter(|op| self.is_due(op, &remade)).collect();
         spare_used_nexthops(&mut due, &self.actual);
         due.into_iter().inspect(|op| tracing::debug!("{op}")).collect()
     }
@@ -43,21 +44,63 @@ impl<K: Kernel> Reconciler<K> {
         puts
     }
 
-    fn is_due(&mut self, op: &Op) -> bool {
-        match op {
+    /// What the kernel refused a moment ago is tried again when its own backoff has passed, whatever
+    /// else makes us look at it.
+    fn is_due(&mut self, op: &Op, remade: &BTreeSet<Key>) -> bool {
+        let is_due = match op {
             Op::Create(entry) | Op::Replace(entry) => {
                 self.agenda.forget(&entry.key());
-                true
+                self.may_put(entry, remade)
             }
             Op::Remove(entry) => self.may_go(entry),
-        }
+        };
+        is_due && !self.refused.holds_back(op)
+    }
+
+    /// Whether `entry` may be created, or replace what is there. On a device or table that stays as it
+    /// is for now, what is right already stays, too.
+    fn may_put(&self, entry: &Entry, remade: &BTreeSet<Key>) -> bool {
+        let key = entry.key();
+        let may_put = match self.actual.get(&key) {
+            None => true,
+            Some(_) if remade.contains(&key) || is_on(entry, remade) => true,
+            Some(held) => !entry.is_met_by(held) && self.inputs.may_replace_with(entry),
+        };
+        may_put && !self.is_misdirected(entry)
+    }
+
+    /// The devices and tables that `ops` make again, and everything on them with it.
+    fn remade(&self, ops: &[Op]) -> BTreeSet<Key> {
+        let is_remade = |op: &&Op| match op {
+            Op::Create(_) => false,
+            Op::Replace(entry) => matches!(entry.as_ref(), Entry::Table(_)),
+            Op::Remove(entry) => {
+                let is_wanted = self.desired.state().get(&entry.key()).is_some();
+                is_wanted && matches!(entry.as_ref(), Entry::Link(_))
+            }
+        };
+        let remade = ops.iter().filter(is_remade).map(Op::entry);
+        remade.filter(|entry| self.inputs.may_replace_with(entry)).map(Entry::key).collect()
+    }
+
+    /// Whether `entry` is, or is a route by way of, a nexthop object that is now foreign.
+    fn is_misdirected(&self, entry: &Entry) -> bool {
+        let id = match entry {
+            Entry::Nexthop(nexthop) => Some(nexthop.id),
+            Entry::Route(route) => route.nexthop,
+            _ => None,
+        };
+        let held = id.and_then(|id| self.actual.get(&Key::Nexthop(id)));
+        held.is_some_and(Entry::is_foreign_nexthop)
     }
 
     fn may_go(&mut self, entry: &Entry) -> bool {
         let key = entry.key();
         match entry {
             // It stands in its successor's way.
-            Entry::Link(_) if self.desired.state().get(&key).is_some() => true,
+            Entry::Link(_) if self.desired.state().get(&key).is_some() => {
+                self.inputs.may_replace_with(entry)
+            }
             Entry::Link(_)
             | Entry::Renewal(_)
             | Entry::Element(_)
@@ -74,6 +117,16 @@ impl<K: Kernel> Reconciler<K> {
             | Entry::Route(_) => self.inputs.may_remove(),
         }
     }
+}
+
+/// Whether `entry` is on one of these devices or in one of these tables.
+fn is_on(entry: &Entry, remade: &BTreeSet<Key>) -> bool {
+    if remade.is_empty() {
+        return false;
+    }
+    let device = entry.link().map(|link| Key::Link(link.clone()));
+    let table = entry.table().map(|table| Key::Table(table.clone()));
+    device.into_iter().chain(table).any(|key| remade.contains(&key))
 }
 
 /// Whether other entries go with the one of this key.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::edit::Edit;
 use super::guarding::Guarding;
-use crate::backend::{Detours, Local};
+use crate::backend::{self, Detours, Local};
 use crate::checkpoint::Checkpoint;
 use crate::config::{Kind, NetworkConfig};
 use crate::kernel::state::{ChainName, Entry, KernelState, LinkName, ReversePath};
@@ -44,9 +44,13 @@ pub struct Inputs {
     pub peers: Peers,
     /// The links whose reverse-path filter was strict before `Mixed` loosened it.
     pub strict: BTreeSet<LinkName>,
+    /// Whether this host makes links with a strict reverse-path filter.
+    pub makes_strict: bool,
     /// The links whose reverse-path filter is strict although `Mixed` wants it loose: a change of
     /// backend would lose packets, so it waits for them.
     pub strict_now: BTreeSet<LinkName>,
+    /// The families whose tunnel device is out of use and still has its address.
+    pub leaving: BTreeSet<Family>,
     /// A node that published its own record in the place of ours, under our public IP.
     pub rival: Option<Rival>,
     /// Peers on our link that are reached through the tunnel for now.
@@ -87,7 +91,9 @@ impl Default for Inputs {
             held: false,
             peers: Peers::default(),
             strict: BTreeSet::new(),
+            makes_strict: false,
             strict_now: BTreeSet::new(),
+            leaving: BTreeSet::new(),
             rival: None,
             detours: Detours::new(),
             remembered: None,
@@ -112,6 +118,7 @@ impl Inputs {
             macs: self.macs.clone(),
             own: self.own.clone(),
             strict: self.strict.clone(),
+            leaving: self.leaving.clone(),
             policy: Policy { guard, ..self.policy.clone() },
         })
     }
@@ -145,6 +152,24 @@ impl Inputs {
         let is_mixed = self.config.as_ref().is_some_and(|config| config.mixed);
         self.strict_now = strict(actual).filter(|_| is_mixed).collect();
         self.kind_kept() != kept
+    }
+
+    /// Notes which tunnel devices out of use have their address; returns whether that is news.
+    pub fn note_leaving(&mut self, actual: &KernelState) -> bool {
+        let config = self.config.as_ref().filter(|config| !config.has_tunnel());
+        let leaves = |config: &NetworkConfig, subnet: &Prefix| {
+            let device = backend::device_name(subnet.family(), config.backend.tunnel.vni);
+            let address = Entry::Address(backend::tunnel_address(*subnet, device));
+            actual.get(&address.key()).is_some()
+        };
+        let leaving = config.zip(self.own.as_ref()).map(|(config, own)| {
+            let subnets = own.subnets().filter(|subnet| leaves(config, subnet));
+            subnets.map(Prefix::family).collect()
+        });
+        let leaving = leaving.unwrap_or_default();
+        let is_news = leaving != self.leaving;
+        self.leaving = leaving;
+        is_news
     }
 
     /// Notes in front of which of `names` the host drops; returns whether that is news.
@@ -185,6 +210,13 @@ impl Inputs {
             self.strict.extend(strict(actual));
         }
         self.strict.len() != known
+    }
+
+    /// Notes that `link` was created, and with it its filter, before `Mixed` loosens that; returns
+    /// whether it was strict.
+    pub fn note_created(&mut self, link: &LinkName) -> bool {
+        let is_mixed = self.config.as_ref().is_some_and(|config| config.mixed);
+        is_mixed && self.makes_strict && self.strict.insert(link.clone())
     }
 
     /// Forgets the filters that are as strict again as they were: from then on they are the
@@ -247,6 +279,19 @@ impl Inputs {
     /// Our lease, if the store stands behind it or cannot be asked: only then may pods rely on it.
     pub fn relied_on(&self) -> Option<&Lease> {
         self.own.as_ref().filter(|_| self.held || self.are_alone())
+    }
+
+    /// Whether `entry` may replace what the kernel holds. What is only remembered may be older than
+    /// that: it adds what is missing, and sets what makes the host drop less.
+    pub const fn may_replace_with(&self, entry: &Entry) -> bool {
+        let drops_less = matches!(
+            entry,
+            Entry::ReversePath(ReversePath { strict: false, .. })
+                | Entry::AcceptRa(_)
+                | Entry::TxChecksum(_)
+        );
+        let is_known = if entry.is_local() { self.confirmed } else { self.peers.is_complete() };
+        drops_less || is_known
     }
 
     /// Whether what is unwanted may be removed: only on the word of a store that has told everything and can be asked.

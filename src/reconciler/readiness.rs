@@ -1,6 +1,6 @@
 //! Whether the daemon does its work, and if not, why.
 
-use super::{Reconciler, Standing};
+use super::{Inputs, Reconciler, Standing};
 use crate::kernel::Kernel;
 use crate::kernel::state::{Entry, Key};
 use crate::lease::{LeaseId, Rejected};
@@ -64,11 +64,9 @@ impl<K: Kernel> Reconciler<K> {
     /// What keeps us from being ready, in sentences.
     fn blocking(&self) -> Vec<String> {
         let inputs = &self.inputs;
-        let no_node =
-            || inputs.no_node.clone().unwrap_or_else(|| "no interface is chosen yet".into());
         let missing = [
             inputs.config.is_none().then(|| "no network config yet".to_owned()),
-            (inputs.config.is_some() && inputs.node.is_none()).then(no_node),
+            self.lacks_node(),
             (!inputs.confirmed && !inputs.are_alone())
                 .then(|| "the store has not answered yet".to_owned()),
             inputs.relied_on().is_none().then(|| "no subnet is leased yet".to_owned()),
@@ -80,6 +78,19 @@ impl<K: Kernel> Reconciler<K> {
         let refused = self.refused.iter().filter(|(key, _)| self.is_essential(key));
         let refused: Vec<String> = refused.map(|(_, why)| why.to_owned()).collect();
         missing.into_iter().flatten().chain(abridged(refused)).collect()
+    }
+
+    /// Why this node has no addresses that peers could send to.
+    fn lacks_node(&self) -> Option<String> {
+        let Inputs { config, node, no_node, .. } = &self.inputs;
+        match (node, no_node) {
+            (Some(_), reason) => {
+                let reason = reason.as_ref()?;
+                Some(format!("the last choice of interface is kept: {reason}"))
+            }
+            (None, Some(reason)) => Some(reason.clone()),
+            (None, None) => config.as_ref().map(|_| "no interface is chosen yet".to_owned()),
+        }
     }
 
     /// Old rules that cannot be removed are as good as ours.
@@ -132,8 +143,6 @@ impl<K: Kernel> Reconciler<K> {
         let remembered = inputs.rest_on_memory().then(|| {
             "forwarding by what was last known: the store has not confirmed it".to_owned()
         });
-        let node = inputs.node.as_ref().and(inputs.no_node.as_ref());
-        let node = node.map(|reason| format!("the last choice of interface is kept: {reason}"));
         let held = inputs.held_back.map(|(missing, of)| {
             format!("{missing} of {of} leases vanished at once: their routes are kept")
         });
@@ -154,7 +163,7 @@ impl<K: Kernel> Reconciler<K> {
         let spoilt = spoilt.map(|(_, why)| format!("packets in the tunnel may be spoilt: {why}"));
         let unkept = self.refused.iter().filter_map(|(key, why)| self.unkept(key, why));
         let (pending, guard) = (inputs.pending(), inputs.guarding.remark());
-        let remarks = [remembered, node, held, pending, unusable, self.probes_remark(), guard];
+        let remarks = [remembered, held, pending, unusable, self.probes_remark(), guard];
         let remarks = remarks.into_iter().flatten().chain(filters).chain(left).chain(spoilt);
         let remarks = remarks.chain(unkept).chain(self.kept_chains()).chain(self.doubtful_chains());
         remarks.chain(self.conflicts_remark())

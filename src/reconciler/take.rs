@@ -3,7 +3,7 @@
 use super::agenda::Task;
 use super::{Differences, Reconciler};
 use crate::checkpoint::Checkpoint;
-use crate::config::ConfigUpdate;
+use crate::config::{ConfigUpdate, NetworkConfig};
 use crate::kernel::state::Key;
 use crate::kernel::{Kernel, Observation};
 use crate::lease::{Lease, LeaseUpdate, Withdrawal};
@@ -16,8 +16,13 @@ impl<K: Kernel> Reconciler<K> {
         }
         self.unreported = true;
         self.statistics.edits += 1;
+        let was_confirmed = self.inputs.confirmed;
         if self.inputs.take_edit(update, self.settings.reload) {
             self.follow_config();
+        }
+        // What was only remembered may now replace what the kernel holds.
+        if was_confirmed != self.inputs.confirmed {
+            self.stale.differences = Differences::Anywhere;
         }
     }
 
@@ -44,10 +49,17 @@ impl<K: Kernel> Reconciler<K> {
         self.stale.facts = true;
         self.stale.plan = true;
         self.unsaved = true;
-        if let Some(config) = &self.inputs.config {
+        self.applied = None;
+    }
+
+    /// Reports the backend that this node has by the config, or is kept on.
+    pub(super) fn log_config(&mut self, config: &NetworkConfig) {
+        let applied = Some((config.backend.kind, config.mixed));
+        if self.applied != applied {
             let (backend, mixed) = (config.backend.kind.as_str(), config.mixed);
             let revision = self.inputs.edit.revision();
-            tracing::info!(backend, mixed, revision, "took in the network config");
+            tracing::info!(backend, mixed, revision, "applied network config");
+            self.applied = applied;
         }
     }
 
@@ -108,6 +120,8 @@ impl<K: Kernel> Reconciler<K> {
         match observation {
             Observation::Holds(entry) => {
                 if self.scope.covers(&entry) && self.actual.get(&entry.key()) != Some(&entry) {
+                    // Whether routes may refer to such objects is a fact of the host.
+                    self.stale.facts |= entry.is_foreign_nexthop();
                     self.stale.differences.extend([entry.key()]);
                     self.actual.insert(entry);
                 }
@@ -131,6 +145,11 @@ impl<K: Kernel> Reconciler<K> {
             Observation::LinkChanged(link) => {
                 let is_underlay = self.scope.underlay.as_ref().is_none_or(|ours| *ours == link);
                 self.stale.facts |= is_underlay || self.inputs.no_node.is_some();
+                if is_underlay {
+                    self.refused.end_all_backoff();
+                } else {
+                    self.refused.end_backoff_on(&link);
+                }
                 if is_underlay || self.scope.tunnels.contains(&link) {
                     self.agenda.dump_soon();
                 }

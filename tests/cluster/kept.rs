@@ -273,6 +273,22 @@ fn without_masquerading_no_marked_connection_breaks_in_a_migration() {
     migrate(&mut story).unwrap();
 }
 
+/// Between the two restarts there is no path: nothing is sent meanwhile.
+#[test]
+fn no_connection_breaks_at_a_restart_from_vxlan_to_host_gw() {
+    let mut story = Story::start(VXLAN, BY_NFTABLES).unwrap();
+    story.open("vxlan").unwrap();
+    let cluster = &mut story.scene.cluster;
+    cluster.etcd.put(CONFIG, &cluster.stack.config(&HOST_GW.config())).unwrap();
+    for daemon in &mut cluster.daemons {
+        daemon.restart().unwrap();
+    }
+    cluster.wait_for_paths(|_, _| Path::Direct).unwrap();
+    story.no_connection_broke("the restart").unwrap();
+    story.wait_for_the_end_of_the_tunnel().unwrap();
+    story.no_connection_broke("the end of the tunnel").unwrap();
+}
+
 #[test]
 fn the_address_of_the_tunnel_stays_on_the_loopback_until_cleanup() {
     let story = Story::start(VXLAN, BY_NFTABLES).unwrap();

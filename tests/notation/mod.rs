@@ -127,8 +127,15 @@ pub(crate) fn local(json: &str, eth0: &str, own: &str) -> Local {
     let node = Node::select(&facts, &InterfaceOptions::default(), &families).unwrap();
     let macs = node.uplinks.iter().map(|uplink| (uplink.family(), mac_of(uplink.public_ip)));
     let macs = macs.collect();
-    let mut local =
-        Local { config, node, macs, own: None, strict: [].into(), policy: Policy::default() };
+    let mut local = Local {
+        config,
+        node,
+        macs,
+        own: None,
+        strict: [].into(),
+        leaving: [].into(),
+        policy: Policy::default(),
+    };
     local.own = (!own.is_empty()).then(|| own_lease(&local, own));
     local
 }

@@ -18,6 +18,7 @@ use tweed::report::NodeReport;
 use tweed::status::{ConfigStatus, PeerStatus, Query, Status};
 use tweed::subnet::StoreState;
 
+use crate::Log;
 use crate::notation::{self, lease, lease_id, malformed, prefix, record};
 use crate::prober::Prober;
 use crate::script::{Command, Part};
@@ -36,10 +37,11 @@ pub(crate) struct Stage {
     saved: Option<Checkpoint>,
     /// What the loop was last asked to save.
     asked: Option<oneshot::Receiver<Option<Checkpoint>>>,
+    log: Log,
 }
 
 /// Plays `parts` and returns them with what really happened in the place of every expectation.
-pub(crate) async fn play(parts: &[Part]) -> String {
+pub(crate) async fn play(parts: &[Part], log: &Log) -> String {
     let mut stage = None;
     let mut settings = Settings {
         interface: InterfaceOptions::default(),
@@ -62,7 +64,9 @@ pub(crate) async fn play(parts: &[Part]) -> String {
             ("max-withdraw", None) => settings.max_withdraw = command.rest.parse().unwrap(),
             ("config-reload", None) => settings.reload = reload(&command.rest),
             ("flags", None) => settings.policy = notation::policy(&command.rest),
-            ("node", None) => stage = Some(Stage::start(command, settings.clone())),
+            ("node", None) => {
+                stage = Some(Stage::start(command, settings.clone(), log.clone()));
+            }
             (_, None) => panic!("a scenario begins with its node: {}", command.text()),
             ("expect", Some(stage)) => {
                 played.push_str(&command.with(&stage.actual(command).await));
@@ -76,7 +80,7 @@ pub(crate) async fn play(parts: &[Part]) -> String {
 }
 
 impl Stage {
-    fn start(command: &Command, settings: Settings) -> Self {
+    fn start(command: &Command, settings: Settings, log: Log) -> Self {
         let interfaces: Vec<&str> = command.items().collect();
         let kernel = FakeKernel::new(notation::host(&interfaces));
         let (events, listeners, run) = daemon(kernel.clone(), settings.clone());
@@ -92,6 +96,7 @@ impl Stage {
             prober,
             saved: None,
             asked: None,
+            log,
         }
     }
 
@@ -108,6 +113,7 @@ impl Stage {
             }
             "kernel" => crate::host::perform(&self.kernel, &command.rest),
             "restart" => self.restart().await,
+            "crash" => self.crash(),
             "flags" => self.settings.policy = notation::policy(&command.rest),
             "reboot" => {
                 self.restart().await;
@@ -183,6 +189,11 @@ impl Stage {
 
     async fn restart(&mut self) {
         self.saved = serde_json::from_str(self.ask(Query::Inputs).await.get()).unwrap();
+        self.crash();
+    }
+
+    /// What is on disk is what was saved before.
+    fn crash(&mut self) {
         self.run.abort();
         (self.events, self.listeners, self.run) =
             daemon(self.kernel.clone(), self.settings.clone());
@@ -233,6 +244,13 @@ impl Stage {
                 vec![format!("checkpoint {}", if changed { "changed" } else { "unchanged" })]
             }
             "saved" => self.saved().await,
+            "log" => {
+                let words = command.rest.strip_prefix("log").unwrap().trim();
+                let log = self.log.take();
+                let lines = log.lines().filter(|line| line.contains(words));
+                let lines = lines.map(|line| line.trim().to_owned());
+                [command.rest.clone()].into_iter().chain(lines).collect()
+            }
             "peers" => self.peers().await,
             "config" => self.config().await,
             "report" => self.report().await,

@@ -60,8 +60,9 @@ async fn routes_get_flannels_form_in_place_and_all_else_that_packets_need_stays(
             snat to 10.244.1.1 fully-random;
             };
             }
+        - addr 10.244.1.0/32 dev lo
         - file DIR/subnet.state.json
-        handed over by 7 changes and 1 file: start flanneld
+        handed over by 8 changes and 1 file: start flanneld
         known from the checkpoint DIR/subnet.state.json, because no daemon
           answers on DIR/subnet.sock"]],
     );
@@ -71,7 +72,6 @@ async fn routes_get_flannels_form_in_place_and_all_else_that_packets_need_stays(
         rp_filter loose dev flannel.1
         accept_ra 0 dev flannel.1
         addr 10.244.1.0/32 dev flannel.1
-        addr 10.244.1.0/32 dev lo
         fdb 0a:00:00:00:00:09 dst 172.17.0.9 dev flannel.1
         fdb 0a:00:00:00:00:0a dst 172.16.0.10 dev flannel.1
         neigh 10.244.3.0 lladdr 0a:00:00:00:00:09 dev flannel.1
@@ -86,6 +86,16 @@ async fn routes_get_flannels_form_in_place_and_all_else_that_packets_need_stays(
     std::fs::write(&host.files.subnet_file, "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.1.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=false\n").unwrap();
     let again = run(&host, "handover").await.unwrap();
     assert_eq!((again.entries.len(), again.files.len(), again.verdict()), (0, 0, Verdict::Well));
+}
+
+#[tokio::test]
+async fn an_address_that_is_on_the_loopback_alone_stays_there() {
+    let host = Host::programmed().await;
+    let words = |entry: &Entry| entry.to_string().starts_with("addr 10.244.1.0/32 dev flannel.1");
+    let on_tunnel = host.kernel.state().entries().find(|entry| words(entry)).unwrap().key();
+    host.kernel.lose(&on_tunnel);
+    assert_eq!(run(&host, "handover").await.unwrap().outcome, Outcome::Removed);
+    assert!(host.entries().contains(&"addr 10.244.1.0/32 dev lo".to_owned()));
 }
 
 #[tokio::test]

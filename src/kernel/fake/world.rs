@@ -7,7 +7,7 @@ use crate::kernel::state::{
     Renewal, ReversePath, Route, TxChecksum, Vxlan,
 };
 use crate::kernel::{Observation, Op};
-use crate::node::{Facts, Interface, Sysctls};
+use crate::node::{Facts, Interface, Nexthops, Sysctls};
 use crate::prefix::{Family, Prefix};
 
 /// The host: its interfaces, and the entries that were programmed on them.
@@ -30,6 +30,18 @@ impl World {
 
     pub(super) const fn state(&self) -> &KernelState {
         &self.state
+    }
+
+    /// What the host looks like now.
+    pub(super) fn facts(&self) -> Facts {
+        let taken = self.state.entries().filter(|entry| entry.is_foreign_nexthop());
+        let mut taken = taken.filter_map(|entry| match entry {
+            Entry::Nexthop(nexthop) => Some(nexthop.id).filter(|id| id.is_ours()),
+            _ => None,
+        });
+        let nexthops = taken.next().map_or(self.facts.nexthops, Nexthops::Taken);
+        let makes_strict = matches!(self.default_strictness(), Strictness::On);
+        Facts { nexthops, makes_strict, ..self.facts.clone() }
     }
 
     pub(super) fn reboot(&mut self) {

@@ -32,7 +32,16 @@ impl NetlinkKernel {
         let release = std::fs::read_to_string(RELEASE).unwrap_or_default();
         let kernel = Release::parse(release.trim());
         let sysctls = sysctl::writable();
-        Ok(Facts { interfaces, default_routes, reach, nexthops, firewalls, sysctls, kernel })
+        Ok(Facts {
+            interfaces,
+            default_routes,
+            reach,
+            nexthops,
+            firewalls,
+            sysctls,
+            makes_strict: sysctl::makes_strict(),
+            kernel,
+        })
     }
 
     fn firewalls(&self) -> Firewalls {
