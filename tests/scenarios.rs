@@ -127,6 +127,7 @@ scenarios! {
     a_restart_from_memory_keeps_the_tunnel_until_probes_are_answered
     a_restart_keeps_the_tunnel_until_probes_are_answered
     a_restart_leaves_the_tables_as_they_are
+    a_restart_without_a_config_goes_on_with_the_last_one
     a_rollout_takes_nodes_one_after_the_other
     a_route_that_cannot_be_replaced_keeps_its_nexthop
     a_second_family_gets_a_device_of_its_own
@@ -180,6 +181,7 @@ scenarios! {
     two_leases_of_one_address_share_the_end_of_the_tunnel
     unused_addresses_of_our_subnet_are_refused
     what_a_node_reports_names_who_is_not_reached
+    what_a_reachable_store_has_not_is_told
     what_must_be_saved_is_told
     who_comes_back_late_to_a_wiped_store_keeps_its_route
     without_a_brake_every_loss_is_believed

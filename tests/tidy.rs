@@ -45,6 +45,7 @@ const PURE: &[&str] = &[
     "src/subnet/claim.rs",
     "src/subnet/etcd/key.rs",
     "src/subnet/etcd/pace.rs",
+    "src/subnet/etcd/page.rs",
     "src/subnet/etcd/value.rs",
     "src/subnet/kube/annotations.rs",
     "src/subnet/kube/node.rs",

@@ -41,7 +41,7 @@ pub enum Waits {
         "the network config was edited, but --config-reload is off: restart tweedd to take it in"
     )]
     ForStart,
-    #[error("{key} cannot change on a running node: put it back, or restart tweedd on every node")]
+    #[error("{key} cannot change on a running node: put it back")]
     ForKey { key: &'static str },
     #[error("staying on {ours}: without Mixed, {} is taken in at the next start", wanted.unlike(*ours))]
     ForMixed { ours: Carriage, wanted: Carriage },

@@ -79,7 +79,11 @@ fn store(state: &StoreState) -> String {
     match state {
         StoreState::Unknown => "not asked yet".to_owned(),
         StoreState::Reachable => "reachable".to_owned(),
+        StoreState::Holds(what) => format!("reachable; {what}"),
         StoreState::Refuses(what) => format!("reachable, but refuses {what}"),
+        StoreState::Lacks(reason) => {
+            format!("reachable, but has no subnet for this node: {reason}")
+        }
         StoreState::Waiting(reason) => format!("away: {reason}"),
     }
 }

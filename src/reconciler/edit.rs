@@ -30,6 +30,12 @@ impl Edit {
         self.update.as_ref()?.config.as_ref().err().map(ToString::to_string)
     }
 
+    /// That there was no config yet, and why.
+    pub fn no_config(&self) -> String {
+        let why = self.unusable().map(|reason| format!(": {reason}"));
+        format!("no network config yet{}", why.unwrap_or_default())
+    }
+
     pub fn revision(&self) -> u64 {
         self.update.as_ref().map_or(0, |update| update.revision)
     }
@@ -37,10 +43,15 @@ impl Edit {
 
 impl Inputs {
     /// Takes in what the store says of the config; returns whether another one is in force now.
-    /// The first that can be used is the one to start with, whatever was remembered.
+    /// If the first can be used, it is the one to start with, whatever was remembered. If it
+    /// cannot, the store can be asked all the same: the remembered one stays in force, as on a
+    /// node that runs, so that the lease is renewed and the peers are heard.
     pub fn take_edit(&mut self, update: ConfigUpdate, reload: Reload) -> bool {
         self.edit = Edit { update: Some(update), waits: None, stale: false };
-        let Some(wanted) = self.edit.wanted().cloned() else { return false };
+        let Some(wanted) = self.edit.wanted().cloned() else {
+            self.confirmed |= self.config.is_some();
+            return false;
+        };
         match self.config.clone() {
             Some(current) if self.confirmed => self.change(&current, &wanted, reload),
             Some(_) | None => {

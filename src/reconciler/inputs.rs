@@ -27,7 +27,8 @@ pub struct Inputs {
     pub config: Option<NetworkConfig>,
     /// The newest config of the store.
     pub edit: Edit,
-    /// Whether the config comes from the store, not from what was last known.
+    /// Whether the store stands behind the config: it comes from there, or the store has none that
+    /// can be used, so that what was last known stays in force.
     pub confirmed: bool,
     /// Who this node is to the store.
     pub identity: Identity,
@@ -264,9 +265,9 @@ impl Inputs {
         }
     }
 
-    /// Whether the store cannot be asked, so that what was last known must do.
+    /// Whether the store cannot be asked, or has no subnet for us, so that what was last known must do.
     pub const fn are_alone(&self) -> bool {
-        matches!(self.store, StoreState::Waiting(_))
+        matches!(self.store, StoreState::Waiting(_) | StoreState::Lacks(_))
     }
 
     /// Whether we forward by what was last known. A config that lies on this host may be newer than

@@ -65,9 +65,9 @@ impl<K: Kernel> Reconciler<K> {
     fn blocking(&self) -> Vec<String> {
         let inputs = &self.inputs;
         let missing = [
-            inputs.config.is_none().then(|| "no network config yet".to_owned()),
+            inputs.config.is_none().then(|| inputs.edit.no_config()),
             self.lacks_node(),
-            (!inputs.confirmed && !inputs.are_alone())
+            (inputs.edit.update.is_none() && !inputs.are_alone())
                 .then(|| "the store has not answered yet".to_owned()),
             inputs.relied_on().is_none().then(|| "no subnet is leased yet".to_owned()),
             (!inputs.peers.is_complete() && !inputs.rest_on_memory())
@@ -132,7 +132,9 @@ impl<K: Kernel> Reconciler<K> {
     fn store_remark(&self) -> Option<String> {
         match &self.inputs.store {
             StoreState::Waiting(reason) => Some(format!("the store is away: {reason}")),
+            StoreState::Lacks(reason) => Some(format!("no subnet for this node yet: {reason}")),
             StoreState::Refuses(what) => Some(format!("the store refuses {what}")),
+            StoreState::Holds(what) => Some(what.clone()),
             StoreState::Unknown | StoreState::Reachable => None,
         }
     }
@@ -146,7 +148,7 @@ impl<K: Kernel> Reconciler<K> {
         let held = inputs.held_back.map(|(missing, of)| {
             format!("{missing} of {of} leases vanished at once: their routes are kept")
         });
-        // Before there was one that could be used, the store tells.
+        // Without a config before, this node waits for one.
         let unusable = inputs.edit.unusable().filter(|_| inputs.confirmed);
         let unusable = unusable.map(|reason| format!("the config before stays in force: {reason}"));
         let filters = self.refused.iter().filter(|(key, _)| matches!(key, Key::ReversePath(_)));

@@ -32,7 +32,7 @@ use crate::report::NodeReport;
 /// A store that is away is no error: it is waited for, with backoff and jitter, and `state` tells.
 pub trait SubnetManager {
     /// What the network config is, and every change to it. Never ends: reconnects by itself, and
-    /// starts with what is there. As long as there was none that can be used, `state` says why.
+    /// starts with what is there, or with the reason why that cannot be used.
     fn watch_config(&self) -> BoxStream<'static, ConfigUpdate>;
 
     /// The network config, once there is one that can be used.
@@ -111,16 +111,23 @@ pub enum StoreState {
     /// Not asked yet.
     Unknown,
     Reachable,
+    /// Reachable, but it holds what is too large for a lease: what that is and what to do.
+    Holds(String),
     /// Reachable, but it refuses what nothing depends on: what that is and why.
     Refuses(String),
-    /// What we wait for, in a sentence: the server, the config key, a config that can be used.
+    /// Reachable, but it has no subnet for this node, and why.
+    Lacks(String),
+    /// It cannot be asked, and why.
     Waiting(String),
 }
 
 impl StoreState {
     /// Whether the store can be asked: only then may anything be removed.
     pub const fn is_reachable(&self) -> bool {
-        matches!(self, Self::Reachable | Self::Refuses(_))
+        match self {
+            Self::Reachable | Self::Holds(_) | Self::Refuses(_) | Self::Lacks(_) => true,
+            Self::Unknown | Self::Waiting(_) => false,
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Tells whether a store and the network config can be used: in the log once per change, to the daemon always.
+//! Whether a store can be used: in the log once per change, to the daemon always.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -13,13 +13,12 @@ use crate::subnet::StoreState;
 struct Waits {
     /// Why the servers cannot be used; none if they can.
     server: Option<String>,
-    config: Option<String>,
-    /// Whether there was a config that can be used.
-    configured: bool,
     /// Why the store has no subnet for this node yet.
     subnet: Option<String>,
     /// Why the store refuses the report of this node, which delays nothing.
     report: Option<String>,
+    /// What it holds that is too large for a lease.
+    oversized: Option<String>,
     asked: bool,
 }
 
@@ -61,24 +60,6 @@ impl Report {
         }
     }
 
-    /// There is no config that can be used. Who had one before goes on with it.
-    pub(in crate::subnet) fn lacks_config(&self, reason: &str) {
-        let is_news = self.change(|waits| {
-            let is_wanted = !waits.configured;
-            is_wanted && waits.config.replace(reason.to_owned()).as_deref() != Some(reason)
-        });
-        if is_news {
-            warn!(reason, "no network config yet");
-        }
-    }
-
-    pub(in crate::subnet) fn has_config(&self) {
-        self.change(|waits| {
-            waits.configured = true;
-            waits.config = None;
-        });
-    }
-
     /// The store answers, but has no subnet for this node.
     pub(in crate::subnet) fn lacks_subnet(&self, reason: &str) {
         let reason = excerpt::sentence(reason);
@@ -106,6 +87,11 @@ impl Report {
         }
     }
 
+    /// What of the values below the leases' prefix is too large for a lease, if anything is.
+    pub(in crate::subnet) fn holds(&self, oversized: Option<String>) {
+        self.change(|waits| waits.oversized = oversized);
+    }
+
     fn change<T>(&self, change: impl FnOnce(&mut Waits) -> T) -> T {
         let mut waits = self.waits.lock().unwrap_or_else(PoisonError::into_inner);
         let before = change(&mut waits);
@@ -117,18 +103,19 @@ impl Report {
 
 impl Waits {
     fn state(&self) -> StoreState {
-        let first = self.server.as_ref().or(self.config.as_ref());
-        match first.or(self.subnet.as_ref()) {
+        match &self.server {
             Some(reason) => StoreState::Waiting(reason.clone()),
+            None if !self.asked => StoreState::Unknown,
             None => self.answered(),
         }
     }
 
     fn answered(&self) -> StoreState {
-        match &self.report {
-            _ if !self.asked => StoreState::Unknown,
-            Some(reason) => StoreState::Refuses(format!("this node's report: {reason}")),
-            None => StoreState::Reachable,
+        match (&self.subnet, &self.report, &self.oversized) {
+            (Some(reason), _, _) => StoreState::Lacks(reason.clone()),
+            (_, Some(reason), _) => StoreState::Refuses(format!("this node's report: {reason}")),
+            (_, _, Some(what)) => StoreState::Holds(what.clone()),
+            (None, None, None) => StoreState::Reachable,
         }
     }
 }
@@ -151,6 +138,19 @@ mod tests {
         assert_eq!(*report.state().borrow(), StoreState::Waiting("no answer".to_owned()));
         report.reachable();
         report.accepts_report();
+        assert_eq!(*report.state().borrow(), StoreState::Reachable);
+    }
+
+    #[test]
+    fn a_store_without_a_subnet_for_this_node_is_reachable() {
+        let report = Report::of("the API server");
+        report.lacks_subnet("node n1: it has no IPv4 podCIDR yet");
+        assert_eq!(*report.state().borrow(), StoreState::Unknown);
+        report.reachable();
+        let state = StoreState::Lacks("node n1: it has no IPv4 podCIDR yet".to_owned());
+        assert_eq!(*report.state().borrow(), state);
+        assert!(state.is_reachable());
+        report.has_subnet();
         assert_eq!(*report.state().borrow(), StoreState::Reachable);
     }
 }

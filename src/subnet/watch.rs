@@ -4,7 +4,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use futures::stream::{self, BoxStream, StreamExt};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::backoff::Backoff;
 use crate::lease::{LeaseUpdate, Record};
@@ -24,12 +24,15 @@ pub enum Interrupted {
     Away,
     /// The store no longer has, or never had, what comes next.
     Gap,
+    /// What comes next is there, but the store may have been restored from a backup: changes that
+    /// we know of, or have missed, may never have been.
+    Doubt,
 }
 
 /// Starts with a snapshot, and with another one after each gap.
 pub fn updates(source: impl Source) -> BoxStream<'static, LeaseUpdate> {
     let backoff = Backoff::up_to(LONGEST_PAUSE);
-    let start = Follower { source, next: Next::List, backoff };
+    let start = Follower { source, next: Next::List, list_at: Instant::now(), backoff };
     let steps = stream::unfold(start, |mut follower| async {
         let updates = follower.step().await;
         Some((stream::iter(updates), follower))
@@ -40,6 +43,8 @@ pub fn updates(source: impl Source) -> BoxStream<'static, LeaseUpdate> {
 struct Follower<S> {
     source: S,
     next: Next,
+    /// When all is read again although nothing is known to be missed.
+    list_at: Instant,
     backoff: Backoff,
 }
 
@@ -48,6 +53,12 @@ enum Next {
     /// With so many records at the last listing.
     Follow(usize),
 }
+
+/// All is read again this often, at a random moment: whatever a watch has missed is put right then.
+const BETWEEN_LISTINGS: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// The shortest time between a doubt and the listing that settles it: the watch goes on meanwhile.
+const DOUBT: Duration = Duration::from_secs(10);
 
 /// To reopen a watch costs a store little, and nothing while it is away.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
@@ -61,7 +72,7 @@ impl<S: Source> Follower<S> {
         loop {
             let step = match self.next {
                 Next::List => self.list().await,
-                Next::Follow(_) => self.source.follow().await,
+                Next::Follow(_) => self.follow().await,
             };
             match step {
                 Ok(updates) => {
@@ -69,7 +80,13 @@ impl<S: Source> Follower<S> {
                     return updates;
                 }
                 Err(Interrupted::Away) => sleep(self.backoff.delay(rand::random())).await,
-                Err(Interrupted::Gap) => self.spread().await,
+                Err(Interrupted::Gap) => {
+                    sleep(self.backoff.delay(rand::random()) + self.spread()).await;
+                    self.next = Next::List;
+                }
+                Err(Interrupted::Doubt) => {
+                    self.list_at = self.list_at.min(Instant::now() + DOUBT + self.spread());
+                }
             }
         }
     }
@@ -77,18 +94,30 @@ impl<S: Source> Follower<S> {
     async fn list(&mut self) -> Result<Vec<LeaseUpdate>, Interrupted> {
         let records = self.source.list().await?;
         self.next = Next::Follow(records.len());
+        let pause = BETWEEN_LISTINGS.mul_f64(rand::random_range(0.5..1.0));
+        self.list_at = Instant::now() + pause;
         Ok(vec![LeaseUpdate::Snapshot(records)])
     }
 
-    async fn spread(&mut self) {
+    /// What an interrupted `follow` had heard is in the listing, too.
+    async fn follow(&mut self) -> Result<Vec<LeaseUpdate>, Interrupted> {
+        match timeout_at(self.list_at, self.source.follow()).await {
+            Ok(followed) => followed,
+            Err(_) => {
+                self.next = Next::List;
+                self.list().await
+            }
+        }
+    }
+
+    /// How long this node leaves the store to the others before it lists all records.
+    fn spread(&self) -> Duration {
         let records = match self.next {
             Next::List => 0,
             Next::Follow(records) => u32::try_from(records).unwrap_or(u32::MAX),
         };
         let spread = SPREAD_PER_RECORD.saturating_mul(records).min(Backoff::LONGEST);
-        let pause = self.backoff.delay(rand::random());
-        sleep(pause + spread.mul_f64(rand::random())).await;
-        self.next = Next::List;
+        spread.mul_f64(rand::random())
     }
 }
 

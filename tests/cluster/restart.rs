@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use tweed_lab::{Change, Daemon, Entry, Monitor, Node, Probe, eventually, is_silence};
 
-use crate::ask::is_waiting_for;
+use crate::ask::{is_ready_with, is_waiting_for};
 use crate::cluster::{CONFIG, Cluster, ClusterPlan, PATIENCE, Stack};
 use crate::peer::{Peer, key_of};
 use crate::table::{Distance, HOST_GW, HOST_GW_MIXED, Side, VXLAN, VXLAN_MIXED, expected, path};
@@ -110,6 +110,22 @@ fn ten_kills_and_restarts_lose_and_change_nothing() {
         assert_eq!(known(&now), known(&lease), "{stack:?} {side:?}");
         nothing_is_lost(probe).unwrap();
     }
+}
+
+#[test]
+fn a_restart_without_a_config_hears_of_peers_all_the_same() {
+    let mut cluster = ClusterPlan::new(1, &Stack::V4.config(&VXLAN.config())).start().unwrap();
+    cluster.daemons[0].wait_ready().unwrap();
+    let lease = cluster.lease(0).unwrap();
+    cluster.wait_for_checkpoint(0).unwrap();
+    cluster.daemons[0].stop().unwrap();
+    cluster.etcd.put(CONFIG, "{").unwrap();
+    cluster.daemons[0].start().unwrap();
+    let peer = Peer::numbered(1);
+    peer.is_followed_by(&cluster.nodes, &cluster.etcd, PATIENCE).unwrap();
+    let warning = "the config before stays in force: key";
+    eventually(PATIENCE, || is_ready_with(&cluster.daemons[0], warning)).unwrap();
+    assert_eq!(cluster.lease(0).unwrap().lease, lease.lease);
 }
 
 /// What a daemon tells systemd.

@@ -1,16 +1,20 @@
 //! A config that is missing, wrong, mended, edited.
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::time::Duration;
 
 use futures::StreamExt;
 use futures::stream::BoxStream;
+use tokio::net::TcpListener;
+use tokio::task::LocalSet;
 use tokio::time::{sleep, timeout};
 use tweed::config::ConfigUpdate;
 use tweed::subnet::claim::Previous;
 use tweed::subnet::{StoreState, SubnetManager};
 
-use crate::log::Log;
 use crate::node::{CONFIG, V4, config, manager, manager_of, options};
+use crate::proxy::mute_answers;
 use crate::server::{EtcdServer, port};
 
 const SOON: Duration = Duration::from_secs(5);
@@ -30,8 +34,8 @@ async fn a_missing_config_is_waited_for() {
     let manager = manager(&server);
     let missing = "key /coreos.com/network/config is missing: write the network config there";
     let write = async {
-        let mut state = manager.state();
-        state.wait_for(|state| *state == StoreState::Waiting(missing.into())).await.unwrap();
+        assert_eq!(next(&mut manager.watch_config()).await, missing);
+        assert_eq!(*manager.state().borrow(), StoreState::Reachable);
         sleep(Duration::from_secs(1)).await;
         server.put(CONFIG, V4).await;
     };
@@ -44,22 +48,21 @@ async fn a_missing_config_is_waited_for() {
 #[tokio::test]
 async fn a_wrong_config_is_named_until_it_is_mended() {
     let server = EtcdServer::start().await;
-    let log = Log::catch();
     server.put(CONFIG, r#"{"Network":"10.5.0.0/16","SubnetLen":31}"#).await;
     let manager = manager(&server);
     let mend = async {
-        let mut state = manager.state();
+        let mut updates = manager.watch_config();
         let wrong = "key /coreos.com/network/config: SubnetLen is 31, but must be from 18 to 30, for 10.5.0.0/16";
-        state.wait_for(|state| *state == StoreState::Waiting(wrong.into())).await.unwrap();
+        assert_eq!(next(&mut updates).await, wrong);
+        // An invalid config is no unreachable store.
+        assert_eq!(*manager.state().borrow(), StoreState::Reachable);
         server.put(CONFIG, "{").await;
-        let broken = |state: &StoreState| matches!(state, StoreState::Waiting(reason) if reason.contains("no JSON object"));
-        state.wait_for(broken).await.unwrap();
+        assert!(next(&mut updates).await.contains("no JSON object"));
         server.put(CONFIG, V4).await;
     };
     let (found, ()) =
         timeout(SOON, async { tokio::join!(manager.network_config(), mend) }).await.unwrap();
     assert_eq!(found, config(V4));
-    assert_eq!(log.lines().len(), 2, "{:#?}", log.lines());
 }
 
 #[tokio::test]
@@ -179,4 +182,31 @@ async fn a_history_that_is_forgotten_does_not_hide_an_edit() {
     server.put("/other", "").await;
     server.compact().await;
     assert_eq!(next(&mut updates).await, "10.6.0.0/16");
+}
+
+#[tokio::test]
+async fn a_watch_that_a_proxy_keeps_open_without_its_server_is_noticed() {
+    let server = EtcdServer::start().await;
+    server.put(CONFIG, V4).await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    let manager = manager_of(options(&[endpoint]), Previous::default());
+    let muted = Rc::new(Cell::new(false));
+    let edit = async {
+        let mut updates = manager.watch_config();
+        assert_eq!(next(&mut updates).await, "10.5.0.0/16");
+        // By then the watch is open.
+        assert!(timeout(Duration::from_secs(1), updates.next()).await.is_err());
+        muted.set(true);
+        server.put(CONFIG, &network(6)).await;
+        timeout(Duration::from_secs(70), updates.next()).await.expect("the edit is missed").unwrap()
+    };
+    let both = async {
+        tokio::select! {
+            update = edit => update,
+            () = mute_answers(listener, server.port(), Rc::clone(&muted)) => unreachable!(),
+        }
+    };
+    let update = LocalSet::new().run_until(both).await;
+    assert_eq!(update.config.unwrap(), config(&network(6)));
 }

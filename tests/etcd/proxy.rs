@@ -58,3 +58,39 @@ async fn pass_on_late(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, delay: Du
         }
     }
 }
+
+/// Passes everything on to `port`, but once `muted`, no more of what the server says to requests that it
+/// had begun to answer by then. Like a proxy whose server has died: the connection itself goes on.
+pub(crate) async fn mute_answers(listener: TcpListener, port: u16, muted: Rc<Cell<bool>>) {
+    let mut connections = JoinSet::new();
+    loop {
+        let (near, _) = listener.accept().await.unwrap();
+        let far = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+        let ((near_in, near_out), (far_in, far_out)) = (near.into_split(), far.into_split());
+        connections.spawn_local(pass_on_late(near_in, far_out, Duration::ZERO));
+        connections.spawn_local(pass_on_frames(far_in, near_out, Rc::clone(&muted)));
+    }
+}
+
+/// A frame of HTTP/2 begins with its length, its type, its flags and the stream that it belongs to.
+async fn pass_on_frames(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, muted: Rc<Cell<bool>>) {
+    let (mut newest, mut silenced) = (0, None);
+    let mut head = [0; 9];
+    while from.read_exact(&mut head).await.is_ok() {
+        let [a, b, c, _, _, stream @ ..] = head;
+        let mut body = vec![0; u32::from_be_bytes([0, a, b, c]) as usize];
+        if from.read_exact(&mut body).await.is_err() {
+            return;
+        }
+        if muted.get() && silenced.is_none() {
+            silenced = Some(newest);
+        }
+        let stream = u32::from_be_bytes(stream);
+        newest = newest.max(stream);
+        let is_silenced = stream != 0 && silenced.is_some_and(|silenced| stream <= silenced);
+        let frame = [head.as_slice(), &body].concat();
+        if !is_silenced && to.write_all(&frame).await.is_err() {
+            return;
+        }
+    }
+}

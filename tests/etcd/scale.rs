@@ -1,14 +1,17 @@
 //! More leases than fit in one of the library's messages, and answers that never come.
 
+use std::time::Duration;
+
 use etcd_client::{Txn, TxnOp};
 use futures::StreamExt;
 use futures::future::join_all;
 use tokio::net::TcpListener;
 use tokio::task::LocalSet;
+use tokio::time::timeout;
 use tweed::lease::LeaseUpdate;
-use tweed::subnet::SubnetManager;
 use tweed::subnet::claim::Previous;
 use tweed::subnet::etcd::EtcdOptions;
+use tweed::subnet::{StoreState, SubnetManager};
 
 use crate::node::{SUBNETS, V4, config, manager, manager_of, options, value, vxlan};
 use crate::proxy::lose_answers;
@@ -33,6 +36,34 @@ async fn thirty_thousand_leases_are_one_snapshot() {
         assert!(records.len() >= 30_000, "{}", records.len());
         assert!(records.iter().all(|record| record.lease.is_ok()));
     }
+}
+
+/// No answer takes them all; the last is too large for any.
+#[tokio::test]
+async fn values_of_megabytes_hide_no_lease() {
+    let server = EtcdServer::start_with(&["--max-request-bytes", "20000000"]).await;
+    server.put(&format!("{SUBNETS}10.5.3.0-24"), &value("10.0.0.3")).await;
+    let megabyte = "x".repeat(1_000_000);
+    for number in 0..65 {
+        server.put(&format!("{SUBNETS}10.6.{number}.0-24"), &megabyte).await;
+    }
+    server.put(&format!("{SUBNETS}10.6.65.0-24"), &megabyte.repeat(9)).await;
+    let manager = manager(&server);
+    let (config, node) = (config(V4), vxlan(&["192.168.0.9"]));
+    let start = manager.acquire(&config, &node);
+    timeout(Duration::from_secs(60), start).await.expect("no lease").unwrap();
+    let Some(LeaseUpdate::Snapshot(records)) = manager.watch_leases().next().await else {
+        panic!("no snapshot")
+    };
+    let read: Vec<&str> =
+        records.iter().filter(|it| it.lease.is_ok()).map(|it| it.id.as_str()).collect();
+    assert_eq!((records.len(), read), (67, vec!["10.5.3.0-24"]));
+    let StoreState::Holds(told) = manager.state().borrow().clone() else {
+        panic!("{:?}", *manager.state().borrow())
+    };
+    let expected =
+        format!("{SUBNETS}10.6.0.0-24, {SUBNETS}10.6.1.0-24, {SUBNETS}10.6.10.0-24 and 63 more");
+    assert!(told.contains(&expected), "{told}");
 }
 
 /// A start of which the first `answers` pieces of what the server says come through, and then no

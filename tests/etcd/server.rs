@@ -144,6 +144,20 @@ impl EtcdServer {
         std::fs::remove_dir_all(self.data()).unwrap();
     }
 
+    /// Stops, keeps its data as a backup, and goes on.
+    pub(crate) async fn back_up(&mut self) {
+        self.kill();
+        copy(&self.data(), &self.backup());
+        self.run();
+        self.answers().await;
+    }
+
+    /// Loses power, and what it has held since its backup.
+    pub(crate) fn restore(&mut self) {
+        self.wipe();
+        copy(&self.backup(), &self.data());
+    }
+
     /// Its connections stay, but nothing comes through them.
     pub(crate) fn hang(&self) {
         self.signal(Signal::SIGSTOP);
@@ -242,10 +256,19 @@ impl EtcdServer {
         self.path().join("data")
     }
 
+    fn backup(&self) -> PathBuf {
+        self.path().join("backup")
+    }
+
     fn signal(&self, signal: Signal) {
         let id = self.child.as_ref().unwrap().id();
         kill(Pid::from_raw(id.try_into().unwrap()), signal).unwrap();
     }
+}
+
+fn copy(from: &Path, to: &Path) {
+    let copied = Command::new("cp").arg("-a").args([from, to]).status().unwrap();
+    assert!(copied.success(), "cp {from:?} {to:?}: {copied}");
 }
 
 impl Drop for EtcdServer {

@@ -171,6 +171,26 @@ async fn a_server_that_lost_its_disk_brings_a_snapshot() {
 }
 
 #[tokio::test]
+async fn a_restored_backup_is_noticed_although_revisions_caught_up() {
+    let mut server = EtcdServer::start().await;
+    server.put(&key("10.5.3.0-24"), &value("10.0.0.3")).await;
+    server.back_up().await;
+    let mut updates = watching(&server).await;
+    server.put(&key("10.5.4.0-24"), &value("10.0.0.4")).await;
+    assert_eq!(next(&mut updates).await, "put 10.5.4.0-24@10.0.0.4");
+    server.restore();
+    let known = server.hide().await;
+    // At revisions that we know already.
+    server.put(&key("10.5.5.0-24"), &value("10.0.0.5")).await;
+    for index in 0..20 {
+        server.put(&format!("/elsewhere/{index}"), "x").await;
+    }
+    server.show(known).await;
+    let snapshot = "snapshot [10.5.3.0-24@10.0.0.3 10.5.5.0-24@10.0.0.5]";
+    assert_eq!(next(&mut updates).await, snapshot);
+}
+
+#[tokio::test]
 async fn a_lost_disk_is_noticed_although_revisions_caught_up() {
     let mut server = EtcdServer::start().await;
     let manager = manager(&server);

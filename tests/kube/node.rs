@@ -77,13 +77,12 @@ pub(crate) async fn acquire(manager: &KubeSubnetManager) -> Lease {
 /// What the manager waits for, once it does.
 pub(crate) async fn waits(manager: &KubeSubnetManager, says: &str) -> String {
     let mut state = manager.state();
-    let is_said =
-        |state: &StoreState| matches!(state, StoreState::Waiting(why) if why.contains(says));
+    let is_said = |state: &StoreState| matches!(state, StoreState::Lacks(why) | StoreState::Waiting(why) if why.contains(says));
     let waiting = timeout(PATIENCE, state.wait_for(is_said)).await;
     let waiting =
         waiting.unwrap_or_else(|_| panic!("{says:?} is not said: {:?}", *manager.state().borrow()));
     match &*waiting.unwrap() {
-        StoreState::Waiting(why) => why.clone(),
+        StoreState::Lacks(why) | StoreState::Waiting(why) => why.clone(),
         state => panic!("{state:?}"),
     }
 }

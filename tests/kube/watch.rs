@@ -57,6 +57,18 @@ async fn servers_that_stream_no_lists_are_read_page_by_page() {
 }
 
 #[tokio::test]
+async fn nodes_of_a_megabyte_hide_no_other() {
+    let server = server();
+    for number in 3..=22 {
+        add_peer(&server, number);
+        let image = json!({ "names": ["x".repeat(1_000_000)] });
+        server.patch_node(&format!("n{number}"), &json!({ "status": { "images": [image] } }));
+    }
+    server.fail(|faults| faults.lists = Lists::Paged);
+    assert_eq!(first(&server).await.split(' ').count(), 1 + 21);
+}
+
+#[tokio::test]
 async fn changes_are_told_once_and_heartbeats_never() {
     let server = server();
     let mut updates = watch(&server).await;
@@ -178,6 +190,22 @@ async fn a_cluster_restored_from_a_backup_is_read_anew() {
     server.rewind(5);
     server.start_again().unwrap();
     assert!(next(&mut updates).await.starts_with("snapshot [n1@172.18.0.1 n10@"));
+}
+
+#[tokio::test]
+async fn a_restored_cluster_whose_versions_have_caught_up_is_read_anew() {
+    let mut server = server();
+    add_peer(&server, 3);
+    add_peer(&server, 4);
+    let mut updates = watch(&server).await;
+    server.stop().unwrap();
+    server.rewind(2);
+    server.delete_node("n4");
+    for beat in 0..100 {
+        server.heartbeat("n3", beat);
+    }
+    server.start_again().unwrap();
+    assert_eq!(next(&mut updates).await, "snapshot [n1@172.18.0.1 n3@172.18.0.3]");
 }
 
 #[tokio::test]

@@ -227,7 +227,10 @@ impl Shared {
                 Some(self.grant().await.id)
             }
             // No answer to a write: whatever it means, it shall not be asked for in a hurry.
-            Refusal::GrantExists | Refusal::NoRevision | Refusal::Invalid(_) => {
+            Refusal::GrantExists
+            | Refusal::NoRevision
+            | Refusal::TooLarge(_)
+            | Refusal::Invalid(_) => {
                 sleep(Backoff::LONGEST).await;
                 grant
             }

@@ -23,6 +23,9 @@ pub(super) enum Refusal {
     /// The revision asked for is compacted, or still to come.
     #[error("there is no such revision")]
     NoRevision,
+    /// The answer is: the library refuses it before it has read it.
+    #[error("{0}")]
+    TooLarge(String),
     /// The request is too large, or the server has no space for it.
     #[error("{0}")]
     Invalid(String),
@@ -42,11 +45,17 @@ pub(super) fn fault(error: &Error) -> Fault {
     match i32::from(status.code()) {
         NOT_FOUND => Fault::Answer(Refusal::NoGrant),
         FAILED_PRECONDITION => Fault::Answer(Refusal::GrantExists),
-        OUT_OF_RANGE => Fault::Answer(Refusal::NoRevision),
+        OUT_OF_RANGE if is_of_server(status.message()) => Fault::Answer(Refusal::NoRevision),
+        OUT_OF_RANGE => Fault::Answer(Refusal::TooLarge(describe(error))),
         INVALID_ARGUMENT | RESOURCE_EXHAUSTED => Fault::Answer(Refusal::Invalid(describe(error))),
-        UNAVAILABLE if status.message().starts_with("etcdserver: ") => Fault::Server,
+        UNAVAILABLE if is_of_server(status.message()) => Fault::Server,
         _ => Fault::Connection,
     }
+}
+
+/// The library has errors of its own under the same codes.
+fn is_of_server(message: &str) -> bool {
+    message.starts_with("etcdserver: ")
 }
 
 /// Whether this etcd user has no right to what was asked.

@@ -11,6 +11,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::answer::{Failure, Fault, Refusal, fault};
 use super::connect::{EtcdOptions, describe, open, shown};
 use super::pace::{TIMEOUT, breath, courtesy, faded, patience, turn};
+use super::page::LONGEST_ANSWER;
 use crate::backoff::Backoff;
 use crate::subnet::report::Report;
 
@@ -43,12 +44,14 @@ pub(super) struct Connection {
 /// Between two tries: who waits longer than a busy server needs to recover is the last to be served.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
-/// The library's 4 MiB end at some 24,000 leases.
-const MAX_MESSAGE: usize = 64 * 1024 * 1024;
-
 impl Connection {
     pub(super) fn kv(&self) -> KvClient {
-        self.client.kv_client().max_decoding_message_size(MAX_MESSAGE)
+        self.kv_of(LONGEST_ANSWER)
+    }
+
+    /// Takes answers of so many bytes; the library's own limit ends at some 24,000 leases.
+    pub(super) fn kv_of(&self, longest: usize) -> KvClient {
+        self.client.kv_client().max_decoding_message_size(longest)
     }
 
     pub(super) fn leases(&self) -> LeaseClient {
@@ -56,7 +59,7 @@ impl Connection {
     }
 
     pub(super) fn watches(&self) -> WatchClient {
-        self.client.watch_client().max_decoding_message_size(MAX_MESSAGE)
+        self.client.watch_client().max_decoding_message_size(LONGEST_ANSWER)
     }
 }
 
@@ -77,9 +80,15 @@ impl Client {
         let mut backoff = Backoff::up_to(LONGEST_PAUSE);
         loop {
             match self.once(&ask).await {
-                Ok(answer) => return Ok(answer),
-                // It cannot be done without: as good as no answer, until there is space again.
-                Err(Failure::Refused(Refusal::Invalid(reason))) => self.report.away(&reason),
+                Ok(answer) => {
+                    self.report.has_subnet();
+                    return Ok(answer);
+                }
+                // It cannot be done without, and there may be space again later.
+                Err(Failure::Refused(Refusal::Invalid(reason))) => {
+                    self.report.reachable();
+                    self.report.lacks_subnet(&reason);
+                }
                 Err(Failure::Refused(refusal)) => return Err(refusal),
                 Err(Failure::Away) => {}
             }

@@ -55,8 +55,9 @@ impl Shared {
         let ask = |connection: Connection| async move {
             match connection.leases().keep_alive(id).await {
                 Ok(_) => Ok(true),
-                // Either the lease or the stream has ended, and only the text would tell which.
-                Err(Error::LeaseKeepAliveError(_)) => Ok(ttl(&connection, id).await?.is_some()),
+                Err(error @ Error::LeaseKeepAliveError(_)) => {
+                    not_renewed(error, ttl(&connection, id).await?)
+                }
                 Err(error) => Err(error),
             }
         };
@@ -101,6 +102,15 @@ async fn ttl(connection: &Connection, id: i64) -> Result<Option<Duration>, Error
     Ok((answer.ttl() > 0).then(|| seconds(answer.granted_ttl())))
 }
 
+/// What `error` means now that the etcd lease has this `ttl`: that there is none, or that the stream
+/// ended before the lease was renewed. Then it has to be renewed all the same.
+fn not_renewed(error: Error, ttl: Option<Duration>) -> Result<bool, Error> {
+    match ttl {
+        Some(_) => Err(error),
+        None => Ok(false),
+    }
+}
+
 fn seconds(ttl: i64) -> Duration {
     Duration::from_secs(ttl.unsigned_abs())
 }
@@ -117,6 +127,13 @@ mod tests {
     use super::*;
 
     const DAY: Duration = Duration::from_secs(86_400);
+
+    #[test]
+    fn a_stream_that_ended_has_renewed_nothing() {
+        let ended = || Error::LeaseKeepAliveError("failed to create lease keeper".to_owned());
+        assert!(not_renewed(ended(), Some(DAY)).is_err());
+        assert_eq!(not_renewed(ended(), None).ok(), Some(false));
+    }
 
     #[test]
     fn a_third_of_the_term_passes_between_renewals() {

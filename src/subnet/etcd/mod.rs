@@ -13,6 +13,7 @@ mod node_report;
 mod operator;
 mod ours;
 mod pace;
+mod page;
 mod probe_secret;
 mod reserve;
 mod rush;

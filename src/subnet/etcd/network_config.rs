@@ -11,6 +11,7 @@ use tokio::time::{sleep, timeout};
 use super::Shared;
 use super::answer::Failure;
 use super::client::{Connection, revision};
+use super::watch::message;
 use crate::backoff::Backoff;
 use crate::config::{ConfigUpdate, NetworkConfig, Unusable};
 
@@ -80,17 +81,17 @@ impl Follower {
         });
         let (connection, mut stream) = opened.await?;
         loop {
-            match stream.message().await {
-                Ok(Some(message)) if !message.events().is_empty() => return Ok(()),
+            let ended = match message(&mut stream).await {
+                Some(Ok(Some(message))) if !message.events().is_empty() => return Ok(()),
                 // The history was forgotten: what it said is read.
-                Ok(Some(message)) if message.compact_revision() != 0 => return Ok(()),
-                Ok(Some(message)) if !message.canceled() => {}
-                Ok(_) => {
-                    client.drop_connection(&connection, "watch of the network config ended").await;
-                    return Err(Failure::Away);
-                }
-                Err(error) => return Err(client.failed(&connection, &error).await),
-            }
+                Some(Ok(Some(message))) if message.compact_revision() != 0 => return Ok(()),
+                Some(Ok(Some(message))) if !message.canceled() => continue,
+                Some(Ok(_)) => "watch of the network config ended",
+                None => "watch of the network config is silent",
+                Some(Err(error)) => return Err(client.failed(&connection, &error).await),
+            };
+            client.drop_connection(&connection, ended).await;
+            return Err(Failure::Away);
         }
     }
 
@@ -100,18 +101,7 @@ impl Follower {
         let key = store.layout.config.as_str();
         let read = |connection: Connection| async move { connection.kv().get(key, None).await };
         let answer = store.client.once(read).await?;
-        let update = update(key, &answer);
-        self.report(&update);
-        Ok((update, revision(answer.header())))
-    }
-
-    /// The store counts as usable with the first config that is; what comes later is for the loop to tell.
-    fn report(&self, update: &ConfigUpdate) {
-        let report = &self.shared.store.client.report;
-        match &update.config {
-            Ok(_) => report.has_config(),
-            Err(reason) => report.lacks_config(&reason.0),
-        }
+        Ok((update(key, &answer), revision(answer.header())))
     }
 }
 

@@ -3,10 +3,11 @@
 use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, Txn, TxnOp};
 
 use super::EtcdOptions;
-use super::answer::Failure;
+use super::answer::{Failure, Refusal};
 use super::client::{Client, Connection, revision};
 use super::key::Layout;
-use super::store::Store;
+use super::page::{Extent, Page};
+use super::store::{Store, get};
 use crate::lease::LeaseId;
 use crate::report::NodeReport;
 use crate::subnet::StoreState;
@@ -34,14 +35,11 @@ impl Operator {
 
     pub async fn read(&self) -> Result<Holdings, Away> {
         let config = self.config().await?;
-        let leases = self.below(&self.store.layout.subnets).await?;
-        let reports = self.below(&self.store.layout.reports).await?;
-        let record = |kv: &KeyValue| Some(self.store.stored(kv)?.record);
-        Ok(Holdings {
-            config,
-            records: leases.iter().filter_map(record).collect(),
-            reports: reports.iter().filter_map(|kv| NodeReport::decode(kv.value())).collect(),
-        })
+        let record = |kv: &KeyValue, extent| Some(self.store.stored_to(kv, extent)?.record);
+        let records = self.below(&self.store.layout.subnets, record).await?;
+        let report = |kv: &KeyValue, _| NodeReport::decode(kv.value());
+        let reports = self.below(&self.store.layout.reports, report).await?;
+        Ok(Holdings { config, records, reports })
     }
 
     /// Makes `text` the config, unless it was written after `seen`.
@@ -55,7 +53,7 @@ impl Operator {
         match self.store.client.once(ask).await {
             Ok(answer) if answer.succeeded() => Ok(Swap::Done(revision(answer.header()))),
             Ok(_) => Ok(Swap::Outdated),
-            Err(Failure::Refused(refusal)) => Err(Away(format!("etcd refuses: {refusal}"))),
+            Err(Failure::Refused(refusal)) => Err(refused(refusal)),
             // It may have been written all the same: the config itself tells.
             Err(Failure::Away) => match self.config().await? {
                 Some(written) if written.text == text => Ok(Swap::Done(written.revision)),
@@ -83,35 +81,46 @@ impl Operator {
         Ok(answer.await?.kvs().first().map(written))
     }
 
-    async fn below(&self, prefix: &str) -> Result<Vec<KeyValue>, Away> {
-        let end = super::store::prefix_end(prefix);
-        let mut from = prefix.as_bytes().to_vec();
-        let mut kvs = Vec::new();
+    async fn below<T>(
+        &self,
+        prefix: &str,
+        read: impl Fn(&KeyValue, Extent) -> Option<T>,
+    ) -> Result<Vec<T>, Away> {
+        let options = GetOptions::new().with_range(super::store::prefix_end(prefix));
+        let (mut from, mut page, mut all) =
+            (prefix.as_bytes().to_vec(), Page::of(PAGE), Vec::new());
         loop {
-            let options = GetOptions::new().with_range(end.clone()).with_limit(PAGE);
-            let page = self.ask(|connection| {
-                let (from, options) = (from.clone(), options.clone());
-                async move { connection.kv().get(from, Some(options)).await }
-            });
-            let mut page = page.await?;
-            let more = page.more();
-            kvs.append(&mut page.take_kvs());
-            let Some(last) = kvs.last().filter(|_| more) else { return Ok(kvs) };
+            let asked = self.asked(|connection| get(connection, &from, &options, page));
+            let answer = match (asked.await?, page.smaller()) {
+                (Err(Refusal::TooLarge(_)), Some(smaller)) => {
+                    page = smaller;
+                    continue;
+                }
+                (answer, _) => answer.map_err(refused)?,
+            };
+            all.extend(answer.kvs().iter().filter_map(|kv| read(kv, page.extent)));
+            let Some(last) = answer.kvs().last().filter(|_| answer.more()) else { return Ok(all) };
             from = [last.key(), b"\0"].concat();
+            page = page.larger();
         }
     }
 
-    /// Asks each server before it gives up: a person waits for the answer.
     async fn ask<T, F>(&self, ask: impl Fn(Connection) -> F) -> Result<T, Away>
+    where
+        F: Future<Output = Result<T, etcd_client::Error>>,
+    {
+        self.asked(ask).await?.map_err(refused)
+    }
+
+    /// Asks each server before it gives up: a person waits for the answer.
+    async fn asked<T, F>(&self, ask: impl Fn(Connection) -> F) -> Result<Result<T, Refusal>, Away>
     where
         F: Future<Output = Result<T, etcd_client::Error>>,
     {
         loop {
             match self.store.client.once(&ask).await {
-                Ok(answer) => return Ok(answer),
-                Err(Failure::Refused(refusal)) => {
-                    return Err(Away(format!("etcd refuses: {refusal}")));
-                }
+                Ok(answer) => return Ok(Ok(answer)),
+                Err(Failure::Refused(refusal)) => return Ok(Err(refusal)),
                 Err(Failure::Away) => {
                     let state = self.store.client.report.state().borrow().clone();
                     if let StoreState::Waiting(why) = state {
@@ -125,9 +134,15 @@ impl Operator {
     fn away(&self) -> Away {
         match &*self.store.client.report.state().borrow() {
             StoreState::Waiting(why) => Away(why.clone()),
-            StoreState::Unknown | StoreState::Reachable | StoreState::Refuses(_) => {
-                Away("etcd gave no answer".to_owned())
-            }
+            StoreState::Unknown
+            | StoreState::Reachable
+            | StoreState::Holds(_)
+            | StoreState::Refuses(_)
+            | StoreState::Lacks(_) => Away("etcd gave no answer".to_owned()),
         }
     }
+}
+
+fn refused(refusal: Refusal) -> Away {
+    Away(format!("etcd refuses: {refusal}"))
 }

@@ -157,15 +157,14 @@ mod tests {
     use super::*;
     use crate::lease::LeaseId;
     use crate::subnet::etcd::store::Stored;
-    use crate::subnet::etcd::value::{self, Origin};
+    use crate::subnet::etcd::value::Origin;
 
     /// Lease number `number`, last written at revision `mod_revision`.
     fn stored(number: u16, mod_revision: i64) -> Stored {
         let [high, low] = number.to_be_bytes();
         let id = LeaseId::new(format!("10.{high}.{low}.0-24"));
         let origin = Origin { created: 1, grant: Some(7) };
-        let record = value::decode(id, br#"{"PublicIP":"10.0.0.1"}"#, origin);
-        Stored { record, value: br#"{"PublicIP":"10.0.0.1"}"#.to_vec(), origin, mod_revision }
+        Stored::new(id, br#"{"PublicIP":"10.0.0.1"}"#, origin, mod_revision)
     }
 
     /// Our lease, number 3, written at revision 50.

@@ -12,9 +12,10 @@ use super::answer::{Failure, Refusal};
 use super::client::{Client, Connection, revision};
 use super::key::{self, Layout};
 use super::ours::Own;
+use super::page::{Extent, LONGEST_ANSWER, Page};
 use super::value::{self, Origin};
 use crate::backoff::Backoff;
-use crate::lease::{LeaseId, Record};
+use crate::lease::{LeaseId, Malformed, Record};
 use crate::prefix::{Family, Prefix};
 use crate::subnet::claim::Holding;
 
@@ -22,12 +23,35 @@ use crate::subnet::claim::Holding;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Stored {
     pub(super) record: Record,
+    /// Empty where it is no lease: it may be as long as etcd allows, and may hold anything.
     pub(super) value: Vec<u8>,
+    pub(super) size: Size,
     pub(super) origin: Origin,
     pub(super) mod_revision: i64,
 }
 
+/// Whether a value is short enough for a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Size {
+    OfLease,
+    TooLong,
+}
+
 impl Stored {
+    pub(super) fn new(id: LeaseId, value: &[u8], origin: Origin, mod_revision: i64) -> Self {
+        let record = value::decode(id, value, origin);
+        let size = if value.len() > value::LONGEST { Size::TooLong } else { Size::OfLease };
+        let value = if record.lease.is_ok() { value.to_vec() } else { Vec::new() };
+        Self { record, value, size, origin, mod_revision }
+    }
+
+    /// One whose value was too large for an answer.
+    fn unread(id: LeaseId, origin: Origin, mod_revision: i64) -> Self {
+        let reason = format!("its value is too large to be read: more than {LONGEST_ANSWER} bytes");
+        let record = Record { id, lease: Err(Malformed(reason)) };
+        Self { record, value: Vec::new(), size: Size::TooLong, origin, mod_revision }
+    }
+
     /// The etcd lease counts even where the value cannot be read.
     pub(super) fn holding(&self) -> Option<Holding> {
         Holding::of(&self.record).map(|held| Holding { grant: self.origin.grant, ..held })
@@ -82,26 +106,22 @@ pub(super) struct Store {
 
 impl Store {
     pub(super) async fn read_all(&self) -> Result<Listing, Failure> {
-        let (stored, revision) = self.pages(GetOptions::new(), |kv| self.stored(kv)).await?;
+        let (stored, revision) =
+            self.pages(GetOptions::new(), |kv, extent| self.stored_to(kv, extent)).await?;
         Ok(Listing { stored, revision })
     }
 
     /// The subnets that any key keeps from others.
     pub(super) async fn claimed(&self) -> Vec<Prefix> {
-        let kvs = self.keys().await;
-        let ids = kvs.iter().filter_map(|kv| self.layout.lease_id(kv.key()));
-        ids.flat_map(|id| key::claimed(&id)).collect()
+        self.keys().await.into_iter().flat_map(|(_, claimed)| claimed).collect()
     }
 
     /// Whether an older key keeps any of our subnets from others.
     pub(super) async fn is_shared(&self, own: &Own) -> bool {
-        let kvs = self.keys().await;
-        let mut older = kvs.iter().filter(|kv| kv.create_revision().unsigned_abs() < own.created);
-        older.any(|kv| {
-            let id = self.layout.lease_id(kv.key());
-            let claimed = id.map_or_else(Vec::new, |id| key::claimed(&id));
-            claimed.iter().any(|claimed| own.subnets.iter().any(|subnet| subnet.overlaps(*claimed)))
-        })
+        let keys = self.keys().await;
+        let mut older = keys.iter().filter(|(created, _)| *created < own.created);
+        let is_ours = |claimed: &Prefix| own.subnets.iter().any(|subnet| subnet.overlaps(*claimed));
+        older.any(|(_, claimed)| claimed.iter().any(is_ours))
     }
 
     /// Deletes our lease, unless somebody has changed it.
@@ -117,12 +137,17 @@ impl Store {
         let _ = self.client.request(ask).await;
     }
 
-    /// All keys without their values, since many nodes ask at once.
-    async fn keys(&self) -> Vec<KeyValue> {
+    /// When each key was created, and the subnets that it keeps from others. The values are not
+    /// asked for, since many nodes ask at once.
+    async fn keys(&self) -> Vec<(u64, Vec<Prefix>)> {
+        let claimed = |kv: &KeyValue, _| {
+            let id = self.layout.lease_id(kv.key())?;
+            Some((kv.create_revision().unsigned_abs(), key::claimed(&id)))
+        };
         let mut backoff = Backoff::default();
         loop {
-            match self.pages(GetOptions::new().with_keys_only(), |kv| Some(kv.clone())).await {
-                Ok((kvs, _)) => return kvs,
+            match self.pages(GetOptions::new().with_keys_only(), claimed).await {
+                Ok((keys, _)) => return keys,
                 Err(_) => sleep(backoff.delay(rand::random())).await,
             }
         }
@@ -158,38 +183,64 @@ impl Store {
     }
 
     pub(super) fn stored(&self, kv: &KeyValue) -> Option<Stored> {
+        self.stored_to(kv, Extent::Whole)
+    }
+
+    /// What a page holds under one key.
+    pub(super) fn stored_to(&self, kv: &KeyValue, extent: Extent) -> Option<Stored> {
         let id = self.layout.lease_id(kv.key())?;
         let origin = Origin {
             created: kv.create_revision().unsigned_abs(),
             grant: Some(kv.lease()).filter(|grant| *grant != 0),
         };
-        let record = value::decode(id, kv.value(), origin);
-        Some(Stored { record, value: kv.value().to_vec(), origin, mod_revision: kv.mod_revision() })
+        Some(match extent {
+            Extent::Whole => Stored::new(id, kv.value(), origin, kv.mod_revision()),
+            Extent::KeyAlone => Stored::unread(id, origin, kv.mod_revision()),
+        })
     }
 
     /// What `read` makes of everything below the prefix as of one revision, however many leases
-    /// there are.
+    /// there are, and however large what others wrote there.
     async fn pages<T>(
         &self,
         options: GetOptions,
-        read: impl Fn(&KeyValue) -> Option<T>,
+        read: impl Fn(&KeyValue, Extent) -> Option<T>,
     ) -> Result<(Vec<T>, i64), Failure> {
-        let end = prefix_end(&self.layout.subnets);
-        let mut from = self.layout.subnets.clone().into_bytes();
-        let options = options.with_range(end).with_limit(PAGE);
-        let mut page = self.client.once(|connection| get(connection, &from, &options)).await?;
-        let at = revision(page.header());
-        let mut all: Vec<T> = page.kvs().iter().filter_map(&read).collect();
-        // What is asked for a revision is the same on every member: nobody needs to ask the leader.
-        let options = options.with_revision(at).with_serializable();
-        while let Some(last) = page.kvs().last().filter(|_| page.more()) {
+        let mut options = options.with_range(prefix_end(&self.layout.subnets));
+        let (mut from, mut page) = (self.layout.subnets.clone().into_bytes(), Page::of(PAGE));
+        let (mut all, mut at) = (Vec::new(), None);
+        loop {
+            let ask = |connection| get(connection, &from, &options, page);
+            let answer = match at {
+                None => self.client.once(ask).await,
+                Some(_) => self.client.request(ask).await.map_err(Failure::Refused),
+            };
+            let answer = match answer {
+                Err(Failure::Refused(Refusal::TooLarge(reason))) => {
+                    page = self.smaller(page, &reason)?;
+                    continue;
+                }
+                answer => answer?,
+            };
+            all.extend(answer.kvs().iter().filter_map(|kv| read(kv, page.extent)));
+            let at = *at.get_or_insert(revision(answer.header()));
+            let Some(last) = answer.kvs().last().filter(|_| answer.more()) else {
+                return Ok((all, at));
+            };
             from = [last.key(), b"\0"].concat();
-            let ask = |connection| get(connection, &from, &options);
+            page = page.larger();
+            // What is asked for a revision is the same on every member: nobody needs to ask the leader.
+            options = options.with_revision(at).with_serializable();
             self.client.breathe().await;
-            page = self.client.request(ask).await.map_err(Failure::Refused)?;
-            all.extend(page.kvs().iter().filter_map(&read));
         }
-        Ok((all, at))
+    }
+
+    /// The page to ask for after `page` was too large.
+    fn smaller(&self, page: Page, reason: &str) -> Result<Page, Failure> {
+        page.smaller().ok_or_else(|| {
+            self.client.report.away(&format!("etcd does not list the leases: {reason}"));
+            Failure::Away
+        })
     }
 
     fn transaction(&self, write: &Write) -> Txn {
@@ -240,13 +291,15 @@ impl Store {
     }
 }
 
-fn get(
+/// A page of what is there, beginning at key `from`.
+pub(super) fn get(
     connection: Connection,
     from: &[u8],
     options: &GetOptions,
+    page: Page,
 ) -> impl Future<Output = Result<GetResponse, Error>> {
-    let (from, options) = (from.to_vec(), options.clone());
-    async move { connection.kv().get(from, Some(options)).await }
+    let (from, options) = (from.to_vec(), page.options(options));
+    async move { connection.kv_of(page.longest_answer()).get(from, Some(options)).await }
 }
 
 fn absent(key: String) -> Compare {

@@ -13,7 +13,7 @@ use crate::prefix::{Family, Prefix};
 use crate::subnet::backend_data::{self, BackendData};
 
 /// No lease needs more, in bytes.
-const LONGEST: usize = 64 * 1024;
+pub(super) const LONGEST: usize = 64 * 1024;
 
 /// What etcd says of a key beside its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

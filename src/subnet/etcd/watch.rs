@@ -1,5 +1,6 @@
 //! The history of leases in etcd: one watch, resumed where it broke off.
 
+use std::collections::BTreeSet;
 use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,8 +16,8 @@ use super::burst::Burst;
 use super::client::{Client, Connection, revision};
 use super::ours::Ours;
 use super::snapshot::Proof;
-use super::store::Listing;
-use crate::lease::{LeaseUpdate, Record};
+use super::store::{Listing, Size};
+use crate::lease::{LeaseId, LeaseUpdate, Record};
 use crate::subnet::watch::{Interrupted, Source};
 
 /// The reading of all leases that a start needs anyway.
@@ -53,11 +54,51 @@ pub(super) struct EtcdSource {
     shared: Arc<Shared>,
     /// The revision up to which everything is known.
     revision: i64,
+    /// Where and when that revision was seen.
+    era: Option<Era>,
     open: Option<Open>,
     /// Whether a watch was open before, so that history may have been lost since.
     reopened: bool,
     /// Whether the next watch can wait while the server is busy.
     gathers: bool,
+    /// The keys whose values are too long for a lease.
+    oversized: BTreeSet<LeaseId>,
+}
+
+/// A time in the life of a store in which its revisions only grow. A restored backup begins another,
+/// as does each new leader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Era {
+    cluster: u64,
+    term: u64,
+}
+
+/// What another era means for the history of a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    Same,
+    /// It has elected another leader, or was restored and has elected some since.
+    Doubtful,
+    /// It is another store.
+    Another,
+}
+
+impl Era {
+    /// A proxy of etcd may leave this out.
+    fn of(header: &ResponseHeader) -> Option<Self> {
+        let era = Self { cluster: header.cluster_id(), term: header.raft_term() };
+        (era.cluster != 0).then_some(era)
+    }
+
+    fn turn(self, now: Self) -> Turn {
+        if now.cluster != self.cluster || now.term < self.term {
+            Turn::Another
+        } else if now.term > self.term {
+            Turn::Doubtful
+        } else {
+            Turn::Same
+        }
+    }
 }
 
 struct Open {
@@ -71,9 +112,12 @@ struct Open {
 const SILENCE: Duration = Duration::from_secs(30);
 const SIGN_OF_LIFE: Duration = Duration::from_secs(10);
 
+/// So many keys are named that hold too much.
+const NAMED: usize = 3;
+
 impl Source for EtcdSource {
     async fn list(&mut self) -> Result<Vec<Record>, Interrupted> {
-        self.open = None;
+        (self.open, self.era) = (None, None);
         (self.reopened, self.gathers) = (false, true);
         let first = self.shared.first.lock().await.take();
         let listing = match first {
@@ -81,6 +125,9 @@ impl Source for EtcdSource {
             None => self.list_anew().await?,
         };
         self.revision = listing.revision;
+        let oversized = listing.stored.iter().filter(|stored| stored.size == Size::TooLong);
+        self.oversized = oversized.map(|stored| stored.record.id.clone()).collect();
+        self.report_oversized();
         Ok(listing.stored.into_iter().map(|stored| stored.record).collect())
     }
 
@@ -103,7 +150,15 @@ impl Source for EtcdSource {
 
 impl EtcdSource {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, revision: 0, open: None, reopened: false, gathers: true }
+        Self {
+            shared,
+            revision: 0,
+            era: None,
+            open: None,
+            reopened: false,
+            gathers: true,
+            oversized: BTreeSet::new(),
+        }
     }
 
     fn client(&self) -> &Client {
@@ -166,7 +221,21 @@ impl EtcdSource {
         let Some(created) = created else { return Err(Interrupted::Away) };
         let open = Open { connection, stream, watch_id: created.watch_id(), burst: Burst::begin() };
         self.check_created(&open, &created).await?;
-        Ok(open)
+        match self.enter(created.header()) {
+            Turn::Same => Ok(open),
+            Turn::Doubtful => {
+                self.open = Some(open);
+                Err(Interrupted::Doubt)
+            }
+            Turn::Another => Err(Interrupted::Gap),
+        }
+    }
+
+    /// The revisions of a store that was restored from a backup begin below ours, and may have caught
+    /// up: then the watch goes on as if nothing were missed.
+    fn enter(&mut self, header: Option<&ResponseHeader>) -> Turn {
+        let Some(now) = header.and_then(Era::of) else { return Turn::Same };
+        self.era.replace(now).map_or(Turn::Same, |before| before.turn(now))
     }
 
     /// A server that was wiped or restored may have revisions as high as ours by now; but then
@@ -210,18 +279,17 @@ impl EtcdSource {
     }
 
     async fn next(&self, open: &mut Open) -> Result<WatchResponse, Interrupted> {
-        let message = match timeout(SILENCE, open.stream.message()).await {
-            Ok(message) => Some(message),
-            Err(_) => timeout(SIGN_OF_LIFE, sign_of_life(&mut open.stream)).await.ok(),
-        };
         let client = self.client();
-        match message {
+        match message(&mut open.stream).await {
             Some(Ok(Some(response))) => return Ok(response),
             Some(Ok(None)) => client.drop_connection(&open.connection, "watch ended").await,
             None => client.drop_connection(&open.connection, "watch is silent").await,
             Some(Err(error)) => {
-                let failure = client.failed(&open.connection, &error).await;
-                return Err(self.interrupted(failure));
+                return Err(match client.failed(&open.connection, &error).await {
+                    // The listing asks for less at once.
+                    Failure::Refused(Refusal::TooLarge(_)) => Interrupted::Gap,
+                    failure => self.interrupted(failure),
+                });
             }
         }
         Err(Interrupted::Away)
@@ -233,6 +301,8 @@ impl EtcdSource {
         response: &WatchResponse,
     ) -> Result<Vec<LeaseUpdate>, Interrupted> {
         self.check_canceled(open, response).await?;
+        // As long as a watch lasts, its history does.
+        self.enter(response.header());
         let updates = response.events().iter().filter_map(|event| self.update(event)).collect();
         let last = response.events().last().and_then(Event::kv);
         // An answer to a question of ours may overtake events; what the watch says by itself may not.
@@ -245,11 +315,12 @@ impl EtcdSource {
         Ok(updates)
     }
 
-    fn update(&self, event: &Event) -> Option<LeaseUpdate> {
+    fn update(&mut self, event: &Event) -> Option<LeaseUpdate> {
         let kv = event.kv()?;
         match event.event_type() {
             EventType::Put => {
                 let stored = self.shared.store.stored(kv)?;
+                self.note_size(&stored.record.id, stored.size);
                 let id = &stored.record.id;
                 let see = |ours: &mut Ours| ours.see(id, Some(&stored), stored.mod_revision);
                 self.shared.ours.send_if_modified(see);
@@ -257,14 +328,61 @@ impl EtcdSource {
             }
             EventType::Delete => {
                 let id = self.shared.store.layout.lease_id(kv.key())?;
+                self.note_size(&id, Size::OfLease);
                 self.shared.ours.send_if_modified(|ours| ours.see(&id, None, kv.mod_revision()));
                 Some(LeaseUpdate::Remove(id))
             }
         }
+    }
+
+    fn note_size(&mut self, id: &LeaseId, size: Size) {
+        let is_news = match size {
+            Size::TooLong => self.oversized.insert(id.clone()),
+            Size::OfLease => self.oversized.remove(id),
+        };
+        if is_news {
+            self.report_oversized();
+        }
+    }
+
+    fn report_oversized(&self) {
+        let layout = &self.shared.store.layout;
+        let keys = self.oversized.iter().take(NAMED).map(|id| layout.lease_key(id));
+        let keys = keys.collect::<Vec<_>>().join(", ");
+        let more = self.oversized.len().saturating_sub(NAMED);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let sentence =
+            format!("the values of these keys are too large for leases: {keys}{more}; delete them");
+        self.client().report.holds((!self.oversized.is_empty()).then_some(sentence));
+    }
+}
+
+/// The next message of a watch; none if it is silent, even when it is asked for a sign of life.
+pub(super) async fn message(
+    stream: &mut WatchStream,
+) -> Option<Result<Option<WatchResponse>, Error>> {
+    match timeout(SILENCE, stream.message()).await {
+        Ok(message) => Some(message),
+        Err(_) => timeout(SIGN_OF_LIFE, sign_of_life(stream)).await.ok(),
     }
 }
 
 async fn sign_of_life(stream: &mut WatchStream) -> Result<Option<WatchResponse>, Error> {
     stream.request_progress().await?;
     stream.message().await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn revisions_of_another_cluster_or_of_an_earlier_term_say_nothing() {
+        let era = |cluster, term| Era { cluster, term };
+        assert_eq!(era(7, 3).turn(era(7, 3)), Turn::Same);
+        assert_eq!(era(7, 3).turn(era(7, 4)), Turn::Doubtful);
+        assert_eq!(era(7, 3).turn(era(7, 2)), Turn::Another);
+        assert_eq!(era(7, 3).turn(era(8, 3)), Turn::Another);
+        assert_eq!(era(7, 3).turn(era(8, 9)), Turn::Another);
+    }
 }

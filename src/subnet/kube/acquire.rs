@@ -105,7 +105,7 @@ impl Shared {
         Reader::new(self.options.annotation_prefix.clone(), families)
     }
 
-    fn understand(&self, body: &[u8]) -> Option<OwnNode> {
+    pub(super) fn understand(&self, body: &[u8]) -> Option<OwnNode> {
         let node = serde_json::from_slice::<NodeObject<'_>>(body).ok()?;
         Some(OwnNode::of(&node, &self.reader()))
     }

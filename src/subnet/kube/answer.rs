@@ -22,6 +22,8 @@ pub(super) enum Refusal {
     /// The history asked for is forgotten, or still to come.
     #[error("there is no such history")]
     NoHistory,
+    #[error("its answer has more than {0} bytes")]
+    TooLarge(usize),
     /// The server takes no such request, from anybody and at any time.
     #[error("{0}")]
     Invalid(String),
@@ -58,8 +60,15 @@ pub(super) struct Lines {
     buffer: Vec<u8>,
 }
 
-/// Of one answer: pages of nodes have a few megabytes.
-const LONGEST: usize = 64 * 1024 * 1024;
+/// Of one answer, in bytes.
+pub(super) const LONGEST: usize = 64 * 1024 * 1024;
+
+/// Why an answer is not read.
+pub(super) enum Unread {
+    /// It ended too soon, and why.
+    Broken(String),
+    TooLarge,
+}
 
 /// A server that says nothing of how long it wants to be left alone.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -97,17 +106,16 @@ impl Lines {
     }
 }
 
-/// # Errors
-/// In words.
-pub(super) async fn read(mut body: Body) -> Result<Vec<u8>, String> {
+/// The whole of an answer, up to `longest` bytes.
+pub(super) async fn read(mut body: Body, longest: usize) -> Result<Vec<u8>, Unread> {
     let mut bytes = Vec::new();
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| failure(&error))?;
+        let frame = frame.map_err(|error| Unread::Broken(failure(&error)))?;
         if let Ok(data) = frame.into_data() {
             bytes.extend_from_slice(&data);
         }
-        if bytes.len() > LONGEST {
-            return Err(format!("an answer of more than {LONGEST} bytes"));
+        if bytes.len() > longest {
+            return Err(Unread::TooLarge);
         }
     }
     Ok(bytes)

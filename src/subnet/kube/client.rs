@@ -9,7 +9,7 @@ use rand::seq::SliceRandom;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::answer::{self, Refusal};
+use super::answer::{self, Refusal, Unread};
 use super::connect::{failure, open};
 use super::options::ApiOptions;
 use super::request::Ask;
@@ -74,7 +74,7 @@ impl Client {
         loop {
             match self.once(ask).await {
                 Ok(body) => return Ok(body),
-                Err(Failure::Refused(Refusal::Denied(reason))) => self.report.away(&reason),
+                Err(Failure::Refused(Refusal::Denied(reason))) => self.report.lacks_subnet(&reason),
                 Err(Failure::Refused(refusal)) => return Err(refusal),
                 Err(Failure::Away) => {}
             }
@@ -84,10 +84,16 @@ impl Client {
 
     /// Asks one server, once, for the whole answer.
     pub(super) async fn once(&self, ask: &Ask) -> Result<Vec<u8>, Failure> {
+        self.once_within(ask, answer::LONGEST).await
+    }
+
+    /// The same, for an answer of at most `longest` bytes.
+    pub(super) async fn once_within(&self, ask: &Ask, longest: usize) -> Result<Vec<u8>, Failure> {
         let (connection, response) = self.open(ask).await?;
-        match timeout(ANSWER, answer::read(response.into_body())).await {
+        match timeout(ANSWER, answer::read(response.into_body(), longest)).await {
             Ok(Ok(body)) => Ok(body),
-            Ok(Err(reason)) => Err(self.failed(&connection, &reason).await),
+            Ok(Err(Unread::TooLarge)) => Err(Failure::Refused(Refusal::TooLarge(longest))),
+            Ok(Err(Unread::Broken(reason))) => Err(self.failed(&connection, &reason).await),
             Err(_) => Err(self.failed(&connection, &no_answer()).await),
         }
     }
@@ -133,8 +139,8 @@ impl Client {
     ) -> Failure {
         let status = response.status();
         let pause = answer::retry_after(response.headers());
-        let body = timeout(ANSWER, answer::read(response.into_body())).await;
-        let body = body.unwrap_or_else(|_| Err(no_answer())).unwrap_or_default();
+        let body = timeout(ANSWER, answer::read(response.into_body(), answer::LONGEST)).await;
+        let body = body.ok().and_then(Result::ok).unwrap_or_default();
         if let Some(pause) = pause.or_else(|| answer::is_throttled(status)) {
             self.current.lock().await.quiet_until = Some(Instant::now() + pause);
         }

@@ -37,6 +37,9 @@ struct PageMetadata<'a> {
 /// A server that knows nothing of streamed lists may begin one and never end it.
 const STALL: Duration = Duration::from_secs(10);
 
+/// In bytes. What some nodes hold must not hide the others: then fewer are asked for at once.
+const LONGEST_PAGE: usize = 16 * 1024 * 1024;
+
 const END: &str = "k8s.io/initial-events-end";
 
 impl KubeSource {
@@ -83,14 +86,19 @@ impl KubeSource {
         }
     }
 
-    /// Nodes may change, or go, while they are listed.
+    /// Nodes may change, or go, or stop being managed, while they are listed.
     fn note(&mut self, records: &mut Vec<Record>, event: &Event<'_>) {
-        if event.kind == "DELETED" {
-            let gone = event.object.metadata.name.as_ref();
-            self.lose(&event.object);
-            records.retain(|record| record.id.as_str() != gone);
-        } else {
-            records.extend(record(self.put(&event.object)));
+        let is_listed = self.knows(&event.object);
+        let update = match event.kind.as_ref() {
+            "DELETED" => self.lose(&event.object),
+            _ => self.put(&event.object),
+        };
+        if let Some(update) = update {
+            if is_listed {
+                let changed = event.object.metadata.name.as_ref();
+                records.retain(|record| record.id.as_str() != changed);
+            }
+            records.extend(record(Some(update)));
         }
     }
 
@@ -115,9 +123,15 @@ pub(super) async fn pages(
     client: &Client,
     mut each: impl FnMut(&NodeObject<'_>),
 ) -> Result<String, Failure> {
-    let mut token = String::new();
+    let (mut token, mut limit) = (String::new(), request::PAGE);
     loop {
-        let body = client.once(&request::page(&token)).await?;
+        let body = match client.once_within(&request::page(&token, limit), LONGEST_PAGE).await {
+            Err(Failure::Refused(Refusal::TooLarge(_))) if limit > 1 => {
+                limit /= 2;
+                continue;
+            }
+            body => body?,
+        };
         let page: Page<'_> = serde_json::from_slice(&body).map_err(|error| {
             client.report.away(&format!("the list of nodes cannot be read: {error}"));
             Failure::Away
@@ -127,6 +141,7 @@ pub(super) async fn pages(
         if token.is_empty() {
             return Ok(page.metadata.version.into_owned());
         }
+        limit = request::PAGE.min(limit * 2);
     }
 }
 
@@ -138,5 +153,63 @@ fn record(update: Option<LeaseUpdate>) -> Option<Record> {
     match update? {
         LeaseUpdate::Put(record) => Some(record),
         LeaseUpdate::Snapshot(_) | LeaseUpdate::Remove(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::subnet::kube::{
+        AnnotationPrefix, ApiOptions, Condition, KubeOptions, KubeSubnetManager, NodeRef,
+    };
+
+    fn source() -> KubeSource {
+        let options = KubeOptions {
+            api: ApiOptions { urls: Vec::new(), kubeconfig: None },
+            annotation_prefix: AnnotationPrefix::default(),
+            node: NodeRef::Name("n1".to_owned()),
+            namespace: None,
+            net_config: "/nowhere/net-conf.json".into(),
+            condition: Condition::Untouched,
+        };
+        KubeSource::new(Arc::clone(&KubeSubnetManager::new(options).shared))
+    }
+
+    /// An event of node n3, which flannel manages if it has this public IP.
+    fn line(kind: &str, public_ip: Option<&str>) -> Vec<u8> {
+        let prefix = "flannel.alpha.coreos.com";
+        let annotations = public_ip.map(|public_ip| {
+            json!({
+                format!("{prefix}/kube-subnet-manager"): "true",
+                format!("{prefix}/backend-type"): "host-gw",
+                format!("{prefix}/public-ip"): public_ip,
+            })
+        });
+        let metadata = json!({ "name": "n3", "annotations": annotations.unwrap_or(json!({})) });
+        let spec = json!({ "podCIDR": "10.244.3.0/24" });
+        let object = json!({ "metadata": metadata, "spec": spec });
+        json!({ "type": kind, "object": object }).to_string().into_bytes()
+    }
+
+    /// The public IPs that n3 is listed with after these events.
+    fn listed(lines: &[Vec<u8>]) -> Vec<String> {
+        let (mut source, mut records) = (source(), Vec::new());
+        for line in lines {
+            source.note(&mut records, &event(line).unwrap());
+        }
+        let public_ips = records.iter().map(|record| record.lease.as_ref().unwrap());
+        public_ips.map(|lease| lease.endpoints[0].public_ip.to_string()).collect()
+    }
+
+    #[test]
+    fn a_node_that_changes_while_it_is_listed_is_listed_as_it_is_then() {
+        let (added, changed) =
+            (line("ADDED", Some("172.18.0.3")), line("MODIFIED", Some("172.18.0.33")));
+        assert_eq!(listed(&[added.clone(), changed]), ["172.18.0.33"]);
+        assert_eq!(listed(&[added.clone(), added.clone()]), ["172.18.0.3"]);
+        assert_eq!(listed(&[added.clone(), line("MODIFIED", None)]), [""; 0]);
+        assert_eq!(listed(&[added, line("DELETED", None)]), [""; 0]);
     }
 }

@@ -21,23 +21,12 @@ pub(super) fn updates(shared: Arc<Shared>) -> BoxStream<'static, ConfigUpdate> {
         loop {
             let update = look(&shared.options.net_config);
             if told.as_ref() != Some(&update) {
-                shared.report_config(&update);
                 return Some((update.clone(), (shared, Some(update))));
             }
             sleep(LOOK_AGAIN).await;
         }
     });
     steps.boxed()
-}
-
-impl Shared {
-    /// The store counts as usable with the first config that is; what comes later is for the loop to tell.
-    fn report_config(&self, update: &ConfigUpdate) {
-        match &update.config {
-            Ok(_) => self.client.report.has_config(),
-            Err(reason) => self.client.report.lacks_config(&reason.0),
-        }
-    }
 }
 
 /// All nodes give the same text the same revision.

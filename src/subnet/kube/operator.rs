@@ -163,7 +163,11 @@ impl Operator {
             (Failure::Away, StoreState::Waiting(why)) => Err(Unanswered::Away(why.clone())),
             (
                 Failure::Away,
-                StoreState::Unknown | StoreState::Reachable | StoreState::Refuses(_),
+                StoreState::Unknown
+                | StoreState::Reachable
+                | StoreState::Holds(_)
+                | StoreState::Refuses(_)
+                | StoreState::Lacks(_),
             ) => Ok(()),
         }
     }

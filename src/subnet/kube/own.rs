@@ -148,7 +148,7 @@ impl OwnNode {
     }
 
     /// Versions of one server grow; what does not look like one is taken as it comes.
-    fn is_later_than(&self, other: &Self) -> bool {
+    pub(super) fn is_later_than(&self, other: &Self) -> bool {
         let number = |node: &Self| node.version.parse::<u64>().ok();
         number(self).zip(number(other)).is_some_and(|(ours, theirs)| ours > theirs)
     }

@@ -11,7 +11,7 @@ use super::annotations::Wanted;
 pub(super) type Ask = Request<Vec<u8>>;
 
 /// Nodes in one answer: some of them have twenty kilobytes.
-const PAGE: u32 = 200;
+pub(super) const PAGE: u32 = 200;
 
 const SECRET: &str = "tweed-probes";
 /// Who writes, to a server that keeps account of it.
@@ -36,9 +36,9 @@ pub(super) fn pod(namespace: &str, name: &str) -> Ask {
     made(namespaced(namespace, "pods").get(name, &GetParams::default()))
 }
 
-/// The page of all nodes behind `token`, which is empty for the first.
-pub(super) fn page(token: &str) -> Ask {
-    let params = ListParams::default().limit(PAGE);
+/// The page of all nodes behind `token`, which is empty for the first; at most `limit` of them.
+pub(super) fn page(token: &str, limit: u32) -> Ask {
+    let params = ListParams::default().limit(limit);
     let params = if token.is_empty() { params } else { params.continue_token(token) };
     made(nodes().list(&params))
 }

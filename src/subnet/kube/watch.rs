@@ -9,7 +9,8 @@ use serde::Deserialize;
 use tracing::{debug, warn};
 
 use super::Shared;
-use super::answer::Status;
+use super::answer::{Refusal, Status};
+use super::client::Failure;
 use super::node::{NodeObject, Reader};
 use super::open::Open;
 use super::own::{Ours, OwnNode};
@@ -28,6 +29,8 @@ pub(super) struct KubeSource {
     hasher: RandomState,
     /// Whether the server streams its lists, as far as we know.
     pub(super) lists: Lists,
+    /// Whether the server was away since the last watch: one that ends in time is opened again at once.
+    is_broken: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +69,7 @@ struct ErrorEvent {
 
 impl Source for KubeSource {
     async fn list(&mut self) -> Result<Vec<Record>, Interrupted> {
-        self.open = None;
+        (self.open, self.is_broken) = (None, false);
         self.reader = self.shared.reader();
         self.shared.ours.send_if_modified(Ours::doubt);
         self.forget();
@@ -80,14 +83,16 @@ impl Source for KubeSource {
         loop {
             let mut open = match self.open.take() {
                 Some(open) => open,
-                None => self.shared.open(&request::watch(&self.version, duration())).await?,
+                None => self.reopen().await?,
             };
             let updates = self.absorb(&mut open)?;
             if !updates.is_empty() {
                 self.open = Some(open);
                 return Ok(updates);
             }
-            if open.listen(&self.shared.client).await? {
+            let listened = open.listen(&self.shared.client).await;
+            self.is_broken |= listened.is_err();
+            if listened? {
                 self.open = Some(open);
             } else if !open.has_told {
                 return Err(Interrupted::Away);
@@ -106,7 +111,17 @@ impl KubeSource {
             known: HashMap::new(),
             hasher: RandomState::new(),
             lists: Lists::Streamed,
+            is_broken: false,
         }
+    }
+
+    async fn reopen(&mut self) -> Result<Open, Interrupted> {
+        if self.is_broken {
+            self.shared.check_history().await?;
+        }
+        let opened = self.shared.open(&request::watch(&self.version, duration())).await;
+        self.is_broken = opened.is_err();
+        opened
     }
 
     /// Before everything is read anew.
@@ -173,6 +188,11 @@ impl KubeSource {
         (known.standing == Standing::Told).then(|| LeaseUpdate::Remove(LeaseId::new(name)))
     }
 
+    /// Whether something was told of this node already.
+    pub(super) fn knows(&self, node: &NodeObject<'_>) -> bool {
+        self.known.contains_key(node.metadata.name.as_ref())
+    }
+
     /// Whether our node was there when all were read.
     pub(super) fn look_for_own(&self) {
         let name = self.shared.ours.borrow().name.clone();
@@ -183,6 +203,23 @@ impl KubeSource {
 
     fn is_own(&self, name: &str) -> bool {
         self.shared.ours.borrow().name.as_deref() == Some(name)
+    }
+}
+
+impl Shared {
+    /// A cluster restored from a backup counts again from before what we have seen, and may have
+    /// caught up by now; but then it shows our own node as it was.
+    async fn check_history(&self) -> Result<(), Interrupted> {
+        let known = self.ours.borrow().clone();
+        let Some((name, known)) = known.name.as_deref().zip(known.node()) else { return Ok(()) };
+        match self.client.once(&request::node(name)).await {
+            Ok(body) => match self.understand(&body) {
+                Some(node) if known.is_later_than(&node) => Err(Interrupted::Gap),
+                Some(_) | None => Ok(()),
+            },
+            Err(Failure::Refused(Refusal::Absent)) => Err(Interrupted::Gap),
+            Err(failure) => Err(self.interrupted(failure)),
+        }
     }
 }
 

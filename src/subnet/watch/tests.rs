@@ -12,6 +12,8 @@ use crate::lease::{LeaseId, Malformed};
 enum Step {
     List(Result<usize, Interrupted>),
     Follow(Result<usize, Interrupted>),
+    /// Nothing to follow, for ever.
+    Silence,
 }
 
 /// Fails if it is asked for anything else than the script says.
@@ -26,7 +28,7 @@ impl Source for Script {
     async fn list(&mut self) -> Result<Vec<Record>, Interrupted> {
         match self.0.pop_front() {
             Some(Step::List(records)) => records.map(|count| (0..count).map(record).collect()),
-            Some(Step::Follow(_)) => panic!("listed instead of following"),
+            Some(Step::Follow(_) | Step::Silence) => panic!("listed instead of following"),
             None => std::future::pending().await,
         }
     }
@@ -37,7 +39,7 @@ impl Source for Script {
                 puts.map(|count| (0..count).map(record).map(LeaseUpdate::Put).collect())
             }
             Some(Step::List(_)) => panic!("followed instead of listing"),
-            None => std::future::pending().await,
+            Some(Step::Silence) | None => std::future::pending().await,
         }
     }
 }
@@ -52,8 +54,8 @@ async fn letters(steps: Vec<Step>, count: usize) -> String {
     updates(Script(steps.into())).take(count).map(letter).collect().await
 }
 
-use Interrupted::{Away, Gap};
-use Step::{Follow, List};
+use Interrupted::{Away, Doubt, Gap};
+use Step::{Follow, List, Silence};
 
 #[tokio::test(start_paused = true)]
 async fn a_snapshot_comes_first_however_long_it_takes() {
@@ -78,6 +80,30 @@ async fn a_gap_is_closed_with_a_snapshot() {
         Follow(Ok(1)),
     ];
     assert_eq!(letters(steps, 4).await, "SpSp");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_doubt_is_settled_with_a_snapshot_and_delays_no_change() {
+    let start = Instant::now();
+    let steps = vec![
+        List(Ok(1)),
+        Follow(Err(Doubt)),
+        Follow(Ok(1)),
+        Silence,
+        List(Err(Away)),
+        List(Ok(1)),
+        Follow(Ok(1)),
+    ];
+    assert_eq!(letters(steps, 4).await, "SpSp");
+    assert!((DOUBT..DOUBT * 2).contains(&start.elapsed()), "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn everything_is_read_again_once_a_day() {
+    let start = Instant::now();
+    assert_eq!(letters(vec![List(Ok(1)), Silence, List(Ok(1)), Follow(Ok(1))], 3).await, "SSp");
+    let day = BETWEEN_LISTINGS / 2..=BETWEEN_LISTINGS;
+    assert!(day.contains(&start.elapsed()), "{:?}", start.elapsed());
 }
 
 #[tokio::test(start_paused = true)]

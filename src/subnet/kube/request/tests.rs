@@ -58,8 +58,8 @@ fn nodes_are_watched_with_bookmarks_from_where_they_were_left() {
 
 #[test]
 fn nodes_are_listed_in_pages() {
-    assert_eq!(line(&page("")), "GET /api/v1/nodes?&limit=200");
-    assert_eq!(line(&page("a/b=")), "GET /api/v1/nodes?&limit=200&continue=a%2Fb%3D");
+    assert_eq!(line(&page("", PAGE)), "GET /api/v1/nodes?&limit=200");
+    assert_eq!(line(&page("a/b=", PAGE)), "GET /api/v1/nodes?&limit=200&continue=a%2Fb%3D");
 }
 
 #[test]
