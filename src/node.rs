@@ -1,8 +1,10 @@
 //! This node: facts of the host in; interface, addresses and adjacency out.
 
+mod overlap;
 mod release;
 mod select;
 
+pub use overlap::{Other, Overlap};
 pub use release::Release;
 pub use select::{InterfaceOptions, NoInterface};
 
@@ -30,6 +32,8 @@ pub struct Facts {
     /// Whether links are made with a strict reverse-path filter.
     pub makes_strict: bool,
     pub kernel: Release,
+    /// The API server as a service, where this runs in a pod of Kubernetes.
+    pub service: Option<IpAddr>,
 }
 
 /// Whether routes may refer to nexthop objects of ours.

@@ -8,6 +8,7 @@ mod gather;
 mod mtu;
 mod neighbours;
 mod networkd;
+mod overlap;
 mod ports;
 mod rival;
 #[cfg(test)]
@@ -70,6 +71,7 @@ pub fn findings(needs: &Needs, host: &Host) -> Vec<Finding> {
         rival::findings(&host.rivals),
         tunnel::findings(needs, host),
         ports::findings(needs, host),
+        overlap::findings(needs, host),
         forwarding::findings(needs, host),
         firewall::findings(needs, host),
         mtu::findings(needs, host),

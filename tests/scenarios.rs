@@ -108,6 +108,7 @@ scenarios! {
     a_link_that_cannot_be_made_is_tried_ever_later
     a_lost_lease_is_held_again
     a_mac_that_another_lease_has_is_given_up
+    a_network_around_the_underlay_is_named
     a_new_address_of_the_underlay_is_published
     a_node_flips_its_own_backend_live
     a_node_with_our_public_ip_is_named

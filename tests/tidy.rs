@@ -65,6 +65,7 @@ const PURE: &[&str] = &[
     "src/preflight/mtu.rs",
     "src/preflight/neighbours.rs",
     "src/preflight/networkd.rs",
+    "src/preflight/overlap.rs",
     "src/preflight/ports.rs",
     "src/preflight/rival.rs",
     "src/preflight/tunnel.rs",

@@ -197,6 +197,7 @@ pub(super) fn previous(options: &Options, remembered: Option<&Checkpoint>) -> Pr
     Previous {
         subnets,
         grant: own.and_then(|own| own.grant),
+        created: own.map(|own| own.created),
         public_ips: own.iter().flat_map(|own| &own.endpoints).map(|e| e.public_ip).collect(),
         subnet_file: files.map(|file| file.display().to_string()).join(" and "),
     }

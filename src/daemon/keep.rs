@@ -37,6 +37,7 @@ pub(super) async fn keep_lease<S: SubnetManager>(
     introduce(&shared, &mut progress, identity).await?;
     let (mut config, mut attributes) = next_attributes(&mut progress, None).await?;
     loop {
+        manager.avoid(progress.borrow().occupied.clone());
         let lease = manager.acquire(&config, &attributes).await?;
         let subnets: BTreeSet<_> = lease.subnets().collect();
         tracing::info!(?subnets, "holding a lease");

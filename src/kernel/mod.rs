@@ -13,6 +13,7 @@ mod sysctl;
 
 pub use diff::{cleanup_ops, diff, diff_key, handover_ops};
 pub use netlink::NetlinkKernel;
+pub(crate) use netlink::service;
 pub use scope::{Extent, Scope};
 
 use std::collections::{BTreeMap, BTreeSet};

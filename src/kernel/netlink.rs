@@ -20,6 +20,7 @@ use super::{Kernel, Observation, Op, Refused, Scope};
 use crate::node::Facts;
 use offload::Offloads;
 
+pub(crate) use facts::service;
 pub(super) use tables::Tables;
 
 /// Room for the changes of a few thousand peers, in bytes.

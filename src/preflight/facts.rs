@@ -62,6 +62,8 @@ pub struct Host {
     pub nftables: Module,
     pub vxlan: Module,
     pub systemd: Systemd,
+    /// The API server as a service, where this runs in a pod of Kubernetes.
+    pub service: Option<IpAddr>,
 }
 
 /// Another daemon that keeps the same routes.

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 
 use super::facts::{Host, Module, Needs};
 use super::{filters, forwarding, neighbours};
+use crate::kernel::service;
 use crate::node::Interface;
 use crate::prefix::Family;
 
@@ -57,6 +58,7 @@ pub fn gather(needs: &Needs, links: Vec<Interface>, places: &Places) -> Host {
         nftables: firewall::nftables(),
         vxlan: vxlan(places),
         systemd: systemd::read(&places.root),
+        service: service(),
     }
 }
 

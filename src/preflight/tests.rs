@@ -62,6 +62,17 @@ const FLAWS: &[(Change, &str)] = &[
         "warning other-daemon: flanneld may keep the routes of this host",
     ),
     (
+        |needs, host| {
+            needs.networks = vec![prefix("172.16.0.0/12")];
+            host.links[0].addresses.push(address("172.17.8.101/16"));
+        },
+        "warning network-overlap: Network 172.16.0.0/12 overlaps 172.17.0.0/16, the prefix of eth0",
+    ),
+    (
+        |_, host| host.service = Some("10.244.0.1".parse().unwrap()),
+        "warning network-overlap: Network 10.244.0.0/16 overlaps the service range of 10.244.0.1",
+    ),
+    (
         |_, host| set(host, "net/ipv4/ip_forward", "0"),
         "warning forwarding-off: this host does not forward IPv4",
     ),

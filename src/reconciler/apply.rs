@@ -68,6 +68,8 @@ impl<K: Kernel> Reconciler<K> {
                 return self.kernel_failed("reading the host's interfaces", &error);
             }
         };
+        self.inputs.occupied = facts.occupied();
+        self.inputs.service = facts.service;
         let selected = match &self.inputs.node {
             Some(node) => node.select_again(&facts, options, &families),
             None => Node::select(&facts, options, &families),

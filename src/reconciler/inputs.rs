@@ -1,6 +1,7 @@
 //! What the plan is made from, and where it stands.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use super::edit::Edit;
 use super::guarding::Guarding;
@@ -11,7 +12,7 @@ use crate::kernel::state::{ChainName, Entry, KernelState, LinkName, ReversePath}
 use crate::lease::{BackendType, Lease, Peers, Rules, Withdrawal};
 use crate::mac::MacAddr;
 use crate::masquerade::Policy;
-use crate::node::Node;
+use crate::node::{Node, Overlap};
 use crate::prefix::{Family, Prefix};
 use crate::subnet::{Identity, Rival, StoreState};
 
@@ -35,6 +36,10 @@ pub struct Inputs {
     pub node: Option<Node>,
     /// The chains of iptables in front of which this host drops what no rule accepts.
     pub dropping: BTreeSet<ChainName>,
+    /// Where this host has addresses.
+    pub occupied: Vec<Prefix>,
+    /// The API server as a service, if this runs in Kubernetes.
+    pub service: Option<IpAddr>,
     /// Why there is no node yet.
     pub no_node: Option<String>,
     /// Of the tunnel device of each family; known once the kernel was read.
@@ -86,6 +91,8 @@ impl Default for Inputs {
             identity: Identity::default(),
             node: None,
             dropping: BTreeSet::new(),
+            occupied: Vec::new(),
+            service: None,
             no_node: None,
             macs: BTreeMap::new(),
             own: None,
@@ -197,6 +204,13 @@ impl Inputs {
             self.config.as_ref().is_some_and(|config| config.networks().any(|n| n == *network))
         };
         former.filter(move |network| !named(network))
+    }
+
+    /// The networks of pods that overlap the underlay or the service range.
+    pub fn overlaps(&self) -> Vec<Overlap> {
+        let (Some(config), Some(node)) = (&self.config, &self.node) else { return Vec::new() };
+        let underlay = node.on_link.iter().map(|prefix| (&node.interface, *prefix));
+        Overlap::of(config.networks(), underlay, self.service)
     }
 
     /// Whether enough is known to plan.

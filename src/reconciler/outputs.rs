@@ -14,6 +14,8 @@ use crate::subnet::Identity;
 pub struct Progress {
     /// The config in force, once the store has told one.
     pub config: Option<NetworkConfig>,
+    /// Where this host has addresses.
+    pub occupied: Vec<Prefix>,
     /// Who this node is to the store, as far as what follows accounts for it.
     pub identity: Identity,
     /// What to publish, once the device can receive what it will attract.

@@ -168,7 +168,10 @@ impl<K: Kernel> Reconciler<K> {
         let remarks = [remembered, held, pending, unusable, self.probes_remark(), guard];
         let remarks = remarks.into_iter().flatten().chain(filters).chain(left).chain(spoilt);
         let remarks = remarks.chain(unkept).chain(self.kept_chains()).chain(self.doubtful_chains());
-        remarks.chain(self.conflicts_remark())
+        let overlaps = inputs.overlaps().into_iter().map(|overlap| {
+            format!("{overlap}: pods and hosts with the same addresses do not reach each other")
+        });
+        remarks.chain(self.conflicts_remark()).chain(overlaps)
     }
 }
 

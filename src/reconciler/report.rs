@@ -16,6 +16,7 @@ impl<K: Kernel> Reconciler<K> {
         self.log_readiness();
         let progress = Progress {
             config: self.inputs.config.clone().filter(|_| self.inputs.confirmed),
+            occupied: self.inputs.occupied.clone(),
             identity: self.inputs.identity.clone(),
             attributes: self.publishable(),
             usable: self.usable(),

@@ -12,8 +12,10 @@ pub struct Wish<'a> {
     pub pools: &'a [Pool],
     /// Of each pool, the subnet that the node has already, if any.
     pub kept: Vec<Option<Prefix>>,
-    /// Subnets of any length that somebody holds.
+    /// Subnets of any length that other leases hold.
     pub taken: Vec<Prefix>,
+    /// Where hosts have addresses: no subnet is newly taken there.
+    pub avoided: Vec<Prefix>,
 }
 
 /// How to choose among the free subnets.
@@ -44,7 +46,7 @@ impl Wish<'_> {
     }
 
     fn first(&self, pool: &Pool, draw: Draw) -> Result<Prefix, Error> {
-        let free = Free::of(pool, &self.taken);
+        let free = self.free(pool);
         let (slot, random) = match draw {
             Draw::SlotOf(public_ip, random) => (Some(number(public_ip) % pool.count()), random),
             Draw::Any(random) => (None, random),
@@ -57,10 +59,27 @@ impl Wish<'_> {
     /// The same slot as in the pool before, so that one family's uniqueness serves both; where
     /// that is taken, one that differs from node to node all the same.
     fn following(&self, pool: &Pool, leader: u128) -> Result<Prefix, Error> {
-        let free = Free::of(pool, &self.taken);
+        let free = self.free(pool);
         let same = Some(leader % pool.count()).filter(|slot| free.holds(*slot));
         let other = || free.nth(leader.checked_rem(free.count)?);
         same.or_else(other).map(|index| pool.subnet(index)).ok_or_else(|| exhausted(pool))
+    }
+
+    /// A link that is wider than the pool would leave none: then only single addresses count.
+    fn free(&self, pool: &Pool) -> Free {
+        let leaves_some = |prefix: &&Prefix| {
+            slots(pool, **prefix).is_some_and(|(first, last)| last - first + 1 < pool.count())
+        };
+        Free::of(pool, self.taken.iter().chain(self.avoided.iter().filter(leaves_some)))
+    }
+
+    /// Whether hosts have addresses in a subnet of `subnets` that is not one of before.
+    pub fn avoids(&self, subnets: &[Prefix]) -> bool {
+        let mut all = self.pools.iter().zip(&self.kept).zip(subnets);
+        all.any(|((pool, kept), subnet)| {
+            let index = pool.index(*subnet);
+            kept.is_none() && index.is_some_and(|index| !self.free(pool).holds(index))
+        })
     }
 
     /// Whether `subnets` are the same slot of all pools.
@@ -81,8 +100,8 @@ struct Free {
 }
 
 impl Free {
-    fn of(pool: &Pool, taken: &[Prefix]) -> Self {
-        let mut runs: Vec<_> = taken.iter().filter_map(|prefix| slots(pool, *prefix)).collect();
+    fn of<'a>(pool: &Pool, taken: impl Iterator<Item = &'a Prefix>) -> Self {
+        let mut runs: Vec<_> = taken.filter_map(|prefix| slots(pool, *prefix)).collect();
         runs.sort_unstable();
         let mut merged: Vec<(u128, u128)> = Vec::new();
         for (first, last) in runs {

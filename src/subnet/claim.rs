@@ -19,6 +19,8 @@ pub struct Previous {
     pub subnets: Vec<Prefix>,
     /// The handle of its lease's term.
     pub grant: Option<i64>,
+    /// When its lease was created, in the store's own count.
+    pub created: Option<u64>,
     /// What it published in that lease.
     pub public_ips: Vec<IpAddr>,
     /// Where the subnets were written, for the error that sends people there.
@@ -32,6 +34,8 @@ pub struct Claimant<'a> {
     /// One per pool.
     pub public_ips: Vec<IpAddr>,
     pub previous: &'a Previous,
+    /// Where this host has addresses: no new subnet is allocated there.
+    pub occupied: &'a [Prefix],
 }
 
 /// Who holds what, as far as the choice of a subnet goes.
@@ -42,6 +46,8 @@ pub struct Holding {
     /// None if the record is malformed.
     pub public_ips: Vec<IpAddr>,
     pub grant: Option<i64>,
+    /// In the store's own count.
+    pub created: u64,
 }
 
 /// What to do to hold a lease.
@@ -69,6 +75,7 @@ impl Holding {
             subnets,
             public_ips: endpoints.iter().map(|endpoint| endpoint.public_ip).collect(),
             grant: record.lease.as_ref().ok().and_then(|lease| lease.grant),
+            created: record.lease.as_ref().map_or(0, |lease| lease.created),
         })
     }
 
@@ -89,13 +96,23 @@ impl<'a> Claimant<'a> {
     /// # Errors
     /// The subnet of our pods is another's.
     pub fn claim(&self, holdings: &[Holding]) -> Result<Claim<'a>, Error> {
-        let (ours, others): (Vec<_>, Vec<_>) = holdings.iter().partition(|held| self.owns(held));
-        let (usable, obsolete): (Vec<&Holding>, Vec<&Holding>) =
+        let (ours, mut others): (Vec<_>, Vec<_>) =
+            holdings.iter().partition(|held| self.owns(held));
+        let (usable, mut obsolete): (Vec<&Holding>, Vec<&Holding>) =
             ours.into_iter().partition(|held| self.can_use(held));
         let previous = usable.iter().find(|held| self.had(held));
-        let way = match previous.or(usable.first()) {
-            Some(held) => Way::Take(held.id.clone()),
-            None => Way::Create(self.wish(&obsolete, &others)?),
+        let previous =
+            previous.or_else(|| others.iter().find(|held| self.outlives(held, holdings)));
+        // Pods may run on the previous subnet: no other lease of ours goes before it.
+        let other = || usable.first().filter(|_| !self.has_previous());
+        let way = if let Some(held) = previous.or_else(other) {
+            Way::Take(held.id.clone())
+        } else {
+            // An operator's reservation is not ours to give up.
+            let (reserved, left) = usable.into_iter().partition::<Vec<_>, _>(is_reservation);
+            obsolete.extend(left);
+            others.extend(reserved);
+            Way::Create(self.wish(&obsolete, &others)?)
         };
         Ok(Claim { way, obsolete: obsolete.into_iter().map(|held| held.id.clone()).collect() })
     }
@@ -142,6 +159,26 @@ impl<'a> Claimant<'a> {
             && pairs.all(|(subnet, pool)| pool.hands_out(*subnet))
     }
 
+    /// Whether a backup has brought `held` back, which had ended before our lease was created in its
+    /// place, and the node that held it has a younger lease.
+    fn outlives(&self, held: &Holding, holdings: &[Holding]) -> bool {
+        let is_of_the_past = self.previous.created.is_some_and(|ours| held.created < ours);
+        let is_younger = |other: &Holding| {
+            other.created > held.created && meet(&other.public_ips, &held.public_ips)
+        };
+        self.had(held)
+            && self.can_use(held)
+            && held.grant.is_some()
+            && is_of_the_past
+            && holdings.iter().any(is_younger)
+    }
+
+    /// Whether a subnet of before can be had again.
+    fn has_previous(&self) -> bool {
+        let hands_out = |subnet: &Prefix| self.pools.iter().any(|pool| pool.hands_out(*subnet));
+        self.previous.subnets.iter().any(hands_out)
+    }
+
     fn had(&self, held: &Holding) -> bool {
         held.subnets.iter().any(|subnet| self.previous.subnets.contains(subnet))
     }
@@ -153,7 +190,15 @@ impl<'a> Claimant<'a> {
             pools: self.pools,
             kept: kept.collect::<Result<_, _>>()?,
             taken: taken.collect(),
+            avoided: self.avoided(others),
         })
+    }
+
+    /// Where hosts have addresses: a route to pods would cut them off.
+    fn avoided(&self, others: &[&Holding]) -> Vec<Prefix> {
+        let peers = others.iter().flat_map(|held| &held.public_ips);
+        let public_ips = self.public_ips.iter().chain(peers).map(|ip| Prefix::host(*ip));
+        self.occupied.iter().copied().chain(public_ips).collect()
     }
 
     /// The subnet of `pool` that we had: our pods', or that of a lease which lacks the other family.
@@ -171,6 +216,10 @@ impl<'a> Claimant<'a> {
         let mut leased = obsolete.iter().flat_map(|held| held.subnets.iter().copied());
         Ok(leased.find(|subnet| pool.hands_out(*subnet) && rival(*subnet).is_none()))
     }
+}
+
+fn is_reservation(held: &&Holding) -> bool {
+    held.grant.is_none()
 }
 
 fn meet(some: &[IpAddr], others: &[IpAddr]) -> bool {

@@ -240,7 +240,8 @@ impl SubnetManager for MemorySubnetManager {
     ) -> Result<Lease, Error> {
         self.store.when(|_| Some(())).await;
         let public_ips = attributes.endpoints.iter().map(|endpoint| endpoint.public_ip).collect();
-        let claimant = Claimant { pools: &config.pools, public_ips, previous: &self.previous };
+        let (pools, previous) = (&config.pools, &self.previous);
+        let claimant = Claimant { pools, public_ips, previous, occupied: &[] };
         self.store.change(|content| self.publish(content, &claimant, attributes))
     }
 

@@ -54,6 +54,10 @@ pub trait SubnetManager {
         stream::once(ready(Identity::default())).chain(stream::pending()).boxed()
     }
 
+    /// Keeps new subnets of this node, from now on, apart from where its host has addresses. A store
+    /// in which others give nodes their subnets has no use for it.
+    fn avoid(&self, _occupied: Vec<Prefix>) {}
+
     /// Takes a lease for this node, the one it held before where possible, and publishes
     /// `attributes` in it. Called again with other attributes, it updates the same lease.
     ///

@@ -94,6 +94,27 @@ async fn another_on_our_subnet_is_an_error_that_names_it() {
 }
 
 #[tokio::test]
+async fn no_subnet_is_allocated_where_the_host_has_addresses() {
+    let server = EtcdServer::start().await;
+    let manager = manager(&server);
+    manager.avoid(vec!["10.5.115.0/24".parse().unwrap(), "10.5.0.0/17".parse().unwrap()]);
+    let lease = manager.acquire(&config(V4), &vxlan(&["192.168.0.9"])).await.unwrap();
+    let octets: Vec<u8> =
+        lease.id.as_str().split('.').map_while(|octet| octet.parse().ok()).collect();
+    assert!(octets[2] >= 128, "{}", lease.id);
+}
+
+#[tokio::test]
+async fn the_subnet_of_before_goes_before_a_lease_that_was_left_over() {
+    let server = EtcdServer::start().await;
+    server.put_with_grant(&format!("{SUBNETS}10.5.3.0-24"), &value("192.168.0.9")).await;
+    let manager = manager_of(options(&[server.endpoint()]), previous(&["10.5.7.0/24"], None));
+    let lease = manager.acquire(&config(V4), &vxlan(&["192.168.0.9"])).await.unwrap();
+    assert_eq!(subnets(&lease), ["10.5.7.0/24"]);
+    assert_eq!(server.keys(SUBNETS).await, [format!("{SUBNETS}10.5.7.0-24")]);
+}
+
+#[tokio::test]
 async fn a_free_subnet_of_before_is_taken_again() {
     let server = EtcdServer::start().await;
     let manager = manager_of(options(&[server.endpoint()]), previous(&["10.5.7.0/24"], Some(9)));

@@ -36,7 +36,7 @@ pub(crate) fn options(endpoints: &[String]) -> EtcdOptions {
 pub(crate) fn previous(subnets: &[&str], grant: Option<i64>) -> Previous {
     let subnets = subnets.iter().map(|subnet| subnet.parse().unwrap()).collect();
     let subnet_file = "/run/flannel/subnet.env".to_owned();
-    Previous { subnets, grant, public_ips: Vec::new(), subnet_file }
+    Previous { subnets, grant, created: None, public_ips: Vec::new(), subnet_file }
 }
 
 pub(crate) fn manager_of(options: EtcdOptions, previous: Previous) -> EtcdSubnetManager {

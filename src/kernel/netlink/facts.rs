@@ -41,6 +41,7 @@ impl NetlinkKernel {
             sysctls,
             makes_strict: sysctl::makes_strict(),
             kernel,
+            service: service(),
         })
     }
 
@@ -104,6 +105,11 @@ impl NetlinkKernel {
             _ => None,
         }))
     }
+}
+
+/// The kubelet reports it to each pod.
+pub(crate) fn service() -> Option<IpAddr> {
+    std::env::var("KUBERNETES_SERVICE_HOST").ok()?.parse().ok()
 }
 
 /// The number of ours that somebody else's nexthop object has.

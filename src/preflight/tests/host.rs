@@ -3,7 +3,7 @@
 use super::super::*;
 use crate::kernel::state::LinkName;
 use crate::masquerade::Forward;
-use crate::node::Interface;
+use crate::node::{Interface, InterfaceAddress, Lifetime};
 use crate::prefix::{Family, Prefix};
 
 /// A tunnel over `eth0`, with a thousand peers on the link, and what it needs.
@@ -73,6 +73,16 @@ pub(super) fn prefix(text: &str) -> Prefix {
 
 pub(super) fn link(name: &str, mtu: u32) -> Interface {
     Interface { name: LinkName::new(name), mtu, up: true, layer2: true, addresses: Vec::new() }
+}
+
+pub(super) fn address(text: &str) -> InterfaceAddress {
+    let (address, prefix_len) = text.split_once('/').unwrap();
+    InterfaceAddress {
+        address: address.parse().unwrap(),
+        prefix_len: prefix_len.parse().unwrap(),
+        usable: true,
+        lifetime: Lifetime::Permanent,
+    }
 }
 
 pub(super) fn unit(name: &str, text: &str) -> Unit {

@@ -19,7 +19,12 @@ fn prefixes(texts: &[&str]) -> Vec<Prefix> {
 
 fn fulfilled(json: &str, taken: &[&str], draw: Draw) -> String {
     let pools = pools(json);
-    let wish = Wish { pools: &pools, kept: vec![None; pools.len()], taken: prefixes(taken) };
+    let wish = Wish {
+        pools: &pools,
+        kept: vec![None; pools.len()],
+        taken: prefixes(taken),
+        avoided: vec![],
+    };
     match wish.fulfil(draw) {
         Ok(subnets) => subnets.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
         Err(error) => error.to_string(),
@@ -68,7 +73,12 @@ fn both_families_get_the_same_slot() {
 #[test]
 fn where_the_same_slot_is_taken_nodes_still_differ() {
     let pools = pools(DUAL);
-    let wish = Wish { pools: &pools, kept: vec![None; 2], taken: prefixes(&["fd00::/58"]) };
+    let wish = Wish {
+        pools: &pools,
+        kept: vec![None; 2],
+        taken: prefixes(&["fd00::/58"]),
+        avoided: vec![],
+    };
     let nodes = (1..50).map(|node| Draw::SlotOf(Family::V4.address(node), 0));
     let subnets: Vec<Vec<Prefix>> = nodes.map(|draw| wish.fulfil(draw).unwrap()).collect();
     assert!(subnets.iter().all(|subnets| !wish.in_step(subnets)));
@@ -79,7 +89,7 @@ fn where_the_same_slot_is_taken_nodes_still_differ() {
 #[test]
 fn one_slot_of_both_families_is_in_step() {
     let pools = pools(DUAL);
-    let wish = Wish { pools: &pools, kept: vec![None; 2], taken: Vec::new() };
+    let wish = Wish { pools: &pools, kept: vec![None; 2], taken: Vec::new(), avoided: vec![] };
     assert!(wish.in_step(&wish.fulfil(slot_of("192.168.0.9")).unwrap()));
     assert!(!wish.in_step(&prefixes(&["10.5.115.0/24", "fd00:0:0:74::/64"])));
 }
@@ -96,7 +106,7 @@ fn a_huge_pool_is_no_list() {
 fn what_is_kept_leads_the_other_family() {
     let pools = pools(DUAL);
     let kept = vec![Some("10.5.7.0/24".parse().unwrap()), None];
-    let wish = Wish { pools: &pools, kept, taken: prefixes(&["10.5.7.0/24"]) };
+    let wish = Wish { pools: &pools, kept, taken: prefixes(&["10.5.7.0/24"]), avoided: vec![] };
     let subnets = wish.fulfil(Draw::Any(99)).unwrap();
     assert_eq!(subnets, prefixes(&["10.5.7.0/24", "fd00:0:0:7::/64"]));
 }
@@ -115,7 +125,7 @@ proptest! {
         let pool = pools(V4)[0];
         let is_free = |slot: &u128| !taken.iter().any(|prefix| prefix.overlaps(pool.subnet(*slot)));
         let expected: BTreeSet<u128> = (0..pool.count()).filter(is_free).collect();
-        let free = Free::of(&pool, &taken);
+        let free = Free::of(&pool, taken.iter());
         prop_assert_eq!(free.count, expected.len() as u128);
         let listed: BTreeSet<u128> = (0..free.count).map(|index| free.nth(index).unwrap()).collect();
         prop_assert_eq!(&listed, &expected);
@@ -127,7 +137,7 @@ proptest! {
         taken in proptest::collection::vec(any_taken(), 0..40), ip: u32, random: u128,
     ) {
         let pools = pools(V4);
-        let wish = Wish { pools: &pools, kept: vec![None], taken: taken.clone() };
+        let wish = Wish { pools: &pools, kept: vec![None], taken: taken.clone(), avoided: vec![] };
         let draw = Draw::SlotOf(Family::V4.address(ip.into()), random);
         if let Ok(subnets) = wish.fulfil(draw) {
             prop_assert!(pools[0].hands_out(subnets[0]));

@@ -10,13 +10,13 @@ const DUAL: &str = r#"{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"
 fn holding(id: &str, public_ips: &[&str], grant: i64) -> Holding {
     let id = LeaseId::new(id);
     let public_ips = public_ips.iter().map(|ip| ip.parse().unwrap()).collect();
-    Holding { subnets: key::claimed(&id), id, public_ips, grant: Some(grant) }
+    Holding { subnets: key::claimed(&id), id, public_ips, grant: Some(grant), created: 1 }
 }
 
 fn previous(subnets: &[&str], grant: Option<i64>) -> Previous {
     let subnets = subnets.iter().map(|subnet| subnet.parse().unwrap()).collect();
     let subnet_file = "/run/flannel/subnet.env".into();
-    Previous { subnets, grant, public_ips: Vec::new(), subnet_file }
+    Previous { subnets, grant, created: None, public_ips: Vec::new(), subnet_file }
 }
 
 /// What a node with public IP 192.168.0.9 (and `fd01::9`) does, in one line.
@@ -24,7 +24,7 @@ fn claimed(config: &str, holdings: &[Holding], previous: &Previous) -> String {
     let config = NetworkConfig::parse(config.as_bytes()).unwrap();
     let public_ips = ["192.168.0.9", "fd01::9"].map(|ip| ip.parse().unwrap());
     let public_ips = public_ips.into_iter().take(config.pools.len()).collect();
-    let claimant = Claimant { pools: &config.pools, public_ips, previous };
+    let claimant = Claimant { pools: &config.pools, public_ips, previous, occupied: &[] };
     let claim = match claimant.claim(holdings) {
         Ok(claim) => claim,
         Err(error) => return error.to_string(),
@@ -81,6 +81,27 @@ fn a_subnet_of_our_pods_that_another_holds_is_an_error() {
     assert!(error.contains("is held by key 10.5.0.0-22"), "{error}");
 }
 
+/// Another's lease that a backup has brought back, and what this node may know of its own.
+#[test]
+fn a_subnet_that_a_backup_gave_back_to_a_node_that_has_moved_is_taken_again() {
+    let created = |created, held| Holding { created, ..held };
+    let old = created(40, holding("10.5.3.0-24", &["192.168.0.8"], 7));
+    let moved = created(70, holding("10.5.8.0-24", &["192.168.0.8"], 7));
+    let known = |created| Previous { created, ..previous(&["10.5.3.0/24"], Some(8)) };
+    let both = [old.clone(), moved.clone()];
+    assert_eq!(claimed(V4, &both, &known(Some(60))), "take 10.5.3.0-24");
+    let is_taken = |holdings: &[Holding], known| claimed(V4, holdings, &known).contains("held by");
+    assert!(is_taken(&both, known(Some(40))), "it may have been created after ours");
+    assert!(is_taken(&both, known(None)));
+    assert!(is_taken(&[old.clone()], known(Some(60))), "its node has no other");
+    assert!(
+        is_taken(&[old.clone(), created(30, moved)], known(Some(60))),
+        "its node had that before"
+    );
+    let reserved = Holding { grant: None, ..old };
+    assert!(is_taken(&[reserved, both[1].clone()], known(Some(60))));
+}
+
 #[test]
 fn a_free_previous_subnet_is_kept_if_the_pool_hands_it_out() {
     assert_eq!(claimed(V4, &[], &previous(&["10.5.3.0/24"], None)), "create 10.5.3.0/24");
@@ -114,8 +135,43 @@ fn a_wish_counts_what_others_hold_as_taken() {
     let config = NetworkConfig::parse(V4.as_bytes()).unwrap();
     let known = previous(&[], None);
     let public_ips = vec!["192.168.0.9".parse().unwrap()];
-    let claimant = Claimant { pools: &config.pools, public_ips, previous: &known };
+    let claimant = Claimant { pools: &config.pools, public_ips, previous: &known, occupied: &[] };
     let claim = claimant.claim(&[holding("10.5.0.0-17", &["192.168.0.8"], 1)]).unwrap();
     let Way::Create(wish) = claim.way else { panic!("{:?}", claim.way) };
     assert_eq!(wish.fulfil(Draw::Any(0)).unwrap(), ["10.5.128.0/24".parse().unwrap()]);
+}
+
+#[test]
+fn the_previous_subnet_goes_before_a_lease_that_was_left_over() {
+    let left_over = [holding("10.5.3.0-24", &["192.168.0.9"], 1)];
+    let known = previous(&["10.5.4.0/24"], None);
+    assert_eq!(claimed(V4, &left_over, &known), "create 10.5.4.0/24, drop 10.5.3.0-24");
+    let reserved = left_over.map(|held| Holding { grant: None, ..held });
+    assert_eq!(claimed(V4, &reserved, &known), "create 10.5.4.0/24");
+    let [left_over] = reserved;
+    let lost = [left_over, holding("10.5.4.0-24", &["192.168.0.8"], 2)];
+    assert!(claimed(V4, &lost, &known).starts_with("subnet 10.5.4.0/24 of this node is held by"));
+}
+
+/// What a node with public IP 10.5.1.9 takes as the first free subnet, where its host has these
+/// addresses.
+fn first_free(occupied: &[&str], peers: &[Holding]) -> String {
+    let known = Previous::default();
+    let config = NetworkConfig::parse(V4.as_bytes()).unwrap();
+    let occupied: Vec<Prefix> = occupied.iter().map(|text| text.parse().unwrap()).collect();
+    let public_ips = vec!["10.5.1.9".parse().unwrap()];
+    let claimant =
+        Claimant { pools: &config.pools, public_ips, previous: &known, occupied: &occupied };
+    let Way::Create(wish) = claimant.claim(peers).unwrap().way else { panic!("taken") };
+    wish.fulfil(Draw::Any(0)).unwrap()[0].to_string()
+}
+
+#[test]
+fn where_hosts_have_addresses_no_subnet_is_allocated() {
+    assert_eq!(first_free(&[], &[]), "10.5.2.0/24", "its public IP lies in the first");
+    assert_eq!(first_free(&["10.5.0.0/22", "10.5.1.9/32"], &[]), "10.5.4.0/24");
+    let peers = [holding("10.5.200.0-24", &["10.5.2.7"], 1)];
+    assert_eq!(first_free(&[], &peers), "10.5.3.0/24");
+    // A link that is wider than the network leaves the rest of it to pods.
+    assert_eq!(first_free(&["10.0.0.0/8", "10.5.2.9/32"], &[]), "10.5.3.0/24");
 }

@@ -28,7 +28,9 @@ impl Shared {
         attributes: &LeaseAttributes,
     ) -> Result<Lease, Error> {
         let public_ips = attributes.endpoints.iter().map(|endpoint| endpoint.public_ip).collect();
-        let claimant = Claimant { pools: &config.pools, public_ips, previous: &self.previous };
+        let occupied = self.occupied.borrow().clone();
+        let (pools, previous) = (&config.pools, &self.previous);
+        let claimant = Claimant { pools, public_ips, previous, occupied: &occupied };
         self.pause_after_loss().await;
         let held = self.ours.borrow().own.clone();
         let own = match held {
@@ -74,7 +76,7 @@ impl Shared {
         let obsolete: Vec<_> =
             obsolete.map(|stored| (stored.record.id.clone(), stored.mod_revision)).collect();
         for (id, _) in &obsolete {
-            info!(%id, "giving up a lease of ours that the network config does not hand out");
+            info!(%id, "giving up a lease of ours on another subnet");
         }
         match claim.way {
             Way::Take(id) => match seen(&id) {

@@ -43,6 +43,7 @@ use super::watch::updates;
 use super::{Error, Lost, StoreState, SubnetManager, Unpublished};
 use crate::config::{ConfigUpdate, NetworkConfig};
 use crate::lease::{Lease, LeaseAttributes, LeaseUpdate};
+use crate::prefix::Prefix;
 use crate::probe::Secret;
 use crate::report::NodeReport;
 
@@ -55,6 +56,8 @@ pub struct EtcdSubnetManager {
 struct Shared {
     store: Store,
     previous: Previous,
+    /// Where this host has addresses.
+    occupied: channel::Sender<Vec<Prefix>>,
     /// How long before its end a lease is renewed at the latest.
     renew_margin: Duration,
     grant: Mutex<Option<Grant>>,
@@ -71,6 +74,7 @@ impl EtcdSubnetManager {
         let shared = Shared {
             store: Store { client, layout },
             previous,
+            occupied: channel::Sender::default(),
             renew_margin,
             grant: Mutex::new(None),
             ours: channel::Sender::new(Ours::default()),
@@ -84,6 +88,10 @@ impl EtcdSubnetManager {
 impl SubnetManager for EtcdSubnetManager {
     fn watch_config(&self) -> BoxStream<'static, ConfigUpdate> {
         network_config::updates(Arc::clone(&self.shared))
+    }
+
+    fn avoid(&self, occupied: Vec<Prefix>) {
+        self.shared.occupied.send_replace(occupied);
     }
 
     async fn acquire(

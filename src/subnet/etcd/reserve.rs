@@ -5,7 +5,7 @@ use super::Shared;
 use super::ours::Own;
 use super::store::{Condition, Listing, Stored};
 use crate::subnet::allocate::Draw;
-use crate::subnet::claim::{Claimant, Holding, Way};
+use crate::subnet::claim::{Claim, Claimant, Holding, Way};
 
 /// A subnet that nothing may rely on before it is confirmed.
 pub(super) struct Reserved {
@@ -50,9 +50,9 @@ pub(super) fn is_confirmed(claimant: &Claimant<'_>, own: &Own, listing: &Listing
         .iter()
         .any(|stored| own.has_written(stored) && stored.mod_revision == own.mod_revision);
     let is_free = !others.iter().any(|held| own.subnets.iter().any(|own| held.overlaps(*own)));
-    is_there
-        && is_free
-        && claimant
-            .claim(&others)
-            .is_ok_and(|claim| matches!(claim.way, Way::Create(_)) && claim.obsolete.is_empty())
+    let is_chosen = |claim: &Claim<'_>| match &claim.way {
+        Way::Create(wish) => claim.obsolete.is_empty() && !wish.avoids(&own.subnets),
+        Way::Take(_) => false,
+    };
+    is_there && is_free && claimant.claim(&others).is_ok_and(|claim| is_chosen(&claim))
 }

@@ -54,7 +54,8 @@ impl Stored {
 
     /// The etcd lease counts even where the value cannot be read.
     pub(super) fn holding(&self) -> Option<Holding> {
-        Holding::of(&self.record).map(|held| Holding { grant: self.origin.grant, ..held })
+        let Origin { grant, created } = self.origin;
+        Holding::of(&self.record).map(|held| Holding { grant, created, ..held })
     }
 }
 

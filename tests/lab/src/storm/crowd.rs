@@ -250,6 +250,7 @@ fn previous(lease: &Lease) -> Previous {
     Previous {
         subnets: lease.subnets().collect(),
         grant: lease.grant,
+        created: Some(lease.created),
         public_ips: lease.endpoints.iter().map(|endpoint| endpoint.public_ip).collect(),
         subnet_file: "/run/flannel/subnet.env".to_owned(),
     }
