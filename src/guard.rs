@@ -63,8 +63,12 @@ pub enum Checksums {
 #[derive(Clone, Copy, Debug)]
 pub struct Guarded<'a> {
     pub tunnel: &'a Tunnel,
+    /// Its device.
+    pub device: &'a LinkName,
     /// The link below the tunnel.
     pub underlay: &'a LinkName,
+    /// The UDP port of path probes, if there are any.
+    pub probe_port: Option<u16>,
     /// The addresses of this node that peers send to.
     pub ends: &'a [IpAddr],
     /// All pods' addresses.
@@ -148,7 +152,23 @@ fn let_in(guarded: Guarded<'_>) -> Vec<Rule> {
     let mut rules = of_others(guarded).to_vec();
     rules.extend(of_peers(guarded).into_iter().flat_map(to_an_end));
     rules.push(Rule::of([Condition::UdpTo(guarded.tunnel.port)], Verdict::Drop));
+    rules.extend(guarded.probe_port.into_iter().flat_map(|port| of_probes(guarded, port)));
     rules
+}
+
+/// Probes come from the subnets of peers, by the underlay or through the tunnel. What comes from
+/// elsewhere, such as the pods of this node, is dropped before the daemon has to read it.
+fn of_probes(guarded: Guarded<'_>, port: u16) -> [Rule; 3] {
+    let to_port = || Condition::UdpTo(port);
+    let from_pods_by = |link: &LinkName| Rule {
+        source: Some(Match::Is(guarded.network)),
+        ..Rule::of([to_port(), Condition::CameBy(link.clone())], Verdict::Accept)
+    };
+    [
+        from_pods_by(guarded.underlay),
+        from_pods_by(guarded.device),
+        Rule::of([to_port()], Verdict::Drop),
+    ]
 }
 
 /// Other nodes may stand behind this one, and pods may have tunnels of their own among each other.

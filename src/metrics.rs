@@ -159,7 +159,7 @@ impl Page {
             ("probes_served_total", "Probes of peers that were answered here.", counts.served),
             (
                 "probes_rejected_total",
-                "Packets that no believed peer can have sent.",
+                "Packets that no accepted peer can have sent, copies, and questions beyond the limit of a peer.",
                 counts.rejected,
             ),
             ("probes_unsent_total", "Probes that the kernel would not send.", counts.unsent),

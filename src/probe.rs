@@ -5,8 +5,10 @@ mod board;
 mod datagram;
 mod exchange;
 mod judge;
+mod keyring;
 mod pace;
 mod packet;
+mod replay;
 mod secret;
 mod subject;
 mod targets;
@@ -18,7 +20,9 @@ pub use answer::{Rejected, answer};
 pub use board::{Board, Question};
 pub use datagram::{datagram, headers};
 pub use exchange::{Exchange, Pause};
+pub use keyring::Keyring;
 pub use packet::{Kind, Packet, SHORTEST};
+pub use replay::Stamp;
 pub use secret::Secret;
 pub use subject::Subject;
 pub use targets::{Local, Target, Targets};
@@ -112,7 +116,8 @@ pub struct Counts {
     pub answered: u64,
     /// Questions of peers that we answered.
     pub served: u64,
-    /// Packets that no believed peer can have sent, or that answer nothing.
+    /// Packets that no accepted peer can have sent, that were received before, that answer
+    /// nothing, and questions beyond the limit of their peer.
     pub rejected: u64,
     /// Packets that the kernel would not send.
     pub unsent: u64,

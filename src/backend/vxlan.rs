@@ -187,8 +187,10 @@ impl Guard {
         let network =
             local.config.networks().find(|network| network.family() == uplink.family())?;
         let (tunnel, underlay) = (&local.config.backend.tunnel, &local.node.interface);
-        let ends = &ends(local, uplink);
-        let table = guard::table(local.policy.guard?, Guarded { tunnel, underlay, ends, network });
+        let (device, ends) = (&device_name(uplink.family(), tunnel.vni), &ends(local, uplink));
+        let probe_port = local.config.probing().map(|probe| probe.port);
+        let guarded = Guarded { tunnel, device, underlay, probe_port, ends, network };
+        let table = guard::table(local.policy.guard?, guarded);
         let (name, renewal) = (Arc::clone(&table.name), guard::renewal(&table).map(Entry::Renewal));
         let entries = [Entry::Table(table)].into_iter().chain(renewal).map(Arc::new).collect();
         Some(Self { name, entries })

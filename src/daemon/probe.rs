@@ -1,15 +1,18 @@
 //! The task that probes paths, and the loop's ear for it.
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::Context;
 use tokio::sync::watch;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::Shared;
-use crate::probe::{Counts, Desk, Exchange, Findings, Local, News, Pause, Targets};
+use crate::probe::{
+    Counts, Desk, Exchange, Findings, Keyring, Local, News, Pause, Secret, Targets,
+};
 use crate::reconciler::Event;
 use crate::subnet::SubnetManager;
 
@@ -33,7 +36,7 @@ pub(super) async fn probe_paths<S: SubnetManager>(
         match open(&*manager, local.clone(), epoch).await {
             Ok(exchange) => {
                 tell(&shared, News::On).await?;
-                probe(exchange, &mut wanted, &findings, &shared).await?;
+                probe(exchange, &*manager, (&mut wanted, &findings), &shared).await?;
             }
             Err(reason) => {
                 tracing::warn!(%reason, "paths are not probed");
@@ -57,20 +60,40 @@ async fn open<S: SubnetManager>(
     Exchange::open(local, secret, epoch).map_err(|error| error.to_string())
 }
 
-/// Probes until this node's own part changes.
-async fn probe(
+/// Probes until this node's own part changes, and follows the secret of the store.
+async fn probe<S: SubnetManager>(
     mut exchange: Exchange,
-    wanted: &mut watch::Receiver<Targets>,
-    findings: &watch::Sender<Findings>,
+    manager: &S,
+    (wanted, findings): (&mut watch::Receiver<Targets>, &watch::Sender<Findings>),
     shared: &Shared,
 ) -> anyhow::Result<()> {
+    let mut secret = pin!(next_secret(manager));
+    let mut told = None;
     loop {
-        match exchange.run(wanted, findings).await {
+        let pause = tokio::select! {
+            pause = exchange.run(wanted, findings) => pause,
+            read = &mut secret => {
+                secret.set(next_secret(manager));
+                let failed = read.map(|read| exchange.take_secret(read)).err();
+                if let Some(reason) = failed.as_ref().filter(|_| failed != told) {
+                    tracing::warn!(%reason, "the probe secret before stays valid");
+                }
+                told = failed;
+                continue;
+            }
+        };
+        match pause {
             Pause::Judged(judgements) => tell(shared, News::Judged(judgements)).await?,
             Pause::Changed => return Ok(()),
             Pause::Closed => anyhow::bail!("the loop has ended"),
         }
     }
+}
+
+/// The secret of the store, some time later: not all nodes ask at once.
+async fn next_secret<S: SubnetManager>(manager: &S) -> Result<Secret, String> {
+    sleep(Keyring::READ.mul_f64(0.8 + 0.2 * rand::random::<f64>())).await;
+    manager.probe_secret().await
 }
 
 async fn tell(shared: &Shared, news: News) -> anyhow::Result<()> {

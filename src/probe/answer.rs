@@ -63,7 +63,8 @@ mod tests {
         let peers = BTreeMap::from([(ip("10.244.2.0"), target)]);
         let targets = Targets { local: Some(local.clone()), peers };
         let (from, to) = (ip(from), ip(to));
-        let packet = Packet { kind: Kind::Question, path: Path::Direct, nonce: 7, from, to };
+        let (kind, path, nonce) = (Kind::Question, Path::Direct, 7);
+        let packet = Packet { kind, path, nonce, from, to, stamp: None };
         answer(packet, ip(source), &local, &targets)
     }
 

@@ -1,5 +1,6 @@
 //! Asks and answers: the conversation with the other daemons, over the sockets.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -12,10 +13,12 @@ use tweed_cni::netlink::{NextHops, Resolution};
 use super::answer::is_between;
 use super::board::Size;
 use super::pace::patience;
+use super::packet::Outgoing;
+use super::replay::{Sender, Stamps};
 use super::waiting::{Delayed, Waiting};
 use super::{
-    Board, Counts, Findings, Judgement, Kind, Local, NoWire, Packet, Question, Secret, Targets,
-    Wire, answer, headers,
+    Board, Counts, Findings, Judgement, Keyring, Kind, Local, NoWire, Packet, Question, Secret,
+    Targets, Wire, answer, headers,
 };
 use crate::backend::Path;
 use crate::prefix::Family;
@@ -23,7 +26,10 @@ use crate::prefix::Family;
 /// Probes paths for as long as this node's own part stays the same.
 pub struct Exchange {
     local: Local,
-    secret: Secret,
+    keyring: Keyring,
+    stamps: Stamps,
+    /// What came from each peer, by the first address of its subnet.
+    senders: BTreeMap<IpAddr, Sender>,
     wires: Vec<Wire>,
     next_hops: NextHops,
     waiting: Waiting,
@@ -69,7 +75,9 @@ impl Exchange {
         Ok(Self {
             board: Board::new(&local.probe),
             local,
-            secret,
+            keyring: Keyring::new(secret),
+            stamps: Stamps::new(rand::random()),
+            senders: BTreeMap::new(),
             wires,
             next_hops,
             waiting: Waiting::default(),
@@ -102,6 +110,7 @@ impl Exchange {
                 Woken::Wished => drop(self.follow.get_or_insert(Instant::now() + FOLLOW)),
                 Woken::Closed => return Pause::Closed,
             }
+            self.keyring.turn(self.now());
             if !self.follow_due(targets) {
                 return Pause::Changed;
             }
@@ -112,6 +121,13 @@ impl Exchange {
             if !judged.is_empty() {
                 return Pause::Judged(judged);
             }
+        }
+    }
+
+    /// Takes in the secret that the store has now.
+    pub fn take_secret(&mut self, secret: Secret) {
+        if self.keyring.take(secret, self.now()) {
+            tracing::info!("read a new probe secret: it is accepted at once and used later");
         }
     }
 
@@ -131,6 +147,7 @@ impl Exchange {
         }
         let targets = targets.borrow();
         self.board.follow(&targets.peers, self.epoch.elapsed());
+        self.senders.retain(|peer, _| targets.peers.contains_key(peer));
         targets.local.as_ref() == Some(&self.local)
     }
 
@@ -143,13 +160,14 @@ impl Exchange {
     fn send_question(&mut self, question: Question) {
         let Question { peer, public_ip, path, size, nonce } = question;
         let Some(from) = self.local.addresses.get(&Family::of(peer)).copied() else { return };
-        let packet = Packet { kind: Kind::Question, path, nonce, from, to: peer };
+        let packet = Packet { kind: Kind::Question, path, nonce, from, to: peer, stamp: None };
         let length = match size {
             Size::Small => 0,
             Size::Large => self.largest(peer),
         };
         self.counts.asked += 1;
-        self.send(packet, length, public_ip);
+        let secret = self.keyring.current().clone();
+        self.send(Outgoing { packet, length, secret }, public_ip);
     }
 
     fn largest(&self, peer: IpAddr) -> usize {
@@ -157,16 +175,15 @@ impl Exchange {
         mtu.saturating_sub(headers(Family::of(peer)))
     }
 
-    fn send(&mut self, packet: Packet, length: usize, gateway: IpAddr) {
-        match packet.path {
+    fn send(&mut self, outgoing: Outgoing, gateway: IpAddr) {
+        let to = outgoing.packet.to;
+        match outgoing.packet.path {
             Path::Direct => {
                 let until = Instant::now() + patience(self.local.probe.interval);
-                self.send_direct(Delayed::new(packet, length, gateway, until));
+                self.send_direct(Delayed::new(outgoing, gateway, until));
             }
             Path::Tunnel => {
-                self.transmit(packet, length, |wire, payload| {
-                    wire.send_by_tunnel(packet.to, payload)
-                });
+                self.transmit(&outgoing, |wire, payload| wire.send_by_tunnel(to, payload));
             }
         }
     }
@@ -181,28 +198,27 @@ impl Exchange {
     /// address of this packet, which peers and networks may drop, and meanwhile hold up the packets
     /// of the tunnel to the same peer.
     fn send_direct(&mut self, delayed: Delayed) {
-        let Delayed { packet, length, gateway, .. } = delayed;
+        let (packet, gateway) = (delayed.outgoing.packet, delayed.gateway);
         match self.next_hops.resolve(gateway) {
-            Ok(Resolution::Done) => self.transmit(packet, length, |wire, payload| {
+            Ok(Resolution::Done) => self.transmit(&delayed.outgoing, |wire, payload| {
                 wire.send_direct(packet.from, packet.to, gateway, payload)
             }),
-            Ok(Resolution::UnderWay) if self.waiting.keep(delayed) => {}
             Ok(Resolution::UnderWay) => {
-                self.note_unsent(packet, &io::ErrorKind::HostUnreachable.into());
+                if !self.waiting.keep(delayed) {
+                    self.note_unsent(packet, &io::ErrorKind::HostUnreachable.into());
+                }
             }
             Err(error) => self.note_unsent(packet, &error),
         }
     }
 
-    fn transmit(
-        &mut self,
-        packet: Packet,
-        length: usize,
-        send: impl FnOnce(&Wire, &[u8]) -> io::Result<()>,
-    ) {
+    /// Stamps, seals and sends; stamps grow in the order in which packets leave.
+    fn transmit(&mut self, outgoing: &Outgoing, send: impl FnOnce(&Wire, &[u8]) -> io::Result<()>) {
+        let Outgoing { packet, length, secret } = outgoing;
+        let packet = Packet { stamp: Some(self.stamps.next()), ..*packet };
         let family = Family::of(packet.to);
         let Some(wire) = self.wires.iter().find(|wire| wire.family() == family) else { return };
-        if let Err(error) = send(wire, &packet.encode(&self.secret, length)) {
+        if let Err(error) = send(wire, &packet.encode(secret, *length)) {
             self.note_unsent(packet, &error);
         }
     }
@@ -229,31 +245,49 @@ impl Exchange {
         source: SocketAddr,
         targets: &watch::Receiver<Targets>,
     ) -> bool {
-        let Ok(packet) = Packet::decode(bytes, &self.secret) else { return false };
+        let Ok((packet, secret)) = Packet::open(bytes, &self.keyring) else { return false };
+        let secret = secret.clone();
         match packet.kind {
-            Kind::Question => self.serve(packet, bytes.len(), source.ip(), &targets.borrow()),
+            Kind::Question => {
+                let answer = answer(packet, source.ip(), &self.local, &targets.borrow());
+                let Ok((answer, gateway)) = answer else { return false };
+                // As long as the question: large packets have to come through both ways.
+                let outgoing = Outgoing { packet: answer, length: bytes.len(), secret };
+                self.serve(packet, outgoing, gateway)
+            }
             Kind::Answer => {
-                let is_ours = is_between(packet, source.ip(), &self.local).is_ok();
-                let Packet { from, path, nonce, .. } = packet;
-                let is_news = is_ours && self.board.answer(from, path, nonce, self.now());
-                if is_ours && !is_news {
-                    self.board.hear(from, self.now());
-                }
-                self.counts.answered += u64::from(is_news);
-                is_news
+                is_between(packet, source.ip(), &self.local).is_ok() && self.take_answer(packet)
             }
         }
     }
 
-    /// The answer is as long as the question: large packets have to come through both ways.
-    fn serve(&mut self, packet: Packet, length: usize, source: IpAddr, targets: &Targets) -> bool {
-        let Ok((answer, gateway)) = answer(packet, source, &self.local, targets) else {
+    /// Returns whether the question is answered. It is sealed with what the peer knows, which may
+    /// not have read the newest secret yet, or know no other.
+    fn serve(&mut self, question: Packet, answer: Outgoing, gateway: IpAddr) -> bool {
+        let (interval, now) = (self.local.probe.interval, self.now());
+        let sender = self.senders.entry(question.from).or_default();
+        if !(sender.take(question.stamp) && sender.may_ask(question.stamp, interval, now)) {
             return false;
-        };
+        }
         self.counts.served += 1;
-        self.board.hear(packet.from, self.now());
-        self.send(answer, length, gateway);
+        self.board.hear(question.from, now);
+        self.send(answer, gateway);
         true
+    }
+
+    /// Returns whether it answers a question that waits for it. Who answers too late lives, unless
+    /// the packet is an old one that was recorded.
+    fn take_answer(&mut self, Packet { from, path, nonce, stamp, .. }: Packet) -> bool {
+        let now = self.now();
+        let is_expected = self.board.answer(from, path, nonce, now);
+        let is_new = self.senders.get_mut(&from).is_none_or(|sender| sender.take(stamp));
+        if is_expected {
+            self.senders.entry(from).or_default().prove(stamp);
+        } else if is_new {
+            self.board.hear(from, now);
+        }
+        self.counts.answered += u64::from(is_expected);
+        is_expected
     }
 
     fn tell_due(&mut self, findings: &watch::Sender<Findings>) {

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use super::Secret;
+use super::{Keyring, Secret, Stamp};
 use crate::backend::Path;
 
 /// What travels between two daemons.
@@ -17,6 +17,17 @@ pub struct Packet {
     pub from: IpAddr,
     /// The first address of the receiver's subnet.
     pub to: IpAddr,
+    /// None in packets of older daemons, which do not read it either.
+    pub stamp: Option<Stamp>,
+}
+
+/// A packet to be sent.
+#[derive(Clone, Debug)]
+pub(super) struct Outgoing {
+    pub(super) packet: Packet,
+    /// Of its payload, in bytes.
+    pub(super) length: usize,
+    pub(super) secret: Secret,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,14 +52,18 @@ pub enum Malformed {
 const MAGIC: [u8; 2] = *b"tw";
 const VERSION: u8 = 1;
 const BODY: usize = 44;
+/// What follows the body if it is a stamp; older daemons pad with zeros.
+const STAMPED: u8 = 1;
+/// Of a stamp, in bytes.
+const STAMP: usize = 17;
 /// In bytes, with nothing but what must be there.
-pub const SHORTEST: usize = BODY + Secret::SEAL;
+pub const SHORTEST: usize = BODY + STAMP + Secret::SEAL;
 
 impl Packet {
-    /// The answer to this question, by the same way.
+    /// The answer to this question, by the same way; it has no stamp yet.
     #[must_use]
     pub const fn answered(self) -> Self {
-        Self { kind: Kind::Answer, from: self.to, to: self.from, ..self }
+        Self { kind: Kind::Answer, from: self.to, to: self.from, stamp: None, ..self }
     }
 
     /// `length` bytes, but never fewer than [`SHORTEST`]; the seal covers the padding too.
@@ -59,6 +74,7 @@ impl Packet {
         bytes.extend(self.nonce.to_be_bytes());
         bytes.extend(octets(self.from));
         bytes.extend(octets(self.to));
+        bytes.extend(self.stamp.into_iter().flat_map(stamped));
         bytes.resize(length.max(SHORTEST) - Secret::SEAL, 0);
         let seal = secret.seal(&bytes);
         bytes.extend(seal.as_ref());
@@ -66,17 +82,45 @@ impl Packet {
     }
 
     pub fn decode(bytes: &[u8], secret: &Secret) -> Result<Self, Malformed> {
+        Self::unseal(bytes, |sealed, seal| secret.has_sealed(sealed, seal).then_some(()))
+            .map(|(packet, ())| packet)
+    }
+
+    /// Likewise, with any secret of `keyring`; returns also the one that it is sealed with.
+    pub(super) fn open<'a>(
+        bytes: &[u8],
+        keyring: &'a Keyring,
+    ) -> Result<(Self, &'a Secret), Malformed> {
+        Self::unseal(bytes, |sealed, seal| keyring.secret_of(sealed, seal))
+    }
+
+    fn unseal<T>(
+        bytes: &[u8],
+        secret_of: impl FnOnce(&[u8], &[u8]) -> Option<T>,
+    ) -> Result<(Self, T), Malformed> {
         let (sealed, seal) =
             bytes.split_last_chunk::<{ Secret::SEAL }>().ok_or(Malformed::Short)?;
-        let body = sealed.first_chunk::<BODY>().ok_or(Malformed::Short)?;
+        let (body, rest) = sealed.split_first_chunk::<BODY>().ok_or(Malformed::Short)?;
         if !body.starts_with(&MAGIC) || body.get(2) != Some(&VERSION) {
             return Err(Malformed::Foreign);
         }
-        if !secret.has_sealed(sealed, seal) {
-            return Err(Malformed::Seal);
-        }
-        fields(body).ok_or(Malformed::Fields)
+        let secret = secret_of(sealed, seal).ok_or(Malformed::Seal)?;
+        let packet = fields(body).ok_or(Malformed::Fields)?;
+        Ok((Self { stamp: stamp(rest), ..packet }, secret))
     }
+}
+
+fn stamped(Stamp { session, count }: Stamp) -> Vec<u8> {
+    [&[STAMPED][..], &session.to_be_bytes(), &count.to_be_bytes()].concat()
+}
+
+/// None where `rest`, which follows the body, does not begin with one.
+fn stamp(rest: &[u8]) -> Option<Stamp> {
+    let (mark, rest) = rest.split_first()?;
+    let (session, rest) = rest.split_first_chunk::<8>()?;
+    let count = rest.first_chunk::<8>()?;
+    let (session, count) = (u64::from_be_bytes(*session), u64::from_be_bytes(*count));
+    (*mark == STAMPED).then_some(Stamp { session, count })
 }
 
 fn fields(body: &[u8; BODY]) -> Option<Packet> {
@@ -87,7 +131,8 @@ fn fields(body: &[u8; BODY]) -> Option<Packet> {
     let to = rest.first_chunk::<16>()?;
     let (kind, path) = decoded(*code)?;
     let nonce = u64::from_be_bytes(*nonce);
-    let packet = Packet { kind, path, nonce, from: address(*from), to: address(*to) };
+    let (from, to) = (address(*from), address(*to));
+    let packet = Packet { kind, path, nonce, from, to, stamp: None };
     (packet.from.is_ipv4() == packet.to.is_ipv4()).then_some(packet)
 }
 
@@ -138,9 +183,11 @@ mod tests {
         let v6 = any::<([u8; 15], [u8; 15])>().prop_map(|(a, b)| (disguised(a), disguised(b)));
         let kind = prop_oneof![Just(Kind::Question), Just(Kind::Answer)];
         let path = prop_oneof![Just(Path::Direct), Just(Path::Tunnel)];
-        (kind, path, any::<u64>(), prop_oneof![v4, v6]).prop_map(|(kind, path, nonce, ends)| {
-            Packet { kind, path, nonce, from: ends.0, to: ends.1 }
-        })
+        let stamp = proptest::option::of(any::<(u64, u64)>());
+        let stamp = stamp.prop_map(|it| it.map(|(session, count)| Stamp { session, count }));
+        (kind, path, any::<u64>(), prop_oneof![v4, v6], stamp).prop_map(
+            |(kind, path, nonce, (from, to), stamp)| Packet { kind, path, nonce, from, to, stamp },
+        )
     }
 
     fn disguised(rest: [u8; 15]) -> IpAddr {
@@ -149,21 +196,42 @@ mod tests {
         octets.into()
     }
 
-    #[test]
-    fn the_bytes_are_those_of_version_1() {
-        let packet = Packet {
+    fn question(stamp: Option<Stamp>) -> Packet {
+        Packet {
             kind: Kind::Question,
             path: Path::Tunnel,
             nonce: 0x0102_0304_0506_0708,
             from: "10.244.1.0".parse().unwrap(),
             to: "10.244.2.0".parse().unwrap(),
-        };
-        let bytes = packet.encode(&secret(), 0);
-        let shown = |text: String, byte: &u8| text + &format!("{byte:02x}");
-        let shown = bytes[..BODY].iter().fold(String::new(), shown);
+            stamp,
+        }
+    }
+
+    fn shown(bytes: &[u8]) -> String {
+        bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
+    }
+
+    #[test]
+    fn the_bytes_are_those_of_version_1() {
+        let stamp = Stamp { session: 0x1112_1314_1516_1718, count: 9 };
+        let bytes = question(Some(stamp)).encode(&secret(), 0);
         let mapped = "00000000000000000000ffff";
-        assert_eq!(shown, format!("747701020102030405060708{mapped}0af40100{mapped}0af40200"));
+        let body = format!("747701020102030405060708{mapped}0af40100{mapped}0af40200");
+        assert_eq!(shown(&bytes[..BODY]), body);
+        assert_eq!(shown(&bytes[BODY..BODY + STAMP]), "0111121314151617180000000000000009");
         assert_eq!(bytes.len(), SHORTEST);
+    }
+
+    /// An older daemon reads the body, and takes the rest for padding below the seal.
+    #[test]
+    fn packets_of_older_daemons_are_read_and_have_no_stamp() {
+        let stamped = question(Some(Stamp { session: 1, count: 1 })).encode(&secret(), 0);
+        for padding in [0, 5, STAMP, 1300] {
+            let mut old = stamped[..BODY].to_vec();
+            old.resize(BODY + padding, 0);
+            old.extend(secret().seal(&old.clone()).as_ref());
+            assert_eq!(Packet::decode(&old, &secret()), Ok(question(None)), "{padding}");
+        }
     }
 
     proptest! {
@@ -206,7 +274,7 @@ mod tests {
 
         #[test]
         fn sealed_nonsense_is_refused_or_read(body in proptest::array::uniform32(any::<u8>())) {
-            let mut bytes = [b"tw\x01".as_slice(), &body, &[0; 9]].concat();
+            let mut bytes = [b"tw\x01".as_slice(), &body, &[0; 9], &body].concat();
             bytes.extend(secret().seal(&bytes).as_ref().to_vec());
             if let Ok(packet) = Packet::decode(&bytes, &secret()) {
                 prop_assert_eq!(packet.from.is_ipv4(), packet.to.is_ipv4());

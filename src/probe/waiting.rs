@@ -5,10 +5,13 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::Packet;
+use super::Kind;
+use super::packet::Outgoing;
 
 /// Packets that wait at once.
 const MOST: usize = 256;
+/// Of these, answers: however many peers ask, there is room for questions of our own.
+const MOST_ANSWERS: usize = MOST / 2;
 /// Before a next hop is looked at again; each further pause is twice as long.
 const PAUSE: Duration = Duration::from_millis(2);
 
@@ -16,11 +19,9 @@ const PAUSE: Duration = Duration::from_millis(2);
 pub(super) struct Waiting(Vec<Delayed>);
 
 /// A packet, and when to try again.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Delayed {
-    pub(super) packet: Packet,
-    /// Of its payload, in bytes.
-    pub(super) length: usize,
+    pub(super) outgoing: Outgoing,
     pub(super) gateway: IpAddr,
     next: Instant,
     pause: Duration,
@@ -29,8 +30,8 @@ pub(super) struct Delayed {
 
 impl Delayed {
     /// After `until`, the packet would come too late.
-    pub(super) fn new(packet: Packet, length: usize, gateway: IpAddr, until: Instant) -> Self {
-        Self { packet, length, gateway, next: Instant::now(), pause: PAUSE, until }
+    pub(super) fn new(outgoing: Outgoing, gateway: IpAddr, until: Instant) -> Self {
+        Self { outgoing, gateway, next: Instant::now(), pause: PAUSE, until }
     }
 }
 
@@ -38,7 +39,11 @@ impl Waiting {
     /// Keeps `delayed` for another attempt; returns whether there will be one.
     pub(super) fn keep(&mut self, delayed: Delayed) -> bool {
         let next = delayed.next + delayed.pause;
-        let is_kept = next < delayed.until && self.0.len() < MOST;
+        let most = match delayed.outgoing.packet.kind {
+            Kind::Question => MOST,
+            Kind::Answer => MOST_ANSWERS,
+        };
+        let is_kept = next < delayed.until && self.0.len() < most;
         if is_kept {
             self.0.push(Delayed { next, pause: delayed.pause * 2, ..delayed });
         }
@@ -58,20 +63,22 @@ impl Waiting {
 mod tests {
     use super::*;
     use crate::backend::Path;
-    use crate::probe::Kind;
+    use crate::probe::{Packet, Secret};
 
-    fn delayed(until: Instant) -> Delayed {
+    fn delayed(kind: Kind, until: Instant) -> Delayed {
         let ip = |text: &str| text.parse().unwrap();
-        let (kind, path, nonce) = (Kind::Question, Path::Direct, 7);
-        let packet = Packet { kind, path, nonce, from: ip("10.244.1.0"), to: ip("10.244.2.0") };
-        Delayed::new(packet, 0, ip("172.16.0.2"), until)
+        let (path, nonce) = (Path::Direct, 7);
+        let (from, to) = (ip("10.244.1.0"), ip("10.244.2.0"));
+        let packet = Packet { kind, path, nonce, from, to, stamp: None };
+        let outgoing = Outgoing { packet, length: 0, secret: Secret::new(&[7; Secret::LENGTH]) };
+        Delayed::new(outgoing, ip("172.16.0.2"), until)
     }
 
     #[tokio::test(start_paused = true)]
     async fn attempts_become_rarer_and_end() {
         let (begun, mut waiting) = (Instant::now(), Waiting::default());
         let mut attempts = Vec::new();
-        assert!(waiting.keep(delayed(begun + Duration::from_millis(50))));
+        assert!(waiting.keep(delayed(Kind::Question, begun + Duration::from_millis(50))));
         while let Some(next) = waiting.next() {
             tokio::time::advance(next - Instant::now()).await;
             attempts.push(begun.elapsed().as_millis());
@@ -86,6 +93,8 @@ mod tests {
     async fn only_so_many_wait() {
         let mut waiting = Waiting::default();
         let until = Instant::now() + Duration::from_secs(1);
-        assert_eq!((0..300).filter(|_| waiting.keep(delayed(until))).count(), MOST);
+        let mut kept = |kind| (0..300).filter(|_| waiting.keep(delayed(kind, until))).count();
+        assert_eq!(kept(Kind::Answer), MOST_ANSWERS);
+        assert_eq!(kept(Kind::Question), MOST - MOST_ANSWERS);
     }
 }

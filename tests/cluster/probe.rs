@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use tweed::prefix;
-use tweed::probe::{Kind, Packet, Secret, Wire};
+use tweed::probe::{Kind, Packet, Secret, Stamp, Wire};
 use tweed_lab::{Family, Namespace, Node, Path, ProbePlan, SegmentPlan, eventually};
 
 use crate::cluster::{CONFIG, Cluster, ClusterPlan, Stack};
@@ -299,6 +299,75 @@ fn the_secret_is_made_once_and_told_to_nobody() {
             assert!(!daemon.ctl(&question).unwrap().contains(secret));
         }
     }
+}
+
+/// Questions of node 2 to node 1, sent by this test while the daemon of node 2 is down.
+struct Recorded {
+    cluster: Cluster,
+    secret: Secret,
+}
+
+impl Recorded {
+    const COPIES: u64 = 2000;
+
+    fn before() -> Result<Self> {
+        let cluster = Cluster::start(2, &config(Stack::V4, VXLAN_MIXED))?;
+        wait_for(&cluster, Family::V4, Path::Tunnel, &good())?;
+        let secret = cluster.etcd.get("/coreos.com/network/tweed/probe-secret")?;
+        let secret = Secret::parse(secret.context("no secret")?.value.as_bytes())?;
+        cluster.daemons[1].kill()?;
+        // What node 1 has counted is published within a second.
+        std::thread::sleep(Duration::from_secs(2));
+        Ok(Self { cluster, secret })
+    }
+
+    /// Sends copies of the question with `stamp`; returns how many were answered, in what time.
+    fn answered(&self, stamp: Option<Stamp>) -> Result<(u64, Duration)> {
+        let [to, from] = [0, 1].map(|node| self.cluster.subnet(node, Family::V4));
+        let (from, to) = (from?.network(), to?.network());
+        let gateway = self.cluster.nodes[0].address(Family::V4)?;
+        let (kind, path, nonce) = (Kind::Question, tweed::backend::Path::Direct, 7);
+        let packet = Packet { kind, path, nonce, from, to, stamp }.encode(&self.secret, 0);
+        let (before, begun) = (self.counts()?, std::time::Instant::now());
+        let send = || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            let wire = runtime.block_on(async { Wire::open(prefix::Family::V4, 8475) })?;
+            for number in 0..Self::COPIES {
+                wire.send_direct(from, to, gateway, &packet)?;
+                if number % 50 == 0 {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+            }
+            Ok::<_, anyhow::Error>(())
+        };
+        self.cluster.nodes[1].namespace().within(send)??;
+        eventually(PATIENCE, || {
+            let seen = self.counts()?;
+            let seen = [0, 1].map(|index| seen[index] - before[index]);
+            ensure!(seen.iter().sum::<u64>() == Self::COPIES, "answered and rejected: {seen:?}");
+            Ok(())
+        })?;
+        Ok((self.counts()?[0] - before[0], begun.elapsed()))
+    }
+
+    /// Questions of peers that node 1 has answered, and packets that it has rejected.
+    fn counts(&self) -> Result<[u64; 2]> {
+        let status = self.cluster.daemons[0].ctl(&["status", "-o", "json"])?;
+        let status: Value = serde_json::from_str(&status)?;
+        let count = |name: &str| status["probes"][name].as_u64().context("no count");
+        Ok([count("served")?, count("rejected")?])
+    }
+}
+
+#[test]
+fn recorded_questions_that_are_sent_again_are_not_answered_without_limit() {
+    let recorded = Recorded::before().unwrap();
+    let stamp = Stamp { session: 7, count: 7 };
+    assert_eq!(recorded.answered(Some(stamp)).unwrap().0, 1, "the others are copies");
+    // Those of older daemons have no stamp.
+    let (answered, time) = recorded.answered(None).unwrap();
+    let most = 50 * (time.as_secs() + 2);
+    assert!((50..=most).contains(&answered), "{answered} answers in {time:?}");
 }
 
 /// What a process has used so far.

@@ -17,7 +17,8 @@ const PASSWORD: &str = "correct-horse-battery";
 /// Whether both know the same secret.
 fn agree(one: &Secret, other: &Secret) -> bool {
     let (from, to) = ("10.5.1.0".parse().unwrap(), "10.5.2.0".parse().unwrap());
-    let packet = Packet { kind: Kind::Question, path: Path::Direct, nonce: 7, from, to };
+    let (kind, path, nonce) = (Kind::Question, Path::Direct, 7);
+    let packet = Packet { kind, path, nonce, from, to, stamp: None };
     Packet::decode(&packet.encode(one, 0), other).is_ok()
 }
 
@@ -32,6 +33,20 @@ async fn all_who_come_at_once_share_one_secret() {
     let kept = server.client().await.get(KEY, None).await.unwrap();
     let kv = kept.kvs().first().unwrap();
     assert_eq!((kv.version(), kv.lease(), kv.value().len()), (1, 0, 64));
+}
+
+#[tokio::test]
+async fn a_secret_that_is_replaced_or_deleted_is_read_again() {
+    let server = EtcdServer::start().await;
+    let [one, other] =
+        [0, 1].map(|_| manager_of(options(&[server.endpoint()]), Previous::default()));
+    let first = one.probe_secret().await.unwrap();
+    server.client().await.put(KEY, Secret::text(&[7; 32]), None).await.unwrap();
+    assert!(agree(&one.probe_secret().await.unwrap(), &Secret::new(&[7; 32])));
+    server.client().await.delete(KEY, None).await.unwrap();
+    let third = one.probe_secret().await.unwrap();
+    assert!(!agree(&third, &first) && !agree(&third, &Secret::new(&[7; 32])));
+    assert!(agree(&third, &other.probe_secret().await.unwrap()));
 }
 
 #[tokio::test]

@@ -25,8 +25,13 @@ fn tables() -> [Table; 2] {
             Family::V4 => ["172.16.0.1", "172.16.0.2", "192.0.2.1"].map(address),
             Family::V6 => ["fd16::1", "fd16::2", "2001:db8::1"].map(address),
         };
-        let (tunnel, underlay, ends) = (&tunnel, &underlay, &ends);
-        guard::table(Guard::default(), Guarded { tunnel, underlay, ends, network })
+        let device = &name(match network.family() {
+            Family::V4 => "flannel.1",
+            Family::V6 => "flannel-v6.1",
+        });
+        let (tunnel, underlay, ends, probe_port) = (&tunnel, &underlay, &ends, Some(8475));
+        let guarded = Guarded { tunnel, device, underlay, probe_port, ends, network };
+        guard::table(Guard::default(), guarded)
     };
     networks.map(table)
 }

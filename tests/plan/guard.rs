@@ -135,6 +135,31 @@ fn each_guard_has_rules_of_its_own() {
 }
 
 #[test]
+fn probes_are_let_in_by_the_underlay_and_the_tunnel_alone() {
+    let rules = |keys: &str| {
+        let local = guarded("--tunnel-notrack=false --tunnel-drop-pods=false", VXLAN, keys);
+        let entries = plan_local(&local, &networks(&local));
+        let tables = entries.entries().filter_map(|entry| match entry {
+            Entry::Table(table) => Some(table.clone()),
+            _ => None,
+        });
+        let rules = tables.flat_map(|table| table.chains.into_values().flatten());
+        let rules = rules.map(|rule| rule.to_string()).filter(|rule| rule.contains("8475"));
+        rules.map(|rule| rule + "\n").collect::<String>()
+    };
+    let mixed = expect![[r#"
+        udp dport 8475 iifname "eth0" ip saddr 10.244.0.0/16 accept
+        udp dport 8475 iifname "flannel.1" ip saddr 10.244.0.0/16 accept
+        udp dport 8475 drop
+        udp dport 8475 iifname "eth0" ip6 saddr fd00:244::/48 accept
+        udp dport 8475 iifname "flannel-v6.1" ip6 saddr fd00:244::/48 accept
+        udp dport 8475 drop
+    "#]];
+    mixed.assert_eq(&rules(MIXED));
+    assert_eq!(rules(""), "", "no paths are probed");
+}
+
+#[test]
 fn port_and_vni_are_those_of_the_config() {
     let backend = r#"{"Type":"vxlan","Port":4789,"VNI":4096}"#;
     check_tables(

@@ -45,6 +45,15 @@ async fn find_or_create(
     key: &str,
     candidate: String,
 ) -> Result<Found, Error> {
+    // It is read again and again, and a transaction that may write costs etcd a write.
+    match connection.kv().get(key, None).await {
+        Err(error) if is_denied(&error) => return Ok(Found::Denied),
+        answer => {
+            if let Some(kv) = answer?.kvs().first() {
+                return Ok(Found::Value(kv.value().to_vec()));
+            }
+        }
+    }
     let absent = Compare::version(key, CompareOp::Equal, 0);
     let transaction = Txn::new()
         .when([absent])

@@ -85,10 +85,12 @@ async fn measure(count: u32, rounds: usize) -> Result<Figures> {
 
 fn table() -> Result<Table> {
     let config = NetworkConfig::parse(format!(r#"{{"Network":"{NETWORK}"}}"#).as_bytes())?;
-    let (tunnel, underlay) = (&config.backend.tunnel, &LinkName::new("eth0"));
+    let [underlay, device] = &["eth0", "flannel.1"].map(LinkName::new);
+    let (tunnel, probe_port) = (&config.backend.tunnel, None);
     let ends = &[Ipv4Addr::new(172, 16, 0, 1).into()];
     let network = NETWORK.parse()?;
-    Ok(guard::table(Guard::default(), Guarded { tunnel, underlay, ends, network }))
+    let guarded = Guarded { tunnel, device, underlay, probe_port, ends, network };
+    Ok(guard::table(Guard::default(), guarded))
 }
 
 async fn applied(kernel: &mut NetlinkKernel, ops: &[Op]) -> Result<Duration> {

@@ -1,0 +1,236 @@
+//! Which packets of a peer are new, and how many of its questions are answered.
+//!
+//! No clocks are compared: a packet counts as new if its count is new in its session. A session
+//! begins with each start of its sender. Whether a session is the present one is known once it has
+//! answered a question of ours: until then, its packets may be old ones that were recorded.
+
+use std::time::Duration;
+
+/// Which packet of its sender's this is. Packets of older daemons have none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp {
+    /// Random, of each start of its sender.
+    pub session: u64,
+    /// Greater than those of all earlier packets of the session.
+    pub count: u64,
+}
+
+/// The stamps of what this node sends.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stamps(Stamp);
+
+/// What a peer has sent so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Sender {
+    /// The session that has answered a question of ours.
+    proven: Option<Session>,
+    proven_questions: Bucket,
+    /// Another session, of a peer that has restarted or of an attacker.
+    unproven: Option<Session>,
+    /// Questions of sessions that are not proven, and of older daemons.
+    other_questions: Bucket,
+}
+
+/// Which packets of one session were received.
+#[derive(Clone, Copy, Debug)]
+struct Session {
+    id: u64,
+    highest: u64,
+    /// The lowest bit stands for `highest`, the next one for the count before it, and so on.
+    received: u128,
+}
+
+/// A token bucket.
+#[derive(Clone, Copy, Debug, Default)]
+struct Bucket {
+    /// When it will be full again.
+    full_at: Duration,
+}
+
+/// Questions of one peer that are answered in one period, also if they come at once. The paths of
+/// a peer in doubt take 33: three questions ten times in an interval, jitter included.
+const QUESTIONS: u32 = 50;
+const LONGEST_PERIOD: Duration = Duration::from_secs(1);
+
+impl Stamps {
+    pub(super) const fn new(session: u64) -> Self {
+        Self(Stamp { session, count: 0 })
+    }
+
+    pub(super) const fn next(&mut self) -> Stamp {
+        self.0.count += 1;
+        self.0
+    }
+}
+
+impl Sender {
+    /// Notes a packet; returns whether it is new, as far as is known.
+    pub(super) fn take(&mut self, stamp: Option<Stamp>) -> bool {
+        let Some(stamp) = stamp else { return true };
+        match &mut self.proven {
+            Some(session) if session.id == stamp.session => session.take(stamp.count),
+            Some(_) | None => self.take_unproven(stamp),
+        }
+    }
+
+    /// Notes a packet that answers a question of ours: its session is the present one.
+    pub(super) fn prove(&mut self, stamp: Option<Stamp>) {
+        let is_proven = |stamp: &Stamp| self.proven.is_some_and(|it| it.id == stamp.session);
+        let Some(stamp) = stamp.filter(|stamp| !is_proven(stamp)) else { return };
+        let known = self.unproven.take().filter(|session| session.id == stamp.session);
+        self.proven = Some(known.unwrap_or_else(|| Session::beginning_with(stamp)));
+    }
+
+    /// Whether a question with this stamp is still to be answered in this period.
+    ///
+    /// Old packets that were recorded never use up the share of a proven session.
+    pub(super) fn may_ask(
+        &mut self,
+        stamp: Option<Stamp>,
+        interval: Duration,
+        now: Duration,
+    ) -> bool {
+        let is_proven = |stamp: Stamp| self.proven.is_some_and(|it| it.id == stamp.session);
+        let bucket = if stamp.is_some_and(is_proven) {
+            &mut self.proven_questions
+        } else {
+            &mut self.other_questions
+        };
+        bucket.take(interval.min(LONGEST_PERIOD), now)
+    }
+
+    fn take_unproven(&mut self, stamp: Stamp) -> bool {
+        match &mut self.unproven {
+            Some(session) if session.id == stamp.session => session.take(stamp.count),
+            other => {
+                *other = Some(Session::beginning_with(stamp));
+                true
+            }
+        }
+    }
+}
+
+impl Session {
+    const fn beginning_with(Stamp { session, count }: Stamp) -> Self {
+        Self { id: session, highest: count, received: 1 }
+    }
+
+    /// Notes a packet; returns whether it is new. One that was overtaken by too many others counts
+    /// as old.
+    fn take(&mut self, count: u64) -> bool {
+        if count > self.highest {
+            let ahead = u32::try_from(count - self.highest).unwrap_or(u32::MAX);
+            self.received = self.received.checked_shl(ahead).unwrap_or(0) | 1;
+            self.highest = count;
+            return true;
+        }
+        let behind = u32::try_from(self.highest - count).unwrap_or(u32::MAX);
+        let bit = 1_u128.checked_shl(behind).unwrap_or(0);
+        let is_new = bit != 0 && self.received & bit == 0;
+        self.received |= bit;
+        is_new
+    }
+}
+
+impl Bucket {
+    fn take(&mut self, period: Duration, now: Duration) -> bool {
+        let full_at = self.full_at.max(now) + period / QUESTIONS;
+        let may_take = full_at <= now + period;
+        if may_take {
+            self.full_at = full_at;
+        }
+        may_take
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn stamp(session: u64, count: u64) -> Option<Stamp> {
+        Some(Stamp { session, count })
+    }
+
+    fn answered(sender: &mut Sender, stamps: impl Iterator<Item = Option<Stamp>>) -> usize {
+        let mut now = SECOND * 100;
+        let mut answered = 0;
+        for stamp in stamps {
+            now += Duration::from_micros(27);
+            answered += usize::from(sender.take(stamp) && sender.may_ask(stamp, SECOND, now));
+        }
+        answered
+    }
+
+    #[test]
+    fn a_replayed_question_is_answered_once() {
+        let mut sender = Sender::default();
+        sender.prove(stamp(1, 1));
+        assert_eq!(answered(&mut sender, (0..37_000).map(|_| stamp(1, 2))), 1);
+    }
+
+    #[test]
+    fn old_packets_are_answered_fifty_times_a_second_and_keep_no_new_one_out() {
+        // Of an older daemon, of two sessions in turns, of many sessions: replayed for one second.
+        let two = |number: u64| stamp(7 + number % 2, 1);
+        let many = |number: u64| stamp(7 + number, 1);
+        let floods: [Box<dyn Fn(u64) -> Option<Stamp>>; 3] =
+            [Box::new(|_| None), Box::new(two), Box::new(many)];
+        for flood in floods {
+            let mut sender = Sender::default();
+            sender.prove(stamp(1, 1));
+            let replayed = answered(&mut sender, (0..37_000).map(flood));
+            assert!((50..=100).contains(&replayed), "{replayed}");
+            assert_eq!(answered(&mut sender, (2..42).map(|count| stamp(1, count))), 40);
+        }
+    }
+
+    #[test]
+    fn a_peer_that_restarts_is_answered_at_once_and_its_old_packets_no_more() {
+        let mut sender = Sender::default();
+        sender.prove(stamp(1, 1));
+        assert!(sender.take(stamp(2, 1)) && sender.may_ask(stamp(2, 1), SECOND, SECOND));
+        sender.prove(stamp(2, 2));
+        assert!(!sender.take(stamp(2, 1)), "it was received before the session was proven");
+        assert_eq!(answered(&mut sender, (3..43).map(|count| stamp(2, count))), 40);
+    }
+
+    #[test]
+    fn a_peer_is_answered_in_doubt_and_at_the_shortest_interval() {
+        let interval = Duration::from_millis(100);
+        let mut sender = Sender::default();
+        sender.prove(stamp(1, 0));
+        for count in 1..1000_u64 {
+            let now = interval / 33 * u32::try_from(count).unwrap();
+            assert!(sender.may_ask(stamp(1, count), interval, now), "{count}");
+        }
+    }
+
+    #[test]
+    fn stamps_grow() {
+        let mut stamps = Stamps::new(7);
+        assert_eq!([stamps.next(), stamps.next()].map(|stamp| stamp.count), [1, 2]);
+    }
+
+    proptest! {
+        #[test]
+        fn a_count_is_new_once_and_a_little_disorder_loses_none(
+            counts in proptest::collection::vec(0_u64..300, 1..600)
+        ) {
+            let mut sender = Sender::default();
+            let (mut seen, mut highest) = (BTreeSet::new(), 0);
+            for count in counts {
+                let is_new = sender.take(stamp(1, count));
+                prop_assert!(!(is_new && seen.contains(&count)), "{} twice", count);
+                prop_assert!(is_new || seen.contains(&count) || highest - count >= 128);
+                seen.insert(count);
+                highest = highest.max(count);
+            }
+        }
+    }
+}
