@@ -118,6 +118,7 @@ scenarios! {
     a_peer_that_changes_is_followed
     a_peer_that_leaves_is_removed_soon
     a_reboot_without_the_store_forwards_from_what_was_known
+    a_reboot_without_the_store_guards_the_tunnel_by_what_was_known
     a_record_that_cannot_be_read_takes_no_route_away
     a_refusal_delays_no_other_entry
     a_refused_entry_is_tried_again_ever_later

@@ -1,7 +1,8 @@
 //! Whether the tunnel is guarded, and if not, why.
 
 use super::Reconciler;
-use crate::guard::Guard;
+use crate::config::NetworkConfig;
+use crate::guard::{Guard, Strangers};
 use crate::kernel::state::Entry;
 use crate::kernel::{Kernel, Op, Refused};
 use crate::status::{ChecksumStatus, GuardStatus};
@@ -16,10 +17,10 @@ pub struct Guarding {
 }
 
 impl Guarding {
-    /// Who guards lets in those that are known: as long as not all leases are, nobody is kept out.
-    /// A kernel that cannot do it is left in peace, for a while.
-    pub(super) fn wanted(&self, guard: Option<Guard>, knows_all: bool) -> Option<Guard> {
-        guard.filter(|_| knows_all && (self.refused.is_none() || self.again))
+    /// A guard lets in the peers that are known: it is not wanted before any are. A kernel that has
+    /// refused it is not asked again for a while.
+    pub(super) fn wanted(&self, guard: Option<Guard>, know_peers: bool) -> Option<Guard> {
+        guard.filter(|_| know_peers && (self.refused.is_none() || self.again))
     }
 
     /// Whoever is kept out by half a guard is better off without.
@@ -32,7 +33,7 @@ impl Guarding {
         self.refused = None;
     }
 
-    pub(super) fn remark(&self) -> Option<String> {
+    fn remark(&self) -> Option<String> {
         let reason = self.refused.as_ref()?;
         Some(format!("the tunnel is not guarded, everybody may send into it: {reason}"))
     }
@@ -57,6 +58,20 @@ impl<K: Kernel> Reconciler<K> {
         let guarding = &mut self.inputs.guarding;
         guarding.again = guarding.refused.is_some();
         self.stale.plan |= guarding.again;
+    }
+
+    /// Why the guard does less than it should, as far as it is known.
+    pub(super) fn guard_remark(&self) -> Option<String> {
+        let inputs = &self.inputs;
+        let drops = |guard: Guard| guard.strangers == Strangers::Drop;
+        let is_asked = inputs.policy.guard.is_some_and(drops)
+            && inputs.config.as_ref().is_some_and(NetworkConfig::has_tunnel);
+        let by_memory = is_asked && inputs.rest_on_memory() && !inputs.peers.is_complete();
+        let blind = is_asked && inputs.are_alone() && !inputs.know_peers();
+        let by_memory = by_memory.then(|| "the tunnel lets in only the peers that were last known");
+        let blind =
+            blind.then(|| "the tunnel is not guarded until the leases of the peers are read");
+        inputs.guarding.remark().or_else(|| by_memory.or(blind).map(str::to_owned))
     }
 
     /// The devices that are to compute checksums.

@@ -117,7 +117,7 @@ impl Inputs {
     pub fn local(&self) -> Option<Local> {
         let mut config = self.config.clone()?.on_node(self.names());
         config.backend.kind = self.kind_kept().unwrap_or(config.backend.kind);
-        let guard = self.guarding.wanted(self.policy.guard, self.peers.is_complete());
+        let guard = self.guarding.wanted(self.policy.guard, self.know_peers());
         let mut node = self.node.clone()?;
         node.firewalls.dropping.clone_from(&self.dropping);
         Some(Local {
@@ -140,6 +140,12 @@ impl Inputs {
             BackendType::Other(_) => return None,
         };
         (published != config.kind_of(self.names())).then_some(published)
+    }
+
+    /// Whether it is known which peers may send into the tunnel: by the store, or by what was last
+    /// known. Peers that joined since then are not routed to either.
+    pub(super) fn know_peers(&self) -> bool {
+        self.peers.is_complete() || self.remembered.is_some()
     }
 
     /// What of the newest config waits, and for what.

@@ -164,7 +164,7 @@ impl<K: Kernel> Reconciler<K> {
         let spoilt = self.refused.iter().filter(|(key, _)| matches!(key, Key::TxChecksum(_)));
         let spoilt = spoilt.map(|(_, why)| format!("packets in the tunnel may be spoilt: {why}"));
         let unkept = self.refused.iter().filter_map(|(key, why)| self.unkept(key, why));
-        let (pending, guard) = (inputs.pending(), inputs.guarding.remark());
+        let (pending, guard) = (inputs.pending(), self.guard_remark());
         let remarks = [remembered, held, pending, unusable, self.probes_remark(), guard];
         let remarks = remarks.into_iter().flatten().chain(filters).chain(left).chain(spoilt);
         let remarks = remarks.chain(unkept).chain(self.kept_chains()).chain(self.doubtful_chains());
