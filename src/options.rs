@@ -56,6 +56,8 @@ pub struct Options {
     /// Between two looks at rules of iptables, of whose changes nobody tells.
     pub resync: Duration,
     pub verbosity: Level,
+    /// What an operator should change, although the daemon runs with it.
+    pub warnings: Vec<String>,
 }
 
 /// Where leases lie.
@@ -95,6 +97,10 @@ impl Options {
         } else {
             Store::Etcd(etcd::options(flags.etcd, settings)?)
         };
+        let warnings = match &store {
+            Store::Etcd(options) => etcd::warnings(options, settings),
+            Store::Kube(_) => Vec::new(),
+        };
         let beside = |extension: &str| flags.subnet_file.with_extension(extension);
         Ok(Self {
             state_file: flags.state_file.unwrap_or_else(|| beside("state.json")),
@@ -117,6 +123,7 @@ impl Options {
                 ..flags.policy.into()
             },
             verbosity: flags.v,
+            warnings,
         })
     }
 }

@@ -10,8 +10,10 @@ use super::argv::Settings;
 use super::flags::EtcdFlags;
 use super::stop::Stop;
 use crate::subnet::etcd::{Credentials, EtcdOptions};
+use crate::subnet::is_protected;
 
 const ENDPOINTS: &str = "etcd-endpoints";
+const PASSWORD: &str = "etcd-password";
 
 /// A text that no log, error or dump shows.
 #[derive(Clone)]
@@ -38,11 +40,8 @@ pub(super) fn options(flags: EtcdFlags, settings: &Settings) -> Result<EtcdOptio
         (flags.etcd_keyfile, "etcd-keyfile"),
         settings,
     )?;
-    let user = both(
-        (flags.etcd_username, "etcd-username"),
-        (flags.etcd_password, "etcd-password"),
-        settings,
-    )?;
+    let user =
+        both((flags.etcd_username, "etcd-username"), (flags.etcd_password, PASSWORD), settings)?;
     let (ca_file, (cert_file, key_file)) = (flags.etcd_cafile, client.unzip());
     let tls_flag = match (&ca_file, &cert_file) {
         (Some(_), _) => Some("etcd-cafile"),
@@ -57,6 +56,26 @@ pub(super) fn options(flags: EtcdFlags, settings: &Settings) -> Result<EtcdOptio
         key_file,
         credentials: user.map(|(user, Secret(password))| Credentials { user, password }),
     })
+}
+
+/// Who else may get to know the password.
+pub(super) fn warnings(options: &EtcdOptions, settings: &Settings) -> Vec<String> {
+    if options.credentials.is_none() {
+        return Vec::new();
+    }
+    let name = settings.name(PASSWORD);
+    let in_argv = name.starts_with("--").then(|| {
+        format!(
+            "any user of this host can read {name} in the list of processes: \
+             set FLANNELD_ETCD_PASSWORD instead"
+        )
+    });
+    let is_plain =
+        |endpoint: &&String| endpoint.parse::<Uri>().is_ok_and(|uri| !is_protected(&uri));
+    let plain = options.endpoints.iter().find(is_plain).map(|endpoint| {
+        format!("the password of etcd is sent to {endpoint} without encryption: use https")
+    });
+    in_argv.into_iter().chain(plain).collect()
 }
 
 /// Two flags of which one alone would be a mistake.

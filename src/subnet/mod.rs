@@ -17,6 +17,7 @@ use std::net::IpAddr;
 
 use futures::StreamExt;
 use futures::stream::{self, BoxStream};
+use hyper::Uri;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch as channel;
 
@@ -108,6 +109,13 @@ pub struct Identity {
     pub public_ips: Vec<IpAddr>,
 }
 
+/// Whether secrets may be sent to the server `url`: they are encrypted, or stay on this host.
+pub fn is_protected(url: &Uri) -> bool {
+    let host = url.host().unwrap_or_default().trim_matches(['[', ']']);
+    let is_loopback = host.parse().map_or(host == "localhost", |ip: IpAddr| ip.is_loopback());
+    url.scheme_str() == Some("https") || is_loopback
+}
+
 /// Whether a store can be used.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -194,4 +202,20 @@ pub enum Error {
          make the network config agree with --cluster-cidr of the controller manager"
     )]
     OutsideNetwork { node: String, subnet: Prefix, network: Prefix },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_protected_by_tls_and_on_this_host() {
+        let protected = ["https://10.0.0.1:6443", "http://127.0.0.1:8001", "http://[::1]:8001"];
+        for url in protected.into_iter().chain(["http://localhost:8001"]) {
+            assert!(is_protected(&url.parse().unwrap()), "{url}");
+        }
+        for url in ["http://10.0.0.1:6443", "http://[fd00::1]", "http://localhost.example.org"] {
+            assert!(!is_protected(&url.parse().unwrap()), "{url}");
+        }
+    }
 }

@@ -83,3 +83,25 @@ fn the_flags_of_etcd_can_be_had_alone() {
     assert_eq!(options.endpoints, ["http://10.0.0.2:2379"]);
     assert_eq!(options.prefix, "/here");
 }
+
+#[test]
+fn a_password_that_others_may_read_is_warned_of() {
+    let warnings =
+        |line: &str, variables: &[(&str, &str)]| parse(line, variables).unwrap().warnings;
+    let plain = "-etcd-username=u -etcd-endpoints=http://10.0.0.1:2379";
+    let said = warnings(&format!("{plain} -etcd-password=tr0ub4dor"), NO_VARIABLES);
+    assert_eq!(
+        said,
+        [
+            "any user of this host can read --etcd-password in the list of processes: \
+             set FLANNELD_ETCD_PASSWORD instead",
+            "the password of etcd is sent to http://10.0.0.1:2379 without encryption: use https",
+        ]
+    );
+    let variable = [("FLANNELD_ETCD_PASSWORD", "tr0ub4dor")];
+    let local = "-etcd-username=u -etcd-endpoints=http://127.0.0.1:2379";
+    for line in [local, "-etcd-username=u -etcd-endpoints=https://10.0.0.1:2379"] {
+        assert_eq!(warnings(line, &variable), [] as [&str; 0]);
+    }
+    assert_eq!(warnings("-etcd-endpoints=http://10.0.0.1:2379", NO_VARIABLES), [] as [&str; 0]);
+}

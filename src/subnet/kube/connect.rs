@@ -10,6 +10,7 @@ use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 
 use super::options::ApiOptions;
+use crate::subnet::is_protected;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -30,6 +31,7 @@ pub(super) async fn open(options: &ApiOptions, url: Option<&str>) -> Result<Clie
     if let Some(url) = url {
         config.cluster_url = parse(url)?;
     }
+    keep_secrets(&config)?;
     config.connect_timeout = Some(CONNECT_TIMEOUT);
     // Who asks decides when to ask again.
     config.default_retry = false;
@@ -62,6 +64,23 @@ fn of_account(url: &str) -> Result<Config, String> {
         ..AuthInfo::default()
     };
     Ok(config)
+}
+
+/// Refuses to send a token or password that any host on the way could read.
+fn keep_secrets(config: &Config) -> Result<(), String> {
+    let AuthInfo { password, token, token_file, auth_provider, exec, .. } = &config.auth_info;
+    let has_secret = [
+        password.is_some(),
+        token.is_some(),
+        token_file.is_some(),
+        auth_provider.is_some(),
+        exec.is_some(),
+    ];
+    if is_protected(&config.cluster_url) || !has_secret.contains(&true) {
+        return Ok(());
+    }
+    let url = &config.cluster_url;
+    Err(format!("{url}: the token or password of this account is not sent unencrypted: use https"))
 }
 
 fn parse(url: &str) -> Result<hyper::Uri, String> {

@@ -23,3 +23,41 @@ fn the_innermost_cause_is_told() {
         "error reading a body from connection: connection refused"
     );
 }
+
+/// A kubeconfig of a user with `secret`, for the server `url`.
+fn kubeconfig(url: &str, secret: &str) -> tempfile::NamedTempFile {
+    let text = format!(
+        "apiVersion: v1
+kind: Config
+current-context: c
+contexts: [{{name: c, context: {{cluster: c, user: u}}}}]
+clusters: [{{name: c, cluster: {{server: '{url}'}}}}]
+users: [{{name: u, user: {{{secret}}}}}]
+"
+    );
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(&file, text).unwrap();
+    file
+}
+
+async fn refusal(url: &str, secret: &str, flag: Option<&str>) -> Option<String> {
+    let file = kubeconfig(url, secret);
+    let kubeconfig = Some(file.path().to_owned());
+    open(&ApiOptions { urls: Vec::new(), kubeconfig }, flag).await.err()
+}
+
+#[tokio::test]
+async fn no_token_or_password_is_sent_unencrypted() {
+    let plain = "http://10.0.0.1:8080";
+    for secret in ["token: abc", "username: u, password: p"] {
+        let refused = refusal(plain, secret, None).await.unwrap();
+        assert_eq!(
+            refused,
+            "http://10.0.0.1:8080/: the token or password of this account is not sent \
+             unencrypted: use https"
+        );
+        assert_eq!(refusal("https://10.0.0.1:6443", secret, Some(plain)).await, Some(refused));
+        assert_eq!(refusal("http://127.0.0.1:8001", secret, None).await, None);
+    }
+    assert_eq!(refusal(plain, "", None).await, None, "there is nothing to keep");
+}
