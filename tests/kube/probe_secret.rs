@@ -6,6 +6,9 @@ use tweed::subnet::kube::KubeSubnetManager;
 
 use crate::node::{PATIENCE, manager, options, server};
 
+/// Base64 of 64 digits.
+const TEXT: &str =
+    "MDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMA==";
 const SECRETS: &str = "/api/v1/namespaces/kube-flannel/secrets";
 
 #[tokio::test]
@@ -34,6 +37,18 @@ async fn what_keeps_us_from_the_secret_is_said() {
     options.namespace = None;
     let homeless = KubeSubnetManager::new(options).probe_secret().await.unwrap_err();
     assert_eq!(homeless, "POD_NAMESPACE is not set");
+}
+
+/// As without the admission policies, where daemons may create nothing.
+#[tokio::test]
+async fn a_secret_that_is_absent_and_may_not_be_created_is_named() {
+    let server = server();
+    server.fail(|faults| faults.forbidden = vec![format!("POST {SECRETS}")]);
+    let said = manager(&server).probe_secret().await.unwrap_err();
+    let start = "there is no secret kube-flannel/tweed-probes, and the API server forbids POST ";
+    assert!(said.starts_with(start), "{said}");
+    server.add(SECRETS, "tweed-probes", &serde_json::json!({ "data": { "secret": TEXT } }));
+    manager(&server).probe_secret().await.unwrap();
 }
 
 #[tokio::test]

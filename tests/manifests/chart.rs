@@ -111,7 +111,7 @@ fn policies_are_those_of_the_manifests() {
     let chart = template("policies")
         .replace(r#"{{ include "tweed.user" . }}"#, "system:serviceaccount:kube-flannel:flannel");
     for file in ["own-node", "own-objects"] {
-        let text = read(&format!("config/kubernetes/components/kubernetes-api/{file}.yaml"));
+        let text = read(&format!("config/kubernetes/components/policies/{file}.yaml"));
         for part in text.split("\nspec:\n").skip(1) {
             let spec = part.split("\n---\n").next().unwrap().trim_end();
             assert!(chart.contains(spec), "{file}:\n{spec}");
@@ -122,13 +122,26 @@ fn policies_are_those_of_the_manifests() {
 #[test]
 fn rights_are_those_of_the_manifests() {
     let chart = template("rights");
-    let text = read("config/kubernetes/components/kubernetes-api/rights.yaml");
-    let rules = text.split("\nrules:\n").skip(1).map(|part| part.split("\n---\n").next().unwrap());
-    for rule in rules.flat_map(str::lines).filter(|line| !line.starts_with('#')) {
-        assert!(chart.contains(rule), "{rule}");
+    let (always, with_policies) =
+        chart.split_once("{{- if .Values.admissionPolicy.enabled }}").unwrap();
+    for (component, chart) in [("kubernetes-api", always), ("policies", with_policies)] {
+        let text = read(&format!("config/kubernetes/components/{component}/rights.yaml"));
+        let rules = text.split("\nrules:\n").skip(1);
+        let rules = rules.map(|part| part.split("\n---\n").next().unwrap());
+        for rule in rules.flat_map(str::lines).filter(|line| !line.starts_with('#')) {
+            assert!(chart.contains(rule), "{rule}");
+        }
+        let count = |text: &str| text.matches("- apiGroups").count();
+        assert_eq!(count(chart), count(&text));
     }
-    let count = |text: &str| text.matches("- apiGroups").count();
-    assert_eq!(count(&chart), count(&text));
+}
+
+#[test]
+fn without_the_policies_the_chart_makes_the_probe_secret() {
+    let secret = template("probe-secret");
+    assert!(secret.contains("{{- if and (not .Values.admissionPolicy.enabled)"), "{secret}");
+    assert!(secret.contains("randAlphaNum 64 | sha256sum | b64enc"), "64 hexadecimal digits");
+    assert!(secret.contains(r#"lookup "v1" "Secret" .Release.Namespace "tweed-probes""#));
 }
 
 /// Lines of a pod's specification that the chart makes of values.

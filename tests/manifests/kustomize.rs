@@ -68,6 +68,17 @@ fn the_prometheus_operator_is_given_the_port_of_metrics() {
 }
 
 #[test]
+fn without_probes_the_daemon_has_no_raw_sockets() {
+    let folder = "config/kubernetes/components/without-probes";
+    let component = &documents(&format!("{folder}/kustomization.yaml"))[0];
+    let patch = &parse(component["patches"][0]["patch"].as_str().unwrap()).unwrap()[0][0];
+    assert_eq!(patch["value"].to_string(), r#"["NET_ADMIN"]"#);
+    let path = patch["path"].as_str().unwrap();
+    let daemon = &documents("config/kubernetes/base/daemon-set.yaml")[0];
+    assert_eq!(daemon.pointer(path).unwrap().to_string(), r#"["NET_ADMIN","NET_RAW"]"#);
+}
+
+#[test]
 fn etcd_is_named_as_the_daemon_reads_it() {
     let text = read("config/kubernetes/overlays/etcd/etcd.env");
     let variable = |name: &str| {
@@ -88,7 +99,7 @@ fn etcd_is_named_as_the_daemon_reads_it() {
 fn kustomizations() -> Vec<PathBuf> {
     let mut files = files_below(Path::new("config/kubernetes"));
     files.retain(|path| path.ends_with("kustomization.yaml"));
-    assert_eq!(files.len(), 10);
+    assert_eq!(files.len(), 12);
     files
 }
 

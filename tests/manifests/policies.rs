@@ -175,7 +175,7 @@ fn list<'a>(policy: &'a Value, key: &str) -> &'a [Value] {
 }
 
 fn policies() -> Vec<Value> {
-    let path = |file| format!("config/kubernetes/components/kubernetes-api/{file}.yaml");
+    let path = |file| format!("config/kubernetes/components/policies/{file}.yaml");
     ["own-node", "own-objects"].map(|file| documents(&path(file)).remove(0)).to_vec()
 }
 

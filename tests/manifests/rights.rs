@@ -5,23 +5,40 @@ use serde_json::Value;
 
 use crate::document::documents;
 
+const RIGHTS: &str = "config/kubernetes/components/kubernetes-api/rights.yaml";
+const RIGHTS_WITH_POLICIES: &str = "config/kubernetes/components/policies/rights.yaml";
+
 #[test]
 fn rights_are_what_the_requests_of_the_daemon_take() {
-    let rules = documents("config/kubernetes/components/kubernetes-api/rights.yaml");
-    let shown: String = rules.iter().flat_map(lines).collect();
     let rights = expect![[r"
         ClusterRole: get, list, watch nodes
         ClusterRole: patch nodes/status
         Role: get secrets tweed-probes
+    "]];
+    rights.assert_eq(&shown(RIGHTS));
+    let with_policies = expect![[r"
         Role: create secrets
         Role: create, patch configmaps
     "]];
-    rights.assert_eq(&shown);
+    with_policies.assert_eq(&shown(RIGHTS_WITH_POLICIES));
+}
+
+/// Of nodes' tokens, one may otherwise write what all nodes read.
+#[test]
+fn no_object_but_a_node_may_be_written_without_the_policies() {
+    let roles = documents(RIGHTS);
+    let rules = roles.iter().flat_map(|role| role["rules"].as_array().into_iter().flatten());
+    for rule in rules.filter(|rule| rule["resources"][0] != "nodes/status") {
+        let verbs = listed(&rule["verbs"]);
+        assert!(["get", "get, list, watch"].contains(&verbs.as_str()), "{rule}");
+    }
+    let component = &documents("config/kubernetes/components/policies/kustomization.yaml")[0];
+    assert_eq!(listed(&component["resources"]), "own-node.yaml, own-objects.yaml, rights.yaml");
 }
 
 #[test]
 fn every_binding_has_its_role_and_the_account_of_the_daemon() {
-    let objects = documents("config/kubernetes/components/kubernetes-api/rights.yaml");
+    let objects = [RIGHTS, RIGHTS_WITH_POLICIES].map(documents).concat();
     let bindings = objects.iter().filter(|object| object["roleRef"].is_object());
     for binding in bindings {
         let role = &binding["roleRef"];
@@ -36,7 +53,7 @@ fn every_binding_has_its_role_and_the_account_of_the_daemon() {
 #[test]
 fn the_policies_are_for_the_account_of_the_daemon_and_deny() {
     for file in ["own-node", "own-objects"] {
-        let path = format!("config/kubernetes/components/kubernetes-api/{file}.yaml");
+        let path = format!("config/kubernetes/components/policies/{file}.yaml");
         let [policy, binding] = documents(&path).try_into().unwrap();
         let account = account();
         let user = format!(
@@ -56,6 +73,10 @@ fn account() -> Value {
     let account = &documents("config/kubernetes/base/service-account.yaml")[0];
     let (name, namespace) = (&account["metadata"]["name"], &account["metadata"]["namespace"]);
     serde_json::json!({ "kind": "ServiceAccount", "name": name, "namespace": namespace })
+}
+
+fn shown(file: &str) -> String {
+    documents(file).iter().flat_map(lines).collect()
 }
 
 fn lines(role: &Value) -> Vec<String> {

@@ -21,7 +21,7 @@ fn each_is_in_step_with_its_overlay() {
         let (head, body) = text.split_at(text.match_indices('\n').nth(1).unwrap().0 + 1);
         let mut digest = Context::new(&SHA256);
         let overlay = format!("overlays/{overlay}");
-        for folder in ["base", "components/kubernetes-api", &overlay] {
+        for folder in ["base", "components/kubernetes-api", "components/policies", &overlay] {
             for source in files(&format!("config/kubernetes/{folder}")) {
                 digest.update(&std::fs::read(source).unwrap());
             }
@@ -41,8 +41,10 @@ fn a_new_cluster_gets_objects_of_flannels_names() {
         Namespace kube-flannel
         ServiceAccount kube-flannel/flannel
         Role kube-flannel/flannel
+        Role kube-flannel/flannel-own-objects
         ClusterRole flannel
         RoleBinding kube-flannel/flannel
+        RoleBinding kube-flannel/flannel-own-objects
         ClusterRoleBinding flannel
         ConfigMap kube-flannel/kube-flannel-cfg
         ValidatingAdmissionPolicy flannel-own-node

@@ -57,6 +57,9 @@ impl Shared {
             Err(Failure::Refused(Refusal::Absent)) => {
                 Err(format!("there is no namespace {namespace}"))
             }
+            Err(Failure::Refused(Refusal::Denied(reason))) => {
+                Err(format!("there is no secret {namespace}/tweed-probes, and {reason}"))
+            }
             Err(failure) => given_up(failure),
         }
     }
