@@ -27,6 +27,7 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 
+use crate::excerpt;
 use options::{Command, Output};
 
 /// Whether all is well.
@@ -98,8 +99,8 @@ fn write(out: &mut impl Write, output: Output, answer: &impl Answer) -> Result<V
     match output {
         Output::Text => write!(out, "{answer}")?,
         Output::Json => {
-            serde_json::to_writer_pretty(&mut *out, answer).map_err(io::Error::from)?;
-            writeln!(out)?;
+            let json = serde_json::to_string_pretty(answer).map_err(io::Error::from)?;
+            writeln!(out, "{}", excerpt::printable_json(json))?;
         }
     }
     out.flush()?;

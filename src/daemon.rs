@@ -2,10 +2,13 @@
 
 mod files;
 mod keep;
+mod log;
 mod node_report;
 mod preflight;
 mod probe;
 mod serve;
+
+pub use log::log_to_stderr;
 
 use std::future::Future;
 use std::rc::Rc;
@@ -83,6 +86,8 @@ impl Shared {
 /// Whatever waiting would not mend, for people to read.
 pub async fn run(options: Options) -> anyhow::Result<()> {
     preflight::refuse_company()?;
+    options.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+    files::warn_of_readable_keys(&options);
     let host = Host::this();
     let remembered = files::load_checkpoint(&options, &host);
     LocalSet::new()

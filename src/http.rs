@@ -26,6 +26,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
 use tokio::time::{sleep, timeout};
 
+use crate::excerpt;
 use connections::{Connections, Progress};
 
 pub type Response = hyper::Response<Full<Bytes>>;
@@ -34,6 +35,8 @@ pub type Response = hyper::Response<Full<Bytes>>;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 /// A connection lasts no longer, so that a client that does not read its answer is dropped.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
+/// Of a request, in bytes: clients that send more are refused before it is all held.
+const LONGEST_REQUEST: usize = 16 << 10;
 /// The longest answer that a client takes, in bytes.
 const LONGEST_ANSWER: usize = 256 << 20;
 
@@ -76,10 +79,11 @@ pub fn text(status: u16, body: &str) -> Response {
     response(status, "text/plain; charset=utf-8", body.to_owned().into_bytes())
 }
 
-/// Pretty-printed: people read it too.
+/// Pretty-printed and printable: people read it too, on terminals.
 pub fn json(status: u16, body: &impl Serialize) -> Response {
-    match serde_json::to_vec_pretty(body) {
-        Ok(mut bytes) => {
+    match serde_json::to_string_pretty(body) {
+        Ok(json) => {
+            let mut bytes = excerpt::printable_json(json).into_bytes();
             bytes.push(b'\n');
             response(status, "application/json", bytes)
         }
@@ -115,6 +119,7 @@ async fn answer<R: Future<Output = Response>>(
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(REQUEST_TIMEOUT)
+        .max_buf_size(LONGEST_REQUEST)
         .keep_alive(false)
         .serve_connection(TokioIo::new(connection), service);
     // A client that went away in the middle is its own concern.
@@ -180,6 +185,19 @@ mod tests {
             let mut answer = String::new();
             stream.read_to_string(&mut answer).await.unwrap();
             assert!(answer.starts_with("HTTP/1.1 405 "), "{answer}");
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn a_request_that_is_too_long_is_refused() {
+        with_server(async |socket| {
+            let mut stream = UnixStream::connect(socket).await.unwrap();
+            let request = format!("GET / HTTP/1.1\r\nHost: x\r\nX: {}", "x".repeat(20 << 10));
+            stream.write_all(request.as_bytes()).await.unwrap();
+            let mut answer = [0; 13];
+            stream.read_exact(&mut answer).await.unwrap();
+            assert_eq!(&answer, b"HTTP/1.1 431 ");
         })
         .await;
     }

@@ -1,11 +1,9 @@
 //! `tweedd`: reads the command line, runs the daemon, and turns its end into an exit code.
 
-use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use dlmalloc::GlobalDlmalloc;
-use tracing::Level;
-use tracing_subscriber::EnvFilter;
+use tweed::daemon::log_to_stderr;
 use tweed::options::Options;
 
 /// Of thousands of peers much is needed for a moment only: it is handed out quickly and given back,
@@ -36,17 +34,4 @@ fn main() -> ExitCode {
 fn fail(error: &anyhow::Error) -> ExitCode {
     tracing::error!("{error:#}");
     ExitCode::FAILURE
-}
-
-/// Our own words at the level asked for; the libraries' only when they warn. That of Kubernetes
-/// tells errors that it returns to us anyway, each time.
-fn log_to_stderr(verbosity: Level) {
-    let filter = EnvFilter::new(format!("warn,kube_client=off,tweed={verbosity}"));
-    let terminal = std::io::stderr().is_terminal();
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(terminal)
-        .with_target(false)
-        .init();
 }

@@ -6,6 +6,8 @@ use serde::{Deserialize, Deserializer};
 pub const VALUE: usize = 120;
 /// The longest sentence of another program that is repeated, in characters.
 pub const SENTENCE: usize = 600;
+/// The longest line of a log, in characters.
+pub const LINE: usize = 8192;
 
 /// The longest text of several sentences, in characters.
 pub const ANSWER: usize = 4000;
@@ -31,6 +33,30 @@ pub fn sentence(text: &str) -> String {
 /// `text` as several sentences, such as all that went wrong.
 pub fn answer(text: &str) -> String {
     shortened(text, ANSWER)
+}
+
+/// `text` as one line of a log or a terminal, whatever others wrote into it.
+pub fn line(text: &str) -> String {
+    shortened(text, LINE)
+}
+
+/// JSON that says the same as `json`, of which every character is printable but the ends of lines
+/// between its values.
+pub fn printable_json(json: String) -> String {
+    if json.split('\n').all(is_printable) {
+        return json;
+    }
+    let mut shown = String::with_capacity(json.len());
+    for character in json.chars() {
+        if character == '\n' || is_plain(character) {
+            shown.push(character);
+        } else {
+            let mut units = [0; 2];
+            let units = character.encode_utf16(&mut units).iter();
+            shown.extend(units.map(|unit| format!("\\u{unit:04x}")));
+        }
+    }
+    shown
 }
 
 /// Whether every character of `text` is printable: none of them moves a cursor, ends a line, or
@@ -119,6 +145,26 @@ mod tests {
         for (text, shown) in cases {
             assert_eq!(value(text), shown);
             assert!(!is_printable(text) && is_printable(shown), "{shown}");
+        }
+    }
+
+    #[test]
+    fn a_long_line_is_cut_and_has_no_second_one() {
+        let forged = "a\n2026-01-01 ERROR the disk is full";
+        assert_eq!(line(forged), "a\\n2026-01-01 ERROR the disk is full");
+        assert_eq!(line(&"a".repeat(60_000)).chars().count(), LINE);
+    }
+
+    #[test]
+    fn json_is_printable_and_says_the_same() {
+        let texts =
+            ["plain", "\u{9b}31m", "\u{202e}evil", "\u{e0001}\u{10ffff}", "a\nb", "München"];
+        for text in texts {
+            let written = serde_json::to_string_pretty(&[text]).unwrap();
+            let json = printable_json(written.clone());
+            assert!(json.lines().all(is_printable), "{json:?}");
+            assert_eq!(serde_json::from_str::<[String; 1]>(&json).unwrap(), [text]);
+            assert_eq!(json.lines().count(), written.lines().count());
         }
     }
 

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use tweed::ctl::{self, Arguments, Error};
+use tweed::excerpt;
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
@@ -14,6 +15,7 @@ fn main() -> ExitCode {
             let code = ExitCode::from(&error);
             if code != ExitCode::SUCCESS {
                 // With standard error gone as well there is nobody left to tell.
+                let error = excerpt::line(&error.to_string());
                 drop(writeln!(io::stderr(), "tweedctl: {error}"));
             }
             code

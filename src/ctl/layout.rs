@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::excerpt;
+
 const WIDTH: usize = 80;
 const GAP: usize = 2;
 /// Leases are written by others: no text of theirs may flood the screen. `-o json` has all of it.
@@ -127,12 +129,13 @@ pub(super) fn counted(count: usize, noun: &str) -> String {
     format!("{count} {noun}{plural}")
 }
 
-/// Without what would move the cursor or change colours.
+/// Without what would move the cursor, change colours or turn the line around.
 fn printable(text: &str) -> String {
+    let is_printable = |c: &char| excerpt::is_printable(c.encode_utf8(&mut [0; 4]));
     let mut printable: String = text
         .chars()
         .take(LONGEST)
-        .map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c })
+        .map(|c| if is_printable(&c) { c } else { char::REPLACEMENT_CHARACTER })
         .collect();
     if text.chars().nth(LONGEST).is_some() {
         printable.push('…');
@@ -200,8 +203,8 @@ mod tests {
 
     #[test]
     fn what_others_wrote_cannot_drive_the_terminal() {
-        let text = table(&[["\u{1b}[2J", "\n", &"x".repeat(100_000)]]);
-        assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text:?}");
+        let text = table(&[["\u{1b}[2J\u{202e}", "\n\u{9b}31m", &"x".repeat(100_000)]]);
+        assert!(text.lines().all(excerpt::is_printable), "{text:?}");
         assert_eq!(text.lines().count(), 2);
         assert!(text.len() < 1000);
     }

@@ -1,6 +1,7 @@
 //! The tasks that keep files and systemd informed: subnet.env for the CNI plugin, the checkpoint for ourselves.
 
 use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -13,9 +14,10 @@ use tweed_cni::subnet_env::{self, SubnetEnv};
 
 use super::Shared;
 use crate::checkpoint::{self, Checkpoint, Host};
+use crate::excerpt;
 use crate::masquerade::Policy;
 use crate::notify;
-use crate::options::Options;
+use crate::options::{Options, Store};
 use crate::prefix::Prefix;
 use crate::reconciler::Usable;
 use crate::subnet::claim::Previous;
@@ -182,6 +184,31 @@ pub(super) async fn withdraw_subnet_file(options: &Options) {
     }
 }
 
+/// Warns of files with private keys and tokens that other users may read or write.
+pub(super) fn warn_of_readable_keys(options: &Options) {
+    let file = match &options.store {
+        Store::Etcd(etcd) => etcd.key_file.as_deref(),
+        Store::Kube(kube) => kube.api.kubeconfig.as_deref(),
+    };
+    if let Some(warning) = file.and_then(open_to_others) {
+        tracing::warn!("{warning}");
+    }
+}
+
+/// None for a file that is for its owner and group alone, or cannot be looked at: what is wrong
+/// with it shows when it is read.
+fn open_to_others(file: &Path) -> Option<String> {
+    let mode = std::fs::metadata(file).ok()?.permissions().mode() & 0o777;
+    let file = file.display();
+    let warning = || {
+        format!(
+            "{file} has mode {mode:04o}, so that any user of this host can use the key in it: \
+             chmod 600 {file}"
+        )
+    };
+    (mode & 0o007 != 0).then(warning)
+}
+
 /// What a node knows of the lease it held before.
 pub(super) fn previous(options: &Options, remembered: Option<&Checkpoint>) -> Previous {
     let mut subnets = subnets_in(&options.subnet_file).unwrap_or_else(|error| {
@@ -212,6 +239,8 @@ pub(super) async fn notify_when_ready(shared: Shared) -> anyhow::Result<()> {
     tell("READY=1");
     loop {
         let reasons = progress.borrow_and_update().readiness.reasons.join("; ");
+        // A second line would be another message.
+        let reasons = excerpt::line(&reasons);
         tell(&format!("STATUS={}", if reasons.is_empty() { "running" } else { &reasons }));
         progress.changed().await.context("the loop has ended")?;
     }
@@ -268,5 +297,17 @@ mod tests {
         // Nothing else changes meanwhile.
         timeout(RETRY_SAVE * 10, kept).await.unwrap_err();
         assert_eq!(tries.get(), 3);
+    }
+
+    #[test]
+    fn a_key_that_others_may_read_or_write_is_noticed() {
+        let folder = tempfile::tempdir().unwrap();
+        let key = folder.path().join("client.key");
+        assert_eq!(open_to_others(&key), None, "there is no such file");
+        std::fs::write(&key, "").unwrap();
+        for (mode, is_noticed) in [(0o600, false), (0o640, false), (0o666, true), (0o602, true)] {
+            std::fs::set_permissions(&key, std::fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(open_to_others(&key).is_some(), is_noticed, "{mode:o}");
+        }
     }
 }

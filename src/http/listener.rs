@@ -1,14 +1,16 @@
 //! Where connections come from: TCP, of both families where any address is meant, and a Unix socket.
 
+use std::fs::{File, Permissions};
 use std::future::Future;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
 
 use nix::sys::socket::{setsockopt, sockopt};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixSocket, UnixStream};
 
 /// Connections that the kernel keeps until they are accepted.
 const BACKLOG: u32 = 1024;
@@ -103,7 +105,30 @@ pub fn bind_control(path: &Path) -> io::Result<UnixListener> {
         Ok(_) => std::fs::remove_file(path)?,
         Err(_) => {}
     }
-    let listener = UnixListener::bind(path)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-    Ok(listener)
+    let socket = restricted()?;
+    socket.bind(path)?;
+    socket.listen(BACKLOG)
+}
+
+/// A socket whose file will be for its owner alone from the start: it gets the mode of the socket.
+fn restricted() -> io::Result<UnixSocket> {
+    let socket = UnixSocket::new_stream()?;
+    let file = File::from(socket.as_fd().try_clone_to_owned()?);
+    file.set_permissions(Permissions::from_mode(0o600))?;
+    Ok(socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_control_socket_is_never_open_to_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("test.sock");
+        let socket = restricted().unwrap();
+        socket.bind(&path).unwrap();
+        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
 }

@@ -1,9 +1,11 @@
 //! The units start programs with flags that they have.
 
+use std::process::Command;
+
 use tweed::options::Options;
 use tweed_cni::subnet_env::SubnetEnv;
 
-use crate::read;
+use crate::{read, root};
 
 #[test]
 fn the_unit_starts_the_daemon_with_flags_that_it_has() {
@@ -18,6 +20,33 @@ fn the_unit_starts_the_daemon_with_flags_that_it_has() {
     assert_eq!(folder, std::path::Path::new("/var/lib").join(state));
     let run = unit.lines().find_map(|line| line.strip_prefix("RuntimeDirectory=")).unwrap();
     assert!(options.subnet_file.starts_with(std::path::Path::new("/run").join(run)));
+}
+
+/// What systemd takes from the daemon; it says how much that leaves exposed.
+#[test]
+fn the_unit_takes_from_the_daemon_what_it_does_not_need() {
+    const UNIT: &str = "config/systemd/system/tweedd.service";
+    let unit = read(UNIT);
+    for line in [
+        "CapabilityBoundingSet=CAP_NET_ADMIN CAP_NET_RAW",
+        "NoNewPrivileges=yes",
+        "ProtectSystem=strict",
+        "RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK",
+        "RestrictNamespaces=yes",
+        "SystemCallFilter=@system-service",
+    ] {
+        assert!(unit.lines().any(|known| known == line), "{line}");
+    }
+    let path = root().join(UNIT);
+    let Ok(judged) = Command::new("systemd-analyze")
+        .args(["security", "--offline=true", "--no-pager", "--threshold=30"])
+        .arg(&path)
+        .output()
+    else {
+        println!("skipped: there is no systemd-analyze here");
+        return;
+    };
+    assert!(judged.status.success(), "{}", String::from_utf8_lossy(&judged.stdout));
 }
 
 #[test]

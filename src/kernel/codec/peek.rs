@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use netlink_packet_core::{NetlinkBuffer, NlasIterator};
-use nix::libc::{RTA_DST, RTM_DELROUTE, RTM_NEWROUTE};
+use nix::libc::{RTA_DST, RTM_DELNEIGH, RTM_DELROUTE, RTM_NEWNEIGH, RTM_NEWROUTE};
 
 use super::ip_address;
 use crate::prefix::Prefix;
@@ -12,14 +12,12 @@ use crate::prefix::Prefix;
 const HEADER: usize = 12;
 
 /// Whether `frame` may speak of something of ours: false only for routes that lead elsewhere than
-/// into `networks`.
-pub(crate) fn may_concern(frame: &[u8], networks: &[Prefix]) -> bool {
-    match route(frame) {
-        Some(route) => {
-            destination(route).is_some_and(|d| networks.iter().any(|network| network.contains(d)))
-        }
-        None => true,
+/// into `networks`, and for neighbours and learnt MAC addresses of links other than `tunnels`.
+pub(crate) fn may_concern(frame: &[u8], networks: &[Prefix], tunnels: &[u32]) -> bool {
+    if let Some(route) = route(frame) {
+        return destination(route).is_some_and(|d| networks.iter().any(|it| it.contains(d)));
     }
+    neighbour(frame).and_then(link_index).is_none_or(|index| tunnels.contains(&index))
 }
 
 /// Whether `frame` may be a default route.
@@ -29,8 +27,22 @@ pub(crate) fn may_be_default(frame: &[u8]) -> bool {
 
 /// The payload, if it is a route.
 fn route(frame: &[u8]) -> Option<&[u8]> {
+    payload(frame, [RTM_NEWROUTE, RTM_DELROUTE])
+}
+
+/// The payload, if it is a neighbour or an entry of a forwarding table.
+fn neighbour(frame: &[u8]) -> Option<&[u8]> {
+    payload(frame, [RTM_NEWNEIGH, RTM_DELNEIGH])
+}
+
+fn payload(frame: &[u8], kinds: [u16; 2]) -> Option<&[u8]> {
     let frame = NetlinkBuffer::new_checked(frame).ok()?;
-    matches!(frame.message_type(), RTM_NEWROUTE | RTM_DELROUTE).then(|| frame.payload())
+    kinds.contains(&frame.message_type()).then(|| frame.payload())
+}
+
+/// `ndm_ifindex` of `struct ndmsg`.
+fn link_index(neighbour: &[u8]) -> Option<u32> {
+    neighbour.get(4..8)?.try_into().ok().map(u32::from_ne_bytes)
 }
 
 fn destination(route: &[u8]) -> Option<IpAddr> {
@@ -41,8 +53,9 @@ fn destination(route: &[u8]) -> Option<IpAddr> {
 
 #[cfg(test)]
 mod tests {
-    use netlink_packet_route::RouteNetlinkMessage;
+    use netlink_packet_route::neighbour::{NeighbourAttribute, NeighbourMessage};
     use netlink_packet_route::route::{RouteAttribute, RouteMessage};
+    use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
     use super::*;
     use crate::kernel::codec::{Body, Message};
@@ -54,7 +67,11 @@ mod tests {
         if destination.prefix_len() > 0 {
             message.attributes.push(RouteAttribute::Destination(destination.base().into()));
         }
-        let mut message = Message::from(Body::from(RouteNetlinkMessage::NewRoute(message)));
+        serialized(RouteNetlinkMessage::NewRoute(message))
+    }
+
+    fn serialized(message: RouteNetlinkMessage) -> Vec<u8> {
+        let mut message = Message::from(Body::from(message));
         message.finalize();
         let mut bytes = vec![0; message.buffer_len()];
         message.serialize(&mut bytes);
@@ -65,10 +82,10 @@ mod tests {
     fn routes_elsewhere_are_of_no_concern() {
         let networks = ["10.244.0.0/16".parse().unwrap(), "fd00:10::/48".parse().unwrap()];
         for ours in ["10.244.0.0/16", "10.244.7.0/24", "fd00:10:0:7::/64"] {
-            assert!(may_concern(&frame(ours), &networks), "{ours}");
+            assert!(may_concern(&frame(ours), &networks, &[]), "{ours}");
         }
         for other in ["0.0.0.0/0", "10.245.0.0/24", "fd00:11::/64"] {
-            assert!(!may_concern(&frame(other), &networks), "{other}");
+            assert!(!may_concern(&frame(other), &networks, &[]), "{other}");
         }
     }
 
@@ -81,7 +98,20 @@ mod tests {
     #[test]
     fn what_is_no_route_is_left_to_the_parser() {
         for bytes in [&[][..], &[0; 16], &frame("10.0.0.0/8")[..15]] {
-            assert!(may_concern(bytes, &[]) && may_be_default(bytes), "{bytes:?}");
+            assert!(may_concern(bytes, &[], &[]) && may_be_default(bytes), "{bytes:?}");
         }
+    }
+
+    #[test]
+    fn what_bridges_learn_of_pods_is_of_no_concern() {
+        let learnt = |index: u32| {
+            let mut message = NeighbourMessage::default();
+            message.header.family = AddressFamily::Bridge;
+            message.header.ifindex = index;
+            message.attributes.push(NeighbourAttribute::LinkLayerAddress(vec![2, 0, 0, 0, 0, 1]));
+            serialized(RouteNetlinkMessage::NewNeighbour(message))
+        };
+        assert!(may_concern(&learnt(7), &[], &[7]));
+        assert!(!may_concern(&learnt(8), &[], &[7]));
     }
 }

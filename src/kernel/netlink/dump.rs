@@ -24,10 +24,11 @@ impl NetlinkKernel {
         entries.extend(offloads.map(|entry| known.sharing(Entry::TxChecksum(entry))));
         let rules = self.read_tables(scope).into_iter().chain(chains(scope).await);
         entries.extend(rules.map(|entry| known.sharing(entry)));
+        let tunnels: Vec<u32> = self.indices(scope).collect();
         for request in self.requests_for(scope) {
             let links = &self.links;
             let read = |frame: &[u8]| {
-                codec::may_concern(frame, &scope.networks)
+                codec::may_concern(frame, &scope.networks, &tunnels)
                     .then(|| codec::parse(frame))
                     .flatten()
                     .and_then(|message| entry(&message, links, scope))
@@ -52,9 +53,13 @@ impl NetlinkKernel {
         entries
     }
 
+    /// Of the tunnel devices that exist.
+    pub(super) fn indices(&self, scope: &Scope) -> impl Iterator<Item = u32> {
+        scope.tunnels.iter().filter_map(|tunnel| self.links.index(tunnel).ok())
+    }
+
     fn requests_for(&self, scope: &Scope) -> Vec<Body> {
-        let tunnels = scope.tunnels.iter().filter_map(|tunnel| self.links.index(tunnel).ok());
-        let on_tunnels = tunnels.flat_map(|index| {
+        let on_tunnels = self.indices(scope).flat_map(|index| {
             [request::addresses_of(index), request::fdb_of(index), request::neighbours_of(index)]
         });
         let families: BTreeSet<Family> = scope.networks.iter().map(|n| n.family()).collect();

@@ -20,13 +20,14 @@ impl NetlinkKernel {
             if let Some(observation) = self.observed.pop_front() {
                 return Ok(observation);
             }
+            let tunnels: Vec<u32> = self.indices(&self.scope).collect();
             let Some(monitor) = self.monitor.as_mut() else {
                 self.listen_anew()?;
                 return Ok(Observation::Unheard);
             };
             let (mut heard, networks) = (Vec::new(), &self.scope.networks);
             let read = |frame: &[u8]| {
-                if codec::may_concern(frame, networks) {
+                if codec::may_concern(frame, networks, &tunnels) {
                     heard.extend(codec::parse(frame));
                 }
             };
