@@ -243,6 +243,29 @@ fn every_path_that_the_documents_name_exists() {
     }
 }
 
+/// Each row of a table that says what holds something names tests, and these exist.
+#[test]
+fn what_an_attacker_cannot_do_is_held_by_tests_that_exist() {
+    let rooms = ["src", "cni-plugin/src", "cni-plugin/tests", "tests"];
+    let code: String =
+        rooms.iter().flat_map(|room| sources(room)).map(|file| read(&file)).collect();
+    let text = read(&root().join("docs/security.md"));
+    let tables = text.split("| held by |\n").skip(1);
+    let rows =
+        tables.flat_map(|table| table.lines().skip(1).take_while(|row| row.starts_with('|')));
+    let rows: Vec<&str> = rows.collect();
+    assert!(rows.len() > 20, "{rows:?}");
+    for row in rows {
+        let holders = row.trim_end_matches(" |").rsplit(" | ").next().unwrap_or_default();
+        let names: Vec<&str> = holders.split('`').skip(1).step_by(2).collect();
+        assert!(!names.is_empty(), "no test holds {row}");
+        for name in names {
+            let scenario = root().join(format!("tests/scenarios/{name}.txt"));
+            assert!(scenario.exists() || code.contains(&format!("fn {name}(")), "no test {name}");
+        }
+    }
+}
+
 fn is_path(word: &str) -> bool {
     let rooms = ["src/", "tests/", "docs/", "config/", "cni-plugin/"];
     rooms.iter().any(|room| word.starts_with(room)) && !word.contains(' ')
