@@ -42,7 +42,7 @@ use crate::checkpoint::Checkpoint;
 use crate::config::{ConfigUpdate, Kind, Reload};
 use crate::kernel::state::{KernelState, Key};
 use crate::kernel::{Kernel, Observation, Scope};
-use crate::lease::{Lease, LeaseUpdate, Rules};
+use crate::lease::{Lease, LeaseUpdate};
 use crate::masquerade::{Choice, Policy};
 use crate::node::InterfaceOptions;
 use crate::probe::News;
@@ -110,7 +110,6 @@ pub struct Reconciler<K> {
     inputs: Inputs,
     // What follows from the inputs.
     networks: Vec<Box<dyn Network>>,
-    rules: Rules,
     scope: Scope,
     desired: Desired,
     actual: KernelState,
@@ -191,7 +190,6 @@ impl<K: Kernel> Reconciler<K> {
             settings,
             events,
             networks: Vec::new(),
-            rules: Rules::default(),
             scope: Scope::default(),
             desired: Desired::default(),
             actual: KernelState::default(),
@@ -219,6 +217,7 @@ impl<K: Kernel> Reconciler<K> {
                 let Some(event) = self.ready_event() else { break };
                 self.take(event);
             }
+            self.catch_up();
             // Deadlines pass even while events never cease.
             self.take_due();
             self.settle().await;
@@ -266,6 +265,7 @@ impl<K: Kernel> Reconciler<K> {
             Event::Rival(rival) => self.inputs.rival = rival,
             Event::Probe(news) => self.take_probes(news),
             Event::Query(query, reply) => {
+                self.catch_up();
                 // Who asked may have gone; that is no concern of ours.
                 drop(self.answer(query).map(|answer| reply.send(answer)));
             }

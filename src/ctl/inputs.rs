@@ -68,8 +68,8 @@ impl Known {
 
     /// What the kernel should hold, planned as the daemon plans.
     pub(super) fn desired(&self) -> Desired {
-        let peers = Peers::remembered(self.leases.iter().cloned());
-        Desired::plan(&self.local, &peers, &self.detours)
+        let mut peers = Peers::remembered(self.leases.iter().cloned());
+        Desired::plan(&self.local, &mut peers, &self.detours)
     }
 
     /// What this host has to be good for.

@@ -89,7 +89,7 @@ fn plan(config: NetworkConfig, records: Vec<Record>, options: &PlanOptions) -> R
     };
     let mut peers = Peers::default();
     peers.apply(LeaseUpdate::Snapshot(records));
-    let desired = Desired::plan(&local, &peers, &Detours::new());
+    let desired = Desired::plan(&local, &mut peers, &Detours::new());
     Ok(Plan {
         backend: local.config.backend.kind.as_str(),
         mixed: local.config.mixed,

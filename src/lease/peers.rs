@@ -4,20 +4,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::belief::{Contested, Rejected, Rules};
-use super::index::Index;
+use super::index::{Claimed, Index, Rank};
 use super::{Endpoint, Lease, LeaseId, LeaseUpdate, Malformed, Record};
 
 /// All leases by id. What has gone missing from the store stays until it is withdrawn.
 #[derive(Clone, Debug, Default)]
 pub struct Peers {
+    rules: Rules,
     records: BTreeMap<LeaseId, Held>,
-    index: Index,
+    /// What the leases claim that the rules allow.
+    claims: Index,
     missing: BTreeSet<LeaseId>,
     /// Those whose VTEP is new since the last full listing, in the order in which they came.
     latecomers: BTreeMap<LeaseId, u64>,
     /// How many have come so.
     came: u64,
     complete: bool,
+    changed: Changed,
 }
 
 /// The lease of a peer, or why it is set aside.
@@ -25,10 +28,30 @@ pub type Peer<'a> = Result<&'a Arc<Lease>, Rejected>;
 
 /// One record: the last lease that could be read from it, and what is wrong with it now. The lease
 /// is shared with those who go on with it as it is now.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 struct Held {
     lease: Option<Arc<Lease>>,
     malformed: Option<Malformed>,
+    judged: Judged,
+}
+
+/// What the rules make of a lease by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Judged {
+    /// There is none.
+    Unread,
+    /// It is our own.
+    Ours,
+    Allowed,
+    Rejected(Box<Rejected>),
+}
+
+/// What has changed since [`Peers::affected`] was last asked.
+#[derive(Clone, Debug, Default)]
+struct Changed {
+    leases: BTreeSet<LeaseId>,
+    /// These have other holders, which concerns other leases, too.
+    claimed: BTreeSet<Claimed>,
 }
 
 /// What became of the leases that went missing.
@@ -46,39 +69,79 @@ impl Peers {
         let mut peers = Self::default();
         for lease in leases {
             let id = lease.id.clone();
-            peers.hold(id.clone(), Held { lease: Some(lease), malformed: None });
-            peers.missing.insert(id);
+            let judged = Judged::by(&peers.rules, &id, Some(&lease));
+            peers.missing.insert(id.clone());
+            peers.records.insert(id, Held { lease: Some(lease), malformed: None, judged });
         }
         peers
     }
 
-    /// Takes in what the store says. Returns the leases that must be looked at again: those that
-    /// changed, and those whose standing depends on them.
+    /// Judges by `rules` from now on.
+    pub fn judge_by(&mut self, rules: Rules) {
+        if self.rules == rules {
+            return;
+        }
+        self.rules = rules;
+        let judged = |(id, held): (&LeaseId, &Held)| {
+            let judged = Judged::by(&self.rules, id, held.lease.as_deref());
+            (judged != held.judged).then(|| (id.clone(), judged))
+        };
+        let news: Vec<_> = self.records.iter().filter_map(judged).collect();
+        for (id, judged) in news {
+            self.change(&id, |peers| {
+                if let Some(held) = peers.records.get_mut(&id) {
+                    held.judged = judged;
+                }
+            });
+            self.changed.leases.insert(id);
+        }
+    }
+
+    /// As [`Self::take_in`] and [`Self::affected`].
     pub fn apply(&mut self, update: LeaseUpdate) -> BTreeSet<LeaseId> {
+        self.take_in(update);
+        self.affected()
+    }
+
+    /// Takes in what the store says.
+    pub fn take_in(&mut self, update: LeaseUpdate) {
         match update {
-            LeaseUpdate::Snapshot(records) => self.apply_snapshot(records),
+            LeaseUpdate::Snapshot(records) => self.take_listing(records),
             LeaseUpdate::Put(record) => self.put(record),
             LeaseUpdate::Remove(id) => self.lose(id),
         }
     }
 
+    /// The leases that must be looked at again since this was last asked: those that changed, and
+    /// those whose standing depends on them. To ask once for many changes takes less than to ask
+    /// after each of them.
+    pub fn affected(&mut self) -> BTreeSet<LeaseId> {
+        let Changed { mut leases, claimed } = std::mem::take(&mut self.changed);
+        leases.extend(claimed.into_iter().flat_map(|it| self.claims.dependents(it)).cloned());
+        leases
+    }
+
     /// Forgets what has gone missing, unless that is more than `max_percent` of all peers, or the
     /// store has forgotten us too: then the store lost its data, not the cluster its nodes.
-    pub fn withdraw(&mut self, rules: &Rules, max_percent: u8) -> Withdrawal {
-        let (missing, of) = self.vanished(rules);
+    pub fn withdraw(&mut self, max_percent: u8) -> Withdrawal {
+        let (missing, of) = self.vanished();
         let forgot_us = self.missing.len() > missing;
         let too_many = missing > 1 && missing * 100 > of * usize::from(max_percent);
         if (forgot_us && missing > 0) || too_many {
             return Withdrawal::Held { missing, of };
         }
-        let gone = std::mem::take(&mut self.missing);
-        Withdrawal::Done(gone.iter().flat_map(|id| self.forget(id)).collect())
+        let gone = self.missing.clone();
+        gone.into_iter().for_each(|id| self.forget(id));
+        Withdrawal::Done(self.affected())
     }
 
     /// How many peers have gone missing, and of how many.
-    pub fn vanished(&self, rules: &Rules) -> (usize, usize) {
-        let missing = self.missing.iter().filter(|id| !rules.is_own(id)).count();
-        (missing, self.records.keys().filter(|id| !rules.is_own(id)).count())
+    pub fn vanished(&self) -> (usize, usize) {
+        let own = self.rules.own.as_ref().map(|own| &own.id);
+        let is_missing = own.is_some_and(|own| self.missing.contains(own));
+        let is_there = own.is_some_and(|own| self.records.contains_key(own));
+        let (missing, of) = (self.missing.len(), self.records.len());
+        (missing - usize::from(is_missing), of - usize::from(is_there))
     }
 
     /// Whether the store has told everything at least once. Before, nothing may be removed.
@@ -116,154 +179,194 @@ impl Peers {
     }
 
     /// The peer `id`, or why it is set aside; none if there is no such peer, or it is us.
-    pub fn peer(&self, id: &LeaseId, rules: &Rules) -> Option<Peer<'_>> {
-        let held = self.records.get(id).filter(|_| !rules.is_own(id))?;
-        Some(self.judge(held, rules))
+    pub fn peer(&self, id: &LeaseId) -> Option<Peer<'_>> {
+        self.judge(self.records.get(id)?)
     }
 
     /// As [`Self::peer`], for every record: nobody is looked up.
-    pub fn all(&self, rules: &Rules) -> impl Iterator<Item = (&LeaseId, Option<Peer<'_>>)> {
-        let peer = |id, held| (!rules.is_own(id)).then(|| self.judge(held, rules));
-        self.records.iter().map(move |(id, held)| (id, peer(id, held)))
+    pub fn all(&self) -> impl Iterator<Item = (&LeaseId, Option<Peer<'_>>)> {
+        self.records.iter().map(|(id, held)| (id, self.judge(held)))
     }
 
     /// A full listing is judged by itself: a daemon that has seen nothing else judges alike.
-    fn apply_snapshot(&mut self, records: Vec<Record>) -> BTreeSet<LeaseId> {
-        let latecomers = std::mem::take(&mut self.latecomers);
+    fn take_listing(&mut self, records: Vec<Record>) {
+        for id in self.latecomers.keys().cloned().collect::<Vec<_>>() {
+            self.change(&id, |peers| {
+                peers.latecomers.remove(&id);
+            });
+        }
         let mut lost: BTreeSet<LeaseId> = self.ids().cloned().collect();
         for record in &records {
             lost.remove(&record.id);
         }
-        let mut affected: Vec<LeaseId> = lost.into_iter().flat_map(|id| self.lose(id)).collect();
+        lost.into_iter().for_each(|id| self.lose(id));
         self.complete = true;
-        affected.extend(records.into_iter().flat_map(|record| self.take_in(record)));
-        affected.extend(latecomers.keys().flat_map(|id| self.rivals(id)));
-        // Sorted at once, not one by one.
-        affected.into_iter().collect()
+        records.into_iter().for_each(|record| self.take_record(record, None));
     }
 
-    fn put(&mut self, record: Record) -> BTreeSet<LeaseId> {
-        if let Ok(lease) = &record.lease
-            && !self.lease(&record.id).is_some_and(|known| has_vteps_of(known, lease))
-        {
-            self.came += 1;
-            self.latecomers.insert(record.id.clone(), self.came);
+    fn put(&mut self, record: Record) {
+        let is_late = record.lease.as_ref().is_ok_and(|lease| {
+            !self.lease(&record.id).is_some_and(|known| has_vteps_of(known, lease))
+        });
+        self.came += u64::from(is_late);
+        self.take_record(record, is_late.then_some(self.came));
+    }
+
+    fn take_record(&mut self, Record { id, lease }: Record, came: Option<u64>) {
+        let is_known = self.records.get(&id).is_some_and(|held| held.is_of(&lease));
+        if is_known && !self.missing.contains(&id) {
+            return;
         }
-        self.take_in(record)
+        let news = (!is_known).then(|| self.read(&id, lease));
+        if news.is_some() {
+            self.changed.leases.insert(id.clone());
+        }
+        self.change(&id, |peers| {
+            peers.missing.remove(&id);
+            peers.latecomers.extend(came.map(|came| (id.clone(), came)));
+            peers.records.extend(news.map(|news| (id.clone(), news)));
+        });
     }
 
     /// A record that can no longer be read keeps the lease that was last read from it: its node has
     /// not gone, and its pods cannot help what was written there.
-    fn take_in(&mut self, record: Record) -> BTreeSet<LeaseId> {
-        let Record { id, lease } = record;
-        let held = match lease {
-            Ok(lease) => Held { lease: Some(Arc::new(lease)), malformed: None },
-            Err(malformed) => {
-                let last_read = self.records.get(&id).and_then(|held| held.lease.clone());
-                Held { lease: last_read, malformed: Some(malformed) }
-            }
+    fn read(&self, id: &LeaseId, lease: Result<Lease, Malformed>) -> Held {
+        let last_read = || self.records.get(id)?.lease.clone();
+        let (lease, malformed) = match lease {
+            Ok(lease) => (Some(Arc::new(lease)), None),
+            Err(malformed) => (last_read(), Some(malformed)),
         };
-        let is_back = self.missing.remove(&id);
-        let affected = self.hold(id.clone(), held);
-        if is_back && affected.is_empty() { self.rivals(&id) } else { affected }
+        let judged = Judged::by(&self.rules, id, lease.as_deref());
+        Held { lease, malformed, judged }
     }
 
-    /// Returns nobody if that is what was held before.
-    fn hold(&mut self, id: LeaseId, held: Held) -> BTreeSet<LeaseId> {
-        let place = self.records.entry(id.clone()).or_default();
-        if *place == held {
-            return BTreeSet::new();
+    fn lose(&mut self, id: LeaseId) {
+        if self.records.contains_key(&id) {
+            self.change(&id, |peers| {
+                peers.missing.insert(id.clone());
+            });
         }
-        let before = std::mem::replace(place, held);
-        let mut affected = BTreeSet::from([id]);
-        if let Some(lease) = &before.lease {
-            self.index.remove(lease);
-            affected.extend(self.index.related(lease));
-        }
-        if let Some(lease) = &place.lease {
-            affected.extend(self.index.related(lease));
-            self.index.insert(lease);
-        }
-        affected
     }
 
-    fn lose(&mut self, id: LeaseId) -> BTreeSet<LeaseId> {
-        if !self.records.contains_key(&id) {
-            return BTreeSet::new();
+    fn forget(&mut self, id: LeaseId) {
+        self.change(&id, |peers| {
+            peers.missing.remove(&id);
+            peers.latecomers.remove(&id);
+            peers.records.remove(&id);
+        });
+        self.changed.leases.insert(id);
+    }
+
+    /// Lets `change` happen to the record `id`, and notes which claims have other holders with it,
+    /// where that concerns other leases.
+    fn change(&mut self, id: &LeaseId, change: impl FnOnce(&mut Self)) {
+        let old = self.claims_of(id);
+        change(self);
+        let new = self.claims_of(id);
+        if old == new {
+            return;
         }
-        let rivals = self.rivals(&id);
-        self.missing.insert(id);
-        rivals
-    }
-
-    /// The lease `id` and those that it conflicts with; nothing if there are none.
-    fn rivals(&self, id: &LeaseId) -> BTreeSet<LeaseId> {
-        let related = self.lease(id).map(|lease| self.index.related(lease)).unwrap_or_default();
-        if related.len() > 1 { related } else { BTreeSet::new() }
-    }
-
-    fn forget(&mut self, id: &LeaseId) -> BTreeSet<LeaseId> {
-        let mut affected = BTreeSet::new();
-        self.latecomers.remove(id);
-        if let Some(Held { lease, .. }) = self.records.remove(id) {
-            if let Some(lease) = lease {
-                self.index.remove(&lease);
-                affected.extend(self.index.related(&lease));
-            }
-            affected.insert(id.clone());
-        }
-        affected
-    }
-
-    fn judge<'a>(&self, held: &'a Held, rules: &Rules) -> Peer<'a> {
-        match (&held.lease, &held.malformed) {
-            (Some(lease), _) => {
-                rules.check(lease).and_then(|()| self.check_conflicts(lease, rules)).map(|()| lease)
-            }
-            (None, malformed) => {
-                let reason = malformed.as_ref().map(ToString::to_string).unwrap_or_default();
-                Err(Rejected::Malformed(reason))
+        let claimed: BTreeSet<Claimed> = old.iter().chain(&new).map(|(it, _)| *it).collect();
+        let holder = |claimed| (claimed, self.claims.holder(claimed).cloned());
+        let before: Vec<_> = claimed.into_iter().map(holder).collect();
+        old.iter().for_each(|claim| self.claims.remove(claim));
+        new.into_iter().for_each(|(claimed, rank)| self.claims.insert(claimed, rank));
+        for (claimed, before) in before {
+            let is_other = self.claims.holder(claimed) != before.as_ref();
+            if is_other && self.claims.dependents(claimed).any(|other| other != id) {
+                self.changed.claimed.insert(claimed);
             }
         }
     }
 
-    fn check_conflicts(&self, lease: &Lease, rules: &Rules) -> Result<(), Rejected> {
-        let conflict = |what, id| Err(Rejected::ConflictsWith { what, id });
-        let elders = self.index.overlapping(lease);
-        if let Some(id) = elders.filter(|id| self.is_elder(id, lease, rules)).min() {
-            return conflict(Contested::Subnet, id.clone());
+    /// What the lease of the record `id` claims; nothing if the rules do not allow it.
+    fn claims_of(&self, id: &LeaseId) -> Vec<(Claimed, Rank)> {
+        let held = self.records.get(id).filter(|held| held.judged == Judged::Allowed);
+        let Some(lease) = held.and_then(|held| held.lease.as_deref()) else { return Vec::new() };
+        let claims = lease.endpoints.iter().flat_map(|endpoint| {
+            let subnet = (Claimed::Subnet(endpoint.subnet), self.rank(lease));
+            [Some(subnet), self.claim_of_mac(lease, endpoint)]
+        });
+        claims.flatten().collect()
+    }
+
+    fn claim_of_mac(&self, lease: &Lease, endpoint: &Endpoint) -> Option<(Claimed, Rank)> {
+        let claimed = Claimed::Mac(endpoint.subnet.family(), endpoint.vtep?.mac);
+        let came = self.latecomers.get(&lease.id).copied().unwrap_or_default();
+        let borrowed = !endpoint.has_derived_mac();
+        Some((claimed, Rank { borrowed, came, ..self.rank(lease) }))
+    }
+
+    fn rank(&self, lease: &Lease) -> Rank {
+        Rank {
+            missing: self.missing.contains(&lease.id),
+            borrowed: false,
+            came: 0,
+            created: lease.created,
+            id: lease.id.clone(),
+        }
+    }
+
+    fn judge<'a>(&self, held: &'a Held) -> Option<Peer<'a>> {
+        match (&held.judged, &held.lease) {
+            (Judged::Ours, _) => None,
+            (Judged::Rejected(why), _) => Some(Err(Rejected::clone(why))),
+            (Judged::Allowed, Some(lease)) => Some(self.check_conflicts(lease).map(|()| lease)),
+            (Judged::Allowed | Judged::Unread, _) => {
+                let reason = held.malformed.as_ref().map(ToString::to_string).unwrap_or_default();
+                Some(Err(Rejected::Malformed(reason)))
+            }
+        }
+    }
+
+    fn check_conflicts(&self, lease: &Lease) -> Result<(), Rejected> {
+        let conflict =
+            |what, id: &LeaseId| Err(Rejected::ConflictsWith { what, id: LeaseId::clone(id) });
+        let rank = self.rank(lease);
+        if let Some(id) = lease.subnets().find_map(|subnet| self.claims.before(subnet, &rank)) {
+            return conflict(Contested::Subnet, id);
         }
         let mut endpoints = lease.endpoints.iter();
-        let winner = endpoints.find_map(|endpoint| self.holder_of_mac(endpoint, rules));
-        winner.map_or(Ok(()), |id| conflict(Contested::VtepMac, id.clone()))
+        let holder = endpoints.find_map(|endpoint| self.holder_of_mac(endpoint));
+        holder.map_or(Ok(()), |id| conflict(Contested::VtepMac, id))
     }
 
-    /// Whether the lease `id` is somebody's who is believed before `lease`.
-    fn is_elder(&self, id: &LeaseId, lease: &Lease, rules: &Rules) -> bool {
-        let rank = |lease: &Lease| (self.missing.contains(&lease.id), lease.created);
-        let is_before = |other: &Lease| {
-            (rank(other), id) < (rank(lease), &lease.id) && rules.check(other).is_ok()
-        };
-        *id != lease.id && !rules.is_own(id) && self.lease(id).is_some_and(is_before)
+    /// The lease that has the VTEP MAC of `endpoint` for another public IP. Nodes with one public IP
+    /// are one end of the tunnel: one entry leads to all of them.
+    fn holder_of_mac(&self, endpoint: &Endpoint) -> Option<&LeaseId> {
+        let family = endpoint.subnet.family();
+        let holder = self.claims.holder(Claimed::Mac(family, endpoint.vtep?.mac))?;
+        let held = self.lease(&holder.id)?.endpoint(family)?;
+        (held.public_ip != endpoint.public_ip).then_some(&holder.id)
     }
 
-    /// The lease that has the VTEP MAC of `endpoint` for another public IP, if that one is accepted.
-    /// Nodes with one public IP are one end of the tunnel: one entry leads to all of them.
-    fn holder_of_mac(&self, endpoint: &Endpoint, rules: &Rules) -> Option<&LeaseId> {
-        let (family, mac) = (endpoint.subnet.family(), endpoint.vtep?.mac);
-        let claims = self.index.holding_mac(family, mac).filter(|id| !rules.is_own(id));
-        let claims = claims.filter_map(|id| self.lease(id)).filter(|it| rules.check(it).is_ok());
-        let claims = claims.filter_map(|lease| Some((lease, lease.endpoint(family)?)));
-        let (lease, holder) = claims.min_by_key(|(lease, claim)| self.rank(lease, claim))?;
-        (holder.public_ip != endpoint.public_ip).then_some(&lease.id)
+    /// How many claims were looked at so far.
+    #[cfg(test)]
+    pub(super) fn looked_at(&self) -> usize {
+        self.claims.looked_at.get()
     }
+}
 
-    /// Of leases that claim one MAC the lowest has it: one that the store names, one to whose public
-    /// IP the MAC belongs, one that had it before the others came, the oldest.
-    fn rank<'a>(&self, lease: &'a Lease, claim: &Endpoint) -> impl Ord + use<'a> {
-        let came = self.latecomers.get(&lease.id).copied().unwrap_or_default();
-        let is_missing = self.missing.contains(&lease.id);
-        (is_missing, !claim.has_derived_mac(), came, lease.created, &lease.id)
+impl Held {
+    /// Whether it was read from a record that said the same.
+    fn is_of(&self, lease: &Result<Lease, Malformed>) -> bool {
+        match lease {
+            Ok(lease) => self.malformed.is_none() && self.lease.as_deref() == Some(lease),
+            Err(malformed) => self.malformed.as_ref() == Some(malformed),
+        }
+    }
+}
+
+impl Judged {
+    fn by(rules: &Rules, id: &LeaseId, lease: Option<&Lease>) -> Self {
+        match lease {
+            _ if rules.is_own(id) => Self::Ours,
+            None => Self::Unread,
+            Some(lease) => match rules.check(lease) {
+                Ok(()) => Self::Allowed,
+                Err(why) => Self::Rejected(Box::new(why)),
+            },
+        }
     }
 }
 

@@ -65,11 +65,18 @@ fn check(lease: &Lease) -> String {
 }
 
 fn standing(peers: &Peers, id: &str) -> String {
-    match peers.peer(&LeaseId::new(id), &rules()) {
+    match peers.peer(&LeaseId::new(id)) {
         None => "unknown".into(),
         Some(Ok(_)) => "believed".into(),
         Some(Err(why)) => why.to_string(),
     }
+}
+
+/// No leases yet, judged by `rules`.
+fn judged() -> Peers {
+    let mut peers = Peers::default();
+    peers.judge_by(rules());
+    peers
 }
 
 fn ids(texts: &[&str]) -> BTreeSet<LeaseId> {

@@ -62,19 +62,20 @@ impl<'a> Outlook<'a> {
     }
 
     /// Every node with how it reaches all others, in the order of the members.
-    pub fn views(&self) -> impl Iterator<Item = (&'a Member, Vec<Reach>)> + '_ {
-        self.picture.members.iter().map(|member| (member, self.view(member)))
+    pub fn views(mut self) -> impl Iterator<Item = (&'a Member, Vec<Reach>)> {
+        self.picture.members.iter().map(move |member| (member, self.view(member)))
     }
 
-    fn view(&self, member: &Member) -> Vec<Reach> {
+    fn view(&mut self, member: &Member) -> Vec<Reach> {
         match self.local(member) {
             Some(local) => self.planned(member, &local),
             None => self.assumed(member),
         }
     }
 
-    fn planned(&self, member: &Member, local: &Local) -> Vec<Reach> {
-        let (networks, rules) = (backend::networks(local), local.rules());
+    fn planned(&mut self, member: &Member, local: &Local) -> Vec<Reach> {
+        let networks = backend::networks(local);
+        self.peers.judge_by(local.rules());
         let failing = member.report.as_ref().map(|report| report.failing.clone());
         let failing = failing.unwrap_or_default();
         let reports = member.report.iter().filter(|_| self.situation == Situation::Now);
@@ -82,7 +83,7 @@ impl<'a> Outlook<'a> {
             reports.flat_map(|report| &report.exceptions).map(|it| (&it.lease, it)).collect();
         let mut view = Vec::new();
         for (to, peer) in self.picture.members.iter().enumerate() {
-            let Some(peer) = self.peers.peer(&peer.lease.id, &rules) else { continue };
+            let Some(peer) = self.peers.peer(&peer.lease.id) else { continue };
             match peer {
                 Ok(lease) => {
                     let told = exceptions.get(&lease.id).copied();

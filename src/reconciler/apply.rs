@@ -116,11 +116,13 @@ impl<K: Kernel> Reconciler<K> {
         // What was read for another scope says nothing about this one.
         self.stale.dump |= !scope.sees_the_same(&self.scope) || self.inputs.lack_macs();
         self.scope = scope;
-        self.rules = local.rules();
+        self.inputs.peers.judge_by(local.rules());
+        // All are planned for.
+        self.inputs.peers.affected();
         self.networks = backend::networks(&local);
         let detours = self.detours(self.inputs.peers.leases().map(AsRef::as_ref));
         self.take_detours(detours);
-        let standings = self.standings(self.inputs.peers.all(&self.rules));
+        let standings = self.standings(self.inputs.peers.all());
         self.note(&standings);
         self.desired = Desired::new(backend::plan_local(&local, &self.networks), standings);
         self.stale.differences = Differences::Anywhere;
@@ -139,7 +141,7 @@ impl<K: Kernel> Reconciler<K> {
             let detours = self.detours(leases);
             self.forget_paths(ids);
             self.take_detours(detours);
-            let peers = ids.iter().map(|id| (id, self.inputs.peers.peer(id, &self.rules)));
+            let peers = ids.iter().map(|id| (id, self.inputs.peers.peer(id)));
             let standings = self.standings(peers);
             self.note(&standings);
             let touched = self.desired.revise(standings);

@@ -61,11 +61,11 @@ enum Shared {
 
 impl Desired {
     /// The whole plan at once, for those who do not keep it up to date.
-    pub fn plan(local: &Local, peers: &Peers, detours: &Detours) -> Self {
+    pub fn plan(local: &Local, peers: &mut Peers, detours: &Detours) -> Self {
         let networks = backend::networks(local);
-        let rules = local.rules();
+        peers.judge_by(local.rules());
         let standing = |peer| Standing::of(peer, &networks, detours);
-        let standings = peers.all(&rules).map(|(id, peer)| (id.clone(), peer.map(standing)));
+        let standings = peers.all().map(|(id, peer)| (id.clone(), peer.map(standing)));
         Self::new(backend::plan_local(local, &networks), standings)
     }
 

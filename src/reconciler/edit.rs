@@ -87,12 +87,12 @@ impl Inputs {
     }
 
     /// The peers that have a path now and would have none by `wanted`; none before all are known.
-    fn stranded(&self, wanted: &NetworkConfig) -> Option<Vec<IpAddr>> {
+    fn stranded(&mut self, wanted: &NetworkConfig) -> Option<Vec<IpAddr>> {
         let local = self.local().filter(|_| self.peers.is_complete())?;
         let then = Local { config: wanted.clone().on_node(self.names()), ..local.clone() };
         let (now, then) = (backend::networks(&local), backend::networks(&then));
-        let rules = local.rules();
-        let believed = self.peers.all(&rules).filter_map(|(_, peer)| peer?.ok());
+        self.peers.judge_by(local.rules());
+        let believed = self.peers.all().filter_map(|(_, peer)| peer?.ok());
         let is_stranded = |peer: &&Arc<Lease>| {
             let without =
                 |networks| backend::plan_peer(networks, peer, &self.detours).without_path().count();

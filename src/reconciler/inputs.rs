@@ -278,10 +278,10 @@ impl Inputs {
     /// Withdraws the missing peers. A store that forgot us too lost its data: then it waits once
     /// more, because not all nodes come back as soon as we do.
     pub fn withdraw(&mut self, max_percent: u8) -> Withdrawal {
-        let rules = self.rules();
-        match (std::mem::take(&mut self.loss), self.peers.vanished(&rules)) {
+        self.peers.judge_by(self.rules());
+        match (std::mem::take(&mut self.loss), self.peers.vanished()) {
             (Loss::OfOursToo, (missing @ 1.., of)) => Withdrawal::Held { missing, of },
-            (Loss::OfOursToo | Loss::Plausible, _) => self.peers.withdraw(&rules, max_percent),
+            (Loss::OfOursToo | Loss::Plausible, _) => self.peers.withdraw(max_percent),
         }
     }
 

@@ -1,5 +1,6 @@
 //! The MAC address of each tunnel device: kept where that is safe, fresh where another node may have it.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use super::{Inputs, Reconciler, Standing};
@@ -13,8 +14,12 @@ use crate::node::{Node, Uplink};
 impl<K: Kernel> Reconciler<K> {
     /// Takes fresh MAC addresses for those that an accepted lease of another node may have.
     pub(super) fn yield_macs(&mut self, standings: &[(LeaseId, Option<Standing>)]) {
-        for (lease, standing) in standings {
-            let Some(Standing::SetAside(Rejected::OurMac(old))) = standing else { continue };
+        let claims = standings.iter().filter_map(|(lease, standing)| {
+            let Standing::SetAside(Rejected::OurMac(old)) = standing.as_ref()? else { return None };
+            Some((old, lease))
+        });
+        // Thousands of leases may claim one MAC.
+        for (old, lease) in claims.collect::<BTreeMap<_, _>>() {
             for mac in self.inputs.yield_mac(*old) {
                 tracing::warn!(%lease, %old, %mac, "another lease has our VTEP MAC: taking a fresh one");
                 self.statistics.mac_changes += 1;

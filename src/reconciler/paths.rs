@@ -95,6 +95,7 @@ impl<K: Kernel> Reconciler<K> {
     }
 
     fn take_judgements(&mut self, judgements: &[Judgement]) {
+        self.catch_up();
         for judgement in judgements {
             self.paths.take_judgement(judgement);
         }

@@ -75,7 +75,7 @@ impl<K: Kernel> Reconciler<K> {
     pub(super) fn take_lease(&mut self, update: LeaseUpdate) {
         let peers = &mut self.inputs.peers;
         let (was_complete, were_missing) = (peers.is_complete(), peers.missing().len());
-        let affected = peers.apply(update);
+        peers.take_in(update);
         let missing = peers.missing().len();
         // With the first complete picture, removals that had to wait become due.
         if was_complete != peers.is_complete() {
@@ -91,6 +91,11 @@ impl<K: Kernel> Reconciler<K> {
             self.agenda.withdraw_soon();
         }
         self.inputs.note_loss();
+    }
+
+    /// Plans again for the leases that the store's news are about, once for all news of a burst.
+    pub(super) fn catch_up(&mut self) {
+        let affected = self.inputs.peers.affected();
         self.doubt_silence(&affected);
         self.revise(&affected);
     }

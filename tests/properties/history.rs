@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use tweed::backend::{self, Local, Network};
 use tweed::kernel::state::Key;
-use tweed::lease::{Lease, LeaseId, LeaseUpdate, Rules, Vtep};
+use tweed::lease::{Lease, LeaseId, LeaseUpdate, Rules, Vtep, Withdrawal};
 use tweed::mac::MacAddr;
 use tweed::reconciler::{Desired, Inputs, Standing};
 
@@ -18,7 +18,6 @@ use crate::notation::{lease, local, malformed, record};
 /// Keeps a plan up to date, as the loop does.
 struct Planner {
     inputs: Inputs,
-    rules: Rules,
     networks: Vec<Box<dyn Network>>,
     desired: Desired,
     affected: BTreeSet<LeaseId>,
@@ -37,33 +36,42 @@ impl Planner {
                 own: local.own.clone(),
                 ..Inputs::default()
             },
-            rules: local.rules(),
             desired: Desired::new(backend::plan_local(local, &networks), []),
             networks,
             affected: BTreeSet::new(),
             touched: BTreeSet::new(),
         };
+        planner.inputs.peers.judge_by(local.rules());
         planner.take(Step::Snapshot(vec![]));
         planner
     }
 
     fn take(&mut self, step: Step) {
+        self.take_burst([step]);
+    }
+
+    /// However many steps are taken, the plan follows once.
+    fn take_burst(&mut self, steps: impl IntoIterator<Item = Step>) {
         let peers = &mut self.inputs.peers;
-        self.affected = match step {
-            Step::Put(lease) => peers.apply(LeaseUpdate::Put(record(lease))),
-            Step::Spoil(id) => peers.apply(LeaseUpdate::Put(malformed(id, "it is no JSON"))),
-            Step::Remove(id) => peers.apply(LeaseUpdate::Remove(id)),
-            Step::Snapshot(leases) => {
-                let records = leases.into_iter().map(record).collect();
-                peers.apply(LeaseUpdate::Snapshot(records))
+        self.affected = BTreeSet::new();
+        for step in steps {
+            match step {
+                Step::Put(lease) => peers.take_in(LeaseUpdate::Put(record(lease))),
+                Step::Spoil(id) => peers.take_in(LeaseUpdate::Put(malformed(id, "it is no JSON"))),
+                Step::Remove(id) => peers.take_in(LeaseUpdate::Remove(id)),
+                Step::Snapshot(leases) => {
+                    let records = leases.into_iter().map(record).collect();
+                    peers.take_in(LeaseUpdate::Snapshot(records));
+                }
+                Step::Withdraw => match peers.withdraw(100) {
+                    Withdrawal::Done(affected) => self.affected.extend(affected),
+                    Withdrawal::Held { .. } => panic!("the store named us all along"),
+                },
             }
-            Step::Withdraw => match peers.withdraw(&self.rules, 100) {
-                tweed::lease::Withdrawal::Done(affected) => affected,
-                tweed::lease::Withdrawal::Held { .. } => panic!("the store named us all along"),
-            },
-        };
+        }
+        self.affected.extend(peers.affected());
         let peers = &self.inputs.peers;
-        let changes = self.affected.iter().map(|id| (id, peers.peer(id, &self.rules)));
+        let changes = self.affected.iter().map(|id| (id, peers.peer(id)));
         let standing = |peer| Standing::of(peer, &self.networks, &self.inputs.detours);
         let changes = changes.map(|(id, peer)| (id.clone(), peer.map(standing)));
         self.touched = self.desired.revise(changes.collect());
@@ -71,7 +79,10 @@ impl Planner {
 
     /// The same plan, made all at once.
     fn planned_anew(&self) -> Desired {
-        Desired::plan(&self.inputs.local().unwrap(), &self.inputs.peers, &self.inputs.detours)
+        let mut peers = self.inputs.peers.clone();
+        // Once no lease is allowed, none of the claims is left of before.
+        peers.judge_by(Rules::default());
+        Desired::plan(&self.inputs.local().unwrap(), &mut peers, &self.inputs.detours)
     }
 }
 
@@ -157,11 +168,14 @@ proptest! {
     #![proptest_config(cases(256))]
 
     #[test]
-    fn a_plan_kept_up_to_date_is_the_plan_made_anew(local in node(), steps in vec(step(), 1..24)) {
+    fn a_plan_kept_up_to_date_is_the_plan_made_anew(
+        local in node(),
+        bursts in vec(vec(step(), 1..4), 1..16),
+    ) {
         let mut planner = Planner::new(&local);
-        for step in steps {
+        for burst in bursts {
             let before = planner.desired.state().clone();
-            planner.take(step);
+            planner.take_burst(burst);
             let anew = planner.planned_anew();
             prop_assert_eq!(planner.desired.state(), anew.state());
             prop_assert_eq!(planner.desired.peers(), anew.peers());

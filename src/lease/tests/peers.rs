@@ -14,7 +14,7 @@ fn of_two_that_overlap_the_older_is_accepted_whichever_came_first() {
     ];
     for (older, newer) in pairs {
         for order in [[(older, 10), (newer, 11)], [(newer, 11), (older, 10)]] {
-            let mut peers = Peers::default();
+            let mut peers = judged();
             for (text, created) in order {
                 peers.apply(put(lease(text, created)));
             }
@@ -50,11 +50,11 @@ fn conflicts_with(winner: &str) -> String {
 fn a_mac_belongs_to_the_node_from_whose_public_ip_it_is_derived_however_young() {
     let leases = [with_mac_of(A, A, 20), with_mac_of(A, RIVAL, 1)];
     for order in [[0, 1], [1, 0]] {
-        let mut one_by_one = Peers::default();
+        let mut one_by_one = judged();
         for index in order {
             one_by_one.apply(put(leases[index].clone()));
         }
-        let mut at_once = Peers::default();
+        let mut at_once = judged();
         at_once.apply(listing(&leases));
         for peers in [one_by_one, at_once] {
             assert_eq!(standing(&peers, A), "believed");
@@ -66,9 +66,9 @@ fn a_mac_belongs_to_the_node_from_whose_public_ip_it_is_derived_however_young() 
 #[test]
 fn a_lease_that_had_a_mac_keeps_it_from_older_ones_until_all_are_listed_again() {
     let (had, comes) = (lease(A, 20), lease(RIVAL, 1));
-    let mut peers = Peers::default();
+    let mut peers = judged();
     peers.apply(listing(&[had.clone(), with_mac_of(RIVAL, RIVAL, 1)]));
-    assert_eq!(peers.apply(put(comes.clone())), ids(&[A, RIVAL]));
+    assert_eq!(peers.apply(put(comes.clone())), ids(&[RIVAL]), "A has it as before");
     assert_eq!(standing(&peers, A), "believed");
     assert_eq!(standing(&peers, RIVAL), conflicts_with(A));
     // To be written again as it is makes it no younger.
@@ -77,7 +77,7 @@ fn a_lease_that_had_a_mac_keeps_it_from_older_ones_until_all_are_listed_again() 
     assert_eq!(standing(&peers, A), "believed");
     // A daemon that starts now knows no more than the records.
     assert_eq!(peers.apply(listing(&[as_it_is.clone(), comes.clone()])), ids(&[A, RIVAL]));
-    let mut starts = Peers::default();
+    let mut starts = judged();
     starts.apply(listing(&[as_it_is, comes]));
     for peers in [peers, starts] {
         assert_eq!(standing(&peers, A), conflicts_with(RIVAL));
@@ -88,13 +88,13 @@ fn a_lease_that_had_a_mac_keeps_it_from_older_ones_until_all_are_listed_again() 
 #[test]
 fn leases_of_one_public_ip_share_a_mac() {
     let twin = "10.5.11.0/24@172.16.0.3";
-    let mut peers = Peers::default();
+    let mut peers = judged();
     peers.apply(listing(&[lease(A, 10), lease(twin, 11), lease(RIVAL, 12)]));
     assert_eq!(standing(&peers, A), "believed");
     assert_eq!(standing(&peers, twin), "believed");
     assert_eq!(standing(&peers, RIVAL), conflicts_with(A));
     // With the winner goes its twin, although that is older than the next.
-    let mut peers = Peers::default();
+    let mut peers = judged();
     peers.apply(listing(&[lease(RIVAL, 1), lease(A, 10), lease(twin, 11)]));
     assert_eq!(standing(&peers, A), conflicts_with(RIVAL));
     assert_eq!(standing(&peers, twin), conflicts_with(RIVAL));
@@ -104,7 +104,7 @@ fn leases_of_one_public_ip_share_a_mac() {
 fn each_family_has_a_device_and_macs_of_its_own() {
     let mut v6 = lease("fd05:0:0:9::/64@fd00::9", 1);
     v6.endpoints[0].vtep = endpoint(A).vtep;
-    let mut peers = Peers::default();
+    let mut peers = judged();
     peers.apply(listing(&[lease(A, 10), v6.clone()]));
     assert_eq!(standing(&peers, A), "believed");
     assert_eq!(standing(&peers, v6.id.as_str()), "believed");
@@ -112,7 +112,7 @@ fn each_family_has_a_device_and_macs_of_its_own() {
 
 #[test]
 fn a_mac_that_its_holder_gives_up_is_free_for_the_next() {
-    let mut peers = Peers::default();
+    let mut peers = judged();
     peers.apply(listing(&[lease(A, 10), lease(RIVAL, 11), lease(OTHER_RIVAL, 12)]));
     assert_eq!(standing(&peers, OTHER_RIVAL), conflicts_with(A));
     assert_eq!(peers.apply(put(with_mac_of(A, A, 10))), ids(&[A, RIVAL, OTHER_RIVAL]));
@@ -123,7 +123,7 @@ fn a_mac_that_its_holder_gives_up_is_free_for_the_next() {
 
 #[test]
 fn what_cannot_be_believed_takes_nothing_from_others() {
-    let mut peers = Peers::default();
+    let mut peers = judged();
     peers.apply(put(lease("10.5.3.0/24@224.0.0.1", 2)));
     peers.apply(put(lease(A, 10)));
     assert_eq!(standing(&peers, A), "believed");
@@ -131,21 +131,21 @@ fn what_cannot_be_believed_takes_nothing_from_others() {
 
 #[test]
 fn whoever_depends_on_a_change_is_looked_at_again() {
-    let mut peers = Peers::default();
+    let mut peers = judged();
     peers.apply(put(lease(A, 10)));
     let rival = "10.5.3.0/25@172.16.0.9";
     assert_eq!(peers.apply(put(lease(rival, 11))), ids(&[A, rival]));
     assert_eq!(peers.apply(put(lease(rival, 11))), ids(&[]));
     peers.apply(LeaseUpdate::Remove(LeaseId::new(A)));
     let gone = Withdrawal::Done(ids(&[A, rival]));
-    assert_eq!(peers.withdraw(&rules(), 50), gone);
+    assert_eq!(peers.withdraw(50), gone);
     assert_eq!(standing(&peers, rival), "believed");
 }
 
 #[test]
 fn what_the_store_names_beats_what_has_gone_missing() {
     let rival = RIVAL;
-    let mut peers = Peers::default();
+    let mut peers = judged();
     peers.apply(snapshot(&[A, B]));
     assert_eq!(peers.apply(LeaseUpdate::Remove(LeaseId::new(A))), ids(&[]));
     assert_eq!(peers.apply(put(lease(rival, 11))), ids(&[A, rival]));
@@ -159,7 +159,7 @@ fn what_the_store_names_beats_what_has_gone_missing() {
 
 #[test]
 fn our_own_lease_is_no_peer() {
-    let mut peers = Peers::default();
+    let mut peers = judged();
     peers.apply(put(lease(OWN, 1)));
     peers.apply(put(lease(A, 10)));
     assert_eq!(standing(&peers, OWN), "unknown");
@@ -168,7 +168,7 @@ fn our_own_lease_is_no_peer() {
 
 #[test]
 fn a_record_that_can_no_longer_be_read_keeps_its_last_lease() {
-    let mut peers = Peers::default();
+    let mut peers = judged();
     peers.apply(put(lease(A, 10)));
     assert_eq!(peers.apply(spoil(A)), ids(&[A]));
     assert_eq!(standing(&peers, A), "believed");
@@ -179,7 +179,7 @@ fn a_record_that_can_no_longer_be_read_keeps_its_last_lease() {
 
 #[test]
 fn a_record_that_never_could_be_read_is_set_aside() {
-    let mut peers = Peers::default();
+    let mut peers = judged();
     peers.apply(spoil(A));
     assert_eq!(standing(&peers, A), "its record cannot be read: no JSON");
     assert!(peers.missing().is_empty());
@@ -187,7 +187,7 @@ fn a_record_that_never_could_be_read_is_set_aside() {
 
 #[test]
 fn nothing_is_complete_before_the_first_snapshot() {
-    let mut peers = Peers::default();
+    let mut peers = judged();
     peers.apply(put(lease(A, 10)));
     assert!(!peers.is_complete());
     peers.apply(snapshot(&[A]));
@@ -196,19 +196,19 @@ fn nothing_is_complete_before_the_first_snapshot() {
 
 #[test]
 fn what_a_snapshot_does_not_name_goes_missing_and_stays_until_withdrawn() {
-    let mut peers = Peers::default();
+    let mut peers = judged();
     peers.apply(snapshot(&[A, B, C]));
     assert_eq!(peers.apply(snapshot(&[A, B])), ids(&[]));
     assert_eq!(peers.missing(), &ids(&[C]));
     assert_eq!(standing(&peers, C), "believed");
-    assert_eq!(peers.withdraw(&rules(), 50), Withdrawal::Done(ids(&[C])));
+    assert_eq!(peers.withdraw(50), Withdrawal::Done(ids(&[C])));
     assert_eq!(standing(&peers, C), "unknown");
 }
 
 #[test]
 fn what_comes_back_in_time_was_never_gone() {
     for back in [put(lease(C, 10)), snapshot(&[A, B, C])] {
-        let mut peers = Peers::default();
+        let mut peers = judged();
         peers.apply(snapshot(&[A, B, C]));
         peers.apply(LeaseUpdate::Remove(LeaseId::new(C)));
         assert_eq!(peers.apply(back), ids(&[]));
@@ -218,7 +218,7 @@ fn what_comes_back_in_time_was_never_gone() {
 
 #[test]
 fn removing_what_was_never_there_changes_nothing() {
-    let mut peers = Peers::default();
+    let mut peers = judged();
     peers.apply(snapshot(&[A]));
     peers.apply(LeaseUpdate::Remove(LeaseId::new(B)));
     assert!(peers.missing().is_empty());
@@ -227,57 +227,149 @@ fn removing_what_was_never_there_changes_nothing() {
 #[test]
 fn the_brake_holds_more_than_its_share() {
     let four = [A, B, C, "10.5.6.0/24@172.16.0.6"];
-    let mut peers = Peers::default();
+    let mut peers = judged();
     peers.apply(snapshot(&four));
     peers.apply(snapshot(&[A]));
-    assert_eq!(peers.withdraw(&rules(), 50), Withdrawal::Held { missing: 3, of: 4 });
-    assert_eq!(peers.withdraw(&rules(), 74), Withdrawal::Held { missing: 3, of: 4 });
+    assert_eq!(peers.withdraw(50), Withdrawal::Held { missing: 3, of: 4 });
+    assert_eq!(peers.withdraw(74), Withdrawal::Held { missing: 3, of: 4 });
     assert_eq!(standing(&peers, B), "believed");
-    assert!(matches!(peers.clone().withdraw(&rules(), 75), Withdrawal::Done(_)));
+    assert!(matches!(peers.clone().withdraw(75), Withdrawal::Done(_)));
     peers.apply(put(lease(B, 10)));
-    assert!(matches!(peers.withdraw(&rules(), 50), Withdrawal::Done(_)));
+    assert!(matches!(peers.withdraw(50), Withdrawal::Done(_)));
 }
 
 #[test]
 fn a_single_loss_is_never_too_many() {
-    let mut peers = Peers::default();
+    let mut peers = judged();
     peers.apply(snapshot(&[A]));
     peers.apply(snapshot(&[]));
-    assert_eq!(peers.withdraw(&rules(), 0), Withdrawal::Done(ids(&[A])));
+    assert_eq!(peers.withdraw(0), Withdrawal::Done(ids(&[A])));
 }
 
 #[test]
 fn our_own_lease_does_not_count_among_the_peers() {
-    let mut peers = Peers::default();
+    let mut peers = judged();
     peers.apply(snapshot(&[OWN, A, B, C]));
     peers.apply(snapshot(&[OWN, A]));
-    assert_eq!(peers.withdraw(&rules(), 50), Withdrawal::Held { missing: 2, of: 3 });
+    assert_eq!(peers.withdraw(50), Withdrawal::Held { missing: 2, of: 3 });
 }
 
 #[test]
 fn a_store_that_forgot_us_too_is_not_believed() {
-    let mut peers = Peers::default();
+    let mut peers = judged();
     peers.apply(snapshot(&[OWN, A, B, C]));
     peers.apply(snapshot(&[A, B]));
-    assert_eq!(peers.withdraw(&rules(), 100), Withdrawal::Held { missing: 1, of: 3 });
+    assert_eq!(peers.withdraw(100), Withdrawal::Held { missing: 1, of: 3 });
     peers.apply(put(lease(OWN, 1)));
-    assert_eq!(peers.withdraw(&rules(), 50), Withdrawal::Done(ids(&[C])));
+    assert_eq!(peers.withdraw(50), Withdrawal::Done(ids(&[C])));
 }
 
 #[test]
 fn losing_our_own_lease_alone_holds_nothing() {
-    let mut peers = Peers::default();
+    let mut peers = judged();
     peers.apply(snapshot(&[OWN, A]));
     peers.apply(snapshot(&[A]));
-    assert!(matches!(peers.withdraw(&rules(), 50), Withdrawal::Done(_)));
+    assert!(matches!(peers.withdraw(50), Withdrawal::Done(_)));
     assert_eq!(standing(&peers, A), "believed");
 }
 
 #[test]
 fn what_is_remembered_is_missing_until_the_store_names_it() {
     let mut peers = Peers::remembered([lease(A, 10), lease(B, 10)].map(Arc::new));
+    peers.judge_by(rules());
     assert_eq!(standing(&peers, A), "believed");
     assert!(!peers.is_complete());
     peers.apply(snapshot(&[A]));
     assert_eq!(peers.missing(), &ids(&[B]));
+}
+
+/// Leases of different public IPs, each older than the one before.
+fn crowd(count: u32, subnet: impl Fn(u32) -> String) -> Vec<Lease> {
+    let of = |number| {
+        let public_ip = std::net::Ipv4Addr::from_bits(0xac11_0002 + number);
+        lease(&format!("{}@{public_ip}", subnet(number)), (count - number).into())
+    };
+    (0..count).map(of).collect()
+}
+
+/// The `number`th subnet of this length, from 10.5.64.0 on.
+fn nth(number: u32, len: u8) -> String {
+    let base = std::net::Ipv4Addr::from_bits(0x0a05_4000 + (number << (32 - len)));
+    format!("{base}/{len}")
+}
+
+fn of_one_mac(count: u32) -> Vec<Lease> {
+    let mut leases = crowd(count, |number| nth(number, 28));
+    for lease in &mut leases {
+        lease.endpoints[0].vtep = endpoint(A).vtep;
+    }
+    leases
+}
+
+fn of_one_subnet(count: u32) -> Vec<Lease> {
+    crowd(count, |_| nth(0, 24))
+}
+
+fn below_one_subnet(count: u32) -> Vec<Lease> {
+    crowd(count, |number| if number == 0 { nth(0, 18) } else { nth(number, 30) })
+}
+
+/// Halves, halves of halves, and so on.
+fn inside_one_another(count: u32) -> Vec<Lease> {
+    crowd(count, |number| {
+        let depth = (number + 1).ilog2();
+        nth(number + 1 - (1 << depth), 18 + u8::try_from(depth).unwrap())
+    })
+}
+
+/// How many claims and leases are looked at while `leases` come in one burst, are listed, go
+/// missing, are judged and withdrawn.
+fn work(leases: &[Lease]) -> usize {
+    let mut peers = judged();
+    for lease in leases {
+        peers.take_in(put(lease.clone()));
+    }
+    let mut again = peers.affected().len();
+    again += peers.apply(listing(leases)).len();
+    assert_eq!(peers.all().filter(|(_, peer)| peer.is_some()).count(), leases.len());
+    for lease in leases {
+        peers.take_in(LeaseUpdate::Remove(lease.id.clone()));
+    }
+    again += peers.affected().len();
+    assert_eq!(peers.all().filter(|(_, peer)| peer.is_some()).count(), leases.len());
+    let Withdrawal::Done(gone) = peers.withdraw(100) else { panic!("all are to go") };
+    again + gone.len() + peers.looked_at()
+}
+
+#[test]
+fn twice_as_many_leases_in_conflict_are_twice_the_work() {
+    for conflict in [of_one_mac, of_one_subnet, below_one_subnet, inside_one_another] {
+        let (once, twice) = (work(&conflict(511)), work(&conflict(1023)));
+        // The depth of subnets inside one another grows by one.
+        assert!(twice < once * 5 / 2, "{once} and {twice}");
+    }
+}
+
+#[test]
+fn a_claim_that_wins_nothing_concerns_no_other_lease() {
+    for conflict in [of_one_mac, of_one_subnet] {
+        let mut leases = conflict(100);
+        let youngest = leases.remove(0);
+        let mut peers = judged();
+        peers.apply(listing(&leases));
+        assert_eq!(peers.apply(put(youngest.clone())), [youngest.id.clone()].into());
+        assert_eq!(peers.apply(LeaseUpdate::Remove(youngest.id)), ids(&[]));
+    }
+}
+
+#[test]
+fn a_burst_in_which_the_holder_changes_each_time_is_looked_at_once() {
+    let leases = of_one_mac(100);
+    let mut peers = judged();
+    peers.apply(listing(&leases));
+    for lease in leases.iter().rev() {
+        peers.take_in(LeaseUpdate::Remove(lease.id.clone()));
+    }
+    assert_eq!(peers.affected().len(), leases.len());
+    assert_eq!(peers.affected(), ids(&[]));
 }
