@@ -7,7 +7,7 @@ mod peers;
 mod tests;
 
 pub use belief::{Contested, Rejected, Rules};
-pub use peers::{Peer, Peers, Withdrawal};
+pub use peers::{Absence, Peer, Peers, Withdrawal};
 
 use std::fmt;
 use std::net::IpAddr;
@@ -139,7 +139,10 @@ pub enum LeaseUpdate {
     Snapshot(Vec<Record>),
     /// A record is new or has changed.
     Put(Record),
+    /// The record was removed. Its node may run: terms end, and keys are deleted by hand.
     Remove(LeaseId),
+    /// The node itself was deleted, and its record with it.
+    DeleteNode(LeaseId),
 }
 
 impl Vtep {

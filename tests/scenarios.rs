@@ -112,11 +112,13 @@ scenarios! {
     a_new_address_of_the_underlay_is_published
     a_node_flips_its_own_backend_live
     a_node_with_our_public_ip_is_named
+    a_node_that_is_deleted_is_withdrawn_at_once
     a_node_that_replaces_another_is_routed_at_once
     a_nexthop_number_that_is_taken_meanwhile_is_left_alone
     a_peer_that_cannot_be_reached_is_left_out_with_its_reason
     a_peer_that_changes_is_followed
     a_peer_that_leaves_is_removed_soon
+    a_peer_removed_alone_is_withdrawn_at_once
     a_reboot_without_the_store_forwards_from_what_was_known
     a_reboot_without_the_store_guards_the_tunnel_by_what_was_known
     a_record_that_cannot_be_read_takes_no_route_away
@@ -160,13 +162,16 @@ scenarios! {
     mixed_stays_until_nobody_would_be_left_out
     mixed_twice_restores_the_filter_of_each_device
     nothing_is_removed_before_the_first_snapshot
+    nodes_deleted_one_by_one_do_not_need_the_brake
     overruns_in_a_row_share_their_dumps
+    peers_known_from_a_checkpoint_alone_do_not_need_the_brake
     programs_that_hang_hold_up_no_route
     rules_of_flanneld_go_once_ours_are_in_place
     silence_before_an_edit_says_nothing_of_after_it
     the_absence_of_the_store_changes_nothing
     the_address_of_the_tunnel_outlives_a_restart_without_mixed
     the_address_of_the_tunnel_stays_until_another_subnet
+    the_brake_ends_after_an_hour_in_which_the_store_names_us
     the_brake_holds_when_most_peers_vanish
     the_brake_is_off_as_soon_as_all_are_back
     packets_of_pods_are_let_through_where_forward_drops

@@ -14,7 +14,7 @@ pub struct Peers {
     records: BTreeMap<LeaseId, Held>,
     /// What the leases claim that the rules allow.
     claims: Index,
-    missing: BTreeSet<LeaseId>,
+    missing: BTreeMap<LeaseId, Absence>,
     /// Those whose VTEP is new since the last full listing, in the order in which they came.
     latecomers: BTreeMap<LeaseId, u64>,
     /// How many have come so.
@@ -46,6 +46,26 @@ enum Judged {
     Rejected(Box<Rejected>),
 }
 
+/// How a lease went missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Absence {
+    /// It is known from a checkpoint alone: the store has not named it since the start.
+    Remembered,
+    /// A listing does not name it any more.
+    Unlisted,
+    /// The store reported that it was removed.
+    Removed,
+    /// The store reported that its node was deleted.
+    NodeDeleted,
+}
+
+impl Absence {
+    /// Whether a store that lost its data would look like this.
+    const fn is_doubtful(self) -> bool {
+        matches!(self, Self::Unlisted | Self::Removed)
+    }
+}
+
 /// What has changed since [`Peers::affected`] was last asked.
 #[derive(Clone, Debug, Default)]
 struct Changed {
@@ -59,9 +79,13 @@ struct Changed {
 pub enum Withdrawal {
     /// They are forgotten; these leases must be looked at again.
     Done(BTreeSet<LeaseId>),
-    /// They are too many to be true: all are kept.
+    /// They are too many to be true: they are kept.
     Held { missing: usize, of: usize },
 }
+
+/// With fewer peers than this, one of them is a large share. If it is the first of several that are
+/// lost, the brake must see them together.
+const FEW: usize = 10;
 
 impl Peers {
     /// The peers as they were last known. They count as missing until the store names them.
@@ -70,7 +94,7 @@ impl Peers {
         for lease in leases {
             let id = lease.id.clone();
             let judged = Judged::by(&peers.rules, &id, Some(&lease));
-            peers.missing.insert(id.clone());
+            peers.missing.insert(id.clone(), Absence::Remembered);
             peers.records.insert(id, Held { lease: Some(lease), malformed: None, judged });
         }
         peers
@@ -108,7 +132,8 @@ impl Peers {
         match update {
             LeaseUpdate::Snapshot(records) => self.take_listing(records),
             LeaseUpdate::Put(record) => self.put(record),
-            LeaseUpdate::Remove(id) => self.lose(id),
+            LeaseUpdate::Remove(id) => self.lose(&id, Absence::Removed),
+            LeaseUpdate::DeleteNode(id) => self.lose(&id, Absence::NodeDeleted),
         }
     }
 
@@ -122,23 +147,47 @@ impl Peers {
     }
 
     /// Forgets what has gone missing, unless that is more than `max_percent` of all peers, or the
-    /// store has forgotten us too: then the store lost its data, not the cluster its nodes.
+    /// store has forgotten us too: then the store lost its data, not the cluster its nodes. Peers
+    /// that are known from a checkpoint alone, and those whose nodes were reported as deleted, say
+    /// nothing of the store: they are not counted, and forgotten however many they are.
     pub fn withdraw(&mut self, max_percent: u8) -> Withdrawal {
         let (missing, of) = self.vanished();
         let forgot_us = self.missing.len() > missing;
-        let too_many = missing > 1 && missing * 100 > of * usize::from(max_percent);
-        if (forgot_us && missing > 0) || too_many {
+        if forgot_us {
+            self.doubt_all();
+        }
+        if forgot_us && missing > 0 {
             return Withdrawal::Held { missing, of };
         }
-        let gone = self.missing.clone();
-        gone.into_iter().for_each(|id| self.forget(id));
+        self.forget_all(|absence| !absence.is_doubtful());
+        let (missing, of) = self.vanished();
+        if missing > 1 && missing * 100 > of * usize::from(max_percent) {
+            return Withdrawal::Held { missing, of };
+        }
+        self.forget_all(|_| true);
         Withdrawal::Done(self.affected())
+    }
+
+    /// The store has forgotten us, or had: nothing that it does not name is proven to be gone.
+    pub fn doubt_all(&mut self) {
+        self.missing.values_mut().for_each(|absence| *absence = Absence::Unlisted);
+    }
+
+    /// Whether one peer alone is missing, and the store reported that: there is nothing to wait for.
+    pub fn is_single_removal(&self) -> bool {
+        let (missing, of) = self.vanished();
+        let is_reported = |absence: &Absence| match absence {
+            Absence::NodeDeleted => true,
+            Absence::Removed => of >= FEW,
+            Absence::Remembered | Absence::Unlisted => false,
+        };
+        (missing, self.missing.len()) == (1, 1) && self.missing.values().all(is_reported)
     }
 
     /// How many peers have gone missing, and of how many.
     pub fn vanished(&self) -> (usize, usize) {
         let own = self.rules.own.as_ref().map(|own| &own.id);
-        let is_missing = own.is_some_and(|own| self.missing.contains(own));
+        let is_missing = own.is_some_and(|own| self.missing.contains_key(own));
         let is_there = own.is_some_and(|own| self.records.contains_key(own));
         let (missing, of) = (self.missing.len(), self.records.len());
         (missing - usize::from(is_missing), of - usize::from(is_there))
@@ -151,11 +200,11 @@ impl Peers {
 
     /// Whether the store named the lease `id` when it was last asked.
     pub fn names(&self, id: &LeaseId) -> bool {
-        self.records.contains_key(id) && !self.missing.contains(id)
+        self.records.contains_key(id) && !self.missing.contains_key(id)
     }
 
     /// The leases that the store no longer names but that have not been withdrawn.
-    pub const fn missing(&self) -> &BTreeSet<LeaseId> {
+    pub const fn missing(&self) -> &BTreeMap<LeaseId, Absence> {
         &self.missing
     }
 
@@ -195,11 +244,12 @@ impl Peers {
                 peers.latecomers.remove(&id);
             });
         }
-        let mut lost: BTreeSet<LeaseId> = self.ids().cloned().collect();
+        let known = self.ids().filter(|id| !self.missing.contains_key(id));
+        let mut lost: BTreeSet<LeaseId> = known.cloned().collect();
         for record in &records {
             lost.remove(&record.id);
         }
-        lost.into_iter().for_each(|id| self.lose(id));
+        lost.iter().for_each(|id| self.lose(id, Absence::Unlisted));
         self.complete = true;
         records.into_iter().for_each(|record| self.take_record(record, None));
     }
@@ -214,7 +264,7 @@ impl Peers {
 
     fn take_record(&mut self, Record { id, lease }: Record, came: Option<u64>) {
         let is_known = self.records.get(&id).is_some_and(|held| held.is_of(&lease));
-        if is_known && !self.missing.contains(&id) {
+        if is_known && !self.missing.contains_key(&id) {
             return;
         }
         let news = (!is_known).then(|| self.read(&id, lease));
@@ -240,12 +290,18 @@ impl Peers {
         Held { lease, malformed, judged }
     }
 
-    fn lose(&mut self, id: LeaseId) {
-        if self.records.contains_key(&id) {
-            self.change(&id, |peers| {
-                peers.missing.insert(id.clone());
+    fn lose(&mut self, id: &LeaseId, absence: Absence) {
+        if self.records.contains_key(id) {
+            self.change(id, |peers| {
+                peers.missing.insert(id.clone(), absence);
             });
         }
+    }
+
+    fn forget_all(&mut self, is_gone: impl Fn(Absence) -> bool) {
+        let gone = self.missing.iter().filter(|(_, absence)| is_gone(**absence));
+        let gone: Vec<LeaseId> = gone.map(|(id, _)| id.clone()).collect();
+        gone.into_iter().for_each(|id| self.forget(id));
     }
 
     fn forget(&mut self, id: LeaseId) {
@@ -299,7 +355,7 @@ impl Peers {
 
     fn rank(&self, lease: &Lease) -> Rank {
         Rank {
-            missing: self.missing.contains(&lease.id),
+            missing: self.missing.contains_key(&lease.id),
             borrowed: false,
             came: 0,
             created: lease.created,
@@ -320,8 +376,7 @@ impl Peers {
     }
 
     fn check_conflicts(&self, lease: &Lease) -> Result<(), Rejected> {
-        let conflict =
-            |what, id: &LeaseId| Err(Rejected::ConflictsWith { what, id: LeaseId::clone(id) });
+        let conflict = |what, id: &LeaseId| Err(Rejected::ConflictsWith { what, id: id.clone() });
         let rank = self.rank(lease);
         if let Some(id) = lease.subnets().find_map(|subnet| self.claims.before(subnet, &rank)) {
             return conflict(Contested::Subnet, id);

@@ -20,6 +20,8 @@ const WITHDRAW: Duration = Duration::from_secs(2);
 const WITHDRAW_LATEST: Duration = Duration::from_secs(30);
 /// After the store lost leases, peers get this long to claim theirs again.
 const WITHDRAW_AFTER_LOSS: Duration = Duration::from_secs(60);
+/// What a store that names us has not named for this long is gone, however much it is.
+const LONGEST_BRAKE: Duration = Duration::from_secs(3600);
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_LONGEST: Duration = Duration::from_secs(30);
 /// A dump costs the more the more peers there are: a storm of changes must not be all that we read.
@@ -40,6 +42,10 @@ pub(super) struct Agenda {
     withdraw: Option<Instant>,
     /// When the first of the leases vanished that are to be judged.
     vanishing: Option<Instant>,
+    /// When the last one vanished.
+    vanished: Option<Instant>,
+    /// Since when the brake has held back losses without any other sign that the store lost data.
+    braking: Option<Instant>,
     retry: Option<Instant>,
     retries: u32,
     dump: Option<Instant>,
@@ -82,6 +88,8 @@ impl Agenda {
             lingering: BTreeMap::new(),
             withdraw: None,
             vanishing: None,
+            vanished: None,
+            braking: None,
             retry: None,
             retries: 0,
             dump: None,
@@ -162,9 +170,21 @@ impl Agenda {
         self.lingering.retain(|key, _| differs(key));
     }
 
+    /// One lease has vanished, and there is nothing to wait for: judge it now, unless others vanished
+    /// just before.
+    pub(super) fn withdraw_now(&mut self) {
+        let now = Instant::now();
+        if self.vanished.is_some_and(|at| now < at + WITHDRAW) {
+            return self.withdraw_soon();
+        }
+        self.vanished = Some(now);
+        self.withdraw = Some(now);
+    }
+
     /// Leases have vanished: judge them soon.
     pub(super) fn withdraw_soon(&mut self) {
         let now = Instant::now();
+        self.vanished = Some(now);
         let latest = *self.vanishing.get_or_insert(now) + WITHDRAW_LATEST;
         let soon = (now + WITHDRAW).min(latest);
         self.withdraw = Some(self.withdraw.map_or(soon, |at| at.max(soon)));
@@ -183,6 +203,21 @@ impl Agenda {
     pub(super) const fn withdraw_nothing(&mut self) {
         self.withdraw = None;
         self.vanishing = None;
+        self.braking = None;
+    }
+
+    /// The brake holds, and the store names us.
+    pub(super) fn brake(&mut self) {
+        self.braking.get_or_insert_with(Instant::now);
+    }
+
+    /// The brake does not hold, or the store is not to be trusted.
+    pub(super) const fn do_not_brake(&mut self) {
+        self.braking = None;
+    }
+
+    pub(super) fn has_braked_long_enough(&self) -> bool {
+        self.braking.is_some_and(|since| since + LONGEST_BRAKE <= Instant::now())
     }
 
     /// Something could not be read: try again, each time a little later.

@@ -270,9 +270,32 @@ impl Inputs {
     pub fn note_loss(&mut self) {
         if self.peers.missing().is_empty() {
             self.loss = Loss::Plausible;
-        } else if self.own.as_ref().is_some_and(|own| !self.peers.names(&own.id)) {
+        } else if !self.are_named() {
             self.loss = Loss::OfOursToo;
+            self.peers.doubt_all();
         }
+    }
+
+    /// Looks at the first listing. A store that gave us another lease than the one we remember had
+    /// forgotten that one, and perhaps those of the peers that it does not list.
+    pub fn check_memory(&mut self) {
+        let identity = |own: &Lease| (own.id.clone(), own.created, own.grant);
+        let remembered = self.remembered.as_ref().and_then(|local| local.own.as_ref());
+        let is_same = remembered.map(identity) == self.own.as_ref().map(identity);
+        if !is_same && !self.peers.missing().is_empty() {
+            self.loss = Loss::OfOursToo;
+            self.peers.doubt_all();
+        }
+    }
+
+    /// Whether the store names our own lease, if we hold one.
+    fn are_named(&self) -> bool {
+        self.own.as_ref().is_none_or(|own| self.peers.names(&own.id))
+    }
+
+    /// Whether the store gives every reason to believe what it says.
+    pub fn trust_the_store(&self) -> bool {
+        self.held && self.are_named() && self.may_remove()
     }
 
     /// Withdraws the missing peers. A store that forgot us too lost its data: then it waits once

@@ -79,6 +79,7 @@ impl<K: Kernel> Reconciler<K> {
         let missing = peers.missing().len();
         // With the first complete picture, removals that had to wait become due.
         if was_complete != peers.is_complete() {
+            self.inputs.check_memory();
             self.stale.differences = Differences::Anywhere;
             self.inputs.edit.stale = true;
             // Only now it is known who may be let into the tunnel.
@@ -88,9 +89,14 @@ impl<K: Kernel> Reconciler<K> {
             self.inputs.held_back = None;
             self.agenda.withdraw_nothing();
         } else if missing > were_missing || !self.agenda.will_withdraw() {
-            self.agenda.withdraw_soon();
+            if self.inputs.peers.is_single_removal() {
+                self.agenda.withdraw_now();
+            } else {
+                self.agenda.withdraw_soon();
+            }
         }
         self.inputs.note_loss();
+        self.watch_brake();
     }
 
     /// Plans again for the leases that the store's news are about, once for all news of a burst.
@@ -109,6 +115,14 @@ impl<K: Kernel> Reconciler<K> {
             }
         }
         self.inputs.store = state;
+        self.watch_brake();
+    }
+
+    /// The brake ends by itself only while nothing else says that the store lost data.
+    fn watch_brake(&mut self) {
+        if !self.inputs.trust_the_store() {
+            self.agenda.do_not_brake();
+        }
     }
 
     /// What the store has told already is the better knowledge.
@@ -206,9 +220,19 @@ impl<K: Kernel> Reconciler<K> {
     }
 
     fn withdraw(&mut self) {
-        match self.inputs.withdraw(self.settings.max_withdraw) {
+        let is_over = self.agenda.has_braked_long_enough();
+        if let Some((missing, of)) = self.inputs.held_back.filter(|_| is_over) {
+            tracing::warn!(
+                missing,
+                of,
+                "the store has not named leases for an hour: removing their routes"
+            );
+        }
+        let max_percent = if is_over { 100 } else { self.settings.max_withdraw };
+        match self.inputs.withdraw(max_percent) {
             Withdrawal::Done(affected) => {
                 self.inputs.held_back = None;
+                self.agenda.do_not_brake();
                 self.revise(&affected);
             }
             Withdrawal::Held { missing, of } => {
@@ -221,6 +245,10 @@ impl<K: Kernel> Reconciler<K> {
                 }
                 self.outputs.read_again();
                 self.agenda.withdraw_later();
+                if self.inputs.trust_the_store() {
+                    self.agenda.brake();
+                }
+                self.catch_up();
             }
         }
     }

@@ -82,7 +82,7 @@ async fn changes_are_told_once_and_heartbeats_never() {
     server.annotate("n3", "public-ip", Some("172.18.0.33"));
     assert_eq!(next(&mut updates).await, "put n3@172.18.0.33");
     server.delete_node("n3");
-    assert_eq!(next(&mut updates).await, "remove n3");
+    assert_eq!(next(&mut updates).await, "delete node n3");
 }
 
 #[tokio::test]
@@ -137,7 +137,7 @@ async fn a_dropped_watch_goes_on_where_it_was() {
     assert_eq!(next(&mut updates).await, "put n3@172.18.0.3");
     assert_eq!(lists(&server), 0, "nothing is read again");
     server.delete_node("n3");
-    assert_eq!(next(&mut updates).await, "remove n3");
+    assert_eq!(next(&mut updates).await, "delete node n3");
 }
 
 /// Changes of other nodes that are none to us, forgotten since, are no gap.

@@ -37,6 +37,7 @@ pub(crate) fn shown(update: &LeaseUpdate) -> String {
         }
         LeaseUpdate::Put(put) => format!("put {}", record(put)),
         LeaseUpdate::Remove(id) => format!("remove {id}"),
+        LeaseUpdate::DeleteNode(id) => format!("delete node {id}"),
     }
 }
 

@@ -148,11 +148,12 @@ impl Stage {
     }
 
     /// The daemon's part between loop and store: takes the lease with what is to be published.
-    async fn hold(&mut self, subnets: &str) {
+    async fn hold(&mut self, words: &str) {
+        let (subnets, created) = words.split_once(" created=").unwrap_or((words, "1"));
         let subnets: Vec<Prefix> = subnets.split_whitespace().map(prefix).collect();
         let words = subnets.iter().map(|subnet| format!("{subnet}@{}", subnet.base()));
         let words = words.collect::<Vec<_>>().join(" ");
-        self.own = Some(lease(&format!("{words} created=1")));
+        self.own = Some(lease(&format!("{words} created={created}")));
         self.publish().await;
     }
 
@@ -176,6 +177,7 @@ impl Stage {
             "snapshot" => vec![LeaseUpdate::Snapshot(records.collect())],
             "put" => records.map(LeaseUpdate::Put).collect(),
             "remove" => items.iter().map(|item| LeaseUpdate::Remove(id(item))).collect(),
+            "delete-node" => items.iter().map(|item| LeaseUpdate::DeleteNode(id(item))).collect(),
             "spoil" => {
                 let spoilt = |item: &&str| LeaseUpdate::Put(malformed(id(item), "it is no JSON"));
                 items.iter().map(spoilt).collect()

@@ -199,7 +199,7 @@ fn what_a_snapshot_does_not_name_goes_missing_and_stays_until_withdrawn() {
     let mut peers = judged();
     peers.apply(snapshot(&[A, B, C]));
     assert_eq!(peers.apply(snapshot(&[A, B])), ids(&[]));
-    assert_eq!(peers.missing(), &ids(&[C]));
+    assert_eq!(missing(&peers), ids(&[C]));
     assert_eq!(standing(&peers, C), "believed");
     assert_eq!(peers.withdraw(50), Withdrawal::Done(ids(&[C])));
     assert_eq!(standing(&peers, C), "unknown");
@@ -222,6 +222,10 @@ fn removing_what_was_never_there_changes_nothing() {
     peers.apply(snapshot(&[A]));
     peers.apply(LeaseUpdate::Remove(LeaseId::new(B)));
     assert!(peers.missing().is_empty());
+}
+
+fn missing(peers: &Peers) -> BTreeSet<LeaseId> {
+    peers.missing().keys().cloned().collect()
 }
 
 #[test]
@@ -280,7 +284,85 @@ fn what_is_remembered_is_missing_until_the_store_names_it() {
     assert_eq!(standing(&peers, A), "believed");
     assert!(!peers.is_complete());
     peers.apply(snapshot(&[A]));
-    assert_eq!(peers.missing(), &ids(&[B]));
+    assert_eq!(missing(&peers), ids(&[B]));
+}
+
+#[test]
+fn what_is_known_from_a_checkpoint_alone_says_nothing_of_the_store() {
+    let remembered = || {
+        let mut peers = Peers::remembered([lease(A, 10), lease(B, 10), lease(C, 10)].map(Arc::new));
+        peers.judge_by(rules());
+        peers
+    };
+    let mut peers = remembered();
+    peers.apply(snapshot(&[OWN, A]));
+    assert_eq!(peers.withdraw(50), Withdrawal::Done(ids(&[B, C])));
+    // What the store has named since is as any other.
+    let mut peers = remembered();
+    peers.apply(snapshot(&[OWN, A, B]));
+    peers.apply(snapshot(&[OWN]));
+    assert_eq!(peers.withdraw(50), Withdrawal::Held { missing: 2, of: 2 });
+    assert_eq!(standing(&peers, C), "unknown");
+    // A store that had forgotten us may have forgotten them.
+    let mut peers = remembered();
+    peers.apply(snapshot(&[A]));
+    peers.doubt_all();
+    assert_eq!(peers.withdraw(50), Withdrawal::Held { missing: 2, of: 3 });
+}
+
+#[test]
+fn a_deleted_node_is_gone_however_many_are() {
+    let deleted = |id: &str| LeaseUpdate::DeleteNode(LeaseId::new(id));
+    let removed = |id: &str| LeaseUpdate::Remove(LeaseId::new(id));
+    let mut peers = judged();
+    peers.apply(snapshot(&[A, B, C]));
+    for id in [A, B, C] {
+        peers.apply(deleted(id));
+    }
+    assert_eq!(peers.withdraw(50), Withdrawal::Done(ids(&[A, B, C])));
+    // The term of a lease may have ended while its node runs.
+    peers.apply(snapshot(&[A, B, C]));
+    for id in [A, B, C] {
+        peers.apply(removed(id));
+    }
+    assert_eq!(peers.withdraw(50), Withdrawal::Held { missing: 3, of: 3 });
+    // Our own node was deleted, too.
+    let mut peers = judged();
+    peers.apply(snapshot(&[OWN, A, B, C]));
+    for id in [A, B, OWN] {
+        peers.apply(deleted(id));
+    }
+    assert_eq!(peers.withdraw(50), Withdrawal::Held { missing: 2, of: 3 });
+    peers.apply(put(lease(OWN, 1)));
+    assert_eq!(peers.withdraw(50), Withdrawal::Held { missing: 2, of: 3 });
+}
+
+#[test]
+fn only_what_the_store_reported_of_one_of_many_peers_is_a_single_removal() {
+    let removed = |id: &LeaseId| LeaseUpdate::Remove(id.clone());
+    let many: Vec<Lease> = crowd(10, |number| nth(number, 24));
+    let mut peers = judged();
+    peers.apply(listing(&many));
+    assert!(!peers.is_single_removal());
+    peers.apply(removed(&many[0].id));
+    assert!(peers.is_single_removal());
+    peers.apply(removed(&many[1].id));
+    assert!(!peers.is_single_removal());
+    let mut peers = judged();
+    peers.apply(listing(&many));
+    peers.apply(listing(&many[1..]));
+    assert!(!peers.is_single_removal(), "no one reported it");
+    let mut peers = judged();
+    peers.apply(listing(&many[1..]));
+    peers.apply(removed(&many[1].id));
+    assert!(!peers.is_single_removal(), "it is one of few");
+    peers.apply(put(many[1].clone()));
+    peers.apply(LeaseUpdate::DeleteNode(many[1].id.clone()));
+    assert!(peers.is_single_removal());
+    let mut peers = judged();
+    peers.apply(snapshot(&[OWN, A]));
+    peers.apply(LeaseUpdate::DeleteNode(LeaseId::new(OWN)));
+    assert!(!peers.is_single_removal(), "it is our own");
 }
 
 /// Leases of different public IPs, each older than the one before.

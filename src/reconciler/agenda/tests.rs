@@ -81,6 +81,40 @@ fn losses_are_judged_once_no_more_follow() {
 }
 
 #[test]
+fn a_single_removal_is_judged_now_unless_others_vanished_just_before() {
+    with_agenda(async |agenda| {
+        agenda.withdraw_now();
+        assert_eq!(tasks(agenda), [Task::Withdraw]);
+        agenda.withdraw_now();
+        assert_eq!(tasks(agenda), []);
+        advance(WITHDRAW).await;
+        assert_eq!(tasks(agenda), [Task::Withdraw]);
+        agenda.withdraw_now();
+        assert_eq!(tasks(agenda), [Task::Withdraw]);
+        // Another one follows before it was judged.
+        advance(WITHDRAW).await;
+        agenda.withdraw_now();
+        agenda.withdraw_soon();
+        assert_eq!(tasks(agenda), []);
+    });
+}
+
+#[test]
+fn the_brake_holds_for_an_hour_without_interruption() {
+    with_agenda(async |agenda| {
+        agenda.brake();
+        advance(LONGEST_BRAKE / 2).await;
+        agenda.brake();
+        advance(LONGEST_BRAKE / 2).await;
+        assert!(agenda.has_braked_long_enough());
+        agenda.do_not_brake();
+        agenda.brake();
+        advance(LONGEST_BRAKE / 2).await;
+        assert!(!agenda.has_braked_long_enough());
+    });
+}
+
+#[test]
 fn losses_that_never_cease_are_judged_all_the_same() {
     with_agenda(async |agenda| {
         let began = Instant::now();

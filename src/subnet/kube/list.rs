@@ -152,7 +152,7 @@ fn is_end(metadata: &Metadata<'_>) -> bool {
 fn record(update: Option<LeaseUpdate>) -> Option<Record> {
     match update? {
         LeaseUpdate::Put(record) => Some(record),
-        LeaseUpdate::Snapshot(_) | LeaseUpdate::Remove(_) => None,
+        LeaseUpdate::Snapshot(_) | LeaseUpdate::Remove(_) | LeaseUpdate::DeleteNode(_) => None,
     }
 }
 

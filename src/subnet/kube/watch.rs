@@ -185,7 +185,7 @@ impl KubeSource {
             self.shared.ours.send_if_modified(|ours| ours.trust(None));
         }
         let known = self.known.remove(name)?;
-        (known.standing == Standing::Told).then(|| LeaseUpdate::Remove(LeaseId::new(name)))
+        (known.standing == Standing::Told).then(|| LeaseUpdate::DeleteNode(LeaseId::new(name)))
     }
 
     /// Whether something was told of this node already.

@@ -30,7 +30,7 @@ async fn next(updates: &mut BoxStream<'static, LeaseUpdate>) -> String {
     match updates.next().await.unwrap() {
         LeaseUpdate::Snapshot(records) => format!("snapshot of {}", records.len()),
         LeaseUpdate::Put(record) => format!("put {}", record.id),
-        LeaseUpdate::Remove(id) => format!("remove {id}"),
+        LeaseUpdate::Remove(id) | LeaseUpdate::DeleteNode(id) => format!("remove {id}"),
     }
 }
 

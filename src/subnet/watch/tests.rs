@@ -49,7 +49,7 @@ async fn letters(steps: Vec<Step>, count: usize) -> String {
     let letter = |update| match update {
         LeaseUpdate::Snapshot(_) => 'S',
         LeaseUpdate::Put(_) => 'p',
-        LeaseUpdate::Remove(_) => 'r',
+        LeaseUpdate::Remove(_) | LeaseUpdate::DeleteNode(_) => 'r',
     };
     updates(Script(steps.into())).take(count).map(letter).collect().await
 }

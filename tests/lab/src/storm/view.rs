@@ -31,7 +31,7 @@ impl View {
                 }
             }
             LeaseUpdate::Put(record) => self.put(record),
-            LeaseUpdate::Remove(id) => self.set(id, None),
+            LeaseUpdate::Remove(id) | LeaseUpdate::DeleteNode(id) => self.set(id, None),
         }
     }
 
