@@ -6,7 +6,7 @@ mod peers;
 #[cfg(test)]
 mod tests;
 
-pub use belief::{Contested, Rejected, Rules};
+pub use belief::{BadSource, Contested, Rejected, Rules};
 pub use peers::{Absence, Peer, Peers, Withdrawal};
 
 use std::fmt;

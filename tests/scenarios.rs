@@ -138,6 +138,7 @@ scenarios! {
     a_setting_that_cannot_be_written_and_does_no_harm_is_not_desired
     a_socket_that_stays_broken_does_not_keep_us_busy
     a_start_from_an_older_checkpoint_replaces_nothing
+    a_source_that_no_node_can_have_is_not_let_in
     a_start_from_what_was_known_keeps_the_brake
     a_wiped_store_takes_no_route_away
     after_a_mass_a_single_loss_is_followed_soon

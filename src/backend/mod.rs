@@ -228,7 +228,9 @@ impl Local {
             networks: self.config.networks().collect(),
             own: self.own.clone(),
             macs: if self.config.has_tunnel() { self.macs.clone() } else { BTreeMap::new() },
-            addresses: uplinks.flat_map(|uplink| [uplink.public_ip, uplink.address]).collect(),
+            addresses: uplinks
+                .flat_map(|uplink| [uplink.public_ip, uplink.source, uplink.address])
+                .collect(),
             on_link: self.node.on_link.clone(),
             pools: self.config.pools.clone(),
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 
-use super::{Endpoint, Lease, LeaseId};
+use super::{Endpoint, Lease, LeaseId, Vtep};
 use crate::config::Pool;
 use crate::mac::MacAddr;
 use crate::prefix::{Family, Prefix};
@@ -49,6 +49,22 @@ pub enum Rejected {
     ImplausibleMac(MacAddr),
     #[error("VTEP MAC {0} is the one of this node")]
     OurMac(MacAddr),
+}
+
+/// Why the source of a tunnel's packets is not accepted, although its lease is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadSource {
+    #[error("its source {0} is ignored: it is no address that a node can have")]
+    Implausible(IpAddr),
+    #[error("its source {0} is ignored: it is an address of this node")]
+    Ours(IpAddr),
+}
+
+/// What is wrong with the address of a node.
+#[derive(Clone, Copy)]
+enum BadAddress {
+    Implausible,
+    Ours,
 }
 
 /// What only one of two leases can have.
@@ -96,6 +112,18 @@ impl Rules {
         lease.endpoints.iter().try_for_each(|endpoint| self.check_endpoint(endpoint))
     }
 
+    /// `lease` without the sources that no node can have, and what is wrong with the first of them;
+    /// none if all are good.
+    pub fn without_bad_sources(&self, lease: &Lease) -> Option<(Lease, BadSource)> {
+        let bad = |endpoint: &Endpoint| self.check_source(endpoint).err();
+        let first = lease.endpoints.iter().find_map(bad)?;
+        let mut lease = lease.clone();
+        for endpoint in lease.endpoints.iter_mut().filter(|endpoint| bad(endpoint).is_some()) {
+            endpoint.vtep = endpoint.vtep.map(|vtep| Vtep { source: None, ..vtep });
+        }
+        Some((lease, first))
+    }
+
     pub fn is_own(&self, id: &LeaseId) -> bool {
         self.own.as_ref().is_some_and(|own| own.id == *id)
     }
@@ -127,14 +155,30 @@ impl Rules {
 
     fn check_public_ip(&self, endpoint: &Endpoint) -> Result<(), Rejected> {
         let address = endpoint.public_ip;
+        self.check_address(address, endpoint.subnet).map_err(|bad| match bad {
+            BadAddress::Implausible => Rejected::ImplausibleAddress(address),
+            BadAddress::Ours => Rejected::OurAddress(address),
+        })
+    }
+
+    fn check_source(&self, endpoint: &Endpoint) -> Result<(), BadSource> {
+        let Some(source) = endpoint.vtep.and_then(|vtep| vtep.source) else { return Ok(()) };
+        self.check_address(source, endpoint.subnet).map_err(|bad| match bad {
+            BadAddress::Implausible => BadSource::Implausible(source),
+            BadAddress::Ours => BadSource::Ours(source),
+        })
+    }
+
+    /// Whether the node whose pods have `subnet` can have `address`.
+    fn check_address(&self, address: IpAddr, subnet: Prefix) -> Result<(), BadAddress> {
         if self.addresses.contains(&address) {
-            return Err(Rejected::OurAddress(address));
+            return Err(BadAddress::Ours);
         }
-        let is_plausible = Family::of(address) == endpoint.subnet.family()
+        let is_plausible = Family::of(address) == subnet.family()
             && is_node_address(address)
             && !self.on_link.iter().any(|prefix| is_reserved(*prefix, address))
-            && !self.is_pod(address, endpoint.subnet);
-        if is_plausible { Ok(()) } else { Err(Rejected::ImplausibleAddress(address)) }
+            && !self.is_pod(address, subnet);
+        if is_plausible { Ok(()) } else { Err(BadAddress::Implausible) }
     }
 
     /// A public IP among the pods would send the tunnel through itself.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::belief::{Contested, Rejected, Rules};
+use super::belief::{BadSource, Contested, Rejected, Rules};
 use super::index::{Claimed, Index, Rank};
 use super::{Endpoint, Lease, LeaseId, LeaseUpdate, Malformed, Record};
 
@@ -43,6 +43,8 @@ enum Judged {
     /// It is our own.
     Ours,
     Allowed,
+    /// It is allowed without a source of its tunnel's packets.
+    Trimmed(Box<(Arc<Lease>, BadSource)>),
     Rejected(Box<Rejected>),
 }
 
@@ -227,6 +229,14 @@ impl Peers {
         self.records.get(id)?.malformed.as_ref()
     }
 
+    /// What of the lease of the record `id` is not accepted, although the lease itself may be.
+    pub fn bad_source(&self, id: &LeaseId) -> Option<BadSource> {
+        match &self.records.get(id)?.judged {
+            Judged::Trimmed(trimmed) => Some(trimmed.1),
+            Judged::Unread | Judged::Ours | Judged::Allowed | Judged::Rejected(_) => None,
+        }
+    }
+
     /// The peer `id`, or why it is set aside; none if there is no such peer, or it is us.
     pub fn peer(&self, id: &LeaseId) -> Option<Peer<'_>> {
         self.judge(self.records.get(id)?)
@@ -337,7 +347,7 @@ impl Peers {
 
     /// What the lease of the record `id` claims; nothing if the rules do not allow it.
     fn claims_of(&self, id: &LeaseId) -> Vec<(Claimed, Rank)> {
-        let held = self.records.get(id).filter(|held| held.judged == Judged::Allowed);
+        let held = self.records.get(id).filter(|held| held.judged.may_claim());
         let Some(lease) = held.and_then(|held| held.lease.as_deref()) else { return Vec::new() };
         let claims = lease.endpoints.iter().flat_map(|endpoint| {
             let subnet = (Claimed::Subnet(endpoint.subnet), self.rank(lease));
@@ -368,6 +378,10 @@ impl Peers {
             (Judged::Ours, _) => None,
             (Judged::Rejected(why), _) => Some(Err(Rejected::clone(why))),
             (Judged::Allowed, Some(lease)) => Some(self.check_conflicts(lease).map(|()| lease)),
+            (Judged::Trimmed(trimmed), _) => {
+                let (lease, _) = trimmed.as_ref();
+                Some(self.check_conflicts(lease).map(|()| lease))
+            }
             (Judged::Allowed | Judged::Unread, _) => {
                 let reason = held.malformed.as_ref().map(ToString::to_string).unwrap_or_default();
                 Some(Err(Rejected::Malformed(reason)))
@@ -414,14 +428,19 @@ impl Held {
 
 impl Judged {
     fn by(rules: &Rules, id: &LeaseId, lease: Option<&Lease>) -> Self {
+        let trimmed = |(lease, bad)| Self::Trimmed(Box::new((Arc::new(lease), bad)));
         match lease {
             _ if rules.is_own(id) => Self::Ours,
             None => Self::Unread,
             Some(lease) => match rules.check(lease) {
-                Ok(()) => Self::Allowed,
+                Ok(()) => rules.without_bad_sources(lease).map_or(Self::Allowed, trimmed),
                 Err(why) => Self::Rejected(Box::new(why)),
             },
         }
+    }
+
+    const fn may_claim(&self) -> bool {
+        matches!(self, Self::Allowed | Self::Trimmed(_))
     }
 }
 

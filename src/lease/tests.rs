@@ -177,6 +177,41 @@ fn a_mac_that_no_device_can_have_is_refused() {
 }
 
 #[test]
+fn a_source_that_no_node_can_have_is_dropped_and_its_lease_kept() {
+    let implausible =
+        |ip: &str| format!("its source {ip} is ignored: it is no address that a node can have");
+    let cases = [
+        ("172.18.0.3", String::new()),
+        ("224.0.0.1", implausible("224.0.0.1")),
+        ("127.0.0.1", implausible("127.0.0.1")),
+        ("172.16.0.255", implausible("172.16.0.255")),
+        ("10.5.3.9", implausible("10.5.3.9")),
+        ("10.5.1.9", implausible("10.5.1.9")),
+        ("fd00::3", implausible("fd00::3")),
+        ("172.16.0.1", "its source 172.16.0.1 is ignored: it is an address of this node".into()),
+    ];
+    for (source, expected) in cases {
+        let mut peer = lease("10.5.3.0/24@172.16.0.3 fd05:0:0:3::/64@fd00::3", 10);
+        let source: IpAddr = source.parse().unwrap();
+        for (endpoint, source) in
+            peer.endpoints.iter_mut().zip([source, prefix("fd00::33/128").base()])
+        {
+            endpoint.vtep = endpoint.vtep.map(|vtep| Vtep { source: Some(source), ..vtep });
+        }
+        let mut peers = judged();
+        peers.apply(put(peer.clone()));
+        let accepted = peers.peer(&peer.id).unwrap().unwrap();
+        let sources = accepted.endpoints.iter().map(|endpoint| endpoint.vtep.unwrap().source);
+        let kept = expected.is_empty().then_some(source);
+        assert!(sources.eq([kept, Some(prefix("fd00::33/128").base())]), "{accepted:?}");
+        let reason = peers.bad_source(&peer.id).map(|bad| bad.to_string()).unwrap_or_default();
+        assert_eq!(reason, expected);
+        // What was read is remembered as it was.
+        assert_eq!(peers.lease(&peer.id), Some(&peer));
+    }
+}
+
+#[test]
 fn one_bad_endpoint_spoils_the_lease() {
     let dual = lease("10.5.3.0/24@172.16.0.3 fd06::/64@fd00::3", 10);
     assert_eq!(check(&dual), "subnet fd06::/64 is not inside the network");

@@ -181,16 +181,17 @@ impl<K: Kernel> Reconciler<K> {
 
     fn leases(&self) -> Vec<LeaseStatus> {
         let rules = self.inputs.rules();
-        let reason = |id: &LeaseId| {
-            let malformed =
-                self.inputs.peers.malformed(id).map(|why| format!("kept as last read: {why}"));
-            match self.desired.peers().get(id) {
-                Some(Standing::SetAside(reason)) => Some(format!("set aside: {reason}")),
-                Some(Standing::Planned(..)) | None => malformed,
-            }
+        let peers = &self.inputs.peers;
+        let remark = |id: &LeaseId| {
+            let malformed = peers.malformed(id).map(|why| format!("kept as last read: {why}"));
+            malformed.or_else(|| peers.bad_source(id).map(|bad| bad.to_string()))
+        };
+        let reason = |id: &LeaseId| match self.desired.peers().get(id) {
+            Some(Standing::SetAside(reason)) => Some(format!("set aside: {reason}")),
+            Some(Standing::Planned(..)) | None => remark(id),
         };
         let status = |id: &LeaseId| {
-            let lease = self.inputs.peers.lease(id);
+            let lease = peers.lease(id);
             LeaseStatus {
                 own: rules.is_own(id),
                 reservation: lease.is_some_and(|lease| lease.grant.is_none()),
@@ -198,7 +199,7 @@ impl<K: Kernel> Reconciler<K> {
                 lease: lease.cloned().unwrap_or_else(|| Lease::unreadable(id.clone())),
             }
         };
-        self.inputs.peers.ids().map(status).collect()
+        peers.ids().map(status).collect()
     }
 }
 
