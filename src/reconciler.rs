@@ -30,6 +30,7 @@ pub use outputs::{Listeners, Outputs, Progress, Usable};
 
 use std::collections::BTreeSet;
 use std::io;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -111,6 +112,8 @@ pub struct Reconciler<K> {
     // What follows from the inputs.
     networks: Vec<Box<dyn Network>>,
     scope: Scope,
+    /// Of peers that may be gone: routes through them may still be those of flannel.
+    former_gateways: BTreeSet<IpAddr>,
     desired: Desired,
     actual: KernelState,
     paths: Paths,
@@ -191,6 +194,7 @@ impl<K: Kernel> Reconciler<K> {
             events,
             networks: Vec::new(),
             scope: Scope::default(),
+            former_gateways: BTreeSet::new(),
             desired: Desired::default(),
             actual: KernelState::default(),
             paths: Paths::default(),

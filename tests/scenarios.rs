@@ -134,6 +134,7 @@ scenarios! {
     a_restart_without_a_config_goes_on_with_the_last_one
     a_rollout_takes_nodes_one_after_the_other
     a_route_that_cannot_be_replaced_keeps_its_nexthop
+    a_route_through_a_former_peer_is_foreign
     a_second_family_gets_a_device_of_its_own
     a_setting_that_cannot_be_written_and_does_no_harm_is_not_desired
     a_socket_that_stays_broken_does_not_keep_us_busy

@@ -50,6 +50,7 @@ impl<K: Kernel> Reconciler<K> {
         if !ops.is_empty() {
             self.apply(ops).await;
         }
+        self.forget_gateways();
         self.send_for_chains(chains);
         let is_restored = self.inputs.forget_restored(&self.actual);
         self.unsaved |= is_restored;
@@ -111,7 +112,9 @@ impl<K: Kernel> Reconciler<K> {
         self.unsaved |= self.inputs.note_strict(&self.actual);
         let Some(local) = self.inputs.local() else { return };
         self.log_config(&local.config);
-        let mut scope = local.scope(std::mem::take(&mut self.scope.gateways));
+        let gateways = std::mem::take(&mut self.scope.gateways);
+        self.former_gateways.extend(&gateways);
+        let mut scope = local.scope(gateways);
         scope.networks.extend(self.inputs.former_networks());
         // What was read for another scope says nothing about this one.
         self.stale.dump |= !scope.sees_the_same(&self.scope) || self.inputs.lack_macs();
@@ -170,9 +173,7 @@ impl<K: Kernel> Reconciler<K> {
                 self.rejected.note(id, reason);
             }
         }
-        let believed = standings.iter().filter_map(|(_, standing)| standing.as_ref()?.believed());
-        let gateways = believed.flat_map(|lease| &lease.endpoints).map(|e| e.public_ip);
-        self.scope.gateways.extend(gateways);
+        self.follow_gateways(standings);
         self.tell_targets(standings);
         self.yield_macs(standings);
     }
