@@ -106,6 +106,7 @@ scenarios! {
     a_kernel_that_cannot_guard_lets_everybody_in
     a_lease_lost_as_the_store_goes_is_judged_when_it_is_back
     a_link_that_cannot_be_made_is_tried_ever_later
+    a_lease_that_is_set_aside_changes_no_path
     a_lost_lease_is_held_again
     a_mac_that_another_lease_has_is_given_up
     a_network_around_the_underlay_is_named
@@ -141,6 +142,7 @@ scenarios! {
     a_start_from_an_older_checkpoint_replaces_nothing
     a_source_that_no_node_can_have_is_not_let_in
     a_start_from_what_was_known_keeps_the_brake
+    a_subnet_that_moves_to_another_lease_is_probed_on
     a_wiped_store_takes_no_route_away
     after_a_mass_a_single_loss_is_followed_soon
     an_adopted_device_keeps_its_address_over_a_reboot

@@ -123,7 +123,7 @@ impl<K: Kernel> Reconciler<K> {
         // All are planned for.
         self.inputs.peers.affected();
         self.networks = backend::networks(&local);
-        let detours = self.detours(self.inputs.peers.leases().map(AsRef::as_ref));
+        let detours = self.detours(self.inputs.peers.all().map(|(_, peer)| peer));
         self.take_detours(detours);
         let standings = self.standings(self.inputs.peers.all());
         self.note(&standings);
@@ -140,8 +140,7 @@ impl<K: Kernel> Reconciler<K> {
         self.inputs.edit.stale |= !ids.is_empty();
         // Before the first plan there are no rules to judge by; a whole plan is for all.
         if !self.networks.is_empty() && !ids.is_empty() && !self.stale.plan {
-            let leases = ids.iter().filter_map(|id| self.inputs.peers.lease(id));
-            let detours = self.detours(leases);
+            let detours = self.detours(ids.iter().map(|id| self.inputs.peers.peer(id)));
             self.forget_paths(ids);
             self.take_detours(detours);
             let peers = ids.iter().map(|id| (id, self.inputs.peers.peer(id)));

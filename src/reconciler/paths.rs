@@ -8,7 +8,7 @@ use super::{Reconciler, Standing};
 use crate::backend::{self, Detour, Path};
 use crate::kernel::Kernel;
 use crate::kernel::state::{Entry, Key, Route};
-use crate::lease::{Endpoint, Lease, LeaseId};
+use crate::lease::{Endpoint, Lease, LeaseId, Peer};
 use crate::probe::{Desk, Judgement, Local, News, Subject, Target, Verdict};
 use crate::status::{PathStatus, ProbeStatus, WayStatus};
 
@@ -59,16 +59,16 @@ impl Paths {
         desk.targets.send_if_modified(|targets| {
             let mut is_news = targets.local.as_ref() != local;
             targets.local = local.cloned();
-            for (id, known) in leases {
-                let addresses: Vec<IpAddr> = known.iter().map(|(address, _)| *address).collect();
-                for old in peers.remove(id).unwrap_or_default() {
-                    is_news |= !addresses.contains(&old) && targets.peers.remove(&old).is_some();
-                }
+            let known = leases.iter().flat_map(|(_, known)| known);
+            let known: BTreeSet<IpAddr> = known.map(|(address, _)| *address).collect();
+            // All that is old goes first: a subnet may move from one lease to another in one change.
+            for old in leases.iter().flat_map(|(id, _)| peers.remove(*id)).flatten() {
+                is_news |= !known.contains(&old) && targets.peers.remove(&old).is_some();
+            }
+            for (id, known) in leases.into_iter().filter(|(_, known)| !known.is_empty()) {
+                peers.insert(id.clone(), known.iter().map(|(address, _)| *address).collect());
                 for (address, target) in known {
                     is_news |= targets.peers.insert(address, target) != Some(target);
-                }
-                if !addresses.is_empty() {
-                    peers.insert(id.clone(), addresses);
                 }
             }
             is_news
@@ -145,12 +145,16 @@ impl<K: Kernel> Reconciler<K> {
         }
     }
 
-    /// Which of these leases are to be reached through the tunnel although they are on our link.
+    /// Which of these peers are to be reached through the tunnel although they are on our link. A
+    /// lease that is set aside may have a subnet that begins as that of an accepted one: it has no say.
     pub(super) fn detours<'a>(
         &self,
-        leases: impl Iterator<Item = &'a Lease>,
+        peers: impl Iterator<Item = Option<Peer<'a>>>,
     ) -> Vec<(IpAddr, Option<Detour>)> {
-        let endpoints = leases.flat_map(|lease| &lease.endpoints);
+        if self.inputs.config.as_ref().is_none_or(|config| config.probing().is_none()) {
+            return self.inputs.detours.keys().map(|peer| (*peer, None)).collect();
+        }
+        let endpoints = peers.filter_map(|peer| peer?.ok()).flat_map(|lease| &lease.endpoints);
         endpoints.map(|endpoint| (endpoint.subnet.base(), self.detour(endpoint))).collect()
     }
 
