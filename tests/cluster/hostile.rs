@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use ipnetwork::IpNetwork;
-use tweed_lab::{Etcd, Family, Node, Path, SegmentPlan, Snapshot, eventually};
+use tweed_lab::{Daemon, Etcd, Family, Node, Path, SegmentPlan, Snapshot, eventually};
 
 use crate::ask::{has_saved, is_ready, is_ready_with, json, lease_reason, throughout};
 use crate::cluster::{CONFIG, Cluster, PATIENCE, SUBNETS, binaries};
@@ -150,7 +150,9 @@ fn long_texts_in_leases_delay_no_removal() {
         Ok(())
     };
     eventually(PATIENCE, || reports_all(&cluster)).unwrap();
-    let are_ready = |cluster: &Cluster| cluster.daemons.iter().try_for_each(is_ready);
+    let is_told =
+        |it: &Daemon| is_ready_with(it, "too large for leases: /coreos.com/network/subnets/");
+    let are_ready = |cluster: &Cluster| cluster.daemons.iter().try_for_each(is_told);
     throughout(A_WHILE, || are_ready(&cluster)).unwrap();
     let is_gone = |cluster: &Cluster, peer: &Peer| {
         cluster.nodes.iter().try_for_each(|node| peer.is_unknown_to(node))
