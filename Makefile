@@ -36,11 +36,13 @@ bench: release ## Measure everything in docs/benchmarks.md, into target/bench
 	target/release/tweed-lab bench --tweedd target/image/opt/bin/tweedd --tweedctl target/image/opt/bin/tweedctl \
 	    --flannel target/image/flannel
 
-fuzz: target/tools/bin/cargo-fuzz ## Feed the CNI plugin what nobody would write, FUZZ_SECONDS for each reader
+fuzz: target/tools/bin/cargo-fuzz packages ## Feed every reader of foreign input for FUZZ_SECONDS each
 	@rustup toolchain list | grep -q ^nightly || \
 	  { echo "installing: a nightly toolchain" && rustup toolchain install nightly --profile minimal; }
-	cd cni-plugin && for target in $$($(CURDIR)/$< fuzz list); do \
-	  RUSTUP_TOOLCHAIN=nightly $(CURDIR)/$< fuzz run $$target -- \
+	cd tests/fuzz && for target in $$($(CURDIR)/$< fuzz list --fuzz-dir .); do \
+	  mkdir -p corpus/$$target seeds/$$target && \
+	  RUSTUP_TOOLCHAIN=nightly $(CURDIR)/$< fuzz run --fuzz-dir . $$target \
+	    $$PWD/corpus/$$target $$PWD/seeds/$$target -- -dict=$$PWD/words.dict \
 	    -max_total_time=$(FUZZ_SECONDS) -timeout=10 || exit; \
 	done
 

@@ -6,9 +6,13 @@
 mod any;
 #[path = "properties/difference.rs"]
 mod difference;
+#[path = "properties/foreign.rs"]
+mod foreign;
 #[path = "properties/history.rs"]
 mod history;
 mod notation;
+#[path = "fuzz/records.rs"]
+mod records;
 
 use proptest::prelude::ProptestConfig;
 

@@ -13,6 +13,8 @@ mod sysctl;
 
 pub use diff::{cleanup_ops, diff, diff_key, handover_ops};
 pub use netlink::NetlinkKernel;
+#[doc(hidden)]
+pub use netlink::read_datagram;
 pub(crate) use netlink::service;
 pub use scope::{Extent, Scope};
 

@@ -8,6 +8,9 @@ mod offload;
 mod remedy;
 mod tables;
 
+#[doc(hidden)]
+pub use observe::read_datagram;
+
 use std::collections::VecDeque;
 use std::io;
 use std::net::IpAddr;

@@ -44,7 +44,7 @@ fn append(datagram: &mut Vec<u8>, message: &mut Message) {
 }
 
 /// The messages of one datagram, as they came.
-fn split(mut datagram: &[u8]) -> impl Iterator<Item = &[u8]> {
+pub(super) fn split(mut datagram: &[u8]) -> impl Iterator<Item = &[u8]> {
     iter::from_fn(move || {
         let length = NetlinkBuffer::new_checked(datagram).ok()?.length();
         let length = usize::try_from(length).ok()?;

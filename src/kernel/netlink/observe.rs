@@ -10,8 +10,8 @@ use nix::libc::ENOBUFS;
 
 use super::NetlinkKernel;
 use crate::kernel::Observation;
-use crate::kernel::codec::{self, Body, Message};
-use crate::kernel::socket::Monitor;
+use crate::kernel::codec::{self, Body, Links, Message};
+use crate::kernel::socket::{Monitor, split};
 use crate::kernel::state::Key;
 
 impl NetlinkKernel {
@@ -118,6 +118,42 @@ impl NetlinkKernel {
             Key::Address(link, ..) => Some(Observation::LinkChanged(link)),
             _ => None,
         }
+    }
+}
+
+/// What the messages of a datagram report, by every reader of messages that the daemon has. For
+/// tests that feed it anything.
+#[doc(hidden)]
+pub fn read_datagram(datagram: &[u8]) -> Vec<Observation> {
+    let (mut links, mut observations) = (Links::default(), Vec::new());
+    for frame in split(datagram) {
+        observations.extend(codec::changed_elements(frame));
+        observations.extend(codec::changed_table(frame).map(Observation::TableChanged));
+        observations.extend(codec::changed_chain(frame).map(Observation::ChainChanged));
+        let _ = (codec::may_concern(frame, &[], &[]), codec::may_be_default(frame));
+        let Some(message) = codec::parse(frame) else { continue };
+        if let Some((name, known)) = codec::listed_link(&message) {
+            links.insert(&name, known);
+        }
+        read_facts(&message, &links);
+        observations.extend(codec::decode(&message, &links));
+    }
+    observations
+}
+
+fn read_facts(message: &Message, links: &Links) {
+    let NetlinkPayload::InnerMessage(Body::Rtnl(message)) = &message.payload else { return };
+    match message {
+        M::NewLink(link) => {
+            let _ = codec::interface(link);
+        }
+        M::NewAddress(address) => {
+            let _ = codec::interface_address(address);
+        }
+        M::NewRoute(route) => {
+            let _ = (codec::default_route(route, links), codec::reach(route, links));
+        }
+        _ => {}
     }
 }
 

@@ -24,6 +24,8 @@ mod watch;
 
 pub use connect::{Credentials, EtcdOptions};
 pub use operator::Operator;
+#[doc(hidden)]
+pub use snapshot::read_snapshot;
 
 use std::sync::Arc;
 use std::time::Duration;

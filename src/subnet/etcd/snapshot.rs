@@ -2,6 +2,9 @@
 
 mod codec;
 
+#[doc(hidden)]
+pub use codec::read_snapshot;
+
 use etcd_client::{
     Compare, CompareOp, Error, GetOptions, GetResponse, KeyValue, PutOptions, Txn, TxnOp,
 };

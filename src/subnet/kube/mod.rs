@@ -20,6 +20,8 @@ mod request;
 mod watch;
 
 pub use annotations::{AnnotationPrefix, NoPrefix};
+#[doc(hidden)]
+pub use node::read_node;
 pub use operator::{Operator, OperatorOptions};
 pub use options::{ApiOptions, Condition, KubeOptions, NodeRef};
 

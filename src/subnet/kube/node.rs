@@ -160,6 +160,18 @@ impl Reader {
     }
 }
 
+/// What is read of a Node object in an answer of the API server, our own or a peer's; none if it is
+/// no Node, or has no lease. For tests that feed it anything.
+#[doc(hidden)]
+pub fn read_node(json: &[u8]) -> Option<Record> {
+    let node: NodeObject<'_> = serde_json::from_slice(json).ok()?;
+    let reader = Reader::new(AnnotationPrefix::default(), None);
+    let annotations = reader.annotations(&node);
+    reader.prefix.faults(&annotations);
+    reader.prefix.public_ips(&annotations);
+    reader.record(&node, LeaseId::new(node.metadata.name.as_ref()))
+}
+
 fn named(id: &LeaseId, error: &Malformed) -> Malformed {
     Malformed(format!("node {id}: {error}"))
 }

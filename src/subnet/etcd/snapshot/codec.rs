@@ -3,7 +3,7 @@
 use miniz_oxide::deflate::compress_to_vec;
 use miniz_oxide::inflate::decompress_to_vec_with_limit;
 
-use crate::lease::LeaseId;
+use crate::lease::{LeaseId, Record};
 use crate::subnet::etcd::store::{Listing, Stored};
 use crate::subnet::etcd::value::Origin;
 
@@ -57,6 +57,14 @@ pub(super) fn decode(snapshot: &[u8]) -> Result<Listing, Unreadable> {
     }
     let inflated = decompress_to_vec_with_limit(deflated, LONGEST_INFLATED);
     listing(&inflated.map_err(|_| Unreadable::Damaged)?).ok_or(Unreadable::Damaged)
+}
+
+/// The records in a shared snapshot; none if it is none of ours, or damaged. For tests that feed it
+/// anything.
+#[doc(hidden)]
+pub fn read_snapshot(snapshot: &[u8]) -> Option<Vec<Record>> {
+    let listing = decode(snapshot).ok()?;
+    Some(listing.stored.into_iter().map(|stored| stored.record).collect())
 }
 
 fn listing(rows: &[u8]) -> Option<Listing> {

@@ -1,0 +1,40 @@
+//! Packets at the probe port: as they are, or with the cluster's seal below them.
+
+#![no_main]
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use libfuzzer_sys::fuzz_target;
+use ring::hmac;
+use tweed::config::Probe;
+use tweed::prefix::Family;
+use tweed::probe::{Kind, Local, Packet, Secret, Target, Targets, answer};
+
+const SECRET: [u8; Secret::LENGTH] = [7; Secret::LENGTH];
+
+fuzz_target!(|input: (bool, [u8; 4], &[u8])| {
+    let (is_sealed, source, bytes) = input;
+    let mut bytes = bytes.to_vec();
+    if is_sealed {
+        bytes.splice(0..0, *b"tw\x01");
+        let seal = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, &SECRET), &bytes);
+        bytes.extend(seal.as_ref());
+    }
+    let secret = Secret::new(&SECRET);
+    let Ok(packet) = Packet::decode(&bytes, &secret) else { return };
+    assert!(is_sealed, "a seal was guessed");
+    assert_eq!(Packet::decode(&packet.encode(&secret, bytes.len()), &secret), Ok(packet));
+    let (own, peer) = (IpAddr::from([10, 244, 1, 0]), IpAddr::from([10, 244, 2, 0]));
+    let public_ip = IpAddr::from([172, 16, 0, 2]);
+    let addresses = BTreeMap::from([(Family::V4, own)]);
+    let local = Local { probe: Probe::default(), addresses, pod_mtu: 1450 };
+    let target = Target { public_ip, direct: true, tunnel: true, round: 0 };
+    let peers = BTreeMap::from([(peer, target)]);
+    let targets = Targets { local: Some(local.clone()), peers };
+    if let Ok((answer, gateway)) = answer(packet, source.into(), &local, &targets) {
+        assert_eq!((packet.kind, packet.from, packet.to), (Kind::Question, peer, own));
+        assert_eq!(IpAddr::from(source), peer);
+        assert_eq!((answer.kind, answer.to, gateway), (Kind::Answer, peer, public_ip));
+    }
+});
