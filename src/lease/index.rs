@@ -66,11 +66,11 @@ impl Index {
         self.claimants(claimed).next()
     }
 
-    /// The lease that keeps one of rank `rank` from having `subnet`: the holder of that, or else of
-    /// one that overlaps it.
+    /// The lease that keeps one of rank `rank` from having `subnet`: the holder of that, or else the
+    /// first found of those that overlap it, of which there may be thousands.
     pub(super) fn before(&self, subnet: Prefix, rank: &Rank) -> Option<&LeaseId> {
         let same = self.holder(Claimed::Subnet(subnet)).filter(|holder| *holder < rank);
-        let overlapping = || self.overlapping(subnet).filter(|holder| *holder < rank).min();
+        let overlapping = || self.overlapping(subnet).find(|holder| *holder < rank);
         same.or_else(overlapping).map(|holder| &holder.id)
     }
 

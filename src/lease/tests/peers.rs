@@ -433,6 +433,21 @@ fn twice_as_many_leases_in_conflict_are_twice_the_work() {
 }
 
 #[test]
+fn a_subnet_around_thousands_of_older_ones_is_judged_by_the_first_of_them() {
+    let looked_at = |count| {
+        let mut peers = judged();
+        for lease in below_one_subnet(count) {
+            for id in peers.apply(put(lease)) {
+                assert!(peers.peer(&id).is_some());
+            }
+        }
+        peers.looked_at()
+    };
+    let (once, twice) = (looked_at(511), looked_at(1023));
+    assert!(twice < once * 5 / 2, "{once} and {twice}");
+}
+
+#[test]
 fn a_claim_that_wins_nothing_concerns_no_other_lease() {
     for conflict in [of_one_mac, of_one_subnet] {
         let mut leases = conflict(100);
