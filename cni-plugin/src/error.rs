@@ -79,6 +79,11 @@ impl Error {
         Self { code, msg: msg.into(), details: String::new() }
     }
 
+    /// Whether the same call may succeed in a while.
+    pub fn is_passing(&self) -> bool {
+        self.code == Self::try_again_later("").code
+    }
+
     /// The same error, its sentence led by what was being done.
     #[must_use]
     pub fn context(self, doing: impl fmt::Display) -> Self {

@@ -111,27 +111,28 @@ fn free_invalid(
     let attachments: HashSet<_> = valid.iter().collect();
     let containers: HashSet<_> = valid.iter().map(|valid| &valid.container_id).collect();
     let mut collected = Vec::new();
+    let mut freed = Ok(());
     for found in reservations.found()? {
         let owner = match found.record {
             // Under the lock nobody is about to fill it.
-            Record::Damaged => {
-                reservations.free(&found.entry)?;
-                continue;
-            }
-            Record::Of(owner) if !attachments.contains(&owner) => owner,
+            Record::Damaged => None,
+            Record::Of(owner) if !attachments.contains(&owner) => Some(owner),
             Record::OfContainer(container_id)
                 if is_of_a_runtime(&container_id) && !containers.contains(&container_id) =>
             {
-                Attachment { container_id, interface: String::new() }
+                Some(Attachment { container_id, interface: String::new() })
             }
-            _ => continue,
+            Record::Of(_) | Record::OfContainer(_) | Record::Foreign => continue,
         };
-        reservations.free(&found.entry)?;
-        collected.push(owner);
+        // One that cannot be freed keeps none of the others.
+        match reservations.free(&found.entry) {
+            Ok(()) => collected.extend(owner),
+            Err(error) => freed = freed.and(Err(error)),
+        }
     }
     collected.sort();
     collected.dedup();
-    Ok(collected)
+    freed.map(|()| collected)
 }
 
 /// The containers that hold an address of the store at `location`.
@@ -152,11 +153,15 @@ pub(crate) fn holders(location: &Location) -> io::Result<HashSet<String>> {
 ///
 /// Does not wait for a store that is in use: whoever uses it finds out.
 pub fn status(config: &Config) -> Result<(), Error> {
-    if !config.location.directory().is_dir() {
+    if !config.location.directory().exists() {
         return Ok(());
     }
     let impatient = Location { lock_wait: Duration::ZERO, ..config.location.clone() };
-    let Ok(mut reservations) = Reservations::open(&impatient) else { return Ok(()) };
+    let mut reservations = match Reservations::open(&impatient) {
+        Ok(reservations) => reservations,
+        Err(error) if error.is_passing() => return Ok(()),
+        Err(error) => return Err(Error::not_available(error.msg)),
+    };
     let room = config.range_sets.iter().try_for_each(|set| has_room(&mut reservations, set));
     reservations.close();
     room

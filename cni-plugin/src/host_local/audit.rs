@@ -11,6 +11,7 @@ use super::store::Store;
 use super::verdict::{Found, Verdict, judge};
 use super::witness::{Witnesses, in_a_container};
 use crate::error::Error;
+use crate::excerpt;
 
 /// One record and what is known of it.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -36,7 +37,7 @@ pub fn networks(data_dir: &Path) -> io::Result<Vec<String>> {
     for entry in fs::read_dir(data_dir)? {
         let entry = entry?;
         let Ok(name) = entry.file_name().into_string() else { continue };
-        if Store::at(entry.path()).lock_path().is_file() {
+        if fs::symlink_metadata(Store::at(entry.path()).lock_path()).is_ok() {
             networks.push(name);
         }
     }
@@ -77,11 +78,12 @@ pub fn audit(location: &Location, cure: Cure) -> Result<Vec<Finding>, Error> {
 }
 
 fn owner(record: &Record) -> String {
-    match record {
+    let owner = match record {
         Record::Of(attachment) => attachment.to_string(),
         Record::OfContainer(container) => format!("container {container}"),
         Record::Damaged | Record::Foreign => String::new(),
-    }
+    };
+    excerpt::value(&owner)
 }
 
 /// Frees what is from before `boot` and proven dead.

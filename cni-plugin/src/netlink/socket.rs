@@ -175,7 +175,10 @@ impl Socket {
             let answer = self.converse(message.clone(), NLM_F_DUMP, hear)?;
             match answer.outcome {
                 Err(refusal) if is_nothing_there(refusal.errno) => return Ok(Vec::new()),
-                Err(refusal) => return Err(io::Error::other(refusal.to_string())),
+                Err(refusal) => {
+                    let kind = io::Error::from(refusal.errno).kind();
+                    return Err(io::Error::new(kind, refusal.to_string()));
+                }
                 Ok(()) if !answer.is_interrupted => break,
                 Ok(()) => {}
             }

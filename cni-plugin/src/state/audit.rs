@@ -9,6 +9,7 @@ use std::time::SystemTime;
 use super::{Owner, Record, States, Use};
 use crate::bridge;
 use crate::error::Error;
+use crate::excerpt;
 use crate::host_local::{
     self, Cure, Finding, Kind, Location, Verdict, Witnesses, alive, dead, is_settled,
 };
@@ -52,7 +53,7 @@ pub fn audit(
         if freed {
             states.drop_record(&owner)?;
         }
-        let name = owner.file_name();
+        let name = excerpt::value(&owner.file_name());
         findings.push(Finding { name, owner: shown(&owner), verdict, freed });
     }
     Ok(findings)
@@ -116,10 +117,11 @@ fn judge(container: &str, changed: SystemTime, traces: &Traces) -> Verdict {
 }
 
 fn shown(owner: &Owner) -> String {
-    match &owner.interface {
+    let owner = match &owner.interface {
         Some(interface) => format!("{interface} of container {}", owner.container_id),
         None => format!("container {}", owner.container_id),
-    }
+    };
+    excerpt::value(&owner)
 }
 
 #[cfg(test)]

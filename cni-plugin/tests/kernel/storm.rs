@@ -18,7 +18,7 @@ const STALE: usize = 150;
 
 /// How many processes are killed: `TWEED_KILLS`, or enough to see that it works.
 fn kills() -> usize {
-    env::var("TWEED_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(150)
+    env::var("TWEED_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(90)
 }
 
 fn all_at_once(node: &Node, command: &str, pods: &[Pod], config: &Value) -> Vec<Answer> {

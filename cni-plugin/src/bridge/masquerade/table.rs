@@ -38,14 +38,14 @@ pub(super) fn ensure(identity: &Identity, addresses: &[IpNetwork]) -> Result<(),
 
 /// Whether there were any.
 pub(super) fn remove(identity: &Identity) -> Result<bool, Error> {
-    let mut socket = open()?;
+    let Some(mut socket) = open_if_there()? else { return Ok(false) };
     let rules = rules_of(&mut socket, &names::of_attachment(identity))?;
     delete(&mut socket, &rules)?;
     Ok(!rules.is_empty())
 }
 
 pub(super) fn collect(network: &str, valid: &[Attachment]) -> Result<(), Error> {
-    let mut socket = open()?;
+    let Some(mut socket) = open_if_there()? else { return Ok(()) };
     let lives: Vec<_> = valid
         .iter()
         .map(|attachment| Identity { network: network.to_owned(), attachment: attachment.clone() })
@@ -95,7 +95,10 @@ fn multicast() -> impl IntoIterator<Item = IpNetwork> {
 fn rules_of(socket: &mut Socket, key: &str) -> Result<Vec<Rule>, Error> {
     let is_its = |rule: &Rule| rule.comment.as_deref().is_some_and(|text| text.starts_with(key));
     let all = nftables::list(socket, TableFamily::Both, TABLE, CHECKS);
-    let mut rules = all.map_err(|error| failure(&error))?;
+    let mut rules = match all {
+        Err(error) if is_without_nftables(&error) => Vec::new(),
+        all => all.map_err(|error| failure(&error))?,
+    };
     rules.retain(is_its);
     Ok(rules)
 }
@@ -124,6 +127,35 @@ fn open() -> Result<Socket, Error> {
     Socket::open(Protocol::Netfilter).map_err(|error: io::Error| failure(&error))
 }
 
+/// None on a kernel without netfilter's messages.
+fn open_if_there() -> Result<Option<Socket>, Error> {
+    match Socket::open(Protocol::Netfilter) {
+        Err(error) if is_without_nftables(&error) => Ok(None),
+        socket => socket.map(Some).map_err(|error| failure(&error)),
+    }
+}
+
+/// So a kernel answers that knows other parts of netfilter alone, or none: it has no such rules.
+fn is_without_nftables(error: &io::Error) -> bool {
+    let lacks_protocol = error.raw_os_error() == Some(Errno::EPROTONOSUPPORT as i32);
+    lacks_protocol || error.kind() == io::ErrorKind::InvalidInput
+}
+
 fn failure(cause: &impl std::fmt::Display) -> Error {
     Error::failed(format!("masquerading by the nftables table inet {TABLE}: {cause}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_without_nftables_has_no_rules_of_it() {
+        for errno in [Errno::EINVAL, Errno::EPROTONOSUPPORT] {
+            assert!(is_without_nftables(&errno.into()), "{errno}");
+        }
+        for errno in [Errno::ENOBUFS, Errno::EPERM, Errno::EMFILE] {
+            assert!(!is_without_nftables(&errno.into()), "{errno}");
+        }
+    }
 }

@@ -123,3 +123,13 @@ fn a_requested_address_is_given_if_it_can_be() {
     assert_eq!(home.addresses(), before);
     assert_eq!(home.read("last_reserved_ip.0"), "10.0.0.5");
 }
+
+#[test]
+fn a_store_that_no_add_can_use_is_told_by_status() {
+    let home = Home::small();
+    fs::create_dir_all(&home.config.location.data_dir).unwrap();
+    fs::write(home.config.location.directory(), "no directory").unwrap();
+    assert!(home.add("a").is_err());
+    assert_eq!(status(&home.config).unwrap_err().code, 50);
+    home.del("a");
+}

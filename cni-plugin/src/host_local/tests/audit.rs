@@ -96,6 +96,15 @@ fn after_a_boot_what_the_runtime_still_has_is_kept_and_the_rest_is_freed() {
 }
 
 #[test]
+fn whatever_a_record_says_is_shown_on_one_printable_line() {
+    let long = format!("{}\r\neth\u{1b}[2J", "a".repeat(3000));
+    let home = Home::with(&[("10.0.0.2", &long), ("10.0.0.3", "b\r\neth\u{1b}[2J")]);
+    let found = audit(&home.location, Cure::Nothing).unwrap();
+    assert_eq!(found[1].owner, "eth\\u{1b}[2J of container b");
+    assert!(excerpt::is_printable(&found[0].owner) && found[0].owner.chars().count() == 120);
+}
+
+#[test]
 fn a_network_is_a_directory_with_a_lock() {
     let home = Home::with(&[]);
     fs::create_dir(home.location.data_dir.join("empty")).unwrap();
