@@ -122,8 +122,7 @@ async fn run_tasks<S: SubnetManager + 'static>(
         saving: Rc::default(),
         subnet_file: watch::Sender::new(Some("the subnet file is not written yet".to_owned())),
     };
-    let options = &Rc::clone(&shared.options);
-    let manager = Rc::new(manager);
+    let (options, manager) = (&Rc::clone(&shared.options), Rc::new(manager));
     let kernel = NetlinkKernel::open().context("opening a netlink socket")?;
     let reconciler = Reconciler::new(kernel, settings(options), inbox, outputs);
     let acquired = watch::Sender::new(false);
@@ -168,13 +167,16 @@ async fn run_tasks<S: SubnetManager + 'static>(
     spawn(&mut tasks, wait_for_stop(shared.clone()));
     // The loop must be the only one left to hold a sender of its events.
     drop(shared);
-    let ended =
-        tasks.join_next().await.context("no task was started")?.context("a task was lost")?;
-    drop(tasks);
+    let ended = first_to_end(tasks).await;
     if ended.as_ref().is_err_and(is_taken) {
         files::withdraw_subnet_file(options).await;
     }
     ended
+}
+
+/// What the first task to end returns; the others end with it.
+async fn first_to_end(mut tasks: JoinSet<anyhow::Result<()>>) -> anyhow::Result<()> {
+    tasks.join_next().await.context("no task was started")?.context("a task was lost")?
 }
 
 /// Whether the daemon ends because another node has its subnet.

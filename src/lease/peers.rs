@@ -259,9 +259,13 @@ impl Peers {
         for record in &records {
             lost.remove(&record.id);
         }
-        lost.iter().for_each(|id| self.lose(id, Absence::Unlisted));
+        for id in &lost {
+            self.lose(id, Absence::Unlisted);
+        }
         self.complete = true;
-        records.into_iter().for_each(|record| self.take_record(record, None));
+        for record in records {
+            self.take_record(record, None);
+        }
     }
 
     fn put(&mut self, record: Record) {
@@ -311,7 +315,9 @@ impl Peers {
     fn forget_all(&mut self, is_gone: impl Fn(Absence) -> bool) {
         let gone = self.missing.iter().filter(|(_, absence)| is_gone(**absence));
         let gone: Vec<LeaseId> = gone.map(|(id, _)| id.clone()).collect();
-        gone.into_iter().for_each(|id| self.forget(id));
+        for id in gone {
+            self.forget(id);
+        }
     }
 
     fn forget(&mut self, id: LeaseId) {
@@ -335,8 +341,12 @@ impl Peers {
         let claimed: BTreeSet<Claimed> = old.iter().chain(&new).map(|(it, _)| *it).collect();
         let holder = |claimed| (claimed, self.claims.holder(claimed).cloned());
         let before: Vec<_> = claimed.into_iter().map(holder).collect();
-        old.iter().for_each(|claim| self.claims.remove(claim));
-        new.into_iter().for_each(|(claimed, rank)| self.claims.insert(claimed, rank));
+        for claim in &old {
+            self.claims.remove(claim);
+        }
+        for (claimed, rank) in new {
+            self.claims.insert(claimed, rank);
+        }
         for (claimed, before) in before {
             let is_other = self.claims.holder(claimed) != before.as_ref();
             if is_other && self.claims.dependents(claimed).any(|other| other != id) {

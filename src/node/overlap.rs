@@ -24,14 +24,14 @@ pub enum Other {
 
 impl Overlap {
     /// Those of `networks` with these prefixes of the underlay and with the service range.
-    pub fn of<'a>(
+    pub fn of(
         networks: impl IntoIterator<Item = Prefix>,
-        underlay: impl Iterator<Item = (&'a LinkName, Prefix)> + Clone,
+        underlay: &[(&LinkName, Prefix)],
         service: Option<IpAddr>,
     ) -> Vec<Self> {
         let on = |network: Prefix| {
-            let on_link = underlay.clone().filter(move |(_, prefix)| network.overlaps(*prefix));
-            let on_link = on_link.map(|(link, prefix)| Other::Underlay(link.clone(), prefix));
+            let on_link = underlay.iter().filter(move |(_, prefix)| network.overlaps(*prefix));
+            let on_link = on_link.map(|(link, prefix)| Other::Underlay((*link).clone(), *prefix));
             let service = service.filter(|service| network.contains(*service));
             let all = on_link.chain(service.map(Other::Service));
             all.map(move |with| Self { network, with }).collect::<Vec<_>>()
@@ -129,7 +129,7 @@ mod tests {
             let networks = networks.iter().map(|text| prefix(text));
             let underlay = [(&eth0, prefix("10.0.0.0/24")), (&eth0, prefix("fd00:5::/64"))];
             let service = Some("10.96.0.1".parse().unwrap());
-            let overlaps = Overlap::of(networks, underlay.into_iter(), service);
+            let overlaps = Overlap::of(networks, &underlay, service);
             overlaps.iter().map(ToString::to_string).collect::<Vec<_>>()
         };
         assert_eq!(told(&["10.244.0.0/16", "fd00:10:244::/56"]), [""; 0]);

@@ -11,7 +11,8 @@ pub(super) fn findings(needs: &Needs, host: &Host) -> Vec<Finding> {
         let prefix = |it: &InterfaceAddress| Prefix::holding(it.address, it.prefix_len);
         link.addresses.iter().filter_map(prefix).map(move |prefix| (&link.name, prefix))
     });
-    let overlaps = Overlap::of(needs.networks.iter().copied(), prefixes, host.service);
+    let prefixes: Vec<_> = prefixes.collect();
+    let overlaps = Overlap::of(needs.networks.iter().copied(), &prefixes, host.service);
     overlaps.iter().map(finding).collect()
 }
 

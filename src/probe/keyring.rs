@@ -40,7 +40,7 @@ impl Keyring {
 
     /// Does what is due.
     pub(super) fn turn(&mut self, now: Duration) {
-        drop(self.former.take_if(|(_, until)| *until <= now));
+        self.former.take_if(|(_, until)| *until <= now);
         if let Some((next, _)) = self.next.take_if(|(_, since)| *since <= now) {
             let former = std::mem::replace(&mut self.current, next);
             self.former = Some((former, now + Self::GRACE));

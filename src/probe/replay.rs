@@ -153,8 +153,8 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn stamp(session: u64, count: u64) -> Option<Stamp> {
-        Some(Stamp { session, count })
+    const fn stamp(session: u64, count: u64) -> Stamp {
+        Stamp { session, count }
     }
 
     fn answered(sender: &mut Sender, stamps: impl Iterator<Item = Option<Stamp>>) -> usize {
@@ -170,44 +170,46 @@ mod tests {
     #[test]
     fn a_replayed_question_is_answered_once() {
         let mut sender = Sender::default();
-        sender.prove(stamp(1, 1));
-        assert_eq!(answered(&mut sender, (0..37_000).map(|_| stamp(1, 2))), 1);
+        sender.prove(Some(stamp(1, 1)));
+        assert_eq!(answered(&mut sender, (0..37_000).map(|_| Some(stamp(1, 2)))), 1);
     }
 
     #[test]
     fn old_packets_are_answered_fifty_times_a_second_and_keep_no_new_one_out() {
         // Of an older daemon, of two sessions in turns, of many sessions: replayed for one second.
-        let two = |number: u64| stamp(7 + number % 2, 1);
-        let many = |number: u64| stamp(7 + number, 1);
+        let two = |number: u64| Some(stamp(7 + number % 2, 1));
+        let many = |number: u64| Some(stamp(7 + number, 1));
         let floods: [Box<dyn Fn(u64) -> Option<Stamp>>; 3] =
             [Box::new(|_| None), Box::new(two), Box::new(many)];
         for flood in floods {
             let mut sender = Sender::default();
-            sender.prove(stamp(1, 1));
+            sender.prove(Some(stamp(1, 1)));
             let replayed = answered(&mut sender, (0..37_000).map(flood));
             assert!((50..=100).contains(&replayed), "{replayed}");
-            assert_eq!(answered(&mut sender, (2..42).map(|count| stamp(1, count))), 40);
+            assert_eq!(answered(&mut sender, (2..42).map(|count| Some(stamp(1, count)))), 40);
         }
     }
 
     #[test]
     fn a_peer_that_restarts_is_answered_at_once_and_its_old_packets_no_more() {
         let mut sender = Sender::default();
-        sender.prove(stamp(1, 1));
-        assert!(sender.take(stamp(2, 1)) && sender.may_ask(stamp(2, 1), SECOND, SECOND));
-        sender.prove(stamp(2, 2));
-        assert!(!sender.take(stamp(2, 1)), "it was received before the session was proven");
-        assert_eq!(answered(&mut sender, (3..43).map(|count| stamp(2, count))), 40);
+        sender.prove(Some(stamp(1, 1)));
+        assert!(
+            sender.take(Some(stamp(2, 1))) && sender.may_ask(Some(stamp(2, 1)), SECOND, SECOND)
+        );
+        sender.prove(Some(stamp(2, 2)));
+        assert!(!sender.take(Some(stamp(2, 1))), "it was received before the session was proven");
+        assert_eq!(answered(&mut sender, (3..43).map(|count| Some(stamp(2, count)))), 40);
     }
 
     #[test]
     fn a_peer_is_answered_in_doubt_and_at_the_shortest_interval() {
         let interval = Duration::from_millis(100);
         let mut sender = Sender::default();
-        sender.prove(stamp(1, 0));
+        sender.prove(Some(stamp(1, 0)));
         for count in 1..1000_u64 {
             let now = interval / 33 * u32::try_from(count).unwrap();
-            assert!(sender.may_ask(stamp(1, count), interval, now), "{count}");
+            assert!(sender.may_ask(Some(stamp(1, count)), interval, now), "{count}");
         }
     }
 
@@ -225,7 +227,7 @@ mod tests {
             let mut sender = Sender::default();
             let (mut seen, mut highest) = (BTreeSet::new(), 0);
             for count in counts {
-                let is_new = sender.take(stamp(1, count));
+                let is_new = sender.take(Some(stamp(1, count)));
                 prop_assert!(!(is_new && seen.contains(&count)), "{} twice", count);
                 prop_assert!(is_new || seen.contains(&count) || highest - count >= 128);
                 seen.insert(count);

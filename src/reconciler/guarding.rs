@@ -68,9 +68,10 @@ impl<K: Kernel> Reconciler<K> {
             && inputs.config.as_ref().is_some_and(NetworkConfig::has_tunnel);
         let by_memory = is_asked && inputs.rest_on_memory() && !inputs.peers.is_complete();
         let blind = is_asked && inputs.are_alone() && !inputs.know_peers();
-        let by_memory = by_memory.then(|| "the tunnel lets in only the peers that were last known");
+        let by_memory =
+            by_memory.then_some("the tunnel lets in only the peers that were last known");
         let blind =
-            blind.then(|| "the tunnel is not guarded until the leases of the peers are read");
+            blind.then_some("the tunnel is not guarded until the leases of the peers are read");
         inputs.guarding.remark().or_else(|| by_memory.or(blind).map(str::to_owned))
     }
 

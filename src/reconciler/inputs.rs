@@ -215,8 +215,9 @@ impl Inputs {
     /// The networks of pods that overlap the underlay or the service range.
     pub fn overlaps(&self) -> Vec<Overlap> {
         let (Some(config), Some(node)) = (&self.config, &self.node) else { return Vec::new() };
-        let underlay = node.on_link.iter().map(|prefix| (&node.interface, *prefix));
-        Overlap::of(config.networks(), underlay, self.service)
+        let underlay: Vec<_> =
+            node.on_link.iter().map(|prefix| (&node.interface, *prefix)).collect();
+        Overlap::of(config.networks(), &underlay, self.service)
     }
 
     /// Whether enough is known to plan.

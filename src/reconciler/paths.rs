@@ -62,7 +62,7 @@ impl Paths {
             let known = leases.iter().flat_map(|(_, known)| known);
             let known: BTreeSet<IpAddr> = known.map(|(address, _)| *address).collect();
             // All that is old goes first: a subnet may move from one lease to another in one change.
-            for old in leases.iter().flat_map(|(id, _)| peers.remove(*id)).flatten() {
+            for old in leases.iter().filter_map(|(id, _)| peers.remove(*id)).flatten() {
                 is_news |= !known.contains(&old) && targets.peers.remove(&old).is_some();
             }
             for (id, known) in leases.into_iter().filter(|(_, known)| !known.is_empty()) {

@@ -109,7 +109,8 @@ impl<'a> Claimant<'a> {
             Way::Take(held.id.clone())
         } else {
             // An operator's reservation is not ours to give up.
-            let (reserved, left) = usable.into_iter().partition::<Vec<_>, _>(is_reservation);
+            let (reserved, left) =
+                usable.into_iter().partition::<Vec<_>, _>(|held| is_reservation(held));
             obsolete.extend(left);
             others.extend(reserved);
             Way::Create(self.wish(&obsolete, &others)?)
@@ -218,7 +219,7 @@ impl<'a> Claimant<'a> {
     }
 }
 
-fn is_reservation(held: &&Holding) -> bool {
+fn is_reservation(held: &Holding) -> bool {
     held.grant.is_none()
 }
 

@@ -101,13 +101,11 @@ impl<S: Source> Follower<S> {
 
     /// What an interrupted `follow` had heard is in the listing, too.
     async fn follow(&mut self) -> Result<Vec<LeaseUpdate>, Interrupted> {
-        match timeout_at(self.list_at, self.source.follow()).await {
-            Ok(followed) => followed,
-            Err(_) => {
-                self.next = Next::List;
-                self.list().await
-            }
+        if let Ok(followed) = timeout_at(self.list_at, self.source.follow()).await {
+            return followed;
         }
+        self.next = Next::List;
+        self.list().await
     }
 
     /// How long this node leaves the store to the others before it lists all records.

@@ -268,7 +268,7 @@ impl EtcdServer {
 
 fn copy(from: &Path, to: &Path) {
     let copied = Command::new("cp").arg("-a").args([from, to]).status().unwrap();
-    assert!(copied.success(), "cp {from:?} {to:?}: {copied}");
+    assert!(copied.success(), "cp {} {}: {copied}", from.display(), to.display());
 }
 
 impl Drop for EtcdServer {

@@ -73,9 +73,9 @@ fn without_probes_the_daemon_has_no_raw_sockets() {
     let component = &documents(&format!("{folder}/kustomization.yaml"))[0];
     let patch = &parse(component["patches"][0]["patch"].as_str().unwrap()).unwrap()[0][0];
     assert_eq!(patch["value"].to_string(), r#"["NET_ADMIN"]"#);
-    let path = patch["path"].as_str().unwrap();
+    let place = patch["path"].as_str().unwrap();
     let daemon = &documents("config/kubernetes/base/daemon-set.yaml")[0];
-    assert_eq!(daemon.pointer(path).unwrap().to_string(), r#"["NET_ADMIN","NET_RAW"]"#);
+    assert_eq!(daemon.pointer(place).unwrap().to_string(), r#"["NET_ADMIN","NET_RAW"]"#);
 }
 
 #[test]

@@ -38,14 +38,11 @@ fn the_unit_takes_from_the_daemon_what_it_does_not_need() {
         assert!(unit.lines().any(|known| known == line), "{line}");
     }
     let path = root().join(UNIT);
-    let Ok(judged) = Command::new("systemd-analyze")
+    let judged = Command::new("systemd-analyze")
         .args(["security", "--offline=true", "--no-pager", "--threshold=30"])
         .arg(&path)
         .output()
-    else {
-        println!("skipped: there is no systemd-analyze here");
-        return;
-    };
+        .unwrap();
     assert!(judged.status.success(), "{}", String::from_utf8_lossy(&judged.stdout));
 }
 

@@ -35,7 +35,7 @@ fn damaged(text: &'static [u8]) -> impl Strategy<Value = Vec<u8>> {
             match change {
                 Damage::Replaced(byte) => text[at] = byte,
                 Damage::Removed(count) => {
-                    drop(text.drain(at..(at + count).min(text.len() - 1).max(at)))
+                    drop(text.drain(at..(at + count).min(text.len() - 1).max(at)));
                 }
                 Damage::Repeated(count) => {
                     let part = text[at..].iter().copied().cycle().take(count).collect::<Vec<_>>();

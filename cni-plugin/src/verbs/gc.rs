@@ -30,7 +30,7 @@ pub(super) fn gc(call: &Call<'_>) -> Result<(), Error> {
         .iter()
         .map(|(owner, config)| (owner, call.remover(config)))
         .partition(|(_, remover)| !matches!(remover, Some(Remover::Plugin(_))));
-    let swept = sweep(whole, &native, &valid);
+    let swept = sweep(whole.as_ref(), &native, &valid);
     // While something is left, so is the record of it.
     let may_forget = swept.is_ok();
     errors.extend(swept.err());
@@ -51,18 +51,19 @@ pub(super) fn gc(call: &Call<'_>) -> Result<(), Error> {
 /// Takes away what the network as a whole holds that is not `valid`, and what was made by configs of
 /// `native` records, once for all that say the same.
 fn sweep(
-    whole: Option<Remover<'_>>,
+    whole: Option<&Remover<'_>>,
     native: &[(&Owner, Option<Remover<'_>>)],
     valid: &[Attachment],
 ) -> Result<(), Error> {
     let stale: Vec<_> =
         native.iter().map(|(owner, _)| (*owner).clone().into_attachment()).collect();
     let mut teardowns: Vec<&Teardown> = Vec::new();
-    let by_whole = match &whole {
+    let by_whole = match whole {
         Some(Remover::Plugin(plugin)) => collect_by(plugin, valid),
         _ => Ok(()),
     };
-    let removers = whole.iter().chain(native.iter().filter_map(|(_, remover)| remover.as_ref()));
+    let removers =
+        whole.into_iter().chain(native.iter().filter_map(|(_, remover)| remover.as_ref()));
     for remover in removers {
         match remover {
             Remover::Native(teardown) if !teardowns.contains(&teardown) => teardowns.push(teardown),

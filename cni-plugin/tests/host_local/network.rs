@@ -68,7 +68,7 @@ impl Network {
         match program {
             Program::Go => drop(self.run("DEL", &attachment).unwrap()),
             Program::Ours => {
-                host_local::release(&self.parse().unwrap().location, &attachment).unwrap()
+                host_local::release(&self.parse().unwrap().location, &attachment).unwrap();
             }
         }
     }

@@ -476,9 +476,9 @@ fn a_gc_leaves_what_was_added_after_the_runtime_made_its_list() {
 
 #[test]
 fn a_read_only_or_full_disk_is_told_by_status_and_keeps_no_container() {
-    let changes: [(fn(&Disk), fn(&Disk)); 2] =
-        [(Disk::make_read_only, Disk::make_writable), (Disk::fill, Disk::make_room)];
-    for (harm, mend) in changes {
+    let changes: [[fn(&Disk); 2]; 2] =
+        [[Disk::make_read_only, Disk::make_writable], [Disk::fill, Disk::make_room]];
+    for [harm, mend] in changes {
         let node = Node::new(IPV4);
         let pods = [node.pod(), node.pod()];
         let config = node.config("1.1.0");

@@ -93,7 +93,7 @@ fn a_subnet_that_a_backup_gave_back_to_a_node_that_has_moved_is_taken_again() {
     let is_taken = |holdings: &[Holding], known| claimed(V4, holdings, &known).contains("held by");
     assert!(is_taken(&both, known(Some(40))), "it may have been created after ours");
     assert!(is_taken(&both, known(None)));
-    assert!(is_taken(&[old.clone()], known(Some(60))), "its node has no other");
+    assert!(is_taken(std::slice::from_ref(&old), known(Some(60))), "its node has no other");
     assert!(
         is_taken(&[old.clone(), created(30, moved)], known(Some(60))),
         "its node had that before"

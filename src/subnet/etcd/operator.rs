@@ -53,7 +53,7 @@ impl Operator {
         match self.store.client.once(ask).await {
             Ok(answer) if answer.succeeded() => Ok(Swap::Done(revision(answer.header()))),
             Ok(_) => Ok(Swap::Outdated),
-            Err(Failure::Refused(refusal)) => Err(refused(refusal)),
+            Err(Failure::Refused(refusal)) => Err(refused(&refusal)),
             // It may have been written all the same: the config itself tells.
             Err(Failure::Away) => match self.config().await? {
                 Some(written) if written.text == text => Ok(Swap::Done(written.revision)),
@@ -96,7 +96,7 @@ impl Operator {
                     page = smaller;
                     continue;
                 }
-                (answer, _) => answer.map_err(refused)?,
+                (answer, _) => answer.map_err(|refusal| refused(&refusal))?,
             };
             all.extend(answer.kvs().iter().filter_map(|kv| read(kv, page.extent)));
             let Some(last) = answer.kvs().last().filter(|_| answer.more()) else { return Ok(all) };
@@ -109,7 +109,7 @@ impl Operator {
     where
         F: Future<Output = Result<T, etcd_client::Error>>,
     {
-        self.asked(ask).await?.map_err(refused)
+        self.asked(ask).await?.map_err(|refusal| refused(&refusal))
     }
 
     /// Asks each server before it gives up: a person waits for the answer.
@@ -143,6 +143,6 @@ impl Operator {
     }
 }
 
-fn refused(refusal: Refusal) -> Away {
+fn refused(refusal: &Refusal) -> Away {
     Away(format!("etcd refuses: {refusal}"))
 }

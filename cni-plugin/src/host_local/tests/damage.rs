@@ -41,6 +41,9 @@ fn nonsense_about_the_last_address_starts_over() {
     }
 }
 
+/// Makes something at a path; the other is what it may lead to.
+type Put = fn(&Path, &Path);
+
 #[test]
 fn a_pipe_or_a_link_in_place_of_a_file_neither_hangs_nor_leads_astray() {
     let home = Home::small();
@@ -48,7 +51,7 @@ fn a_pipe_or_a_link_in_place_of_a_file_neither_hangs_nor_leads_astray() {
     home.del("a");
     let victim = home.directory.path().join("victim");
     fs::write(&victim, "precious").unwrap();
-    let put: [(&str, fn(&Path, &Path)); 2] = [
+    let put: [(&str, Put); 2] = [
         ("pipe", |path, _| nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRWXU).unwrap()),
         ("link", |path, victim| std::os::unix::fs::symlink(victim, path).unwrap()),
     ];

@@ -126,7 +126,7 @@ impl Case {
                 let start = scene.daemon.restart().ok();
                 let later = scene.daemon.process().peak_kib().unwrap_or_default();
                 let peak_kib = figures.peak_kib.max(later);
-                Ok(Figures { start, peak_kib, ..figures })
+                Ok(Figures { peak_kib, start, ..figures })
             }
         }
     }

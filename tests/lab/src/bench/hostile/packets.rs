@@ -92,13 +92,13 @@ fn probe_in(frame: &[u8], from: IpAddr, to: IpAddr) -> Option<Vec<u8>> {
     (is_probe && is_between).then(|| udp.get(8..).map(<[u8]>::to_vec))?
 }
 
-/// Calls `send` [`RATE`] times a second; returns how often it succeeded.
-pub(super) fn flood(lasting: Duration, mut send: impl FnMut() -> io::Result<()>) -> u64 {
+/// Calls `attempt` [`RATE`] times a second; returns how often it succeeded.
+pub(super) fn flood(lasting: Duration, mut attempt: impl FnMut() -> io::Result<()>) -> u64 {
     let (started, mut begun, mut sent) = (Instant::now(), 0, 0);
     while started.elapsed() < lasting {
         let due = due(started.elapsed());
         for _ in 0..(due - begun).min(RATE / MOST_BEHIND) {
-            sent += u64::from(send().is_ok());
+            sent += u64::from(attempt().is_ok());
         }
         begun = due;
         std::thread::sleep(STEP);
