@@ -44,8 +44,8 @@ pub enum Verdict {
     /// Not known yet.
     #[default]
     Pending,
-    /// The peer has not answered by any way: it is flannel, or an older version. Nothing speaks
-    /// against the direct path.
+    /// The peer has not answered by any way: it is flannel, or an older version. If its lease says
+    /// vxlan, it is reached through the tunnel; otherwise nothing speaks against the direct path.
     Silent,
     Good,
     Bad(Cause),
@@ -85,7 +85,7 @@ pub enum News {
     Desk(Desk),
     /// Paths are probed from now on.
     On,
-    /// Paths are not probed, and why: peers count as if they never answered.
+    /// Paths are not probed, and why: peers that were not judged before are reached directly.
     Off(String),
     Judged(Vec<Judgement>),
 }

@@ -146,7 +146,10 @@ pub fn exceptions(peers: impl IntoIterator<Item = PeerStatus>) -> (Vec<Exception
 fn exception(peer: PeerStatus) -> Option<Exception> {
     let is_refused = peer.path.is_some() && !peer.programmed;
     let refused = is_refused.then(|| "the kernel does not hold its path".to_owned());
-    let reason = peer.reason.or(refused)?;
+    // A peer that never answers a probe stays in the tunnel, as the config says.
+    let is_silent = peer.probes.as_ref().is_some_and(|probes| probes.verdict == Verdict::Silent);
+    let is_as_planned = is_silent && peer.path == Some(Path::Tunnel);
+    let reason = peer.reason.filter(|_| !is_as_planned).or(refused)?;
     let probing = peer.path == Some(Path::Tunnel)
         && peer.probes.is_some_and(|probes| probes.verdict == Verdict::Pending);
     Some(Exception { lease: peer.lease, family: peer.family, path: peer.path, reason, probing })

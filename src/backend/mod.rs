@@ -7,7 +7,7 @@ mod nexthops;
 mod retired;
 mod vxlan;
 
-pub use detour::{Detour, Detours};
+pub use detour::{Detour, Detours, must_answer};
 pub use retired::retired;
 pub use vxlan::overhead;
 

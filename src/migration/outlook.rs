@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::backend::{self, Detours, Local, Network, Path};
+use crate::backend::{self, Detour, Detours, Local, Network, Path};
 use crate::config::{Kind, NetworkConfig};
 use crate::lease::{Lease, LeaseUpdate, Peers, Record};
 use crate::masquerade::Policy;
@@ -76,8 +76,7 @@ impl<'a> Outlook<'a> {
     fn planned(&mut self, member: &Member, local: &Local) -> Vec<Reach> {
         let networks = backend::networks(local);
         self.peers.judge_by(local.rules());
-        let failing = member.report.as_ref().map(|report| report.failing.clone());
-        let failing = failing.unwrap_or_default();
+        let detours = self.detours(member, local);
         let reports = member.report.iter().filter(|_| self.situation == Situation::Now);
         let exceptions: BTreeMap<_, _> =
             reports.flat_map(|report| &report.exceptions).map(|it| (&it.lease, it)).collect();
@@ -88,7 +87,7 @@ impl<'a> Outlook<'a> {
                 Ok(lease) => {
                     let told = exceptions.get(&lease.id).copied();
                     view.extend(
-                        reaches(to, lease, &networks, &failing, &local.node)
+                        reaches(to, lease, &networks, &detours, &local.node)
                             .map(|reach| overlaid(reach, told)),
                     );
                 }
@@ -101,6 +100,17 @@ impl<'a> Outlook<'a> {
             }
         }
         view
+    }
+
+    /// What speaks against direct paths of `member`: what its probes found, and that a node without
+    /// a report answers none.
+    fn detours(&self, member: &Member, local: &Local) -> Detours {
+        let leases = self.picture.silent().filter_map(|peer| self.peers.lease(&peer.lease.id));
+        let endpoints = leases.flat_map(|lease| &lease.endpoints);
+        let silent = endpoints.filter(|endpoint| backend::must_answer(&local.config, endpoint));
+        let silent = silent.map(|endpoint| (endpoint.subnet.base(), Detour::Unanswered));
+        let failing = member.report.iter().flat_map(|report| report.failing.clone());
+        silent.chain(failing).collect()
     }
 
     /// Flannel's rule: a tunnel to vxlan from vxlan, a route to host-gw from host-gw, and nothing else.
@@ -184,10 +194,10 @@ fn reaches(
     to: usize,
     lease: &Lease,
     networks: &[Box<dyn Network>],
-    failing: &Detours,
+    detours: &Detours,
     node: &Node,
 ) -> impl Iterator<Item = Reach> {
-    let plan = backend::plan_peer(networks, lease, failing);
+    let plan = backend::plan_peer(networks, lease, detours);
     plan.ways.into_iter().map(move |(family, way)| match way {
         Ok(way) => {
             let gateway = lease.endpoint(family).map(|endpoint| endpoint.public_ip);

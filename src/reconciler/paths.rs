@@ -182,25 +182,35 @@ impl<K: Kernel> Reconciler<K> {
     }
 
     fn detour(&self, endpoint: &Endpoint) -> Option<Detour> {
-        self.inputs.config.as_ref()?.probing()?;
+        let config = self.inputs.config.as_ref()?;
+        config.probing()?;
+        let must_answer = backend::must_answer(config, endpoint);
         match (self.paths.verdict(endpoint), &self.paths.state) {
             (Verdict::Bad(cause), _) => Some(Detour::Failed(cause)),
+            (Verdict::Silent, _) => must_answer.then_some(Detour::Unanswered),
             (Verdict::Pending, State::Starting | State::On) => {
-                self.is_tunnelled(endpoint).then_some(Detour::Unproven)
+                let stays = self.programmed_path(endpoint).map(|path| path == Path::Tunnel);
+                stays.unwrap_or(must_answer).then_some(Detour::Unproven)
             }
-            (Verdict::Pending, State::Off(_)) | (Verdict::Silent | Verdict::Good, _) => None,
+            (Verdict::Pending, State::Off(_)) | (Verdict::Good, _) => None,
         }
     }
 
     /// Whether packets to the peer go through the tunnel as it is.
     fn is_tunnelled(&self, endpoint: &Endpoint) -> bool {
+        self.programmed_path(endpoint) == Some(Path::Tunnel)
+    }
+
+    /// The path that packets to the peer take now; none without a route.
+    fn programmed_path(&self, endpoint: &Endpoint) -> Option<Path> {
         let metric = Route::default_metric(endpoint.subnet.family());
         let key = Key::Route(endpoint.subnet, metric);
-        let Some(Entry::Route(route)) = self.actual.get(&key) else { return false };
+        let Some(Entry::Route(route)) = self.actual.get(&key) else { return None };
         // Of a route by way of a nexthop object the kernel need not tell the link.
         let nexthop = route.nexthop.and_then(|id| self.actual.get(&Key::Nexthop(id)));
         let link = route.link.as_ref().or_else(|| nexthop?.link());
-        link.is_some_and(|link| self.scope.tunnels.contains(link))
+        let is_tunnel = link.is_some_and(|link| self.scope.tunnels.contains(link));
+        Some(if is_tunnel { Path::Tunnel } else { Path::Direct })
     }
 
     /// Tells the task that probes what has become of these leases.

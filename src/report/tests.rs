@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
+use crate::status::PathStatus;
 
 fn peer(index: usize) -> PeerStatus {
     PeerStatus {
@@ -104,4 +105,19 @@ fn the_texts_of_another_node_are_cut() {
     for text in [Some(read.version), read.pending].into_iter().flatten() {
         assert!(text.len() < 700 && excerpt::is_printable(&text), "{text}");
     }
+}
+
+#[test]
+fn a_peer_that_never_answers_and_stays_in_the_tunnel_is_no_exception() {
+    let silent = |path, programmed| PeerStatus {
+        path,
+        programmed,
+        reason: Some("it has never answered a probe".to_owned()),
+        probes: Some(PathStatus { verdict: Verdict::Silent, direct: None, tunnel: None }),
+        ..peer(1)
+    };
+    assert_eq!(exceptions([silent(Some(Path::Tunnel), true)]), (Vec::new(), 0));
+    let (exceptions, _) = exceptions([silent(Some(Path::Tunnel), false), silent(None, false)]);
+    let told: Vec<_> = exceptions.iter().map(|e| e.reason.as_str()).collect();
+    assert_eq!(told, ["it has never answered a probe", "the kernel does not hold its path"]);
 }

@@ -12,7 +12,7 @@ use crate::notation::prefix;
 
 pub(crate) struct Prober {
     targets: watch::Receiver<Targets>,
-    /// Peers are as unresponsive as flannel is; none while nothing is said of them.
+    /// Peers are as unresponsive as flannel is, or all answer; none while nothing is said of them.
     usual: Option<Verdict>,
     /// Of which peers something was said, as they were then.
     judged: BTreeMap<IpAddr, Target>,
@@ -33,12 +33,18 @@ impl Prober {
     }
 
     pub(crate) fn perform(&mut self, words: &str) -> News {
+        let usual = match words {
+            "silent" => Some(Some(Verdict::Silent)),
+            "good" => Some(Some(Verdict::Good)),
+            "awaited" => Some(None),
+            _ => None,
+        };
+        if let Some(usual) = usual {
+            self.usual = usual;
+            return News::On;
+        }
         let (word, rest) = words.split_once(' ').unwrap_or((words, ""));
         let verdict = match word {
-            "silent" | "awaited" => {
-                self.usual = (word == "silent").then_some(Verdict::Silent);
-                return News::On;
-            }
             "off" => return News::Off(rest.to_owned()),
             "good" => Verdict::Good,
             "no-answer" => Verdict::Bad(Cause::NoAnswer),

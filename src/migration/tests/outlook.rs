@@ -100,7 +100,7 @@ fn flannel_stays_as_it_is_and_ignores_the_new_backend() {
         &world.picture(),
         THEN,
         &expect![[r"
-        172.16.0.1 → 172.16.0.2 direct
+        172.16.0.1 → 172.16.0.2 tunnel (it has never answered a probe: it may run flannel, which may drop direct packets)
         172.16.0.2 → 172.16.0.1 nothing (flannel ignores a lease of host-gw)
     "]],
     );
