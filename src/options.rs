@@ -12,7 +12,7 @@ mod without_effect;
 mod tests;
 
 use std::ffi::OsString;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -56,7 +56,8 @@ pub struct Options {
     /// Between two looks at rules of iptables, of whose changes nobody tells.
     pub resync: Duration,
     pub verbosity: Level,
-    /// What an operator should change, although the daemon runs with it.
+    /// What an operator should change, although the daemon runs with it; also what is ignored or read
+    /// differently, as flanneld does it. A sentence each.
     pub warnings: Vec<String>,
 }
 
@@ -84,36 +85,36 @@ impl Options {
         let matches =
             command.try_get_matches_from(words).map_err(|error| settings.blame(&error))?;
         let flags = Flags::from_arg_matches(&matches).map_err(|error| settings.blame(&error))?;
-        Self::from_flags(flags, &settings, environment)
+        Self::from_flags(flags, settings, environment)
     }
 
     fn from_flags(
         flags: Flags,
-        settings: &Settings,
+        mut settings: Settings,
         environment: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, Stop> {
         let store = if flags.kube.kube_subnet_mgr {
-            Store::Kube(kube::options(flags.kube, settings, environment)?)
+            Store::Kube(kube::options(flags.kube, &settings, environment)?)
         } else {
-            Store::Etcd(etcd::options(flags.etcd, settings)?)
+            Store::Etcd(etcd::options(flags.etcd, &mut settings)?)
         };
-        let warnings = match &store {
-            Store::Etcd(options) => etcd::warnings(options, settings),
-            Store::Kube(_) => Vec::new(),
-        };
+        if let Store::Etcd(options) = &store {
+            let warnings = etcd::warnings(options, &settings);
+            settings.warnings.extend(warnings);
+        }
+        settings.warn_of_bounds("healthz-port", flags.healthz_port.into());
+        settings.warn_of_bounds("iptables-resync", flags.policy.iptables_resync.as_secs());
+        let interface = interface(flags.interface, flags.nexthop_objects, &mut settings)?;
         let beside = |extension: &str| flags.subnet_file.with_extension(extension);
         Ok(Self {
             state_file: flags.state_file.unwrap_or_else(|| beside("state.json")),
             control_socket: flags.control_socket.unwrap_or_else(|| beside("sock")),
             store,
-            interface: InterfaceOptions {
-                plain_routes: !flags.nexthop_objects,
-                ..flags.interface.into()
-            },
+            interface,
             subnet_file: flags.subnet_file,
             renew_margin: flags.subnet_lease_renew_margin,
-            health: endpoint(flags.healthz_ip, flags.healthz_port),
-            metrics: endpoint(flags.metrics_ip, flags.metrics_port),
+            health: endpoint(&flags.healthz_ip, flags.healthz_port, "healthz-ip", &settings)?,
+            metrics: endpoint(&flags.metrics_ip, flags.metrics_port, "metrics-ip", &settings)?,
             max_withdraw: flags.max_withdraw,
             reload: if flags.config_reload { Reload::Live } else { Reload::AtStart },
             resync: flags.policy.iptables_resync,
@@ -123,14 +124,78 @@ impl Options {
                 ..flags.policy.into()
             },
             verbosity: flags.v,
-            warnings,
+            warnings: settings.warnings,
         })
     }
 }
 
-/// None on port 0.
-fn endpoint(ip: IpAddr, port: u16) -> Option<SocketAddr> {
-    (port > 0).then(|| SocketAddr::new(ip, port))
+/// None on port 0. As for Go's listener, no host stands for all addresses, and a name is resolved.
+fn endpoint(
+    host: &str,
+    port: u16,
+    flag: &str,
+    settings: &Settings,
+) -> Result<Option<SocketAddr>, Stop> {
+    if port == 0 {
+        return Ok(None);
+    }
+    // An image of nothing but programs has no list of hosts.
+    let known = match host {
+        "" => Some(Ipv4Addr::UNSPECIFIED),
+        "localhost" => Some(Ipv4Addr::LOCALHOST),
+        _ => None,
+    };
+    if let Some(ip) = known {
+        return Ok(Some(SocketAddr::new(ip.into(), port)));
+    }
+    let addresses: Vec<SocketAddr> =
+        (host, port).to_socket_addrs().map(Iterator::collect).unwrap_or_default();
+    let first = addresses.iter().find(|address| address.is_ipv4()).or_else(|| addresses.first());
+    let wrong = || Stop::BadValue {
+        name: settings.name(flag),
+        value: host.to_owned(),
+        allowed: "an IP address, or a name of this host".to_owned(),
+    };
+    first.copied().ok_or_else(wrong).map(Some)
+}
+
+/// What cannot be used is ignored while another flag names an interface, as in flanneld.
+fn interface(
+    flags: InterfaceFlags,
+    nexthop_objects: bool,
+    settings: &mut Settings,
+) -> Result<InterfaceOptions, Stop> {
+    let (mut regexes, mut unusable) = (Vec::new(), Vec::new());
+    let mut refuse = |flag: &str, value: &str, allowed: String, settings: &Settings| {
+        let (name, value) = (settings.name(flag), value.to_owned());
+        unusable.push(Stop::BadValue { name, value, allowed });
+    };
+    for pattern in &flags.iface_regex {
+        match values::regex(pattern) {
+            Ok(regex) => regexes.push(regex),
+            Err(allowed) => refuse("iface-regex", pattern, allowed, settings),
+        }
+    }
+    let can_reach = flags.iface_can_reach.as_ref().and_then(|text| {
+        let address = text.parse::<IpAddr>();
+        if address.is_err() {
+            refuse("iface-can-reach", text, "an IP address".to_owned(), settings);
+        }
+        address.ok()
+    });
+    let names_none = flags.iface.is_empty() && regexes.is_empty() && can_reach.is_none();
+    if names_none && let Some(stop) = unusable.pop() {
+        return Err(stop);
+    }
+    unusable.iter().for_each(|stop| settings.ignore(stop));
+    Ok(InterfaceOptions {
+        names: flags.iface,
+        regexes,
+        can_reach,
+        public_ip: flags.public_ip,
+        public_ipv6: flags.public_ipv6,
+        plain_routes: !nexthop_objects,
+    })
 }
 
 /// The flags of etcd alone, for programs that are no daemon.
@@ -145,8 +210,8 @@ pub fn etcd_options(
     words: impl IntoIterator<Item = String>,
     environment: impl Fn(&str) -> Option<String>,
 ) -> Result<EtcdOptions, Stop> {
-    let (flags, settings) = alone::<EtcdOnly>(words, environment)?;
-    etcd::options(flags.etcd, &settings)
+    let (flags, mut settings) = alone::<EtcdOnly>(words, environment)?;
+    etcd::options(flags.etcd, &mut settings)
 }
 
 /// Some flags of the daemon, for a program that is none.
@@ -178,7 +243,7 @@ pub fn kube_options(
     let (kube, settings) = alone::<KubeOnly>(words, environment)?;
     let flags = kube.kube;
     let api = kube::api(flags.kube_api_url, flags.kubeconfig_file, &settings)?;
-    Ok((api, flags.kube_annotation_prefix))
+    Ok((api, kube::annotation_prefix(&flags.kube_annotation_prefix, &settings)?))
 }
 
 impl From<PolicyFlags> for Policy {
@@ -208,18 +273,5 @@ impl From<GuardFlags> for Option<Guard> {
             pods: if tunnel_drop_pods { Pods::Drop } else { Pods::LetOut },
         };
         Some(guard).filter(Guard::does_something)
-    }
-}
-
-impl From<InterfaceFlags> for InterfaceOptions {
-    fn from(flags: InterfaceFlags) -> Self {
-        Self {
-            names: flags.iface,
-            regexes: flags.iface_regex,
-            can_reach: flags.iface_can_reach,
-            public_ip: flags.public_ip,
-            public_ipv6: flags.public_ipv6,
-            plain_routes: false,
-        }
     }
 }

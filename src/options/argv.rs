@@ -7,7 +7,7 @@ use clap::error::{ContextKind, ContextValue};
 use clap::{Arg, ArgAction, Command};
 
 use super::stop::Stop;
-use super::values::boolean;
+use super::values::{boolean, integer};
 
 const VARIABLE_PREFIX: &str = "FLANNELD_";
 
@@ -25,8 +25,23 @@ const GONE: [(&str, &str); 8] = [
 const CLIENT_SERVER: &str = "every node talks to etcd itself, see --etcd-endpoints";
 const NETWORKS: &str = "start one daemon per network, with its own --etcd-prefix and --subnet-file";
 
+/// Flags that Go's parser takes for integers; it does not know their bounds.
+const NUMBERS: [&str; 7] = [
+    "subnet-lease-renew-margin",
+    "max-withdraw",
+    "healthz-port",
+    "metrics-port",
+    "iptables-resync",
+    "iptables-masquerade-bit",
+    "v",
+];
+
 /// The flags that were given and not yet judged, in order.
-pub(super) struct Settings(Vec<Setting>);
+pub(super) struct Settings {
+    given: Vec<Setting>,
+    /// What is ignored or read differently, as flanneld does it.
+    pub(super) warnings: Vec<String>,
+}
 
 struct Setting {
     flag: String,
@@ -55,39 +70,64 @@ impl Settings {
             };
             settings.push(Setting { flag: flag.to_owned(), value, name });
         }
-        Ok(Self(settings))
+        Ok(Self { given: settings, warnings: Vec::new() })
     }
 
     /// A bad value is not our concern yet.
     pub(super) fn ask_for_version(&self) -> bool {
-        let version = self.0.iter().rfind(|setting| setting.flag == "version");
+        let version = self.given.iter().rfind(|setting| setting.flag == "version");
         version.is_some_and(|setting| boolean(&setting.value) == Ok(true))
     }
 
-    /// Asks for the variable of each flag that was not given. An empty one counts as unset.
+    /// Asks for the variable of each flag that was not given. An empty one counts as unset, and so
+    /// does one that Go's parser refuses.
     pub(super) fn add_environment(
         &mut self,
         environment: impl Fn(&str) -> Option<String>,
         command: &Command,
     ) {
-        for flag in command.get_arguments().filter_map(Arg::get_long) {
-            let given = self.0.iter().any(|setting| setting.flag == flag);
+        for argument in command.get_arguments() {
+            let Some(flag) = argument.get_long().filter(|flag| *flag != "version") else {
+                continue;
+            };
             let name = variable(flag);
             let value = environment(&name).filter(|value| !value.is_empty());
-            if let (Some(value), false) = (value, given || flag == "version") {
-                self.0.push(Setting { flag: flag.to_owned(), value, name });
+            let Some(value) = value.filter(|_| self.value(flag).is_none()) else { continue };
+            match malformed(argument, flag, &value) {
+                Some(allowed) => self.ignore(&Stop::BadValue { name, value, allowed }),
+                None => self.given.push(Setting { flag: flag.to_owned(), value, name }),
             }
         }
+    }
+
+    /// Warns of what would be a reason to stop if flanneld did not run with it.
+    pub(super) fn ignore(&mut self, reason: &Stop) {
+        self.warnings.push(format!("{reason}; it is ignored, as in flanneld"));
+    }
+
+    /// Warns if `flag` was given as another number than the one that is `used`.
+    pub(super) fn warn_of_bounds(&mut self, flag: &str, used: u64) {
+        let given = self.value(flag).and_then(integer);
+        if given.is_some_and(|given| u64::try_from(given) != Ok(used)) {
+            let (name, given) = (self.name(flag), given.unwrap_or_default());
+            self.warnings.push(format!("{name} is {given}; {used} is used"));
+        }
+    }
+
+    /// The last text of `flag`.
+    pub(super) fn value(&self, flag: &str) -> Option<&str> {
+        let given = self.given.iter().rfind(|setting| setting.flag == flag);
+        given.map(|setting| setting.value.as_str())
     }
 
     /// The same in the one form that leaves no doubt, program first: the last of each flag, or all
     /// of a list.
     pub(super) fn words(&self, command: &Command) -> Vec<String> {
         let mut words = vec!["tweedd".to_owned()];
-        for (index, Setting { flag, value, .. }) in self.0.iter().enumerate() {
+        for (index, Setting { flag, value, .. }) in self.given.iter().enumerate() {
             let argument = command.get_arguments().find(|known| known.get_long() == Some(flag));
             let is_list = argument.is_some_and(is_list);
-            let later = self.0.iter().skip(index + 1).any(|setting| setting.flag == *flag);
+            let later = self.given.iter().skip(index + 1).any(|setting| setting.flag == *flag);
             if is_list || !later {
                 // What is unset by default is unset by an empty value.
                 let unset = argument.is_some_and(|known| known.get_default_values().is_empty());
@@ -101,7 +141,7 @@ impl Settings {
 
     /// What the operator set `flag` by; the flag itself if he did not.
     pub(super) fn name(&self, flag: &str) -> String {
-        let given = self.0.iter().rfind(|setting| setting.flag == flag);
+        let given = self.given.iter().rfind(|setting| setting.flag == flag);
         given.map_or_else(|| format!("--{flag}"), |setting| setting.name.clone())
     }
 
@@ -164,6 +204,13 @@ fn is_boolean(argument: &Arg) -> bool {
 
 fn is_list(argument: &Arg) -> bool {
     matches!(argument.get_action(), ArgAction::Append)
+}
+
+/// The form that Go's parser asks for, if `value` does not have it.
+fn malformed(argument: &Arg, flag: &str, value: &str) -> Option<String> {
+    let is_no_number = NUMBERS.contains(&flag) && integer(value).is_none();
+    let expected = if is_boolean(argument) { boolean(value).err() } else { None };
+    expected.or(is_no_number.then_some("a number")).map(str::to_owned)
 }
 
 fn variable(flag: &str) -> String {

@@ -9,7 +9,7 @@ use hyper::Uri;
 use super::argv::Settings;
 use super::flags::EtcdFlags;
 use super::stop::Stop;
-use crate::subnet::etcd::{Credentials, EtcdOptions};
+use crate::subnet::etcd::{self, Credentials, EtcdOptions};
 use crate::subnet::is_protected;
 
 const ENDPOINTS: &str = "etcd-endpoints";
@@ -34,14 +34,14 @@ impl FromStr for Secret {
 }
 
 /// What the store wants to know. Stops at what could never connect.
-pub(super) fn options(flags: EtcdFlags, settings: &Settings) -> Result<EtcdOptions, Stop> {
+pub(super) fn options(flags: EtcdFlags, settings: &mut Settings) -> Result<EtcdOptions, Stop> {
     let client = both(
         (flags.etcd_certfile, "etcd-certfile"),
         (flags.etcd_keyfile, "etcd-keyfile"),
         settings,
-    )?;
+    );
     let user =
-        both((flags.etcd_username, "etcd-username"), (flags.etcd_password, PASSWORD), settings)?;
+        both((flags.etcd_username, "etcd-username"), (flags.etcd_password, PASSWORD), settings);
     let (ca_file, (cert_file, key_file)) = (flags.etcd_cafile, client.unzip());
     let tls_flag = match (&ca_file, &cert_file) {
         (Some(_), _) => Some("etcd-cafile"),
@@ -78,49 +78,59 @@ pub(super) fn warnings(options: &EtcdOptions, settings: &Settings) -> Vec<String
     in_argv.into_iter().chain(plain).collect()
 }
 
-/// Two flags of which one alone would be a mistake.
+/// Two flags of which one alone is ignored.
 fn both<A, B>(
     (first, first_flag): (Option<A>, &str),
     (second, second_flag): (Option<B>, &str),
-    settings: &Settings,
-) -> Result<Option<(A, B)>, Stop> {
-    let incomplete = |given: &str, missing: &str| {
-        Err(Stop::Incomplete { given: settings.name(given), missing: format!("--{missing}") })
+    settings: &mut Settings,
+) -> Option<(A, B)> {
+    let incomplete = match (&first, &second) {
+        (Some(_), None) => Some((first_flag, second_flag)),
+        (None, Some(_)) => Some((second_flag, first_flag)),
+        (Some(_), Some(_)) | (None, None) => None,
     };
-    match (first, second) {
-        (Some(first), Some(second)) => Ok(Some((first, second))),
-        (Some(_), None) => incomplete(first_flag, second_flag),
-        (None, Some(_)) => incomplete(second_flag, first_flag),
-        (None, None) => Ok(None),
+    if let Some((given, missing)) = incomplete {
+        let (given, missing) = (settings.name(given), format!("--{missing}"));
+        settings.ignore(&Stop::Incomplete { given, missing });
     }
+    first.zip(second)
 }
 
 /// `tls_flag` is one that was given, if any.
-fn endpoints(list: &str, tls_flag: Option<&str>, settings: &Settings) -> Result<Vec<String>, Stop> {
+fn endpoints(
+    list: &str,
+    tls_flag: Option<&str>,
+    settings: &mut Settings,
+) -> Result<Vec<String>, Stop> {
     let scheme = if tls_flag.is_some() { "https" } else { "http" };
-    let endpoints = list.split(',').map(|text| endpoint(text.trim(), scheme, settings));
+    let (empty, given): (Vec<&str>, Vec<&str>) =
+        list.split(',').map(str::trim).partition(|text| text.is_empty());
+    if !empty.is_empty() && !given.is_empty() {
+        settings.warnings.push(format!("{} has an empty item", settings.name(ENDPOINTS)));
+    }
+    let given = if given.is_empty() { vec![""] } else { given };
+    let endpoints = given.into_iter().map(|text| endpoint(text, scheme, settings));
     let endpoints = endpoints.collect::<Result<Vec<_>, _>>()?;
     let is_plain = |endpoint: &String| endpoint.starts_with("http://");
-    match tls_flag {
-        Some(flag) if endpoints.iter().all(is_plain) => Err(Stop::PlainEndpoints {
-            file: settings.name(flag),
-            endpoints: settings.name(ENDPOINTS),
-        }),
-        _ => Ok(endpoints),
+    if let Some(flag) = tls_flag.filter(|_| endpoints.iter().all(is_plain)) {
+        let (file, endpoints) = (settings.name(flag), settings.name(ENDPOINTS));
+        settings.ignore(&Stop::PlainEndpoints { file, endpoints });
     }
+    Ok(endpoints)
 }
 
-fn endpoint(text: &str, scheme: &str, settings: &Settings) -> Result<String, Stop> {
-    let name = || settings.name(ENDPOINTS);
-    if text.contains('@') {
-        return Err(Stop::SecretInEndpoint { name: name() });
-    }
+fn endpoint(text: &str, scheme: &str, settings: &mut Settings) -> Result<String, Stop> {
+    let name = settings.name(ENDPOINTS);
     let url = if text.contains("://") { text.to_owned() } else { format!("{scheme}://{text}") };
-    match url.parse::<Uri>() {
+    let shown = etcd::shown(&url);
+    if shown != url {
+        settings.ignore(&Stop::SecretInEndpoint { name: name.clone() });
+    }
+    match shown.parse::<Uri>() {
         Ok(uri) if is_web(&uri) => Ok(format!("{uri}").trim_end_matches('/').to_owned()),
         _ => Err(Stop::BadValue {
-            name: name(),
-            value: text.to_owned(),
+            name,
+            value: if text.contains('@') { "***".to_owned() } else { text.to_owned() },
             allowed: "http:// or https:// with host and port".to_owned(),
         }),
     }

@@ -1,20 +1,17 @@
 //! The flags as declared: names, defaults, and help.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser};
-use regex::Regex;
 use tracing::Level;
 
 use super::etcd::Secret;
 use super::values::{
-    annotation_prefix, bit, boolean, checksums, file, level, parsed, percent, port, regex,
-    renew_margin, resync,
+    bit, boolean, checksums, file, level, parsed, percent, port, renew_margin, resync,
 };
 use crate::guard::Checksums;
-use crate::subnet::kube::AnnotationPrefix;
 
 const ABOUT: &str = "A flannel-compatible route daemon whose nodes may mix backends";
 const SYNTAX: &str = "\
@@ -51,15 +48,13 @@ pub(super) struct Flags {
     pub(super) config_reload: bool,
     /// Address of /healthz, /readyz and /metrics; 0.0.0.0 stands for all addresses of both families
     #[arg(long, value_name = "IP", default_value = "0.0.0.0")]
-    #[arg(value_parser = parsed::<IpAddr>("an IP address"))]
-    pub(super) healthz_ip: IpAddr,
+    pub(super) healthz_ip: String,
     /// Port of /healthz, /readyz and /metrics; 0 serves none
     #[arg(long, value_name = "PORT", default_value = "0", value_parser = port)]
     pub(super) healthz_port: u16,
     /// Address of a port that serves /metrics alone
     #[arg(long, value_name = "IP", default_value = "0.0.0.0")]
-    #[arg(value_parser = parsed::<IpAddr>("an IP address"))]
-    pub(super) metrics_ip: IpAddr,
+    pub(super) metrics_ip: String,
     /// Port that serves /metrics alone; 0 serves none
     #[arg(long, value_name = "PORT", default_value = "0", value_parser = port)]
     pub(super) metrics_port: u16,
@@ -127,12 +122,10 @@ pub(super) struct KubeFlags {
     pub(super) kubeconfig_file: Option<PathBuf>,
     /// What the names of our annotations begin with
     #[arg(long, value_name = "PREFIX", default_value = "flannel.alpha.coreos.com")]
-    #[arg(value_parser = annotation_prefix)]
-    pub(super) kube_annotation_prefix: AnnotationPrefix,
+    pub(super) kube_annotation_prefix: String,
     /// The network config, mounted from a ConfigMap
     #[arg(long, value_name = "FILE", default_value = "/etc/kube-flannel/net-conf.json")]
-    #[arg(value_parser = file)]
-    pub(super) net_config_path: PathBuf,
+    pub(super) net_config_path: String,
     /// Take the mark of a node without network from ours once packets get through
     #[arg(long, value_name = "BOOL", default_value = "true", value_parser = boolean)]
     #[arg(num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set)]
@@ -146,11 +139,11 @@ pub(super) struct InterfaceFlags {
     #[arg(long, value_name = "NAME|IP")]
     pub(super) iface: Vec<String>,
     /// The same by a pattern of IPs, then of names; repeatable, tried after every --iface
-    #[arg(long, value_name = "PATTERN", value_parser = regex)]
-    pub(super) iface_regex: Vec<Regex>,
+    #[arg(long, value_name = "PATTERN")]
+    pub(super) iface_regex: Vec<String>,
     /// The interface by which this IP is reached; tried last
-    #[arg(long, value_name = "IP", value_parser = parsed::<IpAddr>("an IP address"))]
-    pub(super) iface_can_reach: Option<IpAddr>,
+    #[arg(long, value_name = "IP")]
+    pub(super) iface_can_reach: Option<String>,
     /// What peers send to [default: the interface's address]
     #[arg(long, value_name = "IP", value_parser = parsed::<Ipv4Addr>("an IPv4 address"))]
     pub(super) public_ip: Option<Ipv4Addr>,

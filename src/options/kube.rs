@@ -6,9 +6,14 @@ use super::argv::Settings;
 use super::etcd::is_web;
 use super::flags::KubeFlags;
 use super::stop::Stop;
-use crate::subnet::kube::{ApiOptions, Condition, KubeOptions, NodeRef};
+use super::values::file;
+use crate::subnet::kube::{
+    AnnotationPrefix, ApiOptions, Condition, KubeOptions, NoPrefix, NodeRef,
+};
 
 const API_URL: &str = "kube-api-url";
+const ANNOTATION_PREFIX: &str = "kube-annotation-prefix";
+const NET_CONFIG: &str = "net-config-path";
 
 /// What the store wants to know. Stops at what could never connect.
 pub(super) fn options(
@@ -29,11 +34,27 @@ pub(super) fn options(
         if flags.set_node_network_unavailable { Condition::Cleared } else { Condition::Untouched };
     Ok(KubeOptions {
         api: api(flags.kube_api_url, flags.kubeconfig_file, settings)?,
-        annotation_prefix: flags.kube_annotation_prefix,
+        annotation_prefix: annotation_prefix(&flags.kube_annotation_prefix, settings)?,
         node,
         namespace,
-        net_config: flags.net_config_path,
+        net_config: net_config(&flags.net_config_path, settings)?,
         condition,
+    })
+}
+
+pub(super) fn annotation_prefix(text: &str, settings: &Settings) -> Result<AnnotationPrefix, Stop> {
+    text.parse().map_err(|allowed: NoPrefix| Stop::BadValue {
+        name: settings.name(ANNOTATION_PREFIX),
+        value: text.to_owned(),
+        allowed: allowed.to_string(),
+    })
+}
+
+fn net_config(text: &str, settings: &Settings) -> Result<PathBuf, Stop> {
+    file(text).map_err(|allowed| Stop::BadValue {
+        name: settings.name(NET_CONFIG),
+        value: text.to_owned(),
+        allowed: allowed.to_owned(),
     })
 }
 

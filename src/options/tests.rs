@@ -92,7 +92,24 @@ fn health_is_served_only_on_a_port() {
     assert_eq!(options("-healthz-ip=127.0.0.1 -healthz-port=0").health, None);
     assert_eq!(options("-healthz-port=1").health.unwrap().to_string(), "0.0.0.0:1");
     assert_eq!(options("-healthz-ip=::1 -healthz-port=1").health.unwrap().to_string(), "[::1]:1");
-    check_refusal("-healthz-ip=all", "--healthz-ip is \"all\"; allowed: an IP address");
+    assert_eq!(options("-healthz-ip=no.invalid").health, None);
+    check_refusal(
+        "-healthz-ip=no.invalid -healthz-port=1",
+        "--healthz-ip is \"no.invalid\"; allowed: an IP address, or a name of this host",
+    );
+}
+
+#[test]
+fn health_is_served_where_gos_listener_would_listen() {
+    for (line, address) in [
+        ("-healthz-ip=localhost -healthz-port=1", Some("127.0.0.1:1")),
+        ("-healthz-ip= -healthz-port=1", Some("0.0.0.0:1")),
+        ("-healthz-port=-1", None),
+    ] {
+        let health = options(line).health.map(|address| address.to_string());
+        assert_eq!(health.as_deref(), address, "{line}");
+    }
+    assert_eq!(options("-healthz-port=-1").warnings, ["--healthz-port is -1; 0 is used"]);
 }
 
 #[test]
@@ -100,7 +117,10 @@ fn metrics_have_an_address_of_their_own_only_on_a_port() {
     assert_eq!(options("-healthz-port=1").metrics, None);
     assert_eq!(options("-metrics-port=2").metrics.unwrap().to_string(), "0.0.0.0:2");
     assert_eq!(options("-metrics-ip=::1 -metrics-port=2").metrics.unwrap().to_string(), "[::1]:2");
-    check_refusal("-metrics-ip=all", "--metrics-ip is \"all\"; allowed: an IP address");
+    check_refusal(
+        "-metrics-ip=no.invalid -metrics-port=1",
+        "--metrics-ip is \"no.invalid\"; allowed: an IP address, or a name of this host",
+    );
 }
 
 #[test]
@@ -159,9 +179,12 @@ fn a_bad_address_or_pattern_is_named() {
     check_refusal("-public-ipv6=1.2.3.4", "--public-ipv6 is \"1.2.3.4\"; allowed: an IPv6 address");
     check_refusal("-iface-can-reach=gw", "--iface-can-reach is \"gw\"; allowed: an IP address");
     check_refusal(
-        "-iface-regex=^eth -iface-regex=eth(",
+        "-iface-regex=eth(",
         "--iface-regex is \"eth(\"; allowed: a regular expression (unclosed group)",
     );
+    // Another flag names an interface, and flanneld goes by that.
+    let options = options("-iface=eth0 -iface-regex=eth( -iface-can-reach=gw");
+    assert_eq!((options.interface.names.len(), options.warnings.len()), (1, 2));
     check_refusal("-subnet-file=/", "--subnet-file is \"/\"; allowed: the path of a file");
 }
 
@@ -183,7 +206,11 @@ fn masquerading_is_off_unless_asked_for_and_then_as_flannel_does_it() {
     assert_eq!((policy.forward, policy.firewall), (Forward::Leave, Preference::Iptables));
     assert_eq!(options(line).resync, Duration::from_secs(30));
     assert_eq!(options("").resync, Duration::from_secs(5));
-    check_refusal("-iptables-resync=0", "--iptables-resync is \"0\"; allowed: 1 to 86400 seconds");
+    for (line, used) in [("-iptables-resync=0", 1), ("-iptables-resync=1000000", 86_400)] {
+        let options = options(line);
+        assert_eq!((options.resync.as_secs(), options.warnings.len()), (used, 1), "{line}");
+    }
+    assert_eq!(options("-iptables-resync=0").warnings, ["--iptables-resync is 0; 1 is used"]);
     let said = "--iptables-masquerade-bit is \"32\"; allowed: a bit from 0 to 31";
     check_refusal("-iptables-masquerade-bit=32", said);
 }
@@ -218,7 +245,7 @@ fn what_asks_for_nothing_is_taken() {
     );
     check_refusal(
         "-iptables-resync=5s",
-        "--iptables-resync is \"5s\"; allowed: 1 to 86400 seconds",
+        "--iptables-resync is \"5s\"; allowed: a number of seconds",
     );
     check_refusal(
         "-set-node-network-unavailable=maybe",

@@ -9,7 +9,6 @@ use regex::Regex;
 use tracing::Level;
 
 use crate::guard::Checksums;
-use crate::subnet::kube::{AnnotationPrefix, NoPrefix};
 
 /// Go's spellings.
 pub(super) fn boolean(text: &str) -> Result<bool, &'static str> {
@@ -21,7 +20,7 @@ pub(super) fn boolean(text: &str) -> Result<bool, &'static str> {
 }
 
 /// Go's notation: `0x`, `0o` or just `0`, and `0b` change the base.
-fn integer(text: &str) -> Option<i64> {
+pub(super) fn integer(text: &str) -> Option<i64> {
     let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
     let (radix, digits) = match digits.get(..2).unwrap_or(digits) {
         "0x" | "0X" => (16, digits.get(2..)?),
@@ -45,10 +44,10 @@ pub(super) fn renew_margin(text: &str) -> Result<Duration, &'static str> {
     Ok(Duration::from_secs(minutes * 60))
 }
 
+/// flanneld takes any number; the nearest that makes sense is used.
 pub(super) fn resync(text: &str) -> Result<Duration, &'static str> {
-    within::<u32>(text, 1..=86400)
-        .map(|seconds| Duration::from_secs(seconds.into()))
-        .ok_or("1 to 86400 seconds")
+    let seconds = integer(text).ok_or("a number of seconds")?.clamp(1, 86_400);
+    Ok(Duration::from_secs(seconds.unsigned_abs()))
 }
 
 pub(super) fn percent(text: &str) -> Result<u8, &'static str> {
@@ -59,8 +58,10 @@ pub(super) fn bit(text: &str) -> Result<u8, &'static str> {
     within(text, 0..=31).ok_or("a bit from 0 to 31")
 }
 
+/// A negative one serves none, like 0.
 pub(super) fn port(text: &str) -> Result<u16, &'static str> {
-    within(text, 0..=65535).ok_or("a port from 0 to 65535")
+    let port = integer(text).map(|port| port.max(0));
+    port.and_then(|port| port.try_into().ok()).ok_or("a port from 0 to 65535")
 }
 
 pub(super) fn checksums(text: &str) -> Result<Checksums, &'static str> {
@@ -78,10 +79,6 @@ pub(super) fn level(text: &str) -> Result<Level, &'static str> {
         2..=4 => Ok(Level::DEBUG),
         5.. => Ok(Level::TRACE),
     }
-}
-
-pub(super) fn annotation_prefix(text: &str) -> Result<AnnotationPrefix, String> {
-    text.parse().map_err(|allowed: NoPrefix| allowed.to_string())
 }
 
 pub(super) fn file(text: &str) -> Result<PathBuf, &'static str> {

@@ -12,12 +12,13 @@ fn endpoints_are_trimmed_and_get_a_scheme() {
     assert_eq!(spaced("[fd00::1]:2379"), ["http://[fd00::1]:2379"]);
     assert_eq!(spaced("HTTP://a:1/,http://b:1"), ["http://a:1", "http://b:1"]);
     assert_eq!(options("-etcd-cafile=/ca -etcd-endpoints=a:1").etcd().endpoints, ["https://a:1"]);
-    for bad in ["a,,b", ",", "ftp://a:1", "http://", "a b"] {
+    for bad in [",", "ftp://a:1", "http://", "a b"] {
         let (said, code) = refusal("", &[("FLANNELD_ETCD_ENDPOINTS", bad)]);
         assert!(said.starts_with("FLANNELD_ETCD_ENDPOINTS is "), "{said}");
         assert!(said.ends_with("allowed: http:// or https:// with host and port"), "{said}");
         assert_eq!(code, 2);
     }
+    assert_eq!(spaced("a:1,,b:1,"), ["http://a:1", "http://b:1"]);
     check_refusal(
         "-etcd-endpoints=",
         "--etcd-endpoints is \"\"; allowed: http:// or https:// with host and port",
@@ -34,27 +35,31 @@ fn a_ca_alone_is_enough_for_tls() {
 }
 
 #[test]
-fn wrong_combinations_name_both_flags() {
+fn what_is_of_no_use_alone_is_ignored_with_a_warning() {
     for (line, said) in [
         ("-etcd-certfile=/c", "--etcd-certfile is of no use without --etcd-keyfile"),
         ("-etcd-keyfile=/k", "--etcd-keyfile is of no use without --etcd-certfile"),
         ("-etcd-username=u", "--etcd-username is of no use without --etcd-password"),
         ("-etcd-password=p", "--etcd-password is of no use without --etcd-username"),
-        (
-            "-etcd-cafile=/ca",
-            "--etcd-cafile is of no use while --etcd-endpoints has no https:// server",
-        ),
-        (
-            "-etcd-certfile=/c -etcd-keyfile=/k -etcd-endpoints=http://a:1",
-            "--etcd-certfile is of no use while --etcd-endpoints has no https:// server",
-        ),
     ] {
-        check_refusal(line, said);
+        let options = options(line);
+        assert_eq!(options.warnings, [format!("{said}; it is ignored, as in flanneld")], "{line}");
+        let etcd = options.etcd();
+        assert_eq!((etcd.cert_file, etcd.key_file, etcd.credentials), (None, None, None));
     }
-    assert_eq!(
-        refusal("", &[("FLANNELD_ETCD_USERNAME", "u")]).0,
-        "FLANNELD_ETCD_USERNAME is of no use without --etcd-password"
-    );
+    for (line, file) in [
+        ("-etcd-cafile=/ca", "--etcd-cafile"),
+        ("-etcd-certfile=/c -etcd-keyfile=/k", "--etcd-certfile"),
+    ] {
+        let options = options(&format!("{line} -etcd-endpoints=http://a:1"));
+        let said = format!("{file} is of no use while --etcd-endpoints has no https:// server");
+        assert_eq!(options.warnings, [format!("{said}; it is ignored, as in flanneld")], "{line}");
+        assert_eq!(options.etcd().endpoints, ["http://a:1"]);
+    }
+    let variable = [("FLANNELD_ETCD_USERNAME", "u")];
+    let said = &parse("", &variable).unwrap().warnings[0];
+    assert!(said.starts_with("FLANNELD_ETCD_USERNAME is of no use without"), "{said}");
+    assert!(options("").warnings.is_empty());
 }
 
 #[test]
@@ -65,13 +70,17 @@ fn a_secret_is_given_to_the_server_and_told_nobody() {
     assert!(!format!("{options:#?}").contains("hunter2"));
     assert_eq!(format!("{:?}", "hunter2".parse::<Secret>().unwrap()), "***");
     for line in [
-        "-etcd-password=hunter2",
         "-etcd-pasword=hunter2",
         "---etcd-password=hunter2",
-        "-etcd-endpoints=http://me:hunter2@a:1",
+        "-etcd-endpoints=ftp://me:hunter2@a:1",
     ] {
         let stop = parse(line, NO_VARIABLES).unwrap_err();
         assert!(!format!("{stop} {stop:?}").contains("hunter2"), "{stop:?}");
+    }
+    for line in ["-etcd-password=hunter2", "-etcd-endpoints=http://me:hunter2@a:1"] {
+        let options = super::options(line);
+        assert_eq!(options.warnings.len(), 1, "{line}");
+        assert!(!format!("{options:?}").contains("hunter2"), "{options:?}");
     }
 }
 

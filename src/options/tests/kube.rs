@@ -25,7 +25,9 @@ fn defaults_of_kubernetes_are_those_of_flanneld() {
 
 #[test]
 fn without_the_switch_flags_of_kubernetes_ask_for_nothing() {
-    let options = options("-kube-subnet-mgr=F -kube-api-url=http://a -kubeconfig-file=/a");
+    let line = "-kube-subnet-mgr=F -kube-api-url=http://a -kubeconfig-file=/a \
+                -kube-annotation-prefix=Blue -net-config-path=";
+    let options = options(line);
     assert!(matches!(options.store, Store::Etcd(_)));
 }
 

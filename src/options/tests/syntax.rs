@@ -60,7 +60,7 @@ fn integers_may_be_written_in_other_bases() {
         let health = options(&format!("-healthz-ip=127.0.0.1 -healthz-port={text}")).health;
         assert_eq!(health.unwrap().to_string(), format!("127.0.0.1:{port}"), "{text}");
     }
-    for text in ["65536", "-1", "0x", "08", "+-1", "0x+1", "port", ""] {
+    for text in ["65536", "0x", "08", "+-1", "0x+1", "port", ""] {
         let said = format!("--healthz-port is {text:?}; allowed: a port from 0 to 65535");
         check_refusal(&format!("--healthz-port={text}"), &said);
     }
@@ -127,10 +127,27 @@ fn the_environment_speaks_where_the_command_line_is_silent() {
 #[test]
 fn a_bad_variable_is_refused_by_its_own_name() {
     assert_eq!(
-        refusal("", &[("FLANNELD_HEALTHZ_PORT", "x")]),
-        ("FLANNELD_HEALTHZ_PORT is \"x\"; allowed: a port from 0 to 65535".to_owned(), 2)
+        refusal("", &[("FLANNELD_HEALTHZ_PORT", "70000")]),
+        ("FLANNELD_HEALTHZ_PORT is \"70000\"; allowed: a port from 0 to 65535".to_owned(), 2)
     );
-    assert!(parse("-healthz-port=1", &[("FLANNELD_HEALTHZ_PORT", "x")]).is_ok());
+    assert!(parse("-healthz-port=1", &[("FLANNELD_HEALTHZ_PORT", "70000")]).is_ok());
+}
+
+#[test]
+fn a_variable_that_gos_parser_refuses_is_ignored_with_a_warning() {
+    for (name, value, expected) in [
+        ("FLANNELD_HEALTHZ_PORT", "x", "a number"),
+        ("FLANNELD_V", "loud", "a number"),
+        ("FLANNELD_SUBNET_LEASE_RENEW_MARGIN", "1h", "a number"),
+        ("FLANNELD_IP_MASQ", "yes", "true or false"),
+        ("FLANNELD_KUBE_SUBNET_MGR", "maybe", "true or false"),
+    ] {
+        let options = parse("", &[(name, value)]).unwrap();
+        let said =
+            format!("{name} is {value:?}; allowed: {expected}; it is ignored, as in flanneld");
+        assert_eq!(options.warnings, [said]);
+        assert_eq!((options.health, options.policy.masquerade), (None, None));
+    }
 }
 
 #[test]

@@ -96,7 +96,7 @@ fn read(file: &Path) -> Result<Vec<u8>, String> {
 }
 
 /// `endpoint` without the user and password that may stand in it.
-pub(super) fn shown(endpoint: &str) -> String {
+pub fn shown(endpoint: &str) -> String {
     let (scheme, rest) = endpoint.split_once("://").unwrap_or(("", endpoint));
     let host = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
     if scheme.is_empty() { host.to_owned() } else { format!("{scheme}://{host}") }

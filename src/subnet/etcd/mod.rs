@@ -22,7 +22,7 @@ mod store;
 pub mod value;
 mod watch;
 
-pub use connect::{Credentials, EtcdOptions};
+pub use connect::{Credentials, EtcdOptions, shown};
 pub use operator::Operator;
 #[doc(hidden)]
 pub use snapshot::read_snapshot;
