@@ -8,7 +8,7 @@ use super::flags::KubeFlags;
 use super::stop::Stop;
 use super::values::file;
 use crate::subnet::kube::{
-    AnnotationPrefix, ApiOptions, Condition, KubeOptions, NoPrefix, NodeRef,
+    AnnotationPrefix, ApiOptions, Condition, KubeOptions, NoPrefix, NodeRef, PodRef,
 };
 
 const API_URL: &str = "kube-api-url";
@@ -23,6 +23,7 @@ pub(super) fn options(
 ) -> Result<KubeOptions, Stop> {
     let variable = |name: &str| environment(name).filter(|value| !value.is_empty());
     let namespace = variable("POD_NAMESPACE");
+    let pod = variable("POD_NAME").zip(variable("POD_UID"));
     let node = match (variable("NODE_NAME"), variable("POD_NAME"), &namespace) {
         (Some(name), _, _) => NodeRef::Name(name),
         (None, Some(name), Some(namespace)) => {
@@ -36,6 +37,7 @@ pub(super) fn options(
         api: api(flags.kube_api_url, flags.kubeconfig_file, settings)?,
         annotation_prefix: annotation_prefix(&flags.kube_annotation_prefix, settings)?,
         node,
+        pod: pod.map(|(name, uid)| PodRef { name, uid }),
         namespace,
         net_config: net_config(&flags.net_config_path, settings)?,
         condition,

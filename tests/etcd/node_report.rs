@@ -18,7 +18,7 @@ use crate::server::EtcdServer;
 
 const REPORTS: &str = "/coreos.com/network/tweed/nodes/";
 
-fn report(lease: &Lease) -> NodeReport {
+pub(crate) fn report(lease: &Lease) -> NodeReport {
     let interface = LinkName::new("eth0");
     let (on_link, uplinks) = (Vec::new(), Vec::new());
     NodeReport {

@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
+use etcd_client::PutOptions;
 use tokio::time::timeout;
 use tweed::subnet::SubnetManager;
 use tweed::subnet::etcd::Operator;
 use tweed::subnet::operator::{Swap, Written};
 
 use crate::node::{CONFIG, SUBNETS, V4, config, manager, options, vxlan};
+use crate::node_report::report;
 use crate::server::EtcdServer;
 
 const MIXED: &str = r#"{"Network":"10.5.0.0/16","Mixed":true}"#;
@@ -46,6 +48,28 @@ async fn leases_are_read_however_many_there_are() {
     let holdings = operator.read().await.unwrap();
     assert_eq!((holdings.config, holdings.records.len()), (None, 1201));
     assert!(holdings.records.iter().any(|record| record.id == lease.id));
+}
+
+#[tokio::test]
+async fn the_report_of_a_node_that_was_given_back_to_flanneld_is_not_read() {
+    let server = EtcdServer::start().await;
+    let manager = manager(&server);
+    let lease = manager.acquire(&config(V4), &vxlan(&["192.168.0.7"])).await.unwrap();
+    manager.publish_report(&report(&lease)).await.unwrap();
+    let operator = Operator::new(options(&[server.endpoint()]));
+    let reports = async || operator.read().await.unwrap().reports.len();
+    assert_eq!(reports().await, 1);
+    // flanneld renews by a new etcd lease, under which it writes the key.
+    let mut client = server.client().await;
+    let term = client.lease_grant(86_400, None).await.unwrap().id();
+    let key = format!("{SUBNETS}{}", lease.id);
+    let (value, _) = server.get(&key).await.unwrap();
+    let under = PutOptions::new().with_lease(term);
+    client.put(key.as_str(), value.as_str(), Some(under)).await.unwrap();
+    assert_eq!(reports().await, 0);
+    // Under a reservation, which has no etcd lease, a report counts.
+    client.put(key.as_str(), value.as_str(), None).await.unwrap();
+    assert_eq!(reports().await, 1);
 }
 
 #[tokio::test]

@@ -37,6 +37,7 @@ pub(crate) fn options(urls: &[String]) -> KubeOptions {
         api: ApiOptions { urls: urls.to_vec(), kubeconfig: None },
         annotation_prefix: AnnotationPrefix::default(),
         node: NodeRef::Name("n1".to_owned()),
+        pod: None,
         namespace: Some("kube-flannel".to_owned()),
         net_config: "/nowhere/net-conf.json".into(),
         condition: Condition::Cleared,

@@ -4,11 +4,13 @@ use serde_json::json;
 use tweed::lease::LeaseId;
 use tweed::report::NodeReport;
 use tweed::subnet::SubnetManager;
-use tweed::subnet::kube::{AnnotationPrefix, ApiOptions, Operator, OperatorOptions};
+use tweed::subnet::kube::{
+    AnnotationPrefix, ApiOptions, KubeOptions, KubeSubnetManager, Operator, OperatorOptions, PodRef,
+};
 use tweed::subnet::operator::Swap;
 use tweed_lab::ApiServer;
 
-use crate::node::{V4, acquire, add_peer, manager, server};
+use crate::node::{V4, acquire, add_peer, manager, options, server};
 
 const CONFIG_MAPS: &str = "/api/v1/namespaces/kube-flannel/configmaps";
 
@@ -85,6 +87,20 @@ async fn a_report_goes_with_its_node_and_is_replaced_by_the_next() {
     let told: NodeReport =
         serde_json::from_str(object["data"]["report"].as_str().unwrap()).unwrap();
     assert_eq!(told, report(V4));
+}
+
+#[tokio::test]
+async fn a_report_is_removed_with_the_pod_that_wrote_it() {
+    let server = server();
+    let pod = PodRef { name: "kube-flannel-ds-x".to_owned(), uid: "5f1c".to_owned() };
+    let node = KubeSubnetManager::new(KubeOptions { pod: Some(pod), ..options(&[server.url()]) });
+    acquire(&node).await;
+    node.publish_report(&report(V4)).await.unwrap();
+    let object = server.get(CONFIG_MAPS, "tweed-node-n1").unwrap();
+    let owner = json!({
+        "apiVersion": "v1", "kind": "Pod", "name": "kube-flannel-ds-x", "uid": "5f1c",
+    });
+    assert_eq!(object["metadata"]["ownerReferences"], json!([owner]));
 }
 
 #[tokio::test]

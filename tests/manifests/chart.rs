@@ -153,6 +153,7 @@ const SET_BY_VALUES: &[&str] = &[
     "path: /etc/cni/net.d",
     "containerPort",
     "Seconds:",
+    "failureThreshold:",
     "requests:",
     "cpu:",
     "memory:",

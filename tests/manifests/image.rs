@@ -1,5 +1,7 @@
 //! The Dockerfile, and what manifests expect in the image.
 
+use std::process::Command;
+
 use serde_json::Value;
 
 use crate::single_file::daemon;
@@ -46,6 +48,28 @@ fn what_is_built_elsewhere_needs_no_registry() {
     let prebuilt: Vec<_> = stages.take_while(|stage| !stage.contains(" AS compiler")).collect();
     let names: Vec<_> = prebuilt.iter().map(|stage| stage.lines().next().unwrap()).collect();
     assert_eq!(names, ["scratch AS image", "image AS prebuilt"]);
+}
+
+#[test]
+fn an_imported_image_has_the_name_that_kubelets_ask_for() {
+    let named = |image: Option<&str>| {
+        let mut build = Command::new(root().join("config/image/build"));
+        build.arg("--name").env_remove("IMAGE");
+        image.map(|image| build.env("IMAGE", image));
+        String::from_utf8(build.output().unwrap().stdout).unwrap().trim().to_owned()
+    };
+    let daemon = daemon("config/kubernetes/tweed.yml");
+    let image = daemon["spec"]["template"]["spec"]["containers"][0]["image"].as_str().unwrap();
+    assert_eq!(named(None), format!("docker.io/library/{image}"));
+    for (image, full) in [
+        ("registry.example.org/tweed:1", "registry.example.org/tweed:1"),
+        ("localhost:5000/tweed:1", "localhost:5000/tweed:1"),
+        ("localhost/tweed:1", "localhost/tweed:1"),
+        ("us/tweed:1", "docker.io/us/tweed:1"),
+    ] {
+        assert_eq!(named(Some(image)), full);
+    }
+    assert!(read("config/image/build").contains("oci-archive:$archive:$full"));
 }
 
 #[test]

@@ -82,10 +82,11 @@ fn the_guide_restarts_pods_that_were_adopted_and_shows_their_images() {
     let mut blocks = blocks.filter(|block| block.contains("--cascade=orphan")).peekable();
     assert!(blocks.peek().is_some(), "no block adopts pods");
     for block in blocks {
+        let is_ours = block.contains("tweed-keep-config.yml");
         let steps = [
-            "label pods ",
+            if is_ours { "label pods " } else { "kubectl" },
             "delete ds kube-flannel-ds --cascade=orphan",
-            "apply -f tweed-keep-config.yml",
+            if is_ours { "apply -f tweed-keep-config.yml" } else { "apply -f kube-flannel.yml" },
             "rollout restart ds/kube-flannel-ds",
             "rollout status ds/kube-flannel-ds",
             "IMAGE:.spec.containers[0].image",
@@ -103,7 +104,7 @@ fn the_daemon_finds_all_that_its_flags_and_variables_name() {
     let options = Options::parse(words, |name| variable(container, name)).unwrap();
     let Store::Kube(kube) = options.store else { panic!("not Kubernetes") };
     let mounts = container["volumeMounts"].as_array().unwrap();
-    for file in [&kube.net_config, &options.subnet_file] {
+    for file in [&kube.net_config, &options.subnet_file, &options.state_file] {
         let is_below = |mount: &Value| file.starts_with(mount["mountPath"].as_str().unwrap());
         assert!(mounts.iter().any(is_below), "{} is not mounted", file.display());
     }
@@ -115,6 +116,41 @@ fn the_daemon_finds_all_that_its_flags_and_variables_name() {
         assert_eq!(container[probe]["httpGet"]["host"], health.ip().to_string());
         assert_eq!(container[probe]["httpGet"]["port"], container["ports"][0]["name"]);
     }
+}
+
+#[test]
+fn a_node_remembers_its_peers_over_a_boot() {
+    let daemon = daemon(TWEED);
+    let pod = &daemon["spec"]["template"]["spec"];
+    let container = &pod["containers"][0];
+    let words = container["args"].as_array().unwrap().iter().map(|word| word.as_str().unwrap());
+    let options = Options::parse(words, |name| variable(container, name)).unwrap();
+    let mounts = container["volumeMounts"].as_array().unwrap();
+    let holds =
+        |mount: &&Value| options.state_file.starts_with(mount["mountPath"].as_str().unwrap());
+    let volume = &mounts.iter().find(holds).unwrap()["name"];
+    let volumes = pod["volumes"].as_array().unwrap();
+    let volume = volumes.iter().find(|known| known["name"] == *volume).unwrap();
+    let path = volume["hostPath"]["path"].as_str().unwrap();
+    assert!(!path.starts_with("/run") && !path.starts_with("/tmp"), "{path}");
+}
+
+#[test]
+fn a_rollout_goes_on_within_a_second_of_a_ready_node() {
+    let daemon = daemon(TWEED);
+    let probe = &daemon["spec"]["template"]["spec"]["containers"][0]["readinessProbe"];
+    assert_eq!((&probe["periodSeconds"], &probe["initialDelaySeconds"]), (&1.into(), &Value::Null));
+}
+
+#[test]
+fn the_daemon_knows_the_pod_with_which_its_report_is_removed() {
+    let daemon = daemon(TWEED);
+    let container = &daemon["spec"]["template"]["spec"]["containers"][0];
+    let words = container["args"].as_array().unwrap().iter().map(|word| word.as_str().unwrap());
+    let options = Options::parse(words, |name| variable(container, name)).unwrap();
+    let Store::Kube(kube) = options.store else { panic!("not Kubernetes") };
+    let pod = kube.pod.unwrap();
+    assert_eq!((pod.name.as_str(), pod.uid.as_str()), ("metadata.name", "metadata.uid"));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use super::{options, parse, refusal};
 use crate::options::Store;
-use crate::subnet::kube::{AnnotationPrefix, ApiOptions, Condition, KubeOptions, NodeRef};
+use crate::subnet::kube::{AnnotationPrefix, ApiOptions, Condition, KubeOptions, NodeRef, PodRef};
 
 const NAMED: &[(&str, &str)] = &[("NODE_NAME", "n1")];
 
@@ -39,6 +39,9 @@ fn the_node_is_named_or_found_by_its_pod() {
     let of_pod = NodeRef::OfPod { namespace: "kube-flannel".into(), name: "flannel-x".into() };
     assert_eq!(kube("", pod).node, of_pod);
     assert_eq!(kube("", pod).namespace.as_deref(), Some("kube-flannel"));
+    assert_eq!(kube("", &[NAMED, pod].concat()).pod, None);
+    let known = kube("", &[NAMED, pod, &[("POD_UID", "5f1c")]].concat()).pod;
+    assert_eq!(known, Some(PodRef { name: "flannel-x".into(), uid: "5f1c".into() }));
     let said =
         "--kube-subnet-mgr needs NODE_NAME, or POD_NAME and POD_NAMESPACE, in the environment";
     for incomplete in [&[][..], &[("POD_NAME", "flannel-x")], &[("NODE_NAME", "")]] {

@@ -1,5 +1,7 @@
 //! What operators read and write: the config by compare-and-swap, and everything that nodes say.
 
+use std::collections::BTreeMap;
+
 use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, Txn, TxnOp};
 
 use super::EtcdOptions;
@@ -35,10 +37,18 @@ impl Operator {
 
     pub async fn read(&self) -> Result<Holdings, Away> {
         let config = self.config().await?;
-        let record = |kv: &KeyValue, extent| Some(self.store.stored_to(kv, extent)?.record);
-        let records = self.below(&self.store.layout.subnets, record).await?;
-        let report = |kv: &KeyValue, _| NodeReport::decode(kv.value());
+        let record = |kv: &KeyValue, extent| {
+            Some((self.store.stored_to(kv, extent)?.record, kv.lease()))
+        };
+        let held = self.below(&self.store.layout.subnets, record).await?;
+        let terms: BTreeMap<LeaseId, i64> =
+            held.iter().map(|(record, term)| (record.id.clone(), *term)).collect();
+        let report = |kv: &KeyValue, _| {
+            let report = NodeReport::decode(kv.value())?;
+            is_current(terms.get(&report.lease).copied(), kv.lease()).then_some(report)
+        };
         let reports = self.below(&self.store.layout.reports, report).await?;
+        let records = held.into_iter().map(|(record, _)| record).collect();
         Ok(Holdings { config, records, reports })
     }
 
@@ -145,4 +155,10 @@ impl Operator {
 
 fn refused(refusal: &Refusal) -> Away {
     Away(format!("etcd refuses: {refusal}"))
+}
+
+/// Whether the daemon that wrote a report under the etcd lease `reported` still holds the subnet,
+/// whose key is under `held`. flanneld writes the key under another one. A reservation has none.
+fn is_current(held: Option<i64>, reported: i64) -> bool {
+    held.is_none_or(|held| held == 0 || held == reported)
 }

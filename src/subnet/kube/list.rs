@@ -170,6 +170,7 @@ mod tests {
             api: ApiOptions { urls: Vec::new(), kubeconfig: None },
             annotation_prefix: AnnotationPrefix::default(),
             node: NodeRef::Name("n1".to_owned()),
+            pod: None,
             namespace: None,
             net_config: "/nowhere/net-conf.json".into(),
             condition: Condition::Untouched,

@@ -23,7 +23,7 @@ pub use annotations::{AnnotationPrefix, NoPrefix};
 #[doc(hidden)]
 pub use node::read_node;
 pub use operator::{Operator, OperatorOptions};
-pub use options::{ApiOptions, Condition, KubeOptions, NodeRef};
+pub use options::{ApiOptions, Condition, KubeOptions, NodeRef, PodRef};
 
 use std::sync::Arc;
 

@@ -3,20 +3,27 @@
 use super::Shared;
 use super::answer::Refusal;
 use super::client::Failure;
-use super::request;
+use super::request::{self, Owner};
 use crate::report::NodeReport;
 use crate::subnet::Unpublished;
 
 impl Shared {
-    /// In an object of its own, which goes with the node.
+    /// In an object of its own, which Kubernetes removes with the pod of the daemon: what comes after
+    /// it on the node may be flanneld. Where the pod is not known, it is removed with the node.
     pub(super) async fn publish_report(&self, report: &NodeReport) -> Result<(), Unpublished> {
         let no_namespace = || Unpublished("POD_NAMESPACE is not set".to_owned());
         let namespace = self.namespace().ok_or_else(no_namespace)?;
         let text = report.encode();
-        let uid = self.ours.borrow().node().map(|node| node.uid.clone());
         let name = self.node_name().await;
-        let owner = (name.as_str(), uid.as_deref().unwrap_or_default());
-        let published = self.client.once(&request::publish_report(&namespace, owner, &text)).await;
+        let owner = match &self.options.pod {
+            Some(pod) => Owner { kind: "Pod", name: pod.name.clone(), uid: pod.uid.clone() },
+            None => {
+                let uid = self.ours.borrow().node().map(|node| node.uid.clone());
+                Owner { kind: "Node", name: name.clone(), uid: uid.unwrap_or_default() }
+            }
+        };
+        let ask = request::publish_report(&namespace, &name, &owner, &text);
+        let published = self.client.once(&ask).await;
         match &published {
             Ok(_) => self.client.report.accepts_report(),
             Err(Failure::Refused(Refusal::Invalid(why))) => self.client.report.refuses_report(why),

@@ -10,6 +10,8 @@ pub struct KubeOptions {
     pub api: ApiOptions,
     pub annotation_prefix: AnnotationPrefix,
     pub node: NodeRef,
+    /// The pod that the daemon runs in, where that is known.
+    pub pod: Option<PodRef>,
     /// Where secrets and reports lie; none means where the pod lives.
     pub namespace: Option<String>,
     /// Where the network config is mounted.
@@ -35,6 +37,13 @@ pub enum NodeRef {
         namespace: String,
         name: String,
     },
+}
+
+/// A pod of our namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodRef {
+    pub name: String,
+    pub uid: String,
 }
 
 /// What becomes of the condition `NetworkUnavailable` of our node.

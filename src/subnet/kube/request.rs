@@ -87,12 +87,21 @@ pub(super) fn create_probe_secret(namespace: &str, text: &str) -> Ask {
     made(namespaced(namespace, "secrets").create(&PostParams::default(), body))
 }
 
-/// Makes `text` the report of the node of this name and uid, with which it goes.
-pub(super) fn publish_report(namespace: &str, (node, uid): (&str, &str), text: &str) -> Ask {
+/// An object with which Kubernetes removes another one.
+#[derive(Clone, Debug)]
+pub(super) struct Owner {
+    pub(super) kind: &'static str,
+    pub(super) name: String,
+    pub(super) uid: String,
+}
+
+/// Makes `text` the report of `node`, which is removed with `owner`.
+pub(super) fn publish_report(namespace: &str, node: &str, owner: &Owner, text: &str) -> Ask {
     let name = format!("tweed-node-{node}");
     let labels: Value =
         REPORTS.split(',').filter_map(|pair| pair.split_once('=')).map(label).collect();
-    let owner = json!({ "apiVersion": "v1", "kind": "Node", "name": node, "uid": uid });
+    let Owner { kind, name: owner, uid } = owner;
+    let owner = json!({ "apiVersion": "v1", "kind": kind, "name": owner, "uid": uid });
     let object = json!({
         "apiVersion": "v1",
         "kind": "ConfigMap",

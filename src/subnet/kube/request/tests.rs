@@ -72,7 +72,8 @@ fn single_objects_are_asked_for_by_name() {
 
 #[test]
 fn a_report_is_an_object_that_goes_with_its_node() {
-    let ask = publish_report("kube-flannel", ("n1", "5f1c"), "{}");
+    let owner = Owner { kind: "Node", name: "n1".to_owned(), uid: "5f1c".to_owned() };
+    let ask = publish_report("kube-flannel", "n1", &owner, "{}");
     assert_eq!(
         line(&ask),
         "PATCH /api/v1/namespaces/kube-flannel/configmaps/tweed-node-n1?&force=true&fieldManager=tweedd"
