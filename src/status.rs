@@ -11,7 +11,7 @@ use crate::guard::Guard;
 use crate::kernel::Op;
 use crate::lease::{Lease, LeaseId};
 use crate::prefix::{Family, Prefix};
-use crate::probe::{Counts, Track, Verdict};
+use crate::probe::{Counts, Subject, Verdict};
 use crate::subnet::StoreState;
 
 /// A question that the loop answers, in JSON.
@@ -219,7 +219,7 @@ pub struct PathStatus {
 /// Large probes by one way.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WayStatus {
-    /// How many of the last ones are counted.
+    /// How many of the last ones are counted; none before the peer has probed paths itself.
     pub asked: u32,
     /// How many of them were not answered in time.
     pub lost: u32,
@@ -231,8 +231,8 @@ pub struct WayStatus {
 
 impl WayStatus {
     /// At the moment `now`.
-    pub fn of(track: &Track, now: Duration) -> Self {
-        let (asked, lost) = track.window();
+    pub fn of(subject: &Subject, path: Path, now: Duration) -> Self {
+        let (track, (asked, lost)) = (subject.track(path), subject.window(path));
         let number = |number: u128| u64::try_from(number).unwrap_or(u64::MAX);
         let ago = |heard| number(now.saturating_sub(heard).as_millis());
         Self {

@@ -144,7 +144,7 @@ impl Board {
     /// asked again at once.
     pub fn hear(&mut self, peer: IpAddr, now: Duration) {
         let Some(subject) = self.subjects.get_mut(&peer) else { return };
-        subject.hear();
+        subject.hear(now);
         if subject.pace(self.rules) == Pace::Silent {
             self.judge(peer, now);
             self.take_turn_at(peer, now);

@@ -15,8 +15,8 @@ pub struct Subject {
     pub direct: Track,
     pub tunnel: Track,
     pub verdict: Verdict,
-    /// Whether anything has ever come from it: then it is not flannel.
-    has_spoken: bool,
+    /// When anything first came from it: then it is not flannel, and answers probes from then on.
+    spoke: Option<Duration>,
     /// When it was first asked.
     begun: Option<Duration>,
     turns: u32,
@@ -40,7 +40,7 @@ impl Subject {
             direct: Track::default(),
             tunnel: Track::default(),
             verdict: Verdict::Pending,
-            has_spoken: false,
+            spoke: None,
             begun: None,
             turns: 0,
             relapses: 0,
@@ -51,7 +51,7 @@ impl Subject {
     /// The same node as `self`, of which nothing else is known any more.
     pub(super) fn anew(&self, target: Target) -> Self {
         let is_same = self.target.public_ip == target.public_ip;
-        Self { has_spoken: self.has_spoken && is_same, ..Self::new(target) }
+        Self { spoke: self.spoke.filter(|_| is_same), ..Self::new(target) }
     }
 
     /// Of the way `path`.
@@ -62,13 +62,19 @@ impl Subject {
         }
     }
 
+    /// Of the last large questions by `path` since anything first came from the peer: how many there
+    /// were, and how many of them were lost.
+    pub fn window(&self, path: Path) -> (u32, u32) {
+        self.spoke.map_or((0, 0), |_| self.track(path).window())
+    }
+
     pub(super) fn pace(&self, rules: Rules) -> Pace {
         let fails = |track: &Track| track.missed >= rules.failures;
         // Where nothing can be compared, there is no hurry.
         let is_dead = fails(&self.direct) && (fails(&self.tunnel) || !self.target.tunnel);
         match self.verdict {
             _ if !self.target.direct => Pace::Steady,
-            Verdict::Pending if is_dead && self.has_spoken => Pace::Steady,
+            Verdict::Pending if is_dead && self.spoke.is_some() => Pace::Steady,
             Verdict::Pending => Pace::Unjudged,
             Verdict::Good if self.direct.missed > 0 && !is_dead => Pace::Doubtful,
             Verdict::Silent => Pace::Silent,
@@ -95,23 +101,29 @@ impl Subject {
         self.turns = self.turns.wrapping_add(1);
     }
 
-    /// Takes any packet of it for a sign of life.
-    pub(super) const fn hear(&mut self) {
-        self.has_spoken = true;
+    /// Takes any packet of it for a sign of life. What it left unanswered until then, before it
+    /// probed paths itself, says nothing of the paths.
+    pub(super) fn hear(&mut self, now: Duration) {
+        if self.spoke.is_none() {
+            self.spoke = Some(now);
+            (self.direct, self.tunnel) = (Track::default(), Track::default());
+        }
     }
 
     pub(super) fn take_answer(&mut self, asked: &Asked, now: Duration) {
-        self.hear();
+        self.hear(now);
         self.track_mut(asked.path).take_answer(asked, now);
     }
 
     pub(super) fn take_loss(&mut self, asked: &Asked) {
-        self.track_mut(asked.path).take_loss(asked);
+        if self.spoke.is_none_or(|spoke| asked.at >= spoke) {
+            self.track_mut(asked.path).take_loss(asked);
+        }
     }
 
     /// Judges anew; returns whether the verdict has changed.
     pub(super) fn judge(&mut self, rules: Rules, now: Duration) -> bool {
-        let begun = self.begun.filter(|_| !self.has_spoken);
+        let begun = self.begun.filter(|_| self.spoke.is_none());
         let unheard = begun.map_or(Duration::ZERO, |begun| now.saturating_sub(begun));
         let successes = rules.successes << self.relapses.saturating_sub(1).min(MOST_DOUBLINGS);
         let rules = Rules { successes, ..rules };

@@ -268,7 +268,7 @@ impl<K: Kernel> Reconciler<K> {
     pub(super) fn path_status(&self, endpoint: &Endpoint) -> Option<PathStatus> {
         let findings = self.paths.desk.as_ref()?.findings.borrow();
         let subject = findings.subjects.get(&endpoint.subnet.base())?;
-        let way = |path| WayStatus::of(subject.track(path), findings.epoch.elapsed());
+        let way = |path| WayStatus::of(subject, path, findings.epoch.elapsed());
         let Subject { target: Target { direct, tunnel, .. }, .. } = subject;
         Some(PathStatus {
             verdict: self.paths.verdict(endpoint),

@@ -281,3 +281,39 @@ fn a_nonce_answers_one_question_of_one_peer_by_one_way() {
     assert!(board.answer(peer, path, nonce, SECOND));
     assert!(!board.answer(peer, path, nonce, SECOND), "it was answered already");
 }
+
+#[test]
+fn what_was_lost_before_the_peer_probed_paths_is_not_counted() {
+    let subject = |world: &World| world.board.subjects[&address(0)];
+    let mut world = World::new(1, NONE);
+    world.run(SECOND * 80);
+    assert_eq!(subject(&world).window(Path::Direct), (0, 0));
+    world.answers = ALL;
+    world.run(SECOND * 20);
+    for path in [Path::Direct, Path::Tunnel] {
+        let (asked, lost) = subject(&world).window(path);
+        assert!(asked > 0 && lost == 0, "{lost} of {asked}");
+    }
+    // From then on, every loss counts.
+    world.answers = NONE;
+    world.run(SECOND * 5);
+    assert!(subject(&world).window(Path::Direct).1 >= 3);
+}
+
+#[test]
+fn a_direct_path_is_not_judged_by_what_was_asked_before_the_peer_probed_paths() {
+    let mut world = World::new(1, NONE);
+    world.run(SECOND * 80);
+    // Its first sign of life is the answer through the tunnel.
+    world.answers = TUNNEL;
+    while world.board.subjects[&address(0)].window(Path::Tunnel) == (0, 0) {
+        world.run(TICK);
+    }
+    world.answers = ALL;
+    // A peer that was silent has its next turn some seconds later.
+    for _ in 0..2000 {
+        world.run(TICK);
+        assert!(!matches!(world.verdict(), Verdict::Bad(_)));
+    }
+    assert_eq!(world.verdict(), Verdict::Good);
+}
