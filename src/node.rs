@@ -9,6 +9,7 @@ pub use release::Release;
 pub use select::{InterfaceOptions, NoInterface};
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
@@ -130,6 +131,49 @@ pub struct Reach {
     pub source: Option<IpAddr>,
 }
 
+/// A bridge of pods of a subnet that this node no longer has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FormerBridge {
+    pub link: LinkName,
+    pub subnet: Prefix,
+}
+
+impl fmt::Display for FormerBridge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { link, subnet } = self;
+        write!(
+            f,
+            "bridge {link} is of subnet {subnet}, which this node no longer has: its pods are \
+             unreachable, and new ones fail; drain the node, then ip link delete {link}"
+        )
+    }
+}
+
+/// The bridges among `interfaces` whose pods have addresses of `networks` that are not of this node's
+/// `subnets`: it had another subnet when they were made.
+pub fn former_bridges(
+    interfaces: &[Interface],
+    networks: &[Prefix],
+    subnets: &[Prefix],
+) -> Vec<FormerBridge> {
+    let is_former = |subnet: &Prefix| {
+        let is_like = |own: &Prefix| {
+            (own.family(), own.prefix_len()) == (subnet.family(), subnet.prefix_len())
+        };
+        let is_of_pods = networks.iter().any(|network| network.covers(*subnet));
+        is_of_pods && subnets.iter().any(is_like) && !subnets.contains(subnet)
+    };
+    let former = |interface: &Interface| {
+        let own = interface.addresses.iter().filter_map(|own| {
+            let subnet = Prefix::holding(own.address, own.prefix_len)?;
+            (subnet.gateway() == own.address).then_some(subnet)
+        });
+        let subnet = { own }.find(is_former)?;
+        Some(FormerBridge { link: interface.name.clone(), subnet })
+    };
+    interfaces.iter().filter_map(former).collect()
+}
+
 /// The node as its peers and the planner see it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Node {
@@ -165,6 +209,10 @@ pub struct Uplink {
     pub public_ip: IpAddr,
     /// The source of outer packets: the public IP where this host has it, else `address`.
     pub source: IpAddr,
+    /// The interface's other addresses, where this host does not have the public IP: it may be
+    /// translated to any of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<IpAddr>,
 }
 
 impl Uplink {

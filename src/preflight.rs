@@ -1,5 +1,6 @@
 //! What of this host is in the way of packets, found before they are lost: facts in, findings out.
 
+mod bridge;
 mod facts;
 mod filters;
 mod firewall;
@@ -73,6 +74,7 @@ pub fn findings(needs: &Needs, host: &Host) -> Vec<Finding> {
         ports::findings(needs, host),
         overlap::findings(needs, host),
         forwarding::findings(needs, host),
+        bridge::findings(needs, host),
         firewall::findings(needs, host),
         mtu::findings(needs, host),
         filters::findings(needs, host),

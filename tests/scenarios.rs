@@ -86,6 +86,7 @@ macro_rules! scenarios {
 }
 
 scenarios! {
+    a_bridge_of_a_former_subnet_is_named
     a_broken_conversation_with_the_kernel_is_taken_up_again
     a_busy_store_does_not_put_off_a_withdrawal
     a_checkpoint_is_of_the_moment_it_was_asked_for
@@ -120,6 +121,7 @@ scenarios! {
     a_peer_that_changes_is_followed
     a_peer_that_leaves_is_removed_soon
     a_peer_removed_alone_is_withdrawn_at_once
+    a_public_ip_that_is_no_gateway_is_named
     a_reboot_without_the_store_forwards_from_what_was_known
     a_reboot_without_the_store_guards_the_tunnel_by_what_was_known
     a_record_that_cannot_be_read_takes_no_route_away

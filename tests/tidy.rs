@@ -60,6 +60,7 @@ const PURE: &[&str] = &[
     "src/report",
     "src/metrics.rs",
     "src/preflight.rs",
+    "src/preflight/bridge.rs",
     "src/preflight/facts.rs",
     "src/preflight/filters.rs",
     "src/preflight/firewall.rs",

@@ -197,13 +197,14 @@ impl Guard {
     }
 }
 
-/// The addresses that peers send to: the public IP, and what this host has in its place. A public IP
-/// that is about to change is still the one in our lease.
+/// The addresses that peers send to: the public IP, and what this host has in its place; a cloud may
+/// translate it to any address of the interface. A public IP that is about to change is still the one
+/// in our lease.
 fn ends(local: &Local, uplink: &Uplink) -> Vec<IpAddr> {
     let published = local.own.as_ref().and_then(|own| own.endpoint(uplink.family()));
     let published = published.map(|endpoint| endpoint.public_ip);
     let all = [uplink.public_ip, uplink.source, uplink.address].into_iter().chain(published);
-    all.collect::<BTreeSet<_>>().into_iter().collect()
+    all.chain(uplink.others.iter().copied()).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 /// What a packet gains in the tunnel, in bytes: Ethernet, VXLAN, UDP and the outer IP header.

@@ -145,7 +145,12 @@ fn parse_network(fields: &Fields, keys: &PoolKeys) -> Result<Option<Prefix>, Err
     let Some(text) = fields.str(keys.network)? else { return Ok(None) };
     let network = Prefix::from_str(text).ok().filter(|network| network.family() == keys.family);
     let expected = || format!("an {} prefix with its length", keys.family);
-    network.map(Some).ok_or_else(|| wrong(keys.network, text, expected()))
+    let network = network.ok_or_else(|| wrong(keys.network, text, expected()))?;
+    if network.prefix_len() == 0 {
+        let expected = "a part of all addresses: nodes and services need some, too".to_owned();
+        return Err(wrong(keys.network, text, expected));
+    }
+    Ok(Some(network))
 }
 
 fn parse_subnet_len(fields: &Fields, keys: &PoolKeys, network: Prefix) -> Result<u8, Error> {

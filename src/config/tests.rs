@@ -65,6 +65,14 @@ fn an_error_names_key_value_and_what_is_allowed() {
             "Network is fd00::/48, but must be an IPv4 prefix with its length",
         ),
         (
+            r#"{"Network":"0.0.0.0/0"}"#,
+            "Network is 0.0.0.0/0, but must be a part of all addresses: nodes and services need some, too",
+        ),
+        (
+            r#"{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"::/0"}"#,
+            "IPv6Network is ::/0, but must be a part of all addresses: nodes and services need some, too",
+        ),
+        (
             r#"{"Network":"10.3.0.0/29"}"#,
             "Network is 10.3.0.0/29, but must be a prefix of length 28 or shorter",
         ),

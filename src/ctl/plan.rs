@@ -140,7 +140,7 @@ fn node(config: &NetworkConfig, own: Option<&Lease>, options: &PlanOptions) -> R
                 Error::Usage(format!("the config enables {family}: give such a --public-ip too"))
             };
             let public_ip = given.or_else(leased).ok_or_else(missing)?;
-            Ok(Uplink { address: public_ip, public_ip, source: public_ip })
+            Ok(Uplink { address: public_ip, public_ip, source: public_ip, others: Vec::new() })
         })
         .collect::<Result<Vec<_>, Error>>()?;
     let around = uplinks.iter().filter_map(|uplink| usual_link(uplink.public_ip));

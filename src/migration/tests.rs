@@ -169,7 +169,7 @@ impl Machine {
                 mtu: 1500,
                 layer2: true,
                 on_link: vec![Prefix::holding(ip, 24).unwrap()],
-                uplinks: vec![Uplink { address: ip, public_ip: ip, source: ip }],
+                uplinks: vec![Uplink { address: ip, public_ip: ip, source: ip, others: vec![] }],
                 nexthops: false,
                 firewalls: crate::node::Firewalls::default(),
                 sysctls: crate::node::Sysctls::default(),

@@ -214,7 +214,10 @@ fn uplink(
     let public_ip = given.unwrap_or(address);
     // Behind address translation the public IP is on no interface: outer packets cannot leave from it.
     let is_local = find(facts, |interface| interface.has(public_ip)).is_some();
-    Ok(Uplink { address, public_ip, source: if is_local { public_ip } else { address } })
+    let source = if is_local { public_ip } else { address };
+    let others = choice.interface.addresses.iter().map(|own| own.address);
+    let others = others.filter(|own| !is_local && Family::of(*own) == family && *own != address);
+    Ok(Uplink { address, public_ip, source, others: others.collect() })
 }
 
 impl Interface {

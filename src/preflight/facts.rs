@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use crate::backend::{self, Local};
 use crate::config::Tunnel;
 use crate::kernel::state::LinkName;
+use crate::lease::Lease;
 use crate::masquerade::Forward;
 use crate::node::{Interface, Uplink};
 use crate::prefix::{Family, Prefix};
@@ -18,6 +19,8 @@ pub struct Needs {
     pub families: Vec<Family>,
     /// Of the pods; none if they are not known yet.
     pub networks: Vec<Prefix>,
+    /// Of the pods of this node, likewise.
+    pub subnets: Vec<Prefix>,
     /// The link towards the peers.
     pub underlay: Option<LinkName>,
     /// The tunnel's devices, and what their headers take of each packet, in bytes.
@@ -172,6 +175,7 @@ impl Needs {
             |family: &Family| (*family, peers.iter().filter(|ip| is_near(*family, **ip)).count());
         Self {
             networks: config.networks().collect(),
+            subnets: local.own.iter().flat_map(Lease::subnets).collect(),
             underlay: Some(node.interface.clone()),
             tunnels: tunnels.map(|family| device(*family, tunnel.vni)).collect(),
             packets: if two_ways { Packets::ByTwoWays } else { Packets::ByOneWay },
@@ -196,6 +200,7 @@ impl Needs {
             tunnels: tunnels.collect(),
             families,
             networks: networks.to_vec(),
+            subnets: Vec::new(),
             underlay,
             packets: Packets::ByOneWay,
             ports: vec![Port::Tunnel(Tunnel::DEFAULT_PORT)],

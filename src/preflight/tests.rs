@@ -81,6 +81,11 @@ const FLAWS: &[(Change, &str)] = &[
         "warning forwarding-off: this host does not forward IPv6",
     ),
     (
+        |_, host| bridge(host, "cni0", "10.244.7.0/24"),
+        "warning bridge-of-another-subnet: bridge cni0 is of subnet 10.244.7.0/24, which this node \
+         no longer has",
+    ),
+    (
         |_, host| host.chains.push(chain("KUBE-SERVICES", [])),
         "note bridge-netfilter-off: iptables does not see what pods of this node send each other",
     ),
@@ -191,6 +196,15 @@ const FLAWS: &[(Change, &str)] = &[
 fn each_flaw_is_found_and_nothing_else() {
     for (change, words) in FLAWS {
         assert_eq!(found(change), [*words]);
+    }
+}
+
+#[test]
+fn only_a_bridge_of_pods_is_taken_for_one_of_another_subnet() {
+    for (link, subnet) in
+        [("cni0", "10.244.1.0/24"), ("cni0", "172.17.0.0/16"), ("flannel.1", "10.244.7.0/26")]
+    {
+        assert_eq!(found(|_, host| bridge(host, link, subnet)), [] as [&str; 0], "{link} {subnet}");
     }
 }
 

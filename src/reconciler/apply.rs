@@ -8,8 +8,8 @@ use super::{Desired, Differences, Reconciler, Standing};
 use crate::backend;
 use crate::kernel::state::{Entry, Key};
 use crate::kernel::{Kernel, Op, Refused};
-use crate::lease::{LeaseId, Peer};
-use crate::node::Node;
+use crate::lease::{Lease, LeaseId, Peer};
+use crate::node::{Node, former_bridges};
 
 /// What one pass does may change the plan, once: a filter is loose now, or restored.
 const PASSES: usize = 3;
@@ -61,6 +61,7 @@ impl<K: Kernel> Reconciler<K> {
     async fn read_facts(&mut self) {
         let Some(config) = &self.inputs.config else { return };
         let families: Vec<_> = config.pools.iter().map(|pool| pool.network.family()).collect();
+        let networks: Vec<_> = config.networks().collect();
         let options = &self.settings.interface.ordered(&self.inputs.identity.public_ips);
         let facts = match self.kernel.facts(options.can_reach).await {
             Ok(facts) => facts,
@@ -71,6 +72,8 @@ impl<K: Kernel> Reconciler<K> {
         };
         self.inputs.occupied = facts.occupied();
         self.inputs.service = facts.service;
+        let subnets: Vec<_> = self.inputs.own.iter().flat_map(Lease::subnets).collect();
+        self.inputs.bridges = former_bridges(&facts.interfaces, &networks, &subnets);
         let selected = match &self.inputs.node {
             Some(node) => node.select_again(&facts, options, &families),
             None => Node::select(&facts, options, &families),

@@ -12,7 +12,7 @@ use crate::kernel::state::{ChainName, Entry, KernelState, LinkName, ReversePath}
 use crate::lease::{BackendType, Lease, Peers, Rules, Withdrawal};
 use crate::mac::MacAddr;
 use crate::masquerade::Policy;
-use crate::node::{Node, Overlap};
+use crate::node::{FormerBridge, Node, Overlap};
 use crate::prefix::{Family, Prefix};
 use crate::subnet::{Identity, Rival, StoreState};
 
@@ -42,6 +42,8 @@ pub struct Inputs {
     pub service: Option<IpAddr>,
     /// Why there is no node yet.
     pub no_node: Option<String>,
+    /// Of pods that were made when this node had another subnet.
+    pub bridges: Vec<FormerBridge>,
     /// Of the tunnel device of each family; known once the kernel was read.
     pub macs: BTreeMap<Family, MacAddr>,
     pub own: Option<Lease>,
@@ -94,6 +96,7 @@ impl Default for Inputs {
             occupied: Vec::new(),
             service: None,
             no_node: None,
+            bridges: Vec::new(),
             macs: BTreeMap::new(),
             own: None,
             held: false,

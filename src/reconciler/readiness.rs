@@ -4,6 +4,7 @@ use super::{Inputs, Reconciler, Standing};
 use crate::kernel::Kernel;
 use crate::kernel::state::{Entry, Key};
 use crate::lease::{LeaseId, Rejected};
+use crate::node::Uplink;
 use crate::status::Readiness;
 use crate::subnet::{Rival, StoreState};
 
@@ -165,17 +166,39 @@ impl<K: Kernel> Reconciler<K> {
         let spoilt = spoilt.map(|(_, why)| format!("packets in the tunnel may be spoilt: {why}"));
         let unkept = self.refused.iter().filter_map(|(key, why)| self.unkept(key, why));
         let (pending, guard) = (inputs.pending(), self.guard_remark());
+        let bridges: Vec<_> = inputs.bridges.iter().map(ToString::to_string).collect();
         let remarks = [remembered, held, pending, unusable, self.probes_remark(), guard];
         let remarks = remarks.into_iter().flatten().chain(filters).chain(left).chain(spoilt);
         let remarks = remarks.chain(unkept).chain(self.kept_chains()).chain(self.doubtful_chains());
         let overlaps = inputs.overlaps().into_iter().map(|overlap| {
             format!("{overlap}: pods and hosts with the same addresses do not reach each other")
         });
+        let remarks = remarks.chain(self.gateways_remark()).chain(bridges);
         remarks.chain(self.conflicts_remark()).chain(overlaps)
     }
 }
 
 impl<K: Kernel> Reconciler<K> {
+    /// The public IPs that peers cannot use as gateways.
+    fn gateways_remark(&self) -> Vec<String> {
+        let is_elsewhere = |uplink: &Uplink| uplink.source != uplink.public_ip;
+        let mut uplinks = self.inputs.node.iter().flat_map(|node| &node.uplinks);
+        if !uplinks.any(is_elsewhere) {
+            return Vec::new();
+        }
+        let local = self.inputs.local().filter(|local| !local.config.has_tunnel());
+        let uplinks = local.iter().flat_map(|local| &local.node.uplinks);
+        let elsewhere = uplinks.filter(|uplink| is_elsewhere(uplink));
+        let remark = |uplink: &Uplink| {
+            format!(
+                "public IP {} is no address of this host: with host-gw, peers send to it as a \
+                 gateway; leave it out, use vxlan, or turn Mixed on",
+                uplink.public_ip
+            )
+        };
+        elsewhere.map(remark).collect()
+    }
+
     /// Which leases conflict with this node, and what to do.
     fn conflicts_remark(&self) -> Vec<String> {
         let rival = self.inputs.rival.map(|rival| {

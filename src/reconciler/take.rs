@@ -67,6 +67,8 @@ impl<K: Kernel> Reconciler<K> {
         self.inputs.held = true;
         if self.inputs.own.as_ref() != Some(&lease) {
             self.inputs.own = Some(lease);
+            // Pods may sit on a bridge of the subnet before.
+            self.stale.facts = true;
             self.stale.plan = true;
             self.unsaved = true;
         }
@@ -163,7 +165,8 @@ impl<K: Kernel> Reconciler<K> {
             }
             Observation::LinkChanged(link) => {
                 let is_underlay = self.scope.underlay.as_ref().is_none_or(|ours| *ours == link);
-                self.stale.facts |= is_underlay || self.inputs.no_node.is_some();
+                let is_former = self.inputs.bridges.iter().any(|bridge| bridge.link == link);
+                self.stale.facts |= is_underlay || is_former || self.inputs.no_node.is_some();
                 if is_underlay {
                     self.refused.end_all_backoff();
                 } else {

@@ -22,6 +22,7 @@ use crate::host::{ip, name, on_a_host, prefix, run, shows};
 fn needs() -> Needs {
     Needs {
         families: Family::ALL.into(),
+        subnets: Vec::new(),
         networks: vec![prefix("10.244.0.0/16"), prefix("fd00:10:244::/56")],
         underlay: Some(name("eth0")),
         tunnels: vec![(name("flannel.1"), 50)],

@@ -110,9 +110,14 @@ pub(crate) fn host(interfaces: &[&str]) -> Facts {
     Facts { interfaces, default_routes, ..Facts::default() }
 }
 
-/// What these flags of the daemon ask for: `--ip-masq --iptables-forward-rules=false`.
+/// What these flags of the daemon ask for: `--ip-masq --public-ip=203.0.113.9`.
+pub(crate) fn options(flags: &str) -> Options {
+    Options::parse(flags.split_whitespace(), |_| None).unwrap()
+}
+
+/// What they ask for beside routing: `--ip-masq --iptables-forward-rules=false`.
 pub(crate) fn policy(flags: &str) -> Policy {
-    Options::parse(flags.split_whitespace(), |_| None).unwrap().policy
+    options(flags).policy
 }
 
 pub(crate) fn config(json: &str) -> NetworkConfig {

@@ -93,6 +93,27 @@ fn peers_are_let_in_and_nobody_else_and_other_tunnels_are_left_alone() {
 }
 
 #[test]
+fn a_public_ip_may_be_translated_to_any_address_of_the_interface() {
+    let mut local = guarded("--tunnel-notrack=false --tunnel-drop-pods=false", VXLAN, "");
+    local.node.uplinks.truncate(1);
+    for uplink in &mut local.node.uplinks {
+        uplink.public_ip = "203.0.113.9".parse().unwrap();
+        uplink.others = vec!["172.16.0.6".parse().unwrap()];
+    }
+    let state = plan_local(&local, &networks(&local));
+    let chain = state.entries().find_map(|entry| match entry {
+        Entry::Table(table) => table.chains.get(&Hook::Input),
+        _ => None,
+    });
+    let rules = chain.unwrap().iter().map(ToString::to_string);
+    let accepted: Vec<String> =
+        rules.filter_map(|rule| Some(rule.split_once(" ip daddr ")?.1.to_owned())).collect();
+    for address in ["172.16.0.5", "172.16.0.6", "203.0.113.9"] {
+        assert!(accepted.contains(&format!("{address}/32 accept")), "{address} in {accepted:?}");
+    }
+}
+
+#[test]
 fn each_guard_has_rules_of_its_own() {
     check_tables(
         "--tunnel-drop-strangers=false --tunnel-drop-pods=false",

@@ -63,7 +63,7 @@ pub(crate) async fn play(parts: &[Part], log: &Log) -> String {
         match (command.verb.as_str(), &mut stage) {
             ("max-withdraw", None) => settings.max_withdraw = command.rest.parse().unwrap(),
             ("config-reload", None) => settings.reload = reload(&command.rest),
-            ("flags", None) => settings.policy = notation::policy(&command.rest),
+            ("flags", None) => take_flags(&mut settings, &command.rest),
             ("node", None) => {
                 stage = Some(Stage::start(command, settings.clone(), log.clone()));
             }
@@ -114,7 +114,7 @@ impl Stage {
             "kernel" => crate::host::perform(&self.kernel, &command.rest),
             "restart" => self.restart().await,
             "crash" => self.crash(),
-            "flags" => self.settings.policy = notation::policy(&command.rest),
+            "flags" => take_flags(&mut self.settings, &command.rest),
             "reboot" => {
                 self.restart().await;
                 self.kernel.reboot();
@@ -326,6 +326,11 @@ impl Stage {
         let told = exceptions.into_iter().map(|e| format!("{} {}", e.lease, e.reason));
         headed("report", [head].into_iter().chain(told).collect())
     }
+}
+
+fn take_flags(settings: &mut Settings, flags: &str) {
+    let options = notation::options(flags);
+    (settings.policy, settings.interface) = (options.policy, options.interface);
 }
 
 fn daemon(

@@ -118,6 +118,9 @@ fn behind_address_translation_packets_leave_from_the_interface() {
     let uplink = node.uplink(Family::V4).unwrap();
     assert_eq!(uplink.public_ip.to_string(), "203.0.113.9");
     assert_eq!(uplink.source.to_string(), "10.0.0.5");
+    assert_eq!(uplink.others, ["10.0.0.6".parse::<IpAddr>().unwrap()]);
+    let node = Node::select(&host(), &named(&["eth0"]), V4).unwrap();
+    assert_eq!(node.uplink(Family::V4).unwrap().others, [] as [IpAddr; 0]);
 }
 
 #[test]

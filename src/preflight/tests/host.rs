@@ -11,6 +11,7 @@ pub(super) fn needs() -> Needs {
     Needs {
         families: Family::ALL.into(),
         networks: vec![prefix("10.244.0.0/16"), prefix("fd00:10:244::/56")],
+        subnets: vec![prefix("10.244.1.0/24"), prefix("fd00:10:244:1::/64")],
         underlay: Some(LinkName::new("eth0")),
         tunnels: vec![(LinkName::new("flannel.1"), 50), (LinkName::new("flannel-v6.1"), 70)],
         packets: Packets::ByTwoWays,
@@ -83,6 +84,14 @@ pub(super) fn address(text: &str) -> InterfaceAddress {
         usable: true,
         lifetime: Lifetime::Permanent,
     }
+}
+
+/// Gives `link` the address that a bridge of pods of `subnet` has.
+pub(super) fn bridge(host: &mut Host, link: &str, subnet: &str) {
+    let subnet = prefix(subnet);
+    let own = address(&format!("{}/{}", subnet.gateway(), subnet.prefix_len()));
+    let link = host.links.iter_mut().find(|known| known.name == LinkName::new(link));
+    link.unwrap().addresses.push(own);
 }
 
 pub(super) fn unit(name: &str, text: &str) -> Unit {

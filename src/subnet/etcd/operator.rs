@@ -37,9 +37,8 @@ impl Operator {
 
     pub async fn read(&self) -> Result<Holdings, Away> {
         let config = self.config().await?;
-        let record = |kv: &KeyValue, extent| {
-            Some((self.store.stored_to(kv, extent)?.record, kv.lease()))
-        };
+        let record =
+            |kv: &KeyValue, extent| Some((self.store.stored_to(kv, extent)?.record, kv.lease()));
         let held = self.below(&self.store.layout.subnets, record).await?;
         let terms: BTreeMap<LeaseId, i64> =
             held.iter().map(|(record, term)| (record.id.clone(), *term)).collect();
