@@ -9,10 +9,13 @@ use anyhow::{Context, Result, ensure};
 use ipnetwork::IpNetwork;
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use tweed_lab::{Etcd, Family, Neighbour, Node, NodePlan, Path, ReversePath, eventually};
+use tweed_lab::{
+    DaemonPlan, Etcd, Family, Lab, Neighbour, Node, NodePlan, Path, ReversePath, SegmentPlan,
+    eventually,
+};
 
 use crate::ask::{has_saved, is_ready, json, tweedctl};
-use crate::cluster::{Cluster, SUBNETS};
+use crate::cluster::{CONFIG, Cluster, PATIENCE, SUBNETS, binaries};
 use crate::peer::{Peer, host_gw, key};
 
 const VXLAN: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
@@ -320,4 +323,66 @@ fn a_cleanup_takes_what_is_ours_and_nothing_else() {
     cluster.daemons[0].start().unwrap();
     cluster.daemons[0].wait_ready().unwrap();
     eventually(SOON, || Peer::numbered(1).is_tunnelled_by(&node)).unwrap();
+}
+
+/// The lines of the README that are to be typed, without comments.
+fn typed() -> Vec<String> {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/README.md");
+    let page = fs::read_to_string(page).unwrap();
+    let blocks = page.split("<!-- run by tests/cluster/ctl.rs -->\n```\n").skip(1);
+    let blocks = blocks.filter_map(|rest| Some(rest.split_once("```")?.0));
+    let line = |line: &str| line.split("  #").next().unwrap_or(line).trim().to_owned();
+    blocks.flat_map(str::lines).map(line).collect()
+}
+
+#[test]
+fn the_commands_of_the_readme_work_as_written() {
+    let lab = Lab::new(binaries()).unwrap();
+    let etcd = lab.etcd().unwrap();
+    let segment = lab.segment(SegmentPlan::new("10.99.1.0/24")).unwrap();
+    let nodes = ["n1", "n2", "n3"].map(|name| lab.node(name, &segment).unwrap());
+    let endpoints = etcd.endpoints().join(",");
+    let canary = nodes[1].address(Family::V4).unwrap().to_string();
+    // What differs here: addresses, where a node keeps its files, and how much time there is.
+    let here = |line: &str| {
+        let line = line.replace("http://10.0.0.2:2379", &endpoints).replace("10.0.0.7", &canary);
+        line.replace("--hold 10m", "--hold 1s")
+    };
+    let tweedctl = format!(
+        "tweedctl() {{ {} --subnet-file={} \"$@\"; }}",
+        binaries().tweedctl.display(),
+        nodes[0].subnet_file().display()
+    );
+    let (mut exports, mut daemons) = (String::new(), Vec::new());
+    for line in typed().iter().map(|line| here(line)) {
+        let run = || {
+            let script = format!("{exports}\n{tweedctl}\n{line}");
+            let output = nodes[0].namespace().output("sh", &["-eu", "-c", &script])?;
+            let is_well = output.status.success() || line == "tweedctl doctor";
+            ensure!(is_well, "{line}: {output:?}");
+            Ok(())
+        };
+        if line.starts_with("export ") {
+            exports.clone_from(&line);
+        } else if let Some(words) = line.strip_prefix("tweedd ") {
+            for node in &nodes {
+                let plan = DaemonPlan::program(node, binaries().tweedd);
+                let plan = words.split(' ').fold(plan, DaemonPlan::argument);
+                let file = format!("--subnet-file={}", node.subnet_file().display());
+                let plan = plan.argument(file).argument("--healthz-port=8081");
+                let plan = plan.environment("FLANNELD_ETCD_ENDPOINTS", &endpoints);
+                daemons.push(plan.start().unwrap());
+            }
+            for daemon in &daemons {
+                daemon.wait_ready().unwrap();
+            }
+        } else if line.contains("migrate plan") {
+            // Until all nodes have reported.
+            eventually(PATIENCE, run).unwrap();
+        } else {
+            run().unwrap();
+        }
+    }
+    assert_eq!(daemons.len(), nodes.len());
+    assert!(!etcd.get(CONFIG).unwrap().unwrap().value.contains("Rollout"), "it is not finished");
 }
