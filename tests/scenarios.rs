@@ -184,6 +184,7 @@ scenarios! {
     the_chains_of_iptables_are_kept_as_planned
     the_device_follows_the_mtu_of_the_underlay
     the_first_snapshot_programs_every_peer
+    the_guard_is_replaced_once_all_peers_are_known
     the_mtu_changes_while_pods_run
     the_only_peer_of_a_wiped_store_keeps_its_route
     the_tables_are_kept_as_planned

@@ -331,15 +331,17 @@ impl Inputs {
 
     /// Whether `entry` may replace what the kernel holds. What is only remembered may be older than
     /// that: it adds what is missing, and sets what makes the host drop less.
-    pub const fn may_replace_with(&self, entry: &Entry) -> bool {
+    pub fn may_replace_with(&self, entry: &Entry) -> bool {
         let drops_less = matches!(
             entry,
             Entry::ReversePath(ReversePath { strict: false, .. })
                 | Entry::AcceptRa(_)
                 | Entry::TxChecksum(_)
         );
-        let is_known = if entry.is_local() { self.confirmed } else { self.peers.is_complete() };
-        drops_less || is_known
+        // With such a table, the peers go that it lets in.
+        let is_of_peers = matches!(entry, Entry::Table(table) if table.has_peers());
+        let is_of_config = entry.is_local() && !is_of_peers;
+        drops_less || if is_of_config { self.confirmed } else { self.peers.is_complete() }
     }
 
     /// Whether what is unwanted may be removed: only on the word of a store that has told everything and can be asked.
