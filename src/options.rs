@@ -187,7 +187,9 @@ fn interface(
     if names_none && let Some(stop) = unusable.pop() {
         return Err(stop);
     }
-    unusable.iter().for_each(|stop| settings.ignore(stop));
+    for stop in &unusable {
+        settings.ignore(stop);
+    }
     Ok(InterfaceOptions {
         names: flags.iface,
         regexes,

@@ -113,7 +113,7 @@ fn blocks() -> Vec<Block> {
                     blocks.push(Block { page, line, language, above, text: String::new() });
                 }
             } else if is_open {
-                blocks.last_mut().unwrap().text += &format!("{line}\n");
+                blocks.last_mut().unwrap().text.extend([line, "\n"]);
             }
             line.clone_into(&mut above);
         }
@@ -263,7 +263,7 @@ fn every_block_of_commands_is_run_or_says_why_not() {
 /// A test reads the page itself, or knows each subcommand in it.
 fn is_run(block: &Block, commands: &[Vec<String>], test: &str) {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(test);
-    let source = fs::read_to_string(&file).unwrap_or_else(|error| panic!("{test}: {error}"));
+    let source = fs::read_to_string(&file).unwrap();
     if source.contains(&block.page) {
         return;
     }

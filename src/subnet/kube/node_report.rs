@@ -15,12 +15,11 @@ impl Shared {
         let namespace = self.namespace().ok_or_else(no_namespace)?;
         let text = report.encode();
         let name = self.node_name().await;
-        let owner = match &self.options.pod {
-            Some(pod) => Owner { kind: "Pod", name: pod.name.clone(), uid: pod.uid.clone() },
-            None => {
-                let uid = self.ours.borrow().node().map(|node| node.uid.clone());
-                Owner { kind: "Node", name: name.clone(), uid: uid.unwrap_or_default() }
-            }
+        let owner = if let Some(pod) = &self.options.pod {
+            Owner { kind: "Pod", name: pod.name.clone(), uid: pod.uid.clone() }
+        } else {
+            let uid = self.ours.borrow().node().map(|node| node.uid.clone());
+            Owner { kind: "Node", name: name.clone(), uid: uid.unwrap_or_default() }
         };
         let ask = request::publish_report(&namespace, &name, &owner, &text);
         let published = self.client.once(&ask).await;

@@ -68,7 +68,7 @@ fn a_plan_shows_what_stands_in_the_way() {
     check_plan(
         &world,
         Rows::Special,
-        &expect![[r#"
+        &expect![[r"
             to          host-gw, of 2 nodes
             Mixed       on
             reports     from 1 of 2 nodes
@@ -91,7 +91,7 @@ fn a_plan_shows_what_stands_in_the_way() {
               172.16.0.2 sends no report: it runs flannel or an older tweedd, or none
               172.16.0.2 would no longer reach 172.16.0.1: flannel ignores a lease of
                 host-gw
-        "#]],
+        "]],
     );
 }
 
