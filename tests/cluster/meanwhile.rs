@@ -73,8 +73,8 @@ impl Show {
 
     fn wanted(&self, followers: &BTreeSet<&str>, from: &str, to: &str) -> Path {
         let is_far = |name: &str| name == "n7" || name == "n8";
-        // It keeps the entries that it made while all were on vxlan.
-        if from == OTHER && self.flannel.is_some() {
+        // It keeps the entries that it made while all were on vxlan, and it answers no probe.
+        if (from == OTHER || to == OTHER) && self.flannel.is_some() {
             return Path::Tunnel;
         }
         let distance =

@@ -138,7 +138,9 @@ impl Stage {
         cluster.wait_for(|from, to| {
             let is_cut = self.then.foreign == Foreign::Dropped && cluster.are_near(from, to);
             let wants = (follows(from) || follows(to)) && cluster.are_adjacent(from, to);
-            if wants && !is_cut && !cluster.is_flannel(from) { Path::Direct } else { Path::Tunnel }
+            // Nodes of another implementation keep the tunnel, and answer no probe.
+            let is_foreign = cluster.is_flannel(from) || cluster.is_flannel(to);
+            if wants && !is_cut && !is_foreign { Path::Direct } else { Path::Tunnel }
         })
     }
 }
