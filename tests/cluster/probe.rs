@@ -383,7 +383,8 @@ fn cpu(pid: u32) -> Result<Duration> {
 struct Crowd;
 
 impl Crowd {
-    const SIZE: u16 = 1000;
+    /// More would fill the neighbour table, which all namespaces share: 512 entries are kept, 1,024 fit.
+    const SIZE: u16 = 300;
 
     fn public_ip(number: u16) -> Ipv4Addr {
         let [high, low] = number.to_be_bytes();
@@ -429,7 +430,7 @@ impl Crowd {
 }
 
 #[test]
-fn a_thousand_peers_cost_twenty_questions_a_second() {
+fn hundreds_of_peers_cost_twenty_questions_a_second() {
     let network = r#"{"Network":"10.64.0.0/10","SubnetMin":"10.120.0.0","#;
     let config = format!("{network}{}}}", HOST_GW_MIXED.config());
     let lab = tweed_lab::Lab::new(crate::cluster::binaries()).unwrap();
@@ -461,7 +462,7 @@ fn a_thousand_peers_cost_twenty_questions_a_second() {
         let count = |verdict| probes[verdict].as_u64().unwrap_or_default();
         // On a busy machine the crowd may have been slow to answer a few.
         let known = count("good") + count("silent");
-        ensure!(known == u64::from(Crowd::SIZE) && count("good") > 900, "{probes}");
+        ensure!(known == u64::from(Crowd::SIZE) && count("good") > 270, "{probes}");
         Ok(())
     });
     println!("all are known after {:.1?}", took.unwrap());
