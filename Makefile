@@ -17,10 +17,10 @@ demo: packages ## Move a live cluster of four nodes from VXLAN to host-gw and co
 	$(CARGO) build --locked --release --package tweed-lab
 	target/release/tweed-lab demo --tweedd target/release/tweedd --tweedctl target/release/tweedctl
 
-# Tests wait more than they work: half as many again as there are processors keep these busy.
+# Tests wait more than they work: three times as many as there are processors keep these busy.
 # A test that fails does not hide the results of the test binaries after it.
 test: check runtimes ## Run every check and every layer of tests
-	RUST_TEST_THREADS=$$(($$(nproc) * 3 / 2)) $(CARGO) test --locked --workspace --no-fail-fast
+	RUST_TEST_THREADS=$$(($$(nproc) * 3)) $(CARGO) test --locked --workspace --no-fail-fast
 
 check: packages target/tools/bin/cargo-deny ## Check formatting, lints, documentation and dependencies
 	$(CARGO) fmt --all --check
