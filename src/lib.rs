@@ -3,7 +3,7 @@
 // What everything else is made of.
 pub mod backoff;
 pub mod prefix;
-pub use tweed_cni::{excerpt, mac};
+pub use tweed_netlink::{excerpt, mac};
 
 // What operators and peers write, decoded once.
 pub mod json;

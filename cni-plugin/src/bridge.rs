@@ -14,13 +14,14 @@ mod teardown;
 
 use std::collections::HashSet;
 
+use tweed_netlink::rtnl::link::Link;
+use tweed_netlink::{Protocol, Socket};
+
 use crate::attachment::Attachment;
 use crate::delegate;
 use crate::error::Error;
 use crate::host_local::{self, Allocation};
 use crate::json::Object;
-use crate::netlink::link::Link;
-use crate::netlink::{Protocol, Socket};
 use crate::netns::Netns;
 use crate::request::{Request, Sandbox};
 use crate::result::{Interface, Outcome};

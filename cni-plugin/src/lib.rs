@@ -1,11 +1,11 @@
 //! The contract between a flannel-compatible daemon and its CNI plugin, and the parts of the plugin.
 
+use tweed_netlink::excerpt;
+
 // What a runtime says.
 pub mod attachment;
 pub mod error;
-pub mod excerpt;
 pub mod json;
-pub mod mac;
 pub mod network_config;
 pub mod refusal;
 pub mod request;
@@ -37,9 +37,7 @@ pub mod pods;
 mod deadline;
 mod digest;
 mod lock;
-pub mod netlink;
 mod netns;
-pub mod nftables;
 mod plain_file;
 mod room;
 mod sysctl;

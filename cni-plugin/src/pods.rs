@@ -5,10 +5,11 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use tweed_netlink::rtnl::link::Link;
+use tweed_netlink::rtnl::{address, link};
+use tweed_netlink::{Protocol, Socket};
 
 use crate::bridge::Identity;
-use crate::netlink::link::Link;
-use crate::netlink::{Protocol, Socket, address, link};
 use crate::runtime_cache::{self, Cached};
 
 pub use crate::runtime_cache::RESULTS;

@@ -7,7 +7,7 @@ pub(super) use chain::Specification;
 
 use std::fmt;
 
-use tweed_cni::netlink::TX_CHECKSUM;
+use tweed_netlink::TX_CHECKSUM;
 
 use super::state::{
     AcceptRa, Address, Entry, Fdb, Link, LinkKind, Neighbour, Nexthop, PROTOCOL, ReversePath,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures::future::select_all;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
-use tweed_cni::netlink::{NextHops, Resolution};
+use tweed_netlink::rtnl::{NextHops, Resolution};
 
 use super::answer::is_between;
 use super::board::Size;

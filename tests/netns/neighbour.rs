@@ -1,6 +1,6 @@
 //! Next hops are resolved without a packet, and entries that exist stay as they are.
 
-use tweed_cni::netlink::{NextHops, Resolution};
+use tweed_netlink::rtnl::{NextHops, Resolution};
 
 use crate::host::{address, ip, on_a_host};
 

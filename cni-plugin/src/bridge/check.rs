@@ -2,12 +2,14 @@
 
 use std::fmt::Display;
 
+use tweed_netlink::rtnl::link::Link;
+use tweed_netlink::rtnl::{address, route};
+use tweed_netlink::{Protocol, Socket};
+
 use super::device;
 use super::inside;
 use super::settings::Settings;
 use crate::error::Error;
-use crate::netlink::link::Link;
-use crate::netlink::{Protocol, Socket, address, route};
 use crate::netns::Netns;
 use crate::request::Sandbox;
 use crate::result::{Interface, Outcome};

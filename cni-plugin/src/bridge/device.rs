@@ -4,12 +4,12 @@ use std::fs::File;
 use std::io::{self, Read};
 
 use nix::errno::Errno;
+use tweed_netlink::mac::MacAddr;
+use tweed_netlink::rtnl::link::{self, Link};
+use tweed_netlink::{Refusal, Socket};
 
 use super::settings::Settings;
 use crate::error::Error;
-use crate::mac::MacAddr;
-use crate::netlink::link::{self, Link};
-use crate::netlink::{Refusal, Socket};
 use crate::sysctl;
 
 /// The bridge, up. MTU and the like of one that exists are left as they are.

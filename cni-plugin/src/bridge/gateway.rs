@@ -2,15 +2,15 @@
 
 use ipnetwork::IpNetwork;
 use nix::errno::Errno;
+use tweed_netlink::message::Message;
+use tweed_netlink::rtnl::address::{self, Address};
+use tweed_netlink::rtnl::link::{self, Link};
+use tweed_netlink::{Refusal, Socket};
 
 use super::plan::Plan;
 use super::ready;
 use super::settings::{Detection, ForeignAddress, Settings};
 use crate::error::Error;
-use crate::netlink::address::{self, Address};
-use crate::netlink::link::{self, Link};
-use crate::netlink::message::Message;
-use crate::netlink::{Refusal, Socket};
 use crate::sysctl;
 
 /// Called before the container's port is made: whoever has a port by then is somebody else.

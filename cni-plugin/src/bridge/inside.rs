@@ -2,10 +2,16 @@
 
 use std::fmt::Display;
 use std::io;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use ipnetwork::IpNetwork;
 use nix::errno::Errno;
+use tweed_netlink::mac::MacAddr;
+use tweed_netlink::message::Message;
+use tweed_netlink::rtnl::link::{self, Link};
+use tweed_netlink::rtnl::{address, route};
+use tweed_netlink::{Protocol, Refusal, Socket};
 
 use super::identity::Identity;
 use super::plan::Plan;
@@ -13,11 +19,8 @@ use super::ready;
 use super::settings::{Detection, Settings};
 use crate::deadline::Deadline;
 use crate::error::Error;
-use crate::mac::MacAddr;
-use crate::netlink::link::{self, Link};
-use crate::netlink::message::Message;
-use crate::netlink::{Protocol, Refusal, Socket, address, route};
 use crate::netns::Netns;
+use crate::route::Route;
 use crate::sysctl;
 
 /// So long the kernel may look for others with an address.
@@ -146,10 +149,7 @@ fn address_and_route(
         .iter()
         .map(|one| (format!("failed to add IP addr {}", one.address), add(index, one.address)))
         .chain([("failed to set it up".to_owned(), link::set_up(index))])
-        .chain(plan.routes.iter().map(|route| {
-            let gateway = plan.gateway_of(route);
-            (described(route.destination, gateway), route::add(route, index, gateway))
-        }))
+        .chain(plan.routes.iter().map(|route| added(route, plan.gateway_of(route), index)))
         .collect();
     let (told, messages): (Vec<_>, Vec<_>) = steps.into_iter().unzip();
     let refusals = inside.execute(messages).map_err(|error| failure(&interface.name, &error))?;
@@ -162,11 +162,21 @@ fn address_and_route(
     }
 }
 
-fn described(destination: IpNetwork, gateway: Option<std::net::IpAddr>) -> String {
-    match gateway {
-        Some(gateway) => format!("failed to add route '{destination} via {gateway}'"),
-        None => format!("failed to add route '{destination}'"),
-    }
+/// What adds `route`, behind what to say if the kernel refuses it.
+fn added(route: &Route, gateway: Option<IpAddr>, link: u32) -> (String, Message) {
+    let &Route { destination, table, priority, scope, mtu, advmss, .. } = route;
+    let via = gateway.map(|gateway| format!(" via {gateway}")).unwrap_or_default();
+    let message = route::add(&route::Route {
+        destination,
+        gateway,
+        link,
+        table,
+        priority,
+        scope,
+        mtu,
+        advmss,
+    });
+    (format!("failed to add route '{destination}{via}'"), message)
 }
 
 fn wait_for_addresses(

@@ -6,6 +6,8 @@ use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use nix::errno::Errno;
+use tweed_netlink::rtnl::link::{self, Link, Pair};
+use tweed_netlink::{Refusal, Socket};
 
 use super::device;
 use super::identity::Identity;
@@ -13,8 +15,6 @@ use super::settings::Settings;
 use crate::attachment::Attachment;
 use crate::deadline::Deadline;
 use crate::error::Error;
-use crate::netlink::link::{self, Link, Pair};
-use crate::netlink::{Refusal, Socket};
 use crate::netns::Netns;
 use crate::sysctl;
 

@@ -4,10 +4,10 @@ use std::io;
 use std::time::Duration;
 
 use ipnetwork::IpNetwork;
+use tweed_netlink::Socket;
+use tweed_netlink::rtnl::address::{self, Detection};
 
 use crate::deadline::Deadline;
-use crate::netlink::Socket;
-use crate::netlink::address::{self, Detection};
 
 /// The kernel needs a part of a millisecond, and longer while links come and go. A packet that is
 /// too early waits as long as this.
@@ -44,7 +44,7 @@ mod tests {
     use std::process::Command;
 
     use super::*;
-    use crate::netlink::Protocol;
+    use tweed_netlink::Protocol;
 
     /// Whether packets to `address` reach this host: the kernel has a route to itself then.
     fn is_in_use(address: Ipv6Addr) -> bool {
@@ -61,7 +61,8 @@ mod tests {
         ip("link add ready0 type bridge");
         ip("link set ready0 up");
         let mut host = Socket::open(Protocol::Route).unwrap();
-        let found = host.get(crate::netlink::link::get("ready0"), crate::netlink::link::read);
+        let found =
+            host.get(tweed_netlink::rtnl::link::get("ready0"), tweed_netlink::rtnl::link::read);
         let link = found.unwrap().unwrap().unwrap().index;
         for number in 1..=50 {
             let address = Ipv6Addr::from_bits(0xfd77_u128 << 112 | number);

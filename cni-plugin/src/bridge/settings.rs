@@ -1,11 +1,12 @@
 //! What a config says of the bridge and of the ports on it.
 
+use tweed_netlink::mac::MacAddr;
+use tweed_netlink::rtnl::link::PortRules;
+
 use crate::dns::Dns;
 use crate::error::Error;
 use crate::excerpt;
 use crate::json::{self, Object};
-use crate::mac::MacAddr;
-use crate::netlink::link::PortRules;
 use crate::request::{Request, flaw_of_interface};
 
 #[derive(Clone, Debug, PartialEq)]

@@ -8,7 +8,6 @@ mod bridge;
 mod chain;
 mod delegation;
 mod interchange;
-mod nftables;
 mod protocol;
 mod reboot;
 mod storm;

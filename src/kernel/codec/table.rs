@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ipnetwork::IpNetwork;
-use tweed_cni::nftables::{self, Batch, Chain, Contents, Expression, IpFamily, Stay, TableFamily};
+use tweed_netlink::nftables::{
+    self, Batch, Chain, Contents, Expression, IpFamily, Stay, TableFamily,
+};
 
 use crate::kernel::state::{
     Condition, Hook, LinkName, Marked, Match, Renewal, Rule, Table, TableName, Verdict,

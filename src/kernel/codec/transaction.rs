@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
 
-use tweed_cni::nftables::{self, Batch, Change, ChangedElements, MOST_ADDRESSES};
+use tweed_netlink::nftables::{self, Batch, Change, ChangedElements, MOST_ADDRESSES};
 
 use super::table::{self, PEERS, RENEWED};
 use crate::kernel::state::{Element, Entry, Key, TableName};

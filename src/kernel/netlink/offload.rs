@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 
 use nix::errno::Errno;
-use tweed_cni::netlink::{Ethtool, Switch, TX_CHECKSUM};
+use tweed_netlink::{Ethtool, Switch, TX_CHECKSUM};
 
 use crate::kernel::state::{LinkName, TxChecksum};
 

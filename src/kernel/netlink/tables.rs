@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::socket::{setsockopt, sockopt};
-use tweed_cni::netlink::{Protocol, Socket};
-use tweed_cni::nftables::{self, TableFamily};
+use tweed_netlink::nftables::{self, TableFamily};
+use tweed_netlink::{Protocol, Socket};
 
 use crate::kernel::codec::{self, HostChain, PEERS, RENEWED, Transaction};
 use crate::kernel::state::{Chain, ChainName, Element, Entry, Otherwise, Table, TableName};

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use tweed_cni::nftables::{Hook, Ports};
+pub use tweed_netlink::nftables::{Hook, Ports};
 
 use super::LinkName;
 use crate::prefix::{Family, Prefix};

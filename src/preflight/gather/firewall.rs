@@ -5,10 +5,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use nix::errno::Errno;
-use tweed_cni::netlink::{Protocol, Socket};
-use tweed_cni::nftables::{
+use tweed_netlink::nftables::{
     self, Expression, FilterChain, FilterRule, IpFamily, Match, Outcome, TableFamily,
 };
+use tweed_netlink::{Protocol, Socket};
 
 use super::text;
 use crate::prefix::Family;

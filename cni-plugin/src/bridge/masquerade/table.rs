@@ -4,13 +4,15 @@ use std::io;
 
 use ipnetwork::IpNetwork;
 use nix::errno::Errno;
+use tweed_netlink::nftables::{
+    self, Batch, Chain, Expression, Hook, Match, Ports, Rule, TableFamily,
+};
+use tweed_netlink::{Protocol, Socket};
 
 use super::names;
 use crate::attachment::Attachment;
 use crate::bridge::identity::Identity;
 use crate::error::Error;
-use crate::netlink::{Protocol, Socket};
-use crate::nftables::{self, Batch, Chain, Expression, Hook, Match, Ports, Rule, TableFamily};
 
 const TABLE: &str = "cni_plugins_masquerade";
 const CHECKS: &str = "masq_checks";

@@ -1,6 +1,6 @@
 //! Chains of iptables-nft as nftables has them: read, and written so that `iptables-save` reads them.
 
-use tweed_cni::nftables::{self, Batch, Expression, Hook, TableFamily};
+use tweed_netlink::nftables::{self, Batch, Expression, Hook, TableFamily};
 
 use super::super::table;
 use crate::kernel::Op;

@@ -23,8 +23,8 @@ use super::numbers::{
     NFTA_VERDICT_CODE,
 };
 use super::tunnel::{self, BACK_BY_INPUT, MISSING, PRESENT, ROUTE_DEVICE, UDP};
-use crate::netlink::address::{ip, octets};
-use crate::netlink::attributes::Attributes;
+use crate::attributes::Attributes;
+use crate::rtnl::address::{ip, octets};
 
 /// One thing that the kernel does with a packet; several are one [`Expression`].
 enum Step<'a> {

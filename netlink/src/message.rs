@@ -106,8 +106,8 @@ impl Message {
 
 #[cfg(test)]
 mod tests {
-    use super::super::attributes::Attributes;
     use super::*;
+    use crate::attributes::Attributes;
 
     #[test]
     fn what_is_nested_is_found_again() {

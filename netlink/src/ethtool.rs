@@ -5,9 +5,9 @@ use std::io;
 use nix::errno::Errno;
 use nix::libc::{CTRL_ATTR_FAMILY_ID, CTRL_ATTR_FAMILY_NAME, CTRL_CMD_GETFAMILY, GENL_ID_CTRL};
 
-use super::attributes::Attributes;
-use super::message::Message;
-use super::socket::{Protocol, Socket};
+use crate::attributes::Attributes;
+use crate::message::Message;
+use crate::socket::{Protocol, Socket};
 
 /// A conversation about features.
 pub struct Ethtool {

@@ -21,8 +21,8 @@ use super::numbers::{
     NFTA_PAYLOAD_DREG, NFTA_PAYLOAD_LEN, NFTA_PAYLOAD_OFFSET, NFTA_VERDICT_CHAIN,
     NFTA_VERDICT_CODE,
 };
-use crate::netlink::address::octets;
-use crate::netlink::message::Message;
+use crate::message::Message;
+use crate::rtnl::address::octets;
 
 /// `NFT_LOOKUP_F_INV` of `linux/netfilter/nf_tables.h`.
 pub(super) const INVERTED: u32 = 1;

@@ -7,7 +7,7 @@ use super::super::contents::changed_table;
 use super::super::elements::changed_elements;
 use super::super::family::TableFamily;
 use super::*;
-use crate::netlink::message::Message;
+use crate::message::Message;
 
 const LIST: u16 = 4;
 

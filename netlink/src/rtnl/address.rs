@@ -9,22 +9,22 @@ use nix::libc::{
     RTM_NEWADDR,
 };
 
-use super::attributes::{Attributes, u32_at};
-use super::message::Message;
+use crate::attributes::{Attributes, u32_at};
+use crate::message::Message;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Address {
-    pub(crate) link: u32,
+pub struct Address {
+    pub link: u32,
     /// The address itself, with the length of its subnet.
-    pub(crate) network: IpNetwork,
+    pub network: IpNetwork,
     /// Reachable from elsewhere.
-    pub(crate) is_global: bool,
-    pub(crate) detection: Detection,
+    pub is_global: bool,
+    pub detection: Detection,
 }
 
 /// Whether the kernel looks for somebody else with the same address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Detection {
+pub enum Detection {
     /// It does not, or it did and found nobody: the address works.
     Done,
     /// Not used before the kernel has listened.
@@ -37,12 +37,12 @@ const IFADDR: usize = 8;
 const GLOBAL: u8 = 0;
 
 /// Works at once: whoever hands out addresses knows that nobody else has this one.
-pub(crate) fn add(link: u32, address: IpNetwork) -> Message {
+pub fn add(link: u32, address: IpNetwork) -> Message {
     insert(link, address, IFA_F_NODAD)
 }
 
 /// Works once the kernel has found nobody else with it.
-pub(crate) fn add_detecting(link: u32, address: IpNetwork) -> Message {
+pub fn add_detecting(link: u32, address: IpNetwork) -> Message {
     insert(link, address, 0)
 }
 
@@ -59,16 +59,16 @@ fn insert(link: u32, address: IpNetwork, flags: u32) -> Message {
     }
 }
 
-pub(crate) fn remove(link: u32, address: IpNetwork) -> Message {
+pub fn remove(link: u32, address: IpNetwork) -> Message {
     named(Message::new(RTM_DELADDR, 0, &ifaddr(link, Some(address))), address)
 }
 
 /// Of all links: older kernels know no narrower question.
-pub(crate) fn list() -> Message {
+pub fn list() -> Message {
     Message::new(RTM_GETADDR, 0, &ifaddr(0, None))
 }
 
-pub(crate) fn read(payload: &[u8]) -> Option<Address> {
+pub fn read(payload: &[u8]) -> Option<Address> {
     let (length, scope) = (*payload.get(1)?, *payload.get(3)?);
     let all = Attributes::of(payload.get(IFADDR..)?);
     // Between two ends, the first is this one and the second the other.
@@ -84,7 +84,7 @@ pub(crate) fn read(payload: &[u8]) -> Option<Address> {
 }
 
 /// What a message of `kind` tells of an address that has come or changed.
-pub(crate) fn read_new(kind: u16, payload: &[u8]) -> Option<Address> {
+pub fn read_new(kind: u16, payload: &[u8]) -> Option<Address> {
     (kind == RTM_NEWADDR).then(|| read(payload)).flatten()
 }
 

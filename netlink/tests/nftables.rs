@@ -1,13 +1,21 @@
 //! Batches of nftables, as the kernel takes them and `nft(8)` shows them.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use std::process::Command;
 
-use tweed_cni::netlink::{Protocol, Socket};
-use tweed_cni::nftables::{
+use tweed_netlink::nftables::{
     self, Batch, Chain, Contents, Expression, Hook, IpFamily, Match, Ports, TableFamily,
 };
+use tweed_netlink::{Protocol, Socket};
 
-use crate::harness::kernel::run;
+/// Runs a program that has to succeed; returns what it prints.
+#[track_caller]
+fn run(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {stderr}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
 
 fn commit(batch: Batch) -> usize {
     batch.commit(&mut Socket::open(Protocol::Netfilter).unwrap()).unwrap().len()

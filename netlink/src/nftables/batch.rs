@@ -16,8 +16,8 @@ use super::numbers::{
     NFTA_HOOK_HOOKNUM, NFTA_HOOK_PRIORITY, NFTA_RULE_CHAIN, NFTA_RULE_EXPRESSIONS,
     NFTA_RULE_HANDLE, NFTA_RULE_TABLE, NFTA_RULE_USERDATA, NFTA_TABLE_NAME, NFTA_TABLE_USERDATA,
 };
-use crate::netlink::message::Message;
-use crate::netlink::{Refusal, Socket};
+use crate::message::Message;
+use crate::{Refusal, Socket};
 
 /// Changes of one table.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -18,8 +18,8 @@ use super::numbers::{
     NFTA_SET_NAME, NFTA_SET_TABLE,
 };
 use super::tunnel::UDP;
-use crate::netlink::address::octets;
-use crate::netlink::message::Message;
+use crate::message::Message;
+use crate::rtnl::address::octets;
 
 /// So many addresses of either family fit into one message.
 pub const MOST_ADDRESSES: usize = 1000;

@@ -9,54 +9,54 @@ use nix::libc::{
     RTM_DELLINK, RTM_GETLINK, RTM_NEWLINK, RTM_SETLINK,
 };
 
-use super::attributes::{Attributes, u32_at};
-use super::message::Message;
+use crate::attributes::{Attributes, u32_at};
 use crate::mac::MacAddr;
+use crate::message::Message;
 
 /// What is known of a link.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Link {
-    pub(crate) index: u32,
-    pub(crate) name: String,
+pub struct Link {
+    pub index: u32,
+    pub name: String,
     /// `bridge`, `veth`; empty for hardware.
-    pub(crate) kind: String,
-    pub(crate) mac: MacAddr,
+    pub kind: String,
+    pub mac: MacAddr,
     /// Bytes.
-    pub(crate) mtu: u32,
-    pub(crate) is_up: bool,
+    pub mtu: u32,
+    pub is_up: bool,
     /// Whether frames pass: up, with a carrier.
-    pub(crate) is_operational: bool,
-    pub(crate) is_promiscuous: bool,
+    pub is_operational: bool,
+    pub is_promiscuous: bool,
     /// The bridge that it is a port of.
-    pub(crate) master: Option<u32>,
+    pub master: Option<u32>,
     /// The other end, numbered as in its own namespace.
-    pub(crate) peer: Option<u32>,
+    pub peer: Option<u32>,
     /// Text that people and programs may put at a link.
-    pub(crate) alias: String,
+    pub alias: String,
     /// A number by which links can be changed together; 0 unless somebody has set it.
-    pub(crate) group: u32,
+    pub group: u32,
 }
 
 /// A pair of ends, one here as a port, the other in a namespace of its own.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Pair<'a> {
-    pub(crate) name: &'a str,
-    pub(crate) master: u32,
-    pub(crate) inner_name: &'a str,
+pub struct Pair<'a> {
+    pub name: &'a str,
+    pub master: u32,
+    pub inner_name: &'a str,
     /// A descriptor that is open on it.
-    pub(crate) inner_netns: RawFd,
-    pub(crate) inner_mac: Option<MacAddr>,
+    pub inner_netns: RawFd,
+    pub inner_mac: Option<MacAddr>,
     /// Bytes; the kernel's choice if none.
-    pub(crate) mtu: Option<u32>,
+    pub mtu: Option<u32>,
 }
 
 /// What a port of a bridge may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PortRules {
+pub struct PortRules {
     /// Frames may go out where they came in.
-    pub(crate) hairpin: bool,
+    pub hairpin: bool,
     /// Frames go only to ports that are not isolated.
-    pub(crate) isolated: bool,
+    pub isolated: bool,
 }
 
 const IFINFO: usize = 16;
@@ -68,7 +68,7 @@ const IFLA_BRPORT_ISOLATED: u16 = 33;
 const SKIP_STATISTICS: u32 = 1 << 3;
 
 /// With a MAC of its own from the start, which its ports cannot change.
-pub(crate) fn create_bridge(name: &str, mac: MacAddr, mtu: Option<u32>) -> Message {
+pub fn create_bridge(name: &str, mac: MacAddr, mtu: Option<u32>) -> Message {
     Message::new(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, &up(0))
         .text(IFLA_IFNAME, name)
         .bytes(IFLA_ADDRESS, &mac.octets())
@@ -76,7 +76,7 @@ pub(crate) fn create_bridge(name: &str, mac: MacAddr, mtu: Option<u32>) -> Messa
         .nest(IFLA_LINKINFO, |info| info.text(IFLA_INFO_KIND, "bridge"))
 }
 
-pub(crate) fn create_pair(pair: &Pair<'_>) -> Message {
+pub fn create_pair(pair: &Pair<'_>) -> Message {
     let peer = |message: Message| {
         message
             .fixed(&ifinfo(AF_UNSPEC, 0, 0, 0))
@@ -95,25 +95,25 @@ pub(crate) fn create_pair(pair: &Pair<'_>) -> Message {
         })
 }
 
-pub(crate) fn set_up(index: u32) -> Message {
+pub fn set_up(index: u32) -> Message {
     Message::new(RTM_NEWLINK, 0, &up(index))
 }
 
-pub(crate) fn set_promiscuous(index: u32) -> Message {
+pub fn set_promiscuous(index: u32) -> Message {
     let flag = flags(IFF_PROMISC);
     Message::new(RTM_NEWLINK, 0, &ifinfo(AF_UNSPEC, index, flag, flag))
 }
 
-pub(crate) fn set_mac(index: u32, mac: MacAddr) -> Message {
+pub fn set_mac(index: u32, mac: MacAddr) -> Message {
     let fixed = ifinfo(AF_UNSPEC, index, 0, 0);
     Message::new(RTM_NEWLINK, 0, &fixed).bytes(IFLA_ADDRESS, &mac.octets())
 }
 
-pub(crate) fn set_up_with_alias(index: u32, alias: &str) -> Message {
+pub fn set_up_with_alias(index: u32, alias: &str) -> Message {
     Message::new(RTM_NEWLINK, 0, &up(index)).bytes(IFLA_IFALIAS, alias.as_bytes())
 }
 
-pub(crate) fn set_port(index: u32, rules: PortRules) -> Message {
+pub fn set_port(index: u32, rules: PortRules) -> Message {
     let fixed = ifinfo(AF_BRIDGE, index, 0, 0);
     Message::new(RTM_SETLINK, 0, &fixed).nest(IFLA_PROTINFO, |port| {
         port.u8(IFLA_BRPORT_MODE, rules.hairpin.into())
@@ -121,43 +121,43 @@ pub(crate) fn set_port(index: u32, rules: PortRules) -> Message {
     })
 }
 
-pub(crate) fn delete(name: &str) -> Message {
+pub fn delete(name: &str) -> Message {
     Message::new(RTM_DELLINK, 0, &ifinfo(AF_UNSPEC, 0, 0, 0)).text(IFLA_IFNAME, name)
 }
 
-pub(crate) fn delete_index(index: u32) -> Message {
+pub fn delete_index(index: u32) -> Message {
     Message::new(RTM_DELLINK, 0, &ifinfo(AF_UNSPEC, index, 0, 0))
 }
 
-pub(crate) fn set_group(index: u32, group: u32) -> Message {
+pub fn set_group(index: u32, group: u32) -> Message {
     Message::new(RTM_SETLINK, 0, &ifinfo(AF_UNSPEC, index, 0, 0)).u32(IFLA_GROUP, group)
 }
 
 /// All links of `group` together.
-pub(crate) fn delete_group(group: u32) -> Message {
+pub fn delete_group(group: u32) -> Message {
     Message::new(RTM_DELLINK, 0, &ifinfo(AF_UNSPEC, 0, 0, 0)).u32(IFLA_GROUP, group)
 }
 
-pub(crate) fn get(name: &str) -> Message {
+pub fn get(name: &str) -> Message {
     let message = Message::new(RTM_GETLINK, 0, &ifinfo(AF_UNSPEC, 0, 0, 0));
     message.u32(IFLA_EXT_MASK, SKIP_STATISTICS).text(IFLA_IFNAME, name)
 }
 
-pub(crate) fn get_index(index: u32) -> Message {
+pub fn get_index(index: u32) -> Message {
     let message = Message::new(RTM_GETLINK, 0, &ifinfo(AF_UNSPEC, index, 0, 0));
     message.u32(IFLA_EXT_MASK, SKIP_STATISTICS)
 }
 
-pub(crate) fn list() -> Message {
+pub fn list() -> Message {
     let message = Message::new(RTM_GETLINK, 0, &ifinfo(AF_UNSPEC, 0, 0, 0));
     message.u32(IFLA_EXT_MASK, SKIP_STATISTICS)
 }
 
-pub(crate) fn list_ports(master: u32) -> Message {
+pub fn list_ports(master: u32) -> Message {
     list().u32(IFLA_MASTER, master)
 }
 
-pub(crate) fn read(payload: &[u8]) -> Option<Link> {
+pub fn read(payload: &[u8]) -> Option<Link> {
     let flags = u32_at(payload, 8)?;
     let all = Attributes::of(payload.get(IFINFO..)?);
     let text = |kind| all.text(kind).unwrap_or_default().to_owned();

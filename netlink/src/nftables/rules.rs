@@ -14,8 +14,8 @@ use super::numbers::{
     NFTA_EXPR_DATA, NFTA_EXPR_NAME, NFTA_LIST_ELEM, NFTA_MATCH_INFO, NFTA_MATCH_NAME,
     NFTA_RULE_CHAIN, NFTA_RULE_EXPRESSIONS, NFTA_RULE_HANDLE, NFTA_RULE_TABLE, NFTA_RULE_USERDATA,
 };
-use crate::netlink::Socket;
-use crate::netlink::attributes::Attributes;
+use crate::Socket;
+use crate::attributes::Attributes;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {

@@ -19,8 +19,8 @@ use super::numbers::{
     NFTA_VERDICT_CODE,
 };
 use super::numbers::{NFTA_DATA_VERDICT, NFTA_LIST_ELEM};
-use crate::netlink::Socket;
-use crate::netlink::attributes::Attributes;
+use crate::Socket;
+use crate::attributes::Attributes;
 
 /// A chain that filters, or that such a one may lead to.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -11,9 +11,9 @@ use nix::libc::{
 };
 
 use super::address::{family, ip, octets};
-use super::attributes::{Attributes, u16_at, u32_at};
-use super::message::Message;
-use super::socket::{Protocol, Socket};
+use crate::attributes::{Attributes, u16_at, u32_at};
+use crate::message::Message;
+use crate::socket::{Protocol, Socket};
 
 /// A conversation about next hops.
 pub struct NextHops {

@@ -18,8 +18,8 @@ use super::numbers::{
     NFTA_GEN_ID, NFTA_HOOK_HOOKNUM, NFTA_HOOK_PRIORITY, NFTA_RULE_CHAIN, NFTA_RULE_EXPRESSIONS,
     NFTA_RULE_TABLE, NFTA_TABLE_FLAGS, NFTA_TABLE_NAME, NFTA_TABLE_USE,
 };
-use crate::netlink::Socket;
-use crate::netlink::attributes::{Attributes, u16_at};
+use crate::Socket;
+use crate::attributes::{Attributes, u16_at};
 
 /// A table for one family, as the kernel has it.
 #[derive(Clone, Debug, PartialEq, Eq)]

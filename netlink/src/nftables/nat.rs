@@ -12,9 +12,9 @@ use super::numbers::{
     NFTA_META_SREG, NFTA_NAT_FAMILY, NFTA_NAT_FLAGS, NFTA_NAT_REG_ADDR_MAX, NFTA_NAT_REG_ADDR_MIN,
     NFTA_NAT_TYPE,
 };
-use crate::netlink::address::{ip, octets};
-use crate::netlink::attributes::Attributes;
-use crate::netlink::message::Message;
+use crate::attributes::Attributes;
+use crate::message::Message;
+use crate::rtnl::address::{ip, octets};
 
 /// `NF_NAT_RANGE_MAP_IPS` of `linux/netfilter/nf_nat.h`: newer kernels add it to what they report.
 const MAP_ADDRESSES: u32 = 1;

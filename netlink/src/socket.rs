@@ -13,8 +13,8 @@ use nix::sys::socket::{
 };
 use nix::sys::time::{TimeVal, TimeValLike};
 
-use super::attributes::{u16_at, u32_at};
-use super::message::{HEADER, Message};
+use crate::attributes::{u16_at, u32_at};
+use crate::message::{HEADER, Message};
 
 /// The kernel puts no more into one datagram, in bytes.
 const DATAGRAM: usize = 1 << 15;

@@ -13,10 +13,10 @@ use super::numbers::{
     NFTA_SET_ELEM_LIST_SET, NFTA_SET_ELEM_LIST_TABLE, NFTA_SET_ELEM_TIMEOUT,
 };
 use super::tunnel::UDP;
-use crate::netlink::Socket;
-use crate::netlink::address::ip;
-use crate::netlink::attributes::{Attributes, u16_at};
-use crate::netlink::message::Message;
+use crate::Socket;
+use crate::attributes::{Attributes, u16_at};
+use crate::message::Message;
+use crate::rtnl::address::ip;
 
 /// Where a message has its kind; its header and that of netfilter behind it, in bytes.
 const KIND: usize = 4;

@@ -7,7 +7,7 @@ use nix::libc::{
 
 use super::expression::{Match, compare_with, expression, load_payload, meta, register};
 use super::numbers::{NFTA_FIB_DREG, NFTA_FIB_FLAGS, NFTA_FIB_RESULT};
-use crate::netlink::message::Message;
+use crate::message::Message;
 
 /// Offset and length in the header of UDP, in bytes.
 pub(super) const PORT: (u32, u32) = (2, 2);

@@ -9,16 +9,30 @@ use nix::libc::{
 };
 
 use super::address::{family, ip, octets};
-use super::attributes::{Attributes, u32_at};
-use super::message::Message;
-use crate::route::Route;
+use crate::attributes::{Attributes, u32_at};
+use crate::message::Message;
+
+/// A route to add. What is `None` is the kernel's choice.
+#[derive(Clone, Copy, Debug)]
+pub struct Route {
+    pub destination: IpNetwork,
+    pub gateway: Option<IpAddr>,
+    pub link: u32,
+    pub table: Option<u32>,
+    pub priority: Option<u32>,
+    pub scope: Option<u32>,
+    /// Bytes.
+    pub mtu: Option<u32>,
+    /// Bytes.
+    pub advmss: Option<u32>,
+}
 
 /// A route that the kernel has, as far as it matters for whether one is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Known {
-    pub(crate) destination: IpNetwork,
-    pub(crate) gateway: Option<IpAddr>,
-    pub(crate) link: Option<u32>,
+pub struct Known {
+    pub destination: IpNetwork,
+    pub gateway: Option<IpAddr>,
+    pub link: Option<u32>,
 }
 
 const RTMSG: usize = 12;
@@ -26,16 +40,16 @@ const RTAX_MTU: u16 = 2;
 const RTAX_ADVMSS: u16 = 8;
 
 /// As `ip route add` writes it.
-pub(crate) fn add(route: &Route, link: u32, gateway: Option<IpAddr>) -> Message {
+pub fn add(route: &Route) -> Message {
     let destination = route.destination;
     let message = Message::new(RTM_NEWROUTE, NLM_F_CREATE, &rtmsg(route))
-        .u32(RTA_OIF, link)
+        .u32(RTA_OIF, route.link)
         .u32(RTA_TABLE, route.table.unwrap_or(RT_TABLE_MAIN.into()));
     // The kernel takes a default route by the absence of a destination.
     let target = (destination.prefix() > 0).then(|| octets(destination.network()));
     message
         .with(target, |message, target| message.bytes(RTA_DST, &target))
-        .with(gateway, |message, gateway| message.bytes(RTA_GATEWAY, &octets(gateway)))
+        .with(route.gateway, |message, gateway| message.bytes(RTA_GATEWAY, &octets(gateway)))
         .with(route.priority, |message, priority| message.u32(RTA_PRIORITY, priority))
         .with(metrics(route), |message, route| {
             message.nest(RTA_METRICS, |metrics| {
@@ -47,7 +61,7 @@ pub(crate) fn add(route: &Route, link: u32, gateway: Option<IpAddr>) -> Message 
 }
 
 /// All of one family.
-pub(crate) fn list(of: IpAddr) -> Message {
+pub fn list(of: IpAddr) -> Message {
     let mut fixed = [0; RTMSG];
     for (place, byte) in fixed.iter_mut().zip(family(of).to_le_bytes()) {
         *place = byte;
@@ -55,7 +69,7 @@ pub(crate) fn list(of: IpAddr) -> Message {
     Message::new(RTM_GETROUTE, 0, &fixed)
 }
 
-pub(crate) fn read(payload: &[u8]) -> Option<Known> {
+pub fn read(payload: &[u8]) -> Option<Known> {
     let is_ipv4 = i32::from(*payload.first()?) == nix::libc::AF_INET;
     let any = if is_ipv4 { IpAddr::from([0_u8; 4]) } else { IpAddr::from([0_u8; 16]) };
     let all = Attributes::of(payload.get(RTMSG..)?);

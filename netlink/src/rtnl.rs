@@ -1,0 +1,8 @@
+//! Routing netlink: links, addresses, neighbours, routes.
+
+pub mod address;
+pub mod link;
+mod neighbour;
+pub mod route;
+
+pub use neighbour::{NextHops, Resolution};
