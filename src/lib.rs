@@ -1,56 +1,19 @@
-//! The module tree as a map: read it from top to bottom, in the direction of the data.
+//! The modules in the order of their imports: each uses those above it, and none below.
 
-// What everything else is made of.
-pub mod backoff;
-pub mod prefix;
-pub use tweed_netlink::{excerpt, mac};
+// Values and decisions: no clock, no file, no socket.
+pub mod model;
+pub mod plan;
 
-// What operators and peers write, decoded once.
-pub mod json;
-
-pub mod config;
-
-pub mod options;
-
-pub mod lease;
-
-pub mod node;
-
-// What is done with packets beside routing them.
-pub mod guard;
-pub mod masquerade;
-
-// Where config and leases come from.
-pub mod subnet;
-
-// Which ways to peers carry packets.
-pub mod probe;
-
-// What the kernel should hold, and what it holds.
-pub mod backend;
-
+// The edges: etcd and Kubernetes, the kernel, other daemons.
 pub mod kernel;
+pub mod probe;
+pub mod store;
 
 // The loop between them.
-pub mod reconciler;
+pub mod control;
 
-// What the loop tells the outside, and how it is told.
-pub mod checkpoint;
-pub mod metrics;
-pub mod report;
-pub mod status;
-
-pub mod http;
-pub mod notify;
-
-// Moving a cluster from one backend to another.
-pub mod migration;
-
-// What of the host is in the way.
-pub mod preflight;
-
-// Wiring.
+// The programs: `tweedd` and `tweedctl`.
 pub mod daemon;
+pub mod operator;
 
-// The operator's command line.
-pub mod ctl;
+pub use tweed_netlink::{excerpt, mac};

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use dlmalloc::GlobalDlmalloc;
 use tweed::daemon::log_to_stderr;
-use tweed::options::Options;
+use tweed::daemon::options::Options;
 
 /// Of thousands of peers much is needed for a moment only: it is handed out quickly and given back,
 /// whatever library the binary is linked with.

@@ -9,7 +9,9 @@ use std::fmt::Write;
 
 use expect_test::{Expect, expect};
 use notation::{lease, local};
-use tweed::backend::{self, Detours, Local};
+use tweed::model::local::Local;
+use tweed::model::path::Detours;
+use tweed::plan::backend;
 
 /// The pods' networks of most tests.
 const NETWORKS: &str =

@@ -10,10 +10,10 @@ use std::process::Command;
 use clap::Parser;
 use clap::error::ErrorKind;
 use serde_json::Value;
-use tweed::config::NetworkConfig;
-use tweed::ctl::Arguments;
-use tweed::options::{Options, Stop};
-use tweed::prefix::Family;
+use tweed::daemon::options::{Options, Stop};
+use tweed::model::config::NetworkConfig;
+use tweed::model::prefix::Family;
+use tweed::operator::Arguments;
 
 #[test]
 fn every_network_config_parses() {

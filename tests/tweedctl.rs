@@ -12,7 +12,7 @@ use expect_test::expect;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
-use tweed::{checkpoint, http};
+use tweed::daemon::{checkpoint, http};
 
 /// What a command said: exit code, standard output, standard error.
 #[derive(Debug)]
@@ -326,7 +326,7 @@ fn inputs() -> Value {
     let address = "172.16.0.5";
     json!({
         "local": {
-            "config": tweed::config::NetworkConfig::parse(&config).unwrap(),
+            "config": tweed::model::config::NetworkConfig::parse(&config).unwrap(),
             "node": {
                 "interface": "eth0", "mtu": 1500, "layer2": true, "on_link": ["172.16.0.0/24"],
                 "uplinks": [{ "address": address, "public_ip": address, "source": address }],

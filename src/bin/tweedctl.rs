@@ -4,8 +4,8 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
-use tweed::ctl::{self, Arguments, Error};
 use tweed::excerpt;
+use tweed::operator::{self, Arguments, Error};
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
@@ -23,7 +23,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn answer(arguments: Arguments) -> Result<ctl::Verdict, Error> {
+fn answer(arguments: Arguments) -> Result<operator::Verdict, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(ctl::run(arguments, &mut io::BufWriter::new(io::stdout().lock())))
+    runtime.block_on(operator::run(arguments, &mut io::BufWriter::new(io::stdout().lock())))
 }

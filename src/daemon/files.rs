@@ -13,14 +13,15 @@ use tokio::time::{Instant, sleep, timeout};
 use tweed_cni::subnet_env::{self, SubnetEnv};
 
 use super::Shared;
-use crate::checkpoint::{self, Checkpoint, Host};
+use super::checkpoint;
+use crate::control::Usable;
+use crate::daemon::notify;
+use crate::daemon::options::{Options, Store};
 use crate::excerpt;
-use crate::masquerade::Policy;
-use crate::notify;
-use crate::options::{Options, Store};
-use crate::prefix::Prefix;
-use crate::reconciler::Usable;
-use crate::subnet::claim::Previous;
+use crate::model::checkpoint::{Checkpoint, Host};
+use crate::model::policy::Policy;
+use crate::model::prefix::Prefix;
+use crate::store::claim::Previous;
 
 const RETRY: Duration = Duration::from_secs(5);
 /// A full disk sends no message when it has room again. To serialise all leases is no small work.

@@ -11,10 +11,11 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::Shared;
-use crate::config::NetworkConfig;
-use crate::lease::{Lease, LeaseAttributes};
-use crate::reconciler::{Event, Progress};
-use crate::subnet::{Identity, Lost, StoreState, SubnetManager};
+use crate::control::{Event, Progress};
+use crate::model::config::NetworkConfig;
+use crate::model::lease::{Lease, LeaseAttributes};
+use crate::model::status::StoreState;
+use crate::store::{Identity, Lost, SubnetManager};
 
 /// After so long without a word from the store, what was last known must do.
 const PATIENCE: Duration = Duration::from_secs(3);

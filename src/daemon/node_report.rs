@@ -12,11 +12,11 @@ use tokio::time::{Instant, Interval, interval_at, sleep};
 use tweed_cni::pods;
 
 use super::Shared;
-use crate::backoff::Backoff;
-use crate::prefix::Prefix;
-use crate::report::{NodeReport, OtherMtu};
-use crate::status::Query;
-use crate::subnet::SubnetManager;
+use crate::model::prefix::Prefix;
+use crate::model::report::{NodeReport, OtherMtu};
+use crate::model::status::Query;
+use crate::store::SubnetManager;
+use crate::store::backoff::Backoff;
 
 /// What changes within this time is told once.
 const SETTLE: Duration = Duration::from_secs(1);

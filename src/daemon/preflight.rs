@@ -6,14 +6,15 @@ use anyhow::Context;
 use tokio::task::spawn_blocking;
 
 use super::Shared;
-use crate::checkpoint::Checkpoint;
+use crate::kernel::host::{self, Places};
 use crate::kernel::{Kernel, NetlinkKernel};
-use crate::preflight::{self, Finding, Level, Needs, Places};
+use crate::model::checkpoint::Checkpoint;
+use crate::plan::preflight::{self, Finding, Level, Needs};
 
 /// # Errors
 /// Another daemon keeps the routes of this host.
 pub(super) fn refuse_company() -> anyhow::Result<()> {
-    match preflight::refusal(&preflight::rivals(&Places::default())) {
+    match preflight::refusal(&host::rivals(&Places::default())) {
         Some(finding) => anyhow::bail!("{finding}"),
         None => Ok(()),
     }
@@ -39,8 +40,8 @@ async fn examine(shared: &Shared) -> anyhow::Result<Vec<Finding>> {
     let facts = NetlinkKernel::open()?.facts(None).await.context("reading the links")?;
     // Other processes may be many.
     let look = move || {
-        let host = preflight::gather(&needs, facts.interfaces, &Places::default());
-        preflight::findings(&needs, &host)
+        let found = host::gather(&needs, facts.interfaces, &Places::default());
+        preflight::findings(&needs, &found)
     };
     spawn_blocking(look).await.context("looking at the host")
 }

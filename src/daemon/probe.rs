@@ -10,11 +10,11 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::Shared;
-use crate::probe::{
-    Counts, Desk, Exchange, Findings, Keyring, Local, News, Pause, Secret, Targets,
-};
-use crate::reconciler::Event;
-use crate::subnet::SubnetManager;
+use crate::control::Event;
+use crate::model::probe_secret::Secret;
+use crate::model::status::Counts;
+use crate::probe::{Desk, Exchange, Findings, Keyring, Local, News, Pause, Targets};
+use crate::store::SubnetManager;
 
 /// What did not work is tried again after so long.
 const RETRY: Duration = Duration::from_secs(30);

@@ -7,11 +7,11 @@ use anyhow::Context;
 use tokio::net::{TcpListener, UnixListener};
 
 use super::Shared;
-use crate::http::{self, Response};
-use crate::metrics;
-use crate::options::Options;
-use crate::reconciler::HEARTBEAT;
-use crate::status::{Query, Readiness, Status};
+use crate::control::HEARTBEAT;
+use crate::daemon::http::{self, Response};
+use crate::daemon::metrics;
+use crate::daemon::options::Options;
+use crate::model::status::{Query, Readiness, Status};
 
 /// A loop that has not gone round for so long is stuck.
 const STUCK: Duration = HEARTBEAT.saturating_mul(6);

@@ -25,7 +25,7 @@ pub(super) use message::{Body, Message};
 pub(super) use netconf::ALL_LINKS;
 pub(super) use peek::{may_be_default, may_concern};
 pub(super) use route::{default_route, reach};
-pub(super) use table::{PEERS, RENEWED, changed_table, family as ip_family, renewal, table};
+pub(super) use table::{changed_table, family as ip_family, renewal, table};
 pub(super) use transaction::{Transaction, changed_elements, transaction};
 
 use std::net::IpAddr;
@@ -37,10 +37,11 @@ use netlink_packet_core::{
 use netlink_packet_route::RouteNetlinkMessage;
 use nix::libc::{RTM_DELLINK, RTM_NEWLINK, RTM_NEWNETCONF};
 
-use super::state::{Entry, Key, LinkName, Nexthop, TxChecksum};
+use crate::model::entry::{Entry, Key, LinkName, Nexthop, TxChecksum};
 
+use super::Observation;
 use super::sysctl::Sysctl;
-use super::{Observation, Op};
+use crate::plan::diff::Op;
 use nexthop::NexthopMessage;
 
 /// What carries an [`Op`] out.

@@ -12,9 +12,13 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::state::{Chain, ChainName, Entry, Iptables, KernelState, Key, LinkName, Otherwise};
-use super::{Chains, Generation, Kernel, Observation, Op, Reading, Refused, Scope};
-use crate::node::{Facts, Interface, Sysctls};
+use super::{Chains, Generation, Kernel, Observation, Reading, Refused};
+use crate::model::entry::{
+    Chain, ChainName, Entry, Iptables, KernelState, Key, LinkName, Otherwise,
+};
+use crate::model::node::{Facts, Interface, Sysctls};
+use crate::plan::diff::Op;
+use crate::plan::scope::Scope;
 use world::World;
 
 /// A handle of the kernel. Every clone is a handle of the same one: the loop gets one, the test

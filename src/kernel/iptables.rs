@@ -7,8 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::codec;
 use super::netlink::Tables;
-use super::state::{Base, Chain, ChainName, Entry, Iptables, Otherwise};
-use super::{Chains, Generation, Op, Reading, Refused};
+use super::{Chains, Generation, Reading, Refused};
+use crate::model::entry::{Base, Chain, ChainName, Entry, Iptables, Otherwise};
+use crate::plan::diff::Op;
 use programs::{Error, Programs};
 
 pub(super) use programs::usual;

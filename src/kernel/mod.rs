@@ -1,65 +1,41 @@
 //! The entries of the kernel that are ours: their model, and the one trait that touches them.
 
 mod codec;
-mod diff;
-mod display;
 pub mod fake;
+pub mod host;
 mod iptables;
 mod netlink;
-pub mod scope;
 mod socket;
-pub mod state;
 mod sysctl;
 
-pub use diff::{cleanup_ops, diff, diff_key, handover_ops};
 pub use netlink::NetlinkKernel;
 #[doc(hidden)]
 pub use netlink::read_datagram;
 pub(crate) use netlink::service;
-pub use scope::{Extent, Scope};
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::future::Future;
 use std::io;
 use std::net::IpAddr;
-use std::sync::Arc;
 
-use crate::node::Facts;
-use state::{Chain, ChainName, Entry, KernelState, Key, LinkName, TableName};
-
-/// One change of one entry.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Op {
-    /// The kernel has no entry of this key.
-    Create(Arc<Entry>),
-    /// The kernel has another entry of this key; it is replaced in one request, or corrected in place.
-    Replace(Arc<Entry>),
-    /// Removes exactly this entry. That it is gone already counts as success.
-    Remove(Arc<Entry>),
-}
-
-impl Op {
-    pub fn entry(&self) -> &Entry {
-        match self {
-            Self::Create(entry) | Self::Replace(entry) | Self::Remove(entry) => entry,
-        }
-    }
-
-    /// What it does, in a word.
-    pub const fn verb(&self) -> &'static str {
-        match self {
-            Self::Create(_) => "create",
-            Self::Replace(_) => "replace",
-            Self::Remove(_) => "remove",
-        }
-    }
-}
+use crate::model::entry::{Chain, ChainName, Entry, KernelState, Key, LinkName, TableName};
+use crate::model::node::Facts;
+use crate::plan::diff::Op;
+use crate::plan::scope::Scope;
 
 /// An operation that the kernel did not carry out, and its words for why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
     pub op: Op,
     pub reason: String,
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Of a table or a chain, its name is enough.
+        write!(f, "{:#}: {}", self.op, self.reason)
+    }
 }
 
 /// Something that the kernel told without being asked.

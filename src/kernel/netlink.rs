@@ -18,9 +18,11 @@ use std::net::IpAddr;
 use super::codec::{self, Links, Message, request};
 use super::iptables::HostChains;
 use super::socket::{Monitor, Requests};
-use super::state::KernelState;
-use super::{Kernel, Observation, Op, Refused, Scope};
-use crate::node::Facts;
+use super::{Kernel, Observation, Refused};
+use crate::model::entry::KernelState;
+use crate::model::node::Facts;
+use crate::plan::diff::Op;
+use crate::plan::scope::Scope;
 use offload::Offloads;
 
 pub(crate) use facts::service;

@@ -4,9 +4,9 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 
-use super::state::{AcceptRa, LinkName, ReversePath};
-use crate::node::Sysctls;
-use crate::prefix::Family;
+use crate::model::entry::{AcceptRa, LinkName, ReversePath};
+use crate::model::node::Sysctls;
+use crate::model::prefix::Family;
 
 /// A setting and the value wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]

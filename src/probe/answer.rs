@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use super::{Kind, Local, Packet, Targets};
-use crate::prefix::Family;
+use crate::model::prefix::Family;
 
 /// Why a sealed packet is ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -47,8 +47,8 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::backend::Path;
-    use crate::config::Probe;
+    use crate::model::config::Probe;
+    use crate::model::path::Path;
     use crate::probe::Target;
 
     fn ip(text: &str) -> IpAddr {

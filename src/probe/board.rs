@@ -10,8 +10,8 @@ use std::time::Duration;
 use super::judge::Rules;
 use super::pace::{Budget, Pace, patience};
 use super::{Judgement, Subject, Target};
-use crate::backend::Path;
-use crate::config::Probe;
+use crate::model::config::Probe;
+use crate::model::path::Path;
 
 /// So many intervals a peer may take to answer for the first time: a busy machine is not flannel.
 const SILENCE: u32 = 5;

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::prefix::Family;
+use crate::model::prefix::Family;
 
 const UDP: u8 = 17;
 const HOP_LIMIT: u8 = 64;

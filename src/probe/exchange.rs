@@ -17,11 +17,13 @@ use super::packet::Outgoing;
 use super::replay::{Sender, Stamps};
 use super::waiting::{Delayed, Waiting};
 use super::{
-    Board, Counts, Findings, Judgement, Keyring, Kind, Local, NoWire, Packet, Question, Secret,
-    Targets, Wire, answer, headers,
+    Board, Findings, Judgement, Keyring, Kind, Local, NoWire, Packet, Question, Targets, Wire,
+    answer, headers,
 };
-use crate::backend::Path;
-use crate::prefix::Family;
+use crate::model::path::Path;
+use crate::model::prefix::Family;
+use crate::model::probe_secret::Secret;
+use crate::model::status::Counts;
 
 /// Probes paths for as long as this node's own part stays the same.
 pub struct Exchange {

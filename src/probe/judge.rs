@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::{Cause, Track, Verdict};
+use super::Track;
+use crate::model::path::{Cause, Verdict};
 
 /// When a verdict changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

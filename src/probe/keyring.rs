@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::Secret;
+use crate::model::probe_secret::Secret;
 
 /// Times are counted from the start of probing.
 #[derive(Debug)]

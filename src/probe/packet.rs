@@ -2,8 +2,9 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use super::{Keyring, Secret, Stamp};
-use crate::backend::Path;
+use super::{Keyring, Stamp};
+use crate::model::path::Path;
+use crate::model::probe_secret::Secret;
 
 /// What travels between two daemons.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::board::{Asked, Size};
 use super::judge::{Rules, judge};
 use super::pace::Pace;
-use super::{Target, Track, Verdict};
-use crate::backend::Path;
+use super::{Target, Track};
+use crate::model::path::{Path, Verdict};
 
 /// A peer, what is known of the ways to it, and what follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use crate::backend;
-use crate::config::Probe;
-use crate::lease::Endpoint;
-use crate::prefix::Family;
+use crate::model::config::Probe;
+use crate::model::lease::Endpoint;
+use crate::model::local::Local as NodeLocal;
+use crate::model::prefix::Family;
 
 /// All that probing depends on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub struct Target {
 
 impl Local {
     /// None while paths are not to be probed.
-    pub fn of(local: &backend::Local, pod_mtu: u32) -> Option<Self> {
+    pub fn of(local: &NodeLocal, pod_mtu: u32) -> Option<Self> {
         let own = local.own.as_ref()?;
         let probe = local.config.probing()?.clone();
         let address = |endpoint: &Endpoint| (endpoint.subnet.family(), endpoint.subnet.base());
@@ -51,7 +51,7 @@ impl Local {
 }
 
 impl Target {
-    pub fn of(local: &backend::Local, endpoint: &Endpoint, round: u32) -> Self {
+    pub fn of(local: &NodeLocal, endpoint: &Endpoint, round: u32) -> Self {
         let vni = local.config.backend.tunnel.vni;
         let is_ours = |theirs: Option<u32>| theirs.is_none_or(|theirs| theirs == vni);
         Self {

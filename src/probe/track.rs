@@ -77,7 +77,7 @@ impl Track {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::Path;
+    use crate::model::path::Path;
 
     fn asked(size: Size, at: u64) -> Asked {
         let peer = "10.244.2.0".parse().unwrap();

@@ -62,8 +62,9 @@ impl Waiting {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::Path;
-    use crate::probe::{Packet, Secret};
+    use crate::model::path::Path;
+    use crate::model::probe_secret::Secret;
+    use crate::probe::Packet;
 
     fn delayed(kind: Kind, until: Instant) -> Delayed {
         let ip = |text: &str| text.parse().unwrap();

@@ -12,7 +12,7 @@ use nix::sys::socket::{
 use tokio::net::UdpSocket;
 
 use super::datagram;
-use crate::prefix::Family;
+use crate::model::prefix::Family;
 
 /// Hears probes of both ways, and sends them.
 #[derive(Debug)]

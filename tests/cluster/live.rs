@@ -105,7 +105,7 @@ fn a_rollout_moves_named_nodes_first_and_back_without_a_lost_packet() {
     it.edit(HOST_GW_MIXED, &rollout(r#""Percent":100"#), &[go, go, go]).unwrap();
     it.edit(HOST_GW_MIXED, &one, &[stay, go, stay]).unwrap();
     // Each node finds out for itself where it stands.
-    let share = |ip: &IpAddr| tweed::config::share(&ip.to_string());
+    let share = |ip: &IpAddr| tweed::model::config::share(&ip.to_string());
     let median = share(&names[0]).max(share(&names[1]).min(share(&names[2])));
     let by_share: Vec<_> =
         names.iter().map(|ip| if share(ip) < median { go } else { stay }).collect();

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use tweed::prefix;
-use tweed::probe::{Kind, Packet, Secret, Stamp, Wire};
+use tweed::model::prefix;
+use tweed::model::probe_secret::Secret;
+use tweed::probe::{Kind, Packet, Stamp, Wire};
 use tweed_lab::{Family, Namespace, Node, Path, ProbePlan, SegmentPlan, eventually};
 
 use crate::cluster::{CONFIG, Cluster, ClusterPlan, Stack};
@@ -326,7 +327,7 @@ impl Recorded {
         let [to, from] = [0, 1].map(|node| self.cluster.subnet(node, Family::V4));
         let (from, to) = (from?.network(), to?.network());
         let gateway = self.cluster.nodes[0].address(Family::V4)?;
-        let (kind, path, nonce) = (Kind::Question, tweed::backend::Path::Direct, 7);
+        let (kind, path, nonce) = (Kind::Question, tweed::model::path::Path::Direct, 7);
         let packet = Packet { kind, path, nonce, from, to, stamp }.encode(&self.secret, 0);
         let (before, begun) = (self.counts()?, std::time::Instant::now());
         let send = || {

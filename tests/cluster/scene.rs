@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use anyhow::{Result, ensure};
 use ipnetwork::IpNetwork;
-pub use tweed::kernel::state::Iptables;
+pub use tweed::model::entry::Iptables;
 use tweed_lab::{Family, Node, Pod, Router, SegmentPlan};
 
 use crate::cluster::{Cluster, ClusterPlan, Stack};

@@ -1,8 +1,8 @@
 //! Which lease a node gets, and what etcd holds afterwards.
 
 use futures::future::join_all;
-use tweed::lease::{BackendType, Vtep};
-use tweed::subnet::SubnetManager;
+use tweed::model::lease::{BackendType, Vtep};
+use tweed::store::SubnetManager;
 
 use crate::node::{
     MAC, SUBNETS, V4, attributes, config, manager, manager_of, next, options, previous, subnets,

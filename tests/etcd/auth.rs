@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use etcd_client::{Client, ConnectOptions, Permission};
 use tokio::time::{sleep, timeout};
-use tweed::subnet::claim::Previous;
-use tweed::subnet::etcd::{Credentials, EtcdOptions, EtcdSubnetManager};
-use tweed::subnet::{StoreState, SubnetManager};
+use tweed::model::status::StoreState;
+use tweed::store::SubnetManager;
+use tweed::store::claim::Previous;
+use tweed::store::etcd::{Credentials, EtcdOptions, EtcdSubnetManager};
 
 use crate::log::Log;
 use crate::node::{SUBNETS, V4, config, manager_of, next, options, value, vxlan};

@@ -4,9 +4,10 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use tokio::time::timeout;
-use tweed::subnet::claim::Previous;
-use tweed::subnet::etcd::EtcdSubnetManager;
-use tweed::subnet::{StoreState, SubnetManager};
+use tweed::model::status::StoreState;
+use tweed::store::SubnetManager;
+use tweed::store::claim::Previous;
+use tweed::store::etcd::EtcdSubnetManager;
 
 use crate::log::Log;
 use crate::node::{SUBNETS, V4, config, manager_of, next, options, value, vxlan};

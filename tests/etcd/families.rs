@@ -1,8 +1,8 @@
 //! IPv6 alone, both families, and the way from one to the other.
 
 use futures::future::join_all;
-use tweed::subnet::SubnetManager;
-use tweed::subnet::claim::Previous;
+use tweed::store::SubnetManager;
+use tweed::store::claim::Previous;
 
 use crate::node::{
     SUBNETS, V4, config, manager, manager_of, next, options, previous, subnets, value, vxlan,

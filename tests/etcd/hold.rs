@@ -5,10 +5,10 @@ use std::time::Duration;
 use etcd_client::{DeleteOptions, PutOptions};
 use futures::StreamExt;
 use tokio::time::{sleep, timeout};
-use tweed::lease::{BackendType, Lease};
-use tweed::subnet::SubnetManager;
-use tweed::subnet::claim::Previous;
-use tweed::subnet::etcd::EtcdSubnetManager;
+use tweed::model::lease::{BackendType, Lease};
+use tweed::store::SubnetManager;
+use tweed::store::claim::Previous;
+use tweed::store::etcd::EtcdSubnetManager;
 
 use crate::node::{
     SUBNETS, Updates, V4, attributes, config, manager, manager_of, next, options, previous, value,

@@ -9,9 +9,10 @@ use futures::stream::BoxStream;
 use tokio::net::TcpListener;
 use tokio::task::LocalSet;
 use tokio::time::{sleep, timeout};
-use tweed::config::ConfigUpdate;
-use tweed::subnet::claim::Previous;
-use tweed::subnet::{StoreState, SubnetManager};
+use tweed::model::config::ConfigUpdate;
+use tweed::model::status::StoreState;
+use tweed::store::SubnetManager;
+use tweed::store::claim::Previous;
 
 use crate::node::{CONFIG, V4, config, manager, manager_of, options};
 use crate::proxy::mute_answers;

@@ -5,9 +5,9 @@ use std::time::Duration;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use tokio::time::timeout;
-use tweed::lease::{LeaseAttributes, LeaseUpdate};
-use tweed::subnet::claim::Previous;
-use tweed::subnet::etcd::{EtcdOptions, EtcdSubnetManager};
+use tweed::model::lease::{LeaseAttributes, LeaseUpdate};
+use tweed::store::claim::Previous;
+use tweed::store::etcd::{EtcdOptions, EtcdSubnetManager};
 
 use crate::server::EtcdServer;
 pub(crate) use crate::subnets::{attributes, config, shown, subnets};

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use etcd_client::Client;
 use tokio::time::{sleep, timeout};
-use tweed::backend::Detours;
-use tweed::config::Kind;
-use tweed::kernel::state::LinkName;
-use tweed::lease::{Lease, LeaseId};
-use tweed::node::Node;
-use tweed::report::{Exception, LARGEST, NodeReport, OtherMtu};
-use tweed::status::PeerCounts;
-use tweed::subnet::{StoreState, SubnetManager};
+use tweed::model::config::Kind;
+use tweed::model::entry::LinkName;
+use tweed::model::lease::{Lease, LeaseId};
+use tweed::model::node::Node;
+use tweed::model::path::Detours;
+use tweed::model::report::{Exception, LARGEST, NodeReport, OtherMtu};
+use tweed::model::status::{PeerCounts, StoreState};
+use tweed::store::SubnetManager;
 
 use crate::node::{SUBNETS, V4, config, manager, next, value, vxlan};
 use crate::server::EtcdServer;
@@ -30,8 +30,8 @@ pub(crate) fn report(lease: &Lease) -> NodeReport {
             mtu: 1500,
             layer2: true,
             nexthops: true,
-            firewalls: tweed::node::Firewalls::default(),
-            sysctls: tweed::node::Sysctls::default(),
+            firewalls: tweed::model::node::Firewalls::default(),
+            sysctls: tweed::model::node::Sysctls::default(),
             spoils_checksums: false,
             on_link,
             uplinks,

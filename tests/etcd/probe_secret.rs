@@ -2,11 +2,12 @@
 
 use etcd_client::Permission;
 use futures::future::join_all;
-use tweed::backend::Path;
-use tweed::probe::{Kind, Packet, Secret};
-use tweed::subnet::SubnetManager;
-use tweed::subnet::claim::Previous;
-use tweed::subnet::etcd::{Credentials, EtcdOptions};
+use tweed::model::path::Path;
+use tweed::model::probe_secret::Secret;
+use tweed::probe::{Kind, Packet};
+use tweed::store::SubnetManager;
+use tweed::store::claim::Previous;
+use tweed::store::etcd::{Credentials, EtcdOptions};
 
 use crate::node::{manager_of, options};
 use crate::server::EtcdServer;

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio::task::LocalSet;
-use tweed::lease::Lease;
-use tweed::subnet::SubnetManager;
-use tweed::subnet::claim::Previous;
+use tweed::model::lease::Lease;
+use tweed::store::SubnetManager;
+use tweed::store::claim::Previous;
 
 use crate::node::{
     SUBNETS, V4, config, manager_of, next, options, previous, subnets, value, vxlan,

@@ -8,10 +8,11 @@ use futures::future::join_all;
 use tokio::net::TcpListener;
 use tokio::task::LocalSet;
 use tokio::time::timeout;
-use tweed::lease::LeaseUpdate;
-use tweed::subnet::claim::Previous;
-use tweed::subnet::etcd::EtcdOptions;
-use tweed::subnet::{StoreState, SubnetManager};
+use tweed::model::lease::LeaseUpdate;
+use tweed::model::status::StoreState;
+use tweed::store::SubnetManager;
+use tweed::store::claim::Previous;
+use tweed::store::etcd::EtcdOptions;
 
 use crate::node::{SUBNETS, V4, config, manager, manager_of, options, value, vxlan};
 use crate::proxy::lose_answers;

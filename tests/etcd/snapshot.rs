@@ -5,10 +5,10 @@ use std::time::Duration;
 use etcd_client::{KeyValue, Permission, Txn, TxnOp};
 use tokio::net::TcpListener;
 use tokio::task::LocalSet;
-use tweed::lease::Lease;
-use tweed::subnet::SubnetManager;
-use tweed::subnet::claim::Previous;
-use tweed::subnet::etcd::{Credentials, EtcdOptions, EtcdSubnetManager};
+use tweed::model::lease::Lease;
+use tweed::store::SubnetManager;
+use tweed::store::claim::Previous;
+use tweed::store::etcd::{Credentials, EtcdOptions, EtcdSubnetManager};
 
 use crate::node::{
     CONFIG, SUBNETS, V4, config, manager, manager_of, next, options, previous, subnets, value,

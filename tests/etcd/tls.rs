@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use tokio::time::timeout;
-use tweed::subnet::claim::Previous;
-use tweed::subnet::etcd::{EtcdOptions, EtcdSubnetManager};
-use tweed::subnet::{StoreState, SubnetManager};
+use tweed::model::status::StoreState;
+use tweed::store::SubnetManager;
+use tweed::store::claim::Previous;
+use tweed::store::etcd::{EtcdOptions, EtcdSubnetManager};
 
 use crate::certificates::Authority;
 use crate::log::Log;

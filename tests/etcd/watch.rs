@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use etcd_client::DeleteOptions;
 use tokio::time::timeout;
-use tweed::subnet::{StoreState, SubnetManager};
+use tweed::model::status::StoreState;
+use tweed::store::SubnetManager;
 
 use crate::node::{SUBNETS, Updates, V4, config, manager, next, value, vxlan};
 use crate::server::EtcdServer;

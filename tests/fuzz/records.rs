@@ -4,12 +4,14 @@
 
 use std::sync::LazyLock;
 
-use tweed::backend::{self, Detours, Local};
 use tweed::excerpt::{self, SENTENCE};
-use tweed::kernel::state::Entry;
-use tweed::lease::{Lease, LeaseUpdate, Peers, Record};
-use tweed::subnet::etcd::key::Layout;
-use tweed::subnet::etcd::value::{self, Origin};
+use tweed::model::entry::Entry;
+use tweed::model::lease::{Lease, LeaseUpdate, Peers, Record};
+use tweed::model::local::Local;
+use tweed::model::path::Detours;
+use tweed::plan::backend;
+use tweed::store::etcd::key::Layout;
+use tweed::store::etcd::value::{self, Origin};
 
 use crate::notation;
 

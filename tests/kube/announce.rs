@@ -1,8 +1,8 @@
 //! The condition that keeps pods away from a node.
 
 use serde_json::{Value, json};
-use tweed::subnet::SubnetManager;
-use tweed::subnet::kube::{Condition, KubeSubnetManager};
+use tweed::store::SubnetManager;
+use tweed::store::kube::{Condition, KubeSubnetManager};
 use tweed_lab::ApiServer;
 
 use crate::node::{A_WHILE, acquire, beside, eventually, manager, options, server};
@@ -87,5 +87,5 @@ async fn a_server_that_forbids_it_is_asked_again() {
         eventually("it is cleared", || is_cleared(&server)).await;
     };
     beside(manager.announce(), story).await;
-    assert_eq!(*manager.state().borrow(), tweed::subnet::StoreState::Reachable);
+    assert_eq!(*manager.state().borrow(), tweed::model::status::StoreState::Reachable);
 }

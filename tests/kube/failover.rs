@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use tokio::time::timeout;
-use tweed::subnet::kube::KubeSubnetManager;
-use tweed::subnet::{StoreState, SubnetManager};
+use tweed::model::status::StoreState;
+use tweed::store::SubnetManager;
+use tweed::store::kube::KubeSubnetManager;
 
 use crate::node::{PATIENCE, acquire, add_peer, eventually, manager, next, options, server, waits};
 

@@ -5,9 +5,9 @@ use std::time::Duration;
 use futures::StreamExt;
 use serde_json::json;
 use tokio::time::timeout;
-use tweed::lease::Lease;
-use tweed::subnet::SubnetManager;
-use tweed::subnet::kube::KubeSubnetManager;
+use tweed::model::lease::Lease;
+use tweed::store::SubnetManager;
+use tweed::store::kube::KubeSubnetManager;
 use tweed_lab::ApiServer;
 
 use crate::node::{A_WHILE, PATIENCE, Updates, acquire, manager, next, server, subnets};

@@ -6,9 +6,10 @@ use std::path::Path;
 use futures::StreamExt;
 use tempfile::TempDir;
 use tokio::time::timeout;
-use tweed::config::ConfigUpdate;
-use tweed::subnet::kube::KubeSubnetManager;
-use tweed::subnet::{StoreState, SubnetManager};
+use tweed::model::config::ConfigUpdate;
+use tweed::model::status::StoreState;
+use tweed::store::SubnetManager;
+use tweed::store::kube::KubeSubnetManager;
 
 use crate::node::{PATIENCE, V4, options};
 

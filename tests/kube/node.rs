@@ -6,11 +6,12 @@ use std::time::Duration;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use tokio::time::{sleep, timeout};
-use tweed::lease::{Lease, LeaseAttributes, LeaseUpdate};
-use tweed::subnet::kube::{
+use tweed::model::lease::{Lease, LeaseAttributes, LeaseUpdate};
+use tweed::model::status::StoreState;
+use tweed::store::SubnetManager;
+use tweed::store::kube::{
     AnnotationPrefix, ApiOptions, Condition, KubeOptions, KubeSubnetManager, NodeRef,
 };
-use tweed::subnet::{StoreState, SubnetManager};
 use tweed_lab::ApiServer;
 
 use crate::subnets::shown;

@@ -1,13 +1,13 @@
 //! What operators read and write: the config by compare-and-swap, leases and reports of all nodes.
 
 use serde_json::json;
-use tweed::lease::LeaseId;
-use tweed::report::NodeReport;
-use tweed::subnet::SubnetManager;
-use tweed::subnet::kube::{
+use tweed::model::lease::LeaseId;
+use tweed::model::report::NodeReport;
+use tweed::store::SubnetManager;
+use tweed::store::kube::{
     AnnotationPrefix, ApiOptions, KubeOptions, KubeSubnetManager, Operator, OperatorOptions, PodRef,
 };
-use tweed::subnet::operator::Swap;
+use tweed::store::operator::Swap;
 use tweed_lab::ApiServer;
 
 use crate::node::{V4, acquire, add_peer, manager, options, server};

@@ -1,8 +1,8 @@
 //! The secret by which daemons know each other's probes.
 
 use tokio::time::timeout;
-use tweed::subnet::SubnetManager;
-use tweed::subnet::kube::KubeSubnetManager;
+use tweed::store::SubnetManager;
+use tweed::store::kube::KubeSubnetManager;
 
 use crate::node::{PATIENCE, manager, options, server};
 

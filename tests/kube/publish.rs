@@ -2,10 +2,11 @@
 
 use serde_json::{Value, json};
 use tokio::time::timeout;
-use tweed::lease::{BackendType, Vtep};
-use tweed::report::NodeReport;
-use tweed::subnet::kube::{KubeSubnetManager, NodeRef};
-use tweed::subnet::{StoreState, SubnetManager};
+use tweed::model::lease::{BackendType, Vtep};
+use tweed::model::report::NodeReport;
+use tweed::model::status::StoreState;
+use tweed::store::SubnetManager;
+use tweed::store::kube::{KubeSubnetManager, NodeRef};
 use tweed_lab::ApiServer;
 
 use crate::node::{

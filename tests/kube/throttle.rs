@@ -1,7 +1,8 @@
 //! A server with too much to do is left alone for as long as it asks.
 
 use tokio::time::Instant;
-use tweed::subnet::{StoreState, SubnetManager};
+use tweed::model::status::StoreState;
+use tweed::store::SubnetManager;
 
 use crate::node::{acquire, manager, server};
 

@@ -1,7 +1,7 @@
 //! What peers are told of, whatever becomes of the server and its watches.
 
 use serde_json::json;
-use tweed::subnet::SubnetManager;
+use tweed::store::SubnetManager;
 use tweed_lab::{ApiServer, Gone, Lists};
 
 use crate::node::{Updates, acquire, add_peer, manager, next, nothing, server};

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use tweed::config::NetworkConfig;
-use tweed::options::{Options, Store};
+use tweed::daemon::options::{Options, Store};
+use tweed::model::config::NetworkConfig;
 
 use crate::document::{documents, parse};
 use crate::{files, files_below, read, root};

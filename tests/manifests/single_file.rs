@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use expect_test::{Expect, expect};
 use ring::digest::{Context, SHA256};
 use serde_json::Value;
-use tweed::config::NetworkConfig;
-use tweed::options::{Options, Store};
+use tweed::daemon::options::{Options, Store};
+use tweed::model::config::NetworkConfig;
 
 use crate::document::{documents, name};
 use crate::{files, read};

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use tweed::options::Options;
+use tweed::daemon::options::Options;
 use tweed_cni::subnet_env::SubnetEnv;
 
 use crate::{read, root};

@@ -1,7 +1,8 @@
 //! Carrying ops out: what is replaced, what is refused, what is gone already.
 
-use tweed::kernel::state::{Entry, KernelState, Key, PROTOCOL_BOOT, Route};
-use tweed::kernel::{Kernel, NetlinkKernel, Observation, Op};
+use tweed::kernel::{Kernel, NetlinkKernel, Observation};
+use tweed::model::entry::{Entry, KernelState, Key, PROTOCOL_BOOT, Route};
+use tweed::plan::diff::Op;
 
 use crate::host::{
     address, apply, device, direct, dump, establish, everything, ip, missing, name, on_a_host,

@@ -4,11 +4,12 @@ use std::fs;
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use tweed::kernel::state::{Base, Chain, ChainName, Entry, Iptables, KernelState, Key};
-use tweed::kernel::{Chains, Kernel, NetlinkKernel, Observation, Op, diff};
-use tweed::masquerade::{Forward, Masquerade, Policy, Ports, Preference};
-use tweed::node::Firewalls;
-use tweed::prefix::Family;
+use tweed::kernel::{Chains, Kernel, NetlinkKernel, Observation};
+use tweed::model::entry::{Base, Chain, ChainName, Entry, Iptables, KernelState, Key, Ports};
+use tweed::model::node::Firewalls;
+use tweed::model::policy::{Forward, Masquerade, Policy, Preference};
+use tweed::model::prefix::Family;
+use tweed::plan::diff::{Op, diff};
 
 use crate::host::{apply, direct, dump, establish, missing, on_a_host, rules, run, scope};
 use crate::tables::heard;
@@ -47,7 +48,7 @@ const FAMILIES: [(&str, &str, &str, &str); 2] = [
 ];
 
 fn flannels(text: &str, (_, network, subnet, multicast): (&str, &str, &str, &str)) -> String {
-    let gateway = tweed::prefix::Prefix::gateway(subnet.parse().unwrap());
+    let gateway = tweed::model::prefix::Prefix::gateway(subnet.parse().unwrap());
     let text = text.replace(" G ", &format!(" {gateway} "));
     let text =
         text.replace(" S ", &format!(" {subnet} ")).replace(" M ", &format!(" {multicast} "));

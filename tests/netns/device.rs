@@ -1,7 +1,8 @@
 //! The tunnel device: as flannel makes it, corrected in place, made anew where it must be.
 
-use tweed::kernel::state::{Entry, KernelState, Key, Link, LinkKind, Vxlan};
-use tweed::kernel::{Kernel, NetlinkKernel, Op, diff};
+use tweed::kernel::{Kernel, NetlinkKernel};
+use tweed::model::entry::{Entry, KernelState, Key, Link, LinkKind, Vxlan};
+use tweed::plan::diff::{Op, diff};
 
 use crate::host::{
     address, apply, device, dump, establish, everything, ip, missing, name, on_a_host, run, scope,

@@ -3,8 +3,8 @@
 use std::fs;
 
 use tweed::kernel::{Kernel, NetlinkKernel};
-use tweed::node::{Facts, Interface, InterfaceAddress, Lifetime};
-use tweed::prefix::Family;
+use tweed::model::node::{Facts, Interface, InterfaceAddress, Lifetime};
+use tweed::model::prefix::Family;
 
 use crate::host::{address, ip, name, on_a_host, shows};
 

@@ -1,7 +1,9 @@
 //! What is not ours is not seen, or seen and not touched; what flannel left is taken over.
 
-use tweed::kernel::state::{Entry, KernelState, Key, PROTOCOL_BOOT, Route};
-use tweed::kernel::{Kernel, NetlinkKernel, Scope, diff};
+use tweed::kernel::{Kernel, NetlinkKernel};
+use tweed::model::entry::{Entry, KernelState, Key, PROTOCOL_BOOT, Route};
+use tweed::plan::diff::diff;
+use tweed::plan::scope::Scope;
 
 use crate::host::{
     address, apply, batch, dump, establish, everything, ip, missing, name, on_a_host, prefix, run,

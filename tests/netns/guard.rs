@@ -5,11 +5,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tweed::config::NetworkConfig;
-use tweed::guard::{self, Guard, Guarded};
-use tweed::kernel::state::{Element, Entry, KernelState, Key, Renewal, Table, TableName};
-use tweed::kernel::{Kernel, NetlinkKernel, Observation, Op, diff};
-use tweed::prefix::{Family, Prefix};
+use tweed::kernel::{Kernel, NetlinkKernel, Observation};
+use tweed::model::config::NetworkConfig;
+use tweed::model::entry::{Element, Entry, KernelState, Key, Renewal, Table, TableName};
+use tweed::model::policy::Guard;
+use tweed::model::prefix::{Family, Prefix};
+use tweed::plan::allow_list::{self, Guarded};
+use tweed::plan::diff::{Op, diff};
 
 use crate::host::{address, apply, dump, establish, missing, name, on_a_host, prefix, run, scope};
 use crate::tables::heard;
@@ -31,7 +33,7 @@ fn tables() -> [Table; 2] {
         });
         let (tunnel, underlay, ends, probe_port) = (&tunnel, &underlay, &ends, Some(8475));
         let guarded = Guarded { tunnel, device, underlay, probe_port, ends, network };
-        guard::table(Guard::default(), guarded)
+        allow_list::table(Guard::default(), guarded)
     };
     networks.map(table)
 }
@@ -50,7 +52,7 @@ fn guarding(peers: u32) -> KernelState {
         [IpAddr::from(v4), IpAddr::from(v6)]
     });
     let tables = tables();
-    let renewals = tables.iter().filter_map(guard::renewal).map(Entry::Renewal);
+    let renewals = tables.iter().filter_map(allow_list::renewal).map(Entry::Renewal);
     let renewals: Vec<Entry> = renewals.collect();
     let tables = tables.into_iter().map(Entry::Table);
     tables.chain(renewals).chain(addresses.map(element)).collect()

@@ -9,18 +9,21 @@ use std::thread;
 use std::time::Duration;
 
 use nix::sched::{CloneFlags, unshare};
-use tweed::backend::table_names;
-use tweed::config::NetworkConfig;
-use tweed::kernel::state::{
+use tweed::kernel::{Kernel, NetlinkKernel, Observation};
+use tweed::mac::MacAddr;
+use tweed::model::config::NetworkConfig;
+use tweed::model::entry::{
     AcceptRa, Address, ChainName, Entry, Fdb, KernelState, Link, LinkKind, LinkName, Neighbour,
     ReversePath, Route, TableName, Vxlan,
 };
-use tweed::kernel::{Extent, Kernel, NetlinkKernel, Observation, Op, Scope, diff};
-use tweed::lease::{BackendType, Endpoint, Lease, LeaseId};
-use tweed::mac::MacAddr;
-use tweed::masquerade::{self, Policy};
-use tweed::node::Firewalls;
-use tweed::prefix::{Family, Prefix};
+use tweed::model::lease::{BackendType, Endpoint, Lease, LeaseId};
+use tweed::model::node::Firewalls;
+use tweed::model::policy::Policy;
+use tweed::model::prefix::{Family, Prefix};
+use tweed::plan::backend::table_names;
+use tweed::plan::diff::{Op, diff};
+use tweed::plan::masquerade;
+use tweed::plan::scope::{Extent, Scope};
 
 /// Runs `test` on a thread that has a network namespace to itself: with an uplink `eth0`, whose
 /// far end is `far0`, with addresses of both families.

@@ -3,9 +3,10 @@
 use std::fs;
 use std::sync::Arc;
 
-use tweed::kernel::state::{Entry, KernelState, Key, Lane, Nexthop, NexthopId, PROTOCOL, Route};
-use tweed::kernel::{Kernel, NetlinkKernel, Observation, Op};
-use tweed::node::Nexthops;
+use tweed::kernel::{Kernel, NetlinkKernel, Observation};
+use tweed::model::entry::{Entry, KernelState, Key, Lane, Nexthop, NexthopId, PROTOCOL, Route};
+use tweed::model::node::Nexthops;
+use tweed::plan::diff::Op;
 
 use crate::host::{
     apply, direct, dump, establish, everything, ip, missing, on_a_host, prefix, scope, told,

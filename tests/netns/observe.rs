@@ -1,7 +1,7 @@
 //! Whatever somebody else does to what is ours is told, and nothing else is.
 
-use tweed::kernel::state::{Entry, KernelState, Key};
 use tweed::kernel::{Kernel, NetlinkKernel, Observation};
+use tweed::model::entry::{Entry, KernelState, Key};
 
 use crate::host::{
     address, direct, dump, establish, everything, missing, name, on_a_host, run, told,

@@ -11,10 +11,11 @@ use std::time::Duration;
 
 use nix::sched::{CloneFlags, unshare};
 use tempfile::TempDir;
+use tweed::kernel::host::{Places, gather, rivals};
 use tweed::kernel::{Kernel, NetlinkKernel};
-use tweed::masquerade::Forward;
-use tweed::prefix::Family;
-use tweed::preflight::{self, Finding, Level, Needs, Packets, Place, Places, Port, Process, Rival};
+use tweed::model::policy::Forward;
+use tweed::model::prefix::Family;
+use tweed::plan::preflight::{self, Finding, Level, Needs, Packets, Place, Port, Process, Rival};
 
 use crate::host::{ip, name, on_a_host, prefix, run, shows};
 
@@ -81,7 +82,7 @@ impl Host {
 
     async fn findings_for(&self, needs: &Needs) -> Vec<Finding> {
         let links = NetlinkKernel::open().unwrap().facts(None).await.unwrap().interfaces;
-        preflight::findings(needs, &preflight::gather(needs, links, &self.places))
+        preflight::findings(needs, &gather(needs, links, &self.places))
     }
 
     /// For a moment, what another test is starting holds our sockets as well.
@@ -370,7 +371,7 @@ fn another_daemon_counts_in_our_network_alone() {
 
         let here = sleeper(&program, Stdio::null());
         named(&here).await;
-        let rivals = preflight::rivals(&host.places);
+        let rivals = rivals(&host.places);
         let name = "flanneld".to_owned();
         let process = Process { pid: here.0.id(), name, place: Place::Ours };
         assert_eq!(rivals, [Rival::Process(process)]);

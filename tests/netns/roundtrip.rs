@@ -1,7 +1,7 @@
 //! What is written is read back as it was written.
 
 use tweed::kernel::NetlinkKernel;
-use tweed::kernel::state::Entry;
+use tweed::model::entry::Entry;
 
 use crate::host::{dump, establish, everything, on_a_host};
 

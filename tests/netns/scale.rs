@@ -1,7 +1,8 @@
 //! Thousands of peers.
 
-use tweed::kernel::state::{Entry, KernelState, Key};
-use tweed::kernel::{Kernel, NetlinkKernel, Observation, Op, diff};
+use tweed::kernel::{Kernel, NetlinkKernel, Observation};
+use tweed::model::entry::{Entry, KernelState, Key};
+use tweed::plan::diff::{Op, diff};
 
 use crate::host::{
     apply, device, dump, establish, ip, missing, on_a_host, scope, told, tunnel, tunnelled,

@@ -3,8 +3,9 @@
 use std::fs;
 
 use nix::sched::{CloneFlags, unshare};
-use tweed::kernel::state::{AcceptRa, Entry, KernelState, Key, ReversePath, TxChecksum};
-use tweed::kernel::{Kernel, NetlinkKernel, Op};
+use tweed::kernel::{Kernel, NetlinkKernel};
+use tweed::model::entry::{AcceptRa, Entry, KernelState, Key, ReversePath, TxChecksum};
+use tweed::plan::diff::Op;
 
 use crate::host::{apply, dump, establish, everything, name, on_a_host, run};
 

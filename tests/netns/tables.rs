@@ -13,11 +13,13 @@ use nix::sched::{CloneFlags, unshare};
 use nix::sys::socket::{setsockopt, sockopt};
 use nix::unistd::gettid;
 use tokio::time::timeout;
-use tweed::kernel::state::{Entry, KernelState, Table, TableName};
-use tweed::kernel::{Kernel, NetlinkKernel, Observation, Op, Scope, diff};
-use tweed::masquerade::{Forward, Masquerade, Policy, Ports};
-use tweed::node::Firewalls;
-use tweed::prefix::Family;
+use tweed::kernel::{Kernel, NetlinkKernel, Observation};
+use tweed::model::entry::{Entry, KernelState, Ports, Table, TableName};
+use tweed::model::node::Firewalls;
+use tweed::model::policy::{Forward, Masquerade, Policy};
+use tweed::model::prefix::Family;
+use tweed::plan::diff::{Op, diff};
+use tweed::plan::scope::Scope;
 use tweed_lab::is_silence;
 
 use crate::host::{

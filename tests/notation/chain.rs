@@ -1,7 +1,7 @@
 //! Reads a chain of iptables from the words in which it is shown.
 
-use tweed::kernel::state::{Chain, ChainName, Marked, Match, Otherwise, Ports, Rule, Verdict};
-use tweed::prefix::Family;
+use tweed::model::entry::{Chain, ChainName, Marked, Match, Otherwise, Ports, Rule, Verdict};
+use tweed::model::prefix::Family;
 
 /// `chain iptables-nft -t nat FLANNEL-POSTRTG { RULE; … }`, and with it `and 2 of another form` and
 /// `before a drop`.

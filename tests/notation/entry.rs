@@ -3,11 +3,11 @@
 use std::fmt::Debug;
 use std::str::FromStr;
 
-use tweed::kernel::state::{
+use tweed::model::entry::{
     AcceptRa, Address, Entry, Fdb, Link, LinkKind, LinkName, Neighbour, Nexthop, NexthopId,
     PROTOCOL, ReversePath, Route, RouteKind, TxChecksum, Vxlan,
 };
-use tweed::prefix::Prefix;
+use tweed::model::prefix::Prefix;
 
 /// The entry that is shown as `text`.
 pub(crate) fn entry(text: &str) -> Entry {

@@ -11,15 +11,15 @@ pub(crate) use entry::entry;
 
 use std::net::IpAddr;
 
-use tweed::backend::Local;
-use tweed::config::NetworkConfig;
-use tweed::kernel::state::LinkName;
-use tweed::lease::{BackendType, Endpoint, Lease, LeaseId, Malformed, Record, Vtep};
+use tweed::daemon::options::Options;
 use tweed::mac::MacAddr;
-use tweed::masquerade::Policy;
-use tweed::node::{Facts, Interface, InterfaceAddress, InterfaceOptions, Lifetime, Node};
-use tweed::options::Options;
-use tweed::prefix::{Family, Prefix};
+use tweed::model::config::NetworkConfig;
+use tweed::model::entry::LinkName;
+use tweed::model::lease::{BackendType, Endpoint, Lease, LeaseId, Malformed, Record, Vtep};
+use tweed::model::local::Local;
+use tweed::model::node::{Facts, Interface, InterfaceAddress, InterfaceOptions, Lifetime, Node};
+use tweed::model::policy::Policy;
+use tweed::model::prefix::{Family, Prefix};
 
 pub(crate) fn prefix(text: &str) -> Prefix {
     text.parse().unwrap_or_else(|error| panic!("{error}"))
@@ -27,7 +27,7 @@ pub(crate) fn prefix(text: &str) -> Prefix {
 
 /// A MAC address that shows whose it is: `02:00` and the last four octets of the address.
 pub(crate) fn mac_of(address: IpAddr) -> MacAddr {
-    let number = tweed::prefix::number(address);
+    let number = tweed::model::prefix::number(address);
     let [.., a, b, c, d] = number.to_be_bytes();
     let family = u8::from(address.is_ipv6()) * 6;
     MacAddr::new([2, family, a, b, c, d])

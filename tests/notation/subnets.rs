@@ -1,7 +1,7 @@
 //! What the tests of subnet managers say of nodes and leases, whatever the store.
 
-use tweed::config::NetworkConfig;
-use tweed::lease::{
+use tweed::model::config::NetworkConfig;
+use tweed::model::lease::{
     BackendType, EndpointAttributes, Lease, LeaseAttributes, LeaseUpdate, Record, Vtep,
 };
 

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tweed::kernel::state::{
+use tweed::model::entry::{
     Condition, Element, Hook, LinkName, Marked, Match, Ports, Renewal, Rule, Table, TableName,
     Verdict,
 };
-use tweed::prefix::Family;
+use tweed::model::prefix::Family;
 
 /// `table ip tweed.1 { chain forward { HEAD; POLICY; RULE; … }; … }`, and with it
 /// `and 2 of another form`.

@@ -3,9 +3,11 @@
 use std::fmt::Write;
 
 use expect_test::{Expect, expect};
-use tweed::backend::{Detours, Local, networks, plan_local, plan_peer};
-use tweed::kernel::state::{Entry, Hook, Match};
-use tweed::prefix::Prefix;
+use tweed::model::entry::{Entry, Hook, Match};
+use tweed::model::local::Local;
+use tweed::model::path::Detours;
+use tweed::model::prefix::Prefix;
+use tweed::plan::backend::{networks, plan_local, plan_peer};
 
 use crate::notation::{lease, policy};
 use crate::{FAR, HOST_GW, MIXED, NEAR, VXLAN, node};

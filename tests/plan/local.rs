@@ -58,7 +58,7 @@ fn mixed_keeps_the_device_on_every_node_and_loosens_the_filters() {
 #[test]
 fn mixed_turned_off_restores_what_it_loosened() {
     let mut host_gw = node(HOST_GW, "");
-    host_gw.strict = ["eth0", "flannel.1"].map(tweed::kernel::state::LinkName::new).into();
+    host_gw.strict = ["eth0", "flannel.1"].map(tweed::model::entry::LinkName::new).into();
     check_local(
         &host_gw,
         expect![[r"

@@ -3,11 +3,12 @@
 use std::fmt::Write;
 
 use expect_test::{Expect, expect};
-use tweed::backend::{Local, networks, plan_local};
-use tweed::kernel::state::{Base, ChainName, Entry, Hook, Iptables, Table};
-use tweed::masquerade;
-use tweed::node::Firewalls;
-use tweed::prefix::Family;
+use tweed::model::entry::{Base, ChainName, Entry, Hook, Iptables, Table};
+use tweed::model::local::Local;
+use tweed::model::node::Firewalls;
+use tweed::model::prefix::Family;
+use tweed::plan::backend::{networks, plan_local};
+use tweed::plan::masquerade;
 
 use crate::notation::policy;
 use crate::{ETH0, HOST_GW, local, node};

@@ -5,9 +5,11 @@ use std::sync::Arc;
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 use proptest::sample::select;
-use tweed::backend::{self, Detours, Local};
-use tweed::kernel::state::{Entry, KernelState, Key};
-use tweed::lease::{Lease, LeaseId};
+use tweed::model::entry::{Entry, KernelState, Key};
+use tweed::model::lease::{Lease, LeaseId};
+use tweed::model::local::Local;
+use tweed::model::path::Detours;
+use tweed::plan::backend;
 
 use crate::notation::{entry, lease, local, policy};
 

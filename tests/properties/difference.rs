@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
-use tweed::backend::Local;
-use tweed::kernel::state::{Entry, KernelState, Key, Link, LinkKind, LinkName, PROTOCOL, Route};
-use tweed::kernel::{Op, Scope, diff, diff_key, handover_ops};
-use tweed::lease::Lease;
-use tweed::prefix::Prefix;
+use tweed::model::entry::{Entry, KernelState, Key, Link, LinkKind, LinkName, PROTOCOL, Route};
+use tweed::model::lease::Lease;
+use tweed::model::local::Local;
+use tweed::model::prefix::Prefix;
+use tweed::plan::diff::{Op, diff, diff_key, handover_ops};
+use tweed::plan::scope::Scope;
 
 use crate::any::{kernel, node, peers, planned};
 use crate::cases;

@@ -4,7 +4,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
 use tweed::kernel::read_datagram;
-use tweed::subnet::kube::read_node;
+use tweed::store::kube::read_node;
 
 use crate::{cases, records};
 

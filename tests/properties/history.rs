@@ -5,11 +5,13 @@ use std::collections::BTreeSet;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
-use tweed::backend::{self, Local, Network};
-use tweed::kernel::state::Key;
-use tweed::lease::{Lease, LeaseId, LeaseUpdate, Rules, Vtep, Withdrawal};
+use tweed::control::Inputs;
 use tweed::mac::MacAddr;
-use tweed::reconciler::{Desired, Inputs, Standing};
+use tweed::model::entry::Key;
+use tweed::model::lease::{Lease, LeaseId, LeaseUpdate, Rules, Vtep, Withdrawal};
+use tweed::model::local::Local;
+use tweed::plan::backend::{self, Network};
+use tweed::plan::desired::{Desired, Standing};
 
 use crate::any::{node, peer};
 use crate::cases;

@@ -1,8 +1,8 @@
 //! What happens on the host: everybody but the daemon.
 
 use tweed::kernel::fake::FakeKernel;
-use tweed::kernel::state::{Base, ChainName, Key, LinkName, Otherwise};
-use tweed::node::Sysctls;
+use tweed::model::entry::{Base, ChainName, Key, LinkName, Otherwise};
+use tweed::model::node::Sysctls;
 
 use crate::notation::{entry, interface};
 use crate::stage::duration;

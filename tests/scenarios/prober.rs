@@ -5,8 +5,10 @@ use std::net::IpAddr;
 
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
-use tweed::probe::{Cause, Counts, Desk, Findings, Judgement, News, Target, Targets, Verdict};
-use tweed::reconciler::Event;
+use tweed::control::Event;
+use tweed::model::path::{Cause, Verdict};
+use tweed::model::status::Counts;
+use tweed::probe::{Desk, Findings, Judgement, News, Target, Targets};
 
 use crate::notation::prefix;
 

@@ -9,7 +9,7 @@ use netlink_packet_route::address::{
 use super::Unencodable;
 use super::links::Links;
 use super::request::address_family;
-use crate::kernel::state::{Address, Entry};
+use crate::model::entry::{Address, Entry};
 
 /// As `ip addr add ADDRESS/LEN dev LINK` writes it; on the loopback with `scope host`, so that the
 /// kernel does not choose it as the source of new IPv4 connections.

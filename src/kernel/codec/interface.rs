@@ -6,7 +6,7 @@ use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessa
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkLayerType, LinkMessage, State};
 
 use super::{address, link};
-use crate::node::{Interface, InterfaceAddress, Lifetime};
+use crate::model::node::{Interface, InterfaceAddress, Lifetime};
 
 /// The interface without its addresses.
 pub(crate) fn interface(message: &LinkMessage) -> Option<Interface> {

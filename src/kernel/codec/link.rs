@@ -11,9 +11,9 @@ use nix::libc::{IFLA_ADDRESS, IFLA_IFNAME, IFLA_LINKINFO, IFLA_MTU, IFLA_OPERSTA
 
 use super::links::{Known, Links};
 use super::{Request, Unencodable, flagged};
-use crate::kernel::Op;
-use crate::kernel::state::{Link, LinkKind, LinkName, Vxlan};
 use crate::mac::MacAddr;
+use crate::model::entry::{Link, LinkKind, LinkName, Vxlan};
+use crate::plan::diff::Op;
 
 /// Links go by name here: the index of one that is yet to be made is unknown.
 pub(super) fn encode(op: &Op, link: &Link, links: &Links) -> Result<Request, Unencodable> {

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::Unencodable;
-use crate::kernel::state::LinkName;
 use crate::mac::MacAddr;
+use crate::model::entry::LinkName;
 
 /// The links that exist.
 #[derive(Debug, Default, PartialEq, Eq)]

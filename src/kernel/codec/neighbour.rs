@@ -13,8 +13,8 @@ use super::links::Links;
 use super::request::address_family;
 use super::{Unencodable, ip_address};
 use crate::kernel::Observation;
-use crate::kernel::state::{Entry, Fdb, Key, LinkName, Neighbour};
 use crate::mac::MacAddr;
+use crate::model::entry::{Entry, Fdb, Key, LinkName, Neighbour};
 
 pub(super) fn encode(
     neighbour: &Neighbour,

@@ -7,7 +7,7 @@ use netlink_packet_core::NlasIterator;
 use super::links::Links;
 use super::request::address_family;
 use super::{Unencodable, ip_address};
-use crate::kernel::state::{Entry, Nexthop, NexthopId};
+use crate::model::entry::{Entry, Nexthop, NexthopId};
 
 pub(super) const RTM_NEWNEXTHOP: u16 = 104;
 pub(super) const RTM_DELNEXTHOP: u16 = 105;

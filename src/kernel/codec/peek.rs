@@ -6,7 +6,7 @@ use netlink_packet_core::{NetlinkBuffer, NlasIterator};
 use nix::libc::{RTA_DST, RTM_DELNEIGH, RTM_DELROUTE, RTM_NEWNEIGH, RTM_NEWROUTE};
 
 use super::ip_address;
-use crate::prefix::Prefix;
+use crate::model::prefix::Prefix;
 
 /// Bytes of `struct rtmsg`.
 const HEADER: usize = 12;

@@ -11,7 +11,7 @@ use netlink_packet_route::route::{RouteAttribute, RouteHeader, RouteMessage};
 
 use super::message::Body;
 use super::nexthop::NexthopMessage;
-use crate::prefix::Family;
+use crate::model::prefix::Family;
 
 pub(crate) fn links() -> Body {
     let mut message = LinkMessage::default();

@@ -11,9 +11,9 @@ use netlink_packet_route::route::{
 use super::Unencodable;
 use super::links::Links;
 use super::request::address_family;
-use crate::kernel::state::{Entry, LinkName, NexthopId, Route, RouteKind};
-use crate::node::Reach;
-use crate::prefix::{Family, Prefix};
+use crate::model::entry::{Entry, LinkName, NexthopId, Route, RouteKind};
+use crate::model::node::Reach;
+use crate::model::prefix::{Family, Prefix};
 
 /// As flannel writes it, but for the protocol.
 pub(super) fn encode(route: &Route, links: &Links) -> Result<RouteMessage, Unencodable> {

@@ -9,16 +9,11 @@ use tweed_netlink::nftables::{
     self, Batch, Chain, Contents, Expression, IpFamily, Stay, TableFamily,
 };
 
-use crate::kernel::state::{
-    Condition, Hook, LinkName, Marked, Match, Renewal, Rule, Table, TableName, Verdict,
+use crate::model::entry::{
+    Condition, Hook, LinkName, Marked, Match, PEERS, RENEWED, Renewal, Rule, Table, TableName,
+    Verdict,
 };
-use crate::prefix::Family;
-
-/// What the set of peers is called.
-pub(crate) const PEERS: &str = "peers";
-
-/// What the set is called that a [`Renewal`] is in.
-pub(crate) const RENEWED: &str = "renewed";
+use crate::model::prefix::Family;
 
 /// For people who list the rules of a host.
 const COMMENT: &str = "made and kept by tweedd";

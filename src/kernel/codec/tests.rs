@@ -10,12 +10,12 @@ use nix::libc::{IFLA_LINKINFO, IFLA_STATS64};
 use proptest::prelude::*;
 
 use super::*;
-use crate::kernel::state::{
+use crate::mac::MacAddr;
+use crate::model::entry::{
     Address, Fdb, Key, Link, LinkKind, Neighbour, Nexthop, NexthopId, PROTOCOL, Route, RouteKind,
     Vxlan,
 };
-use crate::mac::MacAddr;
-use crate::prefix::{Family, Prefix};
+use crate::model::prefix::{Family, Prefix};
 
 fn links() -> Links {
     ["lo", "eth0", "flannel.1"].into_iter().map(LinkName::new).enumerate().map(numbered).collect()

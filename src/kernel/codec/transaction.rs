@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use tweed_netlink::nftables::{self, Batch, Change, ChangedElements, MOST_ADDRESSES};
 
-use super::table::{self, PEERS, RENEWED};
-use crate::kernel::state::{Element, Entry, Key, TableName};
-use crate::kernel::{Observation, Op};
+use super::table;
+use crate::kernel::Observation;
+use crate::model::entry::{Element, Entry, Key, PEERS, RENEWED, TableName};
+use crate::plan::diff::Op;
 
 /// Changes that are carried out together or not at all.
 pub(crate) struct Transaction {

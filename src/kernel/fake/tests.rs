@@ -5,9 +5,9 @@
 use futures::FutureExt;
 
 use super::*;
-use crate::kernel::state::{Link, LinkKind, Neighbour, Route, Vxlan};
 use crate::mac::MacAddr;
-use crate::node::{InterfaceAddress, Lifetime};
+use crate::model::entry::{Link, LinkKind, Neighbour, Route, Vxlan};
+use crate::model::node::{InterfaceAddress, Lifetime};
 
 const MAC: MacAddr = MacAddr::new([2, 0, 0, 0, 0, 9]);
 

@@ -2,13 +2,14 @@
 
 use std::net::IpAddr;
 
-use crate::kernel::state::{
+use crate::kernel::Observation;
+use crate::model::entry::{
     AcceptRa, Element, Entry, KernelState, Key, Link, LinkKind, LinkName, Nexthop, NexthopId,
     Renewal, ReversePath, Route, TxChecksum, Vxlan,
 };
-use crate::kernel::{Observation, Op};
-use crate::node::{Facts, Interface, Nexthops, Sysctls};
-use crate::prefix::{Family, Prefix};
+use crate::model::node::{Facts, Interface, Nexthops, Sysctls};
+use crate::model::prefix::{Family, Prefix};
+use crate::plan::diff::Op;
 
 /// The host: its interfaces, and the entries that were programmed on them.
 #[derive(Debug, Default)]

@@ -11,10 +11,10 @@ use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 use tokio::time::timeout;
 
-use crate::kernel::Op;
 use crate::kernel::codec;
-use crate::kernel::state::{Chain, ChainName, Iptables};
-use crate::prefix::Family;
+use crate::model::entry::{Chain, ChainName, Iptables};
+use crate::model::prefix::Family;
+use crate::plan::diff::Op;
 
 /// Others may hold the lock of iptables: so many seconds are waited for it.
 const LOCK: &str = "2";

@@ -11,8 +11,9 @@ use super::remedy::{Remedy, remedy};
 use crate::kernel::codec::{self, Message, Request, Unencodable};
 use crate::kernel::iptables::HostChains;
 use crate::kernel::socket::Refusal;
-use crate::kernel::state::Entry;
-use crate::kernel::{Chains, Op, Refused};
+use crate::kernel::{Chains, Refused};
+use crate::model::entry::Entry;
+use crate::plan::diff::Op;
 
 /// So many messages wait to be sent, at most: encoded they take more room than anything else.
 const BATCH: usize = 512;

@@ -6,9 +6,10 @@ use std::io;
 use super::NetlinkKernel;
 use crate::kernel::codec::{self, Body, Links, Message, request};
 use crate::kernel::iptables::HostChains;
-use crate::kernel::state::{Entry, KernelState, LinkName};
-use crate::kernel::{Chains, Observation, Scope, sysctl};
-use crate::prefix::Family;
+use crate::kernel::{Chains, Observation, sysctl};
+use crate::model::entry::{Entry, KernelState, LinkName};
+use crate::model::prefix::Family;
+use crate::plan::scope::Scope;
 
 impl NetlinkKernel {
     pub(super) async fn read_state(

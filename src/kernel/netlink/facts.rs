@@ -8,10 +8,10 @@ use netlink_packet_route::RouteNetlinkMessage as M;
 
 use super::NetlinkKernel;
 use crate::kernel::codec::{self, Body, Message, request};
-use crate::kernel::state::{LinkName, NexthopId, PROTOCOL};
 use crate::kernel::{iptables, sysctl};
-use crate::node::{Facts, Firewalls, Interface, Nexthops, Reach, Release};
-use crate::prefix::Family;
+use crate::model::entry::{LinkName, NexthopId, PROTOCOL};
+use crate::model::node::{Facts, Firewalls, Interface, Nexthops, Reach, Release};
+use crate::model::prefix::Family;
 
 /// The version of the kernel that runs.
 const RELEASE: &str = "/proc/sys/kernel/osrelease";

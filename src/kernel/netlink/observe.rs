@@ -12,7 +12,7 @@ use super::NetlinkKernel;
 use crate::kernel::Observation;
 use crate::kernel::codec::{self, Body, Links, Message};
 use crate::kernel::socket::{Monitor, split};
-use crate::kernel::state::Key;
+use crate::model::entry::Key;
 
 impl NetlinkKernel {
     pub(super) async fn next_observation(&mut self) -> io::Result<Observation> {
@@ -175,7 +175,7 @@ mod tests {
     use netlink_packet_route::link::LinkAttribute;
 
     use super::*;
-    use crate::kernel::state::LinkName;
+    use crate::model::entry::LinkName;
 
     fn veth7(family: AddressFamily) -> LinkMessage {
         let mut link = LinkMessage::default();

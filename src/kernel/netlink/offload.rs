@@ -6,7 +6,7 @@ use std::io;
 use nix::errno::Errno;
 use tweed_netlink::{Ethtool, Switch, TX_CHECKSUM};
 
-use crate::kernel::state::{LinkName, TxChecksum};
+use crate::model::entry::{LinkName, TxChecksum};
 
 /// The conversation with ethtool's side of the kernel, taken up when there is something to say.
 #[derive(Default)]

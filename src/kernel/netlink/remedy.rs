@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use nix::errno::Errno;
 
-use crate::kernel::Op;
-use crate::kernel::state::{Entry, LinkName, Route};
-use crate::prefix::Prefix;
+use crate::model::entry::{Entry, LinkName, Route};
+use crate::model::prefix::Prefix;
+use crate::plan::diff::Op;
 
 /// Ops around the second attempt; whether they succeed is of no interest.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -56,7 +56,7 @@ fn stepped(stone: Route) -> Remedy {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::state::{Nexthop, NexthopId};
+    use crate::model::entry::{Nexthop, NexthopId};
 
     fn route(destination: &str) -> Route {
         let destination: Prefix = destination.parse().unwrap();

@@ -11,9 +11,12 @@ use nix::sys::socket::{setsockopt, sockopt};
 use tweed_netlink::nftables::{self, TableFamily};
 use tweed_netlink::{Protocol, Socket};
 
-use crate::kernel::codec::{self, HostChain, PEERS, RENEWED, Transaction};
-use crate::kernel::state::{Chain, ChainName, Element, Entry, Otherwise, Table, TableName};
-use crate::kernel::{Generation, Op, Refused};
+use crate::kernel::codec::{self, HostChain, Transaction};
+use crate::kernel::{Generation, Refused};
+use crate::model::entry::{
+    Chain, ChainName, Element, Entry, Otherwise, PEERS, RENEWED, Table, TableName,
+};
+use crate::plan::diff::Op;
 
 /// Room for the elements of more peers than there can be, in bytes: they are sent at once.
 const ROOM: usize = 16 << 20;

@@ -1,7 +1,7 @@
 //! Peers that answer, fall silent and lose packets, on a clock of their own.
 
 use super::*;
-use crate::probe::{Cause, Verdict};
+use crate::model::path::{Cause, Verdict};
 
 const SECOND: Duration = Duration::from_secs(1);
 const TICK: Duration = Duration::from_millis(5);

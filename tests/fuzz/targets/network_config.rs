@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tweed::config::NetworkConfig;
+use tweed::model::config::NetworkConfig;
 use tweed::excerpt::{self, SENTENCE};
 
 fuzz_target!(|json: &[u8]| match NetworkConfig::parse(json) {

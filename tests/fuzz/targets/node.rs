@@ -8,7 +8,7 @@ mod notation;
 mod records;
 
 use libfuzzer_sys::fuzz_target;
-use tweed::subnet::kube::read_node;
+use tweed::store::kube::read_node;
 
 fuzz_target!(|input: &[u8]| {
     records::check(input.split(|byte| *byte == b'\n').filter_map(read_node).collect());

@@ -7,9 +7,10 @@ use std::net::IpAddr;
 
 use libfuzzer_sys::fuzz_target;
 use ring::hmac;
-use tweed::config::Probe;
-use tweed::prefix::Family;
-use tweed::probe::{Kind, Local, Packet, Secret, Target, Targets, answer};
+use tweed::model::config::Probe;
+use tweed::model::prefix::Family;
+use tweed::probe::{Kind, Local, Packet, Target, Targets, answer};
+use tweed::model::probe_secret::Secret;
 
 const SECRET: [u8; Secret::LENGTH] = [7; Secret::LENGTH];
 

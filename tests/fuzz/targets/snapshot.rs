@@ -10,7 +10,7 @@ mod records;
 
 use libfuzzer_sys::fuzz_target;
 use miniz_oxide::deflate::compress_to_vec;
-use tweed::subnet::etcd::read_snapshot;
+use tweed::store::etcd::read_snapshot;
 
 const NAME: &[u8] = b"tweed leases 1\n";
 

@@ -3,9 +3,9 @@
 use tweed_netlink::nftables::{self, Batch, Expression, Hook, TableFamily};
 
 use super::super::table;
-use crate::kernel::Op;
-use crate::kernel::state::{Base, Chain, ChainName, Iptables, Otherwise, Rule};
-use crate::prefix::Family;
+use crate::model::entry::{Base, Chain, ChainName, Iptables, Otherwise, Rule};
+use crate::model::prefix::Family;
+use crate::plan::diff::Op;
 
 /// What the kernel has of a chain, and of the host's chain that leads to it.
 #[derive(Debug, Default)]

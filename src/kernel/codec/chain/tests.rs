@@ -3,8 +3,8 @@
 use expect_test::{Expect, expect};
 
 use super::*;
-use crate::kernel::state::{Entry, Iptables};
-use crate::prefix::{Family, Prefix};
+use crate::model::entry::{Entry, Iptables};
+use crate::model::prefix::{Family, Prefix};
 
 /// As a host lists all its tables on which flanneld and others were at work.
 const LISTED: &str = "\

@@ -6,10 +6,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use tokio::runtime::Builder;
-use tweed::config::NetworkConfig;
-use tweed::guard::{self, Guard, Guarded};
-use tweed::kernel::state::{Element, Entry, KernelState, LinkName, Table};
-use tweed::kernel::{Kernel, NetlinkKernel, Op, Scope};
+use tweed::kernel::{Kernel, NetlinkKernel};
+use tweed::model::config::NetworkConfig;
+use tweed::model::entry::{Element, Entry, KernelState, LinkName, Table};
+use tweed::model::policy::Guard;
+use tweed::plan::allow_list::{self, Guarded};
+use tweed::plan::diff::Op;
+use tweed::plan::scope::Scope;
 use tweed_lab::Lab;
 
 use super::goal::Goal;
@@ -90,7 +93,7 @@ fn table() -> Result<Table> {
     let ends = &[Ipv4Addr::new(172, 16, 0, 1).into()];
     let network = NETWORK.parse()?;
     let guarded = Guarded { tunnel, device, underlay, probe_port, ends, network };
-    Ok(guard::table(Guard::default(), guarded))
+    Ok(allow_list::table(Guard::default(), guarded))
 }
 
 async fn applied(kernel: &mut NetlinkKernel, ops: &[Op]) -> Result<Duration> {

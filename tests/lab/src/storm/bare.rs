@@ -6,8 +6,8 @@ use anyhow::Result;
 use etcd_client::{Client, Compare, CompareOp, Error, PutOptions, Txn, TxnOp};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
-use tweed::lease::BackendType;
-use tweed::subnet::etcd::value;
+use tweed::model::lease::BackendType;
+use tweed::store::etcd::value;
 
 use super::Settings;
 use super::crowd::share;

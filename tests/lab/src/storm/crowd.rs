@@ -8,9 +8,9 @@ use anyhow::{Context, Result, bail, ensure};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
-use tweed::lease::{BackendType, Lease, LeaseAttributes};
-use tweed::subnet::claim::Previous;
-use tweed::subnet::etcd::EtcdOptions;
+use tweed::model::lease::{BackendType, Lease, LeaseAttributes};
+use tweed::store::claim::Previous;
+use tweed::store::etcd::EtcdOptions;
 
 use super::node::{Node, Orders, Seen, attributes};
 use super::scene::PREFIX;

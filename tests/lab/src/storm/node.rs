@@ -6,12 +6,14 @@ use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use tokio::sync::watch;
-use tweed::config::NetworkConfig;
-use tweed::lease::{BackendType, EndpointAttributes, Lease, LeaseAttributes, LeaseUpdate, Vtep};
 use tweed::mac::MacAddr;
-use tweed::subnet::claim::Previous;
-use tweed::subnet::etcd::{EtcdOptions, EtcdSubnetManager};
-use tweed::subnet::{Error, SubnetManager};
+use tweed::model::config::NetworkConfig;
+use tweed::model::lease::{
+    BackendType, EndpointAttributes, Lease, LeaseAttributes, LeaseUpdate, Vtep,
+};
+use tweed::store::claim::Previous;
+use tweed::store::etcd::{EtcdOptions, EtcdSubnetManager};
+use tweed::store::{Error, SubnetManager};
 
 use super::view::{Digest, View};
 use crate::lock::lock;

@@ -3,9 +3,9 @@
 use anyhow::{Context, Result};
 use futures::StreamExt;
 use tokio::runtime::{Builder, Runtime};
-use tweed::subnet::SubnetManager;
-use tweed::subnet::claim::Previous;
-use tweed::subnet::etcd::{EtcdOptions, EtcdSubnetManager};
+use tweed::store::SubnetManager;
+use tweed::store::claim::Previous;
+use tweed::store::etcd::{EtcdOptions, EtcdSubnetManager};
 
 use super::Settings;
 use super::crowd::RENEW_MARGIN;

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use tweed::lease::{Lease, LeaseId, LeaseUpdate, Record};
-use tweed::prefix::number;
-use tweed::subnet::etcd::key;
+use tweed::model::lease::{Lease, LeaseId, LeaseUpdate, Record};
+use tweed::model::prefix::number;
+use tweed::store::etcd::key;
 
 /// The leases a node has seen: a fingerprint by the first address of each subnet.
 #[derive(Debug, Default)]
@@ -82,7 +82,7 @@ fn hash(value: &impl Hash) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use tweed::lease::{BackendType, Endpoint};
+    use tweed::model::lease::{BackendType, Endpoint};
 
     use super::*;
 

@@ -10,7 +10,7 @@ use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, setsockopt, socket, sockopt,
 };
 use nix::sys::time::TimeVal;
-use tweed::config::Probe;
+use tweed::model::config::Probe;
 use tweed::probe::SHORTEST;
 use tweed_lab::{Family, Node};
 

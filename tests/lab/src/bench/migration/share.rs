@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use tweed::config::{Kind, Rollout};
+use tweed::model::config::{Kind, Rollout};
 
 /// The first so many nodes of the segment, and so many of a hundred.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

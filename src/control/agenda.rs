@@ -1,0 +1,278 @@
+//! What is due when.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::model::entry::Key;
+
+/// A packet already past the route lookup still needs the entries of the old path for this long.
+const LINGER: Duration = Duration::from_millis(200);
+/// Peers that have not heard yet that the tunnel is out of use get this long.
+const LINGER_OF_DEVICE: Duration = Duration::from_secs(10);
+/// Leases that vanish together are judged together: once no more have followed for this long…
+const WITHDRAW: Duration = Duration::from_secs(2);
+/// …but no later than this after the first.
+const WITHDRAW_LATEST: Duration = Duration::from_secs(30);
+/// After the store lost leases, peers get this long to claim theirs again.
+const WITHDRAW_AFTER_LOSS: Duration = Duration::from_secs(60);
+/// What a store that names us has not named for this long is gone, however much it is.
+const LONGEST_BRAKE: Duration = Duration::from_secs(3600);
+const RETRY_FIRST: Duration = Duration::from_millis(100);
+const RETRY_LONGEST: Duration = Duration::from_secs(30);
+/// A dump costs the more the more peers there are: a storm of changes must not be all that we read.
+const DUMP_SPACING: Duration = Duration::from_millis(250);
+/// A broken socket gets this long to be mended before it is listened to again.
+const DEAF: Duration = Duration::from_millis(100);
+const AUDIT: Duration = Duration::from_secs(300);
+/// Liveness is judged by it: see `Health`.
+pub const HEARTBEAT: Duration = Duration::from_secs(5);
+
+/// The deadlines of the loop.
+#[derive(Debug)]
+pub(super) struct Agenda {
+    /// When to look at a key again.
+    keys: BTreeSet<(Instant, Key)>,
+    /// Until when unwanted entries stay.
+    lingering: BTreeMap<Key, Instant>,
+    withdraw: Option<Instant>,
+    /// When the first of the leases vanished that are to be judged.
+    vanishing: Option<Instant>,
+    /// When the last one vanished.
+    vanished: Option<Instant>,
+    /// Since when the brake has held back losses without any other sign that the store lost data.
+    braking: Option<Instant>,
+    retry: Option<Instant>,
+    retries: u32,
+    dump: Option<Instant>,
+    dumped: Option<Instant>,
+    listen: Option<Instant>,
+    chains: Option<Instant>,
+    chains_read: Option<Instant>,
+    audit: Instant,
+    heartbeat: Instant,
+    /// From 0 to 1: spreads the audits of many nodes.
+    jitter: fn() -> f64,
+}
+
+/// What has come due.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Due {
+    /// To be looked at again.
+    pub(super) keys: Vec<Key>,
+    pub(super) tasks: Vec<Task>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Task {
+    /// Judge the leases that have vanished.
+    Withdraw,
+    /// Read again what could not be read.
+    Retry,
+    Dump,
+    /// Look at chains: changes of legacy iptables are not notified.
+    Chains,
+    /// Look at everything, as if nobody ever told us anything.
+    Audit,
+}
+
+impl Agenda {
+    pub(super) fn new(jitter: fn() -> f64) -> Self {
+        let now = Instant::now();
+        Self {
+            keys: BTreeSet::new(),
+            lingering: BTreeMap::new(),
+            withdraw: None,
+            vanishing: None,
+            vanished: None,
+            braking: None,
+            retry: None,
+            retries: 0,
+            dump: None,
+            dumped: None,
+            listen: None,
+            chains: None,
+            chains_read: None,
+            audit: now + AUDIT.mul_f64(0.75 + jitter() / 2.0),
+            heartbeat: now + HEARTBEAT,
+            jitter,
+        }
+    }
+
+    /// When something comes due.
+    pub(super) fn next(&self) -> Instant {
+        let key = self.keys.first().map(|(at, _)| *at);
+        let optional = [key, self.withdraw, self.retry, self.dump, self.listen, self.chains];
+        optional.into_iter().flatten().fold(self.audit.min(self.heartbeat), Instant::min)
+    }
+
+    /// Takes what has come due off the agenda.
+    pub(super) fn take_due(&mut self) -> Due {
+        let now = Instant::now();
+        let is_due = |at: &mut Option<Instant>| at.take_if(|at| *at <= now).is_some();
+        let audit = self.audit <= now;
+        if audit {
+            self.audit = now + AUDIT.mul_f64(0.75 + (self.jitter)() / 2.0);
+        }
+        if self.heartbeat <= now {
+            self.heartbeat = now + HEARTBEAT;
+        }
+        is_due(&mut self.listen);
+        let withdraw = is_due(&mut self.withdraw);
+        if withdraw {
+            self.vanishing = None;
+        }
+        let tasks = [
+            (Task::Withdraw, withdraw),
+            (Task::Retry, is_due(&mut self.retry)),
+            (Task::Dump, is_due(&mut self.dump)),
+            (Task::Chains, is_due(&mut self.chains)),
+            (Task::Audit, audit),
+        ];
+        let tasks = tasks.into_iter().filter_map(|(task, is_due)| is_due.then_some(task));
+        Due { tasks: tasks.collect(), keys: self.take_due_keys(now) }
+    }
+
+    fn take_due_keys(&mut self, now: Instant) -> Vec<Key> {
+        let mut due = Vec::new();
+        while self.keys.first().is_some_and(|(at, _)| *at <= now) {
+            due.extend(self.keys.pop_first().map(|(_, key)| key));
+        }
+        due
+    }
+
+    pub(super) fn look_again(&mut self, key: Key, at: Instant) {
+        self.keys.insert((at, key));
+    }
+
+    /// Whether the unwanted entry `key` has lingered long enough; the first question starts the clock.
+    pub(super) fn has_lingered(&mut self, key: &Key) -> bool {
+        let now = Instant::now();
+        let linger = if matches!(key, Key::Link(_)) { LINGER_OF_DEVICE } else { LINGER };
+        let until = *self.lingering.entry(key.clone()).or_insert(now + linger);
+        if until > now {
+            self.keys.insert((until, key.clone()));
+        }
+        until <= now
+    }
+
+    /// `key` is wanted again, or gone.
+    pub(super) fn forget(&mut self, key: &Key) {
+        self.lingering.remove(key);
+    }
+
+    /// As [`Self::forget`], for all that are no difference any more.
+    pub(super) fn retain(&mut self, differs: impl Fn(&Key) -> bool) {
+        self.lingering.retain(|key, _| differs(key));
+    }
+
+    /// One lease has vanished, and there is nothing to wait for: judge it now, unless others vanished
+    /// just before.
+    pub(super) fn withdraw_now(&mut self) {
+        let now = Instant::now();
+        if self.vanished.is_some_and(|at| now < at + WITHDRAW) {
+            return self.withdraw_soon();
+        }
+        self.vanished = Some(now);
+        self.withdraw = Some(now);
+    }
+
+    /// Leases have vanished: judge them soon.
+    pub(super) fn withdraw_soon(&mut self) {
+        let now = Instant::now();
+        self.vanished = Some(now);
+        let latest = *self.vanishing.get_or_insert(now) + WITHDRAW_LATEST;
+        let soon = (now + WITHDRAW).min(latest);
+        self.withdraw = Some(self.withdraw.map_or(soon, |at| at.max(soon)));
+    }
+
+    /// The store seems to have lost leases: judge once the others had time to come back.
+    pub(super) fn withdraw_later(&mut self) {
+        self.withdraw = Some(Instant::now() + WITHDRAW_AFTER_LOSS);
+    }
+
+    pub(super) const fn will_withdraw(&self) -> bool {
+        self.withdraw.is_some()
+    }
+
+    /// What had vanished is back. The next loss is judged by itself.
+    pub(super) const fn withdraw_nothing(&mut self) {
+        self.withdraw = None;
+        self.vanishing = None;
+        self.braking = None;
+    }
+
+    /// The brake holds, and the store names us.
+    pub(super) fn brake(&mut self) {
+        self.braking.get_or_insert_with(Instant::now);
+    }
+
+    /// The brake does not hold, or the store is not to be trusted.
+    pub(super) const fn do_not_brake(&mut self) {
+        self.braking = None;
+    }
+
+    pub(super) fn has_braked_long_enough(&self) -> bool {
+        self.braking.is_some_and(|since| since + LONGEST_BRAKE <= Instant::now())
+    }
+
+    /// Something could not be read: try again, each time a little later.
+    pub(super) fn retry_later(&mut self) {
+        if self.retry.is_none() {
+            self.retry = Some(Instant::now() + backoff(self.retries));
+            self.retries += 1;
+        }
+    }
+
+    /// All that is needed has been read.
+    pub(super) fn all_is_read(&mut self) {
+        self.retry = None;
+        self.retries = 0;
+    }
+
+    /// Something has happened of which only a dump tells: at once, unless the last was only just now.
+    pub(super) fn dump_soon(&mut self) {
+        let now = Instant::now();
+        let earliest = self.dumped.map_or(now, |at| at + DUMP_SPACING);
+        self.dump.get_or_insert(earliest.max(now));
+    }
+
+    pub(super) fn dumped(&mut self) {
+        self.dumped = Some(Instant::now());
+        self.dump = None;
+    }
+
+    /// Look at chains `period` from now, if not sooner; without one, only when something else asks
+    /// for it.
+    pub(super) fn look_at_chains(&mut self, period: Option<Duration>) {
+        self.chains = period.map(|period| self.chains.unwrap_or_else(|| Instant::now() + period));
+    }
+
+    /// Chains have changed: look at once, unless the last look was only just now.
+    pub(super) fn look_at_chains_soon(&mut self) {
+        let now = Instant::now();
+        let earliest = self.chains_read.map_or(now, |at| at + DUMP_SPACING).max(now);
+        self.chains = Some(self.chains.map_or(earliest, |at| at.min(earliest)));
+    }
+
+    pub(super) fn chains_were_read(&mut self) {
+        self.chains_read = Some(Instant::now());
+    }
+
+    pub(super) fn listen_later(&mut self) {
+        self.listen = Some(Instant::now() + DEAF);
+    }
+
+    pub(super) const fn may_listen(&self) -> bool {
+        self.listen.is_none()
+    }
+}
+
+/// How long to wait after so many failures in a row.
+pub(super) fn backoff(failures: u32) -> Duration {
+    RETRY_FIRST.saturating_mul(1 << failures.min(16)).min(RETRY_LONGEST)
+}

@@ -1,0 +1,214 @@
+//! The answers that the loop gives to questions.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde_json::value::{RawValue, to_raw_value};
+
+use super::Reconciler;
+use crate::kernel::Kernel;
+use crate::model::checkpoint::{Checkpoint, Host};
+use crate::model::entry::{Entry, Key};
+use crate::model::lease::{Lease, LeaseId, Rejected};
+use crate::model::path::Path;
+use crate::model::status::{
+    FirewallStatus, LeaseStatus, PeerCounts, PeerStatus, Query, Status, TableStatus,
+};
+use crate::plan::backend::{self, PeerPlan, Unreachable, Way};
+use crate::plan::desired::Standing;
+
+impl<K: Kernel> Reconciler<K> {
+    pub(super) fn answer(&self, query: Query) -> serde_json::Result<Box<RawValue>> {
+        match query {
+            Query::Status => to_raw_value(&self.status()),
+            Query::Peers => to_raw_value(&self.peers()),
+            Query::Leases => to_raw_value(&self.leases()),
+            Query::Report => to_raw_value(&self.node_report()),
+            Query::Inputs => to_raw_value(&self.checkpoint()),
+        }
+    }
+
+    /// Everything that the plan is made from; none before all of it is known.
+    pub(super) fn checkpoint(&self) -> Option<Checkpoint> {
+        let local = self.inputs.local()?;
+        let rules = local.rules();
+        let leases = self.inputs.peers.leases().filter(|lease| !rules.is_own(&lease.id));
+        let detours = self.inputs.detours.clone();
+        // Only the task that saves it knows the host.
+        let host = Host::default();
+        Some(Checkpoint { leases: leases.cloned().collect(), local, detours, host })
+    }
+
+    fn status(&self) -> Status {
+        let local = self.inputs.local();
+        let readiness = self.readiness();
+        let uplinks = local.iter().flat_map(|local| &local.node.uplinks);
+        Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            ready: readiness.ready,
+            reasons: readiness.reasons,
+            store: self.inputs.store.clone(),
+            backend: local.as_ref().map(|local| local.config.backend.kind.as_str().to_owned()),
+            mixed: local.as_ref().is_some_and(|local| local.config.mixed),
+            interface: local.as_ref().map(|local| local.node.interface.to_string()),
+            config: self.inputs.config_status(),
+            public_ips: uplinks.map(|uplink| uplink.public_ip).collect(),
+            subnets: self.inputs.own.iter().flat_map(Lease::subnets).collect(),
+            mtu: backend::pod_mtu(&self.networks),
+            peers: self.counts(),
+            conflicts: self.conflicts(),
+            firewall: self.firewall().map(|choice| FirewallStatus {
+                name: choice.firewall.as_str().to_owned(),
+                reason: choice.reason.to_owned(),
+            }),
+            tables: self.tables(Entry::is_rules),
+            guard: self.guard_status(),
+            computing: self.computing(),
+            desired: self.desired.state().len(),
+            refused: self.refused.iter().map(|(_, why)| why.to_owned()).collect(),
+            probes: self.probe_status(),
+            statistics: self.statistics,
+        }
+    }
+
+    pub(super) fn tables(&self, concerns: impl Fn(&Entry) -> bool) -> Vec<TableStatus> {
+        let name = |entry: &Entry| match entry {
+            Entry::Table(table) => Some(table.name.to_string()),
+            Entry::Chain(chain) => Some(chain.name.to_string()),
+            _ => None,
+        };
+        let status = |entry: &Entry| {
+            let programmed = self.holds(entry);
+            name(entry).map(|name| TableStatus { name, programmed })
+        };
+        self.local_entries().filter(|entry| concerns(entry)).filter_map(status).collect()
+    }
+
+    pub(super) fn counts(&self) -> PeerCounts {
+        let mut counts =
+            PeerCounts { missing: self.inputs.peers.missing().len(), ..PeerCounts::default() };
+        for standing in self.desired.peers().values() {
+            match standing {
+                Standing::SetAside(_) => counts.set_aside += 1,
+                Standing::Planned(_, PeerPlan { ways, .. }) => {
+                    for (_, way) in ways {
+                        match way.as_ref().map(|way| way.path) {
+                            Ok(Path::Direct) => counts.direct += 1,
+                            Ok(Path::Tunnel) => counts.tunnel += 1,
+                            Err(_) => counts.left_out += 1,
+                        }
+                    }
+                }
+            }
+        }
+        counts
+    }
+
+    /// How many leases conflict with another or with this node, by what about.
+    fn conflicts(&self) -> BTreeMap<String, usize> {
+        let about = |standing: &Standing| match standing {
+            Standing::SetAside(reason) => reason.conflict(),
+            Standing::Planned(..) => None,
+        };
+        let rival = self.inputs.rival.map(|rival| Rejected::OurAddress(rival.public_ip));
+        let rival = rival.as_ref().and_then(Rejected::conflict);
+        let mut conflicts = BTreeMap::new();
+        for about in self.desired.peers().values().filter_map(about).chain(rival) {
+            *conflicts.entry(about.to_owned()).or_default() += 1;
+        }
+        conflicts
+    }
+
+    pub(super) fn peers(&self) -> Vec<PeerStatus> {
+        let unmet = self.unmet();
+        let peers = self.desired.peers().iter();
+        peers
+            .flat_map(|(id, standing)| match standing {
+                Standing::SetAside(reason) => vec![self.set_aside(id, reason)],
+                Standing::Planned(lease, plan) => self.planned(lease, plan, &unmet),
+            })
+            .collect()
+    }
+
+    /// What is desired and not there. To lay all of it beside what is there takes less time than
+    /// to look it up.
+    fn unmet(&self) -> BTreeSet<Key> {
+        let both = self.desired.state().beside(&self.actual);
+        let unmet = both.filter_map(|(want, have)| {
+            want.filter(|want| have.is_none_or(|have| !want.is_met_by(have)))
+        });
+        unmet.map(|entry| entry.key()).collect()
+    }
+
+    fn set_aside(&self, id: &LeaseId, reason: &Rejected) -> PeerStatus {
+        let endpoint = self.inputs.peers.lease(id).and_then(|lease| lease.endpoints.first());
+        PeerStatus {
+            lease: id.clone(),
+            family: endpoint.map(|endpoint| endpoint.subnet.family()),
+            subnet: endpoint.map(|endpoint| endpoint.subnet),
+            public_ip: endpoint.map(|endpoint| endpoint.public_ip),
+            backend: endpoint
+                .map(|endpoint| endpoint.backend.as_str().to_owned())
+                .unwrap_or_default(),
+            path: None,
+            reason: Some(format!("set aside: {reason}")),
+            programmed: false,
+            probes: None,
+        }
+    }
+
+    fn planned(
+        &self,
+        lease: &Lease,
+        PeerPlan { ways, .. }: &PeerPlan,
+        unmet: &BTreeSet<Key>,
+    ) -> Vec<PeerStatus> {
+        let is_met = |entry: &Arc<Entry>| unmet.is_empty() || !unmet.contains(&entry.key());
+        let status = |(family, way): &(_, Result<backend::Way, _>)| {
+            let endpoint = lease.endpoint(*family);
+            PeerStatus {
+                lease: lease.id.clone(),
+                family: Some(*family),
+                subnet: endpoint.map(|endpoint| endpoint.subnet),
+                public_ip: endpoint.map(|endpoint| endpoint.public_ip),
+                backend: endpoint.map(|e| e.backend.as_str().to_owned()).unwrap_or_default(),
+                path: way.as_ref().ok().map(|way| way.path),
+                reason: reason(way),
+                probes: endpoint.and_then(|endpoint| self.path_status(endpoint)),
+                programmed: way.as_ref().is_ok_and(|way| way.entries.iter().all(is_met)),
+            }
+        };
+        ways.iter().map(status).collect()
+    }
+
+    fn leases(&self) -> Vec<LeaseStatus> {
+        let rules = self.inputs.rules();
+        let peers = &self.inputs.peers;
+        let remark = |id: &LeaseId| {
+            let malformed = peers.malformed(id).map(|why| format!("kept as last read: {why}"));
+            malformed.or_else(|| peers.bad_source(id).map(|bad| bad.to_string()))
+        };
+        let reason = |id: &LeaseId| match self.desired.peers().get(id) {
+            Some(Standing::SetAside(reason)) => Some(format!("set aside: {reason}")),
+            Some(Standing::Planned(..)) | None => remark(id),
+        };
+        let status = |id: &LeaseId| {
+            let lease = peers.lease(id);
+            LeaseStatus {
+                own: rules.is_own(id),
+                reservation: lease.is_some_and(|lease| lease.grant.is_none()),
+                reason: reason(id),
+                lease: lease.cloned().unwrap_or_else(|| Lease::unreadable(id.clone())),
+            }
+        };
+        peers.ids().map(status).collect()
+    }
+}
+
+/// Why there is no way, or not the direct one.
+fn reason(way: &Result<Way, Unreachable>) -> Option<String> {
+    match way {
+        Ok(way) => way.detour.map(|detour| detour.to_string()),
+        Err(reason) => Some(format!("left out: {reason}")),
+    }
+}

@@ -1,0 +1,162 @@
+//! What is to be done now: the difference, less what must wait.
+
+use std::collections::BTreeSet;
+
+use super::{Differences, Reconciler};
+use crate::kernel::Kernel;
+use crate::model::entry::{Entry, KernelState, Key, NexthopId};
+use crate::plan::diff::{Op, diff, diff_key};
+
+impl<K: Kernel> Reconciler<K> {
+    /// What is to be done now: the difference, less the removals that must wait.
+    pub(super) fn due_ops(&mut self) -> Vec<Op> {
+        self.retire();
+        let ops = match std::mem::take(&mut self.stale.differences) {
+            Differences::In(keys) if !keys.iter().any(takes_others_along) => self.diff_keys(&keys),
+            Differences::In(_) | Differences::Anywhere => self.diff_all(),
+        };
+        let remade = self.remade(&ops);
+        let mut due: Vec<Op> = ops.into_iter().filter(|op| self.is_due(op, &remade)).collect();
+        spare_used_nexthops(&mut due, &self.actual);
+        due.into_iter().inspect(|op| tracing::debug!("{op}")).collect()
+    }
+
+    fn diff_all(&mut self) -> Vec<Op> {
+        let (desired, actual, scope) = (self.desired.state(), &self.actual, &self.scope);
+        let differs = |key: &Key| diff_key(key, desired, actual, scope).is_some();
+        self.refused.retain(differs);
+        self.agenda.retain(differs);
+        diff(desired, actual, scope)
+    }
+
+    fn diff_keys(&mut self, keys: &BTreeSet<Key>) -> Vec<Op> {
+        let (mut puts, mut removals) = (Vec::new(), Vec::new());
+        for key in keys {
+            match diff_key(key, self.desired.state(), &self.actual, &self.scope) {
+                Some(op @ (Op::Create(_) | Op::Replace(_))) => puts.push(op),
+                Some(op @ Op::Remove(_)) => removals.push(op),
+                None => {
+                    self.agenda.forget(key);
+                    self.refused.forget(key);
+                }
+            }
+        }
+        puts.extend(removals.into_iter().rev());
+        puts
+    }
+
+    /// What the kernel refused a moment ago is tried again when its own backoff has passed, whatever
+    /// else makes us look at it.
+    fn is_due(&mut self, op: &Op, remade: &BTreeSet<Key>) -> bool {
+        let is_due = match op {
+            Op::Create(entry) | Op::Replace(entry) => {
+                self.agenda.forget(&entry.key());
+                self.may_put(entry, remade)
+            }
+            Op::Remove(entry) => self.may_go(entry),
+        };
+        is_due && !self.refused.holds_back(op)
+    }
+
+    /// Whether `entry` may be created, or replace what is there. On a device or table that stays as it
+    /// is for now, what is right already stays, too.
+    fn may_put(&self, entry: &Entry, remade: &BTreeSet<Key>) -> bool {
+        let key = entry.key();
+        let may_put = match self.actual.get(&key) {
+            None => true,
+            Some(_) if remade.contains(&key) || is_on(entry, remade) => true,
+            Some(held) => !entry.is_met_by(held) && self.inputs.may_replace_with(entry),
+        };
+        may_put && !self.is_misdirected(entry)
+    }
+
+    /// The devices and tables that `ops` make again, and everything on them with it.
+    fn remade(&self, ops: &[Op]) -> BTreeSet<Key> {
+        let is_remade = |op: &&Op| match op {
+            Op::Create(_) => false,
+            Op::Replace(entry) => matches!(entry.as_ref(), Entry::Table(_)),
+            Op::Remove(entry) => {
+                let is_wanted = self.desired.state().get(&entry.key()).is_some();
+                is_wanted && matches!(entry.as_ref(), Entry::Link(_))
+            }
+        };
+        let remade = ops.iter().filter(is_remade).map(Op::entry);
+        remade.filter(|entry| self.inputs.may_replace_with(entry)).map(Entry::key).collect()
+    }
+
+    /// Whether `entry` is, or is a route by way of, a nexthop object that is now foreign.
+    fn is_misdirected(&self, entry: &Entry) -> bool {
+        let id = match entry {
+            Entry::Nexthop(nexthop) => Some(nexthop.id),
+            Entry::Route(route) => route.nexthop,
+            _ => None,
+        };
+        let held = id.and_then(|id| self.actual.get(&Key::Nexthop(id)));
+        held.is_some_and(Entry::is_foreign_nexthop)
+    }
+
+    fn may_go(&mut self, entry: &Entry) -> bool {
+        let key = entry.key();
+        match entry {
+            // It stands in its successor's way.
+            Entry::Link(_) if self.desired.state().get(&key).is_some() => {
+                self.inputs.may_replace_with(entry)
+            }
+            Entry::Link(_)
+            | Entry::Renewal(_)
+            | Entry::Element(_)
+            | Entry::Fdb(_)
+            | Entry::Neighbour(_)
+            | Entry::Nexthop(_) => self.inputs.may_remove() && self.agenda.has_lingered(&key),
+            Entry::Table(_) | Entry::Chain(_) => {
+                self.inputs.may_remove() && self.rules_are_met() && self.agenda.has_lingered(&key)
+            }
+            Entry::ReversePath(_)
+            | Entry::AcceptRa(_)
+            | Entry::TxChecksum(_)
+            | Entry::Address(_)
+            | Entry::Route(_) => self.inputs.may_remove(),
+        }
+    }
+}
+
+/// Whether `entry` is on one of these devices or in one of these tables.
+fn is_on(entry: &Entry, remade: &BTreeSet<Key>) -> bool {
+    if remade.is_empty() {
+        return false;
+    }
+    let device = entry.link().map(|link| Key::Link(link.clone()));
+    let table = entry.table().map(|table| Key::Table(table.clone()));
+    device.into_iter().chain(table).any(|key| remade.contains(&key))
+}
+
+/// Whether other entries go with the one of this key.
+const fn takes_others_along(key: &Key) -> bool {
+    matches!(key, Key::Link(_) | Key::Table(_))
+}
+
+/// Takes out of `ops` the nexthop objects to which a route refers: the kernel would remove it too.
+/// All are looked for at once, for thousands may go together.
+fn spare_used_nexthops(ops: &mut Vec<Op>, actual: &KernelState) {
+    let leaving: BTreeSet<NexthopId> = ops.iter().filter_map(removed_nexthop).collect();
+    if leaving.is_empty() {
+        return;
+    }
+    let routes = actual.entries().rev().map_while(|entry| match entry {
+        Entry::Route(route) => Some(route),
+        _ => None,
+    });
+    let used = routes.filter_map(|route| route.nexthop).filter(|id| leaving.contains(id));
+    let used: BTreeSet<NexthopId> = used.collect();
+    ops.retain(|op| removed_nexthop(op).is_none_or(|id| !used.contains(&id)));
+}
+
+fn removed_nexthop(op: &Op) -> Option<NexthopId> {
+    match op {
+        Op::Remove(entry) => match entry.as_ref() {
+            Entry::Nexthop(nexthop) => Some(nexthop.id),
+            _ => None,
+        },
+        Op::Create(_) | Op::Replace(_) => None,
+    }
+}

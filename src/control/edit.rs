@@ -1,0 +1,136 @@
+//! The newest config of the store: what of it is in force on this node, and what waits.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::Inputs;
+use crate::model::config::{ConfigUpdate, NetworkConfig};
+use crate::model::lease::Lease;
+use crate::model::local::Local;
+use crate::model::node::Node;
+use crate::model::status::ConfigStatus;
+use crate::plan::backend;
+use crate::plan::config_change::{Change, Reload, Situation, Waits, change};
+
+/// What the store said of the config last.
+#[derive(Clone, Debug, Default)]
+pub struct Edit {
+    pub update: Option<ConfigUpdate>,
+    /// What keeps it, or a part of it, from being in force.
+    pub waits: Option<Waits>,
+    /// Whether peers have changed since it was looked at.
+    pub stale: bool,
+}
+
+impl Edit {
+    pub fn wanted(&self) -> Option<&NetworkConfig> {
+        self.update.as_ref()?.config.as_ref().ok()
+    }
+
+    /// Why there is no config that could be used.
+    pub fn unusable(&self) -> Option<String> {
+        self.update.as_ref()?.config.as_ref().err().map(ToString::to_string)
+    }
+
+    /// That there was no config yet, and why.
+    pub fn no_config(&self) -> String {
+        let why = self.unusable().map(|reason| format!(": {reason}"));
+        format!("no network config yet{}", why.unwrap_or_default())
+    }
+
+    pub fn revision(&self) -> u64 {
+        self.update.as_ref().map_or(0, |update| update.revision)
+    }
+}
+
+impl Inputs {
+    /// Takes in what the store says of the config; returns whether another one is in force now.
+    /// If the first can be used, it is the one to start with, whatever was remembered. If it
+    /// cannot, the store can be asked all the same: the remembered one stays in force, as on a
+    /// node that runs, so that the lease is renewed and the peers are heard.
+    pub fn take_edit(&mut self, update: ConfigUpdate, reload: Reload) -> bool {
+        self.edit = Edit { update: Some(update), waits: None, stale: false };
+        let Some(wanted) = self.edit.wanted().cloned() else {
+            self.confirmed |= self.config.is_some();
+            return false;
+        };
+        match self.config.clone() {
+            Some(current) if self.confirmed => self.change(&current, &wanted, reload),
+            Some(_) | None => {
+                self.confirmed = true;
+                self.put_in_force(wanted)
+            }
+        }
+    }
+
+    /// Looks again at an edit that waits for peers; returns whether another config is in force now.
+    pub fn reconsider(&mut self, reload: Reload) -> bool {
+        let is_stale = std::mem::take(&mut self.edit.stale);
+        let may_end = self.edit.waits.as_ref().is_some_and(|w| is_stale && w.may_end_by_itself());
+        match (self.config.clone(), self.edit.wanted().cloned()) {
+            (Some(current), Some(wanted)) if may_end => self.change(&current, &wanted, reload),
+            _ => false,
+        }
+    }
+
+    fn change(&mut self, current: &NetworkConfig, wanted: &NetworkConfig, reload: Reload) -> bool {
+        let stranded =
+            if current.mixed && !wanted.mixed { self.stranded(wanted) } else { Some(Vec::new()) };
+        let situation = Situation { reload, names: self.names(), kept: self.kind_kept(), stranded };
+        let Change { in_force, waits } = change(current, wanted, &situation);
+        self.edit.waits = waits;
+        self.put_in_force(in_force)
+    }
+
+    fn put_in_force(&mut self, config: NetworkConfig) -> bool {
+        let is_news = self.config.as_ref() != Some(&config);
+        self.config = Some(config);
+        is_news
+    }
+
+    /// The peers that have a path now and would have none by `wanted`; none before all are known.
+    fn stranded(&mut self, wanted: &NetworkConfig) -> Option<Vec<IpAddr>> {
+        let local = self.local().filter(|_| self.peers.is_complete())?;
+        let then = Local { config: wanted.clone().on_node(self.names()), ..local.clone() };
+        let (now, then) = (backend::networks(&local), backend::networks(&then));
+        self.peers.judge_by(local.rules());
+        let believed = self.peers.all().filter_map(|(_, peer)| peer?.ok());
+        let is_stranded = |peer: &&Arc<Lease>| {
+            let without =
+                |networks| backend::plan_peer(networks, peer, &self.detours).without_path().count();
+            without(&then) > without(&now)
+        };
+        let stranded = believed.filter(is_stranded).filter_map(|peer| peer.endpoints.first());
+        Some(stranded.map(|endpoint| endpoint.public_ip).collect())
+    }
+
+    /// What this node is called, for a rollout.
+    pub fn names(&self) -> Vec<String> {
+        let addresses = self.node.iter().flat_map(Node::names);
+        addresses.chain(self.identity.name.clone()).collect()
+    }
+
+    /// Whether the newest config wants its backend on this node, not that of `Rollout.From`.
+    pub fn follows(&self) -> bool {
+        let rollout = self.edit.wanted().or(self.config.as_ref()).and_then(|c| c.rollout.as_ref());
+        rollout.is_none_or(|rollout| rollout.follows(self.names()))
+    }
+
+    pub fn config_status(&self) -> ConfigStatus {
+        ConfigStatus {
+            revision: self.edit.revision(),
+            rollout: self.rollout(),
+            pending: self.pending(),
+            invalid: self.edit.unusable(),
+        }
+    }
+
+    /// In words; none without one.
+    fn rollout(&self) -> Option<String> {
+        let wanted = self.edit.wanted().or(self.config.as_ref())?;
+        let percent = wanted.rollout.as_ref()?.percent;
+        let kind = wanted.kind_of(self.names()).as_str();
+        let stands = if self.follows() { "follows to" } else { "stays on" };
+        Some(format!("{stands} {kind}: the rollout is at {percent} %"))
+    }
+}

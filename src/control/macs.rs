@@ -1,0 +1,114 @@
+//! The MAC address of each tunnel device: kept where that is safe, fresh where another node may have it.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use super::{Inputs, Reconciler};
+use crate::kernel::Kernel;
+use crate::mac::MacAddr;
+use crate::model::entry::{Entry, KernelState, Key, Link, LinkKind, LinkName};
+use crate::model::lease::{LeaseId, Rejected, Vtep};
+use crate::model::node::{Node, Uplink};
+use crate::plan::backend;
+use crate::plan::desired::Standing;
+
+impl<K: Kernel> Reconciler<K> {
+    /// Takes fresh MAC addresses for those that an accepted lease of another node may have.
+    pub(super) fn yield_macs(&mut self, standings: &[(LeaseId, Option<Standing>)]) {
+        let claims = standings.iter().filter_map(|(lease, standing)| {
+            let Standing::SetAside(Rejected::OurMac(old)) = standing.as_ref()? else { return None };
+            Some((old, lease))
+        });
+        // Thousands of leases may claim one MAC.
+        for (old, lease) in claims.collect::<BTreeMap<_, _>>() {
+            for mac in self.inputs.yield_mac(*old) {
+                tracing::warn!(%lease, %old, %mac, "another lease has our VTEP MAC: taking a fresh one");
+                self.statistics.mac_changes += 1;
+                self.stale.plan = true;
+                self.unsaved = true;
+            }
+        }
+    }
+}
+
+impl Inputs {
+    /// Whether the MAC address of some tunnel device is still to be decided.
+    pub fn lack_macs(&self) -> bool {
+        let uplinks = self.node.iter().flat_map(|node| &node.uplinks);
+        uplinks.into_iter().any(|uplink| !self.macs.contains_key(&uplink.family()))
+    }
+
+    /// Keeps the MAC address of each tunnel device that exists or is remembered, and derives the
+    /// others, and those that belong to an address that this node had before: another node may have
+    /// it now.
+    pub fn settle_macs(&mut self, actual: &KernelState) {
+        let Some(local) = self.local() else { return };
+        let vni = local.config.backend.tunnel.vni;
+        for uplink in &local.node.uplinks {
+            let device = existing(actual, &backend::device_name(uplink.family(), vni));
+            let kept = device.map(|(mac, _)| mac).or_else(|| self.remembered_mac(uplink));
+            let bound_to = device.and_then(|(_, address)| address);
+            let former = bound_to.into_iter().chain(self.remembered_address(uplink));
+            let mut former = former.filter(|address| *address != uplink.public_ip);
+            let mut belongs_to = |mac| former.any(|address| mac == Vtep::derived_mac(address, vni));
+            let kept = kept.filter(|mac| !belongs_to(*mac));
+            let mac = kept.unwrap_or_else(|| backend::derived_mac(uplink, vni));
+            self.macs.entry(uplink.family()).or_insert(mac);
+        }
+    }
+
+    /// Takes in what this node is now. A MAC address that belonged to its old public IP goes with
+    /// that. Returns whether one did.
+    pub fn move_to(&mut self, node: Node) -> bool {
+        let before = self.node.replace(node).zip(self.local());
+        let Some((before, now)) = before else { return false };
+        let vni = now.config.backend.tunnel.vni;
+        let known = self.macs.clone();
+        for old in &before.uplinks {
+            let derived = backend::derived_mac(old, vni);
+            let new = now.node.uplink(old.family()).filter(|new| new.public_ip != old.public_ip);
+            let mac = self.macs.get_mut(&old.family()).filter(|mac| **mac == derived);
+            if let Some((mac, new)) = mac.zip(new) {
+                *mac = backend::derived_mac(new, vni);
+            }
+        }
+        self.macs != known
+    }
+
+    /// Gives up `mac` for the one that belongs to our public IP, which no other lease can claim.
+    /// Returns what was taken.
+    fn yield_mac(&mut self, mac: MacAddr) -> Vec<MacAddr> {
+        let Some(local) = self.local() else { return Vec::new() };
+        let vni = local.config.backend.tunnel.vni;
+        let mut taken = Vec::new();
+        for uplink in &local.node.uplinks {
+            let fresh = backend::derived_mac(uplink, vni);
+            let ours = self.macs.get_mut(&uplink.family());
+            if let Some(ours) = ours.filter(|ours| **ours == mac && fresh != mac) {
+                *ours = fresh;
+                taken.push(fresh);
+            }
+        }
+        taken
+    }
+
+    /// Of a machine that was copied, only one may keep what both remember.
+    fn remembered_mac(&self, uplink: &Uplink) -> Option<MacAddr> {
+        let same = self.remembered_address(uplink) == Some(uplink.public_ip);
+        self.remembered.as_ref()?.macs.get(&uplink.family()).copied().filter(|_| same)
+    }
+
+    fn remembered_address(&self, uplink: &Uplink) -> Option<IpAddr> {
+        Some(self.remembered.as_ref()?.node.uplink(uplink.family())?.public_ip)
+    }
+}
+
+/// The MAC address of a tunnel device that is there, and the address that it is bound to.
+fn existing(actual: &KernelState, device: &LinkName) -> Option<(MacAddr, Option<IpAddr>)> {
+    match actual.get(&Key::Link(device.clone())) {
+        Some(Entry::Link(Link { kind: LinkKind::Vxlan(vxlan), mac, .. })) => {
+            Some((*mac, vxlan.local))
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,224 @@
+//! What is known, in the text format of Prometheus. Pure.
+
+use std::fmt::{Display, Write};
+use std::time::Duration;
+
+use crate::model::lease::Rejected;
+use crate::model::status::{
+    FirewallStatus, ProbeStatus, Readiness, Statistics, Status, TableStatus,
+};
+
+/// The page at `/metrics`. `silence` has passed since the loop last went round.
+pub fn render(status: &Status, readiness: &Readiness, silence: Duration) -> String {
+    let mut page = Page::default();
+    page.health(status, readiness, silence);
+    page.config(status);
+    page.peers(status);
+    page.kernel(status);
+    page.statistics(&status.statistics);
+    if let Some(probes) = &status.probes {
+        page.probes(probes);
+    }
+    page.0
+}
+
+#[derive(Default)]
+struct Page(String);
+
+/// Names and values, in the order of the page.
+type Labels<'a> = &'a [(&'a str, &'a str)];
+
+impl Page {
+    fn health(&mut self, status: &Status, readiness: &Readiness, silence: Duration) {
+        let backend = status.backend.as_deref().unwrap_or_default();
+        let mixed = if status.mixed { "true" } else { "false" };
+        let about = [("version", status.version.as_str()), ("backend", backend), ("mixed", mixed)];
+        self.gauge("info", "The version and the backend in force; always 1.", &[(&about, 1)]);
+        let ready = u8::from(readiness.ready);
+        self.gauge(
+            "ready",
+            "Whether pods can be made and all peers are programmed.",
+            &[(&[], ready)],
+        );
+        let reachable = u8::from(status.store.is_reachable());
+        self.gauge("store_reachable", "Whether the store answers.", &[(&[], reachable)]);
+        let help = "Since the loop last went round.";
+        self.gauge("loop_silence_seconds", help, &[(&[], silence.as_secs_f64())]);
+    }
+
+    fn config(&mut self, status: &Status) {
+        let config = &status.config;
+        let help = "The newest config, in the store's own count.";
+        self.gauge("config_revision", help, &[(&[], config.revision)]);
+        let reason = config.pending.as_deref();
+        self.because("config_pending", "Whether the newest config waits, and for what.", reason);
+        let reason = config.invalid.as_deref();
+        self.because(
+            "config_invalid",
+            "Whether the newest config cannot be used, and why.",
+            reason,
+        );
+    }
+
+    fn peers(&mut self, status: &Status) {
+        let peers = &status.peers;
+        let help = "Peers in one address family, by the path to them.";
+        let paths = [
+            ("direct", peers.direct),
+            ("tunnel", peers.tunnel),
+            ("left_out", peers.left_out),
+            ("set_aside", peers.set_aside),
+        ];
+        self.by("peers", "path", help, &paths);
+        let help = "Peers that the store no longer names and that are still routed.";
+        self.gauge("peers_missing", help, &[(&[], peers.missing)]);
+        let help = "Leases that conflict with another or with this node, by what about.";
+        let count = |what| status.conflicts.get(what).copied().unwrap_or_default();
+        let conflicts = Rejected::CONFLICTS.map(|what| (what, count(what)));
+        self.by("lease_conflicts", "about", help, &conflicts);
+    }
+
+    fn kernel(&mut self, status: &Status) {
+        let help = "Entries that the kernel should hold for us.";
+        self.gauge("desired_entries", help, &[(&[], status.desired)]);
+        let help = "Which firewall has rules for packets of pods; none if none does.";
+        self.family("firewall_info", "gauge", help);
+        if let Some(FirewallStatus { name, .. }) = &status.firewall {
+            self.sample("firewall_info", &[("firewall", name)], 1);
+        }
+        let help =
+            "Whether a table by which this node masquerades, or guards its tunnel, is in place.";
+        self.family("table_in_place", "gauge", help);
+        let guards = status.guard.iter().flat_map(|guard| &guard.tables);
+        for TableStatus { name, programmed } in status.tables.iter().chain(guards) {
+            self.sample("table_in_place", &[("table", name)], u8::from(*programmed));
+        }
+        if let Some(guard) = &status.guard {
+            let help = "Whether the tunnel is guarded as asked.";
+            self.gauge("tunnel_guarded", help, &[(&[], usize::from(guard.in_force))]);
+            let help = "Underlay addresses that are let into the tunnel.";
+            self.gauge("tunnel_admitted_addresses", help, &[(&[], guard.admitted)]);
+        }
+        let help = "Entries that the kernel refuses.";
+        self.gauge("refused_entries", help, &[(&[], status.refused.len())]);
+    }
+
+    fn statistics(&mut self, statistics: &Statistics) {
+        let help = "Entries that were put into the kernel or taken from it.";
+        let done = [
+            ("create", statistics.created),
+            ("replace", statistics.replaced),
+            ("remove", statistics.removed),
+        ];
+        self.family("kernel_operations_total", "counter", help);
+        for (operation, count) in done {
+            self.sample("kernel_operations_total", &[("operation", operation)], count);
+        }
+        let counters = [
+            (
+                "kernel_dumps_total",
+                "Times that the kernel's state was read whole.",
+                statistics.dumps,
+            ),
+            (
+                "kernel_overruns_total",
+                "Times that messages of the kernel were lost.",
+                statistics.overruns,
+            ),
+            (
+                "config_edits_total",
+                "Edits of the config, the first reading included.",
+                statistics.edits,
+            ),
+            (
+                "path_fallbacks_total",
+                "Times that a peer went into the tunnel because its direct path failed.",
+                statistics.fallbacks,
+            ),
+            (
+                "vtep_mac_changes_total",
+                "Times that a tunnel device got another MAC address, for its own may be another node's.",
+                statistics.mac_changes,
+            ),
+        ];
+        self.counters(&counters);
+    }
+
+    fn probes(&mut self, probes: &ProbeStatus) {
+        let verdicts = [
+            ("good", probes.good),
+            ("bad", probes.bad),
+            ("silent", probes.silent),
+            ("pending", probes.pending),
+        ];
+        self.by("direct_paths", "verdict", "Direct paths, by what their probes found.", &verdicts);
+        let reason = probes.reason.as_deref();
+        self.because("probes_off", "Whether paths are not probed although they should be.", reason);
+        let counts = &probes.counts;
+        let counters = [
+            ("probes_asked_total", "Probes that were sent.", counts.asked),
+            ("probes_answered_total", "Probes that were answered.", counts.answered),
+            ("probes_served_total", "Probes of peers that were answered here.", counts.served),
+            (
+                "probes_rejected_total",
+                "Packets that no accepted peer can have sent, copies, and questions beyond the limit of a peer.",
+                counts.rejected,
+            ),
+            ("probes_unsent_total", "Probes that the kernel would not send.", counts.unsent),
+        ];
+        self.counters(&counters);
+    }
+
+    /// 1 with the reason, or 0.
+    fn because(&mut self, name: &str, help: &str, reason: Option<&str>) {
+        let labels = reason.map(|reason| [("reason", reason)]);
+        let labels: Labels<'_> = labels.as_ref().map_or(&[], |labels| labels);
+        self.gauge(name, help, &[(labels, u8::from(reason.is_some()))]);
+    }
+
+    fn by(&mut self, name: &str, label: &str, help: &str, values: &[(&str, usize)]) {
+        self.family(name, "gauge", help);
+        for (value, count) in values {
+            self.sample(name, &[(label, value)], count);
+        }
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, samples: &[(Labels<'_>, impl Display)]) {
+        self.family(name, "gauge", help);
+        for (labels, value) in samples {
+            self.sample(name, labels, value);
+        }
+    }
+
+    fn counters(&mut self, counters: &[(&str, &str, u64)]) {
+        for (name, help, count) in counters {
+            self.family(name, "counter", help);
+            self.sample(name, &[], count);
+        }
+    }
+
+    fn family(&mut self, name: &str, kind: &str, help: &str) {
+        self.line(format_args!("# HELP tweed_{name} {help}"));
+        self.line(format_args!("# TYPE tweed_{name} {kind}"));
+    }
+
+    fn sample(&mut self, name: &str, labels: Labels<'_>, value: impl Display) {
+        let labels: Vec<String> =
+            labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
+        let labels =
+            if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
+        self.line(format_args!("tweed_{name}{labels} {value}"));
+    }
+
+    fn line(&mut self, line: std::fmt::Arguments<'_>) {
+        // A string takes whatever is written to it.
+        let _ = writeln!(self.0, "{line}");
+    }
+}
+
+fn escaped(value: &str) -> String {
+    value.replace('\\', r"\\").replace('"', "\\\"").replace('\n', r"\n")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,219 @@
+//! Builds the parts of the daemon and joins them: every task lives in one set, and the first to end ends all.
+
+pub mod checkpoint;
+mod files;
+pub mod http;
+mod keep;
+mod log;
+pub mod metrics;
+mod node_report;
+pub mod notify;
+pub mod options;
+mod preflight;
+mod probe;
+mod serve;
+
+pub use log::log_to_stderr;
+
+use std::future::Future;
+use std::rc::Rc;
+use std::time::Duration;
+
+use anyhow::Context;
+use serde_json::value::RawValue;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{Mutex, mpsc, oneshot, watch};
+use tokio::task::{JoinSet, LocalSet};
+use tokio::time::{Instant, timeout};
+
+use crate::control::{Event, Outputs, Progress, Reconciler, Settings};
+use crate::daemon::options::{Options, Store};
+use crate::kernel::NetlinkKernel;
+use crate::model::checkpoint::{Checkpoint, Host};
+use crate::model::status::Query;
+use crate::store::etcd::EtcdSubnetManager;
+use crate::store::kube::KubeSubnetManager;
+use crate::store::{self, SubnetManager};
+
+/// So many events may wait for the loop; who has more waits too.
+const EVENTS: usize = 1024;
+
+/// The loop answers sooner, unless it is stuck.
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// What the tasks around the loop share.
+#[derive(Clone)]
+struct Shared {
+    options: Rc<Options>,
+    host: Host,
+    events: mpsc::Sender<Event>,
+    progress: watch::Receiver<Progress>,
+    heartbeat: watch::Receiver<Instant>,
+    /// Held while the checkpoint is written: it has one writer at a time.
+    saving: Rc<Mutex<()>>,
+    /// Why subnet.env is not what it should be; none once it is.
+    subnet_file: watch::Sender<Option<String>>,
+}
+
+impl Shared {
+    async fn send(&self, event: Event) -> anyhow::Result<()> {
+        self.events.send(event).await.context("the loop has ended")
+    }
+
+    /// The loop's answer to `query`, for people: they do not wait long.
+    async fn ask(&self, query: Query) -> anyhow::Result<Box<RawValue>> {
+        timeout(ANSWER, self.learn(query)).await.context("the loop does not answer")?
+    }
+
+    /// What the plan is made from now; none before all of it is known.
+    async fn checkpoint(&self) -> anyhow::Result<Option<Checkpoint>> {
+        self.answer(Event::Checkpoint).await
+    }
+
+    /// The loop's answer to `query`, as late as it comes.
+    async fn learn(&self, query: Query) -> anyhow::Result<Box<RawValue>> {
+        self.answer(|reply| Event::Query(query, reply)).await
+    }
+
+    async fn answer<T>(
+        &self,
+        question: impl FnOnce(oneshot::Sender<T>) -> Event,
+    ) -> anyhow::Result<T> {
+        let (reply, answer) = oneshot::channel();
+        self.send(question(reply)).await?;
+        answer.await.context("the loop has ended")
+    }
+}
+
+/// Runs until told to stop.
+///
+/// # Errors
+/// Whatever waiting would not mend, for people to read.
+pub async fn run(options: Options) -> anyhow::Result<()> {
+    preflight::refuse_company()?;
+    options.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+    files::warn_of_readable_keys(&options);
+    let host = checkpoint::this_host();
+    let remembered = files::load_checkpoint(&options, &host);
+    LocalSet::new()
+        .run_until(async {
+            match options.store.clone() {
+                Store::Etcd(etcd) => {
+                    let previous = files::previous(&options, remembered.as_ref());
+                    let manager = EtcdSubnetManager::new(etcd, previous, options.renew_margin);
+                    run_tasks((options, host), manager, remembered).await
+                }
+                Store::Kube(kube) => {
+                    run_tasks((options, host), KubeSubnetManager::new(kube), remembered).await
+                }
+            }
+        })
+        .await
+}
+
+async fn run_tasks<S: SubnetManager + 'static>(
+    (options, host): (Options, Host),
+    manager: S,
+    remembered: Option<Checkpoint>,
+) -> anyhow::Result<()> {
+    let (events, inbox) = mpsc::channel(EVENTS);
+    let (outputs, listeners) = Outputs::channels();
+    let shared = Shared {
+        options: Rc::new(options),
+        host,
+        events,
+        progress: listeners.progress,
+        heartbeat: listeners.heartbeat,
+        saving: Rc::default(),
+        subnet_file: watch::Sender::new(Some("the subnet file is not written yet".to_owned())),
+    };
+    let (options, manager) = (&Rc::clone(&shared.options), Rc::new(manager));
+    let kernel = NetlinkKernel::open().context("opening a netlink socket")?;
+    let reconciler = Reconciler::new(kernel, settings(options), inbox, outputs);
+    let acquired = watch::Sender::new(false);
+    let control = serve::bind_control(options)?;
+    let health = serve::bind_health(options)?;
+    let metrics = serve::bind_metrics(options)?;
+    if let Some(checkpoint) = remembered {
+        // The loop must have it before the store tells anything.
+        shared.send(Event::Remembered(Box::new(checkpoint))).await?;
+    }
+
+    let mut tasks = JoinSet::new();
+    let leases = keep::forward_leases(
+        manager.clone(),
+        shared.clone(),
+        acquired.subscribe(),
+        listeners.read_again,
+    );
+    spawn(&mut tasks, leases);
+    let told = (listeners.reported, acquired.subscribe());
+    spawn(&mut tasks, node_report::keep_report(manager.clone(), shared.clone(), told));
+    spawn(&mut tasks, keep::forward_state(manager.clone(), shared.clone()));
+    spawn(&mut tasks, keep::forward_config(manager.clone(), shared.clone()));
+    spawn(&mut tasks, keep::announce_when_ready(manager.clone(), shared.clone()));
+    spawn(&mut tasks, probe::probe_paths(manager.clone(), shared.clone()));
+    spawn(&mut tasks, keep::keep_lease(manager, shared.clone(), acquired));
+    spawn(&mut tasks, files::keep_subnet_file(shared.clone()));
+    spawn(&mut tasks, files::keep_checkpoint(shared.clone(), listeners.changed));
+    spawn(&mut tasks, files::notify_when_ready(shared.clone()));
+    spawn(&mut tasks, preflight::look_once(shared.clone()));
+    spawn(&mut tasks, serve::serve_control(control, shared.clone()));
+    if let Some(health) = health {
+        spawn(&mut tasks, serve::serve_health(health, shared.clone()));
+    }
+    if let Some(metrics) = metrics {
+        spawn(&mut tasks, serve::serve_metrics(metrics, shared.clone()));
+    }
+    spawn(&mut tasks, async {
+        reconciler.run().await;
+        Ok(())
+    });
+    spawn(&mut tasks, wait_for_stop(shared.clone()));
+    // The loop must be the only one left to hold a sender of its events.
+    drop(shared);
+    let ended = first_to_end(tasks).await;
+    if ended.as_ref().is_err_and(is_taken) {
+        files::withdraw_subnet_file(options).await;
+    }
+    ended
+}
+
+/// What the first task to end returns; the others end with it.
+async fn first_to_end(mut tasks: JoinSet<anyhow::Result<()>>) -> anyhow::Result<()> {
+    tasks.join_next().await.context("no task was started")?.context("a task was lost")?
+}
+
+/// Whether the daemon ends because another node has its subnet.
+fn is_taken(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(store::Error::Taken { .. }))
+}
+
+fn settings(options: &Options) -> Settings {
+    Settings {
+        interface: options.interface.clone(),
+        max_withdraw: options.max_withdraw,
+        reload: options.reload,
+        policy: options.policy.clone(),
+        resync: options.resync,
+        jitter: rand::random::<f64>,
+    }
+}
+
+fn spawn(
+    tasks: &mut JoinSet<anyhow::Result<()>>,
+    task: impl Future<Output = anyhow::Result<()>> + 'static,
+) {
+    tasks.spawn_local(task);
+}
+
+async fn wait_for_stop(shared: Shared) -> anyhow::Result<()> {
+    let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("listening for SIGINT")?;
+    tokio::select! {
+        _ = terminate.recv() => tracing::info!("stopping at SIGTERM; the data plane stays as it is"),
+        _ = interrupt.recv() => tracing::info!("stopping at SIGINT; the data plane stays as it is"),
+    }
+    files::save_at_stop(&shared).await;
+    Ok(())
+}

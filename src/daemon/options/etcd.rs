@@ -1,0 +1,142 @@
+//! The flags of etcd, which only make sense together.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::str::FromStr;
+
+use hyper::Uri;
+
+use super::argv::Settings;
+use super::flags::EtcdFlags;
+use super::stop::Stop;
+use crate::store::etcd::{self, Credentials, EtcdOptions};
+use crate::store::is_protected;
+
+const ENDPOINTS: &str = "etcd-endpoints";
+const PASSWORD: &str = "etcd-password";
+
+/// A text that no log, error or dump shows.
+#[derive(Clone)]
+pub(super) struct Secret(String);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+impl FromStr for Secret {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        Ok(Self(text.to_owned()))
+    }
+}
+
+/// What the store wants to know. Stops at what could never connect.
+pub(super) fn options(flags: EtcdFlags, settings: &mut Settings) -> Result<EtcdOptions, Stop> {
+    let client = both(
+        (flags.etcd_certfile, "etcd-certfile"),
+        (flags.etcd_keyfile, "etcd-keyfile"),
+        settings,
+    );
+    let user =
+        both((flags.etcd_username, "etcd-username"), (flags.etcd_password, PASSWORD), settings);
+    let (ca_file, (cert_file, key_file)) = (flags.etcd_cafile, client.unzip());
+    let tls_flag = match (&ca_file, &cert_file) {
+        (Some(_), _) => Some("etcd-cafile"),
+        (None, Some(_)) => Some("etcd-certfile"),
+        (None, None) => None,
+    };
+    Ok(EtcdOptions {
+        endpoints: endpoints(&flags.etcd_endpoints, tls_flag, settings)?,
+        prefix: flags.etcd_prefix,
+        ca_file,
+        cert_file,
+        key_file,
+        credentials: user.map(|(user, Secret(password))| Credentials { user, password }),
+    })
+}
+
+/// Who else may get to know the password.
+pub(super) fn warnings(options: &EtcdOptions, settings: &Settings) -> Vec<String> {
+    if options.credentials.is_none() {
+        return Vec::new();
+    }
+    let name = settings.name(PASSWORD);
+    let in_argv = name.starts_with("--").then(|| {
+        format!(
+            "any user of this host can read {name} in the list of processes: \
+             set FLANNELD_ETCD_PASSWORD instead"
+        )
+    });
+    let is_plain =
+        |endpoint: &&String| endpoint.parse::<Uri>().is_ok_and(|uri| !is_protected(&uri));
+    let plain = options.endpoints.iter().find(is_plain).map(|endpoint| {
+        format!("the password of etcd is sent to {endpoint} without encryption: use https")
+    });
+    in_argv.into_iter().chain(plain).collect()
+}
+
+/// Two flags of which one alone is ignored.
+fn both<A, B>(
+    (first, first_flag): (Option<A>, &str),
+    (second, second_flag): (Option<B>, &str),
+    settings: &mut Settings,
+) -> Option<(A, B)> {
+    let incomplete = match (&first, &second) {
+        (Some(_), None) => Some((first_flag, second_flag)),
+        (None, Some(_)) => Some((second_flag, first_flag)),
+        (Some(_), Some(_)) | (None, None) => None,
+    };
+    if let Some((given, missing)) = incomplete {
+        let (given, missing) = (settings.name(given), format!("--{missing}"));
+        settings.ignore(&Stop::Incomplete { given, missing });
+    }
+    first.zip(second)
+}
+
+/// `tls_flag` is one that was given, if any.
+fn endpoints(
+    list: &str,
+    tls_flag: Option<&str>,
+    settings: &mut Settings,
+) -> Result<Vec<String>, Stop> {
+    let scheme = if tls_flag.is_some() { "https" } else { "http" };
+    let (empty, given): (Vec<&str>, Vec<&str>) =
+        list.split(',').map(str::trim).partition(|text| text.is_empty());
+    if !empty.is_empty() && !given.is_empty() {
+        settings.warnings.push(format!("{} has an empty item", settings.name(ENDPOINTS)));
+    }
+    let given = if given.is_empty() { vec![""] } else { given };
+    let endpoints = given.into_iter().map(|text| endpoint(text, scheme, settings));
+    let endpoints = endpoints.collect::<Result<Vec<_>, _>>()?;
+    let is_plain = |endpoint: &String| endpoint.starts_with("http://");
+    if let Some(flag) = tls_flag.filter(|_| endpoints.iter().all(is_plain)) {
+        let (file, endpoints) = (settings.name(flag), settings.name(ENDPOINTS));
+        settings.ignore(&Stop::PlainEndpoints { file, endpoints });
+    }
+    Ok(endpoints)
+}
+
+fn endpoint(text: &str, scheme: &str, settings: &mut Settings) -> Result<String, Stop> {
+    let name = settings.name(ENDPOINTS);
+    let url = if text.contains("://") { text.to_owned() } else { format!("{scheme}://{text}") };
+    let shown = etcd::shown(&url);
+    if shown != url {
+        settings.ignore(&Stop::SecretInEndpoint { name: name.clone() });
+    }
+    match shown.parse::<Uri>() {
+        Ok(uri) if is_web(&uri) => Ok(format!("{uri}").trim_end_matches('/').to_owned()),
+        _ => Err(Stop::BadValue {
+            name,
+            value: if text.contains('@') { "***".to_owned() } else { text.to_owned() },
+            allowed: "http:// or https:// with host and port".to_owned(),
+        }),
+    }
+}
+
+pub(super) fn is_web(uri: &Uri) -> bool {
+    let has_host = uri.host().is_some_and(|host| !host.is_empty());
+    has_host && matches!(uri.scheme_str(), Some("http" | "https"))
+}

@@ -1,0 +1,102 @@
+//! The values of flags, in Go's notation; an error says what is allowed.
+
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use regex::Regex;
+use tracing::Level;
+
+use crate::model::policy::Checksums;
+
+/// Go's spellings.
+pub(super) fn boolean(text: &str) -> Result<bool, &'static str> {
+    match text {
+        "1" | "t" | "T" | "true" | "True" | "TRUE" => Ok(true),
+        "0" | "f" | "F" | "false" | "False" | "FALSE" => Ok(false),
+        _ => Err("true or false"),
+    }
+}
+
+/// Go's notation: `0x`, `0o` or just `0`, and `0b` change the base.
+pub(super) fn integer(text: &str) -> Option<i64> {
+    let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let (radix, digits) = match digits.get(..2).unwrap_or(digits) {
+        "0x" | "0X" => (16, digits.get(2..)?),
+        "0o" | "0O" => (8, digits.get(2..)?),
+        "0b" | "0B" => (2, digits.get(2..)?),
+        start if start.len() == 2 && start.starts_with('0') => (8, digits),
+        _ => (10, digits),
+    };
+    // The library would take another sign here.
+    let digits = Some(digits).filter(|digits| !digits.starts_with(['+', '-']))?;
+    let size = i64::from_str_radix(digits, radix).ok()?;
+    Some(if text.starts_with('-') { -size } else { size })
+}
+
+fn within<T: TryFrom<i64>>(text: &str, range: RangeInclusive<i64>) -> Option<T> {
+    integer(text).filter(|number| range.contains(number)).and_then(|number| number.try_into().ok())
+}
+
+pub(super) fn renew_margin(text: &str) -> Result<Duration, &'static str> {
+    let minutes = within::<u64>(text, 1..=1439).ok_or("1 to 1439 minutes")?;
+    Ok(Duration::from_secs(minutes * 60))
+}
+
+/// flanneld takes any number; the nearest that makes sense is used.
+pub(super) fn resync(text: &str) -> Result<Duration, &'static str> {
+    let seconds = integer(text).ok_or("a number of seconds")?.clamp(1, 86_400);
+    Ok(Duration::from_secs(seconds.unsigned_abs()))
+}
+
+pub(super) fn percent(text: &str) -> Result<u8, &'static str> {
+    within(text, 0..=100).ok_or("0 to 100 percent")
+}
+
+pub(super) fn bit(text: &str) -> Result<u8, &'static str> {
+    within(text, 0..=31).ok_or("a bit from 0 to 31")
+}
+
+/// A negative one serves none, like 0.
+pub(super) fn port(text: &str) -> Result<u16, &'static str> {
+    let port = integer(text).map(|port| port.max(0));
+    port.and_then(|port| port.try_into().ok()).ok_or("a port from 0 to 65535")
+}
+
+pub(super) fn checksums(text: &str) -> Result<Checksums, &'static str> {
+    match text {
+        "auto" => Ok(Checksums::WhereNeeded),
+        "computed" => Ok(Checksums::Computed),
+        "keep" => Ok(Checksums::Left),
+        _ => Err("auto, computed or keep"),
+    }
+}
+
+pub(super) fn level(text: &str) -> Result<Level, &'static str> {
+    match integer(text).ok_or("a number")? {
+        ..=1 => Ok(Level::INFO),
+        2..=4 => Ok(Level::DEBUG),
+        5.. => Ok(Level::TRACE),
+    }
+}
+
+pub(super) fn file(text: &str) -> Result<PathBuf, &'static str> {
+    let path = PathBuf::from(text);
+    if path.file_name().is_some() { Ok(path) } else { Err("the path of a file") }
+}
+
+/// The library draws a picture over several lines; its last says what is wrong.
+pub(super) fn regex(text: &str) -> Result<Regex, String> {
+    Regex::new(text).map_err(|error| {
+        let picture = error.to_string();
+        let reason = picture.lines().last().unwrap_or_default();
+        format!("a regular expression ({})", reason.trim_start_matches("error: "))
+    })
+}
+
+pub(super) fn parsed<T: FromStr>(
+    allowed: &'static str,
+) -> impl Fn(&str) -> Result<T, &'static str> + Clone + Send + Sync + 'static {
+    move |text| text.parse().map_err(|_| allowed)
+}

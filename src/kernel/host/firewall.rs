@@ -1,0 +1,90 @@
+//! The rules of others, read by netlink.
+
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use tweed_netlink::nftables::{
+    self, Expression, FilterChain, FilterRule, IpFamily, Match, Outcome, TableFamily,
+};
+use tweed_netlink::{Protocol, Socket};
+
+use super::text;
+use crate::model::prefix::Family;
+use crate::plan::preflight::facts::{Chain, Module, Rule, Then};
+
+/// The kernel answers before a request has returned; only a lost answer would be waited for.
+const DEADLINE: Duration = Duration::from_secs(5);
+
+pub(super) fn chains() -> Vec<Chain> {
+    let found = read().unwrap_or_else(|error| {
+        tracing::debug!(%error, "chains of nftables were not read");
+        Vec::new()
+    });
+    found.into_iter().map(chain).collect()
+}
+
+/// Whether it can be asked for a table, there or not.
+pub(super) fn nftables() -> Module {
+    let asked = open().and_then(|mut socket| nftables::read(&mut socket, IpFamily::V4, "tweed"));
+    let errno = asked.err().map(|error| error.raw_os_error().map(Errno::from_raw));
+    match errno {
+        None => Module::Available,
+        Some(Some(Errno::EINVAL | Errno::EOPNOTSUPP | Errno::EPROTONOSUPPORT)) => Module::Missing,
+        Some(_) => Module::Unknown,
+    }
+}
+
+pub(super) fn legacy_tables(proc: &Path) -> Vec<String> {
+    let lists = ["ip_tables_names", "ip6_tables_names"];
+    let texts = lists.map(|list| text(&proc.join("thread-self/net").join(list)));
+    texts.iter().flatten().flat_map(|list| list.lines()).map(str::to_owned).collect()
+}
+
+fn read() -> io::Result<Vec<FilterChain>> {
+    nftables::filter_chains(&mut open()?)
+}
+
+fn open() -> io::Result<Socket> {
+    let socket = Socket::open(Protocol::Netfilter)?;
+    socket.wait_no_longer_than(DEADLINE)?;
+    Ok(socket)
+}
+
+fn chain(found: FilterChain) -> Chain {
+    let FilterChain { family, table, name, policy, rules } = found;
+    let family = match family {
+        TableFamily::Both => None,
+        TableFamily::Only(IpFamily::V4) => Some(Family::V4),
+        TableFamily::Only(IpFamily::V6) => Some(Family::V6),
+    };
+    let rules = rules.into_iter().filter_map(rule).collect();
+    Chain { family, table, name, policy: policy.map(then), rules }
+}
+
+/// None if it asks for more than addresses.
+fn rule(FilterRule { tests, outcome }: FilterRule) -> Option<Rule> {
+    let mut rule = Rule { source: None, destination: None, then: then(outcome) };
+    for test in tests {
+        let (side, network) = match test {
+            Expression::Source(Match::Is, network) => (&mut rule.source, network),
+            Expression::Destination(Match::Is, network) => (&mut rule.destination, network),
+            _ => return None,
+        };
+        if side.replace(network.into()).is_some() {
+            return None;
+        }
+    }
+    Some(rule)
+}
+
+fn then(outcome: Outcome) -> Then {
+    match outcome {
+        Outcome::Accept => Then::Accept,
+        Outcome::Drop => Then::Drop,
+        Outcome::Return => Then::Return,
+        Outcome::Jump(chain) => Then::Jump(chain),
+        Outcome::Goto(chain) => Then::Goto(chain),
+    }
+}

@@ -1,0 +1,59 @@
+//! The files of networkd and udev, in the order in which these read them.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use super::{names, text};
+use crate::plan::preflight::facts::Systemd;
+use crate::plan::preflight::unit::Unit;
+
+/// A file hides those of its name in the folders behind it.
+const FOLDERS: [&str; 4] =
+    ["etc/systemd", "run/systemd", "usr/local/lib/systemd", "usr/lib/systemd"];
+const CONFIG: &str = "networkd.conf";
+
+/// Nothing of networkd or udev that does not run.
+pub(super) fn read(root: &Path) -> Systemd {
+    let networkd = root.join("run/systemd/netif").exists();
+    let udev = root.join("run/udev").exists();
+    Systemd {
+        networkd: networkd.then(|| config(root)),
+        networks: if networkd { units(root, ".network") } else { Vec::new() },
+        links: if udev { units(root, ".link") } else { Vec::new() },
+    }
+}
+
+/// Where there is no file, its place is where one belongs.
+fn config(root: &Path) -> Unit {
+    let found = FOLDERS.map(|folder| format!("{folder}/{CONFIG}"));
+    let path = found.iter().find(|path| root.join(path).exists()).or(found.first());
+    unit(root, path.map_or("", String::as_str), CONFIG)
+}
+
+/// Those of all folders, by name; an empty one is as good as none.
+fn units(root: &Path, ending: &str) -> Vec<Unit> {
+    let paths = by_name(root, "network", ending);
+    let said = paths
+        .into_iter()
+        .filter(|(_, path)| text(&root.join(path)).is_some_and(|text| !text.trim().is_empty()));
+    said.map(|(name, path)| unit(root, &path, &format!("network/{name}"))).collect()
+}
+
+fn unit(root: &Path, path: &str, name: &str) -> Unit {
+    let drop_ins = by_name(root, &format!("{name}.d"), ".conf").into_values();
+    let texts = [path.to_owned()].into_iter().chain(drop_ins);
+    Unit::parse(format!("/{path}"), texts.filter_map(|path| text(&root.join(path))))
+}
+
+/// The files in `folder` of each of the folders, below `root`.
+fn by_name(root: &Path, folder: &str, ending: &str) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    for place in FOLDERS {
+        let folder = format!("{place}/{folder}");
+        for name in names(&root.join(&folder)).into_iter().filter(|name| name.ends_with(ending)) {
+            let path = format!("{folder}/{name}");
+            found.entry(name).or_insert(path);
+        }
+    }
+    found
+}

@@ -1,0 +1,243 @@
+//! The network config and its rules.
+
+mod pool;
+mod probe;
+mod rollout;
+#[cfg(test)]
+mod tests;
+
+pub use pool::{Pool, differing_key};
+pub use probe::Probe;
+pub use rollout::{Rollout, share};
+
+use std::collections::BTreeSet;
+use std::fmt::Display;
+
+use serde::{Deserialize, Serialize};
+
+use crate::excerpt;
+use crate::model::json::{Fields, NoObject, WrongType};
+use crate::model::prefix::{Family, Prefix};
+
+/// What all nodes of one network share.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NetworkConfig {
+    /// One per enabled family, IPv4 first.
+    pub pools: Vec<Pool>,
+    pub backend: Backend,
+    /// Whether nodes route to peers of another backend.
+    pub mixed: bool,
+    /// Which only `Mixed` makes use of.
+    #[serde(default)]
+    pub probe: Probe,
+    /// `EnableNFTables`: which firewall masquerades.
+    pub nftables: bool,
+    /// `NonMasqueradeCIDRs`: where pods are known by their own addresses.
+    #[serde(default)]
+    pub non_masquerade: Vec<Prefix>,
+    /// Which nodes take `backend` already; none means all.
+    #[serde(default)]
+    pub rollout: Option<Rollout>,
+}
+
+/// What a store tells of the config.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigUpdate {
+    pub config: Result<NetworkConfig, Unusable>,
+    /// The store's own count of its changes; 0 without a config.
+    pub revision: u64,
+}
+
+/// There is no config that could be used, and why: nothing changes until there is one.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Unusable(pub String);
+
+/// How a node carries packets to its peers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Backend {
+    pub kind: Kind,
+    /// Of the tunnel, which a `host-gw` node keeps too while `Mixed` is on.
+    pub tunnel: Tunnel,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    Vxlan,
+    HostGw,
+}
+
+impl Kind {
+    /// The word in config and leases.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Vxlan => "vxlan",
+            Self::HostGw => "host-gw",
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tunnel {
+    pub vni: u32,
+    /// UDP port.
+    pub port: u16,
+    /// Of the outer packets, in bytes; none means that of the external interface.
+    pub mtu: Option<u32>,
+    pub gbp: bool,
+    pub learning: bool,
+    /// Whether peers on the same link are reached without the tunnel.
+    pub direct_routing: bool,
+}
+
+impl Tunnel {
+    /// What the kernel takes where flannel names no port.
+    pub const DEFAULT_PORT: u16 = 8472;
+    pub const DEFAULT_VNI: u32 = 1;
+    const MAX_VNI: u32 = (1 << 24) - 1;
+}
+
+/// The config cannot be used; each message names the key, its value and what is allowed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("the network config is no JSON object: {0}")]
+    Json(#[from] NoObject),
+    #[error(transparent)]
+    Type(#[from] WrongType),
+    #[error("{key} is {value}, but must be {expected}")]
+    Value { key: &'static str, value: String, expected: String },
+    #[error("{key} is missing, but {because} is true")]
+    Missing { key: &'static str, because: &'static str },
+    #[error("EnableIPv4 and EnableIPv6 are both false, but one of them must be true")]
+    NoFamily,
+}
+
+impl NetworkConfig {
+    /// Reads the JSON that operators write. Keys match in any case; unknown keys are ignored.
+    pub fn parse(json: &[u8]) -> Result<Self, Error> {
+        let fields = Fields::parse(json)?;
+        let pools = Family::ALL
+            .iter()
+            .filter_map(|family| pool::parse(&fields, *family).transpose())
+            .collect::<Result<Vec<_>, _>>()?;
+        if pools.is_empty() {
+            return Err(Error::NoFamily);
+        }
+        let backend = parse_backend(&fields)?;
+        let config = Self {
+            pools,
+            probe: probe::parse(&fields, backend.tunnel.port)?,
+            backend,
+            mixed: fields.bool("Mixed")?.unwrap_or(false),
+            nftables: fields.bool("EnableNFTables")?.unwrap_or(false),
+            non_masquerade: parse_prefixes(&fields, "NonMasqueradeCIDRs")?,
+            rollout: rollout::parse(&fields)?,
+        };
+        // Two halves of a cluster that do not mix cannot reach each other.
+        if config.rollout.is_some() && !config.mixed {
+            return Err(wrong("Mixed", false, "true while there is a Rollout".to_owned()));
+        }
+        Ok(config)
+    }
+
+    pub fn pool(&self, family: Family) -> Option<&Pool> {
+        self.pools.iter().find(|pool| pool.network.family() == family)
+    }
+
+    pub fn networks(&self) -> impl Iterator<Item = Prefix> + '_ {
+        self.pools.iter().map(|pool| pool.network)
+    }
+
+    /// The backend of the node of these names, see [`Rollout::follows`].
+    pub fn kind_of(&self, names: impl IntoIterator<Item = impl ToString>) -> Kind {
+        match &self.rollout {
+            Some(rollout) if !rollout.follows(names) => rollout.from,
+            Some(_) | None => self.backend.kind,
+        }
+    }
+
+    /// The config as the node of these names takes it.
+    #[must_use]
+    pub fn on_node(mut self, names: impl IntoIterator<Item = impl ToString>) -> Self {
+        self.backend.kind = self.kind_of(names);
+        self
+    }
+
+    /// How paths are probed, if they are.
+    pub fn probing(&self) -> Option<&Probe> {
+        Some(&self.probe).filter(|probe| self.mixed && probe.enabled)
+    }
+
+    /// Whether this node has a tunnel device.
+    pub fn has_tunnel(&self) -> bool {
+        self.mixed || self.backend.kind == Kind::Vxlan
+    }
+}
+
+fn parse_backend(fields: &Fields) -> Result<Backend, Error> {
+    let Some(backend) = fields.object("Backend")? else {
+        return Ok(Backend { kind: Kind::Vxlan, tunnel: parse_tunnel(&Fields::default())? });
+    };
+    let kind = parse_kind(&backend, "Backend.Type")?;
+    Ok(Backend { kind, tunnel: parse_tunnel(&backend)? })
+}
+
+fn parse_kind(backend: &Fields, key: &'static str) -> Result<Kind, Error> {
+    let expected = || "\"vxlan\" or \"host-gw\"".to_owned();
+    match backend.str("Type")?.map(str::to_lowercase).as_deref() {
+        Some("vxlan") => Ok(Kind::Vxlan),
+        Some("host-gw") => Ok(Kind::HostGw),
+        Some(other) => Err(wrong(key, format!("{other:?}"), expected())),
+        None => Err(wrong(key, "missing", expected())),
+    }
+}
+
+fn parse_tunnel(backend: &Fields) -> Result<Tunnel, Error> {
+    let vni = backend.u32("VNI")?.unwrap_or(Tunnel::DEFAULT_VNI);
+    if vni > Tunnel::MAX_VNI {
+        return Err(wrong("Backend.VNI", vni, format!("at most {}", Tunnel::MAX_VNI)));
+    }
+    let port = backend.u32("Port")?.filter(|port| *port != 0);
+    let port = port.map_or(Ok(Tunnel::DEFAULT_PORT), |port| {
+        u16::try_from(port).map_err(|_| wrong("Backend.Port", port, "at most 65535".into()))
+    })?;
+    Ok(Tunnel {
+        vni,
+        port,
+        mtu: parse_mtu(backend)?,
+        gbp: backend.bool("GBP")?.unwrap_or(false),
+        learning: backend.bool("Learning")?.unwrap_or(false),
+        direct_routing: backend.bool("DirectRouting")?.unwrap_or(false),
+    })
+}
+
+/// In any order, each once.
+fn parse_prefixes(fields: &Fields, key: &'static str) -> Result<Vec<Prefix>, Error> {
+    let texts = fields.texts(key)?.unwrap_or_default();
+    let prefix = |text: String| text.parse().map_err(|_| not_a_prefix(key, &text));
+    let prefixes: Result<BTreeSet<Prefix>, Error> = texts.into_iter().map(prefix).collect();
+    Ok(prefixes?.into_iter().collect())
+}
+
+fn not_a_prefix(key: &'static str, text: &str) -> Error {
+    wrong(key, format!("{text:?}"), "a list of prefixes like \"10.5.0.0/16\"".to_owned())
+}
+
+/// Below 1280 bytes a link carries no IPv6, and the tunnel's header still has to fit.
+fn parse_mtu(backend: &Fields) -> Result<Option<u32>, Error> {
+    let mtu = backend.u32("MTU")?.filter(|mtu| *mtu != 0);
+    match mtu {
+        Some(mtu) if !(MIN_MTU..=MAX_MTU).contains(&mtu) => {
+            Err(wrong("Backend.MTU", mtu, format!("from {MIN_MTU} to {MAX_MTU}")))
+        }
+        given => Ok(given),
+    }
+}
+
+const MIN_MTU: u32 = 576;
+const MAX_MTU: u32 = 65_535;
+
+fn wrong(key: &'static str, value: impl Display, expected: String) -> Error {
+    Error::Value { key, value: excerpt::value(&value.to_string()), expected }
+}

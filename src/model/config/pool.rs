@@ -1,0 +1,200 @@
+//! The subnets of one address family, and flannel's arithmetic for them.
+
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Error, wrong};
+use crate::model::json::Fields;
+use crate::model::prefix::{Family, Prefix, number};
+
+/// The addresses of one family, and how they are cut into subnets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pool {
+    pub network: Prefix,
+    /// Length of each subnet, in bits.
+    pub subnet_len: u8,
+    /// First subnet that is handed out.
+    pub min: Prefix,
+    /// Last subnet that is handed out.
+    pub max: Prefix,
+}
+
+impl Pool {
+    /// The length of subnets that a network of room enough is cut into if the config says nothing.
+    pub const fn usual_len(family: Family) -> u8 {
+        match family {
+            Family::V4 => 24,
+            Family::V6 => 64,
+        }
+    }
+
+    /// Count of subnets in the pool.
+    pub fn count(&self) -> u128 {
+        let span = number(self.max.base()).saturating_sub(number(self.min.base()));
+        span / self.min.size() + 1
+    }
+
+    /// The subnet number `index`, counted from `min`.
+    pub fn subnet(&self, index: u128) -> Prefix {
+        let base = self.min.nth(index.wrapping_mul(self.min.size()));
+        Prefix::holding(base, self.subnet_len).unwrap_or(self.min)
+    }
+
+    /// The number of `subnet`; none if the pool does not hand it out.
+    pub fn index(&self, subnet: Prefix) -> Option<u128> {
+        self.hands_out(subnet)
+            .then(|| (number(subnet.base()) - number(self.min.base())) / self.min.size())
+    }
+
+    pub fn hands_out(&self, subnet: Prefix) -> bool {
+        subnet.family() == self.network.family()
+            && subnet.prefix_len() == self.subnet_len
+            && (self.min..=self.max).contains(&subnet)
+    }
+}
+
+/// The keys of one family's pool, and the bounds of its arithmetic.
+struct PoolKeys {
+    family: Family,
+    enable: &'static str,
+    network: &'static str,
+    subnet_len: &'static str,
+    min: &'static str,
+    max: &'static str,
+    /// What subnets get in a network of room enough.
+    usual_len: u8,
+    /// The longest subnet that can hold pods.
+    longest_len: u8,
+}
+
+impl PoolKeys {
+    const fn of(family: Family) -> Self {
+        match family {
+            Family::V4 => Self {
+                family,
+                enable: "EnableIPv4",
+                network: "Network",
+                subnet_len: "SubnetLen",
+                min: "SubnetMin",
+                max: "SubnetMax",
+                usual_len: Pool::usual_len(Family::V4),
+                longest_len: 30,
+            },
+            Family::V6 => Self {
+                family,
+                enable: "EnableIPv6",
+                network: "IPv6Network",
+                subnet_len: "IPv6SubnetLen",
+                min: "IPv6SubnetMin",
+                max: "IPv6SubnetMax",
+                usual_len: Pool::usual_len(Family::V6),
+                longest_len: 126,
+            },
+        }
+    }
+
+    fn enabled_by_default(&self) -> bool {
+        self.family == Family::V4
+    }
+}
+
+/// The pool of `family`; none if the config does not enable it.
+pub(super) fn parse(fields: &Fields, family: Family) -> Result<Option<Pool>, Error> {
+    let keys = &PoolKeys::of(family);
+    if !fields.bool(keys.enable)?.unwrap_or(keys.enabled_by_default()) {
+        return Ok(None);
+    }
+    let missing = Error::Missing { key: keys.network, because: keys.enable };
+    let network = parse_network(fields, keys)?.ok_or(missing)?;
+    let subnet_len = parse_subnet_len(fields, keys, network)?;
+    // The first subnet holds the network's own address, which old software takes for a broadcast.
+    let second = network.nth(1 << (keys.family.width() - subnet_len));
+    let min = parse_bound(fields, keys.min, network, subnet_len, second)?;
+    let max = parse_bound(fields, keys.max, network, subnet_len, network.last())?;
+    if min > max {
+        let expected = format!("at most {} {}", keys.max, max.base());
+        return Err(Error::Value { key: keys.min, value: min.base().to_string(), expected });
+    }
+    Ok(Some(Pool { network, subnet_len, min, max }))
+}
+
+/// The first key by which two pools of `family` differ; none if they are the same.
+pub fn differing_key(
+    family: Family,
+    one: Option<&Pool>,
+    other: Option<&Pool>,
+) -> Option<&'static str> {
+    let keys = PoolKeys::of(family);
+    let (one, other) = match (one, other) {
+        (None, None) => return None,
+        (Some(_), None) | (None, Some(_)) => return Some(keys.enable),
+        (Some(one), Some(other)) => (one, other),
+    };
+    let differing = [
+        (keys.network, one.network != other.network),
+        (keys.subnet_len, one.subnet_len != other.subnet_len),
+        (keys.min, one.min != other.min),
+        (keys.max, one.max != other.max),
+    ];
+    differing.into_iter().find_map(|(key, differs)| differs.then_some(key))
+}
+
+fn parse_network(fields: &Fields, keys: &PoolKeys) -> Result<Option<Prefix>, Error> {
+    let Some(text) = fields.str(keys.network)? else { return Ok(None) };
+    let network = Prefix::from_str(text).ok().filter(|network| network.family() == keys.family);
+    let expected = || format!("an {} prefix with its length", keys.family);
+    let network = network.ok_or_else(|| wrong(keys.network, text, expected()))?;
+    if network.prefix_len() == 0 {
+        let expected = "a part of all addresses: nodes and services need some, too".to_owned();
+        return Err(wrong(keys.network, text, expected));
+    }
+    Ok(Some(network))
+}
+
+fn parse_subnet_len(fields: &Fields, keys: &PoolKeys, network: Prefix) -> Result<u8, Error> {
+    let shortest = network.prefix_len() + 2;
+    if shortest > keys.longest_len {
+        let expected = format!("a prefix of length {} or shorter", keys.longest_len - 2);
+        return Err(wrong(keys.network, network, expected));
+    }
+    match fields.u32(keys.subnet_len)?.filter(|len| *len != 0) {
+        None => Ok(keys.usual_len.max(shortest)),
+        Some(len) => u8::try_from(len)
+            .ok()
+            .filter(|len| (shortest..=keys.longest_len).contains(len))
+            .ok_or_else(|| {
+                let range = format!("from {shortest} to {}, for {network}", keys.longest_len);
+                wrong(keys.subnet_len, len, range)
+            }),
+    }
+}
+
+/// The slot that begins at the address under `key`, or the one that holds `default`.
+fn parse_bound(
+    fields: &Fields,
+    key: &'static str,
+    network: Prefix,
+    subnet_len: u8,
+    default: IpAddr,
+) -> Result<Prefix, Error> {
+    let unspecified = network.family().unspecified();
+    let given = match fields.str(key)? {
+        None => None,
+        Some(text) => {
+            let expected = || format!("an address inside {network}");
+            let address = text.parse().map_err(|_| wrong(key, text, expected()))?;
+            // Flannel reads the unspecified address as "not given".
+            let given = Some(address).filter(|address| *address != unspecified);
+            given
+                .filter(|address| !network.contains(*address))
+                .map_or(Ok(()), |address| Err(wrong(key, address, expected())))?;
+            given
+        }
+    };
+    let slot = Prefix::holding(given.unwrap_or(default), subnet_len);
+    slot.filter(|slot| given.is_none_or(|address| slot.base() == address)).ok_or_else(|| {
+        wrong(key, given.unwrap_or(default), format!("the first address of a /{subnet_len}"))
+    })
+}

@@ -1,0 +1,157 @@
+//! `Probe`: how daemons ask each other whether a path carries packets.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Error, wrong};
+use crate::model::json::Fields;
+
+/// How paths to peers are probed while `Mixed` is on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Probe {
+    pub enabled: bool,
+    /// UDP port that every daemon answers on.
+    pub port: u16,
+    /// Between two questions to one peer; longer where peers are many.
+    pub interval: Duration,
+    /// So many unanswered questions in a row make a path bad.
+    pub failure_threshold: u32,
+    /// So many answers in a row make a bad path good again.
+    pub success_threshold: u32,
+}
+
+impl Probe {
+    /// Close to flannel's 8472, and the default of nothing that runs on such nodes.
+    pub const DEFAULT_PORT: u16 = 8475;
+}
+
+impl Default for Probe {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            port: Self::DEFAULT_PORT,
+            interval: Duration::from_secs(1),
+            failure_threshold: 3,
+            success_threshold: 5,
+        }
+    }
+}
+
+const SHORTEST: Duration = Duration::from_millis(100);
+const LONGEST: Duration = Duration::from_secs(60);
+const MAX_THRESHOLD: u32 = 100;
+
+/// What is under `Probe`; the tunnel has `tunnel_port` for itself.
+pub(super) fn parse(fields: &Fields, tunnel_port: u16) -> Result<Probe, Error> {
+    let given = fields.object("Probe")?.unwrap_or_default();
+    let default = Probe::default();
+    Ok(Probe {
+        enabled: given.bool("Enabled")?.unwrap_or(default.enabled),
+        port: parse_port(&given, tunnel_port)?,
+        interval: parse_interval(&given)?.unwrap_or(default.interval),
+        failure_threshold: threshold(&given, "FailureThreshold", "Probe.FailureThreshold")?
+            .unwrap_or(default.failure_threshold),
+        success_threshold: threshold(&given, "SuccessThreshold", "Probe.SuccessThreshold")?
+            .unwrap_or(default.success_threshold),
+    })
+}
+
+fn parse_port(probe: &Fields, tunnel_port: u16) -> Result<u16, Error> {
+    let port = probe.u32("Port")?.unwrap_or(Probe::DEFAULT_PORT.into());
+    let expected = || format!("from 1 to 65535, and not Backend.Port, which is {tunnel_port}");
+    u16::try_from(port)
+        .ok()
+        .filter(|port| *port != 0 && *port != tunnel_port)
+        .ok_or_else(|| wrong("Probe.Port", port, expected()))
+}
+
+fn parse_interval(probe: &Fields) -> Result<Option<Duration>, Error> {
+    let Some(text) = probe.str("Interval")? else { return Ok(None) };
+    let interval = duration(text).filter(|it| (SHORTEST..=LONGEST).contains(it));
+    let expected = "from \"100ms\" to \"60s\"";
+    interval.map(Some).ok_or_else(|| wrong("Probe.Interval", format!("{text:?}"), expected.into()))
+}
+
+/// `500ms` or `2s`.
+fn duration(text: &str) -> Option<Duration> {
+    match text.strip_suffix("ms") {
+        Some(number) => number.parse().ok().map(Duration::from_millis),
+        None => text.strip_suffix('s')?.parse().ok().map(Duration::from_secs),
+    }
+}
+
+fn threshold(
+    probe: &Fields,
+    key: &'static str,
+    full_key: &'static str,
+) -> Result<Option<u32>, Error> {
+    match probe.u32(key)? {
+        Some(number) if !(1..=MAX_THRESHOLD).contains(&number) => {
+            Err(wrong(full_key, number, format!("from 1 to {MAX_THRESHOLD}")))
+        }
+        given => Ok(given),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::config::NetworkConfig;
+
+    fn parsed(keys: &str) -> Result<Probe, String> {
+        let json = format!(r#"{{"Network":"10.244.0.0/16",{keys}}}"#);
+        let config = NetworkConfig::parse(json.as_bytes());
+        config.map(|config| config.probe).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn without_a_word_paths_are_probed_once_a_second() {
+        let probe = parsed(r#""Mixed":true"#).unwrap();
+        assert_eq!(probe, Probe::default());
+        assert_eq!((probe.enabled, probe.port), (true, 8475));
+        assert_eq!(probe.interval, Duration::from_secs(1));
+    }
+
+    #[test]
+    fn every_key_is_followed() {
+        let keys = r#""Probe":{"Enabled":false,"Port":9000,"Interval":"250ms",
+            "FailureThreshold":2,"successthreshold":7,"Unknown":1}"#;
+        let expected = Probe {
+            enabled: false,
+            port: 9000,
+            interval: Duration::from_millis(250),
+            failure_threshold: 2,
+            success_threshold: 7,
+        };
+        assert_eq!(parsed(keys), Ok(expected));
+    }
+
+    #[test]
+    fn bad_values_are_refused_with_a_sentence() {
+        let cases = [
+            (
+                r#""Port":8472"#,
+                "Probe.Port is 8472, but must be from 1 to 65535, and not Backend.Port, which is 8472",
+            ),
+            (
+                r#""Port":0"#,
+                "Probe.Port is 0, but must be from 1 to 65535, and not Backend.Port, which is 8472",
+            ),
+            (r#""Interval":"1h""#, r#"Probe.Interval is "1h", but must be from "100ms" to "60s""#),
+            (
+                r#""Interval":"10ms""#,
+                r#"Probe.Interval is "10ms", but must be from "100ms" to "60s""#,
+            ),
+            (r#""Interval":1"#, "Interval is 1, but must be a text"),
+            (r#""FailureThreshold":0"#, "Probe.FailureThreshold is 0, but must be from 1 to 100"),
+            (
+                r#""SuccessThreshold":101"#,
+                "Probe.SuccessThreshold is 101, but must be from 1 to 100",
+            ),
+        ];
+        for (keys, sentence) in cases {
+            assert_eq!(parsed(&format!(r#""Probe":{{{keys}}}"#)), Err(sentence.to_owned()));
+        }
+    }
+}

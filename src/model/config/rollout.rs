@@ -1,0 +1,76 @@
+//! Which nodes take the config's backend already, while the others stay on the one before.
+
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Error, Kind, parse_kind, wrong};
+use crate::model::json::Fields;
+
+/// The stages of a change of backend: each node finds out for itself whether it follows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rollout {
+    /// The backend of the nodes that do not follow yet.
+    pub from: Kind,
+    /// So many of a hundred nodes follow, roughly.
+    pub percent: u8,
+    /// Those that follow whatever their share: public IPs, or names where the store has names.
+    pub nodes: Vec<String>,
+}
+
+impl Rollout {
+    /// Whether the node of these names follows: its public IPs, IPv4 first, then what else it is
+    /// called. The first name decides about its share.
+    ///
+    /// A higher percentage only ever adds nodes.
+    pub fn follows(&self, names: impl IntoIterator<Item = impl ToString>) -> bool {
+        let names: Vec<String> = names.into_iter().map(|name| name.to_string()).collect();
+        let is_named = names.iter().any(|name| self.nodes.contains(name));
+        is_named || names.first().is_some_and(|first| share(first) < self.percent)
+    }
+}
+
+/// Where the node of this name stands among a hundred, from 0 to 99: the 64-bit FNV-1a hash of the
+/// name, modulo 100. All versions must agree on it.
+pub fn share(name: &str) -> u8 {
+    let hash = name
+        .bytes()
+        .fold(FNV_OFFSET, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(FNV_PRIME));
+    u8::try_from(hash % 100).unwrap_or_default()
+}
+
+const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+const FNV_PRIME: u64 = 0x0000_0100_0000_01b3;
+
+/// The rollout of a config; none means that everybody follows.
+pub(super) fn parse(fields: &Fields) -> Result<Option<Rollout>, Error> {
+    let Some(rollout) = fields.object("Rollout")? else { return Ok(None) };
+    let percent = rollout.u32("Percent")?.unwrap_or(0);
+    let percent = u8::try_from(percent)
+        .ok()
+        .filter(|percent| *percent <= 100)
+        .ok_or_else(|| wrong("Rollout.Percent", percent, "at most 100".to_owned()))?;
+    let nodes = rollout.texts("Nodes")?.unwrap_or_default();
+    let nodes = nodes.into_iter().map(canonical).collect();
+    Ok(Some(Rollout { from: parse_from(&rollout)?, percent, nodes }))
+}
+
+fn parse_from(rollout: &Fields) -> Result<Kind, Error> {
+    let from = rollout.object("From")?.ok_or_else(|| {
+        wrong("Rollout.From", "missing", "the backend of the nodes that stay".to_owned())
+    })?;
+    // One tunnel serves those who stay and those who follow.
+    let shared = TUNNEL_KEYS.iter().find(|key| from.get(key).is_some());
+    if let Some(key) = shared {
+        let expected = "only a Type: tunnel parameters stand in Backend, for all nodes";
+        return Err(wrong("Rollout.From", format!("given with {key}"), expected.to_owned()));
+    }
+    parse_kind(&from, "Rollout.From.Type")
+}
+
+const TUNNEL_KEYS: [&str; 6] = ["VNI", "Port", "MTU", "GBP", "Learning", "DirectRouting"];
+
+/// An IP address in the one way in which nodes write it too.
+fn canonical(name: String) -> String {
+    name.parse::<IpAddr>().map_or(name, |ip| ip.to_string())
+}

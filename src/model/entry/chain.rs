@@ -1,0 +1,144 @@
+//! Chains of iptables.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::Rule;
+use crate::model::prefix::Family;
+
+/// The two kinds of iptables: neither sees the rules of the other.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum Iptables {
+    /// Whose rules are tables of nftables.
+    #[default]
+    Nft,
+    Legacy,
+}
+
+/// The place of a chain of the host where packets come to one of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Base {
+    /// Before every rule that masquerades.
+    EarlyPostrouting,
+    Postrouting,
+    Forward,
+}
+
+/// A chain of a name that flannel has given it, or tweed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ChainName {
+    pub iptables: Iptables,
+    pub family: Family,
+    pub base: Base,
+}
+
+/// A chain with its rules, and the one rule that leads to it: they are replaced as a whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chain {
+    pub name: ChainName,
+    pub rules: Vec<Rule>,
+    /// How much of it, and of what leads to it, is in no form of ours; never set by us.
+    pub foreign: usize,
+    /// What becomes of packets that the host has no rule for; not for us to say.
+    pub otherwise: Otherwise,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Otherwise {
+    #[default]
+    Accepted,
+    /// A rule that accepts is all that saves them.
+    Dropped,
+}
+
+impl Iptables {
+    pub const ALL: [Self; 2] = [Self::Nft, Self::Legacy];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Nft => "nft",
+            Self::Legacy => "legacy",
+        }
+    }
+}
+
+impl Base {
+    pub const ALL: [Self; 3] = [Self::EarlyPostrouting, Self::Postrouting, Self::Forward];
+
+    pub const fn table(self) -> &'static str {
+        match self {
+            Self::EarlyPostrouting | Self::Postrouting => "nat",
+            Self::Forward => "filter",
+        }
+    }
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::EarlyPostrouting | Self::Postrouting => "POSTROUTING",
+            Self::Forward => "FORWARD",
+        }
+    }
+
+    /// Whether flanneld makes and keeps the chain that it leads to.
+    pub const fn is_flannels(self) -> bool {
+        match self {
+            Self::EarlyPostrouting => false,
+            Self::Postrouting | Self::Forward => true,
+        }
+    }
+
+    /// The name of the chain that it leads to.
+    pub const fn chain(self) -> &'static str {
+        match self {
+            Self::EarlyPostrouting => "TWEED-POSTRTG",
+            Self::Postrouting => "FLANNEL-POSTRTG",
+            Self::Forward => "FLANNEL-FWD",
+        }
+    }
+
+    /// The comment of each rule.
+    pub const fn comment(self) -> &'static str {
+        match self {
+            Self::EarlyPostrouting => "tweedd fixed source",
+            Self::Postrouting => "flanneld masq",
+            Self::Forward => "flanneld forward",
+        }
+    }
+}
+
+impl ChainName {
+    /// All that there may be.
+    pub fn all() -> impl Iterator<Item = Self> {
+        let named = |iptables, family| Base::ALL.map(|base| Self { iptables, family, base });
+        let of_both = move |iptables| Family::ALL.into_iter().flat_map(move |f| named(iptables, f));
+        Iptables::ALL.into_iter().flat_map(of_both)
+    }
+}
+
+impl ChainName {
+    /// What shows and changes such chains.
+    pub fn program(self) -> String {
+        let word = match self.family {
+            Family::V4 => "iptables",
+            Family::V6 => "ip6tables",
+        };
+        format!("{word}-{}", self.iptables)
+    }
+}
+
+impl Chain {
+    pub const fn of(name: ChainName, rules: Vec<Rule>) -> Self {
+        Self { name, rules, foreign: 0, otherwise: Otherwise::Accepted }
+    }
+}
+
+impl fmt::Display for Iptables {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}

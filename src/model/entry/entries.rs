@@ -1,0 +1,275 @@
+//! All entries, in the order of their keys.
+
+use std::borrow::Borrow;
+use std::cmp::Ordering;
+use std::collections::{BTreeSet, btree_set};
+use std::iter::Map;
+use std::sync::Arc;
+
+use super::key::{KeyRef, Keyed};
+use super::{Entry, Key};
+
+/// Entries, one of each key. An entry is its own key, so that the two cannot disagree.
+///
+/// What is planned, desired, under way and there is the same entry for almost all of them: they
+/// share it.
+#[derive(Clone, Debug, Default)]
+pub struct KernelState(BTreeSet<Held>);
+
+/// An entry in the place that its key gives it.
+#[derive(Clone, Debug)]
+pub struct Held(Arc<Entry>);
+
+type Iter<'a> = Map<btree_set::Iter<'a, Held>, fn(&Held) -> &Arc<Entry>>;
+
+type IntoIter = Map<btree_set::IntoIter<Held>, fn(Held) -> Arc<Entry>>;
+
+impl KernelState {
+    pub fn get(&self, key: &Key) -> Option<&Entry> {
+        self.shared(key).map(AsRef::as_ref)
+    }
+
+    /// As [`Self::get`], for those who keep it.
+    pub fn shared(&self, key: &Key) -> Option<&Arc<Entry>> {
+        self.0.get(key as &dyn Keyed).map(Held::entry)
+    }
+
+    /// Puts `entry` in the place of the one with its key.
+    pub fn insert(&mut self, entry: impl Into<Arc<Entry>>) -> Option<Arc<Entry>> {
+        self.0.replace(Held(entry.into())).map(|Held(entry)| entry)
+    }
+
+    pub fn remove(&mut self, key: &Key) -> Option<Arc<Entry>> {
+        self.0.take(key as &dyn Keyed).map(|Held(entry)| entry)
+    }
+
+    pub fn iter(&self) -> Iter<'_> {
+        self.0.iter().map(Held::entry)
+    }
+
+    pub fn keys(&self) -> impl Iterator<Item = Key> {
+        self.entries().map(Entry::key)
+    }
+
+    pub fn entries(&self) -> impl DoubleEndedIterator<Item = &Entry> {
+        self.iter().map(AsRef::as_ref)
+    }
+
+    /// What is there for our own sake: it comes first.
+    pub fn local(&self) -> impl Iterator<Item = &Arc<Entry>> {
+        self.iter().take_while(|entry| entry.is_local())
+    }
+
+    /// `entry`, as it is held here already if it is.
+    pub fn sharing(&self, entry: Entry) -> Arc<Entry> {
+        let held = self.0.get(&entry as &dyn Keyed).map(Held::entry);
+        held.filter(|held| ***held == entry).map_or_else(|| Arc::new(entry), Arc::clone)
+    }
+
+    /// Becomes `new` by what is different in it: memory that lives long stays where it is.
+    pub fn update(&mut self, mut new: Self) {
+        if *self == new {
+            return;
+        }
+        self.0.retain(|held| {
+            new.0.get(held).is_some_and(|now| now.0 == held.0) && new.0.remove(held)
+        });
+        self.extend(new);
+    }
+
+    /// The entries of each key, here and in `other`, in the order of keys.
+    pub fn beside<'a>(
+        &'a self,
+        other: &'a Self,
+    ) -> impl Iterator<Item = (Option<&'a Arc<Entry>>, Option<&'a Arc<Entry>>)> {
+        let (mut ours, mut theirs) = (self.0.iter().peekable(), other.0.iter().peekable());
+        std::iter::from_fn(move || {
+            let order = match (ours.peek(), theirs.peek()) {
+                (Some(our), Some(their)) => our.cmp(their),
+                (Some(_), None) => Ordering::Less,
+                (None, Some(_)) => Ordering::Greater,
+                (None, None) => return None,
+            };
+            let our = ours.next_if(|_| order.is_le()).map(Held::entry);
+            let their = theirs.next_if(|_| order.is_ge()).map(Held::entry);
+            Some((our, their))
+        })
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn retain(&mut self, mut keep: impl FnMut(&Entry) -> bool) {
+        self.0.retain(|Held(entry)| keep(entry));
+    }
+}
+
+impl Held {
+    const fn entry(&self) -> &Arc<Entry> {
+        &self.0
+    }
+}
+
+impl Keyed for Held {
+    fn key_ref(&self) -> KeyRef<'_> {
+        self.0.key_ref()
+    }
+}
+
+impl Ord for Held {
+    fn cmp(&self, other: &Self) -> Ordering {
+        if Arc::ptr_eq(&self.0, &other.0) {
+            Ordering::Equal
+        } else {
+            self.key_ref().cmp(&other.key_ref())
+        }
+    }
+}
+
+impl PartialOrd for Held {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Held {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Held {}
+
+/// Looked for by a key alone, or by another entry.
+impl<'a> Borrow<dyn Keyed + 'a> for Held {
+    fn borrow(&self) -> &(dyn Keyed + 'a) {
+        self
+    }
+}
+
+impl Ord for dyn Keyed + '_ {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.key_ref().cmp(&other.key_ref())
+    }
+}
+
+impl PartialOrd for dyn Keyed + '_ {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for dyn Keyed + '_ {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for dyn Keyed + '_ {}
+
+impl PartialEq for KernelState {
+    fn eq(&self, other: &Self) -> bool {
+        self.iter().eq(other.iter())
+    }
+}
+
+impl Eq for KernelState {}
+
+/// Of several entries of one key, the last counts.
+impl<E: Into<Arc<Entry>>> FromIterator<E> for KernelState {
+    fn from_iter<I: IntoIterator<Item = E>>(entries: I) -> Self {
+        let mut held: Vec<Held> = entries.into_iter().map(|entry| Held(entry.into())).collect();
+        held.sort();
+        held.dedup_by(|later, earlier| {
+            let is_same = later == earlier;
+            if is_same {
+                std::mem::swap(later, earlier);
+            }
+            is_same
+        });
+        Self(held.into_iter().collect())
+    }
+}
+
+impl<E: Into<Arc<Entry>>> Extend<E> for KernelState {
+    fn extend<I: IntoIterator<Item = E>>(&mut self, entries: I) {
+        let entries: Vec<Arc<Entry>> = entries.into_iter().map(Into::into).collect();
+        if entries.len() > self.len() {
+            // Built anew, the tree leaves no room between the entries.
+            *self = std::mem::take(self).into_iter().chain(entries).collect();
+        } else {
+            for entry in entries {
+                self.insert(entry);
+            }
+        }
+    }
+}
+
+impl<'a> IntoIterator for &'a KernelState {
+    type Item = &'a Arc<Entry>;
+    type IntoIter = Iter<'a>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+impl IntoIterator for KernelState {
+    type Item = Arc<Entry>;
+    type IntoIter = IntoIter;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter().map(|Held(entry)| entry)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::entry::{AcceptRa, LinkName};
+
+    fn accept(link: &str, accept: bool) -> Entry {
+        Entry::AcceptRa(AcceptRa { link: LinkName::new(link), accept })
+    }
+
+    #[test]
+    fn what_is_as_desired_is_kept_once() {
+        let desired: KernelState = [accept("a", false), accept("b", false)].into_iter().collect();
+        let read = [accept("a", false), accept("b", true)];
+        let actual: KernelState = read.into_iter().map(|entry| desired.sharing(entry)).collect();
+        let is_one = |link| {
+            let key = Key::AcceptRa(LinkName::new(link));
+            Arc::ptr_eq(actual.shared(&key).unwrap(), desired.shared(&key).unwrap())
+        };
+        assert!(is_one("a") && !is_one("b"));
+    }
+
+    #[test]
+    fn two_states_lie_beside_each_other_key_by_key() {
+        let state = |links: &[&str]| -> KernelState {
+            links.iter().map(|link| accept(link, true)).collect()
+        };
+        let (one, other) = (state(&["a", "b", "d"]), state(&["b", "c"]));
+        let links: Vec<_> = one
+            .beside(&other)
+            .map(|pair| <[_; 2]>::from(pair).map(|entry| entry?.link().map(LinkName::as_str)))
+            .collect();
+        let (a, b, c, d) = (Some("a"), Some("b"), Some("c"), Some("d"));
+        assert_eq!(links, [[a, None], [b, b], [None, c], [d, None]]);
+    }
+
+    #[test]
+    fn an_update_takes_over_all_that_is_new_and_nothing_else() {
+        let mut state: KernelState =
+            [accept("a", true), accept("b", true), accept("c", true)].into_iter().collect();
+        let new: KernelState =
+            [accept("b", false), accept("c", true), accept("d", true)].into_iter().collect();
+        state.update(new.clone());
+        assert_eq!(state, new);
+    }
+}

@@ -1,0 +1,193 @@
+//! Nexthop objects, and the numbers by which ours are known.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use super::LinkName;
+use crate::model::prefix::{Family, Prefix, number};
+
+/// A next hop that routes refer to by its number: the kernel finds it at once, where it would
+/// compare each route's own gateway with those of all others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Nexthop {
+    pub id: NexthopId,
+    /// None for those that lead to no gateway, or to several.
+    pub gateway: Option<IpAddr>,
+    pub link: Option<LinkName>,
+    /// Take the gateway for adjacent although no address says so.
+    pub onlink: bool,
+    pub protocol: u8,
+}
+
+/// The number of a nexthop object. The host has one space of them for everybody.
+///
+/// Ours follow from the subnet that they lead to, so that nobody has to remember them:
+///
+/// ```text
+/// 1111 | family | lane | number of the subnet
+///    4 |      1 |    1 |                   26   bits
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NexthopId(u32);
+
+/// Each subnet has a number for either way to it: a route moves from one to the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lane {
+    Tunnel,
+    Direct,
+}
+
+const OURS: u32 = 0b1111 << 28;
+const V6: u32 = 1 << 27;
+const DIRECT: u32 = 1 << 26;
+const SUBNET_BITS: u8 = 26;
+
+impl NexthopId {
+    pub const fn new(id: u32) -> Self {
+        Self(id)
+    }
+
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+
+    /// For the path by `lane` to `subnet` of `network`; none if the network has more subnets of
+    /// such a length than we have numbers.
+    pub fn of(network: Prefix, subnet: Prefix, lane: Lane) -> Option<Self> {
+        let fits = is_numbered(network) && subnet.prefix_len() <= unit(network.family());
+        let lane = match lane {
+            Lane::Tunnel => 0,
+            Lane::Direct => DIRECT,
+        };
+        fits.then(|| {
+            Self(OURS | family_bit(subnet.family()) | lane | subnet_number(network, subnet))
+        })
+    }
+
+    /// Whether it is of our numbers.
+    pub const fn is_ours(self) -> bool {
+        self.0 & OURS == OURS
+    }
+
+    /// Whether it is our number for some path into `network`.
+    pub fn leads_into(self, network: Prefix) -> bool {
+        self.is_ours()
+            && is_numbered(network)
+            && self.0 & V6 == family_bit(network.family())
+            && (self.0 & NUMBER) >> free_bits(network) == network_number(network)
+    }
+}
+
+impl fmt::Display for NexthopId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+const NUMBER: u32 = DIRECT - 1;
+
+/// The length of the smallest subnets that have a number each.
+const fn unit(family: Family) -> u8 {
+    match family {
+        Family::V4 => 26,
+        Family::V6 => 64,
+    }
+}
+
+/// Whether all subnets of `network` have numbers of their own.
+fn is_numbered(network: Prefix) -> bool {
+    let unit = unit(network.family());
+    (unit - SUBNET_BITS..=unit).contains(&network.prefix_len())
+}
+
+/// That of the network in front, then that of the subnet in it.
+fn subnet_number(network: Prefix, subnet: Prefix) -> u32 {
+    let free = free_bits(network);
+    let within = unit_number(subnet.base()) & !(u128::MAX << free);
+    network_number(network) << free | u32::try_from(within).unwrap_or(NUMBER)
+}
+
+/// So many bits tell the subnets of `network` apart.
+const fn free_bits(network: Prefix) -> u8 {
+    unit(network.family()) - network.prefix_len()
+}
+
+/// What the remaining bits can tell of `network`: folded, where it has more of them itself.
+fn network_number(network: Prefix) -> u32 {
+    let free = free_bits(network);
+    let bits = SUBNET_BITS - free;
+    let mut rest = unit_number(network.base()) >> free;
+    let mut folded = 0;
+    while bits > 0 && rest > 0 {
+        folded ^= rest & !(u128::MAX << bits);
+        rest >>= bits;
+    }
+    u32::try_from(folded).unwrap_or(NUMBER)
+}
+
+/// Of the smallest subnet with a number that holds `address`.
+fn unit_number(address: IpAddr) -> u128 {
+    let family = Family::of(address);
+    number(address) >> (family.width() - unit(family))
+}
+
+const fn family_bit(family: Family) -> u32 {
+    match family {
+        Family::V4 => 0,
+        Family::V6 => V6,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn prefix(text: &str) -> Prefix {
+        text.parse().unwrap()
+    }
+
+    fn ids(network: &str, subnets: &[&str]) -> Vec<Option<NexthopId>> {
+        let network = prefix(network);
+        let lanes = [Lane::Tunnel, Lane::Direct];
+        let of = |subnet| lanes.map(|lane| NexthopId::of(network, prefix(subnet), lane));
+        subnets.iter().copied().flat_map(of).collect()
+    }
+
+    #[test]
+    fn every_path_of_a_host_has_a_number_of_its_own() {
+        let v4 = ids("10.0.0.0/8", &["10.0.0.0/24", "10.0.1.0/24", "10.255.255.0/24"]);
+        let small = ids("172.16.0.0/16", &["172.16.0.0/26", "172.16.0.64/26", "172.16.1.0/26"]);
+        let v6 = ids("fd00:10::/48", &["fd00:10::/64", "fd00:10:0:1::/64", "fd00:10:0:ffff::/64"]);
+        let all: Vec<NexthopId> = [v4, small, v6].into_iter().flatten().flatten().collect();
+        assert_eq!(all.len(), 18);
+        assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len());
+        assert!(all.iter().all(|id| id.is_ours()));
+    }
+
+    #[test]
+    fn a_number_tells_its_network() {
+        let id = ids("10.1.0.0/16", &["10.1.7.0/24"])[0].unwrap();
+        assert!(id.leads_into(prefix("10.1.0.0/16")));
+        assert!(!id.leads_into(prefix("10.2.0.0/16")));
+        let id = ids("fd00:10::/48", &["fd00:10:0:7::/64"])[1].unwrap();
+        assert!(id.leads_into(prefix("fd00:10::/48")));
+        assert!(!id.leads_into(prefix("fd00:11::/48")));
+        assert!(!id.leads_into(prefix("10.1.0.0/16")));
+    }
+
+    #[test]
+    fn subnets_beyond_our_numbers_have_none() {
+        assert_eq!(ids("10.0.0.0/16", &["10.0.0.0/27"]), [None, None]);
+        assert_eq!(ids("fd00::/32", &["fd00::/64"]), [None, None]);
+        assert_eq!(ids("fd00::/64", &["fd00::/80"]), [None, None]);
+    }
+
+    #[test]
+    fn the_numbers_of_others_are_not_ours() {
+        for id in [1, 250_000_000, 1 << 28, 0b1110 << 28] {
+            assert!(!NexthopId::new(id).is_ours());
+        }
+    }
+}

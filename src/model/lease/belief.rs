@@ -1,0 +1,233 @@
+//! Which leases are believed: the rules that a lease must keep before anything is programmed for it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
+
+use super::{Endpoint, Lease, LeaseId, Vtep};
+use crate::mac::MacAddr;
+use crate::model::config::Pool;
+use crate::model::prefix::{Family, Prefix};
+
+/// What every believed lease must agree with.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rules {
+    /// The networks that subnets are cut from.
+    pub networks: Vec<Prefix>,
+    /// Our own lease, once we hold one.
+    pub own: Option<Lease>,
+    /// Of the tunnel device of each family.
+    pub macs: BTreeMap<Family, MacAddr>,
+    /// The addresses that are ours.
+    pub addresses: Vec<IpAddr>,
+    /// The prefixes of our link, whose first and last IPv4 address are nobody's.
+    pub on_link: Vec<Prefix>,
+    /// Where pods live.
+    pub pools: Vec<Pool>,
+}
+
+/// Why a lease is set aside.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Rejected {
+    #[error("its record cannot be read: {0}")]
+    Malformed(String),
+    #[error("subnet {0} is not inside the network")]
+    OutsideNetwork(Prefix),
+    #[error("subnet {0} is too short or too long for pods")]
+    IllegalLength(Prefix),
+    #[error("subnet {0} overlaps our own subnet {1}")]
+    OverlapsOurs(Prefix, Prefix),
+    #[error("subnet {0} holds {1}, an address of this node")]
+    HoldsOurAddress(Prefix, IpAddr),
+    #[error("its {what} conflicts with lease {id}")]
+    ConflictsWith { what: Contested, id: LeaseId },
+    #[error("public IP {0} is no address that a node can have")]
+    ImplausibleAddress(IpAddr),
+    #[error("public IP {0} is an address of this node")]
+    OurAddress(IpAddr),
+    #[error("VTEP MAC {0} is no unicast address")]
+    ImplausibleMac(MacAddr),
+    #[error("VTEP MAC {0} is the one of this node")]
+    OurMac(MacAddr),
+}
+
+/// Why the source of a tunnel's packets is not accepted, although its lease is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadSource {
+    #[error("its source {0} is ignored: it is no address that a node can have")]
+    Implausible(IpAddr),
+    #[error("its source {0} is ignored: it is an address of this node")]
+    Ours(IpAddr),
+}
+
+/// What is wrong with the address of a node.
+#[derive(Clone, Copy)]
+enum BadAddress {
+    Implausible,
+    Ours,
+}
+
+/// What only one of two leases can have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Contested {
+    Subnet,
+    VtepMac,
+}
+
+impl fmt::Display for Contested {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Subnet => "subnet",
+            Self::VtepMac => "VTEP MAC",
+        })
+    }
+}
+
+impl Rejected {
+    /// Names of [`Self::conflict`], in the order of metrics.
+    pub const CONFLICTS: [&str; 5] =
+        ["subnet", "vtep_mac", "our_subnet", "our_vtep_mac", "our_public_ip"];
+
+    /// What it conflicts about, if it does: with another lease, or with this node.
+    pub const fn conflict(&self) -> Option<&'static str> {
+        match self {
+            Self::ConflictsWith { what: Contested::Subnet, .. } => Some("subnet"),
+            Self::ConflictsWith { what: Contested::VtepMac, .. } => Some("vtep_mac"),
+            Self::OverlapsOurs(..) => Some("our_subnet"),
+            Self::OurMac(_) => Some("our_vtep_mac"),
+            Self::OurAddress(_) => Some("our_public_ip"),
+            Self::Malformed(_)
+            | Self::OutsideNetwork(_)
+            | Self::IllegalLength(_)
+            | Self::HoldsOurAddress(..)
+            | Self::ImplausibleAddress(_)
+            | Self::ImplausibleMac(_) => None,
+        }
+    }
+}
+
+impl Rules {
+    /// Whether `lease`, by itself, can be believed; conflicts among peers are for [`super::Peers`].
+    pub fn check(&self, lease: &Lease) -> Result<(), Rejected> {
+        lease.endpoints.iter().try_for_each(|endpoint| self.check_endpoint(endpoint))
+    }
+
+    /// `lease` without the sources that no node can have, and what is wrong with the first of them;
+    /// none if all are good.
+    pub fn without_bad_sources(&self, lease: &Lease) -> Option<(Lease, BadSource)> {
+        let bad = |endpoint: &Endpoint| self.check_source(endpoint).err();
+        let first = lease.endpoints.iter().find_map(bad)?;
+        let mut lease = lease.clone();
+        for endpoint in lease.endpoints.iter_mut().filter(|endpoint| bad(endpoint).is_some()) {
+            endpoint.vtep = endpoint.vtep.map(|vtep| Vtep { source: None, ..vtep });
+        }
+        Some((lease, first))
+    }
+
+    pub fn is_own(&self, id: &LeaseId) -> bool {
+        self.own.as_ref().is_some_and(|own| own.id == *id)
+    }
+
+    fn check_endpoint(&self, endpoint: &Endpoint) -> Result<(), Rejected> {
+        self.check_subnet(endpoint.subnet)?;
+        self.check_public_ip(endpoint)?;
+        endpoint.vtep.map_or(Ok(()), |vtep| self.check_mac(endpoint.subnet.family(), vtep.mac))
+    }
+
+    fn check_subnet(&self, subnet: Prefix) -> Result<(), Rejected> {
+        let network = self
+            .networks
+            .iter()
+            .find(|network| network.covers(subnet))
+            .ok_or(Rejected::OutsideNetwork(subnet))?;
+        let longest = subnet.family().width() - SHORTEST_HOST_PART;
+        if subnet.prefix_len() <= network.prefix_len() || subnet.prefix_len() > longest {
+            return Err(Rejected::IllegalLength(subnet));
+        }
+        let mut ours = self.own.iter().flat_map(Lease::subnets);
+        if let Some(own) = ours.find(|own| own.overlaps(subnet)) {
+            return Err(Rejected::OverlapsOurs(subnet, own));
+        }
+        // A route there would lead our own link astray.
+        let mut held = self.addresses.iter().filter(|address| subnet.contains(**address));
+        held.next().map_or(Ok(()), |address| Err(Rejected::HoldsOurAddress(subnet, *address)))
+    }
+
+    fn check_public_ip(&self, endpoint: &Endpoint) -> Result<(), Rejected> {
+        let address = endpoint.public_ip;
+        self.check_address(address, endpoint.subnet).map_err(|bad| match bad {
+            BadAddress::Implausible => Rejected::ImplausibleAddress(address),
+            BadAddress::Ours => Rejected::OurAddress(address),
+        })
+    }
+
+    fn check_source(&self, endpoint: &Endpoint) -> Result<(), BadSource> {
+        let Some(source) = endpoint.vtep.and_then(|vtep| vtep.source) else { return Ok(()) };
+        self.check_address(source, endpoint.subnet).map_err(|bad| match bad {
+            BadAddress::Implausible => BadSource::Implausible(source),
+            BadAddress::Ours => BadSource::Ours(source),
+        })
+    }
+
+    /// Whether the node whose pods have `subnet` can have `address`.
+    fn check_address(&self, address: IpAddr, subnet: Prefix) -> Result<(), BadAddress> {
+        if self.addresses.contains(&address) {
+            return Err(BadAddress::Ours);
+        }
+        let is_plausible = Family::of(address) == subnet.family()
+            && is_node_address(address)
+            && !self.on_link.iter().any(|prefix| is_reserved(*prefix, address))
+            && !self.is_pod(address, subnet);
+        if is_plausible { Ok(()) } else { Err(BadAddress::Implausible) }
+    }
+
+    /// A public IP among the pods would send the tunnel through itself.
+    fn is_pod(&self, address: IpAddr, subnet: Prefix) -> bool {
+        let ours = self.own.iter().flat_map(Lease::subnets);
+        let mut pools = self.pools.iter();
+        ours.chain([subnet]).any(|subnet| subnet.contains(address))
+            || pools.any(|pool| hands_out(pool, address) && !self.is_among_pods(pool))
+    }
+
+    /// Where nodes take addresses from their own pod network, as a flat network may, others do too.
+    fn is_among_pods(&self, pool: &Pool) -> bool {
+        self.addresses.iter().any(|address| hands_out(pool, *address))
+    }
+
+    fn check_mac(&self, family: Family, mac: MacAddr) -> Result<(), Rejected> {
+        if !mac.is_unicast() {
+            Err(Rejected::ImplausibleMac(mac))
+        } else if self.macs.get(&family) == Some(&mac) {
+            Err(Rejected::OurMac(mac))
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// A subnet needs a gateway and a pod beside its first and last address.
+const SHORTEST_HOST_PART: u8 = 2;
+
+fn is_node_address(address: IpAddr) -> bool {
+    if address.is_unspecified() || address.is_loopback() || address.is_multicast() {
+        return false;
+    }
+    match address {
+        IpAddr::V4(v4) => {
+            let [first, ..] = v4.octets();
+            // A link-local address says nothing without a link.
+            first != 0 && first < 240 && !v4.is_link_local()
+        }
+        IpAddr::V6(v6) => !v6.is_unicast_link_local() && v6.to_ipv4_mapped().is_none(),
+    }
+}
+
+/// The kernel takes the first and the last address of a link for broadcasts, where it has more than two.
+fn is_reserved(on_link: Prefix, address: IpAddr) -> bool {
+    let is_shared = on_link.family() == Family::V4 && on_link.size() > 2;
+    is_shared && (address == on_link.base() || address == on_link.last())
+}
+
+fn hands_out(pool: &Pool, address: IpAddr) -> bool {
+    Prefix::holding(address, pool.subnet_len).is_some_and(|subnet| pool.hands_out(subnet))
+}

@@ -1,0 +1,15 @@
+//! The words of this program: config, leases, this node, entries of the kernel. Values only.
+
+pub mod checkpoint;
+pub mod config;
+pub mod entry;
+pub mod json;
+pub mod lease;
+pub mod local;
+pub mod node;
+pub mod path;
+pub mod policy;
+pub mod prefix;
+pub mod probe_secret;
+pub mod report;
+pub mod status;

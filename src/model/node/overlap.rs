@@ -1,0 +1,145 @@
+//! Networks of pods that overlap what the host reaches otherwise.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use super::Facts;
+use crate::model::entry::LinkName;
+use crate::model::prefix::Prefix;
+
+/// A network of pods, and what else is reached by its addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Overlap {
+    pub network: Prefix,
+    pub with: Other,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Other {
+    /// A prefix of the external interface.
+    Underlay(LinkName, Prefix),
+    /// The API server as a service of Kubernetes: the first of the service range.
+    Service(IpAddr),
+}
+
+impl Overlap {
+    /// Those of `networks` with these prefixes of the underlay and with the service range.
+    pub fn of(
+        networks: impl IntoIterator<Item = Prefix>,
+        underlay: &[(&LinkName, Prefix)],
+        service: Option<IpAddr>,
+    ) -> Vec<Self> {
+        let on = |network: Prefix| {
+            let on_link = underlay.iter().filter(move |(_, prefix)| network.overlaps(*prefix));
+            let on_link = on_link.map(|(link, prefix)| Other::Underlay((*link).clone(), *prefix));
+            let service = service.filter(|service| network.contains(*service));
+            let all = on_link.chain(service.map(Other::Service));
+            all.map(move |with| Self { network, with }).collect::<Vec<_>>()
+        };
+        networks.into_iter().flat_map(on).collect()
+    }
+}
+
+impl fmt::Display for Overlap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let network = self.network;
+        match &self.with {
+            Other::Underlay(link, prefix) => {
+                write!(f, "Network {network} overlaps {prefix}, the prefix of {link}")
+            }
+            Other::Service(service) => {
+                write!(f, "Network {network} overlaps the service range of {service}")
+            }
+        }
+    }
+}
+
+impl Facts {
+    /// Where this host has addresses, each by itself and with its link: no new subnet of pods may
+    /// lie there.
+    pub fn occupied(&self) -> Vec<Prefix> {
+        let links = self.interfaces.iter().filter(|link| !is_of_pods(&link.name));
+        let addresses = links.flat_map(|link| &link.addresses);
+        let addresses = addresses.filter(|address| !is_link_local(address.address));
+        let prefixes = addresses.flat_map(|address| {
+            let on_link = Prefix::holding(address.address, address.prefix_len);
+            on_link.into_iter().chain([Prefix::host(address.address)])
+        });
+        prefixes.collect()
+    }
+}
+
+/// Whether its addresses are those of the subnet that this node has, or had: of the tunnel's device,
+/// of the bridge, and on the loopback, where they outlive the device. Without a lease and without a
+/// checkpoint, the same subnet is the best to have.
+fn is_of_pods(link: &LinkName) -> bool {
+    let is_tunnel = ["flannel.", "flannel-v6."].iter().any(|name| link.as_str().starts_with(name));
+    is_tunnel || link.is_loopback() || link.as_str() == BRIDGE
+}
+
+/// Of the CNI plugin.
+const BRIDGE: &str = "cni0";
+
+/// Any host may have it.
+fn is_link_local(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(ip) => ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::node::{Interface, InterfaceAddress, Lifetime};
+
+    fn interface(name: &str, addresses: &[&str]) -> Interface {
+        let addresses = addresses.iter().map(|text| {
+            let (address, len) = text.split_once('/').unwrap();
+            InterfaceAddress {
+                address: address.parse().unwrap(),
+                prefix_len: len.parse().unwrap(),
+                usable: true,
+                lifetime: Lifetime::Permanent,
+            }
+        });
+        let addresses = addresses.collect();
+        Interface { name: LinkName::new(name), mtu: 1500, up: true, layer2: true, addresses }
+    }
+
+    #[test]
+    fn addresses_of_the_host_are_occupied_and_those_of_its_pods_are_not() {
+        let interfaces = vec![
+            interface("lo", &["127.0.0.1/8", "::1/128", "10.5.7.1/32"]),
+            interface("eth0", &["10.0.0.5/24", "fe80::1/64"]),
+            interface("cni0", &["10.5.7.1/24"]),
+            interface("flannel.1", &["10.5.7.0/32"]),
+            interface("flannel-v6.1", &["fd00:5::/128"]),
+        ];
+        let facts = Facts { interfaces, ..Facts::default() };
+        let occupied: Vec<String> = facts.occupied().iter().map(ToString::to_string).collect();
+        assert_eq!(occupied, ["10.0.0.0/24", "10.0.0.5/32"]);
+    }
+
+    #[test]
+    fn a_network_around_the_underlay_or_the_services_is_named() {
+        let eth0 = LinkName::new("eth0");
+        let prefix = |text: &str| text.parse::<Prefix>().unwrap();
+        let told = |networks: &[&str]| {
+            let networks = networks.iter().map(|text| prefix(text));
+            let underlay = [(&eth0, prefix("10.0.0.0/24")), (&eth0, prefix("fd00:5::/64"))];
+            let service = Some("10.96.0.1".parse().unwrap());
+            let overlaps = Overlap::of(networks, &underlay, service);
+            overlaps.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(told(&["10.244.0.0/16", "fd00:10:244::/56"]), [""; 0]);
+        assert_eq!(
+            told(&["10.0.0.0/8", "fd00::/16"]),
+            [
+                "Network 10.0.0.0/8 overlaps 10.0.0.0/24, the prefix of eth0",
+                "Network 10.0.0.0/8 overlaps the service range of 10.96.0.1",
+                "Network fd00::/16 overlaps fd00:5::/64, the prefix of eth0",
+            ]
+        );
+    }
+}

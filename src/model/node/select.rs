@@ -1,0 +1,275 @@
+//! Which interface and addresses face the peers, by flannel's rules.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use regex::Regex;
+
+use super::{Facts, Interface, InterfaceAddress, Nexthops, Node, Uplink};
+use crate::model::entry::LinkName;
+use crate::model::prefix::{Family, Prefix};
+
+/// How the operator names the interface and addresses that face the peers.
+#[derive(Clone, Debug, Default)]
+pub struct InterfaceOptions {
+    /// Names or addresses; the first that fits wins.
+    pub names: Vec<String>,
+    /// Tried after all names, on addresses first and on names second.
+    pub regexes: Vec<Regex>,
+    /// Tried last: the interface by which the kernel would send to this address.
+    pub can_reach: Option<IpAddr>,
+    /// What peers send to; the interface's address if not given.
+    pub public_ip: Option<Ipv4Addr>,
+    pub public_ipv6: Option<Ipv6Addr>,
+    /// Do without nexthop objects although the kernel has them.
+    pub plain_routes: bool,
+}
+
+impl InterfaceOptions {
+    /// The same with the public IPs that somebody else orders; at most one per family.
+    #[must_use]
+    pub fn ordered(&self, public_ips: &[IpAddr]) -> Self {
+        let mut options = self.clone();
+        for public_ip in public_ips {
+            match public_ip {
+                IpAddr::V4(ip) => options.public_ip = Some(*ip),
+                IpAddr::V6(ip) => options.public_ipv6 = Some(*ip),
+            }
+        }
+        options
+    }
+}
+
+/// No interface fits, and why each that was named does not.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no interface can be used: {}", .0.join("; "))]
+pub struct NoInterface(Vec<String>);
+
+/// An interface, and the addresses of it that the choice fixed.
+struct Choice<'a> {
+    interface: &'a Interface,
+    fixed: Vec<IpAddr>,
+}
+
+impl Node {
+    /// Chooses by `options` among the interfaces of the host: one that has an address in each of `families`.
+    pub fn select(
+        facts: &Facts,
+        options: &InterfaceOptions,
+        families: &[Family],
+    ) -> Result<Self, NoInterface> {
+        let mut reasons = Vec::new();
+        for choice in choices(facts, options, families) {
+            match choice.and_then(|choice| build(facts, &choice, options, families)) {
+                Ok(node) => return Ok(node),
+                Err(reason) => reasons.push(reason),
+            }
+        }
+        Err(NoInterface(reasons))
+    }
+
+    /// Keeps interface and addresses as long as they can be used, and chooses as at first if not:
+    /// peers know these addresses, and another that would be chosen now may be gone tomorrow.
+    pub fn select_again(
+        &self,
+        facts: &Facts,
+        options: &InterfaceOptions,
+        families: &[Family],
+    ) -> Result<Self, NoInterface> {
+        let fixed: Vec<IpAddr> = self.uplinks.iter().map(|uplink| uplink.address).collect();
+        let is_same = self.uplinks.iter().map(Uplink::family).eq(families.iter().copied());
+        let has_all = |interface: &Interface| {
+            interface.name == self.interface && fixed.iter().all(|ip| interface.can_use(*ip))
+        };
+        let kept = find(facts, has_all).filter(|_| is_same);
+        let kept = kept.map(|interface| Choice { interface, fixed: fixed.clone() });
+        let kept = kept.and_then(|choice| build(facts, &choice, options, families).ok());
+        kept.map_or_else(|| Self::select(facts, options, families), Ok)
+    }
+}
+
+type Chosen<'a> = Result<Choice<'a>, String>;
+
+/// Every way to choose that the operator asked for, in order; without any, the defaults.
+fn choices<'a>(
+    facts: &'a Facts,
+    options: &InterfaceOptions,
+    families: &[Family],
+) -> Vec<Chosen<'a>> {
+    let named = options.names.iter().map(|name| by_name(facts, name));
+    let matching = options.regexes.iter().map(|regex| by_regex(facts, regex, families));
+    let reaching = options.can_reach.map(|target| by_reach(facts, target));
+    let choices: Vec<_> = named.chain(matching).chain(reaching).collect();
+    if choices.is_empty() { vec![by_default(facts, options, families)] } else { choices }
+}
+
+fn by_name<'a>(facts: &'a Facts, name: &str) -> Chosen<'a> {
+    match name.parse() {
+        Ok(address) => by_address(facts, address, "--iface"),
+        Err(_) => {
+            find(facts, |interface| interface.name.as_str() == name).map(unfixed).ok_or_else(|| {
+                format!("--iface {name} is no interface of this host ({})", listed(facts))
+            })
+        }
+    }
+}
+
+fn by_address<'a>(facts: &'a Facts, address: IpAddr, flag: &str) -> Chosen<'a> {
+    find(facts, |interface| interface.has(address))
+        .map(|interface| Choice { interface, fixed: vec![address] })
+        .ok_or_else(|| format!("{flag} {address} is no address of this host"))
+}
+
+/// On addresses, an interface fits if it has a matching one in every family.
+fn by_regex<'a>(facts: &'a Facts, regex: &Regex, families: &[Family]) -> Chosen<'a> {
+    let matching = |interface: &'a Interface| {
+        let fixed: Option<Vec<_>> = families
+            .iter()
+            .map(|family| interface.preferred(*family).find(|ip| regex.is_match(&ip.to_string())))
+            .collect();
+        fixed.map(|fixed| Choice { interface, fixed })
+    };
+    let by_address = facts.interfaces.iter().find_map(matching);
+    let by_name = || find(facts, |interface| regex.is_match(interface.name.as_str())).map(unfixed);
+    by_address
+        .or_else(by_name)
+        .ok_or_else(|| format!("--iface-regex {regex} fits none ({})", listed(facts)))
+}
+
+fn by_reach(facts: &Facts, target: IpAddr) -> Chosen<'_> {
+    let reach = facts
+        .reach
+        .as_ref()
+        .ok_or_else(|| format!("--iface-can-reach {target}: no route leads there"))?;
+    let interface = by_link(facts, &reach.link)?;
+    Ok(Choice { interface, fixed: reach.source.into_iter().collect() })
+}
+
+fn by_default<'a>(facts: &'a Facts, options: &InterfaceOptions, families: &[Family]) -> Chosen<'a> {
+    if let Some(address) = options.public_ip {
+        return by_address(facts, address.into(), "without --iface, --public-ip");
+    }
+    if let Some(address) = options.public_ipv6 {
+        return by_address(facts, address.into(), "without --iface, --public-ipv6");
+    }
+    let links: Vec<&LinkName> =
+        families.iter().map(|family| default_link(facts, *family)).collect::<Result<_, _>>()?;
+    match links.as_slice() {
+        [first, rest @ ..] if rest.iter().all(|link| link == first) => Ok(unfixed(by_link(facts, first)?)),
+        _ => Err("the default routes of IPv4 and IPv6 leave by different interfaces: name one with --iface".into()),
+    }
+}
+
+fn default_link(facts: &Facts, family: Family) -> Result<&LinkName, String> {
+    let route = facts.default_routes.iter().find(|(of, _)| *of == family);
+    let (_, link) = route
+        .ok_or_else(|| format!("there is no {family} default route, and --iface is not given"))?;
+    link.as_ref().ok_or_else(|| {
+        format!("the {family} default route has several next hops: name one with --iface")
+    })
+}
+
+fn build(
+    facts: &Facts,
+    choice: &Choice<'_>,
+    options: &InterfaceOptions,
+    families: &[Family],
+) -> Result<Node, String> {
+    let interface = choice.interface;
+    if interface.mtu == 0 {
+        return Err(format!("interface {} has no MTU", interface.name));
+    }
+    let uplinks = families
+        .iter()
+        .map(|family| uplink(facts, choice, options, *family))
+        .collect::<Result<_, _>>()?;
+    let on_link =
+        interface.addresses.iter().filter_map(|a| Prefix::holding(a.address, a.prefix_len));
+    Ok(Node {
+        interface: interface.name.clone(),
+        mtu: interface.mtu,
+        layer2: interface.layer2,
+        nexthops: facts.nexthops == Nexthops::Usable && !options.plain_routes,
+        firewalls: facts.firewalls.clone(),
+        sysctls: facts.sysctls,
+        spoils_checksums: facts.kernel.spoils_checksums(),
+        on_link: on_link.collect(),
+        uplinks,
+    })
+}
+
+fn uplink(
+    facts: &Facts,
+    choice: &Choice<'_>,
+    options: &InterfaceOptions,
+    family: Family,
+) -> Result<Uplink, String> {
+    let fixed = choice.fixed.iter().copied().find(|address| Family::of(*address) == family);
+    let address = fixed.or_else(|| choice.interface.preferred(family).next()).ok_or_else(|| {
+        format!("interface {} has no usable {family} address", choice.interface.name)
+    })?;
+    let given = match family {
+        Family::V4 => options.public_ip.map(IpAddr::from),
+        Family::V6 => options.public_ipv6.map(IpAddr::from),
+    };
+    let public_ip = given.unwrap_or(address);
+    // Behind address translation the public IP is on no interface: outer packets cannot leave from it.
+    let is_local = find(facts, |interface| interface.has(public_ip)).is_some();
+    let source = if is_local { public_ip } else { address };
+    let others = choice.interface.addresses.iter().map(|own| own.address);
+    let others = others.filter(|own| !is_local && Family::of(*own) == family && *own != address);
+    Ok(Uplink { address, public_ip, source, others: others.collect() })
+}
+
+impl Interface {
+    fn has(&self, address: IpAddr) -> bool {
+        self.addresses.iter().any(|own| own.address == address)
+    }
+
+    fn can_use(&self, address: IpAddr) -> bool {
+        self.addresses.iter().any(|own| own.usable && own.address == address)
+    }
+
+    /// The addresses of `family` that peers may be told, best first.
+    fn preferred(&self, family: Family) -> impl Iterator<Item = IpAddr> + use<> {
+        let fits = |own: &&InterfaceAddress| {
+            own.usable && Family::of(own.address) == family && can_be_told(own.address)
+        };
+        let mut addresses: Vec<_> = self.addresses.iter().filter(fits).cloned().collect();
+        addresses.sort_by_key(|own| (is_link_local(own.address), own.lifetime));
+        addresses.into_iter().map(|own| own.address)
+    }
+}
+
+/// An IPv6 link-local address says nothing to a peer.
+fn can_be_told(address: IpAddr) -> bool {
+    let is_scoped = address.is_ipv6() && is_link_local(address);
+    !(address.is_unspecified() || address.is_loopback() || address.is_multicast() || is_scoped)
+}
+
+const fn is_link_local(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    }
+}
+
+fn find(facts: &Facts, fits: impl Fn(&Interface) -> bool) -> Option<&Interface> {
+    facts.interfaces.iter().find(|interface| fits(interface))
+}
+
+fn by_link<'a>(facts: &'a Facts, link: &LinkName) -> Result<&'a Interface, String> {
+    find(facts, |interface| interface.name == *link)
+        .ok_or_else(|| format!("interface {link} is gone"))
+}
+
+const fn unfixed(interface: &Interface) -> Choice<'_> {
+    Choice { interface, fixed: Vec::new() }
+}
+
+fn listed(facts: &Facts) -> String {
+    let names: Vec<_> = facts.interfaces.iter().map(|interface| interface.name.as_str()).collect();
+    format!("there are {}", names.join(", "))
+}
+
+#[cfg(test)]
+mod tests;

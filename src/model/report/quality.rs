@@ -1,0 +1,160 @@
+//! How well packets travel, in steps so coarse that noise is not worth a new report.
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::path::Path;
+use crate::model::status::{PeerStatus, WayStatus};
+
+/// What probes found on the ways that are in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct Quality {
+    /// Of a thousand probes.
+    pub lost: u32,
+    /// In microseconds.
+    pub round_trip: u32,
+}
+
+/// Of fewer probes, those that were lost before the peer was ready are too many.
+const ENOUGH: u32 = 32;
+/// Less is noise, of a thousand.
+const LOSS: u32 = 10;
+/// Less is noise, in microseconds: it is the time of one answer each.
+const DELAY: u32 = 10_000;
+
+impl Quality {
+    /// Of `asked` probes so many were `lost`, and a usual answer took so long; rounded up.
+    pub fn measured(asked: u32, lost: u32, round_trip_us: u32) -> Self {
+        let share = u64::from(lost) * 1000;
+        let share = share.checked_div(u64::from(asked)).unwrap_or_default();
+        let lost = u32::try_from(share).unwrap_or(1000).max(u32::from(lost > 0));
+        Self { lost: stepped(lost), round_trip: stepped(round_trip_us) }
+    }
+
+    /// Of the ways that packets to `peers` take now; none if none of them is probed.
+    pub fn of_peers(peers: &[PeerStatus]) -> Option<Self> {
+        let mut ways: Vec<&WayStatus> = peers.iter().filter_map(in_use).collect();
+        ways.sort_by_key(|way| way.round_trip_us);
+        let usual = ways.get(ways.len() / 2)?.round_trip_us.unwrap_or_default();
+        let (asked, lost) =
+            ways.iter().fold((0, 0), |(asked, lost), way| (asked + way.asked, lost + way.lost));
+        Some(Self::measured(asked, lost, usual.try_into().unwrap_or(u32::MAX)))
+    }
+
+    /// Of several nodes: the loss of the worst, and the time of the one in the middle.
+    pub fn of_all(qualities: impl IntoIterator<Item = Self>) -> Option<Self> {
+        let mut all: Vec<Self> = qualities.into_iter().collect();
+        all.sort_by_key(|quality| quality.round_trip);
+        let lost = all.iter().map(|quality| quality.lost).max()?;
+        Some(Self { lost, round_trip: all.get(all.len() / 2)?.round_trip })
+    }
+
+    /// What is clearly worse now than it was, if anything.
+    pub fn worse_than(self, before: Self) -> Option<String> {
+        if self.lost >= LOSS && self.lost > before.lost.saturating_mul(2) {
+            Some(format!("it loses {}, {} before", self.loss(), before.loss()))
+        } else if self.round_trip > before.round_trip.saturating_mul(4).saturating_add(DELAY) {
+            Some(format!("answers take {}, {} before", self.latency(), before.latency()))
+        } else {
+            None
+        }
+    }
+
+    /// `0.2 %`.
+    pub fn loss(self) -> String {
+        match (self.lost / 10, self.lost % 10) {
+            (whole, 0) => format!("{whole} %"),
+            (whole, tenths) => format!("{whole}.{tenths} %"),
+        }
+    }
+
+    /// `0.2 ms`.
+    pub fn latency(self) -> String {
+        match self.round_trip {
+            us @ ..1000 => format!("{us} us"),
+            us => format!("{} ms", us / 1000),
+        }
+    }
+}
+
+/// The way that packets to this peer take, if it is probed.
+fn in_use(peer: &PeerStatus) -> Option<&WayStatus> {
+    let probes = peer.probes.as_ref()?;
+    let way = match peer.path? {
+        Path::Direct => probes.direct.as_ref(),
+        Path::Tunnel => probes.tunnel.as_ref(),
+    };
+    way.filter(|way| way.asked >= ENOUGH)
+}
+
+/// The next of 0, 1, 2, 5, 10, 20, 50, …
+fn stepped(value: u32) -> u32 {
+    let steps =
+        (0..10).flat_map(|power| [1, 2, 5].map(|digit| digit * 10_u32.saturating_pow(power)));
+    std::iter::once(0).chain(steps).find(|step| *step >= value).unwrap_or(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::path::Verdict;
+    use crate::model::status::PathStatus;
+
+    #[test]
+    fn noise_makes_no_new_report() {
+        assert_eq!(Quality::measured(100, 0, 210), Quality::measured(100, 0, 430));
+        assert_eq!(Quality::measured(1000, 3, 210), Quality::measured(1000, 5, 210));
+        assert_ne!(Quality::measured(1000, 0, 210), Quality::measured(100_000, 1, 210));
+        assert_eq!(Quality::measured(0, 0, 0), Quality { lost: 0, round_trip: 0 });
+    }
+
+    #[test]
+    fn only_what_somebody_would_feel_is_worse() {
+        let quality = |lost, round_trip| Quality { lost, round_trip };
+        assert_eq!(quality(5, 500).worse_than(quality(0, 200)), None);
+        assert_eq!(quality(20, 200).worse_than(quality(10, 200)), None);
+        let lossy = quality(20, 200).worse_than(quality(2, 200));
+        assert_eq!(lossy.as_deref(), Some("it loses 2 %, 0.2 % before"));
+        assert_eq!(quality(0, 10_000).worse_than(quality(0, 500)), None);
+        let slow = quality(0, 20_000).worse_than(quality(0, 500));
+        assert_eq!(slow.as_deref(), Some("answers take 20 ms, 500 us before"));
+    }
+
+    #[test]
+    fn of_many_nodes_the_worst_loss_and_the_usual_time_count() {
+        let all =
+            [(0, 200), (50, 5000), (0, 100)].map(|(lost, round_trip)| Quality { lost, round_trip });
+        assert_eq!(Quality::of_all(all), Some(Quality { lost: 50, round_trip: 200 }));
+        assert_eq!(Quality::of_all([]), None);
+    }
+    #[test]
+    fn the_ways_in_use_count_once_there_are_enough_probes() {
+        let way = |asked, lost| WayStatus {
+            asked,
+            lost,
+            round_trip_us: Some(400),
+            heard_ms_ago: Some(1),
+        };
+        let peer = |path, direct, tunnel| PeerStatus {
+            lease: crate::model::lease::LeaseId::new("10.5.1.0-24"),
+            family: None,
+            subnet: None,
+            public_ip: None,
+            backend: "vxlan".to_owned(),
+            path: Some(path),
+            reason: None,
+            programmed: true,
+            probes: Some(PathStatus {
+                verdict: Verdict::Good,
+                direct: Some(direct),
+                tunnel: Some(tunnel),
+            }),
+        };
+        let young = peer(Path::Direct, way(31, 1), way(64, 0));
+        assert_eq!(Quality::of_peers(std::slice::from_ref(&young)), None);
+        let lossy = peer(Path::Direct, way(40, 4), way(64, 0));
+        let well = peer(Path::Tunnel, way(64, 64), way(60, 0));
+        let quality = Quality { lost: 50, round_trip: 500 };
+        assert_eq!(Quality::of_peers(&[young, lossy, well]), Some(quality));
+    }
+}

@@ -1,0 +1,123 @@
+//! What a report says, and that versions understand each other.
+
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+use crate::model::status::PathStatus;
+
+fn peer(index: usize) -> PeerStatus {
+    PeerStatus {
+        lease: LeaseId::new(format!("10.5.{index}.0-24")),
+        family: Some(Family::V4),
+        subnet: None,
+        public_ip: None,
+        backend: "vxlan".to_owned(),
+        path: Some(Path::Tunnel),
+        reason: None,
+        programmed: true,
+        probes: None,
+    }
+}
+
+fn left_out(index: usize) -> PeerStatus {
+    PeerStatus {
+        path: None,
+        reason: Some("left out: it published no VTEP".to_owned()),
+        ..peer(index)
+    }
+}
+
+#[test]
+fn who_is_reached_as_the_config_says_is_no_exception() {
+    assert_eq!(exceptions([peer(1), peer(2)]), (Vec::new(), 0));
+}
+
+#[test]
+fn who_has_no_path_comes_first() {
+    let refused = PeerStatus { programmed: false, ..peer(1) };
+    let (exceptions, total) = exceptions([refused, left_out(2)]);
+    let told: Vec<_> = exceptions.iter().map(|e| (e.lease.as_str(), e.reason.as_str())).collect();
+    assert_eq!(
+        told,
+        [
+            ("10.5.2.0-24", "left out: it published no VTEP"),
+            ("10.5.1.0-24", "the kernel does not hold its path"),
+        ]
+    );
+    assert_eq!(total, 2);
+}
+
+#[test]
+fn many_exceptions_are_counted_and_the_first_are_told() {
+    let (exceptions, total) = exceptions((0..250).map(left_out));
+    assert_eq!((exceptions.len(), total), (MOST, 250));
+}
+
+#[test]
+fn a_report_of_another_version_is_read() {
+    let json = r#"{
+        "version": "9.9", "lease": "10.5.1.0-24", "subnets": ["10.5.1.0/24"], "backend": "host-gw",
+        "node": {"interface": "eth0", "mtu": 1500, "layer2": true, "on_link": ["10.0.0.0/24"],
+            "uplinks": [{"address": "10.0.0.1", "public_ip": "10.0.0.1", "source": "10.0.0.1"}]},
+        "mixed": true, "something": "new"
+    }"#;
+    let report: NodeReport = serde_json::from_str(json).unwrap();
+    assert_eq!((report.backend, report.mixed, report.pending), (Kind::HostGw, true, None));
+}
+
+fn report() -> NodeReport {
+    let json = r#"{"version": "1", "lease": "n1", "subnets": [], "backend": "vxlan", "mixed": true,
+        "node": {"interface": "eth0", "mtu": 1500, "layer2": true, "on_link": [], "uplinks": []}}"#;
+    NodeReport::decode(json.as_bytes()).unwrap()
+}
+
+#[test]
+fn a_report_that_would_be_too_large_names_fewer_exceptions() {
+    let exception = |reason: String| Exception {
+        lease: LeaseId::new("10.5.1.0-24"),
+        family: None,
+        path: None,
+        reason,
+        probing: false,
+    };
+    let with = |reason: &str| NodeReport {
+        exceptions: vec![exception(reason.to_owned()); MOST],
+        exceptions_total: 250,
+        ..report()
+    };
+    let named = |report: &NodeReport| {
+        let json = report.encode();
+        assert!(json.len() <= LARGEST, "{} bytes", json.len());
+        let read = NodeReport::decode(json.as_bytes()).unwrap();
+        assert_eq!(read.exceptions_total, 250);
+        read.exceptions.len()
+    };
+    assert_eq!(named(&with("left out")), MOST);
+    assert!((1..MOST).contains(&named(&with(&"x".repeat(1000)))));
+    assert_eq!(named(&with(&"\u{1}".repeat(LARGEST))), 0);
+}
+
+#[test]
+fn the_texts_of_another_node_are_cut() {
+    let long = "\u{1b}[2J".repeat(60_000);
+    let forged = NodeReport { version: long.clone(), pending: Some(long), ..report() };
+    let read = NodeReport::decode(&serde_json::to_vec(&forged).unwrap()).unwrap();
+    for text in [Some(read.version), read.pending].into_iter().flatten() {
+        assert!(text.len() < 700 && excerpt::is_printable(&text), "{text}");
+    }
+}
+
+#[test]
+fn a_peer_that_never_answers_and_stays_in_the_tunnel_is_no_exception() {
+    let silent = |path, programmed| PeerStatus {
+        path,
+        programmed,
+        reason: Some("it has never answered a probe".to_owned()),
+        probes: Some(PathStatus { verdict: Verdict::Silent, direct: None, tunnel: None }),
+        ..peer(1)
+    };
+    assert_eq!(exceptions([silent(Some(Path::Tunnel), true)]), (Vec::new(), 0));
+    let (exceptions, _) = exceptions([silent(Some(Path::Tunnel), false), silent(None, false)]);
+    let told: Vec<_> = exceptions.iter().map(|e| e.reason.as_str()).collect();
+    assert_eq!(told, ["it has never answered a probe", "the kernel does not hold its path"]);
+}

@@ -1,0 +1,212 @@
+//! `tweedctl cleanup`: what of ours the kernel and the disk hold, and its removal.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::daemon::{self, Unanswered};
+use super::inputs::{self, Known, Unknown};
+use super::layout::{counted, listed, wrap, wrap_entry};
+use super::options::{CleanupOptions, Files};
+use super::{Answer, Error, Verdict, kernel};
+use crate::kernel::Kernel;
+use crate::model::config::Pool;
+use crate::model::entry::{KernelState, LinkName};
+use crate::model::prefix::{Family, Prefix};
+use crate::model::status::Readiness;
+use crate::plan::diff::{Op, cleanup_ops};
+use crate::plan::scope::{Extent, Scope};
+use crate::plan::{backend, masquerade};
+
+/// What is ours, and how much of it is gone.
+#[derive(Serialize)]
+pub(super) struct Leftovers {
+    /// By whose word it is ours.
+    source: String,
+    entries: Vec<String>,
+    files: Vec<PathBuf>,
+    outcome: Outcome,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Outcome {
+    Listed,
+    Removed,
+    /// What was not removed, and why; everything else was, but the files stay as long as an entry does.
+    Refused(Vec<String>),
+}
+
+/// What is ours: where to look, and what to leave behind.
+pub(super) struct Ours {
+    pub(super) source: String,
+    pub(super) scope: Scope,
+    pub(super) remaining: KernelState,
+}
+
+pub(super) async fn answer(
+    files: &Files,
+    options: &CleanupOptions,
+    mut kernel: impl Kernel,
+) -> Result<Leftovers, Error> {
+    if options.yes && !options.force {
+        refuse_beside_a_daemon(&files.socket(), "stop it first, or say --force").await?;
+    }
+    let ours = ours(files, options).await?;
+    let actual = kernel::dump(&mut kernel, &ours.scope).await?;
+    let ops = cleanup_ops(&ours.remaining, &actual, &ours.scope);
+    let mut leftovers = Leftovers {
+        source: ours.source,
+        entries: ops.iter().map(ToString::to_string).collect(),
+        files: left_behind(files),
+        outcome: Outcome::Listed,
+    };
+    if options.yes {
+        leftovers.outcome = remove(&mut kernel, ops, &leftovers.files).await?;
+    }
+    Ok(leftovers)
+}
+
+/// A daemon would put everything back.
+pub(super) async fn refuse_beside_a_daemon(socket: &Path, advice: &str) -> Result<(), Error> {
+    match daemon::ask::<Readiness>(socket, "/readyz").await {
+        Err(Unanswered::Absent(_)) => Ok(()),
+        Ok(_) | Err(Unanswered::Forbidden(_) | Unanswered::Silent { .. }) => Err(Error::Refused(
+            format!("a daemon is on {} and would put everything back: {advice}", socket.display()),
+        )),
+    }
+}
+
+async fn ours(files: &Files, options: &CleanupOptions) -> Result<Ours, Error> {
+    if !options.networks.is_empty() {
+        return Ok(Ours::named(&options.networks, options.vni));
+    }
+    match inputs::read(files).await {
+        Ok(known) => Ok(Ours::known(&known)),
+        // Nothing at all is left, as after a removal: that is no reason to fail.
+        Err(Unknown::Nowhere { .. }) if left_behind(files).is_empty() => Ok(Ours::nothing()),
+        Err(unknown) => {
+            Err(Error::CannotTell(format!("{unknown}: say which --network and --vni are ours")))
+        }
+    }
+}
+
+impl Ours {
+    pub(super) fn known(known: &Known) -> Self {
+        let scope = Scope { extent: Extent::Everything, ..known.scope() };
+        let remaining = backend::restored(&known.local.strict);
+        Self { source: format!("known from {}", known.source), scope, remaining }
+    }
+
+    pub(super) fn named(networks: &[Prefix], vni: u32) -> Self {
+        let tunnels: BTreeSet<LinkName> =
+            Family::ALL.map(|family| backend::device_name(family, vni)).into();
+        let tables = backend::table_names(vni).collect();
+        let chains = masquerade::chain_names();
+        let source = format!("as --network {} and --vni {vni} say", listed(networks, ""));
+        // Which of the subnets was ours is not known: it is taken to have had the usual length.
+        let subnet =
+            |network: &Prefix| Prefix::holding(network.base(), Pool::usual_len(network.family()));
+        let subnets = networks.iter().filter_map(subnet).collect();
+        let (networks, extent) = (networks.to_vec(), Extent::Everything);
+        let scope =
+            Scope { tunnels, tables, chains, extent, networks, subnets, ..Scope::default() };
+        Self { source, scope, remaining: KernelState::default() }
+    }
+
+    fn nothing() -> Self {
+        let source = "there is no daemon, no checkpoint and no subnet file; if routes are left, \
+                      say which --network and --vni are ours";
+        Self {
+            source: source.to_owned(),
+            scope: Scope::default(),
+            remaining: KernelState::default(),
+        }
+    }
+}
+
+/// The daemon's files that exist.
+fn left_behind(files: &Files) -> Vec<PathBuf> {
+    let all = [files.subnet_file.clone(), files.socket(), files.state_file()];
+    all.into_iter().filter(|path| path.symlink_metadata().is_ok()).collect()
+}
+
+/// The checkpoint tells what is ours: files go once nothing else is left.
+pub(super) async fn remove(
+    kernel: &mut impl Kernel,
+    ops: Vec<Op>,
+    files: &[PathBuf],
+) -> Result<Outcome, Error> {
+    let broken = |error| Error::CannotTell(format!("removing kernel entries broke off: {error}"));
+    let refused = kernel.apply(&ops).await.map_err(broken)?;
+    let refused: Vec<String> = if refused.is_empty() {
+        files.iter().filter_map(|path| remove_file(path).err()).collect()
+    } else {
+        refused.iter().map(ToString::to_string).collect()
+    };
+    Ok(if refused.is_empty() { Outcome::Removed } else { Outcome::Refused(refused) })
+}
+
+fn remove_file(path: &Path) -> Result<(), String> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(format!("- file {}: {error}", path.display()))
+        }
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+impl Answer for Leftovers {
+    fn verdict(&self) -> Verdict {
+        match self.outcome {
+            Outcome::Listed | Outcome::Removed => Verdict::Well,
+            Outcome::Refused(_) => Verdict::Amiss,
+        }
+    }
+}
+
+impl fmt::Display for Leftovers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for entry in &self.entries {
+            writeln!(f, "{}", wrap_entry(entry, 4))?;
+        }
+        for path in &self.files {
+            writeln!(f, "- file {}", path.display())?;
+        }
+        writeln!(f, "{}", wrap(&self.summary(), 2))?;
+        writeln!(f, "{}", wrap(&self.source, 2))?;
+        if let Outcome::Refused(refused) = &self.outcome {
+            for refusal in refused {
+                writeln!(f, "{}", wrap(&format!("refused: {refusal}"), 4))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Leftovers {
+    fn summary(&self) -> String {
+        if self.entries.is_empty() && self.files.is_empty() {
+            return "nothing of ours is left".to_owned();
+        }
+        let entries = match self.entries.len() {
+            1 => "1 kernel entry".to_owned(),
+            count => format!("{count} kernel entries"),
+        };
+        let found = format!("{entries} and {}", counted(self.files.len(), "file"));
+        match &self.outcome {
+            Outcome::Listed => format!("{found} of ours; --yes removes them"),
+            Outcome::Removed => format!("removed {found}"),
+            Outcome::Refused(refused) => {
+                format!("{found} of ours, of which {} refused: run it again", refused.len())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

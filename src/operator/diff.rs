@@ -1,0 +1,79 @@
+//! `tweedctl diff`: what the kernel differs in from what it should hold. Changes nothing.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::inputs::{self, Known};
+use super::layout::{counted, wrap, wrap_entry};
+use super::options::Files;
+use super::{Answer, Error, Verdict, kernel};
+use crate::kernel::Kernel;
+use crate::model::entry::KernelState;
+use crate::plan::diff::{Op, diff};
+
+#[derive(Serialize)]
+pub(super) struct Differences {
+    /// Whose plan it is.
+    source: String,
+    differences: Vec<Difference>,
+}
+
+/// What would be done, and what is there instead of it.
+#[derive(Serialize)]
+struct Difference {
+    action: &'static str,
+    entry: String,
+    present: Option<String>,
+    #[serde(skip)]
+    text: String,
+}
+
+pub(super) async fn answer(files: &Files, mut kernel: impl Kernel) -> Result<Differences, Error> {
+    let known = inputs::read(files).await?;
+    let actual = kernel::dump(&mut kernel, &known.scope()).await?;
+    Ok(differences(known, &actual))
+}
+
+fn differences(known: Known, actual: &KernelState) -> Differences {
+    let ops = diff(known.desired().state(), actual, &known.scope());
+    let differences = ops.iter().map(|op| Difference::of(op, actual)).collect();
+    Differences { source: known.source, differences }
+}
+
+impl Difference {
+    fn of(op: &Op, actual: &KernelState) -> Self {
+        let present = actual.get(&op.entry().key()).filter(|present| *present != op.entry());
+        Self {
+            action: op.verb(),
+            entry: op.entry().to_string(),
+            present: present.map(ToString::to_string),
+            text: op.to_string(),
+        }
+    }
+}
+
+impl Answer for Differences {
+    fn verdict(&self) -> Verdict {
+        if self.differences.is_empty() { Verdict::Well } else { Verdict::Amiss }
+    }
+}
+
+impl fmt::Display for Differences {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for difference in &self.differences {
+            writeln!(f, "{}", wrap_entry(&difference.text, 4))?;
+            if let Some(present) = &difference.present {
+                writeln!(f, "{}", wrap_entry(&format!("  now {present}"), 6))?;
+            }
+        }
+        let found = match self.differences.len() {
+            0 => "no difference".to_owned(),
+            count => counted(count, "difference"),
+        };
+        writeln!(f, "{}", wrap(&format!("{found} from the plan of {}", self.source), 2))
+    }
+}
+
+#[cfg(test)]
+mod tests;

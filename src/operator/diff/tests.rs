@@ -1,0 +1,103 @@
+//! Differences as they are shown.
+
+#![allow(clippy::unwrap_used)]
+
+use expect_test::{Expect, expect};
+
+use super::super::tests::Host;
+use super::*;
+use crate::model::entry::{Entry, Fdb, Key, LinkName, Route};
+
+async fn check(host: &Host, verdict: Verdict, expected: Expect) {
+    let before = host.entries();
+    let found = answer(&host.files, host.kernel.clone()).await.unwrap();
+    assert_eq!(found.verdict(), verdict);
+    assert_eq!(host.entries(), before);
+    assert!(host.kernel.take_log().is_empty());
+    let source = "the checkpoint /run/flannel/subnet.state.json, because no daemon answers on /run/flannel/subnet.sock";
+    let text = Differences { source: source.into(), ..found }.to_string();
+    assert!(text.lines().all(|line| line.len() <= 80), "{text}");
+    expected.assert_eq(&text);
+}
+
+#[tokio::test]
+async fn a_kernel_that_is_right_does_not_differ() {
+    check(
+        &Host::programmed().await,
+        Verdict::Well,
+        expect![[r"
+        no difference from the plan of the checkpoint /run/flannel/subnet.state.json,
+          because no daemon answers on /run/flannel/subnet.sock
+    "]],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn what_is_missing_wrong_or_unwanted_is_shown_with_what_is_there() {
+    let host = Host::programmed().await;
+    let device = LinkName::new("flannel.1");
+    let wrong = Route::via(
+        "10.244.4.0/24".parse().unwrap(),
+        "172.16.0.99".parse().unwrap(),
+        LinkName::new("eth0"),
+    );
+    host.kernel.set(Entry::Route(wrong));
+    host.kernel.lose(&Key::Neighbour(device.clone(), "10.244.3.0".parse().unwrap()));
+    host.kernel.set(Entry::Fdb(Fdb {
+        link: device,
+        mac: "0a:00:00:00:00:63".parse().unwrap(),
+        destination: "172.17.0.99".parse().unwrap(),
+    }));
+    check(
+        &host,
+        Verdict::Amiss,
+        expect![[r"
+            + neigh 10.244.3.0 lladdr 0a:00:00:00:00:09 dev flannel.1
+            ~ route 10.244.4.0/24 nhid 4096512016 via 172.16.0.10 dev eth0
+              now route 10.244.4.0/24 via 172.16.0.99 dev eth0
+            - fdb 0a:00:00:00:00:63 dst 172.17.0.99 dev flannel.1
+            3 differences from the plan of the checkpoint /run/flannel/subnet.state.json,
+              because no daemon answers on /run/flannel/subnet.sock
+        "]],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_device_that_must_be_made_anew_is_shown_with_all_that_sits_on_it() {
+    let host = Host::programmed().await;
+    host.kernel.lose(&Key::Link(LinkName::new("flannel.1")));
+    check(
+        &host,
+        Verdict::Amiss,
+        expect![[r"
+            + link flannel.1 up mtu 1450 address 0a:00:00:00:00:05 type vxlan id 1 local
+                172.16.0.5 dev eth0 dstport 8472 nolearning
+            + rp_filter loose dev flannel.1
+            + accept_ra 0 dev flannel.1
+            + addr 10.244.1.0/32 dev flannel.1
+            + fdb 0a:00:00:00:00:09 dst 172.17.0.9 dev flannel.1
+            + fdb 0a:00:00:00:00:0a dst 172.16.0.10 dev flannel.1
+            + neigh 10.244.3.0 lladdr 0a:00:00:00:00:09 dev flannel.1
+            + neigh 10.244.4.0 lladdr 0a:00:00:00:00:0a dev flannel.1
+            + nexthop id 4029403148 via 10.244.3.0 dev flannel.1 onlink
+            + route 10.244.3.0/24 nhid 4029403148 via 10.244.3.0 dev flannel.1 onlink
+            + route 10.244.4.0/32 dev flannel.1
+            11 differences from the plan of the checkpoint /run/flannel/subnet.state.json,
+              because no daemon answers on /run/flannel/subnet.sock
+        "]],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn without_daemon_and_checkpoint_nothing_can_be_told() {
+    let host = Host::bare();
+    std::fs::remove_file(host.files.state_file()).unwrap();
+    let error = answer(&host.files, host.kernel.clone()).await.err().unwrap();
+    assert!(matches!(&error, Error::CannotTell(why) if why.contains("there is no checkpoint")));
+    std::fs::write(host.files.state_file(), "{").unwrap();
+    let error = answer(&host.files, host.kernel.clone()).await.err().unwrap();
+    assert!(matches!(&error, Error::CannotTell(why) if why.contains("is damaged")));
+}

@@ -1,0 +1,186 @@
+//! `tweedctl handover`: gives a node back to flanneld, which finds all that packets need as its own.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::PathBuf;
+
+use serde::Serialize;
+use tweed_cni::subnet_env::SubnetEnv;
+
+use super::cleanup::{self, Ours, Outcome};
+use super::inputs::{self, Unknown};
+use super::layout::{counted, wrap, wrap_entry};
+use super::options::{Files, HandoverOptions};
+use super::{Answer, Error, Verdict, kernel};
+use crate::kernel::Kernel;
+use crate::model::lease::LeaseId;
+use crate::model::prefix::Prefix;
+use crate::plan::diff::{Op, handover_ops};
+use crate::plan::masquerade;
+use crate::plan::scope::Scope;
+use crate::store::etcd::{EtcdOptions, Operator, key};
+
+/// What flanneld has no part in, and how much of it is gone.
+#[derive(Serialize)]
+pub(super) struct Handover {
+    /// What it is known from.
+    source: String,
+    entries: Vec<String>,
+    files: Vec<PathBuf>,
+    /// What became of the node's report in the store; none if there was nothing to do.
+    report: Option<String>,
+    outcome: Outcome,
+}
+
+/// A node that was tweed's.
+struct Former {
+    ours: Ours,
+    lease: Option<LeaseId>,
+}
+
+pub(super) async fn answer(
+    files: &Files,
+    options: &HandoverOptions,
+    mut kernel: impl Kernel,
+) -> Result<Handover, Error> {
+    if !options.dry_run {
+        cleanup::refuse_beside_a_daemon(&files.socket(), "stop it first").await?;
+    }
+    let etcd = options.etcd.options()?;
+    let Former { ours, lease } = former(files, options).await?;
+    let actual = kernel::dump(&mut kernel, &ours.scope).await?;
+    let ops = handover_ops(&ours.remaining, &actual, &ours.scope);
+    let mut handover = Handover {
+        source: ours.source,
+        entries: ops.iter().map(ToString::to_string).collect(),
+        files: of_tweed(files),
+        report: None,
+        outcome: Outcome::Listed,
+    };
+    if !options.dry_run {
+        handover.outcome = carry_out(&mut kernel, ops, &handover.files).await?;
+        if let Some(lease) = lease.filter(|_| handover.outcome == Outcome::Removed) {
+            handover.report = Some(forget_report(etcd, &lease).await);
+        }
+    }
+    Ok(handover)
+}
+
+/// By the checkpoint, or as the command line says, or by the subnet file: then an earlier handover
+/// has left nothing else.
+async fn former(files: &Files, options: &HandoverOptions) -> Result<Former, Error> {
+    let of = |ours: Ours, lease| Former { ours: ours.without_flannels(), lease };
+    if !options.networks.is_empty() {
+        return Ok(of(Ours::named(&options.networks, options.vni), None));
+    }
+    match inputs::read(files).await {
+        Ok(known) => {
+            let lease = known.local.own.as_ref().map(|own| own.id.clone());
+            Ok(of(Ours::known(&known), lease))
+        }
+        Err(Unknown::Nowhere { .. }) => {
+            let networks = SubnetEnv::read(&files.subnet_file).map(|env| env.networks);
+            let networks: Vec<Prefix> =
+                networks.unwrap_or_default().into_iter().map(Into::into).collect();
+            let source = format!("known from {}", files.subnet_file.display());
+            Ok(of(Ours { source, ..Ours::named(&networks, options.vni) }, None))
+        }
+        Err(unknown) => {
+            Err(Error::CannotTell(format!("{unknown}: name the network with --network and --vni")))
+        }
+    }
+}
+
+impl Ours {
+    /// What flanneld keeps up itself is left to it.
+    fn without_flannels(self) -> Self {
+        let flannels: BTreeSet<_> = masquerade::flannels_tables().collect();
+        let tables = &self.scope.tables - &flannels;
+        let mut chains = self.scope.chains;
+        chains.retain(|chain| !chain.base.is_flannels());
+        Self { scope: Scope { tables, chains, ..self.scope }, ..self }
+    }
+}
+
+/// The files that flanneld does not know.
+fn of_tweed(files: &Files) -> Vec<PathBuf> {
+    let all = [files.socket(), files.state_file()];
+    all.into_iter().filter(|path| path.symlink_metadata().is_ok()).collect()
+}
+
+/// A nexthop object takes along the routes that refer to it: it is removed only once none does.
+async fn carry_out(
+    kernel: &mut impl Kernel,
+    ops: Vec<Op>,
+    files: &[PathBuf],
+) -> Result<Outcome, Error> {
+    let (removals, puts): (Vec<Op>, Vec<Op>) =
+        ops.into_iter().partition(|op| matches!(op, Op::Remove(_)));
+    match cleanup::remove(kernel, puts, &[]).await? {
+        Outcome::Listed | Outcome::Removed => cleanup::remove(kernel, removals, files).await,
+        refused @ Outcome::Refused(_) => Ok(refused),
+    }
+}
+
+/// Nothing depends on it, and it goes with the lease of the daemon that wrote it.
+async fn forget_report(etcd: EtcdOptions, lease: &LeaseId) -> String {
+    if key::decode(lease).is_none() {
+        return format!("the report of {lease} is a ConfigMap: delete it with kubectl");
+    }
+    match Operator::new(etcd).forget_report(lease).await {
+        Ok(()) => format!("the report of {lease} is removed from etcd"),
+        Err(away) => format!(
+            "the report of {lease} stays in etcd until its lease ends, within a day: {away}; \
+             --etcd-endpoints names the servers"
+        ),
+    }
+}
+
+impl Answer for Handover {
+    fn verdict(&self) -> Verdict {
+        match self.outcome {
+            Outcome::Listed | Outcome::Removed => Verdict::Well,
+            Outcome::Refused(_) => Verdict::Amiss,
+        }
+    }
+}
+
+impl fmt::Display for Handover {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for entry in &self.entries {
+            writeln!(f, "{}", wrap_entry(entry, 4))?;
+        }
+        for path in &self.files {
+            writeln!(f, "- file {}", path.display())?;
+        }
+        for line in [self.summary(), self.source.clone()].iter().chain(&self.report) {
+            writeln!(f, "{}", wrap(line, 2))?;
+        }
+        if let Outcome::Refused(refused) = &self.outcome {
+            for refusal in refused {
+                writeln!(f, "{}", wrap(&format!("refused: {refusal}"), 4))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Handover {
+    fn summary(&self) -> String {
+        let changes = format!(
+            "{} and {}",
+            counted(self.entries.len(), "change"),
+            counted(self.files.len(), "file")
+        );
+        match &self.outcome {
+            Outcome::Listed => format!("{changes} to hand this node over; nothing is done"),
+            Outcome::Removed => format!("handed over by {changes}: start flanneld"),
+            Outcome::Refused(refused) => {
+                format!("{changes}, of which {} refused: run it again", refused.len())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,156 @@
+//! A node given back to flanneld, as it is shown and done.
+
+#![allow(clippy::unwrap_used)]
+
+use expect_test::{Expect, expect};
+
+use super::super::options::Command;
+use super::super::tests::{Host, command};
+use super::*;
+use crate::daemon::http;
+use crate::model::entry::{Entry, Key};
+use crate::model::policy::Guard;
+
+async fn run(host: &Host, line: &str) -> Result<Handover, Error> {
+    // No etcd listens there.
+    let line = format!("{line} --etcd-endpoints=http://127.0.0.1:1");
+    let Command::Handover(options) = command(&line) else { unreachable!() };
+    answer(&host.files, &options, host.kernel.clone()).await
+}
+
+fn check(host: &Host, handover: &Handover, expected: &Expect) {
+    let text = handover.to_string();
+    let text: String =
+        text.lines().filter(|line| !line.contains("etcd")).collect::<Vec<_>>().join("\n");
+    expected.assert_eq(&text.replace(host.folder.path().to_str().unwrap(), "DIR"));
+}
+
+#[tokio::test]
+async fn what_would_change_is_listed_and_nothing_is_done() {
+    let host = Host::programmed().await;
+    let before = host.entries();
+    let listed = run(&host, "handover --dry-run").await.unwrap();
+    assert_eq!((listed.verdict(), &listed.report), (Verdict::Well, &None));
+    assert_eq!(host.entries(), before);
+    assert!(host.kernel.take_log().is_empty() && host.files.state_file().exists());
+}
+
+#[tokio::test]
+async fn routes_get_flannels_form_in_place_and_all_else_that_packets_need_stays() {
+    let host = Host::programmed().await;
+    let handover = run(&host, "handover").await.unwrap();
+    assert_eq!((handover.outcome.clone(), handover.verdict()), (Outcome::Removed, Verdict::Well));
+    check(
+        &host,
+        &handover,
+        &expect![[r"
+        ~ rp_filter strict dev eth0
+        ~ route 10.244.3.0/24 via 10.244.3.0 dev flannel.1 proto 3 onlink
+        ~ route 10.244.4.0/24 via 172.16.0.10 dev eth0 proto 3
+        - route 10.244.4.0/32 dev flannel.1
+        - nexthop id 4096512016 via 172.16.0.10 dev eth0
+        - nexthop id 4029403148 via 10.244.3.0 dev flannel.1 onlink
+        - table ip tweed.1 { chain fixed-source { type nat hook postrouting priority
+            srcnat - 1;
+            policy accept;
+            ip daddr != 10.244.0.0/16 return;
+            ip daddr 10.244.1.0/24 return;
+            meta mark & 0x00004000 != 0x00004000 return;
+            meta mark set meta mark & 0xffffbfff;
+            snat to 10.244.1.1 fully-random;
+            };
+            }
+        - addr 10.244.1.0/32 dev lo
+        - file DIR/subnet.state.json
+        handed over by 8 changes and 1 file: start flanneld
+        known from the checkpoint DIR/subnet.state.json, because no daemon
+          answers on DIR/subnet.sock"]],
+    );
+    expect![[r"
+        link flannel.1 up mtu 1450 address 0a:00:00:00:00:05 type vxlan id 1 local 172.16.0.5 dev eth0 dstport 8472 nolearning
+        rp_filter strict dev eth0
+        rp_filter loose dev flannel.1
+        accept_ra 0 dev flannel.1
+        addr 10.244.1.0/32 dev flannel.1
+        fdb 0a:00:00:00:00:09 dst 172.17.0.9 dev flannel.1
+        fdb 0a:00:00:00:00:0a dst 172.16.0.10 dev flannel.1
+        neigh 10.244.3.0 lladdr 0a:00:00:00:00:09 dev flannel.1
+        neigh 10.244.4.0 lladdr 0a:00:00:00:00:0a dev flannel.1
+        route 10.244.3.0/24 via 10.244.3.0 dev flannel.1 proto 3 onlink
+        route 10.244.4.0/24 via 172.16.0.10 dev eth0 proto 3
+        route 10.244.77.0/24 via 172.16.0.1 dev eth0 proto 4
+        route 192.168.7.0/24 via 172.16.0.1 dev eth0"]].assert_eq(&host.entries().join("\n"));
+    assert!(!host.files.state_file().exists() && host.files.subnet_file.exists());
+
+    // Given again, by the subnet file alone, it finds nothing more to do.
+    std::fs::write(&host.files.subnet_file, "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.1.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=false\n").unwrap();
+    let again = run(&host, "handover").await.unwrap();
+    assert_eq!((again.entries.len(), again.files.len(), again.verdict()), (0, 0, Verdict::Well));
+}
+
+#[tokio::test]
+async fn an_address_that_is_on_the_loopback_alone_stays_there() {
+    let host = Host::programmed().await;
+    let words = |entry: &Entry| entry.to_string().starts_with("addr 10.244.1.0/32 dev flannel.1");
+    let on_tunnel = host.kernel.state().entries().find(|entry| words(entry)).unwrap().key();
+    host.kernel.lose(&on_tunnel);
+    assert_eq!(run(&host, "handover").await.unwrap().outcome, Outcome::Removed);
+    assert!(host.entries().contains(&"addr 10.244.1.0/32 dev lo".to_owned()));
+}
+
+#[tokio::test]
+async fn the_guard_goes_with_all_that_is_in_it_and_tables_of_flannel_stay() {
+    let host = Host::programmed().await;
+    let mut known = crate::operator::tests::inputs();
+    known.local.policy.guard = Some(Guard::default());
+    known.local.policy.masquerade = Some(crate::model::policy::Masquerade::default());
+    crate::daemon::checkpoint::save(&host.files.state_file(), &known).unwrap();
+    let planned = inputs::read(&host.files).await.unwrap().desired().state().clone();
+    planned
+        .entries()
+        .filter(|entry| !matches!(entry, Entry::Link(_)))
+        .for_each(|entry| host.kernel.set(entry.clone()));
+    let flannels = crate::model::entry::Table {
+        name: masquerade::flannels_tables().next().unwrap().into(),
+        chains: [].into(),
+        foreign: 1,
+    };
+    host.kernel.set(Entry::Table(flannels.clone()));
+    assert_eq!(run(&host, "handover").await.unwrap().outcome, Outcome::Removed);
+    let is_of_firewall =
+        |key: &Key| matches!(key, Key::Table(_) | Key::Renewal(_) | Key::Element(..));
+    let left: Vec<Key> = host.kernel.state().keys().filter(is_of_firewall).collect();
+    assert_eq!(left, [Key::Table(flannels.name)]);
+}
+
+#[tokio::test]
+async fn while_a_route_still_needs_its_nexthop_object_that_is_not_removed() {
+    let host = Host::programmed().await;
+    host.kernel.refuse("route 10.244.4.0/24", "Network is down");
+    let refused = run(&host, "handover").await.unwrap();
+    assert_eq!(refused.verdict(), Verdict::Amiss);
+    let entries = host.entries();
+    assert!(
+        entries.iter().any(|entry| entry.starts_with("route 10.244.4.0/24 nhid")),
+        "{entries:?}"
+    );
+    assert!(host.files.state_file().exists());
+    host.kernel.allow("route 10.244.4.0/24");
+    assert_eq!(run(&host, "handover").await.unwrap().outcome, Outcome::Removed);
+}
+
+#[tokio::test]
+async fn next_to_a_daemon_nothing_is_done() {
+    let host = Host::programmed().await;
+    let listener = http::bind_control(&host.files.socket()).unwrap();
+    let daemon =
+        http::serve(listener, async |_| http::json(200, &crate::operator::tests::inputs()));
+    tokio::select! {
+        () = daemon => {}
+        () = async {
+            let refused = run(&host, "handover").await.err().unwrap();
+            assert!(matches!(&refused, Error::Refused(why) if why.ends_with("stop it first")), "{refused}");
+            assert_eq!(host.kernel.take_log(), []);
+        } => {}
+    }
+}

@@ -1,0 +1,144 @@
+//! `tweedctl leases`: what the store holds, and what of it is set aside and why.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::layout::Table;
+use super::options::Files;
+use super::{Answer, Error, Verdict, daemon};
+use crate::model::lease::Endpoint;
+use crate::model::status::LeaseStatus;
+
+#[derive(Serialize)]
+#[serde(transparent)]
+pub(super) struct Leases(Vec<LeaseStatus>);
+
+pub(super) async fn ask(files: &Files) -> Result<Leases, Error> {
+    Ok(Leases(daemon::ask(&files.socket(), "/leases").await?))
+}
+
+impl Answer for Leases {
+    fn verdict(&self) -> Verdict {
+        Verdict::Well
+    }
+}
+
+impl fmt::Display for Leases {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            return writeln!(f, "there are no leases");
+        }
+        let mut table = Table::new(&["SUBNET", "PUBLIC IP", "BACKEND", "VTEP", "KIND"]);
+        for status in &self.0 {
+            let kind = kind(status);
+            if status.lease.endpoints.is_empty() {
+                table.row(&unreadable(status), status.reason.clone());
+            }
+            let last = status.lease.endpoints.len().saturating_sub(1);
+            for (index, endpoint) in status.lease.endpoints.iter().enumerate() {
+                let note = status.reason.clone().filter(|_| index == last);
+                table.row(&cells(endpoint, kind), note);
+            }
+        }
+        table.fmt(f)
+    }
+}
+
+fn cells(endpoint: &Endpoint, kind: &str) -> [String; 5] {
+    let or_none = |text: String| if text.is_empty() { "-".to_owned() } else { text };
+    let vtep = endpoint.vtep.map(|vtep| vtep.mac.to_string()).unwrap_or_default();
+    [
+        endpoint.subnet.to_string(),
+        endpoint.public_ip.to_string(),
+        or_none(endpoint.backend.as_str().to_owned()),
+        or_none(vtep),
+        kind.to_owned(),
+    ]
+}
+
+fn unreadable(status: &LeaseStatus) -> [String; 5] {
+    let none = || "-".to_owned();
+    [status.lease.id.to_string(), none(), none(), none(), none()]
+}
+
+const fn kind(status: &LeaseStatus) -> &'static str {
+    match (status.own, status.reservation) {
+        (true, false) => "own",
+        (true, true) => "own, reserved",
+        (false, true) => "reserved",
+        (false, false) => "peer",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+
+    use super::*;
+    use crate::model::lease::{BackendType, Lease, LeaseId, Vtep};
+
+    fn endpoint(subnet: &str, public_ip: &str) -> Endpoint {
+        let mac = "c6:d2:32:6f:8f:44".parse().unwrap();
+        Endpoint {
+            subnet: subnet.parse().unwrap(),
+            public_ip: public_ip.parse().unwrap(),
+            backend: BackendType::Vxlan,
+            vtep: Some(Vtep { vni: Some(1), mac, source: None }),
+        }
+    }
+
+    fn lease(endpoints: Vec<Endpoint>) -> LeaseStatus {
+        let id = LeaseId::new("10.244.1.0-24");
+        let lease = Lease { id, endpoints, created: 7, grant: Some(1) };
+        LeaseStatus { lease, own: false, reservation: false, reason: None }
+    }
+
+    #[test]
+    fn each_lease_shows_whose_it_is_and_what_is_wrong_with_it() {
+        let own = LeaseStatus {
+            own: true,
+            ..lease(vec![
+                endpoint("10.244.1.0/24", "172.16.0.5"),
+                endpoint("fd00:10:244:1::/64", "fd00:172::5"),
+            ])
+        };
+        let reserved = LeaseStatus {
+            reservation: true,
+            ..lease(vec![Endpoint {
+                backend: BackendType::Other(String::new()),
+                vtep: None,
+                ..endpoint("10.244.7.0/24", "172.16.0.7")
+            }])
+        };
+        let set_aside = LeaseStatus {
+            reason: Some(
+                "set aside: its subnet conflicts with lease 10.244.3.0-24&fd00:10:244:3::-64"
+                    .into(),
+            ),
+            ..lease(vec![
+                endpoint("10.244.3.0/25", "172.16.0.8"),
+                endpoint("fd00:10:244:8::/64", "fd00:172::8"),
+            ])
+        };
+        let unreadable = LeaseStatus {
+            reason: Some("set aside: its record cannot be read: the key names no subnet".into()),
+            lease: Lease::unreadable(LeaseId::new("hello")),
+            ..lease(Vec::new())
+        };
+        let text = Leases(vec![own, reserved, set_aside, unreadable]).to_string();
+        assert!(text.lines().all(|line| line.len() <= 80), "{text}");
+        expect![[r"
+            SUBNET              PUBLIC IP    BACKEND  VTEP               KIND
+            10.244.1.0/24       172.16.0.5   vxlan    c6:d2:32:6f:8f:44  own
+            fd00:10:244:1::/64  fd00:172::5  vxlan    c6:d2:32:6f:8f:44  own
+            10.244.7.0/24       172.16.0.7   -        -                  reserved
+            10.244.3.0/25       172.16.0.8   vxlan    c6:d2:32:6f:8f:44  peer
+            fd00:10:244:8::/64  fd00:172::8  vxlan    c6:d2:32:6f:8f:44  peer
+                set aside: its subnet conflicts with lease 10.244.3.0-24&fd00:10:244:3::-64
+            hello               -            -        -                  -
+                set aside: its record cannot be read: the key names no subnet
+        "]]
+        .assert_eq(&text);
+    }
+}

@@ -1,0 +1,114 @@
+//! Orders on a cluster in memory: what is printed, what is written, and how it ends.
+
+#![allow(clippy::unwrap_used)]
+
+mod harm;
+mod operators;
+mod plan;
+mod stages;
+mod status;
+
+use std::cell::RefCell;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use clap::Parser;
+use expect_test::{Expect, expect};
+
+use super::carry_out::Work;
+use super::network::{self, Hand, Network};
+use super::options::Command;
+use super::plan::{Plan, Rows};
+use super::status::Status;
+use crate::model::config::Kind;
+use crate::model::path::Path;
+use crate::operator::migration::tests::{Listens, MIXED, Runs, VXLAN, World, note};
+use crate::operator::migration::{Stage, Step};
+use crate::operator::options::{self, Arguments};
+use crate::operator::{Answer, Error};
+use crate::store::operator::{Away, Holdings, Swap, Written};
+
+/// Something that happens to the cluster once it was looked at so often.
+type Event = (usize, fn(&mut World));
+
+/// A store in memory; its nodes take in a change when it is looked at for the second time.
+struct Memory {
+    world: RefCell<World>,
+    reads: RefCell<usize>,
+    events: Vec<Event>,
+}
+
+impl Network for Memory {
+    fn shown(&self) -> String {
+        "key /coreos.com/network/config".to_owned()
+    }
+
+    fn hint(&self) -> &'static str {
+        "name the servers"
+    }
+
+    async fn read(&self) -> Result<Holdings, Away> {
+        let (mut world, mut reads) = (self.world.borrow_mut(), self.reads.borrow_mut());
+        *reads += 1;
+        let due = self.events.iter().filter(|(at, _)| *at == *reads);
+        due.for_each(|(_, event)| event(&mut world));
+        let config = Some(Written { text: world.text.clone(), revision: world.revision });
+        let holdings = Holdings { config, records: world.records(), reports: world.reports() };
+        world.follow();
+        Ok(holdings)
+    }
+
+    async fn swap(&self, seen: i64, text: &str) -> Result<Swap, Away> {
+        let mut world = self.world.borrow_mut();
+        if world.revision != seen {
+            return Ok(Swap::Outdated);
+        }
+        world.put(text);
+        Ok(Swap::Done(world.revision))
+    }
+}
+
+fn command(line: &str) -> Command {
+    let words = ["tweedctl", "migrate"].into_iter().chain(line.split(' '));
+    match Arguments::try_parse_from(words).unwrap().command {
+        options::Command::Migrate(options) => options.command,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Gives the orders one after the other, each in a new process so to speak, and compares all they print.
+async fn check(world: World, lines: &[(&str, &[Event])], expected: &Expect) -> World {
+    let mut world = world;
+    let mut said = String::new();
+    for (line, events) in lines {
+        let memory =
+            Memory { world: RefCell::new(world), reads: RefCell::new(0), events: events.to_vec() };
+        let command = command(line);
+        let hand = Hand::new("root@n1".into(), note(0).at);
+        let mut progress = Vec::new();
+        let work =
+            Work { network: &memory, hand, progress: &mut progress, watching: command.watching() };
+        let outcome = work.carry_out(&command.order().unwrap()).await.unwrap();
+        let progress = String::from_utf8(progress).unwrap();
+        writeln!(said, "# {line}\n{progress}{outcome}{:?}", outcome.verdict()).unwrap();
+        world = memory.world.into_inner();
+    }
+    assert!(said.lines().all(|line| line.chars().count() <= 80), "{said}");
+    expected.assert_eq(&said);
+    world
+}
+
+fn falls_back(world: &mut World) {
+    world.tells(1, 2, Some(Path::Tunnel), "its direct path did not answer");
+}
+
+#[test]
+fn times_are_read_as_people_write_them() {
+    let hold = |text: &str| command(&format!("next --hold {text}")).watching().hold;
+    assert_eq!(hold("90"), Duration::from_secs(90));
+    assert_eq!(hold("90s"), Duration::from_secs(90));
+    assert_eq!(hold("10m"), Duration::from_secs(600));
+    assert_eq!(hold("2h"), Duration::from_secs(7200));
+    let refused = Arguments::try_parse_from(["tweedctl", "migrate", "next", "--hold", "10d"]);
+    assert!(refused.is_err());
+}

@@ -1,0 +1,107 @@
+//! Stages that make a pair worse off.
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn a_stage_that_harms_a_pair_stops_by_itself() {
+    let lines: [(&str, &[Event]); 2] =
+        [("start --to host-gw --canary 172.16.0.1 --hold 10m", &[(30, falls_back)]), ("next", &[])];
+    check(
+        World::new(MIXED, 3, 0),
+        &lines,
+        &expect![[r"
+            # start --to host-gw --canary 172.16.0.1 --hold 10m
+            14:02:00  in force on 3 of 3 nodes
+            14:02:00  host-gw begins: 172.16.0.1
+            14:02:00  in force on 3 of 3 nodes
+            14:02:00  watching for 10m; all is well
+            worse off than before, at 172.16.0.1; tweedctl migrate rollback takes it back
+              172.16.0.1 → 172.16.0.2, by tunnel: its direct path did not answer
+            Degraded
+            # next
+            14:02:00  in force on 3 of 3 nodes
+            not all is well at this stage: 172.16.0.1 → 172.16.0.2, by tunnel: its direct
+              path did not answer; --force goes on nevertheless
+            Impossible
+        "]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stage_that_harms_a_pair_is_taken_back_where_that_was_asked_for() {
+    let start = "start --to host-gw --canary 172.16.0.1 --hold 10m --auto-rollback";
+    let lines: [(&str, &[Event]); 1] = [(start, &[(30, falls_back)])];
+    let world = check(
+        World::new(MIXED, 3, 0),
+        &lines,
+        &expect![[r"
+            # start --to host-gw --canary 172.16.0.1 --hold 10m --auto-rollback
+            14:02:00  in force on 3 of 3 nodes
+            14:02:00  host-gw begins: 172.16.0.1
+            14:02:00  in force on 3 of 3 nodes
+            14:02:00  watching for 10m; all is well
+            14:02:30  now nobody
+            14:02:30  in force on 3 of 3 nodes
+            worse off than before, and so taken back: all 3 nodes are back on vxlan; next:
+              tweedctl migrate finish
+              172.16.0.1 → 172.16.0.2, by tunnel: its direct path did not answer
+            Degraded
+        "]],
+    )
+    .await;
+    assert!(world.picture().course.under_way.unwrap().stage.is_nobody());
+}
+
+fn recovers(world: &mut World) {
+    world.nodes[0].exceptions.clear();
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_passes_by_itself_is_no_harm() {
+    let events: &[Event] = &[(8, falls_back), (10, recovers)];
+    let lines = [("start --to host-gw --canary 172.16.0.1 --hold 1m", events)];
+    check(
+        World::new(MIXED, 3, 0),
+        &lines,
+        &expect![[r"
+        # start --to host-gw --canary 172.16.0.1 --hold 1m
+        14:02:00  in force on 3 of 3 nodes
+        14:02:00  host-gw begins: 172.16.0.1
+        14:02:00  in force on 3 of 3 nodes
+        14:02:00  watching for 1m; all is well
+        1 of 3 nodes on host-gw (172.16.0.1); next: tweedctl migrate next
+        Well
+    "]],
+    )
+    .await;
+}
+
+fn gets_slow(world: &mut World) {
+    world.nodes[1].quality = Some(crate::model::report::Quality::measured(100, 5, 200));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stage_in_which_probes_are_lost_stops_by_itself() {
+    let mut world = World::new(MIXED, 2, 0);
+    for node in &mut world.nodes {
+        node.quality = Some(crate::model::report::Quality::measured(100, 0, 200));
+    }
+    let events: &[Event] = &[(8, gets_slow)];
+    let lines = [("start --to host-gw --canary 172.16.0.1 --hold 1m", events)];
+    check(
+        world,
+        &lines,
+        &expect![[r"
+            # start --to host-gw --canary 172.16.0.1 --hold 1m
+            14:02:00  in force on 2 of 2 nodes
+            14:02:00  host-gw begins: 172.16.0.1
+            14:02:00  in force on 2 of 2 nodes
+            14:02:00  watching for 1m; all is well
+            worse off than before, at 172.16.0.1; tweedctl migrate rollback takes it back
+              172.16.0.2: it loses 5 %, 0 % before
+            Degraded
+        "]],
+    )
+    .await;
+}

@@ -1,0 +1,188 @@
+//! Several people, nodes that do not follow, and what stands in the way.
+
+use super::*;
+
+fn somebody_goes_on(world: &mut World) {
+    let course = world.picture().course;
+    let document = course.after(
+        &Step::Reach(Stage::percent(50)),
+        &crate::operator::migration::Note { by: "eve@n3".into(), ..note(3) },
+        None,
+    );
+    world.put(document.text());
+}
+
+fn somebody_puts(world: &mut World) {
+    let text = world.text.replacen("\"Percent\":25", "\"Percent\":40", 1);
+    world.put(&text);
+}
+
+fn somebody_pauses(world: &mut World) {
+    let document = world.picture().course.after(&Step::Pause, &note(5), None);
+    world.put(document.text());
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_is_overwritten_and_everybody_may_go_on() {
+    let lines: [(&str, &[Event]); 7] = [
+        ("start --to host-gw --percent 25 --hold 1m", &[(8, somebody_puts)]),
+        ("next --hold 1m", &[(9, somebody_pauses)]),
+        ("next", &[]),
+        ("pause", &[]),
+        ("next --resume", &[]),
+        ("next --percent 60", &[]),
+        ("start --to host-gw --hold 3s", &[]),
+    ];
+    check(
+        World::new(MIXED, 3, 0),
+        &lines,
+        &expect![[r"
+            # start --to host-gw --percent 25 --hold 1m
+            14:02:00  in force on 3 of 3 nodes
+            14:02:00  host-gw begins: 25 %
+            14:02:00  in force on 3 of 3 nodes
+            14:02:00  watching for 1m; all is well
+            somebody has changed the config meanwhile; this command no longer watches
+              Rollout.Percent: 25 → 40
+            Conflict
+            # next --hold 1m
+            14:02:00  in force on 3 of 3 nodes
+            14:02:00  now all nodes
+            14:02:00  in force on 3 of 3 nodes
+            14:02:00  watching for 1m; all is well
+            root@n1 at 2026-11-21T14:02:05Z has changed the config meanwhile; this command
+              no longer watches
+            Conflict
+            # next
+            14:02:00  in force on 3 of 3 nodes
+            paused by root@n1 at 2026-11-21T14:02:05Z: tweedctl migrate next --resume goes
+              on
+            Impossible
+            # pause
+            paused already, by root@n1 at 2026-11-21T14:02:05Z
+            Well
+            # next --resume
+            14:02:00  in force on 3 of 3 nodes
+            reached already: all nodes; next: tweedctl migrate finish
+            Well
+            # next --percent 60
+            14:02:00  in force on 3 of 3 nodes
+            paused by root@n1 at 2026-11-21T14:02:05Z: tweedctl migrate next --resume goes
+              on
+            Impossible
+            # start --to host-gw --hold 3s
+            14:02:00  in force on 3 of 3 nodes
+            14:02:00  started already: all nodes on host-gw
+            14:02:00  watching for 3s; all is well
+            started already: all nodes on host-gw
+            Well
+        "]],
+    )
+    .await;
+}
+
+/// Two operators at the same moment: the second write meets another config.
+#[tokio::test(start_paused = true)]
+async fn of_two_at_the_same_moment_one_is_told_so() {
+    let mut world = World::new(MIXED, 3, 0);
+    crate::operator::migration::tests::step(
+        &mut world,
+        &Step::Begin { to: Kind::HostGw, stage: Stage::percent(25) },
+    );
+    let memory = Memory { world: RefCell::new(world), reads: RefCell::new(0), events: vec![] };
+    let seen = network::picture(&memory).await.unwrap();
+    somebody_goes_on(&mut memory.world.borrow_mut());
+    let document = seen.course.after(&Step::Reach(Stage::percent(100)), &note(9), None);
+    let swap = network::swap(&memory, seen.course.revision, &document).await.unwrap();
+    assert_eq!(swap, Swap::Outdated);
+    let stage = memory.world.borrow().picture().course.under_way.unwrap().stage;
+    assert_eq!(stage, Stage::percent(50));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_does_not_follow_is_named() {
+    let mut world = World::new(VXLAN, 3, 0);
+    world.nodes[1].listens = Listens::No;
+    let lines: [(&str, &[Event]); 3] = [
+        ("start --to host-gw --timeout 10s", &[]),
+        ("start --to host-gw --timeout 10s", &[]),
+        ("start --to host-gw --timeout 10s", &[(4, |world| world.nodes[1].listens = Listens::Yes)]),
+    ];
+    check(
+        world,
+        &lines,
+        &expect![[r"
+            # start --to host-gw --timeout 10s
+            14:02:00  Mixed is turned on
+            14:02:00  in force on 2 of 3 nodes
+            not every node does yet what is written: tweedctl migrate status tells when
+              172.16.0.2 has not seen the config yet
+            Late
+            # start --to host-gw --timeout 10s
+            14:02:00  in force on 2 of 3 nodes
+            not every node does yet what is written: tweedctl migrate status tells when
+              172.16.0.2 has not seen the config yet
+            Late
+            # start --to host-gw --timeout 10s
+            14:02:00  in force on 2 of 3 nodes
+            14:02:03  in force on 3 of 3 nodes
+            14:02:03  host-gw begins: all nodes
+            14:02:03  in force on 3 of 3 nodes
+            3 of 3 nodes on host-gw (all nodes); next: tweedctl migrate finish
+            Well
+        "]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_stands_in_the_way_is_told_before_anything_is_written() {
+    let mut world = World::new(MIXED, 3, 0);
+    world.nodes[2].runs = Runs::Flannel;
+    let lines: [(&str, &[Event]); 2] =
+        [("start --to host-gw", &[]), ("start --to host-gw --canary 172.16.0.1 --force", &[])];
+    check(
+        world,
+        &lines,
+        &expect![[r"
+            # start --to host-gw
+            14:02:00  in force on 2 of 2 nodes
+            3 things are in the way
+              172.16.0.3 sends no report: it runs flannel or an older tweedd, or none
+              172.16.0.3 would no longer reach 172.16.0.1: flannel ignores a lease of
+                host-gw
+              172.16.0.3 would no longer reach 172.16.0.2: flannel ignores a lease of
+                host-gw
+            Impossible
+            # start --to host-gw --canary 172.16.0.1 --force
+            14:02:00  in force on 2 of 2 nodes
+            14:02:00  host-gw begins: 172.16.0.1
+            14:02:00  in force on 2 of 2 nodes
+            1 of 2 nodes on host-gw (172.16.0.1); next: tweedctl migrate next; 1 node
+              without a report
+            Well
+        "]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_config_one_sentence_says_what_is_missing() {
+    struct Empty;
+    impl Network for Empty {
+        fn shown(&self) -> String {
+            "key /n/config".to_owned()
+        }
+        fn hint(&self) -> &'static str {
+            "name the servers"
+        }
+        async fn read(&self) -> Result<Holdings, Away> {
+            Ok(Holdings::default())
+        }
+        async fn swap(&self, _: i64, _: &str) -> Result<Swap, Away> {
+            Err(Away("nobody is there".into()))
+        }
+    }
+    let error = network::picture(&Empty).await.unwrap_err();
+    assert!(matches!(&error, Error::Store(why) if why == "key /n/config is missing"), "{error}");
+}

@@ -1,0 +1,242 @@
+//! A cluster in memory whose nodes do what the config says, and what becomes of orders there.
+
+#![allow(clippy::unwrap_used)]
+
+mod course;
+mod order;
+mod outlook;
+
+use crate::mac::MacAddr;
+use crate::model::config::NetworkConfig;
+use crate::model::entry::LinkName;
+use crate::model::lease::{BackendType, Endpoint, Lease, LeaseId, Record, Vtep};
+use crate::model::node::{Node, Uplink};
+use crate::model::path::{Cause, Detour, Detours, Path};
+use crate::model::prefix::{Family, Prefix};
+use crate::model::report::{Exception, NodeReport, OtherMtu, Quality};
+use crate::model::status::PeerCounts;
+use crate::operator::migration::{Course, Member, Moment, Note, Order, Picture, Stage};
+
+pub(crate) const VXLAN: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
+pub(crate) const MIXED: &str =
+    r#"{"Network":"10.244.0.0/16","Mixed":true,"Backend":{"Type":"vxlan"}}"#;
+
+/// What the store holds, and nodes that obey it.
+#[derive(Clone, Debug)]
+pub(crate) struct World {
+    pub(crate) text: String,
+    pub(crate) revision: i64,
+    pub(crate) nodes: Vec<Machine>,
+}
+
+/// One node: number `n` has the subnet 10.244.n.0/24 and, on segment `s`, the address 172.16.s.n.
+#[derive(Clone, Debug)]
+pub(crate) struct Machine {
+    number: u8,
+    segment: u8,
+    pub(crate) runs: Runs,
+    /// Whether it takes in what is written.
+    pub(crate) listens: Listens,
+    pub(crate) strict: bool,
+    pub(crate) keeps_connections: bool,
+    /// What it does: the config as it took it in last.
+    doing: String,
+    seen: i64,
+    pub(crate) exceptions: Vec<Exception>,
+    pub(crate) failing: Detours,
+    pub(crate) quality: Option<Quality>,
+    pub(crate) other_mtu: OtherMtu,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Runs {
+    Tweed,
+    /// Stock flannel, on the backend of the config that it started with.
+    Flannel,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Listens {
+    Yes,
+    No,
+}
+
+impl World {
+    /// Nodes number 1 to `near` on one segment, and `far` more behind a router.
+    pub(crate) fn new(text: &str, near: u8, far: u8) -> Self {
+        let machine = |number| Machine {
+            number,
+            segment: u8::from(number > near),
+            runs: Runs::Tweed,
+            listens: Listens::Yes,
+            strict: false,
+            keeps_connections: true,
+            doing: text.to_owned(),
+            seen: 7,
+            exceptions: Vec::new(),
+            failing: Detours::new(),
+            quality: None,
+            other_mtu: OtherMtu::default(),
+        };
+        let nodes = (1..=near + far).map(machine).collect();
+        Self { text: text.to_owned(), revision: 7, nodes }
+    }
+
+    /// Somebody writes the config.
+    pub(crate) fn put(&mut self, text: &str) {
+        text.clone_into(&mut self.text);
+        self.revision += 1;
+    }
+
+    /// Every node that listens takes the config in.
+    pub(crate) fn follow(&mut self) {
+        for machine in self.nodes.iter_mut().filter(|it| it.listens == Listens::Yes) {
+            (machine.doing, machine.seen) = (self.text.clone(), self.revision);
+        }
+    }
+
+    pub(crate) fn records(&self) -> Vec<Record> {
+        let leases = self.nodes.iter().map(Machine::lease);
+        leases.map(|lease| Record { id: lease.id.clone(), lease: Ok(lease) }).collect()
+    }
+
+    pub(crate) fn reports(&self) -> Vec<NodeReport> {
+        self.nodes.iter().filter(|it| it.runs == Runs::Tweed).map(Machine::report).collect()
+    }
+
+    pub(crate) fn picture(&self) -> Picture {
+        let course = Course::parse(&self.text, self.revision).unwrap();
+        Picture::new(course, self.records(), self.reports())
+    }
+
+    /// The probes of node `from` find that its direct path to node `to` carries nothing.
+    pub(crate) fn finds_failing(&mut self, from: usize, to: usize) {
+        let (peer, failed) = (self.nodes[to - 1].subnet().base(), Detour::Failed(Cause::NoAnswer));
+        self.nodes[from - 1].failing.insert(peer, failed);
+    }
+
+    /// Node `from` tells that it reaches node `to` so, and why.
+    pub(crate) fn tells(&mut self, from: usize, to: usize, path: Option<Path>, reason: &str) {
+        let lease = self.nodes[to - 1].id();
+        let (family, reason) = (Some(Family::V4), reason.to_owned());
+        let exception = Exception { lease, family, path, reason, probing: false };
+        self.nodes[from - 1].exceptions.push(exception);
+    }
+}
+
+impl Machine {
+    fn id(&self) -> LeaseId {
+        LeaseId::new(format!("10.244.{}.0-24", self.number))
+    }
+
+    fn subnet(&self) -> Prefix {
+        format!("10.244.{}.0/24", self.number).parse().unwrap()
+    }
+
+    fn public_ip(&self) -> std::net::IpAddr {
+        format!("172.16.{}.{}", self.segment, self.number).parse().unwrap()
+    }
+
+    fn config(&self) -> NetworkConfig {
+        let mut config = NetworkConfig::parse(self.doing.as_bytes()).unwrap();
+        if let Some(rollout) = config.rollout.clone().filter(|it| !it.follows([self.public_ip()])) {
+            config.backend.kind = rollout.from;
+        }
+        config
+    }
+
+    fn lease(&self) -> Lease {
+        let config = self.config();
+        let mac = MacAddr::derived_from(&self.number.to_string());
+        let endpoint = Endpoint {
+            subnet: self.subnet(),
+            public_ip: self.public_ip(),
+            backend: BackendType::from(config.backend.kind.as_str()),
+            vtep: config.has_tunnel().then_some(Vtep { vni: Some(1), mac, source: None }),
+        };
+        Lease { id: self.id(), endpoints: vec![endpoint], created: 1, grant: Some(1) }
+    }
+
+    fn report(&self) -> NodeReport {
+        let (config, ip) = (self.config(), self.public_ip());
+        NodeReport {
+            version: "0.1.0".into(),
+            lease: self.id(),
+            name: None,
+            node: Node {
+                interface: LinkName::new("eth0"),
+                mtu: 1500,
+                layer2: true,
+                on_link: vec![Prefix::holding(ip, 24).unwrap()],
+                uplinks: vec![Uplink { address: ip, public_ip: ip, source: ip, others: vec![] }],
+                nexthops: false,
+                firewalls: crate::model::node::Firewalls::default(),
+                sysctls: crate::model::node::Sysctls::default(),
+                spoils_checksums: false,
+            },
+            subnets: vec![self.subnet()],
+            backend: config.backend.kind,
+            mixed: config.mixed,
+            config_revision: self.seen.unsigned_abs(),
+            follows: true,
+            pending: None,
+            invalid: None,
+            strict_filters: if self.strict { vec![LinkName::new("eth0")] } else { vec![] },
+            pod_mtu: Some(1450),
+            other_mtu: self.other_mtu.clone(),
+            peers: PeerCounts::default(),
+            failing: self.failing.clone(),
+            quality: self.quality,
+            keeps_connections: self.keeps_connections,
+            exceptions_total: self.exceptions.len(),
+            exceptions: self.exceptions.clone(),
+        }
+    }
+}
+
+pub(crate) fn note(second: u64) -> Note {
+    let at = Moment::new(std::time::Duration::from_secs(1_795_269_720 + second));
+    Note { at, by: "root@n1".into() }
+}
+
+/// Carries out one step at once, as `tweedctl` does in the end.
+pub(crate) fn step(world: &mut World, step: &super::Step) {
+    let document = world.picture().course.after(step, &note(0), None);
+    world.put(document.text());
+    world.follow();
+}
+
+pub(crate) fn start(stage: Stage) -> Order {
+    Order::Start { to: crate::model::config::Kind::HostGw, stage: Some(stage) }
+}
+
+pub(crate) fn named(node: &str) -> Stage {
+    Stage { percent: 0, nodes: vec![node.to_owned()] }
+}
+
+#[test]
+fn a_node_is_called_by_its_public_ip() {
+    let names: Vec<String> =
+        World::new(VXLAN, 1, 1).picture().members.iter().map(Member::name).collect();
+    assert_eq!(names, ["172.16.0.1", "172.16.1.2"]);
+}
+
+#[test]
+fn a_node_that_has_a_name_goes_by_it_and_by_its_own_public_ip() {
+    let mut picture = World::new(MIXED, 2, 0).picture();
+    let member = &mut picture.members[1];
+    // What peers are told may be another address than the node's own.
+    member.lease.endpoints[0].public_ip = "203.0.113.7".parse().unwrap();
+    if let Some(report) = &mut member.report {
+        report.name = Some("worker-2".into());
+    }
+    assert_eq!(
+        (member.name(), member.names().join(" ")),
+        ("worker-2".into(), "172.16.0.2 worker-2".into())
+    );
+    let takes = |stage: Stage| stage.taken(&picture);
+    assert_eq!(
+        [named("worker-2"), named("172.16.0.2"), named("203.0.113.7")].map(takes),
+        [1, 1, 0]
+    );
+}

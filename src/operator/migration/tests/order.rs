@@ -1,0 +1,262 @@
+//! Which step an order is, from every state.
+
+use std::fmt::Write;
+
+use expect_test::{Expect, expect};
+
+use crate::model::config::{Kind, share};
+use crate::model::path::Path;
+use crate::operator::migration::{
+    Back, Decision, Force, OnPause, Order, Refusal, Stage, Step, decide,
+};
+
+use super::{Listens, MIXED, Runs, VXLAN, World, named, start, step};
+
+fn next() -> Order {
+    Order::Next { percent: None, pause: OnPause::Respect }
+}
+
+/// Each order given to each world.
+fn check(worlds: &[(&str, World)], orders: &[Order], expected: &Expect) {
+    let mut lines = String::new();
+    for (name, world) in worlds {
+        for order in orders {
+            let told = match decide(order, &world.picture(), Force::No) {
+                Ok(Decision::Write(step)) => format!("{step:?}"),
+                Ok(Decision::Nothing(sentence)) => format!("nothing: {sentence}"),
+                Err(refusal) => format!("refused: {refusal}"),
+            };
+            writeln!(lines, "{name}, {}: {told}", word(order)).unwrap();
+        }
+    }
+    expected.assert_eq(&lines);
+}
+
+fn word(order: &Order) -> &'static str {
+    match order {
+        Order::Start { .. } => "start",
+        Order::Next { .. } => "next",
+        Order::Pause => "pause",
+        Order::Rollback(Back::OneStage) => "rollback --one-stage",
+        Order::Rollback(Back::ToTheStart) => "rollback",
+        Order::Finish => "finish",
+    }
+}
+
+/// A cluster on one segment after these steps.
+fn after(text: &str, steps: &[Step]) -> World {
+    let mut world = World::new(text, 4, 0);
+    for it in steps {
+        step(&mut world, it);
+    }
+    world
+}
+
+fn begin(stage: Stage) -> Step {
+    Step::Begin { to: Kind::HostGw, stage }
+}
+
+fn all_orders() -> [Order; 6] {
+    [
+        start(Stage::percent(25)),
+        next(),
+        Order::Pause,
+        Order::Rollback(Back::OneStage),
+        Order::Rollback(Back::ToTheStart),
+        Order::Finish,
+    ]
+}
+
+#[test]
+fn every_order_has_an_answer_in_every_state() {
+    let worlds = [
+        ("vxlan", after(VXLAN, &[])),
+        ("mixed", after(MIXED, &[])),
+        ("canary", after(MIXED, &[begin(named("172.16.0.1"))])),
+        ("25 %", after(MIXED, &[begin(Stage::percent(25))])),
+        ("paused", after(MIXED, &[begin(Stage::percent(25)), Step::Pause])),
+        ("100 %", after(MIXED, &[begin(Stage::percent(25)), Step::Reach(Stage::percent(100))])),
+        ("back", after(MIXED, &[begin(Stage::percent(25)), Step::Reach(Stage::default())])),
+    ];
+    check(
+        &worlds,
+        &all_orders(),
+        &expect![[r#"
+            vxlan, start: Mix
+            vxlan, next: refused: no migration is under way: tweedctl migrate start begins one
+            vxlan, pause: refused: no migration is under way: tweedctl migrate start begins one
+            vxlan, rollback --one-stage: refused: no migration is under way: tweedctl migrate start begins one
+            vxlan, rollback: refused: no migration is under way: tweedctl migrate start begins one
+            vxlan, finish: nothing: finished: every node is on vxlan
+            mixed, start: Begin { to: HostGw, stage: Stage { percent: 25, nodes: [] } }
+            mixed, next: refused: no migration is under way: tweedctl migrate start begins one
+            mixed, pause: refused: no migration is under way: tweedctl migrate start begins one
+            mixed, rollback --one-stage: refused: no migration is under way: tweedctl migrate start begins one
+            mixed, rollback: refused: no migration is under way: tweedctl migrate start begins one
+            mixed, finish: Finish { kind: Vxlan, mixing: Off }
+            canary, start: nothing: started already: 172.16.0.1 on host-gw
+            canary, next: Reach(Stage { percent: 50, nodes: ["172.16.0.1"] })
+            canary, pause: Pause
+            canary, rollback --one-stage: Reach(Stage { percent: 0, nodes: [] })
+            canary, rollback: Reach(Stage { percent: 0, nodes: [] })
+            canary, finish: refused: half way, at 172.16.0.1: tweedctl migrate next or rollback comes first
+            25 %, start: nothing: started already: 25 % on host-gw
+            25 %, next: Reach(Stage { percent: 50, nodes: [] })
+            25 %, pause: Pause
+            25 %, rollback --one-stage: Reach(Stage { percent: 0, nodes: [] })
+            25 %, rollback: Reach(Stage { percent: 0, nodes: [] })
+            25 %, finish: refused: half way, at 25 %: tweedctl migrate next or rollback comes first
+            paused, start: nothing: started already: 25 % on host-gw
+            paused, next: refused: paused by root@n1 at 2026-11-21T14:02:00Z: tweedctl migrate next --resume goes on
+            paused, pause: nothing: paused already, by root@n1 at 2026-11-21T14:02:00Z
+            paused, rollback --one-stage: Reach(Stage { percent: 0, nodes: [] })
+            paused, rollback: Reach(Stage { percent: 0, nodes: [] })
+            paused, finish: refused: half way, at 25 %: tweedctl migrate next or rollback comes first
+            100 %, start: nothing: started already: all nodes on host-gw
+            100 %, next: nothing: reached already: all nodes; next: tweedctl migrate finish
+            100 %, pause: Pause
+            100 %, rollback --one-stage: Reach(Stage { percent: 25, nodes: [] })
+            100 %, rollback: Reach(Stage { percent: 0, nodes: [] })
+            100 %, finish: Finish { kind: HostGw, mixing: Off }
+            back, start: Reach(Stage { percent: 25, nodes: [] })
+            back, next: Reach(Stage { percent: 50, nodes: [] })
+            back, pause: Pause
+            back, rollback --one-stage: nothing: every node is told to be back on vxlan; next: tweedctl migrate finish
+            back, rollback: nothing: every node is told to be back on vxlan; next: tweedctl migrate finish
+            back, finish: Finish { kind: Vxlan, mixing: Off }
+        "#]],
+    );
+}
+
+#[test]
+fn a_migration_the_other_way_is_not_begun_in_the_midst_of_one() {
+    let world = after(MIXED, &[begin(Stage::percent(25))]);
+    let order = Order::Start { to: Kind::Vxlan, stage: None };
+    let refusal = decide(&order, &world.picture(), Force::Yes).unwrap_err();
+    assert_eq!(refusal, Refusal::OtherWay(Kind::HostGw));
+}
+
+#[test]
+fn a_pause_is_ended_by_who_says_so() {
+    let world = after(MIXED, &[begin(Stage::percent(25)), Step::Pause]);
+    let order = Order::Next { percent: None, pause: OnPause::End };
+    let decision = decide(&order, &world.picture(), Force::No).unwrap();
+    assert_eq!(decision, Decision::Write(Step::Reach(Stage::percent(50))));
+}
+
+#[test]
+fn back_goes_to_the_stage_that_was() {
+    let steps = [begin(Stage::percent(10)), Step::Reach(Stage::percent(60))];
+    let back = Order::Rollback(Back::OneStage);
+    let decision = decide(&back, &after(MIXED, &steps).picture(), Force::No).unwrap();
+    assert_eq!(decision, Decision::Write(Step::Reach(Stage::percent(10))));
+}
+
+#[test]
+fn mixed_stays_where_a_router_is_between() {
+    let mut world = World::new(MIXED, 2, 1);
+    step(&mut world, &begin(Stage::percent(100)));
+    check(
+        &[("100 %", world)],
+        &[Order::Finish],
+        &expect![[r"
+        100 %, finish: Finish { kind: HostGw, mixing: On }
+    "]],
+    );
+}
+
+#[test]
+fn mixed_stays_where_a_direct_path_fails() {
+    let mut world = World::new(MIXED, 2, 0);
+    step(&mut world, &begin(Stage::percent(100)));
+    world.finds_failing(2, 1);
+    check(
+        &[("100 %", world)],
+        &[Order::Finish],
+        &expect![[r"
+        100 %, finish: Finish { kind: HostGw, mixing: On }
+    "]],
+    );
+}
+
+#[test]
+fn flannel_is_in_the_way_unless_forced() {
+    let mut world = World::new(MIXED, 3, 0);
+    world.nodes[2].runs = Runs::Flannel;
+    let order = start(Stage::percent(25));
+    let refusal = decide(&order, &world.picture(), Force::No).unwrap_err();
+    assert_eq!(refusal.to_string(), "3 things are in the way");
+    assert!(decide(&order, &world.picture(), Force::Yes).is_ok());
+    world.nodes[1].strict = true;
+    let refusal = decide(&order, &world.picture(), Force::Yes).unwrap_err();
+    assert_eq!(refusal.to_string(), "1 thing is in the way");
+}
+
+#[test]
+fn nothing_goes_on_before_all_have_followed_and_all_is_well() {
+    let mut world = World::new(MIXED, 3, 0);
+    world.nodes[1].listens = Listens::No;
+    step(&mut world, &begin(Stage::percent(25)));
+    check(
+        &[("lagging", world.clone())],
+        &[next(), Order::Finish],
+        &expect![[r"
+        lagging, next: refused: not every node has taken the config in yet: 172.16.0.2 has not seen the config yet
+        lagging, finish: refused: half way, at 25 %: tweedctl migrate next or rollback comes first
+    "]],
+    );
+    world.nodes[1].listens = Listens::Yes;
+    world.follow();
+    world.tells(1, 2, Some(Path::Tunnel), "its direct path did not answer");
+    check(
+        &[("fallen back", world.clone())],
+        &[next()],
+        &expect![[r"
+        fallen back, next: refused: not all is well at this stage: 172.16.0.1 → 172.16.0.2, by tunnel: its direct path did not answer; --force goes on nevertheless
+    "]],
+    );
+    assert!(decide(&next(), &world.picture(), Force::Yes).is_ok());
+}
+
+#[test]
+fn back_to_the_canaries_is_one_stage_however_far_it_went() {
+    let steps =
+        [begin(named("172.16.0.1")), Step::Reach(Stage { percent: 60, ..named("172.16.0.1") })];
+    let back = Order::Rollback(Back::OneStage);
+    let decision = decide(&back, &after(MIXED, &steps).picture(), Force::No).unwrap();
+    assert_eq!(decision, Decision::Write(Step::Reach(named("172.16.0.1"))));
+}
+
+#[test]
+fn a_stage_that_takes_nobody_is_left_out() {
+    let shares: Vec<u8> = (1..=3).map(|node| share(&format!("172.16.0.{node}"))).collect();
+    let world = World::new(MIXED, 3, 0);
+    let mut reached = Vec::new();
+    let mut picture = world.picture();
+    let mut order = Order::Start { to: Kind::HostGw, stage: None };
+    let mut world = world;
+    while let Ok(Decision::Write(it)) = decide(&order, &picture, Force::No) {
+        step(&mut world, &it);
+        picture = world.picture();
+        reached.push(picture.course.under_way.as_ref().unwrap().stage.percent);
+        order = next();
+    }
+    let takes = |percent: u8| shares.iter().filter(|share| **share < percent).count();
+    let mut expected = vec![];
+    for percent in [25, 50, 100] {
+        let before = expected.last().map_or(0, |percent| takes(*percent));
+        if takes(percent) > before || percent == 100 {
+            expected.push(percent);
+        }
+    }
+    assert_eq!(reached, expected, "{shares:?}");
+    assert!(reached.len() < 3, "{shares:?}: choose other nodes");
+}
+
+#[test]
+fn a_canary_that_does_not_exist_is_no_canary() {
+    let world = World::new(MIXED, 3, 0);
+    let refusal = decide(&start(named("172.16.0.99")), &world.picture(), Force::Yes).unwrap_err();
+    let Refusal::Obstacles(obstacles) = refusal else { panic!("{refusal}") };
+    assert_eq!(obstacles[0].to_string(), "172.16.0.99 is the public IP of no node");
+}

@@ -1,0 +1,198 @@
+//! Who reaches whom how, now and then, and what stands in the way.
+
+use std::fmt::Write;
+
+use expect_test::{Expect, expect};
+
+use crate::model::config::Kind;
+use crate::model::path::Path;
+use crate::operator::migration::{
+    Forgivable, Mixing, Outlook, Picture, Situation, Stage, Step, degraded, lags, obstacles,
+    troubles,
+};
+
+use super::{Listens, MIXED, Runs, VXLAN, World, named, step};
+
+const THEN: Situation = Situation::Once { kind: Kind::HostGw, mixing: Mixing::On };
+
+fn check(picture: &Picture, situation: Situation, expected: &Expect) {
+    let outlook = Outlook::new(picture, situation);
+    let mut lines = String::new();
+    for (from, view) in outlook.views() {
+        for reach in view {
+            let path = reach.path.map_or("nothing", Path::as_str);
+            let reason = reach.reason.map(|reason| format!(" ({reason})")).unwrap_or_default();
+            let to = picture.members[reach.to].name();
+            writeln!(lines, "{} → {to} {path}{reason}", from.name()).unwrap();
+        }
+    }
+    expected.assert_eq(&lines);
+}
+
+fn begun(mut world: World) -> World {
+    step(&mut world, &Step::Begin { to: Kind::HostGw, stage: named("172.16.0.1") });
+    world
+}
+
+#[test]
+fn a_vxlan_cluster_is_tunnels_and_becomes_routes_where_the_link_allows_it() {
+    let picture = World::new(VXLAN, 2, 1).picture();
+    check(
+        &picture,
+        Situation::Now,
+        &expect![[r"
+        172.16.0.1 → 172.16.0.2 tunnel
+        172.16.0.1 → 172.16.1.3 tunnel (172.16.1.3 is not on the link of eth0)
+        172.16.0.2 → 172.16.0.1 tunnel
+        172.16.0.2 → 172.16.1.3 tunnel (172.16.1.3 is not on the link of eth0)
+        172.16.1.3 → 172.16.0.1 tunnel (172.16.0.1 is not on the link of eth0)
+        172.16.1.3 → 172.16.0.2 tunnel (172.16.0.2 is not on the link of eth0)
+    "]],
+    );
+    check(
+        &picture,
+        THEN,
+        &expect![[r"
+        172.16.0.1 → 172.16.0.2 direct
+        172.16.0.1 → 172.16.1.3 tunnel (172.16.1.3 is not on the link of eth0)
+        172.16.0.2 → 172.16.0.1 direct
+        172.16.0.2 → 172.16.1.3 tunnel (172.16.1.3 is not on the link of eth0)
+        172.16.1.3 → 172.16.0.1 tunnel (172.16.0.1 is not on the link of eth0)
+        172.16.1.3 → 172.16.0.2 tunnel (172.16.0.2 is not on the link of eth0)
+    "]],
+    );
+}
+
+#[test]
+fn in_the_midst_of_it_each_node_stands_where_it_stands() {
+    check(
+        &begun(World::new(MIXED, 2, 1)).picture(),
+        Situation::Now,
+        &expect![[r"
+        172.16.0.1 → 172.16.0.2 direct
+        172.16.0.1 → 172.16.1.3 tunnel (172.16.1.3 is not on the link of eth0)
+        172.16.0.2 → 172.16.0.1 direct
+        172.16.0.2 → 172.16.1.3 tunnel (172.16.1.3 is not on the link of eth0)
+        172.16.1.3 → 172.16.0.1 tunnel (172.16.0.1 is not on the link of eth0)
+        172.16.1.3 → 172.16.0.2 tunnel (172.16.0.2 is not on the link of eth0)
+    "]],
+    );
+}
+
+#[test]
+fn without_mixed_a_node_behind_a_router_would_be_cut_off() {
+    let then = Situation::Once { kind: Kind::HostGw, mixing: Mixing::Off };
+    check(
+        &World::new(MIXED, 1, 1).picture(),
+        then,
+        &expect![[r"
+        172.16.0.1 → 172.16.1.2 nothing (left out: gateway 172.16.1.2 is not on the link of eth0)
+        172.16.1.2 → 172.16.0.1 nothing (left out: gateway 172.16.0.1 is not on the link of eth0)
+    "]],
+    );
+}
+
+#[test]
+fn flannel_stays_as_it_is_and_ignores_the_new_backend() {
+    let mut world = World::new(MIXED, 2, 0);
+    world.nodes[1].runs = Runs::Flannel;
+    check(
+        &world.picture(),
+        THEN,
+        &expect![[r"
+        172.16.0.1 → 172.16.0.2 tunnel (it has never answered a probe: it may run flannel, which may drop direct packets)
+        172.16.0.2 → 172.16.0.1 nothing (flannel ignores a lease of host-gw)
+    "]],
+    );
+    let told: Vec<_> = obstacles(&world.picture(), Kind::HostGw);
+    let told: Vec<_> = told.iter().map(|it| format!("{it} [{:?}]", it.forgivable())).collect();
+    expect![[r"
+        172.16.0.2 sends no report: it runs flannel or an older tweedd, or none [Yes]
+        172.16.0.2 would no longer reach 172.16.0.1: flannel ignores a lease of host-gw [Yes]"]]
+    .assert_eq(&told.join("\n"));
+}
+
+#[test]
+fn what_a_node_tells_counts_more_than_what_it_should_do() {
+    let mut world = begun(World::new(MIXED, 2, 0));
+    world.tells(1, 2, Some(Path::Tunnel), "its direct path did not answer");
+    check(
+        &world.picture(),
+        Situation::Now,
+        &expect![[r"
+        172.16.0.1 → 172.16.0.2 tunnel (its direct path did not answer)
+        172.16.0.2 → 172.16.0.1 direct
+    "]],
+    );
+}
+
+#[test]
+fn a_direct_path_that_is_known_to_fail_is_in_the_way_before_anybody_takes_it() {
+    let mut world = World::new(MIXED, 2, 0);
+    world.finds_failing(1, 2);
+    check(
+        &world.picture(),
+        THEN,
+        &expect![[r"
+        172.16.0.1 → 172.16.0.2 tunnel (its direct path fails: probes through the tunnel are answered, direct ones are not)
+        172.16.0.2 → 172.16.0.1 direct
+    "]],
+    );
+    let told = |kind| obstacles(&world.picture(), kind);
+    let told_of = told(Kind::HostGw).iter().map(ToString::to_string).collect::<Vec<_>>();
+    expect![[r"172.16.0.1 would stay in the tunnel to 172.16.0.2: its direct path fails: probes through the tunnel are answered, direct ones are not"]]
+    .assert_eq(&told_of.join("\n"));
+    assert_eq!(told(Kind::HostGw)[0].forgivable(), Forgivable::Yes);
+    assert_eq!(told(Kind::Vxlan), []);
+}
+
+#[test]
+fn strict_filters_are_in_the_way_once_mixed_could_have_loosened_them() {
+    for (text, expected) in [(VXLAN, 0), (MIXED, 1)] {
+        let mut world = World::new(text, 2, 0);
+        world.nodes[0].strict = true;
+        assert_eq!(obstacles(&world.picture(), Kind::HostGw).len(), expected, "{text}");
+    }
+}
+
+#[test]
+fn who_has_not_followed_yet_lags_and_says_why() {
+    let mut world = World::new(MIXED, 3, 0);
+    world.nodes[1].listens = Listens::No;
+    step(&mut world, &Step::Begin { to: Kind::HostGw, stage: Stage::percent(100) });
+    let told: Vec<_> = lags(&world.picture()).iter().map(ToString::to_string).collect();
+    assert_eq!(told, ["172.16.0.2 has not seen the config yet"]);
+    world.follow();
+    world.nodes[1].listens = Listens::Yes;
+    world.follow();
+    assert_eq!(lags(&world.picture()), []);
+}
+
+#[test]
+fn a_stage_is_not_in_force_while_probes_are_awaited() {
+    let mut world = begun(World::new(MIXED, 3, 0));
+    world.tells(1, 2, Some(Path::Tunnel), "its direct path is not proven");
+    world.nodes[0].exceptions[0].probing = true;
+    let told: Vec<_> = lags(&world.picture()).iter().map(ToString::to_string).collect();
+    let expected =
+        "172.16.0.1 still uses the tunnel to 10.244.2.0-24: its direct path is not proven";
+    assert_eq!((told, troubles(&world.picture()).len()), (vec![expected.to_owned()], 0));
+}
+
+#[test]
+fn only_what_was_well_before_is_worse_now() {
+    let mut world = World::new(MIXED, 3, 0);
+    world.tells(3, 1, None, "left out: long ago");
+    let before = world.picture();
+    assert_eq!(troubles(&before).len(), 1);
+    let mut world = begun(world);
+    world.tells(1, 2, Some(Path::Tunnel), "its direct path did not answer");
+    let mut now = world.picture();
+    now.members.pop();
+    let worse = degraded(&before, &now);
+    let told: Vec<_> = worse.iter().map(|(subject, why)| format!("{subject}: {why}")).collect();
+    expect![[r"
+        172.16.0.1 → 172.16.0.2, by tunnel: its direct path did not answer
+        172.16.0.3: its lease is gone"]]
+    .assert_eq(&told.join("\n"));
+}

@@ -1,0 +1,134 @@
+//! `tweedctl`: what operators ask, and the answers in text or JSON.
+
+mod cleanup;
+mod daemon;
+mod diff;
+mod doctor;
+mod handover;
+mod inputs;
+mod ipam;
+mod kernel;
+mod layout;
+mod leases;
+mod migrate;
+pub mod migration;
+mod options;
+mod peers;
+mod plan;
+mod records;
+mod status;
+#[cfg(test)]
+mod tests;
+
+pub use options::Arguments;
+
+use std::fmt::Display;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use serde::Serialize;
+
+use crate::excerpt;
+use options::{Command, Output};
+
+/// Whether all is well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Well,
+    /// The kernel differs, a peer is not programmed, the daemon is not ready, something was refused.
+    Amiss,
+    /// A migration cannot go on as things stand.
+    Impossible,
+    /// A pair is worse off than before.
+    Degraded,
+    /// Somebody else has changed the config.
+    Conflict,
+    /// A node did not follow in time.
+    Late,
+}
+
+/// Why a command has no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("{0}")]
+    Refused(String),
+    /// The command line, or a file named on it, is wrong.
+    #[error("{0}")]
+    Usage(String),
+    /// No daemon, no file, no permission.
+    #[error("{0}")]
+    CannotTell(String),
+    /// No store, or no config in it that can be read.
+    #[error("{0}")]
+    Store(String),
+    #[error("the answer cannot be written: {0}")]
+    Output(#[from] io::Error),
+}
+
+/// What a command found: text by `Display`, JSON by `Serialize`.
+trait Answer: Display + Serialize {
+    fn verdict(&self) -> Verdict;
+}
+
+/// Carries out what was asked for, and writes the answer to `out`.
+pub async fn run(arguments: Arguments, out: &mut impl Write) -> Result<Verdict, Error> {
+    let Arguments { command, output, files } = arguments;
+    match command {
+        Command::Status => write(out, output, &status::ask(&files).await?),
+        Command::Peers => write(out, output, &peers::ask(&files).await?),
+        Command::Leases => write(out, output, &leases::ask(&files).await?),
+        Command::Plan(options) => write(out, output, &plan::answer(&options)?),
+        Command::Diff => write(out, output, &diff::answer(&files, kernel::open()?).await?),
+        Command::Cleanup(options) => {
+            let answer = cleanup::answer(&files, &options, kernel::open()?).await?;
+            write(out, output, &answer)
+        }
+        Command::Handover(options) => {
+            let answer = handover::answer(&files, &options, kernel::open()?).await?;
+            write(out, output, &answer)
+        }
+        Command::Doctor(options) => {
+            let answer = doctor::answer(&files, &options, kernel::open()?).await?;
+            write(out, output, &answer)
+        }
+        Command::Ipam(command) => write(out, output, &ipam::answer(&command)?),
+        Command::Migrate(options) => migrate::run(&options, output, out).await,
+    }
+}
+
+fn write(out: &mut impl Write, output: Output, answer: &impl Answer) -> Result<Verdict, Error> {
+    match output {
+        Output::Text => write!(out, "{answer}")?,
+        Output::Json => {
+            let json = serde_json::to_string_pretty(answer).map_err(io::Error::from)?;
+            writeln!(out, "{}", excerpt::printable_json(json))?;
+        }
+    }
+    out.flush()?;
+    Ok(answer.verdict())
+}
+
+impl From<Verdict> for ExitCode {
+    fn from(verdict: Verdict) -> Self {
+        match verdict {
+            Verdict::Well => Self::SUCCESS,
+            Verdict::Amiss => Self::from(1),
+            Verdict::Impossible => Self::from(3),
+            Verdict::Degraded => Self::from(4),
+            Verdict::Conflict => Self::from(5),
+            Verdict::Late => Self::from(6),
+        }
+    }
+}
+
+impl From<&Error> for ExitCode {
+    fn from(error: &Error) -> Self {
+        match error {
+            Error::Refused(_) | Error::Store(_) => Self::from(1),
+            Error::Usage(_) => Self::from(2),
+            // Whoever read the answer has read enough of it.
+            Error::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => Self::SUCCESS,
+            Error::CannotTell(_) | Error::Output(_) => Self::from(3),
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! `tweedctl peers`: every peer with its path, or the reason why it has none.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::layout::Table;
+use super::options::Files;
+use super::{Answer, Error, Verdict, daemon};
+use crate::model::path::Path;
+use crate::model::status::PeerStatus;
+
+#[derive(Serialize)]
+#[serde(transparent)]
+pub(super) struct Peers(Vec<PeerStatus>);
+
+pub(super) async fn ask(files: &Files) -> Result<Peers, Error> {
+    Ok(Peers(daemon::ask(&files.socket(), "/peers").await?))
+}
+
+impl Answer for Peers {
+    /// A peer without a path is as planned; one with a path that is not programmed is not.
+    fn verdict(&self) -> Verdict {
+        let all_programmed = self.0.iter().all(|peer| peer.path.is_none() || peer.programmed);
+        if all_programmed { Verdict::Well } else { Verdict::Amiss }
+    }
+}
+
+impl fmt::Display for Peers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            return writeln!(f, "there are no peers");
+        }
+        let mut table = Table::new(&["SUBNET", "PUBLIC IP", "BACKEND", "PATH", "STATE"]);
+        for peer in &self.0 {
+            let subnet = peer.subnet.map_or_else(|| peer.lease.to_string(), |s| s.to_string());
+            let public_ip = peer.public_ip.map_or_else(unknown, |ip| ip.to_string());
+            let backend = Some(&peer.backend).filter(|backend| !backend.is_empty());
+            let backend = backend.map_or_else(unknown, Clone::clone);
+            let cells = [subnet, public_ip, backend, path(peer).into(), state(peer).into()];
+            table.row(&cells, peer.reason.clone());
+        }
+        table.fmt(f)
+    }
+}
+
+fn unknown() -> String {
+    "-".to_owned()
+}
+
+const fn path(peer: &PeerStatus) -> &'static str {
+    match peer.path {
+        Some(Path::Direct) => "direct",
+        Some(Path::Tunnel) => "tunnel",
+        None => "-",
+    }
+}
+
+const fn state(peer: &PeerStatus) -> &'static str {
+    match (peer.path, peer.programmed) {
+        (Some(Path::Direct | Path::Tunnel), true) => "programmed",
+        (Some(Path::Direct | Path::Tunnel), false) => "incomplete",
+        (None, _) => "no path",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+
+    use super::*;
+    use crate::model::lease::LeaseId;
+    use crate::model::prefix::Prefix;
+
+    fn peer(subnet: &str, public_ip: &str, backend: &str) -> PeerStatus {
+        let subnet: Prefix = subnet.parse().unwrap();
+        PeerStatus {
+            lease: LeaseId::new(subnet.to_string().replace('/', "-")),
+            family: Some(subnet.family()),
+            subnet: Some(subnet),
+            public_ip: Some(public_ip.parse().unwrap()),
+            backend: backend.into(),
+            path: Some(Path::Tunnel),
+            reason: None,
+            programmed: true,
+            probes: None,
+        }
+    }
+
+    #[test]
+    fn each_peer_shows_its_path_or_the_reason_for_none() {
+        let direct = PeerStatus {
+            path: Some(Path::Direct),
+            ..peer("10.244.4.0/24", "172.16.0.10", "host-gw")
+        };
+        let left_out = PeerStatus {
+            path: None,
+            programmed: false,
+            reason: Some(
+                "left out: its backend is host-gw, ours is vxlan, and Mixed is off".into(),
+            ),
+            ..peer("10.244.5.0/24", "172.16.0.11", "host-gw")
+        };
+        let set_aside = PeerStatus {
+            family: None,
+            subnet: None,
+            public_ip: None,
+            path: None,
+            programmed: false,
+            reason: Some("set aside: its record cannot be read: its value is no JSON object: expected value at line 1 column 1".into()),
+            ..peer("10.244.6.0/24", "172.16.0.12", "")
+        };
+        let missing =
+            PeerStatus { programmed: false, ..peer("10.244.7.0/24", "172.16.0.13", "vxlan") };
+        let v6 = peer("fd00:10:244:3::/64", "fd00:172::9", "vxlan");
+        let peers = [peer("10.244.3.0/24", "172.16.0.9", "vxlan"), v6, direct, left_out, set_aside];
+        assert_eq!(Peers(peers.to_vec()).verdict(), Verdict::Well);
+        let peers = Peers(peers.into_iter().chain([missing]).collect());
+        assert_eq!(peers.verdict(), Verdict::Amiss);
+        let text = peers.to_string();
+        assert!(text.lines().all(|line| line.len() <= 80), "{text}");
+        expect![[r"
+            SUBNET              PUBLIC IP    BACKEND  PATH    STATE
+            10.244.3.0/24       172.16.0.9   vxlan    tunnel  programmed
+            fd00:10:244:3::/64  fd00:172::9  vxlan    tunnel  programmed
+            10.244.4.0/24       172.16.0.10  host-gw  direct  programmed
+            10.244.5.0/24       172.16.0.11  host-gw  -       no path
+                left out: its backend is host-gw, ours is vxlan, and Mixed is off
+            10.244.6.0-24       -            -        -       no path
+                set aside: its record cannot be read: its value is no JSON object: expected
+                  value at line 1 column 1
+            10.244.7.0/24       172.16.0.13  vxlan    tunnel  incomplete
+        "]]
+        .assert_eq(&text);
+    }
+
+    #[test]
+    fn the_longest_addresses_still_fit() {
+        let long = "2001:db8:1234:5678:9abc:def0:1234:5678";
+        let peers = Peers(vec![
+            peer("2001:db8:1234:5678:9abc:def0::/96", long, "vxlan"),
+            peer("10.244.3.0/24", "172.16.0.9", "vxlan"),
+        ]);
+        let text = peers.to_string();
+        assert!(text.lines().all(|line| line.len() <= 80), "{text}");
+        expect![[r"
+            SUBNET                     PUBLIC IP                 BACKEND  PATH    STATE
+            2001:db8:1234:5678:9abc:def0::/96
+                                       2001:db8:1234:5678:9abc:def0:1234:5678
+                                                                 vxlan    tunnel  programmed
+            10.244.3.0/24              172.16.0.9                vxlan    tunnel  programmed
+        "]]
+        .assert_eq(&text);
+    }
+
+    #[test]
+    fn without_peers_there_is_a_sentence() {
+        assert_eq!(Peers(vec![]).to_string(), "there are no peers\n");
+    }
+}

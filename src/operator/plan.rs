@@ -1,0 +1,241 @@
+//! `tweedctl plan`: what a node would program. No daemon, no privileges, no network.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs;
+use std::io;
+use std::net::IpAddr;
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::layout::{listed, wrap, wrap_entry};
+use super::options::PlanOptions;
+use super::{Answer, Error, Verdict, records};
+use crate::model::config::NetworkConfig;
+use crate::model::entry::{Entry, LinkName};
+use crate::model::lease::{Lease, LeaseId, LeaseUpdate, Peers, Record};
+use crate::model::local::Local;
+use crate::model::node::{Firewalls, Node, Sysctls, Uplink};
+use crate::model::path::Detours;
+use crate::model::policy::{Forward, Guard, Masquerade, Policy, Preference};
+use crate::model::prefix::{Family, Prefix};
+use crate::plan::backend::{self, PeerPlan};
+use crate::plan::desired::{Desired, Standing};
+
+/// What the node would program, and for whom nothing.
+#[derive(Debug, Serialize)]
+pub(super) struct Plan {
+    backend: &'static str,
+    mixed: bool,
+    node: Node,
+    /// Whether who is on the link was not said.
+    on_link_assumed: bool,
+    own: Option<LeaseId>,
+    pod_mtu: u32,
+    /// In the order of programming.
+    entries: Vec<String>,
+    /// The same for people, who know the rules that guard a tunnel or look them up.
+    #[serde(skip)]
+    shown: Vec<String>,
+    without_path: Vec<Unrouted>,
+}
+
+#[derive(Debug, Serialize)]
+struct Unrouted {
+    lease: LeaseId,
+    public_ip: Option<IpAddr>,
+    reason: String,
+}
+
+pub(super) fn answer(options: &PlanOptions) -> Result<Plan, Error> {
+    let wrong = |path: &Path, error: &dyn fmt::Display| {
+        Error::Usage(format!("{}: {error}", path.display()))
+    };
+    let config = NetworkConfig::parse(read(&options.config)?.as_bytes())
+        .map_err(|error| wrong(&options.config, &error))?;
+    let records = records::read_leases(&read(&options.leases)?)
+        .map_err(|error| wrong(&options.leases, &error))?;
+    plan(config, records, options)
+}
+
+fn read(path: &Path) -> Result<String, Error> {
+    let text = if path == Path::new("-") {
+        io::read_to_string(io::stdin())
+    } else {
+        fs::read_to_string(path)
+    };
+    text.map_err(|error| Error::CannotTell(format!("{} cannot be read: {error}", path.display())))
+}
+
+fn plan(config: NetworkConfig, records: Vec<Record>, options: &PlanOptions) -> Result<Plan, Error> {
+    let leases = records.iter().filter_map(|record| record.lease.as_ref().ok());
+    let own = leases.into_iter().find(|lease| is_at(lease, &options.public_ips)).cloned();
+    let node = node(&config, own.as_ref(), options)?;
+    // Where nodes have names, their leases are called by them.
+    let name = own.as_ref().map(|own| own.id.to_string());
+    let config = config.on_node(node.names().chain(name));
+    let policy = policy(options);
+    let local = Local {
+        macs: macs(own.as_ref()),
+        config,
+        node,
+        own,
+        strict: [].into(),
+        leaving: [].into(),
+        policy,
+    };
+    let mut peers = Peers::default();
+    peers.apply(LeaseUpdate::Snapshot(records));
+    let desired = Desired::plan(&local, &mut peers, &Detours::new());
+    Ok(Plan {
+        backend: local.config.backend.kind.as_str(),
+        mixed: local.config.mixed,
+        on_link_assumed: options.on_link.is_empty(),
+        own: local.own.as_ref().map(|own| own.id.clone()),
+        pod_mtu: backend::pod_mtu(&backend::networks(&local)).unwrap_or_default(),
+        entries: desired.state().entries().map(ToString::to_string).collect(),
+        shown: desired.state().entries().map(shown).collect(),
+        without_path: without_path(&desired, &peers),
+        node: local.node,
+    })
+}
+
+fn policy(options: &PlanOptions) -> Policy {
+    Policy {
+        masquerade: options.ip_masq.then(Masquerade::default),
+        forward: Forward::Accept,
+        firewall: if options.iptables { Preference::Iptables } else { Preference::Any },
+        guard: Some(Guard::default()),
+        ..Policy::default()
+    }
+}
+
+fn shown(entry: &Entry) -> String {
+    match entry {
+        Entry::Table(table) if table.has_peers() => format!("{table:#}"),
+        entry => entry.to_string(),
+    }
+}
+
+fn is_at(lease: &Lease, public_ips: &[IpAddr]) -> bool {
+    lease.endpoints.iter().any(|endpoint| public_ips.contains(&endpoint.public_ip))
+}
+
+fn node(config: &NetworkConfig, own: Option<&Lease>, options: &PlanOptions) -> Result<Node, Error> {
+    let families: Vec<Family> = config.networks().map(Prefix::family).collect();
+    let foreign = options.public_ips.iter().find(|ip| !families.contains(&Family::of(**ip)));
+    if let Some(ip) = foreign {
+        let family = Family::of(*ip);
+        return Err(Error::Usage(format!("--public-ip {ip}: the config does not enable {family}")));
+    }
+    let uplinks = families
+        .into_iter()
+        .map(|family| {
+            let given = options.public_ips.iter().copied().find(|ip| Family::of(*ip) == family);
+            let leased = || Some(own?.endpoint(family)?.public_ip);
+            let missing = || {
+                Error::Usage(format!("the config enables {family}: give such a --public-ip too"))
+            };
+            let public_ip = given.or_else(leased).ok_or_else(missing)?;
+            Ok(Uplink { address: public_ip, public_ip, source: public_ip, others: Vec::new() })
+        })
+        .collect::<Result<Vec<_>, Error>>()?;
+    let around = uplinks.iter().filter_map(|uplink| usual_link(uplink.public_ip));
+    let on_link =
+        if options.on_link.is_empty() { around.collect() } else { options.on_link.clone() };
+    let interface = LinkName::new(options.interface.as_str());
+    let (mtu, firewalls) = (options.mtu, Firewalls::default());
+    Ok(Node {
+        interface,
+        mtu,
+        layer2: true,
+        nexthops: true,
+        firewalls,
+        sysctls: Sysctls::default(),
+        spoils_checksums: false,
+        on_link,
+        uplinks,
+    })
+}
+
+/// The prefix that a link with this address most likely has.
+fn usual_link(address: IpAddr) -> Option<Prefix> {
+    let len = match Family::of(address) {
+        Family::V4 => 24,
+        Family::V6 => 64,
+    };
+    Prefix::holding(address, len)
+}
+
+/// The daemon keeps the MAC address of an existing device, and that is the one it publishes.
+fn macs(own: Option<&Lease>) -> BTreeMap<Family, crate::mac::MacAddr> {
+    let endpoints = own.iter().flat_map(|own| &own.endpoints);
+    endpoints.filter_map(|e| Some((e.subnet.family(), e.vtep?.mac))).collect()
+}
+
+fn without_path(desired: &Desired, peers: &Peers) -> Vec<Unrouted> {
+    let unrouted = |(id, standing): (&LeaseId, &Standing)| {
+        let address = |family: Option<Family>| {
+            let endpoints = &peers.lease(id)?.endpoints;
+            let mut of_family = endpoints
+                .iter()
+                .filter(|endpoint| family.is_none_or(|family| endpoint.subnet.family() == family));
+            of_family.next().map(|endpoint| endpoint.public_ip)
+        };
+        let unrouted = |public_ip, reason| Unrouted { lease: id.clone(), public_ip, reason };
+        match standing {
+            Standing::SetAside(reason) => {
+                vec![unrouted(address(None), format!("set aside: {reason}"))]
+            }
+            Standing::Planned(_, PeerPlan { ways, .. }) => ways
+                .iter()
+                .filter_map(|(family, way)| Some((family, way.as_ref().err()?)))
+                .map(|(family, why)| unrouted(address(Some(*family)), format!("left out: {why}")))
+                .collect(),
+        }
+    };
+    desired.peers().iter().flat_map(unrouted).collect()
+}
+
+impl Answer for Plan {
+    fn verdict(&self) -> Verdict {
+        Verdict::Well
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, value) in self.head() {
+            writeln!(f, "{}", wrap(&format!("{name:10}{value}"), 10))?;
+        }
+        for entry in &self.shown {
+            writeln!(f, "{}", wrap_entry(&format!("+ {entry}"), 4))?;
+        }
+        for Unrouted { lease, public_ip, reason } in &self.without_path {
+            let at = public_ip.map(|ip| format!(" at {ip}")).unwrap_or_default();
+            writeln!(f, "{}", wrap(&format!("  {lease}{at} {reason}"), 4))?;
+        }
+        Ok(())
+    }
+}
+
+impl Plan {
+    /// What the plan is made from.
+    fn head(&self) -> [(&'static str, String); 4] {
+        let Node { interface, mtu, uplinks, on_link, .. } = &self.node;
+        let public_ips: Vec<IpAddr> = uplinks.iter().map(|uplink| uplink.public_ip).collect();
+        let mixed = if self.mixed { ", mixed" } else { "" };
+        let assumed = if self.on_link_assumed { " (assumed; --on-link says it)" } else { "" };
+        let no_lease = || "none has this public IP: planned without a subnet".to_owned();
+        [
+            ("node", format!("{} on {interface}, MTU {mtu}", listed(&public_ips, "unknown"))),
+            ("backend", format!("{}{mixed}; pod MTU {}", self.backend, self.pod_mtu)),
+            ("on link", format!("{}{assumed}", listed(on_link, "nobody"))),
+            ("lease", self.own.as_ref().map_or_else(no_lease, ToString::to_string)),
+        ]
+    }
+}

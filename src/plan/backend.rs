@@ -1,0 +1,237 @@
+//! Ways of carrying packets, and the plan: what the kernel should hold for this node and its peers.
+
+mod detour;
+mod host_gw;
+mod mixed;
+mod nexthops;
+mod retired;
+mod vxlan;
+
+pub use detour::must_answer;
+pub use retired::retired;
+pub use vxlan::overhead;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crate::mac::MacAddr;
+use crate::model::config::Kind;
+use crate::model::entry::{Address, Entry, KernelState, LinkName, ReversePath, Route, TableName};
+use crate::model::lease::{
+    BackendType, Endpoint, EndpointAttributes, Lease, LeaseAttributes, Rules, Vtep,
+};
+use crate::model::local::Local;
+use crate::model::node::Uplink;
+use crate::model::path::{Detour, Detours, Path};
+use crate::model::prefix::{Family, Prefix};
+use crate::plan::scope::{Extent, Scope};
+use crate::plan::{allow_list, masquerade};
+use host_gw::HostGw;
+use mixed::Mixed;
+use nexthops::Nexthops;
+use vxlan::Vxlan;
+
+/// A way of carrying the packets of one address family. Pure: says what the kernel should hold, never touches it.
+pub trait Network: Send {
+    fn family(&self) -> Family;
+
+    /// The largest packet that pods may send, in bytes.
+    fn mtu(&self) -> u32;
+
+    /// The device and what sits on it for our own sake; without the address as long as no lease is held.
+    fn local(&self) -> KernelState;
+
+    /// What it takes for packets of `peer` to be let in, whatever way leads there; nothing where
+    /// everybody is.
+    fn admit(&self, peer: &Endpoint) -> Vec<Arc<Entry>>;
+
+    /// What it takes to reach `peer`; by the tunnel if there is a detour and it can be taken.
+    fn towards(&self, peer: &Endpoint, detour: Option<Detour>) -> Result<Way, Unreachable>;
+}
+
+/// How a peer is reached, and the entries that make it so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Way {
+    pub path: Path,
+    pub entries: Vec<Arc<Entry>>,
+    /// Why it is not the direct way.
+    pub detour: Option<Detour>,
+}
+
+/// Why a peer is left out.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unreachable {
+    #[error("its backend is {theirs}, ours is {ours}, and Mixed is off")]
+    BackendDiffers { ours: &'static str, theirs: &'static str },
+    #[error("its backend {0:?} is none that this version speaks")]
+    UnknownBackend(String),
+    #[error("gateway {gateway} is not on the link of {link}")]
+    NotOnLink { gateway: IpAddr, link: LinkName },
+    #[error("it published no VTEP")]
+    NoVtep,
+    #[error("its VTEP is of VNI {theirs}, ours of {ours}")]
+    VniDiffers { ours: u32, theirs: u32 },
+    #[error("it has no address family in common with this node")]
+    NoCommonFamily,
+    #[error("{direct}, and {tunnel}")]
+    NeitherWay { direct: Box<Unreachable>, tunnel: Box<Unreachable> },
+}
+
+/// What is planned for one peer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PeerPlan {
+    /// A way per family in common, or why there is none.
+    pub ways: Vec<(Family, Result<Way, Unreachable>)>,
+    /// What lets its packets in.
+    pub admission: Vec<Arc<Entry>>,
+}
+
+impl PeerPlan {
+    pub fn entries(&self) -> impl Iterator<Item = &Arc<Entry>> {
+        let ways = self.ways.iter().filter_map(|(_, way)| way.as_ref().ok());
+        self.admission.iter().chain(ways.flat_map(|way| &way.entries))
+    }
+
+    /// Why there is no way, for each family without one.
+    pub fn without_path(&self) -> impl Iterator<Item = &Unreachable> {
+        self.ways.iter().filter_map(|(_, way)| way.as_ref().err())
+    }
+}
+
+/// The networks of this node, one per enabled family: the only place where a backend turns into code.
+pub fn networks(local: &Local) -> Vec<Box<dyn Network>> {
+    let network = |uplink: &Uplink| -> Box<dyn Network> {
+        let direct = HostGw::new(local, uplink);
+        let tunnel = || Vxlan::new(local, uplink);
+        match (local.config.backend.kind, local.config.mixed) {
+            (Kind::Vxlan | Kind::HostGw, true) => Box::new(Mixed::new(local, tunnel(), direct)),
+            (Kind::Vxlan, false) => Box::new(tunnel()),
+            (Kind::HostGw, false) => Box::new(direct),
+        }
+    };
+    local.node.uplinks.iter().map(network).collect()
+}
+
+/// What the kernel should hold for our own sake.
+pub fn plan_local(local: &Local, networks: &[Box<dyn Network>]) -> KernelState {
+    let mut state: KernelState = networks.iter().flat_map(|network| network.local()).collect();
+    if !local.config.mixed {
+        state.extend(restored(&local.strict));
+    }
+    state.extend(local.own.iter().flat_map(|own| beside_routes(local, own)));
+    state
+}
+
+/// What keeps packets of pods in order that no route to a peer takes.
+fn beside_routes(local: &Local, own: &Lease) -> Vec<Entry> {
+    let rules = masquerade::rules(&local.policy, &local.config, &local.node.firewalls, own);
+    let ends = own.subnets().filter(|_| local.policy.refuse_unused).map(Route::unreachable);
+    rules.into_iter().chain(ends.map(Entry::Route)).collect()
+}
+
+/// The filters of these links as they were before `Mixed` loosened them.
+pub fn restored(strict: &BTreeSet<LinkName>) -> KernelState {
+    let filter = |link: &LinkName| ReversePath { link: link.clone(), strict: true };
+    strict.iter().map(|link| Entry::ReversePath(filter(link))).collect()
+}
+
+/// What the kernel should hold for the sake of `peer`. Depends on nothing but `networks`, `peer`
+/// and the detours to that peer.
+pub fn plan_peer(networks: &[Box<dyn Network>], peer: &Lease, detours: &Detours) -> PeerPlan {
+    let common = || {
+        let end = |network| Some((network, peer.endpoint(Network::family(network))?));
+        networks.iter().map(Box::as_ref).filter_map(end)
+    };
+    let way = |(network, endpoint): (&dyn Network, &Endpoint)| {
+        let detour = detours.get(&endpoint.subnet.base()).copied();
+        (network.family(), network.towards(endpoint, detour))
+    };
+    let mut ways: Vec<_> = common().map(way).collect();
+    ways.shrink_to_fit();
+    if ways.is_empty() {
+        let family = networks.first().map_or(Family::V4, |network| network.family());
+        ways = vec![(family, Err(Unreachable::NoCommonFamily))];
+    }
+    let admission = common().flat_map(|(network, endpoint)| network.admit(endpoint)).collect();
+    PeerPlan { ways, admission }
+}
+
+/// The largest packet that pods may send over every one of `networks`, in bytes.
+pub fn pod_mtu(networks: &[Box<dyn Network>]) -> Option<u32> {
+    networks.iter().map(|network| network.mtu()).min()
+}
+
+impl Local {
+    /// What this node publishes in its lease.
+    pub fn attributes(&self) -> LeaseAttributes {
+        let vtep = |uplink: &Uplink| {
+            let mac = self.macs.get(&uplink.family()).filter(|_| self.config.has_tunnel())?;
+            let source = Some(uplink.source).filter(|source| *source != uplink.public_ip);
+            Some(Vtep { vni: Some(self.config.backend.tunnel.vni), mac: *mac, source })
+        };
+        let endpoint = |uplink: &Uplink| EndpointAttributes {
+            public_ip: uplink.public_ip,
+            vtep: vtep(uplink),
+        };
+        LeaseAttributes {
+            backend: BackendType::from(self.config.backend.kind.as_str()),
+            endpoints: self.node.uplinks.iter().map(endpoint).collect(),
+        }
+    }
+
+    /// What peers must agree with to be believed.
+    pub fn rules(&self) -> Rules {
+        let uplinks = self.node.uplinks.iter();
+        Rules {
+            networks: self.config.networks().collect(),
+            own: self.own.clone(),
+            macs: if self.config.has_tunnel() { self.macs.clone() } else { BTreeMap::new() },
+            addresses: uplinks
+                .flat_map(|uplink| [uplink.public_ip, uplink.source, uplink.address])
+                .collect(),
+            on_link: self.node.on_link.clone(),
+            pools: self.config.pools.clone(),
+        }
+    }
+
+    /// What in the kernel concerns us, given the public IPs of the peers.
+    pub fn scope(&self, gateways: BTreeSet<IpAddr>) -> Scope {
+        let tunnel_of =
+            |uplink: &Uplink| device_name(uplink.family(), self.config.backend.tunnel.vni);
+        Scope {
+            tunnels: self.node.uplinks.iter().map(tunnel_of).collect(),
+            underlay: Some(self.node.interface.clone()),
+            tables: table_names(self.config.backend.tunnel.vni).collect(),
+            chains: masquerade::chain_names(),
+            extent: Extent::Spare,
+            networks: self.config.networks().collect(),
+            subnets: self.own.iter().flat_map(Lease::subnets).collect(),
+            gateways,
+            retired: Vec::new(),
+        }
+    }
+}
+
+/// The tables that a node whose tunnel has this VNI may have, now or from an earlier life.
+pub fn table_names(vni: u32) -> impl Iterator<Item = TableName> {
+    masquerade::table_names(vni).into_iter().chain(allow_list::table_names(vni))
+}
+
+/// The address of the tunnel device of the node that has `subnet`, on `link`.
+pub fn tunnel_address(subnet: Prefix, link: LinkName) -> Address {
+    Address { link, address: subnet.base(), prefix_len: subnet.family().width() }
+}
+
+/// Flannel's name for the tunnel device.
+pub fn device_name(family: Family, vni: u32) -> LinkName {
+    LinkName::new(match family {
+        Family::V4 => format!("flannel.{vni}"),
+        Family::V6 => format!("flannel-v6.{vni}"),
+    })
+}
+
+/// The address of the tunnel device of a node whose public IP this is: the same after every reboot.
+pub fn derived_mac(uplink: &Uplink, vni: u32) -> MacAddr {
+    Vtep::derived_mac(uplink.public_ip, vni)
+}

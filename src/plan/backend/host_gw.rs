@@ -1,0 +1,74 @@
+//! Routes straight to peers on the same link.
+
+use std::sync::Arc;
+
+use super::{Network, Nexthops, Unreachable, Way, tunnel_address};
+use crate::model::entry::{Entry, KernelState, Lane, LinkName, Route};
+use crate::model::lease::{BackendType, Endpoint};
+use crate::model::local::Local;
+use crate::model::node::{Node, Uplink};
+use crate::model::path::{Detour, Path};
+use crate::model::prefix::Family;
+
+pub(super) struct HostGw {
+    node: Node,
+    family: Family,
+    nexthops: Nexthops,
+    /// The address of the tunnel device, if that is still there: on the loopback it stays when the
+    /// device is removed.
+    address: Option<Arc<Entry>>,
+}
+
+impl HostGw {
+    pub(super) fn new(local: &Local, uplink: &Uplink) -> Self {
+        let family = uplink.family();
+        let subnet = local.own.as_ref().and_then(|own| own.endpoint(family)).map(|e| e.subnet);
+        let subnet = subnet.filter(|_| local.leaving.contains(&family));
+        let address = subnet.map(|subnet| tunnel_address(subnet, LinkName::loopback()));
+        Self {
+            node: local.node.clone(),
+            family,
+            nexthops: Nexthops::new(local, family),
+            address: address.map(|address| Arc::new(Entry::Address(address))),
+        }
+    }
+
+    /// The way to `peer` over the link, whatever its backend.
+    pub(super) fn direct(&self, peer: &Endpoint) -> Result<Way, Unreachable> {
+        let link = self.node.interface.clone();
+        if !self.node.is_adjacent(peer.public_ip) {
+            return Err(Unreachable::NotOnLink { gateway: peer.public_ip, link });
+        }
+        let route = Route::via(peer.subnet, peer.public_ip, link);
+        let entries = self.nexthops.program(route, Lane::Direct);
+        Ok(Way { path: Path::Direct, entries, detour: None })
+    }
+}
+
+impl Network for HostGw {
+    fn family(&self) -> Family {
+        self.family
+    }
+
+    fn mtu(&self) -> u32 {
+        self.node.mtu
+    }
+
+    fn local(&self) -> KernelState {
+        self.address.iter().cloned().collect()
+    }
+
+    fn admit(&self, _: &Endpoint) -> Vec<Arc<Entry>> {
+        Vec::new()
+    }
+
+    fn towards(&self, peer: &Endpoint, _: Option<Detour>) -> Result<Way, Unreachable> {
+        match &peer.backend {
+            BackendType::HostGw => self.direct(peer),
+            BackendType::Vxlan => {
+                Err(Unreachable::BackendDiffers { ours: "host-gw", theirs: "vxlan" })
+            }
+            BackendType::Other(name) => Err(Unreachable::UnknownBackend(name.clone())),
+        }
+    }
+}

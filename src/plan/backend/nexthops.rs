@@ -1,0 +1,33 @@
+//! Routes by way of nexthop objects, where the kernel has them.
+
+use std::sync::Arc;
+
+use crate::model::entry::{Entry, Lane, Nexthop, NexthopId, Route};
+use crate::model::local::Local;
+use crate::model::prefix::{Family, Prefix};
+
+/// The network whose paths are numbered; none if routes name their gateways themselves.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Nexthops(Option<Prefix>);
+
+impl Nexthops {
+    pub(super) fn new(local: &Local, family: Family) -> Self {
+        let pool = local.config.pool(family).filter(|_| local.node.nexthops);
+        Self(pool.map(|pool| pool.network))
+    }
+
+    /// `route`, and the nexthop object by which it has its gateway.
+    pub(super) fn program(self, route: Route, lane: Lane) -> Vec<Arc<Entry>> {
+        let id = self.0.and_then(|network| NexthopId::of(network, route.destination, lane));
+        let nexthop = id.map(|id| Nexthop {
+            id,
+            gateway: route.gateway,
+            link: route.link.clone(),
+            onlink: route.onlink,
+            protocol: route.protocol,
+        });
+        let route = Route { nexthop: id, ..route };
+        let entries = nexthop.map(Entry::Nexthop).into_iter().chain([Entry::Route(route)]);
+        entries.map(Arc::new).collect()
+    }
+}

@@ -1,0 +1,36 @@
+//! Tunnel devices that nobody needs any more.
+
+use std::sync::Arc;
+
+use super::{Network, Vxlan};
+use crate::model::entry::{Entry, Link};
+use crate::model::lease::{BackendType, Endpoint, Lease};
+use crate::model::local::Local;
+
+/// Our tunnel devices, once neither this node sends through them nor any of `peers`, all there are,
+/// may send to them.
+pub fn retired<'a>(local: &Local, mut peers: impl Iterator<Item = &'a Lease>) -> Vec<Link> {
+    let may_send = |peer: &Lease| peer.endpoints.iter().any(|end| may_tunnel(local, end));
+    if local.config.has_tunnel() || peers.any(may_send) {
+        return Vec::new();
+    }
+    let devices = local.node.uplinks.iter().flat_map(|uplink| Vxlan::new(local, uplink).local());
+    devices.filter_map(link).collect()
+}
+
+/// Whether the node at `peer` may send through the tunnel to us: who routes straight to its link,
+/// as host-gw does, need not, and who has no end of a tunnel cannot.
+fn may_tunnel(local: &Local, peer: &Endpoint) -> bool {
+    match peer.backend {
+        BackendType::HostGw => peer.vtep.is_some() && !local.node.is_adjacent(peer.public_ip),
+        BackendType::Vxlan => true,
+        BackendType::Other(_) => false,
+    }
+}
+
+fn link(entry: Arc<Entry>) -> Option<Link> {
+    match Arc::unwrap_or_clone(entry) {
+        Entry::Link(link) => Some(link),
+        _ => None,
+    }
+}

@@ -1,0 +1,219 @@
+//! A VXLAN tunnel to every peer, in flannel's form.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::{HostGw, Network, Nexthops, Unreachable, Way, device_name};
+use crate::mac::MacAddr;
+use crate::model::config::Tunnel;
+use crate::model::entry::{
+    AcceptRa, Element, Entry, Fdb, KernelState, Lane, Link, LinkKind, LinkName, Neighbour, Route,
+    TableName, TxChecksum, Vxlan as Device,
+};
+use crate::model::lease::{BackendType, Endpoint};
+use crate::model::local::Local;
+use crate::model::node::{Sysctls, Uplink};
+use crate::model::path::{Detour, Path};
+use crate::model::prefix::{Family, Prefix};
+use crate::plan::allow_list::{self, Guarded};
+
+pub(super) struct Vxlan {
+    tunnel: Tunnel,
+    device: LinkName,
+    underlay: LinkName,
+    uplink: Uplink,
+    mac: MacAddr,
+    mtu: u32,
+    subnet: Option<Prefix>,
+    nexthops: Nexthops,
+    direct: HostGw,
+    guard: Option<Guard>,
+    checksums_computed: bool,
+    sysctls: Sysctls,
+}
+
+/// The table that guards the tunnel, and what keeps it dropping packets.
+struct Guard {
+    name: Arc<TableName>,
+    entries: Vec<Arc<Entry>>,
+}
+
+impl Vxlan {
+    pub(super) fn new(local: &Local, uplink: &Uplink) -> Self {
+        let tunnel = local.config.backend.tunnel.clone();
+        let family = uplink.family();
+        let outer = tunnel.mtu.unwrap_or(local.node.mtu);
+        let mac = local.macs.get(&family).copied();
+        Self {
+            device: device_name(family, tunnel.vni),
+            underlay: local.node.interface.clone(),
+            mac: mac.unwrap_or_else(|| super::derived_mac(uplink, tunnel.vni)),
+            mtu: outer.saturating_sub(overhead(family)),
+            subnet: local.own.as_ref().and_then(|own| own.endpoint(family)).map(|e| e.subnet),
+            nexthops: Nexthops::new(local, family),
+            direct: HostGw::new(local, uplink),
+            guard: Guard::new(local, uplink),
+            checksums_computed: local
+                .policy
+                .checksums
+                .are_computed(local.policy.guard, local.node.spoils_checksums),
+            sysctls: local.node.sysctls,
+            uplink: uplink.clone(),
+            tunnel,
+        }
+    }
+
+    pub(super) const fn device(&self) -> &LinkName {
+        &self.device
+    }
+
+    pub(super) const fn underlay(&self) -> &LinkName {
+        &self.underlay
+    }
+
+    /// The address of the device, on `link`.
+    pub(super) fn address_on(&self, link: LinkName) -> Option<Arc<Entry>> {
+        Some(Arc::new(Entry::Address(super::tunnel_address(self.subnet?, link))))
+    }
+
+    /// The way to `peer` through the tunnel, whatever its backend.
+    pub(super) fn tunnelled(&self, peer: &Endpoint) -> Result<Way, Unreachable> {
+        let mut entries = self.far_end(peer)?;
+        let route = Route::via(peer.subnet, peer.subnet.base(), self.device.clone());
+        entries.extend(self.nexthops.program(route.onlink(), Lane::Tunnel));
+        Ok(Way { path: Path::Tunnel, entries, detour: None })
+    }
+
+    /// What keeps the tunnel to `peer` usable beside a direct route: probes go through it, and a
+    /// peer whose direct path fails is back in it by one replaced route.
+    pub(super) fn standby(&self, peer: &Endpoint) -> Result<Vec<Arc<Entry>>, Unreachable> {
+        let mut entries = self.far_end(peer)?;
+        let destination = Prefix::host(peer.subnet.base());
+        let route = Route::via(destination, peer.subnet.base(), self.device.clone());
+        entries.push(Arc::new(Entry::Route(Route { gateway: None, ..route })));
+        Ok(entries)
+    }
+
+    /// Where the tunnel to `peer` ends.
+    fn far_end(&self, peer: &Endpoint) -> Result<Vec<Arc<Entry>>, Unreachable> {
+        let vtep = peer.vtep.ok_or(Unreachable::NoVtep)?;
+        if let Some(theirs) = vtep.vni.filter(|vni| *vni != self.tunnel.vni) {
+            return Err(Unreachable::VniDiffers { ours: self.tunnel.vni, theirs });
+        }
+        let (link, address) = (self.device.clone(), peer.subnet.base());
+        let neighbour = Neighbour { link, address, mac: vtep.mac, permanent: true };
+        let link = self.device.clone();
+        let fdb = Fdb { link, mac: vtep.mac, destination: peer.public_ip };
+        Ok([Entry::Fdb(fdb), Entry::Neighbour(neighbour)].map(Arc::new).into())
+    }
+
+    /// Whether `vxlan` peers on our link are reached around the tunnel.
+    pub(super) const fn routes_directly(&self) -> bool {
+        self.tunnel.direct_routing
+    }
+
+    /// The way to a `vxlan` peer: around the tunnel only where `DirectRouting` asks for it.
+    fn preferred(&self, peer: &Endpoint) -> Result<Way, Unreachable> {
+        if self.tunnel.direct_routing {
+            self.direct.direct(peer).or_else(|_| self.tunnelled(peer))
+        } else {
+            self.tunnelled(peer)
+        }
+    }
+
+    fn link(&self) -> Link {
+        let device = Device {
+            vni: self.tunnel.vni,
+            underlay: Some(self.underlay.clone()),
+            local: Some(self.uplink.source),
+            port: self.tunnel.port,
+            learning: self.tunnel.learning,
+            gbp: self.tunnel.gbp,
+            group: None,
+            l2miss: false,
+        };
+        let kind = LinkKind::Vxlan(Box::new(device));
+        Link { name: self.device.clone(), kind, mtu: self.mtu, mac: self.mac, up: true }
+    }
+}
+
+impl Network for Vxlan {
+    fn family(&self) -> Family {
+        self.uplink.family()
+    }
+
+    fn mtu(&self) -> u32 {
+        self.mtu
+    }
+
+    fn local(&self) -> KernelState {
+        let link = self.device.clone();
+        let accept_ra = AcceptRa { link: link.clone(), accept: false };
+        // Advertisements rarely come through a tunnel to unicast peers: where the setting cannot be
+        // written, it is left as it is.
+        let accept_ra = (self.sysctls == Sysctls::Writable).then_some(Entry::AcceptRa(accept_ra));
+        std::iter::once(Entry::Link(self.link()))
+            .chain(accept_ra)
+            .chain(
+                self.checksums_computed.then(|| {
+                    Entry::TxChecksum(TxChecksum { link: link.clone(), offloaded: false })
+                }),
+            )
+            .map(Arc::new)
+            .chain(self.address_on(link.clone()))
+            .chain(self.guard.iter().flat_map(|guard| guard.entries.iter().cloned()))
+            .collect()
+    }
+
+    fn admit(&self, peer: &Endpoint) -> Vec<Arc<Entry>> {
+        let Some(guard) = &self.guard else { return Vec::new() };
+        let admitted = [Some(peer.public_ip), peer.vtep.and_then(|vtep| vtep.source)];
+        let element = |address| Entry::Element(Element { table: Arc::clone(&guard.name), address });
+        admitted.into_iter().flatten().map(|address| Arc::new(element(address))).collect()
+    }
+
+    fn towards(&self, peer: &Endpoint, _: Option<Detour>) -> Result<Way, Unreachable> {
+        match &peer.backend {
+            BackendType::Vxlan => self.preferred(peer),
+            BackendType::HostGw => {
+                Err(Unreachable::BackendDiffers { ours: "vxlan", theirs: "host-gw" })
+            }
+            BackendType::Other(name) => Err(Unreachable::UnknownBackend(name.clone())),
+        }
+    }
+}
+
+impl Guard {
+    fn new(local: &Local, uplink: &Uplink) -> Option<Self> {
+        let network =
+            local.config.networks().find(|network| network.family() == uplink.family())?;
+        let (tunnel, underlay) = (&local.config.backend.tunnel, &local.node.interface);
+        let (device, ends) = (&device_name(uplink.family(), tunnel.vni), &ends(local, uplink));
+        let probe_port = local.config.probing().map(|probe| probe.port);
+        let guarded = Guarded { tunnel, device, underlay, probe_port, ends, network };
+        let table = allow_list::table(local.policy.guard?, guarded);
+        let (name, renewal) =
+            (Arc::clone(&table.name), allow_list::renewal(&table).map(Entry::Renewal));
+        let entries = [Entry::Table(table)].into_iter().chain(renewal).map(Arc::new).collect();
+        Some(Self { name, entries })
+    }
+}
+
+/// The addresses that peers send to: the public IP, and what this host has in its place; a cloud may
+/// translate it to any address of the interface. A public IP that is about to change is still the one
+/// in our lease.
+fn ends(local: &Local, uplink: &Uplink) -> Vec<IpAddr> {
+    let published = local.own.as_ref().and_then(|own| own.endpoint(uplink.family()));
+    let published = published.map(|endpoint| endpoint.public_ip);
+    let all = [uplink.public_ip, uplink.source, uplink.address].into_iter().chain(published);
+    all.chain(uplink.others.iter().copied()).collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+/// What a packet gains in the tunnel, in bytes: Ethernet, VXLAN, UDP and the outer IP header.
+pub const fn overhead(family: Family) -> u32 {
+    match family {
+        Family::V4 => 50,
+        Family::V6 => 70,
+    }
+}

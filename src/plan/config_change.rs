@@ -1,0 +1,198 @@
+//! What becomes of an edited config on a node that runs.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use crate::model::config::{Kind, NetworkConfig, differing_key};
+use crate::model::prefix::Family;
+
+/// What of an edit is in force from now on, and what waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    pub in_force: NetworkConfig,
+    pub waits: Option<Waits>,
+}
+
+/// What the decision depends on beside the two configs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Situation {
+    pub reload: Reload,
+    /// What the node is called, its public IPs first.
+    pub names: Vec<String>,
+    /// The backend that the node is kept on, whatever the config in force says.
+    pub kept: Option<Kind>,
+    /// The peers that could not be reached without `Mixed`; none before all peers are known.
+    pub stranded: Option<Vec<IpAddr>>,
+}
+
+/// When an edit is taken in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reload {
+    #[default]
+    Live,
+    /// As flannel does.
+    AtStart,
+}
+
+/// Why an edit is not, or not wholly, in force.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Waits {
+    #[error(
+        "the network config was edited, but --config-reload is off: restart tweedd to take it in"
+    )]
+    ForStart,
+    #[error("{key} cannot change on a running node: put it back")]
+    ForKey { key: &'static str },
+    #[error("staying on {ours}: without Mixed, {} is taken in at the next start", wanted.unlike(*ours))]
+    ForMixed { ours: Carriage, wanted: Carriage },
+    #[error(
+        "staying on {ours}: Mixed has to be on everywhere before {} changes; once it is, write the config again",
+        wanted.key_unlike(*ours)
+    )]
+    ForMixedElsewhere { ours: Carriage, wanted: Carriage },
+    #[error(
+        "staying on {ours} with Mixed: change {} first, and remove Mixed once all nodes have followed",
+        wanted.key_unlike(*ours)
+    )]
+    ForTwoEdits { ours: Carriage, wanted: Carriage },
+    #[error("keeping Mixed until the leases of the peers are read")]
+    ForLeases,
+    #[error("keeping Mixed: without it there is no path to {}", few(stranded))]
+    ForPeers { stranded: Vec<IpAddr> },
+}
+
+/// Which path a node takes to a peer of the same backend: both ends of it have to agree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Carriage {
+    kind: Kind,
+    /// Whether peers on the same link are reached without the tunnel; `host-gw` has none.
+    direct_routing: bool,
+}
+
+impl Carriage {
+    fn new(kind: Kind, config: &NetworkConfig) -> Self {
+        let direct_routing = kind == Kind::Vxlan && config.backend.tunnel.direct_routing;
+        Self { kind, direct_routing }
+    }
+
+    /// The key that makes it another than `ours`.
+    fn key_unlike(self, ours: Self) -> &'static str {
+        if self.kind == ours.kind { "Backend.DirectRouting" } else { "Backend.Type" }
+    }
+
+    /// The same with its value.
+    fn unlike(self, ours: Self) -> String {
+        let key = self.key_unlike(ours);
+        if self.kind == ours.kind {
+            format!("{key} {}", self.direct_routing)
+        } else {
+            format!("{key} {}", self.kind.as_str())
+        }
+    }
+}
+
+impl fmt::Display for Carriage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let direct_routing = if self.direct_routing { " (DirectRouting)" } else { "" };
+        write!(f, "{}{direct_routing}", self.kind.as_str())
+    }
+}
+
+impl Waits {
+    /// Whether it can end without another edit and without a restart.
+    pub const fn may_end_by_itself(&self) -> bool {
+        matches!(self, Self::ForPeers { .. } | Self::ForLeases)
+    }
+}
+
+/// What is in force once `wanted` is asked for where `current` is in force. Whatever this does not
+/// hold back takes effect.
+pub fn change(current: &NetworkConfig, wanted: &NetworkConfig, situation: &Situation) -> Change {
+    let nothing = |waits| Change { in_force: current.clone(), waits: Some(waits) };
+    if situation.reload == Reload::AtStart && current != wanted {
+        return nothing(Waits::ForStart);
+    }
+    if let Some(key) = fixed_key(current, wanted) {
+        return nothing(Waits::ForKey { key });
+    }
+    let waits = held_back(current, wanted, situation);
+    let mut in_force = wanted.clone();
+    match &waits {
+        None => {}
+        Some(Waits::ForPeers { .. } | Waits::ForLeases) => in_force.mixed = true,
+        Some(_) => {
+            // The rollout speaks of the backend that waits.
+            in_force.rollout = None;
+            in_force.backend.kind = situation.kind(current);
+            in_force.backend.tunnel.direct_routing = current.backend.tunnel.direct_routing;
+            in_force.mixed = current.mixed || wanted.mixed;
+        }
+    }
+    Change { in_force, waits }
+}
+
+impl Situation {
+    fn carriage(&self, current: &NetworkConfig) -> Carriage {
+        Carriage::new(self.kind(current), current)
+    }
+
+    /// The backend of this node where `current` is in force.
+    fn kind(&self, current: &NetworkConfig) -> Kind {
+        self.kept.unwrap_or_else(|| current.kind_of(&self.names))
+    }
+}
+
+/// What of `Backend.Type`, `Backend.DirectRouting` and `Mixed` has to wait, and why.
+fn held_back(
+    current: &NetworkConfig,
+    wanted: &NetworkConfig,
+    situation: &Situation,
+) -> Option<Waits> {
+    let ours = situation.carriage(current);
+    let theirs = Carriage::new(wanted.kind_of(&situation.names), wanted);
+    match (current.mixed, wanted.mixed) {
+        (true, false) if ours != theirs => Some(Waits::ForTwoEdits { ours, wanted: theirs }),
+        (false, true) if ours != theirs => Some(Waits::ForMixedElsewhere { ours, wanted: theirs }),
+        (false, false) if ours != theirs => Some(Waits::ForMixed { ours, wanted: theirs }),
+        (true, false) => for_peers(situation.stranded.as_deref()),
+        (true, true) | (false, true | false) => None,
+    }
+}
+
+fn for_peers(stranded: Option<&[IpAddr]>) -> Option<Waits> {
+    match stranded {
+        None => Some(Waits::ForLeases),
+        Some([]) => None,
+        Some(stranded) => Some(Waits::ForPeers { stranded: stranded.to_vec() }),
+    }
+}
+
+/// The key that differs although pods, leases or the device are built on its value.
+fn fixed_key(current: &NetworkConfig, wanted: &NetworkConfig) -> Option<&'static str> {
+    let mut families = Family::ALL.iter();
+    let of_pool =
+        |family: &Family| differing_key(*family, current.pool(*family), wanted.pool(*family));
+    let (ours, theirs) = (&current.backend.tunnel, &wanted.backend.tunnel);
+    let of_tunnel = [
+        ("Backend.VNI", ours.vni != theirs.vni),
+        ("Backend.Port", ours.port != theirs.port),
+        ("Backend.GBP", ours.gbp != theirs.gbp),
+    ];
+    let of_tunnel = || of_tunnel.iter().find_map(|(key, differs)| differs.then_some(*key));
+    families.find_map(of_pool).or_else(of_tunnel)
+}
+
+/// So many peers are named.
+const NAMED: usize = 3;
+
+fn few(peers: &[IpAddr]) -> String {
+    let named: Vec<String> = peers.iter().take(NAMED).map(ToString::to_string).collect();
+    let named = named.join(", ");
+    match peers.len().saturating_sub(NAMED) {
+        0 => named,
+        more => format!("{named} and {more} more"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

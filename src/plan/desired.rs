@@ -1,0 +1,172 @@
+//! The desired state and what each peer contributes to it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crate::mac::MacAddr;
+use crate::model::entry::{Entry, KernelState, Key, LinkName};
+use crate::model::lease::{Lease, LeaseId, Peer, Peers, Rejected};
+use crate::model::local::Local;
+use crate::model::path::Detours;
+use crate::plan::backend::{self, Network, PeerPlan};
+
+/// What became of one lease of the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// This is believed; the plan says how it is reached, or why not.
+    Planned(Arc<Lease>, PeerPlan),
+    /// Not believed.
+    SetAside(Rejected),
+}
+
+impl Standing {
+    /// Where `peer` stands.
+    pub fn of(peer: Peer<'_>, networks: &[Box<dyn Network>], detours: &Detours) -> Self {
+        match peer {
+            Ok(lease) => {
+                let plan = backend::plan_peer(networks, lease, detours);
+                Self::Planned(Arc::clone(lease), plan)
+            }
+            Err(rejected) => Self::SetAside(rejected),
+        }
+    }
+
+    /// The lease, if it is believed.
+    pub const fn believed(&self) -> Option<&Arc<Lease>> {
+        match self {
+            Self::Planned(lease, _) => Some(lease),
+            Self::SetAside(_) => None,
+        }
+    }
+}
+
+/// What the kernel should hold, kept up to date peer by peer.
+#[derive(Clone, Debug, Default)]
+pub struct Desired {
+    state: KernelState,
+    peers: BTreeMap<LeaseId, Standing>,
+    /// What several leases ask for, and how many: nodes with one public IP, or behind one.
+    shared: BTreeMap<Shared, usize>,
+    /// The rejected leases that conflict with this node.
+    against_us: BTreeSet<LeaseId>,
+}
+
+/// An entry that several leases may ask for.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Shared {
+    /// The address is let in.
+    Admission(IpAddr),
+    /// The tunnel device sends what is for this MAC address to the public IP of the leases.
+    Fdb(LinkName, MacAddr),
+}
+
+impl Desired {
+    /// The whole plan at once, for those who do not keep it up to date.
+    pub fn plan(local: &Local, peers: &mut Peers, detours: &Detours) -> Self {
+        let networks = backend::networks(local);
+        peers.judge_by(local.rules());
+        let standing = |peer| Standing::of(peer, &networks, detours);
+        let standings = peers.all().map(|(id, peer)| (id.clone(), peer.map(standing)));
+        Self::new(backend::plan_local(local, &networks), standings)
+    }
+
+    /// What is desired for our own sake, and for that of all peers.
+    pub fn new(
+        mut local: KernelState,
+        peers: impl IntoIterator<Item = (LeaseId, Option<Standing>)>,
+    ) -> Self {
+        let standings = peers.into_iter().filter_map(|(id, standing)| Some((id, standing?)));
+        let peers: BTreeMap<LeaseId, Standing> = standings.collect();
+        local.extend(peers.values().flat_map(entries).cloned());
+        let mut all: Vec<_> = peers.values().flat_map(entries).filter_map(shareable).collect();
+        all.sort_unstable();
+        let same = all.chunk_by(|one, other| one == other).filter(|same| same.len() > 1);
+        let shared = same.filter_map(|same| Some((same.first()?.clone(), same.len()))).collect();
+        let against_us = peers.iter().filter(|(_, standing)| is_against_us(standing));
+        let against_us = against_us.map(|(id, _)| id.clone()).collect();
+        Self { state: local, peers, shared, against_us }
+    }
+
+    /// Puts each peer's new standing in the place of its old one; none removes the peer. Returns
+    /// the keys that may differ now.
+    pub fn revise(&mut self, changes: Vec<(LeaseId, Option<Standing>)>) -> BTreeSet<Key> {
+        let mut touched = BTreeSet::new();
+        // All that is old goes first: a subnet may move from one lease to another in one change.
+        for (id, _) in &changes {
+            let old = self.peers.remove(id);
+            self.against_us.remove(id);
+            for entry in old.iter().flat_map(entries) {
+                if self.releases(entry) {
+                    self.state.remove(&entry.key());
+                }
+                touched.insert(entry.key());
+            }
+        }
+        let new = || changes.iter().filter_map(|(_, standing)| standing.as_ref()).flat_map(entries);
+        for entry in new() {
+            touched.insert(entry.key());
+            self.put(entry);
+        }
+        for (id, standing) in changes.into_iter().filter_map(|(id, new)| Some((id, new?))) {
+            if is_against_us(&standing) {
+                self.against_us.insert(id.clone());
+            }
+            self.peers.insert(id, standing);
+        }
+        touched
+    }
+
+    fn put(&mut self, entry: &Arc<Entry>) {
+        let is_there = self.state.insert(Arc::clone(entry)).is_some();
+        if let Some(shared) = shareable(entry).filter(|_| is_there) {
+            *self.shared.entry(shared).or_insert(1) += 1;
+        }
+    }
+
+    /// Whether no lease needs `entry` any more once one of those that do is gone.
+    fn releases(&mut self, entry: &Arc<Entry>) -> bool {
+        let Some(shared) = shareable(entry) else { return true };
+        let Some(leases) = self.shared.get_mut(&shared) else { return true };
+        *leases -= 1;
+        if *leases == 1 {
+            self.shared.remove(&shared);
+        }
+        false
+    }
+
+    pub const fn state(&self) -> &KernelState {
+        &self.state
+    }
+
+    pub const fn peers(&self) -> &BTreeMap<LeaseId, Standing> {
+        &self.peers
+    }
+
+    /// The rejected leases that conflict with this node.
+    pub const fn against_us(&self) -> &BTreeSet<LeaseId> {
+        &self.against_us
+    }
+}
+
+/// What a peer contributes.
+fn entries(standing: &Standing) -> impl Iterator<Item = &Arc<Entry>> {
+    let plan = match standing {
+        Standing::Planned(_, plan) => Some(plan),
+        Standing::SetAside(_) => None,
+    };
+    plan.into_iter().flat_map(PeerPlan::entries)
+}
+
+fn shareable(entry: &Arc<Entry>) -> Option<Shared> {
+    match entry.as_ref() {
+        Entry::Element(element) => Some(Shared::Admission(element.address)),
+        Entry::Fdb(fdb) => Some(Shared::Fdb(fdb.link.clone(), fdb.mac)),
+        _ => None,
+    }
+}
+
+const fn is_against_us(standing: &Standing) -> bool {
+    use Rejected::{OurAddress, OurMac, OverlapsOurs};
+    matches!(standing, Standing::SetAside(OverlapsOurs(..) | OurAddress(_) | OurMac(_)))
+}

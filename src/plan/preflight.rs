@@ -1,0 +1,112 @@
+//! What of this host is in the way of packets, found before they are lost: facts in, findings out.
+
+mod bridge;
+pub(crate) mod facts;
+pub(crate) mod filters;
+mod firewall;
+pub(crate) mod forwarding;
+mod mtu;
+pub(crate) mod neighbours;
+mod networkd;
+mod overlap;
+mod ports;
+mod rival;
+#[cfg(test)]
+mod tests;
+mod tunnel;
+pub(crate) mod unit;
+
+pub use facts::{
+    Chain, Host, Module, Needs, Owner, Packets, Place, Port, Process, Rival, Rule, Socket, Systemd,
+    Then,
+};
+pub use unit::Unit;
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// Something that an operator should know or mend.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// The same in every version.
+    pub id: &'static str,
+    pub level: Level,
+    pub what: String,
+    /// The file, link, process or table that it is about.
+    #[serde(rename = "where")]
+    pub place: String,
+    pub why: String,
+    /// What to do.
+    pub cure: String,
+    /// What makes the cure outlast a boot.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drop_in: Option<DropIn>,
+}
+
+/// How bad it is, worst first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// `tweedd` refuses to start.
+    Fatal,
+    /// Packets are lost, or will be.
+    Warning,
+    /// Nothing is lost as things stand.
+    Note,
+}
+
+/// A file of `config/`, and what of it is the cure.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct DropIn {
+    /// Below `config/` in the sources, and below `/etc` once installed.
+    pub file: &'static str,
+    pub lines: Vec<String>,
+}
+
+/// Everything worth knowing, worst first.
+pub fn findings(needs: &Needs, host: &Host) -> Vec<Finding> {
+    let mut findings: Vec<Finding> = [
+        rival::findings(&host.rivals),
+        tunnel::findings(needs, host),
+        ports::findings(needs, host),
+        overlap::findings(needs, host),
+        forwarding::findings(needs, host),
+        bridge::findings(needs, host),
+        firewall::findings(needs, host),
+        mtu::findings(needs, host),
+        filters::findings(needs, host),
+        neighbours::findings(needs, host),
+        networkd::findings(needs, host),
+    ]
+    .concat();
+    findings.sort_by_key(|finding| finding.level);
+    findings
+}
+
+/// Why the daemon may not start, if it may not.
+pub fn refusal(rivals: &[Rival]) -> Option<Finding> {
+    rival::findings(rivals).into_iter().find(|finding| finding.level == Level::Fatal)
+}
+
+impl Level {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Fatal => "fatal",
+            Self::Warning => "warning",
+            Self::Note => "note",
+        }
+    }
+}
+
+impl DropIn {
+    pub fn installed(&self) -> String {
+        format!("/etc/{}", self.file)
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}: {}", self.what, self.why, self.cure)
+    }
+}

@@ -1,0 +1,154 @@
+//! Whether firewalls of others let packets of pods through.
+
+use super::facts::{Chain, Host, Needs, Rule, Then};
+use super::{Finding, Level};
+use crate::model::policy::Forward;
+use crate::model::prefix::{Family, Prefix};
+
+/// So deep chains may lead to each other; the kernel has a limit of its own.
+const DEEPEST: usize = 16;
+
+/// All packets of which this much is known.
+#[derive(Clone, Copy, Debug)]
+struct Traffic {
+    source: Option<Prefix>,
+    destination: Option<Prefix>,
+}
+
+pub(crate) fn findings(needs: &Needs, host: &Host) -> Vec<Finding> {
+    let dropped = host.chains.iter().filter(|chain| chain.policy.is_some()).flat_map(|chain| {
+        let concerned = needs.networks.iter().filter(|network| chain.sees(network.family()));
+        concerned.filter_map(|network| {
+            let finding = dropped(chain, *network, host)?;
+            Some(if is_opened(chain, *network, needs, host) { noted(finding) } else { finding })
+        })
+    });
+    dropped.chain(legacy(host)).collect()
+}
+
+/// Whether the rules that the daemon appends to `FORWARD` of iptables suffice: no rule drops before.
+fn is_opened(chain: &Chain, network: Prefix, needs: &Needs, host: &Host) -> bool {
+    let is_of_iptables = chain.family.is_some()
+        && (chain.table.as_str(), chain.name.as_str()) == ("filter", "FORWARD");
+    let opened = Chain { policy: Some(Then::Accept), ..chain.clone() };
+    needs.forward == Forward::Accept && is_of_iptables && dropped(&opened, network, host).is_none()
+}
+
+fn noted(finding: Finding) -> Finding {
+    let cure = "start tweedd: it appends rules that let packets of pods through".to_owned();
+    Finding { level: Level::Note, cure, ..finding }
+}
+
+fn dropped(chain: &Chain, network: Prefix, host: &Host) -> Option<Finding> {
+    let is_lost = |(source, destination)| {
+        let traffic = Traffic { source, destination };
+        fate(chain, traffic, &host.chains, DEEPEST) == Some(Then::Drop)
+    };
+    let pods = Some(network);
+    let (level, lost, why) = match [(pods, pods), (pods, None), (None, pods)].map(is_lost) {
+        [true, ..] => (
+            Level::Warning,
+            "between pods of",
+            "what one chain accepts, another still drops: pods of different nodes do not reach \
+             each other",
+        ),
+        [false, true, _] => (Level::Note, "from", "pods reach each other, but nobody else"),
+        [false, false, true] => (Level::Note, "to", "pods reach each other, but nobody else does"),
+        [false, false, false] => return None,
+    };
+    Some(Finding {
+        id: "forward-drop",
+        level,
+        what: format!("packets {lost} {network} are dropped unless a rule for fewer lets them in"),
+        place: format!("chain {} of table {}", chain.name, chain.full_table()),
+        why: why.to_owned(),
+        cure: cure(chain, network),
+        drop_in: None,
+    })
+}
+
+fn cure(chain: &Chain, network: Prefix) -> String {
+    if chain.table == "firewalld" {
+        return format!(
+            "firewall-cmd --permanent --zone=trusted --add-source={network} && firewall-cmd --reload"
+        );
+    }
+    let word = match network.family() {
+        Family::V4 => "ip",
+        Family::V6 => "ip6",
+    };
+    let rule = |side: &str| {
+        format!(
+            "nft insert rule {} {} {word} {side} {network} accept",
+            chain.full_table(),
+            chain.name
+        )
+    };
+    format!("{} && {}", rule("saddr"), rule("daddr"))
+}
+
+/// What becomes of `traffic` as far as it is known for all of it; none if it comes back from `chain`.
+fn fate(chain: &Chain, traffic: Traffic, chains: &[Chain], depth: usize) -> Option<Then> {
+    for rule in chain.rules.iter().filter(|rule| rule.takes(traffic)) {
+        match &rule.then {
+            end @ (Then::Accept | Then::Drop) => return Some(end.clone()),
+            Then::Return => break,
+            Then::Jump(name) => match chain.follow(name, traffic, chains, depth) {
+                None => {}
+                end => return end,
+            },
+            Then::Goto(name) => {
+                return chain.follow(name, traffic, chains, depth).or_else(|| chain.policy.clone());
+            }
+        }
+    }
+    chain.policy.clone()
+}
+
+impl Chain {
+    fn sees(&self, family: Family) -> bool {
+        self.family.is_none_or(|own| own == family)
+    }
+
+    fn full_table(&self) -> String {
+        let family = match self.family {
+            None => "inet",
+            Some(Family::V4) => "ip",
+            Some(Family::V6) => "ip6",
+        };
+        format!("{family} {}", self.table)
+    }
+
+    fn follow(&self, name: &str, traffic: Traffic, all: &[Chain], depth: usize) -> Option<Then> {
+        let is_meant = |chain: &&Chain| {
+            chain.name == name && chain.table == self.table && chain.family == self.family
+        };
+        let next = all.iter().find(is_meant)?;
+        fate(next, traffic, all, depth.checked_sub(1)?)
+    }
+}
+
+impl Rule {
+    fn takes(&self, traffic: Traffic) -> bool {
+        let holds = |asked: Option<Prefix>, known: Option<Prefix>| match (asked, known) {
+            (None, _) => true,
+            (Some(asked), Some(known)) => asked.covers(known),
+            (Some(_), None) => false,
+        };
+        holds(self.source, traffic.source) && holds(self.destination, traffic.destination)
+    }
+}
+
+fn legacy(host: &Host) -> Option<Finding> {
+    let filters = host.legacy_tables.iter().any(|table| table == "filter");
+    filters.then(|| Finding {
+        id: "legacy-iptables",
+        level: Level::Note,
+        what: "there are rules of iptables-legacy, which are not looked at here".to_owned(),
+        place: "table filter of iptables-legacy".to_owned(),
+        why: "if they drop what is forwarded, pods of different nodes do not reach each other"
+            .to_owned(),
+        cure: "look at iptables-legacy -S FORWARD and ip6tables-legacy -S FORWARD".to_owned(),
+        drop_in: None,
+    })
+}

@@ -1,0 +1,79 @@
+//! Links that are too narrow for what is sent over them.
+
+use super::facts::{Host, Needs};
+use super::{Finding, Level};
+use crate::model::entry::LinkName;
+use crate::model::prefix::Family;
+
+/// By the bridge that pods of this node sit on.
+pub(super) const BRIDGE: &str = "cni0";
+/// A link with less carries no IPv6.
+const LEAST: u32 = 1280;
+
+pub(super) fn findings(needs: &Needs, host: &Host) -> Vec<Finding> {
+    let Some(mtu) = needs.pod_mtu else { return Vec::new() };
+    let below = needs.underlay.iter().filter_map(|link| underlay(link, mtu, needs, host));
+    let tunnels = needs.tunnels.iter().filter_map(|(link, _)| tunnel(link, mtu, host));
+    let pods = [least(mtu, needs), bridge(mtu, host)].into_iter().flatten();
+    below.chain(tunnels).chain(pods).collect()
+}
+
+/// Of the headers, the largest counts.
+fn underlay(link: &LinkName, mtu: u32, needs: &Needs, host: &Host) -> Option<Finding> {
+    let headers = needs.tunnels.iter().map(|(_, headers)| *headers).max().unwrap_or(0);
+    let carries = host.link(link)?.mtu;
+    let wanted = mtu + headers;
+    (carries < wanted).then(|| Finding {
+        id: "mtu-too-large",
+        level: Level::Warning,
+        what: format!("{link} carries {carries} bytes, and packets of pods take up to {wanted}"),
+        place: format!("link {link}"),
+        why: "large packets are lost or cut into pieces: connections hang".to_owned(),
+        cure: format!(
+            "remove Backend.MTU or set it to {carries}, or ip link set {link} mtu {wanted}"
+        ),
+        drop_in: None,
+    })
+}
+
+fn tunnel(link: &LinkName, mtu: u32, host: &Host) -> Option<Finding> {
+    let carries = host.link(link)?.mtu;
+    (carries < mtu).then(|| Finding {
+        id: "mtu-too-large",
+        level: Level::Warning,
+        what: format!("{link} carries {carries} bytes, and pods send up to {mtu}"),
+        place: format!("link {link}"),
+        why: "large packets are lost: connections hang".to_owned(),
+        cure: format!("look who changes it; tweedd sets it, or ip link set {link} mtu {mtu}"),
+        drop_in: None,
+    })
+}
+
+fn least(mtu: u32, needs: &Needs) -> Option<Finding> {
+    let speaks_v6 = needs.families.contains(&Family::V6);
+    (speaks_v6 && mtu < LEAST).then(|| Finding {
+        id: "mtu-too-small",
+        level: Level::Warning,
+        what: format!("pods may send {mtu} bytes, less than the {LEAST} that IPv6 needs"),
+        place: needs.underlay.as_ref().map_or_else(String::new, |link| format!("link {link}")),
+        why: "the kernel takes IPv6 away from links that are so narrow".to_owned(),
+        cure: "give the link between the nodes a larger MTU, or use host-gw".to_owned(),
+        drop_in: None,
+    })
+}
+
+fn bridge(mtu: u32, host: &Host) -> Option<Finding> {
+    let carries = host.link(&LinkName::new(BRIDGE))?.mtu;
+    (carries > mtu).then(|| Finding {
+        id: "pods-of-another-mtu",
+        level: Level::Note,
+        what: format!("{BRIDGE} carries {carries} bytes, and new pods send up to {mtu}"),
+        place: format!("link {BRIDGE}"),
+        why:
+            "it is older than the MTU, and so may pods be: their large packets depend on path MTU \
+              discovery"
+                .to_owned(),
+        cure: "make pods anew that tweedctl migrate status names".to_owned(),
+        drop_in: None,
+    })
+}

@@ -1,0 +1,98 @@
+//! What networkd and udev do to links and routes that are not theirs.
+
+use super::facts::{Host, Needs};
+use super::mtu::BRIDGE;
+use super::unit::{Device, Unit};
+use super::{DropIn, Finding, Level};
+use crate::model::entry::LinkName;
+
+const FOREIGN: [&str; 2] = ["ManageForeignRoutes", "ManageForeignNextHops"];
+const LEFT_ALONE: &str = "systemd/network/10-tweed.network";
+
+pub(super) fn findings(needs: &Needs, host: &Host) -> Vec<Finding> {
+    let systemd = &host.systemd;
+    let foreign = systemd.networkd.iter().filter_map(foreign);
+    let managed = devices(needs).filter_map(|device| managed(device, &systemd.networks));
+    let renamed = tunnels(needs).filter_map(|device| readdressed(device, &systemd.links));
+    foreign.chain(managed).chain(renamed).collect()
+}
+
+fn devices(needs: &Needs) -> impl Iterator<Item = Device<'_>> {
+    tunnels(needs).chain([Device { name: BRIDGE, kind: "bridge" }])
+}
+
+fn tunnels(needs: &Needs) -> impl Iterator<Item = Device<'_>> {
+    let names = needs.tunnels.iter().map(|(link, _)| LinkName::as_str(link));
+    names.map(|name| Device { name, kind: "vxlan" })
+}
+
+fn foreign(networkd: &Unit) -> Option<Finding> {
+    let on: Vec<&str> =
+        FOREIGN.into_iter().filter(|key| !networkd.is_off("Network", key)).collect();
+    (!on.is_empty()).then(|| Finding {
+        id: "networkd-foreign-routes",
+        level: Level::Warning,
+        what: format!("networkd removes what it did not make: {} not off", named(&on)),
+        place: networkd.path.clone(),
+        why: "whenever it starts or takes a link up anew, routes to peers go; tweedd puts them back, \
+              after packets were lost"
+            .to_owned(),
+        cure: "install the file below and restart systemd-networkd".to_owned(),
+        drop_in: Some(DropIn {
+            file: "systemd/networkd.conf.d/tweed.conf",
+            lines: FOREIGN.map(|key| format!("{key}=no")).into(),
+        }),
+    })
+}
+
+fn named(keys: &[&str]) -> String {
+    let verb = if keys.len() == 1 { "is" } else { "are" };
+    format!("{} {verb}", keys.join(" and "))
+}
+
+/// Of several files that fit a link, the first counts.
+fn managed(device: Device<'_>, networks: &[Unit]) -> Option<Finding> {
+    let first = networks.iter().find(|unit| unit.fits(device))?;
+    (!first.is_on("Link", "Unmanaged")).then(|| Finding {
+        id: "networkd-manages-link",
+        level: Level::Warning,
+        what: format!("networkd {} {}", deed(first), device.name),
+        place: first.path.clone(),
+        why: "it takes away addresses and routes there that it did not make".to_owned(),
+        cure: format!(
+            "install the file below, then networkctl reload; or narrow [Match] in {}",
+            first.path
+        ),
+        drop_in: Some(DropIn {
+            file: LEFT_ALONE,
+            lines: vec!["Name=flannel.* flannel-v6.* cni0".to_owned(), "Unmanaged=yes".to_owned()],
+        }),
+    })
+}
+
+fn deed(unit: &Unit) -> &'static str {
+    let asks = unit.get("Network", "DHCP").is_some() && !unit.is_off("Network", "DHCP");
+    if asks { "asks for an address by DHCP on" } else { "manages" }
+}
+
+fn readdressed(device: Device<'_>, links: &[Unit]) -> Option<Finding> {
+    let first = links.iter().find(|unit| unit.fits(device))?;
+    let policy = first.get("Link", "MACAddressPolicy").filter(|policy| *policy != "none")?;
+    Some(Finding {
+        id: "udev-mac-policy",
+        level: Level::Note,
+        what: format!("udev gives {} another MAC address (MACAddressPolicy={policy})", device.name),
+        place: first.path.clone(),
+        why: "it spares a device that tweedd made, which has its address from the start; one that \
+              flanneld made loses the address that peers know"
+            .to_owned(),
+        cure: "install the file below and restart systemd-udevd".to_owned(),
+        drop_in: Some(DropIn {
+            file: "systemd/network/10-tweed.link",
+            lines: vec![
+                "OriginalName=flannel.* flannel-v6.*".to_owned(),
+                "MACAddressPolicy=none".to_owned(),
+            ],
+        }),
+    })
+}

@@ -1,0 +1,328 @@
+//! Each finding on a host that is as it should be, but for one thing.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)]
+
+mod host;
+
+use std::fs;
+use std::path::Path;
+
+use super::*;
+use crate::model::entry::LinkName;
+use crate::model::prefix::Family;
+use host::*;
+
+/// What is found, in words, once `change` was made to a host without a flaw.
+fn found(change: impl FnOnce(&mut Needs, &mut Host)) -> Vec<String> {
+    let (mut needs, mut host) = (needs(), host());
+    change(&mut needs, &mut host);
+    words(&findings(&needs, &host))
+}
+
+fn words(findings: &[Finding]) -> Vec<String> {
+    findings.iter().map(|f| format!("{} {}: {}", f.level.as_str(), f.id, f.what)).collect()
+}
+
+#[test]
+fn a_host_as_it_should_be_gives_no_cause_for_a_word() {
+    assert_eq!(found(|_, _| {}), [] as [&str; 0]);
+}
+
+#[test]
+fn a_host_that_nothing_is_known_of_gives_none_either() {
+    let findings = findings(&Needs::before_the_first_start(None, &[]), &Host::default());
+    assert_eq!(words(&findings), [] as [&str; 0]);
+}
+
+#[test]
+fn before_the_first_start_the_networks_are_all_that_has_to_be_known() {
+    let networks = [prefix("10.244.0.0/16"), prefix("fd00:10:244::/56")];
+    let needs = Needs::before_the_first_start(Some(LinkName::new("eth0")), &networks);
+    assert_eq!((needs.families.as_slice(), needs.tunnels.len()), (Family::ALL.as_slice(), 2));
+    let chains = vec![Chain { family: None, ..forward(Then::Drop, []) }];
+    let host = Host { sockets: Vec::new(), chains, ..host() };
+    let found = words(&findings(&needs, &host));
+    assert!(found.len() == 2 && found.iter().all(|f| f.contains("forward-drop")), "{found:?}");
+}
+
+type Change = fn(&mut Needs, &mut Host);
+
+/// One flaw each, and the words for it.
+const FLAWS: &[(Change, &str)] = &[
+    (
+        |_, host| host.rivals = vec![rival(Place::Ours)],
+        "fatal other-daemon: flanneld keeps the routes of this host",
+    ),
+    (
+        |_, host| host.rivals = vec![Rival::Health(8081)],
+        "fatal other-daemon: flanneld keeps the routes of this host",
+    ),
+    (
+        |_, host| host.rivals = vec![rival(Place::Unknown)],
+        "warning other-daemon: flanneld may keep the routes of this host",
+    ),
+    (
+        |needs, host| {
+            needs.networks = vec![prefix("172.16.0.0/12")];
+            host.links[0].addresses.push(address("172.17.8.101/16"));
+        },
+        "warning network-overlap: Network 172.16.0.0/12 overlaps 172.17.0.0/16, the prefix of eth0",
+    ),
+    (
+        |_, host| host.service = Some("10.244.0.1".parse().unwrap()),
+        "warning network-overlap: Network 10.244.0.0/16 overlaps the service range of 10.244.0.1",
+    ),
+    (
+        |_, host| set(host, "net/ipv4/ip_forward", "0"),
+        "warning forwarding-off: this host does not forward IPv4",
+    ),
+    (
+        |_, host| set(host, "net/ipv6/conf/all/forwarding", "0"),
+        "warning forwarding-off: this host does not forward IPv6",
+    ),
+    (
+        |_, host| bridge(host, "cni0", "10.244.7.0/24"),
+        "warning bridge-of-another-subnet: bridge cni0 is of subnet 10.244.7.0/24, which this node \
+         no longer has",
+    ),
+    (
+        |_, host| host.chains.push(chain("KUBE-SERVICES", [])),
+        "note bridge-netfilter-off: iptables does not see what pods of this node send each other",
+    ),
+    (
+        |_, host| set(host, "net/ipv4/conf/eth0/rp_filter", "1"),
+        "warning strict-reverse-path: the reverse-path filter of eth0 is strict",
+    ),
+    (
+        |_, host| set(host, "net/ipv4/conf/flannel.1/rp_filter", "0"),
+        "warning strict-reverse-path: the reverse-path filter of flannel.1 is strict",
+    ),
+    (
+        |needs, host| {
+            needs.packets = Packets::ByOneWay;
+            set(host, "net/ipv4/conf/eth0/rp_filter", "0");
+        },
+        "note strict-reverse-path: the reverse-path filter of eth0 is strict",
+    ),
+    (|_, host| host.vxlan = Module::Missing, "warning vxlan-missing: this kernel has no VXLAN"),
+    (
+        |_, host| host.nftables = Module::Missing,
+        "warning tunnel-unguarded: this kernel has no nftables",
+    ),
+    (
+        |_, host| host.links.retain(|link| !link.name.as_str().starts_with("flannel")),
+        "warning port-taken: UDP port 8472 is taken",
+    ),
+    (
+        |_, host| host.sockets[1].owner = Owner::Process(7, "stranger".to_owned()),
+        "warning port-taken: UDP port 8475 is taken",
+    ),
+    (
+        |_, host| host.chains = vec![forward(Then::Drop, [])],
+        "warning forward-drop: packets between pods of 10.244.0.0/16 are dropped unless a rule for \
+         fewer lets them in",
+    ),
+    (
+        |_, host| host.chains = vec![forward(Then::Drop, [from("10.244.0.0/16", Then::Accept)])],
+        "note forward-drop: packets to 10.244.0.0/16 are dropped unless a rule for fewer lets them in",
+    ),
+    (
+        |_, host| host.chains = vec![forward(Then::Drop, [to("10.244.0.0/16", Then::Accept)])],
+        "note forward-drop: packets from 10.244.0.0/16 are dropped unless a rule for fewer lets \
+         them in",
+    ),
+    (
+        |_, host| mtu(host, "eth0", 1450),
+        "warning mtu-too-large: eth0 carries 1450 bytes, and packets of pods take up to 1500",
+    ),
+    (
+        |_, host| mtu(host, "flannel.1", 1400),
+        "warning mtu-too-large: flannel.1 carries 1400 bytes, and pods send up to 1430",
+    ),
+    (
+        |_, host| mtu(host, "cni0", 1500),
+        "note pods-of-another-mtu: cni0 carries 1500 bytes, and new pods send up to 1430",
+    ),
+    (
+        |needs, host| {
+            needs.pod_mtu = Some(1200);
+            host.links.truncate(3);
+        },
+        "warning mtu-too-small: pods may send 1200 bytes, less than the 1280 that IPv6 needs",
+    ),
+    (
+        |_, host| set(host, "net/ipv4/neigh/default/gc_thresh3", "1024"),
+        "warning neighbour-table-small: there is room for 1024 IPv4 neighbours, and 1000 peers are \
+         on the link",
+    ),
+    (
+        |_, host| set(host, "net/ipv4/neigh/default/gc_thresh2", "512"),
+        "note neighbour-table-small: there is room for 512 IPv4 neighbours, and 1000 peers are on \
+         the link",
+    ),
+    (
+        |_, host| {
+            host.systemd.networkd =
+                Some(unit("networkd.conf", "[Network]\nManageForeignRoutes=no"));
+        },
+        "warning networkd-foreign-routes: networkd removes what it did not make: \
+         ManageForeignNextHops is not off",
+    ),
+    (
+        |_, host| {
+            host.systemd
+                .networks
+                .insert(0, unit("05-a.network", "[Match]\nName=cni*\n[Network]\nDHCP=ipv4"));
+        },
+        "warning networkd-manages-link: networkd asks for an address by DHCP on cni0",
+    ),
+    (
+        |_, host| host.systemd.networks = vec![unit("a.network", "[Match]\nName=flannel.1")],
+        "warning networkd-manages-link: networkd manages flannel.1",
+    ),
+    (
+        |_, host| {
+            host.systemd.links[0] = unit("10-other.link", "[Match]\nOriginalName=flannel-v6*");
+        },
+        "note udev-mac-policy: udev gives flannel.1 another MAC address (MACAddressPolicy=persistent)",
+    ),
+    (
+        |_, host| host.legacy_tables.push("filter".to_owned()),
+        "note legacy-iptables: there are rules of iptables-legacy, which are not looked at here",
+    ),
+];
+
+#[test]
+fn each_flaw_is_found_and_nothing_else() {
+    for (change, words) in FLAWS {
+        assert_eq!(found(change), [*words]);
+    }
+}
+
+#[test]
+fn only_a_bridge_of_pods_is_taken_for_one_of_another_subnet() {
+    for (link, subnet) in
+        [("cni0", "10.244.1.0/24"), ("cni0", "172.17.0.0/16"), ("flannel.1", "10.244.7.0/26")]
+    {
+        assert_eq!(found(|_, host| bridge(host, link, subnet)), [] as [&str; 0], "{link} {subnet}");
+    }
+}
+
+#[test]
+fn the_worst_comes_first() {
+    let found = found(|_, host| {
+        set(host, "net/ipv4/ip_forward", "0");
+        host.legacy_tables.push("filter".to_owned());
+        host.rivals = vec![rival(Place::Ours)];
+    });
+    let levels: Vec<_> = found.iter().filter_map(|words| words.split(' ').next()).collect();
+    assert_eq!(levels, ["fatal", "warning", "note"]);
+}
+
+#[test]
+fn only_a_daemon_that_is_sure_to_be_in_the_way_keeps_ours_from_starting() {
+    assert!(refusal(&[rival(Place::Ours)]).is_some());
+    assert_eq!(refusal(&[rival(Place::Unknown)]), None);
+    assert_eq!(refusal(&[]), None);
+}
+
+#[test]
+fn a_tunnel_that_is_not_wanted_needs_no_module() {
+    let found = found(|needs, host| {
+        needs.tunnels.clear();
+        needs.ports.clear();
+        host.vxlan = Module::Missing;
+        host.nftables = Module::Missing;
+    });
+    assert_eq!(found, [] as [&str; 0]);
+}
+
+/// Whether packets of pods are let through by chains of these rules, the first of which has a policy.
+fn lets_through(policy: Then, rules: Vec<Rule>, others: Vec<Chain>) -> bool {
+    let chains = [vec![forward(policy, rules)], others].concat();
+    found(|_, host| host.chains = chains).is_empty()
+}
+
+#[test]
+fn what_the_rules_of_others_let_through_is_followed_through_their_chains() {
+    use Then::{Accept, Drop, Goto, Jump, Return};
+    const PODS: &str = "10.244.0.0/16";
+    let both = || vec![from(PODS, Accept), to("10.0.0.0/8", Accept)];
+    let jump = |name: &str| vec![any(Jump(name.to_owned()))];
+    for (expected, policy, rules, others) in [
+        (true, Accept, vec![], vec![]),
+        (false, Drop, vec![], vec![]),
+        (true, Drop, both(), vec![]),
+        (false, Drop, vec![from(PODS, Accept)], vec![]),
+        (false, Drop, vec![from("10.244.1.0/24", Accept), to(PODS, Accept)], vec![]),
+        (true, Drop, jump("FLANNEL-FWD"), vec![chain("FLANNEL-FWD", both())]),
+        (false, Drop, jump("FLANNEL-FWD"), vec![chain("FLANNEL-FWD", [any(Return)])]),
+        (false, Drop, jump("missing"), vec![]),
+        (false, Accept, vec![any(Drop)], vec![]),
+        (false, Accept, jump("last"), vec![chain("last", [any(Drop)])]),
+        (true, Accept, vec![any(Goto("aside".to_owned())), any(Drop)], vec![chain("aside", [])]),
+        (true, Accept, vec![any(Return), any(Drop)], vec![]),
+        (true, Accept, vec![from("192.168.0.0/16", Drop)], vec![]),
+        (true, Accept, jump("circle"), vec![chain("circle", jump("circle"))]),
+    ] {
+        let told = format!("{policy:?} {rules:?} {others:?}");
+        assert_eq!(lets_through(policy, rules, others), expected, "{told}");
+    }
+}
+
+#[test]
+fn a_chain_is_opened_by_the_command_of_its_owner() {
+    let cure = |family, table: &str| {
+        let (mut host, dropping) = (host(), forward(Then::Drop, []));
+        host.chains = vec![Chain { family, table: table.to_owned(), ..dropping }];
+        findings(&needs(), &host).pop().unwrap().cure
+    };
+    let v6 = cure(Some(Family::V6), "filter");
+    assert!(
+        v6.starts_with("nft insert rule ip6 filter FORWARD ip6 saddr fd00:10:244::/56 accept"),
+        "{v6}"
+    );
+    let firewalld = cure(None, "firewalld");
+    assert!(firewalld.starts_with("firewall-cmd"), "{firewalld}");
+}
+
+#[test]
+fn what_is_recommended_is_what_the_files_say() {
+    let config = Path::new(env!("CARGO_MANIFEST_DIR")).join("config");
+    let mut files = Vec::new();
+    for (change, _) in FLAWS {
+        let (mut needs, mut host) = (needs(), host());
+        change(&mut needs, &mut host);
+        for DropIn { file, lines } in findings(&needs, &host).into_iter().filter_map(|f| f.drop_in)
+        {
+            let text = fs::read_to_string(config.join(file)).unwrap();
+            for line in lines {
+                assert!(text.lines().any(|known| known == line), "{file} does not say {line}");
+            }
+            files.push(file);
+        }
+    }
+    files.sort_unstable();
+    files.dedup();
+    assert_eq!(
+        files,
+        [
+            "modules-load.d/tweed.conf",
+            "sysctl.d/90-tweed.conf",
+            "systemd/network/10-tweed.link",
+            "systemd/network/10-tweed.network",
+            "systemd/networkd.conf.d/tweed.conf",
+        ]
+    );
+}
+
+#[test]
+fn every_finding_stands_in_the_documentation() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = fs::read_to_string(root.join("docs/doctor.md")).unwrap();
+    for (_, words) in FLAWS {
+        let (level, id) = words.split_once(": ").unwrap().0.split_once(' ').unwrap();
+        let row = page.lines().find(|line| line.starts_with(&format!("| `{id}` |")));
+        assert!(row.is_some_and(|row| row.contains(level)), "{id} as a {level}");
+    }
+}

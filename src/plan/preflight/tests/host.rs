@@ -1,0 +1,138 @@
+//! A host as it should be, what is needed of it, and the words to change it.
+
+use super::super::*;
+use crate::model::entry::LinkName;
+use crate::model::node::{Interface, InterfaceAddress, Lifetime};
+use crate::model::policy::Forward;
+use crate::model::prefix::{Family, Prefix};
+
+/// A tunnel over `eth0`, with a thousand peers on the link, and what it needs.
+pub(super) fn needs() -> Needs {
+    Needs {
+        families: Family::ALL.into(),
+        networks: vec![prefix("10.244.0.0/16"), prefix("fd00:10:244::/56")],
+        subnets: vec![prefix("10.244.1.0/24"), prefix("fd00:10:244:1::/64")],
+        underlay: Some(LinkName::new("eth0")),
+        tunnels: vec![(LinkName::new("flannel.1"), 50), (LinkName::new("flannel-v6.1"), 70)],
+        packets: Packets::ByTwoWays,
+        ports: vec![Port::Tunnel(8472), Port::Probes(8475)],
+        neighbours: Family::ALL.map(|family| (family, 1000)).into(),
+        pod_mtu: Some(1430),
+        forward: Forward::Leave,
+    }
+}
+
+/// As it should be.
+pub(super) fn host() -> Host {
+    let sysctls = [
+        ("net/ipv4/ip_forward", "1"),
+        ("net/ipv6/conf/all/forwarding", "1"),
+        ("net/ipv4/conf/all/rp_filter", "1"),
+        ("net/ipv4/conf/eth0/rp_filter", "2"),
+        ("net/ipv4/conf/flannel.1/rp_filter", "2"),
+        ("net/ipv4/neigh/default/gc_thresh2", "2048"),
+        ("net/ipv4/neigh/default/gc_thresh3", "4096"),
+    ];
+    let networks = [
+        unit(
+            "10-tweed.network",
+            "[Match]\nName=flannel.* flannel-v6.* cni0\n[Link]\nUnmanaged=yes",
+        ),
+        unit("50-all.network", "[Match]\nName=*\n[Network]\nDHCP=yes"),
+    ];
+    let links = [
+        unit("10-tweed.link", "[Match]\nOriginalName=flannel*\n[Link]\nMACAddressPolicy=none"),
+        unit("99-default.link", "[Match]\nOriginalName=*\n[Link]\nMACAddressPolicy=persistent"),
+    ];
+    let foreign = "[Network]\nManageForeignRoutes=no\nManageForeignNextHops=no";
+    Host {
+        sysctls: sysctls.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
+        links: vec![
+            link("eth0", 1500),
+            link("flannel.1", 1450),
+            link("flannel-v6.1", 1430),
+            link("cni0", 1430),
+        ],
+        sockets: vec![
+            Socket { port: 8472, owner: Owner::Unknown },
+            Socket { port: 8475, owner: Owner::Tweed },
+        ],
+        chains: vec![forward(Then::Accept, [])],
+        vxlan: Module::Available,
+        systemd: Systemd {
+            networkd: Some(unit("networkd.conf", foreign)),
+            networks: networks.into(),
+            links: links.into(),
+        },
+        ..Host::default()
+    }
+}
+
+pub(super) fn prefix(text: &str) -> Prefix {
+    text.parse().unwrap()
+}
+
+pub(super) fn link(name: &str, mtu: u32) -> Interface {
+    Interface { name: LinkName::new(name), mtu, up: true, layer2: true, addresses: Vec::new() }
+}
+
+pub(super) fn address(text: &str) -> InterfaceAddress {
+    let (address, prefix_len) = text.split_once('/').unwrap();
+    InterfaceAddress {
+        address: address.parse().unwrap(),
+        prefix_len: prefix_len.parse().unwrap(),
+        usable: true,
+        lifetime: Lifetime::Permanent,
+    }
+}
+
+/// Gives `link` the address that a bridge of pods of `subnet` has.
+pub(super) fn bridge(host: &mut Host, link: &str, subnet: &str) {
+    let subnet = prefix(subnet);
+    let own = address(&format!("{}/{}", subnet.gateway(), subnet.prefix_len()));
+    let link = host.links.iter_mut().find(|known| known.name == LinkName::new(link));
+    link.unwrap().addresses.push(own);
+}
+
+pub(super) fn unit(name: &str, text: &str) -> Unit {
+    Unit::parse(format!("/etc/systemd/network/{name}"), [text])
+}
+
+pub(super) fn forward(policy: Then, rules: impl IntoIterator<Item = Rule>) -> Chain {
+    Chain {
+        family: Some(Family::V4),
+        table: "filter".to_owned(),
+        name: "FORWARD".to_owned(),
+        policy: Some(policy),
+        rules: rules.into_iter().collect(),
+    }
+}
+
+pub(super) fn chain(name: &str, rules: impl IntoIterator<Item = Rule>) -> Chain {
+    Chain { name: name.to_owned(), policy: None, ..forward(Then::Accept, rules) }
+}
+
+pub(super) fn any(then: Then) -> Rule {
+    Rule { source: None, destination: None, then }
+}
+
+pub(super) fn from(network: &str, then: Then) -> Rule {
+    Rule { source: Some(prefix(network)), ..any(then) }
+}
+
+pub(super) fn to(network: &str, then: Then) -> Rule {
+    Rule { destination: Some(prefix(network)), ..any(then) }
+}
+
+pub(super) fn set(host: &mut Host, name: &str, value: &str) {
+    host.sysctls.insert(name.to_owned(), value.to_owned());
+}
+
+pub(super) fn mtu(host: &mut Host, name: &str, mtu: u32) {
+    let link = host.links.iter_mut().find(|link| link.name == LinkName::new(name));
+    link.unwrap().mtu = mtu;
+}
+
+pub(super) fn rival(place: Place) -> Rival {
+    Rival::Process(Process { pid: 812, name: "flanneld".to_owned(), place })
+}

@@ -1,0 +1,163 @@
+//! What operators read and write: the config by compare-and-swap, and everything that nodes say.
+
+use std::collections::BTreeMap;
+
+use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, Txn, TxnOp};
+
+use super::EtcdOptions;
+use super::answer::{Failure, Refusal};
+use super::client::{Client, Connection, revision};
+use super::key::Layout;
+use super::page::{Extent, Page};
+use super::store::{Store, get};
+use crate::model::lease::LeaseId;
+use crate::model::report::NodeReport;
+use crate::model::status::StoreState;
+use crate::store::operator::{Away, Holdings, Swap, Written};
+
+/// A network in etcd, as its operator sees it.
+pub struct Operator {
+    store: Store,
+}
+
+/// Records in one answer; reports are larger than leases.
+const PAGE: i64 = 500;
+
+impl Operator {
+    /// Connects to nothing yet.
+    pub fn new(options: EtcdOptions) -> Self {
+        let layout = Layout::below(&options.prefix);
+        Self { store: Store { client: Client::new(options, 0), layout } }
+    }
+
+    /// The key that operators write.
+    pub fn config_key(&self) -> &str {
+        &self.store.layout.config
+    }
+
+    pub async fn read(&self) -> Result<Holdings, Away> {
+        let config = self.config().await?;
+        let record =
+            |kv: &KeyValue, extent| Some((self.store.stored_to(kv, extent)?.record, kv.lease()));
+        let held = self.below(&self.store.layout.subnets, record).await?;
+        let terms: BTreeMap<LeaseId, i64> =
+            held.iter().map(|(record, term)| (record.id.clone(), *term)).collect();
+        let report = |kv: &KeyValue, _| {
+            let report = NodeReport::decode(kv.value())?;
+            is_current(terms.get(&report.lease).copied(), kv.lease()).then_some(report)
+        };
+        let reports = self.below(&self.store.layout.reports, report).await?;
+        let records = held.into_iter().map(|(record, _)| record).collect();
+        Ok(Holdings { config, records, reports })
+    }
+
+    /// Makes `text` the config, unless it was written after `seen`.
+    pub async fn swap(&self, seen: i64, text: &str) -> Result<Swap, Away> {
+        let key = self.config_key();
+        let ask = |connection: Connection| async move {
+            let unchanged = Compare::mod_revision(key, CompareOp::Equal, seen);
+            let write = TxnOp::put(key, text, None);
+            connection.kv().txn(Txn::new().when([unchanged]).and_then([write])).await
+        };
+        match self.store.client.once(ask).await {
+            Ok(answer) if answer.succeeded() => Ok(Swap::Done(revision(answer.header()))),
+            Ok(_) => Ok(Swap::Outdated),
+            Err(Failure::Refused(refusal)) => Err(refused(&refusal)),
+            // It may have been written all the same: the config itself tells.
+            Err(Failure::Away) => match self.config().await? {
+                Some(written) if written.text == text => Ok(Swap::Done(written.revision)),
+                Some(written) if written.revision == seen => Err(self.away()),
+                Some(_) | None => Ok(Swap::Outdated),
+            },
+        }
+    }
+
+    /// Takes the report of the node that holds or held `lease` away; that it is gone is no error.
+    pub async fn forget_report(&self, lease: &LeaseId) -> Result<(), Away> {
+        let key = &self.store.layout.report_key(lease);
+        let answer =
+            self.ask(|connection| async move { connection.kv().delete(key.as_str(), None).await });
+        answer.await.map(drop)
+    }
+
+    async fn config(&self) -> Result<Option<Written>, Away> {
+        let key = self.config_key();
+        let answer = self.ask(|connection| async move { connection.kv().get(key, None).await });
+        let written = |kv: &KeyValue| Written {
+            text: String::from_utf8_lossy(kv.value()).into_owned(),
+            revision: kv.mod_revision(),
+        };
+        Ok(answer.await?.kvs().first().map(written))
+    }
+
+    async fn below<T>(
+        &self,
+        prefix: &str,
+        read: impl Fn(&KeyValue, Extent) -> Option<T>,
+    ) -> Result<Vec<T>, Away> {
+        let options = GetOptions::new().with_range(super::store::prefix_end(prefix));
+        let (mut from, mut page, mut all) =
+            (prefix.as_bytes().to_vec(), Page::of(PAGE), Vec::new());
+        loop {
+            let asked = self.asked(|connection| get(connection, &from, &options, page));
+            let answer = match (asked.await?, page.smaller()) {
+                (Err(Refusal::TooLarge(_)), Some(smaller)) => {
+                    page = smaller;
+                    continue;
+                }
+                (answer, _) => answer.map_err(|refusal| refused(&refusal))?,
+            };
+            all.extend(answer.kvs().iter().filter_map(|kv| read(kv, page.extent)));
+            let Some(last) = answer.kvs().last().filter(|_| answer.more()) else { return Ok(all) };
+            from = [last.key(), b"\0"].concat();
+            page = page.larger();
+        }
+    }
+
+    async fn ask<T, F>(&self, ask: impl Fn(Connection) -> F) -> Result<T, Away>
+    where
+        F: Future<Output = Result<T, etcd_client::Error>>,
+    {
+        self.asked(ask).await?.map_err(|refusal| refused(&refusal))
+    }
+
+    /// Asks each server before it gives up: a person waits for the answer.
+    async fn asked<T, F>(&self, ask: impl Fn(Connection) -> F) -> Result<Result<T, Refusal>, Away>
+    where
+        F: Future<Output = Result<T, etcd_client::Error>>,
+    {
+        loop {
+            match self.store.client.once(&ask).await {
+                Ok(answer) => return Ok(Ok(answer)),
+                Err(Failure::Refused(refusal)) => return Ok(Err(refusal)),
+                Err(Failure::Away) => {
+                    let state = self.store.client.report.state().borrow().clone();
+                    if let StoreState::Waiting(why) = state {
+                        return Err(Away(why));
+                    }
+                }
+            }
+        }
+    }
+
+    fn away(&self) -> Away {
+        match &*self.store.client.report.state().borrow() {
+            StoreState::Waiting(why) => Away(why.clone()),
+            StoreState::Unknown
+            | StoreState::Reachable
+            | StoreState::Holds(_)
+            | StoreState::Refuses(_)
+            | StoreState::Lacks(_) => Away("etcd gave no answer".to_owned()),
+        }
+    }
+}
+
+fn refused(refusal: &Refusal) -> Away {
+    Away(format!("etcd refuses: {refusal}"))
+}
+
+/// Whether the daemon that wrote a report under the etcd lease `reported` still holds the subnet,
+/// whose key is under `held`. flanneld writes the key under another one. A reservation has none.
+fn is_current(held: Option<i64>, reported: i64) -> bool {
+    held.is_none_or(|held| held == 0 || held == reported)
+}

@@ -1,0 +1,235 @@
+//! What we hold in etcd, what etcd shows of it, and whether the two agree.
+
+use tokio::time::Instant;
+
+use super::store::{Listing, Stored};
+use super::value::{self, Origin};
+use crate::model::lease::{Endpoint, LeaseId};
+use crate::model::prefix::Prefix;
+use crate::store::losses::CALM;
+use crate::store::{Lost, Rival};
+
+/// Our lease as we wrote it, and its key as we saw it last.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Ours {
+    pub(super) own: Option<Own>,
+    seen: Option<Seen>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Own {
+    pub(super) id: LeaseId,
+    pub(super) subnets: Vec<Prefix>,
+    pub(super) value: Vec<u8>,
+    /// What a transaction may have written that got no answer yet.
+    pub(super) intended: Vec<u8>,
+    /// None for a reservation.
+    pub(super) grant: Option<i64>,
+    pub(super) created: u64,
+    pub(super) mod_revision: i64,
+    /// When we took it from another public IP that published under our own term. One of the two is
+    /// a copy of the other.
+    pub(super) disputed: Option<Instant>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Seen {
+    /// The revision as of which it is the truth.
+    revision: i64,
+    /// None if the key is gone.
+    stored: Option<Stored>,
+}
+
+impl Ours {
+    pub(super) fn take(&mut self, own: Own) {
+        self.own = Some(own);
+    }
+
+    /// `value` is about to be written: to see it is no surprise.
+    pub(super) fn intend(&mut self, value: &[u8]) {
+        if let Some(own) = &mut self.own {
+            own.intended = value.to_vec();
+        }
+    }
+
+    /// The key `id` as of `revision`. Returns whether that is news of our lease.
+    pub(super) fn see(&mut self, id: &LeaseId, stored: Option<&Stored>, revision: i64) -> bool {
+        let is_ours = self.own.as_ref().is_some_and(|own| own.id == *id);
+        if is_ours {
+            self.seen = Some(Seen { revision, stored: stored.cloned() });
+        }
+        is_ours
+    }
+
+    /// All leases there are, after `known` was known already.
+    pub(super) fn see_all(&mut self, listing: &Listing, known: i64) -> bool {
+        let Some(own) = &mut self.own else { return false };
+        let id = own.id.clone();
+        let stored = listing.stored.iter().find(|stored| stored.record.id == id);
+        let shows_our_write = stored.is_some_and(|stored| stored.mod_revision == own.mod_revision);
+        // What came before our write counts for nothing, unless revisions have started over: then
+        // they are lower, or just as high without our write.
+        if listing.revision < known.max(own.mod_revision)
+            || (listing.revision == own.mod_revision && !shows_our_write)
+        {
+            own.mod_revision = 0;
+        }
+        self.see(&id, stored, listing.revision)
+    }
+
+    /// Why the lease is lost, if it is.
+    pub(super) fn loss(&self) -> Option<Lost> {
+        let (own, seen) = self.own.as_ref().zip(self.seen.as_ref())?;
+        let is_news = seen.revision > own.mod_revision;
+        match &seen.stored {
+            Some(stored) if is_news && !own.wrote(stored) => {
+                Some(Lost { reason: overwritten(stored), rival: own.rival(stored) })
+            }
+            None if is_news => Some(Lost::because(format!("key {} is gone", own.id))),
+            Some(_) | None => None,
+        }
+    }
+}
+
+impl Own {
+    /// Whether `stored` is what we are about to write.
+    pub(super) fn has_written(&self, stored: &Stored) -> bool {
+        let same_key = stored.record.id == self.id;
+        same_key && stored.value == self.intended && stored.origin.grant == self.grant
+    }
+
+    /// Whether `stored` is what we published. Without its term it is a reservation, which an
+    /// operator has made of it.
+    pub(super) fn wrote(&self, stored: &Stored) -> bool {
+        let value = stored.value == self.value || stored.value == self.intended;
+        value && (stored.origin.grant == self.grant || stored.origin.grant.is_none())
+    }
+}
+
+impl Own {
+    /// The other node that has our public IP, if `stored` was published by one.
+    fn rival(&self, stored: &Stored) -> Option<Rival> {
+        let origin = Origin { created: self.created, grant: self.grant };
+        let ours = value::decode(self.id.clone(), &self.value, origin).lease.ok()?;
+        let theirs = stored.record.lease.as_ref().ok().filter(|lease| lease.grant.is_some())?;
+        let has_ours = |theirs: &&Endpoint| {
+            ours.endpoints.iter().any(|endpoint| endpoint.public_ip == theirs.public_ip)
+        };
+        theirs.endpoints.iter().find(has_ours).map(Rival::of)
+    }
+
+    /// Whether it was disputed of late.
+    pub(super) fn is_disputed(&self) -> bool {
+        self.disputed.is_some_and(|since| since.elapsed() < CALM)
+    }
+}
+
+fn overwritten(stored: &Stored) -> String {
+    let holder = stored.holding().map_or_else(String::new, |held| held.holder());
+    format!("key {} was overwritten by {holder}", stored.record.id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::etcd::store::Size;
+
+    const VALUE: &[u8] = br#"{"PublicIP":"10.0.0.1"}"#;
+
+    fn stored(value: &[u8], grant: Option<i64>, mod_revision: i64) -> Stored {
+        let origin = Origin { created: 5, grant };
+        let record = value::decode(LeaseId::new("10.5.3.0-24"), value, origin);
+        Stored { record, value: value.to_vec(), size: Size::OfLease, origin, mod_revision }
+    }
+
+    fn id() -> LeaseId {
+        LeaseId::new("10.5.3.0-24")
+    }
+
+    fn ours() -> Ours {
+        let own = Own {
+            id: id(),
+            subnets: vec!["10.5.3.0/24".parse().unwrap()],
+            value: VALUE.to_vec(),
+            intended: b"next".to_vec(),
+            grant: Some(7),
+            created: 5,
+            mod_revision: 9,
+            disputed: None,
+        };
+        Ours { own: Some(own), seen: None }
+    }
+
+    /// Why our lease, written at revision 9, is lost after its key was seen so.
+    fn loss(stored: Option<&Stored>, revision: i64) -> Option<String> {
+        let mut ours = ours();
+        assert!(ours.see(&id(), stored, revision));
+        ours.loss().map(|lost| lost.reason)
+    }
+
+    fn loss_by_listing(stored: Vec<Stored>, revision: i64, known: i64) -> Option<String> {
+        let mut ours = ours();
+        ours.see_all(&Listing { stored, revision }, known);
+        ours.loss().map(|lost| lost.reason)
+    }
+
+    const GONE: &str = "key 10.5.3.0-24 is gone";
+    const OTHER: &[u8] = br#"{"PublicIP":"10.0.0.2"}"#;
+    const TAKEN: &str = "key 10.5.3.0-24 was overwritten by the node with public IP 10.0.0.2";
+
+    #[test]
+    fn our_own_writes_are_no_loss() {
+        assert_eq!(loss(Some(&stored(VALUE, Some(7), 10)), 10), None);
+        assert_eq!(loss(Some(&stored(b"next", Some(7), 10)), 10), None);
+    }
+
+    #[test]
+    fn what_happened_before_our_write_is_no_loss() {
+        assert_eq!(loss(Some(&stored(b"{}", Some(8), 8)), 8), None);
+        assert_eq!(loss(None, 8), None);
+        assert_eq!(loss(None, 9), None);
+    }
+
+    #[test]
+    fn a_reservation_of_our_own_value_is_no_loss() {
+        assert_eq!(loss(Some(&stored(VALUE, None, 10)), 10), None);
+    }
+
+    #[test]
+    fn another_value_and_another_term_are_a_loss() {
+        assert_eq!(loss(Some(&stored(OTHER, None, 10)), 10).as_deref(), Some(TAKEN));
+        assert!(loss(Some(&stored(VALUE, Some(8), 10)), 10).is_some());
+    }
+
+    #[test]
+    fn a_key_that_is_gone_is_a_loss() {
+        assert_eq!(loss(None, 10).as_deref(), Some(GONE));
+        assert_eq!(loss_by_listing(vec![], 10, 9).as_deref(), Some(GONE));
+    }
+
+    #[test]
+    fn in_a_store_that_started_over_old_revisions_are_news() {
+        assert_eq!(loss_by_listing(vec![], 3, 9).as_deref(), Some(GONE));
+        assert_eq!(loss_by_listing(vec![], 9, 9).as_deref(), Some(GONE));
+        assert_eq!(loss_by_listing(vec![stored(VALUE, Some(7), 9)], 9, 9), None);
+        let low = || vec![stored(OTHER, Some(8), 3)];
+        assert_eq!(loss_by_listing(low(), 4, 2).as_deref(), Some(TAKEN));
+        assert_eq!(loss_by_listing(low(), 600, 500).as_deref(), Some(TAKEN));
+    }
+
+    #[test]
+    fn what_was_seen_while_we_wrote_counts_afterwards() {
+        let mut ours = ours();
+        ours.see(&id(), None, 11);
+        let own = ours.own.clone().map(|own| Own { mod_revision: 10, ..own });
+        ours.take(own.unwrap());
+        assert_eq!(ours.loss().unwrap().reason, GONE);
+    }
+
+    #[test]
+    fn other_leases_are_none_of_our_business() {
+        let mut ours = ours();
+        assert!(!ours.see(&LeaseId::new("10.5.4.0-24"), None, 10));
+        assert_eq!(ours.loss(), None);
+    }
+}

@@ -1,0 +1,58 @@
+//! Takes a subnet from a busy etcd before all leases are read: thousands of nodes that start at
+//! once shall not wait for each other's reading.
+
+use super::Shared;
+use super::ours::Own;
+use super::store::{Condition, Listing, Stored};
+use crate::store::allocate::Draw;
+use crate::store::claim::{Claim, Claimant, Holding, Way};
+
+/// A subnet that nothing may rely on before it is confirmed.
+pub(super) struct Reserved {
+    pub(super) own: Own,
+    pub(super) since: Since,
+}
+
+/// Since when the store holds a lease as we want to write it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Since {
+    /// This request has written it.
+    Now,
+    /// It may be of an earlier start, with pods on its subnet: it is never given back.
+    Before,
+}
+
+impl Shared {
+    /// The subnet that this node would take in an empty network, if etcd is busy and no other node
+    /// has it.
+    pub(super) async fn reserve(&self, claimant: &Claimant<'_>, value: &[u8]) -> Option<Reserved> {
+        if !self.store.client.is_busy().await {
+            return None;
+        }
+        let Way::Create(wish) = claimant.claim(&[]).ok()?.way else { return None };
+        let slot = Draw::SlotOf(*claimant.public_ips.first()?, rand::random());
+        // The key of one family alone keeps others off only where both are in step.
+        let subnets = wish.fulfil(slot).ok().filter(|subnets| wish.in_step(subnets))?;
+        let mut own = self.new_own(claimant, subnets, value).await;
+        let absent = Condition::Absent(own.subnets.clone());
+        let since = self.write(&mut own, absent, Vec::new()).await.ok()?;
+        Some(Reserved { own, since })
+    }
+}
+
+/// Whether `own` is there as written and would have been taken had `listing` been read before: this
+/// node has no other lease, and nobody stands in the way under another key.
+pub(super) fn is_confirmed(claimant: &Claimant<'_>, own: &Own, listing: &Listing) -> bool {
+    let holdings = listing.stored.iter().filter_map(Stored::holding);
+    let others: Vec<Holding> = holdings.filter(|held| held.id != own.id).collect();
+    let is_there = listing
+        .stored
+        .iter()
+        .any(|stored| own.has_written(stored) && stored.mod_revision == own.mod_revision);
+    let is_free = !others.iter().any(|held| own.subnets.iter().any(|own| held.overlaps(*own)));
+    let is_chosen = |claim: &Claim<'_>| match &claim.way {
+        Way::Create(wish) => claim.obsolete.is_empty() && !wish.avoids(&own.subnets),
+        Way::Take(_) => false,
+    };
+    is_there && is_free && claimant.claim(&others).is_ok_and(|claim| is_chosen(&claim))
+}

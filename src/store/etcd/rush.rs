@@ -1,0 +1,152 @@
+//! Reads all leases, but not while thousands of nodes register or read them too.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::pace::BRISK;
+use super::snapshot::{Look, Proof};
+use super::store::{Listing, Store};
+use crate::store::backoff::Backoff;
+
+/// So often a busy etcd is looked at before it is asked for everything all the same.
+const LOOKS: u32 = 8;
+
+/// So often who is not among the last to register leaves the reading to them.
+const LOOKS_FOR_OTHERS: u32 = 3;
+
+/// With fewer writes than that since its own, a node is among the last to register.
+const FEW: i64 = 10;
+
+/// What passes at etcd while a node waits for its turn.
+struct Rush {
+    looks: u32,
+    /// The revision that it waits from; unknown before the first look, if it has not written.
+    began: Option<i64>,
+    seen: i64,
+}
+
+impl Store {
+    /// Reads all leases; waits for etcd.
+    pub(super) async fn list(&self) -> Listing {
+        let mut backoff = Backoff::default();
+        loop {
+            if self.client.is_busy().await {
+                return self.list_in_turn(None).await;
+            }
+            match self.read_all().await {
+                Ok(listing) => return listing,
+                Err(_) => sleep(backoff.delay(rand::random())).await,
+            }
+        }
+    }
+
+    /// Lets others pass before it reads all leases. Of thousands of nodes that ask for them at
+    /// once, none would get its answer in time; what another has read meanwhile will do, given
+    /// `proof`.
+    pub(super) async fn list_in_turn(&self, proof: Option<Proof<'_>>) -> Listing {
+        let mut backoff = Backoff::default();
+        loop {
+            let look = self.let_others_pass(proof).await;
+            if let Some(listing) = look.snapshot {
+                return listing;
+            }
+            match self.read_all().await {
+                Ok(listing) => {
+                    self.share(&listing, look.revision).await;
+                    return listing;
+                }
+                Err(_) => sleep(backoff.delay(rand::random())).await,
+            }
+        }
+    }
+
+    /// Waits, within reason, for a snapshot, or until etcd answers briskly and it is on us to read.
+    async fn let_others_pass(&self, proof: Option<Proof<'_>>) -> Look {
+        let mut rush = Rush::begin(proof.map(|proof| proof.own.mod_revision));
+        let mut last = Look::default();
+        for _ in 0..LOOKS {
+            self.client.wait_for_turn(rush.crowd()).await;
+            let asked = Instant::now();
+            let Ok(look) = self.look(proof).await else { continue };
+            let is_over = rush.is_over(look.revision, asked.elapsed());
+            last = look;
+            if is_over || last.snapshot.is_some() {
+                break;
+            }
+        }
+        last
+    }
+}
+
+impl Rush {
+    const fn begin(began: Option<i64>) -> Self {
+        Self { looks: 0, began, seen: 0 }
+    }
+
+    /// How many have written meanwhile, as far as we know.
+    fn crowd(&self) -> u32 {
+        let written = self.began.map_or(0, |began| self.seen.saturating_sub(began));
+        u32::try_from(written.max(0)).unwrap_or(u32::MAX)
+    }
+
+    /// Whether it is on us to read, seeing that etcd is at `revision` and took so long to say so.
+    /// Who registers last reads what everybody wants to know; who came before finds it read.
+    fn is_over(&mut self, revision: i64, took: Duration) -> bool {
+        let is_first = self.looks == 0;
+        let before = if is_first { self.began } else { Some(self.seen) };
+        let is_calm = before.is_some_and(|before| revision.saturating_sub(before) <= FEW);
+        let nobody_reads = self.looks >= LOOKS_FOR_OTHERS && took < BRISK;
+        self.looks += 1;
+        self.seen = revision;
+        self.began = self.began.or(Some(revision));
+        is_calm && (is_first || nobody_reads)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether a node that wrote at revision 100 reads, after each look at etcd's revision.
+    fn reads(revisions: &[i64], took: Duration) -> Vec<bool> {
+        let mut rush = Rush::begin(Some(100));
+        revisions.iter().map(|revision| rush.is_over(*revision, took)).collect()
+    }
+
+    const QUICK: Duration = Duration::from_millis(10);
+
+    #[test]
+    fn the_last_to_register_reads_at_once() {
+        assert_eq!(reads(&[100], QUICK), [true]);
+        assert_eq!(reads(&[100 + FEW], BRISK), [true]);
+    }
+
+    #[test]
+    fn who_came_before_leaves_the_reading_to_the_last() {
+        assert_eq!(reads(&[4000, 4900, 4900], QUICK), [false; 3]);
+    }
+
+    #[test]
+    fn where_nobody_reads_somebody_has_to() {
+        assert_eq!(reads(&[4000, 4900, 4900, 4900], QUICK), [false, false, false, true]);
+        assert_eq!(reads(&[1000, 2000, 3000, 4000, 4001], QUICK)[3..], [false, true]);
+        assert_eq!(reads(&[4000, 4900, 4900, 4900], BRISK), [false; 4]);
+    }
+
+    #[test]
+    fn who_has_not_written_cannot_be_the_last() {
+        let mut rush = Rush::begin(None);
+        assert!(!rush.is_over(100, QUICK));
+        assert_eq!(rush.crowd(), 0);
+    }
+
+    #[test]
+    fn the_crowd_is_counted_from_our_own_write() {
+        let mut rush = Rush::begin(Some(100));
+        assert_eq!(rush.crowd(), 0);
+        rush.is_over(600, QUICK);
+        rush.is_over(700, QUICK);
+        assert_eq!(rush.crowd(), 600);
+    }
+}

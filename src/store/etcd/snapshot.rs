@@ -1,0 +1,230 @@
+//! What another node has read: where etcd is busy, one reading of all leases serves many.
+
+mod codec;
+
+#[doc(hidden)]
+pub use codec::read_snapshot;
+
+use etcd_client::{
+    Compare, CompareOp, Error, GetOptions, GetResponse, KeyValue, PutOptions, Txn, TxnOp,
+};
+use tracing::debug;
+
+use self::codec::Unreadable;
+use super::answer::{Failure, is_denied, is_unwelcome};
+use super::client::{Connection, revision};
+use super::ours::Own;
+use super::store::{Listing, Store};
+
+/// What a snapshot has to agree with before we go by it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Proof<'a> {
+    /// Our lease as we wrote it last: it shows that this is our store, and not too long ago.
+    pub(super) own: &'a Own,
+    /// The revision up to which we know everything.
+    pub(super) known: i64,
+}
+
+/// What one look at etcd has brought.
+#[derive(Debug, Default)]
+pub(super) struct Look {
+    pub(super) snapshot: Option<Listing>,
+    /// The store's.
+    pub(super) revision: i64,
+}
+
+/// Why a snapshot is not used.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+enum Unfit {
+    #[error(transparent)]
+    Unreadable(#[from] Unreadable),
+    #[error(
+        "it tells of revision {read}, but was written at {written}: the store has lost data since"
+    )]
+    Ahead { read: i64, written: i64 },
+    #[error("{0} changes may have come since")]
+    Behind(i64),
+    #[error("it does not show our own lease as we wrote it")]
+    Strange,
+}
+
+/// Fewer leases are as quickly read as a snapshot.
+const WORTHWHILE: usize = 500;
+
+/// Of so many leases one may have changed since; to fetch more changes would cost as much as a reading.
+const TOLERABLE: usize = 10;
+
+/// After a rush nobody needs it.
+const TTL_SECONDS: i64 = 300;
+
+impl Store {
+    /// Asks for a snapshot only where there is a `proof` to hold it against.
+    pub(super) async fn look(&self, proof: Option<Proof<'_>>) -> Result<Look, Failure> {
+        let key = self.layout.snapshot.clone();
+        // Older ones are not even sent.
+        let from = proof.map_or(i64::MAX, |proof| proof.own.mod_revision.max(proof.known) + 1);
+        let options = GetOptions::new().with_min_mod_revision(from);
+        let ask = |connection: Connection| async move {
+            readable(connection.kv().get(key, Some(options)).await)
+        };
+        let Some(answer) = self.client.once(ask).await? else { return Ok(Look::default()) };
+        let revision = revision(answer.header());
+        let found = answer.kvs().first().zip(proof);
+        let snapshot = found.and_then(|(kv, proof)| fit(kv, revision, proof));
+        Ok(Look { snapshot, revision })
+    }
+
+    /// Leaves `listing` to others, unless somebody has done so since etcd was at `looked`. Nothing
+    /// depends on it.
+    pub(super) async fn share(&self, listing: &Listing, looked: i64) {
+        if listing.stored.len() < WORTHWHILE {
+            return;
+        }
+        let Some(snapshot) = codec::encode(listing) else { return };
+        let transaction = self.replacing(listing, looked);
+        let key = self.layout.snapshot.clone();
+        let ask = |connection| write(connection, key, snapshot, transaction);
+        let outcome = self.client.once(ask).await;
+        debug!(revision = listing.revision, ?outcome, "wrote a snapshot of all leases");
+    }
+
+    /// The condition: nobody was quicker, and the store still has what was read last. One that was
+    /// wiped meanwhile shall not get what it never held.
+    fn replacing(&self, listing: &Listing, looked: i64) -> Txn {
+        let newest = listing.stored.iter().max_by_key(|stored| stored.mod_revision);
+        let unchanged = newest.map(|stored| {
+            let key = self.layout.lease_key(&stored.record.id);
+            Compare::mod_revision(key, CompareOp::Equal, stored.mod_revision)
+        });
+        let unseen = CompareOp::Less;
+        let first = Compare::mod_revision(self.layout.snapshot.clone(), unseen, looked + 1);
+        Txn::new().when(unchanged.into_iter().chain([first]).collect::<Vec<_>>())
+    }
+}
+
+/// None where we may not read.
+fn readable(answer: Result<GetResponse, Error>) -> Result<Option<GetResponse>, Error> {
+    match answer {
+        Err(error) if is_denied(&error) => Ok(None),
+        answer => answer.map(Some),
+    }
+}
+
+/// Whether it was written.
+async fn write(
+    connection: Connection,
+    key: String,
+    snapshot: Vec<u8>,
+    transaction: Txn,
+) -> Result<bool, Error> {
+    let grant = connection.leases().grant(TTL_SECONDS, None).await?.id();
+    let put = TxnOp::put(key, snapshot, Some(PutOptions::new().with_lease(grant)));
+    match connection.kv().txn(transaction.and_then([put])).await {
+        Err(error) if is_unwelcome(&error) => Ok(false),
+        answer => Ok(answer?.succeeded()),
+    }
+}
+
+/// The leases that `kv` holds, if we may go by them now that etcd is at `revision`.
+fn fit(kv: &KeyValue, revision: i64, proof: Proof<'_>) -> Option<Listing> {
+    match listing(kv.value(), kv.mod_revision(), revision, proof) {
+        Ok(listing) => Some(listing),
+        Err(reason) => {
+            debug!(%reason, "ignoring the snapshot of all leases");
+            None
+        }
+    }
+}
+
+/// What `snapshot` holds, which was written at revision `written` and found at revision `now`.
+fn listing(snapshot: &[u8], written: i64, now: i64, proof: Proof<'_>) -> Result<Listing, Unfit> {
+    let listing = codec::decode(snapshot)?;
+    let read = listing.revision;
+    if read >= written || written > now {
+        return Err(Unfit::Ahead { read, written });
+    }
+    let behind = now.saturating_sub(read);
+    if usize::try_from(behind).map_or(true, |behind| behind > listing.stored.len() / TOLERABLE) {
+        return Err(Unfit::Behind(behind));
+    }
+    let own = proof.own;
+    let shows = listing
+        .stored
+        .iter()
+        .any(|stored| stored.record.id == own.id && stored.mod_revision == own.mod_revision);
+    if shows && read >= proof.known { Ok(listing) } else { Err(Unfit::Strange) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::lease::LeaseId;
+    use crate::store::etcd::store::Stored;
+    use crate::store::etcd::value::Origin;
+
+    /// Lease number `number`, last written at revision `mod_revision`.
+    fn stored(number: u16, mod_revision: i64) -> Stored {
+        let [high, low] = number.to_be_bytes();
+        let id = LeaseId::new(format!("10.{high}.{low}.0-24"));
+        let origin = Origin { created: 1, grant: Some(7) };
+        Stored::new(id, br#"{"PublicIP":"10.0.0.1"}"#, origin, mod_revision)
+    }
+
+    /// Our lease, number 3, written at revision 50.
+    fn own() -> Own {
+        let stored = stored(3, 50);
+        Own {
+            id: stored.record.id,
+            subnets: Vec::new(),
+            value: stored.value.clone(),
+            intended: stored.value,
+            grant: Some(7),
+            created: 1,
+            mod_revision: 50,
+            disputed: None,
+        }
+    }
+
+    /// What we make of 200 leases, read at revision `read`, written at `written` and found at `now`.
+    fn judged(read: i64, written: i64, now: i64) -> Result<usize, Unfit> {
+        judged_by(Proof { own: &own(), known: 50 }, read, written, now)
+    }
+
+    fn judged_by(proof: Proof<'_>, read: i64, written: i64, now: i64) -> Result<usize, Unfit> {
+        let stored = (0..200).map(|number| stored(number, 50)).collect();
+        let snapshot = codec::encode(&Listing { stored, revision: read }).unwrap();
+        listing(&snapshot, written, now, proof).map(|listing| listing.stored.len())
+    }
+
+    #[test]
+    fn what_shows_our_own_lease_is_believed() {
+        assert_eq!(judged(50, 51, 51), Ok(200));
+        assert_eq!(judged(100, 105, 120), Ok(200));
+    }
+
+    #[test]
+    fn a_tenth_of_the_leases_may_have_changed_since() {
+        assert_eq!(judged(100, 101, 121), Err(Unfit::Behind(21)));
+        assert_eq!(judged(100, 101, i64::MAX), Err(Unfit::Behind(i64::MAX - 100)));
+    }
+
+    #[test]
+    fn what_was_read_before_it_was_written_alone_is_of_this_store() {
+        assert_eq!(judged(100, 100, 120), Err(Unfit::Ahead { read: 100, written: 100 }));
+        assert_eq!(judged(100, 7, 120), Err(Unfit::Ahead { read: 100, written: 7 }));
+    }
+
+    #[test]
+    fn what_shows_our_lease_otherwise_is_not_believed() {
+        let own = Own { mod_revision: 51, ..own() };
+        assert_eq!(judged_by(Proof { own: &own, known: 51 }, 60, 61, 61), Err(Unfit::Strange));
+        let own = Own { id: LeaseId::new("10.9.9.0-24"), ..self::own() };
+        assert_eq!(judged_by(Proof { own: &own, known: 50 }, 60, 61, 61), Err(Unfit::Strange));
+    }
+
+    #[test]
+    fn what_we_know_already_is_not_unlearnt() {
+        let own = own();
+        assert_eq!(judged_by(Proof { own: &own, known: 61 }, 60, 61, 61), Err(Unfit::Strange));
+    }
+}

@@ -1,0 +1,318 @@
+//! Reads and writes leases in etcd: pages, guarded transactions, nothing unseen overwritten.
+
+use std::future::Future;
+
+use etcd_client::{
+    Compare, CompareOp, DeleteOptions, Error, GetOptions, GetResponse, KeyValue, PutOptions, Txn,
+    TxnOp, TxnOpResponse,
+};
+use tokio::time::sleep;
+
+use super::answer::{Failure, Refusal};
+use super::client::{Client, Connection, revision};
+use super::key::{self, Layout};
+use super::ours::Own;
+use super::page::{Extent, LONGEST_ANSWER, Page};
+use super::value::{self, Origin};
+use crate::model::lease::{LeaseId, Malformed, Record};
+use crate::model::prefix::{Family, Prefix};
+use crate::store::backoff::Backoff;
+use crate::store::claim::Holding;
+
+/// A lease as etcd holds it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Stored {
+    pub(super) record: Record,
+    /// Empty where it is no lease: it may be as long as etcd allows, and may hold anything.
+    pub(super) value: Vec<u8>,
+    pub(super) size: Size,
+    pub(super) origin: Origin,
+    pub(super) mod_revision: i64,
+}
+
+/// Whether a value is short enough for a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Size {
+    OfLease,
+    TooLong,
+}
+
+impl Stored {
+    pub(super) fn new(id: LeaseId, value: &[u8], origin: Origin, mod_revision: i64) -> Self {
+        let record = value::decode(id, value, origin);
+        let size = if value.len() > value::LONGEST { Size::TooLong } else { Size::OfLease };
+        let value = if record.lease.is_ok() { value.to_vec() } else { Vec::new() };
+        Self { record, value, size, origin, mod_revision }
+    }
+
+    /// One whose value was too large for an answer.
+    fn unread(id: LeaseId, origin: Origin, mod_revision: i64) -> Self {
+        let reason = format!("its value is too large to be read: more than {LONGEST_ANSWER} bytes");
+        let record = Record { id, lease: Err(Malformed(reason)) };
+        Self { record, value: Vec::new(), size: Size::TooLong, origin, mod_revision }
+    }
+
+    /// The etcd lease counts even where the value cannot be read.
+    pub(super) fn holding(&self) -> Option<Holding> {
+        let Origin { grant, created } = self.origin;
+        Holding::of(&self.record).map(|held| Holding { grant, created, ..held })
+    }
+}
+
+/// All leases at one revision, in the order of their keys.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Listing {
+    pub(super) stored: Vec<Stored>,
+    pub(super) revision: i64,
+}
+
+/// A lease to write.
+#[derive(Clone, Debug)]
+pub(super) struct Write {
+    pub(super) id: LeaseId,
+    pub(super) value: Vec<u8>,
+    /// None makes it a reservation.
+    pub(super) grant: Option<i64>,
+    pub(super) condition: Condition,
+    /// Leases that vanish as this one is written, with the revision at which they were seen.
+    pub(super) obsolete: Vec<(LeaseId, i64)>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Condition {
+    /// Nobody holds these subnets under any key of ours or flannel's.
+    Absent(Vec<Prefix>),
+    /// The lease was not written since this revision.
+    Unchanged(i64),
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Outcome {
+    /// At this revision.
+    Written(i64),
+    /// The condition does not hold; what stands in its way, the lease itself included.
+    Refused(Vec<Stored>),
+}
+
+/// The library's strictest server allows 128 operations in a transaction.
+const MAX_OBSOLETE: usize = 64;
+
+/// Records in one answer, some 2 MB. For each page etcd looks at all keys from there to the end.
+const PAGE: i64 = 10_000;
+
+pub(super) struct Store {
+    pub(super) client: Client,
+    pub(super) layout: Layout,
+}
+
+impl Store {
+    pub(super) async fn read_all(&self) -> Result<Listing, Failure> {
+        let (stored, revision) =
+            self.pages(GetOptions::new(), |kv, extent| self.stored_to(kv, extent)).await?;
+        Ok(Listing { stored, revision })
+    }
+
+    /// The subnets that any key keeps from others.
+    pub(super) async fn claimed(&self) -> Vec<Prefix> {
+        self.keys().await.into_iter().flat_map(|(_, claimed)| claimed).collect()
+    }
+
+    /// Whether an older key keeps any of our subnets from others.
+    pub(super) async fn is_shared(&self, own: &Own) -> bool {
+        let keys = self.keys().await;
+        let mut older = keys.iter().filter(|(created, _)| *created < own.created);
+        let is_ours = |claimed: &Prefix| own.subnets.iter().any(|subnet| subnet.overlaps(*claimed));
+        older.any(|(_, claimed)| claimed.iter().any(is_ours))
+    }
+
+    /// Deletes our lease, unless somebody has changed it.
+    pub(super) async fn withdraw(&self, own: &Own) {
+        let key = self.layout.lease_key(&own.id);
+        let ask = |connection: Connection| {
+            let transaction = Txn::new()
+                .when([unchanged(key.clone(), own.mod_revision)])
+                .and_then([TxnOp::delete(key.clone(), None)]);
+            async move { connection.kv().txn(transaction).await }
+        };
+        // Refused or not, it is not ours any more.
+        let _ = self.client.request(ask).await;
+    }
+
+    /// When each key was created, and the subnets that it keeps from others. The values are not
+    /// asked for, since many nodes ask at once.
+    async fn keys(&self) -> Vec<(u64, Vec<Prefix>)> {
+        let claimed = |kv: &KeyValue, _| {
+            let id = self.layout.lease_id(kv.key())?;
+            Some((kv.create_revision().unsigned_abs(), key::claimed(&id)))
+        };
+        let mut backoff = Backoff::default();
+        loop {
+            match self.pages(GetOptions::new().with_keys_only(), claimed).await {
+                Ok((keys, _)) => return keys,
+                Err(_) => sleep(backoff.delay(rand::random())).await,
+            }
+        }
+    }
+
+    /// The lease `id` and the revision of the answer.
+    pub(super) async fn read_once(&self, id: &LeaseId) -> Result<(Option<Stored>, i64), Failure> {
+        let key = self.layout.lease_key(id);
+        let answer = self
+            .client
+            .once(|connection| async move { connection.kv().get(key, None).await })
+            .await?;
+        Ok((answer.kvs().first().and_then(|kv| self.stored(kv)), revision(answer.header())))
+    }
+
+    pub(super) async fn write(&self, write: &Write) -> Result<Outcome, Refusal> {
+        let transaction = self.transaction(write);
+        let ask = |connection: Connection| {
+            let transaction = transaction.clone();
+            async move { connection.kv().txn(transaction).await }
+        };
+        let answer = self.client.request(ask).await?;
+        if answer.succeeded() {
+            return Ok(Outcome::Written(revision(answer.header())));
+        }
+        let mut found = Vec::new();
+        for response in answer.op_responses() {
+            if let TxnOpResponse::Get(answer) = response {
+                found.extend(answer.kvs().iter().filter_map(|kv| self.stored(kv)));
+            }
+        }
+        Ok(Outcome::Refused(found))
+    }
+
+    pub(super) fn stored(&self, kv: &KeyValue) -> Option<Stored> {
+        self.stored_to(kv, Extent::Whole)
+    }
+
+    /// What a page holds under one key.
+    pub(super) fn stored_to(&self, kv: &KeyValue, extent: Extent) -> Option<Stored> {
+        let id = self.layout.lease_id(kv.key())?;
+        let origin = Origin {
+            created: kv.create_revision().unsigned_abs(),
+            grant: Some(kv.lease()).filter(|grant| *grant != 0),
+        };
+        Some(match extent {
+            Extent::Whole => Stored::new(id, kv.value(), origin, kv.mod_revision()),
+            Extent::KeyAlone => Stored::unread(id, origin, kv.mod_revision()),
+        })
+    }
+
+    /// What `read` makes of everything below the prefix as of one revision, however many leases
+    /// there are, and however large what others wrote there.
+    async fn pages<T>(
+        &self,
+        options: GetOptions,
+        read: impl Fn(&KeyValue, Extent) -> Option<T>,
+    ) -> Result<(Vec<T>, i64), Failure> {
+        let mut options = options.with_range(prefix_end(&self.layout.subnets));
+        let (mut from, mut page) = (self.layout.subnets.clone().into_bytes(), Page::of(PAGE));
+        let (mut all, mut at) = (Vec::new(), None);
+        loop {
+            let ask = |connection| get(connection, &from, &options, page);
+            let answer = match at {
+                None => self.client.once(ask).await,
+                Some(_) => self.client.request(ask).await.map_err(Failure::Refused),
+            };
+            let answer = match answer {
+                Err(Failure::Refused(Refusal::TooLarge(reason))) => {
+                    page = self.smaller(page, &reason)?;
+                    continue;
+                }
+                answer => answer?,
+            };
+            all.extend(answer.kvs().iter().filter_map(|kv| read(kv, page.extent)));
+            let at = *at.get_or_insert(revision(answer.header()));
+            let Some(last) = answer.kvs().last().filter(|_| answer.more()) else {
+                return Ok((all, at));
+            };
+            from = [last.key(), b"\0"].concat();
+            page = page.larger();
+            // What is asked for a revision is the same on every member: nobody needs to ask the leader.
+            options = options.with_revision(at).with_serializable();
+            self.client.breathe().await;
+        }
+    }
+
+    /// The page to ask for after `page` was too large.
+    fn smaller(&self, page: Page, reason: &str) -> Result<Page, Failure> {
+        page.smaller().ok_or_else(|| {
+            self.client.report.away(&format!("etcd does not list the leases: {reason}"));
+            Failure::Away
+        })
+    }
+
+    fn transaction(&self, write: &Write) -> Txn {
+        let key = self.layout.lease_key(&write.id);
+        let mut guards = Vec::new();
+        let mut looks = vec![TxnOp::get(key.clone(), None)];
+        match &write.condition {
+            Condition::Unchanged(seen) => guards.push(unchanged(key.clone(), *seen)),
+            Condition::Absent(subnets) => {
+                guards.push(absent(key.clone()));
+                self.guard_pairs(write, subnets, &mut guards, &mut looks);
+            }
+        }
+        let grant = write.grant.unwrap_or(0);
+        let put = PutOptions::new().with_lease(grant);
+        let mut operations = vec![TxnOp::put(key, write.value.clone(), Some(put))];
+        for (id, seen) in write.obsolete.iter().take(MAX_OBSOLETE) {
+            let key = self.layout.lease_key(id);
+            guards.push(unchanged(key.clone(), *seen));
+            operations.push(TxnOp::delete(key, Some(DeleteOptions::new())));
+        }
+        Txn::new().when(guards).and_then(operations).or_else(looks)
+    }
+
+    /// One IPv4 subnet has several keys: one alone, and one with each IPv6 subnet.
+    fn guard_pairs(
+        &self,
+        write: &Write,
+        subnets: &[Prefix],
+        guards: &mut Vec<Compare>,
+        looks: &mut Vec<TxnOp>,
+    ) {
+        let Some(v4) = subnets.iter().find(|subnet| subnet.family() == Family::V4) else { return };
+        let is_ours = |id: &LeaseId| write.obsolete.iter().any(|(obsolete, _)| obsolete == id);
+        let alone = key::encode(&[*v4]);
+        if alone != write.id && !is_ours(&alone) {
+            guards.push(absent(self.layout.lease_key(&alone)));
+            looks.push(TxnOp::get(self.layout.lease_key(&alone), None));
+        }
+        let (first, last) = self.layout.paired_with(*v4);
+        let shares = |(id, _): &(LeaseId, i64)| {
+            (first.as_str()..last.as_str()).contains(&self.layout.lease_key(id).as_str())
+        };
+        if !write.obsolete.iter().any(shares) {
+            guards.push(absent(first.clone()).with_range(last.clone()));
+            looks.push(TxnOp::get(first, Some(GetOptions::new().with_range(last))));
+        }
+    }
+}
+
+/// A page of what is there, beginning at key `from`.
+pub(super) fn get(
+    connection: Connection,
+    from: &[u8],
+    options: &GetOptions,
+    page: Page,
+) -> impl Future<Output = Result<GetResponse, Error>> {
+    let (from, options) = (from.to_vec(), page.options(options));
+    async move { connection.kv_of(page.longest_answer()).get(from, Some(options)).await }
+}
+
+fn absent(key: String) -> Compare {
+    Compare::version(key, CompareOp::Equal, 0)
+}
+
+fn unchanged(key: String, seen: i64) -> Compare {
+    Compare::mod_revision(key, CompareOp::Equal, seen)
+}
+
+/// The first key behind all that begin with `prefix`, which ends with a slash.
+pub(super) fn prefix_end(prefix: &str) -> Vec<u8> {
+    let (parent, slash) = (prefix.trim_end_matches('/'), b'/');
+    [parent.as_bytes(), &[slash + 1]].concat()
+}

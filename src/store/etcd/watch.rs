@@ -1,0 +1,388 @@
+//! The history of leases in etcd: one watch, resumed where it broke off.
+
+use std::collections::BTreeSet;
+use std::mem;
+use std::sync::Arc;
+use std::time::Duration;
+
+use etcd_client::{
+    Error, Event, EventType, ResponseHeader, WatchOptions, WatchResponse, WatchStream,
+};
+use tokio::time::timeout;
+
+use super::Shared;
+use super::answer::{Failure, Refusal};
+use super::burst::Burst;
+use super::client::{Client, Connection, revision};
+use super::ours::Ours;
+use super::snapshot::Proof;
+use super::store::{Listing, Size};
+use crate::model::lease::{LeaseId, LeaseUpdate, Record};
+use crate::store::watch::{Interrupted, Source};
+
+/// The reading of all leases that a start needs anyway.
+#[derive(Debug, Default)]
+pub(super) enum First {
+    #[default]
+    Wanted,
+    Kept(Listing),
+    Used,
+}
+
+impl First {
+    pub(super) fn keep(&mut self, listing: Listing) {
+        match self {
+            Self::Wanted | Self::Kept(_) => *self = Self::Kept(listing),
+            Self::Used => {}
+        }
+    }
+
+    /// Whether somebody follows the watch.
+    pub(super) const fn is_used(&self) -> bool {
+        matches!(self, Self::Used)
+    }
+
+    fn take(&mut self) -> Option<Listing> {
+        match mem::replace(self, Self::Used) {
+            Self::Kept(listing) => Some(listing),
+            Self::Wanted | Self::Used => None,
+        }
+    }
+}
+
+pub(super) struct EtcdSource {
+    shared: Arc<Shared>,
+    /// The revision up to which everything is known.
+    revision: i64,
+    /// Where and when that revision was seen.
+    era: Option<Era>,
+    open: Option<Open>,
+    /// Whether a watch was open before, so that history may have been lost since.
+    reopened: bool,
+    /// Whether the next watch can wait while the server is busy.
+    gathers: bool,
+    /// The keys whose values are too long for a lease.
+    oversized: BTreeSet<LeaseId>,
+}
+
+/// A time in the life of a store in which its revisions only grow. A restored backup begins another,
+/// as does each new leader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Era {
+    cluster: u64,
+    term: u64,
+}
+
+/// What another era means for the history of a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    Same,
+    /// It has elected another leader, or was restored and has elected some since.
+    Doubtful,
+    /// It is another store.
+    Another,
+}
+
+impl Era {
+    /// A proxy of etcd may leave this out.
+    fn of(header: &ResponseHeader) -> Option<Self> {
+        let era = Self { cluster: header.cluster_id(), term: header.raft_term() };
+        (era.cluster != 0).then_some(era)
+    }
+
+    fn turn(self, now: Self) -> Turn {
+        if now.cluster != self.cluster || now.term < self.term {
+            Turn::Another
+        } else if now.term > self.term {
+            Turn::Doubtful
+        } else {
+            Turn::Same
+        }
+    }
+}
+
+struct Open {
+    connection: Connection,
+    stream: WatchStream,
+    watch_id: i64,
+    burst: Burst,
+}
+
+/// After so much silence the server is asked for a sign of life: proxies keep dead connections up.
+const SILENCE: Duration = Duration::from_secs(30);
+const SIGN_OF_LIFE: Duration = Duration::from_secs(10);
+
+/// So many keys are named that hold too much.
+const NAMED: usize = 3;
+
+impl Source for EtcdSource {
+    async fn list(&mut self) -> Result<Vec<Record>, Interrupted> {
+        (self.open, self.era) = (None, None);
+        (self.reopened, self.gathers) = (false, true);
+        let first = self.shared.first.lock().await.take();
+        let listing = match first {
+            Some(listing) => listing,
+            None => self.list_anew().await?,
+        };
+        self.revision = listing.revision;
+        let oversized = listing.stored.iter().filter(|stored| stored.size == Size::TooLong);
+        self.oversized = oversized.map(|stored| stored.record.id.clone()).collect();
+        self.report_oversized();
+        Ok(listing.stored.into_iter().map(|stored| stored.record).collect())
+    }
+
+    async fn follow(&mut self) -> Result<Vec<LeaseUpdate>, Interrupted> {
+        loop {
+            let mut open = match self.open.take() {
+                Some(open) => open,
+                None => self.reopen().await?,
+            };
+            let response = self.next(&mut open).await?;
+            let updates = self.absorb(&open, &response).await?;
+            self.gathers = open.burst.counts() && self.client().is_busy().await;
+            self.open = (!self.gathers).then_some(open);
+            if !updates.is_empty() {
+                return Ok(updates);
+            }
+        }
+    }
+}
+
+impl EtcdSource {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self {
+            shared,
+            revision: 0,
+            era: None,
+            open: None,
+            reopened: false,
+            gathers: true,
+            oversized: BTreeSet::new(),
+        }
+    }
+
+    fn client(&self) -> &Client {
+        &self.shared.store.client
+    }
+
+    /// What a question about all leases that brought no answer means for their history.
+    fn interrupted(&self, failure: Failure) -> Interrupted {
+        match failure {
+            Failure::Refused(Refusal::NoRevision) => return Interrupted::Gap,
+            Failure::Refused(refusal) => {
+                self.client().report.away(&format!("etcd does not list the leases: {refusal}"));
+            }
+            Failure::Away => {}
+        }
+        Interrupted::Away
+    }
+
+    async fn list_anew(&self) -> Result<Listing, Interrupted> {
+        let listing = if self.client().is_busy().await {
+            self.list_in_turn().await?
+        } else {
+            self.shared.store.read_all().await.map_err(|failure| self.interrupted(failure))?
+        };
+        self.shared.ours.send_if_modified(|ours| ours.see_all(&listing, self.revision));
+        Ok(listing)
+    }
+
+    async fn list_in_turn(&self) -> Result<Listing, Interrupted> {
+        let store = &self.shared.store;
+        let own = self.shared.ours.borrow().own.clone();
+        let proof = own.as_ref().map(|own| Proof { own, known: self.revision });
+        let listing = store.list_in_turn(proof).await;
+        // What others have read need not show what we have published meanwhile.
+        if self.shared.ours.borrow().own == own {
+            return Ok(listing);
+        }
+        store.read_all().await.map_err(|failure| self.interrupted(failure))
+    }
+
+    async fn reopen(&mut self) -> Result<Open, Interrupted> {
+        if mem::take(&mut self.gathers) {
+            self.client().stand_back().await;
+        }
+        if mem::replace(&mut self.reopened, true) {
+            self.check_history().await?;
+        }
+        let key = self.shared.store.layout.subnets.clone();
+        let options = WatchOptions::new()
+            .with_prefix()
+            .with_progress_notify()
+            .with_start_revision(self.revision + 1);
+        let opened = self.client().once(|connection| async move {
+            let mut stream = connection.watches().watch(key, Some(options)).await?;
+            let created = stream.message().await?;
+            Ok((connection, stream, created))
+        });
+        let (connection, stream, created) =
+            opened.await.map_err(|failure| self.interrupted(failure))?;
+        let Some(created) = created else { return Err(Interrupted::Away) };
+        let open = Open { connection, stream, watch_id: created.watch_id(), burst: Burst::begin() };
+        self.check_created(&open, &created).await?;
+        match self.enter(created.header()) {
+            Turn::Same => Ok(open),
+            Turn::Doubtful => {
+                self.open = Some(open);
+                Err(Interrupted::Doubt)
+            }
+            Turn::Another => Err(Interrupted::Gap),
+        }
+    }
+
+    /// The revisions of a store that was restored from a backup begin below ours, and may have caught
+    /// up: then the watch goes on as if nothing were missed.
+    fn enter(&mut self, header: Option<&ResponseHeader>) -> Turn {
+        let Some(now) = header.and_then(Era::of) else { return Turn::Same };
+        self.era.replace(now).map_or(Turn::Same, |before| before.turn(now))
+    }
+
+    /// A server that was wiped or restored may have revisions as high as ours by now; but then
+    /// our own lease, if it is there at all, was created in another one.
+    async fn check_history(&self) -> Result<(), Interrupted> {
+        let own = self.shared.ours.borrow().own.clone();
+        let Some(own) = own else { return Ok(()) };
+        let (stored, revision) = self
+            .shared
+            .store
+            .read_once(&own.id)
+            .await
+            .map_err(|failure| self.interrupted(failure))?;
+        let created = stored.map(|stored| stored.origin.created);
+        let continues = revision >= self.revision && created == Some(own.created);
+        continues.then_some(()).ok_or(Interrupted::Gap)
+    }
+
+    async fn check_created(&self, open: &Open, created: &WatchResponse) -> Result<(), Interrupted> {
+        self.check_canceled(open, created).await?;
+        let revision = revision(created.header());
+        (revision >= self.revision).then_some(()).ok_or(Interrupted::Gap)
+    }
+
+    /// A watch that the server ended stays open and silent.
+    async fn check_canceled(
+        &self,
+        open: &Open,
+        response: &WatchResponse,
+    ) -> Result<(), Interrupted> {
+        if response.compact_revision() != 0 {
+            return Err(Interrupted::Gap);
+        }
+        if response.canceled() {
+            // A token that has run out is refused here, not as an error: a new connection gets a new one.
+            let reason = format!("watch refused: {}", response.cancel_reason());
+            self.client().drop_connection(&open.connection, &reason).await;
+            return Err(Interrupted::Away);
+        }
+        Ok(())
+    }
+
+    async fn next(&self, open: &mut Open) -> Result<WatchResponse, Interrupted> {
+        let client = self.client();
+        match message(&mut open.stream).await {
+            Some(Ok(Some(response))) => return Ok(response),
+            Some(Ok(None)) => client.drop_connection(&open.connection, "watch ended").await,
+            None => client.drop_connection(&open.connection, "watch is silent").await,
+            Some(Err(error)) => {
+                return Err(match client.failed(&open.connection, &error).await {
+                    // The listing asks for less at once.
+                    Failure::Refused(Refusal::TooLarge(_)) => Interrupted::Gap,
+                    failure => self.interrupted(failure),
+                });
+            }
+        }
+        Err(Interrupted::Away)
+    }
+
+    async fn absorb(
+        &mut self,
+        open: &Open,
+        response: &WatchResponse,
+    ) -> Result<Vec<LeaseUpdate>, Interrupted> {
+        self.check_canceled(open, response).await?;
+        // As long as a watch lasts, its history does.
+        self.enter(response.header());
+        let updates = response.events().iter().filter_map(|event| self.update(event)).collect();
+        let last = response.events().last().and_then(Event::kv);
+        // An answer to a question of ours may overtake events; what the watch says by itself may not.
+        let progress = response.header().filter(|_| response.watch_id() == open.watch_id);
+        let revision = match last {
+            Some(kv) => Some(kv.mod_revision()),
+            None => progress.map(ResponseHeader::revision),
+        };
+        self.revision = self.revision.max(revision.unwrap_or(0));
+        Ok(updates)
+    }
+
+    fn update(&mut self, event: &Event) -> Option<LeaseUpdate> {
+        let kv = event.kv()?;
+        match event.event_type() {
+            EventType::Put => {
+                let stored = self.shared.store.stored(kv)?;
+                self.note_size(&stored.record.id, stored.size);
+                let id = &stored.record.id;
+                let see = |ours: &mut Ours| ours.see(id, Some(&stored), stored.mod_revision);
+                self.shared.ours.send_if_modified(see);
+                Some(LeaseUpdate::Put(stored.record))
+            }
+            EventType::Delete => {
+                let id = self.shared.store.layout.lease_id(kv.key())?;
+                self.note_size(&id, Size::OfLease);
+                self.shared.ours.send_if_modified(|ours| ours.see(&id, None, kv.mod_revision()));
+                Some(LeaseUpdate::Remove(id))
+            }
+        }
+    }
+
+    fn note_size(&mut self, id: &LeaseId, size: Size) {
+        let is_news = match size {
+            Size::TooLong => self.oversized.insert(id.clone()),
+            Size::OfLease => self.oversized.remove(id),
+        };
+        if is_news {
+            self.report_oversized();
+        }
+    }
+
+    fn report_oversized(&self) {
+        let layout = &self.shared.store.layout;
+        let keys = self.oversized.iter().take(NAMED).map(|id| layout.lease_key(id));
+        let keys = keys.collect::<Vec<_>>().join(", ");
+        let more = self.oversized.len().saturating_sub(NAMED);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let sentence =
+            format!("the values of these keys are too large for leases: {keys}{more}; delete them");
+        self.client().report.holds((!self.oversized.is_empty()).then_some(sentence));
+    }
+}
+
+/// The next message of a watch; none if it is silent, even when it is asked for a sign of life.
+pub(super) async fn message(
+    stream: &mut WatchStream,
+) -> Option<Result<Option<WatchResponse>, Error>> {
+    match timeout(SILENCE, stream.message()).await {
+        Ok(message) => Some(message),
+        Err(_) => timeout(SIGN_OF_LIFE, sign_of_life(stream)).await.ok(),
+    }
+}
+
+async fn sign_of_life(stream: &mut WatchStream) -> Result<Option<WatchResponse>, Error> {
+    stream.request_progress().await?;
+    stream.message().await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn revisions_of_another_cluster_or_of_an_earlier_term_say_nothing() {
+        let era = |cluster, term| Era { cluster, term };
+        assert_eq!(era(7, 3).turn(era(7, 3)), Turn::Same);
+        assert_eq!(era(7, 3).turn(era(7, 4)), Turn::Doubtful);
+        assert_eq!(era(7, 3).turn(era(7, 2)), Turn::Another);
+        assert_eq!(era(7, 3).turn(era(8, 3)), Turn::Another);
+        assert_eq!(era(7, 3).turn(era(8, 9)), Turn::Another);
+    }
+}

@@ -1,0 +1,123 @@
+//! Opens a client of one API server.
+
+use std::error::Error as StdError;
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use hyper::header::{HeaderValue, USER_AGENT};
+use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+
+use super::options::ApiOptions;
+use crate::store::is_protected;
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// What every pod is given of its service account.
+const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+
+/// Asks nothing yet. Kubeconfig, certificates and token are read anew each time, so that they may
+/// be replaced while we run.
+///
+/// # Errors
+/// What to tell people; contains no secrets.
+pub(super) async fn open(options: &ApiOptions, url: Option<&str>) -> Result<Client, String> {
+    let mut config = match (&options.kubeconfig, url) {
+        (Some(file), _) => from_file(file).await?,
+        (None, None) => Config::incluster().map_err(|error| no_cluster(&error))?,
+        (None, Some(url)) => of_account(url)?,
+    };
+    if let Some(url) = url {
+        config.cluster_url = parse(url)?;
+    }
+    keep_secrets(&config)?;
+    config.connect_timeout = Some(CONNECT_TIMEOUT);
+    // Who asks decides when to ask again.
+    config.default_retry = false;
+    let agent = HeaderValue::from_static(concat!("tweedd/", env!("CARGO_PKG_VERSION")));
+    config.headers.push((USER_AGENT, agent));
+    Client::try_from(config).map_err(|error| describe(&error))
+}
+
+/// Where a namespaced object of ours lies, as far as the pod's own files tell.
+pub(super) fn own_namespace() -> Option<String> {
+    let namespace = std::fs::read_to_string(Path::new(ACCOUNT).join("namespace")).ok()?;
+    Some(namespace.trim().to_owned()).filter(|namespace| !namespace.is_empty())
+}
+
+async fn from_file(file: &Path) -> Result<Config, String> {
+    let named =
+        |error: &(dyn StdError + 'static)| format!("{}: {}", file.display(), describe(error));
+    let kubeconfig = Kubeconfig::read_from(file).map_err(|error| named(&error))?;
+    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
+    config.map_err(|error| named(&error))
+}
+
+/// With the service account of the pod, as far as there is one.
+fn of_account(url: &str) -> Result<Config, String> {
+    let mut config = Config::new(parse(url)?);
+    let file = |name: &str| Some(Path::new(ACCOUNT).join(name)).filter(|file| file.exists());
+    config.root_cert_file = file("ca.crt");
+    config.auth_info = AuthInfo {
+        token_file: file("token").map(|file| file.display().to_string()),
+        ..AuthInfo::default()
+    };
+    Ok(config)
+}
+
+/// Refuses to send a token or password that any host on the way could read.
+fn keep_secrets(config: &Config) -> Result<(), String> {
+    let AuthInfo { password, token, token_file, auth_provider, exec, .. } = &config.auth_info;
+    let has_secret = [
+        password.is_some(),
+        token.is_some(),
+        token_file.is_some(),
+        auth_provider.is_some(),
+        exec.is_some(),
+    ];
+    if is_protected(&config.cluster_url) || !has_secret.contains(&true) {
+        return Ok(());
+    }
+    let url = &config.cluster_url;
+    Err(format!("{url}: the token or password of this account is not sent unencrypted: use https"))
+}
+
+fn parse(url: &str) -> Result<hyper::Uri, String> {
+    url.parse().map_err(|error| format!("{url}: {error}"))
+}
+
+fn no_cluster(error: &(dyn StdError + 'static)) -> String {
+    format!("{}: outside of a pod, name a --kubeconfig-file or --kube-api-url", describe(error))
+}
+
+/// Why a request brought no answer.
+pub(super) fn failure(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Service(cause) => describe(cause.as_ref()),
+        other => describe(other),
+    }
+}
+
+/// The message and the innermost cause, which tells most.
+pub(super) fn describe(error: &(dyn StdError + 'static)) -> String {
+    let message = error.to_string();
+    let mut innermost = error;
+    while let Some(cause) = innermost.source() {
+        innermost = cause;
+    }
+    if is_cut(innermost) {
+        return "the API server ended the connection".to_owned();
+    }
+    let cause = innermost.to_string();
+    if message.contains(&cause) { message } else { format!("{message}: {cause}") }
+}
+
+/// As a server that is killed leaves it; TLS would say more of it than operators want to know.
+fn is_cut(error: &(dyn StdError + 'static)) -> bool {
+    let error = error.downcast_ref::<io::Error>();
+    error.is_some_and(|error| error.kind() == io::ErrorKind::UnexpectedEof)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,210 @@
+//! What is read of a Node object: no more than a lease needs.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, Hash};
+use std::marker::PhantomData;
+
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+
+use super::annotations::AnnotationPrefix;
+use crate::excerpt;
+use crate::model::lease::{Lease, LeaseId, Malformed, Record};
+use crate::model::prefix::{Family, Prefix};
+
+/// By key.
+pub(super) type Annotations = BTreeMap<String, String>;
+
+/// A Node as it stands in an answer of the API server: its status is passed over, not read.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct NodeObject<'a> {
+    #[serde(borrow)]
+    pub(super) metadata: Metadata<'a>,
+    #[serde(borrow)]
+    spec: Spec<'a>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct Metadata<'a> {
+    #[serde(borrow)]
+    pub(super) name: Cow<'a, str>,
+    #[serde(borrow)]
+    pub(super) uid: Cow<'a, str>,
+    #[serde(borrow)]
+    pub(super) resource_version: Cow<'a, str>,
+    #[serde(borrow)]
+    creation_timestamp: Cow<'a, str>,
+    #[serde(borrow)]
+    pub(super) annotations: Pairs<'a>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Spec<'a> {
+    #[serde(borrow, rename = "podCIDR")]
+    pod_cidr: Cow<'a, str>,
+    #[serde(borrow, rename = "podCIDRs")]
+    pod_cidrs: Vec<Text<'a>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(transparent)]
+struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+
+/// The entries of a JSON object of texts, in its order.
+#[derive(Debug, Default)]
+pub(super) struct Pairs<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
+
+/// How Nodes are read.
+#[derive(Clone, Debug)]
+pub(super) struct Reader {
+    pub(super) prefix: AnnotationPrefix,
+    /// The address families of the network: what a node has of others is none of its lease.
+    pub(super) families: Vec<Family>,
+}
+
+impl Pairs<'_> {
+    pub(super) fn get(&self, key: &str) -> Option<&str> {
+        self.0.iter().find(|(known, _)| known == key).map(|(_, value)| value.as_ref())
+    }
+}
+
+impl NodeObject<'_> {
+    /// As `kubectl` shows them; a node that waits for its subnets has none.
+    pub(super) fn pod_cidrs(&self) -> Result<Vec<Prefix>, Malformed> {
+        let parse = |text: &str| {
+            let shown = || excerpt::quoted(text);
+            let wrong = |_| Malformed(format!("its podCIDR is {}, which is no prefix", shown()));
+            text.parse().map_err(wrong)
+        };
+        self.pod_cidr_texts().map(parse).collect()
+    }
+
+    /// A number that grows with the time of creation.
+    pub(super) fn created(&self) -> u64 {
+        age(&self.metadata.creation_timestamp)
+    }
+
+    fn pod_cidr_texts(&self) -> impl Iterator<Item = &str> {
+        let single = Some(self.spec.pod_cidr.as_ref())
+            .filter(|cidr| self.spec.pod_cidrs.is_empty() && !cidr.is_empty());
+        self.spec.pod_cidrs.iter().map(|Text(cidr)| cidr.as_ref()).chain(single)
+    }
+}
+
+/// No annotation of ours is longer, in bytes.
+const LONGEST: usize = 4096;
+
+/// A node's lease lasts as long as the node: it has a term, and is no reservation.
+pub(super) const TERM: Option<i64> = Some(0);
+
+impl Reader {
+    /// Without families known, all are read.
+    pub(super) fn new(prefix: AnnotationPrefix, families: Option<Vec<Family>>) -> Self {
+        Self { prefix, families: families.unwrap_or_else(|| Family::ALL.to_vec()) }
+    }
+
+    /// The annotations that are ours; what is too long for one of them is cut.
+    pub(super) fn annotations(&self, node: &NodeObject<'_>) -> Annotations {
+        let held = |value: &str| {
+            if value.len() > LONGEST { excerpt::value(value) } else { value.to_owned() }
+        };
+        let ours = node.metadata.annotations.0.iter().filter(|(key, _)| self.prefix.covers(key));
+        ours.map(|(key, value)| (key.clone().into_owned(), held(value))).collect()
+    }
+
+    /// Changes with everything that the node's record is made from, and with nothing else.
+    pub(super) fn fingerprint(&self, node: &NodeObject<'_>, hasher: &impl BuildHasher) -> u64 {
+        let annotations = node.metadata.annotations.0.iter();
+        let ours = annotations.filter(|(key, _)| self.prefix.covers(key));
+        let ours: BTreeMap<&str, &str> =
+            ours.map(|(key, value)| (key.as_ref(), value.as_ref())).collect();
+        let mut state = hasher.build_hasher();
+        ours.hash(&mut state);
+        node.metadata.creation_timestamp.hash(&mut state);
+        node.pod_cidr_texts().for_each(|cidr| cidr.hash(&mut state));
+        std::hash::Hasher::finish(&state)
+    }
+
+    /// The node's record; none if neither flannel nor we keep its lease.
+    pub(super) fn record(&self, node: &NodeObject<'_>, id: LeaseId) -> Option<Record> {
+        let annotations = self.annotations(node);
+        self.prefix.is_managed(&annotations).then(|| {
+            let lease = self.lease(node, &annotations, id.clone());
+            Record { lease: lease.map_err(|error| named(&id, &error)), id }
+        })
+    }
+
+    fn lease(
+        &self,
+        node: &NodeObject<'_>,
+        annotations: &Annotations,
+        id: LeaseId,
+    ) -> Result<Lease, Malformed> {
+        let cidrs = node.pod_cidrs()?;
+        let of_family = |family: &Family| cidrs.iter().find(|cidr| cidr.family() == *family);
+        let subnets = self.families.iter().filter_map(of_family);
+        let endpoints = subnets.map(|subnet| self.prefix.endpoint(annotations, *subnet));
+        let mut endpoints =
+            endpoints.filter_map(Result::transpose).collect::<Result<Vec<_>, Malformed>>()?;
+        if endpoints.is_empty() {
+            let lacks = if cidrs.is_empty() { "no podCIDR yet" } else { "no public IP" };
+            return Err(Malformed(format!("it has {lacks}")));
+        }
+        // There are thousands of these, of one endpoint each.
+        endpoints.shrink_to_fit();
+        Ok(Lease { id, endpoints, created: node.created(), grant: TERM })
+    }
+}
+
+/// What is read of a Node object in an answer of the API server, our own or a peer's; none if it is
+/// no Node, or has no lease. For tests that feed it anything.
+#[doc(hidden)]
+pub fn read_node(json: &[u8]) -> Option<Record> {
+    let node: NodeObject<'_> = serde_json::from_slice(json).ok()?;
+    let reader = Reader::new(AnnotationPrefix::default(), None);
+    let annotations = reader.annotations(&node);
+    reader.prefix.faults(&annotations);
+    reader.prefix.public_ips(&annotations);
+    reader.record(&node, LeaseId::new(node.metadata.name.as_ref()))
+}
+
+fn named(id: &LeaseId, error: &Malformed) -> Malformed {
+    Malformed(format!("node {id}: {error}"))
+}
+
+/// `2026-11-21T23:18:21Z` as a number that grows with time.
+fn age(timestamp: &str) -> u64 {
+    let digits = timestamp.bytes().filter(u8::is_ascii_digit).take(14);
+    digits.fold(0, |number, digit| number * 10 + u64::from(digit - b'0'))
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Pairs<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(PairsVisitor(PhantomData))
+    }
+}
+
+struct PairsVisitor<'a>(PhantomData<&'a ()>);
+
+impl<'de: 'a, 'a> Visitor<'de> for PairsVisitor<'a> {
+    type Value = Pairs<'a>;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("an object of texts")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Pairs<'a>, A::Error> {
+        let mut pairs = Vec::new();
+        while let Some((Text(key), Text(value))) = map.next_entry()? {
+            pairs.push((key, value));
+        }
+        Ok(Pairs(pairs))
+    }
+}
+
+#[cfg(test)]
+mod tests;

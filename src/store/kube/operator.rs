@@ -1,0 +1,203 @@
+//! What operators read and write: the `ConfigMap` by compare-and-swap, and everything that nodes say.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use super::annotations::AnnotationPrefix;
+use super::answer::Refusal;
+use super::client::{Client, Failure};
+use super::list::pages;
+use super::node::Reader;
+use super::options::ApiOptions;
+use super::request::{self, Ask};
+use crate::excerpt;
+use crate::model::config::NetworkConfig;
+use crate::model::lease::{LeaseId, Record};
+use crate::model::prefix::Prefix;
+use crate::model::report::NodeReport;
+use crate::model::status::StoreState;
+use crate::store::operator::{Away, Holdings, Swap, Written};
+
+/// How an operator reaches a cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OperatorOptions {
+    pub api: ApiOptions,
+    pub annotation_prefix: AnnotationPrefix,
+    /// Of the `ConfigMap` that daemons mount, and of their reports.
+    pub namespace: String,
+    pub config_map: String,
+}
+
+/// A network in Kubernetes, as its operator sees it.
+pub struct Operator {
+    client: Client,
+    options: OperatorOptions,
+    /// What the config is called in a sentence.
+    shown: String,
+}
+
+/// What is read of a `ConfigMap`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct ConfigMapObject {
+    metadata: Version,
+    data: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Version {
+    #[serde(rename = "resourceVersion")]
+    version: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct ConfigMaps {
+    items: Vec<ConfigMapObject>,
+}
+
+impl Operator {
+    /// Connects to nothing yet.
+    pub fn new(options: OperatorOptions) -> Self {
+        let shown =
+            format!("net-conf.json of configmap {}/{}", options.namespace, options.config_map);
+        Self { client: Client::new(options.api.clone()), options, shown }
+    }
+
+    /// What operators write, in words.
+    pub fn shown(&self) -> &str {
+        &self.shown
+    }
+
+    pub async fn read(&self) -> Result<Holdings, Away> {
+        let config = self.config().await?;
+        let reports = self.reports(config.as_ref()).await?;
+        let records = self.records(config.as_ref()).await?;
+        Ok(Holdings { config, records, reports })
+    }
+
+    /// Makes `text` the config, unless it was written after `seen`.
+    pub async fn swap(&self, seen: i64, text: &str) -> Result<Swap, Away> {
+        let ask =
+            request::write_config(&self.options.namespace, &self.options.config_map, seen, text);
+        match self.ask(&ask).await {
+            Ok(body) => {
+                let object: ConfigMapObject = understand(&body)?;
+                Ok(Swap::Done(object.revision()))
+            }
+            Err(Unanswered::Refused(Refusal::Exists | Refusal::Absent)) => Ok(Swap::Outdated),
+            // It may have been written all the same: the config itself tells.
+            Err(unanswered) => match self.config().await? {
+                Some(written) if written.text == text => Ok(Swap::Done(written.revision)),
+                Some(written) if written.revision == seen => Err(unanswered.into()),
+                Some(_) | None => Ok(Swap::Outdated),
+            },
+        }
+    }
+
+    async fn config(&self) -> Result<Option<Written>, Away> {
+        let ask = request::config_map(&self.options.namespace, &self.options.config_map);
+        let body = match self.ask(&ask).await {
+            Ok(body) => body,
+            Err(Unanswered::Refused(Refusal::Absent)) => return Ok(None),
+            Err(unanswered) => return Err(unanswered.into()),
+        };
+        let mut object: ConfigMapObject = understand(&body)?;
+        let revision = object.revision();
+        let text = object.data.remove(request::NET_CONF);
+        Ok(text.map(|text| Written { text, revision }))
+    }
+
+    async fn records(&self, config: Option<&Written>) -> Result<Vec<Record>, Away> {
+        let config = config.and_then(|it| NetworkConfig::parse(it.text.as_bytes()).ok());
+        let families = config.map(|config| config.networks().map(Prefix::family).collect());
+        let reader = Reader::new(self.options.annotation_prefix.clone(), families);
+        loop {
+            let mut records = Vec::new();
+            let read = pages(&self.client, |node| {
+                let id = LeaseId::new(node.metadata.name.as_ref());
+                records.extend(reader.record(node, id));
+            });
+            match read.await {
+                Ok(_) => return Ok(records),
+                Err(failure) => self.judge(failure).map_err(Away::from)?,
+            }
+        }
+    }
+
+    /// Those that can be read. Nodes know a config by its text, operators by its version.
+    async fn reports(&self, config: Option<&Written>) -> Result<Vec<NodeReport>, Away> {
+        let body = self.ask(&request::reports(&self.options.namespace)).await?;
+        let ConfigMaps { items } = understand(&body)?;
+        let texts = items.iter().filter_map(|item| item.data.get(request::REPORT));
+        let reports = texts.filter_map(|text| NodeReport::decode(text.as_bytes()));
+        let current = config.map(|config| {
+            let known = u64::from(crc32fast::hash(config.text.as_bytes()));
+            (known, config.revision.unsigned_abs())
+        });
+        let translated = reports.map(|report| {
+            let is_current = |(known, _): &(u64, u64)| *known == report.config_revision;
+            let revision = current.filter(is_current).map_or(0, |(_, revision)| revision);
+            NodeReport { config_revision: revision, ..report }
+        });
+        Ok(translated.collect())
+    }
+
+    /// Asks each server before it gives up: a person waits for the answer.
+    async fn ask(&self, ask: &Ask) -> Result<Vec<u8>, Unanswered> {
+        loop {
+            match self.client.once(ask).await {
+                Ok(body) => return Ok(body),
+                Err(failure) => self.judge(failure)?,
+            }
+        }
+    }
+
+    /// Another try is worth it if this returns.
+    fn judge(&self, failure: Failure) -> Result<(), Unanswered> {
+        match (failure, &*self.client.report.state().borrow()) {
+            (Failure::Refused(refusal), _) => Err(Unanswered::Refused(refusal)),
+            (Failure::Away, StoreState::Waiting(why)) => Err(Unanswered::Away(why.clone())),
+            (
+                Failure::Away,
+                StoreState::Unknown
+                | StoreState::Reachable
+                | StoreState::Holds(_)
+                | StoreState::Refuses(_)
+                | StoreState::Lacks(_),
+            ) => Ok(()),
+        }
+    }
+}
+
+/// No answer that could be used.
+enum Unanswered {
+    Away(String),
+    Refused(Refusal),
+}
+
+impl From<Unanswered> for Away {
+    fn from(unanswered: Unanswered) -> Self {
+        Self(match unanswered {
+            Unanswered::Away(why) | Unanswered::Refused(Refusal::Denied(why)) => why,
+            Unanswered::Refused(refusal) => format!("the API server refuses: {refusal}"),
+        })
+    }
+}
+
+impl ConfigMapObject {
+    fn revision(&self) -> i64 {
+        self.metadata.version.parse().unwrap_or(0)
+    }
+}
+
+fn understand<T: DeserializeOwned>(body: &[u8]) -> Result<T, Away> {
+    let said = |error: serde_json::Error| {
+        let error = excerpt::sentence(&error.to_string());
+        Away(format!("an answer of the API server cannot be read: {error}"))
+    };
+    serde_json::from_slice(body).map_err(said)
+}

@@ -1,0 +1,158 @@
+//! Our own node: what we published on it, what the API server shows of it, and whether the two agree.
+
+use super::annotations::AnnotationPrefix;
+use super::node::{Annotations, NodeObject, Reader};
+use crate::model::config::NetworkConfig;
+use crate::model::lease::{LeaseAttributes, Malformed};
+use crate::model::prefix::{Family, Prefix};
+use crate::store::Lost;
+
+/// Our node, as far as it is known.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Ours {
+    /// Once it was looked up.
+    pub(super) name: Option<String>,
+    published: Option<Published>,
+    seen: Option<Seen>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Published {
+    pub(super) attributes: LeaseAttributes,
+    pub(super) subnets: Vec<Prefix>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Seen {
+    Node(OwnNode),
+    Gone,
+}
+
+/// Our node at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct OwnNode {
+    pub(super) uid: String,
+    version: String,
+    pub(super) created: u64,
+    pub(super) annotations: Annotations,
+    pub(super) pod_cidrs: Result<Vec<Prefix>, Malformed>,
+}
+
+/// The subnets that a node has of a network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Subnets {
+    /// One per family of the network.
+    Ready(Vec<Prefix>),
+    /// Not yet, and why.
+    Missing(String),
+    Outside {
+        subnet: Prefix,
+        network: Prefix,
+    },
+}
+
+impl Ours {
+    pub(super) fn node(&self) -> Option<&OwnNode> {
+        match &self.seen {
+            Some(Seen::Node(node)) => Some(node),
+            Some(Seen::Gone) | None => None,
+        }
+    }
+
+    /// The address families that we hold a lease for.
+    pub(super) fn families(&self) -> Option<Vec<Family>> {
+        let subnets = self.published.as_ref()?.subnets.iter();
+        Some(subnets.map(|subnet| subnet.family()).collect())
+    }
+
+    pub(super) fn publish(&mut self, published: Published) {
+        self.published = Some(published);
+    }
+
+    /// What a watch tells may be older than the answer to a request. Returns whether it is news.
+    pub(super) fn see(&mut self, node: OwnNode) -> bool {
+        if self.node().is_some_and(|known| known.is_later_than(&node)) {
+            return false;
+        }
+        self.trust(Some(node))
+    }
+
+    /// Whatever comes next is the truth, even if versions have started over. It is no news by itself.
+    pub(super) fn doubt(&mut self) -> bool {
+        if let Some(Seen::Node(node)) = &mut self.seen {
+            node.version.clear();
+        }
+        false
+    }
+
+    /// Takes in what was read just now; none if our node is gone. Returns whether it is news.
+    pub(super) fn trust(&mut self, node: Option<OwnNode>) -> bool {
+        let seen = Some(node.map_or(Seen::Gone, Seen::Node));
+        std::mem::replace(&mut self.seen, seen.clone()) != seen
+    }
+
+    /// Why the lease is lost, if it is.
+    pub(super) fn loss(&self, prefix: &AnnotationPrefix) -> Option<Lost> {
+        let published = self.published.as_ref()?;
+        let name = self.name.as_deref().unwrap_or_default();
+        match self.seen.as_ref()? {
+            Seen::Gone => Some(Lost::because(format!("node {name} is gone"))),
+            Seen::Node(node) => {
+                let what = node.differs(published, prefix)?;
+                Some(Lost::because(format!("node {name}: {what}")))
+            }
+        }
+    }
+}
+
+impl OwnNode {
+    pub(super) fn of(node: &NodeObject<'_>, reader: &Reader) -> Self {
+        Self {
+            uid: node.metadata.uid.clone().into_owned(),
+            version: node.metadata.resource_version.clone().into_owned(),
+            created: node.created(),
+            annotations: reader.annotations(node),
+            pod_cidrs: node.pod_cidrs(),
+        }
+    }
+
+    /// The subnet of each family of `config`.
+    pub(super) fn subnets(&self, config: &NetworkConfig) -> Subnets {
+        let cidrs = match &self.pod_cidrs {
+            Ok(cidrs) => cidrs,
+            Err(error) => return Subnets::Missing(error.to_string()),
+        };
+        let mut subnets = Vec::new();
+        for network in config.networks() {
+            let family = network.family();
+            match cidrs.iter().find(|cidr| cidr.family() == family) {
+                Some(subnet) if network.covers(*subnet) => subnets.push(*subnet),
+                Some(subnet) => return Subnets::Outside { subnet: *subnet, network },
+                None => return Subnets::Missing(format!("it has no {family} podCIDR yet")),
+            }
+        }
+        Subnets::Ready(subnets)
+    }
+
+    /// What of the lease is not as we published it, if anything.
+    fn differs(&self, published: &Published, prefix: &AnnotationPrefix) -> Option<String> {
+        let wanted = prefix.wanted(&published.attributes, &self.annotations);
+        let other = wanted.iter().find(|(key, value)| self.annotations.get(*key) != Some(value));
+        if let Some((key, _)) = other {
+            return Some(format!("annotation {key} is not what we published"));
+        }
+        let holds =
+            |subnet: &Prefix| self.pod_cidrs.as_ref().map_or(true, |it| it.contains(subnet));
+        let gone = published.subnets.iter().find(|subnet| !holds(subnet))?;
+        Some(format!("{gone} is not its podCIDR any more"))
+    }
+
+    /// Versions of one server grow; what does not look like one is taken as it comes.
+    pub(super) fn is_later_than(&self, other: &Self) -> bool {
+        let number = |node: &Self| node.version.parse::<u64>().ok();
+        number(self).zip(number(other)).is_some_and(|(ours, theirs)| ours > theirs)
+    }
+}
+
+#[cfg(test)]
+mod tests;

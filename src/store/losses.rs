@@ -1,0 +1,86 @@
+//! Losses of a lease, and the pause after each.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::Lost;
+use crate::store::backoff::Backoff;
+
+/// How often the lease was lost of late.
+#[derive(Debug)]
+pub(in crate::store) struct Losses {
+    /// Until when another loss follows from the last one.
+    calm: Option<Instant>,
+    backoff: Backoff,
+    /// For losses to a node that has our public IP: only the operator can change that.
+    contest: Backoff,
+}
+
+/// After so long a loss has nothing to do with the one before.
+pub(in crate::store) const CALM: Duration = Duration::from_secs(300);
+const SHORTEST_CONTEST: Duration = Duration::from_secs(5);
+const LONGEST_CONTEST: Duration = Duration::from_secs(300);
+
+impl Default for Losses {
+    fn default() -> Self {
+        let contest = Backoff::between(SHORTEST_CONTEST, LONGEST_CONTEST);
+        Self { calm: None, backoff: Backoff::default(), contest }
+    }
+}
+
+impl Losses {
+    /// How long to wait before the lease is taken back: not at all, the first time. Two nodes with
+    /// one public IP would take it from each other as fast as the store can notify both.
+    pub(in crate::store) fn pause(&mut self, lost: &Lost, random: f64) -> Duration {
+        let now = Instant::now();
+        let pause = match (self.calm.is_some_and(|calm| now < calm), lost.rival) {
+            (true, None) => self.backoff.delay(random),
+            (true, Some(_)) => self.contest.delay(0.5 + random / 2.0),
+            (false, _) => {
+                self.backoff.reset();
+                self.contest.reset();
+                Duration::ZERO
+            }
+        };
+        self.calm = Some(now + pause + CALM);
+        pause
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+    use crate::store::Rival;
+
+    fn lost(rival: Option<Rival>) -> Lost {
+        Lost { rival, ..Lost::because("overwritten".into()) }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_losses_in_a_row_are_slowed_down() {
+        let (mut losses, lost) = (Losses::default(), lost(None));
+        assert_eq!(losses.pause(&lost, 1.0), Duration::ZERO);
+        assert_eq!(losses.pause(&lost, 1.0), Backoff::SHORTEST);
+        assert_eq!(losses.pause(&lost, 1.0), Backoff::SHORTEST * 2);
+        advance(CALM + Backoff::SHORTEST * 2).await;
+        assert_eq!(losses.pause(&lost, 1.0), Duration::ZERO);
+        assert_eq!(losses.pause(&lost, 1.0), Backoff::SHORTEST);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_with_our_public_ip_has_the_lease_for_ever_longer() {
+        let public_ip = "10.0.0.1".parse().unwrap();
+        let (mut losses, lost) = (Losses::default(), lost(Some(Rival { public_ip, mac: None })));
+        let mut pauses = Vec::new();
+        for _ in 0..9 {
+            let pause = losses.pause(&lost, 0.0);
+            pauses.push(pause.as_millis());
+            advance(pause + CALM / 2).await;
+        }
+        let expected = [0, 2500, 5000, 10_000, 20_000, 40_000, 80_000, 150_000, 150_000];
+        assert_eq!(pauses, expected);
+    }
+}

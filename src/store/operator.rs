@@ -1,0 +1,35 @@
+//! What an operator finds in a store, and what becomes of what he writes.
+
+use crate::model::lease::Record;
+use crate::model::report::NodeReport;
+
+/// All that the store holds of a network.
+#[derive(Clone, Debug, Default)]
+pub struct Holdings {
+    /// None if the key is missing.
+    pub config: Option<Written>,
+    pub records: Vec<Record>,
+    /// Those that can be read.
+    pub reports: Vec<NodeReport>,
+}
+
+/// A value, and the revision that wrote it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Written {
+    pub text: String,
+    pub revision: i64,
+}
+
+/// What became of a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Swap {
+    /// At this revision.
+    Done(i64),
+    /// The key was written by somebody else since it was read; nothing is changed.
+    Outdated,
+}
+
+/// The store cannot be used, and why.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Away(pub String);
