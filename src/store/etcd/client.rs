@@ -34,6 +34,19 @@ struct Current {
     latency: (Duration, Instant),
 }
 
+impl Current {
+    /// Whether requests still go over `connection`: of several that fail on it, only the first leaves
+    /// its server.
+    fn uses(&self, connection: &Connection) -> bool {
+        self.connection.is_some() && self.generation == connection.generation
+    }
+
+    fn latency(&self) -> Duration {
+        let (latency, seen) = self.latency;
+        faded(latency, seen.elapsed())
+    }
+}
+
 #[derive(Clone)]
 pub(super) struct Connection {
     /// Shared, since it is several kilobytes that every future would carry.
@@ -105,7 +118,7 @@ impl Client {
         let patience = patience(self.latency().await, self.options.endpoints.len());
         let asked = Instant::now();
         let answer = timeout(patience, Box::pin(ask(connection.clone()))).await;
-        self.note_latency(asked.elapsed()).await;
+        self.note_latency(&connection, asked.elapsed()).await;
         match answer {
             Ok(Ok(answer)) => {
                 self.succeeded().await;
@@ -165,7 +178,7 @@ impl Client {
     /// The next request goes to the next server.
     pub(super) async fn drop_connection(&self, connection: &Connection, reason: &str) {
         let mut current = self.current.lock().await;
-        if current.generation == connection.generation {
+        if current.uses(connection) {
             current.connection = None;
             self.move_on(&mut current, reason);
         }
@@ -175,7 +188,7 @@ impl Client {
     /// server, since to open a new one would only add to the load. A dead one is noticed by its pings.
     async fn pass_over(&self, connection: &Connection, reason: &str) {
         let mut current = self.current.lock().await;
-        if current.generation == connection.generation {
+        if current.uses(connection) {
             if self.options.endpoints.len() > 1 {
                 current.connection = None;
             }
@@ -184,14 +197,17 @@ impl Client {
     }
 
     async fn latency(&self) -> Duration {
-        let (latency, seen) = self.current.lock().await.latency;
-        faded(latency, seen.elapsed())
+        self.current.lock().await.latency()
     }
 
-    /// One brisk answer does not yet make a server idle.
-    async fn note_latency(&self, latency: Duration) {
-        let latency = latency.max(self.latency().await / 2);
-        self.current.lock().await.latency = (latency, Instant::now());
+    /// One brisk answer does not yet make a server idle. A server that is no longer in use says
+    /// nothing about the next one.
+    async fn note_latency(&self, connection: &Connection, latency: Duration) {
+        let mut current = self.current.lock().await;
+        if current.uses(connection) {
+            let latency = latency.max(current.latency() / 2);
+            current.latency = (latency, Instant::now());
+        }
     }
 
     async fn connection(&self) -> Result<Connection, Failure> {
@@ -253,4 +269,39 @@ pub(super) fn revision(header: Option<&ResponseHeader>) -> i64 {
 
 fn no_answer(patience: Duration) -> String {
     format!("no answer within {} s", patience.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn client() -> Client {
+        let endpoints = [1, 2, 3].map(|port| format!("http://127.0.0.1:{port}")).to_vec();
+        Client::new(EtcdOptions { endpoints, ..EtcdOptions::default() }, 0)
+    }
+
+    /// A request that the server never answers, `seconds` from now.
+    async fn hanging(client: &Client, seconds: u64) {
+        sleep(Duration::from_secs(seconds)).await;
+        let answer = client.once(|_| std::future::pending::<Result<(), Error>>()).await;
+        assert_eq!(answer, Err(Failure::Away));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_that_fail_on_one_server_leave_it_once() {
+        let client = client();
+        tokio::join!(hanging(&client, 0), hanging(&client, 1), hanging(&client, 2));
+        assert_eq!(client.current.lock().await.endpoint, 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_hung_does_not_make_the_next_one_slow() {
+        let client = client();
+        let next = async {
+            sleep(TIMEOUT + Duration::from_millis(500)).await;
+            client.once(|_| async { Ok(()) }).await.unwrap();
+        };
+        tokio::join!(hanging(&client, 0), hanging(&client, 1), next);
+        assert_eq!(client.latency().await, Duration::ZERO);
+    }
 }

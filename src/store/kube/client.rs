@@ -118,7 +118,8 @@ impl Client {
     /// The next request goes to the next server.
     pub(super) async fn failed(&self, connection: &Connection, reason: &str) -> Failure {
         let mut current = self.current.lock().await;
-        if current.generation == connection.generation {
+        // Of several requests that fail on one connection, only the first leaves its server.
+        if current.connection.is_some() && current.generation == connection.generation {
             current.connection = None;
             self.move_on(&mut current, reason);
         }
@@ -202,4 +203,20 @@ const JITTER: Duration = Duration::from_secs(1);
 
 fn no_answer() -> String {
     format!("no answer within {} s", ANSWER.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn requests_that_fail_on_one_server_leave_it_once() {
+        let urls = [1, 2, 3].map(|port| format!("http://127.0.0.1:{port}")).to_vec();
+        let client = Client::new(ApiOptions { urls, ..ApiOptions::default() });
+        let connection = client.connection().await.unwrap();
+        for _ in 0..3 {
+            client.failed(&connection, "no answer").await;
+        }
+        assert_eq!(client.current.lock().await.server, 1);
+    }
 }

@@ -104,9 +104,12 @@ impl Watch {
                     return Some(Err(io::Error::other("dropped")));
                 }
                 told = timeout(BOOKMARK, self.changed.changed()) => if told.is_err() {
-                    let version = lock(&self.shared.store).version();
-                    self.version = self.version.max(version);
-                    return Some(Ok(lines(&[bookmark(self.version)])));
+                    let store = lock(&self.shared.store);
+                    // A bookmark must not pass over what has changed since the wait was over.
+                    if store.since(&self.collection, self.version).is_empty() {
+                        self.version = self.version.max(store.version());
+                        return Some(Ok(lines(&[bookmark(self.version)])));
+                    }
                 },
             }
         }
