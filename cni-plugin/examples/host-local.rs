@@ -26,9 +26,9 @@ fn run() -> Result<String, Error> {
     let attachment =
         Attachment { container_id: variable("CNI_CONTAINERID"), interface: variable("CNI_IFNAME") };
     if variable("CNI_COMMAND") == "DEL" {
-        return host_local::release(&config.location, &attachment).map(|()| String::new());
+        return host_local::release(&config.location, &attachment, None).map(|()| String::new());
     }
-    let addresses = host_local::allocate(&config, &attachment)?.addresses;
+    let addresses = host_local::allocate(&config, &attachment, None, |_| Ok(()))?.addresses;
     let texts = addresses.iter().map(|one| one.address.to_string());
     Ok(texts.collect::<Vec<_>>().join("\n"))
 }

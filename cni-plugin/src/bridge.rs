@@ -13,6 +13,7 @@ mod settings;
 mod teardown;
 
 use std::collections::HashSet;
+use std::net::IpAddr;
 
 use tweed_netlink::rtnl::link::Link;
 use tweed_netlink::{Protocol, Socket};
@@ -64,8 +65,14 @@ impl Bridge {
         })
     }
 
-    pub(crate) fn allocate(&self, attachment: &Attachment) -> Result<Allocation, Error> {
-        host_local::allocate(&self.pool, attachment)
+    /// As [`host_local::allocate`].
+    pub(crate) fn allocate(
+        &self,
+        attachment: &Attachment,
+        expected: Option<&[IpAddr]>,
+        keep: impl FnOnce(&[IpAddr]) -> Result<(), Error>,
+    ) -> Result<Allocation, Error> {
+        host_local::allocate(&self.pool, attachment, expected, keep)
     }
 
     /// Frees what `allocation` gave to `attachment`.

@@ -1,63 +1,73 @@
 //! The addresses of a node's containers, in the store that Go's host-local keeps.
 //!
-//! Whatever this does, host-local can go on with, and the other way round, with pods running.
+//! Either program can continue what the other began, while pods run.
 
 mod allocate;
 mod audit;
-mod boot;
+mod classification;
 mod config;
-mod hash;
-mod header;
-mod index;
-mod location;
-pub(crate) mod number;
-mod pages;
+mod liveness;
+mod order;
 mod range;
 mod record;
 mod reservations;
-mod rounds;
-mod seal;
 mod store;
-mod table;
 #[cfg(test)]
 mod tests;
-mod verdict;
-mod witness;
 
 pub use allocate::{Allocated, Allocation, allocate};
-pub use audit::{Cure, Finding, audit, may_be_blind, networks};
-pub use config::Config;
-pub use location::Location;
+pub use audit::{Finding, Repair, audit, may_be_blind, networks};
+pub use classification::{Classification, Kind};
+pub(crate) use classification::{alive, dead, is_settled};
+pub use config::{Config, Location};
+pub(crate) use liveness::Liveness;
 pub use range::{Range, RangeSet};
-pub use verdict::{Kind, Verdict};
-pub(crate) use verdict::{alive, dead, is_settled};
-pub(crate) use witness::Witnesses;
 
 use std::collections::HashSet;
 use std::io;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::attachment::Attachment;
 use crate::error::Error;
+use crate::json::{self, Object};
+use order::next_free;
 use record::{Record, is_of_a_runtime};
-use reservations::Reservations;
-use rounds::round;
+use reservations::{Reservations, remove_former_index};
 use store::{Entry, Store};
 
-/// Frees what `attachment` holds; to hold nothing is no error.
-pub fn release(location: &Location, attachment: &Attachment) -> Result<(), Error> {
+/// The key of a record that names the addresses of its attachment.
+const RESERVED: &str = "reservedAddresses";
+
+/// `config` as it is kept for an attachment that holds `addresses`.
+pub fn with_reserved(config: &Object, addresses: &[IpAddr]) -> Object {
+    let addresses: Vec<_> = addresses.iter().map(IpAddr::to_string).collect();
+    let mut kept = config.clone();
+    kept.insert(RESERVED.into(), addresses.into());
+    kept
+}
+
+/// The addresses that a kept config names; `None` if it names none, as those of other plugins.
+pub fn reserved(kept: &Object) -> Option<Vec<IpAddr>> {
+    let addresses = kept.get(RESERVED)?.as_array()?.iter();
+    let addresses = addresses.map(|address| json::address(address.as_str()?));
+    addresses.collect::<Option<Vec<_>>>().filter(|addresses| !addresses.is_empty())
+}
+
+/// Frees what `attachment` holds; `expected` is what its record names.
+///
+/// It is no error to hold nothing.
+pub fn release(
+    location: &Location,
+    attachment: &Attachment,
+    expected: Option<&[IpAddr]>,
+) -> Result<(), Error> {
     if !location.directory().is_dir() {
         return Ok(());
     }
-    let mut reservations = Reservations::open(location)?;
-    let freed = free_all(&mut reservations, attachment);
-    reservations.close();
-    freed
-}
-
-fn free_all(reservations: &mut Reservations, attachment: &Attachment) -> Result<(), Error> {
-    let held = reservations.held_by(attachment)?;
-    // One that cannot be freed keeps none of the others.
+    let reservations = Reservations::open(location)?;
+    let held = reservations.held_by(attachment, expected)?;
+    // One that cannot be freed does not keep the others.
     held.iter().map(|entry| reservations.free(entry)).fold(Ok(()), Result::and)
 }
 
@@ -67,12 +77,9 @@ pub fn give_back(
     attachment: &Attachment,
     allocation: &Allocation,
 ) -> Result<(), Error> {
-    let mut reservations = Reservations::open(location)?;
+    let reservations = Reservations::open(location)?;
     let given = allocation.addresses.iter().map(|one| Entry::from(one.address.ip()));
-    let freed = given.map(|entry| reservations.free_of(&entry, attachment));
-    let freed = freed.fold(Ok(()), Result::and);
-    reservations.close();
-    freed
+    given.map(|entry| reservations.free_of(&entry, attachment)).fold(Ok(()), Result::and)
 }
 
 /// Fails unless `attachment` holds an address.
@@ -85,36 +92,26 @@ pub fn check(location: &Location, attachment: &Attachment) -> Result<(), Error> 
     if !location.directory().is_dir() {
         return lost();
     }
-    let mut reservations = Reservations::open(location)?;
-    let held = reservations.held_by(attachment)?;
-    reservations.close();
+    let held = Reservations::open(location)?.held_by(attachment, None)?;
     if held.is_empty() { lost() } else { Ok(()) }
 }
 
-/// Frees what nobody of `valid` holds, and tells whose it was.
+/// Frees what no attachment of `valid` holds, and returns the former owners.
 ///
 /// A record that does not name a container stays.
 pub fn collect(location: &Location, valid: &[Attachment]) -> Result<Vec<Attachment>, Error> {
     if !location.directory().is_dir() {
         return Ok(Vec::new());
     }
-    let mut reservations = Reservations::open(location)?;
-    let collected = free_invalid(&mut reservations, valid);
-    reservations.close();
-    collected
-}
-
-fn free_invalid(
-    reservations: &mut Reservations,
-    valid: &[Attachment],
-) -> Result<Vec<Attachment>, Error> {
+    let reservations = Reservations::open(location)?;
+    remove_former_index(location);
     let attachments: HashSet<_> = valid.iter().collect();
     let containers: HashSet<_> = valid.iter().map(|valid| &valid.container_id).collect();
     let mut collected = Vec::new();
     let mut freed = Ok(());
     for found in reservations.found()? {
         let owner = match found.record {
-            // Under the lock nobody is about to fill it.
+            // Under the lock no process is about to fill it.
             Record::Damaged => None,
             Record::Of(owner) if !attachments.contains(&owner) => Some(owner),
             Record::OfContainer(container_id)
@@ -124,7 +121,7 @@ fn free_invalid(
             }
             Record::Of(_) | Record::OfContainer(_) | Record::Foreign => continue,
         };
-        // One that cannot be freed keeps none of the others.
+        // One that cannot be freed does not keep the others.
         match reservations.free(&found.entry) {
             Ok(()) => collected.extend(owner),
             Err(error) => freed = freed.and(Err(error)),
@@ -151,27 +148,20 @@ pub(crate) fn holders(location: &Location) -> io::Result<HashSet<String>> {
 
 /// Fails if some range set has no address left.
 ///
-/// Does not wait for a store that is in use: whoever uses it finds out.
+/// Does not wait for a store that is in use: the command that uses it finds out.
 pub fn status(config: &Config) -> Result<(), Error> {
     if !config.location.directory().exists() {
         return Ok(());
     }
-    let impatient = Location { lock_wait: Duration::ZERO, ..config.location.clone() };
-    let mut reservations = match Reservations::open(&impatient) {
+    let at_once = Location { lock_wait: Duration::ZERO, ..config.location.clone() };
+    let reservations = match Reservations::open(&at_once) {
         Ok(reservations) => reservations,
         Err(error) if error.is_passing() => return Ok(()),
         Err(error) => return Err(Error::not_available(error.msg)),
     };
-    let room = config.range_sets.iter().try_for_each(|set| has_room(&mut reservations, set));
-    reservations.close();
-    room
-}
-
-fn has_room(reservations: &mut Reservations, set: &RangeSet) -> Result<(), Error> {
-    for span in round(set, None) {
-        if reservations.first_free(span.first, span.last)?.is_some() {
-            return Ok(());
-        }
-    }
-    Err(Error::not_available(allocate::exhausted(set).msg))
+    let check = |taken: &HashSet<IpAddr>| {
+        let full = config.range_sets.iter().find(|set| next_free(set, None, taken).is_none());
+        full.map_or(Ok(()), |set| Err(Error::not_available(allocate::exhausted(set).msg)))
+    };
+    check(&reservations.taken()?).or_else(|_: Error| check(&reservations.taken_without_damaged()?))
 }

@@ -1,4 +1,7 @@
-//! JSON objects as Go's decoder reads them: keys match in any case, and `null` is no value.
+//! JSON objects as Go's decoder reads them: keys match in any case, and `null` is no value; and
+//! addresses, as Go parses them.
+
+use std::net::IpAddr;
 
 use serde_json::{Map, Value};
 
@@ -46,6 +49,11 @@ pub fn object<'a>(object: &'a Object, key: &str) -> Result<Option<&'a Object>, W
 
 pub fn list<'a>(object: &'a Object, key: &str) -> Result<Option<&'a Vec<Value>>, WrongType> {
     typed(object, key, "a list", Value::as_array)
+}
+
+/// An address as Go reads it; `None` for anything else.
+pub fn address(text: &str) -> Option<IpAddr> {
+    text.parse::<IpAddr>().ok().map(|address| address.to_canonical())
 }
 
 /// Nothing for an absent list.
@@ -106,5 +114,12 @@ mod tests {
             number(&config, "mtu").unwrap_err().to_string(),
             r#"mtu is "1450", but must be a whole number from 0 to 4294967295"#
         );
+    }
+
+    #[test]
+    fn a_mapped_address_is_the_one_that_it_maps() {
+        assert_eq!(address("::ffff:10.0.0.1"), address("10.0.0.1"));
+        assert_eq!(address("10.0.0.01"), None);
+        assert_eq!(address("10.0.0.1/24"), None);
     }
 }

@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
@@ -19,9 +19,7 @@ pub(crate) const LOCK_WAIT: Duration = Duration::from_secs(45);
 
 /// Held until it is dropped, or the process ends in whatever way.
 #[derive(Debug)]
-pub(crate) struct Lock {
-    _held: Flock<File>,
-}
+pub(crate) struct Lock(Flock<File>);
 
 /// Whether others may hold it at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,13 +41,22 @@ impl Lock {
     ) -> Result<Self, Error> {
         let unusable = |cause| Error::failed(format!("locking {}: {cause}", path.display()));
         match Flock::lock(file, sharing.at_once()) {
-            Ok(held) => Ok(Self { _held: held }),
+            Ok(held) => Ok(Self(held)),
             Err((file, Errno::EWOULDBLOCK)) => wait(file, sharing, patience)
                 .map_err(unusable)?
-                .map(|held| Self { _held: held })
+                .map(Self)
                 .ok_or_else(|| still_locked(path, patience)),
             Err((_, errno)) => Err(unusable(errno.into())),
         }
+    }
+
+    /// When the file was last written to, or [touched](Self::touch).
+    pub(crate) fn modified(&self) -> io::Result<SystemTime> {
+        self.0.metadata()?.modified()
+    }
+
+    pub(crate) fn touch(&self) -> io::Result<()> {
+        self.0.set_modified(SystemTime::now())
     }
 }
 

@@ -9,7 +9,6 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::attachment::Attachment;
-use crate::host_local::number;
 use crate::json::{self, Object};
 use crate::plain_file::{self, Link};
 
@@ -130,7 +129,7 @@ fn addresses(result: &Object) -> Vec<IpAddr> {
     let old = ["ip4", "ip6"].map(|family| json::object(result, family).ok().flatten());
     let old = old.into_iter().flatten().map(|ip| json::text(ip, "ip"));
     let texts = ips.chain(old).filter_map(|text| text.ok().flatten());
-    texts.filter_map(|text| number::parse(text.split('/').next()?)).collect()
+    texts.filter_map(|text| json::address(text.split('/').next()?)).collect()
 }
 
 /// Of a result that tells of interfaces: those that are in no sandbox.

@@ -32,8 +32,8 @@ pub struct States {
 
 /// The config that a delegate was run with.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Record {
-    Kept(Object),
+pub enum Kept {
+    Config(Object),
     /// The file is there, and is no record.
     Damaged,
     Absent,
@@ -156,9 +156,9 @@ impl States {
     }
 
     /// What was kept for `attachment`, here or by flannel's plugin.
-    pub fn recall(&self, attachment: &Attachment) -> Result<Record, Error> {
+    pub fn recall(&self, attachment: &Attachment) -> Result<Kept, Error> {
         match self.read(&self.own(attachment))? {
-            Record::Absent if self.is_foreign(&attachment.container_id) => {
+            Kept::Absent if self.is_foreign(&attachment.container_id) => {
                 self.read(&self.flannels(&attachment.container_id))
             }
             record => Ok(record),
@@ -191,7 +191,7 @@ impl States {
     }
 
     /// Everything that is kept, each with its owner.
-    pub fn all(&self) -> Result<Vec<(Owner, Record)>, Error> {
+    pub fn all(&self) -> Result<Vec<(Owner, Kept)>, Error> {
         let owners = self.owners()?.into_iter();
         owners
             .map(|owner| Ok((owner.clone(), self.read(&self.directory.join(owner.file_name()))?)))
@@ -242,11 +242,11 @@ impl States {
         metadata.is_ok_and(|file| file.is_dir() || file.nlink() == 1)
     }
 
-    fn read(&self, path: &Path) -> Result<Record, Error> {
+    fn read(&self, path: &Path) -> Result<Kept, Error> {
         match plain_file::read(path, LONGEST_RECORD, Link::Refused) {
-            Ok(bytes) => Ok(serde_json::from_slice(&bytes).map_or(Record::Damaged, Record::Kept)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Record::Absent),
-            Err(error) if will_never_be_read(&error) => Ok(Record::Damaged),
+            Ok(bytes) => Ok(serde_json::from_slice(&bytes).map_or(Kept::Damaged, Kept::Config)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Kept::Absent),
+            Err(error) if will_never_be_read(&error) => Ok(Kept::Damaged),
             Err(error) => Err(self.failure("reading the state of a container", &error)),
         }
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use tweed_cni::host_local::{self, Cure, Finding, Kind, Location};
+use tweed_cni::host_local::{self, Finding, Kind, Location, Repair};
 use tweed_cni::state;
 
 use super::layout::{Table, wrap};
@@ -120,7 +120,7 @@ fn check_attachments(options: &CheckOptions) -> Result<Attachments, Error> {
         return Ok(Attachments { held: 0, records: Vec::new() });
     }
     let CheckOptions { records_dir, data_dir, results_dir, .. } = options;
-    let findings = state::audit(records_dir, data_dir, results_dir, options.cure())
+    let findings = state::audit(records_dir, data_dir, results_dir, options.repair())
         .map_err(|error| Error::CannotTell(format!("{}: {error}", records_dir.display())))?;
     let (held, records) = split(findings, |file, record| Kept { file, record });
     Ok(Attachments { held, records })
@@ -129,7 +129,7 @@ fn check_attachments(options: &CheckOptions) -> Result<Attachments, Error> {
 /// How many are held, and the others.
 fn split<T>(findings: Vec<Finding>, record: impl Fn(String, Record) -> T) -> (usize, Vec<T>) {
     let (held, rest): (Vec<_>, Vec<_>) =
-        findings.into_iter().partition(|finding| finding.verdict.kind == Kind::Held);
+        findings.into_iter().partition(|finding| finding.classification.kind == Kind::Held);
     let rest = rest.into_iter().map(|mut finding| {
         let name = std::mem::take(&mut finding.name);
         record(name, Record::from(finding))
@@ -138,8 +138,8 @@ fn split<T>(findings: Vec<Finding>, record: impl Fn(String, Record) -> T) -> (us
 }
 
 impl CheckOptions {
-    const fn cure(&self) -> Cure {
-        if self.repair { Cure::Free } else { Cure::Nothing }
+    const fn repair(&self) -> Repair {
+        if self.repair { Repair::Free } else { Repair::Nothing }
     }
 }
 
@@ -165,7 +165,7 @@ fn check(name: &str, options: &CheckOptions) -> Result<Network, Error> {
         results: options.results_dir.clone(),
         ..Location::of(name).map_err(|error| Error::Usage(error.to_string()))?
     };
-    let findings = host_local::audit(&location, options.cure())
+    let findings = host_local::audit(&location, options.repair())
         .map_err(|error| Error::CannotTell(format!("network {name}: {error}")))?;
     let (held, records) = split(findings, |address, record| Reservation { address, record });
     Ok(Network { name: name.to_owned(), held, records })
@@ -173,7 +173,7 @@ fn check(name: &str, options: &CheckOptions) -> Result<Network, Error> {
 
 impl From<Finding> for Record {
     fn from(finding: Finding) -> Self {
-        let found = match finding.verdict.kind {
+        let found = match finding.classification.kind {
             Kind::Held => "held",
             Kind::Leaked => "leaked",
             Kind::Double => "double",
@@ -183,8 +183,8 @@ impl From<Finding> for Record {
         Self {
             owner: finding.owner,
             found,
-            reason: finding.verdict.reason,
-            proven_dead: finding.verdict.proven_dead,
+            reason: finding.classification.reason,
+            proven_dead: finding.classification.proven_dead,
             freed: finding.freed,
         }
     }

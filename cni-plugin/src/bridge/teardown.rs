@@ -1,6 +1,7 @@
 //! What DEL and GC take away from a network of a bridge and host-local addresses.
 
 use std::collections::HashSet;
+use std::net::IpAddr;
 use std::path::Path;
 
 use serde_json::Value;
@@ -36,11 +37,14 @@ impl Teardown {
         })
     }
 
-    /// Removes the interface, then what let it through, and frees its addresses last: nobody gets
+    /// Removes the interface, then its rules, and frees its addresses last: no other container gets
     /// them while it is there. What is gone already is no error.
+    ///
+    /// `reserved` are the addresses that the record of `attachment` names.
     pub(crate) fn del(
         &self,
         attachment: &Attachment,
+        reserved: Option<&[IpAddr]>,
         netns: Option<&Path>,
         rule: NetnsRule,
     ) -> Result<(), Error> {
@@ -56,7 +60,7 @@ impl Teardown {
         if self.has_rules {
             masquerade::remove(&identity)?;
         }
-        host_local::release(&self.location, attachment)
+        host_local::release(&self.location, attachment, reserved)
     }
 
     /// Removes what belongs to no attachment of `valid`; `stale` are those of which there is a

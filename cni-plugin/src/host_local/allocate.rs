@@ -1,15 +1,16 @@
 //! One address of each range set for an attachment: all of them, or none.
 
+use std::collections::HashSet;
 use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 
 use super::config::Config;
+use super::liveness;
+use super::order::next_free;
 use super::range::{Range, RangeSet};
 use super::reservations::Reservations;
-use super::rounds::{Span, round};
 use super::store::Entry;
-use super::witness;
 use crate::attachment::Attachment;
 use crate::dns::Dns;
 use crate::error::Error;
@@ -36,14 +37,30 @@ pub struct Allocated {
     pub gateway: Option<IpAddr>,
 }
 
-/// Reserves what `config` promises to `attachment`, which must hold nothing of it yet.
-pub fn allocate(config: &Config, attachment: &Attachment) -> Result<Allocation, Error> {
-    let wishes = assign(config)?;
+type Chosen<'a> = (&'a Range, IpAddr);
+
+/// Reserves one address of each range set for `attachment`, which must hold none of them yet.
+///
+/// `expected` is what the record of `attachment` names: `None` if it names nothing. `keep` puts the
+/// addresses into that record before they are reserved: so a process that is killed leaves no
+/// reservation without a record.
+pub fn allocate(
+    config: &Config,
+    attachment: &Attachment,
+    expected: Option<&[IpAddr]>,
+    keep: impl FnOnce(&[IpAddr]) -> Result<(), Error>,
+) -> Result<Allocation, Error> {
+    let requested = assign(config)?;
     let dns = read_dns(config)?;
-    let mut reservations = Reservations::open(&config.location)?;
-    let allocated = reserve(config, &wishes, &mut reservations, attachment);
-    reservations.close();
-    Ok(Allocation { addresses: allocated?, routes: config.routes.clone(), dns })
+    let reservations = Reservations::open(&config.location)?;
+    let mut held = make_way(config, &reservations, attachment, expected)?;
+    let chosen = choose(config, &requested, &reservations)?;
+    held.extend(chosen.iter().map(|(_, address)| *address));
+    keep(&held)?;
+    reserve(&chosen, &reservations, attachment)?;
+    remember(&chosen, &reservations);
+    let addresses = chosen.into_iter().map(|(range, address)| allocated(range, address)).collect();
+    Ok(Allocation { addresses, routes: config.routes.clone(), dns })
 }
 
 /// Which of the requested addresses comes from which range set.
@@ -53,9 +70,9 @@ fn assign(config: &Config) -> Result<Vec<Option<IpAddr>>, Error> {
         let index = left.iter().position(|address| set.range_of(*address).is_some())?;
         Some(left.remove(index))
     };
-    let wishes = config.range_sets.iter().map(take).collect();
+    let assigned = config.range_sets.iter().map(take).collect();
     if left.is_empty() {
-        return Ok(wishes);
+        return Ok(assigned);
     }
     let left: Vec<_> = left.iter().map(IpAddr::to_string).collect();
     Err(Error::failed(format!("failed to allocate all requested IPs: {}", left.join(" "))))
@@ -68,120 +85,111 @@ fn read_dns(config: &Config) -> Result<Dns, Error> {
     Ok(Dns::parse_resolv_conf(&String::from_utf8_lossy(&content)))
 }
 
-fn reserve(
+/// What `attachment` holds of the range sets is freed if it is from before this boot, and refused
+/// otherwise. Returns what it holds of other ranges.
+///
+/// No pod survives a reboot, but not every runtime deletes it afterwards. A clock that was set
+/// forward makes the record of a running pod look as old: then a network namespace has its address.
+fn make_way(
     config: &Config,
-    wishes: &[Option<IpAddr>],
-    reservations: &mut Reservations,
+    reservations: &Reservations,
     attachment: &Attachment,
-) -> Result<Vec<Allocated>, Error> {
-    make_way(config, reservations, attachment)?;
-    let mut taken = Vec::new();
-    for (index, (set, wish)) in config.range_sets.iter().zip(wishes).enumerate() {
-        match reserve_one(index, set, *wish, reservations, attachment) {
-            Ok((range, address)) => taken.push((range, address)),
-            Err(error) => {
-                give_back(&taken, reservations);
-                return Err(error.context(format!("failed to allocate for range {index}")));
-            }
+    expected: Option<&[IpAddr]>,
+) -> Result<Vec<IpAddr>, Error> {
+    let set_of = |entry: &Entry| {
+        config.range_sets.iter().position(|set| set.range_of(entry.address).is_some())
+    };
+    let held = reservations.held_by(attachment, expected)?;
+    let (mut own, others): (Vec<_>, Vec<_>) =
+        held.into_iter().partition(|entry| set_of(entry).is_some());
+    own.sort_by_key(set_of);
+    for entry in &own {
+        let is_left =
+            reservations.is_from_before_boot(entry) && !liveness::may_be_configured(entry.address);
+        if !is_left {
+            let duplicate = Error::failed(format!(
+                "{} has been allocated to {}, duplicate allocation is not allowed",
+                entry.address, attachment.container_id
+            ));
+            let index = set_of(entry).unwrap_or_default();
+            return Err(in_range_set(index, duplicate));
         }
     }
-    remember(&taken, reservations);
-    Ok(taken.into_iter().map(|(range, address)| allocated(range, address)).collect())
+    own.iter().try_for_each(|entry| reservations.free(entry))?;
+    Ok(others.into_iter().map(|entry| entry.address).collect())
+}
+
+/// One free address of each range set.
+///
+/// Where one has none, reservations without content are freed first.
+fn choose<'a>(
+    config: &'a Config,
+    requested: &[Option<IpAddr>],
+    reservations: &Reservations,
+) -> Result<Vec<Chosen<'a>>, Error> {
+    let choose = |taken: &HashSet<IpAddr>| {
+        let sets = config.range_sets.iter().zip(requested).enumerate();
+        let chosen = sets.map(|(index, (set, requested))| {
+            let chosen = match requested {
+                Some(address) => choose_requested(set, *address, taken),
+                None => next_free(set, reservations.last_reserved(index), taken)
+                    .ok_or_else(|| exhausted(set)),
+            };
+            chosen.map_err(|error| in_range_set(index, error))
+        });
+        chosen.collect::<Result<Vec<_>, _>>()
+    };
+    choose(&reservations.taken()?)
+        .or_else(|_: Error| choose(&reservations.taken_without_damaged()?))
+}
+
+fn choose_requested<'a>(
+    set: &'a RangeSet,
+    address: IpAddr,
+    taken: &HashSet<IpAddr>,
+) -> Result<Chosen<'a>, Error> {
+    let absent = || {
+        let absent = format!("requested IP address {address} is not available in range set {set}");
+        Error::failed(absent)
+    };
+    let range = set.range_of(address).ok_or_else(absent)?;
+    if range.gateway == address {
+        return Err(Error::failed(format!("requested ip {address} is subnet's gateway")));
+    }
+    if taken.contains(&address) { Err(absent()) } else { Ok((range, address)) }
+}
+
+/// All of `chosen`, or none.
+fn reserve(
+    chosen: &[Chosen<'_>],
+    reservations: &Reservations,
+    attachment: &Attachment,
+) -> Result<(), Error> {
+    for (index, (_, address)) in chosen.iter().enumerate() {
+        if let Err(error) = reservations.reserve(*address, attachment) {
+            for (_, address) in chosen.iter().take(index) {
+                // The first error matters more than one on the way back.
+                drop(reservations.free(&Entry::from(*address)));
+            }
+            return Err(in_range_set(index, error));
+        }
+    }
+    Ok(())
+}
+
+/// Where this fails, the reservations stay: only the order of the next ones is lost.
+fn remember(chosen: &[Chosen<'_>], reservations: &Reservations) {
+    for (index, (_, address)) in chosen.iter().enumerate() {
+        drop(reservations.set_last_reserved(index, *address));
+    }
 }
 
 fn allocated(range: &Range, address: IpAddr) -> Allocated {
     Allocated { address: range.interface_address(address), gateway: Some(range.gateway) }
 }
 
-/// The error that led here matters more than one on the way back.
-fn give_back(taken: &[(&Range, IpAddr)], reservations: &mut Reservations) {
-    for (_, address) in taken {
-        drop(reservations.free(&Entry::from(*address)));
-    }
-}
-
-/// The reservations stand without it: lost is at worst whose turn it is.
-fn remember(taken: &[(&Range, IpAddr)], reservations: &Reservations) {
-    for (index, (_, address)) in taken.iter().enumerate() {
-        drop(reservations.set_last_reserved(index, *address));
-    }
-}
-
-fn reserve_one<'a>(
-    index: usize,
-    set: &'a RangeSet,
-    wish: Option<IpAddr>,
-    reservations: &mut Reservations,
-    attachment: &Attachment,
-) -> Result<(&'a Range, IpAddr), Error> {
-    if let Some(wish) = wish {
-        return reserve_wish(set, wish, reservations, attachment);
-    }
-    for span in round(set, reservations.last_reserved(index)) {
-        if let Some(address) = reserve_in(span, reservations, attachment)? {
-            return Ok((span.range, address));
-        }
-    }
-    Err(exhausted(set))
-}
-
-/// No pod outlives the power, but not every runtime says DEL after it: what `attachment` holds from
-/// before this boot makes way, all of it or nothing.
-///
-/// A clock that was set forward makes the record of a running pod look as old: its addresses are
-/// still in its namespace.
-fn make_way(
-    config: &Config,
-    reservations: &mut Reservations,
-    attachment: &Attachment,
-) -> Result<(), Error> {
-    let set_of = |entry: &Entry| {
-        config.range_sets.iter().position(|set| set.range_of(entry.address).is_some())
-    };
-    let held = reservations.held_by(attachment)?.into_iter();
-    let held: Vec<_> = held.filter_map(|entry| Some((set_of(&entry)?, entry))).collect();
-    for (index, entry) in &held {
-        let is_gone =
-            reservations.is_from_before_boot(entry) && !witness::may_be_configured(entry.address);
-        if !is_gone {
-            let duplicate = Error::failed(format!(
-                "{} has been allocated to {}, duplicate allocation is not allowed",
-                entry.address, attachment.container_id
-            ));
-            return Err(duplicate.context(format!("failed to allocate for range {index}")));
-        }
-    }
-    held.iter().try_for_each(|(_, entry)| reservations.free(entry))
-}
-
-fn reserve_wish<'a>(
-    set: &'a RangeSet,
-    wish: IpAddr,
-    reservations: &mut Reservations,
-    attachment: &Attachment,
-) -> Result<(&'a Range, IpAddr), Error> {
-    let absent = || {
-        Error::failed(format!("requested IP address {wish} is not available in range set {set}"))
-    };
-    let range = set.range_of(wish).ok_or_else(absent)?;
-    if range.gateway == wish {
-        return Err(Error::failed(format!("requested ip {wish} is subnet's gateway")));
-    }
-    reservations.take(wish, attachment)?.then_some((range, wish)).ok_or_else(absent)
-}
-
-fn reserve_in(
-    span: Span<'_>,
-    reservations: &mut Reservations,
-    attachment: &Attachment,
-) -> Result<Option<IpAddr>, Error> {
-    while let Some(address) = reservations.first_free(span.first, span.last)? {
-        if reservations.take(address, attachment)? {
-            return Ok(Some(address));
-        }
-        reservations.distrust(address)?;
-    }
-    Ok(None)
+fn in_range_set(index: usize, error: Error) -> Error {
+    error.context(format!("failed to allocate for range {index}"))
 }
 
 pub(super) fn exhausted(set: &RangeSet) -> Error {

@@ -1,32 +1,32 @@
-//! A whole store, record by record: what is held, what is not, and what can be freed.
+//! Checks a whole store, record by record: which are held, and which can be freed.
 
 use std::fs;
 use std::io;
 use std::path::Path;
 use std::time::SystemTime;
 
-use super::location::Location;
+use super::classification::{Classification, classify};
+use super::config::Location;
+use super::liveness::{Liveness, in_a_container};
 use super::record::Record;
-use super::store::Store;
-use super::verdict::{Found, Verdict, judge};
-use super::witness::{Witnesses, in_a_container};
+use super::store::{Reservation, Store};
 use crate::error::Error;
 use crate::excerpt;
 
-/// One record and what is known of it.
+/// One record and what is known about it.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Finding {
     /// The name of its file, an address.
     pub name: String,
-    /// Empty if it does not say.
+    /// Empty if it names none.
     pub owner: String,
-    pub verdict: Verdict,
+    pub classification: Classification,
     pub freed: bool,
 }
 
-/// What to do about records that are proven dead.
+/// What to do with records that are proven dead.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Cure {
+pub enum Repair {
     Nothing,
     Free,
 }
@@ -45,15 +45,15 @@ pub fn networks(data_dir: &Path) -> io::Result<Vec<String>> {
     Ok(networks)
 }
 
-/// Whether this process may be too shut in to see who uses an address.
+/// Whether this process may be in a container, from which it cannot see what uses an address.
 pub fn may_be_blind() -> bool {
     in_a_container()
 }
 
-/// Judges every record, sorted by address, and frees what is proven dead if told to.
+/// Classifies every record, sorted by address, and frees what is proven dead if `repair` asks for it.
 ///
 /// The store is locked meanwhile: no allocation gets in between.
-pub fn audit(location: &Location, cure: Cure) -> Result<Vec<Finding>, Error> {
+pub fn audit(location: &Location, repair: Repair) -> Result<Vec<Finding>, Error> {
     let store = Store::at(location.directory());
     let failed = |cause: io::Error| {
         Error::failed(format!("the store {} cannot be used: {cause}", store.directory().display()))
@@ -61,18 +61,18 @@ pub fn audit(location: &Location, cure: Cure) -> Result<Vec<Finding>, Error> {
     let _lock = store.lock(location.lock_wait)?;
     let mut all = store.found().map_err(failed)?;
     all.sort_by_key(|found| (found.entry.address, found.entry.name.clone()));
-    let witnesses = Witnesses::gather(&location.results).map_err(|cause| {
+    let liveness = Liveness::gather(&location.results).map_err(|cause| {
         Error::failed(format!("who uses the addresses cannot be seen, try it as root: {cause}"))
     })?;
     let mut findings = Vec::new();
     for found in all {
-        let verdict = judge(&found, &location.network, &witnesses);
-        let freed = verdict.proven_dead && cure == Cure::Free;
+        let classification = classify(&found, &location.network, &liveness);
+        let freed = classification.proven_dead && repair == Repair::Free;
         if freed {
             store.free(&found.entry).map_err(failed)?;
         }
         let (name, owner) = (found.entry.name, owner(&found.record));
-        findings.push(Finding { name, owner, verdict, freed });
+        findings.push(Finding { name, owner, classification, freed });
     }
     Ok(findings)
 }
@@ -92,8 +92,8 @@ pub(super) fn sweep(store: &Store, location: &Location, boot: SystemTime) -> io:
     if old.is_empty() {
         return Ok(());
     }
-    let witnesses = Witnesses { booted: boot, ..Witnesses::gather(&location.results)? };
-    let dead = |found: &&Found| judge(found, &location.network, &witnesses).proven_dead;
+    let liveness = Liveness { booted: boot, ..Liveness::gather(&location.results)? };
+    let dead = |found: &&Reservation| classify(found, &location.network, &liveness).proven_dead;
     old.iter().filter(dead).try_for_each(|found| store.free(&found.entry))
 }
 

@@ -1,28 +1,43 @@
-//! What host-local is told, in all the spellings that it knows.
+//! host-local's config, in all the spellings that it accepts, and where the store of a network is.
 
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
 
 use serde_json::Value;
 
-use super::location::Location;
-use super::number;
 use super::range::{Range, RangeSet};
 use crate::error::Error;
 use crate::excerpt;
 use crate::json::{self, Object};
+use crate::lock::LOCK_WAIT;
 use crate::route::Route;
+use crate::runtime_cache::RESULTS;
+
+const DATA_DIR: &str = "/var/lib/cni/networks";
 
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Config {
     pub location: Location,
     /// One address comes from each; the order is that of the result.
     pub range_sets: Vec<RangeSet>,
-    /// Addresses that somebody asks for, at most one for each set.
+    /// Addresses that the runtime or the user requests, at most one for each set.
     pub requested: Vec<IpAddr>,
     pub routes: Vec<Route>,
-    /// Where name resolution is read from.
+    /// The file that name resolution is read from.
     pub resolv_conf: Option<PathBuf>,
+}
+
+/// Where the store of a network is, and what is needed to free what is in it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Location {
+    /// Also the name of the store below `data_dir`.
+    pub network: String,
+    pub data_dir: PathBuf,
+    /// The cache of the runtime: what it has added and not deleted.
+    pub results: PathBuf,
+    /// How long to wait for another process that holds the lock of the store.
+    pub lock_wait: Duration,
 }
 
 impl Config {
@@ -47,11 +62,55 @@ impl Config {
     }
 }
 
+impl Location {
+    /// The store of `network` in the default directory.
+    pub fn of(network: &str) -> Result<Self, Error> {
+        let mut parts = Path::new(network).components();
+        match (parts.next(), parts.next()) {
+            (Some(Component::Normal(part)), None) if part == network => Ok(Self {
+                network: network.to_owned(),
+                data_dir: DATA_DIR.into(),
+                results: RESULTS.into(),
+                lock_wait: LOCK_WAIT,
+            }),
+            _ => Err(Error::invalid_config(format!(
+                "the network's name is {}: not a file name",
+                excerpt::quoted(network)
+            ))),
+        }
+    }
+
+    /// The store that a config of host-local names.
+    ///
+    /// # Errors
+    /// The network has no name that a directory can have.
+    pub fn parse(config: &Object) -> Result<Self, Error> {
+        let location = Self::of(json::text(config, "name")?.unwrap_or_default())?;
+        // A value of another type was refused by the ADD, which made nothing.
+        let ipam = json::object(config, "ipam").ok().flatten();
+        let data_dir = ipam.and_then(|ipam| json::text(ipam, "dataDir").ok().flatten());
+        Ok(match data_dir.filter(|path| !path.is_empty()) {
+            Some(path) => Self { data_dir: path.into(), ..location },
+            None => location,
+        })
+    }
+
+    /// The directory of the reservations.
+    pub fn directory(&self) -> PathBuf {
+        self.data_dir.join(&self.network)
+    }
+
+    /// The index that earlier versions kept next to the store: nothing reads it any more.
+    pub(super) fn former_index(&self) -> PathBuf {
+        self.data_dir.join(format!(".{}.index", self.network))
+    }
+}
+
 fn path(ipam: &Object, key: &str) -> Result<Option<PathBuf>, Error> {
     Ok(json::text(ipam, key)?.filter(|text| !text.is_empty()).map(PathBuf::from))
 }
 
-/// First what the runtime asks for, then the flat spelling, then the nested one.
+/// First the ranges of the runtime, then the flat spelling, then the nested one.
 fn range_sets(ipam: &Object, runtime: Option<&Object>) -> Result<Vec<RangeSet>, Error> {
     let mut raw = Vec::new();
     if let Some(runtime) = runtime {
@@ -121,14 +180,14 @@ fn ips(source: &Object) -> Result<Vec<&str>, Error> {
     ips.map(|ip| ip.as_str().ok_or_else(wrong)).collect()
 }
 
-/// A prefix length may follow, and says nothing.
+/// A prefix length may follow, and is ignored.
 fn requested_address(text: &str) -> Result<IpAddr, Error> {
     let wrong = || {
         let text = excerpt::quoted(text);
         Error::invalid_config(format!("the requested IP {text} is not an address"))
     };
     let (address, length) = text.split_once('/').unwrap_or((text, "0"));
-    let address = number::parse(address).ok_or_else(wrong)?;
+    let address = json::address(address).ok_or_else(wrong)?;
     let longest = if address.is_ipv4() { 32 } else { 128 };
     let plausible = length.parse::<u8>().is_ok_and(|length| length <= longest);
     plausible.then_some(address).ok_or_else(wrong)

@@ -1,11 +1,11 @@
-//! Ranges of addresses to allocate from, and sets of them: one address comes from each set.
+//! Addresses as numbers, ranges of them to allocate from, and sets of ranges: one address comes from
+//! each set.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use ipnetwork::IpNetwork;
 
-use super::number::{address, number, parse};
 use crate::error::Error;
 use crate::excerpt;
 use crate::json::{self, Object};
@@ -112,6 +112,18 @@ impl fmt::Display for RangeSet {
     }
 }
 
+/// Both families on one line: IPv4 where IPv6 maps it.
+pub(super) fn number(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().to_bits(),
+        IpAddr::V6(v6) => v6.to_bits(),
+    }
+}
+
+pub(super) fn address(number: u128) -> IpAddr {
+    Ipv6Addr::from_bits(number).to_canonical()
+}
+
 fn invalid(msg: impl Into<String>) -> Error {
     Error::invalid_config(msg)
 }
@@ -141,7 +153,7 @@ fn parse_subnet(text: &str) -> Result<IpNetwork, Error> {
 fn optional(range: &Object, key: &str) -> Result<Option<IpAddr>, Error> {
     let text = json::text(range, key)?.filter(|text| !text.is_empty());
     let wrong = |text| invalid(format!("{key} {} is not an address", excerpt::quoted(text)));
-    text.map(|text| parse(text).ok_or_else(|| wrong(text))).transpose()
+    text.map(|text| json::address(text).ok_or_else(|| wrong(text))).transpose()
 }
 
 fn host_bits(subnet: IpNetwork) -> u8 {

@@ -1,4 +1,4 @@
-//! The files of a network's store, as Go's host-local has them: one for each address that is held.
+//! The files of a network's store, as Go's host-local has them: one for each reserved address.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
@@ -11,11 +11,10 @@ use std::time::{Duration, SystemTime};
 use nix::fcntl::{AT_FDCWD, AtFlags, OFlag};
 use nix::unistd::linkat;
 
-use super::number;
 use super::record::{self, Record};
-use super::verdict::Found;
 use crate::attachment::Attachment;
 use crate::error::Error;
+use crate::json;
 use crate::lock::{Lock, Sharing};
 use crate::plain_file::{self, Link, changed};
 
@@ -23,13 +22,13 @@ const DIRECTORY_MODE: u32 = 0o755;
 const FILE_MODE: u32 = 0o600;
 const LOCK_MODE: u32 = 0o750;
 
-/// No record is longer, in bytes; what is cannot be one.
+/// No record is longer, in bytes.
 const LONGEST_RECORD: usize = 4096;
 
 /// The text of an address is shorter, in bytes.
 const LONGEST_COUNTER: u64 = 64;
 
-/// Where the record of a kernel without nameless files waits for its name.
+/// The first name of a record on a file system without nameless files.
 const NAMELESS: &str = ".reserving";
 
 #[derive(Debug)]
@@ -41,8 +40,17 @@ pub(super) struct Store {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Entry {
     pub(super) address: IpAddr,
-    /// Another than the address's own if it is a foreign file.
+    /// Differs from the address's own text if the file is foreign.
     pub(super) name: String,
+}
+
+/// A record as it was read.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) struct Reservation {
+    pub(super) entry: Entry,
+    pub(super) record: Record,
+    /// The last change of its file.
+    pub(super) changed: SystemTime,
 }
 
 impl Entry {
@@ -76,7 +84,7 @@ impl Store {
         self.directory.join("lock")
     }
 
-    /// Waits for whoever changes the store now, for as long as `patience`.
+    /// Waits for the process that holds the store now, at most for `patience`.
     ///
     /// The file is that of Go's host-local. Where it cannot be made, as on a disk that is read-only
     /// or full, the directory is locked instead.
@@ -98,17 +106,15 @@ impl Store {
         Lock::take(file, path, Sharing::Exclusive, patience)
     }
 
-    /// Writes that `owner` holds `address`, whole or not at all; `false` if somebody does already.
-    pub(super) fn reserve(&self, address: IpAddr, owner: &Attachment) -> io::Result<bool> {
+    /// Writes that `owner` holds `address`, whole or not at all.
+    ///
+    /// # Errors
+    /// [`ErrorKind::AlreadyExists`] if the address is reserved.
+    pub(super) fn reserve(&self, address: IpAddr, owner: &Attachment) -> io::Result<()> {
         let (path, content) = (self.path_of(address), record::render(owner));
-        let reserved = match self.link_nameless(&path, &content) {
+        match self.link_nameless(&path, &content) {
             Err(error) if lacks_nameless_files(&error) => self.link_named(&path, &content),
             linked => linked,
-        };
-        match reserved {
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(false),
-            Err(error) => Err(error),
-            Ok(()) => Ok(true),
         }
     }
 
@@ -149,7 +155,7 @@ impl Store {
         }
     }
 
-    /// The same; what cannot be read is held by somebody, for all we know.
+    /// The same; a record that cannot be read counts as held.
     pub(super) fn record_or_foreign(&self, entry: &Entry) -> Option<Record> {
         self.record(entry).unwrap_or(Some(Record::Foreign))
     }
@@ -160,16 +166,16 @@ impl Store {
     }
 
     /// Every record with its time, in no order.
-    pub(super) fn found(&self) -> io::Result<Vec<Found>> {
+    pub(super) fn found(&self) -> io::Result<Vec<Reservation>> {
         self.found_if(|_| true)
     }
 
     /// The records that have not changed since `moment`; the others are not even opened.
-    pub(super) fn found_before(&self, moment: SystemTime) -> io::Result<Vec<Found>> {
+    pub(super) fn found_before(&self, moment: SystemTime) -> io::Result<Vec<Reservation>> {
         self.found_if(|changed| changed < moment)
     }
 
-    fn found_if(&self, is_wanted: impl Fn(SystemTime) -> bool) -> io::Result<Vec<Found>> {
+    fn found_if(&self, is_wanted: impl Fn(SystemTime) -> bool) -> io::Result<Vec<Reservation>> {
         let mut all = Vec::new();
         for entry in self.entries()? {
             let changed = match fs::symlink_metadata(self.directory.join(&entry.name)) {
@@ -178,7 +184,7 @@ impl Store {
             };
             if is_wanted(changed) {
                 let record = self.record_or_foreign(&entry);
-                all.extend(record.map(|record| Found { entry, record, changed }));
+                all.extend(record.map(|record| Reservation { entry, record, changed }));
             }
         }
         Ok(all)
@@ -189,7 +195,7 @@ impl Store {
         let mut entries = Vec::new();
         for file in fs::read_dir(&self.directory)? {
             let Ok(name) = file?.file_name().into_string() else { continue };
-            entries.extend(number::parse(&name).map(|address| Entry { address, name }));
+            entries.extend(json::address(&name).map(|address| Entry { address, name }));
         }
         Ok(entries)
     }
@@ -198,7 +204,7 @@ impl Store {
     pub(super) fn last_reserved(&self, set: usize) -> Option<IpAddr> {
         let path = self.last_reserved_path(set);
         let content = plain_file::read(&path, LONGEST_COUNTER, Link::Refused).ok()?;
-        number::parse(str::from_utf8(&content).ok()?.trim())
+        json::address(str::from_utf8(&content).ok()?.trim())
     }
 
     pub(super) fn set_last_reserved(&self, set: usize, address: IpAddr) -> io::Result<()> {
@@ -206,7 +212,7 @@ impl Store {
         options.write(true).create(true).truncate(false).mode(FILE_MODE);
         let file = plain_file::open(&self.last_reserved_path(set), &mut options)?;
         let text = address.to_string();
-        // Never empty in between: a crash there would start over at the first address.
+        // Never empty in between: after a crash there, the order would begin at the first address.
         file.write_all_at(text.as_bytes(), 0)?;
         file.set_len(text.len() as u64)
     }
@@ -226,13 +232,13 @@ impl From<IpAddr> for Entry {
     }
 }
 
-/// Some file systems, and a system without /proc, have no way from nameless to named.
+/// Some file systems, and a system without /proc, cannot give a name to a nameless file.
 fn lacks_nameless_files(error: &io::Error) -> bool {
     let unsupported = [ErrorKind::Unsupported, ErrorKind::IsADirectory, ErrorKind::NotFound];
     unsupported.contains(&error.kind())
 }
 
-/// What says nothing is damaged only where a plugin made it: the mode shows that.
+/// A file without content is damaged only where a plugin made it: its mode shows that.
 fn read(path: &Path) -> io::Result<Record> {
     let mut content = [0; LONGEST_RECORD];
     let mut file = plain_file::open(path, File::options().read(true))?;

@@ -12,7 +12,6 @@ use std::net::IpAddr;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
-use super::index::Index;
 use super::*;
 
 struct Home {
@@ -43,7 +42,7 @@ impl Home {
     }
 
     fn del(&self, container: &str) {
-        release(&self.config.location, &attachment(container)).unwrap();
+        release(&self.config.location, &attachment(container), None).unwrap();
     }
 
     fn path(&self, name: &str) -> std::path::PathBuf {
@@ -69,6 +68,11 @@ impl Home {
         let is_address = |name: &String| name.parse::<IpAddr>().is_ok();
         self.names().into_iter().filter(is_address).collect()
     }
+}
+
+/// As a caller without records of attachments.
+fn allocate(config: &Config, attachment: &Attachment) -> Result<Allocation, Error> {
+    super::allocate(config, attachment, None, |_| Ok(()))
 }
 
 fn names_in(directory: &Path) -> Vec<String> {

@@ -6,25 +6,26 @@ use std::io;
 use std::path::Path;
 use std::time::SystemTime;
 
-use super::{Owner, Record, States, Use};
+use super::{Kept, Owner, States, Use};
 use crate::bridge;
 use crate::error::Error;
 use crate::excerpt;
 use crate::host_local::{
-    self, Cure, Finding, Kind, Location, Verdict, Witnesses, alive, dead, is_settled,
+    self, Classification, Finding, Kind, Liveness, Location, Repair, alive, dead, is_settled,
 };
 use crate::plain_file::changed;
 
 /// What still belongs to the container of a record.
 struct Traces {
-    witnesses: Witnesses,
+    liveness: Liveness,
     /// Containers with a reserved address.
     holders: HashSet<String>,
     /// Containers with a port on this host.
     connected: HashSet<String>,
 }
 
-/// Judges every record in `directory`, sorted by name, and removes what is proven dead if told to.
+/// Classifies every record in `directory`, sorted by name, and removes what is proven dead if `repair`
+/// asks for it.
 /// The stores of addresses are in `data_dir`, and wherever a record names one; the runtime writes
 /// down in `results` what it has added.
 ///
@@ -34,7 +35,7 @@ pub fn audit(
     directory: &Path,
     data_dir: &Path,
     results: &Path,
-    cure: Cure,
+    repair: Repair,
 ) -> Result<Vec<Finding>, Error> {
     let states = States::at(directory);
     let _alone = states.lock(Use::Exclusive)?;
@@ -48,20 +49,20 @@ pub fn audit(
     for (owner, _) in all {
         let path = directory.join(owner.file_name());
         let Ok(metadata) = fs::symlink_metadata(&path) else { continue };
-        let verdict = judge(&owner.container_id, changed(&metadata), &traces);
-        let freed = verdict.proven_dead && cure == Cure::Free;
+        let classification = classify(&owner.container_id, changed(&metadata), &traces);
+        let freed = classification.proven_dead && repair == Repair::Free;
         if freed {
             states.drop_record(&owner)?;
         }
         let name = excerpt::value(&owner.file_name());
-        findings.push(Finding { name, owner: shown(&owner), verdict, freed });
+        findings.push(Finding { name, owner: shown(&owner), classification, freed });
     }
     Ok(findings)
 }
 
 impl Traces {
     /// Fails if any of it cannot be seen: half of it proves nothing.
-    fn gather(all: &[(Owner, Record)], data_dir: &Path, results: &Path) -> Result<Self, Error> {
+    fn gather(all: &[(Owner, Kept)], data_dir: &Path, results: &Path) -> Result<Self, Error> {
         let unseen = |cause: io::Error| {
             Error::failed(format!("what belongs to a container cannot be seen: {cause}"))
         };
@@ -69,13 +70,13 @@ impl Traces {
         for location in locations(all, data_dir).map_err(unseen)? {
             holders.extend(host_local::holders(&location).map_err(unseen)?);
         }
-        let witnesses = Witnesses::gather(results).map_err(unseen)?;
-        Ok(Self { witnesses, holders, connected: bridge::connected()? })
+        let liveness = Liveness::gather(results).map_err(unseen)?;
+        Ok(Self { liveness, holders, connected: bridge::connected()? })
     }
 }
 
 /// Each store once.
-fn locations(all: &[(Owner, Record)], data_dir: &Path) -> io::Result<Vec<Location>> {
+fn locations(all: &[(Owner, Kept)], data_dir: &Path) -> io::Result<Vec<Location>> {
     let networks = match host_local::networks(data_dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
         networks => networks?,
@@ -83,8 +84,8 @@ fn locations(all: &[(Owner, Record)], data_dir: &Path) -> io::Result<Vec<Locatio
     let usual = networks.iter().filter_map(|network| Location::of(network).ok());
     let usual = usual.map(|location| Location { data_dir: data_dir.to_owned(), ..location });
     let named = all.iter().filter_map(|(_, record)| match record {
-        Record::Kept(config) => Location::parse(config).ok(),
-        Record::Damaged | Record::Absent => None,
+        Kept::Config(config) => Location::parse(config).ok(),
+        Kept::Damaged | Kept::Absent => None,
     });
     let mut locations: Vec<Location> = Vec::new();
     for location in usual.chain(named) {
@@ -95,11 +96,11 @@ fn locations(all: &[(Owner, Record)], data_dir: &Path) -> io::Result<Vec<Locatio
     Ok(locations)
 }
 
-fn judge(container: &str, changed: SystemTime, traces: &Traces) -> Verdict {
-    let witnesses = &traces.witnesses;
+fn classify(container: &str, changed: SystemTime, traces: &Traces) -> Classification {
+    let liveness = &traces.liveness;
     let held = [
-        (witnesses.cached.knows_container(container), "the runtime has its container"),
-        (witnesses.busy.contains(container), "a plugin is working on its container"),
+        (liveness.cached.knows_container(container), "the runtime has its container"),
+        (liveness.busy.contains(container), "a plugin is working on its container"),
         (traces.holders.contains(container), "an address is reserved for its container"),
         (traces.connected.contains(container), "its container has a link"),
     ];
@@ -107,10 +108,10 @@ fn judge(container: &str, changed: SystemTime, traces: &Traces) -> Verdict {
         return alive(Kind::Held, reason);
     }
     let nobody = "the runtime does not know its container, which has neither address nor link";
-    if changed < witnesses.booted {
+    if changed < liveness.booted {
         return dead(Kind::Leaked, format!("{nobody}: it is from before this boot"));
     }
-    if is_settled(changed, witnesses) {
+    if is_settled(changed, liveness) {
         return dead(Kind::Leaked, format!("{nobody}, long after it was written"));
     }
     alive(Kind::Leaked, format!("{nobody}, but it is so new that these may still come"))
@@ -134,9 +135,9 @@ mod tests {
     const CONTAINERS: [&str; 4] = ["known", "holder", "connected", "gone"];
 
     fn traces(home: &Path, now: SystemTime) -> Traces {
-        let witnesses = Witnesses::gather(&home.join("results")).unwrap();
+        let liveness = Liveness::gather(&home.join("results")).unwrap();
         Traces {
-            witnesses: Witnesses { now, booted: SystemTime::UNIX_EPOCH, ..witnesses },
+            liveness: Liveness { now, booted: SystemTime::UNIX_EPOCH, ..liveness },
             holders: HashSet::from(["holder".to_owned()]),
             connected: HashSet::from(["connected".to_owned()]),
         }
@@ -151,8 +152,8 @@ mod tests {
         let verdicts = |later| {
             let traces = traces(home.path(), written + Duration::from_secs(later));
             CONTAINERS.map(|container| {
-                let verdict = judge(container, written, &traces);
-                (verdict.kind, verdict.proven_dead)
+                let classification = classify(container, written, &traces);
+                (classification.kind, classification.proven_dead)
             })
         };
         let held = (Kind::Held, false);
@@ -171,8 +172,12 @@ mod tests {
         states.keep(&attachment, config.as_object().unwrap()).unwrap();
         let kinds = || {
             let audited =
-                audit(&place("flannel"), &place("networks"), &place("results"), Cure::Free);
-            audited.unwrap().into_iter().map(|one| (one.name, one.verdict.kind)).collect::<Vec<_>>()
+                audit(&place("flannel"), &place("networks"), &place("results"), Repair::Free);
+            audited
+                .unwrap()
+                .into_iter()
+                .map(|one| (one.name, one.classification.kind))
+                .collect::<Vec<_>>()
         };
         let name = "0123456789ab:eth0".to_owned();
         assert_eq!(kinds(), [(name.clone(), Kind::Leaked)]);

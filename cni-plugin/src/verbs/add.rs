@@ -1,14 +1,17 @@
 //! ADD: a container gets its interface.
 
+use std::net::IpAddr;
+
 use super::{Call, Worker};
 use crate::bridge::Bridge;
 use crate::delegate;
 use crate::error::Error;
 use crate::exec::Delegate;
+use crate::host_local;
 use crate::json::Object;
 use crate::netns::Netns;
 use crate::request::{Command, Sandbox};
-use crate::state::{Record, Use};
+use crate::state::{Kept, Use};
 use crate::subnet_file;
 
 /// Everything that can be refused is refused before anything is made.
@@ -24,10 +27,10 @@ pub(super) fn add(call: &Call<'_>, sandbox: &Sandbox) -> Result<String, Error> {
     }
 }
 
-/// Whoever has an address already keeps it, and all that belongs to it: so that comes first.
+/// An attachment that holds an address keeps it, and all that belongs to it: so that comes first.
 ///
-/// What fails is taken back as far as this call has made it: the container may run since an
-/// earlier one, whatever became of its reservation.
+/// A call that fails takes back what it made itself, and nothing else: the container may run since
+/// an earlier call, whatever became of its reservation.
 fn by_bridge(
     call: &Call<'_>,
     sandbox: &Sandbox,
@@ -36,13 +39,25 @@ fn by_bridge(
     config: &Object,
 ) -> Result<String, Error> {
     let (attachment, states) = (&sandbox.attachment, call.states());
-    let is_first = states.recall(attachment)? == Record::Absent;
-    let allocation = bridge.allocate(attachment)?;
-    let made = states
-        .keep(attachment, config)
-        .and_then(|()| bridge.connect(sandbox, netns, allocation.clone(), call.config.version));
-    // What cannot be taken back now is left to the runtime's DEL, with the record of it.
-    if made.is_err() && bridge.give_back(attachment, &allocation).is_ok() && is_first {
+    let record = states.recall(attachment)?;
+    let expected = match &record {
+        Kept::Config(kept) => host_local::reserved(kept),
+        // The record is written first: without it, nothing is reserved.
+        Kept::Absent => Some(Vec::new()),
+        Kept::Damaged => None,
+    };
+    let keep = |held: &[IpAddr]| states.keep(attachment, &host_local::with_reserved(config, held));
+    let allocated = bridge.allocate(attachment, expected.as_deref(), keep);
+    let (made, is_clean) = match allocated {
+        Err(error) => (Err(error), true),
+        Ok(allocation) => {
+            let made = bridge.connect(sandbox, netns, allocation.clone(), call.config.version);
+            let is_clean = made.is_err() && bridge.give_back(attachment, &allocation).is_ok();
+            (made, is_clean)
+        }
+    };
+    // What cannot be taken back now is left to the runtime's DEL, with its record.
+    if is_clean && record == Kept::Absent {
         let _ = states.forget(attachment);
     }
     made

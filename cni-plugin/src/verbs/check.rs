@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::netns::Netns;
 use crate::request::{Command, Sandbox};
 use crate::result::Outcome;
-use crate::state::{Record, Use};
+use crate::state::{Kept, Use};
 
 /// By what ADD kept: later chained plugins may have changed the rest, and their result is given.
 pub(super) fn check(call: &Call<'_>, sandbox: &Sandbox) -> Result<(), Error> {
@@ -14,7 +14,7 @@ pub(super) fn check(call: &Call<'_>, sandbox: &Sandbox) -> Result<(), Error> {
     let netns = Netns::of_container(&sandbox.netns, call.request.netns_rule)?;
     let states = call.states();
     let _among_others = states.lock(Use::Shared)?;
-    let Record::Kept(mut config) = states.recall(&sandbox.attachment)? else {
+    let Kept::Config(mut config) = states.recall(&sandbox.attachment)? else {
         let attachment = &sandbox.attachment;
         return Err(Error::failed(format!("there is no record of {attachment}: add it again")));
     };

@@ -1,5 +1,6 @@
 //! DEL: an interface goes, with everything that was made for it.
 
+use std::net::IpAddr;
 use std::path::Path;
 
 use super::{Call, Remover};
@@ -8,9 +9,10 @@ use crate::bridge::Teardown;
 use crate::delegate;
 use crate::error::Error;
 use crate::exec::{Delegate, Failure};
+use crate::host_local;
 use crate::json::Object;
 use crate::request::Command;
-use crate::state::{Record, Use};
+use crate::state::{Kept, Use};
 use crate::subnet_env::SubnetEnv;
 
 /// Works by what ADD kept; without that, by what the config says.
@@ -24,16 +26,19 @@ pub(super) fn del(
 ) -> Result<(), Error> {
     let states = call.states();
     let _among_others = states.lock(Use::Shared)?;
-    let gone = Gone { call, attachment, netns };
+    let mut gone = Gone { call, attachment, netns, reserved: None };
     match states.recall(attachment)? {
-        Record::Kept(config) => match call.remover(&config) {
-            Some(remover) => gone.by(remover)?,
-            None => gone.by_presumed_config()?,
-        },
-        Record::Damaged => gone.by_presumed_config()?,
+        Kept::Config(config) => {
+            gone.reserved = host_local::reserved(&config);
+            match call.remover(&config) {
+                Some(remover) => gone.by(remover)?,
+                None => gone.by_presumed_config()?,
+            }
+        }
+        Kept::Damaged => gone.by_presumed_config()?,
         // As nothing says that another plugin has made something, its refusal is no reason to ask
         // again.
-        Record::Absent => match call.remover(&presumed(call)) {
+        Kept::Absent => match call.remover(&presumed(call)) {
             Some(Remover::Plugin(plugin)) => drop(plugin.run(Command::Del, &[])),
             Some(remover) => gone.by(remover)?,
             None => {}
@@ -43,11 +48,13 @@ pub(super) fn del(
     Ok(())
 }
 
-/// What is to be gone: an attachment, with the namespace that the runtime tells.
+/// An attachment that is removed, with the namespace that the runtime names.
 pub(super) struct Gone<'a> {
     pub(super) call: &'a Call<'a>,
     pub(super) attachment: &'a Attachment,
     pub(super) netns: Option<&'a Path>,
+    /// The addresses that its record names.
+    pub(super) reserved: Option<Vec<IpAddr>>,
 }
 
 impl Gone<'_> {
@@ -67,7 +74,8 @@ impl Gone<'_> {
     }
 
     fn natively(&self, teardown: &Teardown) -> Result<(), Error> {
-        teardown.del(self.attachment, self.netns, self.call.request.netns_rule)
+        let reserved = self.reserved.as_deref();
+        teardown.del(self.attachment, reserved, self.netns, self.call.request.netns_rule)
     }
 
     /// In the place of a plugin that is not installed, or not any more: what every plugin makes is

@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::exec::Delegate;
 use crate::json::{self, Object};
 use crate::request::Command;
-use crate::state::{Owner, Record, States, Use};
+use crate::state::{Kept, Owner, States, Use};
 
 /// Goes on after an error, and tells all of them.
 pub(super) fn gc(call: &Call<'_>) -> Result<(), Error> {
@@ -95,11 +95,11 @@ fn stale(
         })
     };
     let kept = states.all()?.into_iter().filter_map(|(owner, record)| match record {
-        Record::Kept(config) if is_of(network, &config) && !is_valid(&owner) => {
+        Kept::Config(config) if is_of(network, &config) && !is_valid(&owner) => {
             Some((owner, config))
         }
         // A damaged record does not say whose it is: it stays for the DEL of its attachment.
-        Record::Kept(_) | Record::Damaged | Record::Absent => None,
+        Kept::Config(_) | Kept::Damaged | Kept::Absent => None,
     });
     Ok(kept.collect())
 }
@@ -111,7 +111,7 @@ fn is_of(network: &str, config: &Object) -> bool {
 /// As a DEL whose namespace is gone.
 fn collect(call: &Call<'_>, owner: &Owner, remover: Remover<'_>) -> Result<(), Error> {
     let attachment = owner.clone().into_attachment();
-    let gone = Gone { call, attachment: &attachment, netns: None };
+    let gone = Gone { call, attachment: &attachment, netns: None, reserved: None };
     gone.by(remover).map_err(|error| error.context(&attachment))
 }
 

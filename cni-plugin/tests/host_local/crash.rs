@@ -8,7 +8,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use serde_json::json;
-use tweed_cni::host_local::{Cure, Kind, audit};
+use tweed_cni::host_local::{Kind, Repair, audit};
 
 use super::network::{Network, Program};
 
@@ -76,8 +76,8 @@ fn moment(seed: &mut u64) -> Duration {
 fn assert_whole(network: &Network) {
     let location = network.parse().unwrap().location;
     let mut owners = BTreeSet::new();
-    for finding in audit(&location, Cure::Nothing).unwrap() {
-        let whole = ![Kind::HalfWritten, Kind::Foreign].contains(&finding.verdict.kind);
+    for finding in audit(&location, Repair::Nothing).unwrap() {
+        let whole = ![Kind::HalfWritten, Kind::Foreign].contains(&finding.classification.kind);
         assert!(whole && owners.insert(finding.owner.clone()), "{finding:?}");
     }
     let expected = ["last_reserved_ip.0", "lock"];

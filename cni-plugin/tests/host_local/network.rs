@@ -57,7 +57,7 @@ impl Network {
         let attachment = attachment(container, interface);
         match program {
             Program::Go => self.run("ADD", &attachment),
-            Program::Ours => host_local::allocate(&self.parse()?, &attachment)
+            Program::Ours => host_local::allocate(&self.parse()?, &attachment, None, |_| Ok(()))
                 .map(|allocation| result(&allocation))
                 .map_err(|error| error.to_string()),
         }
@@ -68,7 +68,7 @@ impl Network {
         match program {
             Program::Go => drop(self.run("DEL", &attachment).unwrap()),
             Program::Ours => {
-                host_local::release(&self.parse().unwrap().location, &attachment).unwrap();
+                host_local::release(&self.parse().unwrap().location, &attachment, None).unwrap();
             }
         }
     }

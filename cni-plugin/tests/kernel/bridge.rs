@@ -172,6 +172,28 @@ fn a_del_without_record_or_with_a_damaged_one_takes_everything() {
 }
 
 #[test]
+fn a_record_names_the_addresses_and_a_del_trusts_it_only_where_the_store_confirms_it() {
+    let node = Node::new(DUAL);
+    let config = node.config("1.0.0");
+    for wrong in [None, Some(json!(["10.244.7.99"])), Some(json!([])), Some(json!("nonsense"))] {
+        let pod = node.pod();
+        let addresses = node.add(&pod, &config).addresses();
+        let path = node.state_dir().join(format!("{}:eth0", pod.id));
+        let mut record: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        let named = record["reservedAddresses"].as_array().unwrap().iter();
+        let named: Vec<_> = named.map(|address| address.as_str().unwrap()).collect();
+        let held = addresses.iter().map(|address| address.split('/').next().unwrap());
+        assert_eq!(named, held.collect::<Vec<_>>());
+        if let Some(wrong) = wrong {
+            record["reservedAddresses"] = wrong;
+            fs::write(&path, record.to_string()).unwrap();
+        }
+        node.del(&pod, &config).is_silent();
+        is_clean(&node);
+    }
+}
+
+#[test]
 fn a_del_without_record_and_subnet_file_still_frees_the_address() {
     let node = Node::new(IPV4);
     let pod = node.pod();
@@ -558,7 +580,7 @@ fn a_pipe_in_place_of_a_file_holds_up_nothing() {
     let _ = node.add(&pod, &config).result();
     let states = node.states().into_iter().map(|name| node.state_dir().join(name));
     let files = ["10.244.7.9", "last_reserved_ip.0", "lock"].map(|name| node.store().join(name));
-    let others = [node.state_dir().join(".lock"), node.home.path().join("networks/.cbr0.index")];
+    let others = [node.state_dir().join(".lock")];
     for path in states.chain(files).chain(others) {
         let _ = fs::remove_file(&path);
         run(Command::new("mkfifo").arg(&path));

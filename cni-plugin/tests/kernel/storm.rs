@@ -82,17 +82,15 @@ enum Fault {
     FullDisk,
     DamagedRecord,
     DamagedReservation,
-    DamagedIndex,
 }
 
 impl Fault {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 5] = [
         Self::Nothing,
         Self::ReadOnlyDisk,
         Self::FullDisk,
         Self::DamagedRecord,
         Self::DamagedReservation,
-        Self::DamagedIndex,
     ];
 
     fn begin(self, disk: &Disk) {
@@ -123,7 +121,6 @@ impl Fault {
                     node.reservations().into_iter().filter(|(_, owner)| owner.starts_with(&pod.id));
                 of_pod.map(|(name, _)| node.store().join(name)).collect()
             }
-            Self::DamagedIndex => vec![node.home.path().join("networks/.cbr0.index")],
             Self::Nothing | Self::ReadOnlyDisk | Self::FullDisk => Vec::new(),
         };
         for path in damaged.iter().filter(|path| path.exists()) {

@@ -35,15 +35,15 @@ fuzz_target!(|files: Vec<(u8, &str, &[u8])>| {
     }
     drop(host_local::status(&config));
     let ours = Attachment { container_id: "abc".into(), interface: "eth0".into() };
-    host_local::release(&config.location, &ours).unwrap();
+    host_local::release(&config.location, &ours, None).unwrap();
     assert!(host_local::check(&config.location, &ours).is_err());
-    if let Ok(allocation) = host_local::allocate(&config, &ours) {
+    if let Ok(allocation) = host_local::allocate(&config, &ours, None, |_| Ok(())) {
         for allocated in &allocation.addresses {
             let path = directory.join(allocated.address.ip().to_string());
             assert_eq!(fs::read(path).unwrap(), b"abc\r\neth0");
         }
         assert!(host_local::check(&config.location, &ours).is_ok());
-        host_local::release(&config.location, &ours).unwrap();
+        host_local::release(&config.location, &ours, None).unwrap();
     }
     assert!(host_local::check(&config.location, &ours).is_err());
     host_local::collect(&config.location, &[]).unwrap();

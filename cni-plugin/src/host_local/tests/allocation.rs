@@ -19,7 +19,7 @@ fn the_store_holds_what_host_local_would_have_written() {
         let found = fs::metadata(home.path(name)).unwrap().permissions().mode() & 0o7777;
         assert_eq!(found, mode, "{name}");
     }
-    assert_eq!(names_in(&home.config.location.data_dir), [".net.index", "net"]);
+    assert_eq!(names_in(&home.config.location.data_dir), ["net"]);
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn an_attachment_gets_one_address_and_two_interfaces_get_two() {
     );
     let second = Attachment { container_id: "a".into(), interface: "net1".into() };
     assert!(allocate(&home.config, &second).is_ok());
-    release(&home.config.location, &second).unwrap();
+    release(&home.config.location, &second, None).unwrap();
     assert_eq!(home.addresses(), ["10.0.0.2"]);
     check(&home.config.location, &attachment("a")).unwrap();
     assert!(msg(check(&home.config.location, &second)).contains("Failed to find address"));
@@ -132,4 +132,34 @@ fn a_store_that_no_add_can_use_is_told_by_status() {
     assert!(home.add("a").is_err());
     assert_eq!(status(&home.config).unwrap_err().code, 50);
     home.del("a");
+}
+
+#[test]
+fn the_addresses_are_kept_before_they_are_reserved() {
+    let home = Home::dual();
+    let reserved_at_keep = |kept: &[IpAddr]| {
+        assert_eq!(home.addresses(), Vec::<String>::new());
+        Err(Error::failed(format!("{kept:?}")))
+    };
+    let refused = super::super::allocate(&home.config, &attachment("a"), None, reserved_at_keep);
+    assert_eq!(msg(refused), "[10.0.0.2, fd00::2]");
+    assert_eq!(home.addresses(), Vec::<String>::new());
+}
+
+#[test]
+fn what_is_held_of_other_ranges_is_kept_as_well() {
+    let home = Home::small();
+    home.add("a").unwrap();
+    let moved = Config {
+        range_sets: config(r#"{"subnet": "10.9.0.0/24"}"#).range_sets,
+        ..home.config.clone()
+    };
+    let mut kept = Vec::new();
+    let keep = |addresses: &[IpAddr]| {
+        kept = addresses.to_vec();
+        Ok(())
+    };
+    super::super::allocate(&moved, &attachment("a"), None, keep).unwrap();
+    release(&moved.location, &attachment("a"), Some(&kept)).unwrap();
+    assert_eq!(home.addresses(), Vec::<String>::new());
 }

@@ -1,10 +1,10 @@
-//! Audits of real stores, with the witnesses of this machine and with made-up ones.
+//! Audits of real stores, with the liveness of this machine and with made-up ones.
 
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
-use super::super::verdict::Kind;
-use super::super::witness::booted;
+use super::super::classification::Kind;
+use super::super::liveness::booted;
 use super::*;
 
 struct Home {
@@ -48,7 +48,7 @@ impl Home {
 }
 
 fn shown(findings: &[Finding]) -> Vec<(&str, Kind, bool)> {
-    findings.iter().map(|one| (one.name.as_str(), one.verdict.kind, one.freed)).collect()
+    findings.iter().map(|one| (one.name.as_str(), one.classification.kind, one.freed)).collect()
 }
 
 #[test]
@@ -69,11 +69,11 @@ fn an_audit_names_every_record_and_frees_only_the_dead() {
         ("10.0.0.5", Kind::Foreign, false),
         ("127.0.0.1", Kind::Held, false),
     ];
-    assert_eq!(shown(&audit(&home.location, Cure::Nothing).unwrap()), expected);
+    assert_eq!(shown(&audit(&home.location, Repair::Nothing).unwrap()), expected);
     assert_eq!(home.names().len(), 5);
     let mut cured = expected;
     cured[2].2 = true;
-    assert_eq!(shown(&audit(&home.location, Cure::Free).unwrap()), cured);
+    assert_eq!(shown(&audit(&home.location, Repair::Free).unwrap()), cured);
     assert_eq!(home.names(), ["10.0.0.2", "10.0.0.3", "10.0.0.5", "127.0.0.1"]);
 }
 
@@ -99,7 +99,7 @@ fn after_a_boot_what_the_runtime_still_has_is_kept_and_the_rest_is_freed() {
 fn whatever_a_record_says_is_shown_on_one_printable_line() {
     let long = format!("{}\r\neth\u{1b}[2J", "a".repeat(3000));
     let home = Home::with(&[("10.0.0.2", &long), ("10.0.0.3", "b\r\neth\u{1b}[2J")]);
-    let found = audit(&home.location, Cure::Nothing).unwrap();
+    let found = audit(&home.location, Repair::Nothing).unwrap();
     assert_eq!(found[1].owner, "eth\\u{1b}[2J of container b");
     assert!(excerpt::is_printable(&found[0].owner) && found[0].owner.chars().count() == 120);
 }

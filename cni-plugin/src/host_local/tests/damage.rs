@@ -1,22 +1,48 @@
-//! An index, a boot or a file that is not as it was left.
+//! A boot, or files that are not as they were left.
+
+use std::time::{Duration, SystemTime};
 
 use super::*;
 
-#[test]
-fn a_store_whose_index_cannot_be_written_works_without() {
-    let home = Home::small();
-    fs::create_dir_all(home.config.location.index_path()).unwrap();
-    assert_eq!(home.add("a").unwrap(), ["10.0.0.2/29"]);
-    assert_eq!(home.add("b").unwrap(), ["10.0.0.3/29"]);
-    home.del("a");
-    assert_eq!(home.addresses(), ["10.0.0.3"]);
+/// As if the machine had been booted since the last command.
+fn boot(home: &Home) {
+    let lock = File::open(home.path("lock")).unwrap();
+    lock.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(1)).unwrap();
 }
 
-/// As if the machine had been booted since: the index is of another boot, the records are older.
-fn boot(home: &Home) {
-    let file = index::open_file(&home.config.location.index_path()).unwrap();
-    let other = boot::Boot::of(4711);
-    Index::build(file, other, &[]).unwrap().seal(&File::open(home.path(".")).unwrap()).unwrap();
+fn last_clean_up(home: &Home) -> SystemTime {
+    fs::metadata(home.path("lock")).unwrap().modified().unwrap()
+}
+
+#[test]
+fn the_index_of_earlier_versions_is_ignored_and_removed() {
+    let home = Home::small();
+    home.add("a").unwrap();
+    let index = home.config.location.former_index();
+    let clean_ups: [fn(&Home); 2] =
+        [|home| drop(collect(&home.config.location, &[attachment("a")]).unwrap()), boot];
+    for clean_up in clean_ups {
+        fs::write(&index, "an index").unwrap();
+        status(&home.config).unwrap();
+        assert!(index.exists());
+        clean_up(&home);
+        status(&home.config).unwrap();
+        assert!(!index.exists());
+    }
+    assert_eq!(home.addresses(), ["10.0.0.2"]);
+}
+
+#[test]
+fn a_boot_is_noticed_once() {
+    let home = Home::small();
+    home.add("a").unwrap();
+    boot(&home);
+    let before = SystemTime::now();
+    home.add("b").unwrap();
+    let noticed = last_clean_up(&home);
+    assert!(noticed >= before);
+    home.add("c").unwrap();
+    assert_eq!(last_clean_up(&home), noticed);
 }
 
 #[test]
@@ -55,12 +81,7 @@ fn a_pipe_or_a_link_in_place_of_a_file_neither_hangs_nor_leads_astray() {
         ("pipe", |path, _| nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRWXU).unwrap()),
         ("link", |path, victim| std::os::unix::fs::symlink(victim, path).unwrap()),
     ];
-    let places = [
-        home.path("last_reserved_ip.0"),
-        home.path("lock"),
-        home.config.location.index_path(),
-        home.path("10.0.0.4"),
-    ];
+    let places = [home.path("last_reserved_ip.0"), home.path("lock"), home.path("10.0.0.4")];
     for (kind, put) in put {
         for path in &places {
             drop(fs::remove_file(path));

@@ -9,9 +9,8 @@ enum Step {
     Add(u8),
     Del(u8),
     Request(u8, u8),
-    /// Another program removes a record, or the index.
+    /// Another program removes a record.
     Remove(u8),
-    Forget,
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -20,7 +19,6 @@ fn step() -> impl Strategy<Value = Step> {
         5 => (0..9_u8).prop_map(Step::Del),
         1 => (0..9_u8, 0..16_u8).prop_map(|(id, wish)| Step::Request(id, wish)),
         1 => (0..16_u8).prop_map(Step::Remove),
-        1 => Just(Step::Forget),
     ]
 }
 
@@ -85,7 +83,6 @@ proptest! {
                     drop(fs::remove_file(home.path(&format!("10.0.0.{host}"))));
                     model.held.remove(&host);
                 }
-                Step::Forget => drop(fs::remove_file(home.config.location.index_path())),
             }
             if home.config.location.directory().exists() {
                 let expected: Vec<_> =

@@ -119,3 +119,11 @@ fn ranges_of_one_subnet_may_lie_side_by_side() {
         assert!(low.overlaps(&inner) && inner.overlaps(&low), "{inner}");
     }
 }
+
+#[test]
+fn a_number_is_the_address_again() {
+    for text in ["0.0.0.0", "10.244.7.2", "255.255.255.255", "::", "fd00:10:244:7::2"] {
+        let before = json::address(text).unwrap();
+        assert_eq!(address(number(before)), before);
+    }
+}

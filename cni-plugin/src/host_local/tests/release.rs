@@ -27,7 +27,7 @@ fn an_address_outside_of_the_ranges_is_freed_as_well() {
         ..home.config.clone()
     };
     assert!(allocate(&moved, &attachment("a")).is_ok());
-    release(&moved.location, &attachment("a")).unwrap();
+    release(&moved.location, &attachment("a"), None).unwrap();
     assert_eq!(home.addresses(), Vec::<String>::new());
 }
 
@@ -50,6 +50,43 @@ fn a_record_that_says_nothing_is_an_address_again() {
     home.write_by_plugin("10.0.0.4", "\0\0\0");
     assert_eq!(home.add("b").unwrap(), ["10.0.0.3/29"]);
     assert_eq!(home.addresses(), ["10.0.0.2", "10.0.0.3"]);
+}
+
+#[test]
+fn a_full_range_set_gives_what_says_nothing_without_reading_before() {
+    let home = Home::small();
+    let add = |container| {
+        let known = Some(&[][..]);
+        let allocation =
+            super::super::allocate(&home.config, &attachment(container), known, |_| Ok(()));
+        allocation.map(|allocation| allocation.addresses[0].address.to_string())
+    };
+    home.add("a").unwrap();
+    home.write_by_plugin("10.0.0.3", "");
+    for (container, expected) in [("b", "10.0.0.4/29"), ("c", "10.0.0.5/29"), ("d", "10.0.0.6/29")]
+    {
+        assert_eq!(add(container).unwrap(), expected);
+    }
+    assert_eq!(add("e").unwrap(), "10.0.0.3/29");
+    assert!(add("f").is_err());
+}
+
+#[test]
+fn a_release_goes_by_the_record_where_the_store_confirms_it() {
+    let home = Home::small();
+    home.add("a").unwrap();
+    home.write_by_plugin("10.0.0.6", "a\r\neth0");
+    let [first, other]: [IpAddr; 2] = ["10.0.0.2", "10.0.0.5"].map(|text| text.parse().unwrap());
+    // A part of what the record names is not there: the store itself is searched.
+    release(&home.config.location, &attachment("a"), Some(&[first, other])).unwrap();
+    assert_eq!(home.addresses(), Vec::<String>::new());
+    home.add("a").unwrap();
+    home.add("b").unwrap();
+    let held_by_a: IpAddr = "10.0.0.3".parse().unwrap();
+    release(&home.config.location, &attachment("b"), Some(&[held_by_a])).unwrap();
+    assert_eq!(home.addresses(), ["10.0.0.3"]);
+    release(&home.config.location, &attachment("a"), Some(&[held_by_a])).unwrap();
+    assert_eq!(home.addresses(), Vec::<String>::new());
 }
 
 #[test]

@@ -20,8 +20,9 @@ fn address() -> IpAddr {
 #[test]
 fn an_address_is_reserved_once() {
     let (_home, store) = store();
-    assert!(store.reserve(address(), &attachment("a")).unwrap());
-    assert!(!store.reserve(address(), &attachment("b")).unwrap());
+    store.reserve(address(), &attachment("a")).unwrap();
+    let refused = store.reserve(address(), &attachment("b"));
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::AlreadyExists);
     let record = store.record(&address().into()).unwrap();
     assert_eq!(record, Some(Record::Of(attachment("a"))));
     store.free(&address().into()).unwrap();

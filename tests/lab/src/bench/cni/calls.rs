@@ -77,7 +77,7 @@ impl Race<'_> {
     fn goal(&self) -> Option<Goal> {
         let most = match self.verb {
             Verb::Add if self.reservations <= SMALL => 0.25,
-            Verb::Add => 0.02,
+            Verb::Add => 0.1,
             Verb::Del => 1.0,
         };
         let what = format!(

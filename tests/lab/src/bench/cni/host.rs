@@ -12,11 +12,10 @@ use tweed_lab::{Lab, Namespace};
 use super::call::{Call, Container, Verb};
 use super::memory;
 use super::rival::{Rival, subnet_env};
-use super::store::Store;
+use super::store;
 
 pub(super) struct Host<'a> {
     pub(super) rival: Rival<'a>,
-    pub(super) store: Store,
     namespace: Namespace,
     config: String,
 }
@@ -33,8 +32,8 @@ impl<'a> Host<'a> {
         create_dir_all(home).with_context(|| home.display().to_string())?;
         write(home.join("subnet.env"), subnet_env())?;
         let namespace = lab.namespace(name)?;
-        let (store, config) = (Store::fill(home, reservations)?, rival.config(home).to_string());
-        let host = Self { rival, store, namespace, config };
+        store::fill(home, reservations)?;
+        let host = Self { rival, namespace, config: rival.config(home).to_string() };
         let first =
             Container { id: "f".repeat(64), namespace: lab.namespace(&format!("{name}-first"))? };
         host.time(Verb::Add, &first)?;

@@ -3,7 +3,6 @@
 // What is measured.
 mod calls;
 mod programs;
-mod rebuild;
 
 // What it is measured with.
 mod call;
@@ -52,7 +51,6 @@ pub(super) fn run(flannel: &Path, rounds: usize, sheet: &mut Sheet) -> Result<()
         contests.push(contest);
     }
     calls::show(&contests, sheet)?;
-    rebuild::run(&contests, container, rounds.div_ceil(10), sheet)?;
     let usual = contests.iter().find(|contest| contest.reservations == USUAL);
     programs::run(usual.context("no usual node")?, container, rounds.div_ceil(10), sheet)
 }

@@ -1,9 +1,8 @@
-//! A store of addresses with as many reservations as are asked for.
+//! A store of addresses with a given number of reservations.
 
-use std::fs::{File, create_dir_all, remove_file, write};
-use std::io::ErrorKind;
+use std::fs::{File, create_dir_all, write};
 use std::net::Ipv4Addr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result};
 
@@ -13,44 +12,21 @@ const FIRST: u32 = 0x0af4_0002;
 /// How many addresses a `/16` has for pods.
 pub(super) const ALL: u32 = (1 << 16) - 3;
 
-pub(super) struct Store {
-    directory: PathBuf,
-    index: PathBuf,
-}
-
-impl Store {
-    /// The first `count` addresses are held by containers that exist on paper alone, and the next
-    /// one is whose turn it is.
-    pub(super) fn fill(home: &Path, count: u32) -> Result<Self> {
-        let networks = home.join("networks");
-        let (directory, index) = (networks.join("cbr0"), networks.join(".cbr0.index"));
-        create_dir_all(&directory).with_context(|| directory.display().to_string())?;
-        let record = |number: u32| {
-            let path = directory.join(address(number).to_string());
-            write(&path, format!("e{number:063x}\r\neth0"))
-        };
-        (0..count).try_for_each(record)?;
-        File::create(directory.join("lock"))?;
-        if let Some(last) = count.checked_sub(1) {
-            write(directory.join("last_reserved_ip.0"), address(last).to_string())?;
-        }
-        Ok(Self { directory, index })
+/// Reserves the first `count` addresses for containers that do not exist; the next address is the
+/// next one in order.
+pub(super) fn fill(home: &Path, count: u32) -> Result<()> {
+    let directory = home.join("networks/cbr0");
+    create_dir_all(&directory).with_context(|| directory.display().to_string())?;
+    let record = |number: u32| {
+        let path = directory.join(address(number).to_string());
+        write(&path, format!("e{number:063x}\r\neth0"))
+    };
+    (0..count).try_for_each(record)?;
+    File::create(directory.join("lock"))?;
+    if let Some(last) = count.checked_sub(1) {
+        write(directory.join("last_reserved_ip.0"), address(last).to_string())?;
     }
-
-    /// Touches it as any other program would that works on it.
-    pub(super) fn disturb(&self) -> Result<()> {
-        let stray = self.directory.join("stray");
-        File::create(&stray)?;
-        Ok(remove_file(stray)?)
-    }
-
-    /// As after the first boot with it.
-    pub(super) fn lose_index(&self) -> Result<()> {
-        match remove_file(&self.index) {
-            Err(error) if error.kind() != ErrorKind::NotFound => Err(error.into()),
-            _ => Ok(()),
-        }
-    }
+    Ok(())
 }
 
 fn address(number: u32) -> Ipv4Addr {

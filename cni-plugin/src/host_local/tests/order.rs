@@ -2,7 +2,6 @@
 
 use proptest::prelude::*;
 
-use super::super::number::address;
 use super::*;
 
 fn set(ranges: &[(&str, &str, &str)]) -> RangeSet {
@@ -16,7 +15,7 @@ fn set(ranges: &[(&str, &str, &str)]) -> RangeSet {
 }
 
 fn tried(set: &RangeSet, last: Option<&str>) -> Vec<String> {
-    round(set, last.map(|last| last.parse().unwrap()))
+    order(set, last.map(|last| last.parse().unwrap()))
         .iter()
         .flat_map(|span| span.first..=span.last)
         .map(|number| address(number).to_string())
@@ -91,7 +90,7 @@ proptest! {
             texts.iter().map(|(a, b, c)| (a.as_str(), b.as_str(), c.as_str())).collect();
         let set = set(&texts);
         let last = last.map(|last| format!("10.0.0.{last}").parse::<IpAddr>().unwrap());
-        let ours: Vec<_> = round(&set, last)
+        let ours: Vec<_> = order(&set, last)
             .iter()
             .flat_map(|span| span.first..=span.last)
             .map(address)

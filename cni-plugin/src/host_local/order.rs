@@ -1,23 +1,35 @@
-//! In which order the addresses of a range set are tried.
+//! Which address comes next: in the order in which Go's host-local tries them.
 
+use std::collections::HashSet;
 use std::net::IpAddr;
 
-use super::number::number;
-use super::range::{Range, RangeSet};
+use super::range::{Range, RangeSet, address, number};
 
-/// Neighbours, to be tried from `first` to `last`.
+/// Addresses without a gap, tried from `first` to `last`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct Span<'a> {
-    pub(super) range: &'a Range,
-    pub(super) first: u128,
-    pub(super) last: u128,
+struct Span<'a> {
+    range: &'a Range,
+    first: u128,
+    last: u128,
+}
+
+/// The first address of `set` that is not `taken`, with its range; `None` if all are.
+pub(super) fn next_free<'a>(
+    set: &'a RangeSet,
+    last_reserved: Option<IpAddr>,
+    taken: &HashSet<IpAddr>,
+) -> Option<(&'a Range, IpAddr)> {
+    order(set, last_reserved).into_iter().find_map(|span| {
+        let mut addresses = (span.first..=span.last).map(address);
+        addresses.find(|address| !taken.contains(address)).map(|address| (span.range, address))
+    })
 }
 
 /// Every address of `set` but the gateways, once: from the one after `last_reserved` on and around,
 /// or from the first one on if `last_reserved` is not in `set`.
 ///
-/// An address that was freed comes last, when nobody remembers who had it.
-pub(super) fn round(set: &RangeSet, last_reserved: Option<IpAddr>) -> Vec<Span<'_>> {
+/// So an address that was freed is given again as late as possible.
+fn order(set: &RangeSet, last_reserved: Option<IpAddr>) -> Vec<Span<'_>> {
     let ranges = set.ranges();
     let begin = last_reserved.and_then(|last| {
         let index = ranges.iter().position(|range| range.contains(last))?;
@@ -49,5 +61,5 @@ fn spans(range: &Range, first: u128, last: u128) -> impl Iterator<Item = Span<'_
 }
 
 #[cfg(test)]
-#[path = "tests/rounds.rs"]
+#[path = "tests/order.rs"]
 mod tests;

@@ -1,0 +1,108 @@
+//! Every way to hold an address, or not to.
+
+use std::collections::{HashMap, HashSet};
+
+use super::*;
+use crate::runtime_cache::Cache;
+
+const NETWORK: &str = "cbr0";
+
+fn at(seconds: u64) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)
+}
+
+fn attachment(container: &str) -> Attachment {
+    Attachment { container_id: container.into(), interface: "eth0".into() }
+}
+
+/// Nobody knows anything; booted at 10,000, now 20,000.
+fn nobody() -> Liveness {
+    Liveness {
+        cached: Cache::default(),
+        configured: HashMap::new(),
+        busy: HashSet::new(),
+        booted: at(10_000),
+        now: at(20_000),
+    }
+}
+
+fn cached(network: &str, address: &str) -> Liveness {
+    let cached = Cached::of(network, attachment("abcabcabcabc"), &[address.parse().unwrap()]);
+    Liveness { cached: Cache::of(vec![cached]), ..nobody() }
+}
+
+fn reservation(content: &[u8], changed: u64) -> Reservation {
+    let entry = Entry::from("10.0.0.2".parse::<IpAddr>().unwrap());
+    Reservation { entry, record: Record::parse(content), changed: at(changed) }
+}
+
+fn classified(content: &[u8], changed: u64, liveness: &Liveness) -> (Kind, bool) {
+    let classification = classify(&reservation(content, changed), NETWORK, liveness);
+    (classification.kind, classification.proven_dead)
+}
+
+const ABC: &[u8] = b"abcabcabcabc\r\neth0";
+const BEFORE_BOOT: u64 = 9_999;
+const SINCE_BOOT: u64 = 10_001;
+const JUST_NOW: u64 = 19_990;
+
+#[test]
+fn a_record_of_nobody_is_dead_once_it_cannot_be_about_to_be_used() {
+    for content in [ABC, b"abcabcabcabc"] {
+        assert_eq!(classified(content, BEFORE_BOOT, &nobody()), (Kind::Leaked, true));
+        assert_eq!(classified(content, SINCE_BOOT, &nobody()), (Kind::Leaked, true));
+        assert_eq!(classified(content, JUST_NOW, &nobody()), (Kind::Leaked, false));
+    }
+    assert_eq!(classified(ABC, 20_400, &nobody()), (Kind::Leaked, false));
+    let young = Liveness { booted: at(19_995), ..nobody() };
+    assert_eq!(classified(ABC, JUST_NOW, &young), (Kind::Leaked, true));
+}
+
+#[test]
+fn one_witness_is_enough_to_hold_an_address() {
+    let configured = HashMap::from([("10.0.0.2".parse().unwrap(), "/run/netns/x".to_owned())]);
+    let busy = HashSet::from(["abcabcabcabc".to_owned()]);
+    let all = [
+        cached(NETWORK, "10.0.0.2"),
+        cached("other", "10.9.9.9"),
+        Liveness { configured, ..nobody() },
+        Liveness { busy, ..nobody() },
+    ];
+    for liveness in all {
+        for changed in [BEFORE_BOOT, SINCE_BOOT, JUST_NOW] {
+            assert_eq!(classified(ABC, changed, &liveness), (Kind::Held, false));
+        }
+    }
+    assert_eq!(
+        classified(b"abcabcabcabc", BEFORE_BOOT, &cached(NETWORK, "10.0.0.2")),
+        (Kind::Held, false)
+    );
+    let other_interface =
+        classified(b"abcabcabcabc\r\nnet1", BEFORE_BOOT, &cached(NETWORK, "10.0.0.2"));
+    assert_eq!(other_interface, (Kind::Held, false));
+}
+
+#[test]
+fn an_address_is_double_if_the_runtime_has_another_for_its_owner() {
+    let other = cached(NETWORK, "10.0.0.9");
+    assert_eq!(classified(ABC, BEFORE_BOOT, &other), (Kind::Double, true));
+    assert_eq!(classified(ABC, JUST_NOW, &other), (Kind::Double, false));
+    let reason = classify(&reservation(ABC, BEFORE_BOOT), NETWORK, &other).reason;
+    assert_eq!(reason, "the runtime has 10.0.0.9 for its owner");
+    let busy = Liveness { busy: HashSet::from(["abcabcabcabc".to_owned()]), ..other };
+    assert_eq!(classified(ABC, BEFORE_BOOT, &busy), (Kind::Double, false));
+}
+
+#[test]
+fn what_says_nothing_is_dead_and_what_is_foreign_stays() {
+    assert_eq!(classified(b"", JUST_NOW, &nobody()), (Kind::HalfWritten, true));
+    assert_eq!(classified(b"the printer's", BEFORE_BOOT, &nobody()), (Kind::Foreign, false));
+    assert_eq!(classified(b"printer", BEFORE_BOOT, &nobody()), (Kind::Foreign, false));
+    let reason = classify(&reservation(b"printer", BEFORE_BOOT), NETWORK, &nobody()).reason;
+    assert_eq!(reason, "it names \"printer\", which is no identifier of a container");
+    let mut alias = reservation(ABC, BEFORE_BOOT);
+    alias.entry.name = "::ffff:10.0.0.2".into();
+    let classification = classify(&alias, NETWORK, &nobody());
+    assert_eq!((classification.kind, classification.proven_dead), (Kind::Foreign, false));
+    assert_eq!(classification.reason, "its name is another spelling of 10.0.0.2");
+}
