@@ -5,9 +5,9 @@ use tweed_netlink::excerpt;
 // What a runtime says.
 pub mod attachment;
 pub mod error;
+pub mod error_report;
 pub mod json;
 pub mod network_config;
-pub mod refusal;
 pub mod request;
 mod runtime_cache;
 pub mod version;
@@ -35,9 +35,7 @@ pub mod pods;
 
 // The kernel's edge, and that of the disk.
 mod deadline;
-mod digest;
 mod lock;
 mod netns;
 mod plain_file;
 mod room;
-mod sysctl;

@@ -4,8 +4,8 @@ use std::env;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use tweed_cni::error_report::ErrorReport;
 use tweed_cni::install::{self, Task};
-use tweed_cni::refusal::Refusal;
 use tweed_cni::request::Request;
 use tweed_cni::verbs;
 use tweed_cni::version::Version;
@@ -23,10 +23,10 @@ fn main() -> ExitCode {
 }
 
 /// Results and errors both go to standard output, where runtimes read them.
-fn answer(outcome: Result<String, Refusal>) -> ExitCode {
+fn answer(outcome: Result<String, ErrorReport>) -> ExitCode {
     let (text, code) = match outcome {
         Ok(text) => (text, ExitCode::SUCCESS),
-        Err(refusal) => (refusal.to_json(), ExitCode::FAILURE),
+        Err(report) => (report.to_json(), ExitCode::FAILURE),
     };
     let written = io::stdout().write_all(text.as_bytes());
     if written.is_ok() { code } else { ExitCode::FAILURE }

@@ -1,6 +1,6 @@
-//! Network namespaces: which one a path names, and work inside it.
+//! Network namespaces: which one a path names, work inside it, and its settings.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::MetadataExt;
@@ -103,6 +103,12 @@ impl Netns {
         let (one, other) = (self.file.metadata()?, other.file.metadata()?);
         Ok((one.dev(), one.ino()) == (other.dev(), other.ino()))
     }
+}
+
+/// Sets `name` below /proc/sys/net of the namespace that this process is in, unless it has `value`.
+pub(crate) fn ensure_setting(name: &str, value: &str) -> io::Result<()> {
+    let path = format!("/proc/sys/net/{name}");
+    if fs::read_to_string(&path)?.trim() == value { Ok(()) } else { fs::write(&path, value) }
 }
 
 /// No such path, or a file where it has a directory.

@@ -1,8 +1,5 @@
 //! What an ADD gives the runtime, and how each version of the protocol writes it.
 
-mod former;
-mod previous;
-
 use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
@@ -12,7 +9,8 @@ use serde_json::{Value, json};
 
 use crate::dns::Dns;
 use crate::error::Error;
-use crate::json::Object;
+use crate::excerpt;
+use crate::json::{self, Object};
 use crate::route::Route;
 use crate::version::Version;
 
@@ -44,15 +42,31 @@ pub struct Address {
 }
 
 impl Outcome {
+    /// Reads a result of version 0.3.0 or later.
+    ///
     /// # Errors
-    /// `version` has no way to say it.
+    /// A value has another type, or an address or a route is none.
+    pub fn parse(result: &Object) -> Result<Self, Error> {
+        let interfaces = json::objects(result, "interfaces")?.into_iter().map(Interface::parse);
+        let addresses = json::objects(result, "ips")?.into_iter().map(Address::parse);
+        let routes = json::objects(result, "routes")?.into_iter().map(Route::parse);
+        Ok(Self {
+            interfaces: interfaces.collect::<Result<_, _>>()?,
+            addresses: addresses.collect::<Result<_, _>>()?,
+            routes: routes.collect::<Result<_, _>>()?,
+            dns: json::object(result, "dns")?.map(Dns::parse).transpose()?.unwrap_or_default(),
+        })
+    }
+
+    /// # Errors
+    /// A result of `version` cannot hold it.
     pub fn render(&self, version: Version) -> Result<String, Error> {
         Ok(indented(&self.to_json(version)?.into()))
     }
 
     fn to_json(&self, version: Version) -> Result<Object, Error> {
         if version < Version::V0_3_0 {
-            return former::render(self, version);
+            return self.to_former_json(version);
         }
         let mut result = Object::new();
         result.insert("cniVersion".into(), version.as_str().into());
@@ -69,9 +83,56 @@ impl Outcome {
         }
         Ok(result)
     }
+
+    /// Before 0.3.0: one address of each family at most, and no interfaces.
+    fn to_former_json(&self, version: Version) -> Result<Object, Error> {
+        let mut result = Object::new();
+        result.insert("cniVersion".into(), version.as_str().into());
+        for (key, is_ipv4) in [("ip4", true), ("ip6", false)] {
+            let mut of_family =
+                self.addresses.iter().filter(|one| one.address.is_ipv4() == is_ipv4);
+            if let Some(address) = of_family.next() {
+                result.insert(key.into(), self.former_family(address).into());
+            }
+        }
+        if self.addresses.is_empty() {
+            let refusal = format!("a result of version {version} needs an address");
+            return Err(Error::incompatible_version(refusal));
+        }
+        result.insert("dns".into(), dns_to_json(&self.dns).into());
+        Ok(result)
+    }
+
+    fn former_family(&self, address: &Address) -> Object {
+        let mut entry = Object::new();
+        entry.insert("ip".into(), address.address.to_string().into());
+        if let Some(gateway) = address.gateway {
+            entry.insert("gateway".into(), gateway.to_string().into());
+        }
+        let is_ipv4 = address.address.is_ipv4();
+        let of_family = self.routes.iter().filter(|route| route.destination.is_ipv4() == is_ipv4);
+        let routes: Vec<Value> = of_family.map(|route| former_route(route).into()).collect();
+        if !routes.is_empty() {
+            entry.insert("routes".into(), routes.into());
+        }
+        entry
+    }
 }
 
 impl Interface {
+    fn parse(entry: &Object) -> Result<Self, Error> {
+        let text = |key| {
+            Ok::<_, Error>(
+                json::text(entry, key)?.filter(|text| !text.is_empty()).map(str::to_owned),
+            )
+        };
+        Ok(Self {
+            name: text("name")?.unwrap_or_default(),
+            mac: text("mac")?.unwrap_or_default(),
+            sandbox: text("sandbox")?,
+        })
+    }
+
     fn to_json(&self) -> Value {
         let mut interface = Object::new();
         interface.insert("name".into(), self.name.clone().into());
@@ -86,6 +147,21 @@ impl Interface {
 }
 
 impl Address {
+    fn parse(entry: &Object) -> Result<Self, Error> {
+        let wrong = |text: &str| {
+            let text = excerpt::quoted(text);
+            Error::invalid_config(format!("{text} in prevResult is no address"))
+        };
+        let written = json::text(entry, "address")?.unwrap_or_default();
+        let gateway = json::text(entry, "gateway")?.filter(|text| !text.is_empty());
+        Ok(Self {
+            interface: json::number(entry, "interface")?
+                .and_then(|place| usize::try_from(place).ok()),
+            address: written.parse().map_err(|_| wrong(written))?,
+            gateway: gateway.map(|text| text.parse().map_err(|_| wrong(text))).transpose()?,
+        })
+    }
+
     fn to_json(&self, version: Version) -> Value {
         let mut entry = Object::new();
         if version < Version::V1_0_0 {
@@ -119,6 +195,13 @@ pub fn route_to_json(route: &Route) -> Object {
     }
     let said = numbers.into_iter().filter_map(|(key, number)| Some((key, number?)));
     entry.extend(said.map(|(key, number)| (key.to_owned(), number.into())));
+    entry
+}
+
+/// Only destination and gateway.
+fn former_route(route: &Route) -> Object {
+    let mut entry = route_to_json(route);
+    entry.retain(|key, _| key == "dst" || key == "gw");
     entry
 }
 

@@ -12,23 +12,23 @@ use std::path::PathBuf;
 use crate::bridge::{self, Bridge, Teardown};
 use crate::delegate;
 use crate::error::Error;
+use crate::error_report::ErrorReport;
 use crate::exec::Delegate;
 use crate::json::Object;
 use crate::network_config::{Engine, NetworkConfig};
-use crate::refusal::Refusal;
 use crate::request::{Request, Verb};
 use crate::state::States;
 use crate::version::Version;
 
 /// Carries out `request` by the config that `stdin` holds; returns what is to be printed.
-pub fn carry_out(request: &Request, stdin: impl Read) -> Result<String, Refusal> {
+pub fn carry_out(request: &Request, stdin: impl Read) -> Result<String, ErrorReport> {
     if request.verb == Verb::Version {
         return Ok(Version::report());
     }
     let config = NetworkConfig::parse(&read(stdin)?, request.verb.command())?;
     let version = config.version;
     let call = Call { request, config };
-    call.answer().map_err(|error| Refusal { version, error })
+    call.answer().map_err(|error| ErrorReport { version, error })
 }
 
 fn read(mut stdin: impl Read) -> Result<Vec<u8>, Error> {

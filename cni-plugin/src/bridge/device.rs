@@ -10,7 +10,7 @@ use tweed_netlink::{Refusal, Socket};
 
 use super::settings::Settings;
 use crate::error::Error;
-use crate::sysctl;
+use crate::netns;
 
 /// The bridge, up. MTU and the like of one that exists are left as they are.
 pub(super) fn ensure(host: &mut Socket, settings: &Settings) -> Result<Link, Error> {
@@ -23,7 +23,7 @@ pub(super) fn ensure(host: &mut Socket, settings: &Settings) -> Result<Link, Err
         return Err(Error::failed(format!("{name:?} already exists but is not a bridge")));
     }
     // Without IPv6 there is nothing to accept.
-    let _ = sysctl::ensure(&format!("ipv6/conf/{name}/accept_ra"), "0");
+    let _ = netns::ensure_setting(&format!("ipv6/conf/{name}/accept_ra"), "0");
     let up = (!bridge.is_up).then(|| link::set_up(bridge.index));
     let promiscuous = (settings.is_promiscuous && !bridge.is_promiscuous)
         .then(|| link::set_promiscuous(bridge.index));

@@ -11,7 +11,7 @@ use super::plan::Plan;
 use super::ready;
 use super::settings::{Detection, ForeignAddress, Settings};
 use crate::error::Error;
-use crate::sysctl;
+use crate::netns;
 
 /// Called before the container's port is made: whoever has a port by then is somebody else.
 pub(super) fn ensure(
@@ -167,7 +167,7 @@ fn forward(gateways: &[IpNetwork]) -> Result<(), Error> {
         ("ipv6/conf/all/forwarding", gateways.iter().any(IpNetwork::is_ipv6)),
     ] {
         if is_needed {
-            sysctl::ensure(setting, "1").map_err(|error| {
+            netns::ensure_setting(setting, "1").map_err(|error| {
                 Error::failed(format!("failed to enable forwarding: net/{setting}: {error}"))
             })?;
         }

@@ -1,7 +1,10 @@
-//! How what belongs to an attachment is known in the kernel.
+//! The names by which the kernel's objects of an attachment are recognised.
+
+use std::fmt::Write;
+
+use ring::digest::{SHA512, digest};
 
 use crate::attachment::Attachment;
-use crate::digest;
 
 /// An attachment to a network.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,7 +19,7 @@ const LONGEST_ALIAS: usize = 255;
 impl Identity {
     /// What the link of a port is called: `veth` and eight digits, another one for each `attempt`.
     pub(super) fn port_name(&self, attempt: usize) -> String {
-        format!("veth{}", digest::hex(&format!("{}#{attempt}", self.whole()), 8))
+        format!("veth{}", hex(&format!("{}#{attempt}", self.whole()), 8))
     }
 
     /// What the link of a port is marked with. Neither part can hold a slash.
@@ -39,6 +42,17 @@ impl Identity {
         let Attachment { container_id, interface } = &self.attachment;
         format!("cni:{}/{container_id}/{interface}", self.network)
     }
+}
+
+/// The first `length` hexadecimal digits of the SHA-512 of `text`.
+pub(crate) fn hex(text: &str, length: usize) -> String {
+    let mut hex = String::new();
+    for byte in digest(&SHA512, text.as_bytes()).as_ref() {
+        // Writing to a text does not fail.
+        let _ = write!(hex, "{byte:02x}");
+    }
+    hex.truncate(length);
+    hex
 }
 
 #[cfg(test)]
@@ -73,5 +87,11 @@ mod tests {
     #[test]
     fn the_alias_of_a_long_name_is_cut_to_what_the_kernel_takes() {
         assert_eq!(identity(&"c".repeat(300)).alias().len(), LONGEST_ALIAS);
+    }
+
+    #[test]
+    fn it_is_the_beginning_of_sha_512() {
+        assert_eq!(hex("abc", 16), "ddaf35a193617aba");
+        assert_eq!(hex("", 6), "cf83e1");
     }
 }

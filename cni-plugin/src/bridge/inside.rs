@@ -19,9 +19,8 @@ use super::ready;
 use super::settings::{Detection, Settings};
 use crate::deadline::Deadline;
 use crate::error::Error;
-use crate::netns::Netns;
+use crate::netns::{self, Netns};
 use crate::route::Route;
-use crate::sysctl;
 
 /// So long the kernel may look for others with an address.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -113,12 +112,12 @@ pub(super) fn find(inside: &mut Socket, name: &str) -> Result<Option<Link>, Erro
 /// Where there is no IPv6, or these are not ours to set, pods do without, but for IPv6 itself.
 fn write_settings(name: &str, settings: &Settings, plan: &Plan) -> Result<(), Error> {
     let detect = if settings.detection == Detection::On { "1" } else { "0" };
-    let _ = sysctl::ensure(&format!("ipv6/conf/{name}/accept_dad"), detect);
+    let _ = netns::ensure_setting(&format!("ipv6/conf/{name}/accept_dad"), detect);
     if settings.detection == Detection::On {
-        let _ = sysctl::ensure(&format!("ipv6/conf/{name}/enhanced_dad"), "1");
+        let _ = netns::ensure_setting(&format!("ipv6/conf/{name}/enhanced_dad"), "1");
     }
     // Neighbours learn at once who has the address now.
-    let _ = sysctl::ensure(&format!("ipv4/conf/{name}/arp_notify"), "1");
+    let _ = netns::ensure_setting(&format!("ipv4/conf/{name}/arp_notify"), "1");
     if !plan.has_ipv6() {
         return Ok(());
     }
@@ -126,7 +125,7 @@ fn write_settings(name: &str, settings: &Settings, plan: &Plan) -> Result<(), Er
         [("lo", "disable_ipv6", "0"), (name, "disable_ipv6", "0"), (name, "keep_addr_on_down", "1")]
     {
         let path = format!("ipv6/conf/{link}/{setting}");
-        sysctl::ensure(&path, value)
+        netns::ensure_setting(&path, value)
             .map_err(|error| failure(name, &format!("net/{path}: {error}")))?;
     }
     Ok(())

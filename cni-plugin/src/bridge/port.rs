@@ -15,8 +15,7 @@ use super::settings::Settings;
 use crate::attachment::Attachment;
 use crate::deadline::Deadline;
 use crate::error::Error;
-use crate::netns::Netns;
-use crate::sysctl;
+use crate::netns::{self, Netns};
 
 /// So many names are tried for a port.
 const ATTEMPTS: usize = 10;
@@ -65,7 +64,7 @@ fn bring_up(
     name: &str,
 ) -> Result<Link, Error> {
     let port = device::find(host, name)?.ok_or_else(|| gone(name))?;
-    let _ = sysctl::ensure(&format!("ipv6/conf/{name}/accept_ra"), "0");
+    let _ = netns::ensure_setting(&format!("ipv6/conf/{name}/accept_ra"), "0");
     let changes = vec![
         link::set_up_with_alias(port.index, &identity.alias()),
         link::set_port(port.index, settings.rules),

@@ -118,3 +118,18 @@ fn the_own_namespace_is_allowed_only_by_override() {
         assert_eq!(request.netns_rule, rule, "{text}");
     }
 }
+
+#[test]
+fn a_value_is_found_under_its_key() {
+    let arguments = "IgnoreUnknown=1;K8S_POD_NAME=web;MAC=0a:58:0a:f4:07:02";
+    assert_eq!(argument(arguments, "MAC"), Ok(Some("0a:58:0a:f4:07:02")));
+    assert_eq!(argument(arguments, "mac"), Ok(None));
+    assert_eq!(argument("", "MAC"), Ok(None));
+}
+
+#[test]
+fn a_pair_that_is_none_is_named() {
+    for arguments in ["MAC", "A=1;", "A=b=c"] {
+        assert_eq!(argument(arguments, "X").unwrap_err().code, 4, "{arguments}");
+    }
+}

@@ -1,17 +1,16 @@
 //! By what the rules of an attachment are known: the names that the CNI plugins give them.
 
-use crate::bridge::identity::Identity;
-use crate::digest;
+use crate::bridge::identity::{Identity, hex};
 
 /// In front of the comments of all rules of a network, in nftables.
 pub(super) fn of_network(network: &str) -> String {
-    digest::hex(network, 16)
+    hex(network, 16)
 }
 
 /// In front of the comment of each rule of an attachment, in nftables.
 pub(super) fn of_attachment(identity: &Identity) -> String {
     let attachment = &identity.attachment;
-    let own = digest::hex(&format!("{}:{}", attachment.interface, attachment.container_id), 16);
+    let own = hex(&format!("{}:{}", attachment.interface, attachment.container_id), 16);
     format!("{}-{own}", of_network(&identity.network))
 }
 
@@ -26,7 +25,7 @@ pub(super) fn comment(identity: &Identity) -> String {
 /// The chain in iptables: all interfaces of a container share it.
 pub(super) fn chain(identity: &Identity) -> String {
     let container_id = &identity.attachment.container_id;
-    format!("CNI-{}", digest::hex(&format!("{}{container_id}", identity.network), 24))
+    format!("CNI-{}", hex(&format!("{}{container_id}", identity.network), 24))
 }
 
 /// The comment of each rule in iptables.
@@ -45,13 +44,9 @@ mod tests {
         let identity = Identity { network: "cbr0".into(), attachment };
         assert_eq!(
             comment(&identity),
-            format!(
-                "{}-{}, net: cbr0, if: eth0, id: c1",
-                digest::hex("cbr0", 16),
-                digest::hex("eth0:c1", 16)
-            )
+            format!("{}-{}, net: cbr0, if: eth0, id: c1", hex("cbr0", 16), hex("eth0:c1", 16))
         );
-        assert_eq!(chain(&identity), format!("CNI-{}", digest::hex("cbr0c1", 24)));
+        assert_eq!(chain(&identity), format!("CNI-{}", hex("cbr0c1", 24)));
         assert_eq!(chain(&identity).len(), 28);
     }
 }

@@ -7,13 +7,13 @@ use crate::excerpt;
 use crate::version::Version;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct ErrorReport {
     /// Of the config; the latest where there is none to go by.
     pub version: Version,
     pub error: Error,
 }
 
-impl Refusal {
+impl ErrorReport {
     pub fn to_json(&self) -> String {
         let Error { code, msg, details } = &self.error;
         let (msg, details) = (excerpt::answer(msg), excerpt::answer(details));
@@ -25,7 +25,7 @@ impl Refusal {
     }
 }
 
-impl From<Error> for Refusal {
+impl From<Error> for ErrorReport {
     fn from(error: Error) -> Self {
         Self { version: Version::V1_1_0, error }
     }
@@ -38,18 +38,15 @@ mod tests {
     #[test]
     fn whatever_went_into_it_it_is_printable_and_has_an_end() {
         let error = Error::failed(format!("\u{9b}2J{}", "a path ".repeat(60_000)));
-        let json = Refusal::from(error).to_json();
+        let json = ErrorReport::from(error).to_json();
         assert!(excerpt::is_printable(json.trim_end()) && json.len() < 5000, "{json}");
     }
 
     #[test]
     fn empty_details_are_left_out() {
-        let refusal = Refusal { version: Version::V0_3_1, error: Error::decode("no JSON") };
-        assert_eq!(
-            refusal.to_json(),
-            "{\"cniVersion\":\"0.3.1\",\"code\":6,\"msg\":\"no JSON\"}\n"
-        );
-        let refusal = Refusal::from(Error::incompatible_version("config is 9"));
-        assert!(refusal.to_json().contains(r#""details":"config is 9""#));
+        let report = ErrorReport { version: Version::V0_3_1, error: Error::decode("no JSON") };
+        assert_eq!(report.to_json(), "{\"cniVersion\":\"0.3.1\",\"code\":6,\"msg\":\"no JSON\"}\n");
+        let report = ErrorReport::from(Error::incompatible_version("config is 9"));
+        assert!(report.to_json().contains(r#""details":"config is 9""#));
     }
 }
