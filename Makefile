@@ -32,8 +32,8 @@ advisories: target/tools/bin/cargo-deny ## Check dependencies against the RustSe
 	@tests/advisories "$(ADVISORIES)"
 
 bench: release ## Measure everything in docs/benchmarks.md, into target/bench
-	$(CARGO) build --locked --release --package tweed-lab
-	target/release/tweed-lab bench --tweedd target/image/opt/bin/tweedd --tweedctl target/image/opt/bin/tweedctl \
+	$(CARGO) build --locked --release --package tweed-bench
+	target/release/tweed-bench --tweedd target/image/opt/bin/tweedd --tweedctl target/image/opt/bin/tweedctl \
 	    --flannel target/image/flannel
 
 fuzz: target/tools/bin/cargo-fuzz packages ## Feed every reader of foreign input for FUZZ_SECONDS each

@@ -144,7 +144,7 @@ fn only_the_loop_builds_operations() {
 
 #[test]
 fn no_file_is_too_long() {
-    let rooms = ["src", "netlink/src", "cni-plugin/src", "tests/lab/src"];
+    let rooms = ["src", "netlink/src", "cni-plugin/src", "bench/src", "tests/lab/src"];
     let long = rooms.iter().flat_map(|room| sources(room)).filter_map(|file| {
         let lines = read(&file).lines().count();
         (lines > LONGEST_FILE && !is_test(&file)).then(|| format!("{}: {lines}", file.display()))
@@ -165,7 +165,7 @@ fn the_linter_bounds_functions_and_forbids_unsafe_code() {
     }
     let bounds = read(&root().join("clippy.toml"));
     assert!(bounds.contains("too-many-lines-threshold = 60"));
-    for member in ["netlink", "cni-plugin", "tests/lab"] {
+    for member in ["netlink", "cni-plugin", "bench", "tests/lab"] {
         let manifest = read(&root().join(member).join("Cargo.toml"));
         assert!(manifest.contains("[lints]\nworkspace = true"), "{member}");
     }
@@ -195,7 +195,7 @@ fn only_tests_may_unwrap() {
 
 #[test]
 fn every_file_says_first_what_it_is_for() {
-    let rooms = ["src", "netlink/src", "cni-plugin/src", "tests/lab/src"];
+    let rooms = ["src", "netlink/src", "cni-plugin/src", "bench/src", "tests/lab/src"];
     let silent: Vec<_> = rooms
         .iter()
         .flat_map(|room| sources(room))

@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
-use serde::Deserialize;
-use tweed_lab::{
+use crate::{
     Binaries, Connections, Daemon, Etcd, EtcdPlan, Family, Flannel, Lab, Matrix, Node, NodePlan,
     Pair, Path, Ping, Probe, Proxy, ReversePath, Segment, Worker, eventually, paths,
 };
+use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
 
 const CONFIG: &str = "/coreos.com/network/config";
 const SUBNETS: &str = "/coreos.com/network/subnets/";
@@ -18,30 +18,30 @@ const SETTLED: Duration = Duration::from_secs(20);
 
 /// What a cluster shall be like: nodes n1, n2, … on one segment, the last ones behind a router.
 #[derive(Clone, Copy)]
-pub(crate) struct Shape {
-    pub(crate) near: usize,
-    pub(crate) far: usize,
+pub struct Shape {
+    pub near: usize,
+    pub far: usize,
     /// Of etcd.
-    pub(crate) members: usize,
-    pub(crate) reverse_path: ReversePath,
-    pub(crate) reload: Reload,
+    pub members: usize,
+    pub reverse_path: ReversePath,
+    pub reload: Reload,
     /// Further flags of daemons: those of the first node, of the second one, …, and then again.
-    pub(crate) flags: &'static [&'static [&'static str]],
+    pub flags: &'static [&'static [&'static str]],
     /// What handles services on the nodes, likewise; it starts before the daemon.
-    pub(crate) proxies: &'static [Proxy],
+    pub proxies: &'static [Proxy],
 }
 
 /// When daemons take an edited config in.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Reload {
+pub enum Reload {
     Live,
     AtStart,
 }
 
-pub(crate) struct Cluster {
+pub struct Cluster {
     lab: Lab,
-    pub(crate) etcd: Etcd,
-    pub(crate) segment: Segment,
+    pub etcd: Etcd,
+    pub segment: Segment,
     shape: Shape,
     nodes: Vec<Node>,
     daemons: Vec<Daemon>,
@@ -66,7 +66,7 @@ struct Report {
 }
 
 impl Shape {
-    pub(crate) const fn of(near: usize, far: usize) -> Self {
+    pub const fn of(near: usize, far: usize) -> Self {
         let (reverse_path, reload) = (ReversePath::Off, Reload::Live);
         Self { near, far, members: 1, reverse_path, reload, flags: &[], proxies: &[] }
     }
@@ -74,7 +74,7 @@ impl Shape {
 
 impl Cluster {
     /// Nodes without daemons.
-    pub(crate) fn build(binaries: Binaries, shape: Shape) -> Result<Self> {
+    pub fn build(binaries: Binaries, shape: Shape) -> Result<Self> {
         let lab = Lab::new(binaries)?;
         let etcd = lab.etcd_with(&EtcdPlan::new(shape.members))?;
         let segment = lab.segment("10.99.1.0/24")?;
@@ -108,13 +108,13 @@ impl Cluster {
     }
 
     /// One more node on the segment, with a daemon and a pod.
-    pub(crate) fn join(&mut self) -> Result<()> {
+    pub fn join(&mut self) -> Result<()> {
         self.add_node(&self.segment.clone())?;
         self.start(self.size() - 1)
     }
 
     /// A node of another implementation on the segment, with a pod; no daemon can be started later.
-    pub(crate) fn join_flannel(&mut self) -> Result<()> {
+    pub fn join_flannel(&mut self) -> Result<()> {
         let name = self.add_node(&self.segment.clone())?;
         let node = self.node(self.size() - 1)?;
         let (network, subnet) = ("10.244.0.0/16".parse()?, "10.244.250.0/24".parse()?);
@@ -125,40 +125,40 @@ impl Cluster {
     }
 
     /// The node of another implementation reads the leases, where there is one.
-    pub(crate) fn tell_flannel(&self) -> Result<()> {
+    pub fn tell_flannel(&self) -> Result<()> {
         self.flannel.iter().try_for_each(|(_, flannel)| flannel.follow(&self.etcd))
     }
 
-    pub(crate) fn is_flannel(&self, name: &str) -> bool {
+    pub fn is_flannel(&self, name: &str) -> bool {
         self.flannel.as_ref().is_some_and(|(flannel, _)| flannel == name)
     }
 
     /// Whether both nodes are on the segment.
-    pub(crate) fn are_near(&self, from: &str, to: &str) -> bool {
+    pub fn are_near(&self, from: &str, to: &str) -> bool {
         ![from, to].iter().any(|name| self.beyond.contains(*name))
     }
 
     /// Whether no router is between these nodes.
-    pub(crate) fn are_adjacent(&self, from: &str, to: &str) -> bool {
+    pub fn are_adjacent(&self, from: &str, to: &str) -> bool {
         self.beyond.contains(from) == self.beyond.contains(to)
     }
 
-    pub(crate) fn size(&self) -> usize {
+    pub fn size(&self) -> usize {
         self.nodes.len()
     }
 
     /// Name and public IP.
-    pub(crate) fn describe(&self, index: usize) -> Result<String> {
+    pub fn describe(&self, index: usize) -> Result<String> {
         let node = self.node(index)?;
         Ok(format!("{} ({})", node.name(), node.address(Family::V4)?))
     }
 
-    pub(crate) fn configure(&self, config: &str) -> Result<()> {
+    pub fn configure(&self, config: &str) -> Result<()> {
         self.etcd.put(CONFIG, config)
     }
 
     /// The daemon of the next node, and a pod.
-    pub(crate) fn start(&mut self, index: usize) -> Result<()> {
+    pub fn start(&mut self, index: usize) -> Result<()> {
         let node = self.node(index)?;
         let reload = format!("--config-reload={}", self.shape.reload == Reload::Live);
         if let Some(proxy) = self.shape.proxies.iter().cycle().nth(index) {
@@ -173,16 +173,16 @@ impl Cluster {
         Ok(())
     }
 
-    pub(crate) fn start_all(&mut self) -> Result<()> {
+    pub fn start_all(&mut self) -> Result<()> {
         (self.daemons.len()..self.size()).try_for_each(|index| self.start(index))
     }
 
-    pub(crate) fn daemon(&mut self, index: usize) -> Result<&mut Daemon> {
+    pub fn daemon(&mut self, index: usize) -> Result<&mut Daemon> {
         self.daemons.get_mut(index).context("no such daemon")
     }
 
     /// Waits until the lease of the node says that it has left the tunnel.
-    pub(crate) fn wait_for_flip(&self, index: usize) -> Result<()> {
+    pub fn wait_for_flip(&self, index: usize) -> Result<()> {
         let ip = self.node(index)?.address(Family::V4)?.to_string();
         let flipped =
             |(_, lease): &(String, Lease)| lease.public_ip == ip && lease.backend == "host-gw";
@@ -195,10 +195,10 @@ impl Cluster {
     }
 
     /// Waits until every daemon reports that it mixes, or that it does not.
-    pub(crate) fn wait_for_mixed(&self, wanted: bool) -> Result<()> {
+    pub fn wait_for_mixed(&self, wanted: bool) -> Result<()> {
         let all_mix = || {
             let reports = self.etcd.list(REPORTS)?;
-            let mixes = |entry: &tweed_lab::Entry| serde_json::from_str::<Report>(&entry.value);
+            let mixes = |entry: &crate::Entry| serde_json::from_str::<Report>(&entry.value);
             let reports = reports.iter().map(mixes).collect::<Result<Vec<_>, _>>()?;
             let count = reports.iter().filter(|report| report.mixed == wanted).count();
             ensure!(count == self.daemons.len(), "only {count} nodes have Mixed {wanted} yet");
@@ -208,7 +208,7 @@ impl Cluster {
     }
 
     /// Waits until every path is as `wanted` says of the names of its ends.
-    pub(crate) fn wait_for(&self, wanted: impl Fn(&str, &str) -> Path) -> Result<()> {
+    pub fn wait_for(&self, wanted: impl Fn(&str, &str) -> Path) -> Result<()> {
         eventually(SETTLED, || {
             let paths = self.paths()?;
             let wrong = paths.cells().find(|(from, to, is)| wanted(from, to) != **is);
@@ -219,21 +219,21 @@ impl Cluster {
         .map(drop)
     }
 
-    pub(crate) fn paths(&self) -> Result<Matrix<Path>> {
+    pub fn paths(&self) -> Result<Matrix<Path>> {
         paths(&self.nodes, Family::V4)
     }
 
-    pub(crate) fn pings(&self) -> Result<Matrix<Ping>> {
+    pub fn pings(&self) -> Result<Matrix<Ping>> {
         self.lab.ping_matrix(Family::V4)
     }
 
-    pub(crate) fn pairs(&self) -> Vec<Pair> {
+    pub fn pairs(&self) -> Vec<Pair> {
         self.lab.pairs(Family::V4)
     }
 
     /// Connections from each node that has a daemon to the next one without a router between, else to the
     /// first.
-    pub(crate) fn connections(&self) -> Result<Connections> {
+    pub fn connections(&self) -> Result<Connections> {
         let outside = self.lab.node("outside", &self.segment)?;
         let nodes = self.nodes.get(..self.daemons.len()).unwrap_or_default();
         let is_next = |index: usize| match nodes.get(index..index + 2) {
@@ -247,12 +247,12 @@ impl Cluster {
         Connections::prepare(workers.collect(), pairs, &outside)
     }
 
-    pub(crate) fn probe(&self, rate: u32) -> Result<Probe> {
+    pub fn probe(&self, rate: u32) -> Result<Probe> {
         self.lab.probe(&self.pairs(), rate)
     }
 
     /// A line per lease.
-    pub(crate) fn leases(&self) -> Result<String> {
+    pub fn leases(&self) -> Result<String> {
         let mut text = String::new();
         for (subnet, Lease { public_ip, backend }) in self.read_leases()? {
             writeln!(text, "{subnet:<18} {public_ip:<14} {backend}")?;
@@ -262,7 +262,7 @@ impl Cluster {
 
     fn read_leases(&self) -> Result<Vec<(String, Lease)>> {
         let entries = self.etcd.list(SUBNETS)?.into_iter();
-        let lease = |entry: tweed_lab::Entry| {
+        let lease = |entry: crate::Entry| {
             let subnet = entry.key.trim_start_matches(SUBNETS).replacen('-', "/", 1);
             let lease = serde_json::from_str(&entry.value).with_context(|| entry.key.clone())?;
             Ok((subnet, lease))
@@ -270,11 +270,11 @@ impl Cluster {
         entries.map(lease).collect()
     }
 
-    pub(crate) fn nodes(&self) -> &[Node] {
+    pub fn nodes(&self) -> &[Node] {
         &self.nodes
     }
 
-    pub(crate) fn node(&self, index: usize) -> Result<&Node> {
+    pub fn node(&self, index: usize) -> Result<&Node> {
         self.nodes.get(index).context("no such node")
     }
 }

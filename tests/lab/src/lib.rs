@@ -32,6 +32,7 @@
 
 mod address;
 mod api_server;
+pub mod cluster;
 mod daemon;
 mod etcd;
 mod facts;
@@ -51,6 +52,7 @@ mod probe;
 mod process;
 mod router;
 mod runtime;
+pub mod sandbox;
 mod segment;
 mod services;
 mod snapshot;

@@ -4,10 +4,7 @@
     reason = "the lab is synchronous: it sleeps and measures time"
 )]
 
-mod bench;
-mod cluster;
 mod demo;
-mod sandbox;
 mod screen;
 
 use std::path::PathBuf;
@@ -16,7 +13,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use tweed_lab::{Binaries, storm};
+use tweed_lab::{Binaries, sandbox, storm};
 
 use screen::Screen;
 
@@ -41,8 +38,6 @@ enum Command {
         #[arg(long)]
         tweedctl: PathBuf,
     },
-    /// Measures time, processor, memory and lost packets; prints Markdown, and draws.
-    Bench(bench::Options),
     /// Starts thousands of simulated daemons at once on a real etcd, and says what that costs.
     ///
     /// They run the real subnet manager and touch no kernel.
@@ -87,7 +82,6 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
         Command::Demo { tweedd, tweedctl } => {
             demo::run(Binaries { tweedd, tweedctl }, &mut Screen::stdout())
         }
-        Command::Bench(options) => bench::run(&options),
         Command::Storm { nodes, network, jitter, real, tweedd, tweedctl } => {
             let [tweedd, tweedctl] = [tweedd, tweedctl].map(Option::unwrap_or_default);
             let settings = storm::Settings {

@@ -7,12 +7,12 @@ use anyhow::{Context, Result};
 
 const SCRIPT: &str = include_str!("../sandbox");
 
-pub(crate) fn is_inside() -> bool {
+pub fn is_inside() -> bool {
     std::env::var_os("TWEED_SANDBOX").is_some()
 }
 
 /// Runs this program in the sandbox to its end. If the caller is killed, the sandbox goes with it.
-pub(crate) fn enter() -> Result<ExitCode> {
+pub fn enter() -> Result<ExitCode> {
     let program = std::env::current_exe().context("finding this program")?;
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "sh", "-c", SCRIPT, "sandbox"]);

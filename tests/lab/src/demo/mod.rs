@@ -6,8 +6,8 @@ use std::time::Duration;
 use anyhow::Result;
 use tweed_lab::{Binaries, Family, Matrix, Path, Report};
 
-use crate::cluster::{Cluster, Shape};
 use crate::screen::{Screen, Verdict};
+use tweed_lab::cluster::{Cluster, Shape};
 
 const VXLAN: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
 const MIXED: &str = r#"{"Network":"10.244.0.0/16","Mixed":true,"Backend":{"Type":"vxlan"}}"#;

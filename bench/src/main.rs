@@ -1,4 +1,8 @@
-//! The bench: what `tweedd` and the CNI plugin cost in time, processor, memory and packets, side by side with others, as Markdown.
+//! `tweed-bench`: what `tweedd` and the CNI plugin cost in time, CPU, memory and packets, next to other programs, as Markdown.
+#![allow(
+    clippy::disallowed_methods,
+    reason = "the bench is synchronous: it sleeps and measures time"
+)]
 
 // What is measured.
 mod audit;
@@ -37,8 +41,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Result;
-use clap::{Args, ValueEnum};
-use tweed_lab::Binaries;
+use clap::{Parser, ValueEnum};
+use tweed_lab::{Binaries, sandbox};
 
 use sheet::Sheet;
 
@@ -48,9 +52,9 @@ const RATE: u32 = 1000;
 /// Packets flow for so long after each step.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// What to measure, and how often.
-#[derive(Args)]
-pub(crate) struct Options {
+/// Measures time, CPU, memory and lost packets; prints Markdown, and draws.
+#[derive(Parser)]
+struct Options {
     /// The daemon to measure.
     #[arg(long)]
     tweedd: PathBuf,
@@ -130,7 +134,20 @@ impl Options {
     }
 }
 
-pub(crate) fn run(options: &Options) -> Result<ExitCode> {
+fn main() -> ExitCode {
+    match run(&Options::parse()) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(options: &Options) -> Result<ExitCode> {
+    if !sandbox::is_inside() {
+        return sandbox::enter();
+    }
     let mut sheet = Sheet::open(&options.folder)?;
     sheet.text(&machine::describe()?)?;
     options.sections().try_for_each(|section| section.run(options, &mut sheet))?;

@@ -9,9 +9,9 @@ use anyhow::{Context, Result, ensure};
 use super::call::Container;
 use super::contest::Contest;
 use super::rival::Rival;
-use crate::bench::goal::Goal;
-use crate::bench::sample::Sample;
-use crate::bench::sheet::{Sheet, megabytes};
+use crate::goal::Goal;
+use crate::sample::Sample;
+use crate::sheet::{Sheet, megabytes};
 
 struct Program {
     name: &'static str,

@@ -9,7 +9,7 @@ use anyhow::Result;
 use tweed_lab::{Kind, Proxy};
 
 use super::cost::Cost;
-use crate::bench::sheet::{Sheet, time};
+use crate::sheet::{Sheet, time};
 
 const BY_NFTABLES: &[&str] = &["--ip-masq"];
 const BY_IPTABLES: &[&str] = &["--ip-masq", "--iptables"];

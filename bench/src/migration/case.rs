@@ -10,8 +10,8 @@ use super::meanwhile::Meanwhile;
 use super::order::Order;
 use super::rules;
 use super::share::{NOBODY, Share};
-use crate::bench::PAUSE;
-use crate::cluster::{Cluster, Shape};
+use crate::PAUSE;
+use tweed_lab::cluster::{Cluster, Shape};
 
 pub(super) struct Case {
     pub(super) name: &'static str,

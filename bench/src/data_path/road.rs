@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use tweed_lab::{Binaries, Family, Lab, Node, Pod, SubnetEnv};
 
-use crate::bench::peer::{Backend, CONFIG};
+use crate::peer::{Backend, CONFIG};
 
 const NETWORK: &str = "10.244.0.0/16";
 

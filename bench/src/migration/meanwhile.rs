@@ -3,7 +3,7 @@
 use anyhow::Result;
 use tweed_lab::Files;
 
-use crate::cluster::Cluster;
+use tweed_lab::cluster::Cluster;
 
 /// What a network drops that knows the addresses of its machines.
 const FOREIGN: &str = "ip saddr 10.244.0.0/16";

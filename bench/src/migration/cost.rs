@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tweed_lab::{Count, Kind, Outcomes, Report, Tally};
 
-use crate::bench::sheet::{thousands, time};
+use crate::sheet::{thousands, time};
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Cost {

@@ -8,7 +8,7 @@ use tweed_lab::{Binaries, Family, Node, Path, Report};
 
 use super::sheet::{Sheet, time};
 use super::{PAUSE, RATE};
-use crate::cluster::{Cluster, Reload, Shape};
+use tweed_lab::cluster::{Cluster, Reload, Shape};
 
 /// So long the underlay is away.
 const AWAY: Duration = Duration::from_secs(2);

@@ -6,7 +6,7 @@ use super::case::{Case, Company, Foreign, HeldTo, SHAPE, Stage};
 use super::meanwhile::Meanwhile;
 use super::order::Order;
 use super::share::{ALL, NOBODY, Share, plain};
-use crate::cluster::{Reload, Shape};
+use tweed_lab::cluster::{Reload, Shape};
 
 /// Packets per second and ordered pair of pods, of which eight nodes have 56.
 pub(super) const RATE: u32 = 400;

@@ -4,11 +4,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use crate::bench::listener::Listener;
-use crate::bench::peer::{Backend, Peer, peers};
-use crate::bench::sample::{Sample, ratio};
-use crate::bench::script::{Script, processor_time_of_children};
-use crate::bench::site::{PATIENCE, Site};
+use crate::listener::Listener;
+use crate::peer::{Backend, Peer, peers};
+use crate::sample::{Sample, ratio};
+use crate::script::{Script, processor_time_of_children};
+use crate::site::{PATIENCE, Site};
 
 /// What a start needs for a moment has been given back by then.
 const SETTLED: Duration = Duration::from_secs(2);

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use tweed_lab::eventually;
 
 use super::share::{Share, plain};
-use crate::cluster::Cluster;
+use tweed_lab::cluster::Cluster;
 
 #[derive(Clone, Copy)]
 pub(super) enum Order {

@@ -5,10 +5,10 @@ use std::net::IpAddr;
 use anyhow::{Context, Result, ensure};
 use tweed_lab::{Binaries, Daemon, Etcd, Family, Lab, Node, Path, eventually};
 
-use crate::bench::listener::Listener;
-use crate::bench::peer::{Backend, CONFIG, NETWORK, SUBNETS, UNDERLAY, peers};
-use crate::bench::site::PATIENCE;
-use crate::bench::writer::Writer;
+use crate::listener::Listener;
+use crate::peer::{Backend, CONFIG, NETWORK, SUBNETS, UNDERLAY, peers};
+use crate::site::PATIENCE;
+use crate::writer::Writer;
 
 /// No attack uses its subnet.
 const NEWCOMER: u32 = 20_000;

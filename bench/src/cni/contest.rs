@@ -9,7 +9,7 @@ use tweed_lab::Lab;
 use super::call::{Container, Verb};
 use super::host::Host;
 use super::rival::Rival;
-use crate::bench::sample::Sample;
+use crate::sample::Sample;
 
 pub(super) struct Contest<'a> {
     pub(super) reservations: u32,
