@@ -4,9 +4,9 @@ use std::env;
 use std::io::{self, Read, Write};
 use std::process::ExitCode;
 
-use tweed_cni::attachment::Attachment;
-use tweed_cni::error::Error;
 use tweed_cni::host_local::{self, Config};
+use tweed_cni::protocol::error::Error;
+use tweed_cni::protocol::request::Attachment;
 
 fn main() -> ExitCode {
     let (text, code) = match run() {

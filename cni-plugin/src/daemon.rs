@@ -1,4 +1,7 @@
-//! What the daemon on this node says about itself, over its control socket.
+//! The daemon of this node: its file subnet.env, and what it answers on its control socket.
+
+pub mod subnet_env;
+pub(crate) mod subnet_file;
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -6,7 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::excerpt;
-use crate::json::{self, Object};
+use crate::protocol::json::{self, Object};
 
 /// A daemon that is well answers in a fraction of this, also while it works hard.
 const PATIENCE: Duration = Duration::from_secs(2);

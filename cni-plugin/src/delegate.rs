@@ -1,14 +1,16 @@
 //! The config that the delegate gets: flannel's rules over what the operator wrote and subnet.env says.
 
+pub(crate) mod exec;
+
 use ipnetwork::IpNetwork;
 use serde_json::{Value, json};
 
-use crate::error::Error;
-use crate::json::{self, Object};
-use crate::network_config::NetworkConfig;
-use crate::result::route_to_json;
-use crate::route::Route;
-use crate::subnet_env::SubnetEnv;
+use crate::daemon::subnet_env::SubnetEnv;
+use crate::protocol::error::Error;
+use crate::protocol::json::{self, Object};
+use crate::protocol::network_config::NetworkConfig;
+use crate::protocol::result::route_to_json;
+use crate::protocol::route::Route;
 
 /// The kind of delegate that flannel takes unless told otherwise.
 pub const BRIDGE: &str = "bridge";

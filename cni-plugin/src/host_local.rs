@@ -11,6 +11,7 @@ mod order;
 mod range;
 mod record;
 mod reservations;
+pub(crate) mod runtime_cache;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -28,9 +29,9 @@ use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use crate::attachment::Attachment;
-use crate::error::Error;
-use crate::json::{self, Object};
+use crate::protocol::error::Error;
+use crate::protocol::json::{self, Object};
+use crate::protocol::request::Attachment;
 use order::next_free;
 use record::{Record, is_of_a_runtime};
 use reservations::{Reservations, remove_former_index};

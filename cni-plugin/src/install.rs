@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::atomic_file;
+use crate::disk::atomic_file;
 use crate::excerpt;
-use crate::json::{self, Object};
+use crate::protocol::json::{self, Object};
 
 /// What an init container of the daemon is to do.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,11 +4,11 @@ use std::env;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use tweed_cni::error_report::ErrorReport;
 use tweed_cni::install::{self, Task};
-use tweed_cni::request::Request;
+use tweed_cni::protocol::error_report::ErrorReport;
+use tweed_cni::protocol::request::Request;
+use tweed_cni::protocol::version::Version;
 use tweed_cni::verbs;
-use tweed_cni::version::Version;
 
 fn main() -> ExitCode {
     let words = install::words(env::args());

@@ -9,8 +9,8 @@ use std::path::Path;
 use nix::sched::{CloneFlags, setns};
 use nix::sys::statfs::{FsType, PROC_SUPER_MAGIC, fstatfs};
 
-use crate::error::Error;
-use crate::request::NetnsRule;
+use crate::protocol::error::Error;
+use crate::protocol::request::NetnsRule;
 
 const NSFS_MAGIC: FsType = FsType(0x6e73_6673);
 

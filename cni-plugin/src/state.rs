@@ -12,11 +12,11 @@ use std::time::{Duration, SystemTime};
 
 use nix::errno::Errno;
 
-use crate::attachment::Attachment;
-use crate::error::Error;
-use crate::json::Object;
-use crate::lock::{LOCK_WAIT, Lock, Sharing};
-use crate::plain_file::{self, Link, changed};
+use crate::disk::lock::{LOCK_WAIT, Lock, Sharing};
+use crate::disk::plain_file::{self, Link, changed};
+use crate::protocol::error::Error;
+use crate::protocol::json::Object;
+use crate::protocol::request::Attachment;
 
 /// The directory of records.
 ///

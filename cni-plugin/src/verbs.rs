@@ -11,14 +11,14 @@ use std::path::PathBuf;
 
 use crate::bridge::{self, Bridge, Teardown};
 use crate::delegate;
-use crate::error::Error;
-use crate::error_report::ErrorReport;
-use crate::exec::Delegate;
-use crate::json::Object;
-use crate::network_config::{Engine, NetworkConfig};
-use crate::request::{Request, Verb};
+use crate::delegate::exec::Delegate;
+use crate::protocol::error::Error;
+use crate::protocol::error_report::ErrorReport;
+use crate::protocol::json::Object;
+use crate::protocol::network_config::{Engine, NetworkConfig};
+use crate::protocol::request::{Request, Verb};
+use crate::protocol::version::Version;
 use crate::state::States;
-use crate::version::Version;
 
 /// Carries out `request` by the config that `stdin` holds; returns what is to be printed.
 pub fn carry_out(request: &Request, stdin: impl Read) -> Result<String, ErrorReport> {

@@ -54,7 +54,7 @@ pub fn save(path: &Path, data: &impl Serialize) -> io::Result<()> {
     let crc32 = crc32fast::hash(&data);
     let head = format!(r#"{{"version":{VERSION},"crc32":{crc32},"data":"#);
     // In parts, for it may be megabytes.
-    tweed_cni::atomic_file::write_parts(path, &[head.as_bytes(), &data, b"}"], MODE)
+    tweed_cni::disk::atomic_file::write_parts(path, &[head.as_bytes(), &data, b"}"], MODE)
 }
 
 /// What was saved at `path`; none if nothing was.

@@ -9,7 +9,7 @@ use anyhow::Context;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, Interval, interval_at, sleep};
-use tweed_cni::pods;
+use tweed_cni::bridge::pods;
 
 use super::Shared;
 use crate::model::prefix::Prefix;

@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use serde::Serialize;
-use tweed_cni::subnet_env::SubnetEnv;
+use tweed_cni::daemon::subnet_env::SubnetEnv;
 
 use super::cleanup::{self, Ours, Outcome};
 use super::inputs::{self, Unknown};

@@ -9,10 +9,10 @@ use tweed_netlink::{Protocol, Socket};
 use super::device;
 use super::inside;
 use super::settings::Settings;
-use crate::error::Error;
 use crate::netns::Netns;
-use crate::request::Sandbox;
-use crate::result::{Interface, Outcome};
+use crate::protocol::error::Error;
+use crate::protocol::request::Sandbox;
+use crate::protocol::result::{Interface, Outcome};
 
 /// Plugins later in the chain may have added to the result and to the container.
 pub(super) fn check(

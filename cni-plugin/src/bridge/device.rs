@@ -9,8 +9,8 @@ use tweed_netlink::rtnl::link::{self, Link};
 use tweed_netlink::{Refusal, Socket};
 
 use super::settings::Settings;
-use crate::error::Error;
 use crate::netns;
+use crate::protocol::error::Error;
 
 /// The bridge, up. MTU and the like of one that exists are left as they are.
 pub(super) fn ensure(host: &mut Socket, settings: &Settings) -> Result<Link, Error> {

@@ -10,8 +10,8 @@ use tweed_netlink::{Refusal, Socket};
 use super::plan::Plan;
 use super::ready;
 use super::settings::{Detection, ForeignAddress, Settings};
-use crate::error::Error;
 use crate::netns;
+use crate::protocol::error::Error;
 
 /// Called before the container's port is made: whoever has a port by then is somebody else.
 pub(super) fn ensure(

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use ring::digest::{SHA512, digest};
 
-use crate::attachment::Attachment;
+use crate::protocol::request::Attachment;
 
 /// An attachment to a network.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -18,9 +18,9 @@ use super::plan::Plan;
 use super::ready;
 use super::settings::{Detection, Settings};
 use crate::deadline::Deadline;
-use crate::error::Error;
 use crate::netns::{self, Netns};
-use crate::route::Route;
+use crate::protocol::error::Error;
+use crate::protocol::route::Route;
 
 /// So long the kernel may look for others with an address.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -7,8 +7,8 @@ mod table;
 use super::identity::Identity;
 use super::plan::Plan;
 use super::settings::{Backend, Settings};
-use crate::attachment::Attachment;
-use crate::error::Error;
+use crate::protocol::error::Error;
+use crate::protocol::request::Attachment;
 
 /// There are rules for the addresses of `plan`, if the config asks for them.
 pub(super) fn ensure(settings: &Settings, identity: &Identity, plan: &Plan) -> Result<(), Error> {

@@ -5,11 +5,11 @@ use std::net::IpAddr;
 use ipnetwork::IpNetwork;
 
 use super::settings::{Gateway, Settings};
-use crate::dns::Dns;
+use crate::daemon::subnet_env;
 use crate::host_local::Allocation;
-use crate::result::{Address, Interface, Outcome};
-use crate::route::Route;
-use crate::subnet_env;
+use crate::protocol::dns::Dns;
+use crate::protocol::result::{Address, Interface, Outcome};
+use crate::protocol::route::Route;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Plan {
@@ -93,7 +93,7 @@ fn usual_gateway(address: IpNetwork) -> IpAddr {
 mod tests {
     use super::*;
     use crate::host_local::Allocated;
-    use crate::request::Request;
+    use crate::protocol::request::Request;
 
     fn plan(config: &str, addresses: &[(&str, Option<&str>)], routes: &[Route]) -> Plan {
         let variable = |name: &str| (name == "CNI_COMMAND").then(|| "VERSION".to_owned());

@@ -12,10 +12,10 @@ use tweed_netlink::{Refusal, Socket};
 use super::device;
 use super::identity::Identity;
 use super::settings::Settings;
-use crate::attachment::Attachment;
 use crate::deadline::Deadline;
-use crate::error::Error;
 use crate::netns::{self, Netns};
+use crate::protocol::error::Error;
+use crate::protocol::request::Attachment;
 
 /// So many names are tried for a port.
 const ATTEMPTS: usize = 10;

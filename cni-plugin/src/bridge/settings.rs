@@ -3,11 +3,11 @@
 use tweed_netlink::mac::MacAddr;
 use tweed_netlink::rtnl::link::PortRules;
 
-use crate::dns::Dns;
-use crate::error::Error;
 use crate::excerpt;
-use crate::json::{self, Object};
-use crate::request::{Request, flaw_of_interface};
+use crate::protocol::dns::Dns;
+use crate::protocol::error::Error;
+use crate::protocol::json::{self, Object};
+use crate::protocol::request::{Request, flaw_of_interface};
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Settings {

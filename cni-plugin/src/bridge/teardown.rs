@@ -8,12 +8,11 @@ use serde_json::Value;
 
 use super::identity::Identity;
 use super::{inside, masquerade, open, port};
-use crate::attachment::Attachment;
-use crate::error::Error;
 use crate::host_local::{self, Location};
-use crate::json::{self, Object};
 use crate::netns::{Found, Netns};
-use crate::request::NetnsRule;
+use crate::protocol::error::Error;
+use crate::protocol::json::{self, Object};
+use crate::protocol::request::{Attachment, NetnsRule};
 
 /// No more of a config than it takes to remove what was made by it: a plugin that accepts more than
 /// ADD does here, or an ADD that failed, may have kept it.

@@ -1,7 +1,7 @@
 //! Golden configs of delegates, as flannel builds them.
 
 use super::*;
-use crate::request::Command;
+use crate::protocol::request::Command;
 
 const V4: &str = "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.7.1/24\n\
                   FLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n";

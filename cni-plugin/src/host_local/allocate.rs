@@ -11,11 +11,11 @@ use super::order::next_free;
 use super::range::{Range, RangeSet};
 use super::reservations::Reservations;
 use super::store::Entry;
-use crate::attachment::Attachment;
-use crate::dns::Dns;
-use crate::error::Error;
-use crate::plain_file::{self, Link};
-use crate::route::Route;
+use crate::disk::plain_file::{self, Link};
+use crate::protocol::dns::Dns;
+use crate::protocol::error::Error;
+use crate::protocol::request::Attachment;
+use crate::protocol::route::Route;
 
 /// In bytes.
 const LONGEST_RESOLV_CONF: u64 = 1 << 16;

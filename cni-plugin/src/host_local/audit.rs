@@ -10,8 +10,8 @@ use super::config::Location;
 use super::liveness::{Liveness, in_a_container};
 use super::record::Record;
 use super::store::{Reservation, Store};
-use crate::error::Error;
 use crate::excerpt;
+use crate::protocol::error::Error;
 
 /// One record and what is known about it.
 #[derive(Clone, Debug, Eq, PartialEq)]

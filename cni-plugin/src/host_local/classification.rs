@@ -6,9 +6,9 @@ use std::time::{Duration, SystemTime};
 use super::liveness::Liveness;
 use super::record::{Record, is_of_a_runtime};
 use super::store::{Entry, Reservation};
-use crate::attachment::Attachment;
 use crate::excerpt;
-use crate::runtime_cache::Cached;
+use crate::host_local::runtime_cache::Cached;
+use crate::protocol::request::Attachment;
 
 /// Longer than any runtime lets a command run: an older reservation is not about to be configured.
 const SETTLED: Duration = Duration::from_secs(600);

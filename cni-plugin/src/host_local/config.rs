@@ -7,12 +7,12 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::range::{Range, RangeSet};
-use crate::error::Error;
+use crate::disk::lock::LOCK_WAIT;
 use crate::excerpt;
-use crate::json::{self, Object};
-use crate::lock::LOCK_WAIT;
-use crate::route::Route;
-use crate::runtime_cache::RESULTS;
+use crate::host_local::runtime_cache::RESULTS;
+use crate::protocol::error::Error;
+use crate::protocol::json::{self, Object};
+use crate::protocol::route::Route;
 
 const DATA_DIR: &str = "/var/lib/cni/networks";
 

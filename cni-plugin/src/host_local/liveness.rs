@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, setns};
 
-use crate::runtime_cache::{self, Cache};
+use crate::host_local::runtime_cache::{self, Cache};
 
 /// The kernel's first process namespace has this inode on every machine.
 const FIRST_NAMESPACE: &str = "pid:[4026531836]";

@@ -6,9 +6,9 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use ipnetwork::IpNetwork;
 
-use crate::error::Error;
 use crate::excerpt;
-use crate::json::{self, Object};
+use crate::protocol::error::Error;
+use crate::protocol::json::{self, Object};
 
 /// Part of one subnet; `first` and `last` belong to it.
 #[derive(Clone, Debug, Eq, PartialEq)]

@@ -1,6 +1,6 @@
 //! What a file of the store says: who holds the address that it is named after.
 
-use crate::attachment::Attachment;
+use crate::protocol::request::Attachment;
 
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum Record {

@@ -11,9 +11,9 @@ use super::config::Location;
 use super::liveness;
 use super::record::Record;
 use super::store::{Entry, Reservation, Store};
-use crate::attachment::Attachment;
-use crate::error::Error;
-use crate::lock::Lock;
+use crate::disk::lock::Lock;
+use crate::protocol::error::Error;
+use crate::protocol::request::Attachment;
 
 #[derive(Debug)]
 pub(super) struct Reservations {

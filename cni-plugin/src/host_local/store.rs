@@ -12,11 +12,11 @@ use nix::fcntl::{AT_FDCWD, AtFlags, OFlag};
 use nix::unistd::linkat;
 
 use super::record::{self, Record};
-use crate::attachment::Attachment;
-use crate::error::Error;
-use crate::json;
-use crate::lock::{Lock, Sharing};
-use crate::plain_file::{self, Link, changed};
+use crate::disk::lock::{Lock, Sharing};
+use crate::disk::plain_file::{self, Link, changed};
+use crate::protocol::error::Error;
+use crate::protocol::json;
+use crate::protocol::request::Attachment;
 
 const DIRECTORY_MODE: u32 = 0o755;
 const FILE_MODE: u32 = 0o600;

@@ -8,12 +8,12 @@ use std::time::SystemTime;
 
 use super::{Kept, Owner, States, Use};
 use crate::bridge;
-use crate::error::Error;
+use crate::disk::plain_file::changed;
 use crate::excerpt;
 use crate::host_local::{
     self, Classification, Finding, Kind, Liveness, Location, Repair, alive, dead, is_settled,
 };
-use crate::plain_file::changed;
+use crate::protocol::error::Error;
 
 /// What still belongs to the container of a record.
 struct Traces {
@@ -130,7 +130,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::attachment::Attachment;
+    use crate::protocol::request::Attachment;
 
     const CONTAINERS: [&str; 4] = ["known", "holder", "connected", "gone"];
 

@@ -4,15 +4,15 @@ use std::net::IpAddr;
 
 use super::{Call, Worker};
 use crate::bridge::Bridge;
+use crate::daemon::subnet_file;
 use crate::delegate;
-use crate::error::Error;
-use crate::exec::Delegate;
+use crate::delegate::exec::Delegate;
 use crate::host_local;
-use crate::json::Object;
 use crate::netns::Netns;
-use crate::request::{Command, Sandbox};
+use crate::protocol::error::Error;
+use crate::protocol::json::Object;
+use crate::protocol::request::{Command, Sandbox};
 use crate::state::{Kept, Use};
-use crate::subnet_file;
 
 /// Everything that can be refused is refused before anything is made.
 pub(super) fn add(call: &Call<'_>, sandbox: &Sandbox) -> Result<String, Error> {

@@ -1,10 +1,10 @@
 //! CHECK: an interface is still as ADD made it.
 
 use super::{Call, Worker};
-use crate::error::Error;
 use crate::netns::Netns;
-use crate::request::{Command, Sandbox};
-use crate::result::Outcome;
+use crate::protocol::error::Error;
+use crate::protocol::request::{Command, Sandbox};
+use crate::protocol::result::Outcome;
 use crate::state::{Kept, Use};
 
 /// By what ADD kept: later chained plugins may have changed the rest, and their result is given.

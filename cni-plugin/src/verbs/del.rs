@@ -4,16 +4,15 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use super::{Call, Remover};
-use crate::attachment::Attachment;
 use crate::bridge::Teardown;
+use crate::daemon::subnet_env::SubnetEnv;
 use crate::delegate;
-use crate::error::Error;
-use crate::exec::{Delegate, Failure};
+use crate::delegate::exec::{Delegate, Failure};
 use crate::host_local;
-use crate::json::Object;
-use crate::request::Command;
+use crate::protocol::error::Error;
+use crate::protocol::json::Object;
+use crate::protocol::request::{Attachment, Command};
 use crate::state::{Kept, Use};
-use crate::subnet_env::SubnetEnv;
 
 /// Works by what ADD kept; without that, by what the config says.
 ///

@@ -4,12 +4,11 @@ use serde_json::{Value, json};
 
 use super::del::{Gone, presumed};
 use super::{Call, Remover};
-use crate::attachment::Attachment;
 use crate::bridge::Teardown;
-use crate::error::Error;
-use crate::exec::Delegate;
-use crate::json::{self, Object};
-use crate::request::Command;
+use crate::delegate::exec::Delegate;
+use crate::protocol::error::Error;
+use crate::protocol::json::{self, Object};
+use crate::protocol::request::{Attachment, Command};
 use crate::state::{Kept, Owner, States, Use};
 
 /// Goes on after an error, and tells all of them.

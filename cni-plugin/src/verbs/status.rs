@@ -1,12 +1,12 @@
 //! STATUS: whether an ADD would be served.
 
 use super::{Call, Worker};
+use crate::daemon::subnet_file;
 use crate::daemon::{self, Heartbeat};
 use crate::delegate;
-use crate::error::Error;
-use crate::request::Command;
-use crate::room;
-use crate::subnet_file;
+use crate::disk::room;
+use crate::protocol::error::Error;
+use crate::protocol::request::Command;
 
 pub(super) fn status(call: &Call<'_>) -> Result<(), Error> {
     if let Heartbeat::Stuck(words) = daemon::heartbeat(&call.daemon()) {

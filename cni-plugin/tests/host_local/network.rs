@@ -9,9 +9,9 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tweed_cni::attachment::Attachment;
 use tweed_cni::host_local::{self, Allocation, Config};
-use tweed_cni::route::Route;
+use tweed_cni::protocol::request::Attachment;
+use tweed_cni::protocol::route::Route;
 
 /// Debian's, of the package containernetworking-plugins.
 const HOST_LOCAL: &str = "/usr/lib/cni/host-local";

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use tweed_cni::pods::Pod;
+use tweed_cni::bridge::pods::Pod;
 
 use super::MOST;
 

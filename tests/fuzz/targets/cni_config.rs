@@ -4,8 +4,8 @@
 
 use libfuzzer_sys::fuzz_target;
 use tweed_cni::host_local::Config;
-use tweed_cni::network_config::NetworkConfig;
-use tweed_cni::request::Command;
+use tweed_cni::protocol::network_config::NetworkConfig;
+use tweed_cni::protocol::request::Command;
 
 fuzz_target!(|input: (&str, &[u8])| {
     let (ip, json) = input;

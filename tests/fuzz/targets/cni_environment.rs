@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tweed_cni::request::{Request, Verb};
+use tweed_cni::protocol::request::{Request, Verb};
 
 fuzz_target!(|text: &str| {
     let variable = |name: &str| {

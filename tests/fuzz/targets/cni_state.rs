@@ -5,7 +5,7 @@
 use std::fs;
 
 use libfuzzer_sys::fuzz_target;
-use tweed_cni::attachment::Attachment;
+use tweed_cni::protocol::request::Attachment;
 use tweed_cni::state::{Kept, States};
 
 fuzz_target!(|files: Vec<(&str, &[u8])>| {

@@ -5,7 +5,7 @@
 use std::fs;
 
 use libfuzzer_sys::fuzz_target;
-use tweed_cni::attachment::Attachment;
+use tweed_cni::protocol::request::Attachment;
 use tweed_cni::host_local::{self, Config};
 
 const CONFIG: &str = r#"{"cniVersion": "1.0.0", "name": "net", "ipam":

@@ -8,10 +8,10 @@ use std::process::{Command, Stdio};
 use ipnetwork::IpNetwork;
 
 use super::names;
-use crate::attachment::Attachment;
 use crate::bridge::identity::Identity;
-use crate::error::Error;
 use crate::excerpt;
+use crate::protocol::error::Error;
+use crate::protocol::request::Attachment;
 
 /// One of the two families of programs.
 #[derive(Clone, Copy)]

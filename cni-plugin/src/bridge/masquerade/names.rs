@@ -36,7 +36,7 @@ pub(super) fn iptables_comment(network: &str, container_id: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::attachment::Attachment;
+    use crate::protocol::request::Attachment;
 
     #[test]
     fn they_are_the_names_of_the_plugins() {

@@ -10,9 +10,9 @@ use tweed_netlink::nftables::{
 use tweed_netlink::{Protocol, Socket};
 
 use super::names;
-use crate::attachment::Attachment;
 use crate::bridge::identity::Identity;
-use crate::error::Error;
+use crate::protocol::error::Error;
+use crate::protocol::request::Attachment;
 
 const TABLE: &str = "cni_plugins_masquerade";
 const CHECKS: &str = "masq_checks";

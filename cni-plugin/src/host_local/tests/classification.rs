@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::*;
-use crate::runtime_cache::Cache;
+use crate::host_local::runtime_cache::Cache;
 
 const NETWORK: &str = "cbr0";
 

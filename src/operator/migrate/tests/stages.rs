@@ -1,6 +1,6 @@
 //! The way there and back.
 
-use tweed_cni::pods::Pod;
+use tweed_cni::bridge::pods::Pod;
 
 use super::*;
 

@@ -12,7 +12,7 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::stat::{major, minor};
 
-use crate::error::Error;
+use crate::protocol::error::Error;
 
 /// Shorter than the time after which any runtime gives up on a command.
 pub(crate) const LOCK_WAIT: Duration = Duration::from_secs(45);

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::json::WrongType;
+use crate::protocol::json::WrongType;
 
 /// What goes to standard output instead of a result.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -18,16 +18,6 @@ impl Error {
     /// The config is of a version that the plugin or the command does not know.
     pub fn incompatible_version(details: impl Into<String>) -> Self {
         Self { details: details.into(), ..Self::of(1, "incompatible CNI versions") }
-    }
-
-    /// The config asks for something that the plugin cannot do.
-    pub fn unsupported_field(key: &str, value: impl fmt::Display) -> Self {
-        Self::of(2, format!("{key} is {value}, which is not supported"))
-    }
-
-    /// The runtime need not clean up after this one.
-    pub fn unknown_container(msg: impl Into<String>) -> Self {
-        Self::of(3, msg)
     }
 
     /// A variable of the environment is missing or wrong; the sentence names it.

@@ -1,7 +1,7 @@
 //! Name resolution as CNI configs and results hold it.
 
-use crate::error::Error;
-use crate::json::{self, Object};
+use crate::protocol::error::Error;
+use crate::protocol::json::{self, Object};
 
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Dns {

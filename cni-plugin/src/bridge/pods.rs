@@ -10,9 +10,9 @@ use tweed_netlink::rtnl::{address, link};
 use tweed_netlink::{Protocol, Socket};
 
 use crate::bridge::Identity;
-use crate::runtime_cache::{self, Cached};
+use crate::host_local::runtime_cache::{self, Cached};
 
-pub use crate::runtime_cache::RESULTS;
+pub use crate::host_local::runtime_cache::RESULTS;
 
 /// A pod that runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

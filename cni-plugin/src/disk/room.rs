@@ -6,7 +6,7 @@ use std::path::Path;
 use nix::sys::statvfs::{Statvfs, statvfs};
 use nix::unistd::{AccessFlags, access};
 
-use crate::error::Error;
+use crate::protocol::error::Error;
 
 /// # Errors
 /// Answer of STATUS: the disk of `directory`, which need not exist yet, is read-only or full.

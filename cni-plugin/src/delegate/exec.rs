@@ -8,10 +8,10 @@ use nix::errno::Errno;
 use nix::unistd::{AccessFlags, access};
 use serde_json::Value;
 
-use crate::error::Error;
 use crate::excerpt;
-use crate::json::{self, Object};
-use crate::request::Command;
+use crate::protocol::error::Error;
+use crate::protocol::json::{self, Object};
+use crate::protocol::request::Command;
 
 /// Why a plugin did not do what it was run for.
 #[derive(Debug)]

@@ -4,12 +4,11 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-use crate::attachment::Attachment;
-use crate::error::Error;
 use crate::excerpt;
-use crate::json::{self, Object};
-use crate::request::{Command, check_network_name};
-use crate::version::Version;
+use crate::protocol::error::Error;
+use crate::protocol::json::{self, Object};
+use crate::protocol::request::{Attachment, Command, check_network_name};
+use crate::protocol::version::Version;
 
 const SUBNET_FILE: &str = "/run/flannel/subnet.env";
 const DATA_DIR: &str = "/var/lib/cni/flannel";

@@ -1,11 +1,11 @@
 //! What the runtime asks for: the environment, parsed once.
 
 use std::env;
+use std::fmt;
 use std::path::PathBuf;
 
-use crate::attachment::Attachment;
-use crate::error::Error;
 use crate::excerpt;
+use crate::protocol::error::Error;
 
 /// The kernel's limit for the name of an interface, in bytes.
 const LONGEST_INTERFACE: usize = 15;
@@ -20,7 +20,14 @@ pub enum Command {
     Version,
 }
 
-/// A container's interface and the network namespace that it lives in.
+/// One interface of one container: what is added, checked and deleted.
+#[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct Attachment {
+    pub container_id: String,
+    pub interface: String,
+}
+
+/// An attachment and the network namespace of its container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sandbox {
     pub attachment: Attachment,
@@ -60,6 +67,12 @@ pub enum NetnsRule {
     Foreign,
     /// `CNI_NETNS_OVERRIDE`: any.
     Any,
+}
+
+impl fmt::Display for Attachment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of container {}", self.interface, self.container_id)
+    }
 }
 
 impl Request {

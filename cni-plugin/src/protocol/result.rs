@@ -7,12 +7,12 @@ use serde::Serialize;
 use serde_json::ser::{PrettyFormatter, Serializer};
 use serde_json::{Value, json};
 
-use crate::dns::Dns;
-use crate::error::Error;
 use crate::excerpt;
-use crate::json::{self, Object};
-use crate::route::Route;
-use crate::version::Version;
+use crate::protocol::dns::Dns;
+use crate::protocol::error::Error;
+use crate::protocol::json::{self, Object};
+use crate::protocol::route::Route;
+use crate::protocol::version::Version;
 
 /// Interfaces, addresses, routes and name servers of one attachment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

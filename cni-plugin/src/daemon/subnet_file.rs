@@ -6,9 +6,9 @@ use std::time::Duration;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 
 use crate::daemon;
+use crate::daemon::subnet_env::{self, Malformed, SubnetEnv};
 use crate::deadline::Deadline;
-use crate::error::Error;
-use crate::subnet_env::{self, Malformed, SubnetEnv};
+use crate::protocol::error::Error;
 
 /// A daemon that starts with the node needs about so long; a runtime tries again much later.
 const PATIENCE: Duration = Duration::from_secs(3);

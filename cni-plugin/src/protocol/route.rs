@@ -4,9 +4,9 @@ use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 
-use crate::error::Error;
 use crate::excerpt;
-use crate::json::{self, Object};
+use crate::protocol::error::Error;
+use crate::protocol::json::{self, Object};
 
 /// What is `None` was not said.
 #[derive(Clone, Debug, Eq, PartialEq)]

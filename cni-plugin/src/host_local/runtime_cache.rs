@@ -8,9 +8,9 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::attachment::Attachment;
-use crate::json::{self, Object};
-use crate::plain_file::{self, Link};
+use crate::disk::plain_file::{self, Link};
+use crate::protocol::json::{self, Object};
+use crate::protocol::request::Attachment;
 
 /// Where it lies, for all runtimes.
 pub const RESULTS: &str = "/var/lib/cni/results";

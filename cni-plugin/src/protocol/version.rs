@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde_json::json;
 
-use crate::request::Command;
+use crate::protocol::request::Command;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Version {

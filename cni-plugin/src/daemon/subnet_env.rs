@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use ipnetwork::IpNetwork;
 
-use crate::atomic_file;
+use crate::disk::atomic_file;
+use crate::disk::plain_file::{self, Link};
 use crate::excerpt;
-use crate::plain_file::{self, Link};
 
 const NETWORK: &str = "FLANNEL_NETWORK";
 const SUBNET: &str = "FLANNEL_SUBNET";

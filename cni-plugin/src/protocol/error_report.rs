@@ -2,9 +2,9 @@
 
 use serde_json::json;
 
-use crate::error::Error;
 use crate::excerpt;
-use crate::version::Version;
+use crate::protocol::error::Error;
+use crate::protocol::version::Version;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ErrorReport {
