@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::chains::is_chain;
 use super::guarding::is_due;
+use super::iptables::is_chain;
 use super::{Differences, Reconciler};
 use crate::kernel::{Kernel, Refused};
 use crate::model::entry::{Entry, Key};
@@ -34,9 +34,9 @@ impl<K: Kernel> Reconciler<K> {
             }
         }
         if self.stale.facts || self.stale.dump || self.inputs.no_node.is_some() {
-            self.agenda.retry_later();
+            self.timers.retry_later();
         } else {
-            self.agenda.all_is_read();
+            self.timers.all_is_read();
         }
     }
 
@@ -54,7 +54,7 @@ impl<K: Kernel> Reconciler<K> {
             self.apply(ops).await;
         }
         self.forget_gateways();
-        self.send_for_chains(chains);
+        self.start_iptables(chains);
         let is_restored = self.inputs.forget_restored(&self.actual);
         self.unsaved |= is_restored;
         self.stale.plan |= is_restored | self.inputs.note_filters(&self.actual);
@@ -92,7 +92,7 @@ impl<K: Kernel> Reconciler<K> {
                     tracing::warn!(%reason, "no interface can be used");
                     self.inputs.no_node = Some(reason);
                 }
-                self.agenda.retry_later();
+                self.timers.retry_later();
             }
         }
     }
@@ -188,7 +188,7 @@ impl<K: Kernel> Reconciler<K> {
         match self.kernel.dump(&self.scope.without_chains(), &self.actual).await {
             Ok(mut actual) => {
                 self.statistics.dumps += 1;
-                self.agenda.dumped();
+                self.timers.dumped();
                 self.trouble = None;
                 actual.retain(|entry| !is_due(entry));
                 actual.extend(self.actual.local().filter(|entry| is_chain(entry)).cloned());
@@ -234,13 +234,13 @@ impl<K: Kernel> Reconciler<K> {
             // What a link does to the entries on it, only a dump tells.
             if let Key::Link(link) = &key {
                 self.refused.end_backoff_on(link);
-                self.agenda.dump_soon();
+                self.timers.dump_soon();
             }
             self.note_created(&op);
             count(&mut self.statistics, &op);
             self.note_guard_put(&op);
             self.refused.forget(&key);
-            self.agenda.forget(&key);
+            self.timers.forget(&key);
             if let Key::Table(name) = &key {
                 self.actual.retain(|entry| !entry.is_element_of(name));
             }
@@ -262,7 +262,7 @@ impl<K: Kernel> Reconciler<K> {
             self.note_guard_refused(&refusal);
             tracing::debug!(op = %refusal.op, reason = %refusal.reason, "the kernel refused");
             let again = self.refused.note(&refusal);
-            self.agenda.look_again(refusal.op.entry().key(), again);
+            self.timers.look_again(refusal.op.entry().key(), again);
         }
     }
 
@@ -286,7 +286,7 @@ impl<K: Kernel> Reconciler<K> {
         tracing::warn!(%error, "{doing} was interrupted");
         self.trouble = Some(format!("{doing} was interrupted: {error}"));
         self.stale.dump = true;
-        self.agenda.retry_later();
+        self.timers.retry_later();
     }
 }
 

@@ -25,7 +25,7 @@ impl<K: Kernel> Reconciler<K> {
         let (desired, actual, scope) = (self.desired.state(), &self.actual, &self.scope);
         let differs = |key: &Key| diff_key(key, desired, actual, scope).is_some();
         self.refused.retain(differs);
-        self.agenda.retain(differs);
+        self.timers.retain(differs);
         diff(desired, actual, scope)
     }
 
@@ -36,7 +36,7 @@ impl<K: Kernel> Reconciler<K> {
                 Some(op @ (Op::Create(_) | Op::Replace(_))) => puts.push(op),
                 Some(op @ Op::Remove(_)) => removals.push(op),
                 None => {
-                    self.agenda.forget(key);
+                    self.timers.forget(key);
                     self.refused.forget(key);
                 }
             }
@@ -50,7 +50,7 @@ impl<K: Kernel> Reconciler<K> {
     fn is_due(&mut self, op: &Op, remade: &BTreeSet<Key>) -> bool {
         let is_due = match op {
             Op::Create(entry) | Op::Replace(entry) => {
-                self.agenda.forget(&entry.key());
+                self.timers.forget(&entry.key());
                 self.may_put(entry, remade)
             }
             Op::Remove(entry) => self.may_go(entry),
@@ -107,9 +107,9 @@ impl<K: Kernel> Reconciler<K> {
             | Entry::Element(_)
             | Entry::Fdb(_)
             | Entry::Neighbour(_)
-            | Entry::Nexthop(_) => self.inputs.may_remove() && self.agenda.has_lingered(&key),
+            | Entry::Nexthop(_) => self.inputs.may_remove() && self.timers.has_lingered(&key),
             Entry::Table(_) | Entry::Chain(_) => {
-                self.inputs.may_remove() && self.rules_are_met() && self.agenda.has_lingered(&key)
+                self.inputs.may_remove() && self.rules_are_met() && self.timers.has_lingered(&key)
             }
             Entry::ReversePath(_)
             | Entry::AcceptRa(_)

@@ -20,7 +20,7 @@ use crate::plan::backend;
 use crate::store::{Identity, Rival};
 
 /// All inputs, as far as they are known.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Inputs {
     /// What the operator's flags ask for.
@@ -83,39 +83,6 @@ pub enum Loss {
     Plausible,
     /// Our own lease was among them, although we have not gone.
     OfOursToo,
-}
-
-impl Default for Inputs {
-    fn default() -> Self {
-        Self {
-            policy: Policy::default(),
-            guarding: Guarding::default(),
-            config: None,
-            edit: Edit::default(),
-            confirmed: false,
-            identity: Identity::default(),
-            node: None,
-            dropping: BTreeSet::new(),
-            occupied: Vec::new(),
-            service: None,
-            no_node: None,
-            bridges: Vec::new(),
-            macs: BTreeMap::new(),
-            own: None,
-            held: false,
-            peers: Peers::default(),
-            strict: BTreeSet::new(),
-            makes_strict: false,
-            strict_now: BTreeSet::new(),
-            leaving: BTreeSet::new(),
-            rival: None,
-            detours: Detours::new(),
-            remembered: None,
-            store: StoreState::Unknown,
-            held_back: None,
-            loss: Loss::Plausible,
-        }
-    }
 }
 
 impl Inputs {

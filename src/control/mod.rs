@@ -1,16 +1,12 @@
 //! The loop: one owner of all state, one path from whatever happens to what the kernel holds.
 
-mod agenda;
-mod answer;
 mod apply;
-mod chains;
 mod due;
 mod edit;
 mod guarding;
 mod inputs;
+mod iptables;
 mod macs;
-mod node_report;
-mod outputs;
 mod paths;
 mod readiness;
 mod refusals;
@@ -18,13 +14,16 @@ mod report;
 mod retire;
 mod rules;
 mod take;
+mod timers;
+mod views;
 
-pub use agenda::HEARTBEAT;
-pub use chains::Errand;
 pub use edit::Edit;
 pub use guarding::Guarding;
 pub use inputs::Inputs;
-pub use outputs::{Listeners, Outputs, Progress, Usable};
+pub use iptables::IptablesResult;
+pub use report::{Listeners, Outputs, Progress, Usable};
+pub use timers::HEARTBEAT;
+pub use views::Question;
 
 use std::collections::BTreeSet;
 use std::io;
@@ -32,8 +31,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use futures::FutureExt;
-use serde_json::value::RawValue;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use tokio::time;
 
 use crate::kernel::{Kernel, Observation};
@@ -43,19 +41,19 @@ use crate::model::entry::{KernelState, Key};
 use crate::model::lease::{Lease, LeaseUpdate};
 use crate::model::node::InterfaceOptions;
 use crate::model::policy::Policy;
-use crate::model::status::{Query, Readiness, Statistics, StoreState};
+use crate::model::status::{Readiness, Statistics, StoreState};
 use crate::plan::backend::Network;
 use crate::plan::config_change::Reload;
 use crate::plan::desired::Desired;
 use crate::plan::masquerade::Choice;
 use crate::plan::scope::Scope;
-use crate::probe::News;
+use crate::probe::ProbeEvent;
 use crate::store::{Identity, Rival};
-use agenda::Agenda;
-use chains::Messenger;
+use iptables::IptablesTask;
 use paths::Paths;
 use readiness::Rejections;
 use refusals::Refusals;
+use timers::Timers;
 
 /// Whatever wakes the loop; nothing else does.
 #[derive(Debug)]
@@ -74,17 +72,12 @@ pub enum Event {
     Remembered(Box<Checkpoint>),
     /// Another node publishes its own record in the place of ours, or has stopped.
     Rival(Option<Rival>),
-    /// The task that probes paths tells.
-    Probe(News),
-    /// Somebody asks; the answer is JSON.
-    Query(Query, oneshot::Sender<Box<RawValue>>),
-    /// Somebody saves what the plan is made from; none before all of it is known. There may be
-    /// thousands of leases: to put them into words is his work, not ours.
-    Checkpoint(oneshot::Sender<Option<Checkpoint>>),
+    Probe(ProbeEvent),
+    Question(Question),
     /// The kernel tells.
     Kernel(Observation),
-    /// Programs of iptables have done what they were sent for.
-    Chains(Errand),
+    /// The programs of iptables have ended.
+    Iptables(IptablesResult),
     /// A deadline has passed.
     Due,
 }
@@ -107,7 +100,7 @@ pub struct Settings {
 /// Keeps the kernel as config, node and leases want it.
 pub struct Reconciler<K> {
     kernel: K,
-    messenger: Messenger,
+    iptables: IptablesTask,
     settings: Settings,
     events: mpsc::Receiver<Event>,
     inputs: Inputs,
@@ -127,7 +120,7 @@ pub struct Reconciler<K> {
     unsaved: bool,
     /// Whether the node's report may differ from the last one.
     unreported: bool,
-    agenda: Agenda,
+    timers: Timers,
     statistics: Statistics,
     /// The backend that the log was told of last, and whether with `Mixed`.
     applied: Option<(Kind, bool)>,
@@ -189,8 +182,8 @@ impl<K: Kernel> Reconciler<K> {
     ) -> Self {
         Self {
             kernel,
-            messenger: Messenger::default(),
-            agenda: Agenda::new(settings.jitter),
+            iptables: IptablesTask::default(),
+            timers: Timers::new(settings.jitter),
             inputs: Inputs { policy: settings.policy.clone(), ..Inputs::default() },
             settings,
             events,
@@ -236,16 +229,16 @@ impl<K: Kernel> Reconciler<K> {
         let told = tokio::select! {
             biased;
             event = self.events.recv() => return event,
-            told = self.kernel.observe(), if self.agenda.may_listen() => told,
-            errand = self.messenger.back() => return Some(Event::Chains(errand)),
-            () = time::sleep_until(self.agenda.next()) => return Some(Event::Due),
+            told = self.kernel.observe(), if self.timers.may_listen() => told,
+            result = self.iptables.ended() => return Some(Event::Iptables(result)),
+            () = time::sleep_until(self.timers.next()) => return Some(Event::Due),
         };
         Some(self.heard(told))
     }
 
     fn ready_event(&mut self) -> Option<Event> {
         self.events.try_recv().ok().or_else(|| {
-            let listening = self.agenda.may_listen();
+            let listening = self.timers.may_listen();
             let told = listening.then(|| self.kernel.observe().now_or_never()).flatten()?;
             Some(self.heard(told))
         })
@@ -255,7 +248,7 @@ impl<K: Kernel> Reconciler<K> {
     fn heard(&mut self, told: io::Result<Observation>) -> Event {
         Event::Kernel(told.unwrap_or_else(|error| {
             tracing::warn!(%error, "the kernel's messages were interrupted");
-            self.agenda.listen_later();
+            self.timers.listen_later();
             Observation::Overrun
         }))
     }
@@ -269,15 +262,13 @@ impl<K: Kernel> Reconciler<K> {
             Event::Store(state) => self.take_store(state),
             Event::Remembered(checkpoint) => self.take_checkpoint(*checkpoint),
             Event::Rival(rival) => self.inputs.rival = rival,
-            Event::Probe(news) => self.take_probes(news),
-            Event::Query(query, reply) => {
+            Event::Probe(event) => self.probes_reported(event),
+            Event::Question(question) => {
                 self.catch_up();
-                // Who asked may have gone; that is no concern of ours.
-                drop(self.answer(query).map(|answer| reply.send(answer)));
+                self.answer(question);
             }
-            Event::Checkpoint(reply) => drop(reply.send(self.checkpoint())),
             Event::Kernel(observation) => self.take_observation(observation),
-            Event::Chains(errand) => self.take_errand(errand),
+            Event::Iptables(result) => self.iptables_ended(result),
             // What is due is looked at after every event.
             Event::Due => {}
         }

@@ -13,12 +13,12 @@ use crate::model::path::{Detour, Path, Verdict};
 use crate::model::status::{PathStatus, ProbeStatus, WayStatus};
 use crate::plan::backend;
 use crate::plan::desired::Standing;
-use crate::probe::{Desk, Judgement, Local, News, Subject, Target};
+use crate::probe::{Judgement, Local, ProbeChannels, ProbeEvent, Subject, Target};
 
 /// What is known of paths, and how it comes to be known.
 #[derive(Debug, Default)]
 pub(super) struct Paths {
-    desk: Option<Desk>,
+    channels: Option<ProbeChannels>,
     state: State,
     /// By the first address of a subnet; with the public IP that the verdict was about.
     verdicts: BTreeMap<IpAddr, (IpAddr, Verdict)>,
@@ -57,9 +57,9 @@ impl Paths {
 
     /// Tells whom to probe instead of what these leases had before.
     fn follow(&mut self, local: Option<&Local>, leases: Vec<(&LeaseId, Vec<(IpAddr, Target)>)>) {
-        let Some(desk) = &self.desk else { return };
+        let Some(channels) = &self.channels else { return };
         let peers = &mut self.peers;
-        desk.targets.send_if_modified(|targets| {
+        channels.targets.send_if_modified(|targets| {
             let mut is_news = targets.local.as_ref() != local;
             targets.local = local.cloned();
             let known = leases.iter().flat_map(|(_, known)| known);
@@ -80,20 +80,20 @@ impl Paths {
 }
 
 impl<K: Kernel> Reconciler<K> {
-    pub(super) fn take_probes(&mut self, news: News) {
-        match news {
-            News::Desk(desk) => {
-                self.paths.desk = Some(desk);
+    pub(super) fn probes_reported(&mut self, event: ProbeEvent) {
+        match event {
+            ProbeEvent::Channels(channels) => {
+                self.paths.channels = Some(channels);
                 // The plan tells whom to probe.
                 self.stale.plan = true;
             }
-            News::On => self.paths.state = State::On,
-            News::Off(reason) => {
+            ProbeEvent::On => self.paths.state = State::On,
+            ProbeEvent::Off(reason) => {
                 // What is known to fail does not work for not being looked at.
                 self.paths.state = State::Off(reason);
                 self.stale.plan = true;
             }
-            News::Judged(judgements) => self.take_judgements(&judgements),
+            ProbeEvent::Judged(judgements) => self.take_judgements(&judgements),
         }
     }
 
@@ -246,7 +246,7 @@ impl<K: Kernel> Reconciler<K> {
 
     pub(super) fn probe_status(&self) -> Option<ProbeStatus> {
         self.inputs.config.as_ref()?.probing()?;
-        let findings = self.paths.desk.as_ref()?.findings.borrow();
+        let findings = self.paths.channels.as_ref()?.findings.borrow();
         let mut status = ProbeStatus { counts: findings.counts, ..ProbeStatus::default() };
         match &self.paths.state {
             State::Starting => "starting".clone_into(&mut status.state),
@@ -269,7 +269,7 @@ impl<K: Kernel> Reconciler<K> {
 
     /// What the probes of one peer found.
     pub(super) fn path_status(&self, endpoint: &Endpoint) -> Option<PathStatus> {
-        let findings = self.paths.desk.as_ref()?.findings.borrow();
+        let findings = self.paths.channels.as_ref()?.findings.borrow();
         let subject = findings.subjects.get(&endpoint.subnet.base())?;
         let way = |path| way_status(subject, path, findings.epoch.elapsed());
         let Subject { target: Target { direct, tunnel, .. }, .. } = subject;

@@ -38,18 +38,21 @@ impl<K: Kernel> Reconciler<K> {
     }
 
     pub(super) fn readiness(&self) -> Readiness {
+        self.readiness_with(self.store_remark())
+    }
+
+    fn readiness_with(&self, of_store: Option<String>) -> Readiness {
         let blocking = self.blocking();
         let ready = blocking.is_empty();
-        let reasons = blocking.into_iter().chain(self.store_remark()).chain(self.remarks());
+        let reasons = blocking.into_iter().chain(of_store).chain(self.remarks());
         Readiness { ready, reasons: reasons.collect() }
     }
 
-    /// The store tells the log about itself: servers that fail in turns have a new reason each time.
+    /// Without the state of the store, which logs itself: servers that fail in turns have a new
+    /// reason each time.
     pub(super) fn log_readiness(&mut self) {
-        let blocking = self.blocking();
-        let ready = blocking.is_empty();
-        let reasons = blocking.into_iter().chain(self.remarks()).collect();
-        let readiness = Readiness { ready, reasons };
+        let readiness = self.readiness_with(None);
+        let ready = readiness.ready;
         if self.logged.as_ref() == Some(&readiness) {
             return;
         }
@@ -182,14 +185,9 @@ impl<K: Kernel> Reconciler<K> {
 impl<K: Kernel> Reconciler<K> {
     /// The public IPs that peers cannot use as gateways.
     fn gateways_remark(&self) -> Vec<String> {
-        let is_elsewhere = |uplink: &Uplink| uplink.source != uplink.public_ip;
-        let mut uplinks = self.inputs.node.iter().flat_map(|node| &node.uplinks);
-        if !uplinks.any(is_elsewhere) {
-            return Vec::new();
-        }
         let local = self.inputs.local().filter(|local| !local.config.has_tunnel());
         let uplinks = local.iter().flat_map(|local| &local.node.uplinks);
-        let elsewhere = uplinks.filter(|uplink| is_elsewhere(uplink));
+        let elsewhere = uplinks.filter(|uplink| uplink.source != uplink.public_ip);
         let remark = |uplink: &Uplink| {
             format!(
                 "public IP {} is no address of this host: with host-gw, peers send to it as a \

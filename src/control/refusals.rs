@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use tokio::time::Instant;
 
-use super::agenda::backoff;
+use super::timers::backoff;
 use crate::kernel::Refused;
 use crate::model::entry::{Key, LinkName};
 use crate::plan::diff::Op;

@@ -39,7 +39,7 @@ impl<K: Kernel> Reconciler<K> {
         let is_old = |key: &Key| self.desired.state().get(key).is_none();
         let old: Vec<Key> = self.held_rules().filter(is_old).collect();
         for key in old {
-            self.agenda.look_again(key, Instant::now());
+            self.timers.look_again(key, Instant::now());
         }
     }
 

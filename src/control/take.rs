@@ -1,6 +1,6 @@
 //! What each event changes of what is known, and what must be looked at because of it.
 
-use super::agenda::Task;
+use super::timers::Task;
 use super::{Differences, Reconciler};
 use crate::kernel::{Kernel, Observation};
 use crate::model::checkpoint::Checkpoint;
@@ -90,12 +90,12 @@ impl<K: Kernel> Reconciler<K> {
         }
         if missing == 0 {
             self.inputs.held_back = None;
-            self.agenda.withdraw_nothing();
-        } else if missing > were_missing || !self.agenda.will_withdraw() {
+            self.timers.withdraw_nothing();
+        } else if missing > were_missing || !self.timers.will_withdraw() {
             if self.inputs.peers.is_single_removal() {
-                self.agenda.withdraw_now();
+                self.timers.withdraw_now();
             } else {
-                self.agenda.withdraw_soon();
+                self.timers.withdraw_soon();
             }
         }
         self.inputs.note_loss();
@@ -114,7 +114,7 @@ impl<K: Kernel> Reconciler<K> {
         if state.is_reachable() {
             self.stale.differences = Differences::Anywhere;
             if !self.inputs.peers.missing().is_empty() {
-                self.agenda.withdraw_soon();
+                self.timers.withdraw_soon();
             }
         }
         self.inputs.store = state;
@@ -124,7 +124,7 @@ impl<K: Kernel> Reconciler<K> {
     /// The brake ends by itself only while nothing else says that the store lost data.
     fn watch_brake(&mut self) {
         if !self.inputs.trust_the_store() {
-            self.agenda.do_not_brake();
+            self.timers.do_not_brake();
         }
     }
 
@@ -158,7 +158,7 @@ impl<K: Kernel> Reconciler<K> {
                     _ => false,
                 };
                 if takes_more {
-                    self.agenda.dump_soon();
+                    self.timers.dump_soon();
                 }
                 if was_there {
                     self.stale.differences.extend([key]);
@@ -174,33 +174,33 @@ impl<K: Kernel> Reconciler<K> {
                     self.refused.end_backoff_on(&link);
                 }
                 if is_underlay || self.scope.tunnels.contains(&link) {
-                    self.agenda.dump_soon();
+                    self.timers.dump_soon();
                 }
             }
             Observation::TableChanged(table) => {
                 if self.scope.tables.contains(&table) {
-                    self.agenda.dump_soon();
+                    self.timers.dump_soon();
                 }
             }
             Observation::ChainChanged(name) => {
                 if self.scope.chains.contains(&name) {
-                    self.agenda.look_at_chains_soon();
+                    self.timers.look_at_chains_soon();
                 }
             }
             Observation::Overrun => {
                 self.statistics.overruns += 1;
-                self.agenda.look_at_chains_soon();
-                self.agenda.dump_soon();
+                self.timers.look_at_chains_soon();
+                self.timers.dump_soon();
             }
             Observation::Unheard => {
-                self.agenda.look_at_chains_soon();
-                self.agenda.dump_soon();
+                self.timers.look_at_chains_soon();
+                self.timers.dump_soon();
             }
         }
     }
 
     pub(super) fn take_due(&mut self) {
-        let due = self.agenda.take_due();
+        let due = self.timers.take_due();
         let ready = due.keys.into_iter().filter(|key| !self.refused.is_waiting(key));
         self.stale.differences.extend(ready);
         for task in due.tasks {
@@ -224,7 +224,7 @@ impl<K: Kernel> Reconciler<K> {
     }
 
     fn withdraw(&mut self) {
-        let is_over = self.agenda.has_braked_long_enough();
+        let is_over = self.timers.has_braked_long_enough();
         if let Some((missing, of)) = self.inputs.held_back.filter(|_| is_over) {
             tracing::warn!(
                 missing,
@@ -236,7 +236,7 @@ impl<K: Kernel> Reconciler<K> {
         match self.inputs.withdraw(max_percent) {
             Withdrawal::Done(affected) => {
                 self.inputs.held_back = None;
-                self.agenda.do_not_brake();
+                self.timers.do_not_brake();
                 self.revise(&affected);
             }
             Withdrawal::Held { missing, of } => {
@@ -248,9 +248,9 @@ impl<K: Kernel> Reconciler<K> {
                     );
                 }
                 self.outputs.read_again();
-                self.agenda.withdraw_later();
+                self.timers.withdraw_later();
                 if self.inputs.trust_the_store() {
-                    self.agenda.brake();
+                    self.timers.brake();
                 }
                 self.catch_up();
             }

@@ -14,7 +14,7 @@ use tweed_cni::daemon::subnet_env::{self, SubnetEnv};
 
 use super::Shared;
 use super::checkpoint;
-use crate::control::Usable;
+use crate::control::{Question, Usable};
 use crate::daemon::notify;
 use crate::daemon::options::{Options, Store};
 use crate::excerpt;
@@ -113,7 +113,7 @@ pub(super) async fn save_at_stop(shared: &Shared) {
 /// which the loop does not wait.
 async fn save(shared: &Shared) -> anyhow::Result<io::Result<()>> {
     let _turn = shared.saving.lock().await;
-    let Some(checkpoint) = shared.checkpoint().await? else { return Ok(Ok(())) };
+    let Some(checkpoint) = shared.wait_for(Question::Checkpoint).await? else { return Ok(Ok(())) };
     let (path, host) = (shared.options.state_file.clone(), shared.host.clone());
     let saved = spawn_blocking(move || checkpoint::save(&path, &Checkpoint { host, ..checkpoint }));
     let saved = saved.await;

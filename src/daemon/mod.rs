@@ -20,17 +20,15 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::Context;
-use serde_json::value::RawValue;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Mutex, mpsc, oneshot, watch};
 use tokio::task::{JoinSet, LocalSet};
 use tokio::time::{Instant, timeout};
 
-use crate::control::{Event, Outputs, Progress, Reconciler, Settings};
+use crate::control::{Event, Outputs, Progress, Question, Reconciler, Settings};
 use crate::daemon::options::{Options, Store};
 use crate::kernel::NetlinkKernel;
 use crate::model::checkpoint::{Checkpoint, Host};
-use crate::model::status::Query;
 use crate::store::etcd::EtcdSubnetManager;
 use crate::store::kube::KubeSubnetManager;
 use crate::store::{self, SubnetManager};
@@ -60,27 +58,21 @@ impl Shared {
         self.events.send(event).await.context("the loop has ended")
     }
 
-    /// The loop's answer to `query`, for people: they do not wait long.
-    async fn ask(&self, query: Query) -> anyhow::Result<Box<RawValue>> {
-        timeout(ANSWER, self.learn(query)).await.context("the loop does not answer")?
-    }
-
-    /// What the plan is made from now; none before all of it is known.
-    async fn checkpoint(&self) -> anyhow::Result<Option<Checkpoint>> {
-        self.answer(Event::Checkpoint).await
-    }
-
-    /// The loop's answer to `query`, as late as it comes.
-    async fn learn(&self, query: Query) -> anyhow::Result<Box<RawValue>> {
-        self.answer(|reply| Event::Query(query, reply)).await
-    }
-
-    async fn answer<T>(
+    /// The loop's answer to `question`; an error if it takes longer than [`ANSWER`].
+    async fn ask<T>(
         &self,
-        question: impl FnOnce(oneshot::Sender<T>) -> Event,
+        question: impl FnOnce(oneshot::Sender<T>) -> Question,
+    ) -> anyhow::Result<T> {
+        timeout(ANSWER, self.wait_for(question)).await.context("the loop does not answer")?
+    }
+
+    /// The loop's answer to `question`, however long it takes.
+    async fn wait_for<T>(
+        &self,
+        question: impl FnOnce(oneshot::Sender<T>) -> Question,
     ) -> anyhow::Result<T> {
         let (reply, answer) = oneshot::channel();
-        self.send(question(reply)).await?;
+        self.send(Event::Question(question(reply))).await?;
         answer.await.context("the loop has ended")
     }
 }

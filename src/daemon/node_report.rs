@@ -12,9 +12,9 @@ use tokio::time::{Instant, Interval, interval_at, sleep};
 use tweed_cni::bridge::pods;
 
 use super::Shared;
+use crate::control::Question;
 use crate::model::prefix::Prefix;
 use crate::model::report::{NodeReport, OtherMtu};
-use crate::model::status::Query;
 use crate::store::SubnetManager;
 use crate::store::backoff::Backoff;
 
@@ -51,7 +51,7 @@ pub(super) async fn keep_report<S: SubnetManager>(
         }
         sleep(pause(published.as_ref())).await;
         reported.mark_unchanged();
-        let Some(report) = learn(&shared).await? else { continue };
+        let Some(report) = read(&shared).await? else { continue };
         if published.as_ref() == Some(&report) {
             continue;
         }
@@ -75,11 +75,9 @@ fn every(period: Duration) -> Interval {
     interval_at(Instant::now() + period, period)
 }
 
-async fn learn(shared: &Shared) -> anyhow::Result<Option<NodeReport>> {
-    let answer = shared.learn(Query::Report).await?;
-    let report: Option<NodeReport> =
-        serde_json::from_str(answer.get()).context("reading the report of the loop")?;
-    let Some(mut report) = report else { return Ok(None) };
+/// The loop's report, with the MTU of the pods.
+async fn read(shared: &Shared) -> anyhow::Result<Option<NodeReport>> {
+    let Some(mut report) = shared.wait_for(Question::Report).await? else { return Ok(None) };
     if let Some(mtu) = report.pod_mtu {
         report.other_mtu = other_mtu(report.subnets.clone(), mtu).await?;
     }

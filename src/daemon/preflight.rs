@@ -6,6 +6,7 @@ use anyhow::Context;
 use tokio::task::spawn_blocking;
 
 use super::Shared;
+use crate::control::Question;
 use crate::kernel::host::{self, Places};
 use crate::kernel::{Kernel, NetlinkKernel};
 use crate::model::checkpoint::Checkpoint;
@@ -33,7 +34,7 @@ pub(super) async fn look_once(shared: Shared) -> anyhow::Result<()> {
 }
 
 async fn examine(shared: &Shared) -> anyhow::Result<Vec<Finding>> {
-    let inputs = shared.checkpoint().await?;
+    let inputs = shared.wait_for(Question::Checkpoint).await?;
     let Some(Checkpoint { local, leases, .. }) = inputs else { return Ok(Vec::new()) };
     let ends = leases.iter().flat_map(|lease| &lease.endpoints);
     let needs = Needs::of(&local, &ends.map(|end| end.public_ip).collect::<Vec<_>>());

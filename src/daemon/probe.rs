@@ -1,4 +1,4 @@
-//! The task that probes paths, and the loop's ear for it.
+//! The task that probes paths, and its reports to the loop.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -13,7 +13,7 @@ use super::Shared;
 use crate::control::Event;
 use crate::model::probe_secret::Secret;
 use crate::model::status::Counts;
-use crate::probe::{Desk, Exchange, Findings, Keyring, Local, News, Pause, Targets};
+use crate::probe::{Exchange, Findings, Keyring, Local, Pause, ProbeChannels, ProbeEvent, Targets};
 use crate::store::SubnetManager;
 
 /// What did not work is tried again after so long.
@@ -28,19 +28,20 @@ pub(super) async fn probe_paths<S: SubnetManager>(
     let epoch = Instant::now();
     let nothing = Findings { epoch, subjects: BTreeMap::new(), counts: Counts::default() };
     let (findings, read) = watch::channel(nothing);
-    tell(&shared, News::Desk(Desk { targets, findings: read })).await?;
+    let channels = ProbeChannels { targets, findings: read };
+    report(&shared, ProbeEvent::Channels(channels)).await?;
     loop {
         let wish = wanted.wait_for(|targets| targets.local.is_some()).await;
         let local = wish.context("the loop has ended")?.local.clone();
         let Some(local) = local else { continue };
         match open(&*manager, local.clone(), epoch).await {
             Ok(exchange) => {
-                tell(&shared, News::On).await?;
+                report(&shared, ProbeEvent::On).await?;
                 probe(exchange, &*manager, (&mut wanted, &findings), &shared).await?;
             }
             Err(reason) => {
                 tracing::warn!(%reason, "paths are not probed");
-                tell(&shared, News::Off(reason)).await?;
+                report(&shared, ProbeEvent::Off(reason)).await?;
                 // Somebody may free the port, or the config may name another.
                 let changed = wanted.wait_for(|targets| targets.local.as_ref() != Some(&local));
                 if let Ok(ended) = timeout(RETRY, changed).await {
@@ -83,7 +84,7 @@ async fn probe<S: SubnetManager>(
             }
         };
         match pause {
-            Pause::Judged(judgements) => tell(shared, News::Judged(judgements)).await?,
+            Pause::Judged(judgements) => report(shared, ProbeEvent::Judged(judgements)).await?,
             Pause::Changed => return Ok(()),
             Pause::Closed => anyhow::bail!("the loop has ended"),
         }
@@ -96,6 +97,6 @@ async fn next_secret<S: SubnetManager>(manager: &S) -> Result<Secret, String> {
     manager.probe_secret().await
 }
 
-async fn tell(shared: &Shared, news: News) -> anyhow::Result<()> {
-    shared.send(Event::Probe(news)).await
+async fn report(shared: &Shared, event: ProbeEvent) -> anyhow::Result<()> {
+    shared.send(Event::Probe(event)).await
 }

@@ -4,14 +4,16 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::Context;
+use serde::Serialize;
+use serde_json::value::to_raw_value;
 use tokio::net::{TcpListener, UnixListener};
 
 use super::Shared;
-use crate::control::HEARTBEAT;
+use crate::control::{HEARTBEAT, Question};
 use crate::daemon::http::{self, Response};
 use crate::daemon::metrics;
 use crate::daemon::options::Options;
-use crate::model::status::{Query, Readiness, Status};
+use crate::model::status::Readiness;
 
 /// A loop that has not gone round for so long is stuck.
 const STUCK: Duration = HEARTBEAT.saturating_mul(6);
@@ -63,14 +65,18 @@ pub(super) async fn serve_control(listener: UnixListener, shared: Shared) -> any
 }
 
 async fn control(path: &str, shared: &Shared) -> Response {
-    let query = match path {
-        "/status" => Query::Status,
-        "/peers" => Query::Peers,
-        "/leases" => Query::Leases,
-        "/inputs" => Query::Inputs,
-        other => return health(other, shared).await,
-    };
-    match shared.ask(query).await {
+    match path {
+        "/status" => answer(shared.ask(Question::Status).await),
+        "/peers" => answer(shared.ask(Question::Peers).await),
+        "/leases" => answer(shared.ask(Question::Leases).await),
+        "/inputs" => answer(shared.ask(Question::Checkpoint).await),
+        other => health(other, shared).await,
+    }
+}
+
+/// On one line: thousands of peers make a long answer, and `tweedctl` lays it out.
+fn answer(answer: anyhow::Result<impl Serialize>) -> Response {
+    match answer.and_then(|answer| Ok(to_raw_value(&answer)?)) {
         Ok(answer) => http::json(200, &answer),
         Err(error) => http::text(503, &format!("{error:#}\n")),
     }
@@ -96,7 +102,7 @@ async fn metrics(shared: &Shared) -> Response {
 }
 
 async fn metrics_page(shared: &Shared) -> anyhow::Result<String> {
-    let status: Status = serde_json::from_str(shared.ask(Query::Status).await?.get())?;
+    let status = shared.ask(Question::Status).await?;
     let silence = shared.heartbeat.borrow().elapsed();
     Ok(metrics::render(&status, &shared.readiness(), silence))
 }

@@ -10,21 +10,6 @@ use crate::model::path::{Path, Verdict};
 use crate::model::policy::Guard;
 use crate::model::prefix::{Family, Prefix};
 
-/// A question that the loop answers, in JSON.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Query {
-    /// A [`Status`].
-    Status,
-    /// A list of [`PeerStatus`].
-    Peers,
-    /// A list of [`LeaseStatus`].
-    Leases,
-    /// A [`crate::model::report::NodeReport`]; `null` before a lease is held.
-    Report,
-    /// A [`crate::model::checkpoint::Checkpoint`]: everything that the plan is made from.
-    Inputs,
-}
-
 /// What the loop has done since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Statistics {
@@ -235,10 +220,11 @@ pub struct Readiness {
 }
 
 /// Whether a store can be used.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StoreState {
     /// Not asked yet.
+    #[default]
     Unknown,
     Reachable,
     /// Reachable, but it holds what is too large for a lease: what that is and what to do.

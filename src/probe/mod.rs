@@ -45,11 +45,11 @@ pub struct Judgement {
     pub verdict: Verdict,
 }
 
-/// What the task that probes tells the loop.
+/// What the probe task reports to the loop.
 #[derive(Debug)]
-pub enum News {
-    /// It lives, and this is how to talk to it.
-    Desk(Desk),
+pub enum ProbeEvent {
+    /// It runs, and these are its channels.
+    Channels(ProbeChannels),
     /// Paths are probed from now on.
     On,
     /// Paths are not probed, and why: peers that were not judged before are reached directly.
@@ -59,7 +59,7 @@ pub enum News {
 
 /// What the loop and the task that probes share.
 #[derive(Debug)]
-pub struct Desk {
+pub struct ProbeChannels {
     /// Whom to probe; written by the loop.
     pub targets: watch::Sender<Targets>,
     /// What was found; read by the loop.

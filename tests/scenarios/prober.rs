@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use tweed::control::Event;
 use tweed::model::path::{Cause, Verdict};
 use tweed::model::status::Counts;
-use tweed::probe::{Desk, Findings, Judgement, News, Target, Targets};
+use tweed::probe::{Findings, Judgement, ProbeChannels, ProbeEvent, Target, Targets};
 
 use crate::notation::prefix;
 
@@ -26,15 +26,15 @@ impl Prober {
         let (targets, wanted) = watch::channel(Targets::default());
         let (epoch, subjects, counts) = (Instant::now(), BTreeMap::new(), Counts::default());
         let (findings, read) = watch::channel(Findings { epoch, subjects, counts });
-        let desk = News::Desk(Desk { targets, findings: read });
-        for news in [desk, News::On] {
-            events.try_send(Event::Probe(news)).expect("the loop takes no events");
+        let channels = ProbeEvent::Channels(ProbeChannels { targets, findings: read });
+        for event in [channels, ProbeEvent::On] {
+            events.try_send(Event::Probe(event)).expect("the loop takes no events");
         }
         let (usual, judged) = (Some(Verdict::Silent), BTreeMap::new());
         Self { targets: wanted, usual, judged, _findings: findings }
     }
 
-    pub(crate) fn perform(&mut self, words: &str) -> News {
+    pub(crate) fn perform(&mut self, words: &str) -> ProbeEvent {
         let usual = match words {
             "silent" => Some(Some(Verdict::Silent)),
             "good" => Some(Some(Verdict::Good)),
@@ -43,21 +43,21 @@ impl Prober {
         };
         if let Some(usual) = usual {
             self.usual = usual;
-            return News::On;
+            return ProbeEvent::On;
         }
         let (word, rest) = words.split_once(' ').unwrap_or((words, ""));
         let verdict = match word {
-            "off" => return News::Off(rest.to_owned()),
+            "off" => return ProbeEvent::Off(rest.to_owned()),
             "good" => Verdict::Good,
             "no-answer" => Verdict::Bad(Cause::NoAnswer),
             "large-lost" => Verdict::Bad(Cause::LargeLost),
             _ => panic!("probes are not {words}"),
         };
-        News::Judged(vec![self.judgement(prefix(rest).base(), verdict)])
+        ProbeEvent::Judged(vec![self.judgement(prefix(rest).base(), verdict)])
     }
 
     /// What is to be said of peers that are new.
-    pub(crate) fn judge(&mut self) -> Option<News> {
+    pub(crate) fn judge(&mut self) -> Option<ProbeEvent> {
         let verdict = self.usual?;
         let peers: Vec<IpAddr> = self.targets.borrow().peers.keys().copied().collect();
         let is_new = |peer: &IpAddr| {
@@ -66,7 +66,7 @@ impl Prober {
         };
         let new: Vec<IpAddr> = peers.into_iter().filter(is_new).collect();
         let judged: Vec<_> = new.into_iter().map(|peer| self.judgement(peer, verdict)).collect();
-        (!judged.is_empty()).then_some(News::Judged(judged))
+        (!judged.is_empty()).then_some(ProbeEvent::Judged(judged))
     }
 
     fn judgement(&mut self, peer: IpAddr, verdict: Verdict) -> Judgement {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time;
-use tweed::control::{Event, Listeners, Outputs, Progress, Reconciler, Settings};
+use tweed::control::{Event, Listeners, Outputs, Progress, Question, Reconciler, Settings};
 use tweed::kernel::fake::FakeKernel;
 use tweed::model::checkpoint::Checkpoint;
 use tweed::model::config::{ConfigUpdate, NetworkConfig, Unusable};
@@ -15,7 +15,7 @@ use tweed::model::node::InterfaceOptions;
 use tweed::model::policy::Policy;
 use tweed::model::prefix::Prefix;
 use tweed::model::report::NodeReport;
-use tweed::model::status::{ConfigStatus, PeerStatus, Query, Status, StoreState};
+use tweed::model::status::{ConfigStatus, PeerStatus, StoreState};
 use tweed::plan::config_change::Reload;
 
 use crate::Log;
@@ -108,8 +108,8 @@ impl Stage {
             "store" => self.send(Event::Store(store(&command.rest))).await,
             "lease" | "leases" => self.tell_leases(command).await,
             "probes" => {
-                let news = self.prober.perform(&command.rest);
-                self.send(Event::Probe(news)).await;
+                let event = self.prober.perform(&command.rest);
+                self.send(Event::Probe(event)).await;
             }
             "kernel" => crate::host::perform(&self.kernel, &command.rest),
             "restart" => self.restart().await,
@@ -190,7 +190,9 @@ impl Stage {
     }
 
     async fn restart(&mut self) {
-        self.saved = serde_json::from_str(self.ask(Query::Inputs).await.get()).unwrap();
+        // As on disk: what is not written is not read.
+        let saved = serde_json::to_string(&self.ask(Question::Checkpoint).await).unwrap();
+        self.saved = serde_json::from_str(&saved).unwrap();
         self.crash();
     }
 
@@ -206,23 +208,23 @@ impl Stage {
         self.events.send(event).await.expect("the loop has ended");
     }
 
-    async fn ask(&self, query: Query) -> Box<serde_json::value::RawValue> {
+    async fn ask<T>(&self, question: impl FnOnce(oneshot::Sender<T>) -> Question) -> T {
         let (reply, answer) = oneshot::channel();
-        self.send(Event::Query(query, reply)).await;
+        self.send(Event::Question(question(reply))).await;
         answer.await.unwrap()
     }
 
     async fn ask_to_save(&mut self) {
         let (reply, answer) = oneshot::channel();
-        self.send(Event::Checkpoint(reply)).await;
+        self.send(Event::Question(Question::Checkpoint(reply))).await;
         self.asked = Some(answer);
     }
 
     /// Time stands still until everybody waits: then a moment passes.
     async fn settle(&mut self) {
         time::sleep(Duration::from_millis(1)).await;
-        if let Some(news) = self.prober.judge() {
-            self.send(Event::Probe(news)).await;
+        if let Some(event) = self.prober.judge() {
+            self.send(Event::Probe(event)).await;
             time::sleep(Duration::from_millis(1)).await;
         }
         assert!(!self.run.is_finished(), "the loop has ended");
@@ -278,7 +280,7 @@ impl Stage {
     }
 
     async fn peers(&self) -> Vec<String> {
-        let peers = serde_json::from_str(self.ask(Query::Peers).await.get()).unwrap();
+        let peers = self.ask(Question::Peers).await;
         let show = |peer: PeerStatus| {
             let subnet = peer.subnet.map_or(peer.lease.to_string(), |subnet| subnet.to_string());
             let way = match (peer.path, peer.reason) {
@@ -289,7 +291,6 @@ impl Stage {
             let is_missing = peer.path.is_some() && !peer.programmed;
             format!("{subnet} {way}{}", if is_missing { ", not programmed" } else { "" })
         };
-        let peers: Vec<PeerStatus> = peers;
         headed("peers", peers.into_iter().map(show).collect())
     }
 }
@@ -308,7 +309,7 @@ impl Stage {
 
     /// Which config is in force, and what the newest one has to wait for.
     async fn config(&self) -> Vec<String> {
-        let status: Status = serde_json::from_str(self.ask(Query::Status).await.get()).unwrap();
+        let status = self.ask(Question::Status).await;
         let backend = status.backend.unwrap_or_default();
         let mixed = if status.mixed { " mixed" } else { "" };
         let ConfigStatus { rollout, pending, invalid, revision } = status.config;
@@ -318,7 +319,7 @@ impl Stage {
 
     /// What the node tells the operator of its peers.
     async fn report(&self) -> Vec<String> {
-        let report = serde_json::from_str(self.ask(Query::Report).await.get()).unwrap();
+        let report = self.ask(Question::Report).await;
         let Some(NodeReport { exceptions, peers, .. }) = report else {
             return vec!["report nothing".to_owned()];
         };

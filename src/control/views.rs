@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use serde_json::value::{RawValue, to_raw_value};
+use tokio::sync::oneshot;
 
 use super::Reconciler;
 use crate::kernel::Kernel;
@@ -11,20 +11,34 @@ use crate::model::checkpoint::{Checkpoint, Host};
 use crate::model::entry::{Entry, Key};
 use crate::model::lease::{Lease, LeaseId, Rejected};
 use crate::model::path::Path;
+use crate::model::report::{NodeReport, OtherMtu, Quality, exceptions, failing};
 use crate::model::status::{
-    FirewallStatus, LeaseStatus, PeerCounts, PeerStatus, Query, Status, TableStatus,
+    FirewallStatus, LeaseStatus, PeerCounts, PeerStatus, Status, TableStatus,
 };
 use crate::plan::backend::{self, PeerPlan, Unreachable, Way};
 use crate::plan::desired::Standing;
 
+/// A question to the loop, with the channel for its answer.
+#[derive(Debug)]
+pub enum Question {
+    Status(oneshot::Sender<Status>),
+    Peers(oneshot::Sender<Vec<PeerStatus>>),
+    Leases(oneshot::Sender<Vec<LeaseStatus>>),
+    /// None before a lease is held.
+    Report(oneshot::Sender<Option<NodeReport>>),
+    /// Everything that the plan is made from; none before all of it is known.
+    Checkpoint(oneshot::Sender<Option<Checkpoint>>),
+}
+
 impl<K: Kernel> Reconciler<K> {
-    pub(super) fn answer(&self, query: Query) -> serde_json::Result<Box<RawValue>> {
-        match query {
-            Query::Status => to_raw_value(&self.status()),
-            Query::Peers => to_raw_value(&self.peers()),
-            Query::Leases => to_raw_value(&self.leases()),
-            Query::Report => to_raw_value(&self.node_report()),
-            Query::Inputs => to_raw_value(&self.checkpoint()),
+    /// The task that asked may have ended: then the answer is dropped.
+    pub(super) fn answer(&self, question: Question) {
+        match question {
+            Question::Status(reply) => drop(reply.send(self.status())),
+            Question::Peers(reply) => drop(reply.send(self.peers())),
+            Question::Leases(reply) => drop(reply.send(self.leases())),
+            Question::Report(reply) => drop(reply.send(self.node_report())),
+            Question::Checkpoint(reply) => drop(reply.send(self.checkpoint())),
         }
     }
 
@@ -202,6 +216,38 @@ impl<K: Kernel> Reconciler<K> {
             }
         };
         peers.ids().map(status).collect()
+    }
+
+    /// What this node reports to the operator; none before it holds a lease.
+    pub(super) fn node_report(&self) -> Option<NodeReport> {
+        let own = self.inputs.own.as_ref().filter(|_| self.inputs.held)?;
+        let local = self.inputs.local()?;
+        let peers = self.peers();
+        let quality = Quality::of_peers(&peers);
+        let (exceptions, exceptions_total) = exceptions(peers);
+        Some(NodeReport {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            lease: own.id.clone(),
+            name: self.inputs.identity.name.clone(),
+            subnets: Lease::subnets(own).collect(),
+            backend: local.config.backend.kind,
+            mixed: local.config.mixed,
+            config_revision: self.inputs.edit.revision(),
+            follows: self.inputs.follows(),
+            pending: self.inputs.pending(),
+            invalid: self.inputs.edit.unusable(),
+            strict_filters: self.inputs.strict_now.iter().cloned().collect(),
+            pod_mtu: backend::pod_mtu(&self.networks),
+            // The task that publishes the report looks at the pods.
+            other_mtu: OtherMtu::default(),
+            keeps_connections: local.policy.masquerade.is_some() && self.rules_are_met(),
+            peers: self.counts(),
+            failing: failing(&self.inputs.detours),
+            exceptions,
+            exceptions_total,
+            quality,
+            node: local.node,
+        })
     }
 }
 

@@ -1,5 +1,5 @@
-//! The chains of iptables. Programs read and write them, and may hang: the loop sends for it, one
-//! errand at a time, and goes on.
+//! The chains of iptables. Programs read and write them, and may hang: the loop starts one task at
+//! a time, and goes on.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::pending;
@@ -14,53 +14,53 @@ use crate::model::entry::{Base, ChainName, Entry, Key};
 use crate::model::policy::Forward;
 use crate::plan::diff::Op;
 
-/// What the programs were sent for, and what came of it.
+/// What the programs of iptables have read or written.
 #[derive(Debug)]
-pub enum Errand {
+pub enum IptablesResult {
     Read(Reading),
     Written { ops: Vec<Op>, refused: Vec<Refused> },
 }
 
-/// Who goes to the programs.
+/// The task that runs the programs of iptables, and what is known of the chains.
 #[derive(Default)]
-pub(super) struct Messenger {
-    away: Option<LocalBoxFuture<'static, Errand>>,
+pub(super) struct IptablesTask {
+    running: Option<LocalBoxFuture<'static, IptablesResult>>,
     /// When the chains were read last.
-    seen: Option<Generation>,
+    generation: Option<Generation>,
     /// Whether they were read at all: the plan depends on what the host drops.
     has_read: bool,
     /// Whether all that is wanted was in place once.
-    has_delivered: bool,
+    was_met: bool,
     /// The chains of which it is not known whether the host drops in front of them, and why.
     unread: BTreeMap<ChainName, String>,
 }
 
-impl Messenger {
-    /// Waits for the messenger; never ends while there is nothing to wait for. Cancel safe.
-    pub(super) async fn back(&mut self) -> Errand {
-        let Some(away) = &mut self.away else { return pending().await };
-        let errand = away.await;
-        self.away = None;
-        errand
+impl IptablesTask {
+    /// Waits for the task; never ends while none runs. Cancel safe.
+    pub(super) async fn ended(&mut self) -> IptablesResult {
+        let Some(task) = &mut self.running else { return pending().await };
+        let result = task.await;
+        self.running = None;
+        result
     }
 }
 
 impl<K: Kernel> Reconciler<K> {
     /// Has `ops` carried out, all of them of chains, unless something has to be read before. What
-    /// is not done now stays a difference, and is looked at when the messenger is back.
-    pub(super) fn send_for_chains(&mut self, ops: Vec<Op>) {
-        if self.messenger.away.is_some() {
+    /// is not done now stays a difference, and is looked at when the task has ended.
+    pub(super) fn start_iptables(&mut self, ops: Vec<Op>) {
+        if self.iptables.running.is_some() {
             return;
         }
         let chains = self.kernel.chains();
         if std::mem::take(&mut self.stale.chains) {
             let names = self.chains_to_read();
-            let reading = chains.read(names, self.messenger.seen);
-            self.messenger.away = Some(reading.map(Errand::Read).boxed_local());
+            let reading = chains.read(names, self.iptables.generation);
+            self.iptables.running = Some(reading.map(IptablesResult::Read).boxed_local());
         } else if !ops.is_empty() {
             let written = chains.carry_out(ops.clone());
-            let errand = |refused| Errand::Written { ops, refused };
-            self.messenger.away = Some(written.map(errand).boxed_local());
+            let result = |refused| IptablesResult::Written { ops, refused };
+            self.iptables.running = Some(written.map(result).boxed_local());
         }
     }
 
@@ -73,21 +73,21 @@ impl<K: Kernel> Reconciler<K> {
             let key = Key::Chain(*name);
             name.base == Base::Forward || wanted.get(&key).is_some() || held.get(&key).is_some()
         };
-        all.filter(|name| self.messenger.seen.is_none() || matters(name)).collect()
+        all.filter(|name| self.iptables.generation.is_none() || matters(name)).collect()
     }
 
     /// As if nothing had been read so far.
     pub(super) fn read_all_chains(&mut self) {
-        self.messenger.seen = None;
+        self.iptables.generation = None;
         self.stale.chains = true;
     }
 
-    pub(super) fn take_errand(&mut self, errand: Errand) {
-        match errand {
-            Errand::Read(reading) => self.take_chains(reading),
-            Errand::Written { ops, refused } => self.note_applied(ops, refused),
+    pub(super) fn iptables_ended(&mut self, result: IptablesResult) {
+        match result {
+            IptablesResult::Read(reading) => self.chains_were_read(reading),
+            IptablesResult::Written { ops, refused } => self.note_applied(ops, refused),
         }
-        self.messenger.has_delivered |= !self.stale.plan && self.is_met(is_chain);
+        self.iptables.was_met |= !self.stale.plan && self.is_met(is_chain);
         let chains = self.desired.state().local().chain(self.actual.local());
         let keys = chains.filter(|entry| is_chain(entry)).map(|entry| entry.key());
         let due = keys.filter(|key| !self.refused.is_waiting(key));
@@ -95,7 +95,7 @@ impl<K: Kernel> Reconciler<K> {
         self.look_at_chains_again();
     }
 
-    fn take_chains(&mut self, reading: Reading) {
+    fn chains_were_read(&mut self, reading: Reading) {
         let Reading { names, found, dropping, unread, generation } = reading;
         let were_met = self.rules_are_met();
         for name in &names {
@@ -111,16 +111,16 @@ impl<K: Kernel> Reconciler<K> {
         }
         self.stale.plan |= is_news;
         self.unsaved |= is_news;
-        self.messenger.unread.retain(|name, _| !names.contains(name));
-        self.messenger.unread.extend(unread);
-        self.messenger.seen = generation;
-        self.messenger.has_read = true;
-        self.agenda.chains_were_read();
+        self.iptables.unread.retain(|name, _| !names.contains(name));
+        self.iptables.unread.extend(unread);
+        self.iptables.generation = generation;
+        self.iptables.has_read = true;
+        self.timers.chains_were_read();
     }
 
     /// What of the chains is waited for, as long as it is not known why it is not there.
     pub(super) fn awaited_chains(&self) -> Option<&'static str> {
-        if self.lets_through() && self.inputs.own.is_some() && !self.messenger.has_read {
+        if self.lets_through() && self.inputs.own.is_some() && !self.iptables.has_read {
             return Some("the chains of iptables are not read yet");
         }
         self.awaits_chains().then_some("the programs of iptables have not ended yet")
@@ -130,13 +130,13 @@ impl<K: Kernel> Reconciler<K> {
         let is_refused = |key: &Key| self.refused.iter().any(|(refused, _)| refused == key);
         let awaited =
             |entry: &Entry| is_chain(entry) && !self.holds(entry) && !is_refused(&entry.key());
-        !self.messenger.has_delivered && self.local_entries().any(awaited)
+        !self.iptables.was_met && self.local_entries().any(awaited)
     }
 
     /// Changes of legacy iptables are not notified.
     pub(super) fn look_at_chains_again(&mut self) {
         let matter = self.lets_through() || self.local_entries().any(is_chain);
-        self.agenda.look_at_chains(matter.then_some(self.settings.resync));
+        self.timers.look_at_chains(matter.then_some(self.settings.resync));
     }
 
     /// Whether it matters what the host drops.
@@ -149,7 +149,7 @@ impl<K: Kernel> Reconciler<K> {
         let networks = self.inputs.config.iter().flat_map(NetworkConfig::networks);
         networks.filter(|_| self.lets_through()).flat_map(|network| {
             let of_family = move |(name, _): &(&ChainName, _)| name.family == network.family();
-            let unread = self.messenger.unread.iter().filter(of_family);
+            let unread = self.iptables.unread.iter().filter(of_family);
             unread.map(move |(name, reason)| {
                 let program = name.program();
                 format!(

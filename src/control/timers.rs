@@ -34,7 +34,7 @@ pub const HEARTBEAT: Duration = Duration::from_secs(5);
 
 /// The deadlines of the loop.
 #[derive(Debug)]
-pub(super) struct Agenda {
+pub(super) struct Timers {
     /// When to look at a key again.
     keys: BTreeSet<(Instant, Key)>,
     /// Until when unwanted entries stay.
@@ -80,7 +80,7 @@ pub(super) enum Task {
     Audit,
 }
 
-impl Agenda {
+impl Timers {
     pub(super) fn new(jitter: fn() -> f64) -> Self {
         let now = Instant::now();
         Self {
@@ -110,7 +110,7 @@ impl Agenda {
         optional.into_iter().flatten().fold(self.audit.min(self.heartbeat), Instant::min)
     }
 
-    /// Takes what has come due off the agenda.
+    /// Takes what has come due off.
     pub(super) fn take_due(&mut self) -> Due {
         let now = Instant::now();
         let is_due = |at: &mut Option<Instant>| at.take_if(|at| *at <= now).is_some();
