@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 const PURE: &[&str] = &[
     "netlink/src/attributes.rs",
     "netlink/src/excerpt.rs",
+    "netlink/src/frame.rs",
     "netlink/src/mac.rs",
     "netlink/src/message.rs",
     "netlink/src/nftables/batch.rs",

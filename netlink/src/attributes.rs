@@ -1,44 +1,49 @@
 //! The attributes of a netlink message, as they came.
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str;
 
 use nix::libc::NLA_TYPE_MASK;
 
 /// A run of attributes; of what is cut off, nothing is seen.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Attributes<'a>(&'a [u8]);
+pub struct Attributes<'a>(&'a [u8]);
 
 impl<'a> Attributes<'a> {
-    pub(crate) const fn of(bytes: &'a [u8]) -> Self {
+    pub const fn of(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }
 
     /// The first of `kind`.
-    pub(crate) fn get(self, kind: u16) -> Option<&'a [u8]> {
+    pub fn get(self, kind: u16) -> Option<&'a [u8]> {
         self.into_iter().find(|(found, _)| *found == kind).map(|(_, value)| value)
     }
 
-    pub(crate) fn nested(self, kind: u16) -> Option<Self> {
+    pub fn nested(self, kind: u16) -> Option<Self> {
         self.get(kind).map(Self)
     }
 
     /// Without the zero at its end.
-    pub(crate) fn text(self, kind: u16) -> Option<&'a str> {
+    pub fn text(self, kind: u16) -> Option<&'a str> {
         let bytes = self.get(kind)?;
         let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
         str::from_utf8(bytes.get(..end)?).ok()
     }
 
-    pub(crate) fn u8(self, kind: u16) -> Option<u8> {
+    pub fn u8(self, kind: u16) -> Option<u8> {
         self.get(kind)?.first().copied()
     }
 
-    pub(crate) fn u32(self, kind: u16) -> Option<u32> {
+    pub fn u32(self, kind: u16) -> Option<u32> {
         self.get(kind)?.try_into().ok().map(u32::from_ne_bytes)
     }
 
+    pub fn ip(self, kind: u16) -> Option<IpAddr> {
+        self.get(kind).and_then(ip)
+    }
+
     /// In the order of the network, as nftables has its numbers.
-    pub(crate) fn be32(self, kind: u16) -> Option<u32> {
+    pub fn be32(self, kind: u16) -> Option<u32> {
         self.get(kind)?.try_into().ok().map(u32::from_be_bytes)
     }
 }
@@ -52,7 +57,7 @@ impl<'a> IntoIterator for Attributes<'a> {
     }
 }
 
-pub(crate) struct Iter<'a>(&'a [u8]);
+pub struct Iter<'a>(&'a [u8]);
 
 impl<'a> Iterator for Iter<'a> {
     type Item = (u16, &'a [u8]);
@@ -70,8 +75,15 @@ pub(crate) fn u16_at(bytes: &[u8], offset: usize) -> Option<u16> {
     bytes.get(offset..offset + 2)?.try_into().ok().map(u16::from_ne_bytes)
 }
 
-pub(super) fn u32_at(bytes: &[u8], offset: usize) -> Option<u32> {
+pub(crate) fn u32_at(bytes: &[u8], offset: usize) -> Option<u32> {
     bytes.get(offset..offset + 4)?.try_into().ok().map(u32::from_ne_bytes)
+}
+
+/// The address in `bytes`: its length tells the family.
+pub fn ip(bytes: &[u8]) -> Option<IpAddr> {
+    let v4 = <[u8; 4]>::try_from(bytes).map(|octets| IpAddr::V4(Ipv4Addr::from(octets)));
+    v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(|octets| IpAddr::V6(Ipv6Addr::from(octets))))
+        .ok()
 }
 
 #[cfg(test)]

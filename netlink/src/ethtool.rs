@@ -6,6 +6,7 @@ use nix::errno::Errno;
 use nix::libc::{CTRL_ATTR_FAMILY_ID, CTRL_ATTR_FAMILY_NAME, CTRL_CMD_GETFAMILY, GENL_ID_CTRL};
 
 use crate::attributes::Attributes;
+use crate::frame::Frame;
 use crate::message::Message;
 use crate::socket::{Protocol, Socket};
 
@@ -41,8 +42,8 @@ impl Ethtool {
         let mut socket = Socket::open(Protocol::Generic)?;
         let question = request(word(GENL_ID_CTRL), byte(CTRL_CMD_GETFAMILY))
             .text(word(CTRL_ATTR_FAMILY_NAME), "ethtool");
-        let answer = socket.get(question, |payload| {
-            let id = Attributes::of(payload.get(HEADER..)?).get(word(CTRL_ATTR_FAMILY_ID))?;
+        let answer = socket.get(question, |frame| {
+            let id = frame.attributes(HEADER)?.get(word(CTRL_ATTR_FAMILY_ID))?;
             Some(u16::from_ne_bytes(id.try_into().ok()?))
         })?;
         let family = answer.map_err(|refusal| io::Error::from(refusal.errno))?;
@@ -53,9 +54,8 @@ impl Ethtool {
     /// Whether `feature` is active on `link`; none if there is no such link.
     pub fn is_active(&mut self, link: &str, feature: &str) -> io::Result<Option<bool>> {
         let question = about(self.family, FEATURES_GET, link);
-        let answer = self.socket.get(question, |payload| {
-            Some(is_listed(Attributes::of(payload.get(HEADER..)?), feature))
-        })?;
+        let read = |frame: &Frame<'_>| Some(is_listed(frame.attributes(HEADER)?, feature));
+        let answer = self.socket.get(question, read)?;
         match answer {
             Err(refusal) if refusal.errno == Errno::ENODEV => Ok(None),
             Err(refusal) => Err(refusal.errno.into()),

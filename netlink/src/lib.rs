@@ -1,11 +1,17 @@
 //! Netlink: messages, sockets, and the protocols that daemon and CNI plugin speak.
 //!
-//! It knows neither leases nor pods. Messages are built and read by pure functions; only
-//! [`socket`] and the conversations on top of it touch the kernel.
+//! It knows neither leases nor pods. Messages are built and read by pure functions; only the
+//! sockets, and what is given one, touch the kernel.
 
-// What all protocols share.
+// Messages.
 mod attributes;
-pub mod message;
+mod frame;
+mod message;
+
+// What sends them, and matches the answers to them.
+#[cfg(feature = "async")]
+mod asynchronous;
+mod conversation;
 mod socket;
 
 // The protocols.
@@ -17,5 +23,10 @@ pub mod rtnl;
 pub mod excerpt;
 pub mod mac;
 
+#[cfg(feature = "async")]
+pub use asynchronous::{AsyncSocket, Monitor};
+pub use attributes::{Attributes, ip};
 pub use ethtool::{Ethtool, Switch, TX_CHECKSUM};
-pub use socket::{Protocol, Refusal, Socket};
+pub use frame::{Frame, Refusal};
+pub use message::Message;
+pub use socket::{Protocol, Socket};

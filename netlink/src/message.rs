@@ -1,9 +1,11 @@
 //! A netlink message in the making.
 
+use std::net::IpAddr;
+
 use nix::libc::{NLA_F_NESTED, NLM_F_REQUEST};
 
 /// Of the header in front of every message, in bytes.
-pub(super) const HEADER: usize = 16;
+pub(crate) const HEADER: usize = 16;
 
 /// Where the header has its flags and its sequence number.
 const FLAGS: usize = 6;
@@ -11,15 +13,17 @@ const SEQUENCE: usize = 8;
 
 /// A request: a header, the fixed part of its family, and attributes.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
 pub struct Message {
     bytes: Vec<u8>,
 }
 
 impl Message {
     /// `flags` beside that of every request.
-    pub(crate) fn new(kind: u16, flags: i32, fixed: &[u8]) -> Self {
+    pub fn new(kind: u16, flags: i32, fixed: &[u8]) -> Self {
         let flags = u16::try_from(NLM_F_REQUEST | flags).unwrap_or_default();
-        let mut bytes = vec![0; 4];
+        let mut bytes = Vec::with_capacity(HEADER + fixed.len());
+        bytes.extend([0; 4]);
         bytes.extend(kind.to_ne_bytes());
         bytes.extend(flags.to_ne_bytes());
         bytes.extend([0; 8]);
@@ -27,7 +31,7 @@ impl Message {
         Self { bytes }.padded()
     }
 
-    pub(crate) fn bytes(mut self, kind: u16, value: &[u8]) -> Self {
+    pub fn bytes(mut self, kind: u16, value: &[u8]) -> Self {
         let length = u16::try_from(value.len() + 4).unwrap_or(u16::MAX);
         self.bytes.extend(length.to_ne_bytes());
         self.bytes.extend(kind.to_ne_bytes());
@@ -36,26 +40,30 @@ impl Message {
     }
 
     /// As a text that ends with a zero.
-    pub(crate) fn text(self, kind: u16, value: &str) -> Self {
+    pub fn text(self, kind: u16, value: &str) -> Self {
         let ended: Vec<u8> = value.bytes().chain([0]).collect();
         self.bytes(kind, &ended)
     }
 
-    pub(crate) fn u8(self, kind: u16, value: u8) -> Self {
+    pub fn u8(self, kind: u16, value: u8) -> Self {
         self.bytes(kind, &[value])
     }
 
-    pub(crate) fn u32(self, kind: u16, value: u32) -> Self {
+    pub fn u32(self, kind: u16, value: u32) -> Self {
         self.bytes(kind, &value.to_ne_bytes())
     }
 
+    pub fn ip(self, kind: u16, value: IpAddr) -> Self {
+        self.bytes(kind, &octets(value))
+    }
+
     /// In the order of the network, as nftables wants its numbers.
-    pub(crate) fn be32(self, kind: u16, value: u32) -> Self {
+    pub fn be32(self, kind: u16, value: u32) -> Self {
         self.bytes(kind, &value.to_be_bytes())
     }
 
     /// An attribute that holds what `fill` adds.
-    pub(crate) fn nest(mut self, kind: u16, fill: impl FnOnce(Self) -> Self) -> Self {
+    pub fn nest(mut self, kind: u16, fill: impl FnOnce(Self) -> Self) -> Self {
         let start = self.bytes.len();
         let nested = u16::try_from(NLA_F_NESTED).unwrap_or_default();
         self.bytes.extend([0; 2]);
@@ -67,13 +75,13 @@ impl Message {
     }
 
     /// A part of fixed form in front of nested attributes.
-    pub(crate) fn fixed(mut self, bytes: &[u8]) -> Self {
+    pub fn fixed(mut self, bytes: &[u8]) -> Self {
         self.bytes.extend(bytes);
         self.padded()
     }
 
     /// Adds `fill`'s part if there is a `value` for it.
-    pub(crate) fn with<T>(self, value: Option<T>, fill: impl FnOnce(Self, T) -> Self) -> Self {
+    pub fn with<T>(self, value: Option<T>, fill: impl FnOnce(Self, T) -> Self) -> Self {
         match value {
             Some(value) => fill(self, value),
             None => self,
@@ -81,7 +89,7 @@ impl Message {
     }
 
     /// What goes over the wire as number `sequence`, with `flags` added.
-    pub(crate) fn finish(mut self, sequence: u32, flags: i32) -> Vec<u8> {
+    pub fn finish(mut self, sequence: u32, flags: i32) -> Vec<u8> {
         let length = u32::try_from(self.bytes.len()).unwrap_or(u32::MAX);
         self.put(0, &length.to_ne_bytes());
         self.put(SEQUENCE, &sequence.to_ne_bytes());
@@ -101,6 +109,13 @@ impl Message {
     fn padded(mut self) -> Self {
         self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
         self
+    }
+}
+
+pub(crate) fn octets(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(v4) => v4.octets().to_vec(),
+        IpAddr::V6(v6) => v6.octets().to_vec(),
     }
 }
 

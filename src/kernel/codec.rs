@@ -5,7 +5,6 @@ mod chain;
 mod interface;
 mod link;
 mod links;
-mod message;
 mod neighbour;
 mod netconf;
 mod nexthop;
@@ -21,28 +20,26 @@ pub(super) use chain::{HostChain, chain, changed_chain, otherwise, script};
 pub(super) use interface::{interface, interface_address};
 pub(super) use link::{known as known_link, name as link_name};
 pub(super) use links::{Known, Links};
-pub(super) use message::{Body, Message};
 pub(super) use netconf::ALL_LINKS;
 pub(super) use peek::{may_be_default, may_concern};
 pub(super) use route::{default_route, reach};
 pub(super) use table::{changed_table, family as ip_family, renewal, table};
 pub(super) use transaction::{Transaction, changed_elements, transaction};
 
-use std::net::IpAddr;
-
 use netlink_packet_core::{
-    NLM_F_APPEND, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, NetlinkBuffer, NetlinkHeader,
-    NetlinkPayload, Parseable,
+    NLM_F_APPEND, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, NetlinkSerializable,
+    ParseableParametrized,
 };
 use netlink_packet_route::RouteNetlinkMessage;
 use nix::libc::{RTM_DELLINK, RTM_NEWLINK, RTM_NEWNETCONF};
+use tweed_netlink::{Frame, Message};
 
 use crate::model::entry::{Entry, Key, LinkName, Nexthop, TxChecksum};
 
 use super::Observation;
 use super::sysctl::Sysctl;
 use crate::plan::diff::Op;
-use nexthop::NexthopMessage;
+use nexthop::{NexthopMessage, RTM_DELNEXTHOP, RTM_NEWNEXTHOP};
 
 /// What carries an [`Op`] out.
 #[derive(Debug, PartialEq, Eq)]
@@ -55,6 +52,14 @@ pub(super) enum Request {
     Iptables,
     Sysctl(Sysctl),
     Ethtool(TxChecksum),
+}
+
+/// What one message of the kernel says.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Body {
+    Rtnl(RouteNetlinkMessage),
+    NewNexthop(NexthopMessage),
+    DelNexthop(NexthopMessage),
 }
 
 /// There is no request for this [`Op`].
@@ -107,18 +112,17 @@ fn word<T>(
     remove: impl FnOnce(T) -> RouteNetlinkMessage,
 ) -> Message {
     match op {
-        Op::Create(_) | Op::Replace(_) => flagged(put(message), NLM_F_CREATE | NLM_F_REPLACE),
-        Op::Remove(_) => flagged(remove(message), 0),
+        Op::Create(_) | Op::Replace(_) => flagged(&put(message), NLM_F_CREATE | NLM_F_REPLACE),
+        Op::Remove(_) => flagged(&remove(message), 0),
     }
 }
 
 /// Its number may be taken by somebody else, whose object is not ours to replace.
 fn encode_nexthop(op: &Op, nexthop: &Nexthop, links: &Links) -> Result<Request, Unencodable> {
-    let put = || nexthop::encode(nexthop, links).map(Body::NewNexthop);
     Ok(Request::Netlink(vec![match op {
-        Op::Create(_) => flagged(put()?, NLM_F_CREATE | NLM_F_EXCL),
-        Op::Replace(_) => flagged(put()?, NLM_F_CREATE | NLM_F_REPLACE),
-        Op::Remove(_) => flagged(Body::DelNexthop(NexthopMessage::named(nexthop.id)), 0),
+        Op::Create(_) => nexthop::put(nexthop, links, NLM_F_CREATE | NLM_F_EXCL)?,
+        Op::Replace(_) => nexthop::put(nexthop, links, NLM_F_CREATE | NLM_F_REPLACE)?,
+        Op::Remove(_) => nexthop::remove(nexthop.id),
     }]))
 }
 
@@ -129,27 +133,25 @@ fn setting(op: &Op, request: Request) -> Result<Request, Unencodable> {
     }
 }
 
-fn flagged(body: impl Into<Body>, flags: u16) -> Message {
-    let mut message = Message::from(body.into());
-    message.header.flags = flags;
-    message
+fn flagged(message: &RouteNetlinkMessage, flags: u16) -> Message {
+    let mut payload = vec![0; message.buffer_len()];
+    message.serialize(&mut payload);
+    Message::new(message.message_type(), flags.into(), &payload)
 }
 
-/// What `message` says about the entry it speaks of; none if it speaks of nothing that we model.
+/// What `body` says about the entry it speaks of; none if it speaks of nothing that we model.
 ///
 /// An entry that exists in a form of no use (a neighbour without a MAC address) is lost.
-pub(super) fn decode(message: &Message, links: &Links) -> Option<Observation> {
+pub(super) fn decode(body: &Body, links: &Links) -> Option<Observation> {
     use RouteNetlinkMessage as M;
-    let NetlinkPayload::InnerMessage(body) = &message.payload else { return None };
     let inner = match body {
         Body::Rtnl(inner) => inner,
         Body::NewNexthop(nexthop) => {
             return nexthop::decode(nexthop, links).map(Observation::Holds);
         }
         Body::DelNexthop(nexthop) => {
-            return nexthop.id().map(|id| Observation::Lost(Key::Nexthop(id)));
+            return nexthop.id.map(|id| Observation::Lost(Key::Nexthop(id)));
         }
-        Body::GetNexthop(_) => return None,
     };
     match inner {
         M::NewLink(link) => Some(Observation::Holds(Entry::Link(link::decode(link, links)?))),
@@ -157,12 +159,7 @@ pub(super) fn decode(message: &Message, links: &Links) -> Option<Observation> {
         M::DelAddress(address) => address::decode(address, links).as_ref().map(lost),
         M::NewNeighbour(neighbour) => neighbour::decode(neighbour, links),
         M::DelNeighbour(neighbour) => neighbour::key(neighbour, links).map(Observation::Lost),
-        M::NewRoute(route) => {
-            let entry = route::decode(route, links)?;
-            // It stands behind the route in force, unless the two share the traffic.
-            let in_force = message.header.flags & NLM_F_APPEND == 0 || route::is_multipath(route);
-            in_force.then_some(Observation::Holds(entry))
-        }
+        M::NewRoute(route) => route::decode(route, links).map(Observation::Holds),
         M::DelRoute(route) => route::decode(route, links).as_ref().map(lost),
         _ => None,
     }
@@ -172,32 +169,31 @@ fn lost(entry: &Entry) -> Observation {
     Observation::Lost(entry.key())
 }
 
-/// The length alone tells the family.
-fn ip_address(octets: &[u8]) -> Option<IpAddr> {
-    let v4 = || <[u8; 4]>::try_from(octets).ok().map(IpAddr::from);
-    let v6 = || <[u8; 16]>::try_from(octets).ok().map(IpAddr::from);
-    v4().or_else(v6)
-}
-
-/// The link that `message` lists.
-pub(super) fn listed_link(message: &Message) -> Option<(LinkName, Known)> {
-    match &message.payload {
-        NetlinkPayload::InnerMessage(Body::Rtnl(RouteNetlinkMessage::NewLink(link))) => {
-            link::known(link)
-        }
-        _ => None,
+/// The link that `body` lists.
+pub(super) fn listed_link(body: &Body) -> Option<(LinkName, Known)> {
+    match body {
+        Body::Rtnl(RouteNetlinkMessage::NewLink(link)) => link::known(link),
+        Body::Rtnl(_) | Body::NewNexthop(_) | Body::DelNexthop(_) => None,
     }
 }
 
-/// The message in `bytes`; none if it is of a kind or form that nobody here knows.
-pub(super) fn parse(bytes: &[u8]) -> Option<Message> {
-    let frame = NetlinkBuffer::new_checked(bytes).ok()?;
-    let inner = match frame.message_type() {
-        RTM_NEWLINK => RouteNetlinkMessage::NewLink(link::parse(frame.payload())?),
-        RTM_DELLINK => RouteNetlinkMessage::DelLink(link::parse(frame.payload())?),
-        RTM_NEWNETCONF => RouteNetlinkMessage::NewLink(netconf::parse(frame.payload())?),
-        _ => return Message::deserialize(bytes).ok(),
+/// What `frame` says; none if it is of a kind or form that is not known here, or a route that
+/// stands behind the one in force.
+pub(super) fn parse(frame: &Frame<'_>) -> Option<Body> {
+    let message = match frame.kind {
+        RTM_NEWLINK => RouteNetlinkMessage::NewLink(link::parse(frame.payload)?),
+        RTM_DELLINK => RouteNetlinkMessage::DelLink(link::parse(frame.payload)?),
+        RTM_NEWNETCONF => RouteNetlinkMessage::NewLink(netconf::parse(frame)?),
+        RTM_NEWNEXTHOP => return nexthop::parse(frame).map(Body::NewNexthop),
+        RTM_DELNEXTHOP => return nexthop::parse(frame).map(Body::DelNexthop),
+        kind => RouteNetlinkMessage::parse_with_param(frame.payload, kind).ok()?,
     };
-    let header = NetlinkHeader::parse(&frame).ok()?;
-    Some(Message::new(header, NetlinkPayload::InnerMessage(inner.into())))
+    let is_behind = match &message {
+        // Unless the two share the traffic.
+        RouteNetlinkMessage::NewRoute(route) => {
+            frame.flags & NLM_F_APPEND != 0 && !route::is_multipath(route)
+        }
+        _ => false,
+    };
+    (!is_behind).then_some(Body::Rtnl(message))
 }

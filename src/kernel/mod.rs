@@ -5,7 +5,6 @@ pub mod fake;
 pub mod host;
 mod iptables;
 mod netlink;
-mod socket;
 mod sysctl;
 
 pub use netlink::NetlinkKernel;

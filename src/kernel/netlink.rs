@@ -15,9 +15,10 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::IpAddr;
 
-use super::codec::{self, Links, Message, request};
+use tweed_netlink::{AsyncSocket, Frame, Message, Monitor, Protocol};
+
+use super::codec::{self, Body, Links, request};
 use super::iptables::HostChains;
-use super::socket::{Monitor, Requests};
 use super::{Kernel, Observation, Refused};
 use crate::model::entry::KernelState;
 use crate::model::node::Facts;
@@ -36,7 +37,7 @@ const BACKLOG: usize = 8 << 20;
 const TOO_MANY_TO_HEAR: usize = 4096;
 
 pub struct NetlinkKernel {
-    requests: Requests,
+    requests: AsyncSocket,
     tables: Tables,
     offloads: Offloads,
     /// None while we do not listen.
@@ -64,7 +65,7 @@ impl NetlinkKernel {
     /// `backlog`: so many bytes of changes may wait before some are lost.
     pub fn with_backlog(backlog: usize) -> io::Result<Self> {
         let mut kernel = Self {
-            requests: Requests::open()?,
+            requests: AsyncSocket::open(Protocol::Route)?,
             tables: Tables::default(),
             offloads: Offloads::default(),
             monitor: None,
@@ -92,10 +93,19 @@ impl NetlinkKernel {
     }
 
     /// Lists the links and learns their names.
-    async fn read_links(&mut self) -> io::Result<Vec<Message>> {
-        let messages = self.requests.dump(request::links(), codec::parse).await?;
-        self.links = messages.iter().filter_map(codec::listed_link).collect();
-        Ok(messages)
+    async fn read_links(&mut self) -> io::Result<Vec<Body>> {
+        let listed = self.list(&request::links(), codec::parse).await?;
+        self.links = listed.iter().filter_map(codec::listed_link).collect();
+        Ok(listed)
+    }
+
+    /// Where nothing of a kind is as good as none.
+    async fn list<T>(
+        &mut self,
+        request: &Message,
+        read: impl Fn(&Frame<'_>) -> Option<T>,
+    ) -> io::Result<Vec<T>> {
+        self.requests.list(request, read).await.map(Option::unwrap_or_default)
     }
 }
 

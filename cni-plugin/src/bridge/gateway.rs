@@ -2,7 +2,7 @@
 
 use ipnetwork::IpNetwork;
 use nix::errno::Errno;
-use tweed_netlink::message::Message;
+use tweed_netlink::Message;
 use tweed_netlink::rtnl::address::{self, Address};
 use tweed_netlink::rtnl::link::{self, Link};
 use tweed_netlink::{Refusal, Socket};

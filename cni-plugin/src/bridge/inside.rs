@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use ipnetwork::IpNetwork;
 use nix::errno::Errno;
+use tweed_netlink::Message;
 use tweed_netlink::mac::MacAddr;
-use tweed_netlink::message::Message;
 use tweed_netlink::rtnl::link::{self, Link};
 use tweed_netlink::rtnl::{address, route};
 use tweed_netlink::{Protocol, Refusal, Socket};

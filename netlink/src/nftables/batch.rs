@@ -16,11 +16,13 @@ use super::numbers::{
     NFTA_HOOK_HOOKNUM, NFTA_HOOK_PRIORITY, NFTA_RULE_CHAIN, NFTA_RULE_EXPRESSIONS,
     NFTA_RULE_HANDLE, NFTA_RULE_TABLE, NFTA_RULE_USERDATA, NFTA_TABLE_NAME, NFTA_TABLE_USERDATA,
 };
+use crate::frame::Refusal;
 use crate::message::Message;
-use crate::{Refusal, Socket};
+use crate::socket::Socket;
 
 /// Changes of one table.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
 pub struct Batch {
     family: TableFamily,
     table: String,
@@ -53,6 +55,9 @@ pub enum Hook {
     Forward,
 }
 
+/// Of the netfilter header in front of the attributes, in bytes.
+pub(super) const HEADER: usize = 4;
+
 /// `srcnat`, as `nft(8)` calls it.
 const SOURCE_NAT_PRIORITY: u32 = 100;
 
@@ -74,7 +79,6 @@ impl Batch {
     }
 
     /// There is this table from now on.
-    #[must_use]
     pub fn table(self, comment: Option<&str>) -> Self {
         let table = self
             .request(NFT_MSG_NEWTABLE, NLM_F_CREATE)
@@ -84,14 +88,12 @@ impl Batch {
     }
 
     /// With everything in it.
-    #[must_use]
     pub fn delete_table(self) -> Self {
         let table = self.request(NFT_MSG_DELTABLE, 0).text(NFTA_TABLE_NAME, &self.table);
         self.and(table)
     }
 
     /// There is this chain from now on.
-    #[must_use]
     pub fn chain(self, chain: Chain<'_>) -> Self {
         let message = self
             .request(NFT_MSG_NEWCHAIN, NLM_F_CREATE)
@@ -105,7 +107,6 @@ impl Batch {
     }
 
     /// Removes a chain that has no rules, and to which none leads.
-    #[must_use]
     pub fn delete_chain(self, chain: &str) -> Self {
         let message = self
             .request(NFT_MSG_DELCHAIN, 0)
@@ -115,14 +116,12 @@ impl Batch {
     }
 
     /// Removes all rules of a chain.
-    #[must_use]
     pub fn flush(self, chain: &str) -> Self {
         let message = self.about_rule(NFT_MSG_DELRULE, 0, chain);
         self.and(message)
     }
 
     /// Adds a rule behind the others.
-    #[must_use]
     pub fn rule(self, chain: &str, expressions: &[Expression], comment: Option<&str>) -> Self {
         let family = self.family;
         let message = self
@@ -134,7 +133,6 @@ impl Batch {
         self.and(message)
     }
 
-    #[must_use]
     pub fn delete_rule(self, chain: &str, handle: u64) -> Self {
         let message = self
             .about_rule(NFT_MSG_DELRULE, 0, chain)
@@ -143,7 +141,6 @@ impl Batch {
     }
 
     /// With the changes of another table behind these: all are carried out together.
-    #[must_use]
     pub fn followed_by(mut self, other: Self) -> Self {
         self.messages.extend(other.messages);
         self

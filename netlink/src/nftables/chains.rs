@@ -8,7 +8,7 @@ use nix::libc::{
     NFT_MSG_GETRULE, NFT_RETURN,
 };
 
-use super::batch::request;
+use super::batch::{HEADER, request};
 use super::decode;
 use super::expression::{Expression, register};
 use super::family::{IpFamily, TableFamily};
@@ -19,8 +19,9 @@ use super::numbers::{
     NFTA_VERDICT_CODE,
 };
 use super::numbers::{NFTA_DATA_VERDICT, NFTA_LIST_ELEM};
-use crate::Socket;
 use crate::attributes::Attributes;
+use crate::frame::Frame;
+use crate::socket::Socket;
 
 /// A chain that filters, or that such a one may lead to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,9 +52,6 @@ pub enum Outcome {
     Goto(String),
 }
 
-/// Of the netfilter header behind that of netlink, in bytes.
-const HEADER: usize = 4;
-
 /// Every chain of both families and of each alone; with its rules if it is in a table that
 /// forwarded packets come to.
 ///
@@ -77,8 +75,8 @@ pub fn filter_chains(socket: &mut Socket) -> io::Result<Vec<FilterChain>> {
 }
 
 fn chains(socket: &mut Socket, family: TableFamily) -> io::Result<Vec<FilterChain>> {
-    socket.list(&request(family, NFT_MSG_GETCHAIN, 0), |payload| {
-        let all = of_family(payload, family)?;
+    socket.list(&request(family, NFT_MSG_GETCHAIN, 0), |frame| {
+        let all = of_family(frame, family)?;
         Some(FilterChain {
             family,
             table: all.text(NFTA_CHAIN_TABLE)?.to_owned(),
@@ -105,8 +103,8 @@ fn rules(
     table: &str,
 ) -> io::Result<BTreeMap<String, Vec<FilterRule>>> {
     let question = request(family, NFT_MSG_GETRULE, 0).text(NFTA_RULE_TABLE, table);
-    let listed = socket.list(&question, |payload| {
-        let all = of_family(payload, family)?;
+    let listed = socket.list(&question, |frame| {
+        let all = of_family(frame, family)?;
         // An older kernel lists more than it is asked for.
         (all.text(NFTA_RULE_TABLE)? == table).then_some(())?;
         let rule = rule(all.nested(NFTA_RULE_EXPRESSIONS)?, family)?;
@@ -119,9 +117,9 @@ fn rules(
     Ok(rules)
 }
 
-fn of_family(payload: &[u8], family: TableFamily) -> Option<Attributes<'_>> {
-    let is_of_it = *payload.first()? == family.number();
-    is_of_it.then(|| payload.get(HEADER..)).flatten().map(Attributes::of)
+fn of_family<'a>(frame: &Frame<'a>, family: TableFamily) -> Option<Attributes<'a>> {
+    let is_of_it = *frame.payload.first()? == family.number();
+    frame.attributes(HEADER).filter(|_| is_of_it)
 }
 
 /// None if anything of it is not known here.

@@ -9,7 +9,7 @@ use nix::libc::{
     NFT_MSG_NEWRULE,
 };
 
-use super::batch::{Hook, request};
+use super::batch::{HEADER, Hook, request};
 use super::decode;
 use super::expression::Expression;
 use super::family::{IpFamily, TableFamily};
@@ -18,8 +18,9 @@ use super::numbers::{
     NFTA_GEN_ID, NFTA_HOOK_HOOKNUM, NFTA_HOOK_PRIORITY, NFTA_RULE_CHAIN, NFTA_RULE_EXPRESSIONS,
     NFTA_RULE_TABLE, NFTA_TABLE_FLAGS, NFTA_TABLE_NAME, NFTA_TABLE_USE,
 };
-use crate::Socket;
-use crate::attributes::{Attributes, u16_at};
+use crate::attributes::Attributes;
+use crate::frame::Frame;
+use crate::socket::Socket;
 
 /// A table for one family, as the kernel has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,18 +43,14 @@ pub struct Rules {
     pub rules: Vec<Option<Vec<Expression>>>,
 }
 
-/// Of the header of netlink, and of that of netfilter behind it, in bytes.
-const HEADER: usize = 16;
-const FAMILY: usize = 4;
-
 /// What `table` holds; none if there is no such table.
 ///
 /// # Errors
 /// The kernel has no nftables, or not for us; or the conversation broke.
 pub fn read(socket: &mut Socket, family: IpFamily, table: &str) -> io::Result<Option<Contents>> {
     let question = request(TableFamily::Only(family), NFT_MSG_GETTABLE, 0);
-    let answer = socket.get(question.text(NFTA_TABLE_NAME, table), |payload| {
-        let table = Attributes::of(payload.get(FAMILY..)?);
+    let answer = socket.get(question.text(NFTA_TABLE_NAME, table), |frame| {
+        let table = frame.attributes(HEADER)?;
         Some((table.be32(NFTA_TABLE_FLAGS).unwrap_or(0), table.be32(NFTA_TABLE_USE)?))
     })?;
     let (flags, objects) = match answer {
@@ -71,8 +68,8 @@ pub fn read(socket: &mut Socket, family: IpFamily, table: &str) -> io::Result<Op
 
 fn rules(socket: &mut Socket, family: IpFamily, table: &str) -> io::Result<Vec<Rules>> {
     let question = request(TableFamily::Only(family), NFT_MSG_GETRULE, 0);
-    let listed = socket.list(&question.text(NFTA_RULE_TABLE, table), |payload| {
-        let rule = Attributes::of(payload.get(FAMILY..)?);
+    let listed = socket.list(&question.text(NFTA_RULE_TABLE, table), |frame| {
+        let rule = frame.attributes(HEADER)?;
         // An older kernel lists more than it is asked for.
         (rule.text(NFTA_RULE_TABLE)? == table).then_some(())?;
         let expressions = rule.nested(NFTA_RULE_EXPRESSIONS).unwrap_or(Attributes::of(&[]));
@@ -99,8 +96,8 @@ fn hook(
     let question = request(TableFamily::Only(family), NFT_MSG_GETCHAIN, 0)
         .text(NFTA_CHAIN_TABLE, table)
         .text(NFTA_CHAIN_NAME, chain);
-    let answer = socket.get(question, |payload| {
-        let chain = Attributes::of(payload.get(FAMILY..)?);
+    let answer = socket.get(question, |frame| {
+        let chain = frame.attributes(HEADER)?;
         let place = chain.nested(NFTA_CHAIN_HOOK)?;
         let number = place.be32(NFTA_HOOK_HOOKNUM)?;
         let found = (number, place.be32(NFTA_HOOK_PRIORITY)?, chain.text(NFTA_CHAIN_TYPE)?);
@@ -135,8 +132,8 @@ pub fn drops(socket: &mut Socket, family: IpFamily, table: &str, chain: &str) ->
     let question = request(TableFamily::Only(family), NFT_MSG_GETCHAIN, 0)
         .text(NFTA_CHAIN_TABLE, table)
         .text(NFTA_CHAIN_NAME, chain);
-    let policy = |payload: &[u8]| {
-        let chain = Attributes::of(payload.get(FAMILY..)?);
+    let policy = |frame: &Frame<'_>| {
+        let chain = frame.attributes(HEADER)?;
         chain.be32(NFTA_CHAIN_POLICY).map(u32::cast_signed)
     };
     Ok(socket.get(question, policy)?.ok().flatten() == Some(NF_DROP))
@@ -148,7 +145,7 @@ pub fn drops(socket: &mut Socket, family: IpFamily, table: &str, chain: &str) ->
 /// The kernel has no nftables, or not for us; or the conversation broke.
 pub fn generation(socket: &mut Socket) -> io::Result<u32> {
     let question = request(TableFamily::Only(IpFamily::V4), NFT_MSG_GETGEN, 0);
-    let number = |payload: &[u8]| Attributes::of(payload.get(FAMILY..)?).be32(NFTA_GEN_ID);
+    let number = |frame: &Frame<'_>| frame.attributes(HEADER)?.be32(NFTA_GEN_ID);
     match socket.get(question, number)? {
         Ok(Some(generation)) => Ok(generation),
         Ok(None) => Err(Errno::ENODATA.into()),
@@ -156,17 +153,17 @@ pub fn generation(socket: &mut Socket) -> io::Result<u32> {
     }
 }
 
-/// The table that changed, by a `message` that the kernel sends to those who listen for changes.
-pub fn changed_table(message: &[u8]) -> Option<(TableFamily, &str)> {
+/// The table that changed, by a `frame` that the kernel sends to listeners.
+pub fn changed_table<'a>(frame: &Frame<'a>) -> Option<(TableFamily, &'a str)> {
     // Whatever is changed in a table, the first attribute is the table's name.
     const TABLE: u16 = 1;
-    let (kind, family, all) = change(message)?;
+    let (kind, family, all) = change(frame)?;
     (kind != NFT_MSG_NEWGEN).then_some((family, all.text(TABLE)?))
 }
 
 /// The chain that changed, or that has another rule now, behind the name of its table; likewise.
-pub fn changed_chain(message: &[u8]) -> Option<(TableFamily, &str, &str)> {
-    let (kind, family, all) = change(message)?;
+pub fn changed_chain<'a>(frame: &Frame<'a>) -> Option<(TableFamily, &'a str, &'a str)> {
+    let (kind, family, all) = change(frame)?;
     let (table, chain) = match kind {
         NFT_MSG_NEWCHAIN | NFT_MSG_DELCHAIN => (NFTA_CHAIN_TABLE, NFTA_CHAIN_NAME),
         NFT_MSG_NEWRULE | NFT_MSG_DELRULE => (NFTA_RULE_TABLE, NFTA_RULE_CHAIN),
@@ -176,9 +173,9 @@ pub fn changed_chain(message: &[u8]) -> Option<(TableFamily, &str, &str)> {
 }
 
 /// The kind of change, and what is said of it.
-fn change(message: &[u8]) -> Option<(i32, TableFamily, Attributes<'_>)> {
-    let kind = i32::from(u16_at(message, 4)?);
-    let family = TableFamily::of_number(*message.get(HEADER)?)?;
-    let all = Attributes::of(message.get(HEADER + FAMILY..)?);
+fn change<'a>(frame: &Frame<'a>) -> Option<(i32, TableFamily, Attributes<'a>)> {
+    let kind = i32::from(frame.kind);
+    let family = TableFamily::of_number(*frame.payload.first()?)?;
+    let all = frame.attributes(HEADER)?;
     (kind >> 8 == NFNL_SUBSYS_NFTABLES).then_some((kind & 0xff, family, all))
 }

@@ -9,22 +9,24 @@ use ipnetwork::IpNetwork;
 use nix::libc::{
     NF_ACCEPT, NF_DROP, NFT_CMP_EQ, NFT_CMP_NEQ, NFT_GOTO, NFT_JUMP, NFT_META_IIFNAME,
     NFT_META_L4PROTO, NFT_META_MARK, NFT_PAYLOAD_NETWORK_HEADER, NFT_PAYLOAD_TRANSPORT_HEADER,
-    NFT_RETURN,
+    NFT_REG_1, NFT_RETURN,
 };
 
-use super::expression::{Expression, INVERTED, Match, Place, register};
+use super::expression::{
+    BACK_BY_INPUT, Expression, INVERTED, MAP_ADDRESSES, MISSING, Match, PORT, PRESENT, Place,
+    Ports, ROUTE_DEVICE, SOURCE_NAT, UDP, VNI, register,
+};
 use super::family::IpFamily;
-use super::nat::{self, Ports};
 use super::numbers::{
     NFTA_BITWISE_MASK, NFTA_BITWISE_XOR, NFTA_CMP_DATA, NFTA_CMP_OP, NFTA_DATA_VALUE,
     NFTA_DATA_VERDICT, NFTA_EXPR_DATA, NFTA_EXPR_NAME, NFTA_FIB_FLAGS, NFTA_FIB_RESULT,
-    NFTA_IMMEDIATE_DATA, NFTA_LIST_ELEM, NFTA_LOOKUP_FLAGS, NFTA_LOOKUP_SET, NFTA_META_KEY,
-    NFTA_META_SREG, NFTA_PAYLOAD_BASE, NFTA_PAYLOAD_LEN, NFTA_PAYLOAD_OFFSET, NFTA_VERDICT_CHAIN,
-    NFTA_VERDICT_CODE,
+    NFTA_IMMEDIATE_DATA, NFTA_IMMEDIATE_DREG, NFTA_LIST_ELEM, NFTA_LOOKUP_FLAGS, NFTA_LOOKUP_SET,
+    NFTA_MASQ_FLAGS, NFTA_META_KEY, NFTA_META_SREG, NFTA_NAT_FAMILY, NFTA_NAT_FLAGS,
+    NFTA_NAT_REG_ADDR_MAX, NFTA_NAT_REG_ADDR_MIN, NFTA_NAT_TYPE, NFTA_PAYLOAD_BASE,
+    NFTA_PAYLOAD_LEN, NFTA_PAYLOAD_OFFSET, NFTA_VERDICT_CHAIN, NFTA_VERDICT_CODE,
 };
-use super::tunnel::{self, BACK_BY_INPUT, MISSING, PRESENT, ROUTE_DEVICE, UDP};
-use crate::attributes::Attributes;
-use crate::rtnl::address::{ip, octets};
+use crate::attributes::{Attributes, ip};
+use crate::message::octets;
 
 /// One thing that the kernel does with a packet; several are one [`Expression`].
 enum Step<'a> {
@@ -192,11 +194,11 @@ fn step(element: &[u8], family: IpFamily) -> Option<Step<'_>> {
             }
         }
         "immediate" => {
-            let loaded = || nat::loaded(data).map(Step::LoadValue);
+            let loaded = || loaded(data).map(Step::LoadValue);
             verdict(data).map(Step::End).or_else(loaded)
         }
-        "masq" => nat::masqueraded(data).map(Expression::Masquerade).map(Step::End),
-        "nat" => nat::translated(data, family).map(Step::SourceNat),
+        "masq" => masqueraded(data).map(Expression::Masquerade).map(Step::End),
+        "nat" => translated(data, family).map(Step::SourceNat),
         _ => None,
     }
 }
@@ -215,8 +217,8 @@ fn address(data: Attributes<'_>, family: IpFamily) -> Option<Step<'static>> {
 fn field(data: Attributes<'_>) -> Option<Step<'static>> {
     let is_behind = data.be32(NFTA_PAYLOAD_BASE)? == register(NFT_PAYLOAD_TRANSPORT_HEADER);
     match (data.be32(NFTA_PAYLOAD_OFFSET)?, data.be32(NFTA_PAYLOAD_LEN)?) {
-        tunnel::PORT if is_behind => Some(Step::LoadPort),
-        tunnel::VNI if is_behind => Some(Step::LoadVni),
+        PORT if is_behind => Some(Step::LoadPort),
+        VNI if is_behind => Some(Step::LoadVni),
         _ => None,
     }
 }
@@ -248,4 +250,32 @@ fn verdict(data: Attributes<'_>) -> Option<Expression> {
         NFT_GOTO => chain().map(Expression::Goto),
         _ => None,
     }
+}
+
+/// The ports of a masquerading expression; none for one with anything that is never written here.
+fn masqueraded(data: Attributes<'_>) -> Option<Ports> {
+    let is_alone = data.into_iter().all(|(kind, _)| kind == NFTA_MASQ_FLAGS);
+    Ports::of(data.be32(NFTA_MASQ_FLAGS).unwrap_or(0)).filter(|_| is_alone)
+}
+
+/// Likewise, of an expression that gives a packet the loaded address of `family` as its source.
+fn translated(data: Attributes<'_>, family: IpFamily) -> Option<Ports> {
+    let loaded = register(NFT_REG_1);
+    let is_known = data.into_iter().all(|(kind, _)| match kind {
+        NFTA_NAT_TYPE => data.be32(kind) == Some(SOURCE_NAT),
+        NFTA_NAT_FAMILY => data.be32(kind) == Some(family.protocol().into()),
+        NFTA_NAT_REG_ADDR_MIN | NFTA_NAT_REG_ADDR_MAX => data.be32(kind) == Some(loaded),
+        NFTA_NAT_FLAGS => true,
+        _ => false,
+    });
+    let flags = data.be32(NFTA_NAT_FLAGS).unwrap_or(0) & !MAP_ADDRESSES;
+    let has_address = data.be32(NFTA_NAT_REG_ADDR_MIN).is_some();
+    Ports::of(flags).filter(|_| is_known && has_address)
+}
+
+/// The address that an `immediate` expression loads; none for a verdict.
+fn loaded(data: Attributes<'_>) -> Option<IpAddr> {
+    let is_first = data.be32(NFTA_IMMEDIATE_DREG)? == register(NFT_REG_1);
+    let value = data.nested(NFTA_IMMEDIATE_DATA)?.ip(NFTA_DATA_VALUE);
+    value.filter(|_| is_first)
 }

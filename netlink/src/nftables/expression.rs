@@ -4,28 +4,24 @@ use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 use nix::libc::{
-    NF_ACCEPT, NF_DROP, NFT_CMP_EQ, NFT_CMP_NEQ, NFT_GOTO, NFT_JUMP, NFT_META_L4PROTO,
-    NFT_META_MARK, NFT_META_NFPROTO, NFT_PAYLOAD_NETWORK_HEADER, NFT_REG_1, NFT_REG_VERDICT,
+    IFNAMSIZ, IPPROTO_UDP, NF_ACCEPT, NF_DROP, NFT_CMP_EQ, NFT_CMP_NEQ, NFT_GOTO, NFT_JUMP,
+    NFT_META_IIFNAME, NFT_META_L4PROTO, NFT_META_MARK, NFT_META_NFPROTO,
+    NFT_PAYLOAD_NETWORK_HEADER, NFT_PAYLOAD_TRANSPORT_HEADER, NFT_REG_1, NFT_REG_VERDICT,
     NFT_RETURN,
 };
+use serde::{Deserialize, Serialize};
 
 use super::family::{IpFamily, TableFamily};
-use super::nat::{self, Ports};
-use super::tunnel;
-
 use super::numbers::{
     NFTA_BITWISE_DREG, NFTA_BITWISE_LEN, NFTA_BITWISE_MASK, NFTA_BITWISE_SREG, NFTA_BITWISE_XOR,
     NFTA_CMP_DATA, NFTA_CMP_OP, NFTA_CMP_SREG, NFTA_DATA_VALUE, NFTA_DATA_VERDICT, NFTA_EXPR_DATA,
-    NFTA_EXPR_NAME, NFTA_IMMEDIATE_DATA, NFTA_IMMEDIATE_DREG, NFTA_LIST_ELEM, NFTA_LOOKUP_FLAGS,
-    NFTA_LOOKUP_SET, NFTA_LOOKUP_SREG, NFTA_META_DREG, NFTA_META_KEY, NFTA_PAYLOAD_BASE,
-    NFTA_PAYLOAD_DREG, NFTA_PAYLOAD_LEN, NFTA_PAYLOAD_OFFSET, NFTA_VERDICT_CHAIN,
-    NFTA_VERDICT_CODE,
+    NFTA_EXPR_NAME, NFTA_FIB_DREG, NFTA_FIB_FLAGS, NFTA_FIB_RESULT, NFTA_IMMEDIATE_DATA,
+    NFTA_IMMEDIATE_DREG, NFTA_LIST_ELEM, NFTA_LOOKUP_FLAGS, NFTA_LOOKUP_SET, NFTA_LOOKUP_SREG,
+    NFTA_MASQ_FLAGS, NFTA_META_DREG, NFTA_META_KEY, NFTA_META_SREG, NFTA_NAT_FAMILY,
+    NFTA_NAT_FLAGS, NFTA_NAT_REG_ADDR_MIN, NFTA_NAT_TYPE, NFTA_PAYLOAD_BASE, NFTA_PAYLOAD_DREG,
+    NFTA_PAYLOAD_LEN, NFTA_PAYLOAD_OFFSET, NFTA_VERDICT_CHAIN, NFTA_VERDICT_CODE,
 };
-use crate::message::Message;
-use crate::rtnl::address::octets;
-
-/// `NFT_LOOKUP_F_INV` of `linux/netfilter/nf_tables.h`.
-pub(super) const INVERTED: u32 = 1;
+use crate::message::{Message, octets};
 
 /// In the order in which a rule has them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,6 +83,50 @@ pub(super) enum Place {
     Destination,
 }
 
+/// What becomes of source ports under a new source address.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Ports {
+    /// They stay as they are, unless another connection has them.
+    #[default]
+    Kept,
+    /// Chosen at random, so that two that choose at once hardly choose the same.
+    FullyRandom,
+}
+
+/// `NFT_LOOKUP_F_INV` of `linux/netfilter/nf_tables.h`.
+pub(super) const INVERTED: u32 = 1;
+
+/// Offset and length in the header of UDP, in bytes.
+pub(super) const PORT: (u32, u32) = (2, 2);
+
+/// Likewise; the header of VXLAN is behind that of UDP.
+pub(super) const VNI: (u32, u32) = (12, 3);
+
+/// `NFT_FIB_RESULT_OIF` of `linux/netfilter/nf_tables.h`.
+pub(super) const ROUTE_DEVICE: u32 = 1;
+
+/// The route to the source by the device that the packet came by: whether there is one.
+/// `NFTA_FIB_F_SADDR`, `NFTA_FIB_F_IIF` and `NFTA_FIB_F_PRESENT`.
+pub(super) const BACK_BY_INPUT: u32 = 1 | 1 << 3 | 1 << 5;
+
+/// What the kernel makes of `BACK_BY_INPUT` if there is, and if there is not.
+pub(super) const PRESENT: &[u8] = &[1];
+pub(super) const MISSING: &[u8] = &[0];
+
+/// As the kernel has the protocol in a packet.
+#[expect(clippy::cast_possible_truncation, reason = "protocols have one byte")]
+pub(super) const UDP: [u8; 1] = [IPPROTO_UDP as u8];
+
+/// `NF_NAT_RANGE_MAP_IPS` of `linux/netfilter/nf_nat.h`: newer kernels add it to what they report.
+pub(super) const MAP_ADDRESSES: u32 = 1;
+
+/// `NF_NAT_RANGE_PROTO_RANDOM_FULLY` of `linux/netfilter/nf_nat.h`.
+const FULLY_RANDOM: u32 = 1 << 4;
+
+/// `NFT_NAT_SNAT` of `linux/netfilter/nf_tables.h`.
+pub(super) const SOURCE_NAT: u32 = 0;
+
 impl Expression {
     /// Adds it to a rule in a table for `table`.
     pub(super) fn append(&self, rule: Message, table: TableFamily) -> Message {
@@ -109,10 +149,10 @@ impl Expression {
                 look_up(meta(rule, NFT_META_L4PROTO), *rule_for, set)
             }
             Self::Marked(rule_for, mark) => marked(rule, *rule_for, *mark),
-            Self::UdpTo(port) => tunnel::udp_to(rule, *port),
-            Self::Vni(rule_for, vni) => tunnel::vni(rule, rule_for.operation(), *vni),
-            Self::CameBy(link) => tunnel::came_by(rule, link),
-            Self::CameAsRouted(rule_for) => tunnel::came_as_routed(rule, *rule_for),
+            Self::UdpTo(port) => udp_to(rule, *port),
+            Self::Vni(rule_for, vni) => with_vni(rule, rule_for.operation(), *vni),
+            Self::CameBy(link) => came_by(rule, link),
+            Self::CameAsRouted(rule_for) => came_as_routed(rule, *rule_for),
             Self::Counter => expression(rule, "counter", |data| data),
             Self::Untrack => expression(rule, "notrack", |data| data),
             Self::Drop => verdict(rule, NF_DROP, None),
@@ -120,9 +160,9 @@ impl Expression {
             Self::Jump(chain) => verdict(rule, NFT_JUMP, Some(chain)),
             Self::Return => verdict(rule, NFT_RETURN, None),
             Self::Goto(chain) => verdict(rule, NFT_GOTO, Some(chain)),
-            Self::Unmark(mark) => nat::unmark(rule, *mark),
-            Self::Masquerade(ports) => nat::masquerade(rule, *ports),
-            Self::SourceNat(to, ports) => nat::source_nat(rule, *to, *ports),
+            Self::Unmark(mark) => unmark(rule, *mark),
+            Self::Masquerade(ports) => masquerade(rule, *ports),
+            Self::SourceNat(to, ports) => source_nat(rule, *to, *ports),
         }
     }
 }
@@ -137,7 +177,7 @@ fn load(rule: Message, table: TableFamily, place: Place, family: IpFamily) -> Me
 }
 
 /// `bytes`: offset and length behind the beginning of the header `base`.
-pub(super) fn load_payload(rule: Message, base: i32, bytes: (u32, u32)) -> Message {
+fn load_payload(rule: Message, base: i32, bytes: (u32, u32)) -> Message {
     expression(rule, "payload", |data| {
         data.be32(NFTA_PAYLOAD_DREG, register(NFT_REG_1))
             .be32(NFTA_PAYLOAD_BASE, register(base))
@@ -177,13 +217,13 @@ fn of_family(rule: Message, family: IpFamily) -> Message {
     compare_with(meta(rule, NFT_META_NFPROTO), NFT_CMP_EQ, &[family.protocol()])
 }
 
-pub(super) fn meta(rule: Message, key: i32) -> Message {
+fn meta(rule: Message, key: i32) -> Message {
     expression(rule, "meta", |data| {
         data.be32(NFTA_META_KEY, register(key)).be32(NFTA_META_DREG, register(NFT_REG_1))
     })
 }
 
-pub(super) fn with_mask(loaded: Message, mask: &[u8]) -> Message {
+fn with_mask(loaded: Message, mask: &[u8]) -> Message {
     let length = u32::try_from(mask.len()).unwrap_or_default();
     expression(loaded, "bitwise", |data| {
         data.be32(NFTA_BITWISE_SREG, register(NFT_REG_1))
@@ -194,11 +234,72 @@ pub(super) fn with_mask(loaded: Message, mask: &[u8]) -> Message {
     })
 }
 
-pub(super) fn compare_with(rule: Message, operation: i32, value: &[u8]) -> Message {
+fn compare_with(rule: Message, operation: i32, value: &[u8]) -> Message {
     expression(rule, "cmp", |data| {
         data.be32(NFTA_CMP_SREG, register(NFT_REG_1))
             .be32(NFTA_CMP_OP, register(operation))
             .nest(NFTA_CMP_DATA, |data| data.bytes(NFTA_DATA_VALUE, value))
+    })
+}
+
+fn udp_to(rule: Message, port: u16) -> Message {
+    let udp = compare_with(meta(rule, NFT_META_L4PROTO), NFT_CMP_EQ, &UDP);
+    let loaded = load_payload(udp, NFT_PAYLOAD_TRANSPORT_HEADER, PORT);
+    compare_with(loaded, NFT_CMP_EQ, &port.to_be_bytes())
+}
+
+fn with_vni(rule: Message, operation: i32, vni: u32) -> Message {
+    let [_, number @ ..] = vni.to_be_bytes();
+    compare_with(load_payload(rule, NFT_PAYLOAD_TRANSPORT_HEADER, VNI), operation, &number)
+}
+
+fn came_by(rule: Message, link: &str) -> Message {
+    compare_with(meta(rule, NFT_META_IIFNAME), NFT_CMP_EQ, &name(link))
+}
+
+fn came_as_routed(rule: Message, rule_for: Match) -> Message {
+    let asked = expression(rule, "fib", |data| {
+        data.be32(NFTA_FIB_DREG, register(NFT_REG_1))
+            .be32(NFTA_FIB_RESULT, ROUTE_DEVICE)
+            .be32(NFTA_FIB_FLAGS, BACK_BY_INPUT)
+    });
+    let found = match rule_for {
+        Match::Is => PRESENT,
+        Match::IsNot => MISSING,
+    };
+    compare_with(asked, NFT_CMP_EQ, found)
+}
+
+/// The names of interfaces fill all the room that there is for one.
+fn name(link: &str) -> Vec<u8> {
+    let mut name: Vec<u8> = link.bytes().take(IFNAMSIZ - 1).collect();
+    name.resize(IFNAMSIZ, 0);
+    name
+}
+
+/// The kernel has marks in the order of the machine.
+fn unmark(rule: Message, mark: u32) -> Message {
+    let cleared = with_mask(meta(rule, NFT_META_MARK), &(!mark).to_ne_bytes());
+    expression(cleared, "meta", |data| {
+        data.be32(NFTA_META_KEY, register(NFT_META_MARK)).be32(NFTA_META_SREG, register(NFT_REG_1))
+    })
+}
+
+fn masquerade(rule: Message, ports: Ports) -> Message {
+    let put = |data: Message, flags| data.be32(NFTA_MASQ_FLAGS, flags);
+    expression(rule, "masq", |data| data.with(ports.flags(), put))
+}
+
+fn source_nat(rule: Message, to: IpAddr, ports: Ports) -> Message {
+    let loaded = expression(rule, "immediate", |data| {
+        data.be32(NFTA_IMMEDIATE_DREG, register(NFT_REG_1))
+            .nest(NFTA_IMMEDIATE_DATA, |data| data.bytes(NFTA_DATA_VALUE, &octets(to)))
+    });
+    expression(loaded, "nat", |data| {
+        data.be32(NFTA_NAT_TYPE, SOURCE_NAT)
+            .be32(NFTA_NAT_FAMILY, IpFamily::of(to).protocol().into())
+            .be32(NFTA_NAT_REG_ADDR_MIN, register(NFT_REG_1))
+            .with(ports.flags(), |data, flags| data.be32(NFTA_NAT_FLAGS, flags))
     })
 }
 
@@ -217,11 +318,7 @@ fn verdict(rule: Message, code: i32, chain: Option<&str>) -> Message {
     })
 }
 
-pub(super) fn expression(
-    rule: Message,
-    name: &str,
-    fill: impl FnOnce(Message) -> Message,
-) -> Message {
+fn expression(rule: Message, name: &str, fill: impl FnOnce(Message) -> Message) -> Message {
     rule.nest(NFTA_LIST_ELEM, |element| {
         element.text(NFTA_EXPR_NAME, name).nest(NFTA_EXPR_DATA, fill)
     })
@@ -244,6 +341,23 @@ impl Place {
             (IpFamily::V4, Self::Destination) => (16, 4),
             (IpFamily::V6, Self::Source) => (8, 16),
             (IpFamily::V6, Self::Destination) => (24, 16),
+        }
+    }
+}
+
+impl Ports {
+    const fn flags(self) -> Option<u32> {
+        match self {
+            Self::Kept => None,
+            Self::FullyRandom => Some(FULLY_RANDOM),
+        }
+    }
+
+    pub(super) const fn of(flags: u32) -> Option<Self> {
+        match flags {
+            0 => Some(Self::Kept),
+            FULLY_RANDOM => Some(Self::FullyRandom),
+            _ => None,
         }
     }
 }

@@ -5,7 +5,7 @@ use std::io;
 use nix::libc::NFT_MSG_GETRULE;
 
 use super::Outcome;
-use super::batch::request;
+use super::batch::{HEADER, request};
 use super::chains::outcome;
 use super::decode;
 use super::expression::Expression;
@@ -14,8 +14,8 @@ use super::numbers::{
     NFTA_EXPR_DATA, NFTA_EXPR_NAME, NFTA_LIST_ELEM, NFTA_MATCH_INFO, NFTA_MATCH_NAME,
     NFTA_RULE_CHAIN, NFTA_RULE_EXPRESSIONS, NFTA_RULE_HANDLE, NFTA_RULE_TABLE, NFTA_RULE_USERDATA,
 };
-use crate::Socket;
 use crate::attributes::Attributes;
+use crate::socket::Socket;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
@@ -27,9 +27,6 @@ pub struct Rule {
     /// The chain that it leads to, by a jump or for good.
     pub leads_to: Option<String>,
 }
-
-/// Of the netfilter header behind that of netlink, in bytes.
-const HEADER: usize = 4;
 
 /// The rules of `chain` in `table`; none if there is no such chain.
 pub fn list(
@@ -45,8 +42,8 @@ pub fn list(
     let is_asked_for = |all: Attributes<'_>| {
         all.text(NFTA_RULE_TABLE) == Some(table) && all.text(NFTA_RULE_CHAIN) == Some(chain)
     };
-    socket.list(&question, |payload| {
-        let all = Attributes::of(payload.get(HEADER..)?);
+    socket.list(&question, |frame| {
+        let all = frame.attributes(HEADER)?;
         is_asked_for(all).then(|| read(all, family)).flatten()
     })
 }

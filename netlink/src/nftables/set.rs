@@ -1,25 +1,56 @@
-//! Sets of networks, of addresses and of protocols, in which a rule looks a packet up.
+//! Sets of addresses, networks and protocols: written, read, and what of them changes.
 
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use ipnetwork::IpNetwork;
 use nix::libc::{
-    NFT_MSG_DELSETELEM, NFT_MSG_NEWSET, NFT_MSG_NEWSETELEM, NFT_SET_ELEM_INTERVAL_END,
-    NFT_SET_INTERVAL, NFT_SET_TIMEOUT, NLM_F_CREATE,
+    NFNL_SUBSYS_NFTABLES, NFT_MSG_DELSETELEM, NFT_MSG_GETSETELEM, NFT_MSG_NEWSET,
+    NFT_MSG_NEWSETELEM, NFT_SET_ELEM_INTERVAL_END, NFT_SET_INTERVAL, NFT_SET_TIMEOUT, NLM_F_CREATE,
 };
 
-use super::batch::Batch;
-use super::family::IpFamily;
+use super::batch::{Batch, HEADER, request};
+use super::expression::UDP;
+use super::family::{IpFamily, TableFamily};
 use super::numbers::{
-    NFTA_DATA_VALUE, NFTA_LIST_ELEM, NFTA_SET_ELEM_FLAGS, NFTA_SET_ELEM_KEY,
-    NFTA_SET_ELEM_LIST_ELEMENTS, NFTA_SET_ELEM_LIST_SET, NFTA_SET_ELEM_LIST_TABLE,
-    NFTA_SET_ELEM_TIMEOUT, NFTA_SET_FLAGS, NFTA_SET_ID, NFTA_SET_KEY_LEN, NFTA_SET_KEY_TYPE,
-    NFTA_SET_NAME, NFTA_SET_TABLE,
+    NFTA_DATA_VALUE, NFTA_LIST_ELEM, NFTA_SET_ELEM_EXPIRATION, NFTA_SET_ELEM_FLAGS,
+    NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_LIST_ELEMENTS, NFTA_SET_ELEM_LIST_SET,
+    NFTA_SET_ELEM_LIST_TABLE, NFTA_SET_ELEM_TIMEOUT, NFTA_SET_FLAGS, NFTA_SET_ID, NFTA_SET_KEY_LEN,
+    NFTA_SET_KEY_TYPE, NFTA_SET_NAME, NFTA_SET_TABLE,
 };
-use super::tunnel::UDP;
+use crate::attributes::{Attributes, ip};
+use crate::frame::Frame;
 use crate::message::Message;
-use crate::rtnl::address::octets;
+use crate::socket::Socket;
+
+/// How long an element stays that times out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stay {
+    /// From the moment when it was put.
+    pub whole: Duration,
+    /// From now on.
+    pub left: Duration,
+}
+
+/// Some elements of a set, as the kernel tells those who listen for changes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChangedElements<'a> {
+    pub family: IpFamily,
+    pub table: &'a str,
+    pub set: &'a str,
+    pub change: Change,
+    pub addresses: Vec<IpAddr>,
+    /// Of UDP, in a set of protocols.
+    pub stay: Option<Stay>,
+}
+
+/// Whether something came or went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    Added,
+    Deleted,
+}
 
 /// So many addresses of either family fit into one message.
 pub const MOST_ADDRESSES: usize = 1000;
@@ -27,21 +58,21 @@ pub const MOST_ADDRESSES: usize = 1000;
 /// How `nft(8)` numbers the type of protocols above IP, and their length in bytes.
 const PROTOCOL: (u32, u32) = (12, 1);
 
+const ADDED: i32 = NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_NEWSETELEM;
+const DELETED: i32 = NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_DELSETELEM;
+
 impl Batch {
     /// There is this set of networks of one family from now on.
-    #[must_use]
     pub fn set(self, name: &str, family: IpFamily) -> Self {
         self.set_of(name, family.key(), NFT_SET_INTERVAL.cast_unsigned())
     }
 
     /// There is this set of addresses of one family from now on.
-    #[must_use]
     pub fn address_set(self, name: &str, family: IpFamily) -> Self {
         self.set_of(name, family.key(), 0)
     }
 
     /// There is this set of protocols from now on, whose elements may time out.
-    #[must_use]
     pub fn protocol_set(self, name: &str) -> Self {
         self.set_of(name, PROTOCOL, NFT_SET_TIMEOUT.cast_unsigned())
     }
@@ -60,7 +91,6 @@ impl Batch {
     }
 
     /// `networks`, which do not overlap, are in the set `name` of their family from now on.
-    #[must_use]
     pub fn add_elements(self, name: &str, networks: &[IpNetwork]) -> Self {
         let message = self.elements(NFT_MSG_NEWSETELEM, NLM_F_CREATE, name, |list| {
             networks.iter().fold(list, |list, network| interval(list, *network))
@@ -68,7 +98,6 @@ impl Batch {
         self.and(message)
     }
 
-    #[must_use]
     pub fn delete_elements(self, name: &str, networks: &[IpNetwork]) -> Self {
         let message = self.elements(NFT_MSG_DELSETELEM, 0, name, |list| {
             networks.iter().fold(list, |list, network| interval(list, *network))
@@ -78,7 +107,6 @@ impl Batch {
 
     /// `addresses` are in the set `name` of their family from now on; no more than fit into one
     /// message, see [`MOST_ADDRESSES`].
-    #[must_use]
     pub fn add_addresses(self, name: &str, addresses: impl IntoIterator<Item = IpAddr>) -> Self {
         let message = self.elements(NFT_MSG_NEWSETELEM, NLM_F_CREATE, name, |list| {
             addresses.into_iter().fold(list, |list, address| element(list, address, None))
@@ -87,7 +115,6 @@ impl Batch {
     }
 
     /// The reverse of [`Self::add_addresses`]; refused if one of them is not there.
-    #[must_use]
     pub fn delete_addresses(self, name: &str, addresses: impl IntoIterator<Item = IpAddr>) -> Self {
         let message = self.elements(NFT_MSG_DELSETELEM, 0, name, |list| {
             addresses.into_iter().fold(list, |list, address| element(list, address, None))
@@ -97,14 +124,12 @@ impl Batch {
 
     /// UDP is in the set of protocols `name` for as long as `timeout` from now on, whether it is
     /// there or not: no kernel before 6.12 changes the timeout of an element that is.
-    #[must_use]
     pub fn renew_udp(self, name: &str, timeout: Duration) -> Self {
         let whole = self.put_udp(name, timeout).delete_udp(name);
         whole.put_udp(name, timeout)
     }
 
     /// Refused if it is not there.
-    #[must_use]
     pub fn delete_udp(self, name: &str) -> Self {
         let message = self.elements(NFT_MSG_DELSETELEM, 0, name, |list| udp(list, None));
         self.and(message)
@@ -130,6 +155,78 @@ impl Batch {
     }
 }
 
+/// The addresses of a set that holds nothing else; none if there is no such set.
+///
+/// # Errors
+/// The kernel has no nftables, or not for us; or the conversation broke.
+pub fn addresses(
+    socket: &mut Socket,
+    family: IpFamily,
+    table: &str,
+    set: &str,
+) -> io::Result<Vec<IpAddr>> {
+    let question = listing(family, table, set);
+    let parts = socket
+        .list(&question, |frame| Some(keys(frame.attributes(HEADER)?).collect::<Vec<_>>()))?;
+    Ok(parts.concat())
+}
+
+/// How long UDP stays in a set of protocols; none if it is not there, or stays for ever.
+///
+/// # Errors
+/// The kernel has no nftables, or not for us; or the conversation broke.
+pub fn udp_stay(
+    socket: &mut Socket,
+    family: IpFamily,
+    table: &str,
+    set: &str,
+) -> io::Result<Option<Stay>> {
+    let question = listing(family, table, set);
+    let parts = socket.list(&question, |frame| stay_of_udp(frame.attributes(HEADER)?))?;
+    Ok(parts.into_iter().next())
+}
+
+fn listing(family: IpFamily, table: &str, set: &str) -> Message {
+    request(TableFamily::Only(family), NFT_MSG_GETSETELEM, 0)
+        .text(NFTA_SET_ELEM_LIST_TABLE, table)
+        .text(NFTA_SET_ELEM_LIST_SET, set)
+}
+
+/// What `frame` reports of the elements of a set; none if it reports anything else.
+pub fn changed_elements<'a>(frame: &Frame<'a>) -> Option<ChangedElements<'a>> {
+    let change = match i32::from(frame.kind) {
+        ADDED => Change::Added,
+        DELETED => Change::Deleted,
+        _ => return None,
+    };
+    let TableFamily::Only(family) = TableFamily::of_number(*frame.payload.first()?)? else {
+        return None;
+    };
+    let all = frame.attributes(HEADER)?;
+    let (table, set) = (all.text(NFTA_SET_ELEM_LIST_TABLE)?, all.text(NFTA_SET_ELEM_LIST_SET)?);
+    let (addresses, stay) = (keys(all).collect(), stay_of_udp(all));
+    Some(ChangedElements { family, table, set, change, addresses, stay })
+}
+
+fn elements(all: Attributes<'_>) -> impl Iterator<Item = (Attributes<'_>, &[u8])> {
+    let list = all.nested(NFTA_SET_ELEM_LIST_ELEMENTS).unwrap_or(Attributes::of(&[]));
+    list.into_iter().filter_map(|(_, element)| {
+        let element = Attributes::of(element);
+        Some((element, element.nested(NFTA_SET_ELEM_KEY)?.get(NFTA_DATA_VALUE)?))
+    })
+}
+
+fn keys(all: Attributes<'_>) -> impl Iterator<Item = IpAddr> {
+    elements(all).filter_map(|(_, key)| ip(key))
+}
+
+fn stay_of_udp(all: Attributes<'_>) -> Option<Stay> {
+    let (element, _) = elements(all).find(|(_, key)| *key == UDP)?;
+    let time = |kind| element.get(kind)?.try_into().ok().map(u64::from_be_bytes);
+    let time = |kind| time(kind).map(Duration::from_millis);
+    Some(Stay { whole: time(NFTA_SET_ELEM_TIMEOUT)?, left: time(NFTA_SET_ELEM_EXPIRATION)? })
+}
+
 /// An interval reaches up to the next element; one up to the last address needs no end.
 fn interval(list: Message, network: IpNetwork) -> Message {
     let end = NFT_SET_ELEM_INTERVAL_END.cast_unsigned();
@@ -143,7 +240,7 @@ fn interval(list: Message, network: IpNetwork) -> Message {
 fn element(list: Message, key: IpAddr, flags: Option<u32>) -> Message {
     list.nest(NFTA_LIST_ELEM, |element| {
         element
-            .nest(NFTA_SET_ELEM_KEY, |data| data.bytes(NFTA_DATA_VALUE, &octets(key)))
+            .nest(NFTA_SET_ELEM_KEY, |data| data.ip(NFTA_DATA_VALUE, key))
             .with(flags, |element, flags| element.be32(NFTA_SET_ELEM_FLAGS, flags))
     })
 }

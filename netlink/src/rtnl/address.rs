@@ -1,6 +1,6 @@
 //! Addresses of links.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 use nix::libc::{
@@ -9,7 +9,8 @@ use nix::libc::{
     RTM_NEWADDR,
 };
 
-use crate::attributes::{Attributes, u32_at};
+use crate::attributes::u32_at;
+use crate::frame::Frame;
 use crate::message::Message;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,24 +69,23 @@ pub fn list() -> Message {
     Message::new(RTM_GETADDR, 0, &ifaddr(0, None))
 }
 
-pub fn read(payload: &[u8]) -> Option<Address> {
-    let (length, scope) = (*payload.get(1)?, *payload.get(3)?);
-    let all = Attributes::of(payload.get(IFADDR..)?);
+pub fn read(frame: &Frame<'_>) -> Option<Address> {
+    let [_, length, short, scope, ..] = *frame.payload else { return None };
+    let all = frame.attributes(IFADDR)?;
     // Between two ends, the first is this one and the second the other.
-    let address = all.get(IFA_LOCAL).or_else(|| all.get(IFA_ADDRESS)).and_then(ip)?;
-    let short = u32::from(*payload.get(2)?);
-    let flags = all.u32(IFA_FLAGS).unwrap_or(short);
+    let address = all.ip(IFA_LOCAL).or_else(|| all.ip(IFA_ADDRESS))?;
+    let flags = all.u32(IFA_FLAGS).unwrap_or(short.into());
     Some(Address {
-        link: u32_at(payload, 4)?,
+        link: u32_at(frame.payload, 4)?,
         network: IpNetwork::new(address, length).ok()?,
         is_global: scope == GLOBAL,
         detection: Detection::of(flags),
     })
 }
 
-/// What a message of `kind` tells of an address that has come or changed.
-pub fn read_new(kind: u16, payload: &[u8]) -> Option<Address> {
-    (kind == RTM_NEWADDR).then(|| read(payload)).flatten()
+/// An address that was added or has changed.
+pub fn read_new(frame: &Frame<'_>) -> Option<Address> {
+    (frame.kind == RTM_NEWADDR).then(|| read(frame)).flatten()
 }
 
 impl Detection {
@@ -101,8 +101,7 @@ impl Detection {
 }
 
 fn named(message: Message, address: IpNetwork) -> Message {
-    let octets = octets(address.ip());
-    message.bytes(IFA_LOCAL, &octets).bytes(IFA_ADDRESS, &octets)
+    message.ip(IFA_LOCAL, address.ip()).ip(IFA_ADDRESS, address.ip())
 }
 
 fn ifaddr(link: u32, address: Option<IpNetwork>) -> Vec<u8> {
@@ -118,18 +117,4 @@ pub(super) const fn family(address: IpAddr) -> i32 {
         IpAddr::V4(_) => AF_INET,
         IpAddr::V6(_) => AF_INET6,
     }
-}
-
-pub(crate) fn octets(address: IpAddr) -> Vec<u8> {
-    match address {
-        IpAddr::V4(v4) => v4.octets().to_vec(),
-        IpAddr::V6(v6) => v6.octets().to_vec(),
-    }
-}
-
-/// By its length.
-pub(crate) fn ip(bytes: &[u8]) -> Option<IpAddr> {
-    let v4 = <[u8; 4]>::try_from(bytes).map(|octets| IpAddr::V4(Ipv4Addr::from(octets)));
-    v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(|octets| IpAddr::V6(Ipv6Addr::from(octets))))
-        .ok()
 }

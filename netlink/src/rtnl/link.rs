@@ -9,7 +9,8 @@ use nix::libc::{
     RTM_DELLINK, RTM_GETLINK, RTM_NEWLINK, RTM_SETLINK,
 };
 
-use crate::attributes::{Attributes, u32_at};
+use crate::attributes::u32_at;
+use crate::frame::Frame;
 use crate::mac::MacAddr;
 use crate::message::Message;
 
@@ -157,15 +158,15 @@ pub fn list_ports(master: u32) -> Message {
     list().u32(IFLA_MASTER, master)
 }
 
-pub fn read(payload: &[u8]) -> Option<Link> {
-    let flags = u32_at(payload, 8)?;
-    let all = Attributes::of(payload.get(IFINFO..)?);
+pub fn read(frame: &Frame<'_>) -> Option<Link> {
+    let flags = u32_at(frame.payload, 8)?;
+    let all = frame.attributes(IFINFO)?;
     let text = |kind| all.text(kind).unwrap_or_default().to_owned();
     let info = all.nested(IFLA_LINKINFO);
     let kind = info.and_then(|info| info.text(IFLA_INFO_KIND));
     let mac = all.get(IFLA_ADDRESS).and_then(|bytes| <[u8; 6]>::try_from(bytes).ok());
     Some(Link {
-        index: u32_at(payload, 4)?,
+        index: u32_at(frame.payload, 4)?,
         name: text(IFLA_IFNAME),
         kind: kind.unwrap_or_default().to_owned(),
         mac: mac.map(MacAddr::new).unwrap_or_default(),

@@ -10,8 +10,9 @@ use nix::libc::{
     RTM_NEWNEIGH,
 };
 
-use super::address::{family, ip, octets};
-use crate::attributes::{Attributes, u16_at, u32_at};
+use super::address::family;
+use crate::attributes::{ip, u16_at, u32_at};
+use crate::frame::Frame;
 use crate::message::Message;
 use crate::socket::{Protocol, Socket};
 
@@ -71,11 +72,11 @@ impl NextHops {
         for (place, byte) in fixed.iter_mut().zip([family_byte(address), width]) {
             *place = byte;
         }
-        let question = Message::new(RTM_GETROUTE, 0, &fixed).bytes(RTA_DST, &octets(address));
-        let found = self.socket.get(question, |payload| {
-            let all = Attributes::of(payload.get(RTMSG..)?);
+        let question = Message::new(RTM_GETROUTE, 0, &fixed).ip(RTA_DST, address);
+        let found = self.socket.get(question, |frame| {
+            let all = frame.attributes(RTMSG)?;
             let via = all.get(RTA_VIA).and_then(|via| ip(via.get(2..)?));
-            let gateway = all.get(RTA_GATEWAY).and_then(ip).or(via);
+            let gateway = all.ip(RTA_GATEWAY).or(via);
             Some(NextHop { link: all.u32(RTA_OIF)?, address: gateway.unwrap_or(address) })
         })?;
         let found = found.map_err(|refusal| io::Error::from(refusal.errno))?;
@@ -89,7 +90,7 @@ impl NextHops {
             Err(refusal) if refusal.errno == Errno::ENOENT => Ok(false),
             // Before 5.0, the kernel only lists.
             Err(refusal) if refusal.errno == Errno::EOPNOTSUPP => {
-                let is_it = |payload: &[u8]| state_of(payload, next_hop);
+                let is_it = |frame: &Frame<'_>| state_of(frame, next_hop);
                 Ok(self.socket.list(&question, is_it)?.into_iter().any(is_usable))
             }
             Err(refusal) => Err(refusal.errno.into()),
@@ -105,18 +106,17 @@ fn message(kind: u16, flags: i32, neighbour_flags: u8, next_hop: NextHop) -> Mes
     let NextHop { link, address } = next_hop;
     let [link, state] = [link.to_ne_bytes().to_vec(), NUD_NONE.to_ne_bytes().to_vec()];
     let fixed = [vec![family_byte(address), 0, 0, 0], link, state, vec![neighbour_flags, 0]];
-    Message::new(kind, flags, &fixed.concat()).bytes(NDA_DST, &octets(address))
+    Message::new(kind, flags, &fixed.concat()).ip(NDA_DST, address)
 }
 
-fn state(payload: &[u8]) -> Option<u16> {
-    u16_at(payload, 8)
+fn state(frame: &Frame<'_>) -> Option<u16> {
+    u16_at(frame.payload, 8)
 }
 
-fn state_of(payload: &[u8], next_hop: NextHop) -> Option<u16> {
-    let all = Attributes::of(payload.get(NDMSG..)?);
-    let address = all.get(NDA_DST).and_then(ip)?;
-    let is_it = u32_at(payload, 4)? == next_hop.link && address == next_hop.address;
-    is_it.then(|| state(payload)).flatten()
+fn state_of(frame: &Frame<'_>, next_hop: NextHop) -> Option<u16> {
+    let address = frame.attributes(NDMSG)?.ip(NDA_DST)?;
+    let is_it = u32_at(frame.payload, 4)? == next_hop.link && address == next_hop.address;
+    is_it.then(|| state(frame)).flatten()
 }
 
 fn family_byte(address: IpAddr) -> u8 {

@@ -8,8 +8,8 @@ use nix::libc::{
     RTA_TABLE, RTM_GETROUTE, RTM_NEWROUTE, RTN_UNICAST, RTPROT_BOOT,
 };
 
-use super::address::{family, ip, octets};
-use crate::attributes::{Attributes, u32_at};
+use super::address::family;
+use crate::frame::Frame;
 use crate::message::Message;
 
 /// A route to add. What is `None` is the kernel's choice.
@@ -46,10 +46,10 @@ pub fn add(route: &Route) -> Message {
         .u32(RTA_OIF, route.link)
         .u32(RTA_TABLE, route.table.unwrap_or(RT_TABLE_MAIN.into()));
     // The kernel takes a default route by the absence of a destination.
-    let target = (destination.prefix() > 0).then(|| octets(destination.network()));
+    let target = (destination.prefix() > 0).then(|| destination.network());
     message
-        .with(target, |message, target| message.bytes(RTA_DST, &target))
-        .with(route.gateway, |message, gateway| message.bytes(RTA_GATEWAY, &octets(gateway)))
+        .with(target, |message, target| message.ip(RTA_DST, target))
+        .with(route.gateway, |message, gateway| message.ip(RTA_GATEWAY, gateway))
         .with(route.priority, |message, priority| message.u32(RTA_PRIORITY, priority))
         .with(metrics(route), |message, route| {
             message.nest(RTA_METRICS, |metrics| {
@@ -69,15 +69,15 @@ pub fn list(of: IpAddr) -> Message {
     Message::new(RTM_GETROUTE, 0, &fixed)
 }
 
-pub fn read(payload: &[u8]) -> Option<Known> {
-    let is_ipv4 = i32::from(*payload.first()?) == nix::libc::AF_INET;
+pub fn read(frame: &Frame<'_>) -> Option<Known> {
+    let [of, length, ..] = *frame.payload else { return None };
+    let is_ipv4 = i32::from(of) == nix::libc::AF_INET;
     let any = if is_ipv4 { IpAddr::from([0_u8; 4]) } else { IpAddr::from([0_u8; 16]) };
-    let all = Attributes::of(payload.get(RTMSG..)?);
-    let base = all.get(RTA_DST).and_then(ip).unwrap_or(any);
-    u32_at(payload, 8)?;
+    let all = frame.attributes(RTMSG)?;
+    let base = all.ip(RTA_DST).unwrap_or(any);
     Some(Known {
-        destination: IpNetwork::new(base, *payload.get(1)?).ok()?,
-        gateway: all.get(RTA_GATEWAY).and_then(ip),
+        destination: IpNetwork::new(base, length).ok()?,
+        gateway: all.ip(RTA_GATEWAY),
         link: all.u32(RTA_OIF),
     })
 }

@@ -20,13 +20,13 @@ pub(super) fn encode(op: &Op, link: &Link, links: &Links) -> Result<Request, Une
     Ok(Request::Netlink(match op {
         Op::Create(_) => {
             let message = RouteNetlinkMessage::NewLink(create(link, links)?);
-            vec![flagged(message, NLM_F_CREATE | NLM_F_EXCL)]
+            vec![flagged(&message, NLM_F_CREATE | NLM_F_EXCL)]
         }
         Op::Replace(_) => [correct(link)?, set(link, links)]
             .map(RouteNetlinkMessage::NewLink)
-            .map(|message| flagged(message, 0))
+            .map(|message| flagged(&message, 0))
             .into(),
-        Op::Remove(_) => vec![flagged(RouteNetlinkMessage::DelLink(named(&link.name)), 0)],
+        Op::Remove(_) => vec![flagged(&RouteNetlinkMessage::DelLink(named(&link.name)), 0)],
     }))
 }
 

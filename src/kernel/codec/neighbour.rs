@@ -9,9 +9,9 @@ use netlink_packet_route::neighbour::{
 };
 use netlink_packet_route::route::RouteType;
 
+use super::Unencodable;
 use super::links::Links;
 use super::request::address_family;
-use super::{Unencodable, ip_address};
 use crate::kernel::Observation;
 use crate::mac::MacAddr;
 use crate::model::entry::{Entry, Fdb, Key, LinkName, Neighbour};
@@ -120,7 +120,9 @@ fn destination(message: &NeighbourMessage) -> Option<IpAddr> {
     message.attributes.iter().find_map(|attribute| match attribute {
         NeighbourAttribute::Destination(NeighbourAddress::Inet(v4)) => Some((*v4).into()),
         NeighbourAttribute::Destination(NeighbourAddress::Inet6(v6)) => Some((*v6).into()),
-        NeighbourAttribute::Destination(NeighbourAddress::Other(octets)) => ip_address(octets),
+        NeighbourAttribute::Destination(NeighbourAddress::Other(octets)) => {
+            tweed_netlink::ip(octets)
+        }
         _ => None,
     })
 }

@@ -1,11 +1,8 @@
 //! A look at the bytes of a message that spares parsing it: a host may have far more routes than ours.
 
-use std::net::IpAddr;
-
-use netlink_packet_core::{NetlinkBuffer, NlasIterator};
 use nix::libc::{RTA_DST, RTM_DELNEIGH, RTM_DELROUTE, RTM_NEWNEIGH, RTM_NEWROUTE};
+use tweed_netlink::Frame;
 
-use super::ip_address;
 use crate::model::prefix::Prefix;
 
 /// Bytes of `struct rtmsg`.
@@ -13,31 +10,22 @@ const HEADER: usize = 12;
 
 /// Whether `frame` may speak of something of ours: false only for routes that lead elsewhere than
 /// into `networks`, and for neighbours and learnt MAC addresses of links other than `tunnels`.
-pub(crate) fn may_concern(frame: &[u8], networks: &[Prefix], tunnels: &[u32]) -> bool {
-    if let Some(route) = route(frame) {
-        return destination(route).is_some_and(|d| networks.iter().any(|it| it.contains(d)));
+pub(crate) fn may_concern(frame: &Frame<'_>, networks: &[Prefix], tunnels: &[u32]) -> bool {
+    match frame.kind {
+        RTM_NEWROUTE | RTM_DELROUTE => {
+            let destination = frame.attributes(HEADER).and_then(|all| all.ip(RTA_DST));
+            destination.is_some_and(|it| networks.iter().any(|network| network.contains(it)))
+        }
+        RTM_NEWNEIGH | RTM_DELNEIGH => {
+            link_index(frame.payload).is_none_or(|index| tunnels.contains(&index))
+        }
+        _ => true,
     }
-    neighbour(frame).and_then(link_index).is_none_or(|index| tunnels.contains(&index))
 }
 
 /// Whether `frame` may be a default route.
-pub(crate) fn may_be_default(frame: &[u8]) -> bool {
-    route(frame).is_none_or(|route| route.get(1) == Some(&0))
-}
-
-/// The payload, if it is a route.
-fn route(frame: &[u8]) -> Option<&[u8]> {
-    payload(frame, [RTM_NEWROUTE, RTM_DELROUTE])
-}
-
-/// The payload, if it is a neighbour or an entry of a forwarding table.
-fn neighbour(frame: &[u8]) -> Option<&[u8]> {
-    payload(frame, [RTM_NEWNEIGH, RTM_DELNEIGH])
-}
-
-fn payload(frame: &[u8], kinds: [u16; 2]) -> Option<&[u8]> {
-    let frame = NetlinkBuffer::new_checked(frame).ok()?;
-    kinds.contains(&frame.message_type()).then(|| frame.payload())
+pub(crate) fn may_be_default(frame: &Frame<'_>) -> bool {
+    !matches!(frame.kind, RTM_NEWROUTE | RTM_DELROUTE) || frame.payload.get(1) == Some(&0)
 }
 
 /// `ndm_ifindex` of `struct ndmsg`.
@@ -45,61 +33,56 @@ fn link_index(neighbour: &[u8]) -> Option<u32> {
     neighbour.get(4..8)?.try_into().ok().map(u32::from_ne_bytes)
 }
 
-fn destination(route: &[u8]) -> Option<IpAddr> {
-    let attributes = NlasIterator::new(route.get(HEADER..)?).map_while(Result::ok);
-    let octets = attributes.filter(|attribute| attribute.kind() == RTA_DST);
-    octets.map(|attribute| ip_address(attribute.value())).next()?
-}
-
 #[cfg(test)]
 mod tests {
     use netlink_packet_route::neighbour::{NeighbourAttribute, NeighbourMessage};
     use netlink_packet_route::route::{RouteAttribute, RouteMessage};
     use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+    use nix::libc::RTM_NEWLINK;
+    use tweed_netlink::Message;
 
     use super::*;
-    use crate::kernel::codec::{Body, Message};
+    use crate::kernel::codec::flagged;
 
-    fn frame(destination: &str) -> Vec<u8> {
+    fn route(destination: &str) -> Vec<u8> {
         let destination: Prefix = destination.parse().unwrap();
         let mut message = RouteMessage::default();
         message.header.destination_prefix_length = destination.prefix_len();
         if destination.prefix_len() > 0 {
             message.attributes.push(RouteAttribute::Destination(destination.base().into()));
         }
-        serialized(RouteNetlinkMessage::NewRoute(message))
+        flagged(&RouteNetlinkMessage::NewRoute(message), 0).finish(0, 0)
     }
 
-    fn serialized(message: RouteNetlinkMessage) -> Vec<u8> {
-        let mut message = Message::from(Body::from(message));
-        message.finalize();
-        let mut bytes = vec![0; message.buffer_len()];
-        message.serialize(&mut bytes);
-        bytes
+    fn concerns(datagram: &[u8], networks: &[Prefix], tunnels: &[u32]) -> bool {
+        Frame::all(datagram).any(|frame| may_concern(&frame, networks, tunnels))
+    }
+
+    fn is_default(datagram: &[u8]) -> bool {
+        Frame::all(datagram).any(|frame| may_be_default(&frame))
     }
 
     #[test]
     fn routes_elsewhere_are_of_no_concern() {
         let networks = ["10.244.0.0/16".parse().unwrap(), "fd00:10::/48".parse().unwrap()];
         for ours in ["10.244.0.0/16", "10.244.7.0/24", "fd00:10:0:7::/64"] {
-            assert!(may_concern(&frame(ours), &networks, &[]), "{ours}");
+            assert!(concerns(&route(ours), &networks, &[]), "{ours}");
         }
         for other in ["0.0.0.0/0", "10.245.0.0/24", "fd00:11::/64"] {
-            assert!(!may_concern(&frame(other), &networks, &[]), "{other}");
+            assert!(!concerns(&route(other), &networks, &[]), "{other}");
         }
     }
 
     #[test]
     fn only_a_route_without_a_prefix_may_be_a_default_route() {
-        assert!(may_be_default(&frame("0.0.0.0/0")));
-        assert!(!may_be_default(&frame("10.0.0.0/8")));
+        assert!(is_default(&route("0.0.0.0/0")));
+        assert!(!is_default(&route("10.0.0.0/8")));
     }
 
     #[test]
     fn what_is_no_route_is_left_to_the_parser() {
-        for bytes in [&[][..], &[0; 16], &frame("10.0.0.0/8")[..15]] {
-            assert!(may_concern(bytes, &[], &[]) && may_be_default(bytes), "{bytes:?}");
-        }
+        let link = Message::new(RTM_NEWLINK, 0, &[]).finish(0, 0);
+        assert!(concerns(&link, &[], &[]) && is_default(&link));
     }
 
     #[test]
@@ -109,9 +92,9 @@ mod tests {
             message.header.family = AddressFamily::Bridge;
             message.header.ifindex = index;
             message.attributes.push(NeighbourAttribute::LinkLayerAddress(vec![2, 0, 0, 0, 0, 1]));
-            serialized(RouteNetlinkMessage::NewNeighbour(message))
+            flagged(&RouteNetlinkMessage::NewNeighbour(message), 0).finish(0, 0)
         };
-        assert!(may_concern(&learnt(7), &[], &[7]));
-        assert!(!may_concern(&learnt(8), &[], &[7]));
+        assert!(concerns(&learnt(7), &[], &[7]));
+        assert!(!concerns(&learnt(8), &[], &[7]));
     }
 }

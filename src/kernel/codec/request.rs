@@ -8,61 +8,61 @@ use netlink_packet_route::address::AddressMessage;
 use netlink_packet_route::link::{LinkAttribute, LinkExtentMask, LinkMessage};
 use netlink_packet_route::neighbour::{NeighbourAttribute, NeighbourMessage};
 use netlink_packet_route::route::{RouteAttribute, RouteHeader, RouteMessage};
+use tweed_netlink::Message;
 
-use super::message::Body;
-use super::nexthop::NexthopMessage;
+use super::{flagged, nexthop};
 use crate::model::prefix::Family;
 
-pub(crate) fn links() -> Body {
+pub(crate) fn links() -> Message {
     let mut message = LinkMessage::default();
     message.attributes = vec![LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats])];
-    Kind::GetLink(message).into()
+    flagged(&Kind::GetLink(message), 0)
 }
 
 /// The addresses of every link.
-pub(crate) fn addresses() -> Body {
-    Kind::GetAddress(AddressMessage::default()).into()
+pub(crate) fn addresses() -> Message {
+    flagged(&Kind::GetAddress(AddressMessage::default()), 0)
 }
 
-pub(crate) fn addresses_of(index: u32) -> Body {
+pub(crate) fn addresses_of(index: u32) -> Message {
     let mut message = AddressMessage::default();
     message.header.index = index;
-    Kind::GetAddress(message).into()
+    flagged(&Kind::GetAddress(message), 0)
 }
 
-pub(crate) fn neighbours_of(index: u32) -> Body {
+pub(crate) fn neighbours_of(index: u32) -> Message {
     let mut message = NeighbourMessage::default();
     message.attributes = vec![NeighbourAttribute::IfIndex(index)];
-    Kind::GetNeighbour(message).into()
+    flagged(&Kind::GetNeighbour(message), 0)
 }
 
-pub(crate) fn fdb_of(index: u32) -> Body {
+pub(crate) fn fdb_of(index: u32) -> Message {
     let mut message = NeighbourMessage::default();
     message.header.family = AddressFamily::Bridge;
     message.header.ifindex = index;
-    Kind::GetNeighbour(message).into()
+    flagged(&Kind::GetNeighbour(message), 0)
 }
 
 /// The routes of the main table.
-pub(crate) fn routes(family: Family) -> Body {
+pub(crate) fn routes(family: Family) -> Message {
     let mut message = RouteMessage::default();
     message.header.address_family = address_family(family.unspecified());
     message.header.table = RouteHeader::RT_TABLE_MAIN;
-    Kind::GetRoute(message).into()
+    flagged(&Kind::GetRoute(message), 0)
 }
 
 /// All nexthop objects of the host.
-pub(crate) fn nexthops() -> Body {
-    Body::GetNexthop(NexthopMessage::any())
+pub(crate) fn nexthops() -> Message {
+    nexthop::list()
 }
 
 /// The route that a packet to `address` would take.
-pub(crate) fn route_to(address: IpAddr) -> Body {
+pub(crate) fn route_to(address: IpAddr) -> Message {
     let mut message = RouteMessage::default();
     message.header.address_family = address_family(address);
     message.header.destination_prefix_length = Family::of(address).width();
     message.attributes = vec![RouteAttribute::Destination(address.into())];
-    Kind::GetRoute(message).into()
+    flagged(&Kind::GetRoute(message), 0)
 }
 
 pub(super) fn address_family(address: IpAddr) -> AddressFamily {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ipnetwork::IpNetwork;
+use tweed_netlink::Frame;
 use tweed_netlink::nftables::{
     self, Batch, Chain, Contents, Expression, IpFamily, Stay, TableFamily,
 };
@@ -79,8 +80,8 @@ pub(crate) fn renewal(table: Arc<TableName>, stay: Stay) -> Renewal {
 }
 
 /// The table that a `message` to those who listen says to have changed.
-pub(crate) fn changed_table(message: &[u8]) -> Option<TableName> {
-    let (family, name) = nftables::changed_table(message)?;
+pub(crate) fn changed_table(frame: &Frame<'_>) -> Option<TableName> {
+    let (family, name) = nftables::changed_table(frame)?;
     match family {
         TableFamily::Only(family) => Some(table_name(family, name)),
         TableFamily::Both => None,

@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use netlink_packet_core::{DefaultNla, NetlinkBuffer};
+use netlink_packet_core::DefaultNla;
 use netlink_packet_route::link::{LinkAttribute, LinkMessage};
 use netlink_packet_route::neighbour::NeighbourState;
 use nix::libc::{IFLA_LINKINFO, IFLA_STATS64};
@@ -159,13 +159,13 @@ fn encoded(op: &Op) -> Message {
     messages.into_iter().next().unwrap()
 }
 
-/// The message as the other side of the socket would see it.
-fn sent(op: &Op) -> Message {
-    let mut message = encoded(op);
-    message.finalize();
-    let mut bytes = vec![0; message.buffer_len()];
-    message.serialize(&mut bytes);
-    parse(&bytes).unwrap()
+/// What the other side of the socket would understand.
+fn received(datagram: &[u8]) -> Option<Body> {
+    parse(&Frame::all(datagram).next().unwrap())
+}
+
+fn sent(op: &Op) -> Body {
+    received(&encoded(op).finish(0, 0)).unwrap()
 }
 
 proptest! {
@@ -193,8 +193,7 @@ proptest! {
         let length = u32::try_from(bytes.len()).unwrap();
         bytes.splice(0..4, length.to_ne_bytes());
         bytes.splice(4..6, kind.to_ne_bytes());
-        prop_assert!(NetlinkBuffer::new_checked(&bytes).is_ok());
-        let _ = parse(&bytes).map(|message| decode(&message, &links()));
+        let _ = received(&bytes).map(|body| decode(&body, &links()));
     }
 }
 
@@ -229,22 +228,17 @@ fn a_route_bears_our_mark_and_flannels_form() {
 
 #[test]
 fn a_neighbour_without_a_mac_is_lost() {
-    let mut message = encoded(&Op::Create(Entry::Neighbour(a_neighbour()).into()));
-    let NetlinkPayload::InnerMessage(Body::Rtnl(RouteNetlinkMessage::NewNeighbour(neighbour))) =
-        &mut message.payload
-    else {
-        unreachable!()
-    };
-    neighbour.header.state = NeighbourState::Failed;
+    let mut message = neighbour::encode(&a_neighbour(), &links()).unwrap();
+    message.header.state = NeighbourState::Failed;
+    let body = Body::Rtnl(RouteNetlinkMessage::NewNeighbour(message));
     let key = Key::Neighbour(a_neighbour().link, a_neighbour().address);
-    assert_eq!(decode(&message, &links()), Some(Observation::Lost(key)));
+    assert_eq!(decode(&body, &links()), Some(Observation::Lost(key)));
 }
 
 #[test]
 fn an_appended_route_stands_behind_the_one_in_force() {
-    let mut message = sent(&Op::Create(Entry::Route(a_route()).into()));
-    message.header.flags |= NLM_F_APPEND;
-    assert_eq!(decode(&message, &links()), None);
+    let message = encoded(&Op::Create(Entry::Route(a_route()).into()));
+    assert_eq!(received(&message.finish(0, NLM_F_APPEND.into())), None);
 }
 
 #[test]
@@ -270,11 +264,11 @@ fn an_attribute_that_nobody_knows_does_not_hide_its_link() {
         LinkAttribute::Other(DefaultNla::new(IFLA_STATS64, vec![1])),
         LinkAttribute::IfName("eth0".to_owned()),
     ];
-    let mut message = Message::from(Body::from(RouteNetlinkMessage::NewLink(message)));
-    message.finalize();
-    let mut bytes = vec![0; message.buffer_len()];
-    message.serialize(&mut bytes);
-    assert!(Message::deserialize(&bytes).is_err(), "the library would have given up");
-    let (name, known) = listed_link(&parse(&bytes).unwrap()).unwrap();
+    let message = RouteNetlinkMessage::NewLink(message);
+    let datagram = flagged(&message, 0).finish(0, 0);
+    let payload = Frame::all(&datagram).next().unwrap().payload;
+    let parsed = RouteNetlinkMessage::parse_with_param(payload, RTM_NEWLINK);
+    assert!(parsed.is_err(), "the library would have given up");
+    let (name, known) = listed_link(&received(&datagram).unwrap()).unwrap();
     assert_eq!((name, known.index), (LinkName::new("eth0"), 4));
 }

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
 
+use tweed_netlink::Frame;
 use tweed_netlink::nftables::{self, Batch, Change, ChangedElements, MOST_ADDRESSES};
 
 use super::table;
@@ -37,10 +38,10 @@ pub(crate) fn transaction(ops: &[Op]) -> Option<Transaction> {
     whole.map(|batch| Transaction { batch, owners })
 }
 
-/// What a `message` to those who listen says of the elements of tables; nothing if it speaks of
+/// What a `frame` to listeners says of the elements of tables; nothing if it speaks of
 /// anything else.
-pub(crate) fn changed_elements(message: &[u8]) -> Vec<Observation> {
-    let Some(changed) = nftables::changed_elements(message) else { return Vec::new() };
+pub(crate) fn changed_elements(frame: &Frame<'_>) -> Vec<Observation> {
+    let Some(changed) = nftables::changed_elements(frame) else { return Vec::new() };
     let table = Arc::new(table::table_name(changed.family, changed.table));
     match changed.set {
         PEERS => changed_peers(&changed, &table),

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::path::Path;
-use std::time::Duration;
 
 use nix::errno::Errno;
 use tweed_netlink::nftables::{
@@ -14,9 +13,6 @@ use super::text;
 use crate::model::prefix::Family;
 use crate::plan::preflight::facts::{Chain, Module, Rule, Then};
 
-/// The kernel answers before a request has returned; only a lost answer would be waited for.
-const DEADLINE: Duration = Duration::from_secs(5);
-
 pub(super) fn chains() -> Vec<Chain> {
     let found = read().unwrap_or_else(|error| {
         tracing::debug!(%error, "chains of nftables were not read");
@@ -27,7 +23,8 @@ pub(super) fn chains() -> Vec<Chain> {
 
 /// Whether it can be asked for a table, there or not.
 pub(super) fn nftables() -> Module {
-    let asked = open().and_then(|mut socket| nftables::read(&mut socket, IpFamily::V4, "tweed"));
+    let asked = Socket::open(Protocol::Netfilter)
+        .and_then(|mut socket| nftables::read(&mut socket, IpFamily::V4, "tweed"));
     let errno = asked.err().map(|error| error.raw_os_error().map(Errno::from_raw));
     match errno {
         None => Module::Available,
@@ -43,13 +40,7 @@ pub(super) fn legacy_tables(proc: &Path) -> Vec<String> {
 }
 
 fn read() -> io::Result<Vec<FilterChain>> {
-    nftables::filter_chains(&mut open()?)
-}
-
-fn open() -> io::Result<Socket> {
-    let socket = Socket::open(Protocol::Netfilter)?;
-    socket.wait_no_longer_than(DEADLINE)?;
-    Ok(socket)
+    nftables::filter_chains(&mut Socket::open(Protocol::Netfilter)?)
 }
 
 fn chain(found: FilterChain) -> Chain {

@@ -5,12 +5,12 @@ use std::io;
 use std::mem;
 
 use nix::errno::Errno;
+use tweed_netlink::{Message, Refusal};
 
 use super::NetlinkKernel;
 use super::remedy::{Remedy, remedy};
-use crate::kernel::codec::{self, Message, Request, Unencodable};
+use crate::kernel::codec::{self, Request, Unencodable};
 use crate::kernel::iptables::HostChains;
-use crate::kernel::socket::Refusal;
 use crate::kernel::{Chains, Refused};
 use crate::model::entry::Entry;
 use crate::plan::diff::Op;
@@ -141,7 +141,7 @@ impl NetlinkKernel {
     }
 
     async fn send(&mut self, batch: Batch) -> io::Result<Vec<(Op, Refusal)>> {
-        let refusals = self.requests.batch(batch.messages).await?;
+        let refusals = self.requests.execute(batch.messages).await?;
         let op = |refusal: &Refusal| batch.ops.get((*batch.owners.get(refusal.index)?)?).cloned();
         Ok(refusals.into_iter().filter_map(|refusal| Some((op(&refusal)?, refusal))).collect())
     }

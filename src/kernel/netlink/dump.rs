@@ -3,8 +3,10 @@
 use std::collections::BTreeSet;
 use std::io;
 
+use tweed_netlink::{Frame, Message};
+
 use super::NetlinkKernel;
-use crate::kernel::codec::{self, Body, Links, Message, request};
+use crate::kernel::codec::{self, Body, Links, request};
 use crate::kernel::iptables::HostChains;
 use crate::kernel::{Chains, Observation, sysctl};
 use crate::model::entry::{Entry, KernelState, LinkName};
@@ -18,7 +20,7 @@ impl NetlinkKernel {
         known: &KernelState,
     ) -> io::Result<KernelState> {
         let links = self.read_links().await?;
-        let links = links.iter().filter_map(|message| entry(message, &self.links, scope));
+        let links = links.iter().filter_map(|body| entry(body, &self.links, scope));
         let mut entries: Vec<_> =
             links.chain(settings(scope)).map(|entry| known.sharing(entry)).collect();
         let offloads = scope.tunnels.iter().filter_map(|link| self.offloads.read(link));
@@ -28,14 +30,14 @@ impl NetlinkKernel {
         let tunnels: Vec<u32> = self.indices(scope).collect();
         for request in self.requests_for(scope) {
             let links = &self.links;
-            let read = |frame: &[u8]| {
+            let read = |frame: &Frame<'_>| {
                 codec::may_concern(frame, &scope.networks, &tunnels)
                     .then(|| codec::parse(frame))
                     .flatten()
-                    .and_then(|message| entry(&message, links, scope))
+                    .and_then(|body| entry(&body, links, scope))
                     .map(|entry| known.sharing(entry))
             };
-            entries.extend(self.requests.dump(request, read).await?);
+            entries.extend(self.requests.list(&request, read).await?.unwrap_or_default());
         }
         // Of several entries at one key, the first is the one in force.
         Ok(entries.into_iter().rev().collect())
@@ -59,7 +61,7 @@ impl NetlinkKernel {
         scope.tunnels.iter().filter_map(|tunnel| self.links.index(tunnel).ok())
     }
 
-    fn requests_for(&self, scope: &Scope) -> Vec<Body> {
+    fn requests_for(&self, scope: &Scope) -> Vec<Message> {
         let on_tunnels = self.indices(scope).flat_map(|index| {
             [request::addresses_of(index), request::fdb_of(index), request::neighbours_of(index)]
         });
@@ -76,9 +78,9 @@ async fn chains(scope: &Scope) -> impl Iterator<Item = Entry> + use<> {
     reading.found.into_iter().map(Entry::Chain)
 }
 
-/// What `message` says that the kernel holds, if it is of any interest.
-fn entry(message: &Message, links: &Links, scope: &Scope) -> Option<Entry> {
-    match codec::decode(message, links)? {
+/// What `body` says that the kernel holds, if it is of any interest.
+fn entry(body: &Body, links: &Links, scope: &Scope) -> Option<Entry> {
+    match codec::decode(body, links)? {
         Observation::Holds(entry) => Some(entry).filter(|entry| scope.covers(entry)),
         Observation::Lost(_)
         | Observation::LinkChanged(_)

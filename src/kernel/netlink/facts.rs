@@ -3,11 +3,11 @@
 use std::io;
 use std::net::IpAddr;
 
-use netlink_packet_core::NetlinkPayload;
 use netlink_packet_route::RouteNetlinkMessage as M;
+use tweed_netlink::Frame;
 
 use super::NetlinkKernel;
-use crate::kernel::codec::{self, Body, Message, request};
+use crate::kernel::codec::{self, Body, request};
 use crate::kernel::{iptables, sysctl};
 use crate::model::entry::{LinkName, NexthopId, PROTOCOL};
 use crate::model::node::{Facts, Firewalls, Interface, Nexthops, Reach, Release};
@@ -52,8 +52,8 @@ impl NetlinkKernel {
 
     /// Whether we can use nexthop objects.
     async fn read_nexthops(&mut self) -> io::Result<Nexthops> {
-        let read = |frame: &[u8]| codec::parse(frame).as_ref().and_then(taken);
-        let taken = self.requests.list(request::nexthops(), read).await?;
+        let read = |frame: &Frame<'_>| codec::parse(frame).as_ref().and_then(taken);
+        let taken = self.requests.list(&request::nexthops(), read).await?;
         Ok(match taken.filter(|_| !self.lacks_nexthops) {
             Some(taken) => taken.first().map_or(Nexthops::Usable, |id| Nexthops::Taken(*id)),
             None => Nexthops::Unsupported,
@@ -63,11 +63,8 @@ impl NetlinkKernel {
     async fn read_interfaces(&mut self) -> io::Result<Vec<Interface>> {
         let links = self.read_links().await?;
         let mut interfaces: Vec<Interface> = links.iter().filter_map(interface).collect();
-        for message in self.requests.dump(request::addresses(), codec::parse).await? {
-            let NetlinkPayload::InnerMessage(Body::Rtnl(M::NewAddress(address))) = message.payload
-            else {
-                continue;
-            };
+        for body in self.list(&request::addresses(), codec::parse).await? {
+            let Body::Rtnl(M::NewAddress(address)) = body else { continue };
             let name = self.links.name(address.header.index);
             let owner = interfaces.iter_mut().find(|interface| Some(&interface.name) == name);
             if let Some(owner) = owner {
@@ -82,28 +79,24 @@ impl NetlinkKernel {
         family: Family,
     ) -> io::Result<Vec<(Family, Option<LinkName>)>> {
         let read =
-            |frame: &[u8]| codec::may_be_default(frame).then(|| codec::parse(frame)).flatten();
-        let routes = self.requests.dump(request::routes(family), read).await?;
-        Ok(routes.iter().filter_map(|message| self.default_route(message)).collect())
+            |frame: &Frame<'_>| codec::may_be_default(frame).then(|| codec::parse(frame)).flatten();
+        let routes = self.list(&request::routes(family), read).await?;
+        Ok(routes.iter().filter_map(|body| self.default_route(body)).collect())
     }
 
-    fn default_route(&self, message: &Message) -> Option<(Family, Option<LinkName>)> {
-        match &message.payload {
-            NetlinkPayload::InnerMessage(Body::Rtnl(M::NewRoute(route))) => {
-                codec::default_route(route, &self.links)
-            }
+    fn default_route(&self, body: &Body) -> Option<(Family, Option<LinkName>)> {
+        match body {
+            Body::Rtnl(M::NewRoute(route)) => codec::default_route(route, &self.links),
             _ => None,
         }
     }
 
     async fn read_reach(&mut self, address: IpAddr) -> io::Result<Option<Reach>> {
-        let answer = self.requests.ask(request::route_to(address)).await?;
-        Ok(answer.and_then(|message| match message.payload {
-            NetlinkPayload::InnerMessage(Body::Rtnl(M::NewRoute(route))) => {
-                codec::reach(&route, &self.links)
-            }
+        let answer = self.requests.get(request::route_to(address), codec::parse).await?;
+        Ok(match answer {
+            Ok(Some(Body::Rtnl(M::NewRoute(route)))) => codec::reach(&route, &self.links),
             _ => None,
-        }))
+        })
     }
 }
 
@@ -113,19 +106,18 @@ pub(crate) fn service() -> Option<IpAddr> {
 }
 
 /// The number of ours that somebody else's nexthop object has.
-fn taken(message: &Message) -> Option<NexthopId> {
-    match &message.payload {
-        NetlinkPayload::InnerMessage(Body::NewNexthop(nexthop)) => {
-            let id = nexthop.id().filter(|id| id.is_ours())?;
-            (nexthop.protocol() != PROTOCOL).then_some(id)
+fn taken(body: &Body) -> Option<NexthopId> {
+    match body {
+        Body::NewNexthop(nexthop) if nexthop.protocol != PROTOCOL => {
+            nexthop.id.filter(|id| id.is_ours())
         }
         _ => None,
     }
 }
 
-fn interface(message: &Message) -> Option<Interface> {
-    match &message.payload {
-        NetlinkPayload::InnerMessage(Body::Rtnl(M::NewLink(link))) => codec::interface(link),
+fn interface(body: &Body) -> Option<Interface> {
+    match body {
+        Body::Rtnl(M::NewLink(link)) => codec::interface(link),
         _ => None,
     }
 }

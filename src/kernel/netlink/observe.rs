@@ -3,15 +3,14 @@
 use std::collections::BTreeSet;
 use std::io;
 
-use netlink_packet_core::NetlinkPayload;
 use netlink_packet_route::link::LinkMessage;
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage as M};
 use nix::libc::ENOBUFS;
+use tweed_netlink::{Frame, Monitor};
 
 use super::NetlinkKernel;
 use crate::kernel::Observation;
-use crate::kernel::codec::{self, Body, Links, Message};
-use crate::kernel::socket::{Monitor, split};
+use crate::kernel::codec::{self, Body, Links};
 use crate::model::entry::Key;
 
 impl NetlinkKernel {
@@ -26,14 +25,14 @@ impl NetlinkKernel {
                 return Ok(Observation::Unheard);
             };
             let (mut heard, networks) = (Vec::new(), &self.scope.networks);
-            let read = |frame: &[u8]| {
+            let read = |frame: &Frame<'_>| {
                 if codec::may_concern(frame, networks, &tunnels) {
                     heard.extend(codec::parse(frame));
                 }
             };
             let (mut changed, mut elements) = (BTreeSet::new(), Vec::new());
             let mut chains = BTreeSet::new();
-            let read_tables = |frame: &[u8]| {
+            let read_tables = |frame: &Frame<'_>| {
                 let told = codec::changed_elements(frame);
                 changed.extend(codec::changed_table(frame).filter(|_| told.is_empty()));
                 chains.extend(codec::changed_chain(frame));
@@ -45,8 +44,8 @@ impl NetlinkKernel {
             };
             match told {
                 Ok(()) => {
-                    for message in &heard {
-                        self.hear(message);
+                    for body in &heard {
+                        self.hear(body);
                     }
                     changed.retain(|table| self.scope.tables.contains(table));
                     let elements = elements.into_iter().filter_map(|told| self.concern(told));
@@ -65,18 +64,18 @@ impl NetlinkKernel {
         }
     }
 
-    fn hear(&mut self, message: &Message) {
-        match &message.payload {
-            NetlinkPayload::InnerMessage(Body::Rtnl(M::NewLink(link))) if is_own_word(link) => {
+    fn hear(&mut self, body: &Body) {
+        match body {
+            Body::Rtnl(M::NewLink(link)) if is_own_word(link) => {
                 self.hear_of_link(link);
             }
-            NetlinkPayload::InnerMessage(Body::Rtnl(M::DelLink(link))) if is_own_word(link) => {
+            Body::Rtnl(M::DelLink(link)) if is_own_word(link) => {
                 self.links.remove(link.header.index);
                 self.observed.extend(codec::link_name(link).map(Observation::LinkChanged));
             }
-            NetlinkPayload::InnerMessage(Body::Rtnl(M::NewLink(_) | M::DelLink(_))) => {}
+            Body::Rtnl(M::NewLink(_) | M::DelLink(_)) => {}
             _ => {
-                let observation = codec::decode(message, &self.links);
+                let observation = codec::decode(body, &self.links);
                 self.observed.extend(observation.and_then(|observation| self.concern(observation)));
             }
         }
@@ -126,23 +125,24 @@ impl NetlinkKernel {
 #[doc(hidden)]
 pub fn read_datagram(datagram: &[u8]) -> Vec<Observation> {
     let (mut links, mut observations) = (Links::default(), Vec::new());
-    for frame in split(datagram) {
+    for frame in Frame::all(datagram) {
+        let frame = &frame;
         observations.extend(codec::changed_elements(frame));
         observations.extend(codec::changed_table(frame).map(Observation::TableChanged));
         observations.extend(codec::changed_chain(frame).map(Observation::ChainChanged));
         let _ = (codec::may_concern(frame, &[], &[]), codec::may_be_default(frame));
-        let Some(message) = codec::parse(frame) else { continue };
-        if let Some((name, known)) = codec::listed_link(&message) {
+        let Some(body) = codec::parse(frame) else { continue };
+        if let Some((name, known)) = codec::listed_link(&body) {
             links.insert(&name, known);
         }
-        read_facts(&message, &links);
-        observations.extend(codec::decode(&message, &links));
+        read_facts(&body, &links);
+        observations.extend(codec::decode(&body, &links));
     }
     observations
 }
 
-fn read_facts(message: &Message, links: &Links) {
-    let NetlinkPayload::InnerMessage(Body::Rtnl(message)) = &message.payload else { return };
+fn read_facts(body: &Body, links: &Links) {
+    let Body::Rtnl(message) = body else { return };
     match message {
         M::NewLink(link) => {
             let _ = codec::interface(link);
@@ -158,7 +158,10 @@ fn read_facts(message: &Message, links: &Links) {
 }
 
 /// As [`Monitor::receive`]; never, where there is none.
-async fn receive_tables(monitor: Option<&mut Monitor>, read: impl FnMut(&[u8])) -> io::Result<()> {
+async fn receive_tables(
+    monitor: Option<&mut Monitor>,
+    read: impl FnMut(&Frame<'_>),
+) -> io::Result<()> {
     match monitor {
         Some(monitor) => monitor.receive(read).await,
         None => std::future::pending().await,
@@ -189,10 +192,10 @@ mod tests {
     async fn a_port_that_leaves_its_bridge_is_no_link_removed() {
         let mut kernel = NetlinkKernel::open().unwrap();
         let name = LinkName::new("veth7");
-        kernel.hear(&Body::from(M::NewLink(veth7(AddressFamily::Unspec))).into());
-        kernel.hear(&Body::from(M::DelLink(veth7(AddressFamily::Bridge))).into());
+        kernel.hear(&Body::Rtnl(M::NewLink(veth7(AddressFamily::Unspec))));
+        kernel.hear(&Body::Rtnl(M::DelLink(veth7(AddressFamily::Bridge))));
         assert_eq!(kernel.links.index(&name), Ok(7));
-        kernel.hear(&Body::from(M::DelLink(veth7(AddressFamily::Unspec))).into());
+        kernel.hear(&Body::Rtnl(M::DelLink(veth7(AddressFamily::Unspec))));
         assert!(kernel.links.index(&name).is_err());
         let changes = [Observation::LinkChanged(name.clone()), Observation::LinkChanged(name)];
         assert_eq!(kernel.observed, changes);

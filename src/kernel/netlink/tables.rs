@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::socket::{setsockopt, sockopt};
@@ -20,9 +19,6 @@ use crate::plan::diff::Op;
 
 /// Room for the elements of more peers than there can be, in bytes: they are sent at once.
 const ROOM: usize = 16 << 20;
-
-/// The kernel answers before a request has returned; only a lost answer would be waited for.
-const DEADLINE: Duration = Duration::from_secs(5);
 
 /// The conversation with nftables, taken up when there is something to say.
 #[derive(Default)]
@@ -180,7 +176,6 @@ impl Tables {
 
 fn open() -> io::Result<Socket> {
     let socket = Socket::open(Protocol::Netfilter)?;
-    socket.wait_no_longer_than(DEADLINE)?;
     // Without the right to this, as much as everybody gets must do.
     let _ = setsockopt(&socket, sockopt::SndBufForce, &ROOM);
     Ok(socket)

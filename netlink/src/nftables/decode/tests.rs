@@ -4,10 +4,10 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::super::contents::changed_table;
-use super::super::elements::changed_elements;
 use super::super::family::TableFamily;
+use super::super::set::changed_elements;
 use super::*;
-use crate::message::Message;
+use crate::{Frame, Message};
 
 const LIST: u16 = 4;
 
@@ -89,6 +89,8 @@ proptest! {
             bytes[place] = byte;
         }
         let _ = Attributes::of(&bytes[16..]).nested(LIST).map(|list| expressions(list, family));
-        let _ = (changed_table(&bytes), changed_elements(&bytes));
+        for frame in Frame::all(&bytes) {
+            let _ = (changed_table(&frame), changed_elements(&frame));
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! Chains of iptables-nft as nftables has them: read, and written so that `iptables-save` reads them.
 
+use tweed_netlink::Frame;
 use tweed_netlink::nftables::{self, Batch, Expression, Hook, TableFamily};
 
 use super::super::table;
@@ -84,10 +85,10 @@ impl HostChain {
     }
 }
 
-/// The chain of iptables-nft that a `message` to those who listen says to have changed, or whose
+/// The chain of iptables-nft that a `frame` to listeners says to have changed, or whose
 /// way in has.
-pub(crate) fn changed_chain(message: &[u8]) -> Option<ChainName> {
-    let (family, table, chain) = nftables::changed_chain(message)?;
+pub(crate) fn changed_chain(frame: &Frame<'_>) -> Option<ChainName> {
+    let (family, table, chain) = nftables::changed_chain(frame)?;
     let family: Family = match family {
         TableFamily::Only(family) => table::family_of(family),
         TableFamily::Both => return None,

@@ -1,0 +1,162 @@
+//! The sockets of a reactor: requests, and the stream of changes.
+
+use std::io;
+use std::time::Duration;
+
+use netlink_sys::{AsyncSocket as _, AsyncSocketExt, SocketAddr, TokioSocket};
+use nix::libc;
+use tokio::{task, time};
+
+use crate::conversation::{Conversation, DATAGRAM, Wire};
+use crate::frame::{Frame, Refusal};
+use crate::message::Message;
+use crate::socket::{ANSWERS, DEADLINE, Protocol, prepare};
+
+/// As [`crate::Socket`]. A conversation that was broken off is not continued: the next request opens
+/// another socket, because the answers to come on the old one belong to earlier requests.
+pub struct AsyncSocket {
+    protocol: Protocol,
+    conversation: Option<Conversation<Reactor>>,
+}
+
+/// The stream of changes in the kernel.
+pub struct Monitor {
+    socket: TokioSocket,
+    buffer: Vec<u8>,
+}
+
+struct Reactor(TokioSocket);
+
+/// `RTNLGRP_NEXTHOP` of `linux/rtnetlink.h`.
+const NEXTHOP: u32 = 32;
+
+/// `NFNLGRP_NFTABLES` of `linux/netfilter/nfnetlink.h`.
+const NFTABLES: u32 = 7;
+
+const ROUTING: [u32; 8] = [
+    libc::RTNLGRP_LINK,
+    libc::RTNLGRP_NEIGH,
+    libc::RTNLGRP_IPV4_IFADDR,
+    libc::RTNLGRP_IPV4_ROUTE,
+    libc::RTNLGRP_IPV4_NETCONF,
+    libc::RTNLGRP_IPV6_IFADDR,
+    libc::RTNLGRP_IPV6_ROUTE,
+    NEXTHOP,
+];
+
+impl AsyncSocket {
+    /// Must be called within a tokio runtime.
+    pub fn open(protocol: Protocol) -> io::Result<Self> {
+        let conversation = Some(Conversation::new(Reactor::open(protocol)?));
+        Ok(Self { protocol, conversation })
+    }
+
+    /// Has all of `messages` carried out in their order; the refused ones stop no others.
+    ///
+    /// # Errors
+    /// An answer was lost or late: which messages were carried out is unknown.
+    pub async fn execute(&mut self, messages: Vec<Message>) -> io::Result<Vec<Refusal>> {
+        let mut conversation = self.take()?;
+        let refusals = conversation.execute(messages).await?;
+        self.conversation = Some(conversation);
+        Ok(refusals)
+    }
+
+    /// The one object that `message` asks for, as `read` understands it.
+    pub async fn get<T>(
+        &mut self,
+        message: Message,
+        read: impl Fn(&Frame<'_>) -> Option<T>,
+    ) -> io::Result<Result<Option<T>, Refusal>> {
+        let mut conversation = self.take()?;
+        let found = conversation.get(message, read).await?;
+        self.conversation = Some(conversation);
+        Ok(found)
+    }
+
+    /// All objects that `message` asks for, as `read` understands them. None if there is no such
+    /// table, link, protocol family or kind of object.
+    pub async fn list<T>(
+        &mut self,
+        message: &Message,
+        read: impl Fn(&Frame<'_>) -> Option<T>,
+    ) -> io::Result<Option<Vec<T>>> {
+        let mut conversation = self.take()?;
+        let objects = conversation.list(message, read).await?;
+        self.conversation = Some(conversation);
+        Ok(objects)
+    }
+
+    fn take(&mut self) -> io::Result<Conversation<Reactor>> {
+        let opened = || Reactor::open(self.protocol).map(Conversation::new);
+        self.conversation.take().map_or_else(opened, Ok)
+    }
+}
+
+impl Monitor {
+    /// Of links and their settings, addresses, neighbours, nexthops and routes.
+    ///
+    /// `backlog`: how many bytes of changes may wait before the kernel drops them.
+    pub fn of_routing(backlog: usize) -> io::Result<Self> {
+        Self::open(Protocol::Route, &ROUTING, backlog)
+    }
+
+    /// Of the tables of nftables, likewise.
+    ///
+    /// # Errors
+    /// The kernel has none, or does not report their changes to us.
+    pub fn of_tables(backlog: usize) -> io::Result<Self> {
+        Self::open(Protocol::Netfilter, &[NFTABLES], backlog)
+    }
+
+    fn open(protocol: Protocol, groups: &[u32], backlog: usize) -> io::Result<Self> {
+        let mut socket = open(protocol, backlog)?;
+        for group in groups {
+            socket.socket_mut().add_membership(*group)?;
+        }
+        Ok(Self { socket, buffer: Vec::with_capacity(DATAGRAM) })
+    }
+
+    /// Hands the next changes to `read`, one by one. Cancel safe.
+    ///
+    /// # Errors
+    /// `ENOBUFS`: changes were lost.
+    pub async fn receive(&mut self, mut read: impl FnMut(&Frame<'_>)) -> io::Result<()> {
+        self.buffer.clear();
+        self.socket.recv(&mut self.buffer).await?;
+        Frame::all(&self.buffer).for_each(|frame| read(&frame));
+        Ok(())
+    }
+}
+
+impl Reactor {
+    fn open(protocol: Protocol) -> io::Result<Self> {
+        let socket = open(protocol, ANSWERS)?;
+        // An old kernel lists more than what it is asked for.
+        let _ = socket.socket_ref().set_netlink_get_strict_chk(true);
+        Ok(Self(socket))
+    }
+}
+
+impl Wire for Reactor {
+    /// Lets other tasks run first, also between two batches.
+    async fn send(&mut self, datagram: &[u8]) -> io::Result<()> {
+        task::yield_now().await;
+        in_time(self.0.send_to(datagram, &SocketAddr::new(0, 0))).await.map(drop)
+    }
+
+    async fn receive(&mut self, buffer: &mut Vec<u8>) -> io::Result<()> {
+        in_time(self.0.recv(buffer)).await
+    }
+}
+
+fn open(protocol: Protocol, room: usize) -> io::Result<TokioSocket> {
+    let mut socket = TokioSocket::new(protocol.number())?;
+    prepare(socket.socket_mut(), room)?;
+    Ok(socket)
+}
+
+async fn in_time<T>(done: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    let late = |_| io::Error::new(io::ErrorKind::TimedOut, "the kernel did not answer");
+    time::timeout(Duration::from_secs(DEADLINE.into()), done).await.map_err(late)?
+}
