@@ -6,7 +6,6 @@ mod interface;
 mod link;
 mod links;
 mod neighbour;
-mod netconf;
 mod nexthop;
 mod peek;
 pub(super) mod request;
@@ -18,19 +17,20 @@ mod transaction;
 
 pub(super) use chain::{HostChain, chain, changed_chain, otherwise, script};
 pub(super) use interface::{interface, interface_address};
-pub(super) use link::{known as known_link, name as link_name};
+pub(super) use link::{ALL_LINKS, known as known_link, name as link_name};
 pub(super) use links::{Known, Links};
-pub(super) use netconf::ALL_LINKS;
 pub(super) use peek::{may_be_default, may_concern};
 pub(super) use route::{default_route, reach};
 pub(super) use table::{changed_table, family as ip_family, renewal, table};
 pub(super) use transaction::{Transaction, changed_elements, transaction};
 
+use std::net::IpAddr;
+
 use netlink_packet_core::{
     NLM_F_APPEND, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, NetlinkSerializable,
     ParseableParametrized,
 };
-use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use nix::libc::{RTM_DELLINK, RTM_NEWLINK, RTM_NEWNETCONF};
 use tweed_netlink::{Frame, Message};
 
@@ -71,6 +71,8 @@ pub(super) enum Unencodable {
     NotOurs(String),
     #[error("a setting of a link can be changed, not removed")]
     Setting,
+    #[error("{0}")]
+    Invalid(String),
 }
 
 /// The request for `op`. Whatever is put replaces what is in its place: the kernel does that in
@@ -169,6 +171,13 @@ fn lost(entry: &Entry) -> Observation {
     Observation::Lost(entry.key())
 }
 
+fn address_family(address: IpAddr) -> AddressFamily {
+    match address {
+        IpAddr::V4(_) => AddressFamily::Inet,
+        IpAddr::V6(_) => AddressFamily::Inet6,
+    }
+}
+
 /// The link that `body` lists.
 pub(super) fn listed_link(body: &Body) -> Option<(LinkName, Known)> {
     match body {
@@ -183,7 +192,7 @@ pub(super) fn parse(frame: &Frame<'_>) -> Option<Body> {
     let message = match frame.kind {
         RTM_NEWLINK => RouteNetlinkMessage::NewLink(link::parse(frame.payload)?),
         RTM_DELLINK => RouteNetlinkMessage::DelLink(link::parse(frame.payload)?),
-        RTM_NEWNETCONF => RouteNetlinkMessage::NewLink(netconf::parse(frame)?),
+        RTM_NEWNETCONF => RouteNetlinkMessage::NewLink(link::parse_setting(frame)?),
         RTM_NEWNEXTHOP => return nexthop::parse(frame).map(Body::NewNexthop),
         RTM_DELNEXTHOP => return nexthop::parse(frame).map(Body::DelNexthop),
         kind => RouteNetlinkMessage::parse_with_param(frame.payload, kind).ok()?,

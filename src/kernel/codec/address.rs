@@ -6,9 +6,8 @@ use netlink_packet_route::address::{
     AddressAttribute, AddressHeader, AddressMessage, AddressScope,
 };
 
-use super::Unencodable;
 use super::links::Links;
-use super::request::address_family;
+use super::{Unencodable, address_family};
 use crate::model::entry::{Address, Entry};
 
 /// As `ip addr add ADDRESS/LEN dev LINK` writes it; on the loopback with `scope host`, so that the

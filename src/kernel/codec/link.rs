@@ -4,16 +4,30 @@ use std::net::IpAddr;
 
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NlasIterator, ParseableParametrized};
 use netlink_packet_route::link::{
-    InfoData, InfoKind, InfoVxlan, LinkAttribute, LinkFlags, LinkHeader, LinkInfo, LinkMessage,
+    InfoData, InfoVxlan, LinkAttribute, LinkFlags, LinkHeader, LinkInfo, LinkMessage,
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use nix::libc::{IFLA_ADDRESS, IFLA_IFNAME, IFLA_LINKINFO, IFLA_MTU, IFLA_OPERSTATE};
+use rtnetlink::{LinkMessageBuilder, LinkUnspec, LinkVxlan};
+use tweed_netlink::Frame;
 
 use super::links::{Known, Links};
 use super::{Request, Unencodable, flagged};
 use crate::mac::MacAddr;
 use crate::model::entry::{Link, LinkKind, LinkName, Vxlan};
 use crate::plan::diff::Op;
+
+/// In the place of an index: a setting that holds for every link.
+pub(crate) const ALL_LINKS: u32 = u32::MAX;
+
+/// Of `struct ifinfomsg`, in bytes.
+const HEADER: usize = 16;
+
+/// Of `struct netconfmsg` with its padding, in bytes.
+const SETTING_HEADER: usize = 4;
+/// Of `linux/netconf.h`.
+const INDEX: u16 = 1;
+const REVERSE_PATH: u16 = 3;
 
 /// Links go by name here: the index of one that is yet to be made is unknown.
 pub(super) fn encode(op: &Op, link: &Link, links: &Links) -> Result<Request, Unencodable> {
@@ -26,52 +40,67 @@ pub(super) fn encode(op: &Op, link: &Link, links: &Links) -> Result<Request, Une
             .map(RouteNetlinkMessage::NewLink)
             .map(|message| flagged(&message, 0))
             .into(),
-        Op::Remove(_) => vec![flagged(&RouteNetlinkMessage::DelLink(named(&link.name)), 0)],
+        Op::Remove(_) => {
+            let named = LinkUnspec::new_with_name(link.name.as_str()).build();
+            vec![flagged(&RouteNetlinkMessage::DelLink(named), 0)]
+        }
     }))
 }
 
 /// The whole device in one request: it never exists half made.
 fn create(link: &Link, links: &Links) -> Result<LinkMessage, Unencodable> {
-    let mut message = settings(link);
-    message.attributes.push(mac_attribute(link));
-    message.attributes.push(LinkAttribute::TxQueueLen(0));
-    message.attributes.push(vxlan_info(vxlan_attributes(vxlan(link)?, links)?));
-    Ok(message)
+    let vxlan = vxlan(link)?;
+    let mut device = settings(LinkVxlan::new(link.name.as_str(), vxlan.vni), link)
+        .address(link.mac.octets().to_vec())
+        .txqueuelen(0)
+        .ttl(0)
+        .tos(0)
+        .learning(vxlan.learning)
+        .proxy(false)
+        .rsc(false)
+        .l2miss(vxlan.l2miss)
+        .l3miss(false)
+        .udp_csum(true)
+        .udp_zero_csum6_tx(false)
+        .udp_zero_csum6_rx(false)
+        .port(vxlan.port);
+    if let Some(underlay) = &vxlan.underlay {
+        device = device.dev(links.index(underlay)?);
+    }
+    device = match vxlan.local {
+        Some(IpAddr::V4(v4)) => device.local(v4),
+        Some(IpAddr::V6(v6)) => device.local6(v6),
+        None => device,
+    };
+    device = match vxlan.group {
+        Some(IpAddr::V4(v4)) => device.group(v4),
+        Some(IpAddr::V6(v6)) => device.group6(v6),
+        None => device,
+    };
+    // A flag: its presence is its value.
+    Ok(if vxlan.gbp { device.gbp() } else { device }.build())
 }
 
 /// Of what makes it a VXLAN device, the part that can be changed while traffic flows. The kernel
 /// takes no MTU in the same request.
 fn correct(link: &Link) -> Result<LinkMessage, Unencodable> {
-    let mut message = named(&link.name);
-    message.attributes.push(vxlan_info(vec![InfoVxlan::Learning(vxlan(link)?.learning)]));
-    Ok(message)
+    let device = LinkMessageBuilder::<LinkVxlan>::new(link.name.as_str());
+    Ok(device.learning(vxlan(link)?.learning).build())
 }
 
-/// The kernel forgets all neighbours of a link whose address is set, be it to what it was.
+/// The kernel forgets all neighbours of a link whose address is set, even to the same one.
 fn set(link: &Link, links: &Links) -> LinkMessage {
-    let mut message = settings(link);
-    if links.mac(&link.name) != Some(link.mac) {
-        message.attributes.push(mac_attribute(link));
+    let device = settings(LinkUnspec::new_with_name(link.name.as_str()), link);
+    if links.mac(&link.name) == Some(link.mac) {
+        device.build()
+    } else {
+        device.address(link.mac.octets().to_vec()).build()
     }
-    message
 }
 
-fn settings(link: &Link) -> LinkMessage {
-    let mut message = named(&link.name);
-    message.header.change_mask = LinkFlags::Up;
-    message.header.flags = if link.up { LinkFlags::Up } else { LinkFlags::empty() };
-    message.attributes.push(LinkAttribute::Mtu(link.mtu));
-    message
-}
-
-fn mac_attribute(link: &Link) -> LinkAttribute {
-    LinkAttribute::Address(link.mac.octets().to_vec())
-}
-
-fn named(name: &LinkName) -> LinkMessage {
-    let mut message = LinkMessage::default();
-    message.attributes = vec![LinkAttribute::IfName(name.as_str().to_owned())];
-    message
+fn settings<T>(device: LinkMessageBuilder<T>, link: &Link) -> LinkMessageBuilder<T> {
+    let device = device.mtu(link.mtu);
+    if link.up { device.up() } else { device.down() }
 }
 
 fn vxlan(link: &Link) -> Result<&Vxlan, Unencodable> {
@@ -79,44 +108,6 @@ fn vxlan(link: &Link) -> Result<&Vxlan, Unencodable> {
         LinkKind::Vxlan(vxlan) => Ok(vxlan),
         LinkKind::Other(kind) => Err(Unencodable::NotOurs(kind.clone())),
     }
-}
-
-fn vxlan_info(attributes: Vec<InfoVxlan>) -> LinkAttribute {
-    LinkAttribute::LinkInfo(vec![
-        LinkInfo::Kind(InfoKind::Vxlan),
-        LinkInfo::Data(InfoData::Vxlan(attributes)),
-    ])
-}
-
-fn vxlan_attributes(vxlan: &Vxlan, links: &Links) -> Result<Vec<InfoVxlan>, Unencodable> {
-    let mut attributes = vec![
-        InfoVxlan::Id(vxlan.vni),
-        InfoVxlan::Ttl(0),
-        InfoVxlan::Tos(0),
-        InfoVxlan::Learning(vxlan.learning),
-        InfoVxlan::Proxy(false),
-        InfoVxlan::Rsc(false),
-        InfoVxlan::L2Miss(vxlan.l2miss),
-        InfoVxlan::L3Miss(false),
-        InfoVxlan::UDPCsum(true),
-        InfoVxlan::UDPZeroCsumTX(false),
-        InfoVxlan::UDPZeroCsumRX(false),
-        InfoVxlan::Port(vxlan.port),
-    ];
-    if let Some(underlay) = &vxlan.underlay {
-        attributes.push(InfoVxlan::Link(links.index(underlay)?));
-    }
-    attributes.extend(vxlan.local.map(|local| match local {
-        IpAddr::V4(v4) => InfoVxlan::Local(v4),
-        IpAddr::V6(v6) => InfoVxlan::Local6(v6),
-    }));
-    attributes.extend(vxlan.group.map(|group| match group {
-        IpAddr::V4(v4) => InfoVxlan::Group(v4),
-        IpAddr::V6(v6) => InfoVxlan::Group6(v6),
-    }));
-    // A flag: its presence is its value.
-    attributes.extend(vxlan.gbp.then_some(InfoVxlan::Gbp));
-    Ok(attributes)
 }
 
 pub(super) fn decode(message: &LinkMessage, links: &Links) -> Option<Link> {
@@ -216,7 +207,7 @@ pub(super) fn parse(payload: &[u8]) -> Option<LinkMessage> {
     let wanted = [IFLA_ADDRESS, IFLA_IFNAME, IFLA_LINKINFO, IFLA_MTU, IFLA_OPERSTATE];
     let mut message = LinkMessage::default();
     message.header = LinkHeader::parse(payload).ok()?;
-    message.attributes = NlasIterator::new(payload.get(HEADER_LEN..)?)
+    message.attributes = NlasIterator::new(payload.get(HEADER..)?)
         .map_while(Result::ok)
         .filter(|attribute| wanted.contains(&attribute.kind()))
         .filter_map(|attribute| {
@@ -226,5 +217,12 @@ pub(super) fn parse(payload: &[u8]) -> Option<LinkMessage> {
     Some(message)
 }
 
-/// Of `struct ifinfomsg`, in bytes.
-const HEADER_LEN: usize = 16;
+/// A link without a name, whose reverse-path filter has changed; none for other settings. The file
+/// of the setting says to what.
+pub(super) fn parse_setting(frame: &Frame<'_>) -> Option<LinkMessage> {
+    let attributes = frame.attributes(SETTING_HEADER)?;
+    attributes.get(REVERSE_PATH)?;
+    let mut message = LinkMessage::default();
+    message.header.index = attributes.u32(INDEX)?;
+    Some(message)
+}

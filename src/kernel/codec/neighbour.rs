@@ -9,9 +9,8 @@ use netlink_packet_route::neighbour::{
 };
 use netlink_packet_route::route::RouteType;
 
-use super::Unencodable;
 use super::links::Links;
-use super::request::address_family;
+use super::{Unencodable, address_family};
 use crate::kernel::Observation;
 use crate::mac::MacAddr;
 use crate::model::entry::{Entry, Fdb, Key, LinkName, Neighbour};

@@ -4,9 +4,8 @@ use std::net::IpAddr;
 
 use tweed_netlink::{Frame, Message};
 
-use super::Unencodable;
 use super::links::Links;
-use super::request::address_family;
+use super::{Unencodable, address_family};
 use crate::model::entry::{Entry, Nexthop, NexthopId};
 
 pub(super) const RTM_NEWNEXTHOP: u16 = 104;

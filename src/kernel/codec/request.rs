@@ -10,7 +10,7 @@ use netlink_packet_route::neighbour::{NeighbourAttribute, NeighbourMessage};
 use netlink_packet_route::route::{RouteAttribute, RouteHeader, RouteMessage};
 use tweed_netlink::Message;
 
-use super::{flagged, nexthop};
+use super::{address_family, flagged, nexthop};
 use crate::model::prefix::Family;
 
 pub(crate) fn links() -> Message {
@@ -63,11 +63,4 @@ pub(crate) fn route_to(address: IpAddr) -> Message {
     message.header.destination_prefix_length = Family::of(address).width();
     message.attributes = vec![RouteAttribute::Destination(address.into())];
     flagged(&Kind::GetRoute(message), 0)
-}
-
-pub(super) fn address_family(address: IpAddr) -> AddressFamily {
-    match address {
-        IpAddr::V4(_) => AddressFamily::Inet,
-        IpAddr::V6(_) => AddressFamily::Inet6,
-    }
 }

@@ -7,42 +7,36 @@ use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteScope, RouteType,
     RouteVia,
 };
+use rtnetlink::RouteMessageBuilder;
 
 use super::Unencodable;
 use super::links::Links;
-use super::request::address_family;
 use crate::model::entry::{Entry, LinkName, NexthopId, Route, RouteKind};
 use crate::model::node::Reach;
 use crate::model::prefix::{Family, Prefix};
 
 /// As flannel writes it, but for the protocol.
 pub(super) fn encode(route: &Route, links: &Links) -> Result<RouteMessage, Unencodable> {
-    let mut message = RouteMessage::default();
-    message.header = RouteHeader {
-        address_family: address_family(route.destination.base()),
-        destination_prefix_length: route.destination.prefix_len(),
-        table: RouteHeader::RT_TABLE_MAIN,
-        protocol: route.protocol.into(),
-        scope: RouteScope::Universe,
-        kind: kind(route.kind),
-        flags: if route.onlink { RouteFlags::Onlink } else { RouteFlags::empty() },
-        ..RouteHeader::default()
-    };
-    message.attributes = vec![
-        RouteAttribute::Destination(route.destination.base().into()),
-        RouteAttribute::Priority(route.metric),
-    ];
+    let destination = route.destination;
+    let invalid = |reason| Unencodable::Invalid(ToString::to_string(&reason));
+    let message = RouteMessageBuilder::<IpAddr>::new()
+        .destination_prefix(destination.base(), destination.prefix_len())
+        .map_err(invalid)?
+        .protocol(route.protocol.into())
+        .kind(kind(route.kind))
+        .priority(route.metric);
     if let Some(nexthop) = route.nexthop {
         // It says the rest; the kernel takes nothing beside it.
-        message.header.flags = RouteFlags::empty();
-        message.attributes.push(RouteAttribute::NhId(nexthop.get()));
-        return Ok(message);
+        return Ok(message.nhid(nexthop.get()).build());
     }
-    message.attributes.extend(route.gateway.map(|gateway| gateway_attribute(route, gateway)));
+    let mut message = if route.onlink { message.onlink() } else { message };
+    if let Some(gateway) = route.gateway {
+        message = message.gateway(gateway).map_err(invalid)?;
+    }
     if let Some(link) = &route.link {
-        message.attributes.push(RouteAttribute::Oif(links.index(link)?));
+        message = message.output_interface(links.index(link)?);
     }
-    Ok(message)
+    Ok(message.build())
 }
 
 /// What is of no kind that we make is only ever removed, and then of any kind.
@@ -51,15 +45,6 @@ const fn kind(kind: RouteKind) -> RouteType {
         RouteKind::Unicast => RouteType::Unicast,
         RouteKind::Unreachable => RouteType::Unreachable,
         RouteKind::Other => RouteType::Unspec,
-    }
-}
-
-/// A gateway of the other family travels in an attribute of its own.
-fn gateway_attribute(route: &Route, gateway: IpAddr) -> RouteAttribute {
-    if Family::of(gateway) == route.destination.family() {
-        RouteAttribute::Gateway(gateway.into())
-    } else {
-        RouteAttribute::Via(gateway.into())
     }
 }
 

@@ -93,6 +93,9 @@ fn route() -> impl Strategy<Value = Entry> {
         |(destination, metric, (gateway, link), onlink, protocol)| {
             let nexthop = None;
             let kind = RouteKind::Unicast;
+            // No IPv6 route has an IPv4 gateway.
+            let is_possible = |it: &IpAddr| it.is_ipv6() || destination.family() == Family::V4;
+            let gateway = gateway.filter(is_possible);
             Entry::Route(Route {
                 kind,
                 destination,
