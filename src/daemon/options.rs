@@ -6,7 +6,6 @@ mod flags;
 mod kube;
 mod stop;
 mod values;
-mod without_effect;
 
 #[cfg(test)]
 mod tests;
@@ -16,13 +15,14 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{CommandFactory, FromArgMatches, Parser};
 use tracing::Level;
 
 pub use self::stop::Stop;
 
 use self::argv::Settings;
-use self::flags::{EtcdFlags, Flags, GuardFlags, InterfaceFlags, KubeFlags, PolicyFlags};
+use self::flags::{
+    DaemonFlags, EtcdFlags, GuardFlags, InterfaceFlags, KubeFlags, PolicyFlags, VersionFlag,
+};
 use crate::model::entry::Ports;
 use crate::model::node::InterfaceOptions;
 use crate::model::policy::{
@@ -77,55 +77,49 @@ impl Options {
         arguments: impl IntoIterator<Item: Into<OsString>>,
         environment: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, Stop> {
-        let command = without_effect::declare(Flags::command());
-        let mut settings = Settings::read(arguments, &command)?;
-        if settings.ask_for_version() {
+        let flags = flags::all();
+        let mut settings = Settings::read(arguments, &flags)?;
+        if VersionFlag::read(&settings)?.version {
             return Err(Stop::Version);
         }
-        settings.add_environment(&environment, &command);
-        let words = settings.words(&command);
-        let matches =
-            command.try_get_matches_from(words).map_err(|error| settings.blame(&error))?;
-        let flags = Flags::from_arg_matches(&matches).map_err(|error| settings.blame(&error))?;
-        Self::from_flags(flags, settings, environment)
+        settings.add_environment(&environment, &flags);
+        Self::from_settings(settings, environment)
     }
 
-    fn from_flags(
-        flags: Flags,
+    fn from_settings(
         mut settings: Settings,
         environment: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, Stop> {
-        let store = if flags.kube.kube_subnet_mgr {
-            Store::Kube(kube::options(flags.kube, &settings, environment)?)
+        let (daemon, etcd) = (DaemonFlags::read(&settings)?, EtcdFlags::read(&settings)?);
+        let (kube, interface) = (KubeFlags::read(&settings)?, InterfaceFlags::read(&settings)?);
+        let (policy, guard) = (PolicyFlags::read(&settings)?, GuardFlags::read(&settings)?);
+        let store = if kube.subnet_manager {
+            Store::Kube(kube::options(kube, &settings, environment)?)
         } else {
-            Store::Etcd(etcd::options(flags.etcd, &mut settings)?)
+            Store::Etcd(etcd::options(etcd, &mut settings)?)
         };
         if let Store::Etcd(options) = &store {
             let warnings = etcd::warnings(options, &settings);
             settings.warnings.extend(warnings);
         }
-        settings.warn_of_bounds("healthz-port", flags.healthz_port.into());
-        settings.warn_of_bounds("iptables-resync", flags.policy.iptables_resync.as_secs());
-        let interface = interface(flags.interface, flags.nexthop_objects, &mut settings)?;
-        let beside = |extension: &str| flags.subnet_file.with_extension(extension);
+        settings.warn_of_bounds("healthz-port", daemon.healthz_port.into());
+        settings.warn_of_bounds("iptables-resync", policy.resync.as_secs());
+        let interface = interface_options(interface, daemon.nexthop_objects, &mut settings)?;
+        let beside = |extension: &str| daemon.subnet_file.with_extension(extension);
         Ok(Self {
-            state_file: flags.state_file.unwrap_or_else(|| beside("state.json")),
-            control_socket: flags.control_socket.unwrap_or_else(|| beside("sock")),
+            state_file: daemon.state_file.unwrap_or_else(|| beside("state.json")),
+            control_socket: daemon.control_socket.unwrap_or_else(|| beside("sock")),
             store,
             interface,
-            subnet_file: flags.subnet_file,
-            renew_margin: flags.subnet_lease_renew_margin,
-            health: endpoint(&flags.healthz_ip, flags.healthz_port, "healthz-ip", &settings)?,
-            metrics: endpoint(&flags.metrics_ip, flags.metrics_port, "metrics-ip", &settings)?,
-            max_withdraw: flags.max_withdraw,
-            reload: if flags.config_reload { Reload::Live } else { Reload::AtStart },
-            resync: flags.policy.iptables_resync,
-            policy: Policy {
-                checksums: flags.guard.tunnel_checksums,
-                guard: flags.guard.into(),
-                ..flags.policy.into()
-            },
-            verbosity: flags.v,
+            subnet_file: daemon.subnet_file,
+            renew_margin: daemon.renew_margin,
+            health: endpoint(&daemon.healthz_ip, daemon.healthz_port, "healthz-ip", &settings)?,
+            metrics: endpoint(&daemon.metrics_ip, daemon.metrics_port, "metrics-ip", &settings)?,
+            max_withdraw: daemon.max_withdraw,
+            reload: if daemon.config_reload { Reload::Live } else { Reload::AtStart },
+            resync: policy.resync,
+            policy: Policy { checksums: guard.checksums, guard: guard.into(), ..policy.into() },
+            verbosity: daemon.verbosity,
             warnings: settings.warnings,
         })
     }
@@ -153,39 +147,28 @@ fn endpoint(
     let addresses: Vec<SocketAddr> =
         (host, port).to_socket_addrs().map(Iterator::collect).unwrap_or_default();
     let first = addresses.iter().find(|address| address.is_ipv4()).or_else(|| addresses.first());
-    let wrong = || Stop::BadValue {
-        name: settings.name(flag),
-        value: host.to_owned(),
-        allowed: "an IP address, or a name of this host".to_owned(),
-    };
+    let wrong = || settings.bad_value(flag, host, "an IP address, or a name of this host");
     first.copied().ok_or_else(wrong).map(Some)
 }
 
 /// What cannot be used is ignored while another flag names an interface, as in flanneld.
-fn interface(
+fn interface_options(
     flags: InterfaceFlags,
     nexthop_objects: bool,
     settings: &mut Settings,
 ) -> Result<InterfaceOptions, Stop> {
     let (mut regexes, mut unusable) = (Vec::new(), Vec::new());
-    let mut refuse = |flag: &str, value: &str, allowed: String, settings: &Settings| {
-        let (name, value) = (settings.name(flag), value.to_owned());
-        unusable.push(Stop::BadValue { name, value, allowed });
-    };
-    for pattern in &flags.iface_regex {
+    for pattern in &flags.patterns {
         match values::regex(pattern) {
             Ok(regex) => regexes.push(regex),
-            Err(allowed) => refuse("iface-regex", pattern, allowed, settings),
+            Err(allowed) => unusable.push(settings.bad_value("iface-regex", pattern, allowed)),
         }
     }
-    let can_reach = flags.iface_can_reach.as_ref().and_then(|text| {
-        let address = text.parse::<IpAddr>();
-        if address.is_err() {
-            refuse("iface-can-reach", text, "an IP address".to_owned(), settings);
-        }
-        address.ok()
+    let can_reach = flags.can_reach.and_then(|text| {
+        let wrong = |_| settings.bad_value("iface-can-reach", &text, "an IP address");
+        text.parse::<IpAddr>().map_err(wrong).map_err(|stop| unusable.push(stop)).ok()
     });
-    let names_none = flags.iface.is_empty() && regexes.is_empty() && can_reach.is_none();
+    let names_none = flags.names.is_empty() && regexes.is_empty() && can_reach.is_none();
     if names_none && let Some(stop) = unusable.pop() {
         return Err(stop);
     }
@@ -193,7 +176,7 @@ fn interface(
         settings.ignore(stop);
     }
     Ok(InterfaceOptions {
-        names: flags.iface,
+        names: flags.names,
         regexes,
         can_reach,
         public_ip: flags.public_ip,
@@ -202,67 +185,43 @@ fn interface(
     })
 }
 
-/// The flags of etcd alone, for programs that are no daemon.
-#[derive(Debug, Parser)]
-struct EtcdOnly {
-    #[command(flatten)]
-    etcd: EtcdFlags,
-}
+/// A flag and the value that another program was given for it.
+pub type Given = (&'static str, Option<String>);
 
-/// Parses the words that are flags of etcd, then what `environment` knows of the others.
+/// The flags of etcd that another program was `given`; `environment` has those that it was not.
 pub fn etcd_options(
-    words: impl IntoIterator<Item = String>,
+    given: impl IntoIterator<Item = Given>,
     environment: impl Fn(&str) -> Option<String>,
 ) -> Result<EtcdOptions, Stop> {
-    let (flags, mut settings) = alone::<EtcdOnly>(words, environment)?;
-    etcd::options(flags.etcd, &mut settings)
+    let mut settings = Settings::of(given);
+    settings.add_environment(environment, &EtcdFlags::declared());
+    etcd::options(EtcdFlags::read(&settings)?, &mut settings)
 }
 
-/// Some flags of the daemon, for a program that is none.
-fn alone<F: CommandFactory + FromArgMatches>(
-    words: impl IntoIterator<Item = String>,
-    environment: impl Fn(&str) -> Option<String>,
-) -> Result<(F, Settings), Stop> {
-    let command = F::command();
-    let mut settings = Settings::read(words, &command)?;
-    settings.add_environment(environment, &command);
-    let words = settings.words(&command);
-    let matches = command.try_get_matches_from(words).map_err(|error| settings.blame(&error))?;
-    let flags = F::from_arg_matches(&matches).map_err(|error| settings.blame(&error))?;
-    Ok((flags, settings))
-}
-
-/// The flags of Kubernetes alone, likewise.
-#[derive(Debug, Parser)]
-struct KubeOnly {
-    #[command(flatten)]
-    kube: KubeFlags,
-}
-
-/// Parses the words that are flags of Kubernetes, then what `environment` knows of the others.
+/// The same of Kubernetes.
 pub fn kube_options(
-    words: impl IntoIterator<Item = String>,
+    given: impl IntoIterator<Item = Given>,
     environment: impl Fn(&str) -> Option<String>,
 ) -> Result<(ApiOptions, AnnotationPrefix), Stop> {
-    let (kube, settings) = alone::<KubeOnly>(words, environment)?;
-    let flags = kube.kube;
-    let api = kube::api(flags.kube_api_url, flags.kubeconfig_file, &settings)?;
-    Ok((api, kube::annotation_prefix(&flags.kube_annotation_prefix, &settings)?))
+    let mut settings = Settings::of(given);
+    settings.add_environment(environment, &KubeFlags::declared());
+    let flags = KubeFlags::read(&settings)?;
+    let api = kube::api(flags.api_url, flags.kubeconfig, &settings)?;
+    Ok((api, kube::annotation_prefix(&flags.annotation_prefix, &settings)?))
 }
 
 impl From<PolicyFlags> for Policy {
     fn from(flags: PolicyFlags) -> Self {
-        let random = !flags.ip_masq_fully_random_disable;
         let masquerade = Masquerade {
-            ports: if random { Ports::FullyRandom } else { Ports::Kept },
-            mark: 1 << flags.iptables_masquerade_bit,
+            ports: if flags.keep_ports { Ports::Kept } else { Ports::FullyRandom },
+            mark: 1 << flags.masquerade_bit,
         };
         Self {
             masquerade: flags.ip_masq.then(|| masquerade.clone()),
             marked: masquerade,
-            forward: if flags.iptables_forward_rules { Forward::Accept } else { Forward::Leave },
+            forward: if flags.forward_rules { Forward::Accept } else { Forward::Leave },
             firewall: if flags.iptables { Preference::Iptables } else { Preference::Any },
-            refuse_unused: flags.ip_blackhole_route,
+            refuse_unused: flags.blackhole_route,
             ..Self::default()
         }
     }
@@ -270,11 +229,11 @@ impl From<PolicyFlags> for Policy {
 
 impl From<GuardFlags> for Option<Guard> {
     fn from(flags: GuardFlags) -> Self {
-        let GuardFlags { tunnel_notrack, tunnel_drop_strangers, tunnel_drop_pods, .. } = flags;
+        let GuardFlags { notrack, drop_strangers, drop_pods, .. } = flags;
         let guard = Guard {
-            connections: if tunnel_notrack { Connections::Untracked } else { Connections::Tracked },
-            strangers: if tunnel_drop_strangers { Strangers::Drop } else { Strangers::LetIn },
-            pods: if tunnel_drop_pods { Pods::Drop } else { Pods::LetOut },
+            connections: if notrack { Connections::Untracked } else { Connections::Tracked },
+            strangers: if drop_strangers { Strangers::Drop } else { Strangers::LetIn },
+            pods: if drop_pods { Pods::Drop } else { Pods::LetOut },
         };
         Some(guard).filter(Guard::does_something)
     }

@@ -1,42 +1,95 @@
-//! The words of the command line in the syntax of Go's `flag` package, and the environment behind them.
+//! The command line in the syntax of Go's `flag` package, and the environment behind it.
 
 use std::ffi::OsString;
 
-use clap::builder::ValueRange;
-use clap::error::{ContextKind, ContextValue};
-use clap::{Arg, ArgAction, Command};
+use clap::{Arg, Command};
 
 use super::stop::Stop;
-use super::values::{boolean, integer};
+use super::values::{Allowed, boolean, integer};
 
-const VARIABLE_PREFIX: &str = "FLANNELD_";
+const ABOUT: &str = "A flannel-compatible route daemon whose nodes may mix backends";
+const SYNTAX: &str = "\
+A flag has one dash or two, and its value after `=` or a space; a boolean only after `=`.
+A flag that is not given is read from the environment: --etcd-prefix from FLANNELD_ETCD_PREFIX.";
+/// No variable asks for it.
+const VERSION: &str = "version";
 
-/// Flags that flannel had once, and what to do without them.
-const GONE: [(&str, &str); 8] = [
-    ("remote", CLIENT_SERVER),
-    ("remote-keyfile", CLIENT_SERVER),
-    ("remote-certfile", CLIENT_SERVER),
-    ("remote-cafile", CLIENT_SERVER),
-    ("listen", CLIENT_SERVER),
-    ("networks", NETWORKS),
-    ("subnet-dir", NETWORKS),
-    ("use-multi-cluster-cidr", "each node has one subnet per address family"),
-];
-const CLIENT_SERVER: &str = "every node talks to etcd itself, see --etcd-endpoints";
-const NETWORKS: &str = "start one daemon per network, with its own --etcd-prefix and --subnet-file";
+/// A flag as it is declared. As in Go, the default determines the type: boolean, integer or text.
+#[derive(Clone, Copy)]
+pub(super) struct Flag {
+    heading: &'static str,
+    help: &'static str,
+    name: &'static str,
+    value_name: &'static str,
+    default: Option<&'static str>,
+}
 
-/// Flags that Go's parser takes for integers; it does not know their bounds.
-const NUMBERS: [&str; 7] = [
-    "subnet-lease-renew-margin",
-    "max-withdraw",
-    "healthz-port",
-    "metrics-port",
-    "iptables-resync",
-    "iptables-masquerade-bit",
-    "v",
-];
+impl Flag {
+    /// The flag and its parser come from [`one`], [`optional`] or [`list`].
+    pub(super) fn new<T>(
+        heading: &'static str,
+        help: &'static str,
+        (flag, _): (Self, impl Fn(&[&str]) -> Result<T, Allowed>),
+    ) -> Self {
+        Self { heading, help: help.trim_start(), ..flag }
+    }
 
-/// The flags that were given and not yet judged, in order.
+    const fn named(name: &'static str, value_name: &'static str) -> Self {
+        Self { heading: "", help: "", name, value_name, default: None }
+    }
+
+    fn is_boolean(&self) -> bool {
+        matches!(self.default, Some("true" | "false"))
+    }
+
+    /// What Go's parser allows, if `value` is something else. It does not know the bounds of integers.
+    fn refusal(&self, value: &str) -> Option<Allowed> {
+        if self.is_boolean() {
+            return boolean(value).err();
+        }
+        self.default.and_then(integer).filter(|_| integer(value).is_none()).map(|_| "a number")
+    }
+}
+
+/// A flag whose last value counts.
+pub(super) fn one<T>(
+    name: &'static str,
+    value_name: &'static str,
+    default: &'static str,
+    parse: impl Fn(&str) -> Result<T, Allowed>,
+) -> (Flag, impl Fn(&[&str]) -> Result<T, Allowed>) {
+    let flag = Flag { default: Some(default), ..Flag::named(name, value_name) };
+    (flag, move |values: &[&str]| parse(values.last().copied().unwrap_or_default()))
+}
+
+/// The same without a default; an empty value unsets it.
+pub(super) fn optional<T>(
+    name: &'static str,
+    value_name: &'static str,
+    parse: impl Fn(&str) -> Result<T, Allowed>,
+) -> (Flag, impl Fn(&[&str]) -> Result<Option<T>, Allowed>) {
+    let read = move |values: &[&str]| {
+        values.last().filter(|value| !value.is_empty()).map(|value| parse(value)).transpose()
+    };
+    (Flag::named(name, value_name), read)
+}
+
+/// A flag of which all values count, except empty ones.
+pub(super) fn list(
+    name: &'static str,
+    value_name: &'static str,
+) -> (Flag, impl Fn(&[&str]) -> Result<Vec<String>, Allowed>) {
+    let read = |values: &[&str]| {
+        Ok(values
+            .iter()
+            .filter(|value| !value.is_empty())
+            .map(|value| (*value).to_owned())
+            .collect())
+    };
+    (Flag::named(name, value_name), read)
+}
+
+/// The flags that were given, in order, with their values as text.
 pub(super) struct Settings {
     given: Vec<Setting>,
     /// What is ignored or read differently, as flanneld does it.
@@ -44,126 +97,106 @@ pub(super) struct Settings {
 }
 
 struct Setting {
-    flag: String,
+    flag: &'static str,
     value: String,
-    /// The flag or the variable, as the operator knows it.
-    name: String,
+    /// The flag or the variable.
+    source: String,
 }
 
 impl Settings {
     /// Stops reading at the first word that is no flag, and at `--`, as flanneld does.
     pub(super) fn read(
         arguments: impl IntoIterator<Item: Into<OsString>>,
-        command: &Command,
+        flags: &[Flag],
     ) -> Result<Self, Stop> {
-        let mut settings = Vec::new();
-        let mut words = (1..).zip(arguments).map(|(position, word)| text(position, word));
-        while let Some(word) = words.next() {
-            let word = word?;
-            let Some((flag, value)) = split(&word)? else { break };
-            let name = format!("--{flag}");
-            let argument = find(flag, command)?;
+        let mut given = Vec::new();
+        let mut words = (1..).zip(arguments).map(|(position, word)| {
+            let word: OsString = word.into();
+            word.into_string().map_err(|_| Stop::NotUtf8 { position })
+        });
+        while let Some(word) = words.next().transpose()? {
+            let Some((name, value)) = split(&word)? else { break };
+            let flag = find(name, flags)?;
+            let source = format!("--{name}");
             let value = match value {
                 Some(value) => value.to_owned(),
-                None if is_boolean(argument) => "true".to_owned(),
-                None => words.next().ok_or_else(|| Stop::NoValue { flag: name.clone() })??,
+                None if flag.is_boolean() => "true".to_owned(),
+                None => words
+                    .next()
+                    .transpose()?
+                    .ok_or_else(|| Stop::NoValue { flag: source.clone() })?,
             };
-            settings.push(Setting { flag: flag.to_owned(), value, name });
+            given.push(Setting { flag: flag.name, value, source });
         }
-        Ok(Self { given: settings, warnings: Vec::new() })
+        Ok(Self { given, warnings: Vec::new() })
     }
 
-    /// A bad value is not our concern yet.
-    pub(super) fn ask_for_version(&self) -> bool {
-        let version = self.given.iter().rfind(|setting| setting.flag == "version");
-        version.is_some_and(|setting| boolean(&setting.value) == Ok(true))
+    /// Flags that another program has parsed.
+    pub(super) fn of(given: impl IntoIterator<Item = (&'static str, Option<String>)>) -> Self {
+        let setting = |(flag, value): (_, Option<String>)| {
+            Some(Setting { flag, value: value?, source: format!("--{flag}") })
+        };
+        Self { given: given.into_iter().filter_map(setting).collect(), warnings: Vec::new() }
     }
 
-    /// Asks for the variable of each flag that was not given. An empty one counts as unset, and so
-    /// does one that Go's parser refuses.
+    /// Reads the variable of each flag that was not given. A variable counts as unset if it is empty
+    /// or if Go's parser refuses it.
     pub(super) fn add_environment(
         &mut self,
         environment: impl Fn(&str) -> Option<String>,
-        command: &Command,
+        flags: &[Flag],
     ) {
-        for argument in command.get_arguments() {
-            let Some(flag) = argument.get_long().filter(|flag| *flag != "version") else {
-                continue;
-            };
-            let name = variable(flag);
+        for flag in flags.iter().filter(|flag| flag.name != VERSION) {
+            let name = format!("FLANNELD_{}", flag.name.to_uppercase().replace('-', "_"));
             let value = environment(&name).filter(|value| !value.is_empty());
-            let Some(value) = value.filter(|_| self.value(flag).is_none()) else { continue };
-            match malformed(argument, flag, &value) {
+            let Some(value) = value.filter(|_| self.last(flag.name).is_none()) else { continue };
+            match flag.refusal(&value).map(str::to_owned) {
                 Some(allowed) => self.ignore(&Stop::BadValue { name, value, allowed }),
-                None => self.given.push(Setting { flag: flag.to_owned(), value, name }),
+                None => self.given.push(Setting { flag: flag.name, value, source: name }),
             }
         }
     }
 
-    /// Warns of what would be a reason to stop if flanneld did not run with it.
+    /// The typed value of a flag.
+    pub(super) fn value<T>(
+        &self,
+        (flag, parse): (Flag, impl Fn(&[&str]) -> Result<T, Allowed>),
+    ) -> Result<T, Stop> {
+        let given = self.given.iter().filter(|setting| setting.flag == flag.name);
+        let mut values: Vec<&str> = given.map(|setting| setting.value.as_str()).collect();
+        if values.is_empty() {
+            values.extend(flag.default);
+        }
+        let last = values.last().copied().unwrap_or_default();
+        parse(&values).map_err(|allowed| self.bad_value(flag.name, last, allowed))
+    }
+
+    pub(super) fn bad_value(&self, flag: &str, value: &str, allowed: impl Into<String>) -> Stop {
+        let (name, value) = (self.name(flag), value.to_owned());
+        Stop::BadValue { name, value, allowed: allowed.into() }
+    }
+
+    /// Warns of a mistake that flanneld ignores.
     pub(super) fn ignore(&mut self, reason: &Stop) {
         self.warnings.push(format!("{reason}; it is ignored, as in flanneld"));
     }
 
     /// Warns if `flag` was given as another number than the one that is `used`.
     pub(super) fn warn_of_bounds(&mut self, flag: &str, used: u64) {
-        let given = self.value(flag).and_then(integer);
-        if given.is_some_and(|given| u64::try_from(given) != Ok(used)) {
-            let (name, given) = (self.name(flag), given.unwrap_or_default());
-            self.warnings.push(format!("{name} is {given}; {used} is used"));
+        let given = self.last(flag).and_then(|setting| integer(&setting.value));
+        if let Some(given) = given.filter(|given| u64::try_from(*given) != Ok(used)) {
+            self.warnings.push(format!("{} is {given}; {used} is used", self.name(flag)));
         }
     }
 
-    /// The last text of `flag`.
-    pub(super) fn value(&self, flag: &str) -> Option<&str> {
-        let given = self.given.iter().rfind(|setting| setting.flag == flag);
-        given.map(|setting| setting.value.as_str())
-    }
-
-    /// The same in the one form that leaves no doubt, program first: the last of each flag, or all
-    /// of a list.
-    pub(super) fn words(&self, command: &Command) -> Vec<String> {
-        let mut words = vec!["tweedd".to_owned()];
-        for (index, Setting { flag, value, .. }) in self.given.iter().enumerate() {
-            let argument = command.get_arguments().find(|known| known.get_long() == Some(flag));
-            let is_list = argument.is_some_and(is_list);
-            let later = self.given.iter().skip(index + 1).any(|setting| setting.flag == *flag);
-            if is_list || !later {
-                // What is unset by default is unset by an empty value.
-                let unset = argument.is_some_and(|known| known.get_default_values().is_empty());
-                if !(unset && value.is_empty()) {
-                    words.push(format!("--{flag}={value}"));
-                }
-            }
-        }
-        words
-    }
-
-    /// What the operator set `flag` by; the flag itself if he did not.
+    /// The flag or the variable that gave `flag` its value.
     pub(super) fn name(&self, flag: &str) -> String {
-        let given = self.given.iter().rfind(|setting| setting.flag == flag);
-        given.map_or_else(|| format!("--{flag}"), |setting| setting.name.clone())
+        self.last(flag).map_or_else(|| format!("--{flag}"), |setting| setting.source.clone())
     }
 
-    /// Says in our words which value the parser refused.
-    pub(super) fn blame(&self, error: &clap::Error) -> Stop {
-        let context = |kind| match error.get(kind) {
-            Some(ContextValue::String(text)) => text.as_str(),
-            _ => "",
-        };
-        let shown = context(ContextKind::InvalidArg).trim_start_matches('-');
-        let flag = shown.split([' ', '=', '[']).next().unwrap_or(shown);
-        let reason = std::error::Error::source(error);
-        Stop::BadValue {
-            name: self.name(flag),
-            value: context(ContextKind::InvalidValue).to_owned(),
-            allowed: reason.map_or_else(|| error.kind().to_string(), ToString::to_string),
-        }
+    fn last(&self, flag: &str) -> Option<&Setting> {
+        self.given.iter().rfind(|setting| setting.flag == flag)
     }
-}
-
-fn text(position: usize, word: impl Into<OsString>) -> Result<String, Stop> {
-    word.into().into_string().map_err(|_| Stop::NotUtf8 { position })
 }
 
 /// Name and value of a flag; none if the word is not one.
@@ -183,36 +216,39 @@ fn split(word: &str) -> Result<Option<(&str, Option<&str>)>, Stop> {
     }
 }
 
-fn find<'a>(flag: &str, command: &'a Command) -> Result<&'a Arg, Stop> {
-    if flag == "help" || flag == "h" {
-        return Err(Stop::Help(command.clone().render_help().to_string()));
+fn find<'a>(name: &str, flags: &'a [Flag]) -> Result<&'a Flag, Stop> {
+    if name == "help" || name == "h" {
+        return Err(Stop::Help(help(flags)));
     }
-    let known = command.get_arguments().find(|argument| argument.get_long() == Some(flag));
-    known.ok_or_else(|| {
-        let gone = GONE.iter().find(|(gone, _)| *gone == flag);
-        let flag = format!("--{flag}");
-        match gone {
-            Some((_, instead)) => Stop::Gone { flag, instead },
-            None => Stop::Unknown { flag },
-        }
+    let flag = format!("--{name}");
+    flags.iter().find(|known| known.name == name).ok_or_else(|| match gone(name) {
+        Some(instead) => Stop::Gone { flag, instead },
+        None => Stop::Unknown { flag },
     })
 }
 
-fn is_boolean(argument: &Arg) -> bool {
-    argument.get_num_args() == Some(ValueRange::new(0..=1))
+/// What to do without a flag that flannel had once.
+fn gone(flag: &str) -> Option<&'static str> {
+    match flag {
+        "remote" | "remote-keyfile" | "remote-certfile" | "remote-cafile" | "listen" => {
+            Some("every node talks to etcd itself, see --etcd-endpoints")
+        }
+        "networks" | "subnet-dir" => {
+            Some("start one daemon per network, with its own --etcd-prefix and --subnet-file")
+        }
+        "use-multi-cluster-cidr" => Some("each node has one subnet per address family"),
+        _ => None,
+    }
 }
 
-fn is_list(argument: &Arg) -> bool {
-    matches!(argument.get_action(), ArgAction::Append)
-}
-
-/// The form that Go's parser asks for, if `value` does not have it.
-fn malformed(argument: &Arg, flag: &str, value: &str) -> Option<String> {
-    let is_no_number = NUMBERS.contains(&flag) && integer(value).is_none();
-    let expected = if is_boolean(argument) { boolean(value).err() } else { None };
-    expected.or(is_no_number.then_some("a number")).map(str::to_owned)
-}
-
-fn variable(flag: &str) -> String {
-    format!("{VARIABLE_PREFIX}{}", flag.to_uppercase().replace(['-', '.'], "_"))
+fn help(flags: &[Flag]) -> String {
+    let arguments = flags.iter().map(|flag| {
+        let argument = Arg::new(flag.name).long(flag.name).help(flag.help);
+        let argument = argument.help_heading(flag.heading).value_name(flag.value_name);
+        let argument =
+            argument.default_values(flag.default).hide_default_value(flag.name == VERSION);
+        if flag.is_boolean() { argument.num_args(0..=1).require_equals(true) } else { argument }
+    });
+    let command = Command::new("tweedd").about(ABOUT).after_help(SYNTAX).args(arguments);
+    command.override_usage("tweedd [--flag=value]...").render_help().to_string()
 }

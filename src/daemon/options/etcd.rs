@@ -1,9 +1,5 @@
 //! The flags of etcd, which only make sense together.
 
-use std::convert::Infallible;
-use std::fmt;
-use std::str::FromStr;
-
 use hyper::Uri;
 
 use super::argv::Settings;
@@ -15,46 +11,24 @@ use crate::store::is_protected;
 const ENDPOINTS: &str = "etcd-endpoints";
 const PASSWORD: &str = "etcd-password";
 
-/// A text that no log, error or dump shows.
-#[derive(Clone)]
-pub(super) struct Secret(String);
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("***")
-    }
-}
-
-impl FromStr for Secret {
-    type Err = Infallible;
-
-    fn from_str(text: &str) -> Result<Self, Infallible> {
-        Ok(Self(text.to_owned()))
-    }
-}
-
 /// What the store wants to know. Stops at what could never connect.
 pub(super) fn options(flags: EtcdFlags, settings: &mut Settings) -> Result<EtcdOptions, Stop> {
-    let client = both(
-        (flags.etcd_certfile, "etcd-certfile"),
-        (flags.etcd_keyfile, "etcd-keyfile"),
-        settings,
-    );
-    let user =
-        both((flags.etcd_username, "etcd-username"), (flags.etcd_password, PASSWORD), settings);
-    let (ca_file, (cert_file, key_file)) = (flags.etcd_cafile, client.unzip());
+    let EtcdFlags { ca_file, cert_file, key_file, username, password, .. } = flags;
+    let client = both((cert_file, "etcd-certfile"), (key_file, "etcd-keyfile"), settings);
+    let user = both((username, "etcd-username"), (password, PASSWORD), settings);
+    let (cert_file, key_file) = client.unzip();
     let tls_flag = match (&ca_file, &cert_file) {
         (Some(_), _) => Some("etcd-cafile"),
         (None, Some(_)) => Some("etcd-certfile"),
         (None, None) => None,
     };
     Ok(EtcdOptions {
-        endpoints: endpoints(&flags.etcd_endpoints, tls_flag, settings)?,
-        prefix: flags.etcd_prefix,
+        endpoints: endpoints(&flags.endpoints, tls_flag, settings)?,
+        prefix: flags.prefix,
         ca_file,
         cert_file,
         key_file,
-        credentials: user.map(|(user, Secret(password))| Credentials { user, password }),
+        credentials: user.map(|(user, password)| Credentials { user, password }),
     })
 }
 
@@ -120,19 +94,17 @@ fn endpoints(
 }
 
 fn endpoint(text: &str, scheme: &str, settings: &mut Settings) -> Result<String, Stop> {
-    let name = settings.name(ENDPOINTS);
     let url = if text.contains("://") { text.to_owned() } else { format!("{scheme}://{text}") };
     let shown = etcd::shown(&url);
     if shown != url {
-        settings.ignore(&Stop::SecretInEndpoint { name: name.clone() });
+        settings.ignore(&Stop::SecretInEndpoint { name: settings.name(ENDPOINTS) });
     }
     match shown.parse::<Uri>() {
         Ok(uri) if is_web(&uri) => Ok(format!("{uri}").trim_end_matches('/').to_owned()),
-        _ => Err(Stop::BadValue {
-            name,
-            value: if text.contains('@') { "***".to_owned() } else { text.to_owned() },
-            allowed: "http:// or https:// with host and port".to_owned(),
-        }),
+        _ => {
+            let shown = if text.contains('@') { "***" } else { text };
+            Err(settings.bad_value(ENDPOINTS, shown, "http:// or https:// with host and port"))
+        }
     }
 }
 

@@ -11,10 +11,6 @@ use crate::store::kube::{
     AnnotationPrefix, ApiOptions, Condition, KubeOptions, NoPrefix, NodeRef, PodRef,
 };
 
-const API_URL: &str = "kube-api-url";
-const ANNOTATION_PREFIX: &str = "kube-annotation-prefix";
-const NET_CONFIG: &str = "net-config-path";
-
 /// What the store wants to know. Stops at what could never connect.
 pub(super) fn options(
     flags: KubeFlags,
@@ -32,31 +28,22 @@ pub(super) fn options(
         (None, Some(_) | None, _) => return Err(Stop::NoNodeName),
     };
     let condition =
-        if flags.set_node_network_unavailable { Condition::Cleared } else { Condition::Untouched };
+        if flags.set_network_unavailable { Condition::Cleared } else { Condition::Untouched };
     Ok(KubeOptions {
-        api: api(flags.kube_api_url, flags.kubeconfig_file, settings)?,
-        annotation_prefix: annotation_prefix(&flags.kube_annotation_prefix, settings)?,
+        api: api(flags.api_url, flags.kubeconfig, settings)?,
+        annotation_prefix: annotation_prefix(&flags.annotation_prefix, settings)?,
         node,
         pod: pod.map(|(name, uid)| PodRef { name, uid }),
         namespace,
-        net_config: net_config(&flags.net_config_path, settings)?,
+        net_config: file(&flags.net_config)
+            .map_err(|allowed| settings.bad_value("net-config-path", &flags.net_config, allowed))?,
         condition,
     })
 }
 
 pub(super) fn annotation_prefix(text: &str, settings: &Settings) -> Result<AnnotationPrefix, Stop> {
-    text.parse().map_err(|allowed: NoPrefix| Stop::BadValue {
-        name: settings.name(ANNOTATION_PREFIX),
-        value: text.to_owned(),
-        allowed: allowed.to_string(),
-    })
-}
-
-fn net_config(text: &str, settings: &Settings) -> Result<PathBuf, Stop> {
-    file(text).map_err(|allowed| Stop::BadValue {
-        name: settings.name(NET_CONFIG),
-        value: text.to_owned(),
-        allowed: allowed.to_owned(),
+    text.parse().map_err(|allowed: NoPrefix| {
+        settings.bad_value("kube-annotation-prefix", text, allowed.to_string())
     })
 }
 
@@ -75,10 +62,8 @@ fn api_url(text: &str, settings: &Settings) -> Result<String, Stop> {
     let url = if text.contains("://") { text.to_owned() } else { format!("https://{text}") };
     match url.parse() {
         Ok(uri) if is_web(&uri) && !text.contains('@') => Ok(url.trim_end_matches('/').to_owned()),
-        Ok(_) | Err(_) => Err(Stop::BadValue {
-            name: settings.name(API_URL),
-            value: text.to_owned(),
-            allowed: "https:// with host and port".to_owned(),
-        }),
+        Ok(_) | Err(_) => {
+            Err(settings.bad_value("kube-api-url", text, "https:// with host and port"))
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! The values of flags, in Go's notation; an error says what is allowed.
+//! The values of flags, in Go's notation.
 
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -10,8 +10,11 @@ use tracing::Level;
 
 use crate::model::policy::Checksums;
 
+/// What a flag takes, in a few words, as errors name it.
+pub(super) type Allowed = &'static str;
+
 /// Go's spellings.
-pub(super) fn boolean(text: &str) -> Result<bool, &'static str> {
+pub(super) fn boolean(text: &str) -> Result<bool, Allowed> {
     match text {
         "1" | "t" | "T" | "true" | "True" | "TRUE" => Ok(true),
         "0" | "f" | "F" | "false" | "False" | "FALSE" => Ok(false),
@@ -39,32 +42,32 @@ fn within<T: TryFrom<i64>>(text: &str, range: RangeInclusive<i64>) -> Option<T> 
     integer(text).filter(|number| range.contains(number)).and_then(|number| number.try_into().ok())
 }
 
-pub(super) fn renew_margin(text: &str) -> Result<Duration, &'static str> {
+pub(super) fn renew_margin(text: &str) -> Result<Duration, Allowed> {
     let minutes = within::<u64>(text, 1..=1439).ok_or("1 to 1439 minutes")?;
     Ok(Duration::from_secs(minutes * 60))
 }
 
 /// flanneld takes any number; the nearest that makes sense is used.
-pub(super) fn resync(text: &str) -> Result<Duration, &'static str> {
+pub(super) fn resync(text: &str) -> Result<Duration, Allowed> {
     let seconds = integer(text).ok_or("a number of seconds")?.clamp(1, 86_400);
     Ok(Duration::from_secs(seconds.unsigned_abs()))
 }
 
-pub(super) fn percent(text: &str) -> Result<u8, &'static str> {
+pub(super) fn percent(text: &str) -> Result<u8, Allowed> {
     within(text, 0..=100).ok_or("0 to 100 percent")
 }
 
-pub(super) fn bit(text: &str) -> Result<u8, &'static str> {
+pub(super) fn bit(text: &str) -> Result<u8, Allowed> {
     within(text, 0..=31).ok_or("a bit from 0 to 31")
 }
 
 /// A negative one serves none, like 0.
-pub(super) fn port(text: &str) -> Result<u16, &'static str> {
+pub(super) fn port(text: &str) -> Result<u16, Allowed> {
     let port = integer(text).map(|port| port.max(0));
     port.and_then(|port| port.try_into().ok()).ok_or("a port from 0 to 65535")
 }
 
-pub(super) fn checksums(text: &str) -> Result<Checksums, &'static str> {
+pub(super) fn checksums(text: &str) -> Result<Checksums, Allowed> {
     match text {
         "auto" => Ok(Checksums::WhereNeeded),
         "computed" => Ok(Checksums::Computed),
@@ -73,7 +76,7 @@ pub(super) fn checksums(text: &str) -> Result<Checksums, &'static str> {
     }
 }
 
-pub(super) fn level(text: &str) -> Result<Level, &'static str> {
+pub(super) fn level(text: &str) -> Result<Level, Allowed> {
     match integer(text).ok_or("a number")? {
         ..=1 => Ok(Level::INFO),
         2..=4 => Ok(Level::DEBUG),
@@ -81,7 +84,7 @@ pub(super) fn level(text: &str) -> Result<Level, &'static str> {
     }
 }
 
-pub(super) fn file(text: &str) -> Result<PathBuf, &'static str> {
+pub(super) fn file(text: &str) -> Result<PathBuf, Allowed> {
     let path = PathBuf::from(text);
     if path.file_name().is_some() { Ok(path) } else { Err("the path of a file") }
 }
@@ -95,8 +98,6 @@ pub(super) fn regex(text: &str) -> Result<Regex, String> {
     })
 }
 
-pub(super) fn parsed<T: FromStr>(
-    allowed: &'static str,
-) -> impl Fn(&str) -> Result<T, &'static str> + Clone + Send + Sync + 'static {
+pub(super) fn parsed<T: FromStr>(allowed: Allowed) -> impl Fn(&str) -> Result<T, Allowed> {
     move |text| text.parse().map_err(|_| allowed)
 }

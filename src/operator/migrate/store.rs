@@ -93,7 +93,7 @@ impl Etcd {
             ("etcd-keyfile", file(etcd_keyfile)),
             ("etcd-username", self.etcd_username.clone()),
         ];
-        options::etcd_options(words(given), |name| std::env::var(name).ok())
+        options::etcd_options(given, |name| std::env::var(name).ok())
             .map_err(|stop| Error::Usage(stop.to_string()))
     }
 }
@@ -107,7 +107,7 @@ impl Kubernetes {
             ("kube-annotation-prefix", self.kube_annotation_prefix.clone()),
         ];
         let (api, annotation_prefix) =
-            options::kube_options(words(given), |name| std::env::var(name).ok())
+            options::kube_options(given, |name| std::env::var(name).ok())
                 .map_err(|stop| Error::Usage(stop.to_string()))?;
         let (namespace, config_map) = self
             .config_map
@@ -126,11 +126,4 @@ fn usual_kubeconfig() -> Option<PathBuf> {
     let named = std::env::var("KUBECONFIG").ok().filter(|file| !file.is_empty());
     let at_home = || Some(PathBuf::from(std::env::var("HOME").ok()?).join(".kube/config"));
     named.map(PathBuf::from).or_else(at_home).filter(|file| file.exists())
-}
-
-/// What was given, as a command line.
-fn words(
-    given: impl IntoIterator<Item = (&'static str, Option<String>)>,
-) -> impl Iterator<Item = String> {
-    given.into_iter().filter_map(|(flag, value)| Some(format!("--{flag}={}", value?)))
 }
