@@ -145,7 +145,7 @@ impl Inputs {
     pub fn note_leaving(&mut self, actual: &KernelState) -> bool {
         let config = self.config.as_ref().filter(|config| !config.has_tunnel());
         let leaves = |config: &NetworkConfig, subnet: &Prefix| {
-            let device = backend::device_name(subnet.family(), config.backend.tunnel.vni);
+            let device = LinkName::tunnel(subnet.family(), config.backend.tunnel.vni);
             let address = Entry::Address(backend::tunnel_address(*subnet, device));
             actual.get(&address.key()).is_some()
         };

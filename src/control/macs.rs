@@ -45,7 +45,7 @@ impl Inputs {
         let Some(local) = self.local() else { return };
         let vni = local.config.backend.tunnel.vni;
         for uplink in &local.node.uplinks {
-            let device = existing(actual, &backend::device_name(uplink.family(), vni));
+            let device = existing(actual, &LinkName::tunnel(uplink.family(), vni));
             let kept = device.map(|(mac, _)| mac).or_else(|| self.remembered_mac(uplink));
             let bound_to = device.and_then(|(_, address)| address);
             let former = bound_to.into_iter().chain(self.remembered_address(uplink));

@@ -170,7 +170,13 @@ impl<K: Kernel> Reconciler<K> {
         let spoilt = spoilt.map(|(_, why)| format!("packets in the tunnel may be spoilt: {why}"));
         let unkept = self.refused.iter().filter_map(|(key, why)| self.unkept(key, why));
         let (pending, guard) = (inputs.pending(), self.guard_remark());
-        let bridges: Vec<_> = inputs.bridges.iter().map(ToString::to_string).collect();
+        let bridges = inputs.bridges.iter().map(|bridge| {
+            format!(
+                "{bridge}: its pods are unreachable, and new ones fail; drain the node, then \
+                 ip link delete {}",
+                bridge.link
+            )
+        });
         let remarks = [remembered, held, pending, unusable, self.probes_remark(), guard];
         let remarks = remarks.into_iter().flatten().chain(filters).chain(left).chain(spoilt);
         let remarks = remarks.chain(unkept).chain(self.kept_chains()).chain(self.doubtful_chains());

@@ -11,7 +11,7 @@ mod table;
 pub use chain::{Base, Chain, ChainName, Iptables, Otherwise};
 pub use entries::KernelState;
 pub use key::Key;
-pub use link::{Link, LinkKind, LinkName, Vxlan};
+pub use link::{Link, LinkKind, LinkName, POD_BRIDGE, Vxlan};
 pub use nexthop::{Lane, Nexthop, NexthopId};
 pub use table::{
     Condition, Element, Hook, Marked, Match, PEERS, Ports, RENEWED, Renewal, Rule, Table,

@@ -4,6 +4,9 @@ mod overlap;
 mod release;
 mod select;
 
+#[cfg(test)]
+pub(crate) mod tests;
+
 pub use overlap::{Other, Overlap};
 pub use release::Release;
 pub use select::{InterfaceOptions, NoInterface};
@@ -141,11 +144,7 @@ pub struct FormerBridge {
 impl fmt::Display for FormerBridge {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { link, subnet } = self;
-        write!(
-            f,
-            "bridge {link} is of subnet {subnet}, which this node no longer has: its pods are \
-             unreachable, and new ones fail; drain the node, then ip link delete {link}"
-        )
+        write!(f, "bridge {link} is of subnet {subnet}, which this node no longer has")
     }
 }
 

@@ -71,13 +71,18 @@ pub fn number(address: IpAddr) -> u128 {
     }
 }
 
-/// The prefix `base/len`; the bits behind `len` are zero.
+/// Whether `address` is valid on one link only; any host may have it.
+pub const fn is_link_local(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    }
+}
+
+/// A network whose host bits are zero.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct Prefix {
-    base: IpAddr,
-    len: u8,
-}
+pub struct Prefix(IpNetwork);
 
 /// The text was not an address and a length.
 #[derive(Debug, thiserror::Error)]
@@ -87,48 +92,51 @@ pub struct NotAPrefix(String);
 impl Prefix {
     /// The prefix of length `len` that holds `address`; none if `len` exceeds the family's width.
     pub fn holding(address: IpAddr, len: u8) -> Option<Self> {
-        let family = Family::of(address);
-        (len <= family.width())
-            .then(|| Self { base: family.address(number(address) & mask(family, len)), len })
+        IpNetwork::new(address, len).ok().map(Self::from)
     }
 
-    /// The addresses that are nobody's own: what is sent to them goes to many.
-    pub const fn multicast(family: Family) -> Self {
-        match family {
-            Family::V4 => Self { base: IpAddr::V4(Ipv4Addr::new(224, 0, 0, 0)), len: 4 },
-            Family::V6 => Self { base: IpAddr::V6(Ipv6Addr::from_bits(0xff << 120)), len: 8 },
-        }
+    /// The addresses that stand for groups of hosts.
+    pub fn multicast(family: Family) -> Self {
+        let (base, len) = match family {
+            Family::V4 => (IpAddr::from([224, 0, 0, 0]), 4),
+            Family::V6 => (IpAddr::from([0xff00, 0, 0, 0, 0, 0, 0, 0]), 8),
+        };
+        Self::holding(base, len).unwrap_or(Self::host(base))
     }
 
     /// The prefix that holds `address` alone.
     pub fn host(address: IpAddr) -> Self {
-        Self { base: address, len: Family::of(address).width() }
+        Self(address.into())
     }
 
-    pub const fn base(self) -> IpAddr {
-        self.base
+    pub fn base(self) -> IpAddr {
+        self.0.ip()
     }
 
-    pub const fn prefix_len(self) -> u8 {
-        self.len
+    pub fn prefix_len(self) -> u8 {
+        self.0.prefix()
     }
 
     pub const fn family(self) -> Family {
-        Family::of(self.base)
+        match self.0 {
+            IpNetwork::V4(_) => Family::V4,
+            IpNetwork::V6(_) => Family::V6,
+        }
     }
 
     /// Count of addresses; saturates for `::/0`.
     pub fn size(self) -> u128 {
-        1_u128.checked_shl((self.family().width() - self.len).into()).unwrap_or(u128::MAX)
+        let host_bits = self.family().width() - self.prefix_len();
+        1_u128.checked_shl(host_bits.into()).unwrap_or(u128::MAX)
     }
 
     pub fn last(self) -> IpAddr {
-        self.family().address(number(self.base) | !mask(self.family(), self.len))
+        self.0.broadcast()
     }
 
     /// The address `offset` behind the base.
     pub fn nth(self, offset: u128) -> IpAddr {
-        self.family().address(number(self.base).wrapping_add(offset))
+        self.family().address(number(self.base()).wrapping_add(offset))
     }
 
     /// The first address behind the base: of a subnet, where its pods send what leaves the node.
@@ -137,12 +145,12 @@ impl Prefix {
     }
 
     pub fn contains(self, address: IpAddr) -> bool {
-        Self::holding(address, self.len) == Some(self)
+        self.0.contains(address)
     }
 
     /// Whether all of `other` lies inside.
     pub fn covers(self, other: Self) -> bool {
-        self.len <= other.len && self.contains(other.base)
+        self.prefix_len() <= other.prefix_len() && self.contains(other.base())
     }
 
     pub fn overlaps(self, other: Self) -> bool {
@@ -150,15 +158,9 @@ impl Prefix {
     }
 }
 
-fn mask(family: Family, len: u8) -> u128 {
-    let ones = u128::MAX >> (128 - u32::from(family.width()));
-    let host_bits = u32::from(family.width() - len);
-    ones & u128::MAX.checked_shl(host_bits).unwrap_or(0)
-}
-
 impl fmt::Display for Prefix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.base, self.len)
+        fmt::Display::fmt(&self.0, f)
     }
 }
 
@@ -180,7 +182,7 @@ impl FromStr for Prefix {
 
 impl From<IpNetwork> for Prefix {
     fn from(network: IpNetwork) -> Self {
-        Self { base: network.network(), len: network.prefix() }
+        Self(IpNetwork::new(network.network(), network.prefix()).unwrap_or(network))
     }
 }
 

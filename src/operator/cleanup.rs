@@ -104,7 +104,7 @@ impl Ours {
 
     pub(super) fn named(networks: &[Prefix], vni: u32) -> Self {
         let tunnels: BTreeSet<LinkName> =
-            Family::ALL.map(|family| backend::device_name(family, vni)).into();
+            Family::ALL.map(|family| LinkName::tunnel(family, vni)).into();
         let tables = backend::table_names(vni).collect();
         let chains = masquerade::chain_names();
         let source = format!("as --network {} and --vni {vni} say", listed(networks, ""));

@@ -17,7 +17,8 @@ use crate::model::config::NetworkConfig;
 use crate::model::entry::{Entry, KernelState, LinkName, Route};
 use crate::model::lease::Lease;
 use crate::model::local::Local;
-use crate::model::node::{Facts, Interface, InterfaceAddress, InterfaceOptions, Lifetime, Node};
+use crate::model::node::tests::interface;
+use crate::model::node::{Facts, InterfaceOptions, Node};
 use crate::model::policy::Policy;
 use crate::model::prefix::Family;
 use crate::plan::diff::diff;
@@ -96,19 +97,7 @@ fn lease(subnet: &str, public_ip: &str, backend: &str, mac: &str) -> Lease {
 }
 
 fn facts() -> Facts {
-    let address = InterfaceAddress {
-        address: "172.16.0.5".parse().unwrap(),
-        prefix_len: 24,
-        usable: true,
-        lifetime: Lifetime::Permanent,
-    };
-    let eth0 = Interface {
-        name: LinkName::new("eth0"),
-        mtu: 1500,
-        up: true,
-        layer2: true,
-        addresses: vec![address],
-    };
+    let eth0 = interface("eth0", &["172.16.0.5/24"]);
     let default_routes = vec![(Family::V4, Some(LinkName::new("eth0")))];
     Facts { interfaces: vec![eth0], default_routes, ..Facts::default() }
 }

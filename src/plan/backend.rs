@@ -198,7 +198,7 @@ impl Local {
     /// What in the kernel concerns us, given the public IPs of the peers.
     pub fn scope(&self, gateways: BTreeSet<IpAddr>) -> Scope {
         let tunnel_of =
-            |uplink: &Uplink| device_name(uplink.family(), self.config.backend.tunnel.vni);
+            |uplink: &Uplink| LinkName::tunnel(uplink.family(), self.config.backend.tunnel.vni);
         Scope {
             tunnels: self.node.uplinks.iter().map(tunnel_of).collect(),
             underlay: Some(self.node.interface.clone()),
@@ -221,14 +221,6 @@ pub fn table_names(vni: u32) -> impl Iterator<Item = TableName> {
 /// The address of the tunnel device of the node that has `subnet`, on `link`.
 pub fn tunnel_address(subnet: Prefix, link: LinkName) -> Address {
     Address { link, address: subnet.base(), prefix_len: subnet.family().width() }
-}
-
-/// Flannel's name for the tunnel device.
-pub fn device_name(family: Family, vni: u32) -> LinkName {
-    LinkName::new(match family {
-        Family::V4 => format!("flannel.{vni}"),
-        Family::V6 => format!("flannel-v6.{vni}"),
-    })
 }
 
 /// The address of the tunnel device of a node whose public IP this is: the same after every reboot.

@@ -9,6 +9,7 @@ use netlink_packet_route::address::{
 use super::links::Links;
 use super::{Unencodable, address_family};
 use crate::model::entry::{Address, Entry};
+use crate::model::prefix::is_link_local;
 
 /// As `ip addr add ADDRESS/LEN dev LINK` writes it; on the loopback with `scope host`, so that the
 /// kernel does not choose it as the source of new IPv4 connections.
@@ -47,11 +48,4 @@ pub(super) fn local(message: &AddressMessage) -> Option<IpAddr> {
             _ => None,
         })
     })
-}
-
-fn is_link_local(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(v4) => v4.is_link_local(),
-        IpAddr::V6(v6) => v6.is_unicast_link_local(),
-    }
 }

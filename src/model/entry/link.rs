@@ -8,6 +8,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::mac::MacAddr;
+use crate::model::prefix::Family;
 
 /// A network device of ours, or one that has taken its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,6 +46,8 @@ pub struct Vxlan {
 }
 
 const LOOPBACK: &str = "lo";
+/// The bridge that the CNI plugin connects pods to.
+pub const POD_BRIDGE: &str = "cni0";
 
 /// The name of a network device.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -65,8 +68,25 @@ impl LinkName {
         self.as_str() == LOOPBACK
     }
 
+    /// Flannel's name for the tunnel's device.
+    pub fn tunnel(family: Family, vni: u32) -> Self {
+        Self::new(format!("{}{vni}", tunnel_stem(family)))
+    }
+
+    pub fn is_tunnel(&self) -> bool {
+        Family::ALL.iter().any(|family| self.as_str().starts_with(tunnel_stem(*family)))
+    }
+
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+}
+
+/// In front of the VNI.
+const fn tunnel_stem(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "flannel.",
+        Family::V6 => "flannel-v6.",
     }
 }
 

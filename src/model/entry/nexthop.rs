@@ -108,7 +108,7 @@ fn subnet_number(network: Prefix, subnet: Prefix) -> u32 {
 }
 
 /// So many bits tell the subnets of `network` apart.
-const fn free_bits(network: Prefix) -> u8 {
+fn free_bits(network: Prefix) -> u8 {
     unit(network.family()) - network.prefix_len()
 }
 

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use super::{Endpoint, Lease, LeaseId, Vtep};
 use crate::mac::MacAddr;
 use crate::model::config::Pool;
-use crate::model::prefix::{Family, Prefix};
+use crate::model::prefix::{Family, Prefix, is_link_local};
 
 /// What every believed lease must agree with.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -208,18 +208,14 @@ impl Rules {
 /// A subnet needs a gateway and a pod beside its first and last address.
 const SHORTEST_HOST_PART: u8 = 2;
 
+/// A link-local address says nothing without a link.
 fn is_node_address(address: IpAddr) -> bool {
-    if address.is_unspecified() || address.is_loopback() || address.is_multicast() {
-        return false;
-    }
-    match address {
-        IpAddr::V4(v4) => {
-            let [first, ..] = v4.octets();
-            // A link-local address says nothing without a link.
-            first != 0 && first < 240 && !v4.is_link_local()
-        }
-        IpAddr::V6(v6) => !v6.is_unicast_link_local() && v6.to_ipv4_mapped().is_none(),
-    }
+    let is_no_host = address.is_unspecified() || address.is_loopback() || address.is_multicast();
+    let is_plausible = match address {
+        IpAddr::V4(v4) => (1..240).contains(&v4.octets()[0]),
+        IpAddr::V6(v6) => v6.to_ipv4_mapped().is_none(),
+    };
+    is_plausible && !is_no_host && !is_link_local(address)
 }
 
 /// The kernel takes the first and the last address of a link for broadcasts, where it has more than two.

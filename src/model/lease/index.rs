@@ -133,7 +133,7 @@ impl Index {
     const fn count(&self) {}
 }
 
-const fn length(claimed: Claimed) -> Option<(Family, u8)> {
+fn length(claimed: Claimed) -> Option<(Family, u8)> {
     match claimed {
         Claimed::Subnet(subnet) => Some((subnet.family(), subnet.prefix_len())),
         Claimed::Mac(..) => None,

@@ -4,8 +4,8 @@ use std::fmt;
 use std::net::IpAddr;
 
 use super::Facts;
-use crate::model::entry::LinkName;
-use crate::model::prefix::Prefix;
+use crate::model::entry::{LinkName, POD_BRIDGE};
+use crate::model::prefix::{Prefix, is_link_local};
 
 /// A network of pods, and what else is reached by its addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,39 +73,13 @@ impl Facts {
 /// of the bridge, and on the loopback, where they outlive the device. Without a lease and without a
 /// checkpoint, the same subnet is the best to have.
 fn is_of_pods(link: &LinkName) -> bool {
-    let is_tunnel = ["flannel.", "flannel-v6."].iter().any(|name| link.as_str().starts_with(name));
-    is_tunnel || link.is_loopback() || link.as_str() == BRIDGE
-}
-
-/// Of the CNI plugin.
-const BRIDGE: &str = "cni0";
-
-/// Any host may have it.
-fn is_link_local(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(ip) => ip.is_link_local(),
-        IpAddr::V6(ip) => ip.is_unicast_link_local(),
-    }
+    link.is_tunnel() || link.is_loopback() || link.as_str() == POD_BRIDGE
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::node::{Interface, InterfaceAddress, Lifetime};
-
-    fn interface(name: &str, addresses: &[&str]) -> Interface {
-        let addresses = addresses.iter().map(|text| {
-            let (address, len) = text.split_once('/').unwrap();
-            InterfaceAddress {
-                address: address.parse().unwrap(),
-                prefix_len: len.parse().unwrap(),
-                usable: true,
-                lifetime: Lifetime::Permanent,
-            }
-        });
-        let addresses = addresses.collect();
-        Interface { name: LinkName::new(name), mtu: 1500, up: true, layer2: true, addresses }
-    }
+    use crate::model::node::tests::interface;
 
     #[test]
     fn addresses_of_the_host_are_occupied_and_those_of_its_pods_are_not() {

@@ -6,7 +6,7 @@ use regex::Regex;
 
 use super::{Facts, Interface, InterfaceAddress, Nexthops, Node, Uplink};
 use crate::model::entry::LinkName;
-use crate::model::prefix::{Family, Prefix};
+use crate::model::prefix::{Family, Prefix, is_link_local};
 
 /// How the operator names the interface and addresses that face the peers.
 #[derive(Clone, Debug, Default)]
@@ -244,13 +244,6 @@ impl Interface {
 fn can_be_told(address: IpAddr) -> bool {
     let is_scoped = address.is_ipv6() && is_link_local(address);
     !(address.is_unspecified() || address.is_loopback() || address.is_multicast() || is_scoped)
-}
-
-const fn is_link_local(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(v4) => v4.is_link_local(),
-        IpAddr::V6(v6) => v6.is_unicast_link_local(),
-    }
 }
 
 fn find(facts: &Facts, fits: impl Fn(&Interface) -> bool) -> Option<&Interface> {

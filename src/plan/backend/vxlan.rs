@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::{HostGw, Network, Nexthops, Unreachable, Way, device_name};
+use super::{HostGw, Network, Nexthops, Unreachable, Way};
 use crate::mac::MacAddr;
 use crate::model::config::Tunnel;
 use crate::model::entry::{
@@ -46,7 +46,7 @@ impl Vxlan {
         let outer = tunnel.mtu.unwrap_or(local.node.mtu);
         let mac = local.macs.get(&family).copied();
         Self {
-            device: device_name(family, tunnel.vni),
+            device: LinkName::tunnel(family, tunnel.vni),
             underlay: local.node.interface.clone(),
             mac: mac.unwrap_or_else(|| super::derived_mac(uplink, tunnel.vni)),
             mtu: outer.saturating_sub(overhead(family)),
@@ -189,7 +189,7 @@ impl Guard {
         let network =
             local.config.networks().find(|network| network.family() == uplink.family())?;
         let (tunnel, underlay) = (&local.config.backend.tunnel, &local.node.interface);
-        let (device, ends) = (&device_name(uplink.family(), tunnel.vni), &ends(local, uplink));
+        let (device, ends) = (&LinkName::tunnel(uplink.family(), tunnel.vni), &ends(local, uplink));
         let probe_port = local.config.probing().map(|probe| probe.port);
         let guarded = Guarded { tunnel, device, underlay, probe_port, ends, network };
         let table = allow_list::table(local.policy.guard?, guarded);

@@ -6,14 +6,15 @@ use crate::model::node::{FormerBridge, former_bridges};
 
 pub(super) fn findings(needs: &Needs, host: &Host) -> Vec<Finding> {
     let former = former_bridges(&host.links, &needs.networks, &needs.subnets);
-    former.into_iter().map(finding).collect()
+    former.iter().map(finding).collect()
 }
 
-fn finding(FormerBridge { link, subnet }: FormerBridge) -> Finding {
+fn finding(bridge: &FormerBridge) -> Finding {
+    let link = &bridge.link;
     Finding {
         id: "bridge-of-another-subnet",
         level: Level::Warning,
-        what: format!("bridge {link} is of subnet {subnet}, which this node no longer has"),
+        what: bridge.to_string(),
         place: format!("link {link}"),
         why: "its pods are unreachable, and new pods fail".to_owned(),
         cure: format!(

@@ -231,5 +231,5 @@ impl Port {
 }
 
 fn device(family: Family, vni: u32) -> (LinkName, u32) {
-    (backend::device_name(family, vni), backend::overhead(family))
+    (LinkName::tunnel(family, vni), backend::overhead(family))
 }

@@ -2,11 +2,9 @@
 
 use super::facts::{Host, Needs};
 use super::{Finding, Level};
-use crate::model::entry::LinkName;
+use crate::model::entry::{LinkName, POD_BRIDGE};
 use crate::model::prefix::Family;
 
-/// By the bridge that pods of this node sit on.
-pub(super) const BRIDGE: &str = "cni0";
 /// A link with less carries no IPv6.
 const LEAST: u32 = 1280;
 
@@ -63,12 +61,12 @@ fn least(mtu: u32, needs: &Needs) -> Option<Finding> {
 }
 
 fn bridge(mtu: u32, host: &Host) -> Option<Finding> {
-    let carries = host.link(&LinkName::new(BRIDGE))?.mtu;
+    let carries = host.link(&LinkName::new(POD_BRIDGE))?.mtu;
     (carries > mtu).then(|| Finding {
         id: "pods-of-another-mtu",
         level: Level::Note,
-        what: format!("{BRIDGE} carries {carries} bytes, and new pods send up to {mtu}"),
-        place: format!("link {BRIDGE}"),
+        what: format!("{POD_BRIDGE} carries {carries} bytes, and new pods send up to {mtu}"),
+        place: format!("link {POD_BRIDGE}"),
         why:
             "it is older than the MTU, and so may pods be: their large packets depend on path MTU \
               discovery"

@@ -1,10 +1,9 @@
 //! What networkd and udev do to links and routes that are not theirs.
 
 use super::facts::{Host, Needs};
-use super::mtu::BRIDGE;
 use super::unit::{Device, Unit};
 use super::{DropIn, Finding, Level};
-use crate::model::entry::LinkName;
+use crate::model::entry::{LinkName, POD_BRIDGE};
 
 const FOREIGN: [&str; 2] = ["ManageForeignRoutes", "ManageForeignNextHops"];
 const LEFT_ALONE: &str = "systemd/network/10-tweed.network";
@@ -18,7 +17,7 @@ pub(super) fn findings(needs: &Needs, host: &Host) -> Vec<Finding> {
 }
 
 fn devices(needs: &Needs) -> impl Iterator<Item = Device<'_>> {
-    tunnels(needs).chain([Device { name: BRIDGE, kind: "bridge" }])
+    tunnels(needs).chain([Device { name: POD_BRIDGE, kind: "bridge" }])
 }
 
 fn tunnels(needs: &Needs) -> impl Iterator<Item = Device<'_>> {

@@ -3,25 +3,11 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
+use crate::model::node::tests::{address, interface};
 use crate::model::node::{Lifetime, Reach};
 
 const V4: &[Family] = &[Family::V4];
 const BOTH: &[Family] = &Family::ALL;
-
-fn address(text: &str) -> InterfaceAddress {
-    let (address, prefix_len) = text.split_once('/').unwrap();
-    InterfaceAddress {
-        address: address.parse().unwrap(),
-        prefix_len: prefix_len.parse().unwrap(),
-        usable: true,
-        lifetime: Lifetime::Permanent,
-    }
-}
-
-fn interface(name: &str, addresses: &[&str]) -> Interface {
-    let addresses = addresses.iter().map(|text| address(text)).collect();
-    Interface { name: LinkName::new(name), mtu: 1500, up: true, layer2: true, addresses }
-}
 
 fn host() -> Facts {
     Facts {

@@ -2,9 +2,12 @@
 
 use super::super::*;
 use crate::model::entry::LinkName;
-use crate::model::node::{Interface, InterfaceAddress, Lifetime};
+use crate::model::node::Interface;
+use crate::model::node::tests::interface;
 use crate::model::policy::Forward;
 use crate::model::prefix::{Family, Prefix};
+
+pub(super) use crate::model::node::tests::address;
 
 /// A tunnel over `eth0`, with a thousand peers on the link, and what it needs.
 pub(super) fn needs() -> Needs {
@@ -73,17 +76,7 @@ pub(super) fn prefix(text: &str) -> Prefix {
 }
 
 pub(super) fn link(name: &str, mtu: u32) -> Interface {
-    Interface { name: LinkName::new(name), mtu, up: true, layer2: true, addresses: Vec::new() }
-}
-
-pub(super) fn address(text: &str) -> InterfaceAddress {
-    let (address, prefix_len) = text.split_once('/').unwrap();
-    InterfaceAddress {
-        address: address.parse().unwrap(),
-        prefix_len: prefix_len.parse().unwrap(),
-        usable: true,
-        lifetime: Lifetime::Permanent,
-    }
+    Interface { mtu, ..interface(name, &[]) }
 }
 
 /// Gives `link` the address that a bridge of pods of `subnet` has.
