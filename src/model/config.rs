@@ -8,7 +8,7 @@ mod tests;
 
 pub use pool::{Pool, differing_key};
 pub use probe::Probe;
-pub use rollout::{Rollout, share};
+pub use rollout::{Rollout, canonical, share};
 
 use std::collections::BTreeSet;
 use std::fmt::Display;

@@ -1,6 +1,7 @@
 //! JSON objects read by flannel's rules: keys in any case, unknown keys ignored, the later of two wins.
 
 use std::fmt;
+use std::marker::PhantomData;
 
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -10,7 +11,7 @@ use crate::excerpt;
 
 /// The fields of one object, in its order: they are few.
 #[derive(Debug, Default)]
-pub struct Fields(Vec<(String, Value)>);
+pub struct Fields<V = Value>(Vec<(String, V)>);
 
 /// A field holds a value of another type.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -28,7 +29,7 @@ pub struct NoObject(String);
 
 impl Fields {
     pub fn parse(json: &[u8]) -> Result<Self, NoObject> {
-        serde_json::from_slice(json).map_err(|error| NoObject(excerpt::value(&error.to_string())))
+        Ok(serde_json::from_slice(json)?)
     }
 
     /// The value under `key`, written as the documentation writes it; `null` counts as absent.
@@ -72,22 +73,37 @@ impl Fields {
     }
 }
 
-impl<'de> Deserialize<'de> for Fields {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(FieldsVisitor)
+impl From<serde_json::Error> for NoObject {
+    fn from(error: serde_json::Error) -> Self {
+        Self(excerpt::value(&error.to_string()))
     }
 }
 
-struct FieldsVisitor;
+impl<V> IntoIterator for Fields<V> {
+    type Item = (String, V);
+    type IntoIter = std::vec::IntoIter<Self::Item>;
 
-impl<'de> Visitor<'de> for FieldsVisitor {
-    type Value = Fields;
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
+    }
+}
+
+impl<'de, V: Deserialize<'de>> Deserialize<'de> for Fields<V> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(FieldsVisitor(PhantomData))
+    }
+}
+
+struct FieldsVisitor<V>(PhantomData<V>);
+
+impl<'de, V: Deserialize<'de>> Visitor<'de> for FieldsVisitor<V> {
+    type Value = Fields<V>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields<V>, A::Error> {
         let mut fields = Vec::new();
         while let Some(field) = map.next_entry()? {
             fields.push(field);
@@ -97,7 +113,7 @@ impl<'de> Visitor<'de> for FieldsVisitor {
 }
 
 /// Keys are almost always ASCII.
-fn is_same(one: &str, other: &str) -> bool {
+pub fn is_same(one: &str, other: &str) -> bool {
     one.eq_ignore_ascii_case(other)
         || (!one.is_ascii() && one.to_lowercase() == other.to_lowercase())
 }

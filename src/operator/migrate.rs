@@ -1,16 +1,20 @@
 //! `tweedctl migrate`: moves a live cluster from one backend to another, stage by stage, and back.
 
+mod access;
 mod carry_out;
-mod lasting;
-mod network;
+mod cluster;
+mod decision;
+mod document;
+mod obstacle;
 mod options;
 mod outcome;
 mod plan;
+mod reachability;
+mod state;
 mod status;
 mod store;
 #[cfg(test)]
 mod tests;
-mod words;
 
 pub(super) use options::MigrateOptions;
 pub(super) use store::Etcd;
@@ -20,68 +24,60 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use self::carry_out::Work;
-use self::network::{Hand, Network};
+use self::access::{Author, ClusterStore};
+use self::carry_out::carry_out;
 use self::options::Command;
-use self::plan::Plan;
+use self::plan::{Plan, Rows};
 use self::status::Status;
-use self::store::Store;
+use self::store::Stores;
 use super::options::Output;
 use super::{Error, Verdict, write};
 use crate::store::{etcd, kube};
 
-/// Between two pictures of `status --watch`.
-const AGAIN: Duration = Duration::from_secs(2);
+/// The interval of `status --watch`.
+const INTERVAL: Duration = Duration::from_secs(2);
 
 pub(super) async fn run(
     options: &MigrateOptions,
     output: Output,
     out: &mut impl Write,
 ) -> Result<Verdict, Error> {
-    match options.stores.chosen()? {
-        Store::Etcd(etcd) => carry_out(&etcd::Operator::new(etcd), options, output, out).await,
-        Store::Kube(kube) => carry_out(&kube::Operator::new(kube), options, output, out).await,
+    let MigrateOptions { command, stores: Stores { etcd, kubernetes } } = options;
+    if kubernetes.kube_subnet_mgr {
+        answer(&kube::Operator::new(kubernetes.options()?), command, output, out).await
+    } else {
+        answer(&etcd::Operator::new(etcd.options()?), command, output, out).await
     }
 }
 
-async fn carry_out(
-    network: &impl Network,
-    options: &MigrateOptions,
-    output: Output,
-    out: &mut impl Write,
-) -> Result<Verdict, Error> {
-    let command = &options.command;
-    let Some(order) = command.order() else { return look(network, command, output, out).await };
-    let (hand, watching) = (Hand::here(), command.watching());
-    let outcome = match output {
-        Output::Text => Work { network, hand, progress: out, watching }.carry_out(&order).await?,
-        Output::Json => {
-            // What is read by programs holds nothing but the answer.
-            let progress = &mut io::sink();
-            Work { network, hand, progress, watching }.carry_out(&order).await?
-        }
-    };
-    write(out, output, &outcome)
-}
-
-/// The commands that write nothing.
-async fn look(
-    network: &impl Network,
+async fn answer(
+    store: &impl ClusterStore,
     command: &Command,
     output: Output,
     out: &mut impl Write,
 ) -> Result<Verdict, Error> {
-    if let Some((to, rows)) = command.plan() {
-        let picture = network::picture(network).await?;
-        return write(out, output, &Plan::new(&picture, to, rows));
-    }
-    loop {
-        let picture = network::picture(network).await?;
-        let verdict = write(out, output, &Status::new(&picture, Hand::here().now()))?;
-        if !command.again() {
-            return Ok(verdict);
+    let author = Author::here();
+    match command {
+        Command::Plan { to, all } => {
+            let rows = if *all { Rows::All } else { Rows::Special };
+            write(out, output, &Plan::new(&access::read(store).await?, *to, rows))
         }
-        sleep(AGAIN).await;
-        writeln!(out)?;
+        Command::Status { watch } => loop {
+            let status = Status::new(&access::read(store).await?, author.now());
+            let verdict = write(out, output, &status)?;
+            if !watch {
+                return Ok(verdict);
+            }
+            sleep(INTERVAL).await;
+            writeln!(out)?;
+        },
+        Command::Order(order) => {
+            let ended = match output {
+                Output::Text => carry_out(store, author, order, out).await?,
+                // Programs read the answer alone.
+                Output::Json => carry_out(store, author, order, &mut io::sink()).await?,
+            };
+            write(out, output, &ended)
+        }
     }
 }

@@ -11,7 +11,6 @@ mod kernel;
 mod layout;
 mod leases;
 mod migrate;
-pub mod migration;
 mod options;
 mod peers;
 mod plan;
@@ -32,8 +31,10 @@ use crate::excerpt;
 use options::{Command, Output};
 
 /// Whether all is well.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Verdict {
+    #[serde(rename = "done")]
     Well,
     /// The kernel differs, a peer is not programmed, the daemon is not ready, something was refused.
     Amiss,

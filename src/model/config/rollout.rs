@@ -71,6 +71,6 @@ fn parse_from(rollout: &Fields) -> Result<Kind, Error> {
 const TUNNEL_KEYS: [&str; 6] = ["VNI", "Port", "MTU", "GBP", "Learning", "DirectRouting"];
 
 /// An IP address in the one way in which nodes write it too.
-fn canonical(name: String) -> String {
+pub fn canonical(name: String) -> String {
     name.parse::<IpAddr>().map_or(name, |ip| ip.to_string())
 }

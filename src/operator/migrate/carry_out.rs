@@ -1,189 +1,255 @@
-//! Carries out an order: writes its step, waits until it is in force, and watches what comes of it.
+//! Carries out an order: writes its steps, waits until each is applied, and watches the result.
 
+use std::collections::BTreeMap;
 use std::io::Write;
+use std::mem;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::lasting::Lasting;
-use super::network::{self, Hand, Network};
-use super::options::{OnHarm, Watching};
-use super::outcome::{End, Outcome};
-use super::words::{announced, conflict, late, refused, remarks, sentence, short};
-use crate::operator::Error;
-use crate::operator::layout::wrap;
-use crate::operator::migration::{
-    Back, Decision, Force, Order, Picture, Step, Troubles, decide, degraded, lags,
-};
+use super::access::{self, Author, ClusterStore};
+use super::cluster::{ClusterView, Subject, Troubles};
+use super::decision::decide;
+use super::options::{Order, Watching};
+use super::outcome::{Ended, Outcome, Progress, announced, short};
+use super::state::Step;
+use crate::operator::layout::{counted, wrap};
+use crate::operator::{Error, Verdict};
 use crate::store::operator::Swap;
 
-/// Who does it, where, and whom to tell of progress.
-pub(super) struct Work<'a, N, W> {
-    pub(super) network: &'a N,
-    pub(super) hand: Hand,
-    pub(super) progress: &'a mut W,
-    pub(super) watching: Watching,
+/// Carries out `order`, and writes what happens to `progress`.
+pub(super) async fn carry_out<S: ClusterStore>(
+    store: &S,
+    author: Author,
+    order: &Order,
+    progress: &mut impl Write,
+) -> Result<Ended, Error> {
+    let (view, watching) = (access::read(store).await?, order.watching());
+    let mut work = Work { store, author, watching, progress, view };
+    let outcome = match work.carry_out(order).await {
+        Ok(outcome) | Err(Stop::Outcome(outcome)) => outcome,
+        Err(Stop::Error(error)) => return Err(error),
+    };
+    Ok(Ended { outcome, progress: Progress::of(&work.view) })
 }
 
-/// How a step ended that was not the last.
-type Stopped = Result<Picture, Outcome>;
+struct Work<'a, S, W> {
+    store: &'a S,
+    author: Author,
+    watching: Watching,
+    progress: &'a mut W,
+    /// As it was read last.
+    view: ClusterView,
+}
 
-/// Between two looks; the nodes need about as long to report.
-const LOOK: Duration = Duration::from_secs(1);
+/// Why an order ended before its last step.
+enum Stop {
+    Outcome(Outcome),
+    Error(Error),
+}
 
-/// A stage that is held says so now and then.
+/// The pause between two reads; the nodes need about as long to report.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The interval of progress lines while a stage is watched.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(60);
 
-impl<N: Network, W: Write> Work<'_, N, W> {
-    pub(super) async fn carry_out(mut self, order: &Order) -> Result<Outcome, Error> {
-        let mut picture = network::picture(self.network).await?;
-        if waits_first(order, &picture) {
-            match self.in_force(&picture).await? {
-                Ok(settled) => picture = settled,
-                Err(outcome) => return Ok(outcome),
-            }
+impl<S: ClusterStore, W: Write> Work<'_, S, W> {
+    async fn carry_out(&mut self, order: &Order) -> Result<Outcome, Stop> {
+        // What is written next rests on what was written last.
+        let goes_on = !matches!(order, Order::Pause | Order::Rollback { .. });
+        if goes_on && self.view.state.config.mixed {
+            self.wait().await?;
         }
         loop {
-            let step = match decide(order, &picture, self.watching.force()) {
-                Err(refusal) => return Ok(refused(&refusal, &picture)),
-                Ok(Decision::Nothing(sentence)) => {
-                    return self.take_over(&sentence, &picture).await;
+            let step = match decide(order, &self.view) {
+                Ok(step) => step,
+                Err(outcome) if outcome.verdict == Verdict::Well => {
+                    return self.take_over(outcome).await;
                 }
-                Ok(Decision::Write(step)) => step,
-            };
-            let before = picture;
-            picture = match self.take(&step, &before).await? {
-                Ok(picture) => picture,
                 Err(outcome) => return Ok(outcome),
             };
+            let before = self.view.clone();
+            self.take(&step).await?;
             // Only then may the first nodes change.
             if step != Step::Mix {
-                let outcome = self.hold(&before, &picture, sentence(&step, &picture)).await?;
-                let is_done = outcome.end == End::Done;
-                return Ok(if is_done { outcome.with(remarks(&step, &picture)) } else { outcome });
+                let done = Outcome::done(&step, &self.view);
+                return self.watch(&before).await.map(|()| done);
             }
         }
     }
 
-    /// What is done already is watched all the same, where that was asked for.
-    async fn take_over(&mut self, sentence: &str, picture: &Picture) -> Result<Outcome, Error> {
-        if self.watching.hold.is_zero() {
-            return Ok(Outcome::new(End::Done, sentence, picture));
+    /// A stage that is reached already is watched too, where `--hold` is given.
+    async fn take_over(&mut self, outcome: Outcome) -> Result<Outcome, Stop> {
+        if !self.watching.hold.is_zero() {
+            self.say(&outcome.message)?;
+            self.watch(&self.view.clone()).await?;
         }
-        self.say(sentence)?;
-        self.hold(picture, picture, sentence.to_owned()).await
+        Ok(outcome)
     }
 
-    /// Writes `step` and waits until it is in force.
-    async fn take(&mut self, step: &Step, before: &Picture) -> Result<Stopped, Error> {
-        let document = before.after(step, &self.hand.note());
-        let seen = before.course.revision;
-        let revision = match network::swap(self.network, seen, &document).await? {
-            Swap::Done(revision) => revision,
-            Swap::Outdated => {
-                let now = network::picture(self.network).await?;
-                return Ok(Err(conflict(before, &now, "nothing was written")));
+    /// Writes `step` and waits until it is applied.
+    async fn take(&mut self, step: &Step) -> Result<(), Stop> {
+        let document = self.view.after(step, &self.author.note());
+        let written = access::swap(self.store, self.view.state.revision, &document).await?;
+        let before = mem::replace(&mut self.view, access::read(self.store).await?);
+        let conflict = |so| Err(Stop::Outcome(Outcome::conflict(&before, &self.view, so)));
+        match written {
+            Swap::Outdated => return conflict("nothing was written"),
+            Swap::Done(revision) if revision != self.view.state.revision => {
+                return conflict("what was written stood for a moment only");
             }
-        };
-        let written = network::picture(self.network).await?;
-        if written.course.revision != revision {
-            return Ok(Err(conflict(before, &written, "what was written stood for a moment only")));
+            Swap::Done(_) => {}
         }
         self.say(&announced(step))?;
-        if *step == Step::Pause { Ok(Ok(written)) } else { self.in_force(&written).await }
+        if *step == Step::Pause { Ok(()) } else { self.wait().await }
     }
 
-    /// Waits until every node that reports does what the config says.
-    async fn in_force(&mut self, written: &Picture) -> Result<Stopped, Error> {
-        let deadline = Instant::now() + self.watching.patience.timeout;
-        let mut told = usize::MAX;
+    /// Reads the cluster again, unless another operator has written the config.
+    async fn look(&mut self) -> Result<(), Stop> {
+        let before = mem::replace(&mut self.view, access::read(self.store).await?);
+        if before.state.revision == self.view.state.revision {
+            return Ok(());
+        }
+        let so = "this command no longer watches";
+        Err(Stop::Outcome(Outcome::conflict(&before, &self.view, so)))
+    }
+
+    /// Waits until every node that reports has applied the config.
+    async fn wait(&mut self) -> Result<(), Stop> {
+        let deadline = Instant::now() + self.watching.waiting.timeout;
+        let mut last = usize::MAX;
         loop {
-            let now = network::picture(self.network).await?;
-            if now.course.revision != written.course.revision {
-                return Ok(Err(conflict(written, &now, "this command no longer watches")));
-            }
-            let lags = lags(&now);
-            if lags.len() != told {
-                told = lags.len();
-                let reporting = now.members.len() - now.silent().count();
-                self.say(&format!("in force on {} of {reporting} nodes", reporting - told))?;
+            self.look().await?;
+            let lags = self.view.lags();
+            if lags.len() != last {
+                last = lags.len();
+                let reporting = self.view.reporting().count();
+                self.say(&format!("in force on {} of {reporting} nodes", reporting - last))?;
             }
             if lags.is_empty() {
-                return Ok(Ok(now));
+                return Ok(());
             }
             if Instant::now() >= deadline {
-                return Ok(Err(late(&lags, &now)));
+                let message =
+                    "not every node does yet what is written: tweedctl migrate status tells when";
+                return Err(Stop::Outcome(Outcome::new(Verdict::Late, message).with(lags)));
             }
-            sleep(LOOK).await;
+            sleep(PAUSE).await;
         }
     }
 
-    /// Watches a stage that is in force, and stops as soon as a pair is worse off than `before`.
-    async fn hold(
-        &mut self,
-        before: &Picture,
-        reached: &Picture,
-        done: String,
-    ) -> Result<Outcome, Error> {
+    /// Watches a stage that is applied, and stops as soon as a pair is worse off than `before`.
+    async fn watch(&mut self, before: &ClusterView) -> Result<(), Stop> {
         let (started, mut sign) = (Instant::now(), Duration::ZERO);
-        let mut lasting = Lasting::default();
-        let mut now = reached.clone();
+        let mut suspected = Suspected::default();
         loop {
-            if let Some(troubles) = lasting.confirmed(degraded(before, &now)) {
-                return self.harmed(&troubles, &now).await;
+            if let Some(troubles) = suspected.confirmed(self.view.degraded(before)) {
+                return Err(self.degraded(&troubles).await);
             }
             let held = started.elapsed();
-            if held >= self.watching.hold && lasting.is_quiet() {
-                return Ok(Outcome::new(End::Done, done, &now));
+            if held >= self.watching.hold && suspected.is_quiet() {
+                return Ok(());
             }
             if held >= sign {
                 sign = held + SIGN_OF_LIFE;
-                let left = self.watching.hold.saturating_sub(held);
-                self.say(&format!("watching for {}; {}", short(left), lasting.summary()))?;
+                let left = short(self.watching.hold.saturating_sub(held));
+                self.say(&format!("watching for {left}; {}", suspected.summary()))?;
             }
-            sleep(LOOK).await;
-            let next = network::picture(self.network).await?;
-            if next.course.revision != now.course.revision {
-                return Ok(conflict(&now, &next, "this command no longer watches"));
-            }
-            now = next;
+            sleep(PAUSE).await;
+            self.look().await?;
         }
     }
 
-    async fn harmed(&mut self, troubles: &Troubles, now: &Picture) -> Result<Outcome, Error> {
-        let told = troubles.iter().map(|(subject, why)| format!("{subject}: {why}")).collect();
+    /// The end of a stage with these troubles, after a rollback if `--auto-rollback` is given.
+    async fn degraded(&mut self, troubles: &Troubles) -> Stop {
+        let details = troubles.iter().map(|(subject, why)| format!("{subject}: {why}")).collect();
         let stays = "worse off than before";
-        let message = match (self.watching.on_harm(), &now.course.under_way) {
-            (_, None) => stays.to_owned(),
-            (OnHarm::Stop, Some(it)) => {
+        let message = match &self.view.state.under_way {
+            None => stays.to_owned(),
+            Some(it) if !self.watching.auto_rollback => {
                 format!("{stays}, at {}; tweedctl migrate rollback takes it back", it.stage)
             }
-            (OnHarm::GoBack, Some(_)) => self.go_back(now).await?.unwrap_or_else(|outcome| {
-                format!("{stays}, and it could not be taken back: {}", outcome.message)
-            }),
+            Some(_) => {
+                // The answer shows the cluster as it was with the troubles.
+                let degraded = self.view.clone();
+                let back = self.go_back().await;
+                self.view = degraded;
+                match back {
+                    Ok(message) => message,
+                    Err(Stop::Outcome(Outcome { message, .. })) => {
+                        format!("{stays}, and it could not be taken back: {message}")
+                    }
+                    Err(error @ Stop::Error(_)) => return error,
+                }
+            }
         };
-        Ok(Outcome::new(End::Degraded, message, now).with(told))
+        Stop::Outcome(Outcome::new(Verdict::Degraded, message).with(details))
     }
 
-    async fn go_back(&mut self, now: &Picture) -> Result<Result<String, Outcome>, Error> {
-        match decide(&Order::Rollback(Back::OneStage), now, Force::No) {
-            Ok(Decision::Write(step)) => Ok(self.take(&step, now).await?.map(|back| {
-                format!("worse off than before, and so taken back: {}", sentence(&step, &back))
-            })),
-            Ok(Decision::Nothing(sentence)) => Ok(Ok(sentence)),
-            Err(refusal) => Ok(Err(refused(&refusal, now))),
+    async fn go_back(&mut self) -> Result<String, Stop> {
+        let order = Order::Rollback { one_stage: true, waiting: self.watching.waiting };
+        match decide(&order, &self.view) {
+            Ok(step) => {
+                self.take(&step).await?;
+                let back = Outcome::done(&step, &self.view).message;
+                Ok(format!("worse off than before, and so taken back: {back}"))
+            }
+            Err(outcome) if outcome.verdict == Verdict::Well => Ok(outcome.message),
+            Err(outcome) => Err(Stop::Outcome(outcome)),
         }
     }
 
-    fn say(&mut self, what: &str) -> Result<(), Error> {
-        let line = format!("{}  {what}", self.hand.now().clock());
+    fn say(&mut self, text: &str) -> Result<(), Error> {
+        let line = format!("{}  {text}", self.author.now().strftime("%T"));
         writeln!(self.progress, "{}", wrap(&line, 10))?;
         Ok(self.progress.flush()?)
     }
 }
 
-/// What is written next rests on what was written last.
-fn waits_first(order: &Order, picture: &Picture) -> bool {
-    let goes_on = matches!(order, Order::Start { .. } | Order::Next { .. } | Order::Finish);
-    goes_on && picture.course.config.mixed
+impl From<Error> for Stop {
+    fn from(error: Error) -> Self {
+        Self::Error(error)
+    }
+}
+
+/// The troubles of a stage, and since when. Some pass by themselves: only those that last count.
+#[derive(Default)]
+struct Suspected(BTreeMap<Subject, Instant>);
+
+/// Paths are disturbed for a moment by each change.
+const DISTURBANCE: Duration = Duration::from_secs(4);
+/// A few lost probes are noise.
+const NOISE: Duration = Duration::from_secs(45);
+
+impl Suspected {
+    /// Those of `troubles` that have lasted, if any.
+    fn confirmed(&mut self, mut troubles: Troubles) -> Option<Troubles> {
+        self.0.retain(|subject, _| troubles.contains_key(subject));
+        troubles.retain(|subject, _| {
+            let since = self.0.entry(subject.clone()).or_insert_with(Instant::now);
+            since.elapsed() >= passing(subject)
+        });
+        Some(troubles).filter(|troubles| !troubles.is_empty())
+    }
+
+    /// Whether nothing is left that is confirmed or over soon.
+    fn is_quiet(&self) -> bool {
+        self.0.keys().all(|subject| passing(subject) == NOISE)
+    }
+
+    fn summary(&self) -> String {
+        match self.0.len() {
+            0 => "all is well".to_owned(),
+            some => format!("{} may be worse off", counted(some, "thing")),
+        }
+    }
+}
+
+/// The time within which a trouble may pass by itself.
+const fn passing(subject: &Subject) -> Duration {
+    match subject {
+        Subject::Pair(..) | Subject::Node(_) => DISTURBANCE,
+        Subject::Probes(_) => NOISE,
+    }
 }

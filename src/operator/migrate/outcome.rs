@@ -1,37 +1,36 @@
-//! How an order ended: what to tell, and the exit code.
+//! How an order ended: the texts and the exit code.
 
 use std::fmt;
+use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::operator::layout::wrap;
-use crate::operator::migration::{ALL, Picture, Stage, following, lags};
+use super::cluster::ClusterView;
+use super::state::{Mixing, Stage, Step};
+use crate::operator::layout::{counted, wrap};
 use crate::operator::{Answer, Verdict};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Outcome {
     #[serde(rename = "outcome")]
-    pub(super) end: End,
+    pub(super) verdict: Verdict,
     pub(super) message: String,
-    /// What stands in the way, who lags, which pairs are worse off, what somebody else changed.
+    /// Obstacles, nodes that lag, pairs with a possible regression, or changes of another operator.
     pub(super) details: Vec<String>,
+}
+
+/// An outcome, and the cluster that it leaves.
+#[derive(Debug, Serialize)]
+pub(super) struct Ended {
     #[serde(flatten)]
-    pub(super) standing: Standing,
+    pub(super) outcome: Outcome,
+    #[serde(flatten)]
+    pub(super) progress: Progress,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum End {
-    Done,
-    Impossible,
-    Degraded,
-    Conflict,
-    Late,
-}
-
-/// How far the cluster is.
+/// How far a migration is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Standing {
+pub(super) struct Progress {
     /// Of the config key.
     revision: i64,
     mixed: bool,
@@ -40,91 +39,155 @@ pub(super) struct Standing {
     from: Option<&'static str>,
     percent: Option<u8>,
     canaries: Vec<String>,
-    pub(super) following: usize,
-    pub(super) nodes: usize,
+    following: usize,
+    nodes: usize,
     reporting: usize,
-    pub(super) lagging: usize,
+    lagging: usize,
 }
 
+/// The number of details in the text; the JSON has all.
+const SHOWN: usize = 20;
+
 impl Outcome {
-    pub(super) fn new(end: End, message: impl Into<String>, picture: &Picture) -> Self {
-        let (message, standing) = (message.into(), Standing::of(picture));
-        Self { end, message, details: Vec::new(), standing }
+    pub(super) fn new(verdict: Verdict, message: impl Into<String>) -> Self {
+        Self { verdict, message: message.into(), details: Vec::new() }
     }
 
     pub(super) fn with(self, details: Vec<String>) -> Self {
         Self { details, ..self }
     }
+
+    /// The config is no longer the one of `before`, so this command ends.
+    pub(super) fn conflict(before: &ClusterView, now: &ClusterView, so: &str) -> Self {
+        let author = now.state.author(&before.state);
+        let author = author
+            .map_or_else(|| "somebody".to_owned(), |note| format!("{} at {}", note.by, note.at));
+        let message = format!("{author} has changed the config meanwhile; {so}");
+        Self::new(Verdict::Conflict, message).with(now.state.changes(&before.state))
+    }
+
+    /// `step` is done. Details are the pods that keep an MTU which new ones do not get.
+    pub(super) fn done(step: &Step, view: &ClusterView) -> Self {
+        let silent = match view.silent().count() {
+            0 => String::new(),
+            silent => format!("; {} without a report", counted(silent, "node")),
+        };
+        let pods = match step {
+            Step::Finish { .. } => pods_of_other_mtu(view).collect(),
+            Step::Mix | Step::Begin { .. } | Step::Reach(_) | Step::Pause => Vec::new(),
+        };
+        Self::new(Verdict::Well, completed(step, view) + &silent).with(pods)
+    }
 }
 
-impl Standing {
-    pub(super) fn of(picture: &Picture) -> Self {
-        let course = &picture.course;
-        let under_way = course.under_way.as_ref();
+/// The text while a step is carried out.
+pub(super) fn announced(step: &Step) -> String {
+    match step {
+        Step::Mix => "Mixed is turned on".to_owned(),
+        Step::Begin { to, stage } => format!("{} begins: {stage}", to.as_str()),
+        Step::Reach(stage) => format!("now {stage}"),
+        Step::Pause => "paused".to_owned(),
+        Step::Finish { mixing: Mixing::On, .. } => "Rollout is removed".to_owned(),
+        Step::Finish { mixing: Mixing::Off, .. } => "Mixed and Rollout are removed".to_owned(),
+    }
+}
+
+/// The text once a step is applied, with what comes next.
+fn completed(step: &Step, view: &ClusterView) -> String {
+    let nodes = view.reporting().count();
+    let config = &view.state.config;
+    let kind = config.backend.kind.as_str();
+    match step {
+        Step::Mix => "Mixed is on".to_owned(),
+        Step::Begin { stage, .. } | Step::Reach(stage) if stage.is_empty() => {
+            let from = view.state.under_way.as_ref().map_or(kind, |it| it.from.as_str());
+            format!("all {nodes} nodes are back on {from}; next: tweedctl migrate finish")
+        }
+        Step::Begin { stage, .. } | Step::Reach(stage) => {
+            let (following, next) = (view.following(), stage.next_command());
+            format!("{following} of {nodes} nodes on {kind} ({stage}); next: {next}")
+        }
+        Step::Pause => "paused: tweedctl migrate next --resume goes on".to_owned(),
+        Step::Finish { .. } => {
+            let mixed = if config.mixed { "; Mixed stays on, because pairs need it" } else { "" };
+            format!("finished: all {nodes} nodes are on {kind}{mixed}")
+        }
+    }
+}
+
+/// A line for each node that has pods with another MTU than new ones get.
+pub(super) fn pods_of_other_mtu(view: &ClusterView) -> impl Iterator<Item = String> {
+    let affected = view.reporting().filter(|(_, report)| report.other_mtu.total > 0);
+    affected.filter_map(|(member, report)| {
+        let (node, mtu, pods) = (&member.name, report.pod_mtu?, &report.other_mtu);
+        Some(format!("{node}: new pods get MTU {mtu}; these keep theirs: {pods}"))
+    })
+}
+
+/// `10m`, `90s`.
+pub(super) fn short(time: Duration) -> String {
+    match time.as_millis().div_ceil(1000) {
+        seconds if seconds >= 60 => format!("{}m", seconds.div_ceil(60)),
+        seconds => format!("{seconds}s"),
+    }
+}
+
+impl Progress {
+    pub(super) fn of(view: &ClusterView) -> Self {
+        let (config, under_way) = (&view.state.config, view.state.under_way.as_ref());
         Self {
-            revision: course.revision,
-            mixed: course.config.mixed,
-            backend: course.config.backend.kind.as_str(),
+            revision: view.state.revision,
+            mixed: config.mixed,
+            backend: config.backend.kind.as_str(),
             from: under_way.map(|it| it.from.as_str()),
             percent: under_way.map(|it| it.stage.percent),
             canaries: under_way.map(|it| it.stage.nodes.clone()).unwrap_or_default(),
-            following: following(picture),
-            nodes: picture.members.len(),
-            reporting: picture.members.len() - picture.silent().count(),
-            lagging: lags(picture).len(),
+            following: view.following(),
+            nodes: view.members.len(),
+            reporting: view.reporting().count(),
+            lagging: view.lags().len(),
         }
     }
-}
 
-impl Standing {
-    /// Nodes on the new backend, as a line of marks, and how many do what they are told.
-    pub(super) fn progress(&self) -> String {
-        let reporting = self.reporting;
-        let in_force = format!("in force on {} of {reporting} nodes", reporting - self.lagging);
+    /// The nodes on the new backend, as a bar, and the number of nodes that applied the config.
+    pub(super) fn bar(&self) -> String {
+        const WIDTH: usize = 24;
+        let Self { reporting, following, lagging, .. } = self;
+        let applied = format!("in force on {} of {reporting} nodes", reporting - lagging);
         if self.from.is_none() {
-            return in_force;
+            return applied;
         }
-        let done = (self.following * BAR).checked_div(reporting).unwrap_or_default();
-        let (done, left) = ("#".repeat(done), ".".repeat(BAR.saturating_sub(done)));
-        format!("[{done}{left}] {} of {reporting}; {in_force}", self.following)
+        let done = (following * WIDTH).checked_div(*reporting).unwrap_or_default();
+        let (done, left) = ("#".repeat(done), ".".repeat(WIDTH.saturating_sub(done)));
+        format!("[{done}{left}] {following} of {reporting}; {applied}")
     }
 }
 
-const BAR: usize = 24;
-
-impl fmt::Display for Standing {
+impl fmt::Display for Progress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mixed = if self.mixed { ", mixed" } else { "" };
-        let Some(from) = self.from else {
+        let Some((from, percent)) = self.from.zip(self.percent) else {
             return write!(f, "none; the nodes are told to be on {}{mixed}", self.backend);
         };
-        let stage = Stage { percent: self.percent.unwrap_or(ALL), nodes: self.canaries.clone() };
+        let stage = Stage { percent, nodes: self.canaries.clone() };
         write!(f, "{from} → {}, {stage}{mixed}", self.backend)
     }
 }
 
-impl Answer for Outcome {
+impl Answer for Ended {
     fn verdict(&self) -> Verdict {
-        match self.end {
-            End::Done => Verdict::Well,
-            End::Impossible => Verdict::Impossible,
-            End::Degraded => Verdict::Degraded,
-            End::Conflict => Verdict::Conflict,
-            End::Late => Verdict::Late,
-        }
+        self.outcome.verdict
     }
 }
 
-/// More is in the JSON.
-const SHOWN: usize = 20;
-
-impl fmt::Display for Outcome {
+impl fmt::Display for Ended {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}", wrap(&self.message, 2))?;
-        for detail in self.details.iter().take(SHOWN) {
+        let Outcome { message, details, .. } = &self.outcome;
+        writeln!(f, "{}", wrap(message, 2))?;
+        for detail in details.iter().take(SHOWN) {
             writeln!(f, "{}", wrap(&format!("  {detail}"), 4))?;
         }
-        match self.details.len().saturating_sub(SHOWN) {
+        match details.len().saturating_sub(SHOWN) {
             0 => Ok(()),
             more => writeln!(f, "  and {more} more: -o json tells all"),
         }

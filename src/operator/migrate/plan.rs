@@ -1,16 +1,18 @@
-//! `tweedctl migrate plan`: what a migration would change, and what stands in its way.
+//! `tweedctl migrate plan`: what a migration would change, and what prevents it.
 
 use std::fmt;
 
 use serde::Serialize;
 
+use super::cluster::ClusterView;
+use super::decision::stages;
+use super::obstacle::obstacles;
+use super::reachability::{Backends, Pair, pairs};
+use super::state::{Mixing, Stage};
 use crate::model::config::Kind;
 use crate::model::path::Path;
-use crate::model::prefix::Family;
+use crate::model::report::NodeReport;
 use crate::operator::layout::{Table, counted, listed, wrap};
-use crate::operator::migration::{
-    Member, Mixing, Outlook, Picture, Reach, Situation, Stage, obstacles, stages,
-};
 use crate::operator::{Answer, Verdict};
 
 /// Which pairs the text shows; the JSON has all.
@@ -22,32 +24,32 @@ pub(super) enum Rows {
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct Plan {
+pub(super) struct Plan<'a> {
     to: &'static str,
     mixed: bool,
     nodes: usize,
     /// Nodes that stay as they are: no report comes from them.
-    silent: Vec<String>,
+    silent: Vec<&'a str>,
     now: Counts,
     then: Counts,
     stages: Vec<Share>,
     /// The most routes that one node replaces.
     changes_per_node: usize,
-    /// Smallest and largest that pods have, in bytes; nobody says where none is given.
+    /// Smallest and largest that pods have, in bytes; none if no report has one.
     pod_mtu: Option<(u32, u32)>,
     /// Of the nodes' interfaces, likewise.
     underlay_mtu: Option<(u32, u32)>,
     /// Nodes whose filter is strict until Mixed loosens it.
-    strict: Vec<String>,
+    strict: Vec<&'a str>,
     /// Nodes that do not keep every connection that is translated there.
-    breaking: Vec<String>,
+    breaking: Vec<&'a str>,
     obstacles: Vec<String>,
-    pairs: Vec<Pair>,
+    pairs: Vec<Pair<'a>>,
     #[serde(skip)]
     rows: Rows,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize)]
 struct Counts {
     direct: usize,
     tunnel: usize,
@@ -61,97 +63,57 @@ struct Share {
     nodes: usize,
 }
 
-#[derive(Debug, Serialize)]
-struct Pair {
-    from: String,
-    to: String,
-    family: Family,
-    now: Option<Path>,
-    then: Option<Path>,
-    reason: Option<String>,
-    #[serde(skip)]
-    is_special: bool,
-}
-
-impl Plan {
-    pub(super) fn new(picture: &Picture, to: Kind, rows: Rows) -> Self {
-        let pairs = pairs(picture, to);
-        let reports = || picture.members.iter().filter_map(|member| member.report.as_ref());
-        let strict = |member: &&Member| {
-            member.report.as_ref().is_some_and(|it| !it.mixed && !it.strict_filters.is_empty())
+impl<'a> Plan<'a> {
+    pub(super) fn new(view: &'a ClusterView, to: Kind, rows: Rows) -> Self {
+        let pairs: Vec<Pair<'_>> =
+            pairs(view, Backends::All { kind: to, mixing: Mixing::On }).collect();
+        let reports = || view.reporting().map(|(_, report)| report);
+        let nodes_where = |is: fn(&NodeReport) -> bool| -> Vec<&'a str> {
+            let matching = view.reporting().filter(|(_, report)| is(report));
+            matching.map(|(member, _)| member.name.as_str()).collect()
         };
-        let breaks = |member: &&Member| {
-            member.report.as_ref().is_some_and(|report| !report.keeps_connections)
-        };
+        let share =
+            |stage: Stage| Share { percent: stage.percent, nodes: view.following_at(&stage) };
         Self {
             to: to.as_str(),
-            mixed: picture.course.config.mixed,
-            nodes: picture.members.len(),
-            silent: picture.silent().map(Member::name).collect(),
-            now: Counts::of(pairs.iter().map(|pair| pair.now)),
-            then: Counts::of(pairs.iter().map(|pair| pair.then)),
-            stages: stages(picture).iter().map(|stage| Share::of(picture, stage)).collect(),
+            mixed: view.state.config.mixed,
+            nodes: view.members.len(),
+            silent: view.silent().map(|member| member.name.as_str()).collect(),
+            now: Counts::of(&pairs, |pair| pair.now),
+            then: Counts::of(&pairs, |pair| pair.then),
+            stages: stages(view).map(share).collect(),
             changes_per_node: changes_per_node(&pairs),
             pod_mtu: range(reports().filter_map(|report| report.pod_mtu)),
             underlay_mtu: range(reports().map(|report| report.node.mtu)),
-            strict: picture.members.iter().filter(strict).map(Member::name).collect(),
-            breaking: picture.members.iter().filter(breaks).map(Member::name).collect(),
-            obstacles: obstacles(picture, to).iter().map(ToString::to_string).collect(),
+            strict: nodes_where(|report| !report.mixed && !report.strict_filters.is_empty()),
+            breaking: nodes_where(|report| !report.keeps_connections),
+            obstacles: obstacles(view, to, &pairs).into_iter().map(|it| it.text).collect(),
             pairs,
             rows,
         }
     }
 }
 
-fn pairs(picture: &Picture, to: Kind) -> Vec<Pair> {
-    let then = Situation::Once { kind: to, mixing: Mixing::On };
-    let (now, then) = (Outlook::new(picture, Situation::Now), Outlook::new(picture, then));
-    let rows = now.views().zip(then.views()).flat_map(|((from, now), (_, then))| {
-        then.into_iter().filter_map(move |then| pair(picture, from, &now, then))
-    });
-    rows.collect()
-}
-
-fn pair(picture: &Picture, from: &Member, now: &[Reach], then: Reach) -> Option<Pair> {
-    let now = now.iter().find(|now| (now.to, now.family) == (then.to, then.family));
-    Some(Pair {
-        from: from.name(),
-        to: picture.members.get(then.to)?.name(),
-        family: then.family,
-        now: now.and_then(|now| now.path),
-        then: then.path,
-        is_special: then.reason.is_some(),
-        reason: then.reason.or_else(|| now?.reason.clone()),
-    })
-}
-
-fn changes_per_node(pairs: &[Pair]) -> usize {
+fn changes_per_node(pairs: &[Pair<'_>]) -> usize {
     let by_node = pairs.chunk_by(|one, other| one.from == other.from);
-    let changes = |of: &[Pair]| of.iter().filter(|pair| pair.now != pair.then).count();
+    let changes = |of: &[Pair<'_>]| of.iter().filter(|pair| pair.now != pair.then).count();
     by_node.map(changes).max().unwrap_or_default()
 }
 
-fn range(values: impl Iterator<Item = u32> + Clone) -> Option<(u32, u32)> {
-    Some((values.clone().min()?, values.max()?))
+fn range(values: impl Iterator<Item = u32>) -> Option<(u32, u32)> {
+    let ranges = values.map(|value| (value, value));
+    ranges.reduce(|(least, most), (value, _)| (least.min(value), most.max(value)))
 }
 
 impl Counts {
-    fn of(paths: impl Iterator<Item = Option<Path>>) -> Self {
-        paths.fold(Self::default(), |counts, path| match path {
-            Some(Path::Direct) => Self { direct: counts.direct + 1, ..counts },
-            Some(Path::Tunnel) => Self { tunnel: counts.tunnel + 1, ..counts },
-            None => Self { none: counts.none + 1, ..counts },
-        })
+    fn of(pairs: &[Pair<'_>], path: impl Fn(&Pair<'_>) -> Option<Path>) -> Self {
+        let count = |wanted| pairs.iter().filter(|pair| path(pair) == wanted).count();
+        let (direct, tunnel) = (count(Some(Path::Direct)), count(Some(Path::Tunnel)));
+        Self { direct, tunnel, none: pairs.len() - direct - tunnel }
     }
 }
 
-impl Share {
-    fn of(picture: &Picture, stage: &Stage) -> Self {
-        Self { percent: stage.percent, nodes: stage.taken(picture) }
-    }
-}
-
-impl Answer for Plan {
+impl Answer for Plan<'_> {
     fn verdict(&self) -> Verdict {
         if self.obstacles.is_empty() { Verdict::Well } else { Verdict::Impossible }
     }
@@ -163,108 +125,93 @@ impl fmt::Display for Counts {
     }
 }
 
-impl fmt::Display for Plan {
+impl fmt::Display for Plan<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (name, value) in self.head() {
             writeln!(f, "{}", wrap(&format!("{name:12}{value}"), 12))?;
         }
-        let shown = |pair: &&Pair| self.rows == Rows::All || pair.is_special;
-        let shown: Vec<&Pair> = self.pairs.iter().filter(shown).collect();
-        if !shown.is_empty() {
-            writeln!(f)?;
-            self.table(&shown).fmt(f)?;
+        let limit = if self.rows == Rows::All { usize::MAX } else { SHOWN };
+        let is_shown = |pair: &&Pair<'_>| self.rows == Rows::All || pair.is_special;
+        let count = self.pairs.iter().filter(is_shown).count();
+        if count > 0 {
+            write!(f, "\n{}", table(self.pairs.iter().filter(is_shown).take(limit)))?;
         }
         if !self.obstacles.is_empty() {
             writeln!(f, "\nin the way:")?;
         }
-        self.obstacles
-            .iter()
-            .take(self.limit())
-            .try_for_each(|obstacle| writeln!(f, "{}", wrap(&format!("  {obstacle}"), 4)))?;
-        let hidden = shown.len().max(self.obstacles.len()).saturating_sub(self.limit());
-        if hidden > 0 { writeln!(f, "and {hidden} more: --all or -o json") } else { Ok(()) }
+        for obstacle in self.obstacles.iter().take(limit) {
+            writeln!(f, "{}", wrap(&format!("  {obstacle}"), 4))?;
+        }
+        match count.max(self.obstacles.len()).saturating_sub(limit) {
+            0 => Ok(()),
+            hidden => writeln!(f, "and {hidden} more: --all or -o json"),
+        }
     }
 }
 
-/// So much of anything is shown unless all is asked for.
+/// The number of pairs and of obstacles in the text, unless `--all` is given.
 const SHOWN: usize = 20;
 
-/// So many nodes are named within a sentence.
+/// The number of nodes that a sentence names.
 const FEW: usize = 5;
 
-impl Plan {
+impl Plan<'_> {
     fn head(&self) -> Vec<(&'static str, String)> {
         let mixed = if self.mixed { "on" } else { "off; start turns it on first" };
-        let reporting = self.nodes - self.silent.len();
-        let stages = self
-            .stages
-            .iter()
-            .map(|Share { percent, nodes }| format!("{} at {percent} %", counted(*nodes, "node")));
+        let nodes = counted(self.nodes, "node");
+        let stage = |it: &Share| format!("{} at {} %", counted(it.nodes, "node"), it.percent);
+        let stages: Vec<String> = self.stages.iter().map(stage).collect();
         let effort = format!(
             "at most {} per node, each replaced in place; a stage takes seconds, and what you hold",
             counted(self.changes_per_node, "route")
         );
         let mut head = vec![
-            ("to", format!("{}, of {}", self.to, counted(self.nodes, "node"))),
+            ("to", format!("{}, of {nodes}", self.to)),
             ("Mixed", mixed.to_owned()),
-            ("reports", format!("from {reporting} of {}", counted(self.nodes, "node"))),
+            ("reports", format!("from {} of {nodes}", self.nodes - self.silent.len())),
             ("now", self.now.to_string()),
             ("then", self.then.to_string()),
-            ("stages", stages.collect::<Vec<_>>().join(", ")),
+            ("stages", stages.join(", ")),
             ("effort", effort),
             ("MTU", self.mtus()),
         ];
         if !self.strict.is_empty() {
-            head.push((
-                "filters",
-                format!("strict until Mixed is on: {}", listed(&self.strict, "")),
-            ));
+            let strict = listed(&self.strict, "");
+            head.push(("filters", format!("strict until Mixed is on: {strict}")));
         }
         if !self.breaking.is_empty() {
-            head.push((
-                "NAT",
-                format!(
-                    "each change of path may end masqueraded connections on {}: tweedd keeps them \
-                     with --ip-masq, by nftables or iptables",
-                    abridged(&self.breaking)
-                ),
-            ));
+            let breaking = format!(
+                "each change of path may end masqueraded connections on {}: tweedd keeps them \
+                 with --ip-masq, by nftables or iptables",
+                abridged(&self.breaking)
+            );
+            head.push(("NAT", breaking));
         }
         head
     }
 
-    /// A pod keeps the MTU that it was made with.
+    /// A pod keeps the MTU that it was created with.
     fn mtus(&self) -> String {
-        let (pods, below) = (bytes(self.pod_mtu), bytes(self.underlay_mtu));
         let mtus = self.pod_mtu.zip(self.underlay_mtu);
-        let too_large = mtus.is_some_and(|((_, largest), (least, _))| largest >= least);
-        if too_large && self.now.tunnel < self.then.tunnel {
-            format!("{pods} for pods, {below} below: make pods anew, their packets are too large")
-        } else {
-            format!("{pods} for pods, {below} below")
-        }
-    }
-
-    fn table(&self, pairs: &[&Pair]) -> Table {
-        let mut table = Table::new(&["FROM", "TO", "NOW", "THEN"]);
-        for pair in pairs.iter().take(self.limit()) {
-            let path = |path: Option<Path>| path.map_or("-", Path::as_str).to_owned();
-            let cells = [pair.from.clone(), pair.to.clone(), path(pair.now), path(pair.then)];
-            table.row(&cells, pair.reason.clone());
-        }
-        table
-    }
-
-    const fn limit(&self) -> usize {
-        match self.rows {
-            Rows::All => usize::MAX,
-            Rows::Special => SHOWN,
-        }
+        let too_large = mtus.is_some_and(|((_, largest), (least, _))| largest >= least)
+            && self.now.tunnel < self.then.tunnel;
+        let advice = if too_large { ": make pods anew, their packets are too large" } else { "" };
+        let (pods, below) = (bytes(self.pod_mtu), bytes(self.underlay_mtu));
+        format!("{pods} for pods, {below} below{advice}")
     }
 }
 
+fn table<'a>(pairs: impl Iterator<Item = &'a Pair<'a>>) -> Table {
+    let mut table = Table::new(&["FROM", "TO", "NOW", "THEN"]);
+    for Pair { from, to, now, then, reason, .. } in pairs {
+        let path = |path: &Option<Path>| path.map_or("-", Path::as_str);
+        table.row(&[from, to, path(now), path(then)].map(str::to_owned), reason.clone());
+    }
+    table
+}
+
 /// The first few of these nodes.
-fn abridged(nodes: &[String]) -> String {
+fn abridged(nodes: &[&str]) -> String {
     let (shown, hidden) = nodes.split_at_checked(FEW).unwrap_or((nodes, &[]));
     match hidden.len() {
         0 => listed(shown, ""),

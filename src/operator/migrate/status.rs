@@ -1,27 +1,26 @@
-//! `tweedctl migrate status`: how far a migration is, and how all is meanwhile.
+//! `tweedctl migrate status`: how far a migration is, and the state of the cluster meanwhile.
 
 use std::fmt;
-use std::time::Duration;
 
+use jiff::Timestamp;
 use serde::Serialize;
 
-use super::outcome::Standing;
-use super::words::pods_of_other_mtu;
+use super::cluster::ClusterView;
+use super::outcome::{Progress, pods_of_other_mtu};
+use super::reachability::{Backends, Reach, Reachability};
+use super::state::{Note, Reached};
 use crate::model::config::Kind;
 use crate::model::path::Path;
-use crate::model::report::Quality;
+use crate::model::report::{NodeReport, Quality};
 use crate::operator::layout::{Table, wrap};
-use crate::operator::migration::{
-    Entry, Lag, Member, Moment, Note, Outlook, Picture, Situation, lags, troubles,
-};
 use crate::operator::{Answer, Verdict};
 
 #[derive(Debug, Serialize)]
 pub(super) struct Status {
     #[serde(flatten)]
-    standing: Standing,
+    progress: Progress,
     paused: Option<Note>,
-    stages: Vec<Entry>,
+    stages: Vec<Reached>,
     lags: Vec<String>,
     troubles: Vec<String>,
     silent: Vec<String>,
@@ -31,12 +30,12 @@ pub(super) struct Status {
     tunnel: usize,
     left_out: usize,
     set_aside: usize,
-    /// None where nobody probes.
+    /// None if the nodes do not probe.
     quality: Option<Quality>,
     /// Empty in a large cluster.
     matrix: Vec<Row>,
     #[serde(skip)]
-    now: Moment,
+    now: Timestamp,
 }
 
 /// How one node reaches all in turn, itself included: `=` direct, `o` by tunnel, `x` not at all.
@@ -50,55 +49,57 @@ struct Row {
 /// A matrix of more nodes does not fit on a line.
 const WIDEST: usize = 32;
 
+/// The number of lines of a kind in the text; the JSON has all.
+const SHOWN: usize = 20;
+
 impl Status {
-    pub(super) fn new(picture: &Picture, now: Moment) -> Self {
-        let under_way = picture.course.under_way.as_ref();
-        let reports = || picture.members.iter().filter_map(|member| member.report.as_ref());
-        let troubles = troubles(picture);
+    pub(super) fn new(view: &ClusterView, now: Timestamp) -> Self {
+        let under_way = view.state.under_way.as_ref();
+        let troubles = view.troubles();
+        let sum = |count: fn(&NodeReport) -> usize| {
+            view.reporting().map(|(_, report)| count(report)).sum()
+        };
         Self {
-            standing: Standing::of(picture),
+            progress: Progress::of(view),
             paused: under_way.and_then(|it| it.paused.clone()),
             stages: under_way.map(|it| it.history.clone()).unwrap_or_default(),
-            lags: lags(picture).iter().map(Lag::to_string).collect(),
+            lags: view.lags(),
             troubles: troubles.iter().map(|(subject, why)| format!("{subject}: {why}")).collect(),
-            silent: picture.silent().map(Member::name).collect(),
-            pods: pods_of_other_mtu(picture).collect(),
-            direct: reports().map(|report| report.peers.direct).sum(),
-            tunnel: reports().map(|report| report.peers.tunnel).sum(),
-            left_out: reports().map(|report| report.peers.left_out).sum(),
-            set_aside: reports().map(|report| report.peers.set_aside).sum(),
-            quality: picture.quality(),
-            matrix: if picture.members.len() <= WIDEST { matrix(picture) } else { Vec::new() },
+            silent: view.silent().map(|member| member.name.clone()).collect(),
+            pods: pods_of_other_mtu(view).collect(),
+            direct: sum(|report| report.peers.direct),
+            tunnel: sum(|report| report.peers.tunnel),
+            left_out: sum(|report| report.peers.left_out),
+            set_aside: sum(|report| report.peers.set_aside),
+            quality: view.quality(),
+            matrix: if view.members.len() <= WIDEST { matrix(view) } else { Vec::new() },
             now,
         }
     }
 }
 
-fn matrix(picture: &Picture) -> Vec<Row> {
-    let outlook = Outlook::new(picture, Situation::Now);
-    let rows = outlook.views().enumerate().map(|(from, (member, view))| {
-        let paths = (0..picture.members.len()).map(|to| {
-            let mut reaches = view.iter().filter(|reach| reach.to == to).peekable();
-            match reaches.peek() {
-                None if to == from => '.',
-                None => 'x',
-                // Of two families the worse one counts.
-                Some(_) => reaches.map(|reach| mark(reach.path)).max().unwrap_or('x'),
-            }
+fn matrix(view: &ClusterView) -> Vec<Row> {
+    let members = Reachability::new(view, Backends::AsReported).of_members().enumerate();
+    let rows = members.map(|(from, (member, reaches))| {
+        let paths = (0..view.members.len()).map(|to| match worst(&reaches, to) {
+            Some(mark) => mark,
+            None if to == from => '.',
+            None => 'x',
         });
         let backend = member.backend().map_or("other", Kind::as_str);
-        Row { node: member.name(), backend, paths: paths.collect() }
+        Row { node: member.name.clone(), backend, paths: paths.collect() }
     });
     rows.collect()
 }
 
-/// In the order of their characters the worst comes last.
-const fn mark(path: Option<Path>) -> char {
-    match path {
+/// The mark of the worst path to a node: in the order of their characters it comes last.
+fn worst(reaches: &[Reach], to: usize) -> Option<char> {
+    let mark = |reach: &Reach| match reach.path {
         Some(Path::Direct) => '=',
         Some(Path::Tunnel) => 'o',
         None => 'x',
-    }
+    };
+    reaches.iter().filter(|reach| reach.to == to).map(mark).max()
 }
 
 impl Answer for Status {
@@ -113,86 +114,73 @@ impl fmt::Display for Status {
             writeln!(f, "{}", wrap(&format!("{name:10}{value}"), 10))?;
         }
         if !self.stages.is_empty() {
-            writeln!(f)?;
-            self.history().fmt(f)?;
+            write!(f, "\n{}", self.history())?;
         }
         if !self.matrix.is_empty() {
-            writeln!(f)?;
-            self.pairs().fmt(f)?;
-            writeln!(f, "= direct  o by tunnel  x no path, in the order of the rows")?;
+            let mut table = Table::new(&["NODE", "BACKEND", "PATHS"]);
+            for Row { node, backend, paths } in &self.matrix {
+                table.row(&[node.clone(), (*backend).to_owned(), paths.clone()], None);
+            }
+            writeln!(f, "\n{table}= direct  o by tunnel  x no path, in the order of the rows")?;
         }
         Ok(())
     }
 }
 
-/// The JSON tells all of them.
-const SHOWN: usize = 20;
-
 impl Status {
     fn head(&self) -> Vec<(&'static str, String)> {
-        let Self { standing, .. } = self;
+        let Self { progress, direct, tunnel, left_out, set_aside, .. } = self;
+        let pairs = format!(
+            "{direct} direct, {tunnel} by tunnel, {left_out} left out, {set_aside} set aside"
+        );
         let mut head = vec![
-            ("migration", standing.to_string()),
-            ("progress", standing.progress()),
-            ("pairs", self.counts()),
+            ("migration", progress.to_string()),
+            ("progress", progress.bar()),
+            ("pairs", pairs),
         ];
-        let paused =
-            self.paused.iter().map(|Note { at, by }| ("paused", format!("by {by} at {at}")));
-        head.extend(paused);
-        let some = |name, all: &[String]| {
-            let shown = all.iter().take(SHOWN).cloned();
-            shown.map(|it| (name, it)).collect::<Vec<(&'static str, String)>>()
-        };
-        head.extend(some("waiting", &self.lags));
-        head.extend(some("wrong", &self.troubles));
-        let silent =
-            self.silent.iter().map(|node| format!("{node} sends no report")).collect::<Vec<_>>();
-        head.extend(some("unknown", &silent));
-        head.extend(some("pods", &self.pods));
+        let paused = self.paused.iter().map(|Note { at, by }| format!("by {by} at {at}"));
+        head.extend(paused.map(|it| ("paused", it)));
+        let silent: Vec<_> =
+            self.silent.iter().map(|node| format!("{node} sends no report")).collect();
+        for (name, lines) in [
+            ("waiting", &self.lags),
+            ("wrong", &self.troubles),
+            ("unknown", &silent),
+            ("pods", &self.pods),
+        ] {
+            head.extend(lines.iter().take(SHOWN).map(|line| (name, line.clone())));
+        }
         head
     }
 
-    fn counts(&self) -> String {
-        let Self { direct, tunnel, left_out, set_aside, .. } = self;
-        format!("{direct} direct, {tunnel} by tunnel, {left_out} left out, {set_aside} set aside")
-    }
-
-    /// Each stage with how well packets travelled while it lasted; first, how they did before all.
+    /// Each stage with its loss and latency; first, those before all stages.
     fn history(&self) -> Table {
         let mut table = Table::new(&["STAGE", "SINCE", "FOR", "LOSS", "LATENCY", "BY"]);
         let none = || "-".to_owned();
-        if let Some(before) = self.stages.first().and_then(|first| first.before) {
-            let cells =
-                ["before".to_owned(), none(), none(), before.loss(), before.latency(), none()];
+        if let Some(it) = self.stages.first().and_then(|first| first.before) {
+            let cells = ["before".to_owned(), none(), none(), it.loss(), it.latency(), none()];
             table.row(&cells, None);
         }
-        let later = self.stages.iter().skip(1).map(|entry| (entry.note.at, entry.before));
+        let later = self.stages.iter().skip(1).map(|reached| (reached.note.at, reached.before));
         let ends = later.chain([(self.now, self.quality)]);
-        for (entry, (end, quality)) in self.stages.iter().zip(ends) {
+        for (reached, (end, quality)) in self.stages.iter().zip(ends) {
+            let Note { at, by } = &reached.note;
             let cells = [
-                stage(entry),
-                entry.note.at.to_string(),
-                lasting(end.since(entry.note.at)),
+                stage(reached),
+                at.to_string(),
+                elapsed(*at, end),
                 quality.map_or_else(none, Quality::loss),
                 quality.map_or_else(none, Quality::latency),
-                entry.note.by.clone(),
+                by.clone(),
             ];
             table.row(&cells, None);
         }
         table
     }
-
-    fn pairs(&self) -> Table {
-        let mut table = Table::new(&["NODE", "BACKEND", "PATHS"]);
-        for Row { node, backend, paths } in &self.matrix {
-            table.row(&[node.clone(), (*backend).to_owned(), paths.clone()], None);
-        }
-        table
-    }
 }
 
-fn stage(entry: &Entry) -> String {
-    match (entry.percent, entry.nodes) {
+fn stage(reached: &Reached) -> String {
+    match (reached.percent, reached.nodes) {
         (0, 0) => "nobody".to_owned(),
         (0, nodes) => format!("{nodes} named"),
         (percent, 0) => format!("{percent} %"),
@@ -200,9 +188,9 @@ fn stage(entry: &Entry) -> String {
     }
 }
 
-/// `2h 3m`, `4m 5s`, `6s`.
-fn lasting(time: Duration) -> String {
-    match time.as_secs() {
+/// `2h 3m`, `4m 5s`, `6s`; nothing if `end` is the earlier one, because clocks differ.
+fn elapsed(start: Timestamp, end: Timestamp) -> String {
+    match end.duration_since(start).as_secs().max(0) {
         seconds if seconds >= 3600 => format!("{}h {}m", seconds / 3600, seconds / 60 % 60),
         seconds if seconds >= 60 => format!("{}m {}s", seconds / 60, seconds % 60),
         seconds => format!("{seconds}s"),

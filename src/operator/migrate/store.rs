@@ -1,4 +1,4 @@
-//! Where the network is that is migrated: in etcd, or in Kubernetes.
+//! The flags of the store that holds the config, the leases and the reports.
 
 use std::path::PathBuf;
 
@@ -9,18 +9,12 @@ use crate::operator::Error;
 use crate::store::etcd::EtcdOptions;
 use crate::store::kube::OperatorOptions;
 
-/// Where the config, the leases and the reports lie.
-pub(super) enum Store {
-    Etcd(EtcdOptions),
-    Kube(OperatorOptions),
-}
-
 #[derive(Debug, Args)]
 pub(super) struct Stores {
     #[command(flatten)]
-    etcd: Etcd,
+    pub(super) etcd: Etcd,
     #[command(flatten)]
-    kubernetes: Kubernetes,
+    pub(super) kubernetes: Kubernetes,
 }
 
 /// tweedd's flags of the same names; what is not given stands in its environment variables.
@@ -51,10 +45,10 @@ pub(in crate::operator) struct Etcd {
 /// tweedd's flags of the same names, and where its config is mounted from.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Where Kubernetes is, as for tweedd")]
-struct Kubernetes {
+pub(super) struct Kubernetes {
     /// Kubernetes instead of etcd
     #[arg(long, global = true)]
-    kube_subnet_mgr: bool,
+    pub(super) kube_subnet_mgr: bool,
     /// API servers, separated by commas [default: those of the kubeconfig]
     #[arg(long, global = true, value_name = "URLS")]
     kube_api_url: Option<String>,
@@ -68,16 +62,6 @@ struct Kubernetes {
     #[arg(long, global = true, value_name = "NAMESPACE/NAME")]
     #[arg(default_value = "kube-flannel/kube-flannel-cfg")]
     config_map: String,
-}
-
-impl Stores {
-    pub(super) fn chosen(&self) -> Result<Store, Error> {
-        if self.kubernetes.kube_subnet_mgr {
-            self.kubernetes.options().map(Store::Kube)
-        } else {
-            self.etcd.options().map(Store::Etcd)
-        }
-    }
 }
 
 impl Etcd {
@@ -99,7 +83,7 @@ impl Etcd {
 }
 
 impl Kubernetes {
-    fn options(&self) -> Result<OperatorOptions, Error> {
+    pub(super) fn options(&self) -> Result<OperatorOptions, Error> {
         let kubeconfig = self.kubeconfig_file.clone().or_else(usual_kubeconfig);
         let given = [
             ("kube-api-url", self.kube_api_url.clone()),

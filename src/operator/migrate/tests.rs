@@ -2,11 +2,15 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod decision;
 mod harm;
 mod operators;
 mod plan;
+mod reachability;
 mod stages;
+mod state;
 mod status;
+mod world;
 
 use std::cell::RefCell;
 use std::fmt::Write as _;
@@ -15,15 +19,15 @@ use std::time::Duration;
 use clap::Parser;
 use expect_test::{Expect, expect};
 
-use super::carry_out::Work;
-use super::network::{self, Hand, Network};
-use super::options::Command;
+use self::world::{Listens, MIXED, Runs, VXLAN, World, note, step};
+use super::access::{self, Author, ClusterStore};
+use super::carry_out::carry_out;
+use super::options::{Command, Order};
 use super::plan::{Plan, Rows};
+use super::state::{Note, Stage, Step};
 use super::status::Status;
 use crate::model::config::Kind;
 use crate::model::path::Path;
-use crate::operator::migration::tests::{Listens, MIXED, Runs, VXLAN, World, note};
-use crate::operator::migration::{Stage, Step};
 use crate::operator::options::{self, Arguments};
 use crate::operator::{Answer, Error};
 use crate::store::operator::{Away, Holdings, Swap, Written};
@@ -38,7 +42,7 @@ struct Memory {
     events: Vec<Event>,
 }
 
-impl Network for Memory {
+impl ClusterStore for Memory {
     fn shown(&self) -> String {
         "key /coreos.com/network/config".to_owned()
     }
@@ -68,10 +72,13 @@ impl Network for Memory {
     }
 }
 
-fn command(line: &str) -> Command {
+fn order(line: &str) -> Order {
     let words = ["tweedctl", "migrate"].into_iter().chain(line.split(' '));
     match Arguments::try_parse_from(words).unwrap().command {
-        options::Command::Migrate(options) => options.command,
+        options::Command::Migrate(options) => match options.command {
+            Command::Order(order) => order,
+            other => panic!("{other:?}"),
+        },
         other => panic!("{other:?}"),
     }
 }
@@ -83,14 +90,11 @@ async fn check(world: World, lines: &[(&str, &[Event])], expected: &Expect) -> W
     for (line, events) in lines {
         let memory =
             Memory { world: RefCell::new(world), reads: RefCell::new(0), events: events.to_vec() };
-        let command = command(line);
-        let hand = Hand::new("root@n1".into(), note(0).at);
+        let author = Author::new(note(0));
         let mut progress = Vec::new();
-        let work =
-            Work { network: &memory, hand, progress: &mut progress, watching: command.watching() };
-        let outcome = work.carry_out(&command.order().unwrap()).await.unwrap();
+        let ended = carry_out(&memory, author, &order(line), &mut progress).await.unwrap();
         let progress = String::from_utf8(progress).unwrap();
-        writeln!(said, "# {line}\n{progress}{outcome}{:?}", outcome.verdict()).unwrap();
+        writeln!(said, "# {line}\n{progress}{ended}{:?}", ended.verdict()).unwrap();
         world = memory.world.into_inner();
     }
     assert!(said.lines().all(|line| line.chars().count() <= 80), "{said}");
@@ -104,7 +108,7 @@ fn falls_back(world: &mut World) {
 
 #[test]
 fn times_are_read_as_people_write_them() {
-    let hold = |text: &str| command(&format!("next --hold {text}")).watching().hold;
+    let hold = |text: &str| order(&format!("next --hold {text}")).watching().hold;
     assert_eq!(hold("90"), Duration::from_secs(90));
     assert_eq!(hold("90s"), Duration::from_secs(90));
     assert_eq!(hold("10m"), Duration::from_secs(600));

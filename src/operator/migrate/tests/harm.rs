@@ -50,7 +50,7 @@ async fn a_stage_that_harms_a_pair_is_taken_back_where_that_was_asked_for() {
         "]],
     )
     .await;
-    assert!(world.picture().course.under_way.unwrap().stage.is_nobody());
+    assert!(world.state().under_way.unwrap().stage.is_empty());
 }
 
 fn recovers(world: &mut World) {

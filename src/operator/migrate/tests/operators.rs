@@ -3,10 +3,9 @@
 use super::*;
 
 fn somebody_goes_on(world: &mut World) {
-    let course = world.picture().course;
-    let document = course.after(
+    let document = world.state().after(
         &Step::Reach(Stage::percent(50)),
-        &crate::operator::migration::Note { by: "eve@n3".into(), ..note(3) },
+        &Note { by: "eve@n3".into(), ..note(3) },
         None,
     );
     world.put(document.text());
@@ -18,7 +17,7 @@ fn somebody_puts(world: &mut World) {
 }
 
 fn somebody_pauses(world: &mut World) {
-    let document = world.picture().course.after(&Step::Pause, &note(5), None);
+    let document = world.state().after(&Step::Pause, &note(5), None);
     world.put(document.text());
 }
 
@@ -85,17 +84,14 @@ async fn nobody_is_overwritten_and_everybody_may_go_on() {
 #[tokio::test(start_paused = true)]
 async fn of_two_at_the_same_moment_one_is_told_so() {
     let mut world = World::new(MIXED, 3, 0);
-    crate::operator::migration::tests::step(
-        &mut world,
-        &Step::Begin { to: Kind::HostGw, stage: Stage::percent(25) },
-    );
+    step(&mut world, &Step::Begin { to: Kind::HostGw, stage: Stage::percent(25) });
     let memory = Memory { world: RefCell::new(world), reads: RefCell::new(0), events: vec![] };
-    let seen = network::picture(&memory).await.unwrap();
+    let seen = access::read(&memory).await.unwrap();
     somebody_goes_on(&mut memory.world.borrow_mut());
-    let document = seen.course.after(&Step::Reach(Stage::percent(100)), &note(9), None);
-    let swap = network::swap(&memory, seen.course.revision, &document).await.unwrap();
+    let document = seen.state.after(&Step::Reach(Stage::percent(100)), &note(9), None);
+    let swap = access::swap(&memory, seen.state.revision, &document).await.unwrap();
     assert_eq!(swap, Swap::Outdated);
-    let stage = memory.world.borrow().picture().course.under_way.unwrap().stage;
+    let stage = memory.world.borrow().state().under_way.unwrap().stage;
     assert_eq!(stage, Stage::percent(50));
 }
 
@@ -169,7 +165,7 @@ async fn what_stands_in_the_way_is_told_before_anything_is_written() {
 #[tokio::test(start_paused = true)]
 async fn without_a_config_one_sentence_says_what_is_missing() {
     struct Empty;
-    impl Network for Empty {
+    impl ClusterStore for Empty {
         fn shown(&self) -> String {
             "key /n/config".to_owned()
         }
@@ -183,6 +179,6 @@ async fn without_a_config_one_sentence_says_what_is_missing() {
             Err(Away("nobody is there".into()))
         }
     }
-    let error = network::picture(&Empty).await.unwrap_err();
+    let error = access::read(&Empty).await.unwrap_err();
     assert!(matches!(&error, Error::Store(why) if why == "key /n/config is missing"), "{error}");
 }

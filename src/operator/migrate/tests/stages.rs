@@ -165,3 +165,17 @@ async fn pods_that_keep_another_mtu_are_named_in_the_end() {
     )
     .await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn programs_read_the_outcome_as_json() {
+    let memory = Memory {
+        world: RefCell::new(World::new(MIXED, 2, 0)),
+        reads: RefCell::new(0),
+        events: vec![],
+    };
+    let order = order("start --to host-gw --percent 100");
+    let author = Author::new(note(0));
+    let ended = carry_out(&memory, author, &order, &mut std::io::sink()).await.unwrap();
+    expect![[r#"{"outcome":"done","message":"2 of 2 nodes on host-gw (all nodes); next: tweedctl migrate finish","details":[],"revision":8,"mixed":true,"backend":"host-gw","from":"vxlan","percent":100,"canaries":[],"following":2,"nodes":2,"reporting":2,"lagging":0}"#]]
+    .assert_eq(&serde_json::to_string(&ended).unwrap());
+}

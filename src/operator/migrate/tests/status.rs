@@ -3,7 +3,7 @@
 use super::*;
 
 fn check_status(world: &World, expected: &Expect) {
-    let text = Status::new(&world.picture(), note(100).at).to_string();
+    let text = Status::new(&world.view(), note(100).at).to_string();
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     expected.assert_eq(&text);
 }
@@ -43,7 +43,7 @@ fn a_status_sets_loss_and_latency_beside_those_before() {
         [(10, 0, 480, begin), (40, 1, 190, Step::Reach(Stage::percent(100)))]
     {
         measured(&mut world, lost, round_trip);
-        let document = world.picture().after(&step, &note(second));
+        let document = world.view().after(&step, &note(second));
         world.put(document.text());
         world.follow();
     }
@@ -77,7 +77,7 @@ fn a_status_shows_stages_nodes_and_pairs_and_what_is_wrong() {
         (75, Step::Reach(Stage::percent(100))),
         (90, Step::Pause),
     ] {
-        let document = world.picture().course.after(&step, &note(second), None);
+        let document = world.state().after(&step, &note(second), None);
         world.put(document.text());
         world.follow();
     }

@@ -6,14 +6,30 @@ use expect_test::{Expect, expect};
 
 use crate::model::config::{Kind, share};
 use crate::model::path::Path;
-use crate::operator::migration::{
-    Back, Decision, Force, OnPause, Order, Refusal, Stage, Step, decide,
-};
+use crate::operator::Verdict;
 
-use super::{Listens, MIXED, Runs, VXLAN, World, named, start, step};
+use super::super::decision::decide;
+use super::super::options::{Order, Waiting, Watching};
+use super::super::state::{Stage, Step};
+use super::world::{Listens, MIXED, Runs, VXLAN, World, named, start, step};
 
 fn next() -> Order {
-    Order::Next { percent: None, pause: OnPause::Respect }
+    Order::Next { percent: None, resume: false, watching: Watching::default() }
+}
+
+fn rollback(one_stage: bool) -> Order {
+    Order::Rollback { one_stage, waiting: Waiting::default() }
+}
+
+fn finish() -> Order {
+    Order::Finish { waiting: Waiting::default() }
+}
+
+fn forced(mut order: Order) -> Order {
+    if let Order::Start { watching, .. } | Order::Next { watching, .. } = &mut order {
+        watching.force = true;
+    }
+    order
 }
 
 /// Each order given to each world.
@@ -21,10 +37,12 @@ fn check(worlds: &[(&str, World)], orders: &[Order], expected: &Expect) {
     let mut lines = String::new();
     for (name, world) in worlds {
         for order in orders {
-            let told = match decide(order, &world.picture(), Force::No) {
-                Ok(Decision::Write(step)) => format!("{step:?}"),
-                Ok(Decision::Nothing(sentence)) => format!("nothing: {sentence}"),
-                Err(refusal) => format!("refused: {refusal}"),
+            let told = match decide(order, &world.view()) {
+                Ok(step) => format!("{step:?}"),
+                Err(outcome) if outcome.verdict == Verdict::Well => {
+                    format!("nothing: {}", outcome.message)
+                }
+                Err(outcome) => format!("refused: {}", outcome.message),
             };
             writeln!(lines, "{name}, {}: {told}", word(order)).unwrap();
         }
@@ -37,9 +55,9 @@ fn word(order: &Order) -> &'static str {
         Order::Start { .. } => "start",
         Order::Next { .. } => "next",
         Order::Pause => "pause",
-        Order::Rollback(Back::OneStage) => "rollback --one-stage",
-        Order::Rollback(Back::ToTheStart) => "rollback",
-        Order::Finish => "finish",
+        Order::Rollback { one_stage: true, .. } => "rollback --one-stage",
+        Order::Rollback { one_stage: false, .. } => "rollback",
+        Order::Finish { .. } => "finish",
     }
 }
 
@@ -57,14 +75,7 @@ fn begin(stage: Stage) -> Step {
 }
 
 fn all_orders() -> [Order; 6] {
-    [
-        start(Stage::percent(25)),
-        next(),
-        Order::Pause,
-        Order::Rollback(Back::OneStage),
-        Order::Rollback(Back::ToTheStart),
-        Order::Finish,
-    ]
+    [start(Stage::percent(25)), next(), Order::Pause, rollback(true), rollback(false), finish()]
 }
 
 #[test]
@@ -131,25 +142,27 @@ fn every_order_has_an_answer_in_every_state() {
 #[test]
 fn a_migration_the_other_way_is_not_begun_in_the_midst_of_one() {
     let world = after(MIXED, &[begin(Stage::percent(25))]);
-    let order = Order::Start { to: Kind::Vxlan, stage: None };
-    let refusal = decide(&order, &world.picture(), Force::Yes).unwrap_err();
-    assert_eq!(refusal, Refusal::OtherWay(Kind::HostGw));
+    let watching = Watching { force: true, ..Watching::default() };
+    let order = Order::Start { to: Kind::Vxlan, canary: vec![], percent: None, watching };
+    let refusal = decide(&order, &world.view()).unwrap_err();
+    assert_eq!(
+        refusal.message,
+        "a migration to host-gw is under way: tweedctl migrate rollback takes it back"
+    );
 }
 
 #[test]
 fn a_pause_is_ended_by_who_says_so() {
     let world = after(MIXED, &[begin(Stage::percent(25)), Step::Pause]);
-    let order = Order::Next { percent: None, pause: OnPause::End };
-    let decision = decide(&order, &world.picture(), Force::No).unwrap();
-    assert_eq!(decision, Decision::Write(Step::Reach(Stage::percent(50))));
+    let order = Order::Next { percent: None, resume: true, watching: Watching::default() };
+    assert_eq!(decide(&order, &world.view()), Ok(Step::Reach(Stage::percent(50))));
 }
 
 #[test]
 fn back_goes_to_the_stage_that_was() {
     let steps = [begin(Stage::percent(10)), Step::Reach(Stage::percent(60))];
-    let back = Order::Rollback(Back::OneStage);
-    let decision = decide(&back, &after(MIXED, &steps).picture(), Force::No).unwrap();
-    assert_eq!(decision, Decision::Write(Step::Reach(Stage::percent(10))));
+    let decision = decide(&rollback(true), &after(MIXED, &steps).view());
+    assert_eq!(decision, Ok(Step::Reach(Stage::percent(10))));
 }
 
 #[test]
@@ -158,7 +171,7 @@ fn mixed_stays_where_a_router_is_between() {
     step(&mut world, &begin(Stage::percent(100)));
     check(
         &[("100 %", world)],
-        &[Order::Finish],
+        &[finish()],
         &expect![[r"
         100 %, finish: Finish { kind: HostGw, mixing: On }
     "]],
@@ -172,7 +185,7 @@ fn mixed_stays_where_a_direct_path_fails() {
     world.finds_failing(2, 1);
     check(
         &[("100 %", world)],
-        &[Order::Finish],
+        &[finish()],
         &expect![[r"
         100 %, finish: Finish { kind: HostGw, mixing: On }
     "]],
@@ -184,12 +197,12 @@ fn flannel_is_in_the_way_unless_forced() {
     let mut world = World::new(MIXED, 3, 0);
     world.nodes[2].runs = Runs::Flannel;
     let order = start(Stage::percent(25));
-    let refusal = decide(&order, &world.picture(), Force::No).unwrap_err();
-    assert_eq!(refusal.to_string(), "3 things are in the way");
-    assert!(decide(&order, &world.picture(), Force::Yes).is_ok());
+    let refusal = decide(&order, &world.view()).unwrap_err();
+    assert_eq!(refusal.message, "3 things are in the way");
+    assert!(decide(&forced(order.clone()), &world.view()).is_ok());
     world.nodes[1].strict = true;
-    let refusal = decide(&order, &world.picture(), Force::Yes).unwrap_err();
-    assert_eq!(refusal.to_string(), "1 thing is in the way");
+    let refusal = decide(&forced(order), &world.view()).unwrap_err();
+    assert_eq!(refusal.message, "1 thing is in the way");
 }
 
 #[test]
@@ -199,7 +212,7 @@ fn nothing_goes_on_before_all_have_followed_and_all_is_well() {
     step(&mut world, &begin(Stage::percent(25)));
     check(
         &[("lagging", world.clone())],
-        &[next(), Order::Finish],
+        &[next(), finish()],
         &expect![[r"
         lagging, next: refused: not every node has taken the config in yet: 172.16.0.2 has not seen the config yet
         lagging, finish: refused: half way, at 25 %: tweedctl migrate next or rollback comes first
@@ -215,16 +228,15 @@ fn nothing_goes_on_before_all_have_followed_and_all_is_well() {
         fallen back, next: refused: not all is well at this stage: 172.16.0.1 → 172.16.0.2, by tunnel: its direct path did not answer; --force goes on nevertheless
     "]],
     );
-    assert!(decide(&next(), &world.picture(), Force::Yes).is_ok());
+    assert!(decide(&forced(next()), &world.view()).is_ok());
 }
 
 #[test]
 fn back_to_the_canaries_is_one_stage_however_far_it_went() {
     let steps =
         [begin(named("172.16.0.1")), Step::Reach(Stage { percent: 60, ..named("172.16.0.1") })];
-    let back = Order::Rollback(Back::OneStage);
-    let decision = decide(&back, &after(MIXED, &steps).picture(), Force::No).unwrap();
-    assert_eq!(decision, Decision::Write(Step::Reach(named("172.16.0.1"))));
+    let decision = decide(&rollback(true), &after(MIXED, &steps).view());
+    assert_eq!(decision, Ok(Step::Reach(named("172.16.0.1"))));
 }
 
 #[test]
@@ -232,13 +244,11 @@ fn a_stage_that_takes_nobody_is_left_out() {
     let shares: Vec<u8> = (1..=3).map(|node| share(&format!("172.16.0.{node}"))).collect();
     let world = World::new(MIXED, 3, 0);
     let mut reached = Vec::new();
-    let mut picture = world.picture();
-    let mut order = Order::Start { to: Kind::HostGw, stage: None };
+    let mut order = start(Stage::default());
     let mut world = world;
-    while let Ok(Decision::Write(it)) = decide(&order, &picture, Force::No) {
+    while let Ok(it) = decide(&order, &world.view()) {
         step(&mut world, &it);
-        picture = world.picture();
-        reached.push(picture.course.under_way.as_ref().unwrap().stage.percent);
+        reached.push(world.state().under_way.unwrap().stage.percent);
         order = next();
     }
     let takes = |percent: u8| shares.iter().filter(|share| **share < percent).count();
@@ -256,7 +266,6 @@ fn a_stage_that_takes_nobody_is_left_out() {
 #[test]
 fn a_canary_that_does_not_exist_is_no_canary() {
     let world = World::new(MIXED, 3, 0);
-    let refusal = decide(&start(named("172.16.0.99")), &world.picture(), Force::Yes).unwrap_err();
-    let Refusal::Obstacles(obstacles) = refusal else { panic!("{refusal}") };
-    assert_eq!(obstacles[0].to_string(), "172.16.0.99 is the public IP of no node");
+    let refusal = decide(&forced(start(named("172.16.0.99"))), &world.view()).unwrap_err();
+    assert_eq!(refusal.details[0], "172.16.0.99 is the public IP of no node");
 }

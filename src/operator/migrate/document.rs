@@ -1,111 +1,114 @@
 //! The network config as its operators wrote it: one field changes, every other byte stays.
 
-use std::borrow::Cow;
-use std::fmt;
 use std::ops::Range;
 
-use serde::de::{MapAccess, Visitor};
-use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-/// A JSON object. Keys match in any case, and the later of two counts, as in [`crate::model::json`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Document(String);
+use crate::model::json::{self, Fields, NoObject};
 
-/// Where a field stands in the text.
+/// A JSON object. Keys match in any case, and the later of two counts, as in [`crate::model::json`].
+// The syntax tree of jsonc-parser inserts in a style of its own, and a removal leaves traces of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Document(String);
+
+/// A field of the text, with its position in bytes.
 struct Field {
     key: String,
-    /// Of its value, in bytes.
+    /// Of the quote before the key.
+    start: usize,
     value: Range<usize>,
 }
 
 impl Document {
-    pub fn parse(text: impl Into<String>) -> Result<Self, serde_json::Error> {
+    pub(super) fn parse(text: impl Into<String>) -> Result<Self, NoObject> {
         let document = Self(text.into());
-        fields(&document.0).map(|_| document)
+        document.parse_fields().map(|_| document)
     }
 
-    pub fn text(&self) -> &str {
+    pub(super) fn text(&self) -> &str {
         &self.0
     }
 
     /// The JSON under `key`, as it was written.
-    pub fn get(&self, key: &str) -> Option<&str> {
+    pub(super) fn get(&self, key: &str) -> Option<&str> {
         let field = self.fields().into_iter().rfind(|field| field.is(key))?;
         self.0.get(field.value)
     }
 
     /// In the order of the text.
-    pub fn keys(&self) -> Vec<String> {
+    pub(super) fn keys(&self) -> Vec<String> {
         self.fields().into_iter().map(|field| field.key).collect()
     }
 
     /// The object under `key`; none if there is no object.
-    pub fn object(&self, key: &str) -> Option<Self> {
+    pub(super) fn object(&self, key: &str) -> Option<Self> {
         Self::parse(self.get(key)?).ok()
     }
 
     /// With `json` under `key`: in the place of its old value, or behind all other fields.
     #[must_use]
-    pub fn with(&self, key: &str, json: &str) -> Self {
+    pub(super) fn with(&self, key: &str, json: &str) -> Self {
         let fields = self.fields();
-        match fields.iter().rfind(|field| field.is(key)) {
-            Some(field) => self.replaced(field.value.clone(), json),
-            None => self.appended(fields.last(), key, json),
+        if let Some(field) = fields.iter().rfind(|field| field.is(key)) {
+            return self.replaced(field.value.clone(), json);
         }
+        let Some(last) = fields.last() else {
+            let inside = self.0.find('{').map_or(0, |brace| brace + 1);
+            return self.replaced(inside..inside, &format!("\"{key}\": {json}"));
+        };
+        // In the style of the last field.
+        let before_key = self.space_before(last.start);
+        let before_value = self.space_before(last.value.start);
+        let field = format!(",{before_key}\"{key}\":{before_value}{json}");
+        self.replaced(last.value.end..last.value.end, &field)
     }
 
     /// Without any field `key`.
     #[must_use]
-    pub fn without(&self, key: &str) -> Self {
+    pub(super) fn without(&self, key: &str) -> Self {
         let fields = self.fields();
-        let Some(index) = fields.iter().rposition(|field| field.is(key)) else {
-            return self.clone();
-        };
-        let end_of = |index: Option<usize>| Some(fields.get(index?)?.value.end);
-        let end = end_of(Some(index)).unwrap_or_default();
-        // The comma before it goes with a field; with the first one, the comma behind it.
-        let range = match (end_of(index.checked_sub(1)), fields.get(index + 1)) {
-            (Some(before), _) => before..end,
-            (None, Some(_)) => self.next_key(0)..self.next_key(end),
-            (None, None) => self.next_key(0)..end,
+        let found = fields.iter().enumerate().rfind(|(_, field)| field.is(key));
+        let Some((index, field)) = found else { return self.clone() };
+        let previous = index.checked_sub(1).and_then(|previous| fields.get(previous));
+        // The comma before a field is removed with it; with the first field, the comma behind it.
+        let range = match (previous, fields.get(index + 1)) {
+            (Some(previous), _) => previous.value.end..field.value.end,
+            (None, Some(next)) => field.start..next.start,
+            (None, None) => field.start..field.value.end,
         };
         self.replaced(range, "").without(key)
     }
 
     fn fields(&self) -> Vec<Field> {
         // The text was parsed before.
-        fields(&self.0).unwrap_or_default()
+        self.parse_fields().unwrap_or_default()
+    }
+
+    /// In the order of the text.
+    fn parse_fields(&self) -> Result<Vec<Field>, NoObject> {
+        let fields: Fields<&RawValue> = serde_json::from_str(&self.0)?;
+        let mut end = 0;
+        let positioned = |(key, value): (String, &RawValue)| {
+            // The value is a part of the text: the distance of the two is its position.
+            let at = value.get().as_ptr().addr() - self.0.as_ptr().addr();
+            let start = end + self.part(end..at).find('"').unwrap_or_default();
+            end = at + value.get().len();
+            Field { key, start, value: at..end }
+        };
+        Ok(fields.into_iter().map(positioned).collect())
+    }
+
+    fn part(&self, range: Range<usize>) -> &str {
+        self.0.get(range).unwrap_or_default()
     }
 
     fn replaced(&self, range: Range<usize>, by: &str) -> Self {
-        let part = |range: Range<usize>| self.0.get(range).unwrap_or_default();
-        Self(format!("{}{by}{}", part(0..range.start), part(range.end..self.0.len())))
+        Self(format!("{}{by}{}", self.part(0..range.start), self.part(range.end..self.0.len())))
     }
 
-    /// In the style of the last field, where there is one.
-    fn appended(&self, last: Option<&Field>, key: &str, json: &str) -> Self {
-        let Some(last) = last else {
-            let inside = self.0.find('{').map_or(0, |brace| brace + 1);
-            return self.replaced(inside..inside, &format!("\"{key}\": {json}"));
-        };
-        let written = self.0.get(..last.value.start).unwrap_or_default();
-        let behind_colon = Self::space_at_end(written);
-        let key_starts = written.trim_end().trim_end_matches(':').trim_end();
-        let before_key = key_starts.trim_end_matches('"').rfind('"').unwrap_or_default();
-        let before_key = Self::space_at_end(written.get(..before_key).unwrap_or_default());
-        let field = format!(",{before_key}\"{key}\":{behind_colon}{json}");
-        self.replaced(last.value.end..last.value.end, &field)
-    }
-
-    fn space_at_end(text: &str) -> &str {
-        text.get(text.trim_end().len()..).unwrap_or_default()
-    }
-
-    /// Where the first key behind `start` begins: nothing but a comma and space lies before it.
-    fn next_key(&self, start: usize) -> usize {
-        let rest = self.0.get(start..).unwrap_or_default();
-        rest.find('"').map_or(start, |quote| start + quote)
+    fn space_before(&self, end: usize) -> &str {
+        let text = self.part(0..end);
+        self.part(text.trim_end().len()..end)
     }
 }
 
@@ -115,52 +118,9 @@ impl Default for Document {
     }
 }
 
-impl fmt::Display for Document {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
 impl Field {
     fn is(&self, key: &str) -> bool {
-        self.key.eq_ignore_ascii_case(key)
-    }
-}
-
-/// In the order of the text.
-fn fields(text: &str) -> Result<Vec<Field>, serde_json::Error> {
-    let Values(values) = serde_json::from_str(text)?;
-    let field = |(key, value): (Cow<'_, str>, &RawValue)| {
-        // The value is a part of the text: the distance of the two is its place.
-        let start = value.get().as_ptr().addr() - text.as_ptr().addr();
-        Field { key: key.into_owned(), value: start..start + value.get().len() }
-    };
-    Ok(values.into_iter().map(field).collect())
-}
-
-struct Values<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
-
-impl<'de> Deserialize<'de> for Values<'de> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(ValuesVisitor)
-    }
-}
-
-struct ValuesVisitor;
-
-impl<'de> Visitor<'de> for ValuesVisitor {
-    type Value = Values<'de>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Values<'de>, A::Error> {
-        let mut values = Vec::new();
-        while let Some(entry) = map.next_entry()? {
-            values.push(entry);
-        }
-        Ok(Values(values))
+        json::is_same(&self.key, key)
     }
 }
 
@@ -194,7 +154,7 @@ mod tests {
     fn a_field_that_is_added_and_removed_leaves_no_trace() {
         for text in [r#"{"a":1}"#, "{ \"a\": 1 }", "{\n  \"a\": \"\\\"x\",\n  \"b\": {}\n}\n"] {
             let with = document(text).with("Rollout", "{}");
-            assert_eq!(with.get("rollout"), Some("{}"), "{with}");
+            assert_eq!(with.get("rollout"), Some("{}"), "{}", with.text());
             assert_eq!(with.without("ROLLOUT").text(), text);
         }
     }

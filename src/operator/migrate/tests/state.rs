@@ -1,19 +1,22 @@
 //! What each step writes into the config.
 
 use expect_test::{Expect, expect};
+use jiff::Timestamp;
+use proptest::prelude::*;
+use serde_json::json;
 
 use crate::model::config::Kind;
-use crate::operator::migration::{Course, Mixing, Stage, Step, author, changes};
 
-use super::{named, note};
+use super::super::state::{MigrationState, Mixing, Note, Stage, Step};
+use super::world::{named, note};
 
 fn check(text: &str, steps: &[Step], expected: &Expect) {
     let mut written = text.to_owned();
     for (second, step) in (0..).zip(steps) {
-        let course = Course::parse(&written, 1).unwrap();
-        written = course.after(step, &note(second), None).text().to_owned();
+        let state = MigrationState::parse(&written, 1).unwrap();
+        written = state.after(step, &note(second), None).text().to_owned();
         // Whatever we write, daemons can read.
-        Course::parse(&written, 2).unwrap();
+        MigrationState::parse(&written, 2).unwrap();
     }
     expected.assert_eq(&written);
 }
@@ -93,41 +96,116 @@ fn the_record_is_bounded() {
     let steps: Vec<Step> = (0..100).map(|_| Step::Reach(Stage::percent(50))).collect();
     let mut text = r#"{"Network":"10.244.0.0/16","Mixed":true,"Backend":{"Type":"host-gw"},"Rollout":{"From":{"Type":"vxlan"}}}"#.to_owned();
     for (second, step) in (0..).zip(&steps) {
-        let course = Course::parse(&text, 1).unwrap();
-        text = course.after(step, &note(second), None).text().to_owned();
+        let state = MigrationState::parse(&text, 1).unwrap();
+        text = state.after(step, &note(second), None).text().to_owned();
     }
-    let history = Course::parse(&text, 1).unwrap().under_way.unwrap().history;
+    let history = MigrationState::parse(&text, 1).unwrap().under_way.unwrap().history;
     assert_eq!((history.len(), history.last().unwrap().note.at), (16, note(99).at));
 }
 
 #[test]
 fn a_rollout_by_plain_put_is_understood() {
     let text = r#"{"network":"10.244.0.0/16","mixed":true,"backend":{"type":"host-gw"},"rollout":{"from":{"type":"vxlan"},"percent":30,"history":"mine"}}"#;
-    let course = Course::parse(text, 1).unwrap();
-    let under_way = course.under_way.as_ref().unwrap();
+    let state = MigrationState::parse(text, 1).unwrap();
+    let under_way = state.under_way.as_ref().unwrap();
     assert_eq!((under_way.stage.percent, under_way.history.len()), (30, 0));
-    let next = course.after(&Step::Reach(Stage::percent(50)), &note(0), None);
-    assert_eq!(Course::parse(next.text(), 2).unwrap().config.rollout.unwrap().percent, 50);
+    let next = state.after(&Step::Reach(Stage::percent(50)), &note(0), None);
+    assert_eq!(MigrationState::parse(next.text(), 2).unwrap().config.rollout.unwrap().percent, 50);
 }
 
 #[test]
 fn what_somebody_else_changed_is_told_field_by_field() {
-    let before = Course::parse(OPERATORS, 1).unwrap();
+    let before = MigrationState::parse(OPERATORS, 1).unwrap();
     let after = before.after(&Step::Mix, &note(0), None);
-    let after = Course::parse(after.text(), 2).unwrap().after(&begin(), &note(1), None);
-    let after = Course::parse(after.text(), 3).unwrap();
+    let after = MigrationState::parse(after.text(), 2).unwrap().after(&begin(), &note(1), None);
+    let after = MigrationState::parse(after.text(), 3).unwrap();
     expect![[r#"
         Backend.Type: "vxlan" → "host-gw"
         Mixed: nothing → true
         Rollout: nothing → {"From":{"Type":"vxlan"},"Percent":0,"Nodes":["172.16.0.1"],"History":[{"At":"2026-11-21T14:02:01Z","By":"root@n1","Nodes":1,"Percent":0}]}"#]]
-    .assert_eq(&changes(&before, &after).join("\n"));
-    assert_eq!(author(&before, &after), Some(note(1)));
+    .assert_eq(&after.changes(&before).join("\n"));
+    assert_eq!(after.author(&before), Some(note(1)));
     let later = after.after(&Step::Reach(Stage::percent(25)), &note(2), None);
-    let later = Course::parse(later.text(), 4).unwrap();
+    let later = MigrationState::parse(later.text(), 4).unwrap();
     assert_eq!(
-        changes(&after, &later),
+        later.changes(&after),
         ["Rollout.Percent: 0 → 25", r#"Rollout.Nodes: ["172.16.0.1"] → []"#]
     );
-    assert_eq!(author(&after, &later), Some(note(2)));
-    assert_eq!(author(&later, &after), None);
+    assert_eq!(later.author(&after), Some(note(2)));
+    assert_eq!(after.author(&later), None);
+}
+
+fn told(stages: impl IntoIterator<Item = Stage>) -> Vec<String> {
+    stages.into_iter().map(|stage| stage.to_string()).collect()
+}
+
+#[test]
+fn canaries_come_first_and_stay_on() {
+    let canaries = Stage { percent: 0, nodes: vec!["10.0.0.7".into()] };
+    let stages = std::iter::successors(Some(canaries), Stage::next);
+    assert_eq!(told(stages), ["10.0.0.7", "25 % and 10.0.0.7", "50 % and 10.0.0.7", "all nodes"]);
+}
+
+#[test]
+fn a_share_of_ones_own_goes_on_with_the_next_larger_one() {
+    let next = |percent| Stage::percent(percent).next().map(|stage| stage.percent);
+    let cases = [(0, 25), (10, 25), (25, 50), (60, 100)];
+    assert_eq!(cases.map(|(percent, _)| next(percent)), cases.map(|(_, then)| Some(then)));
+    assert_eq!(next(100), None);
+}
+
+#[test]
+fn the_way_back_ends_with_nobody() {
+    let all = Stage { percent: 100, nodes: vec!["n".into()] };
+    let back = std::iter::successors(Some(all), |stage| {
+        Some(stage.previous()).filter(|_| !stage.is_empty())
+    });
+    assert_eq!(told(back), ["all nodes", "50 % and n", "25 % and n", "n", "nobody"]);
+}
+
+fn read(at: &str) -> Result<Note, serde_json::Error> {
+    serde_json::from_value(json!({ "At": at, "By": "" }))
+}
+
+fn written(seconds: i64) -> String {
+    let note = Note { at: Timestamp::from_second(seconds).unwrap(), by: String::new() };
+    json!(note)["At"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn known_moments_are_written_as_everybody_does() {
+    for (seconds, text) in [
+        (0, "1970-01-01T00:00:00Z"),
+        (951_782_400, "2000-02-29T00:00:00Z"),
+        (1_000_000_000, "2001-09-09T01:46:40Z"),
+        (1_795_269_729, "2026-11-21T14:02:09Z"),
+        (4_107_542_400, "2100-03-01T00:00:00Z"),
+    ] {
+        assert_eq!(written(seconds), text);
+    }
+}
+
+#[test]
+fn what_is_no_moment_is_refused() {
+    for text in [
+        "",
+        "2026-11-21",
+        "2026-02-30T00:00:00Z",
+        "2026-11-21T24:00:00Z",
+        "0000-00-00T00:00:00Z",
+        "2026-11-21 14:02:09Z",
+        "2026-11-21T14:02:09.5Z",
+        "2026-11-21T15:02:09+01:00",
+        "ééééééééééé",
+    ] {
+        assert!(read(text).is_err(), "{text}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn what_is_written_is_read(seconds in 0..253_402_300_800_i64) {
+        let note = read(&written(seconds)).unwrap();
+        prop_assert_eq!(note.at, Timestamp::from_second(seconds).unwrap());
+    }
 }

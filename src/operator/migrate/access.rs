@@ -1,18 +1,20 @@
-//! The network that is migrated: read as one picture, written one step at a time.
+//! Reads the cluster as one view, and writes its config one step at a time.
 
 use std::io::Read;
-use std::time::SystemTime;
 
+use jiff::Timestamp;
 use tokio::time::Instant;
 
+use super::cluster::ClusterView;
+use super::document::Document;
+use super::state::{MigrationState, Note};
 use crate::operator::Error;
-use crate::operator::migration::{Course, Document, Moment, Note, Picture};
 use crate::store::operator::{Away, Holdings, Swap};
 use crate::store::{etcd, kube};
 
-/// Where config, leases and reports lie.
-pub(super) trait Network {
-    /// What to call the config in a sentence.
+/// The store of the config, the leases and the reports.
+pub(super) trait ClusterStore {
+    /// The name of the config in a sentence.
     fn shown(&self) -> String;
 
     /// What to do if the store cannot be used.
@@ -24,7 +26,7 @@ pub(super) trait Network {
     async fn swap(&self, seen: i64, text: &str) -> Result<Swap, Away>;
 }
 
-impl Network for etcd::Operator {
+impl ClusterStore for etcd::Operator {
     fn shown(&self) -> String {
         format!("key {}", self.config_key())
     }
@@ -42,7 +44,7 @@ impl Network for etcd::Operator {
     }
 }
 
-impl Network for kube::Operator {
+impl ClusterStore for kube::Operator {
     fn shown(&self) -> String {
         self.shown().to_owned()
     }
@@ -60,51 +62,53 @@ impl Network for kube::Operator {
     }
 }
 
-/// Everything at this moment.
-pub(super) async fn picture(network: &impl Network) -> Result<Picture, Error> {
-    let key = network.shown();
+pub(super) async fn read(store: &impl ClusterStore) -> Result<ClusterView, Error> {
     let Holdings { config, records, reports } =
-        network.read().await.map_err(|away| told(network, &away))?;
-    let written = config.ok_or_else(|| Error::Store(format!("{key} is missing")))?;
-    let course = Course::parse(&written.text, written.revision)
+        store.read().await.map_err(|away| unusable(store, &away))?;
+    let key = store.shown();
+    let config = config.ok_or_else(|| Error::Store(format!("{key} is missing")))?;
+    let state = MigrationState::parse(&config.text, config.revision)
         .map_err(|error| Error::Store(format!("{key}: {error}")))?;
-    Ok(Picture::new(course, records, reports))
+    Ok(ClusterView::new(state, records, reports))
 }
 
+/// Makes `document` the config, unless it was written after `seen`.
 pub(super) async fn swap(
-    network: &impl Network,
+    store: &impl ClusterStore,
     seen: i64,
     document: &Document,
 ) -> Result<Swap, Error> {
-    network.swap(seen, document.text()).await.map_err(|away| told(network, &away))
+    store.swap(seen, document.text()).await.map_err(|away| unusable(store, &away))
 }
 
-fn told(network: &impl Network, Away(why): &Away) -> Error {
-    Error::Store(format!("{why}: {}", network.hint()))
+fn unusable(store: &impl ClusterStore, Away(why): &Away) -> Error {
+    Error::Store(format!("{why}: {}", store.hint()))
 }
 
-/// Who gives orders, and a clock.
+/// The operator, with a clock.
 #[derive(Clone, Debug)]
-pub(super) struct Hand {
-    pub(super) by: String,
-    started: Moment,
+pub(super) struct Author {
+    by: String,
+    started: Timestamp,
     since: Instant,
 }
 
-impl Hand {
-    pub(super) fn new(by: String, started: Moment) -> Self {
-        Self { by, started, since: Instant::now() }
+impl Author {
+    pub(super) fn new(Note { at, by }: Note) -> Self {
+        Self { by, started: at, since: Instant::now() }
     }
 
     /// This user on this host.
     pub(super) fn here() -> Self {
         let user = std::env::var("USER").unwrap_or_else(|_| "root".to_owned());
-        let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        Self::new(format!("{user}@{}", host()), Moment::new(since_epoch.unwrap_or_default()))
+        Self::new(Note { at: Timestamp::now(), by: format!("{user}@{}", host()) })
     }
 
-    pub(super) fn now(&self) -> Moment {
-        self.started.after(self.since.elapsed())
+    /// To the second.
+    pub(super) fn now(&self) -> Timestamp {
+        let passed = self.since.elapsed().as_secs();
+        let seconds = self.started.as_second().saturating_add_unsigned(passed);
+        Timestamp::from_second(seconds).unwrap_or(self.started)
     }
 
     pub(super) fn note(&self) -> Note {

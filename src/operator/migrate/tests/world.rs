@@ -1,69 +1,69 @@
-//! A cluster in memory whose nodes do what the config says, and what becomes of orders there.
+//! A cluster in memory whose nodes do what the config says.
 
-#![allow(clippy::unwrap_used)]
-
-mod course;
-mod order;
-mod outlook;
+use jiff::Timestamp;
 
 use crate::mac::MacAddr;
-use crate::model::config::NetworkConfig;
+use crate::model::config::{Kind, NetworkConfig};
 use crate::model::entry::LinkName;
 use crate::model::lease::{BackendType, Endpoint, Lease, LeaseId, Record, Vtep};
 use crate::model::node::{Node, Uplink};
-use crate::model::path::{Cause, Detour, Detours, Path};
+use crate::model::path::Cause;
+use crate::model::path::{Detour, Detours, Path};
 use crate::model::prefix::{Family, Prefix};
 use crate::model::report::{Exception, NodeReport, OtherMtu, Quality};
 use crate::model::status::PeerCounts;
-use crate::operator::migration::{Course, Member, Moment, Note, Order, Picture, Stage};
 
-pub(crate) const VXLAN: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
-pub(crate) const MIXED: &str =
+use super::super::cluster::{ClusterView, Member};
+use super::super::options::{Order, Watching};
+use super::super::state::{MigrationState, Note, Stage, Step};
+
+pub(super) const VXLAN: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
+pub(super) const MIXED: &str =
     r#"{"Network":"10.244.0.0/16","Mixed":true,"Backend":{"Type":"vxlan"}}"#;
 
 /// What the store holds, and nodes that obey it.
 #[derive(Clone, Debug)]
-pub(crate) struct World {
-    pub(crate) text: String,
-    pub(crate) revision: i64,
-    pub(crate) nodes: Vec<Machine>,
+pub(super) struct World {
+    pub(super) text: String,
+    pub(super) revision: i64,
+    pub(super) nodes: Vec<Machine>,
 }
 
 /// One node: number `n` has the subnet 10.244.n.0/24 and, on segment `s`, the address 172.16.s.n.
 #[derive(Clone, Debug)]
-pub(crate) struct Machine {
+pub(super) struct Machine {
     number: u8,
     segment: u8,
-    pub(crate) runs: Runs,
+    pub(super) runs: Runs,
     /// Whether it takes in what is written.
-    pub(crate) listens: Listens,
-    pub(crate) strict: bool,
-    pub(crate) keeps_connections: bool,
+    pub(super) listens: Listens,
+    pub(super) strict: bool,
+    pub(super) keeps_connections: bool,
     /// What it does: the config as it took it in last.
     doing: String,
     seen: i64,
-    pub(crate) exceptions: Vec<Exception>,
-    pub(crate) failing: Detours,
-    pub(crate) quality: Option<Quality>,
-    pub(crate) other_mtu: OtherMtu,
+    pub(super) exceptions: Vec<Exception>,
+    pub(super) failing: Detours,
+    pub(super) quality: Option<Quality>,
+    pub(super) other_mtu: OtherMtu,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Runs {
+pub(super) enum Runs {
     Tweed,
     /// Stock flannel, on the backend of the config that it started with.
     Flannel,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Listens {
+pub(super) enum Listens {
     Yes,
     No,
 }
 
 impl World {
     /// Nodes number 1 to `near` on one segment, and `far` more behind a router.
-    pub(crate) fn new(text: &str, near: u8, far: u8) -> Self {
+    pub(super) fn new(text: &str, near: u8, far: u8) -> Self {
         let machine = |number| Machine {
             number,
             segment: u8::from(number > near),
@@ -82,41 +82,44 @@ impl World {
         Self { text: text.to_owned(), revision: 7, nodes }
     }
 
-    /// Somebody writes the config.
-    pub(crate) fn put(&mut self, text: &str) {
+    /// Writes the config, as another operator.
+    pub(super) fn put(&mut self, text: &str) {
         text.clone_into(&mut self.text);
         self.revision += 1;
     }
 
     /// Every node that listens takes the config in.
-    pub(crate) fn follow(&mut self) {
+    pub(super) fn follow(&mut self) {
         for machine in self.nodes.iter_mut().filter(|it| it.listens == Listens::Yes) {
             (machine.doing, machine.seen) = (self.text.clone(), self.revision);
         }
     }
 
-    pub(crate) fn records(&self) -> Vec<Record> {
+    pub(super) fn records(&self) -> Vec<Record> {
         let leases = self.nodes.iter().map(Machine::lease);
         leases.map(|lease| Record { id: lease.id.clone(), lease: Ok(lease) }).collect()
     }
 
-    pub(crate) fn reports(&self) -> Vec<NodeReport> {
+    pub(super) fn reports(&self) -> Vec<NodeReport> {
         self.nodes.iter().filter(|it| it.runs == Runs::Tweed).map(Machine::report).collect()
     }
 
-    pub(crate) fn picture(&self) -> Picture {
-        let course = Course::parse(&self.text, self.revision).unwrap();
-        Picture::new(course, self.records(), self.reports())
+    pub(super) fn state(&self) -> MigrationState {
+        MigrationState::parse(&self.text, self.revision).unwrap()
+    }
+
+    pub(super) fn view(&self) -> ClusterView {
+        ClusterView::new(self.state(), self.records(), self.reports())
     }
 
     /// The probes of node `from` find that its direct path to node `to` carries nothing.
-    pub(crate) fn finds_failing(&mut self, from: usize, to: usize) {
+    pub(super) fn finds_failing(&mut self, from: usize, to: usize) {
         let (peer, failed) = (self.nodes[to - 1].subnet().base(), Detour::Failed(Cause::NoAnswer));
         self.nodes[from - 1].failing.insert(peer, failed);
     }
 
     /// Node `from` tells that it reaches node `to` so, and why.
-    pub(crate) fn tells(&mut self, from: usize, to: usize, path: Option<Path>, reason: &str) {
+    pub(super) fn tells(&mut self, from: usize, to: usize, path: Option<Path>, reason: &str) {
         let lease = self.nodes[to - 1].id();
         let (family, reason) = (Some(Family::V4), reason.to_owned());
         let exception = Exception { lease, family, path, reason, probing: false };
@@ -194,47 +197,50 @@ impl Machine {
     }
 }
 
-pub(crate) fn note(second: u64) -> Note {
-    let at = Moment::new(std::time::Duration::from_secs(1_795_269_720 + second));
+pub(super) fn note(second: i64) -> Note {
+    let at = Timestamp::from_second(1_795_269_720 + second).unwrap();
     Note { at, by: "root@n1".into() }
 }
 
 /// Carries out one step at once, as `tweedctl` does in the end.
-pub(crate) fn step(world: &mut World, step: &super::Step) {
-    let document = world.picture().course.after(step, &note(0), None);
+pub(super) fn step(world: &mut World, step: &Step) {
+    let document = world.state().after(step, &note(0), None);
     world.put(document.text());
     world.follow();
 }
 
-pub(crate) fn start(stage: Stage) -> Order {
-    Order::Start { to: crate::model::config::Kind::HostGw, stage: Some(stage) }
+pub(super) fn start(stage: Stage) -> Order {
+    let (to, watching) = (Kind::HostGw, Watching::default());
+    let percent = Some(stage.percent).filter(|percent| *percent > 0);
+    Order::Start { to, canary: stage.nodes, percent, watching }
 }
 
-pub(crate) fn named(node: &str) -> Stage {
+pub(super) fn named(node: &str) -> Stage {
     Stage { percent: 0, nodes: vec![node.to_owned()] }
 }
 
 #[test]
 fn a_node_is_called_by_its_public_ip() {
-    let names: Vec<String> =
-        World::new(VXLAN, 1, 1).picture().members.iter().map(Member::name).collect();
+    let members = World::new(VXLAN, 1, 1).view().members;
+    let names: Vec<String> = members.into_iter().map(|member| member.name).collect();
     assert_eq!(names, ["172.16.0.1", "172.16.1.2"]);
 }
 
 #[test]
 fn a_node_that_has_a_name_goes_by_it_and_by_its_own_public_ip() {
-    let mut picture = World::new(MIXED, 2, 0).picture();
-    let member = &mut picture.members[1];
+    let world = World::new(MIXED, 2, 0);
+    let (mut records, mut reports) = (world.records(), world.reports());
     // What peers are told may be another address than the node's own.
-    member.lease.endpoints[0].public_ip = "203.0.113.7".parse().unwrap();
-    if let Some(report) = &mut member.report {
-        report.name = Some("worker-2".into());
-    }
+    let lease = records[1].lease.as_mut().unwrap();
+    lease.endpoints[0].public_ip = "203.0.113.7".parse().unwrap();
+    reports[1].name = Some("worker-2".into());
+    let view = ClusterView::new(world.state(), records, reports);
+    let member: &Member = &view.members[1];
     assert_eq!(
-        (member.name(), member.names().join(" ")),
+        (member.name.clone(), member.names().join(" ")),
         ("worker-2".into(), "172.16.0.2 worker-2".into())
     );
-    let takes = |stage: Stage| stage.taken(&picture);
+    let takes = |stage: Stage| view.following_at(&stage);
     assert_eq!(
         [named("worker-2"), named("172.16.0.2"), named("203.0.113.7")].map(takes),
         [1, 1, 0]

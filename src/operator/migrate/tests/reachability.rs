@@ -6,24 +6,29 @@ use expect_test::{Expect, expect};
 
 use crate::model::config::Kind;
 use crate::model::path::Path;
-use crate::operator::migration::{
-    Forgivable, Mixing, Outlook, Picture, Situation, Stage, Step, degraded, lags, obstacles,
-    troubles,
-};
 
-use super::{Listens, MIXED, Runs, VXLAN, World, named, step};
+use super::super::cluster::ClusterView;
+use super::super::obstacle::{self, Forgivable, Obstacle};
+use super::super::reachability::{Backends, Reachability, pairs};
+use super::super::state::{Mixing, Stage, Step};
+use super::world::{Listens, MIXED, Runs, VXLAN, World, named, step};
 
-const THEN: Situation = Situation::Once { kind: Kind::HostGw, mixing: Mixing::On };
+const THEN: Backends = Backends::All { kind: Kind::HostGw, mixing: Mixing::On };
 
-fn check(picture: &Picture, situation: Situation, expected: &Expect) {
-    let outlook = Outlook::new(picture, situation);
+fn obstacles(view: &ClusterView, kind: Kind) -> Vec<Obstacle> {
+    let pairs: Vec<_> = pairs(view, Backends::All { kind, mixing: Mixing::On }).collect();
+    obstacle::obstacles(view, kind, &pairs)
+}
+
+fn check(view: &ClusterView, backends: Backends, expected: &Expect) {
+    let reachability = Reachability::new(view, backends);
     let mut lines = String::new();
-    for (from, view) in outlook.views() {
-        for reach in view {
+    for (from, reaches) in reachability.of_members() {
+        for reach in reaches {
             let path = reach.path.map_or("nothing", Path::as_str);
             let reason = reach.reason.map(|reason| format!(" ({reason})")).unwrap_or_default();
-            let to = picture.members[reach.to].name();
-            writeln!(lines, "{} → {to} {path}{reason}", from.name()).unwrap();
+            let to = &view.members[reach.to].name;
+            writeln!(lines, "{} → {to} {path}{reason}", from.name).unwrap();
         }
     }
     expected.assert_eq(&lines);
@@ -36,10 +41,10 @@ fn begun(mut world: World) -> World {
 
 #[test]
 fn a_vxlan_cluster_is_tunnels_and_becomes_routes_where_the_link_allows_it() {
-    let picture = World::new(VXLAN, 2, 1).picture();
+    let view = World::new(VXLAN, 2, 1).view();
     check(
-        &picture,
-        Situation::Now,
+        &view,
+        Backends::AsReported,
         &expect![[r"
         172.16.0.1 → 172.16.0.2 tunnel
         172.16.0.1 → 172.16.1.3 tunnel (172.16.1.3 is not on the link of eth0)
@@ -50,7 +55,7 @@ fn a_vxlan_cluster_is_tunnels_and_becomes_routes_where_the_link_allows_it() {
     "]],
     );
     check(
-        &picture,
+        &view,
         THEN,
         &expect![[r"
         172.16.0.1 → 172.16.0.2 direct
@@ -66,8 +71,8 @@ fn a_vxlan_cluster_is_tunnels_and_becomes_routes_where_the_link_allows_it() {
 #[test]
 fn in_the_midst_of_it_each_node_stands_where_it_stands() {
     check(
-        &begun(World::new(MIXED, 2, 1)).picture(),
-        Situation::Now,
+        &begun(World::new(MIXED, 2, 1)).view(),
+        Backends::AsReported,
         &expect![[r"
         172.16.0.1 → 172.16.0.2 direct
         172.16.0.1 → 172.16.1.3 tunnel (172.16.1.3 is not on the link of eth0)
@@ -81,9 +86,9 @@ fn in_the_midst_of_it_each_node_stands_where_it_stands() {
 
 #[test]
 fn without_mixed_a_node_behind_a_router_would_be_cut_off() {
-    let then = Situation::Once { kind: Kind::HostGw, mixing: Mixing::Off };
+    let then = Backends::All { kind: Kind::HostGw, mixing: Mixing::Off };
     check(
-        &World::new(MIXED, 1, 1).picture(),
+        &World::new(MIXED, 1, 1).view(),
         then,
         &expect![[r"
         172.16.0.1 → 172.16.1.2 nothing (left out: gateway 172.16.1.2 is not on the link of eth0)
@@ -97,15 +102,15 @@ fn flannel_stays_as_it_is_and_ignores_the_new_backend() {
     let mut world = World::new(MIXED, 2, 0);
     world.nodes[1].runs = Runs::Flannel;
     check(
-        &world.picture(),
+        &world.view(),
         THEN,
         &expect![[r"
         172.16.0.1 → 172.16.0.2 tunnel (it has never answered a probe: it may run flannel, which may drop direct packets)
         172.16.0.2 → 172.16.0.1 nothing (flannel ignores a lease of host-gw)
     "]],
     );
-    let told: Vec<_> = obstacles(&world.picture(), Kind::HostGw);
-    let told: Vec<_> = told.iter().map(|it| format!("{it} [{:?}]", it.forgivable())).collect();
+    let told: Vec<_> = obstacles(&world.view(), Kind::HostGw);
+    let told: Vec<_> = told.iter().map(|it| format!("{} [{:?}]", it.text, it.forgivable)).collect();
     expect![[r"
         172.16.0.2 sends no report: it runs flannel or an older tweedd, or none [Yes]
         172.16.0.2 would no longer reach 172.16.0.1: flannel ignores a lease of host-gw [Yes]"]]
@@ -117,8 +122,8 @@ fn what_a_node_tells_counts_more_than_what_it_should_do() {
     let mut world = begun(World::new(MIXED, 2, 0));
     world.tells(1, 2, Some(Path::Tunnel), "its direct path did not answer");
     check(
-        &world.picture(),
-        Situation::Now,
+        &world.view(),
+        Backends::AsReported,
         &expect![[r"
         172.16.0.1 → 172.16.0.2 tunnel (its direct path did not answer)
         172.16.0.2 → 172.16.0.1 direct
@@ -131,18 +136,18 @@ fn a_direct_path_that_is_known_to_fail_is_in_the_way_before_anybody_takes_it() {
     let mut world = World::new(MIXED, 2, 0);
     world.finds_failing(1, 2);
     check(
-        &world.picture(),
+        &world.view(),
         THEN,
         &expect![[r"
         172.16.0.1 → 172.16.0.2 tunnel (its direct path fails: probes through the tunnel are answered, direct ones are not)
         172.16.0.2 → 172.16.0.1 direct
     "]],
     );
-    let told = |kind| obstacles(&world.picture(), kind);
-    let told_of = told(Kind::HostGw).iter().map(ToString::to_string).collect::<Vec<_>>();
+    let told = |kind| obstacles(&world.view(), kind);
+    let told_of = told(Kind::HostGw).iter().map(|it| it.text.clone()).collect::<Vec<_>>();
     expect![[r"172.16.0.1 would stay in the tunnel to 172.16.0.2: its direct path fails: probes through the tunnel are answered, direct ones are not"]]
     .assert_eq(&told_of.join("\n"));
-    assert_eq!(told(Kind::HostGw)[0].forgivable(), Forgivable::Yes);
+    assert_eq!(told(Kind::HostGw)[0].forgivable, Forgivable::Yes);
     assert_eq!(told(Kind::Vxlan), []);
 }
 
@@ -151,7 +156,7 @@ fn strict_filters_are_in_the_way_once_mixed_could_have_loosened_them() {
     for (text, expected) in [(VXLAN, 0), (MIXED, 1)] {
         let mut world = World::new(text, 2, 0);
         world.nodes[0].strict = true;
-        assert_eq!(obstacles(&world.picture(), Kind::HostGw).len(), expected, "{text}");
+        assert_eq!(obstacles(&world.view(), Kind::HostGw).len(), expected, "{text}");
     }
 }
 
@@ -160,12 +165,12 @@ fn who_has_not_followed_yet_lags_and_says_why() {
     let mut world = World::new(MIXED, 3, 0);
     world.nodes[1].listens = Listens::No;
     step(&mut world, &Step::Begin { to: Kind::HostGw, stage: Stage::percent(100) });
-    let told: Vec<_> = lags(&world.picture()).iter().map(ToString::to_string).collect();
+    let told = world.view().lags();
     assert_eq!(told, ["172.16.0.2 has not seen the config yet"]);
     world.follow();
     world.nodes[1].listens = Listens::Yes;
     world.follow();
-    assert_eq!(lags(&world.picture()), []);
+    assert_eq!(world.view().lags(), [""; 0]);
 }
 
 #[test]
@@ -173,23 +178,23 @@ fn a_stage_is_not_in_force_while_probes_are_awaited() {
     let mut world = begun(World::new(MIXED, 3, 0));
     world.tells(1, 2, Some(Path::Tunnel), "its direct path is not proven");
     world.nodes[0].exceptions[0].probing = true;
-    let told: Vec<_> = lags(&world.picture()).iter().map(ToString::to_string).collect();
+    let told = world.view().lags();
     let expected =
         "172.16.0.1 still uses the tunnel to 10.244.2.0-24: its direct path is not proven";
-    assert_eq!((told, troubles(&world.picture()).len()), (vec![expected.to_owned()], 0));
+    assert_eq!((told, world.view().troubles().len()), (vec![expected.to_owned()], 0));
 }
 
 #[test]
 fn only_what_was_well_before_is_worse_now() {
     let mut world = World::new(MIXED, 3, 0);
     world.tells(3, 1, None, "left out: long ago");
-    let before = world.picture();
-    assert_eq!(troubles(&before).len(), 1);
+    let before = world.view();
+    assert_eq!(before.troubles().len(), 1);
     let mut world = begun(world);
     world.tells(1, 2, Some(Path::Tunnel), "its direct path did not answer");
-    let mut now = world.picture();
+    let mut now = world.view();
     now.members.pop();
-    let worse = degraded(&before, &now);
+    let worse = now.degraded(&before);
     let told: Vec<_> = worse.iter().map(|(subject, why)| format!("{subject}: {why}")).collect();
     expect![[r"
         172.16.0.1 → 172.16.0.2, by tunnel: its direct path did not answer

@@ -1,0 +1,217 @@
+//! The input of every decision: the config, all leases and all reports, at one moment.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use super::document::Document;
+use super::state::{MigrationState, Note, Stage, Step};
+use crate::model::config::{Kind, Rollout};
+use crate::model::lease::{BackendType, Lease, LeaseId, Record};
+use crate::model::path::Path;
+use crate::model::report::{Exception, NodeReport, Quality};
+
+/// A cluster at one moment.
+#[derive(Clone, Debug)]
+pub(super) struct ClusterView {
+    pub(super) state: MigrationState,
+    /// In the order of their leases.
+    pub(super) members: Vec<Member>,
+    positions: BTreeMap<LeaseId, usize>,
+}
+
+/// A node, known by its lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Member {
+    /// Its name where it has one, else its public IP, the one of IPv4 where it has two.
+    pub(super) name: String,
+    pub(super) lease: Lease,
+    /// None from stock flannel, and from a tweedd that is not running or older than reports.
+    pub(super) report: Option<NodeReport>,
+}
+
+/// Each trouble with its reason.
+pub(super) type Troubles = BTreeMap<Subject, String>;
+
+/// What something is wrong with.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Subject {
+    /// Two nodes, and the path between them.
+    Pair(String, Option<Path>),
+    Node(String),
+    /// What the probes of a node find. They report the last minute.
+    Probes(String),
+}
+
+impl ClusterView {
+    /// Ignores records without a lease, and reports of nodes that no longer have one.
+    pub(super) fn new(
+        state: MigrationState,
+        records: impl IntoIterator<Item = Record>,
+        reports: impl IntoIterator<Item = NodeReport>,
+    ) -> Self {
+        let reports = reports.into_iter().map(|report| (report.lease.clone(), report));
+        let mut reports: BTreeMap<LeaseId, NodeReport> = reports.collect();
+        let leases = records.into_iter().filter_map(|record| record.lease.ok());
+        let mut members: Vec<Member> =
+            leases.map(|lease| Member::new(reports.remove(&lease.id), lease)).collect();
+        members.sort_by_key(|member| member.lease.subnets().next());
+        let ids = members.iter().map(|member| member.lease.id.clone());
+        let positions = ids.zip(0..).collect();
+        Self { state, members, positions }
+    }
+
+    pub(super) fn member(&self, id: &LeaseId) -> Option<&Member> {
+        self.members.get(*self.positions.get(id)?)
+    }
+
+    /// The nodes that report.
+    pub(super) fn reporting(&self) -> impl Iterator<Item = (&Member, &NodeReport)> {
+        self.members.iter().filter_map(|member| Some((member, member.report.as_ref()?)))
+    }
+
+    /// Nodes without a report.
+    pub(super) fn silent(&self) -> impl Iterator<Item = &Member> {
+        self.members.iter().filter(|member| member.report.is_none())
+    }
+
+    /// The config that `step` makes of this one.
+    pub(super) fn after(&self, step: &Step, note: &Note) -> Document {
+        self.state.after(step, note, self.quality())
+    }
+
+    /// Loss and latency between the nodes; none if they do not probe.
+    pub(super) fn quality(&self) -> Option<Quality> {
+        Quality::of_all(self.reporting().filter_map(|(_, report)| report.quality))
+    }
+
+    /// How many of the nodes that report follow the new backend, or will.
+    pub(super) fn following(&self) -> usize {
+        self.count_following(self.state.config.rollout.as_ref())
+    }
+
+    /// How many of the nodes that report would follow at `stage`.
+    pub(super) fn following_at(&self, stage: &Stage) -> usize {
+        self.count_following(Some(&stage.rollout(self.state.config.backend.kind)))
+    }
+
+    fn count_following(&self, rollout: Option<&Rollout>) -> usize {
+        self.reporting().filter(|(member, _)| member.follows(rollout)).count()
+    }
+
+    /// The nodes that do not do yet what the config says, and why; those without a report are
+    /// unknown.
+    pub(super) fn lags(&self) -> Vec<String> {
+        let lag = |(member, report): (&Member, &NodeReport)| {
+            Some(format!("{} {}", member.name, self.lag(member, report)?))
+        };
+        self.reporting().filter_map(lag).collect()
+    }
+
+    fn lag(&self, member: &Member, report: &NodeReport) -> Option<String> {
+        let config = &self.state.config;
+        let wanted = match &config.rollout {
+            Some(rollout) if !member.follows(Some(rollout)) => rollout.from,
+            Some(_) | None => config.backend.kind,
+        };
+        if let Some(why) = &report.invalid {
+            Some(format!("cannot use the config: {why}"))
+        } else if i64::try_from(report.config_revision).is_ok_and(|it| it < self.state.revision) {
+            Some("has not seen the config yet".to_owned())
+        } else if let Some(what) = &report.pending {
+            Some(format!("waits: {what}"))
+        } else if report.backend != wanted {
+            Some(format!("is still on {}", report.backend.as_str()))
+        } else if report.mixed != config.mixed {
+            Some(format!("has Mixed still {}", if report.mixed { "on" } else { "off" }))
+        } else {
+            let awaited = report.exceptions.iter().find(|exception| exception.probing)?;
+            Some(format!("still uses the tunnel to {}: {}", awaited.lease, awaited.reason))
+        }
+    }
+
+    /// What the nodes report as wrong.
+    pub(super) fn troubles(&self) -> Troubles {
+        self.reporting().flat_map(|(member, report)| self.troubles_of(member, report)).collect()
+    }
+
+    fn troubles_of(&self, member: &Member, report: &NodeReport) -> Vec<(Subject, String)> {
+        let node = || Subject::Node(member.name.clone());
+        let pair = |exception: &Exception| {
+            let to = self.member(&exception.lease);
+            let to = to.map_or_else(|| exception.lease.to_string(), |to| to.name.clone());
+            let pair = format!("{} → {to}", member.name);
+            (Subject::Pair(pair, exception.path), exception.reason.clone())
+        };
+        let lasting = report.exceptions.iter().filter(|exception| !exception.probing);
+        let unlisted = report.exceptions_total.saturating_sub(report.exceptions.len());
+        let more = (unlisted > 0).then(|| (node(), format!("{unlisted} more peers like these")));
+        let invalid = report.invalid.as_ref();
+        let invalid = invalid.map(|why| (node(), format!("cannot use the config: {why}")));
+        lasting.map(pair).chain(more).chain(invalid).collect()
+    }
+
+    /// What is wrong and was not `before`; also nodes that are gone, or no longer report.
+    pub(super) fn degraded(&self, before: &Self) -> Troubles {
+        let known = before.troubles();
+        let mut troubles = self.troubles();
+        troubles.retain(|subject, _| !known.contains_key(subject));
+        troubles.extend(before.members.iter().filter_map(|member| self.degraded_node(member)));
+        troubles
+    }
+
+    fn degraded_node(&self, before: &Member) -> Option<(Subject, String)> {
+        let name = before.name.clone();
+        let now = self.member(&before.lease.id);
+        match (&before.report, now.map(|now| &now.report)) {
+            (_, None) => Some((Subject::Node(name), "its lease is gone".to_owned())),
+            (Some(_), Some(None)) => Some((Subject::Node(name), "it no longer reports".to_owned())),
+            (Some(before), Some(Some(now))) => {
+                Some((Subject::Probes(name), now.quality?.worse_than(before.quality?)?))
+            }
+            (None, Some(_)) => None,
+        }
+    }
+}
+
+impl Member {
+    fn new(report: Option<NodeReport>, lease: Lease) -> Self {
+        let public_ip = || lease.endpoints.first().map(|endpoint| endpoint.public_ip.to_string());
+        let name = report.as_ref().and_then(|report| report.name.clone()).or_else(public_ip);
+        Self { name: name.unwrap_or_else(|| lease.id.to_string()), lease, report }
+    }
+
+    /// How a rollout names the node: as the node knows itself, because peers may be given another
+    /// public IP.
+    pub(super) fn names(&self) -> Vec<String> {
+        match &self.report {
+            Some(report) => report.node.names().chain(report.name.clone()).collect(),
+            None => self.lease.endpoints.iter().map(|it| it.public_ip.to_string()).collect(),
+        }
+    }
+
+    fn follows(&self, rollout: Option<&Rollout>) -> bool {
+        rollout.is_none_or(|rollout| rollout.follows(self.names()))
+    }
+
+    /// The backend in use, by its report or else by its lease; none if tweed does not know it.
+    pub(super) fn backend(&self) -> Option<Kind> {
+        let published = || match self.lease.endpoints.first()?.backend {
+            BackendType::Vxlan => Some(Kind::Vxlan),
+            BackendType::HostGw => Some(Kind::HostGw),
+            BackendType::Other(_) => None,
+        };
+        self.report.as_ref().map(|report| report.backend).or_else(published)
+    }
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Node(subject) | Self::Probes(subject) | Self::Pair(subject, None) => {
+                f.write_str(subject)
+            }
+            Self::Pair(pair, Some(Path::Direct)) => write!(f, "{pair}, direct"),
+            Self::Pair(pair, Some(Path::Tunnel)) => write!(f, "{pair}, by tunnel"),
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! How every node reaches every other: now, and once all are on one backend.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::cluster::{ClusterView, Member};
+use super::state::Mixing;
+use crate::model::config::{Kind, NetworkConfig};
+use crate::model::lease::{Lease, LeaseUpdate, Peers, Record};
+use crate::model::local::Local;
+use crate::model::node::{Node, Uplink};
+use crate::model::path::{Detour, Detours, Path};
+use crate::model::policy::Policy;
+use crate::model::prefix::Family;
+use crate::model::report::Exception;
+use crate::plan::backend;
+
+/// The backends that the nodes with a report are on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Backends {
+    AsReported,
+    All { kind: Kind, mixing: Mixing },
+}
+
+/// How one node reaches one other in one address family.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Reach {
+    /// Index among the members of the cluster.
+    pub(super) to: usize,
+    pub(super) family: Family,
+    /// None if packets have no path.
+    pub(super) path: Option<Path>,
+    /// Why there is no path, or not the one that is wanted.
+    pub(super) reason: Option<String>,
+}
+
+/// How one node reaches one other in one address family, now and then.
+#[derive(Debug, Serialize)]
+pub(super) struct Pair<'a> {
+    pub(super) from: &'a str,
+    pub(super) to: &'a str,
+    family: Family,
+    pub(super) now: Option<Path>,
+    pub(super) then: Option<Path>,
+    pub(super) reason: Option<String>,
+    /// Whether it will not take the path that the backend is for.
+    #[serde(skip)]
+    pub(super) is_special: bool,
+    #[serde(skip)]
+    pub(super) both_report: bool,
+}
+
+/// What the nodes would plan, by the daemon's own plan.
+pub(super) struct Reachability<'a> {
+    view: &'a ClusterView,
+    backends: Backends,
+    peers: Peers,
+}
+
+/// Every pair, with how it changes once the nodes are on `then`.
+pub(super) fn pairs(view: &ClusterView, then: Backends) -> impl Iterator<Item = Pair<'_>> {
+    let now = Reachability::new(view, Backends::AsReported).of_members();
+    let then = Reachability::new(view, then).of_members();
+    now.zip(then).flat_map(move |((from, now), (_, then))| {
+        let keyed = now.into_iter().map(|reach| ((reach.to, reach.family), reach));
+        let mut now: BTreeMap<_, _> = keyed.collect();
+        let pair = move |then: Reach| {
+            let to = view.members.get(then.to)?;
+            let (now, reason) =
+                now.remove(&(then.to, then.family)).map_or((None, None), |it| (it.path, it.reason));
+            Some(Pair {
+                from: &from.name,
+                to: &to.name,
+                family: then.family,
+                now,
+                then: then.path,
+                is_special: then.reason.is_some(),
+                reason: then.reason.or(reason),
+                both_report: from.report.is_some() && to.report.is_some(),
+            })
+        };
+        then.into_iter().filter_map(pair)
+    })
+}
+
+impl<'a> Reachability<'a> {
+    pub(super) fn new(view: &'a ClusterView, backends: Backends) -> Self {
+        let mut this = Self { view, backends, peers: Peers::default() };
+        let leases = view.members.iter().map(|member| this.published(member));
+        let records = leases.map(|lease| Record { id: lease.id.clone(), lease: Ok(lease) });
+        let snapshot = LeaseUpdate::Snapshot(records.collect());
+        this.peers.apply(snapshot);
+        this
+    }
+
+    /// Every node with how it reaches all others, in the order of the members.
+    pub(super) fn of_members(mut self) -> impl Iterator<Item = (&'a Member, Vec<Reach>)> {
+        self.view.members.iter().map(move |member| {
+            let reaches = match self.local(member) {
+                Some(local) => self.planned(member, &local),
+                None => self.assumed(member),
+            };
+            (member, reaches)
+        })
+    }
+
+    fn planned(&mut self, member: &Member, local: &Local) -> Vec<Reach> {
+        let networks = backend::networks(local);
+        self.peers.judge_by(local.rules());
+        let detours = self.detours(member, local);
+        let reports = member.report.iter().filter(|_| self.backends == Backends::AsReported);
+        let exceptions: BTreeMap<_, _> =
+            reports.flat_map(|report| &report.exceptions).map(|it| (&it.lease, it)).collect();
+        let mut reaches = Vec::new();
+        for (to, peer) in self.view.members.iter().enumerate() {
+            match self.peers.peer(&peer.lease.id) {
+                None => {}
+                Some(Ok(lease)) => {
+                    let planned = backend::plan_peer(&networks, lease, &detours).ways.into_iter();
+                    let exception = exceptions.get(&lease.id).copied();
+                    reaches.extend(planned.map(|(family, way)| {
+                        let (path, reason) = explained(family, way, lease, &local.node);
+                        overruled(Reach { to, family, path, reason }, exception)
+                    }));
+                }
+                Some(Err(rejected)) => reaches.push(Reach {
+                    to,
+                    family: local.node.uplinks.first().map_or(Family::V4, Uplink::family),
+                    path: None,
+                    reason: Some(format!("set aside: {rejected}")),
+                }),
+            }
+        }
+        reaches
+    }
+
+    /// The failures that the probes of `member` found, and all nodes without a report, which answer
+    /// no probe.
+    fn detours(&self, member: &Member, local: &Local) -> Detours {
+        let leases = self.view.silent().filter_map(|peer| self.peers.lease(&peer.lease.id));
+        let endpoints = leases.flat_map(|lease| &lease.endpoints);
+        let silent = endpoints.filter(|endpoint| backend::must_answer(&local.config, endpoint));
+        let silent = silent.map(|endpoint| (endpoint.subnet.base(), Detour::Unanswered));
+        let failing = member.report.iter().flat_map(|report| report.failing.clone());
+        silent.chain(failing).collect()
+    }
+
+    /// Flannel's rule: a tunnel from vxlan to vxlan, a route from host-gw to host-gw, nothing else.
+    fn assumed(&self, member: &Member) -> Vec<Reach> {
+        let path = member.backend().map(|kind| match kind {
+            Kind::Vxlan => Path::Tunnel,
+            Kind::HostGw => Path::Direct,
+        });
+        let others = self.view.members.iter().enumerate();
+        let others = others.filter(|(_, other)| other.lease.id != member.lease.id);
+        let reaches = others.flat_map(|(to, other)| {
+            let peer = self.peers.lease(&other.lease.id).unwrap_or(&other.lease);
+            peer.endpoints.iter().filter_map(move |endpoint| {
+                let family = endpoint.subnet.family();
+                let own = member.lease.endpoint(family)?;
+                let path = path.filter(|_| own.backend == endpoint.backend);
+                let reason = || format!("flannel ignores a lease of {}", endpoint.backend.as_str());
+                Some(Reach { to, family, path, reason: path.is_none().then(reason) })
+            })
+        });
+        reaches.collect()
+    }
+
+    /// The node on these backends; none if it does not report.
+    fn local(&self, member: &Member) -> Option<Local> {
+        let report = member.report.as_ref()?;
+        let mut config = NetworkConfig { rollout: None, ..self.view.state.config.clone() };
+        (config.backend.kind, config.mixed) = match self.backends {
+            Backends::All { kind, mixing } => (kind, mixing == Mixing::On),
+            Backends::AsReported => (report.backend, report.mixed),
+        };
+        let vni = config.backend.tunnel.vni;
+        let mac = |uplink: &Uplink| {
+            let family = uplink.family();
+            let vtep = member.lease.endpoint(family).and_then(|endpoint| endpoint.vtep);
+            (family, vtep.map_or_else(|| backend::derived_mac(uplink, vni), |vtep| vtep.mac))
+        };
+        Some(Local {
+            config,
+            macs: report.node.uplinks.iter().map(mac).collect(),
+            node: report.node.clone(),
+            own: Some(member.lease.clone()),
+            strict: [].into(),
+            leaving: [].into(),
+            policy: Policy::default(),
+        })
+    }
+
+    /// The lease as it is, or as it will be.
+    fn published(&self, member: &Member) -> Lease {
+        let lease = member.lease.clone();
+        match self.local(member).filter(|_| self.backends != Backends::AsReported) {
+            Some(local) => {
+                let endpoints = local.attributes().published_for(lease.subnets());
+                Lease { endpoints, ..lease }
+            }
+            None => lease,
+        }
+    }
+}
+
+/// The planned path, and why it is not the wanted one.
+fn explained(
+    family: Family,
+    way: Result<backend::Way, backend::Unreachable>,
+    lease: &Lease,
+    node: &Node,
+) -> (Option<Path>, Option<String>) {
+    let way = match way {
+        Ok(way) => way,
+        Err(why) => return (None, Some(format!("left out: {why}"))),
+    };
+    let gateway = lease.endpoint(family).map(|endpoint| endpoint.public_ip);
+    let distant = gateway.filter(|ip| way.path == Path::Tunnel && !node.is_adjacent(*ip));
+    let distant = distant.map(|ip| format!("{ip} is not on the link of {}", node.interface));
+    (Some(way.path), way.detour.map(|detour| detour.to_string()).or(distant))
+}
+
+/// What the node itself reports is used instead of what it should do.
+fn overruled(reach: Reach, exception: Option<&Exception>) -> Reach {
+    let applies = |it: &&Exception| it.family.is_none_or(|family| family == reach.family);
+    match exception.filter(applies) {
+        Some(it) => Reach { path: it.path, reason: Some(it.reason.clone()), ..reach },
+        None => reach,
+    }
+}

@@ -1,0 +1,269 @@
+//! What the config says of a migration, and how each step is written into it.
+
+use std::fmt;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Deserializer, Serialize, de::Error};
+use serde_json::json;
+
+use super::document::Document;
+use crate::model::config::{self, Kind, NetworkConfig, Rollout};
+use crate::model::report::Quality;
+
+/// All that is known of a migration is in the config, so that any operator can take over.
+#[derive(Clone, Debug)]
+pub(super) struct MigrationState {
+    pub(super) config: NetworkConfig,
+    document: Document,
+    /// The store's, of the config key.
+    pub(super) revision: i64,
+    pub(super) under_way: Option<UnderWay>,
+}
+
+/// A migration that was started and not finished.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct UnderWay {
+    pub(super) from: Kind,
+    pub(super) to: Kind,
+    pub(super) stage: Stage,
+    pub(super) paused: Option<Note>,
+    /// Oldest first; only the last few are kept.
+    pub(super) history: Vec<Reached>,
+}
+
+/// The nodes that follow: a share of all, and those that are named.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Stage {
+    pub(super) percent: u8,
+    pub(super) nodes: Vec<String>,
+}
+
+/// An author, and when it wrote.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct Note {
+    #[serde(deserialize_with = "timestamp")]
+    pub(super) at: Timestamp,
+    pub(super) by: String,
+}
+
+/// A stage that was reached. Daemons do not read it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct Reached {
+    #[serde(flatten)]
+    pub(super) note: Note,
+    pub(super) percent: u8,
+    #[serde(default)]
+    pub(super) nodes: usize,
+    /// Loss and latency until then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) before: Option<Quality>,
+}
+
+/// A change of the config; all that a migration ever does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Turns `Mixed` on.
+    Mix,
+    Begin {
+        to: Kind,
+        stage: Stage,
+    },
+    /// To any stage, forward or back; a pause ends.
+    Reach(Stage),
+    Pause,
+    /// All nodes are on `kind`, permanently.
+    Finish {
+        kind: Kind,
+        mixing: Mixing,
+    },
+}
+
+/// Whether nodes route to peers of another backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mixing {
+    On,
+    Off,
+}
+
+/// The number of stages that the config keeps.
+const HISTORY: usize = 16;
+
+/// The stages after the canaries, in percent.
+const STEPS: [u8; 3] = [25, 50, ALL];
+const ALL: u8 = 100;
+
+impl MigrationState {
+    pub(super) fn parse(text: &str, revision: i64) -> Result<Self, config::Error> {
+        let config = NetworkConfig::parse(text.as_bytes())?;
+        let document = Document::parse(text)?;
+        let under_way = config.rollout.as_ref().map(|rollout| {
+            let written = document.object("Rollout").unwrap_or_default();
+            UnderWay {
+                from: rollout.from,
+                to: config.backend.kind,
+                stage: Stage { percent: rollout.percent, nodes: rollout.nodes.clone() },
+                paused: read(&written, "Paused"),
+                history: read(&written, "History").unwrap_or_default(),
+            }
+        });
+        Ok(Self { config, document, revision, under_way })
+    }
+
+    /// The config that `step` makes of this one; `before` is the loss and latency until then.
+    pub(super) fn after(&self, step: &Step, note: &Note, before: Option<Quality>) -> Document {
+        let document = &self.document;
+        let rollout = || document.object("Rollout").unwrap_or_default();
+        match step {
+            Step::Mix => document.with("Mixed", "true"),
+            Step::Begin { to, stage } => {
+                let from = json!({ "From": { "Type": self.config.backend.kind.as_str() } });
+                let rollout = Document::parse(from.to_string()).unwrap_or_default();
+                let rollout = self.reached(&rollout, stage, note, before);
+                with_backend(document, *to).with("Rollout", rollout.text())
+            }
+            Step::Reach(stage) => {
+                let rollout = self.reached(&rollout().without("Paused"), stage, note, before);
+                document.with("Rollout", rollout.text())
+            }
+            Step::Pause => {
+                let rollout = rollout().with("Paused", &json!(note).to_string());
+                document.with("Rollout", rollout.text())
+            }
+            Step::Finish { kind, mixing } => {
+                let document = with_backend(document, *kind).without("Rollout");
+                if *mixing == Mixing::On { document } else { document.without("Mixed") }
+            }
+        }
+    }
+
+    /// `rollout` at `stage`, which is recorded.
+    fn reached(
+        &self,
+        rollout: &Document,
+        stage: &Stage,
+        note: &Note,
+        before: Option<Quality>,
+    ) -> Document {
+        let (note, nodes) = (note.clone(), stage.nodes.len());
+        let reached = Reached { note, percent: stage.percent, nodes, before };
+        let recorded = self.under_way.as_ref().map_or(&[][..], |it| &it.history);
+        let dropped = recorded.len().saturating_sub(HISTORY - 1);
+        let history: Vec<&Reached> = recorded.iter().skip(dropped).chain([&reached]).collect();
+        rollout
+            .with("Percent", &stage.percent.to_string())
+            .with("Nodes", &json!(stage.nodes).to_string())
+            .with("History", &json!(history).to_string())
+    }
+
+    /// What differs from the config `before`: `Rollout.Percent: 25 → 50`.
+    pub(super) fn changes(&self, before: &Self) -> Vec<String> {
+        let mut changes = Vec::new();
+        list_changes("", &before.document, &self.document, &mut changes);
+        changes
+    }
+
+    /// Which operator made this config of the one `before`, if the config says so.
+    pub(super) fn author(&self, before: &Self) -> Option<Note> {
+        let (now, known) = (self.under_way.as_ref()?, before.under_way.as_ref());
+        let paused = now.paused.clone().filter(|_| known.is_none_or(|it| it.paused.is_none()));
+        let last = || {
+            let reached = now.history.last()?;
+            let is_new = known.is_none_or(|known| !known.history.contains(reached));
+            is_new.then(|| reached.note.clone())
+        };
+        paused.or_else(last)
+    }
+}
+
+impl Stage {
+    pub(super) const fn percent(percent: u8) -> Self {
+        Self { percent, nodes: Vec::new() }
+    }
+
+    #[must_use]
+    pub(super) fn at(&self, percent: u8) -> Self {
+        Self { percent, nodes: self.nodes.clone() }
+    }
+
+    /// The next stage by the rule; none once all nodes follow.
+    pub(super) fn next(&self) -> Option<Self> {
+        STEPS.into_iter().find(|step| *step > self.percent).map(|percent| self.at(percent))
+    }
+
+    /// The stage before by the rule: fewer nodes, then the canaries alone, then no node.
+    #[must_use]
+    pub(super) fn previous(&self) -> Self {
+        match STEPS.into_iter().rfind(|step| *step < self.percent) {
+            Some(percent) => self.at(percent),
+            None if self.percent > 0 => self.at(0),
+            None => Self::default(),
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.percent == 0 && self.nodes.is_empty()
+    }
+
+    pub(super) const fn is_all(&self) -> bool {
+        self.percent >= ALL
+    }
+
+    /// The command that leads on from this stage.
+    pub(super) const fn next_command(&self) -> &'static str {
+        if self.is_all() { "tweedctl migrate finish" } else { "tweedctl migrate next" }
+    }
+
+    pub(super) fn rollout(&self, from: Kind) -> Rollout {
+        Rollout { from, percent: self.percent, nodes: self.nodes.clone() }
+    }
+}
+
+impl fmt::Display for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let nodes = self.nodes.join(", ");
+        match (self.percent, nodes.as_str()) {
+            (0, "") => f.write_str("nobody"),
+            (0, nodes) => f.write_str(nodes),
+            (ALL.., _) => f.write_str("all nodes"),
+            (percent, "") => write!(f, "{percent} %"),
+            (percent, nodes) => write!(f, "{percent} % and {nodes}"),
+        }
+    }
+}
+
+/// What another program wrote in a form of its own counts as absent.
+fn read<T: for<'de> Deserialize<'de>>(rollout: &Document, key: &str) -> Option<T> {
+    serde_json::from_str(rollout.get(key)?).ok()
+}
+
+/// Accepts the form that is written alone: universal time, to the second.
+fn timestamp<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Timestamp, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let time = text.parse::<Timestamp>().ok();
+    time.filter(|time| time.strftime("%FT%TZ").to_string() == text)
+        .ok_or_else(|| D::Error::custom("not a time like 2026-11-21T14:02:09Z"))
+}
+
+fn with_backend(document: &Document, kind: Kind) -> Document {
+    let backend = document.object("Backend").unwrap_or_default();
+    let backend = backend.with("Type", &json!(kind.as_str()).to_string());
+    document.with("Backend", backend.text())
+}
+
+fn list_changes(prefix: &str, before: &Document, after: &Document, changes: &mut Vec<String>) {
+    // They are reported as the author of the change.
+    let is_record = |key: &str| ["history", "paused"].contains(&key.to_lowercase().as_str());
+    let mut keys = before.keys();
+    keys.extend(after.keys().into_iter().filter(|key| before.get(key).is_none()));
+    for key in keys.iter().filter(|key| before.get(key) != after.get(key) && !is_record(key)) {
+        let name = format!("{prefix}{key}");
+        if let (Some(before), Some(after)) = (before.object(key), after.object(key)) {
+            list_changes(&format!("{name}."), &before, &after, changes);
+        } else {
+            let shown = |document: &Document| document.get(key).unwrap_or("nothing").to_owned();
+            changes.push(format!("{name}: {} → {}", shown(before), shown(after)));
+        }
+    }
+}
