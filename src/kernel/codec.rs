@@ -1,5 +1,15 @@
 //! Entries as netlink messages, and messages as entries. Pure.
 
+/// What the first attribute of a message that matches one of these patterns says.
+macro_rules! attribute {
+    ($message:expr, $($pattern:pat => $value:expr),+ $(,)?) => {
+        $message.attributes.iter().find_map(|attribute| match attribute {
+            $($pattern => $value,)+
+            _ => None,
+        })
+    };
+}
+
 mod address;
 mod chain;
 mod interface;

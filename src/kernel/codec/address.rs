@@ -36,16 +36,6 @@ pub(super) fn decode(message: &AddressMessage, links: &Links) -> Option<Entry> {
 
 /// The link's own address: of two, the other is that of the far end.
 pub(super) fn local(message: &AddressMessage) -> Option<IpAddr> {
-    let find =
-        |pick: fn(&AddressAttribute) -> Option<IpAddr>| message.attributes.iter().find_map(pick);
-    find(|attribute| match attribute {
-        AddressAttribute::Local(address) => Some(*address),
-        _ => None,
-    })
-    .or_else(|| {
-        find(|attribute| match attribute {
-            AddressAttribute::Address(address) => Some(*address),
-            _ => None,
-        })
-    })
+    attribute!(message, AddressAttribute::Local(address) => Some(*address))
+        .or_else(|| attribute!(message, AddressAttribute::Address(address) => Some(*address)))
 }

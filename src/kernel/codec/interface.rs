@@ -53,9 +53,6 @@ fn lifetime(address: IpAddr, flags: AddressFlags) -> Lifetime {
 
 /// The header has room for the first eight only.
 fn flags(message: &AddressMessage) -> AddressFlags {
-    let long = message.attributes.iter().find_map(|attribute| match attribute {
-        AddressAttribute::Flags(flags) => Some(*flags),
-        _ => None,
-    });
+    let long = attribute!(message, AddressAttribute::Flags(flags) => Some(*flags));
     long.unwrap_or_else(|| AddressFlags::from_bits_retain(message.header.flags.bits().into()))
 }

@@ -121,14 +121,8 @@ pub(super) fn decode(message: &LinkMessage, links: &Links) -> Option<Link> {
 }
 
 fn kind(message: &LinkMessage, links: &Links) -> LinkKind {
-    let info: &[LinkInfo] = message
-        .attributes
-        .iter()
-        .find_map(|attribute| match attribute {
-            LinkAttribute::LinkInfo(info) => Some(info.as_slice()),
-            _ => None,
-        })
-        .unwrap_or_default();
+    let info = attribute!(message, LinkAttribute::LinkInfo(info) => Some(info.as_slice()));
+    let info = info.unwrap_or_default();
     let data = info.iter().find_map(|info| match info {
         LinkInfo::Data(InfoData::Vxlan(data)) => Some(data),
         _ => None,
@@ -178,26 +172,16 @@ pub(crate) fn known(message: &LinkMessage) -> Option<(LinkName, Known)> {
 }
 
 pub(crate) fn name(message: &LinkMessage) -> Option<LinkName> {
-    message.attributes.iter().find_map(|attribute| match attribute {
-        LinkAttribute::IfName(name) => Some(LinkName::new(name.as_str())),
-        _ => None,
-    })
+    attribute!(message, LinkAttribute::IfName(name) => Some(LinkName::new(name.as_str())))
 }
 
 pub(super) fn mtu(message: &LinkMessage) -> u32 {
-    let mtu = message.attributes.iter().find_map(|attribute| match attribute {
-        LinkAttribute::Mtu(mtu) => Some(*mtu),
-        _ => None,
-    });
-    mtu.unwrap_or(0)
+    attribute!(message, LinkAttribute::Mtu(mtu) => Some(*mtu)).unwrap_or(0)
 }
 
 /// All zero for links whose address is no MAC address.
 fn mac(message: &LinkMessage) -> MacAddr {
-    let mac = message.attributes.iter().find_map(|attribute| match attribute {
-        LinkAttribute::Address(octets) => octets.as_slice().try_into().ok(),
-        _ => None,
-    });
+    let mac = attribute!(message, LinkAttribute::Address(mac) => mac.as_slice().try_into().ok());
     MacAddr::new(mac.unwrap_or_default())
 }
 

@@ -107,21 +107,15 @@ fn neighbour(message: &NeighbourMessage, link: &LinkName, address: IpAddr) -> Op
 }
 
 fn mac(message: &NeighbourMessage) -> Option<MacAddr> {
-    message.attributes.iter().find_map(|attribute| match attribute {
-        NeighbourAttribute::LinkLayerAddress(octets) => {
-            octets.as_slice().try_into().ok().map(MacAddr::new)
-        }
-        _ => None,
-    })
+    let read = |octets: &[u8]| octets.try_into().ok().map(MacAddr::new);
+    attribute!(message, NeighbourAttribute::LinkLayerAddress(octets) => read(octets))
 }
 
 fn destination(message: &NeighbourMessage) -> Option<IpAddr> {
-    message.attributes.iter().find_map(|attribute| match attribute {
-        NeighbourAttribute::Destination(NeighbourAddress::Inet(v4)) => Some((*v4).into()),
-        NeighbourAttribute::Destination(NeighbourAddress::Inet6(v6)) => Some((*v6).into()),
-        NeighbourAttribute::Destination(NeighbourAddress::Other(octets)) => {
-            tweed_netlink::ip(octets)
-        }
+    match attribute!(message, NeighbourAttribute::Destination(to) => Some(to))? {
+        NeighbourAddress::Inet(v4) => Some((*v4).into()),
+        NeighbourAddress::Inet6(v6) => Some((*v6).into()),
+        NeighbourAddress::Other(octets) => tweed_netlink::ip(octets),
         _ => None,
-    })
+    }
 }

@@ -104,18 +104,12 @@ pub(crate) fn default_route(
 
 /// What the kernel answers when asked for the way to an address.
 pub(crate) fn reach(message: &RouteMessage, links: &Links) -> Option<Reach> {
-    let source = message.attributes.iter().find_map(|attribute| match attribute {
-        RouteAttribute::PrefSource(address) => ip_address(address),
-        _ => None,
-    });
+    let source = attribute!(message, RouteAttribute::PrefSource(source) => ip_address(source));
     Some(Reach { link: outgoing(message, links)?, source })
 }
 
 fn table(message: &RouteMessage) -> u32 {
-    let long = message.attributes.iter().find_map(|attribute| match attribute {
-        RouteAttribute::Table(table) => Some(*table),
-        _ => None,
-    });
+    let long = attribute!(message, RouteAttribute::Table(table) => Some(*table));
     long.unwrap_or_else(|| message.header.table.into())
 }
 
@@ -125,43 +119,30 @@ fn destination(message: &RouteMessage) -> Option<Prefix> {
         AddressFamily::Inet6 => Family::V6,
         _ => return None,
     };
-    let base = message.attributes.iter().find_map(|attribute| match attribute {
-        RouteAttribute::Destination(address) => ip_address(address),
-        _ => None,
-    });
+    let base = attribute!(message, RouteAttribute::Destination(base) => ip_address(base));
     let len = message.header.destination_prefix_length;
     Prefix::holding(base.unwrap_or(family.unspecified()), len)
 }
 
 fn metric(message: &RouteMessage) -> u32 {
-    let metric = message.attributes.iter().find_map(|attribute| match attribute {
-        RouteAttribute::Priority(metric) => Some(*metric),
-        _ => None,
-    });
-    metric.unwrap_or(0)
+    attribute!(message, RouteAttribute::Priority(metric) => Some(*metric)).unwrap_or(0)
 }
 
 fn gateway(message: &RouteMessage) -> Option<IpAddr> {
-    message.attributes.iter().find_map(|attribute| match attribute {
+    attribute!(
+        message,
         RouteAttribute::Gateway(address) => ip_address(address),
         RouteAttribute::Via(RouteVia::Inet(v4)) => Some((*v4).into()),
         RouteAttribute::Via(RouteVia::Inet6(v6)) => Some((*v6).into()),
-        _ => None,
-    })
+    )
 }
 
 fn nexthop(message: &RouteMessage) -> Option<NexthopId> {
-    message.attributes.iter().find_map(|attribute| match attribute {
-        RouteAttribute::NhId(id) => Some(NexthopId::new(*id)),
-        _ => None,
-    })
+    attribute!(message, RouteAttribute::NhId(id) => Some(NexthopId::new(*id)))
 }
 
 fn outgoing(message: &RouteMessage, links: &Links) -> Option<LinkName> {
-    message.attributes.iter().find_map(|attribute| match attribute {
-        RouteAttribute::Oif(index) => links.name(*index).cloned(),
-        _ => None,
-    })
+    attribute!(message, RouteAttribute::Oif(index) => links.name(*index).cloned())
 }
 
 fn ip_address(address: &RouteAddress) -> Option<IpAddr> {
