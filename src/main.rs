@@ -18,7 +18,6 @@ fn main() -> ExitCode {
         Err(stop) => return stop.print(),
     };
     log_to_stderr(options.verbosity);
-    options.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return fail(&error.into()),

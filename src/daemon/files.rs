@@ -267,8 +267,14 @@ fn subnet_env(usable: &Usable, policy: &Policy) -> SubnetEnv {
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
+    use std::fs::File;
+    use std::time::SystemTime;
 
     use super::*;
+    use crate::model::config::NetworkConfig;
+    use crate::model::entry::LinkName;
+    use crate::model::local::Local;
+    use crate::model::node::{Firewalls, Node, Sysctls};
 
     #[test]
     fn a_checkpoint_of_another_subnet_than_the_files_is_older() {
@@ -298,6 +304,51 @@ mod tests {
         // Nothing else changes meanwhile.
         timeout(RETRY_SAVE * 10, kept).await.unwrap_err();
         assert_eq!(tries.get(), 3);
+    }
+
+    /// With a filter that was strict before `Mixed` loosened it.
+    fn loosened() -> Local {
+        let config = r#"{"Network":"10.244.0.0/16","Mixed":true,"Backend":{"Type":"vxlan"}}"#;
+        let link = LinkName::new("eth0");
+        Local {
+            config: NetworkConfig::parse(config.as_bytes()).unwrap(),
+            node: Node {
+                interface: link.clone(),
+                mtu: 1500,
+                layer2: true,
+                on_link: Vec::new(),
+                uplinks: Vec::new(),
+                nexthops: false,
+                firewalls: Firewalls::default(),
+                sysctls: Sysctls::default(),
+                spoils_checksums: false,
+            },
+            macs: [].into(),
+            own: None,
+            strict: [link].into(),
+            leaving: [].into(),
+            policy: Policy::default(),
+        }
+    }
+
+    #[test]
+    fn which_filters_were_strict_is_remembered_until_a_boot_whatever_the_clock_says() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = format!("--subnet-file={}", folder.path().join("subnet.env").display());
+        let options = Options::parse([file], |_| None).unwrap();
+        let (now, year) = (SystemTime::now(), Duration::from_secs(365 * 24 * 3600));
+        let this = checkpoint::this_host();
+        for (host, is_remembered) in [(this.clone(), true), (Host::default(), false)] {
+            let (local, detours) = (loosened(), [].into());
+            let checkpoint = Checkpoint { local, leases: Vec::new(), detours, host };
+            checkpoint::save(&options.state_file, &checkpoint).unwrap();
+            for saved in [now - year, now, now + year] {
+                let file = File::options().write(true).open(&options.state_file).unwrap();
+                file.set_modified(saved).unwrap();
+                let loaded = load_checkpoint(&options, &this).unwrap();
+                assert_eq!(!loaded.local.strict.is_empty(), is_remembered, "{saved:?}");
+            }
+        }
     }
 
     #[test]

@@ -203,6 +203,12 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn json_drives_no_terminal() {
+        let body = json(200, &"\u{9b}2J\u{202e}").into_body().collect().await.unwrap();
+        assert_eq!(body.to_bytes(), "\"\\u009b2J\\u202e\"\n");
+    }
+
+    #[tokio::test]
     async fn a_silent_client_keeps_nobody_waiting() {
         with_server(async |socket| {
             let _silent = UnixStream::connect(socket).await.unwrap();

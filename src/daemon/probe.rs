@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::Context;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::Shared;
@@ -29,19 +29,20 @@ pub(super) async fn probe_paths<S: SubnetManager>(
     let nothing = Findings { epoch, subjects: BTreeMap::new(), counts: Counts::default() };
     let (findings, read) = watch::channel(nothing);
     let channels = ProbeChannels { targets, findings: read };
-    report(&shared, ProbeEvent::Channels(channels)).await?;
+    report(&shared.events, ProbeEvent::Channels(channels)).await?;
     loop {
         let wish = wanted.wait_for(|targets| targets.local.is_some()).await;
         let local = wish.context("the loop has ended")?.local.clone();
         let Some(local) = local else { continue };
         match open(&*manager, local.clone(), epoch).await {
             Ok(exchange) => {
-                report(&shared, ProbeEvent::On).await?;
-                probe(exchange, &*manager, (&mut wanted, &findings), &shared).await?;
+                report(&shared.events, ProbeEvent::On).await?;
+                let read = async || manager.probe_secret().await;
+                probe(exchange, read, (&mut wanted, &findings), &shared.events).await?;
             }
             Err(reason) => {
                 tracing::warn!(%reason, "paths are not probed");
-                report(&shared, ProbeEvent::Off(reason)).await?;
+                report(&shared.events, ProbeEvent::Off(reason)).await?;
                 // Somebody may free the port, or the config may name another.
                 let changed = wanted.wait_for(|targets| targets.local.as_ref() != Some(&local));
                 if let Ok(ended) = timeout(RETRY, changed).await {
@@ -62,19 +63,19 @@ async fn open<S: SubnetManager>(
 }
 
 /// Probes until this node's own part changes, and follows the secret of the store.
-async fn probe<S: SubnetManager>(
+async fn probe(
     mut exchange: Exchange,
-    manager: &S,
+    read_secret: impl AsyncFn() -> Result<Secret, String>,
     (wanted, findings): (&mut watch::Receiver<Targets>, &watch::Sender<Findings>),
-    shared: &Shared,
+    events: &mpsc::Sender<Event>,
 ) -> anyhow::Result<()> {
-    let mut secret = pin!(next_secret(manager));
+    let mut secret = pin!(next_secret(&read_secret));
     let mut told = None;
     loop {
         let pause = tokio::select! {
             pause = exchange.run(wanted, findings) => pause,
             read = &mut secret => {
-                secret.set(next_secret(manager));
+                secret.set(next_secret(&read_secret));
                 let failed = read.map(|read| exchange.take_secret(read)).err();
                 if let Some(reason) = failed.as_ref().filter(|_| failed != told) {
                     tracing::warn!(%reason, "the probe secret before stays valid");
@@ -84,7 +85,7 @@ async fn probe<S: SubnetManager>(
             }
         };
         match pause {
-            Pause::Judged(judgements) => report(shared, ProbeEvent::Judged(judgements)).await?,
+            Pause::Judged(judgements) => report(events, ProbeEvent::Judged(judgements)).await?,
             Pause::Changed => return Ok(()),
             Pause::Closed => anyhow::bail!("the loop has ended"),
         }
@@ -92,11 +93,39 @@ async fn probe<S: SubnetManager>(
 }
 
 /// The secret of the store, some time later: not all nodes ask at once.
-async fn next_secret<S: SubnetManager>(manager: &S) -> Result<Secret, String> {
+async fn next_secret(read: &impl AsyncFn() -> Result<Secret, String>) -> Result<Secret, String> {
     sleep(Keyring::READ.mul_f64(0.8 + 0.2 * rand::random::<f64>())).await;
-    manager.probe_secret().await
+    read().await
 }
 
-async fn report(shared: &Shared, event: ProbeEvent) -> anyhow::Result<()> {
-    shared.send(Event::Probe(event)).await
+async fn report(events: &mpsc::Sender<Event>, event: ProbeEvent) -> anyhow::Result<()> {
+    events.send(Event::Probe(event)).await.context("the loop has ended")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+    use crate::model::config::Probe;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_secret_of_the_store_is_read_again_while_paths_are_probed() {
+        let local = Local { probe: Probe::default(), addresses: BTreeMap::new(), pod_mtu: 1450 };
+        let (epoch, secret) = (Instant::now(), Secret::new(&[1; Secret::LENGTH]));
+        let exchange = Exchange::open(local.clone(), secret, epoch).unwrap();
+        let wish = Targets { local: Some(local), ..Targets::default() };
+        let (_targets, mut wanted) = watch::channel(wish);
+        let nothing = Findings { epoch, subjects: BTreeMap::new(), counts: Counts::default() };
+        let (findings, _read) = watch::channel(nothing);
+        let (events, _inbox) = mpsc::channel(1);
+        let reads = Cell::new(0);
+        let read = async || {
+            reads.set(reads.get() + 1);
+            Ok(Secret::new(&[2; Secret::LENGTH]))
+        };
+        let probing = probe(exchange, read, (&mut wanted, &findings), &events);
+        timeout(Keyring::READ * 3, probing).await.unwrap_err();
+        assert_eq!(reads.get(), 3);
+    }
 }

@@ -2,13 +2,15 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::fmt;
 use std::sync::Arc;
 
 use clap::Parser;
+use serde::Serialize;
 use tempfile::TempDir;
 
-use super::inputs;
-use super::options::{Arguments, Command, Files};
+use super::options::{Arguments, Command, Files, Output};
+use super::{Answer, Verdict, inputs, write};
 use crate::daemon::checkpoint;
 use crate::kernel::Kernel;
 use crate::kernel::fake::FakeKernel;
@@ -100,6 +102,29 @@ fn facts() -> Facts {
     let eth0 = interface("eth0", &["172.16.0.5/24"]);
     let default_routes = vec![(Family::V4, Some(LinkName::new("eth0")))];
     Facts { interfaces: vec![eth0], default_routes, ..Facts::default() }
+}
+
+/// An answer with text of others.
+#[derive(Serialize)]
+struct Written(&'static str);
+
+impl fmt::Display for Written {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl Answer for Written {
+    fn verdict(&self) -> Verdict {
+        Verdict::Well
+    }
+}
+
+#[test]
+fn json_drives_no_terminal() {
+    let mut out = Vec::new();
+    write(&mut out, Output::Json, &Written("\u{9b}2J\u{202e}")).unwrap();
+    assert_eq!(String::from_utf8(out).unwrap(), "\"\\u009b2J\\u202e\"\n");
 }
 
 pub(super) fn foreign_route(destination: &str, protocol: u8) -> Entry {

@@ -1,6 +1,8 @@
 //! The command line of `tweedd`: what it refuses, in one sentence, and what it must never tell.
 
+use std::fs::Permissions;
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Output};
 use std::time::Duration;
 
@@ -80,6 +82,37 @@ fn the_environment_is_judged_like_the_command_line() {
     // What the command line says, the environment does not.
     let said = refusal(&["--healthz-port=x"], &[("FLANNELD_HEALTHZ_PORT", "80")]);
     assert!(said.contains("--healthz-port"), "{said}");
+}
+
+/// With a folder that nobody can make, the daemon ends as soon as it has warned.
+const NOWHERE: &str = "--subnet-file=/proc/no\n2026-01-01T00:00:00Z ERROR forged/subnet.env";
+
+#[test]
+fn no_word_of_the_command_line_forges_a_line_of_the_log() {
+    let output = run(&[NOWHERE], &[]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("no\\n2026") && !said.contains("\n2026-01-01"), "{said}");
+}
+
+#[test]
+fn what_others_may_read_is_warned_of_once_at_the_start() {
+    let key = tempfile::NamedTempFile::new().unwrap();
+    std::fs::set_permissions(key.path(), Permissions::from_mode(0o644)).unwrap();
+    let path = key.path().display().to_string();
+    let etcd = ["--etcd-endpoints=https://10.0.0.1:2379", "--etcd-username=u", "--etcd-password=p"];
+    let client = [("FLANNELD_ETCD_CERTFILE", &*path), ("FLANNELD_ETCD_KEYFILE", &*path)];
+    let pod = [("NODE_NAME", "n1"), ("POD_NAMESPACE", "kube-flannel")];
+    let kube = [&pod[..], &[("FLANNELD_KUBECONFIG_FILE", &*path)]].concat();
+    for (arguments, variables, warnings) in [
+        (&etcd[..], &client[..], &["in the list of processes", " has mode 0644, "][..]),
+        (&["--kube-subnet-mgr"], &kube, &[" has mode 0644, "]),
+    ] {
+        let output = run(&[&[NOWHERE], arguments].concat(), variables);
+        let said = String::from_utf8(output.stderr).unwrap();
+        let count = |warning: &&str| said.lines().filter(|line| line.contains(warning)).count();
+        assert!(warnings.iter().all(|warning| count(warning) == 1), "{said}");
+    }
 }
 
 #[test]

@@ -76,6 +76,10 @@ fn without_probes_the_daemon_has_no_raw_sockets() {
     let place = patch["path"].as_str().unwrap();
     let daemon = &documents("config/kubernetes/base/daemon-set.yaml")[0];
     assert_eq!(daemon.pointer(place).unwrap().to_string(), r#"["NET_ADMIN","NET_RAW"]"#);
+    let chart = read("config/helm/tweed/templates/daemon-set.yaml");
+    let (_, without) = chart.split_once("{{- if .Values.pathProbes.enabled }}").unwrap();
+    let (_, without) = without.split_once("{{- else }}").unwrap();
+    assert_eq!(without.split_once("{{- end }}").unwrap().0.trim(), "add: [NET_ADMIN]");
 }
 
 #[test]

@@ -79,8 +79,11 @@ fn pods_of_flannels_own_daemon_set_are_taken_over() {
 fn the_guide_restarts_pods_that_were_adopted_and_shows_their_images() {
     let guide = read("docs/kubernetes-install.md");
     let blocks = guide.split("```").skip(1).step_by(2);
-    let mut blocks = blocks.filter(|block| block.contains("--cascade=orphan")).peekable();
-    assert!(blocks.peek().is_some(), "no block adopts pods");
+    let blocks: Vec<_> = blocks.filter(|block| block.contains("--cascade=orphan")).collect();
+    for file in ["tweed-keep-config.yml", "kube-flannel.yml"] {
+        let adopts = |block: &&&str| block.contains(&format!("apply -f {file}"));
+        assert_eq!(blocks.iter().filter(adopts).count(), 1, "{file}");
+    }
     for block in blocks {
         let is_ours = block.contains("tweed-keep-config.yml");
         let steps = [
@@ -94,6 +97,20 @@ fn the_guide_restarts_pods_that_were_adopted_and_shows_their_images() {
         let place = |step| block.find(step).unwrap_or_else(|| panic!("no {step} in {block}"));
         assert!(steps.map(place).is_sorted(), "in another order: {block}");
     }
+}
+
+#[test]
+fn the_guide_deletes_what_may_be_absent_and_names_what_stays() {
+    let guide = read("docs/kubernetes-install.md");
+    let deletes = |line: &&str| line.contains("kubectl") && line.contains(" delete ");
+    let secret = guide.lines().filter(deletes).filter(|line| line.contains("tweed-probes"));
+    let secret: Vec<_> = secret.collect();
+    assert!(!secret.is_empty());
+    for line in secret {
+        assert!(line.contains("--ignore-not-found"), "without path probes there is none: {line}");
+    }
+    let removal = guide.split("\n## ").find(|section| section.starts_with("Remove\n")).unwrap();
+    assert!(removal.contains("`ip link delete cni0`"), "{removal}");
 }
 
 #[test]
@@ -135,11 +152,26 @@ fn a_node_remembers_its_peers_over_a_boot() {
     assert!(!path.starts_with("/run") && !path.starts_with("/tmp"), "{path}");
 }
 
+/// `tweedctl ipam check` is run in the daemon's pod.
+#[test]
+fn the_stores_of_the_plugin_are_mounted_where_they_are_on_the_host() {
+    let daemon = daemon(TWEED);
+    let pod = &daemon["spec"]["template"]["spec"];
+    let mounts = pod["containers"][0]["volumeMounts"].as_array().unwrap();
+    let mount = mounts.iter().find(|mount| mount["mountPath"] == "/var/lib/cni");
+    let name = &mount.expect("nothing is mounted at /var/lib/cni")["name"];
+    let volume = pod["volumes"].as_array().unwrap().iter().find(|known| known["name"] == *name);
+    assert_eq!(volume.unwrap()["hostPath"]["path"], "/var/lib/cni");
+}
+
 #[test]
 fn a_rollout_goes_on_within_a_second_of_a_ready_node() {
     let daemon = daemon(TWEED);
     let probe = &daemon["spec"]["template"]["spec"]["containers"][0]["readinessProbe"];
     assert_eq!((&probe["periodSeconds"], &probe["initialDelaySeconds"]), (&1.into(), &Value::Null));
+    let values = &documents("config/helm/tweed/values.yaml")[0];
+    let probe = &values["flannel"]["healthz"]["readinessProbe"];
+    assert_eq!((&probe["periodSeconds"], &probe["initialDelaySeconds"]), (&1.into(), &0.into()));
 }
 
 #[test]

@@ -45,11 +45,20 @@ pub fn audit(
     }
     all.sort_by(|(one, _), (other, _)| one.cmp(other));
     let traces = Traces::gather(&all, data_dir, results)?;
+    treat(&states, all, &traces, repair)
+}
+
+fn treat(
+    states: &States,
+    all: Vec<(Owner, Kept)>,
+    traces: &Traces,
+    repair: Repair,
+) -> Result<Vec<Finding>, Error> {
     let mut findings = Vec::new();
     for (owner, _) in all {
-        let path = directory.join(owner.file_name());
+        let path = states.directory.join(owner.file_name());
         let Ok(metadata) = fs::symlink_metadata(&path) else { continue };
-        let classification = classify(&owner.container_id, changed(&metadata), &traces);
+        let classification = classify(&owner.container_id, changed(&metadata), traces);
         let freed = classification.proven_dead && repair == Repair::Free;
         if freed {
             states.drop_record(&owner)?;
@@ -159,6 +168,31 @@ mod tests {
         let held = (Kind::Held, false);
         assert_eq!(verdicts(599), [held, held, held, (Kind::Leaked, false)]);
         assert_eq!(verdicts(601), [held, held, held, (Kind::Leaked, true)]);
+    }
+
+    #[test]
+    fn what_a_deleted_pod_left_is_removed_and_nothing_else() {
+        let home = tempfile::tempdir().unwrap();
+        let directory = home.path().join("flannel");
+        let states = States::at(&directory);
+        let config = serde_json::json!({"name": "cbr0"});
+        for container in ["holder", "gone"] {
+            let attachment =
+                Attachment { container_id: container.into(), interface: "eth0".into() };
+            states.keep(&attachment, config.as_object().unwrap()).unwrap();
+        }
+        // As Go's plugin leaves it.
+        fs::write(directory.join("gone-too"), r#"{"name":"cbr0"}"#).unwrap();
+        let later = traces(home.path(), SystemTime::now() + Duration::from_secs(601));
+        let freed = |repair| {
+            let findings = treat(&states, states.all().unwrap(), &later, repair).unwrap();
+            findings.iter().filter(|finding| finding.freed).count()
+        };
+        assert_eq!(freed(Repair::Nothing), 0);
+        assert_eq!(freed(Repair::Free), 2);
+        let mut names = states.names().unwrap();
+        names.sort();
+        assert_eq!(names, ["holder", "holder:eth0"]);
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! Records as they are kept, found, damaged and forgotten.
 
 use std::os::unix::fs::PermissionsExt;
+use std::sync::mpsc;
+use std::thread;
 
 use super::*;
 
@@ -198,8 +200,15 @@ fn whoever_keeps_all_records_for_too_long_is_named() {
     let mut home = Home::new();
     home.states.lock_wait = Duration::ZERO;
     let shared = [(); 2].map(|()| home.states.lock(Use::Shared).unwrap());
+    let (enough, heard) = mpsc::channel::<()>();
+    // A wait without limit would end with the lock.
+    let holder = thread::spawn(move || {
+        let _ = heard.recv_timeout(Duration::from_secs(10));
+        drop(shared);
+    });
     let error = home.states.lock(Use::Exclusive).unwrap_err();
     assert_eq!(error.code, 11);
     assert!(error.msg.contains(&format!("process {} (", std::process::id())), "{error}");
-    drop(shared);
+    drop(enough);
+    holder.join().unwrap();
 }

@@ -5,9 +5,11 @@
 use expect_test::{Expect, expect};
 
 use super::super::options::Command;
-use super::super::tests::{Host, command};
+use super::super::tests::{Host, command, inputs};
 use super::*;
+use crate::daemon::checkpoint;
 use crate::daemon::http;
+use crate::model::checkpoint::Checkpoint;
 use crate::model::entry::{Entry, Link, LinkKind};
 
 async fn run(host: &Host, line: &str) -> Result<Leftovers, Error> {
@@ -193,6 +195,14 @@ async fn a_device_that_only_bears_our_name_stays() {
         up: true,
     }));
     assert_eq!(run(&host, "cleanup").await.unwrap().entries, ["~ rp_filter strict dev eth0"]);
+}
+
+#[tokio::test]
+async fn filters_of_an_earlier_boot_are_not_made_strict() {
+    let host = Host::bare();
+    let earlier = Checkpoint { host: crate::model::checkpoint::Host::default(), ..inputs() };
+    checkpoint::save(&host.files.state_file(), &earlier).unwrap();
+    assert_eq!(run(&host, "cleanup").await.unwrap().entries, [] as [&str; 0]);
 }
 
 #[tokio::test]

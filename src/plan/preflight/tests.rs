@@ -201,9 +201,12 @@ fn each_flaw_is_found_and_nothing_else() {
 
 #[test]
 fn only_a_bridge_of_pods_is_taken_for_one_of_another_subnet() {
-    for (link, subnet) in
-        [("cni0", "10.244.1.0/24"), ("cni0", "172.17.0.0/16"), ("flannel.1", "10.244.7.0/26")]
-    {
+    for (link, subnet) in [
+        ("cni0", "10.244.1.0/24"),
+        ("cni0", "172.17.0.0/16"),
+        ("cni0", "172.17.0.0/24"),
+        ("flannel.1", "10.244.7.0/26"),
+    ] {
         assert_eq!(found(|_, host| bridge(host, link, subnet)), [] as [&str; 0], "{link} {subnet}");
     }
 }

@@ -302,11 +302,12 @@ fn what_was_lost_before_the_peer_probed_paths_is_not_counted() {
 
 #[test]
 fn a_direct_path_is_not_judged_by_what_was_asked_before_the_peer_probed_paths() {
+    let subject = |world: &World| world.board.subjects[&address(0)];
     let mut world = World::new(1, NONE);
     world.run(SECOND * 80);
     // Its first sign of life is the answer through the tunnel.
     world.answers = TUNNEL;
-    while world.board.subjects[&address(0)].window(Path::Tunnel) == (0, 0) {
+    while subject(&world).tunnel.heard.is_none() {
         world.run(TICK);
     }
     world.answers = ALL;
@@ -314,6 +315,7 @@ fn a_direct_path_is_not_judged_by_what_was_asked_before_the_peer_probed_paths() 
     for _ in 0..2000 {
         world.run(TICK);
         assert!(!matches!(world.verdict(), Verdict::Bad(_)));
+        assert_eq!(subject(&world).window(Path::Direct).1, 0);
     }
     assert_eq!(world.verdict(), Verdict::Good);
 }
