@@ -1,293 +1,248 @@
-//! From stale inputs to a kernel that is right: read, plan, apply.
+//! The edge to the kernel: reads the host and the kernel, and programs the differences.
 
 use std::collections::BTreeSet;
+use std::io;
 
-use super::guarding::is_due;
+use super::changes::{Changes, Differences};
 use super::iptables::is_chain;
-use super::{Differences, Reconciler};
+use super::{Control, Reconciler};
 use crate::kernel::{Kernel, Refused};
-use crate::model::entry::{Entry, Key};
-use crate::model::lease::{Lease, LeaseId, Peer};
-use crate::model::node::{Node, former_bridges};
+use crate::model::entry::{Entry, KernelState, Key};
+use crate::model::lease::Lease;
+use crate::model::node::{Facts, Node, former_bridges};
 use crate::model::status::Statistics;
-use crate::plan::backend;
-use crate::plan::desired::{Desired, Standing};
 use crate::plan::diff::Op;
 
-/// What one pass does may change the plan, once: a filter is loose now, or restored.
-const PASSES: usize = 3;
-
 impl<K: Kernel> Reconciler<K> {
-    /// Brings the kernel to what the inputs ask for, as far as they are known.
-    pub(super) async fn settle(&mut self) {
-        if std::mem::take(&mut self.stale.facts) {
-            self.read_facts().await;
-        }
-        if !self.inputs.are_known() {
+    /// Reads the host again, if it may have changed.
+    pub(super) async fn read_facts(&mut self) {
+        let Control { inputs, settings, changes, .. } = &self.control;
+        if !changes.facts {
             return;
         }
-        self.reconsider();
-        for _ in 0..PASSES {
-            self.pass().await;
-            if !self.stale.plan {
-                break;
+        let options = settings.interface.ordered(&inputs.identity.public_ips);
+        self.control.changes.facts = false;
+        if self.control.inputs.config.is_none() {
+            return;
+        }
+        match self.kernel.facts(options.can_reach).await {
+            Ok(facts) => self.control.apply_facts(&facts),
+            Err(error) => {
+                self.control.changes.facts = true;
+                self.control.kernel_failed("reading the host's interfaces", &error);
             }
         }
-        if self.stale.facts || self.stale.dump || self.inputs.no_node.is_some() {
-            self.timers.retry_later();
-        } else {
-            self.timers.all_is_read();
-        }
     }
 
-    async fn pass(&mut self) {
-        self.stale.plan |= self.inputs.note_leaving(&self.actual);
-        if std::mem::take(&mut self.stale.plan) {
-            self.plan();
+    /// Reads what the kernel holds, if it may have changed; returns whether it is known now.
+    pub(super) async fn read_kernel(&mut self) -> bool {
+        if !std::mem::take(&mut self.control.changes.dump) {
+            return true;
         }
-        if std::mem::take(&mut self.stale.dump) && !self.read_kernel().await {
-            return;
+        let Control { derived, held, .. } = &self.control;
+        match self.kernel.dump(&derived.scope.without_chains(), &held.actual).await {
+            Ok(actual) => self.control.apply_dump(actual),
+            Err(error) => {
+                self.control.kernel_failed("reading what the kernel holds", &error);
+                return false;
+            }
         }
-        let (chains, ops): (Vec<_>, Vec<_>) =
-            self.due_ops().into_iter().partition(|op| is_chain(op.entry()));
+        true
+    }
+
+    /// Carries out `ops`; those of chains by the programs of iptables, for which the loop does not
+    /// wait.
+    pub(super) async fn program(&mut self, ops: Vec<Op>) {
+        let (chains, ops): (Vec<_>, Vec<_>) = ops.into_iter().partition(|op| is_chain(op.entry()));
         if !ops.is_empty() {
-            self.apply(ops).await;
+            match self.kernel.apply(&ops).await {
+                Ok(refused) => {
+                    let changes = self.control.note_applied(ops, refused);
+                    self.control.changes |= changes;
+                }
+                Err(error) => self.control.kernel_failed("programming the kernel", &error),
+            }
         }
-        self.forget_gateways();
-        self.start_iptables(chains);
-        let is_restored = self.inputs.forget_restored(&self.actual);
-        self.unsaved |= is_restored;
-        self.stale.plan |= is_restored | self.inputs.note_filters(&self.actual);
+        self.control.start_iptables(&self.kernel.chains(), chains);
+        self.control.note_filters();
     }
+}
 
-    /// Looks at the host again. A node that was chosen once stays when its address is away for a moment.
-    async fn read_facts(&mut self) {
-        let Some(config) = &self.inputs.config else { return };
+impl Control {
+    /// A node that was chosen once stays when its address is gone for a moment.
+    fn apply_facts(&mut self, facts: &Facts) {
+        let inputs = &mut self.inputs;
+        let Some(config) = &inputs.config else { return };
         let families: Vec<_> = config.pools.iter().map(|pool| pool.network.family()).collect();
         let networks: Vec<_> = config.networks().collect();
-        let options = &self.settings.interface.ordered(&self.inputs.identity.public_ips);
-        let facts = match self.kernel.facts(options.can_reach).await {
-            Ok(facts) => facts,
-            Err(error) => {
-                self.stale.facts = true;
-                return self.kernel_failed("reading the host's interfaces", &error);
-            }
-        };
-        self.inputs.occupied = facts.occupied();
-        self.inputs.service = facts.service;
-        let subnets: Vec<_> = self.inputs.own.iter().flat_map(Lease::subnets).collect();
-        self.inputs.bridges = former_bridges(&facts.interfaces, &networks, &subnets);
-        let selected = match &self.inputs.node {
-            Some(node) => node.select_again(&facts, options, &families),
-            None => Node::select(&facts, options, &families),
+        let options = &self.settings.interface.ordered(&inputs.identity.public_ips);
+        inputs.occupied = facts.occupied();
+        inputs.service = facts.service;
+        let subnets: Vec<_> = inputs.own.iter().flat_map(Lease::subnets).collect();
+        inputs.bridges = former_bridges(&facts.interfaces, &networks, &subnets);
+        let selected = match &inputs.node {
+            Some(node) => node.select_again(facts, options, &families),
+            None => Node::select(facts, options, &families),
         };
         match selected {
             Ok(node) => {
-                self.inputs.makes_strict = facts.makes_strict;
-                self.take_node(node);
+                inputs.makes_strict = facts.makes_strict;
+                self.apply_node(node);
             }
             Err(error) => {
                 let reason = error.to_string();
-                if self.inputs.no_node.as_ref() != Some(&reason) {
+                if inputs.no_node.as_ref() != Some(&reason) {
                     tracing::warn!(%reason, "no interface can be used");
-                    self.inputs.no_node = Some(reason);
+                    inputs.no_node = Some(reason);
                 }
-                self.timers.retry_later();
+                self.held.timers.retry_later();
             }
         }
     }
 
-    fn take_node(&mut self, node: Node) {
+    fn apply_node(&mut self, node: Node) {
         self.inputs.no_node = None;
-        if self.inputs.node.as_ref() != Some(&node) {
-            let addresses: Vec<_> = node.uplinks.iter().map(|uplink| uplink.public_ip).collect();
-            tracing::info!(interface = %node.interface, mtu = node.mtu, ?addresses, "using this interface");
-            if self.inputs.move_to(node) {
-                tracing::info!(macs = ?self.inputs.macs, "the public IP changed, and the VTEP MAC with it");
-                self.statistics.mac_changes += 1;
-            }
-            self.stale.plan = true;
-            self.inputs.edit.stale = true;
-            self.unsaved = true;
+        if self.inputs.node.as_ref() == Some(&node) {
+            return;
         }
+        let addresses: Vec<_> = node.uplinks.iter().map(|uplink| uplink.public_ip).collect();
+        tracing::info!(interface = %node.interface, mtu = node.mtu, ?addresses, "using this interface");
+        if self.inputs.move_to(node) {
+            tracing::info!(macs = ?self.inputs.macs, "the public IP changed, and the VTEP MAC with it");
+            self.held.statistics.mac_changes += 1;
+        }
+        self.changes |= Changes { plan: true, edit: true, save: true, ..Changes::default() };
     }
 
-    /// Plans for this node and every peer anew.
-    fn plan(&mut self) {
-        // A config that has just become mixed finds the filters as they were read before.
-        self.unsaved |= self.inputs.note_strict(&self.actual);
-        let Some(local) = self.inputs.local() else { return };
-        self.log_config(&local.config);
-        let gateways = std::mem::take(&mut self.scope.gateways);
-        self.former_gateways.extend(&gateways);
-        let mut scope = local.scope(gateways);
-        scope.networks.extend(self.inputs.former_networks());
-        // What was read for another scope says nothing about this one.
-        self.stale.dump |= !scope.sees_the_same(&self.scope) || self.inputs.lack_macs();
-        self.scope = scope;
-        self.inputs.peers.judge_by(local.rules());
-        // All are planned for.
-        self.inputs.peers.affected();
-        self.networks = backend::networks(&local);
-        let detours = self.detours(self.inputs.peers.all().map(|(_, peer)| peer));
-        self.take_detours(detours);
-        let standings = self.standings(self.inputs.peers.all());
-        self.note(&standings);
-        self.desired = Desired::new(backend::plan_local(&local, &self.networks), standings);
-        self.stale.differences = Differences::Anywhere;
-        self.log_firewall();
-        self.look_at_chains_again();
-    }
-
-    /// Plans anew for these peers alone.
-    pub(super) fn revise(&mut self, ids: &BTreeSet<LeaseId>) {
-        self.unsaved |= !ids.is_empty();
-        self.unreported |= !ids.is_empty();
-        self.inputs.edit.stale |= !ids.is_empty();
-        // Before the first plan there are no rules to judge by; a whole plan is for all.
-        if !self.networks.is_empty() && !ids.is_empty() && !self.stale.plan {
-            let detours = self.detours(ids.iter().map(|id| self.inputs.peers.peer(id)));
-            self.forget_paths(ids);
-            self.take_detours(detours);
-            let peers = ids.iter().map(|id| (id, self.inputs.peers.peer(id)));
-            let standings = self.standings(peers);
-            self.note(&standings);
-            let touched = self.desired.revise(standings);
-            self.stale.differences.extend(touched);
-        }
-    }
-
-    /// Where these leases stand by the rules and networks of now.
-    fn standings<'a>(
-        &self,
-        peers: impl Iterator<Item = (&'a LeaseId, Option<Peer<'a>>)>,
-    ) -> Vec<(LeaseId, Option<Standing>)> {
-        let standing = |(id, peer): (&LeaseId, Option<Peer<'_>>)| {
-            let of = |peer| Standing::of(peer, &self.networks, &self.inputs.detours);
-            (id.clone(), peer.map(of))
-        };
-        peers.map(standing).collect()
-    }
-
-    /// Tells those who follow the peers where these stand now.
-    fn note(&mut self, standings: &[(LeaseId, Option<Standing>)]) {
-        for (id, standing) in standings {
-            if let Some(Standing::SetAside(reason)) = standing
-                && self.desired.peers().get(id) != standing.as_ref()
-            {
-                self.rejected.note(id, reason);
-            }
-        }
-        self.follow_gateways(standings);
-        self.tell_targets(standings);
-        self.yield_macs(standings);
-    }
-
-    /// Reads what the kernel holds. Until they are known, it also decides the MAC addresses.
-    async fn read_kernel(&mut self) -> bool {
-        match self.kernel.dump(&self.scope.without_chains(), &self.actual).await {
-            Ok(mut actual) => {
-                self.statistics.dumps += 1;
-                self.timers.dumped();
-                self.trouble = None;
-                actual.retain(|entry| !is_due(entry));
-                actual.extend(self.actual.local().filter(|entry| is_chain(entry)).cloned());
-                self.actual.update(actual);
-                self.stale.differences = Differences::Anywhere;
-                self.stale.facts |= self.meets_foreign_nexthop();
-                self.unsaved |= self.inputs.note_strict(&self.actual);
-                let is_news = self.inputs.note_filters(&self.actual)
-                    | self.inputs.note_leaving(&self.actual)
-                    | self.inputs.lack_macs();
-                if is_news {
-                    self.inputs.settle_macs(&self.actual);
-                    self.unsaved = true;
-                    self.plan();
-                    self.stale.dump = false;
-                }
-                true
-            }
-            Err(error) => {
-                self.kernel_failed("reading what the kernel holds", &error);
-                false
-            }
-        }
-    }
-
-    async fn apply(&mut self, ops: Vec<Op>) {
-        match self.kernel.apply(&ops).await {
-            Ok(refused) => self.note_applied(ops, refused),
-            Err(error) => self.kernel_failed("programming the kernel", &error),
-        }
-    }
-
-    pub(super) fn note_applied(&mut self, ops: Vec<Op>, refused: Vec<Refused>) {
-        self.unreported = true;
-        let failed: BTreeSet<Key> =
-            refused.iter().map(|refusal| refusal.op.entry().key()).collect();
-        let (mut put, mut puts_rules) = (Vec::new(), false);
-        for op in ops {
-            let key = op.entry().key();
-            if failed.contains(&key) {
-                continue;
-            }
-            // What a link does to the entries on it, only a dump tells.
-            if let Key::Link(link) = &key {
-                self.refused.end_backoff_on(link);
-                self.timers.dump_soon();
-            }
-            self.note_created(&op);
-            count(&mut self.statistics, &op);
-            self.note_guard_put(&op);
-            self.refused.forget(&key);
-            self.timers.forget(&key);
-            if let Key::Table(name) = &key {
-                self.actual.retain(|entry| !entry.is_element_of(name));
-            }
-            match op {
-                Op::Create(entry) | Op::Replace(entry) => {
-                    puts_rules |= entry.is_rules();
-                    put.push(entry);
-                }
-                Op::Remove(_) => drop(self.actual.remove(&key)),
-            }
-        }
-        self.actual.extend(put);
-        if puts_rules {
-            self.look_at_old_rules();
-        }
-        for refusal in refused {
-            // Perhaps the kernel has no such things for us after all: the facts tell.
-            self.stale.facts |= matches!(refusal.op.entry(), Entry::Nexthop(_) | Entry::Table(_));
-            self.note_guard_refused(&refusal);
-            tracing::debug!(op = %refusal.op, reason = %refusal.reason, "the kernel refused");
-            let again = self.refused.note(&refusal);
-            self.timers.look_again(refusal.op.entry().key(), again);
-        }
-    }
-
-    /// A device is created as strict as the host has it, and loosened before it can be read.
-    fn note_created(&mut self, op: &Op) {
-        if let Op::Create(entry) = op
-            && let Entry::Link(link) = entry.as_ref()
-        {
-            self.unsaved |= self.inputs.note_created(&link.name);
+    /// The first dump also decides the MAC addresses.
+    fn apply_dump(&mut self, mut actual: KernelState) {
+        let held = &mut self.held;
+        held.statistics.dumps += 1;
+        held.timers.dumped();
+        held.trouble = None;
+        actual.retain(|entry| !is_due(entry));
+        actual.extend(held.actual.local().filter(|entry| is_chain(entry)).cloned());
+        held.actual.update(actual);
+        self.changes.differences = Differences::Anywhere;
+        self.changes.facts |= self.meets_foreign_nexthop();
+        self.changes.save |= self.inputs.note_strict(&self.held.actual);
+        let is_news = self.inputs.note_filters(&self.held.actual)
+            | self.inputs.note_leaving(&self.held.actual)
+            | self.inputs.lack_macs();
+        if is_news {
+            self.inputs.settle_macs(&self.held.actual);
+            self.changes.save = true;
+            self.plan();
+            self.changes.dump = false;
         }
     }
 
     /// Whether one of our numbers is taken, of which the node does not know yet.
     fn meets_foreign_nexthop(&self) -> bool {
         let uses_them = self.inputs.node.as_ref().is_some_and(|node| node.nexthops);
-        uses_them && self.actual.entries().any(Entry::is_foreign_nexthop)
+        uses_them && self.held.actual.entries().any(Entry::is_foreign_nexthop)
+    }
+
+    /// Filters that are strict again, or loose now, may change the plan.
+    fn note_filters(&mut self) {
+        self.derived.forget_gateways(&self.held.actual);
+        let is_restored = self.inputs.forget_restored(&self.held.actual);
+        self.changes.save |= is_restored;
+        self.changes.plan |= is_restored | self.inputs.note_filters(&self.held.actual);
+    }
+
+    /// Notes what became of `ops`.
+    pub(super) fn note_applied(&mut self, ops: Vec<Op>, refused: Vec<Refused>) -> Changes {
+        let mut changes = Changes { report: true, ..Changes::default() };
+        let failed: BTreeSet<Key> =
+            refused.iter().map(|refusal| refusal.op.entry().key()).collect();
+        let (mut put, mut puts_rules) = (Vec::new(), false);
+        for op in ops {
+            if failed.contains(&op.entry().key()) {
+                continue;
+            }
+            changes.save |= self.note_done(&op);
+            match op {
+                Op::Create(entry) | Op::Replace(entry) => {
+                    puts_rules |= entry.is_rules();
+                    put.push(entry);
+                }
+                Op::Remove(entry) => drop(self.held.actual.remove(&entry.key())),
+            }
+        }
+        self.held.actual.extend(put);
+        if puts_rules {
+            self.look_at_old_rules();
+        }
+        for refusal in refused {
+            changes |= self.note_refused(&refusal);
+        }
+        changes
+    }
+
+    /// Notes that `op` was carried out; returns whether a checkpoint would differ with that.
+    fn note_done(&mut self, op: &Op) -> bool {
+        let (held, key) = (&mut self.held, op.entry().key());
+        count(&mut held.statistics, op);
+        held.refused.forget(&key);
+        held.timers.forget(&key);
+        match &key {
+            // What a link does to the entries on it, only a dump shows.
+            Key::Link(link) => {
+                held.refused.end_backoff_on(link);
+                held.timers.dump_soon();
+            }
+            Key::Table(name) => held.actual.retain(|entry| !entry.is_element_of(name)),
+            _ => {}
+        }
+        if puts_guard(op) {
+            self.inputs.guarding.accept();
+        }
+        // A device is created as strict as the host has it, and loosened before it can be read.
+        match op {
+            Op::Create(entry) => match entry.as_ref() {
+                Entry::Link(link) => self.inputs.note_created(&link.name),
+                _ => false,
+            },
+            Op::Replace(_) | Op::Remove(_) => false,
+        }
+    }
+
+    fn note_refused(&mut self, refusal: &Refused) -> Changes {
+        let entry = refusal.op.entry();
+        // Perhaps the kernel does not support such entries after all: the facts show it.
+        let facts = matches!(entry, Entry::Nexthop(_) | Entry::Table(_));
+        let mut changes = Changes { facts, ..Changes::default() };
+        if puts_guard(&refusal.op) {
+            changes |= self.inputs.guarding.refuse(&refusal.reason);
+        }
+        tracing::debug!(op = %refusal.op, reason = %refusal.reason, "the kernel refused");
+        let again = self.held.refused.note(refusal);
+        self.held.timers.look_again(entry.key(), again);
+        changes
     }
 
     /// Whatever was under way, the kernel must be read again.
-    pub(super) fn kernel_failed(&mut self, doing: &'static str, error: &std::io::Error) {
+    fn kernel_failed(&mut self, doing: &'static str, error: &io::Error) {
         tracing::warn!(%error, "{doing} was interrupted");
-        self.trouble = Some(format!("{doing} was interrupted: {error}"));
-        self.stale.dump = true;
-        self.timers.retry_later();
+        self.held.trouble = Some(format!("{doing} was interrupted: {error}"));
+        self.changes.dump = true;
+        self.held.timers.retry_later();
     }
+}
+
+/// Whether it is there and has to be put again: in good time, so that few daemons that are stopped
+/// for a while leave a tunnel unguarded, and seldom.
+fn is_due(entry: &Entry) -> bool {
+    matches!(entry, Entry::Renewal(renewal) if renewal.is_due())
+}
+
+fn puts_guard(op: &Op) -> bool {
+    matches!(op, Op::Create(entry) | Op::Replace(entry) if is_guard(entry))
+}
+
+pub(super) fn is_guard(entry: &Entry) -> bool {
+    matches!(entry, Entry::Table(table) if table.has_peers())
 }
 
 const fn count(statistics: &mut Statistics, op: &Op) {

@@ -2,42 +2,50 @@
 
 use std::collections::BTreeSet;
 
-use super::{Differences, Reconciler};
-use crate::kernel::Kernel;
+use tokio::time::Instant;
+
+use super::Control;
+use super::changes::Differences;
 use crate::model::entry::{Entry, KernelState, Key, NexthopId};
 use crate::plan::diff::{Op, diff, diff_key};
 
-impl<K: Kernel> Reconciler<K> {
+impl Control {
     /// What is to be done now: the difference, less the removals that must wait.
-    pub(super) fn due_ops(&mut self) -> Vec<Op> {
-        self.retire();
-        let ops = match std::mem::take(&mut self.stale.differences) {
+    pub(super) fn diff(&mut self) -> Vec<Op> {
+        self.changes |= self.derived.retire(&self.inputs, &self.held.actual);
+        let ops = match std::mem::take(&mut self.changes.differences) {
             Differences::In(keys) if !keys.iter().any(takes_others_along) => self.diff_keys(&keys),
             Differences::In(_) | Differences::Anywhere => self.diff_all(),
         };
         let remade = self.remade(&ops);
         let mut due: Vec<Op> = ops.into_iter().filter(|op| self.is_due(op, &remade)).collect();
-        spare_used_nexthops(&mut due, &self.actual);
+        spare_used_nexthops(&mut due, &self.held.actual);
         due.into_iter().inspect(|op| tracing::debug!("{op}")).collect()
     }
 
     fn diff_all(&mut self) -> Vec<Op> {
-        let (desired, actual, scope) = (self.desired.state(), &self.actual, &self.scope);
+        let (desired, actual, scope) =
+            (self.derived.desired.state(), &self.held.actual, &self.derived.scope);
         let differs = |key: &Key| diff_key(key, desired, actual, scope).is_some();
-        self.refused.retain(differs);
-        self.timers.retain(differs);
+        self.held.refused.retain(differs);
+        self.held.timers.retain(differs);
         diff(desired, actual, scope)
     }
 
     fn diff_keys(&mut self, keys: &BTreeSet<Key>) -> Vec<Op> {
         let (mut puts, mut removals) = (Vec::new(), Vec::new());
         for key in keys {
-            match diff_key(key, self.desired.state(), &self.actual, &self.scope) {
+            match diff_key(
+                key,
+                self.derived.desired.state(),
+                &self.held.actual,
+                &self.derived.scope,
+            ) {
                 Some(op @ (Op::Create(_) | Op::Replace(_))) => puts.push(op),
                 Some(op @ Op::Remove(_)) => removals.push(op),
                 None => {
-                    self.timers.forget(key);
-                    self.refused.forget(key);
+                    self.held.timers.forget(key);
+                    self.held.refused.forget(key);
                 }
             }
         }
@@ -50,19 +58,19 @@ impl<K: Kernel> Reconciler<K> {
     fn is_due(&mut self, op: &Op, remade: &BTreeSet<Key>) -> bool {
         let is_due = match op {
             Op::Create(entry) | Op::Replace(entry) => {
-                self.timers.forget(&entry.key());
+                self.held.timers.forget(&entry.key());
                 self.may_put(entry, remade)
             }
             Op::Remove(entry) => self.may_go(entry),
         };
-        is_due && !self.refused.holds_back(op)
+        is_due && !self.held.refused.holds_back(op)
     }
 
     /// Whether `entry` may be created, or replace what is there. On a device or table that stays as it
     /// is for now, what is right already stays, too.
     fn may_put(&self, entry: &Entry, remade: &BTreeSet<Key>) -> bool {
         let key = entry.key();
-        let may_put = match self.actual.get(&key) {
+        let may_put = match self.held.actual.get(&key) {
             None => true,
             Some(_) if remade.contains(&key) || is_on(entry, remade) => true,
             Some(held) => !entry.is_met_by(held) && self.inputs.may_replace_with(entry),
@@ -76,7 +84,7 @@ impl<K: Kernel> Reconciler<K> {
             Op::Create(_) => false,
             Op::Replace(entry) => matches!(entry.as_ref(), Entry::Table(_)),
             Op::Remove(entry) => {
-                let is_wanted = self.desired.state().get(&entry.key()).is_some();
+                let is_wanted = self.derived.desired.state().get(&entry.key()).is_some();
                 is_wanted && matches!(entry.as_ref(), Entry::Link(_))
             }
         };
@@ -91,7 +99,7 @@ impl<K: Kernel> Reconciler<K> {
             Entry::Route(route) => route.nexthop,
             _ => None,
         };
-        let held = id.and_then(|id| self.actual.get(&Key::Nexthop(id)));
+        let held = id.and_then(|id| self.held.actual.get(&Key::Nexthop(id)));
         held.is_some_and(Entry::is_foreign_nexthop)
     }
 
@@ -99,7 +107,7 @@ impl<K: Kernel> Reconciler<K> {
         let key = entry.key();
         match entry {
             // It stands in its successor's way.
-            Entry::Link(_) if self.desired.state().get(&key).is_some() => {
+            Entry::Link(_) if self.derived.desired.state().get(&key).is_some() => {
                 self.inputs.may_replace_with(entry)
             }
             Entry::Link(_)
@@ -107,9 +115,11 @@ impl<K: Kernel> Reconciler<K> {
             | Entry::Element(_)
             | Entry::Fdb(_)
             | Entry::Neighbour(_)
-            | Entry::Nexthop(_) => self.inputs.may_remove() && self.timers.has_lingered(&key),
+            | Entry::Nexthop(_) => self.inputs.may_remove() && self.held.timers.has_lingered(&key),
             Entry::Table(_) | Entry::Chain(_) => {
-                self.inputs.may_remove() && self.rules_are_met() && self.timers.has_lingered(&key)
+                self.inputs.may_remove()
+                    && self.rules_are_met()
+                    && self.held.timers.has_lingered(&key)
             }
             Entry::ReversePath(_)
             | Entry::AcceptRa(_)
@@ -117,6 +127,26 @@ impl<K: Kernel> Reconciler<K> {
             | Entry::Address(_)
             | Entry::Route(_) => self.inputs.may_remove(),
         }
+    }
+
+    /// Whether everything is in place by which packets are to be masqueraded: what another
+    /// firewall has, or another daemon has left, is needed until then.
+    pub(super) fn rules_are_met(&self) -> bool {
+        self.inputs.own.is_some() && self.is_met(Entry::is_rules)
+    }
+
+    /// Rules were put: those that had to wait for them may go.
+    pub(super) fn look_at_old_rules(&mut self) {
+        let is_old = |key: &Key| self.derived.desired.state().get(key).is_none();
+        let old: Vec<Key> = self.held_rules().filter(is_old).collect();
+        for key in old {
+            self.held.timers.look_again(key, Instant::now());
+        }
+    }
+
+    /// The rules that the kernel holds, wanted or not.
+    fn held_rules(&self) -> impl Iterator<Item = Key> {
+        self.held.actual.local().filter(|entry| entry.is_rules()).map(|entry| entry.key())
     }
 }
 

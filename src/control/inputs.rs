@@ -1,10 +1,15 @@
 //! What the plan is made from, and where it stands.
 
+mod edit;
+mod events;
+mod macs;
+
+pub use edit::Edit;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use super::edit::Edit;
-use super::guarding::Guarding;
+use super::changes::Changes;
 use crate::mac::MacAddr;
 use crate::model::checkpoint::Checkpoint;
 use crate::model::config::{Kind, NetworkConfig};
@@ -13,7 +18,7 @@ use crate::model::lease::{BackendType, Lease, Peers, Rules, Withdrawal};
 use crate::model::local::Local;
 use crate::model::node::{FormerBridge, Node, Overlap};
 use crate::model::path::Detours;
-use crate::model::policy::Policy;
+use crate::model::policy::{Guard, Policy};
 use crate::model::prefix::{Family, Prefix};
 use crate::model::status::StoreState;
 use crate::plan::backend;
@@ -25,12 +30,14 @@ use crate::store::{Identity, Rival};
 pub struct Inputs {
     /// What the operator's flags ask for.
     pub policy: Policy,
-    /// What became of its part about the tunnel.
+    /// Whether the kernel accepts its part about the tunnel.
     pub guarding: Guarding,
     /// In force on this node, whatever the store asks for beyond it.
     pub config: Option<NetworkConfig>,
     /// The newest config of the store.
     pub edit: Edit,
+    /// Edits of the config, the first reading included.
+    pub edits: u64,
     /// Whether the store stands behind the config: it comes from there, or the store has none that
     /// can be used, so that what was last known stays in force.
     pub confirmed: bool,
@@ -73,6 +80,39 @@ pub struct Inputs {
     pub held_back: Option<(usize, usize)>,
     /// Of the leases that are missing.
     pub loss: Loss,
+}
+
+/// Whether the kernel accepts the tables that guard the tunnel.
+#[derive(Debug, Default)]
+pub struct Guarding {
+    /// Why it refused them.
+    pub(super) refused: Option<String>,
+    /// Whether they are to be tried once more.
+    again: bool,
+}
+
+impl Guarding {
+    /// A guard lets in the peers that are known: it is not wanted before any are. A kernel that has
+    /// refused it is not asked again for a while.
+    fn wanted(&self, guard: Option<Guard>, know_peers: bool) -> Option<Guard> {
+        guard.filter(|_| know_peers && (self.refused.is_none() || self.again))
+    }
+
+    /// Half a guard would keep peers out: none is better. Puts the plan without one in its place.
+    pub(super) fn refuse(&mut self, reason: &str) -> Changes {
+        *self = Self { refused: Some(reason.to_owned()), again: false };
+        Changes { plan: true, ..Changes::default() }
+    }
+
+    pub(super) fn accept(&mut self) {
+        self.refused = None;
+    }
+
+    /// The kernel may support it by now.
+    pub(super) fn try_again(&mut self) -> Changes {
+        self.again = self.refused.is_some();
+        Changes { plan: self.again, ..Changes::default() }
+    }
 }
 
 /// What a loss of leases says about the store.

@@ -7,10 +7,11 @@ use std::future::pending;
 use futures::FutureExt;
 use futures::future::LocalBoxFuture;
 
-use super::Reconciler;
-use crate::kernel::{Chains, Generation, Kernel, Reading, Refused};
+use super::Control;
+use super::changes::Changes;
+use crate::kernel::{Chains, Generation, Reading, Refused};
 use crate::model::config::NetworkConfig;
-use crate::model::entry::{Base, ChainName, Entry, Key};
+use crate::model::entry::{Base, ChainName, Entry, Key, Otherwise};
 use crate::model::policy::Forward;
 use crate::plan::diff::Op;
 
@@ -45,15 +46,15 @@ impl IptablesTask {
     }
 }
 
-impl<K: Kernel> Reconciler<K> {
+impl Control {
     /// Has `ops` carried out, all of them of chains, unless something has to be read before. What
     /// is not done now stays a difference, and is looked at when the task has ended.
-    pub(super) fn start_iptables(&mut self, ops: Vec<Op>) {
+    pub(super) fn start_iptables(&mut self, chains: &impl Chains, ops: Vec<Op>) {
         if self.iptables.running.is_some() {
             return;
         }
-        let chains = self.kernel.chains();
-        if std::mem::take(&mut self.stale.chains) {
+        let chains = chains.clone();
+        if std::mem::take(&mut self.changes.chains) {
             let names = self.chains_to_read();
             let reading = chains.read(names, self.iptables.generation);
             self.iptables.running = Some(reading.map(IptablesResult::Read).boxed_local());
@@ -67,8 +68,8 @@ impl<K: Kernel> Reconciler<K> {
     /// All of them at first and with each audit; in between those that may change the plan, or that
     /// are planned: a host may have a multitude of rules beside them.
     fn chains_to_read(&self) -> BTreeSet<ChainName> {
-        let all = self.scope.chains.iter().copied();
-        let (wanted, held) = (self.desired.state(), &self.actual);
+        let all = self.derived.scope.chains.iter().copied();
+        let (wanted, held) = (self.derived.desired.state(), &self.held.actual);
         let matters = |name: &ChainName| {
             let key = Key::Chain(*name);
             name.base == Base::Forward || wanted.get(&key).is_some() || held.get(&key).is_some()
@@ -77,45 +78,46 @@ impl<K: Kernel> Reconciler<K> {
     }
 
     /// As if nothing had been read so far.
-    pub(super) fn read_all_chains(&mut self) {
+    pub(super) fn read_all_chains(&mut self) -> Changes {
         self.iptables.generation = None;
-        self.stale.chains = true;
+        Changes { chains: true, ..Changes::default() }
     }
 
-    pub(super) fn iptables_ended(&mut self, result: IptablesResult) {
-        match result {
+    pub(super) fn iptables_ended(&mut self, result: IptablesResult) -> Changes {
+        let mut changes = match result {
             IptablesResult::Read(reading) => self.chains_were_read(reading),
             IptablesResult::Written { ops, refused } => self.note_applied(ops, refused),
-        }
-        self.iptables.was_met |= !self.stale.plan && self.is_met(is_chain);
-        let chains = self.desired.state().local().chain(self.actual.local());
+        };
+        let is_planned = !self.changes.plan && !changes.plan;
+        self.iptables.was_met |= is_planned && self.is_met(is_chain);
+        let chains = self.derived.desired.state().local().chain(self.held.actual.local());
         let keys = chains.filter(|entry| is_chain(entry)).map(|entry| entry.key());
-        let due = keys.filter(|key| !self.refused.is_waiting(key));
-        self.stale.differences.extend(due.collect::<Vec<_>>());
+        let due = keys.filter(|key| !self.held.refused.is_waiting(key));
+        changes.differences.extend(due);
         self.look_at_chains_again();
+        changes
     }
 
-    fn chains_were_read(&mut self, reading: Reading) {
+    fn chains_were_read(&mut self, reading: Reading) -> Changes {
         let Reading { names, found, dropping, unread, generation } = reading;
         let were_met = self.rules_are_met();
         for name in &names {
-            self.actual.remove(&Key::Chain(*name));
+            self.held.actual.remove(&Key::Chain(*name));
         }
-        self.actual.extend(found.into_iter().map(Entry::Chain));
-        self.unreported |= self.rules_are_met() != were_met;
+        self.held.actual.extend(found.into_iter().map(Entry::Chain));
+        let report = self.rules_are_met() != were_met;
         let is_news = self.inputs.note_dropping(&names, dropping);
         if is_news {
             let programs = self.inputs.dropping.iter().map(|name| name.program());
             let dropping: Vec<String> = programs.collect();
             tracing::info!(?dropping, "read which chains FORWARD drop what no rule accepts");
         }
-        self.stale.plan |= is_news;
-        self.unsaved |= is_news;
         self.iptables.unread.retain(|name, _| !names.contains(name));
         self.iptables.unread.extend(unread);
         self.iptables.generation = generation;
         self.iptables.has_read = true;
-        self.timers.chains_were_read();
+        self.held.timers.chains_were_read();
+        Changes { plan: is_news, save: is_news, report, ..Changes::default() }
     }
 
     /// What of the chains is waited for, as long as it is not known why it is not there.
@@ -127,7 +129,7 @@ impl<K: Kernel> Reconciler<K> {
     }
 
     fn awaits_chains(&self) -> bool {
-        let is_refused = |key: &Key| self.refused.iter().any(|(refused, _)| refused == key);
+        let is_refused = |key: &Key| self.held.refused.iter().any(|(refused, _)| refused == key);
         let awaited =
             |entry: &Entry| is_chain(entry) && !self.holds(entry) && !is_refused(&entry.key());
         !self.iptables.was_met && self.local_entries().any(awaited)
@@ -136,7 +138,7 @@ impl<K: Kernel> Reconciler<K> {
     /// Changes of legacy iptables are not notified.
     pub(super) fn look_at_chains_again(&mut self) {
         let matter = self.lets_through() || self.local_entries().any(is_chain);
-        self.timers.look_at_chains(matter.then_some(self.settings.resync));
+        self.held.timers.look_at_chains(matter.then_some(self.settings.resync));
     }
 
     /// Whether it matters what the host drops.
@@ -158,6 +160,23 @@ impl<K: Kernel> Reconciler<K> {
                      {program} -A FORWARD -d {network} -j ACCEPT"
                 )
             })
+        })
+    }
+
+    /// Chains of flannel that are neither kept up nor removed.
+    pub(super) fn kept_chains(&self) -> impl Iterator<Item = String> {
+        let wanted = self.derived.desired.state();
+        let kept = self.held.actual.local().filter_map(move |entry| match entry.as_ref() {
+            Entry::Chain(chain) if chain.otherwise == Otherwise::Dropped => Some(chain),
+            _ => None,
+        });
+        let kept = kept.filter(move |chain| wanted.get(&Key::Chain(chain.name)).is_none());
+        kept.map(|chain| {
+            let (name, base) = (chain.name, chain.name.base.as_str());
+            format!(
+                "{name} of flanneld stays, for {base} drops what no rule accepts: \
+                 --iptables-forward-rules=true would keep it up"
+            )
         })
     }
 }

@@ -1,33 +1,27 @@
-//! The loop: one owner of all state, one path from whatever happens to what the kernel holds.
+//! The loop: one owner of all state. Every event goes the same way: event, inputs, changes, plan,
+//! diff, apply, report.
 
 mod apply;
+mod changes;
+mod derived;
 mod due;
-mod edit;
-mod guarding;
+mod held;
 mod inputs;
 mod iptables;
-mod macs;
 mod paths;
 mod readiness;
-mod refusals;
 mod report;
-mod retire;
-mod rules;
-mod take;
 mod timers;
 mod views;
 
-pub use edit::Edit;
-pub use guarding::Guarding;
-pub use inputs::Inputs;
+pub use changes::{Changes, Differences, Losses};
+pub use inputs::{Edit, Guarding, Inputs};
 pub use iptables::IptablesResult;
 pub use report::{Listeners, Outputs, Progress, Usable};
 pub use timers::HEARTBEAT;
 pub use views::Question;
 
-use std::collections::BTreeSet;
 use std::io;
-use std::net::IpAddr;
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -36,45 +30,40 @@ use tokio::time;
 
 use crate::kernel::{Kernel, Observation};
 use crate::model::checkpoint::Checkpoint;
-use crate::model::config::{ConfigUpdate, Kind};
-use crate::model::entry::{KernelState, Key};
-use crate::model::lease::{Lease, LeaseUpdate};
+use crate::model::config::ConfigUpdate;
+use crate::model::lease::{Lease, LeaseUpdate, Withdrawal};
 use crate::model::node::InterfaceOptions;
 use crate::model::policy::Policy;
-use crate::model::status::{Readiness, Statistics, StoreState};
-use crate::plan::backend::Network;
+use crate::model::status::StoreState;
 use crate::plan::config_change::Reload;
-use crate::plan::desired::Desired;
-use crate::plan::masquerade::Choice;
-use crate::plan::scope::Scope;
 use crate::probe::ProbeEvent;
 use crate::store::{Identity, Rival};
+use derived::Derived;
+use held::Held;
 use iptables::IptablesTask;
 use paths::Paths;
-use readiness::Rejections;
-use refusals::Refusals;
-use timers::Timers;
+use timers::Task;
 
-/// Whatever wakes the loop; nothing else does.
+/// An event that wakes the loop; nothing else does.
 #[derive(Debug)]
 pub enum Event {
-    /// What the store says of the network config.
+    /// The network config in the store has changed.
     Config(ConfigUpdate),
-    /// Who this node is to the store.
+    /// How the store identifies this node.
     Identity(Identity),
-    /// We hold this lease.
+    /// This node holds this lease.
     Held(Lease),
-    /// The store tells of somebody's lease.
+    /// Leases in the store have changed.
     Lease(LeaseUpdate),
-    /// The store went away or came back.
+    /// The store became unreachable or reachable.
     Store(StoreState),
-    /// What was last known: the start, until the store tells how it really is.
+    /// What was last known: the inputs at the start, until the store has answered.
     Remembered(Box<Checkpoint>),
     /// Another node publishes its own record in the place of ours, or has stopped.
     Rival(Option<Rival>),
     Probe(ProbeEvent),
     Question(Question),
-    /// The kernel tells.
+    /// The kernel sent a notification.
     Kernel(Observation),
     /// The programs of iptables have ended.
     Iptables(IptablesResult),
@@ -89,9 +78,9 @@ pub struct Settings {
     /// The largest share of peers that may vanish at once, in percent.
     pub max_withdraw: u8,
     pub reload: Reload,
-    /// What is done beside routing.
+    /// What is done in addition to routing.
     pub policy: Policy,
-    /// Between two looks at rules of whose changes nobody tells.
+    /// Between two reads of rules whose changes are not notified.
     pub resync: Duration,
     /// From 0 to 1: spreads what many nodes would do at once.
     pub jitter: fn() -> f64,
@@ -100,78 +89,28 @@ pub struct Settings {
 /// Keeps the kernel as config, node and leases want it.
 pub struct Reconciler<K> {
     kernel: K,
-    iptables: IptablesTask,
-    settings: Settings,
     events: mpsc::Receiver<Event>,
+    control: Control,
+}
+
+/// What the loop knows, and what it has to do: everything but the kernel itself.
+struct Control {
+    settings: Settings,
     inputs: Inputs,
-    // What follows from the inputs.
-    networks: Vec<Box<dyn Network>>,
-    scope: Scope,
-    /// Of peers that may be gone: routes through them may still be those of flannel.
-    former_gateways: BTreeSet<IpAddr>,
-    desired: Desired,
-    actual: KernelState,
     paths: Paths,
-    stale: Stale,
-    /// What interrupted the last conversation with the kernel.
-    trouble: Option<String>,
-    refused: Refusals,
-    /// Whether a checkpoint would differ from the last one.
-    unsaved: bool,
-    /// Whether the node's report may differ from the last one.
-    unreported: bool,
-    timers: Timers,
-    statistics: Statistics,
-    /// The backend that the log was told of last, and whether with `Mixed`.
-    applied: Option<(Kind, bool)>,
-    /// Which firewall the log was told of last.
-    firewall: Option<Choice>,
-    /// What the log was told last.
-    logged: Option<Readiness>,
-    /// What the log is told next.
-    rejected: Rejections,
+    derived: Derived,
+    held: Held,
+    iptables: IptablesTask,
+    /// What must be looked at before the kernel can be called right.
+    changes: Changes,
     outputs: Outputs,
 }
 
-/// What must be looked at before the kernel can be called right.
-#[derive(Debug, Default)]
-#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
-struct Stale {
-    /// The facts of the host.
-    facts: bool,
-    /// What the kernel holds.
-    dump: bool,
-    /// What is in chains of iptables.
-    chains: bool,
-    /// The whole plan.
-    plan: bool,
-    /// The differences.
-    differences: Differences,
-}
-
-/// Where desired and actual state may differ.
-#[derive(Debug)]
-enum Differences {
-    In(BTreeSet<Key>),
-    Anywhere,
-}
-
-impl Default for Differences {
-    fn default() -> Self {
-        Self::In(BTreeSet::new())
-    }
-}
-
-impl Extend<Key> for Differences {
-    fn extend<I: IntoIterator<Item = Key>>(&mut self, keys: I) {
-        if let Self::In(known) = self {
-            known.extend(keys);
-        }
-    }
-}
-
-/// So many events are taken in before the kernel is programmed, at most.
+/// How many events are applied before the kernel is programmed, at most.
 const BURST: usize = 4096;
+
+/// What one pass does may change the plan, once: a filter is loose now, or restored.
+const PASSES: usize = 3;
 
 impl<K: Kernel> Reconciler<K> {
     pub fn new(
@@ -180,97 +119,207 @@ impl<K: Kernel> Reconciler<K> {
         events: mpsc::Receiver<Event>,
         outputs: Outputs,
     ) -> Self {
-        Self {
-            kernel,
-            iptables: IptablesTask::default(),
-            timers: Timers::new(settings.jitter),
-            inputs: Inputs { policy: settings.policy.clone(), ..Inputs::default() },
-            settings,
-            events,
-            networks: Vec::new(),
-            scope: Scope::default(),
-            former_gateways: BTreeSet::new(),
-            desired: Desired::default(),
-            actual: KernelState::default(),
-            paths: Paths::default(),
-            // Nobody writes a chain before he knows what is in it.
-            stale: Stale { chains: true, ..Stale::default() },
-            trouble: None,
-            refused: Refusals::default(),
-            unsaved: false,
-            unreported: false,
-            statistics: Statistics::default(),
-            applied: None,
-            firewall: None,
-            logged: None,
-            rejected: Rejections::default(),
-            outputs,
-        }
+        Self { kernel, events, control: Control::new(settings, outputs) }
     }
 
-    /// Runs until nobody can send events any more.
+    /// Runs until no task is left that can send events.
     pub async fn run(mut self) {
         while let Some(event) = self.next_event().await {
-            self.take(event);
+            self.control.apply(event);
             for _ in 1..BURST {
                 let Some(event) = self.ready_event() else { break };
-                self.take(event);
+                self.control.apply(event);
             }
-            self.catch_up();
+            self.control.derive_peers();
             // Deadlines pass even while events never cease.
-            self.take_due();
+            self.control.apply_due();
             self.settle().await;
-            self.report();
+            self.control.report();
         }
     }
 
-    /// One event is acted on at once; what has come meanwhile is taken in with it.
+    /// Brings the kernel to what the inputs ask for, as far as they are known.
+    async fn settle(&mut self) {
+        self.read_facts().await;
+        if self.control.inputs.are_known() {
+            self.control.reconsider();
+            for _ in 0..PASSES {
+                self.control.derive();
+                if self.read_kernel().await {
+                    let ops = self.control.diff();
+                    self.program(ops).await;
+                }
+                if !self.control.changes.plan {
+                    break;
+                }
+            }
+            self.control.retry_unread();
+        }
+    }
+
+    /// One event is acted on at once; those that come meanwhile are applied with it.
     async fn next_event(&mut self) -> Option<Event> {
-        let told = tokio::select! {
+        let (timers, iptables) = (&self.control.held.timers, &mut self.control.iptables);
+        let observed = tokio::select! {
             biased;
             event = self.events.recv() => return event,
-            told = self.kernel.observe(), if self.timers.may_listen() => told,
-            result = self.iptables.ended() => return Some(Event::Iptables(result)),
-            () = time::sleep_until(self.timers.next()) => return Some(Event::Due),
+            observed = self.kernel.observe(), if timers.may_listen() => observed,
+            result = iptables.ended() => return Some(Event::Iptables(result)),
+            () = time::sleep_until(timers.next()) => return Some(Event::Due),
         };
-        Some(self.heard(told))
+        Some(Event::Kernel(self.control.observed(observed)))
     }
 
     fn ready_event(&mut self) -> Option<Event> {
         self.events.try_recv().ok().or_else(|| {
-            let listening = self.timers.may_listen();
-            let told = listening.then(|| self.kernel.observe().now_or_never()).flatten()?;
-            Some(self.heard(told))
+            let listening = self.control.held.timers.may_listen();
+            let observed = listening.then(|| self.kernel.observe().now_or_never()).flatten()?;
+            Some(Event::Kernel(self.control.observed(observed)))
+        })
+    }
+}
+
+impl Control {
+    fn new(settings: Settings, outputs: Outputs) -> Self {
+        Self {
+            inputs: Inputs { policy: settings.policy.clone(), ..Inputs::default() },
+            paths: Paths::default(),
+            derived: Derived::default(),
+            held: Held::new(settings.jitter),
+            iptables: IptablesTask::default(),
+            // No chain is written before it is known what is in it.
+            changes: Changes { chains: true, ..Changes::default() },
+            settings,
+            outputs,
+        }
+    }
+
+    /// Applies `event` to what it is about. The only place where an event becomes changes.
+    fn apply(&mut self, event: Event) {
+        let Self { inputs, held, settings, .. } = self;
+        let mut changes = match event {
+            Event::Config(update) => inputs.config_changed(update, settings.reload),
+            Event::Identity(identity) => inputs.identity_changed(identity),
+            Event::Held(lease) => inputs.lease_held(lease),
+            Event::Lease(update) => inputs.lease_changed(update),
+            Event::Store(state) => inputs.store_changed(state),
+            Event::Remembered(checkpoint) => inputs.checkpoint_read(*checkpoint),
+            Event::Rival(rival) => {
+                inputs.rival = rival;
+                Changes::default()
+            }
+            Event::Kernel(observation) => held.observe(observation, &self.derived.scope, inputs),
+            Event::Iptables(result) => self.iptables_ended(result),
+            Event::Probe(event) => self.probes_reported(event),
+            Event::Question(question) => {
+                self.derive_peers();
+                self.answer(question);
+                Changes::default()
+            }
+            // What is due is looked at after every event.
+            Event::Due => Changes::default(),
+        };
+        if let Some(losses) = changes.losses.take() {
+            self.held.timers.judge_losses(losses);
+        }
+        self.changes |= changes;
+        // The brake ends by itself only while nothing else says that the store lost data.
+        if !self.inputs.trust_the_store() {
+            self.held.timers.do_not_brake();
+        }
+    }
+
+    /// A broken socket: what it would have reported is found by a dump.
+    fn observed(&mut self, observed: io::Result<Observation>) -> Observation {
+        observed.unwrap_or_else(|error| {
+            tracing::warn!(%error, "the kernel's messages were interrupted");
+            self.held.timers.listen_later();
+            Observation::Overrun
         })
     }
 
-    /// When the socket breaks, whatever it would have told is found by a dump.
-    fn heard(&mut self, told: io::Result<Observation>) -> Event {
-        Event::Kernel(told.unwrap_or_else(|error| {
-            tracing::warn!(%error, "the kernel's messages were interrupted");
-            self.timers.listen_later();
-            Observation::Overrun
-        }))
+    /// Looks again at an edit that waits for peers.
+    fn reconsider(&mut self) {
+        if std::mem::take(&mut self.changes.edit) {
+            self.changes |= self.inputs.reconsider(self.settings.reload);
+        }
+        self.follow_config();
     }
 
-    fn take(&mut self, event: Event) {
-        match event {
-            Event::Config(update) => self.take_config(update),
-            Event::Identity(identity) => self.take_identity(identity),
-            Event::Held(lease) => self.take_own(lease),
-            Event::Lease(update) => self.take_lease(update),
-            Event::Store(state) => self.take_store(state),
-            Event::Remembered(checkpoint) => self.take_checkpoint(*checkpoint),
-            Event::Rival(rival) => self.inputs.rival = rival,
-            Event::Probe(event) => self.probes_reported(event),
-            Event::Question(question) => {
-                self.catch_up();
-                self.answer(question);
+    /// Applies what has come due.
+    fn apply_due(&mut self) {
+        let due = self.held.timers.take_due();
+        let ready = due.keys.into_iter().filter(|key| !self.held.refused.is_waiting(key));
+        self.changes.differences.extend(ready);
+        for task in due.tasks {
+            let changes = self.run_task(task);
+            self.changes |= changes;
+        }
+    }
+
+    fn run_task(&mut self, task: Task) -> Changes {
+        // Changes of the host may have been missed as well.
+        let all = Changes { facts: true, dump: true, ..Changes::default() };
+        match task {
+            // Only a store that can be asked knows which leases are gone.
+            Task::Withdraw if !self.inputs.may_remove() => Changes::default(),
+            Task::Withdraw => {
+                self.withdraw();
+                Changes::default()
             }
-            Event::Kernel(observation) => self.take_observation(observation),
-            Event::Iptables(result) => self.iptables_ended(result),
-            // What is due is looked at after every event.
-            Event::Due => {}
+            Task::Retry => Changes { facts: self.inputs.no_node.is_some(), ..Changes::default() },
+            Task::Chains => Changes { chains: true, ..Changes::default() },
+            Task::Dump => all,
+            Task::Audit => {
+                let mut changes = self.inputs.guarding.try_again();
+                changes |= self.read_all_chains();
+                changes |= all;
+                changes
+            }
+        }
+    }
+
+    fn withdraw(&mut self) {
+        let is_over = self.held.timers.has_braked_long_enough();
+        if let Some((missing, of)) = self.inputs.held_back.filter(|_| is_over) {
+            tracing::warn!(
+                missing,
+                of,
+                "the store has not named leases for an hour: removing their routes"
+            );
+        }
+        let max_percent = if is_over { 100 } else { self.settings.max_withdraw };
+        match self.inputs.withdraw(max_percent) {
+            Withdrawal::Done(affected) => {
+                self.inputs.held_back = None;
+                self.held.timers.do_not_brake();
+                self.revise(&affected);
+            }
+            Withdrawal::Held { missing, of } => {
+                if self.inputs.held_back.replace((missing, of)) != Some((missing, of)) {
+                    tracing::error!(
+                        missing,
+                        of,
+                        "too many leases vanished at once: their routes are kept"
+                    );
+                }
+                self.outputs.read_again();
+                self.held.timers.withdraw_later();
+                if self.inputs.trust_the_store() {
+                    self.held.timers.brake();
+                }
+                self.derive_peers();
+            }
+        }
+    }
+
+    /// Reads again later what could not be read.
+    fn retry_unread(&mut self) {
+        let Changes { facts, dump, .. } = self.changes;
+        if facts || dump || self.inputs.no_node.is_some() {
+            self.held.timers.retry_later();
+        } else {
+            self.held.timers.all_is_read();
         }
     }
 }

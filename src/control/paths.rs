@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Reconciler;
-use crate::kernel::Kernel;
+use super::Control;
+use super::changes::Changes;
 use crate::model::entry::{Entry, Key, Route};
 use crate::model::lease::{Endpoint, Lease, LeaseId, Peer};
 use crate::model::path::{Detour, Path, Verdict};
@@ -47,7 +47,7 @@ impl Paths {
         }
     }
 
-    fn take_judgement(&mut self, judgement: &Judgement) {
+    fn apply_judgement(&mut self, judgement: &Judgement) {
         let Judgement { peer, public_ip, verdict } = *judgement;
         match verdict {
             Verdict::Pending => drop(self.verdicts.remove(&peer)),
@@ -79,28 +79,29 @@ impl Paths {
     }
 }
 
-impl<K: Kernel> Reconciler<K> {
-    pub(super) fn probes_reported(&mut self, event: ProbeEvent) {
+impl Control {
+    pub(super) fn probes_reported(&mut self, event: ProbeEvent) -> Changes {
         match event {
-            ProbeEvent::Channels(channels) => {
-                self.paths.channels = Some(channels);
-                // The plan tells whom to probe.
-                self.stale.plan = true;
+            // The plan says which peers to probe.
+            ProbeEvent::Channels(channels) => self.paths.channels = Some(channels),
+            ProbeEvent::On => {
+                self.paths.state = State::On;
+                return Changes::default();
             }
-            ProbeEvent::On => self.paths.state = State::On,
-            ProbeEvent::Off(reason) => {
-                // What is known to fail does not work for not being looked at.
-                self.paths.state = State::Off(reason);
-                self.stale.plan = true;
+            // A path that is known to fail does not work again because it is no longer probed.
+            ProbeEvent::Off(reason) => self.paths.state = State::Off(reason),
+            ProbeEvent::Judged(judgements) => {
+                self.apply_judgements(&judgements);
+                return Changes::default();
             }
-            ProbeEvent::Judged(judgements) => self.take_judgements(&judgements),
         }
+        Changes { plan: true, ..Changes::default() }
     }
 
-    fn take_judgements(&mut self, judgements: &[Judgement]) {
-        self.catch_up();
+    fn apply_judgements(&mut self, judgements: &[Judgement]) {
+        self.derive_peers();
         for judgement in judgements {
-            self.paths.take_judgement(judgement);
+            self.paths.apply_judgement(judgement);
         }
         let judged: BTreeSet<IpAddr> = judgements.iter().map(|judgement| judgement.peer).collect();
         let is_affected = |endpoint: &Endpoint| {
@@ -149,7 +150,7 @@ impl<K: Kernel> Reconciler<K> {
     }
 
     /// Which of these peers are to be reached through the tunnel although they are on our link. A
-    /// lease that is set aside may have a subnet that begins as that of an accepted one: it has no say.
+    /// lease that is rejected may have a subnet that begins as that of an accepted one: it is ignored.
     pub(super) fn detours<'a>(
         &self,
         peers: impl Iterator<Item = Option<Peer<'a>>>,
@@ -161,15 +162,15 @@ impl<K: Kernel> Reconciler<K> {
         endpoints.map(|endpoint| (endpoint.subnet.base(), self.detour(endpoint))).collect()
     }
 
-    pub(super) fn take_detours(&mut self, detours: Vec<(IpAddr, Option<Detour>)>) {
+    pub(super) fn apply_detours(&mut self, detours: Vec<(IpAddr, Option<Detour>)>) {
         for (peer, detour) in detours {
             let before = match detour {
                 Some(detour) => self.inputs.detours.insert(peer, detour),
                 None => self.inputs.detours.remove(&peer),
             };
-            self.unsaved |= before != detour;
+            self.changes.save |= before != detour;
             let is_fallback = matches!(detour, Some(Detour::Failed(_)));
-            self.statistics.fallbacks += u64::from(is_fallback && before != detour);
+            self.held.statistics.fallbacks += u64::from(is_fallback && before != detour);
         }
     }
 
@@ -180,7 +181,7 @@ impl<K: Kernel> Reconciler<K> {
         for peer in gone.flat_map(|(_, peers)| peers) {
             self.paths.verdicts.remove(peer);
             self.paths.rounds.remove(peer);
-            self.unsaved |= self.inputs.detours.remove(peer).is_some();
+            self.changes.save |= self.inputs.detours.remove(peer).is_some();
         }
     }
 
@@ -208,18 +209,19 @@ impl<K: Kernel> Reconciler<K> {
     fn programmed_path(&self, endpoint: &Endpoint) -> Option<Path> {
         let metric = Route::default_metric(endpoint.subnet.family());
         let key = Key::Route(endpoint.subnet, metric);
-        let Some(Entry::Route(route)) = self.actual.get(&key) else { return None };
+        let Some(Entry::Route(route)) = self.held.actual.get(&key) else { return None };
         // Of a route by way of a nexthop object the kernel need not tell the link.
-        let nexthop = route.nexthop.and_then(|id| self.actual.get(&Key::Nexthop(id)));
+        let nexthop = route.nexthop.and_then(|id| self.held.actual.get(&Key::Nexthop(id)));
         let link = route.link.as_ref().or_else(|| nexthop?.link());
-        let is_tunnel = link.is_some_and(|link| self.scope.tunnels.contains(link));
+        let is_tunnel = link.is_some_and(|link| self.derived.scope.tunnels.contains(link));
         Some(if is_tunnel { Path::Tunnel } else { Path::Direct })
     }
 
-    /// Tells the task that probes what has become of these leases.
-    pub(super) fn tell_targets(&mut self, standings: &[(LeaseId, Option<Standing>)]) {
+    /// Passes on to the probe task what has become of these leases.
+    pub(super) fn follow_targets(&mut self, standings: &[(LeaseId, Option<Standing>)]) {
         let Some(local) = self.inputs.local() else { return };
-        let probed = Local::of(&local, backend::pod_mtu(&self.networks).unwrap_or_default());
+        let probed =
+            Local::of(&local, backend::pod_mtu(&self.derived.networks).unwrap_or_default());
         let known = |lease: &Arc<Lease>| {
             let ours =
                 lease.endpoints.iter().filter(|it| local.node.uplink(it.subnet.family()).is_some());

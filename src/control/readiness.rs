@@ -1,10 +1,12 @@
 //! Whether the daemon does its work, and if not, why.
 
-use super::{Inputs, Reconciler};
-use crate::kernel::Kernel;
+use super::Control;
+use super::inputs::Inputs;
+use crate::model::config::NetworkConfig;
 use crate::model::entry::{Entry, Key};
 use crate::model::lease::{LeaseId, Rejected};
 use crate::model::node::Uplink;
+use crate::model::policy::{Guard, Strangers};
 use crate::model::status::{Readiness, StoreState};
 use crate::plan::desired::Standing;
 use crate::store::Rival;
@@ -28,10 +30,10 @@ impl Rejections {
     }
 }
 
-impl<K: Kernel> Reconciler<K> {
+impl Control {
     /// One line for all leases that were rejected at once, however many they are.
     pub(super) fn log_rejected(&mut self) {
-        let Rejections { total, first } = std::mem::take(&mut self.rejected);
+        let Rejections { total, first } = std::mem::take(&mut self.held.logged.rejected);
         if total > 0 {
             tracing::warn!(leases = total, ?first, "rejected leases");
         }
@@ -53,7 +55,7 @@ impl<K: Kernel> Reconciler<K> {
     pub(super) fn log_readiness(&mut self) {
         let readiness = self.readiness_with(None);
         let ready = readiness.ready;
-        if self.logged.as_ref() == Some(&readiness) {
+        if self.held.logged.readiness.as_ref() == Some(&readiness) {
             return;
         }
         if ready && readiness.reasons.is_empty() {
@@ -63,7 +65,7 @@ impl<K: Kernel> Reconciler<K> {
         } else {
             tracing::warn!(reasons = ?readiness.reasons, "not ready");
         }
-        self.logged = Some(readiness);
+        self.held.logged.readiness = Some(readiness);
     }
 
     /// What keeps us from being ready, in sentences.
@@ -78,9 +80,9 @@ impl<K: Kernel> Reconciler<K> {
             (!inputs.peers.is_complete() && !inputs.rest_on_memory())
                 .then(|| "the leases of the peers are not read yet".to_owned()),
             self.awaited_chains().map(str::to_owned),
-            self.trouble.clone(),
+            self.held.trouble.clone(),
         ];
-        let refused = self.refused.iter().filter(|(key, _)| self.is_essential(key));
+        let refused = self.held.refused.iter().filter(|(key, _)| self.is_essential(key));
         let refused: Vec<String> = refused.map(|(_, why)| why.to_owned()).collect();
         missing.into_iter().flatten().chain(abridged(refused)).collect()
     }
@@ -104,7 +106,7 @@ impl<K: Kernel> Reconciler<K> {
             Key::ReversePath(_) | Key::AcceptRa(_) | Key::TxChecksum(_) => false,
             Key::Address(link, ..) => !link.is_loopback(),
             Key::Table(_) | Key::Chain(_) => {
-                self.desired.state().get(key).is_some_and(|entry| self.is_relied_on(entry))
+                self.derived.desired.state().get(key).is_some_and(|entry| self.is_relied_on(entry))
             }
             _ => true,
         }
@@ -131,7 +133,7 @@ impl<K: Kernel> Reconciler<K> {
     }
 
     fn is_wanted(&self, key: &Key) -> bool {
-        self.desired.state().get(key).is_some()
+        self.derived.desired.state().get(key).is_some()
     }
 
     fn store_remark(&self) -> Option<String> {
@@ -156,19 +158,20 @@ impl<K: Kernel> Reconciler<K> {
         // Without a config before, this node waits for one.
         let unusable = inputs.edit.unusable().filter(|_| inputs.confirmed);
         let unusable = unusable.map(|reason| format!("the config before stays in force: {reason}"));
-        let filters = self.refused.iter().filter(|(key, _)| matches!(key, Key::ReversePath(_)));
+        let filters =
+            self.held.refused.iter().filter(|(key, _)| matches!(key, Key::ReversePath(_)));
         // Whether it was to be made or changed is no news.
         let unsigned = |why: &str| why.trim_start_matches(['+', '~', ' ']).to_owned();
         let filters = filters.map(move |(_, why)| {
             format!("packets may be lost while backends change: {}", unsigned(why))
         });
-        let left = self.refused.iter().filter(|(key, _)| {
+        let left = self.held.refused.iter().filter(|(key, _)| {
             matches!(key, Key::Table(_) | Key::Chain(_)) && !self.is_wanted(key)
         });
         let left = left.map(|(_, why)| format!("old rules are left: {why}"));
-        let spoilt = self.refused.iter().filter(|(key, _)| matches!(key, Key::TxChecksum(_)));
+        let spoilt = self.held.refused.iter().filter(|(key, _)| matches!(key, Key::TxChecksum(_)));
         let spoilt = spoilt.map(|(_, why)| format!("packets in the tunnel may be spoilt: {why}"));
-        let unkept = self.refused.iter().filter_map(|(key, why)| self.unkept(key, why));
+        let unkept = self.held.refused.iter().filter_map(|(key, why)| self.unkept(key, why));
         let (pending, guard) = (inputs.pending(), self.guard_remark());
         let bridges = inputs.bridges.iter().map(|bridge| {
             format!(
@@ -188,7 +191,25 @@ impl<K: Kernel> Reconciler<K> {
     }
 }
 
-impl<K: Kernel> Reconciler<K> {
+impl Control {
+    /// Why the guard does less than it should, as far as it is known.
+    fn guard_remark(&self) -> Option<String> {
+        let inputs = &self.inputs;
+        let drops = |guard: Guard| guard.strangers == Strangers::Drop;
+        let is_asked = inputs.policy.guard.is_some_and(drops)
+            && inputs.config.as_ref().is_some_and(NetworkConfig::has_tunnel);
+        let by_memory = is_asked && inputs.rest_on_memory() && !inputs.peers.is_complete();
+        let blind = is_asked && inputs.are_alone() && !inputs.know_peers();
+        let refused = inputs.guarding.refused.as_ref().map(|reason| {
+            format!("the tunnel is not guarded, everybody may send into it: {reason}")
+        });
+        let by_memory =
+            by_memory.then_some("the tunnel lets in only the peers that were last known");
+        let blind =
+            blind.then_some("the tunnel is not guarded until the leases of the peers are read");
+        refused.or_else(|| by_memory.or(blind).map(str::to_owned))
+    }
+
     /// The public IPs that peers cannot use as gateways.
     fn gateways_remark(&self) -> Vec<String> {
         let local = self.inputs.local().filter(|local| !local.config.has_tunnel());
@@ -209,7 +230,7 @@ impl<K: Kernel> Reconciler<K> {
         let rival = self.inputs.rival.map(|rival| {
             format!("{rival} and overwrites our lease: give each node a public IP of its own")
         });
-        let against_us = self.desired.against_us();
+        let against_us = self.derived.desired.against_us();
         let shown = against_us.iter().take(SHOWN).filter_map(|id| self.conflict_remark(id));
         let more = against_us.len().saturating_sub(SHOWN);
         let more = (more > 0).then(|| format!("and {more} more leases conflict with this node"));
@@ -217,7 +238,7 @@ impl<K: Kernel> Reconciler<K> {
     }
 
     fn conflict_remark(&self, id: &LeaseId) -> Option<String> {
-        let Standing::SetAside(why) = self.desired.peers().get(id)? else { return None };
+        let Standing::SetAside(why) = self.derived.desired.peers().get(id)? else { return None };
         let Rejected::OurAddress(ip) = why else {
             return Some(format!("lease {id} conflicts with this node: {why}"));
         };

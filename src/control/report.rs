@@ -3,8 +3,7 @@
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::Reconciler;
-use crate::kernel::Kernel;
+use super::Control;
 use crate::model::config::NetworkConfig;
 use crate::model::entry::Entry;
 use crate::model::lease::LeaseAttributes;
@@ -48,10 +47,10 @@ pub struct Outputs {
     pub heartbeat: watch::Sender<Instant>,
     /// Counted up to have the leases read again.
     pub read_again: watch::Sender<u64>,
-    /// Counted up when the node's report may differ from the last one.
-    pub reported: watch::Sender<u64>,
-    /// Counted up when a checkpoint would differ from the last one.
-    pub changed: watch::Sender<u64>,
+    /// Sent when the node report may differ from the last one.
+    pub reported: watch::Sender<()>,
+    /// Sent when a checkpoint would differ from the last one.
+    pub changed: watch::Sender<()>,
 }
 
 /// Their other ends.
@@ -60,8 +59,8 @@ pub struct Listeners {
     pub progress: watch::Receiver<Progress>,
     pub heartbeat: watch::Receiver<Instant>,
     pub read_again: watch::Receiver<u64>,
-    pub reported: watch::Receiver<u64>,
-    pub changed: watch::Receiver<u64>,
+    pub reported: watch::Receiver<()>,
+    pub changed: watch::Receiver<()>,
 }
 
 impl Outputs {
@@ -88,7 +87,7 @@ impl Outputs {
     }
 }
 
-impl<K: Kernel> Reconciler<K> {
+impl Control {
     /// Reports how far the loop has come.
     pub(super) fn report(&mut self) {
         self.outputs.heartbeat.send_replace(Instant::now());
@@ -105,33 +104,26 @@ impl<K: Kernel> Reconciler<K> {
         self.outputs.progress.send_if_modified(|last| {
             let changed = *last != progress;
             *last = progress;
-            self.unreported |= changed;
+            self.changes.report |= changed;
             changed
         });
-        self.report_change();
-        self.announce_report();
-    }
-
-    /// Before all leases are known, a checkpoint would forget those of the last one.
-    fn report_change(&mut self) {
-        let knows_all = self.inputs.peers.is_complete() || self.inputs.remembered.is_some();
-        if self.unsaved && knows_all && self.inputs.are_known() {
-            self.unsaved = false;
-            self.outputs.changed.send_modify(|count| *count += 1);
+        if !self.inputs.are_known() {
+            return;
         }
-    }
-
-    /// Reports that the node report may differ from the last one.
-    fn announce_report(&mut self) {
-        if self.unreported && self.inputs.held && self.inputs.are_known() {
-            self.unreported = false;
-            self.outputs.reported.send_modify(|count| *count += 1);
+        // Before all leases are known, a checkpoint would forget those of the last one.
+        let knows_all = self.inputs.peers.is_complete() || self.inputs.remembered.is_some();
+        if knows_all && std::mem::take(&mut self.changes.save) {
+            self.outputs.changed.send_replace(());
+        }
+        if self.inputs.held && std::mem::take(&mut self.changes.report) {
+            self.outputs.reported.send_replace(());
         }
     }
 
     /// Peers send to us as soon as they read our lease: not before the device is there to receive.
     fn publishable(&self) -> Option<LeaseAttributes> {
-        let is_ready = self.inputs.confirmed && !self.inputs.lack_macs() && self.links_are_up();
+        let links_are_up = || self.is_met(|entry| matches!(entry, Entry::Link(_)));
+        let is_ready = self.inputs.confirmed && !self.inputs.lack_macs() && links_are_up();
         Some(self.inputs.local().filter(|_| is_ready)?.attributes())
     }
 
@@ -141,15 +133,11 @@ impl<K: Kernel> Reconciler<K> {
         Some(Usable {
             networks: config.networks().collect(),
             subnets: own.subnets().collect(),
-            mtu: backend::pod_mtu(&self.networks)?,
+            mtu: backend::pod_mtu(&self.derived.networks)?,
         })
     }
 
-    fn links_are_up(&self) -> bool {
-        self.is_met(|entry| matches!(entry, Entry::Link(_)))
-    }
-
-    /// Whoever reads subnet.env takes it at its word that the daemon masquerades.
+    /// Readers of subnet.env rely on it that the daemon masquerades.
     fn local_is_met(&self) -> bool {
         let concerns = |entry: &Entry| match entry {
             Entry::Link(_) => true,
@@ -165,11 +153,11 @@ impl<K: Kernel> Reconciler<K> {
     }
 
     pub(super) fn holds(&self, entry: &Entry) -> bool {
-        self.actual.get(&entry.key()).is_some_and(|have| entry.is_met_by(have))
+        self.held.actual.get(&entry.key()).is_some_and(|have| entry.is_met_by(have))
     }
 
     /// The entries on our devices, and our rules.
     pub(super) fn local_entries(&self) -> impl Iterator<Item = &Entry> {
-        self.desired.state().local().map(AsRef::as_ref)
+        self.derived.desired.state().local().map(AsRef::as_ref)
     }
 }

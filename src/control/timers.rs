@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::changes::Losses;
 use crate::model::entry::Key;
 
 /// A packet already past the route lookup still needs the entries of the old path for this long.
@@ -39,22 +40,17 @@ pub(super) struct Timers {
     keys: BTreeSet<(Instant, Key)>,
     /// Until when unwanted entries stay.
     lingering: BTreeMap<Key, Instant>,
-    withdraw: Option<Instant>,
+    tasks: BTreeMap<Task, Instant>,
     /// When the first of the leases vanished that are to be judged.
     vanishing: Option<Instant>,
     /// When the last one vanished.
     vanished: Option<Instant>,
     /// Since when the brake has held back losses without any other sign that the store lost data.
     braking: Option<Instant>,
-    retry: Option<Instant>,
     retries: u32,
-    dump: Option<Instant>,
     dumped: Option<Instant>,
-    listen: Option<Instant>,
-    chains: Option<Instant>,
     chains_read: Option<Instant>,
-    audit: Instant,
-    heartbeat: Instant,
+    listen: Option<Instant>,
     /// From 0 to 1: spreads the audits of many nodes.
     jitter: fn() -> f64,
 }
@@ -67,7 +63,7 @@ pub(super) struct Due {
     pub(super) tasks: Vec<Task>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Task {
     /// Judge the leases that have vanished.
     Withdraw,
@@ -76,65 +72,47 @@ pub(super) enum Task {
     Dump,
     /// Look at chains: changes of legacy iptables are not notified.
     Chains,
-    /// Look at everything, as if nobody ever told us anything.
+    /// Read everything, as if nothing had ever been notified.
     Audit,
 }
 
 impl Timers {
     pub(super) fn new(jitter: fn() -> f64) -> Self {
-        let now = Instant::now();
+        let audit = Instant::now() + until_audit(jitter);
         Self {
             keys: BTreeSet::new(),
             lingering: BTreeMap::new(),
-            withdraw: None,
+            tasks: BTreeMap::from([(Task::Audit, audit)]),
             vanishing: None,
             vanished: None,
             braking: None,
-            retry: None,
             retries: 0,
-            dump: None,
             dumped: None,
-            listen: None,
-            chains: None,
             chains_read: None,
-            audit: now + AUDIT.mul_f64(0.75 + jitter() / 2.0),
-            heartbeat: now + HEARTBEAT,
+            listen: None,
             jitter,
         }
     }
 
-    /// When something comes due.
+    /// When something comes due; no later than the next heartbeat.
     pub(super) fn next(&self) -> Instant {
         let key = self.keys.first().map(|(at, _)| *at);
-        let optional = [key, self.withdraw, self.retry, self.dump, self.listen, self.chains];
-        optional.into_iter().flatten().fold(self.audit.min(self.heartbeat), Instant::min)
+        let due = self.tasks.values().copied().chain(key).chain(self.listen);
+        due.fold(Instant::now() + HEARTBEAT, Instant::min)
     }
 
-    /// Takes what has come due off.
+    /// Takes what has come due.
     pub(super) fn take_due(&mut self) -> Due {
         let now = Instant::now();
-        let is_due = |at: &mut Option<Instant>| at.take_if(|at| *at <= now).is_some();
-        let audit = self.audit <= now;
-        if audit {
-            self.audit = now + AUDIT.mul_f64(0.75 + (self.jitter)() / 2.0);
-        }
-        if self.heartbeat <= now {
-            self.heartbeat = now + HEARTBEAT;
-        }
-        is_due(&mut self.listen);
-        let withdraw = is_due(&mut self.withdraw);
-        if withdraw {
+        let is_due = |(task, at): (&Task, &Instant)| (*at <= now).then_some(*task);
+        let tasks = self.tasks.iter().filter_map(is_due).collect();
+        self.tasks.retain(|_, at| *at > now);
+        self.tasks.entry(Task::Audit).or_insert_with(|| now + until_audit(self.jitter));
+        self.listen.take_if(|at| *at <= now);
+        if !self.tasks.contains_key(&Task::Withdraw) {
             self.vanishing = None;
         }
-        let tasks = [
-            (Task::Withdraw, withdraw),
-            (Task::Retry, is_due(&mut self.retry)),
-            (Task::Dump, is_due(&mut self.dump)),
-            (Task::Chains, is_due(&mut self.chains)),
-            (Task::Audit, audit),
-        ];
-        let tasks = tasks.into_iter().filter_map(|(task, is_due)| is_due.then_some(task));
-        Due { tasks: tasks.collect(), keys: self.take_due_keys(now) }
+        Due { tasks, keys: self.take_due_keys(now) }
     }
 
     fn take_due_keys(&mut self, now: Instant) -> Vec<Key> {
@@ -178,7 +156,7 @@ impl Timers {
             return self.withdraw_soon();
         }
         self.vanished = Some(now);
-        self.withdraw = Some(now);
+        self.tasks.insert(Task::Withdraw, now);
     }
 
     /// Leases have vanished: judge them soon.
@@ -187,21 +165,27 @@ impl Timers {
         self.vanished = Some(now);
         let latest = *self.vanishing.get_or_insert(now) + WITHDRAW_LATEST;
         let soon = (now + WITHDRAW).min(latest);
-        self.withdraw = Some(self.withdraw.map_or(soon, |at| at.max(soon)));
+        let at = self.tasks.entry(Task::Withdraw).or_insert(soon);
+        *at = soon.max(*at);
     }
 
     /// The store seems to have lost leases: judge once the others had time to come back.
     pub(super) fn withdraw_later(&mut self) {
-        self.withdraw = Some(Instant::now() + WITHDRAW_AFTER_LOSS);
+        self.tasks.insert(Task::Withdraw, Instant::now() + WITHDRAW_AFTER_LOSS);
     }
 
-    pub(super) const fn will_withdraw(&self) -> bool {
-        self.withdraw.is_some()
+    /// Judges the leases that the store no longer names: at once, or when no more follow.
+    pub(super) fn judge_losses(&mut self, Losses { before, after, may_grow }: Losses) {
+        if after == 0 {
+            self.withdraw_nothing();
+        } else if after > before || !self.tasks.contains_key(&Task::Withdraw) {
+            if may_grow { self.withdraw_soon() } else { self.withdraw_now() }
+        }
     }
 
     /// What had vanished is back. The next loss is judged by itself.
-    pub(super) const fn withdraw_nothing(&mut self) {
-        self.withdraw = None;
+    pub(super) fn withdraw_nothing(&mut self) {
+        self.tasks.remove(&Task::Withdraw);
         self.vanishing = None;
         self.braking = None;
     }
@@ -222,15 +206,15 @@ impl Timers {
 
     /// Something could not be read: try again, each time a little later.
     pub(super) fn retry_later(&mut self) {
-        if self.retry.is_none() {
-            self.retry = Some(Instant::now() + backoff(self.retries));
+        if !self.tasks.contains_key(&Task::Retry) {
+            self.tasks.insert(Task::Retry, Instant::now() + backoff(self.retries));
             self.retries += 1;
         }
     }
 
     /// All that is needed has been read.
     pub(super) fn all_is_read(&mut self) {
-        self.retry = None;
+        self.tasks.remove(&Task::Retry);
         self.retries = 0;
     }
 
@@ -238,25 +222,31 @@ impl Timers {
     pub(super) fn dump_soon(&mut self) {
         let now = Instant::now();
         let earliest = self.dumped.map_or(now, |at| at + DUMP_SPACING);
-        self.dump.get_or_insert(earliest.max(now));
+        self.tasks.entry(Task::Dump).or_insert(earliest.max(now));
     }
 
     pub(super) fn dumped(&mut self) {
         self.dumped = Some(Instant::now());
-        self.dump = None;
+        self.tasks.remove(&Task::Dump);
     }
 
     /// Look at chains `period` from now, if not sooner; without one, only when something else asks
     /// for it.
     pub(super) fn look_at_chains(&mut self, period: Option<Duration>) {
-        self.chains = period.map(|period| self.chains.unwrap_or_else(|| Instant::now() + period));
+        match period {
+            Some(period) => {
+                self.tasks.entry(Task::Chains).or_insert_with(|| Instant::now() + period);
+            }
+            None => drop(self.tasks.remove(&Task::Chains)),
+        }
     }
 
     /// Chains have changed: look at once, unless the last look was only just now.
     pub(super) fn look_at_chains_soon(&mut self) {
         let now = Instant::now();
         let earliest = self.chains_read.map_or(now, |at| at + DUMP_SPACING).max(now);
-        self.chains = Some(self.chains.map_or(earliest, |at| at.min(earliest)));
+        let at = self.tasks.entry(Task::Chains).or_insert(earliest);
+        *at = earliest.min(*at);
     }
 
     pub(super) fn chains_were_read(&mut self) {
@@ -270,6 +260,11 @@ impl Timers {
     pub(super) const fn may_listen(&self) -> bool {
         self.listen.is_none()
     }
+}
+
+/// Spreads the audits of many nodes.
+fn until_audit(jitter: fn() -> f64) -> Duration {
+    AUDIT.mul_f64(0.75 + jitter() / 2.0)
 }
 
 /// How long to wait after so many failures in a row.

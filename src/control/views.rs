@@ -5,15 +5,16 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-use super::Reconciler;
-use crate::kernel::Kernel;
+use super::Control;
+use super::apply::is_guard;
 use crate::model::checkpoint::{Checkpoint, Host};
 use crate::model::entry::{Entry, Key};
-use crate::model::lease::{Lease, LeaseId, Rejected};
+use crate::model::lease::{Endpoint, Lease, LeaseId, Rejected};
 use crate::model::path::Path;
 use crate::model::report::{NodeReport, OtherMtu, Quality, exceptions, failing};
 use crate::model::status::{
-    FirewallStatus, LeaseStatus, PeerCounts, PeerStatus, Status, TableStatus,
+    ChecksumStatus, FirewallStatus, GuardStatus, LeaseStatus, PeerCounts, PeerStatus, Statistics,
+    Status, TableStatus,
 };
 use crate::plan::backend::{self, PeerPlan, Unreachable, Way};
 use crate::plan::desired::Standing;
@@ -30,7 +31,7 @@ pub enum Question {
     Checkpoint(oneshot::Sender<Option<Checkpoint>>),
 }
 
-impl<K: Kernel> Reconciler<K> {
+impl Control {
     /// The task that asked may have ended: then the answer is dropped.
     pub(super) fn answer(&self, question: Question) {
         match question {
@@ -68,7 +69,7 @@ impl<K: Kernel> Reconciler<K> {
             config: self.inputs.config_status(),
             public_ips: uplinks.map(|uplink| uplink.public_ip).collect(),
             subnets: self.inputs.own.iter().flat_map(Lease::subnets).collect(),
-            mtu: backend::pod_mtu(&self.networks),
+            mtu: backend::pod_mtu(&self.derived.networks),
             peers: self.counts(),
             conflicts: self.conflicts(),
             firewall: self.firewall().map(|choice| FirewallStatus {
@@ -78,10 +79,10 @@ impl<K: Kernel> Reconciler<K> {
             tables: self.tables(Entry::is_rules),
             guard: self.guard_status(),
             computing: self.computing(),
-            desired: self.desired.state().len(),
-            refused: self.refused.iter().map(|(_, why)| why.to_owned()).collect(),
+            desired: self.derived.desired.state().len(),
+            refused: self.held.refused.iter().map(|(_, why)| why.to_owned()).collect(),
             probes: self.probe_status(),
-            statistics: self.statistics,
+            statistics: Statistics { edits: self.inputs.edits, ..self.held.statistics },
         }
     }
 
@@ -101,7 +102,7 @@ impl<K: Kernel> Reconciler<K> {
     pub(super) fn counts(&self) -> PeerCounts {
         let mut counts =
             PeerCounts { missing: self.inputs.peers.missing().len(), ..PeerCounts::default() };
-        for standing in self.desired.peers().values() {
+        for standing in self.derived.desired.peers().values() {
             match standing {
                 Standing::SetAside(_) => counts.set_aside += 1,
                 Standing::Planned(_, PeerPlan { ways, .. }) => {
@@ -127,7 +128,7 @@ impl<K: Kernel> Reconciler<K> {
         let rival = self.inputs.rival.map(|rival| Rejected::OurAddress(rival.public_ip));
         let rival = rival.as_ref().and_then(Rejected::conflict);
         let mut conflicts = BTreeMap::new();
-        for about in self.desired.peers().values().filter_map(about).chain(rival) {
+        for about in self.derived.desired.peers().values().filter_map(about).chain(rival) {
             *conflicts.entry(about.to_owned()).or_default() += 1;
         }
         conflicts
@@ -135,7 +136,7 @@ impl<K: Kernel> Reconciler<K> {
 
     pub(super) fn peers(&self) -> Vec<PeerStatus> {
         let unmet = self.unmet();
-        let peers = self.desired.peers().iter();
+        let peers = self.derived.desired.peers().iter();
         peers
             .flat_map(|(id, standing)| match standing {
                 Standing::SetAside(reason) => vec![self.set_aside(id, reason)],
@@ -147,7 +148,7 @@ impl<K: Kernel> Reconciler<K> {
     /// What is desired and not there. To lay all of it beside what is there takes less time than
     /// to look it up.
     fn unmet(&self) -> BTreeSet<Key> {
-        let both = self.desired.state().beside(&self.actual);
+        let both = self.derived.desired.state().beside(&self.held.actual);
         let unmet = both.filter_map(|(want, have)| {
             want.filter(|want| have.is_none_or(|have| !want.is_met_by(have)))
         });
@@ -156,19 +157,9 @@ impl<K: Kernel> Reconciler<K> {
 
     fn set_aside(&self, id: &LeaseId, reason: &Rejected) -> PeerStatus {
         let endpoint = self.inputs.peers.lease(id).and_then(|lease| lease.endpoints.first());
-        PeerStatus {
-            lease: id.clone(),
-            family: endpoint.map(|endpoint| endpoint.subnet.family()),
-            subnet: endpoint.map(|endpoint| endpoint.subnet),
-            public_ip: endpoint.map(|endpoint| endpoint.public_ip),
-            backend: endpoint
-                .map(|endpoint| endpoint.backend.as_str().to_owned())
-                .unwrap_or_default(),
-            path: None,
-            reason: Some(format!("set aside: {reason}")),
-            programmed: false,
-            probes: None,
-        }
+        let family = endpoint.map(|endpoint| endpoint.subnet.family());
+        let reason = Some(format!("set aside: {reason}"));
+        PeerStatus { family, reason, ..peer_status(id, endpoint) }
     }
 
     fn planned(
@@ -181,15 +172,12 @@ impl<K: Kernel> Reconciler<K> {
         let status = |(family, way): &(_, Result<backend::Way, _>)| {
             let endpoint = lease.endpoint(*family);
             PeerStatus {
-                lease: lease.id.clone(),
                 family: Some(*family),
-                subnet: endpoint.map(|endpoint| endpoint.subnet),
-                public_ip: endpoint.map(|endpoint| endpoint.public_ip),
-                backend: endpoint.map(|e| e.backend.as_str().to_owned()).unwrap_or_default(),
                 path: way.as_ref().ok().map(|way| way.path),
                 reason: reason(way),
                 probes: endpoint.and_then(|endpoint| self.path_status(endpoint)),
                 programmed: way.as_ref().is_ok_and(|way| way.entries.iter().all(is_met)),
+                ..peer_status(&lease.id, endpoint)
             }
         };
         ways.iter().map(status).collect()
@@ -202,7 +190,7 @@ impl<K: Kernel> Reconciler<K> {
             let malformed = peers.malformed(id).map(|why| format!("kept as last read: {why}"));
             malformed.or_else(|| peers.bad_source(id).map(|bad| bad.to_string()))
         };
-        let reason = |id: &LeaseId| match self.desired.peers().get(id) {
+        let reason = |id: &LeaseId| match self.derived.desired.peers().get(id) {
             Some(Standing::SetAside(reason)) => Some(format!("set aside: {reason}")),
             Some(Standing::Planned(..)) | None => remark(id),
         };
@@ -216,6 +204,35 @@ impl<K: Kernel> Reconciler<K> {
             }
         };
         peers.ids().map(status).collect()
+    }
+
+    /// The devices that are to compute checksums.
+    pub(super) fn computing(&self) -> Vec<ChecksumStatus> {
+        let status = |entry: &Entry| match entry {
+            Entry::TxChecksum(checksum) => Some(ChecksumStatus {
+                link: checksum.link.to_string(),
+                programmed: self.holds(entry),
+            }),
+            _ => None,
+        };
+        self.local_entries().filter_map(status).collect()
+    }
+
+    /// None where there is no tunnel, or nothing is asked for.
+    pub(super) fn guard_status(&self) -> Option<GuardStatus> {
+        let asked = self.inputs.policy.guard?;
+        self.inputs.config.as_ref().filter(|config| config.has_tunnel())?;
+        let tables = self.tables(is_guard);
+        let drops = self.is_met(|entry| matches!(entry, Entry::Renewal(_)));
+        let admitted =
+            self.held.actual.entries().filter(|entry| matches!(entry, Entry::Element(_)));
+        Some(GuardStatus {
+            asked,
+            in_force: !tables.is_empty() && drops && tables.iter().all(|table| table.programmed),
+            tables,
+            admitted: admitted.count(),
+            refused: self.inputs.guarding.refused.clone(),
+        })
     }
 
     /// What this node reports to the operator; none before it holds a lease.
@@ -237,7 +254,7 @@ impl<K: Kernel> Reconciler<K> {
             pending: self.inputs.pending(),
             invalid: self.inputs.edit.unusable(),
             strict_filters: self.inputs.strict_now.iter().cloned().collect(),
-            pod_mtu: backend::pod_mtu(&self.networks),
+            pod_mtu: backend::pod_mtu(&self.derived.networks),
             // The task that publishes the report looks at the pods.
             other_mtu: OtherMtu::default(),
             keeps_connections: local.policy.masquerade.is_some() && self.rules_are_met(),
@@ -248,6 +265,21 @@ impl<K: Kernel> Reconciler<K> {
             quality,
             node: local.node,
         })
+    }
+}
+
+/// A peer by its lease alone.
+fn peer_status(id: &LeaseId, endpoint: Option<&Endpoint>) -> PeerStatus {
+    PeerStatus {
+        lease: id.clone(),
+        family: None,
+        subnet: endpoint.map(|endpoint| endpoint.subnet),
+        public_ip: endpoint.map(|endpoint| endpoint.public_ip),
+        backend: endpoint.map(|it| it.backend.as_str().to_owned()).unwrap_or_default(),
+        path: None,
+        reason: None,
+        programmed: false,
+        probes: None,
     }
 }
 

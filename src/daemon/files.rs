@@ -63,14 +63,14 @@ pub(super) async fn keep_subnet_file(shared: Shared) -> anyhow::Result<()> {
 /// Saves what the plan is made from, shortly after each change.
 pub(super) async fn keep_checkpoint(
     shared: Shared,
-    changed: watch::Receiver<u64>,
+    changed: watch::Receiver<()>,
 ) -> anyhow::Result<()> {
     keep_saved(changed, &shared.options.state_file, async || save(&shared).await).await
 }
 
 /// Calls `save` shortly after each change, and again as long as that fails.
 async fn keep_saved(
-    mut changed: watch::Receiver<u64>,
+    mut changed: watch::Receiver<()>,
     path: &Path,
     save: impl AsyncFn() -> anyhow::Result<io::Result<()>>,
 ) -> anyhow::Result<()> {
@@ -292,14 +292,14 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_checkpoint_that_could_not_be_saved_is_tried_again_until_it_is() {
-        let (change, changed) = watch::channel(0);
+        let (change, changed) = watch::channel(());
         let tries = Cell::new(0);
         let save = async || {
             tries.set(tries.get() + 1);
             let is_full = tries.get() < 3;
             Ok(if is_full { Err(io::Error::from(io::ErrorKind::StorageFull)) } else { Ok(()) })
         };
-        change.send_replace(1);
+        change.send_replace(());
         let kept = keep_saved(changed, Path::new("state.json"), save);
         // Nothing else changes meanwhile.
         timeout(RETRY_SAVE * 10, kept).await.unwrap_err();

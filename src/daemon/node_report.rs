@@ -32,7 +32,7 @@ const MEASURED: Duration = Duration::from_secs(15);
 pub(super) async fn keep_report<S: SubnetManager>(
     manager: Rc<S>,
     shared: Shared,
-    (mut reported, mut acquired): (watch::Receiver<u64>, watch::Receiver<bool>),
+    (mut reported, mut acquired): (watch::Receiver<()>, watch::Receiver<bool>),
 ) -> anyhow::Result<()> {
     let mut published = None;
     let mut backoff = Backoff::default();

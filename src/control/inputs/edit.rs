@@ -1,9 +1,10 @@
-//! The newest config of the store: what of it is in force on this node, and what waits.
+//! The newest config of the store: which part of it is applied on this node, and what waits.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::Inputs;
+use crate::control::changes::Changes;
 use crate::model::config::{ConfigUpdate, NetworkConfig};
 use crate::model::lease::Lease;
 use crate::model::local::Local;
@@ -16,10 +17,8 @@ use crate::plan::config_change::{Change, Reload, Situation, Waits, change};
 #[derive(Clone, Debug, Default)]
 pub struct Edit {
     pub update: Option<ConfigUpdate>,
-    /// What keeps it, or a part of it, from being in force.
+    /// What keeps it, or a part of it, from being applied.
     pub waits: Option<Waits>,
-    /// Whether peers have changed since it was looked at.
-    pub stale: bool,
 }
 
 impl Edit {
@@ -44,48 +43,54 @@ impl Edit {
 }
 
 impl Inputs {
-    /// Takes in what the store says of the config; returns whether another one is in force now.
-    /// If the first can be used, it is the one to start with, whatever was remembered. If it
-    /// cannot, the store can be asked all the same: the remembered one stays in force, as on a
-    /// node that runs, so that the lease is renewed and the peers are heard.
-    pub fn take_edit(&mut self, update: ConfigUpdate, reload: Reload) -> bool {
-        self.edit = Edit { update: Some(update), waits: None, stale: false };
+    /// Applies the newest config of the store, or the part of it that need not wait. If the first
+    /// can be used, it is the one to start with, whatever was remembered. If it cannot, the store
+    /// is reachable all the same: the remembered one stays applied, as on a node that runs, so that
+    /// the lease is renewed and the leases of the peers are read.
+    pub(super) fn apply_edit(&mut self, update: ConfigUpdate, reload: Reload) -> Changes {
+        self.edit = Edit { update: Some(update), waits: None };
         let Some(wanted) = self.edit.wanted().cloned() else {
             self.confirmed |= self.config.is_some();
-            return false;
+            return Changes::default();
         };
         match self.config.clone() {
             Some(current) if self.confirmed => self.change(&current, &wanted, reload),
             Some(_) | None => {
                 self.confirmed = true;
-                self.put_in_force(wanted)
+                self.apply_config(wanted)
             }
         }
     }
 
-    /// Looks again at an edit that waits for peers; returns whether another config is in force now.
-    pub fn reconsider(&mut self, reload: Reload) -> bool {
-        let is_stale = std::mem::take(&mut self.edit.stale);
-        let may_end = self.edit.waits.as_ref().is_some_and(|w| is_stale && w.may_end_by_itself());
+    /// Looks again at an edit that waits for peers.
+    pub(in crate::control) fn reconsider(&mut self, reload: Reload) -> Changes {
+        let may_end = self.edit.waits.as_ref().is_some_and(Waits::may_end_by_itself);
         match (self.config.clone(), self.edit.wanted().cloned()) {
             (Some(current), Some(wanted)) if may_end => self.change(&current, &wanted, reload),
-            _ => false,
+            _ => Changes::default(),
         }
     }
 
-    fn change(&mut self, current: &NetworkConfig, wanted: &NetworkConfig, reload: Reload) -> bool {
+    fn change(
+        &mut self,
+        current: &NetworkConfig,
+        wanted: &NetworkConfig,
+        reload: Reload,
+    ) -> Changes {
         let stranded =
             if current.mixed && !wanted.mixed { self.stranded(wanted) } else { Some(Vec::new()) };
         let situation = Situation { reload, names: self.names(), kept: self.kind_kept(), stranded };
         let Change { in_force, waits } = change(current, wanted, &situation);
         self.edit.waits = waits;
-        self.put_in_force(in_force)
+        self.apply_config(in_force)
     }
 
-    fn put_in_force(&mut self, config: NetworkConfig) -> bool {
-        let is_news = self.config.as_ref() != Some(&config);
+    fn apply_config(&mut self, config: NetworkConfig) -> Changes {
+        if self.config.as_ref() == Some(&config) {
+            return Changes::default();
+        }
         self.config = Some(config);
-        is_news
+        Changes { config: true, facts: true, plan: true, save: true, ..Changes::default() }
     }
 
     /// The peers that have a path now and would have none by `wanted`; none before all are known.

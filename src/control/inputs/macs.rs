@@ -1,35 +1,14 @@
-//! The MAC address of each tunnel device: kept where that is safe, fresh where another node may have it.
+//! The MAC address of each tunnel device: kept where that is safe, replaced where another node may
+//! have it.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use super::{Inputs, Reconciler};
-use crate::kernel::Kernel;
+use super::Inputs;
 use crate::mac::MacAddr;
 use crate::model::entry::{Entry, KernelState, Key, Link, LinkKind, LinkName};
-use crate::model::lease::{LeaseId, Rejected, Vtep};
+use crate::model::lease::Vtep;
 use crate::model::node::{Node, Uplink};
 use crate::plan::backend;
-use crate::plan::desired::Standing;
-
-impl<K: Kernel> Reconciler<K> {
-    /// Takes fresh MAC addresses for those that an accepted lease of another node may have.
-    pub(super) fn yield_macs(&mut self, standings: &[(LeaseId, Option<Standing>)]) {
-        let claims = standings.iter().filter_map(|(lease, standing)| {
-            let Standing::SetAside(Rejected::OurMac(old)) = standing.as_ref()? else { return None };
-            Some((old, lease))
-        });
-        // Thousands of leases may claim one MAC.
-        for (old, lease) in claims.collect::<BTreeMap<_, _>>() {
-            for mac in self.inputs.yield_mac(*old) {
-                tracing::warn!(%lease, %old, %mac, "another lease has our VTEP MAC: taking a fresh one");
-                self.statistics.mac_changes += 1;
-                self.stale.plan = true;
-                self.unsaved = true;
-            }
-        }
-    }
-}
 
 impl Inputs {
     /// Whether the MAC address of some tunnel device is still to be decided.
@@ -77,7 +56,7 @@ impl Inputs {
 
     /// Gives up `mac` for the one that belongs to our public IP, which no other lease can claim.
     /// Returns what was taken.
-    fn yield_mac(&mut self, mac: MacAddr) -> Vec<MacAddr> {
+    pub(in crate::control) fn yield_mac(&mut self, mac: MacAddr) -> Vec<MacAddr> {
         let Some(local) = self.local() else { return Vec::new() };
         let vni = local.config.backend.tunnel.vni;
         let mut taken = Vec::new();

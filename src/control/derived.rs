@@ -1,0 +1,253 @@
+//! What follows from the inputs: the networks, the scope, the desired state, and what is out of use.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::Control;
+use super::changes::{Changes, Differences};
+use super::inputs::Inputs;
+use crate::model::config::NetworkConfig;
+use crate::model::entry::{Entry, KernelState, Link, PROTOCOL_BOOT};
+use crate::model::lease::{Lease, LeaseId, Peer, Rejected};
+use crate::model::local::Local;
+use crate::plan::backend::{self, Network};
+use crate::plan::desired::{Desired, Standing};
+use crate::plan::masquerade::{self, Choice};
+use crate::plan::scope::Scope;
+
+/// What follows from the inputs, by pure functions.
+#[derive(Default)]
+pub(super) struct Derived {
+    pub(super) networks: Vec<Box<dyn Network>>,
+    pub(super) scope: Scope,
+    /// Of peers that may be gone: routes through them may still be those of flannel.
+    former_gateways: BTreeSet<IpAddr>,
+    pub(super) desired: Desired,
+}
+
+/// Where leases stand now; none of a lease that is gone.
+type Standings = Vec<(LeaseId, Option<Standing>)>;
+
+impl Derived {
+    /// Derives the networks and the scope of this node.
+    fn follow_node(&mut self, local: &Local, inputs: &Inputs) -> Changes {
+        let gateways = std::mem::take(&mut self.scope.gateways);
+        self.former_gateways.extend(&gateways);
+        let mut scope = local.scope(gateways);
+        scope.networks.extend(inputs.former_networks());
+        // What was read for another scope says nothing about this one.
+        let dump = !scope.sees_the_same(&self.scope) || inputs.lack_macs();
+        self.scope = scope;
+        self.networks = backend::networks(local);
+        Changes { dump, ..Changes::default() }
+    }
+
+    /// Where these leases stand by the rules and networks of now.
+    fn standings<'a>(
+        &self,
+        inputs: &Inputs,
+        peers: impl Iterator<Item = (&'a LeaseId, Option<Peer<'a>>)>,
+    ) -> Standings {
+        let of = |peer| Standing::of(peer, &self.networks, &inputs.detours);
+        peers.map(|(id, peer)| (id.clone(), peer.map(of))).collect()
+    }
+
+    /// Notes which addresses are, and which may no longer be, those of accepted peers.
+    fn follow_gateways(&mut self, standings: &Standings) {
+        for (id, standing) in standings {
+            let new = addresses(standing.as_ref());
+            let old = addresses(self.desired.peers().get(id));
+            self.former_gateways.extend(old.filter(|old| !new.clone().any(|new| new == *old)));
+            self.scope.gateways.extend(new);
+        }
+    }
+
+    /// Forgets the addresses of former peers once no route without a mark leads through them: one
+    /// that comes later is foreign.
+    pub(super) fn forget_gateways(&mut self, actual: &KernelState) {
+        let former = std::mem::take(&mut self.former_gateways);
+        if former.is_empty() {
+            return;
+        }
+        let used = self.desired.peers().values().flat_map(|standing| addresses(Some(standing)));
+        let used: BTreeSet<IpAddr> = used.filter(|address| former.contains(address)).collect();
+        let routes = actual.entries().rev().map_while(|entry| match entry {
+            Entry::Route(route) => Some(route),
+            _ => None,
+        });
+        let unmarked = routes.filter(|route| route.protocol == PROTOCOL_BOOT);
+        let leading: BTreeSet<IpAddr> = unmarked.filter_map(|route| route.gateway).collect();
+        for address in former.into_iter().filter(|address| !used.contains(address)) {
+            if leading.contains(&address) {
+                self.former_gateways.insert(address);
+            } else {
+                self.scope.gateways.remove(&address);
+            }
+        }
+    }
+
+    /// Notes which devices may be removed, by what is known of the peers now.
+    pub(super) fn retire(&mut self, inputs: &Inputs, actual: &KernelState) -> Changes {
+        let retired = self.retired(inputs, actual);
+        if retired == self.scope.retired {
+            return Changes::default();
+        }
+        self.scope.retired = retired;
+        Changes { differences: Differences::Anywhere, ..Changes::default() }
+    }
+
+    fn retired(&self, inputs: &Inputs, actual: &KernelState) -> Vec<Link> {
+        let local = inputs.local().filter(|local| !local.config.has_tunnel());
+        // Without a device, no peer can need it.
+        let local = local.filter(|_| self.has_tunnel(actual));
+        local.map(|local| backend::retired(&local, self.accepted())).unwrap_or_default()
+    }
+
+    /// Whether the kernel holds a tunnel device.
+    fn has_tunnel(&self, actual: &KernelState) -> bool {
+        let mut links = actual.entries().map_while(|entry| match entry {
+            Entry::Link(link) => Some(link),
+            _ => None,
+        });
+        links.any(|link| self.scope.tunnels.contains(&link.name))
+    }
+
+    fn accepted(&self) -> impl Iterator<Item = &Lease> {
+        self.desired.peers().values().filter_map(Standing::believed).map(Arc::as_ref)
+    }
+}
+
+/// The public IPs of a peer, if its lease is accepted.
+fn addresses(standing: Option<&Standing>) -> impl Iterator<Item = IpAddr> + Clone {
+    let accepted = standing.and_then(Standing::believed).into_iter();
+    accepted.flat_map(|lease| &lease.endpoints).map(|endpoint| endpoint.public_ip)
+}
+
+impl Control {
+    /// Derives the whole plan again, if something has changed that all of it depends on.
+    pub(super) fn derive(&mut self) {
+        self.changes.plan |= self.inputs.note_leaving(&self.held.actual);
+        if std::mem::take(&mut self.changes.plan) {
+            self.plan();
+        }
+    }
+
+    /// Derives the plan of the leases that have changed, once for all events of a burst.
+    pub(super) fn derive_peers(&mut self) {
+        self.follow_config();
+        let affected = self.inputs.peers.affected();
+        self.doubt_silence(&affected);
+        self.revise(&affected);
+    }
+
+    /// What was not answered before another config says little about now.
+    pub(super) fn follow_config(&mut self) {
+        if std::mem::take(&mut self.changes.config) {
+            self.doubt_silence(&self.inputs.peers.ids().cloned().collect());
+            self.held.logged.config = None;
+        }
+    }
+
+    /// Plans for this node and every peer.
+    pub(super) fn plan(&mut self) {
+        // A config that has just become mixed finds the filters as they were read before.
+        self.changes.save |= self.inputs.note_strict(&self.held.actual);
+        let Some(local) = self.inputs.local() else { return };
+        self.log_config(&local.config);
+        self.changes |= self.derived.follow_node(&local, &self.inputs);
+        self.inputs.peers.judge_by(local.rules());
+        // All are planned for.
+        self.inputs.peers.affected();
+        let detours = self.detours(self.inputs.peers.all().map(|(_, peer)| peer));
+        self.apply_detours(detours);
+        let standings = self.derived.standings(&self.inputs, self.inputs.peers.all());
+        self.follow_peers(&standings);
+        let own = backend::plan_local(&local, &self.derived.networks);
+        self.derived.desired = Desired::new(own, standings);
+        self.changes.differences = Differences::Anywhere;
+        self.log_firewall();
+        self.look_at_chains_again();
+    }
+
+    /// Plans again for these peers alone.
+    pub(super) fn revise(&mut self, ids: &BTreeSet<LeaseId>) {
+        if ids.is_empty() {
+            return;
+        }
+        self.changes |= Changes { save: true, report: true, edit: true, ..Changes::default() };
+        // Before the first plan there are no rules to judge by; a whole plan is for all.
+        if !self.derived.networks.is_empty() && !self.changes.plan {
+            let detours = self.detours(ids.iter().map(|id| self.inputs.peers.peer(id)));
+            self.forget_paths(ids);
+            self.apply_detours(detours);
+            let peers = ids.iter().map(|id| (id, self.inputs.peers.peer(id)));
+            let standings = self.derived.standings(&self.inputs, peers);
+            self.follow_peers(&standings);
+            let touched = self.derived.desired.revise(standings);
+            self.changes.differences.extend(touched);
+        }
+    }
+
+    /// Passes on where these leases stand now.
+    fn follow_peers(&mut self, standings: &Standings) {
+        for (id, standing) in standings {
+            if let Some(Standing::SetAside(reason)) = standing
+                && self.derived.desired.peers().get(id) != standing.as_ref()
+            {
+                self.held.logged.rejected.note(id, reason);
+            }
+        }
+        self.derived.follow_gateways(standings);
+        self.follow_targets(standings);
+        self.yield_macs(standings);
+    }
+
+    /// Takes other MAC addresses for those that an accepted lease of another node may have.
+    fn yield_macs(&mut self, standings: &Standings) {
+        let claims = standings.iter().filter_map(|(lease, standing)| {
+            let Standing::SetAside(Rejected::OurMac(old)) = standing.as_ref()? else { return None };
+            Some((old, lease))
+        });
+        // Thousands of leases may claim one MAC.
+        for (old, lease) in claims.collect::<BTreeMap<_, _>>() {
+            for mac in self.inputs.yield_mac(*old) {
+                tracing::warn!(%lease, %old, %mac, "another lease has our VTEP MAC: taking a fresh one");
+                self.held.statistics.mac_changes += 1;
+                self.changes |= Changes { plan: true, save: true, ..Changes::default() };
+            }
+        }
+    }
+
+    /// Logs the backend that this node has by the config, or is kept on.
+    fn log_config(&mut self, config: &NetworkConfig) {
+        let applied = Some((config.backend.kind, config.mixed));
+        if self.held.logged.config != applied {
+            let (backend, mixed) = (config.backend.kind.as_str(), config.mixed);
+            let revision = self.inputs.edit.revision();
+            tracing::info!(backend, mixed, revision, "applied network config");
+            self.held.logged.config = applied;
+        }
+    }
+
+    /// Which firewall has rules of ours; none if none does, or not enough is known.
+    pub(super) fn firewall(&self) -> Option<Choice> {
+        let local = self.inputs.local()?;
+        masquerade::choice(&local.policy, &local.config, &local.node.firewalls)
+    }
+
+    fn log_firewall(&mut self) {
+        let choice = self.firewall();
+        let is_news = choice != self.held.logged.firewall;
+        if let Some(Choice { firewall, reason }) = choice.filter(|_| is_news) {
+            let is_mixed = self.inputs.config.as_ref().is_some_and(|config| config.mixed);
+            let doing = match self.settings.policy.masquerade {
+                Some(_) => "masquerading",
+                None if is_mixed => "keeping connections that others masquerade",
+                None => "letting packets of pods through",
+            };
+            tracing::info!(firewall = firewall.as_str(), reason, "{doing}");
+        }
+        self.held.logged.firewall = choice;
+    }
+}

@@ -1,0 +1,199 @@
+//! What the loop knows of the kernel: what it holds, what it refused, and when to look at it again.
+
+use std::collections::BTreeMap;
+
+use tokio::time::Instant;
+
+use super::changes::Changes;
+use super::inputs::Inputs;
+use super::readiness::Rejections;
+use super::timers::{Timers, backoff};
+use crate::kernel::{Observation, Refused};
+use crate::model::config::Kind;
+use crate::model::entry::{Entry, KernelState, Key, LinkName};
+use crate::model::status::{Readiness, Statistics};
+use crate::plan::diff::Op;
+use crate::plan::masquerade::Choice;
+use crate::plan::scope::Scope;
+
+/// What the loop holds, next to its inputs and what follows from them.
+#[derive(Debug)]
+pub(super) struct Held {
+    /// What the kernel holds.
+    pub(super) actual: KernelState,
+    pub(super) refused: Refusals,
+    /// What interrupted the last conversation with the kernel.
+    pub(super) trouble: Option<String>,
+    pub(super) timers: Timers,
+    pub(super) statistics: Statistics,
+    pub(super) logged: Logged,
+}
+
+/// What was logged last: it is not logged again.
+#[derive(Debug, Default)]
+pub(super) struct Logged {
+    /// The backend, and whether with `Mixed`.
+    pub(super) config: Option<(Kind, bool)>,
+    pub(super) firewall: Option<Choice>,
+    pub(super) readiness: Option<Readiness>,
+    /// What is logged next.
+    pub(super) rejected: Rejections,
+}
+
+impl Held {
+    pub(super) fn new(jitter: fn() -> f64) -> Self {
+        Self {
+            actual: KernelState::default(),
+            refused: Refusals::default(),
+            trouble: None,
+            timers: Timers::new(jitter),
+            statistics: Statistics::default(),
+            logged: Logged::default(),
+        }
+    }
+
+    /// Applies a notification of the kernel.
+    pub(super) fn observe(
+        &mut self,
+        observation: Observation,
+        scope: &Scope,
+        inputs: &Inputs,
+    ) -> Changes {
+        match observation {
+            Observation::Holds(entry) => return self.entry_put(entry, scope),
+            Observation::Lost(key) => return self.entry_lost(key),
+            Observation::LinkChanged(link) => return self.link_changed(&link, scope, inputs),
+            Observation::TableChanged(table) => {
+                if scope.tables.contains(&table) {
+                    self.timers.dump_soon();
+                }
+            }
+            Observation::ChainChanged(name) => {
+                if scope.chains.contains(&name) {
+                    self.timers.look_at_chains_soon();
+                }
+            }
+            Observation::Overrun => {
+                self.statistics.overruns += 1;
+                self.timers.look_at_chains_soon();
+                self.timers.dump_soon();
+            }
+            Observation::Unheard => {
+                self.timers.look_at_chains_soon();
+                self.timers.dump_soon();
+            }
+        }
+        Changes::default()
+    }
+
+    fn entry_put(&mut self, entry: Entry, scope: &Scope) -> Changes {
+        if !scope.covers(&entry) || self.actual.get(&entry.key()) == Some(&entry) {
+            return Changes::default();
+        }
+        // Whether routes may refer to such objects is a fact of the host.
+        let facts = entry.is_foreign_nexthop();
+        let changes = Changes { facts, ..Changes::of_keys([entry.key()]) };
+        self.actual.insert(entry);
+        changes
+    }
+
+    fn entry_lost(&mut self, key: Key) -> Changes {
+        let was_there = self.actual.remove(&key).is_some();
+        // With its last address a link loses its IPv4 routes and neighbours without a
+        // notification, and a nexthop object all routes that refer to it.
+        let takes_more = match key {
+            Key::Address(..) => true,
+            Key::Nexthop(_) => was_there,
+            _ => false,
+        };
+        if takes_more {
+            self.timers.dump_soon();
+        }
+        Changes::of_keys(was_there.then_some(key))
+    }
+
+    fn link_changed(&mut self, link: &LinkName, scope: &Scope, inputs: &Inputs) -> Changes {
+        let is_underlay = scope.underlay.as_ref().is_none_or(|underlay| underlay == link);
+        let is_former = inputs.bridges.iter().any(|bridge| bridge.link == *link);
+        if is_underlay {
+            self.refused.end_all_backoff();
+        } else {
+            self.refused.end_backoff_on(link);
+        }
+        if is_underlay || scope.tunnels.contains(link) {
+            self.timers.dump_soon();
+        }
+        let facts = is_underlay || is_former || inputs.no_node.is_some();
+        Changes { facts, ..Changes::default() }
+    }
+}
+
+/// What the kernel refused: each is still a difference, and comes back with a backoff of its own.
+#[derive(Debug, Default)]
+pub(super) struct Refusals(BTreeMap<Key, Refusal>);
+
+#[derive(Debug)]
+struct Refusal {
+    op: Op,
+    words: String,
+    /// In a row.
+    times: u32,
+    again: Instant,
+}
+
+impl Refusals {
+    /// Takes a refusal in; returns when to try again.
+    pub(super) fn note(&mut self, refused: &Refused) -> Instant {
+        let key = refused.op.entry().key();
+        let times = self.0.get(&key).map_or(0, |refusal| refusal.times);
+        let again = Instant::now() + backoff(times);
+        let (op, words) = (refused.op.clone(), refused.to_string());
+        self.0.insert(key, Refusal { op, words, times: times + 1, again });
+        again
+    }
+
+    /// `key` is as wanted, or wanted no more.
+    pub(super) fn forget(&mut self, key: &Key) {
+        self.0.remove(key);
+    }
+
+    /// `link` has changed: what was refused on it may be tried at the next look. Not the link
+    /// itself, whose refusal may be what changed it.
+    pub(super) fn end_backoff_on(&mut self, link: &LinkName) {
+        let on_link = self.0.iter_mut().filter(|(key, refusal)| {
+            !matches!(key, Key::Link(_)) && refusal.op.entry().link() == Some(link)
+        });
+        on_link.for_each(end_backoff);
+    }
+
+    /// The underlay has changed, on which everything depends. What is refused again then waits as
+    /// long as before.
+    pub(super) fn end_all_backoff(&mut self) {
+        self.0.iter_mut().for_each(end_backoff);
+    }
+
+    /// Forgets those that are no difference any more.
+    pub(super) fn retain(&mut self, differs: impl Fn(&Key) -> bool) {
+        self.0.retain(|key, _| differs(key));
+    }
+
+    /// Whether it is too early to try `key` again.
+    pub(super) fn is_waiting(&self, key: &Key) -> bool {
+        self.0.get(key).is_some_and(|refusal| refusal.again > Instant::now())
+    }
+
+    /// Whether it is too early to try `op` again; what the key is to hold may be another entry now.
+    pub(super) fn holds_back(&self, op: &Op) -> bool {
+        let refusal = self.0.get(&op.entry().key());
+        refusal.is_some_and(|refusal| refusal.op == *op && refusal.again > Instant::now())
+    }
+
+    /// What was refused, and why.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&Key, &str)> {
+        self.0.iter().map(|(key, refusal)| (key, refusal.words.as_str()))
+    }
+}
+
+fn end_backoff((_, refusal): (&Key, &mut Refusal)) {
+    refusal.again = Instant::now();
+}

@@ -1,0 +1,124 @@
+//! What each event changes of the inputs, and what must be looked at because of it.
+
+use super::Inputs;
+use crate::control::changes::{Changes, Differences, Losses};
+use crate::model::checkpoint::Checkpoint;
+use crate::model::config::ConfigUpdate;
+use crate::model::lease::{Lease, LeaseUpdate};
+use crate::model::status::StoreState;
+use crate::plan::config_change::Reload;
+use crate::store::Identity;
+
+impl Inputs {
+    pub fn config_changed(&mut self, update: ConfigUpdate, reload: Reload) -> Changes {
+        if self.edit.update.as_ref() == Some(&update) {
+            return Changes::default();
+        }
+        self.edits += 1;
+        let was_confirmed = self.confirmed;
+        let mut changes = self.apply_edit(update, reload);
+        changes.report = true;
+        // What was only remembered may now replace what the kernel holds.
+        if was_confirmed != self.confirmed {
+            changes.differences = Differences::Anywhere;
+        }
+        changes
+    }
+
+    /// The host is looked at again: another public IP may lie on another interface.
+    pub fn identity_changed(&mut self, identity: Identity) -> Changes {
+        if self.identity == identity {
+            return Changes::default();
+        }
+        self.identity = identity;
+        Changes { facts: true, plan: true, report: true, ..Changes::default() }
+    }
+
+    pub fn lease_held(&mut self, lease: Lease) -> Changes {
+        self.held = true;
+        if self.own.as_ref() == Some(&lease) {
+            return Changes::default();
+        }
+        self.own = Some(lease);
+        // Pods may sit on a bridge of the former subnet.
+        Changes { facts: true, plan: true, save: true, ..Changes::default() }
+    }
+
+    pub fn lease_changed(&mut self, update: LeaseUpdate) -> Changes {
+        let (was_complete, before) = (self.peers.is_complete(), self.peers.missing().len());
+        self.peers.take_in(update);
+        let mut changes = Changes::default();
+        // With the first complete snapshot, removals that had to wait become due, and it is known
+        // which peers may send into the tunnel.
+        if was_complete != self.peers.is_complete() {
+            self.check_memory();
+            changes.differences = Differences::Anywhere;
+            changes.edit = true;
+            changes.plan = true;
+        }
+        let (after, may_grow) = (self.peers.missing().len(), !self.peers.is_single_removal());
+        changes.losses = Some(Losses { before, after, may_grow });
+        if after == 0 {
+            self.held_back = None;
+        }
+        self.note_loss();
+        changes
+    }
+
+    /// Removals and judgements wait while the store is unreachable.
+    pub fn store_changed(&mut self, state: StoreState) -> Changes {
+        self.store = state;
+        if !self.store.is_reachable() {
+            return Changes::default();
+        }
+        let losses = Losses { before: 0, after: self.peers.missing().len(), may_grow: true };
+        let losses = Some(losses).filter(|losses| losses.after > 0);
+        Changes { differences: Differences::Anywhere, losses, ..Changes::default() }
+    }
+
+    /// What the store has reported already is newer.
+    pub fn checkpoint_read(&mut self, checkpoint: Checkpoint) -> Changes {
+        if self.config.is_some() || self.peers.is_complete() {
+            return Changes::default();
+        }
+        tracing::info!(peers = checkpoint.leases.len(), "starting from what was last known");
+        self.remember(checkpoint);
+        Changes { facts: true, plan: true, ..Changes::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::lease::LeaseId;
+
+    #[test]
+    fn the_first_snapshot_makes_waiting_removals_due() {
+        let mut inputs = Inputs::default();
+        let losses = Some(Losses { before: 0, after: 0, may_grow: true });
+        let nothing_is_missing = Changes { losses, ..Changes::default() };
+        let (edit, plan, differences) = (true, true, Differences::Anywhere);
+        let expected = Changes { edit, plan, differences, ..nothing_is_missing.clone() };
+        assert_eq!(inputs.lease_changed(LeaseUpdate::Snapshot(Vec::new())), expected);
+        let again = inputs.lease_changed(LeaseUpdate::Remove(LeaseId::new("unknown")));
+        assert_eq!(again, nothing_is_missing);
+    }
+
+    #[test]
+    fn the_same_identity_changes_nothing() {
+        let mut inputs = Inputs::default();
+        let identity = Identity { name: Some("n1".to_owned()), ..Identity::default() };
+        let changes = inputs.identity_changed(identity.clone());
+        assert!(changes.facts && changes.plan && changes.report && !changes.save);
+        assert_eq!(inputs.identity_changed(identity), Changes::default());
+    }
+
+    #[test]
+    fn a_reachable_store_makes_all_differences_due() {
+        let mut inputs = Inputs::default();
+        let changes = inputs.store_changed(StoreState::Waiting("timeout".to_owned()));
+        assert_eq!(changes, Changes::default());
+        let changes = inputs.store_changed(StoreState::Reachable);
+        assert_eq!((changes.differences, changes.losses), (Differences::Anywhere, None));
+    }
+}
