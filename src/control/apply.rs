@@ -16,16 +16,11 @@ use crate::plan::diff::Op;
 impl<K: Kernel> Reconciler<K> {
     /// Reads the host again, if it may have changed.
     pub(super) async fn read_facts(&mut self) {
-        let Control { inputs, settings, changes, .. } = &self.control;
-        if !changes.facts {
+        let Control { inputs, settings, changes, .. } = &mut self.control;
+        if !std::mem::take(&mut changes.facts) || inputs.config.is_none() {
             return;
         }
-        let options = settings.interface.ordered(&inputs.identity.public_ips);
-        self.control.changes.facts = false;
-        if self.control.inputs.config.is_none() {
-            return;
-        }
-        match self.kernel.facts(options.can_reach).await {
+        match self.kernel.facts(settings.interface.can_reach).await {
             Ok(facts) => self.control.apply_facts(&facts),
             Err(error) => {
                 self.control.changes.facts = true;

@@ -63,22 +63,15 @@ impl Held {
             Observation::Holds(entry) => return self.entry_put(entry, scope),
             Observation::Lost(key) => return self.entry_lost(key),
             Observation::LinkChanged(link) => return self.link_changed(&link, scope, inputs),
-            Observation::TableChanged(table) => {
-                if scope.tables.contains(&table) {
-                    self.timers.dump_soon();
-                }
-            }
-            Observation::ChainChanged(name) => {
-                if scope.chains.contains(&name) {
-                    self.timers.look_at_chains_soon();
-                }
-            }
-            Observation::Overrun => {
-                self.statistics.overruns += 1;
-                self.timers.look_at_chains_soon();
+            Observation::TableChanged(table) if scope.tables.contains(&table) => {
                 self.timers.dump_soon();
             }
-            Observation::Unheard => {
+            Observation::ChainChanged(name) if scope.chains.contains(&name) => {
+                self.timers.look_at_chains_soon();
+            }
+            Observation::TableChanged(_) | Observation::ChainChanged(_) => {}
+            lost @ (Observation::Overrun | Observation::Unheard) => {
+                self.statistics.overruns += u64::from(lost == Observation::Overrun);
                 self.timers.look_at_chains_soon();
                 self.timers.dump_soon();
             }

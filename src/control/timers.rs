@@ -27,7 +27,7 @@ const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_LONGEST: Duration = Duration::from_secs(30);
 /// A dump costs the more the more peers there are: a storm of changes must not be all that we read.
 const DUMP_SPACING: Duration = Duration::from_millis(250);
-/// A broken socket gets this long to be mended before it is listened to again.
+/// A broken socket is not read for this long.
 const DEAF: Duration = Duration::from_millis(100);
 const AUDIT: Duration = Duration::from_secs(300);
 /// Liveness is judged by it: see `Health`.
