@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::Control;
 use super::changes::Differences;
-use crate::model::entry::{Entry, KernelState, Key, NexthopId};
+use crate::model::entry::{Entry, KernelState, Key, NexthopId, Removal};
 use crate::plan::diff::{Op, diff, diff_key};
 
 impl Control {
@@ -105,28 +105,16 @@ impl Control {
 
     fn may_go(&mut self, entry: &Entry) -> bool {
         let key = entry.key();
-        match entry {
+        if matches!(entry, Entry::Link(_)) && self.derived.desired.state().get(&key).is_some() {
             // It stands in its successor's way.
-            Entry::Link(_) if self.derived.desired.state().get(&key).is_some() => {
-                self.inputs.may_replace_with(entry)
-            }
-            Entry::Link(_)
-            | Entry::Renewal(_)
-            | Entry::Element(_)
-            | Entry::Fdb(_)
-            | Entry::Neighbour(_)
-            | Entry::Nexthop(_) => self.inputs.may_remove() && self.held.timers.has_lingered(&key),
-            Entry::Table(_) | Entry::Chain(_) => {
-                self.inputs.may_remove()
-                    && self.rules_are_met()
-                    && self.held.timers.has_lingered(&key)
-            }
-            Entry::ReversePath(_)
-            | Entry::AcceptRa(_)
-            | Entry::TxChecksum(_)
-            | Entry::Address(_)
-            | Entry::Route(_) => self.inputs.may_remove(),
+            return self.inputs.may_replace_with(entry);
         }
+        self.inputs.may_remove()
+            && match entry.policy().removal {
+                Removal::AtOnce => true,
+                Removal::Delayed => self.held.timers.has_lingered(&key),
+                Removal::AfterRules => self.rules_are_met() && self.held.timers.has_lingered(&key),
+            }
     }
 
     /// Whether everything is in place by which packets are to be masqueraded: what another

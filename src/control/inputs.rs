@@ -13,7 +13,7 @@ use super::changes::Changes;
 use crate::mac::MacAddr;
 use crate::model::checkpoint::Checkpoint;
 use crate::model::config::{Kind, NetworkConfig};
-use crate::model::entry::{ChainName, Entry, KernelState, LinkName, ReversePath};
+use crate::model::entry::{ChainName, Entry, KernelState, LinkName, Setting, SettingKind};
 use crate::model::lease::{BackendType, Lease, Peers, Rules, Withdrawal};
 use crate::model::local::Local;
 use crate::model::node::{FormerBridge, Node, Overlap};
@@ -260,7 +260,7 @@ impl Inputs {
         let known = self.strict.len();
         if self.config.as_ref().is_some_and(|config| !config.mixed) {
             self.strict.retain(|link| {
-                let loose = Entry::ReversePath(ReversePath { link: link.clone(), strict: false });
+                let loose = Entry::Setting(SettingKind::ReversePath.off(link));
                 actual.get(&loose.key()) == Some(&loose)
             });
         }
@@ -342,12 +342,7 @@ impl Inputs {
     /// Whether `entry` may replace what the kernel holds. What is only remembered may be older than
     /// that: it adds what is missing, and sets what makes the host drop less.
     pub fn may_replace_with(&self, entry: &Entry) -> bool {
-        let drops_less = matches!(
-            entry,
-            Entry::ReversePath(ReversePath { strict: false, .. })
-                | Entry::AcceptRa(_)
-                | Entry::TxChecksum(_)
-        );
+        let drops_less = matches!(entry, Entry::Setting(Setting { on: false, .. }));
         // With such a table, the peers go that it lets in.
         let is_of_peers = matches!(entry, Entry::Table(table) if table.has_peers());
         let is_of_config = entry.is_local() && !is_of_peers;
@@ -360,12 +355,11 @@ impl Inputs {
     }
 }
 
-/// The links whose filter is strict; filters come first in the order of keys, but for links.
+/// The links whose filter is strict; settings come first in the order of keys, but for links.
 fn strict(actual: &KernelState) -> impl Iterator<Item = LinkName> + '_ {
-    let first =
-        actual.entries().take_while(|e| matches!(e, Entry::Link(_) | Entry::ReversePath(_)));
+    let first = actual.entries().take_while(|e| matches!(e, Entry::Link(_) | Entry::Setting(_)));
     first.filter_map(|entry| match entry {
-        Entry::ReversePath(filter) if filter.strict => Some(filter.link.clone()),
+        Entry::Setting(it) if it.is_on(SettingKind::ReversePath) => Some(it.link.clone()),
         _ => None,
     })
 }

@@ -3,7 +3,7 @@
 use super::Control;
 use super::inputs::Inputs;
 use crate::model::config::NetworkConfig;
-use crate::model::entry::{Entry, Key};
+use crate::model::entry::{Entry, Key, SettingKind};
 use crate::model::lease::{LeaseId, Rejected};
 use crate::model::node::Uplink;
 use crate::model::policy::{Guard, Strangers};
@@ -103,7 +103,7 @@ impl Control {
     /// Old rules that cannot be removed are as good as ours.
     fn is_essential(&self, key: &Key) -> bool {
         match key {
-            Key::ReversePath(_) | Key::AcceptRa(_) | Key::TxChecksum(_) => false,
+            Key::Setting(..) => false,
             Key::Address(link, ..) => !link.is_loopback(),
             Key::Table(_) | Key::Chain(_) => {
                 self.derived.desired.state().get(key).is_some_and(|entry| self.is_relied_on(entry))
@@ -132,6 +132,14 @@ impl Control {
         }
     }
 
+    /// Why the host refused settings of this kind.
+    fn refused_settings(&self, kind: SettingKind) -> impl Iterator<Item = &str> {
+        let refused = self.held.refused.iter();
+        let refused =
+            refused.filter(move |(key, _)| matches!(key, Key::Setting(of, _) if *of == kind));
+        refused.map(|(_, why)| why)
+    }
+
     fn is_wanted(&self, key: &Key) -> bool {
         self.derived.desired.state().get(key).is_some()
     }
@@ -158,19 +166,18 @@ impl Control {
         // Without a config before, this node waits for one.
         let unusable = inputs.edit.unusable().filter(|_| inputs.confirmed);
         let unusable = unusable.map(|reason| format!("the config before stays in force: {reason}"));
-        let filters =
-            self.held.refused.iter().filter(|(key, _)| matches!(key, Key::ReversePath(_)));
+        let filters = self.refused_settings(SettingKind::ReversePath);
         // Whether it was to be made or changed is no news.
         let unsigned = |why: &str| why.trim_start_matches(['+', '~', ' ']).to_owned();
-        let filters = filters.map(move |(_, why)| {
+        let filters = filters.map(move |why| {
             format!("packets may be lost while backends change: {}", unsigned(why))
         });
         let left = self.held.refused.iter().filter(|(key, _)| {
             matches!(key, Key::Table(_) | Key::Chain(_)) && !self.is_wanted(key)
         });
         let left = left.map(|(_, why)| format!("old rules are left: {why}"));
-        let spoilt = self.held.refused.iter().filter(|(key, _)| matches!(key, Key::TxChecksum(_)));
-        let spoilt = spoilt.map(|(_, why)| format!("packets in the tunnel may be spoilt: {why}"));
+        let spoilt = self.refused_settings(SettingKind::TxChecksum);
+        let spoilt = spoilt.map(|why| format!("packets in the tunnel may be spoilt: {why}"));
         let unkept = self.held.refused.iter().filter_map(|(key, why)| self.unkept(key, why));
         let (pending, guard) = (inputs.pending(), self.guard_remark());
         let bridges = inputs.bridges.iter().map(|bridge| {

@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 use super::Control;
 use super::apply::is_guard;
 use crate::model::checkpoint::{Checkpoint, Host};
-use crate::model::entry::{Entry, Key};
+use crate::model::entry::{Entry, Key, Setting, SettingKind};
 use crate::model::lease::{Endpoint, Lease, LeaseId, Rejected};
 use crate::model::path::Path;
 use crate::model::report::{NodeReport, OtherMtu, Quality, exceptions, failing};
@@ -209,10 +209,9 @@ impl Control {
     /// The devices that are to compute checksums.
     pub(super) fn computing(&self) -> Vec<ChecksumStatus> {
         let status = |entry: &Entry| match entry {
-            Entry::TxChecksum(checksum) => Some(ChecksumStatus {
-                link: checksum.link.to_string(),
-                programmed: self.holds(entry),
-            }),
+            Entry::Setting(Setting { link, kind: SettingKind::TxChecksum, .. }) => {
+                Some(ChecksumStatus { link: link.to_string(), programmed: self.holds(entry) })
+            }
             _ => None,
         };
         self.local_entries().filter_map(status).collect()

@@ -44,10 +44,9 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use nix::libc::{RTM_DELLINK, RTM_NEWLINK, RTM_NEWNETCONF};
 use tweed_netlink::{Frame, Message};
 
-use crate::model::entry::{Entry, Key, LinkName, Nexthop, TxChecksum};
+use crate::model::entry::{Entry, Key, LinkName, Nexthop, Setting};
 
 use super::Observation;
-use super::sysctl::Sysctl;
 use crate::plan::diff::Op;
 use nexthop::{NexthopMessage, RTM_DELNEXTHOP, RTM_NEWNEXTHOP};
 
@@ -60,8 +59,7 @@ pub(super) enum Request {
     Nftables,
     /// What it takes depends on what is listed: see [`script`].
     Iptables,
-    Sysctl(Sysctl),
-    Ethtool(TxChecksum),
+    Setting(Setting),
 }
 
 /// What one message of the kernel says.
@@ -91,11 +89,7 @@ pub(super) fn encode(op: &Op, links: &Links) -> Result<Request, Unencodable> {
     use RouteNetlinkMessage as M;
     let message = match op.entry() {
         Entry::Link(link) => return link::encode(op, link, links),
-        Entry::ReversePath(filter) => {
-            return setting(op, Request::Sysctl(Sysctl::reverse_path(filter)));
-        }
-        Entry::AcceptRa(accept) => return setting(op, Request::Sysctl(Sysctl::accept_ra(accept))),
-        Entry::TxChecksum(checksum) => return setting(op, Request::Ethtool(checksum.clone())),
+        Entry::Setting(setting) => return encode_setting(op, setting),
         Entry::Table(_) | Entry::Renewal(_) | Entry::Element(_) => return Ok(Request::Nftables),
         Entry::Chain(_) => return Ok(Request::Iptables),
         Entry::Nexthop(nexthop) => return encode_nexthop(op, nexthop, links),
@@ -138,9 +132,9 @@ fn encode_nexthop(op: &Op, nexthop: &Nexthop, links: &Links) -> Result<Request, 
     }]))
 }
 
-fn setting(op: &Op, request: Request) -> Result<Request, Unencodable> {
+fn encode_setting(op: &Op, setting: &Setting) -> Result<Request, Unencodable> {
     match op {
-        Op::Create(_) | Op::Replace(_) => Ok(request),
+        Op::Create(_) | Op::Replace(_) => Ok(Request::Setting(setting.clone())),
         Op::Remove(_) => Err(Unencodable::Setting),
     }
 }

@@ -5,7 +5,7 @@ pub mod fake;
 pub mod host;
 mod iptables;
 mod netlink;
-mod sysctl;
+mod settings;
 
 pub use netlink::NetlinkKernel;
 #[doc(hidden)]

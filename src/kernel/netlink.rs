@@ -4,7 +4,6 @@ mod apply;
 mod dump;
 mod facts;
 mod observe;
-mod offload;
 mod remedy;
 mod tables;
 
@@ -19,12 +18,12 @@ use tweed_netlink::{AsyncSocket, Frame, Message, Monitor, Protocol};
 
 use super::codec::{self, Body, Links, request};
 use super::iptables::HostChains;
+use super::settings::LinkSettings;
 use super::{Kernel, Observation, Refused};
 use crate::model::entry::KernelState;
 use crate::model::node::Facts;
 use crate::plan::diff::Op;
 use crate::plan::scope::Scope;
-use offload::Offloads;
 
 pub(crate) use facts::service;
 pub(super) use tables::Tables;
@@ -39,7 +38,7 @@ const TOO_MANY_TO_HEAR: usize = 4096;
 pub struct NetlinkKernel {
     requests: AsyncSocket,
     tables: Tables,
-    offloads: Offloads,
+    settings: LinkSettings,
     /// None while we do not listen.
     monitor: Option<Monitor>,
     /// None where nftables cannot be listened to, either: then an audit has to do.
@@ -67,7 +66,7 @@ impl NetlinkKernel {
         let mut kernel = Self {
             requests: AsyncSocket::open(Protocol::Route)?,
             tables: Tables::default(),
-            offloads: Offloads::default(),
+            settings: LinkSettings::default(),
             monitor: None,
             table_monitor: None,
             backlog,

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use crate::mac::MacAddr;
 use crate::model::config::Kind;
-use crate::model::entry::{Address, Entry, KernelState, LinkName, ReversePath, Route, TableName};
+use crate::model::entry::{Address, Entry, KernelState, LinkName, Route, SettingKind, TableName};
 use crate::model::lease::{
     BackendType, Endpoint, EndpointAttributes, Lease, LeaseAttributes, Rules, Vtep,
 };
@@ -132,8 +132,7 @@ fn beside_routes(local: &Local, own: &Lease) -> Vec<Entry> {
 
 /// The filters of these links as they were before `Mixed` loosened them.
 pub fn restored(strict: &BTreeSet<LinkName>) -> KernelState {
-    let filter = |link: &LinkName| ReversePath { link: link.clone(), strict: true };
-    strict.iter().map(|link| Entry::ReversePath(filter(link))).collect()
+    strict.iter().map(|link| Entry::Setting(SettingKind::ReversePath.on(link))).collect()
 }
 
 /// What the kernel should hold for the sake of `peer`. Depends on nothing but `networks`, `peer`

@@ -125,19 +125,9 @@ fn for_flanneld(entry: &Arc<Entry>, actual: &KernelState, scope: &Scope) -> Opti
         // Connections keep their source as long as one link has it.
         Entry::Address(address) if is_on_tunnel_too(address, actual, scope) => None,
         Entry::Chain(chain) if !chain.name.base.is_flannels() => None,
-        Entry::Table(_) | Entry::Renewal(_) | Entry::Element(_) => None,
-        Entry::Nexthop(nexthop) if nexthop.protocol == PROTOCOL => None,
         Entry::Route(route) if route.protocol == PROTOCOL => plain(route, actual),
-        Entry::Link(_)
-        | Entry::ReversePath(_)
-        | Entry::AcceptRa(_)
-        | Entry::TxChecksum(_)
-        | Entry::Address(_)
-        | Entry::Chain(_)
-        | Entry::Fdb(_)
-        | Entry::Neighbour(_)
-        | Entry::Nexthop(_)
-        | Entry::Route(_) => Some(Arc::clone(entry)),
+        Entry::Table(_) | Entry::Renewal(_) | Entry::Element(_) | Entry::Nexthop(_) => None,
+        _ => Some(Arc::clone(entry)),
     }
 }
 

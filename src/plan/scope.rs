@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use crate::model::entry::{
-    Address, Chain, ChainName, Entry, Key, Link, LinkName, Otherwise, PROTOCOL, PROTOCOL_BOOT,
-    Route, TableName,
+    Address, Chain, ChainName, Entry, Key, Link, LinkName, Otherwise, Ownership, Route,
+    SettingKind, TableName,
 };
 use crate::model::prefix::{Family, Prefix};
 
@@ -64,19 +64,21 @@ impl Scope {
             Key::Chain(chain) => self.chains.contains(chain),
             Key::Nexthop(id) => self.networks.iter().any(|network| id.leads_into(*network)),
             Key::Route(destination, _) => self.networks.iter().any(|n| n.covers(*destination)),
-            Key::ReversePath(link) => {
-                self.tunnels.contains(link) || self.underlay.as_ref() == Some(link)
-            }
+            Key::Setting(kind, link) => self.links_with(*kind).any(|covered| covered == link),
             Key::Address(link, address, prefix_len) if link.is_loopback() => {
                 *prefix_len == Family::of(*address).width() && self.is_of_network(*address)
             }
             Key::Address(link, ..)
             | Key::Link(link)
-            | Key::AcceptRa(link)
-            | Key::TxChecksum(link)
             | Key::Fdb(link, _)
             | Key::Neighbour(link, _) => self.tunnels.contains(link),
         }
+    }
+
+    /// The links whose setting of this kind is of interest.
+    pub fn links_with(&self, kind: SettingKind) -> impl Iterator<Item = &LinkName> {
+        let underlay = self.underlay.iter().filter(move |_| kind.policy().on_underlay);
+        self.tunnels.iter().chain(underlay)
     }
 
     /// Whether `other` would read the same entries.
@@ -94,16 +96,21 @@ impl Scope {
     /// can, and only if it is exactly the one that we would make.
     pub fn owns(&self, entry: &Entry) -> bool {
         self.covers(entry)
-            && match entry {
-                Entry::Link(link) => self.retired.iter().any(|ours| is_same(ours, link)),
-                Entry::ReversePath(_) | Entry::AcceptRa(_) | Entry::TxChecksum(_) => false,
-                Entry::Address(address) => self.owns_address(address),
-                Entry::Table(_) | Entry::Renewal(_) | Entry::Element(_) | Entry::Fdb(_) => true,
-                Entry::Chain(chain) => self.is_spare(chain),
-                Entry::Neighbour(neighbour) => neighbour.permanent,
-                Entry::Nexthop(nexthop) => nexthop.protocol == PROTOCOL,
-                Entry::Route(route) => self.owns_route(route),
+            && match entry.ownership() {
+                Ownership::Owned => true,
+                Ownership::Foreign => false,
+                Ownership::Unmarked => self.owns_unmarked(entry),
             }
+    }
+
+    fn owns_unmarked(&self, entry: &Entry) -> bool {
+        match entry {
+            Entry::Link(link) => self.retired.iter().any(|ours| is_same(ours, link)),
+            Entry::Address(address) => self.owns_address(address),
+            Entry::Chain(chain) => self.is_spare(chain),
+            Entry::Route(route) => self.is_flannels(route),
+            _ => false,
+        }
     }
 
     /// Where the host drops what it has no rule for, a chain of flannel's lets pods through.
@@ -132,10 +139,6 @@ impl Scope {
         let is_first_of = |len| Prefix::holding(address, len).map(Prefix::base) == Some(address);
         let of_family = |subnet: &&Prefix| subnet.family() == Family::of(address);
         self.subnets.iter().filter(of_family).any(|subnet| is_first_of(subnet.prefix_len()))
-    }
-
-    fn owns_route(&self, route: &Route) -> bool {
-        route.protocol == PROTOCOL || (route.protocol == PROTOCOL_BOOT && self.is_flannels(route))
     }
 
     /// Flannel leaves its routes without a mark, but with a shape.

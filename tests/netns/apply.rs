@@ -61,7 +61,7 @@ fn the_removal_of_what_is_gone_succeeds() {
         let never = everything();
         let removals: Vec<Op> = never
             .into_iter()
-            .filter(|e| !matches!(**e, Entry::ReversePath(_) | Entry::AcceptRa(_)))
+            .filter(|e| !matches!(**e, Entry::Setting(_)))
             .map(Op::Remove)
             .rev()
             .collect();

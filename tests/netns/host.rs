@@ -13,8 +13,8 @@ use tweed::kernel::{Kernel, NetlinkKernel, Observation};
 use tweed::mac::MacAddr;
 use tweed::model::config::NetworkConfig;
 use tweed::model::entry::{
-    AcceptRa, Address, ChainName, Entry, Fdb, KernelState, Link, LinkKind, LinkName, Neighbour,
-    ReversePath, Route, TableName, Vxlan,
+    Address, ChainName, Entry, Fdb, KernelState, Link, LinkKind, LinkName, Neighbour, Route,
+    SettingKind, TableName, Vxlan,
 };
 use tweed::model::lease::{BackendType, Endpoint, Lease, LeaseId};
 use tweed::model::node::Firewalls;
@@ -144,8 +144,8 @@ pub(crate) fn device(link: Link, own: &str) -> Vec<Entry> {
     let name = link.name.clone();
     vec![
         Entry::Link(link),
-        Entry::ReversePath(ReversePath { link: name.clone(), strict: false }),
-        Entry::AcceptRa(AcceptRa { link: name.clone(), accept: false }),
+        Entry::Setting(SettingKind::ReversePath.off(&name)),
+        Entry::Setting(SettingKind::AcceptRa.off(&name)),
         Entry::Address(Address {
             link: name,
             address: prefix(own).base(),
@@ -181,7 +181,7 @@ pub(crate) fn everything() -> KernelState {
     state.extend(tunnelled("flannel.1", "10.244.2.0/24", "172.16.5.2", "0e:00:00:00:00:02"));
     state.extend(tunnelled("flannel-v6.1", "fd00:10:244:2::/64", "fd16:5::2", "0e:00:00:00:00:62"));
     state.extend([direct("10.244.9.0/24", "172.16.0.9"), direct("fd00:10:244:9::/64", "fd16::9")]);
-    state.insert(Entry::ReversePath(ReversePath { link: name("eth0"), strict: false }));
+    state.insert(Entry::Setting(SettingKind::ReversePath.off(&name("eth0"))));
     state
 }
 

@@ -4,8 +4,9 @@ use std::fs;
 use std::sync::Arc;
 
 use tweed::kernel::{Kernel, NetlinkKernel, Observation};
-use tweed::model::entry::{Entry, KernelState, Key, Lane, Nexthop, NexthopId, PROTOCOL, Route};
+use tweed::model::entry::{Entry, KernelState, Key, Nexthop, NexthopId, PROTOCOL, Route};
 use tweed::model::node::Nexthops;
+use tweed::model::path::Path;
 use tweed::plan::diff::Op;
 
 use crate::host::{
@@ -22,10 +23,10 @@ fn by_nexthops(state: KernelState) -> KernelState {
 }
 
 fn by_nexthop(route: Route) -> Vec<Entry> {
-    let lane = if route.onlink { Lane::Tunnel } else { Lane::Direct };
+    let path = if route.onlink { Path::Tunnel } else { Path::Direct };
     let networks = scope().networks;
     let network = networks.iter().find(|network| network.covers(route.destination)).unwrap();
-    let id = NexthopId::of(*network, route.destination, lane).unwrap();
+    let id = NexthopId::of(*network, route.destination, path).unwrap();
     let (gateway, link, onlink) = (route.gateway, route.link.clone(), route.onlink);
     vec![
         Entry::Nexthop(Nexthop { id, gateway, link, onlink, protocol: PROTOCOL }),

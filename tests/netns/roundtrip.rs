@@ -1,7 +1,7 @@
 //! What is written is read back as it was written.
 
 use tweed::kernel::NetlinkKernel;
-use tweed::model::entry::Entry;
+use tweed::model::entry::{Entry, SettingKind};
 
 use crate::host::{dump, establish, everything, on_a_host};
 
@@ -20,7 +20,7 @@ fn every_kind_of_entry_is_read_back_as_written() {
 fn is_the_kernels(entry: &Entry) -> bool {
     match entry {
         Entry::Route(route) => route.protocol == 2,
-        Entry::TxChecksum(checksum) => checksum.offloaded,
+        Entry::Setting(setting) => setting.is_on(SettingKind::TxChecksum),
         _ => false,
     }
 }

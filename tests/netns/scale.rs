@@ -49,9 +49,7 @@ fn refusals_among_thousands_are_told_one_by_one() {
         let mut kernel = NetlinkKernel::open().unwrap();
         let mut ops = diff(&many_peers(2000), &dump(&mut kernel).await, &scope());
         // Without its device everything else is refused.
-        let is_link = |op: &Op| {
-            matches!(op.entry(), Entry::Link(_) | Entry::ReversePath(_) | Entry::AcceptRa(_))
-        };
+        let is_link = |op: &Op| matches!(op.entry(), Entry::Link(_) | Entry::Setting(_));
         ops.retain(|op| !is_link(op));
         assert_eq!(kernel.apply(&ops).await.unwrap().len(), ops.len());
     });

@@ -4,7 +4,7 @@ use std::fs;
 
 use nix::sched::{CloneFlags, unshare};
 use tweed::kernel::{Kernel, NetlinkKernel};
-use tweed::model::entry::{AcceptRa, Entry, KernelState, Key, ReversePath, TxChecksum};
+use tweed::model::entry::{Entry, KernelState, Key, Setting, SettingKind};
 use tweed::plan::diff::Op;
 
 use crate::host::{apply, dump, establish, everything, name, on_a_host, run};
@@ -14,12 +14,12 @@ fn rp_filter(link: &str) -> String {
 }
 
 fn filter(link: &str, strict: bool) -> Entry {
-    Entry::ReversePath(ReversePath { link: name(link), strict })
+    Entry::Setting(Setting { link: name(link), kind: SettingKind::ReversePath, on: strict })
 }
 
 fn is_strict(state: &KernelState) -> bool {
-    match state.get(&Key::ReversePath(name("eth0"))) {
-        Some(Entry::ReversePath(filter)) => filter.strict,
+    match state.get(&Key::Setting(SettingKind::ReversePath, name("eth0"))) {
+        Some(Entry::Setting(filter)) => filter.on,
         _ => panic!("eth0 has no filter"),
     }
 }
@@ -54,23 +54,26 @@ fn a_filter_is_loosened_whatever_holds_for_all_and_tightened_again() {
 
 #[test]
 fn a_tunnel_computes_checksums_once_it_is_told_to_until_it_is_made_anew() {
-    let checksum = |offloaded| TxChecksum { link: name("flannel.1"), offloaded };
+    let checksum = |on| {
+        let link = name("flannel.1");
+        Entry::Setting(Setting { link, kind: SettingKind::TxChecksum, on })
+    };
     on_a_host(async move || {
         let mut kernel = NetlinkKernel::open().unwrap();
         establish(&mut kernel, &everything()).await;
-        let key = Entry::TxChecksum(checksum(true)).key();
+        let key = checksum(true).key();
         for offloaded in [true, false, true, false] {
-            let wanted = Entry::TxChecksum(checksum(offloaded));
+            let wanted = checksum(offloaded);
             apply(&mut kernel, vec![Op::Replace(wanted.clone().into())]).await;
             assert_eq!(dump(&mut kernel).await.get(&key), Some(&wanted));
         }
         run("ip link del flannel.1");
         assert_eq!(dump(&mut kernel).await.get(&key), None);
-        let refused = kernel.apply(&[Op::Create(Entry::TxChecksum(checksum(false)).into())]).await;
+        let refused = kernel.apply(&[Op::Create(checksum(false).into())]).await;
         let words = refused.unwrap()[0].reason.clone();
         assert!(words.contains("ethtool -K flannel.1 tx-checksum-ip-generic off"), "{words}");
         establish(&mut kernel, &everything()).await;
-        let anew = Entry::TxChecksum(checksum(true));
+        let anew = checksum(true);
         assert_eq!(dump(&mut kernel).await.get(&key), Some(&anew));
     });
 }
@@ -79,7 +82,7 @@ fn a_tunnel_computes_checksums_once_it_is_told_to_until_it_is_made_anew() {
 fn a_filter_of_a_missing_link_is_refused_and_its_advertisements_are_not() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
-        let accept = Entry::AcceptRa(AcceptRa { link: name("gone0"), accept: false });
+        let accept = Entry::Setting(SettingKind::AcceptRa.off(&name("gone0")));
         let ops = vec![Op::Create(filter("gone0", false).into()), Op::Create(accept.into())];
         let refused = kernel.apply(&ops).await.unwrap();
         let refused: Vec<&Op> = refused.iter().map(|refused| &refused.op).collect();
@@ -113,8 +116,8 @@ fn router_advertisements_are_refused_on_our_devices() {
             assert_eq!(fs::read_to_string(&file).unwrap(), "0\n");
             fs::write(&file, "2").unwrap();
             let held = dump(&mut kernel).await;
-            let accept = AcceptRa { link: name(link), accept: true };
-            assert_eq!(held.get(&Key::AcceptRa(name(link))), Some(&Entry::AcceptRa(accept)));
+            let accept = Entry::Setting(SettingKind::AcceptRa.on(&name(link)));
+            assert_eq!(held.get(&accept.key()), Some(&accept));
         }
         assert_eq!(establish(&mut kernel, &everything()).await, [""; 0]);
     });

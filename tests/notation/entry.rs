@@ -4,8 +4,8 @@ use std::fmt::Debug;
 use std::str::FromStr;
 
 use tweed::model::entry::{
-    AcceptRa, Address, Entry, Fdb, Link, LinkKind, LinkName, Neighbour, Nexthop, NexthopId,
-    PROTOCOL, ReversePath, Route, RouteKind, TxChecksum, Vxlan,
+    Address, Entry, Fdb, Link, LinkKind, LinkName, Neighbour, Nexthop, NexthopId, PROTOCOL, Route,
+    RouteKind, Setting, SettingKind, Vxlan,
 };
 use tweed::model::prefix::Prefix;
 
@@ -14,16 +14,9 @@ pub(crate) fn entry(text: &str) -> Entry {
     let words = Words(text.split_whitespace().collect());
     match words.at(0) {
         "link" => Entry::Link(link(&words)),
-        "rp_filter" => {
-            let strict = words.at(1) == "strict";
-            Entry::ReversePath(ReversePath { link: words.device(), strict })
-        }
-        "accept_ra" => {
-            Entry::AcceptRa(AcceptRa { link: words.device(), accept: words.at(1) == "1" })
-        }
-        "tx-checksum-ip-generic" => {
-            Entry::TxChecksum(TxChecksum { link: words.device(), offloaded: words.at(1) == "on" })
-        }
+        "rp_filter" => setting(&words, SettingKind::ReversePath, "strict"),
+        "accept_ra" => setting(&words, SettingKind::AcceptRa, "1"),
+        "tx-checksum-ip-generic" => setting(&words, SettingKind::TxChecksum, "on"),
         "addr" => address(&words),
         "chain" => Entry::Chain(super::chain::chain(text)),
         "table" => Entry::Table(super::table::table(text)),
@@ -75,6 +68,10 @@ fn link(words: &Words<'_>) -> Link {
         mac: words.parsed("address").unwrap(),
         up: words.at(2) == "up",
     }
+}
+
+fn setting(words: &Words<'_>, kind: SettingKind, on: &str) -> Entry {
+    Entry::Setting(Setting { link: words.device(), kind, on: words.at(1) == on })
 }
 
 fn address(words: &Words<'_>) -> Entry {

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use expect_test::{Expect, expect};
-use tweed::model::entry::{Entry, Hook, Match};
+use tweed::model::entry::{Entry, Hook, Match, SettingKind};
 use tweed::model::local::Local;
 use tweed::model::path::Detours;
 use tweed::model::prefix::Prefix;
@@ -222,7 +222,9 @@ fn checksums_are_computed_where_the_kernel_would_spoil_them_or_somebody_asks() {
         let mut local = guarded(flags, VXLAN, "");
         local.node.spoils_checksums = spoils;
         let state = plan_local(&local, &networks(&local));
-        let settings = state.entries().filter(|entry| matches!(entry, Entry::TxChecksum(_)));
+        let settings = state.entries().filter(|entry| {
+            matches!(entry, Entry::Setting(setting) if setting.kind == SettingKind::TxChecksum)
+        });
         settings.map(ToString::to_string).collect::<Vec<_>>()
     };
     let both =

@@ -6,8 +6,9 @@ mod tests;
 
 pub(crate) use nft::{HostChain, changed_chain};
 
-use crate::model::entry::display::Specification;
-use crate::model::entry::{Base, Chain, ChainName, Marked, Match, Otherwise, Ports, Rule, Verdict};
+use crate::model::entry::{
+    Base, Chain, ChainName, Marked, Match, Otherwise, Ports, Rule, Specification, Verdict,
+};
 use crate::plan::diff::Op;
 
 /// A table of `iptables-save`, as far as it has to do with one chain of ours.

@@ -4,8 +4,8 @@ use std::net::IpAddr;
 
 use crate::kernel::Observation;
 use crate::model::entry::{
-    AcceptRa, Element, Entry, KernelState, Key, Link, LinkKind, LinkName, Nexthop, NexthopId,
-    Renewal, ReversePath, Route, TxChecksum, Vxlan,
+    Element, Entry, KernelState, Key, Link, LinkKind, LinkName, Nexthop, NexthopId, Renewal, Route,
+    Setting, SettingKind, SettingStore, Vxlan,
 };
 use crate::model::node::{Facts, Interface, Nexthops, Sysctls};
 use crate::model::prefix::{Family, Prefix};
@@ -41,13 +41,17 @@ impl World {
             _ => None,
         });
         let nexthops = taken.next().map_or(self.facts.nexthops, Nexthops::Taken);
-        let makes_strict = matches!(self.default_strictness(), Strictness::On);
-        Facts { nexthops, makes_strict, ..self.facts.clone() }
+        Facts { nexthops, makes_strict: self.makes_strict(), ..self.facts.clone() }
     }
 
     pub(super) fn reboot(&mut self) {
-        self.state =
-            self.facts.interfaces.iter().map(|i| filter(&i.name, Strictness::Off)).collect();
+        self.state = self
+            .facts
+            .interfaces
+            .iter()
+            .map(|i| SettingKind::ReversePath.off(&i.name))
+            .map(Entry::Setting)
+            .collect();
     }
 
     /// Carries out `op`, or says in the kernel's words why not.
@@ -73,7 +77,7 @@ impl World {
     pub(super) fn put(&mut self, entry: Entry) -> Told {
         match &entry {
             Entry::Link(link) => self.put_link(link.clone()),
-            Entry::ReversePath(_) | Entry::AcceptRa(_) | Entry::TxChecksum(_) | Entry::Chain(_) => {
+            Entry::Setting(_) | Entry::Chain(_) => {
                 self.state.insert(entry);
                 Told::new()
             }
@@ -102,7 +106,7 @@ impl World {
                 self.state.retain(|entry| entry.link() != Some(link));
                 vec![Observation::LinkChanged(link.clone())]
             }
-            Key::ReversePath(_) | Key::AcceptRa(_) | Key::TxChecksum(_) | Key::Chain(_) => {
+            Key::Setting(..) | Key::Chain(_) => {
                 self.state.remove(key);
                 Told::new()
             }
@@ -183,8 +187,9 @@ impl World {
     fn put_link(&mut self, link: Link) -> Told {
         let name = link.name.clone();
         if self.state.get(&Key::Link(name.clone())).is_none() {
-            let accept = AcceptRa { link: name.clone(), accept: true };
-            self.state.extend([Entry::AcceptRa(accept), filter(&name, self.default_strictness())]);
+            let (link, kind, on) = (name.clone(), SettingKind::ReversePath, self.makes_strict());
+            let settings = [SettingKind::AcceptRa.on(&name), Setting { link, kind, on }];
+            self.state.extend(settings.map(Entry::Setting));
         }
         let told = if link.up { Told::new() } else { self.link_down(&name) };
         self.state.insert(Entry::Link(link));
@@ -200,19 +205,15 @@ impl World {
     }
 
     /// A new device is as strict as the host's own.
-    fn default_strictness(&self) -> Strictness {
-        let is_strict = |entry: &Entry| matches!(entry, Entry::ReversePath(f) if f.strict);
-        if self.state.entries().any(is_strict) { Strictness::On } else { Strictness::Off }
+    fn makes_strict(&self) -> bool {
+        let mut entries = self.state.entries();
+        entries.any(|e| matches!(e, Entry::Setting(it) if it.is_on(SettingKind::ReversePath)))
     }
 
     fn check(&self, entry: &Entry) -> Result<(), String> {
         match entry {
             Entry::Link(link) => self.check_link(link),
-            Entry::ReversePath(_) | Entry::AcceptRa(_)
-                if self.facts.sysctls == Sysctls::ReadOnly =>
-            {
-                Err("Read-only file system".into())
-            }
+            Entry::Setting(setting) => self.check_setting(setting),
             Entry::Nexthop(nexthop) => {
                 let Nexthop { link, gateway, onlink, .. } = nexthop;
                 self.check_way(link.as_ref(), *gateway, *onlink)
@@ -222,11 +223,6 @@ impl World {
                 is_there.then_some(()).ok_or_else(|| "Nexthop id does not exist".to_owned())
             }
             Entry::Route(route) => self.check_way(route.link.as_ref(), route.gateway, route.onlink),
-            Entry::ReversePath(ReversePath { link, .. })
-            | Entry::AcceptRa(AcceptRa { link, .. })
-            | Entry::TxChecksum(TxChecksum { link, .. }) => {
-                self.is_up(link).map(|_| ()).ok_or_else(|| "No such file or directory".to_owned())
-            }
             Entry::Table(_) | Entry::Chain(_) => Ok(()),
             Entry::Renewal(Renewal { table, .. }) | Entry::Element(Element { table, .. }) => {
                 let is_there = self.state.get(&Key::Table(table.clone())).is_some();
@@ -234,6 +230,17 @@ impl World {
             }
             Entry::Address(_) | Entry::Neighbour(_) | Entry::Fdb(_) => {
                 entry.link().map_or(Ok(()), |link| self.check_device(link))
+            }
+        }
+    }
+
+    fn check_setting(&self, Setting { link, kind, .. }: &Setting) -> Result<(), String> {
+        match kind.policy().store {
+            SettingStore::Sysctl(_) if self.facts.sysctls == Sysctls::ReadOnly => {
+                Err("Read-only file system".into())
+            }
+            SettingStore::Sysctl(_) | SettingStore::Feature(_) => {
+                self.is_up(link).map(|_| ()).ok_or_else(|| "No such file or directory".to_owned())
             }
         }
     }
@@ -299,15 +306,4 @@ impl World {
 enum LinkState {
     Up,
     Down,
-}
-
-#[derive(Clone, Copy)]
-enum Strictness {
-    On,
-    Off,
-}
-
-fn filter(link: &LinkName, strictness: Strictness) -> Entry {
-    let strict = matches!(strictness, Strictness::On);
-    Entry::ReversePath(ReversePath { link: link.clone(), strict })
 }

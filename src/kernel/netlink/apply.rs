@@ -83,15 +83,9 @@ impl NetlinkKernel {
                 self.flush(pass).await?;
                 pass.refused.extend(HostChains.carry_out(vec![op]).await);
             }
-            Ok(Request::Sysctl(sysctl)) => {
+            Ok(Request::Setting(setting)) => {
                 self.flush(pass).await?;
-                if let Err(reason) = sysctl.write() {
-                    pass.refuse(op, &reason);
-                }
-            }
-            Ok(Request::Ethtool(checksum)) => {
-                self.flush(pass).await?;
-                if let Err(reason) = self.offloads.write(&checksum) {
+                if let Err(reason) = self.settings.write(&setting) {
                     pass.refuse(op, &reason);
                 }
             }
@@ -157,10 +151,7 @@ impl NetlinkKernel {
     fn messages(&self, op: &Op) -> Vec<Message> {
         match codec::encode(op, &self.links) {
             Ok(Request::Netlink(messages)) => messages,
-            Ok(
-                Request::Nftables | Request::Iptables | Request::Sysctl(_) | Request::Ethtool(_),
-            )
-            | Err(_) => Vec::new(),
+            Ok(Request::Nftables | Request::Iptables | Request::Setting(_)) | Err(_) => Vec::new(),
         }
     }
 }

@@ -8,7 +8,7 @@ use tweed_netlink::{Frame, Message};
 use super::NetlinkKernel;
 use crate::kernel::codec::{self, Body, Links, request};
 use crate::kernel::iptables::HostChains;
-use crate::kernel::{Chains, Observation, sysctl};
+use crate::kernel::{Chains, Observation};
 use crate::model::entry::{Entry, KernelState, LinkName};
 use crate::model::prefix::Family;
 use crate::plan::scope::Scope;
@@ -21,10 +21,8 @@ impl NetlinkKernel {
     ) -> io::Result<KernelState> {
         let links = self.read_links().await?;
         let links = links.iter().filter_map(|body| entry(body, &self.links, scope));
-        let mut entries: Vec<_> =
-            links.chain(settings(scope)).map(|entry| known.sharing(entry)).collect();
-        let offloads = scope.tunnels.iter().filter_map(|link| self.offloads.read(link));
-        entries.extend(offloads.map(|entry| known.sharing(Entry::TxChecksum(entry))));
+        let settings = self.settings.read_all(scope);
+        let mut entries: Vec<_> = links.chain(settings).map(|entry| known.sharing(entry)).collect();
         let rules = self.read_tables(scope).into_iter().chain(chains(scope).await);
         entries.extend(rules.map(|entry| known.sharing(entry)));
         let tunnels: Vec<u32> = self.indices(scope).collect();
@@ -89,10 +87,4 @@ fn entry(body: &Body, links: &Links, scope: &Scope) -> Option<Entry> {
         | Observation::Overrun
         | Observation::Unheard => None,
     }
-}
-
-fn settings(scope: &Scope) -> impl Iterator<Item = Entry> {
-    let filters = scope.tunnels.iter().chain(&scope.underlay).filter_map(sysctl::read_reverse_path);
-    let accepts = scope.tunnels.iter().filter_map(sysctl::read_accept_ra);
-    filters.map(Entry::ReversePath).chain(accepts.map(Entry::AcceptRa))
 }

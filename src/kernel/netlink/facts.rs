@@ -8,7 +8,7 @@ use tweed_netlink::Frame;
 
 use super::NetlinkKernel;
 use crate::kernel::codec::{self, Body, request};
-use crate::kernel::{iptables, sysctl};
+use crate::kernel::{iptables, settings};
 use crate::model::entry::{LinkName, NexthopId, PROTOCOL};
 use crate::model::node::{Facts, Firewalls, Interface, Nexthops, Reach, Release};
 use crate::model::prefix::Family;
@@ -31,7 +31,7 @@ impl NetlinkKernel {
         let firewalls = self.firewalls();
         let release = std::fs::read_to_string(RELEASE).unwrap_or_default();
         let kernel = Release::parse(release.trim());
-        let sysctls = sysctl::writable();
+        let sysctls = settings::writable();
         Ok(Facts {
             interfaces,
             default_routes,
@@ -39,7 +39,7 @@ impl NetlinkKernel {
             nexthops,
             firewalls,
             sysctls,
-            makes_strict: sysctl::makes_strict(),
+            makes_strict: settings::makes_strict(),
             kernel,
             service: service(),
         })

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::{Key, KeyRef, Kind, KindPolicy, Ownership, Removal};
 use crate::mac::MacAddr;
 use crate::model::prefix::Family;
 
@@ -90,6 +91,15 @@ const fn tunnel_stem(family: Family) -> &'static str {
     }
 }
 
+impl Kind for Link {
+    const POLICY: KindPolicy =
+        KindPolicy { local: true, removal: Removal::Delayed, ownership: Ownership::Unmarked };
+
+    fn key_ref(&self) -> KeyRef<'_> {
+        Key::Link(&self.name)
+    }
+}
+
 impl From<String> for LinkName {
     fn from(name: String) -> Self {
         Self::new(name)
@@ -105,6 +115,41 @@ impl From<LinkName> for String {
 impl fmt::Display for LinkName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
+    }
+}
+
+impl fmt::Display for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = if self.up { "up" } else { "down" };
+        write!(f, "link {} {state} mtu {} address {} {}", self.name, self.mtu, self.mac, self.kind)
+    }
+}
+
+impl fmt::Display for LinkKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Vxlan(vxlan) => vxlan.fmt(f),
+            Self::Other(kind) => write!(f, "type {kind}"),
+        }
+    }
+}
+
+impl fmt::Display for Vxlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "type vxlan id {}", self.vni)?;
+        if let Some(group) = self.group {
+            write!(f, " remote {group}")?;
+        }
+        if let Some(local) = self.local {
+            write!(f, " local {local}")?;
+        }
+        if let Some(underlay) = &self.underlay {
+            write!(f, " dev {underlay}")?;
+        }
+        write!(f, " dstport {}", self.port)?;
+        f.write_str(if self.learning { " learning" } else { " nolearning" })?;
+        f.write_str(if self.l2miss { " l2miss" } else { "" })?;
+        f.write_str(if self.gbp { " gbp" } else { "" })
     }
 }
 

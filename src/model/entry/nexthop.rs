@@ -3,7 +3,8 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use super::LinkName;
+use super::{Key, KeyRef, Kind, KindPolicy, LinkName, Ownership, PROTOCOL, Removal};
+use crate::model::path::Path;
 use crate::model::prefix::{Family, Prefix, number};
 
 /// A next hop that routes refer to by its number: the kernel finds it at once, where it would
@@ -24,18 +25,11 @@ pub struct Nexthop {
 /// Ours follow from the subnet that they lead to, so that nobody has to remember them:
 ///
 /// ```text
-/// 1111 | family | lane | number of the subnet
+/// 1111 | family | path | number of the subnet
 ///    4 |      1 |    1 |                   26   bits
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NexthopId(u32);
-
-/// Each subnet has a number for either way to it: a route moves from one to the other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lane {
-    Tunnel,
-    Direct,
-}
 
 const OURS: u32 = 0b1111 << 28;
 const V6: u32 = 1 << 27;
@@ -51,16 +45,16 @@ impl NexthopId {
         self.0
     }
 
-    /// For the path by `lane` to `subnet` of `network`; none if the network has more subnets of
-    /// such a length than we have numbers.
-    pub fn of(network: Prefix, subnet: Prefix, lane: Lane) -> Option<Self> {
+    /// For `path` to `subnet` of `network`, each of which has a number: a route moves from one to
+    /// the other. None if the network has more subnets of such a length than we have numbers.
+    pub fn of(network: Prefix, subnet: Prefix, path: Path) -> Option<Self> {
         let fits = is_numbered(network) && subnet.prefix_len() <= unit(network.family());
-        let lane = match lane {
-            Lane::Tunnel => 0,
-            Lane::Direct => DIRECT,
+        let path = match path {
+            Path::Tunnel => 0,
+            Path::Direct => DIRECT,
         };
         fits.then(|| {
-            Self(OURS | family_bit(subnet.family()) | lane | subnet_number(network, subnet))
+            Self(OURS | family_bit(subnet.family()) | path | subnet_number(network, subnet))
         })
     }
 
@@ -75,6 +69,35 @@ impl NexthopId {
             && is_numbered(network)
             && self.0 & V6 == family_bit(network.family())
             && (self.0 & NUMBER) >> free_bits(network) == network_number(network)
+    }
+}
+
+impl Kind for Nexthop {
+    const POLICY: KindPolicy =
+        KindPolicy { local: false, removal: Removal::Delayed, ownership: Ownership::Owned };
+
+    fn key_ref(&self) -> KeyRef<'_> {
+        Key::Nexthop(self.id)
+    }
+
+    fn ownership(&self) -> Ownership {
+        if self.protocol == PROTOCOL { Ownership::Owned } else { Ownership::Foreign }
+    }
+}
+
+impl fmt::Display for Nexthop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "nexthop id {}", self.id)?;
+        if let Some(gateway) = self.gateway {
+            write!(f, " via {gateway}")?;
+        }
+        if let Some(link) = &self.link {
+            write!(f, " dev {link}")?;
+        }
+        if self.protocol != PROTOCOL {
+            write!(f, " proto {}", self.protocol)?;
+        }
+        f.write_str(if self.onlink { " onlink" } else { "" })
     }
 }
 
@@ -150,8 +173,8 @@ mod tests {
 
     fn ids(network: &str, subnets: &[&str]) -> Vec<Option<NexthopId>> {
         let network = prefix(network);
-        let lanes = [Lane::Tunnel, Lane::Direct];
-        let of = |subnet| lanes.map(|lane| NexthopId::of(network, prefix(subnet), lane));
+        let paths = [Path::Tunnel, Path::Direct];
+        let of = |subnet| paths.map(|path| NexthopId::of(network, prefix(subnet), path));
         subnets.iter().copied().flat_map(of).collect()
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Network, Nexthops, Unreachable, Way, tunnel_address};
-use crate::model::entry::{Entry, KernelState, Lane, LinkName, Route};
+use crate::model::entry::{Entry, KernelState, LinkName, Route};
 use crate::model::lease::{BackendType, Endpoint};
 use crate::model::local::Local;
 use crate::model::node::{Node, Uplink};
@@ -40,7 +40,7 @@ impl HostGw {
             return Err(Unreachable::NotOnLink { gateway: peer.public_ip, link });
         }
         let route = Route::via(peer.subnet, peer.public_ip, link);
-        let entries = self.nexthops.program(route, Lane::Direct);
+        let entries = self.nexthops.program(route, Path::Direct);
         Ok(Way { path: Path::Direct, entries, detour: None })
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{HostGw, Network, Unreachable, Vxlan, Way};
 use crate::model::config::Kind;
-use crate::model::entry::{Entry, KernelState, LinkName, ReversePath};
+use crate::model::entry::{Entry, KernelState, LinkName, SettingKind};
 use crate::model::lease::{BackendType, Endpoint};
 use crate::model::local::Local;
 use crate::model::path::Detour;
@@ -57,10 +57,9 @@ impl Mixed {
     /// While two nodes learn of a flip one after the other, packets come by one way and the answers
     /// leave by the other: a strict filter would drop them. It knows IPv4 only.
     fn loose_filters(&self) -> impl Iterator<Item = Arc<Entry>> {
-        let loose = |link: &LinkName| ReversePath { link: link.clone(), strict: false };
         let filtered = self.family() == Family::V4;
         [self.tunnel.device(), self.tunnel.underlay()]
-            .map(|link| Arc::new(Entry::ReversePath(loose(link))))
+            .map(|link| Arc::new(Entry::Setting(SettingKind::ReversePath.off(link))))
             .into_iter()
             .filter(move |_| filtered)
     }

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::model::entry::{Entry, Lane, Nexthop, NexthopId, Route};
+use crate::model::entry::{Entry, Nexthop, NexthopId, Route};
 use crate::model::local::Local;
+use crate::model::path::Path;
 use crate::model::prefix::{Family, Prefix};
 
 /// The network whose paths are numbered; none if routes name their gateways themselves.
@@ -17,8 +18,8 @@ impl Nexthops {
     }
 
     /// `route`, and the nexthop object by which it has its gateway.
-    pub(super) fn program(self, route: Route, lane: Lane) -> Vec<Arc<Entry>> {
-        let id = self.0.and_then(|network| NexthopId::of(network, route.destination, lane));
+    pub(super) fn program(self, route: Route, path: Path) -> Vec<Arc<Entry>> {
+        let id = self.0.and_then(|network| NexthopId::of(network, route.destination, path));
         let nexthop = id.map(|id| Nexthop {
             id,
             gateway: route.gateway,

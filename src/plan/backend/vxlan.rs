@@ -8,8 +8,8 @@ use super::{HostGw, Network, Nexthops, Unreachable, Way};
 use crate::mac::MacAddr;
 use crate::model::config::Tunnel;
 use crate::model::entry::{
-    AcceptRa, Element, Entry, Fdb, KernelState, Lane, Link, LinkKind, LinkName, Neighbour, Route,
-    TableName, TxChecksum, Vxlan as Device,
+    Element, Entry, Fdb, KernelState, Link, LinkKind, LinkName, Neighbour, Route, SettingKind,
+    TableName, Vxlan as Device,
 };
 use crate::model::lease::{BackendType, Endpoint};
 use crate::model::local::Local;
@@ -81,7 +81,7 @@ impl Vxlan {
     pub(super) fn tunnelled(&self, peer: &Endpoint) -> Result<Way, Unreachable> {
         let mut entries = self.far_end(peer)?;
         let route = Route::via(peer.subnet, peer.subnet.base(), self.device.clone());
-        entries.extend(self.nexthops.program(route.onlink(), Lane::Tunnel));
+        entries.extend(self.nexthops.program(route.onlink(), Path::Tunnel));
         Ok(Way { path: Path::Tunnel, entries, detour: None })
     }
 
@@ -149,17 +149,13 @@ impl Network for Vxlan {
 
     fn local(&self) -> KernelState {
         let link = self.device.clone();
-        let accept_ra = AcceptRa { link: link.clone(), accept: false };
         // Advertisements rarely come through a tunnel to unicast peers: where the setting cannot be
         // written, it is left as it is.
-        let accept_ra = (self.sysctls == Sysctls::Writable).then_some(Entry::AcceptRa(accept_ra));
+        let accept_ra = (self.sysctls == Sysctls::Writable).then_some(SettingKind::AcceptRa);
+        let checksum = self.checksums_computed.then_some(SettingKind::TxChecksum);
+        let settings = accept_ra.into_iter().chain(checksum);
         std::iter::once(Entry::Link(self.link()))
-            .chain(accept_ra)
-            .chain(
-                self.checksums_computed.then(|| {
-                    Entry::TxChecksum(TxChecksum { link: link.clone(), offloaded: false })
-                }),
-            )
+            .chain(settings.map(|kind| Entry::Setting(kind.off(&link))))
             .map(Arc::new)
             .chain(self.address_on(link.clone()))
             .chain(self.guard.iter().flat_map(|guard| guard.entries.iter().cloned()))

@@ -5,7 +5,7 @@
 use super::*;
 use crate::mac::MacAddr;
 use crate::model::entry::{
-    AcceptRa, Base, Fdb, Iptables, Link, LinkKind, Neighbour, ReversePath, Table,
+    Base, Fdb, Iptables, Link, LinkKind, Neighbour, PROTOCOL, PROTOCOL_BOOT, SettingKind, Table,
 };
 use crate::model::prefix::Family;
 
@@ -166,11 +166,11 @@ fn devices_and_settings_are_corrected_but_never_removed() {
     let kind = LinkKind::Other("vxlan".into());
     let device = Link { name: link.clone(), kind, mtu: 1450, mac: MAC, up: true };
     assert_eq!(whose(&Entry::Link(device)), Whose::Others);
-    let filter = |link: &str| ReversePath { link: LinkName::new(link), strict: true };
-    assert_eq!(whose(&Entry::ReversePath(filter("eth0"))), Whose::Others);
-    assert_eq!(whose(&Entry::ReversePath(filter("flannel.1"))), Whose::Others);
-    assert_eq!(whose(&Entry::ReversePath(filter("eth9"))), Whose::Nobodys);
-    assert_eq!(whose(&Entry::AcceptRa(AcceptRa { link, accept: true })), Whose::Others);
+    let filter = |link: &str| Entry::Setting(SettingKind::ReversePath.on(&LinkName::new(link)));
+    assert_eq!(whose(&filter("eth0")), Whose::Others);
+    assert_eq!(whose(&filter("flannel.1")), Whose::Others);
+    assert_eq!(whose(&filter("eth9")), Whose::Nobodys);
+    assert_eq!(whose(&Entry::Setting(SettingKind::AcceptRa.on(&link))), Whose::Others);
 }
 
 #[test]

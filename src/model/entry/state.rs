@@ -6,8 +6,7 @@ use std::collections::{BTreeSet, btree_set};
 use std::iter::Map;
 use std::sync::Arc;
 
-use super::key::{KeyRef, Keyed};
-use super::{Entry, Key};
+use super::{Entry, Key, KeyRef, Keyed};
 
 /// Entries, one of each key. An entry is its own key, so that the two cannot disagree.
 ///
@@ -231,10 +230,14 @@ impl IntoIterator for KernelState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::entry::{AcceptRa, LinkName};
+    use crate::model::entry::{LinkName, Setting, SettingKind};
 
     fn accept(link: &str, accept: bool) -> Entry {
-        Entry::AcceptRa(AcceptRa { link: LinkName::new(link), accept })
+        Entry::Setting(Setting {
+            link: LinkName::new(link),
+            kind: SettingKind::AcceptRa,
+            on: accept,
+        })
     }
 
     #[test]
@@ -243,7 +246,7 @@ mod tests {
         let read = [accept("a", false), accept("b", true)];
         let actual: KernelState = read.into_iter().map(|entry| desired.sharing(entry)).collect();
         let is_one = |link| {
-            let key = Key::AcceptRa(LinkName::new(link));
+            let key = Key::Setting(SettingKind::AcceptRa, LinkName::new(link));
             Arc::ptr_eq(actual.shared(&key).unwrap(), desired.shared(&key).unwrap())
         };
         assert!(is_one("a") && !is_one("b"));

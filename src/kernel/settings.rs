@@ -1,0 +1,136 @@
+//! Reads and switches the on/off settings of links: files below /proc/sys/net, features of ethtool.
+
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+
+use nix::errno::Errno;
+use tweed_netlink::{Ethtool, Switch};
+
+use crate::model::entry::{Entry, LinkName, RP_FILTER, Setting, SettingKind, SettingStore, Sysctl};
+use crate::model::node::Sysctls;
+use crate::model::prefix::Family;
+use crate::plan::scope::Scope;
+
+/// The edge to the settings of all links.
+#[derive(Default)]
+pub(super) struct LinkSettings {
+    /// Opened when there is something to ask.
+    ethtool: Option<Ethtool>,
+}
+
+/// The setting could not be switched; the operator has to.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NotSwitched {
+    #[error("{name} cannot be written ({}): set it to {value} on this host", source.kind())]
+    Sysctl { name: String, value: u8, source: io::Error },
+    #[error(
+        "the kernel does not switch it over netlink ({}): run ethtool -K {link} {feature} {state}",
+        description(source)
+    )]
+    Feature { link: LinkName, feature: &'static str, state: &'static str, source: io::Error },
+}
+
+impl LinkSettings {
+    /// All that `scope` covers.
+    pub(super) fn read_all(&mut self, scope: &Scope) -> Vec<Entry> {
+        let wanted = SettingKind::ALL.into_iter();
+        let wanted = wanted.flat_map(|kind| scope.links_with(kind).map(move |link| (kind, link)));
+        wanted.filter_map(|(kind, link)| self.read(kind, link)).map(Entry::Setting).collect()
+    }
+
+    /// None if there is no such link, or the kernel does not have the setting.
+    fn read(&mut self, kind: SettingKind, link: &LinkName) -> Option<Setting> {
+        let on = match kind.policy().store {
+            SettingStore::Sysctl(sysctl) => sysctl.on.contains(&in_force(&sysctl, link)?),
+            SettingStore::Feature(feature) => {
+                self.ask(|ethtool| ethtool.is_active(link.as_str(), feature)).ok()??
+            }
+        };
+        Some(Setting { link: link.clone(), kind, on })
+    }
+
+    pub(super) fn write(&mut self, setting: &Setting) -> Result<(), NotSwitched> {
+        match setting.kind.policy().store {
+            SettingStore::Sysctl(sysctl) => write(&sysctl, setting),
+            SettingStore::Feature(feature) => self.switch(feature, setting),
+        }
+    }
+
+    fn switch(&mut self, feature: &'static str, setting: &Setting) -> Result<(), NotSwitched> {
+        let link = &setting.link;
+        let (switch, state) = if setting.on { (Switch::On, "on") } else { (Switch::Off, "off") };
+        let switched = self.ask(|ethtool| ethtool.switch(link.as_str(), feature, switch));
+        switched.map_err(|source| NotSwitched::Feature {
+            link: link.clone(),
+            feature,
+            state,
+            source,
+        })
+    }
+
+    /// A broken conversation is not continued.
+    fn ask<T>(&mut self, ask: impl FnOnce(&mut Ethtool) -> io::Result<T>) -> io::Result<T> {
+        let mut ethtool = self.ethtool.take().map_or_else(Ethtool::open, Ok)?;
+        let answer = ask(&mut ethtool)?;
+        self.ethtool = Some(ethtool);
+        Ok(answer)
+    }
+}
+
+/// Whether settings of links can be written: a setting is opened for it, and nothing written.
+pub(super) fn writable() -> Sysctls {
+    match fs::OpenOptions::new().write(true).open(path(&name(&RP_FILTER, "all"))) {
+        Ok(_) => Sysctls::Writable,
+        Err(_) => Sysctls::ReadOnly,
+    }
+}
+
+/// Whether a link that is created has a strict reverse-path filter.
+pub(super) fn makes_strict() -> bool {
+    let value = in_force(&RP_FILTER, &LinkName::new("default"));
+    value.is_some_and(|value| RP_FILTER.on.contains(&value))
+}
+
+/// Without IPv6 there is nothing to switch: that its file is missing is no error.
+fn write(sysctl: &Sysctl, setting: &Setting) -> Result<(), NotSwitched> {
+    let value = if setting.on { *sysctl.on.start() } else { sysctl.off };
+    // A host that lets nothing be written may have it as wanted all the same.
+    if in_force(sysctl, &setting.link) == Some(value) {
+        return Ok(());
+    }
+    let name = name(sysctl, setting.link.as_str());
+    match fs::write(path(&name), value.to_string()) {
+        Err(source) if source.kind() == io::ErrorKind::NotFound && sysctl.family == Family::V6 => {
+            Ok(())
+        }
+        written => written.map_err(|source| NotSwitched::Sysctl { name, value, source }),
+    }
+}
+
+fn in_force(sysctl: &Sysctl, link: &LinkName) -> Option<u8> {
+    let own = read(sysctl, link.as_str())?;
+    let all = if sysctl.raised_by_all { read(sysctl, "all") } else { None };
+    Some(own.max(all.unwrap_or(0)))
+}
+
+fn read(sysctl: &Sysctl, link: &str) -> Option<u8> {
+    fs::read_to_string(path(&name(sysctl, link))).ok()?.trim().parse().ok()
+}
+
+/// As `sysctl(8)` takes it: with slashes, because names of links have dots.
+fn name(sysctl: &Sysctl, link: &str) -> String {
+    let family = match sysctl.family {
+        Family::V4 => "ipv4",
+        Family::V6 => "ipv6",
+    };
+    format!("net/{family}/conf/{link}/{}", sysctl.name)
+}
+
+fn path(name: &str) -> PathBuf {
+    PathBuf::from("/proc/sys").join(name)
+}
+
+fn description(error: &io::Error) -> String {
+    error.raw_os_error().map_or(Errno::UnknownErrno, Errno::from_raw).desc().to_lowercase()
+}

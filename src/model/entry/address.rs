@@ -1,0 +1,28 @@
+//! Addresses of links.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use super::{Key, KeyRef, Kind, KindPolicy, LinkName, Ownership, Removal};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Address {
+    pub link: LinkName,
+    pub address: IpAddr,
+    pub prefix_len: u8,
+}
+
+impl Kind for Address {
+    const POLICY: KindPolicy =
+        KindPolicy { local: true, removal: Removal::AtOnce, ownership: Ownership::Unmarked };
+
+    fn key_ref(&self) -> KeyRef<'_> {
+        Key::Address(&self.link, self.address, self.prefix_len)
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "addr {}/{} dev {}", self.address, self.prefix_len, self.link)
+    }
+}

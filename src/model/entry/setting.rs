@@ -1,0 +1,115 @@
+//! On/off settings of links, and where the host keeps each of them.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+
+use tweed_netlink::TX_CHECKSUM;
+
+use super::{Key, KeyRef, Kind, KindPolicy, LinkName, Ownership, Removal};
+use crate::model::prefix::Family;
+
+/// An on/off setting of a link. It can be changed, not removed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setting {
+    pub link: LinkName,
+    pub kind: SettingKind,
+    /// Off is what makes the host drop less.
+    pub on: bool,
+}
+
+/// The settings that tweed changes, in the order of programming.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum SettingKind {
+    /// Whether a link drops packets whose answer would leave by another link (`rp_filter` 1).
+    ReversePath,
+    /// Whether a link takes addresses and routes from router advertisements (`accept_ra`).
+    AcceptRa,
+    /// Whether a link leaves the checksums of what it sends to the device behind it
+    /// (`tx-checksum-ip-generic`).
+    TxChecksum,
+}
+
+/// What holds for one kind of setting.
+#[derive(Clone, Debug)]
+pub struct SettingPolicy {
+    pub store: SettingStore,
+    /// The texts for off and for on.
+    states: [&'static str; 2],
+    /// Whether the underlay has it, in addition to the tunnels.
+    pub on_underlay: bool,
+}
+
+/// Where the host keeps a setting.
+#[derive(Clone, Debug)]
+pub enum SettingStore {
+    Sysctl(Sysctl),
+    /// A feature of `ethtool(8)`.
+    Feature(&'static str),
+}
+
+/// A file of each link below `/proc/sys/net`.
+#[derive(Clone, Debug)]
+pub struct Sysctl {
+    pub family: Family,
+    pub name: &'static str,
+    /// The value that is written to switch it off.
+    pub off: u8,
+    /// The values that mean on; the first is written.
+    pub on: RangeInclusive<u8>,
+    /// Of the link's own value and that of all links, the kernel goes by the larger.
+    pub raised_by_all: bool,
+}
+
+pub const RP_FILTER: Sysctl =
+    Sysctl { family: Family::V4, name: "rp_filter", off: 2, on: 1..=1, raised_by_all: true };
+
+const ACCEPT_RA: Sysctl =
+    Sysctl { family: Family::V6, name: "accept_ra", off: 0, on: 1..=u8::MAX, raised_by_all: false };
+
+impl SettingKind {
+    pub const ALL: [Self; 3] = [Self::ReversePath, Self::AcceptRa, Self::TxChecksum];
+
+    pub const fn policy(self) -> SettingPolicy {
+        let (store, states, on_underlay) = match self {
+            Self::ReversePath => (SettingStore::Sysctl(RP_FILTER), ["loose", "strict"], true),
+            Self::AcceptRa => (SettingStore::Sysctl(ACCEPT_RA), ["0", "1"], false),
+            Self::TxChecksum => (SettingStore::Feature(TX_CHECKSUM), ["off", "on"], false),
+        };
+        SettingPolicy { store, states, on_underlay }
+    }
+
+    pub fn on(self, link: &LinkName) -> Setting {
+        Setting { link: link.clone(), kind: self, on: true }
+    }
+
+    pub fn off(self, link: &LinkName) -> Setting {
+        Setting { link: link.clone(), kind: self, on: false }
+    }
+}
+
+impl Setting {
+    /// Whether it is this setting, switched on.
+    pub fn is_on(&self, kind: SettingKind) -> bool {
+        self.kind == kind && self.on
+    }
+}
+
+impl Kind for Setting {
+    const POLICY: KindPolicy =
+        KindPolicy { local: true, removal: Removal::AtOnce, ownership: Ownership::Foreign };
+
+    fn key_ref(&self) -> KeyRef<'_> {
+        Key::Setting(self.kind, &self.link)
+    }
+}
+
+impl fmt::Display for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let SettingPolicy { store, states: [off, on], .. } = self.kind.policy();
+        let name = match store {
+            SettingStore::Sysctl(sysctl) => sysctl.name,
+            SettingStore::Feature(name) => name,
+        };
+        write!(f, "{name} {} dev {}", if self.on { on } else { off }, self.link)
+    }
+}
