@@ -129,7 +129,7 @@ fn a_difference_is_shown_to_the_entry_by_the_daemon_or_without_it() {
         peer.is_followed_by(&cluster.nodes, &cluster.etcd, SOON).unwrap();
     }
     let node = cluster.nodes[0].clone();
-    eventually(SOON, || has_saved(&node, "10.244.102.0")).unwrap();
+    eventually(PATIENCE, || has_saved(&node, "10.244.102.0")).unwrap();
     let (code, lines, source) = differences(&node).unwrap();
     assert_eq!((code, lines), (0, vec![]), "{source}");
     assert!(source.starts_with("the daemon on "), "{source}");
@@ -294,7 +294,7 @@ fn a_cleanup_takes_what_is_ours_and_nothing_else() {
     Peer::numbered(1).join(&cluster.etcd).unwrap();
     eventually(SOON, || Peer::numbered(1).is_tunnelled_by(&node)).unwrap();
     assert_ne!(strict, filter());
-    eventually(SOON, || has_saved(&node, "10.244.101.0")).unwrap();
+    eventually(PATIENCE, || has_saved(&node, "10.244.101.0")).unwrap();
 
     let running = node.snapshot().unwrap();
     let refused = tweedctl(&node, &["cleanup", "--yes"]).unwrap();

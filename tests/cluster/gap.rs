@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use tweed_lab::{Family, Node, Path, eventually};
 
 use crate::ask::{has_saved, is_ready, is_ready_with, is_waiting_for, throughout};
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, PATIENCE};
 use crate::peer::Peer;
 
 const MIXED: &str = r#"{"Network":"10.244.0.0/16","Mixed":true,"Backend":{"Type":"vxlan"}}"#;
@@ -120,7 +120,7 @@ fn leaves_while_down() -> Result<(Cluster, Peer, Peer)> {
     leaver.is_followed_by(&cluster.nodes, &cluster.etcd, SOON)?;
     stayer.is_followed_by(&cluster.nodes, &cluster.etcd, SOON)?;
     // What is remembered is saved a moment after it changed.
-    eventually(SOON, || has_saved(&cluster.nodes[0], "10.244.102.0"))?;
+    eventually(PATIENCE, || has_saved(&cluster.nodes[0], "10.244.102.0"))?;
     cluster.daemons[0].kill()?;
     leaver.leave(&cluster.etcd)?;
     cluster.etcd.freeze()?;

@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use tweed_lab::{Daemon, Family, Files, Node, Pod, eventually};
 
 use crate::ask::{exit_code, is_ready, is_ready_with, is_waiting_for, throughout};
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, PATIENCE};
 use crate::peer::{Peer, key_of, vxlan};
 
 const VXLAN: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
@@ -44,7 +44,7 @@ impl Rebooted {
         let there = pods[1].address(Family::V4)?;
         eventually(SOON, || pods[0].ping(there, 56))?;
         let rebooted = Self { cluster, node, daemon, state_file, pods, key };
-        eventually(SOON, || rebooted.has_saved("10.244.101.0"))?;
+        eventually(PATIENCE, || rebooted.has_saved("10.244.101.0"))?;
         Ok(rebooted)
     }
 
@@ -181,5 +181,5 @@ fn a_damaged_checkpoint_is_said_and_ignored() {
     story.cluster.etcd.start().unwrap();
     eventually(FOLLOWED, || is_ready(&story.daemon)).unwrap();
     assert_eq!(key_of(&story.node).unwrap(), story.key);
-    eventually(SOON, || story.has_saved("10.244.101.0")).unwrap();
+    eventually(PATIENCE, || story.has_saved("10.244.101.0")).unwrap();
 }
