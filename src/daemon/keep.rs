@@ -15,7 +15,7 @@ use crate::control::{Event, Progress};
 use crate::model::config::NetworkConfig;
 use crate::model::lease::{Lease, LeaseAttributes};
 use crate::model::status::StoreState;
-use crate::store::{Identity, Lost, SubnetManager};
+use crate::store::{Documents, Identity, Leases, Lost};
 
 /// After so long without a word from the store, what was last known must do.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -27,7 +27,7 @@ const PEACE: Duration = Duration::from_secs(600);
 ///
 /// # Errors
 /// There is no lease to be had that waiting would bring.
-pub(super) async fn keep_lease<S: SubnetManager>(
+pub(super) async fn keep_lease<S: Leases + Documents>(
     manager: Rc<S>,
     shared: Shared,
     acquired: watch::Sender<bool>,
@@ -64,11 +64,7 @@ pub(super) async fn keep_lease<S: SubnetManager>(
 }
 
 /// Holds `lease` until it is lost. A lease that was held in peace for a while has no rival.
-async fn hold<S: SubnetManager>(
-    manager: &S,
-    shared: &Shared,
-    lease: &Lease,
-) -> anyhow::Result<Lost> {
+async fn hold<S: Leases>(manager: &S, shared: &Shared, lease: &Lease) -> anyhow::Result<Lost> {
     let mut held = pin!(manager.hold(lease));
     if let Ok(lost) = timeout(PEACE, &mut held).await {
         return Ok(lost);
@@ -78,7 +74,7 @@ async fn hold<S: SubnetManager>(
 }
 
 /// Passes on what the store says of the network config, now and whenever that changes.
-pub(super) async fn forward_config<S: SubnetManager>(
+pub(super) async fn forward_config<S: Documents>(
     manager: Rc<S>,
     shared: Shared,
 ) -> anyhow::Result<()> {
@@ -90,7 +86,7 @@ pub(super) async fn forward_config<S: SubnetManager>(
 }
 
 /// Passes on every change to any lease; starts over with a snapshot when the loop asks for one.
-pub(super) async fn forward_leases<S: SubnetManager>(
+pub(super) async fn forward_leases<S: Leases>(
     manager: Rc<S>,
     shared: Shared,
     mut acquired: watch::Receiver<bool>,
@@ -99,7 +95,7 @@ pub(super) async fn forward_leases<S: SubnetManager>(
     // The read that found our subnet is the first snapshot: whoever asks earlier reads twice.
     acquired.wait_for(|acquired| *acquired).await.context("the lease is not kept any more")?;
     loop {
-        let mut leases = manager.watch_leases();
+        let mut leases = manager.watch();
         loop {
             tokio::select! {
                 update = leases.next() => {
@@ -112,7 +108,7 @@ pub(super) async fn forward_leases<S: SubnetManager>(
 }
 
 /// Passes on whether the store can be used.
-pub(super) async fn forward_state<S: SubnetManager>(
+pub(super) async fn forward_state<S: Documents>(
     manager: Rc<S>,
     shared: Shared,
 ) -> anyhow::Result<()> {
@@ -131,7 +127,7 @@ pub(super) async fn forward_state<S: SubnetManager>(
 }
 
 /// Tells the store that this node works once it does, with a subnet file that pods can be made by.
-pub(super) async fn announce_when_ready<S: SubnetManager>(
+pub(super) async fn announce_when_ready<S: Documents>(
     manager: Rc<S>,
     shared: Shared,
 ) -> anyhow::Result<()> {

@@ -31,7 +31,7 @@ use crate::kernel::NetlinkKernel;
 use crate::model::checkpoint::{Checkpoint, Host};
 use crate::store::etcd::EtcdSubnetManager;
 use crate::store::kube::KubeSubnetManager;
-use crate::store::{self, SubnetManager};
+use crate::store::{self, Documents, Leases};
 
 /// So many events may wait for the loop; who has more waits too.
 const EVENTS: usize = 1024;
@@ -103,7 +103,7 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
         .await
 }
 
-async fn run_tasks<S: SubnetManager + 'static>(
+async fn run_tasks<S: Leases + Documents + 'static>(
     (options, host): (Options, Host),
     manager: S,
     remembered: Option<Checkpoint>,

@@ -15,7 +15,7 @@ use super::Shared;
 use crate::control::Question;
 use crate::model::prefix::Prefix;
 use crate::model::report::{NodeReport, OtherMtu};
-use crate::store::SubnetManager;
+use crate::store::Documents;
 use crate::store::backoff::Backoff;
 
 /// What changes within this time is told once.
@@ -29,7 +29,7 @@ const MEASURED: Duration = Duration::from_secs(15);
 
 /// Publishes the report soon after the loop says that it may have changed, and beside each lease
 /// that was acquired.
-pub(super) async fn keep_report<S: SubnetManager>(
+pub(super) async fn keep_report<S: Documents>(
     manager: Rc<S>,
     shared: Shared,
     (mut reported, mut acquired): (watch::Receiver<()>, watch::Receiver<bool>),

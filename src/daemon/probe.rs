@@ -14,13 +14,13 @@ use crate::control::Event;
 use crate::model::probe_secret::Secret;
 use crate::model::status::Counts;
 use crate::probe::{Exchange, Findings, Keyring, Local, Pause, ProbeChannels, ProbeEvent, Targets};
-use crate::store::SubnetManager;
+use crate::store::Documents;
 
 /// What did not work is tried again after so long.
 const RETRY: Duration = Duration::from_secs(30);
 
 /// Probes the paths to all peers whenever the loop wants it.
-pub(super) async fn probe_paths<S: SubnetManager>(
+pub(super) async fn probe_paths<S: Documents>(
     manager: Rc<S>,
     shared: Shared,
 ) -> anyhow::Result<()> {
@@ -53,11 +53,7 @@ pub(super) async fn probe_paths<S: SubnetManager>(
     }
 }
 
-async fn open<S: SubnetManager>(
-    manager: &S,
-    local: Local,
-    epoch: Instant,
-) -> Result<Exchange, String> {
+async fn open<S: Documents>(manager: &S, local: Local, epoch: Instant) -> Result<Exchange, String> {
     let secret = manager.probe_secret().await?;
     Exchange::open(local, secret, epoch).map_err(|error| error.to_string())
 }

@@ -7,9 +7,8 @@ use std::net::IpAddr;
 
 use super::Error;
 use super::allocate::Wish;
-use super::etcd::key;
 use crate::model::config::Pool;
-use crate::model::lease::{LeaseId, Record};
+use crate::model::lease::LeaseId;
 use crate::model::prefix::Prefix;
 
 /// What a node knows from before its restart.
@@ -66,19 +65,6 @@ pub enum Way<'a> {
 }
 
 impl Holding {
-    /// None if the record's key holds no subnet.
-    pub fn of(record: &Record) -> Option<Self> {
-        let subnets = key::claimed(&record.id);
-        let endpoints = record.lease.as_ref().map_or(&[][..], |lease| &lease.endpoints);
-        (!subnets.is_empty()).then(|| Self {
-            id: record.id.clone(),
-            subnets,
-            public_ips: endpoints.iter().map(|endpoint| endpoint.public_ip).collect(),
-            grant: record.lease.as_ref().ok().and_then(|lease| lease.grant),
-            created: record.lease.as_ref().map_or(0, |lease| lease.created),
-        })
-    }
-
     /// Who it is, for the log.
     pub fn holder(&self) -> String {
         match self.public_ips.first() {

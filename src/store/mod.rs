@@ -1,13 +1,13 @@
-//! Stores that hand out subnets and tell who holds which.
+//! Stores that hand out subnets and report which node holds which: etcd and Kubernetes.
 
 pub mod allocate;
 mod backend_data;
 pub mod backoff;
 pub mod claim;
 pub mod etcd;
+mod failover;
+mod hold;
 pub mod kube;
-mod losses;
-pub mod memory;
 pub mod operator;
 mod report;
 pub mod watch;
@@ -29,10 +29,38 @@ use crate::model::probe_secret::Secret;
 use crate::model::report::NodeReport;
 use crate::model::status::StoreState;
 
-/// A store that hands out subnets and tells who holds which.
+/// Hands out subnets, and reports which node holds which subnet.
 ///
-/// A store that is away is no error: it is waited for, with backoff and jitter, and `state` tells.
-pub trait SubnetManager {
+/// An unreachable store is no error: it is waited for, with backoff and jitter.
+pub trait Leases {
+    /// Allocates new subnets of this node, from now on, apart from where its host has addresses. A
+    /// store in which others give nodes their subnets has no use for it.
+    fn avoid(&self, _occupied: Vec<Prefix>) {}
+
+    /// Takes a lease for this node, the one it held before where possible, and publishes
+    /// `attributes` in it. Called again with other attributes, it updates the same lease.
+    ///
+    /// # Errors
+    /// Only what waiting would not fix.
+    fn acquire(
+        &self,
+        config: &NetworkConfig,
+        attributes: &LeaseAttributes,
+    ) -> impl Future<Output = Result<Lease, Error>>;
+
+    /// Keeps `lease` alive until it is lost: gone from the store, or changed by another writer.
+    /// The caller then tries to `acquire` it again.
+    fn hold(&self, lease: &Lease) -> impl Future<Output = Lost>;
+
+    /// Every change to any lease, our own included. Never ends: reconnects by itself, and starts
+    /// with a snapshot, as it does again after a gap that it cannot bridge.
+    fn watch(&self) -> BoxStream<'static, LeaseUpdate>;
+}
+
+/// What else a store keeps for a network: its config, what each node reports, the probe secret.
+///
+/// An unreachable store is no error: it is waited for, and `state` reports it.
+pub trait Documents {
     /// What the network config is, and every change to it. Never ends: reconnects by itself, and
     /// starts with what is there, or with the reason why that cannot be used.
     fn watch_config(&self) -> BoxStream<'static, ConfigUpdate>;
@@ -50,49 +78,27 @@ pub trait SubnetManager {
         }
     }
 
-    /// Who this node is to the store, now and whenever that changes. Never ends, and starts with
-    /// what is there.
+    /// The identity of this node in the store, now and whenever that changes. Never ends, and starts
+    /// with what is there.
     fn watch_identity(&self) -> BoxStream<'static, Identity> {
         stream::once(ready(Identity::default())).chain(stream::pending()).boxed()
     }
 
-    /// Keeps new subnets of this node, from now on, apart from where its host has addresses. A store
-    /// in which others give nodes their subnets has no use for it.
-    fn avoid(&self, _occupied: Vec<Prefix>) {}
-
-    /// Takes a lease for this node, the one it held before where possible, and publishes
-    /// `attributes` in it. Called again with other attributes, it updates the same lease.
-    ///
-    /// # Errors
-    /// Only what waiting would not mend.
-    fn acquire(
-        &self,
-        config: &NetworkConfig,
-        attributes: &LeaseAttributes,
-    ) -> impl Future<Output = Result<Lease, Error>>;
-
-    /// Keeps `lease` alive until it is lost: gone from the store, or changed by somebody else.
-    /// The caller then tries to `acquire` it again.
-    fn hold(&self, lease: &Lease) -> impl Future<Output = Lost>;
-
-    /// Every change to any lease, our own included. Never ends: reconnects by itself, and starts
-    /// with a snapshot, as it does again after a gap that it cannot bridge.
-    fn watch_leases(&self) -> BoxStream<'static, LeaseUpdate>;
-
-    /// Publishes `report` beside the lease that this node holds; it vanishes with the lease. Writes
-    /// nothing if the store holds it already.
+    /// Publishes `report` next to the lease that this node holds; it is removed with the lease.
+    /// Writes nothing if the store holds it already.
     ///
     /// # Errors
     /// It is not published; nothing depends on it, and another try may succeed.
     fn publish_report(&self, report: &NodeReport) -> impl Future<Output = Result<(), Unpublished>>;
-    /// The secret by which the daemons of this network know each other's probes. Whoever asks
-    /// first makes it.
+
+    /// The secret with which the daemons of this network seal their probes. The first node that asks
+    /// creates it.
     ///
     /// # Errors
-    /// What keeps us from it that waiting would not mend soon, in a sentence.
+    /// Why it cannot be had, where waiting would not fix that soon, in a sentence.
     fn probe_secret(&self) -> impl Future<Output = Result<Secret, String>>;
 
-    /// Tells the store, from now on, that packets of this node's pods get through. Never ends.
+    /// Reports to the store, from now on, that packets of this node's pods get through. Never ends.
     fn announce(&self) -> impl Future<Output = ()> {
         pending()
     }

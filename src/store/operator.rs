@@ -33,3 +33,23 @@ pub enum Swap {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Away(pub String);
+
+impl Swap {
+    /// What became of a write of `text` over revision `seen` that failed with `failure`: it may have
+    /// been carried out, and then the config `found` afterwards shows it.
+    ///
+    /// # Errors
+    /// Nothing was written.
+    pub(in crate::store) fn after(
+        failure: Away,
+        found: Option<Written>,
+        seen: i64,
+        text: &str,
+    ) -> Result<Self, Away> {
+        match found {
+            Some(written) if written.text == text => Ok(Self::Done(written.revision)),
+            Some(written) if written.revision == seen => Err(failure),
+            Some(_) | None => Ok(Self::Outdated),
+        }
+    }
+}

@@ -1,9 +1,9 @@
 //! Turns a store's interrupted history into a stream of updates that never ends.
 
-use std::future::Future;
+use std::future::{Future, ready};
 use std::time::Duration;
 
-use futures::stream::{self, BoxStream, StreamExt};
+use futures::stream::{self, BoxStream, Stream, StreamExt};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::model::lease::{LeaseUpdate, Record};
@@ -38,6 +38,18 @@ pub fn updates(source: impl Source) -> BoxStream<'static, LeaseUpdate> {
         Some((stream::iter(updates), follower))
     });
     steps.flatten().boxed()
+}
+
+/// `values` without those that repeat the one before.
+pub(in crate::store) fn distinct<T>(
+    values: impl Stream<Item = T> + Send + 'static,
+) -> BoxStream<'static, T>
+where
+    T: Clone + PartialEq + Send + 'static,
+{
+    let mut last = None;
+    let is_new = move |value: &T| ready(last.replace(value.clone()).as_ref() != Some(value));
+    values.filter(is_new).boxed()
 }
 
 struct Follower<S> {

@@ -2,7 +2,7 @@
 
 use futures::future::join_all;
 use tweed::model::lease::{BackendType, Vtep};
-use tweed::store::SubnetManager;
+use tweed::store::Leases;
 
 use crate::node::{
     MAC, SUBNETS, V4, attributes, config, manager, manager_of, next, options, previous, subnets,
@@ -50,7 +50,7 @@ async fn a_lease_with_our_public_ip_is_used_again() {
     let lease = manager.acquire(&config(V4), &vxlan(&["192.168.0.9"])).await.unwrap();
     assert_eq!(subnets(&lease), ["10.5.7.0/24"]);
     assert_eq!(server.keys(SUBNETS).await.len(), 1);
-    let mut updates = manager.watch_leases();
+    let mut updates = manager.watch();
     assert_eq!(next(&mut updates).await, "snapshot [10.5.7.0-24@192.168.0.9]");
 }
 

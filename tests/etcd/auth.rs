@@ -5,9 +5,9 @@ use std::time::Duration;
 use etcd_client::{Client, ConnectOptions, Permission};
 use tokio::time::{sleep, timeout};
 use tweed::model::status::StoreState;
-use tweed::store::SubnetManager;
 use tweed::store::claim::Previous;
 use tweed::store::etcd::{Credentials, EtcdOptions, EtcdSubnetManager};
+use tweed::store::{Documents, Leases};
 
 use crate::log::Log;
 use crate::node::{SUBNETS, V4, config, manager_of, next, options, value, vxlan};
@@ -49,7 +49,7 @@ async fn a_user_with_rights_to_our_keys_alone_is_enough() {
     let server = server(&[]).await;
     let manager = manager(&server);
     let lease = manager.acquire(&config(V4), &vxlan(&["192.168.0.9"])).await.unwrap();
-    let mut updates = manager.watch_leases();
+    let mut updates = manager.watch();
     assert_eq!(next(&mut updates).await, "snapshot []");
     assert_eq!(next(&mut updates).await, "put 10.5.115.0-24@192.168.0.9");
     assert!(timeout(Duration::from_secs(1), manager.hold(&lease)).await.is_err());
@@ -61,7 +61,7 @@ async fn tokens_that_run_out_are_replaced() {
     let manager = manager(&server);
     let node = vxlan(&["192.168.0.9"]);
     manager.acquire(&config(V4), &node).await.unwrap();
-    let mut updates = manager.watch_leases();
+    let mut updates = manager.watch();
     assert_eq!(next(&mut updates).await, "snapshot []");
     assert_eq!(next(&mut updates).await, "put 10.5.115.0-24@192.168.0.9");
     sleep(Duration::from_secs(4)).await;
@@ -83,7 +83,7 @@ async fn tokens_that_run_out_are_replaced() {
 #[tokio::test]
 async fn a_watch_opened_with_a_token_that_ran_out_recovers() {
     let server = server(&["--auth-token-ttl", "1"]).await;
-    let mut updates = manager(&server).watch_leases();
+    let mut updates = manager(&server).watch();
     assert_eq!(next(&mut updates).await, "snapshot []");
     // Only now is the watch opened, and no other request renews the token.
     sleep(Duration::from_secs(4)).await;

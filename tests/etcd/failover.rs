@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 use tweed::model::status::StoreState;
-use tweed::store::SubnetManager;
 use tweed::store::claim::Previous;
 use tweed::store::etcd::EtcdSubnetManager;
+use tweed::store::{Documents, Leases};
 
 use crate::log::Log;
 use crate::node::{SUBNETS, V4, config, manager_of, next, options, value, vxlan};
@@ -95,7 +95,7 @@ async fn a_cluster_that_loses_its_leader_is_followed_on() {
     let managers: Vec<_> = (0..6).map(|_| manager(&endpoints)).collect();
     let node = vxlan(&["192.168.0.9"]);
     managers[0].acquire(&config(V4), &node).await.unwrap();
-    let mut watches: Vec<_> = managers.iter().map(SubnetManager::watch_leases).collect();
+    let mut watches: Vec<_> = managers.iter().map(Leases::watch).collect();
     assert_eq!(next(&mut watches[0]).await, "snapshot []");
     assert_eq!(next(&mut watches[0]).await, "put 10.5.115.0-24@192.168.0.9");
     for updates in &mut watches[1..] {
@@ -125,7 +125,7 @@ async fn a_member_that_hangs_is_left() {
     let members = EtcdServer::start_cluster(3).await;
     let endpoints: Vec<String> = members.iter().map(EtcdServer::endpoint).collect();
     let managers: Vec<_> = (0..6).map(|_| manager(&endpoints)).collect();
-    let mut watches: Vec<_> = managers.iter().map(SubnetManager::watch_leases).collect();
+    let mut watches: Vec<_> = managers.iter().map(Leases::watch).collect();
     for updates in &mut watches {
         assert_eq!(next(updates).await, "snapshot []");
     }
@@ -147,7 +147,7 @@ async fn a_member_that_hangs_is_left() {
 async fn a_cluster_without_a_quorum_is_away_although_one_member_answers() {
     let mut members = EtcdServer::start_cluster(3).await;
     let manager = manager(&[members[0].endpoint()]);
-    let (mut updates, mut state) = (manager.watch_leases(), manager.state());
+    let (mut updates, mut state) = (manager.watch(), manager.state());
     members[0].put(&format!("{SUBNETS}10.5.3.0-24"), &value("10.0.0.3")).await;
     assert_eq!(next(&mut updates).await, "snapshot [10.5.3.0-24@10.0.0.3]");
     members[0].put(&format!("{SUBNETS}10.5.4.0-24"), &value("10.0.0.4")).await;

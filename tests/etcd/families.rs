@@ -1,7 +1,7 @@
 //! IPv6 alone, both families, and the way from one to the other.
 
 use futures::future::join_all;
-use tweed::store::SubnetManager;
+use tweed::store::Leases;
 use tweed::store::claim::Previous;
 
 use crate::node::{
@@ -24,7 +24,7 @@ async fn a_node_of_ipv6_alone_is_known_by_its_ipv6_address() {
     );
     let again = manager(&server);
     assert_eq!(again.acquire(&config(V6), &vxlan(&["fd01::9"])).await.unwrap().id, lease.id);
-    assert_eq!(next(&mut again.watch_leases()).await, format!("snapshot [{}@fd01::9]", lease.id));
+    assert_eq!(next(&mut again.watch()).await, format!("snapshot [{}@fd01::9]", lease.id));
     let other = manager(&server).acquire(&config(V6), &vxlan(&["fd01::a"])).await.unwrap();
     assert_ne!(other.id, lease.id);
     assert_eq!(server.keys(SUBNETS).await.len(), 2);

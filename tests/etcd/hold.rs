@@ -6,7 +6,7 @@ use etcd_client::{DeleteOptions, PutOptions};
 use futures::StreamExt;
 use tokio::time::{sleep, timeout};
 use tweed::model::lease::{BackendType, Lease};
-use tweed::store::SubnetManager;
+use tweed::store::Leases;
 use tweed::store::claim::Previous;
 use tweed::store::etcd::EtcdSubnetManager;
 
@@ -28,7 +28,7 @@ struct Holder {
 impl Holder {
     async fn new(manager: EtcdSubnetManager) -> Self {
         let lease = manager.acquire(&config(V4), &vxlan(&["192.168.0.9"])).await.unwrap();
-        let mut updates = manager.watch_leases();
+        let mut updates = manager.watch();
         next(&mut updates).await;
         Self { manager, lease, updates }
     }
@@ -316,7 +316,7 @@ async fn a_copy_of_a_machine_ends_as_soon_as_the_original_takes_its_lease_back()
     let lease = copy.acquire(&config(V4), &moved).await.unwrap();
     assert!(original.lost(SOON).await.unwrap().ends_with("the node with public IP 192.168.0.77"));
     original.acquire().await.unwrap();
-    let mut updates = copy.watch_leases();
+    let mut updates = copy.watch();
     let follow = async { while updates.next().await.is_some() {} };
     tokio::select! {
         lost = copy.hold(&lease) => assert!(lost.reason.ends_with("192.168.0.9"), "{lost:?}"),

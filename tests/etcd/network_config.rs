@@ -11,7 +11,7 @@ use tokio::task::LocalSet;
 use tokio::time::{sleep, timeout};
 use tweed::model::config::ConfigUpdate;
 use tweed::model::status::StoreState;
-use tweed::store::SubnetManager;
+use tweed::store::Documents;
 use tweed::store::claim::Previous;
 
 use crate::node::{CONFIG, V4, config, manager, manager_of, options};

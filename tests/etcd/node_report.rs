@@ -11,7 +11,7 @@ use tweed::model::node::Node;
 use tweed::model::path::Detours;
 use tweed::model::report::{Exception, LARGEST, NodeReport, OtherMtu};
 use tweed::model::status::{PeerCounts, StoreState};
-use tweed::store::SubnetManager;
+use tweed::store::{Documents, Leases};
 
 use crate::node::{SUBNETS, V4, config, manager, next, value, vxlan};
 use crate::server::EtcdServer;
@@ -97,7 +97,7 @@ async fn a_report_wakes_nobody_who_follows_the_leases() {
     let server = EtcdServer::start().await;
     let manager = manager(&server);
     let lease = manager.acquire(&config(V4), &vxlan(&["192.168.0.7"])).await.unwrap();
-    let mut updates = manager.watch_leases();
+    let mut updates = manager.watch();
     assert_eq!(next(&mut updates).await, "snapshot []");
     assert_eq!(next(&mut updates).await, format!("put {}@192.168.0.7", lease.id));
     manager.publish_report(&report(&lease)).await.unwrap();

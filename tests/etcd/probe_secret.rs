@@ -5,7 +5,7 @@ use futures::future::join_all;
 use tweed::model::path::Path;
 use tweed::model::probe_secret::Secret;
 use tweed::probe::{Kind, Packet};
-use tweed::store::SubnetManager;
+use tweed::store::Documents;
 use tweed::store::claim::Previous;
 use tweed::store::etcd::{Credentials, EtcdOptions};
 
@@ -28,7 +28,7 @@ async fn all_who_come_at_once_share_one_secret() {
     let server = EtcdServer::start().await;
     let managers: Vec<_> =
         (0..20).map(|_| manager_of(options(&[server.endpoint()]), Previous::default())).collect();
-    let secrets = join_all(managers.iter().map(SubnetManager::probe_secret)).await;
+    let secrets = join_all(managers.iter().map(Documents::probe_secret)).await;
     let secrets: Vec<Secret> = secrets.into_iter().map(Result::unwrap).collect();
     assert!(secrets.iter().all(|secret| agree(secret, &secrets[0])));
     let kept = server.client().await.get(KEY, None).await.unwrap();

@@ -10,20 +10,33 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-/// Passes everything on to `port`, but of its first connection no more than `answers` pieces back.
-pub(crate) async fn lose_answers(listener: TcpListener, port: u16, answers: usize) {
-    let left = Rc::new(Cell::new(answers));
+/// Forwards each connection to `port`; `answer` forwards what the server sends, given how many
+/// connections there were before.
+async fn forward<F: Future<Output = ()> + 'static>(
+    listener: TcpListener,
+    port: u16,
+    answer: impl Fn(usize, OwnedReadHalf, OwnedWriteHalf) -> F,
+) {
     let mut connections = JoinSet::new();
-    loop {
+    for before in 0.. {
         let (near, _) = listener.accept().await.unwrap();
         let far = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
         let ((near_in, near_out), (far_in, far_out)) = (near.into_split(), far.into_split());
-        connections.spawn_local(pass_on(near_in, far_out, Rc::new(Cell::new(usize::MAX))));
-        connections.spawn_local(pass_on(far_in, near_out, Rc::clone(&left)));
-        if connections.len() > 2 {
+        connections.spawn_local(pass_on_late(near_in, far_out, Duration::ZERO));
+        connections.spawn_local(answer(before, far_in, near_out));
+    }
+}
+
+/// Forwards everything to `port`, but of its first connection no more than `answers` pieces back.
+pub(crate) async fn lose_answers(listener: TcpListener, port: u16, answers: usize) {
+    let left = Rc::new(Cell::new(answers));
+    let answer = |before: usize, far_in, near_out| {
+        if before > 0 {
             left.set(usize::MAX);
         }
-    }
+        pass_on(far_in, near_out, Rc::clone(&left))
+    };
+    forward(listener, port, answer).await;
 }
 
 async fn pass_on(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, left: Rc<Cell<usize>>) {
@@ -37,16 +50,9 @@ async fn pass_on(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, left: Rc<Cell<
     }
 }
 
-/// Passes everything on to `port`, but each piece of what the server says only after `delay`.
+/// Forwards everything to `port`, but each piece of what the server sends only after `delay`.
 pub(crate) async fn delay_answers(listener: TcpListener, port: u16, delay: Duration) {
-    let mut connections = JoinSet::new();
-    loop {
-        let (near, _) = listener.accept().await.unwrap();
-        let far = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
-        let ((near_in, near_out), (far_in, far_out)) = (near.into_split(), far.into_split());
-        connections.spawn_local(pass_on_late(near_in, far_out, Duration::ZERO));
-        connections.spawn_local(pass_on_late(far_in, near_out, delay));
-    }
+    forward(listener, port, |_, far_in, near_out| pass_on_late(far_in, near_out, delay)).await;
 }
 
 async fn pass_on_late(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, delay: Duration) {
@@ -59,17 +65,11 @@ async fn pass_on_late(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, delay: Du
     }
 }
 
-/// Passes everything on to `port`, but once `muted`, no more of what the server says to requests that it
+/// Forwards everything to `port`, but once `muted`, no more of what the server sends to requests that it
 /// had begun to answer by then. Like a proxy whose server has died: the connection itself goes on.
 pub(crate) async fn mute_answers(listener: TcpListener, port: u16, muted: Rc<Cell<bool>>) {
-    let mut connections = JoinSet::new();
-    loop {
-        let (near, _) = listener.accept().await.unwrap();
-        let far = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
-        let ((near_in, near_out), (far_in, far_out)) = (near.into_split(), far.into_split());
-        connections.spawn_local(pass_on_late(near_in, far_out, Duration::ZERO));
-        connections.spawn_local(pass_on_frames(far_in, near_out, Rc::clone(&muted)));
-    }
+    let answer = |_, far_in, near_out| pass_on_frames(far_in, near_out, Rc::clone(&muted));
+    forward(listener, port, answer).await;
 }
 
 /// A frame of HTTP/2 begins with its length, its type, its flags and the stream that it belongs to.

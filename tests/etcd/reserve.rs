@@ -5,8 +5,8 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::task::LocalSet;
 use tweed::model::lease::Lease;
-use tweed::store::SubnetManager;
 use tweed::store::claim::Previous;
+use tweed::store::{Documents, Leases};
 
 use crate::node::{
     SUBNETS, V4, config, manager_of, next, options, previous, subnets, value, vxlan,
@@ -27,7 +27,7 @@ async fn start(server: &EtcdServer, previous: Previous) -> (Lease, String) {
     let start = async {
         manager.network_config().await;
         let lease = manager.acquire(&config(V4), &vxlan(&["192.168.0.9"])).await.unwrap();
-        let seen = next(&mut manager.watch_leases()).await;
+        let seen = next(&mut manager.watch()).await;
         (lease, seen)
     };
     let busy = delay_answers(listener, server.port(), LATE);

@@ -10,9 +10,9 @@ use tokio::task::LocalSet;
 use tokio::time::timeout;
 use tweed::model::lease::LeaseUpdate;
 use tweed::model::status::StoreState;
-use tweed::store::SubnetManager;
 use tweed::store::claim::Previous;
 use tweed::store::etcd::EtcdOptions;
+use tweed::store::{Documents, Leases};
 
 use crate::node::{SUBNETS, V4, config, manager, manager_of, options, value, vxlan};
 use crate::proxy::lose_answers;
@@ -30,7 +30,7 @@ async fn thirty_thousand_leases_are_one_snapshot() {
     }
     let manager = manager(&server);
     manager.acquire(&config(V4), &vxlan(&["192.168.0.9"])).await.unwrap();
-    for mut updates in [manager.watch_leases(), self::manager(&server).watch_leases()] {
+    for mut updates in [manager.watch(), self::manager(&server).watch()] {
         let Some(LeaseUpdate::Snapshot(records)) = updates.next().await else {
             panic!("no snapshot")
         };
@@ -53,7 +53,7 @@ async fn values_of_megabytes_hide_no_lease() {
     let (config, node) = (config(V4), vxlan(&["192.168.0.9"]));
     let start = manager.acquire(&config, &node);
     timeout(Duration::from_secs(60), start).await.expect("no lease").unwrap();
-    let Some(LeaseUpdate::Snapshot(records)) = manager.watch_leases().next().await else {
+    let Some(LeaseUpdate::Snapshot(records)) = manager.watch().next().await else {
         panic!("no snapshot")
     };
     let read: Vec<&str> =

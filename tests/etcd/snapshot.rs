@@ -6,9 +6,9 @@ use etcd_client::{KeyValue, Permission, Txn, TxnOp};
 use tokio::net::TcpListener;
 use tokio::task::LocalSet;
 use tweed::model::lease::Lease;
-use tweed::store::SubnetManager;
 use tweed::store::claim::Previous;
 use tweed::store::etcd::{Credentials, EtcdOptions, EtcdSubnetManager};
+use tweed::store::{Documents, Leases};
 
 use crate::node::{
     CONFIG, SUBNETS, V4, config, manager, manager_of, next, options, previous, subnets, value,
@@ -78,7 +78,7 @@ async fn acquire(manager: &EtcdSubnetManager, public_ip: &str) -> Lease {
 async fn first_seen(manager: EtcdSubnetManager) -> [String; 2] {
     let lease = acquire(&manager, OLD).await;
     assert_eq!(subnets(&lease), ["10.5.115.0/24"]);
-    let mut updates = manager.watch_leases();
+    let mut updates = manager.watch();
     let first = next(&mut updates).await;
     // Whoever begins with a snapshot is told of the rest.
     let then = if first.contains(VANISHING) { next(&mut updates).await } else { String::new() };

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 use tweed::model::status::StoreState;
-use tweed::store::SubnetManager;
 use tweed::store::claim::Previous;
 use tweed::store::etcd::{EtcdOptions, EtcdSubnetManager};
+use tweed::store::{Documents, Leases};
 
 use crate::certificates::Authority;
 use crate::log::Log;

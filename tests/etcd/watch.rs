@@ -5,7 +5,7 @@ use std::time::Duration;
 use etcd_client::DeleteOptions;
 use tokio::time::timeout;
 use tweed::model::status::StoreState;
-use tweed::store::SubnetManager;
+use tweed::store::{Documents, Leases};
 
 use crate::node::{SUBNETS, Updates, V4, config, manager, next, value, vxlan};
 use crate::server::EtcdServer;
@@ -17,7 +17,7 @@ fn key(id: &str) -> String {
 /// A watch that has seen one lease.
 async fn watching(server: &EtcdServer) -> Updates {
     server.put(&key("10.5.3.0-24"), &value("10.0.0.3")).await;
-    let mut updates = manager(server).watch_leases();
+    let mut updates = manager(server).watch();
     assert_eq!(next(&mut updates).await, "snapshot [10.5.3.0-24@10.0.0.3]");
     updates
 }
@@ -53,7 +53,7 @@ async fn what_is_no_lease_is_set_aside_alone() {
             .await
             .starts_with("put 10.5.5.0-24@malformed: its value has 70000 bytes")
     );
-    let mut fresh = manager(&server).watch_leases();
+    let mut fresh = manager(&server).watch();
     let snapshot = next(&mut fresh).await;
     assert!(
         snapshot.starts_with("snapshot [10.5.3.0-24@10.0.0.3 10.5.4.0-24@malformed"),
@@ -100,7 +100,7 @@ async fn a_compaction_between_reading_and_watching_brings_a_snapshot() {
     manager.acquire(&config(V4), &vxlan(&["192.168.0.9"])).await.unwrap();
     server.put(&key("10.5.4.0-24"), &value("10.0.0.4")).await;
     server.compact().await;
-    let mut updates = manager.watch_leases();
+    let mut updates = manager.watch();
     assert_eq!(next(&mut updates).await, "snapshot []");
     assert_eq!(
         next(&mut updates).await,
@@ -129,7 +129,7 @@ async fn a_server_that_hangs_is_noticed_and_followed_on_once_it_wakes() {
     let server = EtcdServer::start().await;
     server.put(&key("10.5.3.0-24"), &value("10.0.0.3")).await;
     let manager = manager(&server);
-    let (mut updates, mut state) = (manager.watch_leases(), manager.state());
+    let (mut updates, mut state) = (manager.watch(), manager.state());
     assert_eq!(next(&mut updates).await, "snapshot [10.5.3.0-24@10.0.0.3]");
     // The watch itself is open, and nothing else is asked.
     server.put(&key("10.5.3.0-24"), &value("10.0.0.5")).await;
@@ -196,7 +196,7 @@ async fn a_lost_disk_is_noticed_although_revisions_caught_up() {
     let mut server = EtcdServer::start().await;
     let manager = manager(&server);
     let lease = manager.acquire(&config(V4), &vxlan(&["192.168.0.9"])).await.unwrap();
-    let mut updates = manager.watch_leases();
+    let mut updates = manager.watch();
     assert_eq!(next(&mut updates).await, "snapshot []");
     assert_eq!(next(&mut updates).await, "put 10.5.115.0-24@192.168.0.9");
     server.wipe();

@@ -1,8 +1,8 @@
 //! The condition that keeps pods away from a node.
 
 use serde_json::{Value, json};
-use tweed::store::SubnetManager;
 use tweed::store::kube::{Condition, KubeSubnetManager};
+use tweed::store::{Documents, Leases};
 use tweed_lab::ApiServer;
 
 use crate::node::{A_WHILE, acquire, beside, eventually, manager, options, server};
@@ -48,7 +48,7 @@ async fn a_node_made_anew_is_cleared_again() {
     let server = server();
     let manager = manager(&server);
     acquire(&manager).await;
-    let mut updates = manager.watch_leases();
+    let mut updates = manager.watch();
     let follow = async { while updates.next().await.is_some() {} };
     let work = async { tokio::join!(follow, manager.announce()) };
     let story = async {

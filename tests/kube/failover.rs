@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 use tweed::model::status::StoreState;
-use tweed::store::SubnetManager;
 use tweed::store::kube::KubeSubnetManager;
+use tweed::store::{Documents, Leases};
 
 use crate::node::{PATIENCE, acquire, add_peer, eventually, manager, next, options, server, waits};
 
@@ -39,7 +39,7 @@ async fn a_watch_moves_to_another_server() {
     let (mut one, mut other) = (server(), server());
     let manager = KubeSubnetManager::new(options(&[one.url(), other.url()]));
     acquire(&manager).await;
-    let mut updates = manager.watch_leases();
+    let mut updates = manager.watch();
     next(&mut updates).await;
     let is_first = !one.take_asked().is_empty();
     let (used, spare) = if is_first { (&mut one, &mut other) } else { (&mut other, &mut one) };

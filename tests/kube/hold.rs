@@ -6,7 +6,7 @@ use futures::StreamExt;
 use serde_json::json;
 use tokio::time::timeout;
 use tweed::model::lease::Lease;
-use tweed::store::SubnetManager;
+use tweed::store::Leases;
 use tweed::store::kube::KubeSubnetManager;
 use tweed_lab::ApiServer;
 
@@ -23,7 +23,7 @@ impl Holder {
     async fn new(server: &ApiServer) -> Self {
         let manager = manager(server);
         let lease = acquire(&manager).await;
-        let mut updates = manager.watch_leases();
+        let mut updates = manager.watch();
         next(&mut updates).await;
         Self { manager, lease, updates }
     }

@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use tokio::time::timeout;
 use tweed::model::config::ConfigUpdate;
 use tweed::model::status::StoreState;
-use tweed::store::SubnetManager;
+use tweed::store::Documents;
 use tweed::store::kube::KubeSubnetManager;
 
 use crate::node::{PATIENCE, V4, options};

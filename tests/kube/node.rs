@@ -8,10 +8,10 @@ use futures::stream::BoxStream;
 use tokio::time::{sleep, timeout};
 use tweed::model::lease::{Lease, LeaseAttributes, LeaseUpdate};
 use tweed::model::status::StoreState;
-use tweed::store::SubnetManager;
 use tweed::store::kube::{
     AnnotationPrefix, ApiOptions, Condition, KubeOptions, KubeSubnetManager, NodeRef,
 };
+use tweed::store::{Documents, Leases};
 use tweed_lab::ApiServer;
 
 use crate::subnets::shown;

@@ -3,7 +3,7 @@
 use serde_json::json;
 use tweed::model::lease::LeaseId;
 use tweed::model::report::NodeReport;
-use tweed::store::SubnetManager;
+use tweed::store::Documents;
 use tweed::store::kube::{
     AnnotationPrefix, ApiOptions, KubeOptions, KubeSubnetManager, Operator, OperatorOptions, PodRef,
 };

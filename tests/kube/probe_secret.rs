@@ -1,7 +1,7 @@
 //! The secret by which daemons know each other's probes.
 
 use tokio::time::timeout;
-use tweed::store::SubnetManager;
+use tweed::store::Documents;
 use tweed::store::kube::KubeSubnetManager;
 
 use crate::node::{PATIENCE, manager, options, server};
@@ -15,7 +15,7 @@ const SECRETS: &str = "/api/v1/namespaces/kube-flannel/secrets";
 async fn whoever_comes_first_makes_the_secret_and_all_read_the_same() {
     let server = server();
     let nodes: [KubeSubnetManager; 4] = std::array::from_fn(|_| manager(&server));
-    let secrets = futures::future::join_all(nodes.iter().map(SubnetManager::probe_secret));
+    let secrets = futures::future::join_all(nodes.iter().map(Documents::probe_secret));
     for secret in timeout(PATIENCE, secrets).await.unwrap() {
         secret.unwrap();
     }

@@ -5,8 +5,8 @@ use tokio::time::timeout;
 use tweed::model::lease::{BackendType, Vtep};
 use tweed::model::report::NodeReport;
 use tweed::model::status::StoreState;
-use tweed::store::SubnetManager;
 use tweed::store::kube::{KubeSubnetManager, NodeRef};
+use tweed::store::{Documents, Leases};
 use tweed_lab::ApiServer;
 
 use crate::node::{
@@ -166,7 +166,7 @@ async fn operators_choose_public_ips_before_and_while_a_daemon_runs() {
     assert_eq!(first.name.as_deref(), Some("n1"));
     assert_eq!(first.public_ips, ["203.0.113.7".parse::<std::net::IpAddr>().unwrap()]);
     acquire(&manager).await;
-    let mut updates = manager.watch_leases();
+    let mut updates = manager.watch();
     let follow = async { while updates.next().await.is_some() {} };
     server.annotate("n1", "node-public-ip", None);
     let second = beside(follow, timeout(PATIENCE, identities.next())).await.unwrap().unwrap();

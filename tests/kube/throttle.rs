@@ -2,7 +2,7 @@
 
 use tokio::time::Instant;
 use tweed::model::status::StoreState;
-use tweed::store::SubnetManager;
+use tweed::store::Documents;
 
 use crate::node::{acquire, manager, server};
 

@@ -1,7 +1,7 @@
 //! What peers are told of, whatever becomes of the server and its watches.
 
 use serde_json::json;
-use tweed::store::SubnetManager;
+use tweed::store::Leases;
 use tweed_lab::{ApiServer, Gone, Lists};
 
 use crate::node::{Updates, acquire, add_peer, manager, next, nothing, server};
@@ -10,7 +10,7 @@ use crate::node::{Updates, acquire, add_peer, manager, next, nothing, server};
 async fn watch(server: &ApiServer) -> Updates {
     let manager = manager(server);
     acquire(&manager).await;
-    let mut updates = manager.watch_leases();
+    let mut updates = manager.watch();
     next(&mut updates).await;
     updates
 }
@@ -30,7 +30,7 @@ fn lists(server: &ApiServer) -> usize {
 async fn first(server: &ApiServer) -> String {
     let manager = manager(server);
     acquire(&manager).await;
-    next(&mut manager.watch_leases()).await
+    next(&mut manager.watch()).await
 }
 
 #[tokio::test]

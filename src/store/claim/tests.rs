@@ -3,6 +3,7 @@
 use super::*;
 use crate::model::config::NetworkConfig;
 use crate::store::allocate::Draw;
+use crate::store::etcd::key;
 
 const V4: &str = r#"{"Network":"10.5.0.0/16"}"#;
 const DUAL: &str = r#"{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00::/48"}"#;

@@ -4,10 +4,9 @@ use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
 use super::Shared;
-use super::answer::Refusal;
+use super::connect::Refusal;
 use super::ours::Own;
-use super::reserve::{Reserved, Since, is_confirmed};
-use super::snapshot::Proof;
+use super::startup::{Proof, Reserved, Since, is_confirmed};
 use super::store::{Condition, Listing, Outcome, Stored, Write};
 use super::{key, value};
 use crate::model::config::NetworkConfig;
@@ -55,7 +54,7 @@ impl Shared {
                 return Ok(own);
             }
             if since == Since::Now {
-                self.store.withdraw(&own).await;
+                self.store.withdraw(&own.id, own.mod_revision).await;
             }
         }
         loop {
@@ -144,9 +143,9 @@ impl Shared {
     /// Whether nobody was on our subnets before us. A key keeps others from its first subnet only;
     /// the second is safe as long as all keep in step.
     async fn is_alone(&self, own: &Own) -> bool {
-        let alone = !self.store.is_shared(own).await;
+        let alone = !self.store.is_shared(&own.subnets, own.created).await;
         if !alone {
-            self.store.withdraw(own).await;
+            self.store.withdraw(&own.id, own.mod_revision).await;
         }
         alone
     }

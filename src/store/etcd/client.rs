@@ -1,88 +1,104 @@
-//! Talks to one etcd server at a time, and to the next one once that fails.
+//! Asks etcd: one server at a time, with timeouts and pauses by how long it takes to answer.
 
 use std::future::Future;
-use std::sync::Arc;
+use std::ops::Deref;
 use std::time::Duration;
 
 use etcd_client::{Error, KvClient, LeaseClient, ResponseHeader, WatchClient};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::answer::{Failure, Fault, Refusal, fault};
-use super::connect::{EtcdOptions, describe, open, shown};
-use super::pace::{TIMEOUT, breath, courtesy, faded, patience, turn};
-use super::page::LONGEST_ANSWER;
-use crate::store::backoff::Backoff;
+use super::connect::{EtcdOptions, Failure, Fault, Refusal, describe, fault, open, shown};
+use super::pace::{Part, TIMEOUT, breath, courtesy, faded, is_on, patience, turn};
+use crate::store::failover::{self, Failover, Servers, retry};
 use crate::store::report::Report;
 
 /// A client with failover: the library's own sends a share of the requests to dead servers.
 pub(super) struct Client {
-    options: EtcdOptions,
-    current: Mutex<Current>,
-    pub(super) report: Report,
+    failover: Failover<EtcdOptions>,
+    /// How long the server in use took to answer.
+    latency: Mutex<Latency>,
 }
 
-struct Current {
-    connection: Option<Connection>,
-    /// Index of the server in use.
-    endpoint: usize,
-    /// Counts connections, so that two requests that fail on one connection move on by one server.
-    generation: u64,
-    /// In a row, over all requests.
-    failures: usize,
-    /// How long this server took to answer, and when that was seen.
-    latency: (Duration, Instant),
+struct Latency {
+    took: Duration,
+    seen: Instant,
+    /// How often another server had been chosen by then.
+    changes: u64,
 }
 
-impl Current {
-    /// Whether requests still go over `connection`: of several that fail on it, only the first leaves
-    /// its server.
-    fn uses(&self, connection: &Connection) -> bool {
-        self.connection.is_some() && self.generation == connection.generation
-    }
+/// A connection to one server.
+pub(in crate::store) struct Server(etcd_client::Client);
 
-    fn latency(&self) -> Duration {
-        let (latency, seen) = self.latency;
-        faded(latency, seen.elapsed())
-    }
-}
+pub(super) type Connection = failover::Connection<Server>;
 
-#[derive(Clone)]
-pub(super) struct Connection {
-    /// Shared, since it is several kilobytes that every future would carry.
-    client: Arc<etcd_client::Client>,
-    generation: u64,
-}
+/// In bytes. Tens of thousands of leases are less, and no answer may take all our memory.
+pub(super) const LONGEST_ANSWER: usize = 8 * 1024 * 1024;
 
 /// Between two tries: who waits longer than a busy server needs to recover is the last to be served.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
-impl Connection {
+impl Server {
     pub(super) fn kv(&self) -> KvClient {
         self.kv_of(LONGEST_ANSWER)
     }
 
     /// Takes answers of so many bytes; the library's own limit ends at some 24,000 leases.
     pub(super) fn kv_of(&self, longest: usize) -> KvClient {
-        self.client.kv_client().max_decoding_message_size(longest)
+        self.0.kv_client().max_decoding_message_size(longest)
     }
 
     pub(super) fn leases(&self) -> LeaseClient {
-        self.client.lease_client()
+        self.0.lease_client()
     }
 
     pub(super) fn watches(&self) -> WatchClient {
-        self.client.watch_client().max_decoding_message_size(LONGEST_ANSWER)
+        self.0.watch_client().max_decoding_message_size(LONGEST_ANSWER)
+    }
+}
+
+impl Servers for EtcdOptions {
+    type Client = Server;
+
+    fn count(&self) -> usize {
+        self.endpoints.len()
+    }
+
+    async fn open(&self, index: usize) -> Result<Server, String> {
+        let opened = timeout(TIMEOUT, open(self, self.endpoint(index))).await;
+        opened.unwrap_or_else(|_| Err(no_answer(TIMEOUT))).map(Server)
+    }
+
+    fn unusable(&self, index: usize, reason: &str) -> String {
+        let endpoint = self.endpoint(index);
+        format!("etcd at {}: {reason}{}", shown(endpoint), self.hint(endpoint, reason))
+    }
+}
+
+impl EtcdOptions {
+    fn endpoint(&self, index: usize) -> &str {
+        self.endpoints.get(index).map_or("", String::as_str)
+    }
+
+    /// A server that misses our certificate hangs up without a word of it.
+    fn hint(&self, endpoint: &str, reason: &str) -> &'static str {
+        let encrypted = endpoint.starts_with("https://") || !endpoint.contains("://");
+        let hung_up = HUNG_UP.iter().any(|text| reason.contains(text));
+        if encrypted && hung_up && self.cert_file.is_none() {
+            " (does it ask for a client certificate? see etcd-certfile and etcd-keyfile)"
+        } else {
+            ""
+        }
     }
 }
 
 impl Client {
     /// `random` chooses the first server, so that a cluster's nodes spread over all.
     pub(super) fn new(options: EtcdOptions, random: usize) -> Self {
-        let endpoint = random.checked_rem(options.endpoints.len()).unwrap_or(0);
-        let latency = (Duration::ZERO, Instant::now());
-        let current = Current { connection: None, endpoint, generation: 0, failures: 0, latency };
-        Self { options, current: Mutex::new(current), report: Report::of("etcd") }
+        let first = random.checked_rem(options.endpoints.len()).unwrap_or(0);
+        let failover = Failover::new(options, first, Report::of("etcd"));
+        let latency = Latency { took: Duration::ZERO, seen: Instant::now(), changes: 0 };
+        Self { failover, latency: Mutex::new(latency) }
     }
 
     /// Asks until there is an answer that can be gone by.
@@ -90,23 +106,24 @@ impl Client {
     where
         F: Future<Output = Result<T, Error>>,
     {
-        let mut backoff = Backoff::up_to(LONGEST_PAUSE);
-        loop {
-            match self.once(&ask).await {
+        let ask = &ask;
+        retry(LONGEST_PAUSE, || async move {
+            match self.once(ask).await {
                 Ok(answer) => {
                     self.report.has_subnet();
-                    return Ok(answer);
+                    Some(Ok(answer))
                 }
                 // It cannot be done without, and there may be space again later.
                 Err(Failure::Refused(Refusal::Invalid(reason))) => {
                     self.report.reachable();
                     self.report.lacks_subnet(&reason);
+                    None
                 }
-                Err(Failure::Refused(refusal)) => return Err(refusal),
-                Err(Failure::Away) => {}
+                Err(Failure::Refused(refusal)) => Some(Err(refusal)),
+                Err(Failure::Away) => None,
             }
-            sleep(backoff.delay(rand::random())).await;
-        }
+        })
+        .await
     }
 
     /// Asks one server, once.
@@ -115,7 +132,7 @@ impl Client {
         F: Future<Output = Result<T, Error>>,
     {
         let connection = self.connection().await?;
-        let patience = patience(self.latency().await, self.options.endpoints.len());
+        let patience = patience(self.latency().await, self.servers.endpoints.len());
         let asked = Instant::now();
         let answer = timeout(patience, Box::pin(ask(connection.clone()))).await;
         self.note_latency(&connection, asked.elapsed()).await;
@@ -125,6 +142,7 @@ impl Client {
                 Ok(answer)
             }
             Ok(Err(error)) => Err(self.failed(&connection, &error).await),
+            // A dead server is noticed by its pings.
             Err(_) => {
                 self.pass_over(&connection, &no_answer(patience)).await;
                 Err(Failure::Away)
@@ -134,12 +152,16 @@ impl Client {
 
     /// A pause between two requests: none while the server answers briskly.
     pub(super) async fn breathe(&self) {
-        sleep(breath(self.latency().await).mul_f64(rand::random())).await;
+        if is_on(Part::Pause) {
+            sleep(breath(self.latency().await).mul_f64(rand::random())).await;
+        }
     }
 
     /// A longer one, before what can wait.
     pub(super) async fn stand_back(&self) {
-        sleep(courtesy(self.latency().await).mul_f64(rand::random())).await;
+        if is_on(Part::Gather) {
+            sleep(courtesy(self.latency().await).mul_f64(rand::random())).await;
+        }
     }
 
     /// Once more before a question that a whole crowd asks, neither all at once nor soon again.
@@ -152,17 +174,11 @@ impl Client {
         !courtesy(self.latency().await).is_zero()
     }
 
-    pub(super) async fn succeeded(&self) {
-        self.current.lock().await.failures = 0;
-        self.report.reachable();
-    }
-
     /// Judges `error`; if it is the server's or the connection's, the next request goes elsewhere.
     pub(super) async fn failed(&self, connection: &Connection, error: &Error) -> Failure {
         match fault(error) {
-            // Whether the store can be used is for the caller to say, who knows what was refused.
             Fault::Answer(refusal @ Refusal::Invalid(_)) => {
-                self.current.lock().await.failures = 0;
+                self.answered().await;
                 return Failure::Refused(refusal);
             }
             Fault::Answer(refusal) => {
@@ -175,87 +191,31 @@ impl Client {
         Failure::Away
     }
 
-    /// The next request goes to the next server.
-    pub(super) async fn drop_connection(&self, connection: &Connection, reason: &str) {
-        let mut current = self.current.lock().await;
-        if current.uses(connection) {
-            current.connection = None;
-            self.move_on(&mut current, reason);
-        }
-    }
-
-    /// The server does not keep up, but its connection is sound: it is kept where there is no other
-    /// server, since to open a new one would only add to the load. A dead one is noticed by its pings.
-    async fn pass_over(&self, connection: &Connection, reason: &str) {
-        let mut current = self.current.lock().await;
-        if current.uses(connection) {
-            if self.options.endpoints.len() > 1 {
-                current.connection = None;
-            }
-            self.move_on(&mut current, reason);
-        }
-    }
-
+    /// Nothing is known of a server that was chosen just now.
     async fn latency(&self) -> Duration {
-        self.current.lock().await.latency()
+        let changes = self.changes().await;
+        let latency = self.latency.lock().await;
+        let is_of_this = latency.changes == changes;
+        if is_of_this { faded(latency.took, latency.seen.elapsed()) } else { Duration::ZERO }
     }
 
     /// One brisk answer does not yet make a server idle. A server that is no longer in use says
     /// nothing about the next one.
-    async fn note_latency(&self, connection: &Connection, latency: Duration) {
-        let mut current = self.current.lock().await;
-        if current.uses(connection) {
-            let latency = latency.max(current.latency() / 2);
-            current.latency = (latency, Instant::now());
+    async fn note_latency(&self, connection: &Connection, took: Duration) {
+        if !self.uses(connection).await {
+            return;
         }
+        let took = took.max(self.latency().await / 2);
+        let changes = self.changes().await;
+        *self.latency.lock().await = Latency { took, seen: Instant::now(), changes };
     }
+}
 
-    async fn connection(&self) -> Result<Connection, Failure> {
-        let mut current = self.current.lock().await;
-        if let Some(connection) = &current.connection {
-            return Ok(connection.clone());
-        }
-        let endpoint = self.options.endpoints.get(current.endpoint).map_or("", String::as_str);
-        let opened = timeout(TIMEOUT, Box::pin(open(&self.options, endpoint))).await;
-        match opened.unwrap_or_else(|_| Err(no_answer(TIMEOUT))) {
-            Ok(client) => {
-                current.generation += 1;
-                let (client, generation) = (Arc::new(client), current.generation);
-                let connection = Connection { client, generation };
-                current.connection = Some(connection.clone());
-                Ok(connection)
-            }
-            Err(reason) => {
-                self.move_on(&mut current, &reason);
-                Err(Failure::Away)
-            }
-        }
-    }
+impl Deref for Client {
+    type Target = Failover<EtcdOptions>;
 
-    /// One dead server of several is nothing to report.
-    fn move_on(&self, current: &mut Current, reason: &str) {
-        let servers = self.options.endpoints.len().max(1);
-        let endpoint = self.options.endpoints.get(current.endpoint).map_or("", String::as_str);
-        current.failures += 1;
-        if servers > 1 {
-            current.endpoint = (current.endpoint + 1) % servers;
-            current.latency.0 = Duration::ZERO;
-        }
-        if current.failures >= servers {
-            let hint = self.hint(endpoint, reason);
-            self.report.away(&format!("etcd at {}: {reason}{hint}", shown(endpoint)));
-        }
-    }
-
-    /// A server that misses our certificate hangs up without a word of it.
-    fn hint(&self, endpoint: &str, reason: &str) -> &'static str {
-        let encrypted = endpoint.starts_with("https://") || !endpoint.contains("://");
-        let hung_up = HUNG_UP.iter().any(|text| reason.contains(text));
-        if encrypted && hung_up && self.options.cert_file.is_none() {
-            " (does it ask for a client certificate? see etcd-certfile and etcd-keyfile)"
-        } else {
-            ""
-        }
+    fn deref(&self) -> &Self::Target {
+        &self.failover
     }
 }
 
@@ -291,7 +251,7 @@ mod tests {
     async fn requests_that_fail_on_one_server_leave_it_once() {
         let client = client();
         tokio::join!(hanging(&client, 0), hanging(&client, 1), hanging(&client, 2));
-        assert_eq!(client.current.lock().await.endpoint, 1);
+        assert_eq!(client.changes().await, 1);
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,23 +1,16 @@
 //! Subnets from etcd v3, in flannel's keys and values.
 
 mod acquire;
-mod answer;
-mod burst;
 mod client;
 mod connect;
-mod grant;
+mod documents;
 mod hold;
 pub mod key;
-mod network_config;
-mod node_report;
 mod operator;
 mod ours;
 mod pace;
 mod page;
-mod probe_secret;
-mod reserve;
-mod rush;
-mod snapshot;
+mod startup;
 mod store;
 pub mod value;
 mod watch;
@@ -25,7 +18,7 @@ mod watch;
 pub use connect::{Credentials, EtcdOptions, shown};
 pub use operator::Operator;
 #[doc(hidden)]
-pub use snapshot::read_snapshot;
+pub use startup::read_snapshot;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,15 +27,15 @@ use futures::stream::BoxStream;
 use tokio::sync::{Mutex, watch as channel};
 
 use self::client::Client;
-use self::grant::Grant;
+use self::hold::Grant;
 use self::key::Layout;
 use self::ours::Ours;
 use self::store::Store;
 use self::watch::{EtcdSource, First};
 use super::claim::Previous;
-use super::losses::Losses;
+use super::hold::Losses;
 use super::watch::updates;
-use super::{Error, Lost, SubnetManager, Unpublished};
+use super::{Documents, Error, Leases, Lost, Unpublished};
 use crate::model::config::{ConfigUpdate, NetworkConfig};
 use crate::model::lease::{Lease, LeaseAttributes, LeaseUpdate};
 use crate::model::prefix::Prefix;
@@ -50,7 +43,7 @@ use crate::model::probe_secret::Secret;
 use crate::model::report::NodeReport;
 use crate::model::status::StoreState;
 
-/// The leases of one network in etcd. Whoever holds a lease should also follow `watch_leases`:
+/// The leases of one network in etcd. Whoever holds a lease should also follow `watch`:
 /// it is how a loss is noticed at once.
 pub struct EtcdSubnetManager {
     shared: Arc<Shared>,
@@ -88,11 +81,7 @@ impl EtcdSubnetManager {
     }
 }
 
-impl SubnetManager for EtcdSubnetManager {
-    fn watch_config(&self) -> BoxStream<'static, ConfigUpdate> {
-        network_config::updates(Arc::clone(&self.shared))
-    }
-
+impl Leases for EtcdSubnetManager {
     fn avoid(&self, occupied: Vec<Prefix>) {
         self.shared.occupied.send_replace(occupied);
     }
@@ -109,8 +98,14 @@ impl SubnetManager for EtcdSubnetManager {
         self.shared.hold(lease).await
     }
 
-    fn watch_leases(&self) -> BoxStream<'static, LeaseUpdate> {
+    fn watch(&self) -> BoxStream<'static, LeaseUpdate> {
         updates(EtcdSource::new(Arc::clone(&self.shared)))
+    }
+}
+
+impl Documents for EtcdSubnetManager {
+    fn watch_config(&self) -> BoxStream<'static, ConfigUpdate> {
+        documents::config_updates(Arc::clone(&self.shared))
     }
 
     async fn publish_report(&self, report: &NodeReport) -> Result<(), Unpublished> {

@@ -5,14 +5,13 @@ use std::collections::BTreeMap;
 use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, Txn, TxnOp};
 
 use super::EtcdOptions;
-use super::answer::{Failure, Refusal};
 use super::client::{Client, Connection, revision};
+use super::connect::{Failure, Refusal};
 use super::key::Layout;
-use super::page::{Extent, Page};
-use super::store::{Store, get};
+use super::page::{Extent, Page, pages};
+use super::store::Store;
 use crate::model::lease::LeaseId;
 use crate::model::report::NodeReport;
-use crate::model::status::StoreState;
 use crate::store::operator::{Away, Holdings, Swap, Written};
 
 /// A network in etcd, as its operator sees it.
@@ -62,13 +61,11 @@ impl Operator {
         match self.store.client.once(ask).await {
             Ok(answer) if answer.succeeded() => Ok(Swap::Done(revision(answer.header()))),
             Ok(_) => Ok(Swap::Outdated),
-            Err(Failure::Refused(refusal)) => Err(refused(&refusal)),
-            // It may have been written all the same: the config itself tells.
-            Err(Failure::Away) => match self.config().await? {
-                Some(written) if written.text == text => Ok(Swap::Done(written.revision)),
-                Some(written) if written.revision == seen => Err(self.away()),
-                Some(_) | None => Ok(Swap::Outdated),
-            },
+            Err(Failure::Refused(refusal)) => Err(refusal.into()),
+            Err(Failure::Away) => {
+                let failure = Away("etcd gave no answer".to_owned());
+                Swap::after(failure, self.config().await?, seen, text)
+            }
         }
     }
 
@@ -95,65 +92,32 @@ impl Operator {
         prefix: &str,
         read: impl Fn(&KeyValue, Extent) -> Option<T>,
     ) -> Result<Vec<T>, Away> {
-        let options = GetOptions::new().with_range(super::store::prefix_end(prefix));
-        let (mut from, mut page, mut all) =
-            (prefix.as_bytes().to_vec(), Page::of(PAGE), Vec::new());
-        loop {
-            let asked = self.asked(|connection| get(connection, &from, &options, page));
-            let answer = match (asked.await?, page.smaller()) {
-                (Err(Refusal::TooLarge(_)), Some(smaller)) => {
-                    page = smaller;
-                    continue;
-                }
-                (answer, _) => answer.map_err(|refusal| refused(&refusal))?,
-            };
-            all.extend(answer.kvs().iter().filter_map(|kv| read(kv, page.extent)));
-            let Some(last) = answer.kvs().last().filter(|_| answer.more()) else { return Ok(all) };
-            from = [last.key(), b"\0"].concat();
-            page = page.larger();
-        }
+        let options = &GetOptions::new();
+        let ask = |page: Page, _| async move {
+            self.asked(|connection| page.get(connection, options)).await
+        };
+        pages(Page::below(prefix, PAGE), read, ask).await.map(|(all, _)| all)
     }
 
     async fn ask<T, F>(&self, ask: impl Fn(Connection) -> F) -> Result<T, Away>
     where
         F: Future<Output = Result<T, etcd_client::Error>>,
     {
-        self.asked(ask).await?.map_err(|refusal| refused(&refusal))
+        Ok(self.asked(ask).await??)
     }
 
-    /// Asks each server before it gives up: a person waits for the answer.
     async fn asked<T, F>(&self, ask: impl Fn(Connection) -> F) -> Result<Result<T, Refusal>, Away>
     where
         F: Future<Output = Result<T, etcd_client::Error>>,
     {
-        loop {
-            match self.store.client.once(&ask).await {
-                Ok(answer) => return Ok(Ok(answer)),
-                Err(Failure::Refused(refusal)) => return Ok(Err(refusal)),
-                Err(Failure::Away) => {
-                    let state = self.store.client.report.state().borrow().clone();
-                    if let StoreState::Waiting(why) = state {
-                        return Err(Away(why));
-                    }
-                }
-            }
-        }
-    }
-
-    fn away(&self) -> Away {
-        match &*self.store.client.report.state().borrow() {
-            StoreState::Waiting(why) => Away(why.clone()),
-            StoreState::Unknown
-            | StoreState::Reachable
-            | StoreState::Holds(_)
-            | StoreState::Refuses(_)
-            | StoreState::Lacks(_) => Away("etcd gave no answer".to_owned()),
-        }
+        self.store.client.ask_each(|| self.store.client.once(&ask)).await
     }
 }
 
-fn refused(refusal: &Refusal) -> Away {
-    Away(format!("etcd refuses: {refusal}"))
+impl From<Refusal> for Away {
+    fn from(refusal: Refusal) -> Self {
+        Self(format!("etcd refuses: {refusal}"))
+    }
 }
 
 /// Whether the daemon that wrote a report under the etcd lease `reported` still holds the subnet,

@@ -6,7 +6,7 @@ use super::store::{Listing, Stored};
 use super::value::{self, Origin};
 use crate::model::lease::{Endpoint, LeaseId};
 use crate::model::prefix::Prefix;
-use crate::store::losses::CALM;
+use crate::store::hold::CALM;
 use crate::store::{Lost, Rival};
 
 /// Our lease as we wrote it, and its key as we saw it last.

@@ -2,6 +2,29 @@
 
 use std::time::Duration;
 
+/// What a node does to spare an etcd that thousands of nodes use at once. Each part works without
+/// the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    /// Pauses between the requests of one node.
+    Pause,
+    /// Takes a subnet before all leases are read.
+    Reserve,
+    /// Waits for a turn before all leases are read.
+    Queue,
+    /// Shares one reading of all leases with other nodes.
+    Snapshot,
+    /// Opens a watch late, and closes it for a while if it gets many messages.
+    Gather,
+}
+
+/// The parts that are switched off: none, unless their effect is measured.
+const OFF: [Part; 0] = [];
+
+pub(super) fn is_on(part: Part) -> bool {
+    !OFF.contains(&part)
+}
+
 /// For the answer of a server that has not been busy, where there are others.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(30);

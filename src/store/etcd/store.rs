@@ -1,23 +1,20 @@
 //! Reads and writes leases in etcd: pages, guarded transactions, nothing unseen overwritten.
 
-use std::future::Future;
-
 use etcd_client::{
-    Compare, CompareOp, DeleteOptions, Error, GetOptions, GetResponse, KeyValue, PutOptions, Txn,
-    TxnOp, TxnOpResponse,
+    Compare, CompareOp, DeleteOptions, GetOptions, GetResponse, KeyValue, PutOptions, Txn, TxnOp,
+    TxnOpResponse,
 };
-use tokio::time::sleep;
 
-use super::answer::{Failure, Refusal};
-use super::client::{Client, Connection, revision};
+use super::client::{Client, Connection, LONGEST_ANSWER, revision};
+use super::connect::{Failure, Refusal};
 use super::key::{self, Layout};
-use super::ours::Own;
-use super::page::{Extent, LONGEST_ANSWER, Page};
+use super::page::{Extent, Page, pages};
 use super::value::{self, Origin};
 use crate::model::lease::{LeaseId, Malformed, Record};
 use crate::model::prefix::{Family, Prefix};
 use crate::store::backoff::Backoff;
 use crate::store::claim::Holding;
+use crate::store::failover::retry;
 
 /// A lease as etcd holds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,10 +49,17 @@ impl Stored {
         Self { record, value: Vec::new(), size: Size::TooLong, origin, mod_revision }
     }
 
-    /// The etcd lease counts even where the value cannot be read.
+    /// None if the key holds no subnet. The etcd lease counts even where the value cannot be read.
     pub(super) fn holding(&self) -> Option<Holding> {
-        let Origin { grant, created } = self.origin;
-        Holding::of(&self.record).map(|held| Holding { grant, created, ..held })
+        let subnets = key::claimed(&self.record.id);
+        let endpoints = self.record.lease.as_ref().map_or(&[][..], |lease| &lease.endpoints);
+        (!subnets.is_empty()).then(|| Holding {
+            id: self.record.id.clone(),
+            subnets,
+            public_ips: endpoints.iter().map(|endpoint| endpoint.public_ip).collect(),
+            grant: self.origin.grant,
+            created: self.origin.created,
+        })
     }
 }
 
@@ -117,20 +121,20 @@ impl Store {
         self.keys().await.into_iter().flat_map(|(_, claimed)| claimed).collect()
     }
 
-    /// Whether an older key keeps any of our subnets from others.
-    pub(super) async fn is_shared(&self, own: &Own) -> bool {
+    /// Whether a key that is older than `created` keeps any of `subnets` from others.
+    pub(super) async fn is_shared(&self, subnets: &[Prefix], created: u64) -> bool {
         let keys = self.keys().await;
-        let mut older = keys.iter().filter(|(created, _)| *created < own.created);
-        let is_ours = |claimed: &Prefix| own.subnets.iter().any(|subnet| subnet.overlaps(*claimed));
+        let mut older = keys.iter().filter(|(other, _)| *other < created);
+        let is_ours = |claimed: &Prefix| subnets.iter().any(|subnet| subnet.overlaps(*claimed));
         older.any(|(_, claimed)| claimed.iter().any(is_ours))
     }
 
-    /// Deletes our lease, unless somebody has changed it.
-    pub(super) async fn withdraw(&self, own: &Own) {
-        let key = self.layout.lease_key(&own.id);
+    /// Deletes our lease, unless it has changed after `seen`.
+    pub(super) async fn withdraw(&self, id: &LeaseId, seen: i64) {
+        let key = self.layout.lease_key(id);
         let ask = |connection: Connection| {
             let transaction = Txn::new()
-                .when([unchanged(key.clone(), own.mod_revision)])
+                .when([unchanged(key.clone(), seen)])
                 .and_then([TxnOp::delete(key.clone(), None)]);
             async move { connection.kv().txn(transaction).await }
         };
@@ -145,13 +149,11 @@ impl Store {
             let id = self.layout.lease_id(kv.key())?;
             Some((kv.create_revision().unsigned_abs(), key::claimed(&id)))
         };
-        let mut backoff = Backoff::default();
-        loop {
-            match self.pages(GetOptions::new().with_keys_only(), claimed).await {
-                Ok((keys, _)) => return keys,
-                Err(_) => sleep(backoff.delay(rand::random())).await,
-            }
-        }
+        retry(Backoff::LONGEST, || async {
+            let read = self.pages(GetOptions::new().with_keys_only(), claimed).await;
+            read.ok().map(|(keys, _)| keys)
+        })
+        .await
     }
 
     /// The lease `id` and the revision of the answer.
@@ -207,41 +209,39 @@ impl Store {
         options: GetOptions,
         read: impl Fn(&KeyValue, Extent) -> Option<T>,
     ) -> Result<(Vec<T>, i64), Failure> {
-        let mut options = options.with_range(prefix_end(&self.layout.subnets));
-        let (mut from, mut page) = (self.layout.subnets.clone().into_bytes(), Page::of(PAGE));
-        let (mut all, mut at) = (Vec::new(), None);
-        loop {
-            let ask = |connection| get(connection, &from, &options, page);
-            let answer = match at {
-                None => self.client.once(ask).await,
-                Some(_) => self.client.request(ask).await.map_err(Failure::Refused),
-            };
-            let answer = match answer {
-                Err(Failure::Refused(Refusal::TooLarge(reason))) => {
-                    page = self.smaller(page, &reason)?;
-                    continue;
-                }
-                answer => answer?,
-            };
-            all.extend(answer.kvs().iter().filter_map(|kv| read(kv, page.extent)));
-            let at = *at.get_or_insert(revision(answer.header()));
-            let Some(last) = answer.kvs().last().filter(|_| answer.more()) else {
-                return Ok((all, at));
-            };
-            from = [last.key(), b"\0"].concat();
-            page = page.larger();
-            // What is asked for a revision is the same on every member: nobody needs to ask the leader.
-            options = options.with_revision(at).with_serializable();
-            self.client.breathe().await;
-        }
+        let page = Page::below(&self.layout.subnets, PAGE);
+        let read = pages(page, read, |page, at| self.page(page, at, &options)).await;
+        read.map_err(|failure| match failure {
+            Failure::Refused(Refusal::TooLarge(reason)) => {
+                self.client.report.away(&format!("etcd does not list the leases: {reason}"));
+                Failure::Away
+            }
+            failure => failure,
+        })
     }
 
-    /// The page to ask for after `page` was too large.
-    fn smaller(&self, page: Page, reason: &str) -> Result<Page, Failure> {
-        page.smaller().ok_or_else(|| {
-            self.client.report.away(&format!("etcd does not list the leases: {reason}"));
-            Failure::Away
-        })
+    /// One page; after the first, as of the revision `at`.
+    async fn page(
+        &self,
+        page: Page,
+        at: Option<i64>,
+        options: &GetOptions,
+    ) -> Result<Result<GetResponse, Refusal>, Failure> {
+        let answer = match at {
+            None => match self.client.once(|connection| page.get(connection, options)).await {
+                Err(Failure::Refused(refusal)) => Err(refusal),
+                answer => Ok(answer?),
+            },
+            // What is asked for a revision is the same on every member, not only on the leader.
+            Some(at) => {
+                let options = options.clone().with_revision(at).with_serializable();
+                self.client.request(|connection| page.get(connection, &options)).await
+            }
+        };
+        if answer.as_ref().is_ok_and(GetResponse::more) {
+            self.client.breathe().await;
+        }
+        Ok(answer)
     }
 
     fn transaction(&self, write: &Write) -> Txn {
@@ -292,27 +292,10 @@ impl Store {
     }
 }
 
-/// A page of what is there, beginning at key `from`.
-pub(super) fn get(
-    connection: Connection,
-    from: &[u8],
-    options: &GetOptions,
-    page: Page,
-) -> impl Future<Output = Result<GetResponse, Error>> {
-    let (from, options) = (from.to_vec(), page.options(options));
-    async move { connection.kv_of(page.longest_answer()).get(from, Some(options)).await }
-}
-
 fn absent(key: String) -> Compare {
     Compare::version(key, CompareOp::Equal, 0)
 }
 
 fn unchanged(key: String, seen: i64) -> Compare {
     Compare::mod_revision(key, CompareOp::Equal, seen)
-}
-
-/// The first key behind all that begin with `prefix`, which ends with a slash.
-pub(super) fn prefix_end(prefix: &str) -> Vec<u8> {
-    let (parent, slash) = (prefix.trim_end_matches('/'), b'/');
-    [parent.as_bytes(), &[slash + 1]].concat()
 }

@@ -11,11 +11,11 @@ use etcd_client::{
 use tokio::time::timeout;
 
 use super::Shared;
-use super::answer::{Failure, Refusal};
-use super::burst::Burst;
 use super::client::{Client, Connection, revision};
+use super::connect::{Failure, Refusal};
 use super::ours::Ours;
-use super::snapshot::Proof;
+use super::pace::{Part, is_on};
+use super::startup::{Burst, Proof};
 use super::store::{Listing, Size};
 use crate::model::lease::{LeaseId, LeaseUpdate, Record};
 use crate::store::watch::{Interrupted, Source};
@@ -139,7 +139,8 @@ impl Source for EtcdSource {
             };
             let response = self.next(&mut open).await?;
             let updates = self.absorb(&open, &response).await?;
-            self.gathers = open.burst.counts() && self.client().is_busy().await;
+            self.gathers =
+                is_on(Part::Gather) && open.burst.counts() && self.client().is_busy().await;
             self.open = (!self.gathers).then_some(open);
             if !updates.is_empty() {
                 return Ok(updates);

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::str::FromStr;
 
-use super::node::Annotations;
 use crate::excerpt;
 use crate::model::json::Fields;
 use crate::model::lease::{
@@ -17,8 +16,8 @@ use crate::store::backend_data::{self, BackendData};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AnnotationPrefix(String);
 
-/// Annotations to write, by key.
-pub(super) type Wanted = BTreeMap<String, String>;
+/// By key.
+pub(super) type Annotations = BTreeMap<String, String>;
 
 const MANAGED: &str = "kube-subnet-manager";
 const BACKEND_TYPE: &str = "backend-type";
@@ -86,8 +85,12 @@ impl AnnotationPrefix {
     }
 
     /// What publishes `attributes` on a node with these `annotations`.
-    pub(super) fn wanted(&self, attributes: &LeaseAttributes, annotations: &Annotations) -> Wanted {
-        let mut wanted = Wanted::new();
+    pub(super) fn wanted(
+        &self,
+        attributes: &LeaseAttributes,
+        annotations: &Annotations,
+    ) -> Annotations {
+        let mut wanted = Annotations::new();
         let mut put = |name: &str, value: String| wanted.insert(self.key(name), value);
         put(MANAGED, "true".to_owned());
         put(BACKEND_TYPE, attributes.backend.as_str().to_owned());

@@ -1,85 +1,90 @@
-//! Talks to one API server at a time, and to the next one once that fails.
+//! Asks the API server: one at a time, and none that wants to be left alone.
 
-use std::sync::Arc;
+use std::ops::Deref;
 use std::time::Duration;
 
 use hyper::{Response, StatusCode};
 use kube::client::Body;
 use rand::seq::SliceRandom;
 use tokio::sync::Mutex;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::answer::{self, Refusal, Unread};
-use super::connect::{failure, open};
-use super::options::ApiOptions;
+use super::connect::{ApiOptions, failure, open};
 use super::request::Ask;
 use crate::store::backoff::Backoff;
+use crate::store::failover::{self, Failover, Servers, retry};
 use crate::store::report::Report;
 
 pub(super) struct Client {
+    failover: Failover<ApiServers>,
+    /// Until then the server wants to be left alone.
+    quiet_until: Mutex<Option<Instant>>,
+}
+
+pub(super) struct ApiServers {
     options: ApiOptions,
     /// In the order in which they are tried; none stands for the one that is configured elsewhere.
-    servers: Vec<Option<String>>,
-    current: Mutex<Current>,
-    pub(super) report: Report,
+    urls: Vec<Option<String>>,
 }
 
-struct Current {
-    connection: Option<Connection>,
-    /// Index of the server in use.
-    server: usize,
-    /// Counts connections, so that two requests that fail on one connection move on by one server.
-    generation: u64,
-    /// In a row, over all requests.
-    failures: usize,
-    /// Until then the server wants to be left alone.
-    quiet_until: Option<Instant>,
-}
+/// A connection to one server.
+pub(super) type Connection = failover::Connection<kube::Client>;
 
-#[derive(Clone)]
-pub(super) struct Connection {
-    /// Shared, since every future would carry it.
-    client: Arc<kube::Client>,
-    generation: u64,
-}
-
-/// Why a request brought nothing.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Failure {
-    /// No server could be asked, or it could not answer; the report says more.
-    Away,
-    Refused(Refusal),
-}
+pub(super) type Failure = failover::Failure<Refusal>;
 
 /// The server begins its answer sooner, unless it hangs.
 const ANSWER: Duration = Duration::from_secs(15);
 
+impl Servers for ApiServers {
+    type Client = kube::Client;
+
+    fn count(&self) -> usize {
+        self.urls.len()
+    }
+
+    async fn open(&self, index: usize) -> Result<kube::Client, String> {
+        open(&self.options, self.url(index)).await
+    }
+
+    fn unusable(&self, index: usize, reason: &str) -> String {
+        self.url(index).map_or_else(|| reason.to_owned(), |url| format!("{url}: {reason}"))
+    }
+}
+
+impl ApiServers {
+    fn url(&self, index: usize) -> Option<&str> {
+        self.urls.get(index).and_then(Option::as_deref)
+    }
+}
+
 impl Client {
     pub(super) fn new(options: ApiOptions) -> Self {
-        let mut servers: Vec<_> = options.urls.iter().cloned().map(Some).collect();
-        if servers.is_empty() {
-            servers.push(None);
+        let mut urls: Vec<_> = options.urls.iter().cloned().map(Some).collect();
+        if urls.is_empty() {
+            urls.push(None);
         }
         // A cluster's nodes spread over all.
-        servers.shuffle(&mut rand::rng());
-        let current =
-            Current { connection: None, server: 0, generation: 0, failures: 0, quiet_until: None };
-        let report = Report::of("the API server");
-        Self { options, servers, current: Mutex::new(current), report }
+        urls.shuffle(&mut rand::rng());
+        let servers = ApiServers { options, urls };
+        let failover = Failover::new(servers, 0, Report::of("the API server"));
+        Self { failover, quiet_until: Mutex::new(None) }
     }
 
     /// Asks until there is an answer. What we may not do is an answer only to who asks by [`once`](Self::once).
     pub(super) async fn request(&self, ask: &Ask) -> Result<Vec<u8>, Refusal> {
-        let mut backoff = Backoff::default();
-        loop {
+        retry(Backoff::LONGEST, || async move {
             match self.once(ask).await {
-                Ok(body) => return Ok(body),
-                Err(Failure::Refused(Refusal::Denied(reason))) => self.report.lacks_subnet(&reason),
-                Err(Failure::Refused(refusal)) => return Err(refusal),
-                Err(Failure::Away) => {}
+                Ok(body) => Some(Ok(body)),
+                Err(Failure::Refused(Refusal::Denied(reason))) => {
+                    self.report.lacks_subnet(&reason);
+                    None
+                }
+                Err(Failure::Refused(refusal)) => Some(Err(refusal)),
+                Err(Failure::Away) => None,
             }
-            sleep(backoff.delay(rand::random())).await;
-        }
+        })
+        .await
     }
 
     /// Asks one server, once, for the whole answer.
@@ -103,7 +108,7 @@ impl Client {
         self.keep_quiet().await;
         let connection = self.connection().await?;
         let request = ask.clone().map(Body::from);
-        let response = match timeout(ANSWER, Box::pin(connection.client.send(request))).await {
+        let response = match timeout(ANSWER, Box::pin(connection.send(request))).await {
             Ok(Ok(response)) => response,
             Ok(Err(error)) => return Err(self.failed(&connection, &failure(&error)).await),
             Err(_) => return Err(self.failed(&connection, &no_answer()).await),
@@ -117,18 +122,8 @@ impl Client {
 
     /// The next request goes to the next server.
     pub(super) async fn failed(&self, connection: &Connection, reason: &str) -> Failure {
-        let mut current = self.current.lock().await;
-        // Of several requests that fail on one connection, only the first leaves its server.
-        if current.connection.is_some() && current.generation == connection.generation {
-            current.connection = None;
-            self.move_on(&mut current, reason);
-        }
+        self.drop_connection(connection, reason).await;
         Failure::Away
-    }
-
-    async fn succeeded(&self) {
-        self.current.lock().await.failures = 0;
-        self.report.reachable();
     }
 
     /// Judges an answer that is none.
@@ -143,7 +138,7 @@ impl Client {
         let body = timeout(ANSWER, answer::read(response.into_body(), answer::LONGEST)).await;
         let body = body.ok().and_then(Result::ok).unwrap_or_default();
         if let Some(pause) = pause.or_else(|| answer::is_throttled(status)) {
-            self.current.lock().await.quiet_until = Some(Instant::now() + pause);
+            *self.quiet_until.lock().await = Some(Instant::now() + pause);
         }
         let (message, refusal) = answer::judge(status, ask, &body);
         match refusal {
@@ -159,43 +154,18 @@ impl Client {
 
     /// Not all nodes that were sent away together come back together.
     async fn keep_quiet(&self) {
-        let quiet_until = self.current.lock().await.quiet_until;
+        let quiet_until = *self.quiet_until.lock().await;
         if let Some(until) = quiet_until.filter(|until| *until > Instant::now()) {
             sleep_until(until + JITTER.mul_f64(rand::random())).await;
         }
     }
+}
 
-    async fn connection(&self) -> Result<Connection, Failure> {
-        let mut current = self.current.lock().await;
-        if let Some(connection) = &current.connection {
-            return Ok(connection.clone());
-        }
-        let url = self.servers.get(current.server).and_then(Option::as_deref);
-        match Box::pin(open(&self.options, url)).await {
-            Ok(client) => {
-                current.generation += 1;
-                let (client, generation) = (Arc::new(client), current.generation);
-                let connection = Connection { client, generation };
-                current.connection = Some(connection.clone());
-                Ok(connection)
-            }
-            Err(reason) => {
-                self.move_on(&mut current, &reason);
-                Err(Failure::Away)
-            }
-        }
-    }
+impl Deref for Client {
+    type Target = Failover<ApiServers>;
 
-    /// One dead server of several is nothing to report.
-    fn move_on(&self, current: &mut Current, reason: &str) {
-        current.failures += 1;
-        if current.failures >= self.servers.len() {
-            match self.servers.get(current.server).and_then(Option::as_deref) {
-                Some(url) => self.report.away(&format!("{url}: {reason}")),
-                None => self.report.away(reason),
-            }
-        }
-        current.server = (current.server + 1).checked_rem(self.servers.len()).unwrap_or(0);
+    fn deref(&self) -> &Self::Target {
+        &self.failover
     }
 }
 
@@ -213,10 +183,10 @@ mod tests {
     async fn requests_that_fail_on_one_server_leave_it_once() {
         let urls = [1, 2, 3].map(|port| format!("http://127.0.0.1:{port}")).to_vec();
         let client = Client::new(ApiOptions { urls, ..ApiOptions::default() });
-        let connection = client.connection().await.unwrap();
+        let connection = client.connection::<Refusal>().await.unwrap();
         for _ in 0..3 {
             client.failed(&connection, "no answer").await;
         }
-        assert_eq!(client.current.lock().await.server, 1);
+        assert_eq!(client.changes().await, 1);
     }
 }

@@ -2,15 +2,23 @@
 
 use std::error::Error as StdError;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hyper::header::{HeaderValue, USER_AGENT};
 use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 
-use super::options::ApiOptions;
 use crate::store::is_protected;
+
+/// How to reach the API servers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ApiOptions {
+    /// `https://10.0.0.10:6443`; if there are none, the cluster's own or those of `kubeconfig`.
+    pub urls: Vec<String>,
+    /// None means the service account of the pod.
+    pub kubeconfig: Option<PathBuf>,
+}
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 

@@ -1,30 +1,25 @@
 //! Subnets from Kubernetes: each node's podCIDRs, published in flannel's annotations.
 
-mod acquire;
 mod annotations;
 mod answer;
 mod client;
 mod connect;
-mod hold;
-mod list;
-mod name;
-mod net_config;
+mod documents;
+mod lease;
 mod node;
-mod node_report;
 mod open;
 mod operator;
-mod options;
 mod own;
-mod probe_secret;
 mod request;
 mod watch;
 
 pub use annotations::{AnnotationPrefix, NoPrefix};
+pub use connect::ApiOptions;
 #[doc(hidden)]
 pub use node::read_node;
 pub use operator::{Operator, OperatorOptions};
-pub use options::{ApiOptions, Condition, KubeOptions, NodeRef, PodRef};
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use futures::stream::BoxStream;
@@ -33,17 +28,58 @@ use tokio::sync::{Mutex, watch as channel};
 use self::client::Client;
 use self::own::Ours;
 use self::watch::KubeSource;
-use super::losses::Losses;
+use super::hold::Losses;
 use super::watch::updates;
-use super::{Error, Identity, Lost, SubnetManager, Unpublished};
+use super::{Documents, Error, Identity, Leases, Lost, Unpublished};
 use crate::model::config::{ConfigUpdate, NetworkConfig};
 use crate::model::lease::{Lease, LeaseAttributes, LeaseUpdate};
 use crate::model::probe_secret::Secret;
 use crate::model::report::NodeReport;
 use crate::model::status::StoreState;
 
+/// What the daemon is told about Kubernetes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KubeOptions {
+    pub api: ApiOptions,
+    pub annotation_prefix: AnnotationPrefix,
+    pub node: NodeRef,
+    /// The pod that the daemon runs in, where that is known.
+    pub pod: Option<PodRef>,
+    /// Where secrets and reports lie; none means where the pod lives.
+    pub namespace: Option<String>,
+    /// Where the network config is mounted.
+    pub net_config: PathBuf,
+    pub condition: Condition,
+}
+
+/// Which Node this host is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NodeRef {
+    Name(String),
+    /// The one that this pod runs on.
+    OfPod {
+        namespace: String,
+        name: String,
+    },
+}
+
+/// A pod of our namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodRef {
+    pub name: String,
+    pub uid: String,
+}
+
+/// What becomes of the condition `NetworkUnavailable` of our node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Condition {
+    /// It is cleared once packets get through.
+    Cleared,
+    Untouched,
+}
+
 /// The leases of a cluster in its Node objects. Whoever holds a lease should also follow
-/// `watch_leases`: it is how a loss is noticed.
+/// `watch`: it is how a loss is noticed.
 pub struct KubeSubnetManager {
     shared: Arc<Shared>,
 }
@@ -68,15 +104,7 @@ impl KubeSubnetManager {
     }
 }
 
-impl SubnetManager for KubeSubnetManager {
-    fn watch_config(&self) -> BoxStream<'static, ConfigUpdate> {
-        net_config::updates(Arc::clone(&self.shared))
-    }
-
-    fn watch_identity(&self) -> BoxStream<'static, Identity> {
-        name::identities(Arc::clone(&self.shared))
-    }
-
+impl Leases for KubeSubnetManager {
     async fn acquire(
         &self,
         config: &NetworkConfig,
@@ -89,8 +117,18 @@ impl SubnetManager for KubeSubnetManager {
         self.shared.hold().await
     }
 
-    fn watch_leases(&self) -> BoxStream<'static, LeaseUpdate> {
+    fn watch(&self) -> BoxStream<'static, LeaseUpdate> {
         updates(KubeSource::new(Arc::clone(&self.shared)))
+    }
+}
+
+impl Documents for KubeSubnetManager {
+    fn watch_config(&self) -> BoxStream<'static, ConfigUpdate> {
+        documents::config_updates(Arc::clone(&self.shared))
+    }
+
+    fn watch_identity(&self) -> BoxStream<'static, Identity> {
+        documents::identities(Arc::clone(&self.shared))
     }
 
     async fn publish_report(&self, report: &NodeReport) -> Result<(), Unpublished> {

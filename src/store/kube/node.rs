@@ -8,13 +8,10 @@ use std::marker::PhantomData;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use super::annotations::AnnotationPrefix;
+use super::annotations::{AnnotationPrefix, Annotations};
 use crate::excerpt;
 use crate::model::lease::{Lease, LeaseId, Malformed, Record};
 use crate::model::prefix::{Family, Prefix};
-
-/// By key.
-pub(super) type Annotations = BTreeMap<String, String>;
 
 /// A Node as it stands in an answer of the API server: its status is passed over, not read.
 #[derive(Debug, Default, Deserialize)]

@@ -7,17 +7,16 @@ use serde::de::DeserializeOwned;
 
 use super::annotations::AnnotationPrefix;
 use super::answer::Refusal;
-use super::client::{Client, Failure};
-use super::list::pages;
+use super::client::Client;
+use super::connect::ApiOptions;
 use super::node::Reader;
-use super::options::ApiOptions;
 use super::request::{self, Ask};
+use super::watch::pages;
 use crate::excerpt;
 use crate::model::config::NetworkConfig;
 use crate::model::lease::{LeaseId, Record};
 use crate::model::prefix::Prefix;
 use crate::model::report::NodeReport;
-use crate::model::status::StoreState;
 use crate::store::operator::{Away, Holdings, Swap, Written};
 
 /// How an operator reaches a cluster.
@@ -83,27 +82,22 @@ impl Operator {
     pub async fn swap(&self, seen: i64, text: &str) -> Result<Swap, Away> {
         let ask =
             request::write_config(&self.options.namespace, &self.options.config_map, seen, text);
-        match self.ask(&ask).await {
-            Ok(body) => {
-                let object: ConfigMapObject = understand(&body)?;
-                Ok(Swap::Done(object.revision()))
+        let failure = match self.ask(&ask).await {
+            Ok(Ok(body)) => {
+                return understand(&body).map(|it: ConfigMapObject| Swap::Done(it.revision()));
             }
-            Err(Unanswered::Refused(Refusal::Exists | Refusal::Absent)) => Ok(Swap::Outdated),
-            // It may have been written all the same: the config itself tells.
-            Err(unanswered) => match self.config().await? {
-                Some(written) if written.text == text => Ok(Swap::Done(written.revision)),
-                Some(written) if written.revision == seen => Err(unanswered.into()),
-                Some(_) | None => Ok(Swap::Outdated),
-            },
-        }
+            Ok(Err(Refusal::Exists | Refusal::Absent)) => return Ok(Swap::Outdated),
+            Ok(Err(refusal)) => refusal.into(),
+            Err(away) => away,
+        };
+        Swap::after(failure, self.config().await?, seen, text)
     }
 
     async fn config(&self) -> Result<Option<Written>, Away> {
         let ask = request::config_map(&self.options.namespace, &self.options.config_map);
-        let body = match self.ask(&ask).await {
-            Ok(body) => body,
-            Err(Unanswered::Refused(Refusal::Absent)) => return Ok(None),
-            Err(unanswered) => return Err(unanswered.into()),
+        let body = match self.ask(&ask).await? {
+            Err(Refusal::Absent) => return Ok(None),
+            answer => answer?,
         };
         let mut object: ConfigMapObject = understand(&body)?;
         let revision = object.revision();
@@ -115,22 +109,20 @@ impl Operator {
         let config = config.and_then(|it| NetworkConfig::parse(it.text.as_bytes()).ok());
         let families = config.map(|config| config.networks().map(Prefix::family).collect());
         let reader = Reader::new(self.options.annotation_prefix.clone(), families);
-        loop {
+        let read = || async {
             let mut records = Vec::new();
-            let read = pages(&self.client, |node| {
+            let nodes = pages(&self.client, |node| {
                 let id = LeaseId::new(node.metadata.name.as_ref());
                 records.extend(reader.record(node, id));
             });
-            match read.await {
-                Ok(_) => return Ok(records),
-                Err(failure) => self.judge(failure).map_err(Away::from)?,
-            }
-        }
+            nodes.await.map(|_| records)
+        };
+        Ok(self.client.ask_each(read).await??)
     }
 
     /// Those that can be read. Nodes know a config by its text, operators by its version.
     async fn reports(&self, config: Option<&Written>) -> Result<Vec<NodeReport>, Away> {
-        let body = self.ask(&request::reports(&self.options.namespace)).await?;
+        let body = self.ask(&request::reports(&self.options.namespace)).await??;
         let ConfigMaps { items } = understand(&body)?;
         let texts = items.iter().filter_map(|item| item.data.get(request::REPORT));
         let reports = texts.filter_map(|text| NodeReport::decode(text.as_bytes()));
@@ -146,44 +138,16 @@ impl Operator {
         Ok(translated.collect())
     }
 
-    /// Asks each server before it gives up: a person waits for the answer.
-    async fn ask(&self, ask: &Ask) -> Result<Vec<u8>, Unanswered> {
-        loop {
-            match self.client.once(ask).await {
-                Ok(body) => return Ok(body),
-                Err(failure) => self.judge(failure)?,
-            }
-        }
-    }
-
-    /// Another try is worth it if this returns.
-    fn judge(&self, failure: Failure) -> Result<(), Unanswered> {
-        match (failure, &*self.client.report.state().borrow()) {
-            (Failure::Refused(refusal), _) => Err(Unanswered::Refused(refusal)),
-            (Failure::Away, StoreState::Waiting(why)) => Err(Unanswered::Away(why.clone())),
-            (
-                Failure::Away,
-                StoreState::Unknown
-                | StoreState::Reachable
-                | StoreState::Holds(_)
-                | StoreState::Refuses(_)
-                | StoreState::Lacks(_),
-            ) => Ok(()),
-        }
+    async fn ask(&self, ask: &Ask) -> Result<Result<Vec<u8>, Refusal>, Away> {
+        self.client.ask_each(|| self.client.once(ask)).await
     }
 }
 
-/// No answer that could be used.
-enum Unanswered {
-    Away(String),
-    Refused(Refusal),
-}
-
-impl From<Unanswered> for Away {
-    fn from(unanswered: Unanswered) -> Self {
-        Self(match unanswered {
-            Unanswered::Away(why) | Unanswered::Refused(Refusal::Denied(why)) => why,
-            Unanswered::Refused(refusal) => format!("the API server refuses: {refusal}"),
+impl From<Refusal> for Away {
+    fn from(refusal: Refusal) -> Self {
+        Self(match refusal {
+            Refusal::Denied(why) => why,
+            refusal => format!("the API server refuses: {refusal}"),
         })
     }
 }

@@ -1,7 +1,7 @@
 //! Our own node: what we published on it, what the API server shows of it, and whether the two agree.
 
-use super::annotations::AnnotationPrefix;
-use super::node::{Annotations, NodeObject, Reader};
+use super::annotations::{AnnotationPrefix, Annotations};
+use super::node::{NodeObject, Reader};
 use crate::model::config::NetworkConfig;
 use crate::model::lease::{LeaseAttributes, Malformed};
 use crate::model::prefix::{Family, Prefix};

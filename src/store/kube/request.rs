@@ -5,7 +5,7 @@ use kube::core::Request as Resource;
 use kube::core::params::{GetParams, ListParams, Patch, PatchParams, PostParams, WatchParams};
 use serde_json::{Value, json};
 
-use super::annotations::Wanted;
+use super::annotations::Annotations;
 
 /// What is sent.
 pub(super) type Ask = Request<Vec<u8>>;
@@ -55,7 +55,7 @@ pub(super) fn streamed_list(seconds: u32) -> Ask {
 
 /// Writes `annotations` to node `name`, and nothing else. By way of its status, as flannel does:
 /// this takes no right to change the rest of the node.
-pub(super) fn annotate(name: &str, annotations: &Wanted) -> Ask {
+pub(super) fn annotate(name: &str, annotations: &Annotations) -> Ask {
     patch_status(name, json!({ "metadata": { "annotations": annotations } }))
 }
 

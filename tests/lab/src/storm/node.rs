@@ -13,7 +13,7 @@ use tweed::model::lease::{
 };
 use tweed::store::claim::Previous;
 use tweed::store::etcd::{EtcdOptions, EtcdSubnetManager};
-use tweed::store::{Error, SubnetManager};
+use tweed::store::{Documents, Error, Leases};
 
 use super::view::{Digest, View};
 use crate::lock::lock;
@@ -122,7 +122,7 @@ impl Node {
             return;
         }
         let mut view = View::default();
-        let mut updates = self.manager.watch_leases();
+        let mut updates = self.manager.watch();
         while let Some(update) = updates.next().await {
             view.apply(&update);
             let mut seen = lock(&self.seen);

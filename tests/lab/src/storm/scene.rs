@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use futures::StreamExt;
 use tokio::runtime::{Builder, Runtime};
-use tweed::store::SubnetManager;
+use tweed::store::Leases;
 use tweed::store::claim::Previous;
 use tweed::store::etcd::{EtcdOptions, EtcdSubnetManager};
 
@@ -47,7 +47,7 @@ impl Scene {
     /// What etcd holds now, read by somebody who takes no part.
     pub(super) fn truth(&self) -> Result<View> {
         let manager = EtcdSubnetManager::new(self.options(), Previous::default(), RENEW_MARGIN);
-        let first = self.runtime.spawn(async move { manager.watch_leases().next().await });
+        let first = self.runtime.spawn(async move { manager.watch().next().await });
         let update = self.runtime.block_on(first)?.context("the watch ended")?;
         let mut view = View::default();
         view.apply(&update);

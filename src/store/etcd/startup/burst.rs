@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 /// Messages that came one upon the other.
 #[derive(Debug)]
-pub(super) struct Burst {
+pub(in crate::store::etcd) struct Burst {
     since: Instant,
     messages: u32,
 }
@@ -18,12 +18,12 @@ impl Burst {
     const MANY: u32 = 20;
     const SPAN: Duration = Duration::from_secs(1);
 
-    pub(super) fn begin() -> Self {
+    pub(in crate::store::etcd) fn begin() -> Self {
         Self { since: Instant::now(), messages: 0 }
     }
 
     /// Whether this message is one of many.
-    pub(super) fn counts(&mut self) -> bool {
+    pub(in crate::store::etcd) fn counts(&mut self) -> bool {
         if self.since.elapsed() >= Self::SPAN {
             *self = Self::begin();
         }

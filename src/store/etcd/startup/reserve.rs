@@ -1,21 +1,22 @@
 //! Takes a subnet from a busy etcd before all leases are read: thousands of nodes that start at
 //! once shall not wait for each other's reading.
 
-use super::Shared;
-use super::ours::Own;
-use super::store::{Condition, Listing, Stored};
 use crate::store::allocate::Draw;
 use crate::store::claim::{Claim, Claimant, Holding, Way};
+use crate::store::etcd::Shared;
+use crate::store::etcd::ours::Own;
+use crate::store::etcd::pace::{Part, is_on};
+use crate::store::etcd::store::{Condition, Listing, Stored};
 
 /// A subnet that nothing may rely on before it is confirmed.
-pub(super) struct Reserved {
-    pub(super) own: Own,
-    pub(super) since: Since,
+pub(in crate::store::etcd) struct Reserved {
+    pub(in crate::store::etcd) own: Own,
+    pub(in crate::store::etcd) since: Since,
 }
 
 /// Since when the store holds a lease as we want to write it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Since {
+pub(in crate::store::etcd) enum Since {
     /// This request has written it.
     Now,
     /// It may be of an earlier start, with pods on its subnet: it is never given back.
@@ -25,8 +26,12 @@ pub(super) enum Since {
 impl Shared {
     /// The subnet that this node would take in an empty network, if etcd is busy and no other node
     /// has it.
-    pub(super) async fn reserve(&self, claimant: &Claimant<'_>, value: &[u8]) -> Option<Reserved> {
-        if !self.store.client.is_busy().await {
+    pub(in crate::store::etcd) async fn reserve(
+        &self,
+        claimant: &Claimant<'_>,
+        value: &[u8],
+    ) -> Option<Reserved> {
+        if !is_on(Part::Reserve) || !self.store.client.is_busy().await {
             return None;
         }
         let Way::Create(wish) = claimant.claim(&[]).ok()?.way else { return None };
@@ -42,7 +47,11 @@ impl Shared {
 
 /// Whether `own` is there as written and would have been taken had `listing` been read before: this
 /// node has no other lease, and nobody stands in the way under another key.
-pub(super) fn is_confirmed(claimant: &Claimant<'_>, own: &Own, listing: &Listing) -> bool {
+pub(in crate::store::etcd) fn is_confirmed(
+    claimant: &Claimant<'_>,
+    own: &Own,
+    listing: &Listing,
+) -> bool {
     let holdings = listing.stored.iter().filter_map(Stored::holding);
     let others: Vec<Holding> = holdings.filter(|held| held.id != own.id).collect();
     let is_there = listing

@@ -1,36 +1,32 @@
 //! What another node has read: where etcd is busy, one reading of all leases serves many.
 
-mod codec;
-
-#[doc(hidden)]
-pub use codec::read_snapshot;
-
 use etcd_client::{
     Compare, CompareOp, Error, GetOptions, GetResponse, KeyValue, PutOptions, Txn, TxnOp,
 };
 use tracing::debug;
 
-use self::codec::Unreadable;
-use super::answer::{Failure, is_denied, is_unwelcome};
-use super::client::{Connection, revision};
-use super::ours::Own;
-use super::store::{Listing, Store};
+use super::codec::{self, Unreadable};
+use crate::store::etcd::client::{Connection, revision};
+use crate::store::etcd::connect::{Failure, is_denied, is_unwelcome};
+use crate::store::etcd::ours::Own;
+use crate::store::etcd::pace::{Part, is_on};
+use crate::store::etcd::store::{Listing, Store};
 
 /// What a snapshot has to agree with before we go by it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Proof<'a> {
+pub(in crate::store::etcd) struct Proof<'a> {
     /// Our lease as we wrote it last: it shows that this is our store, and not too long ago.
-    pub(super) own: &'a Own,
+    pub(in crate::store::etcd) own: &'a Own,
     /// The revision up to which we know everything.
-    pub(super) known: i64,
+    pub(in crate::store::etcd) known: i64,
 }
 
 /// What one look at etcd has brought.
 #[derive(Debug, Default)]
-pub(super) struct Look {
-    pub(super) snapshot: Option<Listing>,
+pub(in crate::store::etcd) struct Look {
+    pub(in crate::store::etcd) snapshot: Option<Listing>,
     /// The store's.
-    pub(super) revision: i64,
+    pub(in crate::store::etcd) revision: i64,
 }
 
 /// Why a snapshot is not used.
@@ -54,13 +50,17 @@ const WORTHWHILE: usize = 500;
 /// Of so many leases one may have changed since; to fetch more changes would cost as much as a reading.
 const TOLERABLE: usize = 10;
 
-/// After a rush nobody needs it.
+/// Once all nodes have started, no node needs it.
 const TTL_SECONDS: i64 = 300;
 
 impl Store {
     /// Asks for a snapshot only where there is a `proof` to hold it against.
-    pub(super) async fn look(&self, proof: Option<Proof<'_>>) -> Result<Look, Failure> {
+    pub(in crate::store::etcd) async fn look(
+        &self,
+        proof: Option<Proof<'_>>,
+    ) -> Result<Look, Failure> {
         let key = self.layout.snapshot.clone();
+        let proof = proof.filter(|_| is_on(Part::Snapshot));
         // Older ones are not even sent.
         let from = proof.map_or(i64::MAX, |proof| proof.own.mod_revision.max(proof.known) + 1);
         let options = GetOptions::new().with_min_mod_revision(from);
@@ -76,8 +76,8 @@ impl Store {
 
     /// Leaves `listing` to others, unless somebody has done so since etcd was at `looked`. Nothing
     /// depends on it.
-    pub(super) async fn share(&self, listing: &Listing, looked: i64) {
-        if listing.stored.len() < WORTHWHILE {
+    pub(in crate::store::etcd) async fn share(&self, listing: &Listing, looked: i64) {
+        if !is_on(Part::Snapshot) || listing.stored.len() < WORTHWHILE {
             return;
         }
         let Some(snapshot) = codec::encode(listing) else { return };

@@ -23,7 +23,7 @@ const LEVEL: u8 = 4;
 
 /// Why bytes are no snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(in crate::store::etcd) enum Unreadable {
+pub(super) enum Unreadable {
     #[error("it is none of ours")]
     Foreign,
     #[error("it is damaged")]

@@ -1,8 +1,10 @@
-//! Losses of a lease, and the pause after each.
+//! Holds a lease until it is lost, and pauses after each loss.
 
+use std::future::pending;
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::sync::{Mutex, watch};
+use tokio::time::{Instant, sleep};
 
 use super::Lost;
 use crate::store::backoff::Backoff;
@@ -45,6 +47,35 @@ impl Losses {
         };
         self.calm = Some(now + pause + CALM);
         pause
+    }
+}
+
+/// Waits until `loss` finds the lease lost in what is known of it.
+pub(in crate::store) async fn until_lost<T>(
+    known: &watch::Sender<T>,
+    loss: impl Fn(&T) -> Option<Lost>,
+) -> Lost {
+    let mut known = known.subscribe();
+    loop {
+        if let Some(lost) = loss(&known.borrow_and_update()) {
+            return lost;
+        }
+        change(&mut known).await;
+    }
+}
+
+/// The sender belongs to the store and lives as long as it does.
+pub(in crate::store) async fn change<T>(known: &mut watch::Receiver<T>) {
+    if known.changed().await.is_err() {
+        pending::<()>().await;
+    }
+}
+
+/// Waits before a lease that was lost is taken back.
+pub(in crate::store) async fn pause_after(lost: Option<Lost>, losses: &Mutex<Losses>) {
+    if let Some(lost) = lost {
+        let pause = losses.lock().await.pause(&lost, rand::random());
+        sleep(pause).await;
     }
 }
 

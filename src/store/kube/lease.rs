@@ -1,19 +1,23 @@
-//! Publishes our lease: on our own node, in the subnets that the cluster gave it.
+//! Our lease: published on our own node, in the subnets that the cluster gave it, until it is lost.
 
-use std::time::Duration;
+use std::future::pending;
+use std::time::{Duration, SystemTime};
 
+use k8s_openapi::jiff::Timestamp;
 use tokio::time::sleep;
 use tracing::warn;
 
-use super::Shared;
-use super::annotations::Wanted;
+use super::annotations::Annotations;
 use super::answer::Refusal;
+use super::client::Failure;
 use super::node::{NodeObject, Reader, TERM};
 use super::own::{OwnNode, Published, Subnets};
-use super::request;
+use super::{Condition, Shared, request};
 use crate::model::config::NetworkConfig;
 use crate::model::lease::{Lease, LeaseAttributes, LeaseId};
-use crate::store::Error;
+use crate::store::backoff::Backoff;
+use crate::store::hold::{change, pause_after, until_lost};
+use crate::store::{Error, Lost};
 
 /// Between two looks at a node that has no subnet yet, roughly.
 const LOOK_AGAIN: Duration = Duration::from_secs(3);
@@ -81,7 +85,7 @@ impl Shared {
         for fault in prefix.faults(&node.annotations) {
             warn!(node = name, %fault, "what was ordered cannot be followed");
         }
-        let mut missing: Wanted = prefix.wanted(attributes, &node.annotations);
+        let mut missing: Annotations = prefix.wanted(attributes, &node.annotations);
         missing.retain(|key, value| node.annotations.get(key) != Some(value));
         if missing.is_empty() {
             return Some(node);
@@ -114,4 +118,55 @@ impl Shared {
         self.client.report.lacks_subnet(why);
         sleep(LOOK_AGAIN.mul_f64(0.5 + rand::random::<f64>())).await;
     }
+}
+
+impl Shared {
+    /// The watch on all nodes notices a loss.
+    pub(super) async fn hold(&self) -> Lost {
+        until_lost(&self.ours, |ours| ours.loss(&self.options.annotation_prefix)).await
+    }
+
+    async fn pause_after_loss(&self) {
+        let lost = self.ours.borrow().loss(&self.options.annotation_prefix);
+        pause_after(lost, &self.losses).await;
+    }
+
+    /// Clears the condition that keeps pods away from our node, and again whenever the node was
+    /// made anew. Never ends.
+    pub(super) async fn announce(&self) {
+        if self.options.condition == Condition::Untouched {
+            return pending().await;
+        }
+        let name = self.node_name().await;
+        let mut ours = self.ours.subscribe();
+        let (mut told, mut backoff) = (None, Backoff::default());
+        loop {
+            let uid = ours.borrow_and_update().node().map(|node| node.uid.clone());
+            if uid.is_none() || uid == told {
+                change(&mut ours).await;
+                continue;
+            }
+            match self.client.once(&request::clear_condition(&name, &now())).await {
+                Ok(_) => {
+                    backoff.reset();
+                    told = uid;
+                }
+                Err(failure) => {
+                    if let Failure::Refused(refusal) = failure {
+                        warn!(%refusal, "the condition NetworkUnavailable is not cleared");
+                    }
+                    sleep(SHORTEST + backoff.delay(rand::random())).await;
+                }
+            }
+        }
+    }
+}
+
+const SHORTEST: Duration = Duration::from_secs(1);
+
+/// To the second, as Kubernetes writes it.
+fn now() -> String {
+    let seconds = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let seconds = i64::try_from(seconds.as_secs()).unwrap_or_default();
+    Timestamp::from_second(seconds).unwrap_or_default().to_string()
 }

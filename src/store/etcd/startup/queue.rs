@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
-use super::pace::BRISK;
 use super::snapshot::{Look, Proof};
-use super::store::{Listing, Store};
 use crate::store::backoff::Backoff;
+use crate::store::etcd::pace::{BRISK, Part, is_on};
+use crate::store::etcd::store::{Listing, Store};
+use crate::store::failover::retry;
 
 /// So often a busy etcd is looked at before it is asked for everything all the same.
 const LOOKS: u32 = 8;
@@ -19,7 +20,7 @@ const LOOKS_FOR_OTHERS: u32 = 3;
 const FEW: i64 = 10;
 
 /// What passes at etcd while a node waits for its turn.
-struct Rush {
+struct Queue {
     looks: u32,
     /// The revision that it waits from; unknown before the first look, if it has not written.
     began: Option<i64>,
@@ -28,48 +29,45 @@ struct Rush {
 
 impl Store {
     /// Reads all leases; waits for etcd.
-    pub(super) async fn list(&self) -> Listing {
-        let mut backoff = Backoff::default();
-        loop {
+    pub(in crate::store::etcd) async fn list(&self) -> Listing {
+        retry(Backoff::LONGEST, || async {
             if self.client.is_busy().await {
-                return self.list_in_turn(None).await;
+                return Some(self.list_in_turn(None).await);
             }
-            match self.read_all().await {
-                Ok(listing) => return listing,
-                Err(_) => sleep(backoff.delay(rand::random())).await,
-            }
-        }
+            self.read_all().await.ok()
+        })
+        .await
     }
 
     /// Lets others pass before it reads all leases. Of thousands of nodes that ask for them at
     /// once, none would get its answer in time; what another has read meanwhile will do, given
     /// `proof`.
-    pub(super) async fn list_in_turn(&self, proof: Option<Proof<'_>>) -> Listing {
-        let mut backoff = Backoff::default();
-        loop {
-            let look = self.let_others_pass(proof).await;
+    pub(in crate::store::etcd) async fn list_in_turn(&self, proof: Option<Proof<'_>>) -> Listing {
+        retry(Backoff::LONGEST, || async move {
+            let look = if is_on(Part::Queue) {
+                self.let_others_pass(proof).await
+            } else {
+                self.look(proof).await.unwrap_or_default()
+            };
             if let Some(listing) = look.snapshot {
-                return listing;
+                return Some(listing);
             }
-            match self.read_all().await {
-                Ok(listing) => {
-                    self.share(&listing, look.revision).await;
-                    return listing;
-                }
-                Err(_) => sleep(backoff.delay(rand::random())).await,
-            }
-        }
+            let listing = self.read_all().await.ok()?;
+            self.share(&listing, look.revision).await;
+            Some(listing)
+        })
+        .await
     }
 
     /// Waits, within reason, for a snapshot, or until etcd answers briskly and it is on us to read.
     async fn let_others_pass(&self, proof: Option<Proof<'_>>) -> Look {
-        let mut rush = Rush::begin(proof.map(|proof| proof.own.mod_revision));
+        let mut queue = Queue::begin(proof.map(|proof| proof.own.mod_revision));
         let mut last = Look::default();
         for _ in 0..LOOKS {
-            self.client.wait_for_turn(rush.crowd()).await;
+            self.client.wait_for_turn(queue.crowd()).await;
             let asked = Instant::now();
             let Ok(look) = self.look(proof).await else { continue };
-            let is_over = rush.is_over(look.revision, asked.elapsed());
+            let is_over = queue.is_over(look.revision, asked.elapsed());
             last = look;
             if is_over || last.snapshot.is_some() {
                 break;
@@ -79,7 +77,7 @@ impl Store {
     }
 }
 
-impl Rush {
+impl Queue {
     const fn begin(began: Option<i64>) -> Self {
         Self { looks: 0, began, seen: 0 }
     }
@@ -110,8 +108,8 @@ mod tests {
 
     /// Whether a node that wrote at revision 100 reads, after each look at etcd's revision.
     fn reads(revisions: &[i64], took: Duration) -> Vec<bool> {
-        let mut rush = Rush::begin(Some(100));
-        revisions.iter().map(|revision| rush.is_over(*revision, took)).collect()
+        let mut queue = Queue::begin(Some(100));
+        revisions.iter().map(|revision| queue.is_over(*revision, took)).collect()
     }
 
     const QUICK: Duration = Duration::from_millis(10);
@@ -136,17 +134,17 @@ mod tests {
 
     #[test]
     fn who_has_not_written_cannot_be_the_last() {
-        let mut rush = Rush::begin(None);
-        assert!(!rush.is_over(100, QUICK));
-        assert_eq!(rush.crowd(), 0);
+        let mut queue = Queue::begin(None);
+        assert!(!queue.is_over(100, QUICK));
+        assert_eq!(queue.crowd(), 0);
     }
 
     #[test]
     fn the_crowd_is_counted_from_our_own_write() {
-        let mut rush = Rush::begin(Some(100));
-        assert_eq!(rush.crowd(), 0);
-        rush.is_over(600, QUICK);
-        rush.is_over(700, QUICK);
-        assert_eq!(rush.crowd(), 600);
+        let mut queue = Queue::begin(Some(100));
+        assert_eq!(queue.crowd(), 0);
+        queue.is_over(600, QUICK);
+        queue.is_over(700, QUICK);
+        assert_eq!(queue.crowd(), 600);
     }
 }

@@ -1,0 +1,239 @@
+//! What etcd keeps of a network besides its leases: the config, node reports, the probe secret.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use etcd_client::{
+    Compare, CompareOp, Error, GetResponse, PutOptions, Txn, TxnOp, TxnOpResponse, WatchOptions,
+};
+use futures::stream::{self, BoxStream};
+use tokio::time::{sleep, timeout};
+
+use super::Shared;
+use super::client::{Connection, revision};
+use super::connect::{Failure, Refusal, is_denied};
+use super::watch::message;
+use crate::model::config::{ConfigUpdate, NetworkConfig, Unusable};
+use crate::model::probe_secret::Secret;
+use crate::model::report::NodeReport;
+use crate::store::Unpublished;
+use crate::store::backoff::Backoff;
+use crate::store::failover::retry;
+use crate::store::watch::distinct;
+
+/// A watch that says nothing for so long is looked after, and not by all nodes at once.
+const LOOK_AGAIN: Duration = Duration::from_secs(300);
+
+/// What the key holds, and whatever it holds from then on. Never ends.
+pub(super) fn config_updates(shared: Arc<Shared>) -> BoxStream<'static, ConfigUpdate> {
+    let start = Follower { shared, read: None, backoff: Backoff::default() };
+    distinct(stream::unfold(start, |mut follower| async {
+        let update = follower.step().await;
+        Some((update, follower))
+    }))
+}
+
+struct Follower {
+    shared: Arc<Shared>,
+    /// The store's revision at the last reading.
+    read: Option<i64>,
+    backoff: Backoff,
+}
+
+impl Follower {
+    /// Each change is read anew: whatever interrupts the watch, the next reading has what it missed.
+    async fn step(&mut self) -> ConfigUpdate {
+        if let Some(known) = self.read.take() {
+            self.wait(known + 1).await;
+        }
+        loop {
+            match self.look().await {
+                Ok((update, revision)) => {
+                    self.read = Some(revision);
+                    return update;
+                }
+                Err(Failure::Refused(refusal)) => {
+                    let report = &self.shared.store.client.report;
+                    report.away(&format!("etcd does not show the network config: {refusal}"));
+                }
+                Err(Failure::Away) => {}
+            }
+            sleep(self.backoff.delay(rand::random())).await;
+        }
+    }
+
+    /// Returns once the key may have been written at `revision` or later.
+    async fn wait(&mut self, revision: i64) {
+        let patience = LOOK_AGAIN.mul_f64(0.5 + rand::random::<f64>());
+        match timeout(patience, Box::pin(self.change(revision))).await {
+            Ok(Err(_)) => sleep(self.backoff.delay(rand::random())).await,
+            Ok(Ok(())) | Err(_) => self.backoff.reset(),
+        }
+    }
+
+    async fn change(&self, revision: i64) -> Result<(), Failure> {
+        let key = self.shared.store.layout.config.as_str();
+        let options = WatchOptions::new().with_start_revision(revision);
+        let client = &self.shared.store.client;
+        let opened = client.once(|connection| async move {
+            let stream = connection.watches().watch(key, Some(options)).await?;
+            Ok((connection, stream))
+        });
+        let (connection, mut stream) = opened.await?;
+        loop {
+            let ended = match message(&mut stream).await {
+                Some(Ok(Some(message))) if !message.events().is_empty() => return Ok(()),
+                // The history was forgotten: what it said is read.
+                Some(Ok(Some(message))) if message.compact_revision() != 0 => return Ok(()),
+                Some(Ok(Some(message))) if !message.canceled() => continue,
+                Some(Ok(_)) => "watch of the network config ended",
+                None => "watch of the network config is silent",
+                Some(Err(error)) => return Err(client.failed(&connection, &error).await),
+            };
+            client.drop_connection(&connection, ended).await;
+            return Err(Failure::Away);
+        }
+    }
+
+    /// What the key holds, and the store's revision.
+    async fn look(&self) -> Result<(ConfigUpdate, i64), Failure> {
+        let store = &self.shared.store;
+        let key = store.layout.config.as_str();
+        let read = |connection: Connection| async move { connection.kv().get(key, None).await };
+        let answer = store.client.once(read).await?;
+        Ok((update(key, &answer), revision(answer.header())))
+    }
+}
+
+fn update(key: &str, answer: &GetResponse) -> ConfigUpdate {
+    let Some(kv) = answer.kvs().first() else {
+        let missing = format!("key {key} is missing: write the network config there");
+        return ConfigUpdate { config: Err(Unusable(missing)), revision: 0 };
+    };
+    let config = NetworkConfig::parse(kv.value());
+    let config = config.map_err(|error| Unusable(format!("key {key}: {error}")));
+    ConfigUpdate { config, revision: kv.mod_revision().unsigned_abs() }
+}
+
+/// What became of a report.
+enum Written {
+    Done,
+    /// This etcd user may not write there.
+    Denied,
+}
+
+impl Shared {
+    pub(super) async fn publish_report(&self, report: &NodeReport) -> Result<(), Unpublished> {
+        let key = self.store.layout.report_key(&report.lease);
+        let value = report.encode().into_bytes();
+        let grant = self.grant().await.id;
+        self.keep_alive_for_report(grant).await?;
+        let client = &self.store.client;
+        let written = client.once(|connection| write_report(connection, &key, value, grant)).await;
+        match &written {
+            Ok(_) => client.report.accepts_report(),
+            Err(Failure::Refused(Refusal::Invalid(reason))) => client.report.refuses_report(reason),
+            Err(Failure::Refused(_) | Failure::Away) => {}
+        }
+        match written.map_err(unpublished)? {
+            Written::Done => Ok(()),
+            Written::Denied => Err(Unpublished(format!("key {key} may not be written"))),
+        }
+    }
+
+    /// Under a reservation nobody else renews the etcd lease.
+    async fn keep_alive_for_report(&self, grant: i64) -> Result<(), Unpublished> {
+        let is_reserved = self.ours.borrow().own.as_ref().is_some_and(|own| own.grant.is_none());
+        if is_reserved && let Err(refusal) = self.keep_alive(grant).await {
+            self.forget_grant().await;
+            return Err(unpublished(Failure::Refused(refusal)));
+        }
+        Ok(())
+    }
+}
+
+/// What is there already is not written again: neither in normal times nor at a restart.
+async fn write_report(
+    connection: Connection,
+    key: &str,
+    value: Vec<u8>,
+    grant: i64,
+) -> Result<Written, Error> {
+    let is_there = [
+        Compare::value(key, CompareOp::Equal, value.clone()),
+        Compare::lease(key, CompareOp::Equal, grant),
+    ];
+    let put = TxnOp::put(key, value, Some(PutOptions::new().with_lease(grant)));
+    match connection.kv().txn(Txn::new().when(is_there).or_else([put])).await {
+        Err(error) if is_denied(&error) => Ok(Written::Denied),
+        answer => answer.map(|_| Written::Done),
+    }
+}
+
+fn unpublished(failure: Failure) -> Unpublished {
+    Unpublished(match failure {
+        Failure::Away => "etcd cannot be used".to_owned(),
+        Failure::Refused(Refusal::NoGrant) => "the etcd lease of this node is gone".to_owned(),
+        Failure::Refused(refusal) => format!("etcd refused: {refusal}"),
+    })
+}
+
+/// What the store says under the key.
+enum Found {
+    Value(Vec<u8>),
+    /// We may not read or write there.
+    Denied,
+}
+
+impl Shared {
+    /// Waits for etcd.
+    ///
+    /// # Errors
+    /// What keeps us from the secret, in a sentence that does not hold it.
+    pub(super) async fn probe_secret(&self) -> Result<Secret, String> {
+        let key = self.store.layout.probe_secret.as_str();
+        retry(Backoff::LONGEST, || async {
+            let candidate = Secret::text(&rand::random());
+            let ask = |connection| find_or_create(connection, key, candidate.clone());
+            match self.store.client.request(ask).await.ok()? {
+                Found::Value(text) => {
+                    Some(Secret::parse(&text).map_err(|error| format!("key {key}: {error}")))
+                }
+                Found::Denied => {
+                    Some(Err(format!("key {key} may not be used: grant it to this etcd user")))
+                }
+            }
+        })
+        .await
+    }
+}
+
+async fn find_or_create(
+    connection: Connection,
+    key: &str,
+    candidate: String,
+) -> Result<Found, Error> {
+    // It is read again and again, and a transaction that may write costs etcd a write.
+    match connection.kv().get(key, None).await {
+        Err(error) if is_denied(&error) => return Ok(Found::Denied),
+        answer => {
+            if let Some(kv) = answer?.kvs().first() {
+                return Ok(Found::Value(kv.value().to_vec()));
+            }
+        }
+    }
+    let absent = Compare::version(key, CompareOp::Equal, 0);
+    let transaction = Txn::new()
+        .when([absent])
+        .and_then([TxnOp::put(key, candidate.clone(), None)])
+        .or_else([TxnOp::get(key, None)]);
+    let answer = match connection.kv().txn(transaction).await {
+        Err(error) if is_denied(&error) => return Ok(Found::Denied),
+        answer => answer?,
+    };
+    let read = answer.op_responses().into_iter().find_map(|response| match response {
+        TxnOpResponse::Get(answer) => answer.kvs().first().map(|kv| kv.value().to_vec()),
+        _ => None,
+    });
+    Ok(Found::Value(read.unwrap_or_else(|| candidate.into_bytes())))
+}
