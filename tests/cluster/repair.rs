@@ -340,7 +340,9 @@ fn a_thousand_routes_flushed_at_once_are_back_within_a_second() {
     let complete = || -> Result<()> {
         let routes = count("route show proto 241")?;
         let neighbours = count("neighbour show dev flannel.1 nud permanent")?;
-        ensure!((routes, neighbours) == (MANY, MANY), "{routes} routes, {neighbours} neighbours");
+        let fdb = node.fdb("flannel.1")?.len();
+        let all = (routes, neighbours, fdb);
+        ensure!(all == (MANY, MANY, MANY), "{all:?} routes, neighbours and FDB entries");
         Ok(())
     };
     eventually(crate::cluster::PATIENCE, complete).unwrap();
