@@ -124,9 +124,13 @@ impl<S: Servers> Failover<S> {
         self.current.lock().await.changes
     }
 
-    /// Whether requests still go over `connection`.
-    pub(in crate::store) async fn uses(&self, connection: &Connection<S::Client>) -> bool {
-        self.current.lock().await.uses(connection)
+    /// The same, if requests still go over `connection`.
+    pub(in crate::store) async fn changes_on(
+        &self,
+        connection: &Connection<S::Client>,
+    ) -> Option<u64> {
+        let current = self.current.lock().await;
+        current.uses(connection).then_some(current.changes)
     }
 
     /// The server has answered.

@@ -27,6 +27,14 @@ struct Latency {
     changes: u64,
 }
 
+impl Latency {
+    /// Of the server in use, which is the one chosen by the last of so many changes. Nothing is known
+    /// of a server that was chosen just now.
+    fn after(&self, changes: u64) -> Duration {
+        if self.changes == changes { faded(self.took, self.seen.elapsed()) } else { Duration::ZERO }
+    }
+}
+
 /// A connection to one server.
 pub(in crate::store) struct Server(etcd_client::Client);
 
@@ -191,23 +199,18 @@ impl Client {
         Failure::Away
     }
 
-    /// Nothing is known of a server that was chosen just now.
     async fn latency(&self) -> Duration {
         let changes = self.changes().await;
-        let latency = self.latency.lock().await;
-        let is_of_this = latency.changes == changes;
-        if is_of_this { faded(latency.took, latency.seen.elapsed()) } else { Duration::ZERO }
+        self.latency.lock().await.after(changes)
     }
 
     /// One brisk answer does not yet make a server idle. A server that is no longer in use says
     /// nothing about the next one.
     async fn note_latency(&self, connection: &Connection, took: Duration) {
-        if !self.uses(connection).await {
-            return;
-        }
-        let took = took.max(self.latency().await / 2);
-        let changes = self.changes().await;
-        *self.latency.lock().await = Latency { took, seen: Instant::now(), changes };
+        let Some(changes) = self.changes_on(connection).await else { return };
+        let mut latency = self.latency.lock().await;
+        let took = took.max(latency.after(changes) / 2);
+        *latency = Latency { took, seen: Instant::now(), changes };
     }
 }
 
