@@ -1,13 +1,11 @@
 //! Ways of carrying packets, and the plan: what the kernel should hold for this node and its peers.
 
-mod detour;
 mod host_gw;
 mod mixed;
 mod nexthops;
 mod retired;
 mod vxlan;
 
-pub use detour::must_answer;
 pub use retired::retired;
 pub use vxlan::overhead;
 
@@ -16,7 +14,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::mac::MacAddr;
-use crate::model::config::Kind;
+use crate::model::config::{Kind, NetworkConfig};
 use crate::model::entry::{Address, Entry, KernelState, LinkName, Route, SettingKind, TableName};
 use crate::model::lease::{
     BackendType, Endpoint, EndpointAttributes, Lease, LeaseAttributes, Rules, Vtep,
@@ -111,6 +109,13 @@ pub fn networks(local: &Local) -> Vec<Box<dyn Network>> {
         }
     };
     local.node.uplinks.iter().map(network).collect()
+}
+
+/// Whether `peer` is reached directly only once it has answered a probe: its lease says vxlan, and
+/// a flanneld that filters strictly expects its packets from the tunnel.
+pub fn must_answer(config: &NetworkConfig, peer: &Endpoint) -> bool {
+    let is_direct = config.backend.kind == Kind::HostGw && config.probing().is_some();
+    is_direct && peer.backend == BackendType::Vxlan
 }
 
 /// What the kernel should hold for our own sake.
