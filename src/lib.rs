@@ -4,10 +4,14 @@
 pub mod model;
 pub mod plan;
 
-// The edges: etcd and Kubernetes, the kernel, other daemons.
-pub mod kernel;
-pub mod probe;
+// The edges: etcd and Kubernetes,
 pub mod store;
+
+// the kernel,
+pub mod kernel;
+
+// and other daemons.
+pub mod probe;
 
 // The loop between them.
 pub mod control;
