@@ -1,4 +1,5 @@
-//! What is done with the packets of pods in addition to routing them: the rules, as data, and by which firewall of the host.
+//! What is done with the packets of pods in addition to routing them: the rules, as data, and which
+//! firewall of the host applies them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
