@@ -98,6 +98,17 @@ const FOLDERS: [&str; 8] =
 
 const LONGEST_FILE: usize = 600;
 
+/// What is read before any code.
+const DOCUMENTS: &[&str] = &[
+    "README.md",
+    "ARCHITECTURE.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "config",
+    "docs",
+];
+
 #[test]
 fn pure_modules_have_no_effects() {
     let files = PURE.iter().flat_map(|path| sources(path)).filter(|path| !is_test(path));
@@ -230,8 +241,26 @@ fn every_path_that_the_documents_name_exists() {
         let quoted = text.split('`').skip(1).step_by(2);
         let tables = text.split(['(', ')']).filter(|word| word.starts_with("docs/"));
         for path in quoted.chain(tables).filter(|word| is_path(word)) {
-            let folder = path.trim_end_matches("*.txt");
+            let folder = path.split('#').next().unwrap_or(path).trim_end_matches("*.txt");
             assert!(root().join(folder).exists(), "{document} names {path}");
+        }
+    }
+}
+
+#[test]
+fn every_link_of_a_document_leads_to_a_page_and_a_heading() {
+    for document in DOCUMENTS.iter().flat_map(|place| texts(place)).filter(|file| is_page(file)) {
+        let prose: String = read(&document).split("```").step_by(2).collect();
+        let links = prose.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+        for link in links.filter(|link| !link.contains("://")) {
+            let (path, heading) = link.split_once('#').unwrap_or((link, ""));
+            let folder = document.parent().unwrap_or(&document);
+            let page = if path.is_empty() { document.clone() } else { folder.join(path) };
+            let place = format!("{}: {link}", document.display());
+            assert!(page.exists(), "{place}");
+            let headings = read(&page);
+            let mut headings = headings.lines().filter(|line| line.starts_with('#'));
+            assert!(heading.is_empty() || headings.any(|line| anchor(line) == heading), "{place}");
         }
     }
 }
@@ -257,6 +286,17 @@ fn what_an_attacker_cannot_do_is_held_by_tests_that_exist() {
             assert!(scenario.exists() || code.contains(&format!("fn {name}(")), "no test {name}");
         }
     }
+}
+
+/// By which a link names a heading.
+fn anchor(heading: &str) -> String {
+    let title = heading.trim_start_matches('#').trim().to_lowercase();
+    let kept = title.chars().filter(|it| it.is_alphanumeric() || [' ', '-', '_'].contains(it));
+    kept.map(|it| if it == ' ' { '-' } else { it }).collect()
+}
+
+fn is_page(file: &Path) -> bool {
+    file.extension().is_some_and(|extension| extension == "md")
 }
 
 fn is_path(word: &str) -> bool {
@@ -285,20 +325,17 @@ fn is_test(file: &Path) -> bool {
 }
 
 fn sources(path: &str) -> Vec<PathBuf> {
+    let is_source = |file: &PathBuf| file.extension().is_some_and(|extension| extension == "rs");
+    texts(path).into_iter().filter(is_source).collect()
+}
+
+fn texts(path: &str) -> Vec<PathBuf> {
     let path = root().join(path);
     if path.is_file() {
         return vec![path];
     }
-    let mut found = Vec::new();
-    for entry in fs::read_dir(&path).into_iter().flatten() {
-        let entry = entry.unwrap().path();
-        if entry.is_dir() {
-            found.extend(sources(&entry.to_string_lossy()));
-        } else if entry.extension().is_some_and(|extension| extension == "rs") {
-            found.push(entry);
-        }
-    }
-    found
+    let entries = fs::read_dir(&path).into_iter().flatten();
+    entries.flat_map(|entry| texts(&entry.unwrap().path().to_string_lossy())).collect()
 }
 
 fn read(path: &Path) -> String {
