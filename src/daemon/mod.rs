@@ -6,7 +6,6 @@ pub mod http;
 mod keep;
 mod log;
 pub mod metrics;
-mod node_report;
 pub mod notify;
 pub mod options;
 mod preflight;
@@ -140,7 +139,7 @@ async fn run_tasks<S: Leases + Documents + 'static>(
     );
     spawn(&mut tasks, leases);
     let told = (listeners.reported, acquired.subscribe());
-    spawn(&mut tasks, node_report::keep_report(manager.clone(), shared.clone(), told));
+    spawn(&mut tasks, keep::keep_report(manager.clone(), shared.clone(), told));
     spawn(&mut tasks, keep::forward_state(manager.clone(), shared.clone()));
     spawn(&mut tasks, keep::forward_config(manager.clone(), shared.clone()));
     spawn(&mut tasks, keep::announce_when_ready(manager.clone(), shared.clone()));

@@ -1,9 +1,7 @@
 //! Looking at the host; whatever cannot be read is as if it were not there.
 
 mod firewall;
-mod health;
 mod processes;
-mod sockets;
 mod systemd;
 
 pub use processes::rivals;
@@ -15,8 +13,11 @@ use std::path::{Path, PathBuf};
 use crate::kernel::service;
 use crate::model::node::Interface;
 use crate::model::prefix::Family;
+use crate::plan::preflight::addresses::neighbour_sysctls;
 use crate::plan::preflight::facts::{Host, Module, Needs};
-use crate::plan::preflight::{filters, forwarding, neighbours};
+use crate::plan::preflight::firewall::{
+    ALL_FILTERS, BRIDGE_NETFILTER, filter_sysctl, forwarding_sysctl,
+};
 
 /// Where to look.
 #[derive(Clone, Debug)]
@@ -52,7 +53,7 @@ pub fn gather(needs: &Needs, links: Vec<Interface>, places: &Places) -> Host {
         sysctls: sysctls(needs, &places.proc),
         links,
         rivals: rivals(places),
-        sockets: sockets::sockets(needs, places),
+        sockets: processes::sockets(needs, places),
         chains: firewall::chains(),
         legacy_tables: firewall::legacy_tables(&places.proc),
         nftables: firewall::nftables(),
@@ -64,11 +65,11 @@ pub fn gather(needs: &Needs, links: Vec<Interface>, places: &Places) -> Host {
 
 fn sysctls(needs: &Needs, proc: &Path) -> BTreeMap<String, String> {
     let links = needs.underlay.iter().chain(needs.tunnels.iter().map(|(link, _)| link));
-    let fixed = [forwarding::BRIDGE, filters::ALL].into_iter().map(str::to_owned);
+    let fixed = [BRIDGE_NETFILTER, ALL_FILTERS].into_iter().map(str::to_owned);
     let of_families = Family::ALL.into_iter().flat_map(|family| {
-        neighbours::sysctls(family).into_iter().chain([forwarding::sysctl(family).to_owned()])
+        neighbour_sysctls(family).into_iter().chain([forwarding_sysctl(family).to_owned()])
     });
-    let names = fixed.chain(of_families).chain(links.map(filters::sysctl));
+    let names = fixed.chain(of_families).chain(links.map(filter_sysctl));
     let value = |name: &str| Some(text(&proc.join("sys").join(name))?.trim().to_owned());
     names.filter_map(|name| value(&name).map(|value| (name, value))).collect()
 }

@@ -1,19 +1,13 @@
 //! What of this host is in the way of packets, found before they are lost: facts in, findings out.
 
-mod bridge;
+pub(crate) mod addresses;
 pub(crate) mod facts;
-pub(crate) mod filters;
-mod firewall;
-pub(crate) mod forwarding;
-mod mtu;
-pub(crate) mod neighbours;
+pub(crate) mod firewall;
+mod links;
 mod networkd;
-mod overlap;
-mod ports;
-mod rival;
+mod others;
 #[cfg(test)]
 mod tests;
-mod tunnel;
 pub(crate) mod unit;
 
 pub use facts::{
@@ -67,16 +61,16 @@ pub struct DropIn {
 /// Everything worth knowing, worst first.
 pub fn findings(needs: &Needs, host: &Host) -> Vec<Finding> {
     let mut findings: Vec<Finding> = [
-        rival::findings(&host.rivals),
-        tunnel::findings(needs, host),
-        ports::findings(needs, host),
-        overlap::findings(needs, host),
-        forwarding::findings(needs, host),
-        bridge::findings(needs, host),
-        firewall::findings(needs, host),
-        mtu::findings(needs, host),
-        filters::findings(needs, host),
-        neighbours::findings(needs, host),
+        others::rivals(&host.rivals),
+        links::modules(needs, host),
+        others::ports(needs, host),
+        addresses::overlaps(needs, host),
+        firewall::forwarding_settings(needs, host),
+        addresses::bridges(needs, host),
+        firewall::chains(needs, host),
+        links::mtus(needs, host),
+        firewall::reverse_path_filters(needs, host),
+        addresses::neighbours(needs, host),
         networkd::findings(needs, host),
     ]
     .concat();
@@ -86,7 +80,7 @@ pub fn findings(needs: &Needs, host: &Host) -> Vec<Finding> {
 
 /// Why the daemon may not start, if it may not.
 pub fn refusal(rivals: &[Rival]) -> Option<Finding> {
-    rival::findings(rivals).into_iter().find(|finding| finding.level == Level::Fatal)
+    others::rivals(rivals).into_iter().find(|finding| finding.level == Level::Fatal)
 }
 
 impl Level {

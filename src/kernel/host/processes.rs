@@ -1,23 +1,33 @@
-//! Processes on this host, and which of them run our own daemon.
+//! Processes on this host: other daemons that keep the same routes, and what listens on our UDP ports.
 
 use std::fs;
-use std::io;
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
 
-use super::{Places, health, names, text};
-use crate::plan::preflight::facts::{Place, Process, Rival};
+use super::{Places, names, text};
+use crate::plan::preflight::facts::{Needs, Owner, Place, Port, Process, Rival, Socket};
 
 const RIVAL: &str = "flanneld";
 /// The name under which our daemon is installed next to each of our programs.
 const DAEMON: &str = "tweedd";
+/// The port on which flanneld answers for its health, in flannel's manifests and chart.
+const HEALTH_PORT: u16 = 8081;
+/// The body of flanneld's answer; ours is another.
+const ANSWER: &str = "flanneld is running";
+/// On loopback, and a daemon waits for it at its start.
+const TIMEOUT: Duration = Duration::from_millis(300);
+/// An answer of flanneld's is shorter, in bytes.
+const LONGEST: u64 = 4096;
 
 /// Our own daemons, by whatever name they run: an image may call them flanneld.
-pub(super) struct Ours<'a> {
+struct Ours<'a> {
     proc: &'a Path,
     /// The process that listens on the control socket.
     listener: Option<u32>,
@@ -29,7 +39,7 @@ pub(super) struct Ours<'a> {
 type File = (u64, u64);
 
 impl<'a> Ours<'a> {
-    pub(super) fn find(places: &'a Places) -> Self {
+    fn find(places: &'a Places) -> Self {
         let daemon = std::env::current_exe().map(|program| program.with_file_name(DAEMON));
         Self {
             proc: &places.proc,
@@ -38,7 +48,7 @@ impl<'a> Ours<'a> {
         }
     }
 
-    pub(super) fn include(&self, pid: u32) -> bool {
+    fn include(&self, pid: u32) -> bool {
         let program = || file(&self.proc.join(format!("{pid}/exe")));
         pid == std::process::id()
             || self.listener == Some(pid)
@@ -50,7 +60,7 @@ impl<'a> Ours<'a> {
 pub fn rivals(places: &Places) -> Vec<Rival> {
     let seen = processes(places);
     // In a container, the processes of the host cannot be seen.
-    let answers = seen.is_empty().then(health::flanneld).flatten().map(Rival::Health);
+    let answers = seen.is_empty().then(answering_flanneld).flatten().map(Rival::Health);
     seen.into_iter().map(Rival::Process).chain(answers).collect()
 }
 
@@ -67,11 +77,11 @@ fn processes(places: &Places) -> Vec<Process> {
         .collect()
 }
 
-pub(super) fn all(proc: &Path) -> impl Iterator<Item = u32> + use<> {
+fn all(proc: &Path) -> impl Iterator<Item = u32> + use<> {
     names(proc).into_iter().filter_map(|name| name.parse().ok())
 }
 
-pub(super) fn name(proc: &Path, pid: u32) -> Option<String> {
+fn name(proc: &Path, pid: u32) -> Option<String> {
     Some(text(&proc.join(format!("{pid}/comm")))?.trim_end().to_owned())
 }
 
@@ -98,4 +108,68 @@ fn listener(socket: &Path) -> Option<u32> {
 fn file(path: &Path) -> Option<File> {
     let file = fs::metadata(path).ok()?;
     Some((file.dev(), file.ino()))
+}
+
+/// The TCP port on which flanneld answers in this network, if it does.
+fn answering_flanneld() -> Option<u16> {
+    let answer = ask(SocketAddr::from((Ipv4Addr::LOCALHOST, HEALTH_PORT))).ok()?;
+    answer.trim_end().ends_with(ANSWER).then_some(HEALTH_PORT)
+}
+
+fn ask(address: SocketAddr) -> io::Result<String> {
+    let mut stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
+    stream.write_all(b"GET /healthz HTTP/1.0\r\nHost: localhost\r\n\r\n")?;
+    let mut answer = Vec::new();
+    stream.take(LONGEST).read_to_end(&mut answer)?;
+    Ok(String::from_utf8_lossy(&answer).into_owned())
+}
+
+/// What listens on the UDP ports that this node needs.
+pub(super) fn sockets(needs: &Needs, places: &Places) -> Vec<Socket> {
+    let (proc, ours) = (places.proc.as_path(), Ours::find(places));
+    let wanted: Vec<u16> = needs.ports.iter().map(|port| Port::number(*port)).collect();
+    let lists = ["udp", "udp6"].map(|list| text(&proc.join("thread-self/net").join(list)));
+    let lines = lists.iter().flatten().flat_map(|list| list.lines().skip(1));
+    let bound = lines.filter_map(bound).filter(|(port, _)| wanted.contains(port));
+    bound.map(|(port, inode)| Socket { port, owner: owner(inode, proc, &ours) }).collect()
+}
+
+/// The port and the number of a socket.
+fn bound(line: &str) -> Option<(u16, &str)> {
+    let mut words = line.split_whitespace();
+    let (_, port) = words.nth(1)?.rsplit_once(':')?;
+    Some((u16::from_str_radix(port, 16).ok()?, words.nth(7)?))
+}
+
+fn owner(inode: &str, proc: &Path, ours: &Ours<'_>) -> Owner {
+    let link = format!("socket:[{inode}]");
+    let Some(pid) = all(proc).find(|pid| holds(*pid, &link, proc)) else {
+        return Owner::Unknown;
+    };
+    match name(proc, pid) {
+        _ if ours.include(pid) => Owner::Tweed,
+        Some(name) => Owner::Process(pid, name),
+        None => Owner::Unknown,
+    }
+}
+
+fn holds(pid: u32, link: &str, proc: &Path) -> bool {
+    let folder = proc.join(format!("{pid}/fd"));
+    let files = names(&folder).into_iter().filter_map(|name| fs::read_link(folder.join(name)).ok());
+    files.into_iter().any(|file| file.as_os_str() == link)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_tells_port_and_number() {
+        let line = " 2316: 00000000:2118 00000000:0000 07 00000000:00000000 00:00000000 00000000  \
+                    0        0 51287 2 ffff8d2c4a1d0000 0";
+        assert_eq!(bound(line), Some((8472, "51287")));
+        assert_eq!(bound("  sl  local_address"), None);
+    }
 }

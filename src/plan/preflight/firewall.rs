@@ -1,12 +1,68 @@
-//! Whether firewalls of others let packets of pods through.
+//! Whether the host forwards packets of pods: forwarding itself, the firewalls of others, reverse-path filters.
 
-use super::facts::{Chain, Host, Needs, Rule, Then};
-use super::{Finding, Level};
+use super::facts::{Chain, Host, Needs, Packets, Rule, Then};
+use super::{DropIn, Finding, Level};
+use crate::model::entry::LinkName;
 use crate::model::policy::Forward;
 use crate::model::prefix::{Family, Prefix};
 
+pub(super) const SYSCTLS: &str = "sysctl.d/90-tweed.conf";
+pub(crate) const BRIDGE_NETFILTER: &str = "net/bridge/bridge-nf-call-iptables";
+/// The chain that kube-proxy has in its iptables mode.
+const SERVICES: &str = "KUBE-SERVICES";
 /// So deep chains may lead to each other; the kernel has a limit of its own.
 const DEEPEST: usize = 16;
+pub(crate) const ALL_FILTERS: &str = "net/ipv4/conf/all/rp_filter";
+const STRICT: usize = 1;
+const LOOSE: usize = 2;
+
+/// Whether the host forwards packets at all, and those of bridges through iptables.
+pub(super) fn forwarding_settings(needs: &Needs, host: &Host) -> Vec<Finding> {
+    let off =
+        needs.families.iter().filter(|family| host.number(forwarding_sysctl(**family)) == Some(0));
+    off.map(|family| forwarding_off(*family)).chain(bridge_netfilter_off(host)).collect()
+}
+
+pub(crate) const fn forwarding_sysctl(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "net/ipv4/ip_forward",
+        Family::V6 => "net/ipv6/conf/all/forwarding",
+    }
+}
+
+fn forwarding_off(family: Family) -> Finding {
+    let sysctl = forwarding_sysctl(family);
+    Finding {
+        id: "forwarding-off",
+        level: Level::Warning,
+        what: format!("this host does not forward {family}"),
+        place: sysctl.to_owned(),
+        why: "packets between pods of different nodes are dropped".to_owned(),
+        cure: format!("sysctl -w {sysctl}=1"),
+        drop_in: Some(DropIn { file: SYSCTLS, lines: vec![format!("{sysctl} = 1")] }),
+    }
+}
+
+fn bridge_netfilter_off(host: &Host) -> Option<Finding> {
+    let services = host.chains.iter().find(|chain| chain.name == SERVICES)?;
+    let passed = host.number(BRIDGE_NETFILTER) == Some(1);
+    (!passed).then(|| Finding {
+        id: "bridge-netfilter-off",
+        level: Level::Note,
+        what: "iptables does not see what pods of this node send each other".to_owned(),
+        place: BRIDGE_NETFILTER.to_owned(),
+        why: format!(
+            "services are translated in table {}: a pod that is behind its own service, or beside \
+             who asks it, may get answers from the wrong address",
+            services.table
+        ),
+        cure: format!("modprobe br_netfilter && sysctl -w {BRIDGE_NETFILTER}=1"),
+        drop_in: Some(DropIn {
+            file: "modules-load.d/tweed.conf",
+            lines: vec!["br_netfilter".to_owned()],
+        }),
+    })
+}
 
 /// All packets of which this much is known.
 #[derive(Clone, Copy, Debug)]
@@ -15,7 +71,8 @@ struct Traffic {
     destination: Option<Prefix>,
 }
 
-pub(crate) fn findings(needs: &Needs, host: &Host) -> Vec<Finding> {
+/// Whether firewalls of others accept packets of pods.
+pub(super) fn chains(needs: &Needs, host: &Host) -> Vec<Finding> {
     let dropped = host.chains.iter().filter(|chain| chain.policy.is_some()).flat_map(|chain| {
         let concerned = needs.networks.iter().filter(|network| chain.sees(network.family()));
         concerned.filter_map(|network| {
@@ -151,4 +208,48 @@ fn legacy(host: &Host) -> Option<Finding> {
         cure: "look at iptables-legacy -S FORWARD and ip6tables-legacy -S FORWARD".to_owned(),
         drop_in: None,
     })
+}
+
+/// Reverse-path filters that drop packets of peers.
+pub(super) fn reverse_path_filters(needs: &Needs, host: &Host) -> Vec<Finding> {
+    let tunnels = needs.tunnels.iter().map(|(tunnel, _)| tunnel);
+    let links = needs.underlay.iter().chain(tunnels);
+    links
+        .filter(|link| is_strict(link, host))
+        .map(|link| strict_reverse_path(link, needs.packets))
+        .collect()
+}
+
+pub(crate) fn filter_sysctl(link: &LinkName) -> String {
+    format!("net/ipv4/conf/{link}/rp_filter")
+}
+
+/// Of the link's own value and that of all links, the kernel goes by the larger.
+fn is_strict(link: &LinkName, host: &Host) -> bool {
+    let own = host.number(&filter_sysctl(link));
+    own.is_some_and(|own| own.max(host.number(ALL_FILTERS).unwrap_or(0)) == STRICT)
+}
+
+fn strict_reverse_path(link: &LinkName, packets: Packets) -> Finding {
+    let (level, why) = match packets {
+        Packets::ByTwoWays => (
+            Level::Warning,
+            "packets that come by another way than answers go are dropped, as while a peer changes \
+             between tunnel and direct path",
+        ),
+        Packets::ByOneWay => (
+            Level::Note,
+            "nothing is lost as long as no peer changes between tunnel and direct path; with Mixed, \
+             tweedd loosens the filter where it may write it",
+        ),
+    };
+    Finding {
+        id: "strict-reverse-path",
+        level,
+        what: format!("the reverse-path filter of {link} is strict"),
+        place: filter_sysctl(link),
+        why: why.to_owned(),
+        cure: format!("sysctl -w {}={LOOSE}", filter_sysctl(link)),
+        drop_in: None,
+    }
 }

@@ -1,0 +1,116 @@
+//! Addresses of pods: that nothing else has them, that bridges have those of this node's subnet, and that
+//! the kernel's table of neighbours has room for all peers.
+
+use super::facts::{Host, Needs};
+use super::{DropIn, Finding, Level, firewall};
+use crate::model::node::{FormerBridge, InterfaceAddress, Other, Overlap, former_bridges};
+use crate::model::prefix::{Family, Prefix};
+
+/// Of pods and others, beside the peers.
+const OTHERS: usize = 256;
+
+/// Addresses of pods that hosts or services have, too.
+pub(super) fn overlaps(needs: &Needs, host: &Host) -> Vec<Finding> {
+    let link = needs.underlay.as_ref().and_then(|link| host.link(link));
+    let prefixes = link.into_iter().flat_map(|link| {
+        let prefix = |it: &InterfaceAddress| Prefix::holding(it.address, it.prefix_len);
+        link.addresses.iter().filter_map(prefix).map(move |prefix| (&link.name, prefix))
+    });
+    let prefixes: Vec<_> = prefixes.collect();
+    let overlaps = Overlap::of(needs.networks.iter().copied(), &prefixes, host.service);
+    overlaps.iter().map(network_overlap).collect()
+}
+
+fn network_overlap(overlap: &Overlap) -> Finding {
+    let place = match &overlap.with {
+        Other::Underlay(link, _) => format!("link {link}"),
+        Other::Service(service) => format!("service {service}"),
+    };
+    Finding {
+        id: "network-overlap",
+        level: Level::Warning,
+        what: overlap.to_string(),
+        place,
+        why: "pods and what has the same addresses do not reach each other".to_owned(),
+        cure: "choose a Network apart from both before there are pods".to_owned(),
+        drop_in: None,
+    }
+}
+
+/// Bridges whose pods have addresses of another subnet than this node has.
+pub(super) fn bridges(needs: &Needs, host: &Host) -> Vec<Finding> {
+    let former = former_bridges(&host.links, &needs.networks, &needs.subnets);
+    former.iter().map(bridge_of_another_subnet).collect()
+}
+
+fn bridge_of_another_subnet(bridge: &FormerBridge) -> Finding {
+    let link = &bridge.link;
+    Finding {
+        id: "bridge-of-another-subnet",
+        level: Level::Warning,
+        what: bridge.to_string(),
+        place: format!("link {link}"),
+        why: "its pods are unreachable, and new pods fail".to_owned(),
+        cure: format!(
+            "drain the node (kubectl drain), then ip link delete {link}: the next pod makes it again"
+        ),
+        drop_in: None,
+    }
+}
+
+/// What the drop-in sets, from the first threshold to the third.
+const ROOMY: [usize; 3] = [8192, 32768, 65536];
+
+/// Tables of neighbours that are too small for all peers.
+pub(super) fn neighbours(needs: &Needs, host: &Host) -> Vec<Finding> {
+    let families = needs.neighbours.iter();
+    families.filter_map(|(family, peers)| neighbour_table_small(*family, *peers, host)).collect()
+}
+
+/// A network namespace that is not the host's first has none of them.
+pub(crate) fn neighbour_sysctls(family: Family) -> [String; 3] {
+    let family = match family {
+        Family::V4 => "ipv4",
+        Family::V6 => "ipv6",
+    };
+    [1, 2, 3].map(|number| format!("net/{family}/neigh/default/gc_thresh{number}"))
+}
+
+/// Peers behind the tunnel have entries that do not count.
+fn neighbour_table_small(family: Family, peers: usize, host: &Host) -> Option<Finding> {
+    let [_, soft, hard] = neighbour_sysctls(family);
+    let wanted = peers + OTHERS;
+    let exceeded = |name: &str| host.number(name).filter(|limit| *limit < wanted);
+    let (level, place, limit, why) = match (exceeded(&hard), exceeded(&soft)) {
+        (Some(limit), _) => {
+            (Level::Warning, hard, limit, "beyond it, packets to further neighbours are lost")
+        }
+        (None, Some(limit)) => (
+            Level::Note,
+            soft,
+            limit,
+            "beyond it, neighbours are forgotten and asked for all the time",
+        ),
+        (None, None) => return None,
+    };
+    let set = |(name, value): (String, usize)| format!("{name} = {value}");
+    Some(Finding {
+        id: "neighbour-table-small",
+        level,
+        what: format!(
+            "there is room for {limit} {family} neighbours, and {peers} peers are on the link"
+        ),
+        cure: format!("sysctl -w {place}={}", room(&place)),
+        place,
+        why: why.to_owned(),
+        drop_in: Some(DropIn {
+            file: firewall::SYSCTLS,
+            lines: neighbour_sysctls(family).into_iter().zip(ROOMY).map(set).collect(),
+        }),
+    })
+}
+
+fn room(sysctl: &str) -> usize {
+    let [_, soft, hard] = ROOMY;
+    if sysctl.ends_with('3') { hard } else { soft }
+}

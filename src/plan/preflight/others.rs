@@ -1,0 +1,83 @@
+//! Others on this host: daemons that keep the same routes, programs that hold our UDP ports.
+
+use super::facts::{Host, Needs, Owner, Place, Port, Process, Rival, Socket};
+use super::{Finding, Level};
+
+/// Other daemons that keep the same routes.
+pub(super) fn rivals(rivals: &[Rival]) -> Vec<Finding> {
+    rivals.iter().map(other_daemon).collect()
+}
+
+fn other_daemon(rival: &Rival) -> Finding {
+    let keeps = |name: &str| format!("{name} keeps the routes of this host");
+    let (level, what, place, cure) = match rival {
+        Rival::Process(Process { pid, name, place }) => {
+            let (level, what) = match place {
+                Place::Ours => (Level::Fatal, keeps(name)),
+                Place::Unknown => {
+                    (Level::Warning, format!("{name} may keep the routes of this host"))
+                }
+            };
+            let process = format!("process {pid}");
+            let cure = format!("stop {name} ({process}) and keep it from being started again");
+            (level, what, process, cure)
+        }
+        Rival::Health(port) => (
+            Level::Fatal,
+            keeps("flanneld"),
+            format!("TCP port {port}"),
+            format!(
+                "stop flanneld and keep it from being started again (it answers on TCP port \
+                 {port}; on the host, ss -ltnp names its process)"
+            ),
+        ),
+    };
+    let why = "two daemons undo each other's routes, and each takes the other's lease".to_owned();
+    Finding { id: "other-daemon", level, what, place, why, cure, drop_in: None }
+}
+
+/// UDP ports on which other programs listen.
+pub(super) fn ports(needs: &Needs, host: &Host) -> Vec<Finding> {
+    needs.ports.iter().filter_map(|port| port_taken(*port, needs, host)).collect()
+}
+
+fn port_taken(port: Port, needs: &Needs, host: &Host) -> Option<Finding> {
+    let mut sockets = host.sockets.iter().filter(|socket| socket.port == port.number());
+    let Socket { owner, .. } = sockets.find(|socket| is_foreign(port, socket, needs, host))?;
+    let number = port.number();
+    let (place, key) = (format!("UDP port {number}"), key_of(port));
+    let holder = match owner {
+        Owner::Process(pid, name) => format!("{name} (process {pid})"),
+        Owner::Tweed | Owner::Unknown => format!("whoever holds {number} (ss -lunp says more)"),
+    };
+    let why = match port {
+        Port::Tunnel(_) => "the tunnel's device cannot be brought up: its peers are not reached",
+        Port::Probes(_) => "paths are not probed: one that fails is not left for the tunnel",
+    };
+    Some(Finding {
+        id: "port-taken",
+        level: Level::Warning,
+        what: format!("{place} is taken"),
+        place,
+        why: why.to_owned(),
+        cure: format!("stop {holder}, or set {key} of the network config on all nodes"),
+        drop_in: None,
+    })
+}
+
+/// A tunnel's socket is the kernel's: it is ours if our device is up.
+fn is_foreign(port: Port, socket: &Socket, needs: &Needs, host: &Host) -> bool {
+    let is_up = |device| host.link(device).is_some_and(|link| link.up);
+    match (&socket.owner, port) {
+        (Owner::Process(..), _) => true,
+        (Owner::Tweed, _) | (Owner::Unknown, Port::Probes(_)) => false,
+        (Owner::Unknown, Port::Tunnel(_)) => !needs.tunnels.iter().any(|(device, _)| is_up(device)),
+    }
+}
+
+const fn key_of(port: Port) -> &'static str {
+    match port {
+        Port::Tunnel(_) => "Backend.Port",
+        Port::Probes(_) => "Probe.Port",
+    }
+}
