@@ -1,7 +1,6 @@
 //! The entries of the kernel that are ours: their model, and the one trait that touches them.
 
 mod codec;
-pub mod fake;
 pub mod host;
 mod iptables;
 mod netlink;

@@ -6,13 +6,13 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use clap::Args;
 use serde::Serialize;
 
-use super::daemon::{self, Unanswered};
-use super::inputs::{self, Known, Unknown};
 use super::layout::{counted, listed, wrap, wrap_entry};
-use super::options::{CleanupOptions, Files};
-use super::{Answer, Error, Verdict, kernel};
+use super::node::{self, Known, Unanswered, Unknown};
+use super::options::Files;
+use super::{Answer, Error, Verdict};
 use crate::kernel::Kernel;
 use crate::model::config::Pool;
 use crate::model::entry::{KernelState, LinkName};
@@ -21,6 +21,22 @@ use crate::model::status::Readiness;
 use crate::plan::diff::{Op, cleanup_ops};
 use crate::plan::scope::{Extent, Scope};
 use crate::plan::{backend, masquerade};
+
+#[derive(Debug, Args)]
+pub(super) struct CleanupOptions {
+    /// Remove it; without this, only list it
+    #[arg(long)]
+    yes: bool,
+    /// Remove it although a daemon is running
+    #[arg(long)]
+    force: bool,
+    /// The network, where neither daemon nor checkpoint can tell
+    #[arg(long = "network", value_name = "PREFIX")]
+    networks: Vec<Prefix>,
+    /// The VNI that goes with --network
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "networks")]
+    vni: u32,
+}
 
 /// What is ours, and how much of it is gone.
 #[derive(Serialize)]
@@ -57,7 +73,7 @@ pub(super) async fn answer(
         refuse_beside_a_daemon(&files.socket(), "stop it first, or say --force").await?;
     }
     let ours = ours(files, options).await?;
-    let actual = kernel::dump(&mut kernel, &ours.scope).await?;
+    let actual = node::dump(&mut kernel, &ours.scope).await?;
     let ops = cleanup_ops(&ours.remaining, &actual, &ours.scope);
     let mut leftovers = Leftovers {
         source: ours.source,
@@ -73,7 +89,7 @@ pub(super) async fn answer(
 
 /// A daemon would put everything back.
 pub(super) async fn refuse_beside_a_daemon(socket: &Path, advice: &str) -> Result<(), Error> {
-    match daemon::ask::<Readiness>(socket, "/readyz").await {
+    match node::ask::<Readiness>(socket, "/readyz").await {
         Err(Unanswered::Absent(_)) => Ok(()),
         Ok(_) | Err(Unanswered::Forbidden(_) | Unanswered::Silent { .. }) => Err(Error::Refused(
             format!("a daemon is on {} and would put everything back: {advice}", socket.display()),
@@ -85,7 +101,7 @@ async fn ours(files: &Files, options: &CleanupOptions) -> Result<Ours, Error> {
     if !options.networks.is_empty() {
         return Ok(Ours::named(&options.networks, options.vni));
     }
-    match inputs::read(files).await {
+    match node::read_inputs(files).await {
         Ok(known) => Ok(Ours::known(&known)),
         // Nothing at all is left, as after a removal: that is no reason to fail.
         Err(Unknown::Nowhere { .. }) if left_behind(files).is_empty() => Ok(Ours::nothing()),
@@ -131,8 +147,11 @@ impl Ours {
 
 /// The daemon's files that exist.
 fn left_behind(files: &Files) -> Vec<PathBuf> {
-    let all = [files.subnet_file.clone(), files.socket(), files.state_file()];
-    all.into_iter().filter(|path| path.symlink_metadata().is_ok()).collect()
+    existing([files.subnet_file.clone(), files.socket(), files.state_file()])
+}
+
+pub(super) fn existing(files: impl IntoIterator<Item = PathBuf>) -> Vec<PathBuf> {
+    files.into_iter().filter(|path| path.symlink_metadata().is_ok()).collect()
 }
 
 /// The checkpoint tells what is ours: files go once nothing else is left.
@@ -162,24 +181,50 @@ fn remove_file(path: &Path) -> Result<(), String> {
 
 impl Answer for Leftovers {
     fn verdict(&self) -> Verdict {
-        match self.outcome {
-            Outcome::Listed | Outcome::Removed => Verdict::Well,
-            Outcome::Refused(_) => Verdict::Amiss,
-        }
+        self.outcome.verdict()
     }
 }
 
 impl fmt::Display for Leftovers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for entry in &self.entries {
-            writeln!(f, "{}", wrap_entry(entry, 4))?;
+        write_changes(f, &self.entries, &self.files)?;
+        self.outcome.write(f, [&self.summary(), &self.source])
+    }
+}
+
+/// Entries of the kernel, then files.
+pub(super) fn write_changes(
+    f: &mut fmt::Formatter<'_>,
+    entries: &[String],
+    files: &[PathBuf],
+) -> fmt::Result {
+    for entry in entries {
+        writeln!(f, "{}", wrap_entry(entry, 4))?;
+    }
+    for path in files {
+        writeln!(f, "- file {}", path.display())?;
+    }
+    Ok(())
+}
+
+impl Outcome {
+    pub(super) const fn verdict(&self) -> Verdict {
+        match self {
+            Self::Listed | Self::Removed => Verdict::Well,
+            Self::Refused(_) => Verdict::Amiss,
         }
-        for path in &self.files {
-            writeln!(f, "- file {}", path.display())?;
+    }
+
+    /// `sentences`, then what was refused.
+    pub(super) fn write<'a>(
+        &self,
+        f: &mut fmt::Formatter<'_>,
+        sentences: impl IntoIterator<Item = &'a String>,
+    ) -> fmt::Result {
+        for sentence in sentences {
+            writeln!(f, "{}", wrap(sentence, 2))?;
         }
-        writeln!(f, "{}", wrap(&self.summary(), 2))?;
-        writeln!(f, "{}", wrap(&self.source, 2))?;
-        if let Outcome::Refused(refused) = &self.outcome {
+        if let Self::Refused(refused) = self {
             for refusal in refused {
                 writeln!(f, "{}", wrap(&format!("refused: {refusal}"), 4))?;
             }
@@ -207,6 +252,3 @@ impl Leftovers {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

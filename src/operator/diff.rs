@@ -4,10 +4,10 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::inputs::{self, Known};
 use super::layout::{counted, wrap, wrap_entry};
+use super::node::{self, Known};
 use super::options::Files;
-use super::{Answer, Error, Verdict, kernel};
+use super::{Answer, Error, Verdict};
 use crate::kernel::Kernel;
 use crate::model::entry::KernelState;
 use crate::plan::diff::{Op, diff};
@@ -30,8 +30,8 @@ struct Difference {
 }
 
 pub(super) async fn answer(files: &Files, mut kernel: impl Kernel) -> Result<Differences, Error> {
-    let known = inputs::read(files).await?;
-    let actual = kernel::dump(&mut kernel, &known.scope()).await?;
+    let known = node::read_inputs(files).await?;
+    let actual = node::dump(&mut kernel, &known.scope()).await?;
     Ok(differences(known, &actual))
 }
 
@@ -74,6 +74,3 @@ impl fmt::Display for Differences {
         writeln!(f, "{}", wrap(&format!("{found} from the plan of {}", self.source), 2))
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -6,10 +6,9 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::Serialize;
 
-use super::inputs;
 use super::layout::{counted, wrap};
 use super::options::Files;
-use super::{Answer, Error, Verdict};
+use super::{Answer, Error, Verdict, node};
 use crate::kernel::Kernel;
 use crate::kernel::host::{self, Places};
 use crate::model::prefix::Prefix;
@@ -47,7 +46,7 @@ pub(super) async fn answer(
 ) -> Result<Examination, Error> {
     let unread = |error| Error::CannotTell(format!("the links cannot be read: {error}"));
     let facts = kernel.facts(None).await.map_err(unread)?;
-    let (needs, source) = match inputs::read(files).await {
+    let (needs, source) = match node::read_inputs(files).await {
         Ok(known) => (known.needs(), format!("the plan of {}", known.source)),
         Err(unknown) => {
             let underlay = facts.default_routes.iter().find_map(|(_, link)| link.clone());

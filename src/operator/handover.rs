@@ -4,14 +4,16 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
 
+use clap::Args;
 use serde::Serialize;
 use tweed_cni::daemon::subnet_env::SubnetEnv;
 
 use super::cleanup::{self, Ours, Outcome};
-use super::inputs::{self, Unknown};
-use super::layout::{counted, wrap, wrap_entry};
-use super::options::{Files, HandoverOptions};
-use super::{Answer, Error, Verdict, kernel};
+use super::layout::counted;
+use super::migrate::Etcd;
+use super::node::{self, Unknown};
+use super::options::Files;
+use super::{Answer, Error, Verdict};
 use crate::kernel::Kernel;
 use crate::model::lease::LeaseId;
 use crate::model::prefix::Prefix;
@@ -19,6 +21,23 @@ use crate::plan::diff::{Op, handover_ops};
 use crate::plan::masquerade;
 use crate::plan::scope::Scope;
 use crate::store::etcd::{EtcdOptions, Operator, key};
+
+/// Stop tweedd before. Device, addresses, neighbours, forwarding entries, subnet
+/// file and lease stay; no packet is lost, and it may be given again.
+#[derive(Debug, Args)]
+pub(super) struct HandoverOptions {
+    /// Only list what would change
+    #[arg(long)]
+    dry_run: bool,
+    /// The network, where neither checkpoint nor subnet file can tell
+    #[arg(long = "network", value_name = "PREFIX")]
+    networks: Vec<Prefix>,
+    /// The VNI, where there is no checkpoint
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    vni: u32,
+    #[command(flatten)]
+    etcd: Etcd,
+}
 
 /// What flanneld has no part in, and how much of it is gone.
 #[derive(Serialize)]
@@ -48,7 +67,7 @@ pub(super) async fn answer(
     }
     let etcd = options.etcd.options()?;
     let Former { ours, lease } = former(files, options).await?;
-    let actual = kernel::dump(&mut kernel, &ours.scope).await?;
+    let actual = node::dump(&mut kernel, &ours.scope).await?;
     let ops = handover_ops(&ours.remaining, &actual, &ours.scope);
     let mut handover = Handover {
         source: ours.source,
@@ -73,7 +92,7 @@ async fn former(files: &Files, options: &HandoverOptions) -> Result<Former, Erro
     if !options.networks.is_empty() {
         return Ok(of(Ours::named(&options.networks, options.vni), None));
     }
-    match inputs::read(files).await {
+    match node::read_inputs(files).await {
         Ok(known) => {
             let lease = known.local.own.as_ref().map(|own| own.id.clone());
             Ok(of(Ours::known(&known), lease))
@@ -104,8 +123,7 @@ impl Ours {
 
 /// The files that flanneld does not know.
 fn of_tweed(files: &Files) -> Vec<PathBuf> {
-    let all = [files.socket(), files.state_file()];
-    all.into_iter().filter(|path| path.symlink_metadata().is_ok()).collect()
+    cleanup::existing([files.socket(), files.state_file()])
 }
 
 /// A nexthop object takes along the routes that refer to it: it is removed only once none does.
@@ -138,30 +156,14 @@ async fn forget_report(etcd: EtcdOptions, lease: &LeaseId) -> String {
 
 impl Answer for Handover {
     fn verdict(&self) -> Verdict {
-        match self.outcome {
-            Outcome::Listed | Outcome::Removed => Verdict::Well,
-            Outcome::Refused(_) => Verdict::Amiss,
-        }
+        self.outcome.verdict()
     }
 }
 
 impl fmt::Display for Handover {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for entry in &self.entries {
-            writeln!(f, "{}", wrap_entry(entry, 4))?;
-        }
-        for path in &self.files {
-            writeln!(f, "- file {}", path.display())?;
-        }
-        for line in [self.summary(), self.source.clone()].iter().chain(&self.report) {
-            writeln!(f, "{}", wrap(line, 2))?;
-        }
-        if let Outcome::Refused(refused) = &self.outcome {
-            for refusal in refused {
-                writeln!(f, "{}", wrap(&format!("refused: {refusal}"), 4))?;
-            }
-        }
-        Ok(())
+        cleanup::write_changes(f, &self.entries, &self.files)?;
+        self.outcome.write(f, [&self.summary(), &self.source].into_iter().chain(&self.report))
     }
 }
 
@@ -181,6 +183,3 @@ impl Handover {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

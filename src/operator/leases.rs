@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::layout::Table;
 use super::options::Files;
-use super::{Answer, Error, Verdict, daemon};
+use super::{Answer, Error, Verdict, node};
 use crate::model::lease::Endpoint;
 use crate::model::status::LeaseStatus;
 
@@ -15,7 +15,7 @@ use crate::model::status::LeaseStatus;
 pub(super) struct Leases(Vec<LeaseStatus>);
 
 pub(super) async fn ask(files: &Files) -> Result<Leases, Error> {
-    Ok(Leases(daemon::ask(&files.socket(), "/leases").await?))
+    Ok(Leases(node::ask(&files.socket(), "/leases").await?))
 }
 
 impl Answer for Leases {

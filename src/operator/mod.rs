@@ -1,23 +1,18 @@
 //! `tweedctl`: what operators ask, and the answers in text or JSON.
 
 mod cleanup;
-mod daemon;
 mod diff;
 mod doctor;
 mod handover;
-mod inputs;
 mod ipam;
-mod kernel;
 mod layout;
 mod leases;
 mod migrate;
+mod node;
 mod options;
 mod peers;
 mod plan;
-mod records;
 mod status;
-#[cfg(test)]
-mod tests;
 
 pub use options::Arguments;
 
@@ -28,6 +23,7 @@ use std::process::ExitCode;
 use serde::Serialize;
 
 use crate::excerpt;
+use crate::kernel::{Kernel, NetlinkKernel};
 use options::{Command, Output};
 
 /// Whether all is well.
@@ -71,25 +67,35 @@ trait Answer: Display + Serialize {
     fn verdict(&self) -> Verdict;
 }
 
-/// Carries out what was asked for, and writes the answer to `out`.
+/// Carries out what was asked for on this host, and writes the answer to `out`.
 pub async fn run(arguments: Arguments, out: &mut impl Write) -> Result<Verdict, Error> {
+    let unusable = |error| Error::CannotTell(format!("the kernel cannot be asked: {error}"));
+    run_on(arguments, || NetlinkKernel::open().map_err(unusable), out).await
+}
+
+/// As [`run`], on the kernel that `open` gives to the commands that need one.
+pub async fn run_on<K: Kernel>(
+    arguments: Arguments,
+    open: impl FnOnce() -> Result<K, Error>,
+    out: &mut impl Write,
+) -> Result<Verdict, Error> {
     let Arguments { command, output, files } = arguments;
     match command {
         Command::Status => write(out, output, &status::ask(&files).await?),
         Command::Peers => write(out, output, &peers::ask(&files).await?),
         Command::Leases => write(out, output, &leases::ask(&files).await?),
         Command::Plan(options) => write(out, output, &plan::answer(&options)?),
-        Command::Diff => write(out, output, &diff::answer(&files, kernel::open()?).await?),
+        Command::Diff => write(out, output, &diff::answer(&files, open()?).await?),
         Command::Cleanup(options) => {
-            let answer = cleanup::answer(&files, &options, kernel::open()?).await?;
+            let answer = cleanup::answer(&files, &options, open()?).await?;
             write(out, output, &answer)
         }
         Command::Handover(options) => {
-            let answer = handover::answer(&files, &options, kernel::open()?).await?;
+            let answer = handover::answer(&files, &options, open()?).await?;
             write(out, output, &answer)
         }
         Command::Doctor(options) => {
-            let answer = doctor::answer(&files, &options, kernel::open()?).await?;
+            let answer = doctor::answer(&files, &options, open()?).await?;
             write(out, output, &answer)
         }
         Command::Ipam(command) => write(out, output, &ipam::answer(&command)?),
@@ -131,5 +137,35 @@ impl From<&Error> for ExitCode {
             Error::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => Self::SUCCESS,
             Error::CannotTell(_) | Error::Output(_) => Self::from(3),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt;
+
+    use super::*;
+
+    /// An answer with text of others.
+    #[derive(Serialize)]
+    struct Written(&'static str);
+
+    impl fmt::Display for Written {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str(self.0)
+        }
+    }
+
+    impl Answer for Written {
+        fn verdict(&self) -> Verdict {
+            Verdict::Well
+        }
+    }
+
+    #[test]
+    fn json_drives_no_terminal() {
+        let mut out = Vec::new();
+        write(&mut out, Output::Json, &Written("\u{9b}2J\u{202e}")).unwrap();
+        assert_eq!(String::from_utf8(out).unwrap(), "\"\\u009b2J\\u202e\"\n");
     }
 }

@@ -1,14 +1,15 @@
 //! The command line of `tweedctl`.
 
-use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use super::cleanup::CleanupOptions;
 use super::doctor::DoctorOptions;
+use super::handover::HandoverOptions;
 use super::ipam::IpamCommand;
-use super::migrate::{Etcd, MigrateOptions};
-use crate::model::prefix::Prefix;
+use super::migrate::MigrateOptions;
+use super::plan::PlanOptions;
 
 /// Shows what tweedd routes, how and why, and what the kernel differs in
 #[derive(Debug, Parser)]
@@ -23,10 +24,6 @@ pub struct Arguments {
     #[command(flatten)]
     pub(super) files: Files,
 }
-
-const LEASES: &str = "\
-The leases are a JSON object {key: value}, or what this prints:
-  etcdctl get --prefix /coreos.com/network/subnets";
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -91,68 +88,6 @@ impl Files {
     pub(super) fn state_file(&self) -> PathBuf {
         self.state_file.clone().unwrap_or_else(|| self.subnet_file.with_extension("state.json"))
     }
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = LEASES)]
-pub(super) struct PlanOptions {
-    /// The network config, in JSON
-    #[arg(long, value_name = "FILE")]
-    pub(super) config: PathBuf,
-    /// The leases, as said below; - is stdin
-    #[arg(long, value_name = "FILE")]
-    pub(super) leases: PathBuf,
-    /// The node's public IP; with two families, once for each
-    #[arg(long = "public-ip", value_name = "IP", required = true)]
-    pub(super) public_ips: Vec<IpAddr>,
-    /// The node's interface towards its peers
-    #[arg(long, value_name = "NAME", default_value = "eth0")]
-    pub(super) interface: String,
-    /// Of that interface, in bytes
-    #[arg(long, value_name = "BYTES", default_value_t = 1500)]
-    pub(super) mtu: u32,
-    /// Who is on its link [default: the /24 or /64 around it]
-    #[arg(long, value_name = "PREFIX")]
-    pub(super) on_link: Vec<Prefix>,
-    /// Plan for a daemon with this flag
-    #[arg(long)]
-    pub(super) ip_masq: bool,
-    /// Likewise
-    #[arg(long)]
-    pub(super) iptables: bool,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct CleanupOptions {
-    /// Remove it; without this, only list it
-    #[arg(long)]
-    pub(super) yes: bool,
-    /// Remove it although a daemon is running
-    #[arg(long)]
-    pub(super) force: bool,
-    /// The network, where neither daemon nor checkpoint can tell
-    #[arg(long = "network", value_name = "PREFIX")]
-    pub(super) networks: Vec<Prefix>,
-    /// The VNI that goes with --network
-    #[arg(long, value_name = "N", default_value_t = 1, requires = "networks")]
-    pub(super) vni: u32,
-}
-
-/// Stop tweedd before. Device, addresses, neighbours, forwarding entries, subnet
-/// file and lease stay; no packet is lost, and it may be given again.
-#[derive(Debug, Args)]
-pub(super) struct HandoverOptions {
-    /// Only list what would change
-    #[arg(long)]
-    pub(super) dry_run: bool,
-    /// The network, where neither checkpoint nor subnet file can tell
-    #[arg(long = "network", value_name = "PREFIX")]
-    pub(super) networks: Vec<Prefix>,
-    /// The VNI, where there is no checkpoint
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub(super) vni: u32,
-    #[command(flatten)]
-    pub(super) etcd: Etcd,
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::layout::Table;
 use super::options::Files;
-use super::{Answer, Error, Verdict, daemon};
+use super::{Answer, Error, Verdict, node};
 use crate::model::path::Path;
 use crate::model::status::PeerStatus;
 
@@ -15,7 +15,7 @@ use crate::model::status::PeerStatus;
 pub(super) struct Peers(Vec<PeerStatus>);
 
 pub(super) async fn ask(files: &Files) -> Result<Peers, Error> {
-    Ok(Peers(daemon::ask(&files.socket(), "/peers").await?))
+    Ok(Peers(node::ask(&files.socket(), "/peers").await?))
 }
 
 impl Answer for Peers {

@@ -1,15 +1,12 @@
 //! `tweedctl status`: the daemon at a glance.
 
-#[cfg(test)]
-mod tests;
-
 use std::fmt;
 
 use serde::Serialize;
 
 use super::layout::{counted, listed, wrap};
 use super::options::Files;
-use super::{Answer, Error, Verdict, daemon};
+use super::{Answer, Error, Verdict, node};
 use crate::model::policy::{Connections, Pods, Strangers};
 use crate::model::status::{
     ChecksumStatus, ConfigStatus, FirewallStatus, GuardStatus, PeerCounts, ProbeStatus, Readiness,
@@ -22,9 +19,9 @@ pub(super) struct Glance(Status);
 
 pub(super) async fn ask(files: &Files) -> Result<Glance, Error> {
     let socket = files.socket();
-    let status: Status = daemon::ask(&socket, "/status").await?;
+    let status: Status = node::ask(&socket, "/status").await?;
     // The loop does not know whether what it knows has reached the subnet file.
-    let Readiness { ready, reasons } = daemon::ask(&socket, "/readyz").await?;
+    let Readiness { ready, reasons } = node::ask(&socket, "/readyz").await?;
     Ok(Glance(Status { ready, reasons, ..status }))
 }
 
@@ -170,4 +167,194 @@ fn done(statistics: &Statistics) -> String {
         "{created} created, {replaced} replaced, {removed} removed, {dumps}, {overruns} overruns, \
          {edits} read, {fallbacks} fallbacks, {mac_changes} MAC changes"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+
+    use super::*;
+    use crate::model::policy::Guard;
+
+    fn status() -> Status {
+        Status {
+            version: "0.1.0".into(),
+            ready: true,
+            reasons: vec![],
+            store: StoreState::Reachable,
+            backend: Some("vxlan".into()),
+            mixed: true,
+            config: ConfigStatus {
+                revision: 12,
+                rollout: Some("stays on vxlan: the rollout is at 25 %".into()),
+                ..ConfigStatus::default()
+            },
+            interface: Some("eth0".into()),
+            public_ips: vec!["172.16.0.5".parse().unwrap(), "fd00:172::5".parse().unwrap()],
+            subnets: vec!["10.244.1.0/24".parse().unwrap(), "fd00:10:244:1::/64".parse().unwrap()],
+            mtu: Some(1430),
+            peers: PeerCounts { direct: 12, tunnel: 3, ..PeerCounts::default() },
+            conflicts: [].into(),
+            firewall: Some(FirewallStatus {
+                name: "nftables".into(),
+                reason: "this kernel has it".into(),
+            }),
+            tables: [("ip tweed.1", true), ("ip6 tweed.1", false)]
+                .map(|(name, programmed)| TableStatus { name: name.into(), programmed })
+                .into(),
+            guard: Some(guard()),
+            computing: vec![],
+            desired: 31,
+            refused: vec![],
+            probes: None,
+            statistics: Statistics { created: 31, dumps: 1, edits: 2, ..Statistics::default() },
+        }
+    }
+
+    fn guard() -> GuardStatus {
+        let table = TableStatus { name: "ip tweed-tunnel.1".into(), programmed: true };
+        GuardStatus {
+            asked: Guard::default(),
+            in_force: true,
+            tables: vec![table],
+            admitted: 15,
+            refused: None,
+        }
+    }
+
+    #[test]
+    fn a_guard_that_is_off_says_why() {
+        let missing = TableStatus { name: "ip tweed-tunnel.1".into(), programmed: false };
+        let refused = Some("this kernel lacks nftables".to_owned());
+        let cases = [
+            (guard(), "not tracked, strangers dropped, pods dropped, 15 sources let in"),
+            (
+                GuardStatus { asked: Guard { pods: Pods::LetOut, ..Guard::default() }, ..guard() },
+                "not tracked, strangers dropped, 15 sources let in",
+            ),
+            (
+                GuardStatus { in_force: false, tables: vec![missing], admitted: 0, ..guard() },
+                "not tracked, strangers dropped, pods dropped, 0 sources let in, \
+                 ip tweed-tunnel.1 (missing)",
+            ),
+            (GuardStatus { tables: vec![], ..guard() }, "not guarded before all leases are read"),
+            (
+                GuardStatus { tables: vec![], refused, ..guard() },
+                "not guarded: this kernel lacks nftables",
+            ),
+        ];
+        for (status, expected) in cases {
+            assert_eq!(super::guard(Some(&status)), expected);
+        }
+        let computing = |programmed| ChecksumStatus { link: "flannel.1".into(), programmed };
+        assert_eq!(super::computing(&[computing(true)]), "; flannel.1 computes checksums");
+        assert_eq!(
+            super::computing(&[computing(false)]),
+            "; flannel.1 computes checksums (not yet)"
+        );
+    }
+
+    #[test]
+    fn a_node_that_is_well_fits_on_half_a_screen() {
+        expect![[r"
+        tweedd 0.1.0: ready
+
+        store        reachable
+        config       revision 12; stays on vxlan: the rollout is at 25 %
+        backend      vxlan, mixed
+        interface    eth0
+        public IP    172.16.0.5, fd00:172::5
+        subnet       10.244.1.0/24, fd00:10:244:1::/64
+        pod MTU      1430
+        peers        12 direct, 3 by tunnel, 0 left out, 0 set aside, 0 missing
+        direct paths not probed
+        firewall     nftables (this kernel has it): ip tweed.1, ip6 tweed.1 (missing)
+        tunnel       not tracked, strangers dropped, pods dropped, 15 sources let in
+        since start  31 created, 0 replaced, 0 removed, 1 dump, 0 overruns, 2 configs
+                     read, 0 fallbacks, 0 MAC changes
+        entries      31 desired, 0 refused
+    "]]
+        .assert_eq(&Glance(status()).to_string());
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_in_full() {
+        let refusal = "+ route fd00:10:244:3::/64 via fd00:10:244:3:: dev flannel-v6.1 onlink: Nexthop has invalid gateway (no route to host)";
+        let status = Status {
+            ready: false,
+            reasons: vec![refusal.into()],
+            store: StoreState::Waiting("etcd at http://10.0.0.2:2379 and http://10.0.0.3:2379: connection refused, next try in 3 s".into()),
+            refused: vec![refusal.into()],
+            ..status()
+        };
+        let text = Glance(status).to_string();
+        assert!(text.lines().all(|line| line.len() <= 80), "{text}");
+        expect![[r"
+        tweedd 0.1.0: not ready
+          + route fd00:10:244:3::/64 via fd00:10:244:3:: dev flannel-v6.1 onlink:
+            Nexthop has invalid gateway (no route to host)
+
+        store        away: etcd at http://10.0.0.2:2379 and http://10.0.0.3:2379:
+                     connection refused, next try in 3 s
+        config       revision 12; stays on vxlan: the rollout is at 25 %
+        backend      vxlan, mixed
+        interface    eth0
+        public IP    172.16.0.5, fd00:172::5
+        subnet       10.244.1.0/24, fd00:10:244:1::/64
+        pod MTU      1430
+        peers        12 direct, 3 by tunnel, 0 left out, 0 set aside, 0 missing
+        direct paths not probed
+        firewall     nftables (this kernel has it): ip tweed.1, ip6 tweed.1 (missing)
+        tunnel       not tracked, strangers dropped, pods dropped, 15 sources let in
+        since start  31 created, 0 replaced, 0 removed, 1 dump, 0 overruns, 2 configs
+                     read, 0 fallbacks, 0 MAC changes
+        entries      31 desired, 1 refused
+          + route fd00:10:244:3::/64 via fd00:10:244:3:: dev flannel-v6.1 onlink:
+            Nexthop has invalid gateway (no route to host)
+    "]]
+        .assert_eq(&text);
+    }
+
+    #[test]
+    fn a_node_that_knows_nothing_yet_says_so() {
+        let status = Status {
+            ready: false,
+            reasons: vec!["no network config yet".into()],
+            store: StoreState::Unknown,
+            config: ConfigStatus::default(),
+            backend: None,
+            interface: None,
+            public_ips: vec![],
+            subnets: vec![],
+            mtu: None,
+            peers: PeerCounts::default(),
+            firewall: None,
+            tables: vec![],
+            guard: None,
+            desired: 0,
+            statistics: Statistics::default(),
+            ..status()
+        };
+        assert_eq!(Glance(status.clone()).verdict(), Verdict::Amiss);
+        expect![[r"
+        tweedd 0.1.0: not ready
+          no network config yet
+
+        store        not asked yet
+        config       none
+        backend      unknown
+        interface    unknown
+        public IP    unknown
+        subnet       none
+        pod MTU      unknown
+        peers        0 direct, 0 by tunnel, 0 left out, 0 set aside, 0 missing
+        direct paths not probed
+        firewall     has no rules of ours
+        tunnel       none, or not guarded
+        since start  0 created, 0 replaced, 0 removed, 0 dumps, 0 overruns, 0 configs
+                     read, 0 fallbacks, 0 MAC changes
+        entries      0 desired, 0 refused
+    "]]
+        .assert_eq(&Glance(status).to_string());
+    }
 }

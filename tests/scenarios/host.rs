@@ -1,14 +1,14 @@
 //! What happens on the host: everybody but the daemon.
 
-use tweed::kernel::fake::FakeKernel;
 use tweed::model::entry::{Base, ChainName, Key, LinkName, Otherwise};
 use tweed::model::node::Sysctls;
+use tweed_model::ModelKernel;
 
 use crate::notation::{entry, interface};
 use crate::stage::duration;
 
 /// Does what `words` say, such as `lose route 10.244.3.0/24` or `link-down eth0`.
-pub(crate) fn perform(kernel: &FakeKernel, words: &str) {
+pub(crate) fn perform(kernel: &ModelKernel, words: &str) {
     let (verb, rest) = words.split_once(' ').unwrap_or((words, ""));
     let rest = rest.trim();
     match verb {
@@ -52,7 +52,7 @@ fn forward(program: &str) -> ChainName {
     ChainName::all().find(is_meant).unwrap_or_else(|| panic!("there is no {program}"))
 }
 
-fn perform_silently(kernel: &FakeKernel, words: &str) {
+fn perform_silently(kernel: &ModelKernel, words: &str) {
     match words.split_once(' ') {
         Some(("set", rest)) => kernel.set_silently(entry(rest.trim())),
         Some(("lose", rest)) => kernel.lose_silently(&key(kernel, rest.trim())),
@@ -61,7 +61,7 @@ fn perform_silently(kernel: &FakeKernel, words: &str) {
 }
 
 /// The one entry whose text begins with `words`.
-fn key(kernel: &FakeKernel, words: &str) -> Key {
+fn key(kernel: &ModelKernel, words: &str) -> Key {
     let state = kernel.state();
     let mut entries = state.entries().filter(|entry| entry.to_string().starts_with(words));
     match (entries.next(), entries.next()) {

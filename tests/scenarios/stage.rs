@@ -7,7 +7,6 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time;
 use tweed::control::{Event, Listeners, Outputs, Progress, Question, Reconciler, Settings};
-use tweed::kernel::fake::FakeKernel;
 use tweed::model::checkpoint::Checkpoint;
 use tweed::model::config::{ConfigUpdate, NetworkConfig, Unusable};
 use tweed::model::lease::{Endpoint, Lease, LeaseId, LeaseUpdate};
@@ -17,6 +16,7 @@ use tweed::model::prefix::Prefix;
 use tweed::model::report::NodeReport;
 use tweed::model::status::{ConfigStatus, PeerStatus, StoreState};
 use tweed::plan::config_change::Reload;
+use tweed_model::ModelKernel;
 
 use crate::Log;
 use crate::notation::{self, lease, lease_id, malformed, prefix, record};
@@ -24,7 +24,7 @@ use crate::prober::Prober;
 use crate::script::{Command, Part};
 
 pub(crate) struct Stage {
-    pub(crate) kernel: FakeKernel,
+    pub(crate) kernel: ModelKernel,
     settings: Settings,
     events: mpsc::Sender<Event>,
     listeners: Listeners,
@@ -82,7 +82,7 @@ pub(crate) async fn play(parts: &[Part], log: &Log) -> String {
 impl Stage {
     fn start(command: &Command, settings: Settings, log: Log) -> Self {
         let interfaces: Vec<&str> = command.items().collect();
-        let kernel = FakeKernel::new(notation::host(&interfaces));
+        let kernel = ModelKernel::new(notation::host(&interfaces));
         let (events, listeners, run) = daemon(kernel.clone(), settings.clone());
         let prober = Prober::start(&events);
         Self {
@@ -335,7 +335,7 @@ fn take_flags(settings: &mut Settings, flags: &str) {
 }
 
 fn daemon(
-    kernel: FakeKernel,
+    kernel: ModelKernel,
     settings: Settings,
 ) -> (mpsc::Sender<Event>, Listeners, JoinHandle<()>) {
     let (events, received) = mpsc::channel(64);

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::access::{self, Author, ClusterStore};
 use super::cluster::{ClusterView, Subject, Troubles};
 use super::decision::decide;
 use super::options::{Order, Watching};
 use super::outcome::{Ended, Outcome, Progress, announced, short};
 use super::state::Step;
+use super::store::{self, Author, ClusterStore};
 use crate::operator::layout::{counted, wrap};
 use crate::operator::{Error, Verdict};
 use crate::store::operator::Swap;
@@ -24,7 +24,7 @@ pub(super) async fn carry_out<S: ClusterStore>(
     order: &Order,
     progress: &mut impl Write,
 ) -> Result<Ended, Error> {
-    let (view, watching) = (access::read(store).await?, order.watching());
+    let (view, watching) = (store::read(store).await?, order.watching());
     let mut work = Work { store, author, watching, progress, view };
     let outcome = match work.carry_out(order).await {
         Ok(outcome) | Err(Stop::Outcome(outcome)) => outcome,
@@ -91,8 +91,8 @@ impl<S: ClusterStore, W: Write> Work<'_, S, W> {
     /// Writes `step` and waits until it is applied.
     async fn take(&mut self, step: &Step) -> Result<(), Stop> {
         let document = self.view.after(step, &self.author.note());
-        let written = access::swap(self.store, self.view.state.revision, &document).await?;
-        let before = mem::replace(&mut self.view, access::read(self.store).await?);
+        let written = store::swap(self.store, self.view.state.revision, &document).await?;
+        let before = mem::replace(&mut self.view, store::read(self.store).await?);
         let conflict = |so| Err(Stop::Outcome(Outcome::conflict(&before, &self.view, so)));
         match written {
             Swap::Outdated => return conflict("nothing was written"),
@@ -107,7 +107,7 @@ impl<S: ClusterStore, W: Write> Work<'_, S, W> {
 
     /// Reads the cluster again, unless another operator has written the config.
     async fn look(&mut self) -> Result<(), Stop> {
-        let before = mem::replace(&mut self.view, access::read(self.store).await?);
+        let before = mem::replace(&mut self.view, store::read(self.store).await?);
         if before.state.revision == self.view.state.revision {
             return Ok(());
         }

@@ -5,8 +5,7 @@ use std::fmt;
 use serde::Serialize;
 
 use super::cluster::ClusterView;
-use super::decision::stages;
-use super::obstacle::obstacles;
+use super::decision::{obstacles, stages};
 use super::reachability::{Backends, Pair, pairs};
 use super::state::{Mixing, Stage};
 use crate::model::config::Kind;

@@ -1,113 +1,125 @@
-//! The flags of the store that holds the config, the leases and the reports.
+//! Reads the cluster as one view, and writes its config one step at a time.
 
-use std::path::PathBuf;
+use std::io::Read;
 
-use clap::Args;
+use jiff::Timestamp;
+use tokio::time::Instant;
 
-use crate::daemon::options;
+use super::cluster::ClusterView;
+use super::document::Document;
+use super::state::{MigrationState, Note};
 use crate::operator::Error;
-use crate::store::etcd::EtcdOptions;
-use crate::store::kube::OperatorOptions;
+use crate::store::operator::{Away, Holdings, Swap};
+use crate::store::{etcd, kube};
 
-#[derive(Debug, Args)]
-pub(super) struct Stores {
-    #[command(flatten)]
-    pub(super) etcd: Etcd,
-    #[command(flatten)]
-    pub(super) kubernetes: Kubernetes,
+/// The store of the config, the leases and the reports.
+pub(super) trait ClusterStore {
+    /// The name of the config in a sentence.
+    fn shown(&self) -> String;
+
+    /// What to do if the store cannot be used.
+    fn hint(&self) -> &'static str;
+
+    async fn read(&self) -> Result<Holdings, Away>;
+
+    /// Makes `text` the config, unless it was written after `seen`.
+    async fn swap(&self, seen: i64, text: &str) -> Result<Swap, Away>;
 }
 
-/// tweedd's flags of the same names; what is not given stands in its environment variables.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Where etcd is, as for tweedd")]
-#[expect(clippy::struct_field_names, reason = "fields are named as the flags are")]
-pub(in crate::operator) struct Etcd {
-    /// Servers, separated by commas [default: this host]
-    #[arg(long, global = true, value_name = "URLS")]
-    etcd_endpoints: Option<String>,
-    /// Above the config [default: /coreos.com/network]
-    #[arg(long, global = true, value_name = "KEY")]
-    etcd_prefix: Option<String>,
-    /// Whose certificates to believe
-    #[arg(long, global = true, value_name = "FILE")]
-    etcd_cafile: Option<PathBuf>,
-    /// Our certificate, for servers that ask
-    #[arg(long, global = true, value_name = "FILE")]
-    etcd_certfile: Option<PathBuf>,
-    /// The key of our certificate
-    #[arg(long, global = true, value_name = "FILE")]
-    etcd_keyfile: Option<PathBuf>,
-    /// User; the password is in the environment
-    #[arg(long, global = true, value_name = "NAME")]
-    etcd_username: Option<String>,
-}
+impl ClusterStore for etcd::Operator {
+    fn shown(&self) -> String {
+        format!("key {}", self.config_key())
+    }
 
-/// tweedd's flags of the same names, and where its config is mounted from.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Where Kubernetes is, as for tweedd")]
-pub(super) struct Kubernetes {
-    /// Kubernetes instead of etcd
-    #[arg(long, global = true)]
-    pub(super) kube_subnet_mgr: bool,
-    /// API servers, separated by commas [default: those of the kubeconfig]
-    #[arg(long, global = true, value_name = "URLS")]
-    kube_api_url: Option<String>,
-    /// How to reach and convince them [default: as for kubectl, or for a pod]
-    #[arg(long, global = true, value_name = "FILE")]
-    kubeconfig_file: Option<PathBuf>,
-    /// How annotations begin [default: flannel.alpha.coreos.com]
-    #[arg(long, global = true, value_name = "PREFIX")]
-    kube_annotation_prefix: Option<String>,
-    /// The ConfigMap with net-conf.json
-    #[arg(long, global = true, value_name = "NAMESPACE/NAME")]
-    #[arg(default_value = "kube-flannel/kube-flannel-cfg")]
-    config_map: String,
-}
+    fn hint(&self) -> &'static str {
+        "name the servers with --etcd-endpoints"
+    }
 
-impl Etcd {
-    pub(in crate::operator) fn options(&self) -> Result<EtcdOptions, Error> {
-        let Etcd { etcd_endpoints, etcd_prefix, etcd_cafile, etcd_certfile, etcd_keyfile, .. } =
-            self;
-        let file = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
-        let given = [
-            ("etcd-endpoints", etcd_endpoints.clone()),
-            ("etcd-prefix", etcd_prefix.clone()),
-            ("etcd-cafile", file(etcd_cafile)),
-            ("etcd-certfile", file(etcd_certfile)),
-            ("etcd-keyfile", file(etcd_keyfile)),
-            ("etcd-username", self.etcd_username.clone()),
-        ];
-        options::etcd_options(given, |name| std::env::var(name).ok())
-            .map_err(|stop| Error::Usage(stop.to_string()))
+    async fn read(&self) -> Result<Holdings, Away> {
+        self.read().await
+    }
+
+    async fn swap(&self, seen: i64, text: &str) -> Result<Swap, Away> {
+        self.swap(seen, text).await
     }
 }
 
-impl Kubernetes {
-    pub(super) fn options(&self) -> Result<OperatorOptions, Error> {
-        let kubeconfig = self.kubeconfig_file.clone().or_else(usual_kubeconfig);
-        let given = [
-            ("kube-api-url", self.kube_api_url.clone()),
-            ("kubeconfig-file", kubeconfig.map(|file| file.display().to_string())),
-            ("kube-annotation-prefix", self.kube_annotation_prefix.clone()),
-        ];
-        let (api, annotation_prefix) =
-            options::kube_options(given, |name| std::env::var(name).ok())
-                .map_err(|stop| Error::Usage(stop.to_string()))?;
-        let (namespace, config_map) = self
-            .config_map
-            .split_once('/')
-            .ok_or_else(|| Error::Usage("--config-map takes NAMESPACE/NAME".to_owned()))?;
-        let (namespace, config_map) = (namespace.to_owned(), config_map.to_owned());
-        Ok(OperatorOptions { api, annotation_prefix, namespace, config_map })
+impl ClusterStore for kube::Operator {
+    fn shown(&self) -> String {
+        self.shown().to_owned()
+    }
+
+    fn hint(&self) -> &'static str {
+        "name the cluster with --kubeconfig-file or --kube-api-url"
+    }
+
+    async fn read(&self) -> Result<Holdings, Away> {
+        self.read().await
+    }
+
+    async fn swap(&self, seen: i64, text: &str) -> Result<Swap, Away> {
+        self.swap(seen, text).await
     }
 }
 
-/// As kubectl finds it, unless tweedd's own variable names one.
-fn usual_kubeconfig() -> Option<PathBuf> {
-    if std::env::var_os("FLANNELD_KUBECONFIG_FILE").is_some() {
-        return None;
+pub(super) async fn read(store: &impl ClusterStore) -> Result<ClusterView, Error> {
+    let Holdings { config, records, reports } =
+        store.read().await.map_err(|away| unusable(store, &away))?;
+    let key = store.shown();
+    let config = config.ok_or_else(|| Error::Store(format!("{key} is missing")))?;
+    let state = MigrationState::parse(&config.text, config.revision)
+        .map_err(|error| Error::Store(format!("{key}: {error}")))?;
+    Ok(ClusterView::new(state, records, reports))
+}
+
+/// Makes `document` the config, unless it was written after `seen`.
+pub(super) async fn swap(
+    store: &impl ClusterStore,
+    seen: i64,
+    document: &Document,
+) -> Result<Swap, Error> {
+    store.swap(seen, document.text()).await.map_err(|away| unusable(store, &away))
+}
+
+fn unusable(store: &impl ClusterStore, Away(why): &Away) -> Error {
+    Error::Store(format!("{why}: {}", store.hint()))
+}
+
+/// The operator, with a clock.
+#[derive(Clone, Debug)]
+pub(super) struct Author {
+    by: String,
+    started: Timestamp,
+    since: Instant,
+}
+
+impl Author {
+    pub(super) fn new(Note { at, by }: Note) -> Self {
+        Self { by, started: at, since: Instant::now() }
     }
-    let named = std::env::var("KUBECONFIG").ok().filter(|file| !file.is_empty());
-    let at_home = || Some(PathBuf::from(std::env::var("HOME").ok()?).join(".kube/config"));
-    named.map(PathBuf::from).or_else(at_home).filter(|file| file.exists())
+
+    /// This user on this host.
+    pub(super) fn here() -> Self {
+        let user = std::env::var("USER").unwrap_or_else(|_| "root".to_owned());
+        Self::new(Note { at: Timestamp::now(), by: format!("{user}@{}", host()) })
+    }
+
+    /// To the second.
+    pub(super) fn now(&self) -> Timestamp {
+        let passed = self.since.elapsed().as_secs();
+        let seconds = self.started.as_second().saturating_add_unsigned(passed);
+        Timestamp::from_second(seconds).unwrap_or(self.started)
+    }
+
+    pub(super) fn note(&self) -> Note {
+        Note { at: self.now(), by: self.by.clone() }
+    }
+}
+
+/// A name is short; what a file system hands us may not be.
+fn host() -> String {
+    let mut name = String::new();
+    let file = std::fs::File::open("/proc/sys/kernel/hostname");
+    let read = file.and_then(|file| file.take(64).read_to_string(&mut name));
+    if read.is_ok() { name.trim().to_owned() } else { "unknown".to_owned() }
 }

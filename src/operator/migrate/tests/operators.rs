@@ -86,10 +86,10 @@ async fn of_two_at_the_same_moment_one_is_told_so() {
     let mut world = World::new(MIXED, 3, 0);
     step(&mut world, &Step::Begin { to: Kind::HostGw, stage: Stage::percent(25) });
     let memory = Memory { world: RefCell::new(world), reads: RefCell::new(0), events: vec![] };
-    let seen = access::read(&memory).await.unwrap();
+    let seen = store::read(&memory).await.unwrap();
     somebody_goes_on(&mut memory.world.borrow_mut());
     let document = seen.state.after(&Step::Reach(Stage::percent(100)), &note(9), None);
-    let swap = access::swap(&memory, seen.state.revision, &document).await.unwrap();
+    let swap = store::swap(&memory, seen.state.revision, &document).await.unwrap();
     assert_eq!(swap, Swap::Outdated);
     let stage = memory.world.borrow().state().under_way.unwrap().stage;
     assert_eq!(stage, Stage::percent(50));
@@ -179,6 +179,6 @@ async fn without_a_config_one_sentence_says_what_is_missing() {
             Err(Away("nobody is there".into()))
         }
     }
-    let error = access::read(&Empty).await.unwrap_err();
+    let error = store::read(&Empty).await.unwrap_err();
     assert!(matches!(&error, Error::Store(why) if why == "key /n/config is missing"), "{error}");
 }

@@ -8,7 +8,7 @@ use crate::model::config::Kind;
 use crate::model::path::Path;
 
 use super::super::cluster::ClusterView;
-use super::super::obstacle::{self, Forgivable, Obstacle};
+use super::super::decision::{self, Forgivable, Obstacle};
 use super::super::reachability::{Backends, Reachability, pairs};
 use super::super::state::{Mixing, Stage, Step};
 use super::world::{Listens, MIXED, Runs, VXLAN, World, named, step};
@@ -17,7 +17,7 @@ const THEN: Backends = Backends::All { kind: Kind::HostGw, mixing: Mixing::On };
 
 fn obstacles(view: &ClusterView, kind: Kind) -> Vec<Obstacle> {
     let pairs: Vec<_> = pairs(view, Backends::All { kind, mixing: Mixing::On }).collect();
-    obstacle::obstacles(view, kind, &pairs)
+    decision::obstacles(view, kind, &pairs)
 }
 
 fn check(view: &ClusterView, backends: Backends, expected: &Expect) {

@@ -1,37 +1,40 @@
 //! Removals as they are shown and done.
 
-#![allow(clippy::unwrap_used)]
-
 use expect_test::{Expect, expect};
+use serde_json::json;
+use tweed::model::checkpoint::{self, Checkpoint};
+use tweed::model::entry::{Entry, Link, LinkKind, LinkName};
+use tweed::operator::{Error, Verdict};
 
-use super::super::options::Command;
-use super::super::tests::{Host, command, inputs};
-use super::*;
-use crate::daemon::checkpoint;
-use crate::daemon::http;
-use crate::model::checkpoint::Checkpoint;
-use crate::model::entry::{Entry, Link, LinkKind};
+use crate::host::{Host, inputs};
 
-async fn run(host: &Host, line: &str) -> Result<Leftovers, Error> {
-    let Command::Cleanup(options) = command(line) else { unreachable!() };
-    answer(&host.files, &options, host.kernel.clone()).await
+/// Without where it is known from, if that is the checkpoint.
+fn check(host: &Host, text: &str, expected: &Expect) {
+    let mut is_in_source = false;
+    let mut shown = String::new();
+    for line in text.lines() {
+        is_in_source = line.starts_with(SOURCE) || (is_in_source && line.starts_with("  "));
+        match line {
+            line if line.starts_with(SOURCE) => shown += SOURCE,
+            _ if is_in_source => continue,
+            line => shown += line,
+        }
+        shown.push('\n');
+    }
+    expected.assert_eq(&host.anonymous(&shown, "DIR"));
 }
 
-fn check(host: &Host, leftovers: Leftovers, expected: &Expect) {
-    let source = "known from the checkpoint".to_owned();
-    let text = Leftovers { source, ..leftovers }.to_string();
-    expected.assert_eq(&text.replace(host.folder.path().to_str().unwrap(), "DIR"));
-}
+const SOURCE: &str = "known from the checkpoint";
 
 #[tokio::test]
 async fn what_would_go_is_listed_and_nothing_is_done() {
     let host = Host::programmed().await;
     let before = host.entries();
-    let listed = run(&host, "cleanup").await.unwrap();
-    assert_eq!(listed.verdict(), Verdict::Well);
+    let (verdict, listed) = host.run("cleanup").await.unwrap();
+    assert_eq!(verdict, Verdict::Well);
     check(
         &host,
-        listed,
+        &listed,
         &expect![[r"
             ~ rp_filter strict dev eth0
             - route 10.244.4.0/32 dev flannel.1
@@ -64,14 +67,14 @@ async fn what_would_go_is_listed_and_nothing_is_done() {
         "]],
     );
     assert_eq!(host.entries(), before);
-    assert!(host.kernel.take_log().is_empty() && host.files.state_file().exists());
+    assert!(host.kernel.take_log().is_empty() && host.state_file().exists());
 }
 
 #[tokio::test]
 async fn what_is_ours_goes_and_what_is_not_stays() {
     let host = Host::programmed().await;
-    let removed = run(&host, "cleanup --yes").await.unwrap();
-    assert_eq!((removed.outcome.clone(), removed.verdict()), (Outcome::Removed, Verdict::Well));
+    let (verdict, removed) = host.json("cleanup --yes").await.unwrap();
+    assert_eq!((&removed["outcome"], verdict), (&json!("removed"), Verdict::Well));
     expect![[r"
         rp_filter strict dev eth0
         route 10.244.77.0/24 via 172.16.0.1 dev eth0 proto 4
@@ -79,25 +82,25 @@ async fn what_is_ours_goes_and_what_is_not_stays() {
     .assert_eq(&host.entries().join("\n"));
     assert_eq!(std::fs::read_dir(host.folder.path()).unwrap().count(), 0);
 
-    let again = run(&host, "cleanup --yes").await.unwrap();
-    assert_eq!(again.verdict(), Verdict::Well);
+    let (verdict, again) = host.run("cleanup --yes").await.unwrap();
+    assert_eq!(verdict, Verdict::Well);
     expect![[r"
         nothing of ours is left
         there is no daemon, no checkpoint and no subnet file; if routes are left, say
           which --network and --vni are ours
     "]]
-    .assert_eq(&again.to_string());
+    .assert_eq(&again);
 }
 
 #[tokio::test]
 async fn a_refusal_keeps_the_checkpoint_for_another_try() {
     let host = Host::programmed().await;
     host.kernel.refuse("route 10.244.4.0/24", "Operation not permitted (EPERM)");
-    let refused = run(&host, "cleanup --yes").await.unwrap();
-    assert_eq!(refused.verdict(), Verdict::Amiss);
+    let (verdict, refused) = host.run("cleanup --yes").await.unwrap();
+    assert_eq!(verdict, Verdict::Amiss);
     check(
         &host,
-        refused,
+        &refused,
         &expect![[r"
             ~ rp_filter strict dev eth0
             - route 10.244.4.0/32 dev flannel.1
@@ -131,26 +134,25 @@ async fn a_refusal_keeps_the_checkpoint_for_another_try() {
                 Operation not permitted (EPERM)
         "]],
     );
-    assert!(host.files.state_file().exists());
+    assert!(host.state_file().exists());
 
     host.kernel.allow("route 10.244.4.0/24");
-    assert_eq!(run(&host, "cleanup --yes").await.unwrap().outcome, Outcome::Removed);
+    assert_eq!(host.json("cleanup --yes").await.unwrap().1["outcome"], "removed");
 }
 
 #[tokio::test]
 async fn where_nobody_knows_the_network_it_can_be_said() {
     let host = Host::programmed().await;
-    std::fs::remove_file(host.files.state_file()).unwrap();
-    let error = run(&host, "cleanup").await.err().unwrap();
+    std::fs::remove_file(host.state_file()).unwrap();
+    let error = host.run("cleanup").await.err().unwrap();
     assert!(
         matches!(&error, Error::CannotTell(why) if why.ends_with("say which --network and --vni are ours"))
     );
 
-    let listed = run(&host, "cleanup --network 10.244.0.0/16").await.unwrap();
-    assert_eq!(listed.source, "as --network 10.244.0.0/16 and --vni 1 say");
+    let (_, listed) = host.run("cleanup --network 10.244.0.0/16").await.unwrap();
     check(
         &host,
-        listed,
+        &listed,
         &expect![[r"
             - route 10.244.4.0/32 dev flannel.1
             - route 10.244.4.0/24 nhid 4096512016 via 172.16.0.10 dev eth0
@@ -177,11 +179,11 @@ async fn where_nobody_knows_the_network_it_can_be_said() {
                 172.16.0.5 dev eth0 dstport 8472 nolearning
             - file DIR/subnet.env
             13 kernel entries and 1 file of ours; --yes removes them
-            known from the checkpoint
+            as --network 10.244.0.0/16 and --vni 1 say
         "]],
     );
-    let listed = run(&host, "cleanup --network 10.99.0.0/16 --vni 7").await.unwrap();
-    assert!(listed.entries.is_empty());
+    let (_, listed) = host.json("cleanup --network 10.99.0.0/16 --vni 7").await.unwrap();
+    assert_eq!(listed["entries"], json!([]));
 }
 
 #[tokio::test]
@@ -194,32 +196,32 @@ async fn a_device_that_only_bears_our_name_stays() {
         mac: "0a:00:00:00:00:63".parse().unwrap(),
         up: true,
     }));
-    assert_eq!(run(&host, "cleanup").await.unwrap().entries, ["~ rp_filter strict dev eth0"]);
+    let (_, listed) = host.json("cleanup").await.unwrap();
+    assert_eq!(listed["entries"], json!(["~ rp_filter strict dev eth0"]));
 }
 
 #[tokio::test]
 async fn filters_of_an_earlier_boot_are_not_made_strict() {
     let host = Host::bare();
-    let earlier = Checkpoint { host: crate::model::checkpoint::Host::default(), ..inputs() };
-    checkpoint::save(&host.files.state_file(), &earlier).unwrap();
-    assert_eq!(run(&host, "cleanup").await.unwrap().entries, [] as [&str; 0]);
+    host.save(&Checkpoint { host: checkpoint::Host::default(), ..inputs() });
+    let (_, listed) = host.json("cleanup").await.unwrap();
+    assert_eq!(listed["entries"], json!([]));
 }
 
 #[tokio::test]
 async fn beside_a_daemon_only_force_removes() {
     let host = Host::programmed().await;
-    let listener = http::bind_control(&host.files.socket()).unwrap();
-    let daemon =
-        http::serve(listener, async |_| http::json(200, &crate::operator::tests::inputs()));
-    tokio::select! {
-        () = daemon => {}
-        () = async {
-            assert!(matches!(run(&host, "cleanup").await, Ok(listed) if listed.files.len() == 3));
-            let refused = run(&host, "cleanup --yes").await.err().unwrap();
-            assert!(matches!(&refused, Error::Refused(why) if why.contains("stop it first")), "{refused}");
-            assert_eq!(host.kernel.take_log(), []);
-            let forced = run(&host, "cleanup --yes --force").await.unwrap();
-            assert_eq!(forced.outcome, Outcome::Removed);
-        } => {}
-    }
+    host.beside_a_daemon(async || {
+        let (_, listed) = host.json("cleanup").await.unwrap();
+        assert_eq!(listed["files"].as_array().map(Vec::len), Some(3));
+        let refused = host.run("cleanup --yes").await.err().unwrap();
+        assert!(
+            matches!(&refused, Error::Refused(why) if why.contains("stop it first")),
+            "{refused}"
+        );
+        assert_eq!(host.kernel.take_log(), []);
+        let (_, forced) = host.json("cleanup --yes --force").await.unwrap();
+        assert_eq!(forced["outcome"], "removed");
+    })
+    .await;
 }

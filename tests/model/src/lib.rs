@@ -1,4 +1,4 @@
-//! A kernel in memory, for tests of the loop: it keeps the rules of the real one as far as they matter there.
+//! A model of the kernel, in memory: it keeps the rules of the real one as far as they matter to tweed.
 
 #[cfg(test)]
 mod tests;
@@ -11,20 +11,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
-
-use super::{Chains, Generation, Kernel, Observation, Reading, Refused};
-use crate::model::entry::{
+use tweed::kernel::{Chains, Generation, Kernel, Observation, Reading, Refused};
+use tweed::model::entry::{
     Chain, ChainName, Entry, Iptables, KernelState, Key, LinkName, Otherwise,
 };
-use crate::model::node::{Facts, Interface, Sysctls};
-use crate::plan::diff::Op;
-use crate::plan::scope::Scope;
+use tweed::model::node::{Facts, Interface, Sysctls};
+use tweed::plan::diff::Op;
+use tweed::plan::scope::Scope;
+
 use world::World;
 
 /// A handle of the kernel. Every clone is a handle of the same one: the loop gets one, the test
 /// keeps another and plays everybody else on the host.
 #[derive(Clone, Debug, Default)]
-pub struct FakeKernel {
+pub struct ModelKernel {
     world: Arc<Mutex<World>>,
     conversation: Arc<Mutex<Conversation>>,
     told: Arc<Notify>,
@@ -52,7 +52,7 @@ struct Conversation {
 /// So many observations wait before the kernel drops them all and tells of an overrun.
 const BACKLOG: usize = 4096;
 
-impl FakeKernel {
+impl ModelKernel {
     /// The kernel of a host that looks like `facts` and on which nothing was ever programmed.
     pub fn new(facts: Facts) -> Self {
         let kernel = Self::default();
@@ -242,7 +242,7 @@ impl FakeKernel {
     }
 }
 
-impl Kernel for FakeKernel {
+impl Kernel for ModelKernel {
     type Chains = Self;
 
     fn chains(&self) -> Self {
@@ -281,7 +281,7 @@ impl Kernel for FakeKernel {
     }
 }
 
-impl Chains for FakeKernel {
+impl Chains for ModelKernel {
     async fn read(self, names: BTreeSet<ChainName>, _seen: Option<Generation>) -> Reading {
         self.hanging().await;
         let dropping = &self.conversation().dropping & &names;

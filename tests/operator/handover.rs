@@ -1,45 +1,46 @@
 //! A node given back to flanneld, as it is shown and done.
 
-#![allow(clippy::unwrap_used)]
-
 use expect_test::{Expect, expect};
+use serde_json::Value;
+use tweed::model::entry::{Entry, Key, Table};
+use tweed::model::policy::{Guard, Masquerade};
+use tweed::operator::{Error, Verdict};
+use tweed::plan::masquerade;
 
-use super::super::options::Command;
-use super::super::tests::{Host, command};
-use super::*;
-use crate::daemon::http;
-use crate::model::entry::{Entry, Key};
-use crate::model::policy::Guard;
+use crate::host::{Host, desired, inputs};
 
-async fn run(host: &Host, line: &str) -> Result<Handover, Error> {
-    // No etcd listens there.
-    let line = format!("{line} --etcd-endpoints=http://127.0.0.1:1");
-    let Command::Handover(options) = command(&line) else { unreachable!() };
-    answer(&host.files, &options, host.kernel.clone()).await
+/// No etcd listens there.
+const ETCD: &str = "--etcd-endpoints=http://127.0.0.1:1";
+
+async fn run(host: &Host, line: &str) -> Result<(Verdict, String), Error> {
+    host.run(&format!("{line} {ETCD}")).await
 }
 
-fn check(host: &Host, handover: &Handover, expected: &Expect) {
-    let text = handover.to_string();
+async fn json(host: &Host, line: &str) -> (Verdict, Value) {
+    host.json(&format!("{line} {ETCD}")).await.unwrap()
+}
+
+fn check(host: &Host, text: &str, expected: &Expect) {
     let text: String =
         text.lines().filter(|line| !line.contains("etcd")).collect::<Vec<_>>().join("\n");
-    expected.assert_eq(&text.replace(host.folder.path().to_str().unwrap(), "DIR"));
+    expected.assert_eq(&host.anonymous(&text, "DIR"));
 }
 
 #[tokio::test]
 async fn what_would_change_is_listed_and_nothing_is_done() {
     let host = Host::programmed().await;
     let before = host.entries();
-    let listed = run(&host, "handover --dry-run").await.unwrap();
-    assert_eq!((listed.verdict(), &listed.report), (Verdict::Well, &None));
+    let (verdict, listed) = json(&host, "handover --dry-run").await;
+    assert_eq!((verdict, &listed["report"]), (Verdict::Well, &Value::Null));
     assert_eq!(host.entries(), before);
-    assert!(host.kernel.take_log().is_empty() && host.files.state_file().exists());
+    assert!(host.kernel.take_log().is_empty() && host.state_file().exists());
 }
 
 #[tokio::test]
 async fn routes_get_flannels_form_in_place_and_all_else_that_packets_need_stays() {
     let host = Host::programmed().await;
-    let handover = run(&host, "handover").await.unwrap();
-    assert_eq!((handover.outcome.clone(), handover.verdict()), (Outcome::Removed, Verdict::Well));
+    let (verdict, handover) = run(&host, "handover").await.unwrap();
+    assert_eq!(verdict, Verdict::Well);
     check(
         &host,
         &handover,
@@ -80,12 +81,15 @@ async fn routes_get_flannels_form_in_place_and_all_else_that_packets_need_stays(
         route 10.244.4.0/24 via 172.16.0.10 dev eth0 proto 3
         route 10.244.77.0/24 via 172.16.0.1 dev eth0 proto 4
         route 192.168.7.0/24 via 172.16.0.1 dev eth0"]].assert_eq(&host.entries().join("\n"));
-    assert!(!host.files.state_file().exists() && host.files.subnet_file.exists());
+    assert!(!host.state_file().exists() && host.subnet_file().exists());
 
     // Given again, by the subnet file alone, it finds nothing more to do.
-    std::fs::write(&host.files.subnet_file, "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.1.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=false\n").unwrap();
-    let again = run(&host, "handover").await.unwrap();
-    assert_eq!((again.entries.len(), again.files.len(), again.verdict()), (0, 0, Verdict::Well));
+    std::fs::write(host.subnet_file(), "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.1.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=false\n").unwrap();
+    let (verdict, again) = json(&host, "handover").await;
+    assert_eq!(
+        (&again["entries"], &again["files"], verdict),
+        (&serde_json::json!([]), &serde_json::json!([]), Verdict::Well)
+    );
 }
 
 #[tokio::test]
@@ -94,29 +98,28 @@ async fn an_address_that_is_on_the_loopback_alone_stays_there() {
     let words = |entry: &Entry| entry.to_string().starts_with("addr 10.244.1.0/32 dev flannel.1");
     let on_tunnel = host.kernel.state().entries().find(|entry| words(entry)).unwrap().key();
     host.kernel.lose(&on_tunnel);
-    assert_eq!(run(&host, "handover").await.unwrap().outcome, Outcome::Removed);
+    assert_eq!(json(&host, "handover").await.1["outcome"], "removed");
     assert!(host.entries().contains(&"addr 10.244.1.0/32 dev lo".to_owned()));
 }
 
 #[tokio::test]
 async fn the_guard_goes_with_all_that_is_in_it_and_tables_of_flannel_stay() {
     let host = Host::programmed().await;
-    let mut known = crate::operator::tests::inputs();
+    let mut known = inputs();
     known.local.policy.guard = Some(Guard::default());
-    known.local.policy.masquerade = Some(crate::model::policy::Masquerade::default());
-    crate::daemon::checkpoint::save(&host.files.state_file(), &known).unwrap();
-    let planned = inputs::read(&host.files).await.unwrap().desired().state().clone();
-    planned
+    known.local.policy.masquerade = Some(Masquerade::default());
+    host.save(&known);
+    desired(&known)
         .entries()
         .filter(|entry| !matches!(entry, Entry::Link(_)))
         .for_each(|entry| host.kernel.set(entry.clone()));
-    let flannels = crate::model::entry::Table {
+    let flannels = Table {
         name: masquerade::flannels_tables().next().unwrap().into(),
         chains: [].into(),
         foreign: 1,
     };
     host.kernel.set(Entry::Table(flannels.clone()));
-    assert_eq!(run(&host, "handover").await.unwrap().outcome, Outcome::Removed);
+    assert_eq!(json(&host, "handover").await.1["outcome"], "removed");
     let is_of_firewall =
         |key: &Key| matches!(key, Key::Table(_) | Key::Renewal(_) | Key::Element(..));
     let left: Vec<Key> = host.kernel.state().keys().filter(is_of_firewall).collect();
@@ -127,30 +130,28 @@ async fn the_guard_goes_with_all_that_is_in_it_and_tables_of_flannel_stay() {
 async fn while_a_route_still_needs_its_nexthop_object_that_is_not_removed() {
     let host = Host::programmed().await;
     host.kernel.refuse("route 10.244.4.0/24", "Network is down");
-    let refused = run(&host, "handover").await.unwrap();
-    assert_eq!(refused.verdict(), Verdict::Amiss);
+    let (verdict, _) = run(&host, "handover").await.unwrap();
+    assert_eq!(verdict, Verdict::Amiss);
     let entries = host.entries();
     assert!(
         entries.iter().any(|entry| entry.starts_with("route 10.244.4.0/24 nhid")),
         "{entries:?}"
     );
-    assert!(host.files.state_file().exists());
+    assert!(host.state_file().exists());
     host.kernel.allow("route 10.244.4.0/24");
-    assert_eq!(run(&host, "handover").await.unwrap().outcome, Outcome::Removed);
+    assert_eq!(json(&host, "handover").await.1["outcome"], "removed");
 }
 
 #[tokio::test]
 async fn next_to_a_daemon_nothing_is_done() {
     let host = Host::programmed().await;
-    let listener = http::bind_control(&host.files.socket()).unwrap();
-    let daemon =
-        http::serve(listener, async |_| http::json(200, &crate::operator::tests::inputs()));
-    tokio::select! {
-        () = daemon => {}
-        () = async {
-            let refused = run(&host, "handover").await.err().unwrap();
-            assert!(matches!(&refused, Error::Refused(why) if why.ends_with("stop it first")), "{refused}");
-            assert_eq!(host.kernel.take_log(), []);
-        } => {}
-    }
+    host.beside_a_daemon(async || {
+        let refused = run(&host, "handover").await.err().unwrap();
+        assert!(
+            matches!(&refused, Error::Refused(why) if why.ends_with("stop it first")),
+            "{refused}"
+        );
+        assert_eq!(host.kernel.take_log(), []);
+    })
+    .await;
 }

@@ -20,12 +20,12 @@ use clap::Parser;
 use expect_test::{Expect, expect};
 
 use self::world::{Listens, MIXED, Runs, VXLAN, World, note, step};
-use super::access::{self, Author, ClusterStore};
 use super::carry_out::carry_out;
 use super::options::{Command, Order};
 use super::plan::{Plan, Rows};
 use super::state::{Note, Stage, Step};
 use super::status::Status;
+use super::store::{self, Author, ClusterStore};
 use crate::model::config::Kind;
 use crate::model::path::Path;
 use crate::operator::options::{self, Arguments};

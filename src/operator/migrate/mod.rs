@@ -1,11 +1,9 @@
 //! `tweedctl migrate`: moves a live cluster from one backend to another, stage by stage, and back.
 
-mod access;
 mod carry_out;
 mod cluster;
 mod decision;
 mod document;
-mod obstacle;
 mod options;
 mod outcome;
 mod plan;
@@ -16,20 +14,18 @@ mod store;
 #[cfg(test)]
 mod tests;
 
-pub(super) use options::MigrateOptions;
-pub(super) use store::Etcd;
+pub(super) use options::{Etcd, MigrateOptions};
 
 use std::io::{self, Write};
 use std::time::Duration;
 
 use tokio::time::sleep;
 
-use self::access::{Author, ClusterStore};
 use self::carry_out::carry_out;
-use self::options::Command;
+use self::options::{Command, Stores};
 use self::plan::{Plan, Rows};
 use self::status::Status;
-use self::store::Stores;
+use self::store::{Author, ClusterStore};
 use super::options::Output;
 use super::{Error, Verdict, write};
 use crate::store::{etcd, kube};
@@ -60,10 +56,10 @@ async fn answer(
     match command {
         Command::Plan { to, all } => {
             let rows = if *all { Rows::All } else { Rows::Special };
-            write(out, output, &Plan::new(&access::read(store).await?, *to, rows))
+            write(out, output, &Plan::new(&self::store::read(store).await?, *to, rows))
         }
         Command::Status { watch } => loop {
-            let status = Status::new(&access::read(store).await?, author.now());
+            let status = Status::new(&self::store::read(store).await?, author.now());
             let verdict = write(out, output, &status)?;
             if !watch {
                 return Ok(verdict);

@@ -2,14 +2,14 @@
 
 use std::net::IpAddr;
 
-use crate::kernel::Observation;
-use crate::model::entry::{
+use tweed::kernel::Observation;
+use tweed::model::entry::{
     Element, Entry, KernelState, Key, Link, LinkKind, LinkName, Nexthop, NexthopId, Renewal, Route,
     Setting, SettingKind, SettingStore, Vxlan,
 };
-use crate::model::node::{Facts, Interface, Nexthops, Sysctls};
-use crate::model::prefix::{Family, Prefix};
-use crate::plan::diff::Op;
+use tweed::model::node::{Facts, Interface, Nexthops, Sysctls};
+use tweed::model::prefix::{Family, Prefix};
+use tweed::plan::diff::Op;
 
 /// The host: its interfaces, and the entries that were programmed on them.
 #[derive(Debug, Default)]

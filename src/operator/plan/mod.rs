@@ -1,5 +1,6 @@
 //! `tweedctl plan`: what a node would program. No daemon, no privileges, no network.
 
+mod records;
 #[cfg(test)]
 mod tests;
 
@@ -8,13 +9,13 @@ use std::fmt;
 use std::fs;
 use std::io;
 use std::net::IpAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use clap::Args;
 use serde::Serialize;
 
 use super::layout::{listed, wrap, wrap_entry};
-use super::options::PlanOptions;
-use super::{Answer, Error, Verdict, records};
+use super::{Answer, Error, Verdict};
 use crate::model::config::NetworkConfig;
 use crate::model::entry::{Entry, LinkName};
 use crate::model::lease::{Lease, LeaseId, LeaseUpdate, Peers, Record};
@@ -25,6 +26,39 @@ use crate::model::policy::{Forward, Guard, Masquerade, Policy, Preference};
 use crate::model::prefix::{Family, Prefix};
 use crate::plan::backend::{self, PeerPlan};
 use crate::plan::desired::{Desired, Standing};
+
+#[derive(Debug, Args)]
+#[command(after_help = LEASES)]
+pub(super) struct PlanOptions {
+    /// The network config, in JSON
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// The leases, as said below; - is stdin
+    #[arg(long, value_name = "FILE")]
+    leases: PathBuf,
+    /// The node's public IP; with two families, once for each
+    #[arg(long = "public-ip", value_name = "IP", required = true)]
+    public_ips: Vec<IpAddr>,
+    /// The node's interface towards its peers
+    #[arg(long, value_name = "NAME", default_value = "eth0")]
+    interface: String,
+    /// Of that interface, in bytes
+    #[arg(long, value_name = "BYTES", default_value_t = 1500)]
+    mtu: u32,
+    /// Who is on its link [default: the /24 or /64 around it]
+    #[arg(long, value_name = "PREFIX")]
+    on_link: Vec<Prefix>,
+    /// Plan for a daemon with this flag
+    #[arg(long)]
+    ip_masq: bool,
+    /// Likewise
+    #[arg(long)]
+    iptables: bool,
+}
+
+const LEASES: &str = "\
+The leases are a JSON object {key: value}, or what this prints:
+  etcdctl get --prefix /coreos.com/network/subnets";
 
 /// What the node would program, and for whom nothing.
 #[derive(Debug, Serialize)]

@@ -5,9 +5,9 @@
 use futures::FutureExt;
 
 use super::*;
-use crate::mac::MacAddr;
-use crate::model::entry::{Link, LinkKind, Neighbour, Route, Vxlan};
-use crate::model::node::{InterfaceAddress, Lifetime};
+use tweed::mac::MacAddr;
+use tweed::model::entry::{Link, LinkKind, Neighbour, Route, Vxlan};
+use tweed::model::node::{InterfaceAddress, Lifetime};
 
 const MAC: MacAddr = MacAddr::new([2, 0, 0, 0, 0, 9]);
 
@@ -19,13 +19,13 @@ fn tunnel() -> LinkName {
     LinkName::new("flannel.1")
 }
 
-fn kernel() -> FakeKernel {
+fn kernel() -> ModelKernel {
     let address = "172.16.0.5".parse().unwrap();
     let address =
         InterfaceAddress { address, prefix_len: 24, usable: true, lifetime: Lifetime::Permanent };
     let interface =
         Interface { name: eth0(), mtu: 1500, up: true, layer2: true, addresses: vec![address] };
-    FakeKernel::new(Facts { interfaces: vec![interface], ..Facts::default() })
+    ModelKernel::new(Facts { interfaces: vec![interface], ..Facts::default() })
 }
 
 fn device() -> Entry {
@@ -52,12 +52,12 @@ fn neighbour() -> Entry {
     Entry::Neighbour(Neighbour { link: tunnel(), address, mac: MAC, permanent: true })
 }
 
-fn apply(kernel: &FakeKernel, ops: &[Op]) -> Vec<String> {
+fn apply(kernel: &ModelKernel, ops: &[Op]) -> Vec<String> {
     let refused = kernel.clone().apply(ops).now_or_never().unwrap().unwrap();
     refused.into_iter().map(|refused| refused.reason).collect()
 }
 
-fn told(kernel: &FakeKernel) -> Vec<Observation> {
+fn told(kernel: &ModelKernel) -> Vec<Observation> {
     let next = || kernel.clone().observe().now_or_never().map(Result::unwrap);
     std::iter::from_fn(next).collect()
 }

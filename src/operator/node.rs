@@ -1,19 +1,69 @@
-//! What the plan of this node is made from: the daemon knows it, or else the checkpoint.
+//! What commands read on this node: the daemon's answers, the inputs of its plan, the kernel.
 
+use std::io;
 use std::net::IpAddr;
+use std::path::Path;
 use std::sync::Arc;
 
+use serde::de::DeserializeOwned;
+
 use super::Error;
-use super::daemon::{self, Unanswered};
 use super::options::Files;
-use crate::daemon::checkpoint;
+use crate::daemon::{checkpoint, http};
+use crate::kernel::Kernel;
 use crate::model::checkpoint::Checkpoint;
+use crate::model::entry::KernelState;
 use crate::model::lease::{Lease, Peers};
 use crate::model::local::Local;
 use crate::model::path::Detours;
 use crate::plan::desired::Desired;
 use crate::plan::preflight::Needs;
 use crate::plan::scope::Scope;
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Unanswered {
+    #[error("no daemon answers on {0}")]
+    Absent(String),
+    #[error("only root may ask the daemon on {0}")]
+    Forbidden(String),
+    #[error("the daemon on {socket} gives no answer: {reason}")]
+    Silent { socket: String, reason: String },
+}
+
+impl From<Unanswered> for Error {
+    fn from(unanswered: Unanswered) -> Self {
+        Self::CannotTell(match &unanswered {
+            Unanswered::Absent(_) => {
+                format!("{unanswered}: start tweedd, or name its socket with --socket")
+            }
+            Unanswered::Forbidden(_) | Unanswered::Silent { .. } => unanswered.to_string(),
+        })
+    }
+}
+
+/// What the daemon behind `socket` says at `path`.
+pub(super) async fn ask<T: DeserializeOwned>(socket: &Path, path: &str) -> Result<T, Unanswered> {
+    let name = || socket.display().to_string();
+    let silent = |reason: String| Unanswered::Silent { socket: name(), reason };
+    let (status, body) =
+        http::get_unix(socket, path).await.map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+                Unanswered::Absent(name())
+            }
+            io::ErrorKind::PermissionDenied => Unanswered::Forbidden(name()),
+            _ => silent(error.to_string()),
+        })?;
+    match (status, serde_json::from_slice(&body)) {
+        // "Not ready" is an answer too.
+        (200 | 503, Ok(answer)) => Ok(answer),
+        (200, Err(error)) => Err(silent(format!("{path} is of another version: {error}"))),
+        (_, _) => {
+            let says = String::from_utf8_lossy(&body);
+            Err(silent(format!("{path} is {status}, {}", says.trim())))
+        }
+    }
+}
 
 /// The inputs, and where they come from.
 pub(super) struct Known {
@@ -41,9 +91,9 @@ impl From<Unknown> for Error {
 }
 
 /// Asks the daemon, and where it cannot tell, the checkpoint.
-pub(super) async fn read(files: &Files) -> Result<Known, Unknown> {
+pub(super) async fn read_inputs(files: &Files) -> Result<Known, Unknown> {
     let socket = files.socket();
-    let asked: Result<Option<Checkpoint>, Unanswered> = daemon::ask(&socket, "/inputs").await;
+    let asked: Result<Option<Checkpoint>, Unanswered> = ask(&socket, "/inputs").await;
     let daemon = match asked {
         Ok(Some(inputs)) => {
             return Ok(Known::new(inputs, format!("the daemon on {}", socket.display())));
@@ -86,4 +136,10 @@ impl Known {
         let endpoints = self.leases.iter().flat_map(|lease| &lease.endpoints);
         self.local.scope(endpoints.map(|endpoint| endpoint.public_ip).collect())
     }
+}
+
+/// What the kernel holds of `scope`.
+pub(super) async fn dump(kernel: &mut impl Kernel, scope: &Scope) -> Result<KernelState, Error> {
+    let unread = |error| Error::CannotTell(format!("the kernel cannot be read: {error}"));
+    kernel.dump(scope, &KernelState::default()).await.map_err(unread)
 }

@@ -1,23 +1,38 @@
 //! Differences as they are shown.
 
-#![allow(clippy::unwrap_used)]
-
 use expect_test::{Expect, expect};
+use tweed::model::entry::{Entry, Fdb, Key, LinkName, Route};
+use tweed::operator::{Error, Verdict};
 
-use super::super::tests::Host;
-use super::*;
-use crate::model::entry::{Entry, Fdb, Key, LinkName, Route};
+use crate::host::Host;
 
 async fn check(host: &Host, verdict: Verdict, expected: Expect) {
     let before = host.entries();
-    let found = answer(&host.files, host.kernel.clone()).await.unwrap();
-    assert_eq!(found.verdict(), verdict);
+    let (found, text) = host.run("diff").await.unwrap();
+    assert_eq!(found, verdict);
     assert_eq!(host.entries(), before);
     assert!(host.kernel.take_log().is_empty());
-    let source = "the checkpoint /run/flannel/subnet.state.json, because no daemon answers on /run/flannel/subnet.sock";
-    let text = Differences { source: source.into(), ..found }.to_string();
+    let text = as_if_in_run(host, &text);
     assert!(text.lines().all(|line| line.len() <= 80), "{text}");
     expected.assert_eq(&text);
+}
+
+/// The last sentence names the folder of the host: it is wrapped again for `/run/flannel`.
+fn as_if_in_run(host: &Host, text: &str) -> String {
+    let is_sentence = |line: &&str| line.contains("difference");
+    let start = text.lines().take_while(|line| !is_sentence(line)).map(|line| line.len() + 1).sum();
+    let (differences, sentence) = text.split_at(start);
+    let mut wrapped = differences.to_owned();
+    let mut column = 0;
+    for word in host.anonymous(sentence, "/run/flannel").split_whitespace() {
+        let separator = if column == 0 { "" } else { " " };
+        let is_too_long = column + separator.len() + word.len() > 80;
+        let separator = if is_too_long { "\n  " } else { separator };
+        column = if is_too_long { 2 } else { column + separator.len() } + word.len();
+        wrapped += separator;
+        wrapped += word;
+    }
+    wrapped + "\n"
 }
 
 #[tokio::test]
@@ -94,10 +109,10 @@ async fn a_device_that_must_be_made_anew_is_shown_with_all_that_sits_on_it() {
 #[tokio::test]
 async fn without_daemon_and_checkpoint_nothing_can_be_told() {
     let host = Host::bare();
-    std::fs::remove_file(host.files.state_file()).unwrap();
-    let error = answer(&host.files, host.kernel.clone()).await.err().unwrap();
+    std::fs::remove_file(host.state_file()).unwrap();
+    let error = host.run("diff").await.err().unwrap();
     assert!(matches!(&error, Error::CannotTell(why) if why.contains("there is no checkpoint")));
-    std::fs::write(host.files.state_file(), "{").unwrap();
-    let error = answer(&host.files, host.kernel.clone()).await.err().unwrap();
+    std::fs::write(host.state_file(), "{").unwrap();
+    let error = host.run("diff").await.err().unwrap();
     assert!(matches!(&error, Error::CannotTell(why) if why.contains("is damaged")));
 }
