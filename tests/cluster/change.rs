@@ -1,7 +1,6 @@
 //! Peers and this node change under way, and nothing of what was stays behind.
 
 use std::net::IpAddr;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -11,8 +10,6 @@ use crate::cluster::{AT_START, CONFIG, Cluster, ClusterPlan, PATIENCE, SUBNETS, 
 use crate::peer::{Peer, host_gw, key_of, vxlan};
 use crate::table::{HOST_GW, HOST_GW_MIXED, VXLAN, VXLAN_MIXED};
 
-/// Entries of an old path stay a little for the packets under way; leases that vanish are judged together.
-const FORGOTTEN: Duration = Duration::from_secs(5);
 const OTHER_MAC: &str = "02:00:00:00:00:99";
 
 /// Everything of the tunnel device and of the pods' network, in lines.
@@ -73,7 +70,7 @@ fn direct_with_standby(peer: &Peer) -> Vec<String> {
 fn holds(node: &Node, expected: &[String]) -> Result<()> {
     let mut expected = expected.to_vec();
     expected.sort();
-    let took = eventually(FORGOTTEN, || {
+    let took = eventually(PATIENCE, || {
         let held = entries(node)?;
         ensure!(held == expected, "held: {held:#?}\nexpected: {expected:#?}");
         Ok(())

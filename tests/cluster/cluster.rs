@@ -15,7 +15,7 @@ pub const CONFIG: &str = "/coreos.com/network/config";
 /// Where the leases lie in etcd.
 pub const SUBNETS: &str = "/coreos.com/network/subnets";
 /// A change that took longer than this was not followed, however busy the machine: some wait for
-/// an answer of probes.
+/// an answer of probes. It is far less than the time between two audits, which repair everything.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// As with flannel: a config is taken in at a daemon's start alone.

@@ -4,15 +4,13 @@ use std::fs::Permissions;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Output};
-use std::time::Duration;
 
 use tweed_lab::{DaemonPlan, eventually};
 
 use crate::ask::{exit_code, is_ready, is_waiting_for, json};
-use crate::cluster::{Cluster, binaries};
+use crate::cluster::{Cluster, PATIENCE, binaries};
 
 const VXLAN: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
-const SOON: Duration = Duration::from_secs(5);
 const PASSWORD: &str = "tr0ub4dor";
 
 /// Runs the daemon, which must end at once.
@@ -192,7 +190,7 @@ fn a_port_that_is_taken_ends_the_start_before_anything_is_touched() {
     let taken = node.namespace().within(|| TcpListener::bind("0.0.0.0:8081")).unwrap().unwrap();
     let kernel = node.snapshot().unwrap();
     let daemon = node.daemon(&cluster.etcd).start().unwrap();
-    assert_eq!(exit_code(&daemon, SOON).unwrap(), 1);
+    assert_eq!(exit_code(&daemon, PATIENCE).unwrap(), 1);
     let words = daemon.process().last_words();
     assert!(words.contains("8081") && words.contains("in use"), "{words}");
     assert_eq!(words.lines().count(), 1, "{words}");
@@ -206,7 +204,7 @@ fn a_second_daemon_on_the_same_files_ends_and_leaves_the_first_alone() {
     let (node, first) = (&cluster.nodes[0], &cluster.daemons[0]);
     let kernel = node.snapshot().unwrap();
     let second = node.daemon(&cluster.etcd).argument("--healthz-port=0").start().unwrap();
-    assert_eq!(exit_code(&second, SOON).unwrap(), 1);
+    assert_eq!(exit_code(&second, PATIENCE).unwrap(), 1);
     let words = second.process().last_words();
     let last = words.lines().last().unwrap();
     assert!(last.contains("another tweedd") && last.contains("subnet.sock"), "{words}");
@@ -238,12 +236,12 @@ fn a_password_is_told_to_nobody_however_much_is_logged() {
         told.push(json(&daemon, subcommand).unwrap().to_string());
     }
     let checkpoint = node.folder().join("subnet.state.json");
-    eventually(SOON, || checkpoint.exists()).unwrap();
+    eventually(PATIENCE, || checkpoint.exists()).unwrap();
     told.push(std::fs::read_to_string(&checkpoint).unwrap());
     assert!(told.iter().all(|text| !text.is_empty() && !text.contains(PASSWORD)), "{told:?}");
 
     let (_, daemon) = start("wrong", "tr0ub4dor-but-wrong");
-    eventually(SOON, || is_waiting_for(&daemon, "authentication failed")).unwrap();
+    eventually(PATIENCE, || is_waiting_for(&daemon, "authentication failed")).unwrap();
     let told = [daemon.log().unwrap(), daemon.get("/readyz").unwrap().body];
     assert!(told.iter().all(|text| !text.contains(PASSWORD)), "{told:?}");
     assert!(daemon.process().is_running());

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::process::Output;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use ipnetwork::IpNetwork;
@@ -20,7 +19,6 @@ use crate::peer::{Peer, host_gw, key};
 
 const VXLAN: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
 const MIXED: &str = r#"{"Network":"10.244.0.0/16","Mixed":true,"Backend":{"Type":"host-gw"}}"#;
-const SOON: Duration = Duration::from_secs(5);
 
 fn code(output: &Output) -> i32 {
     output.status.code().unwrap_or(-1)
@@ -54,7 +52,7 @@ fn an_operator_sees_what_is_routed_how_and_why() {
     let all_seen = || {
         Ok::<_, anyhow::Error>(json(&cluster.daemons[0], "leases")?.as_array().unwrap().len() == 5)
     };
-    eventually(SOON, all_seen).unwrap();
+    eventually(PATIENCE, all_seen).unwrap();
 
     let (code, text, status) = both(node, "status").unwrap();
     assert_eq!(code, 0, "{text}");
@@ -98,7 +96,7 @@ fn a_daemon_that_waits_or_is_not_there_is_told_by_the_exit_code() {
     assert!(said.contains("subnet.sock"), "{said}");
 
     node.daemon(&cluster.etcd).start().unwrap();
-    eventually(SOON, || {
+    eventually(PATIENCE, || {
         let (code, text, status) = both(&node, "status")?;
         ensure!(code == 1 && text.contains("not ready"), "{code} {text}");
         ensure!(text.contains("/coreos.com/network/config"), "{text}");
@@ -126,7 +124,7 @@ fn a_difference_is_shown_to_the_entry_by_the_daemon_or_without_it() {
     let mut cluster = Cluster::start(1, VXLAN).unwrap();
     let [kept, lost] = [1, 2].map(Peer::numbered);
     for peer in [&kept, &lost] {
-        peer.is_followed_by(&cluster.nodes, &cluster.etcd, SOON).unwrap();
+        peer.is_followed_by(&cluster.nodes, &cluster.etcd, PATIENCE).unwrap();
     }
     let node = cluster.nodes[0].clone();
     eventually(PATIENCE, || has_saved(&node, "10.244.102.0")).unwrap();
@@ -144,8 +142,8 @@ fn a_difference_is_shown_to_the_entry_by_the_daemon_or_without_it() {
     assert_eq!((code, lines), (1, vec![missing]), "{source}");
     assert!(source.starts_with("the checkpoint "), "{source}");
     cluster.daemons[0].process().signal(Signal::SIGCONT).unwrap();
-    eventually(SOON, || lost.is_tunnelled_by(&node)).unwrap();
-    eventually(SOON, || differences(&node).map(|(code, ..)| code == 0)).unwrap();
+    eventually(PATIENCE, || lost.is_tunnelled_by(&node)).unwrap();
+    eventually(PATIENCE, || differences(&node).map(|(code, ..)| code == 0)).unwrap();
 
     cluster.daemons[0].kill().unwrap();
     let (code, lines, source) = differences(&node).unwrap();
@@ -163,7 +161,7 @@ fn a_difference_is_shown_to_the_entry_by_the_daemon_or_without_it() {
     assert_eq!(before.changes(&node.snapshot().unwrap()), Vec::<String>::new());
     cluster.daemons[0].start().unwrap();
     cluster.daemons[0].wait_ready().unwrap();
-    eventually(SOON, || differences(&node).map(|(code, ..)| code == 0)).unwrap();
+    eventually(PATIENCE, || differences(&node).map(|(code, ..)| code == 0)).unwrap();
 }
 
 fn nexthop_to(node: &Node, gateway: &str) -> Result<u32> {
@@ -223,7 +221,7 @@ fn plan_equals_the_kernel(config: &str, path: Path) -> Result<()> {
     let backend = if path == Path::Direct { r#""host-gw""# } else { r#""vxlan""# };
     for peer in [1, 2].map(Peer::numbered) {
         cluster.etcd.put(&peer.key(), &peer.vxlan().replace(r#""vxlan""#, backend))?;
-        eventually(SOON, || Ok::<_, anyhow::Error>(node.route_to(peer.subnet)?.is_some()))?;
+        eventually(PATIENCE, || Ok::<_, anyhow::Error>(node.route_to(peer.subnet)?.is_some()))?;
     }
     let (config_file, leases_file) =
         (node.folder().join("config.json"), node.folder().join("leases"));
@@ -292,7 +290,7 @@ fn a_cleanup_takes_what_is_ours_and_nothing_else() {
     let (before, strict) = (node.snapshot().unwrap(), filter());
     cluster.add(node.clone()).unwrap();
     Peer::numbered(1).join(&cluster.etcd).unwrap();
-    eventually(SOON, || Peer::numbered(1).is_tunnelled_by(&node)).unwrap();
+    eventually(PATIENCE, || Peer::numbered(1).is_tunnelled_by(&node)).unwrap();
     assert_ne!(strict, filter());
     eventually(PATIENCE, || has_saved(&node, "10.244.101.0")).unwrap();
 
@@ -307,7 +305,7 @@ fn a_cleanup_takes_what_is_ours_and_nothing_else() {
     }
     assert!(!listing.contains("flannel.9") && !listing.contains("10.244.200.0"), "{listing}");
     assert_eq!(running.changes(&node.snapshot().unwrap()), Vec::<String>::new());
-    eventually(SOON, || is_ready(&cluster.daemons[0])).unwrap();
+    eventually(PATIENCE, || is_ready(&cluster.daemons[0])).unwrap();
 
     cluster.daemons[0].kill().unwrap();
     for _ in 0..2 {
@@ -322,7 +320,7 @@ fn a_cleanup_takes_what_is_ours_and_nothing_else() {
     // The next start finds nothing and makes everything anew.
     cluster.daemons[0].start().unwrap();
     cluster.daemons[0].wait_ready().unwrap();
-    eventually(SOON, || Peer::numbered(1).is_tunnelled_by(&node)).unwrap();
+    eventually(PATIENCE, || Peer::numbered(1).is_tunnelled_by(&node)).unwrap();
 }
 
 /// The lines of the README that are to be typed, without comments.

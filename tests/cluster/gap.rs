@@ -11,7 +11,6 @@ use crate::peer::Peer;
 
 const MIXED: &str = r#"{"Network":"10.244.0.0/16","Mixed":true,"Backend":{"Type":"vxlan"}}"#;
 const VXLAN: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
-const SOON: Duration = Duration::from_secs(5);
 /// A node that was cut off in silence asks for a sign of life after a while.
 const NOTICED: Duration = Duration::from_secs(20);
 
@@ -53,7 +52,7 @@ fn a_node_that_was_cut_off_catches_up_with_all_that_changed() {
     let foreign = Foreign::put_into(&cluster.nodes[0], &cluster.nodes[1]).unwrap();
     let before: Vec<Peer> = (1..=6).map(Peer::numbered).collect();
     for peer in &before {
-        peer.is_followed_by(&cluster.nodes, &cluster.etcd, SOON).unwrap();
+        peer.is_followed_by(&cluster.nodes, &cluster.etcd, PATIENCE).unwrap();
     }
     let [other_mac, other_ip, direct, leaves, goes, stays] = &before[..] else { panic!() };
 
@@ -84,7 +83,7 @@ fn a_node_that_was_cut_off_catches_up_with_all_that_changed() {
         Ok(())
     };
     // Those that heard of it have followed, and the one that did not has not.
-    eventually(SOON, || cluster.nodes[1..].iter().try_for_each(is_right)).unwrap();
+    eventually(PATIENCE, || cluster.nodes[1..].iter().try_for_each(is_right)).unwrap();
     before.iter().try_for_each(|peer| peer.is_tunnelled_by(&lonely)).unwrap();
     for pod in &pods[1..] {
         pods[0].ping(pod.address(Family::V4).unwrap(), 56).unwrap();
@@ -98,7 +97,7 @@ fn a_node_that_was_cut_off_catches_up_with_all_that_changed() {
     println!("all was right {took:?} after etcd could be reached again");
     foreign.are_still_in(&lonely).unwrap();
     cluster.nodes[1..].iter().try_for_each(is_right).unwrap();
-    eventually(SOON, || cluster.daemons.iter().try_for_each(is_ready)).unwrap();
+    eventually(PATIENCE, || cluster.daemons.iter().try_for_each(is_ready)).unwrap();
     for pod in &pods[1..] {
         pods[0].ping(pod.address(Family::V4).unwrap(), 56).unwrap();
     }
@@ -117,8 +116,8 @@ fn fdb_to(node: &Node, peer: &Peer) -> Result<usize> {
 fn leaves_while_down() -> Result<(Cluster, Peer, Peer)> {
     let mut cluster = Cluster::start(1, VXLAN)?;
     let (leaver, stayer) = (Peer::numbered(1), Peer::numbered(2));
-    leaver.is_followed_by(&cluster.nodes, &cluster.etcd, SOON)?;
-    stayer.is_followed_by(&cluster.nodes, &cluster.etcd, SOON)?;
+    leaver.is_followed_by(&cluster.nodes, &cluster.etcd, PATIENCE)?;
+    stayer.is_followed_by(&cluster.nodes, &cluster.etcd, PATIENCE)?;
     // What is remembered is saved a moment after it changed.
     eventually(PATIENCE, || has_saved(&cluster.nodes[0], "10.244.102.0"))?;
     cluster.daemons[0].kill()?;
@@ -144,7 +143,7 @@ fn a_peer_that_left_while_the_daemon_was_down_goes_once_all_leases_are_known() {
     cluster.etcd.thaw().unwrap();
     eventually(NOTICED, || leaver.is_unknown_to(&node)).unwrap();
     stayer.is_tunnelled_by(&node).unwrap();
-    eventually(SOON, || is_ready(&cluster.daemons[0])).unwrap();
+    eventually(PATIENCE, || is_ready(&cluster.daemons[0])).unwrap();
     let changes = monitor.finish().unwrap();
     let all_gone = changes.iter().all(|change| change.text.starts_with("Deleted"));
     assert!(all_gone && !changes.is_empty(), "{changes:?}");
@@ -163,9 +162,9 @@ fn without_a_checkpoint_nothing_is_touched_before_all_leases_are_known() {
         Ok(())
     })
     .unwrap();
-    eventually(SOON, || is_waiting_for(&cluster.daemons[0], "no network config yet")).unwrap();
+    eventually(PATIENCE, || is_waiting_for(&cluster.daemons[0], "no network config yet")).unwrap();
     cluster.etcd.thaw().unwrap();
     eventually(NOTICED, || leaver.is_unknown_to(&node)).unwrap();
     stayer.is_tunnelled_by(&node).unwrap();
-    eventually(SOON, || is_ready(&cluster.daemons[0])).unwrap();
+    eventually(PATIENCE, || is_ready(&cluster.daemons[0])).unwrap();
 }

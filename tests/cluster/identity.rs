@@ -17,7 +17,6 @@ use crate::cluster::{Cluster, PATIENCE, Stack, binaries};
 use crate::peer::{Peer, key_of, vxlan};
 
 const VXLAN: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
-const SOON: Duration = Duration::from_secs(5);
 /// No healthy node loses a peer for longer.
 const LONGEST_GAP: Duration = Duration::from_secs(2);
 /// Packets per second and ordered pair of pods.
@@ -140,12 +139,12 @@ fn wait_for_checkpoint(node: &Node) -> Result<()> {
         ensure!(own.contains(&address), "{address} is not saved: {text}");
         Ok(())
     };
-    eventually(SOON, saved).map(drop)
+    eventually(PATIENCE, saved).map(drop)
 }
 
 /// Whether status, readiness, log and metric of a daemon name what is wrong.
 fn reports(daemon: &Daemon, sentence: &str, about: &str) -> Result<()> {
-    eventually(SOON, || is_ready_with(daemon, sentence))?;
+    eventually(PATIENCE, || is_ready_with(daemon, sentence))?;
     let status = json(daemon, "status")?;
     ensure!(status["reasons"].to_string().contains(sentence), "{status}");
     ensure!(status["conflicts"][about] == 1, "{status}");
@@ -158,7 +157,7 @@ fn reports(daemon: &Daemon, sentence: &str, about: &str) -> Result<()> {
 
 /// Whether a daemon has taken another MAC address, and reports it.
 fn has_changed_its_mac(daemon: &Daemon, word: &str) -> Result<()> {
-    eventually(SOON, || {
+    eventually(PATIENCE, || {
         let metrics = daemon.get("/metrics")?.body;
         ensure!(metrics.contains("tweed_vtep_mac_changes_total 1"), "{metrics}");
         Ok(())
@@ -208,7 +207,7 @@ fn after_a_power_cut_two_nodes_come_back_with_swapped_addresses() {
     for index in [0, 1] {
         assert_eq!(key_of(&nodes[index].0).unwrap(), keys[index]);
         healthy.reach(&pods[index]).unwrap();
-        eventually(SOON, || is_ready(&nodes[index].1)).unwrap();
+        eventually(PATIENCE, || is_ready(&nodes[index].1)).unwrap();
     }
     pods[0].ping(pods[1].address(Family::V4).unwrap(), 56).unwrap();
     healthy.keep_their_peers().unwrap();
@@ -235,7 +234,7 @@ fn a_cloned_disk_ends_and_the_original_stays() {
     let now = base.cluster.etcd.get(&lease.key).unwrap().unwrap();
     assert_eq!((now.value, now.lease), (lease.value, lease.lease));
     healthy.keep_their_peers().unwrap();
-    eventually(SOON, || is_ready(&daemon)).unwrap();
+    eventually(PATIENCE, || is_ready(&daemon)).unwrap();
     assert!(daemon.log().unwrap().contains("was overwritten by the node with public IP"));
 }
 
@@ -280,7 +279,7 @@ fn of_two_nodes_with_one_public_ip_both_report_it_and_neither_flaps() {
     reports(&second, &sentence, "our_public_ip").unwrap();
     let key = key_of(&node).unwrap();
     let mut writes = BTreeSet::new();
-    let flapped = eventually(SOON, || {
+    let flapped = eventually(PATIENCE, || {
         writes.insert(base.cluster.etcd.get(&key)?.context("the lease is gone")?.mod_revision);
         Ok::<_, anyhow::Error>(writes.len() > 4)
     });
@@ -302,7 +301,7 @@ fn a_restored_snapshot_whose_node_has_moved_on_ends() {
         ensure!(lease.value.contains(&free(0).to_string()), "{}", lease.value);
         Ok(())
     };
-    eventually(SOON, published).unwrap();
+    eventually(PATIENCE, published).unwrap();
     restored.renumber(before).unwrap();
     base.announce_addresses().unwrap();
     let healthy = base.with(&pod).unwrap();
@@ -310,7 +309,7 @@ fn a_restored_snapshot_whose_node_has_moved_on_ends() {
     ends_by(&old, free(0)).unwrap();
     published().unwrap();
     healthy.keep_their_peers().unwrap();
-    eventually(SOON, || is_ready(&daemon)).unwrap();
+    eventually(PATIENCE, || is_ready(&daemon)).unwrap();
 }
 
 #[test]
@@ -332,7 +331,7 @@ fn an_older_lease_that_claims_a_nodes_mac_does_not_cut_it_off() {
         Ok(())
     };
     for observer in &base.cluster.daemons {
-        eventually(SOON, || rejects(observer)).unwrap();
+        eventually(PATIENCE, || rejects(observer)).unwrap();
     }
     healthy.keep_their_peers().unwrap();
 }
@@ -347,7 +346,7 @@ fn a_new_node_may_have_the_address_that_another_had_a_moment_ago() {
     moved.renumber(free(0)).unwrap();
     has_changed_its_mac(&daemon, "the public IP changed").unwrap();
     let key = key_of(&moved).unwrap();
-    eventually(SOON, || {
+    eventually(PATIENCE, || {
         let lease = base.cluster.etcd.get(&key)?.context("no lease")?;
         ensure!(lease.value.contains(&free(0).to_string()), "{}", lease.value);
         Ok(())
@@ -380,15 +379,15 @@ fn a_lease_that_a_wiped_machine_left_shares_its_tunnel_and_is_named() {
     reports(&daemon, &sentence, "our_public_ip").unwrap();
     let accepted = Peer { public_ip, mac, ..left.clone() };
     let all = || base.cluster.nodes.iter().try_for_each(|node| accepted.is_tunnelled_by(node));
-    eventually(SOON, all).unwrap();
+    eventually(PATIENCE, all).unwrap();
     base.cluster.etcd.revoke(grant).unwrap();
     let gone = |node: &Node| {
         ensure!(node.route_to(left.subnet)?.is_none(), "the lease that was left is still routed");
         Ok(())
     };
-    eventually(SOON, || base.cluster.nodes.iter().try_for_each(gone)).unwrap();
+    eventually(PATIENCE, || base.cluster.nodes.iter().try_for_each(gone)).unwrap();
     healthy.keep_their_peers().unwrap();
-    eventually(SOON, || is_ready(&daemon)).unwrap();
+    eventually(PATIENCE, || is_ready(&daemon)).unwrap();
 }
 
 #[test]
@@ -405,7 +404,7 @@ fn a_node_with_the_mac_of_another_takes_a_fresh_one() {
     assert_eq!(mac(&node).unwrap(), own);
     healthy.reach(&pod).unwrap();
     healthy.keep_their_peers().unwrap();
-    eventually(SOON, || is_ready(&daemon)).unwrap();
+    eventually(PATIENCE, || is_ready(&daemon)).unwrap();
 }
 
 #[test]
@@ -501,7 +500,7 @@ fn a_node_reinstalled_under_another_name_works_while_the_old_one_lingers() {
     };
     eventually(PATIENCE, || kubernetes.nodes.iter().try_for_each(gone)).unwrap();
     healthy.keep_their_peers().unwrap();
-    eventually(SOON, || is_ready(&daemon)).unwrap();
+    eventually(PATIENCE, || is_ready(&daemon)).unwrap();
 }
 
 #[test]
@@ -527,7 +526,7 @@ fn a_node_of_kubernetes_whose_address_another_has_comes_back_with_a_new_one() {
     healthy.keep_their_peers().unwrap();
     let (ready, reasons) = readiness(&daemon).unwrap();
     assert!(ready && reasons.is_empty(), "{reasons}");
-    eventually(SOON, || is_ready(&other)).unwrap();
+    eventually(PATIENCE, || is_ready(&other)).unwrap();
 }
 
 #[test]

@@ -9,12 +9,11 @@ use ipnetwork::IpNetwork;
 use tweed_lab::{Daemon, Entry, Etcd, Family, Lab, Node, Path, SegmentPlan, SubnetEnv, eventually};
 
 use crate::ask::{exit_code, json, throughout};
-use crate::cluster::{CONFIG, Cluster, SUBNETS, binaries};
+use crate::cluster::{CONFIG, Cluster, PATIENCE, SUBNETS, binaries};
 use crate::peer::{Peer, host_gw, key, key_of, vxlan};
 
 const VXLAN: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
-const SOON: Duration = Duration::from_secs(5);
-const AT_ONCE: Duration = Duration::from_secs(1);
+const A_WHILE: Duration = Duration::from_secs(1);
 
 /// Starts a daemon on a network of its own and returns its only lease.
 fn lease_of(lab: &Lab, etcd: &Etcd, node: &Node, config: &str) -> Result<Entry> {
@@ -134,7 +133,7 @@ fn is_claimed_again(take: impl Fn(&Etcd, &Entry) -> Result<()>) -> Result<()> {
     let lease = etcd.get(&key)?.context("no lease")?;
     let monitors = cluster.nodes.iter().map(Node::monitor).collect::<Result<Vec<_>>>()?;
     take(etcd, &lease)?;
-    let took = eventually(AT_ONCE, || {
+    let took = eventually(PATIENCE, || {
         let again = etcd.get(&key)?.context("the lease is gone")?;
         ensure!(again.value == lease.value && again.mod_revision > lease.mod_revision, "{again:?}");
         Ok(())
@@ -171,7 +170,7 @@ fn a_daemon_whose_subnet_was_taken_ends_and_says_by_whom() {
     let env = std::fs::read(node.subnet_file()).unwrap();
     let taken = vxlan("10.99.1.77", "02:00:00:00:00:77");
     cluster.etcd.put(&key_of(node).unwrap(), &taken).unwrap();
-    assert_eq!(exit_code(daemon, SOON).unwrap(), 1);
+    assert_eq!(exit_code(daemon, PATIENCE).unwrap(), 1);
     let words = daemon.process().last_words();
     let subnet = node.subnet_env().unwrap().subnets()[0];
     let sentence =
@@ -191,7 +190,7 @@ fn a_daemon_mends_its_own_lease_when_it_is_garbled() {
     let lease = cluster.etcd.get(&key).unwrap().unwrap();
     cluster.etcd.put(&key, "{").unwrap();
     let mended = || Ok::<_, anyhow::Error>(cluster.etcd.get(&key)?.unwrap().value == lease.value);
-    eventually(AT_ONCE, mended).unwrap();
+    eventually(PATIENCE, mended).unwrap();
     assert!(cluster.daemons[0].process().is_running());
 }
 
@@ -210,22 +209,22 @@ fn a_reservation_stays_one() {
         ensure!(leases[0]["own"] == true && leases[0]["reservation"] == true, "{leases}");
         Ok(())
     };
-    eventually(SOON, || is_reservation(&cluster)).unwrap();
+    eventually(PATIENCE, || is_reservation(&cluster)).unwrap();
     cluster.daemons[0].restart().unwrap();
-    eventually(SOON, || is_reservation(&cluster)).unwrap();
+    eventually(PATIENCE, || is_reservation(&cluster)).unwrap();
     // What an operator makes of a lease that is held.
     let value = cluster.etcd.get(&reserved).unwrap().unwrap().value;
     cluster.etcd.delete(&reserved).unwrap();
     let with_term = || Ok::<_, anyhow::Error>(cluster.etcd.get(&reserved)?.is_some());
-    eventually(AT_ONCE, with_term).unwrap();
+    eventually(PATIENCE, with_term).unwrap();
     cluster.etcd.put(&reserved, &value).unwrap();
     // The daemon hears of it a moment later.
-    eventually(SOON, || is_reservation(&cluster)).unwrap();
-    throughout(AT_ONCE, || is_reservation(&cluster)).unwrap();
+    eventually(PATIENCE, || is_reservation(&cluster)).unwrap();
+    throughout(A_WHILE, || is_reservation(&cluster)).unwrap();
     cluster.daemons[0].kill().unwrap();
     cluster.daemons[0].start().unwrap();
     cluster.daemons[0].wait_ready().unwrap();
-    eventually(SOON, || is_reservation(&cluster)).unwrap();
+    eventually(PATIENCE, || is_reservation(&cluster)).unwrap();
 }
 
 fn write_previous(node: &Node, gateway: &str) -> Result<()> {
@@ -251,7 +250,7 @@ fn a_start_does_not_renumber_pods_whose_subnet_is_held_by_another() {
     Peer::numbered(1).join(&cluster.etcd).unwrap();
     let (file, routes) = (std::fs::read(node.subnet_file()).unwrap(), node.routes(Family::V4));
     let daemon = node.daemon(&cluster.etcd).start().unwrap();
-    assert_eq!(exit_code(&daemon, SOON).unwrap(), 1);
+    assert_eq!(exit_code(&daemon, PATIENCE).unwrap(), 1);
     let words = daemon.process().last_words();
     let sentence = format!(
         "subnet 10.244.101.0/24 of this node is held by the node with public IP 10.99.1.101: \
@@ -275,7 +274,7 @@ fn a_daemon_ends_when_no_subnet_is_free() {
     assert_eq!(key_of(&cluster.nodes[0]).unwrap(), key("10.244.102.0/24"));
     let node = cluster.lab.node("n2", &cluster.segment).unwrap();
     let daemon = node.daemon(&cluster.etcd).start().unwrap();
-    assert_eq!(exit_code(&daemon, SOON).unwrap(), 1);
+    assert_eq!(exit_code(&daemon, PATIENCE).unwrap(), 1);
     let words = daemon.process().last_words();
     assert!(words.contains("no subnet is free in 10.244.0.0/16"), "{words}");
     assert!(!node.subnet_file().exists());
@@ -296,5 +295,5 @@ fn a_config_that_is_written_while_leases_are_there_finds_the_one_of_this_node() 
     cluster.add(node).unwrap();
     assert_eq!(key_of(&cluster.nodes[0]).unwrap(), ours);
     let is_gone = || cluster.etcd.get(&outdated).map(|lease| lease.is_none());
-    eventually(SOON, is_gone).unwrap();
+    eventually(PATIENCE, is_gone).unwrap();
 }

@@ -13,7 +13,8 @@ use crate::peer::{Peer, key_of, vxlan};
 const VXLAN: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
 const HOST_GW: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"host-gw"}}"#;
 const MIXED: &str = r#"{"Network":"10.244.0.0/16","Mixed":true,"Backend":{"Type":"host-gw"}}"#;
-const SOON: Duration = Duration::from_secs(5);
+/// As long as an unwanted change has time to appear.
+const A_WHILE: Duration = Duration::from_secs(5);
 const FOLLOWED: Duration = Duration::from_secs(20);
 const LAST_KNOWN: &str = "what was last known";
 
@@ -42,7 +43,7 @@ impl Rebooted {
         let key = key_of(&node)?;
         cluster.nodes.push(node.clone());
         let there = pods[1].address(Family::V4)?;
-        eventually(SOON, || pods[0].ping(there, 56))?;
+        eventually(PATIENCE, || pods[0].ping(there, 56))?;
         let rebooted = Self { cluster, node, daemon, state_file, pods, key };
         eventually(PATIENCE, || rebooted.has_saved("10.244.101.0"))?;
         Ok(rebooted)
@@ -73,8 +74,8 @@ fn a_reboot_without_etcd_is_survived(config: &str, files: Files) -> Result<()> {
     story.daemon.start()?;
     let took = story.daemon.wait_ready()?;
     println!("ready {took:?} after the start");
-    eventually(SOON, || is_ready_with(&story.daemon, LAST_KNOWN))?;
-    eventually(SOON, || is_ready_with(&story.daemon, "the store is away"))?;
+    eventually(PATIENCE, || is_ready_with(&story.daemon, LAST_KNOWN))?;
+    eventually(PATIENCE, || is_ready_with(&story.daemon, "the store is away"))?;
     ensure!(key_of(&story.node)? == story.key, "another subnet after the reboot");
     story.pods_reach_each_other()?;
 
@@ -170,14 +171,14 @@ fn a_damaged_checkpoint_is_said_and_ignored() {
     story.cluster.etcd.stop().unwrap();
     story.daemon.start().unwrap();
     let said = format!("{} is damaged", story.state_file.display());
-    eventually(SOON, || story.daemon.log().unwrap().contains(&said)).unwrap();
-    throughout(SOON, || {
+    eventually(PATIENCE, || story.daemon.log().unwrap().contains(&said)).unwrap();
+    throughout(A_WHILE, || {
         let changes = kernel.changes(&story.node.snapshot()?);
         ensure!(changes.is_empty(), "{changes:?}");
         Ok(())
     })
     .unwrap();
-    eventually(SOON, || is_waiting_for(&story.daemon, "no network config yet")).unwrap();
+    eventually(PATIENCE, || is_waiting_for(&story.daemon, "no network config yet")).unwrap();
     story.cluster.etcd.start().unwrap();
     eventually(FOLLOWED, || is_ready(&story.daemon)).unwrap();
     assert_eq!(key_of(&story.node).unwrap(), story.key);

