@@ -68,7 +68,7 @@ tryapi: target/apiserver/kubernetes ## Put manifests, rights and daemon to a rea
 	$(CARGO) build --locked --bins
 	tests/lab/sandbox tests/apiserver/check $< target/debug/tweedd
 
-manifests: ## Write the single files of config/kubernetes anew
+manifests: ## Render the single files of config/kubernetes
 	config/kubernetes/render
 
 target/apiserver/kubernetes: $(wildcard tests/apiserver/*.go) tests/apiserver/go.mod

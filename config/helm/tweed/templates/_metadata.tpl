@@ -1,4 +1,4 @@
-{{- /* What a DaemonSet selects cannot be changed: one that is there keeps what it has. */ -}}
+{{- /* The selector of a DaemonSet cannot be changed: an existing one keeps its own. */ -}}
 {{- define "tweed.selector" -}}
 {{- $there := lookup "apps/v1" "DaemonSet" .Release.Namespace "kube-flannel-ds" -}}
 {{- $usual := dict "app" "flannel" "k8s-app" "flannel" -}}
@@ -15,7 +15,7 @@
 {{- merge dict (include "tweed.selector" . | fromYaml) .Values.global.commonLabels $ours | toYaml -}}
 {{- end -}}
 
-{{- /* Of (list $ NAME VALUES...): where several values say something, the first counts. */ -}}
+{{- /* From (list $ NAME VALUES...); of several values, the first one applies. */ -}}
 {{- define "tweed.metadata" -}}
 {{- $root := first . -}}
 {{- $labels := dict -}}
