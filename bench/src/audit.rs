@@ -46,7 +46,7 @@ pub(super) fn run(binaries: &Binaries, rounds: usize, sheet: &mut Sheet) -> Resu
             let cost = looking.median().as_secs_f64() * 1000.0;
             goals.push(Goal::at_most("5,000 peers", cost, 50.0, "ms"));
             let name =
-                format!("{} beside {} routes of others", thousands(count), thousands(FOREIGN));
+                format!("{} next to {} routes of others", thousands(count), thousands(FOREIGN));
             let link = "link add foreign up type bridge".to_owned();
             Script::write("ip", site.lab.folder().join("foreign"), once(link).chain(foreign()))?
                 .run(site.node.namespace())?;

@@ -137,7 +137,7 @@ fn show(contestants: &[Contestant], asking: &Sample<Duration>, sheet: &mut Sheet
     let head = [
         "rules kept by",
         "CPU per minute",
-        "an edit is in force",
+        "an edit is applied",
         "back after a flush of the chain",
         "after `nft flush ruleset`",
         "after a reload of the firewall",

@@ -199,8 +199,8 @@ fn foreign_dropped_before() -> Case {
     let case = Case::of(
         "foreign sources dropped from the start",
         vec![
-            Stage::order("`plan` says so", Order::Ask("plan --to host-gw", 3), NOBODY),
-            Stage::edit("→ host-gw: nobody is switched", ALL).cut(),
+            Stage::order("`plan` reports it", Order::Ask("plan --to host-gw", 3), NOBODY),
+            Stage::edit("→ host-gw: no path is switched", ALL).cut(),
             Stage::edit("→ vxlan", NOBODY),
         ],
     );
