@@ -101,6 +101,28 @@ const ROOMS: [&str; 6] =
 
 const LONGEST_FILE: usize = 600;
 
+/// Folders of code whose comments and texts avoid `PHRASES`, as all documents do.
+const PLAIN: &[&str] = &[];
+
+/// Phrases that make a reader pause, and what to write instead.
+const PHRASES: &[(&[&str], &str)] = &[
+    (&["anew"], "again"),
+    (&["anybody", "everybody"], "any host, all nodes"),
+    (&["believe", "believed", "believes"], "accept"),
+    (&["beside"], "next to, in addition to"),
+    (&["cure", "cured", "cures"], "fix"),
+    (&["in force"], "in effect, applied"),
+    (&["leaves out", "left out"], "skip"),
+    (&["mend", "mended", "mends"], "fix"),
+    (&["nobody", "somebody", "whoever"], "no node, another program, any host that"),
+    (&["said", "say", "says"], "report, name"),
+    (&["set aside", "sets aside"], "reject"),
+    (&["stranger", "strangers"], "unknown source"),
+    (&["taken in", "takes in", "took in"], "apply"),
+    (&["tell", "tells", "told"], "report, notify"),
+    (&["worse off"], "possible regression"),
+];
+
 /// What is read before any code.
 const DOCUMENTS: &[&str] = &[
     "README.md",
@@ -268,6 +290,26 @@ fn every_link_of_a_document_leads_to_a_page_and_a_heading() {
     }
 }
 
+#[test]
+fn plain_words_are_used() {
+    let files = DOCUMENTS.iter().chain(PLAIN).flat_map(|place| texts(place));
+    let offences = files.flat_map(|file| {
+        let (text, mut is_quoted) = (read(&file), false);
+        let mut found = Vec::new();
+        for (number, line) in (1..).zip(text.lines()) {
+            is_quoted ^= is_page(&file) && line.starts_with("```");
+            let words = if is_quoted { String::new() } else { words(line) };
+            for (phrases, instead) in PHRASES {
+                let used = phrases.iter().filter(|it| words.contains(&format!(" {it} ")));
+                let place = format!("{}:{number}", file.display());
+                found.extend(used.map(|phrase| format!("{place}: {phrase} (write: {instead})")));
+            }
+        }
+        found
+    });
+    assert_eq!(offences.collect::<Vec<_>>(), Vec::<String>::new());
+}
+
 /// Each row of a table that says what holds something names tests, and these exist.
 #[test]
 fn what_an_attacker_cannot_do_is_held_by_tests_that_exist() {
@@ -296,6 +338,15 @@ fn anchor(heading: &str) -> String {
     let title = heading.trim_start_matches('#').trim().to_lowercase();
     let kept = title.chars().filter(|it| it.is_alphanumeric() || [' ', '-', '_'].contains(it));
     kept.map(|it| if it == ' ' { '-' } else { it }).collect()
+}
+
+/// The words of a line between single spaces, without what it quotes as code.
+fn words(line: &str) -> String {
+    let prose: String = line.split('`').step_by(2).collect::<Vec<_>>().join(" ` ");
+    let is_kept = |letter: char| letter.is_alphanumeric() || letter == '_';
+    let kept: String = prose.chars().map(|it| if is_kept(it) { it } else { ' ' }).collect();
+    let words: Vec<String> = kept.split_whitespace().map(str::to_lowercase).collect();
+    format!(" {} ", words.join(" "))
 }
 
 fn is_page(file: &Path) -> bool {
