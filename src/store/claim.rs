@@ -1,8 +1,5 @@
 //! Which lease a node takes: the one its pods live on, wherever that can be proved.
 
-#[cfg(test)]
-mod tests;
-
 use std::net::IpAddr;
 
 use super::Error;
@@ -211,4 +208,196 @@ fn is_reservation(held: &Holding) -> bool {
 
 fn meet(some: &[IpAddr], others: &[IpAddr]) -> bool {
     some.iter().any(|public_ip| others.contains(public_ip))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::config::NetworkConfig;
+    use crate::store::allocate::Draw;
+    use crate::store::etcd::key;
+
+    const V4: &str = r#"{"Network":"10.5.0.0/16"}"#;
+    const DUAL: &str = r#"{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00::/48"}"#;
+
+    fn holding(id: &str, public_ips: &[&str], grant: i64) -> Holding {
+        let id = LeaseId::new(id);
+        let public_ips = public_ips.iter().map(|ip| ip.parse().unwrap()).collect();
+        Holding { subnets: key::claimed(&id), id, public_ips, grant: Some(grant), created: 1 }
+    }
+
+    fn previous(subnets: &[&str], grant: Option<i64>) -> Previous {
+        let subnets = subnets.iter().map(|subnet| subnet.parse().unwrap()).collect();
+        let subnet_file = "/run/flannel/subnet.env".into();
+        Previous { subnets, grant, created: None, public_ips: Vec::new(), subnet_file }
+    }
+
+    /// What a node with public IP 192.168.0.9 (and `fd01::9`) does, in one line.
+    fn claimed(config: &str, holdings: &[Holding], previous: &Previous) -> String {
+        let config = NetworkConfig::parse(config.as_bytes()).unwrap();
+        let public_ips = ["192.168.0.9", "fd01::9"].map(|ip| ip.parse().unwrap());
+        let public_ips = public_ips.into_iter().take(config.pools.len()).collect();
+        let claimant = Claimant { pools: &config.pools, public_ips, previous, occupied: &[] };
+        let claim = match claimant.claim(holdings) {
+            Ok(claim) => claim,
+            Err(error) => return error.to_string(),
+        };
+        let way = match claim.way {
+            Way::Take(id) => format!("take {id}"),
+            Way::Create(wish) => {
+                let kept =
+                    wish.kept.iter().map(|kept| kept.map_or("any".into(), |k| k.to_string()));
+                format!("create {}", kept.collect::<Vec<_>>().join(" "))
+            }
+        };
+        claim.obsolete.iter().fold(way, |line, id| format!("{line}, drop {id}"))
+    }
+
+    #[test]
+    fn the_previous_subnet_goes_before_another_lease_of_ours() {
+        let leases = [
+            holding("10.5.3.0-24", &["192.168.0.9"], 1),
+            holding("10.5.4.0-24", &["192.168.0.9"], 2),
+        ];
+        assert_eq!(claimed(V4, &leases, &previous(&["10.5.4.0/24"], None)), "take 10.5.4.0-24");
+        assert_eq!(claimed(V4, &leases, &previous(&[], None)), "take 10.5.3.0-24");
+    }
+
+    #[test]
+    fn our_term_proves_a_lease_ours_although_the_public_ip_changed() {
+        let leases = [holding("10.5.3.0-24", &["192.168.0.8"], 7)];
+        let known = previous(&["10.5.3.0/24"], Some(7));
+        assert_eq!(claimed(V4, &leases, &known), "take 10.5.3.0-24");
+    }
+
+    /// What we published before is one of what the lease shows and what we have now, or neither.
+    #[test]
+    fn a_copy_of_a_machine_proves_nothing_by_a_term_that_has_moved_on() {
+        let shows = |public_ip: &str| [holding("10.5.3.0-24", &[public_ip], 7)];
+        let knew = |public_ip: &str| {
+            let public_ips = vec![public_ip.parse().unwrap()];
+            Previous { public_ips, ..previous(&["10.5.3.0/24"], Some(7)) }
+        };
+        let takes = |lease, known| claimed(V4, &shows(lease), &knew(known)) == "take 10.5.3.0-24";
+        assert!(takes("192.168.0.8", "192.168.0.8"), "this machine has moved, or is a copy");
+        assert!(takes("192.168.0.8", "192.168.0.9"), "the other has moved, or is a copy");
+        assert!(!takes("192.168.0.8", "192.168.0.7"), "both have moved");
+    }
+
+    #[test]
+    fn a_subnet_of_our_pods_that_another_holds_is_an_error() {
+        let leases = [holding("10.5.3.0-24", &["192.168.0.8"], 7)];
+        assert_eq!(
+            claimed(V4, &leases, &previous(&["10.5.3.0/24"], Some(8))),
+            "subnet 10.5.3.0/24 of this node is held by the node with public IP 192.168.0.8: \
+             stop one of the two nodes, or remove /run/flannel/subnet.env to take a new subnet"
+        );
+        let wider = [holding("10.5.0.0-22", &[], 7)];
+        let error = claimed(V4, &wider, &previous(&["10.5.3.0/24"], None));
+        assert!(error.contains("is held by key 10.5.0.0-22"), "{error}");
+    }
+
+    /// Another's lease that a backup has brought back, and what this node may know of its own.
+    #[test]
+    fn a_subnet_that_a_backup_gave_back_to_a_node_that_has_moved_is_taken_again() {
+        let created = |created, held| Holding { created, ..held };
+        let old = created(40, holding("10.5.3.0-24", &["192.168.0.8"], 7));
+        let moved = created(70, holding("10.5.8.0-24", &["192.168.0.8"], 7));
+        let known = |created| Previous { created, ..previous(&["10.5.3.0/24"], Some(8)) };
+        let both = [old.clone(), moved.clone()];
+        assert_eq!(claimed(V4, &both, &known(Some(60))), "take 10.5.3.0-24");
+        let is_taken =
+            |holdings: &[Holding], known| claimed(V4, holdings, &known).contains("held by");
+        assert!(is_taken(&both, known(Some(40))), "it may have been created after ours");
+        assert!(is_taken(&both, known(None)));
+        assert!(is_taken(std::slice::from_ref(&old), known(Some(60))), "its node has no other");
+        assert!(
+            is_taken(&[old.clone(), created(30, moved)], known(Some(60))),
+            "its node had that before"
+        );
+        let reserved = Holding { grant: None, ..old };
+        assert!(is_taken(&[reserved, both[1].clone()], known(Some(60))));
+    }
+
+    #[test]
+    fn a_free_previous_subnet_is_kept_if_the_pool_hands_it_out() {
+        assert_eq!(claimed(V4, &[], &previous(&["10.5.3.0/24"], None)), "create 10.5.3.0/24");
+        assert_eq!(claimed(V4, &[], &previous(&["10.6.3.0/24"], None)), "create any");
+        assert_eq!(claimed(V4, &[], &previous(&["10.5.3.0/25"], None)), "create any");
+    }
+
+    #[test]
+    fn leases_of_ours_that_no_pool_hands_out_are_dropped() {
+        let leases = [
+            holding("10.5.3.0-24", &["192.168.0.8"], 1),
+            holding("10.6.3.0-24", &["192.168.0.9"], 2),
+        ];
+        assert_eq!(claimed(V4, &leases, &previous(&[], None)), "create any, drop 10.6.3.0-24");
+    }
+
+    #[test]
+    fn a_second_family_leaves_the_first_where_it_is() {
+        let single = [holding("10.5.3.0-24", &["192.168.0.9"], 1)];
+        let line = "create 10.5.3.0/24 any, drop 10.5.3.0-24";
+        assert_eq!(claimed(DUAL, &single, &previous(&["10.5.3.0/24"], None)), line);
+        assert_eq!(claimed(DUAL, &single, &previous(&[], None)), line);
+    }
+
+    #[test]
+    fn either_public_ip_makes_a_lease_ours() {
+        let leases = [holding("10.5.3.0-24&fd00:0:0:3::-64", &["192.168.0.8", "fd01::9"], 1)];
+        assert_eq!(
+            claimed(DUAL, &leases, &previous(&[], None)),
+            "take 10.5.3.0-24&fd00:0:0:3::-64"
+        );
+    }
+
+    #[test]
+    fn a_wish_counts_what_others_hold_as_taken() {
+        let config = NetworkConfig::parse(V4.as_bytes()).unwrap();
+        let known = previous(&[], None);
+        let public_ips = vec!["192.168.0.9".parse().unwrap()];
+        let claimant =
+            Claimant { pools: &config.pools, public_ips, previous: &known, occupied: &[] };
+        let claim = claimant.claim(&[holding("10.5.0.0-17", &["192.168.0.8"], 1)]).unwrap();
+        let Way::Create(wish) = claim.way else { panic!("{:?}", claim.way) };
+        assert_eq!(wish.fulfil(Draw::Any(0)).unwrap(), ["10.5.128.0/24".parse().unwrap()]);
+    }
+
+    #[test]
+    fn the_previous_subnet_goes_before_a_lease_that_was_left_over() {
+        let left_over = [holding("10.5.3.0-24", &["192.168.0.9"], 1)];
+        let known = previous(&["10.5.4.0/24"], None);
+        assert_eq!(claimed(V4, &left_over, &known), "create 10.5.4.0/24, drop 10.5.3.0-24");
+        let reserved = left_over.map(|held| Holding { grant: None, ..held });
+        assert_eq!(claimed(V4, &reserved, &known), "create 10.5.4.0/24");
+        let [left_over] = reserved;
+        let lost = [left_over, holding("10.5.4.0-24", &["192.168.0.8"], 2)];
+        assert!(
+            claimed(V4, &lost, &known).starts_with("subnet 10.5.4.0/24 of this node is held by")
+        );
+    }
+
+    /// What a node with public IP 10.5.1.9 takes as the first free subnet, where its host has these
+    /// addresses.
+    fn first_free(occupied: &[&str], peers: &[Holding]) -> String {
+        let known = Previous::default();
+        let config = NetworkConfig::parse(V4.as_bytes()).unwrap();
+        let occupied: Vec<Prefix> = occupied.iter().map(|text| text.parse().unwrap()).collect();
+        let public_ips = vec!["10.5.1.9".parse().unwrap()];
+        let claimant =
+            Claimant { pools: &config.pools, public_ips, previous: &known, occupied: &occupied };
+        let Way::Create(wish) = claimant.claim(peers).unwrap().way else { panic!("taken") };
+        wish.fulfil(Draw::Any(0)).unwrap()[0].to_string()
+    }
+
+    #[test]
+    fn where_hosts_have_addresses_no_subnet_is_allocated() {
+        assert_eq!(first_free(&[], &[]), "10.5.2.0/24", "its public IP lies in the first");
+        assert_eq!(first_free(&["10.5.0.0/22", "10.5.1.9/32"], &[]), "10.5.4.0/24");
+        let peers = [holding("10.5.200.0-24", &["10.5.2.7"], 1)];
+        assert_eq!(first_free(&[], &peers), "10.5.3.0/24");
+        // A link that is wider than the network leaves the rest of it to pods.
+        assert_eq!(first_free(&["10.0.0.0/8", "10.5.2.9/32"], &[]), "10.5.3.0/24");
+    }
 }

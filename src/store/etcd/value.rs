@@ -139,4 +139,269 @@ fn public_ip(fields: &Fields, keys: &Keys, family: Family) -> Result<IpAddr, Mal
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::mac::MacAddr;
+    use crate::model::lease::{EndpointAttributes, Vtep};
+
+    const ORIGIN: Origin = Origin { created: 7, grant: Some(42) };
+
+    fn vtep(mac: &str) -> Vtep {
+        Vtep { vni: Some(1), mac: mac.parse().unwrap(), source: None }
+    }
+
+    fn attributes(backend: BackendType, endpoints: &[(&str, Option<Vtep>)]) -> LeaseAttributes {
+        let endpoints = endpoints.iter().map(|(public_ip, vtep)| EndpointAttributes {
+            public_ip: public_ip.parse().unwrap(),
+            vtep: *vtep,
+        });
+        LeaseAttributes { backend, endpoints: endpoints.collect() }
+    }
+
+    fn encoded(backend: BackendType, endpoints: &[(&str, Option<Vtep>)]) -> String {
+        String::from_utf8(encode(&attributes(backend, endpoints))).unwrap()
+    }
+
+    fn decoded(key: &str, value: &str) -> Result<Lease, String> {
+        decode(LeaseId::new(key), value.as_bytes(), ORIGIN).lease.map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn values_are_flannels_byte_for_byte() {
+        let mac = "c6:d2:32:6f:8f:44";
+        assert_eq!(
+            encoded(BackendType::Vxlan, &[("192.168.64.3", Some(vtep(mac)))]),
+            r#"{"PublicIP":"192.168.64.3","PublicIPv6":null,"BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"c6:d2:32:6f:8f:44"}}"#
+        );
+        assert_eq!(
+            encoded(BackendType::HostGw, &[("192.168.64.3", None)]),
+            r#"{"PublicIP":"192.168.64.3","PublicIPv6":null,"BackendType":"host-gw"}"#
+        );
+        assert_eq!(
+            encoded(BackendType::HostGw, &[("192.168.64.3", Some(vtep(mac)))]),
+            r#"{"PublicIP":"192.168.64.3","PublicIPv6":null,"BackendType":"host-gw","BackendData":{"VNI":1,"VtepMAC":"c6:d2:32:6f:8f:44"}}"#
+        );
+        assert_eq!(
+            encoded(
+                BackendType::Vxlan,
+                &[("10.0.0.4", Some(vtep(mac))), ("fd00::4", Some(vtep("0a:00:00:00:00:06")))]
+            ),
+            concat!(
+                r#"{"PublicIP":"10.0.0.4","PublicIPv6":"fd00::4","BackendType":"vxlan","#,
+                r#""BackendData":{"VNI":1,"VtepMAC":"c6:d2:32:6f:8f:44"},"#,
+                r#""BackendV6Data":{"VNI":1,"VtepMAC":"0a:00:00:00:00:06"}}"#
+            )
+        );
+        assert_eq!(
+            encoded(BackendType::Vxlan, &[("fd00::4", Some(vtep(mac)))]),
+            r#"{"PublicIP":"0.0.0.0","PublicIPv6":"fd00::4","BackendType":"vxlan","BackendV6Data":{"VNI":1,"VtepMAC":"c6:d2:32:6f:8f:44"}}"#
+        );
+        assert_eq!(
+            encoded(BackendType::Other(String::new()), &[("1.2.3.4", None)]),
+            r#"{"PublicIP":"1.2.3.4","PublicIPv6":null}"#
+        );
+    }
+
+    #[test]
+    fn old_peers_leave_out_vni_and_type() {
+        let no_vni = r#"{"PublicIP":"1.2.3.4","BackendType":"vxlan","BackendData":{"VtepMAC":"c6:d2:32:6f:8f:44"}}"#;
+        let lease = decoded("10.5.52.0-24", no_vni).unwrap();
+        let vtep = lease.endpoints.first().unwrap().vtep.unwrap();
+        assert_eq!((vtep.vni, vtep.mac.to_string().as_str()), (None, "c6:d2:32:6f:8f:44"));
+
+        let no_type = decoded("10.5.52.0-24", r#"{"PublicIP":"1.2.3.4"}"#).unwrap();
+        assert_eq!(no_type.endpoints.first().unwrap().backend, BackendType::Other(String::new()));
+        assert_eq!((no_type.created, no_type.grant), (7, Some(42)));
+    }
+
+    #[test]
+    fn keys_and_types_match_in_any_case() {
+        let value = r#"{"publicip":"1.2.3.4","BACKENDTYPE":"VXLAN","backenddata":{"vtepmac":"c6:d2:32:6f:8f:44"},"x":1}"#;
+        let lease = decoded("10.5.52.0-24", value).unwrap();
+        let endpoint = lease.endpoints.first().unwrap();
+        assert_eq!(endpoint.backend, BackendType::Vxlan);
+        assert!(endpoint.vtep.is_some());
+    }
+
+    #[test]
+    fn data_of_other_backends_is_theirs() {
+        for (backend, data) in
+            [("wireguard", r#"{"PublicKey":"x"}"#), ("udp", "7"), ("host-gw", "\"x\"")]
+        {
+            let value = format!(
+                r#"{{"PublicIP":"1.2.3.4","BackendType":"{backend}","BackendData":{data}}}"#
+            );
+            assert_eq!(
+                decoded("10.5.52.0-24", &value).unwrap().endpoints.first().unwrap().vtep,
+                None
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_no_lease_says_why() {
+        let cases = [
+            (
+                "10.5.52.0-32",
+                r#"{"PublicIP":"1.2.3.4"}"#,
+                "its key names no subnet like 10.5.52.0-24",
+            ),
+            ("10.5.52.0-24", "[]", "its value is no JSON object: "),
+            ("10.5.52.0-24", "", "its value is no JSON object: "),
+            ("10.5.52.0-24", "{}", "its key names an IPv4 subnet, but PublicIP is missing"),
+            (
+                "10.5.52.0-24",
+                r#"{"PublicIP":"0.0.0.0"}"#,
+                "its key names an IPv4 subnet, but PublicIP is missing",
+            ),
+            (
+                "10.5.52.0-24&fd00::-64",
+                r#"{"PublicIP":"1.2.3.4","PublicIPv6":null}"#,
+                "its key names an IPv6 subnet, but PublicIPv6 is missing",
+            ),
+            (
+                "10.5.52.0-24",
+                r#"{"PublicIP":"fd00::1"}"#,
+                r#"PublicIP is "fd00::1", but must be an IPv4 address"#,
+            ),
+            ("10.5.52.0-24", r#"{"PublicIP":7}"#, "PublicIP is 7, but must be a text"),
+            (
+                "10.5.52.0-24",
+                r#"{"PublicIP":"1.2.3.4","BackendType":"vxlan","BackendData":{"VtepMAC":"x"}}"#,
+                "VtepMAC: \"x\" is not a MAC address like 0a:58:0a:f4:01:02",
+            ),
+            (
+                "10.5.52.0-24",
+                r#"{"PublicIP":"1.2.3.4","BackendType":"vxlan","BackendData":7}"#,
+                "BackendData is 7, but must be an object",
+            ),
+        ];
+        for (key, value, reason) in cases {
+            let error = decoded(key, value).unwrap_err();
+            assert!(error.starts_with(reason), "{key} {value}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_value_too_long_is_not_even_read() {
+        let value = format!(r#"{{"PublicIP":"1.2.3.4","x":"{}"}}"#, "x".repeat(64 * 1024));
+        let error = decoded("10.5.52.0-24", &value).unwrap_err();
+        assert_eq!(
+            error,
+            format!("its value has {} bytes, but at most 65536 are read", value.len())
+        );
+    }
+
+    #[test]
+    fn a_v6_only_lease_has_one_endpoint() {
+        let value = encoded(BackendType::Vxlan, &[("fd00::4", Some(vtep("c6:d2:32:6f:8f:44")))]);
+        let lease = decoded("0.0.0.0-0&fd00:12:13::-64", &value).unwrap();
+        let endpoint = lease.endpoints.first().unwrap();
+        assert_eq!(lease.endpoints.len(), 1);
+        assert_eq!(endpoint.subnet.to_string(), "fd00:12:13::/64");
+        assert_eq!(endpoint.public_ip.to_string(), "fd00::4");
+    }
+
+    #[test]
+    fn where_packets_come_from_is_published_beside_the_vtep() {
+        let source = Some("10.0.0.4".parse().unwrap());
+        let published = Vtep { source, ..vtep("c6:d2:32:6f:8f:44") };
+        let value = encoded(BackendType::Vxlan, &[("192.0.2.4", Some(published))]);
+        assert!(value.contains(r#""VtepMAC":"c6:d2:32:6f:8f:44","Source":"10.0.0.4"}"#), "{value}");
+        for (text, expected) in [(r#""10.0.0.4""#, source), (r#""fd00::4""#, None), ("4", None)] {
+            let value = value.replace(r#""10.0.0.4""#, text);
+            let lease = decoded("10.5.52.0-24", &value).unwrap();
+            assert_eq!(lease.endpoints.first().unwrap().vtep.unwrap().source, expected, "{value}");
+        }
+    }
+
+    prop_compose! {
+        fn any_vtep(family: Family)(
+            vni in proptest::option::of(0_u32..1 << 24),
+            octets: [u8; 6],
+            source in proptest::option::of(any::<u32>()),
+        ) -> Vtep {
+            let source = source.map(|number| family.address(number.into()));
+            Vtep { vni, mac: MacAddr::new(octets), source }
+        }
+    }
+
+    fn any_backend() -> impl Strategy<Value = BackendType> {
+        prop_oneof![Just(BackendType::Vxlan), Just(BackendType::HostGw)]
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_published_is_what_peers_read(
+            backend in any_backend(),
+            v4 in 1_u32..,
+            v6 in 1_u128..,
+            vteps in proptest::option::of((any_vtep(Family::V4), any_vtep(Family::V6))),
+            subnet: u32,
+            subnet6: u128,
+        ) {
+            let (vtep4, vtep6) = (vteps.map(|v| v.0), vteps.map(|v| v.1));
+            let subnets = [
+                Prefix::holding(Family::V4.address(subnet.into()), 24).unwrap(),
+                Prefix::holding(Family::V6.address(subnet6), 64).unwrap(),
+            ];
+            let published = LeaseAttributes {
+                backend: backend.clone(),
+                endpoints: vec![
+                    EndpointAttributes { public_ip: Family::V4.address(v4.into()), vtep: vtep4 },
+                    EndpointAttributes { public_ip: Family::V6.address(v6), vtep: vtep6 },
+                ],
+            };
+            let read = decode(key::encode(&subnets), &encode(&published), ORIGIN).lease.unwrap();
+            let expected = published.endpoints.iter().zip(subnets).map(|(attributes, subnet)| Endpoint {
+                subnet,
+                public_ip: attributes.public_ip,
+                backend: backend.clone(),
+                vtep: attributes.vtep,
+            });
+            prop_assert_eq!(read.endpoints, expected.collect::<Vec<_>>());
+        }
+
+        #[test]
+        fn no_value_makes_the_reader_panic(bytes: Vec<u8>) {
+            let record = decode(LeaseId::new("10.5.52.0-24"), &bytes, ORIGIN);
+            prop_assert!(record.lease.is_err());
+        }
+
+        #[test]
+        fn no_json_makes_the_reader_panic(public_ip: String, data: String, kind: String) {
+            let value = serde_json::json!({
+                "PublicIP": public_ip, "BackendType": kind, "BackendData": data, "BackendV6Data": {"VNI": data},
+            });
+            decode(LeaseId::new("10.5.52.0-24&fd00::-64"), value.to_string().as_bytes(), ORIGIN);
+        }
+    }
+
+    /// Whatever stands where, a reason stays one short line.
+    fn is_short(reason: &str) -> bool {
+        reason.chars().count() < 300 && crate::excerpt::is_printable(reason)
+    }
+
+    #[test]
+    fn no_text_is_repeated_whole() {
+        let long = serde_json::Value::from("\u{1}\u{9b}\u{202e}x".repeat(8000));
+        let vxlan = |data: String| {
+            format!(r#"{{"PublicIP":"1.2.3.4","BackendType":"vxlan","BackendData":{data}}}"#)
+        };
+        for value in [
+            long.to_string(),
+            format!(r#"{{"PublicIP":{long}}}"#),
+            format!(r#"{{"PublicIP":[{long}]}}"#),
+            format!(r#"{{"PublicIP":"1.2.3.4","BackendType":[{long}]}}"#),
+            vxlan(long.to_string()),
+            vxlan(format!(r#"{{"VtepMAC":{long}}}"#)),
+            vxlan(format!(r#"{{"VtepMAC":[{long}]}}"#)),
+            vxlan(format!(r#"{{"VtepMAC":"02:00:00:00:00:01","VNI":{long}}}"#)),
+        ] {
+            let reason = decoded("10.5.52.0-24", &value).unwrap_err();
+            assert!(is_short(&reason), "{reason}");
+        }
+    }
+}
