@@ -1,4 +1,4 @@
-//! What a lease says of its backend, as flannel writes it in every store: where the tunnel ends.
+//! The backend data of a lease, as flannel writes it in every store: the end of the tunnel.
 
 use std::net::IpAddr;
 
@@ -11,7 +11,7 @@ use crate::model::prefix::Family;
 
 /// The order of the fields is flannel's.
 #[derive(Serialize)]
-pub(in crate::store) struct BackendData {
+pub(super) struct BackendData {
     #[serde(rename = "VNI", skip_serializing_if = "Option::is_none")]
     vni: Option<u32>,
     #[serde(rename = "VtepMAC")]
@@ -27,18 +27,18 @@ impl From<Vtep> for BackendData {
     }
 }
 
-/// What `read` says of the tunnel; what other backends keep in their data is theirs.
+/// The end of the tunnel in the data that `read` returns; the data of other backends is not read.
 ///
 /// # Errors
-/// A peer on VXLAN says something that is no end of a tunnel.
-pub(in crate::store) fn vtep(
+/// A peer on VXLAN publishes an invalid end of a tunnel.
+pub(super) fn vtep(
     backend: &BackendType,
     family: Family,
     read: impl FnOnce() -> Result<Option<Fields>, Malformed>,
 ) -> Result<Option<Vtep>, Malformed> {
     match backend {
         BackendType::Vxlan => read()?.map_or(Ok(None), |data| published(&data, family)),
-        // Flannel leaves the data of host-gw alone: whatever may stand there is no fault.
+        // Flannel does not read the data of host-gw, so invalid data is no error.
         BackendType::HostGw => {
             let data = read().ok().flatten();
             Ok(data.and_then(|data| published(&data, family).ok().flatten()))

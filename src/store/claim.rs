@@ -8,7 +8,7 @@ use crate::model::config::Pool;
 use crate::model::lease::LeaseId;
 use crate::model::prefix::Prefix;
 
-/// What a node knows from before its restart.
+/// What a node remembers from before its restart.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Previous {
     /// The subnets that its pods got.
@@ -34,7 +34,7 @@ pub struct Claimant<'a> {
     pub occupied: &'a [Prefix],
 }
 
-/// Who holds what, as far as the choice of a subnet goes.
+/// A lease, as far as the choice of a subnet needs it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holding {
     pub id: LeaseId,
@@ -56,13 +56,13 @@ pub struct Claim<'a> {
 
 #[derive(Clone, Debug)]
 pub enum Way<'a> {
-    /// Publish under a lease that is there and ours.
+    /// Publish under an existing lease of this node.
     Take(LeaseId),
     Create(Wish<'a>),
 }
 
 impl Holding {
-    /// Who it is, for the log.
+    /// The holder, for the log.
     pub fn holder(&self) -> String {
         match self.public_ips.first() {
             Some(public_ip) => format!("the node with public IP {public_ip}"),
@@ -86,12 +86,12 @@ impl<'a> Claimant<'a> {
         let previous = usable.iter().find(|held| self.had(held));
         let previous =
             previous.or_else(|| others.iter().find(|held| self.outlives(held, holdings)));
-        // Pods may run on the previous subnet: no other lease of ours goes before it.
+        // Pods may run on the previous subnet: it has precedence over other leases of this node.
         let other = || usable.first().filter(|_| !self.has_previous());
         let way = if let Some(held) = previous.or_else(other) {
             Way::Take(held.id.clone())
         } else {
-            // An operator's reservation is not ours to give up.
+            // A reservation belongs to the operator and is kept.
             let (reserved, left) =
                 usable.into_iter().partition::<Vec<_>, _>(|held| is_reservation(held));
             obsolete.extend(left);
@@ -101,7 +101,7 @@ impl<'a> Claimant<'a> {
         Ok(Claim { way, obsolete: obsolete.into_iter().map(|held| held.id.clone()).collect() })
     }
 
-    /// By a public IP of ours, or by the term that we held before.
+    /// By a public IP of this node, or by the etcd lease that it held before.
     pub fn owns(&self, held: &Holding) -> bool {
         meet(&held.public_ips, &self.public_ips) || self.proves_by_term(held)
     }
@@ -131,7 +131,7 @@ impl<'a> Claimant<'a> {
         self.previous.subnets.iter().copied().filter(move |subnet| !hands_out(subnet))
     }
 
-    /// The error that names who holds `subnet`.
+    /// The error that names the holder of `subnet`.
     pub fn taken(&self, subnet: Prefix, holder: &Holding) -> Error {
         let subnet_file = self.previous.subnet_file.clone();
         Error::Taken { subnet, holder: holder.holder(), subnet_file }

@@ -1,6 +1,8 @@
 //! Uses one server of a store at a time, and the next one once that fails.
 
+use std::error::Error as StdError;
 use std::future::Future;
+use std::iter::successors;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,12 +13,15 @@ use tokio::time::sleep;
 use super::backoff::Backoff;
 use super::operator::Away;
 use super::report::Report;
-use crate::model::status::StoreState;
+use super::watch::Interrupted;
 
 /// The servers of one store.
-pub(in crate::store) trait Servers {
+pub(super) trait Servers {
     /// What requests are sent through.
     type Client;
+
+    /// The beginning of the sentence that reports a refused list of all leases.
+    const UNLISTED: &str;
 
     fn count(&self) -> usize;
 
@@ -28,9 +33,9 @@ pub(in crate::store) trait Servers {
 }
 
 /// The servers of one store, and the connection to the one in use.
-pub(in crate::store) struct Failover<S: Servers> {
-    pub(in crate::store) servers: S,
-    pub(in crate::store) report: Report,
+pub(super) struct Failover<S: Servers> {
+    pub(super) servers: S,
+    pub(super) report: Report,
     current: Mutex<Current<S::Client>>,
 }
 
@@ -47,22 +52,43 @@ struct Current<C> {
 }
 
 /// Shared, since a client is several kilobytes that every future would carry.
-pub(in crate::store) struct Connection<C> {
+pub(super) struct Connection<C> {
     client: Arc<C>,
     generation: u64,
 }
 
-/// Why a request brought nothing.
+/// Why a request has no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::store) enum Failure<R> {
+pub(super) enum Failure {
     /// No server could be asked, or it could not answer; the report says more.
     Away,
     /// The server is reachable, and refuses.
-    Refused(R),
+    Refused(Refusal),
 }
 
-impl<R> From<R> for Failure<R> {
-    fn from(refusal: R) -> Self {
+/// An answer that another try on another connection would not change.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Refusal {
+    #[error("there is no such object")]
+    Absent,
+    #[error("there is such an object already")]
+    Exists,
+    /// The history asked for is compacted, or still to come.
+    #[error("there is no such history")]
+    NoHistory,
+    /// The answer is.
+    #[error("{0}")]
+    TooLarge(String),
+    /// The server accepts no such request from any client, or has no space for it.
+    #[error("{0}")]
+    Invalid(String),
+    /// This client may not do this.
+    #[error("{0}")]
+    Denied(String),
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Self {
         Self::Refused(refusal)
     }
 }
@@ -91,15 +117,13 @@ impl<C> Current<C> {
 
 impl<S: Servers> Failover<S> {
     /// Connects to nothing yet; the server at `first` will be the first.
-    pub(in crate::store) fn new(servers: S, first: usize, report: Report) -> Self {
+    pub(super) fn new(servers: S, first: usize, report: Report) -> Self {
         let current =
             Current { connection: None, server: first, changes: 0, generation: 0, failures: 0 };
         Self { servers, report, current: Mutex::new(current) }
     }
 
-    pub(in crate::store) async fn connection<R>(
-        &self,
-    ) -> Result<Connection<S::Client>, Failure<R>> {
+    pub(super) async fn connection(&self) -> Result<Connection<S::Client>, Failure> {
         let mut current = self.current.lock().await;
         if let Some(connection) = &current.connection {
             return Ok(connection.clone());
@@ -120,36 +144,29 @@ impl<S: Servers> Failover<S> {
     }
 
     /// How often another server was chosen so far.
-    pub(in crate::store) async fn changes(&self) -> u64 {
+    pub(super) async fn changes(&self) -> u64 {
         self.current.lock().await.changes
     }
 
     /// The same, if requests still go over `connection`.
-    pub(in crate::store) async fn changes_on(
-        &self,
-        connection: &Connection<S::Client>,
-    ) -> Option<u64> {
+    pub(super) async fn changes_on(&self, connection: &Connection<S::Client>) -> Option<u64> {
         let current = self.current.lock().await;
         current.uses(connection).then_some(current.changes)
     }
 
     /// The server has answered.
-    pub(in crate::store) async fn succeeded(&self) {
+    pub(super) async fn succeeded(&self) {
         self.answered().await;
         self.report.reachable();
     }
 
     /// The server has answered. Whether the store can be used is for the caller to report.
-    pub(in crate::store) async fn answered(&self) {
+    pub(super) async fn answered(&self) {
         self.current.lock().await.failures = 0;
     }
 
     /// The next request goes to the next server.
-    pub(in crate::store) async fn drop_connection(
-        &self,
-        connection: &Connection<S::Client>,
-        reason: &str,
-    ) {
+    pub(super) async fn drop_connection(&self, connection: &Connection<S::Client>, reason: &str) {
         let mut current = self.current.lock().await;
         if current.uses(connection) {
             current.connection = None;
@@ -159,11 +176,7 @@ impl<S: Servers> Failover<S> {
 
     /// The server does not keep up, but its connection is sound: it is kept where there is no other
     /// server, since to open a new one would only add to the load.
-    pub(in crate::store) async fn pass_over(
-        &self,
-        connection: &Connection<S::Client>,
-        reason: &str,
-    ) {
+    pub(super) async fn pass_over(&self, connection: &Connection<S::Client>, reason: &str) {
         if self.servers.count() > 1 {
             return self.drop_connection(connection, reason).await;
         }
@@ -174,24 +187,55 @@ impl<S: Servers> Failover<S> {
     }
 
     /// Asks each server before it gives up: a person waits for the answer.
-    pub(in crate::store) async fn ask_each<T, R, F>(
-        &self,
-        ask: impl Fn() -> F,
-    ) -> Result<Result<T, R>, Away>
+    pub(super) async fn ask_each<T, F>(&self, ask: impl Fn() -> F) -> Result<T, Failure>
     where
-        F: Future<Output = Result<T, Failure<R>>>,
+        F: Future<Output = Result<T, Failure>>,
     {
         loop {
             match ask().await {
-                Ok(answer) => return Ok(Ok(answer)),
-                Err(Failure::Refused(refusal)) => return Ok(Err(refusal)),
-                Err(Failure::Away) => {
-                    if let StoreState::Waiting(why) = &*self.report.state().borrow() {
-                        return Err(Away(why.clone()));
-                    }
-                }
+                Err(Failure::Away) if self.report.unusable().is_none() => {}
+                answer => return answer,
             }
         }
+    }
+
+    /// Why a person has no answer.
+    pub(super) fn explained(&self, failure: Failure) -> Away {
+        let no_answer = || format!("{} gave no answer", self.report.store);
+        Away(match failure {
+            Failure::Away => self.report.unusable().unwrap_or_else(no_answer),
+            Failure::Refused(refusal) => self.refused(refusal),
+        })
+    }
+
+    /// The sentence that reports `refusal`.
+    pub(super) fn refused(&self, refusal: Refusal) -> String {
+        match refusal {
+            Refusal::Denied(why) => why,
+            refusal => format!("{} refuses: {refusal}", self.report.store),
+        }
+    }
+
+    /// Notes whether the store accepts such a report of this node.
+    pub(super) fn note_report<T>(&self, written: &Result<T, Failure>) {
+        match written {
+            Ok(_) => self.report.refuses_report(None),
+            Err(Failure::Refused(Refusal::Invalid(why))) => self.report.refuses_report(Some(why)),
+            Err(Failure::Refused(_) | Failure::Away) => {}
+        }
+    }
+
+    /// What a failed request for all leases means for their history.
+    pub(super) fn interrupted(&self, failure: Failure) -> Interrupted {
+        match failure {
+            Failure::Refused(Refusal::NoHistory) => return Interrupted::Gap,
+            Failure::Refused(Refusal::Denied(why)) => self.report.away(&why),
+            Failure::Refused(refusal) => {
+                self.report.away(&format!("{}: {refusal}", S::UNLISTED));
+            }
+            Failure::Away => {}
+        }
+        Interrupted::Away
     }
 
     /// One dead server of several is nothing to report.
@@ -208,8 +252,17 @@ impl<S: Servers> Failover<S> {
     }
 }
 
+/// `message`, and the innermost cause, which says most.
+pub(super) fn with_cause(message: &str, cause: Option<&(dyn StdError + 'static)>) -> String {
+    let innermost = successors(cause, |error| (*error).source()).last().map(ToString::to_string);
+    match innermost {
+        Some(innermost) if !message.contains(&innermost) => format!("{message}: {innermost}"),
+        Some(_) | None => message.to_owned(),
+    }
+}
+
 /// Repeats `attempt` until it has a result, with a backoff up to `longest` in between.
-pub(in crate::store) async fn retry<T, F>(longest: Duration, attempt: impl Fn() -> F) -> T
+pub(super) async fn retry<T, F>(longest: Duration, attempt: impl Fn() -> F) -> T
 where
     F: Future<Output = Option<T>>,
 {

@@ -9,18 +9,18 @@ use tokio::time::{Instant, sleep};
 use super::Lost;
 use crate::store::backoff::Backoff;
 
-/// How often the lease was lost of late.
+/// Recent losses of the lease.
 #[derive(Debug)]
-pub(in crate::store) struct Losses {
-    /// Until when another loss follows from the last one.
+pub(super) struct Losses {
+    /// Until then, another loss counts as a consequence of the last one.
     calm: Option<Instant>,
     backoff: Backoff,
     /// For losses to a node that has our public IP: only the operator can change that.
     contest: Backoff,
 }
 
-/// After so long a loss has nothing to do with the one before.
-pub(in crate::store) const CALM: Duration = Duration::from_secs(300);
+/// After this time, a loss is independent of the one before.
+pub(super) const CALM: Duration = Duration::from_secs(300);
 const SHORTEST_CONTEST: Duration = Duration::from_secs(5);
 const LONGEST_CONTEST: Duration = Duration::from_secs(300);
 
@@ -34,7 +34,7 @@ impl Default for Losses {
 impl Losses {
     /// How long to wait before the lease is taken back: not at all, the first time. Two nodes with
     /// one public IP would take it from each other as fast as the store can notify both.
-    pub(in crate::store) fn pause(&mut self, lost: &Lost, random: f64) -> Duration {
+    pub(super) fn pause(&mut self, lost: &Lost, random: f64) -> Duration {
         let now = Instant::now();
         let pause = match (self.calm.is_some_and(|calm| now < calm), lost.rival) {
             (true, None) => self.backoff.delay(random),
@@ -51,7 +51,7 @@ impl Losses {
 }
 
 /// Waits until `loss` finds the lease lost in what is known of it.
-pub(in crate::store) async fn until_lost<T>(
+pub(super) async fn until_lost<T>(
     known: &watch::Sender<T>,
     loss: impl Fn(&T) -> Option<Lost>,
 ) -> Lost {
@@ -65,14 +65,14 @@ pub(in crate::store) async fn until_lost<T>(
 }
 
 /// The sender belongs to the store and lives as long as it does.
-pub(in crate::store) async fn change<T>(known: &mut watch::Receiver<T>) {
+pub(super) async fn change<T>(known: &mut watch::Receiver<T>) {
     if known.changed().await.is_err() {
         pending::<()>().await;
     }
 }
 
 /// Waits before a lease that was lost is taken back.
-pub(in crate::store) async fn pause_after(lost: Option<Lost>, losses: &Mutex<Losses>) {
+pub(super) async fn pause_after(lost: Option<Lost>, losses: &Mutex<Losses>) {
     if let Some(lost) = lost {
         let pause = losses.lock().await.pause(&lost, rand::random());
         sleep(pause).await;

@@ -107,12 +107,12 @@ pub trait Documents {
     fn state(&self) -> channel::Receiver<StoreState>;
 }
 
-/// Who a node is to a store that knows nodes beside their leases.
+/// The identity of a node in a store that knows nodes apart from their leases.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
-    /// What operators call it there.
+    /// Its name there.
     pub name: Option<String>,
-    /// What peers shall send to, whatever the flags say; at most one per family.
+    /// Where peers send to, in precedence over the flags; at most one per family.
     pub public_ips: Vec<IpAddr>,
 }
 

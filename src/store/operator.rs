@@ -1,4 +1,4 @@
-//! What an operator finds in a store, and what becomes of what he writes.
+//! What an operator reads from a store, and the result of a write.
 
 use crate::model::lease::Record;
 use crate::model::report::NodeReport;
@@ -20,12 +20,12 @@ pub struct Written {
     pub revision: i64,
 }
 
-/// What became of a write.
+/// The result of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Swap {
     /// At this revision.
     Done(i64),
-    /// The key was written by somebody else since it was read; nothing is changed.
+    /// The key was written by another client since it was read; nothing is changed.
     Outdated,
 }
 
@@ -35,12 +35,12 @@ pub enum Swap {
 pub struct Away(pub String);
 
 impl Swap {
-    /// What became of a write of `text` over revision `seen` that failed with `failure`: it may have
+    /// The result of a write of `text` over revision `seen` that failed with `failure`: it may have
     /// been carried out, and then the config `found` afterwards shows it.
     ///
     /// # Errors
     /// Nothing was written.
-    pub(in crate::store) fn after(
+    pub(super) fn after(
         failure: Away,
         found: Option<Written>,
         seen: i64,

@@ -1,4 +1,4 @@
-//! Whether a store can be used: in the log once per change, to the daemon always.
+//! Whether a store can be used: logged once per change, and always known to the daemon.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -8,7 +8,7 @@ use tracing::{info, warn};
 use crate::excerpt;
 use crate::model::status::StoreState;
 
-/// What we wait for, if anything.
+/// What is waited for, if anything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Waits {
     /// Why the servers cannot be used; none if they can.
@@ -17,29 +17,34 @@ struct Waits {
     subnet: Option<String>,
     /// Why the store refuses the report of this node, which delays nothing.
     report: Option<String>,
-    /// What it holds that is too large for a lease.
+    /// The values in it that are too large for a lease.
     oversized: Option<String>,
     asked: bool,
 }
 
 #[derive(Debug)]
-pub(in crate::store) struct Report {
+pub(super) struct Report {
     /// What the log calls the store.
-    store: &'static str,
+    pub(super) store: &'static str,
     waits: Mutex<Waits>,
     state: watch::Sender<StoreState>,
 }
 
 impl Report {
-    pub(in crate::store) fn of(store: &'static str) -> Self {
+    pub(super) fn of(store: &'static str) -> Self {
         Self { store, waits: Mutex::default(), state: watch::Sender::new(StoreState::Unknown) }
     }
 
-    pub(in crate::store) fn state(&self) -> watch::Receiver<StoreState> {
+    pub(super) fn state(&self) -> watch::Receiver<StoreState> {
         self.state.subscribe()
     }
 
-    pub(in crate::store) fn reachable(&self) {
+    /// Why the servers cannot be used, if that is so.
+    pub(super) fn unusable(&self) -> Option<String> {
+        self.change(|waits| waits.server.clone())
+    }
+
+    pub(super) fn reachable(&self) {
         let was_away = self.change(|waits| {
             waits.asked = true;
             waits.server.take()
@@ -49,7 +54,7 @@ impl Report {
         }
     }
 
-    pub(in crate::store) fn away(&self, reason: &str) {
+    pub(super) fn away(&self, reason: &str) {
         let reason = excerpt::sentence(reason);
         let known = self.change(|waits| {
             waits.asked = true;
@@ -61,7 +66,7 @@ impl Report {
     }
 
     /// The store answers, but has no subnet for this node.
-    pub(in crate::store) fn lacks_subnet(&self, reason: &str) {
+    pub(super) fn lacks_subnet(&self, reason: &str) {
         let reason = excerpt::sentence(reason);
         let known = self.change(|waits| waits.subnet.replace(reason.clone()));
         if known.as_ref() != Some(&reason) {
@@ -69,26 +74,23 @@ impl Report {
         }
     }
 
-    pub(in crate::store) fn has_subnet(&self) {
+    pub(super) fn has_subnet(&self) {
         self.change(|waits| waits.subnet = None);
     }
 
-    /// The store is reachable, but takes no such report of this node.
-    pub(in crate::store) fn refuses_report(&self, reason: &str) {
-        let known = self.change(|waits| waits.report.replace(reason.to_owned()));
-        if known.is_none() {
-            warn!(reason, "{} refuses this node's report", self.store);
-        }
-    }
-
-    pub(in crate::store) fn accepts_report(&self) {
-        if self.change(|waits| waits.report.take()).is_some() {
-            info!("{} accepts this node's report again", self.store);
+    /// The store refuses this node's report for this reason, or accepts it.
+    pub(super) fn refuses_report(&self, reason: Option<&str>) {
+        let next = reason.map(str::to_owned);
+        let known = self.change(|waits| std::mem::replace(&mut waits.report, next));
+        match (reason, known) {
+            (Some(reason), None) => warn!(reason, "{} refuses this node's report", self.store),
+            (None, Some(_)) => info!("{} accepts this node's report again", self.store),
+            (None, None) | (Some(_), Some(_)) => {}
         }
     }
 
     /// What of the values below the leases' prefix is too large for a lease, if anything is.
-    pub(in crate::store) fn holds(&self, oversized: Option<String>) {
+    pub(super) fn holds(&self, oversized: Option<String>) {
         self.change(|waits| waits.oversized = oversized);
     }
 
@@ -127,7 +129,7 @@ mod tests {
     #[test]
     fn a_refused_report_does_not_make_the_store_unreachable() {
         let report = Report::of("etcd");
-        report.refuses_report("request is too large");
+        report.refuses_report(Some("request is too large"));
         assert_eq!(*report.state().borrow(), StoreState::Unknown);
         report.reachable();
         let state = StoreState::Refuses("this node's report: request is too large".to_owned());
@@ -137,7 +139,7 @@ mod tests {
         report.away("no answer");
         assert_eq!(*report.state().borrow(), StoreState::Waiting("no answer".to_owned()));
         report.reachable();
-        report.accepts_report();
+        report.refuses_report(None);
         assert_eq!(*report.state().borrow(), StoreState::Reachable);
     }
 

@@ -20,7 +20,7 @@ pub trait Source: Send + 'static {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interrupted {
-    /// The store is away: what comes next is not lost.
+    /// The store is unreachable: what comes next is not lost.
     Away,
     /// The store no longer has, or never had, what comes next.
     Gap,
@@ -41,9 +41,7 @@ pub fn updates(source: impl Source) -> BoxStream<'static, LeaseUpdate> {
 }
 
 /// `values` without those that repeat the one before.
-pub(in crate::store) fn distinct<T>(
-    values: impl Stream<Item = T> + Send + 'static,
-) -> BoxStream<'static, T>
+pub(super) fn distinct<T>(values: impl Stream<Item = T> + Send + 'static) -> BoxStream<'static, T>
 where
     T: Clone + PartialEq + Send + 'static,
 {
@@ -62,17 +60,17 @@ struct Follower<S> {
 
 enum Next {
     List,
-    /// With so many records at the last listing.
+    /// With this number of records at the last listing.
     Follow(usize),
 }
 
-/// All is read again this often, at a random moment: whatever a watch has missed is put right then.
+/// All is read again after this time at the latest, which corrects what a watch has missed.
 const BETWEEN_LISTINGS: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The shortest time between a doubt and the listing that settles it: the watch goes on meanwhile.
 const DOUBT: Duration = Duration::from_secs(10);
 
-/// To reopen a watch costs a store little, and nothing while it is away.
+/// To reopen a watch costs a store little, and nothing while it is unreachable.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// What one record adds to the time over which all nodes spread a new listing: a store that had to
@@ -111,7 +109,7 @@ impl<S: Source> Follower<S> {
         Ok(vec![LeaseUpdate::Snapshot(records)])
     }
 
-    /// What an interrupted `follow` had heard is in the listing, too.
+    /// What an interrupted `follow` had read is in the listing, too.
     async fn follow(&mut self) -> Result<Vec<LeaseUpdate>, Interrupted> {
         if let Ok(followed) = timeout_at(self.list_at, self.source.follow()).await {
             return followed;
@@ -120,7 +118,7 @@ impl<S: Source> Follower<S> {
         self.list().await
     }
 
-    /// How long this node leaves the store to the others before it lists all records.
+    /// How long this node waits before it lists all records, for the sake of the others.
     fn spread(&self) -> Duration {
         let records = match self.next {
             Next::List => 0,

@@ -8,9 +8,9 @@ use etcd_client::{Error, KvClient, LeaseClient, ResponseHeader, WatchClient};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::connect::{EtcdOptions, Failure, Fault, Refusal, describe, fault, open, shown};
-use super::pace::{Part, TIMEOUT, breath, courtesy, faded, is_on, patience, turn};
-use crate::store::failover::{self, Failover, Servers, retry};
+use super::connect::{EtcdOptions, Fault, describe, fault, open, shown};
+use super::pace::{self, Part, TIMEOUT, faded, is_on};
+use crate::store::failover::{self, Failover, Failure, Refusal, Servers, retry};
 use crate::store::report::Report;
 
 /// A client with failover: the library's own sends a share of the requests to dead servers.
@@ -23,13 +23,12 @@ pub(super) struct Client {
 struct Latency {
     took: Duration,
     seen: Instant,
-    /// How often another server had been chosen by then.
+    /// The number of changes of the server in use by then.
     changes: u64,
 }
 
 impl Latency {
-    /// Of the server in use, which is the one chosen by the last of so many changes. Nothing is known
-    /// of a server that was chosen just now.
+    /// The latency of the server in use after this number of changes: unknown for one chosen just now.
     fn after(&self, changes: u64) -> Duration {
         if self.changes == changes { faded(self.took, self.seen.elapsed()) } else { Duration::ZERO }
     }
@@ -40,10 +39,10 @@ pub(in crate::store) struct Server(etcd_client::Client);
 
 pub(super) type Connection = failover::Connection<Server>;
 
-/// In bytes. Tens of thousands of leases are less, and no answer may take all our memory.
+/// In bytes. Tens of thousands of leases are less; it bounds the memory that an answer takes.
 pub(super) const LONGEST_ANSWER: usize = 8 * 1024 * 1024;
 
-/// Between two tries: who waits longer than a busy server needs to recover is the last to be served.
+/// Between two tries: a node that waits longer than a busy server needs to recover is served last.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 impl Server {
@@ -51,7 +50,7 @@ impl Server {
         self.kv_of(LONGEST_ANSWER)
     }
 
-    /// Takes answers of so many bytes; the library's own limit ends at some 24,000 leases.
+    /// For answers of up to `longest` bytes; the library's own limit is some 24,000 leases.
     pub(super) fn kv_of(&self, longest: usize) -> KvClient {
         self.0.kv_client().max_decoding_message_size(longest)
     }
@@ -67,6 +66,8 @@ impl Server {
 
 impl Servers for EtcdOptions {
     type Client = Server;
+
+    const UNLISTED: &str = "etcd does not list the leases";
 
     fn count(&self) -> usize {
         self.endpoints.len()
@@ -88,7 +89,7 @@ impl EtcdOptions {
         self.endpoints.get(index).map_or("", String::as_str)
     }
 
-    /// A server that misses our certificate hangs up without a word of it.
+    /// A server that requires a client certificate closes the connection without saying so.
     fn hint(&self, endpoint: &str, reason: &str) -> &'static str {
         let encrypted = endpoint.starts_with("https://") || !endpoint.contains("://");
         let hung_up = HUNG_UP.iter().any(|text| reason.contains(text));
@@ -101,7 +102,7 @@ impl EtcdOptions {
 }
 
 impl Client {
-    /// `random` chooses the first server, so that a cluster's nodes spread over all.
+    /// `random` chooses the first server, so that the nodes of a cluster spread over all.
     pub(super) fn new(options: EtcdOptions, random: usize) -> Self {
         let first = random.checked_rem(options.endpoints.len()).unwrap_or(0);
         let failover = Failover::new(options, first, Report::of("etcd"));
@@ -109,7 +110,7 @@ impl Client {
         Self { failover, latency: Mutex::new(latency) }
     }
 
-    /// Asks until there is an answer that can be gone by.
+    /// Asks until there is an answer.
     pub(super) async fn request<T, F>(&self, ask: impl Fn(Connection) -> F) -> Result<T, Refusal>
     where
         F: Future<Output = Result<T, Error>>,
@@ -121,7 +122,7 @@ impl Client {
                     self.report.has_subnet();
                     Some(Ok(answer))
                 }
-                // It cannot be done without, and there may be space again later.
+                // No lease without it, and there may be space again later.
                 Err(Failure::Refused(Refusal::Invalid(reason))) => {
                     self.report.reachable();
                     self.report.lacks_subnet(&reason);
@@ -140,9 +141,9 @@ impl Client {
         F: Future<Output = Result<T, Error>>,
     {
         let connection = self.connection().await?;
-        let patience = patience(self.latency().await, self.servers.endpoints.len());
+        let longest = pace::answer_timeout(self.latency().await, self.servers.endpoints.len());
         let asked = Instant::now();
-        let answer = timeout(patience, Box::pin(ask(connection.clone()))).await;
+        let answer = timeout(longest, Box::pin(ask(connection.clone()))).await;
         self.note_latency(&connection, asked.elapsed()).await;
         match answer {
             Ok(Ok(answer)) => {
@@ -150,39 +151,39 @@ impl Client {
                 Ok(answer)
             }
             Ok(Err(error)) => Err(self.failed(&connection, &error).await),
-            // A dead server is noticed by its pings.
+            // Pings detect a dead server.
             Err(_) => {
-                self.pass_over(&connection, &no_answer(patience)).await;
+                self.pass_over(&connection, &no_answer(longest)).await;
                 Err(Failure::Away)
             }
         }
     }
 
-    /// A pause between two requests: none while the server answers briskly.
-    pub(super) async fn breathe(&self) {
+    /// A pause between two requests: none while the server answers quickly.
+    pub(super) async fn pause(&self) {
         if is_on(Part::Pause) {
-            sleep(breath(self.latency().await).mul_f64(rand::random())).await;
+            sleep(pace::pause(self.latency().await).mul_f64(rand::random())).await;
         }
     }
 
-    /// A longer one, before what can wait.
-    pub(super) async fn stand_back(&self) {
+    /// A longer one, before a request that can wait.
+    pub(super) async fn back_off(&self) {
         if is_on(Part::Gather) {
-            sleep(courtesy(self.latency().await).mul_f64(rand::random())).await;
+            sleep(pace::backoff(self.latency().await).mul_f64(rand::random())).await;
         }
     }
 
-    /// Once more before a question that a whole crowd asks, neither all at once nor soon again.
-    pub(super) async fn wait_for_turn(&self, crowd: u32) {
-        let longest = turn(self.latency().await, crowd);
+    /// Before a request that `waiting` other nodes send too, spread over time.
+    pub(super) async fn wait_among(&self, waiting: u32) {
+        let longest = pace::wait(self.latency().await, waiting);
         sleep(longest.mul_f64(rand::random_range(0.5..1.0))).await;
     }
 
     pub(super) async fn is_busy(&self) -> bool {
-        !courtesy(self.latency().await).is_zero()
+        !pace::backoff(self.latency().await).is_zero()
     }
 
-    /// Judges `error`; if it is the server's or the connection's, the next request goes elsewhere.
+    /// Classifies `error`; if the server or the connection failed, the next request goes elsewhere.
     pub(super) async fn failed(&self, connection: &Connection, error: &Error) -> Failure {
         match fault(error) {
             Fault::Answer(refusal @ Refusal::Invalid(_)) => {
@@ -204,8 +205,8 @@ impl Client {
         self.latency.lock().await.after(changes)
     }
 
-    /// One brisk answer does not yet make a server idle. A server that is no longer in use says
-    /// nothing about the next one.
+    /// One quick answer does not yet make a server idle. The latency of a server that is no longer
+    /// in use does not count for the next one.
     async fn note_latency(&self, connection: &Connection, took: Duration) {
         let Some(changes) = self.changes_on(connection).await else { return };
         let mut latency = self.latency.lock().await;
@@ -222,7 +223,7 @@ impl Deref for Client {
     }
 }
 
-/// What the library says when the other side ends the conversation.
+/// Errors of the library when the other side closes the connection.
 const HUNG_UP: [&str; 4] = ["operation was canceled", "fatal alert", "closed", "reset"];
 
 /// The store's revision as of an answer.
@@ -230,8 +231,8 @@ pub(super) fn revision(header: Option<&ResponseHeader>) -> i64 {
     header.map_or(0, ResponseHeader::revision)
 }
 
-fn no_answer(patience: Duration) -> String {
-    format!("no answer within {} s", patience.as_secs())
+fn no_answer(longest: Duration) -> String {
+    format!("no answer within {} s", longest.as_secs())
 }
 
 #[cfg(test)]

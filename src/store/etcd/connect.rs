@@ -8,6 +8,7 @@ use std::time::Duration;
 use etcd_client::{Certificate, Client, ConnectOptions, Error, Identity, TlsOptions};
 
 use crate::excerpt;
+use crate::store::failover::{Refusal, with_cause};
 
 /// How to reach etcd, and where in it our network lives.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -16,9 +17,9 @@ pub struct EtcdOptions {
     pub endpoints: Vec<String>,
     /// `/coreos.com/network`.
     pub prefix: String,
-    /// Whose certificates to believe.
+    /// The CA certificates that servers are verified against.
     pub ca_file: Option<PathBuf>,
-    /// Our own certificate and its key, for servers that ask.
+    /// The client certificate and its key, for servers that require one.
     pub cert_file: Option<PathBuf>,
     pub key_file: Option<PathBuf>,
     pub credentials: Option<Credentials>,
@@ -43,10 +44,10 @@ const KEEP_ALIVE: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// With credentials the server is asked for a token; without, nothing is sent yet.
-/// The TLS files are read anew each time, so that they may be replaced while we run.
+/// The TLS files are read again each time, so that they may be replaced while the daemon runs.
 ///
 /// # Errors
-/// What to tell people; contains no secrets.
+/// What to report; contains no secrets.
 pub(super) async fn open(options: &EtcdOptions, endpoint: &str) -> Result<Client, String> {
     let mut connect = ConnectOptions::new()
         .with_connect_timeout(CONNECT_TIMEOUT)
@@ -63,7 +64,7 @@ pub(super) async fn open(options: &EtcdOptions, endpoint: &str) -> Result<Client
     Client::connect([endpoint], Some(connect)).await.map_err(|error| describe(&error))
 }
 
-/// Flannel takes TLS files for `http` endpoints without complaint; the library does not.
+/// Flannel accepts TLS files for `http` endpoints; the library does not.
 fn tls(options: &EtcdOptions, endpoint: &str) -> Result<Option<TlsOptions>, String> {
     let files = [&options.ca_file, &options.cert_file, &options.key_file];
     if endpoint.starts_with("http://") || files.iter().all(|file| file.is_none()) {
@@ -84,7 +85,7 @@ fn tls(options: &EtcdOptions, endpoint: &str) -> Result<Option<TlsOptions>, Stri
     Ok(Some(tls))
 }
 
-/// The library takes a file without a certificate for one that trusts nobody.
+/// The library accepts a file without a certificate, and then trusts no server.
 fn read_certificate(file: &Path) -> Result<Vec<u8>, String> {
     let pem = read(file)?;
     let holds_one = String::from_utf8_lossy(&pem).contains("-----BEGIN CERTIFICATE-----");
@@ -102,63 +103,21 @@ pub fn shown(endpoint: &str) -> String {
     if scheme.is_empty() { host.to_owned() } else { format!("{scheme}://{host}") }
 }
 
-/// The message and the innermost cause, which tells most. A server may quote what others wrote.
+/// The message and the innermost cause. A server may quote foreign text.
 pub(super) fn describe(error: &Error) -> String {
     let text = match error {
         Error::GRpcStatus(status) => with_cause(status.message(), status.source()),
         Error::TransportError(error) => with_cause(&error.to_string(), error.source()),
-        Error::InvalidArgs(_)
-        | Error::InvalidUri(_)
-        | Error::IoError(_)
-        | Error::WatchError(_)
-        | Error::Utf8Error(_)
-        | Error::LeaseKeepAliveError(_)
-        | Error::ElectError(_)
-        | Error::InvalidMetadataValue(_)
-        | Error::EndpointError(_)
-        | Error::EndpointsNotManaged
-        | Error::Internal(_) => error.to_string(),
+        other => other.to_string(),
     };
     excerpt::sentence(&text)
 }
 
-fn with_cause(message: &str, mut cause: Option<&(dyn StdError + 'static)>) -> String {
-    let mut text = message.to_owned();
-    while let Some(error) = cause {
-        cause = error.source();
-        let innermost = error.to_string();
-        if cause.is_none() && !message.contains(&innermost) {
-            text = format!("{message}: {innermost}");
-        }
-    }
-    text
-}
-
-pub(super) type Failure = crate::store::failover::Failure<Refusal>;
-
-/// An answer that another try on another connection would not change.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Refusal {
-    #[error("there is no such etcd lease")]
-    NoGrant,
-    #[error("there is such an etcd lease already")]
-    GrantExists,
-    /// The revision asked for is compacted, or still to come.
-    #[error("there is no such revision")]
-    NoRevision,
-    /// The answer is: the library refuses it before it has read it.
-    #[error("{0}")]
-    TooLarge(String),
-    /// The request is too large, or the server has no space for it.
-    #[error("{0}")]
-    Invalid(String),
-}
-
-/// Whose fault an error is.
+/// What an error means.
 pub(super) enum Fault {
-    /// None: it is an answer.
+    /// It is an answer.
     Answer(Refusal),
-    /// The server's, which says so itself.
+    /// The server reports that it cannot answer.
     Server,
     Connection,
 }
@@ -166,9 +125,9 @@ pub(super) enum Fault {
 pub(super) fn fault(error: &Error) -> Fault {
     let Error::GRpcStatus(status) = error else { return Fault::Connection };
     match i32::from(status.code()) {
-        NOT_FOUND => Fault::Answer(Refusal::NoGrant),
-        FAILED_PRECONDITION => Fault::Answer(Refusal::GrantExists),
-        OUT_OF_RANGE if is_of_server(status.message()) => Fault::Answer(Refusal::NoRevision),
+        NOT_FOUND => Fault::Answer(Refusal::Absent),
+        FAILED_PRECONDITION => Fault::Answer(Refusal::Exists),
+        OUT_OF_RANGE if is_of_server(status.message()) => Fault::Answer(Refusal::NoHistory),
         OUT_OF_RANGE => Fault::Answer(Refusal::TooLarge(describe(error))),
         INVALID_ARGUMENT | RESOURCE_EXHAUSTED => Fault::Answer(Refusal::Invalid(describe(error))),
         UNAVAILABLE if is_of_server(status.message()) => Fault::Server,
@@ -182,16 +141,24 @@ fn is_of_server(message: &str) -> bool {
 }
 
 /// Whether this etcd user has no right to what was asked.
-pub(super) fn is_denied(error: &Error) -> bool {
+fn is_denied(error: &Error) -> bool {
     matches!(error, Error::GRpcStatus(status) if i32::from(status.code()) == PERMISSION_DENIED)
 }
 
-/// Whether this etcd takes no such request, from this user or from anybody.
+/// None where this etcd user has no right to what was asked.
+pub(super) fn unless_denied<T>(answer: Result<T, Error>) -> Result<Option<T>, Error> {
+    match answer {
+        Err(error) if is_denied(&error) => Ok(None),
+        answer => answer.map(Some),
+    }
+}
+
+/// Whether this etcd accepts no such request, from this user or from any.
 pub(super) fn is_unwelcome(error: &Error) -> bool {
     is_denied(error) || matches!(fault(error), Fault::Answer(Refusal::Invalid(_)))
 }
 
-// Numbers of gRPC's status codes, whose type the library does not hand on.
+// The gRPC status codes: the library does not export their type.
 const INVALID_ARGUMENT: i32 = 3;
 const NOT_FOUND: i32 = 5;
 const PERMISSION_DENIED: i32 = 7;

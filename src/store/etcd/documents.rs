@@ -7,30 +7,68 @@ use etcd_client::{
     Compare, CompareOp, Error, GetResponse, PutOptions, Txn, TxnOp, TxnOpResponse, WatchOptions,
 };
 use futures::stream::{self, BoxStream};
+use tokio::sync::watch as channel;
 use tokio::time::{sleep, timeout};
 
-use super::Shared;
 use super::client::{Connection, revision};
-use super::connect::{Failure, Refusal, is_denied};
+use super::connect::unless_denied;
 use super::watch::message;
+use super::{EtcdSubnetManager, Shared};
 use crate::model::config::{ConfigUpdate, NetworkConfig, Unusable};
 use crate::model::probe_secret::Secret;
 use crate::model::report::NodeReport;
-use crate::store::Unpublished;
+use crate::model::status::StoreState;
 use crate::store::backoff::Backoff;
-use crate::store::failover::retry;
+use crate::store::failover::{Failure, Refusal, retry};
 use crate::store::watch::distinct;
+use crate::store::{Documents, Unpublished};
 
-/// A watch that says nothing for so long is looked after, and not by all nodes at once.
+/// After this time without an event the key is read again, not by all nodes at once.
 const LOOK_AGAIN: Duration = Duration::from_secs(300);
 
-/// What the key holds, and whatever it holds from then on. Never ends.
-pub(super) fn config_updates(shared: Arc<Shared>) -> BoxStream<'static, ConfigUpdate> {
-    let start = Follower { shared, read: None, backoff: Backoff::default() };
-    distinct(stream::unfold(start, |mut follower| async {
-        let update = follower.step().await;
-        Some((update, follower))
-    }))
+impl Documents for EtcdSubnetManager {
+    fn watch_config(&self) -> BoxStream<'static, ConfigUpdate> {
+        let shared = Arc::clone(&self.shared);
+        let start = Follower { shared, read: None, backoff: Backoff::default() };
+        distinct(stream::unfold(start, |mut follower| async {
+            let update = follower.step().await;
+            Some((update, follower))
+        }))
+    }
+
+    async fn publish_report(&self, report: &NodeReport) -> Result<(), Unpublished> {
+        let store = &self.shared.store;
+        let key = store.layout.report_key(&report.lease);
+        let value = report.encode().into_bytes();
+        let grant = self.shared.grant().await.id;
+        self.shared.keep_alive_for_report(grant).await?;
+        let write = |connection| write_report(connection, &key, value, grant);
+        let written = store.client.once(write).await;
+        store.client.note_report(&written);
+        match written.map_err(unpublished)? {
+            Some(()) => Ok(()),
+            None => Err(Unpublished(format!("key {key} may not be written"))),
+        }
+    }
+
+    async fn probe_secret(&self) -> Result<Secret, String> {
+        let store = &self.shared.store;
+        let key = store.layout.probe_secret.as_str();
+        retry(Backoff::LONGEST, || async {
+            let candidate = Secret::text(&rand::random());
+            let ask = |connection| find_or_create(connection, key, candidate.clone());
+            let found = store.client.request(ask).await.ok()?;
+            let denied = || format!("key {key} may not be used: grant it to this etcd user");
+            Some(found.ok_or_else(denied).and_then(|text| {
+                Secret::parse(&text).map_err(|error| format!("key {key}: {error}"))
+            }))
+        })
+        .await
+    }
+
+    fn state(&self) -> channel::Receiver<StoreState> {
+        self.shared.store.client.report.state()
+    }
 }
 
 struct Follower {
@@ -41,7 +79,8 @@ struct Follower {
 }
 
 impl Follower {
-    /// Each change is read anew: whatever interrupts the watch, the next reading has what it missed.
+    /// The key is read again at each change: whatever interrupts the watch, the next reading has what
+    /// it missed.
     async fn step(&mut self) -> ConfigUpdate {
         if let Some(known) = self.read.take() {
             self.wait(known + 1).await;
@@ -64,8 +103,8 @@ impl Follower {
 
     /// Returns once the key may have been written at `revision` or later.
     async fn wait(&mut self, revision: i64) {
-        let patience = LOOK_AGAIN.mul_f64(0.5 + rand::random::<f64>());
-        match timeout(patience, Box::pin(self.change(revision))).await {
+        let longest = LOOK_AGAIN.mul_f64(0.5 + rand::random::<f64>());
+        match timeout(longest, Box::pin(self.change(revision))).await {
             Ok(Err(_)) => sleep(self.backoff.delay(rand::random())).await,
             Ok(Ok(())) | Err(_) => self.backoff.reset(),
         }
@@ -83,7 +122,7 @@ impl Follower {
         loop {
             let ended = match message(&mut stream).await {
                 Some(Ok(Some(message))) if !message.events().is_empty() => return Ok(()),
-                // The history was forgotten: what it said is read.
+                // The history was compacted: the next reading has it.
                 Some(Ok(Some(message))) if message.compact_revision() != 0 => return Ok(()),
                 Some(Ok(Some(message))) if !message.canceled() => continue,
                 Some(Ok(_)) => "watch of the network config ended",
@@ -115,33 +154,8 @@ fn update(key: &str, answer: &GetResponse) -> ConfigUpdate {
     ConfigUpdate { config, revision: kv.mod_revision().unsigned_abs() }
 }
 
-/// What became of a report.
-enum Written {
-    Done,
-    /// This etcd user may not write there.
-    Denied,
-}
-
 impl Shared {
-    pub(super) async fn publish_report(&self, report: &NodeReport) -> Result<(), Unpublished> {
-        let key = self.store.layout.report_key(&report.lease);
-        let value = report.encode().into_bytes();
-        let grant = self.grant().await.id;
-        self.keep_alive_for_report(grant).await?;
-        let client = &self.store.client;
-        let written = client.once(|connection| write_report(connection, &key, value, grant)).await;
-        match &written {
-            Ok(_) => client.report.accepts_report(),
-            Err(Failure::Refused(Refusal::Invalid(reason))) => client.report.refuses_report(reason),
-            Err(Failure::Refused(_) | Failure::Away) => {}
-        }
-        match written.map_err(unpublished)? {
-            Written::Done => Ok(()),
-            Written::Denied => Err(Unpublished(format!("key {key} may not be written"))),
-        }
-    }
-
-    /// Under a reservation nobody else renews the etcd lease.
+    /// Under a reservation nothing else renews the etcd lease.
     async fn keep_alive_for_report(&self, grant: i64) -> Result<(), Unpublished> {
         let is_reserved = self.ours.borrow().own.as_ref().is_some_and(|own| own.grant.is_none());
         if is_reserved && let Err(refusal) = self.keep_alive(grant).await {
@@ -152,88 +166,55 @@ impl Shared {
     }
 }
 
-/// What is there already is not written again: neither in normal times nor at a restart.
+/// Writes nothing if it is there already: neither in normal times nor at a restart. None if this
+/// etcd user may not write there.
 async fn write_report(
     connection: Connection,
     key: &str,
     value: Vec<u8>,
     grant: i64,
-) -> Result<Written, Error> {
+) -> Result<Option<()>, Error> {
     let is_there = [
         Compare::value(key, CompareOp::Equal, value.clone()),
         Compare::lease(key, CompareOp::Equal, grant),
     ];
     let put = TxnOp::put(key, value, Some(PutOptions::new().with_lease(grant)));
-    match connection.kv().txn(Txn::new().when(is_there).or_else([put])).await {
-        Err(error) if is_denied(&error) => Ok(Written::Denied),
-        answer => answer.map(|_| Written::Done),
-    }
+    let answer = connection.kv().txn(Txn::new().when(is_there).or_else([put])).await;
+    unless_denied(answer.map(drop))
 }
 
 fn unpublished(failure: Failure) -> Unpublished {
     Unpublished(match failure {
         Failure::Away => "etcd cannot be used".to_owned(),
-        Failure::Refused(Refusal::NoGrant) => "the etcd lease of this node is gone".to_owned(),
+        Failure::Refused(Refusal::Absent) => "the etcd lease of this node is gone".to_owned(),
         Failure::Refused(refusal) => format!("etcd refused: {refusal}"),
     })
 }
 
-/// What the store says under the key.
-enum Found {
-    Value(Vec<u8>),
-    /// We may not read or write there.
-    Denied,
-}
-
-impl Shared {
-    /// Waits for etcd.
-    ///
-    /// # Errors
-    /// What keeps us from the secret, in a sentence that does not hold it.
-    pub(super) async fn probe_secret(&self) -> Result<Secret, String> {
-        let key = self.store.layout.probe_secret.as_str();
-        retry(Backoff::LONGEST, || async {
-            let candidate = Secret::text(&rand::random());
-            let ask = |connection| find_or_create(connection, key, candidate.clone());
-            match self.store.client.request(ask).await.ok()? {
-                Found::Value(text) => {
-                    Some(Secret::parse(&text).map_err(|error| format!("key {key}: {error}")))
-                }
-                Found::Denied => {
-                    Some(Err(format!("key {key} may not be used: grant it to this etcd user")))
-                }
-            }
-        })
-        .await
-    }
-}
-
+/// What the store holds under `key`, which is `candidate` if it held nothing. None if this etcd user
+/// may not read or write there.
 async fn find_or_create(
     connection: Connection,
     key: &str,
     candidate: String,
-) -> Result<Found, Error> {
+) -> Result<Option<Vec<u8>>, Error> {
     // It is read again and again, and a transaction that may write costs etcd a write.
-    match connection.kv().get(key, None).await {
-        Err(error) if is_denied(&error) => return Ok(Found::Denied),
-        answer => {
-            if let Some(kv) = answer?.kvs().first() {
-                return Ok(Found::Value(kv.value().to_vec()));
-            }
-        }
+    let Some(answer) = unless_denied(connection.kv().get(key, None).await)? else {
+        return Ok(None);
+    };
+    if let Some(kv) = answer.kvs().first() {
+        return Ok(Some(kv.value().to_vec()));
     }
-    let absent = Compare::version(key, CompareOp::Equal, 0);
     let transaction = Txn::new()
-        .when([absent])
+        .when([Compare::version(key, CompareOp::Equal, 0)])
         .and_then([TxnOp::put(key, candidate.clone(), None)])
         .or_else([TxnOp::get(key, None)]);
-    let answer = match connection.kv().txn(transaction).await {
-        Err(error) if is_denied(&error) => return Ok(Found::Denied),
-        answer => answer?,
-    };
-    let read = answer.op_responses().into_iter().find_map(|response| match response {
-        TxnOpResponse::Get(answer) => answer.kvs().first().map(|kv| kv.value().to_vec()),
-        _ => None,
-    });
-    Ok(Found::Value(read.unwrap_or_else(|| candidate.into_bytes())))
+    let answer = unless_denied(connection.kv().txn(transaction).await)?;
+    Ok(answer.map(|answer| {
+        let found = answer.op_responses().into_iter().find_map(|response| match response {
+            TxnOpResponse::Get(answer) => answer.kvs().first().map(|kv| kv.value().to_vec()),
+            _ => None,
+        });
+        found.unwrap_or_else(|| candidate.into_bytes())
+    }))
 }

@@ -1,4 +1,4 @@
-//! Keys in etcd, and the subnets that their names say.
+//! Keys in etcd, and the subnets in their names.
 
 use std::net::IpAddr;
 
@@ -14,9 +14,9 @@ pub struct Layout {
     pub subnets: String,
     /// What the keys of all node reports begin with; behind it comes the lease's id.
     pub reports: String,
-    /// The key of the secret of path probes; flannel looks nowhere near it.
+    /// The key of the secret of path probes.
     pub probe_secret: String,
-    /// The key of the leases that somebody has read for all.
+    /// The key of the snapshot of all leases, which one node writes for the others.
     pub snapshot: String,
 }
 

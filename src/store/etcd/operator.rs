@@ -6,10 +6,8 @@ use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, Txn, TxnOp};
 
 use super::EtcdOptions;
 use super::client::{Client, Connection, revision};
-use super::connect::{Failure, Refusal};
 use super::key::Layout;
-use super::page::{Extent, Page, pages};
-use super::store::Store;
+use super::store::{Extent, Page, Store, pages};
 use crate::model::lease::LeaseId;
 use crate::model::report::NodeReport;
 use crate::store::operator::{Away, Holdings, Swap, Written};
@@ -61,9 +59,8 @@ impl Operator {
         match self.store.client.once(ask).await {
             Ok(answer) if answer.succeeded() => Ok(Swap::Done(revision(answer.header()))),
             Ok(_) => Ok(Swap::Outdated),
-            Err(Failure::Refused(refusal)) => Err(refusal.into()),
-            Err(Failure::Away) => {
-                let failure = Away("etcd gave no answer".to_owned());
+            Err(failure) => {
+                let failure = self.store.client.explained(failure);
                 Swap::after(failure, self.config().await?, seen, text)
             }
         }
@@ -92,31 +89,21 @@ impl Operator {
         prefix: &str,
         read: impl Fn(&KeyValue, Extent) -> Option<T>,
     ) -> Result<Vec<T>, Away> {
-        let options = &GetOptions::new();
+        let (client, options) = (&self.store.client, &GetOptions::new());
         let ask = |page: Page, _| async move {
-            self.asked(|connection| page.get(connection, options)).await
+            client.ask_each(|| client.once(|connection| page.get(connection, options))).await
         };
-        pages(Page::below(prefix, PAGE), read, ask).await.map(|(all, _)| all)
+        let read = pages(Page::below(prefix, PAGE), read, ask).await;
+        read.map(|(all, _)| all).map_err(|failure| client.explained(failure))
     }
 
     async fn ask<T, F>(&self, ask: impl Fn(Connection) -> F) -> Result<T, Away>
     where
         F: Future<Output = Result<T, etcd_client::Error>>,
     {
-        Ok(self.asked(ask).await??)
-    }
-
-    async fn asked<T, F>(&self, ask: impl Fn(Connection) -> F) -> Result<Result<T, Refusal>, Away>
-    where
-        F: Future<Output = Result<T, etcd_client::Error>>,
-    {
-        self.store.client.ask_each(|| self.store.client.once(&ask)).await
-    }
-}
-
-impl From<Refusal> for Away {
-    fn from(refusal: Refusal) -> Self {
-        Self(format!("etcd refuses: {refusal}"))
+        let client = &self.store.client;
+        let answer = client.ask_each(|| client.once(&ask)).await;
+        answer.map_err(|failure| client.explained(failure))
     }
 }
 

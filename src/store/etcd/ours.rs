@@ -41,17 +41,6 @@ struct Seen {
 }
 
 impl Ours {
-    pub(super) fn take(&mut self, own: Own) {
-        self.own = Some(own);
-    }
-
-    /// `value` is about to be written: to see it is no surprise.
-    pub(super) fn intend(&mut self, value: &[u8]) {
-        if let Some(own) = &mut self.own {
-            own.intended = value.to_vec();
-        }
-    }
-
     /// The key `id` as of `revision`. Returns whether that is news of our lease.
     pub(super) fn see(&mut self, id: &LeaseId, stored: Option<&Stored>, revision: i64) -> bool {
         let is_ours = self.own.as_ref().is_some_and(|own| own.id == *id);
@@ -222,7 +211,7 @@ mod tests {
         let mut ours = ours();
         ours.see(&id(), None, 11);
         let own = ours.own.clone().map(|own| Own { mod_revision: 10, ..own });
-        ours.take(own.unwrap());
+        ours.own = own;
         assert_eq!(ours.loss().unwrap().reason, GONE);
     }
 

@@ -1,20 +1,20 @@
-//! Reads and writes leases in etcd: pages, guarded transactions, nothing unseen overwritten.
+//! Reads and writes leases in etcd: page by page, and in transactions that overwrite nothing unseen.
+
+use std::future::Future;
 
 use etcd_client::{
-    Compare, CompareOp, DeleteOptions, GetOptions, GetResponse, KeyValue, PutOptions, Txn, TxnOp,
-    TxnOpResponse,
+    Compare, CompareOp, DeleteOptions, Error, GetOptions, GetResponse, KeyValue, PutOptions, Txn,
+    TxnOp, TxnOpResponse,
 };
 
 use super::client::{Client, Connection, LONGEST_ANSWER, revision};
-use super::connect::{Failure, Refusal};
 use super::key::{self, Layout};
-use super::page::{Extent, Page, pages};
 use super::value::{self, Origin};
 use crate::model::lease::{LeaseId, Malformed, Record};
 use crate::model::prefix::{Family, Prefix};
 use crate::store::backoff::Backoff;
 use crate::store::claim::Holding;
-use crate::store::failover::retry;
+use crate::store::failover::{Failure, Refusal, retry};
 
 /// A lease as etcd holds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,7 +42,7 @@ impl Stored {
         Self { record, value, size, origin, mod_revision }
     }
 
-    /// One whose value was too large for an answer.
+    /// A key whose value was too large for an answer.
     fn unread(id: LeaseId, origin: Origin, mod_revision: i64) -> Self {
         let reason = format!("its value is too large to be read: more than {LONGEST_ANSWER} bytes");
         let record = Record { id, lease: Err(Malformed(reason)) };
@@ -84,7 +84,7 @@ pub(super) struct Write {
 
 #[derive(Clone, Debug)]
 pub(super) enum Condition {
-    /// Nobody holds these subnets under any key of ours or flannel's.
+    /// No key of tweed or flannel holds these subnets.
     Absent(Vec<Prefix>),
     /// The lease was not written since this revision.
     Unchanged(i64),
@@ -94,7 +94,7 @@ pub(super) enum Condition {
 pub(super) enum Outcome {
     /// At this revision.
     Written(i64),
-    /// The condition does not hold; what stands in its way, the lease itself included.
+    /// The condition does not hold: the leases that prevent it, the lease itself included.
     Refused(Vec<Stored>),
 }
 
@@ -138,7 +138,7 @@ impl Store {
                 .and_then([TxnOp::delete(key.clone(), None)]);
             async move { connection.kv().txn(transaction).await }
         };
-        // Refused or not, it is not ours any more.
+        // Either way, this node does not hold it any more.
         let _ = self.client.request(ask).await;
     }
 
@@ -226,20 +226,17 @@ impl Store {
         page: Page,
         at: Option<i64>,
         options: &GetOptions,
-    ) -> Result<Result<GetResponse, Refusal>, Failure> {
+    ) -> Result<GetResponse, Failure> {
         let answer = match at {
-            None => match self.client.once(|connection| page.get(connection, options)).await {
-                Err(Failure::Refused(refusal)) => Err(refusal),
-                answer => Ok(answer?),
-            },
+            None => self.client.once(|connection| page.get(connection, options)).await?,
             // What is asked for a revision is the same on every member, not only on the leader.
             Some(at) => {
                 let options = options.clone().with_revision(at).with_serializable();
-                self.client.request(|connection| page.get(connection, &options)).await
+                self.client.request(|connection| page.get(connection, &options)).await?
             }
         };
-        if answer.as_ref().is_ok_and(GetResponse::more) {
-            self.client.breathe().await;
+        if answer.more() {
+            self.client.pause().await;
         }
         Ok(answer)
     }
@@ -298,4 +295,129 @@ fn absent(key: String) -> Compare {
 
 fn unchanged(key: String, seen: i64) -> Compare {
     Compare::mod_revision(key, CompareOp::Equal, seen)
+}
+
+/// The keys below a prefix, from one of them on. A value that is too large for an answer is left
+/// out, and its key alone is read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Page {
+    from: Vec<u8>,
+    end: Vec<u8>,
+    most: i64,
+    limit: i64,
+    extent: Extent,
+}
+
+/// What is read of each key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Extent {
+    Whole,
+    /// The key, without its value.
+    KeyAlone,
+}
+
+/// In bytes, of a key without its value.
+const LONGEST_KEY: usize = 64 * 1024 * 1024;
+
+/// What `read` makes of all keys from `page` on, and the revision of the first answer. `ask` answers
+/// for one page, given that revision once it is known.
+pub(super) async fn pages<T, F>(
+    mut page: Page,
+    read: impl Fn(&KeyValue, Extent) -> Option<T>,
+    ask: impl Fn(Page, Option<i64>) -> F,
+) -> Result<(Vec<T>, i64), Failure>
+where
+    F: Future<Output = Result<GetResponse, Failure>>,
+{
+    let (mut all, mut at) = (Vec::new(), None);
+    loop {
+        let answer = match ask(page.clone(), at).await {
+            Err(Failure::Refused(Refusal::TooLarge(_))) if page.shrink() => continue,
+            answer => answer?,
+        };
+        all.extend(answer.kvs().iter().filter_map(|kv| read(kv, page.extent)));
+        let first = *at.get_or_insert(revision(answer.header()));
+        if !page.advance(&answer) {
+            return Ok((all, first));
+        }
+    }
+}
+
+impl Page {
+    /// The first of all keys below `prefix`, which ends with a slash; at most `most` of them.
+    pub(super) fn below(prefix: &str, most: i64) -> Self {
+        let (parent, slash) = (prefix.trim_end_matches('/'), b'/');
+        let end = [parent.as_bytes(), &[slash + 1]].concat();
+        let from = prefix.as_bytes().to_vec();
+        Self { from, end, most, limit: most, extent: Extent::Whole }
+    }
+
+    pub(super) fn get(
+        &self,
+        connection: Connection,
+        options: &GetOptions,
+    ) -> impl Future<Output = Result<GetResponse, Error>> + use<> {
+        let options = options.clone().with_range(self.end.clone()).with_limit(self.limit);
+        let (options, longest) = match self.extent {
+            Extent::Whole => (options, LONGEST_ANSWER),
+            Extent::KeyAlone => (options.with_keys_only(), LONGEST_KEY),
+        };
+        let from = self.from.clone();
+        async move { connection.kv_of(longest).get(from, Some(options)).await }
+    }
+
+    /// After an answer that was too large. Returns false if that was a key by itself.
+    fn shrink(&mut self) -> bool {
+        match (self.limit, self.extent) {
+            (2.., _) => self.limit /= 2,
+            (_, Extent::Whole) => self.extent = Extent::KeyAlone,
+            (_, Extent::KeyAlone) => return false,
+        }
+        true
+    }
+
+    /// Moves on behind the keys of `answer`. Returns false if they were the last.
+    fn advance(&mut self, answer: &GetResponse) -> bool {
+        let Some(last) = answer.kvs().last().filter(|_| answer.more()) else { return false };
+        self.from = [last.key(), b"\0"].concat();
+        self.grow();
+        true
+    }
+
+    /// After an answer that was not too large.
+    fn grow(&mut self) {
+        (self.limit, self.extent) = (self.most.min(self.limit * 2), Extent::Whole);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page(limit: i64, extent: Extent) -> Page {
+        Page { limit, extent, ..Page::below("/n/", 10) }
+    }
+
+    #[test]
+    fn a_page_that_is_too_large_is_halved_down_to_one_key_alone() {
+        let halved = std::iter::successors(Some(page(10, Extent::Whole)), |page| {
+            let mut smaller = page.clone();
+            smaller.shrink().then_some(smaller)
+        });
+        let seen: Vec<_> = halved.map(|page| (page.limit, page.extent)).collect();
+        let whole = [10, 5, 2, 1].map(|limit| (limit, Extent::Whole));
+        assert_eq!(seen, [whole.as_slice(), &[(1, Extent::KeyAlone)]].concat());
+    }
+
+    #[test]
+    fn a_page_grows_again_up_to_what_it_was() {
+        let grown = |page: &Page| {
+            let mut larger = page.clone();
+            larger.grow();
+            larger
+        };
+        let pages = std::iter::successors(Some(page(1, Extent::Whole)), |page| Some(grown(page)));
+        assert_eq!(pages.take(6).map(|page| page.limit).collect::<Vec<_>>(), [1, 2, 4, 8, 10, 10]);
+        assert_eq!(grown(&page(1, Extent::KeyAlone)), page(2, Extent::Whole));
+    }
 }

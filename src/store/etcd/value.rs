@@ -17,7 +17,7 @@ use crate::store::backend_data::{self, BackendData};
 /// No lease needs more, in bytes.
 pub(super) const LONGEST: usize = 64 * 1024;
 
-/// What etcd says of a key beside its value.
+/// What etcd knows about a key apart from its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
     /// The revision that created the key.

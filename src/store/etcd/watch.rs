@@ -12,12 +12,12 @@ use tokio::time::timeout;
 
 use super::Shared;
 use super::client::{Client, Connection, revision};
-use super::connect::{Failure, Refusal};
 use super::ours::Ours;
 use super::pace::{Part, is_on};
 use super::startup::{Burst, Proof};
 use super::store::{Listing, Size};
 use crate::model::lease::{LeaseId, LeaseUpdate, Record};
+use crate::store::failover::{Failure, Refusal};
 use crate::store::watch::{Interrupted, Source};
 
 /// The reading of all leases that a start needs anyway.
@@ -37,7 +37,7 @@ impl First {
         }
     }
 
-    /// Whether somebody follows the watch.
+    /// Whether the watch is in use.
     pub(super) const fn is_used(&self) -> bool {
         matches!(self, Self::Used)
     }
@@ -73,30 +73,23 @@ struct Era {
     term: u64,
 }
 
-/// What another era means for the history of a store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Turn {
-    Same,
-    /// It has elected another leader, or was restored and has elected some since.
-    Doubtful,
-    /// It is another store.
-    Another,
-}
-
 impl Era {
-    /// A proxy of etcd may leave this out.
+    /// A proxy of etcd may omit this.
     fn of(header: &ResponseHeader) -> Option<Self> {
         let era = Self { cluster: header.cluster_id(), term: header.raft_term() };
         (era.cluster != 0).then_some(era)
     }
 
-    fn turn(self, now: Self) -> Turn {
+    /// What it means for the history of a store that this era is followed by `now`.
+    fn wait(self, now: Self) -> Result<(), Interrupted> {
         if now.cluster != self.cluster || now.term < self.term {
-            Turn::Another
+            // It is another store.
+            Err(Interrupted::Gap)
         } else if now.term > self.term {
-            Turn::Doubtful
+            // It has elected another leader, or was restored and has elected some since.
+            Err(Interrupted::Doubt)
         } else {
-            Turn::Same
+            Ok(())
         }
     }
 }
@@ -108,11 +101,11 @@ struct Open {
     burst: Burst,
 }
 
-/// After so much silence the server is asked for a sign of life: proxies keep dead connections up.
+/// After this time without a message the server is asked for progress: proxies keep dead connections up.
 const SILENCE: Duration = Duration::from_secs(30);
 const SIGN_OF_LIFE: Duration = Duration::from_secs(10);
 
-/// So many keys are named that hold too much.
+/// How many of the keys with too large values are named.
 const NAMED: usize = 3;
 
 impl Source for EtcdSource {
@@ -166,43 +159,32 @@ impl EtcdSource {
         &self.shared.store.client
     }
 
-    /// What a question about all leases that brought no answer means for their history.
-    fn interrupted(&self, failure: Failure) -> Interrupted {
-        match failure {
-            Failure::Refused(Refusal::NoRevision) => return Interrupted::Gap,
-            Failure::Refused(refusal) => {
-                self.client().report.away(&format!("etcd does not list the leases: {refusal}"));
-            }
-            Failure::Away => {}
-        }
-        Interrupted::Away
-    }
-
     async fn list_anew(&self) -> Result<Listing, Interrupted> {
-        let listing = if self.client().is_busy().await {
-            self.list_in_turn().await?
+        let store = &self.shared.store;
+        let listing = if store.client.is_busy().await {
+            self.list_queued().await?
         } else {
-            self.shared.store.read_all().await.map_err(|failure| self.interrupted(failure))?
+            store.read_all().await.map_err(|failure| store.client.interrupted(failure))?
         };
         self.shared.ours.send_if_modified(|ours| ours.see_all(&listing, self.revision));
         Ok(listing)
     }
 
-    async fn list_in_turn(&self) -> Result<Listing, Interrupted> {
+    async fn list_queued(&self) -> Result<Listing, Interrupted> {
         let store = &self.shared.store;
         let own = self.shared.ours.borrow().own.clone();
         let proof = own.as_ref().map(|own| Proof { own, known: self.revision });
-        let listing = store.list_in_turn(proof).await;
+        let listing = store.list_queued(proof).await;
         // What others have read need not show what we have published meanwhile.
         if self.shared.ours.borrow().own == own {
             return Ok(listing);
         }
-        store.read_all().await.map_err(|failure| self.interrupted(failure))
+        store.read_all().await.map_err(|failure| store.client.interrupted(failure))
     }
 
     async fn reopen(&mut self) -> Result<Open, Interrupted> {
         if mem::take(&mut self.gathers) {
-            self.client().stand_back().await;
+            self.client().back_off().await;
         }
         if mem::replace(&mut self.reopened, true) {
             self.check_history().await?;
@@ -218,25 +200,26 @@ impl EtcdSource {
             Ok((connection, stream, created))
         });
         let (connection, stream, created) =
-            opened.await.map_err(|failure| self.interrupted(failure))?;
+            opened.await.map_err(|failure| self.client().interrupted(failure))?;
         let Some(created) = created else { return Err(Interrupted::Away) };
         let open = Open { connection, stream, watch_id: created.watch_id(), burst: Burst::begin() };
-        self.check_created(&open, &created).await?;
-        match self.enter(created.header()) {
-            Turn::Same => Ok(open),
-            Turn::Doubtful => {
-                self.open = Some(open);
-                Err(Interrupted::Doubt)
-            }
-            Turn::Another => Err(Interrupted::Gap),
+        self.check_canceled(&open, &created).await?;
+        if revision(created.header()) < self.revision {
+            return Err(Interrupted::Gap);
         }
+        let entered = self.enter(created.header());
+        if entered == Err(Interrupted::Doubt) {
+            self.open = Some(open);
+            return Err(Interrupted::Doubt);
+        }
+        entered.map(|()| open)
     }
 
     /// The revisions of a store that was restored from a backup begin below ours, and may have caught
     /// up: then the watch goes on as if nothing were missed.
-    fn enter(&mut self, header: Option<&ResponseHeader>) -> Turn {
-        let Some(now) = header.and_then(Era::of) else { return Turn::Same };
-        self.era.replace(now).map_or(Turn::Same, |before| before.turn(now))
+    fn enter(&mut self, header: Option<&ResponseHeader>) -> Result<(), Interrupted> {
+        let Some(now) = header.and_then(Era::of) else { return Ok(()) };
+        self.era.replace(now).map_or(Ok(()), |before| before.wait(now))
     }
 
     /// A server that was wiped or restored may have revisions as high as ours by now; but then
@@ -244,21 +227,11 @@ impl EtcdSource {
     async fn check_history(&self) -> Result<(), Interrupted> {
         let own = self.shared.ours.borrow().own.clone();
         let Some(own) = own else { return Ok(()) };
-        let (stored, revision) = self
-            .shared
-            .store
-            .read_once(&own.id)
-            .await
-            .map_err(|failure| self.interrupted(failure))?;
+        let read = self.shared.store.read_once(&own.id).await;
+        let (stored, revision) = read.map_err(|failure| self.client().interrupted(failure))?;
         let created = stored.map(|stored| stored.origin.created);
         let continues = revision >= self.revision && created == Some(own.created);
         continues.then_some(()).ok_or(Interrupted::Gap)
-    }
-
-    async fn check_created(&self, open: &Open, created: &WatchResponse) -> Result<(), Interrupted> {
-        self.check_canceled(open, created).await?;
-        let revision = revision(created.header());
-        (revision >= self.revision).then_some(()).ok_or(Interrupted::Gap)
     }
 
     /// A watch that the server ended stays open and silent.
@@ -289,7 +262,7 @@ impl EtcdSource {
                 return Err(match client.failed(&open.connection, &error).await {
                     // The listing asks for less at once.
                     Failure::Refused(Refusal::TooLarge(_)) => Interrupted::Gap,
-                    failure => self.interrupted(failure),
+                    failure => self.client().interrupted(failure),
                 });
             }
         }
@@ -303,10 +276,10 @@ impl EtcdSource {
     ) -> Result<Vec<LeaseUpdate>, Interrupted> {
         self.check_canceled(open, response).await?;
         // As long as a watch lasts, its history does.
-        self.enter(response.header());
+        let _ = self.enter(response.header());
         let updates = response.events().iter().filter_map(|event| self.update(event)).collect();
         let last = response.events().last().and_then(Event::kv);
-        // An answer to a question of ours may overtake events; what the watch says by itself may not.
+        // An answer to our own request may overtake events; a progress message of the watch may not.
         let progress = response.header().filter(|_| response.watch_id() == open.watch_id);
         let revision = match last {
             Some(kv) => Some(kv.mod_revision()),
@@ -380,10 +353,10 @@ mod tests {
     #[test]
     fn revisions_of_another_cluster_or_of_an_earlier_term_say_nothing() {
         let era = |cluster, term| Era { cluster, term };
-        assert_eq!(era(7, 3).turn(era(7, 3)), Turn::Same);
-        assert_eq!(era(7, 3).turn(era(7, 4)), Turn::Doubtful);
-        assert_eq!(era(7, 3).turn(era(7, 2)), Turn::Another);
-        assert_eq!(era(7, 3).turn(era(8, 3)), Turn::Another);
-        assert_eq!(era(7, 3).turn(era(8, 9)), Turn::Another);
+        assert_eq!(era(7, 3).wait(era(7, 3)), Ok(()));
+        assert_eq!(era(7, 3).wait(era(7, 4)), Err(Interrupted::Doubt));
+        assert_eq!(era(7, 3).wait(era(7, 2)), Err(Interrupted::Gap));
+        assert_eq!(era(7, 3).wait(era(8, 3)), Err(Interrupted::Gap));
+        assert_eq!(era(7, 3).wait(era(8, 9)), Err(Interrupted::Gap));
     }
 }

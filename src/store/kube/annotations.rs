@@ -50,12 +50,12 @@ impl Keys {
 }
 
 impl AnnotationPrefix {
-    /// Whether an annotation is any business of ours.
+    /// Whether an annotation belongs to this network.
     pub(super) fn covers(&self, key: &str) -> bool {
         key.starts_with(&self.0)
     }
 
-    /// Whether the node's lease is kept by flannel or by us.
+    /// Whether flannel or tweed keeps the lease of the node.
     pub(super) fn is_managed(&self, annotations: &Annotations) -> bool {
         self.get(annotations, MANAGED) == Some("true")
     }
@@ -95,7 +95,7 @@ impl AnnotationPrefix {
         put(MANAGED, "true".to_owned());
         put(BACKEND_TYPE, attributes.backend.as_str().to_owned());
         if attributes.backend != BackendType::Vxlan {
-            // As flannel says it of a node without IPv4.
+            // As flannel writes it for a node without IPv4.
             put("backend-data", "null".to_owned());
             put("public-ip", Ipv4Addr::UNSPECIFIED.to_string());
         }
@@ -109,7 +109,7 @@ impl AnnotationPrefix {
         wanted
     }
 
-    /// The public IPs that operators want the node to have, whatever its interface says.
+    /// The public IPs that operators set for the node, in precedence over its interface.
     pub(super) fn public_ips(&self, annotations: &Annotations) -> Vec<IpAddr> {
         let ordered = |family: &Family| {
             self.address(annotations, Keys::of(*family).node_public_ip, *family).ok().flatten()
@@ -117,7 +117,7 @@ impl AnnotationPrefix {
         Family::ALL.iter().filter_map(ordered).collect()
     }
 
-    /// What operators have written that cannot be followed.
+    /// The annotations of operators that are invalid.
     pub(super) fn faults(&self, annotations: &Annotations) -> Vec<Malformed> {
         let orders = Family::ALL.iter().flat_map(|family| {
             let keys = Keys::of(*family);
@@ -126,7 +126,7 @@ impl AnnotationPrefix {
         orders.filter_map(|(name, family)| self.address(annotations, name, family).err()).collect()
     }
 
-    /// What the node publishes of `subnet`; none if it says nothing of that address family.
+    /// What the node publishes for `subnet`; none if it publishes nothing for that address family.
     pub(super) fn endpoint(
         &self,
         annotations: &Annotations,

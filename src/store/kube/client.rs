@@ -1,24 +1,28 @@
-//! Asks the API server: one at a time, and none that wants to be left alone.
+//! Asks the API server, waits when it asks for a pause, and classifies its answers.
 
 use std::ops::Deref;
 use std::time::Duration;
 
-use hyper::{Response, StatusCode};
+use http_body_util::{BodyExt, Collected, Limited};
+use hyper::body::Bytes;
+use hyper::header::RETRY_AFTER;
+use hyper::{HeaderMap, Response, StatusCode};
 use kube::client::Body;
 use rand::seq::SliceRandom;
+use serde::Deserialize;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::answer::{self, Refusal, Unread};
 use super::connect::{ApiOptions, failure, open};
 use super::request::Ask;
+use crate::excerpt;
 use crate::store::backoff::Backoff;
-use crate::store::failover::{self, Failover, Servers, retry};
+use crate::store::failover::{self, Failover, Failure, Refusal, Servers, retry};
 use crate::store::report::Report;
 
 pub(super) struct Client {
     failover: Failover<ApiServers>,
-    /// Until then the server wants to be left alone.
+    /// Until then the server has asked for a pause.
     quiet_until: Mutex<Option<Instant>>,
 }
 
@@ -31,13 +35,23 @@ pub(super) struct ApiServers {
 /// A connection to one server.
 pub(super) type Connection = failover::Connection<kube::Client>;
 
-pub(super) type Failure = failover::Failure<Refusal>;
-
 /// The server begins its answer sooner, unless it hangs.
 const ANSWER: Duration = Duration::from_secs(15);
 
+/// Of one answer, in bytes.
+pub(super) const LONGEST: usize = 64 * 1024 * 1024;
+
+/// For a server that asks for a pause without its length.
+const PAUSE: Duration = Duration::from_secs(1);
+/// A server that asks for a longer pause is asked all the same.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// Not all nodes that were sent away together come back together.
+const JITTER: Duration = Duration::from_secs(1);
+
 impl Servers for ApiServers {
     type Client = kube::Client;
+
+    const UNLISTED: &str = "the API server does not tell of nodes";
 
     fn count(&self) -> usize {
         self.urls.len()
@@ -71,8 +85,8 @@ impl Client {
         Self { failover, quiet_until: Mutex::new(None) }
     }
 
-    /// Asks until there is an answer. What we may not do is an answer only to who asks by [`once`](Self::once).
-    pub(super) async fn request(&self, ask: &Ask) -> Result<Vec<u8>, Refusal> {
+    /// Asks until there is an answer, or permission.
+    pub(super) async fn request(&self, ask: &Ask) -> Result<Bytes, Refusal> {
         retry(Backoff::LONGEST, || async move {
             match self.once(ask).await {
                 Ok(body) => Some(Ok(body)),
@@ -88,22 +102,29 @@ impl Client {
     }
 
     /// Asks one server, once, for the whole answer.
-    pub(super) async fn once(&self, ask: &Ask) -> Result<Vec<u8>, Failure> {
-        self.once_within(ask, answer::LONGEST).await
+    pub(super) async fn once(&self, ask: &Ask) -> Result<Bytes, Failure> {
+        self.once_within(ask, LONGEST).await
     }
 
     /// The same, for an answer of at most `longest` bytes.
-    pub(super) async fn once_within(&self, ask: &Ask, longest: usize) -> Result<Vec<u8>, Failure> {
+    pub(super) async fn once_within(&self, ask: &Ask, longest: usize) -> Result<Bytes, Failure> {
         let (connection, response) = self.open(ask).await?;
-        match timeout(ANSWER, answer::read(response.into_body(), longest)).await {
-            Ok(Ok(body)) => Ok(body),
-            Ok(Err(Unread::TooLarge)) => Err(Failure::Refused(Refusal::TooLarge(longest))),
-            Ok(Err(Unread::Broken(reason))) => Err(self.failed(&connection, &reason).await),
-            Err(_) => Err(self.failed(&connection, &no_answer()).await),
-        }
+        let body = Limited::new(response.into_body(), longest).collect();
+        let reason = match timeout(ANSWER, body).await {
+            Ok(Ok(body)) => return Ok(body.to_bytes()),
+            Ok(Err(error)) => match error.downcast_ref() {
+                Some(error) => failure(error),
+                None => {
+                    let reason = format!("its answer has more than {longest} bytes");
+                    return Err(Failure::Refused(Refusal::TooLarge(reason)));
+                }
+            },
+            Err(_) => no_answer(),
+        };
+        Err(self.failed(&connection, &reason).await)
     }
 
-    /// Asks one server, once; what it goes on to say is for the caller to read.
+    /// Asks one server, once; the caller reads the body.
     pub(super) async fn open(&self, ask: &Ask) -> Result<(Connection, Response<Body>), Failure> {
         self.keep_quiet().await;
         let connection = self.connection().await?;
@@ -117,7 +138,7 @@ impl Client {
             self.succeeded().await;
             return Ok((connection, response));
         }
-        Err(self.refused(&connection, ask, response).await)
+        Err(self.classify(&connection, ask, response).await)
     }
 
     /// The next request goes to the next server.
@@ -126,33 +147,33 @@ impl Client {
         Failure::Away
     }
 
-    /// Judges an answer that is none.
-    async fn refused(
+    /// Classifies an answer without success.
+    async fn classify(
         &self,
         connection: &Connection,
         ask: &Ask,
         response: Response<Body>,
     ) -> Failure {
         let status = response.status();
-        let pause = answer::retry_after(response.headers());
-        let body = timeout(ANSWER, answer::read(response.into_body(), answer::LONGEST)).await;
-        let body = body.ok().and_then(Result::ok).unwrap_or_default();
-        if let Some(pause) = pause.or_else(|| answer::is_throttled(status)) {
+        let pause = pause(status, response.headers());
+        let body = Limited::new(response.into_body(), LONGEST).collect();
+        let body = timeout(ANSWER, body).await.ok().and_then(Result::ok);
+        let body = body.map(Collected::to_bytes).unwrap_or_default();
+        if let Some(pause) = pause {
             *self.quiet_until.lock().await = Some(Instant::now() + pause);
         }
-        let (message, refusal) = answer::judge(status, ask, &body);
+        let (message, refusal) = judge(status, ask, &body);
         match refusal {
             Some(refusal) => {
                 self.succeeded().await;
                 Failure::Refused(refusal)
             }
-            // A server with too much to do is not away.
+            // A busy server is not unreachable.
             None if status == StatusCode::TOO_MANY_REQUESTS => Failure::Away,
             None => self.failed(connection, &message).await,
         }
     }
 
-    /// Not all nodes that were sent away together come back together.
     async fn keep_quiet(&self) {
         let quiet_until = *self.quiet_until.lock().await;
         if let Some(until) = quiet_until.filter(|until| *until > Instant::now()) {
@@ -169,10 +190,85 @@ impl Deref for Client {
     }
 }
 
-const JITTER: Duration = Duration::from_secs(1);
-
 fn no_answer() -> String {
     format!("no answer within {} s", ANSWER.as_secs())
+}
+
+/// How long a pause the server asks for, if any.
+fn pause(status: StatusCode, headers: &HeaderMap) -> Option<Duration> {
+    let seconds = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+    let asked = seconds.map(|seconds| Duration::from_secs(seconds).min(LONGEST_PAUSE));
+    asked.or_else(|| (status == StatusCode::TOO_MANY_REQUESTS).then_some(PAUSE))
+}
+
+/// The object with the reason of a refusal.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Status {
+    code: u16,
+    #[serde(deserialize_with = "excerpt::deserialize_sentence")]
+    message: String,
+    details: Details,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Details {
+    causes: Vec<Cause>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Cause {
+    reason: String,
+}
+
+/// The reason in words, and the refusal if another try would not change it.
+fn judge(status: StatusCode, ask: &Ask, body: &[u8]) -> (String, Option<Refusal>) {
+    let told: Status = serde_json::from_slice(body).unwrap_or_default();
+    let refusal = match status {
+        StatusCode::NOT_FOUND => Some(Refusal::Absent),
+        StatusCode::CONFLICT => Some(Refusal::Exists),
+        StatusCode::FORBIDDEN => Some(Refusal::Denied(denied(ask, &told))),
+        _ if told.lacks_history(status) => Some(Refusal::NoHistory),
+        _ => is_final(status).then(|| Refusal::Invalid(told.in_words(status))),
+    };
+    (told.in_words(status), refusal)
+}
+
+/// Whether another try would not help. A token may have expired, and a busy server may have time
+/// later.
+fn is_final(status: StatusCode) -> bool {
+    let may_pass =
+        [StatusCode::UNAUTHORIZED, StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_MANY_REQUESTS];
+    status.is_client_error() && !may_pass.contains(&status)
+}
+
+impl Status {
+    /// Whether an event ends a watch because its history is compacted, or still to come.
+    pub(super) fn ends_history(&self) -> bool {
+        StatusCode::from_u16(self.code).is_ok_and(|code| self.lacks_history(code))
+    }
+
+    pub(super) fn words(&self) -> &str {
+        &self.message
+    }
+
+    fn in_words(&self, status: StatusCode) -> String {
+        if self.message.is_empty() { status.to_string() } else { self.message.clone() }
+    }
+
+    /// A cluster restored from a backup counts again from before what we have seen.
+    fn lacks_history(&self, code: StatusCode) -> bool {
+        let is_ahead = |cause: &Cause| cause.reason == "ResourceVersionTooLarge";
+        code == StatusCode::GONE || self.details.causes.iter().any(is_ahead)
+    }
+}
+
+fn denied(ask: &Ask, told: &Status) -> String {
+    let (method, path) = (ask.method(), ask.uri().path());
+    let why = if told.message.is_empty() { String::new() } else { format!(": {}", told.message) };
+    format!("the API server forbids {method} {path}{why}; docs/kubernetes.md lists what to grant")
 }
 
 #[cfg(test)]
@@ -183,7 +279,7 @@ mod tests {
     async fn requests_that_fail_on_one_server_leave_it_once() {
         let urls = [1, 2, 3].map(|port| format!("http://127.0.0.1:{port}")).to_vec();
         let client = Client::new(ApiOptions { urls, ..ApiOptions::default() });
-        let connection = client.connection::<Refusal>().await.unwrap();
+        let connection = client.connection().await.unwrap();
         for _ in 0..3 {
             client.failed(&connection, "no answer").await;
         }

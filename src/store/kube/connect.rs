@@ -25,11 +25,11 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// What every pod is given of its service account.
 const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
-/// Asks nothing yet. Kubeconfig, certificates and token are read anew each time, so that they may
-/// be replaced while we run.
+/// Sends nothing yet. Kubeconfig, certificates and token are read again each time, so that they may
+/// be replaced while the daemon runs.
 ///
 /// # Errors
-/// What to tell people; contains no secrets.
+/// What to report; contains no secrets.
 pub(super) async fn open(options: &ApiOptions, url: Option<&str>) -> Result<Client, String> {
     let mut config = match (&options.kubeconfig, url) {
         (Some(file), _) => from_file(file).await?,
@@ -41,14 +41,14 @@ pub(super) async fn open(options: &ApiOptions, url: Option<&str>) -> Result<Clie
     }
     keep_secrets(&config)?;
     config.connect_timeout = Some(CONNECT_TIMEOUT);
-    // Who asks decides when to ask again.
+    // The caller retries.
     config.default_retry = false;
     let agent = HeaderValue::from_static(concat!("tweedd/", env!("CARGO_PKG_VERSION")));
     config.headers.push((USER_AGENT, agent));
     Client::try_from(config).map_err(|error| describe(&error))
 }
 
-/// Where a namespaced object of ours lies, as far as the pod's own files tell.
+/// The namespace of tweed's own objects, from the files of the pod.
 pub(super) fn own_namespace() -> Option<String> {
     let namespace = std::fs::read_to_string(Path::new(ACCOUNT).join("namespace")).ok()?;
     Some(namespace.trim().to_owned()).filter(|namespace| !namespace.is_empty())
@@ -74,7 +74,7 @@ fn of_account(url: &str) -> Result<Config, String> {
     Ok(config)
 }
 
-/// Refuses to send a token or password that any host on the way could read.
+/// Refuses to send a token or password unencrypted.
 fn keep_secrets(config: &Config) -> Result<(), String> {
     let AuthInfo { password, token, token_file, auth_provider, exec, .. } = &config.auth_info;
     let has_secret = [
@@ -107,7 +107,7 @@ pub(super) fn failure(error: &kube::Error) -> String {
     }
 }
 
-/// The message and the innermost cause, which tells most.
+/// The message and the innermost cause.
 pub(super) fn describe(error: &(dyn StdError + 'static)) -> String {
     let message = error.to_string();
     let mut innermost = error;
@@ -121,7 +121,7 @@ pub(super) fn describe(error: &(dyn StdError + 'static)) -> String {
     if message.contains(&cause) { message } else { format!("{message}: {cause}") }
 }
 
-/// As a server that is killed leaves it; TLS would say more of it than operators want to know.
+/// A killed server leaves this; the message of TLS does not help operators.
 fn is_cut(error: &(dyn StdError + 'static)) -> bool {
     let error = error.downcast_ref::<io::Error>();
     error.is_some_and(|error| error.kind() == io::ErrorKind::UnexpectedEof)
@@ -156,13 +156,12 @@ mod tests {
     /// A kubeconfig of a user with `secret`, for the server `url`.
     fn kubeconfig(url: &str, secret: &str) -> tempfile::NamedTempFile {
         let text = format!(
-            "apiVersion: v1
-    kind: Config
-    current-context: c
-    contexts: [{{name: c, context: {{cluster: c, user: u}}}}]
-    clusters: [{{name: c, cluster: {{server: '{url}'}}}}]
-    users: [{{name: u, user: {{{secret}}}}}]
-    "
+            "apiVersion: v1\n\
+             kind: Config\n\
+             current-context: c\n\
+             contexts: [{{name: c, context: {{cluster: c, user: u}}}}]\n\
+             clusters: [{{name: c, cluster: {{server: '{url}'}}}}]\n\
+             users: [{{name: u, user: {{{secret}}}}}]\n"
         );
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(&file, text).unwrap();

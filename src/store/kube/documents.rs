@@ -1,6 +1,7 @@
-//! What Kubernetes keeps besides the leases: the mounted config, who this node is, its report, the
-//! probe secret.
+//! What Kubernetes keeps apart from the leases: the mounted config, the identity of this node, its
+//! report, the probe secret.
 
+use std::future::pending;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
@@ -8,36 +9,132 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use futures::stream::{self, BoxStream};
+use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use serde::Deserialize;
+use tokio::sync::watch as channel;
 use tokio::time::sleep;
+use tracing::warn;
 
-use super::answer::Refusal;
-use super::client::Failure;
 use super::connect::own_namespace;
 use super::request::{self, Owner};
-use super::{NodeRef, Shared};
+use super::{Condition, KubeSubnetManager, NodeRef, Shared};
 use crate::excerpt;
 use crate::model::config::{ConfigUpdate, NetworkConfig, Unusable};
 use crate::model::probe_secret::Secret;
 use crate::model::report::NodeReport;
+use crate::model::status::StoreState;
 use crate::store::backoff::Backoff;
-use crate::store::failover::retry;
+use crate::store::failover::{Failure, Refusal, retry};
 use crate::store::hold::change;
 use crate::store::watch::distinct;
-use crate::store::{Identity, Unpublished};
+use crate::store::{Documents, Identity, Unpublished};
 
-/// A mounted ConfigMap changes by another link in its folder, which no watch on the file tells.
+/// A mounted ConfigMap changes by another link in its folder, which a watch on the file misses.
 const READ_AGAIN: Duration = Duration::from_secs(1);
 
-/// What the file holds, and whatever it holds from then on. Never ends.
-pub(super) fn config_updates(shared: Arc<Shared>) -> BoxStream<'static, ConfigUpdate> {
-    distinct(stream::unfold((shared, Duration::ZERO), |(shared, pause)| async move {
-        sleep(pause).await;
-        let update = look(&shared.options.net_config);
-        Some((update, (shared, READ_AGAIN)))
-    }))
+/// Between two tries to clear the condition of our node, at least.
+const CLEAR_AGAIN: Duration = Duration::from_secs(1);
+
+impl Documents for KubeSubnetManager {
+    fn watch_config(&self) -> BoxStream<'static, ConfigUpdate> {
+        let start = (Arc::clone(&self.shared), Duration::ZERO);
+        distinct(stream::unfold(start, |(shared, pause)| async move {
+            sleep(pause).await;
+            let update = look(&shared.options.net_config);
+            Some((update, (shared, READ_AGAIN)))
+        }))
+    }
+
+    fn watch_identity(&self) -> BoxStream<'static, Identity> {
+        let start = (Arc::clone(&self.shared), None::<Identity>);
+        let steps = stream::unfold(start, |(shared, known)| async move {
+            let identity = shared.identity_other_than(known.as_ref()).await;
+            Some((identity.clone(), (shared, Some(identity))))
+        });
+        steps.boxed()
+    }
+
+    /// In an object of its own, which Kubernetes removes with the pod of the daemon: what comes after
+    /// it on the node may be flanneld. Where the pod is not known, it is removed with the node.
+    async fn publish_report(&self, report: &NodeReport) -> Result<(), Unpublished> {
+        let shared = &self.shared;
+        let no_namespace = || Unpublished(NO_NAMESPACE.to_owned());
+        let namespace = shared.namespace().ok_or_else(no_namespace)?;
+        let text = report.encode();
+        let name = shared.node_name().await;
+        let owner = if let Some(pod) = &shared.options.pod {
+            Owner { kind: "Pod", name: pod.name.clone(), uid: pod.uid.clone() }
+        } else {
+            let uid = shared.ours.borrow().node().map(|node| node.uid.clone());
+            Owner { kind: "Node", name: name.clone(), uid: uid.unwrap_or_default() }
+        };
+        let ask = request::publish_report(&namespace, &name, &owner, &text);
+        let published = shared.client.once(&ask).await;
+        shared.client.note_report(&published);
+        published.map(drop).map_err(|failure| {
+            Unpublished(match failure {
+                Failure::Away => "the API server cannot be used".to_owned(),
+                Failure::Refused(refusal) => shared.client.refused(refusal),
+            })
+        })
+    }
+
+    async fn probe_secret(&self) -> Result<Secret, String> {
+        let shared = &self.shared;
+        let namespace = shared.namespace().ok_or(NO_NAMESPACE)?;
+        retry(Backoff::LONGEST, || async {
+            match shared.client.once(&request::probe_secret(&namespace)).await {
+                Ok(body) => Some(read_secret(&body, &namespace)),
+                Err(Failure::Refused(Refusal::Absent)) => {
+                    shared.create_secret(&namespace).await.err().map(Err)
+                }
+                Err(Failure::Refused(refusal)) => Some(Err(shared.client.refused(refusal))),
+                Err(Failure::Away) => None,
+            }
+        })
+        .await
+    }
+
+    /// Clears the condition that keeps pods away from our node, and again whenever the node was
+    /// recreated.
+    async fn announce(&self) {
+        let shared = &self.shared;
+        if shared.options.condition == Condition::Untouched {
+            return pending().await;
+        }
+        let name = shared.node_name().await;
+        let mut ours = shared.ours.subscribe();
+        let (mut cleared, mut backoff) = (None, Backoff::default());
+        loop {
+            let uid = ours.borrow_and_update().node().map(|node| node.uid.clone());
+            if uid.is_none() || uid == cleared {
+                change(&mut ours).await;
+                continue;
+            }
+            // To the second, as Kubernetes writes it.
+            let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+            match shared.client.once(&request::clear_condition(&name, &now)).await {
+                Ok(_) => {
+                    backoff.reset();
+                    cleared = uid;
+                }
+                Err(failure) => {
+                    if let Failure::Refused(refusal) = failure {
+                        warn!(%refusal, "the condition NetworkUnavailable is not cleared");
+                    }
+                    sleep(CLEAR_AGAIN + backoff.delay(rand::random())).await;
+                }
+            }
+        }
+    }
+
+    fn state(&self) -> channel::Receiver<StoreState> {
+        self.shared.client.report.state()
+    }
 }
+
+const NO_NAMESPACE: &str = "POD_NAMESPACE is not set";
 
 /// All nodes give the same text the same revision.
 fn look(path: &Path) -> ConfigUpdate {
@@ -74,15 +171,6 @@ struct PodSpec {
     node_name: String,
 }
 
-/// Our name and the public IPs that operators ordered, now and whenever that changes.
-pub(super) fn identities(shared: Arc<Shared>) -> BoxStream<'static, Identity> {
-    let steps = stream::unfold((shared, None::<Identity>), |(shared, told)| async move {
-        let identity = shared.identity_other_than(told.as_ref()).await;
-        Some((identity.clone(), (shared, Some(identity))))
-    });
-    steps.boxed()
-}
-
 impl Shared {
     pub(super) async fn node_name(&self) -> String {
         if let Some(name) = self.ours.borrow().name.clone() {
@@ -110,9 +198,9 @@ impl Shared {
         }
     }
 
-    async fn identity_other_than(&self, told: Option<&Identity>) -> Identity {
+    async fn identity_other_than(&self, known: Option<&Identity>) -> Identity {
         let name = self.node_name().await;
-        if told.is_none() {
+        if known.is_none() {
             self.own_node(&name).await;
         }
         let prefix = &self.options.annotation_prefix;
@@ -123,44 +211,31 @@ impl Shared {
             let identity =
                 public_ips.map(|public_ips| Identity { name: Some(name.clone()), public_ips });
             match identity {
-                Some(identity) if told != Some(&identity) => return identity,
+                Some(identity) if known != Some(&identity) => return identity,
                 Some(_) | None => change(&mut ours).await,
             }
         }
     }
-}
 
-impl Shared {
-    /// In an object of its own, which Kubernetes removes with the pod of the daemon: what comes after
-    /// it on the node may be flanneld. Where the pod is not known, it is removed with the node.
-    pub(super) async fn publish_report(&self, report: &NodeReport) -> Result<(), Unpublished> {
-        let no_namespace = || Unpublished("POD_NAMESPACE is not set".to_owned());
-        let namespace = self.namespace().ok_or_else(no_namespace)?;
-        let text = report.encode();
-        let name = self.node_name().await;
-        let owner = if let Some(pod) = &self.options.pod {
-            Owner { kind: "Pod", name: pod.name.clone(), uid: pod.uid.clone() }
-        } else {
-            let uid = self.ours.borrow().node().map(|node| node.uid.clone());
-            Owner { kind: "Node", name: name.clone(), uid: uid.unwrap_or_default() }
-        };
-        let ask = request::publish_report(&namespace, &name, &owner, &text);
-        let published = self.client.once(&ask).await;
-        match &published {
-            Ok(_) => self.client.report.accepts_report(),
-            Err(Failure::Refused(Refusal::Invalid(why))) => self.client.report.refuses_report(why),
-            Err(Failure::Refused(_) | Failure::Away) => {}
-        }
-        published.map(drop).map_err(unpublished)
+    /// Where our own objects lie.
+    pub(super) fn namespace(&self) -> Option<String> {
+        self.options.namespace.clone().or_else(own_namespace)
     }
-}
 
-fn unpublished(failure: Failure) -> Unpublished {
-    Unpublished(match failure {
-        Failure::Away => "the API server cannot be used".to_owned(),
-        Failure::Refused(Refusal::Denied(reason)) => reason,
-        Failure::Refused(refusal) => format!("the API server refuses: {refusal}"),
-    })
+    /// Of several nodes that create it at once, one succeeds; the next reading shows which.
+    async fn create_secret(&self, namespace: &str) -> Result<(), String> {
+        let ask = request::create_probe_secret(namespace, &Secret::text(&rand::random()));
+        match self.client.once(&ask).await {
+            Ok(_) | Err(Failure::Refused(Refusal::Exists) | Failure::Away) => Ok(()),
+            Err(Failure::Refused(Refusal::Absent)) => {
+                Err(format!("there is no namespace {namespace}"))
+            }
+            Err(Failure::Refused(Refusal::Denied(reason))) => {
+                Err(format!("there is no secret {namespace}/tweed-probes, and {reason}"))
+            }
+            Err(Failure::Refused(refusal)) => Err(self.client.refused(refusal)),
+        }
+    }
 }
 
 /// What is read of a Secret.
@@ -174,55 +249,6 @@ struct SecretObject {
 #[serde(default)]
 struct Data {
     secret: ByteString,
-}
-
-impl Shared {
-    /// Waits for the API server.
-    ///
-    /// # Errors
-    /// What keeps us from the secret, in a sentence that does not hold it.
-    pub(super) async fn probe_secret(&self) -> Result<Secret, String> {
-        let namespace = self.namespace().ok_or("POD_NAMESPACE is not set")?;
-        retry(Backoff::LONGEST, || async {
-            match self.client.once(&request::probe_secret(&namespace)).await {
-                Ok(body) => Some(read_secret(&body, &namespace)),
-                Err(Failure::Refused(Refusal::Absent)) => {
-                    self.make_secret(&namespace).await.err().map(Err)
-                }
-                Err(failure) => given_up(failure).err().map(Err),
-            }
-        })
-        .await
-    }
-
-    /// Where our own objects lie.
-    pub(super) fn namespace(&self) -> Option<String> {
-        self.options.namespace.clone().or_else(own_namespace)
-    }
-
-    /// Whoever was first, the next reading tells.
-    async fn make_secret(&self, namespace: &str) -> Result<(), String> {
-        let ask = request::create_probe_secret(namespace, &Secret::text(&rand::random()));
-        match self.client.once(&ask).await {
-            Ok(_) | Err(Failure::Refused(Refusal::Exists)) => Ok(()),
-            Err(Failure::Refused(Refusal::Absent)) => {
-                Err(format!("there is no namespace {namespace}"))
-            }
-            Err(Failure::Refused(Refusal::Denied(reason))) => {
-                Err(format!("there is no secret {namespace}/tweed-probes, and {reason}"))
-            }
-            Err(failure) => given_up(failure),
-        }
-    }
-}
-
-/// Only what waiting may mend is waited for.
-fn given_up(failure: Failure) -> Result<(), String> {
-    match failure {
-        Failure::Away => Ok(()),
-        Failure::Refused(Refusal::Denied(reason)) => Err(reason),
-        Failure::Refused(refusal) => Err(format!("the API server refuses: {refusal}")),
-    }
 }
 
 fn read_secret(body: &[u8], namespace: &str) -> Result<Secret, String> {

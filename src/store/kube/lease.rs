@@ -1,50 +1,52 @@
 //! Our lease: published on our own node, in the subnets that the cluster gave it, until it is lost.
 
-use std::future::pending;
-use std::time::{Duration, SystemTime};
+use std::sync::Arc;
+use std::time::Duration;
 
-use k8s_openapi::jiff::Timestamp;
+use futures::stream::BoxStream;
 use tokio::time::sleep;
 use tracing::warn;
 
 use super::annotations::Annotations;
-use super::answer::Refusal;
-use super::client::Failure;
 use super::node::{NodeObject, Reader, TERM};
 use super::own::{OwnNode, Published, Subnets};
-use super::{Condition, Shared, request};
+use super::watch::KubeSource;
+use super::{KubeSubnetManager, Shared, request};
 use crate::model::config::NetworkConfig;
-use crate::model::lease::{Lease, LeaseAttributes, LeaseId};
-use crate::store::backoff::Backoff;
-use crate::store::hold::{change, pause_after, until_lost};
-use crate::store::{Error, Lost};
+use crate::model::lease::{Lease, LeaseAttributes, LeaseId, LeaseUpdate};
+use crate::store::failover::Refusal;
+use crate::store::hold::{pause_after, until_lost};
+use crate::store::watch::updates;
+use crate::store::{Error, Leases, Lost};
 
 /// Between two looks at a node that has no subnet yet, roughly.
 const LOOK_AGAIN: Duration = Duration::from_secs(3);
 
-impl Shared {
-    pub(super) async fn acquire(
+impl Leases for KubeSubnetManager {
+    async fn acquire(
         &self,
         config: &NetworkConfig,
         attributes: &LeaseAttributes,
     ) -> Result<Lease, Error> {
-        self.pause_after_loss().await;
-        let name = self.node_name().await;
+        let shared = &self.shared;
+        let prefix = &shared.options.annotation_prefix;
+        let lost = shared.ours.borrow().loss(prefix);
+        pause_after(lost, &shared.losses).await;
+        let name = shared.node_name().await;
         loop {
-            let node = self.own_node(&name).await;
+            let node = shared.own_node(&name).await;
             let subnets = match node.subnets(config) {
                 Subnets::Ready(subnets) => subnets,
                 Subnets::Missing(why) => {
-                    self.wait_for_subnet(&format!("node {name}: {why}")).await;
+                    shared.wait_for_subnet(&format!("node {name}: {why}")).await;
                     continue;
                 }
                 Subnets::Outside { subnet, network } => {
                     return Err(Error::OutsideNetwork { node: name, subnet, network });
                 }
             };
-            let Some(node) = self.write(&name, node, attributes).await else { continue };
-            self.client.report.has_subnet();
-            let prefix = &self.options.annotation_prefix;
+            let Some(node) = shared.write(&name, node, attributes).await else { continue };
+            shared.client.report.has_subnet();
             let seen = prefix.published(attributes, &node.annotations);
             let lease = Lease {
                 id: LeaseId::new(name.as_str()),
@@ -53,11 +55,23 @@ impl Shared {
                 grant: TERM,
             };
             let published = Published { attributes: attributes.clone(), subnets };
-            self.ours.send_modify(|ours| ours.publish(published));
+            shared.ours.send_modify(|ours| ours.published = Some(published));
             return Ok(lease);
         }
     }
 
+    /// The watch on all nodes notices a loss.
+    async fn hold(&self, _lease: &Lease) -> Lost {
+        let prefix = &self.shared.options.annotation_prefix;
+        until_lost(&self.shared.ours, |ours| ours.loss(prefix)).await
+    }
+
+    fn watch(&self) -> BoxStream<'static, LeaseUpdate> {
+        updates(KubeSource::new(Arc::clone(&self.shared)))
+    }
+}
+
+impl Shared {
     /// Our node as it is now, once there is one.
     pub(super) async fn own_node(&self, name: &str) -> OwnNode {
         loop {
@@ -74,7 +88,7 @@ impl Shared {
         }
     }
 
-    /// Writes what of `attributes` the node does not say already; none if it is to be read anew.
+    /// Writes the `attributes` that the node does not publish yet; none if it is to be read again.
     async fn write(
         &self,
         name: &str,
@@ -118,55 +132,4 @@ impl Shared {
         self.client.report.lacks_subnet(why);
         sleep(LOOK_AGAIN.mul_f64(0.5 + rand::random::<f64>())).await;
     }
-}
-
-impl Shared {
-    /// The watch on all nodes notices a loss.
-    pub(super) async fn hold(&self) -> Lost {
-        until_lost(&self.ours, |ours| ours.loss(&self.options.annotation_prefix)).await
-    }
-
-    async fn pause_after_loss(&self) {
-        let lost = self.ours.borrow().loss(&self.options.annotation_prefix);
-        pause_after(lost, &self.losses).await;
-    }
-
-    /// Clears the condition that keeps pods away from our node, and again whenever the node was
-    /// made anew. Never ends.
-    pub(super) async fn announce(&self) {
-        if self.options.condition == Condition::Untouched {
-            return pending().await;
-        }
-        let name = self.node_name().await;
-        let mut ours = self.ours.subscribe();
-        let (mut told, mut backoff) = (None, Backoff::default());
-        loop {
-            let uid = ours.borrow_and_update().node().map(|node| node.uid.clone());
-            if uid.is_none() || uid == told {
-                change(&mut ours).await;
-                continue;
-            }
-            match self.client.once(&request::clear_condition(&name, &now())).await {
-                Ok(_) => {
-                    backoff.reset();
-                    told = uid;
-                }
-                Err(failure) => {
-                    if let Failure::Refused(refusal) = failure {
-                        warn!(%refusal, "the condition NetworkUnavailable is not cleared");
-                    }
-                    sleep(SHORTEST + backoff.delay(rand::random())).await;
-                }
-            }
-        }
-    }
-}
-
-const SHORTEST: Duration = Duration::from_secs(1);
-
-/// To the second, as Kubernetes writes it.
-fn now() -> String {
-    let seconds = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let seconds = i64::try_from(seconds.as_secs()).unwrap_or_default();
-    Timestamp::from_second(seconds).unwrap_or_default().to_string()
 }

@@ -1,7 +1,6 @@
 //! Subnets from Kubernetes: each node's podCIDRs, published in flannel's annotations.
 
 mod annotations;
-mod answer;
 mod client;
 mod connect;
 mod documents;
@@ -22,22 +21,13 @@ pub use operator::{Operator, OperatorOptions};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use futures::stream::BoxStream;
 use tokio::sync::{Mutex, watch as channel};
 
 use self::client::Client;
 use self::own::Ours;
-use self::watch::KubeSource;
 use super::hold::Losses;
-use super::watch::updates;
-use super::{Documents, Error, Identity, Leases, Lost, Unpublished};
-use crate::model::config::{ConfigUpdate, NetworkConfig};
-use crate::model::lease::{Lease, LeaseAttributes, LeaseUpdate};
-use crate::model::probe_secret::Secret;
-use crate::model::report::NodeReport;
-use crate::model::status::StoreState;
 
-/// What the daemon is told about Kubernetes.
+/// How to reach Kubernetes, and which node this is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KubeOptions {
     pub api: ApiOptions,
@@ -78,8 +68,8 @@ pub enum Condition {
     Untouched,
 }
 
-/// The leases of a cluster in its Node objects. Whoever holds a lease should also follow
-/// `watch`: it is how a loss is noticed.
+/// The leases of a cluster in its Node objects. To hold a lease, also follow `watch`, which notices
+/// its loss.
 pub struct KubeSubnetManager {
     shared: Arc<Shared>,
 }
@@ -101,49 +91,5 @@ impl KubeSubnetManager {
             losses: Mutex::new(Losses::default()),
         };
         Self { shared: Arc::new(shared) }
-    }
-}
-
-impl Leases for KubeSubnetManager {
-    async fn acquire(
-        &self,
-        config: &NetworkConfig,
-        attributes: &LeaseAttributes,
-    ) -> Result<Lease, Error> {
-        self.shared.acquire(config, attributes).await
-    }
-
-    async fn hold(&self, _lease: &Lease) -> Lost {
-        self.shared.hold().await
-    }
-
-    fn watch(&self) -> BoxStream<'static, LeaseUpdate> {
-        updates(KubeSource::new(Arc::clone(&self.shared)))
-    }
-}
-
-impl Documents for KubeSubnetManager {
-    fn watch_config(&self) -> BoxStream<'static, ConfigUpdate> {
-        documents::config_updates(Arc::clone(&self.shared))
-    }
-
-    fn watch_identity(&self) -> BoxStream<'static, Identity> {
-        documents::identities(Arc::clone(&self.shared))
-    }
-
-    async fn publish_report(&self, report: &NodeReport) -> Result<(), Unpublished> {
-        self.shared.publish_report(report).await
-    }
-
-    async fn probe_secret(&self) -> Result<Secret, String> {
-        self.shared.probe_secret().await
-    }
-
-    async fn announce(&self) {
-        self.shared.announce().await;
-    }
-
-    fn state(&self) -> channel::Receiver<StoreState> {
-        self.shared.client.report.state()
     }
 }

@@ -2,11 +2,9 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::hash::{BuildHasher, Hash};
-use std::marker::PhantomData;
+use std::hash::{BuildHasher, Hash, Hasher};
 
-use serde::de::{MapAccess, Visitor};
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
 
 use super::annotations::{AnnotationPrefix, Annotations};
 use crate::excerpt;
@@ -35,7 +33,7 @@ pub(super) struct Metadata<'a> {
     #[serde(borrow)]
     creation_timestamp: Cow<'a, str>,
     #[serde(borrow)]
-    pub(super) annotations: Pairs<'a>,
+    annotations: BTreeMap<Text<'a>, Text<'a>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -47,25 +45,21 @@ struct Spec<'a> {
     pod_cidrs: Vec<Text<'a>>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(transparent)]
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
-
-/// The entries of a JSON object of texts, in its order.
-#[derive(Debug, Default)]
-pub(super) struct Pairs<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
 
 /// How Nodes are read.
 #[derive(Clone, Debug)]
 pub(super) struct Reader {
     pub(super) prefix: AnnotationPrefix,
-    /// The address families of the network: what a node has of others is none of its lease.
+    /// The address families of the network: its lease has no others.
     pub(super) families: Vec<Family>,
 }
 
-impl Pairs<'_> {
-    pub(super) fn get(&self, key: &str) -> Option<&str> {
-        self.0.iter().find(|(known, _)| known == key).map(|(_, value)| value.as_ref())
+impl Metadata<'_> {
+    pub(super) fn annotations(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.annotations.iter().map(|(key, value)| (key.0.as_ref(), value.0.as_ref()))
     }
 }
 
@@ -92,7 +86,7 @@ impl NodeObject<'_> {
     }
 }
 
-/// No annotation of ours is longer, in bytes.
+/// No annotation of flannel or tweed is longer, in bytes.
 const LONGEST: usize = 4096;
 
 /// A node's lease lasts as long as the node: it has a term, and is no reservation.
@@ -104,26 +98,25 @@ impl Reader {
         Self { prefix, families: families.unwrap_or_else(|| Family::ALL.to_vec()) }
     }
 
-    /// The annotations that are ours; what is too long for one of them is cut.
+    /// The annotations of this network; what is too long is cut.
     pub(super) fn annotations(&self, node: &NodeObject<'_>) -> Annotations {
         let held = |value: &str| {
             if value.len() > LONGEST { excerpt::value(value) } else { value.to_owned() }
         };
-        let ours = node.metadata.annotations.0.iter().filter(|(key, _)| self.prefix.covers(key));
-        ours.map(|(key, value)| (key.clone().into_owned(), held(value))).collect()
+        self.ours(node).map(|(key, value)| (key.to_owned(), held(value))).collect()
     }
 
     /// Changes with everything that the node's record is made from, and with nothing else.
     pub(super) fn fingerprint(&self, node: &NodeObject<'_>, hasher: &impl BuildHasher) -> u64 {
-        let annotations = node.metadata.annotations.0.iter();
-        let ours = annotations.filter(|(key, _)| self.prefix.covers(key));
-        let ours: BTreeMap<&str, &str> =
-            ours.map(|(key, value)| (key.as_ref(), value.as_ref())).collect();
         let mut state = hasher.build_hasher();
-        ours.hash(&mut state);
+        self.ours(node).collect::<Vec<_>>().hash(&mut state);
         node.metadata.creation_timestamp.hash(&mut state);
         node.pod_cidr_texts().for_each(|cidr| cidr.hash(&mut state));
-        std::hash::Hasher::finish(&state)
+        state.finish()
+    }
+
+    fn ours<'a>(&self, node: &'a NodeObject<'_>) -> impl Iterator<Item = (&'a str, &'a str)> {
+        node.metadata.annotations().filter(|(key, _)| self.prefix.covers(key))
     }
 
     /// The node's record; none if neither flannel nor we keep its lease.
@@ -179,37 +172,13 @@ fn age(timestamp: &str) -> u64 {
     digits.fold(0, |number, digit| number * 10 + u64::from(digit - b'0'))
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for Pairs<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(PairsVisitor(PhantomData))
-    }
-}
-
-struct PairsVisitor<'a>(PhantomData<&'a ()>);
-
-impl<'de: 'a, 'a> Visitor<'de> for PairsVisitor<'a> {
-    type Value = Pairs<'a>;
-
-    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("an object of texts")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Pairs<'a>, A::Error> {
-        let mut pairs = Vec::new();
-        while let Some((Text(key), Text(value))) = map.next_entry()? {
-            pairs.push((key, value));
-        }
-        Ok(Pairs(pairs))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::hash::RandomState;
 
     use super::*;
 
-    /// As `kubectl get --raw` shows it, shortened where nothing of ours stands.
+    /// As `kubectl get --raw` shows it, shortened.
     const NODE: &str = r#"{"kind":"Node","apiVersion":"v1","metadata":{
     "name":"n3","uid":"5f1c","resourceVersion":"812","creationTimestamp":"2026-11-21T23:18:21Z",
     "labels":{"kubernetes.io/os":"linux"},

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use hyper::body::Bytes;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::annotations::AnnotationPrefix;
-use super::answer::Refusal;
 use super::client::Client;
 use super::connect::ApiOptions;
 use super::node::Reader;
@@ -17,6 +17,7 @@ use crate::model::config::NetworkConfig;
 use crate::model::lease::{LeaseId, Record};
 use crate::model::prefix::Prefix;
 use crate::model::report::NodeReport;
+use crate::store::failover::{Failure, Refusal};
 use crate::store::operator::{Away, Holdings, Swap, Written};
 
 /// How an operator reaches a cluster.
@@ -82,22 +83,21 @@ impl Operator {
     pub async fn swap(&self, seen: i64, text: &str) -> Result<Swap, Away> {
         let ask =
             request::write_config(&self.options.namespace, &self.options.config_map, seen, text);
-        let failure = match self.ask(&ask).await {
-            Ok(Ok(body)) => {
-                return understand(&body).map(|it: ConfigMapObject| Swap::Done(it.revision()));
+        match self.ask(&ask).await {
+            Ok(body) => understand(&body).map(|it: ConfigMapObject| Swap::Done(it.revision())),
+            Err(Failure::Refused(Refusal::Exists | Refusal::Absent)) => Ok(Swap::Outdated),
+            Err(failure) => {
+                let failure = self.client.explained(failure);
+                Swap::after(failure, self.config().await?, seen, text)
             }
-            Ok(Err(Refusal::Exists | Refusal::Absent)) => return Ok(Swap::Outdated),
-            Ok(Err(refusal)) => refusal.into(),
-            Err(away) => away,
-        };
-        Swap::after(failure, self.config().await?, seen, text)
+        }
     }
 
     async fn config(&self) -> Result<Option<Written>, Away> {
         let ask = request::config_map(&self.options.namespace, &self.options.config_map);
-        let body = match self.ask(&ask).await? {
-            Err(Refusal::Absent) => return Ok(None),
-            answer => answer?,
+        let body = match self.ask(&ask).await {
+            Err(Failure::Refused(Refusal::Absent)) => return Ok(None),
+            answer => answer.map_err(|failure| self.client.explained(failure))?,
         };
         let mut object: ConfigMapObject = understand(&body)?;
         let revision = object.revision();
@@ -117,12 +117,13 @@ impl Operator {
             });
             nodes.await.map(|_| records)
         };
-        Ok(self.client.ask_each(read).await??)
+        self.client.ask_each(read).await.map_err(|failure| self.client.explained(failure))
     }
 
     /// Those that can be read. Nodes know a config by its text, operators by its version.
     async fn reports(&self, config: Option<&Written>) -> Result<Vec<NodeReport>, Away> {
-        let body = self.ask(&request::reports(&self.options.namespace)).await??;
+        let body = self.ask(&request::reports(&self.options.namespace)).await;
+        let body = body.map_err(|failure| self.client.explained(failure))?;
         let ConfigMaps { items } = understand(&body)?;
         let texts = items.iter().filter_map(|item| item.data.get(request::REPORT));
         let reports = texts.filter_map(|text| NodeReport::decode(text.as_bytes()));
@@ -138,17 +139,8 @@ impl Operator {
         Ok(translated.collect())
     }
 
-    async fn ask(&self, ask: &Ask) -> Result<Result<Vec<u8>, Refusal>, Away> {
+    async fn ask(&self, ask: &Ask) -> Result<Bytes, Failure> {
         self.client.ask_each(|| self.client.once(ask)).await
-    }
-}
-
-impl From<Refusal> for Away {
-    fn from(refusal: Refusal) -> Self {
-        Self(match refusal {
-            Refusal::Denied(why) => why,
-            refusal => format!("the API server refuses: {refusal}"),
-        })
     }
 }
 

@@ -1,4 +1,4 @@
-//! Our own node: what we published on it, what the API server shows of it, and whether the two agree.
+//! Our own node: what we published on it, what the API server shows, and whether the two agree.
 
 use super::annotations::{AnnotationPrefix, Annotations};
 use super::node::{NodeObject, Reader};
@@ -12,7 +12,7 @@ use crate::store::Lost;
 pub(super) struct Ours {
     /// Once it was looked up.
     pub(super) name: Option<String>,
-    published: Option<Published>,
+    pub(super) published: Option<Published>,
     seen: Option<Seen>,
 }
 
@@ -65,11 +65,7 @@ impl Ours {
         Some(subnets.map(|subnet| subnet.family()).collect())
     }
 
-    pub(super) fn publish(&mut self, published: Published) {
-        self.published = Some(published);
-    }
-
-    /// What a watch tells may be older than the answer to a request. Returns whether it is news.
+    /// A watch may show an older version than the answer to a request. Returns whether it is news.
     pub(super) fn see(&mut self, node: OwnNode) -> bool {
         if self.node().is_some_and(|known| known.is_later_than(&node)) {
             return false;
@@ -181,7 +177,7 @@ mod tests {
     fn holding() -> Ours {
         let mut ours = Ours { name: Some("n1".into()), ..Ours::default() };
         let subnets = vec!["10.244.1.0/24".parse().unwrap()];
-        ours.publish(Published { attributes: attributes(), subnets });
+        ours.published = Some(Published { attributes: attributes(), subnets });
         ours.trust(Some(node("7", &["10.244.1.0/24"], &[])));
         ours
     }
@@ -235,7 +231,7 @@ mod tests {
         assert_eq!(loss(&ours).as_deref(), Some("node n1 is gone"));
     }
 
-    /// The watch tells of our own write later than its answer does.
+    /// The watch shows our own write later than its answer does.
     #[test]
     fn what_a_watch_tells_late_is_no_news() {
         let mut ours = holding();

@@ -11,14 +11,14 @@ use serde::Deserialize;
 use tokio::time::{Instant, timeout_at};
 use tracing::{debug, info, warn};
 
-use super::answer::{Refusal, Status};
-use super::client::{Client, Failure};
+use super::client::{Client, Status};
 use super::node::{Metadata, NodeObject, Reader};
 use super::open::Open;
 use super::own::{Ours, OwnNode};
 use super::{Shared, request};
 use crate::excerpt;
 use crate::model::lease::{LeaseId, LeaseUpdate, Record};
+use crate::store::failover::{Failure, Refusal};
 use crate::store::watch::{Interrupted, Source};
 
 pub(super) struct KubeSource {
@@ -41,7 +41,7 @@ enum Lists {
     Paged,
 }
 
-/// What was told of a node last.
+/// What was last reported of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Known {
     fingerprint: u64,
@@ -51,7 +51,7 @@ struct Known {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
     Told,
-    /// Its lease is neither flannel's nor ours.
+    /// Its lease is neither flannel's nor tweed's.
     Foreign,
 }
 
@@ -87,10 +87,10 @@ struct PageMetadata<'a> {
     version: Cow<'a, str>,
 }
 
-/// A server that knows nothing of streamed lists may begin one and never end it.
+/// A server without streamed lists may begin one and never end it.
 const STALL: Duration = Duration::from_secs(10);
 
-/// In bytes. What some nodes hold must not hide the others: then fewer are asked for at once.
+/// In bytes. Above it, fewer nodes are read at once, so that large ones do not hide the others.
 const LONGEST_PAGE: usize = 16 * 1024 * 1024;
 
 const END: &str = "k8s.io/initial-events-end";
@@ -100,7 +100,7 @@ impl Source for KubeSource {
         (self.open, self.is_broken) = (None, false);
         self.reader = self.shared.reader();
         self.shared.ours.send_if_modified(Ours::doubt);
-        self.forget();
+        self.known.clear();
         match self.lists {
             Lists::Streamed => self.list_streamed().await,
             Lists::Paged => self.list_paged().await,
@@ -152,14 +152,9 @@ impl KubeSource {
         opened
     }
 
-    /// Before everything is read anew.
-    fn forget(&mut self) {
-        self.known.clear();
-    }
-
-    /// What the complete lines tell.
+    /// The updates in the complete lines.
     fn absorb(&mut self, open: &mut Open) -> Result<Vec<LeaseUpdate>, Interrupted> {
-        let lines = open.lines.take();
+        let lines = open.take();
         let mut updates = Vec::new();
         let mut rest = lines.as_slice();
         while let Some((line, behind)) = first_line(rest) {
@@ -216,7 +211,7 @@ impl KubeSource {
         (known.standing == Standing::Told).then(|| LeaseUpdate::DeleteNode(LeaseId::new(name)))
     }
 
-    /// Whether something was told of this node already.
+    /// Whether this node is listed already.
     fn knows(&self, node: &NodeObject<'_>) -> bool {
         self.known.contains_key(node.metadata.name.as_ref())
     }
@@ -235,14 +230,14 @@ impl KubeSource {
 }
 
 impl KubeSource {
-    /// The watch that told them goes on with what changes.
+    /// The same watch goes on with the changes.
     async fn list_streamed(&mut self) -> Result<Vec<Record>, Interrupted> {
         let mut open = match self.shared.try_open(&request::streamed_list(duration())).await {
             Ok(open) => open,
             Err(Failure::Refused(Refusal::Invalid(_))) => {
                 return self.list_paged_from_now_on().await;
             }
-            Err(failure) => return Err(self.shared.interrupted(failure)),
+            Err(failure) => return Err(self.shared.client.interrupted(failure)),
         };
         let (mut records, mut progress) = (Vec::new(), Instant::now());
         loop {
@@ -253,7 +248,7 @@ impl KubeSource {
             if !more? {
                 return Err(Interrupted::Away);
             }
-            let lines = open.lines.take();
+            let lines = open.take();
             let mut rest = lines.as_slice();
             while let Some((line, behind)) = first_line(rest) {
                 rest = behind;
@@ -263,7 +258,7 @@ impl KubeSource {
                     "BOOKMARK" if is_end(&event.object.metadata) => {
                         self.pass(&event.object);
                         // What changed meanwhile may stand behind it.
-                        open.lines.put_back(rest);
+                        open.put_back(rest);
                         self.open = Some(open);
                         self.look_for_own();
                         return Ok(records);
@@ -297,14 +292,14 @@ impl KubeSource {
     async fn list_paged_from_now_on(&mut self) -> Result<Vec<Record>, Interrupted> {
         info!("the API server streams no lists: reading the nodes page by page");
         self.lists = Lists::Paged;
-        self.forget();
+        self.known.clear();
         self.list_paged().await
     }
 
     async fn list_paged(&mut self) -> Result<Vec<Record>, Interrupted> {
         let (mut records, shared) = (Vec::new(), Arc::clone(&self.shared));
         let read = pages(&shared.client, |node| records.extend(record(self.put(node)))).await;
-        self.version = read.map_err(|failure| shared.interrupted(failure))?;
+        self.version = read.map_err(|failure| shared.client.interrupted(failure))?;
         self.look_for_own();
         Ok(records)
     }
@@ -322,7 +317,7 @@ impl Shared {
                 Some(_) | None => Ok(()),
             },
             Err(Failure::Refused(Refusal::Absent)) => Err(Interrupted::Gap),
-            Err(failure) => Err(self.interrupted(failure)),
+            Err(failure) => Err(self.client.interrupted(failure)),
         }
     }
 }
@@ -387,7 +382,7 @@ pub(super) async fn pages(
 }
 
 fn is_end(metadata: &Metadata<'_>) -> bool {
-    metadata.annotations.get(END) == Some("true")
+    metadata.annotations().any(|pair| pair == (END, "true"))
 }
 
 fn record(update: Option<LeaseUpdate>) -> Option<Record> {

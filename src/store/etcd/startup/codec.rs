@@ -59,8 +59,7 @@ pub(super) fn decode(snapshot: &[u8]) -> Result<Listing, Unreadable> {
     listing(&inflated.map_err(|_| Unreadable::Damaged)?).ok_or(Unreadable::Damaged)
 }
 
-/// The records in a shared snapshot; none if it is none of ours, or damaged. For tests that feed it
-/// anything.
+/// The records in a shared snapshot; none if it is foreign or damaged. For fuzzing.
 #[doc(hidden)]
 pub fn read_snapshot(snapshot: &[u8]) -> Option<Vec<Record>> {
     let listing = decode(snapshot).ok()?;
@@ -252,7 +251,7 @@ mod tests {
         assert_eq!(encode(&Listing { stored, revision: 60_000 }), None);
     }
 
-    /// The checksum keeps nobody off: this is what a writer of the store can make.
+    /// The checksum is no protection: any client of etcd can write this.
     fn forged(rows: &[u8]) -> Vec<u8> {
         let deflated = compress_to_vec(rows, LEVEL);
         [NAME, &crc32fast::hash(&deflated).to_be_bytes(), &deflated].concat()

@@ -10,16 +10,16 @@ use crate::store::etcd::pace::{BRISK, Part, is_on};
 use crate::store::etcd::store::{Listing, Store};
 use crate::store::failover::retry;
 
-/// So often a busy etcd is looked at before it is asked for everything all the same.
+/// How often a busy etcd is polled before all leases are read all the same.
 const LOOKS: u32 = 8;
 
-/// So often who is not among the last to register leaves the reading to them.
+/// How often a node polls that is not among the last to register, and leaves the reading to them.
 const LOOKS_FOR_OTHERS: u32 = 3;
 
 /// With fewer writes than that since its own, a node is among the last to register.
 const FEW: i64 = 10;
 
-/// What passes at etcd while a node waits for its turn.
+/// What happens in etcd while a node waits.
 struct Queue {
     looks: u32,
     /// The revision that it waits from; unknown before the first look, if it has not written.
@@ -32,20 +32,19 @@ impl Store {
     pub(in crate::store::etcd) async fn list(&self) -> Listing {
         retry(Backoff::LONGEST, || async {
             if self.client.is_busy().await {
-                return Some(self.list_in_turn(None).await);
+                return Some(self.list_queued(None).await);
             }
             self.read_all().await.ok()
         })
         .await
     }
 
-    /// Lets others pass before it reads all leases. Of thousands of nodes that ask for them at
-    /// once, none would get its answer in time; what another has read meanwhile will do, given
-    /// `proof`.
-    pub(in crate::store::etcd) async fn list_in_turn(&self, proof: Option<Proof<'_>>) -> Listing {
+    /// Waits before it reads all leases: of thousands of nodes that read them at once, none would
+    /// get its answer in time. Given `proof`, the snapshot of another node will do.
+    pub(in crate::store::etcd) async fn list_queued(&self, proof: Option<Proof<'_>>) -> Listing {
         retry(Backoff::LONGEST, || async move {
             let look = if is_on(Part::Queue) {
-                self.let_others_pass(proof).await
+                self.wait_for_snapshot(proof).await
             } else {
                 self.look(proof).await.unwrap_or_default()
             };
@@ -59,12 +58,12 @@ impl Store {
         .await
     }
 
-    /// Waits, within reason, for a snapshot, or until etcd answers briskly and it is on us to read.
-    async fn let_others_pass(&self, proof: Option<Proof<'_>>) -> Look {
+    /// Polls for a snapshot, or until etcd answers quickly and this node is to read all leases.
+    async fn wait_for_snapshot(&self, proof: Option<Proof<'_>>) -> Look {
         let mut queue = Queue::begin(proof.map(|proof| proof.own.mod_revision));
         let mut last = Look::default();
         for _ in 0..LOOKS {
-            self.client.wait_for_turn(queue.crowd()).await;
+            self.client.wait_among(queue.waiting()).await;
             let asked = Instant::now();
             let Ok(look) = self.look(proof).await else { continue };
             let is_over = queue.is_over(look.revision, asked.elapsed());
@@ -82,14 +81,14 @@ impl Queue {
         Self { looks: 0, began, seen: 0 }
     }
 
-    /// How many have written meanwhile, as far as we know.
-    fn crowd(&self) -> u32 {
+    /// How many nodes have written meanwhile, as far as we know.
+    fn waiting(&self) -> u32 {
         let written = self.began.map_or(0, |began| self.seen.saturating_sub(began));
         u32::try_from(written.max(0)).unwrap_or(u32::MAX)
     }
 
-    /// Whether it is on us to read, seeing that etcd is at `revision` and took so long to say so.
-    /// Who registers last reads what everybody wants to know; who came before finds it read.
+    /// Whether this node is to read all leases, given that etcd is at `revision` and `took` this long
+    /// to answer. The last node to register reads; those before it find the snapshot.
     fn is_over(&mut self, revision: i64, took: Duration) -> bool {
         let is_first = self.looks == 0;
         let before = if is_first { self.began } else { Some(self.seen) };
@@ -136,15 +135,15 @@ mod tests {
     fn who_has_not_written_cannot_be_the_last() {
         let mut queue = Queue::begin(None);
         assert!(!queue.is_over(100, QUICK));
-        assert_eq!(queue.crowd(), 0);
+        assert_eq!(queue.waiting(), 0);
     }
 
     #[test]
     fn the_crowd_is_counted_from_our_own_write() {
         let mut queue = Queue::begin(Some(100));
-        assert_eq!(queue.crowd(), 0);
+        assert_eq!(queue.waiting(), 0);
         queue.is_over(600, QUICK);
         queue.is_over(700, QUICK);
-        assert_eq!(queue.crowd(), 600);
+        assert_eq!(queue.waiting(), 600);
     }
 }

@@ -46,7 +46,7 @@ impl Shared {
 }
 
 /// Whether `own` is there as written and would have been taken had `listing` been read before: this
-/// node has no other lease, and nobody stands in the way under another key.
+/// node has no other lease, and no other key holds its subnets.
 pub(in crate::store::etcd) fn is_confirmed(
     claimant: &Claimant<'_>,
     own: &Own,

@@ -1,16 +1,15 @@
 //! What another node has read: where etcd is busy, one reading of all leases serves many.
 
-use etcd_client::{
-    Compare, CompareOp, Error, GetOptions, GetResponse, KeyValue, PutOptions, Txn, TxnOp,
-};
+use etcd_client::{Compare, CompareOp, Error, GetOptions, KeyValue, PutOptions, Txn, TxnOp};
 use tracing::debug;
 
 use super::codec::{self, Unreadable};
 use crate::store::etcd::client::{Connection, revision};
-use crate::store::etcd::connect::{Failure, is_denied, is_unwelcome};
+use crate::store::etcd::connect::{is_unwelcome, unless_denied};
 use crate::store::etcd::ours::Own;
 use crate::store::etcd::pace::{Part, is_on};
 use crate::store::etcd::store::{Listing, Store};
+use crate::store::failover::Failure;
 
 /// What a snapshot has to agree with before we go by it.
 #[derive(Clone, Copy, Debug)]
@@ -47,7 +46,7 @@ enum Unfit {
 /// Fewer leases are as quickly read as a snapshot.
 const WORTHWHILE: usize = 500;
 
-/// Of so many leases one may have changed since; to fetch more changes would cost as much as a reading.
+/// One in this number of leases may have changed since; more changes cost as much as a reading.
 const TOLERABLE: usize = 10;
 
 /// Once all nodes have started, no node needs it.
@@ -65,7 +64,7 @@ impl Store {
         let from = proof.map_or(i64::MAX, |proof| proof.own.mod_revision.max(proof.known) + 1);
         let options = GetOptions::new().with_min_mod_revision(from);
         let ask = |connection: Connection| async move {
-            readable(connection.kv().get(key, Some(options)).await)
+            unless_denied(connection.kv().get(key, Some(options)).await)
         };
         let Some(answer) = self.client.once(ask).await? else { return Ok(Look::default()) };
         let revision = revision(answer.header());
@@ -74,8 +73,8 @@ impl Store {
         Ok(Look { snapshot, revision })
     }
 
-    /// Leaves `listing` to others, unless somebody has done so since etcd was at `looked`. Nothing
-    /// depends on it.
+    /// Writes `listing` for other nodes, unless one of them has done so since etcd was at `looked`.
+    /// Nothing depends on it.
     pub(in crate::store::etcd) async fn share(&self, listing: &Listing, looked: i64) {
         if !is_on(Part::Snapshot) || listing.stored.len() < WORTHWHILE {
             return;
@@ -88,8 +87,8 @@ impl Store {
         debug!(revision = listing.revision, ?outcome, "wrote a snapshot of all leases");
     }
 
-    /// The condition: nobody was quicker, and the store still has what was read last. One that was
-    /// wiped meanwhile shall not get what it never held.
+    /// The condition: no node was quicker, and the store still has the lease that was written last.
+    /// One that was wiped meanwhile does not get what it never held.
     fn replacing(&self, listing: &Listing, looked: i64) -> Txn {
         let newest = listing.stored.iter().max_by_key(|stored| stored.mod_revision);
         let unchanged = newest.map(|stored| {
@@ -99,14 +98,6 @@ impl Store {
         let unseen = CompareOp::Less;
         let first = Compare::mod_revision(self.layout.snapshot.clone(), unseen, looked + 1);
         Txn::new().when(unchanged.into_iter().chain([first]).collect::<Vec<_>>())
-    }
-}
-
-/// None where we may not read.
-fn readable(answer: Result<GetResponse, Error>) -> Result<Option<GetResponse>, Error> {
-    match answer {
-        Err(error) if is_denied(&error) => Ok(None),
-        answer => answer.map(Some),
     }
 }
 

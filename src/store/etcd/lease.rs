@@ -1,46 +1,85 @@
-//! Takes a lease, or takes it back: every write is guarded, and says whose it is.
+//! Our lease: taken, written under guard, kept alive by one etcd lease, and taken back once it is lost.
 
-use tokio::time::{Instant, sleep};
+use std::sync::Arc;
+use std::time::Duration;
+
+use etcd_client::{Error as EtcdError, LeaseGrantOptions};
+use futures::stream::BoxStream;
+use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{info, warn};
 
-use super::Shared;
-use super::connect::Refusal;
-use super::ours::Own;
+use super::client::Connection;
+use super::ours::{Ours, Own};
 use super::startup::{Proof, Reserved, Since, is_confirmed};
 use super::store::{Condition, Listing, Outcome, Stored, Write};
-use super::{key, value};
+use super::watch::EtcdSource;
+use super::{EtcdSubnetManager, Shared, key, value};
 use crate::model::config::NetworkConfig;
-use crate::model::lease::{Lease, LeaseAttributes, LeaseId};
+use crate::model::lease::{Lease, LeaseAttributes, LeaseId, LeaseUpdate};
 use crate::model::prefix::Prefix;
-use crate::store::Error;
 use crate::store::allocate::{Draw, Wish};
 use crate::store::backoff::Backoff;
 use crate::store::claim::{Claimant, Holding, Way};
+use crate::store::failover::Refusal;
+use crate::store::hold::{pause_after, until_lost};
+use crate::store::watch::updates;
+use crate::store::{Error, Leases, Lost};
 
-/// A write that may have to be looked at afresh, because something changed meanwhile.
-type Attempt = Result<Option<Own>, Error>;
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Grant {
+    pub(super) id: i64,
+    pub(super) ttl: Duration,
+    /// When it was last renewed, at the earliest.
+    pub(super) renewed: Instant,
+}
 
-impl Shared {
-    pub(super) async fn acquire(
+/// Flannel's: a node that is off for longer loses its subnet.
+const TTL_SECONDS: i64 = 86_400;
+
+impl Leases for EtcdSubnetManager {
+    fn avoid(&self, occupied: Vec<Prefix>) {
+        self.shared.occupied.send_replace(occupied);
+    }
+
+    async fn acquire(
         &self,
         config: &NetworkConfig,
         attributes: &LeaseAttributes,
     ) -> Result<Lease, Error> {
+        let shared = &self.shared;
         let public_ips = attributes.endpoints.iter().map(|endpoint| endpoint.public_ip).collect();
-        let occupied = self.occupied.borrow().clone();
-        let (pools, previous) = (&config.pools, &self.previous);
+        let occupied = shared.occupied.borrow().clone();
+        let (pools, previous) = (&config.pools, &shared.previous);
         let claimant = Claimant { pools, public_ips, previous, occupied: &occupied };
-        self.pause_after_loss().await;
-        let held = self.ours.borrow().own.clone();
+        let lost = shared.ours.borrow().loss();
+        pause_after(lost, &shared.losses).await;
+        let held = shared.ours.borrow().own.clone();
         let own = match held {
-            Some(own) => self.republish(&claimant, own, value::encode(attributes)).await?,
-            None => self.claim(&claimant, value::encode(attributes)).await?,
+            Some(own) => shared.republish(&claimant, own, value::encode(attributes)).await?,
+            None => shared.claim(&claimant, value::encode(attributes)).await?,
         };
         let lease = lease(&own, attributes);
-        self.ours.send_modify(|ours| ours.take(own));
+        shared.ours.send_modify(|ours| ours.own = Some(own));
         Ok(lease)
     }
 
+    async fn hold(&self, lease: &Lease) -> Lost {
+        tokio::select! {
+            // The watch on all leases notices it.
+            lost = until_lost(&self.shared.ours, Ours::loss) => lost,
+            lost = self.shared.renew(lease) => lost,
+        }
+    }
+
+    fn watch(&self) -> BoxStream<'static, LeaseUpdate> {
+        updates(EtcdSource::new(Arc::clone(&self.shared)))
+    }
+}
+
+/// A write to be tried again, because something has changed since the last look at all leases.
+type Attempt = Result<Option<Own>, Error>;
+
+impl Shared {
     /// Looks at all leases once; the watch begins with the same look.
     async fn claim(&self, claimant: &Claimant<'_>, value: Vec<u8>) -> Result<Own, Error> {
         for subnet in claimant.forgotten() {
@@ -48,7 +87,7 @@ impl Shared {
         }
         if let Some(Reserved { own, since }) = self.reserve(claimant, &value).await {
             let proof = Proof { own: &own, known: own.mod_revision };
-            let listing = self.store.list_in_turn(Some(proof)).await;
+            let listing = self.store.list_queued(Some(proof)).await;
             if is_confirmed(claimant, &own, &listing) {
                 self.first.lock().await.keep(listing);
                 return Ok(own);
@@ -111,7 +150,7 @@ impl Shared {
         Ok(holds.then_some(own))
     }
 
-    /// What is created first wins; who comes second takes another subnet at once.
+    /// The first to create a key has the subnet; the second takes another subnet at once.
     async fn create(
         &self,
         claimant: &Claimant<'_>,
@@ -140,8 +179,8 @@ impl Shared {
         }
     }
 
-    /// Whether nobody was on our subnets before us. A key keeps others from its first subnet only;
-    /// the second is safe as long as all keep in step.
+    /// Whether no other node held our subnets before. A key reserves its first subnet only; the second
+    /// is safe as long as all nodes take the same slot of both pools.
     async fn is_alone(&self, own: &Own) -> bool {
         let alone = !self.store.is_shared(&own.subnets, own.created).await;
         if !alone {
@@ -158,8 +197,9 @@ impl Shared {
         value: Vec<u8>,
     ) -> Result<Own, Error> {
         own.intended = value;
+        // To see it written is no surprise.
         self.ours.send_if_modified(|ours| {
-            ours.intend(&own.intended);
+            ours.own.iter_mut().for_each(|known| known.intended.clone_from(&own.intended));
             false
         });
         let mut condition = Condition::Unchanged(own.mod_revision);
@@ -183,7 +223,7 @@ impl Shared {
         }
     }
 
-    /// Writes `own.intended`. Fails with what stands in the way.
+    /// Writes `own.intended`. Fails with the leases that prevent it.
     pub(super) async fn write(
         &self,
         own: &mut Own,
@@ -220,25 +260,26 @@ impl Shared {
         Ok(since)
     }
 
-    /// The etcd lease to write under, after the server did not know the one we had.
+    /// The etcd lease to write under, after the server did not know the last one.
     async fn other_grant(&self, refusal: Refusal, grant: Option<i64>) -> Option<i64> {
         match refusal {
-            Refusal::NoGrant => {
+            Refusal::Absent => {
                 self.forget_grant().await;
                 Some(self.grant().await.id)
             }
-            // No answer to a write: whatever it means, it shall not be asked for in a hurry.
-            Refusal::GrantExists
-            | Refusal::NoRevision
+            // No answer to a write: whatever it means, it is not repeated at once.
+            Refusal::Exists
+            | Refusal::NoHistory
             | Refusal::TooLarge(_)
-            | Refusal::Invalid(_) => {
+            | Refusal::Invalid(_)
+            | Refusal::Denied(_) => {
                 sleep(Backoff::LONGEST).await;
                 grant
             }
         }
     }
 
-    /// What stands without a term is a reservation, and stays one.
+    /// A key without an etcd lease is a reservation, and stays one.
     async fn term(&self, stored: &Stored) -> Option<i64> {
         let reserved = stored.origin.grant.is_none() && stored.record.lease.is_ok();
         if reserved { None } else { Some(self.grant().await.id) }
@@ -266,12 +307,116 @@ impl Shared {
     }
 }
 
+impl Shared {
+    async fn renew(&self, lease: &Lease) -> Lost {
+        if lease.grant.is_none() {
+            return std::future::pending().await;
+        }
+        loop {
+            let grant = self.grant().await;
+            sleep_until(grant.renewed + renewal(grant.ttl, self.renew_margin, rand::random()))
+                .await;
+            if self.keep_alive(grant.id).await == Err(Refusal::Absent) {
+                self.forget_grant().await;
+                return Lost::because(format!(
+                    "etcd lease {:x} of key {} is gone",
+                    grant.id, lease.id
+                ));
+            }
+            self.look_at(lease).await;
+        }
+    }
+
+    /// Without a watch, a loss is noticed at the next renewal.
+    async fn look_at(&self, lease: &Lease) {
+        if self.first.lock().await.is_used() {
+            return;
+        }
+        if let Ok((stored, revision)) = self.store.read_once(&lease.id).await {
+            self.ours.send_if_modified(|ours| ours.see(&lease.id, stored.as_ref(), revision));
+        }
+    }
+
+    /// The one etcd lease of this daemon: that of the daemon before it, if it still lives.
+    pub(super) async fn grant(&self) -> Grant {
+        let mut current = self.grant.lock().await;
+        if let Some(grant) = *current {
+            return grant;
+        }
+        let grant = match self.revive().await {
+            Some(grant) => grant,
+            None => self.new_grant().await,
+        };
+        *current = Some(grant);
+        grant
+    }
+
+    /// The etcd lease that we know from before may be that of a machine which we are a copy of.
+    pub(super) async fn leave_previous_grant(&self) {
+        let mut current = self.grant.lock().await;
+        if current.is_none() {
+            *current = Some(self.new_grant().await);
+        }
+    }
+
+    /// After the server said that there is no such lease.
+    pub(super) async fn forget_grant(&self) {
+        *self.grant.lock().await = None;
+    }
+
+    /// Gives the etcd lease its whole term again.
+    pub(super) async fn keep_alive(&self, id: i64) -> Result<(), Refusal> {
+        let asked = Instant::now();
+        let ask = |connection: Connection| async move {
+            match connection.leases().keep_alive(id).await {
+                Ok(_) => Ok(true),
+                Err(error @ EtcdError::LeaseKeepAliveError(_)) => {
+                    not_renewed(error, ttl(&connection, id).await?)
+                }
+                Err(error) => Err(error),
+            }
+        };
+        self.store.client.request(ask).await?.then_some(()).ok_or(Refusal::Absent)?;
+        if let Some(grant) = self.grant.lock().await.as_mut().filter(|grant| grant.id == id) {
+            grant.renewed = asked;
+        }
+        Ok(())
+    }
+
+    async fn revive(&self) -> Option<Grant> {
+        let id = self.previous.grant?;
+        let renewed = Instant::now();
+        let ask = |connection: Connection| async move {
+            let Some(ttl) = ttl(&connection, id).await? else { return Ok(None) };
+            connection.leases().keep_alive(id).await?;
+            Ok(Some(ttl))
+        };
+        let ttl = self.store.client.request(ask).await.ok()??;
+        info!(id, "took up the etcd lease of the daemon before");
+        Some(Grant { id, ttl, renewed })
+    }
+
+    /// We choose the id, so that a request without an answer can be repeated and leaks no lease.
+    async fn new_grant(&self) -> Grant {
+        let id = rand::random_range(1..=i64::MAX);
+        self.store.client.pause().await;
+        let renewed = Instant::now();
+        let ask = |connection: Connection| async move {
+            let options = LeaseGrantOptions::new().with_id(id);
+            connection.leases().grant(TTL_SECONDS, Some(options)).await
+        };
+        let granted = self.store.client.request(ask).await;
+        let ttl = granted.map_or(TTL_SECONDS, |grant| grant.ttl());
+        Grant { id, ttl: seconds(ttl), renewed }
+    }
+}
+
 /// Another node on our subnet, under our key or a similar one. A copy of this machine publishes
-/// under our own term: it is overwritten once, and the one that is overwritten again ends.
+/// under the same etcd lease: it is overwritten once, and the one that is overwritten again ends.
 fn rival(claimant: &Claimant<'_>, own: &Own, rivals: &[Stored]) -> Option<Error> {
     let is_ours = |held: &Holding| {
         let same_term = held.grant.is_some() && held.grant == own.grant;
-        // Where no other node stands, an operator's hand slipped: the lease is still ours.
+        // If it names no other node, an operator has edited it by mistake: the lease is still ours.
         let is_ours = !claimant.is_of_another(held) || (same_term && !own.is_disputed());
         held.id == own.id && is_ours
     };
@@ -290,5 +435,58 @@ fn lease(own: &Own, attributes: &LeaseAttributes) -> Lease {
         endpoints: attributes.published_for(own.subnets.iter().copied()),
         created: own.created,
         grant: own.grant,
+    }
+}
+
+/// The whole term of an etcd lease; none if there is no such lease.
+async fn ttl(connection: &Connection, id: i64) -> Result<Option<Duration>, EtcdError> {
+    let answer = connection.leases().time_to_live(id, None).await?;
+    Ok((answer.ttl() > 0).then(|| seconds(answer.granted_ttl())))
+}
+
+/// What `error` means now that the etcd lease has this `ttl`: that there is none, or that the stream
+/// ended before the lease was renewed. Then it has to be renewed all the same.
+fn not_renewed(error: EtcdError, ttl: Option<Duration>) -> Result<bool, EtcdError> {
+    match ttl {
+        Some(_) => Err(error),
+        None => Ok(false),
+    }
+}
+
+fn seconds(ttl: i64) -> Duration {
+    Duration::from_secs(ttl.unsigned_abs())
+}
+
+/// How long after a renewal the next one is due: early enough to leave `margin`, and not at the
+/// same moment on all nodes that started together.
+fn renewal(ttl: Duration, margin: Duration, random: f64) -> Duration {
+    let due = (ttl / 3).min(ttl.saturating_sub(margin)).max(Duration::from_secs(1));
+    due.mul_f64(0.9 + 0.2 * random.clamp(0.0, 1.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DAY: Duration = Duration::from_secs(86_400);
+
+    #[test]
+    fn a_stream_that_ended_has_renewed_nothing() {
+        let ended = || EtcdError::LeaseKeepAliveError("failed to create lease keeper".to_owned());
+        assert!(not_renewed(ended(), Some(DAY)).is_err());
+        assert_eq!(not_renewed(ended(), None).ok(), Some(false));
+    }
+
+    #[test]
+    fn a_third_of_the_term_passes_between_renewals() {
+        assert_eq!(renewal(DAY, Duration::from_secs(3600), 0.5), DAY / 3);
+        assert_eq!(renewal(DAY, Duration::from_secs(3600), 0.0), (DAY / 3).mul_f64(0.9));
+    }
+
+    #[test]
+    fn a_wide_margin_renews_sooner() {
+        let hour = Duration::from_secs(3600);
+        assert_eq!(renewal(hour * 24, hour * 23, 0.5), hour);
+        assert_eq!(renewal(hour * 24, hour * 25, 0.5), Duration::from_secs(1));
     }
 }
