@@ -176,10 +176,10 @@ impl Control {
             return;
         }
         self.changes |= Changes { save: true, report: true, edit: true, ..Changes::default() };
+        self.forget_paths(ids);
         // Before the first plan there are no rules to judge by; a whole plan is for all.
         if !self.derived.networks.is_empty() && !self.changes.plan {
             let detours = self.detours(ids.iter().map(|id| self.inputs.peers.peer(id)));
-            self.forget_paths(ids);
             self.apply_detours(detours);
             let peers = ids.iter().map(|id| (id, self.inputs.peers.peer(id)));
             let standings = self.derived.standings(&self.inputs, peers);

@@ -125,7 +125,13 @@ impl<K: Kernel> Reconciler<K> {
     /// Runs until no task is left that can send events.
     pub async fn run(mut self) {
         while let Some(event) = self.next_event().await {
+            let is_probe = matches!(event, Event::Probe(_));
             self.control.apply(event);
+            // Most reports of probes change no verdict, and there are many.
+            if is_probe && self.control.changes == Changes::default() {
+                self.control.beat();
+                continue;
+            }
             for _ in 1..BURST {
                 let Some(event) = self.ready_event() else { break };
                 self.control.apply(event);
@@ -183,7 +189,7 @@ impl Control {
     fn new(settings: Settings, outputs: Outputs) -> Self {
         Self {
             inputs: Inputs { policy: settings.policy.clone(), ..Inputs::default() },
-            paths: Paths::default(),
+            paths: Paths::new(),
             derived: Derived::default(),
             held: Held::new(settings.jitter),
             iptables: IptablesTask::default(),

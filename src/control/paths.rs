@@ -1,31 +1,34 @@
-//! What probes say of paths, and whom to probe.
+//! The owner of every verdict on a path: which peers are probed, and what follows from the answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::Control;
 use super::changes::Changes;
 use crate::model::entry::{Entry, Key, Route};
-use crate::model::lease::{Endpoint, Lease, LeaseId, Peer};
+use crate::model::lease::{Endpoint, LeaseId, Peer};
 use crate::model::path::{Detour, Path, Verdict};
 use crate::model::status::{PathStatus, ProbeStatus, WayStatus};
 use crate::plan::backend;
 use crate::plan::desired::Standing;
-use crate::probe::{Judgement, Local, ProbeChannels, ProbeEvent, Subject, Target};
+use crate::plan::paths::{Board, Local, Question, Subject, Target};
+use crate::probe::{ProbeChannels, ProbeEvent};
 
 /// What is known of paths, and how it comes to be known.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Paths {
     channels: Option<ProbeChannels>,
     state: State,
-    /// By the first address of a subnet; with the public IP that the verdict was about.
-    verdicts: BTreeMap<IpAddr, (IpAddr, Verdict)>,
-    /// How often silence was doubted, by the first address of a subnet.
-    rounds: BTreeMap<IpAddr, u32>,
-    /// The first addresses of each lease's subnets.
-    peers: BTreeMap<LeaseId, Vec<IpAddr>>,
+    /// The verdicts; none before paths are probed. They stay while paths are not probed: a
+    /// path that fails does not work again because it is no longer asked.
+    board: Option<Board>,
+    /// The moment that the times of the board are counted from.
+    epoch: Instant,
+    /// The lease of each peer, by the first address of its subnet.
+    leases: BTreeMap<IpAddr, LeaseId>,
 }
 
 /// Whether paths are probed.
@@ -40,78 +43,127 @@ pub(super) enum State {
 }
 
 impl Paths {
+    pub(super) fn new() -> Self {
+        Self {
+            channels: None,
+            state: State::default(),
+            board: None,
+            epoch: Instant::now(),
+            leases: BTreeMap::new(),
+        }
+    }
+
     fn verdict(&self, endpoint: &Endpoint) -> Verdict {
-        match self.verdicts.get(&endpoint.subnet.base()) {
-            Some((public_ip, verdict)) if *public_ip == endpoint.public_ip => *verdict,
-            Some(_) | None => Verdict::Pending,
+        let subject = self.board.as_ref().and_then(|board| board.subject(endpoint.subnet.base()));
+        let subject = subject.filter(|it| it.target.public_ip == endpoint.public_ip);
+        subject.map_or(Verdict::Pending, |subject| subject.verdict)
+    }
+
+    /// The peers that have another verdict now.
+    fn take_judged(&mut self) -> BTreeSet<IpAddr> {
+        self.board.as_mut().map(Board::take_judged).unwrap_or_default()
+    }
+
+    /// Changes what is known of paths, and when the board is due.
+    fn revise(&mut self, revise: impl FnOnce(&mut Board)) {
+        let Some(board) = &mut self.board else { return };
+        revise(board);
+        if let Some(channels) = &self.channels {
+            let due = board.next().map(|at| self.epoch + at);
+            channels.due.send_if_modified(|last| std::mem::replace(last, due) != due);
         }
     }
 
-    fn apply_judgement(&mut self, judgement: &Judgement) {
-        let Judgement { peer, public_ip, verdict } = *judgement;
-        match verdict {
-            Verdict::Pending => drop(self.verdicts.remove(&peer)),
-            known => drop(self.verdicts.insert(peer, (public_ip, known))),
-        }
-    }
-
-    /// Tells whom to probe instead of what these leases had before.
-    fn follow(&mut self, local: Option<&Local>, leases: Vec<(&LeaseId, Vec<(IpAddr, Target)>)>) {
+    /// Sends the questions that are due at the time `at`. One that finds no place among those that
+    /// wait counts as lost.
+    fn ask(&mut self, at: Duration) {
+        let mut questions = Vec::new();
+        self.revise(|board| questions = board.questions(at, rand::random));
         let Some(channels) = &self.channels else { return };
-        let peers = &mut self.peers;
-        channels.targets.send_if_modified(|targets| {
-            let mut is_news = targets.local.as_ref() != local;
-            targets.local = local.cloned();
-            let known = leases.iter().flat_map(|(_, known)| known);
-            let known: BTreeSet<IpAddr> = known.map(|(address, _)| *address).collect();
-            // All that is old goes first: a subnet may move from one lease to another in one change.
-            for old in leases.iter().filter_map(|(id, _)| peers.remove(*id)).flatten() {
-                is_news |= !known.contains(&old) && targets.peers.remove(&old).is_some();
-            }
-            for (id, known) in leases.into_iter().filter(|(_, known)| !known.is_empty()) {
-                peers.insert(id.clone(), known.iter().map(|(address, _)| *address).collect());
-                for (address, target) in known {
-                    is_news |= targets.peers.insert(address, target) != Some(target);
+        let is_unsent = |question: &Question| channels.questions.try_send(*question).is_err();
+        let unsent: Vec<Question> = questions.into_iter().filter(is_unsent).collect();
+        for question in unsent {
+            tracing::debug!(peer = %question.peer, "a probe was not sent: too many wait");
+            self.revise(|board| board.lose(&question, at, at));
+        }
+    }
+
+    /// Probes these peers from now on, or not any more; all of them end while there is no `local`.
+    fn follow(&mut self, local: Option<&Local>, changes: &BTreeMap<IpAddr, Option<Target>>) {
+        if let Some(channels) = &self.channels {
+            channels.targets.send_if_modified(|targets| {
+                let mut is_changed = targets.local.as_ref() != local;
+                targets.local = local.cloned();
+                for (peer, target) in changes {
+                    let before = match target {
+                        Some(target) => targets.peers.insert(*peer, *target),
+                        None => targets.peers.remove(peer),
+                    };
+                    is_changed |= before != *target;
                 }
+                is_changed
+            });
+        }
+        if let Some(local) = local {
+            if self.state == State::On {
+                self.board.get_or_insert_with(|| Board::new(&local.probe));
             }
-            is_news
-        });
+            let now = self.epoch.elapsed();
+            self.revise(|board| board.follow(changes, now));
+        }
     }
 }
 
 impl Control {
     pub(super) fn probes_reported(&mut self, event: ProbeEvent) -> Changes {
+        let (paths, plan) = (&mut self.paths, Changes { plan: true, ..Changes::default() });
+        let epoch = paths.epoch;
+        let since = |at: Instant| at.saturating_duration_since(epoch);
         match event {
             // The plan says which peers to probe.
-            ProbeEvent::Channels(channels) => self.paths.channels = Some(channels),
+            ProbeEvent::Channels(channels) => {
+                paths.channels = Some(channels);
+                return plan;
+            }
+            ProbeEvent::Off(reason) => {
+                paths.state = State::Off(reason);
+                return plan;
+            }
+            // What was known before does not count: the plan begins another board.
             ProbeEvent::On => {
-                self.paths.state = State::On;
-                return Changes::default();
+                (paths.state, paths.board) = (State::On, None);
+                return plan;
             }
-            // A path that is known to fail does not work again because it is no longer probed.
-            ProbeEvent::Off(reason) => self.paths.state = State::Off(reason),
-            ProbeEvent::Judged(judgements) => {
-                self.apply_judgements(&judgements);
-                return Changes::default();
+            ProbeEvent::Answered { question, sent, at } => paths.revise(|board| {
+                board.answer(&question, since(sent), since(at), rand::random());
+            }),
+            ProbeEvent::Lost { question, sent, at } => {
+                paths.revise(|board| board.lose(&question, since(sent), since(at)));
             }
+            ProbeEvent::Heard { peer, at } => paths.revise(|board| board.hear(peer, since(at))),
+            ProbeEvent::Due { at } => paths.ask(since(at)),
         }
-        Changes { plan: true, ..Changes::default() }
+        let judged = self.paths.take_judged();
+        self.apply_verdicts(&judged);
+        Changes::default()
     }
 
-    fn apply_judgements(&mut self, judgements: &[Judgement]) {
-        self.derive_peers();
-        for judgement in judgements {
-            self.paths.apply_judgement(judgement);
+    /// Plans again for the leases that have another detour by these verdicts.
+    fn apply_verdicts(&mut self, judged: &BTreeSet<IpAddr>) {
+        if judged.is_empty() {
+            return;
         }
-        let judged: BTreeSet<IpAddr> = judgements.iter().map(|judgement| judgement.peer).collect();
+        self.derive_peers();
         let is_affected = |endpoint: &Endpoint| {
-            let peer = endpoint.subnet.base();
-            judged.contains(&peer)
-                && self.detour(endpoint) != self.inputs.detours.get(&peer).copied()
+            self.detour(endpoint) != self.inputs.detours.get(&endpoint.subnet.base()).copied()
         };
-        let leases = self.inputs.peers.leases();
+        let leases = judged.iter().filter_map(|peer| self.paths.leases.get(peer));
+        let leases = leases.filter_map(|id| self.inputs.peers.lease(id));
         let affected = leases.filter(|lease| lease.endpoints.iter().any(is_affected));
         let affected: BTreeSet<LeaseId> = affected.map(|lease| lease.id.clone()).collect();
+        if affected.is_empty() {
+            return;
+        }
         let failed_before = self.failed_detours();
         self.revise(&affected);
         self.log_detours(failed_before);
@@ -132,9 +184,9 @@ impl Control {
     }
 
     /// What was not answered before an edit or another lease says little of now: a peer that would
-    /// leave the tunnel for that alone is asked anew.
+    /// leave the tunnel for that alone is asked again.
     pub(super) fn doubt_silence(&mut self, ids: &BTreeSet<LeaseId>) {
-        if self.paths.verdicts.is_empty() {
+        if self.paths.board.is_none() {
             return;
         }
         let leases = ids.iter().filter_map(|id| self.inputs.peers.lease(id));
@@ -142,11 +194,9 @@ impl Control {
         let doubted = endpoints.filter(|endpoint| {
             self.paths.verdict(endpoint) == Verdict::Silent && self.is_tunnelled(endpoint)
         });
-        let doubted: Vec<IpAddr> = doubted.map(|endpoint| endpoint.subnet.base()).collect();
-        for peer in doubted {
-            self.paths.verdicts.remove(&peer);
-            *self.paths.rounds.entry(peer).or_default() += 1;
-        }
+        let doubted: BTreeSet<IpAddr> = doubted.map(|endpoint| endpoint.subnet.base()).collect();
+        let now = self.paths.epoch.elapsed();
+        self.paths.revise(|board| board.ask_again(&doubted, now));
     }
 
     /// Which of these peers are to be reached through the tunnel although they are on our link. A
@@ -174,15 +224,18 @@ impl Control {
         }
     }
 
-    /// Who comes after those of these leases that are gone is judged anew.
+    /// A peer that comes after those of these leases that are gone is judged from the start.
     pub(super) fn forget_paths(&mut self, ids: &BTreeSet<LeaseId>) {
-        let followed = ids.iter().filter_map(|id| self.paths.peers.get_key_value(id));
-        let gone = followed.filter(|(id, _)| self.inputs.peers.lease(id).is_none());
-        for peer in gone.flat_map(|(_, peers)| peers) {
-            self.paths.verdicts.remove(peer);
-            self.paths.rounds.remove(peer);
-            self.changes.save |= self.inputs.detours.remove(peer).is_some();
+        let gone = ids.iter().filter(|id| self.inputs.peers.lease(id).is_none());
+        let gone: Vec<_> = gone.map(|id| (id.clone(), None)).collect();
+        if gone.is_empty() {
+            return;
         }
+        let peers: Vec<IpAddr> = gone.iter().flat_map(|(id, _)| self.probed(id)).collect();
+        for peer in peers {
+            self.changes.save |= self.inputs.detours.remove(&peer).is_some();
+        }
+        self.follow_targets(&gone);
     }
 
     fn detour(&self, endpoint: &Endpoint) -> Option<Detour> {
@@ -217,24 +270,34 @@ impl Control {
         Some(if is_tunnel { Path::Tunnel } else { Path::Direct })
     }
 
-    /// Passes on to the probe task what has become of these leases.
+    /// The peers of the lease `id` that are probed.
+    fn probed(&self, id: &LeaseId) -> impl Iterator<Item = IpAddr> {
+        let standing = self.derived.desired.peers().get(id).and_then(Standing::believed);
+        let peers = standing.into_iter().flat_map(|lease| &lease.endpoints);
+        let peers = peers.map(|endpoint| endpoint.subnet.base());
+        peers.filter(move |peer| self.paths.leases.get(peer) == Some(id))
+    }
+
+    /// Probes what has become of these leases, instead of what they had before.
     pub(super) fn follow_targets(&mut self, standings: &[(LeaseId, Option<Standing>)]) {
         let Some(local) = self.inputs.local() else { return };
-        let probed =
-            Local::of(&local, backend::pod_mtu(&self.derived.networks).unwrap_or_default());
-        let known = |lease: &Arc<Lease>| {
-            let ours =
-                lease.endpoints.iter().filter(|it| local.node.uplink(it.subnet.family()).is_some());
-            let round = |peer: IpAddr| self.paths.rounds.get(&peer).copied().unwrap_or_default();
-            let target = |it: &Endpoint| Target::of(&local, it, round(it.subnet.base()));
-            ours.map(|it| (it.subnet.base(), target(it))).collect()
-        };
-        let leases = standings.iter().map(|(id, standing)| {
-            let believed = standing.as_ref().and_then(Standing::believed);
-            (id, believed.filter(|_| probed.is_some()).map(known).unwrap_or_default())
-        });
-        let leases = leases.collect();
-        self.paths.follow(probed.as_ref(), leases);
+        let mtu = backend::pod_mtu(&self.derived.networks).unwrap_or_default();
+        let probed = Local::of(&local, mtu);
+        // All that is old goes first: a subnet may move from one lease to another in one change.
+        let old = standings.iter().flat_map(|(id, _)| self.probed(id));
+        let mut changes: BTreeMap<_, _> = old.map(|peer| (peer, None)).collect();
+        for peer in changes.keys() {
+            self.paths.leases.remove(peer);
+        }
+        for (id, standing) in standings.iter().filter(|_| probed.is_some()) {
+            let lease = standing.as_ref().and_then(Standing::believed);
+            let endpoints = lease.into_iter().flat_map(|lease| &lease.endpoints);
+            for it in endpoints.filter(|it| local.node.uplink(it.subnet.family()).is_some()) {
+                self.paths.leases.insert(it.subnet.base(), id.clone());
+                changes.insert(it.subnet.base(), Some(Target::of(&local, it)));
+            }
+        }
+        self.paths.follow(probed.as_ref(), &changes);
     }
 
     /// Why paths are not probed although the config asks for it.
@@ -248,8 +311,8 @@ impl Control {
 
     pub(super) fn probe_status(&self) -> Option<ProbeStatus> {
         self.inputs.config.as_ref()?.probing()?;
-        let findings = self.paths.channels.as_ref()?.findings.borrow();
-        let mut status = ProbeStatus { counts: findings.counts, ..ProbeStatus::default() };
+        let counts = *self.paths.channels.as_ref()?.counts.borrow();
+        let mut status = ProbeStatus { counts, ..ProbeStatus::default() };
         match &self.paths.state {
             State::Starting => "starting".clone_into(&mut status.state),
             State::On => "on".clone_into(&mut status.state),
@@ -258,7 +321,8 @@ impl Control {
                 status.reason = Some(reason.clone());
             }
         }
-        for subject in findings.subjects.values().filter(|subject| subject.target.direct) {
+        let subjects = self.paths.board.iter().flat_map(Board::subjects);
+        for subject in subjects.filter(|subject| subject.target.direct) {
             match subject.verdict {
                 Verdict::Pending => status.pending += 1,
                 Verdict::Silent => status.silent += 1,
@@ -271,9 +335,8 @@ impl Control {
 
     /// What the probes of one peer found.
     pub(super) fn path_status(&self, endpoint: &Endpoint) -> Option<PathStatus> {
-        let findings = self.paths.channels.as_ref()?.findings.borrow();
-        let subject = findings.subjects.get(&endpoint.subnet.base())?;
-        let way = |path| way_status(subject, path, findings.epoch.elapsed());
+        let subject = self.paths.board.as_ref()?.subject(endpoint.subnet.base())?;
+        let way = |path| way_status(subject, path, self.paths.epoch.elapsed());
         let Subject { target: Target { direct, tunnel, .. }, .. } = subject;
         Some(PathStatus {
             verdict: self.paths.verdict(endpoint),

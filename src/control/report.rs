@@ -90,7 +90,7 @@ impl Outputs {
 impl Control {
     /// Reports how far the loop has come.
     pub(super) fn report(&mut self) {
-        self.outputs.heartbeat.send_replace(Instant::now());
+        self.beat();
         self.log_rejected();
         self.log_readiness();
         let progress = Progress {
@@ -118,6 +118,11 @@ impl Control {
         if self.inputs.held && std::mem::take(&mut self.changes.report) {
             self.outputs.reported.send_replace(());
         }
+    }
+
+    /// Reports that the loop is alive.
+    pub(super) fn beat(&self) {
+        self.outputs.heartbeat.send_replace(Instant::now());
     }
 
     /// Peers send to us as soon as they read our lease: not before the device is there to receive.

@@ -1,19 +1,18 @@
 //! The task that probes paths, and its reports to the loop.
 
-use std::collections::BTreeMap;
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::Context;
-use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::sync::mpsc;
+use tokio::time::{sleep, timeout};
 
 use super::Shared;
 use crate::control::Event;
 use crate::model::probe_secret::Secret;
-use crate::model::status::Counts;
-use crate::probe::{Exchange, Findings, Keyring, Local, Pause, ProbeChannels, ProbeEvent, Targets};
+use crate::plan::paths::{Local, Targets};
+use crate::probe::{self, Exchange, Keyring, Orders, Pause, ProbeEvent};
 use crate::store::Documents;
 
 /// What did not work is tried again after so long.
@@ -24,28 +23,24 @@ pub(super) async fn probe_paths<S: Documents>(
     manager: Rc<S>,
     shared: Shared,
 ) -> anyhow::Result<()> {
-    let (targets, mut wanted) = watch::channel(Targets::default());
-    let epoch = Instant::now();
-    let nothing = Findings { epoch, subjects: BTreeMap::new(), counts: Counts::default() };
-    let (findings, read) = watch::channel(nothing);
-    let channels = ProbeChannels { targets, findings: read };
+    let (channels, mut orders) = probe::channels();
     report(&shared.events, ProbeEvent::Channels(channels)).await?;
     loop {
-        let wish = wanted.wait_for(|targets| targets.local.is_some()).await;
+        let wish = orders.targets.wait_for(|targets| targets.local.is_some()).await;
         let local = wish.context("the loop has ended")?.local.clone();
         let Some(local) = local else { continue };
-        match open(&*manager, local.clone(), epoch).await {
+        match open(&*manager, local.clone()).await {
             Ok(exchange) => {
                 report(&shared.events, ProbeEvent::On).await?;
                 let read = async || manager.probe_secret().await;
-                probe(exchange, read, (&mut wanted, &findings), &shared.events).await?;
+                run(exchange, read, &mut orders, &shared.events).await?;
             }
             Err(reason) => {
                 tracing::warn!(%reason, "paths are not probed");
                 report(&shared.events, ProbeEvent::Off(reason)).await?;
-                // Somebody may free the port, or the config may name another.
-                let changed = wanted.wait_for(|targets| targets.local.as_ref() != Some(&local));
-                if let Ok(ended) = timeout(RETRY, changed).await {
+                // The port may become free, or the config may name another.
+                let is_other = |targets: &Targets| targets.local.as_ref() != Some(&local);
+                if let Ok(ended) = timeout(RETRY, orders.targets.wait_for(is_other)).await {
                     ended.context("the loop has ended")?;
                 }
             }
@@ -53,23 +48,25 @@ pub(super) async fn probe_paths<S: Documents>(
     }
 }
 
-async fn open<S: Documents>(manager: &S, local: Local, epoch: Instant) -> Result<Exchange, String> {
+async fn open<S: Documents>(manager: &S, local: Local) -> Result<Exchange, String> {
     let secret = manager.probe_secret().await?;
-    Exchange::open(local, secret, epoch).map_err(|error| error.to_string())
+    Exchange::open(local, secret).map_err(|error| error.to_string())
 }
 
 /// Probes until this node's own part changes, and follows the secret of the store.
-async fn probe(
+async fn run(
     mut exchange: Exchange,
     read_secret: impl AsyncFn() -> Result<Secret, String>,
-    (wanted, findings): (&mut watch::Receiver<Targets>, &watch::Sender<Findings>),
+    orders: &mut Orders,
     events: &mpsc::Sender<Event>,
 ) -> anyhow::Result<()> {
+    // Also a deadline that the exchange before knew.
+    orders.due.mark_changed();
     let mut secret = pin!(next_secret(&read_secret));
     let mut told = None;
     loop {
         let pause = tokio::select! {
-            pause = exchange.run(wanted, findings) => pause,
+            pause = exchange.run(orders) => pause,
             read = &mut secret => {
                 secret.set(next_secret(&read_secret));
                 let failed = read.map(|read| exchange.take_secret(read)).err();
@@ -81,7 +78,11 @@ async fn probe(
             }
         };
         match pause {
-            Pause::Judged(judgements) => report(events, ProbeEvent::Judged(judgements)).await?,
+            Pause::Reports(reports) => {
+                for event in reports {
+                    report(events, event).await?;
+                }
+            }
             Pause::Changed => return Ok(()),
             Pause::Closed => anyhow::bail!("the loop has ended"),
         }
@@ -101,6 +102,7 @@ async fn report(events: &mpsc::Sender<Event>, event: ProbeEvent) -> anyhow::Resu
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
+    use std::collections::BTreeMap;
 
     use super::*;
     use crate::model::config::Probe;
@@ -108,19 +110,17 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_secret_of_the_store_is_read_again_while_paths_are_probed() {
         let local = Local { probe: Probe::default(), addresses: BTreeMap::new(), pod_mtu: 1450 };
-        let (epoch, secret) = (Instant::now(), Secret::new(&[1; Secret::LENGTH]));
-        let exchange = Exchange::open(local.clone(), secret, epoch).unwrap();
-        let wish = Targets { local: Some(local), ..Targets::default() };
-        let (_targets, mut wanted) = watch::channel(wish);
-        let nothing = Findings { epoch, subjects: BTreeMap::new(), counts: Counts::default() };
-        let (findings, _read) = watch::channel(nothing);
+        let secret = Secret::new(&[1; Secret::LENGTH]);
+        let exchange = Exchange::open(local.clone(), secret).unwrap();
+        let (channels, mut orders) = probe::channels();
+        channels.targets.send_modify(|targets| targets.local = Some(local));
         let (events, _inbox) = mpsc::channel(1);
         let reads = Cell::new(0);
         let read = async || {
             reads.set(reads.get() + 1);
             Ok(Secret::new(&[2; Secret::LENGTH]))
         };
-        let probing = probe(exchange, read, (&mut wanted, &findings), &events);
+        let probing = run(exchange, read, &mut orders, &events);
         timeout(Keyring::READ * 3, probing).await.unwrap_err();
         assert_eq!(reads.get(), 3);
     }

@@ -6,5 +6,6 @@ pub mod config_change;
 pub mod desired;
 pub mod diff;
 pub mod masquerade;
+pub mod paths;
 pub mod preflight;
 pub mod scope;

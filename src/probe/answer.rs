@@ -2,8 +2,9 @@
 
 use std::net::IpAddr;
 
-use super::{Kind, Local, Packet, Targets};
+use super::{Kind, Packet};
 use crate::model::prefix::Family;
+use crate::plan::paths::{Local, Targets};
 
 /// Why a sealed packet is ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -49,7 +50,7 @@ mod tests {
     use super::*;
     use crate::model::config::Probe;
     use crate::model::path::Path;
-    use crate::probe::Target;
+    use crate::plan::paths::Target;
 
     fn ip(text: &str) -> IpAddr {
         text.parse().unwrap()
@@ -59,7 +60,7 @@ mod tests {
         let addresses = BTreeMap::from([(Family::V4, ip("10.244.1.0"))]);
         let local = Local { probe: Probe::default(), addresses, pod_mtu: 1450 };
         let public_ip = ip("172.16.0.2");
-        let target = Target { public_ip, direct: true, tunnel: true, round: 0 };
+        let target = Target { public_ip, direct: true, tunnel: true };
         let peers = BTreeMap::from([(ip("10.244.2.0"), target)]);
         let targets = Targets { local: Some(local.clone()), peers };
         let (from, to) = (ip(from), ip(to));

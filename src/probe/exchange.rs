@@ -1,29 +1,25 @@
-//! Asks and answers: the conversation with the other daemons, over the sockets.
+//! Sends the questions of the loop over the sockets, answers those of peers, and reports what came of
+//! both.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use futures::future::select_all;
-use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 use tweed_netlink::rtnl::{NextHops, Resolution};
 
 use super::answer::is_between;
-use super::board::Size;
-use super::pace::patience;
 use super::packet::Outgoing;
 use super::replay::{Sender, Stamps};
 use super::waiting::{Delayed, Waiting};
-use super::{
-    Board, Findings, Judgement, Keyring, Kind, Local, NoWire, Packet, Question, Targets, Wire,
-    answer, headers,
-};
+use super::{Keyring, Kind, NoWire, Orders, Packet, ProbeEvent, Wire, answer, headers};
 use crate::model::path::Path;
 use crate::model::prefix::Family;
 use crate::model::probe_secret::Secret;
 use crate::model::status::Counts;
+use crate::plan::paths::{Local, Question, Size, Targets, answer_timeout};
 
 /// Probes paths for as long as this node's own part stays the same.
 pub struct Exchange {
@@ -35,19 +31,34 @@ pub struct Exchange {
     wires: Vec<Wire>,
     next_hops: NextHops,
     waiting: Waiting,
-    board: Board,
+    /// By nonce, the questions that may still be answered in time: the answer to one proves that
+    /// its sender is alive.
+    awaited: BTreeMap<u64, Awaited>,
+    /// Until when each of them may be answered, the earliest first.
+    expiry: BTreeSet<(Instant, u64)>,
     counts: Counts,
+    /// The moment that times are counted from.
     epoch: Instant,
-    /// When the loop's wishes are looked at; they may come in swarms.
+    /// When the loop is to be reminded; none once it is.
+    due: Option<Instant>,
+    /// When the loop's targets are read; they may change many times in a row.
     follow: Option<Instant>,
-    /// When the findings are told.
-    tell: Instant,
+    /// What the loop is to be sent.
+    reports: Vec<ProbeEvent>,
+}
+
+/// A question that was sent.
+#[derive(Clone, Copy, Debug)]
+struct Awaited {
+    question: Question,
+    sent: Instant,
 }
 
 /// Why probing pauses.
 #[derive(Debug)]
 pub enum Pause {
-    Judged(Vec<Judgement>),
+    /// The loop is to be sent these.
+    Reports(Vec<ProbeEvent>),
     /// This node's own part has changed.
     Changed,
     /// The loop has ended.
@@ -55,7 +66,6 @@ pub enum Pause {
 }
 
 const FOLLOW: Duration = Duration::from_millis(50);
-const TELL: Duration = Duration::from_secs(1);
 /// So many packets are read before anything else happens.
 const AT_ONCE: usize = 64;
 /// The largest packet there can be.
@@ -64,18 +74,20 @@ const BUFFER: usize = 65_536;
 enum Woken {
     /// By a packet on the wire of this number.
     Heard(usize),
+    /// By a deadline.
     Due,
+    Asked(Option<Question>),
+    Timed,
     Wished,
     Closed,
 }
 
 impl Exchange {
-    pub fn open(local: Local, secret: Secret, epoch: Instant) -> Result<Self, NoWire> {
+    pub fn open(local: Local, secret: Secret) -> Result<Self, NoWire> {
         let open = |family: &Family| Wire::open(*family, local.probe.port);
         let wires = local.addresses.keys().map(open).collect::<Result<_, _>>()?;
         let next_hops = NextHops::open().map_err(NoWire::NoNetlink)?;
         Ok(Self {
-            board: Board::new(&local.probe),
             local,
             keyring: Keyring::new(secret),
             stamps: Stamps::new(rand::random()),
@@ -83,45 +95,51 @@ impl Exchange {
             wires,
             next_hops,
             waiting: Waiting::default(),
+            awaited: BTreeMap::new(),
+            expiry: BTreeSet::new(),
             counts: Counts::default(),
-            epoch,
+            epoch: Instant::now(),
+            due: None,
             follow: Some(Instant::now()),
-            tell: Instant::now() + TELL,
+            reports: Vec::new(),
         })
     }
 
-    /// Goes on until there is something to tell the loop.
-    pub async fn run(
-        &mut self,
-        targets: &mut watch::Receiver<Targets>,
-        findings: &watch::Sender<Findings>,
-    ) -> Pause {
+    /// Goes on until there is something to report to the loop.
+    pub async fn run(&mut self, orders: &mut Orders) -> Pause {
         let mut buffer = vec![0; BUFFER];
         loop {
             let woken = tokio::select! {
-                // Who was kept from the processor first reads what came in time, and then counts
-                // what is lost.
+                // After a pause of the process, the task first reads what came in time, and then
+                // reports what is lost.
                 biased;
                 wire = heard(&self.wires) => Woken::Heard(wire),
-                () = sleep_until(self.next()) => Woken::Due,
-                changed = targets.changed() => changed.map_or(Woken::Closed, |()| Woken::Wished),
+                () = until(self.next()) => Woken::Due,
+                question = orders.questions.recv() => Woken::Asked(question),
+                changed = orders.due.changed() => changed.map_or(Woken::Closed, |()| Woken::Timed),
+                changed = orders.targets.changed() => {
+                    changed.map_or(Woken::Closed, |()| Woken::Wished)
+                }
             };
             match woken {
-                Woken::Heard(wire) => self.hear(wire, &mut buffer, targets),
+                Woken::Heard(wire) => self.hear(wire, &mut buffer, &orders.targets.borrow()),
                 Woken::Due => {}
+                Woken::Asked(Some(question)) => self.send_question(question),
+                Woken::Timed => self.due = *orders.due.borrow_and_update(),
                 Woken::Wished => drop(self.follow.get_or_insert(Instant::now() + FOLLOW)),
-                Woken::Closed => return Pause::Closed,
+                Woken::Asked(None) | Woken::Closed => return Pause::Closed,
             }
+            self.take_orders(orders);
             self.keyring.turn(self.now());
-            if !self.follow_due(targets) {
+            if !self.follow_due(&orders.targets.borrow()) {
                 return Pause::Changed;
             }
             self.send_delayed();
-            self.ask();
-            self.tell_due(findings);
-            let judged = self.board.take_judgements();
-            if !judged.is_empty() {
-                return Pause::Judged(judged);
+            self.expire();
+            self.report_due();
+            orders.counts.send_replace(self.counts);
+            if !self.reports.is_empty() {
+                return Pause::Reports(std::mem::take(&mut self.reports));
             }
         }
     }
@@ -133,35 +151,57 @@ impl Exchange {
         }
     }
 
-    fn next(&self) -> Instant {
-        let turn = self.board.next().map(|at| self.epoch + at);
-        [turn, self.follow, self.waiting.next()].into_iter().flatten().fold(self.tell, Instant::min)
+    fn next(&self) -> Option<Instant> {
+        let expiry = self.expiry.first().map(|(until, _)| *until);
+        [expiry, self.due, self.follow, self.waiting.next()].into_iter().flatten().min()
     }
 
     fn now(&self) -> Duration {
         self.epoch.elapsed()
     }
 
-    /// Returns whether we are still who we were.
-    fn follow_due(&mut self, targets: &watch::Receiver<Targets>) -> bool {
+    /// Does what the loop asked for, also while packets never cease.
+    fn take_orders(&mut self, orders: &mut Orders) {
+        while let Ok(question) = orders.questions.try_recv() {
+            self.send_question(question);
+        }
+        if orders.due.has_changed().is_ok_and(|changed| changed) {
+            self.due = *orders.due.borrow_and_update();
+        }
+    }
+
+    /// Reports, once, that the deadline of the loop has passed.
+    fn report_due(&mut self) {
+        let at = Instant::now();
+        if self.due.take_if(|due| *due <= at).is_some() {
+            self.reports.push(ProbeEvent::Due { at });
+        }
+    }
+
+    /// Reports as lost what was not answered in time.
+    fn expire(&mut self) {
+        let at = Instant::now();
+        while let Some((_, nonce)) = self.expiry.first().copied().filter(|(until, _)| *until <= at)
+        {
+            self.expiry.pop_first();
+            let lost = |Awaited { question, sent }| ProbeEvent::Lost { question, sent, at };
+            self.reports.extend(self.awaited.remove(&nonce).map(lost));
+        }
+    }
+
+    /// Returns whether this node's own part is still the same.
+    fn follow_due(&mut self, targets: &Targets) -> bool {
         if self.follow.take_if(|at| *at <= Instant::now()).is_none() {
             return true;
         }
-        let targets = targets.borrow();
-        self.board.follow(&targets.peers, self.epoch.elapsed());
         self.senders.retain(|peer, _| targets.peers.contains_key(peer));
         targets.local.as_ref() == Some(&self.local)
     }
 
-    fn ask(&mut self) {
-        for question in self.board.questions(self.now(), rand::random) {
-            self.send_question(question);
-        }
-    }
-
     fn send_question(&mut self, question: Question) {
-        let Question { peer, public_ip, path, size, nonce } = question;
+        let Question { peer, public_ip, path, size, .. } = question;
         let Some(from) = self.local.addresses.get(&Family::of(peer)).copied() else { return };
+        let nonce = self.expect(question);
         let packet = Packet { kind: Kind::Question, path, nonce, from, to: peer, stamp: None };
         let length = match size {
             Size::Small => 0,
@@ -170,6 +210,18 @@ impl Exchange {
         self.counts.asked += 1;
         let secret = self.keyring.current().clone();
         self.send(Outgoing { packet, length, secret }, public_ip);
+    }
+
+    /// Awaits an answer from now on; returns the nonce that it has to hold.
+    fn expect(&mut self, question: Question) -> u64 {
+        let (nonce, sent) = (rand::random(), Instant::now());
+        self.awaited.insert(nonce, Awaited { question, sent });
+        self.expiry.insert((sent + self.timeout(), nonce));
+        nonce
+    }
+
+    fn timeout(&self) -> Duration {
+        answer_timeout(self.local.probe.interval)
     }
 
     fn largest(&self, peer: IpAddr) -> usize {
@@ -181,7 +233,7 @@ impl Exchange {
         let to = outgoing.packet.to;
         match outgoing.packet.path {
             Path::Direct => {
-                let until = Instant::now() + patience(self.local.probe.interval);
+                let until = Instant::now() + self.timeout();
                 self.send_direct(Delayed::new(outgoing, gateway, until));
             }
             Path::Tunnel => {
@@ -231,7 +283,7 @@ impl Exchange {
         self.counts.unsent += 1;
     }
 
-    fn hear(&mut self, wire: usize, buffer: &mut [u8], targets: &watch::Receiver<Targets>) {
+    fn hear(&mut self, wire: usize, buffer: &mut [u8], targets: &Targets) {
         for _ in 0..AT_ONCE {
             let received = self.wires.get(wire).and_then(|wire| wire.received(buffer));
             let Some((length, source)) = received else { break };
@@ -241,17 +293,12 @@ impl Exchange {
     }
 
     /// Returns whether the packet was of any use.
-    fn take(
-        &mut self,
-        bytes: &[u8],
-        source: SocketAddr,
-        targets: &watch::Receiver<Targets>,
-    ) -> bool {
+    fn take(&mut self, bytes: &[u8], source: SocketAddr, targets: &Targets) -> bool {
         let Ok((packet, secret)) = Packet::open(bytes, &self.keyring) else { return false };
         let secret = secret.clone();
         match packet.kind {
             Kind::Question => {
-                let answer = answer(packet, source.ip(), &self.local, &targets.borrow());
+                let answer = answer(packet, source.ip(), &self.local, targets);
                 let Ok((answer, gateway)) = answer else { return false };
                 // As long as the question: large packets have to come through both ways.
                 let outgoing = Outgoing { packet: answer, length: bytes.len(), secret };
@@ -272,7 +319,7 @@ impl Exchange {
             return false;
         }
         self.counts.served += 1;
-        self.board.hear(question.from, now);
+        self.report_heard(question.from);
         self.send(answer, gateway);
         true
     }
@@ -280,33 +327,34 @@ impl Exchange {
     /// Returns whether it answers a question that waits for it. Who answers too late lives, unless
     /// the packet is an old one that was recorded.
     fn take_answer(&mut self, Packet { from, path, nonce, stamp, .. }: Packet) -> bool {
-        let now = self.now();
-        let is_expected = self.board.answer(from, path, nonce, now);
+        let is_meant =
+            |Awaited { question, .. }: &Awaited| question.peer == from && question.path == path;
+        let awaited = self.awaited.get(&nonce).copied().filter(is_meant);
+        let is_expected = awaited.is_some();
         let is_new = self.senders.get_mut(&from).is_none_or(|sender| sender.take(stamp));
-        if is_expected {
+        if let Some(Awaited { question, sent }) = awaited {
+            self.awaited.remove(&nonce);
+            self.expiry.remove(&(sent + self.timeout(), nonce));
             self.senders.entry(from).or_default().prove(stamp);
+            let at = Instant::now();
+            self.reports.push(ProbeEvent::Answered { question, sent, at });
         } else if is_new {
-            self.board.hear(from, now);
+            self.report_heard(from);
         }
         self.counts.answered += u64::from(is_expected);
         is_expected
     }
 
-    fn tell_due(&mut self, findings: &watch::Sender<Findings>) {
-        if self.tell > Instant::now() {
-            return;
-        }
-        self.tell = Instant::now() + TELL;
-        let (touched, counts) = (self.board.take_touched(), self.counts);
-        findings.send_modify(|findings| {
-            findings.counts = counts;
-            for (peer, subject) in touched {
-                match subject {
-                    Some(subject) => drop(findings.subjects.insert(peer, subject)),
-                    None => drop(findings.subjects.remove(&peer)),
-                }
-            }
-        });
+    fn report_heard(&mut self, peer: IpAddr) {
+        self.reports.push(ProbeEvent::Heard { peer, at: Instant::now() });
+    }
+}
+
+/// Waits until `at`; forever without one.
+async fn until(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => std::future::pending().await,
     }
 }
 
@@ -317,4 +365,50 @@ async fn heard(wires: &[Wire]) -> usize {
     }
     let (_, index, _) = select_all(wires.iter().map(|wire| Box::pin(wire.readable()))).await;
     index
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::config::Probe;
+    use crate::probe::{ProbeChannels, channels};
+
+    fn exchange() -> (Exchange, ProbeChannels, Orders) {
+        let local = Local { probe: Probe::default(), addresses: BTreeMap::new(), pod_mtu: 1450 };
+        let (channels, orders) = channels();
+        channels.targets.send_modify(|targets| targets.local = Some(local.clone()));
+        let secret = Secret::new(&[1; Secret::LENGTH]);
+        (Exchange::open(local, secret).unwrap(), channels, orders)
+    }
+
+    fn question() -> Question {
+        let (peer, public_ip) = (IpAddr::from([10, 244, 2, 0]), IpAddr::from([172, 16, 0, 2]));
+        Question { number: 1, peer, public_ip, path: Path::Direct, size: Size::Large }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_nonce_answers_one_question_of_one_peer_by_one_way() {
+        let (mut exchange, _channels, _orders) = exchange();
+        let Question { peer, path, .. } = question();
+        let (nonce, to) = (exchange.expect(question()), IpAddr::from([10, 244, 1, 0]));
+        let packet = Packet { kind: Kind::Answer, path, nonce, from: peer, to, stamp: None };
+        assert!(!exchange.take_answer(Packet { from: to, ..packet }));
+        assert!(!exchange.take_answer(Packet { path: Path::Tunnel, ..packet }));
+        assert!(!exchange.take_answer(Packet { nonce: nonce.wrapping_add(1), ..packet }));
+        assert!(exchange.take_answer(packet));
+        assert!(!exchange.take_answer(packet), "it was answered already");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_question_is_lost_so_long_after_it_was_sent_and_once() {
+        let (mut exchange, _channels, mut orders) = exchange();
+        tokio::time::advance(Duration::from_secs(60)).await;
+        exchange.expect(question());
+        let sent = Instant::now();
+        let Pause::Reports(reports) = exchange.run(&mut orders).await else { panic!("no report") };
+        assert!(matches!(reports[..], [ProbeEvent::Lost { sent: at, .. }] if at == sent));
+        let late = sent.elapsed().saturating_sub(exchange.timeout());
+        assert!(late < Duration::from_millis(5), "{late:?}");
+        assert!(exchange.awaited.is_empty() && exchange.expiry.is_empty());
+    }
 }

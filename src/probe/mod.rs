@@ -1,77 +1,84 @@
-//! Path probes between daemons: whether packets of pods would get through to a peer, and by which way.
+//! Path probes between daemons: sends sealed questions and answers, and reports what comes back. The
+//! loop decides what is asked, and what follows from the answers: see [`crate::plan::paths`].
 
 mod answer;
-mod board;
 mod datagram;
 mod exchange;
-mod judge;
 mod keyring;
-mod pace;
 mod packet;
 mod replay;
-mod subject;
-mod targets;
-mod track;
 mod waiting;
 mod wire;
 
 pub use answer::{Rejected, answer};
-pub use board::{Board, Question};
 pub use datagram::{datagram, headers};
 pub use exchange::{Exchange, Pause};
 pub use keyring::Keyring;
 pub use packet::{Kind, Packet, SHORTEST};
 pub use replay::Stamp;
-pub use subject::Subject;
-pub use targets::{Local, Target, Targets};
-pub use track::Track;
 pub use wire::{NoWire, Wire};
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use crate::model::path::Verdict;
 use crate::model::status::Counts;
-
-/// A verdict that has changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Judgement {
-    /// The first address of the peer's subnet.
-    pub peer: IpAddr,
-    pub public_ip: IpAddr,
-    pub verdict: Verdict,
-}
+use crate::plan::paths::{Question, Targets};
 
 /// What the probe task reports to the loop.
 #[derive(Debug)]
 pub enum ProbeEvent {
     /// It runs, and these are its channels.
     Channels(ProbeChannels),
-    /// Paths are probed from now on.
+    /// Paths are probed from now on, and nothing is asked yet.
     On,
     /// Paths are not probed, and why: peers that were not judged before are reached directly.
     Off(String),
-    Judged(Vec<Judgement>),
+    /// The peer answered, by the path that it was asked by.
+    Answered { question: Question, sent: Instant, at: Instant },
+    /// The question was not answered in time. Every packet that came before is reported before: no
+    /// answer is late because this program was busy.
+    Lost { question: Question, sent: Instant, at: Instant },
+    /// A peer asked a question, or answered one too late.
+    Heard { peer: IpAddr, at: Instant },
+    /// The time that the loop set has come.
+    Due { at: Instant },
 }
 
-/// What the loop and the task that probes share.
+/// The loop's ends of its channels with the task that probes.
 #[derive(Debug)]
 pub struct ProbeChannels {
-    /// Whom to probe; written by the loop.
     pub targets: watch::Sender<Targets>,
-    /// What was found; read by the loop.
-    pub findings: watch::Receiver<Findings>,
+    pub questions: mpsc::Sender<Question>,
+    /// When to report [`ProbeEvent::Due`]; none while no peer is probed.
+    pub due: watch::Sender<Option<Instant>>,
+    pub counts: watch::Receiver<Counts>,
 }
 
-/// What was found so far.
-#[derive(Clone, Debug)]
-pub struct Findings {
-    /// The moment that the times of tracks are counted from.
-    pub epoch: Instant,
-    /// By the first address of the peer's subnet.
-    pub subjects: BTreeMap<IpAddr, Subject>,
-    pub counts: Counts,
+/// The ends of the task.
+#[derive(Debug)]
+pub struct Orders {
+    pub targets: watch::Receiver<Targets>,
+    pub questions: mpsc::Receiver<Question>,
+    pub due: watch::Receiver<Option<Instant>>,
+    pub counts: watch::Sender<Counts>,
+}
+
+/// Questions that may wait to be sent.
+const QUESTIONS: usize = 1024;
+
+/// The channels between the loop and the task that probes.
+pub fn channels() -> (ProbeChannels, Orders) {
+    let (targets, wanted_targets) = watch::channel(Targets::default());
+    let (questions, wanted_questions) = mpsc::channel(QUESTIONS);
+    let (due, wanted_due) = watch::channel(None);
+    let (count, counts) = watch::channel(Counts::default());
+    let orders = Orders {
+        targets: wanted_targets,
+        questions: wanted_questions,
+        due: wanted_due,
+        counts: count,
+    };
+    (ProbeChannels { targets, questions, due, counts }, orders)
 }

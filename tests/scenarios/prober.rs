@@ -1,78 +1,152 @@
-//! The task that probes paths: it knows the verdicts beforehand.
+//! The task that probes paths, and the paths themselves: a script says what they carry.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::time::Duration;
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tweed::control::Event;
-use tweed::model::path::{Cause, Verdict};
-use tweed::model::status::Counts;
-use tweed::probe::{Findings, Judgement, ProbeChannels, ProbeEvent, Target, Targets};
+use tweed::model::path::{Cause, Path, Verdict};
+use tweed::model::status::PeerStatus;
+use tweed::plan::paths::{Question, Size, Target};
+use tweed::probe::{self, Orders, ProbeEvent};
 
 use crate::notation::prefix;
 
 pub(crate) struct Prober {
-    targets: watch::Receiver<Targets>,
-    /// Peers are as unresponsive as flannel is, or all answer; none while nothing is said of them.
+    orders: Orders,
+    /// The verdict on peers that have none yet: all are as unresponsive as flannel is, or all
+    /// answer; none while no verdict is made.
     usual: Option<Verdict>,
-    /// Of which peers something was said, as they were then.
-    judged: BTreeMap<IpAddr, Target>,
-    _findings: watch::Sender<Findings>,
+    /// Which verdict the paths to each peer deserve.
+    deserved: BTreeMap<IpAddr, Verdict>,
+    /// What was last said of one peer.
+    named: Option<(IpAddr, Verdict)>,
+    is_on: bool,
+    /// Ahead of the clock of the scenario: verdicts take seconds, and a script waits for none.
+    clock: Instant,
 }
+
+/// A question that takes longer is lost.
+const TIMEOUT: Duration = Duration::from_millis(250);
+/// Between two moments at which the loop may ask.
+const STEP: Duration = Duration::from_millis(300);
 
 impl Prober {
     pub(crate) fn start(events: &mpsc::Sender<Event>) -> Self {
-        let (targets, wanted) = watch::channel(Targets::default());
-        let (epoch, subjects, counts) = (Instant::now(), BTreeMap::new(), Counts::default());
-        let (findings, read) = watch::channel(Findings { epoch, subjects, counts });
-        let channels = ProbeEvent::Channels(ProbeChannels { targets, findings: read });
-        for event in [channels, ProbeEvent::On] {
+        let (channels, orders) = probe::channels();
+        for event in [ProbeEvent::Channels(channels), ProbeEvent::On] {
             events.try_send(Event::Probe(event)).expect("the loop takes no events");
         }
-        let (usual, judged) = (Some(Verdict::Silent), BTreeMap::new());
-        Self { targets: wanted, usual, judged, _findings: findings }
+        let (usual, deserved, named) = (Some(Verdict::Silent), BTreeMap::new(), None);
+        Self { orders, usual, deserved, named, is_on: true, clock: Instant::now() }
     }
 
-    pub(crate) fn perform(&mut self, words: &str) -> ProbeEvent {
-        let usual = match words {
-            "silent" => Some(Some(Verdict::Silent)),
-            "good" => Some(Some(Verdict::Good)),
-            "awaited" => Some(None),
-            _ => None,
-        };
-        if let Some(usual) = usual {
-            self.usual = usual;
-            return ProbeEvent::On;
-        }
+    /// Does what a script says; returns what the loop is to be sent at once.
+    pub(crate) fn perform(&mut self, words: &str) -> Option<ProbeEvent> {
         let (word, rest) = words.split_once(' ').unwrap_or((words, ""));
         let verdict = match word {
-            "off" => return ProbeEvent::Off(rest.to_owned()),
-            "good" => Verdict::Good,
-            "no-answer" => Verdict::Bad(Cause::NoAnswer),
-            "large-lost" => Verdict::Bad(Cause::LargeLost),
+            "off" => {
+                self.is_on = false;
+                return Some(ProbeEvent::Off(rest.to_owned()));
+            }
+            "awaited" => None,
+            "silent" => Some(Verdict::Silent),
+            "good" => Some(Verdict::Good),
+            "no-answer" => Some(Verdict::Bad(Cause::NoAnswer)),
+            "large-lost" => Some(Verdict::Bad(Cause::LargeLost)),
             _ => panic!("probes are not {words}"),
         };
-        ProbeEvent::Judged(vec![self.judgement(prefix(rest).base(), verdict)])
+        if rest.is_empty() {
+            self.usual = verdict;
+        } else {
+            let peer = prefix(rest).base();
+            assert!(self.targets().contains_key(&peer), "{peer} is not probed");
+            self.named = verdict.map(|verdict| (peer, verdict));
+        }
+        let was_on = std::mem::replace(&mut self.is_on, true);
+        (!was_on).then_some(ProbeEvent::On)
     }
 
-    /// What is to be said of peers that are new.
-    pub(crate) fn judge(&mut self) -> Option<ProbeEvent> {
-        let verdict = self.usual?;
-        let peers: Vec<IpAddr> = self.targets.borrow().peers.keys().copied().collect();
-        let is_new = |peer: &IpAddr| {
-            let targets = self.targets.borrow();
-            self.judged.get(peer) != targets.peers.get(peer)
-        };
-        let new: Vec<IpAddr> = peers.into_iter().filter(is_new).collect();
-        let judged: Vec<_> = new.into_iter().map(|peer| self.judgement(peer, verdict)).collect();
-        (!judged.is_empty()).then_some(ProbeEvent::Judged(judged))
+    pub(crate) fn is_probing(&self) -> bool {
+        self.is_on && !self.targets().is_empty()
     }
 
-    fn judgement(&mut self, peer: IpAddr, verdict: Verdict) -> Judgement {
-        let target = self.targets.borrow().peers.get(&peer).copied();
-        let target = target.unwrap_or_else(|| panic!("{peer} is not probed"));
-        self.judged.insert(peer, target);
-        Judgement { peer, public_ip: target.public_ip, verdict }
+    /// Notes what peers that have no verdict deserve.
+    pub(crate) fn expect_verdicts(&mut self, peers: &[PeerStatus]) {
+        for (peer, verdict) in verdicts(peers) {
+            match self.usual {
+                Some(usual) if verdict == Verdict::Pending => self.deserved.insert(peer, usual),
+                None if verdict == Verdict::Pending => self.deserved.remove(&peer),
+                Some(_) | None => None,
+            };
+        }
+        self.deserved.extend(self.named.take());
+        self.clock = self.clock.max(Instant::now());
+    }
+
+    /// Whether a peer can have the verdict that it deserves, and has another one.
+    pub(crate) fn has_to_go_on(&self, peers: &[PeerStatus]) -> bool {
+        let targets = self.targets();
+        verdicts(peers).any(|(peer, verdict)| {
+            let deserved = self.deserved.get(&peer).filter(|deserved| **deserved != verdict);
+            let target = targets.get(&peer);
+            deserved.zip(target).is_some_and(|(deserved, target)| is_possible(*deserved, target))
+        })
+    }
+
+    /// The next moment at which the loop asks.
+    pub(crate) fn due(&mut self) -> ProbeEvent {
+        let due = *self.orders.due.borrow();
+        let next = self.clock + STEP;
+        self.clock = due.map_or(next, |due| next.max(due));
+        ProbeEvent::Due { at: self.clock }
+    }
+
+    /// What becomes of the questions of the loop.
+    pub(crate) fn results(&mut self) -> Vec<ProbeEvent> {
+        let mut results = Vec::new();
+        while let Ok(question) = self.orders.questions.try_recv() {
+            let (sent, deserved) = (self.clock, self.deserved.get(&question.peer));
+            let is_answered = deserved.is_some_and(|it| is_answered(*it, &question));
+            results.push(if is_answered {
+                ProbeEvent::Answered { question, sent, at: sent }
+            } else {
+                ProbeEvent::Lost { question, sent, at: sent + TIMEOUT }
+            });
+        }
+        results
+    }
+
+    fn targets(&self) -> BTreeMap<IpAddr, Target> {
+        self.orders.targets.borrow().peers.clone()
+    }
+}
+
+/// The verdict on each peer that is probed.
+fn verdicts(peers: &[PeerStatus]) -> impl Iterator<Item = (IpAddr, Verdict)> {
+    peers.iter().filter_map(|peer| Some((peer.subnet?.base(), peer.probes.as_ref()?.verdict)))
+}
+
+/// Whether there are paths by which this verdict can come about.
+fn is_possible(verdict: Verdict, target: &Target) -> bool {
+    match verdict {
+        Verdict::Pending => true,
+        Verdict::Silent => target.direct || target.tunnel,
+        Verdict::Good => target.direct,
+        Verdict::Bad(_) => target.direct && target.tunnel,
+    }
+}
+
+/// Whether a peer whose direct path deserves `verdict` answers `question`.
+fn is_answered(verdict: Verdict, question: &Question) -> bool {
+    match verdict {
+        Verdict::Pending | Verdict::Silent => false,
+        Verdict::Good => true,
+        Verdict::Bad(Cause::NoAnswer) => question.path == Path::Tunnel,
+        Verdict::Bad(Cause::LargeLost) => {
+            question.path == Path::Tunnel || question.size == Size::Small
+        }
     }
 }

@@ -4,9 +4,11 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::JoinHandle;
-use tokio::time;
-use tweed::control::{Event, Listeners, Outputs, Progress, Question, Reconciler, Settings};
+use tokio::task::{JoinHandle, LocalSet};
+use tokio::time::{self, Instant};
+use tweed::control::{
+    Event, HEARTBEAT, Listeners, Outputs, Progress, Question, Reconciler, Settings,
+};
 use tweed::model::checkpoint::Checkpoint;
 use tweed::model::config::{ConfigUpdate, NetworkConfig, Unusable};
 use tweed::model::lease::{Endpoint, Lease, LeaseId, LeaseUpdate};
@@ -16,6 +18,7 @@ use tweed::model::prefix::Prefix;
 use tweed::model::report::NodeReport;
 use tweed::model::status::{ConfigStatus, PeerStatus, StoreState};
 use tweed::plan::config_change::Reload;
+use tweed::probe::ProbeEvent;
 use tweed_model::ModelKernel;
 
 use crate::Log;
@@ -40,17 +43,13 @@ pub(crate) struct Stage {
     log: Log,
 }
 
+/// Verdicts are made within so many steps of the prober.
+const MOST_STEPS: usize = 200;
+
 /// Plays `parts` and returns them with what really happened in the place of every expectation.
 pub(crate) async fn play(parts: &[Part], log: &Log) -> String {
     let mut stage = None;
-    let mut settings = Settings {
-        interface: InterfaceOptions::default(),
-        max_withdraw: 50,
-        reload: Reload::Live,
-        policy: Policy::default(),
-        resync: Duration::from_secs(5),
-        jitter: || 0.5,
-    };
+    let mut settings = settings();
     let mut played = String::new();
     for part in parts {
         let command = match part {
@@ -108,8 +107,9 @@ impl Stage {
             "store" => self.send(Event::Store(store(&command.rest))).await,
             "lease" | "leases" => self.tell_leases(command).await,
             "probes" => {
-                let event = self.prober.perform(&command.rest);
-                self.send(Event::Probe(event)).await;
+                if let Some(event) = self.prober.perform(&command.rest) {
+                    self.send(Event::Probe(event)).await;
+                }
             }
             "kernel" => crate::host::perform(&self.kernel, &command.rest),
             "restart" => self.restart().await,
@@ -223,11 +223,31 @@ impl Stage {
     /// Time stands still until everybody waits: then a moment passes.
     async fn settle(&mut self) {
         time::sleep(Duration::from_millis(1)).await;
-        if let Some(event) = self.prober.judge() {
-            self.send(Event::Probe(event)).await;
-            time::sleep(Duration::from_millis(1)).await;
+        if self.prober.is_probing() {
+            self.probe_paths().await;
         }
         assert!(!self.run.is_finished(), "the loop has ended");
+    }
+
+    /// Asks and answers until every path has the verdict that it deserves. The scenario's time stands
+    /// still meanwhile.
+    async fn probe_paths(&mut self) {
+        let mut peers = self.ask(Question::Peers).await;
+        self.prober.expect_verdicts(&peers);
+        for _ in 0..MOST_STEPS {
+            if !self.prober.has_to_go_on(&peers) {
+                return time::sleep(Duration::from_millis(1)).await;
+            }
+            let due = self.prober.due();
+            self.send(Event::Probe(due)).await;
+            // With its reply, the loop has sent its questions.
+            drop(self.ask(Question::Peers).await);
+            for result in self.prober.results() {
+                self.send(Event::Probe(result)).await;
+            }
+            peers = self.ask(Question::Peers).await;
+        }
+        panic!("the probes do not lead to the verdicts of the script");
     }
 
     /// What is, where `command` says what should be.
@@ -329,6 +349,17 @@ impl Stage {
     }
 }
 
+fn settings() -> Settings {
+    Settings {
+        interface: InterfaceOptions::default(),
+        max_withdraw: 50,
+        reload: Reload::Live,
+        policy: Policy::default(),
+        resync: Duration::from_secs(5),
+        jitter: || 0.5,
+    }
+}
+
 fn take_flags(settings: &mut Settings, flags: &str) {
     let options = notation::options(flags);
     (settings.policy, settings.interface) = (options.policy, options.interface);
@@ -398,4 +429,21 @@ pub(crate) fn duration(text: &str) -> Duration {
         "h" => Duration::from_secs(3600 * number),
         unit => panic!("{unit} is no unit of time"),
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_probe_report_that_changes_nothing_is_a_heartbeat_too() {
+    let test = async {
+        let kernel = ModelKernel::new(notation::host(&[]));
+        let (events, listeners, _run) = daemon(kernel, settings());
+        let peer = prefix("10.244.2.0/24").base();
+        for _ in 0..3 {
+            time::sleep(HEARTBEAT / 2).await;
+            let heard = ProbeEvent::Heard { peer, at: Instant::now() };
+            events.send(Event::Probe(heard)).await.unwrap();
+            time::sleep(Duration::from_millis(1)).await;
+            assert!(listeners.heartbeat.borrow().elapsed() <= Duration::from_millis(2));
+        }
+    };
+    LocalSet::new().run_until(test).await;
 }

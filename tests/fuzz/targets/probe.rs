@@ -9,7 +9,8 @@ use libfuzzer_sys::fuzz_target;
 use ring::hmac;
 use tweed::model::config::Probe;
 use tweed::model::prefix::Family;
-use tweed::probe::{Kind, Local, Packet, Target, Targets, answer};
+use tweed::plan::paths::{Local, Target, Targets};
+use tweed::probe::{Kind, Packet, answer};
 use tweed::model::probe_secret::Secret;
 
 const SECRET: [u8; Secret::LENGTH] = [7; Secret::LENGTH];
@@ -30,7 +31,7 @@ fuzz_target!(|input: (bool, [u8; 4], &[u8])| {
     let public_ip = IpAddr::from([172, 16, 0, 2]);
     let addresses = BTreeMap::from([(Family::V4, own)]);
     let local = Local { probe: Probe::default(), addresses, pod_mtu: 1450 };
-    let target = Target { public_ip, direct: true, tunnel: true, round: 0 };
+    let target = Target { public_ip, direct: true, tunnel: true };
     let peers = BTreeMap::from([(peer, target)]);
     let targets = Targets { local: Some(local.clone()), peers };
     if let Ok((answer, gateway)) = answer(packet, source.into(), &local, &targets) {

@@ -1,7 +1,10 @@
 //! Peers that answer, fall silent and lose packets, on a clock of their own.
 
+use std::collections::VecDeque;
+
 use super::*;
 use crate::model::path::{Cause, Verdict};
+use crate::plan::paths::answer_timeout;
 
 const SECOND: Duration = Duration::from_secs(1);
 const TICK: Duration = Duration::from_millis(5);
@@ -14,15 +17,17 @@ struct World {
     answers: fn(&Question) -> bool,
     random: u64,
     sent: Vec<(Duration, Question)>,
+    /// Until when an answer would be in time.
+    lost: VecDeque<(Duration, Question)>,
     verdicts: BTreeMap<IpAddr, (Duration, Verdict)>,
 }
 
 impl World {
     fn new(peers: u8, answers: fn(&Question) -> bool) -> Self {
         let board = Board::new(&Probe::default());
-        let (sent, verdicts) = (Vec::new(), BTreeMap::new());
-        let mut world = Self { board, now: SECOND, answers, random: 1, sent, verdicts };
-        let peers = (0..peers).map(|peer| (address(peer), target(peer)));
+        let (sent, lost, verdicts) = (Vec::new(), VecDeque::new(), BTreeMap::new());
+        let mut world = Self { board, now: SECOND, answers, random: 1, sent, lost, verdicts };
+        let peers = (0..peers).map(|peer| (address(peer), Some(target(peer))));
         world.board.follow(&peers.collect(), SECOND);
         world
     }
@@ -31,6 +36,13 @@ impl World {
         let end = self.now + time;
         while self.now < end {
             self.now += TICK;
+            let timeout = answer_timeout(self.board.interval);
+            while let Some((until, question)) =
+                self.lost.front().copied().filter(|(until, _)| *until <= self.now)
+            {
+                self.lost.pop_front();
+                self.board.lose(&question, until - timeout, self.now);
+            }
             let random = &mut self.random;
             let next = || {
                 *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -39,19 +51,20 @@ impl World {
             for question in self.board.questions(self.now, next) {
                 self.sent.push((self.now, question));
                 if (self.answers)(&question) {
-                    let Question { peer, path, nonce, .. } = question;
                     let came = self.now + Duration::from_millis(1);
-                    assert!(self.board.answer(peer, path, nonce, came));
+                    self.board.answer(&question, self.now, came, self.random);
+                } else {
+                    self.lost.push_back((self.now + timeout, question));
                 }
             }
-            for Judgement { peer, verdict, .. } in self.board.take_judgements() {
-                self.verdicts.insert(peer, (self.now, verdict));
+            for peer in self.board.take_judged() {
+                self.verdicts.insert(peer, (self.now, self.board.subjects[&peer].verdict));
             }
         }
     }
 
     fn verdict(&self) -> Verdict {
-        self.verdicts[&address(0)].1
+        self.board.subjects[&address(0)].verdict
     }
 
     /// How long after `moment` the last verdict came.
@@ -66,7 +79,7 @@ fn address(peer: u8) -> IpAddr {
 
 fn target(peer: u8) -> Target {
     let public_ip = IpAddr::from([172, 16, 0, peer]);
-    Target { public_ip, direct: true, tunnel: true, round: 0 }
+    Target { public_ip, direct: true, tunnel: true }
 }
 
 const ALL: fn(&Question) -> bool = |_| true;
@@ -186,11 +199,11 @@ fn who_was_silent_and_speaks_is_awaited() {
 }
 
 #[test]
-fn in_another_round_who_was_silent_is_asked_as_at_first() {
+fn a_silent_peer_can_be_asked_again_as_at_first() {
     let mut world = World::new(1, NONE);
     world.run(SECOND * 60);
     assert_eq!(world.verdict(), Verdict::Silent);
-    world.board.follow(&[(address(0), Target { round: 1, ..target(0) })].into(), world.now);
+    world.board.ask_again(&[address(0)].into(), world.now);
     world.answers = TUNNEL;
     world.run(TICK);
     assert_eq!(world.verdict(), Verdict::Pending);
@@ -254,10 +267,10 @@ fn a_peer_at_another_address_is_unknown_again() {
     world.run(SECOND);
     let moved = Target { public_ip: IpAddr::from([172, 16, 9, 9]), ..target(0) };
     world.answers = NONE;
-    world.board.follow(&[(address(0), moved)].into(), world.now);
+    world.board.follow(&[(address(0), Some(moved))].into(), world.now);
     world.run(TICK);
     assert_eq!(world.verdict(), Verdict::Pending);
-    world.board.follow(&BTreeMap::new(), world.now);
+    world.board.follow(&[(address(0), None)].into(), world.now);
     world.run(SECOND * 10);
     world.sent.clear();
     world.run(SECOND * 10);
@@ -265,21 +278,34 @@ fn a_peer_at_another_address_is_unknown_again() {
 }
 
 #[test]
-fn a_nonce_answers_one_question_of_one_peer_by_one_way() {
+fn a_question_to_a_former_target_says_nothing_of_the_new_one() {
     let mut board = Board::new(&Probe::default());
-    board.follow(&[(address(1), target(1))].into(), SECOND);
-    let mut nonce = 0;
-    let count = || {
-        nonce += 1;
-        nonce
-    };
-    let asked = board.questions(SECOND, count);
-    let Question { peer, path, nonce, .. } = asked[0];
-    assert!(!board.answer(address(2), path, nonce, SECOND));
-    assert!(!board.answer(peer, asked[1].path, nonce, SECOND));
-    assert!(!board.answer(peer, path, 1000, SECOND));
-    assert!(board.answer(peer, path, nonce, SECOND));
-    assert!(!board.answer(peer, path, nonce, SECOND), "it was answered already");
+    board.follow(&[(address(1), Some(target(1)))].into(), SECOND);
+    let former = board.questions(SECOND, || 0)[0];
+    let moved = Target { public_ip: IpAddr::from([172, 16, 9, 9]), ..target(1) };
+    board.follow(&[(address(1), Some(moved))].into(), SECOND);
+    board.answer(&former, SECOND, SECOND, 0);
+    board.lose(&former, SECOND, SECOND);
+    let subject = |board: &Board| board.subjects[&address(1)];
+    assert_eq!(subject(&board), Subject::new(moved, former.number + 1));
+    let question = board.questions(SECOND, || 0)[0];
+    board.answer(&question, SECOND, SECOND, 0);
+    assert_eq!(subject(&board).verdict, Verdict::Good);
+}
+
+#[test]
+fn a_late_loop_counts_no_loss() {
+    let mut board = Board::new(&Probe::default());
+    board.follow(&[(address(1), Some(target(1)))].into(), SECOND);
+    // The questions are sent a minute later, and their answers applied another minute later.
+    let (sent, applied) = (SECOND * 60, SECOND * 120);
+    for question in board.questions(SECOND, || 0) {
+        board.answer(&question, sent, sent + TICK, 0);
+    }
+    board.questions(applied, || 0);
+    let subject = board.subjects[&address(1)];
+    assert_eq!((subject.verdict, subject.direct.missed), (Verdict::Good, 0));
+    assert_eq!(subject.direct.round_trip, Some(TICK));
 }
 
 #[test]

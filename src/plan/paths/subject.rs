@@ -1,12 +1,69 @@
-//! One peer under probe.
+//! The peers under probe: what probing depends on, and what is known of one peer.
 
+use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::time::Duration;
 
-use super::board::{Asked, Size};
-use super::judge::{Rules, judge};
+use super::board::Question;
 use super::pace::Pace;
-use super::{Target, Track};
+use super::verdict::{Rules, Size, Track, judge};
+use crate::model::config::Probe;
+use crate::model::lease::Endpoint;
+use crate::model::local::Local as NodeLocal;
 use crate::model::path::{Path, Verdict};
+use crate::model::prefix::Family;
+
+/// All that probing depends on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Targets {
+    /// None while paths are not to be probed.
+    pub local: Option<Local>,
+    /// By the first address of the peer's subnet.
+    pub peers: BTreeMap<IpAddr, Target>,
+}
+
+/// This node, as its probes show it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Local {
+    pub probe: Probe,
+    /// The first addresses of our subnets, one per family.
+    pub addresses: BTreeMap<Family, IpAddr>,
+    /// The largest packet of pods, in bytes: that of a large probe with its headers.
+    pub pod_mtu: u32,
+}
+
+/// A peer in one address family, and the ways there are to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Target {
+    pub public_ip: IpAddr,
+    /// Whether it is on our link.
+    pub direct: bool,
+    /// Whether its tunnel is one of ours.
+    pub tunnel: bool,
+}
+
+impl Local {
+    /// None while paths are not to be probed.
+    pub fn of(local: &NodeLocal, pod_mtu: u32) -> Option<Self> {
+        let own = local.own.as_ref()?;
+        let probe = local.config.probing()?.clone();
+        let address = |endpoint: &Endpoint| (endpoint.subnet.family(), endpoint.subnet.base());
+        let addresses = own.endpoints.iter().map(address).collect();
+        Some(Self { probe, addresses, pod_mtu })
+    }
+}
+
+impl Target {
+    pub fn of(local: &NodeLocal, endpoint: &Endpoint) -> Self {
+        let vni = local.config.backend.tunnel.vni;
+        let is_ours = |theirs: Option<u32>| theirs.is_none_or(|theirs| theirs == vni);
+        Self {
+            public_ip: endpoint.public_ip,
+            direct: local.node.is_adjacent(endpoint.public_ip),
+            tunnel: endpoint.vtep.is_some_and(|vtep| is_ours(vtep.vni)),
+        }
+    }
+}
 
 /// A peer, what is known of the ways to it, and what follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +72,8 @@ pub struct Subject {
     pub direct: Track,
     pub tunnel: Track,
     pub verdict: Verdict,
+    /// Questions up to this number do not count: they were about another target.
+    asked_before: u64,
     /// When anything first came from it: then it is not flannel, and answers probes from then on.
     spoke: Option<Duration>,
     /// When it was first asked.
@@ -34,12 +93,14 @@ const FORGIVEN: Duration = Duration::from_secs(600);
 const MOST_DOUBLINGS: u32 = 3;
 
 impl Subject {
-    pub(super) fn new(target: Target) -> Self {
+    /// A peer of which nothing is known; `last` is the number of the last question to any peer.
+    pub(super) fn new(target: Target, last: u64) -> Self {
         Self {
             target,
             direct: Track::default(),
             tunnel: Track::default(),
             verdict: Verdict::Pending,
+            asked_before: last,
             spoke: None,
             begun: None,
             turns: 0,
@@ -49,9 +110,14 @@ impl Subject {
     }
 
     /// The same node as `self`, of which nothing else is known any more.
-    pub(super) fn anew(&self, target: Target) -> Self {
+    pub(super) fn renewed(&self, target: Target, last: u64) -> Self {
         let is_same = self.target.public_ip == target.public_ip;
-        Self { spoke: self.spoke.filter(|_| is_same), ..Self::new(target) }
+        Self { spoke: self.spoke.filter(|_| is_same), ..Self::new(target, last) }
+    }
+
+    /// Whether what became of `question` says anything about this target.
+    pub(super) const fn counts(&self, question: &Question) -> bool {
+        question.number > self.asked_before
     }
 
     /// Of the way `path`.
@@ -110,14 +176,14 @@ impl Subject {
         }
     }
 
-    pub(super) fn take_answer(&mut self, asked: &Asked, now: Duration) {
+    pub(super) fn take_answer(&mut self, question: &Question, sent: Duration, now: Duration) {
         self.hear(now);
-        self.track_mut(asked.path).take_answer(asked, now);
+        self.track_mut(question.path).take_answer(question.size, sent, now);
     }
 
-    pub(super) fn take_loss(&mut self, asked: &Asked) {
-        if self.spoke.is_none_or(|spoke| asked.at >= spoke) {
-            self.track_mut(asked.path).take_loss(asked);
+    pub(super) fn take_loss(&mut self, question: &Question, sent: Duration) {
+        if self.spoke.is_none_or(|spoke| sent >= spoke) {
+            self.track_mut(question.path).take_loss(question.size, sent);
         }
     }
 

@@ -1,9 +1,87 @@
-//! The verdict on a direct path, from what became of the questions by both ways.
+//! The verdict on a direct path, from what became of the questions by both paths.
 
 use std::time::Duration;
 
-use super::Track;
 use crate::model::path::{Cause, Verdict};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Size {
+    /// As short as can be.
+    Small,
+    /// As large as pods' packets can be.
+    Large,
+}
+
+/// What has become of the questions to one peer by one path. Times are counted from the start of
+/// probing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Track {
+    /// The last large questions, the newest in the lowest bit; a lost one is set.
+    pub(super) lost: u64,
+    /// How many of them there were, up to [`Track::WINDOW`].
+    pub(super) known: u32,
+    /// Large questions lost in a row.
+    pub missed: u32,
+    /// Large questions answered in a row.
+    pub answered: u32,
+    /// When the first of those lost in a row was asked.
+    pub failing_since: Option<Duration>,
+    /// When the last large question that was answered was asked.
+    pub large: Option<Duration>,
+    /// When the last small question that was answered was asked.
+    pub small: Option<Duration>,
+    /// When the last answer came.
+    pub heard: Option<Duration>,
+    /// Of the last answer to a large question.
+    pub round_trip: Option<Duration>,
+}
+
+impl Track {
+    /// So many questions are remembered.
+    pub const WINDOW: u32 = 64;
+
+    pub(super) fn take_answer(&mut self, size: Size, sent: Duration, now: Duration) {
+        self.heard = Some(now);
+        match size {
+            Size::Small => self.small = self.small.max(Some(sent)),
+            Size::Large => {
+                self.note(0);
+                self.missed = 0;
+                self.failing_since = None;
+                self.answered = self.answered.saturating_add(1);
+                self.large = self.large.max(Some(sent));
+                self.round_trip = Some(now.saturating_sub(sent));
+            }
+        }
+    }
+
+    pub(super) fn take_loss(&mut self, size: Size, sent: Duration) {
+        match size {
+            Size::Small => {}
+            Size::Large => {
+                self.note(1);
+                self.answered = 0;
+                self.missed = self.missed.saturating_add(1);
+                self.failing_since.get_or_insert(sent);
+            }
+        }
+    }
+
+    fn note(&mut self, lost: u64) {
+        self.lost = self.lost << 1 | lost;
+        self.known = (self.known + 1).min(Self::WINDOW);
+    }
+
+    /// Of the last large questions: how many there were, and how many of them were lost.
+    pub const fn window(&self) -> (u32, u32) {
+        (self.known, self.lost.count_ones())
+    }
+
+    /// Whether a large question asked after `moment` was answered.
+    pub fn carried_since(&self, moment: Duration) -> bool {
+        self.large.is_some_and(|asked| asked > moment)
+    }
+}
 
 /// When a verdict changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,5 +209,39 @@ mod tests {
         for last in [Pending, Silent] {
             assert_eq!(judge(last, &lost, &lost, RULES, Duration::ZERO), Pending);
         }
+    }
+
+    const fn at(milliseconds: u64) -> Duration {
+        Duration::from_millis(milliseconds)
+    }
+
+    #[test]
+    fn what_was_lost_in_a_row_ends_with_an_answer() {
+        let mut track = Track::default();
+        track.take_loss(Size::Large, at(10));
+        track.take_loss(Size::Large, at(20));
+        assert_eq!((track.missed, track.failing_since), (2, Some(at(10))));
+        track.take_answer(Size::Large, at(30), at(32));
+        assert_eq!((track.missed, track.failing_since, track.answered), (0, None, 1));
+        assert_eq!(track.round_trip, Some(at(2)));
+        assert_eq!(track.window(), (3, 2));
+    }
+
+    #[test]
+    fn small_questions_say_nothing_of_large_packets() {
+        let mut track = Track::default();
+        track.take_loss(Size::Large, at(10));
+        track.take_answer(Size::Small, at(20), at(21));
+        assert_eq!((track.missed, track.answered, track.window()), (1, 0, (1, 1)));
+        assert_eq!(track.small, Some(at(20)));
+    }
+
+    #[test]
+    fn only_so_many_are_remembered() {
+        let mut track = Track::default();
+        (0..100).for_each(|sent| track.take_loss(Size::Large, at(sent)));
+        assert_eq!(track.window(), (64, 64));
+        (0..60).for_each(|sent| track.take_answer(Size::Large, at(sent), Duration::ZERO));
+        assert_eq!(track.window(), (64, 4));
     }
 }

@@ -43,7 +43,7 @@ impl Pace {
 }
 
 /// An answer that took longer does not count.
-pub(super) fn patience(interval: Duration) -> Duration {
+pub fn answer_timeout(interval: Duration) -> Duration {
     (interval / 4).max(Duration::from_millis(50))
 }
 
@@ -85,8 +85,9 @@ mod tests {
     #[test]
     fn doubts_are_cleared_within_an_interval() {
         let Rules { failures, interval } = Rules { failures: 3, interval: SECOND };
-        let found = patience(interval) + Pace::Doubtful.interval(interval, 1000) * (failures - 1);
-        assert!(found + patience(interval) < interval, "{found:?}");
+        let found =
+            answer_timeout(interval) + Pace::Doubtful.interval(interval, 1000) * (failures - 1);
+        assert!(found + answer_timeout(interval) < interval, "{found:?}");
     }
 
     struct Rules {

@@ -1,0 +1,248 @@
+//! All peers under probe: which peer is asked when, and the verdicts.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use super::pace::{Budget, Pace};
+use super::subject::{Subject, Target};
+use super::verdict::{Rules, Size};
+use crate::model::config::Probe;
+use crate::model::path::Path;
+
+/// So many intervals a peer may take to answer for the first time: a busy machine is not flannel.
+const SILENCE: u32 = 5;
+
+/// Times are counted from the start of probing.
+#[derive(Debug)]
+pub struct Board {
+    interval: Duration,
+    rules: Rules,
+    /// By the first address of the peer's subnet.
+    subjects: BTreeMap<IpAddr, Subject>,
+    /// When each of them has its next turn.
+    turns: BTreeSet<(Duration, IpAddr)>,
+    turn_of: BTreeMap<IpAddr, Duration>,
+    /// The number of the last question.
+    number: u64,
+    budget: Budget,
+    /// Whose next turn has its room already.
+    reserved: BTreeSet<IpAddr>,
+    /// The peers whose verdict has changed.
+    judged: BTreeSet<IpAddr>,
+}
+
+/// A question to a peer. The probe task sends it, and reports what became of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// Questions are counted in the order in which they are asked.
+    pub number: u64,
+    pub peer: IpAddr,
+    pub public_ip: IpAddr,
+    pub path: Path,
+    pub size: Size,
+}
+
+impl Board {
+    pub fn new(probe: &Probe) -> Self {
+        Self {
+            interval: probe.interval,
+            rules: Rules {
+                failures: probe.failure_threshold,
+                successes: probe.success_threshold,
+                silence: probe.interval * SILENCE,
+            },
+            subjects: BTreeMap::new(),
+            turns: BTreeSet::new(),
+            turn_of: BTreeMap::new(),
+            number: 0,
+            budget: Budget::default(),
+            reserved: BTreeSet::new(),
+            judged: BTreeSet::new(),
+        }
+    }
+
+    /// Applies these changes of the peers to probe; none of a peer that is not to be probed any more.
+    /// Nothing is known any more of a peer whose target changed.
+    pub fn follow(&mut self, changes: &BTreeMap<IpAddr, Option<Target>>, now: Duration) {
+        for (peer, target) in changes {
+            let known = self.subjects.get(peer).map(|subject| subject.target);
+            match target {
+                _ if known == *target => {}
+                Some(target) => self.start_over(*peer, *target, now),
+                None => self.remove(*peer),
+            }
+        }
+    }
+
+    /// Forgets the silence of these peers, and asks them again as at first.
+    pub fn ask_again(&mut self, peers: &BTreeSet<IpAddr>, now: Duration) {
+        for peer in peers {
+            if let Some(Subject { target, .. }) = self.subjects.get(peer).copied() {
+                self.start_over(*peer, target, now);
+            }
+        }
+    }
+
+    /// When a question is due next; none while no peer is probed.
+    pub fn next(&self) -> Option<Duration> {
+        self.turns.first().map(|(at, _)| *at)
+    }
+
+    /// The questions that are due. `random` gives any number.
+    pub fn questions(&mut self, now: Duration, mut random: impl FnMut() -> u64) -> Vec<Question> {
+        let mut questions = Vec::new();
+        while let Some((at, peer)) = self.turns.first().copied().filter(|(at, _)| *at <= now) {
+            self.turns.remove(&(at, peer));
+            questions.extend(self.turn(peer, now, &mut random));
+        }
+        questions
+    }
+
+    /// Counts a question as lost: it was sent at `sent`, and not answered in time.
+    pub fn lose(&mut self, question: &Question, sent: Duration, now: Duration) {
+        let rules = self.rules;
+        let Some(subject) = self.subject_of(question) else { return };
+        subject.take_loss(question, sent);
+        let pace = subject.pace(rules);
+        self.judge(question.peer, now);
+        if pace == Pace::Doubtful {
+            self.hurry(question.peer, now);
+        }
+    }
+
+    /// Counts a question as answered: it was sent at `sent`. `random` is any number.
+    pub fn answer(&mut self, question: &Question, sent: Duration, now: Duration, random: u64) {
+        let rules = self.rules;
+        let Some(subject) = self.subject_of(question) else { return };
+        let before = subject.pace(rules);
+        subject.take_answer(question, sent, now);
+        self.judge(question.peer, now);
+        self.slow_down(question.peer, before, now, random);
+    }
+
+    /// A peer has asked us, or answers too late. If we took it for one that never answers, it is
+    /// asked again at once.
+    pub fn hear(&mut self, peer: IpAddr, now: Duration) {
+        let Some(subject) = self.subjects.get_mut(&peer) else { return };
+        subject.hear(now);
+        if subject.pace(self.rules) == Pace::Silent {
+            self.judge(peer, now);
+            self.take_turn_at(peer, now);
+        }
+    }
+
+    /// The peers whose verdict has changed since the last call.
+    pub fn take_judged(&mut self) -> BTreeSet<IpAddr> {
+        std::mem::take(&mut self.judged)
+    }
+
+    pub fn subject(&self, peer: IpAddr) -> Option<&Subject> {
+        self.subjects.get(&peer)
+    }
+
+    pub fn subjects(&self) -> impl Iterator<Item = &Subject> {
+        self.subjects.values()
+    }
+
+    /// The peer that `question` was about, unless it has another target since then.
+    fn subject_of(&mut self, question: &Question) -> Option<&mut Subject> {
+        self.subjects.get_mut(&question.peer).filter(|subject| subject.counts(question))
+    }
+
+    fn start_over(&mut self, peer: IpAddr, target: Target, now: Duration) {
+        let (known, last) = (self.subjects.get(&peer), self.number);
+        let subject =
+            known.map_or_else(|| Subject::new(target, last), |known| known.renewed(target, last));
+        if known.is_some_and(|known| known.verdict != subject.verdict) {
+            self.judged.insert(peer);
+        }
+        self.subjects.insert(peer, subject);
+        self.take_turn_at(peer, now);
+    }
+
+    fn remove(&mut self, peer: IpAddr) {
+        self.subjects.remove(&peer);
+        self.judged.remove(&peer);
+        self.reserved.remove(&peer);
+        self.end_turns(peer);
+    }
+
+    fn turn(
+        &mut self,
+        peer: IpAddr,
+        now: Duration,
+        random: &mut impl FnMut() -> u64,
+    ) -> Vec<Question> {
+        let Some(subject) = self.subjects.get_mut(&peer) else { return Vec::new() };
+        let (pace, asks) = (subject.pace(self.rules), subject.questions(self.rules));
+        if pace.is_urgent() && !self.reserved.remove(&peer) {
+            let slot = self.budget.reserve(asks.len(), now);
+            if slot > now {
+                self.reserved.insert(peer);
+                self.take_turn_at(peer, slot);
+                return Vec::new();
+            }
+        }
+        subject.take_turn(now);
+        let public_ip = subject.target.public_ip;
+        let next = now + jittered(self.interval(pace), random());
+        self.take_turn_at(peer, next);
+        // Silence depends on the clock too.
+        self.judge(peer, now);
+        let question = |(path, size)| {
+            self.number += 1;
+            Question { number: self.number, peer, public_ip, path, size }
+        };
+        asks.into_iter().map(question).collect()
+    }
+
+    /// A peer that is known now has its next turn some time in the usual interval: not all at once.
+    fn slow_down(&mut self, peer: IpAddr, before: Pace, now: Duration, random: u64) {
+        let pace = self.subjects.get(&peer).map(|subject| subject.pace(self.rules));
+        if before == Pace::Unjudged && pace == Some(Pace::Steady) {
+            let share = u32::try_from(random % 1000).unwrap_or(0);
+            self.take_turn_at(peer, now + self.interval(Pace::Steady) * share / 1000);
+        }
+    }
+
+    /// Brings the next turn of `peer` forward, if it is further off than one of doubt would be.
+    fn hurry(&mut self, peer: IpAddr, now: Duration) {
+        let soon = now + self.interval(Pace::Doubtful);
+        if self.turn_of.get(&peer).is_some_and(|at| *at > soon) {
+            self.take_turn_at(peer, now);
+        }
+    }
+
+    fn judge(&mut self, peer: IpAddr, now: Duration) {
+        let Some(subject) = self.subjects.get_mut(&peer) else { return };
+        if subject.judge(self.rules, now) {
+            self.judged.insert(peer);
+        }
+    }
+
+    fn take_turn_at(&mut self, peer: IpAddr, at: Duration) {
+        self.end_turns(peer);
+        self.turns.insert((at, peer));
+        self.turn_of.insert(peer, at);
+    }
+
+    fn end_turns(&mut self, peer: IpAddr) {
+        if let Some(at) = self.turn_of.remove(&peer) {
+            self.turns.remove(&(at, peer));
+        }
+    }
+
+    fn interval(&self, pace: Pace) -> Duration {
+        pace.interval(self.interval, self.subjects.len())
+    }
+}
+
+/// From nine to eleven tenths of `interval`: thousands of nodes must not keep in step.
+fn jittered(interval: Duration, random: u64) -> Duration {
+    let share = u32::try_from(random % 201).unwrap_or(0);
+    interval * (900 + share) / 1000
+}
