@@ -14,35 +14,48 @@ use crate::model::status::Statistics;
 use crate::plan::diff::Op;
 
 impl<K: Kernel> Reconciler<K> {
-    /// Reads the host again, if it may have changed.
-    pub(super) async fn read_facts(&mut self) {
-        let Control { inputs, settings, changes, .. } = &mut self.control;
+    /// Reads the host again, if it may have changed. Returns what the kernel holds, if that may have
+    /// changed too.
+    pub(super) async fn read_facts(&mut self) -> Option<KernelState> {
+        let Control { inputs, settings, changes, derived, held, .. } = &mut self.control;
         if !std::mem::take(&mut changes.facts) || inputs.config.is_none() {
-            return;
+            return None;
         }
-        match self.kernel.facts(settings.interface.can_reach).await {
-            Ok(facts) => self.control.apply_facts(&facts),
+        let (kernel, reach) = (&mut self.kernel, settings.interface.can_reach);
+        let read = if inputs.are_known() && std::mem::take(&mut changes.dump) {
+            let read = kernel.read(reach, &derived.scope.without_chains(), &held.actual).await;
+            read.map(|(facts, actual)| (facts, Some(actual)))
+        } else {
+            kernel.facts(reach).await.map(|facts| (facts, None))
+        };
+        let (changes, actual) = match read {
+            Ok((facts, actual)) => (self.control.apply_facts(&facts), actual),
             Err(error) => {
-                self.control.changes.facts = true;
-                self.control.kernel_failed("reading the host's interfaces", &error);
+                let failed = self.control.kernel_failed("reading the host's interfaces", &error);
+                (Changes { facts: true, ..failed }, None)
             }
-        }
+        };
+        self.control.changes |= changes;
+        actual
     }
 
-    /// Reads what the kernel holds, if it may have changed; returns whether it is known now.
-    pub(super) async fn read_kernel(&mut self) -> bool {
-        if !std::mem::take(&mut self.control.changes.dump) {
-            return true;
-        }
-        let Control { derived, held, .. } = &self.control;
-        match self.kernel.dump(&derived.scope.without_chains(), &held.actual).await {
-            Ok(actual) => self.control.apply_dump(actual),
-            Err(error) => {
-                self.control.kernel_failed("reading what the kernel holds", &error);
-                return false;
-            }
-        }
-        true
+    /// Applies what the kernel holds, if it may have changed: what was `read` with the facts, or, if
+    /// the plan depends on more by now, what it reads again. Returns whether it is known.
+    pub(super) async fn read_kernel(&mut self, read: Option<KernelState>) -> bool {
+        let Control { derived, held, changes, .. } = &mut self.control;
+        let read = if std::mem::take(&mut changes.dump) {
+            self.kernel.dump(&derived.scope.without_chains(), &held.actual).await.map(Some)
+        } else {
+            Ok(read)
+        };
+        let is_known = read.is_ok();
+        let changes = match read {
+            Ok(Some(actual)) => self.control.apply_dump(actual),
+            Ok(None) => Changes::default(),
+            Err(error) => self.control.kernel_failed("reading what the kernel holds", &error),
+        };
+        self.control.changes |= changes;
+        is_known
     }
 
     /// Carries out `ops`; those of chains by the programs of iptables, for which the loop does not
@@ -50,24 +63,22 @@ impl<K: Kernel> Reconciler<K> {
     pub(super) async fn program(&mut self, ops: Vec<Op>) {
         let (chains, ops): (Vec<_>, Vec<_>) = ops.into_iter().partition(|op| is_chain(op.entry()));
         if !ops.is_empty() {
-            match self.kernel.apply(&ops).await {
-                Ok(refused) => {
-                    let changes = self.control.note_applied(ops, refused);
-                    self.control.changes |= changes;
-                }
+            let changes = match self.kernel.apply(&ops).await {
+                Ok(refused) => self.control.note_applied(ops, refused),
                 Err(error) => self.control.kernel_failed("programming the kernel", &error),
-            }
+            };
+            self.control.changes |= changes;
         }
         self.control.start_iptables(&self.kernel.chains(), chains);
-        self.control.note_filters();
+        self.control.take(Control::note_filters);
     }
 }
 
 impl Control {
     /// A node that was chosen once stays when its address is gone for a moment.
-    fn apply_facts(&mut self, facts: &Facts) {
+    fn apply_facts(&mut self, facts: &Facts) -> Changes {
         let inputs = &mut self.inputs;
-        let Some(config) = &inputs.config else { return };
+        let Some(config) = &inputs.config else { return Changes::default() };
         let families: Vec<_> = config.pools.iter().map(|pool| pool.network.family()).collect();
         let networks: Vec<_> = config.networks().collect();
         let options = &self.settings.interface.ordered(&inputs.identity.public_ips);
@@ -82,7 +93,7 @@ impl Control {
         match selected {
             Ok(node) => {
                 inputs.makes_strict = facts.makes_strict;
-                self.apply_node(node);
+                self.apply_node(node)
             }
             Err(error) => {
                 let reason = error.to_string();
@@ -91,14 +102,15 @@ impl Control {
                     inputs.no_node = Some(reason);
                 }
                 self.held.timers.retry_later();
+                Changes::default()
             }
         }
     }
 
-    fn apply_node(&mut self, node: Node) {
+    fn apply_node(&mut self, node: Node) -> Changes {
         self.inputs.no_node = None;
         if self.inputs.node.as_ref() == Some(&node) {
-            return;
+            return Changes::default();
         }
         let addresses: Vec<_> = node.uplinks.iter().map(|uplink| uplink.public_ip).collect();
         tracing::info!(interface = %node.interface, mtu = node.mtu, ?addresses, "using this interface");
@@ -106,11 +118,11 @@ impl Control {
             tracing::info!(macs = ?self.inputs.macs, "the public IP changed, and the VTEP MAC with it");
             self.held.statistics.mac_changes += 1;
         }
-        self.changes |= Changes { plan: true, edit: true, save: true, ..Changes::default() };
+        Changes { plan: true, edit: true, save: true, ..Changes::default() }
     }
 
     /// The first dump also decides the MAC addresses.
-    fn apply_dump(&mut self, mut actual: KernelState) {
+    fn apply_dump(&mut self, mut actual: KernelState) -> Changes {
         let held = &mut self.held;
         held.statistics.dumps += 1;
         held.timers.dumped();
@@ -118,18 +130,18 @@ impl Control {
         actual.retain(|entry| !is_due(entry));
         actual.extend(held.actual.local().filter(|entry| is_chain(entry)).cloned());
         held.actual.update(actual);
-        self.changes.differences = Differences::Anywhere;
-        self.changes.facts |= self.meets_foreign_nexthop();
-        self.changes.save |= self.inputs.note_strict(&self.held.actual);
+        let (facts, differences) = (self.meets_foreign_nexthop(), Differences::Anywhere);
+        let mut changes = Changes { facts, differences, ..Changes::default() };
+        changes.save |= self.inputs.note_strict(&self.held.actual);
         let is_news = self.inputs.note_filters(&self.held.actual)
             | self.inputs.note_leaving(&self.held.actual)
             | self.inputs.lack_macs();
         if is_news {
             self.inputs.settle_macs(&self.held.actual);
-            self.changes.save = true;
-            self.plan();
-            self.changes.dump = false;
+            // What was read just now is all that the plan depends on.
+            changes |= Changes { save: true, dump: false, ..self.plan() };
         }
+        changes
     }
 
     /// Whether one of our numbers is taken, of which the node does not know yet.
@@ -139,11 +151,11 @@ impl Control {
     }
 
     /// Filters that are strict again, or loose now, may change the plan.
-    fn note_filters(&mut self) {
+    fn note_filters(&mut self) -> Changes {
         self.derived.forget_gateways(&self.held.actual);
-        let is_restored = self.inputs.forget_restored(&self.held.actual);
-        self.changes.save |= is_restored;
-        self.changes.plan |= is_restored | self.inputs.note_filters(&self.held.actual);
+        let save = self.inputs.forget_restored(&self.held.actual);
+        let plan = save | self.inputs.note_filters(&self.held.actual);
+        Changes { save, plan, ..Changes::default() }
     }
 
     /// Notes what became of `ops`.
@@ -218,11 +230,11 @@ impl Control {
     }
 
     /// Whatever was under way, the kernel must be read again.
-    fn kernel_failed(&mut self, doing: &'static str, error: &io::Error) {
+    fn kernel_failed(&mut self, doing: &'static str, error: &io::Error) -> Changes {
         tracing::warn!(%error, "{doing} was interrupted");
         self.held.trouble = Some(format!("{doing} was interrupted: {error}"));
-        self.changes.dump = true;
         self.held.timers.retry_later();
+        Changes { dump: true, ..Changes::default() }
     }
 }
 

@@ -30,17 +30,17 @@ pub(super) struct Derived {
 type Standings = Vec<(LeaseId, Option<Standing>)>;
 
 impl Derived {
-    /// Derives the networks and the scope of this node.
-    fn follow_node(&mut self, local: &Local, inputs: &Inputs) -> Changes {
+    /// Derives the networks and the scope of this node. Returns whether the kernel must be read: what
+    /// was read for another scope says nothing about this one.
+    fn follow_node(&mut self, local: &Local, inputs: &Inputs) -> bool {
         let gateways = std::mem::take(&mut self.scope.gateways);
         self.former_gateways.extend(&gateways);
         let mut scope = local.scope(gateways);
         scope.networks.extend(inputs.former_networks());
-        // What was read for another scope says nothing about this one.
-        let dump = !scope.sees_the_same(&self.scope) || inputs.lack_macs();
+        let is_unread = !scope.sees_the_same(&self.scope) || inputs.lack_macs();
         self.scope = scope;
         self.networks = backend::networks(local);
-        Changes { dump, ..Changes::default() }
+        is_unread
     }
 
     /// Where these leases stand by the rules and networks of now.
@@ -126,23 +126,26 @@ fn addresses(standing: Option<&Standing>) -> impl Iterator<Item = IpAddr> + Clon
 
 impl Control {
     /// Derives the whole plan again, if something has changed that all of it depends on.
-    pub(super) fn derive(&mut self) {
-        self.changes.plan |= self.inputs.note_leaving(&self.held.actual);
-        if std::mem::take(&mut self.changes.plan) {
-            self.plan();
+    pub(super) fn derive(&mut self) -> Changes {
+        self.follow_config();
+        let is_news = self.inputs.note_leaving(&self.held.actual);
+        if std::mem::take(&mut self.changes.plan) | is_news {
+            self.plan()
+        } else {
+            Changes::default()
         }
     }
 
     /// Derives the plan of the leases that have changed, once for all events of a burst.
-    pub(super) fn derive_peers(&mut self) {
+    pub(super) fn derive_peers(&mut self) -> Changes {
         self.follow_config();
         let affected = self.inputs.peers.affected();
         self.doubt_silence(&affected);
-        self.revise(&affected);
+        self.revise(&affected)
     }
 
     /// What was not answered before another config says little about now.
-    pub(super) fn follow_config(&mut self) {
+    fn follow_config(&mut self) {
         if std::mem::take(&mut self.changes.config) {
             self.doubt_silence(&self.inputs.peers.ids().cloned().collect());
             self.held.logged.config = None;
@@ -150,47 +153,49 @@ impl Control {
     }
 
     /// Plans for this node and every peer.
-    pub(super) fn plan(&mut self) {
+    pub(super) fn plan(&mut self) -> Changes {
         // A config that has just become mixed finds the filters as they were read before.
-        self.changes.save |= self.inputs.note_strict(&self.held.actual);
-        let Some(local) = self.inputs.local() else { return };
+        let save = self.inputs.note_strict(&self.held.actual);
+        let mut changes = Changes { save, ..Changes::default() };
+        let Some(local) = self.inputs.local() else { return changes };
         self.log_config(&local.config);
-        self.changes |= self.derived.follow_node(&local, &self.inputs);
+        changes.dump = self.derived.follow_node(&local, &self.inputs);
+        changes.differences = Differences::Anywhere;
         self.inputs.peers.judge_by(local.rules());
         // All are planned for.
         self.inputs.peers.affected();
         let detours = self.detours(self.inputs.peers.all().map(|(_, peer)| peer));
-        self.apply_detours(detours);
+        changes |= self.apply_detours(detours);
         let standings = self.derived.standings(&self.inputs, self.inputs.peers.all());
-        self.follow_peers(&standings);
+        changes |= self.follow_peers(&standings);
         let own = backend::plan_local(&local, &self.derived.networks);
         self.derived.desired = Desired::new(own, standings);
-        self.changes.differences = Differences::Anywhere;
         self.log_firewall();
         self.look_at_chains_again();
+        changes
     }
 
     /// Plans again for these peers alone.
-    pub(super) fn revise(&mut self, ids: &BTreeSet<LeaseId>) {
+    pub(super) fn revise(&mut self, ids: &BTreeSet<LeaseId>) -> Changes {
         if ids.is_empty() {
-            return;
+            return Changes::default();
         }
-        self.changes |= Changes { save: true, report: true, edit: true, ..Changes::default() };
+        let mut changes = Changes { save: true, report: true, edit: true, ..Changes::default() };
         self.forget_paths(ids);
         // Before the first plan there are no rules to judge by; a whole plan is for all.
         if !self.derived.networks.is_empty() && !self.changes.plan {
             let detours = self.detours(ids.iter().map(|id| self.inputs.peers.peer(id)));
-            self.apply_detours(detours);
+            changes |= self.apply_detours(detours);
             let peers = ids.iter().map(|id| (id, self.inputs.peers.peer(id)));
             let standings = self.derived.standings(&self.inputs, peers);
-            self.follow_peers(&standings);
-            let touched = self.derived.desired.revise(standings);
-            self.changes.differences.extend(touched);
+            changes |= self.follow_peers(&standings);
+            changes.differences.extend(self.derived.desired.revise(standings));
         }
+        changes
     }
 
     /// Passes on where these leases stand now.
-    fn follow_peers(&mut self, standings: &Standings) {
+    fn follow_peers(&mut self, standings: &Standings) -> Changes {
         for (id, standing) in standings {
             if let Some(Standing::SetAside(reason)) = standing
                 && self.derived.desired.peers().get(id) != standing.as_ref()
@@ -200,23 +205,25 @@ impl Control {
         }
         self.derived.follow_gateways(standings);
         self.follow_targets(standings);
-        self.yield_macs(standings);
+        self.yield_macs(standings)
     }
 
     /// Takes other MAC addresses for those that an accepted lease of another node may have.
-    fn yield_macs(&mut self, standings: &Standings) {
+    fn yield_macs(&mut self, standings: &Standings) -> Changes {
         let claims = standings.iter().filter_map(|(lease, standing)| {
             let Standing::SetAside(Rejected::OurMac(old)) = standing.as_ref()? else { return None };
             Some((old, lease))
         });
+        let mut is_news = false;
         // Thousands of leases may claim one MAC.
         for (old, lease) in claims.collect::<BTreeMap<_, _>>() {
             for mac in self.inputs.yield_mac(*old) {
                 tracing::warn!(%lease, %old, %mac, "another lease has our VTEP MAC: taking a fresh one");
                 self.held.statistics.mac_changes += 1;
-                self.changes |= Changes { plan: true, save: true, ..Changes::default() };
+                is_news = true;
             }
         }
+        Changes { plan: is_news, save: is_news, ..Changes::default() }
     }
 
     /// Logs the backend that this node has by the config, or is kept on.

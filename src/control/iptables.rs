@@ -44,6 +44,11 @@ impl IptablesTask {
         self.running = None;
         result
     }
+
+    /// Reads all chains the next time, as if none had been read so far.
+    pub(super) const fn read_all(&mut self) {
+        self.generation = None;
+    }
 }
 
 impl Control {
@@ -75,12 +80,6 @@ impl Control {
             name.base == Base::Forward || wanted.get(&key).is_some() || held.get(&key).is_some()
         };
         all.filter(|name| self.iptables.generation.is_none() || matters(name)).collect()
-    }
-
-    /// As if nothing had been read so far.
-    pub(super) fn read_all_chains(&mut self) -> Changes {
-        self.iptables.generation = None;
-        Changes { chains: true, ..Changes::default() }
     }
 
     pub(super) fn iptables_ended(&mut self, result: IptablesResult) -> Changes {

@@ -136,9 +136,9 @@ impl<K: Kernel> Reconciler<K> {
                 let Some(event) = self.ready_event() else { break };
                 self.control.apply(event);
             }
-            self.control.derive_peers();
+            self.control.take(Control::derive_peers);
             // Deadlines pass even while events never cease.
-            self.control.apply_due();
+            self.control.take(Control::apply_due);
             self.settle().await;
             self.control.report();
         }
@@ -146,12 +146,12 @@ impl<K: Kernel> Reconciler<K> {
 
     /// Brings the kernel to what the inputs ask for, as far as they are known.
     async fn settle(&mut self) {
-        self.read_facts().await;
+        let mut read = self.read_facts().await;
         if self.control.inputs.are_known() {
-            self.control.reconsider();
+            self.control.take(Control::reconsider);
             for _ in 0..PASSES {
-                self.control.derive();
-                if self.read_kernel().await {
+                self.control.take(Control::derive);
+                if self.read_kernel(read.take()).await {
                     let ops = self.control.diff();
                     self.program(ops).await;
                 }
@@ -218,9 +218,9 @@ impl Control {
             Event::Iptables(result) => self.iptables_ended(result),
             Event::Probe(event) => self.probes_reported(event),
             Event::Question(question) => {
-                self.derive_peers();
+                let changes = self.derive_peers();
                 self.answer(question);
-                Changes::default()
+                changes
             }
             // What is due is looked at after every event.
             Event::Due => Changes::default(),
@@ -235,6 +235,12 @@ impl Control {
         }
     }
 
+    /// Takes a step, and notes what must be looked at because of it.
+    fn take(&mut self, step: impl FnOnce(&mut Self) -> Changes) {
+        let changes = step(self);
+        self.changes |= changes;
+    }
+
     /// A broken socket: what it would have reported is found by a dump.
     fn observed(&mut self, observed: io::Result<Observation>) -> Observation {
         observed.unwrap_or_else(|error| {
@@ -245,22 +251,23 @@ impl Control {
     }
 
     /// Looks again at an edit that waits for peers.
-    fn reconsider(&mut self) {
+    fn reconsider(&mut self) -> Changes {
         if std::mem::take(&mut self.changes.edit) {
-            self.changes |= self.inputs.reconsider(self.settings.reload);
+            self.inputs.reconsider(self.settings.reload)
+        } else {
+            Changes::default()
         }
-        self.follow_config();
     }
 
     /// Applies what has come due.
-    fn apply_due(&mut self) {
+    fn apply_due(&mut self) -> Changes {
         let due = self.held.timers.take_due();
         let ready = due.keys.into_iter().filter(|key| !self.held.refused.is_waiting(key));
-        self.changes.differences.extend(ready);
+        let mut changes = Changes::of_keys(ready);
         for task in due.tasks {
-            let changes = self.run_task(task);
-            self.changes |= changes;
+            changes |= self.run_task(task);
         }
+        changes
     }
 
     fn run_task(&mut self, task: Task) -> Changes {
@@ -269,23 +276,19 @@ impl Control {
         match task {
             // Only a store that can be asked knows which leases are gone.
             Task::Withdraw if !self.inputs.may_remove() => Changes::default(),
-            Task::Withdraw => {
-                self.withdraw();
-                Changes::default()
-            }
+            Task::Withdraw => self.withdraw(),
             Task::Retry => Changes { facts: self.inputs.no_node.is_some(), ..Changes::default() },
             Task::Chains => Changes { chains: true, ..Changes::default() },
             Task::Dump => all,
             Task::Audit => {
-                let mut changes = self.inputs.guarding.try_again();
-                changes |= self.read_all_chains();
-                changes |= all;
-                changes
+                self.iptables.read_all();
+                let plan = self.inputs.guarding.try_again();
+                Changes { chains: true, plan, ..all }
             }
         }
     }
 
-    fn withdraw(&mut self) {
+    fn withdraw(&mut self) -> Changes {
         let is_over = self.held.timers.has_braked_long_enough();
         if let Some((missing, of)) = self.inputs.held_back.filter(|_| is_over) {
             tracing::warn!(
@@ -299,7 +302,7 @@ impl Control {
             Withdrawal::Done(affected) => {
                 self.inputs.held_back = None;
                 self.held.timers.do_not_brake();
-                self.revise(&affected);
+                self.revise(&affected)
             }
             Withdrawal::Held { missing, of } => {
                 if self.inputs.held_back.replace((missing, of)) != Some((missing, of)) {
@@ -314,7 +317,7 @@ impl Control {
                 if self.inputs.trust_the_store() {
                     self.held.timers.brake();
                 }
-                self.derive_peers();
+                self.derive_peers()
             }
         }
     }

@@ -59,11 +59,6 @@ impl Paths {
         subject.map_or(Verdict::Pending, |subject| subject.verdict)
     }
 
-    /// The peers that have another verdict now.
-    fn take_judged(&mut self) -> BTreeSet<IpAddr> {
-        self.board.as_mut().map(Board::take_judged).unwrap_or_default()
-    }
-
     /// Changes what is known of paths, and when the board is due.
     fn revise(&mut self, revise: impl FnOnce(&mut Board)) {
         let Some(board) = &mut self.board else { return };
@@ -143,17 +138,13 @@ impl Control {
             ProbeEvent::Heard { peer, at } => paths.revise(|board| board.hear(peer, since(at))),
             ProbeEvent::Due { at } => paths.ask(since(at)),
         }
-        let judged = self.paths.take_judged();
-        self.apply_verdicts(&judged);
-        Changes::default()
+        let judged = self.paths.board.as_mut().map(Board::take_judged).unwrap_or_default();
+        if judged.is_empty() { Changes::default() } else { self.apply_verdicts(&judged) }
     }
 
     /// Plans again for the leases that have another detour by these verdicts.
-    fn apply_verdicts(&mut self, judged: &BTreeSet<IpAddr>) {
-        if judged.is_empty() {
-            return;
-        }
-        self.derive_peers();
+    fn apply_verdicts(&mut self, judged: &BTreeSet<IpAddr>) -> Changes {
+        let mut changes = self.derive_peers();
         let is_affected = |endpoint: &Endpoint| {
             self.detour(endpoint) != self.inputs.detours.get(&endpoint.subnet.base()).copied()
         };
@@ -161,12 +152,12 @@ impl Control {
         let leases = leases.filter_map(|id| self.inputs.peers.lease(id));
         let affected = leases.filter(|lease| lease.endpoints.iter().any(is_affected));
         let affected: BTreeSet<LeaseId> = affected.map(|lease| lease.id.clone()).collect();
-        if affected.is_empty() {
-            return;
+        if !affected.is_empty() {
+            let failed_before = self.failed_detours();
+            changes |= self.revise(&affected);
+            self.log_detours(failed_before);
         }
-        let failed_before = self.failed_detours();
-        self.revise(&affected);
-        self.log_detours(failed_before);
+        changes
     }
 
     fn failed_detours(&self) -> usize {
@@ -212,16 +203,18 @@ impl Control {
         endpoints.map(|endpoint| (endpoint.subnet.base(), self.detour(endpoint))).collect()
     }
 
-    pub(super) fn apply_detours(&mut self, detours: Vec<(IpAddr, Option<Detour>)>) {
+    pub(super) fn apply_detours(&mut self, detours: Vec<(IpAddr, Option<Detour>)>) -> Changes {
+        let mut changes = Changes::default();
         for (peer, detour) in detours {
             let before = match detour {
                 Some(detour) => self.inputs.detours.insert(peer, detour),
                 None => self.inputs.detours.remove(&peer),
             };
-            self.changes.save |= before != detour;
+            changes.save |= before != detour;
             let is_fallback = matches!(detour, Some(Detour::Failed(_)));
             self.held.statistics.fallbacks += u64::from(is_fallback && before != detour);
         }
+        changes
     }
 
     /// A peer that comes after those of these leases that are gone is judged from the start.
@@ -233,7 +226,7 @@ impl Control {
         }
         let peers: Vec<IpAddr> = gone.iter().flat_map(|(id, _)| self.probed(id)).collect();
         for peer in peers {
-            self.changes.save |= self.inputs.detours.remove(&peer).is_some();
+            self.inputs.detours.remove(&peer);
         }
         self.follow_targets(&gone);
     }

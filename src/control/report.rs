@@ -4,6 +4,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::Control;
+use super::changes::Changes;
 use crate::model::config::NetworkConfig;
 use crate::model::entry::Entry;
 use crate::model::lease::LeaseAttributes;
@@ -101,12 +102,12 @@ impl Control {
             usable: self.usable(),
             readiness: self.readiness(),
         };
-        self.outputs.progress.send_if_modified(|last| {
-            let changed = *last != progress;
+        let is_news = self.outputs.progress.send_if_modified(|last| {
+            let is_news = *last != progress;
             *last = progress;
-            self.changes.report |= changed;
-            changed
+            is_news
         });
+        self.changes |= Changes { report: is_news, ..Changes::default() };
         if !self.inputs.are_known() {
             return;
         }

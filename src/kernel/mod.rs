@@ -88,6 +88,14 @@ pub trait Kernel {
 
     /// Reads links, addresses and default routes, and the way to `reach`.
     fn facts(&mut self, reach: Option<IpAddr>) -> impl Future<Output = io::Result<Facts>>;
+
+    /// As [`Self::facts`] and [`Self::dump`], from one listing of what both need.
+    fn read(
+        &mut self,
+        reach: Option<IpAddr>,
+        scope: &Scope,
+        known: &KernelState,
+    ) -> impl Future<Output = io::Result<(Facts, KernelState)>>;
 }
 
 /// The chains of iptables. The programs that read and write them take their time, or hang.

@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::IpAddr;
 
-use tweed_netlink::{AsyncSocket, Frame, Message, Monitor, Protocol};
+use tweed_netlink::{AsyncSocket, Monitor, Protocol};
 
 use super::codec::{self, Body, Links, request};
 use super::iptables::HostChains;
@@ -93,18 +93,9 @@ impl NetlinkKernel {
 
     /// Lists the links and learns their names.
     async fn read_links(&mut self) -> io::Result<Vec<Body>> {
-        let listed = self.list(&request::links(), codec::parse).await?;
+        let listed = self.requests.list(&request::links(), codec::parse).await?.unwrap_or_default();
         self.links = listed.iter().filter_map(codec::listed_link).collect();
         Ok(listed)
-    }
-
-    /// Where nothing of a kind is as good as none.
-    async fn list<T>(
-        &mut self,
-        request: &Message,
-        read: impl Fn(&Frame<'_>) -> Option<T>,
-    ) -> io::Result<Vec<T>> {
-        self.requests.list(request, read).await.map(Option::unwrap_or_default)
     }
 }
 
@@ -117,7 +108,8 @@ impl Kernel for NetlinkKernel {
 
     async fn dump(&mut self, scope: &Scope, known: &KernelState) -> io::Result<KernelState> {
         self.scope = scope.clone();
-        self.read_state(scope, known).await
+        let listing = self.list(scope, known).await?;
+        self.state_of(listing, scope, known).await
     }
 
     async fn apply(&mut self, ops: &[Op]) -> io::Result<Vec<Refused>> {
@@ -132,6 +124,18 @@ impl Kernel for NetlinkKernel {
     }
 
     async fn facts(&mut self, reach: Option<IpAddr>) -> io::Result<Facts> {
-        self.read_facts(reach).await
+        let listing = self.list(&Scope::default(), &KernelState::default()).await?;
+        self.facts_of(&listing, reach).await
+    }
+
+    async fn read(
+        &mut self,
+        reach: Option<IpAddr>,
+        scope: &Scope,
+        known: &KernelState,
+    ) -> io::Result<(Facts, KernelState)> {
+        self.scope = scope.clone();
+        let listing = self.list(scope, known).await?;
+        Ok((self.facts_of(&listing, reach).await?, self.state_of(listing, scope, known).await?))
     }
 }

@@ -3,10 +3,12 @@
 use std::fs;
 
 use tweed::kernel::{Kernel, NetlinkKernel};
+use tweed::model::entry::KernelState;
 use tweed::model::node::{Facts, Interface, InterfaceAddress, Lifetime};
 use tweed::model::prefix::Family;
+use tweed::plan::diff::diff;
 
-use crate::host::{address, ip, name, on_a_host, shows};
+use crate::host::{address, dump, establish, everything, ip, name, on_a_host, scope, shows};
 
 async fn facts() -> Facts {
     NetlinkKernel::open().unwrap().facts(None).await.unwrap()
@@ -38,6 +40,20 @@ fn interfaces_come_in_the_kernels_order_with_what_they_can() {
         let down0 = interface(&facts, "down0");
         assert_eq!((down0.up, down0.layer2), (false, true));
         assert!(interface(&facts, "lo").up, "a state that is not known is no reason to doubt");
+    });
+}
+
+#[test]
+fn one_listing_shows_the_host_and_what_the_kernel_holds() {
+    on_a_host(async || {
+        ip("addr add 172.16.0.5/24 dev eth0");
+        ip("route add default via 172.16.0.9");
+        let mut kernel = NetlinkKernel::open().unwrap();
+        assert_eq!(establish(&mut kernel, &everything()).await, [""; 0]);
+        let read = kernel.read(None, &scope(), &KernelState::default()).await.unwrap();
+        assert_eq!(read.0.default_routes, [(Family::V4, Some(name("eth0")))]);
+        assert!(diff(&everything(), &read.1, &scope()).is_empty());
+        assert_eq!(read, (facts().await, dump(&mut kernel).await));
     });
 }
 

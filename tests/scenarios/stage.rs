@@ -447,3 +447,19 @@ async fn a_probe_report_that_changes_nothing_is_a_heartbeat_too() {
     };
     LocalSet::new().run_until(test).await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_audit_lists_the_host_and_what_it_holds_once() {
+    let test = async {
+        let kernel = ModelKernel::new(notation::host(&["eth0 172.16.0.1/24"]));
+        let (events, _listeners, _run) = daemon(kernel.clone(), settings());
+        let config = NetworkConfig::parse(br#"{ "Network": "10.244.0.0/16" }"#);
+        let config = config.map_err(|error| Unusable(error.to_string()));
+        events.send(Event::Config(ConfigUpdate { config, revision: 1 })).await.unwrap();
+        time::sleep(Duration::from_secs(10)).await;
+        let (listings, dumps) = (kernel.listings(), kernel.dumps());
+        time::sleep(Duration::from_secs(300)).await;
+        assert_eq!((kernel.listings(), kernel.dumps()), (listings + 1, dumps + 1));
+    };
+    LocalSet::new().run_until(test).await;
+}

@@ -24,12 +24,6 @@ pub(crate) fn addresses() -> Message {
     flagged(&Kind::GetAddress(AddressMessage::default()), 0)
 }
 
-pub(crate) fn addresses_of(index: u32) -> Message {
-    let mut message = AddressMessage::default();
-    message.header.index = index;
-    flagged(&Kind::GetAddress(message), 0)
-}
-
 pub(crate) fn neighbours_of(index: u32) -> Message {
     let mut message = NeighbourMessage::default();
     message.attributes = vec![NeighbourAttribute::IfIndex(index)];

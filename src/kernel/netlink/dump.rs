@@ -1,35 +1,83 @@
-//! Reading what the kernel holds.
+//! Reading the host, and what the kernel holds: one listing serves both.
 
-use std::collections::BTreeSet;
 use std::io;
+use std::sync::Arc;
 
-use tweed_netlink::{Frame, Message};
+use netlink_packet_route::RouteNetlinkMessage as M;
+use tweed_netlink::Frame;
 
 use super::NetlinkKernel;
 use crate::kernel::codec::{self, Body, Links, request};
 use crate::kernel::iptables::HostChains;
 use crate::kernel::{Chains, Observation};
-use crate::model::entry::{Entry, KernelState, LinkName};
+use crate::model::entry::{Entry, KernelState, LinkName, NexthopId, PROTOCOL};
+use crate::model::node::{Interface, Nexthops};
 use crate::model::prefix::Family;
 use crate::plan::scope::Scope;
 
+/// What the links, addresses, nexthop objects and routes of this host are.
+pub(super) struct Listing {
+    pub(super) interfaces: Vec<Interface>,
+    pub(super) default_routes: Vec<(Family, Option<LinkName>)>,
+    pub(super) nexthops: Nexthops,
+    /// Those of them that are of interest. Of several at one key, the first is the one in force.
+    entries: Vec<Arc<Entry>>,
+}
+
 impl NetlinkKernel {
-    pub(super) async fn read_state(
+    pub(super) async fn list(&mut self, scope: &Scope, known: &KernelState) -> io::Result<Listing> {
+        let listed = self.read_links().await?;
+        let (requests, links) = (&mut self.requests, &self.links);
+        let held = |body: &Body| entry(body, links, scope).map(|entry| known.sharing(entry));
+        let mut entries: Vec<_> = listed.iter().filter_map(held).collect();
+        let mut interfaces: Vec<_> = listed.iter().filter_map(interface).collect();
+        for body in requests.list(&request::addresses(), codec::parse).await?.unwrap_or_default() {
+            entries.extend(held(&body));
+            add_address(&mut interfaces, &body, links);
+        }
+        let read = |frame: &Frame<'_>| codec::parse(frame).map(|body| (taken(&body), held(&body)));
+        let nexthops = requests.list(&request::nexthops(), read).await?;
+        let usable = nexthops.as_ref().filter(|_| !self.lacks_nexthops).map(|listed| {
+            let taken = listed.iter().find_map(|(taken, _)| *taken);
+            taken.map_or(Nexthops::Usable, Nexthops::Taken)
+        });
+        entries.extend(nexthops.into_iter().flatten().filter_map(|(_, entry)| entry));
+        let mut default_routes = Vec::new();
+        for family in Family::ALL {
+            let read = |frame: &Frame<'_>| {
+                let may_be_default = codec::may_be_default(frame);
+                let concerns = codec::may_concern(frame, &scope.networks, &[]);
+                let body = (may_be_default || concerns).then(|| codec::parse(frame)).flatten()?;
+                let default = may_be_default.then(|| default_route(&body, links)).flatten();
+                Some((default, held(&body)))
+            };
+            for (default, entry) in
+                requests.list(&request::routes(family), read).await?.into_iter().flatten()
+            {
+                default_routes.extend(default);
+                entries.extend(entry);
+            }
+        }
+        let nexthops = usable.unwrap_or(Nexthops::Unsupported);
+        Ok(Listing { interfaces, default_routes, nexthops, entries })
+    }
+
+    /// With what each tunnel device leads to, settings, tables and chains.
+    pub(super) async fn state_of(
         &mut self,
+        Listing { mut entries, .. }: Listing,
         scope: &Scope,
         known: &KernelState,
     ) -> io::Result<KernelState> {
-        let links = self.read_links().await?;
-        let links = links.iter().filter_map(|body| entry(body, &self.links, scope));
-        let settings = self.settings.read_all(scope);
-        let mut entries: Vec<_> = links.chain(settings).map(|entry| known.sharing(entry)).collect();
-        let rules = self.read_tables(scope).into_iter().chain(chains(scope).await);
+        let rules = self.settings.read_all(scope).into_iter().chain(self.read_tables(scope));
+        let rules = rules.chain(chains(scope).await);
         entries.extend(rules.map(|entry| known.sharing(entry)));
         let tunnels: Vec<u32> = self.indices(scope).collect();
-        for request in self.requests_for(scope) {
+        let requests = |index: &u32| [request::fdb_of(*index), request::neighbours_of(*index)];
+        for request in tunnels.iter().flat_map(requests) {
             let links = &self.links;
             let read = |frame: &Frame<'_>| {
-                codec::may_concern(frame, &scope.networks, &tunnels)
+                codec::may_concern(frame, &[], &tunnels)
                     .then(|| codec::parse(frame))
                     .flatten()
                     .and_then(|body| entry(&body, links, scope))
@@ -37,7 +85,6 @@ impl NetlinkKernel {
             };
             entries.extend(self.requests.list(&request, read).await?.unwrap_or_default());
         }
-        // Of several entries at one key, the first is the one in force.
         Ok(entries.into_iter().rev().collect())
     }
 
@@ -58,17 +105,6 @@ impl NetlinkKernel {
     pub(super) fn indices(&self, scope: &Scope) -> impl Iterator<Item = u32> {
         scope.tunnels.iter().filter_map(|tunnel| self.links.index(tunnel).ok())
     }
-
-    fn requests_for(&self, scope: &Scope) -> Vec<Message> {
-        let on_tunnels = self.indices(scope).flat_map(|index| {
-            [request::addresses_of(index), request::fdb_of(index), request::neighbours_of(index)]
-        });
-        let families: BTreeSet<Family> = scope.networks.iter().map(|n| n.family()).collect();
-        let routes = families.into_iter().map(request::routes);
-        let loopback = self.links.index(&LinkName::loopback()).ok().map(request::addresses_of);
-        let others = loopback.into_iter().chain([request::nexthops()]);
-        on_tunnels.chain(others).chain(routes).collect()
-    }
 }
 
 async fn chains(scope: &Scope) -> impl Iterator<Item = Entry> + use<> {
@@ -86,5 +122,37 @@ fn entry(body: &Body, links: &Links, scope: &Scope) -> Option<Entry> {
         | Observation::ChainChanged(_)
         | Observation::Overrun
         | Observation::Unheard => None,
+    }
+}
+
+fn interface(body: &Body) -> Option<Interface> {
+    match body {
+        Body::Rtnl(M::NewLink(link)) => codec::interface(link),
+        _ => None,
+    }
+}
+
+fn add_address(interfaces: &mut [Interface], body: &Body, links: &Links) {
+    let Body::Rtnl(M::NewAddress(address)) = body else { return };
+    let name = links.name(address.header.index);
+    if let Some(owner) = interfaces.iter_mut().find(|it| Some(&it.name) == name) {
+        owner.addresses.extend(codec::interface_address(address));
+    }
+}
+
+/// The number of ours that a foreign nexthop object has.
+fn taken(body: &Body) -> Option<NexthopId> {
+    match body {
+        Body::NewNexthop(nexthop) if nexthop.protocol != PROTOCOL => {
+            nexthop.id.filter(|id| id.is_ours())
+        }
+        _ => None,
+    }
+}
+
+fn default_route(body: &Body, links: &Links) -> Option<(Family, Option<LinkName>)> {
+    match body {
+        Body::Rtnl(M::NewRoute(route)) => codec::default_route(route, links),
+        _ => None,
     }
 }

@@ -47,6 +47,8 @@ struct Conversation {
     /// The chains of iptables in front of which the host drops.
     dropping: BTreeSet<ChainName>,
     dumps: u64,
+    /// How often the facts of the host or the entries were listed, or both at once.
+    listings: u64,
 }
 
 /// So many observations wait before the kernel drops them all and tells of an overrun.
@@ -73,6 +75,11 @@ impl ModelKernel {
     /// How often it was dumped.
     pub fn dumps(&self) -> u64 {
         self.conversation().dumps
+    }
+
+    /// How often its host, or what it holds, was listed.
+    pub fn listings(&self) -> u64 {
+        self.conversation().listings
     }
 
     /// Somebody adds or changes an entry.
@@ -220,6 +227,13 @@ impl ModelKernel {
         }
     }
 
+    fn seen(&self, scope: &Scope) -> KernelState {
+        self.conversation().dumps += 1;
+        let mut seen = self.state();
+        seen.retain(|entry| scope.covers(entry));
+        seen
+    }
+
     fn interruption(&self) -> io::Result<()> {
         self.conversation().interruption.take().map_or(Ok(()), |why| Err(io::Error::other(why)))
     }
@@ -251,10 +265,8 @@ impl Kernel for ModelKernel {
 
     async fn dump(&mut self, scope: &Scope, _: &KernelState) -> io::Result<KernelState> {
         self.interruption()?;
-        self.conversation().dumps += 1;
-        let mut seen = self.state();
-        seen.retain(|entry| scope.covers(entry));
-        Ok(seen)
+        self.conversation().listings += 1;
+        Ok(self.seen(scope))
     }
 
     async fn apply(&mut self, ops: &[Op]) -> io::Result<Vec<Refused>> {
@@ -277,7 +289,17 @@ impl Kernel for ModelKernel {
 
     async fn facts(&mut self, _reach: Option<IpAddr>) -> io::Result<Facts> {
         self.interruption()?;
+        self.conversation().listings += 1;
         Ok(self.world().facts())
+    }
+
+    async fn read(
+        &mut self,
+        reach: Option<IpAddr>,
+        scope: &Scope,
+        _: &KernelState,
+    ) -> io::Result<(Facts, KernelState)> {
+        Ok((self.facts(reach).await?, self.seen(scope)))
     }
 }
 

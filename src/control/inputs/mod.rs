@@ -108,10 +108,10 @@ impl Guarding {
         self.refused = None;
     }
 
-    /// The kernel may support it by now.
-    pub(super) fn try_again(&mut self) -> Changes {
+    /// The kernel may support it by now. Returns whether the plan changes with that.
+    pub(super) const fn try_again(&mut self) -> bool {
         self.again = self.refused.is_some();
-        Changes { plan: self.again, ..Changes::default() }
+        self.again
     }
 }
 
