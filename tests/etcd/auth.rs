@@ -11,7 +11,7 @@ use tweed::store::{Documents, Leases};
 
 use crate::log::Log;
 use crate::node::{SUBNETS, V4, config, manager_of, next, options, value, vxlan};
-use crate::server::EtcdServer;
+use crate::server::{EtcdServer, PATIENCE};
 
 const PASSWORD: &str = "correct-horse-battery";
 
@@ -30,9 +30,15 @@ async fn server(more: &[&str]) -> EtcdServer {
     server
 }
 
+/// Waits for a server that is being started.
 async fn root(server: &EtcdServer) -> Client {
-    let options = ConnectOptions::new().with_user("root", PASSWORD);
-    Client::connect([server.endpoint()], Some(options)).await.unwrap()
+    loop {
+        let options = ConnectOptions::new().with_user("root", PASSWORD);
+        if let Ok(client) = Client::connect([server.endpoint()], Some(options)).await {
+            return client;
+        }
+        sleep(Duration::from_millis(20)).await;
+    }
 }
 
 fn with_password(server: &EtcdServer, password: &str) -> EtcdOptions {
@@ -65,13 +71,12 @@ async fn tokens_that_run_out_are_replaced() {
     assert_eq!(next(&mut updates).await, "snapshot []");
     assert_eq!(next(&mut updates).await, "put 10.5.115.0-24@192.168.0.9");
     sleep(Duration::from_secs(4)).await;
-    let renewed = timeout(Duration::from_secs(10), manager.acquire(&config(V4), &node)).await;
+    let renewed = timeout(PATIENCE, manager.acquire(&config(V4), &node)).await;
     renewed.expect("no answer").unwrap();
     assert_eq!(next(&mut updates).await, "put 10.5.115.0-24@192.168.0.9");
     // After a power cut the server knows no token at all.
     server.kill();
     server.run();
-    sleep(Duration::from_secs(1)).await;
     root(&server)
         .await
         .put(format!("{SUBNETS}10.5.4.0-24"), value("10.0.0.4"), None)
@@ -105,7 +110,7 @@ async fn a_wrong_password_is_told_but_not_shown() {
     let waits = state.wait_for(|state| matches!(state, StoreState::Waiting(_)));
     let reason = tokio::select! {
         lease = manager.acquire(&config, &node) => panic!("{lease:?}"),
-        waits = timeout(Duration::from_secs(10), waits) => format!("{:?}", *waits.unwrap().unwrap()),
+        waits = timeout(PATIENCE, waits) => format!("{:?}", *waits.unwrap().unwrap()),
     };
     assert!(reason.contains("authentication failed"), "{reason}");
     let ours = log.lines();

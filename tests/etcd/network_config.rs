@@ -16,16 +16,14 @@ use tweed::store::claim::Previous;
 
 use crate::node::{CONFIG, V4, config, manager, manager_of, options};
 use crate::proxy::mute_answers;
-use crate::server::{EtcdServer, port};
-
-const SOON: Duration = Duration::from_secs(5);
+use crate::server::{EtcdServer, PATIENCE, port};
 
 #[tokio::test]
 async fn a_config_that_is_there_is_returned() {
     let server = EtcdServer::start().await;
     server.put(CONFIG, V4).await;
     let manager = manager(&server);
-    assert_eq!(timeout(SOON, manager.network_config()).await.unwrap(), config(V4));
+    assert_eq!(timeout(PATIENCE, manager.network_config()).await.unwrap(), config(V4));
     assert_eq!(*manager.state().borrow(), StoreState::Reachable);
 }
 
@@ -41,7 +39,7 @@ async fn a_missing_config_is_waited_for() {
         server.put(CONFIG, V4).await;
     };
     let (found, ()) =
-        timeout(SOON, async { tokio::join!(manager.network_config(), write) }).await.unwrap();
+        timeout(PATIENCE, async { tokio::join!(manager.network_config(), write) }).await.unwrap();
     assert_eq!(found, config(V4));
     assert_eq!(*manager.state().borrow(), StoreState::Reachable);
 }
@@ -62,7 +60,7 @@ async fn a_wrong_config_is_named_until_it_is_mended() {
         server.put(CONFIG, V4).await;
     };
     let (found, ()) =
-        timeout(SOON, async { tokio::join!(manager.network_config(), mend) }).await.unwrap();
+        timeout(PATIENCE, async { tokio::join!(manager.network_config(), mend) }).await.unwrap();
     assert_eq!(found, config(V4));
 }
 
@@ -82,13 +80,13 @@ async fn a_server_that_is_not_up_yet_is_waited_for() {
         server.show(known).await;
     };
     let (found, ()) =
-        timeout(SOON * 4, async { tokio::join!(manager.network_config(), start) }).await.unwrap();
+        timeout(PATIENCE, async { tokio::join!(manager.network_config(), start) }).await.unwrap();
     assert_eq!(found, config(V4));
 }
 
 /// The next thing told of the config: its network, or what is wrong; fails if nothing comes soon.
 async fn next(updates: &mut BoxStream<'static, ConfigUpdate>) -> String {
-    let update = timeout(SOON * 6, updates.next()).await.expect("nothing is told").unwrap();
+    let update = timeout(PATIENCE, updates.next()).await.expect("nothing is told").unwrap();
     match update.config {
         Ok(config) => config.networks().map(|network| network.to_string()).collect(),
         Err(reason) => reason.to_string(),
@@ -128,9 +126,9 @@ async fn the_revision_of_a_config_is_that_of_its_key() {
     server.put(CONFIG, V4).await;
     server.put("/other", "").await;
     let mut updates = manager(&server).watch_config();
-    let first = timeout(SOON, updates.next()).await.unwrap().unwrap();
+    let first = timeout(PATIENCE, updates.next()).await.unwrap().unwrap();
     server.put(CONFIG, V4).await;
-    let second = timeout(SOON, updates.next()).await.unwrap().unwrap();
+    let second = timeout(PATIENCE, updates.next()).await.unwrap().unwrap();
     assert_eq!(first.config, second.config);
     assert_eq!(second.revision, first.revision + 2);
 }

@@ -9,7 +9,7 @@ use tweed::model::lease::{LeaseAttributes, LeaseUpdate};
 use tweed::store::claim::Previous;
 use tweed::store::etcd::{EtcdOptions, EtcdSubnetManager};
 
-use crate::server::EtcdServer;
+use crate::server::{EtcdServer, PATIENCE};
 pub(crate) use crate::subnets::{attributes, config, shown, subnets};
 
 pub(crate) const MAC: &str = "c6:d2:32:6f:8f:44";
@@ -49,8 +49,8 @@ pub(crate) fn manager(server: &EtcdServer) -> EtcdSubnetManager {
 
 pub(crate) type Updates = BoxStream<'static, LeaseUpdate>;
 
-/// The next update in one line; fails if none comes within half a minute.
+/// The next update in one line.
 pub(crate) async fn next(updates: &mut Updates) -> String {
-    let update = timeout(Duration::from_secs(30), updates.next()).await.expect("no update");
+    let update = timeout(PATIENCE, updates.next()).await.expect("no update");
     shown(&update.unwrap())
 }

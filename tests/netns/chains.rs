@@ -76,7 +76,7 @@ fn saved(program: &str, kind: Iptables, table: &str) -> String {
 
 fn restore(program: &str, kind: Iptables, script: &str) {
     let mut child = Command::new(format!("{program}-{kind}-restore"))
-        .arg("--noflush")
+        .args(["--noflush", "--wait"])
         .stdin(Stdio::piped())
         .spawn()
         .unwrap();
@@ -338,7 +338,8 @@ fn what_the_host_drops_is_read_and_stays_as_it_is() {
             ] {
                 let words = rule.split(' ').map(|word| word.replace("dX", "d forward"));
                 let mut command = Command::new(format!("ip6tables-{kind}"));
-                assert!(command.arg("-C").args(words).status().unwrap().success(), "{rule}");
+                command.args(["--wait", "-C"]).args(words);
+                assert!(command.status().unwrap().success(), "{rule}");
             }
             run(&format!("ip6tables-{kind} -P FORWARD ACCEPT"));
             remove_all(&mut kernel).await;

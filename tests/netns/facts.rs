@@ -75,6 +75,8 @@ fn addresses_keep_their_order_and_tell_how_long_they_stay() {
         ip("addr add 172.17.0.1/16 dev eth0 valid_lft 3600 preferred_lft 1800");
         ip("addr add 172.18.0.1/16 dev eth0 valid_lft 3600 preferred_lft 0");
         fs::write("/proc/sys/net/ipv6/conf/eth0/accept_dad", "1").unwrap();
+        // For minutes, so that the address is tentative when it is looked at.
+        fs::write("/proc/sys/net/ipv6/conf/eth0/dad_transmits", "1000").unwrap();
         ip("addr add fd17::1/64 dev eth0");
         let facts = facts().await;
         let eth0 = interface(&facts, "eth0");

@@ -12,7 +12,8 @@ use crate::host::{
 
 /// What is listed of routes, neighbours, addresses and FDB entries, but for what is ours.
 fn foreign_objects() -> String {
-    let lists = ["-4 route show", "-6 route show", "addr show dev eth0", "neigh show dev eth0"];
+    let neighbours = "neigh show dev eth0 nud permanent";
+    let lists = ["-4 route show", "-6 route show", "addr show dev eth0", neighbours];
     lists.map(ip).join("")
 }
 

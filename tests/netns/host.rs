@@ -46,7 +46,7 @@ pub(crate) fn on_a_host<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send 
         runtime.block_on(async {
             shows("link show eth0", "state UP").await;
             shows("link show far0", "state UP").await;
-            shows("-6 addr show dev eth0 -tentative", "fd16::1").await;
+            addresses_are_in_use().await;
             test().await;
         });
     };
@@ -62,7 +62,12 @@ pub(crate) fn ip(arguments: &str) -> String {
 /// What the command prints; it must succeed.
 pub(crate) fn run(command: &str) -> String {
     let mut words = command.split_whitespace();
-    let output = Command::new(words.next().unwrap()).args(words).output().unwrap();
+    let mut program = Command::new(words.next().unwrap());
+    // All tests of this process share the lock of iptables-legacy, which gives up at once by default.
+    if program.get_program().to_string_lossy().ends_with("tables-legacy") {
+        program.arg("--wait");
+    }
+    let output = program.args(words).output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{command}: {errors}");
     String::from_utf8(output.stdout).unwrap()
@@ -70,13 +75,36 @@ pub(crate) fn run(command: &str) -> String {
 
 /// Waits until the kernel, which takes its time over some things, shows `what` in `ip ARGUMENTS`.
 pub(crate) async fn shows(arguments: &str, what: &str) {
+    let shown = || ip(arguments);
+    eventually(async || shown().contains(what), || format!("ip {arguments}: {}", shown())).await;
+    finish_changes();
+}
+
+/// Waits until `holds`; panics with `state` where that never happens.
+pub(crate) async fn eventually(
+    mut holds: impl AsyncFnMut() -> bool,
+    state: impl FnOnce() -> String,
+) {
     for _ in 0..1000 {
-        if ip(arguments).contains(what) {
+        if holds().await {
             return;
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    panic!("ip {arguments} never shows {what}: {}", ip(arguments));
+    panic!("it stays at {}", state());
+}
+
+/// Waits until the kernel uses all IPv6 addresses, and has notified of that.
+async fn addresses_are_in_use() {
+    let tentative = || ip("-6 addr show tentative");
+    eventually(async || tentative().is_empty(), tentative).await;
+    finish_changes();
+}
+
+/// Waits until the kernel is done with a change that it already shows: it holds a lock until it has
+/// also notified of it, and this takes the same lock.
+fn finish_changes() {
+    ip("link set lo up");
 }
 
 pub(crate) fn name(text: &str) -> LinkName {
@@ -211,6 +239,7 @@ pub(crate) async fn missing(kernel: &mut NetlinkKernel, desired: &KernelState) -
 
 /// All that is told up to now.
 pub(crate) async fn told(kernel: &mut NetlinkKernel) -> Vec<Observation> {
+    addresses_are_in_use().await;
     // The kernel tells in order: once this is heard, all before has been.
     ip("link set lo alias marker");
     let marker = Observation::LinkChanged(name("lo"));

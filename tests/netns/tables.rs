@@ -5,7 +5,7 @@ use std::fs;
 use std::net::{IpAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -182,14 +182,20 @@ impl World {
         let (stop, (ready, is_ready)) = (Arc::new(AtomicBool::new(false)), channel());
         let stopped = Arc::clone(&stop);
         let (plug, plugged) = channel();
+        let (hears, is_hearing) = channel();
         let heard = thread::spawn(move || {
             unshare(CloneFlags::CLONE_NEWNET).unwrap();
             ready.send(gettid()).unwrap();
-            listen(&plugged, &stopped)
+            listen(&plugged, &hears, &stopped)
         });
         let thread = is_ready.recv().unwrap();
+        // Permanent: the kernel removes other neighbours where those of all namespaces of the
+        // machine are too many.
+        ip("link set far0 address 0e:00:00:00:00:ff");
+        ip("neigh replace 172.16.0.2 lladdr 0e:00:00:00:00:ff dev eth0 nud permanent");
         ip(&format!("link set far0 netns {thread}"));
         plug.send(()).unwrap();
+        is_hearing.recv().unwrap();
         Self { stop, heard }
     }
 
@@ -199,13 +205,14 @@ impl World {
     }
 }
 
-fn listen(plugged: &Receiver<()>, stopped: &AtomicBool) -> Vec<(u32, IpAddr)> {
+fn listen(plugged: &Receiver<()>, hears: &Sender<()>, stopped: &AtomicBool) -> Vec<(u32, IpAddr)> {
     plugged.recv().unwrap();
     ip("addr add 172.16.0.2/24 dev far0");
     ip("link set far0 up");
     let socket = UdpSocket::bind(WORLD).unwrap();
     setsockopt(&socket, sockopt::RcvBufForce, &(32 << 20)).unwrap();
     socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+    hears.send(()).unwrap();
     let (mut heard, mut buffer) = (Vec::new(), [0; 4]);
     loop {
         match socket.recv_from(&mut buffer) {
@@ -231,7 +238,6 @@ fn no_new_flow_meets_a_table_half_replaced() {
         let world = World::start();
         ip("addr add 10.244.1.7/32 dev lo");
         shows("link show eth0", "state UP").await;
-        run("ping -c1 -W10 172.16.0.2");
         let mut kernel = NetlinkKernel::open().unwrap();
         establish(&mut kernel, &usual()).await;
         let flows = thread::spawn(|| {

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use super::{Node, Pod};
+use super::{Node, Pod, eventually};
 
 /// Somewhere with interfaces.
 pub(crate) trait Place {
@@ -34,6 +34,19 @@ pub(crate) trait Place {
         let output =
             Command::new("ip").args(["netns", "exec", self.name()]).args(words).output().unwrap();
         (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// Whether `address` answers, which a busy machine may take long for.
+    fn pings(&self, address: &str) -> bool {
+        self.exec(&format!("ping -n -c 1 -W 10 {address}")).0
+    }
+
+    /// Waits until frames pass the link `name`.
+    fn is_operational(&self, name: &str) {
+        let shown = || self.ip(&format!("link show {name}"));
+        eventually(|| shown().contains("state UP"), shown);
+        // The kernel holds a lock until it is done with what it shows; this takes the same one.
+        self.ip("link set lo up");
     }
 
     fn sysctl(&self, name: &str) -> String {

@@ -13,9 +13,12 @@ pub(crate) use disk::Disk;
 
 use std::cell::Cell;
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -59,8 +62,11 @@ impl Node {
         node
     }
 
+    /// In one step, as the daemon does: a plugin may be waiting for it.
     pub(crate) fn write_subnet_env(&self, env: &str) {
-        fs::write(self.subnet_file(), env).unwrap();
+        let new = self.home.path().join("subnet.env.new");
+        fs::write(&new, env).unwrap();
+        fs::rename(new, self.subnet_file()).unwrap();
     }
 
     pub(crate) fn subnet_file(&self) -> PathBuf {
@@ -164,6 +170,33 @@ fn add_netns(name: &str) {
     let _alone = ADDING.lock();
     kernel::run(Command::new("ip").args(["netns", "add", name]));
     kernel::run(Command::new("ip").args(["-netns", name, "link", "set", "lo", "up"]));
+}
+
+/// A program of its own text at `path`.
+///
+/// Another process writes it: a file that this one has open for writing is open in whatever the other
+/// tests are starting too, and the kernel runs no such file.
+pub(crate) fn write_program(path: &Path, text: &str) {
+    let mut install = Command::new("install")
+        .args(["-m", "755", "/dev/stdin"])
+        .arg(path)
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    install.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    assert!(install.wait().unwrap().success());
+}
+
+/// Asks until `holds`, for as long as a busy machine may take.
+#[track_caller]
+pub(crate) fn eventually(mut holds: impl FnMut() -> bool, state: impl FnOnce() -> String) {
+    for _ in 0..3000 {
+        if holds() {
+            return;
+        }
+        thread::park_timeout(Duration::from_millis(20));
+    }
+    panic!("it stays at {}", state());
 }
 
 /// Sorted; none if there is no such directory.

@@ -27,10 +27,6 @@ fn is_clean(node: &Node) {
     assert_eq!(rules(node), Vec::<String>::new());
 }
 
-fn pings(pod: &Pod, address: &str) -> bool {
-    pod.exec(&format!("ping -n -c 1 -W 2 {address}")).0
-}
-
 #[test]
 fn no_other_program_is_needed() {
     let node = Node::new(IPV4);
@@ -39,7 +35,7 @@ fn no_other_program_is_needed() {
     let answer = node.call("ADD", &pod, &config).with("CNI_PATH", "/none").run();
     assert_eq!(answer.address(), "10.244.7.2/24");
     assert_eq!(answer.stderr, "");
-    assert!(pings(&pod, "10.244.7.1"));
+    assert!(pod.pings("10.244.7.1"));
 }
 
 #[test]
@@ -50,8 +46,8 @@ fn the_first_pod_of_a_fresh_bridge_reaches_both_gateways_at_once() {
     assert_eq!(node.add(&pod, &config).addresses(), ["10.244.7.2/24", "fd00:10:244:7::2/64"]);
     let tentative = node.ip("-6 address show dev cni0 scope global tentative");
     assert_eq!(tentative, "");
-    assert!(pings(&pod, "fd00:10:244:7::1"));
-    assert!(pings(&pod, "10.244.7.1"));
+    assert!(pod.pings("fd00:10:244:7::1"));
+    assert!(pod.pings("10.244.7.1"));
 }
 
 #[test]
@@ -61,8 +57,8 @@ fn two_pods_reach_each_other_and_themselves_through_the_bridge() {
     let config = node.config("1.0.0");
     let _ = node.add(&one, &config).result();
     assert_eq!(node.add(&two, &config).addresses()[0], "10.244.7.3/24");
-    assert!(pings(&two, "10.244.7.2"));
-    assert!(pings(&two, "fd00:10:244:7::2"));
+    assert!(two.pings("10.244.7.2"));
+    assert!(two.pings("fd00:10:244:7::2"));
     let port = node.ip_json("link show type veth").remove(0);
     assert_eq!(port["linkinfo"]["info_slave_data"]["hairpin"], true);
 }
@@ -122,8 +118,10 @@ fn a_pod_that_is_masqueraded_is_seen_as_the_node() {
     node.ip("link set uplink up");
     outside.ip("address add 192.0.2.2/24 dev eth9");
     outside.ip("link set eth9 up");
+    node.is_operational("uplink");
+    outside.is_operational("eth9");
     // The outside knows no way to the pods: only what comes from the node is answered.
-    assert!(pings(&pod, "192.0.2.2"));
+    assert!(pod.pings("192.0.2.2"));
 }
 
 #[test]
@@ -249,7 +247,7 @@ fn a_second_add_takes_nothing_from_the_first() {
     let (_, told) = node.add(&pod, &config).error();
     assert!(told.contains("duplicate allocation is not allowed"), "{told}");
     assert_eq!((node.states(), node.reservations(), rules(&node), node.links()), before);
-    assert!(pings(&pod, "10.244.7.1"));
+    assert!(pod.pings("10.244.7.1"));
 }
 
 #[test]
@@ -336,7 +334,7 @@ fn another_subnet_moves_the_bridge_once_no_pod_uses_the_former_one() {
     assert_eq!(node.add(&new, &config).address(), "10.244.9.3/24");
     let addresses = node.ip_json("-4 address show dev cni0");
     assert_eq!(addresses[0]["addr_info"].as_array().unwrap().len(), 1);
-    assert!(pings(&new, "10.244.9.1"));
+    assert!(new.pings("10.244.9.1"));
 }
 
 #[test]
@@ -412,8 +410,8 @@ fn gc_takes_what_the_runtime_does_not_know_and_nothing_else() {
     assert_eq!(rules(&node).len(), 6);
     assert_eq!(pods[2].links(), Vec::<String>::new());
     assert_eq!(node.states().len(), 6);
-    assert!(pings(&pods[0], "10.244.7.5"));
-    assert!(pings(&foreign, "10.244.8.1"));
+    assert!(pods[0].pings("10.244.7.5"));
+    assert!(foreign.pings("10.244.8.1"));
 
     config["cni.dev/valid-attachments"] = json!([]);
     gc(&config).is_silent();
@@ -491,7 +489,7 @@ fn a_gc_leaves_what_was_added_after_the_runtime_made_its_list() {
     let output = gc.wait_with_output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
     assert_eq!(stale.links(), Vec::<String>::new());
-    assert!(pings(&late, "10.244.7.1"));
+    assert!(late.pings("10.244.7.1"));
     assert_eq!(node.reservations().len(), 1);
     assert_eq!(node.states().len(), 2);
 }
@@ -538,9 +536,9 @@ fn ranges_that_a_runtime_asks_for_stand_beside_those_of_the_node() {
     let pods: Vec<_> = (0..4).map(|_| node.pod()).collect();
     for (pod, config) in pods.iter().zip(asking.iter().chain([&plain])) {
         let _ = node.add(pod, config).result();
-        assert!(pings(pod, "10.244.7.1"));
+        assert!(pod.pings("10.244.7.1"));
     }
-    assert!(pings(&pods[0], "10.7.0.1") && pings(&pods[2], "10.8.0.1"));
+    assert!(pods[0].pings("10.7.0.1") && pods[2].pings("10.8.0.1"));
     assert_eq!(node.reservations().len(), 7);
 }
 
@@ -568,7 +566,7 @@ fn a_del_takes_nothing_of_a_later_container_at_the_same_path() {
     let _ = node.add(&later, &config).result();
     node.call("DEL", &former, &config).with("CNI_NETNS", &later.path()).run().is_silent();
     assert_eq!(former.links(), Vec::<String>::new());
-    assert!(pings(&later, "10.244.7.1"));
+    assert!(later.pings("10.244.7.1"));
     assert_eq!(node.reservations().len(), 2);
 }
 
@@ -588,7 +586,7 @@ fn a_pipe_in_place_of_a_file_holds_up_nothing() {
     node.del(&pod, &config).is_silent();
     assert_eq!(node.links(), ["cni0"]);
     let _ = node.add(&pod, &config).result();
-    assert!(pings(&pod, "10.244.7.1"));
+    assert!(pod.pings("10.244.7.1"));
     node.del(&pod, &config).is_silent();
     assert!(!node.store().join("10.244.7.2").exists());
 }

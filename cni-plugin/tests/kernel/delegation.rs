@@ -1,12 +1,11 @@
 //! Other plugins, run for delegates and address management that are not done here.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 
 use serde_json::{Value, json};
 
 use crate::harness::kernel::Place;
-use crate::harness::{DUAL, IPV4, Node, PLUGINS, Pod};
+use crate::harness::{DUAL, IPV4, Node, PLUGINS, Pod, write_program};
 
 /// A plugin that writes down how it was called; `script` says what it does then.
 fn fake(node: &Node, name: &str, script: &str) {
@@ -17,8 +16,7 @@ fn fake(node: &Node, name: &str, script: &str) {
         "#!/bin/sh\nconfig=$(cat)\n\
          echo \"$CNI_COMMAND $CNI_CONTAINERID $CNI_IFNAME [$CNI_NETNS] $config\" >>{log}\n{script}\n"
     );
-    fs::write(&path, text).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    write_program(&path, &text);
 }
 
 /// The calls of a fake, each as command and the config that it got.
@@ -142,8 +140,7 @@ fn what_a_plugin_made_that_is_not_installed_any_more_is_removed_without_it() {
     }
     // One is absent, the other is of another machine.
     let other = node.home.path().join("ptp");
-    fs::write(&other, "no program").unwrap();
-    fs::set_permissions(&other, fs::Permissions::from_mode(0o755)).unwrap();
+    write_program(&other, "no program");
     node.call("DEL", &one, &config).with("CNI_PATH", "/none").run().is_silent();
     run(&node, "DEL", &two, &config).is_silent();
     for pod in [&one, &two] {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 
 use crate::harness::kernel::Place;
-use crate::harness::{Answer, DUAL, IPV4, Node, Plugin, Pod, files_in};
+use crate::harness::{Answer, DUAL, IPV4, Node, Plugin, Pod, eventually, files_in};
 
 /// What a pod looks like, in lines, without the names and numbers that differ from pod to pod.
 type Picture = BTreeSet<String>;
@@ -212,18 +212,13 @@ impl Made {
 fn are_alike(env: &str, version: &str, change: impl Fn(&mut Value)) {
     let ours = Made::by(Plugin::Ours, env, version, &change);
     let debians = Made::by(Plugin::Debian, env, version, &change);
-    // The kernel goes on for a while after either.
-    let mut difference = BTreeSet::new();
-    for _ in 0..40 {
+    let difference = || {
         let (ours, debians) = (ours.picture(), debians.picture());
         assert!(ours.len() > 100);
-        difference = ours.symmetric_difference(&debians).cloned().collect();
-        if difference.is_empty() {
-            return;
-        }
-        std::process::Command::new("sleep").arg("0.5").status().unwrap();
-    }
-    assert_eq!(difference, BTreeSet::new());
+        ours.symmetric_difference(&debians).cloned().collect::<Picture>()
+    };
+    // The kernel goes on for a while after either.
+    eventually(|| difference().is_empty(), || format!("{:#?}", difference()));
 }
 
 #[test]
@@ -291,7 +286,7 @@ fn swap(env: &str, from: Plugin, to: Plugin) {
     later["prevResult"] = from.call(&node, "ADD", &first, &config).result();
     let other = to.call(&node, "ADD", &second, &config);
     assert_eq!(other.address(), "10.244.7.3/24");
-    assert!(second.exec("ping -n -c 1 -W 2 10.244.7.2").0);
+    assert!(second.pings("10.244.7.2"));
     if from == Plugin::Debian {
         keep_as_flannel_does(&node, &first, &config);
     }
@@ -304,7 +299,7 @@ fn swap(env: &str, from: Plugin, to: Plugin) {
     let owners: Vec<_> = node.reservations().into_iter().map(|(_, owner)| owner).collect();
     assert!(owners.iter().all(|owner| *owner == format!("{}\r\neth0", second.id)), "{owners:?}");
     assert!(!rules(&node).contains(&first.id));
-    assert!(second.exec("ping -n -c 1 -W 2 10.244.7.1").0);
+    assert!(second.pings("10.244.7.1"));
 
     later["prevResult"] = other.result();
     from.call(&node, "DEL", &second, &later).is_silent();

@@ -1,11 +1,10 @@
 //! Containers that a runtime adds again after a boot, without having deleted them.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 use crate::harness::kernel::Place;
-use crate::harness::{DUAL, Node};
+use crate::harness::{DUAL, Node, write_program};
 
 /// The plugin on a machine that was booted a moment ago.
 fn just_booted(node: &Node) -> PathBuf {
@@ -17,8 +16,7 @@ fn just_booted(node: &Node) -> PathBuf {
         uptime.display(),
         env!("CARGO_BIN_EXE_flannel")
     );
-    fs::write(&script, text).unwrap();
-    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    write_program(&script, &text);
     script
 }
 
@@ -60,7 +58,7 @@ fn a_clock_that_was_set_forward_takes_nothing_from_a_running_container() {
     let (_, told) = again.error();
     assert!(told.contains("duplicate allocation is not allowed"), "{told}");
     assert_eq!((node.states(), node.reservations(), node.links()), before);
-    assert!(pod.exec("ping -n -c 1 -W 2 10.244.7.1").0);
+    assert!(pod.pings("10.244.7.1"));
 }
 
 #[test]
@@ -76,7 +74,7 @@ fn an_add_that_fails_takes_nothing_from_a_container_whose_reservation_was_lost()
     assert!(told.ends_with("already exists"), "{told}");
     assert_eq!(node.reservations(), []);
     assert_eq!((node.states(), node.links(), rules()), before);
-    assert!(pod.exec("ping -n -c 1 -W 2 10.244.7.1").0);
+    assert!(pod.pings("10.244.7.1"));
     node.del(&pod, &config).is_silent();
     assert_eq!(node.links(), ["cni0"]);
 }

@@ -168,7 +168,7 @@ fn whatever_is_killed_leaves_nothing_that_del_or_gc_does_not_take() {
         is_clean_but_for(&node, &live, &pod, round);
     }
     assert!(killed > rounds / 10, "only {killed} were hit");
-    assert!(live.exec("ping -n -c 1 -W 2 10.244.7.1").0);
+    assert!(live.pings("10.244.7.1"));
 }
 
 /// Nothing is left of `gone`, and everything of `live`.
