@@ -17,7 +17,6 @@ const PURE: &[&str] = &[
     "netlink/src/nftables/expression.rs",
     "netlink/src/nftables/family.rs",
     "netlink/src/rtnl/address.rs",
-    "netlink/src/rtnl/link.rs",
     "netlink/src/rtnl/route.rs",
     "src/model",
     "src/plan",
@@ -52,13 +51,12 @@ const PURE: &[&str] = &[
     "cni-plugin/src/protocol/json.rs",
     "cni-plugin/src/protocol/version.rs",
     "cni-plugin/src/protocol/network_config.rs",
-    "cni-plugin/src/delegate.rs",
+    "cni-plugin/src/delegate/mod.rs",
     "cni-plugin/src/protocol/result.rs",
     "cni-plugin/src/bridge/identity.rs",
     "cni-plugin/src/bridge/plan.rs",
     "cni-plugin/src/bridge/settings.rs",
     "cni-plugin/src/bridge/masquerade/names.rs",
-    "cni-plugin/src/bridge/masquerade/iptables/script.rs",
 ];
 
 /// What a pure module has no use for.

@@ -10,8 +10,9 @@ pub mod host_local;
 pub mod install;
 pub mod state;
 
-pub mod daemon;
+mod daemon;
 mod deadline;
 pub mod disk;
 mod netns;
 pub mod protocol;
+pub mod subnet_env;

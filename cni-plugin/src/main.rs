@@ -5,8 +5,8 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use tweed_cni::install::{self, Task};
-use tweed_cni::protocol::error_report::ErrorReport;
 use tweed_cni::protocol::request::Request;
+use tweed_cni::protocol::result::ErrorReport;
 use tweed_cni::protocol::version::Version;
 use tweed_cni::verbs;
 

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use ipnetwork::IpNetwork;
-use tweed_cni::daemon::subnet_env::{Error, Malformed, SubnetEnv, gateway, previous_subnets};
+use tweed_cni::subnet_env::{Error, Malformed, SubnetEnv, gateway, previous_subnets};
 
 const V4: &str = "\
 FLANNEL_NETWORK=10.42.0.0/16

@@ -108,9 +108,7 @@ impl<W: Wire> Conversation<W> {
             let is_interrupted = answer.is_interrupted;
             match answer.outcome() {
                 Err(refusal) if is_nothing_there(refusal.errno) => return Ok(None),
-                Err(refusal) => {
-                    return Err(io::Error::new(io::Error::from(refusal.errno).kind(), refusal));
-                }
+                Err(refusal) => return Err(refusal.into()),
                 Ok(()) if is_interrupted => {}
                 Ok(()) => break,
             }

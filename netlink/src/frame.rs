@@ -1,6 +1,7 @@
 //! The messages in a datagram of the kernel.
 
 use std::fmt;
+use std::io;
 use std::iter;
 
 use nix::errno::Errno;
@@ -83,6 +84,13 @@ impl<'a> Frame<'a> {
         const MESSAGE: u16 = 1;
         let is_capped = i32::from(self.kind) == NLMSG_ERROR && self.flags & CAPPED != 0;
         self.attributes(4 + HEADER).filter(|_| is_capped)?.text(MESSAGE)
+    }
+}
+
+/// With the kernel's explanation, and the kind of error that the number is.
+impl From<Refusal> for io::Error {
+    fn from(refusal: Refusal) -> Self {
+        Self::new(Self::from(refusal.errno).kind(), refusal)
     }
 }
 

@@ -10,7 +10,7 @@ use ipnetwork::IpNetwork;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, timeout};
-use tweed_cni::daemon::subnet_env::{self, SubnetEnv};
+use tweed_cni::subnet_env::{self, SubnetEnv};
 
 use super::Shared;
 use super::checkpoint;

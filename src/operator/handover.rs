@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde::Serialize;
-use tweed_cni::daemon::subnet_env::SubnetEnv;
+use tweed_cni::subnet_env::SubnetEnv;
 
 use super::cleanup::{self, Ours, Outcome};
 use super::layout::counted;

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use tweed::daemon::options::Options;
-use tweed_cni::daemon::subnet_env::SubnetEnv;
+use tweed_cni::subnet_env::SubnetEnv;
 
 use crate::{read, root};
 

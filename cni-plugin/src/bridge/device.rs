@@ -1,16 +1,27 @@
-//! The bridge itself: made if it is not there, and never removed.
+//! The bridge itself, made if it is not there, and never removed; and the addresses that it has as the
+//! gateway of its containers.
 
+use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, Read};
+use std::time::Duration;
 
+use ipnetwork::IpNetwork;
 use nix::errno::Errno;
 use tweed_netlink::mac::MacAddr;
+use tweed_netlink::rtnl::address::{self, Address};
 use tweed_netlink::rtnl::link::{self, Link};
-use tweed_netlink::{Refusal, Socket};
+use tweed_netlink::{Message, Refusal, Socket};
 
-use super::settings::Settings;
+use super::plan::Plan;
+use super::settings::{Detection, ForeignAddress, Settings};
+use crate::deadline::Deadline;
 use crate::netns;
 use crate::protocol::error::Error;
+
+/// The kernel needs a part of a millisecond, and longer while links come and go. A packet that is
+/// too early waits as long as this.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The bridge, up. MTU and the like of one that exists are left as they are.
 pub(super) fn ensure(host: &mut Socket, settings: &Settings) -> Result<Link, Error> {
@@ -37,11 +48,61 @@ pub(super) fn ensure(host: &mut Socket, settings: &Settings) -> Result<Link, Err
 
 /// The link called `name`; none if there is none.
 pub(super) fn find(host: &mut Socket, name: &str) -> Result<Option<Link>, Error> {
-    match host.get(link::get(name), link::read).map_err(|error| failure(name, &error))? {
-        Ok(found) => Ok(found),
-        Err(Refusal { errno: Errno::ENODEV, .. }) => Ok(None),
-        Err(refusal) => Err(failure(name, &refusal)),
+    link::find(host, name).map_err(|error| failure(name, &error))
+}
+
+/// Called before the container's port is made: whoever has a port by then is somebody else.
+pub(super) fn ensure_gateways(
+    host: &mut Socket,
+    settings: &Settings,
+    bridge: &Link,
+    plan: &Plan,
+) -> Result<(), Error> {
+    if plan.gateways.is_empty() {
+        return Ok(());
     }
+    let present = addresses(host, bridge)?;
+    let rivals = rivals(&present, &plan.gateways);
+    if let Some(rival) = rivals.first() {
+        check_may_replace(host, settings, bridge, *rival, plan)?;
+    }
+    let removed = rivals.iter().map(|rival| address::remove(bridge.index, *rival));
+    let added: Vec<_> = plan
+        .gateways
+        .iter()
+        .map(|gateway| (*gateway, changes_for(settings, bridge, &present, *gateway)))
+        .filter(|(_, changes)| !changes.is_empty())
+        .collect();
+    let new: Vec<_> = added.iter().map(|(gateway, _)| *gateway).collect();
+    let changes = removed.chain(added.into_iter().flat_map(|(_, changes)| changes)).collect();
+    add(host, settings, bridge, changes, &new)?;
+    forward(&plan.gateways)
+}
+
+/// Waits until the kernel has told `listener`, which was opened before they were added to `link`,
+/// of all of `addresses` that are of IPv6.
+///
+/// Also where it looks for nobody else with an address, the kernel takes it into use a moment after
+/// it has said that it has it; its notification follows that. A kernel that does not notify is not
+/// waited for: there the first packets are late, and nothing else.
+pub(super) fn wait_for_addresses(
+    listener: &mut Socket,
+    link: u32,
+    addresses: impl Iterator<Item = IpNetwork>,
+) -> io::Result<()> {
+    let deadline = Deadline::after(PATIENCE);
+    let mut pending: Vec<_> = addresses.filter(IpNetwork::is_ipv6).collect();
+    while !pending.is_empty() && deadline.readable(listener)? {
+        let Some(told) = listener.hear(address::read_new)? else { break };
+        pending.retain(|address| {
+            !told.iter().any(|one| {
+                one.link == link
+                    && one.network == *address
+                    && one.detection == address::Detection::Done
+            })
+        });
+    }
+    Ok(())
 }
 
 /// Its MAC is its own from the start: one that is left to the kernel changes with the ports.
@@ -70,18 +131,148 @@ fn made_up_mac() -> io::Result<MacAddr> {
     Ok(MacAddr::new(octets))
 }
 
-fn failure(name: &str, cause: &impl std::fmt::Display) -> Error {
+/// Carries out `changes`, after which the bridge has `new`.
+fn add(
+    host: &mut Socket,
+    settings: &Settings,
+    bridge: &Link,
+    changes: Vec<Message>,
+    new: &[IpNetwork],
+) -> Result<(), Error> {
+    let is_awaited = settings.detection == Detection::Off && new.iter().any(IpNetwork::is_ipv6);
+    let listener = is_awaited.then(Socket::listen_for_ipv6).transpose();
+    let listener = listener.map_err(|error| address_failure(bridge, &error))?;
+    let already_done = apply(host, bridge, changes, new)?;
+    let Some(mut listener) = listener.filter(|_| already_done.is_empty()) else { return Ok(()) };
+    let waited = wait_for_addresses(&mut listener, bridge.index, new.iter().copied());
+    waited.map_err(|error| address_failure(bridge, &error))
+}
+
+fn changes_for(
+    settings: &Settings,
+    bridge: &Link,
+    present: &[Address],
+    gateway: IpNetwork,
+) -> Vec<Message> {
+    // Nobody else can have it, so that it can be used at once.
+    let add = match settings.detection {
+        Detection::Off => address::add(bridge.index, gateway),
+        Detection::On => address::add_detecting(bridge.index, gateway),
+    };
+    let its = present.iter().find(|one| one.network == gateway);
+    match (its.map(|one| one.detection), settings.detection) {
+        // Added by somebody who has the kernel look for others with it: no pod could use it yet.
+        (Some(address::Detection::Running | address::Detection::Duplicate), Detection::Off) => {
+            vec![address::remove(bridge.index, gateway), add]
+        }
+        (Some(_), _) => Vec::new(),
+        // A MAC that was set stays, whatever ports come and go.
+        (None, _) => vec![add, link::set_mac(bridge.index, bridge.mac)],
+    }
+}
+
+fn addresses(host: &mut Socket, bridge: &Link) -> Result<Vec<Address>, Error> {
+    let all = host.list(&address::list(), address::read);
+    let mut all = all.map_err(|error| address_failure(bridge, &error))?;
+    all.retain(|one| one.link == bridge.index && one.is_global);
+    Ok(all)
+}
+
+/// The addresses that `gateways` cannot be beside: overlapping ones, and any other of IPv4 unless
+/// the bridge has the gateway of this network already. The last is that of the network, and those
+/// before it are of ranges that the runtime asks for.
+fn rivals(present: &[Address], gateways: &[IpNetwork]) -> Vec<IpNetwork> {
+    let home = gateways.iter().rfind(|gateway| gateway.is_ipv4());
+    let is_home = home.is_some_and(|home| present.iter().any(|one| one.network == *home));
+    let exclude = |one: IpNetwork, other: IpNetwork| match (one, other) {
+        (IpNetwork::V4(one), IpNetwork::V4(other)) => !is_home || one.overlaps(other),
+        (IpNetwork::V6(one), IpNetwork::V6(other)) => one.overlaps(other),
+        _ => false,
+    };
+    let others = present.iter().map(|one| one.network).filter(|one| !gateways.contains(one));
+    others.filter(|one| gateways.iter().any(|gateway| exclude(*one, *gateway))).collect()
+}
+
+fn check_may_replace(
+    host: &mut Socket,
+    settings: &Settings,
+    bridge: &Link,
+    rival: IpNetwork,
+    plan: &Plan,
+) -> Result<(), Error> {
+    let ports = match settings.foreign_address {
+        ForeignAddress::Replace => return Ok(()),
+        ForeignAddress::Unused => host.list(&link::list_ports(bridge.index), link::read),
+    };
+    let mut ports = ports.map_err(|error| address_failure(bridge, &error))?;
+    // An older kernel lists more than it is asked for.
+    ports.retain(|port| port.master == Some(bridge.index));
+    if ports.is_empty() {
+        return Ok(());
+    }
+    let (name, count) = (&bridge.name, ports.len());
+    let of_family = |gateway: &&IpNetwork| gateway.is_ipv4() == rival.is_ipv4();
+    let gateway = plan.gateways.iter().rfind(of_family).copied().unwrap_or(rival);
+    Err(Error::failed(format!(
+        "failed to set bridge addr: {name:?} already has an IP address different from {gateway}: \
+         it has {rival}, and {count} of its ports are in use; drain this node and delete {name}, \
+         or set forceAddress in the delegate's config and restart its pods"
+    )))
+}
+
+/// Returns what another process did at the same time.
+fn apply(
+    host: &mut Socket,
+    bridge: &Link,
+    changes: Vec<Message>,
+    new: &[IpNetwork],
+) -> Result<Vec<Refusal>, Error> {
+    let refusals = host.execute(changes).map_err(|error| address_failure(bridge, &error))?;
+    let is_done = |errno| matches!(errno, Errno::EEXIST | Errno::EADDRNOTAVAIL);
+    let refusal = refusals.iter().find(|refusal| !is_done(refusal.errno)).cloned();
+    let Some(refusal) = refusal else { return Ok(refusals) };
+    let lacks_ipv6 =
+        matches!(refusal.errno, Errno::EACCES | Errno::EOPNOTSUPP | Errno::EAFNOSUPPORT);
+    match new.iter().find(|gateway| gateway.is_ipv6()) {
+        Some(gateway) if lacks_ipv6 => Err(without_ipv6(bridge, *gateway)),
+        _ => Err(address_failure(bridge, &refusal)),
+    }
+}
+
+/// So the kernel refuses an IPv6 address where it has been told to do without.
+fn without_ipv6(bridge: &Link, gateway: IpNetwork) -> Error {
+    let name = &bridge.name;
+    let cause = format!(
+        "IPv6 is switched off on this host, and the network has the IPv6 gateway {gateway}: set \
+         net.ipv6.conf.all.disable_ipv6 and net.ipv6.conf.{name}.disable_ipv6 to 0 and boot without \
+         ipv6.disable=1, or take IPv6 out of the network's config"
+    );
+    address_failure(bridge, &cause)
+}
+
+/// The host passes packets on between its containers and the rest.
+fn forward(gateways: &[IpNetwork]) -> Result<(), Error> {
+    for (setting, is_needed) in [
+        ("ipv4/ip_forward", gateways.iter().any(IpNetwork::is_ipv4)),
+        ("ipv6/conf/all/forwarding", gateways.iter().any(IpNetwork::is_ipv6)),
+    ] {
+        if is_needed {
+            netns::ensure_setting(setting, "1").map_err(|error| {
+                Error::failed(format!("failed to enable forwarding: net/{setting}: {error}"))
+            })?;
+        }
+    }
+    Ok(())
+}
+
+fn failure(name: &str, cause: &impl Display) -> Error {
     Error::failed(format!("could not set up the bridge {name:?}: {cause}"))
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_made_up_address_is_for_one_link_and_local() {
-        for _ in 0..64 {
-            assert_eq!(made_up_mac().unwrap().octets()[0] & 0b11, 0b10);
-        }
-    }
+fn address_failure(bridge: &Link, cause: &impl Display) -> Error {
+    Error::failed(format!("failed to set bridge addr: {:?}: {cause}", bridge.name))
 }
+
+#[cfg(test)]
+#[path = "tests/device.rs"]
+mod tests;

@@ -13,14 +13,14 @@ use tweed_netlink::rtnl::link::{self, Link};
 use tweed_netlink::rtnl::{address, route};
 use tweed_netlink::{Protocol, Refusal, Socket};
 
+use super::device;
 use super::identity::Identity;
 use super::plan::Plan;
-use super::ready;
 use super::settings::{Detection, Settings};
 use crate::deadline::Deadline;
 use crate::netns::{self, Netns};
 use crate::protocol::error::Error;
-use crate::protocol::route::Route;
+use crate::protocol::result::Route;
 
 /// So long the kernel may look for others with an address.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -66,7 +66,8 @@ impl Configured {
         let Self { interface, addresses, listener } = self;
         let failure = |error| failure(&interface.name, &error);
         if let Some(mut listener) = listener {
-            ready::wait(&mut listener, interface.index, addresses.into_iter()).map_err(failure)?;
+            device::wait_for_addresses(&mut listener, interface.index, addresses.into_iter())
+                .map_err(failure)?;
         }
         Ok(interface.mac)
     }
@@ -95,18 +96,14 @@ pub(super) fn remove(netns: &Netns, identity: &Identity) -> Result<bool, Error> 
 fn is_of_another(interface: &Link, identity: &Identity) -> io::Result<bool> {
     let Some(peer) = interface.peer else { return Ok(false) };
     let mut host = Socket::open(Protocol::Route)?;
-    let Ok(Some(port)) = host.get(link::get_index(peer), link::read)? else { return Ok(false) };
+    let Some(port) = link::find_index(&mut host, peer)? else { return Ok(false) };
     let is_its_other_end = port.kind == "veth" && port.peer == Some(interface.index);
     let is_marked = Identity::of_alias(&port.alias).is_some() && port.alias != identity.alias();
     Ok(is_its_other_end && is_marked)
 }
 
 pub(super) fn find(inside: &mut Socket, name: &str) -> Result<Option<Link>, Error> {
-    match inside.get(link::get(name), link::read).map_err(|error| failure(name, &error))? {
-        Ok(found) => Ok(found),
-        Err(Refusal { errno: Errno::ENODEV, .. }) => Ok(None),
-        Err(refusal) => Err(failure(name, &refusal)),
-    }
+    link::find(inside, name).map_err(|error| failure(name, &error))
 }
 
 /// Where there is no IPv6, or these are not ours to set, pods do without, but for IPv6 itself.

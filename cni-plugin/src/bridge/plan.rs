@@ -5,11 +5,9 @@ use std::net::IpAddr;
 use ipnetwork::IpNetwork;
 
 use super::settings::{Gateway, Settings};
-use crate::daemon::subnet_env;
 use crate::host_local::Allocation;
-use crate::protocol::dns::Dns;
-use crate::protocol::result::{Address, Interface, Outcome};
-use crate::protocol::route::Route;
+use crate::protocol::result::{Address, Dns, Interface, Outcome, Route};
+use crate::subnet_env;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Plan {

@@ -133,13 +133,8 @@ pub(super) fn wait(host: &mut Socket, port: &Link) -> Result<(), Error> {
 }
 
 fn is_operational(host: &mut Socket, port: &Link) -> Result<bool, Error> {
-    let asked = host.get(link::get_index(port.index), link::read);
-    let found = asked.map_err(|error| failure(&port.name, &error))?;
-    match found {
-        Ok(Some(port)) => Ok(port.is_operational),
-        Ok(None) => Err(gone(&port.name)),
-        Err(refusal) => Err(failure(&port.name, &refusal)),
-    }
+    let found = link::find_index(host, port.index).map_err(|error| failure(&port.name, &error))?;
+    found.map(|port| port.is_operational).ok_or_else(|| gone(&port.name))
 }
 
 /// Removes the link of `identity`, found from this side alone; there may be none.

@@ -4,10 +4,10 @@ use tweed_netlink::mac::MacAddr;
 use tweed_netlink::rtnl::link::PortRules;
 
 use crate::excerpt;
-use crate::protocol::dns::Dns;
 use crate::protocol::error::Error;
 use crate::protocol::json::{self, Object};
 use crate::protocol::request::{Request, flaw_of_interface};
+use crate::protocol::result::Dns;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Settings {

@@ -7,15 +7,13 @@ use ipnetwork::IpNetwork;
 
 use super::config::Config;
 use super::liveness;
-use super::order::next_free;
-use super::range::{Range, RangeSet};
+use super::range::{Range, RangeSet, next_free};
 use super::reservations::Reservations;
 use super::store::Entry;
 use crate::disk::plain_file::{self, Link};
-use crate::protocol::dns::Dns;
 use crate::protocol::error::Error;
 use crate::protocol::request::Attachment;
-use crate::protocol::route::Route;
+use crate::protocol::result::{Dns, Route};
 
 /// In bytes.
 const LONGEST_RESOLV_CONF: u64 = 1 << 16;

@@ -12,7 +12,7 @@ use crate::excerpt;
 use crate::host_local::runtime_cache::RESULTS;
 use crate::protocol::error::Error;
 use crate::protocol::json::{self, Object};
-use crate::protocol::route::Route;
+use crate::protocol::result::Route;
 
 const DATA_DIR: &str = "/var/lib/cni/networks";
 
@@ -53,7 +53,7 @@ impl Config {
             location: Location::parse(config)?,
             range_sets,
             requested: requested(config, runtime, ip)?,
-            routes: items(ipam, "routes")?
+            routes: json::objects(ipam, "routes")?
                 .into_iter()
                 .map(Route::parse)
                 .collect::<Result<_, _>>()?,
@@ -168,16 +168,10 @@ fn requested(
     let args = args.map(|args| json::object(args, "cni")).transpose()?.flatten();
     let mut texts: Vec<_> = ip.filter(|ip| !ip.is_empty()).into_iter().collect();
     for source in [args, runtime].into_iter().flatten() {
-        texts.extend(ips(source)?);
+        texts.extend(json::texts(source, "ips")?);
     }
     let addresses = texts.into_iter().map(requested_address).collect::<Result<Vec<_>, _>>()?;
     Ok(without_repeats(addresses))
-}
-
-fn ips(source: &Object) -> Result<Vec<&str>, Error> {
-    let wrong = || Error::invalid_config("ips is not a list of texts");
-    let ips = json::list(source, "ips")?.into_iter().flatten();
-    ips.map(|ip| ip.as_str().ok_or_else(wrong)).collect()
 }
 
 /// A prefix length may follow, and is ignored.
@@ -207,12 +201,6 @@ fn sets<'a>(object: &'a Object, key: &str) -> Result<Vec<Vec<&'a Object>>, Error
     let wrong = || Error::invalid_config(format!("{key} is not a list of lists of ranges"));
     let sets = json::list(object, key)?.into_iter().flatten();
     sets.map(|set| objects(set).ok_or_else(wrong)).collect()
-}
-
-fn items<'a>(object: &'a Object, key: &str) -> Result<Vec<&'a Object>, Error> {
-    let wrong = || Error::invalid_config(format!("{key} is not a list of objects"));
-    let items = json::list(object, key)?.into_iter().flatten();
-    items.map(|item| item.as_object().ok_or_else(wrong)).collect()
 }
 
 fn objects(list: &Value) -> Option<Vec<&Object>> {

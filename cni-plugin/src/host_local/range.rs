@@ -1,6 +1,7 @@
-//! Addresses as numbers, ranges of them to allocate from, and sets of ranges: one address comes from
-//! each set.
+//! Ranges to allocate from, sets of them, and which address of a set comes next: in the order in which
+//! Go's host-local tries them.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -112,15 +113,70 @@ impl fmt::Display for RangeSet {
     }
 }
 
+/// Addresses without a gap, tried from `first` to `last`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+struct Span<'a> {
+    range: &'a Range,
+    first: u128,
+    last: u128,
+}
+
+/// The first address of `set` that is not `taken`, with its range; `None` if all are.
+pub(super) fn next_free<'a>(
+    set: &'a RangeSet,
+    last_reserved: Option<IpAddr>,
+    taken: &HashSet<IpAddr>,
+) -> Option<(&'a Range, IpAddr)> {
+    order(set, last_reserved).into_iter().find_map(|span| {
+        let mut addresses = (span.first..=span.last).map(address);
+        addresses.find(|address| !taken.contains(address)).map(|address| (span.range, address))
+    })
+}
+
+/// Every address of `set` but the gateways, once: from the one after `last_reserved` on and around,
+/// or from the first one on if `last_reserved` is not in `set`.
+///
+/// So an address that was freed is given again as late as possible.
+fn order(set: &RangeSet, last_reserved: Option<IpAddr>) -> Vec<Span<'_>> {
+    let ranges = set.ranges();
+    let begin = last_reserved.and_then(|last| {
+        let index = ranges.iter().position(|range| range.contains(last))?;
+        Some((index, number(last)))
+    });
+    let Some((index, last)) = begin else {
+        return ranges.iter().flat_map(|range| spans(range, 0, u128::MAX)).collect();
+    };
+    let (before, from) = ranges.split_at(index);
+    let (current, after) = from.split_at(1);
+    let rest = current.iter().flat_map(|range| spans(range, last.saturating_add(1), u128::MAX));
+    let others = after.iter().chain(before).flat_map(|range| spans(range, 0, u128::MAX));
+    let passed = current.iter().flat_map(|range| spans(range, 0, last));
+    rest.chain(others).chain(passed).collect()
+}
+
+/// The part of `range` from `first` to `last`, without its gateway.
+fn spans(range: &Range, first: u128, last: u128) -> impl Iterator<Item = Span<'_>> {
+    let (first, last) = (first.max(number(range.first)), last.min(number(range.last)));
+    let gateway = number(range.gateway);
+    let parts = match gateway.checked_sub(1) {
+        Some(before) if (first..=last).contains(&gateway) => {
+            [(first, before), (gateway.saturating_add(1), last)]
+        }
+        _ => [(first, last), (1, 0)],
+    };
+    let spans = parts.into_iter().map(move |(first, last)| Span { range, first, last });
+    spans.filter(|span| span.first <= span.last)
+}
+
 /// Both families on one line: IPv4 where IPv6 maps it.
-pub(super) fn number(address: IpAddr) -> u128 {
+fn number(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().to_bits(),
         IpAddr::V6(v6) => v6.to_bits(),
     }
 }
 
-pub(super) fn address(number: u128) -> IpAddr {
+fn address(number: u128) -> IpAddr {
     Ipv6Addr::from_bits(number).to_canonical()
 }
 
@@ -182,3 +238,7 @@ fn host_mask(subnet: IpNetwork) -> u128 {
 #[cfg(test)]
 #[path = "tests/range.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "tests/order.rs"]
+mod order_tests;

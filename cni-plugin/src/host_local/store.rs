@@ -1,4 +1,5 @@
-//! The files of a network's store, as Go's host-local has them: one for each reserved address.
+//! The files of a network's store, as Go's host-local has them: one for each reserved address, which
+//! says who holds it.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
@@ -11,7 +12,6 @@ use std::time::{Duration, SystemTime};
 use nix::fcntl::{AT_FDCWD, AtFlags, OFlag};
 use nix::unistd::linkat;
 
-use super::record::{self, Record};
 use crate::disk::lock::{Lock, Sharing};
 use crate::disk::plain_file::{self, Link, changed};
 use crate::protocol::error::Error;
@@ -42,6 +42,18 @@ pub(super) struct Entry {
     pub(super) address: IpAddr,
     /// Differs from the address's own text if the file is foreign.
     pub(super) name: String,
+}
+
+/// What a file says.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) enum Record {
+    Of(Attachment),
+    /// Written before interfaces were: any interface of this container.
+    OfContainer(String),
+    /// Created and never filled, or lost with the power: it says nothing.
+    Damaged,
+    /// Made by hand: it does not say which container holds the address.
+    Foreign,
 }
 
 /// A record as it was read.
@@ -111,7 +123,7 @@ impl Store {
     /// # Errors
     /// [`ErrorKind::AlreadyExists`] if the address is reserved.
     pub(super) fn reserve(&self, address: IpAddr, owner: &Attachment) -> io::Result<()> {
-        let (path, content) = (self.path_of(address), record::render(owner));
+        let (path, content) = (self.path_of(address), render(owner));
         match self.link_nameless(&path, &content) {
             Err(error) if lacks_nameless_files(&error) => self.link_named(&path, &content),
             linked => linked,
@@ -258,6 +270,60 @@ fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
+impl Record {
+    pub(super) fn parse(content: &[u8]) -> Self {
+        let Ok(text) = std::str::from_utf8(content) else { return Self::unreadable(content) };
+        let text = text.trim();
+        if text.is_empty() || text.contains('\0') {
+            return Self::Damaged;
+        }
+        match text.split_once("\r\n") {
+            Some((id, interface)) if is_word(id) && is_name(interface) => Self::Of(Attachment {
+                container_id: id.to_owned(),
+                interface: interface.to_owned(),
+            }),
+            None if is_word(text) => Self::OfContainer(text.to_owned()),
+            _ => Self::Foreign,
+        }
+    }
+
+    fn unreadable(content: &[u8]) -> Self {
+        if content.contains(&0) { Self::Damaged } else { Self::Foreign }
+    }
+
+    pub(super) fn is_of(&self, attachment: &Attachment) -> bool {
+        match self {
+            Self::Of(owner) => owner == attachment,
+            Self::OfContainer(id) => *id == attachment.container_id,
+            Self::Damaged | Self::Foreign => false,
+        }
+    }
+}
+
+/// What the file says of an address that `attachment` holds.
+pub(super) fn render(attachment: &Attachment) -> String {
+    format!("{}\r\n{}", attachment.container_id, attachment.interface)
+}
+
+/// Whether `id` is of the form that runtimes give to containers, and not a word of an operator's.
+pub(super) fn is_of_a_runtime(id: &str) -> bool {
+    const SHORTEST: usize = 12;
+    id.len() >= SHORTEST && id.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-')
+}
+
+fn is_word(text: &str) -> bool {
+    is_name(text) && !text.contains(char::is_control)
+}
+
+/// The kernel takes control characters in the name of an interface, and so do other plugins.
+fn is_name(text: &str) -> bool {
+    !text.is_empty() && !text.contains(char::is_whitespace)
+}
+
 #[cfg(test)]
 #[path = "tests/store.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "tests/record.rs"]
+mod record_tests;

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use super::{Call, Worker};
 use crate::bridge::Bridge;
-use crate::daemon::subnet_file;
+use crate::daemon;
 use crate::delegate;
 use crate::delegate::exec::Delegate;
 use crate::host_local;
@@ -17,7 +17,7 @@ use crate::state::{Kept, Use};
 /// Everything that can be refused is refused before anything is made.
 pub(super) fn add(call: &Call<'_>, sandbox: &Sandbox) -> Result<String, Error> {
     let netns = Netns::of_container(&sandbox.netns, call.request.netns_rule)?;
-    let env = subnet_file::wait(&call.config.subnet_file)?;
+    let env = daemon::wait_for_subnets(&call.config.subnet_file)?;
     let config = delegate::build(&call.config, &env)?;
     let worker = call.worker(&config)?;
     let _among_others = call.states().lock(Use::Shared)?;

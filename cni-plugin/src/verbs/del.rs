@@ -5,7 +5,6 @@ use std::path::Path;
 
 use super::{Call, Remover};
 use crate::bridge::Teardown;
-use crate::daemon::subnet_env::SubnetEnv;
 use crate::delegate;
 use crate::delegate::exec::{Delegate, Failure};
 use crate::host_local;
@@ -13,6 +12,7 @@ use crate::protocol::error::Error;
 use crate::protocol::json::Object;
 use crate::protocol::request::{Attachment, Command};
 use crate::state::{Kept, Use};
+use crate::subnet_env::SubnetEnv;
 
 /// Works by what ADD kept; without that, by what the config says.
 ///

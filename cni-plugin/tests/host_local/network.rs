@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tweed_cni::host_local::{self, Allocation, Config};
 use tweed_cni::protocol::request::Attachment;
-use tweed_cni::protocol::route::Route;
+use tweed_cni::protocol::result::Route;
 
 /// Debian's, of the package containernetworking-plugins.
 const HOST_LOCAL: &str = "/usr/lib/cni/host-local";

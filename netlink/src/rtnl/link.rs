@@ -1,7 +1,9 @@
 //! Links: what is asked of the kernel, and what it tells.
 
+use std::io;
 use std::os::fd::RawFd;
 
+use nix::errno::Errno;
 use nix::libc::{
     AF_BRIDGE, AF_UNSPEC, IFF_PROMISC, IFF_UP, IFLA_ADDRESS, IFLA_EXT_MASK, IFLA_GROUP,
     IFLA_IFALIAS, IFLA_IFNAME, IFLA_INFO_DATA, IFLA_INFO_KIND, IFLA_LINK, IFLA_LINKINFO,
@@ -10,9 +12,10 @@ use nix::libc::{
 };
 
 use crate::attributes::u32_at;
-use crate::frame::Frame;
+use crate::frame::{Frame, Refusal};
 use crate::mac::MacAddr;
 use crate::message::Message;
+use crate::socket::Socket;
 
 /// What is known of a link.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -139,18 +142,28 @@ pub fn delete_group(group: u32) -> Message {
     Message::new(RTM_DELLINK, 0, &ifinfo(AF_UNSPEC, 0, 0, 0)).u32(IFLA_GROUP, group)
 }
 
-pub fn get(name: &str) -> Message {
-    let message = Message::new(RTM_GETLINK, 0, &ifinfo(AF_UNSPEC, 0, 0, 0));
-    message.u32(IFLA_EXT_MASK, SKIP_STATISTICS).text(IFLA_IFNAME, name)
+/// The link called `name`; none if there is none.
+pub fn find(socket: &mut Socket, name: &str) -> io::Result<Option<Link>> {
+    one(socket, list().text(IFLA_IFNAME, name))
 }
 
-pub fn get_index(index: u32) -> Message {
-    let message = Message::new(RTM_GETLINK, 0, &ifinfo(AF_UNSPEC, index, 0, 0));
-    message.u32(IFLA_EXT_MASK, SKIP_STATISTICS)
+pub fn find_index(socket: &mut Socket, index: u32) -> io::Result<Option<Link>> {
+    one(socket, question(index))
+}
+
+fn one(socket: &mut Socket, question: Message) -> io::Result<Option<Link>> {
+    match socket.get(question, read)? {
+        Err(Refusal { errno: Errno::ENODEV, .. }) => Ok(None),
+        answer => Ok(answer?),
+    }
 }
 
 pub fn list() -> Message {
-    let message = Message::new(RTM_GETLINK, 0, &ifinfo(AF_UNSPEC, 0, 0, 0));
+    question(0)
+}
+
+fn question(index: u32) -> Message {
+    let message = Message::new(RTM_GETLINK, 0, &ifinfo(AF_UNSPEC, index, 0, 0));
     message.u32(IFLA_EXT_MASK, SKIP_STATISTICS)
 }
 

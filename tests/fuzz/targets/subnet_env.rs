@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tweed_cni::daemon::subnet_env::SubnetEnv;
+use tweed_cni::subnet_env::SubnetEnv;
 
 fuzz_target!(|text: &str| {
     if let Ok(env) = SubnetEnv::parse(text) {

@@ -3,7 +3,6 @@
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
-use super::super::classification::Kind;
 use super::super::liveness::booted;
 use super::*;
 

@@ -97,3 +97,53 @@ fn what_was_written_is_read_back() {
     let capital = json!({"Interfaces": [{"Name": "cni0"}]});
     assert_eq!(Outcome::parse(capital.as_object().unwrap()).unwrap().interfaces[0].name, "cni0");
 }
+
+#[test]
+fn resolv_conf_is_read_without_its_comments() {
+    let dns = Dns::parse_resolv_conf(
+        "; old\n# new\nnameserver 192.0.2.1\nnameserver 192.0.2.2\n\
+         domain example.com\nsearch a.example b.example\noptions ndots:5 edns0\nsortlist x\n\
+         nameserver\n",
+    );
+    assert_eq!(dns.nameservers, ["192.0.2.1", "192.0.2.2"]);
+    assert_eq!(dns.domain, "example.com");
+    assert_eq!(dns.search, ["a.example", "b.example"]);
+    assert_eq!(dns.options, ["ndots:5", "edns0"]);
+    assert!(Dns::parse_resolv_conf("# nothing\n\n").is_empty());
+}
+
+fn route(json: &str) -> Result<Route, Error> {
+    Route::parse(&serde_json::from_str(json).unwrap())
+}
+
+#[test]
+fn what_is_not_said_of_a_route_is_none() {
+    let plain = route(r#"{"dst": "10.244.0.0/16"}"#).unwrap();
+    assert_eq!(plain, Route::to("10.244.0.0/16".parse().unwrap()));
+    let more = route(r#"{"Dst": "fd00::/48", "GW": "fd00::1", "priority": 7}"#).unwrap();
+    assert_eq!(more.gateway, Some("fd00::1".parse().unwrap()));
+    assert_eq!(more.priority, Some(7));
+}
+
+#[test]
+fn a_route_without_a_network_is_refused() {
+    for json in ["{}", r#"{"dst": "10.0.0.1"}"#, r#"{"dst": "here/24"}"#] {
+        assert!(route(json).is_err(), "{json}");
+    }
+    assert!(route(r#"{"dst": "10.0.0.0/8", "gw": "there"}"#).is_err());
+}
+
+#[test]
+fn whatever_went_into_an_error_it_is_printable_and_has_an_end() {
+    let error = Error::failed(format!("\u{9b}2J{}", "a path ".repeat(60_000)));
+    let json = ErrorReport::from(error).to_json();
+    assert!(excerpt::is_printable(json.trim_end()) && json.len() < 5000, "{json}");
+}
+
+#[test]
+fn empty_details_are_left_out() {
+    let report = ErrorReport { version: Version::V0_3_1, error: Error::decode("no JSON") };
+    assert_eq!(report.to_json(), "{\"cniVersion\":\"0.3.1\",\"code\":6,\"msg\":\"no JSON\"}\n");
+    let report = ErrorReport::from(Error::incompatible_version("config is 9"));
+    assert!(report.to_json().contains(r#""details":"config is 9""#));
+}

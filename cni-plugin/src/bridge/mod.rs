@@ -2,14 +2,12 @@
 
 mod check;
 mod device;
-mod gateway;
 mod identity;
 mod inside;
 mod masquerade;
 mod plan;
 pub mod pods;
 mod port;
-mod ready;
 mod settings;
 mod teardown;
 
@@ -20,7 +18,7 @@ use tweed_netlink::rtnl::link::Link;
 use tweed_netlink::{Protocol, Socket};
 
 use crate::delegate;
-use crate::disk::room;
+use crate::disk;
 use crate::host_local::{self, Allocation};
 use crate::netns::Netns;
 use crate::protocol::error::Error;
@@ -102,7 +100,7 @@ impl Bridge {
         let connection = Connection { sandbox, netns, identity, plan };
         let mut host = open()?;
         let bridge = device::ensure(&mut host, &self.settings)?;
-        gateway::ensure(&mut host, &self.settings, &bridge, &connection.plan)?;
+        device::ensure_gateways(&mut host, &self.settings, &bridge, &connection.plan)?;
         let port = port::create(&mut host, &self.settings, &connection.identity, &bridge, netns)?;
         let connected = self.configure(&mut host, &bridge, &port, &connection);
         let rendered = connected.and_then(|outcome| outcome.render(version));
@@ -158,7 +156,7 @@ impl Bridge {
     /// # Errors
     /// No address can be reserved: none is left, or nothing can be written.
     pub(crate) fn status(&self) -> Result<(), Error> {
-        room::check(&self.pool.location.directory())?;
+        disk::check_room(&self.pool.location.directory())?;
         host_local::status(&self.pool).map_err(|error| Error { code: 50, ..error })
     }
 

@@ -13,10 +13,10 @@ use crate::bridge::{self, Bridge, Teardown};
 use crate::delegate;
 use crate::delegate::exec::Delegate;
 use crate::protocol::error::Error;
-use crate::protocol::error_report::ErrorReport;
 use crate::protocol::json::Object;
 use crate::protocol::network_config::{Engine, NetworkConfig};
 use crate::protocol::request::{Request, Verb};
+use crate::protocol::result::ErrorReport;
 use crate::protocol::version::Version;
 use crate::state::States;
 

@@ -5,12 +5,11 @@ pub(crate) mod exec;
 use ipnetwork::IpNetwork;
 use serde_json::{Value, json};
 
-use crate::daemon::subnet_env::SubnetEnv;
 use crate::protocol::error::Error;
 use crate::protocol::json::{self, Object};
 use crate::protocol::network_config::NetworkConfig;
-use crate::protocol::result::route_to_json;
-use crate::protocol::route::Route;
+use crate::protocol::result::{self, Route};
+use crate::subnet_env::SubnetEnv;
 
 /// The kind of delegate that flannel takes unless told otherwise.
 pub const BRIDGE: &str = "bridge";
@@ -97,7 +96,7 @@ fn ipam(config: &NetworkConfig, env: &SubnetEnv) -> Result<Object, Error> {
     let networks = env.networks.iter().map(|network| Ok(Route::to(*network)));
     let routes: Vec<Value> = written
         .chain(networks)
-        .map(|route| route.map(|route| route_to_json(&route).into()))
+        .map(|route| route.map(|route| result::to_object(&route).into()))
         .collect::<Result<_, _>>()?;
     ipam.insert("routes".into(), routes.into());
     Ok(ipam)

@@ -1,4 +1,8 @@
-//! Whether a directory takes files: an ADD that could not keep what it made is refused before.
+//! Files: written at once, read without harm, locked for a limited time, on a disk with space.
+
+pub mod atomic_file;
+pub(crate) mod lock;
+pub(crate) mod plain_file;
 
 use std::io;
 use std::path::Path;
@@ -8,9 +12,11 @@ use nix::unistd::{AccessFlags, access};
 
 use crate::protocol::error::Error;
 
+/// Whether `directory` takes files: an ADD that could not keep what it made is refused before.
+///
 /// # Errors
 /// Answer of STATUS: the disk of `directory`, which need not exist yet, is read-only or full.
-pub(crate) fn check(directory: &Path) -> Result<(), Error> {
+pub(crate) fn check_room(directory: &Path) -> Result<(), Error> {
     let refused = |cause: io::Error| {
         let shown = directory.display();
         Error::not_available(format!("nothing can be written into {shown}: {cause}"))

@@ -4,12 +4,9 @@
 
 mod allocate;
 mod audit;
-mod classification;
 mod config;
 mod liveness;
-mod order;
 mod range;
-mod record;
 mod reservations;
 pub(crate) mod runtime_cache;
 mod store;
@@ -17,9 +14,8 @@ mod store;
 mod tests;
 
 pub use allocate::{Allocated, Allocation, allocate};
-pub use audit::{Finding, Repair, audit, may_be_blind, networks};
-pub use classification::{Classification, Kind};
-pub(crate) use classification::{alive, dead, is_settled};
+pub use audit::{Classification, Finding, Kind, Repair, audit, may_be_blind, networks};
+pub(crate) use audit::{alive, dead, is_settled};
 pub use config::{Config, Location};
 pub(crate) use liveness::Liveness;
 pub use range::{Range, RangeSet};
@@ -32,10 +28,9 @@ use std::time::Duration;
 use crate::protocol::error::Error;
 use crate::protocol::json::{self, Object};
 use crate::protocol::request::Attachment;
-use order::next_free;
-use record::{Record, is_of_a_runtime};
+use range::next_free;
 use reservations::{Reservations, remove_former_index};
-use store::{Entry, Store};
+use store::{Entry, Record, Store, is_of_a_runtime};
 
 /// The key of a record that names the addresses of its attachment.
 const RESERVED: &str = "reservedAddresses";

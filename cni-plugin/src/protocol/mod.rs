@@ -1,11 +1,8 @@
 //! What a runtime sends and gets: the environment, configs, results and errors of CNI.
 
-pub mod dns;
 pub mod error;
-pub mod error_report;
 pub mod json;
 pub mod network_config;
 pub mod request;
 pub mod result;
-pub mod route;
 pub mod version;

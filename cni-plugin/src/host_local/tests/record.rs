@@ -1,0 +1,56 @@
+//! What records say, and how they are written.
+
+use super::*;
+
+fn attachment(container_id: &str, interface: &str) -> Attachment {
+    Attachment { container_id: container_id.into(), interface: interface.into() }
+}
+
+#[test]
+fn a_record_is_read_as_it_was_written() {
+    let owner = attachment("0123abc", "eth0");
+    assert_eq!(render(&owner), "0123abc\r\neth0");
+    assert_eq!(Record::parse(render(&owner).as_bytes()), Record::Of(owner));
+}
+
+#[test]
+fn whatever_the_kernel_takes_as_a_name_can_be_freed_again() {
+    for interface in ["eth\u{1}", "eth\u{1b}[2J", "\u{202e}0hte"] {
+        let owner = attachment("0123abc", interface);
+        assert_eq!(Record::parse(render(&owner).as_bytes()), Record::Of(owner));
+    }
+}
+
+#[test]
+fn identifiers_of_runtimes_are_told_from_words() {
+    let long = "6c1f0f5f0cbf3b4b1c1f6c1f0f5f0cbf3b4b1c1f6c1f0f5f0cbf3b4b1c1faaaa";
+    assert!(is_of_a_runtime(long) && is_of_a_runtime("0123456789ab"));
+    assert!(is_of_a_runtime("6ba7b810-9dad-11d1-80b4-00c04fd430c8"));
+    for word in ["printer", "reserved", "cafe", "kept-for-the-printer", "10.0.0.3"] {
+        assert!(!is_of_a_runtime(word), "{word}");
+    }
+}
+
+#[test]
+fn white_space_around_it_does_not_count() {
+    let owner = attachment("abc", "eth0");
+    assert!(Record::parse(b"\n abc\r\neth0\r\n\t").is_of(&owner));
+    assert_eq!(Record::parse(b"abc\n"), Record::OfContainer("abc".into()));
+}
+
+#[test]
+fn an_old_record_is_of_every_interface_of_its_container() {
+    let record = Record::parse(b"abc");
+    assert!(record.is_of(&attachment("abc", "eth0")) && record.is_of(&attachment("abc", "x")));
+    assert!(!record.is_of(&attachment("abcd", "eth0")));
+}
+
+#[test]
+fn what_says_nothing_is_damaged_and_what_says_something_else_is_foreign() {
+    for content in [&b""[..], b"  \r\n", b"\0\0\0\0", b"abc\0\0", b"\xff\0"] {
+        assert_eq!(Record::parse(content), Record::Damaged, "{content:?}");
+    }
+    for content in [&b"kept for the printer"[..], b"a\nb", b"a\r\nb\r\nc", b"\xff", b"a\x07"] {
+        assert_eq!(Record::parse(content), Record::Foreign, "{content:?}");
+    }
+}
