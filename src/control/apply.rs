@@ -155,7 +155,7 @@ impl Control {
         self.derived.forget_gateways(&self.held.actual);
         let save = self.inputs.forget_restored(&self.held.actual);
         let plan = save | self.inputs.note_filters(&self.held.actual);
-        Changes { save, plan, ..Changes::default() }
+        Changes { plan, save, ..Changes::default() }
     }
 
     /// Notes what became of `ops`.

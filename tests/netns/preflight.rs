@@ -280,7 +280,7 @@ fn chains_of_kube_proxy_want_bridges_to_be_seen() {
                 [] => sees.trim() == "1",
                 [found] => {
                     let is_it = found.id == "bridge-netfilter-off";
-                    is_it && found.place.to_string() == SETTING && sees.trim() != "1"
+                    is_it && found.place == SETTING && sees.trim() != "1"
                 }
                 _ => false,
             }

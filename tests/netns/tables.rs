@@ -182,11 +182,11 @@ impl World {
         let (stop, (ready, is_ready)) = (Arc::new(AtomicBool::new(false)), channel());
         let stopped = Arc::clone(&stop);
         let (plug, plugged) = channel();
-        let (hears, is_hearing) = channel();
+        let (bound, is_bound) = channel();
         let heard = thread::spawn(move || {
             unshare(CloneFlags::CLONE_NEWNET).unwrap();
             ready.send(gettid()).unwrap();
-            listen(&plugged, &hears, &stopped)
+            listen(&plugged, &bound, &stopped)
         });
         let thread = is_ready.recv().unwrap();
         // Permanent: the kernel removes other neighbours where those of all namespaces of the
@@ -195,7 +195,7 @@ impl World {
         ip("neigh replace 172.16.0.2 lladdr 0e:00:00:00:00:ff dev eth0 nud permanent");
         ip(&format!("link set far0 netns {thread}"));
         plug.send(()).unwrap();
-        is_hearing.recv().unwrap();
+        is_bound.recv().unwrap();
         Self { stop, heard }
     }
 
@@ -205,14 +205,14 @@ impl World {
     }
 }
 
-fn listen(plugged: &Receiver<()>, hears: &Sender<()>, stopped: &AtomicBool) -> Vec<(u32, IpAddr)> {
+fn listen(plugged: &Receiver<()>, bound: &Sender<()>, stopped: &AtomicBool) -> Vec<(u32, IpAddr)> {
     plugged.recv().unwrap();
     ip("addr add 172.16.0.2/24 dev far0");
     ip("link set far0 up");
     let socket = UdpSocket::bind(WORLD).unwrap();
     setsockopt(&socket, sockopt::RcvBufForce, &(32 << 20)).unwrap();
     socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
-    hears.send(()).unwrap();
+    bound.send(()).unwrap();
     let (mut heard, mut buffer) = (Vec::new(), [0; 4]);
     loop {
         match socket.recv_from(&mut buffer) {

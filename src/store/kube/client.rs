@@ -112,13 +112,13 @@ impl Client {
         let body = Limited::new(response.into_body(), longest).collect();
         let reason = match timeout(ANSWER, body).await {
             Ok(Ok(body)) => return Ok(body.to_bytes()),
-            Ok(Err(error)) => match error.downcast_ref() {
-                Some(error) => failure(error),
-                None => {
+            Ok(Err(error)) => {
+                let Some(error) = error.downcast_ref() else {
                     let reason = format!("its answer has more than {longest} bytes");
                     return Err(Failure::Refused(Refusal::TooLarge(reason)));
-                }
-            },
+                };
+                failure(error)
+            }
             Err(_) => no_answer(),
         };
         Err(self.failed(&connection, &reason).await)

@@ -41,7 +41,7 @@ impl World {
                 self.lost.front().copied().filter(|(until, _)| *until <= self.now)
             {
                 self.lost.pop_front();
-                self.board.lose(&question, until - timeout, self.now);
+                self.board.lose(&question, until.checked_sub(timeout).unwrap(), self.now);
             }
             let random = &mut self.random;
             let next = || {
