@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 
 use ipnetwork::IpNetwork;
+use tweed_netlink::Family;
 
 use crate::disk::atomic_file;
 use crate::disk::plain_file::{self, Link};
@@ -122,28 +123,6 @@ pub fn previous_subnets(path: &Path) -> Result<Vec<IpNetwork>, Error> {
     Ok(both.into_iter().flatten().collect())
 }
 
-#[derive(Clone, Copy, Eq, PartialEq)]
-enum Family {
-    V4,
-    V6,
-}
-
-impl Family {
-    fn of(prefix: IpNetwork) -> Self {
-        match prefix {
-            IpNetwork::V4(_) => Self::V4,
-            IpNetwork::V6(_) => Self::V6,
-        }
-    }
-
-    fn wanted(self) -> &'static str {
-        match self {
-            Self::V4 => "an IPv4 prefix",
-            Self::V6 => "an IPv6 prefix",
-        }
-    }
-}
-
 /// What the lines so far said.
 #[derive(Default)]
 struct Found {
@@ -224,7 +203,7 @@ fn known(name: &str) -> Option<&'static str> {
 }
 
 fn listed(prefixes: &[IpNetwork], family: Family) -> String {
-    let of_family = prefixes.iter().filter(|prefix| Family::of(**prefix) == family);
+    let of_family = prefixes.iter().filter(|prefix| Family::of(prefix.ip()) == family);
     of_family.map(ToString::to_string).collect::<Vec<_>>().join(",")
 }
 
@@ -246,7 +225,10 @@ fn prefix(text: &str, family: Family) -> Result<IpNetwork, &'static str> {
         let length = length.parse().ok().filter(|_| digits)?;
         IpNetwork::new(address.parse().ok()?, length).ok()
     });
-    parsed.filter(|prefix| Family::of(*prefix) == family).ok_or(family.wanted())
+    parsed.filter(|prefix| Family::of(prefix.ip()) == family).ok_or(match family {
+        Family::V4 => "an IPv4 prefix",
+        Family::V6 => "an IPv6 prefix",
+    })
 }
 
 fn masked(prefix: IpNetwork) -> IpNetwork {

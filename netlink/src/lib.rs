@@ -21,12 +21,14 @@ pub mod rtnl;
 
 // Values in messages, and text that others wrote.
 pub mod excerpt;
+mod family;
 pub mod mac;
 
 #[cfg(feature = "async")]
 pub use asynchronous::{AsyncSocket, Monitor};
 pub use attributes::{Attributes, ip};
 pub use ethtool::{Ethtool, Switch, TX_CHECKSUM};
+pub use family::Family;
 pub use frame::{Frame, Refusal};
 pub use message::Message;
 pub use socket::{Protocol, Socket};

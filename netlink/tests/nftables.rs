@@ -4,9 +4,9 @@
 use std::process::Command;
 
 use tweed_netlink::nftables::{
-    self, Batch, Chain, Contents, Expression, Hook, IpFamily, Match, Ports, TableFamily,
+    self, Batch, Chain, Contents, Expression, Hook, Match, Ports, TableFamily,
 };
-use tweed_netlink::{Protocol, Socket};
+use tweed_netlink::{Family, Protocol, Socket};
 
 /// Runs a program that has to succeed; returns what it prints.
 #[track_caller]
@@ -28,14 +28,14 @@ fn shown(table: &str) -> String {
 
 #[test]
 fn a_table_with_sets_chains_and_rules_is_made_in_one_batch() {
-    let set = |name: &str| Expression::SourceIn(Match::Is, name.to_owned(), IpFamily::V4);
-    let not_v6 = Expression::DestinationIn(Match::IsNot, "six".to_owned(), IpFamily::V6);
+    let set = |name: &str| Expression::SourceIn(Match::Is, name.to_owned(), Family::V4);
+    let not_v6 = Expression::DestinationIn(Match::IsNot, "six".to_owned(), Family::V6);
     let v4 = ["10.1.0.0/24", "10.1.2.0/25", "255.0.0.0/8"].map(|text| text.parse().unwrap());
     let v6 = ["fd00:1::/32"].map(|text| text.parse().unwrap());
     let batch = Batch::of(TableFamily::Both, "sample")
         .table(None)
-        .set("four", IpFamily::V4)
-        .set("six", IpFamily::V6)
+        .set("four", Family::V4)
+        .set("six", Family::V6)
         .add_elements("four", &v4)
         .add_elements("six", &v6)
         .chain(Chain { name: "own", hook: None, comment: None })
@@ -125,10 +125,10 @@ fn destination(rule_for: Match, network: &str) -> Expression {
 }
 
 /// Rules of every form that one family can have, and how `nft(8)` writes them.
-fn forms(family: IpFamily) -> Vec<(Vec<Expression>, String)> {
+fn forms(family: Family) -> Vec<(Vec<Expression>, String)> {
     let (word, network, host, groups) = match family {
-        IpFamily::V4 => ("ip", "10.244.0.0/16", "10.244.1.7", "224.0.0.0/4"),
-        IpFamily::V6 => ("ip6", "fd00:244::/48", "fd00:244::7", "ff00::/8"),
+        Family::V4 => ("ip", "10.244.0.0/16", "10.244.1.7", "224.0.0.0/4"),
+        Family::V6 => ("ip6", "fd00:244::/48", "fd00:244::7", "ff00::/8"),
     };
     let translated = |ports| vec![Expression::SourceNat(host.parse().unwrap(), ports)];
     let masquerade = |ports| vec![destination(Match::IsNot, groups), Expression::Masquerade(ports)];
@@ -158,13 +158,13 @@ fn forms(family: IpFamily) -> Vec<(Vec<Expression>, String)> {
     ]
 }
 
-fn contents(family: IpFamily, table: &str) -> Contents {
+fn contents(family: Family, table: &str) -> Contents {
     nftables::read(&mut socket(), family, table).unwrap().unwrap()
 }
 
 #[test]
 fn what_is_written_is_read_again_and_shown_as_nft_writes_it() {
-    for (family, word) in [(IpFamily::V4, "ip"), (IpFamily::V6, "ip6")] {
+    for (family, word) in [(Family::V4, "ip"), (Family::V6, "ip6")] {
         let empty = Batch::of(TableFamily::Only(family), "forms").table(None).chain(Chain {
             name: "out",
             hook: Some(Hook::SourceNat),
@@ -195,12 +195,12 @@ fn rules_that_nft_wrote_are_read_as_ours() {
     nft(
         "add table ip theirs; add chain ip theirs out { type nat hook postrouting priority srcnat; }",
     );
-    let forms = forms(IpFamily::V4);
+    let forms = forms(Family::V4);
     for (_, text) in &forms {
         nft(&format!("add rule ip theirs out {text}"));
     }
     let rules: Vec<_> = forms.into_iter().map(|(rule, _)| Some(rule)).collect();
-    assert_eq!(contents(IpFamily::V4, "theirs").chains[0].rules, rules);
+    assert_eq!(contents(Family::V4, "theirs").chains[0].rules, rules);
 }
 
 #[test]
@@ -231,24 +231,24 @@ fn what_is_of_another_form_is_not_taken_for_ours() {
     for rule in rules {
         nft(&format!("add rule ip other {rule}"));
     }
-    let read = contents(IpFamily::V4, "other");
+    let read = contents(Family::V4, "other");
     assert_eq!((read.flags, read.objects), (1, 4));
     let hooks: Vec<_> =
         read.chains.iter().map(|chain| (chain.chain.as_str(), chain.hook)).collect();
     assert_eq!(hooks, [("low", None), ("closed", None), ("free", None)]);
     let known = read.chains.iter().flat_map(|chain| &chain.rules).flatten().collect::<Vec<_>>();
     assert_eq!(known, [&vec![Expression::Accept]]);
-    assert_eq!(nftables::read(&mut socket(), IpFamily::V6, "other").unwrap(), None);
+    assert_eq!(nftables::read(&mut socket(), Family::V6, "other").unwrap(), None);
 }
 
 #[test]
 fn a_table_is_replaced_as_a_whole_whether_it_is_there_or_not() {
-    let family = TableFamily::Only(IpFamily::V4);
+    let family = TableFamily::Only(Family::V4);
     let chain = Chain { name: "out", hook: Some(Hook::SourceNat), comment: None };
     for rule in [Expression::Return, Expression::Accept] {
         let batch = Batch::of(family, "whole").table(None).delete_table().table(None);
         let batch = batch.chain(chain).rule("out", std::slice::from_ref(&rule), None);
         assert_eq!(commit(batch), 0);
-        assert_eq!(contents(IpFamily::V4, "whole").chains[0].rules, [Some(vec![rule])]);
+        assert_eq!(contents(Family::V4, "whole").chains[0].rules, [Some(vec![rule])]);
     }
 }

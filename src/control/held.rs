@@ -9,7 +9,7 @@ use super::inputs::Inputs;
 use super::readiness::Rejections;
 use super::timers::{Timers, backoff};
 use crate::kernel::{Observation, Refused};
-use crate::model::config::Kind;
+use crate::model::config::BackendType;
 use crate::model::entry::{Entry, KernelState, Key, LinkName};
 use crate::model::status::{Readiness, Statistics};
 use crate::plan::diff::Op;
@@ -33,7 +33,7 @@ pub(super) struct Held {
 #[derive(Debug, Default)]
 pub(super) struct Logged {
     /// The backend, and whether with `Mixed`.
-    pub(super) config: Option<(Kind, bool)>,
+    pub(super) config: Option<(BackendType, bool)>,
     pub(super) firewall: Option<Choice>,
     pub(super) readiness: Option<Readiness>,
     /// What is logged next.

@@ -31,7 +31,7 @@ pub(super) use link::{ALL_LINKS, known as known_link, name as link_name};
 pub(super) use links::{Known, Links};
 pub(super) use peek::{may_be_default, may_concern};
 pub(super) use route::{default_route, reach};
-pub(super) use table::{changed_table, family as ip_family, renewal, table};
+pub(super) use table::{changed_table, renewal, table};
 pub(super) use transaction::{Transaction, changed_elements, transaction};
 
 use std::net::IpAddr;

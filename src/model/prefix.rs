@@ -1,67 +1,14 @@
 //! An IP prefix without host bits, and the arithmetic that both address families share.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::str::FromStr;
 
 use ipnetwork::IpNetwork;
 use serde::{Deserialize, Serialize};
+pub use tweed_netlink::Family;
 
 use crate::excerpt;
-
-/// An address family.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Family {
-    V4,
-    V6,
-}
-
-impl Family {
-    pub const ALL: [Self; 2] = [Self::V4, Self::V6];
-
-    pub const fn of(address: IpAddr) -> Self {
-        match address {
-            IpAddr::V4(_) => Self::V4,
-            IpAddr::V6(_) => Self::V6,
-        }
-    }
-
-    /// Length of an address in bits.
-    pub const fn width(self) -> u8 {
-        match self {
-            Self::V4 => 32,
-            Self::V6 => 128,
-        }
-    }
-
-    /// The address whose number is `number`; the upper bits of a number too large are dropped.
-    pub fn address(self, number: u128) -> IpAddr {
-        match self {
-            Self::V4 => {
-                Ipv4Addr::from_bits(u32::try_from(number & u128::from(u32::MAX)).unwrap_or(0))
-                    .into()
-            }
-            Self::V6 => Ipv6Addr::from_bits(number).into(),
-        }
-    }
-
-    pub const fn unspecified(self) -> IpAddr {
-        match self {
-            Self::V4 => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-            Self::V6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
-        }
-    }
-}
-
-impl fmt::Display for Family {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::V4 => "IPv4",
-            Self::V6 => "IPv6",
-        })
-    }
-}
 
 /// `address` as a number.
 pub fn number(address: IpAddr) -> u128 {

@@ -76,14 +76,15 @@ mod tests {
     use expect_test::expect;
 
     use super::*;
-    use crate::model::lease::{BackendType, Lease, LeaseId, Vtep};
+    use crate::model::config::BackendType;
+    use crate::model::lease::{Lease, LeaseId, PublishedBackend, Vtep};
 
     fn endpoint(subnet: &str, public_ip: &str) -> Endpoint {
         let mac = "c6:d2:32:6f:8f:44".parse().unwrap();
         Endpoint {
             subnet: subnet.parse().unwrap(),
             public_ip: public_ip.parse().unwrap(),
-            backend: BackendType::Vxlan,
+            backend: BackendType::Vxlan.into(),
             vtep: Some(Vtep { vni: Some(1), mac, source: None }),
         }
     }
@@ -106,7 +107,7 @@ mod tests {
         let reserved = LeaseStatus {
             reservation: true,
             ..lease(vec![Endpoint {
-                backend: BackendType::Other(String::new()),
+                backend: PublishedBackend::Other(String::new()),
                 vtep: None,
                 ..endpoint("10.244.7.0/24", "172.16.0.7")
             }])

@@ -14,11 +14,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::mac::MacAddr;
-use crate::model::config::{Kind, NetworkConfig};
+use crate::model::config::{BackendType, NetworkConfig};
 use crate::model::entry::{Address, Entry, KernelState, LinkName, Route, SettingKind, TableName};
-use crate::model::lease::{
-    BackendType, Endpoint, EndpointAttributes, Lease, LeaseAttributes, Rules, Vtep,
-};
+use crate::model::lease::{Endpoint, EndpointAttributes, Lease, LeaseAttributes, Rules, Vtep};
 use crate::model::local::Local;
 use crate::model::node::Uplink;
 use crate::model::path::{Detour, Detours, Path};
@@ -103,19 +101,27 @@ pub fn networks(local: &Local) -> Vec<Box<dyn Network>> {
         let direct = HostGw::new(local, uplink);
         let tunnel = || Vxlan::new(local, uplink);
         match (local.config.backend.kind, local.config.mixed) {
-            (Kind::Vxlan | Kind::HostGw, true) => Box::new(Mixed::new(local, tunnel(), direct)),
-            (Kind::Vxlan, false) => Box::new(tunnel()),
-            (Kind::HostGw, false) => Box::new(direct),
+            (BackendType::Vxlan | BackendType::HostGw, true) => {
+                Box::new(Mixed::new(local, tunnel(), direct))
+            }
+            (BackendType::Vxlan, false) => Box::new(tunnel()),
+            (BackendType::HostGw, false) => Box::new(direct),
         }
     };
     local.node.uplinks.iter().map(network).collect()
 }
 
+/// The backend of `peer`.
+fn supported(peer: &Endpoint) -> Result<BackendType, Unreachable> {
+    let unknown = || Unreachable::UnknownBackend(peer.backend.as_str().to_owned());
+    peer.backend.supported().ok_or_else(unknown)
+}
+
 /// Whether `peer` is reached directly only once it has answered a probe: its lease says vxlan, and
 /// a flanneld that filters strictly expects its packets from the tunnel.
 pub fn must_answer(config: &NetworkConfig, peer: &Endpoint) -> bool {
-    let is_direct = config.backend.kind == Kind::HostGw && config.probing().is_some();
-    is_direct && peer.backend == BackendType::Vxlan
+    let is_direct = config.backend.kind == BackendType::HostGw && config.probing().is_some();
+    is_direct && peer.backend.supported() == Some(BackendType::Vxlan)
 }
 
 /// What the kernel should hold for our own sake.
@@ -179,7 +185,7 @@ impl Local {
             vtep: vtep(uplink),
         };
         LeaseAttributes {
-            backend: BackendType::from(self.config.backend.kind.as_str()),
+            backend: self.config.backend.kind,
             endpoints: self.node.uplinks.iter().map(endpoint).collect(),
         }
     }

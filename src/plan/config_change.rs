@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use crate::model::config::{Kind, NetworkConfig, differing_key};
+use crate::model::config::{BackendType, NetworkConfig, differing_key};
 use crate::model::prefix::Family;
 
 /// What of an edit is in force from now on, and what waits.
@@ -20,7 +20,7 @@ pub struct Situation {
     /// What the node is called, its public IPs first.
     pub names: Vec<String>,
     /// The backend that the node is kept on, whatever the config in force says.
-    pub kept: Option<Kind>,
+    pub kept: Option<BackendType>,
     /// The peers that could not be reached without `Mixed`; none before all peers are known.
     pub stranded: Option<Vec<IpAddr>>,
 }
@@ -64,14 +64,14 @@ pub enum Waits {
 /// Which path a node takes to a peer of the same backend: both ends of it have to agree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Carriage {
-    kind: Kind,
+    kind: BackendType,
     /// Whether peers on the same link are reached without the tunnel; `host-gw` has none.
     direct_routing: bool,
 }
 
 impl Carriage {
-    fn new(kind: Kind, config: &NetworkConfig) -> Self {
-        let direct_routing = kind == Kind::Vxlan && config.backend.tunnel.direct_routing;
+    fn new(kind: BackendType, config: &NetworkConfig) -> Self {
+        let direct_routing = kind == BackendType::Vxlan && config.backend.tunnel.direct_routing;
         Self { kind, direct_routing }
     }
 
@@ -137,7 +137,7 @@ impl Situation {
     }
 
     /// The backend of this node where `current` is in force.
-    fn kind(&self, current: &NetworkConfig) -> Kind {
+    fn kind(&self, current: &NetworkConfig) -> BackendType {
         self.kept.unwrap_or_else(|| current.kind_of(&self.names))
     }
 }

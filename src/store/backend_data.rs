@@ -5,8 +5,9 @@ use std::net::IpAddr;
 use serde::Serialize;
 
 use crate::mac::MacAddr;
+use crate::model::config::BackendType;
 use crate::model::json::{Fields, WrongType};
-use crate::model::lease::{BackendType, Malformed, Vtep};
+use crate::model::lease::{Malformed, PublishedBackend, Vtep};
 use crate::model::prefix::Family;
 
 /// The order of the fields is flannel's.
@@ -32,18 +33,18 @@ impl From<Vtep> for BackendData {
 /// # Errors
 /// A peer on VXLAN publishes an invalid end of a tunnel.
 pub(super) fn vtep(
-    backend: &BackendType,
+    backend: &PublishedBackend,
     family: Family,
     read: impl FnOnce() -> Result<Option<Fields>, Malformed>,
 ) -> Result<Option<Vtep>, Malformed> {
-    match backend {
-        BackendType::Vxlan => read()?.map_or(Ok(None), |data| published(&data, family)),
+    match backend.supported() {
+        Some(BackendType::Vxlan) => read()?.map_or(Ok(None), |data| published(&data, family)),
         // Flannel does not read the data of host-gw, so invalid data is no error.
-        BackendType::HostGw => {
+        Some(BackendType::HostGw) => {
             let data = read().ok().flatten();
             Ok(data.and_then(|data| published(&data, family).ok().flatten()))
         }
-        BackendType::Other(_) => Ok(None),
+        None => Ok(None),
     }
 }
 

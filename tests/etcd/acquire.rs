@@ -1,7 +1,8 @@
 //! Which lease a node gets, and what etcd holds afterwards.
 
 use futures::future::join_all;
-use tweed::model::lease::{BackendType, Vtep};
+use tweed::model::config::BackendType;
+use tweed::model::lease::Vtep;
 use tweed::store::Leases;
 
 use crate::node::{
@@ -34,7 +35,7 @@ async fn a_host_gw_lease_keeps_its_tunnel_end() {
     let before = manager.acquire(&config(V4), &vxlan(&["192.168.0.9"])).await.unwrap();
     let after = manager.acquire(&config(V4), &host_gw).await.unwrap();
     assert_eq!((before.id, before.grant, before.created), (after.id, after.grant, after.created));
-    assert_eq!(after.endpoints[0].backend, BackendType::HostGw);
+    assert_eq!(after.endpoints[0].backend, BackendType::HostGw.into());
     let (stored, _) = server.get(&format!("{SUBNETS}10.5.115.0-24")).await.unwrap();
     assert_eq!(
         stored,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use etcd_client::Client;
 use tokio::time::{sleep, timeout};
-use tweed::model::config::Kind;
+use tweed::model::config::BackendType;
 use tweed::model::entry::LinkName;
 use tweed::model::lease::{Lease, LeaseId};
 use tweed::model::node::Node;
@@ -37,7 +37,7 @@ pub(crate) fn report(lease: &Lease) -> NodeReport {
             uplinks,
         },
         subnets: lease.subnets().collect(),
-        backend: Kind::Vxlan,
+        backend: BackendType::Vxlan,
         mixed: true,
         config_revision: 7,
         follows: true,

@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 use tokio::time::timeout;
-use tweed::model::lease::{BackendType, Vtep};
+use tweed::model::config::BackendType;
+use tweed::model::lease::Vtep;
 use tweed::model::report::NodeReport;
 use tweed::model::status::StoreState;
 use tweed::store::kube::{KubeSubnetManager, NodeRef};

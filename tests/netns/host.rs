@@ -11,12 +11,13 @@ use std::time::Duration;
 use nix::sched::{CloneFlags, unshare};
 use tweed::kernel::{Kernel, NetlinkKernel, Observation};
 use tweed::mac::MacAddr;
+use tweed::model::config::BackendType;
 use tweed::model::config::NetworkConfig;
 use tweed::model::entry::{
     Address, ChainName, Entry, Fdb, KernelState, Link, LinkKind, LinkName, Neighbour, Route,
     SettingKind, TableName, Vxlan,
 };
-use tweed::model::lease::{BackendType, Endpoint, Lease, LeaseId};
+use tweed::model::lease::{Endpoint, Lease, LeaseId};
 use tweed::model::node::Firewalls;
 use tweed::model::policy::Policy;
 use tweed::model::prefix::{Family, Prefix};
@@ -270,7 +271,7 @@ pub(crate) fn rules(policy: &Policy, host: &Firewalls, keys: &str) -> KernelStat
     let endpoint = |(subnet, public_ip)| Endpoint {
         subnet: prefix(subnet),
         public_ip: address(public_ip),
-        backend: BackendType::HostGw,
+        backend: BackendType::HostGw.into(),
         vtep: None,
     };
     let own = [("10.244.1.0/24", "172.16.0.1"), ("fd00:10:244:1::/64", "fd16::1")];

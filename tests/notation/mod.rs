@@ -13,9 +13,10 @@ use std::net::IpAddr;
 
 use tweed::daemon::options::Options;
 use tweed::mac::MacAddr;
+use tweed::model::config::BackendType;
 use tweed::model::config::NetworkConfig;
 use tweed::model::entry::LinkName;
-use tweed::model::lease::{BackendType, Endpoint, Lease, LeaseId, Malformed, Record, Vtep};
+use tweed::model::lease::{Endpoint, Lease, LeaseId, Malformed, PublishedBackend, Record, Vtep};
 use tweed::model::local::Local;
 use tweed::model::node::{Facts, Interface, InterfaceAddress, InterfaceOptions, Lifetime, Node};
 use tweed::model::policy::Policy;
@@ -38,7 +39,7 @@ pub(crate) fn mac_of(address: IpAddr) -> MacAddr {
 pub(crate) fn lease(text: &str) -> Lease {
     let words: Vec<&str> = text.split_whitespace().collect();
     let named = words.iter().find(|word| !word.contains(['@', '=']) && !word.ends_with("vtep"));
-    let backend = BackendType::from(named.copied().unwrap_or("vxlan"));
+    let backend = PublishedBackend::from(named.copied().unwrap_or("vxlan"));
     let endpoint = |word: &&str| {
         let (subnet, public_ip) = word.split_once('@')?;
         let public_ip = public_ip.parse().unwrap();
@@ -51,8 +52,8 @@ pub(crate) fn lease(text: &str) -> Lease {
     Lease { id: lease_id(&subnets), endpoints, created, grant: Some(1) }
 }
 
-fn vtep(words: &[&str], backend: &BackendType, public_ip: IpAddr) -> Option<Vtep> {
-    let is_usual = *backend == BackendType::Vxlan && !words.contains(&"no-vtep");
+fn vtep(words: &[&str], backend: &PublishedBackend, public_ip: IpAddr) -> Option<Vtep> {
+    let is_usual = *backend == BackendType::Vxlan.into() && !words.contains(&"no-vtep");
     let is_told = words.contains(&"vtep") || value(words, "mac").is_some();
     let vni = match value(words, "vni") {
         Some("none") => None,

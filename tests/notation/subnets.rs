@@ -1,9 +1,8 @@
 //! What the tests of subnet managers say of nodes and leases, whatever the store.
 
+use tweed::model::config::BackendType;
 use tweed::model::config::NetworkConfig;
-use tweed::model::lease::{
-    BackendType, EndpointAttributes, Lease, LeaseAttributes, LeaseUpdate, Record, Vtep,
-};
+use tweed::model::lease::{EndpointAttributes, Lease, LeaseAttributes, LeaseUpdate, Record, Vtep};
 
 pub(crate) fn config(json: &str) -> NetworkConfig {
     NetworkConfig::parse(json.as_bytes()).unwrap()

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use tweed::model::config::{Kind, Rollout};
+use tweed::model::config::{BackendType, Rollout};
 
 /// The first so many nodes of the segment, and so many of a hundred.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +50,6 @@ impl Share {
 
     fn rollout(self) -> Rollout {
         let nodes = (FIRST..FIRST + self.named).map(|last| format!("10.99.1.{last}")).collect();
-        Rollout { from: Kind::Vxlan, percent: self.percent, nodes }
+        Rollout { from: BackendType::Vxlan, percent: self.percent, nodes }
     }
 }

@@ -11,7 +11,7 @@ use nix::libc::{
 use super::batch::{HEADER, request};
 use super::decode;
 use super::expression::{Expression, register};
-use super::family::{IpFamily, TableFamily};
+use super::family::TableFamily;
 use super::numbers::{
     NFTA_CHAIN_HOOK, NFTA_CHAIN_NAME, NFTA_CHAIN_POLICY, NFTA_CHAIN_TABLE, NFTA_CHAIN_TYPE,
     NFTA_EXPR_DATA, NFTA_EXPR_NAME, NFTA_HOOK_HOOKNUM, NFTA_IMMEDIATE_DATA, NFTA_MATCH_NAME,
@@ -19,6 +19,7 @@ use super::numbers::{
     NFTA_VERDICT_CODE,
 };
 use super::numbers::{NFTA_DATA_VERDICT, NFTA_LIST_ELEM};
+use crate::Family;
 use crate::attributes::Attributes;
 use crate::frame::Frame;
 use crate::socket::Socket;
@@ -135,13 +136,13 @@ fn rule(elements: Attributes<'_>, family: TableFamily) -> Option<FilterRule> {
 }
 
 /// Takes away the first two elements if they ask for the family, and tells which one.
-fn shortened(tests: &mut Vec<(u16, &[u8])>) -> Option<IpFamily> {
-    let Some((_, first)) = tests.first() else { return Some(IpFamily::V4) };
+fn shortened(tests: &mut Vec<(u16, &[u8])>) -> Option<Family> {
+    let Some((_, first)) = tests.first() else { return Some(Family::V4) };
     let element = Attributes::of(first);
     let key = element.nested(NFTA_EXPR_DATA)?.be32(NFTA_META_KEY);
     let asks = element.text(NFTA_EXPR_NAME)? == "meta" && key == Some(register(NFT_META_NFPROTO));
     let family = decode::compared_byte(tests.get(1)?.1)?;
-    let families = [IpFamily::V4, IpFamily::V6].into_iter();
+    let families = [Family::V4, Family::V6].into_iter();
     let family = families.filter(|_| asks).find(|known| known.protocol() == family)?;
     tests.drain(..2);
     Some(family)

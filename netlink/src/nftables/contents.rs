@@ -13,7 +13,7 @@ use super::batch::{HEADER, Hook, request};
 use super::chains::{Outcome, outcome};
 use super::decode;
 use super::expression::Expression;
-use super::family::{IpFamily, TableFamily};
+use super::family::TableFamily;
 use super::numbers::{
     NFTA_CHAIN_HOOK, NFTA_CHAIN_NAME, NFTA_CHAIN_POLICY, NFTA_CHAIN_TABLE, NFTA_CHAIN_TYPE,
     NFTA_EXPR_DATA, NFTA_EXPR_NAME, NFTA_GEN_ID, NFTA_HOOK_HOOKNUM, NFTA_HOOK_PRIORITY,
@@ -21,6 +21,7 @@ use super::numbers::{
     NFTA_RULE_HANDLE, NFTA_RULE_TABLE, NFTA_RULE_USERDATA, NFTA_TABLE_FLAGS, NFTA_TABLE_NAME,
     NFTA_TABLE_USE,
 };
+use crate::Family;
 use crate::attributes::Attributes;
 use crate::frame::Frame;
 use crate::socket::Socket;
@@ -62,7 +63,7 @@ pub struct Rule {
 ///
 /// # Errors
 /// The kernel has no nftables, or not for us; or the conversation broke.
-pub fn read(socket: &mut Socket, family: IpFamily, table: &str) -> io::Result<Option<Contents>> {
+pub fn read(socket: &mut Socket, family: Family, table: &str) -> io::Result<Option<Contents>> {
     let question = request(TableFamily::Only(family), NFT_MSG_GETTABLE, 0);
     let answer = socket.get(question.text(NFTA_TABLE_NAME, table), |frame| {
         let table = frame.attributes(HEADER)?;
@@ -81,7 +82,7 @@ pub fn read(socket: &mut Socket, family: IpFamily, table: &str) -> io::Result<Op
     Ok(Some(Contents { flags, objects, chains }))
 }
 
-fn rules(socket: &mut Socket, family: IpFamily, table: &str) -> io::Result<Vec<Rules>> {
+fn rules(socket: &mut Socket, family: Family, table: &str) -> io::Result<Vec<Rules>> {
     let question = request(TableFamily::Only(family), NFT_MSG_GETRULE, 0);
     let listed = socket.list(&question.text(NFTA_RULE_TABLE, table), |frame| {
         let rule = frame.attributes(HEADER)?;
@@ -102,12 +103,7 @@ fn rules(socket: &mut Socket, family: IpFamily, table: &str) -> io::Result<Vec<R
 }
 
 /// By what packets come to `chain`, and are let through at its end.
-fn hook(
-    socket: &mut Socket,
-    family: IpFamily,
-    table: &str,
-    chain: &str,
-) -> io::Result<Option<Hook>> {
+fn hook(socket: &mut Socket, family: Family, table: &str, chain: &str) -> io::Result<Option<Hook>> {
     let question = request(TableFamily::Only(family), NFT_MSG_GETCHAIN, 0)
         .text(NFTA_CHAIN_TABLE, table)
         .text(NFTA_CHAIN_NAME, chain);
@@ -154,7 +150,7 @@ fn rule(all: Attributes<'_>, family: TableFamily) -> Option<Rule> {
     };
     let family = match family {
         TableFamily::Only(family) => family,
-        TableFamily::Both => IpFamily::V4,
+        TableFamily::Both => Family::V4,
     };
     let expressions =
         decode::expressions(elements.into_iter().filter(|element| !counts(element)), family);
@@ -194,7 +190,7 @@ fn comment(mut data: &[u8]) -> Option<String> {
 /// The kernel has no nftables, or not for us; or the conversation broke.
 pub fn has_chain(
     socket: &mut Socket,
-    family: IpFamily,
+    family: Family,
     table: &str,
     chain: &str,
 ) -> io::Result<bool> {
@@ -208,7 +204,7 @@ pub fn has_chain(
 ///
 /// # Errors
 /// The kernel has no nftables, or not for us; or the conversation broke.
-pub fn drops(socket: &mut Socket, family: IpFamily, table: &str, chain: &str) -> io::Result<bool> {
+pub fn drops(socket: &mut Socket, family: Family, table: &str, chain: &str) -> io::Result<bool> {
     let question = request(TableFamily::Only(family), NFT_MSG_GETCHAIN, 0)
         .text(NFTA_CHAIN_TABLE, table)
         .text(NFTA_CHAIN_NAME, chain);
@@ -224,7 +220,7 @@ pub fn drops(socket: &mut Socket, family: IpFamily, table: &str, chain: &str) ->
 /// # Errors
 /// The kernel has no nftables, or not for us; or the conversation broke.
 pub fn generation(socket: &mut Socket) -> io::Result<u32> {
-    let question = request(TableFamily::Only(IpFamily::V4), NFT_MSG_GETGEN, 0);
+    let question = request(TableFamily::Only(Family::V4), NFT_MSG_GETGEN, 0);
     let number = |frame: &Frame<'_>| frame.attributes(HEADER)?.be32(NFTA_GEN_ID);
     match socket.get(question, number)? {
         Ok(Some(generation)) => Ok(generation),

@@ -16,7 +16,6 @@ use super::expression::{
     BACK_BY_INPUT, Expression, INVERTED, MAP_ADDRESSES, MISSING, Match, PORT, PRESENT, Place,
     Ports, ROUTE_DEVICE, SOURCE_NAT, UDP, VNI, register,
 };
-use super::family::IpFamily;
 use super::numbers::{
     NFTA_BITWISE_MASK, NFTA_BITWISE_XOR, NFTA_CMP_DATA, NFTA_CMP_OP, NFTA_DATA_VALUE,
     NFTA_DATA_VERDICT, NFTA_EXPR_DATA, NFTA_EXPR_NAME, NFTA_FIB_FLAGS, NFTA_FIB_RESULT,
@@ -25,6 +24,7 @@ use super::numbers::{
     NFTA_NAT_REG_ADDR_MAX, NFTA_NAT_REG_ADDR_MIN, NFTA_NAT_TYPE, NFTA_PAYLOAD_BASE,
     NFTA_PAYLOAD_LEN, NFTA_PAYLOAD_OFFSET, NFTA_VERDICT_CHAIN, NFTA_VERDICT_CODE,
 };
+use crate::Family;
 use crate::attributes::{Attributes, ip};
 use crate::message::octets;
 
@@ -53,7 +53,7 @@ enum Step<'a> {
 /// Of a rule in a table for `family`; none if it has one that [`Expression`] does not know.
 pub(super) fn expressions<'a>(
     elements: impl IntoIterator<Item = (u16, &'a [u8])>,
-    family: IpFamily,
+    family: Family,
 ) -> Option<Vec<Expression>> {
     let steps = elements
         .into_iter()
@@ -70,13 +70,13 @@ pub(super) fn expressions<'a>(
 
 /// The byte that an element asks for, if that is what it does.
 pub(super) fn compared_byte(element: &[u8]) -> Option<u8> {
-    match step(element, IpFamily::V4)? {
+    match step(element, Family::V4)? {
         Step::Compare(Match::Is, [byte]) => Some(*byte),
         _ => None,
     }
 }
 
-fn first<'a, 'b>(steps: &'b [Step<'a>], family: IpFamily) -> Option<(Expression, &'b [Step<'a>])> {
+fn first<'a, 'b>(steps: &'b [Step<'a>], family: Family) -> Option<(Expression, &'b [Step<'a>])> {
     match steps {
         [Step::LoadMark, Step::Mask(mask), Step::Compare(rule_for, value), rest @ ..] => {
             let bits = u32::from_ne_bytes((*value).try_into().ok()?);
@@ -155,7 +155,7 @@ fn of_tunnel<'a, 'b>(steps: &'b [Step<'a>]) -> Option<(Expression, &'b [Step<'a>
     }
 }
 
-fn step(element: &[u8], family: IpFamily) -> Option<Step<'_>> {
+fn step(element: &[u8], family: Family) -> Option<Step<'_>> {
     let element = Attributes::of(element);
     let data = element.nested(NFTA_EXPR_DATA).unwrap_or(Attributes::of(&[]));
     match element.text(NFTA_EXPR_NAME)? {
@@ -203,7 +203,7 @@ fn step(element: &[u8], family: IpFamily) -> Option<Step<'_>> {
     }
 }
 
-fn address(data: Attributes<'_>, family: IpFamily) -> Option<Step<'static>> {
+fn address(data: Attributes<'_>, family: Family) -> Option<Step<'static>> {
     let is_of_network = data.be32(NFTA_PAYLOAD_BASE)? == register(NFT_PAYLOAD_NETWORK_HEADER);
     let (offset, length) = (data.be32(NFTA_PAYLOAD_OFFSET)?, data.be32(NFTA_PAYLOAD_LEN)?);
     let place = [Place::Source, Place::Destination].into_iter().find(|place| {
@@ -230,10 +230,10 @@ fn compared(place: Place, rule_for: Match, network: IpNetwork) -> Expression {
     }
 }
 
-fn padded(bytes: &[u8], family: IpFamily) -> Option<IpAddr> {
+fn padded(bytes: &[u8], family: Family) -> Option<IpAddr> {
     let unspecified = match family {
-        IpFamily::V4 => IpAddr::from([0; 4]),
-        IpFamily::V6 => IpAddr::from([0; 16]),
+        Family::V4 => IpAddr::from([0; 4]),
+        Family::V6 => IpAddr::from([0; 16]),
     };
     let whole = octets(unspecified);
     ip(&[bytes, whole.get(bytes.len()..)?].concat())
@@ -259,7 +259,7 @@ fn masqueraded(data: Attributes<'_>) -> Option<Ports> {
 }
 
 /// Likewise, of an expression that gives a packet the loaded address of `family` as its source.
-fn translated(data: Attributes<'_>, family: IpFamily) -> Option<Ports> {
+fn translated(data: Attributes<'_>, family: Family) -> Option<Ports> {
     let loaded = register(NFT_REG_1);
     let is_known = data.into_iter().all(|(kind, _)| match kind {
         NFTA_NAT_TYPE => data.be32(kind) == Some(SOURCE_NAT),

@@ -11,7 +11,7 @@ use nix::libc::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::family::{IpFamily, TableFamily};
+use super::family::TableFamily;
 use super::numbers::{
     NFTA_BITWISE_DREG, NFTA_BITWISE_LEN, NFTA_BITWISE_MASK, NFTA_BITWISE_SREG, NFTA_BITWISE_XOR,
     NFTA_CMP_DATA, NFTA_CMP_OP, NFTA_CMP_SREG, NFTA_DATA_VALUE, NFTA_DATA_VERDICT, NFTA_EXPR_DATA,
@@ -21,6 +21,7 @@ use super::numbers::{
     NFTA_NAT_FLAGS, NFTA_NAT_REG_ADDR_MIN, NFTA_NAT_TYPE, NFTA_PAYLOAD_BASE, NFTA_PAYLOAD_DREG,
     NFTA_PAYLOAD_LEN, NFTA_PAYLOAD_OFFSET, NFTA_VERDICT_CHAIN, NFTA_VERDICT_CODE,
 };
+use crate::Family;
 use crate::message::{Message, octets};
 
 /// In the order in which a rule has them.
@@ -31,9 +32,9 @@ pub enum Expression {
     /// The same for the destination.
     Destination(Match, IpNetwork),
     /// Goes on for packets whose source is, or is not, in the set of this name and family.
-    SourceIn(Match, String, IpFamily),
+    SourceIn(Match, String, Family),
     /// The same for the destination.
-    DestinationIn(Match, String, IpFamily),
+    DestinationIn(Match, String, Family),
     /// Goes on for packets whose protocol above IP is, or is not, in the set of this name.
     ProtocolIn(Match, String),
     /// Goes on for packets that have, or have not, all bits of this mark, whatever others they have.
@@ -132,11 +133,11 @@ impl Expression {
     pub(super) fn append(&self, rule: Message, table: TableFamily) -> Message {
         match self {
             Self::Source(rule_for, network) => {
-                let loaded = load(rule, table, Place::Source, IpFamily::of(network.ip()));
+                let loaded = load(rule, table, Place::Source, Family::of(network.ip()));
                 compare(loaded, *rule_for, *network)
             }
             Self::Destination(rule_for, network) => {
-                let loaded = load(rule, table, Place::Destination, IpFamily::of(network.ip()));
+                let loaded = load(rule, table, Place::Destination, Family::of(network.ip()));
                 compare(loaded, *rule_for, *network)
             }
             Self::SourceIn(rule_for, set, family) => {
@@ -168,7 +169,7 @@ impl Expression {
 }
 
 /// In a table for both families, an address has a meaning only in packets of its own.
-fn load(rule: Message, table: TableFamily, place: Place, family: IpFamily) -> Message {
+fn load(rule: Message, table: TableFamily, place: Place, family: Family) -> Message {
     let rule = match table {
         TableFamily::Both => of_family(rule, family),
         TableFamily::Only(_) => rule,
@@ -213,7 +214,7 @@ fn marked(rule: Message, rule_for: Match, mark: u32) -> Message {
     compare_with(with_mask(loaded, &mark), rule_for.operation(), &mark)
 }
 
-fn of_family(rule: Message, family: IpFamily) -> Message {
+fn of_family(rule: Message, family: Family) -> Message {
     compare_with(meta(rule, NFT_META_NFPROTO), NFT_CMP_EQ, &[family.protocol()])
 }
 
@@ -297,7 +298,7 @@ fn source_nat(rule: Message, to: IpAddr, ports: Ports) -> Message {
     });
     expression(loaded, "nat", |data| {
         data.be32(NFTA_NAT_TYPE, SOURCE_NAT)
-            .be32(NFTA_NAT_FAMILY, IpFamily::of(to).protocol().into())
+            .be32(NFTA_NAT_FAMILY, Family::of(to).protocol().into())
             .be32(NFTA_NAT_REG_ADDR_MIN, register(NFT_REG_1))
             .with(ports.flags(), |data, flags| data.be32(NFTA_NAT_FLAGS, flags))
     })
@@ -335,12 +336,12 @@ impl Match {
 
 impl Place {
     /// Offset and length in bytes.
-    pub(super) const fn in_header(self, family: IpFamily) -> (u32, u32) {
+    pub(super) const fn in_header(self, family: Family) -> (u32, u32) {
         match (family, self) {
-            (IpFamily::V4, Self::Source) => (12, 4),
-            (IpFamily::V4, Self::Destination) => (16, 4),
-            (IpFamily::V6, Self::Source) => (8, 16),
-            (IpFamily::V6, Self::Destination) => (24, 16),
+            (Family::V4, Self::Source) => (12, 4),
+            (Family::V4, Self::Destination) => (16, 4),
+            (Family::V6, Self::Source) => (8, 16),
+            (Family::V6, Self::Destination) => (24, 16),
         }
     }
 }

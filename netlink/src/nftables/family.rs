@@ -1,14 +1,8 @@
-//! IP families, and those that a table is for.
-
-use std::net::IpAddr;
+//! The families that a table is for, and their numbers in netfilter.
 
 use nix::libc::{NFPROTO_INET, NFPROTO_IPV4, NFPROTO_IPV6};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum IpFamily {
-    V4,
-    V6,
-}
+use crate::Family;
 
 /// Whose packets come to the chains of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,17 +10,10 @@ pub enum TableFamily {
     /// Those of both, as in `inet`.
     Both,
     /// Those of one, as in `ip` and `ip6`.
-    Only(IpFamily),
+    Only(Family),
 }
 
-impl IpFamily {
-    pub const fn of(address: IpAddr) -> Self {
-        match address {
-            IpAddr::V4(_) => Self::V4,
-            IpAddr::V6(_) => Self::V6,
-        }
-    }
-
+impl Family {
     /// How `nft(8)` numbers the type of its addresses, and their length in bytes.
     pub(super) const fn key(self) -> (u32, u32) {
         match self {
@@ -42,15 +29,14 @@ impl IpFamily {
 }
 
 impl TableFamily {
-    pub(super) const ALL: [Self; 3] =
-        [Self::Both, Self::Only(IpFamily::V4), Self::Only(IpFamily::V6)];
+    pub(super) const ALL: [Self; 3] = [Self::Both, Self::Only(Family::V4), Self::Only(Family::V6)];
 
     /// As netfilter numbers it.
     pub(super) fn number(self) -> u8 {
         let number = match self {
             Self::Both => NFPROTO_INET,
-            Self::Only(IpFamily::V4) => NFPROTO_IPV4,
-            Self::Only(IpFamily::V6) => NFPROTO_IPV6,
+            Self::Only(Family::V4) => NFPROTO_IPV4,
+            Self::Only(Family::V6) => NFPROTO_IPV6,
         };
         u8::try_from(number).unwrap_or_default()
     }

@@ -15,7 +15,7 @@ pub use contents::{
     Contents, Rule, Rules, changed_chain, changed_table, drops, generation, has_chain, list, read,
 };
 pub use expression::{Expression, Match, Ports};
-pub use family::{IpFamily, TableFamily};
+pub use family::TableFamily;
 pub use set::{
     Change, ChangedElements, MOST_ADDRESSES, Stay, addresses, changed_elements, udp_stay,
 };

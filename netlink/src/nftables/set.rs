@@ -12,13 +12,14 @@ use nix::libc::{
 
 use super::batch::{Batch, HEADER, request};
 use super::expression::UDP;
-use super::family::{IpFamily, TableFamily};
+use super::family::TableFamily;
 use super::numbers::{
     NFTA_DATA_VALUE, NFTA_LIST_ELEM, NFTA_SET_ELEM_EXPIRATION, NFTA_SET_ELEM_FLAGS,
     NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_LIST_ELEMENTS, NFTA_SET_ELEM_LIST_SET,
     NFTA_SET_ELEM_LIST_TABLE, NFTA_SET_ELEM_TIMEOUT, NFTA_SET_FLAGS, NFTA_SET_ID, NFTA_SET_KEY_LEN,
     NFTA_SET_KEY_TYPE, NFTA_SET_NAME, NFTA_SET_TABLE,
 };
+use crate::Family;
 use crate::attributes::{Attributes, ip};
 use crate::frame::Frame;
 use crate::message::Message;
@@ -36,7 +37,7 @@ pub struct Stay {
 /// Some elements of a set, as the kernel tells those who listen for changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChangedElements<'a> {
-    pub family: IpFamily,
+    pub family: Family,
     pub table: &'a str,
     pub set: &'a str,
     pub change: Change,
@@ -63,12 +64,12 @@ const DELETED: i32 = NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_DELSETELEM;
 
 impl Batch {
     /// There is this set of networks of one family from now on.
-    pub fn set(self, name: &str, family: IpFamily) -> Self {
+    pub fn set(self, name: &str, family: Family) -> Self {
         self.set_of(name, family.key(), NFT_SET_INTERVAL.cast_unsigned())
     }
 
     /// There is this set of addresses of one family from now on.
-    pub fn address_set(self, name: &str, family: IpFamily) -> Self {
+    pub fn address_set(self, name: &str, family: Family) -> Self {
         self.set_of(name, family.key(), 0)
     }
 
@@ -161,7 +162,7 @@ impl Batch {
 /// The kernel has no nftables, or not for us; or the conversation broke.
 pub fn addresses(
     socket: &mut Socket,
-    family: IpFamily,
+    family: Family,
     table: &str,
     set: &str,
 ) -> io::Result<Vec<IpAddr>> {
@@ -177,7 +178,7 @@ pub fn addresses(
 /// The kernel has no nftables, or not for us; or the conversation broke.
 pub fn udp_stay(
     socket: &mut Socket,
-    family: IpFamily,
+    family: Family,
     table: &str,
     set: &str,
 ) -> io::Result<Option<Stay>> {
@@ -186,7 +187,7 @@ pub fn udp_stay(
     Ok(parts.into_iter().next())
 }
 
-fn listing(family: IpFamily, table: &str, set: &str) -> Message {
+fn listing(family: Family, table: &str, set: &str) -> Message {
     request(TableFamily::Only(family), NFT_MSG_GETSETELEM, 0)
         .text(NFTA_SET_ELEM_LIST_TABLE, table)
         .text(NFTA_SET_ELEM_LIST_SET, set)

@@ -12,9 +12,9 @@ use std::net::IpAddr;
 use super::changes::Changes;
 use crate::mac::MacAddr;
 use crate::model::checkpoint::Checkpoint;
-use crate::model::config::{Kind, NetworkConfig};
+use crate::model::config::{BackendType, NetworkConfig};
 use crate::model::entry::{ChainName, Entry, KernelState, LinkName, Setting, SettingKind};
-use crate::model::lease::{BackendType, Lease, Peers, Rules, Withdrawal};
+use crate::model::lease::{Lease, Peers, Rules, Withdrawal};
 use crate::model::local::Local;
 use crate::model::node::{FormerBridge, Node, Overlap};
 use crate::model::path::Detours;
@@ -145,13 +145,9 @@ impl Inputs {
     }
 
     /// The backend that is kept although the config asks for another: the one that peers know.
-    pub fn kind_kept(&self) -> Option<Kind> {
+    pub fn kind_kept(&self) -> Option<BackendType> {
         let config = self.config.as_ref().filter(|_| !self.strict_now.is_empty())?;
-        let published = match self.own.as_ref()?.endpoints.first()?.backend {
-            BackendType::Vxlan => Kind::Vxlan,
-            BackendType::HostGw => Kind::HostGw,
-            BackendType::Other(_) => return None,
-        };
+        let published = self.own.as_ref()?.endpoints.first()?.backend.supported()?;
         (published != config.kind_of(self.names())).then_some(published)
     }
 
@@ -163,7 +159,7 @@ impl Inputs {
 
     /// What of the newest config waits, and for what.
     pub fn pending(&self) -> Option<String> {
-        let filter = |kind: Kind| {
+        let filter = |kind: BackendType| {
             let names =
                 self.strict_now.iter().map(|link| format!("net.ipv4.conf.{link}.rp_filter"));
             let names = names.collect::<Vec<_>>().join(" and ");

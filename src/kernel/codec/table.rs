@@ -6,9 +6,7 @@ use std::time::Duration;
 
 use ipnetwork::IpNetwork;
 use tweed_netlink::Frame;
-use tweed_netlink::nftables::{
-    self, Batch, Chain, Contents, Expression, IpFamily, Stay, TableFamily,
-};
+use tweed_netlink::nftables::{self, Batch, Chain, Contents, Expression, Stay, TableFamily};
 
 use crate::model::entry::{
     Condition, Hook, LinkName, Marked, Match, PEERS, RENEWED, Renewal, Rule, Table, TableName,
@@ -27,7 +25,7 @@ pub(super) fn remove(table: &Table) -> Batch {
 pub(super) fn put(table: &Table) -> Batch {
     // Whether it is there or not, it is gone after these two.
     let empty = about(&table.name).table(None).delete_table().table(Some(COMMENT));
-    let family = family(table.name.family);
+    let family = table.name.family;
     let empty = if table.has_peers() { empty.address_set(PEERS, family) } else { empty };
     let empty = if table.is_renewed() { empty.protocol_set(RENEWED) } else { empty };
     table.chains.iter().fold(empty, |batch, (hook, rules)| chain(batch, *hook, rules))
@@ -35,7 +33,7 @@ pub(super) fn put(table: &Table) -> Batch {
 
 /// Changes of the table `name`.
 pub(super) fn about(name: &TableName) -> Batch {
-    Batch::of(TableFamily::Only(family(name.family)), &name.name)
+    Batch::of(TableFamily::Only(name.family), &name.name)
 }
 
 fn chain(batch: Batch, hook: Hook, rules: &[Rule]) -> Batch {
@@ -82,28 +80,12 @@ pub(crate) fn renewal(table: Arc<TableName>, stay: Stay) -> Renewal {
 /// The table that a `message` to those who listen says to have changed.
 pub(crate) fn changed_table(frame: &Frame<'_>) -> Option<TableName> {
     let (family, name) = nftables::changed_table(frame)?;
-    match family {
-        TableFamily::Only(family) => Some(table_name(family, name)),
-        TableFamily::Both => None,
-    }
+    let TableFamily::Only(family) = family else { return None };
+    Some(table_name(family, name))
 }
 
-pub(super) fn table_name(family: IpFamily, name: &str) -> TableName {
-    TableName { family: family_of(family), name: name.to_owned() }
-}
-
-pub(super) const fn family_of(family: IpFamily) -> Family {
-    match family {
-        IpFamily::V4 => Family::V4,
-        IpFamily::V6 => Family::V6,
-    }
-}
-
-pub(crate) const fn family(family: Family) -> IpFamily {
-    match family {
-        Family::V4 => IpFamily::V4,
-        Family::V6 => IpFamily::V6,
-    }
+pub(super) fn table_name(family: Family, name: &str) -> TableName {
+    TableName { family, name: name.to_owned() }
 }
 
 pub(super) fn expressions(rule: &Rule) -> Vec<Expression> {
@@ -145,8 +127,8 @@ fn asked(condition: &Condition) -> Expression {
         Condition::CameBy(link) => Expression::CameBy(link.to_string()),
         Condition::CameAsRouted => Expression::CameAsRouted(is),
         Condition::CameUnrouted => Expression::CameAsRouted(nftables::Match::IsNot),
-        Condition::FromPeer(of) => Expression::SourceIn(is, peers(), family(*of)),
-        Condition::ToPeer(of) => Expression::DestinationIn(is, peers(), family(*of)),
+        Condition::FromPeer(of) => Expression::SourceIn(is, peers(), *of),
+        Condition::ToPeer(of) => Expression::DestinationIn(is, peers(), *of),
     }
 }
 
@@ -161,8 +143,8 @@ fn also(expression: &Expression) -> Option<Condition> {
         Expression::CameBy(link) => Condition::CameBy(LinkName::new(link.as_str())),
         Expression::CameAsRouted(Is) => Condition::CameAsRouted,
         Expression::CameAsRouted(IsNot) => Condition::CameUnrouted,
-        Expression::SourceIn(Is, set, of) if set == PEERS => Condition::FromPeer(family_of(*of)),
-        Expression::DestinationIn(Is, set, of) if set == PEERS => Condition::ToPeer(family_of(*of)),
+        Expression::SourceIn(Is, set, of) if set == PEERS => Condition::FromPeer(*of),
+        Expression::DestinationIn(Is, set, of) if set == PEERS => Condition::ToPeer(*of),
         _ => return None,
     })
 }

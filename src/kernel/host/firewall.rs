@@ -5,7 +5,7 @@ use std::path::Path;
 
 use nix::errno::Errno;
 use tweed_netlink::nftables::{
-    self, Expression, FilterChain, FilterRule, IpFamily, Match, Outcome, TableFamily,
+    self, Expression, FilterChain, FilterRule, Match, Outcome, TableFamily,
 };
 use tweed_netlink::{Protocol, Socket};
 
@@ -24,7 +24,7 @@ pub(super) fn chains() -> Vec<Chain> {
 /// Whether it can be asked for a table, there or not.
 pub(super) fn nftables() -> Module {
     let asked = Socket::open(Protocol::Netfilter)
-        .and_then(|mut socket| nftables::read(&mut socket, IpFamily::V4, "tweed"));
+        .and_then(|mut socket| nftables::read(&mut socket, Family::V4, "tweed"));
     let errno = asked.err().map(|error| error.raw_os_error().map(Errno::from_raw));
     match errno {
         None => Module::Available,
@@ -47,8 +47,7 @@ fn chain(found: FilterChain) -> Chain {
     let FilterChain { family, table, name, policy, rules } = found;
     let family = match family {
         TableFamily::Both => None,
-        TableFamily::Only(IpFamily::V4) => Some(Family::V4),
-        TableFamily::Only(IpFamily::V6) => Some(Family::V6),
+        TableFamily::Only(family) => Some(family),
     };
     let rules = rules.into_iter().filter_map(rule).collect();
     Chain { family, table, name, policy: policy.map(then), rules }

@@ -34,8 +34,7 @@ impl Tables {
     /// The table `name`; none if there is no such table, or nftables cannot be asked: whoever wants
     /// it hears of that when it is put, and routes have nothing to do with it.
     pub(super) fn read(&mut self, name: &TableName) -> Option<Table> {
-        let family = codec::ip_family(name.family);
-        let read = self.converse(|socket| nftables::read(socket, family, &name.name));
+        let read = self.converse(|socket| nftables::read(socket, name.family, &name.name));
         let contents = read.unwrap_or_else(|error| {
             tracing::debug!(%error, table = %name, "the table was not read");
             None
@@ -45,9 +44,9 @@ impl Tables {
 
     /// What keeps `table` dropping packets.
     pub(super) fn renewal(&mut self, table: &Table) -> Option<Entry> {
-        let family = codec::ip_family(table.name.family);
         let (name, set) = (&table.name, table.is_renewed().then_some(RENEWED)?);
-        let read = self.converse(|socket| nftables::udp_stay(socket, family, &name.name, set));
+        let read =
+            self.converse(|socket| nftables::udp_stay(socket, table.name.family, &name.name, set));
         let stay = read.unwrap_or_else(|error| {
             tracing::debug!(%error, table = %name, "its renewal was not read");
             None
@@ -57,10 +56,9 @@ impl Tables {
 
     /// The elements of `table`.
     pub(super) fn elements(&mut self, table: &Table) -> Vec<Entry> {
-        let family = codec::ip_family(table.name.family);
         let (name, set) = (Arc::clone(&table.name), table.has_peers().then_some(PEERS));
         let read = set.map(|set| {
-            self.converse(|socket| nftables::addresses(socket, family, &name.name, set))
+            self.converse(|socket| nftables::addresses(socket, table.name.family, &name.name, set))
         });
         let addresses = read.unwrap_or(Ok(Vec::new())).unwrap_or_else(|error| {
             tracing::debug!(%error, table = %name, "the elements were not read");
@@ -82,20 +80,20 @@ impl Tables {
 
     /// Whether iptables has made this chain, by nftables.
     pub(in crate::kernel) fn has_chain(&mut self, name: ChainName) -> bool {
-        let family = codec::ip_family(name.family);
         let (table, chain) = (name.base.table(), name.base.chain());
-        self.converse(|socket| nftables::has_chain(socket, family, table, chain)).unwrap_or(false)
+        self.converse(|socket| nftables::has_chain(socket, name.family, table, chain))
+            .unwrap_or(false)
     }
 
     /// What the kernel has of this chain of iptables-nft; nothing where nftables cannot be asked.
     pub(in crate::kernel) fn host_chain(&mut self, name: ChainName) -> HostChain {
-        let family = codec::ip_family(name.family);
         let (table, host, own) = (name.base.table(), name.base.as_str(), name.base.chain());
         let read = self.converse(|socket| {
-            let mut rules = |chain| nftables::list(socket, TableFamily::Only(family), table, chain);
+            let mut rules =
+                |chain| nftables::list(socket, TableFamily::Only(name.family), table, chain);
             let (host_rules, inside) = (rules(host)?, rules(own)?);
-            let is_there = nftables::has_chain(socket, family, table, own)?;
-            let drops = nftables::drops(socket, family, table, host)?;
+            let is_there = nftables::has_chain(socket, name.family, table, own)?;
+            let drops = nftables::drops(socket, name.family, table, host)?;
             let otherwise = if drops { Otherwise::Dropped } else { Otherwise::Accepted };
             Ok(HostChain { inside: is_there.then_some(inside), host: host_rules, otherwise })
         });

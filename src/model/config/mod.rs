@@ -56,25 +56,33 @@ pub struct Unusable(pub String);
 /// How a node carries packets to its peers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Backend {
-    pub kind: Kind,
+    pub kind: BackendType,
     /// Of the tunnel, which a `host-gw` node keeps too while `Mixed` is on.
     pub tunnel: Tunnel,
 }
 
+/// How a node sends packets to its peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum BackendType {
     Vxlan,
     HostGw,
 }
 
-impl Kind {
-    /// The word in config and leases.
+impl BackendType {
+    pub const ALL: [Self; 2] = [Self::Vxlan, Self::HostGw];
+
+    /// The name in config and leases.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Vxlan => "vxlan",
             Self::HostGw => "host-gw",
         }
+    }
+
+    /// None if tweed does not support the backend.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|backend| backend.as_str() == name)
     }
 }
 
@@ -150,7 +158,7 @@ impl NetworkConfig {
     }
 
     /// The backend of the node of these names, see [`Rollout::follows`].
-    pub fn kind_of(&self, names: impl IntoIterator<Item = impl ToString>) -> Kind {
+    pub fn kind_of(&self, names: impl IntoIterator<Item = impl ToString>) -> BackendType {
         match &self.rollout {
             Some(rollout) if !rollout.follows(names) => rollout.from,
             Some(_) | None => self.backend.kind,
@@ -171,26 +179,24 @@ impl NetworkConfig {
 
     /// Whether this node has a tunnel device.
     pub fn has_tunnel(&self) -> bool {
-        self.mixed || self.backend.kind == Kind::Vxlan
+        self.mixed || self.backend.kind == BackendType::Vxlan
     }
 }
 
 fn parse_backend(fields: &Fields) -> Result<Backend, Error> {
     let Some(backend) = fields.object("Backend")? else {
-        return Ok(Backend { kind: Kind::Vxlan, tunnel: parse_tunnel(&Fields::default())? });
+        return Ok(Backend { kind: BackendType::Vxlan, tunnel: parse_tunnel(&Fields::default())? });
     };
     let kind = parse_kind(&backend, "Backend.Type")?;
     Ok(Backend { kind, tunnel: parse_tunnel(&backend)? })
 }
 
-fn parse_kind(backend: &Fields, key: &'static str) -> Result<Kind, Error> {
+fn parse_kind(backend: &Fields, key: &'static str) -> Result<BackendType, Error> {
     let expected = || "\"vxlan\" or \"host-gw\"".to_owned();
-    match backend.str("Type")?.map(str::to_lowercase).as_deref() {
-        Some("vxlan") => Ok(Kind::Vxlan),
-        Some("host-gw") => Ok(Kind::HostGw),
-        Some(other) => Err(wrong(key, format!("{other:?}"), expected())),
-        None => Err(wrong(key, "missing", expected())),
-    }
+    let Some(name) = backend.str("Type")?.map(str::to_lowercase) else {
+        return Err(wrong(key, "missing", expected()));
+    };
+    BackendType::named(&name).ok_or_else(|| wrong(key, format!("{name:?}"), expected()))
 }
 
 fn parse_tunnel(backend: &Fields) -> Result<Tunnel, Error> {

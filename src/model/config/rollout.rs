@@ -4,14 +4,14 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Error, Kind, parse_kind, wrong};
+use super::{BackendType, Error, parse_kind, wrong};
 use crate::model::json::Fields;
 
 /// The stages of a change of backend: each node finds out for itself whether it follows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rollout {
     /// The backend of the nodes that do not follow yet.
-    pub from: Kind,
+    pub from: BackendType,
     /// So many of a hundred nodes follow, roughly.
     pub percent: u8,
     /// Those that follow whatever their share: public IPs, or names where the store has names.
@@ -55,7 +55,7 @@ pub(super) fn parse(fields: &Fields) -> Result<Option<Rollout>, Error> {
     Ok(Some(Rollout { from: parse_from(&rollout)?, percent, nodes }))
 }
 
-fn parse_from(rollout: &Fields) -> Result<Kind, Error> {
+fn parse_from(rollout: &Fields) -> Result<BackendType, Error> {
     let from = rollout.object("From")?.ok_or_else(|| {
         wrong("Rollout.From", "missing", "the backend of the nodes that stay".to_owned())
     })?;

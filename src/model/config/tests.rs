@@ -153,7 +153,7 @@ fn an_error_names_key_value_and_what_is_allowed() {
 #[test]
 fn an_absent_backend_is_vxlan() {
     let config = NetworkConfig::parse(br#"{"Network":"10.3.0.0/16"}"#).unwrap();
-    assert_eq!((config.backend.kind, config.mixed), (Kind::Vxlan, false));
+    assert_eq!((config.backend.kind, config.mixed), (BackendType::Vxlan, false));
     assert_eq!((config.backend.tunnel.vni, config.backend.tunnel.port), (1, 8472));
 }
 
@@ -170,7 +170,7 @@ fn every_backend_option_is_read_in_any_case() {
         learning: true,
         direct_routing: true,
     };
-    assert_eq!(config.backend, Backend { kind: Kind::HostGw, tunnel });
+    assert_eq!(config.backend, Backend { kind: BackendType::HostGw, tunnel });
     assert!(config.mixed && config.nftables);
 }
 
@@ -238,10 +238,10 @@ fn who_does_not_follow_stays_on_the_backend_before() {
     let json = br#"{"Network":"10.3.0.0/16","Mixed":true,"Backend":{"Type":"host-gw"},
         "Rollout":{"From":{"Type":"vxlan"},"Nodes":["10.0.0.1"]}}"#;
     let mut config = NetworkConfig::parse(json).unwrap();
-    assert_eq!(config.kind_of(["10.0.0.1"]), Kind::HostGw);
-    assert_eq!(config.kind_of(["10.0.0.2"]), Kind::Vxlan);
+    assert_eq!(config.kind_of(["10.0.0.1"]), BackendType::HostGw);
+    assert_eq!(config.kind_of(["10.0.0.2"]), BackendType::Vxlan);
     config.rollout = None;
-    assert_eq!(config.kind_of(["10.0.0.2"]), Kind::HostGw);
+    assert_eq!(config.kind_of(["10.0.0.2"]), BackendType::HostGw);
 }
 
 #[test]

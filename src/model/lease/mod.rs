@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::excerpt;
 use crate::mac::MacAddr;
+use crate::model::config::BackendType;
 use crate::model::prefix::{Family, Prefix};
 
 /// What a lease is called in its store: `10.5.52.0-24`, or a node's name.
@@ -80,7 +81,7 @@ pub struct Endpoint {
     pub subnet: Prefix,
     pub public_ip: IpAddr,
     /// The backend that the node says it uses.
-    pub backend: BackendType,
+    pub backend: PublishedBackend,
     /// Where its tunnel ends, if it has one.
     pub vtep: Option<Vtep>,
 }
@@ -88,11 +89,11 @@ pub struct Endpoint {
 /// The backend that a lease names.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum BackendType {
-    Vxlan,
-    HostGw,
-    /// One that we do not speak, by its name; empty if the lease names none.
+pub enum PublishedBackend {
+    /// One that tweed does not support, by its name; empty if the lease names none.
     Other(#[serde(deserialize_with = "excerpt::deserialize")] String),
+    #[serde(untagged)]
+    Supported(BackendType),
 }
 
 /// The end of a tunnel.
@@ -187,7 +188,7 @@ impl LeaseAttributes {
             Some(Endpoint {
                 subnet,
                 public_ip: published.public_ip,
-                backend: self.backend.clone(),
+                backend: self.backend.into(),
                 vtep: published.vtep,
             })
         });
@@ -195,23 +196,33 @@ impl LeaseAttributes {
     }
 }
 
-impl BackendType {
-    /// The word in leases and annotations.
+impl PublishedBackend {
+    /// The name in leases and annotations.
     pub fn as_str(&self) -> &str {
         match self {
-            Self::Vxlan => "vxlan",
-            Self::HostGw => "host-gw",
+            Self::Supported(backend) => backend.as_str(),
             Self::Other(name) => name,
+        }
+    }
+
+    /// None if tweed does not support it.
+    pub const fn supported(&self) -> Option<BackendType> {
+        match self {
+            Self::Supported(backend) => Some(*backend),
+            Self::Other(_) => None,
         }
     }
 }
 
-impl From<&str> for BackendType {
+impl From<&str> for PublishedBackend {
     fn from(name: &str) -> Self {
-        match name {
-            "vxlan" => Self::Vxlan,
-            "host-gw" => Self::HostGw,
-            other => Self::Other(excerpt::value(other)),
-        }
+        let other = || Self::Other(excerpt::value(name));
+        BackendType::named(name).map_or_else(other, Self::Supported)
+    }
+}
+
+impl From<BackendType> for PublishedBackend {
+    fn from(backend: BackendType) -> Self {
+        Self::Supported(backend)
     }
 }

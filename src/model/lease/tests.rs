@@ -22,7 +22,7 @@ fn endpoint(text: &str) -> Endpoint {
     let public_ip: IpAddr = public_ip.parse().unwrap();
     let last = crate::model::prefix::number(public_ip).to_be_bytes().last().copied().unwrap();
     let vtep = Some(Vtep { vni: Some(1), mac: mac(last), source: None });
-    Endpoint { subnet: prefix(subnet), public_ip, backend: BackendType::Vxlan, vtep }
+    Endpoint { subnet: prefix(subnet), public_ip, backend: BackendType::Vxlan.into(), vtep }
 }
 
 /// A lease of one or two endpoints, named after its text, created at `created`.
@@ -229,7 +229,7 @@ fn each_subnet_tells_what_was_published_for_its_family() {
     let subnets = ["fd05:0:0:3::/64", "10.5.3.0/24"].map(prefix);
     let published = attributes.published_for(subnets);
     assert_eq!(published.len(), 1, "nothing is known of IPv6");
-    assert_eq!(published[0].backend, BackendType::HostGw);
+    assert_eq!(published[0].backend, BackendType::HostGw.into());
     assert_eq!(published[0].public_ip.to_string(), "172.16.0.9");
     assert_eq!((published[0].subnet, published[0].vtep), (prefix("10.5.3.0/24"), None));
 }
@@ -249,9 +249,9 @@ fn an_id_that_no_store_would_name_is_cut_escaped_and_told_apart() {
 
 #[test]
 fn the_name_of_a_backend_is_cut() {
-    let name = BackendType::from("\u{1b}".repeat(60_000).as_str());
+    let name = PublishedBackend::from("\u{1b}".repeat(60_000).as_str());
     assert!(name.as_str().len() < 140, "{name:?}");
-    let read: BackendType =
+    let read: PublishedBackend =
         serde_json::from_str(&format!(r#"{{"other":"{}"}}"#, "x".repeat(999))).unwrap();
     assert!(read.as_str().len() < 140, "{read:?}");
 }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::excerpt;
-use crate::model::config::Kind;
+use crate::model::config::BackendType;
 use crate::model::entry::LinkName;
 use crate::model::lease::LeaseId;
 use crate::model::node::Node;
@@ -30,7 +30,7 @@ pub struct NodeReport {
     /// One per family, IPv4 first.
     pub subnets: Vec<Prefix>,
     /// In force, whatever the config asks for.
-    pub backend: Kind,
+    pub backend: BackendType,
     /// In force, likewise.
     pub mixed: bool,
     /// The store's revision of the newest config that was seen, in force or not.

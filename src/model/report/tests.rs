@@ -62,7 +62,7 @@ fn a_report_of_another_version_is_read() {
         "mixed": true, "something": "new"
     }"#;
     let report: NodeReport = serde_json::from_str(json).unwrap();
-    assert_eq!((report.backend, report.mixed, report.pending), (Kind::HostGw, true, None));
+    assert_eq!((report.backend, report.mixed, report.pending), (BackendType::HostGw, true, None));
 }
 
 fn report() -> NodeReport {

@@ -5,8 +5,8 @@ use std::fmt;
 
 use super::document::Document;
 use super::state::{MigrationState, Note, Stage, Step};
-use crate::model::config::{Kind, Rollout};
-use crate::model::lease::{BackendType, Lease, LeaseId, Record};
+use crate::model::config::{BackendType, Rollout};
+use crate::model::lease::{Lease, LeaseId, Record};
 use crate::model::path::Path;
 use crate::model::report::{Exception, NodeReport, Quality};
 
@@ -194,12 +194,8 @@ impl Member {
     }
 
     /// The backend in use, by its report or else by its lease; none if tweed does not know it.
-    pub(super) fn backend(&self) -> Option<Kind> {
-        let published = || match self.lease.endpoints.first()?.backend {
-            BackendType::Vxlan => Some(Kind::Vxlan),
-            BackendType::HostGw => Some(Kind::HostGw),
-            BackendType::Other(_) => None,
-        };
+    pub(super) fn backend(&self) -> Option<BackendType> {
+        let published = || self.lease.endpoints.first()?.backend.supported();
         self.report.as_ref().map(|report| report.backend).or_else(published)
     }
 }

@@ -8,7 +8,7 @@ use super::options::{Order, Watching};
 use super::outcome::Outcome;
 use super::reachability::{Backends, Pair, pairs};
 use super::state::{Mixing, Note, Stage, Step, UnderWay};
-use crate::model::config::Kind;
+use crate::model::config::BackendType;
 use crate::model::report::NodeReport;
 use crate::operator::Verdict;
 
@@ -40,7 +40,7 @@ pub(super) fn decide(order: &Order, view: &ClusterView) -> Result<Step, Outcome>
 }
 
 fn begin(
-    to: Kind,
+    to: BackendType,
     stage: Option<Stage>,
     watching: &Watching,
     view: &ClusterView,
@@ -60,7 +60,7 @@ fn begin(
 
 /// One that was taken back may start again, and one that runs may be taken over.
 fn resume(
-    to: Kind,
+    to: BackendType,
     stage: Option<Stage>,
     under_way: &UnderWay,
     watching: &Watching,
@@ -81,7 +81,7 @@ fn resume(
 
 /// `stage`, or the first one by the rule, unless something prevents it.
 fn first_stage(
-    to: Kind,
+    to: BackendType,
     stage: Option<Stage>,
     watching: &Watching,
     view: &ClusterView,
@@ -188,7 +188,7 @@ fn settle(view: &ClusterView) -> Result<Step, Outcome> {
 }
 
 /// Whether a pair needs `Mixed` once all are on `kind`.
-fn still_mixing(view: &ClusterView, kind: Kind) -> Mixing {
+fn still_mixing(view: &ClusterView, kind: BackendType) -> Mixing {
     let needed = view.members.iter().any(|member| member.backend() != Some(kind))
         || !failing(view, kind).is_empty()
         || pairs(view, Backends::All { kind, mixing: Mixing::Off })
@@ -220,7 +220,11 @@ pub(super) enum Forgivable {
 }
 
 /// What prevents that the cluster moves to `kind`, with these pairs.
-pub(super) fn obstacles(view: &ClusterView, kind: Kind, pairs: &[Pair<'_>]) -> Vec<Obstacle> {
+pub(super) fn obstacles(
+    view: &ClusterView,
+    kind: BackendType,
+    pairs: &[Pair<'_>],
+) -> Vec<Obstacle> {
     let of_nodes = view.members.iter().flat_map(of_node);
     of_nodes.chain(failing(view, kind)).chain(pairs.iter().filter_map(cut)).collect()
 }
@@ -253,8 +257,8 @@ fn strict(node: &str, report: &NodeReport) -> Option<String> {
 }
 
 /// The pairs on a link whose direct path, which they are to take on `kind`, carries no packets.
-pub(super) fn failing(view: &ClusterView, kind: Kind) -> Vec<Obstacle> {
-    if kind != Kind::HostGw {
+pub(super) fn failing(view: &ClusterView, kind: BackendType) -> Vec<Obstacle> {
+    if kind != BackendType::HostGw {
         return Vec::new();
     }
     let subnets =

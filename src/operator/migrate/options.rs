@@ -10,7 +10,7 @@ use clap::{Args, Subcommand, ValueEnum, value_parser};
 
 use super::state::Stage;
 use crate::daemon::options;
-use crate::model::config::{Kind, canonical};
+use crate::model::config::{BackendType, canonical};
 use crate::operator::Error;
 use crate::store::etcd::EtcdOptions;
 use crate::store::kube::OperatorOptions;
@@ -42,7 +42,7 @@ pub(super) enum Command {
     /// What would change, and what stands in the way; writes nothing
     Plan {
         #[arg(long, value_name = "BACKEND", value_enum)]
-        to: Kind,
+        to: BackendType,
         /// Every pair, not only those that are special
         #[arg(long)]
         all: bool,
@@ -66,7 +66,7 @@ pub(super) enum Order {
     /// Turns Mixed on where it is off, then takes the first nodes over
     Start {
         #[arg(long, value_name = "BACKEND", value_enum)]
-        to: Kind,
+        to: BackendType,
         /// Public IPs of the nodes to go first, alone; in Kubernetes their names too
         #[arg(long, value_name = "NODE", num_args = 1.., conflicts_with = "percent")]
         #[arg(value_parser = |name: &str| Ok::<_, Infallible>(canonical(name.to_owned())))]
@@ -147,9 +147,9 @@ impl Order {
     }
 }
 
-impl ValueEnum for Kind {
+impl ValueEnum for BackendType {
     fn value_variants<'a>() -> &'a [Self] {
-        &[Self::Vxlan, Self::HostGw]
+        &Self::ALL
     }
 
     fn to_possible_value(&self) -> Option<PossibleValue> {

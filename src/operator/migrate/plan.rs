@@ -8,7 +8,7 @@ use super::cluster::ClusterView;
 use super::decision::{obstacles, stages};
 use super::reachability::{Backends, Pair, pairs};
 use super::state::{Mixing, Stage};
-use crate::model::config::Kind;
+use crate::model::config::BackendType;
 use crate::model::path::Path;
 use crate::model::report::NodeReport;
 use crate::operator::layout::{Table, counted, listed, wrap};
@@ -63,7 +63,7 @@ struct Share {
 }
 
 impl<'a> Plan<'a> {
-    pub(super) fn new(view: &'a ClusterView, to: Kind, rows: Rows) -> Self {
+    pub(super) fn new(view: &'a ClusterView, to: BackendType, rows: Rows) -> Self {
         let pairs: Vec<Pair<'_>> =
             pairs(view, Backends::All { kind: to, mixing: Mixing::On }).collect();
         let reports = || view.reporting().map(|(_, report)| report);

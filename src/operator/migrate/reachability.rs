@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::cluster::{ClusterView, Member};
 use super::state::Mixing;
-use crate::model::config::{Kind, NetworkConfig};
+use crate::model::config::{BackendType, NetworkConfig};
 use crate::model::lease::{Lease, LeaseUpdate, Peers, Record};
 use crate::model::local::Local;
 use crate::model::node::{Node, Uplink};
@@ -20,7 +20,7 @@ use crate::plan::backend;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Backends {
     AsReported,
-    All { kind: Kind, mixing: Mixing },
+    All { kind: BackendType, mixing: Mixing },
 }
 
 /// How one node reaches one other in one address family.
@@ -149,8 +149,8 @@ impl<'a> Reachability<'a> {
     /// Flannel's rule: a tunnel from vxlan to vxlan, a route from host-gw to host-gw, nothing else.
     fn assumed(&self, member: &Member) -> Vec<Reach> {
         let path = member.backend().map(|kind| match kind {
-            Kind::Vxlan => Path::Tunnel,
-            Kind::HostGw => Path::Direct,
+            BackendType::Vxlan => Path::Tunnel,
+            BackendType::HostGw => Path::Direct,
         });
         let others = self.view.members.iter().enumerate();
         let others = others.filter(|(_, other)| other.lease.id != member.lease.id);

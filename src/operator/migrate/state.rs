@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize, de::Error};
 use serde_json::json;
 
 use super::document::Document;
-use crate::model::config::{self, Kind, NetworkConfig, Rollout};
+use crate::model::config::{self, BackendType, NetworkConfig, Rollout};
 use crate::model::report::Quality;
 
 /// All that is known of a migration is in the config, so that any operator can take over.
@@ -23,8 +23,8 @@ pub(super) struct MigrationState {
 /// A migration that was started and not finished.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct UnderWay {
-    pub(super) from: Kind,
-    pub(super) to: Kind,
+    pub(super) from: BackendType,
+    pub(super) to: BackendType,
     pub(super) stage: Stage,
     pub(super) paused: Option<Note>,
     /// Oldest first; only the last few are kept.
@@ -67,7 +67,7 @@ pub(super) enum Step {
     /// Turns `Mixed` on.
     Mix,
     Begin {
-        to: Kind,
+        to: BackendType,
         stage: Stage,
     },
     /// To any stage, forward or back; a pause ends.
@@ -75,7 +75,7 @@ pub(super) enum Step {
     Pause,
     /// All nodes are on `kind`, permanently.
     Finish {
-        kind: Kind,
+        kind: BackendType,
         mixing: Mixing,
     },
 }
@@ -215,7 +215,7 @@ impl Stage {
         if self.is_all() { "tweedctl migrate finish" } else { "tweedctl migrate next" }
     }
 
-    pub(super) fn rollout(&self, from: Kind) -> Rollout {
+    pub(super) fn rollout(&self, from: BackendType) -> Rollout {
         Rollout { from, percent: self.percent, nodes: self.nodes.clone() }
     }
 }
@@ -246,7 +246,7 @@ fn timestamp<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Timestamp, D:
         .ok_or_else(|| D::Error::custom("not a time like 2026-11-21T14:02:09Z"))
 }
 
-fn with_backend(document: &Document, kind: Kind) -> Document {
+fn with_backend(document: &Document, kind: BackendType) -> Document {
     let backend = document.object("Backend").unwrap_or_default();
     let backend = backend.with("Type", &json!(kind.as_str()).to_string());
     document.with("Backend", backend.text())

@@ -9,7 +9,7 @@ use super::cluster::ClusterView;
 use super::outcome::{Progress, pods_of_other_mtu};
 use super::reachability::{Backends, Reach, Reachability};
 use super::state::{Note, Reached};
-use crate::model::config::Kind;
+use crate::model::config::BackendType;
 use crate::model::path::Path;
 use crate::model::report::{NodeReport, Quality};
 use crate::operator::layout::{Table, wrap};
@@ -86,7 +86,7 @@ fn matrix(view: &ClusterView) -> Vec<Row> {
             None if to == from => '.',
             None => 'x',
         });
-        let backend = member.backend().map_or("other", Kind::as_str);
+        let backend = member.backend().map_or("other", BackendType::as_str);
         Row { node: member.name.clone(), backend, paths: paths.collect() }
     });
     rows.collect()

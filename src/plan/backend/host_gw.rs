@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use super::{Network, Nexthops, Unreachable, Way, tunnel_address};
+use crate::model::config::BackendType;
 use crate::model::entry::{Entry, KernelState, LinkName, Route};
-use crate::model::lease::{BackendType, Endpoint};
+use crate::model::lease::Endpoint;
 use crate::model::local::Local;
 use crate::model::node::{Node, Uplink};
 use crate::model::path::{Detour, Path};
@@ -63,12 +64,11 @@ impl Network for HostGw {
     }
 
     fn towards(&self, peer: &Endpoint, _: Option<Detour>) -> Result<Way, Unreachable> {
-        match &peer.backend {
+        match super::supported(peer)? {
             BackendType::HostGw => self.direct(peer),
             BackendType::Vxlan => {
                 Err(Unreachable::BackendDiffers { ours: "host-gw", theirs: "vxlan" })
             }
-            BackendType::Other(name) => Err(Unreachable::UnknownBackend(name.clone())),
         }
     }
 }

@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use super::{HostGw, Network, Unreachable, Vxlan, Way};
-use crate::model::config::Kind;
+use crate::model::config::BackendType;
 use crate::model::entry::{Entry, KernelState, LinkName, SettingKind};
-use crate::model::lease::{BackendType, Endpoint};
+use crate::model::lease::Endpoint;
 use crate::model::local::Local;
 use crate::model::path::Detour;
 use crate::model::prefix::Family;
 
 pub(super) struct Mixed {
-    kind: Kind,
+    kind: BackendType,
     tunnel: Vxlan,
     direct: HostGw,
     standby: Standby,
@@ -87,16 +87,11 @@ impl Network for Mixed {
     }
 
     fn towards(&self, peer: &Endpoint, detour: Option<Detour>) -> Result<Way, Unreachable> {
-        match (self.kind, &peer.backend) {
-            (Kind::Vxlan, BackendType::Vxlan) if !self.tunnel.routes_directly() => {
+        match (self.kind, super::supported(peer)?) {
+            (BackendType::Vxlan, BackendType::Vxlan) if !self.tunnel.routes_directly() => {
                 self.tunnel.tunnelled(peer)
             }
-            (Kind::Vxlan | Kind::HostGw, BackendType::Vxlan | BackendType::HostGw) => {
-                self.either(peer, detour)
-            }
-            (Kind::Vxlan | Kind::HostGw, BackendType::Other(name)) => {
-                Err(Unreachable::UnknownBackend(name.clone()))
-            }
+            (BackendType::Vxlan | BackendType::HostGw, _) => self.either(peer, detour),
         }
     }
 }

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use super::{Network, Vxlan};
+use crate::model::config::BackendType;
 use crate::model::entry::{Entry, Link};
-use crate::model::lease::{BackendType, Endpoint, Lease};
+use crate::model::lease::{Endpoint, Lease};
 use crate::model::local::Local;
 
 /// Our tunnel devices, once neither this node sends through them nor any of `peers`, all there are,
@@ -21,11 +22,10 @@ pub fn retired<'a>(local: &Local, mut peers: impl Iterator<Item = &'a Lease>) ->
 /// Whether the node at `peer` may send through the tunnel to us: who routes straight to its link,
 /// as host-gw does, need not, and who has no end of a tunnel cannot.
 fn may_tunnel(local: &Local, peer: &Endpoint) -> bool {
-    match peer.backend {
+    peer.backend.supported().is_some_and(|backend| match backend {
         BackendType::HostGw => peer.vtep.is_some() && !local.node.is_adjacent(peer.public_ip),
         BackendType::Vxlan => true,
-        BackendType::Other(_) => false,
-    }
+    })
 }
 
 fn link(entry: Arc<Entry>) -> Option<Link> {

@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use super::{HostGw, Network, Nexthops, Unreachable, Way};
 use crate::mac::MacAddr;
+use crate::model::config::BackendType;
 use crate::model::config::Tunnel;
 use crate::model::entry::{
     Element, Entry, Fdb, KernelState, Link, LinkKind, LinkName, Neighbour, Route, SettingKind,
     TableName, Vxlan as Device,
 };
-use crate::model::lease::{BackendType, Endpoint};
+use crate::model::lease::Endpoint;
 use crate::model::local::Local;
 use crate::model::node::{Sysctls, Uplink};
 use crate::model::path::{Detour, Path};
@@ -170,12 +171,11 @@ impl Network for Vxlan {
     }
 
     fn towards(&self, peer: &Endpoint, _: Option<Detour>) -> Result<Way, Unreachable> {
-        match &peer.backend {
+        match super::supported(peer)? {
             BackendType::Vxlan => self.preferred(peer),
             BackendType::HostGw => {
                 Err(Unreachable::BackendDiffers { ours: "vxlan", theirs: "host-gw" })
             }
-            BackendType::Other(name) => Err(Unreachable::UnknownBackend(name.clone())),
         }
     }
 }

@@ -104,10 +104,10 @@ fn mixed_stays_while_a_peer_would_be_left_out() {
 
 #[test]
 fn mixed_stays_while_the_node_is_kept_on_another_backend() {
-    let kept = Situation { kept: Some(Kind::Vxlan), ..situation() };
+    let kept = Situation { kept: Some(BackendType::Vxlan), ..situation() };
     let change = change(&words("host-gw mixed"), &words("host-gw"), &kept);
-    let [ours, wanted] =
-        [Kind::Vxlan, Kind::HostGw].map(|kind| Carriage { kind, direct_routing: false });
+    let [ours, wanted] = [BackendType::Vxlan, BackendType::HostGw]
+        .map(|kind| Carriage { kind, direct_routing: false });
     assert_eq!(change.waits, Some(Waits::ForTwoEdits { ours, wanted }));
     assert_eq!(change.in_force, words("vxlan mixed"));
 }
@@ -185,10 +185,10 @@ fn staged(nodes: &str, mixed: &str) -> NetworkConfig {
 fn a_node_that_follows_a_rollout_waits_for_mixed_as_any_other() {
     let follower = staged(r#""10.0.0.1""#, "true");
     let waiting = change(&words("vxlan"), &follower, &situation());
-    let [ours, wanted] =
-        [Kind::Vxlan, Kind::HostGw].map(|kind| Carriage { kind, direct_routing: false });
+    let [ours, wanted] = [BackendType::Vxlan, BackendType::HostGw]
+        .map(|kind| Carriage { kind, direct_routing: false });
     assert_eq!(waiting.waits, Some(Waits::ForMixedElsewhere { ours, wanted }));
-    assert_eq!(waiting.in_force.kind_of(["10.0.0.1"]), Kind::Vxlan);
+    assert_eq!(waiting.in_force.kind_of(["10.0.0.1"]), BackendType::Vxlan);
     let mixed = change(&waiting.in_force, &follower, &situation());
     assert_eq!((mixed.in_force, mixed.waits), (follower, None));
 }
@@ -197,6 +197,6 @@ fn a_node_that_follows_a_rollout_waits_for_mixed_as_any_other() {
 fn a_node_that_does_not_follow_has_nothing_to_wait_for() {
     let other = staged("", "true");
     let change = change(&words("vxlan"), &other, &situation());
-    assert_eq!(change.in_force.kind_of(["10.0.0.1"]), Kind::Vxlan);
+    assert_eq!(change.in_force.kind_of(["10.0.0.1"]), BackendType::Vxlan);
     assert_eq!((change.in_force, change.waits), (other, None));
 }

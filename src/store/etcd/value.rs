@@ -7,9 +7,10 @@ use serde::Serialize;
 
 use super::key;
 use crate::excerpt;
+use crate::model::config::BackendType;
 use crate::model::json::Fields;
 use crate::model::lease::{
-    BackendType, Endpoint, Lease, LeaseAttributes, LeaseId, Malformed, Record,
+    Endpoint, Lease, LeaseAttributes, LeaseId, Malformed, PublishedBackend, Record,
 };
 use crate::model::prefix::{Family, Prefix};
 use crate::store::backend_data::{self, BackendData};
@@ -28,13 +29,13 @@ pub struct Origin {
 
 /// The order of the fields is flannel's.
 #[derive(Serialize)]
-struct Value<'a> {
+struct Value {
     #[serde(rename = "PublicIP")]
     public_ip: Ipv4Addr,
     #[serde(rename = "PublicIPv6")]
     public_ipv6: Option<Ipv6Addr>,
-    #[serde(rename = "BackendType", skip_serializing_if = "str::is_empty")]
-    backend_type: &'a str,
+    #[serde(rename = "BackendType")]
+    backend_type: BackendType,
     #[serde(rename = "BackendData", skip_serializing_if = "Option::is_none")]
     backend_data: Option<BackendData>,
     #[serde(rename = "BackendV6Data", skip_serializing_if = "Option::is_none")]
@@ -61,7 +62,7 @@ pub fn encode(attributes: &LeaseAttributes) -> Vec<u8> {
     let mut value = Value {
         public_ip: Ipv4Addr::UNSPECIFIED,
         public_ipv6: None,
-        backend_type: attributes.backend.as_str(),
+        backend_type: attributes.backend,
         backend_data: None,
         backend_v6_data: None,
     };
@@ -100,7 +101,7 @@ fn endpoints(subnets: &[Prefix], value: &[u8]) -> Result<Vec<Endpoint>, Malforme
     let fields = Fields::parse(value)
         .map_err(|error| Malformed(format!("its value is no JSON object: {error}")))?;
     let backend = fields.str("BackendType")?.unwrap_or_default();
-    let backend = BackendType::from(backend.to_lowercase().as_str());
+    let backend = PublishedBackend::from(backend.to_lowercase().as_str());
     let endpoint = |subnet: &Prefix| {
         let keys = Keys::of(subnet.family());
         Ok(Endpoint {
@@ -198,10 +199,6 @@ mod tests {
             encoded(BackendType::Vxlan, &[("fd00::4", Some(vtep(mac)))]),
             r#"{"PublicIP":"0.0.0.0","PublicIPv6":"fd00::4","BackendType":"vxlan","BackendV6Data":{"VNI":1,"VtepMAC":"c6:d2:32:6f:8f:44"}}"#
         );
-        assert_eq!(
-            encoded(BackendType::Other(String::new()), &[("1.2.3.4", None)]),
-            r#"{"PublicIP":"1.2.3.4","PublicIPv6":null}"#
-        );
     }
 
     #[test]
@@ -212,7 +209,7 @@ mod tests {
         assert_eq!((vtep.vni, vtep.mac.to_string().as_str()), (None, "c6:d2:32:6f:8f:44"));
 
         let no_type = decoded("10.5.52.0-24", r#"{"PublicIP":"1.2.3.4"}"#).unwrap();
-        assert_eq!(no_type.endpoints.first().unwrap().backend, BackendType::Other(String::new()));
+        assert_eq!(no_type.endpoints.first().unwrap().backend, PublishedBackend::from(""));
         assert_eq!((no_type.created, no_type.grant), (7, Some(42)));
     }
 
@@ -221,7 +218,7 @@ mod tests {
         let value = r#"{"publicip":"1.2.3.4","BACKENDTYPE":"VXLAN","backenddata":{"vtepmac":"c6:d2:32:6f:8f:44"},"x":1}"#;
         let lease = decoded("10.5.52.0-24", value).unwrap();
         let endpoint = lease.endpoints.first().unwrap();
-        assert_eq!(endpoint.backend, BackendType::Vxlan);
+        assert_eq!(endpoint.backend, BackendType::Vxlan.into());
         assert!(endpoint.vtep.is_some());
     }
 
@@ -348,7 +345,7 @@ mod tests {
                 Prefix::holding(Family::V6.address(subnet6), 64).unwrap(),
             ];
             let published = LeaseAttributes {
-                backend: backend.clone(),
+                backend,
                 endpoints: vec![
                     EndpointAttributes { public_ip: Family::V4.address(v4.into()), vtep: vtep4 },
                     EndpointAttributes { public_ip: Family::V6.address(v6), vtep: vtep6 },
@@ -358,7 +355,7 @@ mod tests {
             let expected = published.endpoints.iter().zip(subnets).map(|(attributes, subnet)| Endpoint {
                 subnet,
                 public_ip: attributes.public_ip,
-                backend: backend.clone(),
+                backend: backend.into(),
                 vtep: attributes.vtep,
             });
             prop_assert_eq!(read.endpoints, expected.collect::<Vec<_>>());

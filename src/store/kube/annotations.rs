@@ -5,9 +5,10 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::str::FromStr;
 
 use crate::excerpt;
+use crate::model::config::BackendType;
 use crate::model::json::Fields;
 use crate::model::lease::{
-    BackendType, Endpoint, EndpointAttributes, LeaseAttributes, Malformed, Vtep,
+    Endpoint, EndpointAttributes, LeaseAttributes, Malformed, PublishedBackend, Vtep,
 };
 use crate::model::prefix::{Family, Prefix};
 use crate::store::backend_data::{self, BackendData};
@@ -81,7 +82,7 @@ impl AnnotationPrefix {
             EndpointAttributes { public_ip, vtep }
         };
         let endpoints = attributes.endpoints.iter().map(endpoint).collect();
-        LeaseAttributes { backend: attributes.backend.clone(), endpoints }
+        LeaseAttributes { backend: attributes.backend, endpoints }
     }
 
     /// What publishes `attributes` on a node with these `annotations`.
@@ -136,7 +137,7 @@ impl AnnotationPrefix {
         let public_ip = self.address(annotations, keys.public_ip, subnet.family())?;
         let Some(public_ip) = public_ip.filter(|ip| !ip.is_unspecified()) else { return Ok(None) };
         let backend = self.get(annotations, BACKEND_TYPE).unwrap_or_default().to_lowercase();
-        let backend = BackendType::from(backend.as_str());
+        let backend = PublishedBackend::from(backend.as_str());
         let data = || self.data(annotations, keys.data);
         let vtep = backend_data::vtep(&backend, subnet.family(), data);
         let vtep =
@@ -230,7 +231,7 @@ mod tests {
             vtep: *vtep,
         };
         let endpoints = endpoints.iter().map(endpoint).collect();
-        LeaseAttributes { backend: BackendType::from(backend), endpoints }
+        LeaseAttributes { backend: BackendType::named(backend).unwrap(), endpoints }
     }
 
     fn annotations(pairs: &[(&str, &str)]) -> Annotations {
@@ -389,7 +390,7 @@ mod tests {
     #[test]
     fn what_flannel_leaves_out_is_no_fault() {
         let read = endpoint(&[("public-ip", "1.1.1.1")], "10.244.1.0/24").unwrap().unwrap();
-        assert_eq!((read.backend, read.vtep), (BackendType::Other(String::new()), None));
+        assert_eq!((read.backend, read.vtep), (PublishedBackend::from(""), None));
         let old = [
             ("public-ip", "1.1.1.1"),
             ("backend-type", "vxlan"),

@@ -153,7 +153,8 @@ impl OwnNode {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::lease::{BackendType, EndpointAttributes};
+    use crate::model::config::BackendType;
+    use crate::model::lease::EndpointAttributes;
 
     const CONFIG: &str = r#"{"Network":"10.244.0.0/16"}"#;
     const DUAL: &str = r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00::/48"}"#;

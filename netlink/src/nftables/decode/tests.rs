@@ -11,10 +11,10 @@ use crate::{Frame, Message};
 
 const LIST: u16 = 4;
 
-fn network(family: IpFamily) -> BoxedStrategy<IpNetwork> {
+fn network(family: Family) -> BoxedStrategy<IpNetwork> {
     match family {
-        IpFamily::V4 => (any::<[u8; 4]>(), 0..=32_u8).prop_map(masked).boxed(),
-        IpFamily::V6 => (any::<[u8; 16]>(), 0..=128_u8).prop_map(masked).boxed(),
+        Family::V4 => (any::<[u8; 4]>(), 0..=32_u8).prop_map(masked).boxed(),
+        Family::V6 => (any::<[u8; 16]>(), 0..=128_u8).prop_map(masked).boxed(),
     }
 }
 
@@ -23,7 +23,7 @@ fn masked<A: Into<IpAddr>>((address, length): (A, u8)) -> IpNetwork {
     IpNetwork::new(network.network(), length).unwrap()
 }
 
-fn expression(family: IpFamily) -> impl Strategy<Value = Expression> {
+fn expression(family: Family) -> impl Strategy<Value = Expression> {
     let rule_for = || prop_oneof![Just(Match::Is), Just(Match::IsNot)];
     let place = || prop_oneof![Just(Place::Source), Just(Place::Destination)];
     let of_address = (place(), rule_for(), network(family))
@@ -61,8 +61,8 @@ fn expression(family: IpFamily) -> impl Strategy<Value = Expression> {
     prop_oneof![of_address, looked_up, of_tunnel, end, marked]
 }
 
-fn rule() -> impl Strategy<Value = (IpFamily, Vec<Expression>)> {
-    prop_oneof![Just(IpFamily::V4), Just(IpFamily::V6)]
+fn rule() -> impl Strategy<Value = (Family, Vec<Expression>)> {
+    prop_oneof![Just(Family::V4), Just(Family::V6)]
         .prop_flat_map(|family| (Just(family), vec(expression(family), 0..5)))
 }
 

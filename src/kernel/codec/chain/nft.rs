@@ -5,7 +5,6 @@ use tweed_netlink::nftables::{self, Batch, Expression, Hook, TableFamily};
 
 use super::super::table;
 use crate::model::entry::{Base, Chain, ChainName, Iptables, Otherwise, Rule};
-use crate::model::prefix::Family;
 use crate::plan::diff::Op;
 
 /// What the kernel has of a chain, and of the host's chain that leads to it.
@@ -32,7 +31,7 @@ impl HostChain {
     /// What carries `op` out, as a whole or not at all. No rule of others is touched.
     pub(crate) fn batch(&self, op: &Op, chain: &Chain) -> Batch {
         let ChainName { family, base, .. } = chain.name;
-        let family = TableFamily::Only(table::family(family));
+        let family = TableFamily::Only(family);
         let batch = Batch::of(family, base.table());
         match op {
             Op::Create(_) | Op::Replace(_) => self.with(chain, batch),
@@ -89,10 +88,7 @@ impl HostChain {
 /// way in has.
 pub(crate) fn changed_chain(frame: &Frame<'_>) -> Option<ChainName> {
     let (family, table, chain) = nftables::changed_chain(frame)?;
-    let family: Family = match family {
-        TableFamily::Only(family) => table::family_of(family),
-        TableFamily::Both => return None,
-    };
+    let TableFamily::Only(family) = family else { return None };
     let is_meant =
         |base: &Base| base.table() == table && [base.as_str(), base.chain()].contains(&chain);
     let base = Base::ALL.into_iter().find(is_meant)?;

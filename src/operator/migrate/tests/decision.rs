@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use expect_test::{Expect, expect};
 
-use crate::model::config::{Kind, share};
+use crate::model::config::{BackendType, share};
 use crate::model::path::Path;
 use crate::operator::Verdict;
 
@@ -71,7 +71,7 @@ fn after(text: &str, steps: &[Step]) -> World {
 }
 
 fn begin(stage: Stage) -> Step {
-    Step::Begin { to: Kind::HostGw, stage }
+    Step::Begin { to: BackendType::HostGw, stage }
 }
 
 fn all_orders() -> [Order; 6] {
@@ -143,7 +143,7 @@ fn every_order_has_an_answer_in_every_state() {
 fn a_migration_the_other_way_is_not_begun_in_the_midst_of_one() {
     let world = after(MIXED, &[begin(Stage::percent(25))]);
     let watching = Watching { force: true, ..Watching::default() };
-    let order = Order::Start { to: Kind::Vxlan, canary: vec![], percent: None, watching };
+    let order = Order::Start { to: BackendType::Vxlan, canary: vec![], percent: None, watching };
     let refusal = decide(&order, &world.view()).unwrap_err();
     assert_eq!(
         refusal.message,

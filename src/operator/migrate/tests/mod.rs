@@ -26,7 +26,7 @@ use super::plan::{Plan, Rows};
 use super::state::{Note, Stage, Step};
 use super::status::Status;
 use super::store::{self, Author, ClusterStore};
-use crate::model::config::Kind;
+use crate::model::config::BackendType;
 use crate::model::path::Path;
 use crate::operator::options::{self, Arguments};
 use crate::operator::{Answer, Error};

@@ -84,7 +84,7 @@ async fn nobody_is_overwritten_and_everybody_may_go_on() {
 #[tokio::test(start_paused = true)]
 async fn of_two_at_the_same_moment_one_is_told_so() {
     let mut world = World::new(MIXED, 3, 0);
-    step(&mut world, &Step::Begin { to: Kind::HostGw, stage: Stage::percent(25) });
+    step(&mut world, &Step::Begin { to: BackendType::HostGw, stage: Stage::percent(25) });
     let memory = Memory { world: RefCell::new(world), reads: RefCell::new(0), events: vec![] };
     let seen = store::read(&memory).await.unwrap();
     somebody_goes_on(&mut memory.world.borrow_mut());

@@ -3,7 +3,7 @@
 use super::*;
 
 fn check_plan(world: &World, rows: Rows, expected: &Expect) {
-    let text = Plan::new(&world.view(), Kind::HostGw, rows).to_string();
+    let text = Plan::new(&world.view(), BackendType::HostGw, rows).to_string();
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     expected.assert_eq(&text);
 }
@@ -99,7 +99,7 @@ fn a_plan_shows_what_stands_in_the_way() {
 fn about_connections(nodes: u8, breaking: usize) -> Option<String> {
     let mut world = World::new(VXLAN, nodes, 0);
     world.nodes.iter_mut().take(breaking).for_each(|node| node.keeps_connections = false);
-    let text = Plan::new(&world.view(), Kind::HostGw, Rows::Special).to_string();
+    let text = Plan::new(&world.view(), BackendType::HostGw, Rows::Special).to_string();
     let (_, said) = text.split_once("NAT ")?;
     Some(said.split_whitespace().collect::<Vec<_>>().join(" "))
 }
@@ -121,7 +121,7 @@ fn nodes_that_do_not_keep_connections_are_named() {
 #[test]
 fn a_large_plan_is_a_summary() {
     let view = World::new(VXLAN, 100, 100).view();
-    let text = Plan::new(&view, Kind::HostGw, Rows::Special).to_string();
+    let text = Plan::new(&view, BackendType::HostGw, Rows::Special).to_string();
     assert!(text.lines().count() < 60, "{text}");
     assert!(text.ends_with("more: --all or -o json\n"), "{text}");
 }

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use expect_test::{Expect, expect};
 
-use crate::model::config::Kind;
+use crate::model::config::BackendType;
 use crate::model::path::Path;
 
 use super::super::cluster::ClusterView;
@@ -13,9 +13,9 @@ use super::super::reachability::{Backends, Reachability, pairs};
 use super::super::state::{Mixing, Stage, Step};
 use super::world::{Listens, MIXED, Runs, VXLAN, World, named, step};
 
-const THEN: Backends = Backends::All { kind: Kind::HostGw, mixing: Mixing::On };
+const THEN: Backends = Backends::All { kind: BackendType::HostGw, mixing: Mixing::On };
 
-fn obstacles(view: &ClusterView, kind: Kind) -> Vec<Obstacle> {
+fn obstacles(view: &ClusterView, kind: BackendType) -> Vec<Obstacle> {
     let pairs: Vec<_> = pairs(view, Backends::All { kind, mixing: Mixing::On }).collect();
     decision::obstacles(view, kind, &pairs)
 }
@@ -35,7 +35,7 @@ fn check(view: &ClusterView, backends: Backends, expected: &Expect) {
 }
 
 fn begun(mut world: World) -> World {
-    step(&mut world, &Step::Begin { to: Kind::HostGw, stage: named("172.16.0.1") });
+    step(&mut world, &Step::Begin { to: BackendType::HostGw, stage: named("172.16.0.1") });
     world
 }
 
@@ -86,7 +86,7 @@ fn in_the_midst_of_it_each_node_stands_where_it_stands() {
 
 #[test]
 fn without_mixed_a_node_behind_a_router_would_be_cut_off() {
-    let then = Backends::All { kind: Kind::HostGw, mixing: Mixing::Off };
+    let then = Backends::All { kind: BackendType::HostGw, mixing: Mixing::Off };
     check(
         &World::new(MIXED, 1, 1).view(),
         then,
@@ -109,7 +109,7 @@ fn flannel_stays_as_it_is_and_ignores_the_new_backend() {
         172.16.0.2 → 172.16.0.1 nothing (flannel ignores a lease of host-gw)
     "]],
     );
-    let told: Vec<_> = obstacles(&world.view(), Kind::HostGw);
+    let told: Vec<_> = obstacles(&world.view(), BackendType::HostGw);
     let told: Vec<_> = told.iter().map(|it| format!("{} [{:?}]", it.text, it.forgivable)).collect();
     expect![[r"
         172.16.0.2 sends no report: it runs flannel or an older tweedd, or none [Yes]
@@ -144,11 +144,11 @@ fn a_direct_path_that_is_known_to_fail_is_in_the_way_before_anybody_takes_it() {
     "]],
     );
     let told = |kind| obstacles(&world.view(), kind);
-    let told_of = told(Kind::HostGw).iter().map(|it| it.text.clone()).collect::<Vec<_>>();
+    let told_of = told(BackendType::HostGw).iter().map(|it| it.text.clone()).collect::<Vec<_>>();
     expect![[r"172.16.0.1 would stay in the tunnel to 172.16.0.2: its direct path fails: probes through the tunnel are answered, direct ones are not"]]
     .assert_eq(&told_of.join("\n"));
-    assert_eq!(told(Kind::HostGw)[0].forgivable, Forgivable::Yes);
-    assert_eq!(told(Kind::Vxlan), []);
+    assert_eq!(told(BackendType::HostGw)[0].forgivable, Forgivable::Yes);
+    assert_eq!(told(BackendType::Vxlan), []);
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn strict_filters_are_in_the_way_once_mixed_could_have_loosened_them() {
     for (text, expected) in [(VXLAN, 0), (MIXED, 1)] {
         let mut world = World::new(text, 2, 0);
         world.nodes[0].strict = true;
-        assert_eq!(obstacles(&world.view(), Kind::HostGw).len(), expected, "{text}");
+        assert_eq!(obstacles(&world.view(), BackendType::HostGw).len(), expected, "{text}");
     }
 }
 
@@ -164,7 +164,7 @@ fn strict_filters_are_in_the_way_once_mixed_could_have_loosened_them() {
 fn who_has_not_followed_yet_lags_and_says_why() {
     let mut world = World::new(MIXED, 3, 0);
     world.nodes[1].listens = Listens::No;
-    step(&mut world, &Step::Begin { to: Kind::HostGw, stage: Stage::percent(100) });
+    step(&mut world, &Step::Begin { to: BackendType::HostGw, stage: Stage::percent(100) });
     let told = world.view().lags();
     assert_eq!(told, ["172.16.0.2 has not seen the config yet"]);
     world.follow();

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use proptest::prelude::*;
 use serde_json::json;
 
-use crate::model::config::Kind;
+use crate::model::config::BackendType;
 
 use super::super::state::{MigrationState, Mixing, Note, Stage, Step};
 use super::world::{named, note};
@@ -24,7 +24,7 @@ fn check(text: &str, steps: &[Step], expected: &Expect) {
 const OPERATORS: &str = "{ \"Network\": \"10.244.0.0/16\", \"Owner\": \"net team\",\n  \"Backend\": { \"VNI\": 7, \"Type\": \"vxlan\", \"DirectRouting\": false } }\n";
 
 fn begin() -> Step {
-    Step::Begin { to: Kind::HostGw, stage: named("172.16.0.1") }
+    Step::Begin { to: BackendType::HostGw, stage: named("172.16.0.1") }
 }
 
 #[test]
@@ -70,7 +70,7 @@ fn a_pause_says_whose_it_is() {
 
 #[test]
 fn taken_back_and_finished_the_config_is_as_it_was() {
-    let back = Step::Finish { kind: Kind::Vxlan, mixing: Mixing::Off };
+    let back = Step::Finish { kind: BackendType::Vxlan, mixing: Mixing::Off };
     let steps = [Step::Mix, begin(), Step::Reach(Stage::default()), back];
     check(
         OPERATORS,
@@ -86,7 +86,7 @@ fn taken_back_and_finished_the_config_is_as_it_was() {
 fn a_config_without_a_backend_gets_one() {
     check(
         r#"{"Network":"10.244.0.0/16"}"#,
-        &[Step::Finish { kind: Kind::HostGw, mixing: Mixing::On }],
+        &[Step::Finish { kind: BackendType::HostGw, mixing: Mixing::On }],
         &expect![[r#"{"Network":"10.244.0.0/16","Backend":{"Type": "host-gw"}}"#]],
     );
 }

@@ -38,7 +38,7 @@ fn a_status_sets_loss_and_latency_beside_those_before() {
         }
     };
     measured(&mut world, 0, 480);
-    let begin = Step::Begin { to: Kind::HostGw, stage: canary };
+    let begin = Step::Begin { to: BackendType::HostGw, stage: canary };
     for (second, lost, round_trip, step) in
         [(10, 0, 480, begin), (40, 1, 190, Step::Reach(Stage::percent(100)))]
     {
@@ -73,7 +73,7 @@ fn a_status_shows_stages_nodes_and_pairs_and_what_is_wrong() {
     let mut world = World::new(MIXED, 3, 1);
     let canary = Stage { percent: 0, nodes: vec!["172.16.0.1".into()] };
     for (second, step) in [
-        (10, Step::Begin { to: Kind::HostGw, stage: canary }),
+        (10, Step::Begin { to: BackendType::HostGw, stage: canary }),
         (75, Step::Reach(Stage::percent(100))),
         (90, Step::Pause),
     ] {

@@ -3,9 +3,9 @@
 use jiff::Timestamp;
 
 use crate::mac::MacAddr;
-use crate::model::config::{Kind, NetworkConfig};
+use crate::model::config::{BackendType, NetworkConfig};
 use crate::model::entry::LinkName;
-use crate::model::lease::{BackendType, Endpoint, Lease, LeaseId, Record, Vtep};
+use crate::model::lease::{Endpoint, Lease, LeaseId, Record, Vtep};
 use crate::model::node::{Node, Uplink};
 use crate::model::path::Cause;
 use crate::model::path::{Detour, Detours, Path};
@@ -154,7 +154,7 @@ impl Machine {
         let endpoint = Endpoint {
             subnet: self.subnet(),
             public_ip: self.public_ip(),
-            backend: BackendType::from(config.backend.kind.as_str()),
+            backend: config.backend.kind.into(),
             vtep: config.has_tunnel().then_some(Vtep { vni: Some(1), mac, source: None }),
         };
         Lease { id: self.id(), endpoints: vec![endpoint], created: 1, grant: Some(1) }
@@ -210,7 +210,7 @@ pub(super) fn step(world: &mut World, step: &Step) {
 }
 
 pub(super) fn start(stage: Stage) -> Order {
-    let (to, watching) = (Kind::HostGw, Watching::default());
+    let (to, watching) = (BackendType::HostGw, Watching::default());
     let percent = Some(stage.percent).filter(|percent| *percent > 0);
     Order::Start { to, canary: stage.nodes, percent, watching }
 }

@@ -6,7 +6,7 @@ use anyhow::Result;
 use etcd_client::{Client, Compare, CompareOp, Error, PutOptions, Txn, TxnOp};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
-use tweed::model::lease::BackendType;
+use tweed::model::config::BackendType;
 use tweed::store::etcd::value;
 
 use super::Settings;

@@ -8,7 +8,8 @@ use anyhow::{Context, Result, bail, ensure};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
-use tweed::model::lease::{BackendType, Lease, LeaseAttributes};
+use tweed::model::config::BackendType;
+use tweed::model::lease::{Lease, LeaseAttributes};
 use tweed::store::claim::Previous;
 use tweed::store::etcd::EtcdOptions;
 
@@ -118,7 +119,7 @@ impl Crowd {
         member.attributes.send_modify(|published| {
             published.backend = match published.backend {
                 BackendType::Vxlan => BackendType::HostGw,
-                BackendType::HostGw | BackendType::Other(_) => BackendType::Vxlan,
+                BackendType::HostGw => BackendType::Vxlan,
             };
         });
         Ok(())
@@ -242,7 +243,7 @@ impl Crowd {
 impl Member {
     fn has_published(&self, lease: &Lease) -> bool {
         let wanted = &self.attributes.borrow().backend;
-        lease.endpoints.iter().all(|endpoint| endpoint.backend == *wanted)
+        lease.endpoints.iter().all(|endpoint| endpoint.backend.supported() == Some(*wanted))
     }
 }
 

@@ -7,10 +7,9 @@ use std::time::{Duration, Instant};
 use futures::StreamExt;
 use tokio::sync::watch;
 use tweed::mac::MacAddr;
+use tweed::model::config::BackendType;
 use tweed::model::config::NetworkConfig;
-use tweed::model::lease::{
-    BackendType, EndpointAttributes, Lease, LeaseAttributes, LeaseUpdate, Vtep,
-};
+use tweed::model::lease::{EndpointAttributes, Lease, LeaseAttributes, LeaseUpdate, Vtep};
 use tweed::store::claim::Previous;
 use tweed::store::etcd::{EtcdOptions, EtcdSubnetManager};
 use tweed::store::{Documents, Error, Leases};

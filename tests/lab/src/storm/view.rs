@@ -82,7 +82,8 @@ fn hash(value: &impl Hash) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use tweed::model::lease::{BackendType, Endpoint};
+    use tweed::model::config::BackendType;
+    use tweed::model::lease::Endpoint;
 
     use super::*;
 
@@ -91,7 +92,7 @@ mod tests {
         let public_ip = [192, 168, 0, number].into();
         Lease {
             id: key::encode(&[subnet]),
-            endpoints: vec![Endpoint { subnet, public_ip, backend, vtep: None }],
+            endpoints: vec![Endpoint { subnet, public_ip, backend: backend.into(), vtep: None }],
             created: u64::from(number),
             grant: Some(i64::from(number)),
         }
