@@ -1,11 +1,11 @@
-# The image of a node: daemon, operator's tool, CNI plugin, and what puts the last on a host.
-#   make image        from binaries that are built here, without asking any registry
+# The image of a node: tweedd, tweedctl, the CNI plugin and its installer.
+#   make image        from binaries that are compiled on this machine, without any registry
 #   docker build .    from the source, in a container
 FROM scratch AS image
 ENV PATH=/opt/bin
 ENTRYPOINT ["/opt/bin/flanneld"]
 
-# Stands before the compiler: builders that make every stage on the way stop here.
+# Comes before the compiler, for builders that build every stage up to the target.
 FROM image AS prebuilt
 COPY target/image/ /
 

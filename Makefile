@@ -1,10 +1,10 @@
-# What this project can do; each target installs what it needs and says so.
+# All targets; each one installs what it needs and prints that.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 CARGO ?= cargo
-# Without shared libraries: what is shipped.
+# The target of shipped binaries: without shared libraries.
 STATIC = $(shell uname -m)-unknown-linux-musl
-# For each of the readers that `make fuzz` tries.
+# Seconds of `make fuzz` for each reader.
 FUZZ_SECONDS ?= 60
 # A git checkout of https://github.com/RustSec/advisory-db; without one, `make advisories` fetches it.
 ADVISORIES ?=
@@ -17,7 +17,7 @@ demo: packages ## Move a live cluster of four nodes from VXLAN to host-gw and co
 	$(CARGO) build --locked --release --package tweed-lab
 	target/release/tweed-lab demo --tweedd target/release/tweedd --tweedctl target/release/tweedctl
 
-# Tests wait more than they work: three times as many as there are processors keep these busy.
+# Tests mostly wait, so run three times as many at once as there are processors.
 # A test that fails does not hide the results of the test binaries after it.
 test: check runtimes ## Run every check and every layer of tests
 	RUST_TEST_THREADS=$$(($$(nproc) * 3)) $(CARGO) test --locked --workspace --no-fail-fast
