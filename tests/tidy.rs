@@ -124,6 +124,7 @@ const DOCUMENTS: &[&str] = &[
     "SECURITY.md",
     "config",
     "docs",
+    "tests/scenarios/README.md",
 ];
 
 #[test]
