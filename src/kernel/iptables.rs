@@ -6,7 +6,7 @@ mod programs;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::codec;
-use super::netlink::Tables;
+use super::nftables::Tables;
 use super::{Chains, Generation, Reading, Refused};
 use crate::model::entry::{Base, Chain, ChainName, Entry, Iptables, Otherwise};
 use crate::plan::diff::Op;

@@ -4,6 +4,7 @@ mod codec;
 pub mod host;
 mod iptables;
 mod netlink;
+mod nftables;
 mod settings;
 
 pub use netlink::NetlinkKernel;

@@ -5,7 +5,6 @@ mod dump;
 mod facts;
 mod observe;
 mod remedy;
-mod tables;
 
 #[doc(hidden)]
 pub use observe::read_datagram;
@@ -18,6 +17,7 @@ use tweed_netlink::{AsyncSocket, Monitor, Protocol};
 
 use super::codec::{self, Body, Links, request};
 use super::iptables::HostChains;
+use super::nftables::Tables;
 use super::settings::LinkSettings;
 use super::{Kernel, Observation, Refused};
 use crate::model::entry::KernelState;
@@ -26,7 +26,6 @@ use crate::plan::diff::Op;
 use crate::plan::scope::Scope;
 
 pub(crate) use facts::service;
-pub(super) use tables::Tables;
 
 /// Room for the changes of a few thousand peers, in bytes.
 const BACKLOG: usize = 8 << 20;

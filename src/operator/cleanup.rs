@@ -10,8 +10,8 @@ use clap::Args;
 use serde::Serialize;
 
 use super::layout::{counted, listed, wrap, wrap_entry};
+use super::node::Files;
 use super::node::{self, Known, Unanswered, Unknown};
-use super::options::Files;
 use super::{Answer, Error, Verdict};
 use crate::kernel::Kernel;
 use crate::model::config::Pool;

@@ -5,8 +5,8 @@ use std::fmt;
 use serde::Serialize;
 
 use super::layout::{counted, wrap, wrap_entry};
+use super::node::Files;
 use super::node::{self, Known};
-use super::options::Files;
 use super::{Answer, Error, Verdict};
 use crate::kernel::Kernel;
 use crate::model::entry::KernelState;

@@ -7,7 +7,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::layout::{counted, wrap};
-use super::options::Files;
+use super::node::Files;
 use super::{Answer, Error, Verdict, node};
 use crate::kernel::Kernel;
 use crate::kernel::host::{self, Places};

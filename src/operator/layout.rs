@@ -2,12 +2,21 @@
 
 use std::fmt;
 
+use clap::ValueEnum;
+
 use crate::excerpt;
 
 const WIDTH: usize = 80;
 const GAP: usize = 2;
 /// Leases are written by others: no text of theirs may flood the screen. `-o json` has all of it.
 const LONGEST: usize = 240;
+
+/// What a command prints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Output {
+    Text,
+    Json,
+}
 
 /// Rows under a heading, each with a note below it where there is something to say.
 pub(super) struct Table {

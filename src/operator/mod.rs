@@ -24,7 +24,8 @@ use serde::Serialize;
 
 use crate::excerpt;
 use crate::kernel::{Kernel, NetlinkKernel};
-use options::{Command, Output};
+use layout::Output;
+use options::Command;
 
 /// Whether all is well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -2,13 +2,13 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use clap::Args;
 use serde::de::DeserializeOwned;
 
 use super::Error;
-use super::options::Files;
 use crate::daemon::{checkpoint, http};
 use crate::kernel::Kernel;
 use crate::model::checkpoint::Checkpoint;
@@ -19,6 +19,31 @@ use crate::model::path::Detours;
 use crate::plan::desired::Desired;
 use crate::plan::preflight::Needs;
 use crate::plan::scope::Scope;
+
+/// Where the daemon keeps what concerns us.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Where the daemon is")]
+pub(super) struct Files {
+    /// Its subnet file
+    #[arg(long, global = true, value_name = "PATH", default_value = "/run/flannel/subnet.env")]
+    pub(super) subnet_file: PathBuf,
+    /// Its control socket [default: beside it, subnet.sock]
+    #[arg(long, global = true, value_name = "PATH", alias = "control-socket")]
+    socket: Option<PathBuf>,
+    /// Its checkpoint [default: beside it, subnet.state.json]
+    #[arg(long, global = true, value_name = "PATH")]
+    state_file: Option<PathBuf>,
+}
+
+impl Files {
+    pub(super) fn socket(&self) -> PathBuf {
+        self.socket.clone().unwrap_or_else(|| self.subnet_file.with_extension("sock"))
+    }
+
+    pub(super) fn state_file(&self) -> PathBuf {
+        self.state_file.clone().unwrap_or_else(|| self.subnet_file.with_extension("state.json"))
+    }
+}
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]

@@ -1,14 +1,14 @@
 //! The command line of `tweedctl`.
 
-use std::path::PathBuf;
-
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Parser, Subcommand};
 
 use super::cleanup::CleanupOptions;
 use super::doctor::DoctorOptions;
 use super::handover::HandoverOptions;
 use super::ipam::IpamCommand;
+use super::layout::Output;
 use super::migrate::MigrateOptions;
+use super::node::Files;
 use super::plan::PlanOptions;
 
 /// Shows what tweedd routes, how and why, and what the kernel differs in
@@ -33,12 +33,6 @@ Exit codes:
   2  the command line or a file named on it is wrong
   3  cannot tell: no daemon, no file, no permission
 tweedctl migrate has codes of its own: tweedctl migrate --help";
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Output {
-    Text,
-    Json,
-}
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
@@ -65,33 +59,10 @@ pub(super) enum Command {
     Migrate(MigrateOptions),
 }
 
-/// Where the daemon keeps what concerns us.
-#[derive(Clone, Debug, Args)]
-#[command(next_help_heading = "Where the daemon is")]
-pub(super) struct Files {
-    /// Its subnet file
-    #[arg(long, global = true, value_name = "PATH", default_value = "/run/flannel/subnet.env")]
-    pub(super) subnet_file: PathBuf,
-    /// Its control socket [default: beside it, subnet.sock]
-    #[arg(long, global = true, value_name = "PATH", alias = "control-socket")]
-    socket: Option<PathBuf>,
-    /// Its checkpoint [default: beside it, subnet.state.json]
-    #[arg(long, global = true, value_name = "PATH")]
-    state_file: Option<PathBuf>,
-}
-
-impl Files {
-    pub(super) fn socket(&self) -> PathBuf {
-        self.socket.clone().unwrap_or_else(|| self.subnet_file.with_extension("sock"))
-    }
-
-    pub(super) fn state_file(&self) -> PathBuf {
-        self.state_file.clone().unwrap_or_else(|| self.subnet_file.with_extension("state.json"))
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use clap::CommandFactory;
 
     use super::*;

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::Serialize;
 
 use super::layout::Table;
-use super::options::Files;
+use super::node::Files;
 use super::{Answer, Error, Verdict, node};
 use crate::model::path::Path;
 use crate::model::status::PeerStatus;

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::Serialize;
 
 use super::layout::{counted, listed, wrap};
-use super::options::Files;
+use super::node::Files;
 use super::{Answer, Error, Verdict, node};
 use crate::model::policy::{Connections, Pods, Strangers};
 use crate::model::status::{

@@ -26,7 +26,7 @@ use self::options::{Command, Stores};
 use self::plan::{Plan, Rows};
 use self::status::Status;
 use self::store::{Author, ClusterStore};
-use super::options::Output;
+use super::layout::Output;
 use super::{Error, Verdict, write};
 use crate::store::{etcd, kube};
 

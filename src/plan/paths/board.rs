@@ -8,10 +8,9 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use super::pace::{Budget, Pace};
-use super::subject::{Subject, Target};
-use super::verdict::{Rules, Size};
+use super::subject::{Question, Subject, Target};
+use super::verdict::Rules;
 use crate::model::config::Probe;
-use crate::model::path::Path;
 
 /// So many intervals a peer may take to answer for the first time: a busy machine is not flannel.
 const SILENCE: u32 = 5;
@@ -33,17 +32,6 @@ pub struct Board {
     reserved: BTreeSet<IpAddr>,
     /// The peers whose verdict has changed.
     judged: BTreeSet<IpAddr>,
-}
-
-/// A question to a peer. The probe task sends it, and reports what became of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Question {
-    /// Questions are counted in the order in which they are asked.
-    pub number: u64,
-    pub peer: IpAddr,
-    pub public_ip: IpAddr,
-    pub path: Path,
-    pub size: Size,
 }
 
 impl Board {

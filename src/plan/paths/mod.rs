@@ -5,7 +5,7 @@ mod pace;
 mod subject;
 mod verdict;
 
-pub use board::{Board, Question};
+pub use board::Board;
 pub use pace::answer_timeout;
-pub use subject::{Local, Subject, Target, Targets};
+pub use subject::{Local, Question, Subject, Target, Targets};
 pub use verdict::Size;

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use super::board::Question;
 use super::pace::Pace;
 use super::verdict::{Rules, Size, Track, judge};
 use crate::model::config::Probe;
@@ -63,6 +62,17 @@ impl Target {
             tunnel: endpoint.vtep.is_some_and(|vtep| is_ours(vtep.vni)),
         }
     }
+}
+
+/// A question to a peer. The probe task sends it, and reports what became of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// Questions are counted in the order in which they are asked.
+    pub number: u64,
+    pub peer: IpAddr,
+    pub public_ip: IpAddr,
+    pub path: Path,
+    pub size: Size,
 }
 
 /// A peer, what is known of the ways to it, and what follows.

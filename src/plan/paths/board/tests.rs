@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 
 use super::*;
-use crate::model::path::{Cause, Verdict};
-use crate::plan::paths::answer_timeout;
+use crate::model::path::{Cause, Path, Verdict};
+use crate::plan::paths::{Size, answer_timeout};
 
 const SECOND: Duration = Duration::from_secs(1);
 const TICK: Duration = Duration::from_millis(5);

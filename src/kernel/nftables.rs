@@ -10,8 +10,8 @@ use nix::sys::socket::{setsockopt, sockopt};
 use tweed_netlink::nftables::{self, TableFamily};
 use tweed_netlink::{Protocol, Socket};
 
-use crate::kernel::codec::{self, HostChain, Transaction};
-use crate::kernel::{Generation, Refused};
+use super::codec::{self, HostChain, Transaction};
+use super::{Generation, Refused};
 use crate::model::entry::{
     Chain, ChainName, Element, Entry, Otherwise, PEERS, RENEWED, Table, TableName,
 };
@@ -22,7 +22,7 @@ const ROOM: usize = 16 << 20;
 
 /// The conversation with nftables, taken up when there is something to say.
 #[derive(Default)]
-pub(in crate::kernel) struct Tables {
+pub(super) struct Tables {
     socket: Option<Socket>,
     lack_masquerading: bool,
 }
@@ -74,19 +74,19 @@ impl Tables {
     }
 
     /// None where nftables cannot be asked.
-    pub(in crate::kernel) fn generation(&mut self) -> Option<Generation> {
+    pub(super) fn generation(&mut self) -> Option<Generation> {
         self.converse(nftables::generation).ok().map(Generation)
     }
 
     /// Whether iptables has made this chain, by nftables.
-    pub(in crate::kernel) fn has_chain(&mut self, name: ChainName) -> bool {
+    pub(super) fn has_chain(&mut self, name: ChainName) -> bool {
         let (table, chain) = (name.base.table(), name.base.chain());
         self.converse(|socket| nftables::has_chain(socket, name.family, table, chain))
             .unwrap_or(false)
     }
 
     /// What the kernel has of this chain of iptables-nft; nothing where nftables cannot be asked.
-    pub(in crate::kernel) fn host_chain(&mut self, name: ChainName) -> HostChain {
+    pub(super) fn host_chain(&mut self, name: ChainName) -> HostChain {
         let (table, host, own) = (name.base.table(), name.base.as_str(), name.base.chain());
         let read = self.converse(|socket| {
             let mut rules =
@@ -104,11 +104,7 @@ impl Tables {
     }
 
     /// Carries `op` out on a chain of iptables-nft, without its programs.
-    pub(in crate::kernel) fn carry_out_on_chain(
-        &mut self,
-        op: &Op,
-        chain: &Chain,
-    ) -> Result<(), String> {
+    pub(super) fn carry_out_on_chain(&mut self, op: &Op, chain: &Chain) -> Result<(), String> {
         let batch = self.host_chain(chain.name).batch(op, chain);
         if batch.is_empty() {
             return Ok(());
