@@ -5,36 +5,15 @@
 )]
 
 // What is measured.
-mod audit;
 mod cni;
-mod cold_start;
-mod data_path;
-mod faults;
-mod guard;
+mod control_plane;
+mod firewall;
 mod hostile;
-mod kubernetes;
-mod latency;
-mod masquerade;
-mod mass_flip;
-mod migration;
-mod probes;
-mod replacement;
-mod storm;
+mod traffic;
 
-// What it is measured with.
-mod change;
-mod listener;
-mod peer;
-mod script;
-mod site;
-mod writer;
-
-// How it is told.
-mod goal;
-mod machine;
-mod plot;
-mod sample;
-mod sheet;
+// What it is measured with, and how it is shown.
+mod instruments;
+mod report;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -44,7 +23,7 @@ use anyhow::Result;
 use clap::{Parser, ValueEnum};
 use tweed_lab::{Binaries, sandbox};
 
-use sheet::Sheet;
+use report::sheet::Sheet;
 
 /// Packets per second and pair of pods.
 const RATE: u32 = 1000;
@@ -99,19 +78,21 @@ impl Section {
     fn run(self, options: &Options, sheet: &mut Sheet) -> Result<()> {
         let binaries = &options.binaries();
         match self {
-            Self::ColdStart => cold_start::run(binaries, options.rounds(5), &options.folder, sheet),
-            Self::MassFlip => mass_flip::run(binaries, options.rounds(5), sheet),
-            Self::Latency => latency::run(binaries, options.rounds(200), sheet),
-            Self::Audit => audit::run(binaries, options.rounds(9), sheet),
-            Self::Storm => storm::run(sheet),
-            Self::Kubernetes => kubernetes::run(binaries, options.rounds(5), sheet),
-            Self::DataPath => data_path::run(binaries, options.rounds(9), sheet),
-            Self::Replacement => replacement::run(options.rounds(5), sheet),
-            Self::Masquerade => masquerade::run(binaries, options.rounds(3), sheet),
-            Self::Guard => guard::run(options.rounds(20), sheet),
-            Self::Migration => migration::run(binaries, options.rounds(1), sheet),
-            Self::Faults => faults::run(binaries, sheet),
-            Self::Probes => probes::run(binaries, options.rounds(30), sheet),
+            Self::ColdStart => {
+                control_plane::cold_start::run(binaries, options.rounds(5), &options.folder, sheet)
+            }
+            Self::MassFlip => control_plane::mass_flip::run(binaries, options.rounds(5), sheet),
+            Self::Latency => control_plane::latency::run(binaries, options.rounds(200), sheet),
+            Self::Audit => control_plane::audit::run(binaries, options.rounds(9), sheet),
+            Self::Storm => control_plane::storm::run(sheet),
+            Self::Kubernetes => control_plane::kubernetes::run(binaries, options.rounds(5), sheet),
+            Self::DataPath => traffic::data_path::run(binaries, options.rounds(9), sheet),
+            Self::Replacement => traffic::replacement::run(options.rounds(5), sheet),
+            Self::Masquerade => firewall::masquerade::run(binaries, options.rounds(3), sheet),
+            Self::Guard => firewall::guard::run(options.rounds(20), sheet),
+            Self::Migration => traffic::migration::run(binaries, options.rounds(1), sheet),
+            Self::Faults => traffic::faults::run(binaries, sheet),
+            Self::Probes => traffic::probes::run(binaries, options.rounds(30), sheet),
             Self::Hostile => hostile::run(binaries, options.rounds(10), sheet),
             Self::Cni => cni::run(&options.flannel, options.rounds(100), sheet),
         }
@@ -149,7 +130,7 @@ fn run(options: &Options) -> Result<ExitCode> {
         return sandbox::enter();
     }
     let mut sheet = Sheet::open(&options.folder)?;
-    sheet.text(&machine::describe()?)?;
+    sheet.text(&report::machine::describe()?)?;
     options.sections().try_for_each(|section| section.run(options, &mut sheet))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -7,9 +7,9 @@ use anyhow::Result;
 use super::CROWD;
 use super::call::Verb;
 use super::contest::Contest;
-use crate::goal::Goal;
-use crate::sample::{Sample, ratio};
-use crate::sheet::{Sheet, precise, thousands};
+use crate::report::goal::Goal;
+use crate::report::sample::{Sample, ratio};
+use crate::report::sheet::{Sheet, precise, thousands};
 
 /// Up to so many reservations an ADD is held to a share of what a small store allows.
 const SMALL: u32 = 250;

@@ -9,7 +9,7 @@ use tweed_lab::Lab;
 use super::call::{Container, Verb};
 use super::host::Host;
 use super::rival::Rival;
-use crate::sample::Sample;
+use crate::report::sample::Sample;
 
 pub(super) struct Contest<'a> {
     pub(super) reservations: u32,

@@ -17,7 +17,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use tweed_lab::Lab;
 
-use super::sheet::Sheet;
+use crate::report::sheet::Sheet;
 use call::Container;
 use contest::Contest;
 use rival::Rival;
@@ -34,7 +34,7 @@ const USUAL: u32 = 250;
 const LARGEST: u32 = 20_000;
 
 /// All stores are in memory: what else a disk has to do would be measured too.
-pub(super) fn run(flannel: &Path, rounds: usize, sheet: &mut Sheet) -> Result<()> {
+pub(crate) fn run(flannel: &Path, rounds: usize, sheet: &mut Sheet) -> Result<()> {
     let flannel = flannel.canonicalize().with_context(|| flannel.display().to_string())?;
     let lab = Lab::bare()?;
     let containers = containers(&lab, CROWD)?;

@@ -9,9 +9,9 @@ use anyhow::{Context, Result, ensure};
 use super::call::Container;
 use super::contest::Contest;
 use super::rival::Rival;
-use crate::goal::Goal;
-use crate::sample::Sample;
-use crate::sheet::{Sheet, megabytes};
+use crate::report::goal::Goal;
+use crate::report::sample::Sample;
+use crate::report::sheet::{Sheet, megabytes};
 
 struct Program {
     name: &'static str,

@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use tweed_lab::Family;
 
 use super::scene::Scene;
-use crate::peer::{Peer, SUBNETS, peers};
+use crate::instruments::peer::{Peer, SUBNETS, peers};
 
 const ONE_MAC: &str = "02:00:00:00:aa:aa";
 

@@ -14,10 +14,10 @@ use anyhow::{Context, Result, anyhow};
 use tweed_lab::{Binaries, Count, Daemon, Family, Pair, ProbePlan};
 
 use self::scene::Scene;
-use super::goal::Goal;
-use super::listener::Listener;
-use super::sheet::{Sheet, megabytes, thousands, time};
-use super::{PAUSE, RATE};
+use crate::instruments::listener::Listener;
+use crate::report::goal::Goal;
+use crate::report::sheet::{Sheet, megabytes, thousands, time};
+use crate::{PAUSE, RATE};
 
 /// Between two questions to `/healthz`.
 const APART: Duration = Duration::from_millis(20);
@@ -79,7 +79,7 @@ const fn stored(name: &'static str, attack: fn(&Scene, Duration) -> Result<u64>)
 }
 
 /// Clients, packets and frames come for so many `seconds`.
-pub(super) fn run(binaries: &Binaries, seconds: usize, sheet: &mut Sheet) -> Result<()> {
+pub(crate) fn run(binaries: &Binaries, seconds: usize, sheet: &mut Sheet) -> Result<()> {
     let lasting = Duration::from_secs(u64::try_from(seconds)?);
     let head = [
         "attack",

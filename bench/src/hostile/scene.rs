@@ -5,10 +5,10 @@ use std::net::IpAddr;
 use anyhow::{Context, Result, ensure};
 use tweed_lab::{Binaries, Daemon, Etcd, Family, Lab, Node, Path, eventually};
 
-use crate::listener::Listener;
-use crate::peer::{Backend, CONFIG, NETWORK, SUBNETS, UNDERLAY, peers};
-use crate::site::PATIENCE;
-use crate::writer::Writer;
+use crate::instruments::listener::Listener;
+use crate::instruments::peer::{Backend, CONFIG, NETWORK, SUBNETS, UNDERLAY, peers};
+use crate::instruments::site::PATIENCE;
+use crate::instruments::writer::Writer;
 
 /// No attack uses its subnet.
 const NEWCOMER: u32 = 20_000;

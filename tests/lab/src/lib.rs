@@ -30,37 +30,16 @@
     reason = "the lab is synchronous: it sleeps and measures time"
 )]
 
-mod address;
-mod api_server;
 pub mod cluster;
-mod daemon;
-mod etcd;
-mod facts;
-mod faults;
-mod flannel;
-mod host;
-mod http;
-mod lock;
-mod matrix;
-mod monitor;
-mod netns;
+mod kernel;
+mod network;
 mod node;
-mod paths;
-mod ping;
-mod pod;
-mod probe;
 mod process;
-mod router;
-mod runtime;
 pub mod sandbox;
-mod segment;
-mod services;
-mod snapshot;
+mod stores;
 pub mod storm;
-mod subnet_env;
 mod traffic;
 mod wait;
-mod wire;
 mod world;
 
 use std::path::PathBuf;
@@ -70,33 +49,31 @@ use anyhow::Result;
 
 pub use nix::sys::signal::Signal;
 
-pub use address::Family;
-pub use api_server::{ApiServer, Asked, Faults, Gone, Lists};
-pub use daemon::{Daemon, DaemonPlan};
-pub use etcd::{Entry, Etcd, EtcdPlan, Member};
-pub use facts::{Address, Fdb, Link, Neighbour, Path, Route, Vxlan};
-pub use faults::Files;
-pub use flannel::Flannel;
-pub use host::Host;
-pub use http::Answer;
-pub use matrix::Matrix;
-pub use monitor::{Change, Monitor};
-pub use netns::Namespace;
+pub use kernel::facts::{Address, Fdb, Link, Neighbour, Path, Route, Vxlan};
+pub use kernel::matrix::{Matrix, Ping, paths};
+pub use kernel::monitor::{Change, Monitor};
+pub use kernel::snapshot::Snapshot;
+pub use network::address::Family;
+pub use network::http::Answer;
+pub use network::namespace::Namespace;
+pub use network::router::Router;
+pub use network::segment::{Segment, SegmentPlan};
+pub use network::wire::Wire;
+pub use node::daemon::{Daemon, DaemonPlan};
+pub use node::faults::Files;
+pub use node::flannel::Flannel;
+pub use node::host::Host;
+pub use node::pod::Pod;
+pub use node::runtime::{Container, ContainerPlan, Containerd, GREETING, Podman, Runtime};
+pub use node::services::{Proxy, Service};
+pub use node::subnet_env::SubnetEnv;
 pub use node::{Node, NodePlan, ReversePath};
-pub use paths::paths;
-pub use ping::Ping;
-pub use pod::Pod;
-pub use probe::{Count, Pair, PairReport, Probe, ProbePlan, Report, Stage, overruns_at};
 pub use process::{Ended, Process};
-pub use router::Router;
-pub use runtime::{Container, ContainerPlan, Containerd, GREETING, Podman, Runtime};
-pub use segment::{Segment, SegmentPlan};
-pub use services::{Proxy, Service};
-pub use snapshot::Snapshot;
-pub use subnet_env::SubnetEnv;
+pub use stores::api_server::{ApiServer, Asked, Faults, Gone, Lists};
+pub use stores::etcd::{Entry, Etcd, EtcdPlan, Member};
+pub use traffic::probe::{Count, Pair, PairReport, Probe, ProbePlan, Report, Stage, overruns_at};
 pub use traffic::{Connections, Kind, Outcome, Outcomes, Tally, Traffic, Worker};
 pub use wait::{Condition, eventually, is_silence, listen};
-pub use wire::Wire;
 
 use world::World;
 

@@ -5,7 +5,6 @@
 )]
 
 mod demo;
-mod screen;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -15,7 +14,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use tweed_lab::{Binaries, sandbox, storm};
 
-use screen::Screen;
+use demo::screen::Screen;
 
 /// A cluster of network namespaces in one machine.
 #[derive(Parser)]

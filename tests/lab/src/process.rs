@@ -3,15 +3,14 @@
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::lock::lock;
-use crate::netns::Namespace;
+use crate::network::namespace::Namespace;
 
 const POLL: Duration = Duration::from_millis(1);
 
@@ -153,4 +152,9 @@ fn pid_of(child: &Child) -> Result<Pid> {
 fn append(path: &Path) -> Result<File> {
     let file = OpenOptions::new().create(true).append(true).open(path);
     file.with_context(|| path.display().to_string())
+}
+
+/// Locks also after another test thread has panicked.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

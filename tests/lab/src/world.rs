@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use anyhow::{Context, Result, ensure};
 
 use crate::Binaries;
-use crate::lock::lock;
-use crate::netns::Namespace;
-use crate::pod::Pod;
+use crate::network::namespace::Namespace;
+use crate::node::pod::Pod;
 use crate::process::Process;
+use crate::process::lock;
 
 static LABS: AtomicUsize = AtomicUsize::new(1);
 

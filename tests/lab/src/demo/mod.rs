@@ -1,12 +1,14 @@
 //! The demo: a live cluster moves from VXLAN to host-gw, node by node, under traffic.
 
+pub(crate) mod screen;
+
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Result;
 use tweed_lab::{Binaries, Family, Matrix, Path, Report};
 
-use crate::screen::{Screen, Verdict};
+use crate::demo::screen::{Screen, Verdict};
 use tweed_lab::cluster::{Cluster, Shape};
 
 const VXLAN: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;

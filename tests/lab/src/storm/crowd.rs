@@ -17,8 +17,8 @@ use super::node::{Node, Orders, Seen, attributes};
 use super::scene::PREFIX;
 use super::view::Digest;
 use super::{Settings, gauge};
-use crate::etcd::Etcd;
-use crate::lock::lock;
+use crate::process::lock;
+use crate::stores::etcd::Etcd;
 use crate::wait::eventually;
 
 /// What `tweedd` takes by default.

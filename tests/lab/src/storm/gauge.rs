@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::etcd::{Etcd, Member};
 use crate::process::Process;
+use crate::stores::etcd::{Etcd, Member};
 use crate::wait::eventually;
 
 /// A busy etcd takes its time to tell.

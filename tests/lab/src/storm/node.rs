@@ -15,7 +15,7 @@ use tweed::store::etcd::{EtcdOptions, EtcdSubnetManager};
 use tweed::store::{Documents, Error, Leases};
 
 use super::view::{Digest, View};
-use crate::lock::lock;
+use crate::process::lock;
 
 /// The first of the nodes' addresses, one after the other.
 const FIRST_IP: Ipv4Addr = Ipv4Addr::new(100, 64, 0, 1);

@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use super::Settings;
 use super::scene::Scene;
-use crate::daemon::Daemon;
 use crate::node::Node;
+use crate::node::daemon::Daemon;
 use crate::wait::eventually;
 
 const PATIENCE: Duration = Duration::from_secs(300);

@@ -11,7 +11,7 @@ use super::Settings;
 use super::crowd::RENEW_MARGIN;
 use super::view::View;
 use crate::Lab;
-use crate::etcd::Etcd;
+use crate::stores::etcd::Etcd;
 
 pub(super) const PREFIX: &str = "/coreos.com/network";
 

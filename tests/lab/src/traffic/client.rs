@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use super::Shared;
-use crate::http;
-use crate::probe::Pair;
+use crate::network::http;
+use crate::traffic::probe::Pair;
 
 const BETWEEN_MESSAGES: Duration = Duration::from_millis(100);
 const BETWEEN_PAGES: Duration = Duration::from_millis(500);

@@ -10,11 +10,11 @@ use anyhow::{Context, Result};
 use super::Shared;
 use super::line::Line;
 use super::server::echo_all;
-use crate::address::Family;
-use crate::netns::Namespace;
+use crate::network::address::Family;
+use crate::network::namespace::Namespace;
 use crate::node::Node;
-use crate::pod::Pod;
-use crate::services::{Proxy, Service, service_range};
+use crate::node::pod::Pod;
+use crate::node::services::{Proxy, Service, service_range};
 use crate::wait::eventually;
 
 /// Pods, nodes and the machine outside listen on this port.
@@ -205,7 +205,7 @@ fn services(workers: &[Worker]) -> Result<Vec<Service>> {
     for (number, Worker { node, pod, .. }) in (1..).zip(workers) {
         for family in pod.families() {
             let range = service_range(family).parse()?;
-            let address = crate::address::nth(range, u32::from(number))?.ip();
+            let address = crate::network::address::nth(range, u32::from(number))?.ip();
             services.push(Service {
                 name: node.name().to_owned(),
                 address: SocketAddr::new(address, SERVICE_PORT),

@@ -3,6 +3,7 @@
 mod client;
 mod connections;
 mod line;
+pub(crate) mod probe;
 mod server;
 mod tally;
 
@@ -16,8 +17,8 @@ use anyhow::{Context, Result, anyhow};
 pub use connections::{Connections, Kind, Outcome, Outcomes, Worker};
 pub use tally::Tally;
 
-use crate::netns::Namespace;
-use crate::probe::Pair;
+use crate::network::namespace::Namespace;
+use crate::traffic::probe::Pair;
 use client::{Browser, Caller};
 use server::Server;
 use tally::Counters;

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::Shared;
-use crate::probe::Pair;
+use crate::traffic::probe::Pair;
 use crate::wait::is_silence;
 
 /// Bytes of a page: some packets of the largest size.

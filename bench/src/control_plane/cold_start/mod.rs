@@ -1,0 +1,132 @@
+//! From the start of a daemon on an empty kernel until the last route is there, against `ip -batch` with the same entries.
+
+mod contest;
+
+use std::fs::write;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use tweed_lab::Binaries;
+
+use crate::instruments::peer::Backend;
+use crate::instruments::site::Site;
+use crate::report::goal::Goal;
+use crate::report::plot::{Plot, Series};
+use crate::report::sample::{Sample, ratio};
+use crate::report::sheet::{Sheet, megabytes, spread, thousands, time};
+use contest::{Contest, Rival};
+
+const COUNTS: [u32; 4] = [100, 1000, 5000, 20_000];
+
+pub(crate) fn run(
+    binaries: &Binaries,
+    rounds: usize,
+    folder: &Path,
+    sheet: &mut Sheet,
+) -> Result<()> {
+    let build = |backend| Site::build(binaries, backend, "");
+    let mut sites = Backend::BOTH.into_iter().map(build).collect::<Result<Vec<_>>>()?;
+    sheet.table(
+        "Cold start",
+        &[
+            "peers",
+            "backend",
+            "tweedd",
+            "`ip -batch`",
+            "ratio",
+            "CPU of tweedd",
+            "CPU of `ip -batch`",
+            "memory at most",
+            "memory later",
+        ],
+    )?;
+    let mut contests = Vec::new();
+    for peers in COUNTS {
+        for contest in hold(&mut sites, peers, rounds)? {
+            show(&contest, sheet)?;
+            contests.push(contest);
+        }
+    }
+    sheet.goals(&goals(&contests))?;
+    let file = folder.join("cold-start.svg");
+    write(&file, plot(&contests).render()).with_context(|| file.display().to_string())
+}
+
+/// Rounds alternate between backends and rivals, so that noise hits all alike.
+fn hold(sites: &mut [Site], peers: u32, rounds: usize) -> Result<Vec<Contest>> {
+    let prepare = |site: &mut Site| {
+        site.grow(peers)?;
+        Contest::prepare(site, peers)
+    };
+    let mut contests = sites.iter_mut().map(prepare).collect::<Result<Vec<_>>>()?;
+    for _ in 0..rounds {
+        for (site, contest) in sites.iter().zip(&mut contests) {
+            contest.start_daemon(site).with_context(|| contest.describe("tweedd"))?;
+            contest.run_scripts(site).with_context(|| contest.describe("ip -batch"))?;
+        }
+    }
+    Ok(contests)
+}
+
+fn show(contest: &Contest, sheet: &mut Sheet) -> Result<()> {
+    let memory = |kib: &Sample<u64>| format!("{:.1} MB", megabytes(kib.median()));
+    sheet.row(&[
+        &thousands(contest.peers),
+        &contest.backend.name(),
+        &spread(&contest.daemon.time),
+        &spread(&contest.script.time),
+        &format!("{:.2} ×", contest.ratio()),
+        &time(contest.daemon.processor.median()),
+        &time(contest.script.processor.median()),
+        &memory(&contest.peak),
+        &memory(&contest.resident),
+    ])
+}
+
+fn goals(contests: &[Contest]) -> Vec<Goal> {
+    let of = |peers, backend| contests.iter().find(|it| it.peers == peers && it.backend == backend);
+    let vxlan = |peers| of(peers, Backend::Vxlan);
+    let against = |peers, most| {
+        let what = format!("vxlan, {} peers, against `ip -batch`", thousands(peers));
+        vxlan(peers).map(|it| Goal::at_most(what, it.ratio(), most, "×"))
+    };
+    let resident = |peers, most| {
+        let what = format!("vxlan, {} peers, memory later", thousands(peers));
+        vxlan(peers).map(|it| Goal::at_most(what, megabytes(it.resident.median()), most, "MB"))
+    };
+    let per_peer = |backend: Backend| {
+        let (few, many) = (of(1000, backend)?, of(20_000, backend)?);
+        let growth = ratio(&many.daemon.time, &few.daemon.time) / 20.0;
+        let what = format!("{}, cost per peer at 20,000 against 1,000", backend.name());
+        Some(Goal::at_most(what, growth, 1.5, "×"))
+    };
+    let goals = [
+        against(5000, 0.25),
+        against(20_000, 0.06),
+        per_peer(Backend::Vxlan),
+        per_peer(Backend::HostGw),
+        resident(5000, 20.0),
+        resident(20_000, 50.0),
+    ];
+    goals.into_iter().flatten().collect()
+}
+
+fn plot(contests: &[Contest]) -> Plot {
+    let series = |rival: Rival, backend: Backend| {
+        let of = contests.iter().filter(|it| it.backend == backend);
+        let millis = |it: &Contest| it.cost(rival).time.median().as_secs_f64() * 1000.0;
+        let points = of.map(|it| (f64::from(it.peers), millis(it))).collect();
+        Series { name: format!("{}, {}", rival.name(), backend.name()), points }
+    };
+    Plot {
+        title: "Cold start, until the last route is in the kernel".to_owned(),
+        across: "peers".to_owned(),
+        up: "milliseconds".to_owned(),
+        series: vec![
+            series(Rival::Daemon, Backend::Vxlan),
+            series(Rival::Daemon, Backend::HostGw),
+            series(Rival::Script, Backend::Vxlan),
+            series(Rival::Script, Backend::HostGw),
+        ],
+    }
+}

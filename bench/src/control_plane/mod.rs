@@ -1,0 +1,9 @@
+//! How fast a daemon learns of peers and programs them: starts, events, flips, audits, on etcd and on
+//! Kubernetes.
+
+pub(crate) mod audit;
+pub(crate) mod cold_start;
+pub(crate) mod kubernetes;
+pub(crate) mod latency;
+pub(crate) mod mass_flip;
+pub(crate) mod storm;

@@ -1,0 +1,162 @@
+//! What it costs to keep rules: by nftables, by iptables, and by asking for each as flanneld does.
+
+mod rival;
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use tweed_lab::{Binaries, Process, eventually};
+
+use crate::instruments::peer::Backend;
+use crate::instruments::site::{PATIENCE, Site};
+use crate::report::goal::Goal;
+use crate::report::sample::{Sample, ratio};
+use crate::report::sheet::{Sheet, spread};
+use rival::Rival;
+
+const PEERS: u32 = 5000;
+/// Nothing happens for so long; figures are told for a minute.
+const WINDOW: Duration = Duration::from_secs(20);
+const WINDOWS_PER_MINUTE: u32 = 3;
+/// After a start.
+const REST: Duration = Duration::from_secs(3);
+
+/// A daemon with rules, and how to look at them.
+struct Contestant {
+    name: &'static str,
+    flags: &'static [&'static str],
+    list: &'static [&'static str],
+    /// What others do to its rules: one chain is flushed, everything is, the firewall is reloaded.
+    blows: [&'static str; 3],
+    idle: Sample<Duration>,
+    edited: Sample<Duration>,
+    mended: [Sample<Duration>; 3],
+}
+
+impl Contestant {
+    fn nftables() -> Self {
+        Self {
+            name: "tweedd, nftables",
+            flags: &["--ip-masq"],
+            list: &["nft", "list", "table", "ip", "tweed.1"],
+            blows: [
+                "nft flush chain ip tweed.1 postrouting",
+                "nft flush ruleset",
+                "printf 'flush ruleset; table inet others { chain input { }; }' | nft -f -",
+            ],
+            idle: Sample::default(),
+            edited: Sample::default(),
+            mended: Default::default(),
+        }
+    }
+
+    fn iptables() -> Self {
+        Self {
+            name: "tweedd, iptables",
+            flags: &["--ip-masq", "--iptables"],
+            list: &["iptables-save", "-t", "nat"],
+            blows: [
+                "iptables -t nat -F FLANNEL-POSTRTG",
+                "nft flush ruleset",
+                "iptables -F; iptables -X; iptables -t nat -F; iptables -t nat -X",
+            ],
+            ..Self::nftables()
+        }
+    }
+
+    /// `number`: of all turns, for each has a range of its own.
+    fn measure(&mut self, site: &Site, number: usize) -> Result<()> {
+        let plan = site.node.daemon(&site.etcd);
+        let plan = self.flags.iter().fold(plan, |plan, flag| plan.argument(*flag));
+        let daemon = plan.start()?;
+        daemon.wait_ready()?;
+        std::thread::sleep(REST);
+        self.idle.add(used(daemon.process())?);
+        self.edited.add(self.edit(site, number)?);
+        let back = self.blows.map(|blow| self.meddle(site, blow));
+        for (mended, back) in self.mended.iter_mut().zip(back) {
+            mended.add(back?);
+        }
+        daemon.stop().map(drop)
+    }
+
+    /// Until another range is spared.
+    fn edit(&self, site: &Site, number: usize) -> Result<Duration> {
+        let range = format!("192.0.{number}.0/24");
+        site.configure(&format!(r#""NonMasqueradeCIDRs":["{range}"],"#))?;
+        eventually(PATIENCE, || Ok::<_, anyhow::Error>(self.listed(site)?.contains(&range)))
+    }
+
+    /// Until rules are there again to which somebody does `blow`.
+    fn meddle(&self, site: &Site, blow: &str) -> Result<Duration> {
+        let before = self.listed(site)?;
+        site.node.namespace().run("sh", &["-c", blow])?;
+        // Those of nftables may be back already.
+        let is_seen = self.listed(site).ok().as_ref() != Some(&before);
+        ensure!(is_seen || self.name.contains("nftables"), "{blow}: nothing deleted");
+        eventually(PATIENCE, || Ok::<_, anyhow::Error>(self.listed(site)? == before))
+    }
+
+    /// Without remarks, in which the time is told.
+    fn listed(&self, site: &Site) -> Result<String> {
+        let [program, words @ ..] = self.list else { return Ok(String::new()) };
+        let listing = site.node.namespace().run(program, words)?;
+        Ok(listing.lines().filter(|line| !line.starts_with(['#', ':'])).collect())
+    }
+}
+
+pub(crate) fn run(binaries: &Binaries, rounds: usize, sheet: &mut Sheet) -> Result<()> {
+    let mut site = Site::build(binaries, Backend::HostGw, "")?;
+    site.grow(PEERS)?;
+    let mut contestants = [Contestant::nftables(), Contestant::iptables()];
+    let mut asking = Sample::default();
+    let rival = Rival::prepare(&site.bare)?;
+    for round in 0..rounds {
+        for (number, contestant) in contestants.iter_mut().enumerate() {
+            contestant.measure(&site, 2 * round + number)?;
+        }
+        let running = rival.start(&site.bare)?;
+        asking.add(used(running.process())?);
+        running.kill()?;
+    }
+    show(&contestants, &asking, sheet)?;
+    let [nftables, iptables] = contestants.map(|contestant| contestant.idle);
+    let goals = [
+        Goal::at_most(
+            "iptables, against a loop of `iptables -C`",
+            ratio(&iptables, &asking),
+            0.1,
+            "×",
+        ),
+        Goal::at_most("nftables, against the same", ratio(&nftables, &asking), 0.05, "×"),
+    ];
+    sheet.goals(&goals)
+}
+
+fn show(contestants: &[Contestant], asking: &Sample<Duration>, sheet: &mut Sheet) -> Result<()> {
+    let head = [
+        "rules kept by",
+        "CPU per minute",
+        "an edit is applied",
+        "back after a flush of the chain",
+        "after `nft flush ruleset`",
+        "after a reload of the firewall",
+    ];
+    sheet.table("Masquerading", &head)?;
+    for Contestant { name, idle, edited, mended, .. } in contestants {
+        let [chain, everything, reload] = mended.each_ref().map(spread);
+        sheet.row(&[name, &spread(idle), &spread(edited), &chain, &everything, &reload])?;
+    }
+    let asking = spread(asking);
+    sheet.row(&[&"a loop of `iptables -C`", &asking, &"", &"", &"", &""])
+}
+
+/// Of the processor per minute, programs included that it starts.
+fn used(process: &Process) -> Result<Duration> {
+    let so_far = || {
+        Ok::<_, anyhow::Error>(process.processor_time()? + process.processor_time_of_children()?)
+    };
+    let before = so_far()?;
+    std::thread::sleep(WINDOW);
+    Ok(so_far()?.saturating_sub(before) * WINDOWS_PER_MINUTE)
+}

@@ -1,0 +1,7 @@
+//! What is measured with: peers in etcd, a node with a daemon, and a listener in its kernel.
+
+pub(crate) mod listener;
+pub(crate) mod peer;
+pub(crate) mod script;
+pub(crate) mod site;
+pub(crate) mod writer;

@@ -1,0 +1,79 @@
+//! What was to be reached, beside what was.
+
+use std::fmt::{Display, Formatter};
+
+/// A figure of this run, and the bound it shall keep.
+#[derive(Clone, Debug)]
+pub(crate) struct Goal {
+    pub(crate) what: String,
+    pub(crate) measured: f64,
+    pub(crate) bound: Bound,
+    /// `ms`, `×`, `MB`.
+    pub(crate) unit: &'static str,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Bound {
+    AtMost(f64),
+    AtLeast(f64),
+}
+
+impl Goal {
+    pub(crate) fn at_most(
+        what: impl Into<String>,
+        measured: f64,
+        most: f64,
+        unit: &'static str,
+    ) -> Self {
+        Self { what: what.into(), measured, bound: Bound::AtMost(most), unit }
+    }
+
+    pub(crate) fn at_least(
+        what: impl Into<String>,
+        measured: f64,
+        least: f64,
+        unit: &'static str,
+    ) -> Self {
+        Self { what: what.into(), measured, bound: Bound::AtLeast(least), unit }
+    }
+
+    /// What was not measured keeps no bound.
+    pub(crate) fn is_met(&self) -> bool {
+        match self.bound {
+            Bound::AtMost(most) => self.measured <= most,
+            Bound::AtLeast(least) => self.measured >= least,
+        }
+    }
+
+    pub(crate) fn verdict(&self) -> &'static str {
+        if self.is_met() { "met" } else { "**missed**" }
+    }
+}
+
+impl Display for Bound {
+    fn fmt(&self, out: &mut Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::AtMost(most) => write!(out, "at most {most}"),
+            Self::AtLeast(least) => write!(out, "at least {least}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bound_may_be_reached_but_not_crossed() {
+        let most = |measured| Goal::at_most("", measured, 0.25, "×").is_met();
+        let least = |measured| Goal::at_least("", measured, 0.97, "×").is_met();
+        assert_eq!([0.2, 0.25, 0.26].map(most), [true, true, false]);
+        assert_eq!([0.96, 0.97, 1.0].map(least), [false, true, true]);
+    }
+
+    #[test]
+    fn what_was_not_measured_is_not_met() {
+        assert!(!Goal::at_most("", f64::NAN, 1.0, "ms").is_met());
+        assert!(!Goal::at_least("", f64::NAN, 1.0, "ms").is_met());
+    }
+}

@@ -1,0 +1,160 @@
+//! Markdown, line by line, as soon as there is something to tell.
+
+use std::fmt::Display;
+use std::fs::File;
+use std::io::{Write, stdout};
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use crate::report::goal::Goal;
+use crate::report::sample::Sample;
+
+/// What is measured is seen at once, and lasts in a file.
+pub(crate) struct Sheet {
+    file: File,
+}
+
+impl Sheet {
+    /// Begins `results.md` in `folder` anew.
+    pub(crate) fn open(folder: &Path) -> Result<Self> {
+        std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+        let path = folder.join("results.md");
+        let file = File::create(&path).with_context(|| path.display().to_string())?;
+        Ok(Self { file })
+    }
+
+    /// A paragraph.
+    pub(crate) fn text(&mut self, text: &str) -> Result<()> {
+        self.write(&format!("{text}\n\n"))
+    }
+
+    pub(crate) fn heading(&mut self, heading: &str) -> Result<()> {
+        self.write(&format!("\n### {heading}\n\n"))
+    }
+
+    /// A heading, and the head of the table below it.
+    pub(crate) fn table(&mut self, heading: &str, head: &[&str]) -> Result<()> {
+        self.heading(heading)?;
+        self.row(&head.iter().map(|cell| cell as &dyn Display).collect::<Vec<_>>())?;
+        self.write(&format!("|{}\n", "---|".repeat(head.len())))
+    }
+
+    pub(crate) fn row(&mut self, cells: &[&dyn Display]) -> Result<()> {
+        cells.iter().try_for_each(|cell| self.write(&format!("| {cell} ")))?;
+        self.write("|\n")
+    }
+
+    /// A table of goals, each with its verdict.
+    pub(crate) fn goals(&mut self, goals: &[Goal]) -> Result<()> {
+        self.write("\n| goal | wanted | measured | |\n|---|---|---|---|\n")?;
+        goals.iter().try_for_each(|goal| {
+            let Goal { what, measured, bound, unit } = goal;
+            let (wanted, measured) = (format!("{bound} {unit}"), format!("{measured:.2} {unit}"));
+            self.row(&[what, &wanted, &measured, &goal.verdict()])
+        })?;
+        self.write("\n")
+    }
+
+    fn write(&mut self, text: &str) -> Result<()> {
+        stdout().write_all(text.as_bytes())?;
+        stdout().flush()?;
+        Ok(self.file.write_all(text.as_bytes())?)
+    }
+}
+
+/// Milliseconds with a digit behind the point; seconds where they are many; a dash for none.
+pub(crate) fn time(duration: Duration) -> String {
+    match duration {
+        Duration::ZERO => "–".to_owned(),
+        _ => Unit::of(duration).told(duration),
+    }
+}
+
+/// The median, and from where to where the figures go.
+pub(crate) fn spread(sample: &Sample<Duration>) -> String {
+    let unit = Unit::of(sample.median());
+    let (min, max) = (unit.number(sample.min()), unit.number(sample.max()));
+    format!("{} ({min}–{max})", unit.told(sample.median()))
+}
+
+/// Milliseconds with two digits behind the point; seconds where they are many.
+pub(crate) fn precise(duration: Duration) -> String {
+    match Unit::of(duration) {
+        Unit::Milliseconds => format!("{:.2} ms", duration.as_secs_f64() * 1000.0),
+        Unit::Seconds => Unit::Seconds.told(duration),
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Unit {
+    Milliseconds,
+    Seconds,
+}
+
+impl Unit {
+    fn of(duration: Duration) -> Self {
+        if duration < Duration::from_secs(1) { Self::Milliseconds } else { Self::Seconds }
+    }
+
+    fn number(self, duration: Duration) -> String {
+        match self {
+            Self::Milliseconds => format!("{:.1}", duration.as_secs_f64() * 1000.0),
+            Self::Seconds => format!("{:.2}", duration.as_secs_f64()),
+        }
+    }
+
+    fn told(self, duration: Duration) -> String {
+        let name = match self {
+            Self::Milliseconds => "ms",
+            Self::Seconds => "s",
+        };
+        format!("{} {name}", self.number(duration))
+    }
+}
+
+/// Of memory, in the units of the goals: a million bytes.
+pub(crate) fn megabytes(kib: u64) -> f64 {
+    Duration::from_micros(kib * 1024).as_secs_f64()
+}
+
+/// A whole number with its thousands apart.
+pub(crate) fn thousands(number: impl Display) -> String {
+    let digits = number.to_string();
+    let apart = |(index, digit): (usize, char)| {
+        let is_boundary = index > 0 && (digits.len() - index).is_multiple_of(3);
+        is_boundary.then_some(',').into_iter().chain([digit])
+    };
+    digits.chars().enumerate().flat_map(apart).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thousands_are_set_apart() {
+        assert_eq!(
+            [7, 100, 5000, 20_000, 1_234_567].map(thousands),
+            ["7", "100", "5,000", "20,000", "1,234,567"]
+        );
+    }
+
+    #[test]
+    fn times_have_the_unit_that_suits_them() {
+        let told = [0, 250, 42_040, 1_500_000].map(|micros| time(Duration::from_micros(micros)));
+        assert_eq!(told, ["–", "0.2 ms", "42.0 ms", "1.50 s"]);
+    }
+
+    #[test]
+    fn a_spread_has_one_unit() {
+        let sample = [900, 1200, 1100].into_iter().map(Duration::from_millis).collect();
+        assert_eq!(spread(&sample), "1.10 s (0.90–1.20)");
+    }
+
+    #[test]
+    fn memory_is_told_in_millions_of_bytes() {
+        assert!((megabytes(19_531) - 20.0).abs() < 0.001);
+    }
+}

@@ -1,0 +1,124 @@
+//! A table of every node or pod against every other one: the paths between them, and who answers whom.
+
+use std::fmt::{Display, Formatter};
+
+use anyhow::{Context, Result, anyhow};
+
+use crate::Lab;
+use crate::kernel::facts::Path;
+use crate::network::address::Family;
+use crate::node::Node;
+use crate::node::pod::Pod;
+
+/// A value per ordered pair of different names: rows are where it comes from, columns where it goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Matrix<T> {
+    names: Vec<String>,
+    rows: Vec<Vec<Option<T>>>,
+}
+
+/// The outcome of one echo.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ping {
+    Answered,
+    Lost,
+}
+
+/// The path from every node to the subnet of every other one; each needs its `subnet.env`.
+pub fn paths(nodes: &[Node], family: Family) -> Result<Matrix<Path>> {
+    let names = nodes.iter().map(|node| node.name().to_owned()).collect();
+    let node = |index: usize| nodes.get(index).context("no such node");
+    Matrix::build(names, |from, to| {
+        let (from, to) = (node(from)?, node(to)?);
+        let subnet = to.subnet_env()?.subnet(family);
+        from.path_to(subnet.with_context(|| format!("{} has no {family:?} subnet", to.name()))?)
+    })
+}
+
+impl<T> Matrix<T> {
+    /// Asks `value` for each pair of indices into `names`, except of each with itself.
+    pub fn build(
+        names: Vec<String>,
+        mut value: impl FnMut(usize, usize) -> Result<T>,
+    ) -> Result<Self> {
+        let all = 0..names.len();
+        let mut cell = |from, to| if from == to { Ok(None) } else { value(from, to).map(Some) };
+        let row = |from| all.clone().map(|to| cell(from, to)).collect();
+        let rows = all.clone().map(row).collect::<Result<_>>()?;
+        Ok(Self { names, rows })
+    }
+
+    /// The same table of something else.
+    pub fn try_map<U>(self, mut change: impl FnMut(T) -> Result<U>) -> Result<Matrix<U>> {
+        let mut row = |row: Vec<Option<T>>| {
+            row.into_iter().map(|cell| cell.map(&mut change).transpose()).collect()
+        };
+        let rows = self.rows.into_iter().map(&mut row).collect::<Result<_>>()?;
+        Ok(Matrix { names: self.names, rows })
+    }
+
+    /// Every cell with the names of its row and its column.
+    pub fn cells(&self) -> impl Iterator<Item = (&str, &str, &T)> {
+        self.names.iter().zip(&self.rows).flat_map(|(from, row)| {
+            let cells = self.names.iter().zip(row);
+            cells.filter_map(move |(to, cell)| Some((from.as_str(), to.as_str(), cell.as_ref()?)))
+        })
+    }
+}
+
+impl<T: Display> Display for Matrix<T> {
+    fn fmt(&self, out: &mut Formatter<'_>) -> std::fmt::Result {
+        let texts = |row: &Vec<Option<T>>| {
+            let text = |cell: &Option<T>| cell.as_ref().map_or("·".to_owned(), T::to_string);
+            row.iter().map(text).collect::<Vec<_>>()
+        };
+        let rows: Vec<_> = self.rows.iter().map(texts).collect();
+        let width =
+            self.names.iter().chain(rows.iter().flatten()).map(|it| it.chars().count()).max();
+        let width = width.unwrap_or_default() + 2;
+        let line = |out: &mut Formatter<'_>, head: &str, cells: &[String]| {
+            write!(out, "{head:<width$}")?;
+            cells.iter().try_for_each(|cell| write!(out, "{cell:<width$}"))?;
+            writeln!(out)
+        };
+        line(out, "", &self.names)?;
+        self.names.iter().zip(&rows).try_for_each(|(name, row)| line(out, name, row))
+    }
+}
+
+impl Display for Ping {
+    fn fmt(&self, out: &mut Formatter<'_>) -> std::fmt::Result {
+        out.pad(match self {
+            Self::Answered => "ok",
+            Self::Lost => "LOST",
+        })
+    }
+}
+
+impl Matrix<Ping> {
+    pub fn all_answered(&self) -> bool {
+        self.cells().all(|(_, _, ping)| *ping == Ping::Answered)
+    }
+}
+
+impl Lab {
+    /// One echo from every pod to every other one, all at once; takes a second where one is lost.
+    pub fn ping_matrix(&self, family: Family) -> Result<Matrix<Ping>> {
+        let mut pods = self.pods();
+        pods.retain(|pod| pod.families().contains(&family));
+        let names = pods.iter().map(|pod| pod.label().to_owned()).collect();
+        let pod = |index: usize| pods.get(index).context("no such pod");
+        std::thread::scope(|scope| {
+            let asked = Matrix::build(names, |from, to| {
+                let (from, to) = (pod(from)?, pod(to)?);
+                Ok(scope.spawn(move || ping(from, to, family)))
+            })?;
+            asked.try_map(|thread| thread.join().map_err(|_| anyhow!("a ping panicked")))
+        })
+    }
+}
+
+fn ping(from: &Pod, to: &Pod, family: Family) -> Ping {
+    let answer = to.address(family).and_then(|address| from.ping(address, 56));
+    if answer.is_ok() { Ping::Answered } else { Ping::Lost }
+}

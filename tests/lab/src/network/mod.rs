@@ -1,0 +1,8 @@
+//! Namespaces and what connects them: wires, segments, routers, addresses.
+
+pub(crate) mod address;
+pub(crate) mod http;
+pub(crate) mod namespace;
+pub(crate) mod router;
+pub(crate) mod segment;
+pub(crate) mod wire;

@@ -1,0 +1,155 @@
+//! A network namespace, and running things inside it.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::net::SocketAddr;
+use std::process::{Child, Command, Output};
+use std::sync::{Arc, Mutex};
+
+use anyhow::{Context, Result, anyhow, ensure};
+use nix::sched::{CloneFlags, setns};
+use serde::de::DeserializeOwned;
+
+use crate::network::http::{self, Answer};
+use crate::process::lock;
+
+/// A named network namespace. A cheap handle: the [`Lab`](crate::Lab) made it and deletes it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Namespace {
+    name: Arc<str>,
+}
+
+impl Namespace {
+    pub(crate) fn create(name: &str) -> Result<Self> {
+        // The first `ip netns add` mounts the folder of names; two at once get in each other's way.
+        static ADDING: Mutex<()> = Mutex::new(());
+        let adding = lock(&ADDING);
+        output(Command::new("ip").args(["netns", "add", name]))?;
+        drop(adding);
+        let namespace = Self { name: name.into() };
+        namespace.ip("link set lo up")?;
+        Ok(namespace)
+    }
+
+    pub(crate) fn delete(&self) -> Result<()> {
+        output(Command::new("ip").args(["netns", "del", &self.name])).map(drop)
+    }
+
+    /// As `ip netns list` shows it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Runs `work` on a thread of its own inside this namespace.
+    ///
+    /// Sockets made there stay in the namespace, and processes started there live in it.
+    pub fn within<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T> {
+        std::thread::scope(|scope| {
+            let inside = scope.spawn(|| {
+                self.enter()?;
+                Ok(work())
+            });
+            inside.join().map_err(|_| anyhow!("a thread inside {} panicked", self.name))?
+        })
+    }
+
+    /// Moves the calling thread into this namespace, for good.
+    pub(crate) fn enter(&self) -> Result<()> {
+        let path = format!("/run/netns/{}", self.name);
+        let file = File::open(&path).with_context(|| path.clone())?;
+        setns(file, CloneFlags::CLONE_NEWNET).with_context(|| format!("entering {path}"))
+    }
+
+    /// Runs a program to its end and returns what it printed; a failing one is an error that quotes it.
+    pub fn run(&self, program: &str, arguments: &[&str]) -> Result<String> {
+        self.within(|| output(Command::new(program).args(arguments)))?
+            .with_context(|| format!("in {}", self.name))
+    }
+
+    /// Like [`run`](Self::run), for a program whose exit code means something.
+    pub fn output(&self, program: impl AsRef<OsStr>, arguments: &[&str]) -> Result<Output> {
+        let mut command = Command::new(program);
+        self.within(|| command.args(arguments).output())?.with_context(|| {
+            format!("running {} in {}", command.get_program().display(), self.name)
+        })
+    }
+
+    pub(crate) fn spawn(&self, command: &mut Command) -> Result<Child> {
+        self.within(|| command.spawn())?.with_context(|| {
+            format!("starting {} in {}", command.get_program().display(), self.name)
+        })
+    }
+
+    /// `ip(8)` with the words of `arguments`: `namespace.ip("link set eth0 down")`.
+    pub fn ip(&self, arguments: &str) -> Result<String> {
+        self.run("ip", &words(arguments))
+    }
+
+    /// Several lines for `ip(8)` at once; empty lines and indentation do not matter.
+    pub fn ip_batch(&self, lines: &str) -> Result<()> {
+        lines.lines().map(str::trim).filter(|line| !line.is_empty()).try_for_each(|line| {
+            self.ip(line)?;
+            Ok(())
+        })
+    }
+
+    /// `ip -json` with the words of `arguments`.
+    pub fn ip_json<T: DeserializeOwned>(&self, arguments: &str) -> Result<Vec<T>> {
+        objects(&self.ip(&format!("-json {arguments}"))?)
+            .with_context(|| format!("reading `ip -json {arguments}`"))
+    }
+
+    /// `bridge(8)` with the words of `arguments`.
+    pub fn bridge(&self, arguments: &str) -> Result<String> {
+        self.run("bridge", &words(arguments))
+    }
+
+    /// `bridge -json` with the words of `arguments`.
+    pub fn bridge_json<T: DeserializeOwned>(&self, arguments: &str) -> Result<Vec<T>> {
+        objects(&self.bridge(&format!("-json {arguments}"))?)
+            .with_context(|| format!("reading `bridge -json {arguments}`"))
+    }
+
+    /// One HTTP GET from inside: `/`, `/metrics`.
+    pub fn get(&self, address: SocketAddr, path: &str) -> Result<Answer> {
+        self.within(|| http::get(address, path))?.with_context(|| format!("in {}", self.name))
+    }
+
+    /// Writes a kernel parameter, named with dots or slashes: `net.ipv4.ip_forward`.
+    pub fn set_sysctl(&self, key: &str, value: &str) -> Result<()> {
+        let path = sysctl_path(key);
+        self.within(|| std::fs::write(&path, value))?
+            .with_context(|| format!("{path} in {}", self.name))
+    }
+
+    /// Reads a kernel parameter; the inverse of [`set_sysctl`](Self::set_sysctl).
+    pub fn sysctl(&self, key: &str) -> Result<String> {
+        let path = sysctl_path(key);
+        let text = self.within(|| std::fs::read_to_string(&path))?;
+        Ok(text.with_context(|| format!("{path} in {}", self.name))?.trim().to_owned())
+    }
+}
+
+fn words(arguments: &str) -> Vec<&str> {
+    arguments.split_whitespace().collect()
+}
+
+fn objects<T: DeserializeOwned>(text: &str) -> Result<Vec<T>> {
+    if text.trim().is_empty() { Ok(Vec::new()) } else { Ok(serde_json::from_str(text)?) }
+}
+
+/// A device name may hold dots (`flannel.1`): with slashes in the key, dots stay as they are.
+fn sysctl_path(key: &str) -> String {
+    let key = if key.contains('/') { key.to_owned() } else { key.replace('.', "/") };
+    format!("/proc/sys/{key}")
+}
+
+fn output(command: &mut Command) -> Result<String> {
+    let shown = format!("{command:?}").replace('"', "");
+    let output = command.output().with_context(|| shown.clone())?;
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let said = if stderr.trim().is_empty() { stdout.trim() } else { stderr.trim() };
+    ensure!(output.status.success(), "{shown}: {}: {said}", output.status);
+    Ok(stdout.into_owned())
+}

@@ -1,0 +1,80 @@
+//! The cable between a namespace and a switch, which can be cut.
+
+use anyhow::Result;
+use ipnetwork::IpNetwork;
+
+use crate::network::namespace::Namespace;
+
+/// One end in a namespace (`eth0`), the other a port of the bridge of a segment.
+#[derive(Clone, Debug)]
+pub struct Wire {
+    /// The addresses given to the device when it was plugged in.
+    pub addresses: Vec<IpNetwork>,
+    namespace: Namespace,
+    device: String,
+    switch: Namespace,
+    port: String,
+}
+
+impl Wire {
+    pub(crate) fn plug(
+        switch: &Namespace,
+        port: String,
+        namespace: &Namespace,
+        device: &str,
+    ) -> Result<Self> {
+        let far = namespace.name();
+        switch.ip(&format!("link add {port} type veth peer name {device} netns {far}"))?;
+        switch.ip(&format!("link set {port} master br0 up"))?;
+        namespace.ip(&format!("link set {device} up"))?;
+        Ok(Self {
+            addresses: Vec::new(),
+            namespace: namespace.clone(),
+            device: device.to_owned(),
+            switch: switch.clone(),
+            port,
+        })
+    }
+
+    /// The name of the device on the namespace's side.
+    pub fn device(&self) -> &str {
+        &self.device
+    }
+
+    pub(crate) fn add_address(&mut self, address: IpNetwork) -> Result<()> {
+        self.namespace.ip(&format!("address add {address} dev {} nodad", self.device))?;
+        self.addresses.push(address);
+        Ok(())
+    }
+
+    /// Both ends; the MTU of the bridge stays.
+    pub fn set_mtu(&self, mtu: u32) -> Result<()> {
+        self.namespace.ip(&format!("link set {} mtu {mtu}", self.device))?;
+        self.port(&format!("mtu {mtu}"))
+    }
+
+    /// Swallows every packet in silence: the carrier stays, nobody is told.
+    pub fn cut(&self) -> Result<()> {
+        self.port("nomaster")
+    }
+
+    /// Pulls the plug: nothing passes, and the device loses its carrier.
+    pub fn unplug(&self) -> Result<()> {
+        self.port("down")
+    }
+
+    /// Packets between two isolated wires of a segment are swallowed, all others pass.
+    pub fn isolate(&self) -> Result<()> {
+        self.switch.bridge(&format!("link set dev {} isolated on", self.port)).map(drop)
+    }
+
+    /// Undoes [`cut`](Self::cut), [`unplug`](Self::unplug) and [`isolate`](Self::isolate).
+    pub fn restore(&self) -> Result<()> {
+        self.port("master br0 up")?;
+        self.switch.bridge(&format!("link set dev {} isolated off", self.port)).map(drop)
+    }
+
+    fn port(&self, words: &str) -> Result<()> {
+        self.switch.ip(&format!("link set {} {words}", self.port)).map(drop)
+    }
+}

@@ -1,0 +1,106 @@
+//! What can befall a node: reboots, other addresses, blocked traffic.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use anyhow::{Context, Result};
+use ipnetwork::IpNetwork;
+
+use crate::network::address::Family;
+use crate::network::namespace::Namespace;
+use crate::network::segment::Segment;
+use crate::node::Node;
+
+/// What happens to `subnet.env` and what lies beside it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Files {
+    Kept,
+    Lost,
+}
+
+impl Node {
+    /// Takes away what a reboot takes away: `flannel.*` with all it holds, and every route into the pod network.
+    ///
+    /// The pods and their bridge stay, so that they can be probed. Needs a `subnet.env`; stop the daemon first.
+    pub fn wipe(&self, files: Files) -> Result<()> {
+        let networks = self.subnet_env()?.networks;
+        for link in self.links()?.into_iter().filter(|link| link.name.starts_with("flannel")) {
+            self.ip(format!("link del {}", link.name))?;
+        }
+        // `ip route flush` cannot remove routes that refer to a nexthop object.
+        self.ip("nexthop flush protocol 241")?;
+        networks.into_iter().try_for_each(|network| self.flush(network))?;
+        match files {
+            Files::Kept => Ok(()),
+            Files::Lost => self.empty_folder(),
+        }
+    }
+
+    /// Gives `eth0` another address of the same prefix instead of the one it has.
+    pub fn renumber(&self, address: IpAddr) -> Result<()> {
+        let old = self.underlay_address(Family::of(address))?;
+        let new = IpNetwork::new(address, old.prefix())?;
+        // Otherwise the first address takes those that were added later along.
+        self.namespace().set_sysctl("net.ipv4.conf.eth0.promote_secondaries", "1")?;
+        self.ip(format!("address add {new} dev eth0 nodad"))?;
+        self.ip(format!("address del {old} dev eth0")).map(drop)
+    }
+
+    /// Gives a device another hardware address while it is up.
+    pub fn change_mac(&self, dev: &str, mac: &str) -> Result<()> {
+        self.ip(format!("link set {dev} address {mac}")).map(drop)
+    }
+
+    /// All routes but the kernel's own, which belong to addresses.
+    fn flush(&self, network: IpNetwork) -> Result<()> {
+        let family = Family::of(network.ip());
+        let inside = |destination: &str| {
+            destination.parse::<IpNetwork>().is_ok_and(|it| network.contains(it.ip()))
+        };
+        let routes = self.routes(family)?.into_iter().filter(|route| inside(&route.destination));
+        let protocols: BTreeSet<_> = routes.filter_map(|route| route.protocol).collect();
+        protocols.iter().filter(|protocol| *protocol != "kernel").try_for_each(|protocol| {
+            let routes = format!("root {network} protocol {protocol}");
+            self.ip(format!("{} route flush {routes}", family.flag())).map(drop)
+        })
+    }
+
+    fn empty_folder(&self) -> Result<()> {
+        let folder = self.folder();
+        std::fs::remove_dir_all(&folder).with_context(|| folder.display().to_string())?;
+        std::fs::create_dir(&folder).with_context(|| folder.display().to_string())
+    }
+}
+
+impl Segment {
+    /// Swallows packets between its wires, by a selector of `nft(8)`: `ip saddr 10.244.0.0/16`.
+    pub fn filter(&self, selector: &str) -> Result<()> {
+        let hook = "type filter hook forward priority 0;";
+        let rules = format!("table bridge lab {{ chain lab {{ {hook} {selector} drop; }}; }}");
+        self.switch().run("nft", &[&rules]).map(drop)
+    }
+
+    /// Undoes every [`filter`](Self::filter).
+    pub fn unfilter(&self) -> Result<()> {
+        self.switch().run("nft", &["delete table bridge lab"]).map(drop)
+    }
+}
+
+impl Namespace {
+    /// Drops what it sends or forwards, by a selector of `ip rule`: `ipproto udp dport 8472`, `to 10.99.1.12`.
+    ///
+    /// What is addressed to the namespace itself still arrives.
+    pub fn block(&self, selector: &str) -> Result<()> {
+        self.ip(&format!("{} rule add {selector} blackhole", family(selector))).map(drop)
+    }
+
+    /// Undoes [`block`](Self::block) with the same selector.
+    pub fn unblock(&self, selector: &str) -> Result<()> {
+        self.ip(&format!("{} rule del {selector} blackhole", family(selector))).map(drop)
+    }
+}
+
+/// Without an address, IPv4 is meant.
+fn family(selector: &str) -> &'static str {
+    if selector.contains(':') { Family::V6.flag() } else { Family::V4.flag() }
+}

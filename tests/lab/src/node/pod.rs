@@ -1,0 +1,112 @@
+//! A pod: a namespace behind the bridge `cni0` of its node.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use ipnetwork::IpNetwork;
+
+use crate::network::address::{Family, nth};
+use crate::network::namespace::Namespace;
+use crate::node::Node;
+use crate::node::subnet_env::SubnetEnv;
+use crate::wait::eventually;
+
+const FORWARDING: Duration = Duration::from_secs(5);
+
+/// A pod that exists. A cheap handle.
+#[derive(Clone, Debug)]
+pub struct Pod {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    node: String,
+    label: String,
+    namespace: Namespace,
+    addresses: Vec<IpNetwork>,
+}
+
+impl Pod {
+    pub(crate) fn build(node: &Node, env: &SubnetEnv, number: u32) -> Result<Self> {
+        if number == 1 {
+            bridge(node, env)?;
+        }
+        let namespace = node.world().namespace(&format!("{}-pod{number}", node.name()))?;
+        namespace.set_sysctl("net.ipv6.conf.default.accept_dad", "0")?;
+        connect(node, &namespace, env.mtu, number)?;
+        let address = |gateway: &IpNetwork| nth(*gateway, number + 1);
+        let addresses = env.gateways.iter().map(address).collect::<Result<Vec<_>>>()?;
+        for (address, gateway) in addresses.iter().zip(&env.gateways) {
+            let family = Family::of(address.ip()).flag();
+            namespace.ip(&format!("address add {address} dev eth0 nodad"))?;
+            namespace.ip(&format!("{family} route add default via {}", gateway.ip()))?;
+        }
+        let node = node.name().to_owned();
+        let label = if number == 1 { node.clone() } else { format!("{node}.{number}") };
+        let pod = Self { inner: Arc::new(Inner { node, label, namespace, addresses }) };
+        // The first packet may still wait for a neighbour, or find the bridge without a carrier.
+        for gateway in &env.gateways {
+            eventually(FORWARDING, || pod.ping(gateway.ip(), 0))
+                .with_context(|| format!("{} to its gateway", pod.label()))?;
+        }
+        Ok(pod)
+    }
+
+    /// The name of the node that the pod runs on.
+    pub fn node(&self) -> &str {
+        &self.inner.node
+    }
+
+    /// Short and unique in the lab: the name of the node, for all but the first pod with a number.
+    pub fn label(&self) -> &str {
+        &self.inner.label
+    }
+
+    pub fn namespace(&self) -> &Namespace {
+        &self.inner.namespace
+    }
+
+    pub fn address(&self, family: Family) -> Result<IpAddr> {
+        let mut addresses = self.inner.addresses.iter().map(IpNetwork::ip);
+        let found = addresses.find(|address| Family::of(*address) == family);
+        found.with_context(|| format!("{} has no {family:?} address", self.namespace().name()))
+    }
+
+    pub fn families(&self) -> Vec<Family> {
+        self.inner.addresses.iter().map(|address| Family::of(address.ip())).collect()
+    }
+
+    /// One ICMP echo with `payload` bytes that must not be fragmented, answered within a second.
+    pub fn ping(&self, address: IpAddr, payload: u32) -> Result<()> {
+        let (address, payload) = (address.to_string(), payload.to_string());
+        let once = ["-n", "-q", "-c1", "-W1", "-Mdo", "-s", &payload, &address];
+        self.namespace().run("ping", &once).map(drop)
+    }
+}
+
+/// A bridge takes the lowest address of its ports unless it has its own: pods would notice each new one.
+fn bridge(node: &Node, env: &SubnetEnv) -> Result<()> {
+    node.ip(
+        "link add cni0 address 0a:58:0a:f4:00:01 type bridge forward_delay 0 mcast_snooping 0",
+    )?;
+    node.ip(format!("link set cni0 mtu {} up", env.mtu))?;
+    env.gateways.iter().try_for_each(|gateway| {
+        node.ip(format!("address add {gateway} dev cni0 nodad"))?;
+        Ok(())
+    })
+}
+
+fn connect(node: &Node, pod: &Namespace, mtu: u32, number: u32) -> Result<()> {
+    let port = format!("pod{number}");
+    node.ip(format!("link add {port} type veth peer name eth0 netns {}", pod.name()))?;
+    node.ip(format!("link set {port} mtu {mtu} master cni0 up"))?;
+    pod.ip(&format!("link set eth0 mtu {mtu} up"))?;
+    // A bridge learns of a carrier a moment later, and drops what arrives until then.
+    let state = || node.bridge(format!("link show dev {port}"));
+    eventually(FORWARDING, || Ok::<_, anyhow::Error>(state()?.contains("state forwarding")))
+        .with_context(|| format!("{port} of {}", node.name()))?;
+    Ok(())
+}

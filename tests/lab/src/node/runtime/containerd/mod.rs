@@ -1,0 +1,119 @@
+//! containerd, asked as a kubelet asks it.
+
+mod cri;
+mod message;
+
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use self::cri::Cri;
+use self::message::{
+    ContainerConfig, ContainerMetadata, Image, PodConfig, PodMetadata, PortMapping,
+};
+use super::{Container, ContainerPlan, Runtime, SERVE, image, parse};
+use crate::node::host::Host;
+use crate::process::Process;
+use crate::wait::eventually;
+
+const READY: Duration = Duration::from_secs(30);
+const SOCKET: &str = "/run/containerd/containerd.sock";
+const CONFIG: &str = "/run/containerd.toml";
+const CRUN: &str = "/opt/crun";
+
+/// containerd with its CRI plugin, on a host where the CNI plugin is installed.
+#[derive(Debug)]
+pub struct Containerd {
+    process: Process,
+    cri: Cri,
+}
+
+impl Containerd {
+    pub fn on(host: &Host) -> Result<Self> {
+        // A host has no control groups, and containerd has no flag that tells crun so.
+        let crun = host.path(CRUN);
+        std::fs::write(&crun, "#!/bin/sh\nexec crun --cgroup-manager=disabled \"$@\"\n")?;
+        std::fs::set_permissions(&crun, Permissions::from_mode(0o755))?;
+        std::fs::write(host.path(CONFIG), config())?;
+        let process = host.start("containerd", &["--config", CONFIG])?;
+        let containerd = Self { process, cri: Cri::new(&host.path(SOCKET))? };
+        containerd.wait_ready(host)?;
+        Ok(containerd)
+    }
+
+    fn wait_ready(&self, host: &Host) -> Result<()> {
+        let words =
+            || format!("containerd is not ready, its last words:\n{}", self.process.last_words());
+        eventually(READY, || self.cri.version()).with_context(words)?;
+        let archive = image::write_on(host)?;
+        host.run("ctr", &["--namespace=k8s.io", "images", "import", archive])?;
+        // The CRI plugin hears of it a moment later; until then it would ask the registry.
+        eventually(READY, || self.cri.has_image(image::NAME)).with_context(words)?;
+        Ok(())
+    }
+}
+
+impl Runtime for Containerd {
+    fn start(&self, plan: ContainerPlan<'_>) -> Result<Container> {
+        let pod = pod(plan);
+        let id = self.cri.run_pod(pod.clone())?;
+        let addresses = parse(&self.cri.addresses(&id)?);
+        let addresses = addresses.with_context(|| format!("the addresses of {id}"))?;
+        let main = self.cri.start_container(&id, server(), pod)?;
+        Ok(Container { id, main, addresses })
+    }
+
+    fn exec(&self, container: &Container, command: &[&str]) -> Result<String> {
+        let ended = self.cri.exec(&container.main, &[&["/bin/busybox"], command].concat())?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+        let (stdout, stderr) = (text(&ended.stdout), text(&ended.stderr));
+        ensure!(ended.exit_code == 0, "{command:?}: {}: {stdout} {stderr}", ended.exit_code);
+        Ok(stdout)
+    }
+
+    fn remove(&self, container: &Container) -> Result<()> {
+        self.cri.stop_pod(&container.id)?;
+        self.cri.remove_pod(&container.id)
+    }
+}
+
+/// Everything but images and crun is where containerd has it by default.
+fn config() -> String {
+    let cri = r#"plugins."io.containerd.grpc.v1.cri""#;
+    format!(
+        r#"
+        version = 2
+        [{cri}]
+        sandbox_image = "{image}"
+        disable_cgroup = true
+        restrict_oom_score_adj = true
+        [{cri}.containerd]
+        snapshotter = "native"
+        [{cri}.containerd.runtimes.runc]
+        runtime_type = "io.containerd.runc.v2"
+        [{cri}.containerd.runtimes.runc.options]
+        BinaryName = "{CRUN}"
+        "#,
+        image = image::NAME,
+    )
+}
+
+fn pod(plan: ContainerPlan<'_>) -> PodConfig {
+    let name = plan.name.to_owned();
+    let mapping = |port| PortMapping { container_port: 80, host_port: i32::from(port) };
+    PodConfig {
+        hostname: name.clone(),
+        metadata: Some(PodMetadata { uid: name.clone(), name, namespace: "default".to_owned() }),
+        port_mappings: plan.published.map(mapping).into_iter().collect(),
+    }
+}
+
+fn server() -> ContainerConfig {
+    ContainerConfig {
+        metadata: Some(ContainerMetadata { name: "server".to_owned() }),
+        image: Some(Image { name: image::NAME.to_owned() }),
+        command: SERVE.map(str::to_owned).to_vec(),
+    }
+}

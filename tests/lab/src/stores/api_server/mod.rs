@@ -1,0 +1,229 @@
+//! An API server of Kubernetes in a thread: real HTTP, and every failure on demand.
+
+#![allow(clippy::indexing_slicing, reason = "an index into JSON finds null where nothing is")]
+
+mod fault;
+mod merge;
+mod reply;
+mod serve;
+mod store;
+mod watch;
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use anyhow::{Context, Result, anyhow};
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+
+pub use fault::{Faults, Gone, Lists};
+
+use crate::network::namespace::Namespace;
+use crate::network::segment::Segment;
+use crate::process::lock;
+use crate::world::World;
+use serve::Shared;
+
+const NODES: &str = "/api/v1/nodes";
+const PORT: u16 = 6443;
+
+/// Objects outlive the server's rest: it can be stopped and started again.
+#[derive(Debug)]
+pub struct ApiServer {
+    shared: Arc<Shared>,
+    address: SocketAddr,
+    /// Where the address is, if not here.
+    namespace: Option<Namespace>,
+    running: Option<Running>,
+}
+
+#[derive(Debug)]
+struct Running {
+    stop: oneshot::Sender<()>,
+    thread: JoinHandle<io::Result<()>>,
+}
+
+/// A request that was made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// `PATCH /api/v1/nodes/n1/status`.
+    pub what: String,
+    pub query: String,
+    pub content_type: String,
+    pub body: String,
+}
+
+impl ApiServer {
+    /// On a port of its own of this host.
+    pub fn start() -> Result<Self> {
+        Self::serve(SocketAddr::from(([127, 0, 0, 1], 0)), None)
+    }
+
+    /// On the management network of a lab.
+    pub(crate) fn build(world: &World, management: &Segment) -> Result<Self> {
+        let namespace = world.namespace(&format!("api{}", world.number()))?;
+        let wire = management.join(&namespace, "eth0")?;
+        let address = wire.addresses.first().context("the management network is empty")?.ip();
+        Self::serve(SocketAddr::new(address, PORT), Some(namespace))
+    }
+
+    fn serve(wanted: SocketAddr, namespace: Option<Namespace>) -> Result<Self> {
+        let listener = bind(wanted, namespace.as_ref())?;
+        let address = listener.local_addr()?;
+        let shared = Arc::new(Shared::default());
+        let running = Some(run(&shared, listener)?);
+        Ok(Self { shared, address, namespace, running })
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Ends every connection, and takes no new ones.
+    pub fn stop(&mut self) -> Result<()> {
+        let Some(Running { stop, thread }) = self.running.take() else { return Ok(()) };
+        // It may have ended by itself.
+        stop.send(()).unwrap_or_default();
+        thread.join().map_err(|_| anyhow!("the API server panicked"))??;
+        Ok(())
+    }
+
+    /// After a [`stop`](Self::stop), where it was before.
+    pub fn start_again(&mut self) -> Result<()> {
+        let listener = bind(self.address, self.namespace.as_ref())?;
+        self.running = Some(run(&self.shared, listener)?);
+        Ok(())
+    }
+
+    /// Changes how requests are answered from now on.
+    pub fn fail(&self, change: impl FnOnce(&mut Faults)) {
+        change(&mut lock(&self.shared.faults));
+    }
+
+    pub fn add_node(&self, name: &str, pod_cidrs: &[&str]) {
+        let spec = match pod_cidrs.first() {
+            Some(first) => json!({ "podCIDR": first, "podCIDRs": pod_cidrs }),
+            None => json!({}),
+        };
+        let node = json!({ "kind": "Node", "apiVersion": "v1", "spec": spec, "status": {} });
+        self.shared.change(|store| store.create(node_place(name), node));
+    }
+
+    /// A node as another daemon left it.
+    pub fn add_peer(&self, name: &str, pod_cidr: &str, annotations: &[(&str, &str)]) {
+        let annotations: serde_json::Map<String, Value> = annotations
+            .iter()
+            .map(|(key, value)| (format!("flannel.alpha.coreos.com/{key}"), (*value).into()))
+            .collect();
+        let node = json!({
+            "kind": "Node",
+            "apiVersion": "v1",
+            "metadata": { "annotations": annotations },
+            "spec": { "podCIDR": pod_cidr, "podCIDRs": [pod_cidr] },
+            "status": { "conditions": [] },
+        });
+        self.shared.change(|store| store.create(node_place(name), node));
+    }
+
+    /// Any other object, in `/api/v1/namespaces/kube-flannel/pods` for example.
+    pub fn add(&self, collection: &str, name: &str, object: &Value) {
+        let place = (collection.to_owned(), name.to_owned());
+        self.shared.change(|store| store.create(place, object.clone()));
+    }
+
+    pub fn get(&self, collection: &str, name: &str) -> Option<Value> {
+        lock(&self.shared.store).get(&(collection.to_owned(), name.to_owned())).cloned()
+    }
+
+    /// Raises the version by a change that concerns no node.
+    pub fn change_something_else(&self) {
+        self.shared.change(|store| {
+            let name = format!("e{}", store.version());
+            store.create(("/api/v1/events".to_owned(), name), json!({}))
+        });
+    }
+
+    pub fn delete_node(&self, name: &str) {
+        self.shared.change(|store| store.delete(&node_place(name)));
+    }
+
+    /// What `kubectl patch node` would do.
+    pub fn patch_node(&self, name: &str, patch: &Value) {
+        self.shared.change(|store| store.patch(&node_place(name), patch));
+    }
+
+    /// Writes an annotation of flannel's; none removes it.
+    pub fn annotate(&self, name: &str, key: &str, value: Option<&str>) {
+        let key = format!("flannel.alpha.coreos.com/{key}");
+        self.patch_node(name, &json!({ "metadata": { "annotations": { key: value } } }));
+    }
+
+    /// What the kubelet of a node says all the time.
+    pub fn heartbeat(&self, name: &str, count: u64) {
+        let condition = json!({ "type": "Ready", "lastHeartbeatTime": format!("beat {count}") });
+        self.patch_node(name, &json!({ "status": { "conditions": [condition] } }));
+    }
+
+    /// None if there is no such node.
+    pub fn node(&self, name: &str) -> Option<Value> {
+        lock(&self.shared.store).get(&node_place(name)).cloned()
+    }
+
+    /// `None` if the node has no such annotation of flannel's.
+    pub fn annotation(&self, name: &str, key: &str) -> Option<String> {
+        let node = self.node(name)?;
+        let value = &node["metadata"]["annotations"][format!("flannel.alpha.coreos.com/{key}")];
+        value.as_str().map(ToOwned::to_owned)
+    }
+
+    /// Forgets its history: who has not followed so far has to read everything anew.
+    pub fn compact(&self) {
+        self.shared.change(store::Store::compact);
+    }
+
+    /// As after a restore from a backup: versions start over at `version`.
+    pub fn rewind(&self, version: u64) {
+        self.shared.change(|store| store.rewind(version));
+    }
+
+    /// Ends every watch; who watched comes again.
+    pub fn drop_watches(&self) {
+        self.shared.watches.send_modify(|generation| *generation += 1);
+    }
+
+    /// Every request since the last call.
+    pub fn take_asked(&self) -> Vec<Asked> {
+        std::mem::take(&mut lock(&self.shared.asked))
+    }
+}
+
+impl Drop for ApiServer {
+    fn drop(&mut self) {
+        drop(self.stop());
+    }
+}
+
+fn run(shared: &Arc<Shared>, listener: TcpListener) -> Result<Running> {
+    let (stop, stopped) = oneshot::channel();
+    listener.set_nonblocking(true)?;
+    let shared = Arc::clone(shared);
+    let thread = std::thread::Builder::new()
+        .name("api-server".to_owned())
+        .spawn(move || serve::run(&shared, listener, stopped))?;
+    Ok(Running { stop, thread })
+}
+
+/// A socket stays in the namespace where it was made, whoever uses it.
+fn bind(address: SocketAddr, namespace: Option<&Namespace>) -> Result<TcpListener> {
+    let listener = match namespace {
+        Some(namespace) => namespace.within(|| TcpListener::bind(address))?,
+        None => TcpListener::bind(address),
+    };
+    listener.with_context(|| format!("binding {address}"))
+}
+
+fn node_place(name: &str) -> store::Place {
+    (NODES.to_owned(), name.to_owned())
+}

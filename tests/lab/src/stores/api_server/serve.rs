@@ -1,0 +1,272 @@
+//! Takes requests, and answers them from the store.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::io;
+use std::net::TcpListener;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper::header::CONTENT_TYPE;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use tokio::sync::{oneshot, watch as channel};
+use tokio::task::JoinSet;
+
+use super::Asked;
+use super::fault::Faults;
+use super::reply::{self, Body, json, refusal, throttled};
+use super::store::{Place, Store};
+use super::watch;
+use crate::process::lock;
+
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    pub(super) store: Mutex<Store>,
+    pub(super) faults: Mutex<Faults>,
+    pub(super) asked: Mutex<Vec<Asked>>,
+    /// Counts the changes.
+    pub(super) changed: channel::Sender<u64>,
+    /// Counted up to end every watch.
+    pub(super) watches: channel::Sender<u64>,
+}
+
+/// As of a real server, in bytes.
+const LARGEST_REQUEST: usize = 3 * 1024 * 1024;
+
+/// The pairs behind the question mark.
+pub(super) struct Query(BTreeMap<String, String>);
+
+impl Shared {
+    pub(super) fn change<T>(&self, change: impl FnOnce(&mut Store) -> T) -> T {
+        let result = change(&mut lock(&self.store));
+        self.changed.send_modify(|count| *count += 1);
+        result
+    }
+}
+
+impl Query {
+    fn parse(text: &str) -> Self {
+        let pairs = text.split('&').filter_map(|pair| pair.split_once('='));
+        Self(pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect())
+    }
+
+    /// None if it is empty.
+    pub(super) fn get(&self, key: &str) -> Option<&str> {
+        self.0.get(key).map(String::as_str).filter(|value| !value.is_empty())
+    }
+
+    pub(super) fn is(&self, key: &str, value: &str) -> bool {
+        self.get(key) == Some(value)
+    }
+}
+
+/// Serves until it is told to stop; then all connections end.
+pub(super) fn run(
+    shared: &Arc<Shared>,
+    listener: TcpListener,
+    stopped: oneshot::Receiver<()>,
+) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        tokio::select! {
+            failed = accept(shared, listener) => failed,
+            _ = stopped => Ok(()),
+        }
+    })
+}
+
+async fn accept(shared: &Arc<Shared>, listener: TcpListener) -> io::Result<()> {
+    let listener = tokio::net::TcpListener::from_std(listener)?;
+    let mut connections = JoinSet::new();
+    loop {
+        let (stream, _) = listener.accept().await?;
+        let shared = Arc::clone(shared);
+        connections.spawn(async move {
+            let answer = |request| {
+                let shared = Arc::clone(&shared);
+                async move { Ok::<_, Infallible>(answer(&shared, request).await) }
+            };
+            let http = hyper::server::conn::http1::Builder::new();
+            // Whoever hangs up has heard enough.
+            drop(http.serve_connection(TokioIo::new(stream), service_fn(answer)).await);
+        });
+    }
+}
+
+async fn answer(shared: &Arc<Shared>, request: Request<Incoming>) -> Response<Body> {
+    let (parts, body) = request.into_parts();
+    let body = body.collect().await.map(|body| body.to_bytes().to_vec()).unwrap_or_default();
+    let (method, path) = (parts.method, parts.uri.path().to_owned());
+    let what = format!("{method} {path}");
+    let query = parts.uri.query().unwrap_or_default();
+    let header = parts.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    lock(&shared.asked).push(Asked {
+        what: what.clone(),
+        query: query.to_owned(),
+        content_type: header.unwrap_or_default().to_owned(),
+        body: String::from_utf8_lossy(&body).into_owned(),
+    });
+    if let Some(refused) = fault(shared, &what).await {
+        return refused;
+    }
+    if body.len() > LARGEST_REQUEST {
+        return reply::entity_too_large(LARGEST_REQUEST);
+    }
+    route(shared, &method, &path, &Query::parse(query), &body)
+}
+
+async fn fault(shared: &Shared, what: &str) -> Option<Response<Body>> {
+    let faults = lock(&shared.faults).clone();
+    tokio::time::sleep(faults.delay).await;
+    if faults.hangs {
+        tokio::time::sleep(Duration::from_secs(3600)).await;
+    }
+    if faults.throttled > 0 {
+        lock(&shared.faults).throttled -= 1;
+        return Some(throttled(faults.retry_after));
+    }
+    let is_forbidden = faults.forbidden.iter().any(|prefix| what.starts_with(prefix));
+    let message = "User \"system:serviceaccount:kube-flannel:flannel\" cannot do this";
+    is_forbidden.then(|| refusal(StatusCode::FORBIDDEN, "Forbidden", message))
+}
+
+fn route(
+    shared: &Arc<Shared>,
+    method: &Method,
+    path: &str,
+    query: &Query,
+    body: &[u8],
+) -> Response<Body> {
+    let Some(place) = place(path) else {
+        return json(StatusCode::OK, &json!({ "major": "1", "minor": "37" }));
+    };
+    match (method.as_str(), place) {
+        ("GET", (collection, None)) if query.is("watch", "true") => {
+            watch::answer(shared, &collection, query)
+        }
+        ("GET", (collection, None)) => list(shared, &collection, query),
+        ("GET", (collection, Some(name))) => {
+            let store = lock(&shared.store);
+            store.get(&(collection, name)).map_or_else(absent, |it| json(StatusCode::OK, it))
+        }
+        ("POST", (collection, None)) => create(shared, collection, body),
+        ("PATCH", (collection, Some(name))) if query.get("fieldManager").is_some() => {
+            apply(shared, &(collection, name), body)
+        }
+        ("PATCH", (collection, Some(name))) => patch(shared, &(collection, name), path, body),
+        _ => refusal(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", "not this"),
+    }
+}
+
+/// The collection and perhaps the name in it; none for what is no object.
+fn place(path: &str) -> Option<(String, Option<String>)> {
+    let path = path.strip_suffix("/status").unwrap_or(path);
+    let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
+    let depth = match parts.as_slice() {
+        ["api", _, "namespaces", _, ..] => 5,
+        ["api", ..] => 3,
+        _ => return None,
+    };
+    let (collection, name) = parts.split_at_checked(depth)?;
+    Some((format!("/{}", collection.join("/")), name.first().map(ToString::to_string)))
+}
+
+fn list(shared: &Shared, collection: &str, query: &Query) -> Response<Body> {
+    let store = lock(&shared.store);
+    let limit = query.get("limit").and_then(|text| text.parse().ok()).unwrap_or(usize::MAX);
+    let after = query.get("continue").unwrap_or_default();
+    let labels = query.get("labelSelector").map(labels).unwrap_or_default();
+    let is_asked_for = |item: &&Value| {
+        labels.iter().all(|(key, value)| item["metadata"]["labels"][key] == value.as_str())
+    };
+    let found = store.list(collection, after).filter(is_asked_for);
+    let mut items: Vec<&Value> = found.take(limit.saturating_add(1)).collect();
+    let more = items.len() > limit;
+    items.truncate(limit);
+    let last = items.last().filter(|_| more).map(|last| last["metadata"]["name"].clone());
+    let metadata = json!({
+        "resourceVersion": store.version().to_string(),
+        "continue": last.unwrap_or_else(|| "".into()),
+    });
+    json(StatusCode::OK, &json!({ "kind": "List", "metadata": metadata, "items": items }))
+}
+
+/// `name=tweed,component=x`, in the writing of URLs.
+fn labels(selector: &str) -> Vec<(String, String)> {
+    let plain = selector.replace("%2F", "/").replace("%3D", "=").replace("%2C", ",");
+    let pairs = plain.split(',').filter_map(|pair| pair.split_once('='));
+    pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
+}
+
+fn create(shared: &Shared, collection: String, body: &[u8]) -> Response<Body> {
+    let Ok(mut object) = serde_json::from_slice::<Value>(body) else { return invalid() };
+    let Some(name) = object["metadata"]["name"].as_str().map(ToOwned::to_owned) else {
+        return invalid();
+    };
+    if let Some(Value::Object(texts)) = object.get_mut("stringData").map(Value::take) {
+        let encoded = texts.into_iter().map(|(key, text)| {
+            (key, Value::from(STANDARD.encode(text.as_str().unwrap_or_default())))
+        });
+        object["data"] = Value::Object(encoded.collect());
+    }
+    if let Some(why) = Store::too_long(&object) {
+        return too_long(why);
+    }
+    if shared.change(|store| store.create((collection, name), object.clone())) {
+        json(StatusCode::CREATED, &object)
+    } else {
+        refusal(StatusCode::CONFLICT, "AlreadyExists", "already exists")
+    }
+}
+
+fn patch(shared: &Shared, place: &Place, path: &str, body: &[u8]) -> Response<Body> {
+    let Ok(mut wanted) = serde_json::from_slice::<Value>(body) else { return invalid() };
+    // By way of its status a node's spec cannot be changed.
+    if let (true, Some(fields)) = (path.ends_with("/status"), wanted.as_object_mut()) {
+        fields.remove("spec");
+    }
+    let seen = wanted["metadata"]["resourceVersion"].clone();
+    shared.change(|store| {
+        let known = store.get(place).map(|object| &object["metadata"]["resourceVersion"]);
+        let is_outdated = known.is_some_and(|known| !seen.is_null() && *known != seen);
+        if is_outdated {
+            let modified = "the object has been modified";
+            return refusal(StatusCode::CONFLICT, "Conflict", modified);
+        }
+        if let Some(why) = store.patched(place, &wanted).as_ref().and_then(Store::too_long) {
+            return too_long(why);
+        }
+        store.patch(place, &wanted).map_or_else(absent, |object| json(StatusCode::OK, &object))
+    })
+}
+
+/// Creates what is not there yet.
+fn apply(shared: &Shared, place: &Place, body: &[u8]) -> Response<Body> {
+    let Ok(object) = serde_json::from_slice::<Value>(body) else { return invalid() };
+    if let Some(why) = Store::too_long(&object) {
+        return too_long(why);
+    }
+    if !shared.change(|store| store.create(place.clone(), object.clone())) {
+        shared.change(|store| store.patch(place, &object));
+    }
+    json(StatusCode::OK, &object)
+}
+
+fn absent() -> Response<Body> {
+    refusal(StatusCode::NOT_FOUND, "NotFound", "not found")
+}
+
+fn too_long(why: &str) -> Response<Body> {
+    refusal(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", why)
+}
+
+fn invalid() -> Response<Body> {
+    refusal(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", "no object")
+}

@@ -1,0 +1,181 @@
+//! A stream of numbered packets per pair of pods, to count what a change costs.
+
+mod packet;
+mod queues;
+mod receiver;
+mod report;
+mod sender;
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, ensure};
+
+pub use queues::overruns_at;
+pub use report::{Count, PairReport, Report, Stage};
+
+use crate::network::address::Family;
+use crate::node::pod::Pod;
+use crate::process::lock;
+use crate::wait::eventually;
+use receiver::{Receiver, Track};
+use sender::{Sender, Timeline};
+
+const WARM_UP: Duration = Duration::from_secs(10);
+
+/// From one pod to another, one way.
+#[derive(Clone, Debug)]
+pub struct Pair {
+    pub from: Pod,
+    pub to: Pod,
+    pub family: Family,
+}
+
+/// What to send.
+#[derive(Clone, Debug)]
+pub struct ProbePlan {
+    pairs: Vec<Pair>,
+    rate: u32,
+    payload: usize,
+    start: Start,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Start {
+    Warm,
+    Cold,
+}
+
+impl ProbePlan {
+    /// `rate` is packets per second and pair.
+    pub fn new(pairs: &[Pair], rate: u32) -> Self {
+        Self { pairs: pairs.to_vec(), rate, payload: 64, start: Start::Warm }
+    }
+
+    /// Bytes per packet without headers of UDP and IP; never less than the number of the packet takes.
+    #[must_use]
+    pub fn payload(mut self, bytes: usize) -> Self {
+        self.payload = bytes.max(packet::LENGTH);
+        self
+    }
+
+    /// Counts from the first packet on, even where a pair cannot reach each other yet.
+    #[must_use]
+    pub fn cold(mut self) -> Self {
+        self.start = Start::Cold;
+        self
+    }
+
+    /// Starts sending. Unless [`cold`](Self::cold), waits first until a packet of every pair has arrived.
+    pub fn start(&self) -> Result<Probe> {
+        ensure!(self.rate > 0 && !self.pairs.is_empty(), "nothing to send");
+        let shared = Arc::new(Shared::new(self.pairs.len()));
+        let guard = Guard(Arc::clone(&shared));
+        let receiver = Receiver::bind(&self.pairs, &shared)?;
+        let sender = Sender::bind(&self.pairs, &receiver.targets()?, self.payload)?;
+        let receiver = std::thread::spawn(move || receiver.run());
+        match self.start {
+            Start::Warm => self.warm_up(&sender, &shared)?,
+            Start::Cold => {}
+        }
+        let overruns = queues::overruns(&self.pairs)?;
+        let (rate, running) = (self.rate, Arc::clone(&shared));
+        let sender = std::thread::spawn(move || sender.run(rate, &running));
+        Ok(Probe { pairs: self.pairs.clone(), guard, sender, receiver, overruns })
+    }
+
+    fn warm_up(&self, sender: &Sender, shared: &Shared) -> Result<()> {
+        let waited = eventually(WARM_UP, || {
+            let cold = shared.warm.iter().zip(&self.pairs).filter(|(warm, _)| !is_set(warm));
+            let cold: Vec<_> = cold.map(|(_, pair)| pair.to_string()).collect();
+            sender.warm_up();
+            ensure!(cold.is_empty(), "no packet has arrived: {}", cold.join(", "));
+            Ok(())
+        });
+        waited.map(drop).context("warming the probe up")
+    }
+}
+
+/// Streams under way. Dropping it ends them without a report.
+#[derive(Debug)]
+pub struct Probe {
+    pairs: Vec<Pair>,
+    guard: Guard,
+    sender: JoinHandle<Timeline>,
+    receiver: JoinHandle<Result<Vec<Track>>>,
+    /// Those before the first packet.
+    overruns: u64,
+}
+
+impl Probe {
+    /// From now on, packets belong to a stage of this name.
+    pub fn mark(&self, stage: &str) {
+        let shared = &self.guard.0;
+        let mut marks = lock(&shared.marks);
+        marks.push((shared.begun.load(Ordering::SeqCst), stage.to_owned()));
+    }
+
+    /// Lets time pass while packets flow.
+    pub fn run_for(&self, duration: Duration) {
+        std::thread::sleep(duration);
+    }
+
+    /// Stops sending, waits for what is still under way, and counts.
+    pub fn finish(self) -> Result<Report> {
+        let shared = &self.guard.0;
+        shared.sending.store(false, Ordering::SeqCst);
+        let timeline = self.sender.join().map_err(|_| anyhow!("the sender panicked"))?;
+        shared.receiving.store(false, Ordering::SeqCst);
+        let tracks = self.receiver.join().map_err(|_| anyhow!("the receiver panicked"))??;
+        let overruns = queues::overruns(&self.pairs)?.saturating_sub(self.overruns);
+        Ok(Report::count(&self.pairs, &timeline, &tracks, &lock(&shared.marks), overruns))
+    }
+}
+
+/// What the threads of a probe tell each other.
+#[derive(Debug)]
+struct Shared {
+    sending: AtomicBool,
+    receiving: AtomicBool,
+    /// Rounds begun; in each, every pair sends the packet of the same number.
+    begun: AtomicUsize,
+    warm: Vec<AtomicBool>,
+    marks: Mutex<Vec<(usize, String)>>,
+    epoch: Instant,
+}
+
+impl Shared {
+    fn new(pairs: usize) -> Self {
+        Self {
+            sending: AtomicBool::new(true),
+            receiving: AtomicBool::new(true),
+            begun: AtomicUsize::new(0),
+            warm: (0..pairs).map(|_| AtomicBool::new(false)).collect(),
+            marks: Mutex::default(),
+            epoch: Instant::now(),
+        }
+    }
+}
+
+/// Ends the threads, however the probe ends.
+#[derive(Debug)]
+struct Guard(Arc<Shared>);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.0.sending.store(false, Ordering::SeqCst);
+        self.0.receiving.store(false, Ordering::SeqCst);
+    }
+}
+
+impl std::fmt::Display for Pair {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.pad(&format!("{} → {}", self.from.label(), self.to.label()))
+    }
+}
+
+fn is_set(flag: &AtomicBool) -> bool {
+    flag.load(Ordering::SeqCst)
+}
