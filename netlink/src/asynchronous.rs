@@ -56,10 +56,7 @@ impl AsyncSocket {
     /// # Errors
     /// An answer was lost or late: which messages were carried out is unknown.
     pub async fn execute(&mut self, messages: Vec<Message>) -> io::Result<Vec<Refusal>> {
-        let mut conversation = self.take()?;
-        let refusals = conversation.execute(messages).await?;
-        self.conversation = Some(conversation);
-        Ok(refusals)
+        self.with(async |conversation| conversation.execute(messages).await).await
     }
 
     /// The one object that `message` asks for, as `read` understands it.
@@ -68,10 +65,7 @@ impl AsyncSocket {
         message: Message,
         read: impl Fn(&Frame<'_>) -> Option<T>,
     ) -> io::Result<Result<Option<T>, Refusal>> {
-        let mut conversation = self.take()?;
-        let found = conversation.get(message, read).await?;
-        self.conversation = Some(conversation);
-        Ok(found)
+        self.with(async |conversation| conversation.get(message, read).await).await
     }
 
     /// All objects that `message` asks for, as `read` understands them. None if there is no such
@@ -81,15 +75,18 @@ impl AsyncSocket {
         message: &Message,
         read: impl Fn(&Frame<'_>) -> Option<T>,
     ) -> io::Result<Option<Vec<T>>> {
-        let mut conversation = self.take()?;
-        let objects = conversation.list(message, read).await?;
-        self.conversation = Some(conversation);
-        Ok(objects)
+        self.with(async |conversation| conversation.list(message, read).await).await
     }
 
-    fn take(&mut self) -> io::Result<Conversation<Reactor>> {
+    async fn with<T>(
+        &mut self,
+        talk: impl AsyncFnOnce(&mut Conversation<Reactor>) -> io::Result<T>,
+    ) -> io::Result<T> {
         let opened = || Reactor::open(self.protocol).map(Conversation::new);
-        self.conversation.take().map_or_else(opened, Ok)
+        let mut conversation = self.conversation.take().map_or_else(opened, Ok)?;
+        let answer = talk(&mut conversation).await?;
+        self.conversation = Some(conversation);
+        Ok(answer)
     }
 }
 

@@ -7,7 +7,7 @@ use nix::libc::{CTRL_ATTR_FAMILY_ID, CTRL_ATTR_FAMILY_NAME, CTRL_CMD_GETFAMILY, 
 
 use crate::attributes::Attributes;
 use crate::frame::Frame;
-use crate::message::Message;
+use crate::message::{Message, byte, word};
 use crate::socket::{Protocol, Socket};
 
 /// A conversation about features.
@@ -99,13 +99,4 @@ fn is_listed(features: Attributes<'_>, feature: &str) -> bool {
     let bits = active.unwrap_or(Attributes::of(&[])).into_iter();
     let mut names = bits.filter_map(|(_, bit)| Attributes::of(bit).text(BIT_NAME));
     names.any(|name| name == feature)
-}
-
-/// The numbers of generic netlink are small.
-fn word(number: i32) -> u16 {
-    u16::try_from(number).unwrap_or_default()
-}
-
-fn byte(number: i32) -> u8 {
-    u8::try_from(number).unwrap_or_default()
 }

@@ -1,5 +1,6 @@
 //! A netlink message in the making.
 
+use std::array;
 use std::net::IpAddr;
 
 use nix::libc::{NLA_F_NESTED, NLM_F_REQUEST};
@@ -21,7 +22,7 @@ pub struct Message {
 impl Message {
     /// `flags` beside that of every request.
     pub fn new(kind: u16, flags: i32, fixed: &[u8]) -> Self {
-        let flags = u16::try_from(NLM_F_REQUEST | flags).unwrap_or_default();
+        let flags = word(NLM_F_REQUEST | flags);
         let mut bytes = Vec::with_capacity(HEADER + fixed.len());
         bytes.extend([0; 4]);
         bytes.extend(kind.to_ne_bytes());
@@ -65,9 +66,8 @@ impl Message {
     /// An attribute that holds what `fill` adds.
     pub fn nest(mut self, kind: u16, fill: impl FnOnce(Self) -> Self) -> Self {
         let start = self.bytes.len();
-        let nested = u16::try_from(NLA_F_NESTED).unwrap_or_default();
         self.bytes.extend([0; 2]);
-        self.bytes.extend((kind | nested).to_ne_bytes());
+        self.bytes.extend((kind | word(NLA_F_NESTED)).to_ne_bytes());
         let mut filled = fill(self);
         let length = u16::try_from(filled.bytes.len() - start).unwrap_or(u16::MAX);
         filled.put(start, &length.to_ne_bytes());
@@ -93,7 +93,7 @@ impl Message {
         let length = u32::try_from(self.bytes.len()).unwrap_or(u32::MAX);
         self.put(0, &length.to_ne_bytes());
         self.put(SEQUENCE, &sequence.to_ne_bytes());
-        let added = u16::try_from(flags).unwrap_or_default().to_ne_bytes();
+        let added = word(flags).to_ne_bytes();
         for (place, bits) in self.bytes.iter_mut().skip(FLAGS).zip(added) {
             *place |= bits;
         }
@@ -110,6 +110,20 @@ impl Message {
         self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
         self
     }
+}
+
+/// The fixed part of a family: what is known of it, and zeros.
+pub(crate) fn fixed<const LENGTH: usize>(known: &[u8]) -> [u8; LENGTH] {
+    array::from_fn(|index| known.get(index).copied().unwrap_or_default())
+}
+
+/// For numbers of the C library that are small, whatever type they have there.
+pub(crate) fn word(number: i32) -> u16 {
+    u16::try_from(number).unwrap_or_default()
+}
+
+pub(crate) fn byte(number: i32) -> u8 {
+    u8::try_from(number).unwrap_or_default()
 }
 
 pub(crate) fn octets(address: IpAddr) -> Vec<u8> {

@@ -72,6 +72,11 @@ impl Socket {
         now(self.conversation.execute(messages))
     }
 
+    /// As [`execute`](Self::execute), where any refusal is an error.
+    pub fn apply(&mut self, messages: Vec<Message>) -> io::Result<()> {
+        self.execute(messages)?.into_iter().next().map_or(Ok(()), |refusal| Err(refusal.into()))
+    }
+
     /// Has all of `messages` carried out together or not at all, between `begin` and `end`.
     pub fn transact(
         &mut self,

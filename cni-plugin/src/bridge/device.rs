@@ -9,12 +9,12 @@ use std::time::Duration;
 use ipnetwork::IpNetwork;
 use nix::errno::Errno;
 use tweed_netlink::mac::MacAddr;
-use tweed_netlink::rtnl::address::{self, Address};
+use tweed_netlink::rtnl::address::{self, Address, Detection};
 use tweed_netlink::rtnl::link::{self, Link};
 use tweed_netlink::{Message, Refusal, Socket};
 
 use super::plan::Plan;
-use super::settings::{Detection, ForeignAddress, Settings};
+use super::settings::Settings;
 use crate::deadline::Deadline;
 use crate::netns;
 use crate::protocol::error::Error;
@@ -39,11 +39,8 @@ pub(super) fn ensure(host: &mut Socket, settings: &Settings) -> Result<Link, Err
     let promiscuous = (settings.is_promiscuous && !bridge.is_promiscuous)
         .then(|| link::set_promiscuous(bridge.index));
     let changes: Vec<_> = up.into_iter().chain(promiscuous).collect();
-    let refusals = host.execute(changes).map_err(|error| failure(name, &error))?;
-    match refusals.first() {
-        Some(refusal) => Err(failure(name, refusal)),
-        None => Ok(bridge),
-    }
+    host.apply(changes).map_err(|error| failure(name, &error))?;
+    Ok(bridge)
 }
 
 /// The link called `name`; none if there is none.
@@ -96,9 +93,7 @@ pub(super) fn wait_for_addresses(
         let Some(told) = listener.hear(address::read_new)? else { break };
         pending.retain(|address| {
             !told.iter().any(|one| {
-                one.link == link
-                    && one.network == *address
-                    && one.detection == address::Detection::Done
+                one.link == link && one.network == *address && one.detection == Detection::Done
             })
         });
     }
@@ -139,7 +134,7 @@ fn add(
     changes: Vec<Message>,
     new: &[IpNetwork],
 ) -> Result<(), Error> {
-    let is_awaited = settings.detection == Detection::Off && new.iter().any(IpNetwork::is_ipv6);
+    let is_awaited = !settings.detects_duplicates && new.iter().any(IpNetwork::is_ipv6);
     let listener = is_awaited.then(Socket::listen_for_ipv6).transpose();
     let listener = listener.map_err(|error| address_failure(bridge, &error))?;
     let already_done = apply(host, bridge, changes, new)?;
@@ -155,19 +150,17 @@ fn changes_for(
     gateway: IpNetwork,
 ) -> Vec<Message> {
     // Nobody else can have it, so that it can be used at once.
-    let add = match settings.detection {
-        Detection::Off => address::add(bridge.index, gateway),
-        Detection::On => address::add_detecting(bridge.index, gateway),
-    };
+    let add = if settings.detects_duplicates { address::add_detecting } else { address::add };
+    let add = add(bridge.index, gateway);
     let its = present.iter().find(|one| one.network == gateway);
-    match (its.map(|one| one.detection), settings.detection) {
+    match its.map(|one| one.detection) {
         // Added by somebody who has the kernel look for others with it: no pod could use it yet.
-        (Some(address::Detection::Running | address::Detection::Duplicate), Detection::Off) => {
+        Some(Detection::Running | Detection::Duplicate) if !settings.detects_duplicates => {
             vec![address::remove(bridge.index, gateway), add]
         }
-        (Some(_), _) => Vec::new(),
+        Some(_) => Vec::new(),
         // A MAC that was set stays, whatever ports come and go.
-        (None, _) => vec![add, link::set_mac(bridge.index, bridge.mac)],
+        None => vec![add, link::set_mac(bridge.index, bridge.mac)],
     }
 }
 
@@ -200,10 +193,10 @@ fn check_may_replace(
     rival: IpNetwork,
     plan: &Plan,
 ) -> Result<(), Error> {
-    let ports = match settings.foreign_address {
-        ForeignAddress::Replace => return Ok(()),
-        ForeignAddress::Unused => host.list(&link::list_ports(bridge.index), link::read),
-    };
+    if settings.replaces_addresses {
+        return Ok(());
+    }
+    let ports = host.list(&link::list_ports(bridge.index), link::read);
     let mut ports = ports.map_err(|error| address_failure(bridge, &error))?;
     // An older kernel lists more than it is asked for.
     ports.retain(|port| port.master == Some(bridge.index));

@@ -17,6 +17,10 @@ pub(crate) struct Identity {
 const LONGEST_ALIAS: usize = 255;
 
 impl Identity {
+    pub(super) fn new(network: &str, attachment: &Attachment) -> Self {
+        Self { network: network.to_owned(), attachment: attachment.clone() }
+    }
+
     /// What the link of a port is called: `veth` and eight digits, another one for each `attempt`.
     pub(super) fn port_name(&self, attempt: usize) -> String {
         format!("veth{}", hex(&format!("{}#{attempt}", self.whole()), 8))

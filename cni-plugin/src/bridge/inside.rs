@@ -9,14 +9,15 @@ use ipnetwork::IpNetwork;
 use nix::errno::Errno;
 use tweed_netlink::Message;
 use tweed_netlink::mac::MacAddr;
+use tweed_netlink::rtnl::address::{self, Detection};
 use tweed_netlink::rtnl::link::{self, Link};
-use tweed_netlink::rtnl::{address, route};
+use tweed_netlink::rtnl::route;
 use tweed_netlink::{Protocol, Refusal, Socket};
 
 use super::device;
 use super::identity::Identity;
 use super::plan::Plan;
-use super::settings::{Detection, Settings};
+use super::settings::Settings;
 use crate::deadline::Deadline;
 use crate::netns::{self, Netns};
 use crate::protocol::error::Error;
@@ -48,13 +49,12 @@ pub(super) fn configure(
     })??;
     let interface = find(&mut inside, name)?.ok_or_else(|| failure(name, &Errno::ENODEV))?;
     address_and_route(&mut inside, &interface, settings, plan)?;
-    let listener = match (settings.detection, listener) {
-        (Detection::On, Some(listener)) => {
+    let listener = match listener {
+        Some(listener) if settings.detects_duplicates => {
             wait_for_addresses(&mut inside, listener, &interface)?;
             None
         }
-        (Detection::Off, listener) => listener,
-        (Detection::On, None) => None,
+        listener => listener,
     };
     let addresses = plan.addresses.iter().map(|one| one.address).collect();
     Ok(Configured { interface, addresses, listener })
@@ -108,9 +108,9 @@ pub(super) fn find(inside: &mut Socket, name: &str) -> Result<Option<Link>, Erro
 
 /// Where there is no IPv6, or these are not ours to set, pods do without, but for IPv6 itself.
 fn write_settings(name: &str, settings: &Settings, plan: &Plan) -> Result<(), Error> {
-    let detect = if settings.detection == Detection::On { "1" } else { "0" };
+    let detect = if settings.detects_duplicates { "1" } else { "0" };
     let _ = netns::ensure_setting(&format!("ipv6/conf/{name}/accept_dad"), detect);
-    if settings.detection == Detection::On {
+    if settings.detects_duplicates {
         let _ = netns::ensure_setting(&format!("ipv6/conf/{name}/enhanced_dad"), "1");
     }
     // Neighbours learn at once who has the address now.
@@ -136,10 +136,7 @@ fn address_and_route(
     plan: &Plan,
 ) -> Result<(), Error> {
     let index = interface.index;
-    let add = match settings.detection {
-        Detection::Off => address::add,
-        Detection::On => address::add_detecting,
-    };
+    let add = if settings.detects_duplicates { address::add_detecting } else { address::add };
     let steps: Vec<(String, Message)> = plan
         .addresses
         .iter()
@@ -186,11 +183,11 @@ fn wait_for_addresses(
         let all = inside.list(&address::list(), address::read);
         let mut all = all.map_err(|error| failure(name, &error))?;
         all.retain(|one| one.link == interface.index && one.is_global);
-        if let Some(one) = all.iter().find(|one| one.detection == address::Detection::Duplicate) {
+        if let Some(one) = all.iter().find(|one| one.detection == Detection::Duplicate) {
             let told = format!("somebody else on the bridge has {}", one.network);
             return Err(failure(name, &told));
         }
-        if all.iter().all(|one| one.detection == address::Detection::Done) {
+        if all.iter().all(|one| one.detection == Detection::Done) {
             return Ok(());
         }
         if !deadline.readable(&listener).map_err(|errno| failure(name, &errno))? {

@@ -12,7 +12,6 @@ mod settings;
 mod teardown;
 
 use std::collections::HashSet;
-use std::net::IpAddr;
 
 use tweed_netlink::rtnl::link::Link;
 use tweed_netlink::{Protocol, Socket};
@@ -23,7 +22,7 @@ use crate::host_local::{self, Allocation};
 use crate::netns::Netns;
 use crate::protocol::error::Error;
 use crate::protocol::json::Object;
-use crate::protocol::request::{Attachment, Request, Sandbox};
+use crate::protocol::request::{Request, Sandbox};
 use crate::protocol::result::{Interface, Outcome};
 use crate::protocol::version::Version;
 pub(crate) use identity::Identity;
@@ -34,7 +33,8 @@ pub(crate) use teardown::Teardown;
 /// A network of a bridge and host-local addresses.
 pub(crate) struct Bridge {
     settings: Settings,
-    pool: host_local::Config,
+    /// Where containers get their addresses from.
+    pub(crate) pool: host_local::Config,
 }
 
 /// A container that is about to be connected.
@@ -63,25 +63,6 @@ impl Bridge {
         })
     }
 
-    /// As [`host_local::allocate`].
-    pub(crate) fn allocate(
-        &self,
-        attachment: &Attachment,
-        expected: Option<&[IpAddr]>,
-        keep: impl FnOnce(&[IpAddr]) -> Result<(), Error>,
-    ) -> Result<Allocation, Error> {
-        host_local::allocate(&self.pool, attachment, expected, keep)
-    }
-
-    /// Frees what `allocation` gave to `attachment`.
-    pub(crate) fn give_back(
-        &self,
-        attachment: &Attachment,
-        allocation: &Allocation,
-    ) -> Result<(), Error> {
-        host_local::give_back(&self.pool.location, attachment, allocation)
-    }
-
     /// Gives the container its interface, with the addresses of `allocation`; returns the result
     /// as `version` has it.
     ///
@@ -95,7 +76,7 @@ impl Bridge {
         allocation: Allocation,
         version: Version,
     ) -> Result<String, Error> {
-        let identity = self.identity(&sandbox.attachment);
+        let identity = Identity::new(&self.settings.network, &sandbox.attachment);
         let plan = Plan::of(&self.settings, allocation);
         let connection = Connection { sandbox, netns, identity, plan };
         let mut host = open()?;
@@ -158,10 +139,6 @@ impl Bridge {
     pub(crate) fn status(&self) -> Result<(), Error> {
         disk::check_room(&self.pool.location.directory())?;
         host_local::status(&self.pool).map_err(|error| Error { code: 50, ..error })
-    }
-
-    fn identity(&self, attachment: &Attachment) -> Identity {
-        Identity { network: self.settings.network.clone(), attachment: attachment.clone() }
     }
 }
 

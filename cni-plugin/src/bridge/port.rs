@@ -69,11 +69,8 @@ fn bring_up(
         link::set_up_with_alias(port.index, &identity.alias()),
         link::set_port(port.index, settings.rules),
     ];
-    let refusals = host.execute(changes).map_err(|error| failure(name, &error))?;
-    match refusals.first() {
-        Some(refusal) => Err(failure(name, refusal)),
-        None => Ok(port),
-    }
+    host.apply(changes).map_err(|error| failure(name, &error))?;
+    Ok(port)
 }
 
 /// Returns the name of this end.

@@ -14,14 +14,16 @@ pub(super) struct Settings {
     pub(super) network: String,
     pub(super) bridge: String,
     pub(super) gateway: Gateway,
-    pub(super) foreign_address: ForeignAddress,
+    /// Whether another address of the bridge is removed although containers may use it.
+    pub(super) replaces_addresses: bool,
     /// None if somebody else masquerades.
     pub(super) masquerade: Option<Backend>,
     /// Bytes; the kernel's choice if none.
     pub(super) mtu: Option<u32>,
     pub(super) rules: PortRules,
     pub(super) is_promiscuous: bool,
-    pub(super) detection: Detection,
+    /// Whether containers look for duplicates of their IPv6 addresses.
+    pub(super) detects_duplicates: bool,
     /// What the container's interface is to have; the kernel's choice if none.
     pub(super) mac: Option<MacAddr>,
     /// Instead of what address management says.
@@ -39,26 +41,10 @@ pub(super) enum Gateway {
     Default,
 }
 
-/// What becomes of another address on the bridge.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ForeignAddress {
-    /// It goes if no container uses it.
-    Unused,
-    /// `forceAddress`: it goes.
-    Replace,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Backend {
     Nftables,
     Iptables,
-}
-
-/// Whether containers look for duplicates of their IPv6 addresses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Detection {
-    Off,
-    On,
 }
 
 const BRIDGE: &str = "cni0";
@@ -94,11 +80,7 @@ impl Settings {
                 (false, true) => Gateway::Present,
                 (false, false) => Gateway::Absent,
             },
-            foreign_address: if flag("forceAddress")? {
-                ForeignAddress::Replace
-            } else {
-                ForeignAddress::Unused
-            },
+            replaces_addresses: flag("forceAddress")?,
             masquerade: match (flag("ipMasq")?, Backend::parse(text("ipMasqBackend")?)?) {
                 (true, backend) => Some(backend),
                 (false, _) => None,
@@ -106,7 +88,7 @@ impl Settings {
             mtu: json::number(config, "mtu")?.filter(|mtu| *mtu > 0),
             rules: PortRules { hairpin: flag("hairpinMode")?, isolated: flag("portIsolation")? },
             is_promiscuous: flag("promiscMode")?,
-            detection: if flag("enabledad")? { Detection::On } else { Detection::Off },
+            detects_duplicates: flag("enabledad")?,
             mac: mac(config, request)?,
             dns: json::object(config, "dns")?.map(Dns::parse).transpose()?.unwrap_or_default(),
         };

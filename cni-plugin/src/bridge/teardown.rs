@@ -47,7 +47,7 @@ impl Teardown {
         netns: Option<&Path>,
         rule: NetnsRule,
     ) -> Result<(), Error> {
-        let identity = self.identity(attachment);
+        let identity = Identity::new(&self.network, attachment);
         let found = netns.map_or(Ok(Found::Gone), |path| Netns::find(path, rule))?;
         let was_inside = match found {
             Found::Foreign(netns) => inside::remove(&netns, &identity)?,
@@ -66,16 +66,13 @@ impl Teardown {
     /// record, and perhaps a port that is not marked yet.
     pub(crate) fn gc(&self, valid: &[Attachment], stale: &[Attachment]) -> Result<(), Error> {
         let lives: HashSet<_> = valid.iter().collect();
-        let stale: Vec<_> = stale.iter().map(|attachment| self.identity(attachment)).collect();
+        let stale = stale.iter().map(|attachment| Identity::new(&self.network, attachment));
+        let stale: Vec<_> = stale.collect();
         port::collect(&mut open()?, &self.network, &lives, &stale)?;
         if self.has_rules {
             masquerade::collect(&self.network, valid)?;
         }
         host_local::collect(&self.location, valid).map(drop)
-    }
-
-    fn identity(&self, attachment: &Attachment) -> Identity {
-        Identity { network: self.network.clone(), attachment: attachment.clone() }
     }
 }
 

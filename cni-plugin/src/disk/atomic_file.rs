@@ -6,6 +6,8 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use super::remove;
+
 const DIRECTORY_MODE: u32 = 0o755;
 
 /// Makes `bytes` the content of `path`, durably, with exactly `mode` whatever the umask.
@@ -28,7 +30,7 @@ fn replace(path: &Path, parts: &[&[u8]], mode: u32) -> io::Result<()> {
     let temporary = temporary_beside(path)?;
     let replaced = fill(&temporary, parts, mode).and_then(|()| fs::rename(&temporary, path));
     if replaced.is_err() {
-        remove_if_there(&temporary)?;
+        remove(&temporary)?;
     }
     replaced?;
     // Without this a power cut may still bring the old name back.
@@ -60,18 +62,11 @@ fn temporary_beside(path: &Path) -> io::Result<PathBuf> {
 }
 
 fn fill(temporary: &Path, parts: &[&[u8]], mode: u32) -> io::Result<()> {
-    remove_if_there(temporary)?;
+    remove(temporary)?;
     let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(temporary)?;
     file.set_permissions(Permissions::from_mode(mode))?;
     parts.iter().try_for_each(|part| file.write_all(part))?;
     file.sync_all()
-}
-
-fn remove_if_there(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ pub mod atomic_file;
 pub(crate) mod lock;
 pub(crate) mod plain_file;
 
+use std::fs;
 use std::io;
 use std::path::Path;
 
@@ -11,6 +12,23 @@ use nix::sys::statvfs::{Statvfs, statvfs};
 use nix::unistd::{AccessFlags, access};
 
 use crate::protocol::error::Error;
+
+/// Removes a file; it may be gone already.
+pub(crate) fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// What a directory holds; nothing if there is none.
+pub(crate) fn names(directory: &Path) -> io::Result<Vec<String>> {
+    let entries = match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
+}
 
 /// Whether `directory` takes files: an ADD that could not keep what it made is refused before.
 ///

@@ -58,10 +58,7 @@ pub fn release(
     attachment: &Attachment,
     expected: Option<&[IpAddr]>,
 ) -> Result<(), Error> {
-    if !location.directory().is_dir() {
-        return Ok(());
-    }
-    let reservations = Reservations::open(location)?;
+    let Some(reservations) = Reservations::existing(location)? else { return Ok(()) };
     let held = reservations.held_by(attachment, expected)?;
     // One that cannot be freed does not keep the others.
     held.iter().map(|entry| reservations.free(entry)).fold(Ok(()), Result::and)
@@ -80,26 +77,23 @@ pub fn give_back(
 
 /// Fails unless `attachment` holds an address.
 pub fn check(location: &Location, attachment: &Attachment) -> Result<(), Error> {
-    let container = &attachment.container_id;
-    let lost = || {
-        let lost = format!("host-local: Failed to find address added by container {container}");
-        Err(Error::failed(lost))
+    let held = match Reservations::existing(location)? {
+        Some(reservations) => reservations.held_by(attachment, None)?,
+        None => Vec::new(),
     };
-    if !location.directory().is_dir() {
-        return lost();
+    if !held.is_empty() {
+        return Ok(());
     }
-    let held = Reservations::open(location)?.held_by(attachment, None)?;
-    if held.is_empty() { lost() } else { Ok(()) }
+    let container = &attachment.container_id;
+    let lost = format!("host-local: Failed to find address added by container {container}");
+    Err(Error::failed(lost))
 }
 
 /// Frees what no attachment of `valid` holds, and returns the former owners.
 ///
 /// A record that does not name a container stays.
 pub fn collect(location: &Location, valid: &[Attachment]) -> Result<Vec<Attachment>, Error> {
-    if !location.directory().is_dir() {
-        return Ok(Vec::new());
-    }
-    let reservations = Reservations::open(location)?;
+    let Some(reservations) = Reservations::existing(location)? else { return Ok(Vec::new()) };
     remove_former_index(location);
     let attachments: HashSet<_> = valid.iter().collect();
     let containers: HashSet<_> = valid.iter().map(|valid| &valid.container_id).collect();

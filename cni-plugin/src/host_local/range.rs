@@ -38,7 +38,7 @@ impl Range {
     }
 
     fn check(&self) -> Result<(), Error> {
-        let inside = |address| holds(self.subnet, address);
+        let inside = |address| self.subnet.contains(address);
         if !inside(self.first) || number(self.first) > number(self.last) {
             let (start, subnet) = (self.first, self.subnet);
             return Err(invalid(format!("RangeStart {start} not in network {subnet}")));
@@ -219,20 +219,8 @@ fn host_bits(subnet: IpNetwork) -> u8 {
 
 /// The first and the last address to hand out: not the network's own, nor IPv4's broadcast.
 fn ends(subnet: IpNetwork) -> (IpAddr, IpAddr) {
-    let base = number(subnet.network());
-    let last = base | host_mask(subnet);
     let broadcast = u128::from(subnet.is_ipv4());
-    (address(base + 1), address(last - broadcast))
-}
-
-fn holds(subnet: IpNetwork, address: IpAddr) -> bool {
-    let rest = number(address) ^ number(subnet.network());
-    subnet.is_ipv4() == address.is_ipv4() && rest & !host_mask(subnet) == 0
-}
-
-fn host_mask(subnet: IpNetwork) -> u128 {
-    let bits = u32::from(host_bits(subnet));
-    u128::MAX.checked_shr(128 - bits).unwrap_or(0)
+    (address(number(subnet.network()) + 1), address(number(subnet.broadcast()) - broadcast))
 }
 
 #[cfg(test)]

@@ -32,6 +32,11 @@ impl Reservations {
         Ok(Self { store, _lock: lock })
     }
 
+    /// As [`open`](Self::open), where there is a store.
+    pub(super) fn existing(location: &Location) -> Result<Option<Self>, Error> {
+        location.directory().is_dir().then(|| Self::open(location)).transpose()
+    }
+
     /// The addresses that `attachment` holds; if none, those that old records name its container for.
     ///
     /// `expected` is what the record of the attachment names. Where the reservations confirm all of

@@ -1,13 +1,13 @@
 //! What the runtime has added and not deleted yet: the cache of libcni, which all runtimes use.
 
 use std::collections::{HashMap, HashSet};
-use std::fs;
 use std::io;
 use std::net::IpAddr;
 use std::path::Path;
 
 use serde_json::Value;
 
+use crate::disk;
 use crate::disk::plain_file::{self, Link};
 use crate::protocol::json::{self, Object};
 use crate::protocol::request::Attachment;
@@ -90,19 +90,14 @@ const LONGEST: u64 = 1 << 22;
 
 /// Nothing if there is no such directory: then no runtime has added anything.
 pub(crate) fn read(results: &Path) -> io::Result<Vec<Cached>> {
-    let files = match fs::read_dir(results) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        files => files?,
-    };
     let mut cached = Vec::new();
-    for file in files {
-        let name = file?.file_name();
+    for name in disk::names(results)? {
         let content = match plain_file::read(&results.join(&name), LONGEST, Link::Refused) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) if error.kind() == io::ErrorKind::InvalidData => Vec::new(),
             content => content?,
         };
-        cached.push(parse(&name.to_string_lossy(), &content));
+        cached.push(parse(&name, &content));
     }
     Ok(cached)
 }
@@ -153,6 +148,8 @@ fn pod(entry: &Object) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     const NEW: &str = r#"{"kind": "cniCacheV1", "containerId": "abc", "config": "e30=",

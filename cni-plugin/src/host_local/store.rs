@@ -14,6 +14,7 @@ use nix::unistd::linkat;
 
 use crate::disk::lock::{Lock, Sharing};
 use crate::disk::plain_file::{self, Link, changed};
+use crate::disk::remove;
 use crate::protocol::error::Error;
 use crate::protocol::json;
 use crate::protocol::request::Attachment;
@@ -261,13 +262,6 @@ fn read(path: &Path) -> io::Result<Record> {
         return Ok(Record::Foreign);
     }
     Ok(record)
-}
-
-fn remove(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
 }
 
 impl Record {

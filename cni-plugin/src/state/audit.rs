@@ -6,8 +6,9 @@ use std::io;
 use std::path::Path;
 use std::time::SystemTime;
 
-use super::{Kept, Owner, States, Use};
+use super::{Kept, Owner, States};
 use crate::bridge;
+use crate::disk::lock::Sharing;
 use crate::disk::plain_file::changed;
 use crate::excerpt;
 use crate::host_local::{
@@ -38,7 +39,7 @@ pub fn audit(
     repair: Repair,
 ) -> Result<Vec<Finding>, Error> {
     let states = States::at(directory);
-    let _alone = states.lock(Use::Exclusive)?;
+    let _alone = states.lock(Sharing::Exclusive)?;
     let mut all = states.all()?;
     if all.is_empty() {
         return Ok(Vec::new());

@@ -12,6 +12,7 @@ use std::time::{Duration, SystemTime};
 
 use nix::errno::Errno;
 
+use crate::disk;
 use crate::disk::lock::{LOCK_WAIT, Lock, Sharing};
 use crate::disk::plain_file::{self, Link, changed};
 use crate::protocol::error::Error;
@@ -46,15 +47,6 @@ pub struct Owner {
     pub interface: Option<String>,
 }
 
-/// Whether others may work on the records meanwhile.
-#[derive(Clone, Copy, Debug)]
-pub enum Use {
-    /// One attachment among others.
-    Shared,
-    /// All of them.
-    Exclusive,
-}
-
 /// The records stay as they are for others until this is dropped.
 #[derive(Debug)]
 pub struct Held {
@@ -80,11 +72,7 @@ impl States {
     ///
     /// # Errors
     /// Another process holds them for too long; the sentence names it.
-    pub fn lock(&self, how: Use) -> Result<Held, Error> {
-        let sharing = match how {
-            Use::Shared => Sharing::Shared,
-            Use::Exclusive => Sharing::Exclusive,
-        };
+    pub(crate) fn lock(&self, sharing: Sharing) -> Result<Held, Error> {
         let locked =
             self.lockable().map(|(file, path)| Lock::take(file, &path, sharing, self.lock_wait));
         Ok(Held { _lock: locked.transpose()? })
@@ -134,23 +122,23 @@ impl States {
         let write = || {
             self.create()?;
             // One that a crash left, or that somebody put there as a link.
-            remove(&temporary)?;
+            disk::remove(&temporary)?;
             let mut options = File::options();
             options.write(true).create_new(true).mode(FILE_MODE);
             options.open(&temporary)?.write_all(&serde_json::to_vec(delegate)?)?;
             // What was kept before a power cut would stay under flannel's name.
             if self.has_flannels_name(attachment) {
-                remove(&self.flannels(&attachment.container_id))?;
+                disk::remove(&self.flannels(&attachment.container_id))?;
             }
             fs::rename(&temporary, self.own(attachment))?;
-            unless(
-                io::ErrorKind::AlreadyExists,
-                fs::hard_link(self.own(attachment), self.flannels(&attachment.container_id)),
-            )
+            match fs::hard_link(self.own(attachment), self.flannels(&attachment.container_id)) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+                linked => linked,
+            }
         };
         write().map_err(|error| {
             // Nobody can use a part of it, and a full disk needs the room.
-            let _ = remove(&temporary);
+            let _ = disk::remove(&temporary);
             self.failure("keeping the state of a container", &error)
         })
     }
@@ -175,7 +163,7 @@ impl States {
         };
         let gone = [Some(own), Some(self.temporary(attachment)), is_its_own.then_some(flannels)];
         for path in gone.into_iter().flatten() {
-            remove(&path).map_err(|error| self.failure("forgetting a container", &error))?;
+            disk::remove(&path).map_err(|error| self.failure("forgetting a container", &error))?;
         }
         Ok(())
     }
@@ -185,7 +173,8 @@ impl States {
         let names = self.names().map_err(|error| self.failure("listing", &error))?;
         let is_unfinished = |name: &&String| name.starts_with('.') && name.contains(':');
         for name in names.iter().filter(is_unfinished) {
-            remove(&self.directory.join(name)).map_err(|error| self.failure("sweeping", &error))?;
+            disk::remove(&self.directory.join(name))
+                .map_err(|error| self.failure("sweeping", &error))?;
         }
         Ok(())
     }
@@ -213,7 +202,7 @@ impl States {
                 container_id: owner.container_id.clone(),
                 interface: interface.clone(),
             }),
-            None => remove(&self.flannels(&owner.container_id))
+            None => disk::remove(&self.flannels(&owner.container_id))
                 .map_err(|error| self.failure("forgetting a container", &error)),
         }
     }
@@ -252,11 +241,7 @@ impl States {
     }
 
     fn names(&self) -> io::Result<Vec<String>> {
-        let entries = match fs::read_dir(&self.directory) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            entries => entries?,
-        };
-        entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
+        disk::names(&self.directory)
     }
 
     fn failure(&self, doing: &str, error: &io::Error) -> Error {
@@ -296,17 +281,6 @@ fn inode(path: &Path) -> Option<u64> {
 /// No file, or one on a part of the disk that is broken.
 fn will_never_be_read(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::InvalidData || error.raw_os_error() == Some(Errno::EIO as i32)
-}
-
-fn remove(path: &Path) -> io::Result<()> {
-    unless(io::ErrorKind::NotFound, fs::remove_file(path))
-}
-
-fn unless(kind: io::ErrorKind, done: io::Result<()>) -> io::Result<()> {
-    match done {
-        Err(error) if error.kind() == kind => Ok(()),
-        done => done,
-    }
 }
 
 #[cfg(test)]

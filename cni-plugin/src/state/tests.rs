@@ -118,7 +118,7 @@ fn what_a_crash_left_half_done_is_taken_up() {
     home.states.forget(&eth0).unwrap();
     assert_eq!(home.names(), [] as [&str; 0]);
     half();
-    let alone = home.states.lock(Use::Exclusive).unwrap();
+    let alone = home.states.lock(Sharing::Exclusive).unwrap();
     home.states.sweep(&alone).unwrap();
     assert_eq!(home.names(), [".lock"]);
     fs::remove_file(home.directory.path().join(".lock")).unwrap();
@@ -134,7 +134,7 @@ fn all_records_are_listed_once_each_with_its_owner() {
     let home = Home::new();
     home.states.keep(&attachment("c1", "eth0"), &config("a")).unwrap();
     home.write_flannels("c2", r#"{"name":"cbr0","mark":"go"}"#);
-    let _lock = home.states.lock(Use::Exclusive).unwrap();
+    let _lock = home.states.lock(Sharing::Exclusive).unwrap();
     let mut all = home.states.all().unwrap();
     all.sort_by(|one, other| one.0.cmp(&other.0));
     let owner = |container_id: &str, interface: Option<&str>| Owner {
@@ -174,7 +174,7 @@ fn what_is_no_file_is_a_damaged_record_and_nothing_is_written_through_it() {
         assert_eq!(home.states.recall(&eth0), Ok(Kept::Config(config("a"))));
         home.states.forget(&eth0).unwrap();
         put(&home.directory.path().join(".lock"));
-        drop(home.states.lock(Use::Exclusive).unwrap());
+        drop(home.states.lock(Sharing::Exclusive).unwrap());
         fs::remove_file(home.directory.path().join(".lock")).unwrap();
     }
     assert_eq!(fs::read_to_string(&victim).unwrap(), r#"{"name":"precious"}"#);
@@ -199,14 +199,14 @@ fn records_of_after_a_moment_are_told_from_earlier_ones() {
 fn whoever_keeps_all_records_for_too_long_is_named() {
     let mut home = Home::new();
     home.states.lock_wait = Duration::ZERO;
-    let shared = [(); 2].map(|()| home.states.lock(Use::Shared).unwrap());
+    let shared = [(); 2].map(|()| home.states.lock(Sharing::Shared).unwrap());
     let (enough, heard) = mpsc::channel::<()>();
     // A wait without limit would end with the lock.
     let holder = thread::spawn(move || {
         let _ = heard.recv_timeout(Duration::from_secs(10));
         drop(shared);
     });
-    let error = home.states.lock(Use::Exclusive).unwrap_err();
+    let error = home.states.lock(Sharing::Exclusive).unwrap_err();
     assert_eq!(error.code, 11);
     assert!(error.msg.contains(&format!("process {} (", std::process::id())), "{error}");
     drop(enough);

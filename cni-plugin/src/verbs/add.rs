@@ -7,12 +7,13 @@ use crate::bridge::Bridge;
 use crate::daemon;
 use crate::delegate;
 use crate::delegate::exec::Delegate;
+use crate::disk::lock::Sharing;
 use crate::host_local;
 use crate::netns::Netns;
 use crate::protocol::error::Error;
 use crate::protocol::json::Object;
 use crate::protocol::request::{Command, Sandbox};
-use crate::state::{Kept, Use};
+use crate::state::Kept;
 
 /// Everything that can be refused is refused before anything is made.
 pub(super) fn add(call: &Call<'_>, sandbox: &Sandbox) -> Result<String, Error> {
@@ -20,7 +21,7 @@ pub(super) fn add(call: &Call<'_>, sandbox: &Sandbox) -> Result<String, Error> {
     let env = daemon::wait_for_subnets(&call.config.subnet_file)?;
     let config = delegate::build(&call.config, &env)?;
     let worker = call.worker(&config)?;
-    let _among_others = call.states().lock(Use::Shared)?;
+    let _among_others = call.states().lock(Sharing::Shared)?;
     match worker {
         Worker::Native(bridge) => by_bridge(call, sandbox, &netns, &bridge, &config),
         Worker::Plugin(plugin) => by_plugin(call, sandbox, plugin),
@@ -47,12 +48,13 @@ fn by_bridge(
         Kept::Damaged => None,
     };
     let keep = |held: &[IpAddr]| states.keep(attachment, &host_local::with_reserved(config, held));
-    let allocated = bridge.allocate(attachment, expected.as_deref(), keep);
+    let allocated = host_local::allocate(&bridge.pool, attachment, expected.as_deref(), keep);
     let (made, is_clean) = match allocated {
         Err(error) => (Err(error), true),
         Ok(allocation) => {
             let made = bridge.connect(sandbox, netns, allocation.clone(), call.config.version);
-            let is_clean = made.is_err() && bridge.give_back(attachment, &allocation).is_ok();
+            let is_clean = made.is_err()
+                && host_local::give_back(&bridge.pool.location, attachment, &allocation).is_ok();
             (made, is_clean)
         }
     };

@@ -1,11 +1,12 @@
 //! CHECK: an interface is still as ADD made it.
 
 use super::{Call, Worker};
+use crate::disk::lock::Sharing;
 use crate::netns::Netns;
 use crate::protocol::error::Error;
 use crate::protocol::request::{Command, Sandbox};
 use crate::protocol::result::Outcome;
-use crate::state::{Kept, Use};
+use crate::state::Kept;
 
 /// By what ADD kept: later chained plugins may have changed the rest, and their result is given.
 pub(super) fn check(call: &Call<'_>, sandbox: &Sandbox) -> Result<(), Error> {
@@ -13,7 +14,7 @@ pub(super) fn check(call: &Call<'_>, sandbox: &Sandbox) -> Result<(), Error> {
     let previous = previous.ok_or_else(|| Error::invalid_config("Required prevResult missing"))?;
     let netns = Netns::of_container(&sandbox.netns, call.request.netns_rule)?;
     let states = call.states();
-    let _among_others = states.lock(Use::Shared)?;
+    let _among_others = states.lock(Sharing::Shared)?;
     let Kept::Config(mut config) = states.recall(&sandbox.attachment)? else {
         let attachment = &sandbox.attachment;
         return Err(Error::failed(format!("there is no record of {attachment}: add it again")));

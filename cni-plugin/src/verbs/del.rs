@@ -7,11 +7,12 @@ use super::{Call, Remover};
 use crate::bridge::Teardown;
 use crate::delegate;
 use crate::delegate::exec::{Delegate, Failure};
+use crate::disk::lock::Sharing;
 use crate::host_local;
 use crate::protocol::error::Error;
 use crate::protocol::json::Object;
 use crate::protocol::request::{Attachment, Command};
-use crate::state::{Kept, Use};
+use crate::state::Kept;
 use crate::subnet_env::SubnetEnv;
 
 /// Works by what ADD kept; without that, by what the config says.
@@ -24,7 +25,7 @@ pub(super) fn del(
     netns: Option<&Path>,
 ) -> Result<(), Error> {
     let states = call.states();
-    let _among_others = states.lock(Use::Shared)?;
+    let _among_others = states.lock(Sharing::Shared)?;
     let mut gone = Gone { call, attachment, netns, reserved: None };
     match states.recall(attachment)? {
         Kept::Config(config) => {

@@ -6,10 +6,11 @@ use super::del::{Gone, presumed};
 use super::{Call, Remover};
 use crate::bridge::Teardown;
 use crate::delegate::exec::Delegate;
+use crate::disk::lock::Sharing;
 use crate::protocol::error::Error;
 use crate::protocol::json::{self, Object};
 use crate::protocol::request::{Attachment, Command};
-use crate::state::{Kept, Owner, States, Use};
+use crate::state::{Kept, Owner, States};
 
 /// Goes on after an error, and tells all of them.
 pub(super) fn gc(call: &Call<'_>) -> Result<(), Error> {
@@ -17,7 +18,7 @@ pub(super) fn gc(call: &Call<'_>) -> Result<(), Error> {
     let Some(listed) = &call.config.valid else { return Ok(()) };
     let states = call.states();
     let begun = states.now();
-    let alone = states.lock(Use::Exclusive)?;
+    let alone = states.lock(Sharing::Exclusive)?;
     let mut errors: Vec<_> = states.sweep(&alone).err().into_iter().collect();
     // What was added since the runtime made its list cannot be in it.
     let added = begun.map(|begun| states.kept_since(begun)).transpose()?;
@@ -38,7 +39,7 @@ pub(super) fn gc(call: &Call<'_>) -> Result<(), Error> {
     }
     drop(alone);
     // Other plugins take their time, and what is stale stays so: an ADD need not wait for them.
-    let _among_others = states.lock(Use::Shared)?;
+    let _among_others = states.lock(Sharing::Shared)?;
     for (owner, remover) in others {
         let gone = remover.map_or(Ok(()), |remover| collect(call, owner, remover));
         let done = if may_forget { gone.and_then(|()| states.drop_record(owner)) } else { gone };

@@ -11,13 +11,9 @@ use nix::libc::{
 
 use super::expression::Expression;
 use super::family::TableFamily;
-use super::numbers::{
-    NFTA_CHAIN_HOOK, NFTA_CHAIN_NAME, NFTA_CHAIN_TABLE, NFTA_CHAIN_TYPE, NFTA_CHAIN_USERDATA,
-    NFTA_HOOK_HOOKNUM, NFTA_HOOK_PRIORITY, NFTA_RULE_CHAIN, NFTA_RULE_EXPRESSIONS,
-    NFTA_RULE_HANDLE, NFTA_RULE_TABLE, NFTA_RULE_USERDATA, NFTA_TABLE_NAME, NFTA_TABLE_USERDATA,
-};
+use super::nfta;
 use crate::frame::Refusal;
-use crate::message::Message;
+use crate::message::{Message, word};
 use crate::socket::Socket;
 
 /// Changes of one table.
@@ -82,14 +78,14 @@ impl Batch {
     pub fn table(self, comment: Option<&str>) -> Self {
         let table = self
             .request(NFT_MSG_NEWTABLE, NLM_F_CREATE)
-            .text(NFTA_TABLE_NAME, &self.table)
-            .with(comment, |table, comment| table.bytes(NFTA_TABLE_USERDATA, &user_data(comment)));
+            .text(nfta::TABLE_NAME, &self.table)
+            .with(comment, |table, comment| table.bytes(nfta::TABLE_USERDATA, &user_data(comment)));
         self.and(table)
     }
 
     /// With everything in it.
     pub fn delete_table(self) -> Self {
-        let table = self.request(NFT_MSG_DELTABLE, 0).text(NFTA_TABLE_NAME, &self.table);
+        let table = self.request(NFT_MSG_DELTABLE, 0).text(nfta::TABLE_NAME, &self.table);
         self.and(table)
     }
 
@@ -97,11 +93,11 @@ impl Batch {
     pub fn chain(self, chain: Chain<'_>) -> Self {
         let message = self
             .request(NFT_MSG_NEWCHAIN, NLM_F_CREATE)
-            .text(NFTA_CHAIN_TABLE, &self.table)
-            .text(NFTA_CHAIN_NAME, chain.name)
+            .text(nfta::CHAIN_TABLE, &self.table)
+            .text(nfta::CHAIN_NAME, chain.name)
             .with(chain.hook, |message, hook| hook.append(message))
             .with(chain.comment, |message, comment| {
-                message.bytes(NFTA_CHAIN_USERDATA, &user_data(comment))
+                message.bytes(nfta::CHAIN_USERDATA, &user_data(comment))
             });
         self.and(message)
     }
@@ -110,8 +106,8 @@ impl Batch {
     pub fn delete_chain(self, chain: &str) -> Self {
         let message = self
             .request(NFT_MSG_DELCHAIN, 0)
-            .text(NFTA_CHAIN_TABLE, &self.table)
-            .text(NFTA_CHAIN_NAME, chain);
+            .text(nfta::CHAIN_TABLE, &self.table)
+            .text(nfta::CHAIN_NAME, chain);
         self.and(message)
     }
 
@@ -126,17 +122,17 @@ impl Batch {
         let family = self.family;
         let message = self
             .about_rule(NFT_MSG_NEWRULE, NLM_F_CREATE | NLM_F_APPEND, chain)
-            .nest(NFTA_RULE_EXPRESSIONS, |rule| {
+            .nest(nfta::RULE_EXPRESSIONS, |rule| {
                 expressions.iter().fold(rule, |rule, expression| expression.append(rule, family))
             })
-            .with(comment, |rule, comment| rule.bytes(NFTA_RULE_USERDATA, &user_data(comment)));
+            .with(comment, |rule, comment| rule.bytes(nfta::RULE_USERDATA, &user_data(comment)));
         self.and(message)
     }
 
     pub fn delete_rule(self, chain: &str, handle: u64) -> Self {
         let message = self
             .about_rule(NFT_MSG_DELRULE, 0, chain)
-            .bytes(NFTA_RULE_HANDLE, &handle.to_be_bytes());
+            .bytes(nfta::RULE_HANDLE, &handle.to_be_bytes());
         self.and(message)
     }
 
@@ -174,7 +170,9 @@ impl Batch {
     }
 
     fn about_rule(&self, message: i32, flags: i32, chain: &str) -> Message {
-        self.request(message, flags).text(NFTA_RULE_TABLE, &self.table).text(NFTA_RULE_CHAIN, chain)
+        self.request(message, flags)
+            .text(nfta::RULE_TABLE, &self.table)
+            .text(nfta::RULE_CHAIN, chain)
     }
 }
 
@@ -204,21 +202,21 @@ impl Hook {
     fn append(self, chain: Message) -> Message {
         let (number, priority, kind_of_chain) = self.place();
         chain
-            .nest(NFTA_CHAIN_HOOK, |hook| {
-                hook.be32(NFTA_HOOK_HOOKNUM, number).be32(NFTA_HOOK_PRIORITY, priority)
+            .nest(nfta::CHAIN_HOOK, |hook| {
+                hook.be32(nfta::HOOK_HOOKNUM, number).be32(nfta::HOOK_PRIORITY, priority)
             })
-            .text(NFTA_CHAIN_TYPE, kind_of_chain)
+            .text(nfta::CHAIN_TYPE, kind_of_chain)
     }
 }
 
 pub(super) fn request(family: TableFamily, message: i32, flags: i32) -> Message {
     let subsystem = NFNL_SUBSYS_NFTABLES << 8;
-    Message::new(kind(subsystem | message), flags, &[family.number(), 0, 0, 0])
+    Message::new(word(subsystem | message), flags, &[family.number(), 0, 0, 0])
 }
 
 fn bracket(message: i32) -> Message {
-    let [high, low] = kind(NFNL_SUBSYS_NFTABLES).to_be_bytes();
-    Message::new(kind(message), 0, &[0, 0, high, low])
+    let [high, low] = word(NFNL_SUBSYS_NFTABLES).to_be_bytes();
+    Message::new(word(message), 0, &[0, 0, high, low])
 }
 
 /// A comment, as `nft(8)` keeps it: a kind, a length, and a text that ends with a zero.
@@ -228,9 +226,4 @@ fn user_data(comment: &str) -> Vec<u8> {
     let mut data = vec![COMMENT, u8::try_from(text.len()).unwrap_or(u8::MAX)];
     data.extend(text);
     data
-}
-
-/// The numbers of messages and attributes are small.
-pub(super) fn kind(number: i32) -> u16 {
-    u16::try_from(number).unwrap_or_default()
 }

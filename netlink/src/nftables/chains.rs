@@ -3,22 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
-use nix::libc::{
-    NF_ACCEPT, NF_DROP, NF_INET_FORWARD, NFT_GOTO, NFT_JUMP, NFT_META_NFPROTO, NFT_MSG_GETCHAIN,
-    NFT_MSG_GETRULE, NFT_RETURN,
-};
+use nix::libc::{NF_ACCEPT, NF_INET_FORWARD, NFT_META_NFPROTO, NFT_MSG_GETCHAIN};
 
 use super::batch::{HEADER, request};
-use super::decode;
+use super::contents::rules_of;
+use super::decode::{self, Outcome, outcome};
 use super::expression::{Expression, register};
 use super::family::TableFamily;
-use super::numbers::{
-    NFTA_CHAIN_HOOK, NFTA_CHAIN_NAME, NFTA_CHAIN_POLICY, NFTA_CHAIN_TABLE, NFTA_CHAIN_TYPE,
-    NFTA_EXPR_DATA, NFTA_EXPR_NAME, NFTA_HOOK_HOOKNUM, NFTA_IMMEDIATE_DATA, NFTA_MATCH_NAME,
-    NFTA_META_KEY, NFTA_RULE_CHAIN, NFTA_RULE_EXPRESSIONS, NFTA_RULE_TABLE, NFTA_VERDICT_CHAIN,
-    NFTA_VERDICT_CODE,
-};
-use super::numbers::{NFTA_DATA_VERDICT, NFTA_LIST_ELEM};
+use super::nfta;
 use crate::Family;
 use crate::attributes::Attributes;
 use crate::frame::Frame;
@@ -41,16 +33,6 @@ pub struct FilterChain {
 pub struct FilterRule {
     pub tests: Vec<Expression>,
     pub outcome: Outcome,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    Accept,
-    /// With or without a word to the sender.
-    Drop,
-    Return,
-    Jump(String),
-    Goto(String),
 }
 
 /// Every chain of both families and of each alone; with its rules if it is in a table that
@@ -80,8 +62,8 @@ fn chains(socket: &mut Socket, family: TableFamily) -> io::Result<Vec<FilterChai
         let all = of_family(frame, family)?;
         Some(FilterChain {
             family,
-            table: all.text(NFTA_CHAIN_TABLE)?.to_owned(),
-            name: all.text(NFTA_CHAIN_NAME)?.to_owned(),
+            table: all.text(nfta::CHAIN_TABLE)?.to_owned(),
+            name: all.text(nfta::CHAIN_NAME)?.to_owned(),
             policy: policy(all),
             rules: Vec::new(),
         })
@@ -90,9 +72,9 @@ fn chains(socket: &mut Socket, family: TableFamily) -> io::Result<Vec<FilterChai
 
 /// Of a chain that forwarded packets come to.
 fn policy(chain: Attributes<'_>) -> Option<Outcome> {
-    let number = chain.nested(NFTA_CHAIN_HOOK)?.be32(NFTA_HOOK_HOOKNUM)?;
-    let filters = chain.text(NFTA_CHAIN_TYPE)? == "filter";
-    let policy = chain.be32(NFTA_CHAIN_POLICY)?.cast_signed();
+    let number = chain.nested(nfta::CHAIN_HOOK)?.be32(nfta::HOOK_HOOKNUM)?;
+    let filters = chain.text(nfta::CHAIN_TYPE)? == "filter";
+    let policy = chain.be32(nfta::CHAIN_POLICY)?.cast_signed();
     let drops = if policy == NF_ACCEPT { Outcome::Accept } else { Outcome::Drop };
     (filters && number == NF_INET_FORWARD.cast_unsigned()).then_some(drops)
 }
@@ -103,13 +85,9 @@ fn rules(
     family: TableFamily,
     table: &str,
 ) -> io::Result<BTreeMap<String, Vec<FilterRule>>> {
-    let question = request(family, NFT_MSG_GETRULE, 0).text(NFTA_RULE_TABLE, table);
-    let listed = socket.list(&question, |frame| {
-        let all = of_family(frame, family)?;
-        // An older kernel lists more than it is asked for.
-        (all.text(NFTA_RULE_TABLE)? == table).then_some(())?;
-        let rule = rule(all.nested(NFTA_RULE_EXPRESSIONS)?, family)?;
-        Some((all.text(NFTA_RULE_CHAIN)?.to_owned(), rule))
+    let listed = rules_of(socket, family, table, None, |all| {
+        let rule = rule(all.nested(nfta::RULE_EXPRESSIONS)?, family)?;
+        Some((all.text(nfta::RULE_CHAIN)?.to_owned(), rule))
     })?;
     let mut rules: BTreeMap<String, Vec<FilterRule>> = BTreeMap::new();
     for (chain, rule) in listed {
@@ -125,7 +103,7 @@ fn of_family<'a>(frame: &Frame<'a>, family: TableFamily) -> Option<Attributes<'a
 
 /// None if anything of it is not known here.
 fn rule(elements: Attributes<'_>, family: TableFamily) -> Option<FilterRule> {
-    let elements = elements.into_iter().filter(|(kind, _)| *kind == NFTA_LIST_ELEM);
+    let elements = elements.into_iter().filter(|(kind, _)| *kind == nfta::LIST_ELEM);
     let mut tests: Vec<_> = elements.filter(|(_, element)| !is_silent(element)).collect();
     let outcome = outcome(tests.pop()?.1)?;
     let family = match family {
@@ -139,8 +117,8 @@ fn rule(elements: Attributes<'_>, family: TableFamily) -> Option<FilterRule> {
 fn shortened(tests: &mut Vec<(u16, &[u8])>) -> Option<Family> {
     let Some((_, first)) = tests.first() else { return Some(Family::V4) };
     let element = Attributes::of(first);
-    let key = element.nested(NFTA_EXPR_DATA)?.be32(NFTA_META_KEY);
-    let asks = element.text(NFTA_EXPR_NAME)? == "meta" && key == Some(register(NFT_META_NFPROTO));
+    let key = element.nested(nfta::EXPR_DATA)?.be32(nfta::META_KEY);
+    let asks = element.text(nfta::EXPR_NAME)? == "meta" && key == Some(register(NFT_META_NFPROTO));
     let family = decode::compared_byte(tests.get(1)?.1)?;
     let families = [Family::V4, Family::V6].into_iter();
     let family = families.filter(|_| asks).find(|known| known.protocol() == family)?;
@@ -151,34 +129,10 @@ fn shortened(tests: &mut Vec<(u16, &[u8])>) -> Option<Family> {
 /// Whether it neither tests nor decides anything.
 fn is_silent(element: &[u8]) -> bool {
     let element = Attributes::of(element);
-    let extension = || element.nested(NFTA_EXPR_DATA).and_then(|data| data.text(NFTA_MATCH_NAME));
-    match element.text(NFTA_EXPR_NAME) {
+    let extension = || element.nested(nfta::EXPR_DATA).and_then(|data| data.text(nfta::MATCH_NAME));
+    match element.text(nfta::EXPR_NAME) {
         Some("counter" | "log") => true,
         Some("match") => extension() == Some("comment"),
         _ => false,
-    }
-}
-
-pub(super) fn outcome(element: &[u8]) -> Option<Outcome> {
-    let element = Attributes::of(element);
-    let data = || element.nested(NFTA_EXPR_DATA);
-    match element.text(NFTA_EXPR_NAME)? {
-        "reject" => Some(Outcome::Drop),
-        // iptables-nft has REJECT as one of its own.
-        "target" if data()?.text(NFTA_MATCH_NAME)? == "REJECT" => Some(Outcome::Drop),
-        "immediate" => verdict(data()?.nested(NFTA_IMMEDIATE_DATA)?.nested(NFTA_DATA_VERDICT)?),
-        _ => None,
-    }
-}
-
-fn verdict(verdict: Attributes<'_>) -> Option<Outcome> {
-    let chain = || verdict.text(NFTA_VERDICT_CHAIN).map(str::to_owned);
-    match verdict.be32(NFTA_VERDICT_CODE)?.cast_signed() {
-        NF_ACCEPT => Some(Outcome::Accept),
-        NF_DROP => Some(Outcome::Drop),
-        NFT_RETURN => Some(Outcome::Return),
-        NFT_JUMP => chain().map(Outcome::Jump),
-        NFT_GOTO => chain().map(Outcome::Goto),
-        _ => None,
     }
 }

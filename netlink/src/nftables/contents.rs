@@ -10,17 +10,10 @@ use nix::libc::{
 };
 
 use super::batch::{HEADER, Hook, request};
-use super::chains::{Outcome, outcome};
-use super::decode;
+use super::decode::{self, Outcome, outcome};
 use super::expression::Expression;
 use super::family::TableFamily;
-use super::numbers::{
-    NFTA_CHAIN_HOOK, NFTA_CHAIN_NAME, NFTA_CHAIN_POLICY, NFTA_CHAIN_TABLE, NFTA_CHAIN_TYPE,
-    NFTA_EXPR_DATA, NFTA_EXPR_NAME, NFTA_GEN_ID, NFTA_HOOK_HOOKNUM, NFTA_HOOK_PRIORITY,
-    NFTA_LIST_ELEM, NFTA_MATCH_INFO, NFTA_MATCH_NAME, NFTA_RULE_CHAIN, NFTA_RULE_EXPRESSIONS,
-    NFTA_RULE_HANDLE, NFTA_RULE_TABLE, NFTA_RULE_USERDATA, NFTA_TABLE_FLAGS, NFTA_TABLE_NAME,
-    NFTA_TABLE_USE,
-};
+use super::nfta;
 use crate::Family;
 use crate::attributes::Attributes;
 use crate::frame::Frame;
@@ -65,9 +58,9 @@ pub struct Rule {
 /// The kernel has no nftables, or not for us; or the conversation broke.
 pub fn read(socket: &mut Socket, family: Family, table: &str) -> io::Result<Option<Contents>> {
     let question = request(TableFamily::Only(family), NFT_MSG_GETTABLE, 0);
-    let answer = socket.get(question.text(NFTA_TABLE_NAME, table), |frame| {
+    let answer = socket.get(question.text(nfta::TABLE_NAME, table), |frame| {
         let table = frame.attributes(HEADER)?;
-        Some((table.be32(NFTA_TABLE_FLAGS).unwrap_or(0), table.be32(NFTA_TABLE_USE)?))
+        Some((table.be32(nfta::TABLE_FLAGS).unwrap_or(0), table.be32(nfta::TABLE_USE)?))
     })?;
     let (flags, objects) = match answer {
         Ok(Some(found)) => found,
@@ -83,13 +76,9 @@ pub fn read(socket: &mut Socket, family: Family, table: &str) -> io::Result<Opti
 }
 
 fn rules(socket: &mut Socket, family: Family, table: &str) -> io::Result<Vec<Rules>> {
-    let question = request(TableFamily::Only(family), NFT_MSG_GETRULE, 0);
-    let listed = socket.list(&question.text(NFTA_RULE_TABLE, table), |frame| {
-        let rule = frame.attributes(HEADER)?;
-        // An older kernel lists more than it is asked for.
-        (rule.text(NFTA_RULE_TABLE)? == table).then_some(())?;
-        let expressions = rule.nested(NFTA_RULE_EXPRESSIONS).unwrap_or(Attributes::of(&[]));
-        let chain = rule.text(NFTA_RULE_CHAIN)?.to_owned();
+    let listed = rules_of(socket, TableFamily::Only(family), table, None, |rule| {
+        let expressions = rule.nested(nfta::RULE_EXPRESSIONS).unwrap_or(Attributes::of(&[]));
+        let chain = rule.text(nfta::RULE_CHAIN)?.to_owned();
         Some((chain, decode::expressions(expressions, family)))
     })?;
     let mut chains: Vec<Rules> = Vec::new();
@@ -104,19 +93,49 @@ fn rules(socket: &mut Socket, family: Family, table: &str) -> io::Result<Vec<Rul
 
 /// By what packets come to `chain`, and are let through at its end.
 fn hook(socket: &mut Socket, family: Family, table: &str, chain: &str) -> io::Result<Option<Hook>> {
-    let question = request(TableFamily::Only(family), NFT_MSG_GETCHAIN, 0)
-        .text(NFTA_CHAIN_TABLE, table)
-        .text(NFTA_CHAIN_NAME, chain);
-    let answer = socket.get(question, |frame| {
-        let chain = frame.attributes(HEADER)?;
-        let place = chain.nested(NFTA_CHAIN_HOOK)?;
-        let number = place.be32(NFTA_HOOK_HOOKNUM)?;
-        let found = (number, place.be32(NFTA_HOOK_PRIORITY)?, chain.text(NFTA_CHAIN_TYPE)?);
-        let is_open = chain.be32(NFTA_CHAIN_POLICY)?.cast_signed() == NF_ACCEPT;
+    ask_chain(socket, family, table, chain, |chain| {
+        let place = chain.nested(nfta::CHAIN_HOOK)?;
+        let number = place.be32(nfta::HOOK_HOOKNUM)?;
+        let found = (number, place.be32(nfta::HOOK_PRIORITY)?, chain.text(nfta::CHAIN_TYPE)?);
+        let is_open = chain.be32(nfta::CHAIN_POLICY)?.cast_signed() == NF_ACCEPT;
         Hook::ALL.into_iter().find(|hook| is_open && hook.place() == found)
-    })?;
-    // Whoever has removed it meanwhile is told of.
+    })
+}
+
+/// What `read` finds in this chain; none if there is no such chain.
+fn ask_chain<T>(
+    socket: &mut Socket,
+    family: Family,
+    table: &str,
+    chain: &str,
+    read: impl Fn(Attributes<'_>) -> Option<T>,
+) -> io::Result<Option<T>> {
+    let question = request(TableFamily::Only(family), NFT_MSG_GETCHAIN, 0)
+        .text(nfta::CHAIN_TABLE, table)
+        .text(nfta::CHAIN_NAME, chain);
+    let answer = socket.get(question, |frame| read(frame.attributes(HEADER)?))?;
     Ok(answer.ok().flatten())
+}
+
+/// What `read` finds in the rules of `table`, or of one chain of it; none if there is no such chain.
+pub(super) fn rules_of<T>(
+    socket: &mut Socket,
+    family: TableFamily,
+    table: &str,
+    chain: Option<&str>,
+    read: impl Fn(Attributes<'_>) -> Option<T>,
+) -> io::Result<Vec<T>> {
+    let question = request(family, NFT_MSG_GETRULE, 0)
+        .text(nfta::RULE_TABLE, table)
+        .with(chain, |question, chain| question.text(nfta::RULE_CHAIN, chain));
+    socket.list(&question, |frame| {
+        let all = frame.attributes(HEADER)?;
+        // An older kernel lists more than it is asked for.
+        let is_asked_for = *frame.payload.first()? == family.number()
+            && all.text(nfta::RULE_TABLE) == Some(table)
+            && chain.is_none_or(|chain| all.text(nfta::RULE_CHAIN) == Some(chain));
+        is_asked_for.then(|| read(all)).flatten()
+    })
 }
 
 /// The rules of `chain` in `table`; none if there is no such chain.
@@ -126,26 +145,16 @@ pub fn list(
     table: &str,
     chain: &str,
 ) -> io::Result<Vec<Rule>> {
-    let question = request(family, NFT_MSG_GETRULE, 0)
-        .text(NFTA_RULE_TABLE, table)
-        .text(NFTA_RULE_CHAIN, chain);
-    // An older kernel lists more than it is asked for.
-    let is_asked_for = |all: Attributes<'_>| {
-        all.text(NFTA_RULE_TABLE) == Some(table) && all.text(NFTA_RULE_CHAIN) == Some(chain)
-    };
-    socket.list(&question, |frame| {
-        let all = frame.attributes(HEADER)?;
-        is_asked_for(all).then(|| rule(all, family)).flatten()
-    })
+    rules_of(socket, family, table, Some(chain), |all| rule(all, family))
 }
 
 fn rule(all: Attributes<'_>, family: TableFamily) -> Option<Rule> {
-    let handle = all.get(NFTA_RULE_HANDLE)?.try_into().ok().map(u64::from_be_bytes)?;
-    let elements = all.nested(NFTA_RULE_EXPRESSIONS).unwrap_or(Attributes::of(&[]));
+    let handle = all.get(nfta::RULE_HANDLE)?.try_into().ok().map(u64::from_be_bytes)?;
+    let elements = all.nested(nfta::RULE_EXPRESSIONS).unwrap_or(Attributes::of(&[]));
     let noted = || elements.into_iter().find_map(|(_, element)| comment_of_iptables(element));
-    let comment = all.get(NFTA_RULE_USERDATA).and_then(comment).or_else(noted);
+    let comment = all.get(nfta::RULE_USERDATA).and_then(comment).or_else(noted);
     let counts = |(_, element): &(u16, &[u8])| {
-        let is_counter = Attributes::of(element).text(NFTA_EXPR_NAME) == Some("counter");
+        let is_counter = Attributes::of(element).text(nfta::EXPR_NAME) == Some("counter");
         is_counter || comment_of_iptables(element).is_some()
     };
     let family = match family {
@@ -154,7 +163,7 @@ fn rule(all: Attributes<'_>, family: TableFamily) -> Option<Rule> {
     };
     let expressions =
         decode::expressions(elements.into_iter().filter(|element| !counts(element)), family);
-    let last = elements.into_iter().filter(|(kind, _)| *kind == NFTA_LIST_ELEM).last();
+    let last = elements.into_iter().filter(|(kind, _)| *kind == nfta::LIST_ELEM).last();
     let leads_to = match last.and_then(|(_, element)| outcome(element)) {
         Some(Outcome::Jump(chain) | Outcome::Goto(chain)) => Some(chain),
         Some(Outcome::Accept | Outcome::Drop | Outcome::Return) | None => None,
@@ -165,10 +174,10 @@ fn rule(all: Attributes<'_>, family: TableFamily) -> Option<Rule> {
 /// The text of a match `comment`; none for anything else.
 fn comment_of_iptables(element: &[u8]) -> Option<String> {
     let element = Attributes::of(element);
-    let data = element.nested(NFTA_EXPR_DATA)?;
+    let data = element.nested(nfta::EXPR_DATA)?;
     let is_comment =
-        element.text(NFTA_EXPR_NAME)? == "match" && data.text(NFTA_MATCH_NAME)? == "comment";
-    is_comment.then(|| data.text(NFTA_MATCH_INFO).map(str::to_owned)).flatten()
+        element.text(nfta::EXPR_NAME)? == "match" && data.text(nfta::MATCH_NAME)? == "comment";
+    is_comment.then(|| data.text(nfta::MATCH_INFO).map(str::to_owned)).flatten()
 }
 
 fn comment(mut data: &[u8]) -> Option<String> {
@@ -194,25 +203,16 @@ pub fn has_chain(
     table: &str,
     chain: &str,
 ) -> io::Result<bool> {
-    let question = request(TableFamily::Only(family), NFT_MSG_GETCHAIN, 0)
-        .text(NFTA_CHAIN_TABLE, table)
-        .text(NFTA_CHAIN_NAME, chain);
-    Ok(socket.get(question, |_| Some(()))?.is_ok())
+    Ok(ask_chain(socket, family, table, chain, |_| Some(()))?.is_some())
 }
 
 /// Whether `table`, whoever made it, has this chain, and it drops what comes to its end.
 ///
 /// # Errors
-/// The kernel has no nftables, or not for us; or the conversation broke.
+/// As of [`has_chain`].
 pub fn drops(socket: &mut Socket, family: Family, table: &str, chain: &str) -> io::Result<bool> {
-    let question = request(TableFamily::Only(family), NFT_MSG_GETCHAIN, 0)
-        .text(NFTA_CHAIN_TABLE, table)
-        .text(NFTA_CHAIN_NAME, chain);
-    let policy = |frame: &Frame<'_>| {
-        let chain = frame.attributes(HEADER)?;
-        chain.be32(NFTA_CHAIN_POLICY).map(u32::cast_signed)
-    };
-    Ok(socket.get(question, policy)?.ok().flatten() == Some(NF_DROP))
+    let policy = |chain: Attributes<'_>| chain.be32(nfta::CHAIN_POLICY).map(u32::cast_signed);
+    Ok(ask_chain(socket, family, table, chain, policy)? == Some(NF_DROP))
 }
 
 /// The number of the rule set: it is another one after whatever anybody changes in any table.
@@ -221,7 +221,7 @@ pub fn drops(socket: &mut Socket, family: Family, table: &str, chain: &str) -> i
 /// The kernel has no nftables, or not for us; or the conversation broke.
 pub fn generation(socket: &mut Socket) -> io::Result<u32> {
     let question = request(TableFamily::Only(Family::V4), NFT_MSG_GETGEN, 0);
-    let number = |frame: &Frame<'_>| frame.attributes(HEADER)?.be32(NFTA_GEN_ID);
+    let number = |frame: &Frame<'_>| frame.attributes(HEADER)?.be32(nfta::GEN_ID);
     match socket.get(question, number)? {
         Ok(Some(generation)) => Ok(generation),
         Ok(None) => Err(Errno::ENODATA.into()),
@@ -241,8 +241,8 @@ pub fn changed_table<'a>(frame: &Frame<'a>) -> Option<(TableFamily, &'a str)> {
 pub fn changed_chain<'a>(frame: &Frame<'a>) -> Option<(TableFamily, &'a str, &'a str)> {
     let (kind, family, all) = change(frame)?;
     let (table, chain) = match kind {
-        NFT_MSG_NEWCHAIN | NFT_MSG_DELCHAIN => (NFTA_CHAIN_TABLE, NFTA_CHAIN_NAME),
-        NFT_MSG_NEWRULE | NFT_MSG_DELRULE => (NFTA_RULE_TABLE, NFTA_RULE_CHAIN),
+        NFT_MSG_NEWCHAIN | NFT_MSG_DELCHAIN => (nfta::CHAIN_TABLE, nfta::CHAIN_NAME),
+        NFT_MSG_NEWRULE | NFT_MSG_DELRULE => (nfta::RULE_TABLE, nfta::RULE_CHAIN),
         _ => return None,
     };
     Some((family, all.text(table)?, all.text(chain)?))

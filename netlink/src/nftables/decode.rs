@@ -16,17 +16,21 @@ use super::expression::{
     BACK_BY_INPUT, Expression, INVERTED, MAP_ADDRESSES, MISSING, Match, PORT, PRESENT, Place,
     Ports, ROUTE_DEVICE, SOURCE_NAT, UDP, VNI, register,
 };
-use super::numbers::{
-    NFTA_BITWISE_MASK, NFTA_BITWISE_XOR, NFTA_CMP_DATA, NFTA_CMP_OP, NFTA_DATA_VALUE,
-    NFTA_DATA_VERDICT, NFTA_EXPR_DATA, NFTA_EXPR_NAME, NFTA_FIB_FLAGS, NFTA_FIB_RESULT,
-    NFTA_IMMEDIATE_DATA, NFTA_IMMEDIATE_DREG, NFTA_LIST_ELEM, NFTA_LOOKUP_FLAGS, NFTA_LOOKUP_SET,
-    NFTA_MASQ_FLAGS, NFTA_META_KEY, NFTA_META_SREG, NFTA_NAT_FAMILY, NFTA_NAT_FLAGS,
-    NFTA_NAT_REG_ADDR_MAX, NFTA_NAT_REG_ADDR_MIN, NFTA_NAT_TYPE, NFTA_PAYLOAD_BASE,
-    NFTA_PAYLOAD_LEN, NFTA_PAYLOAD_OFFSET, NFTA_VERDICT_CHAIN, NFTA_VERDICT_CODE,
-};
+use super::nfta;
 use crate::Family;
 use crate::attributes::{Attributes, ip};
 use crate::message::octets;
+
+/// What becomes of a packet at the end of a rule, or of a chain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Accept,
+    /// With or without an error to the sender.
+    Drop,
+    Return,
+    Jump(String),
+    Goto(String),
+}
 
 /// One thing that the kernel does with a packet; several are one [`Expression`].
 enum Step<'a> {
@@ -50,6 +54,18 @@ enum Step<'a> {
     End(Expression),
 }
 
+impl From<Outcome> for Expression {
+    fn from(outcome: Outcome) -> Self {
+        match outcome {
+            Outcome::Accept => Self::Accept,
+            Outcome::Drop => Self::Drop,
+            Outcome::Return => Self::Return,
+            Outcome::Jump(chain) => Self::Jump(chain),
+            Outcome::Goto(chain) => Self::Goto(chain),
+        }
+    }
+}
+
 /// Of a rule in a table for `family`; none if it has one that [`Expression`] does not know.
 pub(super) fn expressions<'a>(
     elements: impl IntoIterator<Item = (u16, &'a [u8])>,
@@ -57,7 +73,7 @@ pub(super) fn expressions<'a>(
 ) -> Option<Vec<Expression>> {
     let steps = elements
         .into_iter()
-        .map(|(kind, element)| (kind == NFTA_LIST_ELEM).then(|| step(element, family)).flatten())
+        .map(|(kind, element)| (kind == nfta::LIST_ELEM).then(|| step(element, family)).flatten())
         .collect::<Option<Vec<_>>>()?;
     let (mut expressions, mut rest) = (Vec::new(), steps.as_slice());
     while !rest.is_empty() {
@@ -66,6 +82,19 @@ pub(super) fn expressions<'a>(
         rest = behind;
     }
     Some(expressions)
+}
+
+/// None for an element that decides nothing, or is not known here.
+pub(super) fn outcome(element: &[u8]) -> Option<Outcome> {
+    let element = Attributes::of(element);
+    let data = element.nested(nfta::EXPR_DATA);
+    match element.text(nfta::EXPR_NAME)? {
+        "reject" => Some(Outcome::Drop),
+        // iptables-nft has REJECT as one of its own.
+        "target" if data?.text(nfta::MATCH_NAME)? == "REJECT" => Some(Outcome::Drop),
+        "immediate" => verdict(data?),
+        _ => None,
+    }
 }
 
 /// The byte that an element asks for, if that is what it does.
@@ -157,10 +186,10 @@ fn of_tunnel<'a, 'b>(steps: &'b [Step<'a>]) -> Option<(Expression, &'b [Step<'a>
 
 fn step(element: &[u8], family: Family) -> Option<Step<'_>> {
     let element = Attributes::of(element);
-    let data = element.nested(NFTA_EXPR_DATA).unwrap_or(Attributes::of(&[]));
-    match element.text(NFTA_EXPR_NAME)? {
-        "meta" => match data.be32(NFTA_META_KEY)?.cast_signed() {
-            NFT_META_MARK if data.get(NFTA_META_SREG).is_some() => Some(Step::StoreMark),
+    let data = element.nested(nfta::EXPR_DATA).unwrap_or(Attributes::of(&[]));
+    match element.text(nfta::EXPR_NAME)? {
+        "meta" => match data.be32(nfta::META_KEY)?.cast_signed() {
+            NFT_META_MARK if data.get(nfta::META_SREG).is_some() => Some(Step::StoreMark),
             NFT_META_MARK => Some(Step::LoadMark),
             NFT_META_L4PROTO => Some(Step::LoadProtocol),
             NFT_META_IIFNAME => Some(Step::LoadLink),
@@ -168,26 +197,26 @@ fn step(element: &[u8], family: Family) -> Option<Step<'_>> {
         },
         "payload" => address(data, family).or_else(|| field(data)),
         "fib" => {
-            let asked = (data.be32(NFTA_FIB_RESULT)?, data.be32(NFTA_FIB_FLAGS)?);
+            let asked = (data.be32(nfta::FIB_RESULT)?, data.be32(nfta::FIB_FLAGS)?);
             (asked == (ROUTE_DEVICE, BACK_BY_INPUT)).then_some(Step::LoadRouted)
         }
         "lookup" => {
-            let rule_for = match data.be32(NFTA_LOOKUP_FLAGS).unwrap_or(0) {
+            let rule_for = match data.be32(nfta::LOOKUP_FLAGS).unwrap_or(0) {
                 0 => Match::Is,
                 INVERTED => Match::IsNot,
                 _ => return None,
             };
-            Some(Step::LookUp(rule_for, data.text(NFTA_LOOKUP_SET)?))
+            Some(Step::LookUp(rule_for, data.text(nfta::LOOKUP_SET)?))
         }
         "notrack" => Some(Step::End(Expression::Untrack)),
         "bitwise" => {
-            let flipped = data.nested(NFTA_BITWISE_XOR)?.get(NFTA_DATA_VALUE)?;
-            let mask = data.nested(NFTA_BITWISE_MASK)?.get(NFTA_DATA_VALUE)?;
+            let flipped = data.nested(nfta::BITWISE_XOR)?.get(nfta::DATA_VALUE)?;
+            let mask = data.nested(nfta::BITWISE_MASK)?.get(nfta::DATA_VALUE)?;
             flipped.iter().all(|byte| *byte == 0).then_some(Step::Mask(mask))
         }
         "cmp" => {
-            let value = data.nested(NFTA_CMP_DATA)?.get(NFTA_DATA_VALUE)?;
-            match data.be32(NFTA_CMP_OP)?.cast_signed() {
+            let value = data.nested(nfta::CMP_DATA)?.get(nfta::DATA_VALUE)?;
+            match data.be32(nfta::CMP_OP)?.cast_signed() {
                 NFT_CMP_EQ => Some(Step::Compare(Match::Is, value)),
                 NFT_CMP_NEQ => Some(Step::Compare(Match::IsNot, value)),
                 _ => None,
@@ -195,7 +224,7 @@ fn step(element: &[u8], family: Family) -> Option<Step<'_>> {
         }
         "immediate" => {
             let loaded = || loaded(data).map(Step::LoadValue);
-            verdict(data).map(Step::End).or_else(loaded)
+            verdict(data).map(Expression::from).map(Step::End).or_else(loaded)
         }
         "masq" => masqueraded(data).map(Expression::Masquerade).map(Step::End),
         "nat" => translated(data, family).map(Step::SourceNat),
@@ -204,8 +233,8 @@ fn step(element: &[u8], family: Family) -> Option<Step<'_>> {
 }
 
 fn address(data: Attributes<'_>, family: Family) -> Option<Step<'static>> {
-    let is_of_network = data.be32(NFTA_PAYLOAD_BASE)? == register(NFT_PAYLOAD_NETWORK_HEADER);
-    let (offset, length) = (data.be32(NFTA_PAYLOAD_OFFSET)?, data.be32(NFTA_PAYLOAD_LEN)?);
+    let is_of_network = data.be32(nfta::PAYLOAD_BASE)? == register(NFT_PAYLOAD_NETWORK_HEADER);
+    let (offset, length) = (data.be32(nfta::PAYLOAD_OFFSET)?, data.be32(nfta::PAYLOAD_LEN)?);
     let place = [Place::Source, Place::Destination].into_iter().find(|place| {
         let (begin, whole) = place.in_header(family);
         is_of_network && begin == offset && length <= whole
@@ -215,8 +244,8 @@ fn address(data: Attributes<'_>, family: Family) -> Option<Step<'static>> {
 
 /// Of the headers behind that of the network.
 fn field(data: Attributes<'_>) -> Option<Step<'static>> {
-    let is_behind = data.be32(NFTA_PAYLOAD_BASE)? == register(NFT_PAYLOAD_TRANSPORT_HEADER);
-    match (data.be32(NFTA_PAYLOAD_OFFSET)?, data.be32(NFTA_PAYLOAD_LEN)?) {
+    let is_behind = data.be32(nfta::PAYLOAD_BASE)? == register(NFT_PAYLOAD_TRANSPORT_HEADER);
+    match (data.be32(nfta::PAYLOAD_OFFSET)?, data.be32(nfta::PAYLOAD_LEN)?) {
         PORT if is_behind => Some(Step::LoadPort),
         VNI if is_behind => Some(Step::LoadVni),
         _ => None,
@@ -239,43 +268,43 @@ fn padded(bytes: &[u8], family: Family) -> Option<IpAddr> {
     ip(&[bytes, whole.get(bytes.len()..)?].concat())
 }
 
-fn verdict(data: Attributes<'_>) -> Option<Expression> {
-    let verdict = data.nested(NFTA_IMMEDIATE_DATA)?.nested(NFTA_DATA_VERDICT)?;
-    let chain = || verdict.text(NFTA_VERDICT_CHAIN).map(str::to_owned);
-    match verdict.be32(NFTA_VERDICT_CODE)?.cast_signed() {
-        NF_ACCEPT => Some(Expression::Accept),
-        NF_DROP => Some(Expression::Drop),
-        NFT_RETURN => Some(Expression::Return),
-        NFT_JUMP => chain().map(Expression::Jump),
-        NFT_GOTO => chain().map(Expression::Goto),
+fn verdict(data: Attributes<'_>) -> Option<Outcome> {
+    let verdict = data.nested(nfta::IMMEDIATE_DATA)?.nested(nfta::DATA_VERDICT)?;
+    let chain = || verdict.text(nfta::VERDICT_CHAIN).map(str::to_owned);
+    match verdict.be32(nfta::VERDICT_CODE)?.cast_signed() {
+        NF_ACCEPT => Some(Outcome::Accept),
+        NF_DROP => Some(Outcome::Drop),
+        NFT_RETURN => Some(Outcome::Return),
+        NFT_JUMP => chain().map(Outcome::Jump),
+        NFT_GOTO => chain().map(Outcome::Goto),
         _ => None,
     }
 }
 
 /// The ports of a masquerading expression; none for one with anything that is never written here.
 fn masqueraded(data: Attributes<'_>) -> Option<Ports> {
-    let is_alone = data.into_iter().all(|(kind, _)| kind == NFTA_MASQ_FLAGS);
-    Ports::of(data.be32(NFTA_MASQ_FLAGS).unwrap_or(0)).filter(|_| is_alone)
+    let is_alone = data.into_iter().all(|(kind, _)| kind == nfta::MASQ_FLAGS);
+    Ports::of(data.be32(nfta::MASQ_FLAGS).unwrap_or(0)).filter(|_| is_alone)
 }
 
 /// Likewise, of an expression that gives a packet the loaded address of `family` as its source.
 fn translated(data: Attributes<'_>, family: Family) -> Option<Ports> {
     let loaded = register(NFT_REG_1);
     let is_known = data.into_iter().all(|(kind, _)| match kind {
-        NFTA_NAT_TYPE => data.be32(kind) == Some(SOURCE_NAT),
-        NFTA_NAT_FAMILY => data.be32(kind) == Some(family.protocol().into()),
-        NFTA_NAT_REG_ADDR_MIN | NFTA_NAT_REG_ADDR_MAX => data.be32(kind) == Some(loaded),
-        NFTA_NAT_FLAGS => true,
+        nfta::NAT_TYPE => data.be32(kind) == Some(SOURCE_NAT),
+        nfta::NAT_FAMILY => data.be32(kind) == Some(family.protocol().into()),
+        nfta::NAT_REG_ADDR_MIN | nfta::NAT_REG_ADDR_MAX => data.be32(kind) == Some(loaded),
+        nfta::NAT_FLAGS => true,
         _ => false,
     });
-    let flags = data.be32(NFTA_NAT_FLAGS).unwrap_or(0) & !MAP_ADDRESSES;
-    let has_address = data.be32(NFTA_NAT_REG_ADDR_MIN).is_some();
+    let flags = data.be32(nfta::NAT_FLAGS).unwrap_or(0) & !MAP_ADDRESSES;
+    let has_address = data.be32(nfta::NAT_REG_ADDR_MIN).is_some();
     Ports::of(flags).filter(|_| is_known && has_address)
 }
 
 /// The address that an `immediate` expression loads; none for a verdict.
 fn loaded(data: Attributes<'_>) -> Option<IpAddr> {
-    let is_first = data.be32(NFTA_IMMEDIATE_DREG)? == register(NFT_REG_1);
-    let value = data.nested(NFTA_IMMEDIATE_DATA)?.ip(NFTA_DATA_VALUE);
+    let is_first = data.be32(nfta::IMMEDIATE_DREG)? == register(NFT_REG_1);
+    let value = data.nested(nfta::IMMEDIATE_DATA)?.ip(nfta::DATA_VALUE);
     value.filter(|_| is_first)
 }

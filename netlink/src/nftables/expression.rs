@@ -12,15 +12,7 @@ use nix::libc::{
 use serde::{Deserialize, Serialize};
 
 use super::family::TableFamily;
-use super::numbers::{
-    NFTA_BITWISE_DREG, NFTA_BITWISE_LEN, NFTA_BITWISE_MASK, NFTA_BITWISE_SREG, NFTA_BITWISE_XOR,
-    NFTA_CMP_DATA, NFTA_CMP_OP, NFTA_CMP_SREG, NFTA_DATA_VALUE, NFTA_DATA_VERDICT, NFTA_EXPR_DATA,
-    NFTA_EXPR_NAME, NFTA_FIB_DREG, NFTA_FIB_FLAGS, NFTA_FIB_RESULT, NFTA_IMMEDIATE_DATA,
-    NFTA_IMMEDIATE_DREG, NFTA_LIST_ELEM, NFTA_LOOKUP_FLAGS, NFTA_LOOKUP_SET, NFTA_LOOKUP_SREG,
-    NFTA_MASQ_FLAGS, NFTA_META_DREG, NFTA_META_KEY, NFTA_META_SREG, NFTA_NAT_FAMILY,
-    NFTA_NAT_FLAGS, NFTA_NAT_REG_ADDR_MIN, NFTA_NAT_TYPE, NFTA_PAYLOAD_BASE, NFTA_PAYLOAD_DREG,
-    NFTA_PAYLOAD_LEN, NFTA_PAYLOAD_OFFSET, NFTA_VERDICT_CHAIN, NFTA_VERDICT_CODE,
-};
+use super::nfta;
 use crate::Family;
 use crate::message::{Message, octets};
 
@@ -180,10 +172,10 @@ fn load(rule: Message, table: TableFamily, place: Place, family: Family) -> Mess
 /// `bytes`: offset and length behind the beginning of the header `base`.
 fn load_payload(rule: Message, base: i32, bytes: (u32, u32)) -> Message {
     expression(rule, "payload", |data| {
-        data.be32(NFTA_PAYLOAD_DREG, register(NFT_REG_1))
-            .be32(NFTA_PAYLOAD_BASE, register(base))
-            .be32(NFTA_PAYLOAD_OFFSET, bytes.0)
-            .be32(NFTA_PAYLOAD_LEN, bytes.1)
+        data.be32(nfta::PAYLOAD_DREG, register(NFT_REG_1))
+            .be32(nfta::PAYLOAD_BASE, register(base))
+            .be32(nfta::PAYLOAD_OFFSET, bytes.0)
+            .be32(nfta::PAYLOAD_LEN, bytes.1)
     })
 }
 
@@ -201,9 +193,9 @@ fn look_up(loaded: Message, rule_for: Match, set: &str) -> Message {
         Match::IsNot => Some(INVERTED),
     };
     expression(loaded, "lookup", |data| {
-        data.text(NFTA_LOOKUP_SET, set)
-            .be32(NFTA_LOOKUP_SREG, register(NFT_REG_1))
-            .with(flags, |data, flags| data.be32(NFTA_LOOKUP_FLAGS, flags))
+        data.text(nfta::LOOKUP_SET, set)
+            .be32(nfta::LOOKUP_SREG, register(NFT_REG_1))
+            .with(flags, |data, flags| data.be32(nfta::LOOKUP_FLAGS, flags))
     })
 }
 
@@ -220,26 +212,26 @@ fn of_family(rule: Message, family: Family) -> Message {
 
 fn meta(rule: Message, key: i32) -> Message {
     expression(rule, "meta", |data| {
-        data.be32(NFTA_META_KEY, register(key)).be32(NFTA_META_DREG, register(NFT_REG_1))
+        data.be32(nfta::META_KEY, register(key)).be32(nfta::META_DREG, register(NFT_REG_1))
     })
 }
 
 fn with_mask(loaded: Message, mask: &[u8]) -> Message {
     let length = u32::try_from(mask.len()).unwrap_or_default();
     expression(loaded, "bitwise", |data| {
-        data.be32(NFTA_BITWISE_SREG, register(NFT_REG_1))
-            .be32(NFTA_BITWISE_DREG, register(NFT_REG_1))
-            .be32(NFTA_BITWISE_LEN, length)
-            .nest(NFTA_BITWISE_MASK, |data| data.bytes(NFTA_DATA_VALUE, mask))
-            .nest(NFTA_BITWISE_XOR, |data| data.bytes(NFTA_DATA_VALUE, &vec![0; mask.len()]))
+        data.be32(nfta::BITWISE_SREG, register(NFT_REG_1))
+            .be32(nfta::BITWISE_DREG, register(NFT_REG_1))
+            .be32(nfta::BITWISE_LEN, length)
+            .nest(nfta::BITWISE_MASK, |data| data.bytes(nfta::DATA_VALUE, mask))
+            .nest(nfta::BITWISE_XOR, |data| data.bytes(nfta::DATA_VALUE, &vec![0; mask.len()]))
     })
 }
 
 fn compare_with(rule: Message, operation: i32, value: &[u8]) -> Message {
     expression(rule, "cmp", |data| {
-        data.be32(NFTA_CMP_SREG, register(NFT_REG_1))
-            .be32(NFTA_CMP_OP, register(operation))
-            .nest(NFTA_CMP_DATA, |data| data.bytes(NFTA_DATA_VALUE, value))
+        data.be32(nfta::CMP_SREG, register(NFT_REG_1))
+            .be32(nfta::CMP_OP, register(operation))
+            .nest(nfta::CMP_DATA, |data| data.bytes(nfta::DATA_VALUE, value))
     })
 }
 
@@ -260,9 +252,9 @@ fn came_by(rule: Message, link: &str) -> Message {
 
 fn came_as_routed(rule: Message, rule_for: Match) -> Message {
     let asked = expression(rule, "fib", |data| {
-        data.be32(NFTA_FIB_DREG, register(NFT_REG_1))
-            .be32(NFTA_FIB_RESULT, ROUTE_DEVICE)
-            .be32(NFTA_FIB_FLAGS, BACK_BY_INPUT)
+        data.be32(nfta::FIB_DREG, register(NFT_REG_1))
+            .be32(nfta::FIB_RESULT, ROUTE_DEVICE)
+            .be32(nfta::FIB_FLAGS, BACK_BY_INPUT)
     });
     let found = match rule_for {
         Match::Is => PRESENT,
@@ -282,37 +274,38 @@ fn name(link: &str) -> Vec<u8> {
 fn unmark(rule: Message, mark: u32) -> Message {
     let cleared = with_mask(meta(rule, NFT_META_MARK), &(!mark).to_ne_bytes());
     expression(cleared, "meta", |data| {
-        data.be32(NFTA_META_KEY, register(NFT_META_MARK)).be32(NFTA_META_SREG, register(NFT_REG_1))
+        data.be32(nfta::META_KEY, register(NFT_META_MARK))
+            .be32(nfta::META_SREG, register(NFT_REG_1))
     })
 }
 
 fn masquerade(rule: Message, ports: Ports) -> Message {
-    let put = |data: Message, flags| data.be32(NFTA_MASQ_FLAGS, flags);
+    let put = |data: Message, flags| data.be32(nfta::MASQ_FLAGS, flags);
     expression(rule, "masq", |data| data.with(ports.flags(), put))
 }
 
 fn source_nat(rule: Message, to: IpAddr, ports: Ports) -> Message {
     let loaded = expression(rule, "immediate", |data| {
-        data.be32(NFTA_IMMEDIATE_DREG, register(NFT_REG_1))
-            .nest(NFTA_IMMEDIATE_DATA, |data| data.bytes(NFTA_DATA_VALUE, &octets(to)))
+        data.be32(nfta::IMMEDIATE_DREG, register(NFT_REG_1))
+            .nest(nfta::IMMEDIATE_DATA, |data| data.bytes(nfta::DATA_VALUE, &octets(to)))
     });
     expression(loaded, "nat", |data| {
-        data.be32(NFTA_NAT_TYPE, SOURCE_NAT)
-            .be32(NFTA_NAT_FAMILY, Family::of(to).protocol().into())
-            .be32(NFTA_NAT_REG_ADDR_MIN, register(NFT_REG_1))
-            .with(ports.flags(), |data, flags| data.be32(NFTA_NAT_FLAGS, flags))
+        data.be32(nfta::NAT_TYPE, SOURCE_NAT)
+            .be32(nfta::NAT_FAMILY, Family::of(to).protocol().into())
+            .be32(nfta::NAT_REG_ADDR_MIN, register(NFT_REG_1))
+            .with(ports.flags(), |data, flags| data.be32(nfta::NAT_FLAGS, flags))
     })
 }
 
 fn verdict(rule: Message, code: i32, chain: Option<&str>) -> Message {
     expression(rule, "immediate", |data| {
-        data.be32(NFTA_IMMEDIATE_DREG, register(NFT_REG_VERDICT)).nest(
-            NFTA_IMMEDIATE_DATA,
+        data.be32(nfta::IMMEDIATE_DREG, register(NFT_REG_VERDICT)).nest(
+            nfta::IMMEDIATE_DATA,
             |data| {
-                data.nest(NFTA_DATA_VERDICT, |verdict| {
+                data.nest(nfta::DATA_VERDICT, |verdict| {
                     verdict
-                        .be32(NFTA_VERDICT_CODE, code.cast_unsigned())
-                        .with(chain, |verdict, chain| verdict.text(NFTA_VERDICT_CHAIN, chain))
+                        .be32(nfta::VERDICT_CODE, code.cast_unsigned())
+                        .with(chain, |verdict, chain| verdict.text(nfta::VERDICT_CHAIN, chain))
                 })
             },
         )
@@ -320,8 +313,8 @@ fn verdict(rule: Message, code: i32, chain: Option<&str>) -> Message {
 }
 
 fn expression(rule: Message, name: &str, fill: impl FnOnce(Message) -> Message) -> Message {
-    rule.nest(NFTA_LIST_ELEM, |element| {
-        element.text(NFTA_EXPR_NAME, name).nest(NFTA_EXPR_DATA, fill)
+    rule.nest(nfta::LIST_ELEM, |element| {
+        element.text(nfta::EXPR_NAME, name).nest(nfta::EXPR_DATA, fill)
     })
 }
 

@@ -3,6 +3,7 @@
 use nix::libc::{NFPROTO_INET, NFPROTO_IPV4, NFPROTO_IPV6};
 
 use crate::Family;
+use crate::message::byte;
 
 /// Whose packets come to the chains of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,12 +34,11 @@ impl TableFamily {
 
     /// As netfilter numbers it.
     pub(super) fn number(self) -> u8 {
-        let number = match self {
+        byte(match self {
             Self::Both => NFPROTO_INET,
             Self::Only(Family::V4) => NFPROTO_IPV4,
             Self::Only(Family::V6) => NFPROTO_IPV6,
-        };
-        u8::try_from(number).unwrap_or_default()
+        })
     }
 
     pub(super) fn of_number(number: u8) -> Option<Self> {

@@ -6,14 +6,15 @@ mod contents;
 mod decode;
 mod expression;
 mod family;
-mod numbers;
+mod nfta;
 mod set;
 
 pub use batch::{Batch, Chain, Hook};
-pub use chains::{FilterChain, FilterRule, Outcome, filter_chains};
+pub use chains::{FilterChain, FilterRule, filter_chains};
 pub use contents::{
     Contents, Rule, Rules, changed_chain, changed_table, drops, generation, has_chain, list, read,
 };
+pub use decode::Outcome;
 pub use expression::{Expression, Match, Ports};
 pub use family::TableFamily;
 pub use set::{

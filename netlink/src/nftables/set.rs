@@ -13,12 +13,7 @@ use nix::libc::{
 use super::batch::{Batch, HEADER, request};
 use super::expression::UDP;
 use super::family::TableFamily;
-use super::numbers::{
-    NFTA_DATA_VALUE, NFTA_LIST_ELEM, NFTA_SET_ELEM_EXPIRATION, NFTA_SET_ELEM_FLAGS,
-    NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_LIST_ELEMENTS, NFTA_SET_ELEM_LIST_SET,
-    NFTA_SET_ELEM_LIST_TABLE, NFTA_SET_ELEM_TIMEOUT, NFTA_SET_FLAGS, NFTA_SET_ID, NFTA_SET_KEY_LEN,
-    NFTA_SET_KEY_TYPE, NFTA_SET_NAME, NFTA_SET_TABLE,
-};
+use super::nfta;
 use crate::Family;
 use crate::attributes::{Attributes, ip};
 use crate::frame::Frame;
@@ -81,46 +76,42 @@ impl Batch {
     fn set_of(self, name: &str, (kind, length): (u32, u32), flags: u32) -> Self {
         let set = self
             .request(NFT_MSG_NEWSET, NLM_F_CREATE)
-            .text(NFTA_SET_TABLE, self.table_name())
-            .text(NFTA_SET_NAME, name)
-            .be32(NFTA_SET_FLAGS, flags)
-            .be32(NFTA_SET_KEY_TYPE, kind)
-            .be32(NFTA_SET_KEY_LEN, length)
+            .text(nfta::SET_TABLE, self.table_name())
+            .text(nfta::SET_NAME, name)
+            .be32(nfta::SET_FLAGS, flags)
+            .be32(nfta::SET_KEY_TYPE, kind)
+            .be32(nfta::SET_KEY_LEN, length)
             // The kernel wants a number to tell sets of a batch apart, and has their names.
-            .be32(NFTA_SET_ID, 1);
+            .be32(nfta::SET_ID, 1);
         self.and(set)
     }
 
     /// `networks`, which do not overlap, are in the set `name` of their family from now on.
     pub fn add_elements(self, name: &str, networks: &[IpNetwork]) -> Self {
-        let message = self.elements(NFT_MSG_NEWSETELEM, NLM_F_CREATE, name, |list| {
+        self.elements(NFT_MSG_NEWSETELEM, NLM_F_CREATE, name, |list| {
             networks.iter().fold(list, |list, network| interval(list, *network))
-        });
-        self.and(message)
+        })
     }
 
     pub fn delete_elements(self, name: &str, networks: &[IpNetwork]) -> Self {
-        let message = self.elements(NFT_MSG_DELSETELEM, 0, name, |list| {
+        self.elements(NFT_MSG_DELSETELEM, 0, name, |list| {
             networks.iter().fold(list, |list, network| interval(list, *network))
-        });
-        self.and(message)
+        })
     }
 
     /// `addresses` are in the set `name` of their family from now on; no more than fit into one
     /// message, see [`MOST_ADDRESSES`].
     pub fn add_addresses(self, name: &str, addresses: impl IntoIterator<Item = IpAddr>) -> Self {
-        let message = self.elements(NFT_MSG_NEWSETELEM, NLM_F_CREATE, name, |list| {
+        self.elements(NFT_MSG_NEWSETELEM, NLM_F_CREATE, name, |list| {
             addresses.into_iter().fold(list, |list, address| element(list, address, None))
-        });
-        self.and(message)
+        })
     }
 
     /// The reverse of [`Self::add_addresses`]; refused if one of them is not there.
     pub fn delete_addresses(self, name: &str, addresses: impl IntoIterator<Item = IpAddr>) -> Self {
-        let message = self.elements(NFT_MSG_DELSETELEM, 0, name, |list| {
+        self.elements(NFT_MSG_DELSETELEM, 0, name, |list| {
             addresses.into_iter().fold(list, |list, address| element(list, address, None))
-        });
-        self.and(message)
+        })
     }
 
     /// UDP is in the set of protocols `name` for as long as `timeout` from now on, whether it is
@@ -132,27 +123,26 @@ impl Batch {
 
     /// Refused if it is not there.
     pub fn delete_udp(self, name: &str) -> Self {
-        let message = self.elements(NFT_MSG_DELSETELEM, 0, name, |list| udp(list, None));
-        self.and(message)
+        self.elements(NFT_MSG_DELSETELEM, 0, name, |list| udp(list, None))
     }
 
     fn put_udp(self, name: &str, timeout: Duration) -> Self {
-        let message =
-            self.elements(NFT_MSG_NEWSETELEM, NLM_F_CREATE, name, |list| udp(list, Some(timeout)));
-        self.and(message)
+        self.elements(NFT_MSG_NEWSETELEM, NLM_F_CREATE, name, |list| udp(list, Some(timeout)))
     }
 
     fn elements(
-        &self,
+        self,
         message: i32,
         flags: i32,
         name: &str,
         fill: impl FnOnce(Message) -> Message,
-    ) -> Message {
-        self.request(message, flags)
-            .text(NFTA_SET_ELEM_LIST_TABLE, self.table_name())
-            .text(NFTA_SET_ELEM_LIST_SET, name)
-            .nest(NFTA_SET_ELEM_LIST_ELEMENTS, fill)
+    ) -> Self {
+        let message = self
+            .request(message, flags)
+            .text(nfta::SET_ELEM_LIST_TABLE, self.table_name())
+            .text(nfta::SET_ELEM_LIST_SET, name)
+            .nest(nfta::SET_ELEM_LIST_ELEMENTS, fill);
+        self.and(message)
     }
 }
 
@@ -189,8 +179,8 @@ pub fn udp_stay(
 
 fn listing(family: Family, table: &str, set: &str) -> Message {
     request(TableFamily::Only(family), NFT_MSG_GETSETELEM, 0)
-        .text(NFTA_SET_ELEM_LIST_TABLE, table)
-        .text(NFTA_SET_ELEM_LIST_SET, set)
+        .text(nfta::SET_ELEM_LIST_TABLE, table)
+        .text(nfta::SET_ELEM_LIST_SET, set)
 }
 
 /// What `frame` reports of the elements of a set; none if it reports anything else.
@@ -204,16 +194,16 @@ pub fn changed_elements<'a>(frame: &Frame<'a>) -> Option<ChangedElements<'a>> {
         return None;
     };
     let all = frame.attributes(HEADER)?;
-    let (table, set) = (all.text(NFTA_SET_ELEM_LIST_TABLE)?, all.text(NFTA_SET_ELEM_LIST_SET)?);
+    let (table, set) = (all.text(nfta::SET_ELEM_LIST_TABLE)?, all.text(nfta::SET_ELEM_LIST_SET)?);
     let (addresses, stay) = (keys(all).collect(), stay_of_udp(all));
     Some(ChangedElements { family, table, set, change, addresses, stay })
 }
 
 fn elements(all: Attributes<'_>) -> impl Iterator<Item = (Attributes<'_>, &[u8])> {
-    let list = all.nested(NFTA_SET_ELEM_LIST_ELEMENTS).unwrap_or(Attributes::of(&[]));
+    let list = all.nested(nfta::SET_ELEM_LIST_ELEMENTS).unwrap_or(Attributes::of(&[]));
     list.into_iter().filter_map(|(_, element)| {
         let element = Attributes::of(element);
-        Some((element, element.nested(NFTA_SET_ELEM_KEY)?.get(NFTA_DATA_VALUE)?))
+        Some((element, element.nested(nfta::SET_ELEM_KEY)?.get(nfta::DATA_VALUE)?))
     })
 }
 
@@ -225,7 +215,7 @@ fn stay_of_udp(all: Attributes<'_>) -> Option<Stay> {
     let (element, _) = elements(all).find(|(_, key)| *key == UDP)?;
     let time = |kind| element.get(kind)?.try_into().ok().map(u64::from_be_bytes);
     let time = |kind| time(kind).map(Duration::from_millis);
-    Some(Stay { whole: time(NFTA_SET_ELEM_TIMEOUT)?, left: time(NFTA_SET_ELEM_EXPIRATION)? })
+    Some(Stay { whole: time(nfta::SET_ELEM_TIMEOUT)?, left: time(nfta::SET_ELEM_EXPIRATION)? })
 }
 
 /// An interval reaches up to the next element; one up to the last address needs no end.
@@ -239,32 +229,32 @@ fn interval(list: Message, network: IpNetwork) -> Message {
 }
 
 fn element(list: Message, key: IpAddr, flags: Option<u32>) -> Message {
-    list.nest(NFTA_LIST_ELEM, |element| {
+    list.nest(nfta::LIST_ELEM, |element| {
         element
-            .nest(NFTA_SET_ELEM_KEY, |data| data.ip(NFTA_DATA_VALUE, key))
-            .with(flags, |element, flags| element.be32(NFTA_SET_ELEM_FLAGS, flags))
+            .nest(nfta::SET_ELEM_KEY, |data| data.ip(nfta::DATA_VALUE, key))
+            .with(flags, |element, flags| element.be32(nfta::SET_ELEM_FLAGS, flags))
     })
 }
 
 fn udp(list: Message, timeout: Option<Duration>) -> Message {
     let milliseconds = |timeout: Duration| u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
-    list.nest(NFTA_LIST_ELEM, |element| {
+    list.nest(nfta::LIST_ELEM, |element| {
         element
-            .nest(NFTA_SET_ELEM_KEY, |data| data.bytes(NFTA_DATA_VALUE, &UDP))
+            .nest(nfta::SET_ELEM_KEY, |data| data.bytes(nfta::DATA_VALUE, &UDP))
             .with(timeout.map(milliseconds), |element, timeout| {
-                element.bytes(NFTA_SET_ELEM_TIMEOUT, &timeout.to_be_bytes())
+                element.bytes(nfta::SET_ELEM_TIMEOUT, &timeout.to_be_bytes())
             })
     })
 }
 
 /// The first address behind `network`.
 fn after(network: IpNetwork) -> Option<IpAddr> {
-    match network {
-        IpNetwork::V4(v4) => {
-            v4.broadcast().to_bits().checked_add(1).map(|bits| Ipv4Addr::from_bits(bits).into())
+    match network.broadcast() {
+        IpAddr::V4(last) => {
+            last.to_bits().checked_add(1).map(|bits| Ipv4Addr::from_bits(bits).into())
         }
-        IpNetwork::V6(v6) => {
-            v6.broadcast().to_bits().checked_add(1).map(|bits| Ipv6Addr::from_bits(bits).into())
+        IpAddr::V6(last) => {
+            last.to_bits().checked_add(1).map(|bits| Ipv6Addr::from_bits(bits).into())
         }
     }
 }

@@ -11,7 +11,7 @@ use nix::libc::{
 
 use crate::attributes::u32_at;
 use crate::frame::Frame;
-use crate::message::Message;
+use crate::message::{Message, byte};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address {
@@ -105,16 +105,11 @@ fn named(message: Message, address: IpNetwork) -> Message {
 }
 
 fn ifaddr(link: u32, address: Option<IpNetwork>) -> Vec<u8> {
-    let family = address.map_or(AF_UNSPEC, |address| family(address.ip()));
+    let family = address.map_or(byte(AF_UNSPEC), |address| family(address.ip()));
     let length = address.map_or(0, |address| address.prefix());
-    let mut fixed = vec![u8::try_from(family).unwrap_or_default(), length, 0, GLOBAL];
-    fixed.extend(link.to_ne_bytes());
-    fixed
+    [[family, length, 0, GLOBAL], link.to_ne_bytes()].concat()
 }
 
-pub(super) const fn family(address: IpAddr) -> i32 {
-    match address {
-        IpAddr::V4(_) => AF_INET,
-        IpAddr::V6(_) => AF_INET6,
-    }
+pub(super) fn family(address: IpAddr) -> u8 {
+    byte(if address.is_ipv4() { AF_INET } else { AF_INET6 })
 }

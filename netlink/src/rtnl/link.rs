@@ -14,7 +14,7 @@ use nix::libc::{
 use crate::attributes::u32_at;
 use crate::frame::{Frame, Refusal};
 use crate::mac::MacAddr;
-use crate::message::Message;
+use crate::message::{Message, byte, fixed};
 use crate::socket::Socket;
 
 /// What is known of a link.
@@ -203,11 +203,6 @@ fn flags(bits: i32) -> u32 {
 }
 
 fn ifinfo(family: i32, index: u32, flags: u32, change: u32) -> [u8; IFINFO] {
-    let family = [u8::try_from(family).unwrap_or_default(), 0, 0, 0];
-    let parts = [family, index.to_ne_bytes(), flags.to_ne_bytes(), change.to_ne_bytes()];
-    let mut fixed = [0; IFINFO];
-    for (place, byte) in fixed.iter_mut().zip(parts.concat()) {
-        *place = byte;
-    }
-    fixed
+    let family = [byte(family), 0, 0, 0];
+    fixed(&[family, index.to_ne_bytes(), flags.to_ne_bytes(), change.to_ne_bytes()].concat())
 }

@@ -13,7 +13,7 @@ use nix::libc::{
 use super::address::family;
 use crate::attributes::{ip, u16_at, u32_at};
 use crate::frame::Frame;
-use crate::message::Message;
+use crate::message::{Message, fixed};
 use crate::socket::{Protocol, Socket};
 
 /// A conversation about next hops.
@@ -67,11 +67,8 @@ impl NextHops {
 
     /// By the kernel's route to `address`.
     fn find(&mut self, address: IpAddr) -> io::Result<NextHop> {
-        let mut fixed = [0; RTMSG];
         let width = if address.is_ipv4() { 32 } else { 128 };
-        for (place, byte) in fixed.iter_mut().zip([family_byte(address), width]) {
-            *place = byte;
-        }
+        let fixed = fixed::<RTMSG>(&[family(address), width]);
         let question = Message::new(RTM_GETROUTE, 0, &fixed).ip(RTA_DST, address);
         let found = self.socket.get(question, |frame| {
             let all = frame.attributes(RTMSG)?;
@@ -105,7 +102,7 @@ const fn is_usable(state: u16) -> bool {
 fn message(kind: u16, flags: i32, neighbour_flags: u8, next_hop: NextHop) -> Message {
     let NextHop { link, address } = next_hop;
     let [link, state] = [link.to_ne_bytes().to_vec(), NUD_NONE.to_ne_bytes().to_vec()];
-    let fixed = [vec![family_byte(address), 0, 0, 0], link, state, vec![neighbour_flags, 0]];
+    let fixed = [vec![family(address), 0, 0, 0], link, state, vec![neighbour_flags, 0]];
     Message::new(kind, flags, &fixed.concat()).ip(NDA_DST, address)
 }
 
@@ -117,8 +114,4 @@ fn state_of(frame: &Frame<'_>, next_hop: NextHop) -> Option<u16> {
     let address = frame.attributes(NDMSG)?.ip(NDA_DST)?;
     let is_it = u32_at(frame.payload, 4)? == next_hop.link && address == next_hop.address;
     is_it.then(|| state(frame)).flatten()
-}
-
-fn family_byte(address: IpAddr) -> u8 {
-    u8::try_from(family(address)).unwrap_or_default()
 }

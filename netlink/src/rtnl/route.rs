@@ -10,7 +10,7 @@ use nix::libc::{
 
 use super::address::family;
 use crate::frame::Frame;
-use crate::message::Message;
+use crate::message::{Message, fixed};
 
 /// A route to add. What is `None` is the kernel's choice.
 #[derive(Clone, Copy, Debug)]
@@ -62,11 +62,7 @@ pub fn add(route: &Route) -> Message {
 
 /// All of one family.
 pub fn list(of: IpAddr) -> Message {
-    let mut fixed = [0; RTMSG];
-    for (place, byte) in fixed.iter_mut().zip(family(of).to_le_bytes()) {
-        *place = byte;
-    }
-    Message::new(RTM_GETROUTE, 0, &fixed)
+    Message::new(RTM_GETROUTE, 0, &fixed::<RTMSG>(&[family(of)]))
 }
 
 pub fn read(frame: &Frame<'_>) -> Option<Known> {
@@ -87,21 +83,7 @@ fn metrics(route: &Route) -> Option<&Route> {
 }
 
 fn rtmsg(route: &Route) -> [u8; RTMSG] {
-    let byte = |number: u32| u8::try_from(number).unwrap_or_default();
-    let family = family(route.destination.ip());
-    let mut fixed = [0; RTMSG];
-    let known = [
-        u8::try_from(family).unwrap_or_default(),
-        route.destination.prefix(),
-        0,
-        0,
-        0,
-        RTPROT_BOOT,
-        byte(route.scope.unwrap_or(0)),
-        RTN_UNICAST,
-    ];
-    for (place, value) in fixed.iter_mut().zip(known) {
-        *place = value;
-    }
-    fixed
+    let scope = u8::try_from(route.scope.unwrap_or(0)).unwrap_or_default();
+    let (family, length) = (family(route.destination.ip()), route.destination.prefix());
+    fixed(&[family, length, 0, 0, 0, RTPROT_BOOT, scope, RTN_UNICAST])
 }

@@ -50,8 +50,7 @@ pub(super) fn collect(network: &str, valid: &[Attachment]) -> Result<(), Error> 
     let Some(mut socket) = open_if_there()? else { return Ok(()) };
     let lives: Vec<_> = valid
         .iter()
-        .map(|attachment| Identity { network: network.to_owned(), attachment: attachment.clone() })
-        .map(|identity| names::of_attachment(&identity))
+        .map(|attachment| names::of_attachment(&Identity::new(network, attachment)))
         .collect();
     let mut rules = rules_of(&mut socket, &names::of_network(network))?;
     let is_valid = |comment: &str| lives.iter().any(|key| comment.starts_with(key.as_str()));

@@ -20,7 +20,7 @@ fn present(addresses: &[&str]) -> Vec<Address> {
         link: 1,
         network: text.parse().unwrap(),
         is_global: true,
-        detection: address::Detection::Done,
+        detection: Detection::Done,
     };
     addresses.iter().map(address).collect()
 }
