@@ -57,7 +57,7 @@ fn ask(socket: &Path, path: &str) -> io::Result<(u16, Vec<u8>)> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    // At once: who answers the first half of it may close before the second.
+    // In one write: a server that answers the first half of it may close before the second.
     let question = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     stream.write_all(question.as_bytes())?;
     let mut answer = Vec::new();
@@ -76,10 +76,10 @@ fn parse(answer: &[u8]) -> Option<(u16, Vec<u8>)> {
 /// A daemon that starts with the node needs about so long; a runtime tries again much later.
 const START: Duration = Duration::from_secs(3);
 
-/// What subnet.env says, as soon as it is there.
+/// The content of subnet.env, as soon as the file exists.
 ///
 /// # Errors
-/// It is absent for too long, or cannot be used; the sentence holds what the daemon says about it.
+/// It is absent for too long, or cannot be used; the text quotes the reasons of the daemon.
 pub(crate) fn wait_for_subnets(path: &Path) -> Result<SubnetEnv, Error> {
     if let Ok(env) = SubnetEnv::read(path) {
         return Ok(env);
@@ -105,7 +105,7 @@ const fn is_to_come(cause: &subnet_env::Error) -> bool {
     matches!(cause, subnet_env::Error::Absent { .. })
 }
 
-/// What subnet.env says now.
+/// The present content of subnet.env.
 pub(crate) fn subnets(path: &Path) -> Result<SubnetEnv, Error> {
     SubnetEnv::read(path).map_err(|cause| failure(path, &cause))
 }

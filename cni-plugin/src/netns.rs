@@ -20,7 +20,7 @@ pub(crate) struct Netns {
     file: File,
 }
 
-/// What is at the path that a runtime tells.
+/// What is at the path that a runtime gives.
 #[derive(Debug)]
 pub(crate) enum Found {
     /// A container's.
@@ -71,7 +71,7 @@ impl Netns {
             file => file.map_err(failure)?,
         };
         let kind = fstatfs(&file).map_err(|errno| failure(errno.into()))?.filesystem_type();
-        // A name whose namespace is gone is an empty file until somebody removes it.
+        // A name whose namespace is gone is an empty file until it is removed.
         if kind != NSFS_MAGIC && kind != PROC_SUPER_MAGIC {
             return Ok(Found::Gone);
         }

@@ -1,4 +1,4 @@
-//! subnet.env: what the daemon tells the CNI plugin about this node's pods.
+//! subnet.env: the subnets and settings of this node's pods, written by the daemon, read by the CNI plugin.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -21,7 +21,7 @@ const IPMASQ: &str = "FLANNEL_IPMASQ";
 /// No subnet.env is longer, in bytes.
 const LONGEST: u64 = 1 << 16;
 
-/// What subnet.env says.
+/// The content of subnet.env.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct SubnetEnv {
     /// Where pods live, cluster-wide; IPv4 before IPv6.
@@ -123,7 +123,7 @@ pub fn previous_subnets(path: &Path) -> Result<Vec<IpNetwork>, Error> {
     Ok(both.into_iter().flatten().collect())
 }
 
-/// What the lines so far said.
+/// The values of the lines so far.
 #[derive(Default)]
 struct Found {
     network: Option<Vec<IpNetwork>>,
@@ -150,7 +150,7 @@ impl Found {
         })
     }
 
-    /// An error says what the value should have been.
+    /// An error names what the value must be.
     fn set(&mut self, key: &'static str, value: &str) -> Result<(), &'static str> {
         match key {
             NETWORK => self.network = Some(networks(value, Family::V4)?),

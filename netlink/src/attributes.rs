@@ -79,7 +79,7 @@ pub(crate) fn u32_at(bytes: &[u8], offset: usize) -> Option<u32> {
     bytes.get(offset..offset + 4)?.try_into().ok().map(u32::from_ne_bytes)
 }
 
-/// The address in `bytes`: its length tells the family.
+/// The address in `bytes`: its length gives the family.
 pub fn ip(bytes: &[u8]) -> Option<IpAddr> {
     let v4 = <[u8; 4]>::try_from(bytes).map(|octets| IpAddr::V4(Ipv4Addr::from(octets)));
     v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(|octets| IpAddr::V6(Ipv6Addr::from(octets))))

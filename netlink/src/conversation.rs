@@ -178,7 +178,7 @@ impl Answer {
         }
     }
 
-    /// Takes in what `frame` says of the requests; returns whether it is an object of theirs.
+    /// Takes what `frame` reports about the requests; returns whether it is an object of theirs.
     fn take(&mut self, frame: &Frame<'_>) -> bool {
         let is_of_opening = self.opening == Some(frame.sequence);
         // An answer to an earlier send that was given up.

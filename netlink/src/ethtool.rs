@@ -1,4 +1,4 @@
-//! Features of links, as `ethtool -k` tells and `ethtool -K` sets them.
+//! Features of links, as `ethtool -k` shows and `ethtool -K` sets them.
 
 use std::io;
 
@@ -17,7 +17,7 @@ pub struct Ethtool {
     family: u16,
 }
 
-/// Whether a link computes the checksums of what it sends, or leaves that to whoever comes behind.
+/// Whether a link leaves the checksums of what it sends to the device behind it.
 pub const TX_CHECKSUM: &str = "tx-checksum-ip-generic";
 
 /// Of generic netlink, in bytes.

@@ -1,4 +1,4 @@
-//! Whether an attachment is still as its result says.
+//! Whether an attachment is still as in its result.
 
 use std::fmt::Display;
 

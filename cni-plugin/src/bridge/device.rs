@@ -48,7 +48,7 @@ pub(super) fn find(host: &mut Socket, name: &str) -> Result<Option<Link>, Error>
     link::find(host, name).map_err(|error| failure(name, &error))
 }
 
-/// Called before the container's port is made: whoever has a port by then is somebody else.
+/// Called before the container's port is made: all ports of that moment are of other containers.
 pub(super) fn ensure_gateways(
     host: &mut Socket,
     settings: &Settings,
@@ -76,12 +76,12 @@ pub(super) fn ensure_gateways(
     forward(&plan.gateways)
 }
 
-/// Waits until the kernel has told `listener`, which was opened before they were added to `link`,
-/// of all of `addresses` that are of IPv6.
+/// Waits until the kernel has notified `listener`, which was opened before they were added to `link`,
+/// of all IPv6 addresses among `addresses`.
 ///
-/// Also where it looks for nobody else with an address, the kernel takes it into use a moment after
-/// it has said that it has it; its notification follows that. A kernel that does not notify is not
-/// waited for: there the first packets are late, and nothing else.
+/// Also without duplicate address detection, the kernel uses an address a moment after it lists it,
+/// and notifies after that. A kernel that does not notify is not waited for: there the first packets
+/// are late, and nothing else.
 pub(super) fn wait_for_addresses(
     listener: &mut Socket,
     link: u32,
@@ -106,7 +106,7 @@ fn create(host: &mut Socket, settings: &Settings) -> Result<Link, Error> {
     let mac = made_up_mac().map_err(|error| failure(name, &error))?;
     let created = host.execute(vec![link::create_bridge(name, mac, settings.mtu)]);
     match created.map_err(|error| failure(name, &error))?.first() {
-        // Somebody else was faster.
+        // Another process was faster.
         None | Some(Refusal { errno: Errno::EEXIST, .. }) => {}
         Some(refusal) => return Err(failure(name, refusal)),
     }
@@ -114,7 +114,7 @@ fn create(host: &mut Socket, settings: &Settings) -> Result<Link, Error> {
     find(host, name)?.ok_or_else(missing)
 }
 
-/// One that nobody else has, of those that anybody may make up.
+/// A random one, of those that are administered locally.
 fn made_up_mac() -> io::Result<MacAddr> {
     const LOCAL: u8 = 0b10;
     const MULTICAST: u8 = 0b01;
@@ -149,12 +149,12 @@ fn changes_for(
     present: &[Address],
     gateway: IpNetwork,
 ) -> Vec<Message> {
-    // Nobody else can have it, so that it can be used at once.
+    // No other station can have it: it can be used at once.
     let add = if settings.detects_duplicates { address::add_detecting } else { address::add };
     let add = add(bridge.index, gateway);
     let its = present.iter().find(|one| one.network == gateway);
     match its.map(|one| one.detection) {
-        // Added by somebody who has the kernel look for others with it: no pod could use it yet.
+        // Added by another program, with detection of duplicates: no pod could use it yet.
         Some(Detection::Running | Detection::Duplicate) if !settings.detects_duplicates => {
             vec![address::remove(bridge.index, gateway), add]
         }
@@ -232,7 +232,7 @@ fn apply(
     }
 }
 
-/// So the kernel refuses an IPv6 address where it has been told to do without.
+/// The kernel refuses IPv6 addresses where IPv6 is switched off.
 fn without_ipv6(bridge: &Link, gateway: IpNetwork) -> Error {
     let name = &bridge.name;
     let cause = format!(

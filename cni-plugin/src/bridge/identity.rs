@@ -33,7 +33,7 @@ impl Identity {
         alias
     }
 
-    /// Whom `alias` names; none if it was not made here.
+    /// The attachment that `alias` names; none if it was not made here.
     pub(crate) fn of_alias(alias: &str) -> Option<Self> {
         let mut parts = alias.strip_prefix("cni:")?.split('/');
         let mut part = || parts.next().filter(|part| !part.is_empty()).map(str::to_owned);

@@ -113,7 +113,7 @@ fn write_settings(name: &str, settings: &Settings, plan: &Plan) -> Result<(), Er
     if settings.detects_duplicates {
         let _ = netns::ensure_setting(&format!("ipv6/conf/{name}/enhanced_dad"), "1");
     }
-    // Neighbours learn at once who has the address now.
+    // Neighbours learn the new MAC of the address at once.
     let _ = netns::ensure_setting(&format!("ipv4/conf/{name}/arp_notify"), "1");
     if !plan.has_ipv6() {
         return Ok(());
@@ -184,7 +184,7 @@ fn wait_for_addresses(
         let mut all = all.map_err(|error| failure(name, &error))?;
         all.retain(|one| one.link == interface.index && one.is_global);
         if let Some(one) = all.iter().find(|one| one.detection == Detection::Duplicate) {
-            let told = format!("somebody else on the bridge has {}", one.network);
+            let told = format!("another station on the bridge has {}", one.network);
             return Err(failure(name, &told));
         }
         if all.iter().all(|one| one.detection == Detection::Done) {

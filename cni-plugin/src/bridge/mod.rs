@@ -123,7 +123,7 @@ impl Bridge {
     }
 
     /// # Errors
-    /// Something is not as `previous` says.
+    /// Something is not as in `previous`.
     pub(crate) fn check(
         &self,
         sandbox: &Sandbox,

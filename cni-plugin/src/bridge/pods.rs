@@ -17,7 +17,7 @@ pub use crate::host_local::runtime_cache::RESULTS;
 /// A pod that runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pod {
-    /// `<namespace>/<name>`; the container where no runtime tells, the link where nobody does.
+    /// `<namespace>/<name>`; the container where the runtime does not know it, else the link.
     pub name: String,
     /// Of its link, in bytes.
     pub mtu: u32,
@@ -41,7 +41,7 @@ pub fn of_other_mtu(gateways: &[IpAddr], mtu: u32, results: &Path) -> io::Result
         let ports = host.list(&link::list_ports(bridge), link::read)?;
         others.extend(ports.into_iter().filter(is_other));
     }
-    // Most of the time there are none, and then nobody needs their names.
+    // Most of the time there are none, and no name is needed.
     let cached = if others.is_empty() { Vec::new() } else { runtime_cache::read(results)? };
     let mut pods: Vec<Pod> = others.iter().map(|port| pod(port, &cached)).collect();
     pods.sort_by(|one, other| one.name.cmp(&other.name));

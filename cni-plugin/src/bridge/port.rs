@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// them, and holds up every other change of links meanwhile.
 const AT_ONCE: usize = 64;
 
-/// The group of links that are about to be removed: a number that nobody else is likely to choose.
+/// The group of links that are about to be removed: a number that no other program is likely to choose.
 const DOOMED: u32 = 0x7477_6364;
 
 /// Makes both ends, this one a port of `bridge` and up, the other in `netns` and down. Where that

@@ -1,4 +1,4 @@
-//! What a config says of the bridge and of the ports on it.
+//! The config of the bridge and of its ports.
 
 use tweed_netlink::mac::MacAddr;
 use tweed_netlink::rtnl::link::PortRules;
@@ -16,7 +16,7 @@ pub(super) struct Settings {
     pub(super) gateway: Gateway,
     /// Whether another address of the bridge is removed although containers may use it.
     pub(super) replaces_addresses: bool,
-    /// None if somebody else masquerades.
+    /// None if the daemon masquerades.
     pub(super) masquerade: Option<Backend>,
     /// Bytes; the kernel's choice if none.
     pub(super) mtu: Option<u32>,
@@ -26,7 +26,7 @@ pub(super) struct Settings {
     pub(super) detects_duplicates: bool,
     /// What the container's interface is to have; the kernel's choice if none.
     pub(super) mac: Option<MacAddr>,
-    /// Instead of what address management says.
+    /// Instead of that of address management.
     pub(super) dns: Dns,
 }
 

@@ -81,7 +81,7 @@ impl Delegate<'_> {
         if let Some(mut stdin) = child.stdin.take() {
             let written =
                 stdin.write_all(Value::Object(self.config.clone()).to_string().as_bytes());
-            // A plugin that does not read its config still says what it has to say.
+            // A plugin that does not read its config still prints its answer.
             written.or_else(|error| match error.kind() {
                 io::ErrorKind::BrokenPipe => Ok(()),
                 _ => Err(error),

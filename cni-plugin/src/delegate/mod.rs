@@ -1,4 +1,4 @@
-//! The config that the delegate gets: flannel's rules over what the operator wrote and subnet.env says.
+//! The config that the delegate gets: flannel's rules over the operator's config and subnet.env.
 
 pub(crate) mod exec;
 
@@ -11,12 +11,12 @@ use crate::protocol::network_config::NetworkConfig;
 use crate::protocol::result::{self, Route};
 use crate::subnet_env::SubnetEnv;
 
-/// The kind of delegate that flannel takes unless told otherwise.
+/// The default delegate of flannel.
 pub const BRIDGE: &str = "bridge";
-/// The kind of address management that flannel takes unless told otherwise.
+/// The default address management of flannel.
 pub const HOST_LOCAL: &str = "host-local";
 
-/// The delegate's config on a node of which `env` tells.
+/// The delegate's config on a node with this subnet.env.
 ///
 /// # Errors
 /// The operator wrote what only flannel may set, or a route that is none.
@@ -35,7 +35,7 @@ pub fn build_without_subnets(config: &NetworkConfig) -> Object {
     let mut ipam = config.ipam.clone();
     default(&mut ipam, "type", HOST_LOCAL);
     delegate.insert("ipam".into(), ipam.into());
-    // Who masqueraded, subnet.env said.
+    // Whether the plugin masqueraded was in subnet.env.
     default(&mut delegate, "ipMasq", true);
     delegate
 }

@@ -78,7 +78,7 @@ impl Sharing {
 
 /// A thread waits in the kernel's queue: in turn with all others, and not by polling.
 ///
-/// A lock that comes too late is given back by whoever drops the file.
+/// A lock that comes too late is released where the file is dropped.
 fn wait(file: File, sharing: Sharing, patience: Duration) -> io::Result<Option<Flock<File>>> {
     let (tell, told) = mpsc::channel();
     thread::Builder::new().name("lock".into()).spawn(move || {
@@ -113,7 +113,7 @@ fn key(path: &Path) -> Option<String> {
     Some(format!("{:02x}:{:02x}:{inode}", major(device), minor(device)))
 }
 
-/// `1: FLOCK  ADVISORY  WRITE 4711 fe:01:1234 0 EOF`; who waits has an arrow before its kind.
+/// `1: FLOCK  ADVISORY  WRITE 4711 fe:01:1234 0 EOF`; a process that waits has an arrow before the kind.
 fn holder_in(locks: &str, key: &str) -> Option<u32> {
     locks.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()).find_map(|words| {
         match words.as_slice() {

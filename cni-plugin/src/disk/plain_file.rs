@@ -52,7 +52,7 @@ fn open_by(path: &Path, options: &mut OpenOptions, link: Link) -> io::Result<Fil
     if file.metadata()?.is_file() { Ok(file) } else { Err(invalid("it is no regular file")) }
 }
 
-/// What the kernel says of a link, of a pipe that nobody reads, and of a folder.
+/// The errors of the kernel for a link, for a pipe without a reader, and for a directory.
 fn plainly(error: io::Error) -> io::Error {
     let errno = error.raw_os_error().map(Errno::from_raw);
     match errno {

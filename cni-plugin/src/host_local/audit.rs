@@ -63,7 +63,7 @@ pub fn audit(location: &Location, repair: Repair) -> Result<Vec<Finding>, Error>
     let mut all = store.found().map_err(failed)?;
     all.sort_by_key(|found| (found.entry.address, found.entry.name.clone()));
     let liveness = Liveness::gather(&location.results).map_err(|cause| {
-        Error::failed(format!("who uses the addresses cannot be seen, try it as root: {cause}"))
+        Error::failed(format!("the users of the addresses cannot be read, try it as root: {cause}"))
     })?;
     let mut findings = Vec::new();
     for found in all {
@@ -202,14 +202,14 @@ fn classify_container(
             format!("it names {named}, which is no identifier of a container"),
         );
     }
-    let nobody = "the runtime does not know its container, and no namespace has the address";
+    let unknown = "the runtime does not know its container, and no namespace has the address";
     if reservation.changed < liveness.booted {
-        return dead(Kind::Leaked, format!("{nobody}: it is from before this boot"));
+        return dead(Kind::Leaked, format!("{unknown}: it is from before this boot"));
     }
     if is_settled(reservation.changed, liveness) {
-        return dead(Kind::Leaked, format!("{nobody}, long after it was allocated"));
+        return dead(Kind::Leaked, format!("{unknown}, long after it was allocated"));
     }
-    alive(Kind::Leaked, format!("{nobody}, but it is so new that this may still come"))
+    alive(Kind::Leaked, format!("{unknown}, but it is so new that this may still come"))
 }
 
 /// A clock that was set back makes nothing old.

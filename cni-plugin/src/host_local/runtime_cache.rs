@@ -127,7 +127,7 @@ fn addresses(result: &Object) -> Vec<IpAddr> {
     texts.filter_map(|text| json::address(text.split('/').next()?)).collect()
 }
 
-/// Of a result that tells of interfaces: those that are in no sandbox.
+/// The interfaces of a result that are in no sandbox.
 fn host_links(result: &Object) -> Vec<String> {
     let interfaces = json::objects(result, "interfaces").unwrap_or_default().into_iter();
     let text = |interface, key| json::text(interface, key).ok().flatten().unwrap_or_default();

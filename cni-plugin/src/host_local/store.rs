@@ -1,5 +1,5 @@
 //! The files of a network's store, as Go's host-local has them: one for each reserved address, which
-//! says who holds it.
+//! names its container and interface.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
@@ -45,7 +45,7 @@ pub(super) struct Entry {
     pub(super) name: String,
 }
 
-/// What a file says.
+/// The content of a file.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum Record {
     Of(Attachment),
@@ -294,7 +294,7 @@ impl Record {
     }
 }
 
-/// What the file says of an address that `attachment` holds.
+/// The content of the file of an address that `attachment` holds.
 pub(super) fn render(attachment: &Attachment) -> String {
     format!("{}\r\n{}", attachment.container_id, attachment.interface)
 }

@@ -1,4 +1,4 @@
-//! An error as the CNI protocol tells it: a code that runtimes act on and a sentence that people read.
+//! An error of the CNI protocol: a code that runtimes act on and a sentence that people read.
 
 use std::fmt;
 

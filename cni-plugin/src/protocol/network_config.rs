@@ -37,7 +37,7 @@ pub struct NetworkConfig {
     pub valid: Option<Vec<Attachment>>,
 }
 
-/// Who does the work of a bridge with host-local addresses.
+/// What does the work of a bridge with host-local addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Engine {
     /// This process, where it can.
@@ -103,7 +103,7 @@ fn map_of(config: &Object, key: &str) -> Result<Option<Object>, Error> {
     Ok(json::get(config, key).and_then(Value::as_object).cloned())
 }
 
-/// A runtime written in Go says `null` where its list is empty.
+/// A runtime written in Go sends `null` for an empty list.
 fn valid(config: &Object) -> Result<Option<Vec<Attachment>>, Error> {
     if !VALID_ATTACHMENTS.into_iter().any(|key| json::contains(config, key)) {
         return Ok(None);

@@ -39,7 +39,7 @@ pub struct Sandbox {
 pub enum Verb {
     Add(Sandbox),
     Check(Sandbox),
-    /// The namespace may be gone, or not be told.
+    /// The namespace may be gone, or not be given.
     Del {
         attachment: Attachment,
         netns: Option<PathBuf>,
@@ -79,7 +79,7 @@ impl Request {
     /// None without `CNI_COMMAND`: a person called, not a runtime.
     ///
     /// # Errors
-    /// A name is missing or malformed; all missing ones are told at once.
+    /// A name is missing or malformed; all missing ones are listed together.
     pub fn from_environment() -> Result<Option<Self>, Error> {
         Self::parse(|name| env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
     }
@@ -99,7 +99,7 @@ impl Request {
         }))
     }
 
-    /// What `CNI_ARGS` says under `key`.
+    /// The value of `key` in `CNI_ARGS`.
     ///
     /// # Errors
     /// `CNI_ARGS` is malformed.

@@ -117,14 +117,14 @@ fn classify(container: &str, changed: SystemTime, traces: &Traces) -> Classifica
     if let Some((_, reason)) = held.into_iter().find(|(is_held, _)| *is_held) {
         return alive(Kind::Held, reason);
     }
-    let nobody = "the runtime does not know its container, which has neither address nor link";
+    let unknown = "the runtime does not know its container, which has neither address nor link";
     if changed < liveness.booted {
-        return dead(Kind::Leaked, format!("{nobody}: it is from before this boot"));
+        return dead(Kind::Leaked, format!("{unknown}: it is from before this boot"));
     }
     if is_settled(changed, liveness) {
-        return dead(Kind::Leaked, format!("{nobody}, long after it was written"));
+        return dead(Kind::Leaked, format!("{unknown}, long after it was written"));
     }
-    alive(Kind::Leaked, format!("{nobody}, but it is so new that these may still come"))
+    alive(Kind::Leaked, format!("{unknown}, but it is so new that these may still come"))
 }
 
 fn shown(owner: &Owner) -> String {

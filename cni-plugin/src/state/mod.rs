@@ -54,7 +54,7 @@ pub struct Held {
     _lock: Option<Lock>,
 }
 
-/// So an interface is called that only flannel's own record of a container tells of.
+/// The interface of a container of which only flannel's own record exists.
 const USUAL_INTERFACE: &str = "eth0";
 
 const DIRECTORY_MODE: u32 = 0o700;
@@ -68,7 +68,7 @@ impl States {
         Self { directory: directory.to_owned(), lock_wait: LOCK_WAIT }
     }
 
-    /// Holds the records, waiting for those who hold them, but not for ever.
+    /// Locks the records; waits for other processes that hold the lock, but not for ever.
     ///
     /// # Errors
     /// Another process holds them for too long; the sentence names it.
@@ -114,14 +114,14 @@ impl States {
         Ok(newer.map(Owner::into_attachment).collect())
     }
 
-    /// Keeps `delegate` for `attachment`; whoever reads meanwhile gets all of it or nothing.
+    /// Keeps `delegate` for `attachment`; a reader meanwhile gets all of it or nothing.
     ///
     /// Nothing is flushed to the disk: pods do not outlive the kernel that holds the page.
     pub fn keep(&self, attachment: &Attachment, delegate: &Object) -> Result<(), Error> {
         let temporary = self.temporary(attachment);
         let write = || {
             self.create()?;
-            // One that a crash left, or that somebody put there as a link.
+            // One that is left from a crash, or a link.
             disk::remove(&temporary)?;
             let mut options = File::options();
             options.write(true).create_new(true).mode(FILE_MODE);
@@ -137,7 +137,7 @@ impl States {
             }
         };
         write().map_err(|error| {
-            // Nobody can use a part of it, and a full disk needs the room.
+            // A part of it is of no use, and takes space on a full disk.
             let _ = disk::remove(&temporary);
             self.failure("keeping the state of a container", &error)
         })
@@ -168,7 +168,7 @@ impl States {
         Ok(())
     }
 
-    /// Removes what whoever was killed has not finished writing; nobody may be writing meanwhile.
+    /// Removes unfinished files of killed processes; no other process may be writing meanwhile.
     pub fn sweep(&self, _alone: &Held) -> Result<(), Error> {
         let names = self.names().map_err(|error| self.failure("listing", &error))?;
         let is_unfinished = |name: &&String| name.starts_with('.') && name.contains(':');
@@ -195,7 +195,7 @@ impl States {
         Ok(owners)
     }
 
-    /// As [`forget`](Self::forget), also for owners of whom only the container is known.
+    /// As [`forget`](Self::forget), also for owners of which only the container is known.
     pub fn drop_record(&self, owner: &Owner) -> Result<(), Error> {
         match &owner.interface {
             Some(interface) => self.forget(&Attachment {
@@ -250,7 +250,7 @@ impl States {
 }
 
 impl Owner {
-    /// None for names that are nobody's.
+    /// None for names that are no record's.
     fn parse(name: &str) -> Option<Self> {
         let (container_id, interface) = match name.split_once(':') {
             Some((container_id, interface)) => (container_id, Some(interface.to_owned())),

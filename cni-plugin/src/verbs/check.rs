@@ -19,7 +19,7 @@ pub(super) fn check(call: &Call<'_>, sandbox: &Sandbox) -> Result<(), Error> {
         let attachment = &sandbox.attachment;
         return Err(Error::failed(format!("there is no record of {attachment}: add it again")));
     };
-    // What the runtime tells now counts, and not what it told then.
+    // The result that the runtime gives now counts, not the one that was kept.
     config.insert("prevResult".into(), previous.clone().into());
     match call.worker(&config)? {
         Worker::Native(bridge) => bridge.check(sandbox, &netns, &Outcome::parse(previous)?),

@@ -15,7 +15,7 @@ use crate::protocol::request::{Attachment, Command};
 use crate::state::Kept;
 use crate::subnet_env::SubnetEnv;
 
-/// Works by what ADD kept; without that, by what the config says.
+/// Works by what ADD kept; without that, by the config.
 ///
 /// The record goes last: as long as anything is left, the runtime can try again. One that cannot be
 /// removed has no effect, and goes with the next GC: no reason to keep the container.
@@ -36,8 +36,8 @@ pub(super) fn del(
             }
         }
         Kept::Damaged => gone.by_presumed_config()?,
-        // As nothing says that another plugin has made something, its refusal is no reason to ask
-        // again.
+        // Nothing shows that the other plugin has made anything: its refusal is no reason for the
+        // runtime to retry.
         Kept::Absent => match call.remover(&presumed(call)) {
             Some(Remover::Plugin(plugin)) => drop(plugin.run(Command::Del, &[])),
             Some(remover) => gone.by(remover)?,

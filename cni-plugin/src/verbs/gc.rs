@@ -12,7 +12,7 @@ use crate::protocol::json::{self, Object};
 use crate::protocol::request::{Attachment, Command};
 use crate::state::{Kept, Owner, States};
 
-/// Goes on after an error, and tells all of them.
+/// Continues after an error, and returns all of them.
 pub(super) fn gc(call: &Call<'_>) -> Result<(), Error> {
     // A runtime that does not say what lives does not say that nothing does.
     let Some(listed) = &call.config.valid else { return Ok(()) };

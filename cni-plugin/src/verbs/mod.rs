@@ -48,13 +48,13 @@ struct Call<'a> {
     config: NetworkConfig,
 }
 
-/// Who does the work for a delegate's config.
+/// What does the work for a delegate's config.
 enum Worker<'a> {
     Native(Box<Bridge>),
     Plugin(Delegate<'a>),
 }
 
-/// Who takes away what was made by a delegate's config.
+/// What removes what was made by a delegate's config.
 enum Remover<'a> {
     Native(Teardown),
     Plugin(Delegate<'a>),

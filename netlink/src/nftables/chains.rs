@@ -1,4 +1,4 @@
-//! All chains of this host, whoever made them, as far as it takes to tell what they let through.
+//! All chains of this host, as far as it takes to know what they let through.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -113,7 +113,7 @@ fn rule(elements: Attributes<'_>, family: TableFamily) -> Option<FilterRule> {
     Some(FilterRule { tests: decode::expressions(tests, family)?, outcome })
 }
 
-/// Takes away the first two elements if they ask for the family, and tells which one.
+/// Removes the first two elements if they test the family, and returns it.
 fn shortened(tests: &mut Vec<(u16, &[u8])>) -> Option<Family> {
     let Some((_, first)) = tests.first() else { return Some(Family::V4) };
     let element = Attributes::of(first);

@@ -1,4 +1,4 @@
-//! What tables and chains hold, whoever made them, and what of them changes.
+//! What tables and chains hold, those of other programs too, and what of them changes.
 
 use std::io;
 
@@ -22,7 +22,7 @@ use crate::socket::Socket;
 /// A table for one family, as the kernel has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Contents {
-    /// As somebody set them: a table of ours has none.
+    /// A table owned by tweed has none.
     pub flags: u32,
     /// How many chains, sets and other objects there are.
     pub objects: u32,
@@ -40,7 +40,7 @@ pub struct Rules {
     pub rules: Vec<Option<Vec<Expression>>>,
 }
 
-/// A rule of a chain, whoever made it.
+/// A rule of any chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     pub handle: u64,
@@ -193,7 +193,7 @@ fn comment(mut data: &[u8]) -> Option<String> {
     None
 }
 
-/// Whether `table`, whoever made it, has this chain.
+/// Whether `table`, also one of another program, has this chain.
 ///
 /// # Errors
 /// The kernel has no nftables, or not for us; or the conversation broke.
@@ -206,7 +206,7 @@ pub fn has_chain(
     Ok(ask_chain(socket, family, table, chain, |_| Some(()))?.is_some())
 }
 
-/// Whether `table`, whoever made it, has this chain, and it drops what comes to its end.
+/// Whether `table`, also one of another program, has this chain, and it drops what comes to its end.
 ///
 /// # Errors
 /// As of [`has_chain`].
@@ -215,7 +215,7 @@ pub fn drops(socket: &mut Socket, family: Family, table: &str, chain: &str) -> i
     Ok(ask_chain(socket, family, table, chain, policy)? == Some(NF_DROP))
 }
 
-/// The number of the rule set: it is another one after whatever anybody changes in any table.
+/// The number of the rule set, which every change of any table changes.
 ///
 /// # Errors
 /// The kernel has no nftables, or not for us; or the conversation broke.
@@ -248,7 +248,7 @@ pub fn changed_chain<'a>(frame: &Frame<'a>) -> Option<(TableFamily, &'a str, &'a
     Some((family, all.text(table)?, all.text(chain)?))
 }
 
-/// The kind of change, and what is said of it.
+/// The kind of change, and its attributes.
 fn change<'a>(frame: &Frame<'a>) -> Option<(i32, TableFamily, Attributes<'a>)> {
     let kind = i32::from(frame.kind);
     let family = TableFamily::of_number(*frame.payload.first()?)?;

@@ -1,4 +1,4 @@
-//! The expressions of a rule, as the kernel tells them.
+//! The expressions of a rule, as the kernel lists them.
 
 #[cfg(test)]
 mod tests;

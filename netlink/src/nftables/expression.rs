@@ -45,7 +45,7 @@ pub enum Expression {
     Counter,
     /// The connection that the packet belongs to is not taken note of; goes on.
     Untrack,
-    /// The packet is gone, and nobody is told.
+    /// The packet is dropped without an error to the sender.
     Drop,
     /// No rule behind this one is asked.
     Accept,

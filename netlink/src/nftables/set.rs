@@ -29,7 +29,7 @@ pub struct Stay {
     pub left: Duration,
 }
 
-/// Some elements of a set, as the kernel tells those who listen for changes.
+/// Some elements of a set, as the kernel notifies of their change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChangedElements<'a> {
     pub family: Family,

@@ -23,26 +23,26 @@ pub struct Address {
     pub detection: Detection,
 }
 
-/// Whether the kernel looks for somebody else with the same address.
+/// Duplicate address detection of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detection {
-    /// It does not, or it did and found nobody: the address works.
+    /// It is off, or found no duplicate: the address works.
     Done,
     /// Not used before the kernel has listened.
     Running,
-    /// Somebody has it.
+    /// Another station has it.
     Duplicate,
 }
 
 const IFADDR: usize = 8;
 const GLOBAL: u8 = 0;
 
-/// Works at once: whoever hands out addresses knows that nobody else has this one.
+/// Works at once: the caller knows that no other station has it.
 pub fn add(link: u32, address: IpNetwork) -> Message {
     insert(link, address, IFA_F_NODAD)
 }
 
-/// Works once the kernel has found nobody else with it.
+/// Works once the kernel has found no duplicate.
 pub fn add_detecting(link: u32, address: IpNetwork) -> Message {
     insert(link, address, 0)
 }

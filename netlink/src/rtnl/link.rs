@@ -1,4 +1,4 @@
-//! Links: what is asked of the kernel, and what it tells.
+//! Links: requests, and the answers of the kernel.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -37,7 +37,7 @@ pub struct Link {
     pub peer: Option<u32>,
     /// Text that people and programs may put at a link.
     pub alias: String,
-    /// A number by which links can be changed together; 0 unless somebody has set it.
+    /// A number by which links can be changed together; 0 by default.
     pub group: u32,
 }
 
@@ -68,7 +68,7 @@ const OPERATIONAL: u8 = 6;
 const VETH_INFO_PEER: u16 = 1;
 const IFLA_BRPORT_MODE: u16 = 4;
 const IFLA_BRPORT_ISOLATED: u16 = 33;
-/// Leaves counters out of what is told.
+/// Counters are not reported.
 const SKIP_STATISTICS: u32 = 1 << 3;
 
 /// With a MAC of its own from the start, which its ports cannot change.

@@ -1,4 +1,4 @@
-//! Rules that hide containers behind the host, where nobody else does it.
+//! Rules that masquerade containers, where the daemon does not.
 
 mod iptables;
 mod names;
@@ -20,7 +20,7 @@ pub(super) fn ensure(settings: &Settings, identity: &Identity, plan: &Plan) -> R
     }
 }
 
-/// Removes the rules of `identity`, whoever made them and wherever its addresses are by now.
+/// Removes the rules of `identity`, also those of other plugins, whatever addresses it has now.
 pub(super) fn remove(identity: &Identity) -> Result<(), Error> {
     // Rules of one kind mean that there are none of the other.
     if table::remove(identity)? { Ok(()) } else { iptables::remove(identity) }

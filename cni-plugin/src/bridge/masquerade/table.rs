@@ -60,7 +60,7 @@ pub(super) fn collect(network: &str, valid: &[Attachment]) -> Result<(), Error> 
 
 /// What every attachment needs: packets that go to many are never translated, others are checked.
 ///
-/// All who write the table write the same. What is there is not written again: the kernel would
+/// All plugins write the same table. What is there is not written again: the kernel would
 /// wait for all readers before it lets go of what it replaces.
 fn frame(socket: &mut Socket) -> Result<Batch, Error> {
     let rules = postrouting();
@@ -116,7 +116,7 @@ fn commit(socket: &mut Socket, batch: Batch) -> Result<(), Error> {
     let refusals = batch.commit(socket).map_err(|error| failure(&error))?;
     match refusals.first() {
         None => Ok(()),
-        // Somebody else has removed one of them meanwhile: a retry finds what is left.
+        // Another process has removed one of them meanwhile: a retry finds what is left.
         Some(refusal) if refusal.errno == Errno::ENOENT => {
             Err(Error::try_again_later(format!("the rules of {TABLE} have changed meanwhile")))
         }
