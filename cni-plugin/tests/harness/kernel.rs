@@ -3,22 +3,22 @@
 use std::process::Command;
 
 use serde_json::Value;
+use tweed_lab::{Namespace, eventually};
 
-use super::{Node, Pod, eventually};
+use super::{Node, PATIENCE, Pod};
 
 /// Somewhere with interfaces.
 pub(crate) trait Place {
-    fn name(&self) -> &str;
+    fn namespace(&self) -> &Namespace;
 
-    /// `ip` with the words of `arguments`, in here.
+    /// `ip` with the words of `arguments`, of which the last may be empty, in here.
     fn ip(&self, arguments: &str) -> String {
-        run(Command::new("ip").args(["-netns", self.name()]).args(arguments.split(' ')))
+        self.namespace().run("ip", &arguments.split(' ').collect::<Vec<_>>()).unwrap()
     }
 
     /// The objects that `ip -json` lists.
     fn ip_json(&self, arguments: &str) -> Vec<Value> {
-        let text = self.ip(&format!("-json -details {arguments}"));
-        if text.trim().is_empty() { Vec::new() } else { serde_json::from_str(&text).unwrap() }
+        self.namespace().ip_json(&format!("-details {arguments}")).unwrap()
     }
 
     /// The names of all links but the loopback.
@@ -30,9 +30,9 @@ pub(crate) trait Place {
 
     /// A program with its arguments, in here; whether it succeeds, and what it prints.
     fn exec(&self, line: &str) -> (bool, String) {
-        let words = line.split(' ');
-        let output =
-            Command::new("ip").args(["netns", "exec", self.name()]).args(words).output().unwrap();
+        let mut words = line.split(' ');
+        let program = words.next().unwrap();
+        let output = self.namespace().output(program, &words.collect::<Vec<_>>()).unwrap();
         (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
@@ -43,26 +43,26 @@ pub(crate) trait Place {
 
     /// Waits until frames pass the link `name`.
     fn is_operational(&self, name: &str) {
-        let shown = || self.ip(&format!("link show {name}"));
-        eventually(|| shown().contains("state UP"), shown);
+        eventually(PATIENCE, || self.ip(&format!("link show {name}")).contains("state UP"))
+            .unwrap();
         // The kernel holds a lock until it is done with what it shows; this takes the same one.
         self.ip("link set lo up");
     }
 
     fn sysctl(&self, name: &str) -> String {
-        self.exec(&format!("cat /proc/sys/net/{name}")).1.trim().to_owned()
+        self.namespace().sysctl(&format!("net/{name}")).unwrap()
     }
 }
 
 impl Place for Node {
-    fn name(&self) -> &str {
-        self.netns()
+    fn namespace(&self) -> &Namespace {
+        &self.namespace
     }
 }
 
 impl Place for Pod {
-    fn name(&self) -> &str {
-        self.netns()
+    fn namespace(&self) -> &Namespace {
+        &self.namespace
     }
 }
 

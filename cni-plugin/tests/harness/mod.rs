@@ -17,11 +17,14 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tweed_lab::Namespace;
+
+/// Whatever does not happen by then does not happen: longer than a busy machine takes.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Where Debian's CNI plugins are.
 pub(crate) const PLUGINS: &str = "/usr/lib/cni";
@@ -39,7 +42,7 @@ pub(crate) const DUAL: &str = "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.
 /// A host's network namespace and the files that plugins keep on it.
 pub(crate) struct Node {
     pub(crate) home: TempDir,
-    netns: String,
+    namespace: Namespace,
     pods: Cell<u32>,
 }
 
@@ -47,7 +50,7 @@ pub(crate) struct Node {
 #[derive(Clone, Debug)]
 pub(crate) struct Pod {
     pub(crate) id: String,
-    netns: String,
+    namespace: Namespace,
 }
 
 impl Node {
@@ -55,9 +58,8 @@ impl Node {
     pub(crate) fn new(env: &str) -> Self {
         static NODES: AtomicU32 = AtomicU32::new(0);
         let number = NODES.fetch_add(1, Ordering::Relaxed);
-        let netns = format!("node{number}");
-        add_netns(&netns);
-        let node = Self { home: tempfile::tempdir().unwrap(), netns, pods: Cell::new(0) };
+        let namespace = Namespace::create(&format!("node{number}")).unwrap();
+        let node = Self { home: tempfile::tempdir().unwrap(), namespace, pods: Cell::new(0) };
         node.write_subnet_env(env);
         node
     }
@@ -77,11 +79,10 @@ impl Node {
     pub(crate) fn pod(&self) -> Pod {
         let number = self.pods.get();
         self.pods.set(number + 1);
-        let netns = format!("{}pod{number}", self.netns);
-        add_netns(&netns);
+        let namespace = Namespace::create(&format!("{}pod{number}", self.netns())).unwrap();
         // As long as the identifiers of containerd.
-        let id = format!("{:0>64}", format!("{}c{number}", self.netns));
-        Pod { id, netns }
+        let id = format!("{:0>64}", format!("{}c{number}", self.netns()));
+        Pod { id, namespace }
     }
 
     /// kube-flannel's config, with the directories of this node.
@@ -121,7 +122,7 @@ impl Node {
     }
 
     pub(crate) fn netns(&self) -> &str {
-        &self.netns
+        self.namespace.name()
     }
 
     /// A call as containerd makes it, of our plugin unless it is told otherwise.
@@ -140,8 +141,8 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        let pods = (0..self.pods.get()).map(|number| format!("{}pod{number}", self.netns));
-        for netns in pods.chain([self.netns.clone()]) {
+        let pods = (0..self.pods.get()).map(|number| format!("{}pod{number}", self.netns()));
+        for netns in pods.chain([self.netns().to_owned()]) {
             let _ = Command::new("ip").args(["netns", "del", &netns]).output();
         }
     }
@@ -149,27 +150,18 @@ impl Drop for Node {
 
 impl Pod {
     pub(crate) fn netns(&self) -> &str {
-        &self.netns
+        self.namespace.name()
     }
 
     /// As a runtime passes it.
     pub(crate) fn path(&self) -> String {
-        format!("/run/netns/{}", self.netns)
+        format!("/run/netns/{}", self.netns())
     }
 
     /// The namespace is gone, as after a crash of the runtime.
     pub(crate) fn lose_netns(&self) {
-        kernel::run(Command::new("ip").args(["netns", "del", &self.netns]));
+        self.namespace.delete().unwrap();
     }
-}
-
-fn add_netns(name: &str) {
-    use std::sync::Mutex;
-    // The first mounts the folder of names; two at once get in each other's way.
-    static ADDING: Mutex<()> = Mutex::new(());
-    let _alone = ADDING.lock();
-    kernel::run(Command::new("ip").args(["netns", "add", name]));
-    kernel::run(Command::new("ip").args(["-netns", name, "link", "set", "lo", "up"]));
 }
 
 /// A program of its own text at `path`.
@@ -185,18 +177,6 @@ pub(crate) fn write_program(path: &Path, text: &str) {
         .unwrap();
     install.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
     assert!(install.wait().unwrap().success());
-}
-
-/// Asks until `holds`, for as long as a busy machine may take.
-#[track_caller]
-pub(crate) fn eventually(mut holds: impl FnMut() -> bool, state: impl FnOnce() -> String) {
-    for _ in 0..3000 {
-        if holds() {
-            return;
-        }
-        thread::park_timeout(Duration::from_millis(20));
-    }
-    panic!("it stays at {}", state());
 }
 
 /// Sorted; none if there is no such directory.

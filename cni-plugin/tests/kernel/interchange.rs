@@ -2,10 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use anyhow::ensure;
 use serde_json::{Value, json};
+use tweed_lab::eventually;
 
 use crate::harness::kernel::Place;
-use crate::harness::{Answer, DUAL, IPV4, Node, Plugin, Pod, eventually, files_in};
+use crate::harness::{Answer, DUAL, IPV4, Node, PATIENCE, Plugin, Pod, files_in};
 
 /// What a pod looks like, in lines, without the names and numbers that differ from pod to pod.
 type Picture = BTreeSet<String>;
@@ -212,13 +214,15 @@ impl Made {
 fn are_alike(env: &str, version: &str, change: impl Fn(&mut Value)) {
     let ours = Made::by(Plugin::Ours, env, version, &change);
     let debians = Made::by(Plugin::Debian, env, version, &change);
-    let difference = || {
+    // The kernel goes on for a while after either.
+    eventually(PATIENCE, || {
         let (ours, debians) = (ours.picture(), debians.picture());
         assert!(ours.len() > 100);
-        ours.symmetric_difference(&debians).cloned().collect::<Picture>()
-    };
-    // The kernel goes on for a while after either.
-    eventually(|| difference().is_empty(), || format!("{:#?}", difference()));
+        let difference: Picture = ours.symmetric_difference(&debians).cloned().collect();
+        ensure!(difference.is_empty(), "{difference:#?}");
+        Ok(())
+    })
+    .unwrap();
 }
 
 #[test]

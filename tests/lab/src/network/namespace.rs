@@ -13,14 +13,15 @@ use serde::de::DeserializeOwned;
 use crate::network::http::{self, Answer};
 use crate::process::lock;
 
-/// A named network namespace. A cheap handle: the [`Lab`](crate::Lab) made it and deletes it.
+/// A named network namespace. A cheap handle: the [`Lab`](crate::Lab) that made it deletes it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Namespace {
     name: Arc<str>,
 }
 
 impl Namespace {
-    pub(crate) fn create(name: &str) -> Result<Self> {
+    /// Outside of a [`Lab`](crate::Lab), the caller deletes it.
+    pub fn create(name: &str) -> Result<Self> {
         // The first `ip netns add` mounts the folder of names; two at once get in each other's way.
         static ADDING: Mutex<()> = Mutex::new(());
         let adding = lock(&ADDING);
@@ -31,7 +32,7 @@ impl Namespace {
         Ok(namespace)
     }
 
-    pub(crate) fn delete(&self) -> Result<()> {
+    pub fn delete(&self) -> Result<()> {
         output(Command::new("ip").args(["netns", "del", &self.name])).map(drop)
     }
 
