@@ -56,7 +56,7 @@ impl Call<'_> {
         Ok(took)
     }
 
-    /// Errors are told on standard output, which is left to the caller.
+    /// Errors are on standard output, which is left to the caller.
     pub(super) fn command(&self) -> Command {
         let mut command = Command::new(self.program);
         command.env_clear().envs([

@@ -38,9 +38,9 @@ impl<'a> Contest<'a> {
         home: &Path,
         reservations: u32,
     ) -> Result<Self> {
-        let lane = |rival: Rival<'a>, who: &str| {
-            let name = format!("{who}-{reservations}");
-            let host = Host::build(lab, &name, rival, &home.join(who), reservations)?;
+        let lane = |rival: Rival<'a>, label: &str| {
+            let name = format!("{label}-{reservations}");
+            let host = Host::build(lab, &name, rival, &home.join(label), reservations)?;
             let (alone, crowd) = Default::default();
             anyhow::Ok(Lane { host, alone, crowd })
         };

@@ -1,8 +1,8 @@
 //! The most memory that a plugin ever has.
 //!
 //! The kernel's own account of a child that has ended (`ru_maxrss`) begins with the memory of
-//! whoever started it. So the plugin is looked at while it lives, as late as possible: when it
-//! wants to say its result into a pipe that is full.
+//! its parent. So the plugin is measured while it runs, as late as possible: when it writes its
+//! result into a pipe that is full.
 
 use std::fs::{read_dir, read_to_string};
 use std::io::{Read, Write, pipe};

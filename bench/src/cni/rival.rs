@@ -41,7 +41,7 @@ impl Rival<'_> {
     }
 }
 
-/// What the daemon says, for whoever asks it.
+/// What the daemon answers.
 pub(super) fn subnet_env() -> String {
     format!(
         "FLANNEL_NETWORK={NETWORK}\nFLANNEL_SUBNET={GATEWAY}\nFLANNEL_MTU={MTU}\nFLANNEL_IPMASQ=true\n"

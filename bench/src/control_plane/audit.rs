@@ -64,8 +64,8 @@ fn foreign() -> impl Iterator<Item = String> {
     (first..first + FOREIGN).map(to)
 }
 
-/// Any news of the underlay's link has the daemon look at everything, as its audits do: a name
-/// that nobody uses is news enough.
+/// Any change of the underlay's link makes the daemon list everything, as its audits do: another
+/// alias is enough.
 fn measure(site: &Site, count: u32, rounds: usize) -> Result<(Sample<Duration>, Sample<Duration>)> {
     let listener = Listener::start(site.node.namespace())?;
     let daemon = site.start_daemon()?;

@@ -1,4 +1,4 @@
-//! What a daemon on Kubernetes costs beside thousands of nodes whose kubelets report all the time.
+//! What a daemon on Kubernetes costs next to thousands of nodes whose kubelets report all the time.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ const QUIET: Duration = Duration::from_millis(500);
 /// What a daemon needs for itself meanwhile.
 const IDLE: Duration = Duration::from_millis(10);
 
-/// A daemon, and the API server that tells it of its peers.
+/// A daemon, and the API server that has its peers.
 struct Site {
     server: ApiServer,
     daemon: Daemon,

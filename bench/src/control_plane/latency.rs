@@ -42,7 +42,7 @@ struct Delays {
     from_write: Sample<Duration>,
 }
 
-/// `events` to each of four daemons, who take turns.
+/// `events` to each of four daemons, which take turns.
 pub(crate) fn run(binaries: &Binaries, events: usize, sheet: &mut Sheet) -> Result<()> {
     let kinds = Backend::BOTH.into_iter().flat_map(|backend| [(backend, FEW), (backend, MANY)]);
     let start = |(backend, peers)| Line::start(binaries, backend, peers);

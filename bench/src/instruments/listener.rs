@@ -20,7 +20,7 @@ use tweed_netlink::Frame;
 
 use crate::instruments::peer::Peer;
 
-/// Holds the changes of tens of thousands of peers while nobody reads.
+/// Holds the changes of tens of thousands of peers until they are read.
 const BUFFER: usize = 64 << 20;
 /// Of IPv4 routes, the seventh, and of nexthop objects, the last.
 const GROUPS: u32 = 1 << 6 | 1 << 31;
@@ -114,8 +114,8 @@ impl Listener {
     fn next(&self, deadline: Instant) -> Result<(Instant, Change)> {
         match self.told.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             Ok(told) => told.context("changes of the kernel were missed"),
-            Err(RecvTimeoutError::Timeout) => bail!("the kernel told nothing in time"),
-            Err(RecvTimeoutError::Disconnected) => bail!("nobody listens to the kernel"),
+            Err(RecvTimeoutError::Timeout) => bail!("the kernel notified of nothing in time"),
+            Err(RecvTimeoutError::Disconnected) => bail!("the listener has ended"),
         }
     }
 }

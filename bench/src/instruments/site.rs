@@ -35,7 +35,7 @@ impl Site {
         Ok(site)
     }
 
-    /// Writes the network's config anew.
+    /// Writes the network's config again.
     pub(crate) fn configure(&self, more: &str) -> Result<()> {
         let network = format!(r#""Network":"{NETWORK}","SubnetLen":24"#);
         let backend = format!(r#""Backend":{{"Type":"{}"}}"#, self.backend.name());

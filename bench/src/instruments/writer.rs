@@ -15,7 +15,7 @@ pub(crate) struct Writer {
     watch: WatchStream,
 }
 
-/// When a write was on its way, and when somebody knew that it was done.
+/// When a write was sent, and when its answer or the change was received.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Written {
     pub(crate) sent: Instant,

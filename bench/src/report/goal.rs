@@ -1,4 +1,4 @@
-//! What was to be reached, beside what was.
+//! Goals, next to what was measured.
 
 use std::fmt::{Display, Formatter};
 

@@ -171,7 +171,7 @@ fn escaped(words: &str) -> String {
     words.replace('&', "&amp;").replace('<', "&lt;")
 }
 
-/// The heights of names beside their lines, moved down until none covers another.
+/// The heights of names next to their lines, moved down until none covers another.
 fn apart(wanted: Vec<f64>) -> Vec<f64> {
     let mut order: Vec<usize> = (0..wanted.len()).collect();
     order.sort_by(|a, b| height(&wanted, *a).total_cmp(&height(&wanted, *b)));

@@ -1,4 +1,4 @@
-//! Markdown, line by line, as soon as there is something to tell.
+//! The results as Markdown, written line by line as they come.
 
 use std::fmt::Display;
 use std::fs::File;
@@ -17,7 +17,7 @@ pub(crate) struct Sheet {
 }
 
 impl Sheet {
-    /// Begins `results.md` in `folder` anew.
+    /// Creates an empty `results.md` in `folder`.
     pub(crate) fn open(folder: &Path) -> Result<Self> {
         std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
         let path = folder.join("results.md");

@@ -52,8 +52,8 @@ impl Contest {
         Ok(Self { peers, backend: site.backend, daemon, script, peak, resident, scripts })
     }
 
-    pub(super) fn describe(&self, who: &str) -> String {
-        format!("{who}, {}, {} peers", self.backend.name(), self.peers)
+    pub(super) fn describe(&self, daemon: &str) -> String {
+        format!("{daemon}, {}, {} peers", self.backend.name(), self.peers)
     }
 
     pub(super) fn start_daemon(&mut self, site: &Site) -> Result<()> {

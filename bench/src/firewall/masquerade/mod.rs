@@ -15,7 +15,7 @@ use crate::report::sheet::{Sheet, spread};
 use rival::Rival;
 
 const PEERS: u32 = 5000;
-/// Nothing happens for so long; figures are told for a minute.
+/// The length of an idle measurement; its results are shown per minute.
 const WINDOW: Duration = Duration::from_secs(20);
 const WINDOWS_PER_MINUTE: u32 = 3;
 /// After a start.
@@ -87,7 +87,7 @@ impl Contestant {
         eventually(PATIENCE, || Ok::<_, anyhow::Error>(self.listed(site)?.contains(&range)))
     }
 
-    /// Until rules are there again to which somebody does `blow`.
+    /// Until rules are there again after `blow` has changed them.
     fn meddle(&self, site: &Site, blow: &str) -> Result<Duration> {
         let before = self.listed(site)?;
         site.node.namespace().run("sh", &["-c", blow])?;
@@ -97,7 +97,7 @@ impl Contestant {
         eventually(PATIENCE, || Ok::<_, anyhow::Error>(self.listed(site)? == before))
     }
 
-    /// Without remarks, in which the time is told.
+    /// Without comments, which have the time in them.
     fn listed(&self, site: &Site) -> Result<String> {
         let [program, words @ ..] = self.list else { return Ok(String::new()) };
         let listing = site.node.namespace().run(program, words)?;

@@ -11,7 +11,7 @@ use nix::sys::socket::{setsockopt, sockopt};
 use nix::sys::time::TimeVal;
 use tweed_lab::{Family, Pod};
 
-/// As long as the page that greets whoever installs nginx.
+/// As long as the welcome page of nginx.
 const PAGE: usize = 612;
 const HEAD: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 612\r\nConnection: close\r\n\r\n";
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: pod\r\nConnection: close\r\n\r\n";
@@ -39,7 +39,7 @@ pub(super) fn requests_per_second(from: &Pod, to: &Pod) -> Result<u64> {
 fn serve(listener: &TcpListener, serving: &AtomicBool) {
     while serving.load(Ordering::SeqCst) {
         if let Ok((client, _)) = listener.accept() {
-            // A client that goes away tells of it itself.
+            // A client that ends reports its own error.
             let _ = answer(client);
         }
     }

@@ -16,7 +16,7 @@ pub(super) enum Order {
     Edit(Share),
     /// One edit to a backend without `Mixed`.
     Plain(&'static str),
-    /// The edits of two operators who do not know of each other.
+    /// The edits of two operators at the same time.
     Twice(Share, Share),
     /// `tweedctl migrate` with these words, and the exit code that is due.
     Migrate(&'static str, i32),
@@ -26,7 +26,7 @@ pub(super) enum Order {
     Restart(&'static str),
 }
 
-/// Of one who asks.
+/// Of an operator who asks.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Between two restarts: those of a fast rollout.
 const BETWEEN: Duration = Duration::from_secs(1);

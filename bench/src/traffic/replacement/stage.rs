@@ -81,7 +81,7 @@ impl Stage {
     }
 }
 
-/// What a daemon would have told the pods of node `number`.
+/// What a daemon writes for the pods of node `number`.
 fn subnets(number: u8) -> Result<SubnetEnv> {
     Ok(SubnetEnv {
         networks: vec!["10.244.0.0/16".parse()?, "fd00::/16".parse()?],
