@@ -106,6 +106,7 @@ fn check(config: &[u8]) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
+    use std::process::Command;
 
     use super::*;
 
@@ -117,8 +118,11 @@ mod tests {
     fn the_program_replaces_one_that_runs() {
         let home = tempfile::tempdir().unwrap();
         let target = home.path().join("flannel");
-        fs::copy("/bin/sleep", &target).unwrap();
-        let mut busy = std::process::Command::new(&target).arg("60").spawn().unwrap();
+        // By another process: a program that is open for writing here is so in whatever the other
+        // tests are starting, and cannot be run.
+        let copied = Command::new("cp").args(["/bin/sleep".as_ref(), target.as_path()]).status();
+        assert!(copied.unwrap().success());
+        let mut busy = Command::new(&target).arg("60").spawn().unwrap();
         let task = Task::Plugin { to: home.path().to_owned() };
         task.carry_out(Path::new("/bin/true")).unwrap();
         assert_eq!(fs::read(&target).unwrap(), fs::read("/bin/true").unwrap());
