@@ -1,9 +1,10 @@
-//! The backend data of a lease, as flannel writes it in every store: the end of the tunnel.
+//! What flannel writes alike in every store: the address of a node, and the end of its tunnel.
 
 use std::net::IpAddr;
 
 use serde::Serialize;
 
+use crate::excerpt;
 use crate::mac::MacAddr;
 use crate::model::config::BackendType;
 use crate::model::json::{Fields, WrongType};
@@ -54,6 +55,15 @@ fn published(data: &Fields, family: Family) -> Result<Option<Vtep>, Malformed> {
     let source = data.str("Source").ok().flatten().and_then(|text| text.parse().ok());
     let source = source.filter(|address| Family::of(*address) == family);
     Ok(Some(Vtep { vni: data.u32("VNI")?, mac, source }))
+}
+
+/// The address of `family` in `text`, which stands under `name`.
+pub(super) fn address(name: &str, text: &str, family: Family) -> Result<IpAddr, Malformed> {
+    let address = text.parse().ok().filter(|address| Family::of(*address) == family);
+    address.ok_or_else(|| {
+        let text = excerpt::quoted(text);
+        Malformed(format!("{name} is {text}, but must be an {family} address"))
+    })
 }
 
 impl From<WrongType> for Malformed {

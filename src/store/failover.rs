@@ -40,7 +40,7 @@ pub(super) struct Failover<S: Servers> {
 }
 
 struct Current<C> {
-    connection: Option<Connection<C>>,
+    connection: Option<Arc<Connection<C>>>,
     /// Index of the server in use.
     server: usize,
     /// Counts the changes of the server in use.
@@ -51,9 +51,9 @@ struct Current<C> {
     failures: usize,
 }
 
-/// Shared, since a client is several kilobytes that every future would carry.
+/// To be shared: a client is several kilobytes that every future would carry.
 pub(super) struct Connection<C> {
-    client: Arc<C>,
+    client: C,
     generation: u64,
 }
 
@@ -93,12 +93,6 @@ impl From<Refusal> for Failure {
     }
 }
 
-impl<C> Clone for Connection<C> {
-    fn clone(&self) -> Self {
-        Self { client: Arc::clone(&self.client), generation: self.generation }
-    }
-}
-
 impl<C> Deref for Connection<C> {
     type Target = C;
 
@@ -123,17 +117,17 @@ impl<S: Servers> Failover<S> {
         Self { servers, report, current: Mutex::new(current) }
     }
 
-    pub(super) async fn connection(&self) -> Result<Connection<S::Client>, Failure> {
+    pub(super) async fn connection(&self) -> Result<Arc<Connection<S::Client>>, Failure> {
         let mut current = self.current.lock().await;
         if let Some(connection) = &current.connection {
-            return Ok(connection.clone());
+            return Ok(Arc::clone(connection));
         }
         match Box::pin(self.servers.open(current.server)).await {
             Ok(client) => {
                 current.generation += 1;
-                let (client, generation) = (Arc::new(client), current.generation);
-                let connection = Connection { client, generation };
-                current.connection = Some(connection.clone());
+                let connection = Connection { client, generation: current.generation };
+                let connection = Arc::new(connection);
+                current.connection = Some(Arc::clone(&connection));
                 Ok(connection)
             }
             Err(reason) => {

@@ -67,9 +67,8 @@ pub trait Documents {
 
     /// The network config, once there is one that can be used.
     fn network_config(&self) -> impl Future<Output = NetworkConfig> {
-        let usable = self.watch_config().filter_map(|update| ready(update.config.ok()));
+        let mut usable = self.watch_config().filter_map(|update| ready(update.config.ok()));
         async move {
-            let mut usable = usable;
             match usable.next().await {
                 Some(config) => config,
                 // A watch never ends.
@@ -88,8 +87,8 @@ pub trait Documents {
     /// Writes nothing if the store holds it already.
     ///
     /// # Errors
-    /// It is not published; nothing depends on it, and another try may succeed.
-    fn publish_report(&self, report: &NodeReport) -> impl Future<Output = Result<(), Unpublished>>;
+    /// Why it is not published, in a sentence; nothing depends on it, and another try may succeed.
+    fn publish_report(&self, report: &NodeReport) -> impl Future<Output = Result<(), String>>;
 
     /// The secret with which the daemons of this network seal their probes. The first node that asks
     /// creates it.
@@ -157,11 +156,6 @@ impl fmt::Display for Rival {
         self.mac.map_or(Ok(()), |mac| write!(f, " (MAC {mac})"))
     }
 }
-
-/// Why a report is not published, for the log.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct Unpublished(pub String);
 
 /// Why a lease cannot be had.
 #[derive(Debug, thiserror::Error)]

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::ops::Deref;
+use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::{Error, KvClient, LeaseClient, ResponseHeader, WatchClient};
@@ -37,7 +38,7 @@ impl Latency {
 /// A connection to one server.
 pub(in crate::store) struct Server(etcd_client::Client);
 
-pub(super) type Connection = failover::Connection<Server>;
+pub(super) type Connection = Arc<failover::Connection<Server>>;
 
 /// In bytes. Tens of thousands of leases are less; it bounds the memory that an answer takes.
 pub(super) const LONGEST_ANSWER: usize = 8 * 1024 * 1024;

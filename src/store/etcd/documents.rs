@@ -18,10 +18,10 @@ use crate::model::config::{ConfigUpdate, NetworkConfig, Unusable};
 use crate::model::probe_secret::Secret;
 use crate::model::report::NodeReport;
 use crate::model::status::StoreState;
+use crate::store::Documents;
 use crate::store::backoff::Backoff;
 use crate::store::failover::{Failure, Refusal, retry};
 use crate::store::watch::distinct;
-use crate::store::{Documents, Unpublished};
 
 /// After this time without an event the key is read again, not by all nodes at once.
 const LOOK_AGAIN: Duration = Duration::from_secs(300);
@@ -36,7 +36,7 @@ impl Documents for EtcdSubnetManager {
         }))
     }
 
-    async fn publish_report(&self, report: &NodeReport) -> Result<(), Unpublished> {
+    async fn publish_report(&self, report: &NodeReport) -> Result<(), String> {
         let store = &self.shared.store;
         let key = store.layout.report_key(&report.lease);
         let value = report.encode().into_bytes();
@@ -47,7 +47,7 @@ impl Documents for EtcdSubnetManager {
         store.client.note_report(&written);
         match written.map_err(unpublished)? {
             Some(()) => Ok(()),
-            None => Err(Unpublished(format!("key {key} may not be written"))),
+            None => Err(format!("key {key} may not be written")),
         }
     }
 
@@ -156,7 +156,7 @@ fn update(key: &str, answer: &GetResponse) -> ConfigUpdate {
 
 impl Shared {
     /// Under a reservation nothing else renews the etcd lease.
-    async fn keep_alive_for_report(&self, grant: i64) -> Result<(), Unpublished> {
+    async fn keep_alive_for_report(&self, grant: i64) -> Result<(), String> {
         let is_reserved = self.ours.borrow().own.as_ref().is_some_and(|own| own.grant.is_none());
         if is_reserved && let Err(refusal) = self.keep_alive(grant).await {
             self.forget_grant().await;
@@ -183,12 +183,12 @@ async fn write_report(
     unless_denied(answer.map(drop))
 }
 
-fn unpublished(failure: Failure) -> Unpublished {
-    Unpublished(match failure {
+fn unpublished(failure: Failure) -> String {
+    match failure {
         Failure::Away => "etcd cannot be used".to_owned(),
         Failure::Refused(Refusal::Absent) => "the etcd lease of this node is gone".to_owned(),
         Failure::Refused(refusal) => format!("etcd refused: {refusal}"),
-    })
+    }
 }
 
 /// What the store holds under `key`, which is `candidate` if it held nothing. None if this etcd user

@@ -11,7 +11,7 @@ use tracing::{info, warn};
 use super::client::Connection;
 use super::ours::{Ours, Own};
 use super::startup::{Proof, Reserved, Since, is_confirmed};
-use super::store::{Condition, Listing, Outcome, Stored, Write};
+use super::store::{Condition, Listing, Stored, Write};
 use super::watch::EtcdSource;
 use super::{EtcdSubnetManager, Shared, key, value};
 use crate::model::config::NetworkConfig;
@@ -233,21 +233,21 @@ impl Shared {
         let (id, value) = (own.id.clone(), own.intended.clone());
         let is_new = matches!(condition, Condition::Absent(_));
         let mut write = Write { id, value, grant: own.grant, condition, obsolete };
-        let outcome = loop {
+        let written = loop {
             match self.store.write(&write).await {
-                Ok(outcome) => break outcome,
+                Ok(written) => break written,
                 Err(refusal) => write.grant = self.other_grant(refusal, write.grant).await,
             }
         };
         own.grant = write.grant;
-        let since = match outcome {
-            Outcome::Written(revision) => {
+        let since = match written {
+            Ok(revision) => {
                 own.mod_revision = revision;
                 own.created = if is_new { revision.unsigned_abs() } else { own.created };
                 Since::Now
             }
             // A transaction without an answer was repeated, but had been carried out.
-            Outcome::Refused(found) => match found.iter().find(|stored| own.has_written(stored)) {
+            Err(found) => match found.iter().find(|stored| own.has_written(stored)) {
                 Some(stored) => {
                     own.mod_revision = stored.mod_revision;
                     own.created = stored.origin.created;

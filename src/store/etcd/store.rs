@@ -90,14 +90,6 @@ pub(super) enum Condition {
     Unchanged(i64),
 }
 
-#[derive(Clone, Debug)]
-pub(super) enum Outcome {
-    /// At this revision.
-    Written(i64),
-    /// The condition does not hold: the leases that prevent it, the lease itself included.
-    Refused(Vec<Stored>),
-}
-
 /// The library's strictest server allows 128 operations in a transaction.
 const MAX_OBSOLETE: usize = 64;
 
@@ -166,7 +158,8 @@ impl Store {
         Ok((answer.kvs().first().and_then(|kv| self.stored(kv)), revision(answer.header())))
     }
 
-    pub(super) async fn write(&self, write: &Write) -> Result<Outcome, Refusal> {
+    /// Returns the revision of the write, or the leases that prevent it: the condition does not hold.
+    pub(super) async fn write(&self, write: &Write) -> Result<Result<i64, Vec<Stored>>, Refusal> {
         let transaction = self.transaction(write);
         let ask = |connection: Connection| {
             let transaction = transaction.clone();
@@ -174,7 +167,7 @@ impl Store {
         };
         let answer = self.client.request(ask).await?;
         if answer.succeeded() {
-            return Ok(Outcome::Written(revision(answer.header())));
+            return Ok(Ok(revision(answer.header())));
         }
         let mut found = Vec::new();
         for response in answer.op_responses() {
@@ -182,7 +175,7 @@ impl Store {
                 found.extend(answer.kvs().iter().filter_map(|kv| self.stored(kv)));
             }
         }
-        Ok(Outcome::Refused(found))
+        Ok(Err(found))
     }
 
     pub(super) fn stored(&self, kv: &KeyValue) -> Option<Stored> {

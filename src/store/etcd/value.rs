@@ -1,12 +1,10 @@
 //! The values of leases in etcd, byte for byte as flannel writes them.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::str::FromStr;
 
 use serde::Serialize;
 
 use super::key;
-use crate::excerpt;
 use crate::model::config::BackendType;
 use crate::model::json::Fields;
 use crate::model::lease::{
@@ -120,23 +118,11 @@ fn endpoints(subnets: &[Prefix], value: &[u8]) -> Result<Vec<Endpoint>, Malforme
 }
 
 fn public_ip(fields: &Fields, keys: &Keys, family: Family) -> Result<IpAddr, Malformed> {
-    let text = fields.str(keys.public_ip)?.unwrap_or_default();
-    let given = match family {
-        Family::V4 => Ipv4Addr::from_str(text).map(IpAddr::from),
-        Family::V6 => Ipv6Addr::from_str(text).map(IpAddr::from),
-    };
-    match given {
-        Ok(address) if !address.is_unspecified() => Ok(address),
-        Err(_) if !text.is_empty() => Err(Malformed(format!(
-            "{} is {}, but must be an {family} address",
-            keys.public_ip,
-            excerpt::quoted(text)
-        ))),
-        Ok(_) | Err(_) => Err(Malformed(format!(
-            "its key names an {family} subnet, but {} is missing",
-            keys.public_ip
-        ))),
-    }
+    let name = keys.public_ip;
+    let missing = || Malformed(format!("its key names an {family} subnet, but {name} is missing"));
+    let text = fields.str(name)?.filter(|text| !text.is_empty()).ok_or_else(missing)?;
+    let address = backend_data::address(name, text, family)?;
+    Some(address).filter(|address| !address.is_unspecified()).ok_or_else(missing)
 }
 
 #[cfg(test)]

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::str::FromStr;
 
-use crate::excerpt;
 use crate::model::config::BackendType;
 use crate::model::json::Fields;
 use crate::model::lease::{
@@ -140,8 +139,9 @@ impl AnnotationPrefix {
         let backend = PublishedBackend::from(backend.as_str());
         let data = || self.data(annotations, keys.data);
         let vtep = backend_data::vtep(&backend, subnet.family(), data);
-        let vtep =
-            vtep.map_err(|error| Malformed(self.fault(keys.data, &format!("wrong: {error}"))))?;
+        let wrong =
+            |error| Malformed(format!("annotation {} is wrong: {error}", self.key(keys.data)));
+        let vtep = vtep.map_err(wrong)?;
         Ok(Some(Endpoint { subnet, public_ip, backend, vtep }))
     }
 
@@ -160,19 +160,9 @@ impl AnnotationPrefix {
         name: &str,
         family: Family,
     ) -> Result<Option<IpAddr>, Malformed> {
-        let Some(text) = self.get(annotations, name).filter(|text| !text.is_empty()) else {
-            return Ok(None);
-        };
-        let address = text.parse().ok().filter(|address| Family::of(*address) == family);
-        let wrong = || {
-            let text = excerpt::quoted(text);
-            Malformed(self.fault(name, &format!("{text}, but must be an {family} address")))
-        };
-        address.ok_or_else(wrong).map(Some)
-    }
-
-    fn fault(&self, name: &str, what: &str) -> String {
-        format!("annotation {} is {what}", self.key(name))
+        let text = self.get(annotations, name).filter(|text| !text.is_empty());
+        let name = || format!("annotation {}", self.key(name));
+        text.map(|text| backend_data::address(&name(), text, family)).transpose()
     }
 
     fn get<'a>(&self, annotations: &'a Annotations, name: &str) -> Option<&'a str> {

@@ -1,6 +1,7 @@
 //! Asks the API server, waits when it asks for a pause, and classifies its answers.
 
 use std::ops::Deref;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Collected, Limited};
@@ -33,7 +34,7 @@ pub(super) struct ApiServers {
 }
 
 /// A connection to one server.
-pub(super) type Connection = failover::Connection<kube::Client>;
+pub(super) type Connection = Arc<failover::Connection<kube::Client>>;
 
 /// The server begins its answer sooner, unless it hangs.
 const ANSWER: Duration = Duration::from_secs(15);
@@ -207,7 +208,7 @@ fn pause(status: StatusCode, headers: &HeaderMap) -> Option<Duration> {
 pub(super) struct Status {
     code: u16,
     #[serde(deserialize_with = "excerpt::deserialize_sentence")]
-    message: String,
+    pub(super) message: String,
     details: Details,
 }
 
@@ -248,10 +249,6 @@ impl Status {
     /// Whether an event ends a watch because its history is compacted, or still to come.
     pub(super) fn ends_history(&self) -> bool {
         StatusCode::from_u16(self.code).is_ok_and(|code| self.lacks_history(code))
-    }
-
-    pub(super) fn words(&self) -> &str {
-        &self.message
     }
 
     fn in_words(&self, status: StatusCode) -> String {

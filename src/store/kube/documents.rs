@@ -28,7 +28,7 @@ use crate::store::backoff::Backoff;
 use crate::store::failover::{Failure, Refusal, retry};
 use crate::store::hold::change;
 use crate::store::watch::distinct;
-use crate::store::{Documents, Identity, Unpublished};
+use crate::store::{Documents, Identity};
 
 /// A mounted ConfigMap changes by another link in its folder, which a watch on the file misses.
 const READ_AGAIN: Duration = Duration::from_secs(1);
@@ -57,10 +57,9 @@ impl Documents for KubeSubnetManager {
 
     /// In an object of its own, which Kubernetes removes with the pod of the daemon: what comes after
     /// it on the node may be flanneld. Where the pod is not known, it is removed with the node.
-    async fn publish_report(&self, report: &NodeReport) -> Result<(), Unpublished> {
+    async fn publish_report(&self, report: &NodeReport) -> Result<(), String> {
         let shared = &self.shared;
-        let no_namespace = || Unpublished(NO_NAMESPACE.to_owned());
-        let namespace = shared.namespace().ok_or_else(no_namespace)?;
+        let namespace = shared.namespace().ok_or(NO_NAMESPACE)?;
         let text = report.encode();
         let name = shared.node_name().await;
         let owner = if let Some(pod) = &shared.options.pod {
@@ -72,11 +71,9 @@ impl Documents for KubeSubnetManager {
         let ask = request::publish_report(&namespace, &name, &owner, &text);
         let published = shared.client.once(&ask).await;
         shared.client.note_report(&published);
-        published.map(drop).map_err(|failure| {
-            Unpublished(match failure {
-                Failure::Away => "the API server cannot be used".to_owned(),
-                Failure::Refused(refusal) => shared.client.refused(refusal),
-            })
+        published.map(drop).map_err(|failure| match failure {
+            Failure::Away => "the API server cannot be used".to_owned(),
+            Failure::Refused(refusal) => shared.client.refused(refusal),
         })
     }
 

@@ -98,8 +98,7 @@ pub(super) struct Owner {
 /// Makes `text` the report of `node`, which is removed with `owner`.
 pub(super) fn publish_report(namespace: &str, node: &str, owner: &Owner, text: &str) -> Ask {
     let name = format!("tweed-node-{node}");
-    let labels: Value =
-        REPORTS.split(',').filter_map(|pair| pair.split_once('=')).map(label).collect();
+    let labels: Value = REPORTS.split(',').filter_map(|pair| pair.split_once('=')).collect();
     let Owner { kind, name: owner, uid } = owner;
     let owner = json!({ "apiVersion": "v1", "kind": kind, "name": owner, "uid": uid });
     let object = json!({
@@ -128,10 +127,6 @@ pub(super) fn write_config(namespace: &str, name: &str, seen: i64, text: &str) -
     });
     let patch = Patch::Merge(patch);
     made(namespaced(namespace, "configmaps").patch(name, &PatchParams::default(), &patch))
-}
-
-fn label((key, value): (&str, &str)) -> (String, Value) {
-    (key.to_owned(), value.into())
 }
 
 fn patch_status(name: &str, patch: Value) -> Ask {

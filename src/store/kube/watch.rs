@@ -345,7 +345,7 @@ fn interruption(line: &[u8]) -> Interrupted {
     let Ok(ErrorEvent { object: status }) = serde_json::from_slice(line) else {
         return Interrupted::Away;
     };
-    debug!(reason = status.words(), "the watch on the nodes was ended");
+    debug!(reason = status.message, "the watch on the nodes was ended");
     if status.ends_history() { Interrupted::Gap } else { Interrupted::Away }
 }
 
