@@ -1,4 +1,4 @@
-//! Whether a probe deserves an answer.
+//! Whether a probe is answered.
 
 use std::net::IpAddr;
 
@@ -11,16 +11,16 @@ use crate::plan::paths::{Local, Targets};
 pub enum Rejected {
     #[error("it is for another node")]
     Misdirected,
-    #[error("it comes from another address than it says")]
-    Disguised,
-    #[error("its sender is no peer that is believed")]
-    Stranger,
+    #[error("its source is not the address of its sender")]
+    SourceMismatch,
+    #[error("its sender is no accepted peer")]
+    UnknownSender,
     #[error("it is no question")]
     NoQuestion,
 }
 
-/// The answer to `packet`, which came from `source`, and the public IP to send it to if it goes
-/// the direct way.
+/// The answer to `packet`, which came from `source`, and the public IP to send it to if it takes
+/// the direct path.
 pub fn answer(
     packet: Packet,
     source: IpAddr,
@@ -31,16 +31,16 @@ pub fn answer(
         return Err(Rejected::NoQuestion);
     }
     is_between(packet, source, local)?;
-    let peer = targets.peers.get(&packet.from).ok_or(Rejected::Stranger)?;
+    let peer = targets.peers.get(&packet.from).ok_or(Rejected::UnknownSender)?;
     Ok((packet.answered(), peer.public_ip))
 }
 
-/// Whether `packet` is for us, and from where it says.
+/// Whether `packet` is for this node, and its source is its sender.
 pub(super) fn is_between(packet: Packet, source: IpAddr, local: &Local) -> Result<(), Rejected> {
     if local.addresses.get(&Family::of(packet.to)) != Some(&packet.to) {
         return Err(Rejected::Misdirected);
     }
-    (packet.from == source).then_some(()).ok_or(Rejected::Disguised)
+    (packet.from == source).then_some(()).ok_or(Rejected::SourceMismatch)
 }
 
 #[cfg(test)]
@@ -80,8 +80,8 @@ mod tests {
     #[test]
     fn nobody_else_is_answered() {
         let rejected = |from, to, source| asked(from, to, source).unwrap_err();
-        assert_eq!(rejected("10.244.9.0", "10.244.1.0", "10.244.9.0"), Rejected::Stranger);
+        assert_eq!(rejected("10.244.9.0", "10.244.1.0", "10.244.9.0"), Rejected::UnknownSender);
         assert_eq!(rejected("10.244.2.0", "10.244.9.0", "10.244.2.0"), Rejected::Misdirected);
-        assert_eq!(rejected("10.244.2.0", "10.244.1.0", "172.16.0.2"), Rejected::Disguised);
+        assert_eq!(rejected("10.244.2.0", "10.244.1.0", "172.16.0.2"), Rejected::SourceMismatch);
     }
 }

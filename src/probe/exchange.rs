@@ -66,7 +66,7 @@ pub enum Pause {
 }
 
 const FOLLOW: Duration = Duration::from_millis(50);
-/// So many packets are read before anything else happens.
+/// How many packets are read before anything else happens.
 const AT_ONCE: usize = 64;
 /// The largest packet there can be.
 const BUFFER: usize = 65_536;
@@ -300,7 +300,7 @@ impl Exchange {
             Kind::Question => {
                 let answer = answer(packet, source.ip(), &self.local, targets);
                 let Ok((answer, gateway)) = answer else { return false };
-                // As long as the question: large packets have to come through both ways.
+                // As long as the question: large packets have to get through in both directions.
                 let outgoing = Outgoing { packet: answer, length: bytes.len(), secret };
                 self.serve(packet, outgoing, gateway)
             }

@@ -10,7 +10,7 @@ use crate::model::probe_secret::Secret;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet {
     pub kind: Kind,
-    /// The way it goes, and its answer with it.
+    /// The path that it takes, and its answer too.
     pub path: Path,
     /// Of the question, repeated by its answer.
     pub nonce: u64,
@@ -37,7 +37,7 @@ pub enum Kind {
     Answer,
 }
 
-/// Why bytes are no probe of ours.
+/// Why bytes are no probe of this cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
     #[error("it is too short")]
@@ -61,7 +61,7 @@ const STAMP: usize = 17;
 pub const SHORTEST: usize = BODY + STAMP + Secret::SEAL;
 
 impl Packet {
-    /// The answer to this question, by the same way; it has no stamp yet.
+    /// The answer to this question, by the same path; it has no stamp yet.
     #[must_use]
     pub const fn answered(self) -> Self {
         Self { kind: Kind::Answer, from: self.to, to: self.from, stamp: None, ..self }

@@ -2,7 +2,7 @@
 //!
 //! No clocks are compared: a packet counts as new if its count is new in its session. A session
 //! begins with each start of its sender. Whether a session is the present one is known once it has
-//! answered a question of ours: until then, its packets may be old ones that were recorded.
+//! answered a question of this node: until then, its packets may be old ones that were recorded.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ pub(super) struct Stamps(Stamp);
 /// What a peer has sent so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sender {
-    /// The session that has answered a question of ours.
+    /// The session that has answered a question of this node.
     proven: Option<Session>,
     proven_questions: Bucket,
     /// Another session, of a peer that has restarted or of an attacker.
@@ -73,7 +73,7 @@ impl Sender {
         }
     }
 
-    /// Notes a packet that answers a question of ours: its session is the present one.
+    /// Notes a packet that answers a question of this node: its session is the present one.
     pub(super) fn prove(&mut self, stamp: Option<Stamp>) {
         let is_proven = |stamp: &Stamp| self.proven.is_some_and(|it| it.id == stamp.session);
         let Some(stamp) = stamp.filter(|stamp| !is_proven(stamp)) else { return };

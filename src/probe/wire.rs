@@ -14,7 +14,7 @@ use tokio::net::UdpSocket;
 use super::datagram;
 use crate::model::prefix::Family;
 
-/// Hears probes of both ways, and sends them.
+/// Receives and sends probes by both paths.
 #[derive(Debug)]
 pub struct Wire {
     family: Family,
@@ -39,7 +39,7 @@ pub enum NoWire {
     NoNetlink(#[source] io::Error),
 }
 
-/// The kernel drops what is not read or sent in time; so much is kept for us, in bytes.
+/// The kernel buffers this much for the daemon, in bytes, and drops the rest.
 const BACKLOG: usize = 1 << 20;
 
 impl Wire {
@@ -74,8 +74,8 @@ impl Wire {
         self.socket.try_send_to(payload, SocketAddr::new(to, self.port)).map(drop)
     }
 
-    /// Sends to `to` with `gateway` for the next hop, whatever the route to `to` says: the kernel
-    /// takes the way to the address it is told, and does not look into the packet.
+    /// Sends to `to` with `gateway` for the next hop, in place of the route to `to`: the kernel routes
+    /// by the address that it is given, and does not look into the packet.
     pub fn send_direct(
         &self,
         from: IpAddr,
