@@ -17,7 +17,7 @@ mod views;
 pub use changes::{Changes, Differences, Losses};
 pub use inputs::{Edit, Guarding, Inputs};
 pub use iptables::IptablesResult;
-pub use report::{Listeners, Outputs, Progress, Usable};
+pub use report::{Outputs, Progress, Usable};
 pub use timers::HEARTBEAT;
 pub use views::Question;
 
@@ -312,7 +312,7 @@ impl Control {
                         "too many leases vanished at once: their routes are kept"
                     );
                 }
-                self.outputs.read_again();
+                self.outputs.read_again.send_modify(|count| *count += 1);
                 self.held.timers.withdraw_later();
                 if self.inputs.trust_the_store() {
                     self.held.timers.brake();

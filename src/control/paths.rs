@@ -183,7 +183,8 @@ impl Control {
         let leases = ids.iter().filter_map(|id| self.inputs.peers.lease(id));
         let endpoints = leases.flat_map(|lease| &lease.endpoints);
         let doubted = endpoints.filter(|endpoint| {
-            self.paths.verdict(endpoint) == Verdict::Silent && self.is_tunnelled(endpoint)
+            self.paths.verdict(endpoint) == Verdict::Silent
+                && self.programmed_path(endpoint) == Some(Path::Tunnel)
         });
         let doubted: BTreeSet<IpAddr> = doubted.map(|endpoint| endpoint.subnet.base()).collect();
         let now = self.paths.epoch.elapsed();
@@ -244,11 +245,6 @@ impl Control {
             }
             (Verdict::Pending, State::Off(_)) | (Verdict::Good, _) => None,
         }
-    }
-
-    /// Whether packets to the peer go through the tunnel as it is.
-    fn is_tunnelled(&self, endpoint: &Endpoint) -> bool {
-        self.programmed_path(endpoint) == Some(Path::Tunnel)
     }
 
     /// The path that packets to the peer take now; none without a route.

@@ -54,37 +54,15 @@ pub struct Outputs {
     pub changed: watch::Sender<()>,
 }
 
-/// Their other ends.
-#[derive(Debug)]
-pub struct Listeners {
-    pub progress: watch::Receiver<Progress>,
-    pub heartbeat: watch::Receiver<Instant>,
-    pub read_again: watch::Receiver<u64>,
-    pub reported: watch::Receiver<()>,
-    pub changed: watch::Receiver<()>,
-}
-
-impl Outputs {
-    pub fn channels() -> (Self, Listeners) {
-        let outputs = Self {
+impl Default for Outputs {
+    fn default() -> Self {
+        Self {
             progress: watch::Sender::default(),
             heartbeat: watch::Sender::new(Instant::now()),
             read_again: watch::Sender::default(),
             reported: watch::Sender::default(),
             changed: watch::Sender::default(),
-        };
-        let listeners = Listeners {
-            progress: outputs.progress.subscribe(),
-            heartbeat: outputs.heartbeat.subscribe(),
-            read_again: outputs.read_again.subscribe(),
-            reported: outputs.reported.subscribe(),
-            changed: outputs.changed.subscribe(),
-        };
-        (outputs, listeners)
-    }
-
-    pub(super) fn read_again(&self) {
-        self.read_again.send_modify(|count| *count += 1);
+        }
     }
 }
 

@@ -31,6 +31,7 @@ use crate::model::checkpoint::{Checkpoint, Host};
 use crate::store::etcd::EtcdSubnetManager;
 use crate::store::kube::KubeSubnetManager;
 use crate::store::{self, Documents, Leases};
+use serve::Endpoints;
 
 /// So many events may wait for the loop; who has more waits too.
 const EVENTS: usize = 1024;
@@ -108,13 +109,15 @@ async fn run_tasks<S: Leases + Documents + 'static>(
     remembered: Option<Checkpoint>,
 ) -> anyhow::Result<()> {
     let (events, inbox) = mpsc::channel(EVENTS);
-    let (outputs, listeners) = Outputs::channels();
+    let outputs = Outputs::default();
+    let [reported, changed] = [&outputs.reported, &outputs.changed].map(watch::Sender::subscribe);
+    let read_again = outputs.read_again.subscribe();
     let shared = Shared {
         options: Rc::new(options),
         host,
         events,
-        progress: listeners.progress,
-        heartbeat: listeners.heartbeat,
+        progress: outputs.progress.subscribe(),
+        heartbeat: outputs.heartbeat.subscribe(),
         saving: Rc::default(),
         subnet_file: watch::Sender::new(Some("the subnet file is not written yet".to_owned())),
     };
@@ -122,23 +125,17 @@ async fn run_tasks<S: Leases + Documents + 'static>(
     let kernel = NetlinkKernel::open().context("opening a netlink socket")?;
     let reconciler = Reconciler::new(kernel, settings(options), inbox, outputs);
     let acquired = watch::Sender::new(false);
-    let control = serve::bind_control(options)?;
-    let health = serve::bind_health(options)?;
-    let metrics = serve::bind_metrics(options)?;
+    let endpoints = Endpoints::bind(options)?;
     if let Some(checkpoint) = remembered {
         // The loop must have it before the store tells anything.
         shared.send(Event::Remembered(Box::new(checkpoint))).await?;
     }
 
     let mut tasks = JoinSet::new();
-    let leases = keep::forward_leases(
-        manager.clone(),
-        shared.clone(),
-        acquired.subscribe(),
-        listeners.read_again,
-    );
+    let leases =
+        keep::forward_leases(manager.clone(), shared.clone(), acquired.subscribe(), read_again);
     spawn(&mut tasks, leases);
-    let told = (listeners.reported, acquired.subscribe());
+    let told = (reported, acquired.subscribe());
     spawn(&mut tasks, keep::keep_report(manager.clone(), shared.clone(), told));
     spawn(&mut tasks, keep::forward_state(manager.clone(), shared.clone()));
     spawn(&mut tasks, keep::forward_config(manager.clone(), shared.clone()));
@@ -146,16 +143,10 @@ async fn run_tasks<S: Leases + Documents + 'static>(
     spawn(&mut tasks, probe::probe_paths(manager.clone(), shared.clone()));
     spawn(&mut tasks, keep::keep_lease(manager, shared.clone(), acquired));
     spawn(&mut tasks, files::keep_subnet_file(shared.clone()));
-    spawn(&mut tasks, files::keep_checkpoint(shared.clone(), listeners.changed));
+    spawn(&mut tasks, files::keep_checkpoint(shared.clone(), changed));
     spawn(&mut tasks, files::notify_when_ready(shared.clone()));
     spawn(&mut tasks, preflight::look_once(shared.clone()));
-    spawn(&mut tasks, serve::serve_control(control, shared.clone()));
-    if let Some(health) = health {
-        spawn(&mut tasks, serve::serve_health(health, shared.clone()));
-    }
-    if let Some(metrics) = metrics {
-        spawn(&mut tasks, serve::serve_metrics(metrics, shared.clone()));
-    }
+    spawn(&mut tasks, endpoints.serve(shared.clone()));
     spawn(&mut tasks, async {
         reconciler.run().await;
         Ok(())

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::Context;
+use futures::future::OptionFuture;
 use serde::Serialize;
 use serde_json::value::to_raw_value;
 use tokio::net::{TcpListener, UnixListener};
@@ -20,48 +21,46 @@ const STUCK: Duration = HEARTBEAT.saturating_mul(6);
 
 const METRICS: &str = "/metrics";
 
-/// Binds the control socket.
-///
-/// # Errors
-/// Another daemon answers on it, or the path cannot be used.
-pub(super) fn bind_control(options: &Options) -> anyhow::Result<UnixListener> {
-    http::bind_control(&options.control_socket)
-        .with_context(|| format!("binding the control socket {}", options.control_socket.display()))
+/// Where the daemon is asked; ports that are off are none.
+pub(super) struct Endpoints {
+    control: UnixListener,
+    health: Option<TcpListener>,
+    /// For the metrics alone.
+    metrics: Option<TcpListener>,
 }
 
-/// Binds the health port; none if it is off.
-pub(super) fn bind_health(options: &Options) -> anyhow::Result<Option<TcpListener>> {
-    options.health.map(|address| bind(address, "--healthz-ip and --healthz-port")).transpose()
-}
+impl Endpoints {
+    /// # Errors
+    /// Another daemon has the control socket or a port, or they cannot be used.
+    pub(super) fn bind(options: &Options) -> anyhow::Result<Self> {
+        let socket = &options.control_socket;
+        let control = http::bind_control(socket)
+            .with_context(|| format!("binding the control socket {}", socket.display()))?;
+        let bind = |address: Option<SocketAddr>, flags| {
+            let bind = |address| {
+                http::bind_tcp(address).with_context(|| format!("binding {flags} {address}"))
+            };
+            address.map(bind).transpose()
+        };
+        let health = bind(options.health, "--healthz-ip and --healthz-port")?;
+        let metrics = bind(options.metrics, "--metrics-ip and --metrics-port")?;
+        Ok(Self { control, health, metrics })
+    }
 
-/// Binds the port of the metrics alone; none if it is off.
-pub(super) fn bind_metrics(options: &Options) -> anyhow::Result<Option<TcpListener>> {
-    options.metrics.map(|address| bind(address, "--metrics-ip and --metrics-port")).transpose()
-}
-
-fn bind(address: SocketAddr, flags: &str) -> anyhow::Result<TcpListener> {
-    http::bind_tcp(address).with_context(|| format!("binding {flags} {address}"))
-}
-
-pub(super) async fn serve_health(listener: TcpListener, shared: Shared) -> anyhow::Result<()> {
-    let shared = &shared;
-    http::serve(listener, |path| async move { health(&path, shared).await }).await;
-    Ok(())
-}
-
-pub(super) async fn serve_metrics(listener: TcpListener, shared: Shared) -> anyhow::Result<()> {
-    let shared = &shared;
-    let route = |path: String| async move {
-        if path == METRICS { metrics(shared).await } else { http::not_found() }
-    };
-    http::serve(listener, route).await;
-    Ok(())
-}
-
-pub(super) async fn serve_control(listener: UnixListener, shared: Shared) -> anyhow::Result<()> {
-    let shared = &shared;
-    http::serve(listener, |path| async move { control(&path, shared).await }).await;
-    Ok(())
+    /// Never ends.
+    pub(super) async fn serve(self, shared: Shared) -> anyhow::Result<()> {
+        let shared = &shared;
+        let health = async |path: String| health(&path, shared).await;
+        let metrics = async |path: String| match path.as_str() {
+            METRICS => metrics(shared).await,
+            _ => http::not_found(),
+        };
+        let control = http::serve(self.control, async |path| control(&path, shared).await);
+        let health = OptionFuture::from(self.health.map(|port| http::serve(port, health)));
+        let metrics = OptionFuture::from(self.metrics.map(|port| http::serve(port, metrics)));
+        tokio::join!(control, health, metrics);
+        Ok(())
+    }
 }
 
 async fn control(path: &str, shared: &Shared) -> Response {

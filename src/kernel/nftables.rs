@@ -34,38 +34,27 @@ impl Tables {
     /// The table `name`; none if there is no such table, or nftables cannot be asked: whoever wants
     /// it hears of that when it is put, and routes have nothing to do with it.
     pub(super) fn read(&mut self, name: &TableName) -> Option<Table> {
-        let read = self.converse(|socket| nftables::read(socket, name.family, &name.name));
-        let contents = read.unwrap_or_else(|error| {
-            tracing::debug!(%error, table = %name, "the table was not read");
-            None
-        });
+        let contents = self.ask(name, |socket| nftables::read(socket, name.family, &name.name));
         contents.map(|contents| codec::table(name.clone(), contents))
     }
 
     /// What keeps `table` dropping packets.
     pub(super) fn renewal(&mut self, table: &Table) -> Option<Entry> {
         let (name, set) = (&table.name, table.is_renewed().then_some(RENEWED)?);
-        let read =
-            self.converse(|socket| nftables::udp_stay(socket, table.name.family, &name.name, set));
-        let stay = read.unwrap_or_else(|error| {
-            tracing::debug!(%error, table = %name, "its renewal was not read");
-            None
-        });
-        Some(Entry::Renewal(codec::renewal(Arc::clone(name), stay?)))
+        let stay = |socket: &mut _| nftables::udp_stay(socket, name.family, &name.name, set);
+        let stay = self.ask(name, stay)?;
+        Some(Entry::Renewal(codec::renewal(Arc::clone(name), stay)))
     }
 
     /// The elements of `table`.
     pub(super) fn elements(&mut self, table: &Table) -> Vec<Entry> {
-        let (name, set) = (Arc::clone(&table.name), table.has_peers().then_some(PEERS));
-        let read = set.map(|set| {
-            self.converse(|socket| nftables::addresses(socket, table.name.family, &name.name, set))
-        });
-        let addresses = read.unwrap_or(Ok(Vec::new())).unwrap_or_else(|error| {
-            tracing::debug!(%error, table = %name, "the elements were not read");
-            Vec::new()
-        });
-        let element = |address| Entry::Element(Element { table: Arc::clone(&name), address });
-        addresses.into_iter().map(element).collect()
+        if !table.has_peers() {
+            return Vec::new();
+        }
+        let name = &table.name;
+        let read = |socket: &mut _| nftables::addresses(socket, name.family, &name.name, PEERS);
+        let element = |address| Entry::Element(Element { table: Arc::clone(name), address });
+        self.ask(name, read).into_iter().map(element).collect()
     }
 
     /// Whether the kernel would not have a table by which packets are masqueraded.
@@ -88,7 +77,7 @@ impl Tables {
     /// What the kernel has of this chain of iptables-nft; nothing where nftables cannot be asked.
     pub(super) fn host_chain(&mut self, name: ChainName) -> HostChain {
         let (table, host, own) = (name.base.table(), name.base.as_str(), name.base.chain());
-        let read = self.converse(|socket| {
+        self.ask(&name, |socket| {
             let mut rules =
                 |chain| nftables::list(socket, TableFamily::Only(name.family), table, chain);
             let (host_rules, inside) = (rules(host)?, rules(own)?);
@@ -96,10 +85,6 @@ impl Tables {
             let drops = nftables::drops(socket, name.family, table, host)?;
             let otherwise = if drops { Otherwise::Dropped } else { Otherwise::Accepted };
             Ok(HostChain { inside: is_there.then_some(inside), host: host_rules, otherwise })
-        });
-        read.unwrap_or_else(|error| {
-            tracing::debug!(%error, chain = %name, "the chain was not read");
-            HostChain::default()
         })
     }
 
@@ -157,6 +142,18 @@ impl Tables {
         let unchanged = Unchanged(errno, &op);
         self.lack_masquerading |= unchanged.is_for_want_of_nftables() && op.entry().is_rules();
         Some(Refused { reason: unchanged.to_string(), op })
+    }
+
+    /// What is known of `subject`; as good as nothing where nftables cannot be asked.
+    fn ask<T: Default>(
+        &mut self,
+        subject: &impl fmt::Display,
+        talk: impl FnOnce(&mut Socket) -> io::Result<T>,
+    ) -> T {
+        self.converse(talk).unwrap_or_else(|error| {
+            tracing::debug!(%error, %subject, "nftables was not read");
+            T::default()
+        })
     }
 
     /// A broken conversation is not gone on with: what is still to come would be taken for an answer.

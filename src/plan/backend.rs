@@ -13,7 +13,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::mac::MacAddr;
 use crate::model::config::{BackendType, NetworkConfig};
 use crate::model::entry::{Address, Entry, KernelState, LinkName, Route, SettingKind, TableName};
 use crate::model::lease::{Endpoint, EndpointAttributes, Lease, LeaseAttributes, Rules, Vtep};
@@ -40,7 +39,9 @@ pub trait Network: Send {
 
     /// What it takes for packets of `peer` to be let in, whatever way leads there; nothing where
     /// everybody is.
-    fn admit(&self, peer: &Endpoint) -> Vec<Arc<Entry>>;
+    fn admit(&self, _peer: &Endpoint) -> Vec<Arc<Entry>> {
+        Vec::new()
+    }
 
     /// What it takes to reach `peer`; by the tunnel if there is a detour and it can be taken.
     fn towards(&self, peer: &Endpoint, detour: Option<Detour>) -> Result<Way, Unreachable>;
@@ -231,9 +232,4 @@ pub fn table_names(vni: u32) -> impl Iterator<Item = TableName> {
 /// The address of the tunnel device of the node that has `subnet`, on `link`.
 pub fn tunnel_address(subnet: Prefix, link: LinkName) -> Address {
     Address { link, address: subnet.base(), prefix_len: subnet.family().width() }
-}
-
-/// The address of the tunnel device of a node whose public IP this is: the same after every reboot.
-pub fn derived_mac(uplink: &Uplink, vni: u32) -> MacAddr {
-    Vtep::derived_mac(uplink.public_ip, vni)
 }

@@ -1,5 +1,7 @@
 //! What a node needs for its own sake, and what it tells its peers.
 
+use tweed::model::lease::Vtep;
+
 use super::*;
 
 #[test]
@@ -200,6 +202,6 @@ fn a_host_gw_node_publishes_a_vtep_only_with_mixed() {
 #[test]
 fn a_device_address_is_the_same_after_every_reboot() {
     let local = node(VXLAN, "");
-    let macs = local.node.uplinks.iter().map(|uplink| backend::derived_mac(uplink, 1).to_string());
+    let macs = local.node.uplinks.iter().map(|it| Vtep::derived_mac(it.public_ip, 1).to_string());
     expect!["3e:74:61:d7:1d:07 1e:af:3f:ac:a0:b6"].assert_eq(&macs.collect::<Vec<_>>().join(" "));
 }

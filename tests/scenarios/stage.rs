@@ -3,12 +3,10 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, LocalSet};
 use tokio::time::{self, Instant};
-use tweed::control::{
-    Event, HEARTBEAT, Listeners, Outputs, Progress, Question, Reconciler, Settings,
-};
+use tweed::control::{Event, HEARTBEAT, Outputs, Progress, Question, Reconciler, Settings};
 use tweed::model::checkpoint::Checkpoint;
 use tweed::model::config::{ConfigUpdate, NetworkConfig, Unusable};
 use tweed::model::lease::{Endpoint, Lease, LeaseId, LeaseUpdate};
@@ -41,6 +39,14 @@ pub(crate) struct Stage {
     /// What the loop was last asked to save.
     asked: Option<oneshot::Receiver<Option<Checkpoint>>>,
     log: Log,
+}
+
+/// What the loop reports.
+struct Listeners {
+    progress: watch::Receiver<Progress>,
+    heartbeat: watch::Receiver<Instant>,
+    read_again: watch::Receiver<u64>,
+    changed: watch::Receiver<()>,
 }
 
 /// Verdicts are made within so many steps of the prober.
@@ -370,7 +376,13 @@ fn daemon(
     settings: Settings,
 ) -> (mpsc::Sender<Event>, Listeners, JoinHandle<()>) {
     let (events, received) = mpsc::channel(64);
-    let (outputs, listeners) = Outputs::channels();
+    let outputs = Outputs::default();
+    let listeners = Listeners {
+        progress: outputs.progress.subscribe(),
+        heartbeat: outputs.heartbeat.subscribe(),
+        read_again: outputs.read_again.subscribe(),
+        changed: outputs.changed.subscribe(),
+    };
     let run = Reconciler::new(kernel, settings, received, outputs).run();
     (events, listeners, tokio::task::spawn_local(run))
 }

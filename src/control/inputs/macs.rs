@@ -8,7 +8,6 @@ use crate::mac::MacAddr;
 use crate::model::entry::{Entry, KernelState, Key, Link, LinkKind, LinkName};
 use crate::model::lease::Vtep;
 use crate::model::node::{Node, Uplink};
-use crate::plan::backend;
 
 impl Inputs {
     /// Whether the MAC address of some tunnel device is still to be decided.
@@ -31,7 +30,7 @@ impl Inputs {
             let mut former = former.filter(|address| *address != uplink.public_ip);
             let mut belongs_to = |mac| former.any(|address| mac == Vtep::derived_mac(address, vni));
             let kept = kept.filter(|mac| !belongs_to(*mac));
-            let mac = kept.unwrap_or_else(|| backend::derived_mac(uplink, vni));
+            let mac = kept.unwrap_or_else(|| Vtep::derived_mac(uplink.public_ip, vni));
             self.macs.entry(uplink.family()).or_insert(mac);
         }
     }
@@ -44,11 +43,11 @@ impl Inputs {
         let vni = now.config.backend.tunnel.vni;
         let known = self.macs.clone();
         for old in &before.uplinks {
-            let derived = backend::derived_mac(old, vni);
+            let derived = Vtep::derived_mac(old.public_ip, vni);
             let new = now.node.uplink(old.family()).filter(|new| new.public_ip != old.public_ip);
             let mac = self.macs.get_mut(&old.family()).filter(|mac| **mac == derived);
             if let Some((mac, new)) = mac.zip(new) {
-                *mac = backend::derived_mac(new, vni);
+                *mac = Vtep::derived_mac(new.public_ip, vni);
             }
         }
         self.macs != known
@@ -61,7 +60,7 @@ impl Inputs {
         let vni = local.config.backend.tunnel.vni;
         let mut taken = Vec::new();
         for uplink in &local.node.uplinks {
-            let fresh = backend::derived_mac(uplink, vni);
+            let fresh = Vtep::derived_mac(uplink.public_ip, vni);
             let ours = self.macs.get_mut(&uplink.family());
             if let Some(ours) = ours.filter(|ours| **ours == mac && fresh != mac) {
                 *ours = fresh;

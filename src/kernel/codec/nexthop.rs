@@ -46,7 +46,8 @@ pub(super) fn parse(frame: &Frame<'_>) -> Option<NexthopMessage> {
     })
 }
 
-pub(super) fn list() -> Message {
+/// Asks for all nexthop objects of the host.
+pub(crate) fn list() -> Message {
     Message::new(RTM_GETNEXTHOP, 0, &[0; HEADER])
 }
 

@@ -10,7 +10,9 @@ use netlink_packet_route::neighbour::{NeighbourAttribute, NeighbourMessage};
 use netlink_packet_route::route::{RouteAttribute, RouteHeader, RouteMessage};
 use tweed_netlink::Message;
 
-use super::{address_family, flagged, nexthop};
+pub(crate) use super::nexthop::list as nexthops;
+
+use super::{address_family, flagged};
 use crate::model::prefix::Family;
 
 pub(crate) fn links() -> Message {
@@ -43,11 +45,6 @@ pub(crate) fn routes(family: Family) -> Message {
     message.header.address_family = address_family(family.unspecified());
     message.header.table = RouteHeader::RT_TABLE_MAIN;
     flagged(&Kind::GetRoute(message), 0)
-}
-
-/// All nexthop objects of the host.
-pub(crate) fn nexthops() -> Message {
-    nexthop::list()
 }
 
 /// The route that a packet to `address` would take.

@@ -4,14 +4,12 @@ use std::io;
 use std::path::Path;
 
 use nix::errno::Errno;
-use tweed_netlink::nftables::{
-    self, Expression, FilterChain, FilterRule, Match, Outcome, TableFamily,
-};
+use tweed_netlink::nftables::{self, Expression, FilterChain, FilterRule, Match, TableFamily};
 use tweed_netlink::{Protocol, Socket};
 
 use super::text;
 use crate::model::prefix::Family;
-use crate::plan::preflight::facts::{Chain, Module, Rule, Then};
+use crate::plan::preflight::facts::{Chain, Module, Rule};
 
 pub(super) fn chains() -> Vec<Chain> {
     let found = read().unwrap_or_else(|error| {
@@ -50,12 +48,12 @@ fn chain(found: FilterChain) -> Chain {
         TableFamily::Only(family) => Some(family),
     };
     let rules = rules.into_iter().filter_map(rule).collect();
-    Chain { family, table, name, policy: policy.map(then), rules }
+    Chain { family, table, name, policy, rules }
 }
 
 /// None if it asks for more than addresses.
 fn rule(FilterRule { tests, outcome }: FilterRule) -> Option<Rule> {
-    let mut rule = Rule { source: None, destination: None, then: then(outcome) };
+    let mut rule = Rule { source: None, destination: None, then: outcome };
     for test in tests {
         let (side, network) = match test {
             Expression::Source(Match::Is, network) => (&mut rule.source, network),
@@ -67,14 +65,4 @@ fn rule(FilterRule { tests, outcome }: FilterRule) -> Option<Rule> {
         }
     }
     Some(rule)
-}
-
-fn then(outcome: Outcome) -> Then {
-    match outcome {
-        Outcome::Accept => Then::Accept,
-        Outcome::Drop => Then::Drop,
-        Outcome::Return => Then::Return,
-        Outcome::Jump(chain) => Then::Jump(chain),
-        Outcome::Goto(chain) => Then::Goto(chain),
-    }
 }

@@ -114,15 +114,8 @@ async fn chains(scope: &Scope) -> impl Iterator<Item = Entry> + use<> {
 
 /// What `body` says that the kernel holds, if it is of any interest.
 fn entry(body: &Body, links: &Links, scope: &Scope) -> Option<Entry> {
-    match codec::decode(body, links)? {
-        Observation::Holds(entry) => Some(entry).filter(|entry| scope.covers(entry)),
-        Observation::Lost(_)
-        | Observation::LinkChanged(_)
-        | Observation::TableChanged(_)
-        | Observation::ChainChanged(_)
-        | Observation::Overrun
-        | Observation::Unheard => None,
-    }
+    let Observation::Holds(entry) = codec::decode(body, links)? else { return None };
+    scope.covers(&entry).then_some(entry)
 }
 
 fn interface(body: &Body) -> Option<Interface> {

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::cluster::{ClusterView, Member};
 use super::state::Mixing;
 use crate::model::config::{BackendType, NetworkConfig};
-use crate::model::lease::{Lease, LeaseUpdate, Peers, Record};
+use crate::model::lease::{Lease, LeaseUpdate, Peers, Record, Vtep};
 use crate::model::local::Local;
 use crate::model::node::{Node, Uplink};
 use crate::model::path::{Detour, Detours, Path};
@@ -179,7 +179,7 @@ impl<'a> Reachability<'a> {
         let mac = |uplink: &Uplink| {
             let family = uplink.family();
             let vtep = member.lease.endpoint(family).and_then(|endpoint| endpoint.vtep);
-            (family, vtep.map_or_else(|| backend::derived_mac(uplink, vni), |vtep| vtep.mac))
+            (family, vtep.map_or_else(|| Vtep::derived_mac(uplink.public_ip, vni), |vtep| vtep.mac))
         };
         Some(Local {
             config,

@@ -59,10 +59,6 @@ impl Network for HostGw {
         self.address.iter().cloned().collect()
     }
 
-    fn admit(&self, _: &Endpoint) -> Vec<Arc<Entry>> {
-        Vec::new()
-    }
-
     fn towards(&self, peer: &Endpoint, _: Option<Detour>) -> Result<Way, Unreachable> {
         match super::supported(peer)? {
             BackendType::HostGw => self.direct(peer),

@@ -14,22 +14,15 @@ pub(super) struct Mixed {
     kind: BackendType,
     tunnel: Vxlan,
     direct: HostGw,
-    standby: Standby,
-}
-
-/// Whether the tunnel to a peer stays usable while its route is direct.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standby {
-    /// Probes need it.
-    Warm,
-    None,
+    /// Whether the tunnel to a peer stays usable while its route is direct: probes need it.
+    has_standby: bool,
 }
 
 impl Mixed {
     pub(super) fn new(local: &Local, tunnel: Vxlan, direct: HostGw) -> Self {
         let kind = local.config.backend.kind;
-        let standby = local.config.probing().map_or(Standby::None, |_| Standby::Warm);
-        Self { kind, tunnel, direct, standby }
+        let has_standby = local.config.probing().is_some();
+        Self { kind, tunnel, direct, has_standby }
     }
 
     /// The way to `peer` over the link if it is there and there is no detour, else through the
@@ -46,11 +39,10 @@ impl Mixed {
     }
 
     fn with_standby(&self, mut direct: Way, peer: &Endpoint) -> Way {
-        let standby = match self.standby {
-            Standby::Warm => self.tunnel.standby(peer).unwrap_or_default(),
-            Standby::None => Vec::new(),
-        };
-        direct.entries.splice(0..0, standby);
+        if self.has_standby {
+            let standby = self.tunnel.standby(peer).unwrap_or_default();
+            direct.entries.splice(0..0, standby);
+        }
         direct
     }
 
@@ -58,7 +50,7 @@ impl Mixed {
     /// leave by the other: a strict filter would drop them. It knows IPv4 only.
     fn loose_filters(&self) -> impl Iterator<Item = Arc<Entry>> {
         let filtered = self.family() == Family::V4;
-        [self.tunnel.device(), self.tunnel.underlay()]
+        [&self.tunnel.device, &self.tunnel.underlay]
             .map(|link| Arc::new(Entry::Setting(SettingKind::ReversePath.off(link))))
             .into_iter()
             .filter(move |_| filtered)
@@ -88,7 +80,7 @@ impl Network for Mixed {
 
     fn towards(&self, peer: &Endpoint, detour: Option<Detour>) -> Result<Way, Unreachable> {
         match (self.kind, super::supported(peer)?) {
-            (BackendType::Vxlan, BackendType::Vxlan) if !self.tunnel.routes_directly() => {
+            (BackendType::Vxlan, BackendType::Vxlan) if !self.tunnel.tunnel.direct_routing => {
                 self.tunnel.tunnelled(peer)
             }
             (BackendType::Vxlan | BackendType::HostGw, _) => self.either(peer, detour),

@@ -12,7 +12,7 @@ use crate::model::entry::{
     Element, Entry, Fdb, KernelState, Link, LinkKind, LinkName, Neighbour, Route, SettingKind,
     TableName, Vxlan as Device,
 };
-use crate::model::lease::Endpoint;
+use crate::model::lease::{Endpoint, Vtep};
 use crate::model::local::Local;
 use crate::model::node::{Sysctls, Uplink};
 use crate::model::path::{Detour, Path};
@@ -20,9 +20,9 @@ use crate::model::prefix::{Family, Prefix};
 use crate::plan::allow_list::{self, Guarded};
 
 pub(super) struct Vxlan {
-    tunnel: Tunnel,
-    device: LinkName,
-    underlay: LinkName,
+    pub(super) tunnel: Tunnel,
+    pub(super) device: LinkName,
+    pub(super) underlay: LinkName,
     uplink: Uplink,
     mac: MacAddr,
     mtu: u32,
@@ -49,7 +49,7 @@ impl Vxlan {
         Self {
             device: LinkName::tunnel(family, tunnel.vni),
             underlay: local.node.interface.clone(),
-            mac: mac.unwrap_or_else(|| super::derived_mac(uplink, tunnel.vni)),
+            mac: mac.unwrap_or_else(|| Vtep::derived_mac(uplink.public_ip, tunnel.vni)),
             mtu: outer.saturating_sub(overhead(family)),
             subnet: local.own.as_ref().and_then(|own| own.endpoint(family)).map(|e| e.subnet),
             nexthops: Nexthops::new(local, family),
@@ -63,14 +63,6 @@ impl Vxlan {
             uplink: uplink.clone(),
             tunnel,
         }
-    }
-
-    pub(super) const fn device(&self) -> &LinkName {
-        &self.device
-    }
-
-    pub(super) const fn underlay(&self) -> &LinkName {
-        &self.underlay
     }
 
     /// The address of the device, on `link`.
@@ -107,11 +99,6 @@ impl Vxlan {
         let link = self.device.clone();
         let fdb = Fdb { link, mac: vtep.mac, destination: peer.public_ip };
         Ok([Entry::Fdb(fdb), Entry::Neighbour(neighbour)].map(Arc::new).into())
-    }
-
-    /// Whether `vxlan` peers on our link are reached around the tunnel.
-    pub(super) const fn routes_directly(&self) -> bool {
-        self.tunnel.direct_routing
     }
 
     /// The way to a `vxlan` peer: around the tunnel only where `DirectRouting` asks for it.

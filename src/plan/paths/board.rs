@@ -22,9 +22,8 @@ pub struct Board {
     rules: Rules,
     /// By the first address of the peer's subnet.
     subjects: BTreeMap<IpAddr, Subject>,
-    /// When each of them has its next turn.
+    /// The next turn of each of them.
     turns: BTreeSet<(Duration, IpAddr)>,
-    turn_of: BTreeMap<IpAddr, Duration>,
     /// The number of the last question.
     number: u64,
     budget: Budget,
@@ -45,7 +44,6 @@ impl Board {
             },
             subjects: BTreeMap::new(),
             turns: BTreeSet::new(),
-            turn_of: BTreeMap::new(),
             number: 0,
             budget: Budget::default(),
             reserved: BTreeSet::new(),
@@ -153,10 +151,10 @@ impl Board {
     }
 
     fn remove(&mut self, peer: IpAddr) {
-        self.subjects.remove(&peer);
+        let Some(subject) = self.subjects.remove(&peer) else { return };
+        self.turns.remove(&(subject.turn, peer));
         self.judged.remove(&peer);
         self.reserved.remove(&peer);
-        self.end_turns(peer);
     }
 
     fn turn(
@@ -200,7 +198,7 @@ impl Board {
     /// Brings the next turn of `peer` forward, if it is further off than one of doubt would be.
     fn hurry(&mut self, peer: IpAddr, now: Duration) {
         let soon = now + self.interval(Pace::Doubtful);
-        if self.turn_of.get(&peer).is_some_and(|at| *at > soon) {
+        if self.subjects.get(&peer).is_some_and(|subject| subject.turn > soon) {
             self.take_turn_at(peer, now);
         }
     }
@@ -213,15 +211,10 @@ impl Board {
     }
 
     fn take_turn_at(&mut self, peer: IpAddr, at: Duration) {
-        self.end_turns(peer);
+        let Some(subject) = self.subjects.get_mut(&peer) else { return };
+        let before = std::mem::replace(&mut subject.turn, at);
+        self.turns.remove(&(before, peer));
         self.turns.insert((at, peer));
-        self.turn_of.insert(peer, at);
-    }
-
-    fn end_turns(&mut self, peer: IpAddr) {
-        if let Some(at) = self.turn_of.remove(&peer) {
-            self.turns.remove(&(at, peer));
-        }
     }
 
     fn interval(&self, pace: Pace) -> Duration {

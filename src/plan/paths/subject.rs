@@ -82,6 +82,8 @@ pub struct Subject {
     pub direct: Track,
     pub tunnel: Track,
     pub verdict: Verdict,
+    /// When it has its next turn.
+    pub(super) turn: Duration,
     /// Questions up to this number do not count: they were about another target.
     asked_before: u64,
     /// When anything first came from it: then it is not flannel, and answers probes from then on.
@@ -110,6 +112,7 @@ impl Subject {
             direct: Track::default(),
             tunnel: Track::default(),
             verdict: Verdict::Pending,
+            turn: Duration::ZERO,
             asked_before: last,
             spoke: None,
             begun: None,
@@ -122,7 +125,7 @@ impl Subject {
     /// The same node as `self`, of which nothing else is known any more.
     pub(super) fn renewed(&self, target: Target, last: u64) -> Self {
         let is_same = self.target.public_ip == target.public_ip;
-        Self { spoke: self.spoke.filter(|_| is_same), ..Self::new(target, last) }
+        Self { spoke: self.spoke.filter(|_| is_same), turn: self.turn, ..Self::new(target, last) }
     }
 
     /// Whether what became of `question` says anything about this target.

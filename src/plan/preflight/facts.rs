@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+pub use tweed_netlink::nftables::Outcome;
+
 use crate::model::config::Tunnel;
 use crate::model::entry::LinkName;
 use crate::model::lease::Lease;
@@ -128,7 +130,7 @@ pub struct Chain {
     pub table: String,
     pub name: String,
     /// What becomes of forwarded packets at its end; none for a chain that only others lead to.
-    pub policy: Option<Then>,
+    pub policy: Option<Outcome>,
     pub rules: Vec<Rule>,
 }
 
@@ -138,16 +140,7 @@ pub struct Rule {
     /// Networks in which the source has to be, and the destination; none is any.
     pub source: Option<Prefix>,
     pub destination: Option<Prefix>,
-    pub then: Then,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Then {
-    Accept,
-    Drop,
-    Jump(String),
-    Goto(String),
-    Return,
+    pub then: Outcome,
 }
 
 /// The parts of systemd that touch links; those that do not run have no files.

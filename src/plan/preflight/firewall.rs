@@ -1,6 +1,6 @@
 //! Whether the host forwards packets of pods: forwarding itself, the firewalls of others, reverse-path filters.
 
-use super::facts::{Chain, Host, Needs, Packets, Rule, Then};
+use super::facts::{Chain, Host, Needs, Outcome, Packets, Rule};
 use super::{DropIn, Finding, Level};
 use crate::model::entry::LinkName;
 use crate::model::policy::Forward;
@@ -87,7 +87,7 @@ pub(super) fn chains(needs: &Needs, host: &Host) -> Vec<Finding> {
 fn is_opened(chain: &Chain, network: Prefix, needs: &Needs, host: &Host) -> bool {
     let is_of_iptables = chain.family.is_some()
         && (chain.table.as_str(), chain.name.as_str()) == ("filter", "FORWARD");
-    let opened = Chain { policy: Some(Then::Accept), ..chain.clone() };
+    let opened = Chain { policy: Some(Outcome::Accept), ..chain.clone() };
     needs.forward == Forward::Accept && is_of_iptables && dropped(&opened, network, host).is_none()
 }
 
@@ -99,7 +99,7 @@ fn noted(finding: Finding) -> Finding {
 fn dropped(chain: &Chain, network: Prefix, host: &Host) -> Option<Finding> {
     let is_lost = |(source, destination)| {
         let traffic = Traffic { source, destination };
-        fate(chain, traffic, &host.chains, DEEPEST) == Some(Then::Drop)
+        fate(chain, traffic, &host.chains, DEEPEST) == Some(Outcome::Drop)
     };
     let pods = Some(network);
     let (level, lost, why) = match [(pods, pods), (pods, None), (None, pods)].map(is_lost) {
@@ -145,16 +145,16 @@ fn cure(chain: &Chain, network: Prefix) -> String {
 }
 
 /// What becomes of `traffic` as far as it is known for all of it; none if it comes back from `chain`.
-fn fate(chain: &Chain, traffic: Traffic, chains: &[Chain], depth: usize) -> Option<Then> {
+fn fate(chain: &Chain, traffic: Traffic, chains: &[Chain], depth: usize) -> Option<Outcome> {
     for rule in chain.rules.iter().filter(|rule| rule.takes(traffic)) {
         match &rule.then {
-            end @ (Then::Accept | Then::Drop) => return Some(end.clone()),
-            Then::Return => break,
-            Then::Jump(name) => match chain.follow(name, traffic, chains, depth) {
+            end @ (Outcome::Accept | Outcome::Drop) => return Some(end.clone()),
+            Outcome::Return => break,
+            Outcome::Jump(name) => match chain.follow(name, traffic, chains, depth) {
                 None => {}
                 end => return end,
             },
-            Then::Goto(name) => {
+            Outcome::Goto(name) => {
                 return chain.follow(name, traffic, chains, depth).or_else(|| chain.policy.clone());
             }
         }
@@ -176,7 +176,7 @@ impl Chain {
         format!("{family} {}", self.table)
     }
 
-    fn follow(&self, name: &str, traffic: Traffic, all: &[Chain], depth: usize) -> Option<Then> {
+    fn follow(&self, name: &str, traffic: Traffic, all: &[Chain], depth: usize) -> Option<Outcome> {
         let is_meant = |chain: &&Chain| {
             chain.name == name && chain.table == self.table && chain.family == self.family
         };

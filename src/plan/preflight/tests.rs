@@ -39,7 +39,7 @@ fn before_the_first_start_the_networks_are_all_that_has_to_be_known() {
     let networks = [prefix("10.244.0.0/16"), prefix("fd00:10:244::/56")];
     let needs = Needs::before_the_first_start(Some(LinkName::new("eth0")), &networks);
     assert_eq!((needs.families.as_slice(), needs.tunnels.len()), (Family::ALL.as_slice(), 2));
-    let chains = vec![Chain { family: None, ..forward(Then::Drop, []) }];
+    let chains = vec![Chain { family: None, ..forward(Outcome::Drop, []) }];
     let host = Host { sockets: Vec::new(), chains, ..host() };
     let found = words(&findings(&needs, &host));
     assert!(found.len() == 2 && found.iter().all(|f| f.contains("forward-drop")), "{found:?}");
@@ -118,16 +118,20 @@ const FLAWS: &[(Change, &str)] = &[
         "warning port-taken: UDP port 8475 is taken",
     ),
     (
-        |_, host| host.chains = vec![forward(Then::Drop, [])],
+        |_, host| host.chains = vec![forward(Outcome::Drop, [])],
         "warning forward-drop: packets between pods of 10.244.0.0/16 are dropped unless a rule for \
          fewer lets them in",
     ),
     (
-        |_, host| host.chains = vec![forward(Then::Drop, [from("10.244.0.0/16", Then::Accept)])],
+        |_, host| {
+            host.chains = vec![forward(Outcome::Drop, [from("10.244.0.0/16", Outcome::Accept)])]
+        },
         "note forward-drop: packets to 10.244.0.0/16 are dropped unless a rule for fewer lets them in",
     ),
     (
-        |_, host| host.chains = vec![forward(Then::Drop, [to("10.244.0.0/16", Then::Accept)])],
+        |_, host| {
+            host.chains = vec![forward(Outcome::Drop, [to("10.244.0.0/16", Outcome::Accept)])]
+        },
         "note forward-drop: packets from 10.244.0.0/16 are dropped unless a rule for fewer lets \
          them in",
     ),
@@ -241,14 +245,14 @@ fn a_tunnel_that_is_not_wanted_needs_no_module() {
 }
 
 /// Whether packets of pods are let through by chains of these rules, the first of which has a policy.
-fn lets_through(policy: Then, rules: Vec<Rule>, others: Vec<Chain>) -> bool {
+fn lets_through(policy: Outcome, rules: Vec<Rule>, others: Vec<Chain>) -> bool {
     let chains = [vec![forward(policy, rules)], others].concat();
     found(|_, host| host.chains = chains).is_empty()
 }
 
 #[test]
 fn what_the_rules_of_others_let_through_is_followed_through_their_chains() {
-    use Then::{Accept, Drop, Goto, Jump, Return};
+    use Outcome::{Accept, Drop, Goto, Jump, Return};
     const PODS: &str = "10.244.0.0/16";
     let both = || vec![from(PODS, Accept), to("10.0.0.0/8", Accept)];
     let jump = |name: &str| vec![any(Jump(name.to_owned()))];
@@ -276,7 +280,7 @@ fn what_the_rules_of_others_let_through_is_followed_through_their_chains() {
 #[test]
 fn a_chain_is_opened_by_the_command_of_its_owner() {
     let cure = |family, table: &str| {
-        let (mut host, dropping) = (host(), forward(Then::Drop, []));
+        let (mut host, dropping) = (host(), forward(Outcome::Drop, []));
         host.chains = vec![Chain { family, table: table.to_owned(), ..dropping }];
         findings(&needs(), &host).pop().unwrap().cure
     };

@@ -287,7 +287,9 @@ fn a_question_to_a_former_target_says_nothing_of_the_new_one() {
     board.answer(&former, SECOND, SECOND, 0);
     board.lose(&former, SECOND, SECOND);
     let subject = |board: &Board| board.subjects[&address(1)];
-    assert_eq!(subject(&board), Subject::new(moved, former.number + 1));
+    let mut unknown = Subject::new(moved, former.number + 1);
+    unknown.turn = SECOND;
+    assert_eq!(subject(&board), unknown);
     let question = board.questions(SECOND, || 0)[0];
     board.answer(&question, SECOND, SECOND, 0);
     assert_eq!(subject(&board).verdict, Verdict::Good);

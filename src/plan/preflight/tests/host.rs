@@ -60,7 +60,7 @@ pub(super) fn host() -> Host {
             Socket { port: 8472, owner: Owner::Unknown },
             Socket { port: 8475, owner: Owner::Tweed },
         ],
-        chains: vec![forward(Then::Accept, [])],
+        chains: vec![forward(Outcome::Accept, [])],
         vxlan: Module::Available,
         systemd: Systemd {
             networkd: Some(unit("networkd.conf", foreign)),
@@ -91,7 +91,7 @@ pub(super) fn unit(name: &str, text: &str) -> Unit {
     Unit::parse(format!("/etc/systemd/network/{name}"), [text])
 }
 
-pub(super) fn forward(policy: Then, rules: impl IntoIterator<Item = Rule>) -> Chain {
+pub(super) fn forward(policy: Outcome, rules: impl IntoIterator<Item = Rule>) -> Chain {
     Chain {
         family: Some(Family::V4),
         table: "filter".to_owned(),
@@ -102,18 +102,18 @@ pub(super) fn forward(policy: Then, rules: impl IntoIterator<Item = Rule>) -> Ch
 }
 
 pub(super) fn chain(name: &str, rules: impl IntoIterator<Item = Rule>) -> Chain {
-    Chain { name: name.to_owned(), policy: None, ..forward(Then::Accept, rules) }
+    Chain { name: name.to_owned(), policy: None, ..forward(Outcome::Accept, rules) }
 }
 
-pub(super) fn any(then: Then) -> Rule {
+pub(super) fn any(then: Outcome) -> Rule {
     Rule { source: None, destination: None, then }
 }
 
-pub(super) fn from(network: &str, then: Then) -> Rule {
+pub(super) fn from(network: &str, then: Outcome) -> Rule {
     Rule { source: Some(prefix(network)), ..any(then) }
 }
 
-pub(super) fn to(network: &str, then: Then) -> Rule {
+pub(super) fn to(network: &str, then: Outcome) -> Rule {
     Rule { destination: Some(prefix(network)), ..any(then) }
 }
 
