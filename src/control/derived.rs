@@ -247,10 +247,9 @@ impl Control {
         let choice = self.firewall();
         let is_news = choice != self.held.logged.firewall;
         if let Some(Choice { firewall, reason }) = choice.filter(|_| is_news) {
-            let is_mixed = self.inputs.config.as_ref().is_some_and(|config| config.mixed);
             let doing = match self.settings.policy.masquerade {
                 Some(_) => "masquerading",
-                None if is_mixed => "keeping connections that others masquerade",
+                None if self.inputs.is_mixed() => "keeping connections that others masquerade",
                 None => "letting packets of pods through",
             };
             tracing::info!(firewall = firewall.as_str(), reason, "{doing}");

@@ -125,16 +125,12 @@ impl Control {
 
     /// Rules were put: those that had to wait for them may go.
     pub(super) fn look_at_old_rules(&mut self) {
-        let is_old = |key: &Key| self.derived.desired.state().get(key).is_none();
-        let old: Vec<Key> = self.held_rules().filter(is_old).collect();
-        for key in old {
+        let rules = self.held.actual.local().filter(|entry| entry.is_rules());
+        let keys = rules.map(|entry| entry.key());
+        let desired = self.derived.desired.state();
+        for key in keys.filter(|key| desired.get(key).is_none()) {
             self.held.timers.look_again(key, Instant::now());
         }
-    }
-
-    /// The rules that the kernel holds, wanted or not.
-    fn held_rules(&self) -> impl Iterator<Item = Key> {
-        self.held.actual.local().filter(|entry| entry.is_rules()).map(|entry| entry.key())
     }
 }
 

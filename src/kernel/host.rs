@@ -34,11 +34,6 @@ impl Places {
     pub fn below(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into(), proc: PathBuf::from("/proc"), control_socket: None }
     }
-
-    #[must_use]
-    pub fn with_control_socket(self, path: PathBuf) -> Self {
-        Self { control_socket: Some(path), ..self }
-    }
 }
 
 impl Default for Places {

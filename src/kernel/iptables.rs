@@ -34,7 +34,7 @@ impl Chains for HostChains {
             reading.found.extend(host.chain(name));
         }
         for ((programs, table), names) in at_hand(&mut tables, &reading.names) {
-            match programs.list_table(table).await {
+            match programs.list(Some(table)).await {
                 Ok(listing) => reading.add(&names, &listing),
                 Err(error) => reading.lack(names, &error),
             }

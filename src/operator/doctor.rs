@@ -54,7 +54,7 @@ pub(super) async fn answer(
             (needs, format!("flannel's defaults, because {unknown}"))
         }
     };
-    let places = Places::below(&options.root).with_control_socket(files.socket());
+    let places = Places { control_socket: Some(files.socket()), ..Places::below(&options.root) };
     let found = host::gather(&needs, facts.interfaces, &places);
     Ok(Examination { source, findings: preflight::findings(&needs, &found) })
 }

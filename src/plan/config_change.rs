@@ -132,10 +132,6 @@ pub fn change(current: &NetworkConfig, wanted: &NetworkConfig, situation: &Situa
 }
 
 impl Situation {
-    fn carriage(&self, current: &NetworkConfig) -> Carriage {
-        Carriage::new(self.kind(current), current)
-    }
-
     /// The backend of this node where `current` is in force.
     fn kind(&self, current: &NetworkConfig) -> BackendType {
         self.kept.unwrap_or_else(|| current.kind_of(&self.names))
@@ -148,7 +144,7 @@ fn held_back(
     wanted: &NetworkConfig,
     situation: &Situation,
 ) -> Option<Waits> {
-    let ours = situation.carriage(current);
+    let ours = Carriage::new(situation.kind(current), current);
     let theirs = Carriage::new(wanted.kind_of(&situation.names), wanted);
     match (current.mixed, wanted.mixed) {
         (true, false) if ours != theirs => Some(Waits::ForTwoEdits { ours, wanted: theirs }),

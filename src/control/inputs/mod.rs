@@ -172,7 +172,7 @@ impl Inputs {
     /// Notes which filters are strict; returns whether the plan changes with that.
     pub fn note_filters(&mut self, actual: &KernelState) -> bool {
         let kept = self.kind_kept();
-        let is_mixed = self.config.as_ref().is_some_and(|config| config.mixed);
+        let is_mixed = self.is_mixed();
         self.strict_now = strict(actual).filter(|_| is_mixed).collect();
         self.kind_kept() != kept
     }
@@ -229,6 +229,10 @@ impl Inputs {
         Overlap::of(config.networks(), &underlay, self.service)
     }
 
+    pub(super) fn is_mixed(&self) -> bool {
+        self.config.as_ref().is_some_and(|config| config.mixed)
+    }
+
     /// Whether enough is known to plan.
     pub const fn are_known(&self) -> bool {
         self.config.is_some() && self.node.is_some()
@@ -237,7 +241,7 @@ impl Inputs {
     /// Notes which filters were strict before we loosen them; returns whether there are new ones.
     pub fn note_strict(&mut self, actual: &KernelState) -> bool {
         let known = self.strict.len();
-        if self.config.as_ref().is_some_and(|config| config.mixed) {
+        if self.is_mixed() {
             self.strict.extend(strict(actual));
         }
         self.strict.len() != known
@@ -246,8 +250,7 @@ impl Inputs {
     /// Notes that `link` was created, and with it its filter, before `Mixed` loosens that; returns
     /// whether it was strict.
     pub fn note_created(&mut self, link: &LinkName) -> bool {
-        let is_mixed = self.config.as_ref().is_some_and(|config| config.mixed);
-        is_mixed && self.makes_strict && self.strict.insert(link.clone())
+        self.is_mixed() && self.makes_strict && self.strict.insert(link.clone())
     }
 
     /// Forgets the filters that are as strict again as they were: from then on they are the

@@ -46,20 +46,16 @@ impl Programs {
         Self { iptables: name.iptables, family: name.family }
     }
 
-    /// All tables, as `iptables-save` prints them. Those that are not there are not made.
-    async fn list(self) -> Result<String, Error> {
-        let output = self.run("save", &[], "").await?;
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-    }
-
-    /// One table, likewise: others may be far larger.
-    pub(super) async fn list_table(self, table: &str) -> Result<String, Error> {
-        let output = self.run("save", &["-t", table], "").await?;
+    /// All tables, or one of them, as `iptables-save` prints them: others may be far larger. Those
+    /// that are not there are not made.
+    pub(super) async fn list(self, table: Option<&str>) -> Result<String, Error> {
+        let arguments: Vec<&str> = table.into_iter().flat_map(|table| ["-t", table]).collect();
+        let output = self.run("save", &arguments, "").await?;
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
     pub(super) async fn carry_out(self, op: &Op, chain: &Chain) -> Result<(), Error> {
-        let script = codec::script(op, chain, &self.list().await?);
+        let script = codec::script(op, chain, &self.list(None).await?);
         self.run("restore", &["--wait", LOCK, "--noflush"], &script).await.map(drop)
     }
 
