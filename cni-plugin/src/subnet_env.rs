@@ -231,7 +231,8 @@ fn prefix(text: &str, family: Family) -> Result<IpNetwork, &'static str> {
     })
 }
 
-fn masked(prefix: IpNetwork) -> IpNetwork {
+/// Without the bits of an address within it.
+pub(crate) fn masked(prefix: IpNetwork) -> IpNetwork {
     IpNetwork::new(prefix.network(), prefix.prefix()).unwrap_or(prefix)
 }
 

@@ -2,14 +2,13 @@
 
 pub(crate) mod exec;
 
-use ipnetwork::IpNetwork;
 use serde_json::{Value, json};
 
 use crate::protocol::error::Error;
 use crate::protocol::json::{self, Object};
 use crate::protocol::network_config::NetworkConfig;
 use crate::protocol::result::{self, Route};
-use crate::subnet_env::SubnetEnv;
+use crate::subnet_env::{SubnetEnv, masked};
 
 /// The default delegate of flannel.
 pub const BRIDGE: &str = "bridge";
@@ -88,7 +87,7 @@ fn ipam(config: &NetworkConfig, env: &SubnetEnv) -> Result<Object, Error> {
     let mut ipam = config.ipam.clone();
     default(&mut ipam, "type", HOST_LOCAL);
     let ranges: Vec<_> =
-        env.subnets.iter().map(|subnet| json!([{"subnet": base_of(*subnet)}])).collect();
+        env.subnets.iter().map(|subnet| json!([{"subnet": masked(*subnet).to_string()}])).collect();
     ipam.insert("ranges".into(), ranges.into());
     let written = json::objects(&config.ipam, "routes")?.into_iter();
     let written =
@@ -108,10 +107,6 @@ fn default(map: &mut Object, key: &str, value: impl Into<Value>) {
 
 fn text<'a>(map: &'a Object, key: &str) -> Option<&'a str> {
     json::get(map, key)?.as_str()
-}
-
-fn base_of(subnet: IpNetwork) -> String {
-    format!("{}/{}", subnet.network(), subnet.prefix())
 }
 
 #[cfg(test)]

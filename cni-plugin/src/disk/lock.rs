@@ -2,8 +2,8 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, SystemTime};
@@ -12,6 +12,7 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::stat::{major, minor};
 
+use super::plain_file;
 use crate::protocol::error::Error;
 
 /// Shorter than the time after which any runtime gives up on a command.
@@ -40,9 +41,10 @@ impl Lock {
         patience: Duration,
     ) -> Result<Self, Error> {
         let unusable = |cause| Error::failed(format!("locking {}: {cause}", path.display()));
-        match Flock::lock(file, sharing.at_once()) {
+        let (at_once, waiting) = sharing.ways();
+        match Flock::lock(file, at_once) {
             Ok(held) => Ok(Self(held)),
-            Err((file, Errno::EWOULDBLOCK)) => wait(file, sharing, patience)
+            Err((file, Errno::EWOULDBLOCK)) => wait(file, waiting, patience)
                 .map_err(unusable)?
                 .map(Self)
                 .ok_or_else(|| still_locked(path, patience)),
@@ -60,18 +62,26 @@ impl Lock {
     }
 }
 
-impl Sharing {
-    const fn at_once(self) -> FlockArg {
-        match self {
-            Self::Shared => FlockArg::LockSharedNonblock,
-            Self::Exclusive => FlockArg::LockExclusiveNonblock,
-        }
+/// Opens the file `name` in `directory`, which is made with `mode` if it is missing. Where that cannot
+/// be, as on a disk that is read-only or full, opens the directory instead. The path is of what is open.
+pub(crate) fn lockable(directory: &Path, name: &str, mode: u32) -> io::Result<(File, PathBuf)> {
+    let path = directory.join(name);
+    let made = |_| {
+        let mut options = File::options();
+        plain_file::open(&path, options.create(true).append(true).mode(mode))
+    };
+    match plain_file::open(&path, File::options().read(true)).or_else(made) {
+        Ok(file) => Ok((file, path)),
+        Err(cause) => Ok((File::open(directory).map_err(|_| cause)?, directory.to_owned())),
     }
+}
 
-    const fn waiting(self) -> FlockArg {
+impl Sharing {
+    /// To lock at once or not at all, and to wait.
+    const fn ways(self) -> (FlockArg, FlockArg) {
         match self {
-            Self::Shared => FlockArg::LockShared,
-            Self::Exclusive => FlockArg::LockExclusive,
+            Self::Shared => (FlockArg::LockSharedNonblock, FlockArg::LockShared),
+            Self::Exclusive => (FlockArg::LockExclusiveNonblock, FlockArg::LockExclusive),
         }
     }
 }
@@ -79,10 +89,10 @@ impl Sharing {
 /// A thread waits in the kernel's queue: in turn with all others, and not by polling.
 ///
 /// A lock that comes too late is released where the file is dropped.
-fn wait(file: File, sharing: Sharing, patience: Duration) -> io::Result<Option<Flock<File>>> {
+fn wait(file: File, waiting: FlockArg, patience: Duration) -> io::Result<Option<Flock<File>>> {
     let (tell, told) = mpsc::channel();
     thread::Builder::new().name("lock".into()).spawn(move || {
-        let locked = Flock::lock(file, sharing.waiting()).map_err(|(_, errno)| errno);
+        let locked = Flock::lock(file, waiting).map_err(|(_, errno)| errno);
         drop(tell.send(locked));
     })?;
     match told.recv_timeout(patience) {

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use super::config::Location;
-use super::liveness::{Liveness, in_a_container};
+use super::liveness::Liveness;
 use super::runtime_cache::Cached;
 use super::store::{Entry, Record, Reservation, Store, is_of_a_runtime};
 use crate::excerpt;
@@ -44,11 +44,6 @@ pub fn networks(data_dir: &Path) -> io::Result<Vec<String>> {
     }
     networks.sort();
     Ok(networks)
-}
-
-/// Whether this process may be in a container, from which it cannot see what uses an address.
-pub fn may_be_blind() -> bool {
-    in_a_container()
 }
 
 /// Classifies every record, sorted by address, and frees what is proven dead if `repair` asks for it.

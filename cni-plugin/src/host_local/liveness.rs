@@ -102,8 +102,8 @@ fn ignoring_the_dead<T>(process: &Path, read: io::Result<T>) -> io::Result<Optio
     }
 }
 
-/// Whether this process may be in a container, from which others cannot be seen.
-pub(super) fn in_a_container() -> bool {
+/// Whether this process may be in a container, from which it cannot see what uses an address.
+pub fn may_be_blind() -> bool {
     let namespace = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
     let first = fs::read_to_string("/proc/1/comm").unwrap_or_default();
     namespace != Path::new(FIRST_NAMESPACE) && !["systemd", "init"].contains(&first.trim())

@@ -14,10 +14,11 @@ mod store;
 mod tests;
 
 pub use allocate::{Allocated, Allocation, allocate};
-pub use audit::{Classification, Finding, Kind, Repair, audit, may_be_blind, networks};
+pub use audit::{Classification, Finding, Kind, Repair, audit, networks};
 pub(crate) use audit::{alive, dead, is_settled};
 pub use config::{Config, Location};
 pub(crate) use liveness::Liveness;
+pub use liveness::may_be_blind;
 pub use range::{Range, RangeSet};
 
 use std::collections::HashSet;

@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 use nix::fcntl::{AT_FDCWD, AtFlags, OFlag};
 use nix::unistd::linkat;
 
-use crate::disk::lock::{Lock, Sharing};
+use crate::disk::lock::{Lock, Sharing, lockable};
 use crate::disk::plain_file::{self, Link, changed};
 use crate::disk::remove;
 use crate::protocol::error::Error;
@@ -21,6 +21,7 @@ use crate::protocol::request::Attachment;
 
 const DIRECTORY_MODE: u32 = 0o755;
 const FILE_MODE: u32 = 0o600;
+const LOCK: &str = "lock";
 const LOCK_MODE: u32 = 0o750;
 
 /// No record is longer, in bytes.
@@ -94,29 +95,17 @@ impl Store {
     }
 
     pub(super) fn lock_path(&self) -> PathBuf {
-        self.directory.join("lock")
+        self.directory.join(LOCK)
     }
 
     /// Waits for the process that holds the store now, at most for `patience`.
     ///
-    /// The file is that of Go's host-local. Where it cannot be made, as on a disk that is read-only
-    /// or full, the directory is locked instead.
+    /// The file is that of Go's host-local.
     pub(super) fn lock(&self, patience: Duration) -> Result<Lock, Error> {
         let path = self.lock_path();
-        let made = || {
-            let mut options = File::options();
-            plain_file::open(&path, options.create(true).append(true).mode(LOCK_MODE))
-        };
-        let lock = plain_file::open(&path, File::options().read(true)).or_else(|_| made());
-        let opened = lock.map(|file| (file, path.as_path()));
-        let (file, path) = opened
-            .or_else(|cause| {
-                Ok((File::open(&self.directory).map_err(|_| cause)?, self.directory()))
-            })
-            .map_err(|cause: io::Error| {
-                Error::failed(format!("locking {}: {cause}", path.display()))
-            })?;
-        Lock::take(file, path, Sharing::Exclusive, patience)
+        let (file, path) = lockable(&self.directory, LOCK, LOCK_MODE)
+            .map_err(|cause| Error::failed(format!("locking {}: {cause}", path.display())))?;
+        Lock::take(file, &path, Sharing::Exclusive, patience)
     }
 
     /// Writes that `owner` holds `address`, whole or not at all.

@@ -99,12 +99,25 @@ impl Request {
         }))
     }
 
-    /// The value of `key` in `CNI_ARGS`.
+    /// The value of the last pair with `key`, case-sensitive, in `CNI_ARGS`: pairs of key and value,
+    /// separated by semicolons.
     ///
     /// # Errors
     /// `CNI_ARGS` is malformed.
     pub fn argument(&self, key: &str) -> Result<Option<&str>, Error> {
-        argument(&self.arguments, key)
+        let mut found = None;
+        if self.arguments.is_empty() {
+            return Ok(None);
+        }
+        for pair in self.arguments.split(';') {
+            let (name, value) = split(pair).ok_or_else(|| {
+                Error::bad_environment(format!("CNI_ARGS: invalid pair {}", excerpt::quoted(pair)))
+            })?;
+            if name == key {
+                found = Some(value);
+            }
+        }
+        Ok(found)
     }
 }
 
@@ -166,24 +179,6 @@ impl NetnsRule {
         let says_any = text == "1" || text.eq_ignore_ascii_case("true");
         if says_any { Self::Any } else { Self::Foreign }
     }
-}
-
-/// The value of the last pair with `key`, case-sensitive, in `CNI_ARGS`: pairs of key and value,
-/// separated by semicolons.
-fn argument<'a>(arguments: &'a str, key: &str) -> Result<Option<&'a str>, Error> {
-    let mut found = None;
-    if arguments.is_empty() {
-        return Ok(None);
-    }
-    for pair in arguments.split(';') {
-        let (name, value) = split(pair).ok_or_else(|| {
-            Error::bad_environment(format!("CNI_ARGS: invalid pair {}", excerpt::quoted(pair)))
-        })?;
-        if name == key {
-            found = Some(value);
-        }
-    }
-    Ok(found)
 }
 
 fn split(pair: &str) -> Option<(&str, &str)> {

@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime};
 use nix::errno::Errno;
 
 use crate::disk;
-use crate::disk::lock::{LOCK_WAIT, Lock, Sharing};
+use crate::disk::lock::{LOCK_WAIT, Lock, Sharing, lockable};
 use crate::disk::plain_file::{self, Link, changed};
 use crate::protocol::error::Error;
 use crate::protocol::json::Object;
@@ -78,19 +78,10 @@ impl States {
         Ok(Held { _lock: locked.transpose()? })
     }
 
-    /// A file of its own; on a disk that is read-only or full perhaps the directory itself.
     fn lockable(&self) -> Option<(File, PathBuf)> {
-        let path = self.directory.join(".lock");
-        let made = || {
-            self.create()?;
-            let mut options = File::options();
-            plain_file::open(&path, options.create(true).append(true).mode(FILE_MODE))
-        };
-        let lock = made().or_else(|_| plain_file::open(&path, File::options().read(true)));
-        match lock {
-            Ok(file) => Some((file, path)),
-            Err(_) => Some((File::open(&self.directory).ok()?, self.directory.clone())),
-        }
+        // Where this fails, there is nothing to lock.
+        let _ = self.create();
+        lockable(&self.directory, ".lock", FILE_MODE).ok()
     }
 
     fn create(&self) -> io::Result<()> {
@@ -197,22 +188,20 @@ impl States {
 
     /// As [`forget`](Self::forget), also for owners of which only the container is known.
     pub fn drop_record(&self, owner: &Owner) -> Result<(), Error> {
-        match &owner.interface {
-            Some(interface) => self.forget(&Attachment {
-                container_id: owner.container_id.clone(),
-                interface: interface.clone(),
-            }),
-            None => disk::remove(&self.flannels(&owner.container_id))
-                .map_err(|error| self.failure("forgetting a container", &error)),
+        if owner.interface.is_some() {
+            return self.forget(&owner.clone().into_attachment());
         }
+        disk::remove(&self.flannels(&owner.container_id))
+            .map_err(|error| self.failure("forgetting a container", &error))
     }
 
     fn own(&self, attachment: &Attachment) -> PathBuf {
-        self.directory.join(format!("{}:{}", attachment.container_id, attachment.interface))
+        self.directory.join(name_of(&attachment.container_id, &attachment.interface))
     }
 
     fn temporary(&self, attachment: &Attachment) -> PathBuf {
-        self.directory.join(format!(".{}:{}", attachment.container_id, attachment.interface))
+        let name = name_of(&attachment.container_id, &attachment.interface);
+        self.directory.join(format!(".{name}"))
     }
 
     fn flannels(&self, container_id: &str) -> PathBuf {
@@ -268,10 +257,14 @@ impl Owner {
 
     fn file_name(&self) -> String {
         match &self.interface {
-            Some(interface) => format!("{}:{interface}", self.container_id),
+            Some(interface) => name_of(&self.container_id, interface),
             None => self.container_id.clone(),
         }
     }
+}
+
+fn name_of(container_id: &str, interface: &str) -> String {
+    format!("{container_id}:{interface}")
 }
 
 fn inode(path: &Path) -> Option<u64> {

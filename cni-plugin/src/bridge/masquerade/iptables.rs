@@ -11,6 +11,7 @@ use crate::bridge::identity::Identity;
 use crate::excerpt;
 use crate::protocol::error::Error;
 use crate::protocol::request::Attachment;
+use crate::subnet_env::masked;
 
 /// One of the two families of programs.
 #[derive(Clone, Copy)]
@@ -102,7 +103,7 @@ fn script_of(chain: &str, comment: &str, addresses: &[IpNetwork]) -> String {
     // Naming the chain makes it, and empties one that is left from before.
     let mut script = format!("*nat\n:{chain} - [0:0]\n");
     for address in addresses {
-        let (ip, network) = (address.ip(), network_of(*address));
+        let (ip, network) = (address.ip(), masked(*address));
         // Writing to a text does not fail.
         let _ = writeln!(script, "-A {chain} -d {network} {comment} -j ACCEPT");
         let _ = writeln!(script, "-A {chain} ! -d {multicast} {comment} -j MASQUERADE");
@@ -157,10 +158,6 @@ fn target(rule: &str) -> Option<&str> {
 
 fn quoted(text: &str) -> String {
     format!("\"{}\"", text.replace('"', "\\\""))
-}
-
-fn network_of(address: IpNetwork) -> String {
-    format!("{}/{}", address.network(), address.prefix())
 }
 
 #[cfg(test)]

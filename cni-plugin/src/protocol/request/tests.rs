@@ -119,10 +119,15 @@ fn the_own_namespace_is_allowed_only_by_override() {
     }
 }
 
+fn argument(arguments: &str, key: &str) -> Result<Option<String>, Error> {
+    let request = request(&[("CNI_ARGS", arguments)])?.unwrap();
+    request.argument(key).map(|found| found.map(str::to_owned))
+}
+
 #[test]
 fn a_value_is_found_under_its_key() {
     let arguments = "IgnoreUnknown=1;K8S_POD_NAME=web;MAC=0a:58:0a:f4:07:02";
-    assert_eq!(argument(arguments, "MAC"), Ok(Some("0a:58:0a:f4:07:02")));
+    assert_eq!(argument(arguments, "MAC"), Ok(Some("0a:58:0a:f4:07:02".to_owned())));
     assert_eq!(argument(arguments, "mac"), Ok(None));
     assert_eq!(argument("", "MAC"), Ok(None));
 }
