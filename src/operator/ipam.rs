@@ -49,54 +49,44 @@ A record of an attachment is proven dead on the same terms, if moreover no
 address is reserved for its container, and no link of the host is marked with it.
 What people wrote by hand names no container: it is listed, and stays.";
 
-/// Every store that was asked for.
+/// What was found in the stores of addresses, and in the plugin's records of attachments.
 #[derive(Serialize)]
 pub(super) struct Checked {
-    networks: Vec<Network>,
-    attachments: Attachments,
-    /// Who else may use an address, unseen from here.
+    networks: Vec<Store>,
+    attachments: Store,
+    /// Which containers may hold an address and cannot be seen from here.
     #[serde(skip_serializing_if = "Option::is_none")]
     blind: Option<&'static str>,
 }
 
 #[derive(Serialize)]
-struct Network {
-    name: String,
+struct Store {
+    /// Of the network; none for the records of attachments.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
     held: usize,
-    records: Vec<Reservation>,
-}
-
-/// What the plugin keeps until a DEL.
-#[derive(Serialize)]
-struct Attachments {
-    held: usize,
-    records: Vec<Kept>,
-}
-
-/// A reserved address that nobody seems to hold.
-#[derive(Serialize)]
-struct Reservation {
-    address: String,
-    #[serde(flatten)]
-    record: Record,
-}
-
-/// A record of an attachment that seems to be of no use.
-#[derive(Serialize)]
-struct Kept {
-    file: String,
-    #[serde(flatten)]
-    record: Record,
+    /// Those that no container seems to use.
+    records: Vec<Record>,
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Record {
+    #[serde(flatten)]
+    subject: Subject,
     owner: String,
     found: &'static str,
     reason: String,
     proven_dead: bool,
     freed: bool,
+}
+
+/// What is recorded: a reserved address, or an attachment by its file.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+enum Subject {
+    Address(String),
+    File(String),
 }
 
 const BLIND: &str = "this is a container, from which other containers cannot be seen: run it on \
@@ -115,26 +105,14 @@ pub(super) fn answer(command: &IpamCommand) -> Result<Checked, Error> {
     Ok(Checked { networks, attachments, blind })
 }
 
-fn check_attachments(options: &CheckOptions) -> Result<Attachments, Error> {
+fn check_attachments(options: &CheckOptions) -> Result<Store, Error> {
     if !options.networks.is_empty() {
-        return Ok(Attachments { held: 0, records: Vec::new() });
+        return Ok(Store { name: None, held: 0, records: Vec::new() });
     }
     let CheckOptions { records_dir, data_dir, results_dir, .. } = options;
     let findings = state::audit(records_dir, data_dir, results_dir, options.repair())
         .map_err(|error| Error::CannotTell(format!("{}: {error}", records_dir.display())))?;
-    let (held, records) = split(findings, |file, record| Kept { file, record });
-    Ok(Attachments { held, records })
-}
-
-/// How many are held, and the others.
-fn split<T>(findings: Vec<Finding>, record: impl Fn(String, Record) -> T) -> (usize, Vec<T>) {
-    let (held, rest): (Vec<_>, Vec<_>) =
-        findings.into_iter().partition(|finding| finding.classification.kind == Kind::Held);
-    let rest = rest.into_iter().map(|mut finding| {
-        let name = std::mem::take(&mut finding.name);
-        record(name, Record::from(finding))
-    });
-    (held.len(), rest.collect())
+    Ok(Store::new(None, findings, Subject::File))
 }
 
 impl CheckOptions {
@@ -159,7 +137,7 @@ fn names(options: &CheckOptions) -> Result<Vec<String>, Error> {
     }
 }
 
-fn check(name: &str, options: &CheckOptions) -> Result<Network, Error> {
+fn check(name: &str, options: &CheckOptions) -> Result<Store, Error> {
     let location = Location {
         data_dir: options.data_dir.clone(),
         results: options.results_dir.clone(),
@@ -167,30 +145,38 @@ fn check(name: &str, options: &CheckOptions) -> Result<Network, Error> {
     };
     let findings = host_local::audit(&location, options.repair())
         .map_err(|error| Error::CannotTell(format!("network {name}: {error}")))?;
-    let (held, records) = split(findings, |address, record| Reservation { address, record });
-    Ok(Network { name: name.to_owned(), held, records })
+    Ok(Store::new(Some(name.to_owned()), findings, Subject::Address))
 }
 
-impl From<Finding> for Record {
-    fn from(finding: Finding) -> Self {
+impl Store {
+    fn new(name: Option<String>, findings: Vec<Finding>, subject: fn(String) -> Subject) -> Self {
+        let all = findings.len();
+        let records = findings.into_iter().filter_map(|finding| Record::of(finding, subject));
+        let records: Vec<Record> = records.collect();
+        Self { name, held: all - records.len(), records }
+    }
+}
+
+impl Record {
+    /// None if a container holds it.
+    fn of(finding: Finding, subject: fn(String) -> Subject) -> Option<Self> {
         let found = match finding.classification.kind {
-            Kind::Held => "held",
+            Kind::Held => return None,
             Kind::Leaked => "leaked",
             Kind::Double => "double",
             Kind::HalfWritten => "half-written",
             Kind::Foreign => "foreign",
         };
-        Self {
+        Some(Self {
+            subject: subject(finding.name),
             owner: finding.owner,
             found,
             reason: finding.classification.reason,
             proven_dead: finding.classification.proven_dead,
             freed: finding.freed,
-        }
+        })
     }
-}
 
-impl Record {
     fn can_be_freed(&self) -> bool {
         self.proven_dead && !self.freed
     }
@@ -213,71 +199,55 @@ impl Record {
 
 impl Answer for Checked {
     fn verdict(&self) -> Verdict {
-        let reserved = self.networks.iter().flat_map(Network::records);
-        let mut records = reserved.chain(self.attachments.records());
+        let mut records =
+            self.networks.iter().chain([&self.attachments]).flat_map(|store| &store.records);
         if records.any(Record::can_be_freed) { Verdict::Amiss } else { Verdict::Well }
     }
 }
 
 impl fmt::Display for Checked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut table = Table::new(&["NETWORK", "ADDRESS", "FOUND", "OUTCOME"]);
+        write_table(f, &["NETWORK", "ADDRESS", "FOUND", "OUTCOME"], &self.networks)?;
+        let attachments = std::slice::from_ref(&self.attachments);
+        write_table(f, &["RECORD", "FOUND", "OUTCOME"], attachments)?;
         for network in &self.networks {
-            for Reservation { address, record } in &network.records {
-                let cells = [&network.name, address.as_str(), record.found, record.outcome()];
-                table.row(&cells.map(str::to_owned), Some(record.note()));
-            }
-        }
-        if self.networks.iter().any(|network| !network.records.is_empty()) {
-            write!(f, "{table}")?;
-        }
-        write!(f, "{}", self.attachments)?;
-        for network in &self.networks {
-            let summary = summary(&network.name, network.held, network.records());
-            writeln!(f, "{}", wrap(&summary, 2))?;
+            writeln!(f, "{}", wrap(&network.summary(), 2))?;
         }
         if self.networks.is_empty() {
             writeln!(f, "no network has a store here")?;
         }
         if self.attachments.held + self.attachments.records.len() > 0 {
-            let Attachments { held, .. } = self.attachments;
-            let summary = summary("records of attachments", held, self.attachments.records());
-            writeln!(f, "{}", wrap(&summary, 2))?;
+            writeln!(f, "{}", wrap(&self.attachments.summary(), 2))?;
         }
         self.blind.iter().try_for_each(|blind| writeln!(f, "{}", wrap(blind, 2)))
     }
 }
 
-impl Network {
-    fn records(&self) -> impl Iterator<Item = &Record> {
-        self.records.iter().map(|reservation| &reservation.record)
-    }
-}
-
-impl Attachments {
-    fn records(&self) -> impl Iterator<Item = &Record> {
-        self.records.iter().map(|kept| &kept.record)
-    }
-}
-
-impl fmt::Display for Attachments {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.records.is_empty() {
-            return Ok(());
+/// A row per record, if there is one.
+fn write_table(
+    f: &mut fmt::Formatter<'_>,
+    heading: &'static [&'static str],
+    stores: &[Store],
+) -> fmt::Result {
+    let mut table = Table::new(heading);
+    for store in stores {
+        for record in &store.records {
+            let (Subject::Address(subject) | Subject::File(subject)) = &record.subject;
+            let cells = [subject.as_str(), record.found, record.outcome()].map(str::to_owned);
+            let cells: Vec<String> = store.name.iter().cloned().chain(cells).collect();
+            table.row(&cells, Some(record.note()));
         }
-        let mut table = Table::new(&["RECORD", "FOUND", "OUTCOME"]);
-        for Kept { file, record } in &self.records {
-            let cells = [file.as_str(), record.found, record.outcome()];
-            table.row(&cells.map(str::to_owned), Some(record.note()));
-        }
-        write!(f, "{table}")
     }
+    if stores.iter().all(|store| store.records.is_empty()) { Ok(()) } else { write!(f, "{table}") }
 }
 
-fn summary<'a>(name: &str, held: usize, records: impl Iterator<Item = &'a Record>) -> String {
-    let records: Vec<_> = records.collect();
-    let freed = records.iter().filter(|record| record.freed).count();
-    let dead = records.iter().filter(|record| record.can_be_freed()).count();
-    let rest = records.len() - freed - dead;
-    format!("{name}: {held} held, {dead} dead, {freed} freed, {rest} unclear or foreign")
+impl Store {
+    fn summary(&self) -> String {
+        let Self { name, held, records } = self;
+        let name = name.as_deref().unwrap_or("records of attachments");
+        let freed = records.iter().filter(|record| record.freed).count();
+        let dead = records.iter().filter(|record| record.can_be_freed()).count();
+        let rest = records.len() - freed - dead;
+        format!("{name}: {held} held, {dead} dead, {freed} freed, {rest} unclear or foreign")
+    }
 }

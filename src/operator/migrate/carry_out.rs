@@ -12,10 +12,10 @@ use super::decision::decide;
 use super::options::{Order, Watching};
 use super::outcome::{Ended, Outcome, Progress, announced, short};
 use super::state::Step;
-use super::store::{self, Author, ClusterStore};
+use super::store::{self, Author};
 use crate::operator::layout::{counted, wrap};
 use crate::operator::{Error, Verdict};
-use crate::store::operator::Swap;
+use crate::store::operator::{ClusterStore, Swap};
 
 /// Carries out `order`, and writes what happens to `progress`.
 pub(super) async fn carry_out<S: ClusterStore>(

@@ -25,9 +25,10 @@ use self::carry_out::carry_out;
 use self::options::{Command, Stores};
 use self::plan::{Plan, Rows};
 use self::status::Status;
-use self::store::{Author, ClusterStore};
+use self::store::Author;
 use super::layout::Output;
 use super::{Error, Verdict, write};
+use crate::store::operator::ClusterStore;
 use crate::store::{etcd, kube};
 
 /// The interval of `status --watch`.

@@ -9,63 +9,12 @@ use super::cluster::ClusterView;
 use super::document::Document;
 use super::state::{MigrationState, Note};
 use crate::operator::Error;
-use crate::store::operator::{Away, Holdings, Swap};
-use crate::store::{etcd, kube};
-
-/// The store of the config, the leases and the reports.
-pub(super) trait ClusterStore {
-    /// The name of the config in a sentence.
-    fn shown(&self) -> String;
-
-    /// What to do if the store cannot be used.
-    fn hint(&self) -> &'static str;
-
-    async fn read(&self) -> Result<Holdings, Away>;
-
-    /// Makes `text` the config, unless it was written after `seen`.
-    async fn swap(&self, seen: i64, text: &str) -> Result<Swap, Away>;
-}
-
-impl ClusterStore for etcd::Operator {
-    fn shown(&self) -> String {
-        format!("key {}", self.config_key())
-    }
-
-    fn hint(&self) -> &'static str {
-        "name the servers with --etcd-endpoints"
-    }
-
-    async fn read(&self) -> Result<Holdings, Away> {
-        self.read().await
-    }
-
-    async fn swap(&self, seen: i64, text: &str) -> Result<Swap, Away> {
-        self.swap(seen, text).await
-    }
-}
-
-impl ClusterStore for kube::Operator {
-    fn shown(&self) -> String {
-        self.shown().to_owned()
-    }
-
-    fn hint(&self) -> &'static str {
-        "name the cluster with --kubeconfig-file or --kube-api-url"
-    }
-
-    async fn read(&self) -> Result<Holdings, Away> {
-        self.read().await
-    }
-
-    async fn swap(&self, seen: i64, text: &str) -> Result<Swap, Away> {
-        self.swap(seen, text).await
-    }
-}
+use crate::store::operator::{Away, ClusterStore, Holdings, Swap};
 
 pub(super) async fn read(store: &impl ClusterStore) -> Result<ClusterView, Error> {
     let Holdings { config, records, reports } =
         store.read().await.map_err(|away| unusable(store, &away))?;
-    let key = store.shown();
+    let key = store.config_name();
     let config = config.ok_or_else(|| Error::Store(format!("{key} is missing")))?;
     let state = MigrationState::parse(&config.text, config.revision)
         .map_err(|error| Error::Store(format!("{key}: {error}")))?;

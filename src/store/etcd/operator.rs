@@ -10,7 +10,7 @@ use super::key::Layout;
 use super::store::{Extent, Page, Store, pages};
 use crate::model::lease::LeaseId;
 use crate::model::report::NodeReport;
-use crate::store::operator::{Away, Holdings, Swap, Written};
+use crate::store::operator::{Away, ClusterStore, Holdings, Swap, Written};
 
 /// A network in etcd, as its operator sees it.
 pub struct Operator {
@@ -27,45 +27,6 @@ impl Operator {
         Self { store: Store { client: Client::new(options, 0), layout } }
     }
 
-    /// The key that operators write.
-    pub fn config_key(&self) -> &str {
-        &self.store.layout.config
-    }
-
-    pub async fn read(&self) -> Result<Holdings, Away> {
-        let config = self.config().await?;
-        let record =
-            |kv: &KeyValue, extent| Some((self.store.stored_to(kv, extent)?.record, kv.lease()));
-        let held = self.below(&self.store.layout.subnets, record).await?;
-        let terms: BTreeMap<LeaseId, i64> =
-            held.iter().map(|(record, term)| (record.id.clone(), *term)).collect();
-        let report = |kv: &KeyValue, _| {
-            let report = NodeReport::decode(kv.value())?;
-            is_current(terms.get(&report.lease).copied(), kv.lease()).then_some(report)
-        };
-        let reports = self.below(&self.store.layout.reports, report).await?;
-        let records = held.into_iter().map(|(record, _)| record).collect();
-        Ok(Holdings { config, records, reports })
-    }
-
-    /// Makes `text` the config, unless it was written after `seen`.
-    pub async fn swap(&self, seen: i64, text: &str) -> Result<Swap, Away> {
-        let key = self.config_key();
-        let ask = |connection: Connection| async move {
-            let unchanged = Compare::mod_revision(key, CompareOp::Equal, seen);
-            let write = TxnOp::put(key, text, None);
-            connection.kv().txn(Txn::new().when([unchanged]).and_then([write])).await
-        };
-        match self.store.client.once(ask).await {
-            Ok(answer) if answer.succeeded() => Ok(Swap::Done(revision(answer.header()))),
-            Ok(_) => Ok(Swap::Outdated),
-            Err(failure) => {
-                let failure = self.store.client.explained(failure);
-                Swap::after(failure, self.config().await?, seen, text)
-            }
-        }
-    }
-
     /// Takes the report of the node that holds or held `lease` away; that it is gone is no error.
     pub async fn forget_report(&self, lease: &LeaseId) -> Result<(), Away> {
         let key = &self.store.layout.report_key(lease);
@@ -75,7 +36,7 @@ impl Operator {
     }
 
     async fn config(&self) -> Result<Option<Written>, Away> {
-        let key = self.config_key();
+        let key = self.store.layout.config.as_str();
         let answer = self.ask(|connection| async move { connection.kv().get(key, None).await });
         let written = |kv: &KeyValue| Written {
             text: String::from_utf8_lossy(kv.value()).into_owned(),
@@ -104,6 +65,49 @@ impl Operator {
         let client = &self.store.client;
         let answer = client.ask_each(|| client.once(&ask)).await;
         answer.map_err(|failure| client.explained(failure))
+    }
+}
+
+impl ClusterStore for Operator {
+    fn config_name(&self) -> String {
+        format!("key {}", self.store.layout.config)
+    }
+
+    fn hint(&self) -> &'static str {
+        "name the servers with --etcd-endpoints"
+    }
+
+    async fn read(&self) -> Result<Holdings, Away> {
+        let config = self.config().await?;
+        let record =
+            |kv: &KeyValue, extent| Some((self.store.stored_to(kv, extent)?.record, kv.lease()));
+        let held = self.below(&self.store.layout.subnets, record).await?;
+        let terms: BTreeMap<LeaseId, i64> =
+            held.iter().map(|(record, term)| (record.id.clone(), *term)).collect();
+        let report = |kv: &KeyValue, _| {
+            let report = NodeReport::decode(kv.value())?;
+            is_current(terms.get(&report.lease).copied(), kv.lease()).then_some(report)
+        };
+        let reports = self.below(&self.store.layout.reports, report).await?;
+        let records = held.into_iter().map(|(record, _)| record).collect();
+        Ok(Holdings { config, records, reports })
+    }
+
+    async fn swap(&self, seen: i64, text: &str) -> Result<Swap, Away> {
+        let key = self.store.layout.config.as_str();
+        let ask = |connection: Connection| async move {
+            let unchanged = Compare::mod_revision(key, CompareOp::Equal, seen);
+            let write = TxnOp::put(key, text, None);
+            connection.kv().txn(Txn::new().when([unchanged]).and_then([write])).await
+        };
+        match self.store.client.once(ask).await {
+            Ok(answer) if answer.succeeded() => Ok(Swap::Done(revision(answer.header()))),
+            Ok(_) => Ok(Swap::Outdated),
+            Err(failure) => {
+                let failure = self.store.client.explained(failure);
+                Swap::after(failure, self.config().await?, seen, text)
+            }
+        }
     }
 }
 

@@ -18,7 +18,7 @@ use crate::model::lease::{LeaseId, Record};
 use crate::model::prefix::Prefix;
 use crate::model::report::NodeReport;
 use crate::store::failover::{Failure, Refusal};
-use crate::store::operator::{Away, Holdings, Swap, Written};
+use crate::store::operator::{Away, ClusterStore, Holdings, Swap, Written};
 
 /// How an operator reaches a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,8 +34,6 @@ pub struct OperatorOptions {
 pub struct Operator {
     client: Client,
     options: OperatorOptions,
-    /// What the config is called in a sentence.
-    shown: String,
 }
 
 /// What is read of a `ConfigMap`.
@@ -62,35 +60,7 @@ struct ConfigMaps {
 impl Operator {
     /// Connects to nothing yet.
     pub fn new(options: OperatorOptions) -> Self {
-        let shown =
-            format!("net-conf.json of configmap {}/{}", options.namespace, options.config_map);
-        Self { client: Client::new(options.api.clone()), options, shown }
-    }
-
-    /// What operators write, in words.
-    pub fn shown(&self) -> &str {
-        &self.shown
-    }
-
-    pub async fn read(&self) -> Result<Holdings, Away> {
-        let config = self.config().await?;
-        let reports = self.reports(config.as_ref()).await?;
-        let records = self.records(config.as_ref()).await?;
-        Ok(Holdings { config, records, reports })
-    }
-
-    /// Makes `text` the config, unless it was written after `seen`.
-    pub async fn swap(&self, seen: i64, text: &str) -> Result<Swap, Away> {
-        let ask =
-            request::write_config(&self.options.namespace, &self.options.config_map, seen, text);
-        match self.ask(&ask).await {
-            Ok(body) => understand(&body).map(|it: ConfigMapObject| Swap::Done(it.revision())),
-            Err(Failure::Refused(Refusal::Exists | Refusal::Absent)) => Ok(Swap::Outdated),
-            Err(failure) => {
-                let failure = self.client.explained(failure);
-                Swap::after(failure, self.config().await?, seen, text)
-            }
-        }
+        Self { client: Client::new(options.api.clone()), options }
     }
 
     async fn config(&self) -> Result<Option<Written>, Away> {
@@ -141,6 +111,37 @@ impl Operator {
 
     async fn ask(&self, ask: &Ask) -> Result<Bytes, Failure> {
         self.client.ask_each(|| self.client.once(ask)).await
+    }
+}
+
+impl ClusterStore for Operator {
+    fn config_name(&self) -> String {
+        let OperatorOptions { namespace, config_map, .. } = &self.options;
+        format!("net-conf.json of configmap {namespace}/{config_map}")
+    }
+
+    fn hint(&self) -> &'static str {
+        "name the cluster with --kubeconfig-file or --kube-api-url"
+    }
+
+    async fn read(&self) -> Result<Holdings, Away> {
+        let config = self.config().await?;
+        let reports = self.reports(config.as_ref()).await?;
+        let records = self.records(config.as_ref()).await?;
+        Ok(Holdings { config, records, reports })
+    }
+
+    async fn swap(&self, seen: i64, text: &str) -> Result<Swap, Away> {
+        let ask =
+            request::write_config(&self.options.namespace, &self.options.config_map, seen, text);
+        match self.ask(&ask).await {
+            Ok(body) => understand(&body).map(|it: ConfigMapObject| Swap::Done(it.revision())),
+            Err(Failure::Refused(Refusal::Exists | Refusal::Absent)) => Ok(Swap::Outdated),
+            Err(failure) => {
+                let failure = self.client.explained(failure);
+                Swap::after(failure, self.config().await?, seen, text)
+            }
+        }
     }
 }
 

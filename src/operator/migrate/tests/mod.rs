@@ -25,12 +25,12 @@ use super::options::{Command, Order};
 use super::plan::{Plan, Rows};
 use super::state::{Note, Stage, Step};
 use super::status::Status;
-use super::store::{self, Author, ClusterStore};
+use super::store::{self, Author};
 use crate::model::config::BackendType;
 use crate::model::path::Path;
 use crate::operator::options::{self, Arguments};
 use crate::operator::{Answer, Error};
-use crate::store::operator::{Away, Holdings, Swap, Written};
+use crate::store::operator::{Away, ClusterStore, Holdings, Swap, Written};
 
 /// Something that happens to the cluster once it was looked at so often.
 type Event = (usize, fn(&mut World));
@@ -43,7 +43,7 @@ struct Memory {
 }
 
 impl ClusterStore for Memory {
-    fn shown(&self) -> String {
+    fn config_name(&self) -> String {
         "key /coreos.com/network/config".to_owned()
     }
 

@@ -166,7 +166,7 @@ async fn what_stands_in_the_way_is_told_before_anything_is_written() {
 async fn without_a_config_one_sentence_says_what_is_missing() {
     struct Empty;
     impl ClusterStore for Empty {
-        fn shown(&self) -> String {
+        fn config_name(&self) -> String {
             "key /n/config".to_owned()
         }
         fn hint(&self) -> &'static str {
