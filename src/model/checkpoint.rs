@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 use crate::model::lease::Lease;
 use crate::model::local::Local;
@@ -13,7 +13,6 @@ use crate::model::path::Detours;
 pub struct Checkpoint {
     pub local: Local,
     /// Of the peers, believed or not; shared with whoever goes on with them.
-    #[serde(serialize_with = "plain", deserialize_with = "shared")]
     pub leases: Vec<Arc<Lease>>,
     #[serde(default)]
     pub detours: Detours,
@@ -57,15 +56,6 @@ impl Checkpoint {
             self.local.strict.clear();
         }
     }
-}
-
-fn plain<S: Serializer>(leases: &[Arc<Lease>], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_seq(leases.iter().map(AsRef::as_ref))
-}
-
-fn shared<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Arc<Lease>>, D::Error> {
-    let leases: Vec<Lease> = Vec::deserialize(deserializer)?;
-    Ok(leases.into_iter().map(Arc::new).collect())
 }
 
 #[cfg(test)]

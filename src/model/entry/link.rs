@@ -52,7 +52,7 @@ pub const POD_BRIDGE: &str = "cni0";
 
 /// The name of a network device.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(from = "String", into = "String")]
+#[serde(transparent)]
 pub struct LinkName(Arc<str>);
 
 impl LinkName {
@@ -97,18 +97,6 @@ impl Kind for Link {
 
     fn key_ref(&self) -> KeyRef<'_> {
         Key::Link(&self.name)
-    }
-}
-
-impl From<String> for LinkName {
-    fn from(name: String) -> Self {
-        Self::new(name)
-    }
-}
-
-impl From<LinkName> for String {
-    fn from(LinkName(name): LinkName) -> Self {
-        name.as_ref().into()
     }
 }
 

@@ -22,7 +22,7 @@ use crate::model::prefix::{Family, Prefix};
 
 /// What a lease is called in its store: `10.5.52.0-24`, or a node's name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(from = "String", into = "String")]
+#[serde(from = "String")]
 pub struct LeaseId(Arc<str>);
 
 /// The longest id that is kept as it is, in bytes: the longest name of a Node has as many.
@@ -47,12 +47,6 @@ impl LeaseId {
 impl From<String> for LeaseId {
     fn from(id: String) -> Self {
         Self::new(id)
-    }
-}
-
-impl From<LeaseId> for String {
-    fn from(LeaseId(id): LeaseId) -> Self {
-        id.as_ref().into()
     }
 }
 

@@ -1,13 +1,14 @@
 //! What each node tells the operator about itself, beside its lease: read by `tweedctl`, never by peers.
 
-mod other_mtu;
 mod quality;
 
-pub use other_mtu::OtherMtu;
 pub use quality::Quality;
+
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use tweed_cni::bridge::pods::Pod;
 
 use crate::excerpt;
 use crate::model::config::BackendType;
@@ -85,6 +86,36 @@ pub struct Exception {
     /// Its probes are about to tell whether it stays an exception.
     #[serde(default)]
     pub probing: bool,
+}
+
+/// Pods that were made with another MTU than new ones get, and keep it as long as they run.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OtherMtu {
+    pub total: usize,
+    /// As many as a report may hold.
+    pub pods: Vec<Pod>,
+}
+
+impl From<Vec<Pod>> for OtherMtu {
+    fn from(mut pods: Vec<Pod>) -> Self {
+        let total = pods.len();
+        pods.truncate(MOST);
+        Self { total, pods }
+    }
+}
+
+impl fmt::Display for OtherMtu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        /// More are in the JSON.
+        const SHOWN: usize = 5;
+        let shown: Vec<String> =
+            self.pods.iter().take(SHOWN).map(|pod| format!("{} ({})", pod.name, pod.mtu)).collect();
+        f.write_str(&shown.join(", "))?;
+        match self.total.saturating_sub(shown.len()) {
+            0 => Ok(()),
+            more => write!(f, " and {more} more"),
+        }
+    }
 }
 
 /// A report stays small, however large the cluster and whatever is wrong in it.

@@ -121,3 +121,16 @@ fn a_peer_that_never_answers_and_stays_in_the_tunnel_is_no_exception() {
     let told: Vec<_> = exceptions.iter().map(|e| e.reason.as_str()).collect();
     assert_eq!(told, ["it has never answered a probe", "the kernel does not hold its path"]);
 }
+
+fn pods(number: usize) -> OtherMtu {
+    let pod = |index| Pod { name: format!("shop/web-{index}"), mtu: 1450 };
+    (0..number).map(pod).collect::<Vec<_>>().into()
+}
+
+#[test]
+fn the_first_few_are_named_and_all_are_counted() {
+    assert_eq!(pods(2).to_string(), "shop/web-0 (1450), shop/web-1 (1450)");
+    assert!(pods(7).to_string().ends_with("shop/web-4 (1450) and 2 more"));
+    assert_eq!((pods(250).total, pods(250).pods.len()), (250, MOST));
+    assert!(pods(250).to_string().ends_with(" and 245 more"));
+}
