@@ -10,7 +10,7 @@ use tweed::operator::{self, Arguments, Error};
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     match answer(arguments) {
-        Ok(verdict) => verdict.into(),
+        Ok(exit_status) => exit_status.into(),
         Err(error) => {
             let code = ExitCode::from(&error);
             if code != ExitCode::SUCCESS {
@@ -23,7 +23,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn answer(arguments: Arguments) -> Result<operator::Verdict, Error> {
+fn answer(arguments: Arguments) -> Result<operator::ExitStatus, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(operator::run(arguments, &mut io::BufWriter::new(io::stdout().lock())))
 }

@@ -10,7 +10,7 @@ use super::Control;
 use super::changes::Changes;
 use crate::model::entry::{Entry, Key, Route};
 use crate::model::lease::{Endpoint, LeaseId, Peer};
-use crate::model::path::{Detour, Path, Verdict};
+use crate::model::path::{Detour, Path, ProbeVerdict};
 use crate::model::status::{PathStatus, ProbeStatus, WayStatus};
 use crate::plan::backend;
 use crate::plan::desired::Standing;
@@ -53,10 +53,10 @@ impl Paths {
         }
     }
 
-    fn verdict(&self, endpoint: &Endpoint) -> Verdict {
+    fn verdict(&self, endpoint: &Endpoint) -> ProbeVerdict {
         let subject = self.board.as_ref().and_then(|board| board.subject(endpoint.subnet.base()));
         let subject = subject.filter(|it| it.target.public_ip == endpoint.public_ip);
-        subject.map_or(Verdict::Pending, |subject| subject.verdict)
+        subject.map_or(ProbeVerdict::Pending, |subject| subject.verdict)
     }
 
     /// Changes what is known of paths, and when the board is due.
@@ -183,7 +183,7 @@ impl Control {
         let leases = ids.iter().filter_map(|id| self.inputs.peers.lease(id));
         let endpoints = leases.flat_map(|lease| &lease.endpoints);
         let doubted = endpoints.filter(|endpoint| {
-            self.paths.verdict(endpoint) == Verdict::Silent
+            self.paths.verdict(endpoint) == ProbeVerdict::Silent
                 && self.programmed_path(endpoint) == Some(Path::Tunnel)
         });
         let doubted: BTreeSet<IpAddr> = doubted.map(|endpoint| endpoint.subnet.base()).collect();
@@ -237,13 +237,13 @@ impl Control {
         config.probing()?;
         let must_answer = backend::must_answer(config, endpoint);
         match (self.paths.verdict(endpoint), &self.paths.state) {
-            (Verdict::Bad(cause), _) => Some(Detour::Failed(cause)),
-            (Verdict::Silent, _) => must_answer.then_some(Detour::Unanswered),
-            (Verdict::Pending, State::Starting | State::On) => {
+            (ProbeVerdict::Bad(cause), _) => Some(Detour::Failed(cause)),
+            (ProbeVerdict::Silent, _) => must_answer.then_some(Detour::Unanswered),
+            (ProbeVerdict::Pending, State::Starting | State::On) => {
                 let stays = self.programmed_path(endpoint).map(|path| path == Path::Tunnel);
                 stays.unwrap_or(must_answer).then_some(Detour::Unproven)
             }
-            (Verdict::Pending, State::Off(_)) | (Verdict::Good, _) => None,
+            (ProbeVerdict::Pending, State::Off(_)) | (ProbeVerdict::Good, _) => None,
         }
     }
 
@@ -313,10 +313,10 @@ impl Control {
         let subjects = self.paths.board.iter().flat_map(Board::subjects);
         for subject in subjects.filter(|subject| subject.target.direct) {
             match subject.verdict {
-                Verdict::Pending => status.pending += 1,
-                Verdict::Silent => status.silent += 1,
-                Verdict::Good => status.good += 1,
-                Verdict::Bad(_) => status.bad += 1,
+                ProbeVerdict::Pending => status.pending += 1,
+                ProbeVerdict::Silent => status.silent += 1,
+                ProbeVerdict::Good => status.good += 1,
+                ProbeVerdict::Bad(_) => status.bad += 1,
             }
         }
         Some(status)

@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 
 use super::Control;
 use super::apply::is_guard;
-use crate::model::checkpoint::{Checkpoint, Host};
+use crate::model::checkpoint::{Checkpoint, HostId};
 use crate::model::entry::{Entry, Key, Setting, SettingKind};
 use crate::model::lease::{Endpoint, Lease, LeaseId, Rejected};
 use crate::model::path::Path;
@@ -50,7 +50,7 @@ impl Control {
         let leases = self.inputs.peers.leases().filter(|lease| !rules.is_own(&lease.id));
         let detours = self.inputs.detours.clone();
         // Only the task that saves it knows the host.
-        let host = Host::default();
+        let host = HostId::default();
         Some(Checkpoint { leases: leases.cloned().collect(), local, detours, host })
     }
 

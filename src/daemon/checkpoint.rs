@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::excerpt;
-use crate::model::checkpoint::Host;
+use crate::model::checkpoint::HostId;
 
 /// Made at the first boot. The image of a machine carries it, unless it was removed.
 const MACHINE_ID: &str = "/etc/machine-id";
@@ -16,8 +16,8 @@ const MACHINE_ID: &str = "/etc/machine-id";
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// The host on which this process runs. It does not change while it runs.
-pub fn this_host() -> Host {
-    Host { machine: id(MACHINE_ID), boot: id(BOOT_ID) }
+pub fn this_host() -> HostId {
+    HostId { machine: id(MACHINE_ID), boot: id(BOOT_ID) }
 }
 
 /// None where the host has no such id, or this container does not see it.

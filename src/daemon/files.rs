@@ -18,7 +18,7 @@ use crate::control::{Question, Usable};
 use crate::daemon::notify;
 use crate::daemon::options::{Options, Store};
 use crate::excerpt;
-use crate::model::checkpoint::{Checkpoint, Host};
+use crate::model::checkpoint::{Checkpoint, HostId};
 use crate::model::policy::Policy;
 use crate::model::prefix::Prefix;
 use crate::store::claim::Previous;
@@ -121,7 +121,7 @@ async fn save(shared: &Shared) -> anyhow::Result<io::Result<()>> {
 }
 
 /// What was last known; none if nothing was, or it cannot be read.
-pub(super) fn load_checkpoint(options: &Options, host: &Host) -> Option<Checkpoint> {
+pub(super) fn load_checkpoint(options: &Options, host: &HostId) -> Option<Checkpoint> {
     let path = &options.state_file;
     let loaded = checkpoint::load::<Checkpoint>(path).unwrap_or_else(|error| {
         let error = anyhow::Error::from(error);
@@ -338,7 +338,7 @@ mod tests {
         let options = Options::parse([file], |_| None).unwrap();
         let (now, year) = (SystemTime::now(), Duration::from_secs(365 * 24 * 3600));
         let this = checkpoint::this_host();
-        for (host, is_remembered) in [(this.clone(), true), (Host::default(), false)] {
+        for (host, is_remembered) in [(this.clone(), true), (HostId::default(), false)] {
             let (local, detours) = (loosened(), [].into());
             let checkpoint = Checkpoint { local, leases: Vec::new(), detours, host };
             checkpoint::save(&options.state_file, &checkpoint).unwrap();

@@ -27,7 +27,7 @@ use tokio::time::{Instant, timeout};
 use crate::control::{Event, Outputs, Progress, Question, Reconciler, Settings};
 use crate::daemon::options::{Options, Store};
 use crate::kernel::NetlinkKernel;
-use crate::model::checkpoint::{Checkpoint, Host};
+use crate::model::checkpoint::{Checkpoint, HostId};
 use crate::store::etcd::EtcdSubnetManager;
 use crate::store::kube::KubeSubnetManager;
 use crate::store::{self, Documents, Leases};
@@ -43,7 +43,7 @@ const ANSWER: Duration = Duration::from_secs(5);
 #[derive(Clone)]
 struct Shared {
     options: Rc<Options>,
-    host: Host,
+    host: HostId,
     events: mpsc::Sender<Event>,
     progress: watch::Receiver<Progress>,
     heartbeat: watch::Receiver<Instant>,
@@ -104,7 +104,7 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
 }
 
 async fn run_tasks<S: Leases + Documents + 'static>(
-    (options, host): (Options, Host),
+    (options, host): (Options, HostId),
     manager: S,
     remembered: Option<Checkpoint>,
 ) -> anyhow::Result<()> {

@@ -18,12 +18,12 @@ pub struct Checkpoint {
     pub detours: Detours,
     /// Where it was saved.
     #[serde(default)]
-    pub host: Host,
+    pub host: HostId,
 }
 
 /// A machine between two boots, as far as it says.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Host {
+pub struct HostId {
     /// A copy of the machine gets another.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<String>,
@@ -31,7 +31,7 @@ pub struct Host {
     pub boot: Option<String>,
 }
 
-impl Host {
+impl HostId {
     /// Whether both machines are known, and are not the same.
     fn is_another_machine(&self, other: &Self) -> bool {
         self.machine.is_some() && other.machine.is_some() && self.machine != other.machine
@@ -46,12 +46,12 @@ impl Host {
 impl Checkpoint {
     /// Of a machine that is a copy of the one that saved it, takes away that one's lease; returns it.
     /// What is known of the peers serves all the same.
-    pub fn forget_other_machine(&mut self, host: &Host) -> Option<Lease> {
+    pub fn forget_other_machine(&mut self, host: &HostId) -> Option<Lease> {
         self.host.is_another_machine(host).then(|| self.local.own.take())?
     }
 
     /// A boot sets all filters back: those of an earlier one are nothing to restore.
-    pub fn forget_other_boot(&mut self, host: &Host) {
+    pub fn forget_other_boot(&mut self, host: &HostId) {
         if !self.host.is_of_same_boot(host) {
             self.local.strict.clear();
         }
@@ -67,12 +67,12 @@ mod tests {
         let [one, two] = ["one", "two"].map(|id| host(id, "boot"));
         assert!(one.is_another_machine(&two));
         assert!(!one.is_another_machine(&one.clone()));
-        assert!(!Host::default().is_another_machine(&two), "it was saved by an older version");
-        assert!(!one.is_another_machine(&Host::default()), "this container does not see the id");
+        assert!(!HostId::default().is_another_machine(&two), "it was saved by an older version");
+        assert!(!one.is_another_machine(&HostId::default()), "this container does not see the id");
     }
 
-    fn host(machine: &str, boot: &str) -> Host {
-        Host { machine: Some(machine.to_owned()), boot: Some(boot.to_owned()) }
+    fn host(machine: &str, boot: &str) -> HostId {
+        HostId { machine: Some(machine.to_owned()), boot: Some(boot.to_owned()) }
     }
 
     #[test]
@@ -80,6 +80,6 @@ mod tests {
         let first = host("one", "first");
         assert!(first.is_of_same_boot(&host("one", "first")));
         assert!(!first.is_of_same_boot(&host("one", "second")));
-        assert!(!Host::default().is_of_same_boot(&Host::default()), "none of them says");
+        assert!(!HostId::default().is_of_same_boot(&HostId::default()), "none of them says");
     }
 }

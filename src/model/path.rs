@@ -29,7 +29,7 @@ impl Path {
 /// What the probes say of the direct path to a peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Verdict {
+pub enum ProbeVerdict {
     /// Not known yet.
     #[default]
     Pending,

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
 use crate::model::lease::{Lease, LeaseId};
-use crate::model::path::{Path, Verdict};
+use crate::model::path::{Path, ProbeVerdict};
 use crate::model::policy::Guard;
 use crate::model::prefix::{Family, Prefix};
 
@@ -180,7 +180,7 @@ pub struct ProbeStatus {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathStatus {
     /// Of the direct path.
-    pub verdict: Verdict,
+    pub verdict: ProbeVerdict,
     /// None if it is not on our link.
     pub direct: Option<WayStatus>,
     /// None if it has no tunnel.

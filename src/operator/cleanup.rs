@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::layout::{counted, listed, wrap, wrap_entry};
 use super::node::Files;
 use super::node::{self, Known, Unanswered, Unknown};
-use super::{Answer, Error, Verdict};
+use super::{Answer, Error, ExitStatus};
 use crate::kernel::Kernel;
 use crate::model::config::Pool;
 use crate::model::entry::{KernelState, LinkName};
@@ -180,8 +180,8 @@ fn remove_file(path: &Path) -> Result<(), String> {
 }
 
 impl Answer for Leftovers {
-    fn verdict(&self) -> Verdict {
-        self.outcome.verdict()
+    fn exit_status(&self) -> ExitStatus {
+        self.outcome.exit_status()
     }
 }
 
@@ -208,10 +208,10 @@ pub(super) fn write_changes(
 }
 
 impl Outcome {
-    pub(super) const fn verdict(&self) -> Verdict {
+    pub(super) const fn exit_status(&self) -> ExitStatus {
         match self {
-            Self::Listed | Self::Removed => Verdict::Well,
-            Self::Refused(_) => Verdict::Amiss,
+            Self::Listed | Self::Removed => ExitStatus::Well,
+            Self::Refused(_) => ExitStatus::Amiss,
         }
     }
 

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::layout::{counted, wrap, wrap_entry};
 use super::node::Files;
 use super::node::{self, Known};
-use super::{Answer, Error, Verdict};
+use super::{Answer, Error, ExitStatus};
 use crate::kernel::Kernel;
 use crate::model::entry::KernelState;
 use crate::plan::diff::{Op, diff};
@@ -54,8 +54,8 @@ impl Difference {
 }
 
 impl Answer for Differences {
-    fn verdict(&self) -> Verdict {
-        if self.differences.is_empty() { Verdict::Well } else { Verdict::Amiss }
+    fn exit_status(&self) -> ExitStatus {
+        if self.differences.is_empty() { ExitStatus::Well } else { ExitStatus::Amiss }
     }
 }
 

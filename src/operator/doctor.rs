@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::layout::{counted, wrap};
 use super::node::Files;
-use super::{Answer, Error, Verdict, node};
+use super::{Answer, Error, ExitStatus, node};
 use crate::kernel::Kernel;
 use crate::kernel::host::{self, Places};
 use crate::model::prefix::Prefix;
@@ -60,12 +60,12 @@ pub(super) async fn answer(
 }
 
 impl Answer for Examination {
-    fn verdict(&self) -> Verdict {
+    fn exit_status(&self) -> ExitStatus {
         let harms = |finding: &Finding| match finding.level {
             Level::Fatal | Level::Warning => true,
             Level::Note => false,
         };
-        if self.findings.iter().any(harms) { Verdict::Amiss } else { Verdict::Well }
+        if self.findings.iter().any(harms) { ExitStatus::Amiss } else { ExitStatus::Well }
     }
 }
 

@@ -13,7 +13,7 @@ use super::layout::counted;
 use super::migrate::Etcd;
 use super::node::Files;
 use super::node::{self, Unknown};
-use super::{Answer, Error, Verdict};
+use super::{Answer, Error, ExitStatus};
 use crate::kernel::Kernel;
 use crate::model::lease::LeaseId;
 use crate::model::prefix::Prefix;
@@ -155,8 +155,8 @@ async fn forget_report(etcd: EtcdOptions, lease: &LeaseId) -> String {
 }
 
 impl Answer for Handover {
-    fn verdict(&self) -> Verdict {
-        self.outcome.verdict()
+    fn exit_status(&self) -> ExitStatus {
+        self.outcome.exit_status()
     }
 }
 

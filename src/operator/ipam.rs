@@ -9,7 +9,7 @@ use tweed_cni::host_local::{self, Finding, Kind, Location, Repair};
 use tweed_cni::state;
 
 use super::layout::{Table, wrap};
-use super::{Answer, Error, Verdict};
+use super::{Answer, Error, ExitStatus};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum IpamCommand {
@@ -198,10 +198,10 @@ impl Record {
 }
 
 impl Answer for Checked {
-    fn verdict(&self) -> Verdict {
+    fn exit_status(&self) -> ExitStatus {
         let mut records =
             self.networks.iter().chain([&self.attachments]).flat_map(|store| &store.records);
-        if records.any(Record::can_be_freed) { Verdict::Amiss } else { Verdict::Well }
+        if records.any(Record::can_be_freed) { ExitStatus::Amiss } else { ExitStatus::Well }
     }
 }
 

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::layout::Table;
 use super::node::Files;
-use super::{Answer, Error, Verdict, node};
+use super::{Answer, Error, ExitStatus, node};
 use crate::model::lease::Endpoint;
 use crate::model::status::LeaseStatus;
 
@@ -19,8 +19,8 @@ pub(super) async fn ask(files: &Files) -> Result<Leases, Error> {
 }
 
 impl Answer for Leases {
-    fn verdict(&self) -> Verdict {
-        Verdict::Well
+    fn exit_status(&self) -> ExitStatus {
+        ExitStatus::Well
     }
 }
 

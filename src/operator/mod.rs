@@ -27,19 +27,19 @@ use crate::kernel::{Kernel, NetlinkKernel};
 use layout::Output;
 use options::Command;
 
-/// Whether all is well.
+/// The result of a command, as its exit code reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Verdict {
+pub enum ExitStatus {
     #[serde(rename = "done")]
     Well,
     /// The kernel differs, a peer is not programmed, the daemon is not ready, something was refused.
     Amiss,
     /// A migration cannot go on as things stand.
     Impossible,
-    /// A pair is worse off than before.
+    /// A pair has lost its path, or has a worse one than before.
     Degraded,
-    /// Somebody else has changed the config.
+    /// Another operator has changed the config.
     Conflict,
     /// A node did not follow in time.
     Late,
@@ -65,11 +65,11 @@ pub enum Error {
 
 /// What a command found: text by `Display`, JSON by `Serialize`.
 trait Answer: Display + Serialize {
-    fn verdict(&self) -> Verdict;
+    fn exit_status(&self) -> ExitStatus;
 }
 
 /// Carries out what was asked for on this host, and writes the answer to `out`.
-pub async fn run(arguments: Arguments, out: &mut impl Write) -> Result<Verdict, Error> {
+pub async fn run(arguments: Arguments, out: &mut impl Write) -> Result<ExitStatus, Error> {
     let unusable = |error| Error::CannotTell(format!("the kernel cannot be asked: {error}"));
     run_on(arguments, || NetlinkKernel::open().map_err(unusable), out).await
 }
@@ -79,7 +79,7 @@ pub async fn run_on<K: Kernel>(
     arguments: Arguments,
     open: impl FnOnce() -> Result<K, Error>,
     out: &mut impl Write,
-) -> Result<Verdict, Error> {
+) -> Result<ExitStatus, Error> {
     let Arguments { command, output, files } = arguments;
     match command {
         Command::Status => write(out, output, &status::ask(&files).await?),
@@ -104,7 +104,7 @@ pub async fn run_on<K: Kernel>(
     }
 }
 
-fn write(out: &mut impl Write, output: Output, answer: &impl Answer) -> Result<Verdict, Error> {
+fn write(out: &mut impl Write, output: Output, answer: &impl Answer) -> Result<ExitStatus, Error> {
     match output {
         Output::Text => write!(out, "{answer}")?,
         Output::Json => {
@@ -113,18 +113,18 @@ fn write(out: &mut impl Write, output: Output, answer: &impl Answer) -> Result<V
         }
     }
     out.flush()?;
-    Ok(answer.verdict())
+    Ok(answer.exit_status())
 }
 
-impl From<Verdict> for ExitCode {
-    fn from(verdict: Verdict) -> Self {
-        match verdict {
-            Verdict::Well => Self::SUCCESS,
-            Verdict::Amiss => Self::from(1),
-            Verdict::Impossible => Self::from(3),
-            Verdict::Degraded => Self::from(4),
-            Verdict::Conflict => Self::from(5),
-            Verdict::Late => Self::from(6),
+impl From<ExitStatus> for ExitCode {
+    fn from(exit_status: ExitStatus) -> Self {
+        match exit_status {
+            ExitStatus::Well => Self::SUCCESS,
+            ExitStatus::Amiss => Self::from(1),
+            ExitStatus::Impossible => Self::from(3),
+            ExitStatus::Degraded => Self::from(4),
+            ExitStatus::Conflict => Self::from(5),
+            ExitStatus::Late => Self::from(6),
         }
     }
 }
@@ -158,8 +158,8 @@ mod tests {
     }
 
     impl Answer for Written {
-        fn verdict(&self) -> Verdict {
-            Verdict::Well
+        fn exit_status(&self) -> ExitStatus {
+            ExitStatus::Well
         }
     }
 

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::layout::Table;
 use super::node::Files;
-use super::{Answer, Error, Verdict, node};
+use super::{Answer, Error, ExitStatus, node};
 use crate::model::path::Path;
 use crate::model::status::PeerStatus;
 
@@ -20,9 +20,9 @@ pub(super) async fn ask(files: &Files) -> Result<Peers, Error> {
 
 impl Answer for Peers {
     /// A peer without a path is as planned; one with a path that is not programmed is not.
-    fn verdict(&self) -> Verdict {
+    fn exit_status(&self) -> ExitStatus {
         let all_programmed = self.0.iter().all(|peer| peer.path.is_none() || peer.programmed);
-        if all_programmed { Verdict::Well } else { Verdict::Amiss }
+        if all_programmed { ExitStatus::Well } else { ExitStatus::Amiss }
     }
 }
 
@@ -114,9 +114,9 @@ mod tests {
             PeerStatus { programmed: false, ..peer("10.244.7.0/24", "172.16.0.13", "vxlan") };
         let v6 = peer("fd00:10:244:3::/64", "fd00:172::9", "vxlan");
         let peers = [peer("10.244.3.0/24", "172.16.0.9", "vxlan"), v6, direct, left_out, set_aside];
-        assert_eq!(Peers(peers.to_vec()).verdict(), Verdict::Well);
+        assert_eq!(Peers(peers.to_vec()).exit_status(), ExitStatus::Well);
         let peers = Peers(peers.into_iter().chain([missing]).collect());
-        assert_eq!(peers.verdict(), Verdict::Amiss);
+        assert_eq!(peers.exit_status(), ExitStatus::Amiss);
         let text = peers.to_string();
         assert!(text.lines().all(|line| line.len() <= 80), "{text}");
         expect![[r"

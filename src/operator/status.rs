@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::layout::{counted, listed, wrap};
 use super::node::Files;
-use super::{Answer, Error, Verdict, node};
+use super::{Answer, Error, ExitStatus, node};
 use crate::model::policy::{Connections, Pods, Strangers};
 use crate::model::status::{
     ChecksumStatus, ConfigStatus, FirewallStatus, GuardStatus, PeerCounts, ProbeStatus, Readiness,
@@ -26,8 +26,8 @@ pub(super) async fn ask(files: &Files) -> Result<Glance, Error> {
 }
 
 impl Answer for Glance {
-    fn verdict(&self) -> Verdict {
-        if self.0.ready { Verdict::Well } else { Verdict::Amiss }
+    fn exit_status(&self) -> ExitStatus {
+        if self.0.ready { ExitStatus::Well } else { ExitStatus::Amiss }
     }
 }
 
@@ -335,7 +335,7 @@ mod tests {
             statistics: Statistics::default(),
             ..status()
         };
-        assert_eq!(Glance(status.clone()).verdict(), Verdict::Amiss);
+        assert_eq!(Glance(status.clone()).exit_status(), ExitStatus::Amiss);
         expect![[r"
         tweedd 0.1.0: not ready
           no network config yet

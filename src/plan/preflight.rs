@@ -11,8 +11,8 @@ mod tests;
 pub(crate) mod unit;
 
 pub use facts::{
-    Chain, Host, Module, Needs, Outcome, Owner, Packets, Place, Port, Process, Rival, Rule, Socket,
-    Systemd,
+    ForeignChain, ForeignRule, Host, Module, Needs, Outcome, Owner, Packets, Place, Port, Process,
+    Rival, Socket, Systemd,
 };
 pub use unit::Unit;
 

@@ -4,7 +4,7 @@ use expect_test::{Expect, expect};
 use serde_json::json;
 use tweed::model::checkpoint::{self, Checkpoint};
 use tweed::model::entry::{Entry, Link, LinkKind, LinkName};
-use tweed::operator::{Error, Verdict};
+use tweed::operator::{Error, ExitStatus};
 
 use crate::host::{Host, inputs};
 
@@ -30,8 +30,8 @@ const SOURCE: &str = "known from the checkpoint";
 async fn what_would_go_is_listed_and_nothing_is_done() {
     let host = Host::programmed().await;
     let before = host.entries();
-    let (verdict, listed) = host.run("cleanup").await.unwrap();
-    assert_eq!(verdict, Verdict::Well);
+    let (exit_status, listed) = host.run("cleanup").await.unwrap();
+    assert_eq!(exit_status, ExitStatus::Well);
     check(
         &host,
         &listed,
@@ -73,8 +73,8 @@ async fn what_would_go_is_listed_and_nothing_is_done() {
 #[tokio::test]
 async fn what_is_ours_goes_and_what_is_not_stays() {
     let host = Host::programmed().await;
-    let (verdict, removed) = host.json("cleanup --yes").await.unwrap();
-    assert_eq!((&removed["outcome"], verdict), (&json!("removed"), Verdict::Well));
+    let (exit_status, removed) = host.json("cleanup --yes").await.unwrap();
+    assert_eq!((&removed["outcome"], exit_status), (&json!("removed"), ExitStatus::Well));
     expect![[r"
         rp_filter strict dev eth0
         route 10.244.77.0/24 via 172.16.0.1 dev eth0 proto 4
@@ -82,8 +82,8 @@ async fn what_is_ours_goes_and_what_is_not_stays() {
     .assert_eq(&host.entries().join("\n"));
     assert_eq!(std::fs::read_dir(host.folder.path()).unwrap().count(), 0);
 
-    let (verdict, again) = host.run("cleanup --yes").await.unwrap();
-    assert_eq!(verdict, Verdict::Well);
+    let (exit_status, again) = host.run("cleanup --yes").await.unwrap();
+    assert_eq!(exit_status, ExitStatus::Well);
     expect![[r"
         nothing of ours is left
         there is no daemon, no checkpoint and no subnet file; if routes are left, say
@@ -96,8 +96,8 @@ async fn what_is_ours_goes_and_what_is_not_stays() {
 async fn a_refusal_keeps_the_checkpoint_for_another_try() {
     let host = Host::programmed().await;
     host.kernel.refuse("route 10.244.4.0/24", "Operation not permitted (EPERM)");
-    let (verdict, refused) = host.run("cleanup --yes").await.unwrap();
-    assert_eq!(verdict, Verdict::Amiss);
+    let (exit_status, refused) = host.run("cleanup --yes").await.unwrap();
+    assert_eq!(exit_status, ExitStatus::Amiss);
     check(
         &host,
         &refused,
@@ -203,7 +203,7 @@ async fn a_device_that_only_bears_our_name_stays() {
 #[tokio::test]
 async fn filters_of_an_earlier_boot_are_not_made_strict() {
     let host = Host::bare();
-    host.save(&Checkpoint { host: checkpoint::Host::default(), ..inputs() });
+    host.save(&Checkpoint { host: checkpoint::HostId::default(), ..inputs() });
     let (_, listed) = host.json("cleanup").await.unwrap();
     assert_eq!(listed["entries"], json!([]));
 }

@@ -2,14 +2,14 @@
 
 use expect_test::{Expect, expect};
 use tweed::model::entry::{Entry, Fdb, Key, LinkName, Route};
-use tweed::operator::{Error, Verdict};
+use tweed::operator::{Error, ExitStatus};
 
 use crate::host::Host;
 
-async fn check(host: &Host, verdict: Verdict, expected: Expect) {
+async fn check(host: &Host, exit_status: ExitStatus, expected: Expect) {
     let before = host.entries();
     let (found, text) = host.run("diff").await.unwrap();
-    assert_eq!(found, verdict);
+    assert_eq!(found, exit_status);
     assert_eq!(host.entries(), before);
     assert!(host.kernel.take_log().is_empty());
     let text = as_if_in_run(host, &text);
@@ -39,7 +39,7 @@ fn as_if_in_run(host: &Host, text: &str) -> String {
 async fn a_kernel_that_is_right_does_not_differ() {
     check(
         &Host::programmed().await,
-        Verdict::Well,
+        ExitStatus::Well,
         expect![[r"
         no difference from the plan of the checkpoint /run/flannel/subnet.state.json,
           because no daemon answers on /run/flannel/subnet.sock
@@ -66,7 +66,7 @@ async fn what_is_missing_wrong_or_unwanted_is_shown_with_what_is_there() {
     }));
     check(
         &host,
-        Verdict::Amiss,
+        ExitStatus::Amiss,
         expect![[r"
             + neigh 10.244.3.0 lladdr 0a:00:00:00:00:09 dev flannel.1
             ~ route 10.244.4.0/24 nhid 4096512016 via 172.16.0.10 dev eth0
@@ -85,7 +85,7 @@ async fn a_device_that_must_be_made_anew_is_shown_with_all_that_sits_on_it() {
     host.kernel.lose(&Key::Link(LinkName::new("flannel.1")));
     check(
         &host,
-        Verdict::Amiss,
+        ExitStatus::Amiss,
         expect![[r"
             + link flannel.1 up mtu 1450 address 0a:00:00:00:00:05 type vxlan id 1 local
                 172.16.0.5 dev eth0 dstport 8472 nolearning

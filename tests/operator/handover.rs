@@ -4,7 +4,7 @@ use expect_test::{Expect, expect};
 use serde_json::Value;
 use tweed::model::entry::{Entry, Key, Table};
 use tweed::model::policy::{Guard, Masquerade};
-use tweed::operator::{Error, Verdict};
+use tweed::operator::{Error, ExitStatus};
 use tweed::plan::masquerade;
 
 use crate::host::{Host, desired, inputs};
@@ -12,11 +12,11 @@ use crate::host::{Host, desired, inputs};
 /// No etcd listens there.
 const ETCD: &str = "--etcd-endpoints=http://127.0.0.1:1";
 
-async fn run(host: &Host, line: &str) -> Result<(Verdict, String), Error> {
+async fn run(host: &Host, line: &str) -> Result<(ExitStatus, String), Error> {
     host.run(&format!("{line} {ETCD}")).await
 }
 
-async fn json(host: &Host, line: &str) -> (Verdict, Value) {
+async fn json(host: &Host, line: &str) -> (ExitStatus, Value) {
     host.json(&format!("{line} {ETCD}")).await.unwrap()
 }
 
@@ -30,8 +30,8 @@ fn check(host: &Host, text: &str, expected: &Expect) {
 async fn what_would_change_is_listed_and_nothing_is_done() {
     let host = Host::programmed().await;
     let before = host.entries();
-    let (verdict, listed) = json(&host, "handover --dry-run").await;
-    assert_eq!((verdict, &listed["report"]), (Verdict::Well, &Value::Null));
+    let (exit_status, listed) = json(&host, "handover --dry-run").await;
+    assert_eq!((exit_status, &listed["report"]), (ExitStatus::Well, &Value::Null));
     assert_eq!(host.entries(), before);
     assert!(host.kernel.take_log().is_empty() && host.state_file().exists());
 }
@@ -39,8 +39,8 @@ async fn what_would_change_is_listed_and_nothing_is_done() {
 #[tokio::test]
 async fn routes_get_flannels_form_in_place_and_all_else_that_packets_need_stays() {
     let host = Host::programmed().await;
-    let (verdict, handover) = run(&host, "handover").await.unwrap();
-    assert_eq!(verdict, Verdict::Well);
+    let (exit_status, handover) = run(&host, "handover").await.unwrap();
+    assert_eq!(exit_status, ExitStatus::Well);
     check(
         &host,
         &handover,
@@ -85,10 +85,10 @@ async fn routes_get_flannels_form_in_place_and_all_else_that_packets_need_stays(
 
     // Given again, by the subnet file alone, it finds nothing more to do.
     std::fs::write(host.subnet_file(), "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.1.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=false\n").unwrap();
-    let (verdict, again) = json(&host, "handover").await;
+    let (exit_status, again) = json(&host, "handover").await;
     assert_eq!(
-        (&again["entries"], &again["files"], verdict),
-        (&serde_json::json!([]), &serde_json::json!([]), Verdict::Well)
+        (&again["entries"], &again["files"], exit_status),
+        (&serde_json::json!([]), &serde_json::json!([]), ExitStatus::Well)
     );
 }
 
@@ -130,8 +130,8 @@ async fn the_guard_goes_with_all_that_is_in_it_and_tables_of_flannel_stay() {
 async fn while_a_route_still_needs_its_nexthop_object_that_is_not_removed() {
     let host = Host::programmed().await;
     host.kernel.refuse("route 10.244.4.0/24", "Network is down");
-    let (verdict, _) = run(&host, "handover").await.unwrap();
-    assert_eq!(verdict, Verdict::Amiss);
+    let (exit_status, _) = run(&host, "handover").await.unwrap();
+    assert_eq!(exit_status, ExitStatus::Amiss);
     let entries = host.entries();
     assert!(
         entries.iter().any(|entry| entry.starts_with("route 10.244.4.0/24 nhid")),

@@ -16,7 +16,7 @@ use tweed::model::local::Local;
 use tweed::model::node::{Facts, InterfaceOptions, Node};
 use tweed::model::policy::Policy;
 use tweed::model::prefix::Family;
-use tweed::operator::{self, Arguments, Error, Verdict};
+use tweed::operator::{self, Arguments, Error, ExitStatus};
 use tweed::plan::desired::Desired;
 use tweed::plan::diff::diff;
 use tweed::plan::scope::Scope;
@@ -52,20 +52,20 @@ impl Host {
     }
 
     /// What `tweedctl` prints on this host, with these words behind its name.
-    pub(crate) async fn run(&self, line: &str) -> Result<(Verdict, String), Error> {
+    pub(crate) async fn run(&self, line: &str) -> Result<(ExitStatus, String), Error> {
         let subnet_file = self.subnet_file();
         let files = ["--subnet-file", subnet_file.to_str().unwrap()];
         let line = ["tweedctl"].into_iter().chain(line.split(' ')).chain(files);
         let arguments = Arguments::try_parse_from(line).unwrap();
         let mut out = Vec::new();
-        let verdict = operator::run_on(arguments, || Ok(self.kernel.clone()), &mut out).await?;
-        Ok((verdict, String::from_utf8(out).unwrap()))
+        let exit_status = operator::run_on(arguments, || Ok(self.kernel.clone()), &mut out).await?;
+        Ok((exit_status, String::from_utf8(out).unwrap()))
     }
 
     /// As [`Self::run`], in JSON.
-    pub(crate) async fn json(&self, line: &str) -> Result<(Verdict, Value), Error> {
-        let (verdict, text) = self.run(&format!("{line} -o json")).await?;
-        Ok((verdict, serde_json::from_str(&text).unwrap()))
+    pub(crate) async fn json(&self, line: &str) -> Result<(ExitStatus, Value), Error> {
+        let (exit_status, text) = self.run(&format!("{line} -o json")).await?;
+        Ok((exit_status, serde_json::from_str(&text).unwrap()))
     }
 
     /// Runs `work` next to a daemon that answers.

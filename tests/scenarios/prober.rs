@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tweed::control::Event;
-use tweed::model::path::{Cause, Path, Verdict};
+use tweed::model::path::{Cause, Path, ProbeVerdict};
 use tweed::model::status::PeerStatus;
 use tweed::plan::paths::{Question, Size, Target};
 use tweed::probe::{self, Orders, ProbeEvent};
@@ -18,11 +18,11 @@ pub(crate) struct Prober {
     orders: Orders,
     /// The verdict on peers that have none yet: all are as unresponsive as flannel is, or all
     /// answer; none while no verdict is made.
-    usual: Option<Verdict>,
+    usual: Option<ProbeVerdict>,
     /// Which verdict the paths to each peer deserve.
-    deserved: BTreeMap<IpAddr, Verdict>,
+    deserved: BTreeMap<IpAddr, ProbeVerdict>,
     /// What was last said of one peer.
-    named: Option<(IpAddr, Verdict)>,
+    named: Option<(IpAddr, ProbeVerdict)>,
     is_on: bool,
     /// Ahead of the clock of the scenario: verdicts take seconds, and a script waits for none.
     clock: Instant,
@@ -39,7 +39,7 @@ impl Prober {
         for event in [ProbeEvent::Channels(channels), ProbeEvent::On] {
             events.try_send(Event::Probe(event)).expect("the loop takes no events");
         }
-        let (usual, deserved, named) = (Some(Verdict::Silent), BTreeMap::new(), None);
+        let (usual, deserved, named) = (Some(ProbeVerdict::Silent), BTreeMap::new(), None);
         Self { orders, usual, deserved, named, is_on: true, clock: Instant::now() }
     }
 
@@ -52,10 +52,10 @@ impl Prober {
                 return Some(ProbeEvent::Off(rest.to_owned()));
             }
             "awaited" => None,
-            "silent" => Some(Verdict::Silent),
-            "good" => Some(Verdict::Good),
-            "no-answer" => Some(Verdict::Bad(Cause::NoAnswer)),
-            "large-lost" => Some(Verdict::Bad(Cause::LargeLost)),
+            "silent" => Some(ProbeVerdict::Silent),
+            "good" => Some(ProbeVerdict::Good),
+            "no-answer" => Some(ProbeVerdict::Bad(Cause::NoAnswer)),
+            "large-lost" => Some(ProbeVerdict::Bad(Cause::LargeLost)),
             _ => panic!("probes are not {words}"),
         };
         if rest.is_empty() {
@@ -77,8 +77,10 @@ impl Prober {
     pub(crate) fn expect_verdicts(&mut self, peers: &[PeerStatus]) {
         for (peer, verdict) in verdicts(peers) {
             match self.usual {
-                Some(usual) if verdict == Verdict::Pending => self.deserved.insert(peer, usual),
-                None if verdict == Verdict::Pending => self.deserved.remove(&peer),
+                Some(usual) if verdict == ProbeVerdict::Pending => {
+                    self.deserved.insert(peer, usual)
+                }
+                None if verdict == ProbeVerdict::Pending => self.deserved.remove(&peer),
                 Some(_) | None => None,
             };
         }
@@ -125,27 +127,27 @@ impl Prober {
 }
 
 /// The verdict on each peer that is probed.
-fn verdicts(peers: &[PeerStatus]) -> impl Iterator<Item = (IpAddr, Verdict)> {
+fn verdicts(peers: &[PeerStatus]) -> impl Iterator<Item = (IpAddr, ProbeVerdict)> {
     peers.iter().filter_map(|peer| Some((peer.subnet?.base(), peer.probes.as_ref()?.verdict)))
 }
 
 /// Whether there are paths by which this verdict can come about.
-fn is_possible(verdict: Verdict, target: &Target) -> bool {
+fn is_possible(verdict: ProbeVerdict, target: &Target) -> bool {
     match verdict {
-        Verdict::Pending => true,
-        Verdict::Silent => target.direct || target.tunnel,
-        Verdict::Good => target.direct,
-        Verdict::Bad(_) => target.direct && target.tunnel,
+        ProbeVerdict::Pending => true,
+        ProbeVerdict::Silent => target.direct || target.tunnel,
+        ProbeVerdict::Good => target.direct,
+        ProbeVerdict::Bad(_) => target.direct && target.tunnel,
     }
 }
 
 /// Whether a peer whose direct path deserves `verdict` answers `question`.
-fn is_answered(verdict: Verdict, question: &Question) -> bool {
+fn is_answered(verdict: ProbeVerdict, question: &Question) -> bool {
     match verdict {
-        Verdict::Pending | Verdict::Silent => false,
-        Verdict::Good => true,
-        Verdict::Bad(Cause::NoAnswer) => question.path == Path::Tunnel,
-        Verdict::Bad(Cause::LargeLost) => {
+        ProbeVerdict::Pending | ProbeVerdict::Silent => false,
+        ProbeVerdict::Good => true,
+        ProbeVerdict::Bad(Cause::NoAnswer) => question.path == Path::Tunnel,
+        ProbeVerdict::Bad(Cause::LargeLost) => {
             question.path == Path::Tunnel || question.size == Size::Small
         }
     }

@@ -9,9 +9,9 @@ use tweed_netlink::{Protocol, Socket};
 
 use super::text;
 use crate::model::prefix::Family;
-use crate::plan::preflight::facts::{Chain, Module, Rule};
+use crate::plan::preflight::facts::{ForeignChain, ForeignRule, Module};
 
-pub(super) fn chains() -> Vec<Chain> {
+pub(super) fn chains() -> Vec<ForeignChain> {
     let found = read().unwrap_or_else(|error| {
         tracing::debug!(%error, "chains of nftables were not read");
         Vec::new()
@@ -41,19 +41,19 @@ fn read() -> io::Result<Vec<FilterChain>> {
     nftables::filter_chains(&mut Socket::open(Protocol::Netfilter)?)
 }
 
-fn chain(found: FilterChain) -> Chain {
+fn chain(found: FilterChain) -> ForeignChain {
     let FilterChain { family, table, name, policy, rules } = found;
     let family = match family {
         TableFamily::Both => None,
         TableFamily::Only(family) => Some(family),
     };
     let rules = rules.into_iter().filter_map(rule).collect();
-    Chain { family, table, name, policy, rules }
+    ForeignChain { family, table, name, policy, rules }
 }
 
 /// None if it asks for more than addresses.
-fn rule(FilterRule { tests, outcome }: FilterRule) -> Option<Rule> {
-    let mut rule = Rule { source: None, destination: None, then: outcome };
+fn rule(FilterRule { tests, outcome }: FilterRule) -> Option<ForeignRule> {
+    let mut rule = ForeignRule { source: None, destination: None, then: outcome };
     for test in tests {
         let (side, network) = match test {
             Expression::Source(Match::Is, network) => (&mut rule.source, network),

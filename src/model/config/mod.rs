@@ -106,9 +106,9 @@ impl Tunnel {
     const MAX_VNI: u32 = (1 << 24) - 1;
 }
 
-/// The config cannot be used; each message names the key, its value and what is allowed.
+/// Why a config cannot be used; each message names the key, its value and what is allowed.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum Invalid {
     #[error("the network config is no JSON object: {0}")]
     Json(#[from] NoObject),
     #[error(transparent)]
@@ -123,14 +123,14 @@ pub enum Error {
 
 impl NetworkConfig {
     /// Reads the JSON that operators write. Keys match in any case; unknown keys are ignored.
-    pub fn parse(json: &[u8]) -> Result<Self, Error> {
+    pub fn parse(json: &[u8]) -> Result<Self, Invalid> {
         let fields = Fields::parse(json)?;
         let pools = Family::ALL
             .iter()
             .filter_map(|family| pool::parse(&fields, *family).transpose())
             .collect::<Result<Vec<_>, _>>()?;
         if pools.is_empty() {
-            return Err(Error::NoFamily);
+            return Err(Invalid::NoFamily);
         }
         let backend = parse_backend(&fields)?;
         let config = Self {
@@ -183,7 +183,7 @@ impl NetworkConfig {
     }
 }
 
-fn parse_backend(fields: &Fields) -> Result<Backend, Error> {
+fn parse_backend(fields: &Fields) -> Result<Backend, Invalid> {
     let Some(backend) = fields.object("Backend")? else {
         return Ok(Backend { kind: BackendType::Vxlan, tunnel: parse_tunnel(&Fields::default())? });
     };
@@ -191,7 +191,7 @@ fn parse_backend(fields: &Fields) -> Result<Backend, Error> {
     Ok(Backend { kind, tunnel: parse_tunnel(&backend)? })
 }
 
-fn parse_kind(backend: &Fields, key: &'static str) -> Result<BackendType, Error> {
+fn parse_kind(backend: &Fields, key: &'static str) -> Result<BackendType, Invalid> {
     let expected = || "\"vxlan\" or \"host-gw\"".to_owned();
     let Some(name) = backend.str("Type")?.map(str::to_lowercase) else {
         return Err(wrong(key, "missing", expected()));
@@ -199,7 +199,7 @@ fn parse_kind(backend: &Fields, key: &'static str) -> Result<BackendType, Error>
     BackendType::named(&name).ok_or_else(|| wrong(key, format!("{name:?}"), expected()))
 }
 
-fn parse_tunnel(backend: &Fields) -> Result<Tunnel, Error> {
+fn parse_tunnel(backend: &Fields) -> Result<Tunnel, Invalid> {
     let vni = backend.u32("VNI")?.unwrap_or(Tunnel::DEFAULT_VNI);
     if vni > Tunnel::MAX_VNI {
         return Err(wrong("Backend.VNI", vni, format!("at most {}", Tunnel::MAX_VNI)));
@@ -219,19 +219,19 @@ fn parse_tunnel(backend: &Fields) -> Result<Tunnel, Error> {
 }
 
 /// In any order, each once.
-fn parse_prefixes(fields: &Fields, key: &'static str) -> Result<Vec<Prefix>, Error> {
+fn parse_prefixes(fields: &Fields, key: &'static str) -> Result<Vec<Prefix>, Invalid> {
     let texts = fields.texts(key)?.unwrap_or_default();
     let prefix = |text: String| text.parse().map_err(|_| not_a_prefix(key, &text));
-    let prefixes: Result<BTreeSet<Prefix>, Error> = texts.into_iter().map(prefix).collect();
+    let prefixes: Result<BTreeSet<Prefix>, Invalid> = texts.into_iter().map(prefix).collect();
     Ok(prefixes?.into_iter().collect())
 }
 
-fn not_a_prefix(key: &'static str, text: &str) -> Error {
+fn not_a_prefix(key: &'static str, text: &str) -> Invalid {
     wrong(key, format!("{text:?}"), "a list of prefixes like \"10.5.0.0/16\"".to_owned())
 }
 
 /// Below 1280 bytes a link carries no IPv6, and the tunnel's header still has to fit.
-fn parse_mtu(backend: &Fields) -> Result<Option<u32>, Error> {
+fn parse_mtu(backend: &Fields) -> Result<Option<u32>, Invalid> {
     let mtu = backend.u32("MTU")?.filter(|mtu| *mtu != 0);
     match mtu {
         Some(mtu) if !(MIN_MTU..=MAX_MTU).contains(&mtu) => {
@@ -244,6 +244,6 @@ fn parse_mtu(backend: &Fields) -> Result<Option<u32>, Error> {
 const MIN_MTU: u32 = 576;
 const MAX_MTU: u32 = 65_535;
 
-fn wrong(key: &'static str, value: impl Display, expected: String) -> Error {
-    Error::Value { key, value: excerpt::value(&value.to_string()), expected }
+fn wrong(key: &'static str, value: impl Display, expected: String) -> Invalid {
+    Invalid::Value { key, value: excerpt::value(&value.to_string()), expected }
 }

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Error, wrong};
+use super::{Invalid, wrong};
 use crate::model::json::Fields;
 use crate::model::prefix::{Family, Prefix, number};
 
@@ -101,12 +101,12 @@ impl PoolKeys {
 }
 
 /// The pool of `family`; none if the config does not enable it.
-pub(super) fn parse(fields: &Fields, family: Family) -> Result<Option<Pool>, Error> {
+pub(super) fn parse(fields: &Fields, family: Family) -> Result<Option<Pool>, Invalid> {
     let keys = &PoolKeys::of(family);
     if !fields.bool(keys.enable)?.unwrap_or(keys.enabled_by_default()) {
         return Ok(None);
     }
-    let missing = Error::Missing { key: keys.network, because: keys.enable };
+    let missing = Invalid::Missing { key: keys.network, because: keys.enable };
     let network = parse_network(fields, keys)?.ok_or(missing)?;
     let subnet_len = parse_subnet_len(fields, keys, network)?;
     // The first subnet holds the network's own address, which old software takes for a broadcast.
@@ -115,7 +115,7 @@ pub(super) fn parse(fields: &Fields, family: Family) -> Result<Option<Pool>, Err
     let max = parse_bound(fields, keys.max, network, subnet_len, network.last())?;
     if min > max {
         let expected = format!("at most {} {}", keys.max, max.base());
-        return Err(Error::Value { key: keys.min, value: min.base().to_string(), expected });
+        return Err(Invalid::Value { key: keys.min, value: min.base().to_string(), expected });
     }
     Ok(Some(Pool { network, subnet_len, min, max }))
 }
@@ -141,7 +141,7 @@ pub fn differing_key(
     differing.into_iter().find_map(|(key, differs)| differs.then_some(key))
 }
 
-fn parse_network(fields: &Fields, keys: &PoolKeys) -> Result<Option<Prefix>, Error> {
+fn parse_network(fields: &Fields, keys: &PoolKeys) -> Result<Option<Prefix>, Invalid> {
     let Some(text) = fields.str(keys.network)? else { return Ok(None) };
     let network = Prefix::from_str(text).ok().filter(|network| network.family() == keys.family);
     let expected = || format!("an {} prefix with its length", keys.family);
@@ -153,7 +153,7 @@ fn parse_network(fields: &Fields, keys: &PoolKeys) -> Result<Option<Prefix>, Err
     Ok(Some(network))
 }
 
-fn parse_subnet_len(fields: &Fields, keys: &PoolKeys, network: Prefix) -> Result<u8, Error> {
+fn parse_subnet_len(fields: &Fields, keys: &PoolKeys, network: Prefix) -> Result<u8, Invalid> {
     let shortest = network.prefix_len() + 2;
     if shortest > keys.longest_len {
         let expected = format!("a prefix of length {} or shorter", keys.longest_len - 2);
@@ -178,7 +178,7 @@ fn parse_bound(
     network: Prefix,
     subnet_len: u8,
     default: IpAddr,
-) -> Result<Prefix, Error> {
+) -> Result<Prefix, Invalid> {
     let unspecified = network.family().unspecified();
     let given = match fields.str(key)? {
         None => None,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Error, wrong};
+use super::{Invalid, wrong};
 use crate::model::json::Fields;
 
 /// How paths to peers are probed while `Mixed` is on.
@@ -43,7 +43,7 @@ const LONGEST: Duration = Duration::from_secs(60);
 const MAX_THRESHOLD: u32 = 100;
 
 /// What is under `Probe`; the tunnel has `tunnel_port` for itself.
-pub(super) fn parse(fields: &Fields, tunnel_port: u16) -> Result<Probe, Error> {
+pub(super) fn parse(fields: &Fields, tunnel_port: u16) -> Result<Probe, Invalid> {
     let given = fields.object("Probe")?.unwrap_or_default();
     let default = Probe::default();
     Ok(Probe {
@@ -57,7 +57,7 @@ pub(super) fn parse(fields: &Fields, tunnel_port: u16) -> Result<Probe, Error> {
     })
 }
 
-fn parse_port(probe: &Fields, tunnel_port: u16) -> Result<u16, Error> {
+fn parse_port(probe: &Fields, tunnel_port: u16) -> Result<u16, Invalid> {
     let port = probe.u32("Port")?.unwrap_or(Probe::DEFAULT_PORT.into());
     let expected = || format!("from 1 to 65535, and not Backend.Port, which is {tunnel_port}");
     u16::try_from(port)
@@ -66,7 +66,7 @@ fn parse_port(probe: &Fields, tunnel_port: u16) -> Result<u16, Error> {
         .ok_or_else(|| wrong("Probe.Port", port, expected()))
 }
 
-fn parse_interval(probe: &Fields) -> Result<Option<Duration>, Error> {
+fn parse_interval(probe: &Fields) -> Result<Option<Duration>, Invalid> {
     let Some(text) = probe.str("Interval")? else { return Ok(None) };
     let interval = duration(text).filter(|it| (SHORTEST..=LONGEST).contains(it));
     let expected = "from \"100ms\" to \"60s\"";
@@ -85,7 +85,7 @@ fn threshold(
     probe: &Fields,
     key: &'static str,
     full_key: &'static str,
-) -> Result<Option<u32>, Error> {
+) -> Result<Option<u32>, Invalid> {
     match probe.u32(key)? {
         Some(number) if !(1..=MAX_THRESHOLD).contains(&number) => {
             Err(wrong(full_key, number, format!("from 1 to {MAX_THRESHOLD}")))

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-use super::{BackendType, Error, parse_kind, wrong};
+use super::{BackendType, Invalid, parse_kind, wrong};
 use crate::model::json::Fields;
 
 /// The stages of a change of backend: each node finds out for itself whether it follows.
@@ -43,7 +43,7 @@ const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 const FNV_PRIME: u64 = 0x0000_0100_0000_01b3;
 
 /// The rollout of a config; none means that everybody follows.
-pub(super) fn parse(fields: &Fields) -> Result<Option<Rollout>, Error> {
+pub(super) fn parse(fields: &Fields) -> Result<Option<Rollout>, Invalid> {
     let Some(rollout) = fields.object("Rollout")? else { return Ok(None) };
     let percent = rollout.u32("Percent")?.unwrap_or(0);
     let percent = u8::try_from(percent)
@@ -55,7 +55,7 @@ pub(super) fn parse(fields: &Fields) -> Result<Option<Rollout>, Error> {
     Ok(Some(Rollout { from: parse_from(&rollout)?, percent, nodes }))
 }
 
-fn parse_from(rollout: &Fields) -> Result<BackendType, Error> {
+fn parse_from(rollout: &Fields) -> Result<BackendType, Invalid> {
     let from = rollout.object("From")?.ok_or_else(|| {
         wrong("Rollout.From", "missing", "the backend of the nodes that stay".to_owned())
     })?;

@@ -15,7 +15,7 @@ use crate::model::config::BackendType;
 use crate::model::entry::LinkName;
 use crate::model::lease::LeaseId;
 use crate::model::node::Node;
-use crate::model::path::{Detour, Detours, Path, Verdict};
+use crate::model::path::{Detour, Detours, Path, ProbeVerdict};
 use crate::model::prefix::{Family, Prefix};
 use crate::model::status::{PeerCounts, PeerStatus};
 
@@ -177,11 +177,12 @@ fn exception(peer: PeerStatus) -> Option<Exception> {
     let is_refused = peer.path.is_some() && !peer.programmed;
     let refused = is_refused.then(|| "the kernel does not hold its path".to_owned());
     // A peer that never answers a probe stays in the tunnel, as the config says.
-    let is_silent = peer.probes.as_ref().is_some_and(|probes| probes.verdict == Verdict::Silent);
+    let is_silent =
+        peer.probes.as_ref().is_some_and(|probes| probes.verdict == ProbeVerdict::Silent);
     let is_as_planned = is_silent && peer.path == Some(Path::Tunnel);
     let reason = peer.reason.filter(|_| !is_as_planned).or(refused)?;
     let probing = peer.path == Some(Path::Tunnel)
-        && peer.probes.is_some_and(|probes| probes.verdict == Verdict::Pending);
+        && peer.probes.is_some_and(|probes| probes.verdict == ProbeVerdict::Pending);
     Some(Exception { lease: peer.lease, family: peer.family, path: peer.path, reason, probing })
 }
 

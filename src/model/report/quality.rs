@@ -97,7 +97,7 @@ fn stepped(value: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::path::Verdict;
+    use crate::model::path::ProbeVerdict;
     use crate::model::status::PathStatus;
 
     #[test]
@@ -145,7 +145,7 @@ mod tests {
             reason: None,
             programmed: true,
             probes: Some(PathStatus {
-                verdict: Verdict::Good,
+                verdict: ProbeVerdict::Good,
                 direct: Some(direct),
                 tunnel: Some(tunnel),
             }),

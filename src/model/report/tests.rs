@@ -113,7 +113,7 @@ fn a_peer_that_never_answers_and_stays_in_the_tunnel_is_no_exception() {
         path,
         programmed,
         reason: Some("it has never answered a probe".to_owned()),
-        probes: Some(PathStatus { verdict: Verdict::Silent, direct: None, tunnel: None }),
+        probes: Some(PathStatus { verdict: ProbeVerdict::Silent, direct: None, tunnel: None }),
         ..peer(1)
     };
     assert_eq!(exceptions([silent(Some(Path::Tunnel), true)]), (Vec::new(), 0));

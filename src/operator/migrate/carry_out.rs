@@ -14,7 +14,7 @@ use super::outcome::{Ended, Outcome, Progress, announced, short};
 use super::state::Step;
 use super::store::{self, Author};
 use crate::operator::layout::{counted, wrap};
-use crate::operator::{Error, Verdict};
+use crate::operator::{Error, ExitStatus};
 use crate::store::operator::{ClusterStore, Swap};
 
 /// Carries out `order`, and writes what happens to `progress`.
@@ -64,7 +64,7 @@ impl<S: ClusterStore, W: Write> Work<'_, S, W> {
         loop {
             let step = match decide(order, &self.view) {
                 Ok(step) => step,
-                Err(outcome) if outcome.verdict == Verdict::Well => {
+                Err(outcome) if outcome.exit_status == ExitStatus::Well => {
                     return self.take_over(outcome).await;
                 }
                 Err(outcome) => return Ok(outcome),
@@ -133,7 +133,7 @@ impl<S: ClusterStore, W: Write> Work<'_, S, W> {
             if Instant::now() >= deadline {
                 let message =
                     "not every node does yet what is written: tweedctl migrate status tells when";
-                return Err(Stop::Outcome(Outcome::new(Verdict::Late, message).with(lags)));
+                return Err(Stop::Outcome(Outcome::new(ExitStatus::Late, message).with(lags)));
             }
             sleep(PAUSE).await;
         }
@@ -184,7 +184,7 @@ impl<S: ClusterStore, W: Write> Work<'_, S, W> {
                 }
             }
         };
-        Stop::Outcome(Outcome::new(Verdict::Degraded, message).with(details))
+        Stop::Outcome(Outcome::new(ExitStatus::Degraded, message).with(details))
     }
 
     async fn go_back(&mut self) -> Result<String, Stop> {
@@ -195,7 +195,7 @@ impl<S: ClusterStore, W: Write> Work<'_, S, W> {
                 let back = Outcome::done(&step, &self.view).message;
                 Ok(format!("worse off than before, and so taken back: {back}"))
             }
-            Err(outcome) if outcome.verdict == Verdict::Well => Ok(outcome.message),
+            Err(outcome) if outcome.exit_status == ExitStatus::Well => Ok(outcome.message),
             Err(outcome) => Err(Stop::Outcome(outcome)),
         }
     }

@@ -10,7 +10,7 @@ use super::reachability::{Backends, Pair, pairs};
 use super::state::{Mixing, Note, Stage, Step, UnderWay};
 use crate::model::config::BackendType;
 use crate::model::report::NodeReport;
-use crate::operator::Verdict;
+use crate::operator::ExitStatus;
 
 /// The step that `order` takes from here, or the outcome if it takes none.
 pub(super) fn decide(order: &Order, view: &ClusterView) -> Result<Step, Outcome> {
@@ -197,11 +197,11 @@ fn still_mixing(view: &ClusterView, kind: BackendType) -> Mixing {
 }
 
 fn done(message: String) -> Outcome {
-    Outcome::new(Verdict::Well, message)
+    Outcome::new(ExitStatus::Well, message)
 }
 
 fn refused(message: impl Into<String>) -> Outcome {
-    Outcome::new(Verdict::Impossible, message)
+    Outcome::new(ExitStatus::Impossible, message)
 }
 
 /// A reason not to start, with the node or pair that it is about.

@@ -27,7 +27,7 @@ use self::plan::{Plan, Rows};
 use self::status::Status;
 use self::store::Author;
 use super::layout::Output;
-use super::{Error, Verdict, write};
+use super::{Error, ExitStatus, write};
 use crate::store::operator::ClusterStore;
 use crate::store::{etcd, kube};
 
@@ -38,7 +38,7 @@ pub(super) async fn run(
     options: &MigrateOptions,
     output: Output,
     out: &mut impl Write,
-) -> Result<Verdict, Error> {
+) -> Result<ExitStatus, Error> {
     let MigrateOptions { command, stores: Stores { etcd, kubernetes } } = options;
     if kubernetes.kube_subnet_mgr {
         answer(&kube::Operator::new(kubernetes.options()?), command, output, out).await
@@ -52,7 +52,7 @@ async fn answer(
     command: &Command,
     output: Output,
     out: &mut impl Write,
-) -> Result<Verdict, Error> {
+) -> Result<ExitStatus, Error> {
     let author = Author::here();
     match command {
         Command::Plan { to, all } => {
@@ -61,9 +61,9 @@ async fn answer(
         }
         Command::Status { watch } => loop {
             let status = Status::new(&self::store::read(store).await?, author.now());
-            let verdict = write(out, output, &status)?;
+            let exit_status = write(out, output, &status)?;
             if !watch {
-                return Ok(verdict);
+                return Ok(exit_status);
             }
             sleep(INTERVAL).await;
             writeln!(out)?;

@@ -8,12 +8,12 @@ use serde::Serialize;
 use super::cluster::ClusterView;
 use super::state::{Mixing, Stage, Step};
 use crate::operator::layout::{counted, wrap};
-use crate::operator::{Answer, Verdict};
+use crate::operator::{Answer, ExitStatus};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Outcome {
     #[serde(rename = "outcome")]
-    pub(super) verdict: Verdict,
+    pub(super) exit_status: ExitStatus,
     pub(super) message: String,
     /// Obstacles, nodes that lag, pairs with a possible regression, or changes of another operator.
     pub(super) details: Vec<String>,
@@ -49,8 +49,8 @@ pub(super) struct Progress {
 const SHOWN: usize = 20;
 
 impl Outcome {
-    pub(super) fn new(verdict: Verdict, message: impl Into<String>) -> Self {
-        Self { verdict, message: message.into(), details: Vec::new() }
+    pub(super) fn new(exit_status: ExitStatus, message: impl Into<String>) -> Self {
+        Self { exit_status, message: message.into(), details: Vec::new() }
     }
 
     pub(super) fn with(self, details: Vec<String>) -> Self {
@@ -63,7 +63,7 @@ impl Outcome {
         let author = author
             .map_or_else(|| "somebody".to_owned(), |note| format!("{} at {}", note.by, note.at));
         let message = format!("{author} has changed the config meanwhile; {so}");
-        Self::new(Verdict::Conflict, message).with(now.state.changes(&before.state))
+        Self::new(ExitStatus::Conflict, message).with(now.state.changes(&before.state))
     }
 
     /// `step` is done. Details are the pods that keep an MTU which new ones do not get.
@@ -76,7 +76,7 @@ impl Outcome {
             Step::Finish { .. } => pods_of_other_mtu(view).collect(),
             Step::Mix | Step::Begin { .. } | Step::Reach(_) | Step::Pause => Vec::new(),
         };
-        Self::new(Verdict::Well, completed(step, view) + &silent).with(pods)
+        Self::new(ExitStatus::Well, completed(step, view) + &silent).with(pods)
     }
 }
 
@@ -175,8 +175,8 @@ impl fmt::Display for Progress {
 }
 
 impl Answer for Ended {
-    fn verdict(&self) -> Verdict {
-        self.outcome.verdict
+    fn exit_status(&self) -> ExitStatus {
+        self.outcome.exit_status
     }
 }
 

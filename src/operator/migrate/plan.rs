@@ -12,7 +12,7 @@ use crate::model::config::BackendType;
 use crate::model::path::Path;
 use crate::model::report::NodeReport;
 use crate::operator::layout::{Table, counted, listed, wrap};
-use crate::operator::{Answer, Verdict};
+use crate::operator::{Answer, ExitStatus};
 
 /// Which pairs the text shows; the JSON has all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,8 +113,8 @@ impl Counts {
 }
 
 impl Answer for Plan<'_> {
-    fn verdict(&self) -> Verdict {
-        if self.obstacles.is_empty() { Verdict::Well } else { Verdict::Impossible }
+    fn exit_status(&self) -> ExitStatus {
+        if self.obstacles.is_empty() { ExitStatus::Well } else { ExitStatus::Impossible }
     }
 }
 

@@ -95,7 +95,7 @@ const STEPS: [u8; 3] = [25, 50, ALL];
 const ALL: u8 = 100;
 
 impl MigrationState {
-    pub(super) fn parse(text: &str, revision: i64) -> Result<Self, config::Error> {
+    pub(super) fn parse(text: &str, revision: i64) -> Result<Self, config::Invalid> {
         let config = NetworkConfig::parse(text.as_bytes())?;
         let document = Document::parse(text)?;
         let under_way = config.rollout.as_ref().map(|rollout| {

@@ -13,7 +13,7 @@ use crate::model::config::BackendType;
 use crate::model::path::Path;
 use crate::model::report::{NodeReport, Quality};
 use crate::operator::layout::{Table, wrap};
-use crate::operator::{Answer, Verdict};
+use crate::operator::{Answer, ExitStatus};
 
 #[derive(Debug, Serialize)]
 pub(super) struct Status {
@@ -103,8 +103,8 @@ fn worst(reaches: &[Reach], to: usize) -> Option<char> {
 }
 
 impl Answer for Status {
-    fn verdict(&self) -> Verdict {
-        if self.troubles.is_empty() { Verdict::Well } else { Verdict::Degraded }
+    fn exit_status(&self) -> ExitStatus {
+        if self.troubles.is_empty() { ExitStatus::Well } else { ExitStatus::Degraded }
     }
 }
 

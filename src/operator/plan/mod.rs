@@ -15,7 +15,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::layout::{listed, wrap, wrap_entry};
-use super::{Answer, Error, Verdict};
+use super::{Answer, Error, ExitStatus};
 use crate::model::config::NetworkConfig;
 use crate::model::entry::{Entry, LinkName};
 use crate::model::lease::{Lease, LeaseId, LeaseUpdate, Peers, Record};
@@ -236,8 +236,8 @@ fn without_path(desired: &Desired, peers: &Peers) -> Vec<Unrouted> {
 }
 
 impl Answer for Plan {
-    fn verdict(&self) -> Verdict {
-        Verdict::Well
+    fn exit_status(&self) -> ExitStatus {
+        ExitStatus::Well
     }
 }
 

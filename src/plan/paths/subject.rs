@@ -9,7 +9,7 @@ use super::verdict::{Rules, Size, Track, judge};
 use crate::model::config::Probe;
 use crate::model::lease::Endpoint;
 use crate::model::local::Local as NodeLocal;
-use crate::model::path::{Path, Verdict};
+use crate::model::path::{Path, ProbeVerdict};
 use crate::model::prefix::Family;
 
 /// All that probing depends on.
@@ -81,7 +81,7 @@ pub struct Subject {
     pub target: Target,
     pub direct: Track,
     pub tunnel: Track,
-    pub verdict: Verdict,
+    pub verdict: ProbeVerdict,
     /// When it has its next turn.
     pub(super) turn: Duration,
     /// Questions up to this number do not count: they were about another target.
@@ -111,7 +111,7 @@ impl Subject {
             target,
             direct: Track::default(),
             tunnel: Track::default(),
-            verdict: Verdict::Pending,
+            verdict: ProbeVerdict::Pending,
             turn: Duration::ZERO,
             asked_before: last,
             spoke: None,
@@ -153,11 +153,11 @@ impl Subject {
         let is_dead = fails(&self.direct) && (fails(&self.tunnel) || !self.target.tunnel);
         match self.verdict {
             _ if !self.target.direct => Pace::Steady,
-            Verdict::Pending if is_dead && self.spoke.is_some() => Pace::Steady,
-            Verdict::Pending => Pace::Unjudged,
-            Verdict::Good if self.direct.missed > 0 && !is_dead => Pace::Doubtful,
-            Verdict::Silent => Pace::Silent,
-            Verdict::Good | Verdict::Bad(_) => Pace::Steady,
+            ProbeVerdict::Pending if is_dead && self.spoke.is_some() => Pace::Steady,
+            ProbeVerdict::Pending => Pace::Unjudged,
+            ProbeVerdict::Good if self.direct.missed > 0 && !is_dead => Pace::Doubtful,
+            ProbeVerdict::Silent => Pace::Silent,
+            ProbeVerdict::Good | ProbeVerdict::Bad(_) => Pace::Steady,
         }
     }
 
@@ -208,7 +208,7 @@ impl Subject {
         let rules = Rules { successes, ..rules };
         let last = self.verdict;
         self.verdict = judge(last, &self.direct, &self.tunnel, rules, unheard);
-        if matches!(self.verdict, Verdict::Bad(_)) && !matches!(last, Verdict::Bad(_)) {
+        if matches!(self.verdict, ProbeVerdict::Bad(_)) && !matches!(last, ProbeVerdict::Bad(_)) {
             let forgiven = now.saturating_sub(self.failed) > FORGIVEN;
             self.relapses = if forgiven { 1 } else { self.relapses + 1 };
             self.failed = now;

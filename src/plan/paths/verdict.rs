@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::model::path::{Cause, Verdict};
+use crate::model::path::{Cause, ProbeVerdict};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Size {
@@ -100,23 +100,23 @@ pub(super) struct Rules {
 /// A path is bad only if the tunnel carries packets meanwhile: a peer that answers by neither way
 /// may just be restarting, and then nothing is gained by another path.
 pub(super) fn judge(
-    last: Verdict,
+    last: ProbeVerdict,
     direct: &Track,
     tunnel: &Track,
     rules: Rules,
     unheard: Duration,
-) -> Verdict {
+) -> ProbeVerdict {
     let recovered = direct.answered >= rules.successes;
     let is_silent = unheard >= rules.silence && is_silent([direct, tunnel], rules);
     let has_spoken = unheard.is_zero();
     match (last, failure(direct, tunnel, rules)) {
-        (_, Some(cause)) => Verdict::Bad(cause),
-        (Verdict::Bad(_), None) if recovered => Verdict::Good,
-        (Verdict::Bad(_), None) => last,
-        (_, None) if direct.answered > 0 => Verdict::Good,
-        (Verdict::Pending, None) if is_silent => Verdict::Silent,
-        (Verdict::Silent, None) if has_spoken => Verdict::Pending,
-        (Verdict::Pending | Verdict::Silent | Verdict::Good, None) => last,
+        (_, Some(cause)) => ProbeVerdict::Bad(cause),
+        (ProbeVerdict::Bad(_), None) if recovered => ProbeVerdict::Good,
+        (ProbeVerdict::Bad(_), None) => last,
+        (_, None) if direct.answered > 0 => ProbeVerdict::Good,
+        (ProbeVerdict::Pending, None) if is_silent => ProbeVerdict::Silent,
+        (ProbeVerdict::Silent, None) if has_spoken => ProbeVerdict::Pending,
+        (ProbeVerdict::Pending | ProbeVerdict::Silent | ProbeVerdict::Good, None) => last,
     }
 }
 
@@ -137,7 +137,7 @@ fn failure(direct: &Track, tunnel: &Track, rules: Rules) -> Option<Cause> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Verdict::{Bad, Good, Pending, Silent};
+    use ProbeVerdict::{Bad, Good, Pending, Silent};
 
     const RULES: Rules = Rules { failures: 3, successes: 5, silence: Duration::from_secs(2) };
     const LONG: Duration = Duration::from_secs(60);

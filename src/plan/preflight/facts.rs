@@ -62,7 +62,7 @@ pub struct Host {
     pub rivals: Vec<Rival>,
     pub sockets: Vec<Socket>,
     /// All chains of nftables that decide what is let through; iptables-nft has them there too.
-    pub chains: Vec<Chain>,
+    pub chains: Vec<ForeignChain>,
     /// Tables of iptables that nobody sees through nftables.
     pub legacy_tables: Vec<String>,
     pub nftables: Module,
@@ -124,19 +124,19 @@ pub enum Module {
 
 /// A chain of nftables.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Chain {
+pub struct ForeignChain {
     /// None is both.
     pub family: Option<Family>,
     pub table: String,
     pub name: String,
     /// What becomes of forwarded packets at its end; none for a chain that only others lead to.
     pub policy: Option<Outcome>,
-    pub rules: Vec<Rule>,
+    pub rules: Vec<ForeignRule>,
 }
 
 /// For packets of which all is known that it asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rule {
+pub struct ForeignRule {
     /// Networks in which the source has to be, and the destination; none is any.
     pub source: Option<Prefix>,
     pub destination: Option<Prefix>,

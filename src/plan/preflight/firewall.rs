@@ -1,6 +1,6 @@
 //! Whether the host forwards packets of pods: forwarding itself, the firewalls of others, reverse-path filters.
 
-use super::facts::{Chain, Host, Needs, Outcome, Packets, Rule};
+use super::facts::{ForeignChain, ForeignRule, Host, Needs, Outcome, Packets};
 use super::{DropIn, Finding, Level};
 use crate::model::entry::LinkName;
 use crate::model::policy::Forward;
@@ -84,10 +84,10 @@ pub(super) fn chains(needs: &Needs, host: &Host) -> Vec<Finding> {
 }
 
 /// Whether the rules that the daemon appends to `FORWARD` of iptables suffice: no rule drops before.
-fn is_opened(chain: &Chain, network: Prefix, needs: &Needs, host: &Host) -> bool {
+fn is_opened(chain: &ForeignChain, network: Prefix, needs: &Needs, host: &Host) -> bool {
     let is_of_iptables = chain.family.is_some()
         && (chain.table.as_str(), chain.name.as_str()) == ("filter", "FORWARD");
-    let opened = Chain { policy: Some(Outcome::Accept), ..chain.clone() };
+    let opened = ForeignChain { policy: Some(Outcome::Accept), ..chain.clone() };
     needs.forward == Forward::Accept && is_of_iptables && dropped(&opened, network, host).is_none()
 }
 
@@ -96,7 +96,7 @@ fn noted(finding: Finding) -> Finding {
     Finding { level: Level::Note, cure, ..finding }
 }
 
-fn dropped(chain: &Chain, network: Prefix, host: &Host) -> Option<Finding> {
+fn dropped(chain: &ForeignChain, network: Prefix, host: &Host) -> Option<Finding> {
     let is_lost = |(source, destination)| {
         let traffic = Traffic { source, destination };
         fate(chain, traffic, &host.chains, DEEPEST) == Some(Outcome::Drop)
@@ -124,7 +124,7 @@ fn dropped(chain: &Chain, network: Prefix, host: &Host) -> Option<Finding> {
     })
 }
 
-fn cure(chain: &Chain, network: Prefix) -> String {
+fn cure(chain: &ForeignChain, network: Prefix) -> String {
     if chain.table == "firewalld" {
         return format!(
             "firewall-cmd --permanent --zone=trusted --add-source={network} && firewall-cmd --reload"
@@ -145,7 +145,12 @@ fn cure(chain: &Chain, network: Prefix) -> String {
 }
 
 /// What becomes of `traffic` as far as it is known for all of it; none if it comes back from `chain`.
-fn fate(chain: &Chain, traffic: Traffic, chains: &[Chain], depth: usize) -> Option<Outcome> {
+fn fate(
+    chain: &ForeignChain,
+    traffic: Traffic,
+    chains: &[ForeignChain],
+    depth: usize,
+) -> Option<Outcome> {
     for rule in chain.rules.iter().filter(|rule| rule.takes(traffic)) {
         match &rule.then {
             end @ (Outcome::Accept | Outcome::Drop) => return Some(end.clone()),
@@ -162,7 +167,7 @@ fn fate(chain: &Chain, traffic: Traffic, chains: &[Chain], depth: usize) -> Opti
     chain.policy.clone()
 }
 
-impl Chain {
+impl ForeignChain {
     fn sees(&self, family: Family) -> bool {
         self.family.is_none_or(|own| own == family)
     }
@@ -176,8 +181,14 @@ impl Chain {
         format!("{family} {}", self.table)
     }
 
-    fn follow(&self, name: &str, traffic: Traffic, all: &[Chain], depth: usize) -> Option<Outcome> {
-        let is_meant = |chain: &&Chain| {
+    fn follow(
+        &self,
+        name: &str,
+        traffic: Traffic,
+        all: &[ForeignChain],
+        depth: usize,
+    ) -> Option<Outcome> {
+        let is_meant = |chain: &&ForeignChain| {
             chain.name == name && chain.table == self.table && chain.family == self.family
         };
         let next = all.iter().find(is_meant)?;
@@ -185,7 +196,7 @@ impl Chain {
     }
 }
 
-impl Rule {
+impl ForeignRule {
     fn takes(&self, traffic: Traffic) -> bool {
         let holds = |asked: Option<Prefix>, known: Option<Prefix>| match (asked, known) {
             (None, _) => true,

@@ -39,7 +39,7 @@ fn before_the_first_start_the_networks_are_all_that_has_to_be_known() {
     let networks = [prefix("10.244.0.0/16"), prefix("fd00:10:244::/56")];
     let needs = Needs::before_the_first_start(Some(LinkName::new("eth0")), &networks);
     assert_eq!((needs.families.as_slice(), needs.tunnels.len()), (Family::ALL.as_slice(), 2));
-    let chains = vec![Chain { family: None, ..forward(Outcome::Drop, []) }];
+    let chains = vec![ForeignChain { family: None, ..forward(Outcome::Drop, []) }];
     let host = Host { sockets: Vec::new(), chains, ..host() };
     let found = words(&findings(&needs, &host));
     assert!(found.len() == 2 && found.iter().all(|f| f.contains("forward-drop")), "{found:?}");
@@ -245,7 +245,7 @@ fn a_tunnel_that_is_not_wanted_needs_no_module() {
 }
 
 /// Whether packets of pods are let through by chains of these rules, the first of which has a policy.
-fn lets_through(policy: Outcome, rules: Vec<Rule>, others: Vec<Chain>) -> bool {
+fn lets_through(policy: Outcome, rules: Vec<ForeignRule>, others: Vec<ForeignChain>) -> bool {
     let chains = [vec![forward(policy, rules)], others].concat();
     found(|_, host| host.chains = chains).is_empty()
 }
@@ -281,7 +281,7 @@ fn what_the_rules_of_others_let_through_is_followed_through_their_chains() {
 fn a_chain_is_opened_by_the_command_of_its_owner() {
     let cure = |family, table: &str| {
         let (mut host, dropping) = (host(), forward(Outcome::Drop, []));
-        host.chains = vec![Chain { family, table: table.to_owned(), ..dropping }];
+        host.chains = vec![ForeignChain { family, table: table.to_owned(), ..dropping }];
         findings(&needs(), &host).pop().unwrap().cure
     };
     let v6 = cure(Some(Family::V6), "filter");

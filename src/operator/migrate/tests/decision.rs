@@ -6,7 +6,7 @@ use expect_test::{Expect, expect};
 
 use crate::model::config::{BackendType, share};
 use crate::model::path::Path;
-use crate::operator::Verdict;
+use crate::operator::ExitStatus;
 
 use super::super::decision::decide;
 use super::super::options::{Order, Waiting, Watching};
@@ -39,7 +39,7 @@ fn check(worlds: &[(&str, World)], orders: &[Order], expected: &Expect) {
         for order in orders {
             let told = match decide(order, &world.view()) {
                 Ok(step) => format!("{step:?}"),
-                Err(outcome) if outcome.verdict == Verdict::Well => {
+                Err(outcome) if outcome.exit_status == ExitStatus::Well => {
                     format!("nothing: {}", outcome.message)
                 }
                 Err(outcome) => format!("refused: {}", outcome.message),

@@ -94,7 +94,7 @@ async fn check(world: World, lines: &[(&str, &[Event])], expected: &Expect) -> W
         let mut progress = Vec::new();
         let ended = carry_out(&memory, author, &order(line), &mut progress).await.unwrap();
         let progress = String::from_utf8(progress).unwrap();
-        writeln!(said, "# {line}\n{progress}{ended}{:?}", ended.verdict()).unwrap();
+        writeln!(said, "# {line}\n{progress}{ended}{:?}", ended.exit_status()).unwrap();
         world = memory.world.into_inner();
     }
     assert!(said.lines().all(|line| line.chars().count() <= 80), "{said}");

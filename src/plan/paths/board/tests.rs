@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::*;
-use crate::model::path::{Cause, Path, Verdict};
+use crate::model::path::{Cause, Path, ProbeVerdict};
 use crate::plan::paths::{Size, answer_timeout};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -19,7 +19,7 @@ struct World {
     sent: Vec<(Duration, Question)>,
     /// Until when an answer would be in time.
     lost: VecDeque<(Duration, Question)>,
-    verdicts: BTreeMap<IpAddr, (Duration, Verdict)>,
+    verdicts: BTreeMap<IpAddr, (Duration, ProbeVerdict)>,
 }
 
 impl World {
@@ -63,7 +63,7 @@ impl World {
         }
     }
 
-    fn verdict(&self) -> Verdict {
+    fn verdict(&self) -> ProbeVerdict {
         self.board.subjects[&address(0)].verdict
     }
 
@@ -92,7 +92,7 @@ const SMALL: fn(&Question) -> bool =
 fn the_first_answer_makes_a_path_good() {
     let mut world = World::new(1, ALL);
     world.run(TICK * 2);
-    assert_eq!(world.verdict(), Verdict::Good);
+    assert_eq!(world.verdict(), ProbeVerdict::Good);
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn a_dead_direct_path_is_found_within_two_intervals() {
         (world.answers, world.sent) = (TUNNEL, Vec::new());
         let died = world.now;
         world.run(SECOND * 3);
-        assert_eq!(world.verdict(), Verdict::Bad(Cause::NoAnswer));
+        assert_eq!(world.verdict(), ProbeVerdict::Bad(Cause::NoAnswer));
         assert!(world.took(died) < SECOND * 2, "{:?}", world.took(died));
     }
 }
@@ -114,14 +114,14 @@ fn a_path_that_swallows_large_packets_is_found() {
     world.run(SECOND * 5);
     world.answers = SMALL;
     world.run(SECOND * 3);
-    assert_eq!(world.verdict(), Verdict::Bad(Cause::LargeLost));
+    assert_eq!(world.verdict(), ProbeVerdict::Bad(Cause::LargeLost));
 }
 
 #[test]
 fn a_path_that_never_worked_is_found_soon() {
     let mut world = World::new(1, TUNNEL);
     world.run(SECOND * 2);
-    assert_eq!(world.verdict(), Verdict::Bad(Cause::NoAnswer));
+    assert_eq!(world.verdict(), ProbeVerdict::Bad(Cause::NoAnswer));
 }
 
 #[test]
@@ -130,24 +130,24 @@ fn a_peer_that_answers_by_no_way_keeps_its_verdict() {
     world.run(SECOND * 5);
     world.answers = NONE;
     world.run(SECOND * 60);
-    assert_eq!(world.verdict(), Verdict::Good);
+    assert_eq!(world.verdict(), ProbeVerdict::Good);
     world.answers = TUNNEL;
     world.run(SECOND * 10);
-    assert_eq!(world.verdict(), Verdict::Bad(Cause::NoAnswer));
+    assert_eq!(world.verdict(), ProbeVerdict::Bad(Cause::NoAnswer));
 }
 
 #[test]
 fn who_never_answers_is_silent_after_five_intervals() {
     let mut world = World::new(1, NONE);
     world.run(SECOND * 7);
-    assert_eq!(world.verdict(), Verdict::Silent);
+    assert_eq!(world.verdict(), ProbeVerdict::Silent);
     assert!(world.took(SECOND) >= SECOND * 5);
     world.sent.clear();
     world.run(SECOND * 60);
     assert!(world.sent.len() <= 20, "{}", world.sent.len());
     world.answers = ALL;
     world.run(SECOND * 20);
-    assert_eq!(world.verdict(), Verdict::Good);
+    assert_eq!(world.verdict(), ProbeVerdict::Good);
 }
 
 #[test]
@@ -156,21 +156,21 @@ fn a_machine_that_stood_still_takes_nobody_for_silent() {
     world.run(TICK);
     world.now += SECOND * 10;
     world.run(TICK);
-    assert_eq!(world.verdict(), Verdict::Pending);
+    assert_eq!(world.verdict(), ProbeVerdict::Pending);
     world.answers = TUNNEL;
     world.run(SECOND * 2);
-    assert_eq!(world.verdict(), Verdict::Bad(Cause::NoAnswer));
+    assert_eq!(world.verdict(), ProbeVerdict::Bad(Cause::NoAnswer));
 }
 
 #[test]
 fn who_was_silent_and_asks_is_asked_at_once() {
     let mut world = World::new(1, NONE);
     world.run(SECOND * 20);
-    assert_eq!(world.verdict(), Verdict::Silent);
+    assert_eq!(world.verdict(), ProbeVerdict::Silent);
     (world.answers, world.sent) = (ALL, Vec::new());
     world.board.hear(address(0), world.now);
     world.run(TICK * 2);
-    assert_eq!(world.verdict(), Verdict::Good);
+    assert_eq!(world.verdict(), ProbeVerdict::Good);
 }
 
 #[test]
@@ -179,36 +179,36 @@ fn who_has_spoken_is_never_silent() {
     world.run(TICK);
     world.board.hear(address(0), world.now);
     world.run(SECOND * 60);
-    assert_eq!(world.verdict(), Verdict::Pending);
+    assert_eq!(world.verdict(), ProbeVerdict::Pending);
     world.sent.clear();
     world.run(SECOND * 60);
     assert!(world.sent.len() <= 90, "{}", world.sent.len());
     world.answers = TUNNEL;
     world.run(SECOND * 10);
-    assert_eq!(world.verdict(), Verdict::Bad(Cause::NoAnswer));
+    assert_eq!(world.verdict(), ProbeVerdict::Bad(Cause::NoAnswer));
 }
 
 #[test]
 fn who_was_silent_and_speaks_is_awaited() {
     let mut world = World::new(1, NONE);
     world.run(SECOND * 20);
-    assert_eq!(world.verdict(), Verdict::Silent);
+    assert_eq!(world.verdict(), ProbeVerdict::Silent);
     world.board.hear(address(0), world.now);
     world.run(TICK);
-    assert_eq!(world.verdict(), Verdict::Pending);
+    assert_eq!(world.verdict(), ProbeVerdict::Pending);
 }
 
 #[test]
 fn a_silent_peer_can_be_asked_again_as_at_first() {
     let mut world = World::new(1, NONE);
     world.run(SECOND * 60);
-    assert_eq!(world.verdict(), Verdict::Silent);
+    assert_eq!(world.verdict(), ProbeVerdict::Silent);
     world.board.ask_again(&[address(0)].into(), world.now);
     world.answers = TUNNEL;
     world.run(TICK);
-    assert_eq!(world.verdict(), Verdict::Pending);
+    assert_eq!(world.verdict(), ProbeVerdict::Pending);
     world.run(SECOND * 2);
-    assert_eq!(world.verdict(), Verdict::Bad(Cause::NoAnswer));
+    assert_eq!(world.verdict(), ProbeVerdict::Bad(Cause::NoAnswer));
 }
 
 #[test]
@@ -218,7 +218,7 @@ fn a_bad_path_comes_back_after_several_answers_in_a_row() {
     world.answers = ALL;
     let mended = world.now;
     world.run(SECOND * 20);
-    assert_eq!(world.verdict(), Verdict::Good);
+    assert_eq!(world.verdict(), ProbeVerdict::Good);
     assert!(world.took(mended) > SECOND * 3, "{:?}", world.took(mended));
 }
 
@@ -232,7 +232,7 @@ fn a_path_that_flaps_has_to_prove_itself_longer() {
         world.answers = ALL;
         let mended = world.now;
         world.run(SECOND * 60);
-        assert_eq!(world.verdict(), Verdict::Good);
+        assert_eq!(world.verdict(), ProbeVerdict::Good);
         proofs.push(world.took(mended));
     }
     assert!(proofs[1] > proofs[0] * 3 / 2 && proofs[2] > proofs[1] * 3 / 2, "{proofs:?}");
@@ -242,7 +242,7 @@ fn a_path_that_flaps_has_to_prove_itself_longer() {
 fn many_peers_cost_twenty_questions_a_second() {
     let mut world = World::new(250, ALL);
     world.run(SECOND * 30);
-    assert!(world.verdicts.values().all(|(_, verdict)| *verdict == Verdict::Good));
+    assert!(world.verdicts.values().all(|(_, verdict)| *verdict == ProbeVerdict::Good));
     world.sent.clear();
     world.run(SECOND * 60);
     let rate = world.sent.len() / 60;
@@ -253,7 +253,7 @@ fn many_peers_cost_twenty_questions_a_second() {
 fn many_unknown_peers_are_known_within_seconds_and_in_bounds() {
     let mut world = World::new(250, ALL);
     world.run(SECOND * 4);
-    assert_eq!(world.verdicts.values().filter(|(_, it)| *it == Verdict::Good).count(), 250);
+    assert_eq!(world.verdicts.values().filter(|(_, it)| *it == ProbeVerdict::Good).count(), 250);
     let busiest = (0..4).map(|second| {
         let (from, to) = (SECOND * (second + 1), SECOND * (second + 2));
         world.sent.iter().filter(|(at, _)| (from..to).contains(at)).count()
@@ -269,7 +269,7 @@ fn a_peer_at_another_address_is_unknown_again() {
     world.answers = NONE;
     world.board.follow(&[(address(0), Some(moved))].into(), world.now);
     world.run(TICK);
-    assert_eq!(world.verdict(), Verdict::Pending);
+    assert_eq!(world.verdict(), ProbeVerdict::Pending);
     world.board.follow(&[(address(0), None)].into(), world.now);
     world.run(SECOND * 10);
     world.sent.clear();
@@ -292,7 +292,7 @@ fn a_question_to_a_former_target_says_nothing_of_the_new_one() {
     assert_eq!(subject(&board), unknown);
     let question = board.questions(SECOND, || 0)[0];
     board.answer(&question, SECOND, SECOND, 0);
-    assert_eq!(subject(&board).verdict, Verdict::Good);
+    assert_eq!(subject(&board).verdict, ProbeVerdict::Good);
 }
 
 #[test]
@@ -306,7 +306,7 @@ fn a_late_loop_counts_no_loss() {
     }
     board.questions(applied, || 0);
     let subject = board.subjects[&address(1)];
-    assert_eq!((subject.verdict, subject.direct.missed), (Verdict::Good, 0));
+    assert_eq!((subject.verdict, subject.direct.missed), (ProbeVerdict::Good, 0));
     assert_eq!(subject.direct.round_trip, Some(TICK));
 }
 
@@ -342,8 +342,8 @@ fn a_direct_path_is_not_judged_by_what_was_asked_before_the_peer_probed_paths() 
     // A peer that was silent has its next turn some seconds later.
     for _ in 0..2000 {
         world.run(TICK);
-        assert!(!matches!(world.verdict(), Verdict::Bad(_)));
+        assert!(!matches!(world.verdict(), ProbeVerdict::Bad(_)));
         assert_eq!(subject(&world).window(Path::Direct).1, 0);
     }
-    assert_eq!(world.verdict(), Verdict::Good);
+    assert_eq!(world.verdict(), ProbeVerdict::Good);
 }

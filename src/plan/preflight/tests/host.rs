@@ -91,8 +91,11 @@ pub(super) fn unit(name: &str, text: &str) -> Unit {
     Unit::parse(format!("/etc/systemd/network/{name}"), [text])
 }
 
-pub(super) fn forward(policy: Outcome, rules: impl IntoIterator<Item = Rule>) -> Chain {
-    Chain {
+pub(super) fn forward(
+    policy: Outcome,
+    rules: impl IntoIterator<Item = ForeignRule>,
+) -> ForeignChain {
+    ForeignChain {
         family: Some(Family::V4),
         table: "filter".to_owned(),
         name: "FORWARD".to_owned(),
@@ -101,20 +104,20 @@ pub(super) fn forward(policy: Outcome, rules: impl IntoIterator<Item = Rule>) ->
     }
 }
 
-pub(super) fn chain(name: &str, rules: impl IntoIterator<Item = Rule>) -> Chain {
-    Chain { name: name.to_owned(), policy: None, ..forward(Outcome::Accept, rules) }
+pub(super) fn chain(name: &str, rules: impl IntoIterator<Item = ForeignRule>) -> ForeignChain {
+    ForeignChain { name: name.to_owned(), policy: None, ..forward(Outcome::Accept, rules) }
 }
 
-pub(super) fn any(then: Outcome) -> Rule {
-    Rule { source: None, destination: None, then }
+pub(super) fn any(then: Outcome) -> ForeignRule {
+    ForeignRule { source: None, destination: None, then }
 }
 
-pub(super) fn from(network: &str, then: Outcome) -> Rule {
-    Rule { source: Some(prefix(network)), ..any(then) }
+pub(super) fn from(network: &str, then: Outcome) -> ForeignRule {
+    ForeignRule { source: Some(prefix(network)), ..any(then) }
 }
 
-pub(super) fn to(network: &str, then: Outcome) -> Rule {
-    Rule { destination: Some(prefix(network)), ..any(then) }
+pub(super) fn to(network: &str, then: Outcome) -> ForeignRule {
+    ForeignRule { destination: Some(prefix(network)), ..any(then) }
 }
 
 pub(super) fn set(host: &mut Host, name: &str, value: &str) {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Result;
 use tweed_lab::{Binaries, Family, Matrix, Path, Report};
 
-use crate::demo::screen::{Screen, Verdict};
+use crate::demo::screen::{ProbeVerdict, Screen};
 use tweed_lab::cluster::{Cluster, Shape};
 
 const VXLAN: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
@@ -118,19 +118,19 @@ fn judge(
     paths: &Matrix<Path>,
     screen: &mut Screen,
 ) -> Result<ExitCode> {
-    screen.heading("Verdict")?;
+    screen.heading("ProbeVerdict")?;
     let total = report.total();
     let (lost, sent) = (total.lost, total.sent);
-    let verdict = if lost == 0 { Verdict::Good } else { Verdict::Bad };
+    let verdict = if lost == 0 { ProbeVerdict::Good } else { ProbeVerdict::Bad };
     screen.verdict(verdict, &format!("{lost} of {sent} packets lost"))?;
     let cells = paths.cells();
     let wrong: Vec<_> = cells.filter(|(from, to, is)| end(cluster, from, to) != **is).collect();
     for (from, to, is) in &wrong {
-        screen.verdict(Verdict::Bad, &format!("{from} → {to} takes the wrong path: {is}"))?;
+        screen.verdict(ProbeVerdict::Bad, &format!("{from} → {to} takes the wrong path: {is}"))?;
     }
     if wrong.is_empty() {
         let text = "direct on the segment, a tunnel to the node behind the router";
-        screen.verdict(Verdict::Good, text)?;
+        screen.verdict(ProbeVerdict::Good, text)?;
     }
     let good = lost == 0 && wrong.is_empty();
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -20,7 +20,7 @@ enum Style {
 
 /// A verdict that is hard to miss.
 #[derive(Clone, Copy)]
-pub(crate) enum Verdict {
+pub(crate) enum ProbeVerdict {
     Good,
     Bad,
 }
@@ -64,10 +64,10 @@ impl Screen {
         outcome
     }
 
-    pub(crate) fn verdict(&mut self, verdict: Verdict, text: &str) -> Result<()> {
+    pub(crate) fn verdict(&mut self, verdict: ProbeVerdict, text: &str) -> Result<()> {
         let colour = match verdict {
-            Verdict::Good => "1;32",
-            Verdict::Bad => "1;31",
+            ProbeVerdict::Good => "1;32",
+            ProbeVerdict::Bad => "1;31",
         };
         let text = self.coloured(colour, text);
         Ok(writeln!(self.out, "  {text}")?)
