@@ -21,6 +21,7 @@ use futures::stream::{self, BoxStream};
 use hyper::Uri;
 use tokio::sync::watch as channel;
 
+use self::operator::{Away, Holdings, Swap};
 use crate::mac::MacAddr;
 use crate::model::config::{ConfigUpdate, NetworkConfig};
 use crate::model::lease::{Endpoint, Lease, LeaseAttributes, LeaseUpdate};
@@ -55,6 +56,20 @@ pub trait Leases {
     /// Every change to any lease, our own included. Never ends: reconnects by itself, and starts
     /// with a snapshot, as it does again after a gap that it cannot bridge.
     fn watch(&self) -> BoxStream<'static, LeaseUpdate>;
+}
+
+/// What operators read and write: the config, the leases and the reports of one network.
+pub trait ClusterStore {
+    /// The name of the config in a sentence.
+    fn config_name(&self) -> String;
+
+    /// What to do if the store cannot be used.
+    fn hint(&self) -> &'static str;
+
+    fn read(&self) -> impl Future<Output = Result<Holdings, Away>>;
+
+    /// Makes `text` the config, unless it was written after `seen`.
+    fn swap(&self, seen: i64, text: &str) -> impl Future<Output = Result<Swap, Away>>;
 }
 
 /// What else a store keeps for a network: its config, what each node reports, the probe secret.

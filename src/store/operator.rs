@@ -3,21 +3,6 @@
 use crate::model::lease::Record;
 use crate::model::report::NodeReport;
 
-/// The store of the config, the leases and the reports of one network, for its operators.
-#[allow(async_fn_in_trait, reason = "its futures stay on the thread of tweedctl")]
-pub trait ClusterStore {
-    /// The name of the config in a sentence.
-    fn config_name(&self) -> String;
-
-    /// What to do if the store cannot be used.
-    fn hint(&self) -> &'static str;
-
-    async fn read(&self) -> Result<Holdings, Away>;
-
-    /// Makes `text` the config, unless it was written after `seen`.
-    async fn swap(&self, seen: i64, text: &str) -> Result<Swap, Away>;
-}
-
 /// All that the store holds of a network.
 #[derive(Clone, Debug, Default)]
 pub struct Holdings {

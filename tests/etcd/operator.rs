@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use etcd_client::PutOptions;
 use tokio::time::timeout;
+use tweed::store::ClusterStore;
 use tweed::store::etcd::Operator;
-use tweed::store::operator::{ClusterStore, Swap, Written};
+use tweed::store::operator::{Swap, Written};
 use tweed::store::{Documents, Leases};
 
 use crate::node::{CONFIG, SUBNETS, V4, config, manager, options, vxlan};

@@ -3,11 +3,12 @@
 use serde_json::json;
 use tweed::model::lease::LeaseId;
 use tweed::model::report::NodeReport;
+use tweed::store::ClusterStore;
 use tweed::store::Documents;
 use tweed::store::kube::{
     AnnotationPrefix, ApiOptions, KubeOptions, KubeSubnetManager, Operator, OperatorOptions, PodRef,
 };
-use tweed::store::operator::{ClusterStore, Swap};
+use tweed::store::operator::Swap;
 use tweed_lab::ApiServer;
 
 use crate::node::{V4, acquire, add_peer, manager, options, server};

@@ -15,7 +15,8 @@ use super::state::Step;
 use super::store::{self, Author};
 use crate::operator::layout::{counted, wrap};
 use crate::operator::{Error, ExitStatus};
-use crate::store::operator::{ClusterStore, Swap};
+use crate::store::ClusterStore;
+use crate::store::operator::Swap;
 
 /// Carries out `order`, and writes what happens to `progress`.
 pub(super) async fn carry_out<S: ClusterStore>(

@@ -28,8 +28,7 @@ use self::status::Status;
 use self::store::Author;
 use super::layout::Output;
 use super::{Error, ExitStatus, write};
-use crate::store::operator::ClusterStore;
-use crate::store::{etcd, kube};
+use crate::store::{ClusterStore, etcd, kube};
 
 /// The interval of `status --watch`.
 const INTERVAL: Duration = Duration::from_secs(2);

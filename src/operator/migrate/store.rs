@@ -9,7 +9,8 @@ use super::cluster::ClusterView;
 use super::document::Document;
 use super::state::{MigrationState, Note};
 use crate::operator::Error;
-use crate::store::operator::{Away, ClusterStore, Holdings, Swap};
+use crate::store::ClusterStore;
+use crate::store::operator::{Away, Holdings, Swap};
 
 pub(super) async fn read(store: &impl ClusterStore) -> Result<ClusterView, Error> {
     let Holdings { config, records, reports } =

@@ -10,7 +10,8 @@ use super::key::Layout;
 use super::store::{Extent, Page, Store, pages};
 use crate::model::lease::LeaseId;
 use crate::model::report::NodeReport;
-use crate::store::operator::{Away, ClusterStore, Holdings, Swap, Written};
+use crate::store::ClusterStore;
+use crate::store::operator::{Away, Holdings, Swap, Written};
 
 /// A network in etcd, as its operator sees it.
 pub struct Operator {

@@ -17,8 +17,9 @@ use crate::model::config::NetworkConfig;
 use crate::model::lease::{LeaseId, Record};
 use crate::model::prefix::Prefix;
 use crate::model::report::NodeReport;
+use crate::store::ClusterStore;
 use crate::store::failover::{Failure, Refusal};
-use crate::store::operator::{Away, ClusterStore, Holdings, Swap, Written};
+use crate::store::operator::{Away, Holdings, Swap, Written};
 
 /// How an operator reaches a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]

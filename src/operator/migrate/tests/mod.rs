@@ -30,7 +30,8 @@ use crate::model::config::BackendType;
 use crate::model::path::Path;
 use crate::operator::options::{self, Arguments};
 use crate::operator::{Answer, Error};
-use crate::store::operator::{Away, ClusterStore, Holdings, Swap, Written};
+use crate::store::ClusterStore;
+use crate::store::operator::{Away, Holdings, Swap, Written};
 
 /// Something that happens to the cluster once it was looked at so often.
 type Event = (usize, fn(&mut World));
