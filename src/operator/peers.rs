@@ -37,7 +37,13 @@ impl fmt::Display for Peers {
             let public_ip = peer.public_ip.map_or_else(unknown, |ip| ip.to_string());
             let backend = Some(&peer.backend).filter(|backend| !backend.is_empty());
             let backend = backend.map_or_else(unknown, Clone::clone);
-            let cells = [subnet, public_ip, backend, path(peer).into(), state(peer).into()];
+            let cells = [
+                subnet,
+                public_ip,
+                backend,
+                peer.path.map_or("-", Path::as_str).into(),
+                state(peer).into(),
+            ];
             table.row(&cells, peer.reason.clone());
         }
         table.fmt(f)
@@ -46,14 +52,6 @@ impl fmt::Display for Peers {
 
 fn unknown() -> String {
     "-".to_owned()
-}
-
-const fn path(peer: &PeerStatus) -> &'static str {
-    match peer.path {
-        Some(Path::Direct) => "direct",
-        Some(Path::Tunnel) => "tunnel",
-        None => "-",
-    }
 }
 
 const fn state(peer: &PeerStatus) -> &'static str {

@@ -53,17 +53,15 @@ pub enum Rejected {
 
 /// Why the source of a tunnel's packets is not accepted, although its lease is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadSource {
-    #[error("its source {0} is ignored: it is no address that a node can have")]
-    Implausible(IpAddr),
-    #[error("its source {0} is ignored: it is an address of this node")]
-    Ours(IpAddr),
-}
+#[error("its source {0} is ignored: it is {1}")]
+pub struct BadSource(IpAddr, BadAddress);
 
 /// What is wrong with the address of a node.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 enum BadAddress {
+    #[error("no address that a node can have")]
     Implausible,
+    #[error("an address of this node")]
     Ours,
 }
 
@@ -163,10 +161,7 @@ impl Rules {
 
     fn check_source(&self, endpoint: &Endpoint) -> Result<(), BadSource> {
         let Some(source) = endpoint.vtep.and_then(|vtep| vtep.source) else { return Ok(()) };
-        self.check_address(source, endpoint.subnet).map_err(|bad| match bad {
-            BadAddress::Implausible => BadSource::Implausible(source),
-            BadAddress::Ours => BadSource::Ours(source),
-        })
+        self.check_address(source, endpoint.subnet).map_err(|bad| BadSource(source, bad))
     }
 
     /// Whether the node whose pods have `subnet` can have `address`.

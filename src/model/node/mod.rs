@@ -1,14 +1,12 @@
 //! This node: facts of the host in; interface, addresses and adjacency out.
 
 mod overlap;
-mod release;
 mod select;
 
 #[cfg(test)]
 pub(crate) mod tests;
 
 pub use overlap::{Other, Overlap};
-pub use release::Release;
 pub use select::{InterfaceOptions, NoInterface};
 
 use std::collections::BTreeSet;
@@ -38,6 +36,37 @@ pub struct Facts {
     pub kernel: Release,
     /// The API server as a service, where this runs in a pod of Kubernetes.
     pub service: Option<IpAddr>,
+}
+
+/// The version of the kernel, as far as it matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Release {
+    pub major: u32,
+    pub minor: u32,
+}
+
+impl Default for Release {
+    /// One that is newer than all that is known.
+    fn default() -> Self {
+        Self { major: u32::MAX, minor: 0 }
+    }
+}
+
+impl Release {
+    /// As in `5.4.0-26-generic`.
+    pub fn parse(text: &str) -> Self {
+        let mut numbers = text.split(['.', '-', '+']).map_while(|number| number.parse().ok());
+        match (numbers.next(), numbers.next()) {
+            (Some(major), Some(minor)) => Self { major, minor },
+            _ => Self::default(),
+        }
+    }
+
+    /// Before Linux 5.7, a checksum that was left to the hardware was taken for that of the outer
+    /// header when this was translated. Some vendors mended older ones: which, nobody can tell.
+    pub fn spoils_checksums(self) -> bool {
+        self < Self { major: 5, minor: 7 }
+    }
 }
 
 /// Whether routes may refer to nexthop objects of ours.

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use super::{Interface, InterfaceAddress, Lifetime};
+use super::{Interface, InterfaceAddress, Lifetime, Release};
 use crate::model::entry::LinkName;
 
 pub(crate) fn address(text: &str) -> InterfaceAddress {
@@ -18,4 +18,14 @@ pub(crate) fn address(text: &str) -> InterfaceAddress {
 pub(crate) fn interface(name: &str, addresses: &[&str]) -> Interface {
     let addresses = addresses.iter().map(|text| address(text)).collect();
     Interface { name: LinkName::new(name), mtu: 1500, up: true, layer2: true, addresses }
+}
+
+#[test]
+fn kernels_before_5_7_spoil_checksums_and_what_is_no_version_is_no_reason() {
+    for old in ["4.18.0-553.el8_10.x86_64", "5.4.0-26-generic", "5.6.19", "3.10.0"] {
+        assert!(Release::parse(old).spoils_checksums(), "{old}");
+    }
+    for new in ["5.7.0", "5.15.0-134-generic", "6.18.44-fc-v657", "5.10+", "", "next"] {
+        assert!(!Release::parse(new).spoils_checksums(), "{new}");
+    }
 }
