@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loop_that_is_stuck_is_told_in_the_daemons_words() {
+    fn a_loop_that_is_stuck_is_reported_as_the_daemon_puts_it() {
         let home = daemon("HTTP/1.1 503 x\r\n\r\nthe loop has been stuck for 40 s\n");
         assert_eq!(
             heartbeat(&home.path().join("sock")),

@@ -58,7 +58,7 @@ fn a_table_with_sets_chains_and_rules_is_made_in_one_batch() {
 }
 
 #[test]
-fn a_batch_of_very_many_rules_is_carried_out_and_its_mistakes_are_told() {
+fn a_batch_of_very_many_rules_is_carried_out_and_its_mistakes_are_reported() {
     const RULES: usize = 1500;
     let table = || Batch::of(TableFamily::Both, "large");
     let chain = Chain { name: "own", hook: None, comment: None };

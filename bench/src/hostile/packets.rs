@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_is_told_from_other_frames() {
+    fn a_probe_differs_from_other_frames() {
         let [to, from] = [[10, 128, 1, 0], [10, 128, 2, 0]];
         let [high, low] = Probe::DEFAULT_PORT.to_be_bytes();
         let mut frame = vec![0; 14 + 20];

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_told_in_millions_of_bytes() {
+    fn memory_is_shown_in_millions_of_bytes() {
         assert!((megabytes(19_531) - 20.0).abs() < 0.001);
     }
 }

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gateway_that_nobody_names_is_the_first_address() {
+    fn a_gateway_that_is_not_configured_is_the_first_address() {
         let plan = plan(r#"{"name":"a","isGateway":true}"#, &[("10.244.7.9/24", None)], &[]);
         assert_eq!(plan.gateways, ["10.244.7.1/24".parse().unwrap()]);
     }

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waited_in_vain_hears_who_holds_the_lock_and_may_try_again() {
+    fn a_wait_in_vain_names_the_holder_of_the_lock_and_may_be_repeated() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("lock");
         let first = take(&path, Sharing::Exclusive, Duration::ZERO).unwrap();
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn the_holder_is_not_who_waits() {
+    fn a_process_that_waits_is_not_the_holder() {
         let locks = "1: POSIX  ADVISORY  WRITE 11 fe:01:77 0 EOF\n\
                      2: FLOCK  ADVISORY  WRITE 22 fe:01:78 0 EOF\n\
                      2: -> FLOCK  ADVISORY  WRITE 33 fe:01:77 0 EOF\n\

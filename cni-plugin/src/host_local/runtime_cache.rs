@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_and_their_links_are_known_where_the_runtime_tells() {
+    fn pods_and_their_links_are_known_from_the_runtime() {
         let cached = parse("cbr0-abc-eth0", NEW.as_bytes());
         assert_eq!(cached.links, ["cni0", "veth1"]);
         assert_eq!(cached.pod.as_deref(), Some("shop/web-0"));
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_file_still_tells_the_container_by_its_name() {
+    fn a_damaged_file_still_names_the_container() {
         for content in [&b""[..], b"{", b"[]", b"{\"containerId\": 7}"] {
             let cache = Cache::of(vec![parse("cbr0-abc-eth0", content)]);
             assert!(cache.knows_container("abc") && !cache.knows_container("ab"));

@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_in_the_order_of_the_library() {
+    fn errors_come_in_the_order_of_the_library() {
         assert_eq!(refusal("{", Command::Add).0, 6);
         assert_eq!(refusal(r#"{"cniVersion":"9.9.9"}"#, Command::Add).0, 7);
         assert_eq!(

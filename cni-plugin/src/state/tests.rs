@@ -97,7 +97,7 @@ fn a_record_of_flannels_plugin_serves_and_goes() {
 }
 
 #[test]
-fn a_damaged_record_is_told_apart_from_none() {
+fn a_damaged_record_differs_from_none() {
     let home = Home::new();
     let eth0 = attachment("c1", "eth0");
     for text in ["", "{\"name\":", "[]"] {
@@ -181,7 +181,7 @@ fn what_is_no_file_is_a_damaged_record_and_nothing_is_written_through_it() {
 }
 
 #[test]
-fn records_of_after_a_moment_are_told_from_earlier_ones() {
+fn records_of_after_a_moment_are_separated_from_earlier_ones() {
     let home = Home::new();
     home.states.keep(&attachment("c1", "eth0"), &config("a")).unwrap();
     let moment = home.states.now().unwrap();
@@ -196,7 +196,7 @@ fn records_of_after_a_moment_are_told_from_earlier_ones() {
 }
 
 #[test]
-fn whoever_keeps_all_records_for_too_long_is_named() {
+fn a_process_that_holds_all_records_for_too_long_is_named() {
     let mut home = Home::new();
     home.states.lock_wait = Duration::ZERO;
     let shared = [(); 2].map(|()| home.states.lock(Sharing::Shared).unwrap());

@@ -495,7 +495,7 @@ fn a_gc_leaves_what_was_added_after_the_runtime_made_its_list() {
 }
 
 #[test]
-fn a_read_only_or_full_disk_is_told_by_status_and_keeps_no_container() {
+fn a_read_only_or_full_disk_is_reported_by_status_and_keeps_no_container() {
     let changes: [[fn(&Disk); 2]; 2] =
         [[Disk::make_read_only, Disk::make_writable], [Disk::fill, Disk::make_room]];
     for [harm, mend] in changes {
@@ -543,7 +543,7 @@ fn ranges_that_a_runtime_asks_for_stand_beside_those_of_the_node() {
 }
 
 #[test]
-fn a_host_without_ipv6_is_told_what_to_do() {
+fn an_error_without_ipv6_on_the_host_says_what_to_do() {
     let node = Node::new(DUAL);
     let pod = node.pod();
     assert!(node.exec("sysctl -w net.ipv6.conf.all.disable_ipv6=1").0);

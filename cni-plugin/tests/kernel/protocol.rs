@@ -207,7 +207,7 @@ fn a_subnet_file_that_cannot_be_used_is_named_with_what_is_wrong() {
 }
 
 #[test]
-fn status_tells_whether_an_add_would_be_served() {
+fn status_reports_whether_an_add_would_be_served() {
     let node = Node::new(IPV4);
     let pod = node.pod();
     node.call("STATUS", &pod, &node.config("1.1.0")).run().is_silent();

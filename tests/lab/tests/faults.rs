@@ -11,7 +11,7 @@ use tweed_lab::{Family, Files, Path, eventually};
 const SOON: Duration = Duration::from_secs(5);
 
 #[test]
-fn a_snapshot_tells_what_changed_and_nothing_else() -> Result<()> {
+fn a_snapshot_shows_what_changed_and_nothing_else() -> Result<()> {
     let it = tunnelled()?;
     let (node, before) = (&it.nodes[0], it.nodes[0].snapshot()?);
     it.pods[0].ping(it.pods[1].address(Family::V4)?, 56)?;

@@ -126,7 +126,7 @@ fn streams_and_pings_run_over_ipv6_too() -> Result<()> {
 }
 
 #[test]
-fn the_ping_matrix_shows_who_is_cut_off() -> Result<()> {
+fn the_ping_matrix_shows_which_pod_is_cut_off() -> Result<()> {
     let it = direct(3);
     assert!(it.lab.ping_matrix(Family::V4)?.all_answered());
     it.nodes[0].ip(format!("route replace blackhole {}", subnet(1)))?;

@@ -10,7 +10,7 @@ const NODES: usize = 50;
 
 /// That all hold subnets of their own and see all others after every phase, the storm itself demands.
 #[test]
-fn a_storm_costs_one_reading_a_node_and_nobody_a_conflict() -> Result<()> {
+fn a_storm_costs_one_reading_a_node_and_no_conflict() -> Result<()> {
     let settings = Settings {
         nodes: NODES,
         // As many subnets as nodes, give or take a few.

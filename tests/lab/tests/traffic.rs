@@ -48,7 +48,7 @@ fn without_a_path_pages_fail_and_a_stream_waits_for_it() -> Result<()> {
 }
 
 #[test]
-fn a_stream_that_is_reset_is_told() -> Result<()> {
+fn a_stream_that_is_reset_is_reported() -> Result<()> {
     let it = direct(2);
     let traffic = Traffic::start(&it.lab.pairs(Family::V4))?;
     let pod = it.lab.pods()[0].clone();

@@ -39,7 +39,7 @@ fn pods_reach_each_other_through_a_tunnel() -> Result<()> {
 }
 
 #[test]
-fn the_devices_of_a_node_are_told_in_full() -> Result<()> {
+fn the_devices_of_a_node_are_listed_in_full() -> Result<()> {
     let it = islands(2);
     it.prepare_tunnels();
     let link = it.nodes[0].link("flannel.1")?.unwrap();
@@ -153,7 +153,7 @@ fn a_lab_takes_its_namespaces_and_files_away() -> Result<()> {
 }
 
 #[test]
-fn waiting_in_vain_tells_the_last_state() {
+fn waiting_in_vain_reports_the_last_state() {
     let error = eventually(Duration::from_millis(20), || -> Result<()> {
         anyhow::bail!("the route is missing")
     });

@@ -51,7 +51,7 @@ fn a_freed_address_comes_round_last() {
 }
 
 #[test]
-fn an_exhausted_pool_is_told_in_host_locals_words_and_recovers() {
+fn an_exhausted_pool_is_reported_as_by_host_local_and_recovers() {
     let home = Home::small();
     for id in 0..5 {
         assert!(status(&home.config).is_ok());
@@ -125,7 +125,7 @@ fn a_requested_address_is_given_if_it_can_be() {
 }
 
 #[test]
-fn a_store_that_no_add_can_use_is_told_by_status() {
+fn a_store_that_no_add_can_use_is_reported_by_status() {
     let home = Home::small();
     fs::create_dir_all(&home.config.location.data_dir).unwrap();
     fs::write(home.config.location.directory(), "no directory").unwrap();

@@ -47,7 +47,7 @@ const SINCE_BOOT: u64 = 10_001;
 const JUST_NOW: u64 = 19_990;
 
 #[test]
-fn a_record_of_nobody_is_dead_once_it_cannot_be_about_to_be_used() {
+fn a_record_without_a_container_is_dead_once_it_cannot_be_about_to_be_used() {
     for content in [ABC, b"abcabcabcabc"] {
         assert_eq!(classified(content, BEFORE_BOOT, &nobody()), (Kind::Leaked, true));
         assert_eq!(classified(content, SINCE_BOOT, &nobody()), (Kind::Leaked, true));
@@ -59,7 +59,7 @@ fn a_record_of_nobody_is_dead_once_it_cannot_be_about_to_be_used() {
 }
 
 #[test]
-fn one_witness_is_enough_to_hold_an_address() {
+fn one_sign_of_use_is_enough_to_hold_an_address() {
     let configured = HashMap::from([("10.0.0.2".parse().unwrap(), "/run/netns/x".to_owned())]);
     let busy = HashSet::from(["abcabcabcabc".to_owned()]);
     let all = [

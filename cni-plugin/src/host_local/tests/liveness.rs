@@ -95,7 +95,7 @@ fn a_plugin_is_known_by_its_environment() {
 }
 
 #[test]
-fn an_empty_name_is_nobody() {
+fn an_empty_name_is_no_container() {
     assert_eq!(container_of(b"A=1\0CNI_CONTAINERID=abc\0B=2\0").as_deref(), Some("abc"));
     assert_eq!(container_of(b"CNI_CONTAINERID=\0"), None);
     assert_eq!(container_of(b""), None);

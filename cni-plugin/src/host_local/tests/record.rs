@@ -22,7 +22,7 @@ fn whatever_the_kernel_takes_as_a_name_can_be_freed_again() {
 }
 
 #[test]
-fn identifiers_of_runtimes_are_told_from_words() {
+fn identifiers_of_runtimes_differ_from_words() {
     let long = "6c1f0f5f0cbf3b4b1c1f6c1f0f5f0cbf3b4b1c1f6c1f0f5f0cbf3b4b1c1faaaa";
     assert!(is_of_a_runtime(long) && is_of_a_runtime("0123456789ab"));
     assert!(is_of_a_runtime("6ba7b810-9dad-11d1-80b4-00c04fd430c8"));

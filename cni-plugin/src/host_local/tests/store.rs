@@ -55,7 +55,7 @@ fn the_last_address_is_written_over_in_place_however_long_it_was() {
 }
 
 #[test]
-fn records_of_before_a_moment_are_told_from_later_ones() {
+fn records_of_before_a_moment_are_separated_from_later_ones() {
     let (_home, store) = store();
     store.reserve(address(), &attachment("a")).unwrap();
     let (all, changed) = (store.found().unwrap(), store.found().unwrap()[0].changed);

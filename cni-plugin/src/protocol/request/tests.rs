@@ -41,7 +41,7 @@ fn without_a_command_it_is_no_request() {
 }
 
 #[test]
-fn all_missing_names_are_told_at_once() {
+fn all_missing_names_are_listed_together() {
     let nothing = |command: &'static str| {
         [
             ("CNI_CONTAINERID", ""),

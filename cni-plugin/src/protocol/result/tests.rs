@@ -52,7 +52,7 @@ fn the_first_versions_cannot_do_without_an_address() {
 }
 
 #[test]
-fn the_middle_versions_tell_the_family_and_always_dns() {
+fn the_middle_versions_have_the_family_and_always_dns() {
     for version in [Version::V0_3_0, Version::V0_3_1, Version::V0_4_0] {
         let result = rendered(version);
         assert_eq!(result["cniVersion"], version.as_str());
@@ -77,7 +77,7 @@ fn the_last_versions_leave_out_what_is_empty() {
 }
 
 #[test]
-fn the_first_interface_is_told_though_its_place_is_zero() {
+fn the_first_interface_is_written_though_its_place_is_zero() {
     let mut outcome = outcome();
     outcome.addresses[0].interface = Some(0);
     assert!(outcome.render(Version::V1_0_0).unwrap().contains("\"interface\": 0"));

@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_kinds_are_read_as_the_kernel_tells_them() {
+    fn both_kinds_are_read_as_the_kernel_lists_them() {
         let softnet = "000a 00000010 0000\n000b 00000002 0000\n";
         assert_eq!(backlog_overruns(softnet).unwrap(), 18);
         let snmp = "Tcp: A B\nTcp: 1 2\nUdp: InDatagrams RcvbufErrors\nUdp: 900 7\nUdpLite: X\n";

@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn late_and_repeated_packets_are_told_apart() {
+    fn late_and_repeated_packets_are_counted_apart() {
         let mut track = Track::default();
         for (millis, number) in [(1, 0), (2, 2), (9, 1), (10, 2), (11, 5)] {
             track.note(number, Duration::from_millis(millis));
