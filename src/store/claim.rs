@@ -93,7 +93,7 @@ impl<'a> Claimant<'a> {
         } else {
             // A reservation belongs to the operator and is kept.
             let (reserved, left) =
-                usable.into_iter().partition::<Vec<_>, _>(|held| is_reservation(held));
+                usable.into_iter().partition::<Vec<_>, _>(|held| held.grant.is_none());
             obsolete.extend(left);
             others.extend(reserved);
             Way::Create(self.wish(&obsolete, &others)?)
@@ -200,10 +200,6 @@ impl<'a> Claimant<'a> {
         let mut leased = obsolete.iter().flat_map(|held| held.subnets.iter().copied());
         Ok(leased.find(|subnet| pool.hands_out(*subnet) && rival(*subnet).is_none()))
     }
-}
-
-fn is_reservation(held: &Holding) -> bool {
-    held.grant.is_none()
 }
 
 fn meet(some: &[IpAddr], others: &[IpAddr]) -> bool {

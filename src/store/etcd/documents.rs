@@ -41,14 +41,19 @@ impl Documents for EtcdSubnetManager {
         let key = store.layout.report_key(&report.lease);
         let value = report.encode().into_bytes();
         let grant = self.shared.grant().await.id;
-        self.shared.keep_alive_for_report(grant).await?;
+        let own = self.shared.ours.borrow().own.clone();
+        // Under a reservation nothing else renews the etcd lease.
+        if own.is_some_and(|own| own.grant.is_none())
+            && let Err(refusal) = self.shared.keep_alive(grant).await
+        {
+            self.shared.forget_grant().await;
+            return Err(unpublished(Failure::Refused(refusal)));
+        }
         let write = |connection| write_report(connection, &key, value, grant);
         let written = store.client.once(write).await;
         store.client.note_report(&written);
-        match written.map_err(unpublished)? {
-            Some(()) => Ok(()),
-            None => Err(format!("key {key} may not be written")),
-        }
+        let denied = || format!("key {key} may not be written");
+        written.map_err(unpublished)?.ok_or_else(denied)
     }
 
     async fn probe_secret(&self) -> Result<Secret, String> {
@@ -152,18 +157,6 @@ fn update(key: &str, answer: &GetResponse) -> ConfigUpdate {
     let config = NetworkConfig::parse(kv.value());
     let config = config.map_err(|error| Unusable(format!("key {key}: {error}")));
     ConfigUpdate { config, revision: kv.mod_revision().unsigned_abs() }
-}
-
-impl Shared {
-    /// Under a reservation nothing else renews the etcd lease.
-    async fn keep_alive_for_report(&self, grant: i64) -> Result<(), String> {
-        let is_reserved = self.ours.borrow().own.as_ref().is_some_and(|own| own.grant.is_none());
-        if is_reserved && let Err(refusal) = self.keep_alive(grant).await {
-            self.forget_grant().await;
-            return Err(unpublished(Failure::Refused(refusal)));
-        }
-        Ok(())
-    }
 }
 
 /// Writes nothing if it is there already: neither in normal times nor at a restart. None if this

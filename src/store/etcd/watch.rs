@@ -337,13 +337,14 @@ pub(super) async fn message(
 ) -> Option<Result<Option<WatchResponse>, Error>> {
     match timeout(SILENCE, stream.message()).await {
         Ok(message) => Some(message),
-        Err(_) => timeout(SIGN_OF_LIFE, sign_of_life(stream)).await.ok(),
+        Err(_) => {
+            let sign_of_life = async {
+                stream.request_progress().await?;
+                stream.message().await
+            };
+            timeout(SIGN_OF_LIFE, sign_of_life).await.ok()
+        }
     }
-}
-
-async fn sign_of_life(stream: &mut WatchStream) -> Result<Option<WatchResponse>, Error> {
-    stream.request_progress().await?;
-    stream.message().await
 }
 
 #[cfg(test)]

@@ -127,7 +127,10 @@ impl Client {
 
     /// Asks one server, once; the caller reads the body.
     pub(super) async fn open(&self, ask: &Ask) -> Result<(Connection, Response<Body>), Failure> {
-        self.keep_quiet().await;
+        let quiet_until = *self.quiet_until.lock().await;
+        if let Some(until) = quiet_until.filter(|until| *until > Instant::now()) {
+            sleep_until(until + JITTER.mul_f64(rand::random())).await;
+        }
         let connection = self.connection().await?;
         let request = ask.clone().map(Body::from);
         let response = match timeout(ANSWER, Box::pin(connection.send(request))).await {
@@ -172,13 +175,6 @@ impl Client {
             // A busy server is not unreachable.
             None if status == StatusCode::TOO_MANY_REQUESTS => Failure::Away,
             None => self.failed(connection, &message).await,
-        }
-    }
-
-    async fn keep_quiet(&self) {
-        let quiet_until = *self.quiet_until.lock().await;
-        if let Some(until) = quiet_until.filter(|until| *until > Instant::now()) {
-            sleep_until(until + JITTER.mul_f64(rand::random())).await;
         }
     }
 }

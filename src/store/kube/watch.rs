@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout_at};
 use tracing::{debug, info, warn};
 
 use super::client::{Client, Status};
-use super::node::{Metadata, NodeObject, Reader};
+use super::node::{NodeObject, Reader};
 use super::open::Open;
 use super::own::{Ours, OwnNode};
 use super::{Shared, request};
@@ -93,7 +93,8 @@ const STALL: Duration = Duration::from_secs(10);
 /// In bytes. Above it, fewer nodes are read at once, so that large ones do not hide the others.
 const LONGEST_PAGE: usize = 16 * 1024 * 1024;
 
-const END: &str = "k8s.io/initial-events-end";
+/// The annotation that ends a streamed list.
+const END: (&str, &str) = ("k8s.io/initial-events-end", "true");
 
 impl Source for KubeSource {
     async fn list(&mut self) -> Result<Vec<Record>, Interrupted> {
@@ -211,11 +212,6 @@ impl KubeSource {
         (known.standing == Standing::Told).then(|| LeaseUpdate::DeleteNode(LeaseId::new(name)))
     }
 
-    /// Whether this node is listed already.
-    fn knows(&self, node: &NodeObject<'_>) -> bool {
-        self.known.contains_key(node.metadata.name.as_ref())
-    }
-
     /// Whether our node was there when all were read.
     fn look_for_own(&self) {
         let name = self.shared.ours.borrow().name.clone();
@@ -255,7 +251,7 @@ impl KubeSource {
                 let Some(event) = event(line) else { continue };
                 match event.kind.as_ref() {
                     "ERROR" => return Err(interruption(line)),
-                    "BOOKMARK" if is_end(&event.object.metadata) => {
+                    "BOOKMARK" if event.object.metadata.annotations().any(|it| it == END) => {
                         self.pass(&event.object);
                         // What changed meanwhile may stand behind it.
                         open.put_back(rest);
@@ -275,7 +271,7 @@ impl KubeSource {
 
     /// Nodes may change, or go, or stop being managed, while they are listed.
     fn note(&mut self, records: &mut Vec<Record>, event: &Event<'_>) {
-        let is_listed = self.knows(&event.object);
+        let is_listed = self.known.contains_key(event.object.metadata.name.as_ref());
         let update = match event.kind.as_ref() {
             "DELETED" => self.lose(&event.object),
             _ => self.put(&event.object),
@@ -379,10 +375,6 @@ pub(super) async fn pages(
         }
         limit = request::PAGE.min(limit * 2);
     }
-}
-
-fn is_end(metadata: &Metadata<'_>) -> bool {
-    metadata.annotations().any(|pair| pair == (END, "true"))
 }
 
 fn record(update: Option<LeaseUpdate>) -> Option<Record> {
