@@ -1,7 +1,10 @@
 //! The house rules that a program can check.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
+mod imports;
+
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -93,6 +96,8 @@ const ROOMS: [&str; 6] =
 
 const LONGEST_FILE: usize = 600;
 
+const FULLEST_FOLDER: usize = 14;
+
 /// Folders of code whose comments and texts avoid `PHRASES`, as all documents do.
 const PLAIN: &[&str] = &[];
 
@@ -164,6 +169,13 @@ fn folders_import_in_one_direction() {
 }
 
 #[test]
+fn siblings_import_in_one_direction() {
+    let sources = ["src", "netlink/src", "cni-plugin/src", "bench/src"];
+    let cycles = sources.iter().flat_map(|source| imports::cycles(source));
+    assert_eq!(cycles.collect::<Vec<_>>(), Vec::<String>::new());
+}
+
+#[test]
 fn only_the_loop_builds_operations() {
     let builds = |text: &str| {
         ["Op::Create(", "Op::Replace(", "Op::Remove("].iter().any(|op| text.contains(op))
@@ -179,12 +191,23 @@ fn only_the_loop_builds_operations() {
 
 #[test]
 fn no_file_is_too_long() {
-    let rooms = ROOMS;
-    let long = rooms.iter().flat_map(|room| sources(room)).filter_map(|file| {
+    let long = ROOMS.iter().flat_map(|room| sources(room)).filter_map(|file| {
         let lines = read(&file).lines().count();
         (lines > LONGEST_FILE && !is_test(&file)).then(|| format!("{}: {lines}", file.display()))
     });
     assert_eq!(long.collect::<Vec<_>>(), Vec::<String>::new());
+}
+
+#[test]
+fn no_folder_is_too_full() {
+    let files = ROOMS.iter().flat_map(|source| sources(source));
+    let folders: BTreeSet<PathBuf> =
+        files.filter_map(|file| file.parent().map(Path::to_path_buf)).collect();
+    let full = folders.into_iter().filter_map(|folder| {
+        let entries = fs::read_dir(&folder).unwrap().count();
+        (entries > FULLEST_FOLDER).then(|| format!("{}: {entries}", folder.display()))
+    });
+    assert_eq!(full.collect::<Vec<_>>(), Vec::<String>::new());
 }
 
 #[test]
@@ -230,8 +253,7 @@ fn only_tests_may_unwrap() {
 
 #[test]
 fn every_file_says_first_what_it_is_for() {
-    let rooms = ROOMS;
-    let silent: Vec<_> = rooms
+    let silent: Vec<_> = ROOMS
         .iter()
         .flat_map(|room| sources(room))
         .filter(|file| !read(file).starts_with("//! "))
