@@ -19,7 +19,9 @@ pub(crate) fn cycles(source: &str) -> Vec<String> {
         let imported: BTreeSet<Place> = imports.values().flatten().cloned().collect();
         let before: usize = imports.values().map(BTreeSet::len).sum();
         let importing: BTreeSet<Place> = imports.keys().cloned().collect();
-        imports.values_mut().for_each(|targets| targets.retain(|it| importing.contains(it)));
+        for targets in imports.values_mut() {
+            targets.retain(|it| importing.contains(it));
+        }
         imports.retain(|from, targets| imported.contains(from) && !targets.is_empty());
         if imports.values().map(BTreeSet::len).sum::<usize>() == before {
             break;

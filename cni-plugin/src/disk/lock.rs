@@ -66,11 +66,11 @@ impl Lock {
 /// be, as on a disk that is read-only or full, opens the directory instead. The path is of what is open.
 pub(crate) fn lockable(directory: &Path, name: &str, mode: u32) -> io::Result<(File, PathBuf)> {
     let path = directory.join(name);
-    let made = |_| {
+    let create = |_| {
         let mut options = File::options();
         plain_file::open(&path, options.create(true).append(true).mode(mode))
     };
-    match plain_file::open(&path, File::options().read(true)).or_else(made) {
+    match plain_file::open(&path, File::options().read(true)).or_else(create) {
         Ok(file) => Ok((file, path)),
         Err(cause) => Ok((File::open(directory).map_err(|_| cause)?, directory.to_owned())),
     }

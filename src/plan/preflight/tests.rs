@@ -124,13 +124,13 @@ const FLAWS: &[(Change, &str)] = &[
     ),
     (
         |_, host| {
-            host.chains = vec![forward(Outcome::Drop, [from("10.244.0.0/16", Outcome::Accept)])]
+            host.chains = vec![forward(Outcome::Drop, [from("10.244.0.0/16", Outcome::Accept)])];
         },
         "note forward-drop: packets to 10.244.0.0/16 are dropped unless a rule for fewer lets them in",
     ),
     (
         |_, host| {
-            host.chains = vec![forward(Outcome::Drop, [to("10.244.0.0/16", Outcome::Accept)])]
+            host.chains = vec![forward(Outcome::Drop, [to("10.244.0.0/16", Outcome::Accept)])];
         },
         "note forward-drop: packets from 10.244.0.0/16 are dropped unless a rule for fewer lets \
          them in",

@@ -335,16 +335,14 @@ impl EtcdSource {
 pub(super) async fn message(
     stream: &mut WatchStream,
 ) -> Option<Result<Option<WatchResponse>, Error>> {
-    match timeout(SILENCE, stream.message()).await {
-        Ok(message) => Some(message),
-        Err(_) => {
-            let sign_of_life = async {
-                stream.request_progress().await?;
-                stream.message().await
-            };
-            timeout(SIGN_OF_LIFE, sign_of_life).await.ok()
-        }
+    if let Ok(message) = timeout(SILENCE, stream.message()).await {
+        return Some(message);
     }
+    let sign_of_life = async {
+        stream.request_progress().await?;
+        stream.message().await
+    };
+    timeout(SIGN_OF_LIFE, sign_of_life).await.ok()
 }
 
 #[cfg(test)]
