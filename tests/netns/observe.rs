@@ -1,7 +1,10 @@
 //! Whatever somebody else does to what is ours is told, and nothing else is.
 
+use std::sync::Arc;
+
 use tweed::kernel::{Kernel, NetlinkKernel, Observation};
 use tweed::model::entry::{Entry, KernelState, Key};
+use tweed::plan::diff::Op;
 
 use crate::host::{
     address, direct, dump, establish, everything, missing, name, on_a_host, run, told,
@@ -143,6 +146,26 @@ fn links_are_told_by_name_whatever_happens_to_them() {
                 let change = Observation::LinkChanged(name(link));
                 assert!(told.contains(&change), "{command}: {told:?}");
             }
+        }
+    });
+}
+
+#[test]
+fn a_link_is_reported_before_what_it_took_along_once_something_on_it_is_refused() {
+    on_a_host(async || {
+        for command in ["ip link set flannel.1 down", "ip link del flannel.1"] {
+            let mut kernel = settled().await;
+            run(command);
+            let everything = everything();
+            let route = everything.get(&route_key("10.244.2.0/24")).unwrap();
+            let op = [Op::Create(Arc::new(route.clone()))];
+            assert_eq!(kernel.apply(&op).await.unwrap().len(), 1, "{command}");
+            let first = kernel.observe().await.unwrap();
+            assert_eq!(first, Observation::LinkChanged(name("flannel.1")), "{command}");
+            // Refused once more, it reports nothing that is known.
+            told(&mut kernel).await;
+            assert_eq!(kernel.apply(&op).await.unwrap().len(), 1, "{command}");
+            assert_eq!(told(&mut kernel).await, [], "{command}");
         }
     });
 }

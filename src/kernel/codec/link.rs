@@ -168,7 +168,8 @@ fn decode_vxlan(attributes: &[InfoVxlan], links: &Links) -> Vxlan {
 
 /// The link as it is kept among [`Links`].
 pub(crate) fn known(message: &LinkMessage) -> Option<(LinkName, Known)> {
-    Some((name(message)?, Known { index: message.header.index, mac: mac(message) }))
+    let (index, is_up) = (message.header.index, message.header.flags.contains(LinkFlags::Up));
+    Some((name(message)?, Known { index, mac: mac(message), is_up }))
 }
 
 pub(crate) fn name(message: &LinkMessage) -> Option<LinkName> {

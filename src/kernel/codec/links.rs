@@ -18,9 +18,14 @@ pub(crate) struct Links {
 pub(crate) struct Known {
     pub(crate) index: u32,
     pub(crate) mac: MacAddr,
+    pub(crate) is_up: bool,
 }
 
 impl Links {
+    pub(crate) fn get(&self, name: &LinkName) -> Option<&Known> {
+        self.known.get(name)
+    }
+
     pub(crate) fn name(&self, index: u32) -> Option<&LinkName> {
         self.names.get(&index)
     }
@@ -76,7 +81,7 @@ mod tests {
     }
 
     fn at(index: u32) -> Known {
-        Known { index, mac: MacAddr::new([2, 0, 0, 0, 0, 1]) }
+        Known { index, mac: MacAddr::new([2, 0, 0, 0, 0, 1]), is_up: true }
     }
 
     #[test]

@@ -23,7 +23,7 @@ fn links() -> Links {
 
 fn numbered((position, name): (usize, LinkName)) -> (LinkName, Known) {
     let index = u32::try_from(position).unwrap() + 1;
-    (name, Known { index, mac: MacAddr::new([0; 6]) })
+    (name, Known { index, mac: MacAddr::new([0; 6]), is_up: true })
 }
 
 fn link_name() -> impl Strategy<Value = LinkName> {

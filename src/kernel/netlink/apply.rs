@@ -1,5 +1,6 @@
 //! Carrying ops out: in their order, many at a time.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
 use std::mem;
@@ -11,8 +12,8 @@ use super::NetlinkKernel;
 use super::remedy::{Remedy, remedy};
 use crate::kernel::codec::{self, Request, Unencodable};
 use crate::kernel::iptables::HostChains;
-use crate::kernel::{Chains, Refused};
-use crate::model::entry::Entry;
+use crate::kernel::{Chains, Observation, Refused};
+use crate::model::entry::{Entry, LinkName};
 use crate::plan::diff::Op;
 
 /// So many messages wait to be sent, at most: encoded they take more room than anything else.
@@ -26,6 +27,8 @@ struct Pass {
     tables: Vec<Op>,
     refused: Vec<Refused>,
     links: Knowledge,
+    /// Those that may be gone, or down, since we last heard of them: something on them was refused.
+    doubted: BTreeSet<LinkName>,
 }
 
 /// Encoded and not yet sent.
@@ -59,7 +62,23 @@ impl NetlinkKernel {
             }
         }
         self.flush(&mut pass).await?;
+        self.check_links(pass.doubted).await?;
         Ok(pass.refused)
+    }
+
+    /// Reports those of `doubted` that are not as we know them. When a link goes, the kernel first
+    /// reports each entry that it takes along: of thousands, each would be tried again in vain.
+    async fn check_links(&mut self, doubted: BTreeSet<LinkName>) -> io::Result<()> {
+        if doubted.is_empty() {
+            return Ok(());
+        }
+        let known: Vec<_> =
+            doubted.into_iter().map(|link| (self.links.get(&link).cloned(), link)).collect();
+        self.read_links().await?;
+        let changed =
+            known.into_iter().filter(|(known, link)| self.links.get(link) != known.as_ref());
+        self.observed.extend(changed.map(|(_, link)| Observation::LinkChanged(link)));
+        Ok(())
     }
 
     async fn step(&mut self, op: Op, pass: &mut Pass) -> io::Result<()> {
@@ -176,6 +195,7 @@ impl Pass {
 
     fn refuse_unless_done(&mut self, op: Op, refusal: &Refusal) {
         if !is_done_already(&op, refusal.errno) {
+            self.doubted.extend(doubted_link(&op, refusal.errno));
             self.refuse(op, refusal);
         }
     }
@@ -185,6 +205,12 @@ impl Pass {
 fn says_no_nexthops(op: &Op, errno: Errno) -> bool {
     matches!(op.entry(), Entry::Nexthop(_))
         && matches!(errno, Errno::EOPNOTSUPP | Errno::ENOSYS | Errno::EPERM | Errno::EACCES)
+}
+
+/// The link that is perhaps why: nexthop objects are refused as invalid on one that is gone.
+fn doubted_link(op: &Op, errno: Errno) -> Option<LinkName> {
+    let is_doubted = matches!(errno, Errno::ENODEV | Errno::ENETDOWN | Errno::EINVAL);
+    op.entry().link().filter(|_| is_doubted).cloned()
 }
 
 /// Whether the kernel refused only because things are as `op` would have them.
