@@ -8,7 +8,9 @@ use tweed::model::node::{Facts, Interface, InterfaceAddress, Lifetime};
 use tweed::model::prefix::Family;
 use tweed::plan::diff::diff;
 
-use crate::host::{address, dump, establish, everything, ip, name, on_a_host, scope, shows};
+use crate::host::{
+    address, addresses_are_in_use, dump, establish, everything, ip, name, on_a_host, scope, shows,
+};
 
 async fn facts() -> Facts {
     NetlinkKernel::open().unwrap().facts(None).await.unwrap()
@@ -50,6 +52,7 @@ fn one_listing_shows_the_host_and_what_the_kernel_holds() {
         ip("route add default via 172.16.0.9");
         let mut kernel = NetlinkKernel::open().unwrap();
         assert_eq!(establish(&mut kernel, &everything()).await, [""; 0]);
+        addresses_are_in_use().await;
         let read = kernel.read(None, &scope(), &KernelState::default()).await.unwrap();
         assert_eq!(read.0.default_routes, [(Family::V4, Some(name("eth0")))]);
         assert!(diff(&everything(), &read.1, &scope()).is_empty());

@@ -96,7 +96,7 @@ pub(crate) async fn eventually(
 }
 
 /// Waits until the kernel uses all IPv6 addresses, and has notified of that.
-async fn addresses_are_in_use() {
+pub(crate) async fn addresses_are_in_use() {
     let tentative = || ip("-6 addr show tentative");
     eventually(async || tentative().is_empty(), tentative).await;
     finish_changes();
