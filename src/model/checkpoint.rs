@@ -1,4 +1,4 @@
-//! What was last known, on disk: enough to forward packets while the store is away.
+//! The last known state, saved to disk: enough to forward packets while the store is unreachable.
 
 use std::sync::Arc;
 
@@ -8,23 +8,23 @@ use crate::model::lease::Lease;
 use crate::model::local::Local;
 use crate::model::path::Detours;
 
-/// Everything that the plan is made from, at one moment.
+/// The inputs of the plan at one time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Checkpoint {
     pub local: Local,
-    /// Of the peers, believed or not; shared with whoever goes on with them.
+    /// The leases of the peers, accepted or not, shared with their other users.
     pub leases: Vec<Arc<Lease>>,
     #[serde(default)]
     pub detours: Detours,
-    /// Where it was saved.
+    /// The host that saved it.
     #[serde(default)]
     pub host: HostId,
 }
 
-/// A machine between two boots, as far as it says.
+/// Identifies a machine and its current boot, as far as the host reports them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostId {
-    /// A copy of the machine gets another.
+    /// The machine id: a copy of the machine gets another one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -32,25 +32,25 @@ pub struct HostId {
 }
 
 impl HostId {
-    /// Whether both machines are known, and are not the same.
+    /// Whether both machine ids are known and differ.
     fn is_another_machine(&self, other: &Self) -> bool {
         self.machine.is_some() && other.machine.is_some() && self.machine != other.machine
     }
 
-    /// Whether neither has been booted since the other.
+    /// Whether both are known to be of the same boot.
     pub fn is_of_same_boot(&self, other: &Self) -> bool {
         self.boot.is_some() && self.boot == other.boot
     }
 }
 
 impl Checkpoint {
-    /// Of a machine that is a copy of the one that saved it, takes away that one's lease; returns it.
-    /// What is known of the peers serves all the same.
+    /// If this host is a copy of the machine that saved the checkpoint, removes that machine's
+    /// lease and returns it. The leases of the peers stay valid.
     pub fn forget_other_machine(&mut self, host: &HostId) -> Option<Lease> {
         self.host.is_another_machine(host).then(|| self.local.own.take())?
     }
 
-    /// A boot sets all filters back: those of an earlier one are nothing to restore.
+    /// A boot resets all reverse-path filters, so those saved before it must not be restored.
     pub fn forget_other_boot(&mut self, host: &HostId) {
         if !self.host.is_of_same_boot(host) {
             self.local.strict.clear();
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_same_boot_id_says_that_filters_are_as_they_were_left() {
+    fn saved_filters_are_kept_only_with_the_same_boot_id() {
         let first = host("one", "first");
         assert!(first.is_of_same_boot(&host("one", "first")));
         assert!(!first.is_of_same_boot(&host("one", "second")));

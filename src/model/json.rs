@@ -1,4 +1,5 @@
-//! JSON objects read by flannel's rules: keys in any case, unknown keys ignored, the later of two wins.
+//! A JSON object parser with flannel's rules: keys match in any case, unknown keys are ignored, and
+//! of equal keys the last one counts.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -9,11 +10,11 @@ use serde_json::Value;
 
 use crate::excerpt;
 
-/// The fields of one object, in its order: they are few.
+/// The fields of one object in their order. Objects have few fields, so lookups scan them.
 #[derive(Debug, Default)]
 pub struct Fields<V = Value>(Vec<(String, V)>);
 
-/// A field holds a value of another type.
+/// A field has a value of the wrong type.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{key} is {value}, but must be {expected}")]
 pub struct WrongType {
@@ -22,7 +23,7 @@ pub struct WrongType {
     pub expected: &'static str,
 }
 
-/// The text is no JSON object, and why.
+/// The text is not a JSON object, and why.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct NoObject(String);
@@ -32,7 +33,7 @@ impl Fields {
         Ok(serde_json::from_slice(json)?)
     }
 
-    /// The value under `key`, written as the documentation writes it; `null` counts as absent.
+    /// The value of `key`; `null` counts as absent.
     pub fn get(&self, key: &str) -> Option<&Value> {
         let mut fields = self.0.iter().rev();
         let found = fields.find(|(known, _)| is_same(known, key));
@@ -126,7 +127,7 @@ mod tests {
     fn keys_match_in_any_case_and_the_later_of_two_wins() {
         let fields = Fields::parse(br#"{"network":"a","NETWORK":"b","other":{}}"#).unwrap();
         assert_eq!(fields.str("Network"), Ok(Some("b")));
-        // The sign for Kelvin is a capital k, too.
+        // U+212A, the Kelvin sign, is an uppercase form of k.
         let fields = Fields::parse("{\"Networ\u{212a}\":\"c\"}".as_bytes()).unwrap();
         assert_eq!(fields.str("Network"), Ok(Some("c")));
     }
@@ -147,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_object_is_refused() {
+    fn a_text_that_is_not_an_object_is_rejected() {
         assert!(Fields::parse(b"[]").is_err());
         assert!(Fields::parse(b"{").is_err());
     }

@@ -1,4 +1,4 @@
-//! Everything about this node that its plan depends on.
+//! This node as the input of the plan.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,17 +17,17 @@ use crate::mac::MacAddr;
 pub struct Local {
     pub config: NetworkConfig,
     pub node: Node,
-    /// Of the tunnel device of each family.
+    /// The MAC address of the tunnel device of each family.
     pub macs: BTreeMap<Family, MacAddr>,
-    /// Our lease, once we hold one.
+    /// The lease of this node, if it holds one.
     pub own: Option<Lease>,
     /// The links whose reverse-path filter was strict before `Mixed` loosened it.
     pub strict: BTreeSet<LinkName>,
-    /// The families whose tunnel device is out of use and still has the address that connections of
-    /// this host may have as their source.
+    /// The families whose tunnel device is no longer used, but still has an address that
+    /// connections of this host may have as their source.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub leaving: BTreeSet<Family>,
-    /// What it does beside routing.
+    /// The settings in addition to routing.
     #[serde(default)]
     pub policy: Policy,
 }

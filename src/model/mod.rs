@@ -1,4 +1,4 @@
-//! The words of this program: config, leases, this node, entries of the kernel. Values only.
+//! Value types shared by all of tweed: config, leases, this node, kernel entries. No effects.
 
 pub mod checkpoint;
 pub mod config;

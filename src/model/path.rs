@@ -1,4 +1,4 @@
-//! The paths to a peer, what probes found about them, and why the direct one is not taken.
+//! The paths to a peer, the results of probing them, and the reasons for a fallback to the tunnel.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,18 +6,18 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-/// How packets to a peer travel.
+/// How packets are sent to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Path {
-    /// As they are, to the peer's public IP as the next hop.
+    /// Not encapsulated, with the peer's public IP as the next hop.
     Direct,
-    /// In VXLAN packets.
+    /// Encapsulated in VXLAN.
     Tunnel,
 }
 
 impl Path {
-    /// The word in answers.
+    /// The name in status output.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Direct => "direct",
@@ -26,21 +26,21 @@ impl Path {
     }
 }
 
-/// What the probes say of the direct path to a peer.
+/// The result of probing the direct path to a peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ProbeVerdict {
     /// Not known yet.
     #[default]
     Pending,
-    /// The peer has not answered by any way: it is flannel, or an older version. If its lease says
-    /// vxlan, it is reached through the tunnel; otherwise nothing speaks against the direct path.
+    /// The peer has answered on no path: it runs flannel, or an older version of tweed. If its
+    /// lease names vxlan, it is reached through the tunnel; otherwise the direct path is used.
     Silent,
     Good,
     Bad(Cause),
 }
 
-/// What speaks against the direct path to a peer.
+/// Why the direct path to a peer is not used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Detour {
@@ -51,15 +51,15 @@ pub enum Detour {
     Unanswered,
 }
 
-/// By the first address of the peer's subnet.
+/// Keyed by the first address of the peer's subnet.
 pub type Detours = BTreeMap<IpAddr, Detour>;
 
-/// What is wrong with a direct path, while the tunnel to the same peer works.
+/// How a direct path fails while the tunnel to the same peer works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cause {
     NoAnswer,
-    /// Small packets are answered, those as large as pods may send are not.
+    /// Small packets are answered, and those of the size of the largest pod packets are not.
     LargeLost,
 }
 

@@ -1,68 +1,68 @@
-//! What the operator's flags ask for, next to routes: masquerading, forwarding, and who may use the tunnel.
+//! The operator's settings in addition to routes: masquerading, forwarding, tunnel protection.
 
 use serde::{Deserialize, Serialize};
 
 use super::entry::Ports;
 
-/// What the operator's flags ask for.
+/// The operator's settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Policy {
-    /// None if pods are known by their own addresses everywhere.
+    /// None if pods are routable everywhere by their own addresses.
     pub masquerade: Option<Masquerade>,
-    /// How packets that others mark for masquerading get a fixed source on their way to pods of
-    /// other nodes, with `masquerade` or without.
+    /// How packets that other programs mark for masquerading get a fixed source on the way to pods
+    /// of other nodes. Applies with or without `masquerade`.
     #[serde(default)]
     pub marked: Masquerade,
     #[serde(default)]
     pub forward: Forward,
     #[serde(default)]
     pub firewall: Preference,
-    /// Whether who sends to an address of our subnet that no pod has is told so. Without the bridge
-    /// that has the subnet, such packets would go back to where they came from, in circles.
+    /// Whether packets to unused addresses of this node's subnet are answered with unreachable.
+    /// Without the bridge that has the subnet, such packets would loop.
     pub refuse_unused: bool,
-    /// None if the tunnel, if there is one, is not guarded.
+    /// None if the tunnel is not protected.
     #[serde(default)]
     pub guard: Option<Guard>,
     #[serde(default)]
     pub checksums: Checksums,
 }
 
-/// How what leaves the pods' network is given an address of this node.
+/// How packets that leave the pod network are masqueraded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Masquerade {
     pub ports: Ports,
-    /// Whoever marks a packet so masquerades it by rules of its own.
+    /// The mark of packets that another program masquerades itself.
     pub mark: u32,
 }
 
 impl Default for Masquerade {
-    /// As flannel and kube-proxy do it.
+    /// The values of flannel and kube-proxy.
     fn default() -> Self {
         Self { ports: Ports::FullyRandom, mark: 1 << 14 }
     }
 }
 
-/// What becomes of packets that this node forwards from or to pods.
+/// What to do with packets that this node forwards from or to pods.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Forward {
     Accept,
-    /// That is for others to say.
+    /// Leave the decision to other programs.
     #[default]
     Leave,
 }
 
-/// What the operator's flags say of it.
+/// Which firewall to use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Preference {
-    /// Whatever suits the host.
+    /// The one that suits the host.
     #[default]
     Any,
     Iptables,
 }
 
-/// What is done for the tunnel beside routing into it.
+/// How the tunnel is protected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Guard {
     pub connections: Connections,
@@ -83,49 +83,49 @@ impl Guard {
     }
 }
 
-/// Whether packets between the ends of the tunnel are connections to be kept track of.
+/// Whether conntrack tracks the outer packets of the tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Connections {
-    /// There is a new one for each flow of pods, and nobody asks for them.
+    /// Tracking would add one connection per flow of pods, and nothing uses these connections.
     Untracked,
     Tracked,
 }
 
-/// What becomes of packets of the tunnel that come from elsewhere than from believed peers.
+/// What to do with tunnel packets that do not come from accepted peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Strangers {
     Drop,
-    /// Whoever reaches this node can send to its pods.
+    /// Any host that reaches this node can send to its pods.
     LetIn,
 }
 
-/// What becomes of packets of the tunnel that pods send to nodes.
+/// What to do with tunnel packets that pods send to nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pods {
-    /// Masqueraded, they would come from a peer.
+    /// Otherwise masquerading would make them look like packets of a peer.
     Drop,
     LetOut,
 }
 
-/// What becomes of the checksums of packets in the tunnel.
+/// How the checksums of packets in the tunnel are computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Checksums {
-    /// The tunnel's device computes them only where they would be spoilt behind it.
+    /// In software only where the kernel would corrupt them otherwise.
     #[default]
     WhereNeeded,
-    /// It computes them: whoever sits behind it cannot.
+    /// Always in software, for networks whose hardware cannot compute them.
     Computed,
-    /// As somebody has set the device.
+    /// The setting of the device is not changed.
     Left,
 }
 
 impl Checksums {
-    /// Whether the tunnel's device is to compute them. A kernel can spoil them only if it
-    /// translates outer packets; those that are not tracked, it does not.
+    /// Whether the tunnel device has to compute checksums in software. The kernel can corrupt them
+    /// only if it translates (NAT) the outer packets, which it does not do if they are untracked.
     pub fn are_computed(self, guard: Option<Guard>, kernel_spoils_them: bool) -> bool {
         let untracked = Some(Connections::Untracked);
         match self {

@@ -1,4 +1,4 @@
-//! An IP prefix without host bits, and the arithmetic that both address families share.
+//! An IP prefix without host bits, and its arithmetic for both address families.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -18,7 +18,7 @@ pub fn number(address: IpAddr) -> u128 {
     }
 }
 
-/// Whether `address` is valid on one link only; any host may have it.
+/// Whether `address` is valid on one link only: hosts on other links may have the same one.
 pub const fn is_link_local(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => v4.is_link_local(),
@@ -31,7 +31,7 @@ pub const fn is_link_local(address: IpAddr) -> bool {
 #[serde(try_from = "String", into = "String")]
 pub struct Prefix(IpNetwork);
 
-/// The text was not an address and a length.
+/// The text is not an address and a length.
 #[derive(Debug, thiserror::Error)]
 #[error("\"{0}\" is not a prefix like 10.5.0.0/16")]
 pub struct NotAPrefix(String);
@@ -42,7 +42,7 @@ impl Prefix {
         IpNetwork::new(address, len).ok().map(Self::from)
     }
 
-    /// The addresses that stand for groups of hosts.
+    /// The range of multicast addresses.
     pub fn multicast(family: Family) -> Self {
         let (base, len) = match family {
             Family::V4 => (IpAddr::from([224, 0, 0, 0]), 4),
@@ -81,12 +81,12 @@ impl Prefix {
         self.0.broadcast()
     }
 
-    /// The address `offset` behind the base.
+    /// The address at `offset` from the base.
     pub fn nth(self, offset: u128) -> IpAddr {
         self.family().address(number(self.base()).wrapping_add(offset))
     }
 
-    /// The first address behind the base: of a subnet, where its pods send what leaves the node.
+    /// The second address of the prefix: in a subnet, the gateway of its pods.
     pub fn gateway(self) -> IpAddr {
         self.nth(1)
     }
@@ -95,7 +95,7 @@ impl Prefix {
         self.0.contains(address)
     }
 
-    /// Whether all of `other` lies inside.
+    /// Whether `other` lies entirely inside.
     pub fn covers(self, other: Self) -> bool {
         self.prefix_len() <= other.prefix_len() && self.contains(other.base())
     }
@@ -163,14 +163,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_prefix_is_refused() {
+    fn a_text_that_is_not_a_prefix_is_rejected() {
         for text in ["", "10.5.0.0", "10.5.0.0/33", "10.5/16", "fd00::/129", "10.5.0.0/16 "] {
             assert!(text.parse::<Prefix>().is_err(), "{text}");
         }
     }
 
     #[test]
-    fn a_prefix_covers_what_lies_inside() {
+    fn a_prefix_covers_the_prefixes_inside() {
         let network = prefix("10.5.0.0/16");
         assert!(network.covers(prefix("10.5.3.0/24")));
         assert!(!network.covers(prefix("10.0.0.0/8")));
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn first_and_last_address_bound_the_prefix() {
+    fn addresses_and_size_follow_from_the_length() {
         assert_eq!(prefix("10.5.3.0/24").nth(1).to_string(), "10.5.3.1");
         assert_eq!(prefix("10.5.3.0/24").last().to_string(), "10.5.3.255");
         assert_eq!(prefix("fd00::/64").last().to_string(), "fd00::ffff:ffff:ffff:ffff");

@@ -1,29 +1,29 @@
-//! The secret of the cluster's daemons, by which they know each other's probes.
+//! The shared secret of the cluster's daemons, with which they authenticate probes.
 
 use std::fmt;
 
 use ring::hmac;
 
-/// Shows itself to nobody.
+/// Its value is never printed.
 #[derive(Clone)]
 pub struct Secret(hmac::Key);
 
-/// The text is no secret; it is not shown.
+/// The text is not a secret. The message does not contain the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it must be 64 hexadecimal digits: delete it, and it is made anew")]
 pub struct NotASecret;
 
 impl Secret {
-    /// In bytes.
+    /// The length of a secret, in bytes.
     pub const LENGTH: usize = 32;
-    /// Of a seal, in bytes.
+    /// The length of an authentication code, in bytes.
     pub const SEAL: usize = 32;
 
     pub fn new(bytes: &[u8; Self::LENGTH]) -> Self {
         Self(hmac::Key::new(hmac::HMAC_SHA256, bytes))
     }
 
-    /// Reads what [`text`](Self::text) wrote.
+    /// Parses the output of [`text`](Self::text).
     pub fn parse(text: &[u8]) -> Result<Self, NotASecret> {
         let digit = |byte: &u8| char::from(*byte).to_digit(16).and_then(|it| u8::try_from(it).ok());
         let digits: Option<Vec<u8>> = text.trim_ascii().iter().map(digit).collect();
@@ -33,7 +33,7 @@ impl Secret {
         rest.is_empty().then(|| Self::new(&bytes)).ok_or(NotASecret)
     }
 
-    /// What the store keeps of a secret made of `bytes`.
+    /// The text of the secret `bytes`, as kept in the store.
     pub fn text(bytes: &[u8; Self::LENGTH]) -> String {
         let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 0xf]);
         digits.filter_map(|digit| char::from_digit(digit.into(), 16)).collect()
@@ -47,7 +47,7 @@ impl Secret {
         hmac::sign(&self.0, bytes)
     }
 
-    /// Whether who sealed `bytes` knows the secret; takes the same time for every wrong seal.
+    /// Whether `seal` was computed from `bytes` with this secret. Compares in constant time.
     pub(crate) fn has_sealed(&self, bytes: &[u8], seal: &[u8]) -> bool {
         hmac::verify(&self.0, bytes, seal).is_ok()
     }
@@ -64,14 +64,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn a_secret_is_parsed_from_its_text() {
         let bytes: [u8; 32] = std::array::from_fn(|index| u8::try_from(index * 8).unwrap());
         let read = Secret::parse(Secret::text(&bytes).as_bytes()).unwrap();
         assert_eq!(read.seal(b"probe").as_ref(), Secret::new(&bytes).seal(b"probe").as_ref());
     }
 
     #[test]
-    fn what_is_no_secret_is_refused() {
+    fn a_text_that_is_not_a_secret_is_rejected() {
         let long = "0".repeat(66);
         for text in ["", "00", &long, &long[..63], &"g".repeat(64)] {
             assert_eq!(Secret::parse(text.as_bytes()).err(), Some(NotASecret), "{text}");

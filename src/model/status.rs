@@ -1,4 +1,4 @@
-//! What is known, for health, metrics and `tweedctl`.
+//! The status of the daemon, for health checks, metrics and `tweedctl`.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -10,33 +10,33 @@ use crate::model::path::{Path, ProbeVerdict};
 use crate::model::policy::Guard;
 use crate::model::prefix::{Family, Prefix};
 
-/// What the loop has done since its start.
+/// Counters since the start of the daemon.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Statistics {
     pub created: u64,
     pub replaced: u64,
     pub removed: u64,
-    /// Times that the kernel's state was read whole.
+    /// Full reads of the kernel state.
     pub dumps: u64,
-    /// Times that messages of the kernel were lost.
+    /// How often notifications of the kernel were lost.
     pub overruns: u64,
-    /// Edits of the network config, the first reading included.
+    /// Edits of the network config, including the first read.
     #[serde(default)]
     pub edits: u64,
-    /// Times that a peer on our link went into the tunnel because its direct path failed.
+    /// How often a peer on the same link was moved to the tunnel because its direct path failed.
     #[serde(default)]
     pub fallbacks: u64,
-    /// Times that a tunnel device got another MAC address: its old one may be another node's.
+    /// How often a tunnel device got a new MAC address, because another node may have the old one.
     #[serde(default)]
     pub mac_changes: u64,
 }
 
-/// The daemon at a glance.
+/// The status of the daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
     pub version: String,
     pub ready: bool,
-    /// Why it is not ready, or what else an operator should know.
+    /// Why it is not ready, and other warnings.
     pub reasons: Vec<String>,
     pub store: StoreState,
     pub backend: Option<String>,
@@ -49,27 +49,27 @@ pub struct Status {
     /// The largest packet of pods, in bytes.
     pub mtu: Option<u32>,
     pub peers: PeerCounts,
-    /// Leases that conflict with another or with this node, by what they conflict about: see
+    /// Leases that conflict with another lease or with this node, by the kind of conflict: see
     /// [`crate::model::lease::Rejected::conflict`].
     #[serde(default)]
     pub conflicts: BTreeMap<String, usize>,
-    /// Which firewall has rules of ours, and why this one; none if none does.
+    /// The firewall that has rules of tweed, and why it was chosen; none if there are no rules.
     #[serde(default)]
     pub firewall: Option<FirewallStatus>,
-    /// By which this node masquerades, and lets packets of pods through.
+    /// The tables and chains that masquerade and forward packets of pods.
     #[serde(default)]
     pub tables: Vec<TableStatus>,
-    /// None where there is no tunnel, or nothing that guards it is asked for.
+    /// None without a tunnel, or if no protection is requested.
     #[serde(default)]
     pub guard: Option<GuardStatus>,
-    /// The tunnel's devices that compute checksums instead of leaving them to what is behind them.
+    /// The tunnel devices that compute checksums in software instead of offloading them.
     #[serde(default)]
     pub computing: Vec<ChecksumStatus>,
-    /// Entries that the kernel should hold for us.
+    /// The number of entries that the kernel should hold.
     pub desired: usize,
-    /// Operations that the kernel refused, and why.
+    /// Operations that the kernel rejected, and why.
     pub refused: Vec<String>,
-    /// None while paths are not to be probed.
+    /// None while probing is off.
     #[serde(default)]
     pub probes: Option<ProbeStatus>,
     pub statistics: Statistics,
@@ -82,46 +82,46 @@ pub struct FirewallStatus {
     pub reason: String,
 }
 
-/// A table of nftables, or a chain of iptables, that is kept.
+/// A table of nftables, or a chain of iptables, that tweed maintains.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TableStatus {
-    /// As `nft list table` or `iptables -S` takes it.
+    /// The name as an argument of `nft list table` or `iptables -S`.
     pub name: String,
-    /// Whether the kernel holds it as it should be.
+    /// Whether the kernel has it in the desired form.
     pub programmed: bool,
 }
 
-/// A device that is to compute the checksums of what it sends.
+/// A device that should compute the checksums of the packets that it sends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChecksumStatus {
     pub link: String,
-    /// Whether it does.
+    /// Whether the kernel has this setting.
     pub programmed: bool,
 }
 
-/// What guards the tunnel.
+/// The protection of the tunnel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuardStatus {
     pub asked: Guard,
-    /// Whether the kernel does it.
+    /// Whether the kernel applies it.
     pub in_force: bool,
     pub tables: Vec<TableStatus>,
-    /// Addresses that may send through the tunnel.
+    /// The number of addresses that may send through the tunnel.
     pub admitted: usize,
-    /// Why the kernel would not.
+    /// Why the kernel rejected it.
     pub refused: Option<String>,
 }
 
-/// The newest config of the store, and what of it is in force here.
+/// The newest config of the store, and how far it is applied here.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConfigStatus {
-    /// The store's own count; 0 without a config.
+    /// The revision in the store; 0 without a config.
     pub revision: u64,
-    /// Where this node stands in the rollout, if there is one.
+    /// The position of this node in the rollout, if there is one.
     pub rollout: Option<String>,
-    /// What waits, and for what.
+    /// The part that is not applied yet, and why.
     pub pending: Option<String>,
-    /// Why it cannot be used.
+    /// Why the config is invalid.
     pub invalid: Option<String>,
 }
 
@@ -131,13 +131,13 @@ pub struct PeerCounts {
     pub tunnel: usize,
     pub left_out: usize,
     pub set_aside: usize,
-    /// No longer named by the store, and still routed.
+    /// Peers that the store no longer lists and that are still routed.
     pub missing: usize,
 }
 
 impl PeerCounts {
     pub const fn total(&self) -> usize {
-        // The missing ones are counted by their paths, too.
+        // Missing peers are also counted by their paths.
         self.direct + self.tunnel + self.left_out + self.set_aside
     }
 }
@@ -150,24 +150,24 @@ pub struct PeerStatus {
     pub subnet: Option<Prefix>,
     pub public_ip: Option<IpAddr>,
     pub backend: String,
-    /// None if it is left out or set aside; `reason` says why.
+    /// None if it is skipped or rejected; `reason` has the cause.
     pub path: Option<Path>,
-    /// Also why the path is not the direct one.
+    /// Why it has no path, or why the path is not direct.
     pub reason: Option<String>,
-    /// Whether the kernel holds everything that the path needs.
+    /// Whether the kernel has all entries of the path.
     pub programmed: bool,
-    /// What its probes found; none while it is not probed.
+    /// The results of its probes; none while it is not probed.
     #[serde(default)]
     pub probes: Option<PathStatus>,
 }
 
-/// The probes of all peers at a glance.
+/// A summary of the probes of all peers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProbeStatus {
     /// `on`, `off` or `starting`.
     pub state: String,
     pub reason: Option<String>,
-    /// Direct paths, by their verdict.
+    /// The number of direct paths with each verdict.
     pub good: usize,
     pub bad: usize,
     pub silent: usize,
@@ -176,69 +176,69 @@ pub struct ProbeStatus {
     pub counts: Counts,
 }
 
-/// What the probes of one peer found, in one address family.
+/// The results of the probes of one peer, in one address family.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathStatus {
-    /// Of the direct path.
+    /// The verdict on the direct path.
     pub verdict: ProbeVerdict,
-    /// None if it is not on our link.
+    /// None if it is not on the same link.
     pub direct: Option<WayStatus>,
     /// None if it has no tunnel.
     pub tunnel: Option<WayStatus>,
 }
 
-/// Large probes by one way.
+/// The results of large probes by one path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WayStatus {
-    /// How many of the last ones are counted; none before the peer has probed paths itself.
+    /// The number of recent probes that are counted; 0 before the first packet of the peer.
     pub asked: u32,
-    /// How many of them were not answered in time.
+    /// The number of those that were not answered in time.
     pub lost: u32,
-    /// Of the last one that was answered.
+    /// The round-trip time of the last answered one, in microseconds.
     pub round_trip_us: Option<u64>,
-    /// Since the last answer.
+    /// The time since the last answer, in milliseconds.
     pub heard_ms_ago: Option<u64>,
 }
 
-/// One record of the store; without endpoints if no lease could ever be read from it.
+/// One record of the store; without endpoints if no valid lease was ever read from it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseStatus {
     #[serde(flatten)]
     pub lease: Lease,
     pub own: bool,
-    /// Has no term: stays until somebody deletes it.
+    /// A reservation has no term: it stays until it is deleted.
     pub reservation: bool,
-    /// Why it is set aside, or what is wrong with its record.
+    /// Why it is rejected, or what is wrong with its record.
     pub reason: Option<String>,
 }
 
-/// Whether the daemon does its work.
+/// Whether the daemon is ready, and why not.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Readiness {
     pub ready: bool,
     pub reasons: Vec<String>,
 }
 
-/// Whether a store can be used.
+/// Whether the store is usable.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StoreState {
-    /// Not asked yet.
+    /// Not contacted yet.
     #[default]
     Unknown,
     Reachable,
-    /// Reachable, but it holds what is too large for a lease: what that is and what to do.
+    /// Reachable, but a value in it is too large for a lease: which one, and what to do.
     Holds(String),
-    /// Reachable, but it refuses what nothing depends on: what that is and why.
+    /// Reachable, but it rejected an optional request: which one, and why.
     Refuses(String),
     /// Reachable, but it has no subnet for this node, and why.
     Lacks(String),
-    /// It cannot be asked, and why.
+    /// Unreachable, and why.
     Waiting(String),
 }
 
 impl StoreState {
-    /// Whether the store can be asked: only then may anything be removed.
+    /// Whether the store is reachable. Otherwise nothing may be removed.
     pub const fn is_reachable(&self) -> bool {
         match self {
             Self::Reachable | Self::Holds(_) | Self::Refuses(_) | Self::Lacks(_) => true,
@@ -247,16 +247,16 @@ impl StoreState {
     }
 }
 
-/// What came in and went out since the start.
+/// Counters of probe packets since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     pub asked: u64,
     pub answered: u64,
-    /// Questions of peers that we answered.
+    /// Probes of peers that were answered.
     pub served: u64,
-    /// Packets that no accepted peer can have sent, that were received before, that answer
-    /// nothing, and questions beyond the limit of their peer.
+    /// Packets that were rejected: from an unknown source, replayed, answers to no probe, or probes
+    /// beyond the rate limit of their peer.
     pub rejected: u64,
-    /// Packets that the kernel would not send.
+    /// Packets that the kernel failed to send.
     pub unsent: u64,
 }

@@ -1,4 +1,4 @@
-//! Who may send into the tunnel, and what else keeps it clean: the rules, as data.
+//! nftables rules that protect the tunnel: only peers may send into it, no pod may forge it.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -10,19 +10,19 @@ use crate::model::entry::{
 use crate::model::policy::{Connections, Guard, Pods, Strangers};
 use crate::model::prefix::{Family, Prefix};
 
-/// What the rules of one family are about.
+/// The inputs of the rules of one address family.
 #[derive(Clone, Copy, Debug)]
 pub struct Guarded<'a> {
     pub tunnel: &'a Tunnel,
-    /// Its device.
+    /// The tunnel device.
     pub device: &'a LinkName,
     /// The link below the tunnel.
     pub underlay: &'a LinkName,
-    /// The UDP port of path probes, if there are any.
+    /// The UDP port of path probes; none if paths are not probed.
     pub probe_port: Option<u16>,
     /// The addresses of this node that peers send to.
     pub ends: &'a [IpAddr],
-    /// All pods' addresses.
+    /// The pod network.
     pub network: Prefix,
 }
 
@@ -34,21 +34,21 @@ pub fn table(guard: Guard, guarded: Guarded<'_>) -> Table {
         chains.insert(Hook::RawOutput, vec![untracked(guarded, Condition::ToPeer)]);
     }
     if guard.strangers == Strangers::Drop {
-        chains.insert(Hook::Input, let_in(guarded));
+        chains.insert(Hook::Input, input_rules(guarded));
     }
     if guard.pods == Pods::Drop {
-        chains.insert(Hook::Forward, passed_on(guarded));
+        chains.insert(Hook::Forward, forward_rules(guarded));
     }
     let name = table_name(guarded.network.family(), guarded.tunnel.vni);
     Table { name: name.into(), chains, foreign: 0 }
 }
 
-/// What has to be kept up for `table` to drop packets; none if it drops none.
+/// The timer that has to be renewed for `table` to drop packets; none if the table drops none.
 pub fn renewal(table: &Table) -> Option<Renewal> {
     table.is_renewed().then(|| Renewal::of(table.name.clone()))
 }
 
-/// The tables that a node whose tunnel has this VNI may have, now or from an earlier life.
+/// The names of the tables that a node with this VNI may have, including those of an earlier run.
 pub fn table_names(vni: u32) -> [TableName; 2] {
     Family::ALL.map(|family| table_name(family, vni))
 }
@@ -57,17 +57,20 @@ fn table_name(family: Family, vni: u32) -> TableName {
     TableName { family, name: format!("tweed-tunnel.{vni}") }
 }
 
-/// What looks like a packet of the tunnel and goes elsewhere is somebody else's.
+/// Untracks only packets to or from a peer: a packet with the same port and VNI but another address
+/// may belong to another program.
 fn untracked(guarded: Guarded<'_>, end: fn(Family) -> Condition) -> Rule {
     let Guarded { tunnel, network, .. } = guarded;
     let also = [Condition::UdpTo(tunnel.port), Condition::Vni(tunnel.vni), end(network.family())];
     Rule::of(also, Verdict::Untrack)
 }
 
-/// What comes to this node is opened behind this chain, whatever address of the node it is for:
-/// peers send to its ends alone. A packet without a whole VXLAN header belongs to no other tunnel: the
-/// first of its fragments may be so short.
-fn let_in(guarded: Guarded<'_>) -> Vec<Rule> {
+/// Input rules: accept tunnel packets of peers, drop all others to the tunnel port.
+///
+/// Peers send only to the addresses in `ends`; a packet to any other address of the node is
+/// dropped. A packet without a complete VXLAN header is never accepted as one of another tunnel: it
+/// may be a short first fragment.
+fn input_rules(guarded: Guarded<'_>) -> Vec<Rule> {
     let to = |end: &IpAddr| Some(Match::Is(Prefix::host(*end)));
     let to_an_end = |rule: Rule| {
         guarded.ends.iter().map(move |end| Rule { destination: to(end), ..rule.clone() })
@@ -75,13 +78,13 @@ fn let_in(guarded: Guarded<'_>) -> Vec<Rule> {
     let mut rules = of_others(guarded).to_vec();
     rules.extend(of_peers(guarded).into_iter().flat_map(to_an_end));
     rules.push(Rule::of([Condition::UdpTo(guarded.tunnel.port)], Verdict::Drop));
-    rules.extend(guarded.probe_port.into_iter().flat_map(|port| of_probes(guarded, port)));
+    rules.extend(guarded.probe_port.into_iter().flat_map(|port| probe_rules(guarded, port)));
     rules
 }
 
-/// Probes come from the subnets of peers, by the underlay or through the tunnel. What comes from
-/// elsewhere, such as the pods of this node, is dropped before the daemon has to read it.
-fn of_probes(guarded: Guarded<'_>, port: u16) -> [Rule; 3] {
+/// Probes come from pod addresses of peers, over the underlay or through the tunnel. Others, such
+/// as probes from pods of this node, are dropped before the daemon has to read them.
+fn probe_rules(guarded: Guarded<'_>, port: u16) -> [Rule; 3] {
     let to_port = || Condition::UdpTo(port);
     let from_pods_by = |link: &LinkName| Rule {
         source: Some(Match::Is(guarded.network)),
@@ -94,10 +97,10 @@ fn of_probes(guarded: Guarded<'_>, port: u16) -> [Rule; 3] {
     ]
 }
 
-/// Other nodes may stand behind this one, and pods may have tunnels of their own among each other.
-/// A pod that claims the address of a node sends by a link that does not lead there; between two
-/// changes of a path, packets of pods may do so too.
-fn passed_on(guarded: Guarded<'_>) -> Vec<Rule> {
+/// Forward rules. This node may route for other nodes, and pods may run VXLAN tunnels between each
+/// other; both keep working. A pod that forges the address of a node sends from a link that has no
+/// route to that node. Pod packets may also match that for a moment while a path changes.
+fn forward_rules(guarded: Guarded<'_>) -> Vec<Rule> {
     let Guarded { tunnel, network, .. } = guarded;
     let to_port = || Condition::UdpTo(tunnel.port);
     let to_peer = [to_port(), Condition::ToPeer(network.family())];
@@ -114,15 +117,15 @@ fn passed_on(guarded: Guarded<'_>) -> Vec<Rule> {
     rules
 }
 
-/// Accepts everything once no daemon keeps the set of peers: one that joins then would be kept out.
-/// And packets of other tunnels.
+/// Accepts packets of other tunnels, and all packets once no daemon renews the set of peers:
+/// without a daemon, a node that joins would never be added to it.
 fn of_others(Guarded { tunnel, .. }: Guarded<'_>) -> [Rule; 2] {
     let accept = |what| Rule::of([Condition::UdpTo(tunnel.port), what], Verdict::Accept);
     [accept(Condition::Unrenewed), accept(Condition::OtherVni(tunnel.vni))]
 }
 
-/// Accepts packets of the tunnel that come from a peer: by the underlay, or by whatever link leads
-/// back to it. Pods can claim any source, but they come by links of theirs.
+/// Accepts tunnel packets from a peer that arrive on the underlay, or on any link that has the
+/// route back to it. Pods can forge a source address, but not the link that they send from.
 fn of_peers(guarded: Guarded<'_>) -> [Rule; 2] {
     let Guarded { tunnel, underlay, network, .. } = guarded;
     let to_port = || Condition::UdpTo(tunnel.port);

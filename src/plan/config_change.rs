@@ -1,4 +1,4 @@
-//! What becomes of an edited config on a node that runs.
+//! Decides which parts of an edited network config a running node applies.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -6,35 +6,35 @@ use std::net::IpAddr;
 use crate::model::config::{BackendType, NetworkConfig, differing_key};
 use crate::model::prefix::Family;
 
-/// What of an edit is in force from now on, and what waits.
+/// The part of an edit that is applied now, and the reason why the rest is not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     pub in_force: NetworkConfig,
     pub waits: Option<Waits>,
 }
 
-/// What the decision depends on beside the two configs.
+/// The inputs of the decision in addition to the two configs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Situation {
     pub reload: Reload,
-    /// What the node is called, its public IPs first.
+    /// The names of this node, its public IPs first.
     pub names: Vec<String>,
-    /// The backend that the node is kept on, whatever the config in force says.
+    /// The backend that the node is kept on, which overrides the applied config.
     pub kept: Option<BackendType>,
-    /// The peers that could not be reached without `Mixed`; none before all peers are known.
+    /// The peers that would be unreachable without `Mixed`; none before all peers are known.
     pub stranded: Option<Vec<IpAddr>>,
 }
 
-/// When an edit is taken in.
+/// When an edit is applied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reload {
     #[default]
     Live,
-    /// As flannel does.
+    /// At the next start, as flannel does.
     AtStart,
 }
 
-/// Why an edit is not, or not wholly, in force.
+/// Why an edit is not applied, or only in part.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Waits {
     #[error(
@@ -61,11 +61,11 @@ pub enum Waits {
     ForPeers { stranded: Vec<IpAddr> },
 }
 
-/// Which path a node takes to a peer of the same backend: both ends of it have to agree.
+/// The path that a node uses to a peer of the same backend. Both ends have to use the same one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Carriage {
     kind: BackendType,
-    /// Whether peers on the same link are reached without the tunnel; `host-gw` has none.
+    /// Whether peers on the same link are reached without the tunnel. Always false for `host-gw`.
     direct_routing: bool,
 }
 
@@ -75,12 +75,12 @@ impl Carriage {
         Self { kind, direct_routing }
     }
 
-    /// The key that makes it another than `ours`.
+    /// The config key that differs from `ours`.
     fn key_unlike(self, ours: Self) -> &'static str {
         if self.kind == ours.kind { "Backend.DirectRouting" } else { "Backend.Type" }
     }
 
-    /// The same with its value.
+    /// The config key that differs from `ours`, with its value here.
     fn unlike(self, ours: Self) -> String {
         let key = self.key_unlike(ours);
         if self.kind == ours.kind {
@@ -99,14 +99,14 @@ impl fmt::Display for Carriage {
 }
 
 impl Waits {
-    /// Whether it can end without another edit and without a restart.
+    /// Whether the wait can end without another edit and without a restart.
     pub const fn may_end_by_itself(&self) -> bool {
         matches!(self, Self::ForPeers { .. } | Self::ForLeases)
     }
 }
 
-/// What is in force once `wanted` is asked for where `current` is in force. Whatever this does not
-/// hold back takes effect.
+/// The config to apply when `current` is applied and `wanted` is requested. Every part that has no
+/// reason to wait is applied.
 pub fn change(current: &NetworkConfig, wanted: &NetworkConfig, situation: &Situation) -> Change {
     let nothing = |waits| Change { in_force: current.clone(), waits: Some(waits) };
     if situation.reload == Reload::AtStart && current != wanted {
@@ -121,7 +121,7 @@ pub fn change(current: &NetworkConfig, wanted: &NetworkConfig, situation: &Situa
         None => {}
         Some(Waits::ForPeers { .. } | Waits::ForLeases) => in_force.mixed = true,
         Some(_) => {
-            // The rollout speaks of the backend that waits.
+            // `Rollout` refers to the backend that is not applied yet.
             in_force.rollout = None;
             in_force.backend.kind = situation.kind(current);
             in_force.backend.tunnel.direct_routing = current.backend.tunnel.direct_routing;
@@ -132,13 +132,13 @@ pub fn change(current: &NetworkConfig, wanted: &NetworkConfig, situation: &Situa
 }
 
 impl Situation {
-    /// The backend of this node where `current` is in force.
+    /// The backend of this node while `current` is applied.
     fn kind(&self, current: &NetworkConfig) -> BackendType {
         self.kept.unwrap_or_else(|| current.kind_of(&self.names))
     }
 }
 
-/// What of `Backend.Type`, `Backend.DirectRouting` and `Mixed` has to wait, and why.
+/// Why `Backend.Type`, `Backend.DirectRouting` or `Mixed` is not applied yet, if so.
 fn held_back(
     current: &NetworkConfig,
     wanted: &NetworkConfig,
@@ -163,7 +163,7 @@ fn for_peers(stranded: Option<&[IpAddr]>) -> Option<Waits> {
     }
 }
 
-/// The key that differs although pods, leases or the device are built on its value.
+/// The first key that differs and cannot change while pods, leases or the device depend on it.
 fn fixed_key(current: &NetworkConfig, wanted: &NetworkConfig) -> Option<&'static str> {
     let mut families = Family::ALL.iter();
     let of_pool =
@@ -178,7 +178,7 @@ fn fixed_key(current: &NetworkConfig, wanted: &NetworkConfig) -> Option<&'static
     families.find_map(of_pool).or_else(of_tunnel)
 }
 
-/// So many peers are named.
+/// How many peers a message names.
 const NAMED: usize = 3;
 
 fn few(peers: &[IpAddr]) -> String {

@@ -1,4 +1,4 @@
-//! The desired state and what each peer contributes to it.
+//! The desired kernel state, and the entries that each peer adds to it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -11,17 +11,17 @@ use crate::model::local::Local;
 use crate::model::path::Detours;
 use crate::plan::backend::{self, Network, PeerPlan};
 
-/// What became of one lease of the store.
+/// The result of validating and planning one lease of the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// This is believed; the plan says how it is reached, or why not.
+    /// The lease is accepted; the plan has its path, or why it is unreachable.
     Planned(Arc<Lease>, PeerPlan),
-    /// Not believed.
+    /// The lease is rejected.
     SetAside(Rejected),
 }
 
 impl Standing {
-    /// Where `peer` stands.
+    /// Plans `peer` if its lease is accepted.
     pub fn of(peer: Peer<'_>, networks: &[Box<dyn Network>], detours: &Detours) -> Self {
         match peer {
             Ok(lease) => {
@@ -32,7 +32,7 @@ impl Standing {
         }
     }
 
-    /// The lease, if it is believed.
+    /// The lease, if it is accepted.
     pub const fn believed(&self) -> Option<&Arc<Lease>> {
         match self {
             Self::Planned(lease, _) => Some(lease),
@@ -41,12 +41,12 @@ impl Standing {
     }
 }
 
-/// What the kernel should hold, kept up to date peer by peer.
+/// The desired kernel state, updated peer by peer.
 #[derive(Clone, Debug, Default)]
 pub struct Desired {
     state: KernelState,
     peers: BTreeMap<LeaseId, Standing>,
-    /// What several leases ask for, and how many: nodes with one public IP, or behind one.
+    /// Entries that several leases share, and by how many: nodes with one public IP, or behind one.
     shared: BTreeMap<Shared, usize>,
     /// The rejected leases that conflict with this node.
     against_us: BTreeSet<LeaseId>,
@@ -55,14 +55,14 @@ pub struct Desired {
 /// An entry that several leases may ask for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Shared {
-    /// The address is let in.
-    Admission(IpAddr),
-    /// The tunnel device sends what is for this MAC address to the public IP of the leases.
+    /// The allow list accepts packets from this address.
+    Allowed(IpAddr),
+    /// The forwarding entry of this MAC address on the tunnel device.
     Fdb(LinkName, MacAddr),
 }
 
 impl Desired {
-    /// The whole plan at once, for those who do not keep it up to date.
+    /// Plans everything at once, for callers that do not update the plan later.
     pub fn plan(local: &Local, peers: &mut Peers, detours: &Detours) -> Self {
         let networks = backend::networks(local);
         peers.judge_by(local.rules());
@@ -71,7 +71,7 @@ impl Desired {
         Self::new(backend::plan_local(local, &networks), standings)
     }
 
-    /// What is desired for our own sake, and for that of all peers.
+    /// Combines the entries of this node with those of all peers.
     pub fn new(
         mut local: KernelState,
         peers: impl IntoIterator<Item = (LeaseId, Option<Standing>)>,
@@ -88,11 +88,11 @@ impl Desired {
         Self { state: local, peers, shared, against_us }
     }
 
-    /// Puts each peer's new standing in the place of its old one; none removes the peer. Returns
-    /// the keys that may differ now.
+    /// Replaces the standing of each listed peer; `None` removes the peer. Returns the keys that
+    /// may differ now.
     pub fn revise(&mut self, changes: Vec<(LeaseId, Option<Standing>)>) -> BTreeSet<Key> {
         let mut touched = BTreeSet::new();
-        // All that is old goes first: a subnet may move from one lease to another in one change.
+        // Old entries are removed first: a subnet may move from one lease to another in one change.
         for (id, _) in &changes {
             let old = self.peers.remove(id);
             self.against_us.remove(id);
@@ -124,7 +124,7 @@ impl Desired {
         }
     }
 
-    /// Whether no lease needs `entry` any more once one of those that do is gone.
+    /// Removes one use of `entry`; returns whether no lease needs it any more.
     fn releases(&mut self, entry: &Arc<Entry>) -> bool {
         let Some(shared) = shareable(entry) else { return true };
         let Some(leases) = self.shared.get_mut(&shared) else { return true };
@@ -149,7 +149,7 @@ impl Desired {
     }
 }
 
-/// What a peer contributes.
+/// The entries of one peer.
 fn entries(standing: &Standing) -> impl Iterator<Item = &Arc<Entry>> {
     let plan = match standing {
         Standing::Planned(_, plan) => Some(plan),
@@ -160,7 +160,7 @@ fn entries(standing: &Standing) -> impl Iterator<Item = &Arc<Entry>> {
 
 fn shareable(entry: &Arc<Entry>) -> Option<Shared> {
     match entry.as_ref() {
-        Entry::Element(element) => Some(Shared::Admission(element.address)),
+        Entry::Element(element) => Some(Shared::Allowed(element.address)),
         Entry::Fdb(fdb) => Some(Shared::Fdb(fdb.link.clone(), fdb.mac)),
         _ => None,
     }

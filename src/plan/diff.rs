@@ -1,4 +1,4 @@
-//! The difference between what the kernel should hold and what it holds, in the order to carry it out.
+//! The operations that change the actual kernel state into the desired one, in order.
 
 #[cfg(test)]
 mod tests;
@@ -13,14 +13,15 @@ use crate::model::entry::{
     TableName, Vxlan,
 };
 
-/// One change of one entry.
+/// One change to one entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
     /// The kernel has no entry of this key.
     Create(Arc<Entry>),
-    /// The kernel has another entry of this key; it is replaced in one request, or corrected in place.
+    /// The kernel has a different entry of this key. It is replaced in one request, or corrected in
+    /// place.
     Replace(Arc<Entry>),
-    /// Removes exactly this entry. That it is gone already counts as success.
+    /// Removes exactly this entry. An entry that is already missing counts as success.
     Remove(Arc<Entry>),
 }
 
@@ -31,7 +32,7 @@ impl Op {
         }
     }
 
-    /// What it does, in a word.
+    /// The name of the operation.
     pub const fn verb(&self) -> &'static str {
         match self {
             Self::Create(_) => "create",
@@ -52,20 +53,21 @@ impl fmt::Display for Op {
     }
 }
 
-/// What makes `actual` into `desired`: devices that must be made anew go first, then whatever is
-/// missing or wrong in the order of programming, then what is ours and unwanted, backwards.
+/// The operations that change `actual` into `desired`. Devices that must be recreated are removed
+/// first. Missing and wrong entries follow in order of dependency. Owned entries that are not
+/// desired are removed last, in reverse order.
 pub fn diff(desired: &KernelState, actual: &KernelState, scope: &Scope) -> Vec<Op> {
     // Links come first in the order of keys.
     let links = desired.entries().take_while(|want| matches!(want, Entry::Link(_)));
-    let doomed: Vec<&Arc<Entry>> =
-        links.filter_map(|want| doomed(want, actual.shared(&want.key())?)).collect();
-    let gone: BTreeSet<&LinkName> = doomed.iter().filter_map(|entry| entry.link()).collect();
-    let emptied = emptied(desired, actual, scope);
+    let recreated: Vec<&Arc<Entry>> =
+        links.filter_map(|want| recreated(want, actual.shared(&want.key())?)).collect();
+    let gone: BTreeSet<&LinkName> = recreated.iter().filter_map(|entry| entry.link()).collect();
+    let replaced_tables = replaced_tables(desired, actual, scope);
     let stays = |entry: &&Arc<Entry>| {
         !entry.link().is_some_and(|link| gone.contains(link))
-            && !entry.table().is_some_and(|table| emptied.contains(table.as_ref()))
+            && !entry.table().is_some_and(|table| replaced_tables.contains(table.as_ref()))
     };
-    let mut ops: Vec<Op> = doomed.iter().copied().cloned().map(Op::Remove).collect();
+    let mut ops: Vec<Op> = recreated.iter().copied().cloned().map(Op::Remove).collect();
     let mut removals = Vec::new();
     for (want, have) in desired.beside(actual) {
         match (want, have.filter(stays)) {
@@ -78,8 +80,8 @@ pub fn diff(desired: &KernelState, actual: &KernelState, scope: &Scope) -> Vec<O
     ops
 }
 
-/// The difference in one key; for any key but that of a link or a table, and what goes with such a
-/// one, the same as [`diff`] would say of it.
+/// The operation for one key. It equals that of [`diff`], except for links, tables and the entries
+/// that the kernel removes together with one of them.
 pub fn diff_key(
     key: &Key,
     desired: &KernelState,
@@ -93,8 +95,9 @@ pub fn diff_key(
     }
 }
 
-/// What removes all that is ours from `actual`, the devices last, and corrects what is `remaining`.
-/// A device that is no tunnel was not made by us, whatever its name.
+/// The operations that remove everything tweed owns from `actual`, devices last, and that correct
+/// the entries in `remaining`. A device that is not a VXLAN device is kept: tweed did not create
+/// it.
 pub fn cleanup_ops(remaining: &KernelState, actual: &KernelState, scope: &Scope) -> Vec<Op> {
     let is_tunnel = |entry: &&Arc<Entry>| {
         matches!(entry.as_ref(), Entry::Link(Link { name, kind: LinkKind::Vxlan(_), .. })
@@ -108,10 +111,11 @@ pub fn cleanup_ops(remaining: &KernelState, actual: &KernelState, scope: &Scope)
     diff(&remaining, actual, scope).into_iter().chain(removals).collect()
 }
 
-/// What makes `actual` as flanneld would have it, without a moment in which a packet has no path:
-/// routes of ours get its form in place, and what it neither needs nor could remove goes. Of all
-/// other entries none is touched: peers may have come since they were read. What is `remaining` is
-/// corrected.
+/// The operations that change `actual` into the state that flanneld expects, without packet loss.
+///
+/// Routes of tweed are changed to flannel's form in place. Entries that flanneld neither needs nor
+/// could remove are removed. All other entries are kept, because peers may have joined since they
+/// were read. Entries in `remaining` are corrected.
 pub fn handover_ops(remaining: &KernelState, actual: &KernelState, scope: &Scope) -> Vec<Op> {
     let is_there = |entry: &&Arc<Entry>| actual.get(&entry.key()).is_some();
     let kept = actual.iter().filter_map(|entry| for_flanneld(entry, actual, scope));
@@ -119,27 +123,28 @@ pub fn handover_ops(remaining: &KernelState, actual: &KernelState, scope: &Scope
     diff(&desired.collect(), actual, scope)
 }
 
-/// What flanneld has in the place of `entry`, if anything.
+/// The form that flanneld uses for `entry`; none if it has no such entry.
 fn for_flanneld(entry: &Arc<Entry>, actual: &KernelState, scope: &Scope) -> Option<Arc<Entry>> {
     match entry.as_ref() {
-        // Connections keep their source as long as one link has it.
+        // Connections keep their source address as long as one link has it.
         Entry::Address(address) if is_on_tunnel_too(address, actual, scope) => None,
         Entry::Chain(chain) if !chain.name.base.is_flannels() => None,
-        Entry::Route(route) if route.protocol == PROTOCOL => plain(route, actual),
+        Entry::Route(route) if route.protocol == PROTOCOL => flannels_route(route, actual),
         Entry::Table(_) | Entry::Renewal(_) | Entry::Element(_) | Entry::Nexthop(_) => None,
         _ => Some(Arc::clone(entry)),
     }
 }
 
-/// Whether a tunnel device has the address that is on the loopback.
+/// Whether a tunnel device also has this address of the loopback.
 fn is_on_tunnel_too(address: &Address, actual: &KernelState, scope: &Scope) -> bool {
     let on = |link: &LinkName| Entry::Address(Address { link: link.clone(), ..address.clone() });
     let mut tunnels = scope.tunnels.iter().map(|link| on(link).key());
     address.link.is_loopback() && tunnels.any(|key| actual.get(&key).is_some())
 }
 
-/// Without a mark, and with a gateway of its own. A route without any leads to no peer.
-fn plain(route: &Route, actual: &KernelState) -> Option<Arc<Entry>> {
+/// The route without tweed's protocol and with its own gateway; none if it has no gateway, since
+/// such a route leads to no peer.
+fn flannels_route(route: &Route, actual: &KernelState) -> Option<Arc<Entry>> {
     let nexthop = route.nexthop.and_then(|id| actual.get(&Key::Nexthop(id)));
     let (gateway, link, onlink) = match nexthop {
         Some(Entry::Nexthop(nexthop)) => (nexthop.gateway, nexthop.link.clone(), nexthop.onlink),
@@ -150,8 +155,8 @@ fn plain(route: &Route, actual: &KernelState) -> Option<Arc<Entry>> {
     route.gateway.is_some().then(|| Arc::new(Entry::Route(route)))
 }
 
-/// The tables that are replaced or removed, and their elements with them.
-fn emptied<'a>(
+/// The tables that are replaced or removed: their elements are removed with them.
+fn replaced_tables<'a>(
     desired: &KernelState,
     actual: &'a KernelState,
     scope: &Scope,
@@ -179,8 +184,8 @@ fn removal(have: &Arc<Entry>, scope: &Scope) -> Option<Op> {
     scope.owns(have).then(|| Op::Remove(Arc::clone(have)))
 }
 
-/// The device that stands in the way of `want` and cannot be corrected in place.
-fn doomed<'a>(want: &Entry, have: &'a Arc<Entry>) -> Option<&'a Arc<Entry>> {
+/// The device that has the name of `want` and cannot be corrected in place.
+fn recreated<'a>(want: &Entry, have: &'a Arc<Entry>) -> Option<&'a Arc<Entry>> {
     match (want, have.as_ref()) {
         (Entry::Link(want), Entry::Link(old)) if want != old && !is_correctable(old, want) => {
             Some(have)
@@ -192,7 +197,7 @@ fn doomed<'a>(want: &Entry, have: &'a Arc<Entry>) -> Option<&'a Arc<Entry>> {
 fn is_correctable(have: &Link, want: &Link) -> bool {
     match (&have.kind, &want.kind) {
         (LinkKind::Vxlan(have), LinkKind::Vxlan(want)) => {
-            // Whether it learns can be changed on a live device; nothing else of this can.
+            // Only `learning` can be changed on an existing device.
             Vxlan { learning: want.learning, ..Vxlan::clone(have) } == **want
         }
         (LinkKind::Vxlan(_) | LinkKind::Other(_), _) => false,

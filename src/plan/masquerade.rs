@@ -1,5 +1,4 @@
-//! What is done with the packets of pods in addition to routing them: the rules, as data, and which
-//! firewall of the host applies them.
+//! Rules that masquerade and forward packets of pods, and the choice between nftables and iptables.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +17,7 @@ pub enum Firewall {
     Iptables,
 }
 
-/// The firewall that is taken, and why.
+/// The firewall that is used, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
     pub firewall: Firewall,
@@ -26,7 +25,7 @@ pub struct Choice {
 }
 
 impl Firewall {
-    /// The word in logs and metrics.
+    /// The name in logs and metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Nftables => "nftables",
@@ -35,9 +34,9 @@ impl Firewall {
     }
 }
 
-/// None if there is nothing for it to do. A chain of nftables that accepts saves no packet that
-/// another drops: it comes along with those that masquerade, and is worth no table by itself. What
-/// only `Mixed` needs is no reason to depend on programs that the operator did not ask for.
+/// None if no rules are needed. An accept rule of nftables does not override a drop in another
+/// table, so accept rules alone are no reason for a table: they are added only to a table that
+/// masquerades. `Mixed` alone is no reason to require the iptables programs.
 pub fn choice(policy: &Policy, config: &NetworkConfig, host: &Firewalls) -> Option<Choice> {
     use Firewall::{Iptables, Nftables};
     let (firewall, reason) = match policy.firewall {
@@ -47,26 +46,25 @@ pub fn choice(policy: &Policy, config: &NetworkConfig, host: &Firewalls) -> Opti
         Preference::Any => (Nftables, "this kernel has it"),
     };
     let accepts = firewall == Iptables && policy.forward == Forward::Accept;
-    let is_at_hand = host.nftables || policy.firewall == Preference::Iptables;
-    let is_needed = policy.masquerade.is_some() || accepts || (config.mixed && is_at_hand);
+    let is_available = host.nftables || policy.firewall == Preference::Iptables;
+    let is_needed = policy.masquerade.is_some() || accepts || (config.mixed && is_available);
     is_needed.then_some(Choice { firewall, reason })
 }
 
-/// What a node that holds the lease `own` masquerades by, and lets pods' packets through, in each
-/// enabled family.
+/// The rules of a node that holds the lease `own`: masquerade and forward, in each enabled family.
 pub fn rules(policy: &Policy, config: &NetworkConfig, host: &Firewalls, own: &Lease) -> Vec<Entry> {
     let mut rules = Vec::new();
     if let Some(Choice { firewall, .. }) = choice(policy, config, host) {
         rules.extend(tables(policy, config, host, own, firewall).map(Entry::Table));
         rules.extend(chains(policy, config, host, own, firewall).map(Entry::Chain));
     }
-    rules.extend(let_through(policy, config, host, own).map(Entry::Chain));
+    rules.extend(forward_chains(policy, config, host, own).map(Entry::Chain));
     rules
 }
 
-/// Where a chain `FORWARD` of iptables drops what no rule accepts: no table of nftables can accept
-/// such a packet for good, only a rule of that kind of iptables.
-fn let_through(
+/// Accept rules in each `FORWARD` chain of iptables that drops by policy. No nftables table can
+/// override that drop; only a rule of the same kind of iptables can.
+fn forward_chains(
     policy: &Policy,
     config: &NetworkConfig,
     host: &Firewalls,
@@ -78,8 +76,8 @@ fn let_through(
     })
 }
 
-/// Of nftables, one per enabled family. With iptables it has the chain of fixed sources alone: a
-/// chain of nftables comes before those of other programs, whichever starts first.
+/// The nftables tables, one per enabled family. With iptables, a table has only the chain of fixed
+/// sources: as an nftables chain it runs before those of other programs, whichever starts first.
 fn tables(
     policy: &Policy,
     config: &NetworkConfig,
@@ -92,7 +90,8 @@ fn tables(
         let fixed = fixed(policy, config, network, subnet).filter(|_| host.nftables);
         let nat = translated(policy, network, subnet, &config.non_masquerade);
         let nat = nat.filter(|_| firewall == Firewall::Nftables);
-        // What another table drops stays dropped: these rules are worth no table by themselves.
+        // Another table may still drop these packets, so these rules alone are no reason for a
+        // table.
         let forward = accepted(policy, network).filter(|_| nat.is_some());
         let chains =
             [(Hook::EarlySourceNat, fixed), (Hook::SourceNat, nat), (Hook::Forward, forward)];
@@ -103,8 +102,8 @@ fn tables(
     })
 }
 
-/// Of iptables: those that flanneld has, rule by rule. Where the kernel lacks nftables, one of our own
-/// before them.
+/// The iptables chains: flannel's chains, rule by rule. If the kernel has no nftables, a chain of
+/// tweed runs before them.
 fn chains(
     policy: &Policy,
     config: &NetworkConfig,
@@ -128,21 +127,21 @@ fn chains(
     })
 }
 
-/// The network and our subnet of each enabled family.
+/// The pod network and this node's subnet, for each enabled family.
 fn families(config: &NetworkConfig, own: &Lease) -> impl Iterator<Item = (Prefix, Prefix)> {
     let subnet = |network: Prefix| Some((network, own.endpoint(network.family())?.subnet));
     config.networks().filter_map(subnet)
 }
 
-/// The tables that a node whose tunnel has this VNI may have: now, from an earlier life, or from
-/// flanneld. Daemons that share a host have different ones of their own.
+/// The names of the tables that a node with this VNI may have, including those of an earlier run
+/// and of flanneld. Daemons on the same host have different VNIs, so different tables.
 pub fn table_names(vni: u32) -> BTreeSet<TableName> {
     let of =
         |firewall| Family::ALL.into_iter().map(move |family| table_name(firewall, family, vni));
     of(Firewall::Nftables).chain(of(Firewall::Iptables)).chain(flannels_tables()).collect()
 }
 
-/// Those that flanneld makes.
+/// The names of flanneld's tables.
 pub fn flannels_tables() -> impl Iterator<Item = TableName> {
     let name = |family: Family| match family {
         Family::V4 => "flannel-ipv4",
@@ -151,12 +150,12 @@ pub fn flannels_tables() -> impl Iterator<Item = TableName> {
     Family::ALL.into_iter().map(move |family| TableName { family, name: name(family).to_owned() })
 }
 
-/// The chains that a node may have, likewise.
+/// The chains that a node may have, including those of an earlier run and of flanneld.
 pub fn chain_names() -> BTreeSet<ChainName> {
     ChainName::all().collect()
 }
 
-/// One for each firewall, so that the rules of one are there before those of the other go.
+/// Each firewall has its own name, so that new rules exist before the old ones are removed.
 fn table_name(firewall: Firewall, family: Family, vni: u32) -> TableName {
     let name = match firewall {
         Firewall::Nftables => format!("tweed.{vni}"),
@@ -165,13 +164,14 @@ fn table_name(firewall: Firewall, family: Family, vni: u32) -> TableName {
     TableName { family, name }
 }
 
-/// Which packets to pods of other nodes get a fixed source in our subnet, before the rules that
-/// masquerade: the kernel ends a masqueraded connection once its packets leave by another link, as
-/// they do when the path to their node changes. None if none do.
+/// Rules that give packets to pods of other nodes a fixed source in our subnet (SNAT). They run
+/// before the masquerade rules: the kernel ends a masqueraded connection once its packets leave by
+/// another link, as they do when the path to a node changes. None if not needed.
 ///
-/// The source is the gateway address of our subnet: whatever path leads to our pods leads there,
-/// which is not so for the base of the subnet, to which peers keep a route through the tunnel. It
-/// need not be on any link, because the kernel translates answers before it routes them.
+/// The source is the gateway address of our subnet: peers send to it by the same path as to our
+/// pods. They do not for the base address of the subnet: to that they keep a route through the
+/// tunnel. No link needs to have the address, because the kernel translates answers before it
+/// routes them.
 fn fixed(
     policy: &Policy,
     config: &NetworkConfig,
@@ -181,8 +181,8 @@ fn fixed(
     use Match::{Is, IsNot};
     let Masquerade { ports, mark } = policy.marked;
     let unmarked = Rule { marked: Some(Marked::Without(mark)), ..Rule::of_all(Verdict::Return) };
-    let spared = match policy.masquerade {
-        // Pods know each other by their own addresses.
+    let exempt = match policy.masquerade {
+        // Pod-to-pod packets keep their source.
         Some(_) => Rule { source: Some(Is(network)), ..unmarked },
         None if config.mixed => unmarked,
         None => return None,
@@ -190,47 +190,48 @@ fn fixed(
     Some(vec![
         Rule { destination: Some(IsNot(network)), ..Rule::of_all(Verdict::Return) },
         Rule { destination: Some(Is(subnet)), ..Rule::of_all(Verdict::Return) },
-        spared,
-        // In the tunnel the packet keeps its mark: it would be masqueraded outside.
+        exempt,
+        // Encapsulation keeps the mark: the outer packet would be masqueraded.
         Rule::of_all(Verdict::Unmark(mark)),
         Rule::of_all(Verdict::SourceNat { to: subnet.gateway(), ports }),
     ])
 }
 
-/// Which sources become those of this node: the first rule that fits decides. None if none do.
+/// Masquerade rules; the first match decides. None if nothing is masqueraded.
 fn translated(
     policy: &Policy,
     network: Prefix,
     subnet: Prefix,
-    spared: &[Prefix],
+    exempt: &[Prefix],
 ) -> Option<Vec<Rule>> {
     use Match::{Is, IsNot};
     let masquerade = policy.masquerade.as_ref()?;
     let family = network.family();
-    let by_us = Verdict::Masquerade(masquerade.ports);
+    let source_nat = Verdict::Masquerade(masquerade.ports);
     let first = [
         Rule { marked: Some(Marked::With(masquerade.mark)), ..Rule::of_all(Verdict::Return) },
         Rule::between(Is(subnet), Is(network), Verdict::Return),
         Rule::between(Is(network), Is(subnet), Verdict::Return),
-        // Pods of this node see who speaks to them.
+        // Pods of this node see the original source.
         Rule::between(IsNot(network), Is(subnet), Verdict::Return),
     ];
-    let spared = spared.iter().filter(|range| range.family() == family);
-    let spared = spared.map(|range| Rule {
+    let exempt = exempt.iter().filter(|range| range.family() == family);
+    let exempt = exempt.map(|range| Rule {
         source: Some(Is(network)),
-        // No firewall tells "from anywhere" from nothing asked.
+        // A rule with a prefix of length 0 reads back as a rule without one.
         destination: (range.prefix_len() > 0).then_some(Is(*range)),
         ..Rule::of_all(Verdict::Return)
     });
     let last = [
-        Rule::between(Is(network), IsNot(Prefix::multicast(family)), by_us),
-        // The answers of pods elsewhere come back by this node, which knows whom they are for.
-        Rule::between(IsNot(network), Is(network), by_us),
+        Rule::between(Is(network), IsNot(Prefix::multicast(family)), source_nat),
+        // Answers of pods on other nodes have to return through this node, which translates them
+        // back.
+        Rule::between(IsNot(network), Is(network), source_nat),
     ];
-    Some(first.into_iter().chain(spared).chain(last).collect())
+    Some(first.into_iter().chain(exempt).chain(last).collect())
 }
 
-/// What is let through from and to pods; none if that is for others to say.
+/// Rules that accept packets from and to pods; none if the policy leaves that to other programs.
 fn accepted(policy: &Policy, network: Prefix) -> Option<Vec<Rule>> {
     let accept = Rule::of_all(Verdict::Accept);
     let source = Rule { source: Some(Match::Is(network)), ..accept.clone() };

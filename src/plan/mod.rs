@@ -1,4 +1,4 @@
-//! Every decision, as functions of values: what the kernel should hold, and what to change for it.
+//! Pure planning: what the kernel should hold, and which operations change it to that.
 
 pub mod allow_list;
 pub mod backend;

@@ -1,4 +1,4 @@
-//! What in the kernel concerns us, and what of it is ours to remove.
+//! Which kernel entries tweed reads, and which of them it owns and may remove.
 
 #[cfg(test)]
 mod tests;
@@ -12,51 +12,51 @@ use crate::model::entry::{
 };
 use crate::model::prefix::{Family, Prefix};
 
-/// Which entries to read, and which of them we own.
+/// Which entries to read, and which of them tweed owns.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scope {
-    /// The links of ours, whether they exist or not.
+    /// The tunnel devices of tweed, whether they exist or not.
     pub tunnels: BTreeSet<LinkName>,
-    /// The link below them, towards the peers.
+    /// The link below the tunnels, towards the peers.
     pub underlay: Option<LinkName>,
-    /// The tables of ours, whether they exist or not.
+    /// The tables of tweed, whether they exist or not.
     pub tables: BTreeSet<TableName>,
-    /// The chains of ours in iptables, likewise.
+    /// The iptables chains of tweed, whether they exist or not.
     pub chains: BTreeSet<ChainName>,
     pub extent: Extent,
-    /// The networks whose subnets we route.
+    /// The pod networks.
     pub networks: Vec<Prefix>,
-    /// Our own subnets; none as long as no lease is held. Their first addresses may be on the
-    /// loopback, where they stay when the tunnel device goes.
+    /// The subnets of this node; none without a lease. Their first addresses may be on the
+    /// loopback, where they stay when the tunnel device is removed.
     pub subnets: Vec<Prefix>,
-    /// The public IPs of the peers: a route through one of them that bears no mark is flannel's.
+    /// The public IPs of the peers: an unmarked route through one of them was made by flannel.
     pub gateways: BTreeSet<IpAddr>,
-    /// The tunnel devices that neither we nor any peer needs any more.
+    /// The tunnel devices that neither this node nor any peer needs any more.
     pub retired: Vec<Link>,
 }
 
-/// How much goes of what is ours and nobody wants.
+/// Which entries tweed may remove, of those that it owns and that are not desired.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Extent {
-    /// What packets do not depend on.
+    /// Only entries that no packet depends on.
     #[default]
     Spare,
     Everything,
 }
 
 impl Scope {
-    /// What of it the kernel itself can be asked for, without any program.
+    /// The part that can be read by netlink alone, without the iptables programs.
     #[must_use]
     pub fn without_chains(&self) -> Self {
         Self { chains: BTreeSet::new(), ..self.clone() }
     }
 
-    /// Whether `entry` is of any interest: ours, or in the place of something that may be ours.
+    /// Whether to read `entry`: it is owned, or it has a key that tweed may need.
     pub fn covers(&self, entry: &Entry) -> bool {
         self.covers_key(&entry.key())
     }
 
-    /// Whether an entry of this key would be of any interest.
+    /// Whether to read entries of this key.
     pub fn covers_key(&self, key: &Key) -> bool {
         match key {
             Key::Table(table) => self.tables.contains(table),
@@ -75,7 +75,7 @@ impl Scope {
         }
     }
 
-    /// The links whose setting of this kind is of interest.
+    /// The links on which settings of this kind are read.
     pub fn links_with(&self, kind: SettingKind) -> impl Iterator<Item = &LinkName> {
         let underlay = self.underlay.iter().filter(move |_| kind.policy().on_underlay);
         self.tunnels.iter().chain(underlay)
@@ -90,10 +90,10 @@ impl Scope {
         seen(self) == seen(other)
     }
 
-    /// Whether `entry` is ours to remove once nobody wants it.
+    /// Whether tweed may remove `entry` once it is not desired.
     ///
-    /// A device is not removed for being unwanted: a peer may still send to it. Only once none
-    /// can, and only if it is exactly the one that we would make.
+    /// A device that is not desired is kept, because a peer may still send to it. It is removed
+    /// only when no peer can, and only if it is exactly the device that tweed would create.
     pub fn owns(&self, entry: &Entry) -> bool {
         self.covers(entry)
             && match entry.ownership() {
@@ -113,14 +113,14 @@ impl Scope {
         }
     }
 
-    /// Where the host drops what it has no rule for, a chain of flannel's lets pods through.
+    /// Where the host drops unmatched packets, pods need the accept rules of flannel's chain.
     fn is_spare(&self, chain: &Chain) -> bool {
         chain.otherwise == Otherwise::Accepted || self.extent == Extent::Everything
     }
 
-    /// On a device of ours, an address of the network is a leftover of an earlier subnet; any other
-    /// is foreign. On the loopback, that of our own subnet stays: connections may have it as their
-    /// source.
+    /// On a tunnel device, a pod network address is left from an earlier subnet; any other address
+    /// is foreign. On the loopback, the address of the current subnet is kept: connections may use
+    /// it as their source.
     fn owns_address(&self, address: &Address) -> bool {
         let is_spare = || match self.extent {
             Extent::Everything => true,
@@ -134,14 +134,14 @@ impl Scope {
         self.networks.iter().any(|network| network.contains(address))
     }
 
-    /// Whether `address` is the first of a subnet as long as ours, which no pod can have.
+    /// Whether `address` is the first address of a subnet as long as ours, which no pod has.
     fn is_first(&self, address: IpAddr) -> bool {
         let is_first_of = |len| Prefix::holding(address, len).map(Prefix::base) == Some(address);
         let of_family = |subnet: &&Prefix| subnet.family() == Family::of(address);
         self.subnets.iter().filter(of_family).any(|subnet| is_first_of(subnet.prefix_len()))
     }
 
-    /// Flannel leaves its routes without a mark, but with a shape.
+    /// Flannel does not mark its routes, but they have a known form.
     fn is_flannels(&self, route: &Route) -> bool {
         let base = route.destination.base();
         let into_tunnel = route.link.as_ref().is_some_and(|link| self.tunnels.contains(link));
@@ -153,7 +153,7 @@ impl Scope {
     }
 }
 
-/// The MTU follows the underlay, and tells nothing of who made it.
+/// The MTU is ignored: it depends on the underlay and does not identify the creator.
 fn is_same(one: &Link, other: &Link) -> bool {
     (&one.name, &one.kind, one.mac) == (&other.name, &other.kind, other.mac)
 }

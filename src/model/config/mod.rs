@@ -1,4 +1,4 @@
-//! The network config and its rules.
+//! The network config and its validation.
 
 mod pool;
 mod probe;
@@ -19,7 +19,7 @@ use crate::excerpt;
 use crate::model::json::{Fields, NoObject, WrongType};
 use crate::model::prefix::{Family, Prefix};
 
-/// What all nodes of one network share.
+/// The settings that all nodes of a network share.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetworkConfig {
     /// One per enabled family, IPv4 first.
@@ -27,37 +27,37 @@ pub struct NetworkConfig {
     pub backend: Backend,
     /// Whether nodes route to peers of another backend.
     pub mixed: bool,
-    /// Which only `Mixed` makes use of.
+    /// Used only with `Mixed`.
     #[serde(default)]
     pub probe: Probe,
     /// `EnableNFTables`: which firewall masquerades.
     pub nftables: bool,
-    /// `NonMasqueradeCIDRs`: where pods are known by their own addresses.
+    /// `NonMasqueradeCIDRs`: destinations to which pods keep their own addresses.
     #[serde(default)]
     pub non_masquerade: Vec<Prefix>,
-    /// Which nodes take `backend` already; none means all.
+    /// Which nodes already use `backend`; none means all.
     #[serde(default)]
     pub rollout: Option<Rollout>,
 }
 
-/// What a store tells of the config.
+/// A notification of the store about the config.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigUpdate {
     pub config: Result<NetworkConfig, Unusable>,
-    /// The store's own count of its changes; 0 without a config.
+    /// The revision in the store; 0 without a config.
     pub revision: u64,
 }
 
-/// There is no config that could be used, and why: nothing changes until there is one.
+/// There is no valid config, and why. Until there is one, the applied config stays.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Unusable(pub String);
 
-/// How a node carries packets to its peers.
+/// The backend and its options.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Backend {
     pub kind: BackendType,
-    /// Of the tunnel, which a `host-gw` node keeps too while `Mixed` is on.
+    /// The options of the tunnel. With `Mixed`, a `host-gw` node has a tunnel, too.
     pub tunnel: Tunnel,
 }
 
@@ -91,7 +91,7 @@ pub struct Tunnel {
     pub vni: u32,
     /// UDP port.
     pub port: u16,
-    /// Of the outer packets, in bytes; none means that of the external interface.
+    /// The MTU of the outer packets, in bytes; none means that of the external interface.
     pub mtu: Option<u32>,
     pub gbp: bool,
     pub learning: bool,
@@ -100,13 +100,13 @@ pub struct Tunnel {
 }
 
 impl Tunnel {
-    /// What the kernel takes where flannel names no port.
+    /// The kernel's default port, which flannel uses unless the config sets one.
     pub const DEFAULT_PORT: u16 = 8472;
     pub const DEFAULT_VNI: u32 = 1;
     const MAX_VNI: u32 = (1 << 24) - 1;
 }
 
-/// Why a config cannot be used; each message names the key, its value and what is allowed.
+/// Why a config is invalid. Each message names the key, its value and what is allowed.
 #[derive(Debug, thiserror::Error)]
 pub enum Invalid {
     #[error("the network config is no JSON object: {0}")]
@@ -122,7 +122,7 @@ pub enum Invalid {
 }
 
 impl NetworkConfig {
-    /// Reads the JSON that operators write. Keys match in any case; unknown keys are ignored.
+    /// Parses the JSON that operators write. Keys match in any case; unknown keys are ignored.
     pub fn parse(json: &[u8]) -> Result<Self, Invalid> {
         let fields = Fields::parse(json)?;
         let pools = Family::ALL
@@ -142,7 +142,7 @@ impl NetworkConfig {
             non_masquerade: parse_prefixes(&fields, "NonMasqueradeCIDRs")?,
             rollout: rollout::parse(&fields)?,
         };
-        // Two halves of a cluster that do not mix cannot reach each other.
+        // Without `Mixed`, nodes with different backends cannot reach each other.
         if config.rollout.is_some() && !config.mixed {
             return Err(wrong("Mixed", false, "true while there is a Rollout".to_owned()));
         }
@@ -157,7 +157,7 @@ impl NetworkConfig {
         self.pools.iter().map(|pool| pool.network)
     }
 
-    /// The backend of the node of these names, see [`Rollout::follows`].
+    /// The backend of the node with these names, see [`Rollout::follows`].
     pub fn kind_of(&self, names: impl IntoIterator<Item = impl ToString>) -> BackendType {
         match &self.rollout {
             Some(rollout) if !rollout.follows(names) => rollout.from,
@@ -165,14 +165,14 @@ impl NetworkConfig {
         }
     }
 
-    /// The config as the node of these names takes it.
+    /// The config as it applies to the node with these names.
     #[must_use]
     pub fn on_node(mut self, names: impl IntoIterator<Item = impl ToString>) -> Self {
         self.backend.kind = self.kind_of(names);
         self
     }
 
-    /// How paths are probed, if they are.
+    /// The probe settings, if paths are probed.
     pub fn probing(&self) -> Option<&Probe> {
         Some(&self.probe).filter(|probe| self.mixed && probe.enabled)
     }
@@ -218,7 +218,7 @@ fn parse_tunnel(backend: &Fields) -> Result<Tunnel, Invalid> {
     })
 }
 
-/// In any order, each once.
+/// Sorted and without duplicates.
 fn parse_prefixes(fields: &Fields, key: &'static str) -> Result<Vec<Prefix>, Invalid> {
     let texts = fields.texts(key)?.unwrap_or_default();
     let prefix = |text: String| text.parse().map_err(|_| not_a_prefix(key, &text));
@@ -230,7 +230,7 @@ fn not_a_prefix(key: &'static str, text: &str) -> Invalid {
     wrong(key, format!("{text:?}"), "a list of prefixes like \"10.5.0.0/16\"".to_owned())
 }
 
-/// Below 1280 bytes a link carries no IPv6, and the tunnel's header still has to fit.
+/// The limit: IPv6 needs 1280 bytes, and the tunnel headers have to fit, too.
 fn parse_mtu(backend: &Fields) -> Result<Option<u32>, Invalid> {
     let mtu = backend.u32("MTU")?.filter(|mtu| *mtu != 0);
     match mtu {

@@ -1,4 +1,4 @@
-//! The subnets of one address family, and flannel's arithmetic for them.
+//! The subnets of one address family, computed as flannel does.
 
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -9,20 +9,20 @@ use super::{Invalid, wrong};
 use crate::model::json::Fields;
 use crate::model::prefix::{Family, Prefix, number};
 
-/// The addresses of one family, and how they are cut into subnets.
+/// The network of one family, and how it is divided into subnets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pool {
     pub network: Prefix,
-    /// Length of each subnet, in bits.
+    /// The prefix length of each subnet.
     pub subnet_len: u8,
-    /// First subnet that is handed out.
+    /// The first subnet that is assigned.
     pub min: Prefix,
-    /// Last subnet that is handed out.
+    /// The last subnet that is assigned.
     pub max: Prefix,
 }
 
 impl Pool {
-    /// The length of subnets that a network of room enough is cut into if the config says nothing.
+    /// The default prefix length of subnets, if the network is large enough.
     pub const fn usual_len(family: Family) -> u8 {
         match family {
             Family::V4 => 24,
@@ -30,7 +30,7 @@ impl Pool {
         }
     }
 
-    /// Count of subnets in the pool.
+    /// The number of subnets in the pool.
     pub fn count(&self) -> u128 {
         let span = number(self.max.base()).saturating_sub(number(self.min.base()));
         span / self.min.size() + 1
@@ -42,7 +42,7 @@ impl Pool {
         Prefix::holding(base, self.subnet_len).unwrap_or(self.min)
     }
 
-    /// The number of `subnet`; none if the pool does not hand it out.
+    /// The number of `subnet`; none if the pool does not assign it.
     pub fn index(&self, subnet: Prefix) -> Option<u128> {
         self.hands_out(subnet)
             .then(|| (number(subnet.base()) - number(self.min.base())) / self.min.size())
@@ -55,7 +55,7 @@ impl Pool {
     }
 }
 
-/// The keys of one family's pool, and the bounds of its arithmetic.
+/// The config keys of one family's pool, and its limits.
 struct PoolKeys {
     family: Family,
     enable: &'static str,
@@ -63,9 +63,9 @@ struct PoolKeys {
     subnet_len: &'static str,
     min: &'static str,
     max: &'static str,
-    /// What subnets get in a network of room enough.
+    /// The default prefix length of subnets, if the network is large enough.
     usual_len: u8,
-    /// The longest subnet that can hold pods.
+    /// The longest prefix of a subnet that has addresses for pods.
     longest_len: u8,
 }
 
@@ -109,7 +109,8 @@ pub(super) fn parse(fields: &Fields, family: Family) -> Result<Option<Pool>, Inv
     let missing = Invalid::Missing { key: keys.network, because: keys.enable };
     let network = parse_network(fields, keys)?.ok_or(missing)?;
     let subnet_len = parse_subnet_len(fields, keys, network)?;
-    // The first subnet holds the network's own address, which old software takes for a broadcast.
+    // The first subnet contains the network's base address, which old software treats as a
+    // broadcast address.
     let second = network.nth(1 << (keys.family.width() - subnet_len));
     let min = parse_bound(fields, keys.min, network, subnet_len, second)?;
     let max = parse_bound(fields, keys.max, network, subnet_len, network.last())?;
@@ -120,7 +121,7 @@ pub(super) fn parse(fields: &Fields, family: Family) -> Result<Option<Pool>, Inv
     Ok(Some(Pool { network, subnet_len, min, max }))
 }
 
-/// The first key by which two pools of `family` differ; none if they are the same.
+/// The first key by which two pools of `family` differ; none if they are equal.
 pub fn differing_key(
     family: Family,
     one: Option<&Pool>,
@@ -171,7 +172,7 @@ fn parse_subnet_len(fields: &Fields, keys: &PoolKeys, network: Prefix) -> Result
     }
 }
 
-/// The slot that begins at the address under `key`, or the one that holds `default`.
+/// The subnet that begins at the address under `key`, or the one that contains `default`.
 fn parse_bound(
     fields: &Fields,
     key: &'static str,
@@ -185,7 +186,7 @@ fn parse_bound(
         Some(text) => {
             let expected = || format!("an address inside {network}");
             let address = text.parse().map_err(|_| wrong(key, text, expected()))?;
-            // Flannel reads the unspecified address as "not given".
+            // Flannel treats the unspecified address as absent.
             let given = Some(address).filter(|address| *address != unspecified);
             given
                 .filter(|address| !network.contains(*address))

@@ -1,4 +1,4 @@
-//! `Probe`: how daemons ask each other whether a path carries packets.
+//! `Probe`: how daemons probe whether a path carries packets.
 
 use std::time::Duration;
 
@@ -11,18 +11,18 @@ use crate::model::json::Fields;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Probe {
     pub enabled: bool,
-    /// UDP port that every daemon answers on.
+    /// The UDP port on which every daemon answers.
     pub port: u16,
-    /// Between two questions to one peer; longer where peers are many.
+    /// The time between two probes of one peer; longer with many peers.
     pub interval: Duration,
-    /// So many unanswered questions in a row make a path bad.
+    /// Consecutive unanswered probes after which a path is bad.
     pub failure_threshold: u32,
-    /// So many answers in a row make a bad path good again.
+    /// Consecutive answers after which a bad path is good again.
     pub success_threshold: u32,
 }
 
 impl Probe {
-    /// Close to flannel's 8472, and the default of nothing that runs on such nodes.
+    /// Close to flannel's 8472, and the default port of no program that usually runs on nodes.
     pub const DEFAULT_PORT: u16 = 8475;
 }
 
@@ -42,7 +42,7 @@ const SHORTEST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(60);
 const MAX_THRESHOLD: u32 = 100;
 
-/// What is under `Probe`; the tunnel has `tunnel_port` for itself.
+/// Parses `Probe`. Its port must differ from `tunnel_port`.
 pub(super) fn parse(fields: &Fields, tunnel_port: u16) -> Result<Probe, Invalid> {
     let given = fields.object("Probe")?.unwrap_or_default();
     let default = Probe::default();
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_word_paths_are_probed_once_a_second() {
+    fn by_default_paths_are_probed_once_a_second() {
         let probe = parsed(r#""Mixed":true"#).unwrap();
         assert_eq!(probe, Probe::default());
         assert_eq!((probe.enabled, probe.port), (true, 8475));
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn every_key_is_followed() {
+    fn every_key_is_applied() {
         let keys = r#""Probe":{"Enabled":false,"Port":9000,"Interval":"250ms",
             "FailureThreshold":2,"successthreshold":7,"Unknown":1}"#;
         let expected = Probe {
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_values_are_refused_with_a_sentence() {
+    fn bad_values_are_rejected_with_a_message() {
         let cases = [
             (
                 r#""Port":8472"#,

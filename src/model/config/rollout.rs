@@ -1,4 +1,4 @@
-//! Which nodes take the config's backend already, while the others stay on the one before.
+//! A staged change of backend: some nodes use the new backend, the others still the previous one.
 
 use std::net::IpAddr;
 
@@ -7,22 +7,22 @@ use serde::{Deserialize, Serialize};
 use super::{BackendType, Invalid, parse_kind, wrong};
 use crate::model::json::Fields;
 
-/// The stages of a change of backend: each node finds out for itself whether it follows.
+/// The stages of a change of backend. Each node decides by itself whether it follows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rollout {
     /// The backend of the nodes that do not follow yet.
     pub from: BackendType,
-    /// So many of a hundred nodes follow, roughly.
+    /// The approximate percentage of nodes that follow.
     pub percent: u8,
-    /// Those that follow whatever their share: public IPs, or names where the store has names.
+    /// Nodes that always follow: public IPs, or names if the store has names.
     pub nodes: Vec<String>,
 }
 
 impl Rollout {
-    /// Whether the node of these names follows: its public IPs, IPv4 first, then what else it is
-    /// called. The first name decides about its share.
+    /// Whether the node with these names follows: its public IPs, IPv4 first, then other names. The
+    /// first name determines its share.
     ///
-    /// A higher percentage only ever adds nodes.
+    /// A higher percentage only adds nodes.
     pub fn follows(&self, names: impl IntoIterator<Item = impl ToString>) -> bool {
         let names: Vec<String> = names.into_iter().map(|name| name.to_string()).collect();
         let is_named = names.iter().any(|name| self.nodes.contains(name));
@@ -30,8 +30,8 @@ impl Rollout {
     }
 }
 
-/// Where the node of this name stands among a hundred, from 0 to 99: the 64-bit FNV-1a hash of the
-/// name, modulo 100. All versions must agree on it.
+/// The share of the node with this name, from 0 to 99: the 64-bit FNV-1a hash of the name, modulo
+/// 100. All versions must compute the same value.
 pub fn share(name: &str) -> u8 {
     let hash = name
         .bytes()
@@ -42,7 +42,7 @@ pub fn share(name: &str) -> u8 {
 const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 const FNV_PRIME: u64 = 0x0000_0100_0000_01b3;
 
-/// The rollout of a config; none means that everybody follows.
+/// The rollout of a config; none means that all nodes follow.
 pub(super) fn parse(fields: &Fields) -> Result<Option<Rollout>, Invalid> {
     let Some(rollout) = fields.object("Rollout")? else { return Ok(None) };
     let percent = rollout.u32("Percent")?.unwrap_or(0);
@@ -59,7 +59,7 @@ fn parse_from(rollout: &Fields) -> Result<BackendType, Invalid> {
     let from = rollout.object("From")?.ok_or_else(|| {
         wrong("Rollout.From", "missing", "the backend of the nodes that stay".to_owned())
     })?;
-    // One tunnel serves those who stay and those who follow.
+    // Nodes on both backends share one tunnel, so `From` cannot change its options.
     let shared = TUNNEL_KEYS.iter().find(|key| from.get(key).is_some());
     if let Some(key) = shared {
         let expected = "only a Type: tunnel parameters stand in Backend, for all nodes";
@@ -70,7 +70,7 @@ fn parse_from(rollout: &Fields) -> Result<BackendType, Invalid> {
 
 const TUNNEL_KEYS: [&str; 6] = ["VNI", "Port", "MTU", "GBP", "Learning", "DirectRouting"];
 
-/// An IP address in the one way in which nodes write it too.
+/// An IP address in its canonical form, as nodes write it; other names are unchanged.
 pub fn canonical(name: String) -> String {
     name.parse::<IpAddr>().map_or(name, |ip| ip.to_string())
 }

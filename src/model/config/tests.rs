@@ -1,4 +1,4 @@
-//! The rules of the network config, case by case.
+//! The parsing rules of the network config, case by case.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::too_many_lines)]
 
@@ -18,7 +18,7 @@ fn pool(json: &str) -> String {
 }
 
 #[test]
-fn subnets_follow_from_the_network_as_in_flannel() {
+fn default_subnets_are_those_of_flannel() {
     let cases = [
         (r#"{"Network":"10.3.0.0/16"}"#, "10.3.0.0/16 /24 10.3.1.0..10.3.255.0"),
         (r#"{"network":"10.3.9.9/16"}"#, "10.3.0.0/16 /24 10.3.1.0..10.3.255.0"),
@@ -175,7 +175,7 @@ fn every_backend_option_is_read_in_any_case() {
 }
 
 #[test]
-fn slots_are_counted_from_the_first_subnet() {
+fn subnets_are_counted_from_the_first_one() {
     let config = NetworkConfig::parse(br#"{"Network":"10.3.0.0/16"}"#).unwrap();
     let pool = config.pools[0];
     assert_eq!(pool.count(), 255);
@@ -193,7 +193,7 @@ fn rollout(json: &str) -> Rollout {
     NetworkConfig::parse(json.as_bytes()).unwrap().rollout.unwrap()
 }
 
-/// The count of those that follow among a thousand nodes in a row.
+/// Which of a thousand consecutive nodes follow.
 fn followers(percent: u8) -> Vec<String> {
     let rollout = rollout(&format!(r#"{{"From":{{"Type":"vxlan"}},"Percent":{percent}}}"#));
     let nodes = (0..1000).map(|index| format!("172.17.{}.{}", index / 250, index % 250 + 1));
@@ -201,7 +201,7 @@ fn followers(percent: u8) -> Vec<String> {
 }
 
 #[test]
-fn a_node_stands_where_every_version_sees_it() {
+fn the_share_of_a_node_is_the_same_in_every_version() {
     let cases = [("172.17.8.101", 25), ("10.0.0.1", 37), ("fd00::1", 14), ("", 37)];
     for (name, expected) in cases {
         assert_eq!(share(name), expected, "{name}");
@@ -234,7 +234,7 @@ fn a_named_node_follows_at_any_percentage() {
 }
 
 #[test]
-fn who_does_not_follow_stays_on_the_backend_before() {
+fn a_node_that_does_not_follow_keeps_the_previous_backend() {
     let json = br#"{"Network":"10.3.0.0/16","Mixed":true,"Backend":{"Type":"host-gw"},
         "Rollout":{"From":{"Type":"vxlan"},"Nodes":["10.0.0.1"]}}"#;
     let mut config = NetworkConfig::parse(json).unwrap();
@@ -256,8 +256,11 @@ fn ranges_that_are_not_masqueraded_are_a_set_of_prefixes() {
     assert_eq!(texts("null"), [""; 0]);
     let ranges = r#"["fd00::1/8","192.168.7.7/16","192.168.0.0/16"]"#;
     assert_eq!(texts(ranges), ["192.168.0.0/16", "fd00::/8"]);
-    let said = |ranges: &str| parse(ranges).unwrap_err().to_string();
+    let message = |ranges: &str| parse(ranges).unwrap_err().to_string();
     let allowed = r#"but must be a list of prefixes like "10.5.0.0/16""#;
-    assert_eq!(said(r#"["10.0.0.1"]"#), format!(r#"NonMasqueradeCIDRs is "10.0.0.1", {allowed}"#));
-    assert!(said(r#""10.0.0.0/8""#).ends_with("but must be a list of texts"));
+    assert_eq!(
+        message(r#"["10.0.0.1"]"#),
+        format!(r#"NonMasqueradeCIDRs is "10.0.0.1", {allowed}"#)
+    );
+    assert!(message(r#""10.0.0.0/8""#).ends_with("but must be a list of texts"));
 }

@@ -1,5 +1,5 @@
-//! Chains of iptables. Their text is one line, each rule as `iptables-save(8)` prints it; the short
-//! form is the name alone.
+//! Chains of iptables. Their text is one line, each rule in the syntax of `iptables-save(8)`; the
+//! short form is the name alone.
 
 use std::fmt;
 
@@ -10,29 +10,29 @@ use super::{
 };
 use crate::model::prefix::Family;
 
-/// The two kinds of iptables: neither sees the rules of the other.
+/// The two variants of iptables: neither sees the rules of the other.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[serde(rename_all = "lowercase")]
 pub enum Iptables {
-    /// Whose rules are tables of nftables.
+    /// The variant that stores its rules in nftables.
     #[default]
     Nft,
     Legacy,
 }
 
-/// The place of a chain of the host where packets come to one of ours.
+/// The built-in chain that jumps to a chain of tweed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Base {
-    /// Before every rule that masquerades.
+    /// `POSTROUTING`, before all rules that masquerade.
     EarlyPostrouting,
     Postrouting,
     Forward,
 }
 
-/// A chain of a name that flannel has given it, or tweed.
+/// A chain with a name that flannel or tweed uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ChainName {
     pub iptables: Iptables,
@@ -40,14 +40,14 @@ pub struct ChainName {
     pub base: Base,
 }
 
-/// A chain with its rules, and the one rule that leads to it: they are replaced as a whole.
+/// A chain with its rules, and the one rule that jumps to it. They are replaced as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chain {
     pub name: ChainName,
     pub rules: Vec<Rule>,
-    /// How much of it, and of what leads to it, is in no form of ours; never set by us.
+    /// The number of rules in it, or jumping to it, that tweed does not write; never set by tweed.
     pub foreign: usize,
-    /// What becomes of packets that the host has no rule for; not for us to say.
+    /// What the host does with unmatched packets. Tweed does not set it.
     pub otherwise: Otherwise,
 }
 
@@ -55,7 +55,7 @@ pub struct Chain {
 pub enum Otherwise {
     #[default]
     Accepted,
-    /// A rule that accepts is all that saves them.
+    /// They are dropped unless a rule accepts them.
     Dropped,
 }
 
@@ -87,7 +87,7 @@ impl Base {
         }
     }
 
-    /// Whether flanneld makes and keeps the chain that it leads to.
+    /// Whether flanneld creates and maintains the chain that this jumps to.
     pub const fn is_flannels(self) -> bool {
         match self {
             Self::EarlyPostrouting => false,
@@ -95,7 +95,7 @@ impl Base {
         }
     }
 
-    /// The name of the chain that it leads to.
+    /// The name of the chain that this jumps to.
     pub const fn chain(self) -> &'static str {
         match self {
             Self::EarlyPostrouting => "TWEED-POSTRTG",
@@ -115,20 +115,20 @@ impl Base {
 }
 
 impl ChainName {
-    /// All that there may be.
+    /// All possible names.
     pub fn all() -> impl Iterator<Item = Self> {
         let named = |iptables, family| Base::ALL.map(|base| Self { iptables, family, base });
         let of_both = move |iptables| Family::ALL.into_iter().flat_map(move |f| named(iptables, f));
         Iptables::ALL.into_iter().flat_map(of_both)
     }
 
-    /// What shows and changes such chains.
+    /// The program that lists and changes such chains.
     pub fn program(self) -> String {
-        let word = match self.family {
+        let program = match self.family {
             Family::V4 => "iptables",
             Family::V6 => "ip6tables",
         };
-        format!("{word}-{}", self.iptables)
+        format!("{program}-{}", self.iptables)
     }
 }
 
@@ -152,13 +152,13 @@ impl Kind for Chain {
         Key::Chain(self.name)
     }
 
-    /// What the host does with packets that it has no rule for is no part of a chain of ours.
+    /// `otherwise` is not compared: it is a property of the host.
     fn is_met_by(&self, have: &Self) -> bool {
         *self == Self { otherwise: self.otherwise, ..have.clone() }
     }
 }
 
-/// A rule in the words of `iptables(8)`, with this comment.
+/// A rule in the syntax of `iptables(8)`, with this comment.
 pub(crate) struct Specification<'a> {
     pub(crate) rule: &'a Rule,
     pub(crate) comment: Option<&'a str>,
@@ -193,7 +193,7 @@ impl fmt::Display for Chain {
 
 impl fmt::Display for Specification<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // What guards the tunnel is for nftables alone.
+        // `also` is ignored: the rules that protect the tunnel exist only in nftables.
         let Rule { marked, source, destination, also: _, verdict } = self.rule;
         for (flag, condition) in [("-s", source), ("-d", destination)] {
             match condition {

@@ -11,7 +11,7 @@ use super::{Key, KeyRef, Kind, KindPolicy, Ownership, Removal};
 use crate::mac::MacAddr;
 use crate::model::prefix::Family;
 
-/// A network device of ours, or one that has taken its name.
+/// A network device of tweed, or a foreign one with the same name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Link {
     pub name: LinkName,
@@ -25,7 +25,7 @@ pub struct Link {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LinkKind {
     Vxlan(Box<Vxlan>),
-    /// Any other kind, by the kernel's name for it.
+    /// Any other kind, by its kernel name.
     Other(String),
 }
 
@@ -33,16 +33,16 @@ pub enum LinkKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Vxlan {
     pub vni: u32,
-    /// None if the device it was bound to is gone.
+    /// None if the device that it was bound to was removed.
     pub underlay: Option<LinkName>,
     pub local: Option<IpAddr>,
-    /// UDP port, both ways.
+    /// The UDP port on which it sends and receives.
     pub port: u16,
     pub learning: bool,
     pub gbp: bool,
-    /// Multicast group or default destination; never set by us.
+    /// The multicast group or default destination; never set by tweed.
     pub group: Option<IpAddr>,
-    /// Whether user space is asked for unknown destinations; never set by us.
+    /// Whether the kernel asks user space for unknown destinations; never set by tweed.
     pub l2miss: bool,
 }
 
@@ -60,7 +60,7 @@ impl LinkName {
         Self(name.into())
     }
 
-    /// The host's own link to itself.
+    /// The loopback device.
     pub fn loopback() -> Self {
         Self::new(LOOPBACK)
     }
@@ -69,7 +69,7 @@ impl LinkName {
         self.as_str() == LOOPBACK
     }
 
-    /// Flannel's name for the tunnel's device.
+    /// Flannel's name for the tunnel device.
     pub fn tunnel(family: Family, vni: u32) -> Self {
         Self::new(format!("{}{vni}", tunnel_stem(family)))
     }
@@ -83,7 +83,7 @@ impl LinkName {
     }
 }
 
-/// In front of the VNI.
+/// The part of the name before the VNI.
 const fn tunnel_stem(family: Family) -> &'static str {
     match family {
         Family::V4 => "flannel.",
@@ -141,7 +141,7 @@ impl fmt::Display for Vxlan {
     }
 }
 
-/// Most comparisons are of one and the same name, shared by thousands of entries.
+/// Most comparisons are of the same shared allocation, so pointers are compared first.
 impl Ord for LinkName {
     fn cmp(&self, other: &Self) -> Ordering {
         if Arc::ptr_eq(&self.0, &other.0) { Ordering::Equal } else { self.0.cmp(&other.0) }

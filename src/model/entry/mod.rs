@@ -1,5 +1,6 @@
-//! What the kernel holds, or should hold. Each kind of entry has one file, with its value, its key,
-//! its text in the words of `ip(8)`, `bridge(8)`, `nft(8)` or `iptables(8)`, and its policy.
+//! The entries of the kernel, actual or desired. Each kind of entry has one file with its value,
+//! its key, its policy, and its text in the syntax of `ip(8)`, `bridge(8)`, `nft(8)` or
+//! `iptables(8)`.
 
 mod address;
 mod chain;
@@ -34,16 +35,16 @@ use std::sync::Arc;
 use crate::mac::MacAddr;
 use crate::model::prefix::Prefix;
 
-/// Our number in `/etc/iproute2/rt_protos`: it marks the routes that are ours.
+/// The routing protocol number of tweed in `/etc/iproute2/rt_protos`, which marks its routes.
 pub const PROTOCOL: u8 = 241;
 
 /// The protocol number of routes made by hand or by flannel.
 pub const PROTOCOL_BOOT: u8 = 3;
 
-/// What tells entries apart. The order of the variants is the order of programming: what an
-/// entry needs comes before it; removal runs backwards.
+/// Identifies an entry. The variants are in order of dependency: entries are created in this order
+/// and removed in reverse.
 ///
-/// `L` and `T` are the names of links and tables, the key's own or borrowed from an entry.
+/// `L` and `T` are the names of links and tables, owned by the key or borrowed from an entry.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Key<L = LinkName, T = Arc<TableName>> {
     Link(L),
@@ -51,9 +52,9 @@ pub enum Key<L = LinkName, T = Arc<TableName>> {
     Address(L, IpAddr, u8),
     Chain(ChainName),
     Table(T),
-    /// In one transaction with its table.
+    /// Written in one transaction with its table.
     Renewal(T),
-    /// In one transaction with its table, before there is a path to the peer that it lets in.
+    /// Written in one transaction with its table, before the peer that it accepts has a path.
     Element(T, IpAddr),
     Fdb(L, MacAddr),
     Neighbour(L, IpAddr),
@@ -62,15 +63,15 @@ pub enum Key<L = LinkName, T = Arc<TableName>> {
     Route(Prefix, u32),
 }
 
-/// A key whose names are those of what it belongs to.
+/// A key that borrows its names.
 type KeyRef<'a> = Key<&'a LinkName, &'a Arc<TableName>>;
 
-/// What has a place in the order of keys.
+/// Has a key by which entries are ordered.
 trait Keyed {
     fn key_ref(&self) -> KeyRef<'_>;
 }
 
-/// What a kind of entry says of itself.
+/// The properties of one kind of entry.
 trait Kind: fmt::Display + PartialEq {
     const POLICY: KindPolicy;
 
@@ -80,29 +81,29 @@ trait Kind: fmt::Display + PartialEq {
         Self::POLICY.ownership
     }
 
-    /// Whether `have` is what is wanted, apart from what is not for tweed to set.
+    /// Whether `have` equals the desired entry, except for attributes that tweed does not set.
     fn is_met_by(&self, have: &Self) -> bool {
         self == have
     }
 }
 
-/// What holds for all entries of a kind.
+/// The policy for all entries of a kind.
 #[derive(Clone, Copy, Debug)]
 pub struct KindPolicy {
-    /// Whether they are there for this node, not for a peer. Such kinds come first in the order of
+    /// Whether they belong to this node and not to a peer. Such kinds come first in the order of
     /// keys.
     local: bool,
     pub removal: Removal,
     ownership: Ownership,
 }
 
-/// When an unwanted entry is removed.
+/// When an entry that is not desired is removed.
 #[derive(Clone, Copy, Debug)]
 pub enum Removal {
     AtOnce,
-    /// Peers and packets may need it for a while.
+    /// Later: peers and packets may still need it.
     Delayed,
-    /// Likewise, and the rules that replace it come first.
+    /// Later, and after the rules that replace it are applied.
     AfterRules,
 }
 
@@ -111,14 +112,14 @@ pub enum Removal {
 pub enum Ownership {
     Owned,
     Foreign,
-    /// It bears no mark: its scope decides.
+    /// It has no mark: the scope decides.
     Unmarked,
 }
 
-/// The enum of all kinds, and what is asked of each.
+/// Defines the enum of all kinds, and its dispatch to each kind.
 macro_rules! kinds {
     ($($kind:ident),*) => {
-        /// One object of the kernel.
+        /// One kernel object.
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub enum Entry {
             $($kind($kind)),*
@@ -137,10 +138,11 @@ macro_rules! kinds {
                 }
             }
 
-            /// Whether `have` is what is wanted, apart from what is not for tweed to set.
+            /// Whether `have` equals the desired entry, except for attributes that tweed does not
+            /// set.
             pub fn is_met_by(&self, have: &Self) -> bool {
                 match (self, have) {
-                    // What is desired and there is mostly one and the same.
+                    // Desired and actual entries are mostly shared.
                     _ if std::ptr::eq(self, have) => true,
                     $((Self::$kind(want), Self::$kind(have)) => want.is_met_by(have),)*
                     _ => false,
@@ -174,7 +176,7 @@ impl Entry {
         self.key_ref().cloned()
     }
 
-    /// The link it sits on and vanishes with; the link itself for a link. None where there is none.
+    /// The link that it is removed with: its own name for a link; none if it depends on no link.
     pub fn link(&self) -> Option<&LinkName> {
         match self {
             Self::Link(link) => Some(&link.name),
@@ -188,7 +190,7 @@ impl Entry {
         }
     }
 
-    /// The table in one of whose sets it is, and with which it vanishes.
+    /// The table that contains it as a set element, and with which it is removed.
     pub const fn table(&self) -> Option<&Arc<TableName>> {
         match self {
             Self::Renewal(renewal) => Some(&renewal.table),
@@ -197,23 +199,23 @@ impl Entry {
         }
     }
 
-    /// Whether it is there for our own sake, not for that of a peer. Such entries come first in the
-    /// order of keys.
+    /// Whether it belongs to this node and not to a peer. Such entries come first in the order of
+    /// keys.
     pub const fn is_local(&self) -> bool {
         self.policy().local
     }
 
-    /// Whether it is in a set of the table `name`, and vanishes with it.
+    /// Whether it is in a set of the table `name`, and is removed with it.
     pub fn is_element_of(&self, name: &TableName) -> bool {
         self.table().is_some_and(|table| **table == *name)
     }
 
-    /// Whether it is a nexthop object that is not ours, whatever its number.
+    /// Whether it is a nexthop object that tweed did not create, whatever its id.
     pub const fn is_foreign_nexthop(&self) -> bool {
         matches!(self, Self::Nexthop(nexthop) if nexthop.protocol != PROTOCOL)
     }
 
-    /// Whether it is a table or a chain for packets of pods: what is done with them beside routing.
+    /// Whether it is a table or a chain with rules for packets of pods.
     pub fn is_rules(&self) -> bool {
         match self {
             Self::Chain(_) => true,
@@ -236,7 +238,7 @@ impl KeyRef<'_> {
 }
 
 impl<L, T> Key<L, T> {
-    /// The same key with its names in another form.
+    /// The same key with converted names.
     fn map<'a, M, U>(&'a self, link: impl Fn(&'a L) -> M, table: impl Fn(&'a T) -> U) -> Key<M, U> {
         match self {
             Self::Link(name) => Key::Link(link(name)),

@@ -12,7 +12,7 @@ pub struct Neighbour {
     pub link: LinkName,
     pub address: IpAddr,
     pub mac: MacAddr,
-    /// Never aged, never asked for; what we program always is.
+    /// Never aged and never resolved. Entries of tweed always are.
     pub permanent: bool,
 }
 

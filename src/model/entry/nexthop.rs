@@ -1,4 +1,4 @@
-//! Nexthop objects, and the numbers by which ours are known.
+//! Nexthop objects, and their ids, by which tweed recognizes its own.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -7,22 +7,22 @@ use super::{Key, KeyRef, Kind, KindPolicy, LinkName, Ownership, PROTOCOL, Remova
 use crate::model::path::Path;
 use crate::model::prefix::{Family, Prefix, number};
 
-/// A next hop that routes refer to by its number: the kernel finds it at once, where it would
-/// compare each route's own gateway with those of all others.
+/// A next hop that routes refer to by id. The kernel finds it by id; without it, the kernel
+/// compares the gateway of each new route with those of all others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Nexthop {
     pub id: NexthopId,
-    /// None for those that lead to no gateway, or to several.
+    /// None for nexthop objects without a gateway, and for groups.
     pub gateway: Option<IpAddr>,
     pub link: Option<LinkName>,
-    /// Take the gateway for adjacent although no address says so.
+    /// Treat the gateway as adjacent although no address of the link covers it.
     pub onlink: bool,
     pub protocol: u8,
 }
 
-/// The number of a nexthop object. The host has one space of them for everybody.
+/// The id of a nexthop object. All programs of the host share one id space.
 ///
-/// Ours follow from the subnet that they lead to, so that nobody has to remember them:
+/// Ids of tweed are computed from the subnet that they lead to, so that they need not be stored:
 ///
 /// ```text
 /// 1111 | family | path | number of the subnet
@@ -45,8 +45,9 @@ impl NexthopId {
         self.0
     }
 
-    /// For `path` to `subnet` of `network`, each of which has a number: a route moves from one to
-    /// the other. None if the network has more subnets of such a length than we have numbers.
+    /// The id for `path` to `subnet` of `network`. Each path has its own id, so a route moves from
+    /// one object to the other. None if the network has more subnets of this length than there are
+    /// ids.
     pub fn of(network: Prefix, subnet: Prefix, path: Path) -> Option<Self> {
         let fits = is_numbered(network) && subnet.prefix_len() <= unit(network.family());
         let path = match path {
@@ -58,12 +59,12 @@ impl NexthopId {
         })
     }
 
-    /// Whether it is of our numbers.
+    /// Whether it is in the id range of tweed.
     pub const fn is_ours(self) -> bool {
         self.0 & OURS == OURS
     }
 
-    /// Whether it is our number for some path into `network`.
+    /// Whether it is an id of tweed for some path into `network`.
     pub fn leads_into(self, network: Prefix) -> bool {
         self.is_ours()
             && is_numbered(network)
@@ -109,7 +110,7 @@ impl fmt::Display for NexthopId {
 
 const NUMBER: u32 = DIRECT - 1;
 
-/// The length of the smallest subnets that have a number each.
+/// The prefix length of the smallest subnets that have an id each.
 const fn unit(family: Family) -> u8 {
     match family {
         Family::V4 => 26,
@@ -117,25 +118,25 @@ const fn unit(family: Family) -> u8 {
     }
 }
 
-/// Whether all subnets of `network` have numbers of their own.
+/// Whether all subnets of `network` have distinct ids.
 fn is_numbered(network: Prefix) -> bool {
     let unit = unit(network.family());
     (unit - SUBNET_BITS..=unit).contains(&network.prefix_len())
 }
 
-/// That of the network in front, then that of the subnet in it.
+/// The number of the network in the high bits, then that of the subnet in it.
 fn subnet_number(network: Prefix, subnet: Prefix) -> u32 {
     let free = free_bits(network);
     let within = unit_number(subnet.base()) & !(u128::MAX << free);
     network_number(network) << free | u32::try_from(within).unwrap_or(NUMBER)
 }
 
-/// So many bits tell the subnets of `network` apart.
+/// The number of bits that distinguish the subnets of `network`.
 fn free_bits(network: Prefix) -> u8 {
     unit(network.family()) - network.prefix_len()
 }
 
-/// What the remaining bits can tell of `network`: folded, where it has more of them itself.
+/// The number of `network` in the remaining bits, folded if it has more bits itself.
 fn network_number(network: Prefix) -> u32 {
     let free = free_bits(network);
     let bits = SUBNET_BITS - free;
@@ -148,7 +149,7 @@ fn network_number(network: Prefix) -> u32 {
     u32::try_from(folded).unwrap_or(NUMBER)
 }
 
-/// Of the smallest subnet with a number that holds `address`.
+/// The number of the smallest numbered subnet that contains `address`.
 fn unit_number(address: IpAddr) -> u128 {
     let family = Family::of(address);
     number(address) >> (family.width() - unit(family))
@@ -179,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn every_path_of_a_host_has_a_number_of_its_own() {
+    fn every_path_of_a_host_has_its_own_id() {
         let v4 = ids("10.0.0.0/8", &["10.0.0.0/24", "10.0.1.0/24", "10.255.255.0/24"]);
         let small = ids("172.16.0.0/16", &["172.16.0.0/26", "172.16.0.64/26", "172.16.1.0/26"]);
         let v6 = ids("fd00:10::/48", &["fd00:10::/64", "fd00:10:0:1::/64", "fd00:10:0:ffff::/64"]);
@@ -190,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_tells_its_network() {
+    fn an_id_identifies_its_network() {
         let id = ids("10.1.0.0/16", &["10.1.7.0/24"])[0].unwrap();
         assert!(id.leads_into(prefix("10.1.0.0/16")));
         assert!(!id.leads_into(prefix("10.2.0.0/16")));
@@ -201,14 +202,14 @@ mod tests {
     }
 
     #[test]
-    fn subnets_beyond_our_numbers_have_none() {
+    fn subnets_outside_of_the_id_range_have_no_id() {
         assert_eq!(ids("10.0.0.0/16", &["10.0.0.0/27"]), [None, None]);
         assert_eq!(ids("fd00::/32", &["fd00::/64"]), [None, None]);
         assert_eq!(ids("fd00::/64", &["fd00::/80"]), [None, None]);
     }
 
     #[test]
-    fn the_numbers_of_others_are_not_ours() {
+    fn foreign_ids_are_not_ours() {
         for id in [1, 250_000_000, 1 << 28, 0b1110 << 28] {
             assert!(!NexthopId::new(id).is_ours());
         }

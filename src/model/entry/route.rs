@@ -15,28 +15,28 @@ pub struct Route {
     pub destination: Prefix,
     pub metric: u32,
     pub gateway: Option<IpAddr>,
-    /// None for routes without one of their own.
+    /// None for routes without a device of their own.
     pub link: Option<LinkName>,
-    /// Take the gateway for adjacent although no address says so.
+    /// Treat the gateway as adjacent although no address of the link covers it.
     pub onlink: bool,
-    /// The nexthop object by which it has gateway and link; none if they are its own.
+    /// The nexthop object with its gateway and link; none if the route has its own.
     pub nexthop: Option<NexthopId>,
     pub protocol: u8,
 }
 
-/// What becomes of packets that take a route.
+/// What happens to packets that match a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RouteKind {
-    /// They are sent on.
+    /// They are forwarded.
     Unicast,
-    /// Who sent them is told that there is no way.
+    /// They are rejected with an ICMP unreachable message.
     Unreachable,
-    /// Anything else, such as a blackhole or several next hops; never made by us.
+    /// Any other type, such as a blackhole or several next hops; never created by tweed.
     Other,
 }
 
 impl Route {
-    /// The metric that the kernel shows for a route without one.
+    /// The metric that the kernel reports for a route without one.
     pub const fn default_metric(family: Family) -> u32 {
         match family {
             Family::V4 => 0,
@@ -44,7 +44,7 @@ impl Route {
         }
     }
 
-    /// `destination via gateway dev link`, marked as ours.
+    /// `destination via gateway dev link`, with tweed's protocol.
     pub fn via(destination: Prefix, gateway: IpAddr, link: LinkName) -> Self {
         Self {
             kind: RouteKind::Unicast,
@@ -58,7 +58,7 @@ impl Route {
         }
     }
 
-    /// For packets to `destination` that no other route takes, marked as ours.
+    /// Rejects packets to `destination` that no other route matches; with tweed's protocol.
     pub const fn unreachable(destination: Prefix) -> Self {
         Self {
             kind: RouteKind::Unreachable,
@@ -94,8 +94,8 @@ impl Kind for Route {
         }
     }
 
-    /// A route has the gateway of its nexthop object, whatever the kernel shows of it in addition
-    /// to the object's number.
+    /// With a nexthop object, gateway and link are not compared: the kernel may report those of the
+    /// object in addition to its id.
     fn is_met_by(&self, have: &Self) -> bool {
         if self.nexthop.is_none() {
             return self == have;

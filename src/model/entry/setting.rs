@@ -1,4 +1,4 @@
-//! On/off settings of links, and where the host keeps each of them.
+//! On/off settings of links, and how the host stores them.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -13,33 +13,33 @@ use crate::model::prefix::Family;
 pub struct Setting {
     pub link: LinkName,
     pub kind: SettingKind,
-    /// Off is what makes the host drop less.
+    /// Off is the state in which the host drops less.
     pub on: bool,
 }
 
-/// The settings that tweed changes, in the order of programming.
+/// The settings that tweed changes, in order of programming.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SettingKind {
     /// Whether a link drops packets whose answer would leave by another link (`rp_filter` 1).
     ReversePath,
-    /// Whether a link takes addresses and routes from router advertisements (`accept_ra`).
+    /// Whether a link accepts addresses and routes from router advertisements (`accept_ra`).
     AcceptRa,
-    /// Whether a link leaves the checksums of what it sends to the device behind it
+    /// Whether a link offloads the checksums of the packets that it sends
     /// (`tx-checksum-ip-generic`).
     TxChecksum,
 }
 
-/// What holds for one kind of setting.
+/// The properties of one kind of setting.
 #[derive(Clone, Debug)]
 pub struct SettingPolicy {
     pub store: SettingStore,
-    /// The texts for off and for on.
+    /// The names of off and on.
     states: [&'static str; 2],
-    /// Whether the underlay has it, in addition to the tunnels.
+    /// Whether tweed also changes it on the underlay, not only on tunnels.
     pub on_underlay: bool,
 }
 
-/// Where the host keeps a setting.
+/// How the host stores a setting.
 #[derive(Clone, Debug)]
 pub enum SettingStore {
     Sysctl(Sysctl),
@@ -47,16 +47,16 @@ pub enum SettingStore {
     Feature(&'static str),
 }
 
-/// A file of each link below `/proc/sys/net`.
+/// A file per link below `/proc/sys/net`.
 #[derive(Clone, Debug)]
 pub struct Sysctl {
     pub family: Family,
     pub name: &'static str,
-    /// The value that is written to switch it off.
+    /// The value to write for off.
     pub off: u8,
     /// The values that mean on; the first is written.
     pub on: RangeInclusive<u8>,
-    /// Of the link's own value and that of all links, the kernel goes by the larger.
+    /// Whether the kernel uses the larger of the link's own value and that of `all`.
     pub raised_by_all: bool,
 }
 

@@ -1,4 +1,4 @@
-//! All entries, in the order of their keys.
+//! A set of entries, ordered by their keys.
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;
@@ -8,14 +8,13 @@ use std::sync::Arc;
 
 use super::{Entry, Key, KeyRef, Keyed};
 
-/// Entries, one of each key. An entry is its own key, so that the two cannot disagree.
+/// Entries, one per key. An entry computes its own key, so that the two cannot disagree.
 ///
-/// What is planned, desired, under way and there is the same entry for almost all of them: they
-/// share it.
+/// Planned, desired, pending and actual states share almost all of their entries.
 #[derive(Clone, Debug, Default)]
 pub struct KernelState(BTreeSet<Held>);
 
-/// An entry in the place that its key gives it.
+/// An entry, ordered by its key.
 #[derive(Clone, Debug)]
 pub struct Held(Arc<Entry>);
 
@@ -28,12 +27,12 @@ impl KernelState {
         self.shared(key).map(AsRef::as_ref)
     }
 
-    /// As [`Self::get`], for those who keep it.
+    /// As [`Self::get`], for callers that keep the entry.
     pub fn shared(&self, key: &Key) -> Option<&Arc<Entry>> {
         self.0.get(key as &dyn Keyed).map(Held::entry)
     }
 
-    /// Puts `entry` in the place of the one with its key.
+    /// Inserts `entry`; returns the previous entry of the same key.
     pub fn insert(&mut self, entry: impl Into<Arc<Entry>>) -> Option<Arc<Entry>> {
         self.0.replace(Held(entry.into())).map(|Held(entry)| entry)
     }
@@ -54,18 +53,18 @@ impl KernelState {
         self.iter().map(AsRef::as_ref)
     }
 
-    /// What is there for our own sake: it comes first.
+    /// The entries of this node, which come first in the order.
     pub fn local(&self) -> impl Iterator<Item = &Arc<Entry>> {
         self.iter().take_while(|entry| entry.is_local())
     }
 
-    /// `entry`, as it is held here already if it is.
+    /// The equal entry of this state if there is one, to share its memory; else `entry`.
     pub fn sharing(&self, entry: Entry) -> Arc<Entry> {
         let held = self.0.get(&entry as &dyn Keyed).map(Held::entry);
         held.filter(|held| ***held == entry).map_or_else(|| Arc::new(entry), Arc::clone)
     }
 
-    /// Becomes `new` by what is different in it: memory that lives long stays where it is.
+    /// Changes only the entries that differ from `new`, so that long-lived memory is not moved.
     pub fn update(&mut self, mut new: Self) {
         if *self == new {
             return;
@@ -76,7 +75,7 @@ impl KernelState {
         self.extend(new);
     }
 
-    /// The entries of each key, here and in `other`, in the order of keys.
+    /// For each key in order, the entry here and the entry in `other`.
     pub fn beside<'a>(
         &'a self,
         other: &'a Self,
@@ -144,7 +143,7 @@ impl PartialEq for Held {
 
 impl Eq for Held {}
 
-/// Looked for by a key alone, or by another entry.
+/// Looked up by a key alone, or by another entry.
 impl<'a> Borrow<dyn Keyed + 'a> for Held {
     fn borrow(&self) -> &(dyn Keyed + 'a) {
         self
@@ -179,7 +178,7 @@ impl PartialEq for KernelState {
 
 impl Eq for KernelState {}
 
-/// Of several entries of one key, the last counts.
+/// Of several entries with one key, the last one counts.
 impl<E: Into<Arc<Entry>>> FromIterator<E> for KernelState {
     fn from_iter<I: IntoIterator<Item = E>>(entries: I) -> Self {
         let mut held: Vec<Held> = entries.into_iter().map(|entry| Held(entry.into())).collect();
@@ -199,7 +198,7 @@ impl<E: Into<Arc<Entry>>> Extend<E> for KernelState {
     fn extend<I: IntoIterator<Item = E>>(&mut self, entries: I) {
         let entries: Vec<Arc<Entry>> = entries.into_iter().map(Into::into).collect();
         if entries.len() > self.len() {
-            // Built anew, the tree leaves no room between the entries.
+            // Rebuilding the tree removes unused space in its nodes.
             *self = std::mem::take(self).into_iter().chain(entries).collect();
         } else {
             for entry in entries {
@@ -241,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_as_desired_is_kept_once() {
+    fn equal_entries_are_kept_once() {
         let desired: KernelState = [accept("a", false), accept("b", false)].into_iter().collect();
         let read = [accept("a", false), accept("b", true)];
         let actual: KernelState = read.into_iter().map(|entry| desired.sharing(entry)).collect();
@@ -253,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn two_states_lie_beside_each_other_key_by_key() {
+    fn two_states_are_compared_key_by_key() {
         let state = |links: &[&str]| -> KernelState {
             links.iter().map(|link| accept(link, true)).collect()
         };
@@ -267,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn an_update_takes_over_all_that_is_new_and_nothing_else() {
+    fn an_update_applies_only_what_differs() {
         let mut state: KernelState =
             [accept("a", true), accept("b", true), accept("c", true)].into_iter().collect();
         let new: KernelState =

@@ -1,5 +1,5 @@
-//! Tables of nftables, and the elements of their sets. Their text is one line, which `nft(8)` reads
-//! as it is; the short form is the name alone.
+//! Tables of nftables, and the elements of their sets. Their text is one line in the syntax of
+//! `nft(8)`; the short form is the name alone.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,88 +12,89 @@ pub use tweed_netlink::nftables::{Hook, Ports};
 use super::{Key, KeyRef, Kind, KindPolicy, LinkName, Ownership, Removal};
 use crate::model::prefix::{Family, Prefix};
 
-/// What the set of peers is called.
+/// The name of the set of peers.
 pub const PEERS: &str = "peers";
 
-/// What the set is called that a [`Renewal`] is in.
+/// The name of the set that contains a [`Renewal`].
 pub const RENEWED: &str = "renewed";
 
-/// Tables of different families may have the same name.
+/// Tables of different families may have equal names.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TableName {
     pub family: Family,
     pub name: String,
 }
 
-/// A table with everything in it but for the elements of its set: it is replaced as a whole. With
-/// it go the elements.
+/// A table with all its contents except the elements of its sets. It is replaced as a whole, which
+/// removes the elements.
 ///
 /// It has the set of peers if a rule refers to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
     pub name: Arc<TableName>,
-    /// Where packets come to it, and what is done with them there, rule by rule.
+    /// The rules at each hook, in order.
     pub chains: BTreeMap<Hook, Vec<Rule>>,
-    /// How much of it is in no form of ours; never set by us.
+    /// The number of objects in it that tweed does not write; never set by tweed.
     pub foreign: usize,
 }
 
-/// An address in the set of peers that a table has.
+/// An address in the set of peers of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Element {
     pub table: Arc<TableName>,
     pub address: IpAddr,
 }
 
-/// As long as this is in a table, its rules drop packets: then a daemon keeps its set of peers.
+/// A timer in a table. While it is present, the rules drop packets: a daemon keeps the set of peers
+/// up to date.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Renewal {
     pub table: Arc<TableName>,
-    /// So long after it was put, the kernel removes it.
+    /// The time after which the kernel removes it.
     pub timeout: Duration,
-    /// So long from now on.
+    /// The remaining time.
     pub left: Duration,
 }
 
-/// What is done with packets for which all of it is true.
+/// A verdict for packets that match all of these conditions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// What is true of their mark.
+    /// The condition on the packet mark.
     pub marked: Option<Marked>,
     pub source: Option<Match>,
     pub destination: Option<Match>,
-    /// What else is true of them.
+    /// Further conditions.
     pub also: Vec<Condition>,
     pub verdict: Verdict,
 }
 
-/// Whether a packet has all of these bits of its mark.
+/// Whether a packet has all of these mark bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Marked {
     With(u32),
     Without(u32),
 }
 
-/// What may be true of a packet of a tunnel.
+/// A condition on a packet of a tunnel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Condition {
-    /// It goes to this port of UDP.
+    /// The destination is this UDP port.
     UdpTo(u16),
     /// Its table has no [`Renewal`].
     Unrenewed,
-    /// It is long enough for a VXLAN header, and that has this VNI.
+    /// It is long enough for a VXLAN header, with this VNI.
     Vni(u32),
-    /// Likewise, and that has another.
+    /// It is long enough for a VXLAN header, with another VNI.
     OtherVni(u32),
-    /// It came by this link.
+    /// It arrived on this link.
     CameBy(LinkName),
-    /// It came by a link by which its source is routed.
+    /// It arrived on a link that has the route to its source.
     CameAsRouted,
-    /// It came by another.
+    /// It arrived on a link that does not have the route to its source.
     CameUnrouted,
-    /// Its source is in the table's set of peers.
+    /// The source is in the table's set of peers.
     FromPeer(Family),
-    /// Its destination is.
+    /// The destination is in the table's set of peers.
     ToPeer(Family),
 }
 
@@ -106,20 +107,20 @@ pub enum Match {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Nobody is told.
+    /// Dropped without a notification of the sender.
     Drop,
-    /// The connection is not taken note of; the rules behind are asked.
+    /// The connection is not tracked; evaluation continues.
     Untrack,
-    /// No rule behind is asked, in this chain.
+    /// Evaluation of this chain ends.
     Accept,
-    /// Likewise; what the chain does with all others is done.
+    /// Evaluation of this chain ends, and its policy applies.
     Return,
-    /// The packet loses these bits of its mark; the rules behind are asked.
+    /// Clears these mark bits; evaluation continues.
     Unmark(u32),
     /// The source becomes the address of the interface that the packet leaves by. The kernel ends
-    /// the connection once its packets leave by another.
+    /// the connection once its packets leave by another interface.
     Masquerade(Ports),
-    /// The source becomes this address, whatever interface the packets leave by.
+    /// The source becomes this address, whichever interface the packets leave by.
     SourceNat { to: IpAddr, ports: Ports },
 }
 
@@ -132,7 +133,7 @@ impl Table {
         self.asks(asks)
     }
 
-    /// Whether it drops packets only as long as it has a [`Renewal`].
+    /// Whether it drops packets only while it has a [`Renewal`].
     pub fn is_renewed(&self) -> bool {
         self.asks(|condition| *condition == Condition::Unrenewed)
     }
@@ -143,16 +144,16 @@ impl Table {
 }
 
 impl Renewal {
-    /// So long packets are dropped after a daemon has ended.
+    /// How long packets are dropped after the daemon has ended.
     pub const TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
-    /// It is put again when this part of its time is over.
+    /// It is renewed after this fraction of its timeout.
     const PARTS: u32 = 24;
 
     pub const fn of(table: Arc<TableName>) -> Self {
         Self { table, timeout: Self::TIMEOUT, left: Self::TIMEOUT }
     }
 
-    /// Whether it is time to put it again.
+    /// Whether it has to be renewed now.
     pub fn is_due(&self) -> bool {
         self.left + self.timeout / Self::PARTS < self.timeout
     }
@@ -168,7 +169,7 @@ impl Rule {
         Self { marked: None, source, destination, also: Vec::new(), verdict }
     }
 
-    /// Of packets for which all of `also` is true.
+    /// A rule for packets that match all of `also`.
     pub fn of(also: impl Into<Vec<Condition>>, verdict: Verdict) -> Self {
         Self { also: also.into(), ..Self::of_all(verdict) }
     }
@@ -191,7 +192,7 @@ impl Kind for Renewal {
         Key::Renewal(&self.table)
     }
 
-    /// Time passes.
+    /// The remaining time is not compared, because it changes continuously.
     fn is_met_by(&self, have: &Self) -> bool {
         *self == Self { left: self.left, ..have.clone() }
     }
@@ -206,15 +207,15 @@ impl Kind for Element {
     }
 }
 
-/// In the words of `nft(8)`, for a family's tables and addresses.
-const fn word(family: Family) -> &'static str {
+/// The keyword of `nft(8)` for a family's tables and addresses.
+const fn keyword(family: Family) -> &'static str {
     match family {
         Family::V4 => "ip",
         Family::V6 => "ip6",
     }
 }
 
-/// In the words of `nft(8)`, for what a set of addresses holds.
+/// The type of `nft(8)` for a set of addresses.
 const fn kind(family: Family) -> &'static str {
     match family {
         Family::V4 => "ipv4_addr",
@@ -222,7 +223,7 @@ const fn kind(family: Family) -> &'static str {
     }
 }
 
-/// What the chain is called, and where packets come to it.
+/// The name of the chain, and its hook.
 const fn head(hook: Hook) -> &'static str {
     match hook {
         Hook::RawPrerouting => {
@@ -249,7 +250,7 @@ const fn chosen(ports: Ports) -> &'static str {
 
 impl fmt::Display for TableName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", word(self.family), self.name)
+        write!(f, "{} {}", keyword(self.family), self.name)
     }
 }
 
@@ -307,10 +308,10 @@ impl fmt::Display for Rule {
         for (field, condition) in [("saddr", self.source), ("daddr", self.destination)] {
             match condition {
                 Some(Match::Is(prefix)) => {
-                    write!(f, "{} {field} {prefix} ", word(prefix.family()))?;
+                    write!(f, "{} {field} {prefix} ", keyword(prefix.family()))?;
                 }
                 Some(Match::IsNot(prefix)) => {
-                    write!(f, "{} {field} != {prefix} ", word(prefix.family()))?;
+                    write!(f, "{} {field} != {prefix} ", keyword(prefix.family()))?;
                 }
                 None => {}
             }
@@ -324,14 +325,15 @@ impl fmt::Display for Condition {
         match self {
             Self::UdpTo(port) => write!(f, "udp dport {port}"),
             Self::Unrenewed => write!(f, "meta l4proto != @{RENEWED}"),
-            // nft(8) has no word for it: bits of the packet from the header of UDP on.
+            // nft(8) has no keyword for the VNI: these are raw bits at an offset from the UDP
+            // header.
             Self::Vni(vni) => write!(f, "@th,96,24 {vni:#x}"),
             Self::OtherVni(vni) => write!(f, "@th,96,24 != {vni:#x}"),
             Self::CameBy(link) => write!(f, "iifname \"{link}\""),
             Self::CameAsRouted => f.write_str("fib saddr . iif oif exists"),
             Self::CameUnrouted => f.write_str("fib saddr . iif oif missing"),
-            Self::FromPeer(family) => write!(f, "{} saddr @{PEERS}", word(*family)),
-            Self::ToPeer(family) => write!(f, "{} daddr @{PEERS}", word(*family)),
+            Self::FromPeer(family) => write!(f, "{} saddr @{PEERS}", keyword(*family)),
+            Self::ToPeer(family) => write!(f, "{} daddr @{PEERS}", keyword(*family)),
         }
     }
 }

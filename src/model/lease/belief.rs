@@ -1,4 +1,4 @@
-//! Which leases are believed: the rules that a lease must keep before anything is programmed for it.
+//! Validation of leases: the rules for a lease before any entry is programmed for it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,24 +9,24 @@ use crate::mac::MacAddr;
 use crate::model::config::Pool;
 use crate::model::prefix::{Family, Prefix, is_link_local};
 
-/// What every believed lease must agree with.
+/// The rules for every accepted lease.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
-    /// The networks that subnets are cut from.
+    /// The networks that contain the subnets.
     pub networks: Vec<Prefix>,
-    /// Our own lease, once we hold one.
+    /// The lease of this node, if it holds one.
     pub own: Option<Lease>,
-    /// Of the tunnel device of each family.
+    /// The MAC address of this node's tunnel device, per family.
     pub macs: BTreeMap<Family, MacAddr>,
-    /// The addresses that are ours.
+    /// The addresses of this node.
     pub addresses: Vec<IpAddr>,
-    /// The prefixes of our link, whose first and last IPv4 address are nobody's.
+    /// The prefixes of the underlay link. Their first and last IPv4 addresses belong to no host.
     pub on_link: Vec<Prefix>,
-    /// Where pods live.
+    /// The subnet pools of the pods.
     pub pools: Vec<Pool>,
 }
 
-/// Why a lease is set aside.
+/// Why a lease is rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Rejected {
     #[error("its record cannot be read: {0}")]
@@ -51,12 +51,12 @@ pub enum Rejected {
     OurMac(MacAddr),
 }
 
-/// Why the source of a tunnel's packets is not accepted, although its lease is.
+/// Why the tunnel source of an accepted lease is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("its source {0} is ignored: it is {1}")]
 pub struct BadSource(IpAddr, BadAddress);
 
-/// What is wrong with the address of a node.
+/// Why an address of a node is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 enum BadAddress {
     #[error("no address that a node can have")]
@@ -65,7 +65,7 @@ enum BadAddress {
     Ours,
 }
 
-/// What only one of two leases can have.
+/// A property that is unique to one lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contested {
     Subnet,
@@ -82,11 +82,11 @@ impl fmt::Display for Contested {
 }
 
 impl Rejected {
-    /// Names of [`Self::conflict`], in the order of metrics.
+    /// The values of [`Self::conflict`], in the order of metrics.
     pub const CONFLICTS: [&str; 5] =
         ["subnet", "vtep_mac", "our_subnet", "our_vtep_mac", "our_public_ip"];
 
-    /// What it conflicts about, if it does: with another lease, or with this node.
+    /// The property that conflicts with another lease or with this node, if any.
     pub const fn conflict(&self) -> Option<&'static str> {
         match self {
             Self::ConflictsWith { what: Contested::Subnet, .. } => Some("subnet"),
@@ -105,13 +105,13 @@ impl Rejected {
 }
 
 impl Rules {
-    /// Whether `lease`, by itself, can be believed; conflicts among peers are for [`super::Peers`].
+    /// Validates `lease` alone; [`super::Peers`] resolves conflicts between leases.
     pub fn check(&self, lease: &Lease) -> Result<(), Rejected> {
         lease.endpoints.iter().try_for_each(|endpoint| self.check_endpoint(endpoint))
     }
 
-    /// `lease` without the sources that no node can have, and what is wrong with the first of them;
-    /// none if all are good.
+    /// `lease` without its invalid sources, and what is wrong with the first of these; none if all
+    /// sources are valid.
     pub fn without_bad_sources(&self, lease: &Lease) -> Option<(Lease, BadSource)> {
         let bad = |endpoint: &Endpoint| self.check_source(endpoint).err();
         let first = lease.endpoints.iter().find_map(bad)?;
@@ -146,7 +146,7 @@ impl Rules {
         if let Some(own) = ours.find(|own| own.overlaps(subnet)) {
             return Err(Rejected::OverlapsOurs(subnet, own));
         }
-        // A route there would lead our own link astray.
+        // A route to that subnet would take the packets of our own underlay.
         let mut held = self.addresses.iter().filter(|address| subnet.contains(**address));
         held.next().map_or(Ok(()), |address| Err(Rejected::HoldsOurAddress(subnet, *address)))
     }
@@ -164,7 +164,7 @@ impl Rules {
         self.check_address(source, endpoint.subnet).map_err(|bad| BadSource(source, bad))
     }
 
-    /// Whether the node whose pods have `subnet` can have `address`.
+    /// Validates `address` as that of a node whose pods have `subnet`.
     fn check_address(&self, address: IpAddr, subnet: Prefix) -> Result<(), BadAddress> {
         if self.addresses.contains(&address) {
             return Err(BadAddress::Ours);
@@ -176,7 +176,7 @@ impl Rules {
         if is_plausible { Ok(()) } else { Err(BadAddress::Implausible) }
     }
 
-    /// A public IP among the pods would send the tunnel through itself.
+    /// With a public IP in a pod subnet, the tunnel would route its outer packets into itself.
     fn is_pod(&self, address: IpAddr, subnet: Prefix) -> bool {
         let ours = self.own.iter().flat_map(Lease::subnets);
         let mut pools = self.pools.iter();
@@ -184,7 +184,8 @@ impl Rules {
             || pools.any(|pool| hands_out(pool, address) && !self.is_among_pods(pool))
     }
 
-    /// Where nodes take addresses from their own pod network, as a flat network may, others do too.
+    /// Whether this node's own addresses are in the pool, as in a flat network: then those of peers
+    /// may be, too.
     fn is_among_pods(&self, pool: &Pool) -> bool {
         self.addresses.iter().any(|address| hands_out(pool, *address))
     }
@@ -200,10 +201,10 @@ impl Rules {
     }
 }
 
-/// A subnet needs a gateway and a pod beside its first and last address.
+/// A subnet needs a gateway and a pod in addition to its first and last address.
 const SHORTEST_HOST_PART: u8 = 2;
 
-/// A link-local address says nothing without a link.
+/// A link-local address is ambiguous without a link.
 fn is_node_address(address: IpAddr) -> bool {
     let is_no_host = address.is_unspecified() || address.is_loopback() || address.is_multicast();
     let is_plausible = match address {
@@ -213,7 +214,8 @@ fn is_node_address(address: IpAddr) -> bool {
     is_plausible && !is_no_host && !is_link_local(address)
 }
 
-/// The kernel takes the first and the last address of a link for broadcasts, where it has more than two.
+/// In prefixes of more than two addresses, the kernel treats the first and the last as broadcast
+/// addresses.
 fn is_reserved(on_link: Prefix, address: IpAddr) -> bool {
     let is_shared = on_link.family() == Family::V4 && on_link.size() > 2;
     is_shared && (address == on_link.base() || address == on_link.last())

@@ -1,4 +1,4 @@
-//! What leases claim, subnets and VTEP MACs, and which lease has what several of them claim.
+//! An index of the subnets and VTEP MACs that leases claim, and of the lease that holds each.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,40 +6,41 @@ use super::LeaseId;
 use crate::mac::MacAddr;
 use crate::model::prefix::{Family, Prefix};
 
-/// What only one of several leases can have.
+/// A property that only one of several leases can hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Claimed {
-    /// Overlapping ones conflict, too.
+    /// Overlapping subnets conflict, too.
     Subnet(Prefix),
-    /// By family: each has a device of its own.
+    /// Per family, because each family has its own device.
     Mac(Family, MacAddr),
 }
 
-/// The one rule of precedence: of the leases that claim the same, the lowest has it. One that the
-/// store names, one to whose public IP a MAC belongs, one that had it before the others came, the
-/// oldest.
+/// The order of precedence: of the leases with the same claim, the one of lowest rank holds it.
+/// First come leases that the store lists, then those whose public IP the MAC is derived from, then
+/// those that held it before the others were added, then the oldest.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Rank {
     pub(super) missing: bool,
-    /// Whether it is a MAC that is not derived from the lease's public IP.
+    /// Whether the claim is a MAC that is not derived from the lease's public IP.
     pub(super) borrowed: bool,
-    /// The place among those that have claimed a MAC since the last full listing; 0 if it was listed.
+    /// The sequence number among the MAC claims since the last full listing; 0 if it was listed.
     pub(super) came: u64,
     pub(super) created: u64,
     pub(super) id: LeaseId,
 }
 
-/// The claims of all leases that are allowed by themselves. A lease depends on the holder of what it
-/// claims and on the holders of the subnets that overlap its own, on no other lease: so a lease that
-/// holds nothing is of no concern to others, however many claim the same.
+/// The claims of all leases that are valid by themselves.
+///
+/// A lease depends only on the holders of its claims and on the holders of subnets that overlap its
+/// own. A lease that holds nothing therefore affects no other lease, however many claim the same.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Index {
     claims: BTreeSet<(Claimed, Rank)>,
-    /// How many subnets there are of each length: no other can hold one.
+    /// The number of subnets of each length: only these lengths are searched for overlaps.
     lengths: BTreeMap<(Family, u8), usize>,
-    /// It comes before every other.
+    /// A rank below all others.
     lowest: Rank,
-    /// How many claims were looked at.
+    /// The number of claims that were visited.
     #[cfg(test)]
     pub(super) looked_at: std::cell::Cell<usize>,
 }
@@ -61,20 +62,20 @@ impl Index {
         }
     }
 
-    /// The claim of the lease that has it.
+    /// The rank of the lease that holds `claimed`.
     pub(super) fn holder(&self, claimed: Claimed) -> Option<&Rank> {
         self.claimants(claimed).next()
     }
 
-    /// The lease that keeps one of rank `rank` from having `subnet`: the holder of that, or else the
-    /// first found of those that overlap it, of which there may be thousands.
+    /// The lease that prevents one of rank `rank` from holding `subnet`: the holder of `subnet`, or
+    /// else the first overlapping one, of which there may be thousands.
     pub(super) fn before(&self, subnet: Prefix, rank: &Rank) -> Option<&LeaseId> {
         let same = self.holder(Claimed::Subnet(subnet)).filter(|holder| *holder < rank);
         let overlapping = || self.overlapping(subnet).find(|holder| *holder < rank);
         same.or_else(overlapping).map(|holder| &holder.id)
     }
 
-    /// The leases whose standing depends on the holder of `claimed`.
+    /// The leases whose result depends on the holder of `claimed`.
     pub(super) fn dependents(&self, claimed: Claimed) -> impl Iterator<Item = &LeaseId> {
         let subnet = match claimed {
             Claimed::Subnet(subnet) => Some(subnet),
@@ -90,12 +91,12 @@ impl Index {
         same.map(|(_, rank)| rank).inspect(|_| self.count())
     }
 
-    /// The holders of the subnets that overlap `subnet` and are not the same.
+    /// The holders of other subnets that overlap `subnet`.
     fn overlapping(&self, subnet: Prefix) -> impl Iterator<Item = &Rank> {
-        self.around(subnet).chain(self.inside(subnet))
+        self.containing(subnet).chain(self.inside(subnet))
     }
 
-    fn around(&self, subnet: Prefix) -> impl Iterator<Item = &Rank> {
+    fn containing(&self, subnet: Prefix) -> impl Iterator<Item = &Rank> {
         let (family, len) = (subnet.family(), subnet.prefix_len());
         let shorter = self.lengths.range((family, 0)..(family, len));
         let outer = shorter.filter_map(move |((_, len), _)| Prefix::holding(subnet.base(), *len));

@@ -1,4 +1,4 @@
-//! A lease: who holds which subnet, and how to reach it.
+//! A lease: which node has which subnet, and how to reach it.
 
 mod belief;
 mod index;
@@ -20,17 +20,17 @@ use crate::mac::MacAddr;
 use crate::model::config::BackendType;
 use crate::model::prefix::{Family, Prefix};
 
-/// What a lease is called in its store: `10.5.52.0-24`, or a node's name.
+/// The id of a lease in its store: `10.5.52.0-24`, or a node's name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(from = "String")]
 pub struct LeaseId(Arc<str>);
 
-/// The longest id that is kept as it is, in bytes: the longest name of a Node has as many.
+/// The length up to which an id is not cut, in bytes: that of the longest Node name.
 const LONGEST_ID: usize = 253;
 
 impl LeaseId {
-    /// Keys are written by others: no legal one is changed, and what is too long or not printable
-    /// is cut and escaped, with a checksum that keeps two such ids apart.
+    /// Other programs write the keys of a store. Valid ids are unchanged. An id that is too long or
+    /// not printable is cut and escaped, with a checksum so that two such ids stay distinct.
     pub fn new(id: impl Into<Arc<str>>) -> Self {
         let id = id.into();
         if id.len() <= LONGEST_ID && excerpt::is_printable(&id) {
@@ -56,16 +56,17 @@ impl fmt::Display for LeaseId {
     }
 }
 
-/// The right of one node to one subnet of each family.
+/// Assigns one subnet per family to a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
     pub id: LeaseId,
     /// One per family, IPv4 first.
     pub endpoints: Vec<Endpoint>,
-    /// When the store first saw it, in the store's own count: it decides some conflicts.
+    /// When the store first had it, as a store revision. Of conflicting leases, the older one wins
+    /// in most cases.
     pub created: u64,
-    /// The store's handle of the lease's term, by which its holder proves after a restart that it
-    /// is its own; none for a reservation, which has no term.
+    /// The store's handle of the lease's term. After a restart, a node recognizes its own lease by
+    /// it. None for a reservation, which has no term.
     pub grant: Option<i64>,
 }
 
@@ -74,34 +75,34 @@ pub struct Lease {
 pub struct Endpoint {
     pub subnet: Prefix,
     pub public_ip: IpAddr,
-    /// The backend that the node says it uses.
+    /// The backend that the node publishes.
     pub backend: PublishedBackend,
-    /// Where its tunnel ends, if it has one.
+    /// The end of its tunnel, if it has one.
     pub vtep: Option<Vtep>,
 }
 
-/// The backend that a lease names.
+/// The backend in a lease.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PublishedBackend {
-    /// One that tweed does not support, by its name; empty if the lease names none.
+    /// A backend that tweed does not support, by name; empty if the lease has none.
     Other(#[serde(deserialize_with = "excerpt::deserialize")] String),
     #[serde(untagged)]
     Supported(BackendType),
 }
 
-/// The end of a tunnel.
+/// The end of a VXLAN tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Vtep {
-    /// Old peers do not say.
+    /// None in leases of old versions.
     pub vni: Option<u32>,
     pub mac: MacAddr,
-    /// Where its packets come from, if that is another address than the public IP.
+    /// The source address of its packets, if it differs from the public IP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<IpAddr>,
 }
 
-/// What a node publishes about itself in its lease.
+/// The attributes that a node publishes in its lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseAttributes {
     pub backend: BackendType,
@@ -115,40 +116,40 @@ pub struct EndpointAttributes {
     pub vtep: Option<Vtep>,
 }
 
-/// What a store holds under one id.
+/// A record of the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     pub id: LeaseId,
     pub lease: Result<Lease, Malformed>,
 }
 
-/// A record that is no lease, and why.
+/// The record is not a lease, and why.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Malformed(pub String);
 
-/// A change to the set of leases.
+/// A notification about leases.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LeaseUpdate {
-    /// All records there are; those not named are gone.
+    /// All records of the store. Records that are not listed do not exist any more.
     Snapshot(Vec<Record>),
     /// A record is new or has changed.
     Put(Record),
-    /// The record was removed. Its node may run: terms end, and keys are deleted by hand.
+    /// The record was removed. Its node may still run: leases expire, and keys are deleted by hand.
     Remove(LeaseId),
-    /// The node itself was deleted, and its record with it.
+    /// The node was deleted, and its record with it.
     DeleteNode(LeaseId),
 }
 
 impl Vtep {
-    /// The MAC address of a node with this public IP: the same after every reboot, and no other node's.
+    /// The MAC address derived from a public IP: constant across reboots and unique per node.
     pub fn derived_mac(public_ip: IpAddr, vni: u32) -> MacAddr {
         MacAddr::derived_from(&format!("{public_ip} vni {vni}"))
     }
 }
 
 impl Endpoint {
-    /// Whether its VTEP has the MAC address that belongs to its public IP.
+    /// Whether the MAC address of its VTEP is derived from its public IP.
     pub fn has_derived_mac(&self) -> bool {
         let derived = |vtep: &Vtep| Some(Vtep::derived_mac(self.public_ip, vtep.vni?));
         self.vtep.is_some_and(|vtep| derived(&vtep) == Some(vtep.mac))
@@ -156,7 +157,7 @@ impl Endpoint {
 }
 
 impl Lease {
-    /// What can be said of a record from which no lease could ever be read.
+    /// The status of a record from which no valid lease was ever read.
     pub const fn unreadable(id: LeaseId) -> Self {
         Self { id, endpoints: Vec::new(), created: 0, grant: None }
     }
@@ -171,7 +172,7 @@ impl Lease {
 }
 
 impl LeaseAttributes {
-    /// What peers see of `subnets`: an endpoint for each whose family has attributes.
+    /// The endpoints that peers see: one per subnet whose family has attributes.
     pub fn published_for(&self, subnets: impl IntoIterator<Item = Prefix>) -> Vec<Endpoint> {
         let of_family = |family| {
             let mut all = self.endpoints.iter();

@@ -1,4 +1,4 @@
-//! The leases of everybody else: what the store says, what of it is believed, what has gone missing.
+//! The leases of all other nodes: accepted, rejected, and missing from the store.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -7,27 +7,27 @@ use super::belief::{BadSource, Contested, Rejected, Rules};
 use super::index::{Claimed, Index, Rank};
 use super::{Endpoint, Lease, LeaseId, LeaseUpdate, Malformed, Record};
 
-/// All leases by id. What has gone missing from the store stays until it is withdrawn.
+/// All leases by id. A lease that is missing from the store stays until it is withdrawn.
 #[derive(Clone, Debug, Default)]
 pub struct Peers {
     rules: Rules,
     records: BTreeMap<LeaseId, Held>,
-    /// What the leases claim that the rules allow.
+    /// The claims of all leases that are valid by themselves.
     claims: Index,
     missing: BTreeMap<LeaseId, Absence>,
-    /// Those whose VTEP is new since the last full listing, in the order in which they came.
-    latecomers: BTreeMap<LeaseId, u64>,
-    /// How many have come so.
+    /// Leases whose VTEP is new since the last full listing, with their sequence numbers.
+    arrivals: BTreeMap<LeaseId, u64>,
+    /// The last sequence number.
     came: u64,
     complete: bool,
     changed: Changed,
 }
 
-/// The lease of a peer, or why it is set aside.
+/// The lease of a peer, or why it is rejected.
 pub type Peer<'a> = Result<&'a Arc<Lease>, Rejected>;
 
-/// One record: the last lease that could be read from it, and what is wrong with it now. The lease
-/// is shared with those who go on with it as it is now.
+/// One record: the last valid lease that was read from it, and what is wrong with it now. The lease
+/// is shared with its other users.
 #[derive(Clone, Debug)]
 struct Held {
     lease: Option<Arc<Lease>>,
@@ -35,62 +35,62 @@ struct Held {
     judged: Judged,
 }
 
-/// What the rules make of a lease by itself.
+/// The result of validating a lease alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Judged {
-    /// There is none.
+    /// No valid lease was read.
     Unread,
-    /// It is our own.
+    /// The lease of this node.
     Ours,
     Allowed,
-    /// It is allowed without a source of its tunnel's packets.
+    /// Valid except for a source of tunnel packets, which was removed.
     Trimmed(Box<(Arc<Lease>, BadSource)>),
     Rejected(Box<Rejected>),
 }
 
-/// How a lease went missing.
+/// Why a lease is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Absence {
-    /// It is known from a checkpoint alone: the store has not named it since the start.
+    /// It is known only from a checkpoint: the store has not listed it since the start.
     Remembered,
-    /// A listing does not name it any more.
+    /// The last listing does not contain it.
     Unlisted,
-    /// The store reported that it was removed.
+    /// The store reported that the record was removed.
     Removed,
-    /// The store reported that its node was deleted.
+    /// The store reported that the node was deleted.
     NodeDeleted,
 }
 
 impl Absence {
-    /// Whether a store that lost its data would look like this.
+    /// Whether the loss of the store's data would look the same.
     const fn is_doubtful(self) -> bool {
         matches!(self, Self::Unlisted | Self::Removed)
     }
 }
 
-/// What has changed since [`Peers::affected`] was last asked.
+/// The changes since the last call of [`Peers::affected`].
 #[derive(Clone, Debug, Default)]
 struct Changed {
     leases: BTreeSet<LeaseId>,
-    /// These have other holders, which concerns other leases, too.
+    /// Claims whose holder has changed, which affects other leases.
     claimed: BTreeSet<Claimed>,
 }
 
-/// What became of the leases that went missing.
+/// The result of withdrawing missing leases.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Withdrawal {
-    /// They are forgotten; these leases must be looked at again.
+    /// They are removed. The leases listed here have to be planned again.
     Done(BTreeSet<LeaseId>),
-    /// They are too many to be true: they are kept.
+    /// They are more than the limit of mass removal, and are kept.
     Held { missing: usize, of: usize },
 }
 
-/// With fewer peers than this, one of them is a large share. If it is the first of several that are
-/// lost, the brake must see them together.
+/// With fewer peers than this, one peer is a large share. If it is the first of several losses, the
+/// limit of mass removal has to see them together.
 const FEW: usize = 10;
 
 impl Peers {
-    /// The peers as they were last known. They count as missing until the store names them.
+    /// The last known peers. They count as missing until the store lists them.
     pub fn remembered(leases: impl IntoIterator<Item = Arc<Lease>>) -> Self {
         let mut peers = Self::default();
         for lease in leases {
@@ -102,7 +102,7 @@ impl Peers {
         peers
     }
 
-    /// Judges by `rules` from now on.
+    /// Validates by `rules` from now on.
     pub fn judge_by(&mut self, rules: Rules) {
         if self.rules == rules {
             return;
@@ -112,8 +112,8 @@ impl Peers {
             let judged = Judged::by(&self.rules, id, held.lease.as_deref());
             (judged != held.judged).then(|| (id.clone(), judged))
         };
-        let news: Vec<_> = self.records.iter().filter_map(judged).collect();
-        for (id, judged) in news {
+        let update: Vec<_> = self.records.iter().filter_map(judged).collect();
+        for (id, judged) in update {
             self.change(&id, |peers| {
                 if let Some(held) = peers.records.get_mut(&id) {
                     held.judged = judged;
@@ -123,13 +123,13 @@ impl Peers {
         }
     }
 
-    /// As [`Self::take_in`] and [`Self::affected`].
+    /// [`Self::take_in`], then [`Self::affected`].
     pub fn apply(&mut self, update: LeaseUpdate) -> BTreeSet<LeaseId> {
         self.take_in(update);
         self.affected()
     }
 
-    /// Takes in what the store says.
+    /// Applies a notification of the store.
     pub fn take_in(&mut self, update: LeaseUpdate) {
         match update {
             LeaseUpdate::Snapshot(records) => self.take_listing(records),
@@ -139,19 +139,19 @@ impl Peers {
         }
     }
 
-    /// The leases that must be looked at again since this was last asked: those that changed, and
-    /// those whose standing depends on them. To ask once for many changes takes less than to ask
-    /// after each of them.
+    /// The leases that have to be planned again since the last call: those that changed, and those
+    /// that depend on them. One call for many changes is cheaper than one call per change.
     pub fn affected(&mut self) -> BTreeSet<LeaseId> {
         let Changed { mut leases, claimed } = std::mem::take(&mut self.changed);
         leases.extend(claimed.into_iter().flat_map(|it| self.claims.dependents(it)).cloned());
         leases
     }
 
-    /// Forgets what has gone missing, unless that is more than `max_percent` of all peers, or the
-    /// store has forgotten us too: then the store lost its data, not the cluster its nodes. Peers
-    /// that are known from a checkpoint alone, and those whose nodes were reported as deleted, say
-    /// nothing of the store: they are not counted, and forgotten however many they are.
+    /// Removes the missing leases, unless they are more than `max_percent` of all peers, or this
+    /// node's own lease is missing too: then the store has probably lost its data.
+    ///
+    /// Peers that are known only from a checkpoint, and peers whose nodes were deleted, are not
+    /// evidence of data loss: they are not counted and always removed.
     pub fn withdraw(&mut self, max_percent: u8) -> Withdrawal {
         let (missing, of) = self.vanished();
         let forgot_us = self.missing.len() > missing;
@@ -170,12 +170,14 @@ impl Peers {
         Withdrawal::Done(self.affected())
     }
 
-    /// The store has forgotten us, or had: nothing that it does not name is proven to be gone.
+    /// Marks all missing leases as possible data loss: the store lacks, or lacked, this node's own
+    /// lease.
     pub fn doubt_all(&mut self) {
         self.missing.values_mut().for_each(|absence| *absence = Absence::Unlisted);
     }
 
-    /// Whether one peer alone is missing, and the store reported that: there is nothing to wait for.
+    /// Whether exactly one peer is missing and the store reported its removal. Then there is no
+    /// reason to wait for more.
     pub fn is_single_removal(&self) -> bool {
         let (missing, of) = self.vanished();
         let is_reported = |absence: &Absence| match absence {
@@ -186,7 +188,7 @@ impl Peers {
         (missing, self.missing.len()) == (1, 1) && self.missing.values().all(is_reported)
     }
 
-    /// How many peers have gone missing, and of how many.
+    /// The number of missing peers, and of all peers.
     pub fn vanished(&self) -> (usize, usize) {
         let own = self.rules.own.as_ref().map(|own| &own.id);
         let is_missing = own.is_some_and(|own| self.missing.contains_key(own));
@@ -195,17 +197,17 @@ impl Peers {
         (missing - usize::from(is_missing), of - usize::from(is_there))
     }
 
-    /// Whether the store has told everything at least once. Before, nothing may be removed.
+    /// Whether there was at least one full listing. Before, nothing may be removed.
     pub const fn is_complete(&self) -> bool {
         self.complete
     }
 
-    /// Whether the store named the lease `id` when it was last asked.
+    /// Whether the store has the lease `id`, as far as it has reported.
     pub fn names(&self, id: &LeaseId) -> bool {
         self.records.contains_key(id) && !self.missing.contains_key(id)
     }
 
-    /// The leases that the store no longer names but that have not been withdrawn.
+    /// The leases that the store no longer has and that are not withdrawn yet.
     pub const fn missing(&self) -> &BTreeMap<LeaseId, Absence> {
         &self.missing
     }
@@ -214,22 +216,22 @@ impl Peers {
         self.records.keys()
     }
 
-    /// Every lease that could be read, believed or not, our own included.
+    /// Every lease that could be read, accepted or not, including our own.
     pub fn leases(&self) -> impl Iterator<Item = &Arc<Lease>> {
         self.records.values().filter_map(|held| held.lease.as_ref())
     }
 
-    /// The lease last read from the record `id`, believed or not.
+    /// The last lease that was read from the record `id`, accepted or not.
     pub fn lease(&self, id: &LeaseId) -> Option<&Lease> {
         self.records.get(id)?.lease.as_deref()
     }
 
-    /// What is wrong with the record `id` as it stands, although an earlier lease of it may still be believed.
+    /// What is wrong with the record `id`, although its previous lease may still be accepted.
     pub fn malformed(&self, id: &LeaseId) -> Option<&Malformed> {
         self.records.get(id)?.malformed.as_ref()
     }
 
-    /// What of the lease of the record `id` is not accepted, although the lease itself may be.
+    /// Why the tunnel source of the record `id` is rejected, although the lease may be accepted.
     pub fn bad_source(&self, id: &LeaseId) -> Option<BadSource> {
         match &self.records.get(id)?.judged {
             Judged::Trimmed(trimmed) => Some(trimmed.1),
@@ -237,21 +239,22 @@ impl Peers {
         }
     }
 
-    /// The peer `id`, or why it is set aside; none if there is no such peer, or it is us.
+    /// The peer `id`, or why it is rejected; none if it does not exist or is this node.
     pub fn peer(&self, id: &LeaseId) -> Option<Peer<'_>> {
         self.judge(self.records.get(id)?)
     }
 
-    /// As [`Self::peer`], for every record: nobody is looked up.
+    /// As [`Self::peer`], for all records, without lookups.
     pub fn all(&self) -> impl Iterator<Item = (&LeaseId, Option<Peer<'_>>)> {
         self.records.iter().map(|(id, held)| (id, self.judge(held)))
     }
 
-    /// A full listing is judged by itself: a daemon that has seen nothing else judges alike.
+    /// A full listing resets the order of arrival, so that a daemon that starts now resolves
+    /// conflicts in the same way.
     fn take_listing(&mut self, records: Vec<Record>) {
-        for id in self.latecomers.keys().cloned().collect::<Vec<_>>() {
+        for id in self.arrivals.keys().cloned().collect::<Vec<_>>() {
             self.change(&id, |peers| {
-                peers.latecomers.remove(&id);
+                peers.arrivals.remove(&id);
             });
         }
         let known = self.ids().filter(|id| !self.missing.contains_key(id));
@@ -269,11 +272,11 @@ impl Peers {
     }
 
     fn put(&mut self, record: Record) {
-        let is_late = record.lease.as_ref().is_ok_and(|lease| {
+        let is_arrival = record.lease.as_ref().is_ok_and(|lease| {
             !self.lease(&record.id).is_some_and(|known| has_vteps_of(known, lease))
         });
-        self.came += u64::from(is_late);
-        self.take_record(record, is_late.then_some(self.came));
+        self.came += u64::from(is_arrival);
+        self.take_record(record, is_arrival.then_some(self.came));
     }
 
     fn take_record(&mut self, Record { id, lease }: Record, came: Option<u64>) {
@@ -281,19 +284,19 @@ impl Peers {
         if is_known && !self.missing.contains_key(&id) {
             return;
         }
-        let news = (!is_known).then(|| self.read(&id, lease));
-        if news.is_some() {
+        let update = (!is_known).then(|| self.read(&id, lease));
+        if update.is_some() {
             self.changed.leases.insert(id.clone());
         }
         self.change(&id, |peers| {
             peers.missing.remove(&id);
-            peers.latecomers.extend(came.map(|came| (id.clone(), came)));
-            peers.records.extend(news.map(|news| (id.clone(), news)));
+            peers.arrivals.extend(came.map(|came| (id.clone(), came)));
+            peers.records.extend(update.map(|update| (id.clone(), update)));
         });
     }
 
-    /// A record that can no longer be read keeps the lease that was last read from it: its node has
-    /// not gone, and its pods cannot help what was written there.
+    /// A record that becomes unreadable keeps its last valid lease: its node still exists, and its
+    /// pods must not lose their routes because of what was written there.
     fn read(&self, id: &LeaseId, lease: Result<Lease, Malformed>) -> Held {
         let last_read = || self.records.get(id)?.lease.clone();
         let (lease, malformed) = match lease {
@@ -323,14 +326,14 @@ impl Peers {
     fn forget(&mut self, id: LeaseId) {
         self.change(&id, |peers| {
             peers.missing.remove(&id);
-            peers.latecomers.remove(&id);
+            peers.arrivals.remove(&id);
             peers.records.remove(&id);
         });
         self.changed.leases.insert(id);
     }
 
-    /// Lets `change` happen to the record `id`, and notes which claims have other holders with it,
-    /// where that concerns other leases.
+    /// Runs `change` on the record `id`, and records which claims have another holder afterwards,
+    /// as far as other leases depend on them.
     fn change(&mut self, id: &LeaseId, change: impl FnOnce(&mut Self)) {
         let old = self.claims_of(id);
         change(self);
@@ -355,7 +358,7 @@ impl Peers {
         }
     }
 
-    /// What the lease of the record `id` claims; nothing if the rules do not allow it.
+    /// The claims of the record `id`; none if its lease is invalid.
     fn claims_of(&self, id: &LeaseId) -> Vec<(Claimed, Rank)> {
         let held = self.records.get(id).filter(|held| held.judged.may_claim());
         let Some(lease) = held.and_then(|held| held.lease.as_deref()) else { return Vec::new() };
@@ -368,7 +371,7 @@ impl Peers {
 
     fn claim_of_mac(&self, lease: &Lease, endpoint: &Endpoint) -> Option<(Claimed, Rank)> {
         let claimed = Claimed::Mac(endpoint.subnet.family(), endpoint.vtep?.mac);
-        let came = self.latecomers.get(&lease.id).copied().unwrap_or_default();
+        let came = self.arrivals.get(&lease.id).copied().unwrap_or_default();
         let borrowed = !endpoint.has_derived_mac();
         Some((claimed, Rank { borrowed, came, ..self.rank(lease) }))
     }
@@ -410,8 +413,8 @@ impl Peers {
         holder.map_or(Ok(()), |id| conflict(Contested::VtepMac, id))
     }
 
-    /// The lease that has the VTEP MAC of `endpoint` for another public IP. Nodes with one public IP
-    /// are one end of the tunnel: one entry leads to all of them.
+    /// The lease of another public IP that holds the VTEP MAC of `endpoint`. Nodes that share a
+    /// public IP are one end of the tunnel, with one forwarding entry for all of them.
     fn holder_of_mac(&self, endpoint: &Endpoint) -> Option<&LeaseId> {
         let family = endpoint.subnet.family();
         let holder = self.claims.holder(Claimed::Mac(family, endpoint.vtep?.mac))?;
@@ -419,7 +422,7 @@ impl Peers {
         (held.public_ip != endpoint.public_ip).then_some(&holder.id)
     }
 
-    /// How many claims were looked at so far.
+    /// The number of claims that were visited so far.
     #[cfg(test)]
     pub(super) fn looked_at(&self) -> usize {
         self.claims.looked_at.get()
@@ -427,7 +430,7 @@ impl Peers {
 }
 
 impl Held {
-    /// Whether it was read from a record that said the same.
+    /// Whether it was read from an equal record.
     fn is_of(&self, lease: &Result<Lease, Malformed>) -> bool {
         match lease {
             Ok(lease) => self.malformed.is_none() && self.lease.as_deref() == Some(lease),
@@ -454,7 +457,7 @@ impl Judged {
     }
 }
 
-/// Whether both leases name the same ends of tunnels.
+/// Whether both leases have the same VTEPs and public IPs.
 fn has_vteps_of(known: &Lease, lease: &Lease) -> bool {
     let ends = |lease: &Lease| -> Vec<_> {
         let mac = |endpoint: &Endpoint| Some((endpoint.public_ip, endpoint.vtep?.mac));

@@ -1,4 +1,4 @@
-//! Which leases are believed, each by itself.
+//! Which leases are accepted, each by itself.
 
 #![allow(clippy::unwrap_used)]
 
@@ -35,7 +35,7 @@ fn put(lease: Lease) -> LeaseUpdate {
     LeaseUpdate::Put(Record { id: lease.id.clone(), lease: Ok(lease) })
 }
 
-fn spoil(id: &str) -> LeaseUpdate {
+fn corrupt(id: &str) -> LeaseUpdate {
     LeaseUpdate::Put(Record { id: LeaseId::new(id), lease: Err(Malformed("no JSON".into())) })
 }
 
@@ -72,7 +72,7 @@ fn standing(peers: &Peers, id: &str) -> String {
     }
 }
 
-/// No leases yet, judged by `rules`.
+/// No leases yet, validated by `rules`.
 fn judged() -> Peers {
     let mut peers = Peers::default();
     peers.judge_by(rules());
@@ -84,14 +84,14 @@ fn ids(texts: &[&str]) -> BTreeSet<LeaseId> {
 }
 
 #[test]
-fn a_lease_inside_the_network_is_believed() {
+fn a_lease_inside_the_network_is_accepted() {
     assert_eq!(check(&lease(A, 10)), "believed");
     assert_eq!(check(&lease("10.5.3.0/30@172.16.0.3", 10)), "believed");
     assert_eq!(check(&lease("10.5.3.0/24@172.16.0.3 fd05:0:0:3::/64@fd00::3", 10)), "believed");
 }
 
 #[test]
-fn a_subnet_that_cannot_be_a_peers_is_refused() {
+fn a_subnet_that_no_peer_can_have_is_rejected() {
     let cases = [
         ("0.0.0.0/0", "subnet 0.0.0.0/0 is not inside the network"),
         ("::/0", "subnet ::/0 is not inside the network"),
@@ -112,7 +112,7 @@ fn a_subnet_that_cannot_be_a_peers_is_refused() {
 }
 
 #[test]
-fn a_public_ip_that_no_node_can_have_is_refused() {
+fn a_public_ip_that_no_node_can_have_is_rejected() {
     let implausible = |ip: &str| format!("public IP {ip} is no address that a node can have");
     for ip in ["0.0.0.0", "0.1.2.3", "127.0.0.1", "224.0.0.1", "240.0.0.1", "255.255.255.255"] {
         assert_eq!(check(&lease(&format!("10.5.3.0/24@{ip}"), 10)), implausible(ip));
@@ -126,36 +126,36 @@ fn a_public_ip_that_no_node_can_have_is_refused() {
 }
 
 #[test]
-fn a_public_ip_of_the_other_family_is_refused() {
+fn a_public_ip_of_the_other_family_is_rejected() {
     let reason = "public IP fd00::3 is no address that a node can have";
     assert_eq!(check(&lease("10.5.3.0/24@fd00::3", 10)), reason);
 }
 
 #[test]
-fn a_public_ip_among_pods_is_refused() {
+fn a_public_ip_in_a_pod_subnet_is_rejected() {
     let reason = "public IP 10.5.3.9 is no address that a node can have";
     assert_eq!(check(&lease("10.5.3.0/24@10.5.3.9", 10)), reason);
     let reason = "public IP 10.5.1.9 is no address that a node can have";
     assert_eq!(check(&lease("10.5.3.0/24@10.5.1.9", 10)), reason);
 }
 
-/// The pool's first subnets are handed out to nobody, so nodes may live there.
+/// The first subnets of the pool are never assigned, so nodes may have addresses there.
 #[test]
-fn a_public_ip_in_the_pool_is_refused_unless_nodes_live_there() {
+fn a_public_ip_in_the_pool_is_rejected_unless_nodes_have_addresses_there() {
     let config = r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.100.0"}"#;
     let config = crate::model::config::NetworkConfig::parse(config.as_bytes()).unwrap();
-    let believed = |ip: &str, ours: &str| {
+    let accepted = |ip: &str, ours: &str| {
         let addresses = vec![ours.parse().unwrap()];
         let rules = Rules { pools: config.pools.clone(), addresses, ..rules() };
         rules.check(&lease(&format!("10.5.3.0/24@{ip}"), 10)).is_ok()
     };
-    assert!(!believed("10.5.120.9", "172.16.0.1"));
-    assert!(believed("10.5.40.9", "172.16.0.1"));
-    assert!(believed("10.5.120.9", "10.5.121.1"));
+    assert!(!accepted("10.5.120.9", "172.16.0.1"));
+    assert!(accepted("10.5.40.9", "172.16.0.1"));
+    assert!(accepted("10.5.120.9", "10.5.121.1"));
 }
 
 #[test]
-fn what_is_ours_is_refused() {
+fn a_lease_with_a_value_of_this_node_is_rejected() {
     let reason = "public IP 172.16.0.1 is an address of this node";
     assert_eq!(check(&lease("10.5.3.0/24@172.16.0.1", 10)), reason);
     assert_eq!(
@@ -165,7 +165,7 @@ fn what_is_ours_is_refused() {
 }
 
 #[test]
-fn a_mac_that_no_device_can_have_is_refused() {
+fn a_mac_that_no_device_can_have_is_rejected() {
     for octets in [[1, 0, 0x5e, 0, 0, 1], [0xff; 6], [0; 6]] {
         let mut peer = lease(A, 10);
         let mac = MacAddr::new(octets);
@@ -206,19 +206,19 @@ fn a_source_that_no_node_can_have_is_dropped_and_its_lease_kept() {
         assert!(sources.eq([kept, Some(prefix("fd00::33/128").base())]), "{accepted:?}");
         let reason = peers.bad_source(&peer.id).map(|bad| bad.to_string()).unwrap_or_default();
         assert_eq!(reason, expected);
-        // What was read is remembered as it was.
+        // The lease is kept as it was read.
         assert_eq!(peers.lease(&peer.id), Some(&peer));
     }
 }
 
 #[test]
-fn one_bad_endpoint_spoils_the_lease() {
+fn one_invalid_endpoint_invalidates_the_lease() {
     let dual = lease("10.5.3.0/24@172.16.0.3 fd06::/64@fd00::3", 10);
     assert_eq!(check(&dual), "subnet fd06::/64 is not inside the network");
 }
 
 #[test]
-fn each_subnet_tells_what_was_published_for_its_family() {
+fn each_subnet_has_the_attributes_of_its_family() {
     let attributes = LeaseAttributes {
         backend: BackendType::HostGw,
         endpoints: vec![EndpointAttributes {
@@ -235,7 +235,7 @@ fn each_subnet_tells_what_was_published_for_its_family() {
 }
 
 #[test]
-fn an_id_that_no_store_would_name_is_cut_escaped_and_told_apart() {
+fn an_invalid_id_is_cut_and_escaped_and_stays_distinct() {
     for legal in ["10.5.3.0-24", "0.0.0.0-0&fd05::-64", &"n".repeat(253)] {
         assert_eq!(LeaseId::new(legal).as_str(), legal);
     }
@@ -243,7 +243,7 @@ fn an_id_that_no_store_would_name_is_cut_escaped_and_told_apart() {
     assert!(long('b').as_str().len() < 140 && long('b') != long('c'));
     let forged = LeaseId::new("10.5.3.0-24\nready");
     assert!(forged.as_str().starts_with("10.5.3.0-24\\nready#"), "{forged}");
-    // What a report or a checkpoint holds is read as the same id.
+    // An id in a report or a checkpoint is read as the same id.
     assert_eq!(LeaseId::new(forged.as_str()), forged);
 }
 

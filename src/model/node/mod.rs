@@ -18,27 +18,27 @@ use serde::{Deserialize, Serialize};
 use crate::model::entry::{ChainName, Iptables, LinkName, NexthopId};
 use crate::model::prefix::{Family, Prefix};
 
-/// What the host looks like: the input of [`Node`].
+/// The facts of the host that [`Node`] is chosen from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
     /// In the kernel's order.
     pub interfaces: Vec<Interface>,
     /// The device of each default route of the main table, in the kernel's order; none for a
-    /// route with several next hops.
+    /// multipath route.
     pub default_routes: Vec<(Family, Option<LinkName>)>,
-    /// The way to the address that was asked for.
+    /// The route to the address of `can_reach`.
     pub reach: Option<Reach>,
     pub nexthops: Nexthops,
     pub firewalls: Firewalls,
     pub sysctls: Sysctls,
-    /// Whether links are made with a strict reverse-path filter.
+    /// Whether new links get a strict reverse-path filter.
     pub makes_strict: bool,
     pub kernel: Release,
-    /// The API server as a service, where this runs in a pod of Kubernetes.
+    /// The service address of the API server, if this process runs in a pod of Kubernetes.
     pub service: Option<IpAddr>,
 }
 
-/// The version of the kernel, as far as it matters.
+/// The kernel version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Release {
     pub major: u32,
@@ -46,14 +46,14 @@ pub struct Release {
 }
 
 impl Default for Release {
-    /// One that is newer than all that is known.
+    /// A version newer than all that matter.
     fn default() -> Self {
         Self { major: u32::MAX, minor: 0 }
     }
 }
 
 impl Release {
-    /// As in `5.4.0-26-generic`.
+    /// Parses texts like `5.4.0-26-generic`.
     pub fn parse(text: &str) -> Self {
         let mut numbers = text.split(['.', '-', '+']).map_while(|number| number.parse().ok());
         match (numbers.next(), numbers.next()) {
@@ -62,31 +62,31 @@ impl Release {
         }
     }
 
-    /// Before Linux 5.7, a checksum that was left to the hardware was taken for that of the outer
-    /// header when this was translated. Some vendors mended older ones: which, nobody can tell.
+    /// Before Linux 5.7, NAT of an outer packet wrote an offloaded inner checksum into the outer
+    /// header. Some vendors backported the fix; which ones cannot be detected.
     pub fn spoils_checksums(self) -> bool {
         self < Self { major: 5, minor: 7 }
     }
 }
 
-/// Whether routes may refer to nexthop objects of ours.
+/// Whether routes may refer to nexthop objects of tweed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Nexthops {
     #[default]
     Usable,
-    /// The kernel does not know them, or does not let us make any.
+    /// The kernel does not support them, or denies permission to create them.
     Unsupported,
-    /// Somebody else has an object of one of our numbers.
+    /// Another program has a nexthop object with an id of tweed.
     Taken(NexthopId),
 }
 
-/// Whether settings of links, below `/proc/sys/net`, can be written.
+/// Whether sysctls of links, below `/proc/sys/net`, are writable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Sysctls {
     #[default]
     Writable,
-    /// As in a pod that is not privileged.
+    /// As in an unprivileged pod.
     ReadOnly,
 }
 
@@ -97,15 +97,15 @@ impl Sysctls {
     }
 }
 
-/// By what this host can have rules for packets.
+/// The firewalls that this host supports.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Firewalls {
-    /// Whether its kernel has nftables, as far as we have been told.
+    /// Whether the kernel supports nftables, as far as it was detected.
     pub nftables: bool,
-    /// What it calls iptables.
+    /// The variant of iptables that the host uses.
     pub iptables: Iptables,
-    /// The chains that are needed for packets of pods, because the host's chain `FORWARD` in front
-    /// of them drops what no rule accepts.
+    /// The chains that have to accept packets of pods, because the host's chain `FORWARD` drops by
+    /// policy.
     #[serde(default)]
     pub dropping: BTreeSet<ChainName>,
 }
@@ -129,7 +129,8 @@ pub struct Interface {
     /// In bytes.
     pub mtu: u32,
     pub up: bool,
-    /// Whether stations on it reach each other by MAC address: Ethernet, not point-to-point, not loopback, with ARP.
+    /// Whether hosts on it reach each other by MAC address: Ethernet with ARP, not point-to-point,
+    /// not loopback.
     pub layer2: bool,
     /// In the kernel's order.
     pub addresses: Vec<InterfaceAddress>,
@@ -144,26 +145,26 @@ pub struct InterfaceAddress {
     pub lifetime: Lifetime,
 }
 
-/// How long an address stays, best first.
+/// The lifetime of an address, longest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Lifetime {
-    /// Until somebody removes it (`IFA_F_PERMANENT`).
+    /// Until it is removed (`IFA_F_PERMANENT`).
     Permanent,
-    /// Until its lease or its router's word runs out.
+    /// Until its DHCP lease or its router advertisement expires.
     Dynamic,
-    /// A privacy address, changed from time to time (`IFA_F_TEMPORARY`, IPv6 only).
+    /// A privacy address, which changes periodically (`IFA_F_TEMPORARY`, IPv6 only).
     Temporary,
 }
 
-/// How the kernel would send to an address.
+/// The kernel's route to an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reach {
     pub link: LinkName,
-    /// The source address it would take.
+    /// The source address that the kernel would choose.
     pub source: Option<IpAddr>,
 }
 
-/// A bridge of pods of a subnet that this node no longer has.
+/// A bridge whose pods have a subnet that this node no longer has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FormerBridge {
     pub link: LinkName,
@@ -177,8 +178,8 @@ impl fmt::Display for FormerBridge {
     }
 }
 
-/// The bridges among `interfaces` whose pods have addresses of `networks` that are not of this node's
-/// `subnets`: it had another subnet when they were made.
+/// The bridges among `interfaces` whose pods have addresses of `networks` outside of this node's
+/// `subnets`: the node had another subnet when the bridges were created.
 pub fn former_bridges(
     interfaces: &[Interface],
     networks: &[Prefix],
@@ -202,14 +203,14 @@ pub fn former_bridges(
     interfaces.iter().filter_map(former).collect()
 }
 
-/// The node as its peers and the planner see it.
+/// The network properties of this node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Node {
     /// The external interface.
     pub interface: LinkName,
-    /// Of the external interface, in bytes.
+    /// The MTU of the external interface, in bytes.
     pub mtu: u32,
-    /// Whether its neighbours are reached by MAC address.
+    /// Whether neighbours on the external interface are reached by MAC address.
     pub layer2: bool,
     /// Whether routes refer to nexthop objects.
     #[serde(default)]
@@ -218,27 +219,27 @@ pub struct Node {
     pub firewalls: Firewalls,
     #[serde(default, skip_serializing_if = "Sysctls::are_writable")]
     pub sysctls: Sysctls,
-    /// Whether the kernel spoils the checksum of a packet in the tunnel whose outer packet it
-    /// masquerades, see [`Release::spoils_checksums`].
+    /// Whether the kernel corrupts the checksum of a packet in the tunnel when it masquerades the
+    /// outer packet, see [`Release::spoils_checksums`].
     #[serde(default)]
     pub spoils_checksums: bool,
-    /// The prefixes of the interface's addresses: who lies inside is on its link.
+    /// The prefixes of the interface's addresses. Nodes inside them are on the same link.
     pub on_link: Vec<Prefix>,
     /// One per enabled family, IPv4 first.
     pub uplinks: Vec<Uplink>,
 }
 
-/// How one address family leaves the node.
+/// The addresses of the external interface in one family.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Uplink {
-    /// The interface's own address.
+    /// The address of the interface.
     pub address: IpAddr,
-    /// What peers send to; differs from `address` behind address translation.
+    /// The address that peers send to. Behind NAT it differs from `address`.
     pub public_ip: IpAddr,
-    /// The source of outer packets: the public IP where this host has it, else `address`.
+    /// The source of outer packets: the public IP if this host has it, else `address`.
     pub source: IpAddr,
-    /// The interface's other addresses, where this host does not have the public IP: it may be
-    /// translated to any of them.
+    /// The other addresses of the interface, if this host does not have the public IP: NAT may
+    /// translate it to any of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub others: Vec<IpAddr>,
 }
@@ -250,13 +251,13 @@ impl Uplink {
 }
 
 impl Node {
-    /// Whether `address` is one hop away on the external interface: on its link, and that link carries frames.
+    /// Whether `address` is on the same link as the external interface, and that link is Ethernet.
     pub fn is_adjacent(&self, address: IpAddr) -> bool {
         let shared = |prefix: &&Prefix| prefix.prefix_len() < prefix.family().width();
         self.layer2 && self.on_link.iter().filter(shared).any(|prefix| prefix.contains(address))
     }
 
-    /// What a rollout calls it, see [`crate::model::config::Rollout::follows`].
+    /// The names of this node in a rollout, see [`crate::model::config::Rollout::follows`].
     pub fn names(&self) -> impl Iterator<Item = String> + '_ {
         self.uplinks.iter().map(|uplink| uplink.public_ip.to_string())
     }

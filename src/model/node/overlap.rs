@@ -1,4 +1,4 @@
-//! Networks of pods that overlap what the host reaches otherwise.
+//! Pod networks that overlap other networks of the host.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -7,7 +7,7 @@ use super::Facts;
 use crate::model::entry::{LinkName, POD_BRIDGE};
 use crate::model::prefix::{Prefix, is_link_local};
 
-/// A network of pods, and what else is reached by its addresses.
+/// A pod network, and the network that it overlaps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Overlap {
     pub network: Prefix,
@@ -18,12 +18,12 @@ pub struct Overlap {
 pub enum Other {
     /// A prefix of the external interface.
     Underlay(LinkName, Prefix),
-    /// The API server as a service of Kubernetes: the first of the service range.
+    /// The service address of the Kubernetes API server, the first of the service range.
     Service(IpAddr),
 }
 
 impl Overlap {
-    /// Those of `networks` with these prefixes of the underlay and with the service range.
+    /// The overlaps of `networks` with these prefixes of the underlay and with the service range.
     pub fn of(
         networks: impl IntoIterator<Item = Prefix>,
         underlay: &[(&LinkName, Prefix)],
@@ -55,8 +55,8 @@ impl fmt::Display for Overlap {
 }
 
 impl Facts {
-    /// Where this host has addresses, each by itself and with its link: no new subnet of pods may
-    /// lie there.
+    /// The addresses of this host, each as a host prefix, and the prefixes of its links: no new
+    /// subnet of pods may overlap them. Links of pods are excluded.
     pub fn occupied(&self) -> Vec<Prefix> {
         let links = self.interfaces.iter().filter(|link| !is_of_pods(&link.name));
         let addresses = links.flat_map(|link| &link.addresses);
@@ -69,9 +69,9 @@ impl Facts {
     }
 }
 
-/// Whether its addresses are those of the subnet that this node has, or had: of the tunnel's device,
-/// of the bridge, and on the loopback, where they outlive the device. Without a lease and without a
-/// checkpoint, the same subnet is the best to have.
+/// Whether the addresses of `link` belong to the current or a former subnet of this node: those of
+/// the tunnel device, the bridge, and the loopback, where they outlive the device. They do not
+/// block a subnet: without a lease and a checkpoint, the same subnet is the best choice.
 fn is_of_pods(link: &LinkName) -> bool {
     link.is_tunnel() || link.is_loopback() || link.as_str() == POD_BRIDGE
 }
@@ -96,19 +96,19 @@ mod tests {
     }
 
     #[test]
-    fn a_network_around_the_underlay_or_the_services_is_named() {
+    fn a_network_that_contains_the_underlay_or_the_services_is_reported() {
         let eth0 = LinkName::new("eth0");
         let prefix = |text: &str| text.parse::<Prefix>().unwrap();
-        let told = |networks: &[&str]| {
+        let reported = |networks: &[&str]| {
             let networks = networks.iter().map(|text| prefix(text));
             let underlay = [(&eth0, prefix("10.0.0.0/24")), (&eth0, prefix("fd00:5::/64"))];
             let service = Some("10.96.0.1".parse().unwrap());
             let overlaps = Overlap::of(networks, &underlay, service);
             overlaps.iter().map(ToString::to_string).collect::<Vec<_>>()
         };
-        assert_eq!(told(&["10.244.0.0/16", "fd00:10:244::/56"]), [""; 0]);
+        assert_eq!(reported(&["10.244.0.0/16", "fd00:10:244::/56"]), [""; 0]);
         assert_eq!(
-            told(&["10.0.0.0/8", "fd00::/16"]),
+            reported(&["10.0.0.0/8", "fd00::/16"]),
             [
                 "Network 10.0.0.0/8 overlaps 10.0.0.0/24, the prefix of eth0",
                 "Network 10.0.0.0/8 overlaps the service range of 10.96.0.1",

@@ -1,4 +1,4 @@
-//! Which interface and addresses face the peers, by flannel's rules.
+//! Chooses the external interface and its addresses, by flannel's rules.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -8,24 +8,24 @@ use super::{Facts, Interface, InterfaceAddress, Nexthops, Node, Uplink};
 use crate::model::entry::LinkName;
 use crate::model::prefix::{Family, Prefix, is_link_local};
 
-/// How the operator names the interface and addresses that face the peers.
+/// The operator's options for the choice.
 #[derive(Clone, Debug, Default)]
 pub struct InterfaceOptions {
-    /// Names or addresses; the first that fits wins.
+    /// Names or addresses; the first match is used.
     pub names: Vec<String>,
-    /// Tried after all names, on addresses first and on names second.
+    /// Tried after all names; each on addresses first and on names second.
     pub regexes: Vec<Regex>,
-    /// Tried last: the interface by which the kernel would send to this address.
+    /// Tried last: the interface of the kernel's route to this address.
     pub can_reach: Option<IpAddr>,
-    /// What peers send to; the interface's address if not given.
+    /// The address that peers send to; by default that of the interface.
     pub public_ip: Option<Ipv4Addr>,
     pub public_ipv6: Option<Ipv6Addr>,
-    /// Do without nexthop objects although the kernel has them.
+    /// Use no nexthop objects, even if the kernel supports them.
     pub plain_routes: bool,
 }
 
 impl InterfaceOptions {
-    /// The same with the public IPs that somebody else orders; at most one per family.
+    /// The same options with public IPs set by another source; at most one per family.
     #[must_use]
     pub fn ordered(&self, public_ips: &[IpAddr]) -> Self {
         let mut options = self.clone();
@@ -39,19 +39,19 @@ impl InterfaceOptions {
     }
 }
 
-/// No interface fits, and why each that was named does not.
+/// No interface matches, and why each candidate does not.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no interface can be used: {}", .0.join("; "))]
 pub struct NoInterface(Vec<String>);
 
-/// An interface, and the addresses of it that the choice fixed.
+/// An interface, and those of its addresses that the options determine.
 struct Choice<'a> {
     interface: &'a Interface,
     fixed: Vec<IpAddr>,
 }
 
 impl Node {
-    /// Chooses by `options` among the interfaces of the host: one that has an address in each of `families`.
+    /// Chooses an interface by `options`: one that has an address in each of `families`.
     pub fn select(
         facts: &Facts,
         options: &InterfaceOptions,
@@ -67,8 +67,8 @@ impl Node {
         Err(NoInterface(reasons))
     }
 
-    /// Keeps interface and addresses as long as they can be used, and chooses as at first if not:
-    /// peers know these addresses, and another that would be chosen now may be gone tomorrow.
+    /// Keeps the interface and its addresses as long as they are usable, else chooses again: peers
+    /// know these addresses, and another choice may not last.
     pub fn select_again(
         &self,
         facts: &Facts,
@@ -89,7 +89,7 @@ impl Node {
 
 type Chosen<'a> = Result<Choice<'a>, String>;
 
-/// Every way to choose that the operator asked for, in order; without any, the defaults.
+/// The choices that the operator configured, in order; without any, the defaults.
 fn choices<'a>(
     facts: &'a Facts,
     options: &InterfaceOptions,
@@ -119,7 +119,7 @@ fn by_address<'a>(facts: &'a Facts, address: IpAddr, flag: &str) -> Chosen<'a> {
         .ok_or_else(|| format!("{flag} {address} is no address of this host"))
 }
 
-/// On addresses, an interface fits if it has a matching one in every family.
+/// Among addresses, an interface matches only with a matching address in every family.
 fn by_regex<'a>(facts: &'a Facts, regex: &Regex, families: &[Family]) -> Chosen<'a> {
     let matching = |interface: &'a Interface| {
         let fixed: Option<Vec<_>> = families
@@ -212,7 +212,7 @@ fn uplink(
         Family::V6 => options.public_ipv6.map(IpAddr::from),
     };
     let public_ip = given.unwrap_or(address);
-    // Behind address translation the public IP is on no interface: outer packets cannot leave from it.
+    // Behind NAT, no interface has the public IP, so outer packets cannot use it as their source.
     let is_local = find(facts, |interface| interface.has(public_ip)).is_some();
     let source = if is_local { public_ip } else { address };
     let others = choice.interface.addresses.iter().map(|own| own.address);
@@ -229,10 +229,10 @@ impl Interface {
         self.addresses.iter().any(|own| own.usable && own.address == address)
     }
 
-    /// The addresses of `family` that peers may be told, best first.
+    /// The addresses of `family` that can be published to peers, best first.
     fn preferred(&self, family: Family) -> impl Iterator<Item = IpAddr> + use<> {
         let fits = |own: &&InterfaceAddress| {
-            own.usable && Family::of(own.address) == family && can_be_told(own.address)
+            own.usable && Family::of(own.address) == family && is_publishable(own.address)
         };
         let mut addresses: Vec<_> = self.addresses.iter().filter(fits).cloned().collect();
         addresses.sort_by_key(|own| (is_link_local(own.address), own.lifetime));
@@ -240,8 +240,8 @@ impl Interface {
     }
 }
 
-/// An IPv6 link-local address says nothing to a peer.
-fn can_be_told(address: IpAddr) -> bool {
+/// An IPv6 link-local address is meaningless to a peer.
+fn is_publishable(address: IpAddr) -> bool {
     let is_scoped = address.is_ipv6() && is_link_local(address);
     !(address.is_unspecified() || address.is_loopback() || address.is_multicast() || is_scoped)
 }

@@ -1,4 +1,4 @@
-//! Interfaces as tests write them.
+//! Helpers that write interfaces, and tests of kernel versions.
 
 #![allow(clippy::unwrap_used)]
 
@@ -21,7 +21,7 @@ pub(crate) fn interface(name: &str, addresses: &[&str]) -> Interface {
 }
 
 #[test]
-fn kernels_before_5_7_spoil_checksums_and_what_is_no_version_is_no_reason() {
+fn kernels_before_5_7_corrupt_checksums_and_an_invalid_version_does_not_count() {
     for old in ["4.18.0-553.el8_10.x86_64", "5.4.0-26-generic", "5.6.19", "3.10.0"] {
         assert!(Release::parse(old).spoils_checksums(), "{old}");
     }

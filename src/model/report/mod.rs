@@ -1,4 +1,4 @@
-//! What each node tells the operator about itself, beside its lease: read by `tweedctl`, never by peers.
+//! The report that each node writes for the operator: read by `tweedctl`, never by peers.
 
 mod quality;
 
@@ -19,80 +19,82 @@ use crate::model::path::{Detour, Detours, Path, ProbeVerdict};
 use crate::model::prefix::{Family, Prefix};
 use crate::model::status::{PeerCounts, PeerStatus};
 
-/// One node at one moment. Versions read each other's: what one does not know, it leaves out.
+/// The state of one node at one time. Versions read each other's reports and skip unknown fields.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeReport {
     pub version: String,
     pub lease: LeaseId,
-    /// What operators call the node, where the store knows nodes by names.
+    /// The name of the node, if the store has names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     pub node: Node,
     /// One per family, IPv4 first.
     pub subnets: Vec<Prefix>,
-    /// In force, whatever the config asks for.
+    /// The backend in use, which may differ from the config.
     pub backend: BackendType,
-    /// In force, likewise.
+    /// Whether `Mixed` is applied, which may differ from the config.
     pub mixed: bool,
-    /// The store's revision of the newest config that was seen, in force or not.
+    /// The store revision of the newest config that was read, applied or not.
     #[serde(default)]
     pub config_revision: u64,
-    /// Whether the node takes `Backend` of the config, not `Rollout.From`.
+    /// Whether the node uses `Backend` of the config, not `Rollout.From`.
     #[serde(default)]
     pub follows: bool,
-    /// What of the newest config waits, and for what.
+    /// The part of the newest config that is not applied yet, and why.
     #[serde(default)]
     pub pending: Option<String>,
-    /// Why the newest config cannot be used.
+    /// Why the newest config is invalid.
     #[serde(default)]
     pub invalid: Option<String>,
-    /// The links whose reverse-path filter is strict now: a flip waits for them.
+    /// The links whose reverse-path filter is strict: a change of paths waits for them.
     #[serde(default)]
     pub strict_filters: Vec<LinkName>,
-    /// The largest packet of pods, in bytes; that of the underlay stands in `node`.
+    /// The largest packet of pods, in bytes. The MTU of the underlay is in `node`.
     #[serde(default)]
     pub pod_mtu: Option<u32>,
-    /// The pods that run with another one.
+    /// The pods whose MTU differs from `pod_mtu`.
     #[serde(default)]
     pub other_mtu: OtherMtu,
-    /// Whether every connection that is translated on this node outlives a change of path.
+    /// Whether every translated (NAT) connection of this node survives a change of path.
     #[serde(default)]
     pub keeps_connections: bool,
     #[serde(default)]
     pub peers: PeerCounts,
-    /// The peers on the link whose direct path carries no packets, in use or not, by the first
-    /// address of their subnets; the first few of them.
+    /// Peers on the same link whose direct path fails, used or not, keyed by the first address of
+    /// their subnets; only the first few.
     #[serde(default)]
     pub failing: Detours,
-    /// None where nothing is probed.
+    /// None while nothing is probed.
     #[serde(default)]
     pub quality: Option<Quality>,
-    /// The peers that are not reached as the config says, the first few of them.
+    /// Peers whose path differs from the config; only the first few.
     #[serde(default)]
     pub exceptions: Vec<Exception>,
-    /// How many there are in all.
+    /// The total number of exceptions.
     #[serde(default)]
     pub exceptions_total: usize,
 }
 
-/// A peer that is not reached as the config says: left out, set aside, on another path, or refused.
+/// A peer whose path differs from the config: skipped, rejected, on another path, or refused by the
+/// kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exception {
     pub lease: LeaseId,
     pub family: Option<Family>,
-    /// None if packets to it have no way at all.
+    /// None if the peer is unreachable.
     pub path: Option<Path>,
     pub reason: String,
-    /// Its probes are about to tell whether it stays an exception.
+    /// Whether probes in progress will decide if it stays an exception.
     #[serde(default)]
     pub probing: bool,
 }
 
-/// Pods that were made with another MTU than new ones get, and keep it as long as they run.
+/// Pods that were created with another MTU than new pods get. They keep it until they are
+/// recreated.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OtherMtu {
     pub total: usize,
-    /// As many as a report may hold.
+    /// As many as a report may contain.
     pub pods: Vec<Pod>,
 }
 
@@ -106,7 +108,7 @@ impl From<Vec<Pod>> for OtherMtu {
 
 impl fmt::Display for OtherMtu {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        /// More are in the JSON.
+        /// How many are shown as text; the JSON has more.
         const SHOWN: usize = 5;
         let shown: Vec<String> =
             self.pods.iter().take(SHOWN).map(|pod| format!("{} ({})", pod.name, pod.mtu)).collect();
@@ -118,19 +120,20 @@ impl fmt::Display for OtherMtu {
     }
 }
 
-/// A report stays small, however large the cluster and whatever is wrong in it.
+/// The maximum number of list entries. It limits the report's size in large or broken clusters.
 const MOST: usize = 100;
 
-/// The largest report, in bytes: a small part of what etcd and Kubernetes accept as one value.
+/// The maximum size of a report, in bytes: a small part of what etcd and Kubernetes accept as one
+/// value.
 pub const LARGEST: usize = 64 * 1024;
 
 impl NodeReport {
-    /// As JSON of at most [`LARGEST`] bytes, which names fewer exceptions and pods if it must; how
-    /// many there are in all stays in it.
+    /// The report as JSON of at most [`LARGEST`] bytes. If necessary it lists fewer exceptions and
+    /// pods; the totals stay.
     pub fn encode(&self) -> String {
         let mut report = self.clone();
         loop {
-            // Texts, numbers and addresses always have a JSON form.
+            // Texts, numbers and addresses always have a JSON form, so this cannot fail.
             let json = serde_json::to_string(&report).unwrap_or_default();
             let named = report.exceptions.len().max(report.other_mtu.pods.len());
             if json.len() <= LARGEST || named == 0 {
@@ -141,7 +144,7 @@ impl NodeReport {
         }
     }
 
-    /// What a node has written, its texts cut; none if it is no report.
+    /// Parses a report and cuts its texts; none if it is not a report.
     pub fn decode(json: &[u8]) -> Option<Self> {
         let mut value = serde_json::from_slice(json).ok()?;
         cut_texts(&mut value);
@@ -158,13 +161,13 @@ fn cut_texts(value: &mut Value) {
     }
 }
 
-/// Those of `detours` that were found to fail, as many as a report may hold.
+/// The failed paths among `detours`, as many as a report may contain.
 pub fn failing(detours: &Detours) -> Detours {
     let failed = detours.iter().filter(|(_, detour)| matches!(detour, Detour::Failed(_)));
     failed.take(MOST).map(|(peer, detour)| (*peer, *detour)).collect()
 }
 
-/// The exceptions among `peers`, those without any path first, and how many there are in all.
+/// The exceptions among `peers`, unreachable ones first, and their total number.
 pub fn exceptions(peers: impl IntoIterator<Item = PeerStatus>) -> (Vec<Exception>, usize) {
     let mut exceptions: Vec<Exception> = peers.into_iter().filter_map(exception).collect();
     let total = exceptions.len();
@@ -176,7 +179,7 @@ pub fn exceptions(peers: impl IntoIterator<Item = PeerStatus>) -> (Vec<Exception
 fn exception(peer: PeerStatus) -> Option<Exception> {
     let is_refused = peer.path.is_some() && !peer.programmed;
     let refused = is_refused.then(|| "the kernel does not hold its path".to_owned());
-    // A peer that never answers a probe stays in the tunnel, as the config says.
+    // By the config, a peer that never answers a probe stays in the tunnel.
     let is_silent =
         peer.probes.as_ref().is_some_and(|probes| probes.verdict == ProbeVerdict::Silent);
     let is_as_planned = is_silent && peer.path == Some(Path::Tunnel);

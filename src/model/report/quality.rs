@@ -1,29 +1,29 @@
-//! How well packets travel, in steps so coarse that noise is not worth a new report.
+//! Loss and latency of paths, rounded to coarse steps so that noise does not cause new reports.
 
 use serde::{Deserialize, Serialize};
 
 use crate::model::path::Path;
 use crate::model::status::{PeerStatus, WayStatus};
 
-/// What probes found on the ways that are in use.
+/// The loss and latency of the paths in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct Quality {
-    /// Of a thousand probes.
+    /// Lost probes per thousand.
     pub lost: u32,
     /// In microseconds.
     pub round_trip: u32,
 }
 
-/// Of fewer probes, those that were lost before the peer was ready are too many.
+/// The minimum number of probes. Of fewer, losses before the peer was ready are too large a share.
 const ENOUGH: u32 = 32;
-/// Less is noise, of a thousand.
+/// Increases below this are noise, in lost probes per thousand.
 const LOSS: u32 = 10;
-/// Less is noise, in microseconds: it is the time of one answer each.
+/// Increases below this are noise, in microseconds: each value is the time of a single answer.
 const DELAY: u32 = 10_000;
 
 impl Quality {
-    /// Of `asked` probes so many were `lost`, and a usual answer took so long; rounded up.
+    /// Computes the quality from the numbers of probes and a typical round-trip time; rounded up.
     pub fn measured(asked: u32, lost: u32, round_trip_us: u32) -> Self {
         let share = u64::from(lost) * 1000;
         let share = share.checked_div(u64::from(asked)).unwrap_or_default();
@@ -31,7 +31,7 @@ impl Quality {
         Self { lost: stepped(lost), round_trip: stepped(round_trip_us) }
     }
 
-    /// Of the ways that packets to `peers` take now; none if none of them is probed.
+    /// The quality of the paths in use to `peers`; none if none of them is probed.
     pub fn of_peers(peers: &[PeerStatus]) -> Option<Self> {
         let mut ways: Vec<&WayStatus> = peers.iter().filter_map(in_use).collect();
         ways.sort_by_key(|way| way.round_trip_us);
@@ -41,7 +41,7 @@ impl Quality {
         Some(Self::measured(asked, lost, usual.try_into().unwrap_or(u32::MAX)))
     }
 
-    /// Of several nodes: the loss of the worst, and the time of the one in the middle.
+    /// Of several nodes, the highest loss and the median round-trip time.
     pub fn of_all(qualities: impl IntoIterator<Item = Self>) -> Option<Self> {
         let mut all: Vec<Self> = qualities.into_iter().collect();
         all.sort_by_key(|quality| quality.round_trip);
@@ -49,7 +49,7 @@ impl Quality {
         Some(Self { lost, round_trip: all.get(all.len() / 2)?.round_trip })
     }
 
-    /// What is clearly worse now than it was, if anything.
+    /// What is clearly worse than `before`, if anything.
     pub fn worse_than(self, before: Self) -> Option<String> {
         if self.lost >= LOSS && self.lost > before.lost.saturating_mul(2) {
             Some(format!("it loses {}, {} before", self.loss(), before.loss()))
@@ -60,7 +60,7 @@ impl Quality {
         }
     }
 
-    /// `0.2 %`.
+    /// As in `0.2 %`.
     pub fn loss(self) -> String {
         match (self.lost / 10, self.lost % 10) {
             (whole, 0) => format!("{whole} %"),
@@ -68,7 +68,7 @@ impl Quality {
         }
     }
 
-    /// `0.2 ms`.
+    /// As in `0.2 ms`.
     pub fn latency(self) -> String {
         match self.round_trip {
             us @ ..1000 => format!("{us} us"),
@@ -77,7 +77,7 @@ impl Quality {
     }
 }
 
-/// The way that packets to this peer take, if it is probed.
+/// The probe results of the path in use to this peer, if it is probed.
 fn in_use(peer: &PeerStatus) -> Option<&WayStatus> {
     let probes = peer.probes.as_ref()?;
     let way = match peer.path? {
@@ -87,7 +87,7 @@ fn in_use(peer: &PeerStatus) -> Option<&WayStatus> {
     way.filter(|way| way.asked >= ENOUGH)
 }
 
-/// The next of 0, 1, 2, 5, 10, 20, 50, …
+/// Rounds up to the next of 0, 1, 2, 5, 10, 20, 50, …
 fn stepped(value: u32) -> u32 {
     let steps =
         (0..10).flat_map(|power| [1, 2, 5].map(|digit| digit * 10_u32.saturating_pow(power)));
@@ -101,7 +101,7 @@ mod tests {
     use crate::model::status::PathStatus;
 
     #[test]
-    fn noise_makes_no_new_report() {
+    fn noise_causes_no_new_report() {
         assert_eq!(Quality::measured(100, 0, 210), Quality::measured(100, 0, 430));
         assert_eq!(Quality::measured(1000, 3, 210), Quality::measured(1000, 5, 210));
         assert_ne!(Quality::measured(1000, 0, 210), Quality::measured(100_000, 1, 210));
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_somebody_would_feel_is_worse() {
+    fn only_a_noticeable_change_is_worse() {
         let quality = |lost, round_trip| Quality { lost, round_trip };
         assert_eq!(quality(5, 500).worse_than(quality(0, 200)), None);
         assert_eq!(quality(20, 200).worse_than(quality(10, 200)), None);
@@ -121,14 +121,14 @@ mod tests {
     }
 
     #[test]
-    fn of_many_nodes_the_worst_loss_and_the_usual_time_count() {
+    fn of_many_nodes_the_worst_loss_and_the_median_time_count() {
         let all =
             [(0, 200), (50, 5000), (0, 100)].map(|(lost, round_trip)| Quality { lost, round_trip });
         assert_eq!(Quality::of_all(all), Some(Quality { lost: 50, round_trip: 200 }));
         assert_eq!(Quality::of_all([]), None);
     }
     #[test]
-    fn the_ways_in_use_count_once_there_are_enough_probes() {
+    fn the_paths_in_use_count_once_there_are_enough_probes() {
         let way = |asked, lost| WayStatus {
             asked,
             lost,

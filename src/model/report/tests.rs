@@ -1,4 +1,4 @@
-//! What a report says, and that versions understand each other.
+//! The contents of a report, and its compatibility between versions.
 
 #![allow(clippy::unwrap_used)]
 
@@ -28,17 +28,17 @@ fn left_out(index: usize) -> PeerStatus {
 }
 
 #[test]
-fn who_is_reached_as_the_config_says_is_no_exception() {
+fn a_peer_on_its_configured_path_is_no_exception() {
     assert_eq!(exceptions([peer(1), peer(2)]), (Vec::new(), 0));
 }
 
 #[test]
-fn who_has_no_path_comes_first() {
+fn peers_without_a_path_come_first() {
     let refused = PeerStatus { programmed: false, ..peer(1) };
     let (exceptions, total) = exceptions([refused, left_out(2)]);
-    let told: Vec<_> = exceptions.iter().map(|e| (e.lease.as_str(), e.reason.as_str())).collect();
+    let listed: Vec<_> = exceptions.iter().map(|e| (e.lease.as_str(), e.reason.as_str())).collect();
     assert_eq!(
-        told,
+        listed,
         [
             ("10.5.2.0-24", "left out: it published no VTEP"),
             ("10.5.1.0-24", "the kernel does not hold its path"),
@@ -48,7 +48,7 @@ fn who_has_no_path_comes_first() {
 }
 
 #[test]
-fn many_exceptions_are_counted_and_the_first_are_told() {
+fn all_exceptions_are_counted_and_the_first_are_listed() {
     let (exceptions, total) = exceptions((0..250).map(left_out));
     assert_eq!((exceptions.len(), total), (MOST, 250));
 }
@@ -118,8 +118,8 @@ fn a_peer_that_never_answers_and_stays_in_the_tunnel_is_no_exception() {
     };
     assert_eq!(exceptions([silent(Some(Path::Tunnel), true)]), (Vec::new(), 0));
     let (exceptions, _) = exceptions([silent(Some(Path::Tunnel), false), silent(None, false)]);
-    let told: Vec<_> = exceptions.iter().map(|e| e.reason.as_str()).collect();
-    assert_eq!(told, ["it has never answered a probe", "the kernel does not hold its path"]);
+    let listed: Vec<_> = exceptions.iter().map(|e| e.reason.as_str()).collect();
+    assert_eq!(listed, ["it has never answered a probe", "the kernel does not hold its path"]);
 }
 
 fn pods(number: usize) -> OtherMtu {
@@ -128,7 +128,7 @@ fn pods(number: usize) -> OtherMtu {
 }
 
 #[test]
-fn the_first_few_are_named_and_all_are_counted() {
+fn the_first_few_are_shown_and_all_are_counted() {
     assert_eq!(pods(2).to_string(), "shop/web-0 (1450), shop/web-1 (1450)");
     assert!(pods(7).to_string().ends_with("shop/web-4 (1450) and 2 more"));
     assert_eq!((pods(250).total, pods(250).pods.len()), (250, MOST));

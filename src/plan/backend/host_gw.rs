@@ -1,4 +1,4 @@
-//! Routes straight to peers on the same link.
+//! The host-gw backend: direct routes to peers on the same link.
 
 use std::sync::Arc;
 
@@ -15,8 +15,8 @@ pub(super) struct HostGw {
     node: Node,
     family: Family,
     nexthops: Nexthops,
-    /// The address of the tunnel device, if that is still there: on the loopback it stays when the
-    /// device is removed.
+    /// The address of the tunnel device, if the device still exists. On the loopback, the address
+    /// stays when the device is removed.
     address: Option<Arc<Entry>>,
 }
 
@@ -34,7 +34,7 @@ impl HostGw {
         }
     }
 
-    /// The way to `peer` over the link, whatever its backend.
+    /// The direct path to `peer`, whatever its backend.
     pub(super) fn direct(&self, peer: &Endpoint) -> Result<Way, Unreachable> {
         let link = self.node.interface.clone();
         if !self.node.is_adjacent(peer.public_ip) {

@@ -1,4 +1,4 @@
-//! Both ways at once: direct where the link allows it, through the tunnel elsewhere.
+//! The `Mixed` mode: direct routes to peers on the same link, the tunnel to all others.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ pub(super) struct Mixed {
     kind: BackendType,
     tunnel: Vxlan,
     direct: HostGw,
-    /// Whether the tunnel to a peer stays usable while its route is direct: probes need it.
+    /// Whether the tunnel to a peer with a direct route stays usable: probes need it.
     has_standby: bool,
 }
 
@@ -25,8 +25,7 @@ impl Mixed {
         Self { kind, tunnel, direct, has_standby }
     }
 
-    /// The way to `peer` over the link if it is there and there is no detour, else through the
-    /// tunnel.
+    /// The direct path if `peer` is on the link and there is no fallback for it, else the tunnel.
     fn either(&self, peer: &Endpoint, detour: Option<Detour>) -> Result<Way, Unreachable> {
         match (self.direct.direct(peer), self.tunnel.tunnelled(peer)) {
             (Ok(_), Ok(tunnel)) if detour.is_some() => Ok(Way { detour, ..tunnel }),
@@ -46,8 +45,9 @@ impl Mixed {
         direct
     }
 
-    /// While two nodes learn of a flip one after the other, packets come by one way and the answers
-    /// leave by the other: a strict filter would drop them. It knows IPv4 only.
+    /// While two nodes change paths one after the other, packets arrive by one path and the answers
+    /// leave by the other. A strict reverse-path filter would drop them. The filter exists for IPv4
+    /// only.
     fn loose_filters(&self) -> impl Iterator<Item = Arc<Entry>> {
         let filtered = self.family() == Family::V4;
         [&self.tunnel.device, &self.tunnel.underlay]
@@ -62,14 +62,15 @@ impl Network for Mixed {
         self.tunnel.family()
     }
 
-    /// The smaller of both: a packet may take either way.
+    /// The smaller of both MTUs, because a packet may take either path.
     fn mtu(&self) -> u32 {
         self.tunnel.mtu().min(self.direct.mtu())
     }
 
     fn local(&self) -> KernelState {
-        // Connections of this host that began in the tunnel have its address as their source. Here
-        // it outlives the device, which goes once `Mixed` is off and the peers need it no more.
+        // Connections of this host that began in the tunnel have its address as their source. On
+        // the loopback, the address outlives the device, which is removed once `Mixed` is off and
+        // no peer needs it.
         let address = self.tunnel.address_on(LinkName::loopback());
         self.tunnel.local().into_iter().chain(address).chain(self.loose_filters()).collect()
     }

@@ -1,4 +1,4 @@
-//! Ways of carrying packets, and the plan: what the kernel should hold for this node and its peers.
+//! The backends, and the plan: the kernel entries for this node and for each peer.
 
 mod host_gw;
 mod mixed;
@@ -27,36 +27,38 @@ use mixed::Mixed;
 use nexthops::Nexthops;
 use vxlan::Vxlan;
 
-/// A way of carrying the packets of one address family. Pure: says what the kernel should hold, never touches it.
+/// A backend for one address family. Pure: it returns the desired entries and never changes the
+/// kernel.
 pub trait Network: Send {
     fn family(&self) -> Family;
 
     /// The largest packet that pods may send, in bytes.
     fn mtu(&self) -> u32;
 
-    /// The device and what sits on it for our own sake; without the address as long as no lease is held.
+    /// The device and the other entries of this node; without the address as long as no lease is
+    /// held.
     fn local(&self) -> KernelState;
 
-    /// What it takes for packets of `peer` to be let in, whatever way leads there; nothing where
-    /// everybody is.
+    /// The entries that accept packets of `peer` on any path; empty if there is no allow list.
     fn admit(&self, _peer: &Endpoint) -> Vec<Arc<Entry>> {
         Vec::new()
     }
 
-    /// What it takes to reach `peer`; by the tunnel if there is a detour and it can be taken.
+    /// The entries for the path to `peer`; through the tunnel if there is a fallback and it is
+    /// usable.
     fn towards(&self, peer: &Endpoint, detour: Option<Detour>) -> Result<Way, Unreachable>;
 }
 
-/// How a peer is reached, and the entries that make it so.
+/// The path to a peer, and its entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Way {
     pub path: Path,
     pub entries: Vec<Arc<Entry>>,
-    /// Why it is not the direct way.
+    /// Why this is not the direct path.
     pub detour: Option<Detour>,
 }
 
-/// Why a peer is left out.
+/// Why a peer has no path.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unreachable {
     #[error("its backend is {theirs}, ours is {ours}, and Mixed is off")]
@@ -75,12 +77,12 @@ pub enum Unreachable {
     NeitherWay { direct: Box<Unreachable>, tunnel: Box<Unreachable> },
 }
 
-/// What is planned for one peer.
+/// The plan for one peer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PeerPlan {
-    /// A way per family in common, or why there is none.
+    /// A path, or why there is none, for each address family that both nodes have.
     pub ways: Vec<(Family, Result<Way, Unreachable>)>,
-    /// What lets its packets in.
+    /// The entries that accept its packets.
     pub admission: Vec<Arc<Entry>>,
 }
 
@@ -90,13 +92,13 @@ impl PeerPlan {
         self.admission.iter().chain(ways.flat_map(|way| &way.entries))
     }
 
-    /// Why there is no way, for each family without one.
+    /// Why there is no path, for each family without one.
     pub fn without_path(&self) -> impl Iterator<Item = &Unreachable> {
         self.ways.iter().filter_map(|(_, way)| way.as_ref().err())
     }
 }
 
-/// The networks of this node, one per enabled family: the only place where a backend turns into code.
+/// The networks of this node, one per enabled family. Only this function selects code by backend.
 pub fn networks(local: &Local) -> Vec<Box<dyn Network>> {
     let network = |uplink: &Uplink| -> Box<dyn Network> {
         let direct = HostGw::new(local, uplink);
@@ -112,43 +114,42 @@ pub fn networks(local: &Local) -> Vec<Box<dyn Network>> {
     local.node.uplinks.iter().map(network).collect()
 }
 
-/// The backend of `peer`.
+/// The backend of `peer`, if it is supported.
 fn supported(peer: &Endpoint) -> Result<BackendType, Unreachable> {
     let unknown = || Unreachable::UnknownBackend(peer.backend.as_str().to_owned());
     peer.backend.supported().ok_or_else(unknown)
 }
 
-/// Whether `peer` is reached directly only once it has answered a probe: its lease says vxlan, and
-/// a flanneld that filters strictly expects its packets from the tunnel.
+/// Whether `peer` gets a direct route only after it has answered a probe: its lease names vxlan,
+/// and a flanneld with a strict reverse-path filter expects packets from the tunnel.
 pub fn must_answer(config: &NetworkConfig, peer: &Endpoint) -> bool {
     let is_direct = config.backend.kind == BackendType::HostGw && config.probing().is_some();
     is_direct && peer.backend.supported() == Some(BackendType::Vxlan)
 }
 
-/// What the kernel should hold for our own sake.
+/// The entries of this node.
 pub fn plan_local(local: &Local, networks: &[Box<dyn Network>]) -> KernelState {
     let mut state: KernelState = networks.iter().flat_map(|network| network.local()).collect();
     if !local.config.mixed {
         state.extend(restored(&local.strict));
     }
-    state.extend(local.own.iter().flat_map(|own| beside_routes(local, own)));
+    state.extend(local.own.iter().flat_map(|own| pod_rules(local, own)));
     state
 }
 
-/// What keeps packets of pods in order that no route to a peer takes.
-fn beside_routes(local: &Local, own: &Lease) -> Vec<Entry> {
+/// The entries for pods that are not routes to peers, such as masquerade rules.
+fn pod_rules(local: &Local, own: &Lease) -> Vec<Entry> {
     let rules = masquerade::rules(&local.policy, &local.config, &local.node.firewalls, own);
     let ends = own.subnets().filter(|_| local.policy.refuse_unused).map(Route::unreachable);
     rules.into_iter().chain(ends.map(Entry::Route)).collect()
 }
 
-/// The filters of these links as they were before `Mixed` loosened them.
+/// Sets the reverse-path filters of these links back to strict, as before `Mixed` loosened them.
 pub fn restored(strict: &BTreeSet<LinkName>) -> KernelState {
     strict.iter().map(|link| Entry::Setting(SettingKind::ReversePath.on(link))).collect()
 }
 
-/// What the kernel should hold for the sake of `peer`. Depends on nothing but `networks`, `peer`
-/// and the detours to that peer.
+/// The entries for `peer`. They depend only on `networks`, `peer` and the fallbacks for that peer.
 pub fn plan_peer(networks: &[Box<dyn Network>], peer: &Lease, detours: &Detours) -> PeerPlan {
     let common = || {
         let end = |network| Some((network, peer.endpoint(Network::family(network))?));
@@ -191,7 +192,7 @@ impl Local {
         }
     }
 
-    /// What peers must agree with to be believed.
+    /// The rules that decide which leases of peers are accepted.
     pub fn rules(&self) -> Rules {
         let uplinks = self.node.uplinks.iter();
         Rules {
@@ -206,7 +207,7 @@ impl Local {
         }
     }
 
-    /// What in the kernel concerns us, given the public IPs of the peers.
+    /// Which kernel entries tweed reads and owns, given the public IPs of the peers.
     pub fn scope(&self, gateways: BTreeSet<IpAddr>) -> Scope {
         let tunnel_of =
             |uplink: &Uplink| LinkName::tunnel(uplink.family(), self.config.backend.tunnel.vni);
@@ -224,7 +225,7 @@ impl Local {
     }
 }
 
-/// The tables that a node whose tunnel has this VNI may have, now or from an earlier life.
+/// The names of the tables that a node with this VNI may have, including those of an earlier run.
 pub fn table_names(vni: u32) -> impl Iterator<Item = TableName> {
     masquerade::table_names(vni).into_iter().chain(allow_list::table_names(vni))
 }

@@ -1,4 +1,4 @@
-//! Routes by way of nexthop objects, where the kernel has them.
+//! Routes with nexthop objects, where the kernel supports them.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use crate::model::local::Local;
 use crate::model::path::Path;
 use crate::model::prefix::{Family, Prefix};
 
-/// The network whose paths are numbered; none if routes name their gateways themselves.
+/// The network from which nexthop ids are derived; none if routes have their gateways inline.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Nexthops(Option<Prefix>);
 
@@ -17,7 +17,7 @@ impl Nexthops {
         Self(pool.map(|pool| pool.network))
     }
 
-    /// `route`, and the nexthop object by which it has its gateway.
+    /// `route`, and the nexthop object that holds its gateway.
     pub(super) fn program(self, route: Route, path: Path) -> Vec<Arc<Entry>> {
         let id = self.0.and_then(|network| NexthopId::of(network, route.destination, path));
         let nexthop = id.map(|id| Nexthop {

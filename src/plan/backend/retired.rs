@@ -1,4 +1,4 @@
-//! Tunnel devices that nobody needs any more.
+//! Tunnel devices that neither this node nor any peer needs any more.
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use crate::model::entry::{Entry, Link};
 use crate::model::lease::{Endpoint, Lease};
 use crate::model::local::Local;
 
-/// Our tunnel devices, once neither this node sends through them nor any of `peers`, all there are,
-/// may send to them.
+/// The tunnel devices to remove: this node no longer sends through them, and none of `peers` may
+/// send to them. `peers` has to be complete.
 pub fn retired<'a>(local: &Local, mut peers: impl Iterator<Item = &'a Lease>) -> Vec<Link> {
     let may_send = |peer: &Lease| peer.endpoints.iter().any(|end| may_tunnel(local, end));
     if local.config.has_tunnel() || peers.any(may_send) {
@@ -19,8 +19,8 @@ pub fn retired<'a>(local: &Local, mut peers: impl Iterator<Item = &'a Lease>) ->
     devices.filter_map(link).collect()
 }
 
-/// Whether the node at `peer` may send through the tunnel to us: who routes straight to its link,
-/// as host-gw does, need not, and who has no end of a tunnel cannot.
+/// Whether the node at `peer` may send to us through the tunnel. A host-gw node does not if we are
+/// on its link, and cannot without a VTEP.
 fn may_tunnel(local: &Local, peer: &Endpoint) -> bool {
     peer.backend.supported().is_some_and(|backend| match backend {
         BackendType::HostGw => peer.vtep.is_some() && !local.node.is_adjacent(peer.public_ip),

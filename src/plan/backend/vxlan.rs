@@ -1,4 +1,4 @@
-//! A VXLAN tunnel to every peer, in flannel's form.
+//! The vxlan backend: a VXLAN tunnel to every peer, with the same entries as flannel.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -34,7 +34,7 @@ pub(super) struct Vxlan {
     sysctls: Sysctls,
 }
 
-/// The table that guards the tunnel, and what keeps it dropping packets.
+/// The table that protects the tunnel, and the timer without which it stops dropping packets.
 struct Guard {
     name: Arc<TableName>,
     entries: Vec<Arc<Entry>>,
@@ -65,31 +65,31 @@ impl Vxlan {
         }
     }
 
-    /// The address of the device, on `link`.
+    /// The address of the tunnel device, assigned to `link`.
     pub(super) fn address_on(&self, link: LinkName) -> Option<Arc<Entry>> {
         Some(Arc::new(Entry::Address(super::tunnel_address(self.subnet?, link))))
     }
 
-    /// The way to `peer` through the tunnel, whatever its backend.
+    /// The path to `peer` through the tunnel, whatever its backend.
     pub(super) fn tunnelled(&self, peer: &Endpoint) -> Result<Way, Unreachable> {
-        let mut entries = self.far_end(peer)?;
+        let mut entries = self.vtep_entries(peer)?;
         let route = Route::via(peer.subnet, peer.subnet.base(), self.device.clone());
         entries.extend(self.nexthops.program(route.onlink(), Path::Tunnel));
         Ok(Way { path: Path::Tunnel, entries, detour: None })
     }
 
-    /// What keeps the tunnel to `peer` usable beside a direct route: probes go through it, and a
-    /// peer whose direct path fails is back in it by one replaced route.
+    /// The entries that keep the tunnel to `peer` usable in addition to a direct route. Probes use
+    /// it, and a peer whose direct path fails returns to the tunnel with one replaced route.
     pub(super) fn standby(&self, peer: &Endpoint) -> Result<Vec<Arc<Entry>>, Unreachable> {
-        let mut entries = self.far_end(peer)?;
+        let mut entries = self.vtep_entries(peer)?;
         let destination = Prefix::host(peer.subnet.base());
         let route = Route::via(destination, peer.subnet.base(), self.device.clone());
         entries.push(Arc::new(Entry::Route(Route { gateway: None, ..route })));
         Ok(entries)
     }
 
-    /// Where the tunnel to `peer` ends.
-    fn far_end(&self, peer: &Endpoint) -> Result<Vec<Arc<Entry>>, Unreachable> {
+    /// The forwarding and neighbour entries of the VTEP of `peer`.
+    fn vtep_entries(&self, peer: &Endpoint) -> Result<Vec<Arc<Entry>>, Unreachable> {
         let vtep = peer.vtep.ok_or(Unreachable::NoVtep)?;
         if let Some(theirs) = vtep.vni.filter(|vni| *vni != self.tunnel.vni) {
             return Err(Unreachable::VniDiffers { ours: self.tunnel.vni, theirs });
@@ -101,7 +101,8 @@ impl Vxlan {
         Ok([Entry::Fdb(fdb), Entry::Neighbour(neighbour)].map(Arc::new).into())
     }
 
-    /// The way to a `vxlan` peer: around the tunnel only where `DirectRouting` asks for it.
+    /// The path to a `vxlan` peer: direct only if `DirectRouting` is on and the peer is on the
+    /// link.
     fn preferred(&self, peer: &Endpoint) -> Result<Way, Unreachable> {
         if self.tunnel.direct_routing {
             self.direct.direct(peer).or_else(|_| self.tunnelled(peer))
@@ -137,8 +138,8 @@ impl Network for Vxlan {
 
     fn local(&self) -> KernelState {
         let link = self.device.clone();
-        // Advertisements rarely come through a tunnel to unicast peers: where the setting cannot be
-        // written, it is left as it is.
+        // Router advertisements rarely arrive through a tunnel to unicast peers, so the setting is
+        // skipped if it cannot be written.
         let accept_ra = (self.sysctls == Sysctls::Writable).then_some(SettingKind::AcceptRa);
         let checksum = self.checksums_computed.then_some(SettingKind::TxChecksum);
         let settings = accept_ra.into_iter().chain(checksum);
@@ -183,9 +184,9 @@ impl Guard {
     }
 }
 
-/// The addresses that peers send to: the public IP, and what this host has in its place; a cloud may
-/// translate it to any address of the interface. A public IP that is about to change is still the one
-/// in our lease.
+/// The addresses that peers send to: the public IP and all addresses of the interface, since a
+/// cloud may translate the public IP to any of them. While the public IP changes, the lease still
+/// has the old one.
 fn ends(local: &Local, uplink: &Uplink) -> Vec<IpAddr> {
     let published = local.own.as_ref().and_then(|own| own.endpoint(uplink.family()));
     let published = published.map(|endpoint| endpoint.public_ip);
@@ -193,7 +194,7 @@ fn ends(local: &Local, uplink: &Uplink) -> Vec<IpAddr> {
     all.chain(uplink.others.iter().copied()).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// What a packet gains in the tunnel, in bytes: Ethernet, VXLAN, UDP and the outer IP header.
+/// The bytes that the tunnel adds to a packet: Ethernet, VXLAN, UDP and the outer IP header.
 pub const fn overhead(family: Family) -> u32 {
     match family {
         Family::V4 => 50,

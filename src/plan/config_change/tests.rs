@@ -1,4 +1,4 @@
-//! The decision in a table: what was in force, what is asked for, what comes of it.
+//! A table of decisions: the applied config, the requested config, the result.
 
 #![allow(clippy::unwrap_used)]
 
@@ -8,7 +8,7 @@ fn config(json: &str) -> NetworkConfig {
     NetworkConfig::parse(json.as_bytes()).unwrap()
 }
 
-/// A config of these words: backend, `mixed`, `mtu`, `direct`.
+/// A config of these keywords: backend, `mixed`, `mtu`, `direct`.
 fn words(words: &str) -> NetworkConfig {
     let mixed = words.contains("mixed");
     let direct = words.contains("direct");
@@ -25,7 +25,7 @@ fn situation() -> Situation {
     Situation { reload: Reload::Live, names, kept: None, stranded: Some(Vec::new()) }
 }
 
-fn told(change: &Change) -> (NetworkConfig, String) {
+fn result(change: &Change) -> (NetworkConfig, String) {
     let waits = change.waits.as_ref().map(ToString::to_string).unwrap_or_default();
     (change.in_force.clone(), waits)
 }
@@ -46,14 +46,14 @@ fn the_backend_changes_live_only_between_two_mixed_configs() {
         ("vxlan mixed", "vxlan", "vxlan", ""),
         ("host-gw mixed", "host-gw", "host-gw", ""),
         ("vxlan", "vxlan", "vxlan", ""),
-        // What need not wait does not.
+        // Keys that need not wait are applied.
         ("vxlan", "host-gw mtu", "vxlan mtu", for_start),
         ("vxlan", "host-gw mixed mtu", "vxlan mixed mtu", elsewhere),
         ("vxlan mixed", "host-gw mtu", "vxlan mixed mtu", two_edits),
     ];
     for (current, wanted, in_force, waits) in cases {
         let change = change(&words(current), &words(wanted), &situation());
-        assert_eq!(told(&change), (words(in_force), waits.to_owned()), "{current} → {wanted}");
+        assert_eq!(result(&change), (words(in_force), waits.to_owned()), "{current} → {wanted}");
     }
 }
 
@@ -76,29 +76,29 @@ fn direct_routing_changes_live_only_between_two_mixed_configs_too() {
         ("vxlan mixed direct", "vxlan", "vxlan mixed direct", two_edits),
         ("vxlan direct", "vxlan mixed direct", "vxlan mixed direct", ""),
         ("vxlan mixed direct", "vxlan direct", "vxlan direct", ""),
-        // A node without a tunnel has nothing to route around, until it has one.
+        // Without a tunnel, `DirectRouting` has no effect.
         ("host-gw", "host-gw direct", "host-gw direct", ""),
         ("vxlan", "host-gw direct", "vxlan", type_for_start),
     ];
     for (current, wanted, in_force, waits) in cases {
         let change = change(&words(current), &words(wanted), &situation());
-        assert_eq!(told(&change), (words(in_force), waits.to_owned()), "{current} → {wanted}");
+        assert_eq!(result(&change), (words(in_force), waits.to_owned()), "{current} → {wanted}");
     }
 }
 
 #[test]
-fn mixed_stays_while_a_peer_would_be_left_out() {
+fn mixed_stays_while_a_peer_would_be_unreachable() {
     let peers = (1..=5).map(|last| IpAddr::from([10, 0, 0, last])).collect();
     let stranded = Situation { stranded: Some(peers), ..situation() };
     let change = change(&words("host-gw mixed"), &words("host-gw mtu"), &stranded);
     let expected =
         "keeping Mixed: without it there is no path to 10.0.0.1, 10.0.0.2, 10.0.0.3 and 2 more";
-    assert_eq!(told(&change), (words("host-gw mixed mtu"), expected.to_owned()));
+    assert_eq!(result(&change), (words("host-gw mixed mtu"), expected.to_owned()));
     assert!(change.waits.unwrap().may_end_by_itself());
-    // Who mixes reaches them, and who never mixed never did.
+    // With `Mixed` on, the peers are reachable; without it before, they were unreachable already.
     for (current, wanted) in [("vxlan", "vxlan mixed"), ("vxlan", "vxlan mtu")] {
         let change = super::change(&words(current), &words(wanted), &stranded);
-        assert_eq!(told(&change), (words(wanted), String::new()));
+        assert_eq!(result(&change), (words(wanted), String::new()));
     }
 }
 
@@ -117,12 +117,12 @@ fn mixed_stays_before_all_peers_are_known() {
     let unknown = Situation { stranded: None, ..situation() };
     let change = change(&words("host-gw mixed"), &words("host-gw"), &unknown);
     let expected = "keeping Mixed until the leases of the peers are read";
-    assert_eq!(told(&change), (words("host-gw mixed"), expected.to_owned()));
+    assert_eq!(result(&change), (words("host-gw mixed"), expected.to_owned()));
     assert!(change.waits.unwrap().may_end_by_itself());
 }
 
 #[test]
-fn what_pods_leases_and_devices_are_built_on_does_not_change() {
+fn keys_that_pods_leases_or_devices_depend_on_do_not_change() {
     let current = config(r#"{"Network":"10.5.0.0/16"}"#);
     let cases = [
         ("Network", r#"{"Network":"10.6.0.0/16"}"#),
@@ -159,7 +159,7 @@ fn everything_else_changes_live() {
             "Backend":{"Type":"vxlan","MTU":9000,"DirectRouting":true,"Learning":true},
             "Rollout":{"From":{"Type":"host-gw"},"Percent":100}}"#,
     );
-    assert_eq!(told(&change(&current, &wanted, &situation())), (wanted, String::new()));
+    assert_eq!(result(&change(&current, &wanted, &situation())), (wanted, String::new()));
 }
 
 #[test]
@@ -168,12 +168,12 @@ fn without_reload_every_edit_waits_for_the_next_start() {
     let change = super::change(&words("vxlan mixed"), &words("host-gw mixed mtu"), &at_start);
     let expected =
         "the network config was edited, but --config-reload is off: restart tweedd to take it in";
-    assert_eq!(told(&change), (words("vxlan mixed"), expected.to_owned()));
+    assert_eq!(result(&change), (words("vxlan mixed"), expected.to_owned()));
     let change = super::change(&words("vxlan"), &words("vxlan"), &at_start);
-    assert_eq!(told(&change), (words("vxlan"), String::new()));
+    assert_eq!(result(&change), (words("vxlan"), String::new()));
 }
 
-/// To host-gw, for the node 10.0.0.1 if `nodes` says so.
+/// A rollout to host-gw, for the node 10.0.0.1 if `nodes` names it.
 fn staged(nodes: &str, mixed: &str) -> NetworkConfig {
     config(&format!(
         r#"{{"Network":"10.5.0.0/16","Mixed":{mixed},"Backend":{{"Type":"host-gw"}},
@@ -182,7 +182,7 @@ fn staged(nodes: &str, mixed: &str) -> NetworkConfig {
 }
 
 #[test]
-fn a_node_that_follows_a_rollout_waits_for_mixed_as_any_other() {
+fn a_node_in_the_rollout_waits_for_mixed_as_any_other() {
     let follower = staged(r#""10.0.0.1""#, "true");
     let waiting = change(&words("vxlan"), &follower, &situation());
     let [ours, wanted] = [BackendType::Vxlan, BackendType::HostGw]
@@ -194,7 +194,7 @@ fn a_node_that_follows_a_rollout_waits_for_mixed_as_any_other() {
 }
 
 #[test]
-fn a_node_that_does_not_follow_has_nothing_to_wait_for() {
+fn a_node_outside_of_the_rollout_waits_for_nothing() {
     let other = staged("", "true");
     let change = change(&words("vxlan"), &other, &situation());
     assert_eq!(change.in_force.kind_of(["10.0.0.1"]), BackendType::Vxlan);

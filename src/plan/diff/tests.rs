@@ -1,4 +1,4 @@
-//! Which op each difference asks for; what holds for all of them is in `tests/properties.rs`.
+//! The operation for each kind of difference; `tests/properties.rs` has the general properties.
 
 #![allow(clippy::unwrap_used)]
 
@@ -27,7 +27,7 @@ fn device() -> Link {
     Link { name: name(), kind: LinkKind::Vxlan(Box::new(vxlan)), mtu: 1450, mac: MAC, up: true }
 }
 
-/// The device with another attribute.
+/// The device with one changed attribute.
 fn device_with(change: impl FnOnce(&mut Vxlan)) -> Link {
     let mut link = device();
     if let LinkKind::Vxlan(vxlan) = &mut link.kind {
@@ -68,7 +68,7 @@ fn ops(desired: &[Entry], actual: &[Entry]) -> Vec<String> {
 }
 
 #[test]
-fn what_an_entry_needs_is_made_before_it_and_removed_after_it() {
+fn dependencies_of_an_entry_are_created_first_and_removed_last() {
     assert_eq!(ops(&peer(), &[]), ["+ fdb", "+ neigh", "+ route"]);
     assert_eq!(ops(&[], &peer()), ["- route", "- neigh", "- fdb"]);
     assert_eq!(ops(&peer(), &peer()), Vec::<String>::new());
@@ -97,7 +97,7 @@ fn a_device_is_corrected_in_place_where_the_kernel_can() {
 }
 
 #[test]
-fn a_device_that_cannot_be_corrected_makes_way_with_all_that_sits_on_it() {
+fn a_device_that_cannot_be_corrected_is_recreated_with_its_entries() {
     let [fdb, neighbour, route] = peer();
     let want = [Entry::Link(device()), fdb, neighbour, route];
     let others = [
@@ -113,12 +113,12 @@ fn a_device_that_cannot_be_corrected_makes_way_with_all_that_sits_on_it() {
     for have in others {
         let mut actual = want.clone();
         actual[0] = Entry::Link(have.clone());
-        let anew = ["- link", "+ link", "+ fdb", "+ neigh", "+ route"];
-        assert_eq!(ops(&want, &actual), anew, "{have}");
+        let recreated = ["- link", "+ link", "+ fdb", "+ neigh", "+ route"];
+        assert_eq!(ops(&want, &actual), recreated, "{have}");
     }
 }
 
 #[test]
-fn a_device_is_not_removed_for_being_unwanted() {
+fn a_device_that_is_not_desired_is_kept() {
     assert_eq!(ops(&[], &[Entry::Link(device())]), Vec::<String>::new());
 }

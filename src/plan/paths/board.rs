@@ -1,4 +1,4 @@
-//! All peers under probe: which peer is asked when, and the verdicts.
+//! The probe state of all peers: when each is probed next, and its verdict.
 
 #[cfg(test)]
 mod tests;
@@ -12,22 +12,23 @@ use super::subject::{Question, Subject, Target};
 use super::verdict::Rules;
 use crate::model::config::Probe;
 
-/// So many intervals a peer may take to answer for the first time: a busy machine is not flannel.
+/// The intervals within which a peer has to answer for the first time. A slow peer on a busy
+/// machine must not be taken for flannel, which never answers.
 const SILENCE: u32 = 5;
 
-/// Times are counted from the start of probing.
+/// Times are relative to the start of probing.
 #[derive(Debug)]
 pub struct Board {
     interval: Duration,
     rules: Rules,
-    /// By the first address of the peer's subnet.
+    /// Keyed by the first address of the peer's subnet.
     subjects: BTreeMap<IpAddr, Subject>,
-    /// The next turn of each of them.
+    /// When each peer is probed next.
     turns: BTreeSet<(Duration, IpAddr)>,
-    /// The number of the last question.
+    /// The number of the last probe.
     number: u64,
     budget: Budget,
-    /// Whose next turn has its room already.
+    /// The peers whose next probe is counted in the budget already.
     reserved: BTreeSet<IpAddr>,
     /// The peers whose verdict has changed.
     judged: BTreeSet<IpAddr>,
@@ -51,8 +52,8 @@ impl Board {
         }
     }
 
-    /// Applies these changes of the peers to probe; none of a peer that is not to be probed any more.
-    /// Nothing is known any more of a peer whose target changed.
+    /// Applies changes of the peers to probe; `None` removes a peer. The state of a peer whose
+    /// target changed is reset.
     pub fn follow(&mut self, changes: &BTreeMap<IpAddr, Option<Target>>, now: Duration) {
         for (peer, target) in changes {
             let known = self.subjects.get(peer).map(|subject| subject.target);
@@ -64,7 +65,7 @@ impl Board {
         }
     }
 
-    /// Forgets the silence of these peers, and asks them again as at first.
+    /// Resets the state of these peers, and probes them again from the start.
     pub fn ask_again(&mut self, peers: &BTreeSet<IpAddr>, now: Duration) {
         for peer in peers {
             if let Some(Subject { target, .. }) = self.subjects.get(peer).copied() {
@@ -73,12 +74,12 @@ impl Board {
         }
     }
 
-    /// When a question is due next; none while no peer is probed.
+    /// When the next probe is due; none while no peer is probed.
     pub fn next(&self) -> Option<Duration> {
         self.turns.first().map(|(at, _)| *at)
     }
 
-    /// The questions that are due. `random` gives any number.
+    /// The probes that are due. `random` returns any number.
     pub fn questions(&mut self, now: Duration, mut random: impl FnMut() -> u64) -> Vec<Question> {
         let mut questions = Vec::new();
         while let Some((at, peer)) = self.turns.first().copied().filter(|(at, _)| *at <= now) {
@@ -88,7 +89,7 @@ impl Board {
         questions
     }
 
-    /// Counts a question as lost: it was sent at `sent`, and not answered in time.
+    /// Counts a probe that was sent at `sent` as lost: it was not answered in time.
     pub fn lose(&mut self, question: &Question, sent: Duration, now: Duration) {
         let rules = self.rules;
         let Some(subject) = self.subject_of(question) else { return };
@@ -100,7 +101,7 @@ impl Board {
         }
     }
 
-    /// Counts a question as answered: it was sent at `sent`. `random` is any number.
+    /// Counts a probe that was sent at `sent` as answered. `random` is any number.
     pub fn answer(&mut self, question: &Question, sent: Duration, now: Duration, random: u64) {
         let rules = self.rules;
         let Some(subject) = self.subject_of(question) else { return };
@@ -110,8 +111,8 @@ impl Board {
         self.slow_down(question.peer, before, now, random);
     }
 
-    /// A peer has asked us, or answers too late. If we took it for one that never answers, it is
-    /// asked again at once.
+    /// Records a probe or a late answer from `peer`. If the peer was silent, it is probed again at
+    /// once.
     pub fn hear(&mut self, peer: IpAddr, now: Duration) {
         let Some(subject) = self.subjects.get_mut(&peer) else { return };
         subject.hear(now);
@@ -134,7 +135,7 @@ impl Board {
         self.subjects.values()
     }
 
-    /// The peer that `question` was about, unless it has another target since then.
+    /// The peer of `question`, unless its target has changed since.
     fn subject_of(&mut self, question: &Question) -> Option<&mut Subject> {
         self.subjects.get_mut(&question.peer).filter(|subject| subject.counts(question))
     }
@@ -177,7 +178,7 @@ impl Board {
         let public_ip = subject.target.public_ip;
         let next = now + jittered(self.interval(pace), random());
         self.take_turn_at(peer, next);
-        // Silence depends on the clock too.
+        // `Silent` depends on elapsed time, too.
         self.judge(peer, now);
         let question = |(path, size)| {
             self.number += 1;
@@ -186,7 +187,8 @@ impl Board {
         asks.into_iter().map(question).collect()
     }
 
-    /// A peer that is known now has its next turn some time in the usual interval: not all at once.
+    /// Moves the next probe of a peer whose path is known now to a random time in the usual
+    /// interval, so that not all peers are probed at once.
     fn slow_down(&mut self, peer: IpAddr, before: Pace, now: Duration, random: u64) {
         let pace = self.subjects.get(&peer).map(|subject| subject.pace(self.rules));
         if before == Pace::Unjudged && pace == Some(Pace::Steady) {
@@ -195,7 +197,7 @@ impl Board {
         }
     }
 
-    /// Brings the next turn of `peer` forward, if it is further off than one of doubt would be.
+    /// Probes `peer` earlier, if its next probe is later than that of a doubtful path would be.
     fn hurry(&mut self, peer: IpAddr, now: Duration) {
         let soon = now + self.interval(Pace::Doubtful);
         if self.subjects.get(&peer).is_some_and(|subject| subject.turn > soon) {
@@ -222,7 +224,7 @@ impl Board {
     }
 }
 
-/// From nine to eleven tenths of `interval`: thousands of nodes must not keep in step.
+/// From 0.9 to 1.1 times `interval`, so that thousands of nodes do not probe in step.
 fn jittered(interval: Duration, random: u64) -> Duration {
     let share = u32::try_from(random % 201).unwrap_or(0);
     interval * (900 + share) / 1000

@@ -1,4 +1,4 @@
-//! Which direct paths carry packets: which peer is asked when, and the verdict on its path.
+//! Path probing as pure state: when to probe which peer, and the verdict on its direct path.
 
 mod board;
 mod pace;

@@ -1,30 +1,30 @@
-//! How fast to ask: soon where it matters, and never more than a node and its network can well bear.
+//! Probe rates: fast where a path is unknown or doubtful, and limited for the node and the network.
 
 use std::time::Duration;
 
-/// How urgent the next question to a peer is.
+/// How urgent the next probe of a peer is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pace {
-    /// Its path is not known yet.
+    /// The state of its path is unknown.
     Unjudged,
-    /// A question was lost: does the path still work?
+    /// A probe was lost, so the path may have failed.
     Doubtful,
     Steady,
-    /// It never answers.
+    /// The peer has never answered.
     Silent,
 }
 
-/// Questions per second, once all paths are known.
+/// Probes per second once the state of all paths is known.
 const STEADY: f64 = 20.0;
-/// Questions per second while paths are unknown or in doubt.
+/// Probes per second while the state of paths is unknown or doubtful.
 const BURST: f64 = 200.0;
-/// So many of those may go at once.
+/// How many of the urgent probes may be sent at once.
 const AT_ONCE: f64 = 40.0;
-/// A silent peer is asked so many times less often.
+/// The factor by which the interval of a silent peer is longer.
 const SILENT: u32 = 8;
 
 impl Pace {
-    /// The time between two turns of one of `peers`.
+    /// The time between two probes of one of `peers`.
     pub(super) fn interval(self, interval: Duration, peers: usize) -> Duration {
         let number = u32::try_from(peers).unwrap_or(u32::MAX);
         let steady = interval.max(Duration::from_secs_f64(f64::from(number) / STEADY));
@@ -36,25 +36,25 @@ impl Pace {
         }
     }
 
-    /// Whether such questions are counted against the [`Budget`].
+    /// Whether probes at this pace count against the [`Budget`].
     pub(super) const fn is_urgent(self) -> bool {
         matches!(self, Self::Unjudged | Self::Doubtful)
     }
 }
 
-/// An answer that took longer does not count.
+/// The timeout of an answer.
 pub fn answer_timeout(interval: Duration) -> Duration {
     (interval / 4).max(Duration::from_millis(50))
 }
 
-/// When there is room for urgent questions.
+/// A rate limit for urgent probes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Budget {
     free: Duration,
 }
 
 impl Budget {
-    /// Makes room for `questions`, once for all: they may go at the moment returned, or later.
+    /// Reserves `questions` probes; they may be sent from the returned time on.
     pub(super) fn reserve(&mut self, questions: usize, now: Duration) -> Duration {
         let number = u32::try_from(questions).unwrap_or(u32::MAX);
         let seconds = |questions: f64| Duration::from_secs_f64(questions / BURST);
@@ -71,19 +71,19 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn few_peers_are_asked_at_every_interval() {
+    fn few_peers_are_probed_at_every_interval() {
         assert_eq!(Pace::Steady.interval(SECOND, 3), SECOND);
         assert_eq!(Pace::Steady.interval(SECOND, 20), SECOND);
     }
 
     #[test]
-    fn many_peers_share_twenty_questions_a_second() {
+    fn many_peers_share_twenty_probes_per_second() {
         assert_eq!(Pace::Steady.interval(SECOND, 1000), Duration::from_secs(50));
         assert_eq!(Pace::Silent.interval(SECOND, 1000), Duration::from_secs(400));
     }
 
     #[test]
-    fn doubts_are_cleared_within_an_interval() {
+    fn a_doubtful_path_is_judged_within_an_interval() {
         let Rules { failures, interval } = Rules { failures: 3, interval: SECOND };
         let found =
             answer_timeout(interval) + Pace::Doubtful.interval(interval, 1000) * (failures - 1);
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn urgent_questions_have_a_bound_too() {
+    fn urgent_probes_are_limited_too() {
         let mut budget = Budget::default();
         let now = SECOND * 100;
         let slots: Vec<Duration> = (0..1000).map(|_| budget.reserve(2, now)).collect();

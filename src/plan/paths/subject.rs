@@ -1,4 +1,4 @@
-//! The peers under probe: what probing depends on, and what is known of one peer.
+//! The probe state of one peer, and the inputs of probing.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -12,37 +12,37 @@ use crate::model::local::Local as NodeLocal;
 use crate::model::path::{Path, ProbeVerdict};
 use crate::model::prefix::Family;
 
-/// All that probing depends on.
+/// The inputs of probing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Targets {
-    /// None while paths are not to be probed.
+    /// None while probing is off.
     pub local: Option<Local>,
-    /// By the first address of the peer's subnet.
+    /// Keyed by the first address of the peer's subnet.
     pub peers: BTreeMap<IpAddr, Target>,
 }
 
-/// This node, as its probes show it.
+/// This node as the sender of probes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Local {
     pub probe: Probe,
     /// The first addresses of our subnets, one per family.
     pub addresses: BTreeMap<Family, IpAddr>,
-    /// The largest packet of pods, in bytes: that of a large probe with its headers.
+    /// The largest packet of pods, in bytes: the size of a large probe, headers included.
     pub pod_mtu: u32,
 }
 
-/// A peer in one address family, and the ways there are to it.
+/// A peer in one address family, and the paths to it that can be probed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
     pub public_ip: IpAddr,
-    /// Whether it is on our link.
+    /// Whether it is on the same link.
     pub direct: bool,
-    /// Whether its tunnel is one of ours.
+    /// Whether it has a tunnel that this node can use.
     pub tunnel: bool,
 }
 
 impl Local {
-    /// None while paths are not to be probed.
+    /// None while probing is off.
     pub fn of(local: &NodeLocal, pod_mtu: u32) -> Option<Self> {
         let own = local.own.as_ref()?;
         let probe = local.config.probing()?.clone();
@@ -64,10 +64,10 @@ impl Target {
     }
 }
 
-/// A question to a peer. The probe task sends it, and reports what became of it.
+/// A probe of a peer. The probe task sends it and reports the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Question {
-    /// Questions are counted in the order in which they are asked.
+    /// Probes are numbered in the order in which they are created.
     pub number: u64,
     pub peer: IpAddr,
     pub public_ip: IpAddr,
@@ -75,37 +75,38 @@ pub struct Question {
     pub size: Size,
 }
 
-/// A peer, what is known of the ways to it, and what follows.
+/// The probe state of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Subject {
     pub target: Target,
     pub direct: Track,
     pub tunnel: Track,
     pub verdict: ProbeVerdict,
-    /// When it has its next turn.
+    /// When it is probed next.
     pub(super) turn: Duration,
-    /// Questions up to this number do not count: they were about another target.
-    asked_before: u64,
-    /// When anything first came from it: then it is not flannel, and answers probes from then on.
-    spoke: Option<Duration>,
-    /// When it was first asked.
-    begun: Option<Duration>,
+    /// Results of probes up to this number are ignored: they were sent to another target.
+    ignored_until: u64,
+    /// When its first packet arrived. From then on it is known to answer probes, unlike flannel.
+    first_packet: Option<Duration>,
+    /// When it was first probed.
+    first_probe: Option<Duration>,
     turns: u32,
-    /// Times that its direct path went bad of late.
-    relapses: u32,
-    /// When its direct path last went bad.
+    /// How often its direct path has failed recently.
+    recent_failures: u32,
+    /// When its direct path last failed.
     failed: Duration,
 }
 
-/// The tunnel that stands by is asked at every so many turns.
+/// While the direct path is used, every how many rounds the tunnel is probed, too.
 const STANDBY: u32 = 4;
-/// Who has been good for so long is trusted like anybody else.
-const FORGIVEN: Duration = Duration::from_secs(600);
-/// A path that flaps has to prove itself ever longer, up to so many doublings.
+/// After this long without a failure, earlier failures no longer count.
+const RECENT: Duration = Duration::from_secs(600);
+/// Each recent failure doubles the number of answers that a path needs to recover, up to this many
+/// doublings.
 const MOST_DOUBLINGS: u32 = 3;
 
 impl Subject {
-    /// A peer of which nothing is known; `last` is the number of the last question to any peer.
+    /// A peer whose state is unknown; `last` is the number of the last probe of any peer.
     pub(super) fn new(target: Target, last: u64) -> Self {
         Self {
             target,
@@ -113,27 +114,31 @@ impl Subject {
             tunnel: Track::default(),
             verdict: ProbeVerdict::Pending,
             turn: Duration::ZERO,
-            asked_before: last,
-            spoke: None,
-            begun: None,
+            ignored_until: last,
+            first_packet: None,
+            first_probe: None,
             turns: 0,
-            relapses: 0,
+            recent_failures: 0,
             failed: Duration::ZERO,
         }
     }
 
-    /// The same node as `self`, of which nothing else is known any more.
+    /// The same peer with a new target: its state is reset.
     pub(super) fn renewed(&self, target: Target, last: u64) -> Self {
         let is_same = self.target.public_ip == target.public_ip;
-        Self { spoke: self.spoke.filter(|_| is_same), turn: self.turn, ..Self::new(target, last) }
+        Self {
+            first_packet: self.first_packet.filter(|_| is_same),
+            turn: self.turn,
+            ..Self::new(target, last)
+        }
     }
 
-    /// Whether what became of `question` says anything about this target.
+    /// Whether the result of `question` is about the current target.
     pub(super) const fn counts(&self, question: &Question) -> bool {
-        question.number > self.asked_before
+        question.number > self.ignored_until
     }
 
-    /// Of the way `path`.
+    /// The results by `path`.
     pub const fn track(&self, path: Path) -> &Track {
         match path {
             Path::Direct => &self.direct,
@@ -141,19 +146,19 @@ impl Subject {
         }
     }
 
-    /// Of the last large questions by `path` since anything first came from the peer: how many there
-    /// were, and how many of them were lost.
+    /// The numbers of large probes by `path` and of lost ones among them, within the window and
+    /// since the first packet of the peer.
     pub fn window(&self, path: Path) -> (u32, u32) {
-        self.spoke.map_or((0, 0), |_| self.track(path).window())
+        self.first_packet.map_or((0, 0), |_| self.track(path).window())
     }
 
     pub(super) fn pace(&self, rules: Rules) -> Pace {
         let fails = |track: &Track| track.missed >= rules.failures;
-        // Where nothing can be compared, there is no hurry.
+        // If both paths fail, or there is no tunnel to compare with, faster probes would not help.
         let is_dead = fails(&self.direct) && (fails(&self.tunnel) || !self.target.tunnel);
         match self.verdict {
             _ if !self.target.direct => Pace::Steady,
-            ProbeVerdict::Pending if is_dead && self.spoke.is_some() => Pace::Steady,
+            ProbeVerdict::Pending if is_dead && self.first_packet.is_some() => Pace::Steady,
             ProbeVerdict::Pending => Pace::Unjudged,
             ProbeVerdict::Good if self.direct.missed > 0 && !is_dead => Pace::Doubtful,
             ProbeVerdict::Silent => Pace::Silent,
@@ -161,7 +166,7 @@ impl Subject {
         }
     }
 
-    /// What to ask in the next turn.
+    /// The probes to send next.
     pub(super) fn questions(&self, rules: Rules) -> Vec<(Path, Size)> {
         let Target { direct, tunnel, .. } = self.target;
         let pace = self.pace(rules);
@@ -176,15 +181,15 @@ impl Subject {
     }
 
     pub(super) fn take_turn(&mut self, now: Duration) {
-        self.begun.get_or_insert(now);
+        self.first_probe.get_or_insert(now);
         self.turns = self.turns.wrapping_add(1);
     }
 
-    /// Takes any packet of it for a sign of life. What it left unanswered until then, before it
-    /// probed paths itself, says nothing of the paths.
+    /// Records that a packet of the peer arrived. Losses before its first packet are ignored: the
+    /// peer may not have answered probes yet.
     pub(super) fn hear(&mut self, now: Duration) {
-        if self.spoke.is_none() {
-            self.spoke = Some(now);
+        if self.first_packet.is_none() {
+            self.first_packet = Some(now);
             (self.direct, self.tunnel) = (Track::default(), Track::default());
         }
     }
@@ -195,22 +200,23 @@ impl Subject {
     }
 
     pub(super) fn take_loss(&mut self, question: &Question, sent: Duration) {
-        if self.spoke.is_none_or(|spoke| sent >= spoke) {
+        if self.first_packet.is_none_or(|since| sent >= since) {
             self.track_mut(question.path).take_loss(question.size, sent);
         }
     }
 
-    /// Judges anew; returns whether the verdict has changed.
+    /// Updates the verdict; returns whether it has changed.
     pub(super) fn judge(&mut self, rules: Rules, now: Duration) -> bool {
-        let begun = self.begun.filter(|_| self.spoke.is_none());
-        let unheard = begun.map_or(Duration::ZERO, |begun| now.saturating_sub(begun));
-        let successes = rules.successes << self.relapses.saturating_sub(1).min(MOST_DOUBLINGS);
+        let first_probe = self.first_probe.filter(|_| self.first_packet.is_none());
+        let silent_for = first_probe.map_or(Duration::ZERO, |since| now.saturating_sub(since));
+        let successes =
+            rules.successes << self.recent_failures.saturating_sub(1).min(MOST_DOUBLINGS);
         let rules = Rules { successes, ..rules };
         let last = self.verdict;
-        self.verdict = judge(last, &self.direct, &self.tunnel, rules, unheard);
+        self.verdict = judge(last, &self.direct, &self.tunnel, rules, silent_for);
         if matches!(self.verdict, ProbeVerdict::Bad(_)) && !matches!(last, ProbeVerdict::Bad(_)) {
-            let forgiven = now.saturating_sub(self.failed) > FORGIVEN;
-            self.relapses = if forgiven { 1 } else { self.relapses + 1 };
+            let is_first = now.saturating_sub(self.failed) > RECENT;
+            self.recent_failures = if is_first { 1 } else { self.recent_failures + 1 };
             self.failed = now;
         }
         last != self.verdict

@@ -1,4 +1,4 @@
-//! The verdict on a direct path, from what became of the questions by both paths.
+//! The verdict on a direct path, from the results of probes by both paths.
 
 use std::time::Duration;
 
@@ -6,38 +6,37 @@ use crate::model::path::{Cause, ProbeVerdict};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Size {
-    /// As short as can be.
+    /// The smallest probe.
     Small,
-    /// As large as pods' packets can be.
+    /// As large as the largest packet of pods.
     Large,
 }
 
-/// What has become of the questions to one peer by one path. Times are counted from the start of
-/// probing.
+/// The results of the probes to one peer by one path. Times are relative to the start of probing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Track {
-    /// The last large questions, the newest in the lowest bit; a lost one is set.
+    /// The last large probes, one bit each, the newest in the lowest bit; 1 means lost.
     pub(super) lost: u64,
-    /// How many of them there were, up to [`Track::WINDOW`].
+    /// The number of valid bits in `lost`, up to [`Track::WINDOW`].
     pub(super) known: u32,
-    /// Large questions lost in a row.
+    /// Consecutive large probes that were lost.
     pub missed: u32,
-    /// Large questions answered in a row.
+    /// Consecutive large probes that were answered.
     pub answered: u32,
-    /// When the first of those lost in a row was asked.
+    /// When the first of the consecutive lost large probes was sent.
     pub failing_since: Option<Duration>,
-    /// When the last large question that was answered was asked.
+    /// When the last answered large probe was sent.
     pub large: Option<Duration>,
-    /// When the last small question that was answered was asked.
+    /// When the last answered small probe was sent.
     pub small: Option<Duration>,
-    /// When the last answer came.
+    /// When the last answer arrived.
     pub heard: Option<Duration>,
-    /// Of the last answer to a large question.
+    /// The round-trip time of the last answered large probe.
     pub round_trip: Option<Duration>,
 }
 
 impl Track {
-    /// So many questions are remembered.
+    /// How many large probes are remembered.
     pub const WINDOW: u32 = 64;
 
     pub(super) fn take_answer(&mut self, size: Size, sent: Duration, now: Duration) {
@@ -72,43 +71,43 @@ impl Track {
         self.known = (self.known + 1).min(Self::WINDOW);
     }
 
-    /// Of the last large questions: how many there were, and how many of them were lost.
+    /// The numbers of remembered large probes, and of lost ones among them.
     pub const fn window(&self) -> (u32, u32) {
         (self.known, self.lost.count_ones())
     }
 
-    /// Whether a large question asked after `moment` was answered.
+    /// Whether a large probe that was sent after `moment` was answered.
     pub fn carried_since(&self, moment: Duration) -> bool {
         self.large.is_some_and(|asked| asked > moment)
     }
 }
 
-/// When a verdict changes.
+/// The thresholds of the verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rules {
-    /// Questions lost in a row that make a path bad.
+    /// Consecutive losses after which a path is bad.
     pub(super) failures: u32,
-    /// Answers in a row that make it good again.
+    /// Consecutive answers after which a bad path is good again.
     pub(super) successes: u32,
-    /// Who has answered nothing for so long from the start may be flannel.
+    /// A peer that has never answered for this long is silent: it may run flannel.
     pub(super) silence: Duration,
 }
 
-/// The verdict after `last` on a peer that was asked for so long without a word of it; no time at
-/// all if it has ever spoken.
+/// The verdict that follows `last`. `silent_for` is how long the peer has been probed without any
+/// packet from it; zero if it has ever sent one.
 ///
-/// A path is bad only if the tunnel carries packets meanwhile: a peer that answers by neither way
-/// may just be restarting, and then nothing is gained by another path.
+/// A path is bad only if the tunnel works in the same period: a peer that answers on neither path
+/// may be restarting, and another path would not help.
 pub(super) fn judge(
     last: ProbeVerdict,
     direct: &Track,
     tunnel: &Track,
     rules: Rules,
-    unheard: Duration,
+    silent_for: Duration,
 ) -> ProbeVerdict {
     let recovered = direct.answered >= rules.successes;
-    let is_silent = unheard >= rules.silence && is_silent([direct, tunnel], rules);
-    let has_spoken = unheard.is_zero();
+    let is_silent = silent_for >= rules.silence && is_silent([direct, tunnel], rules);
+    let has_spoken = silent_for.is_zero();
     match (last, failure(direct, tunnel, rules)) {
         (_, Some(cause)) => ProbeVerdict::Bad(cause),
         (ProbeVerdict::Bad(_), None) if recovered => ProbeVerdict::Good,
@@ -120,8 +119,8 @@ pub(super) fn judge(
     }
 }
 
-/// Whether the peer has left so many questions unanswered by each way it was asked by. That time has
-/// passed is not enough: a machine that stood still has not asked.
+/// Whether the peer has missed `failures` probes in a row on each path that was probed. Elapsed
+/// time is not enough: a suspended machine has not sent any probes.
 fn is_silent(tracks: [&Track; 2], rules: Rules) -> bool {
     let mut asked = tracks.into_iter().filter(|track| track.known > 0).peekable();
     asked.peek().is_some() && asked.all(|track| track.missed >= rules.failures)
@@ -197,14 +196,15 @@ mod tests {
     }
 
     #[test]
-    fn silence_takes_its_time() {
+    fn a_peer_is_silent_only_after_the_silence_interval() {
         let lost = losses(3);
-        let judged = |unheard| judge(Pending, &lost, &lost, RULES, Duration::from_millis(unheard));
+        let judged =
+            |silent_for| judge(Pending, &lost, &lost, RULES, Duration::from_millis(silent_for));
         assert_eq!((judged(1999), judged(2000)), (Pending, Silent));
     }
 
     #[test]
-    fn who_has_spoken_is_awaited_and_not_silent() {
+    fn a_peer_that_has_sent_a_packet_is_pending_and_not_silent() {
         let lost = losses(99);
         for last in [Pending, Silent] {
             assert_eq!(judge(last, &lost, &lost, RULES, Duration::ZERO), Pending);
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_lost_in_a_row_ends_with_an_answer() {
+    fn an_answer_resets_consecutive_losses() {
         let mut track = Track::default();
         track.take_loss(Size::Large, at(10));
         track.take_loss(Size::Large, at(20));
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn small_questions_say_nothing_of_large_packets() {
+    fn small_probes_do_not_count_for_large_packets() {
         let mut track = Track::default();
         track.take_loss(Size::Large, at(10));
         track.take_answer(Size::Small, at(20), at(21));
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn only_so_many_are_remembered() {
+    fn only_the_last_probes_are_remembered() {
         let mut track = Track::default();
         (0..100).for_each(|sent| track.take_loss(Size::Large, at(sent)));
         assert_eq!(track.window(), (64, 64));

@@ -1,15 +1,15 @@
-//! Addresses of pods: that nothing else has them, that bridges have those of this node's subnet, and that
-//! the kernel's table of neighbours has room for all peers.
+//! Address checks: overlaps with the pod network, bridges of another subnet, and the size of the
+//! kernel's neighbour tables.
 
 use super::facts::{Host, Needs};
 use super::{DropIn, Finding, Level, firewall};
 use crate::model::node::{FormerBridge, InterfaceAddress, Other, Overlap, former_bridges};
 use crate::model::prefix::{Family, Prefix};
 
-/// Of pods and others, beside the peers.
+/// Neighbours other than the peers, such as pods of this node.
 const OTHERS: usize = 256;
 
-/// Addresses of pods that hosts or services have, too.
+/// Reports pod networks that overlap addresses of hosts or services.
 pub(super) fn overlaps(needs: &Needs, host: &Host) -> Vec<Finding> {
     let link = needs.underlay.as_ref().and_then(|link| host.link(link));
     let prefixes = link.into_iter().flat_map(|link| {
@@ -37,7 +37,7 @@ fn network_overlap(overlap: &Overlap) -> Finding {
     }
 }
 
-/// Bridges whose pods have addresses of another subnet than this node has.
+/// Reports bridges whose pods have addresses of a subnet that this node does not have.
 pub(super) fn bridges(needs: &Needs, host: &Host) -> Vec<Finding> {
     let former = former_bridges(&host.links, &needs.networks, &needs.subnets);
     former.iter().map(bridge_of_another_subnet).collect()
@@ -58,16 +58,16 @@ fn bridge_of_another_subnet(bridge: &FormerBridge) -> Finding {
     }
 }
 
-/// What the drop-in sets, from the first threshold to the third.
-const ROOMY: [usize; 3] = [8192, 32768, 65536];
+/// The values that the drop-in sets, from the first threshold to the third.
+const THRESHOLDS: [usize; 3] = [8192, 32768, 65536];
 
-/// Tables of neighbours that are too small for all peers.
+/// Reports neighbour tables that are too small for all peers.
 pub(super) fn neighbours(needs: &Needs, host: &Host) -> Vec<Finding> {
     let families = needs.neighbours.iter();
     families.filter_map(|(family, peers)| neighbour_table_small(*family, *peers, host)).collect()
 }
 
-/// A network namespace that is not the host's first has none of them.
+/// The sysctls of the table's limits. Only the first network namespace of a host has them.
 pub(crate) fn neighbour_sysctls(family: Family) -> [String; 3] {
     let family = match family {
         Family::V4 => "ipv4",
@@ -76,7 +76,7 @@ pub(crate) fn neighbour_sysctls(family: Family) -> [String; 3] {
     [1, 2, 3].map(|number| format!("net/{family}/neigh/default/gc_thresh{number}"))
 }
 
-/// Peers behind the tunnel have entries that do not count.
+/// `peers` are those on the link: permanent entries of peers behind the tunnel do not count.
 fn neighbour_table_small(family: Family, peers: usize, host: &Host) -> Option<Finding> {
     let [_, soft, hard] = neighbour_sysctls(family);
     let wanted = peers + OTHERS;
@@ -100,17 +100,17 @@ fn neighbour_table_small(family: Family, peers: usize, host: &Host) -> Option<Fi
         what: format!(
             "there is room for {limit} {family} neighbours, and {peers} peers are on the link"
         ),
-        cure: format!("sysctl -w {place}={}", room(&place)),
+        cure: format!("sysctl -w {place}={}", threshold(&place)),
         place,
         why: why.to_owned(),
         drop_in: Some(DropIn {
             file: firewall::SYSCTLS,
-            lines: neighbour_sysctls(family).into_iter().zip(ROOMY).map(set).collect(),
+            lines: neighbour_sysctls(family).into_iter().zip(THRESHOLDS).map(set).collect(),
         }),
     })
 }
 
-fn room(sysctl: &str) -> usize {
-    let [_, soft, hard] = ROOMY;
+fn threshold(sysctl: &str) -> usize {
+    let [_, soft, hard] = THRESHOLDS;
     if sysctl.ends_with('3') { hard } else { soft }
 }

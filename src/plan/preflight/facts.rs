@@ -1,4 +1,4 @@
-//! What preflight goes by: what this node is to do, and what its host is like.
+//! The inputs of preflight: what this node needs, and the state of its host.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -16,59 +16,60 @@ use crate::plan::backend;
 
 use super::unit::Unit;
 
-/// What a node is to do.
+/// What this node needs from its host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Needs {
     pub families: Vec<Family>,
-    /// Of the pods; none if they are not known yet.
+    /// The pod networks; empty if they are not known yet.
     pub networks: Vec<Prefix>,
-    /// Of the pods of this node, likewise.
+    /// The subnets of this node; empty if they are not known yet.
     pub subnets: Vec<Prefix>,
     /// The link towards the peers.
     pub underlay: Option<LinkName>,
-    /// The tunnel's devices, and what their headers take of each packet, in bytes.
+    /// The tunnel devices, and the size of their headers, in bytes.
     pub tunnels: Vec<(LinkName, u32)>,
     pub packets: Packets,
     pub ports: Vec<Port>,
-    /// The peers on our link, of each family.
+    /// The number of peers on the same link, per address family.
     pub neighbours: BTreeMap<Family, usize>,
     /// The largest packet of pods, in bytes; none if it is not known yet.
     pub pod_mtu: Option<u32>,
-    /// Whether the daemon lets packets of pods through where iptables drops.
+    /// Whether the daemon adds accept rules where iptables drops packets of pods.
     pub forward: Forward,
 }
 
-/// Whether packets of one peer may come and go by different ways.
+/// Whether packets to and from one peer may use different paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Packets {
     ByOneWay,
     ByTwoWays,
 }
 
-/// A UDP port, and what listens there.
+/// A UDP port by its use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Port {
     Tunnel(u16),
     Probes(u16),
 }
 
-/// What the host is like.
+/// The state of the host.
 #[derive(Clone, Debug, Default)]
 pub struct Host {
-    /// Below `/proc/sys`, by their names with slashes; what does not exist is missing.
+    /// The values below `/proc/sys`, keyed by names with slashes. Names that do not exist are
+    /// missing.
     pub sysctls: BTreeMap<String, String>,
     pub links: Vec<Interface>,
-    /// Other daemons of flannel's network.
+    /// Other daemons that keep the routes of a flannel network.
     pub rivals: Vec<Rival>,
     pub sockets: Vec<Socket>,
-    /// All chains of nftables that decide what is let through; iptables-nft has them there too.
+    /// All nftables chains that decide on forwarded packets, including those of iptables-nft.
     pub chains: Vec<ForeignChain>,
-    /// Tables of iptables that nobody sees through nftables.
+    /// Tables of iptables-legacy, which are not visible through nftables.
     pub legacy_tables: Vec<String>,
     pub nftables: Module,
     pub vxlan: Module,
     pub systemd: Systemd,
-    /// The API server as a service, where this runs in a pod of Kubernetes.
+    /// The service address of the API server, if this process runs in a pod of Kubernetes.
     pub service: Option<IpAddr>,
 }
 
@@ -76,11 +77,11 @@ pub struct Host {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rival {
     Process(Process),
-    /// It answers for its health on this TCP port; its process cannot be seen from here.
+    /// It answers health checks on this TCP port; its process is not visible from here.
     Health(u16),
 }
 
-/// A process that is no good company.
+/// A process that conflicts with the daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {
     pub pid: u32,
@@ -88,15 +89,15 @@ pub struct Process {
     pub place: Place,
 }
 
-/// Whose network a process lives in.
+/// The network namespace of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     Ours,
-    /// It may not be looked at.
+    /// No permission to read it.
     Unknown,
 }
 
-/// Somebody listens for UDP.
+/// A UDP socket that is in use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Socket {
     pub port: u16,
@@ -105,57 +106,56 @@ pub struct Socket {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// A daemon of ours.
+    /// A tweed daemon.
     Tweed,
     Process(u32, String),
-    /// The kernel, for a tunnel of somebody's; or a process that may not be looked at.
+    /// The kernel, for the tunnel of another program; or a process that may not be inspected.
     Unknown,
 }
 
-/// Whether the kernel has something.
+/// Whether the kernel supports a feature.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Module {
     #[default]
     Unknown,
-    /// It is there, or is loaded when it is needed.
+    /// Supported, or loaded on demand.
     Available,
     Missing,
 }
 
-/// A chain of nftables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ForeignChain {
-    /// None is both.
+    /// None means both.
     pub family: Option<Family>,
     pub table: String,
     pub name: String,
-    /// What becomes of forwarded packets at its end; none for a chain that only others lead to.
+    /// The policy for forwarded packets; none for a chain that other chains jump to.
     pub policy: Option<Outcome>,
     pub rules: Vec<ForeignRule>,
 }
 
-/// For packets of which all is known that it asks for.
+/// A rule, as far as it can be evaluated with the source and the destination alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ForeignRule {
-    /// Networks in which the source has to be, and the destination; none is any.
+    /// The networks that the source and the destination have to be in; none matches any.
     pub source: Option<Prefix>,
     pub destination: Option<Prefix>,
     pub then: Outcome,
 }
 
-/// The parts of systemd that touch links; those that do not run have no files.
+/// The systemd files that configure links. Services that do not run have none.
 #[derive(Clone, Debug, Default)]
 pub struct Systemd {
-    /// Of networkd itself, its drop-ins included.
+    /// The configuration of networkd itself, drop-ins included.
     pub networkd: Option<Unit>,
-    /// In the order in which networkd looks for one that fits.
+    /// In the order in which networkd matches them.
     pub networks: Vec<Unit>,
-    /// The same of udev.
+    /// The link files of udev, in the order in which udev matches them.
     pub links: Vec<Unit>,
 }
 
 impl Needs {
-    /// Of a node that is known, whose peers have these public IPs.
+    /// The needs of a running node whose peers have these public IPs.
     pub fn of(local: &Local, peers: &[IpAddr]) -> Self {
         let Local { config, node, .. } = local;
         let tunnel = &config.backend.tunnel;
@@ -181,8 +181,8 @@ impl Needs {
         }
     }
 
-    /// Of a node before its first start, behind `underlay` and for pods of `networks`, if that is
-    /// known: with flannel's defaults.
+    /// The needs of a node before its first start, with flannel's defaults for everything but
+    /// `underlay` and `networks`.
     pub fn before_the_first_start(underlay: Option<LinkName>, networks: &[Prefix]) -> Self {
         let named = networks.iter().map(|network| network.family());
         let mut families: Vec<Family> = named.collect::<BTreeSet<_>>().into_iter().collect();

@@ -1,4 +1,4 @@
-//! Whether the host forwards packets of pods: forwarding itself, the firewalls of others, reverse-path filters.
+//! Forwarding checks: the sysctls, firewall rules of other programs, and reverse-path filters.
 
 use super::facts::{ForeignChain, ForeignRule, Host, Needs, Outcome, Packets};
 use super::{DropIn, Finding, Level};
@@ -8,15 +8,15 @@ use crate::model::prefix::{Family, Prefix};
 
 pub(super) const SYSCTLS: &str = "sysctl.d/90-tweed.conf";
 pub(crate) const BRIDGE_NETFILTER: &str = "net/bridge/bridge-nf-call-iptables";
-/// The chain that kube-proxy has in its iptables mode.
+/// The chain of kube-proxy in its iptables mode.
 const SERVICES: &str = "KUBE-SERVICES";
-/// So deep chains may lead to each other; the kernel has a limit of its own.
-const DEEPEST: usize = 16;
+/// The maximum depth of jumps to follow. The kernel has its own limit.
+const MAX_DEPTH: usize = 16;
 pub(crate) const ALL_FILTERS: &str = "net/ipv4/conf/all/rp_filter";
 const STRICT: usize = 1;
 const LOOSE: usize = 2;
 
-/// Whether the host forwards packets at all, and those of bridges through iptables.
+/// Reports whether the host forwards packets, and passes those of bridges through iptables.
 pub(super) fn forwarding_settings(needs: &Needs, host: &Host) -> Vec<Finding> {
     let off =
         needs.families.iter().filter(|family| host.number(forwarding_sysctl(**family)) == Some(0));
@@ -64,14 +64,14 @@ fn bridge_netfilter_off(host: &Host) -> Option<Finding> {
     })
 }
 
-/// All packets of which this much is known.
+/// A set of packets: all that have this source and destination; none matches any.
 #[derive(Clone, Copy, Debug)]
 struct Traffic {
     source: Option<Prefix>,
     destination: Option<Prefix>,
 }
 
-/// Whether firewalls of others accept packets of pods.
+/// Reports chains of other programs that drop packets of pods.
 pub(super) fn chains(needs: &Needs, host: &Host) -> Vec<Finding> {
     let dropped = host.chains.iter().filter(|chain| chain.policy.is_some()).flat_map(|chain| {
         let concerned = needs.networks.iter().filter(|network| chain.sees(network.family()));
@@ -83,7 +83,8 @@ pub(super) fn chains(needs: &Needs, host: &Host) -> Vec<Finding> {
     dropped.chain(legacy(host)).collect()
 }
 
-/// Whether the rules that the daemon appends to `FORWARD` of iptables suffice: no rule drops before.
+/// Whether the rules that the daemon appends to `FORWARD` of iptables are enough: only the policy
+/// of the chain drops, and no earlier rule.
 fn is_opened(chain: &ForeignChain, network: Prefix, needs: &Needs, host: &Host) -> bool {
     let is_of_iptables = chain.family.is_some()
         && (chain.table.as_str(), chain.name.as_str()) == ("filter", "FORWARD");
@@ -99,7 +100,7 @@ fn noted(finding: Finding) -> Finding {
 fn dropped(chain: &ForeignChain, network: Prefix, host: &Host) -> Option<Finding> {
     let is_lost = |(source, destination)| {
         let traffic = Traffic { source, destination };
-        fate(chain, traffic, &host.chains, DEEPEST) == Some(Outcome::Drop)
+        outcome(chain, traffic, &host.chains, MAX_DEPTH) == Some(Outcome::Drop)
     };
     let pods = Some(network);
     let (level, lost, why) = match [(pods, pods), (pods, None), (None, pods)].map(is_lost) {
@@ -144,14 +145,15 @@ fn cure(chain: &ForeignChain, network: Prefix) -> String {
     format!("{} && {}", rule("saddr"), rule("daddr"))
 }
 
-/// What becomes of `traffic` as far as it is known for all of it; none if it comes back from `chain`.
-fn fate(
+/// What the chain does with all packets of `traffic`, if that is known; none if they return from
+/// it.
+fn outcome(
     chain: &ForeignChain,
     traffic: Traffic,
     chains: &[ForeignChain],
     depth: usize,
 ) -> Option<Outcome> {
-    for rule in chain.rules.iter().filter(|rule| rule.takes(traffic)) {
+    for rule in chain.rules.iter().filter(|rule| rule.matches(traffic)) {
         match &rule.then {
             end @ (Outcome::Accept | Outcome::Drop) => return Some(end.clone()),
             Outcome::Return => break,
@@ -188,16 +190,16 @@ impl ForeignChain {
         all: &[ForeignChain],
         depth: usize,
     ) -> Option<Outcome> {
-        let is_meant = |chain: &&ForeignChain| {
+        let is_target = |chain: &&ForeignChain| {
             chain.name == name && chain.table == self.table && chain.family == self.family
         };
-        let next = all.iter().find(is_meant)?;
-        fate(next, traffic, all, depth.checked_sub(1)?)
+        let next = all.iter().find(is_target)?;
+        outcome(next, traffic, all, depth.checked_sub(1)?)
     }
 }
 
 impl ForeignRule {
-    fn takes(&self, traffic: Traffic) -> bool {
+    fn matches(&self, traffic: Traffic) -> bool {
         let holds = |asked: Option<Prefix>, known: Option<Prefix>| match (asked, known) {
             (None, _) => true,
             (Some(asked), Some(known)) => asked.covers(known),
@@ -221,7 +223,7 @@ fn legacy(host: &Host) -> Option<Finding> {
     })
 }
 
-/// Reverse-path filters that drop packets of peers.
+/// Reports reverse-path filters that drop packets of peers.
 pub(super) fn reverse_path_filters(needs: &Needs, host: &Host) -> Vec<Finding> {
     let tunnels = needs.tunnels.iter().map(|(tunnel, _)| tunnel);
     let links = needs.underlay.iter().chain(tunnels);
@@ -235,7 +237,7 @@ pub(crate) fn filter_sysctl(link: &LinkName) -> String {
     format!("net/ipv4/conf/{link}/rp_filter")
 }
 
-/// Of the link's own value and that of all links, the kernel goes by the larger.
+/// The kernel uses the larger of the link's own value and that of `all`.
 fn is_strict(link: &LinkName, host: &Host) -> bool {
     let own = host.number(&filter_sysctl(link));
     own.is_some_and(|own| own.max(host.number(ALL_FILTERS).unwrap_or(0)) == STRICT)

@@ -1,14 +1,14 @@
-//! Links: that the kernel can create and guard the tunnel's device, and that packets of pods fit.
+//! Link checks: kernel support for the tunnel device and its table, and MTUs.
 
 use super::facts::{Host, Module, Needs};
 use super::{DropIn, Finding, Level};
 use crate::model::entry::{LinkName, POD_BRIDGE};
 use crate::model::prefix::Family;
 
-/// A link with less carries no IPv6.
-const LEAST: u32 = 1280;
+/// The minimum MTU of IPv6, in bytes.
+const MIN_IPV6_MTU: u32 = 1280;
 
-/// Whether the kernel can create the tunnel's device, and guard it.
+/// Reports missing kernel modules for the tunnel device and the table that protects it.
 pub(super) fn modules(needs: &Needs, host: &Host) -> Vec<Finding> {
     let device = needs.tunnels.first().map(|(device, _)| device);
     let missing = device.filter(|_| host.vxlan == Module::Missing).map(missing);
@@ -52,7 +52,8 @@ fn unguarded(device: &LinkName) -> Finding {
     }
 }
 
-/// Links that are too narrow for what is sent over them.
+/// Reports links whose MTU is too small for the packets that they carry, and bridges with another
+/// MTU.
 pub(super) fn mtus(needs: &Needs, host: &Host) -> Vec<Finding> {
     let Some(mtu) = needs.pod_mtu else { return Vec::new() };
     let below = needs.underlay.iter().filter_map(|link| underlay(link, mtu, needs, host));
@@ -61,7 +62,7 @@ pub(super) fn mtus(needs: &Needs, host: &Host) -> Vec<Finding> {
     below.chain(tunnels).chain(pods).collect()
 }
 
-/// Of the headers, the largest counts.
+/// With several tunnels, the largest header counts.
 fn underlay(link: &LinkName, mtu: u32, needs: &Needs, host: &Host) -> Option<Finding> {
     let headers = needs.tunnels.iter().map(|(_, headers)| *headers).max().unwrap_or(0);
     let carries = host.link(link)?.mtu;
@@ -94,10 +95,10 @@ fn tunnel(link: &LinkName, mtu: u32, host: &Host) -> Option<Finding> {
 
 fn least(mtu: u32, needs: &Needs) -> Option<Finding> {
     let speaks_v6 = needs.families.contains(&Family::V6);
-    (speaks_v6 && mtu < LEAST).then(|| Finding {
+    (speaks_v6 && mtu < MIN_IPV6_MTU).then(|| Finding {
         id: "mtu-too-small",
         level: Level::Warning,
-        what: format!("pods may send {mtu} bytes, less than the {LEAST} that IPv6 needs"),
+        what: format!("pods may send {mtu} bytes, less than the {MIN_IPV6_MTU} that IPv6 needs"),
         place: needs.underlay.as_ref().map_or_else(String::new, |link| format!("link {link}")),
         why: "the kernel takes IPv6 away from links that are so narrow".to_owned(),
         cure: "give the link between the nodes a larger MTU, or use host-gw".to_owned(),

@@ -1,4 +1,4 @@
-//! What of this host is in the way of packets, found before they are lost: facts in, findings out.
+//! Host settings that drop or block packets of pods: host facts in, findings out.
 
 pub(crate) mod addresses;
 pub(crate) mod facts;
@@ -20,25 +20,25 @@ use std::fmt;
 
 use serde::Serialize;
 
-/// Something that an operator should know or mend.
+/// A problem of the host that an operator should know or fix.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// The same in every version.
+    /// A stable identifier: it does not change between versions.
     pub id: &'static str,
     pub level: Level,
     pub what: String,
-    /// The file, link, process or table that it is about.
+    /// The file, link, process or table that the finding is about.
     #[serde(rename = "where")]
     pub place: String,
     pub why: String,
-    /// What to do.
+    /// How to fix it.
     pub cure: String,
-    /// What makes the cure outlast a boot.
+    /// A configuration file that makes the fix permanent across reboots.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drop_in: Option<DropIn>,
 }
 
-/// How bad it is, worst first.
+/// The severity, worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
@@ -46,19 +46,19 @@ pub enum Level {
     Fatal,
     /// Packets are lost, or will be.
     Warning,
-    /// Nothing is lost as things stand.
+    /// No packets are lost at present.
     Note,
 }
 
-/// A file of `config/`, and what of it is the cure.
+/// A file of `config/`, and the lines of it that fix the problem.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DropIn {
-    /// Below `config/` in the sources, and below `/etc` once installed.
+    /// The path relative to `config/` in the sources, and to `/etc` once installed.
     pub file: &'static str,
     pub lines: Vec<String>,
 }
 
-/// Everything worth knowing, worst first.
+/// All findings, worst first.
 pub fn findings(needs: &Needs, host: &Host) -> Vec<Finding> {
     let mut findings: Vec<Finding> = [
         others::rivals(&host.rivals),
@@ -78,7 +78,7 @@ pub fn findings(needs: &Needs, host: &Host) -> Vec<Finding> {
     findings
 }
 
-/// Why the daemon may not start, if it may not.
+/// The finding for which the daemon refuses to start, if any.
 pub fn refusal(rivals: &[Rival]) -> Option<Finding> {
     others::rivals(rivals).into_iter().find(|finding| finding.level == Level::Fatal)
 }

@@ -1,4 +1,4 @@
-//! What networkd and udev do to links and routes that are not theirs.
+//! Changes of networkd and udev to links and routes that they did not create.
 
 use super::facts::{Host, Needs};
 use super::unit::{Device, Unit};
@@ -6,7 +6,7 @@ use super::{DropIn, Finding, Level};
 use crate::model::entry::{LinkName, POD_BRIDGE};
 
 const FOREIGN: [&str; 2] = ["ManageForeignRoutes", "ManageForeignNextHops"];
-const LEFT_ALONE: &str = "systemd/network/10-tweed.network";
+const UNMANAGED: &str = "systemd/network/10-tweed.network";
 
 pub(super) fn findings(needs: &Needs, host: &Host) -> Vec<Finding> {
     let systemd = &host.systemd;
@@ -49,13 +49,13 @@ fn named(keys: &[&str]) -> String {
     format!("{} {verb}", keys.join(" and "))
 }
 
-/// Of several files that fit a link, the first counts.
+/// networkd uses only the first file that matches a link.
 fn managed(device: Device<'_>, networks: &[Unit]) -> Option<Finding> {
     let first = networks.iter().find(|unit| unit.fits(device))?;
     (!first.is_on("Link", "Unmanaged")).then(|| Finding {
         id: "networkd-manages-link",
         level: Level::Warning,
-        what: format!("networkd {} {}", deed(first), device.name),
+        what: format!("networkd {} {}", action(first), device.name),
         place: first.path.clone(),
         why: "it takes away addresses and routes there that it did not make".to_owned(),
         cure: format!(
@@ -63,13 +63,13 @@ fn managed(device: Device<'_>, networks: &[Unit]) -> Option<Finding> {
             first.path
         ),
         drop_in: Some(DropIn {
-            file: LEFT_ALONE,
+            file: UNMANAGED,
             lines: vec!["Name=flannel.* flannel-v6.* cni0".to_owned(), "Unmanaged=yes".to_owned()],
         }),
     })
 }
 
-fn deed(unit: &Unit) -> &'static str {
+fn action(unit: &Unit) -> &'static str {
     let asks = unit.get("Network", "DHCP").is_some() && !unit.is_off("Network", "DHCP");
     if asks { "asks for an address by DHCP on" } else { "manages" }
 }

@@ -1,9 +1,10 @@
-//! Others on this host: daemons that keep the same routes, programs that hold our UDP ports.
+//! Conflicting programs: daemons that keep the same routes, and programs that use the same UDP
+//! ports.
 
 use super::facts::{Host, Needs, Owner, Place, Port, Process, Rival, Socket};
 use super::{Finding, Level};
 
-/// Other daemons that keep the same routes.
+/// Reports other daemons that keep the same routes.
 pub(super) fn rivals(rivals: &[Rival]) -> Vec<Finding> {
     rivals.iter().map(other_daemon).collect()
 }
@@ -36,7 +37,7 @@ fn other_daemon(rival: &Rival) -> Finding {
     Finding { id: "other-daemon", level, what, place, why, cure, drop_in: None }
 }
 
-/// UDP ports on which other programs listen.
+/// Reports UDP ports that other programs use.
 pub(super) fn ports(needs: &Needs, host: &Host) -> Vec<Finding> {
     needs.ports.iter().filter_map(|port| port_taken(*port, needs, host)).collect()
 }
@@ -65,7 +66,8 @@ fn port_taken(port: Port, needs: &Needs, host: &Host) -> Option<Finding> {
     })
 }
 
-/// A tunnel's socket is the kernel's: it is ours if our device is up.
+/// The kernel owns a tunnel's socket, so a socket without a process is foreign only while our
+/// device is down.
 fn is_foreign(port: Port, socket: &Socket, needs: &Needs, host: &Host) -> bool {
     let is_up = |device| host.link(device).is_some_and(|link| link.up);
     match (&socket.owner, port) {

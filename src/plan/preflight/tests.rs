@@ -1,4 +1,4 @@
-//! Each finding on a host that is as it should be, but for one thing.
+//! Each finding, on a host with exactly one flaw.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
@@ -12,7 +12,7 @@ use crate::model::entry::LinkName;
 use crate::model::prefix::Family;
 use host::*;
 
-/// What is found, in words, once `change` was made to a host without a flaw.
+/// The findings as text after `change` to a host without a flaw.
 fn found(change: impl FnOnce(&mut Needs, &mut Host)) -> Vec<String> {
     let (mut needs, mut host) = (needs(), host());
     change(&mut needs, &mut host);
@@ -24,18 +24,18 @@ fn words(findings: &[Finding]) -> Vec<String> {
 }
 
 #[test]
-fn a_host_as_it_should_be_gives_no_cause_for_a_word() {
+fn a_host_without_a_flaw_has_no_findings() {
     assert_eq!(found(|_, _| {}), [] as [&str; 0]);
 }
 
 #[test]
-fn a_host_that_nothing_is_known_of_gives_none_either() {
+fn an_unknown_host_has_no_findings() {
     let findings = findings(&Needs::before_the_first_start(None, &[]), &Host::default());
     assert_eq!(words(&findings), [] as [&str; 0]);
 }
 
 #[test]
-fn before_the_first_start_the_networks_are_all_that_has_to_be_known() {
+fn before_the_first_start_only_the_networks_have_to_be_known() {
     let networks = [prefix("10.244.0.0/16"), prefix("fd00:10:244::/56")];
     let needs = Needs::before_the_first_start(Some(LinkName::new("eth0")), &networks);
     assert_eq!((needs.families.as_slice(), needs.tunnels.len()), (Family::ALL.as_slice(), 2));
@@ -47,7 +47,7 @@ fn before_the_first_start_the_networks_are_all_that_has_to_be_known() {
 
 type Change = fn(&mut Needs, &mut Host);
 
-/// One flaw each, and the words for it.
+/// One flaw each, and the text of its finding.
 const FLAWS: &[(Change, &str)] = &[
     (
         |_, host| host.rivals = vec![rival(Place::Ours)],
@@ -197,14 +197,14 @@ const FLAWS: &[(Change, &str)] = &[
 ];
 
 #[test]
-fn each_flaw_is_found_and_nothing_else() {
+fn each_flaw_has_exactly_one_finding() {
     for (change, words) in FLAWS {
         assert_eq!(found(change), [*words]);
     }
 }
 
 #[test]
-fn only_a_bridge_of_pods_is_taken_for_one_of_another_subnet() {
+fn only_a_bridge_of_pods_is_reported_as_one_of_another_subnet() {
     for (link, subnet) in [
         ("cni0", "10.244.1.0/24"),
         ("cni0", "172.17.0.0/16"),
@@ -227,14 +227,14 @@ fn the_worst_comes_first() {
 }
 
 #[test]
-fn only_a_daemon_that_is_sure_to_be_in_the_way_keeps_ours_from_starting() {
+fn only_a_daemon_that_certainly_conflicts_prevents_the_start() {
     assert!(refusal(&[rival(Place::Ours)]).is_some());
     assert_eq!(refusal(&[rival(Place::Unknown)]), None);
     assert_eq!(refusal(&[]), None);
 }
 
 #[test]
-fn a_tunnel_that_is_not_wanted_needs_no_module() {
+fn a_node_without_a_tunnel_needs_no_module() {
     let found = found(|needs, host| {
         needs.tunnels.clear();
         needs.ports.clear();
@@ -244,14 +244,14 @@ fn a_tunnel_that_is_not_wanted_needs_no_module() {
     assert_eq!(found, [] as [&str; 0]);
 }
 
-/// Whether packets of pods are let through by chains of these rules, the first of which has a policy.
-fn lets_through(policy: Outcome, rules: Vec<ForeignRule>, others: Vec<ForeignChain>) -> bool {
+/// Whether chains accept packets of pods; `policy` and `rules` are those of the first chain.
+fn is_accepted(policy: Outcome, rules: Vec<ForeignRule>, others: Vec<ForeignChain>) -> bool {
     let chains = [vec![forward(policy, rules)], others].concat();
     found(|_, host| host.chains = chains).is_empty()
 }
 
 #[test]
-fn what_the_rules_of_others_let_through_is_followed_through_their_chains() {
+fn jumps_between_foreign_chains_are_followed() {
     use Outcome::{Accept, Drop, Goto, Jump, Return};
     const PODS: &str = "10.244.0.0/16";
     let both = || vec![from(PODS, Accept), to("10.0.0.0/8", Accept)];
@@ -272,13 +272,13 @@ fn what_the_rules_of_others_let_through_is_followed_through_their_chains() {
         (true, Accept, vec![from("192.168.0.0/16", Drop)], vec![]),
         (true, Accept, jump("circle"), vec![chain("circle", jump("circle"))]),
     ] {
-        let told = format!("{policy:?} {rules:?} {others:?}");
-        assert_eq!(lets_through(policy, rules, others), expected, "{told}");
+        let case = format!("{policy:?} {rules:?} {others:?}");
+        assert_eq!(is_accepted(policy, rules, others), expected, "{case}");
     }
 }
 
 #[test]
-fn a_chain_is_opened_by_the_command_of_its_owner() {
+fn the_fix_for_a_chain_uses_the_command_of_its_owner() {
     let cure = |family, table: &str| {
         let (mut host, dropping) = (host(), forward(Outcome::Drop, []));
         host.chains = vec![ForeignChain { family, table: table.to_owned(), ..dropping }];
@@ -294,7 +294,7 @@ fn a_chain_is_opened_by_the_command_of_its_owner() {
 }
 
 #[test]
-fn what_is_recommended_is_what_the_files_say() {
+fn recommended_lines_are_in_the_shipped_files() {
     let config = Path::new(env!("CARGO_MANIFEST_DIR")).join("config");
     let mut files = Vec::new();
     for (change, _) in FLAWS {
@@ -324,7 +324,7 @@ fn what_is_recommended_is_what_the_files_say() {
 }
 
 #[test]
-fn every_finding_stands_in_the_documentation() {
+fn every_finding_is_documented() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let page = fs::read_to_string(root.join("docs/doctor.md")).unwrap();
     for (_, words) in FLAWS {

@@ -1,11 +1,11 @@
-//! A file of systemd, and which links it is for.
+//! A parser for systemd files, and the matching of links against their `[Match]` sections.
 
 use std::collections::BTreeMap;
 
-/// As far as it takes to tell what it says; of what cannot be read, nothing is seen.
+/// The settings of a systemd file. Lines that cannot be parsed are skipped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unit {
-    /// Where it is installed.
+    /// The path of the installed file.
     pub path: String,
     entries: Vec<Entry>,
 }
@@ -17,14 +17,14 @@ struct Entry {
     value: String,
 }
 
-/// A link, as conditions ask for it.
+/// The properties of a link that conditions match.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Device<'a> {
     pub(super) name: &'a str,
     pub(super) kind: &'a str,
 }
 
-/// Conditions on the host, not on the link: whoever wrote them meant this host or another.
+/// Conditions on the host instead of the link. They are taken as met.
 const OF_THE_HOST: [&str; 7] = [
     "Host",
     "Virtualization",
@@ -36,13 +36,13 @@ const OF_THE_HOST: [&str; 7] = [
 ];
 
 impl Unit {
-    /// `texts` are the file itself and its drop-ins: the last word counts.
+    /// `texts` are the file itself and its drop-ins; for each key, the last value counts.
     pub fn parse(path: String, texts: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
         let entries = texts.into_iter().flat_map(|text| entries(text.as_ref())).collect();
         Self { path, entries }
     }
 
-    /// An empty value takes back what was said before.
+    /// An empty value resets earlier ones.
     pub(super) fn get(&self, section: &str, key: &str) -> Option<&str> {
         let is_meant = |entry: &&Entry| entry.section == section && entry.key == key;
         let last = self.entries.iter().rev().find(is_meant)?;
@@ -61,7 +61,7 @@ impl Unit {
         })
     }
 
-    /// Without a condition it fits every link.
+    /// A file without conditions matches every link.
     pub(super) fn fits(&self, device: Device<'_>) -> bool {
         let mut conditions: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for Entry { key, value, .. } in self.entries.iter().filter(|it| it.section == "Match") {
@@ -89,33 +89,33 @@ fn entries(text: &str) -> Vec<Entry> {
         let Some((key, value)) = line.split_once('=').filter(|_| heading.is_none()) else {
             continue;
         };
-        let [section, key, value] = [section, key, value].map(|word| word.trim().to_owned());
+        let [section, key, value] = [section, key, value].map(|text| text.trim().to_owned());
         entries.push(Entry { section, key, value });
     }
     entries
 }
 
-/// One of several patterns; none of them if the list begins with `!`.
-fn one_fits(patterns: &str, word: &str) -> bool {
+/// Matches one of several patterns, or none of them if the list begins with `!`.
+fn one_fits(patterns: &str, text: &str) -> bool {
     let (rest, wanted) = patterns.strip_prefix('!').map_or((patterns, true), |rest| (rest, false));
-    rest.split_whitespace().any(|pattern| is_like(pattern.as_bytes(), word.as_bytes())) == wanted
+    rest.split_whitespace().any(|pattern| is_like(pattern.as_bytes(), text.as_bytes())) == wanted
 }
 
-/// With `*` and `?` as the shell has them.
-fn is_like(pattern: &[u8], word: &[u8]) -> bool {
-    match (pattern, word) {
+/// Shell patterns with `*`, `?` and `[…]`.
+fn is_like(pattern: &[u8], text: &[u8]) -> bool {
+    match (pattern, text) {
         ([], []) => true,
         ([b'*', rest @ ..], _) => {
-            is_like(rest, word)
-                || word.split_first().is_some_and(|(_, tail)| is_like(pattern, tail))
+            is_like(rest, text)
+                || text.split_first().is_some_and(|(_, tail)| is_like(pattern, tail))
         }
-        ([b'?', pattern @ ..], [_, word @ ..]) => is_like(pattern, word),
-        ([b'[', set @ ..], [letter, word @ ..]) => {
+        ([b'?', pattern @ ..], [_, text @ ..]) => is_like(pattern, text),
+        ([b'[', set @ ..], [letter, text @ ..]) => {
             let end = set.iter().position(|byte| *byte == b']').unwrap_or(set.len());
             let (set, pattern) = set.split_at(end);
-            is_among(set, *letter) && is_like(pattern.get(1..).unwrap_or_default(), word)
+            is_among(set, *letter) && is_like(pattern.get(1..).unwrap_or_default(), text)
         }
-        ([byte, pattern @ ..], [letter, word @ ..]) => byte == letter && is_like(pattern, word),
+        ([byte, pattern @ ..], [letter, text @ ..]) => byte == letter && is_like(pattern, text),
         _ => false,
     }
 }
@@ -172,12 +172,13 @@ mod tests {
     }
 
     #[test]
-    fn the_last_word_counts() {
-        let said = ["[Network]\nDHCP=yes\n# DHCP=ipv6\n", "[Network]\n DHCP = no \n[Link]\nDHCP=x"];
-        let unit = Unit::parse(String::new(), said);
+    fn the_last_value_counts() {
+        let texts =
+            ["[Network]\nDHCP=yes\n# DHCP=ipv6\n", "[Network]\n DHCP = no \n[Link]\nDHCP=x"];
+        let unit = Unit::parse(String::new(), texts);
         assert_eq!(unit.get("Network", "DHCP"), Some("no"));
         assert!(unit.is_off("Network", "DHCP") && !unit.is_on("Network", "DHCP"));
-        let taken_back = Unit::parse(String::new(), ["[Network]\nDHCP=yes", "[Network]\nDHCP="]);
-        assert_eq!(taken_back.get("Network", "DHCP"), None);
+        let reset = Unit::parse(String::new(), ["[Network]\nDHCP=yes", "[Network]\nDHCP="]);
+        assert_eq!(reset.get("Network", "DHCP"), None);
     }
 }

@@ -1,4 +1,4 @@
-//! Whose an entry is, entry by entry.
+//! Ownership, entry by entry.
 
 #![allow(clippy::unwrap_used)]
 
@@ -30,19 +30,19 @@ fn table_name(name: &str) -> TableName {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Whose {
-    /// Outside of the scope: not even read.
-    Nobodys,
-    /// Read, since it may be in the way, and never removed.
-    Others,
-    Ours,
+enum Class {
+    /// Out of scope: not read.
+    OutOfScope,
+    /// Read, because it may conflict with an entry of tweed, and never removed.
+    Foreign,
+    Owned,
 }
 
-fn whose(entry: &Entry) -> Whose {
+fn classify(entry: &Entry) -> Class {
     match (scope().covers(entry), scope().owns(entry)) {
-        (true, true) => Whose::Ours,
-        (true, false) => Whose::Others,
-        (false, false) => Whose::Nobodys,
+        (true, true) => Class::Owned,
+        (true, false) => Class::Foreign,
+        (false, false) => Class::OutOfScope,
         (false, true) => panic!("{entry} is removed without having been read"),
     }
 }
@@ -54,32 +54,32 @@ fn route(gateway: &str, link: &str, protocol: u8) -> Route {
 }
 
 #[test]
-fn a_route_with_our_mark_is_ours_wherever_it_leads() {
+fn a_marked_route_is_owned_on_any_link() {
     for link in ["flannel.1", "eth0", "eth9"] {
-        assert_eq!(whose(&Entry::Route(route("172.16.0.77", link, PROTOCOL))), Whose::Ours);
+        assert_eq!(classify(&Entry::Route(route("172.16.0.77", link, PROTOCOL))), Class::Owned);
     }
 }
 
 #[test]
-fn a_route_outside_of_the_network_is_nobodys() {
+fn a_route_outside_of_the_network_is_out_of_scope() {
     let destination = "10.245.3.0/24".parse().unwrap();
     let outside = Route { destination, ..route("172.16.0.9", "eth0", PROTOCOL) };
-    assert_eq!(whose(&Entry::Route(outside)), Whose::Nobodys);
+    assert_eq!(classify(&Entry::Route(outside)), Class::OutOfScope);
     let destination = "10.0.0.0/8".parse().unwrap();
     let around = Route { destination, ..route("172.16.0.9", "eth0", PROTOCOL) };
-    assert_eq!(whose(&Entry::Route(around)), Whose::Nobodys);
+    assert_eq!(classify(&Entry::Route(around)), Class::OutOfScope);
 }
 
 #[test]
-fn an_unmarked_route_of_flannels_shape_is_ours() {
+fn an_unmarked_route_in_flannels_form_is_owned() {
     let tunnelled = route("10.244.3.0", "flannel.1", PROTOCOL_BOOT).onlink();
-    assert_eq!(whose(&Entry::Route(tunnelled)), Whose::Ours);
+    assert_eq!(classify(&Entry::Route(tunnelled)), Class::Owned);
     let direct = route("172.16.0.9", "eth0", PROTOCOL_BOOT);
-    assert_eq!(whose(&Entry::Route(direct)), Whose::Ours);
+    assert_eq!(classify(&Entry::Route(direct)), Class::Owned);
 }
 
 #[test]
-fn an_unmarked_route_of_another_shape_is_somebody_elses() {
+fn an_unmarked_route_in_another_form_is_foreign() {
     let cases = [
         route("10.244.3.0", "flannel.1", PROTOCOL_BOOT),
         route("10.244.3.1", "flannel.1", PROTOCOL_BOOT).onlink(),
@@ -89,75 +89,75 @@ fn an_unmarked_route_of_another_shape_is_somebody_elses() {
         Route { gateway: None, link: None, ..route("172.16.0.9", "eth0", PROTOCOL_BOOT) },
     ];
     for case in cases {
-        assert_eq!(whose(&Entry::Route(case.clone())), Whose::Others, "{case}");
+        assert_eq!(classify(&Entry::Route(case.clone())), Class::Foreign, "{case}");
     }
 }
 
 #[test]
-fn a_route_with_another_mark_is_somebody_elses_whatever_its_shape() {
+fn a_route_with_another_mark_is_foreign_in_any_form() {
     let tunnelled = route("10.244.3.0", "flannel.1", 4).onlink();
-    assert_eq!(whose(&Entry::Route(tunnelled)), Whose::Others);
+    assert_eq!(classify(&Entry::Route(tunnelled)), Class::Foreign);
 }
 
 #[test]
-fn what_sits_on_our_device_is_ours_unless_it_is_of_its_own_making() {
+fn entries_on_our_device_are_owned_unless_the_kernel_made_them() {
     let on = |link: &str, permanent| {
         let address = "10.244.3.0".parse().unwrap();
         Entry::Neighbour(Neighbour { link: LinkName::new(link), address, mac: MAC, permanent })
     };
-    assert_eq!(whose(&on("flannel.1", true)), Whose::Ours);
-    assert_eq!(whose(&on("flannel.1", false)), Whose::Others);
-    assert_eq!(whose(&on("eth0", true)), Whose::Nobodys);
+    assert_eq!(classify(&on("flannel.1", true)), Class::Owned);
+    assert_eq!(classify(&on("flannel.1", false)), Class::Foreign);
+    assert_eq!(classify(&on("eth0", true)), Class::OutOfScope);
     let fdb = |link: &str| {
         let destination = "172.16.0.9".parse().unwrap();
         Entry::Fdb(Fdb { link: LinkName::new(link), mac: MAC, destination })
     };
-    assert_eq!(whose(&fdb("flannel.1")), Whose::Ours);
-    assert_eq!(whose(&fdb("br0")), Whose::Nobodys);
+    assert_eq!(classify(&fdb("flannel.1")), Class::Owned);
+    assert_eq!(classify(&fdb("br0")), Class::OutOfScope);
 }
 
 #[test]
-fn an_address_of_the_network_on_our_device_is_ours() {
+fn an_address_of_the_network_on_our_device_is_owned() {
     let address = |address: &str| {
         let (link, prefix_len) = (LinkName::new("flannel.1"), 32);
         Entry::Address(Address { link, address: address.parse().unwrap(), prefix_len })
     };
-    assert_eq!(whose(&address("10.244.9.0")), Whose::Ours);
-    assert_eq!(whose(&address("192.168.7.1")), Whose::Others);
+    assert_eq!(classify(&address("10.244.9.0")), Class::Owned);
+    assert_eq!(classify(&address("192.168.7.1")), Class::Foreign);
 }
 
 #[test]
-fn on_the_loopback_only_the_first_address_of_another_subnet_is_ours_to_remove() {
+fn on_the_loopback_only_the_first_address_of_another_subnet_is_owned() {
     let on = |link: &str, address: &str| {
         let address: IpAddr = address.parse().unwrap();
         let (link, prefix_len) = (LinkName::new(link), Family::of(address).width());
         Entry::Address(Address { link, address, prefix_len })
     };
     for stays in ["10.244.1.0", "fd00:244:0:1::"] {
-        assert_eq!(whose(&on("lo", stays)), Whose::Others, "{stays}");
+        assert_eq!(classify(&on("lo", stays)), Class::Foreign, "{stays}");
         let everything = Scope { extent: Extent::Everything, ..scope() };
         assert!(everything.owns(&on("lo", stays)), "{stays}");
     }
     for former in ["10.244.9.0", "fd00:244:0:9::"] {
-        assert_eq!(whose(&on("lo", former)), Whose::Ours, "{former}");
+        assert_eq!(classify(&on("lo", former)), Class::Owned, "{former}");
         let without_lease = Scope { subnets: Vec::new(), ..scope() };
         assert!(!without_lease.owns(&on("lo", former)), "{former}");
     }
     for foreign in ["10.244.9.1", "fd00:244:0:9::1"] {
-        assert_eq!(whose(&on("lo", foreign)), Whose::Others, "{foreign}");
+        assert_eq!(classify(&on("lo", foreign)), Class::Foreign, "{foreign}");
         let everything = Scope { extent: Extent::Everything, ..scope() };
         assert!(!everything.owns(&on("lo", foreign)), "{foreign}");
     }
     for foreign in ["127.0.0.1", "10.245.9.0", "::1", "fd00::"] {
-        assert_eq!(whose(&on("lo", foreign)), Whose::Nobodys, "{foreign}");
+        assert_eq!(classify(&on("lo", foreign)), Class::OutOfScope, "{foreign}");
     }
-    assert_eq!(whose(&on("lo1", "10.244.9.0")), Whose::Nobodys);
+    assert_eq!(classify(&on("lo1", "10.244.9.0")), Class::OutOfScope);
     let wide = Address {
         link: LinkName::loopback(),
         address: "10.244.9.0".parse().unwrap(),
         prefix_len: 24,
     };
-    assert_eq!(whose(&Entry::Address(wide)), Whose::Nobodys);
+    assert_eq!(classify(&Entry::Address(wide)), Class::OutOfScope);
 }
 
 #[test]
@@ -165,12 +165,12 @@ fn devices_and_settings_are_corrected_but_never_removed() {
     let link = LinkName::new("flannel.1");
     let kind = LinkKind::Other("vxlan".into());
     let device = Link { name: link.clone(), kind, mtu: 1450, mac: MAC, up: true };
-    assert_eq!(whose(&Entry::Link(device)), Whose::Others);
+    assert_eq!(classify(&Entry::Link(device)), Class::Foreign);
     let filter = |link: &str| Entry::Setting(SettingKind::ReversePath.on(&LinkName::new(link)));
-    assert_eq!(whose(&filter("eth0")), Whose::Others);
-    assert_eq!(whose(&filter("flannel.1")), Whose::Others);
-    assert_eq!(whose(&filter("eth9")), Whose::Nobodys);
-    assert_eq!(whose(&Entry::Setting(SettingKind::AcceptRa.on(&link))), Whose::Others);
+    assert_eq!(classify(&filter("eth0")), Class::Foreign);
+    assert_eq!(classify(&filter("flannel.1")), Class::Foreign);
+    assert_eq!(classify(&filter("eth9")), Class::OutOfScope);
+    assert_eq!(classify(&Entry::Setting(SettingKind::AcceptRa.on(&link))), Class::Foreign);
 }
 
 #[test]
@@ -196,7 +196,7 @@ fn device(name: &str, mtu: u32, mac: MacAddr) -> Link {
 }
 
 #[test]
-fn only_exactly_our_device_is_ours_and_only_once_it_is_retired() {
+fn only_exactly_our_device_is_owned_and_only_once_it_is_retired() {
     let ours = device("flannel.1", 1450, MAC);
     let retired = Scope { retired: vec![ours.clone()], ..scope() };
     assert!(!scope().owns(&Entry::Link(ours.clone())));
@@ -209,7 +209,7 @@ fn only_exactly_our_device_is_ours_and_only_once_it_is_retired() {
 }
 
 #[test]
-fn a_chain_that_saves_packets_is_ours_only_when_everything_goes() {
+fn a_chain_that_packets_depend_on_is_owned_only_when_everything_is_removed() {
     let name = ChainName { iptables: Iptables::Nft, family: Family::V4, base: Base::Forward };
     let spare = Chain::of(name, Vec::new());
     let needed = Chain { otherwise: Otherwise::Dropped, ..spare.clone() };
@@ -220,12 +220,12 @@ fn a_chain_that_saves_packets_is_ours_only_when_everything_goes() {
 }
 
 #[test]
-fn a_table_of_our_name_is_ours_whoever_filled_it() {
+fn a_table_of_our_name_is_owned_whatever_it_holds() {
     let table = |name| {
         let chains = std::collections::BTreeMap::new();
         Entry::Table(Table { name: table_name(name).into(), chains, foreign: 3 })
     };
-    assert_eq!(whose(&table("tweed.1")), Whose::Ours);
-    assert_eq!(whose(&table("tweed.2")), Whose::Nobodys);
-    assert_eq!(whose(&table("kube-proxy")), Whose::Nobodys);
+    assert_eq!(classify(&table("tweed.1")), Class::Owned);
+    assert_eq!(classify(&table("tweed.2")), Class::OutOfScope);
+    assert_eq!(classify(&table("kube-proxy")), Class::OutOfScope);
 }

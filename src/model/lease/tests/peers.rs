@@ -1,4 +1,4 @@
-//! All leases together: conflicts, what has gone missing, and the brake.
+//! All leases together: conflicts, missing leases, and the limit of mass removal.
 
 use super::*;
 
@@ -25,7 +25,7 @@ fn of_two_that_overlap_the_older_is_accepted_whichever_came_first() {
     }
 }
 
-/// `A` and leases of other nodes that claim its VTEP MAC.
+/// A lease of another node that claims the VTEP MAC of `A`.
 const RIVAL: &str = "10.5.9.0/24@172.17.0.3";
 const OTHER_RIVAL: &str = "10.5.10.0/24@172.18.0.3";
 
@@ -34,7 +34,7 @@ fn listing(leases: &[Lease]) -> LeaseUpdate {
     LeaseUpdate::Snapshot(leases.iter().map(record).collect())
 }
 
-/// With the MAC address that belongs to the public IP of `owner`.
+/// A lease with the MAC address that is derived from the public IP of `owner`.
 fn with_mac_of(owner: &str, text: &str, created: u64) -> Lease {
     let mac = Vtep::derived_mac(endpoint(owner).public_ip, 1);
     let mut lease = lease(text, created);
@@ -71,11 +71,11 @@ fn a_lease_that_had_a_mac_keeps_it_from_older_ones_until_all_are_listed_again() 
     assert_eq!(peers.apply(put(comes.clone())), ids(&[RIVAL]), "A has it as before");
     assert_eq!(standing(&peers, A), "believed");
     assert_eq!(standing(&peers, RIVAL), conflicts_with(A));
-    // To be written again as it is makes it no younger.
+    // An unchanged record that is written again keeps its rank.
     let as_it_is = Lease { grant: Some(7), ..had.clone() };
     peers.apply(put(as_it_is.clone()));
     assert_eq!(standing(&peers, A), "believed");
-    // A daemon that starts now knows no more than the records.
+    // A daemon that starts now has only the records.
     assert_eq!(peers.apply(listing(&[as_it_is.clone(), comes.clone()])), ids(&[A, RIVAL]));
     let mut starts = judged();
     starts.apply(listing(&[as_it_is, comes]));
@@ -93,7 +93,7 @@ fn leases_of_one_public_ip_share_a_mac() {
     assert_eq!(standing(&peers, A), "believed");
     assert_eq!(standing(&peers, twin), "believed");
     assert_eq!(standing(&peers, RIVAL), conflicts_with(A));
-    // With the winner goes its twin, although that is older than the next.
+    // Both leases of one public IP lose to an older lease of another one.
     let mut peers = judged();
     peers.apply(listing(&[lease(RIVAL, 1), lease(A, 10), lease(twin, 11)]));
     assert_eq!(standing(&peers, A), conflicts_with(RIVAL));
@@ -101,7 +101,7 @@ fn leases_of_one_public_ip_share_a_mac() {
 }
 
 #[test]
-fn each_family_has_a_device_and_macs_of_its_own() {
+fn each_family_has_its_own_device_and_macs() {
     let mut v6 = lease("fd05:0:0:9::/64@fd00::9", 1);
     v6.endpoints[0].vtep = endpoint(A).vtep;
     let mut peers = judged();
@@ -122,7 +122,7 @@ fn a_mac_that_its_holder_gives_up_is_free_for_the_next() {
 }
 
 #[test]
-fn what_cannot_be_believed_takes_nothing_from_others() {
+fn an_invalid_lease_takes_nothing_from_others() {
     let mut peers = judged();
     peers.apply(put(lease("10.5.3.0/24@224.0.0.1", 2)));
     peers.apply(put(lease(A, 10)));
@@ -130,7 +130,7 @@ fn what_cannot_be_believed_takes_nothing_from_others() {
 }
 
 #[test]
-fn whoever_depends_on_a_change_is_looked_at_again() {
+fn leases_that_depend_on_a_change_are_planned_again() {
     let mut peers = judged();
     peers.apply(put(lease(A, 10)));
     let rival = "10.5.3.0/25@172.16.0.9";
@@ -143,7 +143,7 @@ fn whoever_depends_on_a_change_is_looked_at_again() {
 }
 
 #[test]
-fn what_the_store_names_beats_what_has_gone_missing() {
+fn a_listed_lease_wins_over_a_missing_one() {
     let rival = RIVAL;
     let mut peers = judged();
     peers.apply(snapshot(&[A, B]));
@@ -158,7 +158,7 @@ fn what_the_store_names_beats_what_has_gone_missing() {
 }
 
 #[test]
-fn our_own_lease_is_no_peer() {
+fn our_own_lease_is_not_a_peer() {
     let mut peers = judged();
     peers.apply(put(lease(OWN, 1)));
     peers.apply(put(lease(A, 10)));
@@ -167,10 +167,10 @@ fn our_own_lease_is_no_peer() {
 }
 
 #[test]
-fn a_record_that_can_no_longer_be_read_keeps_its_last_lease() {
+fn a_record_that_becomes_unreadable_keeps_its_last_lease() {
     let mut peers = judged();
     peers.apply(put(lease(A, 10)));
-    assert_eq!(peers.apply(spoil(A)), ids(&[A]));
+    assert_eq!(peers.apply(corrupt(A)), ids(&[A]));
     assert_eq!(standing(&peers, A), "believed");
     assert_eq!(peers.malformed(&LeaseId::new(A)), Some(&Malformed("no JSON".into())));
     peers.apply(put(lease(A, 10)));
@@ -178,9 +178,9 @@ fn a_record_that_can_no_longer_be_read_keeps_its_last_lease() {
 }
 
 #[test]
-fn a_record_that_never_could_be_read_is_set_aside() {
+fn a_record_that_was_never_readable_is_rejected() {
     let mut peers = judged();
-    peers.apply(spoil(A));
+    peers.apply(corrupt(A));
     assert_eq!(standing(&peers, A), "its record cannot be read: no JSON");
     assert!(peers.missing().is_empty());
 }
@@ -195,7 +195,7 @@ fn nothing_is_complete_before_the_first_snapshot() {
 }
 
 #[test]
-fn what_a_snapshot_does_not_name_goes_missing_and_stays_until_withdrawn() {
+fn a_lease_that_a_snapshot_lacks_is_missing_and_stays_until_withdrawn() {
     let mut peers = judged();
     peers.apply(snapshot(&[A, B, C]));
     assert_eq!(peers.apply(snapshot(&[A, B])), ids(&[]));
@@ -206,7 +206,7 @@ fn what_a_snapshot_does_not_name_goes_missing_and_stays_until_withdrawn() {
 }
 
 #[test]
-fn what_comes_back_in_time_was_never_gone() {
+fn a_lease_that_returns_in_time_is_not_removed() {
     for back in [put(lease(C, 10)), snapshot(&[A, B, C])] {
         let mut peers = judged();
         peers.apply(snapshot(&[A, B, C]));
@@ -217,7 +217,7 @@ fn what_comes_back_in_time_was_never_gone() {
 }
 
 #[test]
-fn removing_what_was_never_there_changes_nothing() {
+fn removing_an_unknown_lease_changes_nothing() {
     let mut peers = judged();
     peers.apply(snapshot(&[A]));
     peers.apply(LeaseUpdate::Remove(LeaseId::new(B)));
@@ -229,7 +229,7 @@ fn missing(peers: &Peers) -> BTreeSet<LeaseId> {
 }
 
 #[test]
-fn the_brake_holds_more_than_its_share() {
+fn removals_above_the_limit_are_held() {
     let four = [A, B, C, "10.5.6.0/24@172.16.0.6"];
     let mut peers = judged();
     peers.apply(snapshot(&four));
@@ -243,7 +243,7 @@ fn the_brake_holds_more_than_its_share() {
 }
 
 #[test]
-fn a_single_loss_is_never_too_many() {
+fn a_single_loss_is_never_held() {
     let mut peers = judged();
     peers.apply(snapshot(&[A]));
     peers.apply(snapshot(&[]));
@@ -259,7 +259,7 @@ fn our_own_lease_does_not_count_among_the_peers() {
 }
 
 #[test]
-fn a_store_that_forgot_us_too_is_not_believed() {
+fn a_store_that_lost_our_lease_too_is_not_trusted() {
     let mut peers = judged();
     peers.apply(snapshot(&[OWN, A, B, C]));
     peers.apply(snapshot(&[A, B]));
@@ -278,7 +278,7 @@ fn losing_our_own_lease_alone_holds_nothing() {
 }
 
 #[test]
-fn what_is_remembered_is_missing_until_the_store_names_it() {
+fn a_lease_of_the_checkpoint_is_missing_until_the_store_lists_it() {
     let mut peers = Peers::remembered([lease(A, 10), lease(B, 10)].map(Arc::new));
     peers.judge_by(rules());
     assert_eq!(standing(&peers, A), "believed");
@@ -288,7 +288,7 @@ fn what_is_remembered_is_missing_until_the_store_names_it() {
 }
 
 #[test]
-fn what_is_known_from_a_checkpoint_alone_says_nothing_of_the_store() {
+fn leases_of_the_checkpoint_alone_do_not_count_as_lost_by_the_store() {
     let remembered = || {
         let mut peers = Peers::remembered([lease(A, 10), lease(B, 10), lease(C, 10)].map(Arc::new));
         peers.judge_by(rules());
@@ -297,13 +297,13 @@ fn what_is_known_from_a_checkpoint_alone_says_nothing_of_the_store() {
     let mut peers = remembered();
     peers.apply(snapshot(&[OWN, A]));
     assert_eq!(peers.withdraw(50), Withdrawal::Done(ids(&[B, C])));
-    // What the store has named since is as any other.
+    // A peer that the store has listed since is an ordinary one.
     let mut peers = remembered();
     peers.apply(snapshot(&[OWN, A, B]));
     peers.apply(snapshot(&[OWN]));
     assert_eq!(peers.withdraw(50), Withdrawal::Held { missing: 2, of: 2 });
     assert_eq!(standing(&peers, C), "unknown");
-    // A store that had forgotten us may have forgotten them.
+    // A store that lost our lease may have lost theirs.
     let mut peers = remembered();
     peers.apply(snapshot(&[A]));
     peers.doubt_all();
@@ -311,7 +311,7 @@ fn what_is_known_from_a_checkpoint_alone_says_nothing_of_the_store() {
 }
 
 #[test]
-fn a_deleted_node_is_gone_however_many_are() {
+fn deleted_nodes_are_removed_however_many() {
     let deleted = |id: &str| LeaseUpdate::DeleteNode(LeaseId::new(id));
     let removed = |id: &str| LeaseUpdate::Remove(LeaseId::new(id));
     let mut peers = judged();
@@ -320,7 +320,7 @@ fn a_deleted_node_is_gone_however_many_are() {
         peers.apply(deleted(id));
     }
     assert_eq!(peers.withdraw(50), Withdrawal::Done(ids(&[A, B, C])));
-    // The term of a lease may have ended while its node runs.
+    // A lease may expire while its node runs.
     peers.apply(snapshot(&[A, B, C]));
     for id in [A, B, C] {
         peers.apply(removed(id));
@@ -340,7 +340,7 @@ fn a_deleted_node_is_gone_however_many_are() {
 #[test]
 fn only_what_the_store_reported_of_one_of_many_peers_is_a_single_removal() {
     let removed = |id: &LeaseId| LeaseUpdate::Remove(id.clone());
-    let many: Vec<Lease> = crowd(10, |number| nth(number, 24));
+    let many: Vec<Lease> = leases_by_age(10, |number| nth(number, 24));
     let mut peers = judged();
     peers.apply(listing(&many));
     assert!(!peers.is_single_removal());
@@ -365,8 +365,8 @@ fn only_what_the_store_reported_of_one_of_many_peers_is_a_single_removal() {
     assert!(!peers.is_single_removal(), "it is our own");
 }
 
-/// Leases of different public IPs, each older than the one before.
-fn crowd(count: u32, subnet: impl Fn(u32) -> String) -> Vec<Lease> {
+/// Leases with different public IPs, each older than the one before.
+fn leases_by_age(count: u32, subnet: impl Fn(u32) -> String) -> Vec<Lease> {
     let of = |number| {
         let public_ip = std::net::Ipv4Addr::from_bits(0xac11_0002 + number);
         lease(&format!("{}@{public_ip}", subnet(number)), (count - number).into())
@@ -381,7 +381,7 @@ fn nth(number: u32, len: u8) -> String {
 }
 
 fn of_one_mac(count: u32) -> Vec<Lease> {
-    let mut leases = crowd(count, |number| nth(number, 28));
+    let mut leases = leases_by_age(count, |number| nth(number, 28));
     for lease in &mut leases {
         lease.endpoints[0].vtep = endpoint(A).vtep;
     }
@@ -389,23 +389,23 @@ fn of_one_mac(count: u32) -> Vec<Lease> {
 }
 
 fn of_one_subnet(count: u32) -> Vec<Lease> {
-    crowd(count, |_| nth(0, 24))
+    leases_by_age(count, |_| nth(0, 24))
 }
 
 fn below_one_subnet(count: u32) -> Vec<Lease> {
-    crowd(count, |number| if number == 0 { nth(0, 18) } else { nth(number, 30) })
+    leases_by_age(count, |number| if number == 0 { nth(0, 18) } else { nth(number, 30) })
 }
 
 /// Halves, halves of halves, and so on.
 fn inside_one_another(count: u32) -> Vec<Lease> {
-    crowd(count, |number| {
+    leases_by_age(count, |number| {
         let depth = (number + 1).ilog2();
         nth(number + 1 - (1 << depth), 18 + u8::try_from(depth).unwrap())
     })
 }
 
-/// How many claims and leases are looked at while `leases` come in one burst, are listed, go
-/// missing, are judged and withdrawn.
+/// The number of claims and leases that are visited while `leases` are added in one burst, listed,
+/// go missing, are validated and withdrawn.
 fn work(leases: &[Lease]) -> usize {
     let mut peers = judged();
     for lease in leases {
@@ -424,16 +424,16 @@ fn work(leases: &[Lease]) -> usize {
 }
 
 #[test]
-fn twice_as_many_leases_in_conflict_are_twice_the_work() {
+fn twice_as_many_conflicting_leases_take_twice_the_work() {
     for conflict in [of_one_mac, of_one_subnet, below_one_subnet, inside_one_another] {
         let (once, twice) = (work(&conflict(511)), work(&conflict(1023)));
-        // The depth of subnets inside one another grows by one.
+        // The depth of nested subnets grows by one.
         assert!(twice < once * 5 / 2, "{once} and {twice}");
     }
 }
 
 #[test]
-fn a_subnet_around_thousands_of_older_ones_is_judged_by_the_first_of_them() {
+fn a_subnet_that_contains_thousands_of_older_ones_is_compared_with_the_first() {
     let looked_at = |count| {
         let mut peers = judged();
         for lease in below_one_subnet(count) {
@@ -448,7 +448,7 @@ fn a_subnet_around_thousands_of_older_ones_is_judged_by_the_first_of_them() {
 }
 
 #[test]
-fn a_claim_that_wins_nothing_concerns_no_other_lease() {
+fn a_claim_that_wins_nothing_affects_no_other_lease() {
     for conflict in [of_one_mac, of_one_subnet] {
         let mut leases = conflict(100);
         let youngest = leases.remove(0);
@@ -460,7 +460,7 @@ fn a_claim_that_wins_nothing_concerns_no_other_lease() {
 }
 
 #[test]
-fn a_burst_in_which_the_holder_changes_each_time_is_looked_at_once() {
+fn a_burst_of_holder_changes_is_evaluated_once() {
     let leases = of_one_mac(100);
     let mut peers = judged();
     peers.apply(listing(&leases));

@@ -44,7 +44,7 @@ fn regex(pattern: &str) -> InterfaceOptions {
 }
 
 #[test]
-fn the_default_route_decides_when_nothing_is_asked_for() {
+fn without_options_the_default_route_decides() {
     let options = InterfaceOptions::default();
     assert_eq!(choose(&host(), &options, V4), "eth0 10.0.0.5 as 10.0.0.5");
     assert_eq!(choose(&host(), &options, BOTH), "eth0 10.0.0.5 as 10.0.0.5, fd00::5 as fd00::5");
@@ -72,7 +72,7 @@ fn a_regex_is_tried_on_addresses_and_then_on_names() {
 }
 
 #[test]
-fn reach_takes_the_kernels_interface_and_source() {
+fn can_reach_uses_the_kernels_interface_and_source() {
     let source = "10.0.0.6".parse().ok();
     let facts = Facts { reach: Some(Reach { link: LinkName::new("eth0"), source }), ..host() };
     let options =
@@ -98,7 +98,7 @@ fn a_public_ip_alone_must_be_on_this_host() {
 }
 
 #[test]
-fn behind_address_translation_packets_leave_from_the_interface() {
+fn behind_nat_packets_leave_from_the_interface_address() {
     let options = InterfaceOptions { public_ip: "203.0.113.9".parse().ok(), ..named(&["eth0"]) };
     let node = Node::select(&host(), &options, V4).unwrap();
     let uplink = node.uplink(Family::V4).unwrap();
@@ -110,7 +110,7 @@ fn behind_address_translation_packets_leave_from_the_interface() {
 }
 
 #[test]
-fn the_address_that_stays_longest_is_preferred() {
+fn the_address_with_the_longest_lifetime_is_preferred() {
     let mut facts = host();
     let eth0 = facts.interfaces.get_mut(1).unwrap();
     for (own, lifetime) in eth0.addresses.iter_mut().zip([Lifetime::Dynamic, Lifetime::Permanent]) {
@@ -120,7 +120,7 @@ fn the_address_that_stays_longest_is_preferred() {
 }
 
 #[test]
-fn each_way_that_failed_is_named() {
+fn each_failed_choice_is_reported() {
     let options = InterfaceOptions { names: vec!["eth9".into()], ..regex("^wlan") };
     assert_eq!(
         choose(&host(), &options, V4),
@@ -138,14 +138,14 @@ fn each_way_that_failed_is_named() {
 }
 
 #[test]
-fn who_shares_a_prefix_of_the_interface_is_adjacent() {
+fn an_address_in_a_prefix_of_the_interface_is_adjacent() {
     let node = Node::select(&host(), &named(&["eth0"]), V4).unwrap();
     assert!(node.is_adjacent("10.0.0.77".parse().unwrap()));
     assert!(!node.is_adjacent("192.168.9.7".parse().unwrap()));
 }
 
 #[test]
-fn nobody_is_adjacent_by_a_host_address_or_without_frames() {
+fn no_node_is_adjacent_by_a_host_prefix_or_without_layer_2() {
     let cloud = Facts { interfaces: vec![interface("eth0", &["10.0.0.5/32"])], ..host() };
     let node = Node::select(&cloud, &named(&["eth0"]), V4).unwrap();
     assert!(!node.is_adjacent("10.0.0.5".parse().unwrap()));
@@ -165,7 +165,7 @@ fn again(facts: &Facts, node: &Node) -> String {
 }
 
 #[test]
-fn a_choice_stays_as_long_as_it_can_be_used() {
+fn a_choice_stays_as_long_as_it_is_usable() {
     let node = Node::select(&host(), &InterfaceOptions::default(), V4).unwrap();
     let mut facts = host();
     facts.interfaces.get_mut(1).unwrap().addresses.insert(0, address("10.0.0.4/24"));
@@ -176,7 +176,7 @@ fn a_choice_stays_as_long_as_it_can_be_used() {
 }
 
 #[test]
-fn a_choice_that_stays_sees_what_else_has_changed() {
+fn a_choice_that_stays_includes_other_changes() {
     let node = Node::select(&host(), &InterfaceOptions::default(), V4).unwrap();
     let mut facts = host();
     facts.interfaces.get_mut(1).unwrap().mtu = 9000;

@@ -1,4 +1,4 @@
-//! Peers that answer, fall silent and lose packets, on a clock of their own.
+//! Peers that answer, stop answering and lose packets, with a simulated clock.
 
 use std::collections::VecDeque;
 
@@ -9,15 +9,15 @@ use crate::plan::paths::{Size, answer_timeout};
 const SECOND: Duration = Duration::from_secs(1);
 const TICK: Duration = Duration::from_millis(5);
 
-/// A board, and the network around it.
+/// A board and a simulated network.
 struct World {
     board: Board,
     now: Duration,
-    /// Which questions are answered.
+    /// Which probes are answered.
     answers: fn(&Question) -> bool,
     random: u64,
     sent: Vec<(Duration, Question)>,
-    /// Until when an answer would be in time.
+    /// Lost probes, and when their answers time out.
     lost: VecDeque<(Duration, Question)>,
     verdicts: BTreeMap<IpAddr, (Duration, ProbeVerdict)>,
 }
@@ -67,7 +67,7 @@ impl World {
         self.board.subjects[&address(0)].verdict
     }
 
-    /// How long after `moment` the last verdict came.
+    /// The time from `moment` to the last verdict.
     fn took(&self, moment: Duration) -> Duration {
         self.verdicts[&address(0)].0.saturating_sub(moment)
     }
@@ -96,7 +96,7 @@ fn the_first_answer_makes_a_path_good() {
 }
 
 #[test]
-fn a_dead_direct_path_is_found_within_two_intervals() {
+fn a_failed_direct_path_is_detected_within_two_intervals() {
     for phase in 0..20 {
         let mut world = World::new(1, ALL);
         world.run(SECOND * 5 + phase * SECOND / 20);
@@ -109,7 +109,7 @@ fn a_dead_direct_path_is_found_within_two_intervals() {
 }
 
 #[test]
-fn a_path_that_swallows_large_packets_is_found() {
+fn a_path_that_drops_large_packets_is_detected() {
     let mut world = World::new(1, ALL);
     world.run(SECOND * 5);
     world.answers = SMALL;
@@ -118,14 +118,14 @@ fn a_path_that_swallows_large_packets_is_found() {
 }
 
 #[test]
-fn a_path_that_never_worked_is_found_soon() {
+fn a_path_that_never_worked_is_detected_soon() {
     let mut world = World::new(1, TUNNEL);
     world.run(SECOND * 2);
     assert_eq!(world.verdict(), ProbeVerdict::Bad(Cause::NoAnswer));
 }
 
 #[test]
-fn a_peer_that_answers_by_no_way_keeps_its_verdict() {
+fn a_peer_that_answers_on_no_path_keeps_its_verdict() {
     let mut world = World::new(1, ALL);
     world.run(SECOND * 5);
     world.answers = NONE;
@@ -137,7 +137,7 @@ fn a_peer_that_answers_by_no_way_keeps_its_verdict() {
 }
 
 #[test]
-fn who_never_answers_is_silent_after_five_intervals() {
+fn a_peer_that_never_answers_is_silent_after_five_intervals() {
     let mut world = World::new(1, NONE);
     world.run(SECOND * 7);
     assert_eq!(world.verdict(), ProbeVerdict::Silent);
@@ -151,7 +151,7 @@ fn who_never_answers_is_silent_after_five_intervals() {
 }
 
 #[test]
-fn a_machine_that_stood_still_takes_nobody_for_silent() {
+fn after_a_suspend_no_peer_is_taken_for_silent() {
     let mut world = World::new(1, NONE);
     world.run(TICK);
     world.now += SECOND * 10;
@@ -163,7 +163,7 @@ fn a_machine_that_stood_still_takes_nobody_for_silent() {
 }
 
 #[test]
-fn who_was_silent_and_asks_is_asked_at_once() {
+fn a_silent_peer_that_probes_us_is_probed_at_once() {
     let mut world = World::new(1, NONE);
     world.run(SECOND * 20);
     assert_eq!(world.verdict(), ProbeVerdict::Silent);
@@ -174,7 +174,7 @@ fn who_was_silent_and_asks_is_asked_at_once() {
 }
 
 #[test]
-fn who_has_spoken_is_never_silent() {
+fn a_peer_that_has_sent_a_packet_is_never_silent() {
     let mut world = World::new(1, NONE);
     world.run(TICK);
     world.board.hear(address(0), world.now);
@@ -189,7 +189,7 @@ fn who_has_spoken_is_never_silent() {
 }
 
 #[test]
-fn who_was_silent_and_speaks_is_awaited() {
+fn a_silent_peer_that_sends_a_packet_becomes_pending() {
     let mut world = World::new(1, NONE);
     world.run(SECOND * 20);
     assert_eq!(world.verdict(), ProbeVerdict::Silent);
@@ -199,7 +199,7 @@ fn who_was_silent_and_speaks_is_awaited() {
 }
 
 #[test]
-fn a_silent_peer_can_be_asked_again_as_at_first() {
+fn a_silent_peer_can_be_probed_again_from_the_start() {
     let mut world = World::new(1, NONE);
     world.run(SECOND * 60);
     assert_eq!(world.verdict(), ProbeVerdict::Silent);
@@ -212,7 +212,7 @@ fn a_silent_peer_can_be_asked_again_as_at_first() {
 }
 
 #[test]
-fn a_bad_path_comes_back_after_several_answers_in_a_row() {
+fn a_bad_path_recovers_after_several_consecutive_answers() {
     let mut world = World::new(1, TUNNEL);
     world.run(SECOND * 10);
     world.answers = ALL;
@@ -223,7 +223,7 @@ fn a_bad_path_comes_back_after_several_answers_in_a_row() {
 }
 
 #[test]
-fn a_path_that_flaps_has_to_prove_itself_longer() {
+fn a_path_that_flaps_needs_more_answers_to_recover() {
     let mut world = World::new(1, ALL);
     let mut proofs = Vec::new();
     for _ in 0..3 {
@@ -239,7 +239,7 @@ fn a_path_that_flaps_has_to_prove_itself_longer() {
 }
 
 #[test]
-fn many_peers_cost_twenty_questions_a_second() {
+fn many_peers_take_twenty_probes_per_second() {
     let mut world = World::new(250, ALL);
     world.run(SECOND * 30);
     assert!(world.verdicts.values().all(|(_, verdict)| *verdict == ProbeVerdict::Good));
@@ -250,7 +250,7 @@ fn many_peers_cost_twenty_questions_a_second() {
 }
 
 #[test]
-fn many_unknown_peers_are_known_within_seconds_and_in_bounds() {
+fn many_new_peers_are_judged_within_seconds_and_within_the_rate_limit() {
     let mut world = World::new(250, ALL);
     world.run(SECOND * 4);
     assert_eq!(world.verdicts.values().filter(|(_, it)| *it == ProbeVerdict::Good).count(), 250);
@@ -262,7 +262,7 @@ fn many_unknown_peers_are_known_within_seconds_and_in_bounds() {
 }
 
 #[test]
-fn a_peer_at_another_address_is_unknown_again() {
+fn a_peer_at_another_address_is_pending_again() {
     let mut world = World::new(1, ALL);
     world.run(SECOND);
     let moved = Target { public_ip: IpAddr::from([172, 16, 9, 9]), ..target(0) };
@@ -278,7 +278,7 @@ fn a_peer_at_another_address_is_unknown_again() {
 }
 
 #[test]
-fn a_question_to_a_former_target_says_nothing_of_the_new_one() {
+fn a_probe_of_a_former_target_does_not_count_for_the_new_one() {
     let mut board = Board::new(&Probe::default());
     board.follow(&[(address(1), Some(target(1)))].into(), SECOND);
     let former = board.questions(SECOND, || 0)[0];
@@ -296,7 +296,7 @@ fn a_question_to_a_former_target_says_nothing_of_the_new_one() {
 }
 
 #[test]
-fn a_late_loop_counts_no_loss() {
+fn a_delayed_loop_counts_no_loss() {
     let mut board = Board::new(&Probe::default());
     board.follow(&[(address(1), Some(target(1)))].into(), SECOND);
     // The questions are sent a minute later, and their answers applied another minute later.
@@ -311,7 +311,7 @@ fn a_late_loop_counts_no_loss() {
 }
 
 #[test]
-fn what_was_lost_before_the_peer_probed_paths_is_not_counted() {
+fn losses_before_the_peer_probed_paths_are_not_counted() {
     let subject = |world: &World| world.board.subjects[&address(0)];
     let mut world = World::new(1, NONE);
     world.run(SECOND * 80);
@@ -322,24 +322,24 @@ fn what_was_lost_before_the_peer_probed_paths_is_not_counted() {
         let (asked, lost) = subject(&world).window(path);
         assert!(asked > 0 && lost == 0, "{lost} of {asked}");
     }
-    // From then on, every loss counts.
+    // From then on, losses are counted.
     world.answers = NONE;
     world.run(SECOND * 5);
     assert!(subject(&world).window(Path::Direct).1 >= 3);
 }
 
 #[test]
-fn a_direct_path_is_not_judged_by_what_was_asked_before_the_peer_probed_paths() {
+fn a_direct_path_is_not_judged_by_probes_before_the_peer_probed_paths() {
     let subject = |world: &World| world.board.subjects[&address(0)];
     let mut world = World::new(1, NONE);
     world.run(SECOND * 80);
-    // Its first sign of life is the answer through the tunnel.
+    // Its first packet is the answer through the tunnel.
     world.answers = TUNNEL;
     while subject(&world).tunnel.heard.is_none() {
         world.run(TICK);
     }
     world.answers = ALL;
-    // A peer that was silent has its next turn some seconds later.
+    // A silent peer is probed again only some seconds later.
     for _ in 0..2000 {
         world.run(TICK);
         assert!(!matches!(world.verdict(), ProbeVerdict::Bad(_)));

@@ -1,4 +1,4 @@
-//! A host as it should be, what is needed of it, and the words to change it.
+//! A host without a flaw, what a node needs of it, and functions that change it.
 
 use super::super::*;
 use crate::model::entry::LinkName;
@@ -9,7 +9,7 @@ use crate::model::prefix::{Family, Prefix};
 
 pub(super) use crate::model::node::tests::address;
 
-/// A tunnel over `eth0`, with a thousand peers on the link, and what it needs.
+/// A tunnel over `eth0`, and a thousand peers on the link.
 pub(super) fn needs() -> Needs {
     Needs {
         families: Family::ALL.into(),
@@ -25,7 +25,7 @@ pub(super) fn needs() -> Needs {
     }
 }
 
-/// As it should be.
+/// A host without a flaw.
 pub(super) fn host() -> Host {
     let sysctls = [
         ("net/ipv4/ip_forward", "1"),
