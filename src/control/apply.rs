@@ -1,4 +1,4 @@
-//! The edge to the kernel: reads the host and the kernel, and programs the differences.
+//! Reads the host and the kernel, and applies the differences to the kernel.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -14,8 +14,8 @@ use crate::model::status::Statistics;
 use crate::plan::diff::Op;
 
 impl<K: Kernel> Reconciler<K> {
-    /// Reads the host again, if it may have changed. Returns what the kernel holds, if that may have
-    /// changed too.
+    /// Reads the host facts again if they may have changed. Returns the kernel state if that may
+    /// have changed too.
     pub(super) async fn read_facts(&mut self) -> Option<KernelState> {
         let Control { inputs, settings, changes, derived, held, .. } = &mut self.control;
         if !std::mem::take(&mut changes.facts) || inputs.config.is_none() {
@@ -39,8 +39,8 @@ impl<K: Kernel> Reconciler<K> {
         actual
     }
 
-    /// Applies what the kernel holds, if it may have changed: what was `read` with the facts, or, if
-    /// the plan depends on more by now, what it reads again. Returns whether it is known.
+    /// Applies the kernel state if it may have changed: the state `read` with the facts or, if the
+    /// plan now needs more, a new dump. Returns whether the kernel state is known.
     pub(super) async fn read_kernel(&mut self, read: Option<KernelState>) -> bool {
         let Control { derived, held, changes, .. } = &mut self.control;
         let read = if std::mem::take(&mut changes.dump) {
@@ -58,8 +58,8 @@ impl<K: Kernel> Reconciler<K> {
         is_known
     }
 
-    /// Carries out `ops`; those of chains by the programs of iptables, for which the loop does not
-    /// wait.
+    /// Applies `ops`. The loop does not wait for ops on iptables chains: external programs apply
+    /// them.
     pub(super) async fn program(&mut self, ops: Vec<Op>) {
         let (chains, ops): (Vec<_>, Vec<_>) = ops.into_iter().partition(|op| is_chain(op.entry()));
         if !ops.is_empty() {
@@ -75,7 +75,7 @@ impl<K: Kernel> Reconciler<K> {
 }
 
 impl Control {
-    /// A node that was chosen once stays when its address is gone for a moment.
+    /// A node that was selected once is kept while its address is missing temporarily.
     fn apply_facts(&mut self, facts: &Facts) -> Changes {
         let inputs = &mut self.inputs;
         let Some(config) = &inputs.config else { return Changes::default() };
@@ -130,7 +130,7 @@ impl Control {
         actual.retain(|entry| !is_due(entry));
         actual.extend(held.actual.local().filter(|entry| is_chain(entry)).cloned());
         held.actual.update(actual);
-        let (facts, differences) = (self.meets_foreign_nexthop(), Differences::Anywhere);
+        let (facts, differences) = (self.has_foreign_nexthop(), Differences::Anywhere);
         let mut changes = Changes { facts, differences, ..Changes::default() };
         changes.save |= self.inputs.note_strict(&self.held.actual);
         let is_news = self.inputs.note_filters(&self.held.actual)
@@ -138,19 +138,20 @@ impl Control {
             | self.inputs.lack_macs();
         if is_news {
             self.inputs.settle_macs(&self.held.actual);
-            // What was read just now is all that the plan depends on.
+            // The dump just applied covers everything that the new plan depends on.
             changes |= Changes { save: true, dump: false, ..self.plan() };
         }
         changes
     }
 
-    /// Whether one of our numbers is taken, of which the node does not know yet.
-    fn meets_foreign_nexthop(&self) -> bool {
+    /// Whether a nexthop ID of tweed is in use by a foreign object and the node does not know it
+    /// yet.
+    fn has_foreign_nexthop(&self) -> bool {
         let uses_them = self.inputs.node.as_ref().is_some_and(|node| node.nexthops);
         uses_them && self.held.actual.entries().any(Entry::is_foreign_nexthop)
     }
 
-    /// Filters that are strict again, or loose now, may change the plan.
+    /// The plan may depend on reverse-path filters that became strict or loose.
     fn note_filters(&mut self) -> Changes {
         self.derived.forget_gateways(&self.held.actual);
         let save = self.inputs.forget_restored(&self.held.actual);
@@ -158,7 +159,7 @@ impl Control {
         Changes { plan, save, ..Changes::default() }
     }
 
-    /// Notes what became of `ops`.
+    /// Records the results of `ops`.
     pub(super) fn note_applied(&mut self, ops: Vec<Op>, refused: Vec<Refused>) -> Changes {
         let mut changes = Changes { report: true, ..Changes::default() };
         let failed: BTreeSet<Key> =
@@ -187,14 +188,14 @@ impl Control {
         changes
     }
 
-    /// Notes that `op` was carried out; returns whether a checkpoint would differ with that.
+    /// Records that `op` was applied; returns whether the checkpoint changes.
     fn note_done(&mut self, op: &Op) -> bool {
         let (held, key) = (&mut self.held, op.entry().key());
         count(&mut held.statistics, op);
         held.refused.forget(&key);
         held.timers.forget(&key);
         match &key {
-            // What a link does to the entries on it, only a dump shows.
+            // Only a dump shows how a change of a link affected the entries on it.
             Key::Link(link) => {
                 held.refused.end_backoff_on(link);
                 held.timers.dump_soon();
@@ -205,7 +206,8 @@ impl Control {
         if puts_guard(op) {
             self.inputs.guarding.accept();
         }
-        // A device is created as strict as the host has it, and loosened before it can be read.
+        // A device is created with the host's default filter, and `Mixed` loosens it before it can
+        // be read.
         match op {
             Op::Create(entry) => match entry.as_ref() {
                 Entry::Link(link) => self.inputs.note_created(&link.name),
@@ -217,7 +219,7 @@ impl Control {
 
     fn note_refused(&mut self, refusal: &Refused) -> Changes {
         let entry = refusal.op.entry();
-        // Perhaps the kernel does not support such entries after all: the facts show it.
+        // The kernel may not support such entries: reading the facts shows whether it does.
         let facts = matches!(entry, Entry::Nexthop(_) | Entry::Table(_));
         let mut changes = Changes { facts, ..Changes::default() };
         if puts_guard(&refusal.op) {
@@ -229,7 +231,7 @@ impl Control {
         changes
     }
 
-    /// Whatever was under way, the kernel must be read again.
+    /// After any failure the kernel must be read again.
     fn kernel_failed(&mut self, doing: &'static str, error: &io::Error) -> Changes {
         tracing::warn!(%error, "{doing} was interrupted");
         self.held.trouble = Some(format!("{doing} was interrupted: {error}"));
@@ -238,8 +240,9 @@ impl Control {
     }
 }
 
-/// Whether it is there and has to be put again: in good time, so that few daemons that are stopped
-/// for a while leave a tunnel unguarded, and seldom.
+/// Whether `entry` is a renewal that is due. It is renewed long enough before it expires that a
+/// short stop of the daemon seldom leaves the tunnel without a guard, and not more often than
+/// needed.
 fn is_due(entry: &Entry) -> bool {
     matches!(entry, Entry::Renewal(renewal) if renewal.is_due())
 }

@@ -1,11 +1,11 @@
-//! What an event changes, as a value: what must be looked at before the kernel is right again.
+//! The effects of an event, as a value: what to read, plan, apply and report.
 
 use std::collections::BTreeSet;
 use std::ops::BitOrAssign;
 
 use crate::model::entry::Key;
 
-/// What must be looked at, and what must be reported.
+/// What to read, plan, apply and report.
 #[must_use]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
@@ -16,11 +16,11 @@ pub struct Changes {
     pub dump: bool,
     /// Read the chains of iptables.
     pub chains: bool,
-    /// Another config is applied.
+    /// A new config was applied.
     pub config: bool,
-    /// Look again at an edit of the config that waits for peers.
+    /// Check again whether a waiting config edit can be applied.
     pub edit: bool,
-    /// Plan for this node and all peers. Leases that changed are known to the inputs.
+    /// Plan for this node and all peers. `Inputs` records which single leases changed.
     pub plan: bool,
     /// Where desired and actual state may differ.
     pub differences: Differences,
@@ -28,7 +28,7 @@ pub struct Changes {
     pub save: bool,
     /// The node report may differ from the last one.
     pub report: bool,
-    /// Leases that the store no longer names are to be judged.
+    /// Leases that are missing from the store must be evaluated.
     pub losses: Option<Losses>,
 }
 
@@ -39,12 +39,12 @@ pub enum Differences {
     Anywhere,
 }
 
-/// The leases that the store no longer names, before and after an event.
+/// The numbers of leases missing from the store before and after an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Losses {
     pub before: usize,
     pub after: usize,
-    /// Whether others may follow: a single removal that the store reported is not waited for.
+    /// Whether more losses may follow. False for a single removal that the store reported.
     pub may_grow: bool,
 }
 

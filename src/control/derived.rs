@@ -1,4 +1,4 @@
-//! What follows from the inputs: the networks, the scope, the desired state, and what is out of use.
+//! State derived from the inputs: networks, scope, desired state and retired devices.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -16,22 +16,22 @@ use crate::plan::desired::{Desired, Standing};
 use crate::plan::masquerade::{self, Choice};
 use crate::plan::scope::Scope;
 
-/// What follows from the inputs, by pure functions.
+/// State derived from the inputs by pure functions.
 #[derive(Default)]
 pub(super) struct Derived {
     pub(super) networks: Vec<Box<dyn Network>>,
     pub(super) scope: Scope,
-    /// Of peers that may be gone: routes through them may still be those of flannel.
+    /// Addresses of peers that may be gone: flannel's routes through them may still exist.
     former_gateways: BTreeSet<IpAddr>,
     pub(super) desired: Desired,
 }
 
-/// Where leases stand now; none of a lease that is gone.
+/// The planning result of each lease; `None` for a lease that is gone.
 type Standings = Vec<(LeaseId, Option<Standing>)>;
 
 impl Derived {
-    /// Derives the networks and the scope of this node. Returns whether the kernel must be read: what
-    /// was read for another scope says nothing about this one.
+    /// Derives the networks and the scope of this node. Returns whether the kernel must be read
+    /// again because the last dump covered another scope.
     fn follow_node(&mut self, local: &Local, inputs: &Inputs) -> bool {
         let gateways = std::mem::take(&mut self.scope.gateways);
         self.former_gateways.extend(&gateways);
@@ -43,7 +43,7 @@ impl Derived {
         is_unread
     }
 
-    /// Where these leases stand by the rules and networks of now.
+    /// Evaluates these leases by the current rules and networks.
     fn standings<'a>(
         &self,
         inputs: &Inputs,
@@ -53,7 +53,7 @@ impl Derived {
         peers.map(|(id, peer)| (id.clone(), peer.map(of))).collect()
     }
 
-    /// Notes which addresses are, and which may no longer be, those of accepted peers.
+    /// Records addresses of accepted peers, and addresses that accepted peers may no longer have.
     fn follow_gateways(&mut self, standings: &Standings) {
         for (id, standing) in standings {
             let new = addresses(standing.as_ref());
@@ -63,8 +63,8 @@ impl Derived {
         }
     }
 
-    /// Forgets the addresses of former peers once no route without a mark leads through them: one
-    /// that comes later is foreign.
+    /// Forgets an address of a former peer when no route of protocol `boot`, as flannel writes them,
+    /// uses it as gateway. Such a route that is added later is foreign.
     pub(super) fn forget_gateways(&mut self, actual: &KernelState) {
         let former = std::mem::take(&mut self.former_gateways);
         if former.is_empty() {
@@ -87,7 +87,7 @@ impl Derived {
         }
     }
 
-    /// Notes which devices may be removed, by what is known of the peers now.
+    /// Records which devices may be removed, given the known peers.
     pub(super) fn retire(&mut self, inputs: &Inputs, actual: &KernelState) -> Changes {
         let retired = self.retired(inputs, actual);
         if retired == self.scope.retired {
@@ -99,7 +99,7 @@ impl Derived {
 
     fn retired(&self, inputs: &Inputs, actual: &KernelState) -> Vec<Link> {
         let local = inputs.local().filter(|local| !local.config.has_tunnel());
-        // Without a device, no peer can need it.
+        // Without a tunnel device there is nothing to retire.
         let local = local.filter(|_| self.has_tunnel(actual));
         local.map(|local| backend::retired(&local, self.accepted())).unwrap_or_default()
     }
@@ -125,7 +125,7 @@ fn addresses(standing: Option<&Standing>) -> impl Iterator<Item = IpAddr> + Clon
 }
 
 impl Control {
-    /// Derives the whole plan again, if something has changed that all of it depends on.
+    /// Derives the whole plan again if one of its shared inputs has changed.
     pub(super) fn derive(&mut self) -> Changes {
         self.follow_config();
         let is_news = self.inputs.note_leaving(&self.held.actual);
@@ -136,7 +136,7 @@ impl Control {
         }
     }
 
-    /// Derives the plan of the leases that have changed, once for all events of a burst.
+    /// Derives the plan of the leases that have changed, once per burst of events.
     pub(super) fn derive_peers(&mut self) -> Changes {
         self.follow_config();
         let affected = self.inputs.peers.affected();
@@ -144,7 +144,7 @@ impl Control {
         self.revise(&affected)
     }
 
-    /// What was not answered before another config says little about now.
+    /// Probes that failed under the previous config are not evidence for the new one.
     fn follow_config(&mut self) {
         if std::mem::take(&mut self.changes.config) {
             self.doubt_silence(&self.inputs.peers.ids().cloned().collect());
@@ -154,7 +154,8 @@ impl Control {
 
     /// Plans for this node and every peer.
     pub(super) fn plan(&mut self) -> Changes {
-        // A config that has just become mixed finds the filters as they were read before.
+        // If the config has just become mixed, the last dump shows the filters before `Mixed`
+        // changed them.
         let save = self.inputs.note_strict(&self.held.actual);
         let mut changes = Changes { save, ..Changes::default() };
         let Some(local) = self.inputs.local() else { return changes };
@@ -162,7 +163,7 @@ impl Control {
         changes.dump = self.derived.follow_node(&local, &self.inputs);
         changes.differences = Differences::Anywhere;
         self.inputs.peers.judge_by(local.rules());
-        // All are planned for.
+        // The plan covers all peers: clear the list of changed ones.
         self.inputs.peers.affected();
         let detours = self.detours(self.inputs.peers.all().map(|(_, peer)| peer));
         changes |= self.apply_detours(detours);
@@ -175,14 +176,15 @@ impl Control {
         changes
     }
 
-    /// Plans again for these peers alone.
+    /// Plans again for these peers only.
     pub(super) fn revise(&mut self, ids: &BTreeSet<LeaseId>) -> Changes {
         if ids.is_empty() {
             return Changes::default();
         }
         let mut changes = Changes { save: true, report: true, edit: true, ..Changes::default() };
         self.forget_paths(ids);
-        // Before the first plan there are no rules to judge by; a whole plan is for all.
+        // Before the first plan there are no rules to evaluate leases by; a full plan covers all
+        // leases.
         if !self.derived.networks.is_empty() && !self.changes.plan {
             let detours = self.detours(ids.iter().map(|id| self.inputs.peers.peer(id)));
             changes |= self.apply_detours(detours);
@@ -194,7 +196,7 @@ impl Control {
         changes
     }
 
-    /// Passes on where these leases stand now.
+    /// Passes the new results of these leases to gateways, probes and MAC addresses.
     fn follow_peers(&mut self, standings: &Standings) -> Changes {
         for (id, standing) in standings {
             if let Some(Standing::SetAside(reason)) = standing
@@ -208,14 +210,14 @@ impl Control {
         self.yield_macs(standings)
     }
 
-    /// Takes other MAC addresses for those that an accepted lease of another node may have.
+    /// Replaces MAC addresses of this node that an accepted lease of another node uses.
     fn yield_macs(&mut self, standings: &Standings) -> Changes {
         let claims = standings.iter().filter_map(|(lease, standing)| {
             let Standing::SetAside(Rejected::OurMac(old)) = standing.as_ref()? else { return None };
             Some((old, lease))
         });
         let mut is_news = false;
-        // Thousands of leases may claim one MAC.
+        // Thousands of leases may claim the same MAC address.
         for (old, lease) in claims.collect::<BTreeMap<_, _>>() {
             for mac in self.inputs.yield_mac(*old) {
                 tracing::warn!(%lease, %old, %mac, "another lease has our VTEP MAC: taking a fresh one");
@@ -226,7 +228,7 @@ impl Control {
         Changes { plan: is_news, save: is_news, ..Changes::default() }
     }
 
-    /// Logs the backend that this node has by the config, or is kept on.
+    /// Logs the applied backend, which may be the previous one if a change waits.
     fn log_config(&mut self, config: &NetworkConfig) {
         let applied = Some((config.backend.kind, config.mixed));
         if self.held.logged.config != applied {
@@ -237,7 +239,7 @@ impl Control {
         }
     }
 
-    /// Which firewall has rules of ours; none if none does, or not enough is known.
+    /// The firewall that holds tweed's rules; none if there are no rules, or not enough is known.
     pub(super) fn firewall(&self) -> Option<Choice> {
         let local = self.inputs.local()?;
         masquerade::choice(&local.policy, &local.config, &local.node.firewalls)

@@ -1,4 +1,5 @@
-//! What is to be done now: the difference, less what must wait.
+//! Selects the operations to apply now: the difference between desired and actual state, without
+//! delayed removals.
 
 use std::collections::BTreeSet;
 
@@ -10,16 +11,16 @@ use crate::model::entry::{Entry, KernelState, Key, NexthopId, Removal};
 use crate::plan::diff::{Op, diff, diff_key};
 
 impl Control {
-    /// What is to be done now: the difference, less the removals that must wait.
+    /// The operations to apply now: the difference, without delayed removals.
     pub(super) fn diff(&mut self) -> Vec<Op> {
         self.changes |= self.derived.retire(&self.inputs, &self.held.actual);
         let ops = match std::mem::take(&mut self.changes.differences) {
-            Differences::In(keys) if !keys.iter().any(takes_others_along) => self.diff_keys(&keys),
+            Differences::In(keys) if !keys.iter().any(removes_others) => self.diff_keys(&keys),
             Differences::In(_) | Differences::Anywhere => self.diff_all(),
         };
         let remade = self.remade(&ops);
         let mut due: Vec<Op> = ops.into_iter().filter(|op| self.is_due(op, &remade)).collect();
-        spare_used_nexthops(&mut due, &self.held.actual);
+        keep_used_nexthops(&mut due, &self.held.actual);
         due.into_iter().inspect(|op| tracing::debug!("{op}")).collect()
     }
 
@@ -53,21 +54,21 @@ impl Control {
         puts
     }
 
-    /// What the kernel refused a moment ago is tried again when its own backoff has passed, whatever
-    /// else makes us look at it.
+    /// An operation that the kernel refused is retried only after its own backoff, whatever
+    /// triggered this diff.
     fn is_due(&mut self, op: &Op, remade: &BTreeSet<Key>) -> bool {
         let is_due = match op {
             Op::Create(entry) | Op::Replace(entry) => {
                 self.held.timers.forget(&entry.key());
                 self.may_put(entry, remade)
             }
-            Op::Remove(entry) => self.may_go(entry),
+            Op::Remove(entry) => self.may_remove_now(entry),
         };
         is_due && !self.held.refused.holds_back(op)
     }
 
-    /// Whether `entry` may be created, or replace what is there. On a device or table that stays as it
-    /// is for now, what is right already stays, too.
+    /// Whether `entry` may be created, or may replace the existing one. An entry that is already
+    /// correct is kept if its device or table is not being recreated.
     fn may_put(&self, entry: &Entry, remade: &BTreeSet<Key>) -> bool {
         let key = entry.key();
         let may_put = match self.held.actual.get(&key) {
@@ -75,10 +76,10 @@ impl Control {
             Some(_) if remade.contains(&key) || is_on(entry, remade) => true,
             Some(held) => !entry.is_met_by(held) && self.inputs.may_replace_with(entry),
         };
-        may_put && !self.is_misdirected(entry)
+        may_put && !self.uses_foreign_nexthop(entry)
     }
 
-    /// The devices and tables that `ops` make again, and everything on them with it.
+    /// The devices and tables that `ops` recreate; the entries on them are lost in between.
     fn remade(&self, ops: &[Op]) -> BTreeSet<Key> {
         let is_remade = |op: &&Op| match op {
             Op::Create(_) => false,
@@ -92,8 +93,8 @@ impl Control {
         remade.filter(|entry| self.inputs.may_replace_with(entry)).map(Entry::key).collect()
     }
 
-    /// Whether `entry` is, or is a route by way of, a nexthop object that is now foreign.
-    fn is_misdirected(&self, entry: &Entry) -> bool {
+    /// Whether `entry` is, or is a route that uses, a nexthop object that is now foreign.
+    fn uses_foreign_nexthop(&self, entry: &Entry) -> bool {
         let id = match entry {
             Entry::Nexthop(nexthop) => Some(nexthop.id),
             Entry::Route(route) => route.nexthop,
@@ -103,10 +104,10 @@ impl Control {
         held.is_some_and(Entry::is_foreign_nexthop)
     }
 
-    fn may_go(&mut self, entry: &Entry) -> bool {
+    fn may_remove_now(&mut self, entry: &Entry) -> bool {
         let key = entry.key();
         if matches!(entry, Entry::Link(_)) && self.derived.desired.state().get(&key).is_some() {
-            // It stands in its successor's way.
+            // The device must be removed before it can be recreated.
             return self.inputs.may_replace_with(entry);
         }
         self.inputs.may_remove()
@@ -117,13 +118,13 @@ impl Control {
             }
     }
 
-    /// Whether everything is in place by which packets are to be masqueraded: what another
-    /// firewall has, or another daemon has left, is needed until then.
+    /// Whether all masquerading rules are in place. Until then, the rules of another firewall or of
+    /// a former daemon are still needed.
     pub(super) fn rules_are_met(&self) -> bool {
         self.inputs.own.is_some() && self.is_met(Entry::is_rules)
     }
 
-    /// Rules were put: those that had to wait for them may go.
+    /// New rules were applied: check whether the old rules can be removed now.
     pub(super) fn look_at_old_rules(&mut self) {
         let rules = self.held.actual.local().filter(|entry| entry.is_rules());
         let keys = rules.map(|entry| entry.key());
@@ -144,14 +145,14 @@ fn is_on(entry: &Entry, remade: &BTreeSet<Key>) -> bool {
     device.into_iter().chain(table).any(|key| remade.contains(&key))
 }
 
-/// Whether other entries go with the one of this key.
-const fn takes_others_along(key: &Key) -> bool {
+/// Whether removing the entry of this key also removes other entries.
+const fn removes_others(key: &Key) -> bool {
     matches!(key, Key::Link(_) | Key::Table(_))
 }
 
-/// Takes out of `ops` the nexthop objects to which a route refers: the kernel would remove it too.
-/// All are looked for at once, for thousands may go together.
-fn spare_used_nexthops(ops: &mut Vec<Op>, actual: &KernelState) {
+/// Drops from `ops` the removal of nexthop objects that a route still uses: the kernel would remove
+/// the route too. One pass over the routes, because thousands of objects may be removed together.
+fn keep_used_nexthops(ops: &mut Vec<Op>, actual: &KernelState) {
     let leaving: BTreeSet<NexthopId> = ops.iter().filter_map(removed_nexthop).collect();
     if leaving.is_empty() {
         return;

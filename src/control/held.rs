@@ -1,4 +1,5 @@
-//! What the loop knows of the kernel: what it holds, what it refused, and when to look at it again.
+//! The loop's record of the kernel: its entries, the refused operations, and the next time to
+//! check.
 
 use std::collections::BTreeMap;
 
@@ -16,27 +17,27 @@ use crate::plan::diff::Op;
 use crate::plan::masquerade::Choice;
 use crate::plan::scope::Scope;
 
-/// What the loop holds, next to its inputs and what follows from them.
+/// State of the loop that is neither input nor derived.
 #[derive(Debug)]
 pub(super) struct Held {
     /// What the kernel holds.
     pub(super) actual: KernelState,
     pub(super) refused: Refusals,
-    /// What interrupted the last conversation with the kernel.
+    /// The error that interrupted the last kernel access.
     pub(super) trouble: Option<String>,
     pub(super) timers: Timers,
     pub(super) statistics: Statistics,
     pub(super) logged: Logged,
 }
 
-/// What was logged last: it is not logged again.
+/// The values logged last, to avoid repeating them.
 #[derive(Debug, Default)]
 pub(super) struct Logged {
     /// The backend, and whether with `Mixed`.
     pub(super) config: Option<(BackendType, bool)>,
     pub(super) firewall: Option<Choice>,
     pub(super) readiness: Option<Readiness>,
-    /// What is logged next.
+    /// The leases rejected since the last log line.
     pub(super) rejected: Rejections,
 }
 
@@ -52,7 +53,7 @@ impl Held {
         }
     }
 
-    /// Applies a notification of the kernel.
+    /// Applies a kernel notification.
     pub(super) fn observe(
         &mut self,
         observation: Observation,
@@ -83,7 +84,7 @@ impl Held {
         if !scope.covers(&entry) || self.actual.get(&entry.key()) == Some(&entry) {
             return Changes::default();
         }
-        // Whether routes may refer to such objects is a fact of the host.
+        // The host facts include whether routes may use nexthop objects with tweed's IDs.
         let facts = entry.is_foreign_nexthop();
         let changes = Changes { facts, ..Changes::of_keys([entry.key()]) };
         self.actual.insert(entry);
@@ -92,14 +93,15 @@ impl Held {
 
     fn entry_lost(&mut self, key: Key) -> Changes {
         let was_there = self.actual.remove(&key).is_some();
-        // With its last address a link loses its IPv4 routes and neighbours without a
-        // notification, and a nexthop object all routes that refer to it.
-        let takes_more = match key {
+        // When a link loses its last address, the kernel removes its IPv4 routes and neighbours
+        // without notification. When a nexthop object is removed, the kernel removes the routes
+        // that use it likewise.
+        let removes_more = match key {
             Key::Address(..) => true,
             Key::Nexthop(_) => was_there,
             _ => false,
         };
-        if takes_more {
+        if removes_more {
             self.timers.dump_soon();
         }
         Changes::of_keys(was_there.then_some(key))
@@ -121,37 +123,38 @@ impl Held {
     }
 }
 
-/// What the kernel refused: each is still a difference, and comes back with a backoff of its own.
+/// Operations that the kernel refused. Each remains a difference and is retried with its own
+/// backoff.
 #[derive(Debug, Default)]
 pub(super) struct Refusals(BTreeMap<Key, Refusal>);
 
 #[derive(Debug)]
 struct Refusal {
     op: Op,
-    words: String,
-    /// In a row.
+    text: String,
+    /// Consecutive refusals.
     times: u32,
     again: Instant,
 }
 
 impl Refusals {
-    /// Takes a refusal in; returns when to try again.
+    /// Records a refusal; returns when to retry.
     pub(super) fn note(&mut self, refused: &Refused) -> Instant {
         let key = refused.op.entry().key();
         let times = self.0.get(&key).map_or(0, |refusal| refusal.times);
         let again = Instant::now() + backoff(times);
-        let (op, words) = (refused.op.clone(), refused.to_string());
-        self.0.insert(key, Refusal { op, words, times: times + 1, again });
+        let (op, text) = (refused.op.clone(), refused.to_string());
+        self.0.insert(key, Refusal { op, text, times: times + 1, again });
         again
     }
 
-    /// `key` is as wanted, or wanted no more.
+    /// `key` now matches the desired state, or is no longer desired.
     pub(super) fn forget(&mut self, key: &Key) {
         self.0.remove(key);
     }
 
-    /// `link` has changed: what was refused on it may be tried at the next look. Not the link
-    /// itself, whose refusal may be what changed it.
+    /// `link` has changed: operations refused on it may be retried at the next diff. The link
+    /// itself keeps its backoff, because a refused change of it may have caused the notification.
     pub(super) fn end_backoff_on(&mut self, link: &LinkName) {
         let on_link = self.0.iter_mut().filter(|(key, refusal)| {
             !matches!(key, Key::Link(_)) && refusal.op.entry().link() == Some(link)
@@ -159,31 +162,32 @@ impl Refusals {
         on_link.for_each(end_backoff);
     }
 
-    /// The underlay has changed, on which everything depends. What is refused again then waits as
-    /// long as before.
+    /// Ends all backoffs after a change of the underlay, which may affect every entry. An operation
+    /// that is refused again continues with its previous delay.
     pub(super) fn end_all_backoff(&mut self) {
         self.0.iter_mut().for_each(end_backoff);
     }
 
-    /// Forgets those that are no difference any more.
+    /// Forgets refused operations that are no longer a difference.
     pub(super) fn retain(&mut self, differs: impl Fn(&Key) -> bool) {
         self.0.retain(|key, _| differs(key));
     }
 
-    /// Whether it is too early to try `key` again.
+    /// Whether the backoff of `key` has not expired yet.
     pub(super) fn is_waiting(&self, key: &Key) -> bool {
         self.0.get(key).is_some_and(|refusal| refusal.again > Instant::now())
     }
 
-    /// Whether it is too early to try `op` again; what the key is to hold may be another entry now.
+    /// Whether the backoff of exactly this `op` has not expired; another operation on the same key
+    /// may be tried.
     pub(super) fn holds_back(&self, op: &Op) -> bool {
         let refusal = self.0.get(&op.entry().key());
         refusal.is_some_and(|refusal| refusal.op == *op && refusal.again > Instant::now())
     }
 
-    /// What was refused, and why.
+    /// The refused keys with the kernel's reasons.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&Key, &str)> {
-        self.0.iter().map(|(key, refusal)| (key, refusal.words.as_str()))
+        self.0.iter().map(|(key, refusal)| (key, refusal.text.as_str()))
     }
 }
 

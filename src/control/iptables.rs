@@ -1,5 +1,5 @@
-//! The chains of iptables. Programs read and write them, and may hang: the loop starts one task at
-//! a time, and goes on.
+//! The iptables chains. External programs read and write them and may hang, so the loop runs one
+//! task at a time and does not wait for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::pending;
@@ -15,29 +15,29 @@ use crate::model::entry::{Base, ChainName, Entry, Key, Otherwise};
 use crate::model::policy::Forward;
 use crate::plan::diff::Op;
 
-/// What the programs of iptables have read or written.
+/// A result of the iptables programs.
 #[derive(Debug)]
 pub enum IptablesResult {
     Read(Reading),
     Written { ops: Vec<Op>, refused: Vec<Refused> },
 }
 
-/// The task that runs the programs of iptables, and what is known of the chains.
+/// The task that runs the iptables programs, and what is known of the chains.
 #[derive(Default)]
 pub(super) struct IptablesTask {
     running: Option<LocalBoxFuture<'static, IptablesResult>>,
-    /// When the chains were read last.
+    /// The generation of the last read.
     generation: Option<Generation>,
-    /// Whether they were read at all: the plan depends on what the host drops.
+    /// Whether the chains were read: the plan depends on which packets the host drops.
     has_read: bool,
-    /// Whether all that is wanted was in place once.
+    /// Whether all desired chains have been in place at least once.
     was_met: bool,
-    /// The chains of which it is not known whether the host drops in front of them, and why.
+    /// The chains for which it is unknown whether the host drops packets, with the reason.
     unread: BTreeMap<ChainName, String>,
 }
 
 impl IptablesTask {
-    /// Waits for the task; never ends while none runs. Cancel safe.
+    /// Waits for the task; never resolves while none runs. Cancel safe.
     pub(super) async fn ended(&mut self) -> IptablesResult {
         let Some(task) = &mut self.running else { return pending().await };
         let result = task.await;
@@ -45,15 +45,15 @@ impl IptablesTask {
         result
     }
 
-    /// Reads all chains the next time, as if none had been read so far.
+    /// Makes the next read cover all chains.
     pub(super) const fn read_all(&mut self) {
         self.generation = None;
     }
 }
 
 impl Control {
-    /// Has `ops` carried out, all of them of chains, unless something has to be read before. What
-    /// is not done now stays a difference, and is looked at when the task has ended.
+    /// Starts a task that applies `ops`, all on chains, unless a read must come first. Operations
+    /// that are not applied remain differences and are retried when the task ends.
     pub(super) fn start_iptables(&mut self, chains: &impl Chains, ops: Vec<Op>) {
         if self.iptables.running.is_some() {
             return;
@@ -70,8 +70,8 @@ impl Control {
         }
     }
 
-    /// All of them at first and with each audit; in between those that may change the plan, or that
-    /// are planned: a host may have a multitude of rules beside them.
+    /// All chains at the first read and in each audit. Between audits, only planned chains and
+    /// those that may change the plan, because a host may have a large number of other rules.
     fn chains_to_read(&self) -> BTreeSet<ChainName> {
         let all = self.derived.scope.chains.iter().copied();
         let (wanted, held) = (self.derived.desired.state(), &self.held.actual);
@@ -119,7 +119,8 @@ impl Control {
         Changes { plan: is_news, save: is_news, report, ..Changes::default() }
     }
 
-    /// What of the chains is waited for, as long as it is not known why it is not there.
+    /// The chains that readiness waits for, unless the reason why they are missing is already
+    /// known.
     pub(super) fn awaited_chains(&self) -> Option<&'static str> {
         if self.lets_through() && self.inputs.own.is_some() && !self.iptables.has_read {
             return Some("the chains of iptables are not read yet");
@@ -134,18 +135,18 @@ impl Control {
         !self.iptables.was_met && self.local_entries().any(awaited)
     }
 
-    /// Changes of legacy iptables are not notified.
+    /// Legacy iptables sends no change notifications.
     pub(super) fn look_at_chains_again(&mut self) {
         let matter = self.lets_through() || self.local_entries().any(is_chain);
         self.held.timers.look_at_chains(matter.then_some(self.settings.resync));
     }
 
-    /// Whether it matters what the host drops.
+    /// Whether the plan depends on which packets the host drops.
     fn lets_through(&self) -> bool {
         self.inputs.policy.forward == Forward::Accept
     }
 
-    /// Where packets of pods may be dropped and no program is there to look, and what to do.
+    /// Where the host may drop pod packets and no program is installed to check, with the fix.
     pub(super) fn doubtful_chains(&self) -> impl Iterator<Item = String> {
         let networks = self.inputs.config.iter().flat_map(NetworkConfig::networks);
         networks.filter(|_| self.lets_through()).flat_map(|network| {
@@ -162,7 +163,7 @@ impl Control {
         })
     }
 
-    /// Chains of flannel that are neither kept up nor removed.
+    /// Chains of flannel that are neither maintained nor removed.
     pub(super) fn kept_chains(&self) -> impl Iterator<Item = String> {
         let wanted = self.derived.desired.state();
         let kept = self.held.actual.local().filter_map(move |entry| match entry.as_ref() {

@@ -1,4 +1,4 @@
-//! The loop: one owner of all state. Every event goes the same way: event, inputs, changes, plan,
+//! The loop, which owns all state. Every event takes the same path: event, inputs, changes, plan,
 //! diff, apply, report.
 
 mod apply;
@@ -44,7 +44,7 @@ use iptables::IptablesTask;
 use paths::Paths;
 use timers::Task;
 
-/// An event that wakes the loop; nothing else does.
+/// The only events that wake the loop.
 #[derive(Debug)]
 pub enum Event {
     /// The network config in the store has changed.
@@ -57,43 +57,43 @@ pub enum Event {
     Lease(LeaseUpdate),
     /// The store became unreachable or reachable.
     Store(StoreState),
-    /// What was last known: the inputs at the start, until the store has answered.
+    /// The checkpoint: the inputs at start-up, until the store responds.
     Remembered(Box<Checkpoint>),
-    /// Another node publishes its own record in the place of ours, or has stopped.
+    /// Another node publishes its own lease under this node's public IP, or has stopped.
     Rival(Option<Rival>),
     Probe(ProbeEvent),
     Question(Question),
     /// The kernel sent a notification.
     Kernel(Observation),
-    /// The programs of iptables have ended.
+    /// The task of the iptables programs has ended.
     Iptables(IptablesResult),
     /// A deadline has passed.
     Due,
 }
 
-/// What does not change while the daemon runs.
+/// Settings that are fixed while the daemon runs.
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub interface: InterfaceOptions,
-    /// The largest share of peers that may vanish at once, in percent.
+    /// The maximum share of peers that may be withdrawn at once, in percent.
     pub max_withdraw: u8,
     pub reload: Reload,
-    /// What is done in addition to routing.
+    /// Functions in addition to routing.
     pub policy: Policy,
-    /// Between two reads of rules whose changes are not notified.
+    /// The interval between reads of rules that send no change notifications.
     pub resync: Duration,
-    /// From 0 to 1: spreads what many nodes would do at once.
+    /// From 0 to 1: spreads work that many nodes would otherwise do at the same time.
     pub jitter: fn() -> f64,
 }
 
-/// Keeps the kernel as config, node and leases want it.
+/// Keeps the kernel in the state that config, node and leases require.
 pub struct Reconciler<K> {
     kernel: K,
     events: mpsc::Receiver<Event>,
     control: Control,
 }
 
-/// What the loop knows, and what it has to do: everything but the kernel itself.
+/// The state of the loop and its pending work, without the kernel itself.
 struct Control {
     settings: Settings,
     inputs: Inputs,
@@ -101,15 +101,15 @@ struct Control {
     derived: Derived,
     held: Held,
     iptables: IptablesTask,
-    /// What must be looked at before the kernel can be called right.
+    /// What remains to be read, planned, applied and reported.
     changes: Changes,
     outputs: Outputs,
 }
 
-/// How many events are applied before the kernel is programmed, at most.
+/// The maximum number of events applied before the kernel is programmed.
 const BURST: usize = 4096;
 
-/// What one pass does may change the plan, once: a filter is loose now, or restored.
+/// The maximum number of passes: a pass that loosens or restores a filter may change the plan once.
 const PASSES: usize = 3;
 
 impl<K: Kernel> Reconciler<K> {
@@ -122,12 +122,12 @@ impl<K: Kernel> Reconciler<K> {
         Self { kernel, events, control: Control::new(settings, outputs) }
     }
 
-    /// Runs until no task is left that can send events.
+    /// Runs until no task that can send events is left.
     pub async fn run(mut self) {
         while let Some(event) = self.next_event().await {
             let is_probe = matches!(event, Event::Probe(_));
             self.control.apply(event);
-            // Most reports of probes change no verdict, and there are many.
+            // Most probe reports change no verdict, and they are frequent.
             if is_probe && self.control.changes == Changes::default() {
                 self.control.beat();
                 continue;
@@ -137,14 +137,14 @@ impl<K: Kernel> Reconciler<K> {
                 self.control.apply(event);
             }
             self.control.take(Control::derive_peers);
-            // Deadlines pass even while events never cease.
+            // Deadlines are checked even under a continuous stream of events.
             self.control.take(Control::apply_due);
             self.settle().await;
             self.control.report();
         }
     }
 
-    /// Brings the kernel to what the inputs ask for, as far as they are known.
+    /// Brings the kernel to the state that the known inputs require.
     async fn settle(&mut self) {
         let mut read = self.read_facts().await;
         if self.control.inputs.are_known() {
@@ -163,7 +163,7 @@ impl<K: Kernel> Reconciler<K> {
         }
     }
 
-    /// One event is acted on at once; those that come meanwhile are applied with it.
+    /// A single event is handled at once; events that arrive meanwhile are handled together.
     async fn next_event(&mut self) -> Option<Event> {
         let (timers, iptables) = (&self.control.held.timers, &mut self.control.iptables);
         let observed = tokio::select! {
@@ -193,14 +193,15 @@ impl Control {
             derived: Derived::default(),
             held: Held::new(settings.jitter),
             iptables: IptablesTask::default(),
-            // No chain is written before it is known what is in it.
+            // No chain is written before its contents are known.
             changes: Changes { chains: true, ..Changes::default() },
             settings,
             outputs,
         }
     }
 
-    /// Applies `event` to what it is about. The only place where an event becomes changes.
+    /// Applies `event` to the state that it concerns. The only place where an event becomes
+    /// changes.
     fn apply(&mut self, event: Event) {
         let Self { inputs, held, settings, .. } = self;
         let mut changes = match event {
@@ -222,26 +223,27 @@ impl Control {
                 self.answer(question);
                 changes
             }
-            // What is due is looked at after every event.
+            // Deadlines are checked after every event.
             Event::Due => Changes::default(),
         };
         if let Some(losses) = changes.losses.take() {
             self.held.timers.judge_losses(losses);
         }
         self.changes |= changes;
-        // The brake ends by itself only while nothing else says that the store lost data.
+        // The withdrawal limit may expire only while nothing else indicates that the store lost
+        // data.
         if !self.inputs.trust_the_store() {
             self.held.timers.do_not_brake();
         }
     }
 
-    /// Takes a step, and notes what must be looked at because of it.
+    /// Runs `step` and records the resulting changes.
     fn take(&mut self, step: impl FnOnce(&mut Self) -> Changes) {
         let changes = step(self);
         self.changes |= changes;
     }
 
-    /// A broken socket: what it would have reported is found by a dump.
+    /// After a socket error, a dump replaces the notifications that were lost.
     fn observed(&mut self, observed: io::Result<Observation>) -> Observation {
         observed.unwrap_or_else(|error| {
             tracing::warn!(%error, "the kernel's messages were interrupted");
@@ -250,7 +252,7 @@ impl Control {
         })
     }
 
-    /// Looks again at an edit that waits for peers.
+    /// Checks again whether a config edit that waits for peers can be applied.
     fn reconsider(&mut self) -> Changes {
         if std::mem::take(&mut self.changes.edit) {
             self.inputs.reconsider(self.settings.reload)
@@ -259,7 +261,7 @@ impl Control {
         }
     }
 
-    /// Applies what has come due.
+    /// Handles expired deadlines.
     fn apply_due(&mut self) -> Changes {
         let due = self.held.timers.take_due();
         let ready = due.keys.into_iter().filter(|key| !self.held.refused.is_waiting(key));
@@ -271,10 +273,10 @@ impl Control {
     }
 
     fn run_task(&mut self, task: Task) -> Changes {
-        // Changes of the host may have been missed as well.
+        // Notifications of host changes may have been missed as well.
         let all = Changes { facts: true, dump: true, ..Changes::default() };
         match task {
-            // Only a store that can be asked knows which leases are gone.
+            // Only a reachable store shows which leases are gone.
             Task::Withdraw if !self.inputs.may_remove() => Changes::default(),
             Task::Withdraw => self.withdraw(),
             Task::Retry => Changes { facts: self.inputs.no_node.is_some(), ..Changes::default() },
@@ -322,7 +324,7 @@ impl Control {
         }
     }
 
-    /// Reads again later what could not be read.
+    /// Schedules a retry of reads that failed.
     fn retry_unread(&mut self) {
         let Changes { facts, dump, .. } = self.changes;
         if facts || dump || self.inputs.no_node.is_some() {

@@ -1,4 +1,4 @@
-//! The owner of every verdict on a path: which peers are probed, and what follows from the answers.
+//! The path verdicts: which peers are probed, and how the results change their paths.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -17,28 +17,28 @@ use crate::plan::desired::Standing;
 use crate::plan::paths::{Board, Local, Question, Subject, Target};
 use crate::probe::{ProbeChannels, ProbeEvent};
 
-/// What is known of paths, and how it comes to be known.
+/// The state of path probing.
 #[derive(Debug)]
 pub(super) struct Paths {
     channels: Option<ProbeChannels>,
     state: State,
-    /// The verdicts; none before paths are probed. They stay while paths are not probed: a
-    /// path that fails does not work again because it is no longer asked.
+    /// The verdicts; none before probing starts. They are kept while probing is off: a failed path
+    /// is not assumed to work because probes stopped.
     board: Option<Board>,
-    /// The moment that the times of the board are counted from.
+    /// The zero point of the board's timestamps.
     epoch: Instant,
-    /// The lease of each peer, by the first address of its subnet.
+    /// The lease of each peer, by the base address of its subnet.
     leases: BTreeMap<IpAddr, LeaseId>,
 }
 
-/// Whether paths are probed.
+/// State of probing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum State {
-    /// Soon: what was in the tunnel before us stays there until then.
+    /// Probing is starting. Peers that used the tunnel before the restart stay there until then.
     #[default]
     Starting,
     On,
-    /// Not, and why.
+    /// Probing is off, with the reason.
     Off(String),
 }
 
@@ -59,7 +59,7 @@ impl Paths {
         subject.map_or(ProbeVerdict::Pending, |subject| subject.verdict)
     }
 
-    /// Changes what is known of paths, and when the board is due.
+    /// Changes the board and updates its next deadline.
     fn revise(&mut self, revise: impl FnOnce(&mut Board)) {
         let Some(board) = &mut self.board else { return };
         revise(board);
@@ -69,8 +69,7 @@ impl Paths {
         }
     }
 
-    /// Sends the questions that are due at the time `at`. One that finds no place among those that
-    /// wait counts as lost.
+    /// Sends the questions due at `at`. A question that does not fit in the queue counts as lost.
     fn ask(&mut self, at: Duration) {
         let mut questions = Vec::new();
         self.revise(|board| questions = board.questions(at, rand::random));
@@ -83,7 +82,7 @@ impl Paths {
         }
     }
 
-    /// Probes these peers from now on, or not any more; all of them end while there is no `local`.
+    /// Starts or stops probing these peers; without `local`, all probing stops.
     fn follow(&mut self, local: Option<&Local>, changes: &BTreeMap<IpAddr, Option<Target>>) {
         if let Some(channels) = &self.channels {
             channels.targets.send_if_modified(|targets| {
@@ -115,7 +114,7 @@ impl Control {
         let epoch = paths.epoch;
         let since = |at: Instant| at.saturating_duration_since(epoch);
         match event {
-            // The plan says which peers to probe.
+            // The plan determines which peers to probe.
             ProbeEvent::Channels(channels) => {
                 paths.channels = Some(channels);
                 return plan;
@@ -124,7 +123,7 @@ impl Control {
                 paths.state = State::Off(reason);
                 return plan;
             }
-            // What was known before does not count: the plan begins another board.
+            // Earlier results are discarded: the plan creates a new board.
             ProbeEvent::On => {
                 (paths.state, paths.board) = (State::On, None);
                 return plan;
@@ -142,7 +141,7 @@ impl Control {
         if judged.is_empty() { Changes::default() } else { self.apply_verdicts(&judged) }
     }
 
-    /// Plans again for the leases that have another detour by these verdicts.
+    /// Plans again for leases whose fallback changes by these verdicts.
     fn apply_verdicts(&mut self, judged: &BTreeSet<IpAddr>) -> Changes {
         let mut changes = self.derive_peers();
         let is_affected = |endpoint: &Endpoint| {
@@ -174,8 +173,8 @@ impl Control {
         }
     }
 
-    /// What was not answered before an edit or another lease says little of now: a peer that would
-    /// leave the tunnel for that alone is asked again.
+    /// Probes that failed before a config edit or a new lease are no evidence now. Peers that would
+    /// leave the tunnel only because of them are probed again.
     pub(super) fn doubt_silence(&mut self, ids: &BTreeSet<LeaseId>) {
         if self.paths.board.is_none() {
             return;
@@ -191,8 +190,8 @@ impl Control {
         self.paths.revise(|board| board.ask_again(&doubted, now));
     }
 
-    /// Which of these peers are to be reached through the tunnel although they are on our link. A
-    /// lease that is rejected may have a subnet that begins as that of an accepted one: it is ignored.
+    /// The peers on the same link that must be reached through the tunnel. Rejected leases are
+    /// ignored: their subnet may have the same base address as an accepted one.
     pub(super) fn detours<'a>(
         &self,
         peers: impl Iterator<Item = Option<Peer<'a>>>,
@@ -218,7 +217,8 @@ impl Control {
         changes
     }
 
-    /// A peer that comes after those of these leases that are gone is judged from the start.
+    /// Discards the probe results of leases that are gone, so that a later peer starts without a
+    /// verdict.
     pub(super) fn forget_paths(&mut self, ids: &BTreeSet<LeaseId>) {
         let gone = ids.iter().filter(|id| self.inputs.peers.lease(id).is_none());
         let gone: Vec<_> = gone.map(|id| (id.clone(), None)).collect();
@@ -252,14 +252,14 @@ impl Control {
         let metric = Route::default_metric(endpoint.subnet.family());
         let key = Key::Route(endpoint.subnet, metric);
         let Some(Entry::Route(route)) = self.held.actual.get(&key) else { return None };
-        // Of a route by way of a nexthop object the kernel need not tell the link.
+        // For a route with a nexthop object, the kernel may omit the link.
         let nexthop = route.nexthop.and_then(|id| self.held.actual.get(&Key::Nexthop(id)));
         let link = route.link.as_ref().or_else(|| nexthop?.link());
         let is_tunnel = link.is_some_and(|link| self.derived.scope.tunnels.contains(link));
         Some(if is_tunnel { Path::Tunnel } else { Path::Direct })
     }
 
-    /// The peers of the lease `id` that are probed.
+    /// The probed peers of the lease `id`.
     fn probed(&self, id: &LeaseId) -> impl Iterator<Item = IpAddr> {
         let standing = self.derived.desired.peers().get(id).and_then(Standing::believed);
         let peers = standing.into_iter().flat_map(|lease| &lease.endpoints);
@@ -267,12 +267,12 @@ impl Control {
         peers.filter(move |peer| self.paths.leases.get(peer) == Some(id))
     }
 
-    /// Probes what has become of these leases, instead of what they had before.
+    /// Probes the current endpoints of these leases instead of the previous ones.
     pub(super) fn follow_targets(&mut self, standings: &[(LeaseId, Option<Standing>)]) {
         let Some(local) = self.inputs.local() else { return };
         let mtu = backend::pod_mtu(&self.derived.networks).unwrap_or_default();
         let probed = Local::of(&local, mtu);
-        // All that is old goes first: a subnet may move from one lease to another in one change.
+        // Old targets are removed first: one change may move a subnet from one lease to another.
         let old = standings.iter().flat_map(|(id, _)| self.probed(id));
         let mut changes: BTreeMap<_, _> = old.map(|peer| (peer, None)).collect();
         for peer in changes.keys() {
@@ -289,7 +289,7 @@ impl Control {
         self.paths.follow(probed.as_ref(), &changes);
     }
 
-    /// Why paths are not probed although the config asks for it.
+    /// The reason why paths are not probed although the config requests it.
     pub(super) fn probes_remark(&self) -> Option<String> {
         self.inputs.config.as_ref()?.probing()?;
         match &self.paths.state {
@@ -322,7 +322,7 @@ impl Control {
         Some(status)
     }
 
-    /// What the probes of one peer found.
+    /// The probe results of one peer.
     pub(super) fn path_status(&self, endpoint: &Endpoint) -> Option<PathStatus> {
         let subject = self.paths.board.as_ref()?.subject(endpoint.subnet.base())?;
         let way = |path| way_status(subject, path, self.paths.epoch.elapsed());
@@ -335,7 +335,7 @@ impl Control {
     }
 }
 
-/// What the probes of `subject` by `path` found, at the moment `now`.
+/// The probe results of `subject` by `path` at the time `now`.
 fn way_status(subject: &Subject, path: Path, now: Duration) -> WayStatus {
     let (track, (asked, lost)) = (subject.track(path), subject.window(path));
     let number = |number: u128| u64::try_from(number).unwrap_or(u64::MAX);

@@ -1,4 +1,4 @@
-//! Whether the daemon does its work, and if not, why.
+//! Whether the daemon is ready, and if not, why.
 
 use super::Control;
 use super::inputs::Inputs;
@@ -11,10 +11,10 @@ use crate::model::status::{Readiness, StoreState};
 use crate::plan::desired::Standing;
 use crate::store::Rival;
 
-/// Many refusals and rejections are as a rule of one kind: this many are shown.
+/// Refusals and rejections usually share a cause, so only this many are shown.
 const SHOWN: usize = 3;
 
-/// The leases that were rejected since the log was last told.
+/// The leases rejected since the last log line.
 #[derive(Debug, Default)]
 pub(super) struct Rejections {
     total: usize,
@@ -31,7 +31,7 @@ impl Rejections {
 }
 
 impl Control {
-    /// One line for all leases that were rejected at once, however many they are.
+    /// Logs one line for all leases rejected together.
     pub(super) fn log_rejected(&mut self) {
         let Rejections { total, first } = std::mem::take(&mut self.held.logged.rejected);
         if total > 0 {
@@ -46,12 +46,12 @@ impl Control {
     fn readiness_with(&self, of_store: Option<String>) -> Readiness {
         let blocking = self.blocking();
         let ready = blocking.is_empty();
-        let reasons = blocking.into_iter().chain(of_store).chain(self.remarks());
+        let reasons = blocking.into_iter().chain(of_store).chain(self.warnings());
         Readiness { ready, reasons: reasons.collect() }
     }
 
-    /// Without the state of the store, which logs itself: servers that fail in turns have a new
-    /// reason each time.
+    /// Excludes the state of the store, which has its own log lines: its reason changes with each
+    /// server that fails.
     pub(super) fn log_readiness(&mut self) {
         let readiness = self.readiness_with(None);
         let ready = readiness.ready;
@@ -68,7 +68,7 @@ impl Control {
         self.held.logged.readiness = Some(readiness);
     }
 
-    /// What keeps us from being ready, in sentences.
+    /// The reasons why this node is not ready, as sentences.
     fn blocking(&self) -> Vec<String> {
         let inputs = &self.inputs;
         let missing = [
@@ -87,7 +87,7 @@ impl Control {
         missing.into_iter().flatten().chain(abridged(refused)).collect()
     }
 
-    /// Why this node has no addresses that peers could send to.
+    /// The reason why this node has no public IP.
     fn lacks_node(&self) -> Option<String> {
         let Inputs { config, node, no_node, .. } = &self.inputs;
         match (node, no_node) {
@@ -100,7 +100,7 @@ impl Control {
         }
     }
 
-    /// Old rules that cannot be removed are as good as ours.
+    /// Old rules that cannot be removed do not block readiness: they serve the same purpose.
     fn is_essential(&self, key: &Key) -> bool {
         match key {
             Key::Setting(..) => false,
@@ -112,15 +112,15 @@ impl Control {
         }
     }
 
-    /// Whether pods rely on `entry`. Without masquerading, the table that keeps what others masquerade
-    /// is worth less than routes.
+    /// Whether pods rely on `entry`. Without masquerading, the table that preserves the connections
+    /// of other masquerading rules is not essential.
     pub(super) fn is_relied_on(&self, entry: &Entry) -> bool {
         let is_table_of_nat = matches!(entry, Entry::Table(_)) && entry.is_rules();
         !is_table_of_nat || self.settings.policy.masquerade.is_some()
     }
 
     /// The connections that may break because the entry of this key was refused.
-    fn unkept(&self, key: &Key, why: &str) -> Option<String> {
+    fn at_risk(&self, key: &Key, why: &str) -> Option<String> {
         match key {
             Key::Address(link, ..) if link.is_loopback() => Some(format!(
                 "connections of this host may break when the tunnel device is removed: {why}"
@@ -132,7 +132,7 @@ impl Control {
         }
     }
 
-    /// Why the host refused settings of this kind.
+    /// The host's reasons for refusing settings of this kind.
     fn refused_settings(&self, kind: SettingKind) -> impl Iterator<Item = &str> {
         let refused = self.held.refused.iter();
         let refused =
@@ -154,8 +154,8 @@ impl Control {
         }
     }
 
-    /// What else an operator should know although it blocks nothing.
-    fn remarks(&self) -> impl Iterator<Item = String> {
+    /// Warnings for the operator that do not block readiness.
+    fn warnings(&self) -> impl Iterator<Item = String> {
         let inputs = &self.inputs;
         let remembered = inputs.rest_on_memory().then(|| {
             "forwarding by what was last known: the store has not confirmed it".to_owned()
@@ -163,14 +163,14 @@ impl Control {
         let held = inputs.held_back.map(|(missing, of)| {
             format!("{missing} of {of} leases vanished at once: their routes are kept")
         });
-        // Without a config before, this node waits for one.
+        // Without an earlier config this node waits, which is reported elsewhere.
         let unusable = inputs.edit.unusable().filter(|_| inputs.confirmed);
         let unusable = unusable.map(|reason| format!("the config before stays in force: {reason}"));
         let filters = self.refused_settings(SettingKind::ReversePath);
-        // Whether it was to be made or changed is no news.
-        let unsigned = |why: &str| why.trim_start_matches(['+', '~', ' ']).to_owned();
+        // The operation that was refused (create or replace) is omitted.
+        let without_sign = |why: &str| why.trim_start_matches(['+', '~', ' ']).to_owned();
         let filters = filters.map(move |why| {
-            format!("packets may be lost while backends change: {}", unsigned(why))
+            format!("packets may be lost while backends change: {}", without_sign(why))
         });
         let left = self.held.refused.iter().filter(|(key, _)| {
             matches!(key, Key::Table(_) | Key::Chain(_)) && !self.is_wanted(key)
@@ -178,8 +178,8 @@ impl Control {
         let left = left.map(|(_, why)| format!("old rules are left: {why}"));
         let spoilt = self.refused_settings(SettingKind::TxChecksum);
         let spoilt = spoilt.map(|why| format!("packets in the tunnel may be spoilt: {why}"));
-        let unkept = self.held.refused.iter().filter_map(|(key, why)| self.unkept(key, why));
-        let (pending, guard) = (inputs.pending(), self.guard_remark());
+        let at_risk = self.held.refused.iter().filter_map(|(key, why)| self.at_risk(key, why));
+        let (pending, guard) = (inputs.pending(), self.guard_warning());
         let bridges = inputs.bridges.iter().map(|bridge| {
             format!(
                 "{bridge}: its pods are unreachable, and new ones fail; drain the node, then \
@@ -187,20 +187,21 @@ impl Control {
                 bridge.link
             )
         });
-        let remarks = [remembered, held, pending, unusable, self.probes_remark(), guard];
-        let remarks = remarks.into_iter().flatten().chain(filters).chain(left).chain(spoilt);
-        let remarks = remarks.chain(unkept).chain(self.kept_chains()).chain(self.doubtful_chains());
+        let warnings = [remembered, held, pending, unusable, self.probes_remark(), guard];
+        let warnings = warnings.into_iter().flatten().chain(filters).chain(left).chain(spoilt);
+        let chains = self.kept_chains().chain(self.doubtful_chains());
+        let warnings = warnings.chain(at_risk).chain(chains);
         let overlaps = inputs.overlaps().into_iter().map(|overlap| {
             format!("{overlap}: pods and hosts with the same addresses do not reach each other")
         });
-        let remarks = remarks.chain(self.gateways_remark()).chain(bridges);
-        remarks.chain(self.conflicts_remark()).chain(overlaps)
+        let warnings = warnings.chain(self.gateways_warning()).chain(bridges);
+        warnings.chain(self.conflicts_warning()).chain(overlaps)
     }
 }
 
 impl Control {
-    /// Why the guard does less than it should, as far as it is known.
-    fn guard_remark(&self) -> Option<String> {
+    /// Why the guard is weaker than configured, as far as known.
+    fn guard_warning(&self) -> Option<String> {
         let inputs = &self.inputs;
         let drops = |guard: Guard| guard.strangers == Strangers::Drop;
         let is_asked = inputs.policy.guard.is_some_and(drops)
@@ -218,22 +219,22 @@ impl Control {
     }
 
     /// The public IPs that peers cannot use as gateways.
-    fn gateways_remark(&self) -> Vec<String> {
+    fn gateways_warning(&self) -> Vec<String> {
         let local = self.inputs.local().filter(|local| !local.config.has_tunnel());
         let uplinks = local.iter().flat_map(|local| &local.node.uplinks);
         let elsewhere = uplinks.filter(|uplink| uplink.source != uplink.public_ip);
-        let remark = |uplink: &Uplink| {
+        let warning = |uplink: &Uplink| {
             format!(
                 "public IP {} is no address of this host: with host-gw, peers send to it as a \
                  gateway; leave it out, use vxlan, or turn Mixed on",
                 uplink.public_ip
             )
         };
-        elsewhere.map(remark).collect()
+        elsewhere.map(warning).collect()
     }
 
-    /// Which leases conflict with this node, and what to do.
-    fn conflicts_remark(&self) -> Vec<String> {
+    /// The leases that conflict with this node, and the required action.
+    fn conflicts_warning(&self) -> Vec<String> {
         let rival = self.inputs.rival.map(|rival| {
             format!("{rival} and overwrites our lease: give each node a public IP of its own")
         });
@@ -258,7 +259,7 @@ impl Control {
     }
 }
 
-/// The first few of many.
+/// The first reasons, and the number of the rest.
 fn abridged(mut reasons: Vec<String>) -> Vec<String> {
     let more = reasons.len().saturating_sub(SHOWN);
     reasons.truncate(SHOWN);

@@ -1,4 +1,4 @@
-//! What the loop reports, and the channels out of it.
+//! The state that the loop reports, and the channels for it.
 
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -13,30 +13,30 @@ use crate::model::status::Readiness;
 use crate::plan::backend;
 use crate::store::Identity;
 
-/// How far the daemon has come. Others wait for it: the lease, subnet.env, systemd, health.
+/// The progress of the daemon. Other tasks wait for it: the lease, subnet.env, systemd and health.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// The config in force, once the store has told one.
+    /// The applied config, once there is one.
     pub config: Option<NetworkConfig>,
-    /// Where this host has addresses.
+    /// Prefixes of this host's own addresses.
     pub occupied: Vec<Prefix>,
-    /// Who this node is to the store, as far as what follows accounts for it.
+    /// The store identity of this node for which the fields below are valid.
     pub identity: Identity,
-    /// What to publish, once the device can receive what it will attract.
+    /// The attributes to publish, once the device can receive the traffic of peers.
     pub attributes: Option<LeaseAttributes>,
-    /// What pods can use, once device and address are in place.
+    /// The pod networking settings, once device and address are in place.
     pub usable: Option<Usable>,
     pub readiness: Readiness,
 }
 
-/// What pods of this node can be made by.
+/// The settings for pods on this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Usable {
-    /// All pods' addresses, one prefix per family, IPv4 first.
+    /// The pod networks of the cluster, one per family, IPv4 first.
     pub networks: Vec<Prefix>,
-    /// Those of this node, likewise.
+    /// The pod subnets of this node, IPv4 first.
     pub subnets: Vec<Prefix>,
-    /// The largest packet of pods, in bytes.
+    /// The MTU for pods, in bytes.
     pub mtu: u32,
 }
 
@@ -44,9 +44,9 @@ pub struct Usable {
 #[derive(Debug)]
 pub struct Outputs {
     pub progress: watch::Sender<Progress>,
-    /// When the loop last went round.
+    /// The time of the last pass of the loop.
     pub heartbeat: watch::Sender<Instant>,
-    /// Counted up to have the leases read again.
+    /// Incremented to request a new read of the leases.
     pub read_again: watch::Sender<u64>,
     /// Sent when the node report may differ from the last one.
     pub reported: watch::Sender<()>,
@@ -67,7 +67,7 @@ impl Default for Outputs {
 }
 
 impl Control {
-    /// Reports how far the loop has come.
+    /// Reports the progress of the loop.
     pub(super) fn report(&mut self) {
         self.beat();
         self.log_rejected();
@@ -89,7 +89,7 @@ impl Control {
         if !self.inputs.are_known() {
             return;
         }
-        // Before all leases are known, a checkpoint would forget those of the last one.
+        // Until all leases are known, a new checkpoint would drop leases of the last one.
         let knows_all = self.inputs.peers.is_complete() || self.inputs.remembered.is_some();
         if knows_all && std::mem::take(&mut self.changes.save) {
             self.outputs.changed.send_replace(());
@@ -99,12 +99,12 @@ impl Control {
         }
     }
 
-    /// Reports that the loop is alive.
+    /// Updates the heartbeat of the loop.
     pub(super) fn beat(&self) {
         self.outputs.heartbeat.send_replace(Instant::now());
     }
 
-    /// Peers send to us as soon as they read our lease: not before the device is there to receive.
+    /// Peers send to this node as soon as they read its lease, so the device must exist first.
     fn publishable(&self) -> Option<LeaseAttributes> {
         let links_are_up = || self.is_met(|entry| matches!(entry, Entry::Link(_)));
         let is_ready = self.inputs.confirmed && !self.inputs.lack_macs() && links_are_up();
@@ -121,7 +121,8 @@ impl Control {
         })
     }
 
-    /// Readers of subnet.env rely on it that the daemon masquerades.
+    /// Whether everything that pods rely on is in place. Readers of subnet.env expect that the
+    /// daemon masquerades.
     fn local_is_met(&self) -> bool {
         let concerns = |entry: &Entry| match entry {
             Entry::Link(_) => true,
@@ -140,7 +141,7 @@ impl Control {
         self.held.actual.get(&entry.key()).is_some_and(|have| entry.is_met_by(have))
     }
 
-    /// The entries on our devices, and our rules.
+    /// The entries on tweed's devices, and tweed's rules.
     pub(super) fn local_entries(&self) -> impl Iterator<Item = &Entry> {
         self.derived.desired.state().local().map(AsRef::as_ref)
     }

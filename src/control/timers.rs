@@ -1,4 +1,4 @@
-//! What is due when.
+//! The deadlines of the loop.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -8,42 +8,45 @@ use tokio::time::Instant;
 use super::changes::Losses;
 use crate::model::entry::Key;
 
-/// A packet already past the route lookup still needs the entries of the old path for this long.
+/// A packet already past the route lookup needs the entries of the old path for this long.
 const LINGER: Duration = Duration::from_millis(200);
-/// Peers that have not heard yet that the tunnel is out of use get this long.
+/// The time for peers to learn that the tunnel is no longer used.
 const LINGER_OF_DEVICE: Duration = Duration::from_secs(10);
-/// Leases that vanish together are judged together: once no more have followed for this long…
+/// Leases that vanish together are evaluated together, when none has followed for this long…
 const WITHDRAW: Duration = Duration::from_secs(2);
 /// …but no later than this after the first.
 const WITHDRAW_LATEST: Duration = Duration::from_secs(30);
-/// After the store lost leases, peers get this long to claim theirs again.
+/// After the store lost leases, peers have this long to register again.
 const WITHDRAW_AFTER_LOSS: Duration = Duration::from_secs(60);
-/// What a store that names us has not named for this long is gone, however much it is.
-const LONGEST_BRAKE: Duration = Duration::from_secs(3600);
+/// Leases still missing after this long are withdrawn whatever their share, if the store lists this
+/// node.
+const LIMIT_EXPIRY: Duration = Duration::from_secs(3600);
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_LONGEST: Duration = Duration::from_secs(30);
-/// A dump costs the more the more peers there are: a storm of changes must not be all that we read.
+/// The cost of a dump grows with the number of peers: a burst of changes must not cause continuous
+/// dumps.
 const DUMP_SPACING: Duration = Duration::from_millis(250);
-/// A broken socket is not read for this long.
-const DEAF: Duration = Duration::from_millis(100);
+/// A socket is not read for this long after an error.
+const LISTEN_PAUSE: Duration = Duration::from_millis(100);
 const AUDIT: Duration = Duration::from_secs(300);
-/// Liveness is judged by it: see `Health`.
+/// `Health` derives liveness from it.
 pub const HEARTBEAT: Duration = Duration::from_secs(5);
 
 /// The deadlines of the loop.
 #[derive(Debug)]
 pub(super) struct Timers {
-    /// When to look at a key again.
+    /// When to check a key again.
     keys: BTreeSet<(Instant, Key)>,
-    /// Until when unwanted entries stay.
+    /// The time until which undesired entries are kept.
     lingering: BTreeMap<Key, Instant>,
     tasks: BTreeMap<Task, Instant>,
-    /// When the first of the leases vanished that are to be judged.
+    /// When the first of the leases to be evaluated vanished.
     vanishing: Option<Instant>,
     /// When the last one vanished.
     vanished: Option<Instant>,
-    /// Since when the brake has held back losses without any other sign that the store lost data.
-    braking: Option<Instant>,
+    /// Since when the withdrawal limit has held losses back without any other sign that the store
+    /// lost data.
+    limited_since: Option<Instant>,
     retries: u32,
     dumped: Option<Instant>,
     chains_read: Option<Instant>,
@@ -52,24 +55,24 @@ pub(super) struct Timers {
     jitter: fn() -> f64,
 }
 
-/// What has come due.
+/// Deadlines that have expired.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Due {
-    /// To be looked at again.
+    /// The keys to check again.
     pub(super) keys: Vec<Key>,
     pub(super) tasks: Vec<Task>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Task {
-    /// Judge the leases that have vanished.
+    /// Evaluate the leases that have vanished.
     Withdraw,
-    /// Read again what could not be read.
+    /// Repeat a read that failed.
     Retry,
     Dump,
-    /// Look at chains: changes of legacy iptables are not notified.
+    /// Read iptables chains: legacy iptables sends no change notifications.
     Chains,
-    /// Read everything, as if nothing had ever been notified.
+    /// Read everything, independently of notifications.
     Audit,
 }
 
@@ -82,7 +85,7 @@ impl Timers {
             tasks: BTreeMap::from([(Task::Audit, audit)]),
             vanishing: None,
             vanished: None,
-            braking: None,
+            limited_since: None,
             retries: 0,
             dumped: None,
             chains_read: None,
@@ -91,14 +94,14 @@ impl Timers {
         }
     }
 
-    /// When something comes due; no later than the next heartbeat.
+    /// The next deadline; no later than the next heartbeat.
     pub(super) fn next(&self) -> Instant {
         let key = self.keys.first().map(|(at, _)| *at);
         let due = self.tasks.values().copied().chain(key).chain(self.listen);
         due.fold(Instant::now() + HEARTBEAT, Instant::min)
     }
 
-    /// Takes what has come due.
+    /// Removes and returns the expired deadlines.
     pub(super) fn take_due(&mut self) -> Due {
         let now = Instant::now();
         let is_due = |(task, at): (&Task, &Instant)| (*at <= now).then_some(*task);
@@ -124,7 +127,7 @@ impl Timers {
         self.keys.insert((at, key));
     }
 
-    /// Whether the unwanted entry `key` has lingered long enough; the first question starts the clock.
+    /// Whether the undesired entry `key` was kept long enough; the first call starts the delay.
     pub(super) fn has_lingered(&mut self, key: &Key) -> bool {
         let now = Instant::now();
         let linger = if matches!(key, Key::Link(_)) { LINGER_OF_DEVICE } else { LINGER };
@@ -135,18 +138,18 @@ impl Timers {
         until <= now
     }
 
-    /// `key` is wanted again, or gone.
+    /// `key` is desired again, or gone.
     pub(super) fn forget(&mut self, key: &Key) {
         self.lingering.remove(key);
     }
 
-    /// As [`Self::forget`], for all that are no difference any more.
+    /// Like [`Self::forget`], for all keys that are no longer a difference.
     pub(super) fn retain(&mut self, differs: impl Fn(&Key) -> bool) {
         self.lingering.retain(|key, _| differs(key));
     }
 
-    /// One lease has vanished, and there is nothing to wait for: judge it now, unless others vanished
-    /// just before.
+    /// One lease has vanished and no more are expected: evaluate it now, unless others vanished
+    /// shortly before.
     pub(super) fn withdraw_now(&mut self) {
         let now = Instant::now();
         if self.vanished.is_some_and(|at| now < at + WITHDRAW) {
@@ -156,7 +159,7 @@ impl Timers {
         self.tasks.insert(Task::Withdraw, now);
     }
 
-    /// Leases have vanished: judge them soon.
+    /// Leases have vanished: evaluate them when no more follow.
     pub(super) fn withdraw_soon(&mut self) {
         let now = Instant::now();
         self.vanished = Some(now);
@@ -166,12 +169,12 @@ impl Timers {
         *at = soon.max(*at);
     }
 
-    /// The store seems to have lost leases: judge once the others had time to come back.
+    /// The store seems to have lost leases: evaluate them after peers had time to register again.
     pub(super) fn withdraw_later(&mut self) {
         self.tasks.insert(Task::Withdraw, Instant::now() + WITHDRAW_AFTER_LOSS);
     }
 
-    /// Judges the leases that the store no longer names: at once, or when no more follow.
+    /// Schedules the evaluation of leases missing from the store: at once, or when no more follow.
     pub(super) fn judge_losses(&mut self, Losses { before, after, may_grow }: Losses) {
         if after == 0 {
             self.withdraw_nothing();
@@ -180,28 +183,28 @@ impl Timers {
         }
     }
 
-    /// What had vanished is back. The next loss is judged by itself.
+    /// All missing leases are back: the next loss is evaluated separately.
     pub(super) fn withdraw_nothing(&mut self) {
         self.tasks.remove(&Task::Withdraw);
         self.vanishing = None;
-        self.braking = None;
+        self.limited_since = None;
     }
 
-    /// The brake holds, and the store names us.
+    /// The withdrawal limit applies, and the store lists this node's lease.
     pub(super) fn brake(&mut self) {
-        self.braking.get_or_insert_with(Instant::now);
+        self.limited_since.get_or_insert_with(Instant::now);
     }
 
-    /// The brake does not hold, or the store is not to be trusted.
+    /// The withdrawal limit does not apply, or the store may have lost data.
     pub(super) const fn do_not_brake(&mut self) {
-        self.braking = None;
+        self.limited_since = None;
     }
 
     pub(super) fn has_braked_long_enough(&self) -> bool {
-        self.braking.is_some_and(|since| since + LONGEST_BRAKE <= Instant::now())
+        self.limited_since.is_some_and(|since| since + LIMIT_EXPIRY <= Instant::now())
     }
 
-    /// Something could not be read: try again, each time a little later.
+    /// Schedules a retry of a failed read, with a growing delay.
     pub(super) fn retry_later(&mut self) {
         if !self.tasks.contains_key(&Task::Retry) {
             self.tasks.insert(Task::Retry, Instant::now() + backoff(self.retries));
@@ -209,13 +212,13 @@ impl Timers {
         }
     }
 
-    /// All that is needed has been read.
+    /// All required reads succeeded.
     pub(super) fn all_is_read(&mut self) {
         self.tasks.remove(&Task::Retry);
         self.retries = 0;
     }
 
-    /// Something has happened of which only a dump tells: at once, unless the last was only just now.
+    /// Schedules a dump: at once, or when the minimum interval since the last one has passed.
     pub(super) fn dump_soon(&mut self) {
         let now = Instant::now();
         let earliest = self.dumped.map_or(now, |at| at + DUMP_SPACING);
@@ -227,8 +230,8 @@ impl Timers {
         self.tasks.remove(&Task::Dump);
     }
 
-    /// Look at chains `period` from now, if not sooner; without one, only when something else asks
-    /// for it.
+    /// Schedules a read of chains `period` from now, if none is due earlier; without a period,
+    /// cancels the scheduled read.
     pub(super) fn look_at_chains(&mut self, period: Option<Duration>) {
         match period {
             Some(period) => {
@@ -238,7 +241,8 @@ impl Timers {
         }
     }
 
-    /// Chains have changed: look at once, unless the last look was only just now.
+    /// Schedules a read of changed chains: at once, or when the minimum interval since the last one
+    /// has passed.
     pub(super) fn look_at_chains_soon(&mut self) {
         let now = Instant::now();
         let earliest = self.chains_read.map_or(now, |at| at + DUMP_SPACING).max(now);
@@ -251,7 +255,7 @@ impl Timers {
     }
 
     pub(super) fn listen_later(&mut self) {
-        self.listen = Some(Instant::now() + DEAF);
+        self.listen = Some(Instant::now() + LISTEN_PAUSE);
     }
 
     pub(super) const fn may_listen(&self) -> bool {
@@ -259,19 +263,19 @@ impl Timers {
     }
 }
 
-/// Spreads the audits of many nodes.
+/// A random interval, so that many nodes do not audit at the same time.
 fn until_audit(jitter: fn() -> f64) -> Duration {
     AUDIT.mul_f64(0.75 + jitter() / 2.0)
 }
 
-/// How long to wait after so many failures in a row.
+/// The delay after this many consecutive failures.
 pub(super) fn backoff(failures: u32) -> Duration {
     RETRY_FIRST.saturating_mul(1 << failures.min(16)).min(RETRY_LONGEST)
 }
 
 #[cfg(test)]
 mod tests {
-    //! Deadlines on a clock that stands still until it is told to move.
+    //! Tests of the deadlines with a paused clock.
 
     #![allow(clippy::unwrap_used)]
 
@@ -283,10 +287,10 @@ mod tests {
     use super::*;
     use crate::model::entry::LinkName;
 
-    /// Runs `story` with a fresh timers.
-    fn with_timers(story: impl AsyncFnOnce(&mut Timers)) {
+    /// Runs `scenario` with new timers on a paused clock.
+    fn with_timers(scenario: impl AsyncFnOnce(&mut Timers)) {
         let clock = Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-        clock.block_on(async { story(&mut Timers::new(|| 0.5)).await });
+        clock.block_on(async { scenario(&mut Timers::new(|| 0.5)).await });
     }
 
     fn key(last: u8) -> Key {
@@ -298,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_lingers_from_the_first_question_on() {
+    fn an_entry_lingers_from_the_first_call_on() {
         with_timers(async |timers| {
             assert!(!timers.has_lingered(&key(3)));
             advance(LINGER / 2).await;
@@ -310,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_that_was_wanted_meanwhile_lingers_anew() {
+    fn an_entry_that_was_desired_again_lingers_for_the_full_delay() {
         with_timers(async |timers| {
             timers.has_lingered(&key(3));
             timers.forget(&key(3));
@@ -325,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_due_was_due_once() {
+    fn a_deadline_is_reported_once() {
         with_timers(async |timers| {
             timers.has_lingered(&key(3));
             timers.withdraw_soon();
@@ -341,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_are_judged_once_no_more_follow() {
+    fn losses_are_evaluated_when_no_more_follow() {
         with_timers(async |timers| {
             timers.withdraw_soon();
             advance(WITHDRAW / 2).await;
@@ -354,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_removal_is_judged_now_unless_others_vanished_just_before() {
+    fn a_single_removal_is_evaluated_now_unless_others_vanished_shortly_before() {
         with_timers(async |timers| {
             timers.withdraw_now();
             assert_eq!(tasks(timers), [Task::Withdraw]);
@@ -364,7 +368,7 @@ mod tests {
             assert_eq!(tasks(timers), [Task::Withdraw]);
             timers.withdraw_now();
             assert_eq!(tasks(timers), [Task::Withdraw]);
-            // Another one follows before it was judged.
+            // Another lease vanishes before the evaluation.
             advance(WITHDRAW).await;
             timers.withdraw_now();
             timers.withdraw_soon();
@@ -373,22 +377,22 @@ mod tests {
     }
 
     #[test]
-    fn the_brake_holds_for_an_hour_without_interruption() {
+    fn the_withdrawal_limit_expires_after_an_uninterrupted_hour() {
         with_timers(async |timers| {
             timers.brake();
-            advance(LONGEST_BRAKE / 2).await;
+            advance(LIMIT_EXPIRY / 2).await;
             timers.brake();
-            advance(LONGEST_BRAKE / 2).await;
+            advance(LIMIT_EXPIRY / 2).await;
             assert!(timers.has_braked_long_enough());
             timers.do_not_brake();
             timers.brake();
-            advance(LONGEST_BRAKE / 2).await;
+            advance(LIMIT_EXPIRY / 2).await;
             assert!(!timers.has_braked_long_enough());
         });
     }
 
     #[test]
-    fn losses_that_never_cease_are_judged_all_the_same() {
+    fn continuous_losses_are_evaluated_by_the_latest_deadline() {
         with_timers(async |timers| {
             let began = Instant::now();
             while tasks(timers).is_empty() {
@@ -400,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_does_not_cut_short_the_time_to_come_back() {
+    fn a_loss_does_not_shorten_the_time_to_register_again() {
         with_timers(async |timers| {
             timers.withdraw_later();
             timers.withdraw_soon();
@@ -413,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_dump_is_at_once_and_the_next_keeps_its_distance() {
+    fn the_first_dump_is_immediate_and_the_next_waits_for_the_interval() {
         with_timers(async |timers| {
             timers.dump_soon();
             assert_eq!(tasks(timers), [Task::Dump]);
@@ -428,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dump_answers_all_that_asked_for_one() {
+    fn one_dump_serves_all_earlier_requests() {
         with_timers(async |timers| {
             timers.dumped();
             timers.dump_soon();
@@ -445,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn who_failed_again_waits_longer_until_all_is_read() {
+    fn a_repeated_failure_waits_longer_until_a_read_succeeds() {
         with_timers(async |timers| {
             timers.retry_later();
             advance(backoff(0)).await;
@@ -461,11 +465,11 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_socket_is_left_alone_for_a_while() {
+    fn a_failed_socket_is_not_read_during_the_pause() {
         with_timers(async |timers| {
             timers.listen_later();
             assert!(!timers.may_listen());
-            advance(DEAF).await;
+            advance(LISTEN_PAUSE).await;
             timers.take_due();
             assert!(timers.may_listen());
         });

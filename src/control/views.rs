@@ -1,4 +1,4 @@
-//! The answers that the loop gives to questions.
+//! The loop's responses to queries.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,20 +19,20 @@ use crate::model::status::{
 use crate::plan::backend::{self, PeerPlan, Unreachable, Way};
 use crate::plan::desired::Standing;
 
-/// A question to the loop, with the channel for its answer.
+/// A query to the loop, with the channel for its response.
 #[derive(Debug)]
 pub enum Question {
     Status(oneshot::Sender<Status>),
     Peers(oneshot::Sender<Vec<PeerStatus>>),
     Leases(oneshot::Sender<Vec<LeaseStatus>>),
-    /// None before a lease is held.
+    /// None until a lease is held.
     Report(oneshot::Sender<Option<NodeReport>>),
-    /// Everything that the plan is made from; none before all of it is known.
+    /// All inputs of the plan; none until all are known.
     Checkpoint(oneshot::Sender<Option<Checkpoint>>),
 }
 
 impl Control {
-    /// The task that asked may have ended: then the answer is dropped.
+    /// The response is dropped if the task that asked has ended.
     pub(super) fn answer(&self, question: Question) {
         match question {
             Question::Status(reply) => drop(reply.send(self.status())),
@@ -43,13 +43,13 @@ impl Control {
         }
     }
 
-    /// Everything that the plan is made from; none before all of it is known.
+    /// All inputs of the plan; none until all are known.
     pub(super) fn checkpoint(&self) -> Option<Checkpoint> {
         let local = self.inputs.local()?;
         let rules = local.rules();
         let leases = self.inputs.peers.leases().filter(|lease| !rules.is_own(&lease.id));
         let detours = self.inputs.detours.clone();
-        // Only the task that saves it knows the host.
+        // The host ID is added by the task that saves the checkpoint.
         let host = HostId::default();
         Some(Checkpoint { leases: leases.cloned().collect(), local, detours, host })
     }
@@ -119,7 +119,7 @@ impl Control {
         counts
     }
 
-    /// How many leases conflict with another or with this node, by what about.
+    /// The number of leases that conflict with another lease or with this node, by subject.
     fn conflicts(&self) -> BTreeMap<String, usize> {
         let about = |standing: &Standing| match standing {
             Standing::SetAside(reason) => reason.conflict(),
@@ -139,14 +139,14 @@ impl Control {
         let peers = self.derived.desired.peers().iter();
         peers
             .flat_map(|(id, standing)| match standing {
-                Standing::SetAside(reason) => vec![self.set_aside(id, reason)],
+                Standing::SetAside(reason) => vec![self.rejected(id, reason)],
                 Standing::Planned(lease, plan) => self.planned(lease, plan, &unmet),
             })
             .collect()
     }
 
-    /// What is desired and not there. To lay all of it beside what is there takes less time than
-    /// to look it up.
+    /// The keys that are desired and not met. A merge of both states is faster than a lookup per
+    /// key.
     fn unmet(&self) -> BTreeSet<Key> {
         let both = self.derived.desired.state().beside(&self.held.actual);
         let unmet = both.filter_map(|(want, have)| {
@@ -155,7 +155,7 @@ impl Control {
         unmet.map(|entry| entry.key()).collect()
     }
 
-    fn set_aside(&self, id: &LeaseId, reason: &Rejected) -> PeerStatus {
+    fn rejected(&self, id: &LeaseId, reason: &Rejected) -> PeerStatus {
         let endpoint = self.inputs.peers.lease(id).and_then(|lease| lease.endpoints.first());
         let family = endpoint.map(|endpoint| endpoint.subnet.family());
         let reason = Some(format!("set aside: {reason}"));
@@ -186,13 +186,13 @@ impl Control {
     fn leases(&self) -> Vec<LeaseStatus> {
         let rules = self.inputs.rules();
         let peers = &self.inputs.peers;
-        let remark = |id: &LeaseId| {
+        let warning = |id: &LeaseId| {
             let malformed = peers.malformed(id).map(|why| format!("kept as last read: {why}"));
             malformed.or_else(|| peers.bad_source(id).map(|bad| bad.to_string()))
         };
         let reason = |id: &LeaseId| match self.derived.desired.peers().get(id) {
             Some(Standing::SetAside(reason)) => Some(format!("set aside: {reason}")),
-            Some(Standing::Planned(..)) | None => remark(id),
+            Some(Standing::Planned(..)) | None => warning(id),
         };
         let status = |id: &LeaseId| {
             let lease = peers.lease(id);
@@ -206,7 +206,7 @@ impl Control {
         peers.ids().map(status).collect()
     }
 
-    /// The devices that are to compute checksums.
+    /// The devices that must compute checksums.
     pub(super) fn computing(&self) -> Vec<ChecksumStatus> {
         let status = |entry: &Entry| match entry {
             Entry::Setting(Setting { link, kind: SettingKind::TxChecksum, .. }) => {
@@ -217,7 +217,7 @@ impl Control {
         self.local_entries().filter_map(status).collect()
     }
 
-    /// None where there is no tunnel, or nothing is asked for.
+    /// None without a tunnel, or if no guard is requested.
     pub(super) fn guard_status(&self) -> Option<GuardStatus> {
         let asked = self.inputs.policy.guard?;
         self.inputs.config.as_ref().filter(|config| config.has_tunnel())?;
@@ -234,7 +234,7 @@ impl Control {
         })
     }
 
-    /// What this node reports to the operator; none before it holds a lease.
+    /// This node's report to the operator; none until it holds a lease.
     pub(super) fn node_report(&self) -> Option<NodeReport> {
         let own = self.inputs.own.as_ref().filter(|_| self.inputs.held)?;
         let local = self.inputs.local()?;
@@ -254,7 +254,7 @@ impl Control {
             invalid: self.inputs.edit.unusable(),
             strict_filters: self.inputs.strict_now.iter().cloned().collect(),
             pod_mtu: backend::pod_mtu(&self.derived.networks),
-            // The task that publishes the report looks at the pods.
+            // The task that publishes the report checks the pods.
             other_mtu: OtherMtu::default(),
             keeps_connections: local.policy.masquerade.is_some() && self.rules_are_met(),
             peers: self.counts(),
@@ -267,7 +267,7 @@ impl Control {
     }
 }
 
-/// A peer by its lease alone.
+/// The status of a peer from its lease alone.
 fn peer_status(id: &LeaseId, endpoint: Option<&Endpoint>) -> PeerStatus {
     PeerStatus {
         lease: id.clone(),
@@ -282,7 +282,7 @@ fn peer_status(id: &LeaseId, endpoint: Option<&Endpoint>) -> PeerStatus {
     }
 }
 
-/// Why there is no way, or not the direct one.
+/// The reason why there is no path, or not the direct one.
 fn reason(way: &Result<Way, Unreachable>) -> Option<String> {
     match way {
         Ok(way) => way.detour.map(|detour| detour.to_string()),

@@ -1,6 +1,6 @@
-//! Entries as netlink messages, and messages as entries. Pure.
+//! Encodes entries as netlink messages and decodes messages to entries. Pure.
 
-/// What the first attribute of a message that matches one of these patterns says.
+/// The value of the first attribute of a message that matches one of these patterns.
 macro_rules! attribute {
     ($message:expr, $($pattern:pat => $value:expr),+ $(,)?) => {
         $message.attributes.iter().find_map(|attribute| match attribute {
@@ -50,19 +50,19 @@ use super::Observation;
 use crate::plan::diff::Op;
 use nexthop::{NexthopMessage, RTM_DELNEXTHOP, RTM_NEWNEXTHOP};
 
-/// What carries an [`Op`] out.
+/// How an [`Op`] is applied.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Request {
-    /// In this order.
+    /// Messages to send in this order.
     Netlink(Vec<Message>),
-    /// Together with others, see [`transaction()`].
+    /// Part of a transaction with other ops, see [`transaction()`].
     Nftables,
-    /// What it takes depends on what is listed: see [`script`].
+    /// Depends on the current rules: see [`script`].
     Iptables,
     Setting(Setting),
 }
 
-/// What one message of the kernel says.
+/// The content of a kernel message.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Body {
     Rtnl(RouteNetlinkMessage),
@@ -70,7 +70,7 @@ pub(super) enum Body {
     DelNexthop(NexthopMessage),
 }
 
-/// There is no request for this [`Op`].
+/// The reason why an [`Op`] cannot be encoded.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Unencodable {
     #[error("there is no link {0}")]
@@ -83,8 +83,8 @@ pub(super) enum Unencodable {
     Invalid(String),
 }
 
-/// The request for `op`. Whatever is put replaces what is in its place: the kernel does that in
-/// one step, so that a path never has a gap.
+/// The request for `op`. An existing entry is replaced in one step, so that a path is never
+/// interrupted.
 pub(super) fn encode(op: &Op, links: &Links) -> Result<Request, Unencodable> {
     use RouteNetlinkMessage as M;
     let message = match op.entry() {
@@ -94,24 +94,24 @@ pub(super) fn encode(op: &Op, links: &Links) -> Result<Request, Unencodable> {
         Entry::Chain(_) => return Ok(Request::Iptables),
         Entry::Nexthop(nexthop) => return encode_nexthop(op, nexthop, links),
         Entry::Address(address) => {
-            word(op, address::encode(address, links)?, M::NewAddress, M::DelAddress)
+            put_or_del(op, address::encode(address, links)?, M::NewAddress, M::DelAddress)
         }
         Entry::Fdb(fdb) => {
-            word(op, neighbour::encode_fdb(fdb, links)?, M::NewNeighbour, M::DelNeighbour)
+            put_or_del(op, neighbour::encode_fdb(fdb, links)?, M::NewNeighbour, M::DelNeighbour)
         }
         Entry::Neighbour(neighbour) => {
-            word(op, neighbour::encode(neighbour, links)?, M::NewNeighbour, M::DelNeighbour)
+            put_or_del(op, neighbour::encode(neighbour, links)?, M::NewNeighbour, M::DelNeighbour)
         }
         Entry::Route(route) => {
             let remove = |message| M::DelRoute(route::any_scope(message));
-            word(op, route::encode(route, links)?, M::NewRoute, remove)
+            put_or_del(op, route::encode(route, links)?, M::NewRoute, remove)
         }
     };
     Ok(Request::Netlink(vec![message]))
 }
 
-/// `message` as `put` or `remove` has it, whichever `op` asks for.
-fn word<T>(
+/// The request that adds or removes the object of `message`, depending on `op`.
+fn put_or_del<T>(
     op: &Op,
     message: T,
     put: impl FnOnce(T) -> RouteNetlinkMessage,
@@ -123,7 +123,7 @@ fn word<T>(
     }
 }
 
-/// Its number may be taken by somebody else, whose object is not ours to replace.
+/// A create request fails if the ID is in use: the object may be foreign and must not be replaced.
 fn encode_nexthop(op: &Op, nexthop: &Nexthop, links: &Links) -> Result<Request, Unencodable> {
     Ok(Request::Netlink(vec![match op {
         Op::Create(_) => nexthop::put(nexthop, links, NLM_F_CREATE | NLM_F_EXCL)?,
@@ -145,9 +145,8 @@ fn flagged(message: &RouteNetlinkMessage, flags: u16) -> Message {
     Message::new(message.message_type(), flags.into(), &payload)
 }
 
-/// What `body` says about the entry it speaks of; none if it speaks of nothing that we model.
-///
-/// An entry that exists in a form of no use (a neighbour without a MAC address) is lost.
+/// The change that `body` reports; none if it concerns nothing that tweed models. An entry in an
+/// unusable form (a neighbour without a MAC address) is reported as lost.
 pub(super) fn decode(body: &Body, links: &Links) -> Option<Observation> {
     use RouteNetlinkMessage as M;
     let inner = match body {
@@ -190,8 +189,8 @@ pub(super) fn listed_link(body: &Body) -> Option<(LinkName, Known)> {
     }
 }
 
-/// What `frame` says; none if it is of a kind or form that is not known here, or a route that
-/// stands behind the one in force.
+/// The content of `frame`; none for an unknown kind or form, and for a route that is inactive
+/// behind another one.
 pub(super) fn parse(frame: &Frame<'_>) -> Option<Body> {
     let message = match frame.kind {
         RTM_NEWLINK => RouteNetlinkMessage::NewLink(link::parse(frame.payload)?),
@@ -202,7 +201,7 @@ pub(super) fn parse(frame: &Frame<'_>) -> Option<Body> {
         kind => RouteNetlinkMessage::parse_with_param(frame.payload, kind).ok()?,
     };
     let is_behind = match &message {
-        // Unless the two share the traffic.
+        // A multipath route is active even if appended.
         RouteNetlinkMessage::NewRoute(route) => {
             frame.flags & NLM_F_APPEND != 0 && !route::is_multipath(route)
         }

@@ -1,4 +1,4 @@
-//! Looking at the host; whatever cannot be read is as if it were not there.
+//! Collects the host settings that may affect tweed. Settings that cannot be read count as absent.
 
 mod firewall;
 mod processes;
@@ -19,14 +19,14 @@ use crate::plan::preflight::firewall::{
     ALL_FILTERS, BRIDGE_NETFILTER, filter_sysctl, forwarding_sysctl,
 };
 
-/// Where to look.
+/// The paths to read from.
 #[derive(Clone, Debug)]
 pub struct Places {
-    /// The host's files, as seen from here.
+    /// The root of the host's file system, as mounted for this process.
     pub root: PathBuf,
-    /// What the kernel tells of this process's network.
+    /// The proc file system of this process's network namespace.
     pub proc: PathBuf,
-    /// Where our daemon answers, if one may run besides this process.
+    /// The control socket of a daemon that may run in another process.
     pub control_socket: Option<PathBuf>,
 }
 
@@ -42,7 +42,7 @@ impl Default for Places {
     }
 }
 
-/// What the host is like, of which the kernel has told the `links`.
+/// Collects the host settings; `links` come from the kernel.
 pub fn gather(needs: &Needs, links: Vec<Interface>, places: &Places) -> Host {
     Host {
         sysctls: sysctls(needs, &places.proc),
@@ -69,7 +69,8 @@ fn sysctls(needs: &Needs, proc: &Path) -> BTreeMap<String, String> {
     names.filter_map(|name| value(&name).map(|value| (name, value))).collect()
 }
 
-/// Built in or loaded, it has a folder; else it can be loaded if there is a file.
+/// A module that is built in or loaded has a folder in sysfs; otherwise it is loadable if it is
+/// listed as a file.
 fn vxlan(places: &Places) -> Module {
     let release = text(&places.proc.join("sys/kernel/osrelease")).unwrap_or_default();
     let modules = places.root.join("lib/modules").join(release.trim());
@@ -88,7 +89,7 @@ fn text(path: &Path) -> Option<String> {
     fs::read_to_string(path).ok()
 }
 
-/// What `folder` holds, by name.
+/// The sorted names in `folder`.
 fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut names: Vec<String> =

@@ -1,5 +1,5 @@
-//! The chains of iptables on this host, read where they may have changed, and written: by programs,
-//! and without any where nftables has them and they hold nothing but addresses.
+//! Reads and writes the iptables chains of this host. External programs are used only where
+//! nftables cannot express the chain.
 
 mod programs;
 
@@ -14,14 +14,14 @@ use programs::{Error, Programs};
 
 pub(super) use programs::usual;
 
-/// Of this host, and of the network namespace that it is asked in.
+/// The chains of this host, in the current network namespace.
 #[derive(Clone, Copy, Debug)]
 pub struct HostChains;
 
 impl Chains for HostChains {
     async fn read(self, names: BTreeSet<ChainName>, seen: Option<Generation>) -> Reading {
         let mut tables = Tables::default();
-        // Asked first: what is changed while we read is read once more.
+        // Read the generation first, so that changes during the read cause another read.
         let generation = tables.generation();
         let is_as_seen = |name: &ChainName| {
             name.iptables == Iptables::Nft && generation.is_some() && generation == seen
@@ -33,10 +33,10 @@ impl Chains for HostChains {
             reading.note_policy(name, host.otherwise);
             reading.found.extend(host.chain(name));
         }
-        for ((programs, table), names) in at_hand(&mut tables, &reading.names) {
+        for ((programs, table), names) in existing(&mut tables, &reading.names) {
             match programs.list(Some(table)).await {
                 Ok(listing) => reading.add(&names, &listing),
-                Err(error) => reading.lack(names, &error),
+                Err(error) => reading.note_unreadable(names, &error),
             }
         }
         reading
@@ -63,22 +63,22 @@ async fn carry_out(op: &Op, chain: &Chain) -> Result<(), String> {
     carried_out.map_err(|reason| reason.to_string())
 }
 
-/// Whether nftables shows all that is in such a chain: masquerading is in a form of iptables' own.
+/// Whether nftables shows the whole chain. Masquerading uses an expression specific to iptables.
 fn needs_no_program(name: ChainName) -> bool {
     (name.iptables, name.base) == (Iptables::Nft, Base::Forward)
 }
 
-/// Those that may be there, by table: no program is started for any other.
-fn at_hand(
+/// The chains that may exist, by table. No program is started for other chains.
+fn existing(
     tables: &mut Tables,
     names: &BTreeSet<ChainName>,
 ) -> BTreeMap<(Programs, &'static str), Vec<ChainName>> {
-    let mut at_hand: BTreeMap<_, Vec<ChainName>> = BTreeMap::new();
+    let mut existing: BTreeMap<_, Vec<ChainName>> = BTreeMap::new();
     let names = names.iter().copied().filter(|name| !needs_no_program(*name));
     for name in names.filter(|name| may_be_there(tables, *name)) {
-        at_hand.entry((Programs::of(name), name.base.table())).or_default().push(name);
+        existing.entry((Programs::of(name), name.base.table())).or_default().push(name);
     }
-    at_hand
+    existing
 }
 
 fn may_be_there(tables: &mut Tables, name: ChainName) -> bool {
@@ -107,9 +107,9 @@ impl Reading {
         }
     }
 
-    /// Of iptables-nft they are there, for the kernel says so; of the legacy kind nothing says
-    /// whether they are.
-    fn lack(&mut self, names: Vec<ChainName>, error: &Error) {
+    /// Records chains that cannot be read. A chain of iptables-nft exists, because nftables lists
+    /// it; whether a legacy chain exists is unknown.
+    fn note_unreadable(&mut self, names: Vec<ChainName>, error: &Error) {
         tracing::debug!(%error, "chains were not read");
         for name in names {
             match (name.iptables, name.base) {

@@ -1,4 +1,4 @@
-//! The entries of the kernel that are ours: their model, and the one trait that touches them.
+//! The kernel entries that tweed owns: their encoding, and the trait that reads and writes them.
 
 mod codec;
 pub mod host;
@@ -23,7 +23,7 @@ use crate::model::node::Facts;
 use crate::plan::diff::Op;
 use crate::plan::scope::Scope;
 
-/// An operation that the kernel did not carry out, and its words for why.
+/// An operation that the kernel refused, with its reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
     pub op: Op,
@@ -32,65 +32,65 @@ pub struct Refused {
 
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Of a table or a chain, its name is enough.
+        // A table or chain is identified by its name.
         write!(f, "{:#}: {}", self.op, self.reason)
     }
 }
 
-/// Something that the kernel told without being asked.
+/// A notification from the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Observation {
-    /// The kernel holds this entry now.
+    /// The kernel now holds this entry.
     Holds(Entry),
-    /// The kernel no longer holds an entry of this key.
+    /// The kernel no longer holds an entry with this key.
     Lost(Key),
-    /// This link, or an address of it, was made, changed or removed. With a link much else can
-    /// vanish without a word: only a dump tells.
+    /// This link, or one of its addresses, was created, changed or removed. Entries on it may have
+    /// been removed without a notification, so a dump must follow.
     LinkChanged(LinkName),
-    /// Something in this table was made, changed or removed: only a dump tells what it holds now.
+    /// The contents of this table changed. A dump must follow.
     TableChanged(TableName),
-    /// This chain of iptables, or the host's chain that leads to it, may have other rules or
-    /// another policy now: only a reading tells. The legacy kind notifies of nothing.
+    /// The rules or policy of this iptables chain, or of the host's chain that jumps to it, may
+    /// have changed. A read must follow. Legacy iptables sends no notifications.
     ChainChanged(ChainName),
-    /// Messages were lost: only a dump tells.
+    /// Notifications were lost. A dump must follow.
     Overrun,
-    /// For a while nobody listened, because too much was changed by ourselves: only a dump tells
-    /// what others changed meanwhile.
+    /// Notifications were paused during a large change by tweed. A dump must follow to find foreign
+    /// changes.
     Unheard,
 }
 
-/// The entries of the kernel, the facts of this host, and what changes in either.
-///
-/// Chains of iptables are read and written by programs: where there are any in a scope or among
-/// ops, those are waited for. Whoever cannot wait leaves them to [`Chains`].
+/// The kernel entries, the facts of this host, and changes of both. If a scope or ops contain
+/// iptables chains, the calls wait for external programs. Callers that cannot wait use [`Chains`]
+/// for those.
 pub trait Kernel {
     type Chains: Chains;
 
     /// The chains of the same host.
     fn chains(&self) -> Self::Chains;
 
-    /// Reads what the kernel holds of `scope`: the links of ours with all that sits on them, the
-    /// tables and chains of ours, and the main table's routes into its networks, whoever made
-    /// them. What is as in `known` takes no memory of its own.
+    /// Reads the kernel entries in `scope`: tweed's links with all entries on them, its tables and
+    /// chains, and all routes of the main table into its networks, including foreign ones. Entries
+    /// equal to those in `known` share their memory.
     fn dump(
         &mut self,
         scope: &Scope,
         known: &KernelState,
     ) -> impl Future<Output = io::Result<KernelState>>;
 
-    /// Carries out `ops` in their order; returns those refused. One refusal stops no other.
+    /// Applies `ops` in order; returns the refused ones. A refusal does not stop later ops.
     ///
     /// # Errors
-    /// The conversation with the kernel broke: which ops were carried out is unknown.
+    /// The connection to the kernel failed: it is unknown which ops were applied.
     fn apply(&mut self, ops: &[Op]) -> impl Future<Output = io::Result<Vec<Refused>>>;
 
-    /// The next thing the kernel tells. Cancel safe: nothing is lost if the future is dropped.
+    /// Returns the next notification. Cancel safe: no notification is lost if the future is
+    /// dropped.
     fn observe(&mut self) -> impl Future<Output = io::Result<Observation>>;
 
-    /// Reads links, addresses and default routes, and the way to `reach`.
+    /// Reads links, addresses, default routes, and the route to `reach`.
     fn facts(&mut self, reach: Option<IpAddr>) -> impl Future<Output = io::Result<Facts>>;
 
-    /// As [`Self::facts`] and [`Self::dump`], from one listing of what both need.
+    /// Like [`Self::facts`] and [`Self::dump`], with a single listing for both.
     fn read(
         &mut self,
         reach: Option<IpAddr>,
@@ -99,34 +99,36 @@ pub trait Kernel {
     ) -> impl Future<Output = io::Result<(Facts, KernelState)>>;
 }
 
-/// The chains of iptables. The programs that read and write them take their time, or hang.
+/// The iptables chains. The programs that read and write them may be slow, or hang.
 pub trait Chains: Clone + 'static {
-    /// Reads those of `names` that may have changed since they were read in the generation `seen`.
+    /// Reads those of `names` that may have changed since the generation `seen`.
     fn read(
         self,
         names: BTreeSet<ChainName>,
         seen: Option<Generation>,
     ) -> impl Future<Output = Reading> + 'static;
 
-    /// Carries out `ops`, all of them of chains, in their order; returns those refused.
+    /// Applies `ops`, all on chains, in order; returns the refused ones.
     fn carry_out(self, ops: Vec<Op>) -> impl Future<Output = Vec<Refused>> + 'static;
 }
 
-/// What was read of chains.
+/// The result of reading chains.
 #[derive(Debug)]
 pub struct Reading {
-    /// Those that were looked for.
+    /// The chains that were requested.
     pub names: BTreeSet<ChainName>,
-    /// Those of them that are there.
+    /// The requested chains that exist.
     pub found: Vec<Chain>,
-    /// Those of them whose chain `FORWARD` drops what no rule accepts, there or not.
+    /// The requested chains, existing or not, whose host chain `FORWARD` drops packets that no rule
+    /// accepts.
     pub dropping: BTreeSet<ChainName>,
-    /// Those of them that cannot be read, and whose chain `FORWARD` may drop: why.
+    /// The requested chains that cannot be read and whose host chain `FORWARD` may drop packets,
+    /// with the reason.
     pub unread: BTreeMap<ChainName, String>,
-    /// In which they were read, if that is known.
+    /// The generation of the read, if known.
     pub generation: Option<Generation>,
 }
 
-/// Of the whole rule set of nftables: in the same generation, nothing in it has changed.
+/// The generation of the nftables rule set. It changes with every change of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Generation(u32);

@@ -1,4 +1,4 @@
-//! The kernel of this host, over netlink.
+//! Accesses the kernel of this host over netlink.
 
 mod apply;
 mod dump;
@@ -27,40 +27,40 @@ use crate::plan::scope::Scope;
 
 pub(crate) use facts::service;
 
-/// Room for the changes of a few thousand peers, in bytes.
+/// The size of the receive buffer, in bytes. Holds the changes of a few thousand peers.
 const BACKLOG: usize = 8 << 20;
 
-/// To hear the kernel repeat more than so many changes of ours costs more than to read afterwards
-/// what it holds, and the kernel the time that it takes to tell them.
+/// If tweed makes more changes than this at once, a dump costs less than receiving the
+/// notifications of its own changes, for tweed and for the kernel.
 const TOO_MANY_TO_HEAR: usize = 4096;
 
 pub struct NetlinkKernel {
     requests: AsyncSocket,
     tables: Tables,
     settings: LinkSettings,
-    /// None while we do not listen.
+    /// None while notifications are paused.
     monitor: Option<Monitor>,
-    /// None where nftables cannot be listened to, either: then an audit has to do.
+    /// None if nftables notifications are unavailable: then only audits find changes.
     table_monitor: Option<Monitor>,
     backlog: usize,
     links: Links,
-    /// Of the latest dump: what does not concern it is not told.
+    /// The scope of the latest dump. Notifications outside it are dropped.
     scope: Scope,
-    /// Whether the kernel would not make nexthop objects for us.
+    /// Whether the kernel refused to create nexthop objects for tweed.
     lacks_nexthops: bool,
-    /// Told by the kernel, not yet by us.
+    /// Notifications received and not yet returned.
     observed: VecDeque<Observation>,
 }
 
 impl NetlinkKernel {
-    /// Listens from now on: no change between the first dump and the first observation is missed.
+    /// Subscribes to notifications first, so that no change after the first dump is missed.
     ///
     /// Must be called within a tokio runtime.
     pub fn open() -> io::Result<Self> {
         Self::with_backlog(BACKLOG)
     }
 
-    /// `backlog`: so many bytes of changes may wait before some are lost.
+    /// `backlog`: the size of the receive buffer, in bytes. Further notifications are lost.
     pub fn with_backlog(backlog: usize) -> io::Result<Self> {
         let mut kernel = Self {
             requests: AsyncSocket::open(Protocol::Route)?,
@@ -78,7 +78,7 @@ impl NetlinkKernel {
         Ok(kernel)
     }
 
-    /// Whatever the kernel has told so far and we have not heard is forgotten.
+    /// Opens new sockets; unread notifications of the old ones are dropped.
     fn listen_anew(&mut self) -> io::Result<()> {
         self.monitor = Some(Monitor::of_routing(self.backlog)?);
         self.table_monitor = Monitor::of_tables(self.backlog).ok();
@@ -90,7 +90,7 @@ impl NetlinkKernel {
         self.table_monitor = None;
     }
 
-    /// Lists the links and learns their names.
+    /// Lists the links and records their names.
     async fn read_links(&mut self) -> io::Result<Vec<Body>> {
         let listed = self.requests.list(&request::links(), codec::parse).await?.unwrap_or_default();
         self.links = listed.iter().filter_map(codec::listed_link).collect();

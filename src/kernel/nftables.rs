@@ -1,4 +1,4 @@
-//! The tables of nftables: read, and replaced as a whole; of their elements, each by itself.
+//! Reads nftables tables, replaces whole tables, and updates single elements.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -17,28 +17,28 @@ use crate::model::entry::{
 };
 use crate::plan::diff::Op;
 
-/// Room for the elements of more peers than there can be, in bytes: they are sent at once.
-const ROOM: usize = 16 << 20;
+/// The size of the send buffer, in bytes. Fits the elements of all peers, which are sent at once.
+const SEND_BUFFER: usize = 16 << 20;
 
-/// The conversation with nftables, taken up when there is something to say.
+/// The connection to nftables, opened on first use.
 #[derive(Default)]
 pub(super) struct Tables {
     socket: Option<Socket>,
     lack_masquerading: bool,
 }
 
-/// The kernel did not do what was asked of nftables.
+/// The kernel refused a change of nftables.
 struct Unchanged<'a>(Errno, &'a Op);
 
 impl Tables {
-    /// The table `name`; none if there is no such table, or nftables cannot be asked: whoever wants
-    /// it hears of that when it is put, and routes have nothing to do with it.
+    /// The table `name`; none if it does not exist or nftables is unavailable. The error is
+    /// reported when the table is written, and must not affect routes.
     pub(super) fn read(&mut self, name: &TableName) -> Option<Table> {
         let contents = self.ask(name, |socket| nftables::read(socket, name.family, &name.name));
         contents.map(|contents| codec::table(name.clone(), contents))
     }
 
-    /// What keeps `table` dropping packets.
+    /// The element that keeps `table` dropping packets.
     pub(super) fn renewal(&mut self, table: &Table) -> Option<Entry> {
         let (name, set) = (&table.name, table.is_renewed().then_some(RENEWED)?);
         let stay = |socket: &mut _| nftables::udp_stay(socket, name.family, &name.name, set);
@@ -57,24 +57,24 @@ impl Tables {
         self.ask(name, read).into_iter().map(element).collect()
     }
 
-    /// Whether the kernel would not have a table by which packets are masqueraded.
+    /// Whether the kernel refused a masquerading table.
     pub(super) const fn lack_masquerading(&self) -> bool {
         self.lack_masquerading
     }
 
-    /// None where nftables cannot be asked.
+    /// None if nftables is unavailable.
     pub(super) fn generation(&mut self) -> Option<Generation> {
-        self.converse(nftables::generation).ok().map(Generation)
+        self.exchange(nftables::generation).ok().map(Generation)
     }
 
-    /// Whether iptables has made this chain, by nftables.
+    /// Whether iptables-nft has this chain.
     pub(super) fn has_chain(&mut self, name: ChainName) -> bool {
         let (table, chain) = (name.base.table(), name.base.chain());
-        self.converse(|socket| nftables::has_chain(socket, name.family, table, chain))
+        self.exchange(|socket| nftables::has_chain(socket, name.family, table, chain))
             .unwrap_or(false)
     }
 
-    /// What the kernel has of this chain of iptables-nft; nothing where nftables cannot be asked.
+    /// The kernel state of this iptables-nft chain; empty if nftables is unavailable.
     pub(super) fn host_chain(&mut self, name: ChainName) -> HostChain {
         let (table, host, own) = (name.base.table(), name.base.as_str(), name.base.chain());
         self.ask(&name, |socket| {
@@ -88,21 +88,21 @@ impl Tables {
         })
     }
 
-    /// Carries `op` out on a chain of iptables-nft, without its programs.
+    /// Applies `op` to a chain of iptables-nft without external programs.
     pub(super) fn carry_out_on_chain(&mut self, op: &Op, chain: &Chain) -> Result<(), String> {
         let batch = self.host_chain(chain.name).batch(op, chain);
         if batch.is_empty() {
             return Ok(());
         }
-        let errno = match self.converse(|socket| batch.commit(socket)) {
+        let errno = match self.exchange(|socket| batch.commit(socket)) {
             Ok(refusals) => refusals.first().map(|refusal| refusal.errno),
             Err(error) => Some(error.raw_os_error().map_or(Errno::UnknownErrno, Errno::from_raw)),
         };
         errno.map_or(Ok(()), |errno| Err(Unchanged(errno, op).to_string()))
     }
 
-    /// Carries `ops` out together. If the kernel does not take them all, then without those that it
-    /// refused; if that does not help, one by one.
+    /// Applies `ops` in one transaction. If the kernel refuses some, applies the others in a second
+    /// one; if that fails too, applies them one by one.
     pub(super) fn carry_out(&mut self, ops: Vec<Op>) -> Vec<Refused> {
         let suspects = self.refused_of(&ops);
         if suspects.is_empty() {
@@ -116,12 +116,12 @@ impl Tables {
         suspects.into_iter().chain(others).filter_map(|op| self.carry_out_alone(op)).collect()
     }
 
-    /// Those of `ops` for which the kernel carried none of them out; empty if it did.
+    /// The ops that made the kernel refuse the transaction; empty if it was applied.
     fn refused_of(&mut self, ops: &[Op]) -> BTreeSet<usize> {
         let Some(Transaction { batch, owners }) = codec::transaction(ops) else {
             return BTreeSet::new();
         };
-        match self.converse(|socket| batch.commit(socket)) {
+        match self.exchange(|socket| batch.commit(socket)) {
             Ok(refusals) => {
                 let refused = refusals.iter().filter_map(|refusal| owners.get(refusal.index));
                 refused.cloned().flatten().collect()
@@ -132,7 +132,7 @@ impl Tables {
 
     fn carry_out_alone(&mut self, op: Op) -> Option<Refused> {
         let Transaction { batch, .. } = codec::transaction(std::slice::from_ref(&op))?;
-        let errno = match self.converse(|socket| batch.commit(socket)) {
+        let errno = match self.exchange(|socket| batch.commit(socket)) {
             Ok(refusals) => refusals.first()?.errno,
             Err(error) => error.raw_os_error().map_or(Errno::UnknownErrno, Errno::from_raw),
         };
@@ -140,40 +140,41 @@ impl Tables {
             return None;
         }
         let unchanged = Unchanged(errno, &op);
-        self.lack_masquerading |= unchanged.is_for_want_of_nftables() && op.entry().is_rules();
+        self.lack_masquerading |= unchanged.lacks_nftables() && op.entry().is_rules();
         Some(Refused { reason: unchanged.to_string(), op })
     }
 
-    /// What is known of `subject`; as good as nothing where nftables cannot be asked.
+    /// Reads `subject`; returns the default value if nftables is unavailable.
     fn ask<T: Default>(
         &mut self,
         subject: &impl fmt::Display,
-        talk: impl FnOnce(&mut Socket) -> io::Result<T>,
+        query: impl FnOnce(&mut Socket) -> io::Result<T>,
     ) -> T {
-        self.converse(talk).unwrap_or_else(|error| {
+        self.exchange(query).unwrap_or_else(|error| {
             tracing::debug!(%error, %subject, "nftables was not read");
             T::default()
         })
     }
 
-    /// A broken conversation is not gone on with: what is still to come would be taken for an answer.
-    fn converse<T>(&mut self, talk: impl FnOnce(&mut Socket) -> io::Result<T>) -> io::Result<T> {
+    /// After an error the socket is closed, because late messages would be taken for the next
+    /// response.
+    fn exchange<T>(&mut self, query: impl FnOnce(&mut Socket) -> io::Result<T>) -> io::Result<T> {
         let mut socket = self.socket.take().map_or_else(open, Ok)?;
-        let said = talk(&mut socket)?;
+        let reply = query(&mut socket)?;
         self.socket = Some(socket);
-        Ok(said)
+        Ok(reply)
     }
 }
 
 fn open() -> io::Result<Socket> {
     let socket = Socket::open(Protocol::Netfilter)?;
-    // Without the right to this, as much as everybody gets must do.
-    let _ = setsockopt(&socket, sockopt::SndBufForce, &ROOM);
+    // Without the required capability, the default buffer size is used.
+    let _ = setsockopt(&socket, sockopt::SndBufForce, &SEND_BUFFER);
     Ok(socket)
 }
 
 impl Unchanged<'_> {
-    /// What of nftables it takes, and what to do without.
+    /// The kernel features that the entry requires, and the alternative.
     fn needs(&self) -> [&'static str; 2] {
         if self.1.entry().is_rules() {
             [
@@ -185,8 +186,8 @@ impl Unchanged<'_> {
         }
     }
 
-    /// Whether this kernel has no such tables, or not all that ours need.
-    const fn is_for_want_of_nftables(&self) -> bool {
+    /// Whether the kernel lacks nftables, or a feature that tweed's tables need.
+    const fn lacks_nftables(&self) -> bool {
         matches!(self.0, Errno::EPROTONOSUPPORT | Errno::EOPNOTSUPP | Errno::ENOENT)
     }
 }
@@ -198,7 +199,7 @@ impl fmt::Display for Unchanged<'_> {
             Errno::EPERM | Errno::EACCES => {
                 write!(f, "{errno}: tweedd needs the capability NET_ADMIN")
             }
-            _ if self.is_for_want_of_nftables() && !matches!(self.1.entry(), Entry::Chain(_)) => {
+            _ if self.lacks_nftables() && !matches!(self.1.entry(), Entry::Chain(_)) => {
                 let [what, cure] = self.needs();
                 write!(f, "this kernel lacks nftables or {what} ({errno}): load {cure}")
             }

@@ -1,4 +1,4 @@
-//! Reads and switches the on/off settings of links: files below /proc/sys/net, features of ethtool.
+//! Reads and writes the on/off settings of links: files below /proc/sys/net, and ethtool features.
 
 use std::fs;
 use std::io;
@@ -12,14 +12,14 @@ use crate::model::node::Sysctls;
 use crate::model::prefix::Family;
 use crate::plan::scope::Scope;
 
-/// The edge to the settings of all links.
+/// Accesses the settings of all links.
 #[derive(Default)]
 pub(super) struct LinkSettings {
-    /// Opened when there is something to ask.
+    /// Opened on first use.
     ethtool: Option<Ethtool>,
 }
 
-/// The setting could not be switched; the operator has to.
+/// A setting could not be written, so the operator must set it.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NotSwitched {
     #[error("{name} cannot be written ({}): set it to {value} on this host", source.kind())]
@@ -32,17 +32,17 @@ pub(super) enum NotSwitched {
 }
 
 impl LinkSettings {
-    /// All that `scope` covers.
+    /// All settings in `scope`.
     pub(super) fn read_all(&mut self, scope: &Scope) -> Vec<Entry> {
         let wanted = SettingKind::ALL.into_iter();
         let wanted = wanted.flat_map(|kind| scope.links_with(kind).map(move |link| (kind, link)));
         wanted.filter_map(|(kind, link)| self.read(kind, link)).map(Entry::Setting).collect()
     }
 
-    /// None if there is no such link, or the kernel does not have the setting.
+    /// None if the link does not exist, or the kernel does not have the setting.
     fn read(&mut self, kind: SettingKind, link: &LinkName) -> Option<Setting> {
         let on = match kind.policy().store {
-            SettingStore::Sysctl(sysctl) => sysctl.on.contains(&in_force(&sysctl, link)?),
+            SettingStore::Sysctl(sysctl) => sysctl.on.contains(&effective(&sysctl, link)?),
             SettingStore::Feature(feature) => {
                 self.ask(|ethtool| ethtool.is_active(link.as_str(), feature)).ok()??
             }
@@ -69,7 +69,7 @@ impl LinkSettings {
         })
     }
 
-    /// A broken conversation is not continued.
+    /// After an error the socket is closed.
     fn ask<T>(&mut self, ask: impl FnOnce(&mut Ethtool) -> io::Result<T>) -> io::Result<T> {
         let mut ethtool = self.ethtool.take().map_or_else(Ethtool::open, Ok)?;
         let answer = ask(&mut ethtool)?;
@@ -78,7 +78,7 @@ impl LinkSettings {
     }
 }
 
-/// Whether settings of links can be written: a setting is opened for it, and nothing written.
+/// Whether settings of links are writable. Opens a file for writing, without changing it.
 pub(super) fn writable() -> Sysctls {
     match fs::OpenOptions::new().write(true).open(path(&name(&RP_FILTER, "all"))) {
         Ok(_) => Sysctls::Writable,
@@ -86,17 +86,17 @@ pub(super) fn writable() -> Sysctls {
     }
 }
 
-/// Whether a link that is created has a strict reverse-path filter.
+/// Whether the host creates links with a strict reverse-path filter.
 pub(super) fn makes_strict() -> bool {
-    let value = in_force(&RP_FILTER, &LinkName::new("default"));
+    let value = effective(&RP_FILTER, &LinkName::new("default"));
     value.is_some_and(|value| RP_FILTER.on.contains(&value))
 }
 
-/// Without IPv6 there is nothing to switch: that its file is missing is no error.
+/// Succeeds if IPv6 is disabled and the file does not exist: there is nothing to set.
 fn write(sysctl: &Sysctl, setting: &Setting) -> Result<(), NotSwitched> {
     let value = if setting.on { *sysctl.on.start() } else { sysctl.off };
-    // A host that lets nothing be written may have it as wanted all the same.
-    if in_force(sysctl, &setting.link) == Some(value) {
+    // A host with read-only settings may already have the required value.
+    if effective(sysctl, &setting.link) == Some(value) {
         return Ok(());
     }
     let name = name(sysctl, setting.link.as_str());
@@ -108,7 +108,7 @@ fn write(sysctl: &Sysctl, setting: &Setting) -> Result<(), NotSwitched> {
     }
 }
 
-fn in_force(sysctl: &Sysctl, link: &LinkName) -> Option<u8> {
+fn effective(sysctl: &Sysctl, link: &LinkName) -> Option<u8> {
     let own = read(sysctl, link.as_str())?;
     let all = if sysctl.raised_by_all { read(sysctl, "all") } else { None };
     Some(own.max(all.unwrap_or(0)))
@@ -118,7 +118,7 @@ fn read(sysctl: &Sysctl, link: &str) -> Option<u8> {
     fs::read_to_string(path(&name(sysctl, link))).ok()?.trim().parse().ok()
 }
 
-/// As `sysctl(8)` takes it: with slashes, because names of links have dots.
+/// In the format of `sysctl(8)`, with slashes because link names may contain dots.
 fn name(sysctl: &Sysctl, link: &str) -> String {
     let family = match sysctl.family {
         Family::V4 => "ipv4",

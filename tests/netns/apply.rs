@@ -1,4 +1,4 @@
-//! Carrying ops out: what is replaced, what is refused, what is gone already.
+//! Tests of applying ops: replacement, refusal, and removal of missing entries.
 
 use tweed::kernel::{Kernel, NetlinkKernel, Observation};
 use tweed::model::entry::{Entry, KernelState, Key, PROTOCOL_BOOT, Route};
@@ -13,14 +13,14 @@ fn peer(number: u8) -> Entry {
     direct(&format!("10.244.{number}.0/24"), "172.16.0.9")
 }
 
-/// A route whose gateway nobody on our links can be.
+/// A route whose gateway is on no link of this host.
 fn off_link(destination: &str) -> Op {
     let gateway = if destination.contains(':') { "2001:db8::1" } else { "198.51.100.1" };
     Op::Create(Entry::Route(Route::via(prefix(destination), address(gateway), name("eth0"))).into())
 }
 
 #[test]
-fn a_refusal_is_tied_to_its_op_and_stops_no_other() {
+fn a_refusal_names_its_op_and_does_not_stop_others() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
         let good = (0..=255).map(peer);
@@ -44,7 +44,7 @@ fn a_refusal_is_tied_to_its_op_and_stops_no_other() {
 }
 
 #[test]
-fn whatever_is_refused_more_often_than_answers_fit_is_still_told() {
+fn all_refusals_are_reported_even_beyond_the_receive_buffer() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
         let ops: Vec<Op> =
@@ -54,12 +54,12 @@ fn whatever_is_refused_more_often_than_answers_fit_is_still_told() {
 }
 
 #[test]
-fn the_removal_of_what_is_gone_succeeds() {
+fn the_removal_of_a_missing_entry_succeeds() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
-        // First without the devices, then without what sat on them.
-        let never = everything();
-        let removals: Vec<Op> = never
+        // First without the devices, then without the entries on them.
+        let all = everything();
+        let removals: Vec<Op> = all
             .into_iter()
             .filter(|e| !matches!(**e, Entry::Setting(_)))
             .map(Op::Remove)
@@ -91,7 +91,7 @@ fn a_setting_is_not_removed() {
 }
 
 #[test]
-fn what_sits_on_a_missing_link_is_refused_by_its_name() {
+fn an_entry_on_a_missing_link_is_refused_with_the_links_name() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
         let entries = tunnelled("flannel.9", "10.244.2.0/24", "172.16.0.9", "0e:00:00:00:00:02");
@@ -118,7 +118,7 @@ fn a_link_that_came_after_the_last_dump_is_found() {
 }
 
 #[test]
-fn a_route_of_flannels_is_replaced_and_never_missing() {
+fn a_route_of_flannel_is_replaced_and_never_missing() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
         ip("route add 10.244.9.0/24 via 172.16.0.9 dev eth0 proto boot");
@@ -158,15 +158,15 @@ fn a_route_moves_between_tunnel_and_link_in_one_step() {
             assert_eq!(ip("route show 10.244.2.0/24").lines().count(), 1);
             assert_eq!(ip("-6 route show fd00:10:244:2::/64").lines().count(), 1);
         }
-        let told = told(&mut kernel).await;
+        let observed = told(&mut kernel).await;
         for key in everything().keys().filter(|key| matches!(key, Key::Route(..))) {
-            assert!(!told.contains(&Observation::Lost(key.clone())), "{key:?} was away");
+            assert!(!observed.contains(&Observation::Lost(key.clone())), "{key:?} was away");
         }
     });
 }
 
 #[test]
-fn a_tunnel_works_below_a_wider_route_of_somebody_else() {
+fn a_tunnel_works_below_a_wider_foreign_route() {
     on_a_host(async || {
         ip("route add 10.244.0.0/16 via 172.16.0.77 dev eth0");
         ip("-6 route add fd00:10:244::/56 via fd16::77 dev eth0");
@@ -176,7 +176,7 @@ fn a_tunnel_works_below_a_wider_route_of_somebody_else() {
 }
 
 #[test]
-fn a_route_hidden_behind_another_comes_to_the_front() {
+fn an_inactive_route_becomes_active() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
         let wanted: KernelState = [peer(9)].into_iter().collect();
@@ -189,7 +189,7 @@ fn a_route_hidden_behind_another_comes_to_the_front() {
 }
 
 #[test]
-fn several_next_hops_give_way_to_one() {
+fn a_multipath_route_is_replaced_by_a_single_next_hop() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
         ip(
@@ -214,21 +214,21 @@ fn several_next_hops_give_way_to_one() {
 }
 
 #[test]
-fn only_the_very_route_that_is_named_is_removed() {
+fn only_the_exact_route_is_removed() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
         ip("route add 10.244.9.0/24 via 172.16.0.9 dev eth0 proto static");
         ip("route add 10.244.8.0/24 via 172.16.0.200 dev eth0 proto 241");
         ip("route add 10.244.7.0/24 via 172.16.0.9 dev eth0 proto 241 metric 50");
         apply(&mut kernel, (7..=9).map(|number| Op::Remove(peer(number).into())).collect()).await;
-        // Of three that resemble it, one is of another protocol, one of another gateway, and the
-        // kernel takes a metric of zero for any.
+        // Of three similar routes, one has another protocol and one another gateway. The kernel
+        // takes a metric of zero for any metric.
         assert_eq!(ip("-4 route show root 10.244.0.0/16").lines().count(), 2);
     });
 }
 
 #[test]
-fn a_marked_route_of_any_kind_is_removed() {
+fn a_route_of_tweeds_protocol_and_any_kind_is_removed() {
     on_a_host(async || {
         ip("route add 10.244.7.0/24 dev eth0 proto 241");
         ip("route add blackhole 10.244.8.0/24 proto 241");
@@ -242,7 +242,7 @@ fn a_marked_route_of_any_kind_is_removed() {
 }
 
 #[test]
-fn a_conversation_given_up_does_not_answer_the_next() {
+fn a_cancelled_request_does_not_affect_the_next() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
         let (everything, scope) = (everything(), scope());
@@ -263,7 +263,7 @@ fn a_conversation_given_up_does_not_answer_the_next() {
 }
 
 #[test]
-fn a_dead_end_stands_behind_the_route_of_a_bridge() {
+fn an_unreachable_route_is_inactive_behind_the_route_of_a_bridge() {
     on_a_host(async || {
         ip("link add cni0 type bridge");
         ip("addr add 10.244.1.1/24 dev cni0");
@@ -275,7 +275,7 @@ fn a_dead_end_stands_behind_the_route_of_a_bridge() {
         assert_eq!(establish(&mut kernel, &ends.iter().cloned().collect()).await, [""; 0]);
         assert!(ip("route show 10.244.1.0/24").contains("dev cni0"));
         assert!(ip("route get 10.244.1.7").contains("dev cni0"));
-        // Somebody's of another kind is no dead end of ours.
+        // A blackhole route is a difference, even with the protocol number of tweed.
         ip("route replace blackhole 10.244.1.0/24 metric 4294967295 proto 241");
         assert_eq!(
             missing(&mut kernel, &ends.iter().cloned().collect()).await,

@@ -1,4 +1,5 @@
-//! Our chains of iptables: byte for byte flannel's, read, mended and removed, in both kinds of iptables.
+//! Tests of tweed's iptables chains: equal to flannel's, read, restored and removed, for both kinds
+//! of iptables.
 
 use std::fs;
 use std::io::Write;
@@ -14,7 +15,7 @@ use tweed::plan::diff::{Op, diff};
 use crate::host::{apply, direct, dump, establish, missing, on_a_host, rules, run, scope};
 use crate::tables::heard;
 
-/// What flanneld writes for a node of these networks, as `iptables-save` shows it.
+/// The rules that flanneld writes for a node of these networks, as `iptables-save` shows them.
 const NAT: &str = "\
 -A POSTROUTING -m comment --comment \"flanneld masq\" -j FLANNEL-POSTRTG
 -A FLANNEL-POSTRTG -m mark --mark 0x4000/0x4000 -m comment --comment \"flanneld masq\" -j RETURN
@@ -24,7 +25,7 @@ const NAT: &str = "\
 -A FLANNEL-POSTRTG -s C ! -d M -m comment --comment \"flanneld masq\" -j MASQUERADE --random-fully
 -A FLANNEL-POSTRTG ! -s C -d C -m comment --comment \"flanneld masq\" -j MASQUERADE --random-fully
 ";
-/// What stands before them, by `iptables-save` as well.
+/// The rules before them, also as `iptables-save` shows them.
 const FIXED: &str = "\
 -A POSTROUTING -m comment --comment \"tweedd fixed source\" -j TWEED-POSTRTG
 -A TWEED-POSTRTG ! -d C -m comment --comment \"tweedd fixed source\" -j RETURN
@@ -41,7 +42,7 @@ const FILTER: &str = "\
 
 const KINDS: [Iptables; 2] = [Iptables::Nft, Iptables::Legacy];
 
-/// A family's programs, its network, our subnet, and its multicast addresses.
+/// Per family: program, network, subnet of this node, and multicast addresses.
 const FAMILIES: [(&str, &str, &str, &str); 2] = [
     ("iptables", "10.244.0.0/16", "10.244.1.0/24", "224.0.0.0/4"),
     ("ip6tables", "fd00:10:244::/56", "fd00:10:244:1::/64", "ff00::/8"),
@@ -55,7 +56,7 @@ fn flannels(text: &str, (_, network, subnet, multicast): (&str, &str, &str, &str
     text.replace(" C ", &format!(" {network} "))
 }
 
-/// What a node plans that is asked for iptables, has this kind of it, and lacks nftables.
+/// The planned chains of a node with iptables of this kind and without nftables.
 fn chains(iptables: Iptables, ports: Ports, keys: &str) -> KernelState {
     let masquerade = Some(Masquerade { ports, ..Masquerade::default() });
     let (forward, firewall) = (Forward::Accept, Preference::Iptables);
@@ -84,7 +85,7 @@ fn restore(program: &str, kind: Iptables, script: &str) {
     assert!(child.wait().unwrap().success(), "{script}");
 }
 
-/// All that is ours to remove.
+/// Removes all entries of tweed.
 async fn remove_all(kernel: &mut NetlinkKernel) {
     let gone = diff(&KernelState::default(), &dump(kernel).await, &scope());
     apply(kernel, gone).await;
@@ -109,7 +110,7 @@ fn the_rules_are_byte_for_byte_those_of_flannel() {
             assert_eq!(gone.len(), 6);
             apply(&mut kernel, gone.clone()).await;
             assert_eq!(dump(&mut kernel).await.entries().filter(|it| it.is_rules()).count(), 0);
-            // That it is gone already is no refusal.
+            // Removing chains that are already gone is not refused.
             apply(&mut kernel, gone).await;
         }
     });
@@ -127,7 +128,7 @@ fn in_chain<'a>(rules: &'a str, chain: &str) -> Vec<&'a str> {
 }
 
 #[test]
-fn rules_of_flanneld_are_taken_for_ours() {
+fn rules_of_flanneld_are_adopted() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
         for kind in KINDS {
@@ -149,7 +150,7 @@ fn rules_of_flanneld_are_taken_for_ours() {
 }
 
 #[test]
-fn a_rule_that_masquerades_before_our_chain_is_a_difference() {
+fn a_rule_that_masquerades_before_tweeds_chain_is_a_difference() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
         for kind in KINDS {
@@ -164,7 +165,7 @@ fn a_rule_that_masquerades_before_our_chain_is_a_difference() {
                 assert_ne!(missing(&mut kernel, &usual(kind)).await, [""; 0], "{kind} {rule}");
                 assert_eq!(establish(&mut kernel, &usual(kind)).await, [""; 0], "{kind} {rule}");
             }
-            // What decides about no packet of pods may stand where it likes.
+            // A rule that matches no pod packets may be in any position.
             run(&format!("iptables-{kind} -t nat -I POSTROUTING -j ACCEPT -s 198.51.100.0/24"));
             assert_eq!(missing(&mut kernel, &usual(kind)).await, [""; 0], "{kind}");
             let places = saved("iptables", kind, "nat");
@@ -197,7 +198,7 @@ fn rules_of_every_form_are_read_as_they_were_planned() {
 }
 
 #[test]
-fn whatever_is_changed_in_a_chain_is_seen_and_mended() {
+fn every_change_in_a_chain_is_found_and_fixed() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
         for kind in KINDS {
@@ -228,7 +229,7 @@ fn whatever_is_changed_in_a_chain_is_seen_and_mended() {
 }
 
 #[test]
-fn rules_of_others_stay_as_they_are() {
+fn foreign_rules_are_kept() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
         for kind in KINDS {
@@ -250,7 +251,7 @@ fn rules_of_others_stay_as_they_are() {
 }
 
 #[test]
-fn where_forwarding_is_dropped_flannels_chain_is_not_ours_to_remove() {
+fn flannels_chain_is_kept_while_the_host_drops_forwarded_packets() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
         for kind in KINDS {
@@ -269,7 +270,7 @@ fn where_forwarding_is_dropped_flannels_chain_is_not_ours_to_remove() {
 }
 
 #[test]
-fn what_is_not_there_is_not_made_by_looking() {
+fn reading_creates_no_missing_tables() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
         dump(&mut kernel).await;
@@ -292,7 +293,7 @@ fn chains_are_read_again_where_something_may_have_changed() {
             first.found.sort_by_key(|chain| chain.name);
             assert_eq!(first.found.iter().collect::<Vec<_>>(), all, "{kind}");
             assert_eq!((first.names.len(), all.len()), (12, 6), "{kind}");
-            // Of the legacy kind nothing tells whether it has changed.
+            // Legacy iptables does not show whether it has changed.
             let second = read(first.generation).await;
             assert!(second.names.iter().all(|name| name.iptables == Iptables::Legacy), "{kind}");
             assert_eq!(second.found.len(), if kind == Iptables::Legacy { 6 } else { 0 });
@@ -310,7 +311,7 @@ fn forward(iptables: Iptables, family: Family) -> ChainName {
 }
 
 #[test]
-fn what_the_host_drops_is_read_and_stays_as_it_is() {
+fn the_policy_of_the_host_is_read_and_kept() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
         for kind in KINDS {
@@ -331,7 +332,7 @@ fn what_the_host_drops_is_read_and_stays_as_it_is() {
             assert_eq!(saved("ip6tables", kind, "filter"), flannels(FILTER, FAMILIES[1]));
             let listing = run(&format!("ip6tables-{kind}-save -t filter"));
             assert!(listing.contains("\n:FORWARD DROP ["), "{listing}");
-            // As flanneld asks for its rules.
+            // The form in which flanneld checks for its rules.
             for rule in [
                 "FORWARD -m comment --comment flanneldX -j FLANNEL-FWD",
                 "FLANNEL-FWD -s fd00:10:244::/56 -m comment --comment flanneldX -j ACCEPT",
@@ -349,7 +350,7 @@ fn what_the_host_drops_is_read_and_stays_as_it_is() {
 }
 
 #[test]
-fn whatever_changes_what_iptables_nft_forwards_is_notified() {
+fn every_change_of_what_iptables_nft_forwards_is_notified() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
         establish(&mut kernel, &usual(Iptables::Nft)).await;
@@ -368,8 +369,8 @@ fn whatever_changes_what_iptables_nft_forwards_is_notified() {
             ("iptables-legacy -P FORWARD DROP", false),
         ] {
             run(command);
-            let heard = heard(&mut kernel).await;
-            assert_eq!(heard.contains(&changed), is_notified, "{command}: {heard:?}");
+            let received = heard(&mut kernel).await;
+            assert_eq!(received.contains(&changed), is_notified, "{command}: {received:?}");
         }
     });
 }
@@ -382,10 +383,10 @@ fn chain(entry: &Entry) -> Option<&Chain> {
 }
 
 #[test]
-fn a_chain_that_cannot_be_written_keeps_no_route_back() {
+fn a_refused_chain_does_not_stop_routes() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
-        // Nobody but iptables may write what iptables-nft would take for its own table.
+        // iptables-nft refuses its own table if another program created it in another form.
         run("nft add table ip nat");
         run("nft add chain ip nat POSTROUTING { type nat hook output priority 0; }");
         let name = |base| ChainName { iptables: Iptables::Nft, family: Family::V4, base };
@@ -395,10 +396,10 @@ fn a_chain_that_cannot_be_written_keeps_no_route_back() {
         let ops = [chain, route.clone()].map(|entry| Op::Create(entry.into()));
         let refused = kernel.apply(&ops).await.unwrap();
         assert_eq!(refused.len(), 1, "{refused:?}");
-        let said = refused[0].to_string();
+        let refusal = refused[0].to_string();
         assert!(
-            said.starts_with("+ chain iptables-nft -t nat FLANNEL-POSTRTG: iptables-nft"),
-            "{said}"
+            refusal.starts_with("+ chain iptables-nft -t nat FLANNEL-POSTRTG: iptables-nft"),
+            "{refusal}"
         );
         assert_eq!(dump(&mut kernel).await.get(&route.key()), Some(&route));
     });

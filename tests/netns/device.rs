@@ -1,4 +1,4 @@
-//! The tunnel device: as flannel makes it, corrected in place, made anew where it must be.
+//! Tests of the tunnel device: as flannel creates it, corrected in place, recreated where required.
 
 use tweed::kernel::{Kernel, NetlinkKernel};
 use tweed::model::entry::{Entry, KernelState, Key, Link, LinkKind, Vxlan};
@@ -30,7 +30,7 @@ fn held(state: &KernelState) -> Link {
     link.clone()
 }
 
-/// The peers that are reached through the tunnel as `link` describes it.
+/// The peers that are reached through the tunnel device `link`.
 fn peers_through(link: Link) -> KernelState {
     let mut state: KernelState = device(link, "10.244.1.0/32").into_iter().collect();
     state.extend(tunnelled("flannel.1", "10.244.2.0/24", "172.16.5.2", "0e:00:00:00:00:02"));
@@ -39,7 +39,7 @@ fn peers_through(link: Link) -> KernelState {
 }
 
 #[test]
-fn the_device_is_flannels() {
+fn the_device_equals_flannels() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
         establish(&mut kernel, &everything()).await;
@@ -58,7 +58,7 @@ fn the_device_is_flannels() {
 }
 
 #[test]
-fn routes_and_entries_are_flannels_but_for_the_mark() {
+fn routes_and_entries_equal_flannels_except_for_the_protocol() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
         establish(&mut kernel, &everything()).await;
@@ -101,7 +101,7 @@ fn mtu_learning_and_state_are_corrected_in_place() {
 }
 
 #[test]
-fn a_corrected_mac_keeps_the_device_and_costs_its_neighbours() {
+fn a_corrected_mac_keeps_the_device_and_flushes_its_neighbours() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
         establish(&mut kernel, &peers_through(tunnel())).await;
@@ -116,7 +116,7 @@ fn a_corrected_mac_keeps_the_device_and_costs_its_neighbours() {
 }
 
 #[test]
-fn a_device_with_another_port_is_made_anew_with_all_that_sat_on_it() {
+fn a_device_with_another_port_is_recreated_with_its_entries() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
         establish(&mut kernel, &peers_through(tunnel())).await;
@@ -129,7 +129,7 @@ fn a_device_with_another_port_is_made_anew_with_all_that_sat_on_it() {
 }
 
 #[test]
-fn what_only_bears_our_name_makes_way() {
+fn a_foreign_link_with_the_devices_name_is_replaced() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
         ip("link add flannel.1 type bridge");
@@ -140,14 +140,14 @@ fn what_only_bears_our_name_makes_way() {
 }
 
 #[test]
-fn a_device_recreated_behind_our_back_is_filled_again() {
+fn a_device_recreated_by_another_program_is_filled_again() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
         establish(&mut kernel, &peers_through(tunnel())).await;
         ip("link del flannel.1");
         ip("link add flannel.1 address 0e:00:00:00:00:01 mtu 1450 type vxlan id 1 dev eth0 \
             local 172.16.0.1 dstport 8472 nolearning");
-        // Without a dump in between: the index that we know is that of the old device.
+        // There is no dump in between: the known index is that of the old device.
         let mut on_it = peers_through(tunnel());
         on_it.retain(|entry| !matches!(entry, Entry::Link(_)));
         let refused =
@@ -165,7 +165,7 @@ fn a_device_whose_underlay_is_gone_is_read_without_it() {
         ip("link add flannel.1 type vxlan id 1 dev other0 local 172.16.0.1 dstport 8472");
         assert_eq!(vxlan(&held(&dump(&mut kernel).await)).underlay, Some(name("other0")));
         ip("link del other0");
-        // The kernel takes the device along on some versions and leaves an orphan on others.
+        // Some kernel versions remove the device with its underlay, others keep it without.
         if let Some(Entry::Link(orphan)) =
             dump(&mut kernel).await.get(&Key::Link(name("flannel.1")))
         {
@@ -175,7 +175,7 @@ fn a_device_whose_underlay_is_gone_is_read_without_it() {
 }
 
 #[test]
-fn the_default_destination_and_misses_of_a_foreign_device_are_seen() {
+fn the_default_destination_and_misses_of_a_foreign_device_are_read() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
         ip("link add flannel.1 type vxlan id 1 dev eth0 remote 172.16.0.7 dstport 8472 l2miss");

@@ -1,4 +1,4 @@
-//! The host as the daemon sees it.
+//! Tests of the host facts that the daemon reads.
 
 use std::fs;
 
@@ -25,7 +25,7 @@ fn own(interface: &Interface, text: &str) -> InterfaceAddress {
 }
 
 #[test]
-fn interfaces_come_in_the_kernels_order_with_what_they_can() {
+fn interfaces_are_listed_in_the_kernels_order_with_their_capabilities() {
     on_a_host(async || {
         ip("link set eth0 mtu 1400");
         ip("link add down0 type bridge");
@@ -72,13 +72,13 @@ fn an_interface_without_carrier_is_not_up() {
 }
 
 #[test]
-fn addresses_keep_their_order_and_tell_how_long_they_stay() {
+fn addresses_keep_their_order_and_have_a_lifetime() {
     on_a_host(async || {
         ip("addr add 172.16.0.5/24 dev eth0");
         ip("addr add 172.17.0.1/16 dev eth0 valid_lft 3600 preferred_lft 1800");
         ip("addr add 172.18.0.1/16 dev eth0 valid_lft 3600 preferred_lft 0");
         fs::write("/proc/sys/net/ipv6/conf/eth0/accept_dad", "1").unwrap();
-        // For minutes, so that the address is tentative when it is looked at.
+        // Many probes keep the address tentative for minutes.
         fs::write("/proc/sys/net/ipv6/conf/eth0/dad_transmits", "1000").unwrap();
         ip("addr add fd17::1/64 dev eth0");
         let facts = facts().await;
@@ -91,7 +91,7 @@ fn addresses_keep_their_order_and_tell_how_long_they_stay() {
             .collect();
         assert_eq!(v4, ["172.16.0.1/24", "172.17.0.1/16", "172.18.0.1/16", "172.16.0.5/24"]);
         assert_eq!(own(eth0, "172.16.0.1").lifetime, Lifetime::Permanent);
-        // In IPv6 the flag of a second address of the subnet means something else.
+        // In IPv6 the flag for a second address of the subnet has another meaning.
         assert_eq!(own(eth0, "172.16.0.5").lifetime, Lifetime::Permanent);
         assert_eq!(own(eth0, "172.17.0.1").lifetime, Lifetime::Dynamic);
         assert!(own(eth0, "172.17.0.1").usable);
@@ -119,7 +119,7 @@ fn default_routes_name_their_devices() {
 }
 
 #[test]
-fn the_way_to_an_address_is_the_kernels() {
+fn the_route_to_an_address_is_the_kernels() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
         for (target, source) in [("172.16.0.9", "172.16.0.1"), ("fd16::9", "fd16::1")] {

@@ -1,4 +1,4 @@
-//! What is not ours is not seen, or seen and not touched; what flannel left is taken over.
+//! Tests that foreign entries are ignored or kept, and that flannel's entries are adopted.
 
 use tweed::kernel::{Kernel, NetlinkKernel};
 use tweed::model::entry::{Entry, KernelState, Key, PROTOCOL_BOOT, Route};
@@ -10,7 +10,7 @@ use crate::host::{
     scope, shows,
 };
 
-/// What is listed of routes, neighbours, addresses and FDB entries, but for what is ours.
+/// The listed routes, neighbours, addresses and FDB entries that are not owned by tweed.
 fn foreign_objects() -> String {
     let neighbours = "neigh show dev eth0 nud permanent";
     let lists = ["-4 route show", "-6 route show", "addr show dev eth0", neighbours];
@@ -25,7 +25,7 @@ fn route<'a>(state: &'a KernelState, destination: &str) -> Option<&'a Route> {
 }
 
 #[test]
-fn foreign_objects_are_neither_seen_nor_touched() {
+fn foreign_objects_are_neither_reported_nor_changed() {
     on_a_host(async || {
         ip("link add admin0 type bridge");
         ip("addr add 10.244.200.1/24 dev admin0");
@@ -40,18 +40,18 @@ fn foreign_objects_are_neither_seen_nor_touched() {
         let mut kernel = NetlinkKernel::open().unwrap();
         assert_eq!(establish(&mut kernel, &everything()).await, [""; 0]);
         let held = dump(&mut kernel).await;
-        for unseen in ["10.250.0.0/16", "10.0.0.0/8", "10.244.78.0/24", "fd00:77::/64"] {
-            assert_eq!(route(&held, unseen), None);
+        for foreign in ["10.250.0.0/16", "10.0.0.0/8", "10.244.78.0/24", "fd00:77::/64"] {
+            assert_eq!(route(&held, foreign), None);
         }
-        // Seen, because ours could come into their place.
+        // Foreign routes are reported where tweed might add a route with the same key.
         assert!(route(&held, "10.244.77.0/24").is_some());
         assert!(route(&held, "10.244.200.0/24").is_some());
         assert!(
             !held.keys().any(|key| matches!(key, Key::Address(link, ..) if link == name("eth0")))
         );
 
-        let all_of_ours_gone = diff(&KernelState::default(), &held, &scope());
-        apply(&mut kernel, all_of_ours_gone).await;
+        let removals = diff(&KernelState::default(), &held, &scope());
+        apply(&mut kernel, removals).await;
         let after = foreign_objects();
         for line in before.lines() {
             assert!(after.contains(line), "{line} is gone");
@@ -60,7 +60,7 @@ fn foreign_objects_are_neither_seen_nor_touched() {
 }
 
 #[test]
-fn ten_thousand_foreign_routes_do_not_show() {
+fn ten_thousand_foreign_routes_are_ignored() {
     on_a_host(async || {
         let lines = (0..10_000).map(|n| {
             format!("route add 10.{}.{}.0/24 via 172.16.0.9 dev eth0", 100 + n / 250, n % 250)
@@ -85,7 +85,7 @@ fn ten_thousand_foreign_routes_do_not_show() {
 }
 
 #[test]
-fn routes_of_every_kind_are_read_for_what_they_are() {
+fn routes_of_every_kind_are_read_with_their_kind() {
     on_a_host(async || {
         ip("route add blackhole 10.244.10.0/24");
         ip("-6 route add unreachable fd00:10:244:10::/64");
@@ -130,7 +130,7 @@ fn a_route_over_a_link_without_carrier_is_the_same_route() {
 }
 
 #[test]
-fn of_two_routes_at_one_key_the_first_counts() {
+fn of_two_routes_with_the_same_key_the_first_is_used() {
     on_a_host(async || {
         ip("route add 10.244.9.0/24 via 172.16.0.9 dev eth0");
         ip("route append 10.244.9.0/24 via 172.16.0.200 dev eth0");
@@ -141,7 +141,7 @@ fn of_two_routes_at_one_key_the_first_counts() {
 }
 
 #[test]
-fn neighbours_and_entries_that_the_kernel_made_are_left_out() {
+fn neighbours_and_entries_that_the_kernel_created_are_ignored() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
         establish(&mut kernel, &everything()).await;
@@ -163,7 +163,7 @@ fn neighbours_and_entries_that_the_kernel_made_are_left_out() {
 }
 
 #[test]
-fn what_flannel_leaves_is_adopted_without_a_flap() {
+fn entries_of_flannel_are_adopted_without_interruption() {
     on_a_host(async || {
         for line in [
             "ip link add flannel.1 address 0e:00:00:00:00:01 mtu 1450 txqueuelen 0 type vxlan id 1 \
@@ -173,7 +173,7 @@ fn what_flannel_leaves_is_adopted_without_a_flap() {
             "ip neigh replace 10.244.2.0 lladdr 0e:00:00:00:00:02 dev flannel.1 nud permanent",
             "bridge fdb replace 0e:00:00:00:00:02 dev flannel.1 dst 172.16.5.2 self permanent",
             "ip route replace 10.244.2.0/24 via 10.244.2.0 dev flannel.1 onlink",
-            // A peer that went while flannel was away.
+            // A peer that was removed while flannel was stopped.
             "ip neigh replace 10.244.3.0 lladdr 0e:00:00:00:00:03 dev flannel.1 nud permanent",
             "bridge fdb replace 0e:00:00:00:00:03 dev flannel.1 dst 172.16.5.3 self permanent",
             "ip route replace 10.244.3.0/24 via 10.244.3.0 dev flannel.1 onlink",

@@ -1,4 +1,4 @@
-//! What guards the tunnel: made, read and watched, its set by single elements.
+//! Tests of the tunnel guard: creation, reading, notifications, and updates of single set elements.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -24,7 +24,7 @@ fn tables() -> [Table; 2] {
     let config = NetworkConfig::parse(br#"{"Network":"10.244.0.0/16"}"#).unwrap();
     let (tunnel, underlay) = (config.backend.tunnel, name("eth0"));
     let table = |network: Prefix| {
-        // As many as there can be.
+        // The maximum number of endpoints.
         let ends = match network.family() {
             Family::V4 => ["172.16.0.1", "172.16.0.2", "192.0.2.1"].map(address),
             Family::V6 => ["fd16::1", "fd16::2", "2001:db8::1"].map(address),
@@ -46,7 +46,7 @@ fn element(address: IpAddr) -> Entry {
     Entry::Element(Element { table: Arc::new(table), address })
 }
 
-/// With so many peers in each family.
+/// The entries of a guard with `peers` peers per family.
 fn guarding(peers: u32) -> KernelState {
     let addresses = (1..=peers).flat_map(|number| {
         let v4 = Ipv4Addr::from_bits(0xac14_0000 + number);
@@ -65,7 +65,7 @@ fn held_elements(state: &KernelState) -> usize {
 }
 
 #[test]
-fn a_guard_is_made_and_read_as_it_was_planned() {
+fn a_guard_is_created_and_read_as_planned() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
         for desired in [guarding(3), guarding(1), guarding(0)] {
@@ -78,7 +78,7 @@ fn a_guard_is_made_and_read_as_it_was_planned() {
 }
 
 #[test]
-fn the_text_of_a_guard_is_what_nft_makes_the_same_of() {
+fn nft_creates_the_same_guard_from_its_text() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
         let desired = guarding(2);
@@ -97,7 +97,7 @@ fn the_text_of_a_guard_is_what_nft_makes_the_same_of() {
 }
 
 #[test]
-fn an_element_more_or_less_is_told_as_such_and_no_more() {
+fn a_single_element_is_notified_once() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
         establish(&mut kernel, &guarding(2)).await;
@@ -106,7 +106,7 @@ fn an_element_more_or_less_is_told_as_such_and_no_more() {
             let element = element(peer);
             apply(&mut kernel, vec![Op::Create(element.clone().into())]).await;
             assert_eq!(heard(&mut kernel).await, [Observation::Holds(element.clone())]);
-            // That it is there already is no refusal, and no news.
+            // Adding an existing element is neither refused nor notified.
             apply(&mut kernel, vec![Op::Create(element.clone().into())]).await;
             assert_eq!(heard(&mut kernel).await, []);
             apply(&mut kernel, vec![Op::Remove(element.clone().into())]).await;
@@ -118,7 +118,7 @@ fn an_element_more_or_less_is_told_as_such_and_no_more() {
 }
 
 #[test]
-fn whatever_is_changed_in_a_guard_is_told_seen_and_mended() {
+fn every_change_in_a_guard_is_notified_found_and_fixed() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
         let desired = guarding(3);
@@ -138,7 +138,7 @@ fn whatever_is_changed_in_a_guard_is_told_seen_and_mended() {
             "add set ip tweed-tunnel.1 more { type ipv4_addr; }",
         ] {
             nft(change);
-            let concerns = |told: &Observation| match told {
+            let concerns = |observation: &Observation| match observation {
                 Observation::TableChanged(table) => table.name == "tweed-tunnel.1",
                 Observation::Holds(Entry::Element(_) | Entry::Renewal(_))
                 | Observation::Lost(Key::Element(..) | Key::Renewal(_)) => true,
@@ -152,14 +152,14 @@ fn whatever_is_changed_in_a_guard_is_told_seen_and_mended() {
     });
 }
 
-/// A script for `nft(8)`.
+/// Runs a script of `nft(8)`.
 fn nft(script: &str) {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), script).unwrap();
     run(&format!("nft -f {}", file.path().display()));
 }
 
-/// What keeps the table of IPv4 dropping packets, as the kernel has it.
+/// The element that keeps the IPv4 table dropping packets, as the kernel holds it.
 fn renewal(state: &KernelState) -> Option<&Renewal> {
     let key = Key::Renewal(tables()[0].name.clone());
     state.get(&key).and_then(|entry| match entry {
@@ -169,7 +169,7 @@ fn renewal(state: &KernelState) -> Option<&Renewal> {
 }
 
 #[test]
-fn a_guard_opens_when_nothing_renews_it_and_closes_when_something_does() {
+fn a_guard_expires_without_renewal_and_works_again_after_one() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
         let desired = guarding(1);
@@ -181,10 +181,10 @@ fn a_guard_opens_when_nothing_renews_it_and_closes_when_something_does() {
         let mut sent = 0_u8;
         let mut arrives = || {
             sent = sent.wrapping_add(1);
-            let mouth = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-            mouth.send_to(&[8, 0, 0, 0, 0, 0, 1, 0, sent], "127.0.0.1:8472").unwrap();
+            let sender = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+            sender.send_to(&[8, 0, 0, 0, 0, 0, 1, 0, sent], "127.0.0.1:8472").unwrap();
             let mut packet = [0; 9];
-            // An earlier one may be late.
+            // An earlier packet may arrive late.
             while socket.recv(&mut packet).is_ok() {
                 if packet[8] == sent {
                     return true;
@@ -192,7 +192,7 @@ fn a_guard_opens_when_nothing_renews_it_and_closes_when_something_does() {
             }
             false
         };
-        // Put again where the test itself took more than that second.
+        // The renewal is repeated in case the test itself took longer than its second.
         let is_closed = async || {
             let short = Op::Replace(Entry::Renewal(short.clone()).into());
             apply(&mut kernel, vec![short]).await;
@@ -208,7 +208,7 @@ fn a_guard_opens_when_nothing_renews_it_and_closes_when_something_does() {
 }
 
 #[test]
-fn a_renewal_is_put_anew_before_its_time_is_over_and_nothing_else_is() {
+fn only_the_renewal_is_repeated_and_before_it_expires() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
         let desired = guarding(1);
@@ -221,14 +221,14 @@ fn a_renewal_is_put_anew_before_its_time_is_over_and_nothing_else_is() {
             heard(&mut kernel).await;
             let held = dump(&mut kernel).await;
             assert_eq!(renewal(&held).map(Renewal::is_due), Some(is_due), "{left}");
-            // That time passes is no difference.
+            // The remaining time alone is not a difference.
             assert_eq!(diff(&desired, &held, &scope()), []);
         }
         let again = Op::Create(Entry::Renewal(Renewal::of(tables()[0].name.clone())).into());
         apply(&mut kernel, vec![again]).await;
-        assert!(heard(&mut kernel).await.iter().all(|told| {
+        assert!(heard(&mut kernel).await.iter().all(|observation| {
             matches!(
-                told,
+                observation,
                 Observation::Holds(Entry::Renewal(_)) | Observation::Lost(Key::Renewal(_))
             )
         }));
@@ -237,7 +237,7 @@ fn a_renewal_is_put_anew_before_its_time_is_over_and_nothing_else_is() {
 }
 
 #[test]
-fn thousands_of_peers_are_let_in_together() {
+fn thousands_of_peers_are_admitted_together() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
         let many = guarding(20_000);
@@ -249,10 +249,10 @@ fn thousands_of_peers_are_let_in_together() {
 }
 
 #[test]
-fn what_is_refused_holds_nothing_else_up() {
+fn a_refusal_does_not_stop_other_ops() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
-        // A name that the kernel refuses stands for whatever else it may refuse.
+        // A name that the kernel refuses represents any refusal.
         let long = TableName { family: Family::V4, name: "t".repeat(300) };
         let bad = Table { name: long.into(), ..tables()[0].clone() };
         let gone = element(address("172.20.0.66"));

@@ -1,4 +1,4 @@
-//! A host in a network namespace of its own, and what it should hold.
+//! A test host in its own network namespace, and the entries that it should hold.
 
 use std::fs;
 use std::future::Future;
@@ -26,12 +26,12 @@ use tweed::plan::diff::{Op, diff};
 use tweed::plan::masquerade;
 use tweed::plan::scope::{Extent, Scope};
 
-/// Runs `test` on a thread that has a network namespace to itself: with an uplink `eth0`, whose
-/// far end is `far0`, with addresses of both families.
+/// Runs `test` on a thread with its own network namespace. The namespace has an uplink `eth0` with
+/// addresses of both families; its other end is `far0`.
 pub(crate) fn on_a_host<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
     let body = move || {
         unshare(CloneFlags::CLONE_NEWNET).unwrap();
-        // Or an address would speak up once more when no other host has claimed it.
+        // Otherwise the kernel notifies again when duplicate address detection ends.
         fs::write("/proc/sys/net/ipv6/conf/default/accept_dad", "0").unwrap();
         for line in [
             "link set lo up",
@@ -60,11 +60,12 @@ pub(crate) fn ip(arguments: &str) -> String {
     run(&format!("ip {arguments}"))
 }
 
-/// What the command prints; it must succeed.
+/// Runs the command, which must succeed; returns its output.
 pub(crate) fn run(command: &str) -> String {
     let mut words = command.split_whitespace();
     let mut program = Command::new(words.next().unwrap());
-    // All tests of this process share the lock of iptables-legacy, which gives up at once by default.
+    // All tests of this process share the lock of iptables-legacy. Without this option it does not
+    // wait for the lock.
     if program.get_program().to_string_lossy().ends_with("tables-legacy") {
         program.arg("--wait");
     }
@@ -74,14 +75,14 @@ pub(crate) fn run(command: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Waits until the kernel, which takes its time over some things, shows `what` in `ip ARGUMENTS`.
+/// Waits until `ip ARGUMENTS` shows `what`, because the kernel applies some changes later.
 pub(crate) async fn shows(arguments: &str, what: &str) {
     let shown = || ip(arguments);
     eventually(async || shown().contains(what), || format!("ip {arguments}: {}", shown())).await;
     finish_changes();
 }
 
-/// Waits until `holds`; panics with `state` where that never happens.
+/// Waits until `holds`; panics with `state` after a timeout.
 pub(crate) async fn eventually(
     mut holds: impl AsyncFnMut() -> bool,
     state: impl FnOnce() -> String,
@@ -95,15 +96,15 @@ pub(crate) async fn eventually(
     panic!("it stays at {}", state());
 }
 
-/// Waits until the kernel uses all IPv6 addresses, and has notified of that.
+/// Waits until no IPv6 address is tentative and the kernel has sent the notifications.
 pub(crate) async fn addresses_are_in_use() {
     let tentative = || ip("-6 addr show tentative");
     eventually(async || tentative().is_empty(), tentative).await;
     finish_changes();
 }
 
-/// Waits until the kernel is done with a change that it already shows: it holds a lock until it has
-/// also notified of it, and this takes the same lock.
+/// Waits until the kernel has also notified of a change that it already shows. The kernel holds a
+/// lock until then, and this command takes the same lock.
 fn finish_changes() {
     ip("link set lo up");
 }
@@ -168,7 +169,7 @@ pub(crate) fn tunnel_v6() -> Link {
     }
 }
 
-/// A tunnel and all that is set on it, `own` being its address.
+/// A tunnel device with its settings and the address `own`.
 pub(crate) fn device(link: Link, own: &str) -> Vec<Entry> {
     let name = link.name.clone();
     vec![
@@ -183,7 +184,8 @@ pub(crate) fn device(link: Link, own: &str) -> Vec<Entry> {
     ]
 }
 
-/// The way to the peer that has `subnet` and lives at `public`, through `link`.
+/// The entries for the peer with `subnet` and the public IP `public`, through the tunnel device
+/// `link`.
 pub(crate) fn tunnelled(link: &str, subnet: &str, public: &str, mac: &str) -> Vec<Entry> {
     let (link, subnet, mac): (_, _, MacAddr) = (name(link), prefix(subnet), mac.parse().unwrap());
     vec![
@@ -198,12 +200,12 @@ pub(crate) fn tunnelled(link: &str, subnet: &str, public: &str, mac: &str) -> Ve
     ]
 }
 
-/// The way to the peer that has `subnet` and lives at `public` on our own link.
+/// The route to the peer with `subnet` and the public IP `public` on the same link.
 pub(crate) fn direct(subnet: &str, public: &str) -> Entry {
     Entry::Route(Route::via(prefix(subnet), address(public), name("eth0")))
 }
 
-/// Both tunnels, and in each family one peer behind the tunnel and one on the link.
+/// Both tunnel devices, and per family one peer in the tunnel and one on the link.
 pub(crate) fn everything() -> KernelState {
     let mut state: KernelState = device(tunnel(), "10.244.1.0/32").into_iter().collect();
     state.extend(device(tunnel_v6(), "fd00:10:244:1::/128"));
@@ -218,40 +220,40 @@ pub(crate) async fn dump(kernel: &mut NetlinkKernel) -> KernelState {
     kernel.dump(&scope(), &KernelState::default()).await.unwrap()
 }
 
-/// Carries `ops` out; none may be refused.
+/// Applies `ops`; none may be refused.
 pub(crate) async fn apply(kernel: &mut NetlinkKernel, ops: Vec<Op>) {
     let refused = kernel.apply(&ops).await.unwrap();
     let refused: Vec<String> = refused.iter().map(ToString::to_string).collect();
     assert!(refused.is_empty(), "refused: {refused:#?}");
 }
 
-/// Makes the kernel hold `desired`; returns what is still missing or wrong then, in words.
+/// Makes the kernel hold `desired`; returns the remaining differences as text.
 pub(crate) async fn establish(kernel: &mut NetlinkKernel, desired: &KernelState) -> Vec<String> {
     let actual = dump(kernel).await;
     apply(kernel, diff(desired, &actual, &scope())).await;
     missing(kernel, desired).await
 }
 
-/// The difference between `desired` and what the kernel holds, in words.
+/// The difference between `desired` and the kernel state, as text.
 pub(crate) async fn missing(kernel: &mut NetlinkKernel, desired: &KernelState) -> Vec<String> {
     let actual = dump(kernel).await;
     diff(desired, &actual, &scope()).iter().map(ToString::to_string).collect()
 }
 
-/// All that is told up to now.
+/// All notifications until now.
 pub(crate) async fn told(kernel: &mut NetlinkKernel) -> Vec<Observation> {
     addresses_are_in_use().await;
-    // The kernel tells in order: once this is heard, all before has been.
+    // The kernel sends notifications in order: the marker comes after all earlier ones.
     ip("link set lo alias marker");
     let marker = Observation::LinkChanged(name("lo"));
-    let mut told = Vec::new();
+    let mut observations = Vec::new();
     loop {
         let next = tokio::time::timeout(Duration::from_secs(60), kernel.observe());
         let observation = next.await.expect("the marker was not told").unwrap();
         if observation == marker {
-            return told;
+            return observations;
         }
-        told.push(observation);
+        observations.push(observation);
     }
 }
 
@@ -262,7 +264,7 @@ pub(crate) fn batch(program: &str, lines: impl Iterator<Item = String>) {
     run(&format!("{program} -batch {}", file.path().display()));
 }
 
-/// The rules that this node plans, with more keys of the config.
+/// The rules that this node plans, with additional config keys.
 pub(crate) fn rules(policy: &Policy, host: &Firewalls, keys: &str) -> KernelState {
     let config = format!(
         r#"{{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:10:244::/56"{keys}}}"#

@@ -1,4 +1,4 @@
-//! The kernel edge against a real kernel, every test in a network namespace of its own.
+//! Tests of kernel access with a real kernel, each in its own network namespace.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod apply;

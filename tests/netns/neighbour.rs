@@ -1,4 +1,5 @@
-//! Next hops are resolved without a packet, and entries that exist stay as they are.
+//! Tests that next hops are resolved without a packet, and that existing neighbour entries are
+//! kept.
 
 use tweed_netlink::rtnl::{NextHops, Resolution};
 
@@ -9,7 +10,7 @@ use crate::host::{address, eventually, ip, on_a_host};
 const MAC: &str = "lladdr 0e:00:00:00:00:50 dev eth0 nud";
 
 #[test]
-fn a_next_hop_with_a_known_hardware_address_is_left_as_it_is() {
+fn a_next_hop_with_a_known_hardware_address_is_kept() {
     on_a_host(async || {
         let mut next_hops = NextHops::open().unwrap();
         for link in ["172.16.0.", "fd16::"] {
@@ -17,14 +18,14 @@ fn a_next_hop_with_a_known_hardware_address_is_left_as_it_is() {
             for (number, state) in (50..).zip(states) {
                 let neighbour = format!("{link}{number}");
                 let shown = || ip(&format!("neigh show {neighbour} dev eth0 nud all"));
-                // The kernel removes entries at any time where those of all namespaces of the
-                // machine are too many: then it is tried again.
-                let is_left_alone = async || {
+                // The kernel may remove entries at any time if all namespaces of the machine
+                // together have too many: then retry.
+                let is_kept = async || {
                     ip(&format!("neigh replace {neighbour} {MAC} {state}"));
                     let resolution = next_hops.resolve(address(&neighbour)).unwrap();
                     resolution == Resolution::Done && shown().contains(&state.to_uppercase())
                 };
-                eventually(is_left_alone, || format!("{state}: {}", shown())).await;
+                eventually(is_kept, || format!("{state}: {}", shown())).await;
             }
         }
     });
@@ -35,7 +36,7 @@ fn the_kernel_resolves_a_next_hop_that_is_unknown() {
     on_a_host(async || {
         ip("route add 10.9.0.0/16 via 172.16.0.9");
         ip("route add fd09::/32 via fd16::9");
-        // The kernel asks for as long as the test looks, and does not give up.
+        // Many probes keep the kernel resolving for the whole test.
         for family in ["ipv4", "ipv6"] {
             fs::write(format!("/proc/sys/net/{family}/neigh/eth0/mcast_solicit"), "1000").unwrap();
         }

@@ -1,4 +1,4 @@
-//! Routes by way of nexthop objects.
+//! Tests of routes that use nexthop objects.
 
 use std::fs;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::host::{
     apply, direct, dump, establish, everything, ip, missing, on_a_host, prefix, scope, told,
 };
 
-/// The routes of `state`, each by an object of its own.
+/// The routes of `state`, each with its own nexthop object.
 fn by_nexthops(state: KernelState) -> KernelState {
     let entries = state.into_iter().flat_map(|entry| match Arc::unwrap_or_clone(entry) {
         Entry::Route(route) => by_nexthop(route),
@@ -39,7 +39,7 @@ fn direct_by_nexthop(subnet: &str, public: &str) -> Vec<Entry> {
     by_nexthop(route)
 }
 
-/// `everything`, and the peers behind the tunnels moved onto the link.
+/// `everything`, with the peers in the tunnels moved to the link.
 fn moved() -> KernelState {
     let mut state = by_nexthops(everything());
     state.retain(|entry| !matches!(entry, Entry::Nexthop(n) if n.onlink));
@@ -56,7 +56,7 @@ fn id_of(state: &KernelState, subnet: &str) -> NexthopId {
 }
 
 #[test]
-fn such_routes_read_like_any_other() {
+fn routes_with_nexthop_objects_are_read_like_plain_routes() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
         assert_eq!(establish(&mut kernel, &by_nexthops(everything())).await, [""; 0]);
@@ -69,7 +69,7 @@ fn such_routes_read_like_any_other() {
 }
 
 #[test]
-fn they_move_between_tunnel_and_link_in_both_families() {
+fn routes_with_nexthop_objects_move_between_tunnel_and_link() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
         establish(&mut kernel, &by_nexthops(everything())).await;
@@ -82,7 +82,7 @@ fn they_move_between_tunnel_and_link_in_both_families() {
 }
 
 #[test]
-fn plain_routes_become_such_and_plain_again() {
+fn plain_routes_are_replaced_by_nexthop_routes_and_back() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
         establish(&mut kernel, &everything()).await;
@@ -93,7 +93,7 @@ fn plain_routes_become_such_and_plain_again() {
 }
 
 #[test]
-fn flannel_takes_them_over_by_its_own_requests() {
+fn flannels_requests_replace_nexthop_routes() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
         establish(&mut kernel, &by_nexthops(everything())).await;
@@ -106,7 +106,7 @@ fn flannel_takes_them_over_by_its_own_requests() {
 }
 
 #[test]
-fn an_object_that_is_removed_takes_its_routes_and_both_come_back() {
+fn a_removed_object_and_its_routes_are_restored() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
         let wanted = by_nexthops(everything());
@@ -122,7 +122,7 @@ fn an_object_that_is_removed_takes_its_routes_and_both_come_back() {
 }
 
 #[test]
-fn an_object_that_is_changed_is_told_and_put_right() {
+fn a_changed_object_is_notified_and_fixed() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
         let wanted = by_nexthops(everything());
@@ -130,11 +130,11 @@ fn an_object_that_is_changed_is_told_and_put_right() {
         told(&mut kernel).await;
         let id = id_of(&wanted, "10.244.9.0/24");
         ip(&format!("nexthop replace id {id} via 172.16.0.77 dev eth0 proto 241"));
-        let told = told(&mut kernel).await;
+        let observed = told(&mut kernel).await;
         let changed = Key::Nexthop(id);
         assert!(
-            told.iter().any(|t| matches!(t, Observation::Holds(e) if e.key() == changed)),
-            "{told:?}"
+            observed.iter().any(|t| matches!(t, Observation::Holds(e) if e.key() == changed)),
+            "{observed:?}"
         );
         assert_eq!(missing(&mut kernel, &wanted).await.len(), 1);
         assert_eq!(establish(&mut kernel, &wanted).await, [""; 0]);
@@ -143,7 +143,7 @@ fn an_object_that_is_changed_is_told_and_put_right() {
 }
 
 #[test]
-fn a_route_shown_without_its_gateway_is_right_all_the_same() {
+fn a_route_without_a_reported_gateway_is_no_difference() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
         fs::write("/proc/sys/net/ipv4/nexthop_compat_mode", "0").unwrap();
@@ -153,7 +153,7 @@ fn a_route_shown_without_its_gateway_is_right_all_the_same() {
 }
 
 #[test]
-fn the_object_of_somebody_else_stays_his() {
+fn a_foreign_object_is_kept() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
         assert_eq!(kernel.facts(None).await.unwrap().nexthops, Nexthops::Usable);
@@ -175,7 +175,7 @@ fn the_object_of_somebody_else_stays_his() {
 }
 
 #[test]
-fn objects_vanish_with_their_link_and_come_back_with_it() {
+fn objects_are_removed_and_restored_with_their_link() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
         let wanted = by_nexthops(everything());
@@ -187,7 +187,7 @@ fn objects_vanish_with_their_link_and_come_back_with_it() {
 }
 
 #[test]
-fn removed_backwards_they_leave_nothing() {
+fn removal_in_reverse_order_is_complete() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
         let wanted = by_nexthops(everything());

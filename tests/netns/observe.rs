@@ -1,4 +1,4 @@
-//! Whatever somebody else does to what is ours is told, and nothing else is.
+//! Tests that foreign changes of tweed's entries are notified, and no others.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::host::{
     address, direct, dump, establish, everything, missing, name, on_a_host, run, told,
 };
 
-/// A kernel that holds everything, all of it told.
+/// A kernel that holds everything, after all notifications of that.
 async fn settled() -> NetlinkKernel {
     let mut kernel = NetlinkKernel::open().unwrap();
     assert_eq!(establish(&mut kernel, &everything()).await, [""; 0]);
@@ -18,18 +18,18 @@ async fn settled() -> NetlinkKernel {
     kernel
 }
 
-/// What is told after `commands`, but for what the kernel says once more, as it does some while
-/// after an IPv6 address was added.
-async fn told_after(kernel: &mut NetlinkKernel, commands: &[&str]) -> Vec<Observation> {
+/// The notifications after `commands`, without repeated ones: the kernel sends some again after an
+/// IPv6 address was added.
+async fn notifications_after(kernel: &mut NetlinkKernel, commands: &[&str]) -> Vec<Observation> {
     for command in commands {
         run(command);
     }
-    let mut told = told(kernel).await;
-    told.retain(|observation| match observation {
+    let mut observed = told(kernel).await;
+    observed.retain(|observation| match observation {
         Observation::Holds(entry) => everything().get(&entry.key()) != Some(entry),
         _ => true,
     });
-    told
+    observed
 }
 
 fn route_key(destination: &str) -> Key {
@@ -46,25 +46,25 @@ fn fdb_key() -> Key {
 }
 
 #[test]
-fn what_we_write_ourselves_is_told_as_written() {
+fn tweeds_own_changes_are_notified_as_written() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
         establish(&mut kernel, &everything()).await;
-        let mut heard = KernelState::default();
+        let mut received = KernelState::default();
         for observation in told(&mut kernel).await {
             if let Observation::Holds(entry) = observation {
-                heard.insert(entry);
+                received.insert(entry);
             }
         }
-        let is_told = |key: &Key| !matches!(key, Key::Link(_) | Key::Setting(..));
-        for key in everything().keys().filter(is_told) {
-            assert_eq!(heard.get(&key), everything().get(&key), "{key:?}");
+        let is_notified = |key: &Key| !matches!(key, Key::Link(_) | Key::Setting(..));
+        for key in everything().keys().filter(is_notified) {
+            assert_eq!(received.get(&key), everything().get(&key), "{key:?}");
         }
     });
 }
 
 #[test]
-fn a_deleted_entry_is_told_as_lost() {
+fn a_deleted_entry_is_notified_as_lost() {
     on_a_host(async || {
         let mut kernel = settled().await;
         let v6_neighbour = Key::Neighbour(name("flannel-v6.1"), address("fd00:10:244:2::"));
@@ -80,14 +80,14 @@ fn a_deleted_entry_is_told_as_lost() {
             ("ip addr del 10.244.1.0/32 dev flannel.1", v4_address),
             ("ip addr del fd00:10:244:1::/128 dev flannel-v6.1", v6_address),
         ] {
-            let told = told_after(&mut kernel, &[command]).await;
-            assert!(told.contains(&Observation::Lost(key)), "{command}: {told:?}");
+            let observed = notifications_after(&mut kernel, &[command]).await;
+            assert!(observed.contains(&Observation::Lost(key)), "{command}: {observed:?}");
         }
     });
 }
 
 #[test]
-fn a_changed_entry_is_told_as_it_is_now() {
+fn a_changed_entry_is_notified_in_its_new_form() {
     on_a_host(async || {
         let mut kernel = settled().await;
         for command in [
@@ -97,10 +97,10 @@ fn a_changed_entry_is_told_as_it_is_now() {
             "ip neigh replace 10.244.2.0 lladdr 0e:00:00:00:00:02 dev flannel.1 nud reachable",
             "bridge fdb replace 0e:00:00:00:00:02 dev flannel.1 dst 172.16.5.99 self permanent",
         ] {
-            let told = told_after(&mut kernel, &[command]).await;
+            let observed = notifications_after(&mut kernel, &[command]).await;
             let held = dump(&mut kernel).await;
-            let [Observation::Holds(entry)] = told.as_slice() else {
-                panic!("{command}: {told:?}")
+            let [Observation::Holds(entry)] = observed.as_slice() else {
+                panic!("{command}: {observed:?}")
             };
             assert_eq!(held.get(&entry.key()), Some(entry), "{command}");
             assert_ne!(everything().get(&entry.key()), Some(entry), "{command}");
@@ -109,7 +109,7 @@ fn a_changed_entry_is_told_as_it_is_now() {
 }
 
 #[test]
-fn an_entry_in_a_form_that_serves_nobody_is_lost() {
+fn an_entry_in_an_unusable_form_is_lost() {
     on_a_host(async || {
         let mut kernel = settled().await;
         for (command, key) in [
@@ -119,17 +119,17 @@ fn an_entry_in_a_form_that_serves_nobody_is_lost() {
                 fdb_key(),
             ),
         ] {
-            let told = told_after(&mut kernel, &[command]).await;
-            assert!(told.contains(&Observation::Lost(key)), "{command}: {told:?}");
+            let observed = notifications_after(&mut kernel, &[command]).await;
+            assert!(observed.contains(&Observation::Lost(key)), "{command}: {observed:?}");
             assert_eq!(missing(&mut kernel, &everything()).await.len(), 1, "{command}");
             assert_eq!(establish(&mut kernel, &everything()).await, [""; 0], "{command}");
-            told_after(&mut kernel, &[]).await;
+            notifications_after(&mut kernel, &[]).await;
         }
     });
 }
 
 #[test]
-fn links_are_told_by_name_whatever_happens_to_them() {
+fn links_are_notified_by_name_for_every_change() {
     on_a_host(async || {
         let mut kernel = settled().await;
         for (command, names) in [
@@ -141,17 +141,17 @@ fn links_are_told_by_name_whatever_happens_to_them() {
             ("ip addr del 172.16.0.77/24 dev eth0", &["eth0"]),
             ("ip link add new0 type bridge", &["new0"]),
         ] {
-            let told = told_after(&mut kernel, &[command]).await;
+            let observed = notifications_after(&mut kernel, &[command]).await;
             for link in names {
                 let change = Observation::LinkChanged(name(link));
-                assert!(told.contains(&change), "{command}: {told:?}");
+                assert!(observed.contains(&change), "{command}: {observed:?}");
             }
         }
     });
 }
 
 #[test]
-fn a_link_is_reported_before_what_it_took_along_once_something_on_it_is_refused() {
+fn a_removed_link_is_reported_after_a_refusal_on_it_before_its_entries() {
     on_a_host(async || {
         for command in ["ip link set flannel.1 down", "ip link del flannel.1"] {
             let mut kernel = settled().await;
@@ -162,7 +162,7 @@ fn a_link_is_reported_before_what_it_took_along_once_something_on_it_is_refused(
             assert_eq!(kernel.apply(&op).await.unwrap().len(), 1, "{command}");
             let first = kernel.observe().await.unwrap();
             assert_eq!(first, Observation::LinkChanged(name("flannel.1")), "{command}");
-            // Refused once more, it reports nothing that is known.
+            // A second refusal reports nothing, because the link is already known to be gone.
             told(&mut kernel).await;
             assert_eq!(kernel.apply(&op).await.unwrap().len(), 1, "{command}");
             assert_eq!(told(&mut kernel).await, [], "{command}");
@@ -171,10 +171,10 @@ fn a_link_is_reported_before_what_it_took_along_once_something_on_it_is_refused(
 }
 
 #[test]
-fn what_is_foreign_is_not_told() {
+fn foreign_changes_are_not_notified() {
     on_a_host(async || {
         let mut kernel = settled().await;
-        let told = told_after(
+        let observed = notifications_after(
             &mut kernel,
             &[
                 "ip route add 10.250.0.0/24 via 172.16.0.9 dev eth0",
@@ -186,25 +186,25 @@ fn what_is_foreign_is_not_told() {
             ],
         )
         .await;
-        assert_eq!(told, []);
+        assert_eq!(observed, []);
     });
 }
 
 #[test]
-fn a_route_appended_behind_ours_changes_nothing() {
+fn an_appended_route_changes_nothing() {
     on_a_host(async || {
         let mut kernel = settled().await;
         let append = "ip route append 10.244.9.0/24 via 172.16.0.200 dev eth0";
-        assert_eq!(told_after(&mut kernel, &[append]).await, []);
+        assert_eq!(notifications_after(&mut kernel, &[append]).await, []);
         assert_eq!(missing(&mut kernel, &everything()).await, [""; 0]);
     });
 }
 
 #[test]
-fn a_device_made_anew_is_heard_under_its_new_index() {
+fn a_recreated_device_is_notified_with_its_new_index() {
     on_a_host(async || {
         let mut kernel = settled().await;
-        let told = told_after(
+        let observed = notifications_after(
             &mut kernel,
             &[
                 "ip link del flannel.1",
@@ -214,25 +214,26 @@ fn a_device_made_anew_is_heard_under_its_new_index() {
         )
         .await;
         let fdb = Key::Fdb(name("flannel.1"), "0e:00:00:00:00:77".parse().unwrap());
-        let is_told = told.iter().any(|o| matches!(o, Observation::Holds(e) if e.key() == fdb));
-        assert!(is_told, "{told:?}");
+        let is_notified =
+            observed.iter().any(|o| matches!(o, Observation::Holds(e) if e.key() == fdb));
+        assert!(is_notified, "{observed:?}");
     });
 }
 
 #[test]
-fn changes_between_opening_and_the_first_dump_are_told() {
+fn changes_between_opening_and_the_first_dump_are_notified() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
         run("ip route add 10.244.2.0/24 via 172.16.0.9 dev eth0");
         dump(&mut kernel).await;
         run("ip route del 10.244.2.0/24");
-        let told = told(&mut kernel).await;
-        assert_eq!(told.last(), Some(&Observation::Lost(route_key("10.244.2.0/24"))));
+        let observed = told(&mut kernel).await;
+        assert_eq!(observed.last(), Some(&Observation::Lost(route_key("10.244.2.0/24"))));
     });
 }
 
 #[test]
-fn waiting_for_news_can_be_given_up_without_losing_any() {
+fn waiting_for_notifications_can_be_cancelled_without_loss() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
         run("ip route add 10.244.2.0/24 via 172.16.0.9 dev eth0");
@@ -245,13 +246,13 @@ fn waiting_for_news_can_be_given_up_without_losing_any() {
                 () = tokio::task::yield_now() => {}
             }
         }
-        let told = told_after(&mut kernel, &["ip route del 10.244.2.0/24"]).await;
-        assert_eq!(told, [Observation::Lost(route_key("10.244.2.0/24"))]);
+        let observed = notifications_after(&mut kernel, &["ip route del 10.244.2.0/24"]).await;
+        assert_eq!(observed, [Observation::Lost(route_key("10.244.2.0/24"))]);
     });
 }
 
 #[test]
-fn an_overrun_is_told_and_the_dump_after_it_is_right() {
+fn an_overrun_is_reported_and_the_next_dump_is_complete() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::with_backlog(16 << 10).unwrap();
         let mut wanted = everything();
@@ -259,8 +260,8 @@ fn an_overrun_is_told_and_the_dump_after_it_is_right() {
         establish(&mut kernel, &wanted).await;
         assert_eq!(kernel.observe().await.unwrap(), Observation::Overrun);
         assert_eq!(missing(&mut kernel, &wanted).await, [""; 0]);
-        // What waited in the old socket is older than the dump, and must not be told any more.
-        let told = told_after(&mut kernel, &["ip route del 10.244.2.0/24"]).await;
-        assert_eq!(told, [Observation::Lost(route_key("10.244.2.0/24"))]);
+        // Notifications in the old socket are older than the dump and must be dropped.
+        let observed = notifications_after(&mut kernel, &["ip route del 10.244.2.0/24"]).await;
+        assert_eq!(observed, [Observation::Lost(route_key("10.244.2.0/24"))]);
     });
 }

@@ -1,4 +1,4 @@
-//! What is in the way on a real host, and only that.
+//! Tests that host settings that drop or block traffic are found, and no others.
 
 use std::cell::RefCell;
 use std::fs;
@@ -19,7 +19,7 @@ use tweed::plan::preflight::{self, Finding, Level, Needs, Packets, Place, Port, 
 
 use crate::host::{eventually, ip, name, on_a_host, prefix, run, shows};
 
-/// A node whose tunnel, over `eth0`, is not made yet.
+/// A node that does not have its tunnel device on `eth0` yet.
 fn needs() -> Needs {
     Needs {
         families: Family::ALL.into(),
@@ -35,7 +35,7 @@ fn needs() -> Needs {
     }
 }
 
-/// Files of a host that runs networkd and udev, which leave us alone.
+/// The files of a host whose networkd and udev do not manage tweed's links.
 struct Host {
     root: TempDir,
     places: Places,
@@ -85,7 +85,7 @@ impl Host {
         preflight::findings(needs, &gather(needs, links, &self.places))
     }
 
-    /// For a moment, what another test is starting holds our sockets as well.
+    /// Retries, because a process that another test is starting may briefly hold the same sockets.
     async fn comes_to(&self, claim: impl Fn(&[Finding]) -> bool) {
         let last = RefCell::default();
         let holds = async || {
@@ -97,7 +97,7 @@ impl Host {
         eventually(holds, || format!("{:?}", last.borrow())).await;
     }
 
-    /// Their names, and what they are about.
+    /// The names of the findings, and their subjects.
     async fn found(&self) -> Vec<String> {
         let findings = self.findings().await;
         findings.iter().map(|finding| format!("{} {}", finding.id, finding.place)).collect()
@@ -112,7 +112,7 @@ fn set(sysctl: &str, value: &str) {
     fs::write(format!("/proc/sys/{sysctl}"), value).unwrap();
 }
 
-/// A process that lives as long as this.
+/// A process that is killed when this value is dropped.
 struct Running(Child);
 
 impl Drop for Running {
@@ -122,13 +122,13 @@ impl Drop for Running {
     }
 }
 
-/// What `program` is called, it sleeps.
+/// Starts `program`, a copy of `sleep`.
 fn sleeper(program: &Path, input: Stdio) -> Running {
     Running(Command::new(program).arg("600").stdin(input).spawn().unwrap())
 }
 
 #[test]
-fn a_host_as_it_should_be_gives_no_cause_for_a_word() {
+fn a_correct_host_has_no_findings() {
     on_a_host(async || assert_eq!(Host::new().found().await, NOTHING));
 }
 
@@ -159,7 +159,7 @@ fn a_narrow_underlay_is_found() {
 }
 
 #[test]
-fn what_pods_may_send_is_found_too_little_for_them() {
+fn a_pod_mtu_that_is_too_small_is_found() {
     on_a_host(async || {
         let host = Host::new();
         let narrow = Needs { pod_mtu: Some(1270), ..needs() };
@@ -169,7 +169,7 @@ fn what_pods_may_send_is_found_too_little_for_them() {
 }
 
 #[test]
-fn a_bridge_that_is_older_than_the_mtu_is_found() {
+fn a_bridge_created_before_the_mtu_changed_is_found() {
     on_a_host(async || {
         let host = Host::new();
         ip("link add cni0 mtu 1500 type bridge");
@@ -180,7 +180,7 @@ fn a_bridge_that_is_older_than_the_mtu_is_found() {
 }
 
 #[test]
-fn a_port_is_ours_or_somebody_has_taken_it() {
+fn a_port_in_use_by_another_program_is_found() {
     on_a_host(async || {
         let host = Host::new();
         ip("link add other type vxlan id 7 dstport 8472 local 172.16.0.1");
@@ -203,7 +203,7 @@ fn a_port_is_ours_or_somebody_has_taken_it() {
 }
 
 #[test]
-fn what_iptables_drops_is_found_until_it_lets_pods_through() {
+fn a_drop_of_iptables_is_found_until_it_accepts_pod_packets() {
     const PLACE: &str = "forward-drop chain FORWARD of table ip filter";
     on_a_host(async || {
         let host = Host::new();
@@ -222,7 +222,7 @@ fn what_iptables_drops_is_found_until_it_lets_pods_through() {
 }
 
 #[test]
-fn the_policy_of_iptables_is_only_noted_where_the_daemon_lets_pods_through() {
+fn the_policy_of_iptables_is_only_a_note_if_the_daemon_accepts_pod_packets() {
     on_a_host(async || {
         let host = Host::new();
         let needs = Needs { forward: Forward::Accept, ..needs() };
@@ -232,17 +232,17 @@ fn the_policy_of_iptables_is_only_noted_where_the_daemon_lets_pods_through() {
         };
         run("iptables-nft -P FORWARD DROP");
         assert_eq!(level().await, Some(Level::Note));
-        // What a rule drops, no rule behind it accepts.
+        // A later rule cannot accept a packet that an earlier rule rejects.
         run("iptables-nft -A FORWARD -j REJECT");
         assert_eq!(level().await, Some(Level::Warning));
     });
 }
 
 #[test]
-fn the_command_that_is_recommended_lets_pods_through() {
+fn the_recommended_command_makes_the_host_accept_pod_packets() {
     on_a_host(async || {
         let host = Host::new();
-        // As firewalld ends, and with what only some packets fit.
+        // The last rules of firewalld, and rules that match only some packets.
         run("nft add table inet wall");
         run("nft add chain inet wall forward { type filter hook forward priority 10 ; }");
         run("nft add rule inet wall forward ct state established accept");
@@ -259,7 +259,7 @@ fn the_command_that_is_recommended_lets_pods_through() {
 }
 
 #[test]
-fn rules_that_cannot_be_read_are_told_of() {
+fn unreadable_rules_are_reported() {
     on_a_host(async || {
         let host = Host::new();
         run("iptables-legacy -P FORWARD DROP");
@@ -268,7 +268,7 @@ fn rules_that_cannot_be_read_are_told_of() {
 }
 
 #[test]
-fn chains_of_kube_proxy_want_bridges_to_be_seen() {
+fn chains_of_kube_proxy_require_bridge_netfilter() {
     const SETTING: &str = "net/bridge/bridge-nf-call-iptables";
     on_a_host(async || {
         let host = Host::new();
@@ -290,7 +290,7 @@ fn chains_of_kube_proxy_want_bridges_to_be_seen() {
 }
 
 #[test]
-fn what_networkd_and_udev_would_do_is_found_without_our_files() {
+fn networkd_and_udev_without_tweeds_files_are_found() {
     on_a_host(async || {
         let host = Host::new();
         host.put("etc/systemd/network/50-dhcp.network", DHCP);
@@ -311,7 +311,7 @@ fn what_networkd_and_udev_would_do_is_found_without_our_files() {
 }
 
 #[test]
-fn a_setting_of_a_drop_in_counts_like_one_of_the_file() {
+fn a_drop_in_setting_is_used_like_one_of_the_file() {
     on_a_host(async || {
         let host = Host::new();
         host.put("run/systemd/network/05-all.network", DHCP);
@@ -323,7 +323,7 @@ fn a_setting_of_a_drop_in_counts_like_one_of_the_file() {
 }
 
 #[test]
-fn a_file_hides_those_of_its_name_in_the_folders_of_vendors() {
+fn a_file_overrides_vendor_files_of_the_same_name() {
     on_a_host(async || {
         let host = Host::new();
         host.put("usr/lib/systemd/network/05-all.network", DHCP);
@@ -335,7 +335,7 @@ fn a_file_hides_those_of_its_name_in_the_folders_of_vendors() {
 }
 
 #[test]
-fn a_kernel_without_the_module_is_found_where_modules_are_listed() {
+fn a_missing_module_is_found_if_modules_are_listed() {
     on_a_host(async || {
         let host = Host::new();
         fs::remove_dir_all(host.root.path().join("sys")).unwrap();
@@ -350,7 +350,7 @@ fn a_kernel_without_the_module_is_found_where_modules_are_listed() {
 }
 
 #[test]
-fn a_small_table_of_neighbours_is_found_where_it_is_told() {
+fn a_small_neighbour_table_is_found_if_its_size_is_readable() {
     on_a_host(async || {
         let mut host = Host::new();
         let proc = host.root.path().join("proc");
@@ -362,7 +362,7 @@ fn a_small_table_of_neighbours_is_found_where_it_is_told() {
 }
 
 #[test]
-fn another_daemon_counts_in_our_network_alone() {
+fn another_daemon_is_found_only_in_the_same_network_namespace() {
     on_a_host(async || {
         let host = Host::new();
         let program = host.root.path().join("flanneld");
@@ -391,7 +391,7 @@ fn another_daemon_counts_in_our_network_alone() {
     });
 }
 
-/// A process has its own name a moment after it was started.
+/// A process has its own name only a moment after it was started.
 async fn named(process: &Running) {
     let name = || fs::read_to_string(format!("/proc/{}/comm", process.0.id())).unwrap();
     eventually(async || name() == "flanneld\n", name).await;

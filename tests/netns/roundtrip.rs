@@ -1,4 +1,4 @@
-//! What is written is read back as it was written.
+//! Tests that entries are read back as they were written.
 
 use tweed::kernel::NetlinkKernel;
 use tweed::model::entry::{Entry, SettingKind};
@@ -11,13 +11,13 @@ fn every_kind_of_entry_is_read_back_as_written() {
         let mut kernel = NetlinkKernel::open().unwrap();
         assert_eq!(establish(&mut kernel, &everything()).await, [""; 0]);
         let mut held = dump(&mut kernel).await;
-        held.retain(|entry| !is_the_kernels(entry));
+        held.retain(|entry| !is_created_by_the_kernel(entry));
         assert_eq!(held, everything());
     });
 }
 
-/// With an IPv6 address comes a route to it, and with a device who computes its checksums.
-fn is_the_kernels(entry: &Entry) -> bool {
+/// The kernel adds a route for an IPv6 address, and a checksum setting for a device.
+fn is_created_by_the_kernel(entry: &Entry) -> bool {
     match entry {
         Entry::Route(route) => route.protocol == 2,
         Entry::Setting(setting) => setting.is_on(SettingKind::TxChecksum),

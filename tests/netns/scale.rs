@@ -1,4 +1,4 @@
-//! Thousands of peers.
+//! Tests with thousands of peers.
 
 use tweed::kernel::{Kernel, NetlinkKernel, Observation};
 use tweed::model::entry::{Entry, KernelState, Key};
@@ -44,11 +44,11 @@ fn five_thousand_peers_are_programmed_read_back_and_removed() {
 }
 
 #[test]
-fn refusals_among_thousands_are_told_one_by_one() {
+fn each_refusal_among_thousands_is_reported() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
         let mut ops = diff(&many_peers(2000), &dump(&mut kernel).await, &scope());
-        // Without its device everything else is refused.
+        // Without its device, every other op is refused.
         let is_link = |op: &Op| matches!(op.entry(), Entry::Link(_) | Entry::Setting(_));
         ops.retain(|op| !is_link(op));
         assert_eq!(kernel.apply(&ops).await.unwrap().len(), ops.len());
@@ -56,15 +56,15 @@ fn refusals_among_thousands_are_told_one_by_one() {
 }
 
 #[test]
-fn our_own_changes_of_thousands_of_peers_are_heard_or_said_to_be_lost() {
+fn own_changes_of_thousands_of_peers_are_notified_or_reported_as_lost() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
         let wanted = many_peers(1000);
         establish(&mut kernel, &wanted).await;
-        let mut heard = KernelState::default();
+        let mut received = KernelState::default();
         for _ in 0..wanted.len() {
             match kernel.observe().await.unwrap() {
-                Observation::Holds(entry) => drop(heard.insert(entry)),
+                Observation::Holds(entry) => drop(received.insert(entry)),
                 Observation::Overrun => return,
                 Observation::Lost(key) => panic!("{key:?} was never lost"),
                 Observation::Unheard => panic!("so few can be heard"),
@@ -73,12 +73,12 @@ fn our_own_changes_of_thousands_of_peers_are_heard_or_said_to_be_lost() {
                 | Observation::ChainChanged(_) => {}
             }
         }
-        assert!(heard.entries().all(|entry| wanted.get(&entry.key()) == Some(entry)));
+        assert!(received.entries().all(|entry| wanted.get(&entry.key()) == Some(entry)));
     });
 }
 
 #[test]
-fn who_changes_too_much_to_hear_it_says_so_and_listens_again() {
+fn notifications_are_paused_and_resumed_around_a_large_change() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
         let wanted = many_peers(5000);

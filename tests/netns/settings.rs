@@ -1,4 +1,4 @@
-//! Settings of links: files, not messages.
+//! Tests of link settings, which are files instead of messages.
 
 use std::fs;
 
@@ -25,7 +25,7 @@ fn is_strict(state: &KernelState) -> bool {
 }
 
 #[test]
-fn the_larger_of_two_filters_is_in_force() {
+fn the_larger_of_two_filters_applies() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
         for (all, own, strict) in
@@ -39,7 +39,7 @@ fn the_larger_of_two_filters_is_in_force() {
 }
 
 #[test]
-fn a_filter_is_loosened_whatever_holds_for_all_and_tightened_again() {
+fn a_filter_is_loosened_for_any_value_of_all_and_restored() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
         fs::write(rp_filter("all"), "1").unwrap();
@@ -53,7 +53,7 @@ fn a_filter_is_loosened_whatever_holds_for_all_and_tightened_again() {
 }
 
 #[test]
-fn a_tunnel_computes_checksums_once_it_is_told_to_until_it_is_made_anew() {
+fn a_tunnel_computes_checksums_when_set_until_it_is_recreated() {
     let checksum = |on| {
         let link = name("flannel.1");
         Entry::Setting(Setting { link, kind: SettingKind::TxChecksum, on })
@@ -91,7 +91,7 @@ fn a_filter_of_a_missing_link_is_refused_and_its_advertisements_are_not() {
 }
 
 #[test]
-fn where_settings_cannot_be_written_the_operator_is_told_which() {
+fn settings_that_cannot_be_written_are_named() {
     on_a_host(async || {
         unshare(CloneFlags::CLONE_NEWNS).unwrap();
         run("mount --bind /proc/sys /proc/sys");
@@ -107,7 +107,7 @@ fn where_settings_cannot_be_written_the_operator_is_told_which() {
 }
 
 #[test]
-fn router_advertisements_are_refused_on_our_devices() {
+fn router_advertisements_are_refused_on_tweeds_devices() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
         establish(&mut kernel, &everything()).await;

@@ -1,4 +1,5 @@
-//! Our tables of nftables: made, read, watched and replaced, with packets under way.
+//! Tests of tweed's nftables tables: creation, reading, notifications, and replacement during
+//! traffic.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -38,48 +39,48 @@ fn usual() -> KernelState {
     tables(Ports::FullyRandom)
 }
 
-/// What the host has of `nft(8)`'s tables, but for ours.
+/// The foreign tables of the host, as `nft(8)` lists them.
 fn foreign_tables() -> String {
     let tables = run("nft list tables");
     let foreign = tables.lines().filter(|line| !line.ends_with("tweed.1"));
     foreign.map(|line| run(&format!("nft list {line}"))).collect()
 }
 
-/// A script for `nft -f`.
+/// Runs a script of `nft -f`.
 fn nft(script: &str) {
     let file = tempfile::NamedTempFile::new().unwrap();
     fs::write(file.path(), script).unwrap();
     run(&format!("nft -f {}", file.path().display()));
 }
 
-/// All that is told up to now: the kernel tells of a change before whoever made it goes on.
+/// All notifications until now. The kernel sends them before the call that made the change returns.
 pub(crate) async fn heard(kernel: &mut NetlinkKernel) -> Vec<Observation> {
-    let mut heard = Vec::new();
-    while let Ok(told) = timeout(Duration::from_millis(100), kernel.observe()).await {
-        heard.push(told.unwrap());
+    let mut received = Vec::new();
+    while let Ok(observation) = timeout(Duration::from_millis(100), kernel.observe()).await {
+        received.push(observation.unwrap());
     }
-    heard
+    received
 }
 
 #[test]
-fn tables_are_made_and_read_as_they_were_planned() {
+fn tables_are_created_and_read_as_planned() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
         assert_eq!(dump(&mut kernel).await.get(&usual().keys().next().unwrap()), None);
         for desired in [usual(), tables(Ports::Kept)] {
             assert_eq!(establish(&mut kernel, &desired).await, [""; 0]);
         }
-        let all_of_ours_gone = diff(&KernelState::default(), &dump(&mut kernel).await, &scope());
-        assert_eq!(all_of_ours_gone.len(), 2);
-        apply(&mut kernel, all_of_ours_gone.clone()).await;
+        let removals = diff(&KernelState::default(), &dump(&mut kernel).await, &scope());
+        assert_eq!(removals.len(), 2);
+        apply(&mut kernel, removals.clone()).await;
         assert_eq!(run("nft list tables"), "");
-        // That it is gone already is no refusal.
-        apply(&mut kernel, all_of_ours_gone).await;
+        // Removing a table that is already gone is not refused.
+        apply(&mut kernel, removals).await;
     });
 }
 
 #[test]
-fn the_text_of_a_table_is_what_nft_makes_the_same_table_of() {
+fn nft_creates_the_same_table_from_its_text() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
         for entry in usual().entries() {
@@ -90,7 +91,7 @@ fn the_text_of_a_table_is_what_nft_makes_the_same_table_of() {
 }
 
 #[test]
-fn whatever_is_changed_in_a_table_is_told_seen_and_mended() {
+fn every_change_in_a_table_is_notified_found_and_fixed() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
         establish(&mut kernel, &usual()).await;
@@ -116,7 +117,7 @@ fn whatever_is_changed_in_a_table_is_told_seen_and_mended() {
         ];
         let expected = Observation::TableChanged(table_name(Family::V4));
         for change in changes {
-            // Each time they are made anew, rules have other handles.
+            // Handles differ after each recreation of the rules.
             let change = match change.rsplit_once("handle ") {
                 Some((words, _)) => format!("{words}handle {}", handle()),
                 None => change,
@@ -131,7 +132,7 @@ fn whatever_is_changed_in_a_table_is_told_seen_and_mended() {
 }
 
 #[test]
-fn tables_of_others_are_neither_told_nor_touched() {
+fn foreign_tables_are_neither_notified_nor_changed() {
     on_a_host(async || {
         nft("add table ip tweed.2\n add chain ip tweed.2 postrouting\n add table inet tweed.1\n\
              add chain inet tweed.1 c\n add table ip6 theirs\n add chain ip6 theirs c");
@@ -151,9 +152,9 @@ fn tables_of_others_are_neither_told_nor_touched() {
 }
 
 #[test]
-fn a_table_that_the_kernel_refuses_is_named_and_routes_are_there() {
+fn a_refused_table_is_named_and_does_not_stop_routes() {
     on_a_host(async || {
-        // A name that the kernel refuses stands for whatever else it may refuse.
+        // A name that the kernel refuses represents any refusal.
         let long = TableName { family: Family::V4, name: "t".repeat(300) };
         let scope = Scope { tables: [long.clone()].into(), ..scope() };
         let table = Table { name: long.into(), chains: BTreeMap::new(), foreign: 0 };
@@ -169,10 +170,10 @@ fn a_table_that_the_kernel_refuses_is_named_and_routes_are_there() {
     });
 }
 
-/// Somebody at the other end of `eth0`, who notes from where each numbered packet comes.
+/// A host at the other end of `eth0` that records the source of each numbered packet.
 struct World {
     stop: Arc<AtomicBool>,
-    heard: JoinHandle<Vec<(u32, IpAddr)>>,
+    received: JoinHandle<Vec<(u32, IpAddr)>>,
 }
 
 const WORLD: &str = "172.16.0.2:7000";
@@ -183,25 +184,25 @@ impl World {
         let stopped = Arc::clone(&stop);
         let (plug, plugged) = channel();
         let (bound, is_bound) = channel();
-        let heard = thread::spawn(move || {
+        let received = thread::spawn(move || {
             unshare(CloneFlags::CLONE_NEWNET).unwrap();
             ready.send(gettid()).unwrap();
             listen(&plugged, &bound, &stopped)
         });
         let thread = is_ready.recv().unwrap();
-        // Permanent: the kernel removes other neighbours where those of all namespaces of the
-        // machine are too many.
+        // Permanent, because the kernel removes other neighbours if all namespaces of the machine
+        // together have too many.
         ip("link set far0 address 0e:00:00:00:00:ff");
         ip("neigh replace 172.16.0.2 lladdr 0e:00:00:00:00:ff dev eth0 nud permanent");
         ip(&format!("link set far0 netns {thread}"));
         plug.send(()).unwrap();
         is_bound.recv().unwrap();
-        Self { stop, heard }
+        Self { stop, received }
     }
 
     fn finish(self) -> Vec<(u32, IpAddr)> {
         self.stop.store(true, Ordering::SeqCst);
-        self.heard.join().unwrap()
+        self.received.join().unwrap()
     }
 }
 
@@ -213,18 +214,18 @@ fn listen(plugged: &Receiver<()>, bound: &Sender<()>, stopped: &AtomicBool) -> V
     setsockopt(&socket, sockopt::RcvBufForce, &(32 << 20)).unwrap();
     socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
     bound.send(()).unwrap();
-    let (mut heard, mut buffer) = (Vec::new(), [0; 4]);
+    let (mut received, mut buffer) = (Vec::new(), [0; 4]);
     loop {
         match socket.recv_from(&mut buffer) {
-            Ok((_, from)) => heard.push((u32::from_be_bytes(buffer), from.ip())),
-            Err(error) if is_silence(&error) && stopped.load(Ordering::SeqCst) => return heard,
+            Ok((_, from)) => received.push((u32::from_be_bytes(buffer), from.ip())),
+            Err(error) if is_silence(&error) && stopped.load(Ordering::SeqCst) => return received,
             Err(error) if is_silence(&error) => {}
             Err(error) => panic!("{error}"),
         }
     }
 }
 
-/// Sends packet number `number` in a flow of its own.
+/// Sends packet number `number` in its own flow.
 fn send(number: u32) {
     let socket = UdpSocket::bind("10.244.1.7:0").unwrap();
     socket.send_to(&number.to_be_bytes(), WORLD).unwrap();
@@ -232,7 +233,7 @@ fn send(number: u32) {
 
 #[test]
 #[expect(clippy::disallowed_methods, reason = "the thread that sleeps is the sender's own")]
-fn no_new_flow_meets_a_table_half_replaced() {
+fn no_new_flow_meets_a_partially_replaced_table() {
     const FLOWS: u32 = 5000;
     on_a_host(async || {
         let world = World::start();
@@ -254,11 +255,11 @@ fn no_new_flow_meets_a_table_half_replaced() {
             replaced += 1;
         }
         flows.join().unwrap();
-        let heard = world.finish();
+        let received = world.finish();
         let wrong: Vec<_> =
-            heard.iter().filter(|(_, from)| *from != address("172.16.0.1")).collect();
+            received.iter().filter(|(_, from)| *from != address("172.16.0.1")).collect();
         assert!(wrong.is_empty(), "{} of {FLOWS} unmasqueraded: {:?}", wrong.len(), wrong.first());
-        assert_eq!(heard.len(), FLOWS as usize, "some are lost; {replaced} replacements");
+        assert_eq!(received.len(), FLOWS as usize, "some are lost; {replaced} replacements");
         assert!(replaced > 5, "only {replaced} replacements");
     });
 }

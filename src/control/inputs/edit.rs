@@ -1,4 +1,4 @@
-//! The newest config of the store: which part of it is applied on this node, and what waits.
+//! The latest config of the store: which part is applied on this node, and which part waits.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -13,11 +13,11 @@ use crate::model::status::ConfigStatus;
 use crate::plan::backend;
 use crate::plan::config_change::{Change, Reload, Situation, Waits, change};
 
-/// What the store said of the config last.
+/// The latest config update from the store.
 #[derive(Clone, Debug, Default)]
 pub struct Edit {
     pub update: Option<ConfigUpdate>,
-    /// What keeps it, or a part of it, from being applied.
+    /// The reason why the config, or a part of it, is not applied yet.
     pub waits: Option<Waits>,
 }
 
@@ -26,12 +26,12 @@ impl Edit {
         self.update.as_ref()?.config.as_ref().ok()
     }
 
-    /// Why there is no config that could be used.
+    /// The reason why the latest config cannot be used.
     pub fn unusable(&self) -> Option<String> {
         self.update.as_ref()?.config.as_ref().err().map(ToString::to_string)
     }
 
-    /// That there was no config yet, and why.
+    /// The message for a missing first config, with the reason if known.
     pub fn no_config(&self) -> String {
         let why = self.unusable().map(|reason| format!(": {reason}"));
         format!("no network config yet{}", why.unwrap_or_default())
@@ -43,10 +43,10 @@ impl Edit {
 }
 
 impl Inputs {
-    /// Applies the newest config of the store, or the part of it that need not wait. If the first
-    /// can be used, it is the one to start with, whatever was remembered. If it cannot, the store
-    /// is reachable all the same: the remembered one stays applied, as on a node that runs, so that
-    /// the lease is renewed and the leases of the peers are read.
+    /// Applies the latest config of the store, or the part of it that need not wait. The first
+    /// usable config replaces the remembered one. If the first config is invalid, the remembered
+    /// one stays applied, as on a running node, so that the lease is renewed and peer leases are
+    /// read.
     pub(super) fn apply_edit(&mut self, update: ConfigUpdate, reload: Reload) -> Changes {
         self.edit = Edit { update: Some(update), waits: None };
         let Some(wanted) = self.edit.wanted().cloned() else {
@@ -62,7 +62,7 @@ impl Inputs {
         }
     }
 
-    /// Looks again at an edit that waits for peers.
+    /// Checks again whether a config edit that waits for peers can be applied.
     pub(in crate::control) fn reconsider(&mut self, reload: Reload) -> Changes {
         let may_end = self.edit.waits.as_ref().is_some_and(Waits::may_end_by_itself);
         match (self.config.clone(), self.edit.wanted().cloned()) {
@@ -93,29 +93,30 @@ impl Inputs {
         Changes { config: true, facts: true, plan: true, save: true, ..Changes::default() }
     }
 
-    /// The peers that have a path now and would have none by `wanted`; none before all are known.
+    /// The peers that have a path now but would have none under `wanted`; none until all peers are
+    /// known.
     fn stranded(&mut self, wanted: &NetworkConfig) -> Option<Vec<IpAddr>> {
         let local = self.local().filter(|_| self.peers.is_complete())?;
         let then = Local { config: wanted.clone().on_node(self.names()), ..local.clone() };
         let (now, then) = (backend::networks(&local), backend::networks(&then));
         self.peers.judge_by(local.rules());
-        let believed = self.peers.all().filter_map(|(_, peer)| peer?.ok());
+        let accepted = self.peers.all().filter_map(|(_, peer)| peer?.ok());
         let is_stranded = |peer: &&Arc<Lease>| {
             let without =
                 |networks| backend::plan_peer(networks, peer, &self.detours).without_path().count();
             without(&then) > without(&now)
         };
-        let stranded = believed.filter(is_stranded).filter_map(|peer| peer.endpoints.first());
+        let stranded = accepted.filter(is_stranded).filter_map(|peer| peer.endpoints.first());
         Some(stranded.map(|endpoint| endpoint.public_ip).collect())
     }
 
-    /// What this node is called, for a rollout.
+    /// The names by which a rollout can select this node.
     pub fn names(&self) -> Vec<String> {
         let addresses = self.node.iter().flat_map(Node::names);
         addresses.chain(self.identity.name.clone()).collect()
     }
 
-    /// Whether the newest config wants its backend on this node, not that of `Rollout.From`.
+    /// Whether the latest config selects its new backend for this node, instead of `Rollout.From`.
     pub fn follows(&self) -> bool {
         let rollout = self.edit.wanted().or(self.config.as_ref()).and_then(|c| c.rollout.as_ref());
         rollout.is_none_or(|rollout| rollout.follows(self.names()))
@@ -130,7 +131,7 @@ impl Inputs {
         }
     }
 
-    /// In words; none without one.
+    /// A description of the rollout; none without one.
     fn rollout(&self) -> Option<String> {
         let wanted = self.edit.wanted().or(self.config.as_ref())?;
         let percent = wanted.rollout.as_ref()?.percent;

@@ -1,4 +1,4 @@
-//! What each event changes of the inputs, and what must be looked at because of it.
+//! How each event changes the inputs, and the resulting `Changes`.
 
 use super::Inputs;
 use crate::control::changes::{Changes, Differences, Losses};
@@ -18,14 +18,14 @@ impl Inputs {
         let was_confirmed = self.confirmed;
         let mut changes = self.apply_edit(update, reload);
         changes.report = true;
-        // What was only remembered may now replace what the kernel holds.
+        // Values that were only remembered may replace kernel state once the store confirms them.
         if was_confirmed != self.confirmed {
             changes.differences = Differences::Anywhere;
         }
         changes
     }
 
-    /// The host is looked at again: another public IP may lie on another interface.
+    /// Another public IP may be on another interface, so the host is read again.
     pub fn identity_changed(&mut self, identity: Identity) -> Changes {
         if self.identity == identity {
             return Changes::default();
@@ -40,7 +40,7 @@ impl Inputs {
             return Changes::default();
         }
         self.own = Some(lease);
-        // Pods may sit on a bridge of the former subnet.
+        // Pods may still use a bridge of the former subnet.
         Changes { facts: true, plan: true, save: true, ..Changes::default() }
     }
 
@@ -48,8 +48,8 @@ impl Inputs {
         let (was_complete, before) = (self.peers.is_complete(), self.peers.missing().len());
         self.peers.take_in(update);
         let mut changes = Changes::default();
-        // With the first complete snapshot, removals that had to wait become due, and it is known
-        // which peers may send into the tunnel.
+        // The first complete snapshot makes delayed removals due, and defines which peers may send
+        // into the tunnel.
         if was_complete != self.peers.is_complete() {
             self.check_memory();
             changes.differences = Differences::Anywhere;
@@ -65,7 +65,7 @@ impl Inputs {
         changes
     }
 
-    /// Removals and judgements wait while the store is unreachable.
+    /// Removals and evaluations wait while the store is unreachable.
     pub fn store_changed(&mut self, state: StoreState) -> Changes {
         self.store = state;
         if !self.store.is_reachable() {
@@ -76,7 +76,7 @@ impl Inputs {
         Changes { differences: Differences::Anywhere, losses, ..Changes::default() }
     }
 
-    /// What the store has reported already is newer.
+    /// Ignores the checkpoint if the store has already reported, because that is newer.
     pub fn checkpoint_read(&mut self, checkpoint: Checkpoint) -> Changes {
         if self.config.is_some() || self.peers.is_complete() {
             return Changes::default();

@@ -1,5 +1,5 @@
 //! The MAC address of each tunnel device: kept where that is safe, replaced where another node may
-//! have it.
+//! use it.
 
 use std::net::IpAddr;
 
@@ -10,15 +10,15 @@ use crate::model::lease::Vtep;
 use crate::model::node::{Node, Uplink};
 
 impl Inputs {
-    /// Whether the MAC address of some tunnel device is still to be decided.
+    /// Whether the MAC address of any tunnel device is not chosen yet.
     pub fn lack_macs(&self) -> bool {
         let uplinks = self.node.iter().flat_map(|node| &node.uplinks);
         uplinks.into_iter().any(|uplink| !self.macs.contains_key(&uplink.family()))
     }
 
     /// Keeps the MAC address of each tunnel device that exists or is remembered, and derives the
-    /// others, and those that belong to an address that this node had before: another node may have
-    /// it now.
+    /// others. A MAC address derived from a former public IP of this node is replaced: another node
+    /// may use it now.
     pub fn settle_macs(&mut self, actual: &KernelState) {
         let Some(local) = self.local() else { return };
         let vni = local.config.backend.tunnel.vni;
@@ -35,8 +35,8 @@ impl Inputs {
         }
     }
 
-    /// Takes in what this node is now. A MAC address that belonged to its old public IP goes with
-    /// that. Returns whether one did.
+    /// Applies the new node. A MAC address derived from its old public IP is replaced. Returns
+    /// whether one was.
     pub fn move_to(&mut self, node: Node) -> bool {
         let before = self.node.replace(node).zip(self.local());
         let Some((before, now)) = before else { return false };
@@ -53,8 +53,8 @@ impl Inputs {
         self.macs != known
     }
 
-    /// Gives up `mac` for the one that belongs to our public IP, which no other lease can claim.
-    /// Returns what was taken.
+    /// Replaces `mac` by the MAC address derived from this node's public IP, which no other lease
+    /// can claim. Returns the new MAC addresses.
     pub(in crate::control) fn yield_mac(&mut self, mac: MacAddr) -> Vec<MacAddr> {
         let Some(local) = self.local() else { return Vec::new() };
         let vni = local.config.backend.tunnel.vni;
@@ -70,7 +70,8 @@ impl Inputs {
         taken
     }
 
-    /// Of a machine that was copied, only one may keep what both remember.
+    /// Only while the public IP is unchanged: two copies of a machine remember the same MAC
+    /// address.
     fn remembered_mac(&self, uplink: &Uplink) -> Option<MacAddr> {
         let same = self.remembered_address(uplink) == Some(uplink.public_ip);
         self.remembered.as_ref()?.macs.get(&uplink.family()).copied().filter(|_| same)
@@ -81,7 +82,7 @@ impl Inputs {
     }
 }
 
-/// The MAC address of a tunnel device that is there, and the address that it is bound to.
+/// The MAC address of an existing tunnel device, and its local address.
 fn existing(actual: &KernelState, device: &LinkName) -> Option<(MacAddr, Option<IpAddr>)> {
     match actual.get(&Key::Link(device.clone())) {
         Some(Entry::Link(Link { kind: LinkKind::Vxlan(vxlan), mac, .. })) => {

@@ -1,4 +1,4 @@
-//! What the plan is made from, and where it stands.
+//! The inputs of the plan, and their state.
 
 mod edit;
 mod events;
@@ -28,77 +28,77 @@ use crate::store::{Identity, Rival};
 #[derive(Debug, Default)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Inputs {
-    /// What the operator's flags ask for.
+    /// Settings from the operator's flags.
     pub policy: Policy,
-    /// Whether the kernel accepts its part about the tunnel.
+    /// Whether the kernel accepts the tunnel guard.
     pub guarding: Guarding,
-    /// In force on this node, whatever the store asks for beyond it.
+    /// The config applied on this node; the store may have a newer one.
     pub config: Option<NetworkConfig>,
-    /// The newest config of the store.
+    /// The latest config of the store.
     pub edit: Edit,
-    /// Edits of the config, the first reading included.
+    /// The number of config updates, including the first one.
     pub edits: u64,
-    /// Whether the store stands behind the config: it comes from there, or the store has none that
-    /// can be used, so that what was last known stays in force.
+    /// Whether the store confirms the config: it comes from the store, or the store has no usable
+    /// config, so that the remembered one stays applied.
     pub confirmed: bool,
-    /// Who this node is to the store.
+    /// How this node identifies itself to the store.
     pub identity: Identity,
     pub node: Option<Node>,
-    /// The chains of iptables in front of which this host drops what no rule accepts.
+    /// The iptables chains for which the host drops packets that no rule accepts.
     pub dropping: BTreeSet<ChainName>,
-    /// Where this host has addresses.
+    /// Prefixes of this host's own addresses.
     pub occupied: Vec<Prefix>,
-    /// The API server as a service, if this runs in Kubernetes.
+    /// The service IP of the API server, when running in Kubernetes.
     pub service: Option<IpAddr>,
-    /// Why there is no node yet.
+    /// The reason why no node could be selected.
     pub no_node: Option<String>,
-    /// Of pods that were made when this node had another subnet.
+    /// Bridges with pods from a former subnet of this node.
     pub bridges: Vec<FormerBridge>,
-    /// Of the tunnel device of each family; known once the kernel was read.
+    /// The MAC address of each family's tunnel device; known after the first dump.
     pub macs: BTreeMap<Family, MacAddr>,
     pub own: Option<Lease>,
-    /// Whether the store gave us `own` in this life.
+    /// Whether the store has granted `own` since the daemon started.
     pub held: bool,
     pub peers: Peers,
     /// The links whose reverse-path filter was strict before `Mixed` loosened it.
     pub strict: BTreeSet<LinkName>,
-    /// Whether this host makes links with a strict reverse-path filter.
+    /// Whether the host creates links with a strict reverse-path filter.
     pub makes_strict: bool,
-    /// The links whose reverse-path filter is strict although `Mixed` wants it loose: a change of
-    /// backend would lose packets, so it waits for them.
+    /// The links whose reverse-path filter is strict although `Mixed` requires it loose. A backend
+    /// change waits for them, because it would drop packets.
     pub strict_now: BTreeSet<LinkName>,
-    /// The families whose tunnel device is out of use and still has its address.
+    /// The families whose retired tunnel device still has its address.
     pub leaving: BTreeSet<Family>,
-    /// A node that published its own record in the place of ours, under our public IP.
+    /// Another node that published its own lease under this node's public IP.
     pub rival: Option<Rival>,
-    /// Peers on our link that are reached through the tunnel for now.
+    /// Peers on the same link that are currently reached through the tunnel.
     pub detours: Detours,
-    /// This node as it was last known, if that is what we started from.
+    /// The remembered node, if the daemon started from a checkpoint.
     pub remembered: Option<Local>,
     pub store: StoreState,
-    /// Missing peers and all peers, while the brake holds.
+    /// The numbers of missing peers and of all peers, while the withdrawal limit applies.
     pub held_back: Option<(usize, usize)>,
-    /// Of the leases that are missing.
+    /// The likely cause of the missing leases.
     pub loss: Loss,
 }
 
-/// Whether the kernel accepts the tables that guard the tunnel.
+/// Whether the kernel accepts the tables of the tunnel guard.
 #[derive(Debug, Default)]
 pub struct Guarding {
-    /// Why it refused them.
+    /// The kernel's reason for refusing them.
     pub(super) refused: Option<String>,
-    /// Whether they are to be tried once more.
+    /// Whether to retry them.
     again: bool,
 }
 
 impl Guarding {
-    /// A guard lets in the peers that are known: it is not wanted before any are. A kernel that has
-    /// refused it is not asked again for a while.
+    /// The guard admits known peers only, so it is not planned before any are known. After a
+    /// refusal it is not planned until a retry is due.
     fn wanted(&self, guard: Option<Guard>, know_peers: bool) -> Option<Guard> {
         guard.filter(|_| know_peers && (self.refused.is_none() || self.again))
     }
 
-    /// Half a guard would keep peers out: none is better. Puts the plan without one in its place.
+    /// A partially applied guard would block peers, so it is removed from the plan entirely.
     pub(super) fn refuse(&mut self, reason: &str) -> Changes {
         *self = Self { refused: Some(reason.to_owned()), again: false };
         Changes { plan: true, ..Changes::default() }
@@ -108,25 +108,25 @@ impl Guarding {
         self.refused = None;
     }
 
-    /// The kernel may support it by now. Returns whether the plan changes with that.
+    /// The kernel may support the guard by now. Returns whether the plan changes.
     pub(super) const fn try_again(&mut self) -> bool {
         self.again = self.refused.is_some();
         self.again
     }
 }
 
-/// What a loss of leases says about the store.
+/// The likely cause of missing leases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Loss {
-    /// Nodes may have gone.
+    /// The nodes may be gone.
     #[default]
     Plausible,
-    /// Our own lease was among them, although we have not gone.
+    /// This node's own lease is missing too, although the node still runs: the store lost data.
     OfOursToo,
 }
 
 impl Inputs {
-    /// What the plan of this node depends on; none before all of it is known.
+    /// The node-local inputs of the plan; none until all are known.
     pub fn local(&self) -> Option<Local> {
         let mut config = self.config.clone()?.on_node(self.names());
         config.backend.kind = self.kind_kept().unwrap_or(config.backend.kind);
@@ -144,20 +144,20 @@ impl Inputs {
         })
     }
 
-    /// The backend that is kept although the config asks for another: the one that peers know.
+    /// The backend that is kept, and that peers expect, although the config selects another.
     pub fn kind_kept(&self) -> Option<BackendType> {
         let config = self.config.as_ref().filter(|_| !self.strict_now.is_empty())?;
         let published = self.own.as_ref()?.endpoints.first()?.backend.supported()?;
         (published != config.kind_of(self.names())).then_some(published)
     }
 
-    /// Whether it is known which peers may send into the tunnel: by the store, or by what was last
-    /// known. Peers that joined since then are not routed to either.
+    /// Whether the peers that may send into the tunnel are known, from the store or from the
+    /// checkpoint. Peers that joined after the checkpoint have no routes yet either.
     pub(super) fn know_peers(&self) -> bool {
         self.peers.is_complete() || self.remembered.is_some()
     }
 
-    /// What of the newest config waits, and for what.
+    /// A description of the part of the latest config that waits, and the reason.
     pub fn pending(&self) -> Option<String> {
         let filter = |kind: BackendType| {
             let names =
@@ -169,7 +169,7 @@ impl Inputs {
         waits.or_else(|| self.kind_kept().map(filter))
     }
 
-    /// Notes which filters are strict; returns whether the plan changes with that.
+    /// Records which filters are strict; returns whether the plan changes.
     pub fn note_filters(&mut self, actual: &KernelState) -> bool {
         let kept = self.kind_kept();
         let is_mixed = self.is_mixed();
@@ -177,7 +177,7 @@ impl Inputs {
         self.kind_kept() != kept
     }
 
-    /// Notes which tunnel devices out of use have their address; returns whether that is news.
+    /// Records which retired tunnel devices still have their address; returns whether that changed.
     pub fn note_leaving(&mut self, actual: &KernelState) -> bool {
         let config = self.config.as_ref().filter(|config| !config.has_tunnel());
         let leaves = |config: &NetworkConfig, subnet: &Prefix| {
@@ -195,7 +195,7 @@ impl Inputs {
         is_news
     }
 
-    /// Notes in front of which of `names` the host drops; returns whether that is news.
+    /// Records for which of `names` the host drops packets; returns whether that changed.
     pub fn note_dropping(
         &mut self,
         names: &BTreeSet<ChainName>,
@@ -212,7 +212,8 @@ impl Inputs {
         self.local().map(|local| local.rules()).unwrap_or_default()
     }
 
-    /// The networks of the daemon before us that the config no longer names: what we left there is ours still.
+    /// The networks of the former daemon that the config no longer contains. Entries left there are
+    /// still owned by tweed.
     pub fn former_networks(&self) -> impl Iterator<Item = Prefix> + '_ {
         let former = self.remembered.iter().flat_map(|local| local.config.networks());
         let named = |network: &Prefix| {
@@ -221,7 +222,7 @@ impl Inputs {
         former.filter(move |network| !named(network))
     }
 
-    /// The networks of pods that overlap the underlay or the service range.
+    /// The pod networks that overlap the underlay or the service range.
     pub fn overlaps(&self) -> Vec<Overlap> {
         let (Some(config), Some(node)) = (&self.config, &self.node) else { return Vec::new() };
         let underlay: Vec<_> =
@@ -233,12 +234,12 @@ impl Inputs {
         self.config.as_ref().is_some_and(|config| config.mixed)
     }
 
-    /// Whether enough is known to plan.
+    /// Whether enough inputs are known to plan.
     pub const fn are_known(&self) -> bool {
         self.config.is_some() && self.node.is_some()
     }
 
-    /// Notes which filters were strict before we loosen them; returns whether there are new ones.
+    /// Records which filters were strict before `Mixed` loosens them; returns whether any are new.
     pub fn note_strict(&mut self, actual: &KernelState) -> bool {
         let known = self.strict.len();
         if self.is_mixed() {
@@ -247,14 +248,14 @@ impl Inputs {
         self.strict.len() != known
     }
 
-    /// Notes that `link` was created, and with it its filter, before `Mixed` loosens that; returns
-    /// whether it was strict.
+    /// Records that `link` was created, possibly with a strict filter, before `Mixed` loosens it.
+    /// Returns whether it was strict.
     pub fn note_created(&mut self, link: &LinkName) -> bool {
         self.is_mixed() && self.makes_strict && self.strict.insert(link.clone())
     }
 
-    /// Forgets the filters that are as strict again as they were: from then on they are the
-    /// operator's. Returns whether there were any.
+    /// Forgets filters whose strict value was restored: from then on the operator owns them.
+    /// Returns whether there were any.
     pub fn forget_restored(&mut self, actual: &KernelState) -> bool {
         let known = self.strict.len();
         if self.config.as_ref().is_some_and(|config| !config.mixed) {
@@ -266,20 +267,20 @@ impl Inputs {
         self.strict.len() != known
     }
 
-    /// Starts from what was last known.
+    /// Initializes the inputs from a checkpoint.
     pub fn remember(&mut self, checkpoint: Checkpoint) {
-        // What the probes of another life found is not known in this one.
+        // Probe results of an earlier process are not valid in this one.
         let Checkpoint { local, leases, detours: _, host: _ } = checkpoint;
         self.config = Some(local.config.clone());
         self.own.clone_from(&local.own);
-        // Where nodes have names, their leases are called by them.
+        // If nodes are named, each lease ID is the name of its node.
         self.identity.name = local.own.as_ref().map(|own| own.id.to_string());
         self.strict.extend(local.strict.iter().cloned());
         self.peers = Peers::remembered(leases);
         self.remembered = Some(local);
     }
 
-    /// Notes whether the store has forgotten our own lease beside those that are missing.
+    /// Records whether this node's own lease is missing from the store along with the peers.
     pub fn note_loss(&mut self) {
         if self.peers.missing().is_empty() {
             self.loss = Loss::Plausible;
@@ -289,8 +290,8 @@ impl Inputs {
         }
     }
 
-    /// Looks at the first listing. A store that gave us another lease than the one we remember had
-    /// forgotten that one, and perhaps those of the peers that it does not list.
+    /// Checks the first listing against the checkpoint. If the store granted another lease than the
+    /// remembered one, it lost that lease, and possibly those of the unlisted peers.
     pub fn check_memory(&mut self) {
         let identity = |own: &Lease| (own.id.clone(), own.created, own.grant);
         let remembered = self.remembered.as_ref().and_then(|local| local.own.as_ref());
@@ -301,18 +302,18 @@ impl Inputs {
         }
     }
 
-    /// Whether the store names our own lease, if we hold one.
+    /// Whether the store lists this node's own lease, if it holds one.
     fn are_named(&self) -> bool {
         self.own.as_ref().is_none_or(|own| self.peers.names(&own.id))
     }
 
-    /// Whether the store gives every reason to believe what it says.
+    /// Whether nothing indicates that the store lost data or is unreachable.
     pub fn trust_the_store(&self) -> bool {
         self.held && self.are_named() && self.may_remove()
     }
 
-    /// Withdraws the missing peers. A store that forgot us too lost its data: then it waits once
-    /// more, because not all nodes come back as soon as we do.
+    /// Withdraws the missing peers. If this node's own lease was missing too, the store lost data:
+    /// wait one more period, because other nodes may need longer to register again.
     pub fn withdraw(&mut self, max_percent: u8) -> Withdrawal {
         self.peers.judge_by(self.rules());
         match (std::mem::take(&mut self.loss), self.peers.vanished()) {
@@ -321,40 +322,43 @@ impl Inputs {
         }
     }
 
-    /// Whether the store cannot be asked, or has no subnet for us, so that what was last known must do.
+    /// Whether the store is unreachable or has no subnet for this node, so that the checkpoint must
+    /// be used.
     pub const fn are_alone(&self) -> bool {
         matches!(self.store, StoreState::Waiting(_) | StoreState::Lacks(_))
     }
 
-    /// Whether we forward by what was last known. A config that lies on this host may be newer than
-    /// all we know of the peers.
+    /// Whether forwarding relies on the checkpoint. A config file on this host may be newer than
+    /// the known peers.
     pub fn rest_on_memory(&self) -> bool {
         let peers_are = !self.peers.is_complete() && self.are_alone();
         self.remembered.is_some() && (!self.confirmed || peers_are)
     }
 
-    /// Our lease, if the store stands behind it or cannot be asked: only then may pods rely on it.
+    /// This node's lease, if the store confirms it or is unreachable: pods may rely on it only
+    /// then.
     pub fn relied_on(&self) -> Option<&Lease> {
         self.own.as_ref().filter(|_| self.held || self.are_alone())
     }
 
-    /// Whether `entry` may replace what the kernel holds. What is only remembered may be older than
-    /// that: it adds what is missing, and sets what makes the host drop less.
+    /// Whether `entry` may replace kernel state. Remembered entries may be older than the kernel
+    /// state, so they only add missing entries, and settings that make the host drop less.
     pub fn may_replace_with(&self, entry: &Entry) -> bool {
         let drops_less = matches!(entry, Entry::Setting(Setting { on: false, .. }));
-        // With such a table, the peers go that it lets in.
+        // Replacing such a table removes the peers that it admits.
         let is_of_peers = matches!(entry, Entry::Table(table) if table.has_peers());
         let is_of_config = entry.is_local() && !is_of_peers;
         drops_less || if is_of_config { self.confirmed } else { self.peers.is_complete() }
     }
 
-    /// Whether what is unwanted may be removed: only on the word of a store that has told everything and can be asked.
+    /// Whether undesired entries may be removed: only with a complete snapshot from a reachable
+    /// store.
     pub fn may_remove(&self) -> bool {
         self.peers.is_complete() && self.store.is_reachable()
     }
 }
 
-/// The links whose filter is strict; settings come first in the order of keys, but for links.
+/// The links with a strict filter. By key order, settings come right after links.
 fn strict(actual: &KernelState) -> impl Iterator<Item = LinkName> + '_ {
     let first = actual.entries().take_while(|e| matches!(e, Entry::Link(_) | Entry::Setting(_)));
     first.filter_map(|entry| match entry {

@@ -1,4 +1,4 @@
-//! Addresses of links.
+//! Addresses on links.
 
 use std::net::IpAddr;
 
@@ -11,8 +11,8 @@ use super::{Unencodable, address_family};
 use crate::model::entry::{Address, Entry};
 use crate::model::prefix::is_link_local;
 
-/// As `ip addr add ADDRESS/LEN dev LINK` writes it; on the loopback with `scope host`, so that the
-/// kernel does not choose it as the source of new IPv4 connections.
+/// Equals `ip addr add ADDRESS/LEN dev LINK`. On the loopback, `scope host` keeps the kernel from
+/// choosing the address as the source of new IPv4 connections.
 pub(super) fn encode(address: &Address, links: &Links) -> Result<AddressMessage, Unencodable> {
     let mut message = AddressMessage::default();
     message.header = AddressHeader {
@@ -27,14 +27,14 @@ pub(super) fn encode(address: &Address, links: &Links) -> Result<AddressMessage,
     Ok(message)
 }
 
-/// None for the addresses that the kernel gives to every link by itself.
+/// None for link-local addresses, which the kernel assigns to every link.
 pub(super) fn decode(message: &AddressMessage, links: &Links) -> Option<Entry> {
     let address = local(message).filter(|address| !is_link_local(*address))?;
     let link = links.name(message.header.index)?.clone();
     Some(Entry::Address(Address { link, address, prefix_len: message.header.prefix_len }))
 }
 
-/// The link's own address: of two, the other is that of the far end.
+/// The link's own address; on a point-to-point link, the other attribute is the peer's address.
 pub(super) fn local(message: &AddressMessage) -> Option<IpAddr> {
     attribute!(message, AddressAttribute::Local(address) => Some(*address))
         .or_else(|| attribute!(message, AddressAttribute::Address(address) => Some(*address)))

@@ -1,4 +1,4 @@
-//! Chains of iptables in what `iptables-save` prints and `iptables-restore` takes.
+//! Chains of iptables in the format of `iptables-save` and `iptables-restore`.
 
 mod nft;
 #[cfg(test)]
@@ -11,29 +11,30 @@ use crate::model::entry::{
 };
 use crate::plan::diff::Op;
 
-/// A table of `iptables-save`, as far as it has to do with one chain of ours.
+/// The lines of a table in `iptables-save` output that concern one of tweed's chains.
 struct Table<'a> {
     base: Base,
     lines: Vec<&'a str>,
 }
 
-/// The chain `name` in this listing of all tables; none if it is not there.
+/// The chain `name` in this listing of all tables; none if it does not exist.
 pub(crate) fn chain(name: ChainName, listing: &str) -> Option<Chain> {
     let table = Table::of(name.base, listing);
     table.policy(name.base.chain())?;
     let inside: Vec<&str> = table.inside().collect();
     let rules: Vec<Rule> = inside.iter().filter_map(|words| rule(words, name.base)).collect();
-    let astray = if table.is_led_to() { 0 } else { table.leading().count().max(1) };
-    let foreign = inside.len() - rules.len() + astray;
+    let misplaced = if table.is_led_to() { 0 } else { table.leading().count().max(1) };
+    let foreign = inside.len() - rules.len() + misplaced;
     Some(Chain { name, rules, foreign, otherwise: table.otherwise() })
 }
 
-/// What becomes of packets that the host's chain in front of `name` has no rule for.
+/// The policy of the host's chain that leads to `name`, for packets that match no rule.
 pub(crate) fn otherwise(name: ChainName, listing: &str) -> Otherwise {
     Table::of(name.base, listing).otherwise()
 }
 
-/// What carries `op` out on a host with this listing of all tables: as a whole, or not at all.
+/// The `iptables-restore` script that applies `op`, entirely or not at all, given a listing of all
+/// tables.
 pub(crate) fn script(op: &Op, chain: &Chain, listing: &str) -> String {
     let table = Table::of(chain.name.base, listing);
     let lines = match op {
@@ -55,7 +56,7 @@ impl<'a> Table<'a> {
         Self { base, lines: behind.take_while(|line| *line != "COMMIT").collect() }
     }
 
-    /// What becomes of packets at the end of `chain`; none if there is no such chain.
+    /// The policy of `chain`; none if it does not exist.
     fn policy(&self, chain: &str) -> Option<&'a str> {
         self.lines.iter().find_map(|line| {
             let mut words = line.strip_prefix(':')?.split(' ');
@@ -70,13 +71,13 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// The rules of the chain of ours, without its name.
+    /// The rules of tweed's chain, without the chain name.
     fn inside(&self) -> impl Iterator<Item = &'a str> {
         let chain = self.base.chain();
         self.appended().filter_map(move |rule| rule.strip_prefix(chain)?.strip_prefix(' '))
     }
 
-    /// The rules of other chains that lead to ours.
+    /// The rules of other chains that jump to tweed's chain.
     fn leading(&self) -> impl Iterator<Item = &'a str> {
         let chain = self.base.chain();
         let leads = move |rule: &&str| {
@@ -93,11 +94,11 @@ impl<'a> Table<'a> {
     }
 
     fn is_led_to(&self) -> bool {
-        self.leading().eq([jump(self.base)]) && self.is_in_time()
+        self.leading().eq([jump(self.base)]) && self.is_early_enough()
     }
 
-    /// Whether packets come to our chain before the first rule that would decide about them.
-    fn is_in_time(&self) -> bool {
+    /// Whether packets reach tweed's chain before the first rule that would masquerade them.
+    fn is_early_enough(&self) -> bool {
         match self.base {
             Base::EarlyPostrouting => {
                 let mut before = self.appended().take_while(|rule| *rule != jump(self.base));
@@ -112,11 +113,11 @@ impl<'a> Table<'a> {
         let comment = Some(self.base.comment());
         let rules = chain.rules.iter().map(|rule| Specification { rule, comment });
         let rules = rules.map(|rule| format!("-A {name} {rule}"));
-        let astray = self.leading().filter(|_| !self.is_led_to()).map(deleted);
-        let way = (!self.is_led_to()).then(|| format!("{} {}", self.base.put(), jump(self.base)));
-        // Naming the chain makes it, or empties it.
+        let misplaced = self.leading().filter(|_| !self.is_led_to()).map(deleted);
+        let added = (!self.is_led_to()).then(|| format!("{} {}", self.base.put(), jump(self.base)));
+        // A chain declaration creates the chain, or empties it.
         let named = [format!(":{name} - [0:0]")].into_iter();
-        named.chain(rules).chain(astray).chain(way).collect()
+        named.chain(rules).chain(misplaced).chain(added).collect()
     }
 
     fn without(&self) -> Vec<String> {
@@ -131,7 +132,7 @@ fn deleted(rule: &str) -> String {
     format!("-D {rule}")
 }
 
-/// Whether `rule` of a chain of the host masquerades, or leads to where others do.
+/// Whether `rule` is a masquerading rule of the host's chain, or jumps to a masquerading chain.
 fn masquerades(rule: &str) -> bool {
     let target = rule.split_once(" -j ").and_then(|(_, target)| target.split(' ').next());
     let is_of_host = rule.starts_with("POSTROUTING ");
@@ -139,7 +140,7 @@ fn masquerades(rule: &str) -> bool {
 }
 
 impl Base {
-    /// What puts the rule that leads to the chain of ours into the host's.
+    /// The option that inserts or appends the jump rule to the host's chain.
     const fn put(self) -> &'static str {
         match self {
             Self::EarlyPostrouting => "-I",
@@ -148,13 +149,13 @@ impl Base {
     }
 }
 
-/// The rule that leads to the chain of ours.
+/// The rule of the host's chain that jumps to tweed's chain.
 fn jump(base: Base) -> String {
     let (from, to, comment) = (base.as_str(), base.chain(), base.comment());
     format!("{from} -m comment --comment \"{comment}\" -j {to}")
 }
 
-/// None for a rule that is not, byte for byte, as we would write it.
+/// None for a rule that differs in any byte from what tweed writes.
 fn rule(words: &str, base: Base) -> Option<Rule> {
     let (_, target) = words.split_once(" -j ")?;
     let is_random = target.ends_with(" --random-fully");
@@ -180,7 +181,7 @@ fn value<'a>(words: &'a str, flag: &str) -> Option<&'a str> {
     words.split(' ').skip_while(|word| *word != flag).nth(1)
 }
 
-/// The bits that count.
+/// The mask of the mark.
 fn mark(text: &str) -> Option<u32> {
     let (_, mask) = text.split_once("/0x")?;
     u32::from_str_radix(mask, 16).ok()

@@ -1,4 +1,4 @@
-//! Links and addresses as facts about the host.
+//! Decodes links and addresses as host facts.
 
 use std::net::IpAddr;
 
@@ -22,7 +22,7 @@ pub(crate) fn interface(message: &LinkMessage) -> Option<Interface> {
     })
 }
 
-/// A virtual link often does not know its state: only a plain no counts.
+/// Virtual links often report an unknown state, so only an explicit loss counts.
 fn has_lost_carrier(message: &LinkMessage) -> bool {
     message.attributes.iter().any(|attribute| {
         matches!(attribute, LinkAttribute::OperState(State::Down | State::LowerLayerDown))
@@ -41,7 +41,7 @@ pub(crate) fn interface_address(message: &AddressMessage) -> Option<InterfaceAdd
 }
 
 fn lifetime(address: IpAddr, flags: AddressFlags) -> Lifetime {
-    // In IPv4 the same bit says that another address of the subnet came first.
+    // In IPv4 the same bit marks a secondary address of the subnet.
     if address.is_ipv6() && flags.contains(AddressFlags::Secondary) {
         Lifetime::Temporary
     } else if flags.contains(AddressFlags::Permanent) {
@@ -51,7 +51,7 @@ fn lifetime(address: IpAddr, flags: AddressFlags) -> Lifetime {
     }
 }
 
-/// The header has room for the first eight only.
+/// The header contains only the first eight flags.
 fn flags(message: &AddressMessage) -> AddressFlags {
     let long = attribute!(message, AddressAttribute::Flags(flags) => Some(*flags));
     long.unwrap_or_else(|| AddressFlags::from_bits_retain(message.header.flags.bits().into()))

@@ -1,4 +1,4 @@
-//! Links: VXLAN devices of ours, and whatever else bears their name.
+//! Links: tweed's VXLAN devices, and any other link with the same name.
 
 use std::net::IpAddr;
 
@@ -17,19 +17,19 @@ use crate::mac::MacAddr;
 use crate::model::entry::{Link, LinkKind, LinkName, Vxlan};
 use crate::plan::diff::Op;
 
-/// In the place of an index: a setting that holds for every link.
+/// Used in place of an index for a setting of all links.
 pub(crate) const ALL_LINKS: u32 = u32::MAX;
 
-/// Of `struct ifinfomsg`, in bytes.
+/// The size of `struct ifinfomsg`, in bytes.
 const HEADER: usize = 16;
 
-/// Of `struct netconfmsg` with its padding, in bytes.
+/// The size of `struct netconfmsg` with padding, in bytes.
 const SETTING_HEADER: usize = 4;
-/// Of `linux/netconf.h`.
+/// From `linux/netconf.h`.
 const INDEX: u16 = 1;
 const REVERSE_PATH: u16 = 3;
 
-/// Links go by name here: the index of one that is yet to be made is unknown.
+/// Requests identify links by name: a link to be created has no index yet.
 pub(super) fn encode(op: &Op, link: &Link, links: &Links) -> Result<Request, Unencodable> {
     Ok(Request::Netlink(match op {
         Op::Create(_) => {
@@ -47,7 +47,7 @@ pub(super) fn encode(op: &Op, link: &Link, links: &Links) -> Result<Request, Une
     }))
 }
 
-/// The whole device in one request: it never exists half made.
+/// Creates the whole device in one request, so that no partial device exists.
 fn create(link: &Link, links: &Links) -> Result<LinkMessage, Unencodable> {
     let vxlan = vxlan(link)?;
     let mut device = settings(LinkVxlan::new(link.name.as_str(), vxlan.vni), link)
@@ -77,18 +77,18 @@ fn create(link: &Link, links: &Links) -> Result<LinkMessage, Unencodable> {
         Some(IpAddr::V6(v6)) => device.group6(v6),
         None => device,
     };
-    // A flag: its presence is its value.
+    // This attribute is a flag: its presence is its value.
     Ok(if vxlan.gbp { device.gbp() } else { device }.build())
 }
 
-/// Of what makes it a VXLAN device, the part that can be changed while traffic flows. The kernel
-/// takes no MTU in the same request.
+/// Updates the VXLAN attributes that can change while traffic flows. The kernel does not accept an
+/// MTU in the same request.
 fn correct(link: &Link) -> Result<LinkMessage, Unencodable> {
     let device = LinkMessageBuilder::<LinkVxlan>::new(link.name.as_str());
     Ok(device.learning(vxlan(link)?.learning).build())
 }
 
-/// The kernel forgets all neighbours of a link whose address is set, even to the same one.
+/// Setting a link's address, even to the same value, makes the kernel flush its neighbours.
 fn set(link: &Link, links: &Links) -> LinkMessage {
     let device = settings(LinkUnspec::new_with_name(link.name.as_str()), link);
     if links.mac(&link.name) == Some(link.mac) {
@@ -166,7 +166,7 @@ fn decode_vxlan(attributes: &[InfoVxlan], links: &Links) -> Vxlan {
     vxlan
 }
 
-/// The link as it is kept among [`Links`].
+/// Converts to the form stored in [`Links`].
 pub(crate) fn known(message: &LinkMessage) -> Option<(LinkName, Known)> {
     let (index, is_up) = (message.header.index, message.header.flags.contains(LinkFlags::Up));
     Some((name(message)?, Known { index, mac: mac(message), is_up }))
@@ -180,14 +180,13 @@ pub(super) fn mtu(message: &LinkMessage) -> u32 {
     attribute!(message, LinkAttribute::Mtu(mtu) => Some(*mtu)).unwrap_or(0)
 }
 
-/// All zero for links whose address is no MAC address.
+/// All zero for links whose address is not a MAC address.
 fn mac(message: &LinkMessage) -> MacAddr {
     let mac = attribute!(message, LinkAttribute::Address(mac) => mac.as_slice().try_into().ok());
     MacAddr::new(mac.unwrap_or_default())
 }
 
-/// Reads what we need of a link and nothing else: an attribute that nobody here knows, of some
-/// driver's own, must not make a link invisible.
+/// Parses only the required attributes: an unknown attribute of a driver must not hide the link.
 pub(super) fn parse(payload: &[u8]) -> Option<LinkMessage> {
     let wanted = [IFLA_ADDRESS, IFLA_IFNAME, IFLA_LINKINFO, IFLA_MTU, IFLA_OPERSTATE];
     let mut message = LinkMessage::default();
@@ -202,8 +201,8 @@ pub(super) fn parse(payload: &[u8]) -> Option<LinkMessage> {
     Some(message)
 }
 
-/// A link without a name, whose reverse-path filter has changed; none for other settings. The file
-/// of the setting says to what.
+/// A link without a name, whose reverse-path filter has changed; none for other settings. The value
+/// is read from the setting's file.
 pub(super) fn parse_setting(frame: &Frame<'_>) -> Option<LinkMessage> {
     let attributes = frame.attributes(SETTING_HEADER)?;
     attributes.get(REVERSE_PATH)?;

@@ -1,4 +1,4 @@
-//! Links by name and by index: the kernel numbers them, we name them.
+//! Links by name and by index: the kernel uses indices, tweed uses names.
 
 use std::collections::BTreeMap;
 
@@ -6,14 +6,14 @@ use super::Unencodable;
 use crate::mac::MacAddr;
 use crate::model::entry::LinkName;
 
-/// The links that exist.
+/// The existing links.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Links {
     names: BTreeMap<u32, LinkName>,
     known: BTreeMap<LinkName, Known>,
 }
 
-/// A link as the kernel last showed it.
+/// A link as last reported by the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Known {
     pub(crate) index: u32,
@@ -39,7 +39,7 @@ impl Links {
         self.known.get(name).map(|known| known.mac)
     }
 
-    /// Takes note of a link; returns the name it had until now, if that was another.
+    /// Records a link; returns its former name if it was renamed.
     pub(crate) fn insert(&mut self, name: &LinkName, known: Known) -> Option<LinkName> {
         let index = known.index;
         self.known.insert(name.clone(), known);
@@ -54,7 +54,7 @@ impl Links {
         }
     }
 
-    /// A later link may have taken the name already.
+    /// Keeps the name if a newer link already uses it.
     fn forget(&mut self, name: &LinkName, index: u32) {
         if self.known.get(name).is_some_and(|known| known.index == index) {
             self.known.remove(name);
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_made_anew_outlives_the_removal_of_the_old_one() {
+    fn a_recreated_link_survives_the_removal_of_the_old_one() {
         let mut links = Links::default();
         links.insert(&name("flannel.1"), at(5));
         links.insert(&name("flannel.1"), at(9));

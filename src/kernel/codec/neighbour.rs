@@ -1,4 +1,4 @@
-//! Neighbours and entries of the FDB: the same kind of message.
+//! Neighbours and FDB entries, which share a message type.
 
 use std::net::IpAddr;
 
@@ -61,7 +61,8 @@ pub(super) fn decode(message: &NeighbourMessage, links: &Links) -> Option<Observ
     Some(entry.map_or(Observation::Lost(key), Observation::Holds))
 }
 
-/// What `message` speaks of, whether it exists or not; none for multicast and other noise.
+/// The key that `message` concerns, present or removed; none for multicast and other irrelevant
+/// entries.
 pub(super) fn key(message: &NeighbourMessage, links: &Links) -> Option<Key> {
     let header = &message.header;
     let link = links.name(header.ifindex)?.clone();
@@ -81,7 +82,7 @@ pub(super) fn key(message: &NeighbourMessage, links: &Links) -> Option<Key> {
 }
 
 fn fdb(message: &NeighbourMessage, link: &LinkName, mac: MacAddr) -> Option<Entry> {
-    // A port, VNI or link other than the device's own: not what we would have written.
+    // An entry with its own port, VNI or link was not written by tweed.
     let is_plain = !message.attributes.iter().any(|attribute| {
         matches!(
             attribute,
@@ -90,7 +91,7 @@ fn fdb(message: &NeighbourMessage, link: &LinkName, mac: MacAddr) -> Option<Entr
                 | NeighbourAttribute::IfIndex(_)
         )
     });
-    // `bridge(8)` sets a second bit beside it.
+    // `bridge(8)` sets an additional bit.
     let is_permanent = u16::from(message.header.state) & u16::from(NeighbourState::Permanent) != 0;
     let destination = destination(message).filter(|_| is_plain && is_permanent)?;
     Some(Entry::Fdb(Fdb { link: link.clone(), mac, destination }))

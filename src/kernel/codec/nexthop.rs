@@ -1,4 +1,4 @@
-//! Nexthop objects, which no netlink crate knows: the message and its meaning.
+//! Nexthop objects, which no netlink crate supports: message format and meaning.
 
 use std::net::IpAddr;
 
@@ -12,22 +12,22 @@ pub(super) const RTM_NEWNEXTHOP: u16 = 104;
 pub(super) const RTM_DELNEXTHOP: u16 = 105;
 const RTM_GETNEXTHOP: u16 = 106;
 
-/// Of `linux/nexthop.h`.
+/// From `linux/nexthop.h`.
 const NHA_ID: u16 = 1;
 const NHA_OIF: u16 = 5;
 const NHA_GATEWAY: u16 = 6;
-/// Of `linux/rtnetlink.h`.
+/// From `linux/rtnetlink.h`.
 const RTNH_F_ONLINK: u32 = 4;
 
-/// Bytes of `struct nhmsg`.
+/// The size of `struct nhmsg`, in bytes.
 const HEADER: usize = 8;
 
-/// One nexthop object, as the kernel reports it. One of a kind that we never make (a group, a
-/// blackhole) has only a number and a protocol.
+/// A nexthop object as reported by the kernel. An object of a kind that tweed never creates (a
+/// group, a blackhole) has only an ID and a protocol.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct NexthopMessage {
     pub(crate) id: Option<NexthopId>,
-    /// The number of the program that made it.
+    /// The protocol number of the program that created it.
     pub(crate) protocol: u8,
     flags: u32,
     link: Option<u32>,
@@ -46,7 +46,7 @@ pub(super) fn parse(frame: &Frame<'_>) -> Option<NexthopMessage> {
     })
 }
 
-/// Asks for all nexthop objects of the host.
+/// Requests all nexthop objects of the host.
 pub(crate) fn list() -> Message {
     Message::new(RTM_GETNEXTHOP, 0, &[0; HEADER])
 }

@@ -1,15 +1,16 @@
-//! A look at the bytes of a message that spares parsing it: a host may have far more routes than ours.
+//! Filters messages by their bytes, without parsing: a host may have far more foreign routes than
+//! tweed's.
 
 use nix::libc::{RTA_DST, RTM_DELNEIGH, RTM_DELROUTE, RTM_NEWNEIGH, RTM_NEWROUTE};
 use tweed_netlink::Frame;
 
 use crate::model::prefix::Prefix;
 
-/// Bytes of `struct rtmsg`.
+/// The size of `struct rtmsg`, in bytes.
 const HEADER: usize = 12;
 
-/// Whether `frame` may speak of something of ours: false only for routes that lead elsewhere than
-/// into `networks`, and for neighbours and learnt MAC addresses of links other than `tunnels`.
+/// Whether `frame` may concern an entry of tweed: false only for routes to destinations outside
+/// `networks`, and for neighbours and learnt MAC addresses on links other than `tunnels`.
 pub(crate) fn may_concern(frame: &Frame<'_>, networks: &[Prefix], tunnels: &[u32]) -> bool {
     match frame.kind {
         RTM_NEWROUTE | RTM_DELROUTE => {
@@ -63,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn routes_elsewhere_are_of_no_concern() {
+    fn routes_outside_the_networks_are_ignored() {
         let networks = ["10.244.0.0/16".parse().unwrap(), "fd00:10::/48".parse().unwrap()];
         for ours in ["10.244.0.0/16", "10.244.7.0/24", "fd00:10:0:7::/64"] {
             assert!(concerns(&route(ours), &networks, &[]), "{ours}");
@@ -80,13 +81,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_route_is_left_to_the_parser() {
+    fn other_messages_are_left_to_the_parser() {
         let link = Message::new(RTM_NEWLINK, 0, &[]).finish(0, 0);
         assert!(concerns(&link, &[], &[]) && is_default(&link));
     }
 
     #[test]
-    fn what_bridges_learn_of_pods_is_of_no_concern() {
+    fn mac_addresses_learnt_by_bridges_are_ignored() {
         let learnt = |index: u32| {
             let mut message = NeighbourMessage::default();
             message.header.family = AddressFamily::Bridge;

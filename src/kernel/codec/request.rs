@@ -1,4 +1,4 @@
-//! Questions to the kernel: which objects it is to list.
+//! List requests to the kernel.
 
 use std::net::IpAddr;
 
@@ -21,7 +21,7 @@ pub(crate) fn links() -> Message {
     flagged(&Kind::GetLink(message), 0)
 }
 
-/// The addresses of every link.
+/// Requests the addresses of every link.
 pub(crate) fn addresses() -> Message {
     flagged(&Kind::GetAddress(AddressMessage::default()), 0)
 }
@@ -39,7 +39,7 @@ pub(crate) fn fdb_of(index: u32) -> Message {
     flagged(&Kind::GetNeighbour(message), 0)
 }
 
-/// The routes of the main table.
+/// Requests the routes of the main table.
 pub(crate) fn routes(family: Family) -> Message {
     let mut message = RouteMessage::default();
     message.header.address_family = address_family(family.unspecified());
@@ -47,7 +47,7 @@ pub(crate) fn routes(family: Family) -> Message {
     flagged(&Kind::GetRoute(message), 0)
 }
 
-/// The route that a packet to `address` would take.
+/// Requests the route that a packet to `address` would take.
 pub(crate) fn route_to(address: IpAddr) -> Message {
     let mut message = RouteMessage::default();
     message.header.address_family = address_family(address);

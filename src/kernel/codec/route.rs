@@ -15,7 +15,7 @@ use crate::model::entry::{Entry, LinkName, NexthopId, Route, RouteKind};
 use crate::model::node::Reach;
 use crate::model::prefix::{Family, Prefix};
 
-/// As flannel writes it, but for the protocol.
+/// Equals flannel's request, except for the protocol number.
 pub(super) fn encode(route: &Route, links: &Links) -> Result<RouteMessage, Unencodable> {
     let destination = route.destination;
     let invalid = |reason| Unencodable::Invalid(ToString::to_string(&reason));
@@ -26,7 +26,7 @@ pub(super) fn encode(route: &Route, links: &Links) -> Result<RouteMessage, Unenc
         .kind(kind(route.kind))
         .priority(route.metric);
     if let Some(nexthop) = route.nexthop {
-        // It says the rest; the kernel takes nothing beside it.
+        // The nexthop object contains the rest; the kernel rejects other attributes with it.
         return Ok(message.nhid(nexthop.get()).build());
     }
     let mut message = if route.onlink { message.onlink() } else { message };
@@ -39,7 +39,7 @@ pub(super) fn encode(route: &Route, links: &Links) -> Result<RouteMessage, Unenc
     Ok(message.build())
 }
 
-/// What is of no kind that we make is only ever removed, and then of any kind.
+/// A route of another kind is only ever removed; the request then matches any kind.
 const fn kind(kind: RouteKind) -> RouteType {
     match kind {
         RouteKind::Unicast => RouteType::Unicast,
@@ -48,15 +48,15 @@ const fn kind(kind: RouteKind) -> RouteType {
     }
 }
 
-/// The kernel removes a route only if all that the request says of it is true: scope and type are
-/// not ours to know.
+/// The kernel removes a route only if all attributes of the request match. Scope and type are not
+/// known, so the request leaves them open.
 pub(super) fn any_scope(mut message: RouteMessage) -> RouteMessage {
     message.header.scope = RouteScope::NoWhere;
     message.header.kind = RouteType::Unspec;
     message
 }
 
-/// None for other tables, for cached routes and for those that ask for a class of traffic.
+/// None for routes of other tables, cached routes, and routes with a TOS.
 pub(super) fn decode(message: &RouteMessage, links: &Links) -> Option<Entry> {
     let header = &message.header;
     let is_ours_to_read = table(message) == u32::from(RouteHeader::RT_TABLE_MAIN)
@@ -88,7 +88,7 @@ pub(super) fn is_multipath(message: &RouteMessage) -> bool {
     message.attributes.iter().any(|attribute| matches!(attribute, RouteAttribute::MultiPath(_)))
 }
 
-/// Family and device, if `message` is a default route of the main table.
+/// The family and device, if `message` is a default route of the main table.
 pub(crate) fn default_route(
     message: &RouteMessage,
     links: &Links,
@@ -102,7 +102,7 @@ pub(crate) fn default_route(
     }
 }
 
-/// What the kernel answers when asked for the way to an address.
+/// The kernel's response to a route lookup.
 pub(crate) fn reach(message: &RouteMessage, links: &Links) -> Option<Reach> {
     let source = attribute!(message, RouteAttribute::PrefSource(source) => ip_address(source));
     Some(Reach { link: outgoing(message, links)?, source })

@@ -14,16 +14,16 @@ use crate::model::entry::{
 };
 use crate::model::prefix::Family;
 
-/// For people who list the rules of a host.
+/// Shown when an operator lists the rules of a host.
 const COMMENT: &str = "made and kept by tweedd";
 
 pub(super) fn remove(table: &Table) -> Batch {
     about(&table.name).delete_table()
 }
 
-/// To be carried out in one transaction: no packet meets the table half made.
+/// Replaces `table`. Part of one transaction, so that no packet meets a partial table.
 pub(super) fn put(table: &Table) -> Batch {
-    // Whether it is there or not, it is gone after these two.
+    // These two messages remove the table whether or not it exists.
     let empty = about(&table.name).table(None).delete_table().table(Some(COMMENT));
     let family = table.name.family;
     let empty = if table.has_peers() { empty.address_set(PEERS, family) } else { empty };
@@ -31,7 +31,7 @@ pub(super) fn put(table: &Table) -> Batch {
     table.chains.iter().fold(empty, |batch, (hook, rules)| chain(batch, *hook, rules))
 }
 
-/// Changes of the table `name`.
+/// An empty batch for the table `name`.
 pub(super) fn about(name: &TableName) -> Batch {
     Batch::of(TableFamily::Only(name.family), &name.name)
 }
@@ -53,7 +53,7 @@ const fn name(hook: Hook) -> &'static str {
     }
 }
 
-/// The table `name` that holds `contents`.
+/// The table `name` with these contents.
 pub(crate) fn table(name: TableName, contents: Contents) -> Table {
     let Contents { flags, objects, chains: listed } = contents;
     let mut foreign = usize::from(flags != 0) + usize::try_from(objects).unwrap_or(usize::MAX);
@@ -66,18 +66,18 @@ pub(crate) fn table(name: TableName, contents: Contents) -> Table {
         chains.insert(hook, known);
     }
     let table = Table { name: name.into(), chains, foreign };
-    // The kernel keeps a set as long as a rule refers to it.
+    // Sets of these rules are not foreign: the kernel keeps a set while a rule refers to it.
     let sets = usize::from(table.has_peers()) + usize::from(table.is_renewed());
     Table { foreign: table.foreign.saturating_sub(sets), ..table }
 }
 
-/// What keeps `table` dropping packets, if that stays for so long. Times are whole seconds.
+/// The element that keeps `table` dropping packets, with its timeout. Times are whole seconds.
 pub(crate) fn renewal(table: Arc<TableName>, stay: Stay) -> Renewal {
     let seconds = |time: Duration| Duration::from_secs_f64(time.as_secs_f64().round());
     Renewal { table, timeout: seconds(stay.whole), left: seconds(stay.left) }
 }
 
-/// The table that a `message` to those who listen says to have changed.
+/// The table that a notification reports as changed.
 pub(crate) fn changed_table(frame: &Frame<'_>) -> Option<TableName> {
     let (family, name) = nftables::changed_table(frame)?;
     let TableFamily::Only(family) = family else { return None };
@@ -132,7 +132,7 @@ fn asked(condition: &Condition) -> Expression {
     }
 }
 
-/// None for what is in no form of ours.
+/// None for an expression that tweed never writes.
 fn also(expression: &Expression) -> Option<Condition> {
     use nftables::Match::{Is, IsNot};
     Some(match expression {
@@ -149,7 +149,7 @@ fn also(expression: &Expression) -> Option<Condition> {
     })
 }
 
-/// None for a rule that is in no form of ours.
+/// None for a rule that tweed never writes.
 pub(super) fn rule(expressions: &[Expression]) -> Option<Rule> {
     let (marked, rest) = match expressions {
         [Expression::Marked(nftables::Match::Is, mark), rest @ ..] => {

@@ -1,4 +1,4 @@
-//! What the codec writes it reads.
+//! Tests that encoded entries are decoded unchanged.
 #![allow(clippy::unwrap_used)]
 
 use std::net::IpAddr;
@@ -34,7 +34,7 @@ fn mac() -> impl Strategy<Value = MacAddr> {
     any::<[u8; 6]>().prop_map(MacAddr::new).prop_filter("unicast", |mac| mac.is_unicast())
 }
 
-/// Addresses that neither the kernel hands out nor several hosts share.
+/// Addresses that are neither assigned by the kernel nor shared by several hosts.
 fn address() -> impl Strategy<Value = IpAddr> {
     let v4 = (0x0a00_0000_u32..0x0aff_ffff).prop_map(|bits| IpAddr::V4(bits.into()));
     let v6 =
@@ -93,7 +93,7 @@ fn route() -> impl Strategy<Value = Entry> {
         |(destination, metric, (gateway, link), onlink, protocol)| {
             let nexthop = None;
             let kind = RouteKind::Unicast;
-            // No IPv6 route has an IPv4 gateway.
+            // An IPv6 route cannot have an IPv4 gateway.
             let is_possible = |it: &IpAddr| it.is_ipv6() || destination.family() == Family::V4;
             let gateway = gateway.filter(is_possible);
             Entry::Route(Route {
@@ -110,7 +110,7 @@ fn route() -> impl Strategy<Value = Entry> {
     )
 }
 
-/// The object says the rest.
+/// A route whose remaining attributes are in a nexthop object.
 fn route_by_nexthop() -> impl Strategy<Value = Entry> {
     (prefix(), any::<u32>(), any::<u32>(), any::<u8>()).prop_map(
         |(destination, metric, id, protocol)| {
@@ -162,7 +162,7 @@ fn encoded(op: &Op) -> Message {
     messages.into_iter().next().unwrap()
 }
 
-/// What the other side of the socket would understand.
+/// The message as the receiver parses it.
 fn received(datagram: &[u8]) -> Option<Body> {
     parse(&Frame::all(datagram).next().unwrap())
 }
@@ -179,7 +179,7 @@ proptest! {
     }
 
     #[test]
-    fn a_removal_speaks_of_the_key_it_removes(entry in entry()) {
+    fn a_removal_names_the_key_it_removes(entry in entry()) {
         let message = sent(&Op::Remove(entry.clone().into()));
         if !matches!(entry, Entry::Link(_)) {
             prop_assert_eq!(decode(&message, &links()), Some(Observation::Lost(entry.key())));
@@ -187,7 +187,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_make_the_decoder_fall_over(
+    fn no_bytes_make_the_decoder_panic(
         bytes in proptest::collection::vec(any::<u8>(), 0..256),
         kind in prop_oneof![16..40_u16, 104..107_u16],
     ) {
@@ -215,14 +215,14 @@ fn a_neighbour() -> Neighbour {
 }
 
 #[test]
-fn an_op_on_a_link_that_is_not_there_says_so() {
+fn an_op_on_a_missing_link_names_it() {
     let route = Route { link: Some(LinkName::new("flannel.9")), ..a_route() };
     let unencodable = encode(&Op::Create(Entry::Route(route).into()), &links()).unwrap_err();
     assert_eq!(unencodable.to_string(), "there is no link flannel.9");
 }
 
 #[test]
-fn a_route_bears_our_mark_and_flannels_form() {
+fn a_route_has_tweeds_protocol_and_flannels_form() {
     let message = route::encode(&a_route(), &links()).unwrap();
     assert_eq!(u8::from(message.header.protocol), PROTOCOL);
     assert_eq!(message.header.table, 254);
@@ -239,13 +239,13 @@ fn a_neighbour_without_a_mac_is_lost() {
 }
 
 #[test]
-fn an_appended_route_stands_behind_the_one_in_force() {
+fn an_appended_route_is_inactive() {
     let message = encoded(&Op::Create(Entry::Route(a_route()).into()));
     assert_eq!(received(&message.finish(0, NLM_F_APPEND.into())), None);
 }
 
 #[test]
-fn a_route_of_another_table_or_class_of_traffic_is_none_of_ours() {
+fn a_route_of_another_table_or_tos_is_ignored() {
     for spoil in [
         (|message| message.header.table = 100)
             as fn(&mut netlink_packet_route::route::RouteMessage),
@@ -258,11 +258,11 @@ fn a_route_of_another_table_or_class_of_traffic_is_none_of_ours() {
 }
 
 #[test]
-fn an_attribute_that_nobody_knows_does_not_hide_its_link() {
+fn an_unknown_attribute_does_not_hide_its_link() {
     let mut message = LinkMessage::default();
     message.header.index = 4;
     message.attributes = vec![
-        // Too short for what it should be, as of a driver that is newer than we are.
+        // Too short for its type, as a newer driver might send it.
         LinkAttribute::Other(DefaultNla::new(IFLA_LINKINFO, vec![1, 2, 3, 4, 5])),
         LinkAttribute::Other(DefaultNla::new(IFLA_STATS64, vec![1])),
         LinkAttribute::IfName("eth0".to_owned()),

@@ -1,4 +1,4 @@
-//! Many changes of tables as one transaction.
+//! Several changes of tables as one transaction.
 
 use std::iter::repeat_n;
 use std::net::IpAddr;
@@ -13,15 +13,15 @@ use crate::kernel::Observation;
 use crate::model::entry::{Element, Entry, Key, PEERS, RENEWED, TableName};
 use crate::plan::diff::Op;
 
-/// Changes that are carried out together or not at all.
+/// Changes that are applied together or not at all.
 pub(crate) struct Transaction {
     pub(crate) batch: Batch,
-    /// Which of the ops each message of it is about.
+    /// The range of ops that each message applies.
     pub(crate) owners: Vec<Range<usize>>,
 }
 
-/// What carries `ops` on tables and their elements out, in their order. Elements that follow each
-/// other share a message.
+/// The transaction that applies `ops` on tables and their elements in order. Consecutive elements
+/// share a message.
 pub(crate) fn transaction(ops: &[Op]) -> Option<Transaction> {
     let (mut whole, mut owners, mut end) = (None, Vec::new(), 0);
     let runs = ops.chunk_by(share_a_message).flat_map(|run| run.chunks(MOST_ADDRESSES));
@@ -38,8 +38,7 @@ pub(crate) fn transaction(ops: &[Op]) -> Option<Transaction> {
     whole.map(|batch| Transaction { batch, owners })
 }
 
-/// What a `frame` to listeners says of the elements of tables; nothing if it speaks of
-/// anything else.
+/// The element changes that a notification reports; empty for other notifications.
 pub(crate) fn changed_elements(frame: &Frame<'_>) -> Vec<Observation> {
     let Some(changed) = nftables::changed_elements(frame) else { return Vec::new() };
     let table = Arc::new(table::table_name(changed.family, changed.table));
@@ -55,7 +54,7 @@ fn changed_renewal(changed: &ChangedElements<'_>, table: Arc<TableName>) -> Obse
         (Change::Added, Some(stay)) => {
             Observation::Holds(Entry::Renewal(table::renewal(table, stay)))
         }
-        // One that stays for ever is none.
+        // An element without a timeout is not a renewal.
         (Change::Added, None) | (Change::Deleted, _) => Observation::Lost(Key::Renewal(table)),
     }
 }
@@ -80,7 +79,7 @@ fn share_a_message(one: &Op, other: &Op) -> bool {
     }
 }
 
-/// None for what is neither table nor element.
+/// None for ops on neither tables nor elements.
 fn encode(run: &[Op]) -> Option<Batch> {
     let addresses = run.iter().filter_map(|op| match op.entry() {
         Entry::Element(element) => Some(element.address),

@@ -1,4 +1,4 @@
-//! The rules of others, read by netlink.
+//! Reads foreign rules over netlink.
 
 use std::io;
 use std::path::Path;
@@ -19,7 +19,7 @@ pub(super) fn chains() -> Vec<ForeignChain> {
     found.into_iter().map(chain).collect()
 }
 
-/// Whether it can be asked for a table, there or not.
+/// Whether nftables accepts a query for a table, existing or not.
 pub(super) fn nftables() -> Module {
     let asked = Socket::open(Protocol::Netfilter)
         .and_then(|mut socket| nftables::read(&mut socket, Family::V4, "tweed"));
@@ -51,7 +51,7 @@ fn chain(found: FilterChain) -> ForeignChain {
     ForeignChain { family, table, name, policy, rules }
 }
 
-/// None if it asks for more than addresses.
+/// None if the rule matches on more than addresses.
 fn rule(FilterRule { tests, outcome }: FilterRule) -> Option<ForeignRule> {
     let mut rule = ForeignRule { source: None, destination: None, then: outcome };
     for test in tests {

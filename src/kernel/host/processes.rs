@@ -1,4 +1,5 @@
-//! Processes on this host: other daemons that keep the same routes, and what listens on our UDP ports.
+//! Processes on this host: other daemons that manage the same routes, and listeners on tweed's UDP
+//! ports.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -15,23 +16,23 @@ use super::{Places, names, text};
 use crate::plan::preflight::facts::{Needs, Owner, Place, Port, Process, Rival, Socket};
 
 const RIVAL: &str = "flanneld";
-/// The name under which our daemon is installed next to each of our programs.
+/// The file name of tweed's daemon, which is installed next to every program of tweed.
 const DAEMON: &str = "tweedd";
-/// The port on which flanneld answers for its health, in flannel's manifests and chart.
+/// The port of flanneld's health endpoint in flannel's manifests and chart.
 const HEALTH_PORT: u16 = 8081;
-/// The body of flanneld's answer; ours is another.
+/// The body of flanneld's response, which differs from tweed's.
 const ANSWER: &str = "flanneld is running";
-/// On loopback, and a daemon waits for it at its start.
+/// Short, because the endpoint is on loopback and the daemon waits for it at start-up.
 const TIMEOUT: Duration = Duration::from_millis(300);
-/// An answer of flanneld's is shorter, in bytes.
+/// The maximum size of a response, in bytes; flanneld's is smaller.
 const LONGEST: u64 = 4096;
 
-/// Our own daemons, by whatever name they run: an image may call them flanneld.
+/// Identifies tweed's own daemons by process instead of name: an image may name them flanneld.
 struct Ours<'a> {
     proc: &'a Path,
     /// The process that listens on the control socket.
     listener: Option<u32>,
-    /// The file of our daemon.
+    /// The executable of tweed's daemon.
     program: Option<File>,
 }
 
@@ -56,10 +57,10 @@ impl<'a> Ours<'a> {
     }
 }
 
-/// Daemons that would keep the routes of this network namespace as we do.
+/// Other daemons that manage routes in this network namespace.
 pub fn rivals(places: &Places) -> Vec<Rival> {
     let seen = processes(places);
-    // In a container, the processes of the host cannot be seen.
+    // In a container, the processes of the host are not visible.
     let answers = seen.is_empty().then(answering_flanneld).flatten().map(Rival::Health);
     seen.into_iter().map(Rival::Process).chain(answers).collect()
 }
@@ -89,7 +90,7 @@ fn network(process: &Path) -> io::Result<PathBuf> {
     fs::read_link(process.join("ns/net"))
 }
 
-/// None for one that lives elsewhere, or no longer.
+/// None for a process that is gone or in another network namespace.
 fn place(theirs: io::Result<PathBuf>, ours: Option<&PathBuf>) -> Option<Place> {
     match theirs {
         Ok(theirs) => (ours? == &theirs).then_some(Place::Ours),
@@ -98,7 +99,7 @@ fn place(theirs: io::Result<PathBuf>, ours: Option<&PathBuf>) -> Option<Place> {
     }
 }
 
-/// As the kernel knows it; none if it cannot be seen from here.
+/// The process ID that the kernel reports; none if it is not visible in this namespace.
 fn listener(socket: &Path) -> Option<u32> {
     let stream = UnixStream::connect(socket).ok()?;
     let pid = getsockopt(&stream, PeerCredentials).ok()?.pid();
@@ -110,7 +111,7 @@ fn file(path: &Path) -> Option<File> {
     Some((file.dev(), file.ino()))
 }
 
-/// The TCP port on which flanneld answers in this network, if it does.
+/// The TCP port of flanneld's health endpoint in this network namespace, if it responds.
 fn answering_flanneld() -> Option<u16> {
     let answer = ask(SocketAddr::from((Ipv4Addr::LOCALHOST, HEALTH_PORT))).ok()?;
     answer.trim_end().ends_with(ANSWER).then_some(HEALTH_PORT)
@@ -126,7 +127,7 @@ fn ask(address: SocketAddr) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&answer).into_owned())
 }
 
-/// What listens on the UDP ports that this node needs.
+/// The listeners on the UDP ports that this node needs.
 pub(super) fn sockets(needs: &Needs, places: &Places) -> Vec<Socket> {
     let (proc, ours) = (places.proc.as_path(), Ours::find(places));
     let wanted: Vec<u16> = needs.ports.iter().map(|port| Port::number(*port)).collect();
@@ -136,7 +137,7 @@ pub(super) fn sockets(needs: &Needs, places: &Places) -> Vec<Socket> {
     bound.map(|(port, inode)| Socket { port, owner: owner(inode, proc, &ours) }).collect()
 }
 
-/// The port and the number of a socket.
+/// The port and the inode of a socket.
 fn bound(line: &str) -> Option<(u16, &str)> {
     let mut words = line.split_whitespace();
     let (_, port) = words.nth(1)?.rsplit_once(':')?;
@@ -166,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_tells_port_and_number() {
+    fn a_line_contains_port_and_inode() {
         let line = " 2316: 00000000:2118 00000000:0000 07 00000000:00000000 00:00000000 00000000  \
                     0        0 51287 2 ffff8d2c4a1d0000 0";
         assert_eq!(bound(line), Some((8472, "51287")));

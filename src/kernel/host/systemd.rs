@@ -1,4 +1,4 @@
-//! The files of networkd and udev, in the order in which these read them.
+//! The files of networkd and udev, in the order in which they are read.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,12 +7,12 @@ use super::{names, text};
 use crate::plan::preflight::facts::Systemd;
 use crate::plan::preflight::unit::Unit;
 
-/// A file hides those of its name in the folders behind it.
+/// A file hides files of the same name in later folders.
 const FOLDERS: [&str; 4] =
     ["etc/systemd", "run/systemd", "usr/local/lib/systemd", "usr/lib/systemd"];
 const CONFIG: &str = "networkd.conf";
 
-/// Nothing of networkd or udev that does not run.
+/// Skips networkd or udev if it is not running.
 pub(super) fn read(root: &Path) -> Systemd {
     let networkd = root.join("run/systemd/netif").exists();
     let udev = root.join("run/udev").exists();
@@ -23,20 +23,20 @@ pub(super) fn read(root: &Path) -> Systemd {
     }
 }
 
-/// Where there is no file, its place is where one belongs.
+/// If there is no file, the path where it would be created.
 fn config(root: &Path) -> Unit {
     let found = FOLDERS.map(|folder| format!("{folder}/{CONFIG}"));
     let path = found.iter().find(|path| root.join(path).exists()).or(found.first());
     unit(root, path.map_or("", String::as_str), CONFIG)
 }
 
-/// Those of all folders, by name; an empty one is as good as none.
+/// The units of all folders, by name; an empty file masks its unit.
 fn units(root: &Path, ending: &str) -> Vec<Unit> {
     let paths = by_name(root, "network", ending);
-    let said = paths
+    let non_empty = paths
         .into_iter()
         .filter(|(_, path)| text(&root.join(path)).is_some_and(|text| !text.trim().is_empty()));
-    said.map(|(name, path)| unit(root, &path, &format!("network/{name}"))).collect()
+    non_empty.map(|(name, path)| unit(root, &path, &format!("network/{name}"))).collect()
 }
 
 fn unit(root: &Path, path: &str, name: &str) -> Unit {
@@ -45,7 +45,7 @@ fn unit(root: &Path, path: &str, name: &str) -> Unit {
     Unit::parse(format!("/{path}"), texts.filter_map(|path| text(&root.join(path))))
 }
 
-/// The files in `folder` of each of the folders, below `root`.
+/// The files in the subfolder `folder` of each systemd folder, below `root`.
 fn by_name(root: &Path, folder: &str, ending: &str) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     for place in FOLDERS {

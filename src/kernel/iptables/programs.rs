@@ -1,4 +1,4 @@
-//! The programs of iptables: what they list, and what they write.
+//! Runs the iptables programs to list and write rules.
 
 use std::env;
 use std::fs;
@@ -16,25 +16,25 @@ use crate::model::entry::{Chain, ChainName, Iptables};
 use crate::model::prefix::Family;
 use crate::plan::diff::Op;
 
-/// Others may hold the lock of iptables: so many seconds are waited for it.
+/// The time to wait for the iptables lock, in seconds.
 const LOCK: &str = "2";
-/// No program takes so long, unless it hangs.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// A program that takes longer hangs.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Rules were not written, or not read.
+/// The reason why rules were not read or not written.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
     #[error("{program} is not installed: install the package iptables")]
     Missing { program: String },
     #[error("{program} cannot be run: {source}")]
     Unrunnable { program: String, source: io::Error },
-    #[error("{program} did not end within {} s", PATIENCE.as_secs())]
+    #[error("{program} did not end within {} s", TIMEOUT.as_secs())]
     Hanging { program: String },
     #[error("{program} refused: {words}")]
     Refused { program: String, words: String },
 }
 
-/// One kind of iptables for one family.
+/// The programs of one kind of iptables for one family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Programs {
     iptables: Iptables,
@@ -46,8 +46,8 @@ impl Programs {
         Self { iptables: name.iptables, family: name.family }
     }
 
-    /// All tables, or one of them, as `iptables-save` prints them: others may be far larger. Those
-    /// that are not there are not made.
+    /// The output of `iptables-save` for all tables, or for one of them, because other tables may
+    /// be far larger. Does not create missing tables.
     pub(super) async fn list(self, table: Option<&str>) -> Result<String, Error> {
         let arguments: Vec<&str> = table.into_iter().flat_map(|table| ["-t", table]).collect();
         let output = self.run("save", &arguments, "").await?;
@@ -64,7 +64,7 @@ impl Programs {
         let mut command = Command::new(path);
         command.args(arguments).kill_on_drop(true);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let output = match timeout(PATIENCE, converse(command, input)).await {
+        let output = match timeout(TIMEOUT, run_to_end(command, input)).await {
             Ok(Ok(output)) => output,
             Ok(Err(source)) => return Err(Error::Unrunnable { program, source }),
             Err(_) => return Err(Error::Hanging { program }),
@@ -77,7 +77,7 @@ impl Programs {
         }
     }
 
-    /// The program of this kind, by its own name or by that of the host's usual one.
+    /// The program of this kind, under its own name or under the name of the host's default one.
     fn find(self, verb: &str) -> Result<(String, PathBuf), Error> {
         let word = word(self.family);
         let own = format!("{word}-{}-{verb}", self.iptables);
@@ -87,7 +87,7 @@ impl Programs {
         found.next().ok_or(Error::Missing { program: own })
     }
 
-    /// Whether the kernel has `table` in the legacy form; a listing tells what is in it.
+    /// Whether the legacy kernel module has `table`. Its rules are only in a listing.
     pub(super) fn has_legacy_table(self, table: &str) -> bool {
         let file = match self.family {
             Family::V4 => "ip_tables_names",
@@ -98,24 +98,24 @@ impl Programs {
     }
 }
 
-/// Which of the two this host calls iptables.
+/// The kind of iptables that `iptables` runs on this host.
 pub(in crate::kernel) fn usual() -> Iptables {
     let path = installed("iptables").and_then(|path| path.canonicalize().ok());
     path.map_or(Iptables::Nft, |path| kind(&path))
 }
 
-/// Programs that know both kinds are links to one that has the kind in its name; before there were
-/// two kinds, there was the one that is legacy now.
+/// The file name of the link target shows the kind. A target without a kind is legacy, which was
+/// once the only one.
 fn kind(program: &Path) -> Iptables {
     let name = program.file_name().unwrap_or_default().to_string_lossy();
     let is_legacy = !name.contains("nft") && !name.contains("wrapper");
     if is_legacy { Iptables::Legacy } else { Iptables::Nft }
 }
 
-async fn converse(mut command: Command, input: &str) -> io::Result<Output> {
+async fn run_to_end(mut command: Command, input: &str) -> io::Result<Output> {
     let mut child = command.spawn()?;
     if let Some(mut stdin) = child.stdin.take() {
-        // Who does not listen says why.
+        // If the program does not read its input, its error output explains why.
         let _ = stdin.write_all(input.as_bytes()).await;
     }
     child.wait_with_output().await
@@ -128,7 +128,7 @@ const fn word(family: Family) -> &'static str {
     }
 }
 
-/// Where the program `name` is.
+/// The path of the program `name`.
 fn installed(name: &str) -> Option<PathBuf> {
     let folders = env::var_os("PATH")?;
     let mut places = env::split_paths(&folders).map(|folder| folder.join(name));
@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kind_of_a_program_shows_in_what_it_is_a_link_to() {
+    fn the_link_target_of_a_program_shows_its_kind() {
         let kinds = ["xtables-nft-multi", "xtables-legacy-multi", "xtables-multi", "iptables"];
         let [nft, legacy, old, older] = kinds.map(|name| kind(&Path::new("/sbin").join(name)));
         assert_eq!((nft, legacy), (Iptables::Nft, Iptables::Legacy));

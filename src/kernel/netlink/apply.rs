@@ -1,4 +1,4 @@
-//! Carrying ops out: in their order, many at a time.
+//! Applies ops in order, in batches.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -16,39 +16,40 @@ use crate::kernel::{Chains, Observation, Refused};
 use crate::model::entry::{Entry, LinkName};
 use crate::plan::diff::Op;
 
-/// So many messages wait to be sent, at most: encoded they take more room than anything else.
+/// The maximum number of messages in a batch, to limit the memory for encoded messages.
 const BATCH: usize = 512;
 
 /// One pass over a list of ops.
 #[derive(Default)]
 struct Pass {
     batch: Batch,
-    /// Of tables: not carried out yet, after all that is in the batch.
+    /// Ops on tables, applied after the batch.
     tables: Vec<Op>,
     refused: Vec<Refused>,
     links: Knowledge,
-    /// Those that may be gone, or down, since we last heard of them: something on them was refused.
-    doubted: BTreeSet<LinkName>,
+    /// Links that may be gone or down since the last notification, because an op on them was
+    /// refused.
+    uncertain: BTreeSet<LinkName>,
 }
 
-/// Encoded and not yet sent.
+/// Messages that are encoded but not yet sent.
 #[derive(Default)]
 struct Batch {
     ops: Vec<Op>,
     messages: Vec<Message>,
-    /// Which of the ops each message carries out; none if it only smooths the way.
+    /// The op that each message applies; none for an auxiliary message.
     owners: Vec<Option<usize>>,
 }
 
-/// How well the indices of links are known.
+/// How current the indices of links are.
 #[derive(Default, PartialEq, Eq)]
 enum Knowledge {
-    /// As of the last dump and the changes observed since.
+    /// From the last dump and later notifications.
     #[default]
     Good,
     /// Read in this pass.
     Fresh,
-    /// A link in the batch is about to be made, or made anew.
+    /// A link in the batch will be created or recreated.
     Outdated,
 }
 
@@ -62,18 +63,18 @@ impl NetlinkKernel {
             }
         }
         self.flush(&mut pass).await?;
-        self.check_links(pass.doubted).await?;
+        self.check_links(pass.uncertain).await?;
         Ok(pass.refused)
     }
 
-    /// Reports those of `doubted` that are not as we know them. When a link goes, the kernel first
-    /// reports each entry that it takes along: of thousands, each would be tried again in vain.
-    async fn check_links(&mut self, doubted: BTreeSet<LinkName>) -> io::Result<()> {
-        if doubted.is_empty() {
+    /// Reports links of `uncertain` that have changed. When a link is removed, the kernel first
+    /// reports each entry on it: without this check, thousands of them would be recreated in vain.
+    async fn check_links(&mut self, uncertain: BTreeSet<LinkName>) -> io::Result<()> {
+        if uncertain.is_empty() {
             return Ok(());
         }
         let known: Vec<_> =
-            doubted.into_iter().map(|link| (self.links.get(&link).cloned(), link)).collect();
+            uncertain.into_iter().map(|link| (self.links.get(&link).cloned(), link)).collect();
         self.read_links().await?;
         let changed =
             known.into_iter().filter(|(known, link)| self.links.get(link) != known.as_ref());
@@ -83,7 +84,7 @@ impl NetlinkKernel {
 
     async fn step(&mut self, op: Op, pass: &mut Pass) -> io::Result<()> {
         let is_link = matches!(op.entry(), Entry::Link(_));
-        // What sits on a link needs the index that the kernel gives it when it is made.
+        // Entries on a link need its index, which the kernel assigns when the link is created.
         if !is_link && pass.links == Knowledge::Outdated {
             self.learn_links(pass).await?;
         }
@@ -108,7 +109,7 @@ impl NetlinkKernel {
                     pass.refuse(op, &reason);
                 }
             }
-            // What sat on the link went with it.
+            // The entry was removed with its link.
             Err(Unencodable::NoLink(_)) if matches!(op, Op::Remove(_)) => {}
             Err(reason) => pass.refuse(op, &reason),
         }
@@ -141,7 +142,7 @@ impl NetlinkKernel {
     async fn flush_batch(&mut self, pass: &mut Pass) -> io::Result<()> {
         let mut second = Batch::default();
         for (op, refusal) in self.send(mem::take(&mut pass.batch)).await? {
-            self.lacks_nexthops |= says_no_nexthops(&op, refusal.errno);
+            self.lacks_nexthops |= means_no_nexthops(&op, refusal.errno);
             match remedy(&op, refusal.errno) {
                 Some(remedy) => self.retry(op, remedy, &mut second),
                 None => pass.refuse_unless_done(op, &refusal),
@@ -195,25 +196,26 @@ impl Pass {
 
     fn refuse_unless_done(&mut self, op: Op, refusal: &Refusal) {
         if !is_done_already(&op, refusal.errno) {
-            self.doubted.extend(doubted_link(&op, refusal.errno));
+            self.uncertain.extend(suspected_link(&op, refusal.errno));
             self.refuse(op, refusal);
         }
     }
 }
 
-/// Whether the kernel refused because it has no nexthop objects, or none for us.
-fn says_no_nexthops(op: &Op, errno: Errno) -> bool {
+/// Whether the kernel refused because it does not support nexthop objects, or not for tweed.
+fn means_no_nexthops(op: &Op, errno: Errno) -> bool {
     matches!(op.entry(), Entry::Nexthop(_))
         && matches!(errno, Errno::EOPNOTSUPP | Errno::ENOSYS | Errno::EPERM | Errno::EACCES)
 }
 
-/// The link that is perhaps why: nexthop objects are refused as invalid on one that is gone.
-fn doubted_link(op: &Op, errno: Errno) -> Option<LinkName> {
-    let is_doubted = matches!(errno, Errno::ENODEV | Errno::ENETDOWN | Errno::EINVAL);
-    op.entry().link().filter(|_| is_doubted).cloned()
+/// The link that may have caused the refusal. On a missing link, nexthop objects are refused as
+/// invalid.
+fn suspected_link(op: &Op, errno: Errno) -> Option<LinkName> {
+    let may_be_link = matches!(errno, Errno::ENODEV | Errno::ENETDOWN | Errno::EINVAL);
+    op.entry().link().filter(|_| may_be_link).cloned()
 }
 
-/// Whether the kernel refused only because things are as `op` would have them.
+/// Whether the kernel refused only because the requested state already exists.
 fn is_done_already(op: &Op, errno: Errno) -> bool {
     match op {
         Op::Remove(_) => {

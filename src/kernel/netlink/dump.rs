@@ -1,4 +1,4 @@
-//! Reading the host, and what the kernel holds: one listing serves both.
+//! Reads host facts and kernel entries from one listing.
 
 use std::io;
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use crate::model::node::{Interface, Nexthops};
 use crate::model::prefix::Family;
 use crate::plan::scope::Scope;
 
-/// What the links, addresses, nexthop objects and routes of this host are.
+/// The links, addresses, nexthop objects and routes of this host.
 pub(super) struct Listing {
     pub(super) interfaces: Vec<Interface>,
     pub(super) default_routes: Vec<(Family, Option<LinkName>)>,
     pub(super) nexthops: Nexthops,
-    /// Those of them that are of interest. Of several at one key, the first is the one in force.
+    /// The relevant entries. Of several with the same key, the first is active.
     entries: Vec<Arc<Entry>>,
 }
 
@@ -62,7 +62,7 @@ impl NetlinkKernel {
         Ok(Listing { interfaces, default_routes, nexthops, entries })
     }
 
-    /// With what each tunnel device leads to, settings, tables and chains.
+    /// Adds the entries on tunnel devices, settings, tables and chains.
     pub(super) async fn state_of(
         &mut self,
         Listing { mut entries, .. }: Listing,
@@ -88,7 +88,7 @@ impl NetlinkKernel {
         Ok(entries.into_iter().rev().collect())
     }
 
-    /// With their elements.
+    /// The tables with their elements.
     fn read_tables(&mut self, scope: &Scope) -> Vec<Entry> {
         let mut entries = Vec::new();
         let tables: Vec<_> =
@@ -101,7 +101,7 @@ impl NetlinkKernel {
         entries
     }
 
-    /// Of the tunnel devices that exist.
+    /// The indices of existing tunnel devices.
     pub(super) fn indices(&self, scope: &Scope) -> impl Iterator<Item = u32> {
         scope.tunnels.iter().filter_map(|tunnel| self.links.index(tunnel).ok())
     }
@@ -112,7 +112,7 @@ async fn chains(scope: &Scope) -> impl Iterator<Item = Entry> + use<> {
     reading.found.into_iter().map(Entry::Chain)
 }
 
-/// What `body` says that the kernel holds, if it is of any interest.
+/// The entry that `body` lists, if it is in `scope`.
 fn entry(body: &Body, links: &Links, scope: &Scope) -> Option<Entry> {
     let Observation::Holds(entry) = codec::decode(body, links)? else { return None };
     scope.covers(&entry).then_some(entry)
@@ -133,7 +133,7 @@ fn add_address(interfaces: &mut [Interface], body: &Body, links: &Links) {
     }
 }
 
-/// The number of ours that a foreign nexthop object has.
+/// The ID in tweed's range that a foreign nexthop object uses.
 fn taken(body: &Body) -> Option<NexthopId> {
     match body {
         Body::NewNexthop(nexthop) if nexthop.protocol != PROTOCOL => {

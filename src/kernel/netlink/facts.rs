@@ -1,4 +1,4 @@
-//! What the host looks like.
+//! Reads the host facts.
 
 use std::io;
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use crate::kernel::codec::{self, Body, request};
 use crate::kernel::{iptables, settings};
 use crate::model::node::{Facts, Firewalls, Reach, Release};
 
-/// The version of the kernel that runs.
+/// The release of the running kernel.
 const RELEASE: &str = "/proc/sys/kernel/osrelease";
 
 impl NetlinkKernel {
@@ -48,7 +48,7 @@ impl NetlinkKernel {
     }
 }
 
-/// The kubelet reports it to each pod.
+/// The kubelet sets this variable in each pod.
 pub(crate) fn service() -> Option<IpAddr> {
     std::env::var("KUBERNETES_SERVICE_HOST").ok()?.parse().ok()
 }

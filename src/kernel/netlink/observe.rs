@@ -1,4 +1,4 @@
-//! What the kernel tells without being asked.
+//! Receives kernel notifications.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -24,38 +24,38 @@ impl NetlinkKernel {
                 self.listen_anew()?;
                 return Ok(Observation::Unheard);
             };
-            let (mut heard, networks) = (Vec::new(), &self.scope.networks);
+            let (mut bodies, networks) = (Vec::new(), &self.scope.networks);
             let read = |frame: &Frame<'_>| {
                 if codec::may_concern(frame, networks, &tunnels) {
-                    heard.extend(codec::parse(frame));
+                    bodies.extend(codec::parse(frame));
                 }
             };
             let (mut changed, mut elements) = (BTreeSet::new(), Vec::new());
             let mut chains = BTreeSet::new();
             let read_tables = |frame: &Frame<'_>| {
-                let told = codec::changed_elements(frame);
-                changed.extend(codec::changed_table(frame).filter(|_| told.is_empty()));
+                let received = codec::changed_elements(frame);
+                changed.extend(codec::changed_table(frame).filter(|_| received.is_empty()));
                 chains.extend(codec::changed_chain(frame));
-                elements.extend(told);
+                elements.extend(received);
             };
-            let told = tokio::select! {
-                told = monitor.receive(read) => told,
-                told = receive_tables(self.table_monitor.as_mut(), read_tables) => told,
+            let received = tokio::select! {
+                received = monitor.receive(read) => received,
+                received = receive_tables(self.table_monitor.as_mut(), read_tables) => received,
             };
-            match told {
+            match received {
                 Ok(()) => {
-                    for body in &heard {
-                        self.hear(body);
+                    for body in &bodies {
+                        self.apply_message(body);
                     }
                     changed.retain(|table| self.scope.tables.contains(table));
-                    let elements = elements.into_iter().filter_map(|told| self.concern(told));
+                    let elements = elements.into_iter().filter_map(|it| self.relevant(it));
                     let elements: Vec<_> = elements.collect();
                     self.observed.extend(elements);
                     self.observed.extend(changed.into_iter().map(Observation::TableChanged));
                     self.observed.extend(chains.into_iter().map(Observation::ChainChanged));
                 }
                 Err(error) if error.raw_os_error() == Some(ENOBUFS) => {
-                    // What is left in the old sockets is older than the dump that now follows.
+                    // Notifications left in the old sockets are older than the dump that follows.
                     self.listen_anew()?;
                     return Ok(Observation::Overrun);
                 }
@@ -64,24 +64,24 @@ impl NetlinkKernel {
         }
     }
 
-    fn hear(&mut self, body: &Body) {
+    fn apply_message(&mut self, body: &Body) {
         match body {
-            Body::Rtnl(M::NewLink(link)) if is_own_word(link) => {
-                self.hear_of_link(link);
+            Body::Rtnl(M::NewLink(link)) if is_link_message(link) => {
+                self.apply_link(link);
             }
-            Body::Rtnl(M::DelLink(link)) if is_own_word(link) => {
+            Body::Rtnl(M::DelLink(link)) if is_link_message(link) => {
                 self.links.remove(link.header.index);
                 self.observed.extend(codec::link_name(link).map(Observation::LinkChanged));
             }
             Body::Rtnl(M::NewLink(_) | M::DelLink(_)) => {}
             _ => {
                 let observation = codec::decode(body, &self.links);
-                self.observed.extend(observation.and_then(|observation| self.concern(observation)));
+                self.observed.extend(observation.and_then(|it| self.relevant(it)));
             }
         }
     }
 
-    fn hear_of_link(&mut self, link: &LinkMessage) {
+    fn apply_link(&mut self, link: &LinkMessage) {
         if let Some((name, known)) = codec::known_link(link) {
             let former = self.links.insert(&name, known);
             self.observed.extend(former.into_iter().chain([name]).map(Observation::LinkChanged));
@@ -90,7 +90,7 @@ impl NetlinkKernel {
         }
     }
 
-    /// A setting that holds for every link holds for the underlay.
+    /// A setting of all links also applies to the underlay.
     fn link_of_setting(&self, index: u32) -> Option<Observation> {
         let link = match index {
             codec::ALL_LINKS => self.scope.underlay.as_ref(),
@@ -99,8 +99,9 @@ impl NetlinkKernel {
         link.cloned().map(Observation::LinkChanged)
     }
 
-    /// Our entries as such, the addresses of other links as a change of those links, nothing else.
-    fn concern(&self, observation: Observation) -> Option<Observation> {
+    /// Returns changes of entries in scope, and address changes of other links as link changes;
+    /// drops the rest.
+    fn relevant(&self, observation: Observation) -> Option<Observation> {
         let key = match &observation {
             Observation::Holds(entry) => entry.key(),
             Observation::Lost(key) => key.clone(),
@@ -120,8 +121,8 @@ impl NetlinkKernel {
     }
 }
 
-/// What the messages of a datagram report, by every reader of messages that the daemon has. For
-/// tests that feed it anything.
+/// The notifications of a datagram, decoded by all of the daemon's message readers. For tests with
+/// arbitrary input.
 #[doc(hidden)]
 pub fn read_datagram(datagram: &[u8]) -> Vec<Observation> {
     let (mut links, mut observations) = (Links::default(), Vec::new());
@@ -157,7 +158,7 @@ fn read_facts(body: &Body, links: &Links) {
     }
 }
 
-/// As [`Monitor::receive`]; never, where there is none.
+/// Like [`Monitor::receive`]; never resolves without a monitor.
 async fn receive_tables(
     monitor: Option<&mut Monitor>,
     read: impl FnMut(&Frame<'_>),
@@ -168,8 +169,8 @@ async fn receive_tables(
     }
 }
 
-/// Bridges use the same messages to tell of their ports: a port removed is no link removed.
-fn is_own_word(link: &LinkMessage) -> bool {
+/// Bridges report their ports with the same messages: a removed port is not a removed link.
+fn is_link_message(link: &LinkMessage) -> bool {
     link.header.interface_family == AddressFamily::Unspec
 }
 
@@ -189,13 +190,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_port_that_leaves_its_bridge_is_no_link_removed() {
+    async fn a_port_that_leaves_its_bridge_is_not_a_removed_link() {
         let mut kernel = NetlinkKernel::open().unwrap();
         let name = LinkName::new("veth7");
-        kernel.hear(&Body::Rtnl(M::NewLink(veth7(AddressFamily::Unspec))));
-        kernel.hear(&Body::Rtnl(M::DelLink(veth7(AddressFamily::Bridge))));
+        kernel.apply_message(&Body::Rtnl(M::NewLink(veth7(AddressFamily::Unspec))));
+        kernel.apply_message(&Body::Rtnl(M::DelLink(veth7(AddressFamily::Bridge))));
         assert_eq!(kernel.links.index(&name), Ok(7));
-        kernel.hear(&Body::Rtnl(M::DelLink(veth7(AddressFamily::Unspec))));
+        kernel.apply_message(&Body::Rtnl(M::DelLink(veth7(AddressFamily::Unspec))));
         assert!(kernel.links.index(&name).is_err());
         let changes = [Observation::LinkChanged(name.clone()), Observation::LinkChanged(name)];
         assert_eq!(kernel.observed, changes);

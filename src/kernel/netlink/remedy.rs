@@ -1,4 +1,4 @@
-//! What helps where the kernel refuses a route that it could very well take. Pure.
+//! Workarounds for routes that the kernel refuses although they are valid. Pure.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -9,48 +9,49 @@ use crate::model::entry::{Entry, LinkName, Route};
 use crate::model::prefix::Prefix;
 use crate::plan::diff::Op;
 
-/// Ops around the second attempt; whether they succeed is of no interest.
+/// Ops before and after the second attempt; their results are ignored.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Remedy {
     pub(super) before: Option<Op>,
     pub(super) after: Option<Op>,
 }
 
-/// How to have `op` accepted that was refused with `errno`; none if there is no way.
+/// The workaround for `op` after `errno`; none if there is none.
 pub(super) fn remedy(op: &Op, errno: Errno) -> Option<Remedy> {
     let (Op::Create(put) | Op::Replace(put)) = op else { return None };
     match (put.as_ref(), errno) {
-        (Entry::Route(route), Errno::EEXIST) => Some(uncovered(route)),
-        // Its nexthop object may have been refused before it, and helped by now.
+        (Entry::Route(route), Errno::EEXIST) => Some(without_hidden(route)),
+        // The nexthop object may have been refused first, and applied by its own workaround since.
         (Entry::Route(Route { nexthop: Some(_), .. }), Errno::EINVAL) => Some(Remedy::default()),
         (Entry::Route(route), Errno::EINVAL) => {
-            let stone = stepping_stone(route.gateway, route.link.as_ref(), route.onlink)?;
-            (stone.destination != route.destination).then(|| stepped(stone))
+            let host_route = gateway_route(route.gateway, route.link.as_ref(), route.onlink)?;
+            (host_route.destination != route.destination).then(|| with_gateway_route(host_route))
         }
         (Entry::Nexthop(nexthop), Errno::EINVAL) => {
-            stepping_stone(nexthop.gateway, nexthop.link.as_ref(), nexthop.onlink).map(stepped)
+            gateway_route(nexthop.gateway, nexthop.link.as_ref(), nexthop.onlink)
+                .map(with_gateway_route)
         }
         _ => None,
     }
 }
 
-/// The kernel has this very route, behind another of its key, and will not have it twice. It
-/// makes way, which no packet feels, for the other is in force.
-fn uncovered(route: &Route) -> Remedy {
+/// The kernel already has this route, inactive behind another one with the same key, and rejects a
+/// duplicate. Removing it first affects no packets, because the other route is active.
+fn without_hidden(route: &Route) -> Remedy {
     Remedy { before: Some(Op::Remove(Arc::new(Entry::Route(route.clone())))), after: None }
 }
 
-/// In IPv6 the kernel refuses an on-link gateway that, as yet, is routed through another device:
-/// by the very route, say, that is to be replaced. A route to the gateway alone convinces it.
-fn stepping_stone(gateway: Option<IpAddr>, link: Option<&LinkName>, onlink: bool) -> Option<Route> {
+/// For IPv6 the kernel refuses an on-link gateway that is currently routed through another device,
+/// possibly by the route to be replaced. A temporary host route to the gateway avoids this.
+fn gateway_route(gateway: Option<IpAddr>, link: Option<&LinkName>, onlink: bool) -> Option<Route> {
     let gateway = gateway.filter(IpAddr::is_ipv6).filter(|_| onlink)?;
     let route = Route::via(Prefix::host(gateway), gateway, link?.clone());
     Some(Route { gateway: None, ..route })
 }
 
-fn stepped(stone: Route) -> Remedy {
-    let stone = Arc::new(Entry::Route(stone));
-    Remedy { before: Some(Op::Create(Arc::clone(&stone))), after: Some(Op::Remove(stone)) }
+fn with_gateway_route(route: Route) -> Remedy {
+    let route = Arc::new(Entry::Route(route));
+    Remedy { before: Some(Op::Create(Arc::clone(&route))), after: Some(Op::Remove(route)) }
 }
 
 #[cfg(test)]
@@ -63,33 +64,33 @@ mod tests {
         Route::via(destination, destination.base(), LinkName::new("flannel-v6.1")).onlink()
     }
 
-    fn words(op: &Op, errno: Errno) -> Option<[String; 2]> {
+    fn texts(op: &Op, errno: Errno) -> Option<[String; 2]> {
         let remedy = remedy(op, errno)?;
-        let words = |op: Option<Op>| op.map(|op| op.to_string()).unwrap_or_default();
-        Some([words(remedy.before), words(remedy.after)])
+        let texts = |op: Option<Op>| op.map(|op| op.to_string()).unwrap_or_default();
+        Some([texts(remedy.before), texts(remedy.after)])
     }
 
     #[test]
-    fn a_route_that_hides_behind_another_makes_way_first() {
+    fn a_hidden_route_is_removed_first() {
         let op = Op::Replace(Entry::Route(route("10.244.2.0/24")).into());
         let removal = "- route 10.244.2.0/24 via 10.244.2.0 dev flannel-v6.1 onlink";
-        assert_eq!(words(&op, Errno::EEXIST), Some([removal.to_owned(), String::new()]));
+        assert_eq!(texts(&op, Errno::EEXIST), Some([removal.to_owned(), String::new()]));
     }
 
     #[test]
-    fn a_gateway_behind_another_device_gets_a_route_of_its_own_meanwhile() {
+    fn a_gateway_behind_another_device_gets_a_temporary_route() {
         let op = Op::Replace(Entry::Route(route("fd00:2::/64")).into());
-        let stone = "route fd00:2::/128 dev flannel-v6.1";
-        assert_eq!(words(&op, Errno::EINVAL), Some([format!("+ {stone}"), format!("- {stone}")]));
+        let host = "route fd00:2::/128 dev flannel-v6.1";
+        assert_eq!(texts(&op, Errno::EINVAL), Some([format!("+ {host}"), format!("- {host}")]));
     }
 
     #[test]
-    fn a_nexthop_behind_another_device_gets_a_route_of_its_own_meanwhile() {
+    fn a_nexthop_behind_another_device_gets_a_temporary_route() {
         let Route { gateway, link, onlink, protocol, .. } = route("fd00:2::/64");
         let id = NexthopId::new(1);
         let op = Op::Create(Entry::Nexthop(Nexthop { id, gateway, link, onlink, protocol }).into());
-        let stone = "route fd00:2::/128 dev flannel-v6.1";
-        assert_eq!(words(&op, Errno::EINVAL), Some([format!("+ {stone}"), format!("- {stone}")]));
+        let host = "route fd00:2::/128 dev flannel-v6.1";
+        assert_eq!(texts(&op, Errno::EINVAL), Some([format!("+ {host}"), format!("- {host}")]));
         assert_eq!(remedy(&op, Errno::EEXIST), None);
         let op =
             Op::Create(Entry::Route(Route { nexthop: Some(id), ..route("fd00:2::/64") }).into());
@@ -97,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_helps_against_any_other_refusal() {
+    fn other_refusals_have_no_remedy() {
         let v4 = Op::Create(Entry::Route(route("10.244.2.0/24")).into());
         let host = Op::Create(Entry::Route(route("fd00:2::/128")).into());
         let direct =

@@ -1,4 +1,5 @@
-//! Chains of iptables-nft as nftables has them: read, and written so that `iptables-save` reads them.
+//! Reads and writes chains of iptables-nft through nftables, in a form that `iptables-save` can
+//! read.
 
 use tweed_netlink::Frame;
 use tweed_netlink::nftables::{self, Batch, Expression, Hook, TableFamily};
@@ -7,28 +8,28 @@ use super::super::table;
 use crate::model::entry::{Base, Chain, ChainName, Iptables, Otherwise, Rule};
 use crate::plan::diff::Op;
 
-/// What the kernel has of a chain, and of the host's chain that leads to it.
+/// The kernel state of one of tweed's chains and of the host's chain that jumps to it.
 #[derive(Debug, Default)]
 pub(crate) struct HostChain {
-    /// The rules of the chain; none if there is no such chain.
+    /// The rules of tweed's chain; none if it does not exist.
     pub(crate) inside: Option<Vec<nftables::Rule>>,
-    /// Those of the host's chain, whoever made them.
+    /// All rules of the host's chain, including foreign ones.
     pub(crate) host: Vec<nftables::Rule>,
     pub(crate) otherwise: Otherwise,
 }
 
 impl HostChain {
-    /// As the chain `name`; none if it is not there.
+    /// Converts to the chain `name`; none if it does not exist.
     pub(crate) fn chain(&self, name: ChainName) -> Option<Chain> {
         let inside = self.inside.as_ref()?;
         let rules: Vec<Rule> = inside.iter().filter_map(|rule| known(rule, name.base)).collect();
         let is_led_to = self.is_led_to(name.base);
-        let astray = if is_led_to { 0 } else { self.leading(name.base).count().max(1) };
-        let foreign = inside.len() - rules.len() + astray;
+        let misplaced = if is_led_to { 0 } else { self.leading(name.base).count().max(1) };
+        let foreign = inside.len() - rules.len() + misplaced;
         Some(Chain { name, rules, foreign, otherwise: self.otherwise })
     }
 
-    /// What carries `op` out, as a whole or not at all. No rule of others is touched.
+    /// The batch that applies `op`, entirely or not at all. Foreign rules are not changed.
     pub(crate) fn batch(&self, op: &Op, chain: &Chain) -> Batch {
         let ChainName { family, base, .. } = chain.name;
         let family = TableFamily::Only(family);
@@ -42,7 +43,7 @@ impl HostChain {
     fn with(&self, chain: &Chain, batch: Batch) -> Batch {
         let base = chain.name.base;
         let (host, own, comment) = (base.as_str(), base.chain(), Some(base.comment()));
-        // What is there already stays as it is, the policy of the host's chain included.
+        // Existing chains keep their settings, including the policy of the host's chain.
         let batch = batch
             .table(None)
             .chain(nftables::Chain { name: host, hook: Some(hook(base)), comment: None })
@@ -69,7 +70,7 @@ impl HostChain {
         self.leading(base).fold(batch, |batch, rule| batch.delete_rule(base.as_str(), rule.handle))
     }
 
-    /// The rules of the host's chain that lead to ours.
+    /// The rules of the host's chain that jump to tweed's chain.
     fn leading(&self, base: Base) -> impl Iterator<Item = &nftables::Rule> {
         self.host.iter().filter(move |rule| rule.leads_to.as_deref() == Some(base.chain()))
     }
@@ -77,15 +78,15 @@ impl HostChain {
     fn is_led_to(&self, base: Base) -> bool {
         let is_ours = |rule: &nftables::Rule| {
             let jump = Expression::Jump(base.chain().to_owned());
-            is_noted(rule, base) && rule.expressions.as_deref() == Some(&[jump])
+            has_comment(rule, base) && rule.expressions.as_deref() == Some(&[jump])
         };
         let mut leading = self.leading(base);
         leading.next().is_some_and(is_ours) && leading.next().is_none()
     }
 }
 
-/// The chain of iptables-nft that a `frame` to listeners says to have changed, or whose
-/// way in has.
+/// The iptables-nft chain that a notification reports as changed, directly or through the host's
+/// chain.
 pub(crate) fn changed_chain(frame: &Frame<'_>) -> Option<ChainName> {
     let (family, table, chain) = nftables::changed_chain(frame)?;
     let TableFamily::Only(family) = family else { return None };
@@ -95,16 +96,16 @@ pub(crate) fn changed_chain(frame: &Frame<'_>) -> Option<ChainName> {
     Some(ChainName { iptables: Iptables::Nft, family, base })
 }
 
-/// None for a rule that means anything else than one of ours, or is noted as one of others.
+/// None for a rule that matches no form of tweed's rules, or has another comment.
 fn known(rule: &nftables::Rule, base: Base) -> Option<Rule> {
-    table::rule(rule.expressions.as_ref()?).filter(|_| is_noted(rule, base))
+    table::rule(rule.expressions.as_ref()?).filter(|_| has_comment(rule, base))
 }
 
-fn is_noted(rule: &nftables::Rule, base: Base) -> bool {
+fn has_comment(rule: &nftables::Rule, base: Base) -> bool {
     rule.comment.as_deref() == Some(base.comment())
 }
 
-/// Programs of iptables take a rule without a counter for none of theirs.
+/// The iptables programs do not recognize rules without a counter.
 fn counted(rule: &Rule) -> Vec<Expression> {
     let mut expressions = table::expressions(rule);
     let verdict = expressions.pop();
