@@ -1,4 +1,4 @@
-//! The checkpoint on disk: enough to forward packets while the store is unreachable.
+//! Saves and loads the checkpoint, from which packets are forwarded while the store is unreachable.
 
 use std::io;
 use std::path::Path;
@@ -10,17 +10,17 @@ use serde_json::value::RawValue;
 use crate::excerpt;
 use crate::model::checkpoint::HostId;
 
-/// Made at the first boot. The image of a machine carries it, unless it was removed.
+/// Created at the first boot. A machine's image contains it, unless it was removed.
 const MACHINE_ID: &str = "/etc/machine-id";
-/// Made at each boot. A clock may step; this does not.
+/// Created at each boot. Unlike the clock, it does not change until the next boot.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// The host on which this process runs. It does not change while it runs.
+/// The host on which this process runs. Constant while the process runs.
 pub fn this_host() -> HostId {
     HostId { machine: id(MACHINE_ID), boot: id(BOOT_ID) }
 }
 
-/// None where the host has no such id, or this container does not see it.
+/// None if the host has no such id, or this container cannot read it.
 fn id(path: &str) -> Option<String> {
     let id = std::fs::read_to_string(path).ok()?;
     Some(id.trim().to_owned()).filter(|id| !id.is_empty())
@@ -36,10 +36,10 @@ struct Envelope<D> {
 }
 
 const VERSION: u32 = 1;
-/// It holds no secret, but it is nobody else's business.
+/// The checkpoint contains no secret, but no other user needs it.
 const MODE: u32 = 0o600;
 
-/// A checkpoint that is of no use.
+/// Why a checkpoint cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("{path} cannot be read")]
@@ -48,16 +48,16 @@ pub enum Error {
     Damaged { path: String, reason: String },
 }
 
-/// Makes `data` the content of `path`: all of it, or what was there before.
+/// Writes `data` to `path` atomically.
 pub fn save(path: &Path, data: &impl Serialize) -> io::Result<()> {
     let data = serde_json::to_vec(data)?;
     let crc32 = crc32fast::hash(&data);
     let head = format!(r#"{{"version":{VERSION},"crc32":{crc32},"data":"#);
-    // In parts, for it may be megabytes.
+    // In parts, to avoid a copy of megabytes.
     tweed_cni::disk::atomic_file::write_parts(path, &[head.as_bytes(), &data, b"}"], MODE)
 }
 
-/// What was saved at `path`; none if nothing was.
+/// The data saved at `path`; none if the file does not exist.
 pub fn load<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, Error> {
     let name = || path.display().to_string();
     let document = match std::fs::read(path) {
@@ -69,7 +69,7 @@ pub fn load<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, Error> {
 }
 
 fn decode<T: DeserializeOwned>(document: &[u8]) -> Result<T, String> {
-    // An error may quote the document.
+    // The error may quote untrusted text of the document.
     let shown = |error: serde_json::Error| excerpt::sentence(&error.to_string());
     let envelope: Envelope<&RawValue> = serde_json::from_slice(document).map_err(shown)?;
     if envelope.version != VERSION {

@@ -1,4 +1,4 @@
-//! The tasks that keep files and systemd informed: subnet.env for the CNI plugin, the checkpoint for ourselves.
+//! The tasks that write subnet.env and the checkpoint, and notify systemd.
 
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -24,18 +24,19 @@ use crate::model::prefix::Prefix;
 use crate::store::claim::Previous;
 
 const RETRY: Duration = Duration::from_secs(5);
-/// A full disk sends no message when it has room again. To serialise all leases is no small work.
+/// A full disk sends no notification when space is free again, and serialising all leases is
+/// expensive.
 const RETRY_SAVE: Duration = Duration::from_secs(30);
-/// Changes so close together are saved once.
+/// Changes within this time are saved together.
 const SETTLE: Duration = Duration::from_millis(300);
-/// After a save, so many times as long passes before the next: thousands of leases are megabytes,
-/// and where something changes all the time, processor and disk have better things to do.
+/// The pause after a save, as a multiple of its duration: thousands of leases are megabytes, and
+/// frequent changes must not keep processor and disk busy.
 const REST: u32 = 200;
 const LONGEST_REST: Duration = Duration::from_secs(10);
-/// A stop waits no longer than this for the last write.
+/// The timeout of file operations when the daemon stops.
 const LAST_SAVE: Duration = Duration::from_millis(500);
 
-/// Writes subnet.env as soon as pods can use what it says, and again when that changes.
+/// Writes subnet.env once pods can use its values, and again when these change.
 pub(super) async fn keep_subnet_file(shared: Shared) -> anyhow::Result<()> {
     let mut progress = shared.progress.clone();
     let path = &shared.options.subnet_file;
@@ -45,7 +46,7 @@ pub(super) async fn keep_subnet_file(shared: Shared) -> anyhow::Result<()> {
         let news = progress.wait_for(|progress| is_news(&progress.usable)).await;
         let Some(usable) = news.context("the loop has ended")?.usable.clone() else { continue };
         let (file, place) = (subnet_env(&usable, &shared.options.policy), path.clone());
-        // A disk that hangs must not stop everything else.
+        // A disk that hangs must not block the other tasks.
         let result = spawn_blocking(move || file.write(&place)).await;
         if let Err(error) = result.context("writing the subnet file")? {
             let reason = error.to_string();
@@ -60,7 +61,7 @@ pub(super) async fn keep_subnet_file(shared: Shared) -> anyhow::Result<()> {
     }
 }
 
-/// Saves what the plan is made from, shortly after each change.
+/// Saves the inputs of the plan, shortly after each change.
 pub(super) async fn keep_checkpoint(
     shared: Shared,
     changed: watch::Receiver<()>,
@@ -68,7 +69,7 @@ pub(super) async fn keep_checkpoint(
     keep_saved(changed, &shared.options.state_file, async || save(&shared).await).await
 }
 
-/// Calls `save` shortly after each change, and again as long as that fails.
+/// Calls `save` shortly after each change, and retries it as long as it fails.
 async fn keep_saved(
     mut changed: watch::Receiver<()>,
     path: &Path,
@@ -101,7 +102,7 @@ async fn keep_saved(
     }
 }
 
-/// Saves once more before a stop: what changed in the last moment counts too.
+/// Saves once more before a stop, since a change may still wait to be saved.
 pub(super) async fn save_at_stop(shared: &Shared) {
     let path = &shared.options.state_file;
     if let Ok(Ok(Err(error))) = timeout(LAST_SAVE, save(shared)).await {
@@ -109,8 +110,7 @@ pub(super) async fn save_at_stop(shared: &Shared) {
     }
 }
 
-/// Saves what is known now, if anything is. Thousands of leases and the disk take their time, for
-/// which the loop does not wait.
+/// Saves the current checkpoint, if there is one. The loop does not wait for the disk.
 async fn save(shared: &Shared) -> anyhow::Result<io::Result<()>> {
     let _turn = shared.saving.lock().await;
     let Some(checkpoint) = shared.wait_for(Question::Checkpoint).await? else { return Ok(Ok(())) };
@@ -120,7 +120,7 @@ async fn save(shared: &Shared) -> anyhow::Result<io::Result<()>> {
     saved.context("saving the checkpoint")
 }
 
-/// What was last known; none if nothing was, or it cannot be read.
+/// The saved checkpoint; none if there is none, or it cannot be read.
 pub(super) fn load_checkpoint(options: &Options, host: &HostId) -> Option<Checkpoint> {
     let path = &options.state_file;
     let loaded = checkpoint::load::<Checkpoint>(path).unwrap_or_else(|error| {
@@ -150,19 +150,20 @@ pub(super) fn load_checkpoint(options: &Options, host: &HostId) -> Option<Checkp
     })
 }
 
-/// Those that a subnet file names.
+/// The subnets in a subnet file.
 fn subnets_in(path: &Path) -> Result<Vec<Prefix>, subnet_env::Error> {
     let subnets = subnet_env::previous_subnets(path)?;
     Ok(subnets.into_iter().map(Prefix::from).collect())
 }
 
-/// Whether a file names subnets, and none of those that a checkpoint has.
+/// Whether a subnet file names subnets, but none of the checkpoint's `own` ones.
 fn are_others(mut own: impl Iterator<Item = Prefix>, written: &[Prefix]) -> bool {
     !written.is_empty() && own.all(|subnet| !written.contains(&subnet))
 }
 
-/// Another node has the subnet: no pod gets an address of it any more. The checkpoint still says
-/// that it was ours, so that the next start does not take another one under the pods that run.
+/// Removes the subnet file because another node has the subnet: no new pod may get an address of
+/// it. The checkpoint keeps the subnet, so that the next start does not acquire another one while
+/// pods still use this one.
 pub(super) async fn withdraw_subnet_file(options: &Options) {
     let (path, state_file) = (options.subnet_file.clone(), options.state_file.clone());
     let withdraw = move || {
@@ -185,7 +186,7 @@ pub(super) async fn withdraw_subnet_file(options: &Options) {
     }
 }
 
-/// Warns of files with private keys and tokens that other users may read or write.
+/// Logs a warning if other users may read or write the file with the private key or the token.
 pub(super) fn warn_of_readable_keys(options: &Options) {
     let file = match &options.store {
         Store::Etcd(etcd) => etcd.key_file.as_deref(),
@@ -196,8 +197,8 @@ pub(super) fn warn_of_readable_keys(options: &Options) {
     }
 }
 
-/// None for a file that is for its owner and group alone, or cannot be looked at: what is wrong
-/// with it shows when it is read.
+/// The warning; none if only owner and group have access. A file that cannot be examined is
+/// reported when it is read.
 fn open_to_others(file: &Path) -> Option<String> {
     let mode = std::fs::metadata(file).ok()?.permissions().mode() & 0o777;
     let file = file.display();
@@ -210,7 +211,7 @@ fn open_to_others(file: &Path) -> Option<String> {
     (mode & 0o007 != 0).then(warning)
 }
 
-/// What a node knows of the lease it held before.
+/// What this node knows of the lease that it held before.
 pub(super) fn previous(options: &Options, remembered: Option<&Checkpoint>) -> Previous {
     let mut subnets = subnets_in(&options.subnet_file).unwrap_or_else(|error| {
         tracing::warn!(%error, "starting without the previous subnet");
@@ -218,7 +219,7 @@ pub(super) fn previous(options: &Options, remembered: Option<&Checkpoint>) -> Pr
     });
     let own = remembered.and_then(|checkpoint| checkpoint.local.own.as_ref());
     if subnets.is_empty() {
-        // A reboot takes the file; pods may have been made by the checkpoint since.
+        // A reboot removes the file; since then, pods may have got addresses from the checkpoint.
         subnets.extend(own.iter().flat_map(|own| own.subnets()));
     }
     let files = [&options.subnet_file, &options.state_file];
@@ -231,23 +232,26 @@ pub(super) fn previous(options: &Options, remembered: Option<&Checkpoint>) -> Pr
     }
 }
 
-/// Tells systemd once that we are ready, and from then on how we are.
+/// Notifies systemd once that the daemon is ready, and then of each change of its status.
 pub(super) async fn notify_when_ready(shared: Shared) -> anyhow::Result<()> {
     let mut progress = shared.progress.clone();
     let mut subnet_file = shared.subnet_file.subscribe();
     progress.wait_for(|progress| progress.readiness.ready).await.context("the loop has ended")?;
     subnet_file.wait_for(Option::is_none).await.context("the subnet file is not kept")?;
-    tell("READY=1");
+    notify_systemd("READY=1");
     loop {
         let reasons = progress.borrow_and_update().readiness.reasons.join("; ");
-        // A second line would be another message.
+        // A second line would be another assignment to systemd.
         let reasons = excerpt::line(&reasons);
-        tell(&format!("STATUS={}", if reasons.is_empty() { "running" } else { &reasons }));
+        notify_systemd(&format!(
+            "STATUS={}",
+            if reasons.is_empty() { "running" } else { &reasons }
+        ));
         progress.changed().await.context("the loop has ended")?;
     }
 }
 
-fn tell(message: &str) {
+fn notify_systemd(message: &str) {
     if let Err(error) = notify::send(message) {
         tracing::debug!(%error, message, "systemd was not told");
     }
@@ -277,7 +281,7 @@ mod tests {
     use crate::model::node::{Firewalls, Node, Sysctls};
 
     #[test]
-    fn a_checkpoint_of_another_subnet_than_the_files_is_older() {
+    fn a_checkpoint_with_another_subnet_than_the_subnet_file_is_older() {
         let subnets = |texts: &[&str]| -> Vec<Prefix> {
             texts.iter().map(|text| text.parse().unwrap()).collect()
         };
@@ -291,7 +295,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_checkpoint_that_could_not_be_saved_is_tried_again_until_it_is() {
+    async fn a_checkpoint_that_cannot_be_saved_is_retried() {
         let (change, changed) = watch::channel(());
         let tries = Cell::new(0);
         let save = async || {
@@ -301,13 +305,13 @@ mod tests {
         };
         change.send_replace(());
         let kept = keep_saved(changed, Path::new("state.json"), save);
-        // Nothing else changes meanwhile.
+        // No other change triggers a save.
         timeout(RETRY_SAVE * 10, kept).await.unwrap_err();
         assert_eq!(tries.get(), 3);
     }
 
-    /// With a filter that was strict before `Mixed` loosened it.
-    fn loosened() -> Local {
+    /// With a reverse path filter that was strict before `Mixed` relaxed it.
+    fn relaxed() -> Local {
         let config = r#"{"Network":"10.244.0.0/16","Mixed":true,"Backend":{"Type":"vxlan"}}"#;
         let link = LinkName::new("eth0");
         Local {
@@ -332,14 +336,14 @@ mod tests {
     }
 
     #[test]
-    fn which_filters_were_strict_is_remembered_until_a_boot_whatever_the_clock_says() {
+    fn which_filters_were_strict_is_kept_until_a_boot_at_any_clock() {
         let folder = tempfile::tempdir().unwrap();
         let file = format!("--subnet-file={}", folder.path().join("subnet.env").display());
         let options = Options::parse([file], |_| None).unwrap();
         let (now, year) = (SystemTime::now(), Duration::from_secs(365 * 24 * 3600));
         let this = checkpoint::this_host();
         for (host, is_remembered) in [(this.clone(), true), (HostId::default(), false)] {
-            let (local, detours) = (loosened(), [].into());
+            let (local, detours) = (relaxed(), [].into());
             let checkpoint = Checkpoint { local, leases: Vec::new(), detours, host };
             checkpoint::save(&options.state_file, &checkpoint).unwrap();
             for saved in [now - year, now, now + year] {
@@ -352,14 +356,14 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_others_may_read_or_write_is_noticed() {
+    fn a_key_that_other_users_may_read_or_write_is_reported() {
         let folder = tempfile::tempdir().unwrap();
         let key = folder.path().join("client.key");
         assert_eq!(open_to_others(&key), None, "there is no such file");
         std::fs::write(&key, "").unwrap();
-        for (mode, is_noticed) in [(0o600, false), (0o640, false), (0o666, true), (0o602, true)] {
+        for (mode, is_reported) in [(0o600, false), (0o640, false), (0o666, true), (0o602, true)] {
             std::fs::set_permissions(&key, std::fs::Permissions::from_mode(mode)).unwrap();
-            assert_eq!(open_to_others(&key).is_some(), is_noticed, "{mode:o}");
+            assert_eq!(open_to_others(&key).is_some(), is_reported, "{mode:o}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The smallest HTTP there is: GET on a few paths, over TCP for supervisors and over a Unix socket for `tweedctl`.
+//! A minimal HTTP server: GET over TCP for supervisors, and over a Unix socket for `tweedctl`.
 
 mod connections;
 mod listener;
@@ -31,16 +31,16 @@ use connections::{Connections, Progress};
 
 pub type Response = hyper::Response<Full<Bytes>>;
 
-/// A client that has not sent its whole request by then is dropped.
+/// A connection is closed if the whole request has not arrived within this time.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
-/// A connection lasts no longer, so that a client that does not read its answer is dropped.
+/// The longest time that a connection lasts, for clients that do not read the answer.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
-/// Of a request, in bytes: clients that send more are refused before it is all held.
+/// The longest request, in bytes; a longer one is rejected before all of it is in memory.
 const LONGEST_REQUEST: usize = 16 << 10;
-/// The longest answer that a client takes, in bytes.
+/// The longest answer that [`get_unix`] accepts, in bytes.
 const LONGEST_ANSWER: usize = 256 << 20;
 
-/// Answers each GET with what `route` makes of its path. Runs until dropped.
+/// Answers each GET with the result of `route` for its path. Runs until dropped.
 pub async fn serve<L: Listener, R: Future<Output = Response>>(
     listener: L,
     route: impl Fn(String) -> R,
@@ -50,7 +50,7 @@ pub async fn serve<L: Listener, R: Future<Output = Response>>(
     loop {
         let accepts = L::WHEN_FULL == WhenFull::Drop || !open.are_full();
         tokio::select! {
-            // A request that has arrived is read before one more connection may take its place.
+            // A request that has arrived is read before a new connection may replace its own.
             biased;
             Some(_) = answers.next() => {}
             accepted = listener.accept(), if accepts => match accepted {
@@ -59,17 +59,17 @@ pub async fn serve<L: Listener, R: Future<Output = Response>>(
                     let answer = answer(connection, progress, &route);
                     answers.push(Abortable::new(answer, registration));
                 }
-                // Out of file descriptors, most likely: others must close theirs first.
+                // Most likely, there are no free file descriptors until other connections end.
                 Err(_) => sleep(Duration::from_millis(100)).await,
             },
         }
     }
 }
 
-/// Asks the daemon behind the socket `path`: `get_unix(socket, "/status")` gives status code and body.
+/// Sends a GET to the daemon behind the socket `path`, and returns status code and body.
 ///
 /// # Errors
-/// Nobody answers, or not in time.
+/// No daemon answers in time.
 pub async fn get_unix(path: &Path, target: &str) -> io::Result<(u16, Bytes)> {
     let asked = ask(path, target);
     timeout(CONNECTION_TIMEOUT, asked).await.map_err(|_| io::ErrorKind::TimedOut)?
@@ -79,7 +79,7 @@ pub fn text(status: u16, body: &str) -> Response {
     response(status, "text/plain; charset=utf-8", body.to_owned().into_bytes())
 }
 
-/// Pretty-printed and printable: people read it too, on terminals.
+/// Pretty-printed, with only printable characters, since people also read it on terminals.
 pub fn json(status: u16, body: &impl Serialize) -> Response {
     match serde_json::to_string_pretty(body) {
         Ok(json) => {
@@ -122,7 +122,7 @@ async fn answer<R: Future<Output = Response>>(
         .max_buf_size(LONGEST_REQUEST)
         .keep_alive(false)
         .serve_connection(TokioIo::new(connection), service);
-    // A client that went away in the middle is its own concern.
+    // A client that disconnects needs no report.
     drop(timeout(CONNECTION_TIMEOUT, served).await);
 }
 
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_get_is_understood() {
+    async fn only_get_is_accepted() {
         with_server(async |socket| {
             let mut stream = UnixStream::connect(socket).await.unwrap();
             stream
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_that_is_too_long_is_refused() {
+    async fn a_request_that_is_too_long_is_rejected() {
         with_server(async |socket| {
             let mut stream = UnixStream::connect(socket).await.unwrap();
             let request = format!("GET / HTTP/1.1\r\nHost: x\r\nX: {}", "x".repeat(20 << 10));
@@ -203,13 +203,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn json_drives_no_terminal() {
+    async fn json_contains_no_control_characters() {
         let body = json(200, &"\u{9b}2J\u{202e}").into_body().collect().await.unwrap();
         assert_eq!(body.to_bytes(), "\"\\u009b2J\\u202e\"\n");
     }
 
     #[tokio::test]
-    async fn a_silent_client_keeps_nobody_waiting() {
+    async fn a_silent_client_delays_no_other_client() {
         with_server(async |socket| {
             let _silent = UnixStream::connect(socket).await.unwrap();
             assert_eq!(get_unix(socket, "/status").await.unwrap().0, 200);
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_socket_that_somebody_answers_on_is_not_taken() {
+    async fn a_socket_on_which_another_process_answers_is_not_replaced() {
         with_server(async |socket| {
             let error = bind_control(socket).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_file_that_is_no_socket_is_left_alone() {
+    async fn a_file_that_is_no_socket_is_kept() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("precious");
         std::fs::write(&path, "data").unwrap();
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_socket_left_behind_is_replaced_and_is_for_root_alone() {
+    async fn a_stale_socket_is_replaced_and_only_root_has_access() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("test.sock");
         drop(bind_control(&socket).unwrap());

@@ -1,4 +1,5 @@
-//! The tasks that talk to the store: they keep the lease and the node's report, and pass on what the store sends.
+//! The tasks that hold the lease, publish the node's report, and forward the store's updates to the
+//! loop.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -24,23 +25,23 @@ use crate::model::status::StoreState;
 use crate::store::backoff::Backoff;
 use crate::store::{Documents, Identity, Leases, Lost};
 
-/// After so long without a word from the store, what was last known must do.
-const PATIENCE: Duration = Duration::from_secs(3);
-/// Longer than a rival waits before it takes our lease again.
-const PEACE: Duration = Duration::from_secs(600);
+/// After this time without an answer of the store, the checkpoint is used.
+const FIRST_ANSWER: Duration = Duration::from_secs(3);
+/// Longer than a rival waits before it acquires our lease again.
+const UNDISPUTED: Duration = Duration::from_secs(600);
 /// Changes of the report within this time are published together.
 const SETTLE: Duration = Duration::from_secs(1);
-/// In a large cluster one change concerns all nodes: a longer time makes fewer reports.
+/// In a large cluster one change concerns all nodes: a longer time results in fewer reports.
 const SETTLE_PER_PEER: Duration = Duration::from_millis(2);
 /// The interval after which the report is published again: it may have been deleted.
-const LOOK_AGAIN: Duration = Duration::from_secs(3600);
-/// The interval at which results of probes, and pods, are published, if they have changed.
+const REPUBLISH: Duration = Duration::from_secs(3600);
+/// The interval at which changed results of probes, and changed pods, are published.
 const MEASURED: Duration = Duration::from_secs(15);
 
-/// Takes a lease and holds it for good; publishes in it whatever changes about this node.
+/// Acquires and holds a lease, again after each loss, and publishes this node's changes in it.
 ///
 /// # Errors
-/// There is no lease to be had that waiting would bring.
+/// A lease cannot be acquired, and waiting would not change that.
 pub(super) async fn keep_lease<S: Leases + Documents>(
     manager: Rc<S>,
     shared: Shared,
@@ -49,14 +50,14 @@ pub(super) async fn keep_lease<S: Leases + Documents>(
     let mut progress = shared.progress.clone();
     let mut identities = manager.watch_identity();
     let identity = identities.next().await.context("the store's word of this node ended")?;
-    introduce(&shared, &mut progress, identity).await?;
+    send_identity(&shared, &mut progress, identity).await?;
     let (mut config, mut attributes) = next_attributes(&mut progress, None).await?;
     loop {
         manager.avoid(progress.borrow().occupied.clone());
         let lease = manager.acquire(&config, &attributes).await?;
         let subnets: BTreeSet<_> = lease.subnets().collect();
         tracing::info!(?subnets, "holding a lease");
-        // The loop must know our lease from those of the others before it sees them all.
+        // The loop must be able to distinguish our lease from others before it sees all leases.
         shared.send(Event::Held(lease.clone())).await?;
         acquired.send_replace(true);
         tokio::select! {
@@ -70,24 +71,24 @@ pub(super) async fn keep_lease<S: Leases + Documents>(
             changed = next_attributes(&mut progress, Some(&attributes)) => (config, attributes) = changed?,
             identity = identities.next() => {
                 let identity = identity.context("the store's word of this node ended")?;
-                introduce(&shared, &mut progress, identity).await?;
+                send_identity(&shared, &mut progress, identity).await?;
                 (config, attributes) = next_attributes(&mut progress, None).await?;
             }
         }
     }
 }
 
-/// Holds `lease` until it is lost. A lease that was held in peace for a while has no rival.
+/// Holds `lease` until it is lost. After [`UNDISPUTED`], the lease has no rival.
 async fn hold<S: Leases>(manager: &S, shared: &Shared, lease: &Lease) -> anyhow::Result<Lost> {
     let mut held = pin!(manager.hold(lease));
-    if let Ok(lost) = timeout(PEACE, &mut held).await {
+    if let Ok(lost) = timeout(UNDISPUTED, &mut held).await {
         return Ok(lost);
     }
     shared.send(Event::Rival(None)).await?;
     Ok(held.await)
 }
 
-/// Passes on what the store says of the network config, now and whenever that changes.
+/// Forwards the network config, and each change of it.
 pub(super) async fn forward_config<S: Documents>(
     manager: Rc<S>,
     shared: Shared,
@@ -99,14 +100,14 @@ pub(super) async fn forward_config<S: Documents>(
     }
 }
 
-/// Passes on every change to any lease; starts over with a snapshot when the loop asks for one.
+/// Forwards each change to any lease; restarts with a snapshot when the loop requests one.
 pub(super) async fn forward_leases<S: Leases>(
     manager: Rc<S>,
     shared: Shared,
     mut acquired: watch::Receiver<bool>,
     mut read_again: watch::Receiver<u64>,
 ) -> anyhow::Result<()> {
-    // The read that found our subnet is the first snapshot: whoever asks earlier reads twice.
+    // The read that found our subnet is the first snapshot: an earlier watch would read twice.
     acquired.wait_for(|acquired| *acquired).await.context("the lease is not kept any more")?;
     loop {
         let mut leases = manager.watch();
@@ -121,14 +122,14 @@ pub(super) async fn forward_leases<S: Leases>(
     }
 }
 
-/// Passes on whether the store can be used.
+/// Forwards the state of the store.
 pub(super) async fn forward_state<S: Documents>(
     manager: Rc<S>,
     shared: Shared,
 ) -> anyhow::Result<()> {
     let mut state = manager.state();
-    if timeout(PATIENCE, state.wait_for(|state| *state != StoreState::Unknown)).await.is_err() {
-        let reason = format!("no answer within {} s", PATIENCE.as_secs());
+    if timeout(FIRST_ANSWER, state.wait_for(|state| *state != StoreState::Unknown)).await.is_err() {
+        let reason = format!("no answer within {} s", FIRST_ANSWER.as_secs());
         shared.send(Event::Store(StoreState::Waiting(reason))).await?;
     }
     loop {
@@ -140,7 +141,7 @@ pub(super) async fn forward_state<S: Documents>(
     }
 }
 
-/// Tells the store that this node works once it does, with a subnet file that pods can be made by.
+/// Reports to the store that this node works, once it is ready and the subnet file is written.
 pub(super) async fn announce_when_ready<S: Documents>(
     manager: Rc<S>,
     shared: Shared,
@@ -154,18 +155,18 @@ pub(super) async fn announce_when_ready<S: Documents>(
     anyhow::bail!("the store is not told any more that this node works")
 }
 
-/// Returns once what is to be published accounts for `identity`.
-async fn introduce(
+/// Sends `identity` to the loop, and returns once the loop's attributes account for it.
+async fn send_identity(
     shared: &Shared,
     progress: &mut watch::Receiver<Progress>,
     identity: Identity,
 ) -> anyhow::Result<()> {
     shared.send(Event::Identity(identity.clone())).await?;
-    let is_taken = |progress: &Progress| progress.identity == identity;
-    progress.wait_for(is_taken).await.context("the loop has ended").map(drop)
+    let is_applied = |progress: &Progress| progress.identity == identity;
+    progress.wait_for(is_applied).await.context("the loop has ended").map(drop)
 }
 
-/// What to publish, once it is known and other than `published`, and the config that it follows from.
+/// The next attributes that differ from `published`, and the config from which they follow.
 async fn next_attributes(
     progress: &mut watch::Receiver<Progress>,
     published: Option<&LeaseAttributes>,
@@ -178,8 +179,8 @@ async fn next_attributes(
     known.context("nothing is known to publish")
 }
 
-/// Publishes the report soon after the loop says that it may have changed, and beside each lease
-/// that was acquired.
+/// Publishes the report soon after the loop notifies of a change, and next to each lease that was
+/// acquired.
 pub(super) async fn keep_report<S: Documents>(
     manager: Rc<S>,
     shared: Shared,
@@ -187,17 +188,17 @@ pub(super) async fn keep_report<S: Documents>(
 ) -> anyhow::Result<()> {
     let mut published = None;
     let mut backoff = Backoff::default();
-    let (mut again, mut measured) = (every(LOOK_AGAIN), every(MEASURED));
+    let (mut again, mut measured) = (every(REPUBLISH), every(MEASURED));
     loop {
         tokio::select! {
             changed = reported.changed() => changed.context("the loop has ended")?,
-            // With the lease before, its report may have vanished.
+            // The report is removed with the previous lease.
             held = acquired.changed() => {
                 held.context("the lease is not kept any more")?;
                 published = None;
             }
             _ = again.tick() => published = None,
-            // How well packets travel changes without an event, and so do pods.
+            // Results of probes and pods change without an event.
             _ = measured.tick() => {}
         }
         sleep(pause(published.as_ref())).await;
@@ -220,7 +221,7 @@ pub(super) async fn keep_report<S: Documents>(
     }
 }
 
-/// From now on, roughly.
+/// An interval of about `period`, random so that nodes do not publish together.
 fn every(period: Duration) -> Interval {
     let period = period.mul_f64(0.5 + rand::random::<f64>());
     interval_at(Instant::now() + period, period)
@@ -235,7 +236,7 @@ async fn read_report(shared: &Shared) -> anyhow::Result<Option<NodeReport>> {
     Ok(Some(report))
 }
 
-/// The pods whose MTU is not `mtu`, as far as this node tells.
+/// The pods whose MTU is not `mtu`, as far as this node knows.
 async fn other_mtu(subnets: Vec<Prefix>, mtu: u32) -> anyhow::Result<OtherMtu> {
     let gateways: Vec<IpAddr> = subnets.into_iter().map(Prefix::gateway).collect();
     let found =

@@ -1,4 +1,4 @@
-//! The log on standard error: one line per event, whatever others have written into its fields.
+//! The log on standard error: one line per event, for any content of its fields.
 
 use std::io::{self, IsTerminal, Stderr, Write};
 
@@ -7,8 +7,8 @@ use tracing_subscriber::EnvFilter;
 
 use crate::excerpt;
 
-/// Logs this daemon's own events at the level asked for; those of libraries only when they warn.
-/// The library of Kubernetes logs errors that it returns to us anyway, each time.
+/// Logs this daemon's events at `verbosity`, and warnings of libraries. The Kubernetes client is
+/// silenced: it logs each error that it also returns.
 pub fn log_to_stderr(verbosity: Level) {
     let filter = EnvFilter::new(format!("warn,kube_client=off,tweed={verbosity}"));
     let colours = io::stderr().is_terminal();
@@ -20,11 +20,11 @@ pub fn log_to_stderr(verbosity: Level) {
         .init();
 }
 
-/// Takes one event per write.
+/// Expects one event per write.
 struct Lines<W = Stderr> {
     out: W,
-    /// Whether events have colours: then their escape sequences are written by the library, which
-    /// escapes those of fields itself.
+    /// Whether events have colours: then the library writes escape sequences, and escapes those in
+    /// fields itself.
     colours: bool,
 }
 
@@ -59,14 +59,14 @@ mod tests {
     }
 
     #[test]
-    fn no_field_forges_a_line_or_drives_the_terminal() {
+    fn no_field_adds_a_line_or_a_control_character() {
         let event = "WARN rejected lease=a\n2026-01-01 ERROR \u{9b}2J\u{202e}\u{1b}[2J\n";
         let line = "WARN rejected lease=a\\n2026-01-01 ERROR \\u{9b}2J\\u{202e}\\u{1b}[2J\n";
         assert_eq!(written(false, event), line);
     }
 
     #[test]
-    fn colours_stay_and_nothing_else_does() {
+    fn only_escape_sequences_of_colours_are_kept() {
         let event = "\u{1b}[33m WARN\u{1b}[0m lease=a\nb\u{202e}\n";
         assert_eq!(written(true, event), "\u{1b}[33m WARN\u{1b}[0m lease=a\\nb\\u{202e}\n");
     }

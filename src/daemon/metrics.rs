@@ -1,4 +1,4 @@
-//! What is known, in the text format of Prometheus. Pure.
+//! Renders the metrics in the text format of Prometheus. Pure.
 
 use std::fmt::{Display, Write};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use crate::model::status::{
     FirewallStatus, ProbeStatus, Readiness, Statistics, Status, TableStatus,
 };
 
-/// The page at `/metrics`. `silence` has passed since the loop last went round.
+/// The page at `/metrics`. `silence` is the time since the last heartbeat of the loop.
 pub fn render(status: &Status, readiness: &Readiness, silence: Duration) -> String {
     let mut page = Page::default();
     page.health(status, readiness, silence);
@@ -32,8 +32,8 @@ impl Page {
     fn health(&mut self, status: &Status, readiness: &Readiness, silence: Duration) {
         let backend = status.backend.as_deref().unwrap_or_default();
         let mixed = if status.mixed { "true" } else { "false" };
-        let about = [("version", status.version.as_str()), ("backend", backend), ("mixed", mixed)];
-        self.gauge("info", "The version and the backend in force; always 1.", &[(&about, 1)]);
+        let labels = [("version", status.version.as_str()), ("backend", backend), ("mixed", mixed)];
+        self.gauge("info", "The version and the backend in force; always 1.", &[(&labels, 1)]);
         let ready = u8::from(readiness.ready);
         self.gauge(
             "ready",
@@ -51,13 +51,9 @@ impl Page {
         let help = "The newest config, in the store's own count.";
         self.gauge("config_revision", help, &[(&[], config.revision)]);
         let reason = config.pending.as_deref();
-        self.because("config_pending", "Whether the newest config waits, and for what.", reason);
+        self.reason("config_pending", "Whether the newest config waits, and for what.", reason);
         let reason = config.invalid.as_deref();
-        self.because(
-            "config_invalid",
-            "Whether the newest config cannot be used, and why.",
-            reason,
-        );
+        self.reason("config_invalid", "Whether the newest config cannot be used, and why.", reason);
     }
 
     fn peers(&mut self, status: &Status) {
@@ -69,13 +65,13 @@ impl Page {
             ("left_out", peers.left_out),
             ("set_aside", peers.set_aside),
         ];
-        self.by("peers", "path", help, &paths);
+        self.by_label("peers", "path", help, &paths);
         let help = "Peers that the store no longer names and that are still routed.";
         self.gauge("peers_missing", help, &[(&[], peers.missing)]);
         let help = "Leases that conflict with another or with this node, by what about.";
         let count = |what| status.conflicts.get(what).copied().unwrap_or_default();
         let conflicts = Rejected::CONFLICTS.map(|what| (what, count(what)));
-        self.by("lease_conflicts", "about", help, &conflicts);
+        self.by_label("lease_conflicts", "about", help, &conflicts);
     }
 
     fn kernel(&mut self, status: &Status) {
@@ -151,9 +147,14 @@ impl Page {
             ("silent", probes.silent),
             ("pending", probes.pending),
         ];
-        self.by("direct_paths", "verdict", "Direct paths, by what their probes found.", &verdicts);
+        self.by_label(
+            "direct_paths",
+            "verdict",
+            "Direct paths, by what their probes found.",
+            &verdicts,
+        );
         let reason = probes.reason.as_deref();
-        self.because("probes_off", "Whether paths are not probed although they should be.", reason);
+        self.reason("probes_off", "Whether paths are not probed although they should be.", reason);
         let counts = &probes.counts;
         let counters = [
             ("probes_asked_total", "Probes that were sent.", counts.asked),
@@ -170,13 +171,13 @@ impl Page {
     }
 
     /// 1 with the reason, or 0.
-    fn because(&mut self, name: &str, help: &str, reason: Option<&str>) {
+    fn reason(&mut self, name: &str, help: &str, reason: Option<&str>) {
         let labels = reason.map(|reason| [("reason", reason)]);
         let labels: Labels<'_> = labels.as_ref().map_or(&[], |labels| labels);
         self.gauge(name, help, &[(labels, u8::from(reason.is_some()))]);
     }
 
-    fn by(&mut self, name: &str, label: &str, help: &str, values: &[(&str, usize)]) {
+    fn by_label(&mut self, name: &str, label: &str, help: &str, values: &[(&str, usize)]) {
         self.family(name, "gauge", help);
         for (value, count) in values {
             self.sample(name, &[(label, value)], count);
@@ -211,7 +212,7 @@ impl Page {
     }
 
     fn line(&mut self, line: std::fmt::Arguments<'_>) {
-        // A string takes whatever is written to it.
+        // Writing to a string cannot fail.
         let _ = writeln!(self.0, "{line}");
     }
 }
@@ -279,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_is_told_in_numbers() {
+    fn a_status_is_rendered_as_metrics() {
         expect![[r#"
         tweed_info{version="0.1.0",backend="vxlan",mixed="true"} 1
         tweed_ready 1
@@ -317,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_is_told_with_its_reason() {
+    fn a_pending_config_has_its_reason_as_a_label() {
         let pending = Some("the type \"host-gw\" waits:\nC:\\ is not mixed".to_owned());
         let config = ConfigStatus { pending, ..ConfigStatus::default() };
         let samples = samples(&Status { config, ..status() });
@@ -327,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn probes_are_told_where_there_are_any() {
+    fn probes_are_rendered_if_there_are_any() {
         let counts = Counts { asked: 9, answered: 8, ..Counts::default() };
         let reason = Some("the port is in use".to_owned());
         let probes = ProbeStatus { good: 4, bad: 1, counts, reason, ..ProbeStatus::default() };
@@ -344,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn every_family_has_its_help_and_its_type_once() {
+    fn each_metric_has_help_and_type_once() {
         let page = page(&status());
         let named = |mark: &str| {
             let lines = page.lines().filter_map(|line| line.strip_prefix(mark));

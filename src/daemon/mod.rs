@@ -1,4 +1,4 @@
-//! Builds the parts of the daemon and joins them: every task lives in one set, and the first to end ends all.
+//! Builds the parts of the daemon and runs their tasks; when the first task ends, all end.
 
 pub mod checkpoint;
 mod files;
@@ -33,10 +33,10 @@ use crate::store::kube::KubeSubnetManager;
 use crate::store::{self, Documents, Leases};
 use serve::Endpoints;
 
-/// So many events may wait for the loop; who has more waits too.
+/// The number of events that may wait for the loop; a sender of more waits.
 const EVENTS: usize = 1024;
 
-/// The loop answers sooner, unless it is stuck.
+/// The timeout for an answer of the loop: a later one means that it is stuck.
 const ANSWER: Duration = Duration::from_secs(5);
 
 /// What the tasks around the loop share.
@@ -47,9 +47,9 @@ struct Shared {
     events: mpsc::Sender<Event>,
     progress: watch::Receiver<Progress>,
     heartbeat: watch::Receiver<Instant>,
-    /// Held while the checkpoint is written: it has one writer at a time.
+    /// Held while the checkpoint is written, which must have one writer at a time.
     saving: Rc<Mutex<()>>,
-    /// Why subnet.env is not what it should be; none once it is.
+    /// Why subnet.env is not up to date; none if it is.
     subnet_file: watch::Sender<Option<String>>,
 }
 
@@ -77,10 +77,10 @@ impl Shared {
     }
 }
 
-/// Runs until told to stop.
+/// Runs until SIGTERM or SIGINT.
 ///
 /// # Errors
-/// Whatever waiting would not mend, for people to read.
+/// What waiting would not fix, as a message for the operator.
 pub async fn run(options: Options) -> anyhow::Result<()> {
     preflight::refuse_company()?;
     options.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
@@ -127,7 +127,7 @@ async fn run_tasks<S: Leases + Documents + 'static>(
     let acquired = watch::Sender::new(false);
     let endpoints = Endpoints::bind(options)?;
     if let Some(checkpoint) = remembered {
-        // The loop must have it before the store tells anything.
+        // The loop must have it before the first event of the store.
         shared.send(Event::Remembered(Box::new(checkpoint))).await?;
     }
 
@@ -135,8 +135,8 @@ async fn run_tasks<S: Leases + Documents + 'static>(
     let leases =
         keep::forward_leases(manager.clone(), shared.clone(), acquired.subscribe(), read_again);
     spawn(&mut tasks, leases);
-    let told = (reported, acquired.subscribe());
-    spawn(&mut tasks, keep::keep_report(manager.clone(), shared.clone(), told));
+    let triggers = (reported, acquired.subscribe());
+    spawn(&mut tasks, keep::keep_report(manager.clone(), shared.clone(), triggers));
     spawn(&mut tasks, keep::forward_state(manager.clone(), shared.clone()));
     spawn(&mut tasks, keep::forward_config(manager.clone(), shared.clone()));
     spawn(&mut tasks, keep::announce_when_ready(manager.clone(), shared.clone()));
@@ -152,7 +152,7 @@ async fn run_tasks<S: Leases + Documents + 'static>(
         Ok(())
     });
     spawn(&mut tasks, wait_for_stop(shared.clone()));
-    // The loop must be the only one left to hold a sender of its events.
+    // Only the tasks may keep senders of the loop's events.
     drop(shared);
     let ended = first_to_end(tasks).await;
     if ended.as_ref().is_err_and(is_taken) {

@@ -1,14 +1,14 @@
-//! What systemd is told about us.
+//! Sends status notifications to systemd.
 
 use std::env;
 use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// Sends `message` (`READY=1`, `STATUS=…`) to the socket that systemd named; does nothing without one.
+/// Sends `message` (`READY=1`, `STATUS=…`) to the socket in `NOTIFY_SOCKET`, if it is set.
 ///
 /// # Errors
-/// The socket that was named cannot be written to.
+/// The socket cannot be written to.
 pub fn send(message: &str) -> io::Result<()> {
     match env::var("NOTIFY_SOCKET") {
         Ok(name) if !name.is_empty() => send_to(&name, message),
@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_is_gone_is_an_error() {
+    fn a_missing_socket_is_an_error() {
         assert!(send_to("/nowhere/notify", "READY=1").is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! flanneld's flags and environment, and ours: parsed once, into types.
+//! Parses flags and environment, those of flanneld and our own, into types.
 
 mod argv;
 mod etcd;
@@ -32,38 +32,38 @@ use crate::plan::config_change::Reload;
 use crate::store::etcd::EtcdOptions;
 use crate::store::kube::{AnnotationPrefix, ApiOptions, KubeOptions};
 
-/// What the operator asked of the daemon. Holds no secret that `Debug` would tell.
+/// The settings of the daemon. `Debug` prints no secret.
 #[derive(Clone, Debug)]
 pub struct Options {
     pub store: Store,
     pub interface: InterfaceOptions,
-    /// What the CNI plugin reads.
+    /// For the CNI plugin.
     pub subnet_file: PathBuf,
-    /// What we remember over restarts.
+    /// The checkpoint, for restarts.
     pub state_file: PathBuf,
-    /// Where `tweedctl` asks.
+    /// For `tweedctl`.
     pub control_socket: PathBuf,
-    /// So long before its end a lease is renewed.
+    /// A lease is renewed this long before its end.
     pub renew_margin: Duration,
-    /// Where supervisors ask; none if they are not served.
+    /// The endpoint for supervisors; none if it is off.
     pub health: Option<SocketAddr>,
-    /// Where monitoring asks for metrics alone; none if they are served next to the health only.
+    /// An endpoint with metrics only; none if it is off.
     pub metrics: Option<SocketAddr>,
-    /// Percent of the peers that may vanish at once before withdrawal is held.
+    /// The share of the peers, in percent, that may disappear at once before withdrawal is held.
     pub max_withdraw: u8,
-    /// When an edit of the network config is taken in.
+    /// When an edit of the network config is applied.
     pub reload: Reload,
-    /// What is done beside routing.
+    /// What is programmed in addition to routes.
     pub policy: Policy,
-    /// Between two looks at rules of iptables, of whose changes nobody tells.
+    /// The interval at which iptables rules are read, since iptables sends no change notifications.
     pub resync: Duration,
     pub verbosity: Level,
-    /// What an operator should change, although the daemon runs with it; also what is ignored or read
-    /// differently, as flanneld does it. A sentence each.
+    /// Sentences on settings that an operator should change, and on values that are ignored or read
+    /// differently, as by flanneld.
     pub warnings: Vec<String>,
 }
 
-/// Where leases lie.
+/// The store of the leases.
 #[derive(Clone, Debug)]
 pub enum Store {
     Etcd(EtcdOptions),
@@ -71,8 +71,8 @@ pub enum Store {
 }
 
 impl Options {
-    /// Parses the words after the program's name as Go does, then what `environment` knows of the
-    /// flags that were not among them.
+    /// Parses the arguments after the program's name as Go does, then reads flags that are not
+    /// given from `environment`.
     pub fn parse(
         arguments: impl IntoIterator<Item: Into<OsString>>,
         environment: impl Fn(&str) -> Option<String>,
@@ -105,10 +105,10 @@ impl Options {
         settings.warn_of_bounds("healthz-port", daemon.healthz_port.into());
         settings.warn_of_bounds("iptables-resync", policy.resync.as_secs());
         let interface = interface_options(interface, daemon.nexthop_objects, &mut settings)?;
-        let beside = |extension: &str| daemon.subnet_file.with_extension(extension);
+        let next_to = |extension: &str| daemon.subnet_file.with_extension(extension);
         Ok(Self {
-            state_file: daemon.state_file.unwrap_or_else(|| beside("state.json")),
-            control_socket: daemon.control_socket.unwrap_or_else(|| beside("sock")),
+            state_file: daemon.state_file.unwrap_or_else(|| next_to("state.json")),
+            control_socket: daemon.control_socket.unwrap_or_else(|| next_to("sock")),
             store,
             interface,
             subnet_file: daemon.subnet_file,
@@ -125,7 +125,7 @@ impl Options {
     }
 }
 
-/// None on port 0. As for Go's listener, no host stands for all addresses, and a name is resolved.
+/// None on port 0. As for Go's listener, an empty host means all addresses, and a name is resolved.
 fn endpoint(
     host: &str,
     port: u16,
@@ -135,7 +135,7 @@ fn endpoint(
     if port == 0 {
         return Ok(None);
     }
-    // An image of nothing but programs has no list of hosts.
+    // A minimal image has no /etc/hosts.
     let known = match host {
         "" => Some(Ipv4Addr::UNSPECIFIED),
         "localhost" => Some(Ipv4Addr::LOCALHOST),
@@ -151,7 +151,7 @@ fn endpoint(
     first.copied().ok_or_else(wrong).map(Some)
 }
 
-/// What cannot be used is ignored while another flag names an interface, as in flanneld.
+/// A value that cannot be used is ignored if another flag names an interface, as in flanneld.
 fn interface_options(
     flags: InterfaceFlags,
     nexthop_objects: bool,
@@ -185,10 +185,11 @@ fn interface_options(
     })
 }
 
-/// A flag and the value that another program was given for it.
+/// A flag of another program, and its value.
 pub type Given = (&'static str, Option<String>);
 
-/// The flags of etcd that another program was `given`; `environment` has those that it was not.
+/// The etcd options of another program: the flags that were `given`, and the others from
+/// `environment`.
 pub fn etcd_options(
     given: impl IntoIterator<Item = Given>,
     environment: impl Fn(&str) -> Option<String>,
@@ -198,7 +199,7 @@ pub fn etcd_options(
     etcd::options(EtcdFlags::read(&settings)?, &mut settings)
 }
 
-/// The same of Kubernetes.
+/// The same for Kubernetes.
 pub fn kube_options(
     given: impl IntoIterator<Item = Given>,
     environment: impl Fn(&str) -> Option<String>,

@@ -1,4 +1,4 @@
-//! A look at the host when the daemon starts: what forbids it, and what an operator should know.
+//! Checks the host when the daemon starts.
 
 use std::future;
 
@@ -13,7 +13,7 @@ use crate::model::checkpoint::Checkpoint;
 use crate::plan::preflight::{self, Finding, Level, Needs};
 
 /// # Errors
-/// Another daemon keeps the routes of this host.
+/// Another daemon manages the routes of this host.
 pub(super) fn refuse_company() -> anyhow::Result<()> {
     match preflight::refusal(&host::rivals(&Places::default())) {
         Some(finding) => anyhow::bail!("{finding}"),
@@ -21,13 +21,13 @@ pub(super) fn refuse_company() -> anyhow::Result<()> {
     }
 }
 
-/// Tells what is in the way of packets as soon as it is known what for. Never ends.
+/// Logs host settings that drop or block traffic, once the subnets are usable. Never ends.
 pub(super) async fn look_once(shared: Shared) -> anyhow::Result<()> {
     let mut progress = shared.progress.clone();
     progress.wait_for(|progress| progress.usable.is_some()).await.context("the loop has ended")?;
     drop(progress);
     match examine(&shared).await {
-        Ok(findings) => findings.iter().for_each(tell),
+        Ok(findings) => findings.iter().for_each(log),
         Err(error) => tracing::warn!(error = format!("{error:#}"), "the host was not looked at"),
     }
     future::pending().await
@@ -39,7 +39,7 @@ async fn examine(shared: &Shared) -> anyhow::Result<Vec<Finding>> {
     let ends = leases.iter().flat_map(|lease| &lease.endpoints);
     let needs = Needs::of(&local, &ends.map(|end| end.public_ip).collect::<Vec<_>>());
     let facts = NetlinkKernel::open()?.facts(None).await.context("reading the links")?;
-    // Other processes may be many.
+    // Reading about many other processes may take long.
     let look = move || {
         let found = host::gather(&needs, facts.interfaces, &Places::default());
         preflight::findings(&needs, &found)
@@ -47,7 +47,7 @@ async fn examine(shared: &Shared) -> anyhow::Result<Vec<Finding>> {
     spawn_blocking(look).await.context("looking at the host")
 }
 
-fn tell(finding: &Finding) {
+fn log(finding: &Finding) {
     let Finding { id, level, what, why, cure, .. } = finding;
     match level {
         Level::Fatal | Level::Warning => tracing::warn!(id, %why, %cure, "{what}"),

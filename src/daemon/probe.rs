@@ -1,4 +1,4 @@
-//! The task that probes paths, and its reports to the loop.
+//! The task that probes paths and reports to the loop.
 
 use std::pin::pin;
 use std::rc::Rc;
@@ -15,10 +15,10 @@ use crate::plan::paths::{Local, Targets};
 use crate::probe::{self, Exchange, Keyring, Orders, Pause, ProbeEvent};
 use crate::store::Documents;
 
-/// What did not work is tried again after so long.
+/// The pause before probing is started again after a failure.
 const RETRY: Duration = Duration::from_secs(30);
 
-/// Probes the paths to all peers whenever the loop wants it.
+/// Probes the paths to all peers while the loop requests it.
 pub(super) async fn probe_paths<S: Documents>(
     manager: Rc<S>,
     shared: Shared,
@@ -26,8 +26,8 @@ pub(super) async fn probe_paths<S: Documents>(
     let (channels, mut orders) = probe::channels();
     report(&shared.events, ProbeEvent::Channels(channels)).await?;
     loop {
-        let wish = orders.targets.wait_for(|targets| targets.local.is_some()).await;
-        let local = wish.context("the loop has ended")?.local.clone();
+        let requested = orders.targets.wait_for(|targets| targets.local.is_some()).await;
+        let local = requested.context("the loop has ended")?.local.clone();
         let Some(local) = local else { continue };
         match open(&*manager, local.clone()).await {
             Ok(exchange) => {
@@ -53,27 +53,27 @@ async fn open<S: Documents>(manager: &S, local: Local) -> Result<Exchange, Strin
     Exchange::open(local, secret).map_err(|error| error.to_string())
 }
 
-/// Probes until this node's own part changes, and follows the secret of the store.
+/// Probes until this node's own settings change, and reads the secret of the store again.
 async fn run(
     mut exchange: Exchange,
     read_secret: impl AsyncFn() -> Result<Secret, String>,
     orders: &mut Orders,
     events: &mpsc::Sender<Event>,
 ) -> anyhow::Result<()> {
-    // Also a deadline that the exchange before knew.
+    // The new exchange needs the deadline of the previous one, too.
     orders.due.mark_changed();
     let mut secret = pin!(next_secret(&read_secret));
-    let mut told = None;
+    let mut reported = None;
     loop {
         let pause = tokio::select! {
             pause = exchange.run(orders) => pause,
             read = &mut secret => {
                 secret.set(next_secret(&read_secret));
                 let failed = read.map(|read| exchange.take_secret(read)).err();
-                if let Some(reason) = failed.as_ref().filter(|_| failed != told) {
+                if let Some(reason) = failed.as_ref().filter(|_| failed != reported) {
                     tracing::warn!(%reason, "the probe secret before stays valid");
                 }
-                told = failed;
+                reported = failed;
                 continue;
             }
         };
@@ -89,7 +89,7 @@ async fn run(
     }
 }
 
-/// The secret of the store, some time later: not all nodes ask at once.
+/// The secret of the store, after a random pause, so that not all nodes read at once.
 async fn next_secret(read: &impl AsyncFn() -> Result<Secret, String>) -> Result<Secret, String> {
     sleep(Keyring::READ.mul_f64(0.8 + 0.2 * rand::random::<f64>())).await;
     read().await

@@ -1,4 +1,4 @@
-//! The endpoints: health for supervisors, metrics for monitoring, answers for `tweedctl`.
+//! Serves the endpoints: health for supervisors, metrics for monitoring, answers for `tweedctl`.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -16,22 +16,22 @@ use crate::daemon::metrics;
 use crate::daemon::options::Options;
 use crate::model::status::Readiness;
 
-/// A loop that has not gone round for so long is stuck.
+/// A loop without a heartbeat for this time is stuck.
 const STUCK: Duration = HEARTBEAT.saturating_mul(6);
 
 const METRICS: &str = "/metrics";
 
-/// Where the daemon is asked; ports that are off are none.
+/// The sockets of the daemon; none for a port that is off.
 pub(super) struct Endpoints {
     control: UnixListener,
     health: Option<TcpListener>,
-    /// For the metrics alone.
+    /// For metrics only.
     metrics: Option<TcpListener>,
 }
 
 impl Endpoints {
     /// # Errors
-    /// Another daemon has the control socket or a port, or they cannot be used.
+    /// Another daemon uses the control socket or a port, or they cannot be used.
     pub(super) fn bind(options: &Options) -> anyhow::Result<Self> {
         let socket = &options.control_socket;
         let control = http::bind_control(socket)
@@ -73,7 +73,7 @@ async fn control(path: &str, shared: &Shared) -> Response {
     }
 }
 
-/// On one line: thousands of peers make a long answer, and `tweedctl` lays it out.
+/// On one line, since the answer is long with thousands of peers, and `tweedctl` formats it.
 fn answer(answer: anyhow::Result<impl Serialize>) -> Response {
     match answer.and_then(|answer| Ok(to_raw_value(&answer)?)) {
         Ok(answer) => http::json(200, &answer),
@@ -116,7 +116,7 @@ fn liveness(shared: &Shared) -> Response {
 }
 
 impl Shared {
-    /// Ready only with a subnet file that pods can be made by.
+    /// Ready only if the subnet file is written.
     fn readiness(&self) -> Readiness {
         let mut readiness = self.progress.borrow().readiness.clone();
         if let Some(reason) = self.subnet_file.borrow().clone() {

@@ -1,4 +1,4 @@
-//! Whether a probe is answered.
+//! Decides whether a probe is answered.
 
 use std::net::IpAddr;
 
@@ -6,7 +6,7 @@ use super::{Kind, Packet};
 use crate::model::prefix::Family;
 use crate::plan::paths::{Local, Targets};
 
-/// Why a sealed packet is ignored.
+/// Why a packet with a valid seal is ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Rejected {
     #[error("it is for another node")]
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_is_answered_by_the_way_it_asked() {
+    fn a_peer_is_answered_by_the_path_of_the_question() {
         let (answer, gateway) = asked("10.244.2.0", "10.244.1.0", "10.244.2.0").unwrap();
         assert_eq!((answer.kind, answer.path, answer.nonce), (Kind::Answer, Path::Direct, 7));
         assert_eq!((answer.from, answer.to), (ip("10.244.1.0"), ip("10.244.2.0")));
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_else_is_answered() {
+    fn other_sources_are_not_answered() {
         let rejected = |from, to, source| asked(from, to, source).unwrap_err();
         assert_eq!(rejected("10.244.9.0", "10.244.1.0", "10.244.9.0"), Rejected::UnknownSender);
         assert_eq!(rejected("10.244.2.0", "10.244.9.0", "10.244.2.0"), Rejected::Misdirected);

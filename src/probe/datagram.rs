@@ -1,4 +1,4 @@
-//! A UDP datagram with its IP header, as a pod's packet would look on the wire.
+//! Builds a UDP datagram with its IP header, in the same form as a pod's packet on the wire.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -9,7 +9,7 @@ const HOP_LIMIT: u8 = 64;
 const UDP_HEADER: usize = 8;
 const DO_NOT_FRAGMENT: u16 = 0x4000;
 
-/// What IP and UDP add to a payload, in bytes.
+/// The length of the IP and UDP headers, in bytes.
 pub const fn headers(family: Family) -> usize {
     UDP_HEADER
         + match family {
@@ -18,8 +18,8 @@ pub const fn headers(family: Family) -> usize {
         }
 }
 
-/// `payload` from and to `port`, never to be fragmented; none if the addresses are of two families
-/// or it is too long. The kernel fills in the checksum of the IPv4 header.
+/// `payload` from and to `port`, with fragmentation forbidden; none if the addresses are of
+/// different families, or the payload is too long. The kernel sets the checksum of the IPv4 header.
 pub fn datagram(from: IpAddr, to: IpAddr, port: u16, payload: &[u8]) -> Option<Vec<u8>> {
     let mut packet = match (from, to) {
         (IpAddr::V4(from), IpAddr::V4(to)) => ipv4(from, to, payload.len())?,
@@ -65,8 +65,8 @@ fn octets(address: IpAddr) -> Vec<u8> {
     }
 }
 
-/// Of parts that have an even length each, but for the last. Nothing sums up to zero: in UDP that
-/// would mean that there is none.
+/// The UDP checksum of `parts`, each of even length except the last. Never zero, which in UDP means
+/// that there is no checksum.
 fn checksum<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> u16 {
     let word = |pair: &[u8]| match pair {
         [high, low] => u32::from(u16::from_be_bytes([*high, *low])),
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn two_families_make_no_datagram() {
+    fn addresses_of_different_families_make_no_datagram() {
         let (v4, v6) = ("10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap());
         assert_eq!(datagram(v4, v6, 1, b""), None);
         assert_eq!(datagram(v4, v4, 1, &vec![0; 65_536]), None);

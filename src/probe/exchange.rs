@@ -1,5 +1,5 @@
-//! Sends the questions of the loop over the sockets, answers those of peers, and reports what came of
-//! both.
+//! Sends the questions of the loop over the sockets, answers those of peers, and reports the
+//! results.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -21,29 +21,29 @@ use crate::model::probe_secret::Secret;
 use crate::model::status::Counts;
 use crate::plan::paths::{Local, Question, Size, Targets, answer_timeout};
 
-/// Probes paths for as long as this node's own part stays the same.
+/// Probes paths as long as this node's own settings do not change.
 pub struct Exchange {
     local: Local,
     keyring: Keyring,
     stamps: Stamps,
-    /// What came from each peer, by the first address of its subnet.
+    /// The packets received from each peer, by the first address of its subnet.
     senders: BTreeMap<IpAddr, Sender>,
     wires: Vec<Wire>,
     next_hops: NextHops,
     waiting: Waiting,
-    /// By nonce, the questions that may still be answered in time: the answer to one proves that
-    /// its sender is alive.
+    /// By nonce, the questions that may still be answered in time. An answer proves that its sender
+    /// is alive.
     awaited: BTreeMap<u64, Awaited>,
-    /// Until when each of them may be answered, the earliest first.
+    /// The deadlines for their answers, the earliest first.
     expiry: BTreeSet<(Instant, u64)>,
     counts: Counts,
-    /// The moment that times are counted from.
+    /// The start of all durations.
     epoch: Instant,
-    /// When the loop is to be reminded; none once it is.
+    /// When to report [`ProbeEvent::Due`] to the loop; none after the report.
     due: Option<Instant>,
-    /// When the loop's targets are read; they may change many times in a row.
-    follow: Option<Instant>,
-    /// What the loop is to be sent.
+    /// When to read the loop's targets again: shortly after a change, since more may come.
+    targets_at: Option<Instant>,
+    /// Events for the loop.
     reports: Vec<ProbeEvent>,
 }
 
@@ -57,28 +57,28 @@ struct Awaited {
 /// Why probing pauses.
 #[derive(Debug)]
 pub enum Pause {
-    /// The loop is to be sent these.
+    /// There are events for the loop.
     Reports(Vec<ProbeEvent>),
-    /// This node's own part has changed.
+    /// This node's own settings have changed.
     Changed,
     /// The loop has ended.
     Closed,
 }
 
-const FOLLOW: Duration = Duration::from_millis(50);
-/// How many packets are read before anything else happens.
+const SETTLE: Duration = Duration::from_millis(50);
+/// The number of packets that are read before other work is done.
 const AT_ONCE: usize = 64;
-/// The largest packet there can be.
+/// The largest possible packet, in bytes.
 const BUFFER: usize = 65_536;
 
 enum Woken {
-    /// By a packet on the wire of this number.
-    Heard(usize),
+    /// By a packet on the wire with this index.
+    Received(usize),
     /// By a deadline.
     Due,
     Asked(Option<Question>),
     Timed,
-    Wished,
+    Targets,
     Closed,
 }
 
@@ -100,38 +100,38 @@ impl Exchange {
             counts: Counts::default(),
             epoch: Instant::now(),
             due: None,
-            follow: Some(Instant::now()),
+            targets_at: Some(Instant::now()),
             reports: Vec::new(),
         })
     }
 
-    /// Goes on until there is something to report to the loop.
+    /// Runs until there are events for the loop, or probing cannot continue.
     pub async fn run(&mut self, orders: &mut Orders) -> Pause {
         let mut buffer = vec![0; BUFFER];
         loop {
             let woken = tokio::select! {
-                // After a pause of the process, the task first reads what came in time, and then
-                // reports what is lost.
+                // After a pause of the process, packets that arrived in time are read before
+                // questions are reported as lost.
                 biased;
-                wire = heard(&self.wires) => Woken::Heard(wire),
+                wire = first_readable(&self.wires) => Woken::Received(wire),
                 () = until(self.next()) => Woken::Due,
                 question = orders.questions.recv() => Woken::Asked(question),
                 changed = orders.due.changed() => changed.map_or(Woken::Closed, |()| Woken::Timed),
                 changed = orders.targets.changed() => {
-                    changed.map_or(Woken::Closed, |()| Woken::Wished)
+                    changed.map_or(Woken::Closed, |()| Woken::Targets)
                 }
             };
             match woken {
-                Woken::Heard(wire) => self.hear(wire, &mut buffer, &orders.targets.borrow()),
+                Woken::Received(wire) => self.receive(wire, &mut buffer, &orders.targets.borrow()),
                 Woken::Due => {}
                 Woken::Asked(Some(question)) => self.send_question(question),
                 Woken::Timed => self.due = *orders.due.borrow_and_update(),
-                Woken::Wished => drop(self.follow.get_or_insert(Instant::now() + FOLLOW)),
+                Woken::Targets => drop(self.targets_at.get_or_insert(Instant::now() + SETTLE)),
                 Woken::Asked(None) | Woken::Closed => return Pause::Closed,
             }
             self.take_orders(orders);
             self.keyring.turn(self.now());
-            if !self.follow_due(&orders.targets.borrow()) {
+            if !self.targets_due(&orders.targets.borrow()) {
                 return Pause::Changed;
             }
             self.send_delayed();
@@ -144,7 +144,7 @@ impl Exchange {
         }
     }
 
-    /// Takes in the secret that the store has now.
+    /// Adds the present secret of the store.
     pub fn take_secret(&mut self, secret: Secret) {
         if self.keyring.take(secret, self.now()) {
             tracing::info!("read a new probe secret: it is accepted at once and used later");
@@ -153,14 +153,14 @@ impl Exchange {
 
     fn next(&self) -> Option<Instant> {
         let expiry = self.expiry.first().map(|(until, _)| *until);
-        [expiry, self.due, self.follow, self.waiting.next()].into_iter().flatten().min()
+        [expiry, self.due, self.targets_at, self.waiting.next()].into_iter().flatten().min()
     }
 
     fn now(&self) -> Duration {
         self.epoch.elapsed()
     }
 
-    /// Does what the loop asked for, also while packets never cease.
+    /// Handles the loop's requests, even under a constant stream of packets.
     fn take_orders(&mut self, orders: &mut Orders) {
         while let Ok(question) = orders.questions.try_recv() {
             self.send_question(question);
@@ -178,7 +178,7 @@ impl Exchange {
         }
     }
 
-    /// Reports as lost what was not answered in time.
+    /// Reports questions without an answer in time as lost.
     fn expire(&mut self) {
         let at = Instant::now();
         while let Some((_, nonce)) = self.expiry.first().copied().filter(|(until, _)| *until <= at)
@@ -189,9 +189,9 @@ impl Exchange {
         }
     }
 
-    /// Returns whether this node's own part is still the same.
-    fn follow_due(&mut self, targets: &Targets) -> bool {
-        if self.follow.take_if(|at| *at <= Instant::now()).is_none() {
+    /// Reads the targets if it is time; returns whether this node's own settings are unchanged.
+    fn targets_due(&mut self, targets: &Targets) -> bool {
+        if self.targets_at.take_if(|at| *at <= Instant::now()).is_none() {
             return true;
         }
         self.senders.retain(|peer, _| targets.peers.contains_key(peer));
@@ -212,7 +212,7 @@ impl Exchange {
         self.send(Outgoing { packet, length, secret }, public_ip);
     }
 
-    /// Awaits an answer from now on; returns the nonce that it has to hold.
+    /// Awaits an answer from now on; returns its nonce.
     fn expect(&mut self, question: Question) -> u64 {
         let (nonce, sent) = (rand::random(), Instant::now());
         self.awaited.insert(nonce, Awaited { question, sent });
@@ -248,9 +248,9 @@ impl Exchange {
         }
     }
 
-    /// Only to a next hop that is resolved. The kernel would resolve any other one with the source
-    /// address of this packet, which peers and networks may drop, and meanwhile hold up the packets
-    /// of the tunnel to the same peer.
+    /// Sends only to a resolved next hop. The kernel would resolve another one with the source
+    /// address of this packet, which peers and networks may drop, and would meanwhile delay the
+    /// tunnel's packets to the same peer.
     fn send_direct(&mut self, delayed: Delayed) {
         let (packet, gateway) = (delayed.outgoing.packet, delayed.gateway);
         match self.next_hops.resolve(gateway) {
@@ -266,7 +266,7 @@ impl Exchange {
         }
     }
 
-    /// Stamps, seals and sends; stamps grow in the order in which packets leave.
+    /// Stamps, seals and sends a packet. Stamps increase in the order of sending.
     fn transmit(&mut self, outgoing: &Outgoing, send: impl FnOnce(&Wire, &[u8]) -> io::Result<()>) {
         let Outgoing { packet, length, secret } = outgoing;
         let packet = Packet { stamp: Some(self.stamps.next()), ..*packet };
@@ -277,13 +277,13 @@ impl Exchange {
         }
     }
 
-    /// What was not sent is not answered: that is all that matters.
+    /// Only counts and logs: a question that was not sent is later reported as lost.
     fn note_unsent(&mut self, packet: Packet, error: &io::Error) {
         tracing::debug!(%error, peer = %packet.to, path = ?packet.path, "a probe was not sent");
         self.counts.unsent += 1;
     }
 
-    fn hear(&mut self, wire: usize, buffer: &mut [u8], targets: &Targets) {
+    fn receive(&mut self, wire: usize, buffer: &mut [u8], targets: &Targets) {
         for _ in 0..AT_ONCE {
             let received = self.wires.get(wire).and_then(|wire| wire.received(buffer));
             let Some((length, source)) = received else { break };
@@ -292,7 +292,7 @@ impl Exchange {
         }
     }
 
-    /// Returns whether the packet was of any use.
+    /// Returns whether the packet was accepted.
     fn take(&mut self, bytes: &[u8], source: SocketAddr, targets: &Targets) -> bool {
         let Ok((packet, secret)) = Packet::open(bytes, &self.keyring) else { return false };
         let secret = secret.clone();
@@ -300,7 +300,7 @@ impl Exchange {
             Kind::Question => {
                 let answer = answer(packet, source.ip(), &self.local, targets);
                 let Ok((answer, gateway)) = answer else { return false };
-                // As long as the question: large packets have to get through in both directions.
+                // As long as the question, so that large packets are probed in both directions.
                 let outgoing = Outgoing { packet: answer, length: bytes.len(), secret };
                 self.serve(packet, outgoing, gateway)
             }
@@ -310,8 +310,8 @@ impl Exchange {
         }
     }
 
-    /// Returns whether the question is answered. It is sealed with what the peer knows, which may
-    /// not have read the newest secret yet, or know no other.
+    /// Returns whether the question is answered. The answer is sealed with the question's secret,
+    /// since the peer may know no other one.
     fn serve(&mut self, question: Packet, answer: Outgoing, gateway: IpAddr) -> bool {
         let (interval, now) = (self.local.probe.interval, self.now());
         let sender = self.senders.entry(question.from).or_default();
@@ -319,13 +319,13 @@ impl Exchange {
             return false;
         }
         self.counts.served += 1;
-        self.report_heard(question.from);
+        self.report_alive(question.from);
         self.send(answer, gateway);
         true
     }
 
-    /// Returns whether it answers a question that waits for it. Who answers too late lives, unless
-    /// the packet is an old one that was recorded.
+    /// Returns whether it answers an open question. A peer that answers too late is still alive,
+    /// unless the packet is a replayed one.
     fn take_answer(&mut self, Packet { from, path, nonce, stamp, .. }: Packet) -> bool {
         let is_meant =
             |Awaited { question, .. }: &Awaited| question.peer == from && question.path == path;
@@ -339,18 +339,18 @@ impl Exchange {
             let at = Instant::now();
             self.reports.push(ProbeEvent::Answered { question, sent, at });
         } else if is_new {
-            self.report_heard(from);
+            self.report_alive(from);
         }
         self.counts.answered += u64::from(is_expected);
         is_expected
     }
 
-    fn report_heard(&mut self, peer: IpAddr) {
+    fn report_alive(&mut self, peer: IpAddr) {
         self.reports.push(ProbeEvent::Heard { peer, at: Instant::now() });
     }
 }
 
-/// Waits until `at`; forever without one.
+/// Waits until `at`, forever if it is none.
 async fn until(at: Option<Instant>) {
     match at {
         Some(at) => sleep_until(at).await,
@@ -358,8 +358,8 @@ async fn until(at: Option<Instant>) {
     }
 }
 
-/// The number of the first wire that may have a packet.
-async fn heard(wires: &[Wire]) -> usize {
+/// The index of the first wire that may have a packet.
+async fn first_readable(wires: &[Wire]) -> usize {
     if wires.is_empty() {
         std::future::pending::<()>().await;
     }
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_nonce_answers_one_question_of_one_peer_by_one_way() {
+    async fn a_nonce_answers_one_question_of_one_peer_by_one_path() {
         let (mut exchange, _channels, _orders) = exchange();
         let Question { peer, path, .. } = question();
         let (nonce, to) = (exchange.expect(question()), IpAddr::from([10, 244, 1, 0]));
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_question_is_lost_so_long_after_it_was_sent_and_once() {
+    async fn a_question_is_lost_once_after_the_timeout() {
         let (mut exchange, _channels, mut orders) = exchange();
         tokio::time::advance(Duration::from_secs(60)).await;
         exchange.expect(question());

@@ -1,33 +1,34 @@
-//! The secrets that are valid at one moment: more than one while the secret of the store is replaced.
+//! The valid probe secrets: more than one while the secret of the store is replaced.
 //!
-//! Daemons read a new secret within [`Keyring::READ`] of each other. Each accepts it at once, seals
-//! with it when all must have read it, and then accepts the former one until all seal with the new.
+//! Each daemon reads a new secret within [`Keyring::READ`]. It accepts the secret at once, seals
+//! with it once all daemons must have read it, and accepts the former one until all seal with the
+//! new one.
 
 use std::time::Duration;
 
 use crate::model::probe_secret::Secret;
 
-/// Times are counted from the start of probing.
+/// All times are since the start of probing.
 #[derive(Debug)]
 pub struct Keyring {
     current: Secret,
-    /// Read from the store, and since when it seals.
+    /// The new secret of the store, and when it becomes the current one.
     next: Option<(Secret, Duration)>,
-    /// Replaced, and until when it is accepted.
+    /// The replaced secret, and when it stops being accepted.
     former: Option<(Secret, Duration)>,
 }
 
 impl Keyring {
-    /// How often the secret of the store is read.
+    /// The interval at which the secret of the store is read.
     pub const READ: Duration = Duration::from_secs(300);
-    /// A store that is unreachable for a moment delays a reading.
+    /// Longer than [`Self::READ`], since a store that is unreachable for some time delays a read.
     const GRACE: Duration = Duration::from_secs(900);
 
     pub const fn new(secret: Secret) -> Self {
         Self { current: secret, next: None, former: None }
     }
 
-    /// Takes in what the store has `now`; returns whether it is another secret than before.
+    /// Adds the secret that the store has `now`; returns whether it is a new one.
     pub fn take(&mut self, read: Secret, now: Duration) -> bool {
         self.turn(now);
         let newest = self.next.as_ref().map_or(&self.current, |(next, _)| next);
@@ -38,7 +39,7 @@ impl Keyring {
         true
     }
 
-    /// Does what is due.
+    /// Replaces and removes secrets whose time has come.
     pub(super) fn turn(&mut self, now: Duration) {
         self.former.take_if(|(_, until)| *until <= now);
         if let Some((next, _)) = self.next.take_if(|(_, since)| *since <= now) {
@@ -47,12 +48,12 @@ impl Keyring {
         }
     }
 
-    /// What questions are sealed with.
+    /// The secret that seals questions.
     pub(super) const fn current(&self) -> &Secret {
         &self.current
     }
 
-    /// The secret by which `seal` is that of `bytes`.
+    /// The secret with which `bytes` have this `seal`.
     pub(super) fn secret_of(&self, bytes: &[u8], seal: &[u8]) -> Option<&Secret> {
         let others = [&self.next, &self.former].into_iter().flatten().map(|(secret, _)| secret);
         std::iter::once(&self.current).chain(others).find(|it| it.has_sealed(bytes, seal))
@@ -80,9 +81,9 @@ mod tests {
         assert!(keyring.next.is_none() && keyring.former.is_none());
     }
 
-    /// Two daemons that read the new secret as far apart as they may.
+    /// Two daemons that read the new secret at the greatest possible distance.
     #[test]
-    fn daemons_understand_each_other_all_through_a_change_of_the_secret() {
+    fn daemons_accept_each_others_packets_during_a_change_of_the_secret() {
         let [mut early, mut late] = [1, 1].map(|number| Keyring::new(secret(number)));
         let step = Duration::from_secs(10);
         for number in 0..400 {
@@ -101,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_that_is_replaced_before_it_was_used_is_forgotten() {
+    fn a_secret_that_is_replaced_before_it_was_used_is_removed() {
         let mut keyring = Keyring::new(secret(1));
         assert!(keyring.take(secret(2), AT));
         assert!(keyring.take(secret(3), AT));

@@ -1,5 +1,5 @@
-//! Path probes between daemons: sends sealed questions and answers, and reports what comes back. The
-//! loop decides what is asked, and what follows from the answers: see [`crate::plan::paths`].
+//! Path probes between daemons: sends sealed questions and answers, and reports the results. The
+//! loop decides which questions are sent, and evaluates the results: see [`crate::plan::paths`].
 
 mod answer;
 mod datagram;
@@ -29,24 +29,24 @@ use crate::plan::paths::{Question, Targets};
 /// What the probe task reports to the loop.
 #[derive(Debug)]
 pub enum ProbeEvent {
-    /// It runs, and these are its channels.
+    /// The task runs, with these channels.
     Channels(ProbeChannels),
-    /// Paths are probed from now on, and nothing is asked yet.
+    /// Paths are probed from now on; no question is open.
     On,
-    /// Paths are not probed, and why: peers that were not judged before are reached directly.
+    /// Why paths are not probed. Peers without earlier results are reached directly.
     Off(String),
-    /// The peer answered, by the path that it was asked by.
+    /// The peer answered, by the path of the question.
     Answered { question: Question, sent: Instant, at: Instant },
-    /// The question was not answered in time. Every packet that came before is reported before: no
-    /// answer is late because this program was busy.
+    /// The question was not answered in time. Earlier packets are reported first, so that no answer
+    /// is late because this process was busy.
     Lost { question: Question, sent: Instant, at: Instant },
     /// A peer asked a question, or answered one too late.
     Heard { peer: IpAddr, at: Instant },
-    /// The time that the loop set has come.
+    /// The loop's deadline has passed.
     Due { at: Instant },
 }
 
-/// The loop's ends of its channels with the task that probes.
+/// The loop's ends of the channels.
 #[derive(Debug)]
 pub struct ProbeChannels {
     pub targets: watch::Sender<Targets>,
@@ -56,7 +56,7 @@ pub struct ProbeChannels {
     pub counts: watch::Receiver<Counts>,
 }
 
-/// The ends of the task.
+/// The task's ends of the channels.
 #[derive(Debug)]
 pub struct Orders {
     pub targets: watch::Receiver<Targets>,
@@ -65,7 +65,7 @@ pub struct Orders {
     pub counts: watch::Sender<Counts>,
 }
 
-/// Questions that may wait to be sent.
+/// The maximum number of questions that wait to be sent.
 const QUESTIONS: usize = 1024;
 
 /// The channels between the loop and the task that probes.

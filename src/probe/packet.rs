@@ -1,4 +1,4 @@
-//! The bytes of a probe: a question or its answer, sealed with the cluster's secret.
+//! Encodes and decodes probes: questions and answers, sealed with the cluster's secret.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -6,19 +6,19 @@ use super::{Keyring, Stamp};
 use crate::model::path::Path;
 use crate::model::probe_secret::Secret;
 
-/// What travels between two daemons.
+/// A probe from one daemon to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet {
     pub kind: Kind,
-    /// The path that it takes, and its answer too.
+    /// The path of the question and of its answer.
     pub path: Path,
-    /// Of the question, repeated by its answer.
+    /// Identifies the question; its answer has the same one.
     pub nonce: u64,
     /// The first address of the sender's subnet.
     pub from: IpAddr,
     /// The first address of the receiver's subnet.
     pub to: IpAddr,
-    /// None in packets of older daemons, which do not read it either.
+    /// None in packets of older daemons, which ignore it.
     pub stamp: Option<Stamp>,
 }
 
@@ -26,7 +26,7 @@ pub struct Packet {
 #[derive(Clone, Debug)]
 pub(super) struct Outgoing {
     pub(super) packet: Packet,
-    /// Of its payload, in bytes.
+    /// The length of its payload, in bytes.
     pub(super) length: usize,
     pub(super) secret: Secret,
 }
@@ -37,7 +37,7 @@ pub enum Kind {
     Answer,
 }
 
-/// Why bytes are no probe of this cluster.
+/// Why bytes are no valid probe of this cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
     #[error("it is too short")]
@@ -53,21 +53,21 @@ pub enum Malformed {
 const MAGIC: [u8; 2] = *b"tw";
 const VERSION: u8 = 1;
 const BODY: usize = 44;
-/// What follows the body if it is a stamp; older daemons pad with zeros.
+/// Marks a stamp after the body; older daemons pad with zeros.
 const STAMPED: u8 = 1;
-/// Of a stamp, in bytes.
+/// The length of a stamp with its mark, in bytes.
 const STAMP: usize = 17;
-/// In bytes, with nothing but what must be there.
+/// The length of a packet without padding, in bytes.
 pub const SHORTEST: usize = BODY + STAMP + Secret::SEAL;
 
 impl Packet {
-    /// The answer to this question, by the same path; it has no stamp yet.
+    /// The answer to this question, by the same path, without a stamp yet.
     #[must_use]
     pub const fn answered(self) -> Self {
         Self { kind: Kind::Answer, from: self.to, to: self.from, stamp: None, ..self }
     }
 
-    /// `length` bytes, but never fewer than [`SHORTEST`]; the seal covers the padding too.
+    /// Pads to `length` bytes, at least [`SHORTEST`]; the seal covers the padding.
     pub fn encode(&self, secret: &Secret, length: usize) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(length.max(SHORTEST));
         bytes.extend(MAGIC);
@@ -87,7 +87,7 @@ impl Packet {
             .map(|(packet, ())| packet)
     }
 
-    /// Likewise, with any secret of `keyring`; returns also the one that it is sealed with.
+    /// The same, with any secret of `keyring`; returns also the secret of the seal.
     pub(super) fn open<'a>(
         bytes: &[u8],
         keyring: &'a Keyring,
@@ -115,7 +115,7 @@ fn stamped(Stamp { session, count }: Stamp) -> Vec<u8> {
     [&[STAMPED][..], &session.to_be_bytes(), &count.to_be_bytes()].concat()
 }
 
-/// None where `rest`, which follows the body, does not begin with one.
+/// The stamp after the body; none if `rest` does not begin with one.
 fn stamp(rest: &[u8]) -> Option<Stamp> {
     let (mark, rest) = rest.split_first()?;
     let (session, rest) = rest.split_first_chunk::<8>()?;
@@ -156,7 +156,7 @@ const fn decoded(code: u8) -> Option<(Kind, Path)> {
     }
 }
 
-/// IPv4 addresses travel in the form that IPv6 has for them.
+/// IPv4 addresses are encoded as IPv4-mapped IPv6 addresses.
 const fn octets(address: IpAddr) -> [u8; 16] {
     match address {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
@@ -180,7 +180,7 @@ mod tests {
 
     fn any_packet() -> impl Strategy<Value = Packet> {
         let v4 = any::<([u8; 4], [u8; 4])>().prop_map(|(a, b)| (IpAddr::from(a), IpAddr::from(b)));
-        // An address of IPv6 that is one of IPv4 in disguise would be read as the latter.
+        // An IPv4-mapped IPv6 address would be decoded as IPv4.
         let v6 = any::<([u8; 15], [u8; 15])>().prop_map(|(a, b)| (disguised(a), disguised(b)));
         let kind = prop_oneof![Just(Kind::Question), Just(Kind::Answer)];
         let path = prop_oneof![Just(Path::Direct), Just(Path::Tunnel)];
@@ -223,7 +223,7 @@ mod tests {
         assert_eq!(bytes.len(), SHORTEST);
     }
 
-    /// An older daemon reads the body, and takes the rest for padding below the seal.
+    /// An older daemon reads the body, and ignores the rest as padding.
     #[test]
     fn packets_of_older_daemons_are_read_and_have_no_stamp() {
         let stamped = question(Some(Stamp { session: 1, count: 1 })).encode(&secret(), 0);
@@ -244,7 +244,7 @@ mod tests {
         }
 
         #[test]
-        fn a_changed_byte_is_noticed(
+        fn a_changed_byte_is_rejected(
             packet in any_packet(), length in 0_usize..300, at in 0_usize..300, bits in 1_u8..=255
         ) {
             let mut bytes = packet.encode(&secret(), length);
@@ -254,7 +254,7 @@ mod tests {
         }
 
         #[test]
-        fn a_cut_or_grown_packet_is_noticed(packet in any_packet(), length in 0_usize..300) {
+        fn a_truncated_or_extended_packet_is_rejected(packet in any_packet(), length in 0_usize..300) {
             let bytes = packet.encode(&secret(), 200);
             let mut other = bytes.clone();
             other.resize(length, 0);
@@ -263,18 +263,18 @@ mod tests {
         }
 
         #[test]
-        fn another_secret_opens_nothing(packet in any_packet()) {
+        fn another_secret_does_not_open_a_packet(packet in any_packet()) {
             let bytes = packet.encode(&Secret::new(&[8; 32]), 0);
             prop_assert_eq!(Packet::decode(&bytes, &secret()), Err(Malformed::Seal));
         }
 
         #[test]
-        fn hostile_bytes_are_refused(bytes in proptest::collection::vec(any::<u8>(), 0..2000)) {
+        fn random_bytes_are_rejected(bytes in proptest::collection::vec(any::<u8>(), 0..2000)) {
             prop_assert!(Packet::decode(&bytes, &secret()).is_err());
         }
 
         #[test]
-        fn sealed_nonsense_is_refused_or_read(body in proptest::array::uniform32(any::<u8>())) {
+        fn sealed_random_bytes_are_rejected_or_decoded(body in proptest::array::uniform32(any::<u8>())) {
             let mut bytes = [b"tw\x01".as_slice(), &body, &[0; 9], &body].concat();
             bytes.extend(secret().seal(&bytes).as_ref().to_vec());
             if let Ok(packet) = Packet::decode(&bytes, &secret()) {

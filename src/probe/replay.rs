@@ -1,54 +1,54 @@
 //! Which packets of a peer are new, and how many of its questions are answered.
 //!
-//! No clocks are compared: a packet counts as new if its count is new in its session. A session
-//! begins with each start of its sender. Whether a session is the present one is known once it has
-//! answered a question of this node: until then, its packets may be old ones that were recorded.
+//! No clocks are compared: a packet is new if its count is new in its session. A session begins
+//! with each start of its sender. Once a session has answered a question of this node, it is known
+//! to be the present one; until then, its packets may be replayed ones.
 
 use std::time::Duration;
 
-/// Which packet of its sender's this is. Packets of older daemons have none.
+/// Identifies a packet of a sender. Packets of older daemons have none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
-    /// Random, of each start of its sender.
+    /// A random number, different after each start of the sender.
     pub session: u64,
     /// Greater than those of all earlier packets of the session.
     pub count: u64,
 }
 
-/// The stamps of what this node sends.
+/// Generates the stamps of this node's packets.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stamps(Stamp);
 
-/// What a peer has sent so far.
+/// The packets received from a peer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sender {
     /// The session that has answered a question of this node.
     proven: Option<Session>,
     proven_questions: Bucket,
-    /// Another session, of a peer that has restarted or of an attacker.
+    /// Another session, of a restarted peer or of an attacker.
     unproven: Option<Session>,
-    /// Questions of sessions that are not proven, and of older daemons.
+    /// Questions of unproven sessions, and of older daemons.
     other_questions: Bucket,
 }
 
-/// Which packets of one session were received.
+/// The packets received in one session.
 #[derive(Clone, Copy, Debug)]
 struct Session {
     id: u64,
     highest: u64,
-    /// The lowest bit stands for `highest`, the next one for the count before it, and so on.
+    /// A bitmap: the lowest bit is for `highest`, the next one for the count before it, and so on.
     received: u128,
 }
 
 /// A token bucket.
 #[derive(Clone, Copy, Debug, Default)]
 struct Bucket {
-    /// When it will be full again.
+    /// The time at which it is full again.
     full_at: Duration,
 }
 
-/// Questions of one peer that are answered in one period, also if they come at once. The paths of
-/// a peer in doubt take 33: three questions ten times in an interval, jitter included.
+/// The number of questions of one peer that are answered per period, even all at once. The paths of
+/// a peer in doubt need 33: three questions ten times in an interval, jitter included.
 const QUESTIONS: u32 = 50;
 const LONGEST_PERIOD: Duration = Duration::from_secs(1);
 
@@ -64,7 +64,7 @@ impl Stamps {
 }
 
 impl Sender {
-    /// Notes a packet; returns whether it is new, as far as is known.
+    /// Notes a packet; returns whether it is new, as far as known.
     pub(super) fn take(&mut self, stamp: Option<Stamp>) -> bool {
         let Some(stamp) = stamp else { return true };
         match &mut self.proven {
@@ -73,7 +73,7 @@ impl Sender {
         }
     }
 
-    /// Notes a packet that answers a question of this node: its session is the present one.
+    /// Notes a packet that answers a question of this node, so that its session is the present one.
     pub(super) fn prove(&mut self, stamp: Option<Stamp>) {
         let is_proven = |stamp: &Stamp| self.proven.is_some_and(|it| it.id == stamp.session);
         let Some(stamp) = stamp.filter(|stamp| !is_proven(stamp)) else { return };
@@ -81,9 +81,9 @@ impl Sender {
         self.proven = Some(known.unwrap_or_else(|| Session::beginning_with(stamp)));
     }
 
-    /// Whether a question with this stamp is still to be answered in this period.
+    /// Whether a question with this stamp is within the limit of this period.
     ///
-    /// Old packets that were recorded never use up the share of a proven session.
+    /// Replayed packets never count towards the limit of a proven session.
     pub(super) fn may_ask(
         &mut self,
         stamp: Option<Stamp>,
@@ -115,8 +115,7 @@ impl Session {
         Self { id: session, highest: count, received: 1 }
     }
 
-    /// Notes a packet; returns whether it is new. One that was overtaken by too many others counts
-    /// as old.
+    /// Notes a packet; returns whether it is new. A packet whose count is too far behind is not.
     fn take(&mut self, count: u64) -> bool {
         if count > self.highest {
             let ahead = u32::try_from(count - self.highest).unwrap_or(u32::MAX);
@@ -175,8 +174,9 @@ mod tests {
     }
 
     #[test]
-    fn old_packets_are_answered_fifty_times_a_second_and_keep_no_new_one_out() {
-        // Of an older daemon, of two sessions in turns, of many sessions: replayed for one second.
+    fn replayed_packets_are_answered_fifty_times_a_second_and_block_no_new_one() {
+        // Replays for one second: of an older daemon, of two alternating sessions, of many
+        // sessions.
         let two = |number: u64| Some(stamp(7 + number % 2, 1));
         let many = |number: u64| Some(stamp(7 + number, 1));
         let floods: [Box<dyn Fn(u64) -> Option<Stamp>>; 3] =
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_restarts_is_answered_at_once_and_its_old_packets_no_more() {
+    fn a_restarted_peer_is_answered_at_once_and_its_old_packets_are_not() {
         let mut sender = Sender::default();
         sender.prove(Some(stamp(1, 1)));
         assert!(
@@ -221,7 +221,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_count_is_new_once_and_a_little_disorder_loses_none(
+        fn a_count_is_new_once_also_with_some_reordering(
             counts in proptest::collection::vec(0_u64..300, 1..600)
         ) {
             let mut sender = Sender::default();

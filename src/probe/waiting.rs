@@ -8,17 +8,17 @@ use tokio::time::Instant;
 use super::Kind;
 use super::packet::Outgoing;
 
-/// Packets that wait at once.
+/// The maximum number of waiting packets.
 const MOST: usize = 256;
-/// Of these, answers: however many peers ask, there is room for questions of our own.
+/// The maximum number of waiting answers, so that answers never displace our own questions.
 const MOST_ANSWERS: usize = MOST / 2;
-/// Before a next hop is looked at again; each further pause is twice as long.
+/// The pause before a next hop is checked again; each further pause is twice as long.
 const PAUSE: Duration = Duration::from_millis(2);
 
 #[derive(Debug, Default)]
 pub(super) struct Waiting(Vec<Delayed>);
 
-/// A packet, and when to try again.
+/// A packet, and when to retry.
 #[derive(Clone, Debug)]
 pub(super) struct Delayed {
     pub(super) outgoing: Outgoing,
@@ -29,14 +29,14 @@ pub(super) struct Delayed {
 }
 
 impl Delayed {
-    /// After `until`, the packet would come too late.
+    /// `until` is the deadline for sending.
     pub(super) fn new(outgoing: Outgoing, gateway: IpAddr, until: Instant) -> Self {
         Self { outgoing, gateway, next: Instant::now(), pause: PAUSE, until }
     }
 }
 
 impl Waiting {
-    /// Keeps `delayed` for another attempt; returns whether there will be one.
+    /// Keeps `delayed` for a retry; returns false if it is dropped instead.
     pub(super) fn keep(&mut self, delayed: Delayed) -> bool {
         let next = delayed.next + delayed.pause;
         let most = match delayed.outgoing.packet.kind {
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn attempts_become_rarer_and_end() {
+    async fn retries_have_growing_pauses_and_end() {
         let (begun, mut waiting) = (Instant::now(), Waiting::default());
         let mut attempts = Vec::new();
         assert!(waiting.keep(delayed(Kind::Question, begun + Duration::from_millis(50))));
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn only_so_many_wait() {
+    async fn the_number_of_waiting_packets_is_limited() {
         let mut waiting = Waiting::default();
         let until = Instant::now() + Duration::from_secs(1);
         let mut kept = |kind| (0..300).filter(|_| waiting.keep(delayed(kind, until))).count();

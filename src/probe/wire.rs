@@ -1,4 +1,4 @@
-//! The sockets of one address family: probes as the kernel and pods would send them.
+//! The sockets of one address family, which send probes like packets of the kernel and of pods.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -14,17 +14,17 @@ use tokio::net::UdpSocket;
 use super::datagram;
 use crate::model::prefix::Family;
 
-/// Receives and sends probes by both paths.
+/// Receives probes, and sends them by both paths.
 #[derive(Debug)]
 pub struct Wire {
     family: Family,
     port: u16,
     socket: UdpSocket,
-    /// Takes packets with their IP header.
+    /// Sends packets with their IP header.
     raw: OwnedFd,
 }
 
-/// Why there is no [`Wire`].
+/// Why a [`Wire`] cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum NoWire {
     #[error("{0} raw sockets may not be opened: give the daemon CAP_NET_RAW")]
@@ -39,7 +39,7 @@ pub enum NoWire {
     NoNetlink(#[source] io::Error),
 }
 
-/// The kernel buffers this much for the daemon, in bytes, and drops the rest.
+/// The size of send and receive buffers, in bytes; the kernel drops packets beyond it.
 const BACKLOG: usize = 1 << 20;
 
 impl Wire {
@@ -64,18 +64,18 @@ impl Wire {
         self.socket.readable().await
     }
 
-    /// The next packet, if there is one: its length, and where it comes from.
+    /// The length and the source of the next packet, if there is one.
     pub fn received(&self, buffer: &mut [u8]) -> Option<(usize, SocketAddr)> {
         self.socket.try_recv_from(buffer).ok()
     }
 
-    /// Sends by the kernel's route to `to`, which leads into the tunnel.
+    /// Sends by the kernel's route to `to`, which uses the tunnel.
     pub fn send_by_tunnel(&self, to: IpAddr, payload: &[u8]) -> io::Result<()> {
         self.socket.try_send_to(payload, SocketAddr::new(to, self.port)).map(drop)
     }
 
-    /// Sends to `to` with `gateway` for the next hop, in place of the route to `to`: the kernel routes
-    /// by the address that it is given, and does not look into the packet.
+    /// Sends to `to` with `gateway` as the next hop, instead of by the route to `to`: the kernel
+    /// routes by the address of the call, not by the one in the packet.
     pub fn send_direct(
         &self,
         from: IpAddr,
@@ -106,8 +106,8 @@ fn open_raw(family: Family) -> nix::Result<OwnedFd> {
     Ok(raw)
 }
 
-/// Packets to many neighbours that are still to be found wait together. Without the right to go
-/// beyond the usual bounds, those must do.
+/// Large, because packets to many unresolved neighbours wait together. Without the permission to
+/// exceed the system's limit, that limit applies.
 fn enlarge(socket: &impl AsFd) {
     let _ = setsockopt(socket, sockopt::RcvBufForce, &BACKLOG);
     let _ = setsockopt(socket, sockopt::SndBufForce, &BACKLOG);

@@ -1,4 +1,4 @@
-//! Which subnets of a pool are free, and which of them to take.
+//! Selects a free subnet of each pool.
 
 use std::net::IpAddr;
 
@@ -6,30 +6,30 @@ use super::Error;
 use crate::model::config::Pool;
 use crate::model::prefix::{Family, Prefix, number};
 
-/// What a node wants of the pools.
+/// A request for one subnet of each pool.
 #[derive(Clone, Debug)]
 pub struct Wish<'a> {
     pub pools: &'a [Pool],
-    /// Of each pool, the subnet that the node has already, if any.
+    /// For each pool, the subnet that the node already has, if any.
     pub kept: Vec<Option<Prefix>>,
     /// Subnets of any length that other leases hold.
     pub taken: Vec<Prefix>,
-    /// Where hosts have addresses: no subnet is newly taken there.
+    /// Addresses of hosts: no new subnet may overlap these.
     pub avoided: Vec<Prefix>,
 }
 
-/// How to choose among the free subnets.
+/// How to select one of the free subnets.
 #[derive(Clone, Copy, Debug)]
 pub enum Draw {
-    /// The slot that belongs to this public IP, so that nodes that start together do not collide;
-    /// if it is taken, as in `Any`.
+    /// The slot derived from this public IP, so that nodes that start together do not collide; if
+    /// it is taken, as with `Any`.
     SlotOf(IpAddr, u128),
-    /// Every free one with the same chance, for a random number.
+    /// Any free one with equal probability, by a random number.
     Any(u128),
 }
 
 impl Wish<'_> {
-    /// A subnet of each pool, in their order. What is kept is taken for free.
+    /// A subnet of each pool, in their order. A kept subnet counts as free.
     pub fn fulfil(&self, draw: Draw) -> Result<Vec<Prefix>, Error> {
         let mut leader = None;
         let mut subnets = Vec::new();
@@ -56,8 +56,8 @@ impl Wish<'_> {
         slot.or_else(any).map(|index| pool.subnet(index)).ok_or_else(|| exhausted(pool))
     }
 
-    /// The same slot as in the pool before, so that one family's uniqueness serves both; where
-    /// that is taken, one that differs from node to node all the same.
+    /// The same slot as in the first pool, so that one family's uniqueness ensures the other's. If
+    /// it is taken, another one that still differs between nodes.
     fn following(&self, pool: &Pool, leader: u128) -> Result<Prefix, Error> {
         let free = self.free(pool);
         let same = Some(leader % pool.count()).filter(|slot| free.holds(*slot));
@@ -65,7 +65,7 @@ impl Wish<'_> {
         same.or_else(other).map(|index| pool.subnet(index)).ok_or_else(|| exhausted(pool))
     }
 
-    /// A link that is wider than the pool would leave none: then only single addresses count.
+    /// The free slots. A link whose subnet covers the whole pool would leave none: it is ignored.
     fn free(&self, pool: &Pool) -> Free {
         let leaves_some = |prefix: &&Prefix| {
             slots(pool, **prefix).is_some_and(|(first, last)| last - first + 1 < pool.count())
@@ -73,7 +73,7 @@ impl Wish<'_> {
         Free::of(pool, self.taken.iter().chain(self.avoided.iter().filter(leaves_some)))
     }
 
-    /// Whether hosts have addresses in a subnet of `subnets` that is not one of before.
+    /// Whether hosts have addresses in one of `subnets` that is not kept.
     pub fn avoids(&self, subnets: &[Prefix]) -> bool {
         let mut all = self.pools.iter().zip(&self.kept).zip(subnets);
         all.any(|((pool, kept), subnet)| {
@@ -90,10 +90,10 @@ impl Wish<'_> {
     }
 }
 
-/// The free slots of a pool: never listed one by one, since IPv6 pools are huge.
+/// The free slots of a pool, as ranges, since IPv6 pools are huge.
 #[derive(Debug)]
 struct Free {
-    /// Runs of taken slots, first and last, in order and apart from each other.
+    /// Ranges of taken slots, first and last, sorted and without overlap.
     taken: Vec<(u128, u128)>,
     slots: u128,
     count: u128,
@@ -120,7 +120,7 @@ impl Free {
             && !self.taken.iter().any(|(first, last)| (*first..=*last).contains(&slot))
     }
 
-    /// The free slot with `index` free ones before it.
+    /// The free slot after `index` other free ones.
     fn nth(&self, index: u128) -> Option<u128> {
         let mut slot = index;
         for (first, last) in &self.taken {
@@ -133,7 +133,7 @@ impl Free {
     }
 }
 
-/// The first and the last slot of `pool` that `prefix` touches.
+/// The first and the last slot of `pool` that `prefix` overlaps.
 fn slots(pool: &Pool, prefix: Prefix) -> Option<(u128, u128)> {
     let span = (number(pool.min.base()), number(pool.max.last()));
     let (first, last) = (number(prefix.base()), number(prefix.last()));
@@ -190,7 +190,7 @@ mod tests {
         // 255 subnets, from 10.5.1.0 on: 192.168.0.9 is 3232235529, which leaves 114.
         assert_eq!(fulfilled(V4, &[], slot_of("192.168.0.9")), "10.5.115.0/24");
         assert_eq!(fulfilled(V4, &[], slot_of("192.168.0.10")), "10.5.116.0/24");
-        // Taken: the first free one, for a random number of zero.
+        // Taken: the first free one, since the random number is zero.
         assert_eq!(fulfilled(V4, &["10.5.115.0/24"], slot_of("192.168.0.9")), "10.5.1.0/24");
     }
 
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_pool_says_so() {
+    fn a_full_pool_is_an_error() {
         let message = "no subnet is free in 10.5.0.0/16: all 255 are leased; \
                        widen the network or delete the leases of nodes that are gone";
         assert_eq!(fulfilled(V4, &["10.0.0.0/8"], Draw::Any(7)), message);
@@ -242,14 +242,14 @@ mod tests {
     }
 
     #[test]
-    fn a_huge_pool_is_no_list() {
+    fn a_huge_pool_is_not_enumerated() {
         let huge = r#"{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd00::/8","IPv6SubnetLen":126}"#;
         let subnet = fulfilled(huge, &["fd00::/64"], Draw::Any(u128::MAX >> 4));
         assert!(subnet.ends_with("/126"), "{subnet}");
     }
 
     #[test]
-    fn what_is_kept_leads_the_other_family() {
+    fn a_kept_subnet_determines_the_slot_of_the_other_family() {
         let pools = pools(DUAL);
         let kept = vec![Some("10.5.7.0/24".parse().unwrap()), None];
         let wish = Wish { pools: &pools, kept, taken: prefixes(&["10.5.7.0/24"]), avoided: vec![] };
@@ -265,13 +265,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn free_slots_are_those_that_nobody_overlaps(
-            taken in proptest::collection::vec(any_taken(), 0..40),
+        fn free_slots_are_those_without_overlap(
+            held in proptest::collection::vec(any_taken(), 0..40),
         ) {
             let pool = pools(V4)[0];
-            let is_free = |slot: &u128| !taken.iter().any(|prefix| prefix.overlaps(pool.subnet(*slot)));
+            let is_free = |slot: &u128| !held.iter().any(|prefix| prefix.overlaps(pool.subnet(*slot)));
             let expected: BTreeSet<u128> = (0..pool.count()).filter(is_free).collect();
-            let free = Free::of(&pool, taken.iter());
+            let free = Free::of(&pool, held.iter());
             prop_assert_eq!(free.count, expected.len() as u128);
             let listed: BTreeSet<u128> = (0..free.count).map(|index| free.nth(index).unwrap()).collect();
             prop_assert_eq!(&listed, &expected);
@@ -279,15 +279,15 @@ mod tests {
         }
 
         #[test]
-        fn what_is_handed_out_is_free_and_of_the_pool(
-            taken in proptest::collection::vec(any_taken(), 0..40), ip: u32, random: u128,
+        fn an_allocated_subnet_is_free_and_of_the_pool(
+            held in proptest::collection::vec(any_taken(), 0..40), ip: u32, random: u128,
         ) {
             let pools = pools(V4);
-            let wish = Wish { pools: &pools, kept: vec![None], taken: taken.clone(), avoided: vec![] };
+            let wish = Wish { pools: &pools, kept: vec![None], taken: held.clone(), avoided: vec![] };
             let draw = Draw::SlotOf(Family::V4.address(ip.into()), random);
             if let Ok(subnets) = wish.fulfil(draw) {
                 prop_assert!(pools[0].hands_out(subnets[0]));
-                prop_assert!(!taken.iter().any(|prefix| prefix.overlaps(subnets[0])));
+                prop_assert!(!held.iter().any(|prefix| prefix.overlaps(subnets[0])));
             }
         }
     }

@@ -1,4 +1,4 @@
-//! What flannel writes alike in every store: the address of a node, and the end of its tunnel.
+//! Backend data in flannel's format, the same in all stores: public IPs and VTEPs.
 
 use std::net::IpAddr;
 
@@ -18,7 +18,7 @@ pub(super) struct BackendData {
     vni: Option<u32>,
     #[serde(rename = "VtepMAC")]
     mac: MacAddr,
-    /// Flannel has no such field, and reads past it.
+    /// Flannel ignores this field.
     #[serde(rename = "Source", skip_serializing_if = "Option::is_none")]
     source: Option<IpAddr>,
 }
@@ -29,10 +29,10 @@ impl From<Vtep> for BackendData {
     }
 }
 
-/// The end of the tunnel in the data that `read` returns; the data of other backends is not read.
+/// The VTEP in the data that `read` returns; the data of other backends is not read.
 ///
 /// # Errors
-/// A peer on VXLAN publishes an invalid end of a tunnel.
+/// A VXLAN peer publishes an invalid VTEP.
 pub(super) fn vtep(
     backend: &PublishedBackend,
     family: Family,
@@ -40,7 +40,7 @@ pub(super) fn vtep(
 ) -> Result<Option<Vtep>, Malformed> {
     match backend.supported() {
         Some(BackendType::Vxlan) => read()?.map_or(Ok(None), |data| published(&data, family)),
-        // Flannel does not read the data of host-gw, so invalid data is no error.
+        // Flannel does not read the data of host-gw, so that invalid data is no error.
         Some(BackendType::HostGw) => {
             let data = read().ok().flatten();
             Ok(data.and_then(|data| published(&data, family).ok().flatten()))
@@ -57,7 +57,7 @@ fn published(data: &Fields, family: Family) -> Result<Option<Vtep>, Malformed> {
     Ok(Some(Vtep { vni: data.u32("VNI")?, mac, source }))
 }
 
-/// The address of `family` in `text`, which stands under `name`.
+/// The address of `family` in `text`, the value of the field `name`.
 pub(super) fn address(name: &str, text: &str, family: Family) -> Result<IpAddr, Malformed> {
     let address = text.parse().ok().filter(|address| Family::of(*address) == family);
     address.ok_or_else(|| {

@@ -1,8 +1,9 @@
-//! How long to wait before trying again.
+//! How long to wait before a retry.
 
 use std::time::Duration;
 
-/// Doubles with every try, up to a bound; thousands of nodes that fail together do not try together.
+/// Doubles with each attempt, up to a bound, with jitter, so that thousands of nodes do not retry
+/// together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
     tries: u32,
@@ -28,7 +29,7 @@ impl Backoff {
         Self { tries: 0, shortest, longest }
     }
 
-    /// A share of this try's longest delay: the whole of it for a `random` of 1, nothing for 0.
+    /// `random`, from 0 to 1, times the longest delay of this attempt.
     pub fn delay(&mut self, random: f64) -> Duration {
         let doubled =
             self.shortest.saturating_mul(1_u32.checked_shl(self.tries).unwrap_or(u32::MAX));
@@ -36,7 +37,7 @@ impl Backoff {
         doubled.min(self.longest).mul_f64(random.clamp(0.0, 1.0))
     }
 
-    /// After a success the next delay is short again.
+    /// After a success: the next delay is short again.
     pub const fn reset(&mut self) {
         self.tries = 0;
     }
@@ -57,14 +58,14 @@ mod tests {
     }
 
     #[test]
-    fn a_tighter_bound_holds_too() {
+    fn a_lower_bound_is_kept() {
         let mut backoff = Backoff::up_to(Duration::from_secs(1));
         let delays: Vec<u128> = (0..5).map(|_| backoff.delay(1.0).as_millis()).collect();
         assert_eq!(delays, [200, 400, 800, 1000, 1000]);
     }
 
     #[test]
-    fn jitter_reaches_down_to_nothing() {
+    fn jitter_may_reduce_a_delay_to_zero() {
         let mut backoff = Backoff::default();
         assert_eq!(backoff.delay(0.0), Duration::ZERO);
         assert_eq!(backoff.delay(0.25), Duration::from_millis(100));

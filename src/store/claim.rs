@@ -1,4 +1,4 @@
-//! Which lease a node takes: the one its pods live on, wherever that can be proved.
+//! Decides which lease a node acquires: that of its pods, if it can prove that it held it.
 
 use std::net::IpAddr;
 
@@ -8,33 +8,33 @@ use crate::model::config::Pool;
 use crate::model::lease::LeaseId;
 use crate::model::prefix::Prefix;
 
-/// What a node remembers from before its restart.
+/// What a node knows from before its restart.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Previous {
-    /// The subnets that its pods got.
+    /// The subnets of its pods.
     pub subnets: Vec<Prefix>,
-    /// The handle of its lease's term.
+    /// Its etcd lease.
     pub grant: Option<i64>,
-    /// When its lease was created, in the store's own count.
+    /// The store's revision that created its lease.
     pub created: Option<u64>,
-    /// What it published in that lease.
+    /// The public IPs that it published in that lease.
     pub public_ips: Vec<IpAddr>,
-    /// Where the subnets were written, for the error that sends people there.
+    /// The files that contain the subnets, for the error message.
     pub subnet_file: String,
 }
 
-/// A node that asks for a lease.
+/// A node that requests a lease.
 #[derive(Clone, Debug)]
 pub struct Claimant<'a> {
     pub pools: &'a [Pool],
     /// One per pool.
     pub public_ips: Vec<IpAddr>,
     pub previous: &'a Previous,
-    /// Where this host has addresses: no new subnet is allocated there.
+    /// Addresses of this host: no new subnet may overlap these.
     pub occupied: &'a [Prefix],
 }
 
-/// A lease, as far as the choice of a subnet needs it.
+/// The properties of a lease that the allocation uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holding {
     pub id: LeaseId,
@@ -42,7 +42,7 @@ pub struct Holding {
     /// None if the record is malformed.
     pub public_ips: Vec<IpAddr>,
     pub grant: Option<i64>,
-    /// In the store's own count.
+    /// The store's revision that created it.
     pub created: u64,
 }
 
@@ -50,7 +50,7 @@ pub struct Holding {
 #[derive(Clone, Debug)]
 pub struct Claim<'a> {
     pub way: Way<'a>,
-    /// Leases of this node that the pools do not hand out.
+    /// Leases of this node outside the pools.
     pub obsolete: Vec<LeaseId>,
 }
 
@@ -77,7 +77,7 @@ impl Holding {
 
 impl<'a> Claimant<'a> {
     /// # Errors
-    /// The subnet of our pods is another's.
+    /// Another node holds the subnet of our pods.
     pub fn claim(&self, holdings: &[Holding]) -> Result<Claim<'a>, Error> {
         let (ours, mut others): (Vec<_>, Vec<_>) =
             holdings.iter().partition(|held| self.owns(held));
@@ -85,7 +85,7 @@ impl<'a> Claimant<'a> {
             ours.into_iter().partition(|held| self.can_use(held));
         let previous = usable.iter().find(|held| self.had(held));
         let previous =
-            previous.or_else(|| others.iter().find(|held| self.outlives(held, holdings)));
+            previous.or_else(|| others.iter().find(|held| self.is_replaced(held, holdings)));
         // Pods may run on the previous subnet: it has precedence over other leases of this node.
         let other = || usable.first().filter(|_| !self.has_previous());
         let way = if let Some(held) = previous.or_else(other) {
@@ -101,31 +101,34 @@ impl<'a> Claimant<'a> {
         Ok(Claim { way, obsolete: obsolete.into_iter().map(|held| held.id.clone()).collect() })
     }
 
-    /// By a public IP of this node, or by the etcd lease that it held before.
+    /// Whether the lease has a public IP of this node, or the etcd lease that it held before.
     pub fn owns(&self, held: &Holding) -> bool {
-        meet(&held.public_ips, &self.public_ips) || self.proves_by_term(held)
+        have_common(&held.public_ips, &self.public_ips) || self.proves_by_term(held)
     }
 
-    /// Whether another public IP stands in `held`.
+    /// Whether `held` has another public IP than this node.
     pub fn is_of_another(&self, held: &Holding) -> bool {
-        !held.public_ips.is_empty() && !meet(&held.public_ips, &self.public_ips)
+        !held.public_ips.is_empty() && !have_common(&held.public_ips, &self.public_ips)
     }
 
-    /// Whether our public IP is the one that we knew, if we knew one: else we may be a copy.
+    /// Whether our public IP is the previous one, if that is known: else this machine may be a
+    /// copy.
     pub fn has_stayed(&self) -> bool {
-        self.previous.public_ips.is_empty() || meet(&self.previous.public_ips, &self.public_ips)
+        self.previous.public_ips.is_empty()
+            || have_common(&self.previous.public_ips, &self.public_ips)
     }
 
-    /// A copy of this machine knows the same term. It proves nothing if this node has moved, and the
-    /// lease shows neither its old public IP nor its new one.
+    /// Whether the etcd lease proves that `held` is ours. A copy of this machine knows the same
+    /// etcd lease, so it proves nothing if our public IP has changed and `held` has neither of the
+    /// two.
     fn proves_by_term(&self, held: &Holding) -> bool {
         let same_term = held.grant.is_some() && held.grant == self.previous.grant;
         let is_as_known =
-            held.public_ips.is_empty() || meet(&held.public_ips, &self.previous.public_ips);
+            held.public_ips.is_empty() || have_common(&held.public_ips, &self.previous.public_ips);
         same_term && (self.has_stayed() || is_as_known)
     }
 
-    /// Previous subnets that no pool hands out.
+    /// Previous subnets outside all pools.
     pub fn forgotten(&self) -> impl Iterator<Item = Prefix> + '_ {
         let hands_out = |subnet: &Prefix| self.pools.iter().any(|pool| pool.hands_out(*subnet));
         self.previous.subnets.iter().copied().filter(move |subnet| !hands_out(subnet))
@@ -143,21 +146,21 @@ impl<'a> Claimant<'a> {
             && pairs.all(|(subnet, pool)| pool.hands_out(*subnet))
     }
 
-    /// Whether a backup has brought `held` back, which had ended before our lease was created in its
-    /// place, and the node that held it has a younger lease.
-    fn outlives(&self, held: &Holding, holdings: &[Holding]) -> bool {
-        let is_of_the_past = self.previous.created.is_some_and(|ours| held.created < ours);
+    /// Whether a backup restored `held`, which ended before our lease was created in its place, and
+    /// the node that held it has a newer lease.
+    fn is_replaced(&self, held: &Holding, holdings: &[Holding]) -> bool {
+        let is_older = self.previous.created.is_some_and(|ours| held.created < ours);
         let is_younger = |other: &Holding| {
-            other.created > held.created && meet(&other.public_ips, &held.public_ips)
+            other.created > held.created && have_common(&other.public_ips, &held.public_ips)
         };
         self.had(held)
             && self.can_use(held)
             && held.grant.is_some()
-            && is_of_the_past
+            && is_older
             && holdings.iter().any(is_younger)
     }
 
-    /// Whether a subnet of before can be had again.
+    /// Whether a pool contains a previous subnet.
     fn has_previous(&self) -> bool {
         let hands_out = |subnet: &Prefix| self.pools.iter().any(|pool| pool.hands_out(*subnet));
         self.previous.subnets.iter().any(hands_out)
@@ -178,14 +181,14 @@ impl<'a> Claimant<'a> {
         })
     }
 
-    /// Where hosts have addresses: a route to pods would cut them off.
+    /// Addresses of hosts: a route to pods would make these hosts unreachable.
     fn avoided(&self, others: &[&Holding]) -> Vec<Prefix> {
         let peers = others.iter().flat_map(|held| &held.public_ips);
         let public_ips = self.public_ips.iter().chain(peers).map(|ip| Prefix::host(*ip));
         self.occupied.iter().copied().chain(public_ips).collect()
     }
 
-    /// The subnet of `pool` that we had: our pods', or that of a lease which lacks the other family.
+    /// Our subnet of `pool`: that of our pods, or that of a lease without the other family.
     fn kept(
         &self,
         pool: &Pool,
@@ -202,7 +205,7 @@ impl<'a> Claimant<'a> {
     }
 }
 
-fn meet(some: &[IpAddr], others: &[IpAddr]) -> bool {
+fn have_common(some: &[IpAddr], others: &[IpAddr]) -> bool {
     some.iter().any(|public_ip| others.contains(public_ip))
 }
 
@@ -228,7 +231,7 @@ mod tests {
         Previous { subnets, grant, created: None, public_ips: Vec::new(), subnet_file }
     }
 
-    /// What a node with public IP 192.168.0.9 (and `fd01::9`) does, in one line.
+    /// What a node with public IP 192.168.0.9 (and `fd01::9`) does, as a line.
     fn claimed(config: &str, holdings: &[Holding], previous: &Previous) -> String {
         let config = NetworkConfig::parse(config.as_bytes()).unwrap();
         let public_ips = ["192.168.0.9", "fd01::9"].map(|ip| ip.parse().unwrap());
@@ -250,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn the_previous_subnet_goes_before_another_lease_of_ours() {
+    fn the_previous_subnet_has_precedence_over_another_lease_of_ours() {
         let leases = [
             holding("10.5.3.0-24", &["192.168.0.9"], 1),
             holding("10.5.4.0-24", &["192.168.0.9"], 2),
@@ -260,15 +263,15 @@ mod tests {
     }
 
     #[test]
-    fn our_term_proves_a_lease_ours_although_the_public_ip_changed() {
+    fn our_etcd_lease_proves_a_lease_ours_after_a_change_of_the_public_ip() {
         let leases = [holding("10.5.3.0-24", &["192.168.0.8"], 7)];
         let known = previous(&["10.5.3.0/24"], Some(7));
         assert_eq!(claimed(V4, &leases, &known), "take 10.5.3.0-24");
     }
 
-    /// What we published before is one of what the lease shows and what we have now, or neither.
+    /// Whether our previous public IP is that of the lease, our present one, or neither.
     #[test]
-    fn a_copy_of_a_machine_proves_nothing_by_a_term_that_has_moved_on() {
+    fn a_copy_of_a_machine_proves_nothing_by_an_etcd_lease_with_another_public_ip() {
         let shows = |public_ip: &str| [holding("10.5.3.0-24", &[public_ip], 7)];
         let knew = |public_ip: &str| {
             let public_ips = vec![public_ip.parse().unwrap()];
@@ -293,9 +296,9 @@ mod tests {
         assert!(error.contains("is held by key 10.5.0.0-22"), "{error}");
     }
 
-    /// Another's lease that a backup has brought back, and what this node may know of its own.
+    /// A lease of another node that a backup restored, and what this node may know of its own.
     #[test]
-    fn a_subnet_that_a_backup_gave_back_to_a_node_that_has_moved_is_taken_again() {
+    fn a_subnet_that_a_backup_restored_to_another_node_with_a_newer_lease_is_kept() {
         let created = |created, held| Holding { created, ..held };
         let old = created(40, holding("10.5.3.0-24", &["192.168.0.8"], 7));
         let moved = created(70, holding("10.5.8.0-24", &["192.168.0.8"], 7));
@@ -316,14 +319,14 @@ mod tests {
     }
 
     #[test]
-    fn a_free_previous_subnet_is_kept_if_the_pool_hands_it_out() {
+    fn a_free_previous_subnet_of_the_pool_is_kept() {
         assert_eq!(claimed(V4, &[], &previous(&["10.5.3.0/24"], None)), "create 10.5.3.0/24");
         assert_eq!(claimed(V4, &[], &previous(&["10.6.3.0/24"], None)), "create any");
         assert_eq!(claimed(V4, &[], &previous(&["10.5.3.0/25"], None)), "create any");
     }
 
     #[test]
-    fn leases_of_ours_that_no_pool_hands_out_are_dropped() {
+    fn leases_of_ours_outside_the_pools_are_deleted() {
         let leases = [
             holding("10.5.3.0-24", &["192.168.0.8"], 1),
             holding("10.6.3.0-24", &["192.168.0.9"], 2),
@@ -332,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_family_leaves_the_first_where_it_is() {
+    fn a_second_family_keeps_the_subnet_of_the_first() {
         let single = [holding("10.5.3.0-24", &["192.168.0.9"], 1)];
         let line = "create 10.5.3.0/24 any, drop 10.5.3.0-24";
         assert_eq!(claimed(DUAL, &single, &previous(&["10.5.3.0/24"], None)), line);
@@ -349,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wish_counts_what_others_hold_as_taken() {
+    fn subnets_of_other_nodes_are_taken() {
         let config = NetworkConfig::parse(V4.as_bytes()).unwrap();
         let known = previous(&[], None);
         let public_ips = vec!["192.168.0.9".parse().unwrap()];
@@ -361,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn the_previous_subnet_goes_before_a_lease_that_was_left_over() {
+    fn the_previous_subnet_has_precedence_over_a_stale_lease() {
         let left_over = [holding("10.5.3.0-24", &["192.168.0.9"], 1)];
         let known = previous(&["10.5.4.0/24"], None);
         assert_eq!(claimed(V4, &left_over, &known), "create 10.5.4.0/24, drop 10.5.3.0-24");
@@ -374,8 +377,7 @@ mod tests {
         );
     }
 
-    /// What a node with public IP 10.5.1.9 takes as the first free subnet, where its host has these
-    /// addresses.
+    /// The first free subnet for a node with public IP 10.5.1.9, if its host has these addresses.
     fn first_free(occupied: &[&str], peers: &[Holding]) -> String {
         let known = Previous::default();
         let config = NetworkConfig::parse(V4.as_bytes()).unwrap();
@@ -393,7 +395,7 @@ mod tests {
         assert_eq!(first_free(&["10.5.0.0/22", "10.5.1.9/32"], &[]), "10.5.4.0/24");
         let peers = [holding("10.5.200.0-24", &["10.5.2.7"], 1)];
         assert_eq!(first_free(&[], &peers), "10.5.3.0/24");
-        // A link that is wider than the network leaves the rest of it to pods.
+        // A link whose subnet contains the network does not reserve all of it.
         assert_eq!(first_free(&["10.0.0.0/8", "10.5.2.9/32"], &[]), "10.5.3.0/24");
     }
 }

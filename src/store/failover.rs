@@ -1,4 +1,4 @@
-//! Uses one server of a store at a time, and the next one once that fails.
+//! Uses one server of a store at a time, and the next one after a failure.
 
 use std::error::Error as StdError;
 use std::future::Future;
@@ -17,7 +17,7 @@ use super::watch::Interrupted;
 
 /// The servers of one store.
 pub(super) trait Servers {
-    /// What requests are sent through.
+    /// Sends requests to one server.
     type Client;
 
     /// The beginning of the sentence that reports a refused list of all leases.
@@ -28,7 +28,7 @@ pub(super) trait Servers {
     /// Opens a connection to the server at `index`. The error contains no secrets.
     fn open(&self, index: usize) -> impl Future<Output = Result<Self::Client, String>>;
 
-    /// What to report if no server can be used, the one at `index` for this reason.
+    /// The sentence that reports that no server can be used, the one at `index` for this reason.
     fn unusable(&self, index: usize, reason: &str) -> String;
 }
 
@@ -47,11 +47,11 @@ struct Current<C> {
     changes: u64,
     /// Counts connections.
     generation: u64,
-    /// In a row, over all requests.
+    /// Consecutive failures of all requests.
     failures: usize,
 }
 
-/// To be shared: a client is several kilobytes that every future would carry.
+/// Shared, because a client takes several kilobytes, which each future would contain.
 pub(super) struct Connection<C> {
     client: C,
     generation: u64,
@@ -60,23 +60,23 @@ pub(super) struct Connection<C> {
 /// Why a request has no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Failure {
-    /// No server could be asked, or it could not answer; the report says more.
+    /// No server could be reached, or it could not answer; see [`Report`].
     Away,
-    /// The server is reachable, and refuses.
+    /// The server is reachable, and rejects the request.
     Refused(Refusal),
 }
 
-/// An answer that another try on another connection would not change.
+/// An answer that a retry on another connection would not change.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Refusal {
     #[error("there is no such object")]
     Absent,
     #[error("there is such an object already")]
     Exists,
-    /// The history asked for is compacted, or still to come.
+    /// The requested history is compacted, or in the future.
     #[error("there is no such history")]
     NoHistory,
-    /// The answer is.
+    /// The answer is too large.
     #[error("{0}")]
     TooLarge(String),
     /// The server accepts no such request from any client, or has no space for it.
@@ -102,15 +102,15 @@ impl<C> Deref for Connection<C> {
 }
 
 impl<C> Current<C> {
-    /// Whether requests still go over `connection`: of several that fail on it, only the first leaves
-    /// its server.
+    /// Whether `connection` is still in use: of several requests that fail on it, only the first
+    /// changes the server.
     fn uses(&self, connection: &Connection<C>) -> bool {
         self.connection.is_some() && self.generation == connection.generation
     }
 }
 
 impl<S: Servers> Failover<S> {
-    /// Connects to nothing yet; the server at `first` will be the first.
+    /// Does not connect yet. The server at `first` is used first.
     pub(super) fn new(servers: S, first: usize, report: Report) -> Self {
         let current =
             Current { connection: None, server: first, changes: 0, generation: 0, failures: 0 };
@@ -137,12 +137,12 @@ impl<S: Servers> Failover<S> {
         }
     }
 
-    /// How often another server was chosen so far.
+    /// The number of changes of the server in use.
     pub(super) async fn changes(&self) -> u64 {
         self.current.lock().await.changes
     }
 
-    /// The same, if requests still go over `connection`.
+    /// The same, if `connection` is still in use.
     pub(super) async fn changes_on(&self, connection: &Connection<S::Client>) -> Option<u64> {
         let current = self.current.lock().await;
         current.uses(connection).then_some(current.changes)
@@ -154,7 +154,7 @@ impl<S: Servers> Failover<S> {
         self.report.reachable();
     }
 
-    /// The server has answered. Whether the store can be used is for the caller to report.
+    /// The server has answered. The caller reports whether the store can be used.
     pub(super) async fn answered(&self) {
         self.current.lock().await.failures = 0;
     }
@@ -168,8 +168,8 @@ impl<S: Servers> Failover<S> {
         }
     }
 
-    /// The server does not keep up, but its connection is sound: it is kept where there is no other
-    /// server, since to open a new one would only add to the load.
+    /// The server is overloaded, but the connection works: without another server it is kept, since
+    /// a new one would add to the load.
     pub(super) async fn pass_over(&self, connection: &Connection<S::Client>, reason: &str) {
         if self.servers.count() > 1 {
             return self.drop_connection(connection, reason).await;
@@ -180,7 +180,7 @@ impl<S: Servers> Failover<S> {
         }
     }
 
-    /// Asks each server before it gives up: a person waits for the answer.
+    /// Tries each server once, since an operator waits for the answer.
     pub(super) async fn ask_each<T, F>(&self, ask: impl Fn() -> F) -> Result<T, Failure>
     where
         F: Future<Output = Result<T, Failure>>,
@@ -193,7 +193,7 @@ impl<S: Servers> Failover<S> {
         }
     }
 
-    /// Why a person has no answer.
+    /// The error for the operator.
     pub(super) fn explained(&self, failure: Failure) -> Away {
         let no_answer = || format!("{} gave no answer", self.report.store);
         Away(match failure {
@@ -210,7 +210,7 @@ impl<S: Servers> Failover<S> {
         }
     }
 
-    /// Notes whether the store accepts such a report of this node.
+    /// Reports whether the store accepts this node's report.
     pub(super) fn note_report<T>(&self, written: &Result<T, Failure>) {
         match written {
             Ok(_) => self.report.refuses_report(None),
@@ -219,7 +219,7 @@ impl<S: Servers> Failover<S> {
         }
     }
 
-    /// What a failed request for all leases means for their history.
+    /// The effect of a failed request for all leases on their history.
     pub(super) fn interrupted(&self, failure: Failure) -> Interrupted {
         match failure {
             Failure::Refused(Refusal::NoHistory) => return Interrupted::Gap,
@@ -232,7 +232,7 @@ impl<S: Servers> Failover<S> {
         Interrupted::Away
     }
 
-    /// One dead server of several is nothing to report.
+    /// Uses the next server. Reports a failure only after all servers have failed.
     fn move_on(&self, current: &mut Current<S::Client>, reason: &str) {
         let servers = self.servers.count().max(1);
         current.failures += 1;
@@ -246,7 +246,7 @@ impl<S: Servers> Failover<S> {
     }
 }
 
-/// `message`, and the innermost cause, which says most.
+/// `message` with the innermost cause, which is the most specific.
 pub(super) fn with_cause(message: &str, cause: Option<&(dyn StdError + 'static)>) -> String {
     let innermost = successors(cause, |error| (*error).source()).last().map(ToString::to_string);
     match innermost {

@@ -12,45 +12,45 @@ use crate::store::backoff::Backoff;
 /// Recent losses of the lease.
 #[derive(Debug)]
 pub(super) struct Losses {
-    /// Until then, another loss counts as a consequence of the last one.
-    calm: Option<Instant>,
+    /// Before this time, another loss counts as a consequence of the last one.
+    related_until: Option<Instant>,
     backoff: Backoff,
-    /// For losses to a node that has our public IP: only the operator can change that.
-    contest: Backoff,
+    /// After losses to a node with our public IP, which only the operator can resolve.
+    rival_backoff: Backoff,
 }
 
-/// After this time, a loss is independent of the one before.
+/// After this time, a loss is independent of the previous one.
 pub(super) const CALM: Duration = Duration::from_secs(300);
 const SHORTEST_CONTEST: Duration = Duration::from_secs(5);
 const LONGEST_CONTEST: Duration = Duration::from_secs(300);
 
 impl Default for Losses {
     fn default() -> Self {
-        let contest = Backoff::between(SHORTEST_CONTEST, LONGEST_CONTEST);
-        Self { calm: None, backoff: Backoff::default(), contest }
+        let rival_backoff = Backoff::between(SHORTEST_CONTEST, LONGEST_CONTEST);
+        Self { related_until: None, backoff: Backoff::default(), rival_backoff }
     }
 }
 
 impl Losses {
-    /// How long to wait before the lease is taken back: not at all, the first time. Two nodes with
-    /// one public IP would take it from each other as fast as the store can notify both.
+    /// The pause before the lease is acquired again; none after a first loss. Without it, two nodes
+    /// with one public IP would overwrite each other's lease as fast as the store notifies both.
     pub(super) fn pause(&mut self, lost: &Lost, random: f64) -> Duration {
         let now = Instant::now();
-        let pause = match (self.calm.is_some_and(|calm| now < calm), lost.rival) {
+        let pause = match (self.related_until.is_some_and(|until| now < until), lost.rival) {
             (true, None) => self.backoff.delay(random),
-            (true, Some(_)) => self.contest.delay(0.5 + random / 2.0),
+            (true, Some(_)) => self.rival_backoff.delay(0.5 + random / 2.0),
             (false, _) => {
                 self.backoff.reset();
-                self.contest.reset();
+                self.rival_backoff.reset();
                 Duration::ZERO
             }
         };
-        self.calm = Some(now + pause + CALM);
+        self.related_until = Some(now + pause + CALM);
         pause
     }
 }
 
-/// Waits until `loss` finds the lease lost in what is known of it.
+/// Waits until `loss` reports that the lease is lost.
 pub(super) async fn until_lost<T>(
     known: &watch::Sender<T>,
     loss: impl Fn(&T) -> Option<Lost>,
@@ -64,14 +64,14 @@ pub(super) async fn until_lost<T>(
     }
 }
 
-/// The sender belongs to the store and lives as long as it does.
+/// Waits for a change. The sender lives as long as the store, so an error means no more changes.
 pub(super) async fn change<T>(known: &mut watch::Receiver<T>) {
     if known.changed().await.is_err() {
         pending::<()>().await;
     }
 }
 
-/// Waits before a lease that was lost is taken back.
+/// Pauses before a lost lease is acquired again.
 pub(super) async fn pause_after(lost: Option<Lost>, losses: &Mutex<Losses>) {
     if let Some(lost) = lost {
         let pause = losses.lock().await.pause(&lost, rand::random());
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn only_losses_in_a_row_are_slowed_down() {
+    async fn only_repeated_losses_have_a_pause() {
         let (mut losses, lost) = (Losses::default(), lost(None));
         assert_eq!(losses.pause(&lost, 1.0), Duration::ZERO);
         assert_eq!(losses.pause(&lost, 1.0), Backoff::SHORTEST);
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_node_with_our_public_ip_has_the_lease_for_ever_longer() {
+    async fn losses_to_a_node_with_our_public_ip_have_ever_longer_pauses() {
         let public_ip = "10.0.0.1".parse().unwrap();
         let (mut losses, lost) = (Losses::default(), lost(Some(Rival { public_ip, mac: None })));
         let mut pauses = Vec::new();

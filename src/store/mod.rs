@@ -1,4 +1,4 @@
-//! Stores that hand out subnets and report which node holds which: etcd and Kubernetes.
+//! The stores of leases: etcd and Kubernetes.
 
 pub mod allocate;
 mod backend_data;
@@ -30,31 +30,31 @@ use crate::model::probe_secret::Secret;
 use crate::model::report::NodeReport;
 use crate::model::status::StoreState;
 
-/// Hands out subnets, and reports which node holds which subnet.
+/// Allocates subnets, and reports which node holds which subnet.
 ///
-/// An unreachable store is no error: it is waited for, with backoff and jitter.
+/// An unreachable store is no error: requests are retried, with backoff and jitter.
 pub trait Leases {
-    /// Allocates new subnets of this node, from now on, apart from where its host has addresses. A
-    /// store in which others give nodes their subnets has no use for it.
+    /// Excludes `occupied`, the addresses of this host, from new subnets of this node. Without
+    /// effect in a store that assigns subnets to nodes itself.
     fn avoid(&self, _occupied: Vec<Prefix>) {}
 
-    /// Takes a lease for this node, the one it held before where possible, and publishes
-    /// `attributes` in it. Called again with other attributes, it updates the same lease.
+    /// Acquires a lease for this node, its previous one if possible, and publishes `attributes` in
+    /// it. Another call with other attributes updates the same lease.
     ///
     /// # Errors
-    /// Only what waiting would not fix.
+    /// Only errors that waiting would not fix.
     fn acquire(
         &self,
         config: &NetworkConfig,
         attributes: &LeaseAttributes,
     ) -> impl Future<Output = Result<Lease, Error>>;
 
-    /// Keeps `lease` alive until it is lost: gone from the store, or changed by another writer.
-    /// The caller then tries to `acquire` it again.
+    /// Renews `lease` until it is lost: removed from the store, or changed by another writer. The
+    /// caller should then `acquire` it again.
     fn hold(&self, lease: &Lease) -> impl Future<Output = Lost>;
 
-    /// Every change to any lease, our own included. Never ends: reconnects by itself, and starts
-    /// with a snapshot, as it does again after a gap that it cannot bridge.
+    /// All changes to all leases, including our own. Never ends, and reconnects by itself. Sends a
+    /// snapshot first, and again after each gap in the history.
     fn watch(&self) -> BoxStream<'static, LeaseUpdate>;
 }
 
@@ -68,19 +68,19 @@ pub trait ClusterStore {
 
     fn read(&self) -> impl Future<Output = Result<Holdings, Away>>;
 
-    /// Makes `text` the config, unless it was written after `seen`.
+    /// Writes `text` as the config, unless the config was written after `seen`.
     fn swap(&self, seen: i64, text: &str) -> impl Future<Output = Result<Swap, Away>>;
 }
 
-/// What else a store keeps for a network: its config, what each node reports, the probe secret.
+/// The other data of a network in a store: config, node reports, probe secret.
 ///
-/// An unreachable store is no error: it is waited for, and `state` reports it.
+/// An unreachable store is no error: requests are retried, and `state` reports it.
 pub trait Documents {
-    /// What the network config is, and every change to it. Never ends: reconnects by itself, and
-    /// starts with what is there, or with the reason why that cannot be used.
+    /// The network config and its changes. Never ends, and reconnects by itself. Sends the present
+    /// config first, or the reason why it cannot be used.
     fn watch_config(&self) -> BoxStream<'static, ConfigUpdate>;
 
-    /// The network config, once there is one that can be used.
+    /// Waits for a network config that can be used.
     fn network_config(&self) -> impl Future<Output = NetworkConfig> {
         let mut usable = self.watch_config().filter_map(|update| ready(update.config.ok()));
         async move {
@@ -92,45 +92,44 @@ pub trait Documents {
         }
     }
 
-    /// The identity of this node in the store, now and whenever that changes. Never ends, and starts
-    /// with what is there.
+    /// The identity of this node in the store, and its changes. Never ends.
     fn watch_identity(&self) -> BoxStream<'static, Identity> {
         stream::once(ready(Identity::default())).chain(stream::pending()).boxed()
     }
 
-    /// Publishes `report` next to the lease that this node holds; it is removed with the lease.
-    /// Writes nothing if the store holds it already.
+    /// Publishes `report` next to the lease of this node; it is removed with the lease. Writes
+    /// nothing if the store has it already.
     ///
     /// # Errors
-    /// Why it is not published, in a sentence; nothing depends on it, and another try may succeed.
+    /// A sentence with the reason. Nothing depends on the report, and a retry may succeed.
     fn publish_report(&self, report: &NodeReport) -> impl Future<Output = Result<(), String>>;
 
-    /// The secret with which the daemons of this network seal their probes. The first node that asks
-    /// creates it.
+    /// The secret with which the daemons of this network seal their probes. The first node that
+    /// reads it creates it.
     ///
     /// # Errors
-    /// Why it cannot be had, where waiting would not fix that soon, in a sentence.
+    /// A sentence with the reason, if an immediate retry would not help.
     fn probe_secret(&self) -> impl Future<Output = Result<Secret, String>>;
 
-    /// Reports to the store, from now on, that packets of this node's pods get through. Never ends.
+    /// Reports to the store, from now on, that the network of this node's pods works. Never ends.
     fn announce(&self) -> impl Future<Output = ()> {
         pending()
     }
 
-    /// Whether the store can be used, now and whenever that changes.
+    /// Whether the store can be used.
     fn state(&self) -> channel::Receiver<StoreState>;
 }
 
 /// The identity of a node in a store that knows nodes apart from their leases.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
-    /// Its name there.
+    /// Its name in the store.
     pub name: Option<String>,
-    /// Where peers send to, in precedence over the flags; at most one per family.
+    /// The public IPs for peers, which override the flags; at most one per family.
     pub public_ips: Vec<IpAddr>,
 }
 
-/// Whether secrets may be sent to the server `url`: they are encrypted, or stay on this host.
+/// Whether secrets may be sent to the server `url`: over TLS, or on this host.
 pub fn is_protected(url: &Uri) -> bool {
     let host = url.host().unwrap_or_default().trim_matches(['[', ']']);
     let is_loopback = host.parse().map_or(host == "localhost", |ip: IpAddr| ip.is_loopback());
@@ -142,7 +141,7 @@ pub fn is_protected(url: &Uri) -> bool {
 pub struct Lost {
     /// For the log.
     pub reason: String,
-    /// The other node that publishes our public IP in our lease, if that is why.
+    /// The other node that published our public IP in our lease, if that is the reason.
     pub rival: Option<Rival>,
 }
 
@@ -152,7 +151,7 @@ impl Lost {
     }
 }
 
-/// A node that has the public IP of this one, and what else it publishes.
+/// Another node with our public IP, and what else it publishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rival {
     pub public_ip: IpAddr,
@@ -172,10 +171,10 @@ impl fmt::Display for Rival {
     }
 }
 
-/// Why a lease cannot be had.
+/// Why a lease cannot be acquired.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Pods of this node may use the subnet: to renumber them is for people to decide.
+    /// Pods of this node may use the subnet, and only an operator may decide to renumber them.
     #[error(
         "subnet {subnet} of this node is held by {holder}: stop one of the two nodes, \
          or remove {subnet_file} to take a new subnet"

@@ -1,15 +1,15 @@
-//! What an operator reads from a store, and the result of a write.
+//! What operators read from a store, and the result of a write.
 
 use crate::model::lease::Record;
 use crate::model::report::NodeReport;
 
-/// All that the store holds of a network.
+/// The data of a network in the store.
 #[derive(Clone, Debug, Default)]
 pub struct Holdings {
     /// None if the key is missing.
     pub config: Option<Written>,
     pub records: Vec<Record>,
-    /// Those that can be read.
+    /// Only valid ones.
     pub reports: Vec<NodeReport>,
 }
 
@@ -29,14 +29,14 @@ pub enum Swap {
     Outdated,
 }
 
-/// The store cannot be used, and why.
+/// Why the store cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Away(pub String);
 
 impl Swap {
-    /// The result of a write of `text` over revision `seen` that failed with `failure`: it may have
-    /// been carried out, and then the config `found` afterwards shows it.
+    /// The result of a write of `text` over revision `seen` that failed with `failure`. The server
+    /// may still have executed it; then the config `found` afterwards is `text`.
     ///
     /// # Errors
     /// Nothing was written.

@@ -1,4 +1,4 @@
-//! Whether a store can be used: logged once per change, and always known to the daemon.
+//! Reports whether a store can be used: to the daemon at any time, and to the log once per change.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -8,23 +8,23 @@ use tracing::{info, warn};
 use crate::excerpt;
 use crate::model::status::StoreState;
 
-/// What is waited for, if anything.
+/// Reasons why the store is not fully usable.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Waits {
     /// Why the servers cannot be used; none if they can.
     server: Option<String>,
     /// Why the store has no subnet for this node yet.
     subnet: Option<String>,
-    /// Why the store refuses the report of this node, which delays nothing.
+    /// Why the store rejects the report of this node, which delays nothing.
     report: Option<String>,
-    /// The values in it that are too large for a lease.
+    /// The values in the store that are too large for a lease.
     oversized: Option<String>,
     asked: bool,
 }
 
 #[derive(Debug)]
 pub(super) struct Report {
-    /// What the log calls the store.
+    /// The name of the store in the log.
     pub(super) store: &'static str,
     waits: Mutex<Waits>,
     state: watch::Sender<StoreState>,
@@ -39,17 +39,17 @@ impl Report {
         self.state.subscribe()
     }
 
-    /// Why the servers cannot be used, if that is so.
+    /// Why the servers cannot be used; none if they can.
     pub(super) fn unusable(&self) -> Option<String> {
         self.change(|waits| waits.server.clone())
     }
 
     pub(super) fn reachable(&self) {
-        let was_away = self.change(|waits| {
+        let unusable = self.change(|waits| {
             waits.asked = true;
             waits.server.take()
         });
-        if was_away.is_some() {
+        if unusable.is_some() {
             info!("{} answers again", self.store);
         }
     }
@@ -78,7 +78,7 @@ impl Report {
         self.change(|waits| waits.subnet = None);
     }
 
-    /// The store refuses this node's report for this reason, or accepts it.
+    /// The store rejects this node's report for `reason`, or accepts it.
     pub(super) fn refuses_report(&self, reason: Option<&str>) {
         let next = reason.map(str::to_owned);
         let known = self.change(|waits| std::mem::replace(&mut waits.report, next));
@@ -89,7 +89,7 @@ impl Report {
         }
     }
 
-    /// What of the values below the leases' prefix is too large for a lease, if anything is.
+    /// The values below the prefix of the leases that are too large for a lease, if any.
     pub(super) fn holds(&self, oversized: Option<String>) {
         self.change(|waits| waits.oversized = oversized);
     }
@@ -135,7 +135,7 @@ mod tests {
         let state = StoreState::Refuses("this node's report: request is too large".to_owned());
         assert_eq!(*report.state().borrow(), state);
         assert!(state.is_reachable());
-        // What is waited for is more than what is refused.
+        // A missing subnet is reported before a rejected report.
         report.away("no answer");
         assert_eq!(*report.state().borrow(), StoreState::Waiting("no answer".to_owned()));
         report.reachable();

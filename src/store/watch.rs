@@ -1,4 +1,4 @@
-//! Turns a store's interrupted history into a stream of updates that never ends.
+//! Converts a store's interrupted history of leases into an endless stream of updates.
 
 use std::future::{Future, ready};
 use std::time::Duration;
@@ -9,23 +9,23 @@ use tokio::time::{Instant, sleep, timeout_at};
 use crate::model::lease::{LeaseUpdate, Record};
 use crate::store::backoff::Backoff;
 
-/// A store's history of leases, as far as its connection lasts.
+/// A store's history of leases, which may be interrupted.
 pub trait Source: Send + 'static {
-    /// All records there are; `follow` goes on from here.
+    /// All records; `follow` continues from here.
     fn list(&mut self) -> impl Future<Output = Result<Vec<Record>, Interrupted>> + Send;
 
-    /// The next changes, at least one. Reconnects at the place where it was interrupted.
+    /// The next changes, at least one. Resumes where it was interrupted.
     fn follow(&mut self) -> impl Future<Output = Result<Vec<LeaseUpdate>, Interrupted>> + Send;
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interrupted {
-    /// The store is unreachable: what comes next is not lost.
+    /// The store is unreachable; the next changes are not lost.
     Away,
-    /// The store no longer has, or never had, what comes next.
+    /// The store does not have the next changes, any more or at all.
     Gap,
-    /// What comes next is there, but the store may have been restored from a backup: changes that
-    /// we know of, or have missed, may never have been.
+    /// The store has the next changes, but may have been restored from a backup: its history may
+    /// lack changes that we know, and contain changes that we do not.
     Doubt,
 }
 
@@ -53,28 +53,28 @@ where
 struct Follower<S> {
     source: S,
     next: Next,
-    /// When all is read again although nothing is known to be missed.
+    /// When all records are listed again, even without a known gap.
     list_at: Instant,
     backoff: Backoff,
 }
 
 enum Next {
     List,
-    /// With this number of records at the last listing.
+    /// The number of records at the last listing.
     Follow(usize),
 }
 
-/// All is read again after this time at the latest, which corrects what a watch has missed.
+/// The longest time between two listings; a listing corrects what a watch has missed.
 const BETWEEN_LISTINGS: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// The shortest time between a doubt and the listing that settles it: the watch goes on meanwhile.
+/// The shortest time between a doubt and the next listing; the watch continues meanwhile.
 const DOUBT: Duration = Duration::from_secs(10);
 
-/// To reopen a watch costs a store little, and nothing while it is unreachable.
+/// Short, because to reopen a watch costs a store little, and nothing while it is unreachable.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// What one record adds to the time over which all nodes spread a new listing: a store that had to
-/// forget its history is busy enough without thousands of them at once.
+/// The time that one record adds to the period over which all nodes spread a new listing: a store
+/// that lost its history is busy, and thousands of listings at once would overload it.
 const SPREAD_PER_RECORD: Duration = Duration::from_millis(2);
 
 impl<S: Source> Follower<S> {
@@ -109,7 +109,7 @@ impl<S: Source> Follower<S> {
         Ok(vec![LeaseUpdate::Snapshot(records)])
     }
 
-    /// What an interrupted `follow` had read is in the listing, too.
+    /// A listing may interrupt `follow`, since it also contains what `follow` had read.
     async fn follow(&mut self) -> Result<Vec<LeaseUpdate>, Interrupted> {
         if let Ok(followed) = timeout_at(self.list_at, self.source.follow()).await {
             return followed;
@@ -118,7 +118,7 @@ impl<S: Source> Follower<S> {
         self.list().await
     }
 
-    /// How long this node waits before it lists all records, for the sake of the others.
+    /// A random pause before this node lists all records, to limit the load on the store.
     fn spread(&self) -> Duration {
         let records = match self.next {
             Next::List => 0,
@@ -141,11 +141,11 @@ mod tests {
     enum Step {
         List(Result<usize, Interrupted>),
         Follow(Result<usize, Interrupted>),
-        /// Nothing to follow, for ever.
+        /// `follow` never returns.
         Silence,
     }
 
-    /// Fails if it is asked for anything else than the script says.
+    /// Fails if a call differs from the script.
     struct Script(VecDeque<Step>);
 
     fn record(index: usize) -> Record {
@@ -173,7 +173,7 @@ mod tests {
         }
     }
 
-    /// What comes of `steps`, a letter per update: S for a snapshot, p for a put.
+    /// The updates that `steps` produce, as letters: S for a snapshot, p for a put.
     async fn letters(steps: Vec<Step>, count: usize) -> String {
         let letter = |update| match update {
             LeaseUpdate::Snapshot(_) => 'S',
@@ -194,13 +194,13 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_store_that_was_away_is_followed_on() {
+    async fn a_watch_is_resumed_after_the_store_was_unreachable() {
         let steps = vec![List(Ok(1)), Follow(Err(Away)), Follow(Err(Away)), Follow(Ok(1))];
         assert_eq!(letters(steps, 2).await, "Sp");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_gap_is_closed_with_a_snapshot() {
+    async fn a_gap_is_followed_by_a_snapshot() {
         let steps = vec![
             List(Ok(1)),
             Follow(Ok(1)),
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_doubt_is_settled_with_a_snapshot_and_delays_no_change() {
+    async fn a_doubt_is_followed_by_a_snapshot_and_delays_no_change() {
         let start = Instant::now();
         let steps = vec![
             List(Ok(1)),
@@ -258,7 +258,8 @@ mod tests {
         for _ in 0..100 {
             longest = longest.max(spent().await);
         }
-        // Ten seconds for five thousand: to stay below one by chance, a hundred times, is impossible.
+        // Five thousand records spread listings over ten seconds: a hundred random pauses below
+        // one second are practically impossible.
         assert!(longest > Duration::from_secs(1), "{longest:?}");
         assert!(longest < Duration::from_secs(11), "{longest:?}");
     }

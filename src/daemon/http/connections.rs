@@ -1,4 +1,4 @@
-//! Which connections are open, and which of them makes room for one more.
+//! The open connections, and which of them is closed when there are too many.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -7,9 +7,9 @@ use std::sync::{Arc, Weak};
 
 use futures::future::{AbortHandle, AbortRegistration};
 
-/// Connections that are open at once.
+/// The maximum number of open connections.
 pub(super) const MOST: usize = 64;
-/// Of these, connections from one source address.
+/// The maximum number of open connections from one source address.
 const MOST_PER_SOURCE: usize = 8;
 
 /// The oldest first.
@@ -23,28 +23,28 @@ struct Open {
     abort: AbortHandle,
 }
 
-/// How far a connection has come. It is open for as long as this exists.
+/// Whether a connection has sent its request. The connection is open as long as this exists.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
     has_asked: AtomicBool,
 }
 
 impl Progress {
-    /// Its request has arrived: it is silent no more.
+    /// Notes that its request has arrived.
     pub(super) fn note_request(&self) {
         self.has_asked.store(true, Ordering::Relaxed);
     }
 }
 
 impl Connections {
-    /// Whether one more takes the place of another.
+    /// Whether a new connection replaces another one.
     pub(super) fn are_full(&mut self) -> bool {
         self.0.retain(Open::is_open);
         self.0.len() >= MOST
     }
 
-    /// Opens one more from `source`. Where there are too many, of this source or of all, the one
-    /// of them that has been silent longest is dropped.
+    /// Opens a connection from `source`. If there are too many, in total or from this source, the
+    /// one of these that has been silent longest is closed.
     pub(super) fn open(&mut self, source: Option<IpAddr>) -> (Arc<Progress>, AbortRegistration) {
         if self.are_full() {
             self.drop_one(|_| true);
@@ -59,7 +59,7 @@ impl Connections {
         (progress, registration)
     }
 
-    /// One whose request has arrived is dropped only if none is silent.
+    /// Closes a connection whose request has arrived only if none is silent.
     fn drop_one(&mut self, may_be_dropped: impl Fn(&Open) -> bool) {
         let silent = self.0.iter().position(|it| may_be_dropped(it) && it.is_silent());
         let oldest = || self.0.iter().position(&may_be_dropped);
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_with_too_many_connections_loses_its_own_silent_longest() {
+    fn a_source_with_too_many_connections_loses_the_one_that_was_silent_longest() {
         let mut connections = Connections::default();
         let other = connect(&mut connections, 2);
         let mut clients: Vec<_> = (0..8).map(|_| connect(&mut connections, 1)).collect();
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_has_ended_makes_room() {
+    fn a_connection_that_has_ended_is_not_counted() {
         let mut connections = Connections::default();
         let mut clients: Vec<_> = (0..MOST).map(|it| connect(&mut connections, it)).collect();
         clients.pop();

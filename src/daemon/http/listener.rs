@@ -1,4 +1,4 @@
-//! Where connections come from: TCP, of both families where any address is meant, and a Unix socket.
+//! The listeners: TCP, for both address families if the address is unspecified, and a Unix socket.
 
 use std::fs::{File, Permissions};
 use std::future::Future;
@@ -15,12 +15,12 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixSocket, Un
 /// Connections that the kernel keeps until they are accepted.
 const BACKLOG: u32 = 1024;
 
-/// What is done with one more connection when as many as allowed are open.
+/// What happens to a new connection when the maximum number is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhenFull {
-    /// It waits until another ends.
+    /// It waits until another one ends.
     Wait,
-    /// The one that has been silent longest is dropped.
+    /// It replaces the one that has been silent longest.
     Drop,
 }
 
@@ -28,7 +28,7 @@ pub trait Listener {
     type Connection: AsyncRead + AsyncWrite + Unpin + 'static;
     const WHEN_FULL: WhenFull;
 
-    /// The next connection, and the address it comes from, if it has one.
+    /// The next connection, and its source address, if it has one.
     fn accept(&self) -> impl Future<Output = io::Result<(Self::Connection, Option<IpAddr>)>>;
 }
 
@@ -43,7 +43,7 @@ impl Listener for TcpListener {
     }
 }
 
-/// Root alone may connect.
+/// Only root may connect.
 impl Listener for UnixListener {
     type Connection = UnixStream;
     const WHEN_FULL: WhenFull = WhenFull::Wait;
@@ -57,7 +57,7 @@ impl Listener for UnixListener {
 /// in Go.
 ///
 /// # Errors
-/// The address is in use, or not one of this host.
+/// The address is in use, or is not an address of this host.
 pub fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
     if !address.ip().is_unspecified() {
         return listen(own_family(address)?, address);
@@ -80,16 +80,16 @@ fn dual_stack() -> io::Result<TcpSocket> {
 }
 
 fn listen(socket: TcpSocket, address: SocketAddr) -> io::Result<TcpListener> {
-    // A connection of the daemon before this one may still be closing.
+    // A connection of the previous daemon may still be closing.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
 }
 
-/// Binds `path` for root alone. A socket that nobody answers on any more is replaced.
+/// Binds `path`, with access for root only. A socket on which no process answers is replaced.
 ///
 /// # Errors
-/// Somebody answers on it, or the path cannot be used.
+/// Another process answers on it, or the path cannot be used.
 pub fn bind_control(path: &Path) -> io::Result<UnixListener> {
     if std::os::unix::net::UnixStream::connect(path).is_ok() {
         let message = "another tweedd answers on it: stop it first, or give this one a --subnet-file of its own";
@@ -110,7 +110,7 @@ pub fn bind_control(path: &Path) -> io::Result<UnixListener> {
     socket.listen(BACKLOG)
 }
 
-/// A socket whose file will be for its owner alone from the start: it gets the mode of the socket.
+/// A socket whose file only its owner may use from its creation on: it gets the mode of the socket.
 fn restricted() -> io::Result<UnixSocket> {
     let socket = UnixSocket::new_stream()?;
     let file = File::from(socket.as_fd().try_clone_to_owned()?);

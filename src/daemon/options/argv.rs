@@ -1,4 +1,4 @@
-//! The command line in the syntax of Go's `flag` package, and the environment behind it.
+//! Reads the command line in the syntax of Go's `flag` package, and then the environment.
 
 use std::ffi::OsString;
 
@@ -11,7 +11,7 @@ const ABOUT: &str = "A flannel-compatible route daemon whose nodes may mix backe
 const SYNTAX: &str = "\
 A flag has one dash or two, and its value after `=` or a space; a boolean only after `=`.
 A flag that is not given is read from the environment: --etcd-prefix from FLANNELD_ETCD_PREFIX.";
-/// No variable asks for it.
+/// Has no environment variable.
 const VERSION: &str = "version";
 
 /// A flag as it is declared. As in Go, the default determines the type: boolean, integer or text.
@@ -42,7 +42,7 @@ impl Flag {
         matches!(self.default, Some("true" | "false"))
     }
 
-    /// What Go's parser allows, if `value` is something else. It does not know the bounds of integers.
+    /// What Go's parser allows, if it rejects `value`. It does not check the bounds of integers.
     fn refusal(&self, value: &str) -> Option<Allowed> {
         if self.is_boolean() {
             return boolean(value).err();
@@ -51,7 +51,7 @@ impl Flag {
     }
 }
 
-/// A flag whose last value counts.
+/// A flag of which the last value is used.
 pub(super) fn one<T>(
     name: &'static str,
     value_name: &'static str,
@@ -74,7 +74,7 @@ pub(super) fn optional<T>(
     (Flag::named(name, value_name), read)
 }
 
-/// A flag of which all values count, except empty ones.
+/// A flag of which all values are used, except empty ones.
 pub(super) fn list(
     name: &'static str,
     value_name: &'static str,
@@ -92,7 +92,7 @@ pub(super) fn list(
 /// The flags that were given, in order, with their values as text.
 pub(super) struct Settings {
     given: Vec<Setting>,
-    /// What is ignored or read differently, as flanneld does it.
+    /// On values that are ignored or read differently, as by flanneld.
     pub(super) warnings: Vec<String>,
 }
 
@@ -104,7 +104,7 @@ struct Setting {
 }
 
 impl Settings {
-    /// Stops reading at the first word that is no flag, and at `--`, as flanneld does.
+    /// Stops at the first argument that is no flag, and at `--`, as flanneld does.
     pub(super) fn read(
         arguments: impl IntoIterator<Item: Into<OsString>>,
         flags: &[Flag],
@@ -139,8 +139,8 @@ impl Settings {
         Self { given: given.into_iter().filter_map(setting).collect(), warnings: Vec::new() }
     }
 
-    /// Reads the variable of each flag that was not given. A variable counts as unset if it is empty
-    /// or if Go's parser refuses it.
+    /// Reads the variable of each flag that was not given. A variable counts as unset if it is
+    /// empty or if Go's parser rejects it.
     pub(super) fn add_environment(
         &mut self,
         environment: impl Fn(&str) -> Option<String>,
@@ -176,12 +176,12 @@ impl Settings {
         Stop::BadValue { name, value, allowed: allowed.into() }
     }
 
-    /// Warns of a mistake that flanneld ignores.
+    /// Adds a warning of a mistake that flanneld ignores.
     pub(super) fn ignore(&mut self, reason: &Stop) {
         self.warnings.push(format!("{reason}; it is ignored, as in flanneld"));
     }
 
-    /// Warns if `flag` was given as another number than the one that is `used`.
+    /// Adds a warning if `flag` was given another number than the one that is `used`.
     pub(super) fn warn_of_bounds(&mut self, flag: &str, used: u64) {
         let given = self.last(flag).and_then(|setting| integer(&setting.value));
         if let Some(given) = given.filter(|given| u64::try_from(*given) != Ok(used)) {
@@ -199,7 +199,7 @@ impl Settings {
     }
 }
 
-/// Name and value of a flag; none if the word is not one.
+/// Name and value of a flag; none if `word` is no flag.
 fn split(word: &str) -> Result<Option<(&str, Option<&str>)>, Stop> {
     let Some(rest) = word.strip_prefix("--").or_else(|| word.strip_prefix('-')) else {
         return Ok(None);
@@ -221,14 +221,14 @@ fn find<'a>(name: &str, flags: &'a [Flag]) -> Result<&'a Flag, Stop> {
         return Err(Stop::Help(help(flags)));
     }
     let flag = format!("--{name}");
-    flags.iter().find(|known| known.name == name).ok_or_else(|| match gone(name) {
+    flags.iter().find(|known| known.name == name).ok_or_else(|| match removed_flag(name) {
         Some(instead) => Stop::Gone { flag, instead },
         None => Stop::Unknown { flag },
     })
 }
 
-/// What to do without a flag that flannel had once.
-fn gone(flag: &str) -> Option<&'static str> {
+/// What replaces a flag of older flannel.
+fn removed_flag(flag: &str) -> Option<&'static str> {
     match flag {
         "remote" | "remote-keyfile" | "remote-certfile" | "remote-cafile" | "listen" => {
             Some("every node talks to etcd itself, see --etcd-endpoints")

@@ -1,4 +1,4 @@
-//! The flags of etcd, which only make sense together.
+//! Checks the flags of etcd together.
 
 use hyper::Uri;
 
@@ -11,7 +11,7 @@ use crate::store::is_protected;
 const ENDPOINTS: &str = "etcd-endpoints";
 const PASSWORD: &str = "etcd-password";
 
-/// What the store wants to know. Stops at what could never connect.
+/// The options of the store. Stops at values with which no connection is possible.
 pub(super) fn options(flags: EtcdFlags, settings: &mut Settings) -> Result<EtcdOptions, Stop> {
     let EtcdFlags { ca_file, cert_file, key_file, username, password, .. } = flags;
     let client = both((cert_file, "etcd-certfile"), (key_file, "etcd-keyfile"), settings);
@@ -32,7 +32,7 @@ pub(super) fn options(flags: EtcdFlags, settings: &mut Settings) -> Result<EtcdO
     })
 }
 
-/// Who else may get to know the password.
+/// Warnings if others can read the password.
 pub(super) fn warnings(options: &EtcdOptions, settings: &Settings) -> Vec<String> {
     if options.credentials.is_none() {
         return Vec::new();
@@ -52,7 +52,7 @@ pub(super) fn warnings(options: &EtcdOptions, settings: &Settings) -> Vec<String
     in_argv.into_iter().chain(plain).collect()
 }
 
-/// Two flags of which one alone is ignored.
+/// Both values; if only one flag is given, it is ignored.
 fn both<A, B>(
     (first, first_flag): (Option<A>, &str),
     (second, second_flag): (Option<B>, &str),
@@ -70,7 +70,7 @@ fn both<A, B>(
     first.zip(second)
 }
 
-/// `tls_flag` is one that was given, if any.
+/// `tls_flag` is a TLS flag that was given, if any.
 fn endpoints(
     list: &str,
     tls_flag: Option<&str>,

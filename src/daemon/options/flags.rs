@@ -1,4 +1,4 @@
-//! The flags: name, name of the value, default, help and parser of each in one place.
+//! Declares each flag with its name, name of the value, default, help and parser.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
@@ -150,7 +150,7 @@ flags! {
     }
 }
 
-/// Flags of flanneld that change nothing here, and need not: our logs are not klog's.
+/// Flags of flanneld that have no effect, since they configure klog.
 fn without_effect() -> Vec<Flag> {
     let heading = "Taken as flanneld takes them, without effect";
     let vmodule = optional("vmodule", "TEXT", parsed::<String>("a text"));

@@ -1,4 +1,4 @@
-//! The flags of Kubernetes, and the variables by which a pod knows where it is.
+//! The flags of Kubernetes, and the variables that name the node and the pod.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ use crate::store::kube::{
     AnnotationPrefix, ApiOptions, Condition, KubeOptions, NoPrefix, NodeRef, PodRef,
 };
 
-/// What the store wants to know. Stops at what could never connect.
+/// The options of the store. Stops at values with which no connection is possible.
 pub(super) fn options(
     flags: KubeFlags,
     settings: &Settings,

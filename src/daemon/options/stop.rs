@@ -1,18 +1,18 @@
-//! Why a command line leads to no daemon, in one sentence and an exit code.
+//! Why a command line starts no daemon, as a sentence and an exit code.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-/// The command line asked for something else than a daemon, or for something that cannot be.
+/// The command line requests something else than a daemon, or is invalid.
 ///
-/// Tells a value only where the flag is known: it may be a password behind a slip of the pen.
+/// Shows a value only if the flag is known: after a mistyped flag, it may be a password.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Stop {
     #[error("{0}")]
     Help(String),
     #[error("tweedd {}", env!("CARGO_PKG_VERSION"))]
     Version,
-    /// Counted from 1.
+    /// `position` is counted from 1.
     #[error("argument {position} is not UTF-8")]
     NotUtf8 { position: usize },
     #[error("{flag} is not a flag: allowed are one or two dashes and a name; see tweedd --help")]
@@ -36,20 +36,20 @@ pub enum Stop {
 }
 
 impl Stop {
-    /// 0 if it was asked for, else 2, as for any wrong use of a command.
+    /// 0 if it was requested, else 2, as for any wrong use of a command.
     pub fn exit_code(&self) -> u8 {
         if matches!(self, Self::Help(_) | Self::Version) { 0 } else { 2 }
     }
 
-    /// Tells the operator: help on stdout, for pagers; all else on stderr, as flanneld does.
+    /// Prints help on stdout, for pagers, and all else on stderr, as flanneld does.
     pub fn print(&self) -> ExitCode {
-        let told = match self {
+        let printed = match self {
             Self::Help(text) => io::stdout().write_all(text.as_bytes()),
             Self::Version => writeln!(io::stderr(), "{self}"),
             refused => writeln!(io::stderr(), "tweedd: {refused}"),
         };
-        // Nobody is left to be told that nobody listens.
-        drop(told);
+        // An error on stdout or stderr cannot be reported.
+        drop(printed);
         ExitCode::from(self.exit_code())
     }
 }

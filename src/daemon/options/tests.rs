@@ -1,4 +1,4 @@
-//! What is read from flags and environment, and what is said about the rest.
+//! Values of flags and environment, and errors.
 #![allow(clippy::unwrap_used)]
 
 mod etcd;
@@ -39,14 +39,14 @@ fn options(line: &str) -> Options {
     parse(line, NO_VARIABLES).unwrap()
 }
 
-/// What the operator reads, and the exit code.
+/// The message and the exit code.
 fn refusal(line: &str, variables: &[(&str, &str)]) -> (String, u8) {
     let stop = parse(line, variables).unwrap_err();
     (stop.to_string(), stop.exit_code())
 }
 
-fn check_refusal(line: &str, said: &str) {
-    assert_eq!(refusal(line, NO_VARIABLES), (said.to_owned(), 2), "{line}");
+fn check_refusal(line: &str, message: &str) {
+    assert_eq!(refusal(line, NO_VARIABLES), (message.to_owned(), 2), "{line}");
 }
 
 #[test]
@@ -63,14 +63,14 @@ fn defaults_are_those_of_flanneld() {
 }
 
 #[test]
-fn edits_of_the_config_can_be_left_to_the_next_start() {
+fn edits_of_the_config_can_be_applied_at_the_next_start() {
     assert_eq!(options("-config-reload=false").reload, Reload::AtStart);
     assert_eq!(options("-config-reload").reload, Reload::Live);
     check_refusal("-config-reload=no", "--config-reload is \"no\"; allowed: true or false");
 }
 
 #[test]
-fn our_own_files_stand_beside_the_subnet_file() {
+fn our_own_files_are_next_to_the_subnet_file() {
     for (line, state_file, socket) in [
         ("", "/run/flannel/subnet.state.json", "/run/flannel/subnet.sock"),
         ("-subnet-file /run/a.env", "/run/a.state.json", "/run/a.sock"),
@@ -100,7 +100,7 @@ fn health_is_served_only_on_a_port() {
 }
 
 #[test]
-fn health_is_served_where_gos_listener_would_listen() {
+fn health_is_served_on_the_addresses_of_gos_listener() {
     for (line, address) in [
         ("-healthz-ip=localhost -healthz-port=1", Some("127.0.0.1:1")),
         ("-healthz-ip= -healthz-port=1", Some("0.0.0.0:1")),
@@ -134,8 +134,9 @@ fn the_margin_and_the_share_have_bounds() {
         (0, 100)
     );
     for margin in ["0", "1440", "-5", "1h"] {
-        let said = format!("--subnet-lease-renew-margin is {margin:?}; allowed: 1 to 1439 minutes");
-        check_refusal(&format!("-subnet-lease-renew-margin={margin}"), &said);
+        let message =
+            format!("--subnet-lease-renew-margin is {margin:?}; allowed: 1 to 1439 minutes");
+        check_refusal(&format!("-subnet-lease-renew-margin={margin}"), &message);
     }
     check_refusal("-max-withdraw=101", "--max-withdraw is \"101\"; allowed: 0 to 100 percent");
 }
@@ -160,7 +161,7 @@ fn verbosity_follows_klog() {
 }
 
 #[test]
-fn interfaces_add_up_and_the_rest_is_the_last_that_was_said() {
+fn all_interfaces_and_the_last_value_of_other_flags_are_used() {
     let line = "-iface=eth1 -iface 10.0.0.5 -iface= -iface-regex=^eth -iface-regex=10\\. \
                 -iface-can-reach=fd00::1 -public-ip=1.2.3.4 -public-ip=5.6.7.8 -public-ipv6=fd00::2";
     let interface = options(line).interface;
@@ -182,14 +183,14 @@ fn a_bad_address_or_pattern_is_named() {
         "-iface-regex=eth(",
         "--iface-regex is \"eth(\"; allowed: a regular expression (unclosed group)",
     );
-    // Another flag names an interface, and flanneld goes by that.
+    // Another flag names an interface, which flanneld uses.
     let options = options("-iface=eth0 -iface-regex=eth( -iface-can-reach=gw");
     assert_eq!((options.interface.names.len(), options.warnings.len()), (1, 2));
     check_refusal("-subnet-file=/", "--subnet-file is \"/\"; allowed: the path of a file");
 }
 
 #[test]
-fn masquerading_is_off_unless_asked_for_and_then_as_flannel_does_it() {
+fn masquerading_is_off_by_default_and_otherwise_as_flannel_does_it() {
     assert_eq!(options("").policy.masquerade, None);
     assert_eq!(options("-iptables -iptables-masquerade-bit=7").policy.masquerade, None);
     let usual = Masquerade { ports: Ports::FullyRandom, mark: 0x4000 };
@@ -211,8 +212,8 @@ fn masquerading_is_off_unless_asked_for_and_then_as_flannel_does_it() {
         assert_eq!((options.resync.as_secs(), options.warnings.len()), (used, 1), "{line}");
     }
     assert_eq!(options("-iptables-resync=0").warnings, ["--iptables-resync is 0; 1 is used"]);
-    let said = "--iptables-masquerade-bit is \"32\"; allowed: a bit from 0 to 31";
-    check_refusal("-iptables-masquerade-bit=32", said);
+    let message = "--iptables-masquerade-bit is \"32\"; allowed: a bit from 0 to 31";
+    check_refusal("-iptables-masquerade-bit=32", message);
 }
 
 #[test]
@@ -230,12 +231,12 @@ fn the_tunnel_is_guarded_and_each_guard_has_a_switch() {
     }
     assert_eq!(options("").policy.checksums, Checksums::WhereNeeded);
     assert_eq!(options("-tunnel-checksums=computed").policy.checksums, Checksums::Computed);
-    let said = "--tunnel-checksums is \"on\"; allowed: auto, computed or keep";
-    check_refusal("-tunnel-checksums=on", said);
+    let message = "--tunnel-checksums is \"on\"; allowed: auto, computed or keep";
+    check_refusal("-tunnel-checksums=on", message);
 }
 
 #[test]
-fn what_asks_for_nothing_is_taken() {
+fn flags_without_effect_are_accepted() {
     options(
         "-ip-masq=false -ip-masq-fully-random-disable=0 -kube-subnet-mgr=F -kube-api-url= \
          -kube-annotation-prefix=flannel.alpha.coreos.com -kubeconfig-file= \

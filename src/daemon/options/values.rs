@@ -1,4 +1,4 @@
-//! The values of flags, in Go's notation.
+//! Parses the values of flags, in Go's notation.
 
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use tracing::Level;
 
 use crate::model::policy::Checksums;
 
-/// What a flag takes, in a few words, as errors name it.
+/// Describes in an error which values a flag allows.
 pub(super) type Allowed = &'static str;
 
 /// Go's spellings.
@@ -32,7 +32,7 @@ pub(super) fn integer(text: &str) -> Option<i64> {
         start if start.len() == 2 && start.starts_with('0') => (8, digits),
         _ => (10, digits),
     };
-    // The library would take another sign here.
+    // The library would accept another sign here.
     let digits = Some(digits).filter(|digits| !digits.starts_with(['+', '-']))?;
     let size = i64::from_str_radix(digits, radix).ok()?;
     Some(if text.starts_with('-') { -size } else { size })
@@ -47,7 +47,7 @@ pub(super) fn renew_margin(text: &str) -> Result<Duration, Allowed> {
     Ok(Duration::from_secs(minutes * 60))
 }
 
-/// flanneld takes any number; the nearest that makes sense is used.
+/// flanneld accepts any number; the nearest one within the bounds is used.
 pub(super) fn resync(text: &str) -> Result<Duration, Allowed> {
     let seconds = integer(text).ok_or("a number of seconds")?.clamp(1, 86_400);
     Ok(Duration::from_secs(seconds.unsigned_abs()))
@@ -61,7 +61,7 @@ pub(super) fn bit(text: &str) -> Result<u8, Allowed> {
     within(text, 0..=31).ok_or("a bit from 0 to 31")
 }
 
-/// A negative one serves none, like 0.
+/// A negative one means no port, like 0.
 pub(super) fn port(text: &str) -> Result<u16, Allowed> {
     let port = integer(text).map(|port| port.max(0));
     port.and_then(|port| port.try_into().ok()).ok_or("a port from 0 to 65535")
@@ -89,11 +89,11 @@ pub(super) fn file(text: &str) -> Result<PathBuf, Allowed> {
     if path.file_name().is_some() { Ok(path) } else { Err("the path of a file") }
 }
 
-/// The library draws a picture over several lines; its last says what is wrong.
+/// The library's error has several lines; the last one is the reason.
 pub(super) fn regex(text: &str) -> Result<Regex, String> {
     Regex::new(text).map_err(|error| {
-        let picture = error.to_string();
-        let reason = picture.lines().last().unwrap_or_default();
+        let message = error.to_string();
+        let reason = message.lines().last().unwrap_or_default();
         format!("a regular expression ({})", reason.trim_start_matches("error: "))
     })
 }

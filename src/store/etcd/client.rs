@@ -1,4 +1,4 @@
-//! Asks etcd: one server at a time, with timeouts and pauses by how long it takes to answer.
+//! Sends requests to one etcd server at a time, with timeouts and pauses according to its latency.
 
 use std::future::Future;
 use std::ops::Deref;
@@ -14,22 +14,22 @@ use super::pace::{self, Part, TIMEOUT, faded, is_on};
 use crate::store::failover::{self, Failover, Failure, Refusal, Servers, retry};
 use crate::store::report::Report;
 
-/// A client with failover: the library's own sends a share of the requests to dead servers.
+/// A client with failover, because the library's own sends some of the requests to dead servers.
 pub(super) struct Client {
     failover: Failover<EtcdOptions>,
-    /// How long the server in use took to answer.
+    /// The latency of the server in use.
     latency: Mutex<Latency>,
 }
 
 struct Latency {
     took: Duration,
     seen: Instant,
-    /// The number of changes of the server in use by then.
+    /// The number of changes of the server in use when it was measured.
     changes: u64,
 }
 
 impl Latency {
-    /// The latency of the server in use after this number of changes: unknown for one chosen just now.
+    /// The latency after this number of changes; unknown if the server was changed since.
     fn after(&self, changes: u64) -> Duration {
         if self.changes == changes { faded(self.took, self.seen.elapsed()) } else { Duration::ZERO }
     }
@@ -40,10 +40,11 @@ pub(in crate::store) struct Server(etcd_client::Client);
 
 pub(super) type Connection = Arc<failover::Connection<Server>>;
 
-/// In bytes. Tens of thousands of leases are less; it bounds the memory that an answer takes.
+/// The longest answer, in bytes, more than tens of thousands of leases. It limits memory use.
 pub(super) const LONGEST_ANSWER: usize = 8 * 1024 * 1024;
 
-/// Between two tries: a node that waits longer than a busy server needs to recover is served last.
+/// The longest pause between retries. A node that waits longer than a busy server needs to recover
+/// would be served last.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 impl Server {
@@ -51,7 +52,7 @@ impl Server {
         self.kv_of(LONGEST_ANSWER)
     }
 
-    /// For answers of up to `longest` bytes; the library's own limit is some 24,000 leases.
+    /// A client for answers of up to `longest` bytes; the library's default is some 24,000 leases.
     pub(super) fn kv_of(&self, longest: usize) -> KvClient {
         self.0.kv_client().max_decoding_message_size(longest)
     }
@@ -90,7 +91,7 @@ impl EtcdOptions {
         self.endpoints.get(index).map_or("", String::as_str)
     }
 
-    /// A server that requires a client certificate closes the connection without saying so.
+    /// A server that requires a client certificate closes the connection without a message.
     fn hint(&self, endpoint: &str, reason: &str) -> &'static str {
         let encrypted = endpoint.starts_with("https://") || !endpoint.contains("://");
         let hung_up = HUNG_UP.iter().any(|text| reason.contains(text));
@@ -103,7 +104,7 @@ impl EtcdOptions {
 }
 
 impl Client {
-    /// `random` chooses the first server, so that the nodes of a cluster spread over all.
+    /// `random` selects the first server, so that nodes distribute over all servers.
     pub(super) fn new(options: EtcdOptions, random: usize) -> Self {
         let first = random.checked_rem(options.endpoints.len()).unwrap_or(0);
         let failover = Failover::new(options, first, Report::of("etcd"));
@@ -111,7 +112,7 @@ impl Client {
         Self { failover, latency: Mutex::new(latency) }
     }
 
-    /// Asks until there is an answer.
+    /// Retries until there is an answer.
     pub(super) async fn request<T, F>(&self, ask: impl Fn(Connection) -> F) -> Result<T, Refusal>
     where
         F: Future<Output = Result<T, Error>>,
@@ -123,7 +124,7 @@ impl Client {
                     self.report.has_subnet();
                     Some(Ok(answer))
                 }
-                // No lease without it, and there may be space again later.
+                // There is no lease without it, and the server may have space again later.
                 Err(Failure::Refused(Refusal::Invalid(reason))) => {
                     self.report.reachable();
                     self.report.lacks_subnet(&reason);
@@ -136,7 +137,7 @@ impl Client {
         .await
     }
 
-    /// Asks one server, once.
+    /// Sends one request to one server.
     pub(super) async fn once<T, F>(&self, ask: impl FnOnce(Connection) -> F) -> Result<T, Failure>
     where
         F: Future<Output = Result<T, Error>>,
@@ -152,7 +153,7 @@ impl Client {
                 Ok(answer)
             }
             Ok(Err(error)) => Err(self.failed(&connection, &error).await),
-            // Pings detect a dead server.
+            // Pings detect a dead server instead.
             Err(_) => {
                 self.pass_over(&connection, &no_answer(longest)).await;
                 Err(Failure::Away)
@@ -160,21 +161,21 @@ impl Client {
         }
     }
 
-    /// A pause between two requests: none while the server answers quickly.
+    /// Pauses between two requests; not while the server answers quickly.
     pub(super) async fn pause(&self) {
         if is_on(Part::Pause) {
             sleep(pace::pause(self.latency().await).mul_f64(rand::random())).await;
         }
     }
 
-    /// A longer one, before a request that can wait.
+    /// Pauses longer, before a request that can wait.
     pub(super) async fn back_off(&self) {
         if is_on(Part::Gather) {
             sleep(pace::backoff(self.latency().await).mul_f64(rand::random())).await;
         }
     }
 
-    /// Before a request that `waiting` other nodes send too, spread over time.
+    /// Pauses before a request that `waiting` other nodes send too, to distribute them over time.
     pub(super) async fn wait_among(&self, waiting: u32) {
         let longest = pace::wait(self.latency().await, waiting);
         sleep(longest.mul_f64(rand::random_range(0.5..1.0))).await;
@@ -184,7 +185,7 @@ impl Client {
         !pace::backoff(self.latency().await).is_zero()
     }
 
-    /// Classifies `error`; if the server or the connection failed, the next request goes elsewhere.
+    /// Classifies `error`; if server or connection failed, the next request uses the next server.
     pub(super) async fn failed(&self, connection: &Connection, error: &Error) -> Failure {
         match fault(error) {
             Fault::Answer(refusal @ Refusal::Invalid(_)) => {
@@ -206,8 +207,8 @@ impl Client {
         self.latency.lock().await.after(changes)
     }
 
-    /// One quick answer does not yet make a server idle. The latency of a server that is no longer
-    /// in use does not count for the next one.
+    /// Notes a latency. The noted value halves at most, since one quick answer does not mean an
+    /// idle server. The latency of a server that is no longer in use is ignored.
     async fn note_latency(&self, connection: &Connection, took: Duration) {
         let Some(changes) = self.changes_on(connection).await else { return };
         let mut latency = self.latency.lock().await;
@@ -224,10 +225,10 @@ impl Deref for Client {
     }
 }
 
-/// Errors of the library when the other side closes the connection.
+/// The library's errors when the server closes the connection.
 const HUNG_UP: [&str; 4] = ["operation was canceled", "fatal alert", "closed", "reset"];
 
-/// The store's revision as of an answer.
+/// The store's revision in an answer.
 pub(super) fn revision(header: Option<&ResponseHeader>) -> i64 {
     header.map_or(0, ResponseHeader::revision)
 }
@@ -260,7 +261,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_server_that_hung_does_not_make_the_next_one_slow() {
+    async fn the_latency_of_a_server_that_hung_does_not_count_for_the_next() {
         let client = client();
         let next = async {
             sleep(TIMEOUT + Duration::from_millis(500)).await;

@@ -1,4 +1,4 @@
-//! A connection to one etcd server: how it is opened, and what its errors mean.
+//! Opens a connection to one etcd server, and classifies its errors.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -10,7 +10,7 @@ use etcd_client::{Certificate, Client, ConnectOptions, Error, Identity, TlsOptio
 use crate::excerpt;
 use crate::store::failover::{Refusal, with_cause};
 
-/// How to reach etcd, and where in it our network lives.
+/// The endpoints of etcd, and the prefix of our network.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EtcdOptions {
     /// `http://10.0.0.1:2379`; without a scheme it is `https` if there are TLS files.
@@ -39,15 +39,15 @@ impl fmt::Debug for Credentials {
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A server that hangs is noticed after the sum of both.
+/// The sum of both is the time after which a server that hangs is detected.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// With credentials the server is asked for a token; without, nothing is sent yet.
-/// The TLS files are read again each time, so that they may be replaced while the daemon runs.
+/// With credentials, a token is requested; without, no request is sent yet.
+/// The TLS files are read each time, so that they may be replaced while the daemon runs.
 ///
 /// # Errors
-/// What to report; contains no secrets.
+/// The message contains no secrets.
 pub(super) async fn open(options: &EtcdOptions, endpoint: &str) -> Result<Client, String> {
     let mut connect = ConnectOptions::new()
         .with_connect_timeout(CONNECT_TIMEOUT)
@@ -96,14 +96,14 @@ fn read(file: &Path) -> Result<Vec<u8>, String> {
     std::fs::read(file).map_err(|error| format!("{}: {error}", file.display()))
 }
 
-/// `endpoint` without the user and password that may stand in it.
+/// `endpoint` without a user and password.
 pub fn shown(endpoint: &str) -> String {
     let (scheme, rest) = endpoint.split_once("://").unwrap_or(("", endpoint));
     let host = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
     if scheme.is_empty() { host.to_owned() } else { format!("{scheme}://{host}") }
 }
 
-/// The message and the innermost cause. A server may quote foreign text.
+/// The message and the innermost cause, as one line, since a server may quote foreign text.
 pub(super) fn describe(error: &Error) -> String {
     let text = match error {
         Error::GRpcStatus(status) => with_cause(status.message(), status.source()),
@@ -113,9 +113,9 @@ pub(super) fn describe(error: &Error) -> String {
     excerpt::sentence(&text)
 }
 
-/// What an error means.
+/// The class of an error.
 pub(super) enum Fault {
-    /// It is an answer.
+    /// An answer.
     Answer(Refusal),
     /// The server reports that it cannot answer.
     Server,
@@ -135,17 +135,17 @@ pub(super) fn fault(error: &Error) -> Fault {
     }
 }
 
-/// The library has errors of its own under the same codes.
+/// Whether the server sent it: the library's own errors have the same codes.
 fn is_of_server(message: &str) -> bool {
     message.starts_with("etcdserver: ")
 }
 
-/// Whether this etcd user has no right to what was asked.
+/// Whether this etcd user lacks the permission.
 fn is_denied(error: &Error) -> bool {
     matches!(error, Error::GRpcStatus(status) if i32::from(status.code()) == PERMISSION_DENIED)
 }
 
-/// None where this etcd user has no right to what was asked.
+/// None if this etcd user lacks the permission.
 pub(super) fn unless_denied<T>(answer: Result<T, Error>) -> Result<Option<T>, Error> {
     match answer {
         Err(error) if is_denied(&error) => Ok(None),
@@ -153,7 +153,7 @@ pub(super) fn unless_denied<T>(answer: Result<T, Error>) -> Result<Option<T>, Er
     }
 }
 
-/// Whether this etcd accepts no such request, from this user or from any.
+/// Whether etcd rejects such a request, from this user or from any.
 pub(super) fn is_unwelcome(error: &Error) -> bool {
     is_denied(error) || matches!(fault(error), Fault::Answer(Refusal::Invalid(_)))
 }

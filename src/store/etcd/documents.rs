@@ -1,4 +1,4 @@
-//! What etcd keeps of a network besides its leases: the config, node reports, the probe secret.
+//! The data of a network in etcd apart from its leases: config, node reports, probe secret.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,8 +23,8 @@ use crate::store::backoff::Backoff;
 use crate::store::failover::{Failure, Refusal, retry};
 use crate::store::watch::distinct;
 
-/// After this time without an event the key is read again, not by all nodes at once.
-const LOOK_AGAIN: Duration = Duration::from_secs(300);
+/// After about this time without an event, the key is read again.
+const READ_AGAIN: Duration = Duration::from_secs(300);
 
 impl Documents for EtcdSubnetManager {
     fn watch_config(&self) -> BoxStream<'static, ConfigUpdate> {
@@ -42,7 +42,7 @@ impl Documents for EtcdSubnetManager {
         let value = report.encode().into_bytes();
         let grant = self.shared.grant().await.id;
         let own = self.shared.ours.borrow().own.clone();
-        // Under a reservation nothing else renews the etcd lease.
+        // With a reservation, no other code renews the etcd lease.
         if own.is_some_and(|own| own.grant.is_none())
             && let Err(refusal) = self.shared.keep_alive(grant).await
         {
@@ -78,14 +78,13 @@ impl Documents for EtcdSubnetManager {
 
 struct Follower {
     shared: Arc<Shared>,
-    /// The store's revision at the last reading.
+    /// The store's revision at the last read.
     read: Option<i64>,
     backoff: Backoff,
 }
 
 impl Follower {
-    /// The key is read again at each change: whatever interrupts the watch, the next reading has what
-    /// it missed.
+    /// Reads the key again at each change, so that an interrupted watch misses nothing.
     async fn step(&mut self) -> ConfigUpdate {
         if let Some(known) = self.read.take() {
             self.wait(known + 1).await;
@@ -108,7 +107,7 @@ impl Follower {
 
     /// Returns once the key may have been written at `revision` or later.
     async fn wait(&mut self, revision: i64) {
-        let longest = LOOK_AGAIN.mul_f64(0.5 + rand::random::<f64>());
+        let longest = READ_AGAIN.mul_f64(0.5 + rand::random::<f64>());
         match timeout(longest, Box::pin(self.change(revision))).await {
             Ok(Err(_)) => sleep(self.backoff.delay(rand::random())).await,
             Ok(Ok(())) | Err(_) => self.backoff.reset(),
@@ -127,7 +126,7 @@ impl Follower {
         loop {
             let ended = match message(&mut stream).await {
                 Some(Ok(Some(message))) if !message.events().is_empty() => return Ok(()),
-                // The history was compacted: the next reading has it.
+                // The history was compacted, so that the key must be read.
                 Some(Ok(Some(message))) if message.compact_revision() != 0 => return Ok(()),
                 Some(Ok(Some(message))) if !message.canceled() => continue,
                 Some(Ok(_)) => "watch of the network config ended",
@@ -139,7 +138,7 @@ impl Follower {
         }
     }
 
-    /// What the key holds, and the store's revision.
+    /// The value of the key, and the store's revision.
     async fn look(&self) -> Result<(ConfigUpdate, i64), Failure> {
         let store = &self.shared.store;
         let key = store.layout.config.as_str();
@@ -159,8 +158,8 @@ fn update(key: &str, answer: &GetResponse) -> ConfigUpdate {
     ConfigUpdate { config, revision: kv.mod_revision().unsigned_abs() }
 }
 
-/// Writes nothing if it is there already: neither in normal times nor at a restart. None if this
-/// etcd user may not write there.
+/// Writes nothing if the store has the same value already, for example after a restart. None if
+/// this etcd user may not write the key.
 async fn write_report(
     connection: Connection,
     key: &str,
@@ -184,14 +183,14 @@ fn unpublished(failure: Failure) -> String {
     }
 }
 
-/// What the store holds under `key`, which is `candidate` if it held nothing. None if this etcd user
-/// may not read or write there.
+/// The value of `key`, which is created as `candidate` if it is missing. None if this etcd user may
+/// not read or write the key.
 async fn find_or_create(
     connection: Connection,
     key: &str,
     candidate: String,
 ) -> Result<Option<Vec<u8>>, Error> {
-    // It is read again and again, and a transaction that may write costs etcd a write.
+    // Nodes read it often, and a transaction that may write costs etcd as much as a write.
     let Some(answer) = unless_denied(connection.kv().get(key, None).await)? else {
         return Ok(None);
     };

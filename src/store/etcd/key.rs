@@ -1,18 +1,18 @@
-//! Keys in etcd, and the subnets in their names.
+//! The keys in etcd, and the subnets in their names.
 
 use std::net::IpAddr;
 
 use crate::model::lease::LeaseId;
 use crate::model::prefix::{Family, Prefix};
 
-/// Where a network keeps its keys.
+/// The keys of a network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// The key of the network config.
     pub config: String,
-    /// What the keys of all leases begin with.
+    /// The prefix of the keys of all leases.
     pub subnets: String,
-    /// What the keys of all node reports begin with; behind it comes the lease's id.
+    /// The prefix of the keys of all node reports; the lease's id follows.
     pub reports: String,
     /// The key of the secret of path probes.
     pub probe_secret: String,
@@ -21,7 +21,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// The keys below `prefix`; doubled and trailing slashes do not matter.
+    /// The keys below `prefix`, without its double and trailing slashes.
     pub fn below(prefix: &str) -> Self {
         let root = cleaned(prefix);
         let below = |name: &str| format!("{root}{name}");
@@ -42,22 +42,22 @@ impl Layout {
         format!("{}{id}", self.reports)
     }
 
-    /// The lease that `key` belongs to; none if it lies elsewhere.
+    /// The lease of `key`; none if the key is not below the prefix of the leases.
     pub fn lease_id(&self, key: &[u8]) -> Option<LeaseId> {
         let name = key.strip_prefix(self.subnets.as_bytes())?;
         Some(LeaseId::new(String::from_utf8_lossy(name)))
     }
 
-    /// The keys of all leases that hold `subnet` together with one of IPv6, from the first up to
-    /// but without the last.
+    /// The range of the keys of all leases that hold `subnet` and an IPv6 subnet; the end is
+    /// exclusive.
     pub fn paired_with(&self, subnet: Prefix) -> (String, String) {
         let key = self.lease_key(&encode(&[subnet]));
-        // In ASCII, what follows the ampersand is the apostrophe.
+        // In ASCII, the apostrophe follows the ampersand.
         (format!("{key}&"), format!("{key}'"))
     }
 }
 
-/// `prefix` as flannel's lexical joins leave it, ready for a name behind it.
+/// `prefix` as flannel's path joins normalise it, with a slash at its end.
 fn cleaned(prefix: &str) -> String {
     let mut parts: Vec<&str> = Vec::new();
     for part in prefix.split('/') {
@@ -73,7 +73,7 @@ fn cleaned(prefix: &str) -> String {
     parts.iter().fold(root.to_owned(), |path, part| format!("{path}{part}/"))
 }
 
-/// What stands in for the IPv4 subnet of a lease that has none.
+/// The placeholder for the IPv4 subnet in the key of a lease without one.
 const NO_IPV4: &str = "0.0.0.0-0";
 
 /// `10.5.52.0-24`, or `10.5.52.0-24&fd00:0:0:34::-64` for both families.
@@ -86,7 +86,7 @@ pub fn encode(subnets: &[Prefix]) -> LeaseId {
     LeaseId::new(part(Family::V6).map_or_else(|| v4.clone(), |v6| format!("{v4}&{v6}")))
 }
 
-/// The subnets of a lease, IPv4 first; none if `id` is no key that flannel writes.
+/// The subnets of a lease, IPv4 first; none if flannel does not write such a key.
 pub fn decode(id: &LeaseId) -> Option<Vec<Prefix>> {
     let (v4, v6) = match id.as_str().split_once('&') {
         Some((v4, v6)) => (v4, Some(v6)),
@@ -99,7 +99,7 @@ pub fn decode(id: &LeaseId) -> Option<Vec<Prefix>> {
     Some(std::iter::once(subnet(v4, Family::V4)?).chain(v6).collect())
 }
 
-/// What a record under `id` keeps from others: its subnets, or at least the first that can be read.
+/// The subnets that a record under `id` reserves: all, or at least the first valid one.
 pub fn claimed(id: &LeaseId) -> Vec<Prefix> {
     let first = || id.as_str().split('&').next().and_then(|v4| subnet(v4, Family::V4));
     decode(id).unwrap_or_else(|| first().into_iter().collect())
@@ -110,7 +110,7 @@ fn subnet(text: &str, family: Family) -> Option<Prefix> {
     let address: IpAddr = address.parse().ok().filter(|ip| Family::of(*ip) == family)?;
     let digits = !len.is_empty() && len.bytes().all(|byte| byte.is_ascii_digit());
     let len: u8 = digits.then(|| len.parse().ok()).flatten()?;
-    // A single address is no subnet: flannel's parser has no room for it either.
+    // A single address is no subnet, which flannel's parser does not accept either.
     let subnet = Prefix::holding(address, len).filter(|_| len < family.width())?;
     (subnet.base() == address).then_some(subnet)
 }
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_flannel_refuses_is_refused() {
+    fn keys_that_flannel_rejects_are_rejected() {
         for key in [
             "10",
             "10.12.13.0",
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_subnet_is_refused() {
+    fn keys_without_a_subnet_are_rejected() {
         for key in [
             "",
             "10.5.52.0-32",
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_key_still_keeps_its_subnet_from_others() {
+    fn a_partly_valid_key_still_reserves_its_subnet() {
         let claims = |key| claimed(&LeaseId::new(key));
         assert_eq!(claims("10.5.52.0-24&?"), ["10.5.52.0/24".parse().unwrap()]);
         assert_eq!(claims("10.5.52.0-24hi"), []);
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn pairs_with_one_ipv4_subnet_form_a_range_of_their_own() {
+    fn keys_with_the_same_ipv4_subnet_form_a_range() {
         let layout = Layout::below("/n");
         let (first, last) = layout.paired_with("10.5.52.0/24".parse().unwrap());
         let inside = "/n/subnets/10.5.52.0-24&fd00::-64".to_owned();
@@ -219,7 +219,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_pair_of_subnets_survives_its_key(
+        fn every_pair_of_subnets_is_decoded_as_encoded(
             v4: u32, v4_len in 1_u8..32, v6: u128, v6_len in 1_u8..128, families in 1_u8..4,
         ) {
             let v4 = Prefix::holding(Family::V4.address(v4.into()), v4_len);

@@ -1,4 +1,5 @@
-//! Our lease: taken, written under guard, kept alive by one etcd lease, and taken back once it is lost.
+//! Our lease: acquired and written in guarded transactions, renewed by one etcd lease, and acquired
+//! again after a loss.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,11 +30,11 @@ use crate::store::{Error, Leases, Lost};
 pub(super) struct Grant {
     pub(super) id: i64,
     pub(super) ttl: Duration,
-    /// When it was last renewed, at the earliest.
+    /// The earliest time at which it may last have been renewed.
     pub(super) renewed: Instant,
 }
 
-/// Flannel's: a node that is off for longer loses its subnet.
+/// As in flannel: a node that is off for longer loses its subnet.
 const TTL_SECONDS: i64 = 86_400;
 
 impl Leases for EtcdSubnetManager {
@@ -65,7 +66,7 @@ impl Leases for EtcdSubnetManager {
 
     async fn hold(&self, lease: &Lease) -> Lost {
         tokio::select! {
-            // The watch on all leases notices it.
+            // The watch on all leases detects the loss.
             lost = until_lost(&self.shared.ours, Ours::loss) => lost,
             lost = self.shared.renew(lease) => lost,
         }
@@ -76,11 +77,11 @@ impl Leases for EtcdSubnetManager {
     }
 }
 
-/// A write to be tried again, because something has changed since the last look at all leases.
+/// None if the write must be retried, because leases have changed since they were listed.
 type Attempt = Result<Option<Own>, Error>;
 
 impl Shared {
-    /// Looks at all leases once; the watch begins with the same look.
+    /// Acquires a lease. Lists all leases, normally once; the watch starts with the same listing.
     async fn claim(&self, claimant: &Claimant<'_>, value: Vec<u8>) -> Result<Own, Error> {
         for subnet in claimant.forgotten() {
             warn!(%subnet, "previous subnet is not of this network any more");
@@ -144,13 +145,14 @@ impl Shared {
             mod_revision: stored.mod_revision,
             disputed: is_of_another(claimant, stored).then(Instant::now),
         };
-        // Written again, it would wake every node for nothing whenever a daemon restarts.
+        // To write the same value at each restart would notify all nodes without a change.
         let is_published = obsolete.is_empty() && own.has_written(stored);
         let holds = is_published || self.write(&mut own, condition, obsolete).await.is_ok();
         Ok(holds.then_some(own))
     }
 
-    /// The first to create a key has the subnet; the second takes another subnet at once.
+    /// Creates a key. The first node to create it holds the subnet; the second allocates another
+    /// one.
     async fn create(
         &self,
         claimant: &Claimant<'_>,
@@ -158,7 +160,7 @@ impl Shared {
         value: &[u8],
         obsolete: Vec<(LeaseId, i64)>,
     ) -> Attempt {
-        let look_again = !obsolete.is_empty() || wish.kept.iter().flatten().next().is_some();
+        let must_list_again = !obsolete.is_empty() || wish.kept.iter().flatten().next().is_some();
         let slot = claimant.public_ips.first();
         let mut draw =
             slot.map_or(Draw::Any(rand::random()), |ip| Draw::SlotOf(*ip, rand::random()));
@@ -171,7 +173,7 @@ impl Shared {
             if written && (in_step || self.is_alone(&own).await) {
                 return Ok(Some(own));
             }
-            if look_again {
+            if must_list_again {
                 return Ok(None);
             }
             wish.taken = self.store.claimed().await;
@@ -179,8 +181,8 @@ impl Shared {
         }
     }
 
-    /// Whether no other node held our subnets before. A key reserves its first subnet only; the second
-    /// is safe as long as all nodes take the same slot of both pools.
+    /// Whether no other node held our subnets before. A key reserves only its first subnet; the
+    /// second is unique as long as all nodes use the same slot of both pools.
     async fn is_alone(&self, own: &Own) -> bool {
         let alone = !self.store.is_shared(&own.subnets, own.created).await;
         if !alone {
@@ -189,7 +191,7 @@ impl Shared {
         alone
     }
 
-    /// Publishes `value` under the lease that we have, or had.
+    /// Publishes `value` in the lease that we hold, or have lost.
     async fn republish(
         &self,
         claimant: &Claimant<'_>,
@@ -197,7 +199,7 @@ impl Shared {
         value: Vec<u8>,
     ) -> Result<Own, Error> {
         own.intended = value;
-        // To see it written is no surprise.
+        // Then the watch does not take the new value for a loss.
         self.ours.send_if_modified(|ours| {
             ours.own.iter_mut().for_each(|known| known.intended.clone_from(&own.intended));
             false
@@ -223,7 +225,7 @@ impl Shared {
         }
     }
 
-    /// Writes `own.intended`. Fails with the leases that prevent it.
+    /// Writes `own.intended`. Fails with the leases that violate the condition.
     pub(super) async fn write(
         &self,
         own: &mut Own,
@@ -246,7 +248,7 @@ impl Shared {
                 own.created = if is_new { revision.unsigned_abs() } else { own.created };
                 Since::Now
             }
-            // A transaction without an answer was repeated, but had been carried out.
+            // The transaction was retried after a lost answer, but had been executed.
             Err(found) => match found.iter().find(|stored| own.has_written(stored)) {
                 Some(stored) => {
                     own.mod_revision = stored.mod_revision;
@@ -260,14 +262,14 @@ impl Shared {
         Ok(since)
     }
 
-    /// The etcd lease to write under, after the server did not know the last one.
+    /// The etcd lease for a retry of a write that was refused.
     async fn other_grant(&self, refusal: Refusal, grant: Option<i64>) -> Option<i64> {
         match refusal {
             Refusal::Absent => {
                 self.forget_grant().await;
                 Some(self.grant().await.id)
             }
-            // No answer to a write: whatever it means, it is not repeated at once.
+            // Other refusals do not depend on the etcd lease; the retry waits.
             Refusal::Exists
             | Refusal::NoHistory
             | Refusal::TooLarge(_)
@@ -279,7 +281,7 @@ impl Shared {
         }
     }
 
-    /// A key without an etcd lease is a reservation, and stays one.
+    /// The etcd lease to write under; none for a reservation, which stays one.
     async fn term(&self, stored: &Stored) -> Option<i64> {
         let reserved = stored.origin.grant.is_none() && stored.record.lease.is_ok();
         if reserved { None } else { Some(self.grant().await.id) }
@@ -323,12 +325,12 @@ impl Shared {
                     grant.id, lease.id
                 ));
             }
-            self.look_at(lease).await;
+            self.check_without_watch(lease).await;
         }
     }
 
-    /// Without a watch, a loss is noticed at the next renewal.
-    async fn look_at(&self, lease: &Lease) {
+    /// Reads the lease if there is no watch, to detect a loss at the next renewal.
+    async fn check_without_watch(&self, lease: &Lease) {
         if self.first.lock().await.is_used() {
             return;
         }
@@ -337,13 +339,13 @@ impl Shared {
         }
     }
 
-    /// The one etcd lease of this daemon: that of the daemon before it, if it still lives.
+    /// The one etcd lease of this daemon: that of the previous daemon, if it still exists.
     pub(super) async fn grant(&self) -> Grant {
         let mut current = self.grant.lock().await;
         if let Some(grant) = *current {
             return grant;
         }
-        let grant = match self.revive().await {
+        let grant = match self.renew_previous_grant().await {
             Some(grant) => grant,
             None => self.new_grant().await,
         };
@@ -351,7 +353,8 @@ impl Shared {
         grant
     }
 
-    /// The etcd lease that we know from before may be that of a machine which we are a copy of.
+    /// Creates a new etcd lease if none is in use yet, since the previous one may belong to a
+    /// machine of which this one is a copy.
     pub(super) async fn leave_previous_grant(&self) {
         let mut current = self.grant.lock().await;
         if current.is_none() {
@@ -359,12 +362,12 @@ impl Shared {
         }
     }
 
-    /// After the server said that there is no such lease.
+    /// Call this after the server reported that there is no such lease.
     pub(super) async fn forget_grant(&self) {
         *self.grant.lock().await = None;
     }
 
-    /// Gives the etcd lease its whole term again.
+    /// Renews the etcd lease for its whole TTL.
     pub(super) async fn keep_alive(&self, id: i64) -> Result<(), Refusal> {
         let asked = Instant::now();
         let ask = |connection: Connection| async move {
@@ -383,7 +386,7 @@ impl Shared {
         Ok(())
     }
 
-    async fn revive(&self) -> Option<Grant> {
+    async fn renew_previous_grant(&self) -> Option<Grant> {
         let id = self.previous.grant?;
         let renewed = Instant::now();
         let ask = |connection: Connection| async move {
@@ -396,7 +399,8 @@ impl Shared {
         Some(Grant { id, ttl, renewed })
     }
 
-    /// We choose the id, so that a request without an answer can be repeated and leaks no lease.
+    /// Chooses the id itself, so that a request without an answer can be retried and leaks no
+    /// lease.
     async fn new_grant(&self) -> Grant {
         let id = rand::random_range(1..=i64::MAX);
         self.store.client.pause().await;
@@ -411,12 +415,12 @@ impl Shared {
     }
 }
 
-/// Another node on our subnet, under our key or a similar one. A copy of this machine publishes
-/// under the same etcd lease: it is overwritten once, and the one that is overwritten again ends.
+/// The error if another node holds our subnet, under our key or another one. A copy of this machine
+/// publishes under the same etcd lease: it is overwritten once; the one overwritten again ends.
 fn rival(claimant: &Claimant<'_>, own: &Own, rivals: &[Stored]) -> Option<Error> {
     let is_ours = |held: &Holding| {
         let same_term = held.grant.is_some() && held.grant == own.grant;
-        // If it names no other node, an operator has edited it by mistake: the lease is still ours.
+        // A lease without a public IP was edited by mistake, and is still ours.
         let is_ours = !claimant.is_of_another(held) || (same_term && !own.is_disputed());
         held.id == own.id && is_ours
     };
@@ -438,14 +442,14 @@ fn lease(own: &Own, attributes: &LeaseAttributes) -> Lease {
     }
 }
 
-/// The whole term of an etcd lease; none if there is no such lease.
+/// The granted TTL of an etcd lease; none if there is no such lease.
 async fn ttl(connection: &Connection, id: i64) -> Result<Option<Duration>, EtcdError> {
     let answer = connection.leases().time_to_live(id, None).await?;
     Ok((answer.ttl() > 0).then(|| seconds(answer.granted_ttl())))
 }
 
-/// What `error` means now that the etcd lease has this `ttl`: that there is none, or that the stream
-/// ended before the lease was renewed. Then it has to be renewed all the same.
+/// The meaning of `error` if the etcd lease has this `ttl`: either the lease does not exist, or the
+/// stream ended before the lease was renewed, and the renewal must be retried.
 fn not_renewed(error: EtcdError, ttl: Option<Duration>) -> Result<bool, EtcdError> {
     match ttl {
         Some(_) => Err(error),
@@ -457,8 +461,8 @@ fn seconds(ttl: i64) -> Duration {
     Duration::from_secs(ttl.unsigned_abs())
 }
 
-/// How long after a renewal the next one is due: early enough to leave `margin`, and not at the
-/// same moment on all nodes that started together.
+/// The time from one renewal to the next: early enough to leave `margin`, and random, so that nodes
+/// that started together do not renew together.
 fn renewal(ttl: Duration, margin: Duration, random: f64) -> Duration {
     let due = (ttl / 3).min(ttl.saturating_sub(margin)).max(Duration::from_secs(1));
     due.mul_f64(0.9 + 0.2 * random.clamp(0.0, 1.0))
@@ -471,20 +475,20 @@ mod tests {
     const DAY: Duration = Duration::from_secs(86_400);
 
     #[test]
-    fn a_stream_that_ended_has_renewed_nothing() {
+    fn a_stream_that_ended_has_not_renewed_the_lease() {
         let ended = || EtcdError::LeaseKeepAliveError("failed to create lease keeper".to_owned());
         assert!(not_renewed(ended(), Some(DAY)).is_err());
         assert_eq!(not_renewed(ended(), None).ok(), Some(false));
     }
 
     #[test]
-    fn a_third_of_the_term_passes_between_renewals() {
+    fn a_lease_is_renewed_after_a_third_of_its_ttl() {
         assert_eq!(renewal(DAY, Duration::from_secs(3600), 0.5), DAY / 3);
         assert_eq!(renewal(DAY, Duration::from_secs(3600), 0.0), (DAY / 3).mul_f64(0.9));
     }
 
     #[test]
-    fn a_wide_margin_renews_sooner() {
+    fn a_longer_margin_renews_sooner() {
         let hour = Duration::from_secs(3600);
         assert_eq!(renewal(hour * 24, hour * 23, 0.5), hour);
         assert_eq!(renewal(hour * 24, hour * 25, 0.5), Duration::from_secs(1));

@@ -1,4 +1,4 @@
-//! Subnets from etcd v3, in flannel's keys and values.
+//! Leases in etcd v3, with flannel's keys and values.
 
 mod client;
 mod connect;
@@ -33,8 +33,8 @@ use super::claim::Previous;
 use super::hold::Losses;
 use crate::model::prefix::Prefix;
 
-/// The leases of one network in etcd. To hold a lease, also follow `watch`, which notices its loss
-/// at once.
+/// The leases of one network in etcd. To hold a lease, also poll `watch`, which detects its loss
+/// immediately.
 pub struct EtcdSubnetManager {
     shared: Arc<Shared>,
 }
@@ -42,9 +42,9 @@ pub struct EtcdSubnetManager {
 struct Shared {
     store: Store,
     previous: Previous,
-    /// Where this host has addresses.
+    /// The addresses of this host.
     occupied: channel::Sender<Vec<Prefix>>,
-    /// How long before its end a lease is renewed at the latest.
+    /// A lease is renewed at least this long before its end.
     renew_margin: Duration,
     grant: Mutex<Option<Grant>>,
     ours: channel::Sender<Ours>,
@@ -53,7 +53,7 @@ struct Shared {
 }
 
 impl EtcdSubnetManager {
-    /// Connects to nothing yet.
+    /// Does not connect yet.
     pub fn new(options: EtcdOptions, previous: Previous, renew_margin: Duration) -> Self {
         let layout = Layout::below(&options.prefix);
         let client = Client::new(options, rand::random_range(0..usize::MAX));

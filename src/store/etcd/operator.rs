@@ -1,4 +1,4 @@
-//! What operators read and write: the config by compare-and-swap, and everything that nodes say.
+//! What operators read and write: the config, by compare-and-swap, and leases and reports of nodes.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::model::report::NodeReport;
 use crate::store::ClusterStore;
 use crate::store::operator::{Away, Holdings, Swap, Written};
 
-/// A network in etcd, as its operator sees it.
+/// A network in etcd, for its operator.
 pub struct Operator {
     store: Store,
 }
@@ -22,13 +22,13 @@ pub struct Operator {
 const PAGE: i64 = 500;
 
 impl Operator {
-    /// Connects to nothing yet.
+    /// Does not connect yet.
     pub fn new(options: EtcdOptions) -> Self {
         let layout = Layout::below(&options.prefix);
         Self { store: Store { client: Client::new(options, 0), layout } }
     }
 
-    /// Takes the report of the node that holds or held `lease` away; that it is gone is no error.
+    /// Deletes the report next to `lease`; it is no error if there is none.
     pub async fn forget_report(&self, lease: &LeaseId) -> Result<(), Away> {
         let key = &self.store.layout.report_key(lease);
         let answer =
@@ -113,7 +113,7 @@ impl ClusterStore for Operator {
 }
 
 /// Whether the daemon that wrote a report under the etcd lease `reported` still holds the subnet,
-/// whose key is under `held`. flanneld writes the key under another one. A reservation has none.
+/// whose key has the etcd lease `held`. flanneld would use another one, and a reservation has none.
 fn is_current(held: Option<i64>, reported: i64) -> bool {
     held.is_none_or(|held| held == 0 || held == reported)
 }

@@ -1,4 +1,4 @@
-//! What we hold in etcd, what etcd shows of it, and whether the two agree.
+//! Our lease as written, as it is in etcd, and whether the two are the same.
 
 use tokio::time::Instant;
 
@@ -9,7 +9,7 @@ use crate::model::prefix::Prefix;
 use crate::store::hold::CALM;
 use crate::store::{Lost, Rival};
 
-/// Our lease as we wrote it, and its key as we saw it last.
+/// Our lease as written, and its key as last read.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ours {
     pub(super) own: Option<Own>,
@@ -21,27 +21,27 @@ pub(super) struct Own {
     pub(super) id: LeaseId,
     pub(super) subnets: Vec<Prefix>,
     pub(super) value: Vec<u8>,
-    /// What a transaction may have written that got no answer yet.
+    /// The value of a transaction that may have been executed, but has no answer yet.
     pub(super) intended: Vec<u8>,
     /// None for a reservation.
     pub(super) grant: Option<i64>,
     pub(super) created: u64,
     pub(super) mod_revision: i64,
-    /// When we took it from another public IP that published under our own term. One of the two is
-    /// a copy of the other.
+    /// When we overwrote a lease with another public IP under our own etcd lease: one of the two
+    /// machines is a copy of the other.
     pub(super) disputed: Option<Instant>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Seen {
-    /// The revision as of which it is the truth.
+    /// The revision at which the key was read.
     revision: i64,
-    /// None if the key is gone.
+    /// None if the key does not exist.
     stored: Option<Stored>,
 }
 
 impl Ours {
-    /// The key `id` as of `revision`. Returns whether that is news of our lease.
+    /// Notes the key `id` at `revision`. Returns whether it is the key of our lease.
     pub(super) fn see(&mut self, id: &LeaseId, stored: Option<&Stored>, revision: i64) -> bool {
         let is_ours = self.own.as_ref().is_some_and(|own| own.id == *id);
         if is_ours {
@@ -50,14 +50,14 @@ impl Ours {
         is_ours
     }
 
-    /// All leases there are, after `known` was known already.
+    /// Notes a listing of all leases. `known` is the revision known before.
     pub(super) fn see_all(&mut self, listing: &Listing, known: i64) -> bool {
         let Some(own) = &mut self.own else { return false };
         let id = own.id.clone();
         let stored = listing.stored.iter().find(|stored| stored.record.id == id);
         let shows_our_write = stored.is_some_and(|stored| stored.mod_revision == own.mod_revision);
-        // What came before our write counts for nothing, unless revisions have started over: then
-        // they are lower, or just as high without our write.
+        // Changes before our write are ignored, unless revisions have restarted: then they are
+        // lower, or the same without our write.
         if listing.revision < known.max(own.mod_revision)
             || (listing.revision == own.mod_revision && !shows_our_write)
         {
@@ -81,14 +81,14 @@ impl Ours {
 }
 
 impl Own {
-    /// Whether `stored` is what we are about to write.
+    /// Whether `stored` is the result of our write.
     pub(super) fn has_written(&self, stored: &Stored) -> bool {
         let same_key = stored.record.id == self.id;
         same_key && stored.value == self.intended && stored.origin.grant == self.grant
     }
 
-    /// Whether `stored` is what we published. Without its term it is a reservation, which an
-    /// operator has made of it.
+    /// Whether `stored` is what we published. Without the etcd lease, an operator has made it a
+    /// reservation.
     pub(super) fn wrote(&self, stored: &Stored) -> bool {
         let value = stored.value == self.value || stored.value == self.intended;
         value && (stored.origin.grant == self.grant || stored.origin.grant.is_none())
@@ -96,7 +96,7 @@ impl Own {
 }
 
 impl Own {
-    /// The other node that has our public IP, if `stored` was published by one.
+    /// The other node with our public IP that published `stored`, if any.
     fn rival(&self, stored: &Stored) -> Option<Rival> {
         let origin = Origin { created: self.created, grant: self.grant };
         let ours = value::decode(self.id.clone(), &self.value, origin).lease.ok()?;
@@ -107,7 +107,7 @@ impl Own {
         theirs.endpoints.iter().find(has_ours).map(Rival::of)
     }
 
-    /// Whether it was disputed of late.
+    /// Whether it was disputed recently.
     pub(super) fn is_disputed(&self) -> bool {
         self.disputed.is_some_and(|since| since.elapsed() < CALM)
     }
@@ -149,7 +149,7 @@ mod tests {
         Ours { own: Some(own), seen: None }
     }
 
-    /// Why our lease, written at revision 9, is lost after its key was seen so.
+    /// Why our lease, written at revision 9, is lost after its key was read like this.
     fn loss(stored: Option<&Stored>, revision: i64) -> Option<String> {
         let mut ours = ours();
         assert!(ours.see(&id(), stored, revision));
@@ -191,13 +191,13 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_is_gone_is_a_loss() {
+    fn a_removed_key_is_a_loss() {
         assert_eq!(loss(None, 10).as_deref(), Some(GONE));
         assert_eq!(loss_by_listing(vec![], 10, 9).as_deref(), Some(GONE));
     }
 
     #[test]
-    fn in_a_store_that_started_over_old_revisions_are_news() {
+    fn in_a_restored_store_old_revisions_count() {
         assert_eq!(loss_by_listing(vec![], 3, 9).as_deref(), Some(GONE));
         assert_eq!(loss_by_listing(vec![], 9, 9).as_deref(), Some(GONE));
         assert_eq!(loss_by_listing(vec![stored(VALUE, Some(7), 9)], 9, 9), None);
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_seen_while_we_wrote_counts_afterwards() {
+    fn changes_during_our_write_count_afterwards() {
         let mut ours = ours();
         ours.see(&id(), None, 11);
         let own = ours.own.clone().map(|own| Own { mod_revision: 10, ..own });
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn other_leases_are_none_of_our_business() {
+    fn other_leases_are_ignored() {
         let mut ours = ours();
         assert!(!ours.see(&LeaseId::new("10.5.4.0-24"), None, 10));
         assert_eq!(ours.loss(), None);

@@ -1,4 +1,5 @@
-//! Reads and writes leases in etcd: page by page, and in transactions that overwrite nothing unseen.
+//! Reads leases in etcd page by page, and writes them in transactions that overwrite no unseen
+//! change.
 
 use std::future::Future;
 
@@ -16,11 +17,11 @@ use crate::store::backoff::Backoff;
 use crate::store::claim::Holding;
 use crate::store::failover::{Failure, Refusal, retry};
 
-/// A lease as etcd holds it.
+/// A lease as stored in etcd.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Stored {
     pub(super) record: Record,
-    /// Empty where it is no lease: it may be as long as etcd allows, and may hold anything.
+    /// Empty if it is no lease, since it may then be any bytes, as long as etcd allows.
     pub(super) value: Vec<u8>,
     pub(super) size: Size,
     pub(super) origin: Origin,
@@ -49,7 +50,7 @@ impl Stored {
         Self { record, value: Vec::new(), size: Size::TooLong, origin, mod_revision }
     }
 
-    /// None if the key holds no subnet. The etcd lease counts even where the value cannot be read.
+    /// None if the key contains no subnet. The etcd lease counts even if the value is malformed.
     pub(super) fn holding(&self) -> Option<Holding> {
         let subnets = key::claimed(&self.record.id);
         let endpoints = self.record.lease.as_ref().map_or(&[][..], |lease| &lease.endpoints);
@@ -63,7 +64,7 @@ impl Stored {
     }
 }
 
-/// All leases at one revision, in the order of their keys.
+/// All leases at one revision, sorted by key.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Listing {
     pub(super) stored: Vec<Stored>,
@@ -75,25 +76,25 @@ pub(super) struct Listing {
 pub(super) struct Write {
     pub(super) id: LeaseId,
     pub(super) value: Vec<u8>,
-    /// None makes it a reservation.
+    /// The etcd lease; none for a reservation.
     pub(super) grant: Option<i64>,
     pub(super) condition: Condition,
-    /// Leases that vanish as this one is written, with the revision at which they were seen.
+    /// Leases to delete in the same transaction, with the revision at which they were read.
     pub(super) obsolete: Vec<(LeaseId, i64)>,
 }
 
 #[derive(Clone, Debug)]
 pub(super) enum Condition {
-    /// No key of tweed or flannel holds these subnets.
+    /// No lease holds these subnets.
     Absent(Vec<Prefix>),
-    /// The lease was not written since this revision.
+    /// The lease was not written after this revision.
     Unchanged(i64),
 }
 
-/// The library's strictest server allows 128 operations in a transaction.
+/// Fewer than the 128 operations that etcd allows in a transaction by default.
 const MAX_OBSOLETE: usize = 64;
 
-/// Records in one answer, some 2 MB. For each page etcd looks at all keys from there to the end.
+/// Records in one answer, some 2 MB. For each page, etcd scans all keys from its start to the end.
 const PAGE: i64 = 10_000;
 
 pub(super) struct Store {
@@ -108,12 +109,12 @@ impl Store {
         Ok(Listing { stored, revision })
     }
 
-    /// The subnets that any key keeps from others.
+    /// The subnets that keys reserve.
     pub(super) async fn claimed(&self) -> Vec<Prefix> {
         self.keys().await.into_iter().flat_map(|(_, claimed)| claimed).collect()
     }
 
-    /// Whether a key that is older than `created` keeps any of `subnets` from others.
+    /// Whether a key older than `created` reserves any of `subnets`.
     pub(super) async fn is_shared(&self, subnets: &[Prefix], created: u64) -> bool {
         let keys = self.keys().await;
         let mut older = keys.iter().filter(|(other, _)| *other < created);
@@ -121,7 +122,7 @@ impl Store {
         older.any(|(_, claimed)| claimed.iter().any(is_ours))
     }
 
-    /// Deletes our lease, unless it has changed after `seen`.
+    /// Deletes our lease, unless it was changed after `seen`.
     pub(super) async fn withdraw(&self, id: &LeaseId, seen: i64) {
         let key = self.layout.lease_key(id);
         let ask = |connection: Connection| {
@@ -130,12 +131,12 @@ impl Store {
                 .and_then([TxnOp::delete(key.clone(), None)]);
             async move { connection.kv().txn(transaction).await }
         };
-        // Either way, this node does not hold it any more.
+        // A changed lease is not this node's any more.
         let _ = self.client.request(ask).await;
     }
 
-    /// When each key was created, and the subnets that it keeps from others. The values are not
-    /// asked for, since many nodes ask at once.
+    /// For each key, the revision that created it and the subnets that it reserves. Values are not
+    /// requested, since many nodes send this request at once.
     async fn keys(&self) -> Vec<(u64, Vec<Prefix>)> {
         let claimed = |kv: &KeyValue, _| {
             let id = self.layout.lease_id(kv.key())?;
@@ -158,7 +159,7 @@ impl Store {
         Ok((answer.kvs().first().and_then(|kv| self.stored(kv)), revision(answer.header())))
     }
 
-    /// Returns the revision of the write, or the leases that prevent it: the condition does not hold.
+    /// Returns the revision of the write, or the leases that violate the condition.
     pub(super) async fn write(&self, write: &Write) -> Result<Result<i64, Vec<Stored>>, Refusal> {
         let transaction = self.transaction(write);
         let ask = |connection: Connection| {
@@ -182,7 +183,7 @@ impl Store {
         self.stored_to(kv, Extent::Whole)
     }
 
-    /// What a page holds under one key.
+    /// The lease in one entry of a page.
     pub(super) fn stored_to(&self, kv: &KeyValue, extent: Extent) -> Option<Stored> {
         let id = self.layout.lease_id(kv.key())?;
         let origin = Origin {
@@ -195,8 +196,8 @@ impl Store {
         })
     }
 
-    /// What `read` makes of everything below the prefix as of one revision, however many leases
-    /// there are, and however large what others wrote there.
+    /// Applies `read` to all keys below the prefix at one revision, for any number of leases, and
+    /// any size of other values.
     async fn pages<T>(
         &self,
         options: GetOptions,
@@ -222,7 +223,7 @@ impl Store {
     ) -> Result<GetResponse, Failure> {
         let answer = match at {
             None => self.client.once(|connection| page.get(connection, options)).await?,
-            // What is asked for a revision is the same on every member, not only on the leader.
+            // At a given revision, any member gives the same answer without asking the leader.
             Some(at) => {
                 let options = options.clone().with_revision(at).with_serializable();
                 self.client.request(|connection| page.get(connection, &options)).await?
@@ -290,8 +291,8 @@ fn unchanged(key: String, seen: i64) -> Compare {
     Compare::mod_revision(key, CompareOp::Equal, seen)
 }
 
-/// The keys below a prefix, from one of them on. A value that is too large for an answer is left
-/// out, and its key alone is read.
+/// The keys below a prefix, from one of them on. If a value is too large for an answer, only its
+/// key is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Page {
     from: Vec<u8>,
@@ -301,7 +302,7 @@ pub(super) struct Page {
     extent: Extent,
 }
 
-/// What is read of each key.
+/// Which parts of each key are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extent {
     Whole,
@@ -309,11 +310,11 @@ pub(super) enum Extent {
     KeyAlone,
 }
 
-/// In bytes, of a key without its value.
+/// The longest answer with a key without its value, in bytes.
 const LONGEST_KEY: usize = 64 * 1024 * 1024;
 
-/// What `read` makes of all keys from `page` on, and the revision of the first answer. `ask` answers
-/// for one page, given that revision once it is known.
+/// Applies `read` to all keys from `page` on; returns also the revision of the first answer. `ask`
+/// requests one page, at that revision once it is known.
 pub(super) async fn pages<T, F>(
     mut page: Page,
     read: impl Fn(&KeyValue, Extent) -> Option<T>,
@@ -359,7 +360,8 @@ impl Page {
         async move { connection.kv_of(longest).get(from, Some(options)).await }
     }
 
-    /// After an answer that was too large. Returns false if that was a key by itself.
+    /// Requests fewer keys after an answer that was too large. Returns false if it was a single
+    /// key.
     fn shrink(&mut self) -> bool {
         match (self.limit, self.extent) {
             (2.., _) => self.limit /= 2,
@@ -369,7 +371,7 @@ impl Page {
         true
     }
 
-    /// Moves on behind the keys of `answer`. Returns false if they were the last.
+    /// Continues after the keys of `answer`. Returns false if they were the last.
     fn advance(&mut self, answer: &GetResponse) -> bool {
         let Some(last) = answer.kvs().last().filter(|_| answer.more()) else { return false };
         self.from = [last.key(), b"\0"].concat();
@@ -377,7 +379,7 @@ impl Page {
         true
     }
 
-    /// After an answer that was not too large.
+    /// Requests more keys again after an answer that was not too large.
     fn grow(&mut self) {
         (self.limit, self.extent) = (self.most.min(self.limit * 2), Extent::Whole);
     }
@@ -392,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_is_too_large_is_halved_down_to_one_key_alone() {
+    fn a_page_that_is_too_large_is_halved_down_to_one_key() {
         let halved = std::iter::successors(Some(page(10, Extent::Whole)), |page| {
             let mut smaller = page.clone();
             smaller.shrink().then_some(smaller)
@@ -403,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_grows_again_up_to_what_it_was() {
+    fn a_page_grows_again_to_its_former_size() {
         let grown = |page: &Page| {
             let mut larger = page.clone();
             larger.grow();

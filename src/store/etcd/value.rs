@@ -1,4 +1,4 @@
-//! The values of leases in etcd, byte for byte as flannel writes them.
+//! Encodes and decodes the values of leases in etcd, byte for byte as flannel writes them.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -13,15 +13,15 @@ use crate::model::lease::{
 use crate::model::prefix::{Family, Prefix};
 use crate::store::backend_data::{self, BackendData};
 
-/// No lease needs more, in bytes.
+/// The longest value of a lease, in bytes.
 pub(super) const LONGEST: usize = 64 * 1024;
 
-/// What etcd knows about a key apart from its value.
+/// The metadata of a key in etcd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
     /// The revision that created the key.
     pub created: u64,
-    /// The etcd lease that the key hangs on.
+    /// The etcd lease of the key.
     pub grant: Option<i64>,
 }
 
@@ -40,7 +40,7 @@ struct Value {
     backend_v6_data: Option<BackendData>,
 }
 
-/// Where the value keeps what belongs to one address family.
+/// The names of the fields of one address family.
 struct Keys {
     public_ip: &'static str,
     backend_data: &'static str,
@@ -71,11 +71,11 @@ pub fn encode(attributes: &LeaseAttributes) -> Vec<u8> {
             IpAddr::V6(ip) => (value.public_ipv6, value.backend_v6_data) = (Some(ip), data),
         }
     }
-    // Numbers, addresses and texts always have a JSON form.
+    // The serialisation of numbers, addresses and strings cannot fail.
     serde_json::to_vec(&value).unwrap_or_default()
 }
 
-/// The record under `id`, decoded for good.
+/// Decodes the record under `id`.
 pub fn decode(id: LeaseId, value: &[u8], origin: Origin) -> Record {
     let endpoints = key::decode(&id)
         .ok_or_else(|| Malformed("its key names no subnet like 10.5.52.0-24".to_owned()))
@@ -112,7 +112,7 @@ fn endpoints(subnets: &[Prefix], value: &[u8]) -> Result<Vec<Endpoint>, Malforme
         })
     };
     let mut endpoints = subnets.iter().map(endpoint).collect::<Result<Vec<_>, Malformed>>()?;
-    // There are thousands of these, of one endpoint each.
+    // There are thousands of these, with one endpoint each, so that capacity matters.
     endpoints.shrink_to_fit();
     Ok(endpoints)
 }
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn old_peers_leave_out_vni_and_type() {
+    fn old_peers_omit_vni_and_type() {
         let no_vni = r#"{"PublicIP":"1.2.3.4","BackendType":"vxlan","BackendData":{"VtepMAC":"c6:d2:32:6f:8f:44"}}"#;
         let lease = decoded("10.5.52.0-24", no_vni).unwrap();
         let vtep = lease.endpoints.first().unwrap().vtep.unwrap();
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn data_of_other_backends_is_theirs() {
+    fn data_of_other_backends_is_ignored() {
         for (backend, data) in
             [("wireguard", r#"{"PublicKey":"x"}"#), ("udp", "7"), ("host-gw", "\"x\"")]
         {
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_lease_says_why() {
+    fn an_invalid_lease_has_a_reason() {
         let cases = [
             (
                 "10.5.52.0-32",
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_too_long_is_not_even_read() {
+    fn a_value_too_long_is_not_parsed() {
         let value = format!(r#"{{"PublicIP":"1.2.3.4","x":"{}"}}"#, "x".repeat(64 * 1024));
         let error = decoded("10.5.52.0-24", &value).unwrap_err();
         assert_eq!(
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn where_packets_come_from_is_published_beside_the_vtep() {
+    fn the_source_of_packets_is_published_next_to_the_vtep() {
         let source = Some("10.0.0.4".parse().unwrap());
         let published = Vtep { source, ..vtep("c6:d2:32:6f:8f:44") };
         let value = encoded(BackendType::Vxlan, &[("192.0.2.4", Some(published))]);
@@ -317,7 +317,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_published_is_what_peers_read(
+        fn peers_read_what_is_published(
             backend in any_backend(),
             v4 in 1_u32..,
             v6 in 1_u128..,
@@ -362,13 +362,13 @@ mod tests {
         }
     }
 
-    /// Whatever stands where, a reason stays one short line.
+    /// A reason is one short line for any value of any field.
     fn is_short(reason: &str) -> bool {
         reason.chars().count() < 300 && crate::excerpt::is_printable(reason)
     }
 
     #[test]
-    fn no_text_is_repeated_whole() {
+    fn errors_do_not_contain_whole_texts() {
         let long = serde_json::Value::from("\u{1}\u{9b}\u{202e}x".repeat(8000));
         let vxlan = |data: String| {
             format!(r#"{{"PublicIP":"1.2.3.4","BackendType":"vxlan","BackendData":{data}}}"#)

@@ -1,4 +1,4 @@
-//! The history of leases in etcd: one watch, resumed where it broke off.
+//! The history of leases in etcd: a watch that is resumed where it was interrupted.
 
 use std::collections::BTreeSet;
 use std::mem;
@@ -20,7 +20,7 @@ use crate::model::lease::{LeaseId, LeaseUpdate, Record};
 use crate::store::failover::{Failure, Refusal};
 use crate::store::watch::{Interrupted, Source};
 
-/// The reading of all leases that a start needs anyway.
+/// The listing of all leases at the start, which the watch uses as its first snapshot.
 #[derive(Debug, Default)]
 pub(super) enum First {
     #[default]
@@ -52,12 +52,12 @@ impl First {
 
 pub(super) struct EtcdSource {
     shared: Arc<Shared>,
-    /// The revision up to which everything is known.
+    /// The revision up to which all changes are known.
     revision: i64,
-    /// Where and when that revision was seen.
+    /// The cluster and the raft term in which that revision was read.
     era: Option<Era>,
     open: Option<Open>,
-    /// Whether a watch was open before, so that history may have been lost since.
+    /// Whether a watch was open before: history may have been lost since.
     reopened: bool,
     /// Whether the next watch can wait while the server is busy.
     gathers: bool,
@@ -65,8 +65,8 @@ pub(super) struct EtcdSource {
     oversized: BTreeSet<LeaseId>,
 }
 
-/// A time in the life of a store in which its revisions only grow. A restored backup begins another,
-/// as does each new leader.
+/// A period in which the revisions of a store only grow. A restored backup starts a new one, as
+/// does each new leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Era {
     cluster: u64,
@@ -74,19 +74,19 @@ struct Era {
 }
 
 impl Era {
-    /// A proxy of etcd may omit this.
+    /// None if a proxy omits it.
     fn of(header: &ResponseHeader) -> Option<Self> {
         let era = Self { cluster: header.cluster_id(), term: header.raft_term() };
         (era.cluster != 0).then_some(era)
     }
 
-    /// What it means for the history of a store that this era is followed by `now`.
+    /// Whether the history of the store continues from this era to `now`.
     fn wait(self, now: Self) -> Result<(), Interrupted> {
         if now.cluster != self.cluster || now.term < self.term {
-            // It is another store.
+            // This is another store.
             Err(Interrupted::Gap)
         } else if now.term > self.term {
-            // It has elected another leader, or was restored and has elected some since.
+            // There was an election, or the store was restored and has had elections since.
             Err(Interrupted::Doubt)
         } else {
             Ok(())
@@ -101,11 +101,11 @@ struct Open {
     burst: Burst,
 }
 
-/// After this time without a message the server is asked for progress: proxies keep dead connections up.
+/// After this time without a message, progress is requested: proxies keep dead connections open.
 const SILENCE: Duration = Duration::from_secs(30);
-const SIGN_OF_LIFE: Duration = Duration::from_secs(10);
+const PROGRESS_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How many of the keys with too large values are named.
+/// The maximum number of keys with too large values that are named.
 const NAMED: usize = 3;
 
 impl Source for EtcdSource {
@@ -115,7 +115,7 @@ impl Source for EtcdSource {
         let first = self.shared.first.lock().await.take();
         let listing = match first {
             Some(listing) => listing,
-            None => self.list_anew().await?,
+            None => self.list_again().await?,
         };
         self.revision = listing.revision;
         let oversized = listing.stored.iter().filter(|stored| stored.size == Size::TooLong);
@@ -159,7 +159,7 @@ impl EtcdSource {
         &self.shared.store.client
     }
 
-    async fn list_anew(&self) -> Result<Listing, Interrupted> {
+    async fn list_again(&self) -> Result<Listing, Interrupted> {
         let store = &self.shared.store;
         let listing = if store.client.is_busy().await {
             self.list_queued().await?
@@ -175,7 +175,7 @@ impl EtcdSource {
         let own = self.shared.ours.borrow().own.clone();
         let proof = own.as_ref().map(|own| Proof { own, known: self.revision });
         let listing = store.list_queued(proof).await;
-        // What others have read need not show what we have published meanwhile.
+        // Another node's listing may lack what this node has published meanwhile.
         if self.shared.ours.borrow().own == own {
             return Ok(listing);
         }
@@ -215,15 +215,15 @@ impl EtcdSource {
         entered.map(|()| open)
     }
 
-    /// The revisions of a store that was restored from a backup begin below ours, and may have caught
-    /// up: then the watch goes on as if nothing were missed.
+    /// Compares the era, since the revisions of a store that was restored from a backup may have
+    /// reached ours: then the watch would continue without an error.
     fn enter(&mut self, header: Option<&ResponseHeader>) -> Result<(), Interrupted> {
         let Some(now) = header.and_then(Era::of) else { return Ok(()) };
         self.era.replace(now).map_or(Ok(()), |before| before.wait(now))
     }
 
-    /// A server that was wiped or restored may have revisions as high as ours by now; but then
-    /// our own lease, if it is there at all, was created in another one.
+    /// Checks that our own lease was created at the same revision. This detects a store that was
+    /// wiped or restored, even if its revisions have reached ours.
     async fn check_history(&self) -> Result<(), Interrupted> {
         let own = self.shared.ours.borrow().own.clone();
         let Some(own) = own else { return Ok(()) };
@@ -234,7 +234,7 @@ impl EtcdSource {
         continues.then_some(()).ok_or(Interrupted::Gap)
     }
 
-    /// A watch that the server ended stays open and silent.
+    /// A watch that the server cancelled stays open without messages.
     async fn check_canceled(
         &self,
         open: &Open,
@@ -244,7 +244,7 @@ impl EtcdSource {
             return Err(Interrupted::Gap);
         }
         if response.canceled() {
-            // A token that has run out is refused here, not as an error: a new connection gets a new one.
+            // An expired token is reported here, not as an error; a new connection gets a new one.
             let reason = format!("watch refused: {}", response.cancel_reason());
             self.client().drop_connection(&open.connection, &reason).await;
             return Err(Interrupted::Away);
@@ -260,7 +260,7 @@ impl EtcdSource {
             None => client.drop_connection(&open.connection, "watch is silent").await,
             Some(Err(error)) => {
                 return Err(match client.failed(&open.connection, &error).await {
-                    // The listing asks for less at once.
+                    // A listing requests smaller pages.
                     Failure::Refused(Refusal::TooLarge(_)) => Interrupted::Gap,
                     failure => self.client().interrupted(failure),
                 });
@@ -275,11 +275,12 @@ impl EtcdSource {
         response: &WatchResponse,
     ) -> Result<Vec<LeaseUpdate>, Interrupted> {
         self.check_canceled(open, response).await?;
-        // As long as a watch lasts, its history does.
+        // An open watch loses no history.
         let _ = self.enter(response.header());
         let updates = response.events().iter().filter_map(|event| self.update(event)).collect();
         let last = response.events().last().and_then(Event::kv);
-        // An answer to our own request may overtake events; a progress message of the watch may not.
+        // The answer to our own progress request may arrive before older events; a progress message
+        // of the watch may not.
         let progress = response.header().filter(|_| response.watch_id() == open.watch_id);
         let revision = match last {
             Some(kv) => Some(kv.mod_revision()),
@@ -331,18 +332,18 @@ impl EtcdSource {
     }
 }
 
-/// The next message of a watch; none if it is silent, even when it is asked for a sign of life.
+/// The next message of a watch; none if there is none, even after a request for progress.
 pub(super) async fn message(
     stream: &mut WatchStream,
 ) -> Option<Result<Option<WatchResponse>, Error>> {
     if let Ok(message) = timeout(SILENCE, stream.message()).await {
         return Some(message);
     }
-    let sign_of_life = async {
+    let progress = async {
         stream.request_progress().await?;
         stream.message().await
     };
-    timeout(SIGN_OF_LIFE, sign_of_life).await.ok()
+    timeout(PROGRESS_TIMEOUT, progress).await.ok()
 }
 
 #[cfg(test)]
@@ -350,7 +351,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn revisions_of_another_cluster_or_of_an_earlier_term_say_nothing() {
+    fn revisions_of_another_cluster_or_an_earlier_term_are_a_gap() {
         let era = |cluster, term| Era { cluster, term };
         assert_eq!(era(7, 3).wait(era(7, 3)), Ok(()));
         assert_eq!(era(7, 3).wait(era(7, 4)), Err(Interrupted::Doubt));

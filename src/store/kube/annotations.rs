@@ -12,7 +12,7 @@ use crate::model::lease::{
 use crate::model::prefix::{Family, Prefix};
 use crate::store::backend_data::{self, BackendData};
 
-/// What all keys begin with: `flannel.alpha.coreos.com/`.
+/// The prefix of all keys: `flannel.alpha.coreos.com/`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AnnotationPrefix(String);
 
@@ -55,12 +55,12 @@ impl AnnotationPrefix {
         key.starts_with(&self.0)
     }
 
-    /// Whether flannel or tweed keeps the lease of the node.
+    /// Whether flannel or tweed manages the lease of the node.
     pub(super) fn is_managed(&self, annotations: &Annotations) -> bool {
         self.get(annotations, MANAGED) == Some("true")
     }
 
-    /// What peers see of `attributes` on a node with these `annotations`, which may overwrite its
+    /// The attributes that peers read on a node with these `annotations`, which may overwrite its
     /// public IPs.
     pub(super) fn published(
         &self,
@@ -72,7 +72,7 @@ impl AnnotationPrefix {
             let overwrite = Keys::of(family).overwrite;
             let overwritten = self.address(annotations, overwrite, family).ok().flatten();
             let public_ip = overwritten.unwrap_or(endpoint.public_ip);
-            // The guards of peers admit what comes from the public IP, and from this source.
+            // The guards of peers allow packets from the public IP and from this source.
             let source = |vtep: Vtep| vtep.source.unwrap_or(endpoint.public_ip);
             let vtep = endpoint.vtep.map(|vtep| Vtep {
                 source: Some(source(vtep)).filter(|source| *source != public_ip),
@@ -84,7 +84,7 @@ impl AnnotationPrefix {
         LeaseAttributes { backend: attributes.backend, endpoints }
     }
 
-    /// What publishes `attributes` on a node with these `annotations`.
+    /// The annotations that publish `attributes` on a node with these `annotations`.
     pub(super) fn wanted(
         &self,
         attributes: &LeaseAttributes,
@@ -95,13 +95,13 @@ impl AnnotationPrefix {
         put(MANAGED, "true".to_owned());
         put(BACKEND_TYPE, attributes.backend.as_str().to_owned());
         if attributes.backend != BackendType::Vxlan {
-            // As flannel writes it for a node without IPv4.
+            // As flannel does for a node without IPv4.
             put("backend-data", "null".to_owned());
             put("public-ip", Ipv4Addr::UNSPECIFIED.to_string());
         }
         for endpoint in self.published(attributes, annotations).endpoints {
             let keys = Keys::of(Family::of(endpoint.public_ip));
-            // Numbers and addresses always have a JSON form.
+            // The serialisation of numbers and addresses cannot fail.
             let data = serde_json::to_string(&endpoint.vtep.map(BackendData::from));
             put(keys.data, data.unwrap_or_default());
             put(keys.public_ip, endpoint.public_ip.to_string());
@@ -109,7 +109,7 @@ impl AnnotationPrefix {
         wanted
     }
 
-    /// The public IPs that operators set for the node, in precedence over its interface.
+    /// The public IPs that operators set for the node, which override those of its interface.
     pub(super) fn public_ips(&self, annotations: &Annotations) -> Vec<IpAddr> {
         let ordered = |family: &Family| {
             self.address(annotations, Keys::of(*family).node_public_ip, *family).ok().flatten()
@@ -126,7 +126,7 @@ impl AnnotationPrefix {
         orders.filter_map(|(name, family)| self.address(annotations, name, family).err()).collect()
     }
 
-    /// What the node publishes for `subnet`; none if it publishes nothing for that address family.
+    /// The endpoint that the node publishes for `subnet`; none if it has none for that family.
     pub(super) fn endpoint(
         &self,
         annotations: &Annotations,
@@ -180,7 +180,7 @@ impl Default for AnnotationPrefix {
     }
 }
 
-/// A domain with a dot in it, then perhaps a slash and a word: `k8s.example.org/blue`.
+/// A domain with a dot, optionally followed by a slash and a name: `k8s.example.org/blue`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a domain like flannel.alpha.coreos.com, perhaps with a slash and a word")]
 pub struct NoPrefix;
@@ -229,7 +229,7 @@ mod tests {
         pairs.iter().map(|(name, value)| (key(name), (*value).to_owned())).collect()
     }
 
-    /// One annotation a line, without the prefix.
+    /// One annotation per line, without the prefix.
     fn wanted(attributes: &LeaseAttributes, present: &[(&str, &str)]) -> Vec<String> {
         let wanted = AnnotationPrefix::default().wanted(attributes, &annotations(present));
         let name = |key: &str| key.strip_prefix("flannel.alpha.coreos.com/").unwrap().to_owned();
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn both_families_are_published_beside_each_other() {
+    fn both_families_are_published() {
         let dual = [("172.18.0.2", Some(vtep())), ("fd00::2", Some(vtep()))];
         assert_eq!(
             wanted(&attributes("vxlan", &dual), &[]),
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_gw_node_without_a_tunnel_says_null() {
+    fn a_host_gw_node_without_a_tunnel_publishes_null() {
         assert_eq!(
             wanted(&attributes("host-gw", &[("172.18.0.2", None)]), &[]),
             [
@@ -298,14 +298,14 @@ mod tests {
     }
 
     #[test]
-    fn a_host_gw_node_with_a_tunnel_says_where_it_ends() {
+    fn a_host_gw_node_with_a_tunnel_publishes_its_vtep() {
         let mixed = wanted(&attributes("host-gw", &[("172.18.0.2", Some(vtep()))]), &[]);
         assert_eq!(mixed[0], r#"backend-data {"VNI":1,"VtepMAC":"12:c6:65:89:b4:e3"}"#);
         assert_eq!(mixed[1], "backend-type host-gw");
     }
 
     #[test]
-    fn operators_overwrite_what_peers_send_to() {
+    fn operators_overwrite_the_public_ip_for_peers() {
         let present =
             [("public-ip-overwrite", "203.0.113.7"), ("public-ipv6-overwrite", "2001:db8::7")];
         let dual = attributes("host-gw", &[("172.18.0.2", None), ("fd00::2", None)]);
@@ -316,25 +316,25 @@ mod tests {
     }
 
     #[test]
-    fn where_an_overwritten_public_ip_is_not_the_source_of_packets_the_source_is_published() {
+    fn the_source_of_packets_is_published_if_the_public_ip_is_overwritten() {
         let data = |vtep: Vtep, overwrite: &str| {
             let attributes = attributes("vxlan", &[("172.18.0.2", Some(vtep))]);
             wanted(&attributes, &[("public-ip-overwrite", overwrite)])[0].clone()
         };
-        let told = |source: &str| {
+        let data_with_source = |source: &str| {
             format!(r#"backend-data {{"VNI":1,"VtepMAC":"{VTEP}","Source":"{source}"}}"#)
         };
-        assert_eq!(data(vtep(), "203.0.113.7"), told("172.18.0.2"));
+        assert_eq!(data(vtep(), "203.0.113.7"), data_with_source("172.18.0.2"));
         let behind = Vtep { source: Some("10.0.0.2".parse().unwrap()), ..vtep() };
-        assert_eq!(data(behind, "203.0.113.7"), told("10.0.0.2"));
-        // What peers send to anyway needs no second word.
+        assert_eq!(data(behind, "203.0.113.7"), data_with_source("10.0.0.2"));
+        // The address is already published as the public IP.
         let plain = format!(r#"backend-data {{"VNI":1,"VtepMAC":"{VTEP}"}}"#);
         assert_eq!(data(behind, "10.0.0.2"), plain);
         assert_eq!(data(vtep(), "172.18.0.2"), plain);
     }
 
     #[test]
-    fn an_order_that_makes_no_sense_is_named_and_not_followed() {
+    fn an_invalid_annotation_of_an_operator_is_reported_and_ignored() {
         let prefix = AnnotationPrefix::default();
         let present =
             annotations(&[("public-ip-overwrite", "here"), ("node-public-ipv6", "1.2.3.4")]);
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_published_is_what_peers_read() {
+    fn peers_read_what_is_published() {
         for (backend, vtep) in
             [("vxlan", Some(vtep())), ("host-gw", Some(vtep())), ("host-gw", None)]
         {
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn what_flannel_leaves_out_is_no_fault() {
+    fn what_flannel_omits_is_no_error() {
         let read = endpoint(&[("public-ip", "1.1.1.1")], "10.244.1.0/24").unwrap().unwrap();
         assert_eq!((read.backend, read.vtep), (PublishedBackend::from(""), None));
         let old = [
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_named_by_its_key() {
+    fn an_invalid_annotation_is_named_by_its_key() {
         let vxlan =
             |data| [("public-ip", "1.1.1.1"), ("backend-type", "vxlan"), ("backend-data", data)];
         let fault = |pairs: &[(&str, &str)]| endpoint(pairs, "10.244.1.0/24").unwrap_err();
@@ -401,22 +401,23 @@ mod tests {
             fault(&[("public-ip", "fd00::1")]),
             r#"annotation flannel.alpha.coreos.com/public-ip is "fd00::1", but must be an IPv4 address"#
         );
-        let said = fault(&vxlan("{"));
+        let message = fault(&vxlan("{"));
         assert!(
-            said.starts_with(
+            message.starts_with(
                 "annotation flannel.alpha.coreos.com/backend-data is wrong: no JSON object: "
             ),
-            "{said}"
+            "{message}"
         );
-        let said = fault(&vxlan(r#"{"VtepMAC":"here"}"#));
+        let message = fault(&vxlan(r#"{"VtepMAC":"here"}"#));
         assert!(
-            said.starts_with("annotation flannel.alpha.coreos.com/backend-data is wrong: VtepMAC"),
-            "{said}"
+            message
+                .starts_with("annotation flannel.alpha.coreos.com/backend-data is wrong: VtepMAC"),
+            "{message}"
         );
     }
 
     #[test]
-    fn a_prefix_is_a_domain_and_perhaps_a_word() {
+    fn a_prefix_is_a_domain_and_an_optional_name() {
         let key =
             |text: &str| text.parse::<AnnotationPrefix>().map(|prefix| prefix.key("public-ip"));
         for (text, expected) in [
@@ -444,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn no_annotation_is_repeated_whole() {
+    fn errors_do_not_contain_whole_annotations() {
         let long = "\u{1}\u{9b}\u{202e}x".repeat(30_000);
         let json = serde_json::json!({ "VtepMAC": long }).to_string();
         for (name, value) in

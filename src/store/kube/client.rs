@@ -1,4 +1,4 @@
-//! Asks the API server, waits when it asks for a pause, and classifies its answers.
+//! Sends requests to an API server, waits if it requests a pause, and classifies its answers.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -23,30 +23,30 @@ use crate::store::report::Report;
 
 pub(super) struct Client {
     failover: Failover<ApiServers>,
-    /// Until then the server has asked for a pause.
+    /// The end of the pause that the server requested.
     quiet_until: Mutex<Option<Instant>>,
 }
 
 pub(super) struct ApiServers {
     options: ApiOptions,
-    /// In the order in which they are tried; none stands for the one that is configured elsewhere.
+    /// In the order in which they are used; `None` is the server of the kubeconfig or the cluster.
     urls: Vec<Option<String>>,
 }
 
 /// A connection to one server.
 pub(super) type Connection = Arc<failover::Connection<kube::Client>>;
 
-/// The server begins its answer sooner, unless it hangs.
+/// The timeout for the start of an answer, and for its body.
 const ANSWER: Duration = Duration::from_secs(15);
 
-/// Of one answer, in bytes.
+/// The longest answer, in bytes.
 pub(super) const LONGEST: usize = 64 * 1024 * 1024;
 
-/// For a server that asks for a pause without its length.
+/// The pause if the server requests one without a duration.
 const PAUSE: Duration = Duration::from_secs(1);
-/// A server that asks for a longer pause is asked all the same.
+/// The longest pause, even if the server requests a longer one.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// Not all nodes that were sent away together come back together.
+/// The longest random addition to a pause, so that nodes do not retry together.
 const JITTER: Duration = Duration::from_secs(1);
 
 impl Servers for ApiServers {
@@ -79,14 +79,14 @@ impl Client {
         if urls.is_empty() {
             urls.push(None);
         }
-        // A cluster's nodes spread over all.
+        // Nodes distribute over all servers.
         urls.shuffle(&mut rand::rng());
         let servers = ApiServers { options, urls };
         let failover = Failover::new(servers, 0, Report::of("the API server"));
         Self { failover, quiet_until: Mutex::new(None) }
     }
 
-    /// Asks until there is an answer, or permission.
+    /// Retries until there is an answer other than a denied permission.
     pub(super) async fn request(&self, ask: &Ask) -> Result<Bytes, Refusal> {
         retry(Backoff::LONGEST, || async move {
             match self.once(ask).await {
@@ -102,7 +102,7 @@ impl Client {
         .await
     }
 
-    /// Asks one server, once, for the whole answer.
+    /// Sends one request to one server, and reads the whole answer.
     pub(super) async fn once(&self, ask: &Ask) -> Result<Bytes, Failure> {
         self.once_within(ask, LONGEST).await
     }
@@ -125,7 +125,7 @@ impl Client {
         Err(self.failed(&connection, &reason).await)
     }
 
-    /// Asks one server, once; the caller reads the body.
+    /// Sends one request to one server; the caller reads the body.
     pub(super) async fn open(&self, ask: &Ask) -> Result<(Connection, Response<Body>), Failure> {
         let quiet_until = *self.quiet_until.lock().await;
         if let Some(until) = quiet_until.filter(|until| *until > Instant::now()) {
@@ -191,14 +191,14 @@ fn no_answer() -> String {
     format!("no answer within {} s", ANSWER.as_secs())
 }
 
-/// How long a pause the server asks for, if any.
+/// The pause that the server requests, if any.
 fn pause(status: StatusCode, headers: &HeaderMap) -> Option<Duration> {
     let seconds = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
     let asked = seconds.map(|seconds| Duration::from_secs(seconds).min(LONGEST_PAUSE));
     asked.or_else(|| (status == StatusCode::TOO_MANY_REQUESTS).then_some(PAUSE))
 }
 
-/// The object with the reason of a refusal.
+/// The object in which the API server reports why it rejects a request.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Status {
@@ -220,21 +220,20 @@ struct Cause {
     reason: String,
 }
 
-/// The reason in words, and the refusal if another try would not change it.
+/// The message, and the refusal if a retry would not change it.
 fn judge(status: StatusCode, ask: &Ask, body: &[u8]) -> (String, Option<Refusal>) {
-    let told: Status = serde_json::from_slice(body).unwrap_or_default();
+    let answer: Status = serde_json::from_slice(body).unwrap_or_default();
     let refusal = match status {
         StatusCode::NOT_FOUND => Some(Refusal::Absent),
         StatusCode::CONFLICT => Some(Refusal::Exists),
-        StatusCode::FORBIDDEN => Some(Refusal::Denied(denied(ask, &told))),
-        _ if told.lacks_history(status) => Some(Refusal::NoHistory),
-        _ => is_final(status).then(|| Refusal::Invalid(told.in_words(status))),
+        StatusCode::FORBIDDEN => Some(Refusal::Denied(denied(ask, &answer))),
+        _ if answer.lacks_history(status) => Some(Refusal::NoHistory),
+        _ => is_final(status).then(|| Refusal::Invalid(answer.in_words(status))),
     };
-    (told.in_words(status), refusal)
+    (answer.in_words(status), refusal)
 }
 
-/// Whether another try would not help. A token may have expired, and a busy server may have time
-/// later.
+/// Whether a retry would not help. It may help after an expired token, or if the server is busy.
 fn is_final(status: StatusCode) -> bool {
     let may_pass =
         [StatusCode::UNAUTHORIZED, StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_MANY_REQUESTS];
@@ -242,7 +241,7 @@ fn is_final(status: StatusCode) -> bool {
 }
 
 impl Status {
-    /// Whether an event ends a watch because its history is compacted, or still to come.
+    /// Whether an event ends a watch because its history is compacted, or in the future.
     pub(super) fn ends_history(&self) -> bool {
         StatusCode::from_u16(self.code).is_ok_and(|code| self.lacks_history(code))
     }
@@ -251,16 +250,17 @@ impl Status {
         if self.message.is_empty() { status.to_string() } else { self.message.clone() }
     }
 
-    /// A cluster restored from a backup counts again from before what we have seen.
+    /// Versions restart at lower numbers in a cluster restored from a backup.
     fn lacks_history(&self, code: StatusCode) -> bool {
         let is_ahead = |cause: &Cause| cause.reason == "ResourceVersionTooLarge";
         code == StatusCode::GONE || self.details.causes.iter().any(is_ahead)
     }
 }
 
-fn denied(ask: &Ask, told: &Status) -> String {
+fn denied(ask: &Ask, answer: &Status) -> String {
     let (method, path) = (ask.method(), ask.uri().path());
-    let why = if told.message.is_empty() { String::new() } else { format!(": {}", told.message) };
+    let why =
+        if answer.message.is_empty() { String::new() } else { format!(": {}", answer.message) };
     format!("the API server forbids {method} {path}{why}; docs/kubernetes.md lists what to grant")
 }
 

@@ -14,7 +14,7 @@ use crate::store::is_protected;
 /// How to reach the API servers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ApiOptions {
-    /// `https://10.0.0.10:6443`; if there are none, the cluster's own or those of `kubeconfig`.
+    /// `https://10.0.0.10:6443`; if empty, the server of `kubeconfig` or the cluster's own.
     pub urls: Vec<String>,
     /// None means the service account of the pod.
     pub kubeconfig: Option<PathBuf>,
@@ -22,14 +22,14 @@ pub struct ApiOptions {
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// What every pod is given of its service account.
+/// The files of the service account, which every pod has.
 const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
-/// Sends nothing yet. Kubeconfig, certificates and token are read again each time, so that they may
-/// be replaced while the daemon runs.
+/// Sends no request yet. Kubeconfig, certificates and token are read each time, so that they may be
+/// replaced while the daemon runs.
 ///
 /// # Errors
-/// What to report; contains no secrets.
+/// The message contains no secrets.
 pub(super) async fn open(options: &ApiOptions, url: Option<&str>) -> Result<Client, String> {
     let mut config = match (&options.kubeconfig, url) {
         (Some(file), _) => from_file(file).await?,
@@ -62,7 +62,7 @@ async fn from_file(file: &Path) -> Result<Config, String> {
     config.map_err(|error| named(&error))
 }
 
-/// With the service account of the pod, as far as there is one.
+/// With the service account of the pod, if there is one.
 fn of_account(url: &str) -> Result<Config, String> {
     let mut config = Config::new(parse(url)?);
     let file = |name: &str| Some(Path::new(ACCOUNT).join(name)).filter(|file| file.exists());
@@ -99,7 +99,7 @@ fn no_cluster(error: &(dyn StdError + 'static)) -> String {
     format!("{}: outside of a pod, name a --kubeconfig-file or --kube-api-url", describe(error))
 }
 
-/// Why a request brought no answer.
+/// Why a request has no answer.
 pub(super) fn failure(error: &kube::Error) -> String {
     match error {
         kube::Error::Service(cause) => describe(cause.as_ref()),
@@ -121,7 +121,8 @@ pub(super) fn describe(error: &(dyn StdError + 'static)) -> String {
     if message.contains(&cause) { message } else { format!("{message}: {cause}") }
 }
 
-/// A killed server leaves this; the message of TLS does not help operators.
+/// Whether the connection was cut, as by a killed server: the message of TLS does not help
+/// operators.
 fn is_cut(error: &(dyn StdError + 'static)) -> bool {
     let error = error.downcast_ref::<io::Error>();
     error.is_some_and(|error| error.kind() == io::ErrorKind::UnexpectedEof)
@@ -138,14 +139,14 @@ mod tests {
     struct Reading(#[source] Error);
 
     #[test]
-    fn a_server_that_was_killed_is_told_in_plain_words() {
+    fn a_server_that_was_killed_is_reported_in_plain_words() {
         let eof = Error::new(ErrorKind::UnexpectedEof, "no close_notify: https://docs.rs/rustls");
-        let said = describe(&Reading(eof));
-        assert_eq!(said, "the API server ended the connection");
+        let message = describe(&Reading(eof));
+        assert_eq!(message, "the API server ended the connection");
     }
 
     #[test]
-    fn the_innermost_cause_is_told() {
+    fn the_innermost_cause_is_reported() {
         let refused = Error::new(ErrorKind::ConnectionRefused, "connection refused");
         assert_eq!(
             describe(&Reading(refused)),

@@ -1,5 +1,5 @@
-//! What Kubernetes keeps apart from the leases: the mounted config, the identity of this node, its
-//! report, the probe secret.
+//! The data of a network in Kubernetes apart from its leases: mounted config, identity and report
+//! of this node, probe secret.
 
 use std::future::pending;
 use std::io::ErrorKind;
@@ -30,10 +30,11 @@ use crate::store::hold::change;
 use crate::store::watch::distinct;
 use crate::store::{Documents, Identity};
 
-/// A mounted ConfigMap changes by another link in its folder, which a watch on the file misses.
+/// The interval at which the config is read: Kubernetes replaces a symbolic link in the folder of a
+/// mounted ConfigMap, which a watch on the file would miss.
 const READ_AGAIN: Duration = Duration::from_secs(1);
 
-/// Between two tries to clear the condition of our node, at least.
+/// The shortest time between two attempts to clear the condition of our node.
 const CLEAR_AGAIN: Duration = Duration::from_secs(1);
 
 impl Documents for KubeSubnetManager {
@@ -55,8 +56,8 @@ impl Documents for KubeSubnetManager {
         steps.boxed()
     }
 
-    /// In an object of its own, which Kubernetes removes with the pod of the daemon: what comes after
-    /// it on the node may be flanneld. Where the pod is not known, it is removed with the node.
+    /// Writes an object that Kubernetes removes with the pod of the daemon, since flanneld may
+    /// follow on the node. If the pod is not known, the object is removed with the node.
     async fn publish_report(&self, report: &NodeReport) -> Result<(), String> {
         let shared = &self.shared;
         let namespace = shared.namespace().ok_or(NO_NAMESPACE)?;
@@ -93,8 +94,7 @@ impl Documents for KubeSubnetManager {
         .await
     }
 
-    /// Clears the condition that keeps pods away from our node, and again whenever the node was
-    /// recreated.
+    /// Clears the condition that keeps pods off our node, and again after the node was recreated.
     async fn announce(&self) {
         let shared = &self.shared;
         if shared.options.condition == Condition::Untouched {
@@ -109,7 +109,7 @@ impl Documents for KubeSubnetManager {
                 change(&mut ours).await;
                 continue;
             }
-            // To the second, as Kubernetes writes it.
+            // In seconds, as in Kubernetes.
             let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
             match shared.client.once(&request::clear_condition(&name, &now)).await {
                 Ok(_) => {
@@ -133,7 +133,7 @@ impl Documents for KubeSubnetManager {
 
 const NO_NAMESPACE: &str = "POD_NAMESPACE is not set";
 
-/// All nodes give the same text the same revision.
+/// Derived from the text, so that all nodes compute the same revision.
 fn look(path: &Path) -> ConfigUpdate {
     let shown = path.display();
     match std::fs::read(path) {
@@ -143,18 +143,18 @@ fn look(path: &Path) -> ConfigUpdate {
             ConfigUpdate { config, revision: u64::from(crc32fast::hash(&text)) }
         }
         Err(error) => {
-            let cure = match error.kind() {
+            let fix = match error.kind() {
                 ErrorKind::NotFound => ": mount the ConfigMap with the network config there",
                 _ => "",
             };
-            ConfigUpdate { config: Err(Unusable(format!("{shown}: {error}{cure}"))), revision: 0 }
+            ConfigUpdate { config: Err(Unusable(format!("{shown}: {error}{fix}"))), revision: 0 }
         }
     }
 }
 
 const RETRY: Duration = Duration::from_secs(3);
 
-/// What is read of a Pod.
+/// The fields of a Pod that are read.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct PodObject {
@@ -214,12 +214,12 @@ impl Shared {
         }
     }
 
-    /// Where our own objects lie.
+    /// The namespace of our own objects.
     pub(super) fn namespace(&self) -> Option<String> {
         self.options.namespace.clone().or_else(own_namespace)
     }
 
-    /// Of several nodes that create it at once, one succeeds; the next reading shows which.
+    /// If several nodes create it at once, one succeeds, and the next read returns its secret.
     async fn create_secret(&self, namespace: &str) -> Result<(), String> {
         let ask = request::create_probe_secret(namespace, &Secret::text(&rand::random()));
         match self.client.once(&ask).await {
@@ -235,7 +235,7 @@ impl Shared {
     }
 }
 
-/// What is read of a Secret.
+/// The fields of a Secret that are read.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct SecretObject {

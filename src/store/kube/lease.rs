@@ -1,4 +1,4 @@
-//! Our lease: published on our own node, in the subnets that the cluster gave it, until it is lost.
+//! Our lease: published on our own node, for the subnets that the cluster assigned to it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,8 +19,8 @@ use crate::store::hold::{pause_after, until_lost};
 use crate::store::watch::updates;
 use crate::store::{Error, Leases, Lost};
 
-/// Between two looks at a node that has no subnet yet, roughly.
-const LOOK_AGAIN: Duration = Duration::from_secs(3);
+/// The interval, roughly, at which a node without a subnet is read again.
+const RETRY: Duration = Duration::from_secs(3);
 
 impl Leases for KubeSubnetManager {
     async fn acquire(
@@ -60,7 +60,7 @@ impl Leases for KubeSubnetManager {
         }
     }
 
-    /// The watch on all nodes notices a loss.
+    /// The watch on all nodes detects a loss.
     async fn hold(&self, _lease: &Lease) -> Lost {
         let prefix = &self.shared.options.annotation_prefix;
         until_lost(&self.shared.ours, |ours| ours.loss(prefix)).await
@@ -72,7 +72,7 @@ impl Leases for KubeSubnetManager {
 }
 
 impl Shared {
-    /// Our node as it is now, once there is one.
+    /// The present version of our node; waits until it exists.
     pub(super) async fn own_node(&self, name: &str) -> OwnNode {
         loop {
             match self.client.request(&request::node(name)).await {
@@ -88,7 +88,7 @@ impl Shared {
         }
     }
 
-    /// Writes the `attributes` that the node does not publish yet; none if it is to be read again.
+    /// Writes those `attributes` that the node does not publish yet; none if it must be read again.
     async fn write(
         &self,
         name: &str,
@@ -130,6 +130,6 @@ impl Shared {
 
     async fn wait_for_subnet(&self, why: &str) {
         self.client.report.lacks_subnet(why);
-        sleep(LOOK_AGAIN.mul_f64(0.5 + rand::random::<f64>())).await;
+        sleep(RETRY.mul_f64(0.5 + rand::random::<f64>())).await;
     }
 }

@@ -1,4 +1,4 @@
-//! Subnets from Kubernetes: each node's podCIDRs, published in flannel's annotations.
+//! Leases in Kubernetes: each node's podCIDRs, published in flannel's annotations.
 
 mod annotations;
 mod client;
@@ -27,48 +27,48 @@ use self::client::Client;
 use self::own::Ours;
 use super::hold::Losses;
 
-/// How to reach Kubernetes, and which node this is.
+/// How to reach Kubernetes, and the identity of this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KubeOptions {
     pub api: ApiOptions,
     pub annotation_prefix: AnnotationPrefix,
     pub node: NodeRef,
-    /// The pod that the daemon runs in, where that is known.
+    /// The pod of this daemon, if known.
     pub pod: Option<PodRef>,
-    /// Where secrets and reports lie; none means where the pod lives.
+    /// The namespace of secrets and reports; none means that of the pod.
     pub namespace: Option<String>,
-    /// Where the network config is mounted.
+    /// The file of the mounted network config.
     pub net_config: PathBuf,
     pub condition: Condition,
 }
 
-/// Which Node this host is.
+/// The Node object of this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeRef {
     Name(String),
-    /// The one that this pod runs on.
+    /// The node of this pod.
     OfPod {
         namespace: String,
         name: String,
     },
 }
 
-/// A pod of our namespace.
+/// A pod in our namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodRef {
     pub name: String,
     pub uid: String,
 }
 
-/// What becomes of the condition `NetworkUnavailable` of our node.
+/// What the daemon does with the condition `NetworkUnavailable` of our node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition {
-    /// It is cleared once packets get through.
+    /// Clears it once the network works.
     Cleared,
     Untouched,
 }
 
-/// The leases of a cluster in its Node objects. To hold a lease, also follow `watch`, which notices
+/// The leases of a cluster in its Node objects. To hold a lease, also poll `watch`, which detects
 /// its loss.
 pub struct KubeSubnetManager {
     shared: Arc<Shared>,
@@ -82,7 +82,7 @@ struct Shared {
 }
 
 impl KubeSubnetManager {
-    /// Connects to nothing yet.
+    /// Does not connect yet.
     pub fn new(options: KubeOptions) -> Self {
         let shared = Shared {
             client: Client::new(options.api.clone()),

@@ -1,4 +1,4 @@
-//! What is read of a Node object: no more than a lease needs.
+//! Reads the fields of a Node object that a lease needs.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use crate::excerpt;
 use crate::model::lease::{Lease, LeaseId, Malformed, Record};
 use crate::model::prefix::{Family, Prefix};
 
-/// A Node as it stands in an answer of the API server: its status is passed over, not read.
+/// A Node in an answer of the API server, without its status.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct NodeObject<'a> {
@@ -53,7 +53,7 @@ struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 #[derive(Clone, Debug)]
 pub(super) struct Reader {
     pub(super) prefix: AnnotationPrefix,
-    /// The address families of the network: its lease has no others.
+    /// The address families of the network, to which a lease is limited.
     pub(super) families: Vec<Family>,
 }
 
@@ -64,7 +64,7 @@ impl Metadata<'_> {
 }
 
 impl NodeObject<'_> {
-    /// As `kubectl` shows them; a node that waits for its subnets has none.
+    /// The podCIDRs, as `kubectl` shows them; none as long as the node waits for its subnets.
     pub(super) fn pod_cidrs(&self) -> Result<Vec<Prefix>, Malformed> {
         let parse = |text: &str| {
             let shown = || excerpt::quoted(text);
@@ -86,19 +86,19 @@ impl NodeObject<'_> {
     }
 }
 
-/// No annotation of flannel or tweed is longer, in bytes.
+/// The longest annotation, in bytes; those of flannel and tweed are shorter.
 const LONGEST: usize = 4096;
 
-/// A node's lease lasts as long as the node: it has a term, and is no reservation.
+/// A node's lease exists as long as the node: it is no reservation.
 pub(super) const TERM: Option<i64> = Some(0);
 
 impl Reader {
-    /// Without families known, all are read.
+    /// Reads all families if `families` is none.
     pub(super) fn new(prefix: AnnotationPrefix, families: Option<Vec<Family>>) -> Self {
         Self { prefix, families: families.unwrap_or_else(|| Family::ALL.to_vec()) }
     }
 
-    /// The annotations of this network; what is too long is cut.
+    /// The annotations of this network; long values are truncated.
     pub(super) fn annotations(&self, node: &NodeObject<'_>) -> Annotations {
         let held = |value: &str| {
             if value.len() > LONGEST { excerpt::value(value) } else { value.to_owned() }
@@ -106,7 +106,7 @@ impl Reader {
         self.ours(node).map(|(key, value)| (key.to_owned(), held(value))).collect()
     }
 
-    /// Changes with everything that the node's record is made from, and with nothing else.
+    /// Changes with any input of the node's record, and with nothing else.
     pub(super) fn fingerprint(&self, node: &NodeObject<'_>, hasher: &impl BuildHasher) -> u64 {
         let mut state = hasher.build_hasher();
         self.ours(node).collect::<Vec<_>>().hash(&mut state);
@@ -119,7 +119,7 @@ impl Reader {
         node.metadata.annotations().filter(|(key, _)| self.prefix.covers(key))
     }
 
-    /// The node's record; none if neither flannel nor we keep its lease.
+    /// The node's record; none if neither flannel nor tweed manages its lease.
     pub(super) fn record(&self, node: &NodeObject<'_>, id: LeaseId) -> Option<Record> {
         let annotations = self.annotations(node);
         self.prefix.is_managed(&annotations).then(|| {
@@ -144,14 +144,14 @@ impl Reader {
             let lacks = if cidrs.is_empty() { "no podCIDR yet" } else { "no public IP" };
             return Err(Malformed(format!("it has {lacks}")));
         }
-        // There are thousands of these, of one endpoint each.
+        // There are thousands of these, with one endpoint each, so that capacity matters.
         endpoints.shrink_to_fit();
         Ok(Lease { id, endpoints, created: node.created(), grant: TERM })
     }
 }
 
-/// What is read of a Node object in an answer of the API server, our own or a peer's; none if it is
-/// no Node, or has no lease. For tests that feed it anything.
+/// The record in a Node object of the API server, our own or a peer's; none if it is no Node, or
+/// has no lease. For fuzzing.
 #[doc(hidden)]
 pub fn read_node(json: &[u8]) -> Option<Record> {
     let node: NodeObject<'_> = serde_json::from_slice(json).ok()?;
@@ -178,7 +178,7 @@ mod tests {
 
     use super::*;
 
-    /// As `kubectl get --raw` shows it, shortened.
+    /// As from `kubectl get --raw`, shortened.
     const NODE: &str = r#"{"kind":"Node","apiVersion":"v1","metadata":{
     "name":"n3","uid":"5f1c","resourceVersion":"812","creationTimestamp":"2026-11-21T23:18:21Z",
     "labels":{"kubernetes.io/os":"linux"},
@@ -235,20 +235,20 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_nobody_manages_has_no_lease() {
+    fn an_unmanaged_node_has_no_lease() {
         assert_eq!(record(&NODE.replace(r#"manager":"true"#, r#"manager":"True"#)), None);
         assert_eq!(record(r#"{"metadata":{"name":"n3"}}"#), None);
     }
 
     #[test]
-    fn what_is_wrong_with_a_node_names_it() {
-        let said = fault(&NODE.replace("172.18.0.3", "here"));
+    fn errors_name_the_node() {
+        let message = fault(&NODE.replace("172.18.0.3", "here"));
         assert_eq!(
-            said,
+            message,
             r#"node n3: annotation flannel.alpha.coreos.com/public-ip is "here", but must be an IPv4 address"#
         );
-        let said = fault(&NODE.replace("fd00:3::/64", "fd00:3::"));
-        assert_eq!(said, r#"node n3: its podCIDR is "fd00:3::", which is no prefix"#);
+        let message = fault(&NODE.replace("fd00:3::/64", "fd00:3::"));
+        assert_eq!(message, r#"node n3: its podCIDR is "fd00:3::", which is no prefix"#);
         let waiting = NODE.replace(
             r#""podCIDR":"10.244.3.0/24","podCIDRs":["10.244.3.0/24","fd00:3::/64"],"#,
             "",
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fingerprint_changes_with_what_a_lease_is_made_of_and_with_nothing_else() {
+    fn a_fingerprint_changes_only_with_inputs_of_the_lease() {
         let hasher = RandomState::new();
         let fingerprint = |text: &str| {
             let node: NodeObject<'_> = serde_json::from_str(text).unwrap();
@@ -285,13 +285,13 @@ mod tests {
     }
 
     #[test]
-    fn a_long_annotation_is_not_held_whole() {
+    fn a_long_annotation_is_truncated() {
         let long = "x".repeat(240_000);
         let text = NODE.replace("172.18.0.3", &long);
         let node: NodeObject<'_> = serde_json::from_str(&text).unwrap();
         let held = reader(&Family::ALL).annotations(&node);
         assert!(held.values().all(|value| value.len() <= LONGEST), "{held:?}");
-        let said = fault(&text);
-        assert!(said.contains("public-ip is \"xxx") && said.len() < 300, "{said}");
+        let message = fault(&text);
+        assert!(message.contains("public-ip is \"xxx") && message.len() < 300, "{message}");
     }
 }

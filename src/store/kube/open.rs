@@ -1,4 +1,4 @@
-//! An open watch: its lines, and its signs of life.
+//! An open watch: reads its lines, and detects a server that does not answer.
 
 use std::time::Duration;
 
@@ -16,17 +16,18 @@ use crate::store::watch::Interrupted;
 pub(super) struct Open {
     connection: Connection,
     body: Body,
-    /// What of the body is read, but not taken.
+    /// Bytes of the body that are received, but not yet returned by `take`.
     buffer: Vec<u8>,
-    /// Whether it has sent anything: one that ends without a line is not opened again at once.
+    /// Whether it has sent data: a watch that ends without data is reopened only after a pause.
     pub(super) has_told: bool,
-    /// How often in a row it sent nothing.
+    /// Consecutive timeouts without data.
     silences: u32,
 }
 
-/// After this time without a line the server is asked for a sign of life.
+/// After this time without data, a request checks whether the server answers.
 const SILENCE: Duration = Duration::from_secs(30);
-/// A live server sends something once a minute; after this many silences the watch is opened again.
+/// The number of timeouts after which the watch is reopened; a working server sends data once a
+/// minute.
 const SILENCES: u32 = 5;
 
 impl Shared {
@@ -42,7 +43,7 @@ impl Shared {
 }
 
 impl Open {
-    /// Waits for lines; returns whether there may be any. A watch ends when its time is over.
+    /// Waits for data; returns false when the watch has ended, as it does after its duration.
     pub(super) async fn listen(&mut self, client: &Client) -> Result<bool, Interrupted> {
         loop {
             match timeout(SILENCE, self.more()).await {
@@ -52,12 +53,12 @@ impl Open {
                     return Ok(more);
                 }
                 Ok(Err(reason)) => return Err(self.broken(client, &reason).await),
-                Err(_) => self.ask_for_sign_of_life(client).await?,
+                Err(_) => self.check_server(client).await?,
             }
         }
     }
 
-    async fn ask_for_sign_of_life(&mut self, client: &Client) -> Result<(), Interrupted> {
+    async fn check_server(&mut self, client: &Client) -> Result<(), Interrupted> {
         self.silences += 1;
         if client.once(&request::sign_of_life()).await == Err(Failure::Away) {
             return Err(Interrupted::Away);
@@ -73,7 +74,7 @@ impl Open {
         Interrupted::Away
     }
 
-    /// Waits for more; returns whether there is any. Nothing is lost if it is not waited for.
+    /// Waits for more data; returns whether there is any. Cancel safe.
     async fn more(&mut self) -> Result<bool, String> {
         let Some(frame) = self.body.frame().await else { return Ok(false) };
         let frame = frame.map_err(|error| failure(&error))?;
@@ -86,12 +87,12 @@ impl Open {
         Ok(true)
     }
 
-    /// Lines that were taken, but not used.
+    /// Returns lines from `take` that were not used.
     pub(super) fn put_back(&mut self, lines: &[u8]) {
         self.buffer.splice(..0, lines.iter().copied());
     }
 
-    /// The lines that are complete, taken out.
+    /// Removes and returns the complete lines.
     pub(super) fn take(&mut self) -> Vec<u8> {
         let end = self.buffer.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
         let rest = self.buffer.split_off(end);

@@ -1,4 +1,5 @@
-//! What operators read and write: the `ConfigMap` by compare-and-swap, and everything that nodes say.
+//! What operators read and write: the `ConfigMap`, by compare-and-swap, and leases and reports of
+//! nodes.
 
 use std::collections::BTreeMap;
 
@@ -21,23 +22,23 @@ use crate::store::ClusterStore;
 use crate::store::failover::{Failure, Refusal};
 use crate::store::operator::{Away, Holdings, Swap, Written};
 
-/// How an operator reaches a cluster.
+/// How operators reach a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OperatorOptions {
     pub api: ApiOptions,
     pub annotation_prefix: AnnotationPrefix,
-    /// Of the `ConfigMap` that daemons mount, and of their reports.
+    /// The namespace of the `ConfigMap` that daemons mount, and of their reports.
     pub namespace: String,
     pub config_map: String,
 }
 
-/// A network in Kubernetes, as its operator sees it.
+/// A network in Kubernetes, for its operator.
 pub struct Operator {
     client: Client,
     options: OperatorOptions,
 }
 
-/// What is read of a `ConfigMap`.
+/// The fields of a `ConfigMap` that are read.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct ConfigMapObject {
@@ -59,7 +60,7 @@ struct ConfigMaps {
 }
 
 impl Operator {
-    /// Connects to nothing yet.
+    /// Does not connect yet.
     pub fn new(options: OperatorOptions) -> Self {
         Self { client: Client::new(options.api.clone()), options }
     }
@@ -91,7 +92,7 @@ impl Operator {
         self.client.ask_each(read).await.map_err(|failure| self.client.explained(failure))
     }
 
-    /// Those that can be read. Nodes know a config by its text, operators by its version.
+    /// Only valid reports. Nodes identify a config by its text, operators by its version.
     async fn reports(&self, config: Option<&Written>) -> Result<Vec<NodeReport>, Away> {
         let body = self.ask(&request::reports(&self.options.namespace)).await;
         let body = body.map_err(|failure| self.client.explained(failure))?;
@@ -153,9 +154,9 @@ impl ConfigMapObject {
 }
 
 fn understand<T: DeserializeOwned>(body: &[u8]) -> Result<T, Away> {
-    let said = |error: serde_json::Error| {
+    let unreadable = |error: serde_json::Error| {
         let error = excerpt::sentence(&error.to_string());
         Away(format!("an answer of the API server cannot be read: {error}"))
     };
-    serde_json::from_slice(body).map_err(said)
+    serde_json::from_slice(body).map_err(unreadable)
 }

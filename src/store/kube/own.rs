@@ -1,4 +1,4 @@
-//! Our own node: what we published on it, what the API server shows, and whether the two agree.
+//! Our own node as published, as the API server reports it, and whether the two are the same.
 
 use super::annotations::{AnnotationPrefix, Annotations};
 use super::node::{NodeObject, Reader};
@@ -10,7 +10,7 @@ use crate::store::Lost;
 /// Our node, as far as it is known.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ours {
-    /// Once it was looked up.
+    /// Known after the first lookup.
     pub(super) name: Option<String>,
     pub(super) published: Option<Published>,
     seen: Option<Seen>,
@@ -28,7 +28,7 @@ enum Seen {
     Gone,
 }
 
-/// Our node at one moment.
+/// One version of our node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct OwnNode {
     pub(super) uid: String,
@@ -38,12 +38,12 @@ pub(super) struct OwnNode {
     pub(super) pod_cidrs: Result<Vec<Prefix>, Malformed>,
 }
 
-/// The subnets that a node has of a network.
+/// The subnets of a node in a network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Subnets {
     /// One per family of the network.
     Ready(Vec<Prefix>),
-    /// Not yet, and why.
+    /// Why there are none yet.
     Missing(String),
     Outside {
         subnet: Prefix,
@@ -59,13 +59,14 @@ impl Ours {
         }
     }
 
-    /// The address families that we hold a lease for.
+    /// The address families of our lease.
     pub(super) fn families(&self) -> Option<Vec<Family>> {
         let subnets = self.published.as_ref()?.subnets.iter();
         Some(subnets.map(|subnet| subnet.family()).collect())
     }
 
-    /// A watch may show an older version than the answer to a request. Returns whether it is news.
+    /// Notes a version of our node from the watch, unless a request has returned a later one.
+    /// Returns whether it differs.
     pub(super) fn see(&mut self, node: OwnNode) -> bool {
         if self.node().is_some_and(|known| known.is_later_than(&node)) {
             return false;
@@ -73,7 +74,8 @@ impl Ours {
         self.trust(Some(node))
     }
 
-    /// Whatever comes next is the truth, even if versions have started over. It is no news by itself.
+    /// Accepts any version next, since versions may have restarted. Returns false: this is no
+    /// change.
     pub(super) fn doubt(&mut self) -> bool {
         if let Some(Seen::Node(node)) = &mut self.seen {
             node.version.clear();
@@ -81,7 +83,7 @@ impl Ours {
         false
     }
 
-    /// Takes in what was read just now; none if our node is gone. Returns whether it is news.
+    /// Notes the present version; none if our node does not exist. Returns whether it differs.
     pub(super) fn trust(&mut self, node: Option<OwnNode>) -> bool {
         let seen = Some(node.map_or(Seen::Gone, Seen::Node));
         std::mem::replace(&mut self.seen, seen.clone()) != seen
@@ -112,7 +114,7 @@ impl OwnNode {
         }
     }
 
-    /// The subnet of each family of `config`.
+    /// The subnets for the families of `config`.
     pub(super) fn subnets(&self, config: &NetworkConfig) -> Subnets {
         let cidrs = match &self.pod_cidrs {
             Ok(cidrs) => cidrs,
@@ -130,7 +132,7 @@ impl OwnNode {
         Subnets::Ready(subnets)
     }
 
-    /// What of the lease is not as we published it, if anything.
+    /// What differs from the published lease, if anything.
     fn differs(&self, published: &Published, prefix: &AnnotationPrefix) -> Option<String> {
         let wanted = prefix.wanted(&published.attributes, &self.annotations);
         let other = wanted.iter().find(|(key, value)| self.annotations.get(*key) != Some(value));
@@ -143,7 +145,7 @@ impl OwnNode {
         Some(format!("{gone} is not its podCIDR any more"))
     }
 
-    /// Versions of one server grow; what does not look like one is taken as it comes.
+    /// Versions grow; one that is no number is never later.
     pub(super) fn is_later_than(&self, other: &Self) -> bool {
         let number = |node: &Self| node.version.parse::<u64>().ok();
         number(self).zip(number(other)).is_some_and(|(ours, theirs)| ours > theirs)
@@ -197,16 +199,16 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_else_writes_loses_the_lease() {
+    fn a_write_of_another_client_loses_the_lease() {
         let mut ours = holding();
         ours.see(node("8", &["10.244.1.0/24"], &[("public-ip", "172.18.0.9")]));
-        let said =
+        let reason =
             "node n1: annotation flannel.alpha.coreos.com/public-ip is not what we published";
-        assert_eq!(loss(&ours).as_deref(), Some(said));
+        assert_eq!(loss(&ours).as_deref(), Some(reason));
     }
 
     #[test]
-    fn an_order_to_overwrite_is_followed_by_a_loss() {
+    fn an_overwritten_public_ip_loses_the_lease() {
         let mut ours = holding();
         ours.see(node("8", &["10.244.1.0/24"], &[("public-ip-overwrite", "203.0.113.7")]));
         assert!(loss(&ours).is_some());
@@ -226,15 +228,15 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_is_gone_loses_the_lease() {
+    fn a_removed_node_loses_the_lease() {
         let mut ours = holding();
         assert!(ours.trust(None));
         assert_eq!(loss(&ours).as_deref(), Some("node n1 is gone"));
     }
 
-    /// The watch shows our own write later than its answer does.
+    /// The watch reports our own write after the answer to it.
     #[test]
-    fn what_a_watch_tells_late_is_no_news() {
+    fn a_late_event_of_the_watch_is_ignored() {
         let mut ours = holding();
         assert!(!ours.see(node("6", &["10.244.1.0/24"], &[("public-ip", "172.18.0.9")])));
         assert_eq!(loss(&ours), None);
@@ -242,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_new_reading_of_all_nodes_versions_may_start_over() {
+    fn after_a_new_listing_of_all_nodes_versions_may_restart() {
         let mut ours = holding();
         assert!(!ours.doubt());
         assert!(ours.see(node("3", &["10.244.9.0/24"], &[])));

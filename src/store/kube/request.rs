@@ -1,4 +1,4 @@
-//! Requests to the API server, as data.
+//! Builds requests to the API server. Pure.
 
 use hyper::{Request, Uri};
 use kube::core::Request as Resource;
@@ -10,24 +10,24 @@ use super::annotations::Annotations;
 /// What is sent.
 pub(super) type Ask = Request<Vec<u8>>;
 
-/// Nodes in one answer: some of them have twenty kilobytes.
+/// Nodes in one answer; a node may take 20 kB.
 pub(super) const PAGE: u32 = 200;
 
 const SECRET: &str = "tweed-probes";
-/// Who writes, to a server that keeps account of it.
+/// The field manager of server-side apply.
 const MANAGER: &str = "tweedd";
-/// What all reports have in common.
+/// The labels of all reports.
 const REPORTS: &str = "app.kubernetes.io/name=tweed,app.kubernetes.io/component=node-report";
 /// The key of a report in its `ConfigMap`.
 pub(super) const REPORT: &str = "report";
-/// The key of the network config in its own.
+/// The key of the network config in its `ConfigMap`.
 pub(super) const NET_CONF: &str = "net-conf.json";
 
 pub(super) fn node(name: &str) -> Ask {
     made(nodes().get(name, &GetParams::default()))
 }
 
-/// Cheap to answer, and allowed to everybody.
+/// Checks whether the server answers, with a cheap request that needs no permission.
 pub(super) fn sign_of_life() -> Ask {
     made(Resource::new("/version").list(&ListParams::default()))
 }
@@ -36,7 +36,7 @@ pub(super) fn pod(namespace: &str, name: &str) -> Ask {
     made(namespaced(namespace, "pods").get(name, &GetParams::default()))
 }
 
-/// The page of all nodes behind `token`, which is empty for the first; at most `limit` of them.
+/// The page of nodes after `token`, which is empty for the first page; at most `limit` nodes.
 pub(super) fn page(token: &str, limit: u32) -> Ask {
     let params = ListParams::default().limit(limit);
     let params = if token.is_empty() { params } else { params.continue_token(token) };
@@ -48,18 +48,18 @@ pub(super) fn watch(version: &str, seconds: u32) -> Ask {
     made(nodes().watch(&WatchParams::default().timeout(seconds), version))
 }
 
-/// All nodes, one by one, and all changes from then on.
+/// All nodes, one by one, and then all changes.
 pub(super) fn streamed_list(seconds: u32) -> Ask {
     made(nodes().watch(&WatchParams::default().timeout(seconds).initial_events(), ""))
 }
 
-/// Writes `annotations` to node `name`, and nothing else. By way of its status, as flannel does:
-/// this takes no right to change the rest of the node.
+/// Writes only `annotations` to node `name`, with the permission on its status, as flannel does, so
+/// that none on the rest of the node is needed.
 pub(super) fn annotate(name: &str, annotations: &Annotations) -> Ask {
     patch_status(name, json!({ "metadata": { "annotations": annotations } }))
 }
 
-/// Clears the condition that keeps pods away from node `name`; `now` is like `2026-11-21T23:18:21Z`.
+/// Clears the condition that keeps pods off node `name`; `now` is like `2026-11-21T23:18:21Z`.
 pub(super) fn clear_condition(name: &str, now: &str) -> Ask {
     let condition = json!({
         "type": "NetworkUnavailable",
@@ -87,7 +87,7 @@ pub(super) fn create_probe_secret(namespace: &str, text: &str) -> Ask {
     made(namespaced(namespace, "secrets").create(&PostParams::default(), body))
 }
 
-/// An object with which Kubernetes removes another one.
+/// An object whose removal makes Kubernetes remove another one.
 #[derive(Clone, Debug)]
 pub(super) struct Owner {
     pub(super) kind: &'static str,
@@ -95,7 +95,7 @@ pub(super) struct Owner {
     pub(super) uid: String,
 }
 
-/// Makes `text` the report of `node`, which is removed with `owner`.
+/// Writes `text` as the report of `node`, which is removed with `owner`.
 pub(super) fn publish_report(namespace: &str, node: &str, owner: &Owner, text: &str) -> Ask {
     let name = format!("tweed-node-{node}");
     let labels: Value = REPORTS.split(',').filter_map(|pair| pair.split_once('=')).collect();
@@ -119,7 +119,7 @@ pub(super) fn config_map(namespace: &str, name: &str) -> Ask {
     made(namespaced(namespace, "configmaps").get(name, &GetParams::default()))
 }
 
-/// Makes `text` the network config, if the `ConfigMap` is still of version `seen`.
+/// Writes `text` as the network config, if the `ConfigMap` still has version `seen`.
 pub(super) fn write_config(namespace: &str, name: &str, seen: i64, text: &str) -> Ask {
     let patch = json!({
         "metadata": { "resourceVersion": seen.to_string() },
@@ -142,7 +142,7 @@ fn namespaced(namespace: &str, kind: &str) -> Resource {
     Resource::new(format!("/api/v1/namespaces/{namespace}/{kind}"))
 }
 
-/// Only a name that no server would take makes no request: asked for, it is not found.
+/// Fails only for an invalid name; the request is then one that the server answers with not found.
 fn made<E>(request: Result<Ask, E>) -> Ask {
     request.unwrap_or_else(|_| {
         let mut request = Request::new(Vec::new());
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn annotations_are_written_by_way_of_the_status() {
+    fn annotations_are_written_with_the_status() {
         let prefix = "flannel.alpha.coreos.com/";
         let pairs = [
             ("backend-data", r#"{"VNI":1,"VtepMAC":"12:c6:65:89:b4:e3"}"#),
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_are_watched_with_bookmarks_from_where_they_were_left() {
+    fn nodes_are_watched_with_bookmarks_from_a_version() {
         assert_eq!(
             line(&watch("812", 270)),
             "GET /api/v1/nodes?&watch=true&timeoutSeconds=270&allowWatchBookmarks=true&resourceVersion=812"
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn single_objects_are_asked_for_by_name() {
+    fn single_objects_are_read_by_name() {
         assert_eq!(line(&node("n1")), "GET /api/v1/nodes/n1");
         assert_eq!(line(&pod("kube-flannel", "x")), "GET /api/v1/namespaces/kube-flannel/pods/x");
         let secret = "GET /api/v1/namespaces/kube-flannel/secrets/tweed-probes";
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_is_an_object_that_goes_with_its_node() {
+    fn a_report_is_removed_with_its_owner() {
         let owner = Owner { kind: "Node", name: "n1".to_owned(), uid: "5f1c".to_owned() };
         let ask = publish_report("kube-flannel", "n1", &owner, "{}");
         assert_eq!(
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn the_config_is_written_over_one_version_alone() {
+    fn the_config_is_written_over_one_version_only() {
         let ask = write_config("kube-flannel", "kube-flannel-cfg", 812, "{}");
         assert_eq!(
             line(&ask),

@@ -1,5 +1,5 @@
-//! All nodes, and their history: listed in a stream where the server can, else page by page, never
-//! all in memory; then one watch, resumed where it broke off.
+//! The history of all nodes: a listing, streamed if the server supports that, else page by page,
+//! never all nodes in memory; then a watch that is resumed where it was interrupted.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -24,14 +24,14 @@ use crate::store::watch::{Interrupted, Source};
 pub(super) struct KubeSource {
     shared: Arc<Shared>,
     reader: Reader,
-    /// Up to which everything is known.
+    /// The version up to which all changes are known.
     version: String,
     open: Option<Open>,
     known: HashMap<Arc<str>, Known>,
     hasher: RandomState,
-    /// Whether the server streams its lists, as far as we know.
+    /// Whether the server streams lists, as far as known.
     lists: Lists,
-    /// Whether the server was away since the last watch: one that ends in time is opened again at once.
+    /// Whether the last watch failed: then history is checked before the watch is reopened.
     is_broken: bool,
 }
 
@@ -50,7 +50,7 @@ struct Known {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
-    Told,
+    Reported,
     /// Its lease is neither flannel's nor tweed's.
     Foreign,
 }
@@ -87,10 +87,10 @@ struct PageMetadata<'a> {
     version: Cow<'a, str>,
 }
 
-/// A server without streamed lists may begin one and never end it.
+/// The timeout of a streamed list without progress: an old server may start one and never end it.
 const STALL: Duration = Duration::from_secs(10);
 
-/// In bytes. Above it, fewer nodes are read at once, so that large ones do not hide the others.
+/// The longest page, in bytes. If a page is longer, fewer nodes are read per page.
 const LONGEST_PAGE: usize = 16 * 1024 * 1024;
 
 /// The annotation that ends a streamed list.
@@ -158,31 +158,31 @@ impl KubeSource {
         let lines = open.take();
         let mut updates = Vec::new();
         let mut rest = lines.as_slice();
-        while let Some((line, behind)) = first_line(rest) {
-            rest = behind;
+        while let Some((line, tail)) = first_line(rest) {
+            rest = tail;
             let Some(event) = event(line) else { continue };
             match event.kind.as_ref() {
                 "ERROR" if updates.is_empty() => return Err(interruption(line)),
-                // What came before it counts; the next watch will end like this one.
+                // Updates before the error are used; the next watch ends with the same error.
                 "ERROR" => break,
                 "BOOKMARK" => {}
-                "DELETED" => updates.extend(self.lose(&event.object)),
+                "DELETED" => updates.extend(self.remove(&event.object)),
                 _ => updates.extend(self.put(&event.object)),
             }
-            self.pass(&event.object);
+            self.note_version(&event.object);
         }
         Ok(updates)
     }
 
-    /// Everything up to this event is known.
-    fn pass(&mut self, object: &NodeObject<'_>) {
+    /// Notes the version of this event.
+    fn note_version(&mut self, object: &NodeObject<'_>) {
         let version = object.metadata.resource_version.as_ref();
         if !version.is_empty() {
             version.clone_into(&mut self.version);
         }
     }
 
-    /// What is new of a node: its heartbeats are not.
+    /// The update for a changed node; none for a mere heartbeat.
     fn put(&mut self, node: &NodeObject<'_>) -> Option<LeaseUpdate> {
         let name = node.metadata.name.as_ref();
         let fingerprint = self.reader.fingerprint(node, &self.hasher);
@@ -196,24 +196,24 @@ impl KubeSource {
         }
         let name: Arc<str> = name.into();
         let record = self.reader.record(node, LeaseId::new(Arc::clone(&name)));
-        let standing = if record.is_some() { Standing::Told } else { Standing::Foreign };
+        let standing = if record.is_some() { Standing::Reported } else { Standing::Foreign };
         self.known.insert(Arc::clone(&name), Known { fingerprint, standing });
-        let was_told = before.is_some_and(|before| before.standing == Standing::Told);
-        let left = || was_told.then(|| LeaseUpdate::Remove(LeaseId::new(name)));
+        let was_reported = before.is_some_and(|before| before.standing == Standing::Reported);
+        let left = || was_reported.then(|| LeaseUpdate::Remove(LeaseId::new(name)));
         record.map(LeaseUpdate::Put).or_else(left)
     }
 
-    fn lose(&mut self, node: &NodeObject<'_>) -> Option<LeaseUpdate> {
+    fn remove(&mut self, node: &NodeObject<'_>) -> Option<LeaseUpdate> {
         let name = node.metadata.name.as_ref();
         if self.is_own(name) {
             self.shared.ours.send_if_modified(|ours| ours.trust(None));
         }
         let known = self.known.remove(name)?;
-        (known.standing == Standing::Told).then(|| LeaseUpdate::DeleteNode(LeaseId::new(name)))
+        (known.standing == Standing::Reported).then(|| LeaseUpdate::DeleteNode(LeaseId::new(name)))
     }
 
-    /// Whether our node was there when all were read.
-    fn look_for_own(&self) {
+    /// Notes that our node does not exist, if a listing of all nodes lacks it.
+    fn note_missing_own(&self) {
         let name = self.shared.ours.borrow().name.clone();
         if name.is_some_and(|name| !self.known.contains_key(name.as_str())) {
             self.shared.ours.send_if_modified(|ours| ours.trust(None));
@@ -226,7 +226,7 @@ impl KubeSource {
 }
 
 impl KubeSource {
-    /// The same watch goes on with the changes.
+    /// The same watch continues with the changes.
     async fn list_streamed(&mut self) -> Result<Vec<Record>, Interrupted> {
         let mut open = match self.shared.try_open(&request::streamed_list(duration())).await {
             Ok(open) => open,
@@ -246,20 +246,20 @@ impl KubeSource {
             }
             let lines = open.take();
             let mut rest = lines.as_slice();
-            while let Some((line, behind)) = first_line(rest) {
-                rest = behind;
+            while let Some((line, tail)) = first_line(rest) {
+                rest = tail;
                 let Some(event) = event(line) else { continue };
                 match event.kind.as_ref() {
                     "ERROR" => return Err(interruption(line)),
                     "BOOKMARK" if event.object.metadata.annotations().any(|it| it == END) => {
-                        self.pass(&event.object);
-                        // What changed meanwhile may stand behind it.
+                        self.note_version(&event.object);
+                        // Changes may follow.
                         open.put_back(rest);
                         self.open = Some(open);
-                        self.look_for_own();
+                        self.note_missing_own();
                         return Ok(records);
                     }
-                    // A server that streams lists says nothing else first.
+                    // A server that supports streamed lists sends no other bookmark first.
                     "BOOKMARK" => return self.list_paged_from_now_on().await,
                     "ADDED" => progress = Instant::now(),
                     _ => {}
@@ -269,11 +269,11 @@ impl KubeSource {
         }
     }
 
-    /// Nodes may change, or go, or stop being managed, while they are listed.
+    /// Nodes may change, be removed, or stop being managed while they are listed.
     fn note(&mut self, records: &mut Vec<Record>, event: &Event<'_>) {
         let is_listed = self.known.contains_key(event.object.metadata.name.as_ref());
         let update = match event.kind.as_ref() {
-            "DELETED" => self.lose(&event.object),
+            "DELETED" => self.remove(&event.object),
             _ => self.put(&event.object),
         };
         if let Some(update) = update {
@@ -296,14 +296,14 @@ impl KubeSource {
         let (mut records, shared) = (Vec::new(), Arc::clone(&self.shared));
         let read = pages(&shared.client, |node| records.extend(record(self.put(node)))).await;
         self.version = read.map_err(|failure| shared.client.interrupted(failure))?;
-        self.look_for_own();
+        self.note_missing_own();
         Ok(records)
     }
 }
 
 impl Shared {
-    /// A cluster restored from a backup counts again from before what we have seen, and may have
-    /// caught up by now; but then it shows our own node as it was.
+    /// Checks that our own node is not older than known. This detects a cluster restored from a
+    /// backup, even if its versions have reached the known ones.
     async fn check_history(&self) -> Result<(), Interrupted> {
         let known = self.ours.borrow().clone();
         let Some((name, known)) = known.name.as_deref().zip(known.node()) else { return Ok(()) };
@@ -318,7 +318,7 @@ impl Shared {
     }
 }
 
-/// The first line of `text` that is not empty, and what stands behind it.
+/// The first line of `text` that is not empty, and the rest.
 fn first_line(text: &[u8]) -> Option<(&[u8], &[u8])> {
     let start = text.iter().position(|byte| *byte != b'\n')?;
     let text = text.get(start..)?;
@@ -326,17 +326,17 @@ fn first_line(text: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((text.get(..end)?, text.get(end..)?))
 }
 
-/// None if the line is no event: the others go on.
+/// None if the line is no event; the watch continues.
 fn event(line: &[u8]) -> Option<Event<'_>> {
     let event = serde_json::from_slice(line);
-    let told = |error: &serde_json::Error| {
+    let log = |error: &serde_json::Error| {
         let error = excerpt::sentence(&error.to_string());
         warn!(%error, "an event of the API server cannot be read");
     };
-    event.inspect_err(told).ok()
+    event.inspect_err(log).ok()
 }
 
-/// What an event of type ERROR means.
+/// The interruption that an event of type ERROR causes.
 fn interruption(line: &[u8]) -> Interrupted {
     let Ok(ErrorEvent { object: status }) = serde_json::from_slice(line) else {
         return Interrupted::Away;
@@ -345,12 +345,12 @@ fn interruption(line: &[u8]) -> Interrupted {
     if status.ends_history() { Interrupted::Gap } else { Interrupted::Away }
 }
 
-/// How long a watch shall last, in seconds; those of many nodes do not end together.
+/// The duration of a watch, in seconds, random so that watches of many nodes do not end together.
 fn duration() -> u32 {
     rand::random_range(240..290)
 }
 
-/// Shows `each` node there is, and returns the version of what it was shown.
+/// Calls `each` for all nodes, and returns the version of the list.
 pub(super) async fn pages(
     client: &Client,
     mut each: impl FnMut(&NodeObject<'_>),
@@ -422,7 +422,7 @@ mod tests {
         json!({ "type": kind, "object": object }).to_string().into_bytes()
     }
 
-    /// The public IPs that n3 is listed with after these events.
+    /// The public IPs of n3 in the listing after these events.
     fn listed(lines: &[Vec<u8>]) -> Vec<String> {
         let (mut source, mut records) = (source(), Vec::new());
         for line in lines {
@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_changes_while_it_is_listed_is_listed_as_it_is_then() {
+    fn a_node_that_changes_during_the_listing_has_its_last_version() {
         let (added, changed) =
             (line("ADDED", Some("172.18.0.3")), line("MODIFIED", Some("172.18.0.33")));
         assert_eq!(listed(&[added.clone(), changed]), ["172.18.0.33"]);

@@ -1,4 +1,4 @@
-//! How etcd is reached, and that its password stays with us.
+//! Flags of etcd; its password is not shown.
 #![allow(clippy::unwrap_used)]
 
 use super::{NO_VARIABLES, check_refusal, options, parse, refusal};
@@ -12,9 +12,9 @@ fn endpoints_are_trimmed_and_get_a_scheme() {
     assert_eq!(spaced("HTTP://a:1/,http://b:1"), ["http://a:1", "http://b:1"]);
     assert_eq!(options("-etcd-cafile=/ca -etcd-endpoints=a:1").etcd().endpoints, ["https://a:1"]);
     for bad in [",", "ftp://a:1", "http://", "a b"] {
-        let (said, code) = refusal("", &[("FLANNELD_ETCD_ENDPOINTS", bad)]);
-        assert!(said.starts_with("FLANNELD_ETCD_ENDPOINTS is "), "{said}");
-        assert!(said.ends_with("allowed: http:// or https:// with host and port"), "{said}");
+        let (message, code) = refusal("", &[("FLANNELD_ETCD_ENDPOINTS", bad)]);
+        assert!(message.starts_with("FLANNELD_ETCD_ENDPOINTS is "), "{message}");
+        assert!(message.ends_with("allowed: http:// or https:// with host and port"), "{message}");
         assert_eq!(code, 2);
     }
     assert_eq!(spaced("a:1,,b:1,"), ["http://a:1", "http://b:1"]);
@@ -34,15 +34,19 @@ fn a_ca_alone_is_enough_for_tls() {
 }
 
 #[test]
-fn what_is_of_no_use_alone_is_ignored_with_a_warning() {
-    for (line, said) in [
+fn an_incomplete_pair_of_flags_is_ignored_with_a_warning() {
+    for (line, message) in [
         ("-etcd-certfile=/c", "--etcd-certfile is of no use without --etcd-keyfile"),
         ("-etcd-keyfile=/k", "--etcd-keyfile is of no use without --etcd-certfile"),
         ("-etcd-username=u", "--etcd-username is of no use without --etcd-password"),
         ("-etcd-password=p", "--etcd-password is of no use without --etcd-username"),
     ] {
         let options = options(line);
-        assert_eq!(options.warnings, [format!("{said}; it is ignored, as in flanneld")], "{line}");
+        assert_eq!(
+            options.warnings,
+            [format!("{message}; it is ignored, as in flanneld")],
+            "{line}"
+        );
         let etcd = options.etcd();
         assert_eq!((etcd.cert_file, etcd.key_file, etcd.credentials), (None, None, None));
     }
@@ -51,18 +55,22 @@ fn what_is_of_no_use_alone_is_ignored_with_a_warning() {
         ("-etcd-certfile=/c -etcd-keyfile=/k", "--etcd-certfile"),
     ] {
         let options = options(&format!("{line} -etcd-endpoints=http://a:1"));
-        let said = format!("{file} is of no use while --etcd-endpoints has no https:// server");
-        assert_eq!(options.warnings, [format!("{said}; it is ignored, as in flanneld")], "{line}");
+        let message = format!("{file} is of no use while --etcd-endpoints has no https:// server");
+        assert_eq!(
+            options.warnings,
+            [format!("{message}; it is ignored, as in flanneld")],
+            "{line}"
+        );
         assert_eq!(options.etcd().endpoints, ["http://a:1"]);
     }
     let variable = [("FLANNELD_ETCD_USERNAME", "u")];
-    let said = &parse("", &variable).unwrap().warnings[0];
-    assert!(said.starts_with("FLANNELD_ETCD_USERNAME is of no use without"), "{said}");
+    let message = &parse("", &variable).unwrap().warnings[0];
+    assert!(message.starts_with("FLANNELD_ETCD_USERNAME is of no use without"), "{message}");
     assert!(options("").warnings.is_empty());
 }
 
 #[test]
-fn a_secret_is_given_to_the_server_and_told_nobody() {
+fn a_secret_is_sent_to_the_server_and_never_shown() {
     let options = options("-etcd-username=me -etcd-password=hunter2");
     let Credentials { user, password } = options.etcd().credentials.clone().unwrap();
     assert_eq!((user.as_str(), password.as_str()), ("me", "hunter2"));
@@ -83,7 +91,7 @@ fn a_secret_is_given_to_the_server_and_told_nobody() {
 }
 
 #[test]
-fn the_flags_of_etcd_can_be_had_alone() {
+fn the_flags_of_etcd_can_be_parsed_alone() {
     let given = [("etcd-endpoints", Some("http://10.0.0.2:2379".to_owned()))];
     let environment = |name: &str| (name == "FLANNELD_ETCD_PREFIX").then(|| "/here".to_owned());
     let options = crate::daemon::options::etcd_options(given, environment).unwrap();
@@ -92,13 +100,13 @@ fn the_flags_of_etcd_can_be_had_alone() {
 }
 
 #[test]
-fn a_password_that_others_may_read_is_warned_of() {
+fn a_password_that_other_users_may_read_has_a_warning() {
     let warnings =
         |line: &str, variables: &[(&str, &str)]| parse(line, variables).unwrap().warnings;
     let plain = "-etcd-username=u -etcd-endpoints=http://10.0.0.1:2379";
-    let said = warnings(&format!("{plain} -etcd-password=tr0ub4dor"), NO_VARIABLES);
+    let message = warnings(&format!("{plain} -etcd-password=tr0ub4dor"), NO_VARIABLES);
     assert_eq!(
-        said,
+        message,
         [
             "any user of this host can read --etcd-password in the list of processes: \
              set FLANNELD_ETCD_PASSWORD instead",

@@ -1,4 +1,4 @@
-//! Kubernetes as the store: which node, and which API servers.
+//! Flags of Kubernetes, and variables that name the node.
 #![allow(clippy::unwrap_used)]
 
 use super::{options, parse, refusal};
@@ -24,7 +24,7 @@ fn defaults_of_kubernetes_are_those_of_flanneld() {
 }
 
 #[test]
-fn without_the_switch_flags_of_kubernetes_ask_for_nothing() {
+fn flags_of_kubernetes_have_no_effect_if_it_is_not_the_store() {
     let line = "-kube-subnet-mgr=F -kube-api-url=http://a -kubeconfig-file=/a \
                 -kube-annotation-prefix=Blue -net-config-path=";
     let options = options(line);
@@ -42,10 +42,10 @@ fn the_node_is_named_or_found_by_its_pod() {
     assert_eq!(kube("", &[NAMED, pod].concat()).pod, None);
     let known = kube("", &[NAMED, pod, &[("POD_UID", "5f1c")]].concat()).pod;
     assert_eq!(known, Some(PodRef { name: "flannel-x".into(), uid: "5f1c".into() }));
-    let said =
+    let message =
         "--kube-subnet-mgr needs NODE_NAME, or POD_NAME and POD_NAMESPACE, in the environment";
     for incomplete in [&[][..], &[("POD_NAME", "flannel-x")], &[("NODE_NAME", "")]] {
-        assert_eq!(refusal("-kube-subnet-mgr", incomplete), (said.to_owned(), 2));
+        assert_eq!(refusal("-kube-subnet-mgr", incomplete), (message.to_owned(), 2));
     }
 }
 
@@ -55,20 +55,20 @@ fn api_servers_are_separated_by_commas() {
     assert_eq!(urls, ["https://10.0.0.10:6443", "https://10.0.0.11:6443"]);
     assert!(kube("-kube-api-url=", NAMED).api.urls.is_empty());
     for bad in ["ftp://a", "https://root:secret@a", "https://"] {
-        let (said, code) = refusal(&format!("-kube-subnet-mgr -kube-api-url={bad}"), NAMED);
-        assert!(said.ends_with("allowed: https:// with host and port"), "{said}");
+        let (message, code) = refusal(&format!("-kube-subnet-mgr -kube-api-url={bad}"), NAMED);
+        assert!(message.ends_with("allowed: https:// with host and port"), "{message}");
         assert_eq!(code, 2);
     }
 }
 
 #[test]
-fn the_rest_is_taken_as_it_is_said() {
+fn other_values_are_used_unchanged() {
     let line = "-kubeconfig-file=/k -kube-annotation-prefix=example.org/blue -net-config-path=/n \
                 -set-node-network-unavailable=false";
     let kube = kube(line, NAMED);
     assert_eq!(kube.api.kubeconfig, Some("/k".into()));
     assert_eq!(kube.annotation_prefix, "example.org/blue".parse().unwrap());
     assert_eq!((kube.net_config, kube.condition), ("/n".into(), Condition::Untouched));
-    let (said, _) = refusal("-kube-subnet-mgr -kube-annotation-prefix=Blue", NAMED);
-    assert!(said.contains("allowed: a domain like flannel.alpha.coreos.com"), "{said}");
+    let (message, _) = refusal("-kube-subnet-mgr -kube-annotation-prefix=Blue", NAMED);
+    assert!(message.contains("allowed: a domain like flannel.alpha.coreos.com"), "{message}");
 }

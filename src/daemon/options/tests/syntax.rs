@@ -31,7 +31,7 @@ fn reading_stops_at_the_first_word_that_is_no_flag() {
     {
         assert_eq!(options(line).etcd().prefix, "/a", "{line}");
     }
-    // A boolean takes no word after it.
+    // A boolean does not use the argument after it.
     assert_eq!(
         options("-iptables-forward-rules false -etcd-prefix=/a").etcd().prefix,
         "/coreos.com/network"
@@ -47,8 +47,8 @@ fn booleans_are_spelt_as_in_go() {
         assert_eq!(parse(&format!("--version={yes}"), NO_VARIABLES).unwrap_err(), Stop::Version);
     }
     for neither in ["no", "tRue", ""] {
-        let said = format!("--ip-masq is {neither:?}; allowed: true or false");
-        check_refusal(&format!("--ip-masq={neither}"), &said);
+        let message = format!("--ip-masq is {neither:?}; allowed: true or false");
+        check_refusal(&format!("--ip-masq={neither}"), &message);
     }
 }
 
@@ -61,26 +61,26 @@ fn integers_may_be_written_in_other_bases() {
         assert_eq!(health.unwrap().to_string(), format!("127.0.0.1:{port}"), "{text}");
     }
     for text in ["65536", "0x", "08", "+-1", "0x+1", "port", ""] {
-        let said = format!("--healthz-port is {text:?}; allowed: a port from 0 to 65535");
-        check_refusal(&format!("--healthz-port={text}"), &said);
+        let message = format!("--healthz-port is {text:?}; allowed: a port from 0 to 65535");
+        check_refusal(&format!("--healthz-port={text}"), &message);
     }
 }
 
 #[test]
-fn what_is_no_flag_is_named_and_ends_with_code_2() {
-    for (line, said) in [
+fn an_unknown_flag_is_named_and_ends_with_code_2() {
+    for (line, message) in [
         ("-etcd-prefx=/a", "--etcd-prefx is not a flag of tweedd; tweedd --help lists them"),
         ("-etcd-pre=/a", "--etcd-pre is not a flag of tweedd; tweedd --help lists them"),
         ("---v", "---v is not a flag: allowed are one or two dashes and a name; see tweedd --help"),
         ("-=v", "-= is not a flag: allowed are one or two dashes and a name; see tweedd --help"),
         ("--etcd-prefix", "--etcd-prefix needs a value"),
     ] {
-        check_refusal(line, said);
+        check_refusal(line, message);
     }
 }
 
 #[test]
-fn flags_of_older_flannel_are_said_to_be_gone() {
+fn flags_of_older_flannel_are_reported_as_removed() {
     for flag in [
         "remote",
         "remote-keyfile",
@@ -91,17 +91,17 @@ fn flags_of_older_flannel_are_said_to_be_gone() {
         "subnet-dir",
         "use-multi-cluster-cidr",
     ] {
-        let (said, code) = refusal(&format!("-{flag}=x"), NO_VARIABLES);
+        let (message, code) = refusal(&format!("-{flag}=x"), NO_VARIABLES);
         assert!(
-            said.starts_with(&format!("--{flag} is a flag of older flannel that is gone: ")),
-            "{said}"
+            message.starts_with(&format!("--{flag} is a flag of older flannel that is gone: ")),
+            "{message}"
         );
         assert_eq!(code, 2);
     }
 }
 
 #[test]
-fn the_environment_speaks_where_the_command_line_is_silent() {
+fn the_environment_is_used_for_flags_that_are_not_given() {
     let variables = [
         ("FLANNELD_ETCD_PREFIX", "/env"),
         ("FLANNELD_IFACE", "eth0,eth1"),
@@ -125,7 +125,7 @@ fn the_environment_speaks_where_the_command_line_is_silent() {
 }
 
 #[test]
-fn a_bad_variable_is_refused_by_its_own_name() {
+fn an_invalid_variable_is_named_in_the_error() {
     assert_eq!(
         refusal("", &[("FLANNELD_HEALTHZ_PORT", "70000")]),
         ("FLANNELD_HEALTHZ_PORT is \"70000\"; allowed: a port from 0 to 65535".to_owned(), 2)
@@ -134,7 +134,7 @@ fn a_bad_variable_is_refused_by_its_own_name() {
 }
 
 #[test]
-fn a_variable_that_gos_parser_refuses_is_ignored_with_a_warning() {
+fn a_variable_that_gos_parser_rejects_is_ignored_with_a_warning() {
     for (name, value, expected) in [
         ("FLANNELD_HEALTHZ_PORT", "x", "a number"),
         ("FLANNELD_V", "loud", "a number"),
@@ -143,9 +143,9 @@ fn a_variable_that_gos_parser_refuses_is_ignored_with_a_warning() {
         ("FLANNELD_KUBE_SUBNET_MGR", "maybe", "true or false"),
     ] {
         let options = parse("", &[(name, value)]).unwrap();
-        let said =
+        let message =
             format!("{name} is {value:?}; allowed: {expected}; it is ignored, as in flanneld");
-        assert_eq!(options.warnings, [said]);
+        assert_eq!(options.warnings, [message]);
         assert_eq!((options.health, options.policy.masquerade), (None, None));
     }
 }
@@ -159,13 +159,13 @@ fn version_and_help_are_no_errors() {
     assert_eq!(refusal("-version -healthz-port=1", &[("FLANNELD_V", "x")]).1, 0);
     assert!(parse("--version=false", NO_VARIABLES).is_ok());
     for line in ["--help", "-help", "-h", "--h", "-v=1 -help -nonsense"] {
-        let (said, code) = refusal(line, NO_VARIABLES);
-        assert!(said.contains("tweedd [--flag=value]...") && code == 0, "{said}");
+        let (message, code) = refusal(line, NO_VARIABLES);
+        assert!(message.contains("tweedd [--flag=value]...") && code == 0, "{message}");
     }
 }
 
 #[test]
-fn help_tells_every_flag() {
+fn help_lists_each_flag() {
     let help = refusal("--help", NO_VARIABLES).0;
     for flag in "etcd-endpoints etcd-prefix etcd-keyfile etcd-certfile etcd-cafile etcd-username etcd-password iface \
                  iface-regex iface-can-reach subnet-file public-ip public-ipv6 subnet-lease-renew-margin ip-masq \
@@ -175,13 +175,13 @@ fn help_tells_every_flag() {
                  control-socket config-reload iptables-masquerade-bit metrics-ip metrics-port"
         .split_whitespace()
     {
-        let told = help.lines().any(|line| line.contains("--") && line.split([' ', '[', ',']).any(|word| word == format!("--{flag}")));
-        assert!(told, "{flag}");
+        let listed = help.lines().any(|line| line.contains("--") && line.split([' ', '[', ',']).any(|word| word == format!("--{flag}")));
+        assert!(listed, "{flag}");
     }
 }
 
 #[test]
-fn an_argument_that_is_no_text_is_refused() {
+fn an_argument_that_is_not_utf_8_is_rejected() {
     let words =
         [&b"-etcd-password"[..], b"hunter2\xff"].map(|word| OsString::from_vec(word.to_vec()));
     let stop = Options::parse(words, |_| None).unwrap_err();

@@ -1,10 +1,10 @@
-//! Notices when messages of a watch come thick and fast.
+//! Detects bursts of messages of a watch.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Messages that came one upon the other.
+/// Messages in quick succession.
 #[derive(Debug)]
 pub(in crate::store::etcd) struct Burst {
     since: Instant,
@@ -12,9 +12,10 @@ pub(in crate::store::etcd) struct Burst {
 }
 
 impl Burst {
-    /// What has gathered comes in fewer messages than that. More of them from a busy server mean
-    /// that thousands of nodes register or change at once, and each event is sent to each watch by
-    /// itself: closed and opened again later, the watch brings the same events for much less.
+    /// A backlog of events arrives in fewer messages than this. More messages from a busy server
+    /// mean that thousands of nodes register or change at once, and that it sends each event
+    /// separately to each watch. A watch that is closed and reopened later gets the same events at
+    /// much less cost.
     const MANY: u32 = 20;
     const SPAN: Duration = Duration::from_secs(1);
 
@@ -22,7 +23,7 @@ impl Burst {
         Self { since: Instant::now(), messages: 0 }
     }
 
-    /// Whether this message is one of many.
+    /// Counts a message; returns whether it is part of a burst.
     pub(in crate::store::etcd) fn counts(&mut self) -> bool {
         if self.since.elapsed() >= Self::SPAN {
             *self = Self::begin();

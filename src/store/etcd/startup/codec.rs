@@ -1,4 +1,4 @@
-//! All leases of one revision in some thirty bytes each, and back.
+//! Encodes all leases of one revision in some thirty bytes each, and decodes them.
 
 use miniz_oxide::deflate::compress_to_vec;
 use miniz_oxide::inflate::decompress_to_vec_with_limit;
@@ -7,21 +7,21 @@ use crate::model::lease::{LeaseId, Record};
 use crate::store::etcd::store::{Listing, Stored};
 use crate::store::etcd::value::Origin;
 
-/// What a snapshot begins with; another form gets another name, and is foreign to this one.
+/// The first bytes of a snapshot, different for each version of the format.
 const NAME: &[u8] = b"tweed leases 1\n";
 
-/// Etcd takes no request over 1.5 MiB.
+/// etcd rejects requests over 1.5 MiB.
 const LONGEST: usize = 1024 * 1024;
-/// A few bytes can inflate to gigabytes: this much is inflated at most.
+/// The maximum inflated size: a few bytes can inflate to gigabytes.
 const LONGEST_INFLATED: usize = 8 * 1024 * 1024;
-/// More rows than a snapshot of [`LONGEST`] bytes has space for, unless they are forged: an empty
-/// row takes five bytes here, and hundreds in memory.
+/// More rows than a valid snapshot of [`LONGEST`] bytes can contain. A forged empty row takes five
+/// bytes here, and hundreds in memory.
 const MOST_ROWS: usize = 40_000;
 
-/// Most of the gain for a fraction of the work.
+/// Compresses almost as well as higher levels, for a fraction of the processor time.
 const LEVEL: u8 = 4;
 
-/// Why bytes are no snapshot.
+/// Why bytes are no valid snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Unreadable {
     #[error("it is none of ours")]
@@ -30,7 +30,7 @@ pub(super) enum Unreadable {
     Damaged,
 }
 
-/// None if it would be too long for etcd.
+/// None if the snapshot would be too long for etcd.
 pub(super) fn encode(listing: &Listing) -> Option<Vec<u8>> {
     let mut rows = Writer::default();
     rows.number(listing.revision.cast_unsigned());
@@ -59,7 +59,7 @@ pub(super) fn decode(snapshot: &[u8]) -> Result<Listing, Unreadable> {
     listing(&inflated.map_err(|_| Unreadable::Damaged)?).ok_or(Unreadable::Damaged)
 }
 
-/// The records in a shared snapshot; none if it is foreign or damaged. For fuzzing.
+/// The records in a snapshot; none if it is of another format or damaged. For fuzzing.
 #[doc(hidden)]
 pub fn read_snapshot(snapshot: &[u8]) -> Option<Vec<Record>> {
     let listing = decode(snapshot).ok()?;
@@ -89,7 +89,7 @@ fn row(rows: &mut Reader<'_>) -> Option<Stored> {
     Some(Stored::new(id, value, origin, mod_revision))
 }
 
-/// Whether a listing of `revision` can show this.
+/// Whether a listing at `revision` can contain this.
 fn is_of(stored: &Stored, revision: i64) -> bool {
     let written = stored.mod_revision;
     (1..=revision).contains(&written)
@@ -100,7 +100,7 @@ fn is_of(stored: &Stored, revision: i64) -> bool {
 struct Writer(Vec<u8>);
 
 impl Writer {
-    /// Seven bits at a time, the last ones first.
+    /// Writes seven bits per byte, the lowest first.
     fn number(&mut self, number: u64) {
         let [low, ..] = number.to_le_bytes();
         match number >> 7 {
@@ -118,7 +118,7 @@ impl Writer {
     }
 }
 
-/// What is still to be read.
+/// The remaining bytes.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -143,7 +143,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Marks a byte that is not a number's last.
+/// Marks a byte that is not the last one of a number.
 const MORE: u8 = 0x80;
 
 #[cfg(test)]
@@ -197,7 +197,7 @@ mod tests {
         Stored::new(id, value.as_bytes(), origin, i64::from(number) + 1)
     }
 
-    /// All but why something is no lease: its value is not held.
+    /// All fields but the reason why a record is no lease, since its value is not encoded.
     fn known(listing: &Listing) -> Vec<(LeaseId, Option<Lease>, Origin, i64)> {
         let known = |it: &Stored| {
             (it.record.id.clone(), it.record.lease.clone().ok(), it.origin, it.mod_revision)
@@ -207,7 +207,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_listing_survives(listing in any_listing()) {
+        fn every_listing_is_decoded_as_encoded(listing in any_listing()) {
             let decoded = decode(&encode(&listing).unwrap()).unwrap();
             prop_assert_eq!(decoded.revision, listing.revision);
             prop_assert_eq!(known(&decoded), known(&listing));
@@ -246,18 +246,18 @@ mod tests {
     }
 
     #[test]
-    fn what_etcd_would_not_take_is_no_snapshot() {
+    fn a_snapshot_too_long_for_etcd_is_not_encoded() {
         let stored: Vec<Stored> = (0..60_000).map(lease).collect();
         assert_eq!(encode(&Listing { stored, revision: 60_000 }), None);
     }
 
-    /// The checksum is no protection: any client of etcd can write this.
+    /// The checksum is no protection, since any client of etcd can write a snapshot.
     fn forged(rows: &[u8]) -> Vec<u8> {
         let deflated = compress_to_vec(rows, LEVEL);
         [NAME, &crc32fast::hash(&deflated).to_be_bytes(), &deflated].concat()
     }
 
-    /// The revision of the listing, and rows without a name and a value.
+    /// The revision of the listing, and `count` rows without a name and a value.
     fn empty_rows(count: usize) -> Vec<u8> {
         let rows = std::iter::repeat_n([0, 0, 1, 1, 0], count).flatten();
         std::iter::once(1).chain(rows).collect()

@@ -1,5 +1,5 @@
-//! Admission control at start-up: nodes that start at once take turns at a busy etcd. A node that
-//! starts alone needs none of it; each part can be switched off by [`is_on`](super::pace::is_on).
+//! Admission control at start-up: limits the load of nodes that start at once on a busy etcd. Each
+//! part can be switched off by [`is_on`](super::pace::is_on).
 
 mod burst;
 mod codec;

@@ -1,4 +1,4 @@
-//! Reads all leases, but not while thousands of nodes register or read them too.
+//! Reads all leases, but waits while thousands of nodes register or read them too.
 
 use std::time::Duration;
 
@@ -10,25 +10,25 @@ use crate::store::etcd::pace::{BRISK, Part, is_on};
 use crate::store::etcd::store::{Listing, Store};
 use crate::store::failover::retry;
 
-/// How often a busy etcd is polled before all leases are read all the same.
+/// The number of polls of a busy etcd before all leases are read anyway.
 const LOOKS: u32 = 8;
 
-/// How often a node polls that is not among the last to register, and leaves the reading to them.
+/// The number of polls for which a node leaves the read to nodes that registered later.
 const LOOKS_FOR_OTHERS: u32 = 3;
 
-/// With fewer writes than that since its own, a node is among the last to register.
+/// A node with at most this number of writes after its own is among the last to register.
 const FEW: i64 = 10;
 
-/// What happens in etcd while a node waits.
+/// The changes in etcd while a node waits.
 struct Queue {
     looks: u32,
-    /// The revision that it waits from; unknown before the first look, if it has not written.
+    /// The revision at which it began to wait; unknown before the first poll if it has not written.
     began: Option<i64>,
     seen: i64,
 }
 
 impl Store {
-    /// Reads all leases; waits for etcd.
+    /// Reads all leases; retries until etcd answers.
     pub(in crate::store::etcd) async fn list(&self) -> Listing {
         retry(Backoff::LONGEST, || async {
             if self.client.is_busy().await {
@@ -39,8 +39,8 @@ impl Store {
         .await
     }
 
-    /// Waits before it reads all leases: of thousands of nodes that read them at once, none would
-    /// get its answer in time. Given `proof`, the snapshot of another node will do.
+    /// Waits before it reads all leases: if thousands of nodes read them at once, no answer would
+    /// arrive in time. With a `proof`, another node's snapshot is accepted instead.
     pub(in crate::store::etcd) async fn list_queued(&self, proof: Option<Proof<'_>>) -> Listing {
         retry(Backoff::LONGEST, || async move {
             let look = if is_on(Part::Queue) {
@@ -58,7 +58,8 @@ impl Store {
         .await
     }
 
-    /// Polls for a snapshot, or until etcd answers quickly and this node is to read all leases.
+    /// Polls until there is a snapshot, or etcd answers quickly and this node should read all
+    /// leases.
     async fn wait_for_snapshot(&self, proof: Option<Proof<'_>>) -> Look {
         let mut queue = Queue::begin(proof.map(|proof| proof.own.mod_revision));
         let mut last = Look::default();
@@ -81,23 +82,23 @@ impl Queue {
         Self { looks: 0, began, seen: 0 }
     }
 
-    /// How many nodes have written meanwhile, as far as we know.
+    /// The number of known writes since this node began to wait.
     fn waiting(&self) -> u32 {
         let written = self.began.map_or(0, |began| self.seen.saturating_sub(began));
         u32::try_from(written.max(0)).unwrap_or(u32::MAX)
     }
 
-    /// Whether this node is to read all leases, given that etcd is at `revision` and `took` this long
-    /// to answer. The last node to register reads; those before it find the snapshot.
+    /// Whether this node should read all leases, if etcd is at `revision` and `took` this long to
+    /// answer. The last node to register reads; earlier ones use its snapshot.
     fn is_over(&mut self, revision: i64, took: Duration) -> bool {
         let is_first = self.looks == 0;
         let before = if is_first { self.began } else { Some(self.seen) };
-        let is_calm = before.is_some_and(|before| revision.saturating_sub(before) <= FEW);
-        let nobody_reads = self.looks >= LOOKS_FOR_OTHERS && took < BRISK;
+        let few_writes = before.is_some_and(|before| revision.saturating_sub(before) <= FEW);
+        let no_node_reads = self.looks >= LOOKS_FOR_OTHERS && took < BRISK;
         self.looks += 1;
         self.seen = revision;
         self.began = self.began.or(Some(revision));
-        is_calm && (is_first || nobody_reads)
+        few_writes && (is_first || no_node_reads)
     }
 }
 
@@ -105,7 +106,7 @@ impl Queue {
 mod tests {
     use super::*;
 
-    /// Whether a node that wrote at revision 100 reads, after each look at etcd's revision.
+    /// Whether a node that wrote at revision 100 reads, after each poll of etcd's revision.
     fn reads(revisions: &[i64], took: Duration) -> Vec<bool> {
         let mut queue = Queue::begin(Some(100));
         revisions.iter().map(|revision| queue.is_over(*revision, took)).collect()
@@ -120,26 +121,26 @@ mod tests {
     }
 
     #[test]
-    fn who_came_before_leaves_the_reading_to_the_last() {
+    fn an_earlier_node_leaves_the_read_to_the_last() {
         assert_eq!(reads(&[4000, 4900, 4900], QUICK), [false; 3]);
     }
 
     #[test]
-    fn where_nobody_reads_somebody_has_to() {
+    fn if_no_other_node_reads_this_one_does() {
         assert_eq!(reads(&[4000, 4900, 4900, 4900], QUICK), [false, false, false, true]);
         assert_eq!(reads(&[1000, 2000, 3000, 4000, 4001], QUICK)[3..], [false, true]);
         assert_eq!(reads(&[4000, 4900, 4900, 4900], BRISK), [false; 4]);
     }
 
     #[test]
-    fn who_has_not_written_cannot_be_the_last() {
+    fn a_node_that_has_not_written_is_not_the_last() {
         let mut queue = Queue::begin(None);
         assert!(!queue.is_over(100, QUICK));
         assert_eq!(queue.waiting(), 0);
     }
 
     #[test]
-    fn the_crowd_is_counted_from_our_own_write() {
+    fn waiting_nodes_are_counted_from_our_own_write() {
         let mut queue = Queue::begin(Some(100));
         assert_eq!(queue.waiting(), 0);
         queue.is_over(600, QUICK);

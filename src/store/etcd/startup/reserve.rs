@@ -1,5 +1,5 @@
-//! Takes a subnet from a busy etcd before all leases are read: thousands of nodes that start at
-//! once shall not wait for each other's reading.
+//! Reserves a subnet in a busy etcd before all leases are read, so that thousands of nodes that
+//! start at once do not wait for each other's reads.
 
 use crate::store::allocate::Draw;
 use crate::store::claim::{Claim, Claimant, Holding, Way};
@@ -8,24 +8,24 @@ use crate::store::etcd::ours::Own;
 use crate::store::etcd::pace::{Part, is_on};
 use crate::store::etcd::store::{Condition, Listing, Stored};
 
-/// A subnet that nothing may rely on before it is confirmed.
+/// A subnet that must be confirmed before it is used.
 pub(in crate::store::etcd) struct Reserved {
     pub(in crate::store::etcd) own: Own,
     pub(in crate::store::etcd) since: Since,
 }
 
-/// Since when the store holds a lease as we want to write it.
+/// Whether this request has created the lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::store::etcd) enum Since {
     /// This request has written it.
     Now,
-    /// It may be of an earlier start, with pods on its subnet: it is never given back.
+    /// It may be from an earlier start, with pods on its subnet: it is never released.
     Before,
 }
 
 impl Shared {
-    /// The subnet that this node would take in an empty network, if etcd is busy and no other node
-    /// has it.
+    /// The subnet that this node would allocate in an empty network, if etcd is busy and no other
+    /// node holds it.
     pub(in crate::store::etcd) async fn reserve(
         &self,
         claimant: &Claimant<'_>,
@@ -36,7 +36,7 @@ impl Shared {
         }
         let Way::Create(wish) = claimant.claim(&[]).ok()?.way else { return None };
         let slot = Draw::SlotOf(*claimant.public_ips.first()?, rand::random());
-        // The key of one family alone keeps others off only where both are in step.
+        // The key reserves both subnets only if they are the same slot of their pools.
         let subnets = wish.fulfil(slot).ok().filter(|subnets| wish.in_step(subnets))?;
         let mut own = self.new_own(claimant, subnets, value).await;
         let absent = Condition::Absent(own.subnets.clone());
@@ -45,8 +45,8 @@ impl Shared {
     }
 }
 
-/// Whether `own` is there as written and would have been taken had `listing` been read before: this
-/// node has no other lease, and no other key holds its subnets.
+/// Whether `listing` contains `own` as written and permits it: this node has no other lease, and no
+/// other key holds its subnets.
 pub(in crate::store::etcd) fn is_confirmed(
     claimant: &Claimant<'_>,
     own: &Own,

@@ -1,4 +1,4 @@
-//! What another node has read: where etcd is busy, one reading of all leases serves many.
+//! Shares one node's listing of all leases with other nodes while etcd is busy.
 
 use etcd_client::{Compare, CompareOp, Error, GetOptions, KeyValue, PutOptions, Txn, TxnOp};
 use tracing::debug;
@@ -11,24 +11,24 @@ use crate::store::etcd::pace::{Part, is_on};
 use crate::store::etcd::store::{Listing, Store};
 use crate::store::failover::Failure;
 
-/// What a snapshot has to agree with before we go by it.
+/// What a snapshot must be consistent with to be accepted.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::store::etcd) struct Proof<'a> {
-    /// Our lease as we wrote it last: it shows that this is our store, and not too long ago.
+    /// Our lease as last written: a snapshot that contains it is of this store, and recent.
     pub(in crate::store::etcd) own: &'a Own,
-    /// The revision up to which we know everything.
+    /// The revision up to which all changes are known.
     pub(in crate::store::etcd) known: i64,
 }
 
-/// What one look at etcd has brought.
+/// The result of one poll of etcd.
 #[derive(Debug, Default)]
 pub(in crate::store::etcd) struct Look {
     pub(in crate::store::etcd) snapshot: Option<Listing>,
-    /// The store's.
+    /// The store's revision.
     pub(in crate::store::etcd) revision: i64,
 }
 
-/// Why a snapshot is not used.
+/// Why a snapshot is rejected.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 enum Unfit {
     #[error(transparent)]
@@ -43,24 +43,24 @@ enum Unfit {
     Strange,
 }
 
-/// Fewer leases are as quickly read as a snapshot.
+/// With fewer leases, a snapshot is not faster than a listing.
 const WORTHWHILE: usize = 500;
 
-/// One in this number of leases may have changed since; more changes cost as much as a reading.
+/// One in this number of leases may have changed since; more changes cost as much as a listing.
 const TOLERABLE: usize = 10;
 
-/// Once all nodes have started, no node needs it.
+/// Short, because no node needs the snapshot once all have started.
 const TTL_SECONDS: i64 = 300;
 
 impl Store {
-    /// Asks for a snapshot only where there is a `proof` to hold it against.
+    /// Reads the snapshot only if there is a `proof` to check it with.
     pub(in crate::store::etcd) async fn look(
         &self,
         proof: Option<Proof<'_>>,
     ) -> Result<Look, Failure> {
         let key = self.layout.snapshot.clone();
         let proof = proof.filter(|_| is_on(Part::Snapshot));
-        // Older ones are not even sent.
+        // etcd does not send older ones.
         let from = proof.map_or(i64::MAX, |proof| proof.own.mod_revision.max(proof.known) + 1);
         let options = GetOptions::new().with_min_mod_revision(from);
         let ask = |connection: Connection| async move {
@@ -73,8 +73,8 @@ impl Store {
         Ok(Look { snapshot, revision })
     }
 
-    /// Writes `listing` for other nodes, unless one of them has done so since etcd was at `looked`.
-    /// Nothing depends on it.
+    /// Writes `listing` for other nodes, unless another node has done so after revision `looked`.
+    /// Failures are ignored, since nothing depends on it.
     pub(in crate::store::etcd) async fn share(&self, listing: &Listing, looked: i64) {
         if !is_on(Part::Snapshot) || listing.stored.len() < WORTHWHILE {
             return;
@@ -87,8 +87,8 @@ impl Store {
         debug!(revision = listing.revision, ?outcome, "wrote a snapshot of all leases");
     }
 
-    /// The condition: no node was quicker, and the store still has the lease that was written last.
-    /// One that was wiped meanwhile does not get what it never held.
+    /// The condition: no other node has written a snapshot, and the store still has the newest
+    /// lease. This way, a store that was wiped meanwhile gets no snapshot of the former one.
     fn replacing(&self, listing: &Listing, looked: i64) -> Txn {
         let newest = listing.stored.iter().max_by_key(|stored| stored.mod_revision);
         let unchanged = newest.map(|stored| {
@@ -101,7 +101,7 @@ impl Store {
     }
 }
 
-/// Whether it was written.
+/// Returns whether it was written.
 async fn write(
     connection: Connection,
     key: String,
@@ -116,7 +116,7 @@ async fn write(
     }
 }
 
-/// The leases that `kv` holds, if we may go by them now that etcd is at `revision`.
+/// The leases in `kv`, if they are accepted while etcd is at `revision`.
 fn fit(kv: &KeyValue, revision: i64, proof: Proof<'_>) -> Option<Listing> {
     match listing(kv.value(), kv.mod_revision(), revision, proof) {
         Ok(listing) => Some(listing),
@@ -127,7 +127,7 @@ fn fit(kv: &KeyValue, revision: i64, proof: Proof<'_>) -> Option<Listing> {
     }
 }
 
-/// What `snapshot` holds, which was written at revision `written` and found at revision `now`.
+/// The leases in `snapshot`, which was written at revision `written` and read at revision `now`.
 fn listing(snapshot: &[u8], written: i64, now: i64, proof: Proof<'_>) -> Result<Listing, Unfit> {
     let listing = codec::decode(snapshot)?;
     let read = listing.revision;
@@ -176,7 +176,8 @@ mod tests {
         }
     }
 
-    /// What we make of 200 leases, read at revision `read`, written at `written` and found at `now`.
+    /// The result for 200 leases, listed at revision `read`, written at `written` and read at
+    /// `now`.
     fn judged(read: i64, written: i64, now: i64) -> Result<usize, Unfit> {
         judged_by(Proof { own: &own(), known: 50 }, read, written, now)
     }
@@ -188,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_shows_our_own_lease_is_believed() {
+    fn a_snapshot_with_our_own_lease_is_accepted() {
         assert_eq!(judged(50, 51, 51), Ok(200));
         assert_eq!(judged(100, 105, 120), Ok(200));
     }
@@ -200,13 +201,13 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_before_it_was_written_alone_is_of_this_store() {
+    fn a_snapshot_must_be_listed_before_it_was_written() {
         assert_eq!(judged(100, 100, 120), Err(Unfit::Ahead { read: 100, written: 100 }));
         assert_eq!(judged(100, 7, 120), Err(Unfit::Ahead { read: 100, written: 7 }));
     }
 
     #[test]
-    fn what_shows_our_lease_otherwise_is_not_believed() {
+    fn a_snapshot_with_another_version_of_our_lease_is_rejected() {
         let own = Own { mod_revision: 51, ..own() };
         assert_eq!(judged_by(Proof { own: &own, known: 51 }, 60, 61, 61), Err(Unfit::Strange));
         let own = Own { id: LeaseId::new("10.9.9.0-24"), ..self::own() };
@@ -214,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_we_know_already_is_not_unlearnt() {
+    fn a_snapshot_older_than_our_knowledge_is_rejected() {
         let own = own();
         assert_eq!(judged_by(Proof { own: &own, known: 61 }, 60, 61, 61), Err(Unfit::Strange));
     }
