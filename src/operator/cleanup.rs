@@ -1,4 +1,4 @@
-//! `tweedctl cleanup`: what of ours the kernel and the disk hold, and its removal.
+//! `tweedctl cleanup`: lists or removes tweed's kernel entries and files.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -38,10 +38,10 @@ pub(super) struct CleanupOptions {
     vni: u32,
 }
 
-/// What is ours, and how much of it is gone.
+/// The entries and files of tweed, and how many of them are removed.
 #[derive(Serialize)]
 pub(super) struct Leftovers {
-    /// By whose word it is ours.
+    /// Where the scope was read.
     source: String,
     entries: Vec<String>,
     files: Vec<PathBuf>,
@@ -53,11 +53,11 @@ pub(super) struct Leftovers {
 pub(super) enum Outcome {
     Listed,
     Removed,
-    /// What was not removed, and why; everything else was, but the files stay as long as an entry does.
+    /// What was not removed, with the reason. Files stay as long as an entry stays.
     Refused(Vec<String>),
 }
 
-/// What is ours: where to look, and what to leave behind.
+/// The scope of the removal, and what it keeps.
 pub(super) struct Ours {
     pub(super) source: String,
     pub(super) scope: Scope,
@@ -87,7 +87,7 @@ pub(super) async fn answer(
     Ok(leftovers)
 }
 
-/// A daemon would put everything back.
+/// A running daemon would restore all entries.
 pub(super) async fn refuse_beside_a_daemon(socket: &Path, advice: &str) -> Result<(), Error> {
     match node::ask::<Readiness>(socket, "/readyz").await {
         Err(Unanswered::Absent(_)) => Ok(()),
@@ -103,7 +103,7 @@ async fn ours(files: &Files, options: &CleanupOptions) -> Result<Ours, Error> {
     }
     match node::read_inputs(files).await {
         Ok(known) => Ok(Ours::known(&known)),
-        // Nothing at all is left, as after a removal: that is no reason to fail.
+        // Nothing is left, as after an earlier removal: no reason to fail.
         Err(Unknown::Nowhere { .. }) if left_behind(files).is_empty() => Ok(Ours::nothing()),
         Err(unknown) => {
             Err(Error::CannotTell(format!("{unknown}: say which --network and --vni are ours")))
@@ -124,7 +124,7 @@ impl Ours {
         let tables = backend::table_names(vni).collect();
         let chains = masquerade::chain_names();
         let source = format!("as --network {} and --vni {vni} say", listed(networks, ""));
-        // Which of the subnets was ours is not known: it is taken to have had the usual length.
+        // The own subnet is unknown, so the usual subnet length is assumed.
         let subnet =
             |network: &Prefix| Prefix::holding(network.base(), Pool::usual_len(network.family()));
         let subnets = networks.iter().filter_map(subnet).collect();
@@ -154,7 +154,7 @@ pub(super) fn existing(files: impl IntoIterator<Item = PathBuf>) -> Vec<PathBuf>
     files.into_iter().filter(|path| path.symlink_metadata().is_ok()).collect()
 }
 
-/// The checkpoint tells what is ours: files go once nothing else is left.
+/// Entries first, then files: without the checkpoint, the entries of tweed are unknown.
 pub(super) async fn remove(
     kernel: &mut impl Kernel,
     ops: Vec<Op>,
@@ -192,7 +192,7 @@ impl fmt::Display for Leftovers {
     }
 }
 
-/// Entries of the kernel, then files.
+/// Kernel entries, then files.
 pub(super) fn write_changes(
     f: &mut fmt::Formatter<'_>,
     entries: &[String],
@@ -215,7 +215,7 @@ impl Outcome {
         }
     }
 
-    /// `sentences`, then what was refused.
+    /// `sentences`, then the refused operations.
     pub(super) fn write<'a>(
         &self,
         f: &mut fmt::Formatter<'_>,

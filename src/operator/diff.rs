@@ -1,4 +1,4 @@
-//! `tweedctl diff`: what the kernel differs in from what it should hold. Changes nothing.
+//! `tweedctl diff`: how the kernel differs from the plan. Changes nothing.
 
 use std::fmt;
 
@@ -14,12 +14,12 @@ use crate::plan::diff::{Op, diff};
 
 #[derive(Serialize)]
 pub(super) struct Differences {
-    /// Whose plan it is.
+    /// Where the plan's inputs were read.
     source: String,
     differences: Vec<Difference>,
 }
 
-/// What would be done, and what is there instead of it.
+/// The operation that would fix it, and the present entry.
 #[derive(Serialize)]
 struct Difference {
     action: &'static str,

@@ -1,4 +1,4 @@
-//! `tweedctl doctor`: what of this host is in the way of packets, and what mends it.
+//! `tweedctl doctor`: host settings that drop or block packets, and how to fix them.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -31,10 +31,10 @@ warning  packets are lost, or will be
 note     nothing is lost as things stand; the exit code is 0
 Each finding stands in docs/doctor.md, under its name.";
 
-/// What was found.
+/// The findings.
 #[derive(Serialize)]
 pub(super) struct Examination {
-    /// Whose plan the host was looked at for.
+    /// Where the plan's inputs were read.
     source: String,
     findings: Vec<Finding>,
 }

@@ -1,4 +1,4 @@
-//! `tweedctl handover`: gives a node back to flanneld, which finds all that packets need as its own.
+//! `tweedctl handover`: gives a node back to flanneld, with all entries that its packets need.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -39,19 +39,19 @@ pub(super) struct HandoverOptions {
     etcd: Etcd,
 }
 
-/// What flanneld has no part in, and how much of it is gone.
+/// The entries and files that flanneld does not use, and how many of them are removed.
 #[derive(Serialize)]
 pub(super) struct Handover {
-    /// What it is known from.
+    /// Where the network and VNI were read.
     source: String,
     entries: Vec<String>,
     files: Vec<PathBuf>,
-    /// What became of the node's report in the store; none if there was nothing to do.
+    /// The result of removing the node's report from the store; none if no report was expected.
     report: Option<String>,
     outcome: Outcome,
 }
 
-/// A node that was tweed's.
+/// A node that tweed ran on.
 struct Former {
     ours: Ours,
     lease: Option<LeaseId>,
@@ -85,8 +85,8 @@ pub(super) async fn answer(
     Ok(handover)
 }
 
-/// By the checkpoint, or as the command line says, or by the subnet file: then an earlier handover
-/// has left nothing else.
+/// From the flags, else from the checkpoint, else from the subnet file: after an earlier handover,
+/// only the subnet file is left.
 async fn former(files: &Files, options: &HandoverOptions) -> Result<Former, Error> {
     let of = |ours: Ours, lease| Former { ours: ours.without_flannels(), lease };
     if !options.networks.is_empty() {
@@ -111,7 +111,7 @@ async fn former(files: &Files, options: &HandoverOptions) -> Result<Former, Erro
 }
 
 impl Ours {
-    /// What flanneld keeps up itself is left to it.
+    /// Without the tables and chains that flanneld maintains itself.
     fn without_flannels(self) -> Self {
         let flannels: BTreeSet<_> = masquerade::flannels_tables().collect();
         let tables = &self.scope.tables - &flannels;
@@ -121,12 +121,13 @@ impl Ours {
     }
 }
 
-/// The files that flanneld does not know.
+/// The files that flanneld does not use.
 fn of_tweed(files: &Files) -> Vec<PathBuf> {
     cleanup::existing([files.socket(), files.state_file()])
 }
 
-/// A nexthop object takes along the routes that refer to it: it is removed only once none does.
+/// The kernel removes the routes of a removed nexthop object, so an object is removed only once no
+/// route refers to it.
 async fn carry_out(
     kernel: &mut impl Kernel,
     ops: Vec<Op>,
@@ -140,7 +141,7 @@ async fn carry_out(
     }
 }
 
-/// Nothing depends on it, and it goes with the lease of the daemon that wrote it.
+/// A failure is harmless: nothing depends on the report, and the daemon's etcd lease expires.
 async fn forget_report(etcd: EtcdOptions, lease: &LeaseId) -> String {
     if key::decode(lease).is_none() {
         return format!("the report of {lease} is a ConfigMap: delete it with kubectl");

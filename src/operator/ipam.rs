@@ -1,4 +1,4 @@
-//! `tweedctl ipam check`: which addresses and records of this node's containers are held, and which are only lost.
+//! `tweedctl ipam check`: which addresses and records of containers are in use or leaked.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -49,19 +49,19 @@ A record of an attachment is proven dead on the same terms, if moreover no
 address is reserved for its container, and no link of the host is marked with it.
 What people wrote by hand names no container: it is listed, and stays.";
 
-/// What was found in the stores of addresses, and in the plugin's records of attachments.
+/// The findings in the address stores and in the plugin's records of attachments.
 #[derive(Serialize)]
 pub(super) struct Checked {
     networks: Vec<Store>,
     attachments: Store,
-    /// Which containers may hold an address and cannot be seen from here.
+    /// Why some containers that may hold an address are not visible from here.
     #[serde(skip_serializing_if = "Option::is_none")]
     blind: Option<&'static str>,
 }
 
 #[derive(Serialize)]
 struct Store {
-    /// Of the network; none for the records of attachments.
+    /// The name of the network; none for the records of attachments.
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<String>,
     held: usize,
@@ -81,7 +81,7 @@ struct Record {
     freed: bool,
 }
 
-/// What is recorded: a reserved address, or an attachment by its file.
+/// A reserved address, or the file of an attachment.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 enum Subject {
@@ -100,7 +100,7 @@ pub(super) fn answer(command: &IpamCommand) -> Result<Checked, Error> {
     }
     let names = names(options)?;
     let networks = names.iter().map(|name| check(name, options)).collect::<Result<_, _>>()?;
-    // After the addresses: what they leave behind is no reason to keep a record.
+    // After the addresses: an address that is freed does not keep its record.
     let attachments = check_attachments(options)?;
     Ok(Checked { networks, attachments, blind })
 }
@@ -223,7 +223,7 @@ impl fmt::Display for Checked {
     }
 }
 
-/// A row per record, if there is one.
+/// One row per record; no table without records.
 fn write_table(
     f: &mut fmt::Formatter<'_>,
     heading: &'static [&'static str],

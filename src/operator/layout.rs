@@ -1,4 +1,4 @@
-//! Text that reads well in 80 columns: tables, and lines that wrap.
+//! Text in 80 columns: tables, and wrapped lines.
 
 use std::fmt;
 
@@ -8,17 +8,17 @@ use crate::excerpt;
 
 const WIDTH: usize = 80;
 const GAP: usize = 2;
-/// Leases are written by others: no text of theirs may flood the screen. `-o json` has all of it.
+/// Other nodes write leases: a long text in one must not fill the screen. `-o json` shows it whole.
 const LONGEST: usize = 240;
 
-/// What a command prints.
+/// The format of a command's output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Output {
     Text,
     Json,
 }
 
-/// Rows under a heading, each with a note below it where there is something to say.
+/// Rows under a heading, each with an optional note below it.
 pub(super) struct Table {
     heading: &'static [&'static str],
     rows: Vec<Row>,
@@ -40,8 +40,8 @@ impl Table {
         self.rows.push(Row { cells, note });
     }
 
-    /// Where each column starts. The widest columns give way until all fit; a cell that is too
-    /// long for its column then sends those behind it to the next line.
+    /// Where each column starts. The widest columns shrink until all fit; a cell that is too long
+    /// for its column moves the cells after it to the next line.
     fn starts(&self) -> Vec<usize> {
         let mut widths: Vec<usize> = self.heading.iter().map(|word| word.len()).collect();
         for row in &self.rows {
@@ -115,7 +115,7 @@ pub(super) fn wrap(text: &str, indent: usize) -> String {
     wrapped
 }
 
-/// As [`wrap`], for an entry of the kernel: of a table, each rule has lines of its own.
+/// As [`wrap`], for a kernel entry; each rule of a table starts a new line.
 pub(super) fn wrap_entry(text: &str, indent: usize) -> String {
     let margin = " ".repeat(indent);
     let rules = text.split_inclusive("; ").enumerate();
@@ -126,7 +126,7 @@ pub(super) fn wrap_entry(text: &str, indent: usize) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// `items` behind each other, or `nothing`.
+/// `items` separated by commas, or `nothing`.
 pub(super) fn listed(items: &[impl ToString], nothing: &str) -> String {
     let items: Vec<String> = items.iter().map(ToString::to_string).collect();
     if items.is_empty() { nothing.to_owned() } else { items.join(", ") }
@@ -138,7 +138,7 @@ pub(super) fn counted(count: usize, noun: &str) -> String {
     format!("{count} {noun}{plural}")
 }
 
-/// Without what would move the cursor, change colours or turn the line around.
+/// Without characters that move the cursor, change colours or reverse the text direction.
 fn printable(text: &str) -> String {
     let is_printable = |c: &char| excerpt::is_printable(c.encode_utf8(&mut [0; 4]));
     let mut printable: String = text
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_wrote_cannot_drive_the_terminal() {
+    fn foreign_text_cannot_control_the_terminal() {
         let text = table(&[["\u{1b}[2J\u{202e}", "\n\u{9b}31m", &"x".repeat(100_000)]]);
         assert!(text.lines().all(excerpt::is_printable), "{text:?}");
         assert_eq!(text.lines().count(), 2);

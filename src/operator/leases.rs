@@ -1,4 +1,4 @@
-//! `tweedctl leases`: what the store holds, and what of it is set aside and why.
+//! `tweedctl leases`: the leases in the store, and the reason for each rejected one.
 
 use std::fmt;
 
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn each_lease_shows_whose_it_is_and_what_is_wrong_with_it() {
+    fn each_lease_shows_its_node_and_why_it_is_rejected() {
         let own = LeaseStatus {
             own: true,
             ..lease(vec![

@@ -1,4 +1,4 @@
-//! `tweedctl`: what operators ask, and the answers in text or JSON.
+//! `tweedctl`: the commands of operators, with output as text or JSON.
 
 mod cleanup;
 mod diff;
@@ -33,9 +33,9 @@ use options::Command;
 pub enum ExitStatus {
     #[serde(rename = "done")]
     Well,
-    /// The kernel differs, a peer is not programmed, the daemon is not ready, something was refused.
+    /// Drift, an unprogrammed peer, a daemon that is not ready, or a refused operation.
     Amiss,
-    /// A migration cannot go on as things stand.
+    /// A migration cannot continue in this state.
     Impossible,
     /// A pair has lost its path, or has a worse one than before.
     Degraded,
@@ -45,7 +45,7 @@ pub enum ExitStatus {
     Late,
 }
 
-/// Why a command has no answer.
+/// Why a command has no result.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("{0}")]
@@ -56,25 +56,25 @@ pub enum Error {
     /// No daemon, no file, no permission.
     #[error("{0}")]
     CannotTell(String),
-    /// No store, or no config in it that can be read.
+    /// The store is unreachable, or its config is missing or invalid.
     #[error("{0}")]
     Store(String),
     #[error("the answer cannot be written: {0}")]
     Output(#[from] io::Error),
 }
 
-/// What a command found: text by `Display`, JSON by `Serialize`.
+/// The result of a command: text by `Display`, JSON by `Serialize`.
 trait Answer: Display + Serialize {
     fn exit_status(&self) -> ExitStatus;
 }
 
-/// Carries out what was asked for on this host, and writes the answer to `out`.
+/// Runs the command on this host, and writes its result to `out`.
 pub async fn run(arguments: Arguments, out: &mut impl Write) -> Result<ExitStatus, Error> {
     let unusable = |error| Error::CannotTell(format!("the kernel cannot be asked: {error}"));
     run_on(arguments, || NetlinkKernel::open().map_err(unusable), out).await
 }
 
-/// As [`run`], on the kernel that `open` gives to the commands that need one.
+/// As [`run`]; commands that need a kernel get it from `open`.
 pub async fn run_on<K: Kernel>(
     arguments: Arguments,
     open: impl FnOnce() -> Result<K, Error>,
@@ -134,7 +134,7 @@ impl From<&Error> for ExitCode {
         match error {
             Error::Refused(_) | Error::Store(_) => Self::from(1),
             Error::Usage(_) => Self::from(2),
-            // Whoever read the answer has read enough of it.
+            // The reader closed the pipe, as `head` does.
             Error::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => Self::SUCCESS,
             Error::CannotTell(_) | Error::Output(_) => Self::from(3),
         }
@@ -147,7 +147,7 @@ mod tests {
 
     use super::*;
 
-    /// An answer with text of others.
+    /// A result that contains text of other nodes.
     #[derive(Serialize)]
     struct Written(&'static str);
 

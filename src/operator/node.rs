@@ -1,4 +1,4 @@
-//! What commands read on this node: the daemon's answers, the inputs of its plan, the kernel.
+//! The inputs of commands on this node: the daemon's responses, the inputs of its plan, the kernel.
 
 use std::io;
 use std::net::IpAddr;
@@ -45,7 +45,7 @@ impl Files {
     }
 }
 
-/// Why there is no answer.
+/// Why the daemon did not respond.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Unanswered {
     #[error("no daemon answers on {0}")]
@@ -67,7 +67,7 @@ impl From<Unanswered> for Error {
     }
 }
 
-/// What the daemon behind `socket` says at `path`.
+/// The response of the daemon behind `socket` at `path`.
 pub(super) async fn ask<T: DeserializeOwned>(socket: &Path, path: &str) -> Result<T, Unanswered> {
     let name = || socket.display().to_string();
     let silent = |reason: String| Unanswered::Silent { socket: name(), reason };
@@ -80,7 +80,7 @@ pub(super) async fn ask<T: DeserializeOwned>(socket: &Path, path: &str) -> Resul
             _ => silent(error.to_string()),
         })?;
     match (status, serde_json::from_slice(&body)) {
-        // "Not ready" is an answer too.
+        // "Not ready" is a valid response too.
         (200 | 503, Ok(answer)) => Ok(answer),
         (200, Err(error)) => Err(silent(format!("{path} is of another version: {error}"))),
         (_, _) => {
@@ -90,9 +90,9 @@ pub(super) async fn ask<T: DeserializeOwned>(socket: &Path, path: &str) -> Resul
     }
 }
 
-/// The inputs, and where they come from.
+/// The inputs of the plan, and their source.
 pub(super) struct Known {
-    /// In words, after "of".
+    /// For a sentence, after "of".
     pub(super) source: String,
     pub(super) local: Local,
     leases: Vec<Arc<Lease>>,
@@ -115,7 +115,7 @@ impl From<Unknown> for Error {
     }
 }
 
-/// Asks the daemon, and where it cannot tell, the checkpoint.
+/// Reads the inputs from the daemon, else from the checkpoint.
 pub(super) async fn read_inputs(files: &Files) -> Result<Known, Unknown> {
     let socket = files.socket();
     let asked: Result<Option<Checkpoint>, Unanswered> = ask(&socket, "/inputs").await;
@@ -149,14 +149,14 @@ impl Known {
         Desired::plan(&self.local, &mut peers, &self.detours)
     }
 
-    /// What this host has to be good for.
+    /// The host settings that the plan requires.
     pub(super) fn needs(&self) -> Needs {
         let endpoints = self.leases.iter().flat_map(|lease| &lease.endpoints);
         let peers: Vec<IpAddr> = endpoints.map(|endpoint| endpoint.public_ip).collect();
         Needs::of(&self.local, &peers)
     }
 
-    /// What in the kernel concerns us.
+    /// The part of the kernel's state that tweed manages.
     pub(super) fn scope(&self) -> Scope {
         let endpoints = self.leases.iter().flat_map(|lease| &lease.endpoints);
         self.local.scope(endpoints.map(|endpoint| endpoint.public_ip).collect())

@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn files_lie_beside_the_subnet_file_unless_said() {
+    fn files_are_next_to_the_subnet_file_by_default() {
         let files = |line: &str| Arguments::try_parse_from(line.split(' ')).unwrap().files;
         let derived = files("tweedctl status --subnet-file /run/a/b.env");
         assert_eq!(derived.socket(), PathBuf::from("/run/a/b.sock"));
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vni_goes_with_a_network() {
+    fn a_vni_needs_a_network() {
         let parse = |line: &str| Arguments::try_parse_from(line.split(' ')).is_ok();
         assert!(!parse("tweedctl cleanup --vni 3"));
         assert!(parse("tweedctl cleanup --vni 3 --network 10.244.0.0/16"));

@@ -19,7 +19,7 @@ pub(super) async fn ask(files: &Files) -> Result<Peers, Error> {
 }
 
 impl Answer for Peers {
-    /// A peer without a path is as planned; one with a path that is not programmed is not.
+    /// A peer that is planned without a path is no error; one whose path is not programmed is.
     fn exit_status(&self) -> ExitStatus {
         let all_programmed = self.0.iter().all(|peer| peer.path.is_none() || peer.programmed);
         if all_programmed { ExitStatus::Well } else { ExitStatus::Amiss }

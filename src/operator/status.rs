@@ -1,4 +1,4 @@
-//! `tweedctl status`: the daemon at a glance.
+//! `tweedctl status`: a summary of the daemon's state.
 
 use std::fmt;
 
@@ -20,7 +20,7 @@ pub(super) struct Glance(Status);
 pub(super) async fn ask(files: &Files) -> Result<Glance, Error> {
     let socket = files.socket();
     let status: Status = node::ask(&socket, "/status").await?;
-    // The loop does not know whether what it knows has reached the subnet file.
+    // The main loop does not know whether the subnet file is up to date.
     let Readiness { ready, reasons } = node::ask(&socket, "/readyz").await?;
     Ok(Glance(Status { ready, reasons, ..status }))
 }
@@ -84,7 +84,7 @@ fn store(state: &StoreState) -> String {
     }
 }
 
-/// What waits and what is wrong stands among the reasons.
+/// Waiting and failed configs are among the reasons.
 fn config(config: &ConfigStatus) -> String {
     let revision = match config.revision {
         0 => "none".to_owned(),
@@ -101,7 +101,7 @@ fn peers(counts: &PeerCounts) -> String {
     )
 }
 
-/// The direct paths, by what their probes found.
+/// The direct paths, by the result of their probes.
 fn probes(status: &Status) -> String {
     let Some(probes) = &status.probes else { return "not probed".to_owned() };
     let ProbeStatus { good, bad, silent, pending, .. } = probes;
@@ -129,7 +129,7 @@ fn tables(tables: &[TableStatus]) -> String {
     listed(&tables, "nothing yet")
 }
 
-/// What is done for the tunnel beside routing into it.
+/// What protects the tunnel, in addition to the routes into it.
 fn guard(guard: Option<&GuardStatus>) -> String {
     let Some(GuardStatus { asked, in_force, tables: kept, admitted, refused }) = guard else {
         return "none, or not guarded".to_owned();
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guard_that_is_off_says_why() {
+    fn a_guard_that_is_off_shows_the_reason() {
         let missing = TableStatus { name: "ip tweed-tunnel.1".into(), programmed: false };
         let refused = Some("this kernel lacks nftables".to_owned());
         let cases = [
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_is_well_fits_on_half_a_screen() {
+    fn a_healthy_node_fits_on_half_a_screen() {
         expect![[r"
         tweedd 0.1.0: ready
 
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_in_full() {
+    fn faults_are_shown_in_full() {
         let refusal = "+ route fd00:10:244:3::/64 via fd00:10:244:3:: dev flannel-v6.1 onlink: Nexthop has invalid gateway (no route to host)";
         let status = Status {
             ready: false,
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_knows_nothing_yet_says_so() {
+    fn a_node_without_leases_or_config_shows_that() {
         let status = Status {
             ready: false,
             reasons: vec!["no network config yet".into()],

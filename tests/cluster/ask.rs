@@ -1,4 +1,4 @@
-//! What daemons say about themselves, and what holds throughout a while.
+//! Queries to daemons, and conditions that hold for some time.
 
 use std::process::{Command, Output};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use tweed_lab::{Daemon, Node, eventually};
 
 use crate::cluster::binaries;
 
-/// `/readyz`: whether it is ready, and its reasons in one text.
+/// `/readyz`: whether the daemon is ready, and its reasons in one text.
 pub fn readiness(daemon: &Daemon) -> Result<(bool, String)> {
     let answer = daemon.get("/readyz")?;
     let body: Value = serde_json::from_str(&answer.body)?;
@@ -20,21 +20,21 @@ pub fn readiness(daemon: &Daemon) -> Result<(bool, String)> {
     Ok((ready, reasons.join("; ")))
 }
 
-/// Whether it is ready, and says so with this word.
+/// Whether it is ready, with a reason that contains `word`.
 pub fn is_ready_with(daemon: &Daemon, word: &str) -> Result<()> {
     let (ready, reasons) = readiness(daemon)?;
     ensure!(ready && reasons.contains(word), "ready: {ready}, {reasons:?} without {word:?}");
     Ok(())
 }
 
-/// Whether it is ready, and has nothing to remark.
+/// Whether it is ready, without a warning.
 pub fn is_ready(daemon: &Daemon) -> Result<()> {
     let (ready, reasons) = readiness(daemon)?;
     ensure!(ready && reasons.is_empty(), "ready: {ready}, {reasons:?}");
     Ok(())
 }
 
-/// Whether it is not ready, and says so with this word.
+/// Whether it is not ready, with a reason that contains `word`.
 pub fn is_waiting_for(daemon: &Daemon, word: &str) -> Result<()> {
     let (ready, reasons) = readiness(daemon)?;
     ensure!(!ready && reasons.contains(word), "ready: {ready}, {reasons:?} without {word:?}");
@@ -47,7 +47,7 @@ pub fn json(daemon: &Daemon, subcommand: &str) -> Result<Value> {
     serde_json::from_str(&text).context(text)
 }
 
-/// Why the record `id` is not believed as it stands, by `tweedctl leases -o json`.
+/// Why the record `id` is rejected, by `tweedctl leases -o json`.
 pub fn lease_reason(daemon: &Daemon, id: &str) -> Result<String> {
     let leases = json(daemon, "leases")?;
     let leases = leases.as_array().context("no list")?;
@@ -56,7 +56,7 @@ pub fn lease_reason(daemon: &Daemon, id: &str) -> Result<String> {
     Ok(reason["reason"].as_str().unwrap_or_default().to_owned())
 }
 
-/// Whether the checkpoint of `node` says this word; it is written a moment after each change.
+/// Whether the checkpoint of `node` contains `word`; it is written a moment after each change.
 pub fn has_saved(node: &Node, word: &str) -> Result<()> {
     let file = node.folder().join("subnet.state.json");
     let text = std::fs::read_to_string(&file).context(file.display().to_string())?;
@@ -64,7 +64,7 @@ pub fn has_saved(node: &Node, word: &str) -> Result<()> {
     Ok(())
 }
 
-/// How `tweedctl` ends in `node`, whatever its exit code.
+/// The output and exit code of `tweedctl` in `node`; any exit code is accepted.
 pub fn tweedctl(node: &Node, arguments: &[&str]) -> Result<Output> {
     let mut command = Command::new(binaries().tweedctl);
     command.arg("--subnet-file").arg(node.subnet_file()).args(arguments);
@@ -79,7 +79,7 @@ pub fn exit_code(daemon: &Daemon, within: Duration) -> Result<i32> {
     status.code().with_context(|| format!("ended by a signal: {status}"))
 }
 
-/// Whether `claim` holds now, and again and again for as long as `duration`.
+/// Whether `claim` holds at each check for `duration`.
 pub fn throughout(duration: Duration, mut claim: impl FnMut() -> Result<()>) -> Result<()> {
     let mut broken = None;
     let waited = eventually(duration, || {

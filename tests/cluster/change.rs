@@ -1,4 +1,4 @@
-//! Peers and this node change under way, and nothing of what was stays behind.
+//! Peers and this node change at run time, and no entry of the old state remains.
 
 use std::net::IpAddr;
 
@@ -12,7 +12,7 @@ use crate::table::{HOST_GW, HOST_GW_MIXED, VXLAN, VXLAN_MIXED};
 
 const OTHER_MAC: &str = "02:00:00:00:00:99";
 
-/// Everything of the tunnel device and of the pods' network, in lines.
+/// All entries of the tunnel device and the pods' network, one per line.
 fn entries(node: &Node) -> Result<Vec<String>> {
     let mut lines = Vec::new();
     let mut add = |text: &str| lines.extend(text.lines().map(|line| line.trim().to_owned()));
@@ -26,7 +26,7 @@ fn entries(node: &Node) -> Result<Vec<String>> {
     Ok(lines)
 }
 
-/// Which nexthop object has which number is of no interest here.
+/// The numbers of nexthop objects vary.
 fn without_numbers(text: &str) -> String {
     let line = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -55,7 +55,7 @@ fn direct(peer: &Peer) -> Vec<String> {
     ]
 }
 
-/// The tunnel stands by, for probes and for the case that the direct path fails.
+/// The tunnel is a standby path, for probes and for a failed direct path.
 fn direct_with_standby(peer: &Peer) -> Vec<String> {
     let (base, mac, ip) = (peer.subnet.network(), &peer.mac, peer.public_ip);
     let standby = [
@@ -66,7 +66,7 @@ fn direct_with_standby(peer: &Peer) -> Vec<String> {
     [direct(peer), standby.to_vec()].concat()
 }
 
-/// Waits until the node holds exactly `expected` for its peers, and at last nothing of what was.
+/// Waits until the node's entries for its peers are exactly `expected`.
 fn holds(node: &Node, expected: &[String]) -> Result<()> {
     let mut expected = expected.to_vec();
     expected.sort();
@@ -80,7 +80,7 @@ fn holds(node: &Node, expected: &[String]) -> Result<()> {
 }
 
 #[test]
-fn a_lease_written_anew_is_followed() {
+fn a_lease_written_again_is_followed() {
     let cluster = Cluster::start(1, &Stack::V4.config(&VXLAN_MIXED.config())).unwrap();
     let (node, etcd) = (&cluster.nodes[0], &cluster.etcd);
     let mut peer = Peer::numbered(1);
@@ -111,18 +111,18 @@ fn a_lease_written_anew_is_followed() {
     holds(node, &tunnelled(&moved)).unwrap();
 }
 
-/// Two nodes that ping, and what the second one is to the first.
-struct Couple {
+/// Two nodes that ping, and the second one as a peer of the first.
+struct NodePair {
     cluster: Cluster,
 }
 
-impl Couple {
+impl NodePair {
     fn start(rest: &str) -> Result<Self> {
         let cluster = Cluster::start(2, &Stack::V4.config(rest))?;
         Ok(Self { cluster })
     }
 
-    /// Daemons that take a config in at their start alone.
+    /// Daemons that apply a config only at start.
     fn start_apart(rest: &str) -> Result<Self> {
         let plan = ClusterPlan::new(2, &Stack::V4.config(rest)).flags(AT_START);
         Ok(Self { cluster: plan.start()? })
@@ -136,7 +136,7 @@ impl Couple {
         &self.cluster.nodes[1]
     }
 
-    /// The second node as it is now.
+    /// The second node in its present state.
     fn peer(&self) -> Result<Peer> {
         let node = self.changing();
         let device = node.link("flannel.1")?;
@@ -145,7 +145,7 @@ impl Couple {
         Ok(Peer { subnet: self.cluster.subnet(1, Family::V4)?, public_ip, mac })
     }
 
-    /// The lease in etcd says what the node is.
+    /// Whether the lease in etcd describes the node.
     fn has_published(&self, backend: &str) -> Result<()> {
         let key = key_of(self.changing())?;
         eventually(PATIENCE, || {
@@ -153,9 +153,9 @@ impl Couple {
             let entry = self.cluster.etcd.get(&key)?.with_context(|| format!("{key} is gone"))?;
             let lease: Value = serde_json::from_str(&entry.value)?;
             let mac = lease["BackendData"]["VtepMAC"].as_str().unwrap_or_default();
-            let said = (lease["PublicIP"].as_str(), lease["BackendType"].as_str(), mac);
+            let published = (lease["PublicIP"].as_str(), lease["BackendType"].as_str(), mac);
             let ip = peer.public_ip.to_string();
-            ensure!(said == (Some(&ip), Some(backend), peer.mac.as_str()), "{}", entry.value);
+            ensure!(published == (Some(&ip), Some(backend), peer.mac.as_str()), "{}", entry.value);
             Ok(())
         })
         .map(drop)
@@ -169,8 +169,8 @@ impl Couple {
 }
 
 #[test]
-fn a_node_that_comes_back_with_another_mac_is_followed() {
-    let mut it = Couple::start(&VXLAN.config()).unwrap();
+fn a_node_that_restarts_with_another_mac_is_followed() {
+    let mut it = NodePair::start(&VXLAN.config()).unwrap();
     it.cluster.daemons[1].stop().unwrap();
     it.changing().change_mac("flannel.1", OTHER_MAC).unwrap();
     it.cluster.daemons[1].start().unwrap();
@@ -185,13 +185,13 @@ fn a_node_that_comes_back_with_another_mac_is_followed() {
 #[test]
 fn a_node_that_changes_its_address_keeps_its_subnet_and_is_followed() {
     for (side, backend) in [(VXLAN, "vxlan"), (HOST_GW, "host-gw"), (HOST_GW_MIXED, "host-gw")] {
-        let it = Couple::start(&side.config()).unwrap();
+        let it = NodePair::start(&side.config()).unwrap();
         let before = it.peer().unwrap();
         it.changing().renumber(IpAddr::from([10, 99, 1, 50])).unwrap();
         eventually(PATIENCE, || it.has_published(backend)).unwrap();
         let after = it.peer().unwrap();
         assert_eq!(after.subnet, before.subnet);
-        // Another node may get the old address, and the MAC address that belongs to it.
+        // Another node may get the old address, and with it the MAC address derived from it.
         assert_eq!(after.mac != before.mac, side != HOST_GW, "{before:?} {after:?}");
         let expected = match side {
             VXLAN => tunnelled(&after),
@@ -213,7 +213,7 @@ fn a_node_that_changes_its_address_keeps_its_subnet_and_is_followed() {
 
 #[test]
 fn a_node_that_gets_another_subnet_is_followed() {
-    let mut it = Couple::start(&VXLAN.config()).unwrap();
+    let mut it = NodePair::start(&VXLAN.config()).unwrap();
     let (old_key, before) = (key_of(it.changing()).unwrap(), it.peer().unwrap());
     it.cluster.daemons[1].stop().unwrap();
     it.changing().wipe(Files::Lost).unwrap();
@@ -230,7 +230,7 @@ fn a_node_that_gets_another_subnet_is_followed() {
 
 #[test]
 fn a_node_that_changes_its_backend_is_followed() {
-    let mut it = Couple::start_apart(&VXLAN_MIXED.config()).unwrap();
+    let mut it = NodePair::start_apart(&VXLAN_MIXED.config()).unwrap();
     holds(it.observer(), &tunnelled(&it.peer().unwrap())).unwrap();
     for (side, backend) in [(HOST_GW_MIXED, "host-gw"), (VXLAN_MIXED, "vxlan")] {
         it.cluster.etcd.put(CONFIG, &Stack::V4.config(&side.config())).unwrap();

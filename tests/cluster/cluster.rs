@@ -1,4 +1,4 @@
-//! The cluster that most tests begin with.
+//! The cluster that most tests start from.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,15 +10,15 @@ use tweed_lab::{
     Router, Segment, SegmentPlan, eventually,
 };
 
-/// Where the network config lies in etcd.
+/// The key of the network config in etcd.
 pub const CONFIG: &str = "/coreos.com/network/config";
-/// Where the leases lie in etcd.
+/// The folder of the leases in etcd.
 pub const SUBNETS: &str = "/coreos.com/network/subnets";
-/// A change that took longer than this was not followed, however busy the machine: some wait for
-/// an answer of probes. It is far less than the time between two audits, which repair everything.
+/// Timeout for a change to be followed on a busy machine; some changes wait for probe answers.
+/// Much shorter than the interval of audits, which repair everything.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// As with flannel: a config is taken in at a daemon's start alone.
+/// As with flannel: a config is applied only at a daemon's start.
 pub const AT_START: &[&str] = &["--config-reload=false"];
 
 /// The address families of nodes and pods.
@@ -29,7 +29,7 @@ pub enum Stack {
     Dual,
 }
 
-/// What a cluster shall be like: nodes n1, n2, … on one segment, the last ones behind a router.
+/// The plan of a cluster: nodes n1, n2, … on one segment, the last ones behind a router.
 #[derive(Clone, Debug)]
 pub struct ClusterPlan {
     config: String,
@@ -50,7 +50,7 @@ pub struct Cluster {
     pub stack: Stack,
     pub etcd: Etcd,
     pub lab: Lab,
-    /// Of daemons that are still to be started.
+    /// For daemons that are started later.
     pub flags: &'static [&'static str],
 }
 
@@ -71,7 +71,7 @@ impl Stack {
         }
     }
 
-    /// The network config with `rest` behind the networks: `"Mixed":true,"Backend":{"Type":"vxlan"}`.
+    /// The config, with `rest` after the networks: `"Mixed":true,"Backend":{"Type":"vxlan"}`.
     pub fn config(self, rest: &str) -> String {
         let networks = match self {
             Self::V4 => r#""Network":"10.244.0.0/16""#,
@@ -101,7 +101,7 @@ impl ClusterPlan {
         Self { config, near, far: 0, stack, reverse_path, members, flags: &[] }
     }
 
-    /// So many more nodes behind a router.
+    /// This number of further nodes behind a router.
     #[must_use]
     pub fn far(self, far: usize) -> Self {
         Self { far, ..self }
@@ -117,13 +117,13 @@ impl ClusterPlan {
         Self { reverse_path, ..self }
     }
 
-    /// So many members of etcd.
+    /// The number of etcd members.
     #[must_use]
     pub fn members(self, members: usize) -> Self {
         Self { members, ..self }
     }
 
-    /// More flags for every daemon.
+    /// Additional flags for every daemon.
     #[must_use]
     pub fn flags(self, flags: &'static [&'static str]) -> Self {
         Self { flags, ..self }
@@ -197,7 +197,7 @@ impl Cluster {
         subnet(&self.nodes[index], family)
     }
 
-    /// The lease of node number `index`, known by the address of its first family.
+    /// The lease of node number `index`, found by the address of its first family.
     pub fn lease(&self, index: usize) -> Result<Entry> {
         let family = self.stack.families()[0];
         let ip = format!("{:?}", self.nodes[index].address(family)?.to_string());
@@ -206,7 +206,7 @@ impl Cluster {
         own.with_context(|| format!("no lease of {ip}"))
     }
 
-    /// Waits until the daemon of node number `index` has saved what it would start from.
+    /// Waits until the daemon of node number `index` has saved its checkpoint.
     pub fn wait_for_checkpoint(&self, index: usize) -> Result<()> {
         let path = self.nodes[index].subnet_file().with_extension("state.json");
         let grant = format!("\"grant\":{}", self.lease(index)?.lease);
@@ -219,7 +219,7 @@ impl Cluster {
         pairs(&self.nodes)
     }
 
-    /// Waits until every node takes the path to every other that `expected` says, in all families.
+    /// Waits until every node uses the `expected` path to every other, in all families.
     pub fn wait_for_paths(&self, expected: impl Fn(usize, usize) -> Path) -> Result<Duration> {
         wait_for_paths(&self.nodes, self.stack, expected)
     }
@@ -232,7 +232,7 @@ pub fn pairs(nodes: &[Node]) -> Vec<(usize, usize)> {
     pairs.filter(|(from, to)| from != to).collect()
 }
 
-/// Waits until every node takes the path to every other that `expected` says, in all families.
+/// Waits until every node uses the `expected` path to every other, in all families.
 pub fn wait_for_paths(
     nodes: &[Node],
     stack: Stack,

@@ -1,4 +1,4 @@
-//! The command line of `tweedd`: what it refuses, in one sentence, and what it must never tell.
+//! The command line of `tweedd`: what it refuses, with one sentence, and what it never logs.
 
 use std::fs::Permissions;
 use std::net::TcpListener;
@@ -13,26 +13,26 @@ use crate::cluster::{Cluster, PATIENCE, binaries};
 const VXLAN: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
 const PASSWORD: &str = "tr0ub4dor";
 
-/// Runs the daemon, which must end at once.
+/// Runs the daemon, which must exit at once.
 fn run(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
     let mut command = Command::new("timeout");
     command.arg("10").arg(binaries().tweedd).args(arguments).envs(environment.iter().copied());
     command.output().unwrap()
 }
 
-/// Exit code 2 and one sentence on standard error, which is returned.
+/// Requires exit code 2 and returns the one sentence on standard error.
 fn refusal(arguments: &[&str], environment: &[(&str, &str)]) -> String {
     let output = run(arguments, environment);
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(2), "{arguments:?} {environment:?}: {said}");
+    let printed = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{arguments:?} {environment:?}: {printed}");
     assert!(output.stdout.is_empty(), "{arguments:?}");
-    assert_eq!(said.lines().count(), 1, "{said}");
-    assert!(!said.contains(PASSWORD), "{said}");
-    said
+    assert_eq!(printed.lines().count(), 1, "{printed}");
+    assert!(!printed.contains(PASSWORD), "{printed}");
+    printed
 }
 
 #[test]
-fn what_is_wrong_is_refused_in_one_sentence_that_names_it() {
+fn invalid_flags_are_refused_in_one_sentence() {
     let cases: [(&[&str], &[&str]); 16] = [
         (&["--nonsense"], &["--nonsense"]),
         (&["--nonsense=tr0ub4dor"], &["--nonsense"]),
@@ -55,46 +55,46 @@ fn what_is_wrong_is_refused_in_one_sentence_that_names_it() {
         (&["--subnet-file=/"], &["--subnet-file"]),
     ];
     for (arguments, words) in cases {
-        let said = refusal(arguments, &[]);
+        let printed = refusal(arguments, &[]);
         for word in words {
-            assert!(said.contains(word), "{arguments:?}: {said}, without {word}");
+            assert!(printed.contains(word), "{arguments:?}: {printed}, without {word}");
         }
     }
 }
 
 #[test]
-fn what_is_gone_is_refused_and_not_ignored() {
+fn removed_flags_are_refused_and_not_ignored() {
     for flag in ["--remote=10.0.0.1:8888", "--listen=:8888", "--networks=a,b", "--subnet-dir=/x"] {
-        let said = refusal(&[flag], &[]);
+        let printed = refusal(&[flag], &[]);
         let name = flag.split('=').next().unwrap();
-        assert!(said.contains(name) && said.contains("gone"), "{said}");
+        assert!(printed.contains(name) && printed.contains("gone"), "{printed}");
     }
 }
 
 #[test]
-fn the_environment_is_judged_like_the_command_line() {
-    let said = refusal(&[], &[("FLANNELD_HEALTHZ_PORT", "70000")]);
-    assert!(said.contains("FLANNELD_HEALTHZ_PORT") && said.contains("70000"), "{said}");
-    let said = refusal(&[], &[("FLANNELD_KUBE_SUBNET_MGR", "true")]);
-    assert!(said.contains("NODE_NAME") && said.contains("POD_NAMESPACE"), "{said}");
-    // What the command line says, the environment does not.
-    let said = refusal(&["--healthz-port=x"], &[("FLANNELD_HEALTHZ_PORT", "80")]);
-    assert!(said.contains("--healthz-port"), "{said}");
+fn the_environment_is_checked_like_the_command_line() {
+    let printed = refusal(&[], &[("FLANNELD_HEALTHZ_PORT", "70000")]);
+    assert!(printed.contains("FLANNELD_HEALTHZ_PORT") && printed.contains("70000"), "{printed}");
+    let printed = refusal(&[], &[("FLANNELD_KUBE_SUBNET_MGR", "true")]);
+    assert!(printed.contains("NODE_NAME") && printed.contains("POD_NAMESPACE"), "{printed}");
+    // A flag takes precedence over the environment.
+    let printed = refusal(&["--healthz-port=x"], &[("FLANNELD_HEALTHZ_PORT", "80")]);
+    assert!(printed.contains("--healthz-port"), "{printed}");
 }
 
-/// With a folder that nobody can make, the daemon ends as soon as it has warned.
+/// This folder cannot be created, so the daemon exits right after its warnings.
 const NOWHERE: &str = "--subnet-file=/proc/no\n2026-01-01T00:00:00Z ERROR forged/subnet.env";
 
 #[test]
-fn no_word_of_the_command_line_forges_a_line_of_the_log() {
+fn no_argument_forges_a_line_of_the_log() {
     let output = run(&[NOWHERE], &[]);
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("no\\n2026") && !said.contains("\n2026-01-01"), "{said}");
+    let printed = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{printed}");
+    assert!(printed.contains("no\\n2026") && !printed.contains("\n2026-01-01"), "{printed}");
 }
 
 #[test]
-fn what_others_may_read_is_warned_of_once_at_the_start() {
+fn readable_secrets_are_warned_of_once_at_the_start() {
     let key = tempfile::NamedTempFile::new().unwrap();
     std::fs::set_permissions(key.path(), Permissions::from_mode(0o644)).unwrap();
     let path = key.path().display().to_string();
@@ -107,33 +107,33 @@ fn what_others_may_read_is_warned_of_once_at_the_start() {
         (&["--kube-subnet-mgr"], &kube, &[" has mode 0644, "]),
     ] {
         let output = run(&[&[NOWHERE], arguments].concat(), variables);
-        let said = String::from_utf8(output.stderr).unwrap();
-        let count = |warning: &&str| said.lines().filter(|line| line.contains(warning)).count();
-        assert!(warnings.iter().all(|warning| count(warning) == 1), "{said}");
+        let printed = String::from_utf8(output.stderr).unwrap();
+        let count = |warning: &&str| printed.lines().filter(|line| line.contains(warning)).count();
+        assert!(warnings.iter().all(|warning| count(warning) == 1), "{printed}");
     }
 }
 
 #[test]
-fn version_and_help_are_answers() {
+fn version_and_help_exit_with_success() {
     for flag in ["--version", "-version", "--version=true"] {
         let output = run(&[flag], &[]);
-        let said = String::from_utf8(output.stderr).unwrap();
+        let printed = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(0));
-        assert_eq!(said, format!("tweedd {}\n", env!("CARGO_PKG_VERSION")));
+        assert_eq!(printed, format!("tweedd {}\n", env!("CARGO_PKG_VERSION")));
     }
     for flag in ["--help", "-help", "-h"] {
         let output = run(&[flag], &[]);
         assert_eq!(output.status.code(), Some(0));
-        let said = String::from_utf8(output.stdout).unwrap();
+        let printed = String::from_utf8(output.stdout).unwrap();
         for known in ["--etcd-endpoints", "--iface", "--subnet-file", "--ip-masq", "--max-withdraw"]
         {
-            assert!(said.contains(known), "{said}");
+            assert!(printed.contains(known), "{printed}");
         }
     }
 }
 
 #[test]
-fn a_daemon_can_be_told_everything_in_flannels_words_or_by_the_environment() {
+fn a_daemon_accepts_flannels_flags_and_environment() {
     let cluster = Cluster::start(0, VXLAN).unwrap();
     let endpoints = cluster.etcd.endpoints().join(",");
     let by_words = cluster.lab.node("words", &cluster.segment).unwrap();
@@ -170,7 +170,7 @@ fn a_daemon_can_be_told_everything_in_flannels_words_or_by_the_environment() {
         ("V", "2"),
         ("PUBLIC_IP", ""),
         ("VERSION", "true"),
-        // What flanneld runs with, in spite of it.
+        // flanneld starts in spite of this value, so tweedd must too.
         ("IPTABLES_RESYNC", "often"),
         ("ETCD_USERNAME", "root"),
         ("ETCD_CAFILE", "/nowhere"),
@@ -214,7 +214,7 @@ fn a_second_daemon_on_the_same_files_ends_and_leaves_the_first_alone() {
 }
 
 #[test]
-fn a_password_is_told_to_nobody_however_much_is_logged() {
+fn a_password_is_never_logged() {
     let cluster = Cluster::start(0, VXLAN).unwrap();
     let etcdctl = |words: &str| {
         let words: Vec<&str> = words.split_whitespace().collect();
@@ -231,18 +231,21 @@ fn a_password_is_told_to_nobody_however_much_is_logged() {
     };
     let (node, daemon) = start("right", PASSWORD);
     daemon.wait_ready().unwrap();
-    let mut told = vec![daemon.log().unwrap(), daemon.get("/readyz").unwrap().body];
+    let mut reported = vec![daemon.log().unwrap(), daemon.get("/readyz").unwrap().body];
     for subcommand in ["status", "peers", "leases"] {
-        told.push(json(&daemon, subcommand).unwrap().to_string());
+        reported.push(json(&daemon, subcommand).unwrap().to_string());
     }
     let checkpoint = node.folder().join("subnet.state.json");
     eventually(PATIENCE, || checkpoint.exists()).unwrap();
-    told.push(std::fs::read_to_string(&checkpoint).unwrap());
-    assert!(told.iter().all(|text| !text.is_empty() && !text.contains(PASSWORD)), "{told:?}");
+    reported.push(std::fs::read_to_string(&checkpoint).unwrap());
+    assert!(
+        reported.iter().all(|text| !text.is_empty() && !text.contains(PASSWORD)),
+        "{reported:?}"
+    );
 
     let (_, daemon) = start("wrong", "tr0ub4dor-but-wrong");
     eventually(PATIENCE, || is_waiting_for(&daemon, "authentication failed")).unwrap();
-    let told = [daemon.log().unwrap(), daemon.get("/readyz").unwrap().body];
-    assert!(told.iter().all(|text| !text.contains(PASSWORD)), "{told:?}");
+    let reported = [daemon.log().unwrap(), daemon.get("/readyz").unwrap().body];
+    assert!(reported.iter().all(|text| !text.contains(PASSWORD)), "{reported:?}");
     assert!(daemon.process().is_running());
 }

@@ -1,5 +1,5 @@
-//! No connection of hosts, of machines outside or of pods to them breaks while a live cluster moves
-//! to another backend and back, whatever translates addresses on its nodes.
+//! No connection of hosts, of external machines or of pods breaks while a live cluster moves to
+//! another backend and back, whatever translates addresses on its nodes.
 
 use anyhow::{Context, Result, ensure};
 use tweed_lab::{Connections, Family, Path, Probe, Proxy, Worker};
@@ -12,7 +12,7 @@ use crate::table::VXLAN;
 /// Packets per second and ordered pair of pods.
 const RATE: u32 = 100;
 
-/// What a node translates addresses with: the flags of its daemon, and what handles services.
+/// The translation on a node: the flags of its daemon, and the program that handles services.
 type Rules = (&'static [&'static str], Proxy);
 
 const ALL: [Rules; 6] = [
@@ -24,7 +24,7 @@ const ALL: [Rules; 6] = [
     (BY_IPTABLES, Proxy::KubeNftables),
 ];
 
-/// Where it matters whether kube-proxy or the daemon starts first, and iptables of the other kind.
+/// Both start orders of kube-proxy and the daemon, and the other kind of iptables.
 const OTHERS: [Rules; 4] = [
     (BY_IPTABLES, Proxy::KubeIptables),
     (BY_IPTABLES, Proxy::KubeNftables),
@@ -39,8 +39,8 @@ enum KubeProxy {
     Last,
 }
 
-/// A node for each of the rules, and connections between all of them.
-struct Story {
+/// One node for each of the rules, and connections between all of them.
+struct Scenario {
     cluster: Cluster,
     connections: Connections,
     probe: Probe,
@@ -48,7 +48,7 @@ struct Story {
     broken: Vec<String>,
 }
 
-impl Story {
+impl Scenario {
     fn start(stack: Stack, rules: &[Rules], kube_proxy: KubeProxy) -> Result<Self> {
         let config = stack.config(&VXLAN.config());
         let mut cluster = ClusterPlan::new(0, &config).stack(stack).build()?;
@@ -74,7 +74,7 @@ impl Story {
         Ok(Self { cluster, connections, probe, broken: Vec::new() })
     }
 
-    /// Opens more connections, moves, and looks at all that are open.
+    /// Opens more connections, runs the migration command, and checks all open connections.
     fn stage(&mut self, line: &str, followers: &[usize]) -> Result<()> {
         self.connections.open()?;
         done(&self.cluster, line)?;
@@ -107,14 +107,14 @@ impl Story {
 
 #[test]
 fn no_connection_breaks_on_the_way_to_host_gw_and_back_with_any_firewall_and_kube_proxy() {
-    let mut story = Story::start(Stack::V4, &ALL, KubeProxy::First).unwrap();
-    story.migrate().unwrap();
-    story.finish().unwrap();
+    let mut scenario = Scenario::start(Stack::V4, &ALL, KubeProxy::First).unwrap();
+    scenario.migrate().unwrap();
+    scenario.finish().unwrap();
 }
 
 #[test]
 fn no_connection_of_either_family_breaks_where_kube_proxy_starts_after_the_daemon() {
-    let mut story = Story::start(Stack::Dual, &OTHERS, KubeProxy::Last).unwrap();
-    story.migrate().unwrap();
-    story.finish().unwrap();
+    let mut scenario = Scenario::start(Stack::Dual, &OTHERS, KubeProxy::Last).unwrap();
+    scenario.migrate().unwrap();
+    scenario.finish().unwrap();
 }

@@ -1,4 +1,4 @@
-//! What operators ask a live cluster by `tweedctl`, and what a dead one.
+//! The output of `tweedctl` on a live cluster, and with daemons that hang or are stopped.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -24,7 +24,7 @@ fn code(output: &Output) -> i32 {
     output.status.code().unwrap_or(-1)
 }
 
-/// What it printed, which must fit on a terminal.
+/// Its output, which must fit on a terminal.
 fn text(output: &Output) -> Result<String> {
     let text = String::from_utf8(output.stdout.clone())?;
     let wide = text.lines().find(|line| line.chars().count() > 80);
@@ -87,13 +87,13 @@ fn an_operator_sees_what_is_routed_how_and_why() {
 }
 
 #[test]
-fn a_daemon_that_waits_or_is_not_there_is_told_by_the_exit_code() {
+fn the_exit_code_reports_a_waiting_or_missing_daemon() {
     let cluster = Cluster::start(0, "not JSON").unwrap();
     let node = cluster.lab.node("n1", &cluster.segment).unwrap();
     let absent = tweedctl(&node, &["status"]).unwrap();
-    let said = String::from_utf8_lossy(&absent.stderr).into_owned();
-    assert_eq!((code(&absent), said.lines().count()), (3, 1), "{said}");
-    assert!(said.contains("subnet.sock"), "{said}");
+    let printed = String::from_utf8_lossy(&absent.stderr).into_owned();
+    assert_eq!((code(&absent), printed.lines().count()), (3, 1), "{printed}");
+    assert!(printed.contains("subnet.sock"), "{printed}");
 
     node.daemon(&cluster.etcd).start().unwrap();
     eventually(PATIENCE, || {
@@ -108,7 +108,7 @@ fn a_daemon_that_waits_or_is_not_there_is_told_by_the_exit_code() {
     assert_eq!(code(&wrong), 2, "{wrong:?}");
 }
 
-/// What `diff` says differs, as JSON; the text must have as many lines that say so.
+/// The differences that `diff` reports, as JSON; the text must have the same number of lines.
 fn differences(node: &Node) -> Result<(i32, Vec<String>, String)> {
     let (code, text, value) = both(node, "diff")?;
     let list = value["differences"].as_array().context("no list")?;
@@ -132,7 +132,7 @@ fn a_difference_is_shown_to_the_entry_by_the_daemon_or_without_it() {
     assert_eq!((code, lines), (0, vec![]), "{source}");
     assert!(source.starts_with("the daemon on "), "{source}");
 
-    // A daemon that hangs repairs nothing and answers nothing.
+    // A stopped process repairs nothing and answers nothing.
     cluster.daemons[0].process().signal(Signal::SIGSTOP).unwrap();
     node.ip("route del 10.244.102.0/24").unwrap();
     let (code, lines, source) = differences(&node).unwrap();
@@ -170,7 +170,7 @@ fn nexthop_to(node: &Node, gateway: &str) -> Result<u32> {
     Ok(nexthop.with_context(|| format!("no nexthop object for {gateway}"))?.id)
 }
 
-/// What of a plan the kernel can be asked for, in the words of a plan.
+/// The part of a plan that the kernel's tools show, in the form of a plan.
 fn programmed(node: &Node) -> Result<BTreeSet<String>> {
     let mut lines = BTreeSet::new();
     for route in node.routes(Family::V4)? {
@@ -239,7 +239,7 @@ fn plan_equals_the_kernel(config: &str, path: Path) -> Result<()> {
     let plan: Value =
         serde_json::from_slice(&tweedctl(node, &[&words[..], &["-o", "json"]].concat())?.stdout)?;
     let entries = plan["entries"].as_array().context("no entries")?;
-    // What ip(8) and bridge(8) do not show.
+    // Entries that ip(8) and bridge(8) do not show.
     let elsewhere = ["accept_ra", "rp_filter", "table", "element"];
     let is_elsewhere = |line: &&str| elsewhere.iter().any(|kind| line.starts_with(kind));
     let planned: BTreeSet<String> = entries
@@ -258,7 +258,7 @@ fn plan_equals_the_kernel(config: &str, path: Path) -> Result<()> {
     Ok(())
 }
 
-/// As an operator writes it to a file.
+/// The leases, in the form that operators save to a file.
 fn listing(etcd: &Etcd) -> Result<String> {
     etcd.etcdctl(&["get", "--prefix", SUBNETS])
 }
@@ -274,7 +274,7 @@ fn a_plan_is_what_the_kernel_holds_with_mixed() {
 }
 
 #[test]
-fn a_cleanup_takes_what_is_ours_and_nothing_else() {
+fn a_cleanup_removes_only_entries_of_tweed() {
     let mut cluster = Cluster::start(0, MIXED).unwrap();
     let plan = NodePlan::new("n1", &cluster.segment).reverse_path(ReversePath::Strict);
     let node = cluster.lab.node_with(&plan).unwrap();
@@ -296,8 +296,8 @@ fn a_cleanup_takes_what_is_ours_and_nothing_else() {
 
     let running = node.snapshot().unwrap();
     let refused = tweedctl(&node, &["cleanup", "--yes"]).unwrap();
-    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert_eq!((code(&refused), said.lines().count()), (1, 1), "{said}");
+    let printed = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!((code(&refused), printed.lines().count()), (1, 1), "{printed}");
     let (listed, listing, _) = both(&node, "cleanup").unwrap();
     assert_eq!(listed, 0, "{listing}");
     for ours in ["flannel.1", "10.244.101.0/24", "subnet.env", "subnet.state.json"] {
@@ -317,13 +317,13 @@ fn a_cleanup_takes_what_is_ours_and_nothing_else() {
         let left: Vec<_> = fs::read_dir(node.folder()).unwrap().collect();
         assert!(left.is_empty(), "{left:?}");
     }
-    // The next start finds nothing and makes everything anew.
+    // The next start recreates all entries.
     cluster.daemons[0].start().unwrap();
     cluster.daemons[0].wait_ready().unwrap();
     eventually(PATIENCE, || Peer::numbered(1).is_tunnelled_by(&node)).unwrap();
 }
 
-/// The lines of the README that are to be typed, without comments.
+/// The commands in the README, without comments.
 fn typed() -> Vec<String> {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/README.md");
     let page = fs::read_to_string(page).unwrap();
@@ -341,7 +341,7 @@ fn the_commands_of_the_readme_work_as_written() {
     let nodes = ["n1", "n2", "n3"].map(|name| lab.node(name, &segment).unwrap());
     let endpoints = etcd.endpoints().join(",");
     let canary = nodes[1].address(Family::V4).unwrap().to_string();
-    // What differs here: addresses, where a node keeps its files, and how much time there is.
+    // Adapts addresses, paths of files and time limits to the lab.
     let here = |line: &str| {
         let line = line.replace("http://10.0.0.2:2379", &endpoints).replace("10.0.0.7", &canary);
         line.replace("--hold 10m", "--hold 1s")
@@ -375,7 +375,7 @@ fn the_commands_of_the_readme_work_as_written() {
                 daemon.wait_ready().unwrap();
             }
         } else if line.contains("migrate plan") {
-            // Until all nodes have reported.
+            // Succeeds once all nodes have reported.
             eventually(PATIENCE, run).unwrap();
         } else {
             run().unwrap();

@@ -1,4 +1,4 @@
-//! What `tweedctl doctor` and the daemon say of the host of a node.
+//! What `tweedctl doctor` and the daemon report about the host of a node.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -14,7 +14,7 @@ use crate::cluster::{Cluster, ClusterPlan, PATIENCE, Stack, binaries};
 
 const MIXED: &str = r#""Mixed":true,"Backend":{"Type":"host-gw"}"#;
 
-/// The exit code, and the names of what was found, which the text has as well.
+/// The exit code, and the names of the findings, which the text also contains.
 fn examine(node: &Node) -> Result<(i32, Vec<String>)> {
     let (plain, json) = (tweedctl(node, &["doctor"])?, tweedctl(node, &["doctor", "-o", "json"])?);
     ensure!(plain.status.code() == json.status.code(), "{plain:?} {json:?}");
@@ -32,13 +32,13 @@ fn examine(node: &Node) -> Result<(i32, Vec<String>)> {
     Ok((plain.status.code().context("ended by a signal")?, ids))
 }
 
-fn log_tells(daemon: &Daemon, word: &str) -> Result<()> {
+fn log_contains(daemon: &Daemon, word: &str) -> Result<()> {
     let log = daemon.log()?;
     ensure!(log.contains(word), "no {word} in {log}");
     Ok(())
 }
 
-/// A process called flanneld in the network of `node`, until it goes.
+/// A process called flanneld in the network of `node`, until it is dropped.
 struct Flanneld(Child);
 
 impl Flanneld {
@@ -50,7 +50,7 @@ impl Flanneld {
         command.arg("600").stdin(Stdio::null());
         let started = Self(node.namespace().within(|| command.spawn())??);
         let comm = format!("/proc/{}/comm", started.0.id());
-        // It has its own name a moment after it was started.
+        // The process gets its name a moment after its start.
         eventually(PATIENCE, || fs::read_to_string(&comm).is_ok_and(|it| it == "flanneld\n"))?;
         Ok(started)
     }
@@ -64,7 +64,7 @@ impl Drop for Flanneld {
 }
 
 #[test]
-fn nothing_is_in_the_way_on_a_clean_node_before_and_after_its_start() {
+fn a_clean_node_has_no_findings_before_and_after_its_start() {
     let mut cluster =
         ClusterPlan::new(2, &Stack::Dual.config(MIXED)).stack(Stack::Dual).build().unwrap();
     assert_eq!(examine(&cluster.nodes[0]).unwrap(), (0, vec![]));
@@ -76,13 +76,13 @@ fn nothing_is_in_the_way_on_a_clean_node_before_and_after_its_start() {
 }
 
 #[test]
-fn what_is_in_the_way_is_told_by_the_doctor_and_once_by_the_daemon() {
+fn findings_are_reported_by_the_doctor_and_logged_once() {
     let mut cluster = ClusterPlan::new(1, &Stack::V4.config(MIXED)).build().unwrap();
     let namespace = cluster.nodes[0].namespace().clone();
     namespace.set_sysctl("net.ipv4.ip_forward", "0").unwrap();
     cluster.start_daemons().unwrap();
     let daemon = &cluster.daemons[0];
-    eventually(PATIENCE, || log_tells(daemon, "this host does not forward IPv4")).unwrap();
+    eventually(PATIENCE, || log_contains(daemon, "this host does not forward IPv4")).unwrap();
     assert_eq!(daemon.log().unwrap().matches("forwarding-off").count(), 1);
     eventually(PATIENCE, || is_ready(daemon)).unwrap();
 
@@ -93,14 +93,14 @@ fn what_is_in_the_way_is_told_by_the_doctor_and_once_by_the_daemon() {
 }
 
 #[test]
-fn beside_flanneld_the_daemon_does_not_start() {
+fn next_to_flanneld_the_daemon_does_not_start() {
     let cluster = ClusterPlan::new(2, &Stack::V4.config(MIXED)).build().unwrap();
     let [here, elsewhere] = [&cluster.nodes[0], &cluster.nodes[1]];
     let flanneld = Flanneld::start(&cluster, here).unwrap();
     let refused = here.daemon(&cluster.etcd).start().unwrap();
     assert_eq!(exit_code(&refused, PATIENCE).unwrap(), 1);
-    log_tells(&refused, "flanneld keeps the routes of this host").unwrap();
-    log_tells(&refused, &format!("stop flanneld (process {})", flanneld.0.id())).unwrap();
+    log_contains(&refused, "flanneld keeps the routes of this host").unwrap();
+    log_contains(&refused, &format!("stop flanneld (process {})", flanneld.0.id())).unwrap();
     assert_eq!(examine(here).unwrap(), (1, vec!["other-daemon".to_owned()]));
 
     let other = elsewhere.daemon(&cluster.etcd).start().unwrap();
@@ -109,7 +109,7 @@ fn beside_flanneld_the_daemon_does_not_start() {
     here.daemon(&cluster.etcd).start().unwrap().wait_ready().unwrap();
 }
 
-/// Our daemon under the name that it has in the image, with our tool next to it.
+/// The daemon under the name that it has in the image, with `tweedctl` next to it.
 fn installed_as_flanneld(folder: &Path) -> Result<()> {
     fs::create_dir(folder)?;
     fs::copy(binaries().tweedd, folder.join("flanneld"))?;
@@ -118,7 +118,7 @@ fn installed_as_flanneld(folder: &Path) -> Result<()> {
 }
 
 #[test]
-fn our_own_daemon_is_no_rival_whatever_it_is_called() {
+fn tweedd_under_any_name_is_not_reported_as_flanneld() {
     let mut cluster = ClusterPlan::new(1, &Stack::V4.config(MIXED)).build().unwrap();
     let folder = cluster.lab.folder().join("image");
     installed_as_flanneld(&folder).unwrap();
@@ -130,9 +130,9 @@ fn our_own_daemon_is_no_rival_whatever_it_is_called() {
     let comm = fs::read_to_string(format!("/proc/{}/comm", cluster.daemons[0].process().pid()));
     assert_eq!(comm.unwrap(), "flanneld\n");
     eventually(PATIENCE, || is_ready(&cluster.daemons[0])).unwrap();
-    // By the socket that it listens on.
+    // It is identified by the socket that it listens on.
     assert_eq!(examine(node).unwrap(), (0, vec![]));
-    // By its program, where no socket is named: what it holds is none of a stranger's.
+    // Without a socket, it is identified by its program; its ports are not reported as foreign.
     let state = node.subnet_file().with_extension("state.json");
     eventually(PATIENCE, || state.exists()).unwrap();
     let words = ["doctor", "--socket=/nowhere", "-o", "json"];
@@ -145,7 +145,7 @@ fn our_own_daemon_is_no_rival_whatever_it_is_called() {
     assert_eq!(found["findings"], serde_json::json!([]), "{found}");
 }
 
-/// Answers for its health as flanneld does, from a process that is not called so.
+/// Serves flanneld's health endpoint, from a process with another name.
 const HEALTHY: &str = r#"
 import http.server
 class Health(http.server.BaseHTTPRequestHandler):
@@ -171,20 +171,20 @@ fn a_flanneld_whose_process_cannot_be_seen_is_found_by_its_health() {
     .unwrap();
     let refused = node.daemon(&cluster.etcd).argument("--healthz-port=0").start().unwrap();
     assert_eq!(exit_code(&refused, PATIENCE).unwrap(), 1);
-    log_tells(&refused, "flanneld keeps the routes of this host").unwrap();
+    log_contains(&refused, "flanneld keeps the routes of this host").unwrap();
     flanneld.stop().unwrap();
     assert_eq!(examine(node).unwrap(), (0, vec![]));
 }
 
 #[test]
-fn before_the_first_start_a_firewall_is_judged_by_the_network_that_is_named() {
+fn before_the_first_start_a_firewall_is_checked_for_the_given_network() {
     let cluster = ClusterPlan::new(1, &Stack::V4.config(MIXED)).build().unwrap();
     let node = &cluster.nodes[0];
     node.namespace().run("iptables-nft", &["-P", "FORWARD", "DROP"]).unwrap();
     let words = ["doctor", "--network", "10.244.0.0/16", "-o", "json"];
     let answer = tweedctl(node, &words).unwrap();
     let found: Value = serde_json::from_slice(&answer.stdout).unwrap();
-    // The daemon lets packets of pods through by itself.
+    // The daemon itself adds rules that accept packets of pods.
     assert_eq!(answer.status.code(), Some(0));
     assert_eq!(found["findings"][0]["level"], "note", "{found}");
     assert_eq!(found["findings"][0]["id"], "forward-drop", "{found}");

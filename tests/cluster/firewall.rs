@@ -1,4 +1,4 @@
-//! From one firewall to another, and from flanneld's rules to ours: no packet notices.
+//! From one firewall to the other, and from flanneld's rules to tweed's, without packet loss.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -16,10 +16,10 @@ use crate::peer::Peer;
 use crate::scene::{BY_IPTABLES, BY_NFTABLES, Iptables, PORT, Scene};
 use crate::table::{HOST_GW, VXLAN};
 
-/// Between two things that happen to a node.
+/// The pause between two changes on a node.
 const A_WHILE: Duration = Duration::from_millis(500);
 
-/// What node 1 has of rules, ours and flannel's, by the words that tell them apart.
+/// The rules on node 1, tweed's and flannel's, by characteristic text.
 fn found(scene: &Scene) -> Result<Vec<&'static str>> {
     let run = |program: &str, words: &[&str]| scene.node().namespace().run(program, words);
     let tables = run("nft", &["list", "tables"])?;
@@ -53,7 +53,7 @@ fn has_only(scene: &Scene, rules: &[&str]) -> Result<()> {
 }
 
 #[test]
-fn no_new_flow_notices_a_change_of_firewall() {
+fn a_change_of_firewall_disturbs_no_new_flow() {
     let mut scene = Scene::start(Stack::V4, VXLAN, BY_NFTABLES).unwrap();
     let flows = scene.flows_to_world().unwrap();
     for _ in 0..3 {
@@ -69,7 +69,7 @@ fn no_new_flow_notices_a_change_of_firewall() {
     assert!(tally.sent > 1000, "{tally:?}");
 }
 
-/// What flanneld may have left on a host.
+/// Rules that flanneld may have left on a host.
 #[derive(Clone, Copy, Debug)]
 enum Left {
     Rules(Iptables),
@@ -98,21 +98,21 @@ fn take_over(left: Left, flags: &[&str], ours: &[&str]) -> Result<()> {
 }
 
 #[test]
-fn no_new_flow_notices_that_rules_of_flanneld_are_taken_over_by_nftables() {
+fn a_takeover_of_flannel_rules_by_nftables_disturbs_no_new_flow() {
     for left in [Left::Rules(Iptables::Nft), Left::Rules(Iptables::Legacy), Left::Tables] {
         take_over(left, BY_NFTABLES, OURS_BY_NFTABLES).unwrap();
     }
 }
 
 #[test]
-fn no_new_flow_notices_that_rules_of_flanneld_are_taken_over_by_iptables() {
+fn a_takeover_of_flannel_rules_by_iptables_disturbs_no_new_flow() {
     for left in [Left::Rules(Iptables::Nft), Left::Rules(Iptables::Legacy), Left::Tables] {
         take_over(left, BY_IPTABLES, OURS_BY_IPTABLES).unwrap();
     }
 }
 
 #[test]
-fn rules_of_iptables_that_somebody_removes_are_back_within_a_resync() {
+fn removed_iptables_rules_are_restored_within_a_resync() {
     let scene = Scene::start(Stack::Dual, HOST_GW, BY_IPTABLES).unwrap();
     let run = |line: &str| {
         let (program, words) = line.split_once(' ').unwrap();
@@ -136,7 +136,7 @@ fn rules_of_iptables_that_somebody_removes_are_back_within_a_resync() {
         &["iptables -t nat -F"],
         &["ip6tables -t nat -D FLANNEL-POSTRTG 3"],
         &["iptables -t nat -I FLANNEL-POSTRTG -j ACCEPT"],
-        // As firewalld and others do when they are reloaded.
+        // As firewalld and others do on reload.
         &["iptables -t nat -F", "iptables -t nat -X", "iptables -F", "iptables -X"],
         &["nft flush ruleset"],
     ] {
@@ -154,7 +154,7 @@ fn rules_of_iptables_that_somebody_removes_are_back_within_a_resync() {
 }
 
 #[test]
-fn a_node_says_which_firewall_it_took_and_leaves_nothing_behind() {
+fn a_node_reports_its_firewall_and_cleans_up_all_rules() {
     let scene = Scene::start(Stack::Dual, HOST_GW, BY_IPTABLES).unwrap();
     let daemon = &scene.cluster.daemons[0];
     let status = json(daemon, "status").unwrap();
@@ -163,14 +163,14 @@ fn a_node_says_which_firewall_it_took_and_leaves_nothing_behind() {
     assert_eq!(tables.len(), 6, "{status}");
     assert!(tables.iter().all(|table| table["programmed"] == true), "{status}");
     let log = daemon.log().unwrap();
-    let told = "masquerading firewall=\"iptables\" reason=\"--iptables asks for it\"";
-    assert_eq!(log.matches(told).count(), 1, "{log}");
+    let reported = "masquerading firewall=\"iptables\" reason=\"--iptables asks for it\"";
+    assert_eq!(log.matches(reported).count(), 1, "{log}");
     let metrics = daemon.get("/metrics").unwrap().body;
     assert!(metrics.contains("tweed_firewall_info{firewall=\"iptables\"} 1"), "{metrics}");
     let diff = tweedctl(scene.node(), &["diff"]).unwrap();
     assert!(diff.status.success(), "{diff:?}");
     scene.cluster.daemons[0].stop().unwrap();
-    // What flanneld has let through goes, too, whatever becomes of it then.
+    // Rules of flanneld that accept packets are removed too, even if packets are then dropped.
     scene.write_flannels_rules(Iptables::Legacy).unwrap();
     scene.node().namespace().run("iptables-legacy", &["-P", "FORWARD", "DROP"]).unwrap();
     let cleanup = tweedctl(scene.node(), &["cleanup", "--yes"]).unwrap();
@@ -179,7 +179,7 @@ fn a_node_says_which_firewall_it_took_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn without_the_programs_of_iptables_routes_are_there_and_the_node_says_what_is_missing() {
+fn without_iptables_programs_routes_work_and_the_node_names_them() {
     let mut scene = Scene::start(Stack::V4, HOST_GW, &[]).unwrap();
     scene.cluster.daemons[0].stop().unwrap();
     scene.write_flannels_rules(Iptables::Nft).unwrap();
@@ -193,8 +193,8 @@ fn without_the_programs_of_iptables_routes_are_there_and_the_node_says_what_is_m
     let subnet = scene.cluster.subnet(1, Family::V4).unwrap();
     let is_direct = || scene.node().path_to(subnet).map(|path| path == tweed_lab::Path::Direct);
     eventually(PATIENCE, is_direct).unwrap();
-    says_nothing_twice(&daemon.log().unwrap()).unwrap();
-    // By nftables it can masquerade, and what flanneld left is removed without any program.
+    logs_nothing_twice(&daemon.log().unwrap()).unwrap();
+    // With nftables it can masquerade, and needs no program to remove flanneld's rules.
     daemon.stop().unwrap();
     let plan = scene.node().daemon(&scene.cluster.etcd).environment("PATH", "/nowhere");
     scene.cluster.daemons[0] = plan.argument("--ip-masq").start().unwrap();
@@ -207,7 +207,7 @@ fn without_the_programs_of_iptables_routes_are_there_and_the_node_says_what_is_m
     assert_eq!(source, scene.node().address(Family::V4).unwrap());
 }
 
-/// Programs of iptables that never end, in a folder of theirs. Each leaves its number there.
+/// Programs of iptables that hang, in their own folder. Each writes its process id there.
 struct Hanging(PathBuf);
 
 impl Hanging {
@@ -223,7 +223,7 @@ impl Hanging {
         Ok(Self(folder))
     }
 
-    /// The one that runs now.
+    /// The running program.
     fn running(&self) -> Result<u32> {
         let number = fs::read_to_string(self.0.join("number"))?.trim().parse()?;
         let line = fs::read_to_string(format!("/proc/{number}/cmdline"))?;
@@ -233,7 +233,7 @@ impl Hanging {
 }
 
 #[test]
-fn programs_of_iptables_that_hang_hold_up_no_route() {
+fn iptables_programs_that_hang_delay_no_route() {
     let mut scene = Scene::start(Stack::V4, VXLAN, &[]).unwrap();
     scene.cluster.daemons[0].stop().unwrap();
     let hanging = Hanging::install(scene.node().folder().join("hanging")).unwrap();
@@ -243,7 +243,7 @@ fn programs_of_iptables_that_hang_hold_up_no_route() {
     scene.cluster.daemons[0] = plan.start().unwrap();
     let words = "iptables-nft-save did not end within 5 s";
     eventually(PATIENCE, || is_waiting_for(&scene.cluster.daemons[0], words)).unwrap();
-    // A program may be at the end of its time just when a peer joins; not each time.
+    // A program may time out just when a peer joins, but not each time.
     let is_routed_meanwhile = |number| {
         let peer = Peer::numbered(number);
         eventually(PATIENCE, || hanging.running().map(drop)).unwrap();
@@ -255,13 +255,14 @@ fn programs_of_iptables_that_hang_hold_up_no_route() {
     assert!((1..=5).any(is_routed_meanwhile), "every route waited until a program was ended");
 }
 
-/// Whoever tries again and again keeps quiet about it.
-fn says_nothing_twice(log: &str) -> Result<()> {
-    let said = log.lines().filter_map(|line| line.split_once(' ')).map(|(_, said)| said);
-    let mut said: Vec<&str> = said.filter(|said| said.contains("not installed")).collect();
-    let all = said.len();
-    said.dedup();
-    ensure!(said.len() == all, "{log}");
+/// Repeated attempts are logged once.
+fn logs_nothing_twice(log: &str) -> Result<()> {
+    let messages = log.lines().filter_map(|line| line.split_once(' ')).map(|(_, message)| message);
+    let mut messages: Vec<&str> =
+        messages.filter(|message| message.contains("not installed")).collect();
+    let all = messages.len();
+    messages.dedup();
+    ensure!(messages.len() == all, "{log}");
     Ok(())
 }
 

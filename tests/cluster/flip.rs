@@ -1,4 +1,4 @@
-//! Backends change node by node under traffic, and nothing is lost.
+//! Backends change node by node under traffic, without packet loss.
 
 use std::time::Duration;
 
@@ -10,17 +10,17 @@ use crate::table::{Distance, HOST_GW, HOST_GW_MIXED, Side, VXLAN, VXLAN_MIXED, e
 
 /// Packets per second and ordered pair of pods.
 const RATE: u32 = 1000;
-/// Packets flow for so long after each step.
+/// How long packets flow after each step.
 const PAUSE: Duration = Duration::from_millis(300);
 
-/// A cluster under traffic whose nodes flip one by one.
+/// A cluster under traffic whose nodes change their backend one by one.
 struct Migration {
     cluster: Cluster,
     sides: Vec<Side>,
     probe: Probe,
 }
 
-/// What happens to a node between the stop and the start of its daemon.
+/// An event between the stop and the start of a node's daemon.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Between {
     Nothing,
@@ -39,7 +39,7 @@ impl Migration {
         Ok(Self { cluster, sides, probe })
     }
 
-    /// Restarts every daemon onto `side`, one after the other, in the order of `nodes`.
+    /// Restarts the daemons of `nodes` with the config of `side`, one after the other.
     fn flip(&mut self, nodes: &[usize], side: Side, between: Between) -> Result<()> {
         self.cluster.etcd.put(CONFIG, &self.cluster.stack.config(&side.config()))?;
         nodes.iter().try_for_each(|node| {
@@ -86,7 +86,7 @@ fn ensure_nothing_lost(report: &Report) -> Result<()> {
     Ok(())
 }
 
-/// Packets may be lost while a node is rebooting, and of those only what comes from it or goes to it.
+/// Packets may be lost only while a node reboots, and only those from it or to it.
 fn ensure_only_reboots_lost(report: &Report) -> Result<()> {
     for pair in &report.pairs {
         for (stage, count) in report.stages.iter().zip(&pair.stages) {
@@ -125,7 +125,7 @@ fn both_families_flip_without_a_lost_packet() {
 }
 
 #[test]
-fn nodes_that_reboot_into_another_backend_cost_the_others_nothing() {
+fn nodes_that_reboot_into_another_backend_disturb_no_others() {
     let mut migration = Migration::start(&plan(Stack::V4, VXLAN_MIXED), VXLAN_MIXED).unwrap();
     migration.flip(&[0, 1, 2, 3], HOST_GW_MIXED, Between::Reboot).unwrap();
     migration.flip(&[0, 1, 2, 3], VXLAN_MIXED, Between::Reboot).unwrap();
@@ -148,7 +148,7 @@ fn wait_for_filters(cluster: &Cluster, devices: &[&str], value: &str) -> Result<
 }
 
 #[test]
-fn strict_filters_are_loose_for_as_long_as_mixed_is_on() {
+fn strict_filters_are_loose_while_mixed_is_on() {
     let config = Stack::V4.config(&VXLAN.config());
     let plan = ClusterPlan::new(3, &config).reverse_path(ReversePath::Strict).flags(AT_START);
     let mut migration = Migration::start(&plan, VXLAN).unwrap();
@@ -175,7 +175,7 @@ fn a_flip_waits_for_a_filter_that_the_daemon_may_not_loosen() {
     let config = Stack::V4.config(&VXLAN_MIXED.config());
     let plan = ClusterPlan::new(2, &config).reverse_path(ReversePath::Strict);
     let mut cluster = plan.build().unwrap();
-    // The second node follows the first one only, not the config.
+    // Only the first node applies config changes at run time.
     for (node, reload) in cluster.nodes.iter().zip(["true", "false"]) {
         let plan = node.daemon(&cluster.etcd).argument(format!("--config-reload={reload}"));
         let daemon = plan.through("unshare", &["--mount", "sh", "-euc", READ_ONLY]).start();
@@ -187,10 +187,10 @@ fn a_flip_waits_for_a_filter_that_the_daemon_may_not_loosen() {
     let probe = cluster.lab.probe(&cluster.lab.pairs(Family::V4), RATE).unwrap();
     cluster.etcd.put(CONFIG, &Stack::V4.config(&HOST_GW_MIXED.config())).unwrap();
     let waits = || {
-        let said = cluster.daemons[0].get("/readyz")?;
-        ensure!(said.status == 200, "{}", said.body);
-        ensure!(said.body.contains("staying on vxlan until net.ipv4.conf.eth0.rp_filter"));
-        ensure!(said.body.contains("net/ipv4/conf/eth0/rp_filter cannot be written"));
+        let response = cluster.daemons[0].get("/readyz")?;
+        ensure!(response.status == 200, "{}", response.body);
+        ensure!(response.body.contains("staying on vxlan until net.ipv4.conf.eth0.rp_filter"));
+        ensure!(response.body.contains("net/ipv4/conf/eth0/rp_filter cannot be written"));
         Ok(())
     };
     eventually(PATIENCE, waits).unwrap();
@@ -199,12 +199,12 @@ fn a_flip_waits_for_a_filter_that_the_daemon_may_not_loosen() {
     cluster.wait_for_checkpoint(0).unwrap();
     cluster.daemons[0].restart().unwrap();
     eventually(PATIENCE, || {
-        let said = cluster.daemons[0].get("/readyz")?;
-        ensure!(said.body.contains("staying on vxlan until net.ipv4.conf.eth0.rp_filter"));
+        let response = cluster.daemons[0].get("/readyz")?;
+        ensure!(response.body.contains("staying on vxlan until net.ipv4.conf.eth0.rp_filter"));
         Ok(())
     })
     .unwrap();
-    // The one that waits comes last: as soon as its own are loose, it goes.
+    // The waiting node comes last: it changes as soon as its own filters are loose.
     for node in cluster.nodes.iter().rev() {
         for device in ["eth0", "flannel.1"] {
             node.namespace().set_sysctl(&format!("net/ipv4/conf/{device}/rp_filter"), "2").unwrap();
@@ -215,9 +215,9 @@ fn a_flip_waits_for_a_filter_that_the_daemon_may_not_loosen() {
     ensure_nothing_lost(&probe.finish().unwrap()).unwrap();
 }
 
-/// Proves that the streams of the test above notice a strict filter: without the loose one they break.
+/// Shows that the streams of the test above detect a strict filter: without Mixed, they break.
 #[test]
-fn a_strict_filter_swallows_what_comes_by_the_other_way() {
+fn a_strict_filter_drops_packets_of_the_other_path() {
     let config = Stack::V4.config(&VXLAN_MIXED.config());
     let plan = ClusterPlan::new(2, &config).reverse_path(ReversePath::Strict);
     let cluster = plan.start().unwrap();

@@ -1,4 +1,4 @@
-//! Packets that each begin a flow of their own, and from where they seem to come.
+//! Packets that each begin a new flow, and the source address that receivers see.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -12,19 +12,19 @@ use nix::net::if_::if_nametoindex;
 use nix::sys::socket::{setsockopt, sockopt};
 use tweed_lab::{Namespace, is_silence, listen, overruns_at};
 
-/// For what comes while the machine is busy elsewhere, in bytes.
+/// Buffers packets while the machine is busy, in bytes.
 const BUFFER: usize = 32 << 20;
-/// What was sent is still under way for no longer.
+/// Upper limit for packets in transit.
 const UNDER_WAY: Duration = Duration::from_millis(500);
-/// Of nodes and pods.
+/// The interface of nodes and pods.
 const UPLINK: &str = "eth0";
 const MOST_BEHIND: Duration = Duration::from_millis(20);
 const RESEND: Duration = Duration::from_millis(100);
-/// A path that was never used may first have to find its neighbours.
+/// A path that was never used may first have to resolve neighbours.
 const FIRST: Duration = Duration::from_secs(15);
 
 /// The source that `to` sees of a packet that `from` sends to `target`; `own` is the source that
-/// the sender insists on.
+/// the sender binds to.
 pub fn source_seen(
     (from, own): (&Namespace, Option<IpAddr>),
     to: &Namespace,
@@ -34,7 +34,7 @@ pub fn source_seen(
     receiver.set_read_timeout(Some(RESEND))?;
     let sender = from.within(|| UdpSocket::bind((own.unwrap_or(any(target)), 0)))??;
     if target.ip().is_multicast() {
-        // Else it would go where the source is at home.
+        // Otherwise the packet would use the link that has the source address.
         setsockopt(&sender, sockopt::BindToDevice, &UPLINK.into())?;
     }
     let (started, mut buffer) = (Instant::now(), [0; 4]);
@@ -49,7 +49,7 @@ pub fn source_seen(
     bail!("nothing arrives")
 }
 
-/// One flow after the other.
+/// A sequence of flows.
 pub struct Flows {
     sending: Arc<AtomicBool>,
     receiving: Arc<AtomicBool>,
@@ -60,8 +60,7 @@ pub struct Flows {
     overruns: u64,
 }
 
-/// How many packets were sent, how many came from where, and how many the machine was too busy
-/// to take in.
+/// The numbers of packets sent, received by source, and dropped because the machine was too busy.
 #[derive(Debug)]
 pub struct Tally {
     pub sent: u64,
@@ -94,7 +93,7 @@ impl Flows {
     }
 }
 
-/// A socket of its own has a source port of its own.
+/// Each new socket has a new source port.
 fn send(target: SocketAddr, rate: u32, is_on: &AtomicBool) -> Result<u64> {
     let (interval, mut due, mut sent) = (Duration::from_secs(1) / rate, Instant::now(), 0);
     while is_on.load(Ordering::SeqCst) {
@@ -102,7 +101,7 @@ fn send(target: SocketAddr, rate: u32, is_on: &AtomicBool) -> Result<u64> {
         let socket = UdpSocket::bind((any(target), 0))?;
         socket.send_to(&[1; 4], target)?;
         sent += 1;
-        // Who is far behind gives packets up rather than flood the queues of the kernel.
+        // A sender far behind its schedule skips packets instead of flooding the kernel's queues.
         due += interval * if due.elapsed() > MOST_BEHIND { 20 } else { 1 };
     }
     Ok(sent)
@@ -112,7 +111,7 @@ fn count(socket: &UdpSocket, is_on: &AtomicBool) -> Result<BTreeMap<IpAddr, u64>
     let (mut came, mut buffer) = (BTreeMap::new(), [0; 4]);
     loop {
         match socket.recv_from(&mut buffer) {
-            // What warmed up is not counted.
+            // Warm-up packets are not counted.
             Ok((_, source)) if buffer[0] == 1 => *came.entry(source.ip()).or_default() += 1,
             Ok(_) => {}
             Err(error) if is_silence(&error) && is_on.load(Ordering::SeqCst) => {}
@@ -122,7 +121,7 @@ fn count(socket: &UdpSocket, is_on: &AtomicBool) -> Result<BTreeMap<IpAddr, u64>
     }
 }
 
-/// At the port of `target`, whatever address it has on the way.
+/// Listens on the port of `target`, because address translation may change the address.
 fn receiver(target: SocketAddr) -> Result<UdpSocket> {
     let socket = listen(SocketAddr::new(any(target), target.port()))?;
     socket.set_read_timeout(Some(UNDER_WAY))?;
@@ -132,7 +131,7 @@ fn receiver(target: SocketAddr) -> Result<UdpSocket> {
     Ok(socket)
 }
 
-/// Whoever is sent to as a group has to belong to it.
+/// A receiver of multicast must join the group.
 fn join(socket: &UdpSocket, target: SocketAddr) -> Result<()> {
     match target.ip() {
         IpAddr::V4(group) if group.is_multicast() => {

@@ -1,4 +1,4 @@
-//! Packets that look as if a tunnel had brought them, sent by anybody.
+//! Forged tunnel packets, from any sender.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -8,26 +8,26 @@ use tweed_lab::{Family, Namespace, Node, Pod, eventually, listen};
 
 use crate::cluster::PATIENCE;
 
-/// Of flannel's tunnels.
+/// The port of flannel's tunnels.
 pub const PORT: u16 = 8472;
 pub const VNI: u32 = 1;
-/// Where the pod listens.
+/// The port that the pod listens on.
 pub const INNER_PORT: u16 = 7004;
-/// So many are sent where none is to arrive.
+/// The number of packets sent where none may be delivered.
 const MANY: u32 = 20;
 
-/// A way into a pod through the tunnel of its node.
+/// A forged packet to a pod through the tunnel of its node.
 #[derive(Clone, Debug)]
 pub struct Forged {
     node: SocketAddr,
     mac: [u8; 6],
-    /// Who the inner packet says it is from, and whom it is for.
+    /// Source and destination of the inner packet.
     inner: (IpAddr, IpAddr),
     pod: Namespace,
 }
 
 impl Forged {
-    /// To `pod` on `node`; `claimed` is what the inner packet has as its source.
+    /// To `pod` on `node`, with `claimed` as the source of the inner packet.
     pub fn to(node: &Node, pod: &Pod, claimed: IpAddr) -> Result<Self> {
         let family = Family::of(claimed);
         let device = match family {
@@ -42,45 +42,45 @@ impl Forged {
         })
     }
 
-    /// Whether what is sent from `from`, by the address `source` if there is one, comes to the pod.
+    /// Whether the packet is delivered to the pod when `from` sends it, with `source` if given.
     pub fn arrives(&self, from: &Namespace, source: Option<IpAddr>) -> Result<()> {
-        let (ears, mouth) = (self.ears()?, self.mouth(from, source)?);
-        let heard = || {
-            mouth.send_to(&self.packet(1), self.node)?;
-            ensure!(numbers(&ears)?.contains(&1), "nothing arrives");
+        let (receiver, sender) = (self.receiver()?, self.sender(from, source)?);
+        let received = || {
+            sender.send_to(&self.packet(1), self.node)?;
+            ensure!(numbers(&receiver)?.contains(&1), "nothing arrives");
             Ok::<_, anyhow::Error>(())
         };
-        eventually(PATIENCE, heard).map(drop)
+        eventually(PATIENCE, received).map(drop)
     }
 
-    /// Whether it does not, although what comes from `trusted` does, a moment later.
+    /// Whether the packet is lost, although one from `trusted` is delivered a moment later.
     pub fn is_lost(
         &self,
         from: &Namespace,
         source: Option<IpAddr>,
         trusted: &Namespace,
     ) -> Result<()> {
-        let (ears, mouth) = (self.ears()?, self.mouth(from, source)?);
+        let (receiver, sender) = (self.receiver()?, self.sender(from, source)?);
         for _ in 0..MANY {
-            mouth.send_to(&self.packet(1), self.node)?;
+            sender.send_to(&self.packet(1), self.node)?;
         }
-        let (trusted, mut heard) = (self.mouth(trusted, None)?, BTreeSet::new());
+        let (trusted, mut received) = (self.sender(trusted, None)?, BTreeSet::new());
         eventually(PATIENCE, || {
             trusted.send_to(&self.packet(2), self.node)?;
-            heard.extend(numbers(&ears)?);
-            ensure!(heard.contains(&2), "not even what a peer sends arrives");
+            received.extend(numbers(&receiver)?);
+            ensure!(received.contains(&2), "not even what a peer sends arrives");
             Ok::<_, anyhow::Error>(())
         })?;
-        ensure!(!heard.contains(&1), "it arrives");
+        ensure!(!received.contains(&1), "it arrives");
         Ok(())
     }
 
     /// Sends it once to another node.
     pub fn send_to(&self, node: SocketAddr, from: &Namespace) -> Result<()> {
-        self.mouth(from, None)?.send_to(&self.packet(1), node).map(drop).context("sending")
+        self.sender(from, None)?.send_to(&self.packet(1), node).map(drop).context("sending")
     }
 
-    fn mouth(&self, from: &Namespace, source: Option<IpAddr>) -> Result<UdpSocket> {
+    fn sender(&self, from: &Namespace, source: Option<IpAddr>) -> Result<UdpSocket> {
         let any = match self.node {
             SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
             SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
@@ -88,10 +88,10 @@ impl Forged {
         Ok(from.within(|| UdpSocket::bind((source.unwrap_or(any), 0)))??)
     }
 
-    fn ears(&self) -> Result<UdpSocket> {
-        let ears = self.pod.within(|| listen(SocketAddr::new(self.inner.1, INNER_PORT)))??;
-        ears.set_nonblocking(true)?;
-        Ok(ears)
+    fn receiver(&self) -> Result<UdpSocket> {
+        let receiver = self.pod.within(|| listen(SocketAddr::new(self.inner.1, INNER_PORT)))??;
+        receiver.set_nonblocking(true)?;
+        Ok(receiver)
     }
 
     fn packet(&self, number: u8) -> Vec<u8> {
@@ -107,7 +107,7 @@ pub fn mac(node: &Node, device: &str) -> Result<[u8; 6]> {
     Ok(octets.as_slice().try_into()?)
 }
 
-/// What VXLAN carries in UDP: a frame to `mac`, and in it a datagram from `inner.0` to `inner.1`.
+/// The VXLAN payload of UDP: a frame to `mac`, with a datagram from `inner.0` to `inner.1`.
 pub fn tunnelled(mac: [u8; 6], inner: (IpAddr, IpAddr), payload: &[u8]) -> Vec<u8> {
     let [_, vni @ ..] = VNI.to_be_bytes();
     let ether_type: [u8; 2] = if inner.0.is_ipv4() { [0x08, 0] } else { [0x86, 0xdd] };
@@ -117,11 +117,11 @@ pub fn tunnelled(mac: [u8; 6], inner: (IpAddr, IpAddr), payload: &[u8]) -> Vec<u
     [vxlan, ethernet, datagram.packets(Shape::Whole).concat()].concat()
 }
 
-/// What has come.
-fn numbers(ears: &UdpSocket) -> Result<BTreeSet<u8>> {
+/// The numbers of the received packets.
+fn numbers(receiver: &UdpSocket) -> Result<BTreeSet<u8>> {
     let (mut numbers, mut buffer) = (BTreeSet::new(), [0; 1]);
     loop {
-        match ears.recv(&mut buffer) {
+        match receiver.recv(&mut buffer) {
             Ok(_) => numbers.insert(buffer[0]),
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Ok(numbers),
             Err(error) => bail!(error),
@@ -129,35 +129,35 @@ fn numbers(ears: &UdpSocket) -> Result<BTreeSet<u8>> {
     }
 }
 
-/// UDP in IP, to a port from the same.
+/// UDP in IP; source and destination port are the same.
 pub struct Datagram<'a> {
     /// Source and destination, of one family.
     pub ends: (IpAddr, IpAddr),
     pub port: u16,
-    /// What tells the fragments of one from those of another.
+    /// Distinguishes its fragments from those of other datagrams.
     pub number: u16,
     pub payload: &'a [u8],
 }
 
-/// How a datagram is put into packets.
+/// How a datagram is divided into packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
     Whole,
-    /// The first of two fragments ends with the header of UDP.
+    /// The first of two fragments ends after the UDP header.
     Fragments,
-    /// With options that say nothing, in a header of their own for IPv6.
+    /// With padding options, for IPv6 in an extension header.
     Options,
 }
 
 const UDP: u8 = 17;
-/// Of a header of UDP, in bytes: what the first fragment has.
+/// The size of a UDP header in bytes, which is all that the first fragment contains.
 const FIRST: usize = 8;
-/// What follows a header of IPv6.
+/// The number of the IPv6 fragment header.
 const FRAGMENT: u8 = 44;
 const OPTIONS: u8 = 60;
 
 impl Datagram<'_> {
-    /// IP packets, as a raw socket takes them.
+    /// IP packets for a raw socket.
     pub fn packets(&self, shape: Shape) -> Vec<Vec<u8>> {
         let udp = self.udp();
         match shape {
@@ -175,14 +175,14 @@ impl Datagram<'_> {
         }
     }
 
-    /// The header of IPv6 for fragments.
+    /// The IPv6 fragment header.
     fn fragment(&self, part: Part) -> [u8; 8] {
         let [a, b] = part.offset(3, 1);
         let [c, d] = self.number.to_be_bytes();
         [UDP, 0, a, b, 0, 0, c, d]
     }
 
-    /// `more` is a header of IPv6 of the kind `next`; IPv4 has its own ways.
+    /// `more` is an IPv6 extension header of type `next`; IPv4 does not use it.
     fn packet(&self, content: &[u8], next: u8, more: &[u8], part: Part) -> Vec<u8> {
         match self.ends {
             (IpAddr::V4(source), IpAddr::V4(destination)) => {
@@ -222,13 +222,13 @@ impl Datagram<'_> {
                 let pseudo = [&ends[..], &[0, 0, high, low, 0, 0, 0, UDP], &udp(0)];
                 udp(checksum(&pseudo.concat()))
             }
-            // In IPv4, UDP may do without a sum.
+            // In IPv4, the UDP checksum is optional.
             _ => udp(0),
         }
     }
 }
 
-/// Which part of a datagram a packet has.
+/// The part of a datagram in one packet.
 #[derive(Clone, Copy)]
 enum Part {
     All,
@@ -237,7 +237,7 @@ enum Part {
 }
 
 impl Part {
-    /// The place in units of 8 bytes, moved to the left by `shift` bits, with `more` if more follows.
+    /// The offset in units of 8 bytes, shifted left by `shift` bits, plus `more` if more follows.
     fn offset(self, shift: u16, more: u16) -> [u8; 2] {
         let place = match self {
             Self::All => 0,

@@ -1,4 +1,4 @@
-//! Hosts whose chain FORWARD drops what no rule accepts, as after Docker or ufw: pods have their network.
+//! Hosts whose chain FORWARD drops by default, as after Docker or ufw: pods still have network.
 
 use anyhow::{Result, ensure};
 use tweed_lab::{Daemon, DaemonPlan, Family, Files, Node, Pod, Traffic, eventually};
@@ -8,19 +8,19 @@ use crate::cluster::{Cluster, ClusterPlan, PATIENCE, Stack};
 use crate::scene::{Iptables, network, write_flannels_rules};
 use crate::table::{HOST_GW, VXLAN};
 
-/// With the flags that the unit and the manifests ship.
+/// The flags of the shipped unit and manifests.
 const FLAG: &str = "--ip-masq";
 
-/// Where a daemon runs.
+/// The environment of a daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum From {
-    /// It finds the programs of iptables.
+    /// The programs of iptables are in its path.
     Host,
-    /// There is no program but its own, as in the image.
+    /// The image contains no program but the daemon.
     Image,
 }
 
-/// When the host begins to drop.
+/// When the host starts to drop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Drops {
     Before,
@@ -91,7 +91,7 @@ fn have_their_network(pods: &[Pod]) -> Result<()> {
     eventually(PATIENCE, || reach_each_other(pods)).map(drop)
 }
 
-/// What people see who list the rules of the host.
+/// The rules as the host's own tools list them.
 fn are_listed(node: &Node, kind: Iptables, family: Family) -> Result<()> {
     let listing = node.namespace().run(&format!("{}-save", program(kind, family)), &[])?;
     let (network, comment) = (network(family), "-m comment --comment \"flanneld forward\"");
@@ -113,7 +113,7 @@ fn all_is_well(cluster: &Cluster, pods: &[Pod], kind: Iptables) -> Result<()> {
     for (node, daemon) in cluster.nodes.iter().zip(&cluster.daemons) {
         eventually(PATIENCE, || is_ready(daemon))?;
         cluster.stack.families().iter().try_for_each(|family| are_listed(node, kind, *family))?;
-        // What nothing needs any more is removed a moment later.
+        // Unneeded rules are removed a moment later.
         eventually(PATIENCE, || {
             let diff = tweedctl(node, &["diff"])?;
             ensure!(diff.status.success(), "{diff:?}");
@@ -141,7 +141,7 @@ fn fresh(kind: Iptables, from: From, drops: Drops) -> Result<()> {
         node.namespace().run(&program(kind, Family::V4), &["-F", "FORWARD"])?;
     }
     all_is_well(&cluster, &pods, kind)?;
-    // Nothing is left behind, and the host is as it was.
+    // No rule of tweed remains, and the host has its rules of before.
     cluster.daemons.iter().try_for_each(|daemon| daemon.stop().map(drop))?;
     let cleanup = tweedctl(&cluster.nodes[0], &["cleanup", "--yes"])?;
     ensure!(cleanup.status.success(), "{cleanup:?}");
@@ -152,7 +152,7 @@ fn fresh(kind: Iptables, from: From, drops: Drops) -> Result<()> {
     Ok(())
 }
 
-/// From flanneld's rules, which let pods through, with packets under way.
+/// Starts from flanneld's rules, which accept packets of pods, with packets under way.
 fn after_a_take_over(kind: Iptables, from: From) -> Result<()> {
     let mut cluster = nodes(Stack::Dual)?;
     start(&mut cluster, from)?;
@@ -230,7 +230,7 @@ fn pods_of_a_fresh_node_have_their_network_where_legacy_iptables_drops() {
 }
 
 #[test]
-fn no_packet_notices_a_take_over_where_forwarding_is_dropped() {
+fn no_packet_is_lost_in_a_takeover_where_forwarding_is_dropped() {
     for (kind, from) in
         [(Iptables::Nft, From::Host), (Iptables::Nft, From::Image), (Iptables::Legacy, From::Host)]
     {
@@ -258,7 +258,7 @@ fn named_command(daemon: &Daemon, program: &str) -> Result<String> {
     command.ok_or_else(|| anyhow::anyhow!("no command of {program} is named: {reasons}"))
 }
 
-/// Without its programs, what legacy iptables drops cannot be known.
+/// Without its programs, the daemon cannot know what legacy iptables drops.
 #[test]
 fn from_the_image_a_node_names_the_commands_that_legacy_iptables_needs() {
     let mut cluster = nodes(Stack::Dual).unwrap();
@@ -277,9 +277,9 @@ fn from_the_image_a_node_names_the_commands_that_legacy_iptables_needs() {
     have_their_network(&pods).unwrap();
 }
 
-/// What the operator says is for others to let through is not let through.
+/// Without forward rules, the host drops packets of pods.
 #[test]
-fn a_node_that_is_to_leave_forward_alone_does() {
+fn without_forward_rules_pods_are_dropped() {
     let flags: &[&str] = &[FLAG, "--iptables-forward-rules=false"];
     let plan = ClusterPlan::new(2, &Stack::V4.config(&HOST_GW.config())).flags(flags);
     let mut cluster = plan.build().unwrap();

@@ -1,4 +1,4 @@
-//! What changed while a node could not hear of it.
+//! Changes in etcd while a node is disconnected.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use crate::peer::Peer;
 
 const MIXED: &str = r#"{"Network":"10.244.0.0/16","Mixed":true,"Backend":{"Type":"vxlan"}}"#;
 const VXLAN: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
-/// A node that was cut off in silence asks for a sign of life after a while.
+/// Upper limit until a node detects a connection that silently drops packets.
 const NOTICED: Duration = Duration::from_secs(20);
 
-/// Objects of other people, like ours as far as they can be.
+/// Foreign objects that resemble tweed's as closely as possible.
 struct Foreign(Vec<String>);
 
 impl Foreign {
@@ -82,7 +82,7 @@ fn a_node_that_was_cut_off_catches_up_with_all_that_changed() {
         ensure!(fdb_of(node, &direct.mac)? == 0, "the tunnel to who left it is left");
         Ok(())
     };
-    // Those that heard of it have followed, and the one that did not has not.
+    // The connected nodes have followed; the disconnected one has not.
     eventually(PATIENCE, || cluster.nodes[1..].iter().try_for_each(is_right)).unwrap();
     before.iter().try_for_each(|peer| peer.is_tunnelled_by(&lonely)).unwrap();
     for pod in &pods[1..] {
@@ -112,13 +112,13 @@ fn fdb_to(node: &Node, peer: &Peer) -> Result<usize> {
     Ok(all.iter().filter(|entry| entry.remote == Some(peer.public_ip)).count())
 }
 
-/// A node whose daemon is down while one of two peers leaves, and etcd hangs when it starts again.
+/// The daemon of a node is down while one of two peers leaves, and etcd hangs at its next start.
 fn leaves_while_down() -> Result<(Cluster, Peer, Peer)> {
     let mut cluster = Cluster::start(1, VXLAN)?;
     let (leaver, stayer) = (Peer::numbered(1), Peer::numbered(2));
     leaver.is_followed_by(&cluster.nodes, &cluster.etcd, PATIENCE)?;
     stayer.is_followed_by(&cluster.nodes, &cluster.etcd, PATIENCE)?;
-    // What is remembered is saved a moment after it changed.
+    // The checkpoint is written a moment after each change.
     eventually(PATIENCE, || has_saved(&cluster.nodes[0], "10.244.102.0"))?;
     cluster.daemons[0].kill()?;
     leaver.leave(&cluster.etcd)?;
@@ -127,7 +127,7 @@ fn leaves_while_down() -> Result<(Cluster, Peer, Peer)> {
 }
 
 #[test]
-fn a_peer_that_left_while_the_daemon_was_down_goes_once_all_leases_are_known() {
+fn a_peer_that_left_while_the_daemon_was_down_is_removed_after_a_full_read() {
     let (mut cluster, leaver, stayer) = leaves_while_down().unwrap();
     let node = cluster.nodes[0].clone();
     cluster.daemons[0].start().unwrap();

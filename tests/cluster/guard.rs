@@ -1,4 +1,4 @@
-//! Who can send into the tunnel, with its guards and without them.
+//! Which sources can send into the tunnel, with its guards and without them.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -42,7 +42,7 @@ impl Scene {
         self.cluster.nodes[index].address(self.family)
     }
 
-    /// Into the pod of node number `index`, as if from a pod of the node behind it.
+    /// To the pod of node number `index`, as if from a pod of the node behind it.
     fn forged(&self, index: usize) -> Result<Forged> {
         let other = &self.pods[(index + 1) % self.pods.len()];
         Forged::to(&self.cluster.nodes[index], &self.pods[index], other.address(self.family)?)
@@ -58,39 +58,39 @@ impl Scene {
     }
 }
 
-fn only_strangers_are_kept_out(stack: Stack) -> Result<()> {
+fn only_unknown_sources_are_dropped(stack: Stack) -> Result<()> {
     let mut scene = Scene::start(2, stack, &[])?;
-    let stranger = scene.cluster.lab.node("stranger", &scene.cluster.segment)?;
+    let outsider = scene.cluster.lab.node("stranger", &scene.cluster.segment)?;
     let forged = scene.forged(0)?;
     forged.arrives(scene.node(1), None).context("from a peer")?;
-    forged.is_lost(stranger.namespace(), None, scene.node(1)).context("from a stranger")?;
+    forged.is_lost(outsider.namespace(), None, scene.node(1)).context("from a stranger")?;
     if stack == Stack::V4 {
-        let lease = vxlan(stranger.address(Family::V4)?, "02:00:00:00:02:02");
+        let lease = vxlan(outsider.address(Family::V4)?, "02:00:00:00:02:02");
         scene.cluster.etcd.put(&key("10.244.200.0/24"), &lease)?;
-        forged.arrives(stranger.namespace(), None).context("from one that holds a lease")?;
+        forged.arrives(outsider.namespace(), None).context("from one that holds a lease")?;
         scene.cluster.etcd.delete(&format!("{SUBNETS}/10.244.200.0-24"))?;
-        let lost = || forged.is_lost(stranger.namespace(), None, scene.node(1));
+        let lost = || forged.is_lost(outsider.namespace(), None, scene.node(1));
         eventually(PATIENCE, lost).context("from one that held a lease")?;
     }
     scene.start_with(0, &["--tunnel-drop-strangers=false"])?;
-    forged.arrives(stranger.namespace(), None).context("without the guard")
+    forged.arrives(outsider.namespace(), None).context("without the guard")
 }
 
 #[test]
-fn strangers_reach_no_pod_through_the_tunnel_unless_they_are_let_in() {
-    only_strangers_are_kept_out(Stack::V4).unwrap();
+fn unknown_sources_reach_no_pod_by_tunnel_unless_allowed() {
+    only_unknown_sources_are_dropped(Stack::V4).unwrap();
 }
 
 #[test]
-fn strangers_reach_no_pod_through_a_tunnel_of_ipv6_unless_they_are_let_in() {
-    only_strangers_are_kept_out(Stack::V6).unwrap();
+fn unknown_sources_reach_no_pod_by_ipv6_tunnel_unless_allowed() {
+    only_unknown_sources_are_dropped(Stack::V6).unwrap();
 }
 
 #[test]
-fn another_tunnel_on_the_same_port_is_left_alone() {
+fn another_tunnel_on_the_same_port_is_not_filtered() {
     let scene = Scene::start(2, Stack::V4, &["--ip-masq"]).unwrap();
-    let stranger = scene.cluster.lab.node("stranger", &scene.cluster.segment).unwrap();
-    let ends = [&scene.cluster.nodes[0], &stranger];
+    let outsider = scene.cluster.lab.node("stranger", &scene.cluster.segment).unwrap();
+    let ends = [&scene.cluster.nodes[0], &outsider];
     for (number, end) in ends.iter().enumerate() {
         let remote = ends[1 - number].address(Family::V4).unwrap();
         end.ip(format!("link add other type vxlan id 7 dstport {PORT} dev eth0 remote {remote}"))
@@ -98,12 +98,12 @@ fn another_tunnel_on_the_same_port_is_left_alone() {
         end.ip(format!("address add 192.0.2.{}/24 dev other", number + 1)).unwrap();
         end.ip("link set other up").unwrap();
     }
-    let ping = || stranger.namespace().run("ping", &["-c1", "-W1", "192.0.2.1"]).map(drop);
+    let ping = || outsider.namespace().run("ping", &["-c1", "-W1", "192.0.2.1"]).map(drop);
     eventually(PATIENCE, ping).unwrap();
     assert!(connections(scene.node(0)).unwrap() > 0, "those of others are tracked as ever");
 }
 
-/// How many connections of VXLAN the kernel of a node keeps track of.
+/// The number of VXLAN connections that a node's kernel tracks.
 fn connections(node: &Namespace) -> Result<usize> {
     let all = node.within(|| std::fs::read_to_string("/proc/thread-self/net/nf_conntrack"))??;
     ensure!(!all.is_empty(), "no connection is tracked at all");
@@ -111,8 +111,8 @@ fn connections(node: &Namespace) -> Result<usize> {
 }
 
 #[test]
-fn the_tunnel_leaves_no_trace_among_connections() {
-    // Who masquerades tracks connections.
+fn packets_of_the_tunnel_are_not_tracked() {
+    // A node that masquerades tracks connections.
     let mut scene = Scene::start(2, Stack::V4, &["--ip-masq"]).unwrap();
     let far = scene.pods[1].address(Family::V4).unwrap();
     for _ in 0..5 {
@@ -128,7 +128,7 @@ fn the_tunnel_leaves_no_trace_among_connections() {
     .unwrap();
 }
 
-/// What a pod sends from the tunnel's port, and what is sent back to it.
+/// A packet that a pod sends from the tunnel's port, and the reply.
 fn goes_and_comes_back(pod: &Pod, node: IpAddr, to: &Node) -> Result<()> {
     let target = SocketAddr::new(to.address(Family::V4)?, 7005);
     let far = to.namespace().within(|| listen(target))??;
@@ -147,12 +147,12 @@ fn goes_and_comes_back(pod: &Pod, node: IpAddr, to: &Node) -> Result<()> {
 }
 
 #[test]
-fn a_flow_that_is_masqueraded_with_the_tunnels_port_is_no_packet_of_it() {
+fn a_masqueraded_flow_with_the_tunnels_port_is_not_filtered() {
     let scene = Scene::start(2, Stack::V4, &["--ip-masq", "--ip-masq-fully-random-disable"]);
     let scene = scene.unwrap();
-    let stranger = scene.cluster.lab.node("stranger", &scene.cluster.segment).unwrap();
+    let outsider = scene.cluster.lab.node("stranger", &scene.cluster.segment).unwrap();
     let (pod, node) = (&scene.pods[0], scene.address(0).unwrap());
-    goes_and_comes_back(pod, node, &stranger).unwrap();
+    goes_and_comes_back(pod, node, &outsider).unwrap();
     goes_and_comes_back(pod, node, &scene.cluster.nodes[1]).unwrap();
 }
 
@@ -160,7 +160,7 @@ fn pods_cannot_pass_for_nodes(stack: Stack) -> Result<()> {
     let mut scene = Scene::start(3, stack, &["--ip-masq"])?;
     let (family, pod) = (scene.family, scene.pods[0].namespace().clone());
     let (to_own, to_other) = (scene.forged(0)?, scene.forged(1)?);
-    // Any source will do for who may send what it likes.
+    // Any source works for a sender that may send arbitrary packets.
     let claimed = scene.address(2)?;
     pod.ip(&format!("address add {}/{} dev lo nodad", claimed, width(family)))?;
     for source in [None, Some(claimed)] {
@@ -185,33 +185,33 @@ fn width(family: Family) -> u8 {
     }
 }
 
-/// Whether what looks like a packet of the tunnel passes between pods.
+/// Whether pods can exchange packets that look like the tunnel's.
 fn has_a_tunnel_of_its_own(
     forged: &Forged,
     from: &Namespace,
     (to, target): (&Pod, SocketAddr),
 ) -> Result<()> {
-    let ears = to.namespace().within(|| listen(target))??;
-    ears.set_nonblocking(true)?;
-    let heard = || {
+    let receiver = to.namespace().within(|| listen(target))??;
+    receiver.set_nonblocking(true)?;
+    let received = || {
         forged.send_to(target, from)?;
-        ears.recv(&mut [0; 100]).map(drop).context("nothing arrives")
+        receiver.recv(&mut [0; 100]).map(drop).context("nothing arrives")
     };
-    eventually(PATIENCE, heard).context("from pod to pod").map(drop)
+    eventually(PATIENCE, received).context("from pod to pod").map(drop)
 }
 
 #[test]
-fn pods_cannot_pass_for_nodes_unless_they_are_let_out() {
+fn pods_cannot_send_as_nodes_unless_allowed() {
     pods_cannot_pass_for_nodes(Stack::V4).unwrap();
 }
 
 #[test]
-fn pods_cannot_pass_for_nodes_by_ipv6_unless_they_are_let_out() {
+fn pods_cannot_send_as_nodes_by_ipv6_unless_allowed() {
     pods_cannot_pass_for_nodes(Stack::V6).unwrap();
 }
 
 #[test]
-fn a_guard_is_shown_and_put_back_and_leaves_nothing_behind() {
+fn a_guard_is_shown_restored_and_cleaned_up() {
     let scene = Scene::start(2, Stack::Dual, &[]).unwrap();
     let (node, daemon) = (scene.node(0), &scene.cluster.daemons[0]);
     let guard = |daemon: &Daemon| Ok::<_, anyhow::Error>(json(daemon, "status")?["guard"].take());
@@ -219,7 +219,7 @@ fn a_guard_is_shown_and_put_back_and_leaves_nothing_behind() {
     assert_eq!(shown["in_force"], true, "{shown}");
     assert_eq!(shown["admitted"], 2, "{shown}");
     assert_eq!(shown["tables"].as_array().unwrap().len(), 2, "{shown}");
-    // Without the time that is left of what expires.
+    // Without the remaining time of elements that expire.
     let table =
         |family| node.run("nft", &["--stateless", "list", "table", family, "tweed-tunnel.1"]);
     let listed = || Ok::<_, anyhow::Error>([table("ip")?, table("ip6")?]);
@@ -246,20 +246,20 @@ fn a_guard_is_shown_and_put_back_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_guard_that_no_daemon_renews_opens_and_closes_when_one_is_back() {
+fn an_unrenewed_guard_opens_and_closes_when_a_daemon_returns() {
     let mut scene = Scene::start(2, Stack::V4, &[]).unwrap();
-    let stranger = scene.cluster.lab.node("stranger", &scene.cluster.segment).unwrap();
+    let outsider = scene.cluster.lab.node("stranger", &scene.cluster.segment).unwrap();
     let forged = scene.forged(0).unwrap();
-    forged.is_lost(stranger.namespace(), None, scene.node(1)).unwrap();
+    forged.is_lost(outsider.namespace(), None, scene.node(1)).unwrap();
     scene.cluster.daemons[0].stop().unwrap();
-    // A day goes by in a second.
+    // Simulates that a day passes in a second.
     let set = "element ip tweed-tunnel.1 renewed";
     let script = format!("delete {set} {{ udp }}; add {set} {{ udp timeout 24h expires 1s }}");
     scene.node(0).run("nft", &[&script]).unwrap();
-    forged.arrives(stranger.namespace(), None).unwrap();
+    forged.arrives(outsider.namespace(), None).unwrap();
     scene.cluster.daemons[0].start().unwrap();
     scene.cluster.daemons[0].wait_ready().unwrap();
-    let lost = || forged.is_lost(stranger.namespace(), None, scene.node(1));
+    let lost = || forged.is_lost(outsider.namespace(), None, scene.node(1));
     eventually(PATIENCE, lost).unwrap();
 }
 
@@ -270,7 +270,7 @@ fn under_a_guard_no_packet_is_lost_while_leases_and_backends_change() {
     cluster.start_pods().unwrap();
     cluster.wait_for_paths(|_, _| Path::Tunnel).unwrap();
     let probe = cluster.lab.probe(&cluster.lab.pairs(Family::V4), RATE).unwrap();
-    // Beyond these numbers are the subnets of the nodes.
+    // Nodes have smaller subnet numbers than these.
     let peers: Vec<Peer> = (1..=18).map(Peer::numbered).collect();
 
     probe.mark("many join");
@@ -286,7 +286,7 @@ fn under_a_guard_no_packet_is_lost_while_leases_and_backends_change() {
     probe.mark("others move to other addresses and leave");
     move_and_leave(&cluster, &peers).unwrap();
     probe.mark("the guard is removed, and a daemon killed");
-    harm(&mut cluster).unwrap();
+    inject_faults(&mut cluster).unwrap();
     probe.run_for(PAUSE);
     probe.mark("a node joins");
     let newcomer = add_node(&mut cluster).unwrap();
@@ -301,12 +301,12 @@ fn under_a_guard_no_packet_is_lost_while_leases_and_backends_change() {
 fn join(cluster: &Cluster, peers: &[Peer]) -> Result<()> {
     peers.iter().try_for_each(|peer| peer.join(&cluster.etcd))?;
     let known = |peer: &Peer| {
-        cluster.nodes.iter().try_for_each(|node| admits(node.namespace(), peer.public_ip))
+        cluster.nodes.iter().try_for_each(|node| allows(node.namespace(), peer.public_ip))
     };
     eventually(PATIENCE, || peers.iter().try_for_each(known)).map(drop)
 }
 
-/// Waits until the nodes, all of a kind, take the way of that kind.
+/// Waits until all nodes use the path of `side`.
 fn flip(cluster: &Cluster, side: Side, path: Path) -> Result<()> {
     cluster.etcd.put(CONFIG, &Stack::V4.config(&side.config()))?;
     cluster.wait_for_paths(|_, _| path).map(drop)
@@ -315,31 +315,31 @@ fn flip(cluster: &Cluster, side: Side, path: Path) -> Result<()> {
 fn move_and_leave(cluster: &Cluster, peers: &[Peer]) -> Result<()> {
     let moved = Peer { public_ip: "10.99.1.222".parse()?, ..peers[0].clone() };
     moved.join(&cluster.etcd)?;
-    // More at once would be too many to be true.
+    // More at once would be a mass removal, which is held.
     let (leaving, staying) = peers[1..].split_at(8);
     leaving.iter().try_for_each(|peer| peer.leave(&cluster.etcd))?;
     eventually(PATIENCE, || {
         cluster.nodes.iter().try_for_each(|node| {
-            admits(node.namespace(), moved.public_ip)?;
-            let gone = |peer: &Peer| admits(node.namespace(), peer.public_ip).is_err();
+            allows(node.namespace(), moved.public_ip)?;
+            let gone = |peer: &Peer| allows(node.namespace(), peer.public_ip).is_err();
             ensure!(leaving.iter().all(gone) && gone(&peers[0]), "some are still let in");
-            staying.iter().try_for_each(|peer| admits(node.namespace(), peer.public_ip))
+            staying.iter().try_for_each(|peer| allows(node.namespace(), peer.public_ip))
         })
     })?;
     moved.leave(&cluster.etcd)
 }
 
-fn harm(cluster: &mut Cluster) -> Result<()> {
+fn inject_faults(cluster: &mut Cluster) -> Result<()> {
     let node = cluster.nodes[0].namespace();
     node.run("nft", &["flush", "ruleset"])?;
     let peer = cluster.nodes[1].address(Family::V4)?;
-    eventually(PATIENCE, || admits(node, peer))?;
+    eventually(PATIENCE, || allows(node, peer))?;
     cluster.daemons[1].kill()?;
     cluster.daemons[1].start()?;
     cluster.daemons[1].wait_ready().map(drop)
 }
 
-/// Nor is anything lost between its pod and those of the others.
+/// No packet between its pod and the others is lost either.
 fn add_node(cluster: &mut Cluster) -> Result<Pod> {
     let node = cluster.lab.node("n4", &cluster.segment)?;
     cluster.add(node)?;
@@ -361,8 +361,8 @@ fn change_address(cluster: &Cluster, newcomer: &Pod) -> Result<()> {
     node.ip(format!("address add {new}/24 dev eth0"))?;
     eventually(PATIENCE, || {
         others.iter().try_for_each(|node| {
-            admits(node.namespace(), new)?;
-            ensure!(admits(node.namespace(), old).is_err(), "{old} is still let in");
+            allows(node.namespace(), new)?;
+            ensure!(allows(node.namespace(), old).is_err(), "{old} is still let in");
             Ok(())
         })
     })?;
@@ -370,8 +370,8 @@ fn change_address(cluster: &Cluster, newcomer: &Pod) -> Result<()> {
     eventually(PATIENCE, || newcomer.ping(first, 56)).map(drop)
 }
 
-/// Whether who has this address may send through the tunnel to a node.
-fn admits(node: &Namespace, address: IpAddr) -> Result<()> {
+/// Whether a source with this address may send through the tunnel to a node.
+fn allows(node: &Namespace, address: IpAddr) -> Result<()> {
     let element = format!("{{ {address} }}");
     node.run("nft", &["get", "element", "ip", "tweed-tunnel.1", "peers", &element]).map(drop)
 }

@@ -1,4 +1,4 @@
-//! The health port and the port of metrics: who reaches them, and what keeps a probe waiting.
+//! The health port and the metrics port: which sources reach them, and how long a probe waits.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
@@ -18,10 +18,10 @@ use crate::table::VXLAN;
 
 const PORT: u16 = 8081;
 const METRICS_PORT: u16 = 8082;
-/// What kubelet grants a probe.
+/// kubelet's timeout for a probe.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 const PROBES: usize = 15;
-/// More connections than the daemon holds at once.
+/// More connections than the daemon accepts at once.
 const SLOW: usize = 200;
 
 fn start(flags: &'static [&'static str], stack: Stack) -> Cluster {
@@ -57,8 +57,8 @@ fn slow_request(source: IpAddr, target: SocketAddr) -> Result<TcpStream> {
     Ok(slow)
 }
 
-/// Keeps slow requests open from a pod with so many addresses while kubelet probes; returns how many
-/// of the probes were answered in time.
+/// Keeps slow requests open from a pod with this number of addresses while kubelet probes; returns
+/// how many of the probes were answered in time.
 fn answered_beside_slow_requests(addresses: u8) -> usize {
     let cluster = start(&[], Stack::V4);
     let pod = cluster.nodes[0].pod().unwrap();
@@ -111,7 +111,7 @@ fn slow_requests_from_many_addresses_delay_no_probe() {
 }
 
 #[test]
-fn the_unspecified_address_is_that_of_both_families() {
+fn the_unspecified_address_listens_on_both_families() {
     for flags in [&[][..], &["--healthz-ip=::"]] {
         let cluster = start(flags, Stack::Dual);
         let node = &cluster.nodes[0];
@@ -125,7 +125,7 @@ fn the_unspecified_address_is_that_of_both_families() {
 }
 
 #[test]
-fn a_host_that_has_turned_ipv6_off_is_served_on_ipv4() {
+fn a_host_without_ipv6_is_served_on_ipv4() {
     let mut cluster = ClusterPlan::new(1, &Stack::V4.config(&VXLAN.config())).build().unwrap();
     let node = cluster.nodes[0].namespace().clone();
     for link in ["all", "default", "lo"] {
@@ -136,7 +136,7 @@ fn a_host_that_has_turned_ipv6_off_is_served_on_ipv4() {
 }
 
 #[test]
-fn pods_reach_the_metrics_and_not_the_health_of_a_shipped_daemon() {
+fn pods_reach_only_the_metrics_of_a_shipped_daemon() {
     let cluster = start(&["--healthz-ip=127.0.0.1", "--metrics-port=8082"], Stack::V4);
     let node = &cluster.nodes[0];
     let pod = node.pod().unwrap();

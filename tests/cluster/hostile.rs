@@ -1,4 +1,4 @@
-//! What anybody may write into etcd, and what nodes make of it: nothing.
+//! Hostile records in etcd change nothing on the nodes.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -14,10 +14,10 @@ use crate::peer::{Peer, host_gw, key, key_of, vxlan};
 
 const VXLAN: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
 const MIXED: &str = r#"{"Network":"10.244.0.0/16","Mixed":true,"Backend":{"Type":"host-gw"}}"#;
-/// Longer than it takes until a peer that is gone is withdrawn.
+/// Longer than it takes until the routes to a lost peer are withdrawn.
 const A_WHILE: Duration = Duration::from_secs(4);
 
-/// Too much for a command line, or not text.
+/// For values too long for a command line, or not text.
 fn put_bytes(etcd: &Etcd, key: &str, value: &[u8]) -> Result<()> {
     if value.is_empty() {
         return etcd.put(key, "");
@@ -47,7 +47,7 @@ fn are_unchanged(cluster: &Cluster, before: &[Snapshot]) -> Result<()> {
 }
 
 #[test]
-fn garbage_below_subnets_harms_nobody() {
+fn garbage_below_subnets_changes_no_node() {
     let cluster = Cluster::start(2, VXLAN).unwrap();
     cluster.wait_for_paths(|_, _| Path::Tunnel).unwrap();
     let (near, far) = (cluster.nodes[0].pod().unwrap(), cluster.nodes[1].pod().unwrap());
@@ -91,7 +91,7 @@ fn garbage_below_subnets_harms_nobody() {
     }
     are_unchanged(&cluster, &before).unwrap();
     near.ping(far.address(Family::V4).unwrap(), 56).unwrap();
-    // Good news is heard all the same, and what was garbage may become a lease.
+    // Valid leases are still applied, and an invalid record may become a lease.
     put_bytes(&cluster.etcd, &format!("{SUBNETS}/10.244.201.0-24"), good.as_bytes()).unwrap();
     eventually(PATIENCE, || is_followed(&cluster, "10.244.201.0/24", Path::None)).unwrap();
     let good = vxlan("10.99.1.201", "02:00:00:00:02:01");
@@ -103,7 +103,7 @@ fn garbage_below_subnets_harms_nobody() {
     throughout(A_WHILE, || near.ping(far.address(Family::V4)?, 56)).unwrap();
 }
 
-/// Leases whose texts are as long as etcd's clients take them.
+/// Leases with texts of the maximum length that etcd's clients accept.
 fn long_leases() -> Vec<(String, String)> {
     let long = "\u{1}\u{9b}\u{202e}a".repeat(8_000);
     let text = |number: u8| {
@@ -138,7 +138,7 @@ fn long_texts_in_leases_delay_no_removal() {
     for (key, value) in &long {
         put_bytes(&cluster.etcd, key, value.as_bytes()).unwrap();
     }
-    // Each node's report names them, and is accepted.
+    // Each node's report names them, and etcd accepts it.
     let reports_all = |cluster: &Cluster| {
         let reports = cluster.etcd.list("/coreos.com/network/tweed/nodes/")?;
         let total = format!("\"exceptions_total\":{}", long.len());
@@ -161,7 +161,7 @@ fn long_texts_in_leases_delay_no_removal() {
     eventually(A_WHILE, || is_gone(&cluster, &peers[0])).unwrap();
     let grown = logged(&cluster).unwrap() - before;
     assert!(grown < 100 * 1024, "the logs grew by {grown} bytes");
-    // The same with all of it there from the start, in one line.
+    // The same records, present from the start, are logged in one line.
     let before = logged(&cluster).unwrap();
     for daemon in &mut cluster.daemons {
         daemon.restart().unwrap();
@@ -181,7 +181,7 @@ fn is_followed(cluster: &Cluster, subnet: &str, path: Path) -> Result<()> {
     Ok(())
 }
 
-/// A lease that must not be believed: key, value, and a word of the reason.
+/// A lease that must be rejected: key, value, and a part of the reason.
 type Hostile = (String, String, &'static str);
 
 /// Leases that would divert packets of the first node, or of its peer.
@@ -218,7 +218,7 @@ fn hostile_leases(victim: &Node, peer: &Node) -> Result<Vec<Hostile>> {
     let in_pods = [inside(ours), inside(theirs)].into_iter().flatten();
     add(vxlan("0.0.0.0", "02:00:00:00:04:00"), "PublicIP is missing");
     let implausible = ["0.1.2.3", "127.0.0.1", "169.254.3.4", "224.0.0.5", "240.0.0.1"];
-    // The first and the last address of the link are none of a node's.
+    // No node can have the first or the last address of the link.
     let on_link = ["10.99.1.0", "10.99.1.255", "255.255.255.255", "10.244.80.9"];
     let implausible = implausible.iter().chain(&on_link).map(|it| it.parse().unwrap());
     for (address, number) in implausible.chain(in_pods).zip(1..) {
@@ -238,7 +238,7 @@ fn hostile_leases_change_nothing(config: &str, path: Path) -> Result<()> {
     let mut cluster = Cluster::start(2, config)?;
     cluster.wait_for_paths(|_, _| path)?;
     let (near, far) = (cluster.nodes[0].pod()?, cluster.nodes[1].pod()?);
-    // Its address tells of no route that its own leases could not.
+    // Its address would divert no packets that its own leases could not.
     let peer = cluster.nodes[1].clone();
     let hostile = hostile_leases(&cluster.nodes[0], &peer)?;
     let before = cluster.nodes[0].snapshot()?;
@@ -262,7 +262,7 @@ fn hostile_leases_change_nothing(config: &str, path: Path) -> Result<()> {
     eventually(PATIENCE, || is_ready_with(&cluster.daemons[0], "conflicts with this node"))?;
     near.ping(far.address(Family::V4)?, 56)?;
     far.ping(near.address(Family::V4)?, 56)?;
-    // The same with all of it there from the start.
+    // The same, with all records present from the start.
     cluster.daemons[0].restart()?;
     unchanged(&cluster)?;
     near.ping(far.address(Family::V4)?, 56)?;
@@ -328,7 +328,7 @@ fn hostile_ipv6_leases_change_nothing() {
 }
 
 #[test]
-fn a_good_peer_whose_record_is_garbled_keeps_its_route() {
+fn an_accepted_peer_with_a_garbled_record_keeps_its_route() {
     let mut cluster = Cluster::start(1, VXLAN).unwrap();
     let (node, daemon, etcd) = (&cluster.nodes[0], &mut cluster.daemons[0], &cluster.etcd);
     let peer = Peer::numbered(1);
@@ -344,7 +344,7 @@ fn a_good_peer_whose_record_is_garbled_keeps_its_route() {
         .unwrap();
         peer.is_tunnelled_by(node).unwrap();
     }
-    // What was last read outlives the daemon that read it.
+    // The checkpoint has the last state that was read.
     eventually(PATIENCE, || has_saved(node, "10.244.101.0")).unwrap();
     daemon.kill().unwrap();
     daemon.start().unwrap();
@@ -360,7 +360,7 @@ fn a_good_peer_whose_record_is_garbled_keeps_its_route() {
 }
 
 #[test]
-fn a_mass_removal_is_held_until_the_leases_are_back() {
+fn a_mass_removal_is_delayed_until_the_leases_return() {
     let cluster = Cluster::start(1, VXLAN).unwrap();
     let (node, daemon, etcd) = (&cluster.nodes[0], &cluster.daemons[0], &cluster.etcd);
     let peers: Vec<Peer> = (1..=6).map(Peer::numbered).collect();
@@ -382,7 +382,7 @@ fn a_mass_removal_is_held_until_the_leases_are_back() {
     let changes = monitor.finish().unwrap();
     assert!(changes.is_empty(), "{changes:?}");
 
-    // One that really goes is no mass.
+    // A single peer that leaves is withdrawn at once.
     stays[0].leave(etcd).unwrap();
     let took = eventually(A_WHILE, || stays[0].is_unknown_to(node)).unwrap();
     println!("a peer that is gone was withdrawn after {took:?}");
@@ -395,7 +395,7 @@ fn a_mass_removal_is_held_until_the_leases_are_back() {
 }
 
 #[test]
-fn an_operator_can_let_a_mass_of_peers_go() {
+fn an_operator_can_allow_a_mass_removal() {
     let mut cluster = Cluster::start(0, VXLAN).unwrap();
     let node = cluster.lab.node("n1", &cluster.segment).unwrap();
     let peers: Vec<Peer> = (1..=6).map(Peer::numbered).collect();

@@ -1,5 +1,5 @@
-//! Machines that are copied, renamed, renumbered or misconfigured: healthy nodes keep their peers,
-//! and the sick one reports what is wrong.
+//! Machines that are cloned, renamed, renumbered or misconfigured: healthy nodes keep their peers,
+//! and the faulty one reports the fault.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -17,18 +17,18 @@ use crate::cluster::{Cluster, PATIENCE, Stack, binaries};
 use crate::peer::{Peer, key_of, vxlan};
 
 const VXLAN: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
-/// No healthy node loses a peer for longer.
+/// The longest time that a healthy node may be without a peer.
 const LONGEST_GAP: Duration = Duration::from_secs(2);
-/// Each of two nodes with one public IP claims the lease less and less often: few writes fall into this.
+/// Nodes with one public IP claim the lease at growing intervals: rarely within this time.
 const OBSERVED: Duration = Duration::from_secs(5);
 /// Packets per second and ordered pair of pods.
 const RATE: u32 = 100;
-/// What a change breaks is broken by then.
+/// The effects of a change are visible after this time.
 const A_WHILE: Duration = Duration::from_millis(2500);
-/// Those of a lab that are given to no node by itself.
+/// Addresses that the lab does not assign by itself.
 const FREE: [u8; 2] = [190, 191];
 
-/// Healthy nodes whose pods send to each other all the time.
+/// Healthy nodes whose pods send to each other throughout.
 struct Healthy {
     pods: Vec<Pod>,
     probe: Probe,
@@ -50,7 +50,7 @@ impl Healthy {
         Ok(())
     }
 
-    /// Whether each of them reaches `pod` within what a healthy node may be without a peer.
+    /// Whether each of them reaches `pod` within [`LONGEST_GAP`].
     fn reach(&self, pod: &Pod) -> Result<()> {
         for healthy in &self.pods {
             for (from, to) in [(healthy, pod), (pod, healthy)] {
@@ -73,7 +73,7 @@ fn pairs(pods: &[Pod]) -> Vec<Pair> {
     pods.iter().flat_map(|from| others(from).map(move |to| pair(from, to))).collect()
 }
 
-/// Two nodes, and the segment that more of them join.
+/// Two nodes, and the segment that other nodes join.
 struct Base {
     cluster: Cluster,
     pods: Vec<Pod>,
@@ -107,7 +107,7 @@ impl Base {
         Healthy::start(&self.cluster.lab, &[&self.pods[0], &self.pods[1]])
     }
 
-    /// As an address that is announced on its link would have it.
+    /// Flushes neighbour caches, which gratuitous ARP would update.
     fn announce_addresses(&self) -> Result<()> {
         forget_neighbours(&self.cluster.nodes)
     }
@@ -131,7 +131,7 @@ fn state_file(node: &Node) -> PathBuf {
     node.folder().join("subnet.state.json")
 }
 
-/// Waits until the checkpoint of `node` has what is published in its lease.
+/// Waits until the checkpoint of `node` matches its published lease.
 fn wait_for_checkpoint(node: &Node) -> Result<()> {
     let address = format!("\"public_ip\":\"{}\"", node.address(Family::V4)?);
     let saved = || {
@@ -144,7 +144,7 @@ fn wait_for_checkpoint(node: &Node) -> Result<()> {
     eventually(PATIENCE, saved).map(drop)
 }
 
-/// Whether status, readiness, log and metric of a daemon name what is wrong.
+/// Whether status, readiness, log and metric of a daemon name the fault.
 fn reports(daemon: &Daemon, sentence: &str, about: &str) -> Result<()> {
     eventually(PATIENCE, || is_ready_with(daemon, sentence))?;
     let status = json(daemon, "status")?;
@@ -157,7 +157,7 @@ fn reports(daemon: &Daemon, sentence: &str, about: &str) -> Result<()> {
     Ok(())
 }
 
-/// Whether a daemon has taken another MAC address, and reports it.
+/// Whether a daemon has changed its MAC address, and reports that.
 fn has_changed_its_mac(daemon: &Daemon, word: &str) -> Result<()> {
     eventually(PATIENCE, || {
         let metrics = daemon.get("/metrics")?.body;
@@ -183,7 +183,7 @@ fn mac(node: &Node) -> Result<String> {
 }
 
 #[test]
-fn after_a_power_cut_two_nodes_come_back_with_swapped_addresses() {
+fn after_a_power_cut_two_nodes_restart_with_swapped_addresses() {
     let base = Base::start().unwrap();
     let mut nodes = [base.machine("n3", "m3").unwrap(), base.machine("n4", "m4").unwrap()];
     let pods = [0, 1].map(|index: usize| nodes[index].0.pod().unwrap());
@@ -215,7 +215,7 @@ fn after_a_power_cut_two_nodes_come_back_with_swapped_addresses() {
     healthy.keep_their_peers().unwrap();
 }
 
-/// What a cloned disk has of `original`.
+/// Copies from `original` what a cloned disk would contain.
 fn clone_disk(original: &Node, copy: &Node) -> Result<()> {
     wait_for_checkpoint(original)?;
     std::fs::copy(original.subnet_file(), copy.subnet_file())?;
@@ -241,7 +241,7 @@ fn a_cloned_disk_ends_and_the_original_stays() {
 }
 
 #[test]
-fn a_machine_made_from_a_template_gets_a_lease_of_its_own() {
+fn a_machine_from_a_template_gets_its_own_lease() {
     let base = Base::start().unwrap();
     let (original, daemon) = base.machine("n3", "one").unwrap();
     let pod = original.pod().unwrap();
@@ -249,7 +249,7 @@ fn a_machine_made_from_a_template_gets_a_lease_of_its_own() {
     let healthy = base.with(&pod).unwrap();
     let copy = base.node("n4").unwrap();
     clone_disk(&original, &copy).unwrap();
-    // A boot takes what lies below /run.
+    // A reboot clears /run.
     std::fs::remove_file(copy.subnet_file()).unwrap();
     let copied = on_machine(&copy, &base.cluster.etcd, "two").start().unwrap();
     copied.wait_ready().unwrap();
@@ -264,7 +264,7 @@ fn a_machine_made_from_a_template_gets_a_lease_of_its_own() {
 }
 
 #[test]
-fn of_two_nodes_with_one_public_ip_both_report_it_and_neither_flaps() {
+fn two_nodes_with_one_public_ip_both_report_it_and_do_not_flap() {
     let base = Base::start().unwrap();
     let (node, daemon) = base.machine("n3", "m3").unwrap();
     let pod = node.pod().unwrap();
@@ -290,7 +290,7 @@ fn of_two_nodes_with_one_public_ip_both_report_it_and_neither_flaps() {
 }
 
 #[test]
-fn a_restored_snapshot_whose_node_has_moved_on_ends() {
+fn a_restored_snapshot_ends_once_its_node_has_a_newer_lease() {
     let base = Base::start().unwrap();
     let (node, daemon) = base.machine("n3", "one").unwrap();
     let pod = node.pod().unwrap();
@@ -339,7 +339,7 @@ fn an_older_lease_that_claims_a_nodes_mac_does_not_cut_it_off() {
 }
 
 #[test]
-fn a_new_node_may_have_the_address_that_another_had_a_moment_ago() {
+fn a_new_node_may_reuse_a_recent_address() {
     let base = Base::start().unwrap();
     let (moved, daemon) = base.machine("n3", "m3").unwrap();
     let (pod, before) = (moved.pod().unwrap(), moved.address(Family::V4).unwrap());
@@ -368,7 +368,7 @@ fn a_new_node_may_have_the_address_that_another_had_a_moment_ago() {
 }
 
 #[test]
-fn a_lease_that_a_wiped_machine_left_shares_its_tunnel_and_is_named() {
+fn the_lease_of_a_wiped_machine_shares_its_tunnel_and_is_named() {
     let base = Base::start().unwrap();
     let left = Peer::numbered(1);
     left.join(&base.cluster.etcd).unwrap();
@@ -393,7 +393,7 @@ fn a_lease_that_a_wiped_machine_left_shares_its_tunnel_and_is_named() {
 }
 
 #[test]
-fn a_node_with_the_mac_of_another_takes_a_fresh_one() {
+fn a_node_with_the_mac_of_another_takes_a_new_one() {
     let base = Base::start().unwrap();
     let (node, mut daemon) = base.machine("n3", "m3").unwrap();
     let (pod, own) = (node.pod().unwrap(), mac(&node).unwrap());
@@ -458,7 +458,7 @@ impl Kubernetes {
         Ok(kubernetes)
     }
 
-    /// In the cluster, without a daemon.
+    /// A Node of the cluster, without a daemon.
     fn node(&self, number: u8) -> Result<Node> {
         let node = self.lab.node(&format!("n{number}"), &self.segment)?;
         self.server.add_node(node.name(), &[&format!("10.244.{number}.0/24")]);
@@ -477,13 +477,13 @@ impl Kubernetes {
 }
 
 #[test]
-fn a_node_reinstalled_under_another_name_works_while_the_old_one_lingers() {
+fn a_node_reinstalled_under_another_name_works_next_to_the_old_one() {
     let kubernetes = Kubernetes::start().unwrap();
     let old = kubernetes.node(3).unwrap();
     let address = old.address(Family::V4).unwrap();
     kubernetes.run(&old).unwrap().kill().unwrap();
     let was = mac(&old).unwrap();
-    // The machine has its disk wiped and its address again, and another name.
+    // The machine's disk is wiped; it keeps its address and gets another name.
     old.renumber(free(0)).unwrap();
     let new = kubernetes.node(4).unwrap();
     new.renumber(address).unwrap();
@@ -494,7 +494,7 @@ fn a_node_reinstalled_under_another_name_works_while_the_old_one_lingers() {
     let sentence =
         format!("another node announces our public IP {address} (MAC {was}) in lease n3");
     reports(&daemon, &sentence, "our_public_ip").unwrap();
-    // What both share survives that the old one goes.
+    // The shared entries stay when the old one is removed.
     kubernetes.server.delete_node("n3");
     let gone = |node: &Node| {
         ensure!(node.route_to("10.244.3.0/24")?.is_none(), "the old node is still routed");
@@ -506,7 +506,7 @@ fn a_node_reinstalled_under_another_name_works_while_the_old_one_lingers() {
 }
 
 #[test]
-fn a_node_of_kubernetes_whose_address_another_has_comes_back_with_a_new_one() {
+fn a_node_of_kubernetes_whose_address_is_taken_returns_with_a_new_one() {
     let kubernetes = Kubernetes::start().unwrap();
     let off = kubernetes.node(3).unwrap();
     let (address, mut daemon) = (off.address(Family::V4).unwrap(), kubernetes.run(&off).unwrap());

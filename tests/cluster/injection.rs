@@ -1,4 +1,4 @@
-//! Every form of forging a packet into the tunnel, with every config: nothing arrives.
+//! Every form of a forged tunnel packet, with every config: none is delivered.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -14,12 +14,12 @@ use tweed_lab::{Family, Namespace, Node, Path, Pod, eventually, listen};
 use crate::cluster::{Cluster, ClusterPlan, PATIENCE, Stack};
 use crate::forged::{Datagram, INNER_PORT, PORT, Shape, mac, tunnelled};
 
-/// An address of the node that the links of others do not know.
+/// An address of the node that is on none of the other nodes' links.
 const SECOND: [&str; 2] = ["192.0.2.77", "2001:db8:77::77"];
-/// Numbers from here on are those of packets that are not forged.
+/// Packets with a number from here on are not forged.
 const FIRST_PLAIN: u16 = 0xf000;
 
-/// What the nodes run.
+/// The config of the nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Config {
     Vxlan,
@@ -36,7 +36,7 @@ enum Filters {
     Strict = 1,
 }
 
-/// Which address of the attacked node a packet is for.
+/// The destination: an address of the attacked node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Target {
     PublicIp,
@@ -45,7 +45,7 @@ enum Target {
     Second,
 }
 
-/// Where it says that it comes from.
+/// The claimed source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
     Own,
@@ -53,14 +53,14 @@ enum Source {
     PodOfPeer,
 }
 
-/// What the packet inside is for.
+/// The destination of the inner packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Inner {
     ToPod,
     ToNode,
 }
 
-/// Where it comes from.
+/// The real sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Origin {
     OwnPod,
@@ -95,8 +95,8 @@ fn forms() -> Vec<Form> {
 }
 
 impl Form {
-    /// A host on the segment of the nodes can send exactly what a peer sends. Only encryption, or
-    /// the network itself, could tell the two apart.
+    /// A host on the nodes' segment can send exactly what a peer sends. Only encryption, or the
+    /// network itself, could distinguish the two.
     fn is_indistinguishable(self) -> bool {
         let Self { origin, target, source, .. } = self;
         (origin, target, source) == (Origin::UnknownHost, Target::PublicIp, Source::Peer)
@@ -127,7 +127,7 @@ impl Config {
         }
     }
 
-    /// Whether what a peer sends through the tunnel gets to where it is for.
+    /// Whether a tunnelled packet of a peer is delivered.
     fn takes_tunnelled(self, family: Family, filters: Filters) -> bool {
         match self {
             Self::Vxlan | Self::Mixed => true,
@@ -138,13 +138,13 @@ impl Config {
     }
 }
 
-/// The node that is attacked, those that attack it, and a peer whose address they claim.
-struct Battle {
+/// The attacked node, the attacking nodes, and a peer whose address they use.
+struct Attack {
     config: Config,
     cluster: Cluster,
-    stranger: Node,
-    /// Of the attacked node: one that is attacked and one that attacks; of the second, and of the
-    /// third node, the peer.
+    unknown_host_node: Node,
+    /// Of the attacked node: a target and an attacker; of the second, and of the third node,
+    /// the peer.
     pods: [Pod; 4],
 }
 
@@ -160,33 +160,33 @@ struct Addresses {
     unknown_host: IpAddr,
     peer: IpAddr,
     pod_of_peer: IpAddr,
-    /// Of the device of the tunnel; where there is none, any will do.
+    /// MAC address of the tunnel device; arbitrary if there is none.
     mac: [u8; 6],
 }
 
-/// One family of a [`Battle`].
-struct Front<'a> {
-    battle: &'a Battle,
+/// One family of an [`Attack`].
+struct FamilyAttack<'a> {
+    attack: &'a Attack,
     addresses: Addresses,
-    /// What the pod and the node hear.
-    ears: [UdpSocket; 2],
-    heard: BTreeSet<u16>,
+    /// The sockets that receive in the pod and on the node.
+    sockets: [UdpSocket; 2],
+    received: BTreeSet<u16>,
     plain: u16,
 }
 
-impl Battle {
+impl Attack {
     fn start(config: Config) -> Result<Self> {
         let plan = ClusterPlan::new(3, &config.text()).stack(Stack::Dual).flags(&["--ip-masq"]);
         let cluster = plan.start()?;
         cluster.wait_for_paths(|_, _| config.path())?;
         let nodes = &cluster.nodes;
         let pods = [nodes[0].pod()?, nodes[0].pod()?, nodes[1].pod()?, nodes[2].pod()?];
-        let stranger = cluster.lab.node("stranger", &cluster.segment)?;
-        let battle = Self { config, cluster, stranger, pods };
+        let unknown_host_node = cluster.lab.node("stranger", &cluster.segment)?;
+        let attack = Self { config, cluster, unknown_host_node, pods };
         for (family, second) in [Family::V4, Family::V6].into_iter().zip(SECOND) {
-            nodes_know(&battle, family, second)?;
+            nodes_know(&attack, family, second)?;
         }
-        Ok(battle)
+        Ok(attack)
     }
 
     fn attacked(&self) -> &Node {
@@ -210,7 +210,7 @@ impl Battle {
             pod: pod.address(family)?,
             own_pod: own_pod.address(family)?,
             other_pod: other_pod.address(family)?,
-            unknown_host: self.stranger.address(family)?,
+            unknown_host: self.unknown_host_node.address(family)?,
             peer: nodes[2].address(family)?,
             pod_of_peer: pod_of_peer.address(family)?,
             mac: match self.config {
@@ -224,7 +224,7 @@ impl Battle {
         match origin {
             Origin::OwnPod => self.pods[1].namespace(),
             Origin::OtherPod => self.pods[2].namespace(),
-            Origin::UnknownHost => self.stranger.namespace(),
+            Origin::UnknownHost => self.unknown_host_node.namespace(),
         }
     }
 
@@ -247,82 +247,83 @@ impl Battle {
         Ok(())
     }
 
-    /// What arrives and should not, or does not and should.
-    fn surprises(&self, filters: Filters) -> Result<Vec<String>> {
+    /// Forged packets that were delivered, and others that were not.
+    fn unexpected(&self, filters: Filters) -> Result<Vec<String>> {
         self.set_filters(filters)?;
-        let mut surprises = Vec::new();
+        let mut unexpected = Vec::new();
         for family in [Family::V4, Family::V6] {
-            let mut front = Front::open(self, family)?;
-            for (form, what) in front.surprises(filters)? {
-                surprises.push(format!("{family}, {filters:?} filters, {form}: {what}"));
+            let mut family_attack = FamilyAttack::open(self, family)?;
+            for (form, what) in family_attack.unexpected(filters)? {
+                unexpected.push(format!("{family}, {filters:?} filters, {form}: {what}"));
             }
         }
-        Ok(surprises)
+        Ok(unexpected)
     }
 }
 
-/// Routes by which all of the targets are in reach of everybody.
-fn nodes_know(battle: &Battle, family: Family, second: &str) -> Result<()> {
-    let attacked = battle.attacked();
+/// Adds routes so that every sender reaches all targets.
+fn nodes_know(attack: &Attack, family: Family, second: &str) -> Result<()> {
+    let attacked = attack.attacked();
     let (flag, by) = (family.flag(), attacked.address(family)?);
     attacked.ip(format!("address add {second} dev lo"))?;
-    let others = battle.cluster.nodes.iter().skip(1).chain([&battle.stranger]);
+    let others = attack.cluster.nodes.iter().skip(1).chain([&attack.unknown_host_node]);
     for node in others {
         node.ip(format!("{flag} route add {second} via {by}"))?;
     }
-    let subnet = battle.cluster.subnet(0, family)?;
+    let subnet = attack.cluster.subnet(0, family)?;
     let subnet = format!("{}/{}", subnet.network(), subnet.prefix());
-    battle.stranger.ip(format!("{flag} route add {subnet} via {by}")).map(drop)
+    attack.unknown_host_node.ip(format!("{flag} route add {subnet} via {by}")).map(drop)
 }
 
-impl<'a> Front<'a> {
-    fn open(battle: &'a Battle, family: Family) -> Result<Self> {
-        let addresses = battle.addresses(family)?;
-        let ears = |place: &Namespace, address: IpAddr| -> Result<UdpSocket> {
-            let ears = place.within(|| listen(SocketAddr::new(address, INNER_PORT)))??;
-            ears.set_nonblocking(true)?;
-            Ok(ears)
+impl<'a> FamilyAttack<'a> {
+    fn open(attack: &'a Attack, family: Family) -> Result<Self> {
+        let addresses = attack.addresses(family)?;
+        let receiver = |place: &Namespace, address: IpAddr| -> Result<UdpSocket> {
+            let socket = place.within(|| listen(SocketAddr::new(address, INNER_PORT)))??;
+            socket.set_nonblocking(true)?;
+            Ok(socket)
         };
-        let ears = [
-            ears(battle.pods[0].namespace(), addresses.pod)?,
-            ears(battle.attacked().namespace(), addresses.gateway)?,
+        let sockets = [
+            receiver(attack.pods[0].namespace(), addresses.pod)?,
+            receiver(attack.attacked().namespace(), addresses.gateway)?,
         ];
-        Ok(Self { battle, addresses, ears, heard: BTreeSet::new(), plain: FIRST_PLAIN })
+        Ok(Self { attack, addresses, sockets, received: BTreeSet::new(), plain: FIRST_PLAIN })
     }
 
-    fn surprises(&mut self, filters: Filters) -> Result<Vec<(Form, &'static str)>> {
+    fn unexpected(&mut self, filters: Filters) -> Result<Vec<(Form, &'static str)>> {
         let forms = forms();
         let family = Family::of(self.addresses.pod);
-        let passes = self.battle.config.takes_tunnelled(family, filters);
+        let passes = self.attack.config.takes_tunnelled(family, filters);
         let awaited = |form: &Form| passes && form.is_indistinguishable();
-        let mouths = [Origin::OwnPod, Origin::OtherPod, Origin::UnknownHost]
-            .map(|origin| Ok::<_, anyhow::Error>((origin, self.mouth(origin)?)));
-        let mouths = mouths.into_iter().collect::<Result<Vec<_>>>()?;
-        // Neighbours are resolved before anything counts.
-        self.hear_all()?;
+        let raw_sockets = [Origin::OwnPod, Origin::OtherPod, Origin::UnknownHost]
+            .map(|origin| Ok::<_, anyhow::Error>((origin, self.raw_socket(origin)?)));
+        let raw_sockets = raw_sockets.into_iter().collect::<Result<Vec<_>>>()?;
+        // Neighbours are resolved before packets are counted.
+        self.receive_all()?;
         let numbered = || forms.iter().zip(0..);
         for (form, number) in numbered() {
-            let (_, mouth) =
-                mouths.iter().find(|(it, _)| *it == form.origin).context("no mouth")?;
-            self.send(*form, number, mouth)?;
+            let (_, raw_socket) =
+                raw_sockets.iter().find(|(it, _)| *it == form.origin).context("no mouth")?;
+            self.send(*form, number, raw_socket)?;
         }
-        self.hear_all()?;
-        let lost = |heard: &BTreeSet<u16>, (form, number): &(&Form, u16)| {
-            awaited(form) && !heard.contains(number)
+        self.receive_all()?;
+        let lost = |received: &BTreeSet<u16>, (form, number): &(&Form, u16)| {
+            awaited(form) && !received.contains(number)
         };
-        // Only what may arrive is sent again.
+        // Only what may be delivered is sent again.
         let again = eventually(PATIENCE, || {
-            for (form, number) in numbered().filter(|it| lost(&self.heard, it)) {
-                let mouth = mouths.iter().find(|(it, _)| *it == form.origin).context("no mouth")?;
-                self.send(*form, number, &mouth.1)?;
+            for (form, number) in numbered().filter(|it| lost(&self.received, it)) {
+                let raw_socket =
+                    raw_sockets.iter().find(|(it, _)| *it == form.origin).context("no mouth")?;
+                self.send(*form, number, &raw_socket.1)?;
             }
-            self.hear()?;
-            ensure!(!numbered().any(|it| lost(&self.heard, &it)), "some are lost");
+            self.receive()?;
+            ensure!(!numbered().any(|it| lost(&self.received, &it)), "some are lost");
             Ok::<_, anyhow::Error>(())
         });
         drop(again);
         let what =
-            |(form, number): (&Form, u16)| match (awaited(form), self.heard.contains(&number)) {
+            |(form, number): (&Form, u16)| match (awaited(form), self.received.contains(&number)) {
                 (false, true) => Some((*form, "it arrives")),
                 (true, false) => Some((*form, "it does not arrive")),
                 _ => None,
@@ -330,20 +331,20 @@ impl<'a> Front<'a> {
         Ok(numbered().filter_map(what).collect())
     }
 
-    /// Waits until what was sent before has arrived or is lost: on each way, something that is not
-    /// forged arrives behind it.
-    fn hear_all(&mut self) -> Result<()> {
+    /// Waits until all earlier packets are delivered or lost: on each path, a packet that is not
+    /// forged is delivered after them.
+    fn receive_all(&mut self) -> Result<()> {
         let ends = [self.addresses.pod, self.addresses.gateway];
         for origin in [Origin::OwnPod, Origin::OtherPod, Origin::UnknownHost] {
             for end in ends {
                 self.plain += 1;
                 let (target, number) = (SocketAddr::new(end, INNER_PORT), self.plain);
                 let any = if end.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-                let mouth = self.battle.origin(origin).within(|| UdpSocket::bind(any))??;
+                let raw_socket = self.attack.origin(origin).within(|| UdpSocket::bind(any))??;
                 eventually(PATIENCE, || {
-                    mouth.send_to(&number.to_be_bytes(), target)?;
-                    self.hear()?;
-                    ensure!(self.heard.contains(&number), "nothing comes from {origin:?}");
+                    raw_socket.send_to(&number.to_be_bytes(), target)?;
+                    self.receive()?;
+                    ensure!(self.received.contains(&number), "nothing comes from {origin:?}");
                     Ok::<_, anyhow::Error>(())
                 })?;
             }
@@ -351,12 +352,12 @@ impl<'a> Front<'a> {
         Ok(())
     }
 
-    fn hear(&mut self) -> Result<()> {
-        for ears in &self.ears {
+    fn receive(&mut self) -> Result<()> {
+        for socket in &self.sockets {
             let mut number = [0; 2];
             loop {
-                match ears.recv(&mut number) {
-                    Ok(_) => self.heard.insert(u16::from_be_bytes(number)),
+                match socket.recv(&mut number) {
+                    Ok(_) => self.received.insert(u16::from_be_bytes(number)),
                     Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
                     Err(error) => return Err(error.into()),
                 };
@@ -365,17 +366,17 @@ impl<'a> Front<'a> {
         Ok(())
     }
 
-    /// A raw socket, whose packets have the headers that they are given.
-    fn mouth(&self, origin: Origin) -> Result<OwnedFd> {
+    /// A raw socket, which sends packets with the given headers.
+    fn raw_socket(&self, origin: Origin) -> Result<OwnedFd> {
         let family = match self.addresses.pod {
             IpAddr::V4(_) => AddressFamily::Inet,
             IpAddr::V6(_) => AddressFamily::Inet6,
         };
         let open = || socket(family, SockType::Raw, SockFlag::empty(), SockProtocol::Raw);
-        Ok(self.battle.origin(origin).within(open)??)
+        Ok(self.attack.origin(origin).within(open)??)
     }
 
-    fn send(&self, form: Form, number: u16, mouth: &OwnedFd) -> Result<()> {
+    fn send(&self, form: Form, number: u16, raw_socket: &OwnedFd) -> Result<()> {
         let all = &self.addresses;
         let destination = match form.target {
             Target::PublicIp => all.public_ip,
@@ -399,7 +400,7 @@ impl<'a> Front<'a> {
         let datagram = Datagram { ends, port: PORT, number: number + 1, payload: &payload };
         let to = SockaddrStorage::from(SocketAddr::new(destination, 0));
         for packet in datagram.packets(form.shape) {
-            let sent = sendto(mouth.as_raw_fd(), &packet, &to, MsgFlags::empty());
+            let sent = sendto(raw_socket.as_raw_fd(), &packet, &to, MsgFlags::empty());
             sent.with_context(|| form.to_string())?;
         }
         Ok(())
@@ -407,29 +408,29 @@ impl<'a> Front<'a> {
 }
 
 fn nothing_arrives(config: Config) {
-    let battle = Battle::start(config).unwrap();
+    let attack = Attack::start(config).unwrap();
     for filters in [Filters::None, Filters::Loose, Filters::Strict] {
-        let surprises = battle.surprises(filters).unwrap();
-        assert!(surprises.is_empty(), "{config:?}:\n{}", surprises.join("\n"));
+        let unexpected = attack.unexpected(filters).unwrap();
+        assert!(unexpected.is_empty(), "{config:?}:\n{}", unexpected.join("\n"));
     }
 }
 
 #[test]
-fn nothing_that_is_forged_arrives_with_vxlan_but_what_no_node_can_tell_from_a_peer() {
+fn forged_packets_arrive_with_vxlan_only_if_identical_to_a_peers() {
     nothing_arrives(Config::Vxlan);
 }
 
 #[test]
-fn nothing_that_is_forged_arrives_with_direct_routing_but_what_no_node_can_tell_from_a_peer() {
+fn forged_packets_arrive_with_direct_routing_only_if_identical_to_a_peers() {
     nothing_arrives(Config::DirectRouting);
 }
 
 #[test]
-fn nothing_that_is_forged_arrives_with_mixed_but_what_no_node_can_tell_from_a_peer() {
+fn forged_packets_arrive_with_mixed_only_if_identical_to_a_peers() {
     nothing_arrives(Config::Mixed);
 }
 
 #[test]
-fn nothing_that_is_forged_arrives_with_host_gw() {
+fn no_forged_packet_arrives_with_host_gw() {
     nothing_arrives(Config::HostGw);
 }

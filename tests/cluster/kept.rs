@@ -1,4 +1,4 @@
-//! Connections that hosts translate or begin, across a whole migration: none breaks.
+//! Translated connections and those of hosts survive a whole migration.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
@@ -13,16 +13,16 @@ use crate::cluster::{CONFIG, PATIENCE, Stack};
 use crate::scene::{BY_IPTABLES, BY_NFTABLES, PORT, Scene};
 use crate::table::{HOST_GW, HOST_GW_MIXED, Side, VXLAN, VXLAN_MIXED};
 
-/// A connection that does not answer for so long is broken.
+/// A connection without an answer for this time is broken.
 const SILENCE: Duration = Duration::from_secs(10);
-/// The device of a tunnel that no peer needs stays for a while.
+/// The device of an unused tunnel is removed later.
 const RETIRED: Duration = Duration::from_secs(60);
-/// What comes to node 1 on these ports is for the pod of node 2; the second is marked as by
-/// kube-proxy on the way.
+/// Node 1 forwards connections to these ports to the pod of node 2; those to the second are marked
+/// for masquerading, as by kube-proxy.
 const NODE_PORT: u16 = 7002;
 const MARKED_PORT: u16 = 7003;
 
-/// A connection, and the source that the other end saw at its beginning.
+/// A connection, and the source that the other end saw at its start.
 struct Held {
     name: String,
     stream: TcpStream,
@@ -72,22 +72,22 @@ fn answer(mut stream: TcpStream) -> std::io::Result<()> {
     }
 }
 
-/// Two nodes, and connections by way of the first to the pod of the second.
-struct Story {
+/// Two nodes, and connections through the first to the pod of the second.
+struct Scenario {
     scene: Scene,
     flags: &'static [&'static str],
     held: Vec<Held>,
 }
 
-impl Story {
+impl Scenario {
     fn start(side: Side, flags: &'static [&'static str]) -> Result<Self> {
         let scene = Scene::start(Stack::Dual, side, flags)?;
         serve(&scene.pods[1])?;
-        let story = Self { scene, flags, held: Vec::new() };
+        let scenario = Self { scene, flags, held: Vec::new() };
         for family in Stack::Dual.families() {
-            story.surround(*family)?;
+            scenario.surround(*family)?;
         }
-        Ok(story)
+        Ok(scenario)
     }
 
     fn node(&self) -> &Node {
@@ -98,12 +98,12 @@ impl Story {
         self.flags.contains(&"--ip-masq")
     }
 
-    /// What translates destinations on node 1, and masquerades what it has marked.
+    /// Rules on node 1 that translate destinations, and masquerade marked packets.
     fn surround(&self, family: Family) -> Result<()> {
-        let (word, pod) =
-            (word(family), SocketAddr::new(self.scene.pods[1].address(family)?, PORT));
+        let (nft_family, pod) =
+            (nft_family(family), SocketAddr::new(self.scene.pods[1].address(family)?, PORT));
         let rules = format!(
-            "table {word} others {{
+            "table {nft_family} others {{
                 chain ports {{ type nat hook prerouting priority dstnat;
                     tcp dport {MARKED_PORT} meta mark set 0x4000;
                     tcp dport {{ {NODE_PORT}, {MARKED_PORT} }} dnat to {pod}; }}
@@ -114,7 +114,7 @@ impl Story {
             return self.surround_by_iptables(family);
         }
         let rules = format!(
-            "table {word} kube-proxy {{
+            "table {nft_family} kube-proxy {{
                 chain nat-postrouting {{ type nat hook postrouting priority srcnat;
                     meta mark & 0x4000 == 0 return
                     meta mark set meta mark ^ 0x4000
@@ -124,7 +124,7 @@ impl Story {
         self.node().namespace().run("nft", &[&rules]).map(drop)
     }
 
-    /// kube-proxy puts itself first in iptables, and stays where it is.
+    /// kube-proxy inserts its iptables rules first, and keeps them there.
     fn surround_by_iptables(&self, family: Family) -> Result<()> {
         let program = match family {
             Family::V4 => "iptables",
@@ -191,7 +191,7 @@ impl Story {
         self.no_connection_broke(&format!("{side:?}"))
     }
 
-    /// Only then may the backend change.
+    /// The backend may change only after this.
     fn wait_until_all_mix(&self) -> Result<()> {
         for daemon in &self.scene.cluster.daemons {
             eventually(PATIENCE, || {
@@ -201,7 +201,7 @@ impl Story {
         Ok(())
     }
 
-    /// Until nothing is left of the tunnel.
+    /// Waits until no entry of the tunnel is left.
     fn wait_for_the_end_of_the_tunnel(&self) -> Result<()> {
         for device in ["flannel.1", "flannel-v6.1"] {
             let show = || self.node().namespace().output("ip", &["link", "show", device]);
@@ -217,43 +217,43 @@ impl Story {
     }
 }
 
-const fn word(family: Family) -> &'static str {
+const fn nft_family(family: Family) -> &'static str {
     match family {
         Family::V4 => "ip",
         Family::V6 => "ip6",
     }
 }
 
-fn migrate(story: &mut Story) -> Result<()> {
-    story.edit(HOST_GW_MIXED, Path::Direct)?;
-    story.open("host-gw")?;
-    story.edit(VXLAN_MIXED, Path::Tunnel)?;
-    story.open("vxlan again")?;
-    story.edit(HOST_GW_MIXED, Path::Direct)?;
-    story.edit(HOST_GW, Path::Direct)?;
-    story.wait_for_the_end_of_the_tunnel()?;
-    story.no_connection_broke("the end of the tunnel")?;
-    if story.masquerades() {
-        story.open("the end")?;
+fn migrate(scenario: &mut Scenario) -> Result<()> {
+    scenario.edit(HOST_GW_MIXED, Path::Direct)?;
+    scenario.open("host-gw")?;
+    scenario.edit(VXLAN_MIXED, Path::Tunnel)?;
+    scenario.open("vxlan again")?;
+    scenario.edit(HOST_GW_MIXED, Path::Direct)?;
+    scenario.edit(HOST_GW, Path::Direct)?;
+    scenario.wait_for_the_end_of_the_tunnel()?;
+    scenario.no_connection_broke("the end of the tunnel")?;
+    if scenario.masquerades() {
+        scenario.open("the end")?;
     }
-    // The translated source need not be on any link: a node without pods has no bridge.
-    story.held.retain(|held| !held.name.starts_with("pod "));
-    story.node().ip("link delete cni0")?;
-    story.no_connection_broke("the end of the bridge")
+    // The translated source may be on no link: a node without pods has no bridge.
+    scenario.held.retain(|held| !held.name.starts_with("pod "));
+    scenario.node().ip("link delete cni0")?;
+    scenario.no_connection_broke("the end of the bridge")
 }
 
-/// From the tunnel, before `Mixed` is on, with strict filters.
+/// Starts on vxlan, with `Mixed` off and strict filters.
 fn no_connection_breaks(flags: &'static [&'static str]) -> Result<()> {
-    let mut story = Story::start(VXLAN, flags)?;
-    for node in &story.scene.cluster.nodes {
+    let mut scenario = Scenario::start(VXLAN, flags)?;
+    for node in &scenario.scene.cluster.nodes {
         for link in ["eth0", "flannel.1"] {
             node.namespace().set_sysctl(&format!("net/ipv4/conf/{link}/rp_filter"), "1")?;
         }
     }
-    story.open("vxlan")?;
-    story.edit(VXLAN_MIXED, Path::Tunnel)?;
-    story.wait_until_all_mix()?;
-    migrate(&mut story)
+    scenario.open("vxlan")?;
+    scenario.edit(VXLAN_MIXED, Path::Tunnel)?;
+    scenario.wait_until_all_mix()?;
+    migrate(&mut scenario)
 }
 
 #[test]
@@ -268,43 +268,43 @@ fn no_connection_breaks_in_a_migration_by_iptables() {
 
 #[test]
 fn without_masquerading_no_marked_connection_breaks_in_a_migration() {
-    let mut story = Story::start(VXLAN_MIXED, &[]).unwrap();
-    story.open("vxlan").unwrap();
-    migrate(&mut story).unwrap();
+    let mut scenario = Scenario::start(VXLAN_MIXED, &[]).unwrap();
+    scenario.open("vxlan").unwrap();
+    migrate(&mut scenario).unwrap();
 }
 
-/// Between the two restarts there is no path: nothing is sent meanwhile.
+/// Between the two restarts there is no path, so nothing is sent.
 #[test]
 fn no_connection_breaks_at_a_restart_from_vxlan_to_host_gw() {
-    let mut story = Story::start(VXLAN, BY_NFTABLES).unwrap();
-    story.open("vxlan").unwrap();
-    let cluster = &mut story.scene.cluster;
+    let mut scenario = Scenario::start(VXLAN, BY_NFTABLES).unwrap();
+    scenario.open("vxlan").unwrap();
+    let cluster = &mut scenario.scene.cluster;
     cluster.etcd.put(CONFIG, &cluster.stack.config(&HOST_GW.config())).unwrap();
     for daemon in &mut cluster.daemons {
         daemon.restart().unwrap();
     }
     cluster.wait_for_paths(|_, _| Path::Direct).unwrap();
-    story.no_connection_broke("the restart").unwrap();
-    story.wait_for_the_end_of_the_tunnel().unwrap();
-    story.no_connection_broke("the end of the tunnel").unwrap();
+    scenario.no_connection_broke("the restart").unwrap();
+    scenario.wait_for_the_end_of_the_tunnel().unwrap();
+    scenario.no_connection_broke("the end of the tunnel").unwrap();
 }
 
 #[test]
 fn the_address_of_the_tunnel_stays_on_the_loopback_until_cleanup() {
-    let story = Story::start(VXLAN, BY_NFTABLES).unwrap();
+    let scenario = Scenario::start(VXLAN, BY_NFTABLES).unwrap();
     let foreign = ["10.244.77.5/32", "10.99.77.0/32", "fd00:244:77::5/128"];
     for it in foreign {
-        story.node().ip(format!("addr add {it} dev lo")).unwrap();
+        scenario.node().ip(format!("addr add {it} dev lo")).unwrap();
     }
-    let others = story.loopback().unwrap();
+    let others = scenario.loopback().unwrap();
     assert_eq!(others.len(), 2 + foreign.len(), "{others:?}");
-    let mut story = story;
-    story.edit(VXLAN_MIXED, Path::Tunnel).unwrap();
-    story.wait_until_all_mix().unwrap();
-    story.edit(HOST_GW_MIXED, Path::Direct).unwrap();
-    story.edit(HOST_GW, Path::Direct).unwrap();
-    story.wait_for_the_end_of_the_tunnel().unwrap();
-    let cluster = &mut story.scene.cluster;
+    let mut scenario = scenario;
+    scenario.edit(VXLAN_MIXED, Path::Tunnel).unwrap();
+    scenario.wait_until_all_mix().unwrap();
+    scenario.edit(HOST_GW_MIXED, Path::Direct).unwrap();
+    scenario.edit(HOST_GW, Path::Direct).unwrap();
+    scenario.wait_for_the_end_of_the_tunnel().unwrap();
+    let cluster = &mut scenario.scene.cluster;
     let kept = Stack::Dual.families().iter().map(|family| {
         let subnet = cluster.subnet(0, *family).unwrap();
         format!("{}/{}", subnet.network(), if *family == Family::V4 { 32 } else { 128 })
@@ -314,23 +314,23 @@ fn the_address_of_the_tunnel_stays_on_the_loopback_until_cleanup() {
     eventually(PATIENCE, || is_ready(&cluster.daemons[0])).unwrap();
     let mut expected = [others.clone(), kept].concat();
     expected.sort();
-    let sorted = |story: &Story| {
-        let mut found = story.loopback().unwrap();
+    let sorted = |scenario: &Scenario| {
+        let mut found = scenario.loopback().unwrap();
         found.sort();
         found
     };
-    assert_eq!(sorted(&story), expected);
-    story.scene.cluster.daemons[0].stop().unwrap();
-    let output = tweedctl(story.node(), &["cleanup", "--yes"]).unwrap();
+    assert_eq!(sorted(&scenario), expected);
+    scenario.scene.cluster.daemons[0].stop().unwrap();
+    let output = tweedctl(scenario.node(), &["cleanup", "--yes"]).unwrap();
     assert!(output.status.success(), "{output:?}");
     let mut others = others;
     others.sort();
-    assert_eq!(sorted(&story), others);
+    assert_eq!(sorted(&scenario), others);
 }
 
 #[test]
 fn a_node_that_never_had_a_tunnel_has_nothing_on_the_loopback() {
-    let story = Story::start(HOST_GW, BY_NFTABLES).unwrap();
-    eventually(PATIENCE, || is_ready(&story.scene.cluster.daemons[0])).unwrap();
-    assert_eq!(story.loopback().unwrap(), ["127.0.0.1/8", "::1/128"]);
+    let scenario = Scenario::start(HOST_GW, BY_NFTABLES).unwrap();
+    eventually(PATIENCE, || is_ready(&scenario.scene.cluster.daemons[0])).unwrap();
+    assert_eq!(scenario.loopback().unwrap(), ["127.0.0.1/8", "::1/128"]);
 }

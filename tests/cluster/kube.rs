@@ -1,4 +1,4 @@
-//! Nodes whose store is Kubernetes: the same paths, flips by an edited ConfigMap, and nothing lost.
+//! Nodes whose store is Kubernetes: the same paths, and changes of backend without packet loss.
 
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
@@ -15,11 +15,11 @@ use crate::table::{Distance, HOST_GW_MIXED, Side, VXLAN_MIXED, expected, path};
 const CONFIG_MAPS: &str = "/api/v1/namespaces/kube-flannel/configmaps";
 /// Packets per second and ordered pair of pods.
 const RATE: u32 = 1000;
-/// Longer than it takes until a peer that is gone is withdrawn.
+/// Longer than it takes until the routes to a lost peer are withdrawn.
 const A_WHILE: Duration = Duration::from_secs(4);
 const PAUSE: Duration = Duration::from_millis(300);
 
-/// A network config as the kubelet mounts it: a folder per version, and a link that moves.
+/// A network config as the kubelet mounts it: a folder per version, and a symlink that is replaced.
 struct ConfigMap {
     folder: PathBuf,
     versions: u32,
@@ -60,7 +60,7 @@ struct Kubernetes {
 }
 
 impl Kubernetes {
-    /// `size` nodes without daemons; the cluster has given all of them their podCIDRs.
+    /// `size` nodes without daemons, each with its podCIDRs.
     fn build(size: usize, stack: Stack, config: &str) -> Result<Self> {
         let lab = Lab::new(binaries())?;
         let server = lab.api_server()?;
@@ -94,7 +94,7 @@ impl Kubernetes {
         self.nodes.iter().try_for_each(|node| node.pod().map(drop))
     }
 
-    /// Waits until all paths are those of the table, where node by node is as `sides` says.
+    /// Waits until all paths match the table, with the nodes as in `sides`.
     fn wait_for(&self, sides: &[Side]) -> Result<Duration> {
         let far = |index| index + 1 == self.nodes.len();
         let expected = |from, to| {
@@ -109,7 +109,7 @@ impl Kubernetes {
         self.stack.families().iter().flat_map(|family| self.lab.pairs(*family)).collect()
     }
 
-    /// What the operator wrote last.
+    /// The last config that the operator wrote.
     fn written(&self) -> Result<String> {
         let object = self.server.get(CONFIG_MAPS, "kube-flannel-cfg").context("no config")?;
         Ok(object["data"]["net-conf.json"].as_str().unwrap_or_default().to_owned())
@@ -120,7 +120,7 @@ impl Kubernetes {
     }
 }
 
-/// Those of these names follow to host-gw, the others stay.
+/// Nodes with these names change to host-gw; the others stay.
 fn rollout(names: &[&str]) -> String {
     let nodes = json!(names);
     format!(
@@ -161,7 +161,7 @@ fn nodes_of_kubernetes_flip_by_edits_of_a_config_map_without_a_lost_packet() {
     flips_node_by_node(Stack::Dual).unwrap();
 }
 
-/// What the kubelet does meanwhile: an edited `ConfigMap` is mounted anew.
+/// Mounts an edited `ConfigMap` again, as the kubelet does.
 fn while_mounting<T: Send>(
     cluster: &mut Kubernetes,
     work: impl FnOnce(&Node) -> T + Send,
@@ -183,7 +183,7 @@ fn while_mounting<T: Send>(
 }
 
 #[test]
-fn an_operator_moves_a_cluster_by_its_config_map_without_a_lost_packet() {
+fn an_operator_migrates_a_cluster_by_its_config_map_without_a_lost_packet() {
     let vxlan = r#""Backend":{"Type":"vxlan"}"#;
     let mut cluster = Kubernetes::start(3, Stack::V4, vxlan).unwrap();
     let text = Stack::V4.config(vxlan);
@@ -194,14 +194,14 @@ fn an_operator_moves_a_cluster_by_its_config_map_without_a_lost_packet() {
         let words: Vec<&str> =
             ["migrate", "--kube-subnet-mgr", &url].into_iter().chain(line.split(' ')).collect();
         let output = while_mounting(cluster, |node| node.tweedctl(&words))??;
-        let said = format!(
+        let printed = format!(
             "{}{}",
             String::from_utf8_lossy(&output.stdout),
             String::from_utf8_lossy(&output.stderr)
         );
-        println!("# tweedctl migrate {line}\n{said}");
-        ensure!(output.status.success(), "{line}: {said}");
-        Ok(said)
+        println!("# tweedctl migrate {line}\n{printed}");
+        ensure!(output.status.success(), "{line}: {printed}");
+        Ok(printed)
     };
     eventually(PATIENCE, || {
         let reports = ["n1", "n2", "n3"]
@@ -222,7 +222,7 @@ fn an_operator_moves_a_cluster_by_its_config_map_without_a_lost_packet() {
 }
 
 #[test]
-fn a_daemon_waits_for_its_pod_cidr_and_is_announced_once_packets_get_through() {
+fn a_daemon_waits_for_its_pod_cidr_and_is_published_once_packets_pass() {
     let mut cluster = Kubernetes::build(2, Stack::V4, &VXLAN_MIXED.config()).unwrap();
     cluster.server.delete_node("n1");
     cluster.server.add_node("n1", &[]);
@@ -233,8 +233,10 @@ fn a_daemon_waits_for_its_pod_cidr_and_is_announced_once_packets_get_through() {
     let is_unavailable =
         || cluster.server.node("n1").unwrap()["status"]["conditions"][0]["status"].clone();
     let waits = || {
-        let said = cluster.daemons[0].get("/readyz")?;
-        ensure!(said.status == 503 && said.body.contains("node n1: it has no IPv4 podCIDR yet"));
+        let response = cluster.daemons[0].get("/readyz")?;
+        ensure!(
+            response.status == 503 && response.body.contains("node n1: it has no IPv4 podCIDR yet")
+        );
         Ok(())
     };
     eventually(PATIENCE, waits).unwrap();
@@ -269,8 +271,12 @@ fn a_cluster_outlives_its_api_server_without_a_lost_packet() {
     cluster.server.compact();
     cluster.server.start_again().unwrap();
     eventually(PATIENCE, || {
-        let said = cluster.daemons[0].get("/readyz")?;
-        ensure!(said.status == 200 && !said.body.contains("last known"), "{}", said.body);
+        let response = cluster.daemons[0].get("/readyz")?;
+        ensure!(
+            response.status == 200 && !response.body.contains("last known"),
+            "{}",
+            response.body
+        );
         Ok(())
     })
     .unwrap();
@@ -281,9 +287,9 @@ fn a_cluster_outlives_its_api_server_without_a_lost_packet() {
 }
 
 #[test]
-fn packets_of_a_node_whose_public_ip_is_overwritten_are_let_in() {
+fn packets_of_a_node_with_an_overwritten_public_ip_are_allowed() {
     let mut cluster = Kubernetes::build(3, Stack::V4, r#""Backend":{"Type":"vxlan"}"#).unwrap();
-    // As behind address translation: peers send to one address, and packets come from another.
+    // As with address translation: the address that peers send to is not the source of packets.
     cluster.nodes[0].ip("address add 10.99.1.77/24 dev eth0").unwrap();
     cluster.server.annotate("n1", "public-ip-overwrite", Some("10.99.1.77"));
     cluster.start_daemons().unwrap();
@@ -330,7 +336,7 @@ fn long_annotations_delay_no_removal() {
 }
 
 #[test]
-fn a_node_made_anew_with_another_pod_cidr_is_followed_by_its_peers() {
+fn a_recreated_node_with_another_pod_cidr_is_followed() {
     let cluster = Kubernetes::start(3, Stack::V4, &HOST_GW_MIXED.config()).unwrap();
     cluster.wait_for(&[HOST_GW_MIXED; 3]).unwrap();
     cluster.server.delete_node("n2");

@@ -1,4 +1,4 @@
-//! Leases as flannel writes them, kept by the node that holds them and by nobody else.
+//! Leases as flannel writes them, maintained only by the node that holds them.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -15,7 +15,7 @@ use crate::peer::{Peer, host_gw, key, key_of, vxlan};
 const VXLAN: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
 const A_WHILE: Duration = Duration::from_secs(1);
 
-/// Starts a daemon on a network of its own and returns its only lease.
+/// Starts a daemon with its own network config and returns its only lease.
 fn lease_of(lab: &Lab, etcd: &Etcd, node: &Node, config: &str) -> Result<Entry> {
     let prefix = format!("/{}", node.name());
     etcd.put(&format!("{prefix}/config"), config)?;
@@ -26,7 +26,7 @@ fn lease_of(lab: &Lab, etcd: &Etcd, node: &Node, config: &str) -> Result<Entry> 
     leases.pop().context("no lease")
 }
 
-/// The part of a key that says which subnet, as the daemon told it to its pods.
+/// The subnet in the form of a key, from the node's subnet file.
 fn subnet_in_key(node: &Node) -> Result<String> {
     let text = |subnet: IpNetwork| subnet.to_string().replace('/', "-");
     let env = node.subnet_env()?;
@@ -84,7 +84,7 @@ fn leases_are_written_byte_for_byte_as_flannel_writes_them() {
     });
 }
 
-/// All begin with the same candidate, and there are just enough subnets.
+/// All begin with the same candidate, and the number of subnets is just sufficient.
 #[test]
 fn twenty_daemons_race_for_twenty_subnets_and_each_gets_one() {
     const DAEMONS: u32 = 20;
@@ -125,7 +125,7 @@ fn race_is_fair(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// Takes the lease of the first of three nodes away; nobody may notice but who holds it.
+/// Removes the lease of the first of three nodes; only its holder reacts.
 fn is_claimed_again(take: impl Fn(&Etcd, &Entry) -> Result<()>) -> Result<()> {
     let cluster = Cluster::start(3, VXLAN)?;
     cluster.wait_for_paths(|_, _| Path::Tunnel)?;
@@ -139,7 +139,7 @@ fn is_claimed_again(take: impl Fn(&Etcd, &Entry) -> Result<()>) -> Result<()> {
         Ok(())
     })?;
     println!("claimed again after {took:?}");
-    // Longer than it takes until a peer that is gone is withdrawn.
+    // Longer than it takes until the routes to a lost peer are withdrawn.
     throughout(Duration::from_secs(3), || {
         ensure!(cluster.nodes.iter().all(|node| key_of(node).is_ok()));
         Ok(())
@@ -162,7 +162,7 @@ fn a_lease_whose_term_ended_is_claimed_again_at_once() {
 }
 
 #[test]
-fn a_daemon_whose_subnet_was_taken_ends_and_says_by_whom() {
+fn a_daemon_whose_subnet_was_taken_ends_and_names_the_holder() {
     let cluster = Cluster::start(2, VXLAN).unwrap();
     cluster.wait_for_paths(|_, _| Path::Tunnel).unwrap();
     let (node, daemon) = (&cluster.nodes[0], &cluster.daemons[0]);
@@ -182,9 +182,9 @@ fn a_daemon_whose_subnet_was_taken_ends_and_says_by_whom() {
     assert_eq!(held.value, taken);
 }
 
-/// Whoever garbled it holds nothing, so there is nobody to give way to.
+/// A garbled record belongs to no node, so the daemon need not yield.
 #[test]
-fn a_daemon_mends_its_own_lease_when_it_is_garbled() {
+fn a_daemon_repairs_its_own_garbled_lease() {
     let cluster = Cluster::start(1, VXLAN).unwrap();
     let key = key_of(&cluster.nodes[0]).unwrap();
     let lease = cluster.etcd.get(&key).unwrap().unwrap();
@@ -212,13 +212,13 @@ fn a_reservation_stays_one() {
     eventually(PATIENCE, || is_reservation(&cluster)).unwrap();
     cluster.daemons[0].restart().unwrap();
     eventually(PATIENCE, || is_reservation(&cluster)).unwrap();
-    // What an operator makes of a lease that is held.
+    // An operator turns a held lease into a reservation.
     let value = cluster.etcd.get(&reserved).unwrap().unwrap().value;
     cluster.etcd.delete(&reserved).unwrap();
     let with_term = || Ok::<_, anyhow::Error>(cluster.etcd.get(&reserved)?.is_some());
     eventually(PATIENCE, with_term).unwrap();
     cluster.etcd.put(&reserved, &value).unwrap();
-    // The daemon hears of it a moment later.
+    // The daemon is notified a moment later.
     eventually(PATIENCE, || is_reservation(&cluster)).unwrap();
     throughout(A_WHILE, || is_reservation(&cluster)).unwrap();
     cluster.daemons[0].kill().unwrap();
@@ -234,7 +234,7 @@ fn write_previous(node: &Node, gateway: &str) -> Result<()> {
 }
 
 #[test]
-fn the_subnet_that_pods_have_got_is_taken_again() {
+fn the_subnet_of_running_pods_is_taken_again() {
     let mut cluster = Cluster::start(0, VXLAN).unwrap();
     let node = cluster.lab.node("n1", &cluster.segment).unwrap();
     write_previous(&node, "10.244.77.1/24").unwrap();
@@ -285,7 +285,7 @@ fn a_config_that_is_written_while_leases_are_there_finds_the_one_of_this_node() 
     let mut cluster = Cluster::start(0, VXLAN).unwrap();
     let node = cluster.lab.node("n1", &cluster.segment).unwrap();
     let address: IpAddr = node.address(Family::V4).unwrap();
-    // flannel's lease of this node, and an older one that the network does not hand out any more.
+    // A lease of this node by flannel, and an older one that is outside the network's range now.
     let outdated = key("10.99.200.0/24");
     cluster.etcd.put(&outdated, &host_gw(address)).unwrap();
     let term = cluster.etcd.grant(3600).unwrap();

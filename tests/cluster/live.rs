@@ -1,4 +1,4 @@
-//! One edit in etcd changes the running cluster, and nothing is lost.
+//! One config change in etcd changes the running cluster, without packet loss.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -12,19 +12,19 @@ use crate::table::{Distance, HOST_GW, HOST_GW_MIXED, Side, VXLAN, VXLAN_MIXED, e
 
 /// Packets per second and ordered pair of pods.
 const RATE: u32 = 1000;
-/// Packets flow for so long after each step.
+/// How long packets flow after each step.
 const PAUSE: Duration = Duration::from_millis(300);
-/// The device of a tunnel that nobody uses stays a little.
+/// The device of an unused tunnel is removed later.
 const RETIRED: Duration = Duration::from_secs(30);
 
-/// A cluster under traffic whose config is edited.
-struct Edited {
+/// A cluster under traffic whose config is changed.
+struct EditedCluster {
     cluster: Cluster,
     sides: Vec<Side>,
     probe: Probe,
 }
 
-impl Edited {
+impl EditedCluster {
     fn start(plan: &ClusterPlan, side: Side) -> Result<Self> {
         let cluster = plan.start()?;
         cluster.start_pods()?;
@@ -36,7 +36,7 @@ impl Edited {
         Ok(Self { cluster, sides, probe })
     }
 
-    /// Writes the config, with `rest` beside the side's own words, and waits until the paths are
+    /// Writes the config, with `rest` next to the side's own fields, and waits until the paths are
     /// those of `sides`.
     fn edit(&mut self, side: Side, rest: &str, sides: &[Side]) -> Result<()> {
         self.probe.mark(&format!("{side:?}"));
@@ -72,7 +72,7 @@ fn wanted(cluster: &Cluster, sides: &[Side], from: usize, to: usize) -> Path {
 fn one_edit_flips_a_cluster_and_another_takes_it_back(stack: Stack) -> Result<()> {
     let config = stack.config(&VXLAN_MIXED.config());
     let plan = ClusterPlan::new(3, &config).far(1).stack(stack);
-    let mut it = Edited::start(&plan, VXLAN_MIXED)?;
+    let mut it = EditedCluster::start(&plan, VXLAN_MIXED)?;
     for _ in 0..3 {
         it.edit_all(HOST_GW_MIXED)?;
         it.edit_all(VXLAN_MIXED)?;
@@ -93,7 +93,7 @@ fn one_edit_flips_both_families_without_a_lost_packet() {
 #[test]
 fn a_rollout_moves_named_nodes_first_and_back_without_a_lost_packet() {
     let plan = ClusterPlan::new(3, &Stack::V4.config(&VXLAN_MIXED.config()));
-    let mut it = Edited::start(&plan, VXLAN_MIXED).unwrap();
+    let mut it = EditedCluster::start(&plan, VXLAN_MIXED).unwrap();
     let names: Vec<IpAddr> =
         it.cluster.nodes.iter().map(|node| node.address(Family::V4).unwrap()).collect();
     let rollout = |rest: &str| format!(r#","Rollout":{{"From":{{"Type":"vxlan"}},{rest}}}"#);
@@ -104,7 +104,7 @@ fn a_rollout_moves_named_nodes_first_and_back_without_a_lost_packet() {
     it.edit(HOST_GW_MIXED, &two, &[stay, go, go]).unwrap();
     it.edit(HOST_GW_MIXED, &rollout(r#""Percent":100"#), &[go, go, go]).unwrap();
     it.edit(HOST_GW_MIXED, &one, &[stay, go, stay]).unwrap();
-    // Each node finds out for itself where it stands.
+    // Each node computes its own position in the rollout.
     let share = |ip: &IpAddr| tweed::model::config::share(&ip.to_string());
     let median = share(&names[0]).max(share(&names[1]).min(share(&names[2])));
     let by_share: Vec<_> =
@@ -114,7 +114,7 @@ fn a_rollout_moves_named_nodes_first_and_back_without_a_lost_packet() {
     it.finish().unwrap();
 }
 
-/// What the node reports in etcd.
+/// The node's report in etcd.
 fn report(cluster: &Cluster, index: usize) -> Result<Value> {
     let lease = cluster.lease(index)?;
     let key = lease.key.replace("/subnets/", "/tweed/nodes/");
@@ -126,8 +126,8 @@ fn report(cluster: &Cluster, index: usize) -> Result<Value> {
 #[test]
 fn a_cluster_goes_from_one_backend_to_the_other_by_edits_alone() {
     let plan = ClusterPlan::new(3, &Stack::V4.config(&VXLAN.config()));
-    let mut it = Edited::start(&plan, VXLAN).unwrap();
-    let mtu = |it: &Edited, node: usize| it.cluster.nodes[node].subnet_env().unwrap().mtu;
+    let mut it = EditedCluster::start(&plan, VXLAN).unwrap();
+    let mtu = |it: &EditedCluster, node: usize| it.cluster.nodes[node].subnet_env().unwrap().mtu;
     it.edit_all(VXLAN_MIXED).unwrap();
     for node in 0..3 {
         eventually(PATIENCE, || {
@@ -149,7 +149,7 @@ fn a_cluster_goes_from_one_backend_to_the_other_by_edits_alone() {
         })
         .unwrap();
     }
-    // And back, whence the tunnel is made anew before anybody sends through it.
+    // The way back: the tunnel is recreated before any node sends through it.
     it.edit_all(HOST_GW_MIXED).unwrap();
     it.edit_all(VXLAN_MIXED).unwrap();
     it.edit_all(VXLAN).unwrap();
@@ -157,9 +157,9 @@ fn a_cluster_goes_from_one_backend_to_the_other_by_edits_alone() {
 }
 
 #[test]
-fn an_edit_that_cannot_be_taken_in_is_told_by_every_node_and_changes_nothing() {
+fn an_invalid_edit_is_reported_by_every_node_and_changes_nothing() {
     let plan = ClusterPlan::new(2, &Stack::V4.config(&VXLAN.config()));
-    let mut it = Edited::start(&plan, VXLAN).unwrap();
+    let mut it = EditedCluster::start(&plan, VXLAN).unwrap();
     let cases = [
         (HOST_GW.config(), "without Mixed, Backend.Type host-gw is taken in at the next start"),
         (r#""SubnetLen":25"#.to_owned(), "SubnetLen cannot change on a running node"),
@@ -169,13 +169,18 @@ fn an_edit_that_cannot_be_taken_in_is_told_by_every_node_and_changes_nothing() {
         it.cluster.etcd.put(CONFIG, &Stack::V4.config(&rest)).unwrap();
         for (index, daemon) in it.cluster.daemons.iter().enumerate() {
             eventually(PATIENCE, || {
-                let said = daemon.get("/readyz")?;
-                ensure!(said.status == 200 && said.body.contains(sentence), "{}", said.body);
+                let response = daemon.get("/readyz")?;
+                ensure!(
+                    response.status == 200 && response.body.contains(sentence),
+                    "{}",
+                    response.body
+                );
                 ensure!(daemon.ctl(&["status"])?.contains("vxlan"), "another backend is in force");
                 let report = report(&it.cluster, index)?;
-                let told = [&report["pending"], &report["invalid"]];
-                let told = told.iter().any(|told| told.to_string().contains(sentence));
-                ensure!(told, "not reported: {report}");
+                let reported = [&report["pending"], &report["invalid"]];
+                let reported =
+                    reported.iter().any(|reported| reported.to_string().contains(sentence));
+                ensure!(reported, "not reported: {report}");
                 let metrics = daemon.get("/metrics")?.body;
                 let mut waiting = metrics.lines().filter(|line| line.ends_with("\"} 1"));
                 ensure!(waiting.any(|line| line.contains(sentence)), "{metrics}");
@@ -187,15 +192,15 @@ fn an_edit_that_cannot_be_taken_in_is_told_by_every_node_and_changes_nothing() {
     }
     it.cluster.etcd.delete(CONFIG).unwrap();
     eventually(PATIENCE, || {
-        let said = it.cluster.daemons[0].get("/readyz")?.body;
-        ensure!(said.contains("key /coreos.com/network/config is missing"), "{said}");
+        let response = it.cluster.daemons[0].get("/readyz")?.body;
+        ensure!(response.contains("key /coreos.com/network/config is missing"), "{response}");
         Ok(())
     })
     .unwrap();
     it.edit_all(VXLAN).unwrap();
     eventually(PATIENCE, || {
-        let said: Value = serde_json::from_str(&it.cluster.daemons[0].get("/readyz")?.body)?;
-        ensure!(said == json!({"ready": true, "reasons": []}), "{said}");
+        let response: Value = serde_json::from_str(&it.cluster.daemons[0].get("/readyz")?.body)?;
+        ensure!(response == json!({"ready": true, "reasons": []}), "{response}");
         Ok(())
     })
     .unwrap();

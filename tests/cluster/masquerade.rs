@@ -1,4 +1,4 @@
-//! From where packets seem to come: the same as with flannel's own rules, and at every moment.
+//! Source addresses of packets: the same as with flannel's own rules, at every moment.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -16,14 +16,14 @@ use crate::flows::source_seen;
 use crate::scene::{BY_IPTABLES, BY_NFTABLES, Iptables, PORT, Scene};
 use crate::table::{HOST_GW, Side, VXLAN};
 
-/// Between two things that happen to a node.
+/// The pause between two changes on a node.
 const A_WHILE: Duration = Duration::from_millis(200);
-/// What comes to a node on these ports is for the pod on it, or for that of the other node.
+/// The node forwards these ports to its pod or to that of the other node.
 const NODE_PORT: u16 = 7001;
 const NODE_PORT_ELSEWHERE: u16 = 7002;
-/// What pods send to this port bears the mark of kube-proxy, and others.
+/// Packets of pods to this port have kube-proxy's mark, and other marks.
 const MARKED: u16 = 7003;
-/// An address of a node that nobody has a route to.
+/// An address of a node to which no other node has a route.
 fn hidden(family: Family) -> Result<IpAddr> {
     Ok(match family {
         Family::V4 => "10.77.0.1",
@@ -32,10 +32,10 @@ fn hidden(family: Family) -> Result<IpAddr> {
     .parse()?)
 }
 
-/// A packet, and as whom its receiver sees the sender.
+/// A packet, and the source that its receiver sees.
 type Row = (&'static str, &'static str, &'static str);
 
-/// By flannel's rules: by host-gw, and where that makes a difference, by vxlan.
+/// With flannel's rules: on host-gw, and where it differs, on vxlan.
 const TABLE: [Row; 15] = [
     ("pod → pod on another node", "pod 1", "pod 1"),
     ("pod → pod on its node", "pod 1", "pod 1"),
@@ -54,8 +54,8 @@ const TABLE: [Row; 15] = [
     ("bridge → multicast", "bridge 1", "bridge 1"),
 ];
 
-/// By ours what comes to pods of other nodes has one source, whatever link it leaves by; only the
-/// node itself chooses that of the tunnel.
+/// With tweed's rules, packets to pods of other nodes have one source on every link; only the node
+/// itself uses that of the tunnel.
 fn by_ours(flow: &str, side: Side) -> Option<&'static str> {
     match flow {
         "world → pod, routed by another node"
@@ -66,15 +66,15 @@ fn by_ours(flow: &str, side: Side) -> Option<&'static str> {
     }
 }
 
-/// Who is who in one family.
-struct Cast<'a> {
+/// The hosts and their addresses in one family.
+struct Hosts<'a> {
     scene: &'a Scene,
     family: Family,
     names: BTreeMap<IpAddr, &'static str>,
     neighbour: Pod,
 }
 
-impl<'a> Cast<'a> {
+impl<'a> Hosts<'a> {
     fn of(scene: &'a Scene, neighbour: &Pod, family: Family) -> Result<Self> {
         let node = scene.node();
         let gateways = node.subnet_env()?.gateways.into_iter();
@@ -173,7 +173,7 @@ impl<'a> Cast<'a> {
     }
 }
 
-/// A group of receivers on the link of `node`.
+/// A multicast group of receivers on the link of `node`.
 fn group(node: &Node, family: Family) -> Result<SocketAddr> {
     let index = node.namespace().within(|| if_nametoindex("eth0"))??;
     Ok(match family {
@@ -182,7 +182,7 @@ fn group(node: &Node, family: Family) -> Result<SocketAddr> {
     })
 }
 
-/// What others have set up around the pods of node 1: ports of the node, marks, and an address.
+/// Rules of other programs around the pods of node 1: ports of the node, marks, and an address.
 fn surround(scene: &Scene) -> Result<()> {
     let node = scene.node();
     for (family, word) in [(Family::V4, "ip"), (Family::V6, "ip6")] {
@@ -211,34 +211,34 @@ fn surround(scene: &Scene) -> Result<()> {
     Ok(())
 }
 
-/// Whose rules: ours, of a daemon with these flags, or none of ours.
+/// The rules on the nodes: of a tweedd with these flags, of flanneld, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rules {
     Ours(&'static [&'static str]),
     Flannels,
-    Nobodys,
+    Absent,
 }
 
-/// What `TABLE` has a line for, as it is with these rules.
+/// The sources with these rules, in the rows of `TABLE`.
 fn sources(side: Side, rules: Rules) -> Result<Vec<Vec<(&'static str, &'static str)>>> {
     let flags = match rules {
         Rules::Ours(flags) => flags,
-        Rules::Flannels | Rules::Nobodys => &[],
+        Rules::Flannels | Rules::Absent => &[],
     };
     let scene = Scene::start(Stack::Dual, side, flags)?;
     let neighbour = scene.node().pod()?;
     surround(&scene)?;
     if rules == Rules::Flannels {
-        // They would take rules of flannel's for leftovers.
+        // Daemons would remove flannel's rules as leftovers.
         scene.cluster.daemons.iter().try_for_each(|daemon| daemon.stop().map(drop))?;
         scene.write_flannels_rules(Iptables::Nft)?;
     }
     let families = Stack::Dual.families().iter();
-    families.map(|family| Cast::of(&scene, &neighbour, *family)?.rows()).collect()
+    families.map(|family| Hosts::of(&scene, &neighbour, *family)?.rows()).collect()
 }
 
 #[test]
-fn every_flow_has_the_source_of_flannels_rules_or_one_that_outlives_a_flip() {
+fn every_flow_has_flannels_source_or_one_that_survives_a_flip() {
     for side in [HOST_GW, VXLAN] {
         let flannels = TABLE.map(|(flow, by_host_gw, by_vxlan)| {
             (flow, if side == HOST_GW { by_host_gw } else { by_vxlan })
@@ -248,14 +248,14 @@ fn every_flow_has_the_source_of_flannels_rules_or_one_that_outlives_a_flip() {
                 Rules::Ours(_) => {
                     flannels.map(|(flow, source)| (flow, by_ours(flow, side).unwrap_or(source)))
                 }
-                Rules::Flannels | Rules::Nobodys => flannels,
+                Rules::Flannels | Rules::Absent => flannels,
             };
             for found in sources(side, rules).unwrap() {
                 assert_eq!(found, expected, "{side:?} {rules:?}");
             }
         }
     }
-    let without = sources(HOST_GW, Rules::Nobodys).unwrap();
+    let without = sources(HOST_GW, Rules::Absent).unwrap();
     assert!(without[0].contains(&("pod → world", "pod 1")), "{without:?}");
 }
 
@@ -265,7 +265,7 @@ fn table(node: &Node) -> Result<String> {
 }
 
 #[test]
-fn no_new_flow_notices_a_restart_a_kill_or_an_edit() {
+fn a_restart_a_kill_or_an_edit_disturbs_no_new_flow() {
     let mut scene = Scene::start(Stack::V4, VXLAN, BY_NFTABLES).unwrap();
     has_saved_its_lease(&scene).unwrap();
     let flows = scene.flows_to_world().unwrap();
@@ -296,7 +296,7 @@ fn has_saved_its_lease(scene: &Scene) -> Result<()> {
 }
 
 #[test]
-fn a_range_that_is_spared_sees_pods_as_they_are() {
+fn an_excluded_range_sees_the_addresses_of_pods() {
     let scene = Scene::start(Stack::V4, HOST_GW, BY_NFTABLES).unwrap();
     let (pod, world) = (scene.pods[0].namespace(), scene.world.namespace());
     let target = SocketAddr::new(scene.world.address(Family::V4).unwrap(), PORT);
@@ -309,7 +309,7 @@ fn a_range_that_is_spared_sees_pods_as_they_are() {
 }
 
 #[test]
-fn only_the_mark_that_is_named_is_left_to_others() {
+fn only_packets_with_the_configured_mark_are_not_masqueraded() {
     let flags = &["--ip-masq", "--iptables-masquerade-bit=17"];
     let scene = Scene::start(Stack::V4, HOST_GW, flags).unwrap();
     let (pod, world) = (scene.pods[0].namespace(), scene.world.namespace());
@@ -325,7 +325,7 @@ fn only_the_mark_that_is_named_is_left_to_others() {
 }
 
 #[test]
-fn rules_that_somebody_removes_are_back_at_once() {
+fn removed_rules_are_restored_at_once() {
     let scene = Scene::start(Stack::Dual, HOST_GW, BY_NFTABLES).unwrap();
     let nft = |line: &str| scene.node().namespace().run("nft", &[line]);
     let rules = || scene.node().namespace().run("nft", &["list", "tables"]);
@@ -353,7 +353,7 @@ fn rules_that_somebody_removes_are_back_at_once() {
 }
 
 #[test]
-fn a_node_says_that_it_masquerades_and_leaves_nothing_behind() {
+fn a_node_reports_masquerading_and_cleans_up() {
     let scene = Scene::start(Stack::Dual, HOST_GW, BY_NFTABLES).unwrap();
     let written = std::fs::read_to_string(scene.node().subnet_file()).unwrap();
     assert!(written.ends_with("FLANNEL_IPMASQ=true\n"), "{written}");

@@ -1,4 +1,4 @@
-//! A live cluster of eight nodes changes its backend, and meanwhile other things go wrong.
+//! A live cluster of eight nodes changes its backend while other faults occur.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,23 +9,23 @@ use tweed_lab::{Family, Flannel, Path, Probe, Tally, Traffic, eventually, paths}
 use crate::cluster::{CONFIG, Cluster, ClusterPlan, Stack};
 use crate::table::{Distance, HOST_GW_MIXED, Side, VXLAN_MIXED, expected, path};
 
-/// Packets per second and ordered pair of pods, of which eight nodes have 56.
+/// Packets per second and ordered pair of pods; eight nodes have 56 pairs.
 const RATE: u32 = 100;
-/// Packets flow for so long after each step.
+/// How long packets flow after each step.
 const PAUSE: Duration = Duration::from_millis(300);
-/// Eight daemons start and follow on a machine that may be busy.
+/// Eight daemons must start and follow, possibly on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Six nodes on a segment and two behind a router, under traffic.
-struct Show {
+struct Migration {
     cluster: Cluster,
-    /// A node of another implementation.
+    /// A node that runs flanneld.
     flannel: Option<Flannel>,
     probe: Probe,
     traffic: Traffic,
 }
 
-impl Show {
+impl Migration {
     fn start(plan: &ClusterPlan) -> Result<Self> {
         Self::with(plan.start()?, None)
     }
@@ -33,13 +33,13 @@ impl Show {
     fn with(cluster: Cluster, flannel: Option<Flannel>) -> Result<Self> {
         cluster.start_pods()?;
         let pairs = cluster.lab.pairs(Family::V4);
-        // The traffic needs paths, the probe waits for them.
+        // The traffic needs paths; the probe waits for them.
         let probe = cluster.lab.probe(&pairs, RATE)?;
         let traffic = Traffic::start(&pairs)?;
         Ok(Self { cluster, flannel, probe, traffic })
     }
 
-    /// Writes the config that has these nodes on host-gw, by index.
+    /// Writes the config that has the nodes with these indices on host-gw.
     fn edit(&self, followers: &[usize]) -> Result<()> {
         let address = |index: &usize| self.cluster.nodes[*index].address(Family::V4);
         let nodes = followers.iter().map(address).collect::<Result<Vec<_>>>()?;
@@ -53,7 +53,7 @@ impl Show {
         self.cluster.etcd.put(CONFIG, &Stack::V4.config(&rest))
     }
 
-    /// Waits until every path is what the table says if these nodes are on host-gw.
+    /// Waits until every path matches the table for these nodes on host-gw.
     fn follow(&self, what: &str, followers: &[usize]) -> Result<()> {
         let cluster = &self.cluster;
         let followers: BTreeSet<&str> =
@@ -73,7 +73,7 @@ impl Show {
 
     fn wanted(&self, followers: &BTreeSet<&str>, from: &str, to: &str) -> Path {
         let is_far = |name: &str| name == "n7" || name == "n8";
-        // It keeps the entries that it made while all were on vxlan, and it answers no probe.
+        // It keeps the entries of the time when all nodes were on vxlan, and answers no probe.
         if (from == OTHER || to == OTHER) && self.flannel.is_some() {
             return Path::Tunnel;
         }
@@ -102,7 +102,7 @@ impl Show {
     }
 }
 
-/// The name of the node of another implementation.
+/// The name of the node that runs flanneld.
 const OTHER: &str = "other";
 const ALL: &[usize] = &[0, 1, 2, 3, 4, 5, 6, 7];
 
@@ -112,48 +112,48 @@ fn eight() -> ClusterPlan {
 
 #[test]
 fn eight_nodes_flip_by_one_edit_while_etcd_loses_a_member_and_a_daemon_dies() {
-    let mut show = Show::start(&eight().members(3)).unwrap();
-    show.step("one edit", ALL).unwrap();
-    show.step("and back", &[]).unwrap();
+    let mut migration = Migration::start(&eight().members(3)).unwrap();
+    migration.step("one edit", ALL).unwrap();
+    migration.step("and back", &[]).unwrap();
 
-    show.probe.mark("the leader dies");
-    show.edit(ALL).unwrap();
-    let leader = show.cluster.etcd.leader().unwrap();
-    show.cluster.etcd.member(leader).unwrap().kill().unwrap();
-    show.follow("the leader dies", ALL).unwrap();
-    // An operator waits for a leader as well.
-    show.cluster.etcd.wait_ready().unwrap();
-    show.step("back without it", &[]).unwrap();
-    show.cluster.etcd.start().unwrap();
+    migration.probe.mark("the leader dies");
+    migration.edit(ALL).unwrap();
+    let leader = migration.cluster.etcd.leader().unwrap();
+    migration.cluster.etcd.member(leader).unwrap().kill().unwrap();
+    migration.follow("the leader dies", ALL).unwrap();
+    // An operator waits for a leader too.
+    migration.cluster.etcd.wait_ready().unwrap();
+    migration.step("back without it", &[]).unwrap();
+    migration.cluster.etcd.start().unwrap();
 
-    show.probe.mark("daemons die");
-    show.edit(&[0, 1, 6]).unwrap();
+    migration.probe.mark("daemons die");
+    migration.edit(&[0, 1, 6]).unwrap();
     for index in [0, 3] {
-        show.cluster.daemons[index].kill().unwrap();
-        show.cluster.daemons[index].start().unwrap();
+        migration.cluster.daemons[index].kill().unwrap();
+        migration.cluster.daemons[index].start().unwrap();
     }
-    show.follow("daemons die", &[0, 1, 6]).unwrap();
-    show.finish().unwrap();
+    migration.follow("daemons die", &[0, 1, 6]).unwrap();
+    migration.finish().unwrap();
 }
 
 #[test]
 fn eight_nodes_flip_in_stages_while_nodes_join_and_another_operator_writes() {
-    let mut show = Show::start(&eight()).unwrap();
-    show.probe.mark("a node joins");
-    show.edit(&[0, 1, 6]).unwrap();
-    let node = show.cluster.lab.node("n9", &show.cluster.segment).unwrap();
-    show.cluster.add(node).unwrap();
-    show.follow("a node joins", &[0, 1, 6]).unwrap();
+    let mut migration = Migration::start(&eight()).unwrap();
+    migration.probe.mark("a node joins");
+    migration.edit(&[0, 1, 6]).unwrap();
+    let node = migration.cluster.lab.node("n9", &migration.cluster.segment).unwrap();
+    migration.cluster.add(node).unwrap();
+    migration.follow("a node joins", &[0, 1, 6]).unwrap();
 
-    show.probe.mark("two write at once");
-    show.edit(&[0, 1, 2, 3, 4, 5, 6, 7, 8]).unwrap();
-    show.edit(&[2, 3]).unwrap();
-    show.follow("two write at once", &[2, 3]).unwrap();
+    migration.probe.mark("two write at once");
+    migration.edit(&[0, 1, 2, 3, 4, 5, 6, 7, 8]).unwrap();
+    migration.edit(&[2, 3]).unwrap();
+    migration.follow("two write at once", &[2, 3]).unwrap();
 
-    show.step("all", &[0, 1, 2, 3, 4, 5, 6, 7, 8]).unwrap();
-    show.step("back in part", &[1, 7, 8]).unwrap();
-    show.step("back", &[]).unwrap();
-    show.finish().unwrap();
+    migration.step("all", &[0, 1, 2, 3, 4, 5, 6, 7, 8]).unwrap();
+    migration.step("back in part", &[1, 7, 8]).unwrap();
+    migration.step("back", &[]).unwrap();
+    migration.finish().unwrap();
 }
 
 #[test]
@@ -164,10 +164,10 @@ fn a_node_of_another_implementation_stays_reachable_throughout() {
     let [network, subnet] = ["10.244.0.0/16", "10.244.250.0/24"].map(|it| it.parse().unwrap());
     let flannel = Flannel::join(&other, &cluster.etcd, network, subnet).unwrap();
     cluster.nodes.push(other);
-    let show = Show::with(cluster, Some(flannel)).unwrap();
-    show.follow("before", &[]).unwrap();
+    let migration = Migration::with(cluster, Some(flannel)).unwrap();
+    migration.follow("before", &[]).unwrap();
     for followers in [&[1][..], &[0, 1, 2], &[0], &[]] {
-        show.step(&format!("{followers:?}"), followers).unwrap();
+        migration.step(&format!("{followers:?}"), followers).unwrap();
     }
-    show.finish().unwrap();
+    migration.finish().unwrap();
 }

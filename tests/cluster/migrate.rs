@@ -1,4 +1,4 @@
-//! A live cluster moves to another backend and back by `tweedctl migrate`, and others interfere.
+//! A live cluster moves to another backend and back by `tweedctl migrate`, while others interfere.
 
 use std::process::Output;
 use std::time::Duration;
@@ -15,7 +15,7 @@ const RATE: u32 = 500;
 const VXLAN: &str = r#"{ "Network": "10.244.0.0/16", "Owner": "net team",
   "Backend": { "VNI": 1, "Type": "vxlan" } }"#;
 
-/// An operator's words on one node: exit code and what was printed.
+/// Runs `tweedctl migrate` on one node; returns the exit code and the output.
 fn migrate(cluster: &Cluster, node: usize, line: &str) -> Result<(i32, String)> {
     let output = run(cluster, &cluster.nodes[node], line)?;
     let (text, error) = (String::from_utf8(output.stdout)?, String::from_utf8(output.stderr)?);
@@ -31,7 +31,7 @@ fn run(cluster: &Cluster, node: &Node, line: &str) -> Result<Output> {
     node.tweedctl(&words)
 }
 
-/// As [`migrate`], and it succeeds.
+/// As [`migrate`]; it must succeed.
 pub fn done(cluster: &Cluster, line: &str) -> Result<String> {
     let (code, text) = migrate(cluster, 0, line)?;
     ensure!(code == 0, "{line}: {code} {text}");
@@ -60,7 +60,7 @@ fn start_as(plan: &ClusterPlan) -> Result<Cluster> {
     Ok(cluster)
 }
 
-/// A node that has not reported yet counts as one of flannel's.
+/// A node without a report counts as a flannel node.
 pub fn wait_for_reports(cluster: &Cluster) -> Result<()> {
     eventually(PATIENCE, || {
         let reporting = json(cluster, "status")?["reporting"].clone();
@@ -82,7 +82,7 @@ pub fn nothing_lost(probe: Probe) -> Result<()> {
     Ok(())
 }
 
-/// Direct between those that are near each other, if either of the two has followed.
+/// Waits for direct paths between adjacent nodes if one of the two has followed.
 pub fn follow(cluster: &Cluster, followers: &[usize]) -> Result<Duration> {
     let far = |index: usize| cluster.router.is_some() && index + 1 == cluster.nodes.len();
     cluster.wait_for_paths(|from, to| {
@@ -105,11 +105,11 @@ fn a_live_cluster_moves_stage_by_stage_and_back_without_a_lost_packet() {
     done(&cluster, "rollback --one-stage").unwrap();
     follow(&cluster, &[0]).unwrap();
     done(&cluster, "next --percent 100").unwrap();
-    let said = done(&cluster, "finish").unwrap();
+    let printed = done(&cluster, "finish").unwrap();
     for node in &cluster.nodes {
         let address = node.address(Family::V4).unwrap();
         let kept = format!("{address}: new pods get MTU 1500; these keep theirs: pod1 (1450)");
-        assert!(said.contains(&kept), "{said}");
+        assert!(printed.contains(&kept), "{printed}");
     }
     follow(&cluster, &[0, 1, 2]).unwrap();
     let finished = r#""Backend": { "VNI": 1, "Type": "host-gw" } }"#;
@@ -117,15 +117,15 @@ fn a_live_cluster_moves_stage_by_stage_and_back_without_a_lost_packet() {
 
     done(&cluster, "start --to vxlan --percent 100").unwrap();
     follow(&cluster, &[]).unwrap();
-    let said = done(&cluster, "finish").unwrap();
-    assert!(!said.contains("MTU"), "{said}");
+    let printed = done(&cluster, "finish").unwrap();
+    assert!(!printed.contains("MTU"), "{printed}");
     assert_eq!(config(&cluster).unwrap(), VXLAN);
     probe.run_for(Duration::from_millis(500));
     nothing_lost(probe).unwrap();
 }
 
 #[test]
-fn it_is_taken_back_from_the_midst_and_leaves_no_trace() {
+fn rollback_during_a_migration_restores_the_cluster() {
     let cluster = start(1).unwrap();
     let probe = probe(&cluster).unwrap();
     eventually(PATIENCE, || {
@@ -145,18 +145,18 @@ fn it_is_taken_back_from_the_midst_and_leaves_no_trace() {
 }
 
 #[test]
-fn mixed_stays_on_where_a_router_is_between() {
+fn mixed_stays_on_across_a_router() {
     let cluster = start(1).unwrap();
     done(&cluster, "start --to host-gw --percent 100").unwrap();
-    let said = done(&cluster, "finish").unwrap();
-    assert!(said.contains("Mixed stays on"), "{said}");
+    let printed = done(&cluster, "finish").unwrap();
+    assert!(printed.contains("Mixed stays on"), "{printed}");
     follow(&cluster, &[0, 1, 2, 3]).unwrap();
     let config = config(&cluster).unwrap();
     assert!(config.contains("\"Mixed\": true") && !config.contains("Rollout"), "{config}");
 }
 
 #[test]
-fn of_two_operators_at_once_one_writes_and_both_know() {
+fn concurrent_operators_write_a_stage_once() {
     let cluster = start(0).unwrap();
     done(&cluster, "start --to host-gw --percent 1").unwrap();
     let go_on = |node| migrate(&cluster, node, "next --percent 50");
@@ -172,20 +172,20 @@ fn of_two_operators_at_once_one_writes_and_both_know() {
 }
 
 #[test]
-fn plain_etcdctl_takes_a_migration_over_and_hands_it_back() {
+fn a_migration_continues_by_etcdctl_and_back() {
     let cluster = start(0).unwrap();
     let canary = cluster.nodes[1].address(Family::V4).unwrap();
     done(&cluster, &format!("start --to host-gw --canary {canary}")).unwrap();
     follow(&cluster, &[1]).unwrap();
     done(&cluster, "pause").unwrap();
-    let (code, said) = migrate(&cluster, 2, "next").unwrap();
-    assert!(code == 3 && said.contains("paused by"), "{code} {said}");
+    let (code, printed) = migrate(&cluster, 2, "next").unwrap();
+    assert!(code == 3 && printed.contains("paused by"), "{code} {printed}");
 
     let text = config(&cluster).unwrap().replacen("\"Percent\":0", "\"Percent\":100", 1);
     cluster.etcd.put(CONFIG, &text).unwrap();
     follow(&cluster, &[0, 1, 2]).unwrap();
-    let (code, said) = migrate(&cluster, 2, "finish").unwrap();
-    assert_eq!(code, 0, "{said}");
+    let (code, printed) = migrate(&cluster, 2, "finish").unwrap();
+    assert_eq!(code, 0, "{printed}");
     assert!(!config(&cluster).unwrap().contains("Rollout"));
     done(&cluster, "finish").unwrap();
 }
@@ -195,8 +195,8 @@ fn a_node_that_does_not_follow_is_named_and_waited_for() {
     let cluster = start(0).unwrap();
     let late = cluster.nodes[2].address(Family::V4).unwrap().to_string();
     cluster.daemons[2].freeze().unwrap();
-    let (code, said) = migrate(&cluster, 0, "start --to host-gw --timeout 4s").unwrap();
-    assert!(code == 6 && said.contains(&late), "{code} {said}");
+    let (code, printed) = migrate(&cluster, 0, "start --to host-gw --timeout 4s").unwrap();
+    assert!(code == 6 && printed.contains(&late), "{code} {printed}");
     assert!(!config(&cluster).unwrap().contains("host-gw"), "it goes on before all can receive");
     cluster.daemons[2].thaw().unwrap();
     done(&cluster, "start --to host-gw --percent 100").unwrap();
@@ -204,30 +204,30 @@ fn a_node_that_does_not_follow_is_named_and_waited_for() {
 }
 
 #[test]
-fn without_etcd_one_sentence_says_so() {
+fn without_etcd_one_sentence_reports_that() {
     let mut cluster = start(0).unwrap();
     cluster.etcd.stop().unwrap();
-    let (code, said) = migrate(&cluster, 0, "status").unwrap();
-    assert!(code == 1 && said.contains("--etcd-endpoints"), "{code} {said}");
+    let (code, printed) = migrate(&cluster, 0, "status").unwrap();
+    assert!(code == 1 && printed.contains("--etcd-endpoints"), "{code} {printed}");
 }
 
 #[test]
-fn flannels_nodes_are_in_the_way_until_forced() {
+fn flannel_nodes_prevent_a_migration_without_force() {
     let cluster = start(0).unwrap();
     let lease = r#"{"PublicIP":"10.99.1.200","PublicIPv6":null,"BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"0a:00:00:00:00:c8"}}"#;
     cluster.etcd.put("/coreos.com/network/subnets/10.244.200.0-24", lease).unwrap();
-    let (code, said) = migrate(&cluster, 0, "start --to host-gw").unwrap();
-    assert!(code == 3 && said.contains("10.99.1.200 sends no report"), "{code} {said}");
+    let (code, printed) = migrate(&cluster, 0, "start --to host-gw").unwrap();
+    assert!(code == 3 && printed.contains("10.99.1.200 sends no report"), "{code} {printed}");
     done(&cluster, "start --to host-gw --percent 100 --force").unwrap();
 }
 
-/// What a network drops that knows the addresses of its machines.
+/// What a cloud network drops if it knows the addresses of its machines.
 const FOREIGN: &str = "ip saddr 10.244.0.0/16";
-/// Generous: a path is judged within two intervals on a machine that has time.
+/// Generous: on an idle machine, a path is judged within two intervals.
 const JUDGED: Duration = Duration::from_secs(20);
 
 #[test]
-fn both_families_move_and_come_back_without_a_lost_packet() {
+fn both_families_move_and_return_without_a_lost_packet() {
     let plan = ClusterPlan::new(3, &Stack::Dual.config(&ON_VXLAN.config())).stack(Stack::Dual);
     let cluster = start_as(&plan).unwrap();
     let (before, probe) = (config(&cluster).unwrap(), probe(&cluster).unwrap());
@@ -281,11 +281,11 @@ fn a_watched_status_shows_every_stage() {
 }
 
 #[test]
-fn an_edit_that_races_a_stage_is_kept_and_the_stage_says_so() {
+fn an_edit_that_races_a_stage_is_kept_and_reported() {
     let cluster = start(0).unwrap();
     let probe = probe(&cluster).unwrap();
     done(&cluster, "start --to host-gw --percent 1").unwrap();
-    let (code, said) = std::thread::scope(|scope| {
+    let (code, printed) = std::thread::scope(|scope| {
         let held = scope.spawn(|| migrate(&cluster, 1, "next --percent 50 --hold 60s"));
         let written = || Ok::<_, anyhow::Error>(config(&cluster)?.contains("\"Percent\":50"));
         eventually(JUDGED, written).unwrap();
@@ -295,7 +295,7 @@ fn an_edit_that_races_a_stage_is_kept_and_the_stage_says_so() {
         cluster.etcd.put(CONFIG, &edited).unwrap();
         held.join().unwrap().unwrap()
     });
-    assert!(code == 5 && said.contains("no longer watches"), "{code} {said}");
+    assert!(code == 5 && printed.contains("no longer watches"), "{code} {printed}");
     done(&cluster, "next --percent 100").unwrap();
     follow(&cluster, &[0, 1, 2]).unwrap();
     done(&cluster, "finish").unwrap();
@@ -304,19 +304,19 @@ fn an_edit_that_races_a_stage_is_kept_and_the_stage_says_so() {
 }
 
 #[test]
-fn where_foreign_sources_are_dropped_the_plan_says_so_and_nobody_is_switched() {
+fn where_foreign_sources_are_dropped_the_plan_reports_it_and_no_node_changes() {
     let cluster = ClusterPlan::new(3, &Stack::V4.config(&VXLAN_MIXED.config())).build().unwrap();
     let mut cluster = cluster;
     cluster.segment.filter(FOREIGN).unwrap();
     cluster.start_daemons().unwrap();
     cluster.start_pods().unwrap();
     let probe = probe(&cluster).unwrap();
-    let said = "its direct path fails: probes through the tunnel are answered";
+    let printed = "its direct path fails: probes through the tunnel are answered";
     eventually(JUDGED, || {
         let plan = json(&cluster, "plan --to host-gw")?;
         let obstacles = plan["obstacles"].as_array().context("no obstacles")?;
         ensure!(obstacles.len() == 6 && plan["then"]["direct"] == 0, "{plan}");
-        ensure!(obstacles.iter().all(|it| it.to_string().contains(said)), "{plan}");
+        ensure!(obstacles.iter().all(|it| it.to_string().contains(printed)), "{plan}");
         Ok(())
     })
     .unwrap();
@@ -332,13 +332,13 @@ fn where_foreign_sources_are_dropped_the_plan_says_so_and_nobody_is_switched() {
 }
 
 #[test]
-fn where_foreign_sources_are_dropped_under_way_the_stage_stops_and_goes_back() {
+fn where_foreign_sources_are_dropped_later_the_stage_is_rolled_back() {
     let cluster = start(0).unwrap();
     let canary = cluster.nodes[0].address(Family::V4).unwrap();
     done(&cluster, &format!("start --to host-gw --canary {canary}")).unwrap();
     follow(&cluster, &[0]).unwrap();
     let probe = probe(&cluster).unwrap();
-    let (code, said) = std::thread::scope(|scope| {
+    let (code, printed) = std::thread::scope(|scope| {
         let line = "next --percent 100 --hold 60s --auto-rollback";
         let stage = scope.spawn(|| migrate(&cluster, 1, line));
         follow(&cluster, &[0, 1, 2]).unwrap();
@@ -346,9 +346,9 @@ fn where_foreign_sources_are_dropped_under_way_the_stage_stops_and_goes_back() {
         cluster.segment.filter(FOREIGN).unwrap();
         stage.join().unwrap().unwrap()
     });
-    assert!(code == 4 && said.contains("its direct path fails"), "{code} {said}");
+    assert!(code == 4 && printed.contains("its direct path fails"), "{code} {printed}");
     assert!(config(&cluster).unwrap().contains("\"Percent\":0"), "{}", config(&cluster).unwrap());
-    // Not even the canary is reached directly.
+    // Even the canary is not reached directly.
     follow(&cluster, &[]).unwrap();
     probe.mark("by tunnel");
     probe.run_for(Duration::from_millis(500));

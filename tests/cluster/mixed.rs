@@ -1,4 +1,4 @@
-//! Every row of the table of Mixed, between real daemons, in both directions.
+//! Every row of the table of Mixed, with real daemons, in both directions.
 
 use std::collections::BTreeSet;
 
@@ -11,10 +11,10 @@ use crate::table::{
     Distance, Expected, HOST_GW, HOST_GW_MIXED, Mixed, Side, VXLAN, VXLAN_MIXED, expected, path,
 };
 
-/// The nodes before this one are on one segment, it is behind a router.
+/// The nodes before this one are on one segment; this one is behind a router.
 const FAR: usize = 3;
 
-/// Who is started as what, so that every two kinds of nodes meet, on one segment and across the router.
+/// The backends of the nodes, so that every two kinds meet, on one segment and across the router.
 const ASSIGNMENTS: [[Side; 4]; 8] = [
     [VXLAN, HOST_GW, VXLAN_MIXED, VXLAN],
     [HOST_GW_MIXED, HOST_GW_MIXED, VXLAN, VXLAN],
@@ -26,7 +26,7 @@ const ASSIGNMENTS: [[Side; 4]; 8] = [
     [HOST_GW_MIXED, VXLAN_MIXED, VXLAN, HOST_GW_MIXED],
 ];
 
-/// A cluster whose nodes were started with configs of their own.
+/// A cluster whose nodes were started with different configs.
 struct Table {
     cluster: Cluster,
     sides: Vec<Side>,
@@ -66,7 +66,7 @@ impl Table {
         self.cluster.wait_for_paths(|from, to| path(self.expected(from, to)))?;
         for (from, to) in self.cluster.pairs() {
             for family in self.cluster.stack.families() {
-                // Where there is no path before and after a change, the reason alone changes.
+                // If there is no path before and after a change, only the reason changes.
                 eventually(PATIENCE, || {
                     self.check_route(from, to, *family)?;
                     self.check_reason(from, to, *family)
@@ -92,18 +92,21 @@ impl Table {
 
     fn check_reason(&self, from: usize, to: usize, family: Family) -> Result<()> {
         let subnet = self.cluster.subnet(to, family)?.to_string();
-        let told = self.cluster.daemons[from].ctl(&["peers", "-o", "json"]);
-        // It fails where a peer is not programmed, and tells why all the same.
-        let told: Vec<Value> = serde_json::from_str(&told?)?;
-        let peer = told.iter().find(|peer| peer["subnet"] == subnet.as_str());
-        let peer = peer.with_context(|| format!("{subnet} is not in {told:?}"))?;
+        let reported = self.cluster.daemons[from].ctl(&["peers", "-o", "json"]);
+        // It fails if a peer is not programmed, but still prints its output.
+        let reported: Vec<Value> = serde_json::from_str(&reported?)?;
+        let peer = reported.iter().find(|peer| peer["subnet"] == subnet.as_str());
+        let peer = peer.with_context(|| format!("{subnet} is not in {reported:?}"))?;
         match self.expected(from, to) {
             Ok(path) => {
                 ensure!(peer["path"] == path.to_string() && peer["reason"].is_null(), "{peer}");
             }
             Err(reason) => {
-                let said = peer["reason"].as_str().unwrap_or_default();
-                ensure!(peer["path"].is_null() && said.contains(reason), "{said:?}: no {reason:?}");
+                let shown = peer["reason"].as_str().unwrap_or_default();
+                ensure!(
+                    peer["path"].is_null() && shown.contains(reason),
+                    "{shown:?}: no {reason:?}"
+                );
             }
         }
         Ok(())
@@ -121,7 +124,7 @@ impl Table {
     }
 }
 
-/// The number of the node `n3` is 2.
+/// Node `n3` has index 2.
 fn index(name: &str) -> Result<usize> {
     Ok(name.trim_start_matches('n').parse::<usize>()? - 1)
 }
@@ -164,7 +167,7 @@ fn direct_routing_goes_around_the_tunnel(mixed: Mixed) -> Result<()> {
     let far = |index| index == 2;
     let expected = |from, to| if far(from) || far(to) { Path::Tunnel } else { Path::Direct };
     cluster.wait_for_paths(expected)?;
-    // The tunnel to the near node stands by only where the direct path may be left for it.
+    // The near node has a standby tunnel only if the direct path may fall back to it.
     let entries = if mixed == Mixed::On { 2 } else { 1 };
     ensure!(cluster.nodes[0].fdb("flannel.1")?.len() == entries, "not {entries} entries");
     ensure!(cluster.nodes[2].fdb("flannel-v6.1")?.len() == 2, "not the two near nodes' entries");
@@ -181,7 +184,7 @@ fn direct_routing_goes_around_the_tunnel_on_the_segment_alone() {
     direct_routing_goes_around_the_tunnel(Mixed::On).unwrap();
 }
 
-/// As in clouds that give each machine an address without a neighbourhood.
+/// As in clouds that give each machine an address without a link prefix.
 fn take_the_prefix_away(cluster: &Cluster) -> Result<()> {
     for node in &cluster.nodes {
         let address = node.address(Family::V4)?;
@@ -193,7 +196,7 @@ fn take_the_prefix_away(cluster: &Cluster) -> Result<()> {
 }
 
 #[test]
-fn an_address_without_a_prefix_makes_no_peer_adjacent() {
+fn with_an_address_without_a_prefix_no_peer_is_adjacent() {
     let config = |side: Side| Stack::V4.config(&side.config());
     let mut cluster = ClusterPlan::new(2, &config(HOST_GW_MIXED)).build().unwrap();
     take_the_prefix_away(&cluster).unwrap();
@@ -214,7 +217,7 @@ fn an_address_without_a_prefix_makes_no_peer_adjacent() {
     .unwrap();
 }
 
-/// The largest packets of pods pass, and what is larger by a byte does not.
+/// Packets of `mtu` bytes pass, and larger ones do not.
 fn pods_get_mtu(stack: Stack, rest: &str, mtu: u32) -> Result<()> {
     let cluster = ClusterPlan::new(2, &stack.config(rest)).stack(stack).start()?;
     let env = cluster.nodes[0].subnet_env()?;
@@ -233,7 +236,7 @@ fn pods_get_mtu(stack: Stack, rest: &str, mtu: u32) -> Result<()> {
 }
 
 #[test]
-fn pods_get_the_mtu_that_both_ways_can_carry() {
+fn pods_get_the_mtu_of_both_paths() {
     pods_get_mtu(Stack::V4, &VXLAN.config(), 1450).unwrap();
     pods_get_mtu(Stack::V4, &HOST_GW.config(), 1500).unwrap();
     pods_get_mtu(Stack::V4, &VXLAN_MIXED.config(), 1450).unwrap();

@@ -1,4 +1,4 @@
-//! Peers that are in etcd alone: leases as flannel writes them, and what nodes make of them.
+//! Peers that exist only in etcd: leases as flannel writes them, and the entries on nodes.
 
 use std::fmt::Display;
 use std::net::IpAddr;
@@ -10,10 +10,10 @@ use tweed_lab::{Etcd, Family, Node, Path, eventually};
 
 use crate::cluster::SUBNETS;
 
-/// What nodes on the segment of a cluster do not have: it goes up to 10.99.1.254.
+/// The nodes on the segment of a cluster have smaller addresses; the segment ends at 10.99.1.254.
 const FIRST_ADDRESS: u8 = 100;
 
-/// A node that nobody runs.
+/// A peer without a running node.
 #[derive(Clone, Debug)]
 pub struct Peer {
     pub subnet: IpNetwork,
@@ -41,7 +41,7 @@ impl Peer {
         host_gw(self.public_ip)
     }
 
-    /// The tunnel's device that leads to it.
+    /// The tunnel device that leads to it.
     pub fn device(&self) -> &'static str {
         match Family::of(self.subnet.ip()) {
             Family::V4 => "flannel.1",
@@ -58,7 +58,7 @@ impl Peer {
         etcd.delete(&self.key())
     }
 
-    /// Whether `node` sends to it through the tunnel, and everything that takes is right.
+    /// Whether `node` sends to it through the tunnel, with all entries that this needs.
     pub fn is_tunnelled_by(&self, node: &Node) -> Result<()> {
         let route = node.route_to(self.subnet)?.with_context(|| format!("no route to {self:?}"))?;
         ensure!(route.gateway == Some(self.subnet.network()) && route.onlink(), "{route:?}");
@@ -80,7 +80,7 @@ impl Peer {
         Ok(())
     }
 
-    /// Whether `node` holds nothing for it: no route, no neighbour, no FDB entry.
+    /// Whether `node` has no entry for it: no route, no neighbour, no FDB entry.
     pub fn is_unknown_to(&self, node: &Node) -> Result<()> {
         ensure!(node.route_to(self.subnet)?.is_none(), "a route to {} is left", self.subnet);
         let neighbours = node.neighbours(self.device())?;
@@ -118,7 +118,7 @@ pub fn host_gw(public_ip: impl Display) -> String {
     format!(r#"{{"PublicIP":"{public_ip}","PublicIPv6":null,"BackendType":"host-gw"}}"#)
 }
 
-/// The key of the lease that `node` holds, by what it told its pods.
+/// The key of the lease that `node` holds, from its subnet file.
 pub fn key_of(node: &Node) -> Result<String> {
     let env = node.subnet_env()?;
     Ok(key(env.subnet(Family::V4).context("no IPv4 subnet")?))

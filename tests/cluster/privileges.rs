@@ -1,4 +1,4 @@
-//! A daemon that may do little, on a host that lets nothing be written.
+//! A daemon with few capabilities, on a read-only host.
 
 use anyhow::{Context, Result, ensure};
 use tweed_lab::{DaemonPlan, Family, Node, Path, ReversePath, eventually};
@@ -9,7 +9,7 @@ use crate::flows::source_seen;
 use crate::probe::neighbours_cost_no_packet;
 use crate::table::{HOST_GW_MIXED, VXLAN_MIXED};
 
-/// Nothing can be written but what lies in the folder `$1`; then the rest of the words are run.
+/// Makes everything but the folder `$1` read-only, then runs the remaining arguments.
 const READ_ONLY: &str = r#"set -e
 mount --bind "$1" "$1"
 mount -o bind /proc/sys /proc/sys
@@ -19,7 +19,7 @@ shift
 exec setpriv --no-new-privs --bounding-set=-all,+net_admin,+net_raw \
     --inh-caps=-all,+net_admin,+net_raw "$@""#;
 
-/// With the capabilities `NET_ADMIN` and `NET_RAW` alone, on a read-only host.
+/// With only the capabilities `NET_ADMIN` and `NET_RAW`, on a read-only host.
 fn confined(cluster: &Cluster, node: &Node) -> DaemonPlan {
     let folder = node.folder().display().to_string();
     let plan = node.daemon(&cluster.etcd).argument("--ip-masq");
@@ -65,7 +65,7 @@ fn two_capabilities_and_a_read_only_host_are_enough() {
     pods[0].ping(far, 56).unwrap();
     eventually(PATIENCE, || cluster.daemons.iter().try_for_each(is_ready)).unwrap();
 
-    // Nothing is refused for ever, and the kernel is as it should be.
+    // No operation is refused permanently, and the kernel matches the plan.
     let status = json(&cluster.daemons[0], "status").unwrap();
     assert_eq!(status["refused"], serde_json::json!([]), "{status}");
     for node in &cluster.nodes {
@@ -100,23 +100,23 @@ fn probes_cost_no_packet_where_filters_are_strict() {
 }
 
 #[test]
-fn what_a_read_only_host_forbids_is_said_once() {
+fn settings_that_a_read_only_host_forbids_are_logged_once() {
     let cluster = start(ReversePath::Strict).unwrap();
     let pods: Vec<_> = cluster.nodes.iter().map(|node| node.pod().unwrap()).collect();
     pods[0].ping(pods[1].address(Family::V4).unwrap(), 56).unwrap();
     let daemon = &cluster.daemons[0];
     let warning = "packets may be lost while backends change";
     eventually(PATIENCE, || is_ready_with(daemon, warning)).unwrap();
-    let said = || -> Result<usize> {
+    let logged = || -> Result<usize> {
         let log = daemon.log()?;
         let is_it = |line: &&str| line.contains(" WARN ready") && line.contains(warning);
         Ok(log.lines().filter(is_it).count())
     };
-    eventually(PATIENCE, || said().map(|times| times > 0)).unwrap();
-    assert_eq!(said().unwrap(), 1);
+    eventually(PATIENCE, || logged().map(|times| times > 0)).unwrap();
+    assert_eq!(logged().unwrap(), 1);
     cluster.etcd.put(CONFIG, &Stack::V4.config(&HOST_GW_MIXED.config())).unwrap();
     eventually(PATIENCE, || is_ready_with(daemon, "staying on vxlan until")).unwrap();
-    // The host's own hand is enough.
+    // A setting by the host is sufficient.
     for node in &cluster.nodes {
         for link in ["all", "eth0", "flannel.1"] {
             let key = format!("net/ipv4/conf/{link}/rp_filter");

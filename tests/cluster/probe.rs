@@ -1,4 +1,4 @@
-//! Direct paths are taken only where packets come through, and left where they do not any more.
+//! Direct paths are used only while probes pass on them.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr};
@@ -15,12 +15,12 @@ use crate::cluster::{CONFIG, Cluster, ClusterPlan, Stack};
 use crate::peer::Peer;
 use crate::table::{HOST_GW_MIXED, VXLAN_MIXED};
 
-/// What a cloud drops that knows the addresses of its machines.
+/// What a cloud network drops if it knows the addresses of its machines.
 const FOREIGN: &str = "ip saddr 10.244.0.0/16";
 const FOREIGN_V6: &str = "ip6 saddr fd00:244::/48";
-/// What carries the packets of pods through the tunnel.
+/// The tunnel's packets.
 const TUNNEL: &str = "ipproto udp dport 8472";
-/// What a link drops that is narrower than it says.
+/// What a link drops if its real MTU is smaller than the configured one.
 const LARGE: &str = "ip saddr 10.244.0.0/16 ip length > 1300";
 /// ARP requests and neighbour solicitations that a network with ARP inspection drops: their sender
 /// has an address of a pod network.
@@ -30,15 +30,15 @@ const INSPECTED: [&str; 2] = [
 ];
 /// Packets per second and ordered pair of pods.
 const RATE: u32 = 500;
-/// Generous: a path is judged within two intervals on a machine that has time.
+/// Generous: on an idle machine, a path is judged within two intervals.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn config(stack: Stack, side: crate::table::Side) -> String {
     stack.config(&side.config())
 }
 
-/// What `tweedctl peers` tells of peer number `to` on node number `from`.
-fn told(cluster: &Cluster, from: usize, to: usize, family: Family) -> Result<Value> {
+/// The row of `tweedctl peers` for peer number `to` on node number `from`.
+fn reported(cluster: &Cluster, from: usize, to: usize, family: Family) -> Result<Value> {
     let subnet = cluster.subnet(to, family)?.to_string();
     let peers = cluster.daemons[from].ctl(&["peers", "-o", "json"])?;
     let peers: Vec<Value> = serde_json::from_str(&peers)?;
@@ -53,7 +53,7 @@ fn wait_for(cluster: &Cluster, family: Family, path: Path, verdict: &Value) -> R
             let subnet = cluster.subnet(to, family)?;
             let is = cluster.nodes[from].path_to(subnet)?;
             ensure!(is == path, "{from} → {to}: {is}, not {path}");
-            let peer = told(cluster, from, to, family)?;
+            let peer = reported(cluster, from, to, family)?;
             ensure!(peer["probes"]["verdict"] == *verdict, "{from} → {to}: {peer}");
             Ok(())
         })
@@ -68,23 +68,23 @@ fn bad(cause: &str) -> Value {
     serde_json::json!({ "bad": cause })
 }
 
-/// Restarts every daemon onto what the config says now.
+/// Restarts every daemon, which applies the present config.
 fn restart(cluster: &mut Cluster) -> Result<()> {
     cluster.daemons.iter_mut().try_for_each(|daemon| daemon.restart().map(drop))
 }
 
 #[test]
-fn answers_come_by_both_ways_and_in_both_families() {
+fn answers_come_on_both_paths_and_in_both_families() {
     let cluster = ClusterPlan::new(3, &config(Stack::Dual, VXLAN_MIXED)).stack(Stack::Dual);
     let cluster = cluster.start().unwrap();
     for family in [Family::V4, Family::V6] {
         wait_for(&cluster, family, Path::Tunnel, &good()).unwrap();
     }
     let peer = eventually(PATIENCE, || {
-        let peer = told(&cluster, 0, 1, Family::V6)?;
+        let peer = reported(&cluster, 0, 1, Family::V6)?;
         for way in ["direct", "tunnel"] {
             let probes = &peer["probes"][way];
-            // One or the other may be late on a busy machine.
+            // One of the two may be late on a busy machine.
             ensure!(probes["asked"].as_u64() > probes["lost"].as_u64(), "{peer}");
             ensure!(probes["round_trip_us"].as_u64() > Some(0), "{peer}");
         }
@@ -94,7 +94,7 @@ fn answers_come_by_both_ways_and_in_both_families() {
 }
 
 #[test]
-fn nobody_is_switched_where_foreign_addresses_are_dropped() {
+fn no_peer_is_switched_where_foreign_addresses_are_dropped() {
     let mut cluster = ClusterPlan::new(3, &config(Stack::V4, VXLAN_MIXED)).build().unwrap();
     cluster.segment.filter(FOREIGN).unwrap();
     cluster.start_daemons().unwrap();
@@ -104,7 +104,7 @@ fn nobody_is_switched_where_foreign_addresses_are_dropped() {
     cluster.etcd.put(CONFIG, &config(Stack::V4, HOST_GW_MIXED)).unwrap();
     restart(&mut cluster).unwrap();
     wait_for(&cluster, Family::V4, Path::Tunnel, &bad("no-answer")).unwrap();
-    let reason = told(&cluster, 0, 1, Family::V4).unwrap()["reason"].to_string();
+    let reason = reported(&cluster, 0, 1, Family::V4).unwrap()["reason"].to_string();
     assert!(reason.contains("its direct path fails"), "{reason}");
     cluster.segment.unfilter().unwrap();
     let took = wait_for(&cluster, Family::V4, Path::Direct, &good()).unwrap();
@@ -114,7 +114,7 @@ fn nobody_is_switched_where_foreign_addresses_are_dropped() {
 }
 
 #[test]
-fn who_was_cut_off_for_a_while_is_asked_anew_before_it_is_switched() {
+fn a_disconnected_peer_is_probed_again_before_a_switch() {
     let mut cluster = ClusterPlan::new(2, &config(Stack::V4, VXLAN_MIXED)).build().unwrap();
     cluster.segment.filter(FOREIGN).unwrap();
     for node in &cluster.nodes {
@@ -171,7 +171,7 @@ fn an_edit_of_probes_is_followed_by_all_nodes_and_costs_nothing() {
             Ok(())
         })
     };
-    // For a moment, some ask where nobody listens yet.
+    // For a moment, some nodes probe a port on which no peer listens yet.
     edit(r#""Port":9000,"Interval":"200ms""#);
     eventually(PATIENCE, || all_listen(":9000 ")).unwrap();
     wait_for(&cluster, Family::V4, Path::Direct, &good()).unwrap();
@@ -191,17 +191,20 @@ fn an_edit_of_probes_is_followed_by_all_nodes_and_costs_nothing() {
 }
 
 #[test]
-fn a_path_that_swallows_large_packets_is_left() {
+fn a_path_that_drops_large_packets_is_left() {
     let cluster = Cluster::start(2, &config(Stack::V4, HOST_GW_MIXED)).unwrap();
     cluster.start_pods().unwrap();
     wait_for(&cluster, Family::V4, Path::Direct, &good()).unwrap();
     cluster.segment.filter(LARGE).unwrap();
     wait_for(&cluster, Family::V4, Path::Tunnel, &bad("large-lost")).unwrap();
-    // What probes have found is published a moment later.
-    let told = ["tweed_path_fallbacks_total 1", "tweed_direct_paths{verdict=\"bad\"} 1"];
+    // Results of probes are published a moment later.
+    let reported = ["tweed_path_fallbacks_total 1", "tweed_direct_paths{verdict=\"bad\"} 1"];
     eventually(PATIENCE, || {
         let metrics = cluster.daemons[0].get("/metrics")?.body;
-        ensure!(told.iter().all(|told| metrics.lines().any(|line| line == *told)), "{metrics}");
+        ensure!(
+            reported.iter().all(|reported| metrics.lines().any(|line| line == *reported)),
+            "{metrics}"
+        );
         Ok(())
     })
     .unwrap();
@@ -211,8 +214,8 @@ fn a_path_that_swallows_large_packets_is_left() {
     assert_eq!(report.total().lost, 0, "{report}");
 }
 
-/// Whether no packet is lost right after the neighbours of the underlay are unknown again: first after
-/// a pause in which probes alone are sent, then while pods send.
+/// Whether no packet is lost after the neighbours of the underlay are removed: first after a pause
+/// in which only probes are sent, then while pods send.
 pub fn neighbours_cost_no_packet(cluster: &Cluster) -> Result<()> {
     const FAST: u32 = 1000;
     let pairs: Vec<_> =
@@ -220,7 +223,7 @@ pub fn neighbours_cost_no_packet(cluster: &Cluster) -> Result<()> {
     let forget = || cluster.nodes.iter().try_for_each(Node::forget_neighbours);
     for _ in 0..3 {
         forget()?;
-        // Each node sends a probe to each peer meanwhile.
+        // Each node sends a probe to each peer in this time.
         std::thread::sleep(Duration::from_millis(1200));
         let burst = ProbePlan::new(&pairs, FAST).cold().start()?;
         burst.run_for(Duration::from_millis(500));
@@ -262,7 +265,7 @@ fn a_peer_that_runs_flannel_is_switched_without_answers() {
     let flipped = peer.vxlan().replace(r#""vxlan""#, r#""host-gw""#);
     cluster.etcd.put(&peer.key(), &flipped).unwrap();
     eventually(PATIENCE, || peer.is_direct_from(node)).unwrap();
-    // What probes have found is published a moment later.
+    // Results of probes are published a moment later.
     eventually(PATIENCE, || {
         let peers = cluster.daemons[0].ctl(&["peers", "-o", "json"])?;
         ensure!(peers.contains(r#""silent""#), "{peers}");
@@ -272,7 +275,7 @@ fn a_peer_that_runs_flannel_is_switched_without_answers() {
 }
 
 #[test]
-fn a_daemon_that_restarts_drives_nobody_into_the_tunnel() {
+fn a_restarted_daemon_moves_no_peer_to_the_tunnel() {
     let cluster = Cluster::start(2, &config(Stack::V4, HOST_GW_MIXED)).unwrap();
     cluster.start_pods().unwrap();
     wait_for(&cluster, Family::V4, Path::Direct, &good()).unwrap();
@@ -287,7 +290,7 @@ fn a_daemon_that_restarts_drives_nobody_into_the_tunnel() {
 }
 
 #[test]
-fn the_secret_is_made_once_and_told_to_nobody() {
+fn the_secret_is_created_once_and_never_shown() {
     let cluster = Cluster::start(3, &config(Stack::V4, VXLAN_MIXED)).unwrap();
     wait_for(&cluster, Family::V4, Path::Tunnel, &good()).unwrap();
     let keys = cluster.etcd.list("/coreos.com/network/tweed/probe").unwrap();
@@ -302,7 +305,7 @@ fn the_secret_is_made_once_and_told_to_nobody() {
     }
 }
 
-/// Questions of node 2 to node 1, sent by this test while the daemon of node 2 is down.
+/// Probe requests of node 2 to node 1, sent by this test while the daemon of node 2 is down.
 struct Recorded {
     cluster: Cluster,
     secret: Secret,
@@ -317,12 +320,12 @@ impl Recorded {
         let secret = cluster.etcd.get("/coreos.com/network/tweed/probe-secret")?;
         let secret = Secret::parse(secret.context("no secret")?.value.as_bytes())?;
         cluster.daemons[1].kill()?;
-        // What node 1 has counted is published within a second.
+        // The counters of node 1 are published within a second.
         std::thread::sleep(Duration::from_secs(2));
         Ok(Self { cluster, secret })
     }
 
-    /// Sends copies of the question with `stamp`; returns how many were answered, in what time.
+    /// Sends copies of the request with `stamp`; returns how many were answered, and in what time.
     fn answered(&self, stamp: Option<Stamp>) -> Result<(u64, Duration)> {
         let [to, from] = [0, 1].map(|node| self.cluster.subnet(node, Family::V4));
         let (from, to) = (from?.network(), to?.network());
@@ -351,7 +354,7 @@ impl Recorded {
         Ok((self.counts()?[0] - before[0], begun.elapsed()))
     }
 
-    /// Questions of peers that node 1 has answered, and packets that it has rejected.
+    /// Requests of peers that node 1 has answered, and packets that it has rejected.
     fn counts(&self) -> Result<[u64; 2]> {
         let status = self.cluster.daemons[0].ctl(&["status", "-o", "json"])?;
         let status: Value = serde_json::from_str(&status)?;
@@ -361,17 +364,17 @@ impl Recorded {
 }
 
 #[test]
-fn recorded_questions_that_are_sent_again_are_not_answered_without_limit() {
+fn replayed_probes_are_answered_at_a_limited_rate() {
     let recorded = Recorded::before().unwrap();
     let stamp = Stamp { session: 7, count: 7 };
     assert_eq!(recorded.answered(Some(stamp)).unwrap().0, 1, "the others are copies");
-    // Those of older daemons have no stamp.
+    // Requests of older daemons have no stamp.
     let (answered, time) = recorded.answered(None).unwrap();
     let most = 50 * (time.as_secs() + 2);
     assert!((50..=most).contains(&answered), "{answered} answers in {time:?}");
 }
 
-/// What a process has used so far.
+/// The processor time of a process so far.
 fn cpu(pid: u32) -> Result<Duration> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let (_, fields) = text.rsplit_once(')').context("no command")?;
@@ -380,11 +383,11 @@ fn cpu(pid: u32) -> Result<Duration> {
     Ok(Duration::from_millis(ticks * 10))
 }
 
-/// Peers that answer, all of them played by one namespace.
-struct Crowd;
+/// Peers that answer probes, all in one namespace.
+struct Responders;
 
-impl Crowd {
-    /// More would fill the neighbour table, which all namespaces share: 512 entries are kept, 1,024 fit.
+impl Responders {
+    /// All namespaces share the neighbour table, which keeps 512 entries and has a limit of 1,024.
     const SIZE: u16 = 300;
 
     fn public_ip(number: u16) -> Ipv4Addr {
@@ -397,7 +400,7 @@ impl Crowd {
         Ipv4Addr::new(10, 64 + high, low, 0)
     }
 
-    /// Gives the namespace all addresses, and a way back to `asker`.
+    /// Gives the namespace all addresses, and a route to `asker`.
     fn settle(namespace: &Namespace, asker: &str) -> Result<()> {
         namespace.ip(asker)?;
         let mut batch = String::new();
@@ -409,7 +412,7 @@ impl Crowd {
         namespace.run("sh", &["-euc", &script]).map(drop)
     }
 
-    /// Answers whatever is asked, to this node, for as long as the process lives.
+    /// Answers every request of this node until the process ends.
     fn answer(secret: &Secret, port: u16, gateway: IpAddr) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
@@ -422,7 +425,7 @@ impl Crowd {
                     assert_eq!(packet.kind, Kind::Question);
                     let answer = packet.answered();
                     let bytes = answer.encode(secret, length);
-                    // At the end of the test there is nobody left to send to.
+                    // At the end of the test, the receiver may be gone.
                     drop(wire.send_direct(answer.from, answer.to, gateway, &bytes));
                 }
             }
@@ -431,29 +434,31 @@ impl Crowd {
 }
 
 #[test]
-fn hundreds_of_peers_cost_twenty_questions_a_second() {
+fn hundreds_of_peers_cost_twenty_probes_a_second() {
     let network = r#"{"Network":"10.64.0.0/10","SubnetMin":"10.120.0.0","#;
     let config = format!("{network}{}}}", HOST_GW_MIXED.config());
     let lab = tweed_lab::Lab::new(crate::cluster::binaries()).unwrap();
     let etcd = lab.etcd().unwrap();
     etcd.put(CONFIG, &config).unwrap();
     let segment = lab.segment(SegmentPlan::new("10.98.0.0/16")).unwrap();
-    let (node, crowd) = (lab.node("n1", &segment).unwrap(), lab.node("crowd", &segment).unwrap());
-    let leases = (0..Crowd::SIZE).map(|number| {
-        let key = crate::peer::key(format!("{}/24", Crowd::base(number)));
-        (key, crate::peer::host_gw(Crowd::public_ip(number)))
+    let (node, responders) =
+        (lab.node("n1", &segment).unwrap(), lab.node("crowd", &segment).unwrap());
+    let leases = (0..Responders::SIZE).map(|number| {
+        let key = crate::peer::key(format!("{}/24", Responders::base(number)));
+        (key, crate::peer::host_gw(Responders::public_ip(number)))
     });
     etcd.put_all(&leases.collect::<Vec<_>>()).unwrap();
     let daemon = node.daemon(&etcd).start().unwrap();
     daemon.wait_ready().unwrap();
     let (subnet, gateway) = (node.subnet_env().unwrap(), node.address(Family::V4).unwrap());
     let subnet = subnet.subnet(Family::V4).unwrap();
-    Crowd::settle(crowd.namespace(), &format!("route add {subnet} via {gateway}")).unwrap();
+    Responders::settle(responders.namespace(), &format!("route add {subnet} via {gateway}"))
+        .unwrap();
     let secret = || etcd.get("/coreos.com/network/tweed/probe-secret")?.context("no secret");
     eventually(PATIENCE, || secret().map(drop)).unwrap();
     let secret = Secret::parse(secret().unwrap().value.as_bytes()).unwrap();
-    let namespace = crowd.namespace().clone();
-    std::thread::spawn(move || namespace.within(|| Crowd::answer(&secret, 8475, gateway)));
+    let namespace = responders.namespace().clone();
+    std::thread::spawn(move || namespace.within(|| Responders::answer(&secret, 8475, gateway)));
     let probes = || -> Result<Value> {
         let status: Value = serde_json::from_str(&daemon.ctl(&["status", "-o", "json"])?)?;
         Ok(status["probes"].clone())
@@ -461,9 +466,9 @@ fn hundreds_of_peers_cost_twenty_questions_a_second() {
     let took = eventually(Duration::from_secs(120), || {
         let probes = probes()?;
         let count = |verdict| probes[verdict].as_u64().unwrap_or_default();
-        // On a busy machine the crowd may have been slow to answer a few.
+        // On a busy machine, a few answers may have been late.
         let known = count("good") + count("silent");
-        ensure!(known == u64::from(Crowd::SIZE) && count("good") > 270, "{probes}");
+        ensure!(known == u64::from(Responders::SIZE) && count("good") > 270, "{probes}");
         Ok(())
     });
     println!("all are known after {:.1?}", took.unwrap());

@@ -1,4 +1,4 @@
-//! A node reboots while etcd is away, and forwards by what it wrote down.
+//! A node reboots while etcd is unreachable, and forwards by its checkpoint.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,12 +13,12 @@ use crate::peer::{Peer, key_of, vxlan};
 const VXLAN: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
 const HOST_GW: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"host-gw"}}"#;
 const MIXED: &str = r#"{"Network":"10.244.0.0/16","Mixed":true,"Backend":{"Type":"host-gw"}}"#;
-/// As long as an unwanted change has time to appear.
+/// Long enough for an unwanted change to appear.
 const A_WHILE: Duration = Duration::from_secs(5);
 const FOLLOWED: Duration = Duration::from_secs(20);
 const LAST_KNOWN: &str = "what was last known";
 
-/// A node that keeps its checkpoint where a reboot does not take it, and another one.
+/// A node whose checkpoint survives a reboot, and another node.
 struct Rebooted {
     cluster: Cluster,
     node: Node,
@@ -54,7 +54,7 @@ impl Rebooted {
         Ok(())
     }
 
-    /// Everything is gone but what is on lasting storage.
+    /// Removes everything except what is on persistent storage.
     fn crash(&self, files: Files) -> Result<()> {
         self.daemon.kill()?;
         self.node.wipe(files)
@@ -68,34 +68,34 @@ impl Rebooted {
 }
 
 fn a_reboot_without_etcd_is_survived(config: &str, files: Files) -> Result<()> {
-    let mut story = Rebooted::before(config)?;
-    story.cluster.etcd.stop()?;
-    story.crash(files)?;
-    story.daemon.start()?;
-    let took = story.daemon.wait_ready()?;
+    let mut scenario = Rebooted::before(config)?;
+    scenario.cluster.etcd.stop()?;
+    scenario.crash(files)?;
+    scenario.daemon.start()?;
+    let took = scenario.daemon.wait_ready()?;
     println!("ready {took:?} after the start");
-    eventually(PATIENCE, || is_ready_with(&story.daemon, LAST_KNOWN))?;
-    eventually(PATIENCE, || is_ready_with(&story.daemon, "the store is away"))?;
-    ensure!(key_of(&story.node)? == story.key, "another subnet after the reboot");
-    story.pods_reach_each_other()?;
+    eventually(PATIENCE, || is_ready_with(&scenario.daemon, LAST_KNOWN))?;
+    eventually(PATIENCE, || is_ready_with(&scenario.daemon, "the store is away"))?;
+    ensure!(key_of(&scenario.node)? == scenario.key, "another subnet after the reboot");
+    scenario.pods_reach_each_other()?;
 
-    story.cluster.etcd.start()?;
+    scenario.cluster.etcd.start()?;
     let [stays, comes] = [1, 2].map(Peer::numbered);
-    let routed = |peer: &Peer| ensure_routed(&story.node, peer);
-    // host-gw reaches nobody who says vxlan.
+    let routed = |peer: &Peer| ensure_routed(&scenario.node, peer);
+    // A host-gw node has no path to a vxlan peer.
     if config == VXLAN || config == MIXED {
         routed(&stays)?;
-        comes.join(&story.cluster.etcd)?;
+        comes.join(&scenario.cluster.etcd)?;
         eventually(FOLLOWED, || routed(&comes))?;
-        stays.leave(&story.cluster.etcd)?;
-        eventually(FOLLOWED, || stays.is_unknown_to(&story.node))?;
+        stays.leave(&scenario.cluster.etcd)?;
+        eventually(FOLLOWED, || stays.is_unknown_to(&scenario.node))?;
     }
-    eventually(FOLLOWED, || is_ready(&story.daemon))?;
-    let lease = story.cluster.etcd.get(&story.key)?;
-    let address = story.node.address(Family::V4)?.to_string();
+    eventually(FOLLOWED, || is_ready(&scenario.daemon))?;
+    let lease = scenario.cluster.etcd.get(&scenario.key)?;
+    let address = scenario.node.address(Family::V4)?.to_string();
     ensure!(lease.as_ref().is_some_and(|it| it.value.contains(&address)), "{lease:?}");
-    ensure!(key_of(&story.node)? == story.key, "another subnet than before");
-    story.pods_reach_each_other()
+    ensure!(key_of(&scenario.node)? == scenario.key, "another subnet than before");
+    scenario.pods_reach_each_other()
 }
 
 fn ensure_routed(node: &Node, peer: &Peer) -> Result<()> {
@@ -104,83 +104,83 @@ fn ensure_routed(node: &Node, peer: &Peer) -> Result<()> {
 }
 
 #[test]
-fn a_reboot_without_etcd_is_survived_with_vxlan() {
+fn a_vxlan_node_forwards_after_a_reboot_without_etcd() {
     a_reboot_without_etcd_is_survived(VXLAN, Files::Kept).unwrap();
 }
 
 #[test]
-fn a_reboot_without_etcd_is_survived_with_host_gw() {
+fn a_host_gw_node_forwards_after_a_reboot_without_etcd() {
     a_reboot_without_etcd_is_survived(HOST_GW, Files::Lost).unwrap();
 }
 
 #[test]
-fn a_reboot_without_etcd_is_survived_with_mixed() {
+fn a_mixed_node_forwards_after_a_reboot_without_etcd() {
     a_reboot_without_etcd_is_survived(MIXED, Files::Lost).unwrap();
 }
 
-/// All that is left of the node's subnet is what it wrote down itself.
+/// Only the node's own files still name its subnet.
 #[test]
 fn a_subnet_survives_a_reboot_and_a_wiped_etcd() {
-    let mut story = Rebooted::before(VXLAN).unwrap();
-    story.cluster.etcd.stop().unwrap();
-    story.crash(Files::Lost).unwrap();
-    story.daemon.start().unwrap();
-    story.daemon.wait_ready().unwrap();
-    story.cluster.etcd.wipe().unwrap();
-    // The slot that the node would take if it remembered nothing is not this one.
-    story.cluster.etcd.put(crate::cluster::CONFIG, VXLAN).unwrap();
-    let is_held = || Ok::<_, anyhow::Error>(story.cluster.etcd.get(&story.key)?.is_some());
+    let mut scenario = Rebooted::before(VXLAN).unwrap();
+    scenario.cluster.etcd.stop().unwrap();
+    scenario.crash(Files::Lost).unwrap();
+    scenario.daemon.start().unwrap();
+    scenario.daemon.wait_ready().unwrap();
+    scenario.cluster.etcd.wipe().unwrap();
+    // Without its files, the node would choose another subnet.
+    scenario.cluster.etcd.put(crate::cluster::CONFIG, VXLAN).unwrap();
+    let is_held = || Ok::<_, anyhow::Error>(scenario.cluster.etcd.get(&scenario.key)?.is_some());
     eventually(FOLLOWED, is_held).unwrap();
-    assert_eq!(key_of(&story.node).unwrap(), story.key);
-    story.pods_reach_each_other().unwrap();
+    assert_eq!(key_of(&scenario.node).unwrap(), scenario.key);
+    scenario.pods_reach_each_other().unwrap();
 }
 
 #[test]
-fn a_node_whose_subnet_was_taken_while_it_was_down_ends_and_says_by_whom() {
-    let mut story = Rebooted::before(VXLAN).unwrap();
-    story.crash(Files::Lost).unwrap();
+fn a_node_whose_subnet_was_taken_while_down_ends_and_names_the_holder() {
+    let mut scenario = Rebooted::before(VXLAN).unwrap();
+    scenario.crash(Files::Lost).unwrap();
     let taken = vxlan("10.99.1.77", "02:00:00:00:00:77");
-    story.cluster.etcd.put(&story.key, &taken).unwrap();
-    story.cluster.etcd.stop().unwrap();
-    story.daemon.start().unwrap();
-    story.daemon.wait_ready().unwrap();
-    let kernel = story.node.snapshot().unwrap();
-    story.cluster.etcd.start().unwrap();
-    assert_eq!(exit_code(&story.daemon, FOLLOWED).unwrap(), 1);
-    let words = story.daemon.process().last_words();
+    scenario.cluster.etcd.put(&scenario.key, &taken).unwrap();
+    scenario.cluster.etcd.stop().unwrap();
+    scenario.daemon.start().unwrap();
+    scenario.daemon.wait_ready().unwrap();
+    let kernel = scenario.node.snapshot().unwrap();
+    scenario.cluster.etcd.start().unwrap();
+    assert_eq!(exit_code(&scenario.daemon, FOLLOWED).unwrap(), 1);
+    let words = scenario.daemon.process().last_words();
     assert!(words.contains("is held by the node with public IP 10.99.1.77"), "{words}");
-    assert_eq!(kernel.changes(&story.node.snapshot().unwrap()), Vec::<String>::new());
-    assert_eq!(story.cluster.etcd.get(&story.key).unwrap().unwrap().value, taken);
-    // No new pod gets an address of it, and no start takes another subnet under the pods that run.
-    assert!(!story.node.subnet_file().exists(), "{words}");
-    story.daemon.start().unwrap();
-    assert_eq!(exit_code(&story.daemon, FOLLOWED).unwrap(), 1);
-    assert!(!story.node.subnet_file().exists());
-    assert_eq!(story.cluster.etcd.get(&story.key).unwrap().unwrap().value, taken);
+    assert_eq!(kernel.changes(&scenario.node.snapshot().unwrap()), Vec::<String>::new());
+    assert_eq!(scenario.cluster.etcd.get(&scenario.key).unwrap().unwrap().value, taken);
+    // No new pod gets an address of it, and no start allocates another subnet under running pods.
+    assert!(!scenario.node.subnet_file().exists(), "{words}");
+    scenario.daemon.start().unwrap();
+    assert_eq!(exit_code(&scenario.daemon, FOLLOWED).unwrap(), 1);
+    assert!(!scenario.node.subnet_file().exists());
+    assert_eq!(scenario.cluster.etcd.get(&scenario.key).unwrap().unwrap().value, taken);
 }
 
 #[test]
-fn a_damaged_checkpoint_is_said_and_ignored() {
-    let mut story = Rebooted::before(VXLAN).unwrap();
-    story.daemon.kill().unwrap();
-    let text = std::fs::read_to_string(&story.state_file).unwrap();
+fn a_damaged_checkpoint_is_reported_and_ignored() {
+    let mut scenario = Rebooted::before(VXLAN).unwrap();
+    scenario.daemon.kill().unwrap();
+    let text = std::fs::read_to_string(&scenario.state_file).unwrap();
     let damaged = text.replacen("10.244.101.0", "10.244.109.0", 1);
     assert_ne!(text, damaged);
-    std::fs::write(&story.state_file, damaged).unwrap();
-    let kernel = story.node.snapshot().unwrap();
-    story.cluster.etcd.stop().unwrap();
-    story.daemon.start().unwrap();
-    let said = format!("{} is damaged", story.state_file.display());
-    eventually(PATIENCE, || story.daemon.log().unwrap().contains(&said)).unwrap();
+    std::fs::write(&scenario.state_file, damaged).unwrap();
+    let kernel = scenario.node.snapshot().unwrap();
+    scenario.cluster.etcd.stop().unwrap();
+    scenario.daemon.start().unwrap();
+    let printed = format!("{} is damaged", scenario.state_file.display());
+    eventually(PATIENCE, || scenario.daemon.log().unwrap().contains(&printed)).unwrap();
     throughout(A_WHILE, || {
-        let changes = kernel.changes(&story.node.snapshot()?);
+        let changes = kernel.changes(&scenario.node.snapshot()?);
         ensure!(changes.is_empty(), "{changes:?}");
         Ok(())
     })
     .unwrap();
-    eventually(PATIENCE, || is_waiting_for(&story.daemon, "no network config yet")).unwrap();
-    story.cluster.etcd.start().unwrap();
-    eventually(FOLLOWED, || is_ready(&story.daemon)).unwrap();
-    assert_eq!(key_of(&story.node).unwrap(), story.key);
-    eventually(PATIENCE, || story.has_saved("10.244.101.0")).unwrap();
+    eventually(PATIENCE, || is_waiting_for(&scenario.daemon, "no network config yet")).unwrap();
+    scenario.cluster.etcd.start().unwrap();
+    eventually(FOLLOWED, || is_ready(&scenario.daemon)).unwrap();
+    assert_eq!(key_of(&scenario.node).unwrap(), scenario.key);
+    eventually(PATIENCE, || scenario.has_saved("10.244.101.0")).unwrap();
 }

@@ -1,4 +1,4 @@
-//! A daemon that stops, dies and starts again leaves the packets flowing and tells the truth about itself.
+//! A daemon that stops, is killed or restarts loses no packet and reports its state correctly.
 
 use std::io::ErrorKind;
 use std::net::UdpSocket;
@@ -17,16 +17,16 @@ use crate::table::{Distance, HOST_GW, HOST_GW_MIXED, Side, VXLAN, VXLAN_MIXED, e
 
 /// Packets per second and ordered pair of pods.
 const RATE: u32 = 500;
-/// A daemon that is told to stop takes no longer, however busy the machine; a quiet one takes 30 ms.
+/// Upper limit for a stop on a busy machine; on an idle one it takes 30 ms.
 const STOPPED: Duration = Duration::from_secs(5);
-/// A message that would come too early has come by then.
+/// A message that is sent too early arrives within this time.
 const TOO_EARLY: Duration = Duration::from_millis(300);
 
 /// Three nodes with pods that send to each other.
 fn under_traffic(stack: Stack, side: Side) -> Result<(Cluster, Probe)> {
     let cluster = ClusterPlan::new(3, &stack.config(&side.config())).stack(stack).start()?;
     cluster.start_pods()?;
-    // In Mixed, packets may get through before the path is the one that stays.
+    // In Mixed, packets may get through before the final path is programmed.
     let wanted = expected(side, side, Distance::Adjacent);
     cluster.wait_for_paths(|_, _| path(wanted))?;
     let families = stack.families().iter();
@@ -41,21 +41,21 @@ fn nothing_is_lost(probe: Probe) -> Result<()> {
     Ok(())
 }
 
-/// Nothing has changed in the kernel since the record began.
+/// The kernel's state has not changed since the record began.
 fn nothing_changed(monitor: Monitor) -> Result<()> {
     let changes: Vec<String> = monitor.finish()?.iter().map(Change::to_string).collect();
     ensure!(changes.is_empty(), "{}", changes.join("\n"));
     Ok(())
 }
 
-/// Runs the words with a resolver of this host that has half a minute for each try.
+/// Runs a command with a resolver that waits 30 seconds for each attempt.
 const RESOLVER: &str = r#"mount -t tmpfs tmpfs /etc
 echo "nameserver 127.0.0.1
 options timeout:30" >/etc/resolv.conf
 exec "$@""#;
 
 #[test]
-fn a_stop_waits_for_no_resolver() {
+fn a_stop_does_not_wait_for_the_resolver() {
     let cluster = ClusterPlan::new(1, &Stack::V4.config(&VXLAN.config())).build().unwrap();
     let node = &cluster.nodes[0];
     let silent = node.namespace().within(|| UdpSocket::bind("127.0.0.1:53")).unwrap().unwrap();
@@ -113,7 +113,7 @@ fn ten_kills_and_restarts_lose_and_change_nothing() {
 }
 
 #[test]
-fn a_restart_without_a_config_hears_of_peers_all_the_same() {
+fn a_restart_without_a_config_still_observes_peers() {
     let mut cluster = ClusterPlan::new(1, &Stack::V4.config(&VXLAN.config())).start().unwrap();
     cluster.daemons[0].wait_ready().unwrap();
     let lease = cluster.lease(0).unwrap();
@@ -128,7 +128,7 @@ fn a_restart_without_a_config_hears_of_peers_all_the_same() {
     assert_eq!(cluster.lease(0).unwrap().lease, lease.lease);
 }
 
-/// What a daemon tells systemd.
+/// The messages that a daemon sends to systemd.
 struct Systemd {
     socket: UnixDatagram,
     path: PathBuf,
@@ -141,13 +141,13 @@ impl Systemd {
         Ok(Self { socket, path })
     }
 
-    /// The next message; none if there is none within `patience`.
-    fn hears(&self, patience: Duration) -> Result<Option<String>> {
+    /// The next message; none if none arrives within `patience`.
+    fn receives(&self, patience: Duration) -> Result<Option<String>> {
         self.socket.set_read_timeout(Some(patience))?;
         let mut buffer = [0; 4096];
         match self.socket.recv(&mut buffer) {
             Ok(length) => Ok(Some(String::from_utf8(buffer[..length].to_vec())?)),
-            Err(error) if error.kind() == ErrorKind::Interrupted => self.hears(patience),
+            Err(error) if error.kind() == ErrorKind::Interrupted => self.receives(patience),
             Err(error) if is_silence(&error) => Ok(None),
             Err(error) => Err(error.into()),
         }
@@ -160,7 +160,7 @@ fn readiness(daemon: &Daemon) -> Result<(u16, Value)> {
 }
 
 #[test]
-fn systemd_hears_of_it_when_every_peer_is_programmed_and_not_before() {
+fn systemd_is_notified_once_every_peer_is_programmed() {
     let cluster = ClusterPlan::new(1, "{}").build().unwrap();
     let (node, etcd) = (&cluster.nodes[0], &cluster.etcd);
     etcd.delete(CONFIG).unwrap();
@@ -171,24 +171,24 @@ fn systemd_hears_of_it_when_every_peer_is_programmed_and_not_before() {
     let systemd = Systemd::listen(node).unwrap();
     let plan = node.daemon(etcd).environment("NOTIFY_SOCKET", &systemd.path);
     let daemon = plan.start().unwrap();
-    assert_eq!(systemd.hears(TOO_EARLY).unwrap(), None);
+    assert_eq!(systemd.receives(TOO_EARLY).unwrap(), None);
     assert!(!node.subnet_file().exists());
     eventually(PATIENCE, || is_waiting_for(&daemon, "no network config yet")).unwrap();
     assert_eq!(daemon.get("/healthz").unwrap().body, "tweedd is running\n");
     etcd.put(CONFIG, &Stack::V4.config(&VXLAN.config())).unwrap();
-    assert_eq!(systemd.hears(PATIENCE).unwrap().as_deref(), Some("READY=1"));
+    assert_eq!(systemd.receives(PATIENCE).unwrap().as_deref(), Some("READY=1"));
     let routes = node.ip("route show proto 241").unwrap();
     assert_eq!(routes.lines().count(), peers.len());
     assert!(node.subnet_file().exists());
-    assert_eq!(systemd.hears(PATIENCE).unwrap().as_deref(), Some("STATUS=running"));
+    assert_eq!(systemd.receives(PATIENCE).unwrap().as_deref(), Some("STATUS=running"));
     let (status, body) = readiness(&daemon).unwrap();
     assert_eq!((status, body), (200, json!({"ready": true, "reasons": []})));
     assert_eq!(daemon.get("/healthz").unwrap().status, 200);
-    assert_eq!(systemd.hears(TOO_EARLY).unwrap(), None);
+    assert_eq!(systemd.receives(TOO_EARLY).unwrap(), None);
 }
 
 #[test]
-fn health_tells_a_loop_that_is_stuck_from_one_that_waits() {
+fn health_distinguishes_a_stuck_loop_from_a_waiting_one() {
     let cluster = ClusterPlan::new(1, "{}").build().unwrap();
     cluster.etcd.delete(CONFIG).unwrap();
     let daemon = cluster.nodes[0].daemon(&cluster.etcd).start().unwrap();
@@ -202,7 +202,7 @@ fn health_tells_a_loop_that_is_stuck_from_one_that_waits() {
 }
 
 #[test]
-fn pods_are_told_of_the_subnet_in_flannels_words() {
+fn the_subnet_file_has_flannels_form() {
     let v4 = "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.7.1/24\n";
     let v6 = "FLANNEL_IPV6_NETWORK=fd00:244::/48\nFLANNEL_IPV6_SUBNET=fd00:244:0:7::1/64\n";
     let rest = |mtu: u32| format!("FLANNEL_MTU={mtu}\nFLANNEL_IPMASQ=false\n");

@@ -1,4 +1,4 @@
-//! Pods, and somebody behind a router who knows nothing of pods.
+//! Pods, and a host behind a router that has no routes to pods.
 
 use std::net::SocketAddr;
 
@@ -14,12 +14,12 @@ use crate::table::Side;
 /// Flags of daemons that masquerade.
 pub const BY_NFTABLES: &[&str] = &["--ip-masq"];
 pub const BY_IPTABLES: &[&str] = &["--ip-masq", "--iptables"];
-/// Where packets go.
+/// The destination port of packets.
 pub const PORT: u16 = 7000;
 /// New flows per second.
 const RATE: u32 = 1000;
 
-/// Two nodes with a pod each, and somebody behind a router who knows nothing of pods.
+/// Two nodes with a pod each, and a host behind a router that has no routes to pods.
 pub struct Scene {
     pub cluster: Cluster,
     pub pods: Vec<Pod>,
@@ -61,7 +61,7 @@ impl Scene {
         Ok(tally)
     }
 
-    /// The daemon of node 1 ends, if it runs, and another starts there with these flags.
+    /// Restarts the daemon of node 1 with these flags.
     pub fn restart_with(&mut self, flags: &[&str]) -> Result<()> {
         if self.cluster.daemons[0].process().is_running() {
             self.cluster.daemons[0].stop()?;
@@ -72,7 +72,7 @@ impl Scene {
         self.cluster.daemons[0].wait_ready().map(drop)
     }
 
-    /// On every node the rules that flanneld has there in its iptables mode, but for the comments.
+    /// On every node, the rules of flanneld's iptables mode, without comments.
     pub fn write_flannels_rules(&self, kind: Iptables) -> Result<()> {
         for (index, node) in self.cluster.nodes.iter().enumerate() {
             for family in self.cluster.stack.families() {
@@ -84,7 +84,7 @@ impl Scene {
         Ok(())
     }
 
-    /// Likewise, those of its nftables mode.
+    /// On every node, the tables of flanneld's nftables mode.
     pub fn write_flannels_tables(&self) -> Result<()> {
         for (index, node) in self.cluster.nodes.iter().enumerate() {
             let subnet = self.cluster.subnet(index, Family::V4)?;
@@ -110,7 +110,7 @@ impl Scene {
     }
 }
 
-/// Of the pods.
+/// The network of pods.
 pub const fn network(family: Family) -> &'static str {
     match family {
         Family::V4 => "10.244.0.0/16",
@@ -118,7 +118,7 @@ pub const fn network(family: Family) -> &'static str {
     }
 }
 
-/// Those of flanneld's iptables mode, for one family.
+/// The rules of flanneld's iptables mode, for one family.
 pub fn write_flannels_rules(
     node: &Node,
     kind: Iptables,

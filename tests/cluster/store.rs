@@ -1,4 +1,4 @@
-//! etcd goes away in every way there is, and nobody loses a packet.
+//! etcd fails in every known way, and no packet is lost.
 
 use std::time::Duration;
 
@@ -13,13 +13,13 @@ use crate::peer::{Peer, key_of};
 const VXLAN: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
 /// Packets per second and pair.
 const RATE: u32 = 200;
-/// By when a server that hangs is noticed: the interval of signs of life and the wait for an answer.
+/// Upper limit until a hanging server is detected: keepalive interval plus timeout.
 const NOTICED: Duration = Duration::from_secs(20);
-/// By when a change is followed again after an outage; backoff has its share in it.
+/// Upper limit until a change is followed after an outage, including backoff.
 const FOLLOWED: Duration = Duration::from_secs(20);
 
-/// Three nodes with pods that send to each other, before something happens to etcd.
-struct Story {
+/// Three nodes with pods that send to each other, before a fault of etcd.
+struct Scenario {
     cluster: Cluster,
     probe: Probe,
     kernels: Vec<Snapshot>,
@@ -27,7 +27,7 @@ struct Story {
     lines: Vec<usize>,
 }
 
-impl Story {
+impl Scenario {
     fn begin() -> Result<Self> {
         Self::of(Cluster::start(3, VXLAN)?)
     }
@@ -48,8 +48,8 @@ impl Story {
         Ok(Self { cluster, probe, kernels, keys, lines })
     }
 
-    /// Every daemon is ready all the same, and says that the store is away.
-    fn everybody_says_why(&self, within: Duration) -> Result<()> {
+    /// Every daemon stays ready, and reports that the store is unreachable.
+    fn all_report_why(&self, within: Duration) -> Result<()> {
         let said = eventually(within, || {
             self.cluster.daemons.iter().try_for_each(|it| is_ready_with(it, "the store is away"))
         })?;
@@ -65,7 +65,7 @@ impl Story {
         })
     }
 
-    /// At most `allowed` lines per daemon since the beginning, or since the last count.
+    /// At most `allowed` lines per daemon since the start, or since the last count.
     fn logs_are_quiet(&mut self, allowed: usize) -> Result<()> {
         for (daemon, before) in self.cluster.daemons.iter().zip(&mut self.lines) {
             let log = daemon.log()?;
@@ -76,8 +76,8 @@ impl Story {
         Ok(())
     }
 
-    /// Every node holds the lease that it held.
-    fn everybody_keeps_its_subnet(&self, within: Duration) -> Result<()> {
+    /// Every node still holds its lease.
+    fn all_keep_their_subnets(&self, within: Duration) -> Result<()> {
         let etcd = &self.cluster.etcd;
         eventually(within, || {
             let held = etcd.list(SUBNETS)?;
@@ -93,7 +93,7 @@ impl Story {
         Ok(())
     }
 
-    /// Everybody goes on without it, and says so.
+    /// All nodes continue without the config, and report that.
     fn the_config_is_missed_and_written_again(&self) -> Result<()> {
         let missed = format!(
             "the config before stays in force: key {CONFIG} is missing: write the network config there"
@@ -103,12 +103,12 @@ impl Story {
         self.cluster.etcd.put(CONFIG, VXLAN)
     }
 
-    /// etcd is back: changes are followed, all is as before, and no packet was lost.
+    /// etcd is back: changes are followed, the state is as before, and no packet was lost.
     fn end(self) -> Result<()> {
         let followed =
             Peer::numbered(1).is_followed_by(&self.cluster.nodes, &self.cluster.etcd, FOLLOWED)?;
         println!("a new lease was followed after {followed:?}");
-        self.everybody_keeps_its_subnet(FOLLOWED)?;
+        self.all_keep_their_subnets(FOLLOWED)?;
         eventually(FOLLOWED, || self.cluster.daemons.iter().try_for_each(is_ready))?;
         self.nothing_was_lost()
     }
@@ -126,88 +126,88 @@ fn lines(daemon: &Daemon) -> Result<usize> {
 }
 
 #[test]
-fn a_stopped_etcd_harms_nobody() {
-    let mut story = Story::begin().unwrap();
-    story.cluster.etcd.stop().unwrap();
-    story.everybody_says_why(Duration::from_secs(2)).unwrap();
-    throughout(Duration::from_secs(3), || story.kernels_are_as_they_were()).unwrap();
-    story.logs_are_quiet(3).unwrap();
-    story.cluster.etcd.start().unwrap();
-    story.end().unwrap();
+fn a_stopped_etcd_loses_no_packet() {
+    let mut scenario = Scenario::begin().unwrap();
+    scenario.cluster.etcd.stop().unwrap();
+    scenario.all_report_why(Duration::from_secs(2)).unwrap();
+    throughout(Duration::from_secs(3), || scenario.kernels_are_as_they_were()).unwrap();
+    scenario.logs_are_quiet(3).unwrap();
+    scenario.cluster.etcd.start().unwrap();
+    scenario.end().unwrap();
 }
 
 #[test]
-fn a_frozen_etcd_harms_nobody() {
-    let mut story = Story::begin().unwrap();
-    story.cluster.etcd.freeze().unwrap();
-    story.everybody_says_why(NOTICED).unwrap();
-    story.kernels_are_as_they_were().unwrap();
-    story.logs_are_quiet(3).unwrap();
-    story.cluster.etcd.thaw().unwrap();
-    story.end().unwrap();
+fn a_frozen_etcd_loses_no_packet() {
+    let mut scenario = Scenario::begin().unwrap();
+    scenario.cluster.etcd.freeze().unwrap();
+    scenario.all_report_why(NOTICED).unwrap();
+    scenario.kernels_are_as_they_were().unwrap();
+    scenario.logs_are_quiet(3).unwrap();
+    scenario.cluster.etcd.thaw().unwrap();
+    scenario.end().unwrap();
 }
 
 #[test]
-fn an_etcd_that_is_killed_and_restarted_harms_nobody() {
-    let mut story = Story::begin().unwrap();
+fn an_etcd_killed_and_restarted_loses_no_packet() {
+    let mut scenario = Scenario::begin().unwrap();
     for _ in 0..3 {
-        story.cluster.etcd.kill().unwrap();
-        story.cluster.etcd.start().unwrap();
+        scenario.cluster.etcd.kill().unwrap();
+        scenario.cluster.etcd.start().unwrap();
     }
-    story.kernels_are_as_they_were().unwrap();
-    story.end().unwrap();
+    scenario.kernels_are_as_they_were().unwrap();
+    scenario.end().unwrap();
 }
 
 #[test]
-fn a_compaction_while_etcd_is_away_harms_nobody() {
-    let mut story = Story::begin().unwrap();
-    // The watches break, and what they would resume from is forgotten before they can.
-    for node in &story.cluster.nodes {
+fn a_compaction_during_an_outage_loses_no_packet() {
+    let mut scenario = Scenario::begin().unwrap();
+    // The watches break, and etcd compacts the revision from which they would resume.
+    for node in &scenario.cluster.nodes {
         node.management().cut().unwrap();
     }
-    story.cluster.etcd.kill().unwrap();
-    story.cluster.etcd.start().unwrap();
-    Peer::numbered(2).join(&story.cluster.etcd).unwrap();
-    story.cluster.etcd.compact().unwrap();
-    for node in &story.cluster.nodes {
+    scenario.cluster.etcd.kill().unwrap();
+    scenario.cluster.etcd.start().unwrap();
+    Peer::numbered(2).join(&scenario.cluster.etcd).unwrap();
+    scenario.cluster.etcd.compact().unwrap();
+    for node in &scenario.cluster.nodes {
         node.management().restore().unwrap();
     }
     let followed = |node| Peer::numbered(2).is_tunnelled_by(node);
-    eventually(NOTICED, || story.cluster.nodes.iter().try_for_each(followed)).unwrap();
-    story.end().unwrap();
+    eventually(NOTICED, || scenario.cluster.nodes.iter().try_for_each(followed)).unwrap();
+    scenario.end().unwrap();
 }
 
 #[test]
-fn a_wiped_etcd_takes_nothing_from_anybody() {
-    let mut story = Story::begin().unwrap();
-    story.cluster.etcd.wipe().unwrap();
-    story.everybody_keeps_its_subnet(FOLLOWED).unwrap();
-    throughout(Duration::from_secs(3), || story.kernels_are_as_they_were()).unwrap();
-    story.logs_are_quiet(10).unwrap();
-    story.the_config_is_missed_and_written_again().unwrap();
-    story.end().unwrap();
+fn a_wiped_etcd_removes_no_route() {
+    let mut scenario = Scenario::begin().unwrap();
+    scenario.cluster.etcd.wipe().unwrap();
+    scenario.all_keep_their_subnets(FOLLOWED).unwrap();
+    throughout(Duration::from_secs(3), || scenario.kernels_are_as_they_were()).unwrap();
+    scenario.logs_are_quiet(10).unwrap();
+    scenario.the_config_is_missed_and_written_again().unwrap();
+    scenario.end().unwrap();
 }
 
-/// Who comes back first must not take the others for gone.
+/// The first node that comes back must not consider the others removed.
 #[test]
-fn a_wiped_etcd_takes_nothing_from_who_comes_back_late() {
-    let mut story = Story::begin().unwrap();
-    let late = story.cluster.nodes[2].clone();
+fn a_wiped_etcd_removes_no_route_of_a_late_node() {
+    let mut scenario = Scenario::begin().unwrap();
+    let late = scenario.cluster.nodes[2].clone();
     late.management().cut().unwrap();
-    story.cluster.etcd.wipe().unwrap();
-    let punctual = &story.keys[..2];
-    let etcd = &story.cluster.etcd;
+    scenario.cluster.etcd.wipe().unwrap();
+    let punctual = &scenario.keys[..2];
+    let etcd = &scenario.cluster.etcd;
     eventually(FOLLOWED, || Ok::<_, anyhow::Error>(etcd.list(SUBNETS)?.len() == punctual.len()))
         .unwrap();
-    throughout(Duration::from_secs(5), || story.kernels_are_as_they_were()).unwrap();
+    throughout(Duration::from_secs(5), || scenario.kernels_are_as_they_were()).unwrap();
     late.management().restore().unwrap();
-    story.everybody_keeps_its_subnet(FOLLOWED).unwrap();
-    story.the_config_is_missed_and_written_again().unwrap();
-    story.end().unwrap();
+    scenario.all_keep_their_subnets(FOLLOWED).unwrap();
+    scenario.the_config_is_missed_and_written_again().unwrap();
+    scenario.end().unwrap();
 }
 
 #[test]
-fn a_start_beside_a_wiped_etcd_takes_nothing_from_the_only_peer() {
+fn a_start_with_a_wiped_etcd_removes_no_route_of_the_only_peer() {
     let mut cluster = Cluster::start(2, VXLAN).unwrap();
     cluster.wait_for_paths(|_, _| Path::Tunnel).unwrap();
     let (node, late) = (cluster.nodes[0].clone(), cluster.nodes[1].clone());
@@ -234,14 +234,14 @@ fn ensure_tunnelled(node: &Node, subnet: IpNetwork) -> Result<()> {
 
 #[test]
 fn leases_that_are_all_deleted_are_claimed_again() {
-    let story = Story::begin().unwrap();
-    story.cluster.etcd.etcdctl(&["del", "--prefix", SUBNETS]).unwrap();
-    story.everybody_keeps_its_subnet(Duration::from_secs(2)).unwrap();
-    throughout(Duration::from_secs(3), || story.kernels_are_as_they_were()).unwrap();
-    story.end().unwrap();
+    let scenario = Scenario::begin().unwrap();
+    scenario.cluster.etcd.etcdctl(&["del", "--prefix", SUBNETS]).unwrap();
+    scenario.all_keep_their_subnets(Duration::from_secs(2)).unwrap();
+    throughout(Duration::from_secs(3), || scenario.kernels_are_as_they_were()).unwrap();
+    scenario.end().unwrap();
 }
 
-fn three_members() -> Result<Story> {
+fn three_members() -> Result<Scenario> {
     let lab = Lab::new(binaries())?;
     let etcd = lab.etcd_cluster()?;
     etcd.put(CONFIG, VXLAN)?;
@@ -253,54 +253,54 @@ fn three_members() -> Result<Story> {
         let node = cluster.lab.node(name, &cluster.segment)?;
         cluster.add(node)?;
     }
-    Story::of(cluster)
+    Scenario::of(cluster)
 }
 
 #[test]
-fn a_leader_that_dies_or_hangs_is_done_without() {
-    let mut story = three_members().unwrap();
-    let leader = story.cluster.etcd.leader().unwrap();
-    story.cluster.etcd.member(leader).unwrap().kill().unwrap();
-    let followed = |story: &Story, number, within| {
-        let Cluster { nodes, etcd, .. } = &story.cluster;
-        // A leader that was elected just now may not serve yet.
+fn a_dead_or_hanging_leader_is_replaced() {
+    let mut scenario = three_members().unwrap();
+    let leader = scenario.cluster.etcd.leader().unwrap();
+    scenario.cluster.etcd.member(leader).unwrap().kill().unwrap();
+    let followed = |scenario: &Scenario, number, within| {
+        let Cluster { nodes, etcd, .. } = &scenario.cluster;
+        // A newly elected leader may not serve yet.
         eventually(within, || etcd.put("/elected", "yes")).unwrap();
         let took = Peer::numbered(number).is_followed_by(nodes, etcd, within).unwrap();
         println!("with one member of three away, a lease was followed after {took:?}");
     };
-    followed(&story, 2, Duration::from_secs(10));
-    story.everybody_keeps_its_subnet(Duration::from_secs(1)).unwrap();
-    story.cluster.etcd.start().unwrap();
+    followed(&scenario, 2, Duration::from_secs(10));
+    scenario.all_keep_their_subnets(Duration::from_secs(1)).unwrap();
+    scenario.cluster.etcd.start().unwrap();
 
-    let leader = story.cluster.etcd.leader().unwrap();
-    story.cluster.etcd.member(leader).unwrap().freeze().unwrap();
-    followed(&story, 3, NOTICED);
-    story.everybody_keeps_its_subnet(Duration::from_secs(1)).unwrap();
-    story.cluster.etcd.thaw().unwrap();
-    // Who led, and learns now that it no longer does, may refuse a request.
-    story.cluster.etcd.wait_ready().unwrap();
-    story.end().unwrap();
+    let leader = scenario.cluster.etcd.leader().unwrap();
+    scenario.cluster.etcd.member(leader).unwrap().freeze().unwrap();
+    followed(&scenario, 3, NOTICED);
+    scenario.all_keep_their_subnets(Duration::from_secs(1)).unwrap();
+    scenario.cluster.etcd.thaw().unwrap();
+    // A former leader that learns of its successor may refuse a request.
+    scenario.cluster.etcd.wait_ready().unwrap();
+    scenario.end().unwrap();
 }
 
-/// Each server has its own way of not answering; that must not fill the log.
+/// Servers fail with different errors; these must not fill the log.
 #[test]
-fn servers_that_take_turns_in_failing_are_logged_once() {
-    let mut story = three_members().unwrap();
-    story.cluster.etcd.kill().unwrap();
-    story.cluster.etcd.member(0).unwrap().wire().cut().unwrap();
-    story.everybody_says_why(Duration::from_secs(5)).unwrap();
-    throughout(Duration::from_secs(8), || story.kernels_are_as_they_were()).unwrap();
-    story.logs_are_quiet(3).unwrap();
-    story.cluster.etcd.member(0).unwrap().wire().restore().unwrap();
-    story.cluster.etcd.start().unwrap();
-    story.end().unwrap();
+fn servers_that_fail_alternately_are_logged_once() {
+    let mut scenario = three_members().unwrap();
+    scenario.cluster.etcd.kill().unwrap();
+    scenario.cluster.etcd.member(0).unwrap().wire().cut().unwrap();
+    scenario.all_report_why(Duration::from_secs(5)).unwrap();
+    throughout(Duration::from_secs(8), || scenario.kernels_are_as_they_were()).unwrap();
+    scenario.logs_are_quiet(3).unwrap();
+    scenario.cluster.etcd.member(0).unwrap().wire().restore().unwrap();
+    scenario.cluster.etcd.start().unwrap();
+    scenario.end().unwrap();
 }
 
 #[test]
 fn one_of_two_servers_may_be_dead_from_the_start() {
     let mut cluster = Cluster::start(0, VXLAN).unwrap();
     let alive = cluster.etcd.endpoints().remove(0);
-    // Nobody answers at all, or the port is closed.
+    // Either no server answers, or the port is closed.
     for (name, dead) in [("n1", "http://172.31.200.200:2379"), ("n2", "http://127.0.0.1:4001")] {
         let node = cluster.lab.node(name, &cluster.segment).unwrap();
         let endpoints = format!("--etcd-endpoints={dead},{alive}");

@@ -1,8 +1,8 @@
-//! Which path a node takes to each peer, as it was decided, written down a second time.
+//! The path of a node to each peer, by the design: an independent second implementation.
 
 use tweed_lab::Path;
 
-/// The backend a node asks for.
+/// The backend in a node's config.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Backend {
     Vxlan,
@@ -21,7 +21,7 @@ pub enum Distance {
     BehindRouter,
 }
 
-/// What a node's daemon was started with.
+/// The config with which a node's daemon was started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Side {
     pub backend: Backend,
@@ -37,7 +37,7 @@ const MIXED_IS_OFF: &str = "Mixed is off";
 const NOT_ON_LINK: &str = "is not on the link";
 const NO_VTEP: &str = "published no VTEP";
 
-/// A path, or what the reason for none says.
+/// A path, or a part of the reason why there is none.
 pub type Expected = Result<Path, &'static str>;
 
 /// One row of the table.
@@ -61,13 +61,13 @@ pub fn expected(this: Side, peer: Side, distance: Distance) -> Expected {
     }
 }
 
-/// [`expected`] with a word for no path.
+/// [`expected`], with a variant for no path.
 pub fn path(expected: Expected) -> Path {
     expected.unwrap_or(Path::None)
 }
 
 impl Side {
-    /// The rest of the network config.
+    /// The remaining fields of the network config.
     pub fn config(self) -> String {
         let backend = match self.backend {
             Backend::Vxlan => "vxlan",

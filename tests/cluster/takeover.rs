@@ -1,4 +1,4 @@
-//! From flanneld to tweedd on a live cluster, and back: nothing is lost, nothing is made anew.
+//! From flanneld to tweedd on a live cluster, and back: no packet is lost, no entry is recreated.
 
 use std::time::Duration;
 
@@ -23,11 +23,11 @@ enum Kept {
     InKubernetes,
 }
 
-/// Nodes as flanneld leaves them, under traffic; one after the other is taken over.
+/// Nodes in the state that flanneld leaves, under traffic; tweedd takes over one after the other.
 struct Legacy {
     nodes: Vec<Node>,
     leases: Vec<Lease>,
-    /// Of the first nodes.
+    /// Those of the nodes that are already taken over.
     daemons: Vec<Daemon>,
     store: Store,
     backend: Backend,
@@ -37,7 +37,7 @@ struct Legacy {
 }
 
 impl Legacy {
-    /// Without nodes.
+    /// Has no nodes yet.
     fn build(kept: Kept, stack: Stack, backend: Backend) -> Result<Self> {
         let lab = Lab::new(binaries())?;
         let config = stack.config(&Side { backend, mixed: Mixed::Off }.config());
@@ -64,7 +64,7 @@ impl Legacy {
         Ok(legacy)
     }
 
-    /// One more node of flannel's, with a pod.
+    /// Adds a node that runs flanneld, with a pod.
     fn join(&mut self) -> Result<()> {
         let index = self.nodes.len();
         let node = self.lab.node(&format!("n{}", index + 1), &self.segment)?;
@@ -78,7 +78,7 @@ impl Legacy {
         self.nodes.push(node);
         self.leases.push(self.flanneld(index).start(&subnets)?);
         self.nodes[index].pod()?;
-        self.tell_flannels(self.daemons.len()..index)
+        self.update_flannels(self.daemons.len()..index)
     }
 
     fn flanneld(&self, index: usize) -> Flanneld<'_> {
@@ -86,7 +86,7 @@ impl Legacy {
         Flanneld { node, store, backend: self.backend }
     }
 
-    fn tell_flannels(&self, mut nodes: std::ops::Range<usize>) -> Result<()> {
+    fn update_flannels(&self, mut nodes: std::ops::Range<usize>) -> Result<()> {
         nodes.try_for_each(|index| self.flanneld(index).hear())
     }
 
@@ -106,11 +106,11 @@ impl Legacy {
         let daemon = self.store.daemon(node).argument("--ip-masq").start()?;
         daemon.wait_ready()?;
         self.daemons.push(daemon);
-        self.tell_flannels(index + 1..SIZE)?;
+        self.update_flannels(index + 1..SIZE)?;
         monitor.finish()
     }
 
-    /// Route, neighbour, FDB entry and device are the ones that were there.
+    /// Route, neighbour, FDB entry and device are the same as before.
     fn is_adopted(&self, index: usize) -> Result<()> {
         let (node, own) = (&self.nodes[index], &self.leases[index]);
         ensure!(node.subnet_env()?.subnets() == own.subnets(), "another subnet");
@@ -139,7 +139,7 @@ impl Legacy {
         }
     }
 
-    /// As the documentation says.
+    /// Follows the steps of the documentation.
     fn go_back(&self, index: usize, order: Order) -> Result<()> {
         let node = &self.nodes[index];
         self.daemons[index].stop()?;
@@ -153,7 +153,7 @@ impl Legacy {
                 hand_over(node, &self.store)?;
             }
         }
-        self.tell_flannels(0..index)?;
+        self.update_flannels(0..index)?;
         for peer in self.peers_of(index) {
             self.is_reached(node, peer)?;
             let routes = node.routes_to(peer.subnet)?;
@@ -162,7 +162,7 @@ impl Legacy {
         Ok(())
     }
 
-    /// A node of flannel's comes, reaches all and is reached, and goes without a trace.
+    /// A new flanneld node reaches all others; after it leaves, no entry of it remains.
     fn is_flannels_again(&mut self) -> Result<()> {
         self.daemons.clear();
         self.join()?;
@@ -180,14 +180,14 @@ impl Legacy {
     }
 }
 
-/// Which of the two is done first: a flanneld that runs already has its own rules in place.
+/// Which of the two is done first: a running flanneld already has its own rules.
 #[derive(Clone, Copy)]
 enum Order {
     HandoverFirst,
     FlanneldFirst,
 }
 
-/// `tweedctl handover`, after which nothing on the node and in the store is tweed's.
+/// Runs `tweedctl handover`; then node and store contain no entry of tweed.
 fn hand_over(node: &Node, store: &Store) -> Result<()> {
     let etcd = match store {
         Store::Etcd(etcd) => Some(etcd),
@@ -218,7 +218,7 @@ fn hand_over(node: &Node, store: &Store) -> Result<()> {
     Ok(())
 }
 
-/// Each route gets its mark and its nexthop object, in place, and nothing else changes.
+/// Each route gets its mark and nexthop object, in place, and nothing else changes.
 fn ensure_only_marks(changes: &[Change], peers: usize) -> Result<()> {
     let listed = || changes.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
     let is_mark = |it: &Change| it.text.contains("proto 241") && !it.text.starts_with("Deleted");
@@ -291,7 +291,7 @@ fn a_host_gw_cluster_of_kubernetes_leaves_flannel_and_returns_without_a_lost_pac
 }
 
 #[test]
-fn what_flannel_forgot_to_remove_goes_and_what_is_not_flannels_stays() {
+fn stale_flannel_entries_are_removed_and_foreign_ones_stay() {
     let mut legacy = Legacy::build(Kept::InEtcd, Stack::V4, Backend::Vxlan).unwrap();
     legacy.join().unwrap();
     let Store::Etcd(etcd) = &legacy.store else { panic!("leases are not in etcd") };

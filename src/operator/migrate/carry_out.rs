@@ -18,7 +18,7 @@ use crate::operator::{Error, ExitStatus};
 use crate::store::ClusterStore;
 use crate::store::operator::Swap;
 
-/// Carries out `order`, and writes what happens to `progress`.
+/// Carries out `order`, and writes progress lines to `progress`.
 pub(super) async fn carry_out<S: ClusterStore>(
     store: &S,
     author: Author,
@@ -39,7 +39,7 @@ struct Work<'a, S, W> {
     author: Author,
     watching: Watching,
     progress: &'a mut W,
-    /// As it was read last.
+    /// The last read.
     view: ClusterView,
 }
 
@@ -49,7 +49,7 @@ enum Stop {
     Error(Error),
 }
 
-/// The pause between two reads; the nodes need about as long to report.
+/// The pause between two reads; nodes need about as long to report.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// The interval of progress lines while a stage is watched.
@@ -57,7 +57,7 @@ const SIGN_OF_LIFE: Duration = Duration::from_secs(60);
 
 impl<S: ClusterStore, W: Write> Work<'_, S, W> {
     async fn carry_out(&mut self, order: &Order) -> Result<Outcome, Stop> {
-        // What is written next rests on what was written last.
+        // The previous config must be applied before the next is written.
         let goes_on = !matches!(order, Order::Pause | Order::Rollback { .. });
         if goes_on && self.view.state.config.mixed {
             self.wait().await?;
@@ -72,7 +72,7 @@ impl<S: ClusterStore, W: Write> Work<'_, S, W> {
             };
             let before = self.view.clone();
             self.take(&step).await?;
-            // Only then may the first nodes change.
+            // All nodes must have applied Mixed before the first one changes its backend.
             if step != Step::Mix {
                 let done = Outcome::done(&step, &self.view);
                 return self.watch(&before).await.map(|()| done);
@@ -80,7 +80,7 @@ impl<S: ClusterStore, W: Write> Work<'_, S, W> {
         }
     }
 
-    /// A stage that is reached already is watched too, where `--hold` is given.
+    /// A stage that is already reached is watched too, if `--hold` is given.
     async fn take_over(&mut self, outcome: Outcome) -> Result<Outcome, Stop> {
         if !self.watching.hold.is_zero() {
             self.say(&outcome.message)?;
@@ -140,7 +140,7 @@ impl<S: ClusterStore, W: Write> Work<'_, S, W> {
         }
     }
 
-    /// Watches a stage that is applied, and stops as soon as a pair is worse off than `before`.
+    /// Watches an applied stage, and stops at the first possible regression since `before`.
     async fn watch(&mut self, before: &ClusterView) -> Result<(), Stop> {
         let (started, mut sign) = (Instant::now(), Duration::ZERO);
         let mut suspected = Suspected::default();
@@ -162,7 +162,7 @@ impl<S: ClusterStore, W: Write> Work<'_, S, W> {
         }
     }
 
-    /// The end of a stage with these troubles, after a rollback if `--auto-rollback` is given.
+    /// Ends a stage with these troubles, after a rollback if `--auto-rollback` is given.
     async fn degraded(&mut self, troubles: &Troubles) -> Stop {
         let details = troubles.iter().map(|(subject, why)| format!("{subject}: {why}")).collect();
         let stays = "worse off than before";
@@ -172,7 +172,7 @@ impl<S: ClusterStore, W: Write> Work<'_, S, W> {
                 format!("{stays}, at {}; tweedctl migrate rollback takes it back", it.stage)
             }
             Some(_) => {
-                // The answer shows the cluster as it was with the troubles.
+                // The answer shows the cluster as it was with the troubles, before the rollback.
                 let degraded = self.view.clone();
                 let back = self.go_back().await;
                 self.view = degraded;
@@ -214,17 +214,17 @@ impl From<Error> for Stop {
     }
 }
 
-/// The troubles of a stage, and since when. Some pass by themselves: only those that last count.
+/// The troubles of a stage, with their start. Short ones are ignored.
 #[derive(Default)]
 struct Suspected(BTreeMap<Subject, Instant>);
 
-/// Paths are disturbed for a moment by each change.
+/// Each change disturbs paths for a moment.
 const DISTURBANCE: Duration = Duration::from_secs(4);
-/// A few lost probes are noise.
+/// A few lost probes are normal.
 const NOISE: Duration = Duration::from_secs(45);
 
 impl Suspected {
-    /// Those of `troubles` that have lasted, if any.
+    /// Those of `troubles` that have lasted longer than a temporary one, if any.
     fn confirmed(&mut self, mut troubles: Troubles) -> Option<Troubles> {
         self.0.retain(|subject, _| troubles.contains_key(subject));
         troubles.retain(|subject, _| {
@@ -234,7 +234,7 @@ impl Suspected {
         Some(troubles).filter(|troubles| !troubles.is_empty())
     }
 
-    /// Whether nothing is left that is confirmed or over soon.
+    /// Whether no trouble is confirmed or about to be.
     fn is_quiet(&self) -> bool {
         self.0.keys().all(|subject| passing(subject) == NOISE)
     }
@@ -247,7 +247,7 @@ impl Suspected {
     }
 }
 
-/// The time within which a trouble may pass by itself.
+/// How long a trouble may last before it counts.
 const fn passing(subject: &Subject) -> Duration {
     match subject {
         Subject::Pair(..) | Subject::Node(_) => DISTURBANCE,

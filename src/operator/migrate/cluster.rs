@@ -22,23 +22,23 @@ pub(super) struct ClusterView {
 /// A node, known by its lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Member {
-    /// Its name where it has one, else its public IP, the one of IPv4 where it has two.
+    /// The node's name, else its public IP; the IPv4 one if it has two.
     pub(super) name: String,
     pub(super) lease: Lease,
-    /// None from stock flannel, and from a tweedd that is not running or older than reports.
+    /// None for stock flannel, for a tweedd that is not running, and for one older than reports.
     pub(super) report: Option<NodeReport>,
 }
 
 /// Each trouble with its reason.
 pub(super) type Troubles = BTreeMap<Subject, String>;
 
-/// What something is wrong with.
+/// The subject of a trouble.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Subject {
     /// Two nodes, and the path between them.
     Pair(String, Option<Path>),
     Node(String),
-    /// What the probes of a node find. They report the last minute.
+    /// The result of a node's probes in the last minute.
     Probes(String),
 }
 
@@ -74,7 +74,7 @@ impl ClusterView {
         self.members.iter().filter(|member| member.report.is_none())
     }
 
-    /// The config that `step` makes of this one.
+    /// The config after `step`.
     pub(super) fn after(&self, step: &Step, note: &Note) -> Document {
         self.state.after(step, note, self.quality())
     }
@@ -84,12 +84,12 @@ impl ClusterView {
         Quality::of_all(self.reporting().filter_map(|(_, report)| report.quality))
     }
 
-    /// How many of the nodes that report follow the new backend, or will.
+    /// The number of reporting nodes that are on the new backend or will change to it.
     pub(super) fn following(&self) -> usize {
         self.count_following(self.state.config.rollout.as_ref())
     }
 
-    /// How many of the nodes that report would follow at `stage`.
+    /// The number of reporting nodes that would be on the new backend at `stage`.
     pub(super) fn following_at(&self, stage: &Stage) -> usize {
         self.count_following(Some(&stage.rollout(self.state.config.backend.kind)))
     }
@@ -98,7 +98,7 @@ impl ClusterView {
         self.reporting().filter(|(member, _)| member.follows(rollout)).count()
     }
 
-    /// The nodes that do not do yet what the config says, and why; those without a report are
+    /// The nodes that have not applied the config, with the reason; nodes without a report count as
     /// unknown.
     pub(super) fn lags(&self) -> Vec<String> {
         let lag = |(member, report): (&Member, &NodeReport)| {
@@ -129,7 +129,7 @@ impl ClusterView {
         }
     }
 
-    /// What the nodes report as wrong.
+    /// The troubles that nodes report.
     pub(super) fn troubles(&self) -> Troubles {
         self.reporting().flat_map(|(member, report)| self.troubles_of(member, report)).collect()
     }
@@ -150,7 +150,7 @@ impl ClusterView {
         lasting.map(pair).chain(more).chain(invalid).collect()
     }
 
-    /// What is wrong and was not `before`; also nodes that are gone, or no longer report.
+    /// Troubles that are not in `before`; also nodes that left or stopped reporting.
     pub(super) fn degraded(&self, before: &Self) -> Troubles {
         let known = before.troubles();
         let mut troubles = self.troubles();
@@ -180,8 +180,8 @@ impl Member {
         Self { name: name.unwrap_or_else(|| lease.id.to_string()), lease, report }
     }
 
-    /// How a rollout names the node: as the node knows itself, because peers may be given another
-    /// public IP.
+    /// The names of the node in a rollout. These are the ones that the node itself uses: the public
+    /// IP in its lease may differ.
     pub(super) fn names(&self) -> Vec<String> {
         match &self.report {
             Some(report) => report.node.names().chain(report.name.clone()).collect(),
@@ -193,7 +193,7 @@ impl Member {
         rollout.is_none_or(|rollout| rollout.follows(self.names()))
     }
 
-    /// The backend in use, by its report or else by its lease; none if tweed does not know it.
+    /// The backend in its report, else in its lease; none if tweed does not know that backend.
     pub(super) fn backend(&self) -> Option<BackendType> {
         let published = || self.lease.endpoints.first()?.backend.supported();
         self.report.as_ref().map(|report| report.backend).or_else(published)

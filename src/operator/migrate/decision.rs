@@ -1,4 +1,4 @@
-//! What an order does to the config of a cluster, and what prevents it.
+//! How an order changes the config of a cluster, and what prevents it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter::successors;
@@ -12,7 +12,7 @@ use crate::model::config::BackendType;
 use crate::model::report::NodeReport;
 use crate::operator::ExitStatus;
 
-/// The step that `order` takes from here, or the outcome if it takes none.
+/// The next step of `order` in this state, or the outcome if there is none.
 pub(super) fn decide(order: &Order, view: &ClusterView) -> Result<Step, Outcome> {
     match (order, &view.state.under_way) {
         (Order::Start { to, watching, .. }, None) => begin(*to, order.stage(), watching, view),
@@ -53,12 +53,12 @@ fn begin(
     if !config.mixed {
         return Ok(Step::Mix);
     }
-    // A node without Mixed would drop the first that changes.
+    // A node without Mixed would drop the first node that changes its backend.
     all_follow(view)?;
     Ok(Step::Begin { to, stage })
 }
 
-/// One that was taken back may start again, and one that runs may be taken over.
+/// A migration that was rolled back may start again; any operator may continue a running one.
 fn resume(
     to: BackendType,
     stage: Option<Stage>,
@@ -79,7 +79,7 @@ fn resume(
     Ok(Step::Reach(first_stage(to, stage, watching, view)?))
 }
 
-/// `stage`, or the first one by the rule, unless something prevents it.
+/// `stage`, or the default first stage, unless something prevents it.
 fn first_stage(
     to: BackendType,
     stage: Option<Stage>,
@@ -101,12 +101,12 @@ fn first_stage(
     Err(refused(message).with(obstacles.into_iter().map(|it| it.text).collect()))
 }
 
-/// The stages by the rule, of a migration that starts now.
+/// The default stages of a migration that starts now.
 pub(super) fn stages(view: &ClusterView) -> impl Iterator<Item = Stage> {
     successors(further(&Stage::default(), view), |stage| further(stage, view))
 }
 
-/// The next stage by the rule that takes a node more: in a small cluster not each of them does.
+/// The next default stage that adds a node: in a small cluster, not each stage does.
 fn further(stage: &Stage, view: &ClusterView) -> Option<Stage> {
     let follow = view.following_at(stage);
     let takes_more = |later: &Stage| later.is_all() || view.following_at(later) > follow;
@@ -155,7 +155,7 @@ fn go_back(stage: Stage, under_way: &UnderWay) -> Result<Step, Outcome> {
     Err(done(format!("every node is told to be back on {from}; next: tweedctl migrate finish")))
 }
 
-/// The stage that was reached before this one; if none is recorded, the one before by the rule.
+/// The stage before this one; the default one if none is recorded.
 fn before(under_way: &UnderWay) -> Stage {
     let stage = &under_way.stage;
     let mut recorded = under_way.history.iter().rev().map(|reached| reached.percent);
@@ -187,7 +187,7 @@ fn settle(view: &ClusterView) -> Result<Step, Outcome> {
     Err(done(format!("finished: every node is on {}{mixed}", kind.as_str())))
 }
 
-/// Whether a pair needs `Mixed` once all are on `kind`.
+/// Whether a pair still needs `Mixed` once all nodes are on `kind`.
 fn still_mixing(view: &ClusterView, kind: BackendType) -> Mixing {
     let needed = view.members.iter().any(|member| member.backend() != Some(kind))
         || !failing(view, kind).is_empty()
@@ -204,7 +204,7 @@ fn refused(message: impl Into<String>) -> Outcome {
     Outcome::new(ExitStatus::Impossible, message)
 }
 
-/// A reason not to start, with the node or pair that it is about.
+/// A reason not to start, with the node or pair concerned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Obstacle {
     pub(super) text: String,
@@ -214,12 +214,12 @@ pub(super) struct Obstacle {
 /// Whether `--force` accepts it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Forgivable {
-    /// The nodes that it concerns stay as they are: one that does not report, a pair in the tunnel.
+    /// The nodes concerned keep their state: one without a report, a pair that stays in the tunnel.
     Yes,
     No,
 }
 
-/// What prevents that the cluster moves to `kind`, with these pairs.
+/// What prevents a move to `kind`.
 pub(super) fn obstacles(
     view: &ClusterView,
     kind: BackendType,
@@ -229,7 +229,7 @@ pub(super) fn obstacles(
     of_nodes.chain(failing(view, kind)).chain(pairs.iter().filter_map(cut)).collect()
 }
 
-/// Those of `nodes` that do not exist.
+/// The names in `nodes` that match no node.
 pub(super) fn unknown_nodes(view: &ClusterView, nodes: &[String]) -> Vec<Obstacle> {
     let known: BTreeSet<String> = view.members.iter().flat_map(Member::names).collect();
     let unknown = nodes.iter().filter(|node| !known.contains(*node));
@@ -249,14 +249,14 @@ fn of_node(member: &Member) -> Vec<Obstacle> {
 
 fn strict(node: &str, report: &NodeReport) -> Option<String> {
     let links: Vec<String> = report.strict_filters.iter().map(ToString::to_string).collect();
-    // Mixed, where it is on, has loosened all filters that tweedd may change.
+    // With Mixed, tweedd has already loosened all filters that it may change.
     let is_strict = report.mixed && !links.is_empty();
     let links = links.join(" and ");
     is_strict
         .then(|| format!("{node} filters strictly on {links}, and its tweedd may not change that"))
 }
 
-/// The pairs on a link whose direct path, which they are to take on `kind`, carries no packets.
+/// The pairs on one link that would change to a direct path on which probes fail.
 pub(super) fn failing(view: &ClusterView, kind: BackendType) -> Vec<Obstacle> {
     if kind != BackendType::HostGw {
         return Vec::new();
@@ -277,7 +277,7 @@ pub(super) fn failing(view: &ClusterView, kind: BackendType) -> Vec<Obstacle> {
     failing.collect()
 }
 
-/// A pair that has a path and would lose it.
+/// The obstacle of a pair that would lose its path.
 pub(super) fn cut(pair: &Pair<'_>) -> Option<Obstacle> {
     if pair.now.is_none() || pair.then.is_some() {
         return None;

@@ -1,4 +1,4 @@
-//! The network config as its operators wrote it: one field changes, every other byte stays.
+//! The text of the network config, edited so that one field changes and every other byte stays.
 
 use std::ops::Range;
 
@@ -6,15 +6,16 @@ use serde_json::value::RawValue;
 
 use crate::model::json::{self, Fields, NoObject};
 
-/// A JSON object. Keys match in any case, and the later of two counts, as in [`crate::model::json`].
-// The syntax tree of jsonc-parser inserts in a style of its own, and a removal leaves traces of it.
+/// A JSON object. Keys ignore case, and the later of two equal keys counts, as in
+/// [`crate::model::json`].
+// The syntax tree of jsonc-parser inserts in its own style, and a removal leaves traces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Document(String);
 
 /// A field of the text, with its position in bytes.
 struct Field {
     key: String,
-    /// Of the quote before the key.
+    /// Position of the quote before the key.
     start: usize,
     value: Range<usize>,
 }
@@ -45,7 +46,7 @@ impl Document {
         Self::parse(self.get(key)?).ok()
     }
 
-    /// With `json` under `key`: in the place of its old value, or behind all other fields.
+    /// With `json` under `key`: replaces the old value, or is appended as the last field.
     #[must_use]
     pub(super) fn with(&self, key: &str, json: &str) -> Self {
         let fields = self.fields();
@@ -80,7 +81,7 @@ impl Document {
     }
 
     fn fields(&self) -> Vec<Field> {
-        // The text was parsed before.
+        // `parse` has accepted this text.
         self.parse_fields().unwrap_or_default()
     }
 
@@ -89,7 +90,7 @@ impl Document {
         let fields: Fields<&RawValue> = serde_json::from_str(&self.0)?;
         let mut end = 0;
         let positioned = |(key, value): (String, &RawValue)| {
-            // The value is a part of the text: the distance of the two is its position.
+            // The value is a slice of the text, so the difference of the addresses is its position.
             let at = value.get().as_ptr().addr() - self.0.as_ptr().addr();
             let start = end + self.part(end..at).find('"').unwrap_or_default();
             end = at + value.get().len();
@@ -160,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_goes_wherever_it_stands() {
+    fn a_field_is_removed_from_any_position() {
         for (text, left) in [
             (r#"{"a":1,"b":2,"c":3}"#, r#"{"b":2,"c":3}"#),
             (r#"{ "x": 0, "a" : 1, "c":3 }"#, r#"{ "x": 0, "c":3 }"#),

@@ -70,7 +70,7 @@ async fn answer(
         Command::Order(order) => {
             let ended = match output {
                 Output::Text => carry_out(store, author, order, out).await?,
-                // Programs read the answer alone.
+                // Programs read only the final answer.
                 Output::Json => carry_out(store, author, order, &mut io::sink()).await?,
             };
             write(out, output, &ended)

@@ -129,7 +129,7 @@ pub(super) struct Waiting {
 }
 
 impl Order {
-    /// The stage that `start` names.
+    /// The stage that the flags of `start` name.
     pub(super) fn stage(&self) -> Option<Stage> {
         let Self::Start { canary, percent, .. } = self else { return None };
         let canaries = || Stage { percent: 0, nodes: canary.clone() };
@@ -258,7 +258,7 @@ impl Kubernetes {
     }
 }
 
-/// As kubectl finds it, unless tweedd's own variable names one.
+/// kubectl's default, unless tweedd's own variable names another file.
 fn usual_kubeconfig() -> Option<PathBuf> {
     if std::env::var_os("FLANNELD_KUBECONFIG_FILE").is_some() {
         return None;

@@ -1,4 +1,4 @@
-//! How an order ended: the texts and the exit code.
+//! The outcome of an order: its texts and exit code.
 
 use std::fmt;
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub(super) struct Outcome {
     pub(super) details: Vec<String>,
 }
 
-/// An outcome, and the cluster that it leaves.
+/// An outcome, and the cluster after it.
 #[derive(Debug, Serialize)]
 pub(super) struct Ended {
     #[serde(flatten)]
@@ -28,10 +28,10 @@ pub(super) struct Ended {
     pub(super) progress: Progress,
 }
 
-/// How far a migration is.
+/// The progress of a migration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Progress {
-    /// Of the config key.
+    /// The revision of the config key.
     revision: i64,
     mixed: bool,
     backend: &'static str,
@@ -57,7 +57,7 @@ impl Outcome {
         Self { details, ..self }
     }
 
-    /// The config is no longer the one of `before`, so this command ends.
+    /// The config changed since `before`, so this command ends.
     pub(super) fn conflict(before: &ClusterView, now: &ClusterView, so: &str) -> Self {
         let author = now.state.author(&before.state);
         let author = author
@@ -66,7 +66,7 @@ impl Outcome {
         Self::new(ExitStatus::Conflict, message).with(now.state.changes(&before.state))
     }
 
-    /// `step` is done. Details are the pods that keep an MTU which new ones do not get.
+    /// `step` is done. Details are the pods that keep an MTU other than that of new pods.
     pub(super) fn done(step: &Step, view: &ClusterView) -> Self {
         let silent = match view.silent().count() {
             0 => String::new(),
@@ -115,7 +115,7 @@ fn completed(step: &Step, view: &ClusterView) -> String {
     }
 }
 
-/// A line for each node that has pods with another MTU than new ones get.
+/// A line for each node whose pods have an MTU other than that of new pods.
 pub(super) fn pods_of_other_mtu(view: &ClusterView) -> impl Iterator<Item = String> {
     let affected = view.reporting().filter(|(_, report)| report.other_mtu.total > 0);
     affected.filter_map(|(member, report)| {
@@ -149,7 +149,7 @@ impl Progress {
         }
     }
 
-    /// The nodes on the new backend, as a bar, and the number of nodes that applied the config.
+    /// A bar of the nodes on the new backend, and the number of nodes that applied the config.
     pub(super) fn bar(&self) -> String {
         const WIDTH: usize = 24;
         let Self { reporting, following, lagging, .. } = self;

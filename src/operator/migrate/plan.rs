@@ -18,7 +18,7 @@ use crate::operator::{Answer, ExitStatus};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rows {
     All,
-    /// Those that are not the rule: without the path that the backend is for.
+    /// The exceptions: pairs without the preferred path of the backend.
     Special,
 }
 
@@ -27,20 +27,20 @@ pub(super) struct Plan<'a> {
     to: &'static str,
     mixed: bool,
     nodes: usize,
-    /// Nodes that stay as they are: no report comes from them.
+    /// Nodes without a report, which keep their state.
     silent: Vec<&'a str>,
     now: Counts,
     then: Counts,
     stages: Vec<Share>,
     /// The most routes that one node replaces.
     changes_per_node: usize,
-    /// Smallest and largest that pods have, in bytes; none if no report has one.
+    /// Smallest and largest MTU of pods, in bytes; none if no report has one.
     pod_mtu: Option<(u32, u32)>,
-    /// Of the nodes' interfaces, likewise.
+    /// Smallest and largest MTU of the nodes' interfaces, in bytes.
     underlay_mtu: Option<(u32, u32)>,
-    /// Nodes whose filter is strict until Mixed loosens it.
+    /// Nodes whose reverse path filter is strict until Mixed loosens it.
     strict: Vec<&'a str>,
-    /// Nodes that do not keep every connection that is translated there.
+    /// Nodes that break some of the connections that they translate.
     breaking: Vec<&'a str>,
     obstacles: Vec<String>,
     pairs: Vec<Pair<'a>>,

@@ -1,4 +1,4 @@
-//! How every node reaches every other: now, and once all are on one backend.
+//! The path from each node to each other: now, and once all are on one backend.
 
 use std::collections::BTreeMap;
 
@@ -16,14 +16,14 @@ use crate::model::prefix::Family;
 use crate::model::report::Exception;
 use crate::plan::backend;
 
-/// The backends that the nodes with a report are on.
+/// The backends of the nodes that report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Backends {
     AsReported,
     All { kind: BackendType, mixing: Mixing },
 }
 
-/// How one node reaches one other in one address family.
+/// The path of one node to one other in one address family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Reach {
     /// Index among the members of the cluster.
@@ -31,11 +31,11 @@ pub(super) struct Reach {
     pub(super) family: Family,
     /// None if packets have no path.
     pub(super) path: Option<Path>,
-    /// Why there is no path, or not the one that is wanted.
+    /// Why there is no path, or not the preferred one.
     pub(super) reason: Option<String>,
 }
 
-/// How one node reaches one other in one address family, now and then.
+/// The path of one node to one other in one address family, now and later.
 #[derive(Debug, Serialize)]
 pub(super) struct Pair<'a> {
     pub(super) from: &'a str,
@@ -44,21 +44,21 @@ pub(super) struct Pair<'a> {
     pub(super) now: Option<Path>,
     pub(super) then: Option<Path>,
     pub(super) reason: Option<String>,
-    /// Whether it will not take the path that the backend is for.
+    /// Whether it will not take the preferred path of the backend.
     #[serde(skip)]
     pub(super) is_special: bool,
     #[serde(skip)]
     pub(super) both_report: bool,
 }
 
-/// What the nodes would plan, by the daemon's own plan.
+/// The paths that the nodes would plan, computed with the daemon's own plan.
 pub(super) struct Reachability<'a> {
     view: &'a ClusterView,
     backends: Backends,
     peers: Peers,
 }
 
-/// Every pair, with how it changes once the nodes are on `then`.
+/// Every pair, with its path once the nodes are on `then`.
 pub(super) fn pairs(view: &ClusterView, then: Backends) -> impl Iterator<Item = Pair<'_>> {
     let now = Reachability::new(view, Backends::AsReported).of_members();
     let then = Reachability::new(view, then).of_members();
@@ -94,7 +94,7 @@ impl<'a> Reachability<'a> {
         this
     }
 
-    /// Every node with how it reaches all others, in the order of the members.
+    /// Every node with its paths to all others, in the order of the members.
     pub(super) fn of_members(mut self) -> impl Iterator<Item = (&'a Member, Vec<Reach>)> {
         self.view.members.iter().map(move |member| {
             let reaches = match self.local(member) {
@@ -135,8 +135,8 @@ impl<'a> Reachability<'a> {
         reaches
     }
 
-    /// The failures that the probes of `member` found, and all nodes without a report, which answer
-    /// no probe.
+    /// The probe failures that `member` reports, and all nodes without a report, because these
+    /// answer no probe.
     fn detours(&self, member: &Member, local: &Local) -> Detours {
         let leases = self.view.silent().filter_map(|peer| self.peers.lease(&peer.lease.id));
         let endpoints = leases.flat_map(|lease| &lease.endpoints);
@@ -167,7 +167,7 @@ impl<'a> Reachability<'a> {
         reaches.collect()
     }
 
-    /// The node on these backends; none if it does not report.
+    /// The plan's inputs of the node on these backends; none if it does not report.
     fn local(&self, member: &Member) -> Option<Local> {
         let report = member.report.as_ref()?;
         let mut config = NetworkConfig { rollout: None, ..self.view.state.config.clone() };
@@ -192,7 +192,7 @@ impl<'a> Reachability<'a> {
         })
     }
 
-    /// The lease as it is, or as it will be.
+    /// The present lease, or the future one.
     fn published(&self, member: &Member) -> Lease {
         let lease = member.lease.clone();
         match self.local(member).filter(|_| self.backends != Backends::AsReported) {
@@ -205,7 +205,7 @@ impl<'a> Reachability<'a> {
     }
 }
 
-/// The planned path, and why it is not the wanted one.
+/// The planned path, and why it is not the preferred one.
 fn explained(
     family: Family,
     way: Result<backend::Way, backend::Unreachable>,
@@ -222,7 +222,7 @@ fn explained(
     (Some(way.path), way.detour.map(|detour| detour.to_string()).or(distant))
 }
 
-/// What the node itself reports is used instead of what it should do.
+/// What the node reports takes precedence over its computed plan.
 fn overruled(reach: Reach, exception: Option<&Exception>) -> Reach {
     let applies = |it: &&Exception| it.family.is_none_or(|family| family == reach.family);
     match exception.filter(applies) {

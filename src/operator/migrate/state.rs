@@ -1,4 +1,4 @@
-//! What the config says of a migration, and how each step is written into it.
+//! The state of a migration in the config, and how each step changes it.
 
 use std::fmt;
 
@@ -10,12 +10,12 @@ use super::document::Document;
 use crate::model::config::{self, BackendType, NetworkConfig, Rollout};
 use crate::model::report::Quality;
 
-/// All that is known of a migration is in the config, so that any operator can take over.
+/// The config holds the whole state of a migration, so any operator can continue it.
 #[derive(Clone, Debug)]
 pub(super) struct MigrationState {
     pub(super) config: NetworkConfig,
     document: Document,
-    /// The store's, of the config key.
+    /// The store's revision of the config key.
     pub(super) revision: i64,
     pub(super) under_way: Option<UnderWay>,
 }
@@ -31,14 +31,14 @@ pub(super) struct UnderWay {
     pub(super) history: Vec<Reached>,
 }
 
-/// The nodes that follow: a share of all, and those that are named.
+/// The nodes that change to the new backend: a share of all, and those that are named.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Stage {
     pub(super) percent: u8,
     pub(super) nodes: Vec<String>,
 }
 
-/// An author, and when it wrote.
+/// An author, and the time of writing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct Note {
@@ -47,7 +47,7 @@ pub(super) struct Note {
     pub(super) by: String,
 }
 
-/// A stage that was reached. Daemons do not read it.
+/// A recorded stage. Daemons do not read it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct Reached {
@@ -56,12 +56,12 @@ pub(super) struct Reached {
     pub(super) percent: u8,
     #[serde(default)]
     pub(super) nodes: usize,
-    /// Loss and latency until then.
+    /// Loss and latency before this stage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) before: Option<Quality>,
 }
 
-/// A change of the config; all that a migration ever does.
+/// A change of the config; a migration makes no other changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// Turns `Mixed` on.
@@ -70,7 +70,7 @@ pub(super) enum Step {
         to: BackendType,
         stage: Stage,
     },
-    /// To any stage, forward or back; a pause ends.
+    /// Any stage, forward or back; this ends a pause.
     Reach(Stage),
     Pause,
     /// All nodes are on `kind`, permanently.
@@ -111,7 +111,7 @@ impl MigrationState {
         Ok(Self { config, document, revision, under_way })
     }
 
-    /// The config that `step` makes of this one; `before` is the loss and latency until then.
+    /// The config after `step`; `before` is the loss and latency before the step.
     pub(super) fn after(&self, step: &Step, note: &Note, before: Option<Quality>) -> Document {
         let document = &self.document;
         let rollout = || document.object("Rollout").unwrap_or_default();
@@ -138,7 +138,7 @@ impl MigrationState {
         }
     }
 
-    /// `rollout` at `stage`, which is recorded.
+    /// `rollout` at `stage`, which is added to the history.
     fn reached(
         &self,
         rollout: &Document,
@@ -157,14 +157,14 @@ impl MigrationState {
             .with("History", &json!(history).to_string())
     }
 
-    /// What differs from the config `before`: `Rollout.Percent: 25 → 50`.
+    /// The differences from the config `before`, such as `Rollout.Percent: 25 → 50`.
     pub(super) fn changes(&self, before: &Self) -> Vec<String> {
         let mut changes = Vec::new();
         list_changes("", &before.document, &self.document, &mut changes);
         changes
     }
 
-    /// Which operator made this config of the one `before`, if the config says so.
+    /// The operator that changed `before` to this config, if the config names one.
     pub(super) fn author(&self, before: &Self) -> Option<Note> {
         let (now, known) = (self.under_way.as_ref()?, before.under_way.as_ref());
         let paused = now.paused.clone().filter(|_| known.is_none_or(|it| it.paused.is_none()));
@@ -187,12 +187,12 @@ impl Stage {
         Self { percent, nodes: self.nodes.clone() }
     }
 
-    /// The next stage by the rule; none once all nodes follow.
+    /// The next default stage; none once all nodes follow.
     pub(super) fn next(&self) -> Option<Self> {
         STEPS.into_iter().find(|step| *step > self.percent).map(|percent| self.at(percent))
     }
 
-    /// The stage before by the rule: fewer nodes, then the canaries alone, then no node.
+    /// The default stage before: fewer nodes, then the canaries alone, then no node.
     #[must_use]
     pub(super) fn previous(&self) -> Self {
         match STEPS.into_iter().rfind(|step| *step < self.percent) {
@@ -210,7 +210,7 @@ impl Stage {
         self.percent >= ALL
     }
 
-    /// The command that leads on from this stage.
+    /// The command that continues from this stage.
     pub(super) const fn next_command(&self) -> &'static str {
         if self.is_all() { "tweedctl migrate finish" } else { "tweedctl migrate next" }
     }
@@ -233,12 +233,12 @@ impl fmt::Display for Stage {
     }
 }
 
-/// What another program wrote in a form of its own counts as absent.
+/// A value in an unknown form, written by another program, counts as absent.
 fn read<T: for<'de> Deserialize<'de>>(rollout: &Document, key: &str) -> Option<T> {
     serde_json::from_str(rollout.get(key)?).ok()
 }
 
-/// Accepts the form that is written alone: universal time, to the second.
+/// Accepts only the form that tweedctl writes: universal time, in seconds.
 fn timestamp<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Timestamp, D::Error> {
     let text = String::deserialize(deserializer)?;
     let time = text.parse::<Timestamp>().ok();
@@ -253,7 +253,7 @@ fn with_backend(document: &Document, kind: BackendType) -> Document {
 }
 
 fn list_changes(prefix: &str, before: &Document, after: &Document, changes: &mut Vec<String>) {
-    // They are reported as the author of the change.
+    // The author of the change is reported instead of these keys.
     let is_record = |key: &str| ["history", "paused"].contains(&key.to_lowercase().as_str());
     let mut keys = before.keys();
     keys.extend(after.keys().into_iter().filter(|key| before.get(key).is_none()));

@@ -1,4 +1,4 @@
-//! `tweedctl migrate status`: how far a migration is, and the state of the cluster meanwhile.
+//! `tweedctl migrate status`: the progress of a migration, and the state of the cluster.
 
 use std::fmt;
 
@@ -24,7 +24,7 @@ pub(super) struct Status {
     lags: Vec<String>,
     troubles: Vec<String>,
     silent: Vec<String>,
-    /// Those with another MTU than new ones get, by node.
+    /// Those with an MTU other than that of new pods, by node.
     pods: Vec<String>,
     direct: usize,
     tunnel: usize,
@@ -38,7 +38,7 @@ pub(super) struct Status {
     now: Timestamp,
 }
 
-/// How one node reaches all in turn, itself included: `=` direct, `o` by tunnel, `x` not at all.
+/// The path of one node to each node, itself included: `=` direct, `o` by tunnel, `x` none.
 #[derive(Debug, Serialize)]
 struct Row {
     node: String,
@@ -46,10 +46,10 @@ struct Row {
     paths: String,
 }
 
-/// A matrix of more nodes does not fit on a line.
+/// A larger matrix does not fit on a line.
 const WIDEST: usize = 32;
 
-/// The number of lines of a kind in the text; the JSON has all.
+/// The maximum number of lines of each kind in the text; the JSON has all.
 const SHOWN: usize = 20;
 
 impl Status {
@@ -92,7 +92,7 @@ fn matrix(view: &ClusterView) -> Vec<Row> {
     rows.collect()
 }
 
-/// The mark of the worst path to a node: in the order of their characters it comes last.
+/// The mark of the worst path to a node: the marks sort from best to worst.
 fn worst(reaches: &[Reach], to: usize) -> Option<char> {
     let mark = |reach: &Reach| match reach.path {
         Some(Path::Direct) => '=',
@@ -153,7 +153,7 @@ impl Status {
         head
     }
 
-    /// Each stage with its loss and latency; first, those before all stages.
+    /// Each stage with its loss and latency; the first row is before all stages.
     fn history(&self) -> Table {
         let mut table = Table::new(&["STAGE", "SINCE", "FOR", "LOSS", "LATENCY", "BY"]);
         let none = || "-".to_owned();

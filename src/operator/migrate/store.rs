@@ -22,7 +22,7 @@ pub(super) async fn read(store: &impl ClusterStore) -> Result<ClusterView, Error
     Ok(ClusterView::new(state, records, reports))
 }
 
-/// Makes `document` the config, unless it was written after `seen`.
+/// Writes `document` as the config, unless the config changed after `seen`.
 pub(super) async fn swap(
     store: &impl ClusterStore,
     seen: i64,
@@ -54,7 +54,7 @@ impl Author {
         Self::new(Note { at: Timestamp::now(), by: format!("{user}@{}", host()) })
     }
 
-    /// To the second.
+    /// In whole seconds.
     pub(super) fn now(&self) -> Timestamp {
         let passed = self.since.elapsed().as_secs();
         let seconds = self.started.as_second().saturating_add_unsigned(passed);
@@ -66,7 +66,7 @@ impl Author {
     }
 }
 
-/// A name is short; what a file system hands us may not be.
+/// A host name is short, but the file that contains it may be longer.
 fn host() -> String {
     let mut name = String::new();
     let file = std::fs::File::open("/proc/sys/kernel/hostname");

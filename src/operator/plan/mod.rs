@@ -1,4 +1,4 @@
-//! `tweedctl plan`: what a node would program. No daemon, no privileges, no network.
+//! `tweedctl plan`: what a node would program. Needs no daemon, privileges or network.
 
 mod records;
 #[cfg(test)]
@@ -60,19 +60,19 @@ const LEASES: &str = "\
 The leases are a JSON object {key: value}, or what this prints:
   etcdctl get --prefix /coreos.com/network/subnets";
 
-/// What the node would program, and for whom nothing.
+/// The entries that the node would program, and the peers that get none.
 #[derive(Debug, Serialize)]
 pub(super) struct Plan {
     backend: &'static str,
     mixed: bool,
     node: Node,
-    /// Whether who is on the link was not said.
+    /// Whether the link's prefix is a default.
     on_link_assumed: bool,
     own: Option<LeaseId>,
     pod_mtu: u32,
     /// In the order of programming.
     entries: Vec<String>,
-    /// The same for people, who know the rules that guard a tunnel or look them up.
+    /// The same for the text output, without the rules that guard a tunnel.
     #[serde(skip)]
     shown: Vec<String>,
     without_path: Vec<Unrouted>,
@@ -109,7 +109,7 @@ fn plan(config: NetworkConfig, records: Vec<Record>, options: &PlanOptions) -> R
     let leases = records.iter().filter_map(|record| record.lease.as_ref().ok());
     let own = leases.into_iter().find(|lease| is_at(lease, &options.public_ips)).cloned();
     let node = node(&config, own.as_ref(), options)?;
-    // Where nodes have names, their leases are called by them.
+    // Nodes with names are shown by name.
     let name = own.as_ref().map(|own| own.id.to_string());
     let config = config.on_node(node.names().chain(name));
     let policy = policy(options);
@@ -196,7 +196,7 @@ fn node(config: &NetworkConfig, own: Option<&Lease>, options: &PlanOptions) -> R
     })
 }
 
-/// The prefix that a link with this address most likely has.
+/// The usual prefix of a link with this address.
 fn usual_link(address: IpAddr) -> Option<Prefix> {
     let len = match Family::of(address) {
         Family::V4 => 24,
@@ -205,7 +205,7 @@ fn usual_link(address: IpAddr) -> Option<Prefix> {
     Prefix::holding(address, len)
 }
 
-/// The daemon keeps the MAC address of an existing device, and that is the one it publishes.
+/// The daemon keeps the MAC address of an existing device and publishes it.
 fn macs(own: Option<&Lease>) -> BTreeMap<Family, crate::mac::MacAddr> {
     let endpoints = own.iter().flat_map(|own| &own.endpoints);
     endpoints.filter_map(|e| Some((e.subnet.family(), e.vtep?.mac))).collect()
@@ -258,7 +258,7 @@ impl fmt::Display for Plan {
 }
 
 impl Plan {
-    /// What the plan is made from.
+    /// The inputs of the plan.
     fn head(&self) -> [(&'static str, String); 4] {
         let Node { interface, mtu, uplinks, on_link, .. } = &self.node;
         let public_ips: Vec<IpAddr> = uplinks.iter().map(|uplink| uplink.public_ip).collect();

@@ -16,7 +16,7 @@ pub(super) enum NotLeases {
     NoValue(String),
 }
 
-/// A record per key; what is wrong with a value is for its record to say.
+/// One record per key; a record that cannot be used holds the reason.
 pub(super) fn read_leases(text: &str) -> Result<Vec<Record>, NotLeases> {
     if text.trim_start().starts_with('{') { of_object(text) } else { of_lines(text) }
 }
@@ -31,7 +31,7 @@ fn of_object(text: &str) -> Result<Vec<Record>, NotLeases> {
     Ok(values.into_iter().map(record).collect())
 }
 
-/// An empty value is an empty line: lines count, blank or not.
+/// An empty value is an empty line, so blank lines count.
 fn of_lines(text: &str) -> Result<Vec<Record>, NotLeases> {
     let mut lines = text.lines();
     let mut records = Vec::new();
@@ -45,7 +45,7 @@ fn of_lines(text: &str) -> Result<Vec<Record>, NotLeases> {
     Ok(records)
 }
 
-/// Which of two leases is the older such a text does not tell: the order of their keys decides.
+/// The text does not show which of two leases is older: the order of their keys decides.
 const ORIGIN: Origin = Origin { created: 0, grant: None };
 
 fn record(key: &str, value: &str) -> Record {
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn what_etcdctl_prints_is_read() {
+    fn output_of_etcdctl_is_read() {
         let text = format!("/coreos.com/network/subnets/10.244.3.0-24\n{VALUE}\n/n/subnets/x\n\n");
         assert_eq!(
             ids(&text),
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_neither_form_is_refused() {
+    fn text_in_neither_form_is_refused() {
         assert_eq!(read_leases("/n/a\n{}\n/n/b"), Err(NotLeases::NoValue("/n/b".into())));
         assert!(matches!(read_leases("{\"a\":"), Err(NotLeases::Json(_))));
     }

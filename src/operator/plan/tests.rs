@@ -1,4 +1,4 @@
-//! Plans as they are shown.
+//! The plans that `tweedctl plan` prints.
 
 #![allow(clippy::unwrap_used)]
 
@@ -46,7 +46,7 @@ const DUAL: &str =
     r#""Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:10:244::/48""#;
 
 #[test]
-fn a_vxlan_node_leaves_out_host_gw_peers() {
+fn a_vxlan_node_skips_host_gw_peers() {
     check(
         VXLAN,
         PEERS,
@@ -132,7 +132,7 @@ fn a_mixed_node_reaches_all_that_it_can() {
 }
 
 #[test]
-fn who_is_on_link_can_be_said() {
+fn prefixes_on_the_link_can_be_given() {
     check(
         MIXED,
         PEERS,

@@ -1,4 +1,4 @@
-//! Leases, byte for byte as flannel writes them, and what it reads of them.
+//! Leases, byte for byte as flannel writes them, and their parsed form.
 
 use std::net::IpAddr;
 
@@ -10,18 +10,18 @@ use tweed_lab::Family;
 use crate::peer::Peer;
 use crate::table::Backend;
 
-/// What names an annotation of flannel's.
+/// The prefix of flannel's annotations.
 pub const PREFIX: &str = "flannel.alpha.coreos.com/";
 
-/// Of a node, with an end for each family.
+/// The lease of a node, with an end for each family.
 #[derive(Clone, Debug)]
 pub struct Lease {
     pub backend: Backend,
-    /// Without a MAC address on host-gw.
+    /// On host-gw, these have no MAC address.
     pub ends: Vec<Peer>,
 }
 
-/// Where a family is in a record of either store.
+/// The names of a family's fields in a record of either store.
 struct Names {
     ip: &'static str,
     data: &'static str,
@@ -70,7 +70,7 @@ impl Lease {
         format!(r#"{{"PublicIP":"{v4}","PublicIPv6":{v6},"BackendType":"{backend}"{data}}}"#)
     }
 
-    /// The names of annotations, without what all begin with, and their values.
+    /// The names of annotations, without their common prefix, and their values.
     pub fn annotations(&self) -> Vec<(&'static str, String)> {
         let mut all = vec![
             ("kube-subnet-manager", "true".to_owned()),
@@ -87,7 +87,7 @@ impl Lease {
         all
     }
 
-    /// Of a key below the folder of subnets, and its value.
+    /// From a key below the folder of subnets, and its value.
     pub fn from_etcd(key: &str, value: &str) -> Result<Self> {
         let subnets = key.split('&').map(|part| part.replace('-', "/"));
         let value: Value = serde_json::from_str(value)?;
@@ -98,7 +98,7 @@ impl Lease {
         })
     }
 
-    /// None if nobody manages this Node.
+    /// None if no flannel manages this Node.
     pub fn from_node(node: &Value) -> Result<Option<Self>> {
         let annotation = |name: &str| {
             node["metadata"]["annotations"][format!("{PREFIX}{name}")].as_str().map(str::to_owned)
@@ -131,7 +131,7 @@ fn tunnel(end: &Peer) -> String {
     format!(r#"{{"VNI":1,"VtepMAC":"{}"}}"#, end.mac)
 }
 
-/// `half` is the public IP and the backend's data of a family.
+/// `half` is the public IP and the backend data of a family.
 fn read(
     subnets: impl Iterator<Item = String>,
     kind: &str,
@@ -151,7 +151,7 @@ fn read(
     Ok(Lease { backend, ends: subnets.map(end).collect::<Result<Vec<_>>>()? })
 }
 
-/// flannel's own host-gw never reads its data, but this is what it writes.
+/// flannel's own host-gw never reads its backend data, but writes this.
 fn mac(backend: Backend, data: Option<String>) -> Result<String> {
     if backend == Backend::HostGw {
         ensure!(data.as_deref().is_none_or(|data| data == "null"), "not flannel's: {data:?}");

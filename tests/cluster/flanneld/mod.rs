@@ -1,4 +1,4 @@
-//! flanneld on a node, played by hand: nothing runs, but kernel and store are asked for what it asks.
+//! Emulates flanneld on a node: sends the same requests to kernel and store, without the program.
 
 mod lease;
 mod store;
@@ -14,22 +14,22 @@ use crate::peer::Peer;
 use crate::scene::{Iptables, network, write_flannels_rules};
 use crate::table::Backend;
 
-/// Of the underlay, and what flannel takes off for a tunnel of either family.
+/// Of the underlay; the tunnel of each family subtracts its overhead.
 const MTU: u32 = 1500;
 const OVERHEAD: u32 = 50;
 
-/// On one node, with `--ip-masq`.
+/// Runs on one node, with `--ip-masq`.
 pub struct Flanneld<'a> {
     pub node: &'a Node,
     pub store: &'a Store,
-    /// Knows nothing of `Mixed`.
+    /// Has no `Mixed`.
     pub backend: Backend,
 }
 
 impl Flanneld<'_> {
-    /// All of a start, until it has read the leases of the others.
+    /// A whole start, until it has read the leases of the other nodes.
     ///
-    /// `drawn` is its lot where nobody knows of its subnets.
+    /// `drawn` are the subnets it allocates if the store has none for this node.
     pub fn start(&self, drawn: &[IpNetwork]) -> Result<Lease> {
         let subnets = self.store.subnets_of(self.node)?.unwrap_or_else(|| drawn.to_vec());
         let ends = subnets.into_iter().map(|subnet| self.end(subnet));
@@ -44,7 +44,7 @@ impl Flanneld<'_> {
         Ok(lease)
     }
 
-    /// What is done for every lease that is written, known already or not.
+    /// Handles every lease that is written, new or known.
     pub fn hear(&self) -> Result<()> {
         let own = self.node.subnet_env()?.subnets();
         for lease in self.store.leases(self.node)? {
@@ -56,7 +56,7 @@ impl Flanneld<'_> {
         Ok(())
     }
 
-    /// What is done for a lease that has gone.
+    /// Handles a lease that was removed.
     pub fn forget(&self, lease: &Lease) -> Result<()> {
         lease.ends.iter().try_for_each(|peer| {
             let (base, mac, dev) = (peer.subnet.network(), &peer.mac, peer.device());
@@ -78,7 +78,7 @@ impl Flanneld<'_> {
         Ok(end)
     }
 
-    /// Makes the device unless it is there; returns its MAC address, which is drawn by lot.
+    /// Creates the device if it is missing; returns its MAC address, which is random.
     fn device(&self, end: &Peer) -> Result<String> {
         let (node, dev, ip) = (self.node, end.device(), end.public_ip);
         if node.link(dev)?.is_some() {
@@ -121,7 +121,7 @@ impl Flanneld<'_> {
         self.node.ip(format!("route replace {}", self.route(peer))).map(drop)
     }
 
-    /// A route that is right stays; the first one that is not is deleted before another is made.
+    /// A correct route stays; the first wrong one is deleted before another is added.
     fn reach_directly(&self, peer: &Peer) -> Result<()> {
         let is_right = |route: &tweed_lab::Route| {
             route.gateway == Some(peer.public_ip) && route.dev.as_deref() == Some("eth0")
@@ -134,7 +134,7 @@ impl Flanneld<'_> {
         self.node.ip(format!("route add {}", self.route(peer))).map(drop)
     }
 
-    /// Without a protocol, `ip` says `boot`, and so does flannel.
+    /// Without a protocol, `ip` uses `boot`, as flannel does.
     fn route(&self, peer: &Peer) -> String {
         let (subnet, base) = (peer.subnet, peer.subnet.network());
         match self.backend {
@@ -144,7 +144,7 @@ impl Flanneld<'_> {
     }
 }
 
-/// What flannel compares before it keeps a device.
+/// The attributes that flannel compares before it keeps a device.
 fn keeps_its_device(node: &Node, end: &Peer) -> Result<()> {
     let device = node.link(end.device())?.context("no device")?;
     let vxlan = device.vxlan.context("no vxlan device")?;

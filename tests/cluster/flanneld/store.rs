@@ -11,7 +11,7 @@ use tweed_lab::{ApiServer, DaemonPlan, Etcd, Node};
 use super::lease::{Lease, PREFIX, pod_cidrs};
 use crate::cluster::SUBNETS;
 
-/// What flannel grants.
+/// The TTL of flannel's leases, in seconds.
 const DAY: u32 = 86400;
 
 pub enum Store {
@@ -24,7 +24,7 @@ pub enum Store {
 }
 
 impl Store {
-    /// A daemon of ours that uses it.
+    /// A tweedd that uses this store.
     pub fn daemon(&self, node: &Node) -> DaemonPlan {
         match self {
             Self::Etcd(etcd) => node.daemon(etcd),
@@ -32,7 +32,7 @@ impl Store {
         }
     }
 
-    /// What a node may have from the first, before anybody published anything.
+    /// The podCIDRs that a node has before any lease is published.
     pub fn assign(&self, node: &Node, subnets: &[IpNetwork]) {
         if let Self::Kubernetes { server, .. } = self {
             let cidrs: Vec<String> = subnets.iter().map(ToString::to_string).collect();
@@ -41,7 +41,7 @@ impl Store {
         }
     }
 
-    /// The subnets that are this node's, if the store knows.
+    /// The subnets of this node, if the store has them.
     pub fn subnets_of(&self, node: &Node) -> Result<Option<Vec<IpNetwork>>> {
         match self {
             Self::Etcd(_) => {
@@ -60,7 +60,7 @@ impl Store {
         }
     }
 
-    /// All that can be understood by flannel, as `node` reads it.
+    /// All leases that flannel can parse, as `node` reads them.
     pub fn leases(&self, node: &Node) -> Result<Vec<Lease>> {
         match self {
             Self::Etcd(etcd) => {
@@ -79,7 +79,7 @@ impl Store {
         }
     }
 
-    /// As flannel does: blindly into etcd, and on a Node only what differs.
+    /// As flannel does: unconditionally in etcd, and only the differences on a Node.
     pub fn publish(&self, node: &Node, lease: &Lease) -> Result<()> {
         match self {
             Self::Etcd(etcd) => {
@@ -97,7 +97,7 @@ impl Store {
         }
     }
 
-    /// The node goes, and with it what it published.
+    /// The node leaves, and its record is removed.
     pub fn withdraw(&self, node: &Node, lease: &Lease) -> Result<()> {
         match self {
             Self::Etcd(etcd) => etcd.delete(&format!("{SUBNETS}/{}", lease.key())),
@@ -108,7 +108,7 @@ impl Store {
         }
     }
 
-    /// All that is published, letter by letter.
+    /// All records, as text.
     pub fn text(&self, node: &Node) -> Result<Vec<String>> {
         match self {
             Self::Etcd(etcd) => {
@@ -120,7 +120,7 @@ impl Store {
     }
 }
 
-/// By one request, as any client would.
+/// In one request, as any client would.
 fn list(server: &ApiServer, node: &Node) -> Result<Vec<Value>> {
     let address: SocketAddr = server.url().trim_start_matches("http://").parse()?;
     let answer = node.namespace().get(address, "/api/v1/nodes")?;

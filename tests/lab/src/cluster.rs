@@ -16,22 +16,22 @@ const SUBNETS: &str = "/coreos.com/network/subnets/";
 const REPORTS: &str = "/coreos.com/network/tweed/nodes/";
 const SETTLED: Duration = Duration::from_secs(20);
 
-/// What a cluster shall be like: nodes n1, n2, … on one segment, the last ones behind a router.
+/// The plan of a cluster: nodes n1, n2, … on one segment, the last ones behind a router.
 #[derive(Clone, Copy)]
 pub struct Shape {
     pub near: usize,
     pub far: usize,
-    /// Of etcd.
+    /// The number of etcd members.
     pub members: usize,
     pub reverse_path: ReversePath,
     pub reload: Reload,
-    /// Further flags of daemons: those of the first node, of the second one, …, and then again.
+    /// Additional flags of daemons, by node; repeated from the first if there are more nodes.
     pub flags: &'static [&'static [&'static str]],
-    /// What handles services on the nodes, likewise; it starts before the daemon.
+    /// The program that handles services, by node likewise; it starts before the daemon.
     pub proxies: &'static [Proxy],
 }
 
-/// When daemons take an edited config in.
+/// When daemons apply a changed config.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Reload {
     Live,
@@ -45,12 +45,12 @@ pub struct Cluster {
     shape: Shape,
     nodes: Vec<Node>,
     daemons: Vec<Daemon>,
-    /// The names of those behind the router.
+    /// The names of the nodes behind the router.
     beyond: BTreeSet<String>,
     flannel: Option<(String, Flannel)>,
 }
 
-/// As much of a lease as people want to see.
+/// The fields of a lease that are shown.
 #[derive(Deserialize)]
 struct Lease {
     #[serde(rename = "PublicIP")]
@@ -59,7 +59,7 @@ struct Lease {
     backend: String,
 }
 
-/// As much of what a node reports.
+/// The fields of a node's report that are used.
 #[derive(Deserialize)]
 struct Report {
     mixed: bool,
@@ -73,7 +73,7 @@ impl Shape {
 }
 
 impl Cluster {
-    /// Nodes without daemons.
+    /// Has no daemons yet.
     pub fn build(binaries: Binaries, shape: Shape) -> Result<Self> {
         let lab = Lab::new(binaries)?;
         let etcd = lab.etcd_with(&EtcdPlan::new(shape.members))?;
@@ -99,7 +99,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// The next node, without a daemon; returns its name.
+    /// Adds a node without a daemon; returns its name.
     fn add_node(&mut self, segment: &Segment) -> Result<String> {
         let name = format!("n{}", self.size() + 1);
         let plan = NodePlan::new(&name, segment).reverse_path(self.shape.reverse_path);
@@ -107,13 +107,13 @@ impl Cluster {
         Ok(name)
     }
 
-    /// One more node on the segment, with a daemon and a pod.
+    /// Adds a node on the segment, with a daemon and a pod.
     pub fn join(&mut self) -> Result<()> {
         self.add_node(&self.segment.clone())?;
         self.start(self.size() - 1)
     }
 
-    /// A node of another implementation on the segment, with a pod; no daemon can be started later.
+    /// Adds a flannel node on the segment, with a pod; no daemon can be started later.
     pub fn join_flannel(&mut self) -> Result<()> {
         let name = self.add_node(&self.segment.clone())?;
         let node = self.node(self.size() - 1)?;
@@ -124,7 +124,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// The node of another implementation reads the leases, where there is one.
+    /// The flannel node, if there is one, applies the present leases.
     pub fn tell_flannel(&self) -> Result<()> {
         self.flannel.iter().try_for_each(|(_, flannel)| flannel.follow(&self.etcd))
     }
@@ -157,7 +157,7 @@ impl Cluster {
         self.etcd.put(CONFIG, config)
     }
 
-    /// The daemon of the next node, and a pod.
+    /// Starts the daemon of the next node, and a pod.
     pub fn start(&mut self, index: usize) -> Result<()> {
         let node = self.node(index)?;
         let reload = format!("--config-reload={}", self.shape.reload == Reload::Live);
@@ -181,7 +181,7 @@ impl Cluster {
         self.daemons.get_mut(index).context("no such daemon")
     }
 
-    /// Waits until the lease of the node says that it has left the tunnel.
+    /// Waits until the lease of the node no longer uses the tunnel.
     pub fn wait_for_flip(&self, index: usize) -> Result<()> {
         let ip = self.node(index)?.address(Family::V4)?.to_string();
         let flipped =
@@ -194,7 +194,7 @@ impl Cluster {
         eventually(SETTLED, is_told).map(drop)
     }
 
-    /// Waits until every daemon reports that it mixes, or that it does not.
+    /// Waits until every daemon reports that Mixed is on, or off.
     pub fn wait_for_mixed(&self, wanted: bool) -> Result<()> {
         let all_mix = || {
             let reports = self.etcd.list(REPORTS)?;
@@ -207,7 +207,7 @@ impl Cluster {
         eventually(SETTLED, all_mix).map(drop)
     }
 
-    /// Waits until every path is as `wanted` says of the names of its ends.
+    /// Waits until every path is as `wanted` for the names of its two nodes.
     pub fn wait_for(&self, wanted: impl Fn(&str, &str) -> Path) -> Result<()> {
         eventually(SETTLED, || {
             let paths = self.paths()?;
@@ -231,8 +231,8 @@ impl Cluster {
         self.lab.pairs(Family::V4)
     }
 
-    /// Connections from each node that has a daemon to the next one without a router between, else to the
-    /// first.
+    /// Connections from each node that has a daemon to the next one without a router between them,
+    /// else to the first.
     pub fn connections(&self) -> Result<Connections> {
         let outside = self.lab.node("outside", &self.segment)?;
         let nodes = self.nodes.get(..self.daemons.len()).unwrap_or_default();

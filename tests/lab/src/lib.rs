@@ -84,12 +84,12 @@ pub struct Binaries {
     pub tweedctl: PathBuf,
 }
 
-/// A cluster. When it goes, its processes are killed and its namespaces deleted.
+/// A cluster. When it is dropped, its processes are killed and its namespaces deleted.
 ///
-/// If that happens in a panic, the last words of its processes are shown; where the environment names
-/// a folder in `TWEED_LAB_LOGS`, all logs are copied there.
+/// If it is dropped in a panic, the last log lines of its processes are shown; if the environment
+/// variable `TWEED_LAB_LOGS` names a folder, all logs are copied there.
 ///
-/// Several may live in one process at once. A handle that outlives its lab is of no use.
+/// Several may exist in one process. A handle must not outlive its lab.
 #[derive(Debug)]
 pub struct Lab {
     world: Arc<World>,
@@ -104,23 +104,24 @@ impl Lab {
         Ok(Self { world, management })
     }
 
-    /// A lab that starts no daemon.
+    /// A lab that cannot start daemons.
     pub fn bare() -> Result<Self> {
         Self::new(Binaries::default())
     }
 
-    /// `lab.segment("10.99.1.0/24")`, or a [`SegmentPlan`] for more.
+    /// `lab.segment("10.99.1.0/24")`, or a [`SegmentPlan`] for more options.
     pub fn segment(&self, plan: impl Into<SegmentPlan>) -> Result<Segment> {
         let switch = self.world.namespace(&format!("switch{}", self.world.number()))?;
         Segment::build(&plan.into(), switch)
     }
 
-    /// A router with a device on each segment; the first one of a segment is the gateway of its nodes.
+    /// A router with a device on each segment; the first one of a segment is the gateway of its
+    /// nodes.
     pub fn router(&self, name: &str, segments: &[&Segment]) -> Result<Router> {
         Router::build(self.world.namespace(name)?, segments)
     }
 
-    /// A node on a segment, with etcd within reach.
+    /// A node on a segment, with a connection to etcd.
     pub fn node(&self, name: &str, segment: &Segment) -> Result<Node> {
         self.node_with(&NodePlan::new(name, segment))
     }
@@ -129,7 +130,7 @@ impl Lab {
         Node::build(&self.world, plan, &self.management)
     }
 
-    /// A namespace with nothing but a loopback device.
+    /// A namespace with only a loopback device.
     pub fn namespace(&self, name: &str) -> Result<Namespace> {
         self.world.namespace(name)
     }
@@ -153,17 +154,18 @@ impl Lab {
         ApiServer::build(&self.world, &self.management)
     }
 
-    /// Where logs and files of nodes lie; other names in it are free, and last until the lab goes.
+    /// The folder of logs and nodes' files; tests may add other files, which are deleted with the
+    /// lab.
     pub fn folder(&self) -> &std::path::Path {
         &self.world.folder
     }
 
-    /// Every pod, in the order they were started.
+    /// All pods, in the order of their start.
     pub fn pods(&self) -> Vec<Pod> {
         self.world.pods()
     }
 
-    /// Every ordered pair of pods on different nodes that both speak `family`.
+    /// Every ordered pair of pods on different nodes that both have addresses of `family`.
     pub fn pairs(&self, family: Family) -> Vec<Pair> {
         let mut pods = self.pods();
         pods.retain(|pod| pod.families().contains(&family));
@@ -172,7 +174,7 @@ impl Lab {
         apart.map(|(from, to)| Pair { from: from.clone(), to: to.clone(), family }).collect()
     }
 
-    /// A stream of `rate` packets per second for each pair; [`ProbePlan`] has more choices.
+    /// A stream of `rate` packets per second for each pair; [`ProbePlan`] has more options.
     pub fn probe(&self, pairs: &[Pair], rate: u32) -> Result<Probe> {
         ProbePlan::new(pairs, rate).start()
     }

@@ -1,4 +1,4 @@
-//! The lab from the command line.
+//! The command line of the lab.
 #![allow(
     clippy::disallowed_methods,
     reason = "the lab is synchronous: it sleeps and measures time"

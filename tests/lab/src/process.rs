@@ -18,11 +18,11 @@ const POLL: Duration = Duration::from_millis(1);
 #[derive(Clone, Copy, Debug)]
 pub struct Ended {
     pub status: ExitStatus,
-    /// From the signal to the end.
+    /// The time from the signal to the end.
     pub took: Duration,
 }
 
-/// A running process, or one that has ended. The [`Lab`](crate::Lab) kills it when it goes.
+/// A process, running or ended. The [`Lab`](crate::Lab) kills it at its end.
 #[derive(Clone, Debug)]
 pub struct Process {
     name: String,
@@ -31,7 +31,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Appends what the process prints to `log`.
+    /// Appends the output of the process to `log`.
     pub(crate) fn start(command: &mut Command, namespace: &Namespace, log: &Path) -> Result<Self> {
         let name = command.get_program().display().to_string();
         let (stdout, stderr) = (append(log)?, append(log)?);
@@ -52,7 +52,7 @@ impl Process {
         matches!(self.status(), Ok(None))
     }
 
-    /// Sends a signal; an error if the process has ended.
+    /// Sends a signal; an error if the process has exited.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         let mut child = lock(&self.child);
         match child.try_wait()? {
@@ -75,7 +75,7 @@ impl Process {
         Err(anyhow!("{} ignored SIGTERM for {timeout:?}", self.name))
     }
 
-    /// SIGKILL and wait. A process that has ended already is no error.
+    /// SIGKILL and wait. A process that has exited is no error.
     pub fn kill(&self) -> Result<Ended> {
         let start = Instant::now();
         let mut child = lock(&self.child);
@@ -83,7 +83,7 @@ impl Process {
         Ok(Ended { status: child.wait()?, took: start.elapsed() })
     }
 
-    /// All it has printed so far, and what its forerunners with the same log did.
+    /// All its output so far, and that of earlier processes with the same log.
     pub fn log(&self) -> Result<String> {
         let bytes = std::fs::read(&self.log).with_context(|| self.log.display().to_string())?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
@@ -93,19 +93,19 @@ impl Process {
         &self.log
     }
 
-    /// The last lines of the log, for messages of errors.
+    /// The last lines of the log, for error messages.
     pub fn last_words(&self) -> String {
         let log = self.log().unwrap_or_default();
         let lines: Vec<&str> = log.lines().collect();
         lines.get(lines.len().saturating_sub(30)..).unwrap_or_default().join("\n")
     }
 
-    /// Memory that is resident now, in KiB.
+    /// Resident memory at present, in KiB.
     pub fn resident_kib(&self) -> Result<u64> {
         self.memory_kib("VmRSS:")
     }
 
-    /// The most memory that ever was resident, in KiB.
+    /// Peak resident memory, in KiB.
     pub fn peak_kib(&self) -> Result<u64> {
         self.memory_kib("VmHWM:")
     }
@@ -118,17 +118,17 @@ impl Process {
         Ok(number.context("the process has ended")?.parse()?)
     }
 
-    /// Used so far by those of its children that have ended.
+    /// Processor time so far of its children that have exited.
     pub fn processor_time_of_children(&self) -> Result<Duration> {
         let path = format!("/proc/{}/stat", self.pid());
         let text = std::fs::read_to_string(&path).with_context(|| path.clone())?;
-        // The name before may have blanks in it.
+        // The preceding name may contain spaces.
         let (_, behind) = text.rsplit_once(')').with_context(|| path.clone())?;
         let ticks = behind.split_whitespace().skip(13).take(2).map(str::parse::<u32>);
         Ok(TICK * ticks.sum::<Result<u32, _>>().context(path)?)
     }
 
-    /// What its threads have had of the processor so far; of threads that have ended, nothing.
+    /// Processor time so far of its threads, without threads that have exited.
     pub fn processor_time(&self) -> Result<Duration> {
         let path = format!("/proc/{}/task", self.pid());
         let threads = std::fs::read_dir(&path).context(path)?;
@@ -136,7 +136,7 @@ impl Process {
     }
 }
 
-/// The kernel tells times of processes in hundredths of a second, whatever the machine.
+/// The kernel reports times of processes in hundredths of a second on all machines.
 const TICK: Duration = Duration::from_millis(10);
 
 fn time_of_thread(path: &Path) -> Result<Duration> {

@@ -1,4 +1,4 @@
-//! Starts this program again, in namespaces of its own.
+//! Starts this program again in new namespaces.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitCode, ExitStatus};
@@ -11,7 +11,7 @@ pub fn is_inside() -> bool {
     std::env::var_os("TWEED_SANDBOX").is_some()
 }
 
-/// Runs this program in the sandbox to its end. If the caller is killed, the sandbox goes with it.
+/// Runs this program in the sandbox to its end. If the caller is killed, the sandbox ends too.
 pub fn enter() -> Result<ExitCode> {
     let program = std::env::current_exe().context("finding this program")?;
     let mut command = Command::new("setpriv");

@@ -1,4 +1,4 @@
-//! Waiting until something holds, and how long that took.
+//! Waits until a condition holds, and measures the time.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 const POLL: Duration = Duration::from_millis(5);
-/// A round that took longer counts for no more: a machine that stands still has not waited.
+/// The maximum that one round counts, so that a suspended machine causes no timeout.
 const ROUND: Duration = Duration::from_millis(500);
-/// Whoever is being started has let go of our sockets by then.
+/// A process that is being started has closed our inherited sockets by then.
 const RELEASED: Duration = Duration::from_secs(15);
 
-/// What a closure given to [`eventually`] may return: `bool`, `()` or a `Result` of them.
+/// What a closure for [`eventually`] may return: `bool`, `()` or a `Result` of them.
 pub trait Condition {
-    /// `Err` says what stands in the way.
+    /// `Err` is the reason why it does not hold.
     fn holds(self) -> Result<(), String>;
 }
 
@@ -36,10 +36,10 @@ impl<C: Condition> Condition for Result<C> {
     }
 }
 
-/// Asks again and again until `condition` holds, and says how long that took.
+/// Checks `condition` repeatedly until it holds, and returns how long that took.
 ///
-/// The error carries what the last attempt said, so `anyhow::ensure!` in the closure pays off.
-/// `timeout` is longer by the clock where the machine stands still, or is slow to look.
+/// The error contains that of the last attempt, so use `anyhow::ensure!` in the closure.
+/// On a suspended or busy machine, more time than `timeout` may pass.
 #[track_caller]
 pub fn eventually<C: Condition>(
     timeout: Duration,
@@ -58,14 +58,14 @@ pub fn eventually<C: Condition>(
     }
 }
 
-/// Whether a read ended because nothing came: its timeout ran out, or the process stood still,
-/// after which the kernel does not wait on.
+/// Whether a read ended without data: its timeout expired, or the process was suspended, after
+/// which the kernel does not continue the wait.
 pub fn is_silence(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
 
-/// A socket that hears what comes to `address`. A process that is just being started holds the
-/// socket before this one for a moment more.
+/// A socket that receives on `address`. A process that is just being started may hold an earlier
+/// socket for a moment.
 pub fn listen(address: SocketAddr) -> Result<UdpSocket> {
     let mut bound = None;
     eventually(RELEASED, || {

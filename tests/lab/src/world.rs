@@ -1,4 +1,4 @@
-//! What a lab has made so far, so that it can be taken away again.
+//! The objects that a lab has created, for removal at its end.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -15,11 +15,11 @@ use crate::process::lock;
 
 static LABS: AtomicUsize = AtomicUsize::new(1);
 
-/// Shared by a lab and the handles it gives out.
+/// Shared by a lab and its handles.
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) binaries: Binaries,
-    /// Files of this lab; on a tmpfs that goes with the sandbox.
+    /// Files of this lab; on a tmpfs that ends with the sandbox.
     pub(crate) folder: PathBuf,
     prefix: String,
     numbers: AtomicUsize,
@@ -47,7 +47,7 @@ impl World {
         Ok(namespace)
     }
 
-    /// A number that no other name in this lab carries.
+    /// A number that is unique in this lab.
     pub(crate) fn number(&self) -> usize {
         self.numbers.fetch_add(1, Ordering::Relaxed) + 1
     }
@@ -73,15 +73,15 @@ impl World {
         lock(&self.pods).clone()
     }
 
-    /// The last lines each process has logged, those of the youngest first: what everybody relies on
-    /// was started before, and is hardly ever to blame.
+    /// The last log lines of each process, youngest first: older processes are shared, and rarely
+    /// the cause of a failure.
     pub(crate) fn last_words(&self) -> String {
         let words =
             |it: &Process| format!("--- {} ---\n{}\n", it.log_file().display(), it.last_words());
         lock(&self.processes).iter().rev().map(words).collect()
     }
 
-    /// Ends every process and deletes every namespace and file; what is gone already is no error.
+    /// Ends every process and deletes every namespace and file; a missing one is no error.
     pub(crate) fn clear(&self) -> Result<()> {
         lock(&self.pods).clear();
         let killed: Result<Vec<_>> = lock(&self.processes).drain(..).map(|it| it.kill()).collect();

@@ -1,4 +1,4 @@
-//! A model of the kernel, in memory: it keeps the rules of the real one as far as they matter to tweed.
+//! A model of the kernel in memory: it follows the rules of the real one that tweed depends on.
 
 #[cfg(test)]
 mod tests;
@@ -21,140 +21,140 @@ use tweed::plan::scope::Scope;
 
 use world::World;
 
-/// A handle of the kernel. Every clone is a handle of the same one: the loop gets one, the test
-/// keeps another and plays everybody else on the host.
+/// A handle of the kernel. All clones share one kernel: the loop gets one, and the test uses
+/// another to act as the rest of the host.
 #[derive(Clone, Debug, Default)]
 pub struct ModelKernel {
     world: Arc<Mutex<World>>,
     conversation: Arc<Mutex<Conversation>>,
-    told: Arc<Notify>,
+    arrival: Arc<Notify>,
 }
 
-/// What went to and fro between the kernel and its one client.
+/// The exchanges between the kernel and its one client.
 #[derive(Debug, Default)]
 struct Conversation {
     observations: VecDeque<Observation>,
-    /// Every op since the last look, refused or not.
+    /// Every op since the last call of `take_log`, refused or not.
     log: Vec<Result<Op, Refused>>,
-    /// Entries whose text begins so are refused, and why.
+    /// Entries whose text begins like this are refused, with the reason.
     refusals: Vec<(String, String)>,
-    /// Why the next dump, batch or reading of facts breaks off.
+    /// The error of the next dump, batch or reading of facts.
     interruption: Option<String>,
-    /// How many times more observing fails.
+    /// The number of observations that will fail.
     deaf: u32,
-    /// How long the programs of iptables take.
+    /// The delay of iptables programs.
     hanging: Duration,
-    /// The chains of iptables in front of which the host drops.
+    /// The iptables chains that the host's policy drops in.
     dropping: BTreeSet<ChainName>,
     dumps: u64,
-    /// How often the facts of the host or the entries were listed, or both at once.
+    /// The number of listings of facts, of entries, or of both at once.
     listings: u64,
 }
 
-/// So many observations wait before the kernel drops them all and tells of an overrun.
+/// The number of queued observations after which the kernel drops them all and reports an overrun.
 const BACKLOG: usize = 4096;
 
 impl ModelKernel {
-    /// The kernel of a host that looks like `facts` and on which nothing was ever programmed.
+    /// The kernel of a host with these facts, without programmed entries.
     pub fn new(facts: Facts) -> Self {
         let kernel = Self::default();
         *kernel.world() = World::new(facts);
         kernel
     }
 
-    /// Everything that it holds, ours or not.
+    /// All of its state, owned by tweed or foreign.
     pub fn state(&self) -> KernelState {
         self.world().state().clone()
     }
 
-    /// The ops that were asked for since the last call, in order; refused ones with the reason.
+    /// The ops requested since the last call, in order; refused ones with the reason.
     pub fn take_log(&self) -> Vec<Result<Op, Refused>> {
         std::mem::take(&mut self.conversation().log)
     }
 
-    /// How often it was dumped.
+    /// The number of dumps.
     pub fn dumps(&self) -> u64 {
         self.conversation().dumps
     }
 
-    /// How often its host, or what it holds, was listed.
+    /// The number of listings of its host or its entries.
     pub fn listings(&self) -> u64 {
         self.conversation().listings
     }
 
-    /// Somebody adds or changes an entry.
+    /// Another program adds or changes an entry.
     pub fn set(&self, entry: Entry) {
         let key = entry.key();
-        let told = self.world().put(entry);
-        self.tell(told);
-        self.tell_of_chain(&key);
+        let notifications = self.world().put(entry);
+        self.notify(notifications);
+        self.notify_chain_change(&key);
     }
 
-    /// Somebody removes an entry; a link takes with it what sits on it.
+    /// Another program removes an entry; a link is removed with the entries on it.
     pub fn lose(&self, key: &Key) {
-        let told = self.world().lose(key);
-        self.tell(told);
-        self.tell_of_chain(key);
+        let notifications = self.world().lose(key);
+        self.notify(notifications);
+        self.notify_chain_change(key);
     }
 
-    /// As [`Self::set`], and the message is lost.
+    /// As [`Self::set`], without notification.
     pub fn set_silently(&self, entry: Entry) {
         self.world().put(entry);
     }
 
-    /// As [`Self::lose`], and the message is lost.
+    /// As [`Self::lose`], without notification.
     pub fn lose_silently(&self, key: &Key) {
         self.world().lose(key);
     }
 
-    /// A link, ours or the host's, goes up. What it lost when it went down does not come back.
+    /// A link of tweed or of the host goes up. Entries lost when it went down are not restored.
     pub fn link_up(&self, link: &LinkName) {
-        self.tell(self.world().link_up(link));
+        self.notify(self.world().link_up(link));
     }
 
-    /// A link, ours or the host's, goes down and drops what the kernel drops then.
+    /// A link of tweed or of the host goes down and loses the entries that the kernel drops then.
     pub fn link_down(&self, link: &LinkName) {
-        self.tell(self.world().link_down(link));
+        self.notify(self.world().link_down(link));
     }
 
-    /// Somebody changes an interface of the host.
+    /// Another program changes an interface of the host.
     pub fn change_interface(&self, link: &LinkName, change: impl FnOnce(&mut Interface)) {
-        self.tell(self.world().change_interface(link, change));
+        self.notify(self.world().change_interface(link, change));
     }
 
-    /// Settings of links can, or cannot, be written from now on. The kernel sends no message.
+    /// Makes settings of links writable, or read-only. The kernel sends no notification.
     pub fn set_sysctls(&self, sysctls: Sysctls) {
         self.world().facts.sysctls = sysctls;
     }
 
-    /// An interface of the host disappears, and the tunnels bound to it.
+    /// An interface of the host disappears, with the tunnels bound to it.
     pub fn remove_interface(&self, link: &LinkName) {
-        self.tell(self.world().remove_interface(link));
+        self.notify(self.world().remove_interface(link));
     }
 
-    /// The host starts afresh: only the interfaces and their reverse-path filters are there.
+    /// The host reboots: only its interfaces and their reverse-path filters remain.
     pub fn reboot(&self) {
         self.world().reboot();
         *self.conversation() = Conversation::default();
     }
 
-    /// Refuses, from now on, to make or remove any entry whose text begins with `words`.
+    /// Refuses from now on to create or remove entries whose text begins with `words`.
     pub fn refuse(&self, words: &str, reason: &str) {
         self.conversation().refusals.push((words.to_owned(), reason.to_owned()));
     }
 
-    /// Ends what [`Self::refuse`] began.
+    /// Undoes [`Self::refuse`].
     pub fn allow(&self, words: &str) {
         self.conversation().refusals.retain(|(refused, _)| refused != words);
     }
 
-    /// Loses all messages that wait, and says so.
+    /// Drops all queued notifications, and reports an overrun.
     pub fn overrun(&self) {
         self.conversation().observations.clear();
-        self.tell(vec![Observation::Overrun]);
+        self.notify(vec![Observation::Overrun]);
     }
 
-    /// Breaks off the next dump, batch or reading of facts; of a batch, half was carried out.
+    /// The next dump, batch or reading of facts fails; of a batch, half is applied.
     pub fn interrupt(&self, reason: &str) {
         self.conversation().interruption = Some(reason.to_owned());
     }
@@ -162,26 +162,26 @@ impl ModelKernel {
     /// Makes the next `times` observations fail.
     pub fn deafen(&self, times: u32) {
         self.conversation().deaf = times;
-        self.told.notify_one();
+        self.arrival.notify_one();
     }
 
-    /// What the host's chain in front of `name` does from now on with what it has no rule for.
+    /// Sets the policy of the host's chain in front of `name` for packets without a rule.
     pub fn set_policy(&self, name: ChainName, otherwise: Otherwise) {
         match otherwise {
             Otherwise::Dropped => self.conversation().dropping.insert(name),
             Otherwise::Accepted => self.conversation().dropping.remove(&name),
         };
-        self.tell_of_chain(&Key::Chain(name));
+        self.notify_chain_change(&Key::Chain(name));
     }
 
-    /// Legacy iptables notifies of nothing.
-    fn tell_of_chain(&self, key: &Key) {
+    /// Legacy iptables sends no notifications.
+    fn notify_chain_change(&self, key: &Key) {
         if let Key::Chain(name @ ChainName { iptables: Iptables::Nft, .. }) = key {
-            self.tell(vec![Observation::ChainChanged(*name)]);
+            self.notify(vec![Observation::ChainChanged(*name)]);
         }
     }
 
-    /// Lets the programs of iptables take so long from now on.
+    /// Sets the delay of iptables programs.
     pub fn hang(&self, time: Duration) {
         self.conversation().hanging = time;
     }
@@ -193,15 +193,15 @@ impl ModelKernel {
         }
     }
 
-    fn tell(&self, told: Vec<Observation>) {
+    fn notify(&self, notifications: Vec<Observation>) {
         let mut conversation = self.conversation();
         let waiting = &mut conversation.observations;
-        waiting.extend(told);
+        waiting.extend(notifications);
         if waiting.len() > BACKLOG {
             waiting.clear();
             waiting.push_back(Observation::Overrun);
         }
-        self.told.notify_one();
+        self.arrival.notify_one();
     }
 
     fn carry_out_one(&self, op: Op) -> Option<Refused> {
@@ -214,8 +214,8 @@ impl ModelKernel {
             None => self.world().apply(&op),
         };
         match outcome {
-            Ok(told) => {
-                self.tell(told);
+            Ok(notifications) => {
+                self.notify(notifications);
                 self.conversation().log.push(Ok(op));
                 None
             }
@@ -279,11 +279,11 @@ impl Kernel for ModelKernel {
 
     async fn observe(&mut self) -> io::Result<Observation> {
         loop {
-            let told = self.told.notified();
+            let arrival = self.arrival.notified();
             if let Some(observation) = self.next_observation() {
                 return observation;
             }
-            told.await;
+            arrival.await;
         }
     }
 

@@ -1,4 +1,4 @@
-//! That the kernel in memory keeps the rules of the real one.
+//! Tests that the kernel in memory follows the rules of the real one.
 
 #![allow(clippy::unwrap_used)]
 
@@ -57,7 +57,7 @@ fn apply(kernel: &ModelKernel, ops: &[Op]) -> Vec<String> {
     refused.into_iter().map(|refused| refused.reason).collect()
 }
 
-fn told(kernel: &ModelKernel) -> Vec<Observation> {
+fn notifications(kernel: &ModelKernel) -> Vec<Observation> {
     let next = || kernel.clone().observe().now_or_never().map(Result::unwrap);
     std::iter::from_fn(next).collect()
 }
@@ -81,16 +81,16 @@ fn a_gateway_must_be_on_the_link() {
 }
 
 #[test]
-fn a_link_that_goes_down_loses_its_ipv4_routes_without_a_word() {
+fn a_link_that_goes_down_loses_its_ipv4_routes_silently() {
     let kernel = kernel();
     let v4 = Entry::Route(route("10.244.3.0/24", "10.244.3.0", tunnel()).onlink());
     let v6 = Entry::Route(route("fd00:3::/64", "fd00:3::", tunnel()).onlink());
     let ops = [device(), neighbour(), v4.clone(), v6.clone()].map(|entry| Op::Create(entry.into()));
     apply(&kernel, &ops);
-    told(&kernel);
+    notifications(&kernel);
     kernel.link_down(&tunnel());
     let words = [Observation::Lost(v6.key()), Observation::LinkChanged(tunnel())];
-    assert_eq!(told(&kernel), words);
+    assert_eq!(notifications(&kernel), words);
     kernel.link_up(&tunnel());
     for entry in [v4, v6, neighbour()] {
         assert_eq!(kernel.state().get(&entry.key()), None);
@@ -99,7 +99,7 @@ fn a_link_that_goes_down_loses_its_ipv4_routes_without_a_word() {
 }
 
 #[test]
-fn a_device_takes_with_it_what_sits_on_it() {
+fn a_removed_device_loses_its_entries() {
     let kernel = kernel();
     apply(&kernel, &[Op::Create(device().into()), Op::Create(neighbour().into())]);
     kernel.remove_interface(&eth0());
@@ -122,5 +122,5 @@ fn too_many_messages_are_one_overrun() {
     for _ in 0..=BACKLOG {
         kernel.set(Entry::Route(route("10.244.3.0/24", "172.16.0.9", eth0())));
     }
-    assert_eq!(told(&kernel), [Observation::Overrun]);
+    assert_eq!(notifications(&kernel), [Observation::Overrun]);
 }

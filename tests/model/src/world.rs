@@ -1,4 +1,4 @@
-//! What the kernel in memory holds, and the rules by which it changes.
+//! The state of the kernel in memory, and the rules of its changes.
 
 use std::net::IpAddr;
 
@@ -11,16 +11,16 @@ use tweed::model::node::{Facts, Interface, Nexthops, Sysctls};
 use tweed::model::prefix::{Family, Prefix};
 use tweed::plan::diff::Op;
 
-/// The host: its interfaces, and the entries that were programmed on them.
+/// The host: its interfaces, and the entries programmed on them.
 #[derive(Debug, Default)]
 pub(super) struct World {
     pub(super) facts: Facts,
     state: KernelState,
 }
 
-/// What a change makes the kernel tell; it says nothing of sysctls, of iptables, nor of the IPv4 routes that
-/// go with their link.
-type Told = Vec<Observation>;
+/// The notifications of a change. The kernel sends none for sysctls, for iptables, or for IPv4
+/// routes that are removed with their link.
+type Notifications = Vec<Observation>;
 
 impl World {
     pub(super) fn new(facts: Facts) -> Self {
@@ -33,7 +33,7 @@ impl World {
         &self.state
     }
 
-    /// What the host looks like now.
+    /// The present facts of the host.
     pub(super) fn facts(&self) -> Facts {
         let taken = self.state.entries().filter(|entry| entry.is_foreign_nexthop());
         let mut taken = taken.filter_map(|entry| match entry {
@@ -54,8 +54,8 @@ impl World {
             .collect();
     }
 
-    /// Carries out `op`, or says in the kernel's words why not.
-    pub(super) fn apply(&mut self, op: &Op) -> Result<Told, String> {
+    /// Applies `op`, or returns the kernel's error message.
+    pub(super) fn apply(&mut self, op: &Op) -> Result<Notifications, String> {
         match op {
             Op::Create(entry)
                 if matches!(**entry, Entry::Link(_) | Entry::Nexthop(_))
@@ -69,23 +69,23 @@ impl World {
             }
             Op::Remove(entry) => {
                 let is_there = self.state.get(&entry.key()) == Some(entry.as_ref());
-                Ok(if is_there { self.lose(&entry.key()) } else { Told::new() })
+                Ok(if is_there { self.lose(&entry.key()) } else { Notifications::new() })
             }
         }
     }
 
-    pub(super) fn put(&mut self, entry: Entry) -> Told {
+    pub(super) fn put(&mut self, entry: Entry) -> Notifications {
         match &entry {
             Entry::Link(link) => self.put_link(link.clone()),
             Entry::Setting(_) | Entry::Chain(_) => {
                 self.state.insert(entry);
-                Told::new()
+                Notifications::new()
             }
             Entry::Table(table) => {
-                let told = vec![Observation::TableChanged(table.name.as_ref().clone())];
+                let notifications = vec![Observation::TableChanged(table.name.as_ref().clone())];
                 self.state.retain(|other| !other.is_element_of(&table.name));
                 self.state.insert(entry);
-                told
+                notifications
             }
             Entry::Address(_)
             | Entry::Renewal(_)
@@ -100,7 +100,7 @@ impl World {
         }
     }
 
-    pub(super) fn lose(&mut self, key: &Key) -> Told {
+    pub(super) fn lose(&mut self, key: &Key) -> Notifications {
         match key {
             Key::Link(link) => {
                 self.state.retain(|entry| entry.link() != Some(link));
@@ -108,12 +108,12 @@ impl World {
             }
             Key::Setting(..) | Key::Chain(_) => {
                 self.state.remove(key);
-                Told::new()
+                Notifications::new()
             }
             Key::Table(table) => {
                 self.state.retain(|entry| !entry.is_element_of(table));
-                let told = |_| Observation::TableChanged(table.as_ref().clone());
-                self.state.remove(key).map(told).into_iter().collect()
+                let notifications = |_| Observation::TableChanged(table.as_ref().clone());
+                self.state.remove(key).map(notifications).into_iter().collect()
             }
             Key::Nexthop(id) => self.lose_nexthop(*id),
             Key::Address(..)
@@ -127,43 +127,43 @@ impl World {
         }
     }
 
-    /// Its routes go with it without a word.
-    fn lose_nexthop(&mut self, id: NexthopId) -> Told {
+    /// Its routes are removed with it, without notification.
+    fn lose_nexthop(&mut self, id: NexthopId) -> Notifications {
         let key = Key::Nexthop(id);
-        let told = self.state.remove(&key).map(|_| Observation::Lost(key));
+        let notifications = self.state.remove(&key).map(|_| Observation::Lost(key));
         self.state.retain(|entry| !matches!(entry, Entry::Route(r) if r.nexthop == Some(id)));
-        told.into_iter().collect()
+        notifications.into_iter().collect()
     }
 
-    pub(super) fn link_up(&mut self, link: &LinkName) -> Told {
+    pub(super) fn link_up(&mut self, link: &LinkName) -> Notifications {
         self.set_up(link, LinkState::Up);
         vec![Observation::LinkChanged(link.clone())]
     }
 
-    /// Going down drops routes and neighbours; only the loss of IPv6 routes is told.
-    pub(super) fn link_down(&mut self, link: &LinkName) -> Told {
+    /// The link drops its routes and neighbours; only removed IPv6 routes are notified.
+    pub(super) fn link_down(&mut self, link: &LinkName) -> Notifications {
         self.set_up(link, LinkState::Down);
         let on_link = |entry: &Entry| entry.link() == Some(link);
-        let told =
+        let notifications =
             self.state.entries().filter(|entry| on_link(entry)).filter_map(|entry| match entry {
                 Entry::Route(route) if route.destination.family() == Family::V6 => {
                     Some(Observation::Lost(entry.key()))
                 }
                 _ => None,
             });
-        let told = told.chain([Observation::LinkChanged(link.clone())]).collect();
+        let notifications = notifications.chain([Observation::LinkChanged(link.clone())]).collect();
         self.state.retain(|entry| {
             let goes = matches!(entry, Entry::Route(_) | Entry::Nexthop(_) | Entry::Neighbour(_));
             !(on_link(entry) && goes)
         });
-        told
+        notifications
     }
 
     pub(super) fn change_interface(
         &mut self,
         link: &LinkName,
         change: impl FnOnce(&mut Interface),
-    ) -> Told {
+    ) -> Notifications {
         let mut interfaces = self.facts.interfaces.iter_mut();
         if let Some(interface) = interfaces.find(|interface| interface.name == *link) {
             change(interface);
@@ -171,7 +171,7 @@ impl World {
         vec![Observation::LinkChanged(link.clone())]
     }
 
-    pub(super) fn remove_interface(&mut self, link: &LinkName) -> Told {
+    pub(super) fn remove_interface(&mut self, link: &LinkName) -> Notifications {
         self.facts.interfaces.retain(|interface| interface.name != *link);
         self.facts.default_routes.retain(|(_, device)| device.as_ref() != Some(link));
         let bound = self.state.entries().filter_map(|entry| match entry {
@@ -184,16 +184,16 @@ impl World {
         gone.into_iter().flat_map(|link| self.lose(&Key::Link(link))).collect()
     }
 
-    fn put_link(&mut self, link: Link) -> Told {
+    fn put_link(&mut self, link: Link) -> Notifications {
         let name = link.name.clone();
         if self.state.get(&Key::Link(name.clone())).is_none() {
             let (link, kind, on) = (name.clone(), SettingKind::ReversePath, self.makes_strict());
             let settings = [SettingKind::AcceptRa.on(&name), Setting { link, kind, on }];
             self.state.extend(settings.map(Entry::Setting));
         }
-        let told = if link.up { Told::new() } else { self.link_down(&name) };
+        let notifications = if link.up { Notifications::new() } else { self.link_down(&name) };
         self.state.insert(Entry::Link(link));
-        if told.is_empty() { vec![Observation::LinkChanged(name)] } else { told }
+        if notifications.is_empty() { vec![Observation::LinkChanged(name)] } else { notifications }
     }
 
     fn set_up(&mut self, link: &LinkName, state: LinkState) {
@@ -204,7 +204,7 @@ impl World {
         }
     }
 
-    /// A new device is as strict as the host's own.
+    /// Whether a new device has a strict filter, by the host's default.
     fn makes_strict(&self) -> bool {
         let mut entries = self.state.entries();
         entries.any(|e| matches!(e, Entry::Setting(it) if it.is_on(SettingKind::ReversePath)))

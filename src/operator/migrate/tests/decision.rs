@@ -1,4 +1,4 @@
-//! Which step an order is, from every state.
+//! The step or outcome of every order in every state.
 
 use std::fmt::Write;
 
@@ -44,13 +44,13 @@ fn check(worlds: &[(&str, World)], orders: &[Order], expected: &Expect) {
                 }
                 Err(outcome) => format!("refused: {}", outcome.message),
             };
-            writeln!(lines, "{name}, {}: {told}", word(order)).unwrap();
+            writeln!(lines, "{name}, {}: {told}", command_name(order)).unwrap();
         }
     }
     expected.assert_eq(&lines);
 }
 
-fn word(order: &Order) -> &'static str {
+fn command_name(order: &Order) -> &'static str {
     match order {
         Order::Start { .. } => "start",
         Order::Next { .. } => "next",
@@ -140,7 +140,7 @@ fn every_order_has_an_answer_in_every_state() {
 }
 
 #[test]
-fn a_migration_the_other_way_is_not_begun_in_the_midst_of_one() {
+fn a_migration_in_the_other_direction_is_refused_during_one() {
     let world = after(MIXED, &[begin(Stage::percent(25))]);
     let watching = Watching { force: true, ..Watching::default() };
     let order = Order::Start { to: BackendType::Vxlan, canary: vec![], percent: None, watching };
@@ -152,21 +152,21 @@ fn a_migration_the_other_way_is_not_begun_in_the_midst_of_one() {
 }
 
 #[test]
-fn a_pause_is_ended_by_who_says_so() {
+fn next_with_resume_ends_a_pause() {
     let world = after(MIXED, &[begin(Stage::percent(25)), Step::Pause]);
     let order = Order::Next { percent: None, resume: true, watching: Watching::default() };
     assert_eq!(decide(&order, &world.view()), Ok(Step::Reach(Stage::percent(50))));
 }
 
 #[test]
-fn back_goes_to_the_stage_that_was() {
+fn rollback_returns_to_the_previous_stage() {
     let steps = [begin(Stage::percent(10)), Step::Reach(Stage::percent(60))];
     let decision = decide(&rollback(true), &after(MIXED, &steps).view());
     assert_eq!(decision, Ok(Step::Reach(Stage::percent(10))));
 }
 
 #[test]
-fn mixed_stays_where_a_router_is_between() {
+fn mixed_stays_on_if_a_router_separates_nodes() {
     let mut world = World::new(MIXED, 2, 1);
     step(&mut world, &begin(Stage::percent(100)));
     check(
@@ -179,7 +179,7 @@ fn mixed_stays_where_a_router_is_between() {
 }
 
 #[test]
-fn mixed_stays_where_a_direct_path_fails() {
+fn mixed_stays_on_if_a_direct_path_fails() {
     let mut world = World::new(MIXED, 2, 0);
     step(&mut world, &begin(Stage::percent(100)));
     world.finds_failing(2, 1);
@@ -193,7 +193,7 @@ fn mixed_stays_where_a_direct_path_fails() {
 }
 
 #[test]
-fn flannel_is_in_the_way_unless_forced() {
+fn flannel_nodes_prevent_a_start_without_force() {
     let mut world = World::new(MIXED, 3, 0);
     world.nodes[2].runs = Runs::Flannel;
     let order = start(Stage::percent(25));
@@ -206,7 +206,7 @@ fn flannel_is_in_the_way_unless_forced() {
 }
 
 #[test]
-fn nothing_goes_on_before_all_have_followed_and_all_is_well() {
+fn next_is_refused_while_nodes_lag_or_report_troubles() {
     let mut world = World::new(MIXED, 3, 0);
     world.nodes[1].listens = Listens::No;
     step(&mut world, &begin(Stage::percent(25)));
@@ -232,7 +232,7 @@ fn nothing_goes_on_before_all_have_followed_and_all_is_well() {
 }
 
 #[test]
-fn back_to_the_canaries_is_one_stage_however_far_it_went() {
+fn rollback_from_any_share_returns_to_the_canaries() {
     let steps =
         [begin(named("172.16.0.1")), Step::Reach(Stage { percent: 60, ..named("172.16.0.1") })];
     let decision = decide(&rollback(true), &after(MIXED, &steps).view());
@@ -240,7 +240,7 @@ fn back_to_the_canaries_is_one_stage_however_far_it_went() {
 }
 
 #[test]
-fn a_stage_that_takes_nobody_is_left_out() {
+fn a_stage_that_adds_no_node_is_skipped() {
     let shares: Vec<u8> = (1..=3).map(|node| share(&format!("172.16.0.{node}"))).collect();
     let world = World::new(MIXED, 3, 0);
     let mut reached = Vec::new();
@@ -264,7 +264,7 @@ fn a_stage_that_takes_nobody_is_left_out() {
 }
 
 #[test]
-fn a_canary_that_does_not_exist_is_no_canary() {
+fn an_unknown_canary_is_refused() {
     let world = World::new(MIXED, 3, 0);
     let refusal = decide(&forced(start(named("172.16.0.99"))), &world.view()).unwrap_err();
     assert_eq!(refusal.details[0], "172.16.0.99 is the public IP of no node");

@@ -1,4 +1,4 @@
-//! Stages that make a pair worse off.
+//! Stages with a possible regression of a pair.
 
 use super::*;
 
@@ -29,7 +29,7 @@ async fn a_stage_that_harms_a_pair_stops_by_itself() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stage_that_harms_a_pair_is_taken_back_where_that_was_asked_for() {
+async fn auto_rollback_takes_back_a_stage_that_harms_a_pair() {
     let start = "start --to host-gw --canary 172.16.0.1 --hold 10m --auto-rollback";
     let lines: [(&str, &[Event]); 1] = [(start, &[(30, falls_back)])];
     let world = check(
@@ -58,7 +58,7 @@ fn recovers(world: &mut World) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_passes_by_itself_is_no_harm() {
+async fn temporary_troubles_do_not_stop_a_stage() {
     let events: &[Event] = &[(8, falls_back), (10, recovers)];
     let lines = [("start --to host-gw --canary 172.16.0.1 --hold 1m", events)];
     check(

@@ -1,4 +1,4 @@
-//! Orders on a cluster in memory: what is printed, what is written, and how it ends.
+//! Orders on a cluster in memory: the output, the config and the outcome.
 
 #![allow(clippy::unwrap_used)]
 
@@ -33,10 +33,10 @@ use crate::operator::{Answer, Error};
 use crate::store::ClusterStore;
 use crate::store::operator::{Away, Holdings, Swap, Written};
 
-/// Something that happens to the cluster once it was looked at so often.
+/// Happens to the cluster at the read with this number.
 type Event = (usize, fn(&mut World));
 
-/// A store in memory; its nodes take in a change when it is looked at for the second time.
+/// A store in memory; its nodes apply a change at the second read after it.
 struct Memory {
     world: RefCell<World>,
     reads: RefCell<usize>,
@@ -84,7 +84,7 @@ fn order(line: &str) -> Order {
     }
 }
 
-/// Gives the orders one after the other, each in a new process so to speak, and compares all they print.
+/// Runs the orders one after the other, each as a new process, and compares all output.
 async fn check(world: World, lines: &[(&str, &[Event])], expected: &Expect) -> World {
     let mut world = world;
     let mut said = String::new();

@@ -1,8 +1,8 @@
-//! Several people, nodes that do not follow, and what stands in the way.
+//! Concurrent operators, nodes that do not follow, and obstacles.
 
 use super::*;
 
-fn somebody_goes_on(world: &mut World) {
+fn another_continues(world: &mut World) {
     let document = world.state().after(
         &Step::Reach(Stage::percent(50)),
         &Note { by: "eve@n3".into(), ..note(3) },
@@ -11,21 +11,21 @@ fn somebody_goes_on(world: &mut World) {
     world.put(document.text());
 }
 
-fn somebody_puts(world: &mut World) {
+fn another_puts(world: &mut World) {
     let text = world.text.replacen("\"Percent\":25", "\"Percent\":40", 1);
     world.put(&text);
 }
 
-fn somebody_pauses(world: &mut World) {
+fn another_pauses(world: &mut World) {
     let document = world.state().after(&Step::Pause, &note(5), None);
     world.put(document.text());
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_is_overwritten_and_everybody_may_go_on() {
+async fn no_operator_overwrites_another_and_each_may_continue() {
     let lines: [(&str, &[Event]); 7] = [
-        ("start --to host-gw --percent 25 --hold 1m", &[(8, somebody_puts)]),
-        ("next --hold 1m", &[(9, somebody_pauses)]),
+        ("start --to host-gw --percent 25 --hold 1m", &[(8, another_puts)]),
+        ("next --hold 1m", &[(9, another_pauses)]),
         ("next", &[]),
         ("pause", &[]),
         ("next --resume", &[]),
@@ -80,14 +80,14 @@ async fn nobody_is_overwritten_and_everybody_may_go_on() {
     .await;
 }
 
-/// Two operators at the same moment: the second write meets another config.
+/// The second write fails because the config has changed since the read.
 #[tokio::test(start_paused = true)]
-async fn of_two_at_the_same_moment_one_is_told_so() {
+async fn of_two_concurrent_writes_one_is_a_conflict() {
     let mut world = World::new(MIXED, 3, 0);
     step(&mut world, &Step::Begin { to: BackendType::HostGw, stage: Stage::percent(25) });
     let memory = Memory { world: RefCell::new(world), reads: RefCell::new(0), events: vec![] };
     let seen = store::read(&memory).await.unwrap();
-    somebody_goes_on(&mut memory.world.borrow_mut());
+    another_continues(&mut memory.world.borrow_mut());
     let document = seen.state.after(&Step::Reach(Stage::percent(100)), &note(9), None);
     let swap = store::swap(&memory, seen.state.revision, &document).await.unwrap();
     assert_eq!(swap, Swap::Outdated);
@@ -132,7 +132,7 @@ async fn a_node_that_does_not_follow_is_named() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_stands_in_the_way_is_told_before_anything_is_written() {
+async fn obstacles_are_reported_before_any_write() {
     let mut world = World::new(MIXED, 3, 0);
     world.nodes[2].runs = Runs::Flannel;
     let lines: [(&str, &[Event]); 2] =
@@ -163,7 +163,7 @@ async fn what_stands_in_the_way_is_told_before_anything_is_written() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_config_one_sentence_says_what_is_missing() {
+async fn a_missing_config_is_reported_in_one_sentence() {
     struct Empty;
     impl ClusterStore for Empty {
         fn config_name(&self) -> String {

@@ -1,4 +1,4 @@
-//! What `plan` prints.
+//! The output of `plan`.
 
 use super::*;
 
@@ -9,7 +9,7 @@ fn check_plan(world: &World, rows: Rows, expected: &Expect) {
 }
 
 #[test]
-fn a_plan_shows_what_changes_and_what_is_special() {
+fn a_plan_shows_changes_and_exceptions() {
     check_plan(
         &World::new(VXLAN, 2, 1),
         Rows::Special,
@@ -38,7 +38,7 @@ fn a_plan_shows_what_changes_and_what_is_special() {
 }
 
 #[test]
-fn a_plan_shows_every_pair_to_who_asks_for_it() {
+fn a_plan_with_all_shows_every_pair() {
     check_plan(
         &World::new(VXLAN, 2, 0),
         Rows::All,
@@ -61,7 +61,7 @@ fn a_plan_shows_every_pair_to_who_asks_for_it() {
 }
 
 #[test]
-fn a_plan_shows_what_stands_in_the_way() {
+fn a_plan_shows_obstacles() {
     let mut world = World::new(MIXED, 2, 0);
     world.nodes[0].strict = true;
     world.nodes[1].runs = Runs::Flannel;
@@ -95,7 +95,7 @@ fn a_plan_shows_what_stands_in_the_way() {
     );
 }
 
-/// What the plan says of connections if these nodes do not keep them.
+/// The plan's sentence on connections if these nodes do not keep them.
 fn about_connections(nodes: u8, breaking: usize) -> Option<String> {
     let mut world = World::new(VXLAN, nodes, 0);
     world.nodes.iter_mut().take(breaking).for_each(|node| node.keeps_connections = false);

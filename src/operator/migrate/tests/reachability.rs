@@ -1,4 +1,4 @@
-//! Who reaches whom how, now and then, and what stands in the way.
+//! Paths between nodes, now and later, and obstacles.
 
 use std::fmt::Write;
 
@@ -69,7 +69,7 @@ fn a_vxlan_cluster_is_tunnels_and_becomes_routes_where_the_link_allows_it() {
 }
 
 #[test]
-fn in_the_midst_of_it_each_node_stands_where_it_stands() {
+fn during_a_migration_each_node_has_its_own_backend() {
     check(
         &begun(World::new(MIXED, 2, 1)).view(),
         Backends::AsReported,
@@ -118,7 +118,7 @@ fn flannel_stays_as_it_is_and_ignores_the_new_backend() {
 }
 
 #[test]
-fn what_a_node_tells_counts_more_than_what_it_should_do() {
+fn what_a_node_reports_precedes_its_computed_plan() {
     let mut world = begun(World::new(MIXED, 2, 0));
     world.tells(1, 2, Some(Path::Tunnel), "its direct path did not answer");
     check(
@@ -132,7 +132,7 @@ fn what_a_node_tells_counts_more_than_what_it_should_do() {
 }
 
 #[test]
-fn a_direct_path_that_is_known_to_fail_is_in_the_way_before_anybody_takes_it() {
+fn a_failing_direct_path_is_an_obstacle_before_any_node_takes_it() {
     let mut world = World::new(MIXED, 2, 0);
     world.finds_failing(1, 2);
     check(
@@ -152,7 +152,7 @@ fn a_direct_path_that_is_known_to_fail_is_in_the_way_before_anybody_takes_it() {
 }
 
 #[test]
-fn strict_filters_are_in_the_way_once_mixed_could_have_loosened_them() {
+fn strict_filters_are_an_obstacle_once_mixed_is_on() {
     for (text, expected) in [(VXLAN, 0), (MIXED, 1)] {
         let mut world = World::new(text, 2, 0);
         world.nodes[0].strict = true;
@@ -161,7 +161,7 @@ fn strict_filters_are_in_the_way_once_mixed_could_have_loosened_them() {
 }
 
 #[test]
-fn who_has_not_followed_yet_lags_and_says_why() {
+fn a_node_that_has_not_followed_lags_with_a_reason() {
     let mut world = World::new(MIXED, 3, 0);
     world.nodes[1].listens = Listens::No;
     step(&mut world, &Step::Begin { to: BackendType::HostGw, stage: Stage::percent(100) });
@@ -174,7 +174,7 @@ fn who_has_not_followed_yet_lags_and_says_why() {
 }
 
 #[test]
-fn a_stage_is_not_in_force_while_probes_are_awaited() {
+fn a_stage_is_not_applied_while_probes_are_awaited() {
     let mut world = begun(World::new(MIXED, 3, 0));
     world.tells(1, 2, Some(Path::Tunnel), "its direct path is not proven");
     world.nodes[0].exceptions[0].probing = true;
@@ -185,7 +185,7 @@ fn a_stage_is_not_in_force_while_probes_are_awaited() {
 }
 
 #[test]
-fn only_what_was_well_before_is_worse_now() {
+fn only_new_troubles_are_regressions() {
     let mut world = World::new(MIXED, 3, 0);
     world.tells(3, 1, None, "left out: long ago");
     let before = world.view();

@@ -1,4 +1,4 @@
-//! The way there and back.
+//! Stages forward and back.
 
 use tweed_cni::bridge::pods::Pod;
 
@@ -60,7 +60,7 @@ async fn a_cluster_moves_stage_by_stage() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_is_taken_back_from_any_stage_and_leaves_no_trace() {
+async fn rollback_from_any_stage_restores_the_config() {
     let lines: [(&str, &[Event]); 6] = [
         ("start --to host-gw", &[]),
         ("next", &[]),
@@ -112,7 +112,7 @@ async fn it_is_taken_back_from_any_stage_and_leaves_no_trace() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn mixed_stays_on_where_pairs_need_it() {
+async fn mixed_stays_on_if_pairs_need_it() {
     let lines: [(&str, &[Event]); 2] = [("start --to host-gw --percent 100", &[]), ("finish", &[])];
     check(
         World::new(MIXED, 2, 1),
@@ -136,7 +136,7 @@ async fn mixed_stays_on_where_pairs_need_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pods_that_keep_another_mtu_are_named_in_the_end() {
+async fn finish_names_pods_that_keep_another_mtu() {
     let mut world = World::new(VXLAN, 2, 0);
     let pod = |number| Pod { name: format!("shop/web-{number}"), mtu: 1400 };
     world.nodes[1].other_mtu = (0..7).map(pod).collect::<Vec<_>>().into();

@@ -1,4 +1,4 @@
-//! What each step writes into the config.
+//! How each step changes the config.
 
 use expect_test::{Expect, expect};
 use jiff::Timestamp;
@@ -15,7 +15,7 @@ fn check(text: &str, steps: &[Step], expected: &Expect) {
     for (second, step) in (0..).zip(steps) {
         let state = MigrationState::parse(&written, 1).unwrap();
         written = state.after(step, &note(second), None).text().to_owned();
-        // Whatever we write, daemons can read.
+        // Daemons must be able to read every config that is written.
         MigrationState::parse(&written, 2).unwrap();
     }
     expected.assert_eq(&written);
@@ -42,7 +42,7 @@ fn a_start_adds_mixed_and_then_the_rollout_and_nothing_else() {
 }
 
 #[test]
-fn a_stage_goes_on_record_and_ends_a_pause() {
+fn a_stage_is_recorded_and_ends_a_pause() {
     let quarter = Stage { percent: 25, ..named("172.16.0.1") };
     let steps = [Step::Mix, begin(), Step::Pause, Step::Reach(quarter)];
     check(
@@ -58,7 +58,7 @@ fn a_stage_goes_on_record_and_ends_a_pause() {
 }
 
 #[test]
-fn a_pause_says_whose_it_is() {
+fn a_pause_records_its_author() {
     check(
         r#"{"Network":"10.244.0.0/16","Mixed":true,"Backend":{"Type":"host-gw"},"Rollout":{"From":{"Type":"vxlan"}}}"#,
         &[Step::Pause],
@@ -69,7 +69,7 @@ fn a_pause_says_whose_it_is() {
 }
 
 #[test]
-fn taken_back_and_finished_the_config_is_as_it_was() {
+fn rollback_and_finish_restore_the_config() {
     let back = Step::Finish { kind: BackendType::Vxlan, mixing: Mixing::Off };
     let steps = [Step::Mix, begin(), Step::Reach(Stage::default()), back];
     check(
@@ -104,7 +104,7 @@ fn the_record_is_bounded() {
 }
 
 #[test]
-fn a_rollout_by_plain_put_is_understood() {
+fn a_rollout_written_by_hand_is_read() {
     let text = r#"{"network":"10.244.0.0/16","mixed":true,"backend":{"type":"host-gw"},"rollout":{"from":{"type":"vxlan"},"percent":30,"history":"mine"}}"#;
     let state = MigrationState::parse(text, 1).unwrap();
     let under_way = state.under_way.as_ref().unwrap();
@@ -114,7 +114,7 @@ fn a_rollout_by_plain_put_is_understood() {
 }
 
 #[test]
-fn what_somebody_else_changed_is_told_field_by_field() {
+fn changes_of_other_operators_are_listed_by_field() {
     let before = MigrationState::parse(OPERATORS, 1).unwrap();
     let after = before.after(&Step::Mix, &note(0), None);
     let after = MigrationState::parse(after.text(), 2).unwrap().after(&begin(), &note(1), None);
@@ -135,7 +135,7 @@ fn what_somebody_else_changed_is_told_field_by_field() {
     assert_eq!(after.author(&later), None);
 }
 
-fn told(stages: impl IntoIterator<Item = Stage>) -> Vec<String> {
+fn shown(stages: impl IntoIterator<Item = Stage>) -> Vec<String> {
     stages.into_iter().map(|stage| stage.to_string()).collect()
 }
 
@@ -143,11 +143,11 @@ fn told(stages: impl IntoIterator<Item = Stage>) -> Vec<String> {
 fn canaries_come_first_and_stay_on() {
     let canaries = Stage { percent: 0, nodes: vec!["10.0.0.7".into()] };
     let stages = std::iter::successors(Some(canaries), Stage::next);
-    assert_eq!(told(stages), ["10.0.0.7", "25 % and 10.0.0.7", "50 % and 10.0.0.7", "all nodes"]);
+    assert_eq!(shown(stages), ["10.0.0.7", "25 % and 10.0.0.7", "50 % and 10.0.0.7", "all nodes"]);
 }
 
 #[test]
-fn a_share_of_ones_own_goes_on_with_the_next_larger_one() {
+fn a_custom_share_continues_with_the_next_larger_one() {
     let next = |percent| Stage::percent(percent).next().map(|stage| stage.percent);
     let cases = [(0, 25), (10, 25), (25, 50), (60, 100)];
     assert_eq!(cases.map(|(percent, _)| next(percent)), cases.map(|(_, then)| Some(then)));
@@ -155,12 +155,12 @@ fn a_share_of_ones_own_goes_on_with_the_next_larger_one() {
 }
 
 #[test]
-fn the_way_back_ends_with_nobody() {
+fn rollback_ends_with_no_node() {
     let all = Stage { percent: 100, nodes: vec!["n".into()] };
     let back = std::iter::successors(Some(all), |stage| {
         Some(stage.previous()).filter(|_| !stage.is_empty())
     });
-    assert_eq!(told(back), ["all nodes", "50 % and n", "25 % and n", "n", "nobody"]);
+    assert_eq!(shown(back), ["all nodes", "50 % and n", "25 % and n", "n", "nobody"]);
 }
 
 fn read(at: &str) -> Result<Note, serde_json::Error> {
@@ -173,7 +173,7 @@ fn written(seconds: i64) -> String {
 }
 
 #[test]
-fn known_moments_are_written_as_everybody_does() {
+fn timestamps_are_written_in_rfc_3339() {
     for (seconds, text) in [
         (0, "1970-01-01T00:00:00Z"),
         (951_782_400, "2000-02-29T00:00:00Z"),
@@ -186,7 +186,7 @@ fn known_moments_are_written_as_everybody_does() {
 }
 
 #[test]
-fn what_is_no_moment_is_refused() {
+fn invalid_timestamps_are_refused() {
     for text in [
         "",
         "2026-11-21",

@@ -1,4 +1,4 @@
-//! What `status` prints.
+//! The output of `status`.
 
 use super::*;
 
@@ -28,7 +28,7 @@ fn a_status_without_a_migration_shows_the_nodes() {
 }
 
 #[test]
-fn a_status_sets_loss_and_latency_beside_those_before() {
+fn a_status_compares_loss_and_latency_with_those_before() {
     let mut world = World::new(MIXED, 2, 0);
     let canary = Stage { percent: 0, nodes: vec!["172.16.0.1".into()] };
     let measured = |world: &mut World, lost, round_trip| {
@@ -69,7 +69,7 @@ fn a_status_sets_loss_and_latency_beside_those_before() {
 }
 
 #[test]
-fn a_status_shows_stages_nodes_and_pairs_and_what_is_wrong() {
+fn a_status_shows_stages_nodes_pairs_and_troubles() {
     let mut world = World::new(MIXED, 3, 1);
     let canary = Stage { percent: 0, nodes: vec!["172.16.0.1".into()] };
     for (second, step) in [

@@ -1,4 +1,4 @@
-//! A cluster in memory whose nodes do what the config says.
+//! A cluster in memory whose nodes apply the config.
 
 use jiff::Timestamp;
 
@@ -21,7 +21,7 @@ pub(super) const VXLAN: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"
 pub(super) const MIXED: &str =
     r#"{"Network":"10.244.0.0/16","Mixed":true,"Backend":{"Type":"vxlan"}}"#;
 
-/// What the store holds, and nodes that obey it.
+/// The content of the store, and the nodes that apply it.
 #[derive(Clone, Debug)]
 pub(super) struct World {
     pub(super) text: String,
@@ -35,11 +35,11 @@ pub(super) struct Machine {
     number: u8,
     segment: u8,
     pub(super) runs: Runs,
-    /// Whether it takes in what is written.
+    /// Whether it applies new configs.
     pub(super) listens: Listens,
     pub(super) strict: bool,
     pub(super) keeps_connections: bool,
-    /// What it does: the config as it took it in last.
+    /// The config that it applied last.
     doing: String,
     seen: i64,
     pub(super) exceptions: Vec<Exception>,
@@ -88,7 +88,7 @@ impl World {
         self.revision += 1;
     }
 
-    /// Every node that listens takes the config in.
+    /// Every node that listens applies the config.
     pub(super) fn follow(&mut self) {
         for machine in self.nodes.iter_mut().filter(|it| it.listens == Listens::Yes) {
             (machine.doing, machine.seen) = (self.text.clone(), self.revision);
@@ -112,13 +112,13 @@ impl World {
         ClusterView::new(self.state(), self.records(), self.reports())
     }
 
-    /// The probes of node `from` find that its direct path to node `to` carries nothing.
+    /// Probes of node `from` report the direct path to node `to` as failed.
     pub(super) fn finds_failing(&mut self, from: usize, to: usize) {
         let (peer, failed) = (self.nodes[to - 1].subnet().base(), Detour::Failed(Cause::NoAnswer));
         self.nodes[from - 1].failing.insert(peer, failed);
     }
 
-    /// Node `from` tells that it reaches node `to` so, and why.
+    /// Node `from` reports this path to node `to`, and why.
     pub(super) fn tells(&mut self, from: usize, to: usize, path: Option<Path>, reason: &str) {
         let lease = self.nodes[to - 1].id();
         let (family, reason) = (Some(Family::V4), reason.to_owned());
@@ -202,7 +202,7 @@ pub(super) fn note(second: i64) -> Note {
     Note { at, by: "root@n1".into() }
 }
 
-/// Carries out one step at once, as `tweedctl` does in the end.
+/// Carries out one step at once.
 pub(super) fn step(world: &mut World, step: &Step) {
     let document = world.state().after(step, &note(0), None);
     world.put(document.text());
@@ -220,17 +220,17 @@ pub(super) fn named(node: &str) -> Stage {
 }
 
 #[test]
-fn a_node_is_called_by_its_public_ip() {
+fn a_node_without_a_name_is_shown_by_its_public_ip() {
     let members = World::new(VXLAN, 1, 1).view().members;
     let names: Vec<String> = members.into_iter().map(|member| member.name).collect();
     assert_eq!(names, ["172.16.0.1", "172.16.1.2"]);
 }
 
 #[test]
-fn a_node_that_has_a_name_goes_by_it_and_by_its_own_public_ip() {
+fn a_named_node_is_known_by_its_name_and_own_public_ip() {
     let world = World::new(MIXED, 2, 0);
     let (mut records, mut reports) = (world.records(), world.reports());
-    // What peers are told may be another address than the node's own.
+    // The public IP in the lease may differ from the node's own.
     let lease = records[1].lease.as_mut().unwrap();
     lease.endpoints[0].public_ip = "203.0.113.7".parse().unwrap();
     reports[1].name = Some("worker-2".into());

@@ -18,7 +18,7 @@ const HOST_GW: &str = r#"{"Network":"10.244.0.0/16","Mixed":true,"Backend":{"Typ
 /// Packets per second and pair of pods.
 const RATE: u32 = 1000;
 
-/// Packets flow for so long before, between and after the flips.
+/// How long packets flow before, between and after the changes.
 const PAUSE: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(binaries: Binaries, screen: &mut Screen) -> Result<ExitCode> {
@@ -60,7 +60,7 @@ fn allow_mixed(cluster: &Cluster, screen: &mut Screen) -> Result<()> {
     screen.step("all nodes report that they mix", || cluster.wait_for_mixed(true))
 }
 
-/// With a stream from every pod to every other one, all the time.
+/// With a stream from every pod to every other one throughout.
 fn flip(cluster: &Cluster, screen: &mut Screen) -> Result<Report> {
     let streams = cluster.pairs().len();
     screen.heading(&format!("host-gw, node by node, under {streams} streams of {RATE}/s"))?;
@@ -80,13 +80,13 @@ fn flip(cluster: &Cluster, screen: &mut Screen) -> Result<Report> {
     probe.mark("all");
     screen.block(HOST_GW)?;
     cluster.configure(HOST_GW)?;
-    // A path that stays wrong is part of the verdict, beside what was lost.
+    // A path that stays wrong is part of the result, in addition to lost packets.
     screen.step("paths are there", || cluster.wait_for(|from, to| end(cluster, from, to))).ok();
     probe.run_for(PAUSE);
     screen.step("packets under way arrive", || probe.finish())
 }
 
-/// To host-gw, for `nodes` alone.
+/// To host-gw, for `nodes` only.
 fn rollout(nodes: &str) -> String {
     let rollout = format!(r#""Rollout":{{"From":{{"Type":"vxlan"}},"Nodes":[{nodes}]}}"#);
     let rest = HOST_GW.strip_suffix('}').unwrap_or(HOST_GW);
@@ -136,7 +136,7 @@ fn judge(
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The path at the end.
+/// The expected path at the end.
 fn end(cluster: &Cluster, from: &str, to: &str) -> Path {
     if cluster.are_adjacent(from, to) { Path::Direct } else { Path::Tunnel }
 }

@@ -1,4 +1,4 @@
-//! What people see: colour and progress on a terminal, plain lines in a pipe.
+//! The output of the demo: colour and progress on a terminal, plain lines in a pipe.
 
 use std::fmt::Display;
 use std::io::{IsTerminal, Stdout, Write, stdout};
@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 
-/// The one writer of this program.
+/// All output of this program goes through it.
 pub(crate) struct Screen {
     out: Stdout,
     style: Style,
@@ -18,7 +18,7 @@ enum Style {
     Plain,
 }
 
-/// A verdict that is hard to miss.
+/// The result, which is highlighted.
 #[derive(Clone, Copy)]
 pub(crate) enum ProbeVerdict {
     Good,
@@ -32,7 +32,7 @@ impl Screen {
         Self { out, style }
     }
 
-    /// A line of its own, with an empty one before.
+    /// On its own line, after an empty one.
     pub(crate) fn heading(&mut self, text: &str) -> Result<()> {
         let text = self.coloured("1", text);
         Ok(writeln!(self.out, "\n{text}")?)
@@ -44,7 +44,7 @@ impl Screen {
         text.lines().try_for_each(|line| Ok(writeln!(self.out, "  {}", line.trim_end())?))
     }
 
-    /// Says what is being done, and when it is done, how long it took.
+    /// Prints the step's name, and its duration when it is done.
     pub(crate) fn step<T>(&mut self, name: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
         match self.style {
             Style::Terminal => write!(self.out, "  {name:<56} …")?,

@@ -1,4 +1,4 @@
-//! What the kernel of a node holds, read for assertions.
+//! The state of a node's kernel, read for assertions.
 
 use std::fmt::{Display, Formatter};
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ use serde::Deserialize;
 use crate::network::address::Family;
 use crate::node::Node;
 
-/// A route, as `ip route` tells it.
+/// A route, as `ip route` shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct Route {
     /// `default`, an address or a prefix.
@@ -23,7 +23,7 @@ pub struct Route {
     pub metric: Option<u32>,
     #[serde(rename = "type")]
     pub kind: Option<String>,
-    /// The nexthop object, where the route uses one.
+    /// The nexthop object, if the route uses one.
     pub nhid: Option<u32>,
     #[serde(default)]
     flags: Vec<String>,
@@ -35,7 +35,7 @@ impl Route {
     }
 }
 
-/// A nexthop object, as `ip nexthop` tells it.
+/// A nexthop object, as `ip nexthop` shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct Nexthop {
     pub id: u32,
@@ -53,7 +53,7 @@ impl Nexthop {
     }
 }
 
-/// A neighbour (ARP or ND), as `ip neigh` tells it.
+/// A neighbour (ARP or ND), as `ip neigh` shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct Neighbour {
     #[serde(rename = "dst")]
@@ -71,7 +71,7 @@ impl Neighbour {
     }
 }
 
-/// An entry of a forwarding database, as `bridge fdb` tells it.
+/// An entry of a forwarding database, as `bridge fdb` shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct Fdb {
     pub mac: String,
@@ -82,7 +82,7 @@ pub struct Fdb {
     pub state: Option<String>,
 }
 
-/// A device, as `ip -d link` tells it.
+/// A device, as `ip -d link` shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Link {
     pub index: u32,
@@ -99,7 +99,7 @@ pub struct Vxlan {
     pub id: u32,
     pub port: u16,
     pub learning: bool,
-    /// The device below.
+    /// The underlying device.
     pub link: Option<String>,
     #[serde(alias = "local6")]
     pub local: Option<IpAddr>,
@@ -112,7 +112,7 @@ pub struct Address {
     pub scope: String,
 }
 
-/// The way packets to a peer's subnet take.
+/// The path of packets to a peer's subnet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Path {
     /// Through the underlay, not encapsulated.
@@ -148,7 +148,7 @@ impl Node {
         Ok(self.routes_to(prefix)?.into_iter().next())
     }
 
-    /// Several, where they differ in metric.
+    /// More than one if they differ in metric.
     pub fn routes_to(&self, prefix: impl Display) -> Result<Vec<Route>> {
         let prefix = prefix.to_string();
         let family = if prefix.contains(':') { Family::V6 } else { Family::V4 };
@@ -165,14 +165,14 @@ impl Node {
         })
     }
 
-    /// Empty if there is no such device.
+    /// Empty if the device does not exist.
     pub fn neighbours(&self, dev: &str) -> Result<Vec<Neighbour>> {
         let mut all: Vec<Neighbour> = self.namespace().ip_json("neighbour show")?;
         all.retain(|neighbour| neighbour.dev == dev);
         Ok(all)
     }
 
-    /// Empty if there is no such device.
+    /// Empty if the device does not exist.
     pub fn fdb(&self, dev: &str) -> Result<Vec<Fdb>> {
         let mut all: Vec<Fdb> = self.namespace().bridge_json("fdb show")?;
         all.retain(|entry| entry.dev == dev);
@@ -188,7 +188,7 @@ impl Node {
         Ok(self.links()?.into_iter().find(|link| link.name == dev))
     }
 
-    /// Empty if there is no such device.
+    /// Empty if the device does not exist.
     pub fn addresses(&self, dev: &str) -> Result<Vec<Address>> {
         let all: Vec<AddressesJson> = self.namespace().ip_json("address show")?;
         let ours = all.into_iter().filter(|link| link.ifname == dev);

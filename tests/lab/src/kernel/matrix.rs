@@ -1,4 +1,4 @@
-//! A table of every node or pod against every other one: the paths between them, and who answers whom.
+//! A table of every node or pod with every other one: paths, and answered pings.
 
 use std::fmt::{Display, Formatter};
 
@@ -10,14 +10,14 @@ use crate::network::address::Family;
 use crate::node::Node;
 use crate::node::pod::Pod;
 
-/// A value per ordered pair of different names: rows are where it comes from, columns where it goes.
+/// A value per ordered pair of different names: rows are sources, columns destinations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Matrix<T> {
     names: Vec<String>,
     rows: Vec<Vec<Option<T>>>,
 }
 
-/// The outcome of one echo.
+/// The result of one ping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ping {
     Answered,
@@ -36,7 +36,7 @@ pub fn paths(nodes: &[Node], family: Family) -> Result<Matrix<Path>> {
 }
 
 impl<T> Matrix<T> {
-    /// Asks `value` for each pair of indices into `names`, except of each with itself.
+    /// Computes `value` for each pair of different indices into `names`.
     pub fn build(
         names: Vec<String>,
         mut value: impl FnMut(usize, usize) -> Result<T>,
@@ -48,7 +48,7 @@ impl<T> Matrix<T> {
         Ok(Self { names, rows })
     }
 
-    /// The same table of something else.
+    /// The same table with other values.
     pub fn try_map<U>(self, mut change: impl FnMut(T) -> Result<U>) -> Result<Matrix<U>> {
         let mut row = |row: Vec<Option<T>>| {
             row.into_iter().map(|cell| cell.map(&mut change).transpose()).collect()
@@ -102,7 +102,7 @@ impl Matrix<Ping> {
 }
 
 impl Lab {
-    /// One echo from every pod to every other one, all at once; takes a second where one is lost.
+    /// One ping from every pod to every other one, in parallel; takes a second if one is lost.
     pub fn ping_matrix(&self, family: Family) -> Result<Matrix<Ping>> {
         let mut pods = self.pods();
         pods.retain(|pod| pod.families().contains(&family));

@@ -1,4 +1,4 @@
-//! What the kernel of a node holds and reports, and which paths there are between nodes.
+//! The state and notifications of a node's kernel, and the paths between nodes.
 
 pub(crate) mod facts;
 pub(crate) mod matrix;

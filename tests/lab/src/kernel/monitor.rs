@@ -12,25 +12,25 @@ use crate::wait::eventually;
 
 const SOON: Duration = Duration::from_secs(5);
 
-/// One message of the kernel, as `ip monitor` tells it.
+/// One message of the kernel, as `ip monitor` shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     /// Local time with microseconds.
     pub time: String,
-    /// `LINK`, `ADDR`, `ROUTE`, `NEIGH` (with FDB entries among them, marked `NOARP`), `RULE`, `NEXTHOP`.
+    /// `LINK`, `ADDR`, `ROUTE`, `NEIGH` (includes FDB entries, marked `NOARP`), `RULE`, `NEXTHOP`.
     pub kind: String,
-    /// Begins with `Deleted` where something went.
+    /// Begins with `Deleted` for a removal.
     pub text: String,
 }
 
-/// A record under way.
+/// A running record.
 #[derive(Debug)]
 pub struct Monitor {
     process: Process,
 }
 
 impl Node {
-    /// Records changes from now on.
+    /// Records changes from this call on.
     pub fn monitor(&self) -> Result<Monitor> {
         let mut command = Command::new("ip");
         command.args(["-timestamp", "-tshort", "monitor", "all"]);
@@ -43,7 +43,7 @@ impl Node {
 }
 
 impl Monitor {
-    /// Ends the record. Neighbours that the kernel learns and forgets by itself are left out.
+    /// Ends the record. Omits neighbours that the kernel learns and removes by itself.
     pub fn finish(self) -> Result<Vec<Change>> {
         eventually(SOON, || {
             ensure!(self.waiting()? == 0 && self.is_asleep()?, "`ip monitor` is behind");
@@ -53,7 +53,7 @@ impl Monitor {
         Ok(self.process.log()?.lines().filter_map(Change::parse).collect())
     }
 
-    /// Bytes of messages that have not been read. An error before the monitor listens.
+    /// Bytes of unread messages. An error before the monitor listens.
     fn waiting(&self) -> Result<u64> {
         let (pid, path) = (self.process.pid(), format!("/proc/{}/net/netlink", self.process.pid()));
         let sockets = std::fs::read_to_string(&path).context(path)?;

@@ -1,4 +1,4 @@
-//! Everything a node's kernel holds that a daemon could have changed, as text to compare.
+//! All kernel state of a node that a daemon could have changed, as text to compare.
 
 use std::collections::BTreeSet;
 use std::fmt::{Display, Formatter};
@@ -7,16 +7,16 @@ use anyhow::Result;
 
 use crate::node::Node;
 
-/// Sorted lines in the words of `ip(8)` and `bridge(8)`, without ages and counters.
+/// Sorted lines in the format of `ip(8)` and `bridge(8)`, without ages and counters.
 ///
-/// Neighbours and FDB entries that the kernel learns by itself come and go, and are left out.
+/// Omits neighbours and FDB entries that the kernel learns by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
     lines: BTreeSet<String>,
 }
 
 impl Snapshot {
-    /// What `later` has (`+`) and has not (`-`); empty if nothing changed.
+    /// Lines that only `later` has (`+`) or lacks (`-`); empty if nothing changed.
     pub fn changes(&self, later: &Self) -> Vec<String> {
         let gone = self.lines.difference(&later.lines).map(|line| format!("- {line}"));
         gone.chain(later.lines.difference(&self.lines).map(|line| format!("+ {line}"))).collect()
@@ -30,7 +30,8 @@ impl Display for Snapshot {
 }
 
 impl Node {
-    /// Links, addresses, routes of all tables, nexthop objects, rules, permanent neighbours and FDB entries.
+    /// Links, addresses, routes of all tables, nexthop objects, rules, permanent neighbours and FDB
+    /// entries.
     pub fn snapshot(&self) -> Result<Snapshot> {
         let mut lines = BTreeSet::new();
         let mut add = |kind: &str, text: &str| {
@@ -55,7 +56,7 @@ fn permanent(entries: &str) -> String {
     entries.lines().filter(lasting).collect::<Vec<_>>().join("\n")
 }
 
-/// The details of a bridge tell how far its timers are, an address whether it is still being proven.
+/// The details of a bridge contain timers, and an address whether it is tentative.
 fn without_timers(line: &str) -> String {
     let mut words = line.split_whitespace();
     let mut kept = Vec::new();

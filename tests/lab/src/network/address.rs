@@ -1,4 +1,4 @@
-//! Address families, and counting addresses within a prefix.
+//! Address families, and the addresses in a prefix.
 
 use std::fmt::{Display, Formatter};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

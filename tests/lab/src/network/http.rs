@@ -8,14 +8,14 @@ use anyhow::{Context, Result};
 
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What a server answered.
+/// The response of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     pub status: u16,
     pub body: String,
 }
 
-/// Asks from the namespace of the calling thread.
+/// Sends the request from the namespace of the calling thread.
 pub(crate) fn get(address: SocketAddr, path: &str) -> Result<Answer> {
     let mut stream = TcpStream::connect_timeout(&address, TIMEOUT)
         .with_context(|| format!("connecting to {address}"))?;

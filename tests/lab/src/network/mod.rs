@@ -1,4 +1,4 @@
-//! Namespaces and what connects them: wires, segments, routers, addresses.
+//! Namespaces and their connections: wires, segments, routers, addresses.
 
 pub(crate) mod address;
 pub(crate) mod http;

@@ -1,4 +1,4 @@
-//! A network namespace, and running things inside it.
+//! A network namespace, and programs inside it.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -13,16 +13,16 @@ use serde::de::DeserializeOwned;
 use crate::network::http::{self, Answer};
 use crate::process::lock;
 
-/// A named network namespace. A cheap handle: the [`Lab`](crate::Lab) that made it deletes it.
+/// A named network namespace. A cheap handle: the [`Lab`](crate::Lab) that created it deletes it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Namespace {
     name: Arc<str>,
 }
 
 impl Namespace {
-    /// Outside of a [`Lab`](crate::Lab), the caller deletes it.
+    /// Outside a [`Lab`](crate::Lab), the caller deletes it.
     pub fn create(name: &str) -> Result<Self> {
-        // The first `ip netns add` mounts the folder of names; two at once get in each other's way.
+        // The first `ip netns add` mounts the folder of names; two concurrent ones conflict.
         static ADDING: Mutex<()> = Mutex::new(());
         let adding = lock(&ADDING);
         output(Command::new("ip").args(["netns", "add", name]))?;
@@ -41,9 +41,9 @@ impl Namespace {
         &self.name
     }
 
-    /// Runs `work` on a thread of its own inside this namespace.
+    /// Runs `work` on a new thread inside this namespace.
     ///
-    /// Sockets made there stay in the namespace, and processes started there live in it.
+    /// Sockets and processes created there stay in the namespace.
     pub fn within<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T> {
         std::thread::scope(|scope| {
             let inside = scope.spawn(|| {
@@ -54,20 +54,21 @@ impl Namespace {
         })
     }
 
-    /// Moves the calling thread into this namespace, for good.
+    /// Moves the calling thread into this namespace permanently.
     pub(crate) fn enter(&self) -> Result<()> {
         let path = format!("/run/netns/{}", self.name);
         let file = File::open(&path).with_context(|| path.clone())?;
         setns(file, CloneFlags::CLONE_NEWNET).with_context(|| format!("entering {path}"))
     }
 
-    /// Runs a program to its end and returns what it printed; a failing one is an error that quotes it.
+    /// Runs a program to its end and returns its output; if it fails, the error contains the
+    /// output.
     pub fn run(&self, program: &str, arguments: &[&str]) -> Result<String> {
         self.within(|| output(Command::new(program).args(arguments)))?
             .with_context(|| format!("in {}", self.name))
     }
 
-    /// Like [`run`](Self::run), for a program whose exit code means something.
+    /// Like [`run`](Self::run), for a program whose exit code is significant.
     pub fn output(&self, program: impl AsRef<OsStr>, arguments: &[&str]) -> Result<Output> {
         let mut command = Command::new(program);
         self.within(|| command.args(arguments).output())?.with_context(|| {
@@ -81,12 +82,12 @@ impl Namespace {
         })
     }
 
-    /// `ip(8)` with the words of `arguments`: `namespace.ip("link set eth0 down")`.
+    /// `ip(8)` with `arguments`: `namespace.ip("link set eth0 down")`.
     pub fn ip(&self, arguments: &str) -> Result<String> {
         self.run("ip", &words(arguments))
     }
 
-    /// Several lines for `ip(8)` at once; empty lines and indentation do not matter.
+    /// Several lines for `ip(8)` at once; empty lines and indentation are ignored.
     pub fn ip_batch(&self, lines: &str) -> Result<()> {
         lines.lines().map(str::trim).filter(|line| !line.is_empty()).try_for_each(|line| {
             self.ip(line)?;
@@ -94,18 +95,18 @@ impl Namespace {
         })
     }
 
-    /// `ip -json` with the words of `arguments`.
+    /// `ip -json` with `arguments`.
     pub fn ip_json<T: DeserializeOwned>(&self, arguments: &str) -> Result<Vec<T>> {
         objects(&self.ip(&format!("-json {arguments}"))?)
             .with_context(|| format!("reading `ip -json {arguments}`"))
     }
 
-    /// `bridge(8)` with the words of `arguments`.
+    /// `bridge(8)` with `arguments`.
     pub fn bridge(&self, arguments: &str) -> Result<String> {
         self.run("bridge", &words(arguments))
     }
 
-    /// `bridge -json` with the words of `arguments`.
+    /// `bridge -json` with `arguments`.
     pub fn bridge_json<T: DeserializeOwned>(&self, arguments: &str) -> Result<Vec<T>> {
         objects(&self.bridge(&format!("-json {arguments}"))?)
             .with_context(|| format!("reading `bridge -json {arguments}`"))
@@ -139,7 +140,7 @@ fn objects<T: DeserializeOwned>(text: &str) -> Result<Vec<T>> {
     if text.trim().is_empty() { Ok(Vec::new()) } else { Ok(serde_json::from_str(text)?) }
 }
 
-/// A device name may hold dots (`flannel.1`): with slashes in the key, dots stay as they are.
+/// A device name may contain dots (`flannel.1`): in a key with slashes, dots are kept.
 fn sysctl_path(key: &str) -> String {
     let key = if key.contains('/') { key.to_owned() } else { key.replace('.', "/") };
     format!("/proc/sys/{key}")

@@ -33,7 +33,7 @@ impl Router {
     }
 }
 
-/// Makes a namespace forward, and its addresses usable at once.
+/// Enables forwarding, and makes addresses usable at once.
 pub(crate) fn forward(namespace: &Namespace) -> Result<()> {
     let settings = [
         ("net.ipv4.ip_forward", "1"),

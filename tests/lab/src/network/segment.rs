@@ -1,4 +1,4 @@
-//! A layer-2 segment: a bridge in a namespace of its own, with prefixes to take addresses from.
+//! A layer-2 segment: a bridge in its own namespace, with prefixes to take addresses from.
 
 use std::str::FromStr;
 use std::sync::{Arc, Mutex};
@@ -14,7 +14,7 @@ use crate::process::lock;
 const FIRST_ROUTER: u32 = 1;
 const FIRST_HOST: u32 = 11;
 
-/// What a segment shall be like: `SegmentPlan::new("10.99.1.0/24").and("fd99:1::/64").mtu(9000)`.
+/// The plan of a segment: `SegmentPlan::new("10.99.1.0/24").and("fd99:1::/64").mtu(9000)`.
 #[derive(Clone, Debug)]
 pub struct SegmentPlan {
     prefixes: Vec<String>,
@@ -46,7 +46,7 @@ impl From<&str> for SegmentPlan {
     }
 }
 
-/// A segment that exists. A cheap handle.
+/// A segment. A cheap handle.
 #[derive(Clone, Debug)]
 pub struct Segment {
     inner: Arc<Inner>,
@@ -105,7 +105,7 @@ impl Segment {
         self.connect(namespace, device, index)
     }
 
-    /// Like [`join`](Self::join), and with a default route for as long as the segment has a router.
+    /// Like [`join`](Self::join), with a default route if the segment has a router.
     pub(crate) fn join_routed(&self, namespace: &Namespace, device: &str) -> Result<Wire> {
         let wire = self.join(namespace, device)?;
         let mut population = lock(&self.inner.population);

@@ -8,7 +8,7 @@ use crate::network::namespace::Namespace;
 /// One end in a namespace (`eth0`), the other a port of the bridge of a segment.
 #[derive(Clone, Debug)]
 pub struct Wire {
-    /// The addresses given to the device when it was plugged in.
+    /// The addresses given to the device when it was connected.
     pub addresses: Vec<IpNetwork>,
     namespace: Namespace,
     device: String,
@@ -47,23 +47,23 @@ impl Wire {
         Ok(())
     }
 
-    /// Both ends; the MTU of the bridge stays.
+    /// At both ends; the MTU of the bridge stays.
     pub fn set_mtu(&self, mtu: u32) -> Result<()> {
         self.namespace.ip(&format!("link set {} mtu {mtu}", self.device))?;
         self.port(&format!("mtu {mtu}"))
     }
 
-    /// Swallows every packet in silence: the carrier stays, nobody is told.
+    /// Drops every packet silently: the carrier stays, and no notification is sent.
     pub fn cut(&self) -> Result<()> {
         self.port("nomaster")
     }
 
-    /// Pulls the plug: nothing passes, and the device loses its carrier.
+    /// Disconnects the cable: no packet passes, and the device loses its carrier.
     pub fn unplug(&self) -> Result<()> {
         self.port("down")
     }
 
-    /// Packets between two isolated wires of a segment are swallowed, all others pass.
+    /// Drops packets between two isolated wires of a segment; all others pass.
     pub fn isolate(&self) -> Result<()> {
         self.switch.bridge(&format!("link set dev {} isolated on", self.port)).map(drop)
     }

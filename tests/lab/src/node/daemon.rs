@@ -1,4 +1,4 @@
-//! A route daemon on a node: started, stopped, killed, asked.
+//! A route daemon on a node: start, stop, kill, query.
 
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -20,7 +20,7 @@ const HEALTH: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALH
 const STOP: Duration = Duration::from_secs(10);
 const READY: Duration = Duration::from_secs(30);
 
-/// What to start: by default `tweedd` with flanneld's flags. Later arguments win.
+/// The command line: by default `tweedd` with flanneld's flags. Later arguments take precedence.
 #[derive(Clone, Debug)]
 pub struct DaemonPlan {
     node: Node,
@@ -30,7 +30,7 @@ pub struct DaemonPlan {
 }
 
 impl DaemonPlan {
-    /// Any program that ends on SIGTERM, without arguments.
+    /// Any program that exits on SIGTERM, without arguments.
     pub fn program(node: &Node, program: impl Into<PathBuf>) -> Self {
         let (arguments, environment) = Default::default();
         Self { node: node.clone(), program: program.into(), arguments, environment }
@@ -70,7 +70,7 @@ impl DaemonPlan {
         self
     }
 
-    /// Runs it by means of another program, which gets the command line so far behind its own.
+    /// Runs it by another program, which gets this command line after its own arguments.
     #[must_use]
     pub fn through(mut self, program: impl Into<PathBuf>, arguments: &[&str]) -> Self {
         let inner = std::mem::replace(&mut self.program, program.into());
@@ -79,7 +79,7 @@ impl DaemonPlan {
         self
     }
 
-    /// Starts it; [`Daemon::wait_ready`] says when it is up.
+    /// Starts it; [`Daemon::wait_ready`] waits until it is ready.
     pub fn start(self) -> Result<Daemon> {
         let process = self.run()?;
         Ok(Daemon { plan: self, process })
@@ -93,7 +93,7 @@ impl DaemonPlan {
     }
 }
 
-/// A daemon that has been started. Dropping the handle does not end it; the lab does.
+/// A daemon that has been started. Dropping the handle does not stop it; dropping the lab does.
 #[derive(Debug)]
 pub struct Daemon {
     plan: DaemonPlan,
@@ -124,7 +124,7 @@ impl Daemon {
         &self.process
     }
 
-    /// Everything all runs of this daemon have logged.
+    /// The log of all runs of this daemon.
     pub fn log(&self) -> Result<String> {
         self.process.log()
     }
@@ -139,7 +139,7 @@ impl Daemon {
         self.process.kill()
     }
 
-    /// Starts it again after [`stop`](Self::stop) or [`kill`](Self::kill), with the same command line.
+    /// Starts it again after [`stop`](Self::stop) or [`kill`](Self::kill), with the same arguments.
     pub fn start(&mut self) -> Result<()> {
         ensure!(!self.process.is_running(), "the daemon of {} runs", self.plan.node.name());
         self.process = self.plan.run()?;
@@ -153,7 +153,7 @@ impl Daemon {
         self.wait_ready()
     }
 
-    /// Waits until `/readyz` answers 200; at once an error if the daemon has ended.
+    /// Waits until `/readyz` answers 200; fails at once if the daemon has exited.
     pub fn wait_ready(&self) -> Result<Duration> {
         let name = self.plan.node.name();
         let waited = self.plan.node.namespace().within(|| {
@@ -176,12 +176,12 @@ impl Daemon {
         self.plan.node.namespace().get(HEALTH, path)
     }
 
-    /// Memory that is resident now.
+    /// Resident memory at present.
     pub fn resident_kib(&self) -> Result<u64> {
         self.process.resident_kib()
     }
 
-    /// SIGSTOP: its sockets stay open and it does nothing.
+    /// SIGSTOP: its sockets stay open, but it does not run.
     pub fn freeze(&self) -> Result<()> {
         self.process.signal(Signal::SIGSTOP)
     }

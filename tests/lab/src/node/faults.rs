@@ -1,4 +1,4 @@
-//! What can befall a node: reboots, other addresses, blocked traffic.
+//! Faults of a node: reboots, other addresses, blocked traffic.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use crate::network::namespace::Namespace;
 use crate::network::segment::Segment;
 use crate::node::Node;
 
-/// What happens to `subnet.env` and what lies beside it.
+/// Whether `subnet.env` and the files next to it are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Files {
     Kept,
@@ -19,9 +19,11 @@ pub enum Files {
 }
 
 impl Node {
-    /// Takes away what a reboot takes away: `flannel.*` with all it holds, and every route into the pod network.
+    /// Removes what a reboot removes: `flannel.*` with its entries, and all routes into the pod
+    /// network.
     ///
-    /// The pods and their bridge stay, so that they can be probed. Needs a `subnet.env`; stop the daemon first.
+    /// Pods and their bridge stay, so that they can be probed. Needs a `subnet.env`; stop the
+    /// daemon first.
     pub fn wipe(&self, files: Files) -> Result<()> {
         let networks = self.subnet_env()?.networks;
         for link in self.links()?.into_iter().filter(|link| link.name.starts_with("flannel")) {
@@ -36,22 +38,22 @@ impl Node {
         }
     }
 
-    /// Gives `eth0` another address of the same prefix instead of the one it has.
+    /// Replaces the address of `eth0` by another one of the same prefix.
     pub fn renumber(&self, address: IpAddr) -> Result<()> {
         let old = self.underlay_address(Family::of(address))?;
         let new = IpNetwork::new(address, old.prefix())?;
-        // Otherwise the first address takes those that were added later along.
+        // Otherwise the addresses added later are removed with the first one.
         self.namespace().set_sysctl("net.ipv4.conf.eth0.promote_secondaries", "1")?;
         self.ip(format!("address add {new} dev eth0 nodad"))?;
         self.ip(format!("address del {old} dev eth0")).map(drop)
     }
 
-    /// Gives a device another hardware address while it is up.
+    /// Changes the MAC address of a device while it is up.
     pub fn change_mac(&self, dev: &str, mac: &str) -> Result<()> {
         self.ip(format!("link set {dev} address {mac}")).map(drop)
     }
 
-    /// All routes but the kernel's own, which belong to addresses.
+    /// All routes except the kernel's own, which belong to addresses.
     fn flush(&self, network: IpNetwork) -> Result<()> {
         let family = Family::of(network.ip());
         let inside = |destination: &str| {
@@ -73,7 +75,7 @@ impl Node {
 }
 
 impl Segment {
-    /// Swallows packets between its wires, by a selector of `nft(8)`: `ip saddr 10.244.0.0/16`.
+    /// Drops packets between its wires, by a selector of `nft(8)`: `ip saddr 10.244.0.0/16`.
     pub fn filter(&self, selector: &str) -> Result<()> {
         let hook = "type filter hook forward priority 0;";
         let rules = format!("table bridge lab {{ chain lab {{ {hook} {selector} drop; }}; }}");
@@ -87,9 +89,10 @@ impl Segment {
 }
 
 impl Namespace {
-    /// Drops what it sends or forwards, by a selector of `ip rule`: `ipproto udp dport 8472`, `to 10.99.1.12`.
+    /// Drops packets that it sends or forwards, by a selector of `ip rule`: `ipproto udp dport
+    /// 8472`.
     ///
-    /// What is addressed to the namespace itself still arrives.
+    /// Packets addressed to the namespace itself still arrive.
     pub fn block(&self, selector: &str) -> Result<()> {
         self.ip(&format!("{} rule add {selector} blackhole", family(selector))).map(drop)
     }
@@ -100,7 +103,7 @@ impl Namespace {
     }
 }
 
-/// Without an address, IPv4 is meant.
+/// Without an address, the family is IPv4.
 fn family(selector: &str) -> &'static str {
     if selector.contains(':') { Family::V6.flag() } else { Family::V4.flag() }
 }

@@ -1,4 +1,4 @@
-//! A node of another implementation: what flannel's vxlan backend writes and programs, by hand.
+//! A node that runs flannel: emulates the lease and entries of flannel's vxlan backend.
 
 use std::net::IpAddr;
 
@@ -12,17 +12,17 @@ use crate::node::subnet_env::SubnetEnv;
 use crate::stores::etcd::Etcd;
 
 const SUBNETS: &str = "/coreos.com/network/subnets/";
-/// What the tunnel's headers take.
+/// The size of the tunnel's headers in bytes.
 const OVERHEAD: u32 = 50;
 
-/// It has a lease of flannel's, knows nothing of `Mixed`, answers no probe and reports nothing.
+/// Has a flannel lease and no `Mixed`, answers no probe and sends no report.
 #[derive(Debug)]
 pub struct Flannel {
     node: Node,
     subnet: IpNetwork,
 }
 
-/// What it reads of a lease.
+/// The fields of a lease that it reads.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Lease {
@@ -39,7 +39,7 @@ struct Tunnel {
 }
 
 impl Flannel {
-    /// Takes `subnet` of `network` for this node; the pods' network is IPv4 alone.
+    /// Joins with `subnet` of `network` as this node's lease; the pods' network is IPv4 only.
     pub fn join(node: &Node, etcd: &Etcd, network: IpNetwork, subnet: IpNetwork) -> Result<Self> {
         let ip = node.address(Family::V4)?;
         let kind = format!("type vxlan id 1 dstport 8472 nolearning dev eth0 local {ip}");
@@ -61,7 +61,7 @@ impl Flannel {
         Ok(flannel)
     }
 
-    /// Takes in what the leases say now. One that is no longer vxlan's is passed over: its entries stay.
+    /// Applies the present leases. The entries of a lease that is no longer vxlan stay.
     pub fn follow(&self, etcd: &Etcd) -> Result<()> {
         for entry in etcd.list(SUBNETS)? {
             let subnet = entry.key.trim_start_matches(SUBNETS).replacen('-', "/", 1);

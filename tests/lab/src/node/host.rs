@@ -1,4 +1,4 @@
-//! A node as a machine of its own: with files, processes and mounts that other nodes do not see.
+//! A node as a separate machine: its files, processes and mounts are invisible to other nodes.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,7 +12,7 @@ use crate::wait::eventually;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Gives a host a `/run` of its own. `$0` is an empty folder, `$1` the node's.
+/// Gives a host its own `/run`. `$0` is an empty folder, `$1` the node's.
 const RUN: &str = r#"
     mount -t tmpfs tmpfs "$0"
     mkdir "$0/flannel" "$0/lock" "$0/netns"
@@ -20,10 +20,10 @@ const RUN: &str = r#"
     mount --no-mtab --move "$0" /run
 "#;
 
-/// The rest of the first process of a host.
+/// The remaining script of a host's first process.
 ///
-/// There are no control groups: they are not divided among hosts, and what a killed runtime leaves
-/// in them would outlive the lab.
+/// There are no control groups: hosts would share them, and those that a killed runtime leaves
+/// would outlive the lab.
 const BOOT: &str = r#"
     for place in /var/lib /opt /etc/cni /dev/shm /sys/fs/cgroup; do mount -t tmpfs tmpfs "$place"; done
     mkdir -p /etc/cni/net.d /opt/cni/bin /opt/booted
@@ -39,7 +39,7 @@ const POWER_CUT: &str = r"
         xargs --no-run-if-empty umount --no-mtab --lazy
 ";
 
-/// Lets the host take its next boot for another one; the time since then stands still.
+/// Makes the host report another boot; its uptime does not advance.
 const ANOTHER_BOOT: &str = r"
     cat /proc/sys/kernel/random/uuid >/run/boot_id
     mount --bind /run/boot_id /proc/sys/kernel/random/boot_id
@@ -47,10 +47,10 @@ const ANOTHER_BOOT: &str = r"
     mount --bind /run/uptime /proc/uptime
 ";
 
-/// A node with a machine around it, at whose usual places runtimes and plugins keep what is theirs.
+/// A node as a machine, with the usual paths of runtimes and plugins.
 ///
-/// `/run`, `/var/lib`, `/opt` and `/etc/cni` are its own and empty, but for `/run/flannel`, which is
-/// the folder of the node. When the lab goes, so do all its processes.
+/// `/run`, `/var/lib`, `/opt` and `/etc/cni` are its own and empty, except for `/run/flannel`,
+/// which is the folder of the node. All its processes end with the lab.
 #[derive(Clone, Debug)]
 pub struct Host {
     node: Node,
@@ -79,12 +79,12 @@ impl Host {
         &self.node
     }
 
-    /// Where those who are not on the host find its file `path`, which is absolute.
+    /// The path, outside the host, of its file `path`, which is absolute.
     pub fn path(&self, path: &str) -> PathBuf {
         PathBuf::from(format!("/proc/{}/root{path}", self.first.pid()))
     }
 
-    /// The names in a folder of the host, sorted; none where there is no such folder.
+    /// The names in a folder of the host, sorted; none if the folder does not exist.
     pub fn list(&self, folder: &str) -> Result<Vec<String>> {
         let Ok(entries) = std::fs::read_dir(self.path(folder)) else { return Ok(Vec::new()) };
         let name = |entry: std::io::Result<std::fs::DirEntry>| {
@@ -95,16 +95,16 @@ impl Host {
         Ok(names)
     }
 
-    /// Runs a program on the host to its end and returns what it printed; a failing one is an error
-    /// that quotes it.
+    /// Runs a program on the host to its end and returns its output; if it fails, the error
+    /// contains the output.
     pub fn run(&self, program: &str, arguments: &[&str]) -> Result<String> {
         let [mount, pid] = self.inside();
         let arguments = [&[mount.as_str(), &pid, program], arguments].concat();
         self.node.namespace().run("nsenter", &arguments)
     }
 
-    /// Kills every process, takes away what they mounted, and empties `/run` but for the node's folder;
-    /// then the host is up again.
+    /// Kills every process, removes their mounts, and empties `/run` except for the node's folder;
+    /// then the host boots again.
     pub fn cut_power(&self) -> Result<()> {
         let (place, folder) = (place(&self.node), self.node.folder());
         let (place, folder) = (place.display().to_string(), folder.display().to_string());
@@ -112,8 +112,8 @@ impl Host {
             .map(drop)
     }
 
-    /// Puts the CNI plugin `flannel` and its config where runtimes look for them, and links the
-    /// Debian plugins that belong beside it.
+    /// Installs the CNI plugin `flannel` and its config where runtimes look for them, and links the
+    /// Debian plugins that it needs.
     pub fn install_plugin(&self, flannel: &Path, config: &Path) -> Result<()> {
         let (flannel, config) = (flannel.display().to_string(), config.display().to_string());
         self.run(&flannel, &["install", "/opt/cni/bin"])?;
@@ -124,7 +124,7 @@ impl Host {
         self.run(&flannel, &["install-conf", &config, target]).map(drop)
     }
 
-    /// Starts a program that stays.
+    /// Starts a program in the background.
     pub(crate) fn start(&self, program: &str, arguments: &[&str]) -> Result<Process> {
         let mut command = Command::new("nsenter");
         command.args(self.inside()).arg(program).args(arguments);
@@ -132,14 +132,14 @@ impl Host {
         self.node.world().start(&mut command, self.node.namespace(), &name)
     }
 
-    /// What `nsenter` needs to know; the network is the caller's.
+    /// Arguments of `nsenter`; the caller selects the network.
     fn inside(&self) -> [String; 2] {
         let place = format!("/proc/{}/ns", self.first.pid());
         [format!("--mount={place}/mnt"), format!("--pid={place}/pid_for_children")]
     }
 }
 
-/// Where what will be the node's `/run` is made.
+/// The source of the node's `/run`.
 fn place(node: &Node) -> PathBuf {
     node.folder().with_extension("run")
 }

@@ -1,4 +1,4 @@
-//! A node: a namespace on a segment, with a wire of its own to the management network.
+//! A node: a namespace on a segment, with its own wire to the management network.
 
 pub(crate) mod daemon;
 pub(crate) mod faults;
@@ -35,7 +35,7 @@ pub enum ReversePath {
     Loose,
 }
 
-/// What a node shall be like.
+/// The plan of a node.
 #[derive(Clone, Debug)]
 pub struct NodePlan {
     pub name: String,
@@ -56,7 +56,7 @@ impl NodePlan {
     }
 }
 
-/// A node that exists: `eth0` on its segment, `mgmt0` towards etcd. A cheap handle.
+/// A running node: `eth0` on its segment, `mgmt0` towards etcd. A cheap handle.
 #[derive(Clone, Debug)]
 pub struct Node {
     inner: Arc<Inner>,
@@ -100,8 +100,8 @@ impl Node {
         self.namespace().ip(&arguments.to_string())
     }
 
-    /// Has the kernel resolve every neighbour of the uplink again. The entries stay: the kernel drops a
-    /// packet that has looked up an entry which is then removed.
+    /// Makes the kernel resolve every neighbour of the uplink again. The entries stay: the kernel
+    /// drops a packet that has looked up an entry which is then removed.
     pub fn forget_neighbours(&self) -> Result<()> {
         let neighbours = self.ip("neigh show dev eth0")?;
         for address in neighbours.lines().filter_map(|line| line.split_whitespace().next()) {
@@ -121,12 +121,12 @@ impl Node {
         &self.inner.underlay
     }
 
-    /// The cable of `mgmt0`: cut it, and the node loses etcd and nothing else.
+    /// The cable of `mgmt0`: if it is cut, the node loses only etcd.
     pub fn management(&self) -> &Wire {
         &self.inner.management
     }
 
-    /// The address that `eth0` has now, which peers know the node by.
+    /// The present address of `eth0`, which identifies the node to its peers.
     pub fn address(&self, family: Family) -> Result<IpAddr> {
         Ok(self.underlay_address(family)?.ip())
     }
@@ -139,12 +139,12 @@ impl Node {
         found.with_context(|| format!("{} has no {family:?} address", self.name()))
     }
 
-    /// Joins a further segment, without a default route.
+    /// Joins an additional segment, without a default route.
     pub fn connect(&self, device: &str, segment: &Segment) -> Result<Wire> {
         segment.join(self.namespace(), device)
     }
 
-    /// The folder of `subnet.env` and of what the daemon keeps beside it.
+    /// The folder of `subnet.env` and the daemon's other files.
     pub fn folder(&self) -> PathBuf {
         self.world().folder.join(self.name())
     }
@@ -153,17 +153,17 @@ impl Node {
         self.folder().join("subnet.env")
     }
 
-    /// What the daemon wrote.
+    /// The file that the daemon wrote.
     pub fn subnet_env(&self) -> Result<SubnetEnv> {
         read(&self.subnet_file())
     }
 
-    /// Starts a pod in the subnet that `subnet.env` names, which has to be there.
+    /// Starts a pod in the subnet of `subnet.env`, which must exist.
     pub fn pod(&self) -> Result<Pod> {
         self.pod_in(&self.subnet_env()?)
     }
 
-    /// Starts a pod where no daemon has written a `subnet.env`.
+    /// Starts a pod without a daemon's `subnet.env`.
     pub fn pod_in(&self, env: &SubnetEnv) -> Result<Pod> {
         let mut pods = lock(&self.inner.pods);
         let pod = Pod::build(self, env, *pods + 1)?;

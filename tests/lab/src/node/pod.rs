@@ -47,7 +47,7 @@ impl Pod {
         let node = node.name().to_owned();
         let label = if number == 1 { node.clone() } else { format!("{node}.{number}") };
         let pod = Self { inner: Arc::new(Inner { node, label, namespace, addresses }) };
-        // The first packet may still wait for a neighbour, or find the bridge without a carrier.
+        // The first packet may wait for a neighbour, or the bridge may have no carrier yet.
         for gateway in &env.gateways {
             eventually(FORWARDING, || pod.ping(gateway.ip(), 0))
                 .with_context(|| format!("{} to its gateway", pod.label()))?;
@@ -87,7 +87,8 @@ impl Pod {
     }
 }
 
-/// A bridge takes the lowest address of its ports unless it has its own: pods would notice each new one.
+/// Without its own address, a bridge takes the lowest of its ports, so each new port could change
+/// it.
 fn bridge(node: &Node, env: &SubnetEnv) -> Result<()> {
     node.ip(
         "link add cni0 address 0a:58:0a:f4:00:01 type bridge forward_delay 0 mcast_snooping 0",
@@ -104,7 +105,7 @@ fn connect(node: &Node, pod: &Namespace, mtu: u32, number: u32) -> Result<()> {
     node.ip(format!("link add {port} type veth peer name eth0 netns {}", pod.name()))?;
     node.ip(format!("link set {port} mtu {mtu} master cni0 up"))?;
     pod.ip(&format!("link set eth0 mtu {mtu} up"))?;
-    // A bridge learns of a carrier a moment later, and drops what arrives until then.
+    // A bridge detects a carrier a moment later, and drops packets until then.
     let state = || node.bridge(format!("link show dev {port}"));
     eventually(FORWARDING, || Ok::<_, anyhow::Error>(state()?.contains("state forwarding")))
         .with_context(|| format!("{port} of {}", node.name()))?;

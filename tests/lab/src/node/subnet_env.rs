@@ -1,4 +1,4 @@
-//! The file `subnet.env`, as far as the lab reads and writes it.
+//! The fields of the file `subnet.env` that the lab reads and writes.
 
 use std::fmt::{Display, Formatter};
 use std::str::FromStr;
@@ -8,19 +8,19 @@ use ipnetwork::IpNetwork;
 
 use crate::network::address::Family;
 
-/// What a daemon tells the pods of its node.
+/// What a daemon publishes for the pods of its node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubnetEnv {
-    /// `FLANNEL_NETWORK` and `FLANNEL_IPV6_NETWORK`, those that are there.
+    /// `FLANNEL_NETWORK` and `FLANNEL_IPV6_NETWORK`, if present.
     pub networks: Vec<IpNetwork>,
-    /// `FLANNEL_SUBNET` and `FLANNEL_IPV6_SUBNET`: the address of the bridge, with the length of the subnet.
+    /// `FLANNEL_SUBNET` and `FLANNEL_IPV6_SUBNET`: the bridge's address with the subnet's length.
     pub gateways: Vec<IpNetwork>,
     pub mtu: u32,
     pub masquerade: bool,
 }
 
 impl SubnetEnv {
-    /// The subnet of a family: `10.244.3.0/24` where the gateway is `10.244.3.1/24`.
+    /// The subnet of a family: `10.244.3.0/24` if the gateway is `10.244.3.1/24`.
     pub fn subnet(&self, family: Family) -> Option<IpNetwork> {
         self.subnets().into_iter().find(|subnet| Family::of(subnet.ip()) == family)
     }

@@ -1,4 +1,4 @@
-//! The least that any daemon asks of etcd to register: the measure of what the real ones ask.
+//! The minimum requests of a registration in etcd, to compare the real ones with.
 
 use std::time::Duration;
 
@@ -17,13 +17,13 @@ use super::scene::{PREFIX, Scene};
 
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Open until all of them are done, as those of daemons are.
+/// Stay open until all clients are done, as those of daemons do.
 pub(super) struct Connections {
     _open: Vec<Client>,
 }
 
-/// Each of so many clients opens a connection, reads the config, and writes a key that nobody has,
-/// under an etcd lease; nobody looks at what others do. Returns once the last has its answers.
+/// Each client opens a connection, reads the config, and writes a new key under an etcd lease;
+/// none observes the others. Returns once the last client has its responses.
 pub(super) fn register(scene: &Scene, settings: &Settings) -> Result<Connections> {
     let mut clients = JoinSet::new();
     for number in 0..settings.nodes {
@@ -68,7 +68,7 @@ fn write(number: usize, grant: i64) -> Txn {
     Txn::new().when([absent]).and_then([put]).or_else([TxnOp::get(key, None)])
 }
 
-/// Asks until there is an answer: a starved etcd gives up on some requests.
+/// Repeats a request until it succeeds: an overloaded etcd cancels some requests.
 async fn answer<T, F>(ask: impl Fn() -> F) -> T
 where
     F: Future<Output = Result<T, Error>>,

@@ -1,4 +1,4 @@
-//! All simulated daemons, and waiting until all of them got somewhere.
+//! All simulated daemons, and waits until all of them have reached a state.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -21,14 +21,14 @@ use crate::process::lock;
 use crate::stores::etcd::Etcd;
 use crate::wait::eventually;
 
-/// What `tweedd` takes by default.
+/// The default of `tweedd`.
 pub(super) const RENEW_MARGIN: Duration = Duration::from_secs(3600);
 
 const POLL: Duration = Duration::from_millis(5);
-/// To ask etcd costs it something.
+/// The interval of reads, because each costs etcd time.
 const GLANCE: Duration = Duration::from_millis(200);
 const TELL: Duration = Duration::from_secs(2);
-/// A storm that does not calm down is an error.
+/// Timeout for all nodes to reach a state.
 const PATIENCE: Duration = Duration::from_secs(900);
 
 pub(super) struct Crowd {
@@ -50,7 +50,7 @@ struct Member {
 }
 
 impl Crowd {
-    /// Nobody yet.
+    /// Has no members yet.
     pub(super) fn new(runtime: &Handle, options: EtcdOptions, settings: &Settings) -> Self {
         Self {
             members: Vec::new(),
@@ -64,7 +64,7 @@ impl Crowd {
         }
     }
 
-    /// Those who hold a lease do not look at the others'.
+    /// Nodes that hold a lease do not observe the others'.
     pub(super) fn follow_nobody(&self) {
         self.follow.send_replace(false);
     }
@@ -77,7 +77,7 @@ impl Crowd {
         self.members.len()
     }
 
-    /// Starts `count` more, evenly over the time that is given to a start.
+    /// Starts `count` more, evenly over the time of a start.
     pub(super) fn join(&mut self, numbers: std::ops::Range<usize>) {
         let count = numbers.len();
         for (place, number) in numbers.enumerate() {
@@ -89,7 +89,7 @@ impl Crowd {
         }
     }
 
-    /// Stops all and starts them again with what their disks remember.
+    /// Stops all and starts them again from their saved state.
     pub(super) fn restart(&mut self) {
         let members = std::mem::take(&mut self.members);
         let count = members.len();
@@ -103,7 +103,7 @@ impl Crowd {
         }
     }
 
-    /// Stops the last `count`; returns the leases that they leave behind.
+    /// Stops the last `count`; returns their remaining leases.
     pub(super) fn leave(&mut self, count: usize) -> Vec<Lease> {
         let gone = self.members.split_off(self.members.len().saturating_sub(count));
         let leave = |member: Member| {
@@ -113,7 +113,7 @@ impl Crowd {
         gone.into_iter().filter_map(leave).collect()
     }
 
-    /// Changes the backend of the member at `index`, which has to publish it.
+    /// Changes the backend of the member at `index`, which then publishes it.
     pub(super) fn flip(&self, index: usize) -> Result<()> {
         let member = self.members.get(index).context("no such node")?;
         member.attributes.send_modify(|published| {
@@ -125,13 +125,13 @@ impl Crowd {
         Ok(())
     }
 
-    /// The lease of the member at `index`, once it says what the member was told to publish.
+    /// The lease of the member at `index`, once it has the attributes to publish.
     pub(super) fn published(&self, index: usize) -> Result<Option<Lease>> {
         let member = self.members.get(index).context("no such node")?;
         Ok(lock(&member.seen).lease.clone().filter(|lease| member.has_published(lease)))
     }
 
-    /// Waits until etcd holds a key for each, whoever knows of it.
+    /// Waits until etcd has a key for each member.
     pub(super) fn wait_for_keys(&self, etcd: &Etcd) -> Result<Duration> {
         eventually(PATIENCE, || {
             std::thread::sleep(GLANCE);
@@ -141,7 +141,7 @@ impl Crowd {
         })
     }
 
-    /// Waits until all hold a lease that says what they were told to publish.
+    /// Waits until all hold a lease with the attributes to publish.
     pub(super) fn wait_for_leases(&self, etcd: &Etcd) -> Result<Duration> {
         let published = |member: &Member, seen: &Seen| {
             seen.lease.as_ref().is_some_and(|lease| member.has_published(lease))
@@ -154,7 +154,7 @@ impl Crowd {
         self.wait(etcd, "see every lease", |_, seen| seen.digest == digest)
     }
 
-    /// How long after `start` each saw what it saw last, in order.
+    /// The time from `start` to the last update of each member, in order.
     pub(super) fn latencies(&self, start: Instant) -> Vec<Duration> {
         let seen = |member: &Member| lock(&member.seen).updated;
         let updated = self.members.iter().filter_map(seen);
@@ -164,17 +164,17 @@ impl Crowd {
         latencies
     }
 
-    /// Listings of all leases so far, by all together.
+    /// Listings of all leases so far, by all members.
     pub(super) fn listings(&self) -> u64 {
         self.members.iter().map(|member| lock(&member.seen).snapshots).sum()
     }
 
-    /// Leases lost so far, by all together.
+    /// Leases lost so far, by all members.
     pub(super) fn losses(&self) -> u64 {
         self.members.iter().map(|member| lock(&member.seen).losses).sum()
     }
 
-    /// An error if two hold the same subnet.
+    /// An error if two members hold the same subnet.
     pub(super) fn ensure_distinct(&self) -> Result<()> {
         let leases = self.members.iter().filter_map(|member| lock(&member.seen).lease.clone());
         let subnets: BTreeSet<_> =
@@ -212,7 +212,7 @@ impl Crowd {
             }
             if told.elapsed() >= TELL {
                 told = Instant::now();
-                self.tell(etcd, &format!("{ready} of {} {what}", self.members.len()));
+                self.log_progress(etcd, &format!("{ready} of {} {what}", self.members.len()));
             }
             if start.elapsed() >= PATIENCE {
                 bail!("only {ready} of {} {what} after {PATIENCE:?}", self.members.len());
@@ -233,7 +233,7 @@ impl Crowd {
         Ok(ready)
     }
 
-    fn tell(&self, etcd: &Etcd, text: &str) {
+    fn log_progress(&self, etcd: &Etcd, text: &str) {
         let memory = gauge::resident_kib(etcd).unwrap_or(0) / 1024;
         let cpu = gauge::cpu(etcd).unwrap_or(0.0);
         (self.progress)(&format!("  {text}; etcd: {cpu:.1} s of CPU, {memory} MiB"));
@@ -257,7 +257,7 @@ fn previous(lease: &Lease) -> Previous {
     }
 }
 
-/// When number `place` of `count` starts.
+/// The start time of number `place` of `count`.
 pub(super) fn share(spread: Duration, place: usize, count: usize) -> Duration {
     let part = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
     spread.saturating_mul(part(place)) / part(count).max(1)

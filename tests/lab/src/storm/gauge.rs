@@ -1,4 +1,4 @@
-//! What etcd spends: processor time and memory from the kernel, requests and bytes from its own metrics.
+//! etcd's cost: processor time and memory from the kernel, requests and bytes from its own metrics.
 
 use std::collections::BTreeMap;
 use std::ops::Sub;
@@ -10,12 +10,12 @@ use crate::process::Process;
 use crate::stores::etcd::{Etcd, Member};
 use crate::wait::eventually;
 
-/// A busy etcd takes its time to tell.
+/// A busy etcd responds slowly.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Of `/proc/PID/stat`: fixed by the kernel's interface.
+/// The unit of `/proc/PID/stat`: fixed by the kernel's interface.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// What etcd has spent since it started.
+/// What etcd has used since it started.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Reading {
     cpu: f64,
@@ -25,16 +25,16 @@ pub(super) struct Reading {
     peak_kib: u64,
 }
 
-/// What etcd has spent on something.
+/// What etcd has used for one phase.
 #[derive(Clone, Debug, Default)]
 pub struct Cost {
     pub cpu: Duration,
     pub sent_bytes: u64,
     /// Calls by the name of the method, streams included.
     pub requests: BTreeMap<String, u64>,
-    /// Calls that brought an error.
+    /// Calls that returned an error.
     pub refused: u64,
-    /// The most memory that was resident.
+    /// Peak resident memory.
     pub peak_kib: u64,
 }
 
@@ -48,7 +48,7 @@ impl Cost {
     }
 }
 
-/// What the first member has spent so far; the next reading's peak starts anew.
+/// What the first member has used so far; resets the peak for the next reading.
 pub(super) fn read(etcd: &Etcd) -> Result<Reading> {
     let (member, pid) = (member(etcd)?, process(etcd)?.pid());
     let mut metrics = String::new();
@@ -71,7 +71,7 @@ pub(super) fn cpu(etcd: &Etcd) -> Result<f64> {
     cpu_seconds(&proc(process(etcd)?.pid(), "stat")?).context("no times")
 }
 
-/// Memory that is resident now.
+/// Resident memory at present.
 pub(super) fn resident_kib(etcd: &Etcd) -> Result<u64> {
     process(etcd)?.resident_kib()
 }
@@ -111,7 +111,7 @@ fn field(status: &str, name: &str) -> Option<u64> {
     rest.split_whitespace().next()?.parse().ok()
 }
 
-/// User and system time: the 14th and 15th field, counted from the state behind the name.
+/// User and system time: fields 14 and 15, counted from the state after the name.
 fn cpu_seconds(stat: &str) -> Option<f64> {
     let (_, behind_name) = stat.rsplit_once(')')?;
     let times: Vec<f64> = behind_name
@@ -152,7 +152,7 @@ fn label<'a>(name: &'a str, label: &str) -> Option<&'a str> {
     rest.split('"').next()
 }
 
-/// Metrics count in floating point.
+/// Metrics are floating-point numbers.
 #[allow(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,

@@ -1,12 +1,12 @@
-//! Room for thousands of connections: etcd inherits the limit of open files from us.
+//! The limit of open files for thousands of connections, which etcd inherits from this process.
 
 use anyhow::{Context, Result, ensure};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-/// What a process opens beside the connections, and etcd beside its clients'.
+/// Files that a process opens in addition to its connections, and etcd to its clients'.
 const BESIDE: u64 = 500;
 
-/// Connections come and go: for a moment a node may have two.
+/// While a connection is replaced, a node may have two.
 pub(super) fn raise_open_files(nodes: usize) -> Result<()> {
     let wanted = 2 * u64::try_from(nodes)? + BESIDE;
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;

@@ -1,4 +1,5 @@
-//! A storm: thousands of simulated daemons in one process, the real subnet manager on a real etcd, and no kernel.
+//! A storm: thousands of simulated daemons in one process, with the real subnet manager and a real
+//! etcd, without a kernel.
 
 mod bare;
 mod crowd;
@@ -20,28 +21,28 @@ use crate::Binaries;
 pub use gauge::Cost;
 pub use report::{Calm, FanOut, Phase, Report};
 
-/// What to simulate.
+/// The parameters of a simulation.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Simulated daemons.
     pub nodes: usize,
-    /// Of all pods; each node gets a /24 of it.
+    /// The network of all pods; each node gets a /24 of it.
     pub network: String,
     /// All daemons start within this time, one after the other.
     pub spread: Duration,
-    /// Changes of one lease whose way to everybody is timed.
+    /// The number of lease changes whose propagation to all nodes is timed.
     pub changes: usize,
-    /// How long the cluster is left alone, to see what that costs.
+    /// The duration of the idle phase.
     pub calm: Duration,
-    /// Time between two renewals of a lease, for the measure of what renewals cost.
+    /// Interval of renewals of a lease, to measure their cost.
     pub renewal: Duration,
-    /// How long etcd is away.
+    /// The duration of etcd's outage.
     pub away: Duration,
-    /// Real daemons among the simulated ones, each in a node of its own.
+    /// Real daemons among the simulated ones, each on its own node.
     pub real: usize,
-    /// What the real daemons run.
+    /// The binaries of the real daemons.
     pub binaries: Binaries,
-    /// Gets a line whenever there is something to tell.
+    /// Called with each line of progress.
     pub progress: fn(&str),
 }
 
@@ -62,7 +63,7 @@ impl Default for Settings {
     }
 }
 
-/// Goes through all phases; each is an error if somebody gives up or sees something else than the others.
+/// Runs all phases; fails if a node stops or its view differs from the others'.
 pub fn run(settings: &Settings) -> Result<Report> {
     limit::raise_open_files(settings.nodes)?;
     let first = [phases::bare(settings)?, phases::acquire_only(settings)?];

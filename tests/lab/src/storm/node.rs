@@ -1,4 +1,4 @@
-//! One simulated daemon: it takes a lease, holds it and follows all others, as a real one does.
+//! One simulated daemon: it acquires a lease, holds it and observes all others, as a real one does.
 
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex};
@@ -17,27 +17,27 @@ use tweed::store::{Documents, Error, Leases};
 use super::view::{Digest, View};
 use crate::process::lock;
 
-/// The first of the nodes' addresses, one after the other.
+/// The first of the nodes' addresses, which are consecutive.
 const FIRST_IP: Ipv4Addr = Ipv4Addr::new(100, 64, 0, 1);
 
-/// What is seen of a node from the outside.
+/// The observable state of a node.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Seen {
     pub(super) lease: Option<Lease>,
     pub(super) digest: Digest,
-    /// When the last update came.
+    /// The time of the last update.
     pub(super) updated: Option<Instant>,
     pub(super) snapshots: u64,
     pub(super) losses: u64,
-    /// Why it gave up, which it should never do.
+    /// Why it stopped, which must not happen.
     pub(super) gave_up: Option<String>,
 }
 
-/// What a node is told.
+/// The instructions to a node.
 #[derive(Clone, Debug)]
 pub(super) struct Orders {
     pub(super) attributes: watch::Receiver<LeaseAttributes>,
-    /// Whether those that hold a lease may follow the others'.
+    /// Whether nodes that hold a lease may observe the others'.
     pub(super) follow: watch::Receiver<bool>,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct Node {
     seen: Arc<Mutex<Seen>>,
 }
 
-/// What node number `number` publishes.
+/// The attributes that node number `number` publishes.
 pub(super) fn attributes(number: usize, backend: BackendType) -> LeaseAttributes {
     let offset = u32::try_from(number).unwrap_or(u32::MAX);
     let public_ip = Ipv4Addr::from_bits(FIRST_IP.to_bits().saturating_add(offset));
@@ -70,7 +70,7 @@ impl Node {
         Self { manager: EtcdSubnetManager::new(options, previous, renew_margin), orders, seen }
     }
 
-    /// Until it is aborted.
+    /// Runs until it is aborted.
     pub(super) async fn live(self, delay: Duration) {
         tokio::time::sleep(delay).await;
         if let Err(error) = self.work().await {

@@ -1,4 +1,4 @@
-//! What happens to the cluster, one thing after the other, and what each costs.
+//! The phases of a storm, and what each costs.
 
 use std::time::{Duration, Instant};
 
@@ -13,10 +13,10 @@ use super::report::{Calm, FanOut, Phase, Report, percentile};
 use super::scene::Scene;
 use super::view::View;
 
-/// flannel's term of a lease.
+/// The TTL of flannel's leases.
 pub(super) const TTL: Duration = Duration::from_secs(86_400);
 
-/// A cluster that lives, and what etcd had spent when the phase began.
+/// A running cluster, and what etcd had used when the phase began.
 struct Live<'a> {
     settings: &'a Settings,
     scene: Scene,
@@ -27,8 +27,8 @@ struct Live<'a> {
     start: Instant,
 }
 
-/// As many clients that ask for nothing but what a lease takes: what etcd spends on them, no daemon
-/// on the same machine could save.
+/// The same number of clients, with only the requests that a lease needs: a lower limit of etcd's
+/// cost on the same machine.
 pub(super) fn bare(settings: &Settings) -> Result<Phase> {
     let mut live = Live::build(settings)?;
     live.begin("bare requests")?;
@@ -38,18 +38,18 @@ pub(super) fn bare(settings: &Settings) -> Result<Phase> {
     Ok(Phase { nodes: settings.nodes, ..phase })
 }
 
-/// All take a lease at once, and nobody follows the others'. Counts until etcd holds the last.
+/// All acquire a lease at once, and none observes the others'. Ends when etcd has the last lease.
 pub(super) fn acquire_only(settings: &Settings) -> Result<Phase> {
     let mut live = Live::build(settings)?;
     live.crowd.follow_nobody();
     live.begin("everybody takes a lease")?;
     live.crowd.join(0..settings.nodes);
     live.crowd.wait_for_keys(&live.scene.etcd)?;
-    // As many keys as nodes are as many subnets; what each does with its own, a cold start shows.
+    // As many keys as nodes imply as many subnets; a cold start verifies each node's own.
     live.end("leases only", live.start.elapsed())
 }
 
-/// From a cold start to a restart of everything.
+/// From a cold start to a restart of all nodes.
 pub(super) fn live(settings: &Settings) -> Result<Report> {
     let mut live = Live::build(settings)?;
     let cold = live.cold_start()?;
@@ -81,7 +81,7 @@ impl<'a> Live<'a> {
         Ok(Self { settings, scene, crowd, reals, before, listings, start })
     }
 
-    /// Everybody starts at once in an empty network, and sees everybody else in the end.
+    /// All nodes start at once in an empty network; ends when each has observed all others.
     fn cold_start(&mut self) -> Result<Phase> {
         self.begin("cold start")?;
         self.reals = Reals::start(&self.scene, self.settings)?;
@@ -92,7 +92,7 @@ impl<'a> Live<'a> {
         self.end("cold start", took)
     }
 
-    /// One lease changes after the other.
+    /// Leases change one after the other.
     fn fan_out(&mut self) -> Result<FanOut> {
         self.begin("single changes")?;
         let mut truth = self.scene.truth()?;
@@ -111,7 +111,7 @@ impl<'a> Live<'a> {
         Ok(FanOut { p50: of(0.5), p99: of(0.99), last: of(1.0), cpu: cost.cpu / changes })
     }
 
-    /// How long everybody takes to see the change of one.
+    /// The time until each node has observed the change of one.
     fn change(&self, index: usize, truth: &mut View) -> Result<Vec<Duration>> {
         let start = Instant::now();
         self.crowd.flip(index)?;
@@ -121,12 +121,12 @@ impl<'a> Live<'a> {
         Ok(self.crowd.latencies(start))
     }
 
-    /// One in a hundred joins, leaves or flips.
+    /// One in a hundred joins, leaves or changes its backend.
     fn churn(&mut self) -> Result<Phase> {
         self.begin("joins, leaves and flips")?;
         let share = (self.settings.nodes / 100).max(1);
         let left_behind = self.crowd.leave(share);
-        // Who is gone counts no more.
+        // Stopped nodes are not counted.
         self.listings = self.crowd.listings();
         for lease in left_behind {
             self.scene.etcd.revoke(lease.grant.context("a lease without a term")?)?;
@@ -148,13 +148,13 @@ impl<'a> Live<'a> {
         Ok(Calm { name, took, cost, writes, resident_kib: gauge::resident_kib(&self.scene.etcd)? })
     }
 
-    /// Until everybody follows again and has seen what has changed since.
+    /// Ends when all nodes observe again and have all changes.
     fn etcd_restart(&mut self) -> Result<Phase> {
         self.begin("etcd restarts")?;
         self.scene.etcd.stop()?;
         std::thread::sleep(self.settings.away);
         self.scene.etcd.start()?;
-        // The new process counts from zero.
+        // The counters of the new process start at zero.
         (self.before, self.start) = (Reading::default(), Instant::now());
         self.crowd.flip(0)?;
         self.crowd.wait_for_leases(&self.scene.etcd)?;
@@ -172,7 +172,7 @@ impl<'a> Live<'a> {
         self.end("all daemons restart", took)
     }
 
-    /// Waits until all see what etcd holds; returns the time since the phase began.
+    /// Waits until all views equal etcd's content; returns the time since the phase began.
     fn converge(&self) -> Result<Duration> {
         let total = self.crowd.len() + self.reals.len();
         self.reals.wait_for_peers(total.saturating_sub(1))?;

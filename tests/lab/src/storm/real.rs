@@ -1,4 +1,4 @@
-//! Real daemons among the simulated ones, each on a node with a kernel of its own.
+//! Real daemons among the simulated ones, each on its own node with a kernel.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::node::daemon::Daemon;
 use crate::wait::eventually;
 
 const PATIENCE: Duration = Duration::from_secs(300);
-/// Outside of any network of pods that a storm may use.
+/// Outside all networks of pods that a storm may use.
 const SEGMENT: &str = "192.168.7.0/24";
 
 pub(super) struct Reals {
@@ -24,7 +24,7 @@ impl Reals {
         Self { daemons: Vec::new() }
     }
 
-    /// Starts as many as the settings say, and does not wait for them.
+    /// Starts the number in the settings, and does not wait for them.
     pub(super) fn start(scene: &Scene, settings: &Settings) -> Result<Self> {
         if settings.real == 0 {
             return Ok(Self::none());
@@ -42,7 +42,7 @@ impl Reals {
         self.daemons.len()
     }
 
-    /// Waits until each has programmed so many peers.
+    /// Waits until each has programmed this number of peers.
     pub(super) fn wait_for_peers(&self, peers: usize) -> Result<()> {
         self.daemons.iter().try_for_each(|(node, daemon)| {
             let seen = eventually(PATIENCE, || {

@@ -1,11 +1,11 @@
-//! What a storm has cost, as tables.
+//! The cost of a storm, as tables.
 
 use std::fmt;
 use std::time::Duration;
 
 use super::gauge::Cost;
 
-/// What all phases have cost.
+/// The cost of all phases.
 #[derive(Clone, Debug)]
 pub struct Report {
     pub nodes: usize,
@@ -13,47 +13,47 @@ pub struct Report {
     pub network: String,
     pub phases: Vec<Phase>,
     pub fan_out: FanOut,
-    /// With renewals as rare as they are by default.
+    /// With the default interval of renewals.
     pub calm: Calm,
-    /// With renewals as often as the settings say.
+    /// With the interval of renewals in the settings.
     pub renewals: Calm,
 }
 
-/// Something that happened to all, until the last one was done.
+/// A phase for all nodes, until the last one is done.
 #[derive(Clone, Debug)]
 pub struct Phase {
     pub name: &'static str,
     pub nodes: usize,
     pub took: Duration,
     pub cost: Cost,
-    /// Readings of all leases that nodes got to see.
+    /// Listings of all leases that nodes received.
     pub listings: u64,
 }
 
-/// How long one change takes to everybody: the median over all changes.
+/// The propagation of one change to all nodes: the median over all changes.
 #[derive(Clone, Copy, Debug)]
 pub struct FanOut {
     pub p50: Duration,
     pub p99: Duration,
     pub last: Duration,
-    /// Of etcd, for one change.
+    /// etcd's processor time for one change.
     pub cpu: Duration,
 }
 
-/// A while in which nobody does anything.
+/// An idle period.
 #[derive(Clone, Debug)]
 pub struct Calm {
     pub name: &'static str,
     pub took: Duration,
     pub cost: Cost,
-    /// Keys written, each of which would wake everybody.
+    /// Keys written; each of them would be sent to all nodes.
     pub writes: i64,
     pub resident_kib: u64,
 }
 
 impl Phase {
-    /// Transactions that found their subnet taken, where each node makes one that succeeds, and
-    /// whoever writes a snapshot another one: each under an etcd lease of its own.
+    /// Transactions that found their subnet taken. Each node makes one that succeeds, and a node
+    /// that writes a snapshot makes another, each under its own etcd lease.
     pub fn conflicts(&self) -> u64 {
         let nodes = u64::try_from(self.nodes).unwrap_or(u64::MAX);
         let succeed = nodes.max(self.cost.calls("LeaseGrant"));
@@ -72,7 +72,7 @@ impl Calm {
     }
 }
 
-/// Of values in order: the one that `share` of them do not exceed.
+/// The smallest of the sorted values that a `share` of them does not exceed.
 pub(super) fn percentile(values: &[Duration], share: f64) -> Duration {
     let rank = Duration::from_secs(values.len().try_into().unwrap_or(u64::MAX)).mul_f64(share);
     let index = usize::try_from(rank.as_secs()).unwrap_or(usize::MAX);

@@ -1,4 +1,4 @@
-//! Where a storm happens: one etcd in a namespace of its own, and beside it the threads of the simulated daemons.
+//! The setup of a storm: etcd in its own namespace, and the threads of the simulated daemons.
 
 use anyhow::{Context, Result};
 use futures::StreamExt;
@@ -15,7 +15,8 @@ use crate::stores::etcd::Etcd;
 
 pub(super) const PREFIX: &str = "/coreos.com/network";
 
-/// Those that flip stay peers of the real daemons. The others exist on paper alone, and answer nobody.
+/// With Mixed, nodes that change backend stay peers of the real daemons. Simulated nodes answer no
+/// probes.
 const MIXED: &str = r#""Backend":{"Type":"vxlan"},"Mixed":true,"Probe":{"Enabled":false}"#;
 
 /// Dropped in the order of the fields.
@@ -33,7 +34,7 @@ impl Scene {
         let config = format!(r#"{{"Network":"{network}","SubnetLen":24,{MIXED}}}"#);
         etcd.put(&format!("{PREFIX}/config"), &config)?;
         let member = etcd.members().first().context("the cluster has no member")?;
-        // The threads live where they are started, so the sockets they open are in etcd's namespace.
+        // The threads start in etcd's namespace, so their sockets are in it too.
         let runtime =
             member.namespace().within(|| Builder::new_multi_thread().enable_all().build())??;
         Ok(Self { runtime, etcd, lab })
@@ -44,7 +45,7 @@ impl Scene {
         EtcdOptions { endpoints: self.etcd.endpoints(), prefix, ..EtcdOptions::default() }
     }
 
-    /// What etcd holds now, read by somebody who takes no part.
+    /// The content of etcd, read by a separate client.
     pub(super) fn truth(&self) -> Result<View> {
         let manager = EtcdSubnetManager::new(self.options(), Previous::default(), RENEW_MARGIN);
         let first = self.runtime.spawn(async move { manager.watch().next().await });
@@ -54,7 +55,7 @@ impl Scene {
         Ok(view)
     }
 
-    /// Of the key that changed last.
+    /// The revision of the last change.
     pub(super) fn revision(&self) -> Result<i64> {
         self.etcd.revision()
     }

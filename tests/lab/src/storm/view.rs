@@ -1,4 +1,4 @@
-//! What one simulated node knows of all leases, in a few bytes for each, and comparable at a glance.
+//! The leases that one simulated node knows, in a few bytes each, and fast to compare.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -14,7 +14,7 @@ pub(super) struct View {
     sum: u64,
 }
 
-/// Equal for equal views, in whatever order they came about.
+/// Equal for equal views, independent of the order of updates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Digest {
     pub(super) leases: usize,
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn the_way_to_a_view_does_not_matter() {
+    fn a_view_is_independent_of_the_order() {
         let at_once = digest(&[LeaseUpdate::Snapshot(vec![vxlan(1), vxlan(2)])]);
         let host_gw = LeaseUpdate::Put(record(1, BackendType::HostGw));
         let one_by_one = digest(&[
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_of_ours_looks_like_its_record() {
+    fn a_lease_has_the_fingerprint_of_its_record() {
         let mut view = View::default();
         view.put_lease(&lease(7, BackendType::Vxlan));
         assert_eq!(view.digest(), digest(&[LeaseUpdate::Put(vxlan(7))]));

@@ -1,4 +1,4 @@
-//! The side that speaks first.
+//! The client side of streams and requests.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -13,17 +13,17 @@ use crate::traffic::probe::Pair;
 const BETWEEN_MESSAGES: Duration = Duration::from_millis(100);
 const BETWEEN_PAGES: Duration = Duration::from_millis(500);
 const CONNECT: Duration = Duration::from_secs(5);
-/// A stream that was silent for so long is broken.
+/// A stream without data for this time is broken.
 const SILENCE: Duration = Duration::from_secs(10);
 
-/// Says something through a stream, and waits for it to come back.
+/// Sends messages through a stream, and waits for each to be returned.
 #[derive(Debug)]
 pub(super) struct Caller {
     target: SocketAddr,
     stream: TcpStream,
 }
 
-/// Asks for a page, by a connection of its own.
+/// Requests pages, each by its own connection.
 #[derive(Debug)]
 pub(super) struct Browser {
     pub(super) target: SocketAddr,
@@ -35,13 +35,13 @@ impl Caller {
         Ok(Self { target, stream: stream.with_context(|| pair.to_string())? })
     }
 
-    /// Connects again where the stream breaks.
+    /// Reconnects if the stream breaks.
     pub(super) fn run(mut self, shared: &Shared) {
         while shared.is_running() {
             let started = Instant::now();
             match self.echo() {
                 Ok(()) => shared.counters.echo(started.elapsed()),
-                // In the end the server may be the first to leave.
+                // At the end, the server may stop first.
                 Err(_) if !shared.is_running() => return,
                 Err(_) => {
                     shared.counters.broken();

@@ -1,4 +1,4 @@
-//! Long-lived TCP connections between pods, nodes and a machine outside of the cluster.
+//! Long-lived TCP connections between pods, nodes and a machine outside the cluster.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv6Addr, SocketAddr, TcpListener};
@@ -17,28 +17,28 @@ use crate::node::pod::Pod;
 use crate::node::services::{Proxy, Service, service_range};
 use crate::wait::eventually;
 
-/// Pods, nodes and the machine outside listen on this port.
+/// The port of listeners on pods, nodes and the machine outside.
 const PORT: u16 = 7100;
 const SERVICE_PORT: u16 = 80;
 const FIRST_NODE_PORT: u16 = 30_001;
-/// An exchange ends within its limit, one way or the other; a busy machine is slow to say so.
+/// An exchange ends within its limit; a busy machine reports that later.
 const SETTLED: Duration = Duration::from_secs(60);
 
-/// The two ends of a connection, and what is between them.
+/// The two ends of a connection, and the translation between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// By a port of a node to a pod on another one.
+    /// Through a port of a node to a pod on another node.
     OutsideToPod,
     /// To a pod on another node.
     HostToPod,
-    /// By the address of a service to a pod on another node.
+    /// Through a service's address to a pod on another node.
     HostToService,
     /// To another node.
     PodToHost,
     PodToOutside,
 }
 
-/// A node of the cluster with a pod, and the rules for services on it.
+/// A node with a pod, and its rules for services.
 #[derive(Clone, Debug)]
 pub struct Worker {
     pub node: Node,
@@ -46,21 +46,22 @@ pub struct Worker {
     pub proxy: Proxy,
 }
 
-/// The connections of one kind that begin at one node, or are forwarded by it.
+/// The connections of one kind that start at one node, or that it forwards.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// Connections that were open, or should have been.
     pub open: usize,
-    /// Why each of the others ended: it was reset or closed, or an exchange took longer than five seconds.
+    /// The reason why each broken one ended: reset, closed, or an exchange longer than five
+    /// seconds.
     pub broken: Vec<String>,
-    /// The longest time from a request to its answer.
+    /// The longest time from a request to its response.
     pub worst: Duration,
 }
 
 /// By kind, and by the name of the node.
 pub type Outcomes = BTreeMap<(Kind, String), Outcome>;
 
-/// Connections that are open, each with ten exchanges per second. Dropping it ends them.
+/// Open connections, each with ten exchanges per second. Dropping it ends them.
 #[derive(Debug)]
 pub struct Connections {
     workers: Vec<Worker>,
@@ -92,9 +93,9 @@ impl Kind {
 }
 
 impl Connections {
-    /// Prepares services and listeners; no connection is open yet. `pairs` are the workers, by index, between
-    /// which connections run: from the first to the second. `outside` is on the segment of the nodes, and
-    /// has no daemon.
+    /// Prepares services and listeners; no connection is open yet. `pairs` are indices of workers:
+    /// connections run from the first to the second of each. `outside` is on the segment of the
+    /// nodes, and has no daemon.
     pub fn prepare(
         workers: Vec<Worker>,
         pairs: impl IntoIterator<Item = (usize, usize)>,
@@ -109,7 +110,8 @@ impl Connections {
             let spaces = [node.namespace(), pod.namespace()];
             spaces.into_iter().try_for_each(|space| connections.listen(space))?;
             for family in pod.families() {
-                // A node finds the way to a service before its address is replaced: usually by a default route.
+                // A node looks up the route to a service before it translates the address: usually
+                // a default route.
                 let route = format!("route replace {} dev eth0", service_range(family));
                 node.ip(format!("{} {route}", family.flag()))?;
             }
@@ -119,12 +121,12 @@ impl Connections {
         Ok(connections)
     }
 
-    /// Writes the rules for services on every node again, as kube-proxy does from time to time.
+    /// Writes the rules for services on every node again, as kube-proxy does periodically.
     pub fn sync_services(&self) -> Result<()> {
         self.workers.iter().try_for_each(|it| it.node.sync_services(it.proxy, &self.services))
     }
 
-    /// Opens one connection more of each kind and family for every pair, and waits for their first
+    /// Opens one more connection of each kind and family for every pair, and waits for their first
     /// exchanges. One that cannot be opened counts as broken.
     pub fn open(&mut self) -> Result<()> {
         for (from, to) in self.pairs.clone() {
@@ -139,7 +141,7 @@ impl Connections {
         self.settle()
     }
 
-    /// What has happened to all connections since the last call, and up to now.
+    /// The outcome of all connections since the last call.
     pub fn take(&self) -> Result<Outcomes> {
         self.settle()?;
         let mut outcomes = Outcomes::new();
@@ -149,11 +151,12 @@ impl Connections {
         Ok(outcomes)
     }
 
-    /// Waits until every connection has completed an exchange that began after this call, or is broken.
+    /// Waits until every connection has completed an exchange that began after this call, or is
+    /// broken.
     fn settle(&self) -> Result<()> {
         let before: Vec<u64> = self.lines.iter().map(|line| line.exchanges()).collect();
         let is_settled = |(line, before): (&Arc<Line>, &u64)| {
-            // The first of two may have begun before the call.
+            // The first of two may have started before the call.
             line.is_broken() || line.exchanges() >= before + 2
         };
         eventually(SETTLED, || self.lines.iter().zip(&before).all(is_settled))

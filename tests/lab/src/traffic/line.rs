@@ -1,4 +1,4 @@
-//! One long-lived connection: opened, kept busy, and its counts.
+//! One long-lived connection, its exchanges and its counts.
 
 use std::io::{Error, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -11,21 +11,21 @@ use super::connections::{Kind, Outcome};
 use crate::wait::is_silence;
 
 const BETWEEN: Duration = Duration::from_millis(100);
-/// An exchange that takes longer, or a connection that cannot be opened for so long, is broken.
+/// A connection is broken if an exchange, or opening it, takes longer.
 const LIMIT: Duration = Duration::from_secs(5);
 const REQUEST: &[u8; 16] = b"0123456789abcdef";
 
-/// Its own thread writes to it, all others read.
+/// Only its own thread writes to it; others read.
 #[derive(Debug)]
 pub(super) struct Line {
     pub(super) kind: Kind,
-    /// The node that it begins at, or that forwards it.
+    /// The node at which it starts, or that forwards it.
     pub(super) node: String,
     target: SocketAddr,
     exchanges: AtomicU64,
     worst_us: AtomicU64,
     broken: OnceLock<String>,
-    /// Whether an outcome has it.
+    /// Whether an outcome includes it.
     is_reported: AtomicBool,
 }
 
@@ -35,7 +35,7 @@ impl Line {
         Self { kind, node: node.to_owned(), target, exchanges, worst_us, broken, is_reported }
     }
 
-    /// Opens the connection, and keeps it busy until it breaks or all is over.
+    /// Opens the connection, and exchanges messages until it breaks or the test ends.
     pub(super) fn run(&self, shared: &Shared) {
         let started = Instant::now();
         let Err(error) = self.exchange(shared) else { return };
@@ -55,7 +55,7 @@ impl Line {
         self.broken.get().is_some()
     }
 
-    /// Adds what has happened since the last call.
+    /// Adds the counts since the last call.
     pub(super) fn take(&self, outcome: &mut Outcome) {
         let worst = Duration::from_micros(self.worst_us.swap(0, Ordering::SeqCst));
         outcome.worst = outcome.worst.max(worst);
@@ -91,7 +91,7 @@ fn exchange(stream: &mut TcpStream) -> std::io::Result<()> {
         match stream.read(rest) {
             Ok(0) => return Err(Error::new(ErrorKind::UnexpectedEof, "closed")),
             Ok(count) => length += count,
-            // A signal, or a machine that stood still.
+            // A signal, or a suspended machine.
             Err(error) if is_silence(&error) && started.elapsed() < LIMIT => {}
             Err(error) if is_silence(&error) => {
                 return Err(Error::new(ErrorKind::TimedOut, format!("no answer for {LIMIT:?}")));

@@ -1,4 +1,4 @@
-//! What applications notice: streams and requests between pods, and connections of other kinds.
+//! Traffic as applications see it: streams, requests and long-lived connections.
 
 mod client;
 mod connections;
@@ -23,14 +23,14 @@ use client::{Browser, Caller};
 use server::Server;
 use tally::Counters;
 
-/// Streams and requests under way. Dropping it ends them.
+/// Running streams and requests. Dropping it ends them.
 #[derive(Debug)]
 pub struct Traffic {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<Result<()>>>,
 }
 
-/// What the threads have in common.
+/// The state that the threads share.
 #[derive(Debug, Default)]
 struct Shared {
     stopped: AtomicBool,
@@ -38,8 +38,8 @@ struct Shared {
 }
 
 impl Traffic {
-    /// Connects a stream for each pair, which says something ten times a second, and asks for a page
-    /// twice a second.
+    /// Connects a stream for each pair, which sends a message ten times a second, and requests a
+    /// page twice a second.
     pub fn start(pairs: &[Pair]) -> Result<Self> {
         let mut traffic = Self { shared: Arc::default(), threads: Vec::new() };
         let mut targets = HashMap::new();
@@ -65,12 +65,12 @@ impl Traffic {
         Ok(traffic)
     }
 
-    /// What has happened since the last call.
+    /// The counts since the last call.
     pub fn take(&self) -> Tally {
         self.shared.counters.take()
     }
 
-    /// Ends all streams in peace, and tells what has happened since the last [`take`](Self::take).
+    /// Ends all streams gracefully, and returns the counts since the last [`take`](Self::take).
     pub fn finish(mut self) -> Result<Tally> {
         self.shared.stop();
         for thread in self.threads.drain(..) {

@@ -1,4 +1,4 @@
-//! The side that answers: what comes through a stream goes back, and whoever asks gets a page.
+//! The server side: echoes streams, and answers requests with a page.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -13,21 +13,21 @@ use super::Shared;
 use crate::traffic::probe::Pair;
 use crate::wait::is_silence;
 
-/// Bytes of a page: some packets of the largest size.
+/// The size of a page in bytes: some packets of the maximum size.
 pub(super) const PAGE: usize = 10_000;
 
-/// Between two looks at whether it is over, in milliseconds.
+/// Interval of checks for the end, in milliseconds.
 const LOOK: u16 = 100;
 const REQUEST: Duration = Duration::from_secs(1);
 
-/// In a pod, on ports that the kernel chose.
+/// Runs in a pod, on ports that the kernel chooses.
 #[derive(Debug)]
 pub(super) struct Server {
     streams: TcpListener,
     pages: TcpListener,
 }
 
-/// Where to find the two.
+/// The addresses of the two listeners.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Targets {
     pub(super) stream: SocketAddr,
@@ -52,7 +52,7 @@ impl Server {
         Ok(Targets { stream: self.streams.local_addr()?, pages: self.pages.local_addr()? })
     }
 
-    /// Each connection gets a thread: one that stalls must not hold the others up.
+    /// Each connection gets a thread: a stalled one must not block the others.
     pub(super) fn run(self, shared: &Arc<Shared>) -> Result<()> {
         let mut echoes = Vec::new();
         while shared.is_running() {
@@ -63,11 +63,11 @@ impl Server {
                 echoes.push(std::thread::spawn(move || echo(stream, &shared)));
             }
             while let Ok((stream, _)) = self.pages.accept() {
-                // Who asked for the page says so if it does not come.
+                // The client counts pages that it does not get.
                 std::thread::spawn(move || answer(stream).ok());
             }
         }
-        // What a client does of a stream that ends is of no interest here.
+        // A client's error ends its stream only.
         for echo in echoes {
             drop(echo.join());
         }
@@ -75,14 +75,14 @@ impl Server {
     }
 }
 
-/// Echoes on a listener alone, each connection in a thread that ends with it.
+/// Echoes on one listener, each connection in its own thread.
 pub(super) fn echo_all(listener: &TcpListener, shared: &Arc<Shared>) -> Result<()> {
     listener.set_nonblocking(true)?;
     while shared.is_running() {
         poll(&mut [PollFd::new(listener.as_fd(), PollFlags::POLLIN)], PollTimeout::from(LOOK))?;
         while let Ok((stream, _)) = listener.accept() {
             let shared = Arc::clone(shared);
-            // The client reports a connection that breaks.
+            // The client reports broken connections.
             std::thread::spawn(move || echo(stream, &shared).ok());
         }
     }

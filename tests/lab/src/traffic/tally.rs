@@ -1,21 +1,21 @@
-//! What streams and requests have met with.
+//! The counts of streams and requests.
 
 use std::ops::AddAssign;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Of all pairs together, in a while.
+/// The sum over all pairs, in a period.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Messages that came back through a stream.
+    /// Messages returned through a stream.
     pub echoes: u64,
     /// Streams that were reset, or silent for ten seconds.
     pub broken: u64,
-    /// The longest time that a message took to come back.
+    /// The longest time until a message was returned.
     pub longest_wait: Duration,
-    /// Pages that came, each by a connection of its own.
+    /// Pages received, each by its own connection.
     pub pages: u64,
-    /// Those that did not come whole within two seconds.
+    /// Pages not received completely within two seconds.
     pub failed: u64,
 }
 
@@ -47,7 +47,7 @@ impl Counters {
         self.failed.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The counts so far, which begin anew.
+    /// The counts so far; resets them.
     pub(super) fn take(&self) -> Tally {
         let take = |counter: &AtomicU64| counter.swap(0, Ordering::Relaxed);
         Tally {

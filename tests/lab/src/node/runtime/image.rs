@@ -1,4 +1,4 @@
-//! The image of the lab's containers: busybox and nothing else, made here.
+//! The image of the lab's containers, which contains only busybox.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -10,14 +10,14 @@ use serde_json::json;
 use super::GREETING;
 use crate::node::host::Host;
 
-/// Its name. The registry does not exist.
+/// The name; its registry does not exist.
 pub(super) const NAME: &str = "registry.invalid/tweed/lab:1";
 
 const BUSYBOX: &str = "/bin/busybox";
 
-/// Writes the image as `docker save` does; returns where the host has the archive.
+/// Writes the image as `docker save` does; returns the path of the archive on the host.
 ///
-/// Left to itself, a container of it sleeps.
+/// By default, its containers sleep.
 pub(super) fn write_on(host: &Host) -> Result<&'static str> {
     let folder = host.path("/run/image");
     let (root, parts) = (folder.join("root"), folder.join("parts"));

@@ -1,4 +1,4 @@
-//! What runs containers on a host, and calls the CNI plugin for each.
+//! Container runtimes on a host, which call the CNI plugin for each container.
 
 mod containerd;
 mod image;
@@ -13,26 +13,26 @@ pub use podman::Podman;
 
 use crate::network::address::Family;
 
-/// What every container answers over HTTP.
+/// The body of every container's HTTP responses.
 pub const GREETING: &str = "a container of the lab";
 
-/// What every container does: it answers HTTP on port 80.
+/// The command of every container: it serves HTTP on port 80.
 const SERVE: [&str; 6] = ["/bin/busybox", "httpd", "-f", "-p80", "-h", "/srv"];
 
-/// What a container shall be like.
+/// The plan of a container.
 #[derive(Clone, Copy, Debug)]
 pub struct ContainerPlan<'a> {
     pub name: &'a str,
-    /// The port of the host that leads to its port 80.
+    /// The port of the host that is forwarded to its port 80.
     pub published: Option<u16>,
 }
 
-/// A container that runs, alone in its pod.
+/// A running container, the only one in its pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Container {
-    /// As the CNI plugin is told it: where containers are grouped in pods, the pod's.
+    /// The id that the CNI plugin gets: the pod's, if containers are grouped in pods.
     pub id: String,
-    /// As commands are told it.
+    /// The id that commands take.
     main: String,
     pub addresses: Vec<IpAddr>,
 }
@@ -46,14 +46,14 @@ impl Container {
 
 /// A container runtime, ready to run containers of the lab's image.
 pub trait Runtime {
-    /// Starts a container that answers HTTP on port 80 with [`GREETING`], in a pod of its own.
+    /// Starts a container that serves [`GREETING`] by HTTP on port 80, in its own pod.
     fn start(&self, plan: ContainerPlan<'_>) -> Result<Container>;
 
-    /// Runs a program of busybox in the container and returns what it prints; a failing one is an error
-    /// that quotes it.
+    /// Runs a program of busybox in the container and returns its output; if it fails, the error
+    /// contains the output.
     fn exec(&self, container: &Container, command: &[&str]) -> Result<String>;
 
-    /// Ends the container at once and takes its pod away.
+    /// Stops the container at once and removes its pod.
     fn remove(&self, container: &Container) -> Result<()>;
 }
 

@@ -24,7 +24,7 @@ impl Podman {
         Ok(podman)
     }
 
-    /// Starts a container that has ended; its addresses are others.
+    /// Starts an exited container again; its addresses change.
     pub fn start_again(&self, container: &Container) -> Result<Container> {
         self.call(&["start", &container.main])?;
         self.describe(container.id.clone())

@@ -6,8 +6,8 @@ use super::{Rules, Service};
 use crate::network::address::Family;
 use crate::node::Node;
 
-/// kube-proxy inserts a jump to each of its chains first in the chain of the kernel: table, from, to, and
-/// the packets that it is for.
+/// kube-proxy inserts a jump to each of its chains first in the kernel's chain: table, from, to,
+/// and the packets that match.
 const JUMPS: [(&str, &str, &str, &str); 9] = [
     ("filter", "INPUT", "KUBE-EXTERNAL-SERVICES", "-m conntrack --ctstate NEW "),
     ("filter", "FORWARD", "KUBE-EXTERNAL-SERVICES", "-m conntrack --ctstate NEW "),
@@ -43,7 +43,7 @@ const NAT: &str = r#"
 
 const NODE_PORTS: &str = r#"-A KUBE-SERVICES -m comment --comment "kubernetes service nodeports; NOTE: this must be the last rule in this chain" -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS"#;
 
-/// By `iptables-nft` or `iptables-legacy`, or the program of the other family.
+/// With `iptables-nft` or `iptables-legacy`, or the program of the other family.
 pub(super) fn write(node: &Node, variant: &str, rules: &Rules<'_>) -> Result<()> {
     let program = match rules.family {
         Family::V4 => format!("iptables-{variant}"),
@@ -67,7 +67,7 @@ fn jump(node: &Node, program: &str) -> Result<()> {
 }
 
 impl Rules<'_> {
-    /// For iptables-restore: chains that are declared are emptied, all others stay.
+    /// Input of iptables-restore: declared chains are emptied, all others stay.
     fn kube_iptables(&self) -> String {
         let lines = self.services.iter().flat_map(|service| self.of_service_by_iptables(service));
         let services: String = lines.map(|line| line + "\n").collect();

@@ -1,4 +1,4 @@
-//! Services with one pod each, and the rules by which a node sends their packets to that pod.
+//! Services with one pod each, and the rules by which a node forwards their packets to that pod.
 
 mod iptables;
 mod nftables;
@@ -19,7 +19,7 @@ pub(crate) const fn service_range(family: Family) -> &'static str {
     }
 }
 
-/// An address of the cluster and a port of every node, both for one port of one pod.
+/// A cluster IP and a port of every node, both for one port of one pod.
 #[derive(Clone, Debug)]
 pub struct Service {
     pub name: String,
@@ -31,11 +31,11 @@ pub struct Service {
 /// The program that handles services on a node, and its mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Proxy {
-    /// No program: rules that replace the destination and leave the source to the route daemon.
+    /// No program: rules that change only the destination; the route daemon may change the source.
     Plain,
     /// kube-proxy in its iptables mode, on a host whose iptables writes to nftables.
     KubeIptables,
-    /// The same on a host whose iptables writes to `ip_tables`.
+    /// The same, on a host whose iptables writes to `ip_tables`.
     KubeIptablesLegacy,
     /// kube-proxy in its nftables mode.
     KubeNftables,
@@ -53,9 +53,9 @@ impl Proxy {
 }
 
 impl Node {
-    /// Writes the rules for these services, and replaces those of an earlier call in one transaction, as
-    /// kube-proxy does at its start and at every sync. Pods in the networks of `subnet.env` keep their
-    /// source address.
+    /// Writes the rules for these services, and replaces those of an earlier call in one
+    /// transaction, as kube-proxy does at its start and at every sync. Pods in the networks of
+    /// `subnet.env` keep their source address.
     pub fn sync_services(&self, proxy: Proxy, services: &[Service]) -> Result<()> {
         for family in [Family::V4, Family::V6] {
             let of_family = |service: &&Service| Family::of(service.pod.ip()) == family;
@@ -90,10 +90,10 @@ impl Node {
     }
 }
 
-/// What the rules of one family are made from.
+/// The inputs of the rules of one family.
 struct Rules<'a> {
     family: Family,
-    /// Of all pods; of no interest without services.
+    /// Of all pods; unused without services.
     network: String,
     services: Vec<&'a Service>,
 }

@@ -12,7 +12,7 @@ pub(super) fn write(node: &Node, rules: &str) -> Result<()> {
 }
 
 impl Rules<'_> {
-    /// Destinations alone.
+    /// Translates only destinations.
     pub(super) fn plain(&self) -> String {
         let ip = self.ip();
         let of_service = |service: &&Service| {
@@ -31,7 +31,7 @@ impl Rules<'_> {
         table(ip, "services", ["prerouting", "output"].into_iter().flat_map(of_hook))
     }
 
-    /// Those of kube-proxy 1.34, one chain per service, per external access and per endpoint.
+    /// The rules of kube-proxy 1.34, one chain per service, per external access and per endpoint.
     pub(super) fn kube_nftables(&self) -> String {
         let ip = self.ip();
         let range = service_range(self.family);
@@ -88,13 +88,13 @@ impl Rules<'_> {
     }
 }
 
-/// The rules of the table are replaced.
+/// Replaces the rules of the table.
 fn table(ip: &str, name: &str, lines: impl Iterator<Item = String>) -> String {
     let lines: String = lines.map(|line| "add ".to_owned() + &line + "\n").collect();
     format!("add table {ip} {name}\nflush table {ip} {name}\n{lines}")
 }
 
-/// What kube-proxy has without any service. It would list the addresses of the node in `nodeport-ips`.
+/// kube-proxy's rules without any service. It would list the node's addresses in `nodeport-ips`.
 const BASE: &str = r"
     set IP kube-proxy cluster-ips { type IP_ADDRESS ; }
     map IP kube-proxy no-endpoint-nodeports { type inet_proto . inet_service : verdict ; }

@@ -1,21 +1,21 @@
-//! What can be wrong with an API server.
+//! Faults of an API server.
 
 use std::time::Duration;
 
-/// How a server answers for as long as it is told to.
+/// How a server answers while these faults are set.
 #[derive(Clone, Debug, Default)]
 pub struct Faults {
-    /// Before it answers at all.
+    /// Delay before each response.
     pub delay: Duration,
-    /// Requests whose method and path begin so are forbidden: `GET /api/v1/nodes`.
+    /// Requests whose method and path begin like this are forbidden: `GET /api/v1/nodes`.
     pub forbidden: Vec<String>,
-    /// So many requests more are refused for want of time.
+    /// This number of requests is throttled.
     pub throttled: u32,
-    /// The seconds that go with such a refusal.
+    /// The seconds in the `Retry-After` header of such a response.
     pub retry_after: Option<u64>,
     pub lists: Lists,
     pub gone: Gone,
-    /// Every request is accepted, and none is answered.
+    /// Every request is accepted, but never answered.
     pub hangs: bool,
 }
 
@@ -24,13 +24,13 @@ pub struct Faults {
 pub enum Lists {
     #[default]
     Streamed,
-    /// As before version 1.32: who asks is told so.
+    /// As before version 1.32: the request is refused.
     Paged,
-    /// As before version 1.27: who asks gets what is there, and no word that this was all.
+    /// As before version 1.27: existing objects are sent, without a bookmark that marks their end.
     Endless,
 }
 
-/// How a watch learns that its history is forgotten.
+/// How a watch reports that its version is compacted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Gone {
     #[default]

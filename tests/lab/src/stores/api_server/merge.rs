@@ -1,4 +1,4 @@
-//! Strategic merge patches, as far as Nodes know them.
+//! Strategic merge patches, as far as Nodes need them.
 
 use serde_json::Value;
 

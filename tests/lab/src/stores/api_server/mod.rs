@@ -1,4 +1,4 @@
-//! An API server of Kubernetes in a thread: real HTTP, and every failure on demand.
+//! An API server of Kubernetes in a thread: real HTTP, with injected faults.
 
 #![allow(clippy::indexing_slicing, reason = "an index into JSON finds null where nothing is")]
 
@@ -29,12 +29,12 @@ use serve::Shared;
 const NODES: &str = "/api/v1/nodes";
 const PORT: u16 = 6443;
 
-/// Objects outlive the server's rest: it can be stopped and started again.
+/// Objects are kept while the server is stopped.
 #[derive(Debug)]
 pub struct ApiServer {
     shared: Arc<Shared>,
     address: SocketAddr,
-    /// Where the address is, if not here.
+    /// The namespace of the address, if not the caller's.
     namespace: Option<Namespace>,
     running: Option<Running>,
 }
@@ -45,7 +45,7 @@ struct Running {
     thread: JoinHandle<io::Result<()>>,
 }
 
-/// A request that was made.
+/// A request that was received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asked {
     /// `PATCH /api/v1/nodes/n1/status`.
@@ -56,7 +56,7 @@ pub struct Asked {
 }
 
 impl ApiServer {
-    /// On a port of its own of this host.
+    /// On an unused port of this host.
     pub fn start() -> Result<Self> {
         Self::serve(SocketAddr::from(([127, 0, 0, 1], 0)), None)
     }
@@ -81,23 +81,23 @@ impl ApiServer {
         format!("http://{}", self.address)
     }
 
-    /// Ends every connection, and takes no new ones.
+    /// Ends every connection, and accepts no new ones.
     pub fn stop(&mut self) -> Result<()> {
         let Some(Running { stop, thread }) = self.running.take() else { return Ok(()) };
-        // It may have ended by itself.
+        // The server may have ended already.
         stop.send(()).unwrap_or_default();
         thread.join().map_err(|_| anyhow!("the API server panicked"))??;
         Ok(())
     }
 
-    /// After a [`stop`](Self::stop), where it was before.
+    /// After a [`stop`](Self::stop), at the same address.
     pub fn start_again(&mut self) -> Result<()> {
         let listener = bind(self.address, self.namespace.as_ref())?;
         self.running = Some(run(&self.shared, listener)?);
         Ok(())
     }
 
-    /// Changes how requests are answered from now on.
+    /// Changes the injected faults.
     pub fn fail(&self, change: impl FnOnce(&mut Faults)) {
         change(&mut lock(&self.shared.faults));
     }
@@ -111,7 +111,7 @@ impl ApiServer {
         self.shared.change(|store| store.create(node_place(name), node));
     }
 
-    /// A node as another daemon left it.
+    /// Adds a node as another daemon would leave it.
     pub fn add_peer(&self, name: &str, pod_cidr: &str, annotations: &[(&str, &str)]) {
         let annotations: serde_json::Map<String, Value> = annotations
             .iter()
@@ -127,7 +127,7 @@ impl ApiServer {
         self.shared.change(|store| store.create(node_place(name), node));
     }
 
-    /// Any other object, in `/api/v1/namespaces/kube-flannel/pods` for example.
+    /// Adds any other object, in `/api/v1/namespaces/kube-flannel/pods` for example.
     pub fn add(&self, collection: &str, name: &str, object: &Value) {
         let place = (collection.to_owned(), name.to_owned());
         self.shared.change(|store| store.create(place, object.clone()));
@@ -137,7 +137,7 @@ impl ApiServer {
         lock(&self.shared.store).get(&(collection.to_owned(), name.to_owned())).cloned()
     }
 
-    /// Raises the version by a change that concerns no node.
+    /// Raises the resource version by a change of another object.
     pub fn change_something_else(&self) {
         self.shared.change(|store| {
             let name = format!("e{}", store.version());
@@ -149,7 +149,7 @@ impl ApiServer {
         self.shared.change(|store| store.delete(&node_place(name)));
     }
 
-    /// What `kubectl patch node` would do.
+    /// As `kubectl patch node`.
     pub fn patch_node(&self, name: &str, patch: &Value) {
         self.shared.change(|store| store.patch(&node_place(name), patch));
     }
@@ -160,7 +160,7 @@ impl ApiServer {
         self.patch_node(name, &json!({ "metadata": { "annotations": { key: value } } }));
     }
 
-    /// What the kubelet of a node says all the time.
+    /// The periodic status update of a node's kubelet.
     pub fn heartbeat(&self, name: &str, count: u64) {
         let condition = json!({ "type": "Ready", "lastHeartbeatTime": format!("beat {count}") });
         self.patch_node(name, &json!({ "status": { "conditions": [condition] } }));
@@ -178,22 +178,22 @@ impl ApiServer {
         value.as_str().map(ToOwned::to_owned)
     }
 
-    /// Forgets its history: who has not followed so far has to read everything anew.
+    /// Compacts the history: a watch that has not followed must list all objects again.
     pub fn compact(&self) {
         self.shared.change(store::Store::compact);
     }
 
-    /// As after a restore from a backup: versions start over at `version`.
+    /// As after a restore from a backup: versions restart at `version`.
     pub fn rewind(&self, version: u64) {
         self.shared.change(|store| store.rewind(version));
     }
 
-    /// Ends every watch; who watched comes again.
+    /// Ends every watch; clients start new ones.
     pub fn drop_watches(&self) {
         self.shared.watches.send_modify(|generation| *generation += 1);
     }
 
-    /// Every request since the last call.
+    /// The requests since the last call.
     pub fn take_asked(&self) -> Vec<Asked> {
         std::mem::take(&mut lock(&self.shared.asked))
     }
@@ -215,7 +215,7 @@ fn run(shared: &Arc<Shared>, listener: TcpListener) -> Result<Running> {
     Ok(Running { stop, thread })
 }
 
-/// A socket stays in the namespace where it was made, whoever uses it.
+/// A socket stays in the namespace where it was created.
 fn bind(address: SocketAddr, namespace: Option<&Namespace>) -> Result<TcpListener> {
     let listener = match namespace {
         Some(namespace) => namespace.within(|| TcpListener::bind(address))?,

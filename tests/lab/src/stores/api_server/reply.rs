@@ -1,4 +1,4 @@
-//! Answers of an API server, in Kubernetes' own form.
+//! Responses of an API server, in Kubernetes' own form.
 
 use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
@@ -7,7 +7,7 @@ use hyper::header::{CONTENT_TYPE, RETRY_AFTER};
 use hyper::{Response, StatusCode};
 use serde_json::{Value, json};
 
-/// An error in a body ends the connection without a word.
+/// An error in a body ends the connection without a message.
 pub(super) type Body = UnsyncBoxBody<Bytes, std::io::Error>;
 
 pub(super) fn json(status: StatusCode, value: &Value) -> Response<Body> {
@@ -35,7 +35,7 @@ pub(super) fn status(status: StatusCode, reason: &str, message: &str) -> Value {
     })
 }
 
-/// The version asked for is one that this server never had.
+/// The requested version is newer than the server's.
 pub(super) fn too_large(asked: u64, current: u64) -> Response<Body> {
     let message = format!("Too large resource version: {asked}, current: {current}");
     let mut status = status(StatusCode::GATEWAY_TIMEOUT, "Timeout", &message);
@@ -49,7 +49,7 @@ pub(super) fn entity_too_large(limit: usize) -> Response<Body> {
     refusal(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", &message)
 }
 
-/// In plain words, as the fairness of the server says it.
+/// Plain text, as a real server's priority and fairness sends it.
 pub(super) fn throttled(retry_after: Option<u64>) -> Response<Body> {
     let words = Bytes::from_static(b"Too many requests, please try again later.");
     let body = Full::new(words).map_err(|never| match never {});

@@ -1,4 +1,4 @@
-//! Takes requests, and answers them from the store.
+//! Accepts requests, and answers them from the store.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -33,14 +33,14 @@ pub(super) struct Shared {
     pub(super) asked: Mutex<Vec<Asked>>,
     /// Counts the changes.
     pub(super) changed: channel::Sender<u64>,
-    /// Counted up to end every watch.
+    /// Incremented to end every watch.
     pub(super) watches: channel::Sender<u64>,
 }
 
-/// As of a real server, in bytes.
+/// The limit of a real server, in bytes.
 const LARGEST_REQUEST: usize = 3 * 1024 * 1024;
 
-/// The pairs behind the question mark.
+/// The key-value pairs after the question mark.
 pub(super) struct Query(BTreeMap<String, String>);
 
 impl Shared {
@@ -67,7 +67,7 @@ impl Query {
     }
 }
 
-/// Serves until it is told to stop; then all connections end.
+/// Serves until `stop` is sent; then all connections end.
 pub(super) fn run(
     shared: &Arc<Shared>,
     listener: TcpListener,
@@ -94,7 +94,7 @@ async fn accept(shared: &Arc<Shared>, listener: TcpListener) -> io::Result<()> {
                 async move { Ok::<_, Infallible>(answer(&shared, request).await) }
             };
             let http = hyper::server::conn::http1::Builder::new();
-            // Whoever hangs up has heard enough.
+            // A client may disconnect at any time.
             drop(http.serve_connection(TokioIo::new(stream), service_fn(answer)).await);
         });
     }
@@ -165,7 +165,7 @@ fn route(
     }
 }
 
-/// The collection and perhaps the name in it; none for what is no object.
+/// The collection, and the name if the path has one; none if the path names no object.
 fn place(path: &str) -> Option<(String, Option<String>)> {
     let path = path.strip_suffix("/status").unwrap_or(path);
     let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
@@ -198,7 +198,7 @@ fn list(shared: &Shared, collection: &str, query: &Query) -> Response<Body> {
     json(StatusCode::OK, &json!({ "kind": "List", "metadata": metadata, "items": items }))
 }
 
-/// `name=tweed,component=x`, in the writing of URLs.
+/// `name=tweed,component=x`, URL-encoded.
 fn labels(selector: &str) -> Vec<(String, String)> {
     let plain = selector.replace("%2F", "/").replace("%3D", "=").replace("%2C", ",");
     let pairs = plain.split(',').filter_map(|pair| pair.split_once('='));
@@ -228,7 +228,7 @@ fn create(shared: &Shared, collection: String, body: &[u8]) -> Response<Body> {
 
 fn patch(shared: &Shared, place: &Place, path: &str, body: &[u8]) -> Response<Body> {
     let Ok(mut wanted) = serde_json::from_slice::<Value>(body) else { return invalid() };
-    // By way of its status a node's spec cannot be changed.
+    // The status subresource cannot change a node's spec.
     if let (true, Some(fields)) = (path.ends_with("/status"), wanted.as_object_mut()) {
         fields.remove("spec");
     }
@@ -247,7 +247,7 @@ fn patch(shared: &Shared, place: &Place, path: &str, body: &[u8]) -> Response<Bo
     })
 }
 
-/// Creates what is not there yet.
+/// Creates the object if it does not exist.
 fn apply(shared: &Shared, place: &Place, body: &[u8]) -> Response<Body> {
     let Ok(object) = serde_json::from_slice::<Value>(body) else { return invalid() };
     if let Some(why) = Store::too_long(&object) {

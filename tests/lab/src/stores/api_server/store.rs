@@ -6,19 +6,19 @@ use serde_json::{Value, json};
 
 use super::merge::merge;
 
-/// So many changes are remembered.
+/// The number of changes in the history.
 const LONGEST: usize = 4000;
 
-/// Where an object lies: `/api/v1/nodes` and its name.
+/// The path of an object: its collection, such as `/api/v1/nodes`, and its name.
 pub(super) type Place = (String, String);
 
 #[derive(Debug, Default)]
 pub(super) struct Store {
     objects: BTreeMap<Place, Value>,
     history: Vec<Change>,
-    /// Of the last change.
+    /// The version of the last change.
     version: u64,
-    /// Up to this version the history is forgotten.
+    /// The history up to this version is compacted.
     compacted: u64,
     created: u64,
 }
@@ -51,14 +51,14 @@ impl Store {
         in_collection.filter(move |((_, name), _)| **name > *after).map(|(_, object)| object)
     }
 
-    /// What happened in a collection after `version`.
+    /// The changes in a collection after `version`.
     pub(super) fn since(&self, collection: &str, version: u64) -> Vec<Change> {
         let from = self.history.partition_point(|change| change.version <= version);
         let later = self.history[from..].iter();
         later.filter(|change| change.collection == collection).cloned().collect()
     }
 
-    /// Returns whether there was none.
+    /// Returns whether it was created; an existing object stays.
     pub(super) fn create(&mut self, place: Place, mut object: Value) -> bool {
         if self.objects.contains_key(&place) {
             return false;
@@ -75,7 +75,7 @@ impl Store {
         true
     }
 
-    /// The object as it is then; none if there is no such object.
+    /// The patched object; none if it does not exist.
     pub(super) fn patch(&mut self, place: &Place, patch: &Value) -> Option<Value> {
         let object = self.patched(place, patch)?;
         if self.objects.get(place) != Some(&object) {
@@ -89,12 +89,12 @@ impl Store {
         let known = self.objects.get(place)?;
         let mut object = known.clone();
         merge(&mut object, patch);
-        // Whatever it was written over, it gets a version of its own.
+        // Every change gives a new version.
         object["metadata"]["resourceVersion"] = known["metadata"]["resourceVersion"].clone();
         Some(object)
     }
 
-    /// What of `object` is longer than a real server takes it, in that server's words.
+    /// The error message of a real server for a field of `object` that is too long.
     pub(super) fn too_long(object: &Value) -> Option<&'static str> {
         let length = |texts: &Value| -> usize {
             let pairs = texts.as_object().into_iter().flatten();
@@ -115,7 +115,7 @@ impl Store {
         true
     }
 
-    /// Forgets how the objects came about.
+    /// Removes the history.
     pub(super) fn compact(&mut self) {
         self.compacted = self.version;
         self.history.clear();

@@ -1,4 +1,4 @@
-//! Watches: what is there if asked for, then every change, and bookmarks.
+//! Watches: existing objects if requested, then every change, and bookmarks.
 
 use std::io;
 use std::sync::Arc;
@@ -18,9 +18,9 @@ use super::reply::{Body, refusal, status, too_large};
 use super::serve::{Query, Shared};
 use crate::process::lock;
 
-/// So many objects are told in one breath.
+/// The number of objects per write.
 const AT_ONCE: usize = 100;
-/// Real servers say something once a minute.
+/// Real servers send a bookmark once a minute.
 const BOOKMARK: Duration = Duration::from_millis(500);
 
 struct Watch {
@@ -29,7 +29,7 @@ struct Watch {
     version: u64,
     changed: Receiver<u64>,
     dropped: Receiver<u64>,
-    /// What is told before anything else.
+    /// Sent before all else.
     first: Vec<Value>,
     until: Option<tokio::time::Instant>,
 }
@@ -81,7 +81,7 @@ pub(super) fn answer(shared: &Arc<Shared>, collection: &str, query: &Query) -> R
 }
 
 impl Watch {
-    /// The next lines; none at the end.
+    /// The next lines; none at the end of the watch.
     async fn next(&mut self) -> Option<io::Result<Bytes>> {
         if !self.first.is_empty() {
             let some = self.first.len().min(AT_ONCE);
@@ -105,7 +105,7 @@ impl Watch {
                 }
                 told = timeout(BOOKMARK, self.changed.changed()) => if told.is_err() {
                     let store = lock(&self.shared.store);
-                    // A bookmark must not pass over what has changed since the wait was over.
+                    // A bookmark must not skip changes that occurred after the wait.
                     if store.since(&self.collection, self.version).is_empty() {
                         self.version = self.version.max(store.version());
                         return Some(Ok(lines(&[bookmark(self.version)])));

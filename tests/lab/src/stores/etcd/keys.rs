@@ -1,4 +1,4 @@
-//! Reading and writing keys by `etcdctl`.
+//! Reads and writes keys by `etcdctl`.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -11,7 +11,7 @@ use super::Etcd;
 /// etcd refuses larger transactions.
 const LARGEST_TRANSACTION: usize = 128;
 
-/// A key with what etcd knows of it.
+/// A key with its metadata.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Entry {
     pub key: String,
@@ -32,7 +32,7 @@ impl Etcd {
         self.etcdctl(&["put", &format!("--lease={lease:x}"), "--", key, value]).map(drop)
     }
 
-    /// Many keys in few transactions: thousands take a second or two.
+    /// Writes many keys in few transactions: thousands take a second or two.
     pub fn put_all(&self, pairs: &[(String, String)]) -> Result<()> {
         pairs.chunks(LARGEST_TRANSACTION).try_for_each(|chunk| {
             let mut script = String::from("\n");
@@ -54,7 +54,7 @@ impl Etcd {
         entries(&self.etcdctl(&["get", "--prefix", "-w", "fields", "--", prefix])?)
     }
 
-    /// How many keys begin with `prefix`; waits for a busy server.
+    /// The number of keys that begin with `prefix`; waits for a busy server.
     pub fn count(&self, prefix: &str) -> Result<usize> {
         let patience = ["--dial-timeout=60s", "--command-timeout=60s"];
         let get = ["get", "--prefix", "--keys-only", "--limit=1", "-w", "fields", "--", prefix];
@@ -64,14 +64,14 @@ impl Etcd {
         Ok(found.1.parse()?)
     }
 
-    /// An error if the key is not there.
+    /// An error if the key does not exist.
     pub fn delete(&self, key: &str) -> Result<()> {
         let deleted = self.etcdctl(&["del", "--", key])?;
         ensure!(deleted.trim() == "1", "{key} is not in etcd");
         Ok(())
     }
 
-    /// The revision of the store now.
+    /// The present revision of the store.
     pub fn revision(&self) -> Result<i64> {
         let text = self.etcdctl(&["get", "-w", "fields", "--", "/"])?;
         let mut fields = text.lines().filter_map(field);
@@ -79,25 +79,25 @@ impl Etcd {
         Ok(found.1.parse()?)
     }
 
-    /// Forgets the history up to now, so that a watch from an older revision fails.
+    /// Compacts the history, so that a watch from an older revision fails.
     pub fn compact(&self) -> Result<()> {
         let revision = self.revision()?.to_string();
         self.etcdctl(&["compact", "--physical", &revision]).map(drop)
     }
 
-    /// A lease of so many seconds.
+    /// A lease with this TTL.
     pub fn grant(&self, seconds: u32) -> Result<i64> {
         let text = self.etcdctl(&["lease", "grant", &seconds.to_string()])?;
         let word = text.split_whitespace().nth(1).with_context(|| text.clone())?;
         i64::from_str_radix(word, 16).with_context(|| text.clone())
     }
 
-    /// Ends a lease, and with it every key that has it.
+    /// Revokes a lease, and removes every key attached to it.
     pub fn revoke(&self, lease: i64) -> Result<()> {
         self.etcdctl(&["lease", "revoke", &format!("{lease:x}")]).map(drop)
     }
 
-    /// `etcdctl` against a member that runs.
+    /// `etcdctl` with a running member.
     pub fn etcdctl(&self, arguments: &[&str]) -> Result<String> {
         self.any()?.etcdctl(arguments)
     }

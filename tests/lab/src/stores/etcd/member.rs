@@ -64,7 +64,7 @@ impl Member {
         &self.namespace
     }
 
-    /// Cut it to part the member from nodes and other members.
+    /// If it is cut, the member is disconnected from nodes and other members.
     pub fn wire(&self) -> &Wire {
         &self.wire
     }
@@ -82,7 +82,7 @@ impl Member {
         matches!(self.state, State::Up(_))
     }
 
-    /// The process, as long as there is one.
+    /// The process, if it runs.
     pub fn process(&self) -> Option<&Process> {
         match &self.state {
             State::Down => None,
@@ -90,7 +90,7 @@ impl Member {
         }
     }
 
-    /// Starts a member that is down, with the data it had. Does not wait until it serves.
+    /// Starts a stopped member with its old data. Does not wait until it serves.
     pub fn start(&mut self) -> Result<()> {
         ensure!(matches!(self.state, State::Down), "{} runs already", self.name);
         let process = self.world.start(&mut self.command(), &self.namespace, &self.name)?;
@@ -116,7 +116,7 @@ impl Member {
         Ok(())
     }
 
-    /// SIGSTOP: connections stay open and nothing is answered.
+    /// SIGSTOP: connections stay open, but no request is answered.
     pub fn freeze(&mut self) -> Result<()> {
         self.state = match std::mem::replace(&mut self.state, State::Down) {
             State::Up(process) => {
@@ -140,13 +140,13 @@ impl Member {
         Ok(())
     }
 
-    /// Deletes the data of a member that is down.
+    /// Deletes the data of a stopped member.
     pub(super) fn forget(&mut self) -> Result<()> {
         let data = self.data();
         std::fs::remove_dir_all(&data).with_context(|| data.display().to_string())
     }
 
-    /// GET on the port of its clients: `/metrics`, `/version`.
+    /// GET on its client port: `/metrics`, `/version`.
     pub fn get(&self, path: &str) -> Result<Answer> {
         self.namespace.within(|| http::get((self.address, 2379).into(), path))?
     }
@@ -158,7 +158,7 @@ impl Member {
         Ok(())
     }
 
-    /// `etcdctl` against this member alone.
+    /// `etcdctl` with this member only.
     pub fn etcdctl(&self, arguments: &[&str]) -> Result<String> {
         let common = self.etcdctl_flags();
         let common: Vec<&str> = common.iter().map(String::as_str).collect();

@@ -18,7 +18,7 @@ use crate::world::World;
 
 const READY: Duration = Duration::from_secs(30);
 
-/// What a cluster of etcd shall be like.
+/// The plan of an etcd cluster.
 #[derive(Clone, Debug)]
 pub struct EtcdPlan {
     members: usize,
@@ -38,7 +38,7 @@ impl EtcdPlan {
     }
 }
 
-/// A cluster of etcd members. All key operations go to a member that runs.
+/// A cluster of etcd members. All key operations use a running member.
 #[derive(Debug)]
 pub struct Etcd {
     members: Vec<Member>,
@@ -56,7 +56,7 @@ impl Etcd {
         Ok(etcd)
     }
 
-    /// `http://ADDRESS:2379` of each member, up or not.
+    /// `http://ADDRESS:2379` of each member, running or not.
     pub fn endpoints(&self) -> Vec<String> {
         self.members.iter().map(Member::endpoint).collect()
     }
@@ -65,12 +65,12 @@ impl Etcd {
         &self.members
     }
 
-    /// Panics never: a number beyond the cluster is an error.
+    /// A number beyond the cluster is an error.
     pub fn member(&mut self, index: usize) -> Result<&mut Member> {
         self.members.get_mut(index).with_context(|| format!("there is no member {index}"))
     }
 
-    /// SIGTERM to every member that runs.
+    /// SIGTERM to every running member.
     pub fn stop(&mut self) -> Result<()> {
         self.members.iter_mut().filter(|member| member.is_up()).try_for_each(Member::stop)
     }
@@ -80,7 +80,7 @@ impl Etcd {
         self.members.iter_mut().try_for_each(Member::kill)
     }
 
-    /// SIGSTOP: connections stay open and nothing is answered.
+    /// SIGSTOP: connections stay open, but no request is answered.
     pub fn freeze(&mut self) -> Result<()> {
         self.members.iter_mut().try_for_each(Member::freeze)
     }
@@ -90,7 +90,7 @@ impl Etcd {
         self.members.iter_mut().try_for_each(Member::thaw)
     }
 
-    /// Starts the members that are down, with the data they had, and waits until all serve.
+    /// Starts the stopped members with their old data, and waits until all serve.
     pub fn start(&mut self) -> Result<Duration> {
         self.members.iter_mut().filter(|member| !member.is_up()).try_for_each(Member::start)?;
         self.wait_ready()
@@ -103,7 +103,7 @@ impl Etcd {
         self.start()
     }
 
-    /// Waits until every member that runs serves, which takes a quorum.
+    /// Waits until every running member serves, which needs a quorum.
     pub fn wait_ready(&self) -> Result<Duration> {
         eventually(READY, || {
             self.members.iter().filter(|member| member.is_up()).try_for_each(Member::healthy)
@@ -122,7 +122,7 @@ impl Etcd {
         bail!("no member leads")
     }
 
-    /// Switches authentication on. From then on, `etcdctl` of this lab is the user `root`.
+    /// Enables authentication; from then on, this lab's `etcdctl` is the user `root`.
     pub fn require_password(&mut self, password: &str) -> Result<()> {
         let root = format!("root:{password}");
         self.etcdctl(&["user", "add", &root])?;

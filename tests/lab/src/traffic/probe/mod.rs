@@ -1,4 +1,4 @@
-//! A stream of numbered packets per pair of pods, to count what a change costs.
+//! A stream of numbered packets per pair of pods, to count the packets that a change loses.
 
 mod packet;
 mod queues;
@@ -25,7 +25,7 @@ use sender::{Sender, Timeline};
 
 const WARM_UP: Duration = Duration::from_secs(10);
 
-/// From one pod to another, one way.
+/// From one pod to another, in one direction.
 #[derive(Clone, Debug)]
 pub struct Pair {
     pub from: Pod,
@@ -33,7 +33,7 @@ pub struct Pair {
     pub family: Family,
 }
 
-/// What to send.
+/// The streams to send.
 #[derive(Clone, Debug)]
 pub struct ProbePlan {
     pairs: Vec<Pair>,
@@ -54,21 +54,22 @@ impl ProbePlan {
         Self { pairs: pairs.to_vec(), rate, payload: 64, start: Start::Warm }
     }
 
-    /// Bytes per packet without headers of UDP and IP; never less than the number of the packet takes.
+    /// Bytes per packet without UDP and IP headers; at least the length of the packet's number.
     #[must_use]
     pub fn payload(mut self, bytes: usize) -> Self {
         self.payload = bytes.max(packet::LENGTH);
         self
     }
 
-    /// Counts from the first packet on, even where a pair cannot reach each other yet.
+    /// Counts from the first packet on, even if a pair has no path yet.
     #[must_use]
     pub fn cold(mut self) -> Self {
         self.start = Start::Cold;
         self
     }
 
-    /// Starts sending. Unless [`cold`](Self::cold), waits first until a packet of every pair has arrived.
+    /// Starts to send. Unless [`cold`](Self::cold), first waits until a packet of every pair has
+    /// arrived.
     pub fn start(&self) -> Result<Probe> {
         ensure!(self.rate > 0 && !self.pairs.is_empty(), "nothing to send");
         let shared = Arc::new(Shared::new(self.pairs.len()));
@@ -98,31 +99,31 @@ impl ProbePlan {
     }
 }
 
-/// Streams under way. Dropping it ends them without a report.
+/// Running streams. Dropping it ends them without a report.
 #[derive(Debug)]
 pub struct Probe {
     pairs: Vec<Pair>,
     guard: Guard,
     sender: JoinHandle<Timeline>,
     receiver: JoinHandle<Result<Vec<Track>>>,
-    /// Those before the first packet.
+    /// The count before the first packet.
     overruns: u64,
 }
 
 impl Probe {
-    /// From now on, packets belong to a stage of this name.
+    /// Packets sent from now on belong to a stage of this name.
     pub fn mark(&self, stage: &str) {
         let shared = &self.guard.0;
         let mut marks = lock(&shared.marks);
         marks.push((shared.begun.load(Ordering::SeqCst), stage.to_owned()));
     }
 
-    /// Lets time pass while packets flow.
+    /// Sleeps while packets flow.
     pub fn run_for(&self, duration: Duration) {
         std::thread::sleep(duration);
     }
 
-    /// Stops sending, waits for what is still under way, and counts.
+    /// Stops sending, waits for packets in transit, and counts.
     pub fn finish(self) -> Result<Report> {
         let shared = &self.guard.0;
         shared.sending.store(false, Ordering::SeqCst);
@@ -134,12 +135,12 @@ impl Probe {
     }
 }
 
-/// What the threads of a probe tell each other.
+/// The state that the threads of a probe share.
 #[derive(Debug)]
 struct Shared {
     sending: AtomicBool,
     receiving: AtomicBool,
-    /// Rounds begun; in each, every pair sends the packet of the same number.
+    /// The number of rounds begun; in each, every pair sends the packet of the same number.
     begun: AtomicUsize,
     warm: Vec<AtomicBool>,
     marks: Mutex<Vec<(usize, String)>>,
@@ -159,7 +160,7 @@ impl Shared {
     }
 }
 
-/// Ends the threads, however the probe ends.
+/// Ends the threads when the probe is dropped.
 #[derive(Debug)]
 struct Guard(Arc<Shared>);
 

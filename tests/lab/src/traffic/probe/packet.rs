@@ -1,12 +1,12 @@
 //! The bytes of one packet of a probe.
 
-/// Bytes that every packet has.
+/// The minimum length of a packet in bytes.
 pub(super) const LENGTH: usize = 16;
 
 /// Number of packets that are not counted.
 const WARM_UP: u64 = u64::MAX;
 
-/// The place of a pair in the plan, and the number of the packet in its stream.
+/// The index of a pair in the plan, and the number of the packet in its stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Packet {
     pub(super) pair: usize,
@@ -20,7 +20,7 @@ pub(super) enum Number {
 }
 
 impl Packet {
-    /// Writes to the front of `bytes`, which has room for [`LENGTH`].
+    /// Writes to the start of `bytes`, which must have at least [`LENGTH`] bytes.
     pub(super) fn encode(self, bytes: &mut [u8]) {
         let number = match self.number {
             Number::WarmUp => WARM_UP,

@@ -1,4 +1,4 @@
-//! What full queues of the machine have dropped: such a loss is nobody's route.
+//! Packets dropped by full queues of the machine: no route has lost these.
 
 use std::collections::HashSet;
 
@@ -7,14 +7,14 @@ use anyhow::{Context, Result};
 use super::Pair;
 use crate::network::namespace::Namespace;
 
-/// As [`overruns_at`], for all pods that receive.
+/// As [`overruns_at`], for all receiving pods.
 pub(super) fn overruns(pairs: &[Pair]) -> Result<u64> {
     let pods: HashSet<_> = pairs.iter().map(|pair| pair.to.namespace()).collect();
     overruns_at(pods)
 }
 
-/// So many packets so far: from the backlog of a processor, which all namespaces share, and from
-/// the sockets of the `receivers`.
+/// Packets dropped so far: by the processors' backlogs, which all namespaces share, and by the
+/// sockets of the `receivers`.
 pub fn overruns_at<'a>(receivers: impl IntoIterator<Item = &'a Namespace>) -> Result<u64> {
     let snmp = |receiver: &Namespace| receiver.within(|| read("/proc/thread-self/net/snmp"))?;
     let sockets = receivers.into_iter().map(|receiver| socket_overruns(&snmp(receiver)?));
@@ -25,13 +25,13 @@ fn read(path: &str) -> Result<String> {
     std::fs::read_to_string(path).context(path.to_owned())
 }
 
-/// A line of hexadecimal numbers per processor, the second of which it is.
+/// A line of hexadecimal numbers per processor; the second number counts drops.
 fn backlog_overruns(text: &str) -> Result<u64> {
     let dropped = text.lines().filter_map(|line| line.split_whitespace().nth(1));
     dropped.map(|number| Ok(u64::from_str_radix(number, 16)?)).sum()
 }
 
-/// A line of names, and one of numbers.
+/// A line of names, then a line of numbers.
 fn socket_overruns(text: &str) -> Result<u64> {
     let lines = || text.lines().filter_map(|line| line.strip_prefix("Udp: "));
     let (names, numbers) = (lines().next(), lines().nth(1));

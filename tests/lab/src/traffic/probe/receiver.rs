@@ -1,4 +1,4 @@
-//! One thread that receives for all pairs, and tracks what came.
+//! One thread that receives for all pairs, and tracks the arrived packets.
 
 use std::collections::HashMap;
 use std::net::{SocketAddr, UdpSocket};
@@ -14,27 +14,27 @@ use nix::sys::socket::{setsockopt, sockopt};
 use super::packet::{Number, Packet};
 use super::{Pair, Shared, is_set};
 
-/// Holds what arrives while this thread waits for a processor.
+/// Buffers packets while this thread waits for a processor.
 const BUFFER: usize = 32 << 20;
 
-/// A packet later than this after the last of the others is lost.
+/// A packet that is later than this, in milliseconds after the last of the others, is lost.
 const LATEST: u16 = 300;
 
 #[derive(Debug)]
 pub(super) struct Receiver {
     sockets: Vec<UdpSocket>,
-    /// For each pair, the place of its socket.
+    /// For each pair, the index of its socket.
     places: Vec<usize>,
     shared: Arc<Shared>,
 }
 
-/// What came of one pair.
+/// The arrived packets of one pair.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Track {
-    /// How often each number came.
+    /// How many times each number arrived.
     pub(super) times: Vec<u8>,
     pub(super) duplicates: u64,
-    /// Packets that came after one with a higher number.
+    /// Packets that arrived after one with a higher number.
     pub(super) reordered: u64,
     /// The longest time between two packets.
     pub(super) longest_silence: Duration,
@@ -64,7 +64,7 @@ impl Receiver {
         self.places.iter().map(target).collect()
     }
 
-    /// Ends when told to and nothing has come for a while.
+    /// Ends after the stop signal, once no packet has arrived for a while.
     pub(super) fn run(self) -> Result<Vec<Track>> {
         let mut tracks = vec![Track::default(); self.places.len()];
         let readable = |socket| PollFd::new(AsFd::as_fd(socket), PollFlags::POLLIN);
@@ -128,7 +128,7 @@ fn open(pair: &Pair) -> Result<UdpSocket> {
     let address = (pair.to.address(pair.family)?, 0);
     let socket = pair.to.namespace().within(|| UdpSocket::bind(address))??;
     socket.set_nonblocking(true)?;
-    // Without the rights of the host's root, the limit of the host is all there is.
+    // Without root on the host, the buffer is limited by the host's maximum.
     setsockopt(&socket, sockopt::RcvBufForce, &BUFFER)
         .or_else(|_| setsockopt(&socket, sockopt::RcvBuf, &BUFFER))?;
     Ok(socket)

@@ -1,4 +1,4 @@
-//! What a probe found: counts per pair and per stage.
+//! The result of a probe: counts per pair and per stage.
 
 use std::fmt::{Display, Formatter};
 use std::ops::AddAssign;
@@ -11,18 +11,18 @@ use super::sender::Timeline;
 /// The name of the stage before the first mark.
 const FIRST: &str = "start";
 
-/// Packets sent, and those of them that never came.
+/// Packets sent, and those of them that were lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
     pub sent: u64,
     pub lost: u64,
 }
 
-/// From a mark to the next. A packet belongs to the stage in which it was sent.
+/// The time from one mark to the next. A packet belongs to the stage in which it was sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stage {
     pub name: String,
-    /// Of all pairs together.
+    /// The sum over all pairs.
     pub count: Count,
 }
 
@@ -34,7 +34,7 @@ pub struct PairReport {
     pub count: Count,
     pub duplicates: u64,
     pub reordered: u64,
-    /// From the first packet of the longest run of lost ones to the next that came.
+    /// From the first packet of the longest run of lost ones to the next that arrived.
     pub longest_outage: Duration,
     /// The longest time between two packets at the receiver. Never below one interval.
     pub longest_silence: Duration,
@@ -44,14 +44,15 @@ pub struct PairReport {
     pub outages: Vec<Duration>,
 }
 
-/// What became of the packets.
+/// The counts of packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     pub pairs: Vec<PairReport>,
     pub stages: Vec<Stage>,
-    /// The longest time in which nothing was sent: what a busy machine may have hidden.
+    /// The longest time in which nothing was sent: outages in it are not detected.
     pub longest_pause: Duration,
-    /// Packets that full queues of the machine dropped meanwhile, other people's among them.
+    /// Packets dropped by full queues of the machine meanwhile, including packets of other
+    /// programs.
     pub overruns: u64,
     pub duration: Duration,
 }
@@ -83,12 +84,12 @@ impl Report {
         Self { pairs, stages, longest_pause, overruns, duration }
     }
 
-    /// All pairs and stages together.
+    /// The sum over all pairs and stages.
     pub fn total(&self) -> Count {
         sum(self.pairs.iter().map(|pair| &pair.count))
     }
 
-    /// The pairs that lost something.
+    /// The pairs that lost packets.
     pub fn losers(&self) -> impl Iterator<Item = &PairReport> {
         self.pairs.iter().filter(|pair| pair.count.lost > 0)
     }
@@ -142,7 +143,7 @@ impl AddAssign for Count {
 }
 
 impl Display for Report {
-    /// A line per stage, then a line per pair that lost something.
+    /// A line per stage, then a line per pair that lost packets.
     fn fmt(&self, out: &mut Formatter<'_>) -> std::fmt::Result {
         writeln!(out, "{:<40} {:>10} {:>8}", "stage", "sent", "lost")?;
         for Stage { name, count } in &self.stages {
@@ -167,7 +168,7 @@ fn ends(marks: &[(usize, String)], rounds: usize) -> Vec<usize> {
     marks.chain(std::iter::once(rounds)).collect()
 }
 
-/// Each run of lost packets: the number of its first, and how long it lasted.
+/// Each run of lost packets: the number of its first, and its duration.
 fn runs(timeline: &Timeline, came: impl Fn(usize) -> bool) -> Vec<(usize, Duration)> {
     let (mut runs, mut begun) = (Vec::new(), None);
     for (number, now) in timeline.rounds.iter().enumerate() {

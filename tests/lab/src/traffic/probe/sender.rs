@@ -12,7 +12,7 @@ use super::packet::{Number, Packet};
 use super::{Pair, Shared, is_set};
 use crate::network::address::Family;
 
-/// A sender that is further behind gives rounds up, rather than flood the queues of the kernel.
+/// A sender that is further behind skips rounds instead of flooding the kernel's queues.
 const MOST_BEHIND: Duration = Duration::from_millis(20);
 
 #[derive(Debug)]
@@ -27,7 +27,7 @@ struct Stream {
     target: SocketAddr,
 }
 
-/// When each round was sent, counted from the start of the probe, and when the last one ended.
+/// The send time of each round, from the start of the probe, and the end of the last one.
 #[derive(Debug)]
 pub(super) struct Timeline {
     pub(super) rounds: Vec<Duration>,
@@ -35,7 +35,7 @@ pub(super) struct Timeline {
 }
 
 impl Sender {
-    /// `targets` holds the address of the receiver of each pair.
+    /// `targets` are the addresses of each pair's receiver.
     pub(super) fn bind(pairs: &[Pair], targets: &[SocketAddr], payload: usize) -> Result<Self> {
         let mut sockets = HashMap::new();
         let mut streams = Vec::new();
@@ -51,7 +51,7 @@ impl Sender {
         Ok(Self { streams, payload })
     }
 
-    /// One packet per pair that is not counted.
+    /// Sends one packet per pair that is not counted.
     pub(super) fn warm_up(&self) {
         self.round(Number::WarmUp, &mut vec![0; self.payload]);
     }
@@ -78,7 +78,7 @@ impl Sender {
     fn round(&self, number: Number, bytes: &mut [u8]) {
         for (pair, stream) in self.streams.iter().enumerate() {
             Packet { pair, number }.encode(bytes);
-            // A packet the kernel will not even take counts as sent, and so as lost.
+            // A packet that the kernel refuses counts as sent, and so as lost.
             let _ = stream.socket.send_to(bytes, stream.target);
         }
     }
@@ -89,6 +89,6 @@ fn open(pair: &Pair) -> Result<UdpSocket> {
         Family::V4 => (Ipv4Addr::UNSPECIFIED, 0).into(),
         Family::V6 => (Ipv6Addr::UNSPECIFIED, 0).into(),
     };
-    // It blocks while its buffer is full: then the machine is slow, and no path has lost anything.
+    // Sends block while the buffer is full: on a slow machine, this must not count as loss.
     Ok(pair.from.namespace().within(|| UdpSocket::bind(any))??)
 }

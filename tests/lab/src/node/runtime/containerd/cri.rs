@@ -1,4 +1,4 @@
-//! A client of the Container Runtime Interface: what a kubelet asks of a runtime.
+//! A client of the Container Runtime Interface: the calls of a kubelet to a runtime.
 
 use std::path::Path;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use super::message::{
     ImageStatusAnswer, PodConfig, PodStatusAnswer, RunPod,
 };
 
-/// A kubelet waits longer, but nothing here should take as long.
+/// A kubelet's timeout is longer, but no call here should take as long.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
@@ -26,7 +26,7 @@ pub(super) struct Cri {
 }
 
 impl Cri {
-    /// Of the runtime that listens on `socket`, now or later.
+    /// For the runtime that listens on `socket`, now or later.
     pub(super) fn new(socket: &Path) -> Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let endpoint = Endpoint::from_shared(format!("unix:{}", socket.display()))?;
@@ -37,7 +37,7 @@ impl Cri {
         Ok(Self { runtime, channel })
     }
 
-    /// An error for as long as the runtime is not ready.
+    /// An error until the runtime is ready.
     pub(super) fn version(&self) -> Result<()> {
         let Empty {} = self.call("/runtime.v1.RuntimeService/Version", Empty {})?;
         Ok(())
@@ -72,13 +72,13 @@ impl Cri {
         Ok(())
     }
 
-    /// Takes the containers of the pod with it.
+    /// Removes the containers of the pod too.
     pub(super) fn remove_pod(&self, pod: &str) -> Result<()> {
         let Empty {} = self.call("/runtime.v1.RuntimeService/RemovePodSandbox", id(pod))?;
         Ok(())
     }
 
-    /// Returns the id of the container, which runs.
+    /// Returns the id of the started container.
     pub(super) fn start_container(
         &self,
         pod: &str,

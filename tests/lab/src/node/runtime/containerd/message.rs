@@ -1,11 +1,11 @@
-//! The messages of the Container Runtime Interface, as far as a pod with one container needs them.
+//! The messages of the Container Runtime Interface that a pod with one container needs.
 
 use prost::Message;
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Empty {}
 
-/// Many messages are nothing but the id of a pod or of a container.
+/// Many messages contain only the id of a pod or of a container.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Id {
     #[prost(string, tag = "1")]
@@ -22,7 +22,7 @@ pub(super) struct PodMetadata {
     pub(super) namespace: String,
 }
 
-/// The protocol of a port is TCP unless it is told otherwise.
+/// The protocol of a port is TCP by default.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct PortMapping {
     #[prost(int32, tag = "2")]
@@ -63,7 +63,7 @@ pub(super) struct PodStatus {
 pub(super) struct PodNetwork {
     #[prost(string, tag = "1")]
     pub(super) ip: String,
-    /// Those but the first.
+    /// All but the first.
     #[prost(message, repeated, tag = "2")]
     pub(super) more: Vec<PodIp>,
 }
@@ -133,7 +133,7 @@ pub(super) struct ImageStatus {
     pub(super) image: Option<Image>,
 }
 
-/// An image that is not there is left out.
+/// The field of an image that does not exist is absent.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct ImageStatusAnswer {
     #[prost(message, optional, tag = "1")]

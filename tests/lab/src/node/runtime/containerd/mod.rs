@@ -1,4 +1,4 @@
-//! containerd, asked as a kubelet asks it.
+//! containerd, called as a kubelet calls it.
 
 mod cri;
 mod message;
@@ -32,7 +32,7 @@ pub struct Containerd {
 
 impl Containerd {
     pub fn on(host: &Host) -> Result<Self> {
-        // A host has no control groups, and containerd has no flag that tells crun so.
+        // A host has no control groups, and containerd has no flag that passes this to crun.
         let crun = host.path(CRUN);
         std::fs::write(&crun, "#!/bin/sh\nexec crun --cgroup-manager=disabled \"$@\"\n")?;
         std::fs::set_permissions(&crun, Permissions::from_mode(0o755))?;
@@ -49,7 +49,7 @@ impl Containerd {
         eventually(READY, || self.cri.version()).with_context(words)?;
         let archive = image::write_on(host)?;
         host.run("ctr", &["--namespace=k8s.io", "images", "import", archive])?;
-        // The CRI plugin hears of it a moment later; until then it would ask the registry.
+        // The CRI plugin is notified a moment later; until then it would pull from the registry.
         eventually(READY, || self.cri.has_image(image::NAME)).with_context(words)?;
         Ok(())
     }
@@ -79,7 +79,7 @@ impl Runtime for Containerd {
     }
 }
 
-/// Everything but images and crun is where containerd has it by default.
+/// Paths are containerd's defaults, except for images and crun.
 fn config() -> String {
     let cri = r#"plugins."io.containerd.grpc.v1.cri""#;
     format!(
