@@ -10,7 +10,7 @@ use std::fmt::Write;
 use expect_test::{Expect, expect};
 use notation::{lease, local};
 use tweed::model::local::Local;
-use tweed::model::path::Detours;
+use tweed::model::path::Fallbacks;
 use tweed::plan::backend;
 
 /// The pods' networks of most tests.
@@ -37,12 +37,12 @@ fn check_plan(local: &Local, peers: &[&str], expected: Expect) {
     let mut text = String::new();
     for peer in peers {
         let peer = lease(peer);
-        let plan = backend::plan_peer(&networks, &peer, &Detours::new());
+        let plan = backend::plan_peer(&networks, &peer, &Fallbacks::new());
         for entry in plan.entries() {
             writeln!(text, "{entry}").unwrap();
         }
-        for (family, way) in &plan.ways {
-            if let Err(reason) = way {
+        for (family, path) in &plan.paths {
+            if let Err(reason) = path {
                 writeln!(text, "{family} left out: {reason}").unwrap();
             }
         }

@@ -81,7 +81,7 @@ impl Control {
         let Some(config) = &inputs.config else { return Changes::default() };
         let families: Vec<_> = config.pools.iter().map(|pool| pool.network.family()).collect();
         let networks: Vec<_> = config.networks().collect();
-        let options = &self.settings.interface.ordered(&inputs.identity.public_ips);
+        let options = &self.settings.interface.with_public_ips(&inputs.identity.public_ips);
         inputs.occupied = facts.occupied();
         inputs.service = facts.service;
         let subnets: Vec<_> = inputs.own.iter().flat_map(Lease::subnets).collect();

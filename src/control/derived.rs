@@ -12,7 +12,7 @@ use crate::model::entry::{Entry, KernelState, Link, PROTOCOL_BOOT};
 use crate::model::lease::{Lease, LeaseId, Peer, Rejected};
 use crate::model::local::Local;
 use crate::plan::backend::{self, Network};
-use crate::plan::desired::{Desired, Standing};
+use crate::plan::desired::{Desired, LeasePlan};
 use crate::plan::masquerade::{self, Choice};
 use crate::plan::scope::Scope;
 
@@ -27,7 +27,7 @@ pub(super) struct Derived {
 }
 
 /// The planning result of each lease; `None` for a lease that is gone.
-type Standings = Vec<(LeaseId, Option<Standing>)>;
+type LeasePlans = Vec<(LeaseId, Option<LeasePlan>)>;
 
 impl Derived {
     /// Derives the networks and the scope of this node. Returns whether the kernel must be read
@@ -44,19 +44,19 @@ impl Derived {
     }
 
     /// Evaluates these leases by the current rules and networks.
-    fn standings<'a>(
+    fn lease_plans<'a>(
         &self,
         inputs: &Inputs,
         peers: impl Iterator<Item = (&'a LeaseId, Option<Peer<'a>>)>,
-    ) -> Standings {
-        let of = |peer| Standing::of(peer, &self.networks, &inputs.detours);
+    ) -> LeasePlans {
+        let of = |peer| LeasePlan::of(peer, &self.networks, &inputs.fallbacks);
         peers.map(|(id, peer)| (id.clone(), peer.map(of))).collect()
     }
 
     /// Records addresses of accepted peers, and addresses that accepted peers may no longer have.
-    fn follow_gateways(&mut self, standings: &Standings) {
-        for (id, standing) in standings {
-            let new = addresses(standing.as_ref());
+    fn follow_gateways(&mut self, lease_plans: &LeasePlans) {
+        for (id, lease_plan) in lease_plans {
+            let new = addresses(lease_plan.as_ref());
             let old = addresses(self.desired.peers().get(id));
             self.former_gateways.extend(old.filter(|old| !new.clone().any(|new| new == *old)));
             self.scope.gateways.extend(new);
@@ -70,7 +70,7 @@ impl Derived {
         if former.is_empty() {
             return;
         }
-        let used = self.desired.peers().values().flat_map(|standing| addresses(Some(standing)));
+        let used = self.desired.peers().values().flat_map(|lease_plan| addresses(Some(lease_plan)));
         let used: BTreeSet<IpAddr> = used.filter(|address| former.contains(address)).collect();
         let routes = actual.entries().rev().map_while(|entry| match entry {
             Entry::Route(route) => Some(route),
@@ -114,13 +114,13 @@ impl Derived {
     }
 
     fn accepted(&self) -> impl Iterator<Item = &Lease> {
-        self.desired.peers().values().filter_map(Standing::believed).map(Arc::as_ref)
+        self.desired.peers().values().filter_map(LeasePlan::accepted).map(Arc::as_ref)
     }
 }
 
 /// The public IPs of a peer, if its lease is accepted.
-fn addresses(standing: Option<&Standing>) -> impl Iterator<Item = IpAddr> + Clone {
-    let accepted = standing.and_then(Standing::believed).into_iter();
+fn addresses(lease_plan: Option<&LeasePlan>) -> impl Iterator<Item = IpAddr> + Clone {
+    let accepted = lease_plan.and_then(LeasePlan::accepted).into_iter();
     accepted.flat_map(|lease| &lease.endpoints).map(|endpoint| endpoint.public_ip)
 }
 
@@ -162,15 +162,15 @@ impl Control {
         self.log_config(&local.config);
         changes.dump = self.derived.follow_node(&local, &self.inputs);
         changes.differences = Differences::Anywhere;
-        self.inputs.peers.judge_by(local.rules());
+        self.inputs.peers.validate_by(local.rules());
         // The plan covers all peers: clear the list of changed ones.
         self.inputs.peers.affected();
-        let detours = self.detours(self.inputs.peers.all().map(|(_, peer)| peer));
-        changes |= self.apply_detours(detours);
-        let standings = self.derived.standings(&self.inputs, self.inputs.peers.all());
-        changes |= self.follow_peers(&standings);
+        let fallbacks = self.fallbacks(self.inputs.peers.all().map(|(_, peer)| peer));
+        changes |= self.apply_fallbacks(fallbacks);
+        let lease_plans = self.derived.lease_plans(&self.inputs, self.inputs.peers.all());
+        changes |= self.follow_peers(&lease_plans);
         let own = backend::plan_local(&local, &self.derived.networks);
-        self.derived.desired = Desired::new(own, standings);
+        self.derived.desired = Desired::new(own, lease_plans);
         self.log_firewall();
         self.look_at_chains_again();
         changes
@@ -186,34 +186,36 @@ impl Control {
         // Before the first plan there are no rules to evaluate leases by; a full plan covers all
         // leases.
         if !self.derived.networks.is_empty() && !self.changes.plan {
-            let detours = self.detours(ids.iter().map(|id| self.inputs.peers.peer(id)));
-            changes |= self.apply_detours(detours);
+            let fallbacks = self.fallbacks(ids.iter().map(|id| self.inputs.peers.peer(id)));
+            changes |= self.apply_fallbacks(fallbacks);
             let peers = ids.iter().map(|id| (id, self.inputs.peers.peer(id)));
-            let standings = self.derived.standings(&self.inputs, peers);
-            changes |= self.follow_peers(&standings);
-            changes.differences.extend(self.derived.desired.revise(standings));
+            let lease_plans = self.derived.lease_plans(&self.inputs, peers);
+            changes |= self.follow_peers(&lease_plans);
+            changes.differences.extend(self.derived.desired.revise(lease_plans));
         }
         changes
     }
 
     /// Passes the new results of these leases to gateways, probes and MAC addresses.
-    fn follow_peers(&mut self, standings: &Standings) -> Changes {
-        for (id, standing) in standings {
-            if let Some(Standing::SetAside(reason)) = standing
-                && self.derived.desired.peers().get(id) != standing.as_ref()
+    fn follow_peers(&mut self, lease_plans: &LeasePlans) -> Changes {
+        for (id, lease_plan) in lease_plans {
+            if let Some(LeasePlan::Rejected(reason)) = lease_plan
+                && self.derived.desired.peers().get(id) != lease_plan.as_ref()
             {
                 self.held.logged.rejected.note(id, reason);
             }
         }
-        self.derived.follow_gateways(standings);
-        self.follow_targets(standings);
-        self.yield_macs(standings)
+        self.derived.follow_gateways(lease_plans);
+        self.follow_targets(lease_plans);
+        self.yield_macs(lease_plans)
     }
 
     /// Replaces MAC addresses of this node that an accepted lease of another node uses.
-    fn yield_macs(&mut self, standings: &Standings) -> Changes {
-        let claims = standings.iter().filter_map(|(lease, standing)| {
-            let Standing::SetAside(Rejected::OurMac(old)) = standing.as_ref()? else { return None };
+    fn yield_macs(&mut self, lease_plans: &LeasePlans) -> Changes {
+        let claims = lease_plans.iter().filter_map(|(lease, lease_plan)| {
+            let LeasePlan::Rejected(Rejected::OurMac(old)) = lease_plan.as_ref()? else {
+                return None;
+            };
             Some((old, lease))
         });
         let mut is_news = false;

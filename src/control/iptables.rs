@@ -11,7 +11,7 @@ use super::Control;
 use super::changes::Changes;
 use crate::kernel::{Chains, Generation, Reading, Refused};
 use crate::model::config::NetworkConfig;
-use crate::model::entry::{Base, ChainName, Entry, Key, Otherwise};
+use crate::model::entry::{Base, BasePolicy, ChainName, Entry, Key};
 use crate::model::policy::Forward;
 use crate::plan::diff::Op;
 
@@ -167,7 +167,7 @@ impl Control {
     pub(super) fn kept_chains(&self) -> impl Iterator<Item = String> {
         let wanted = self.derived.desired.state();
         let kept = self.held.actual.local().filter_map(move |entry| match entry.as_ref() {
-            Entry::Chain(chain) if chain.otherwise == Otherwise::Dropped => Some(chain),
+            Entry::Chain(chain) if chain.base_policy == BasePolicy::Drop => Some(chain),
             _ => None,
         });
         let kept = kept.filter(move |chain| wanted.get(&Key::Chain(chain.name)).is_none());

@@ -10,11 +10,11 @@ use super::Control;
 use super::changes::Changes;
 use crate::model::entry::{Entry, Key, Route};
 use crate::model::lease::{Endpoint, LeaseId, Peer};
-use crate::model::path::{Detour, Path, ProbeVerdict};
-use crate::model::status::{PathStatus, ProbeStatus, WayStatus};
+use crate::model::path::{Fallback, Path, ProbeVerdict};
+use crate::model::status::{PathStatus, ProbeResults, ProbeStatus};
 use crate::plan::backend;
-use crate::plan::desired::Standing;
-use crate::plan::paths::{Board, Local, Question, Subject, Target};
+use crate::plan::desired::LeasePlan;
+use crate::plan::paths::{Board, LocalProber, ProbeRequest, ProbeState, Target};
 use crate::probe::{ProbeChannels, ProbeEvent};
 
 /// The state of path probing.
@@ -54,9 +54,9 @@ impl Paths {
     }
 
     fn verdict(&self, endpoint: &Endpoint) -> ProbeVerdict {
-        let subject = self.board.as_ref().and_then(|board| board.subject(endpoint.subnet.base()));
-        let subject = subject.filter(|it| it.target.public_ip == endpoint.public_ip);
-        subject.map_or(ProbeVerdict::Pending, |subject| subject.verdict)
+        let state = self.board.as_ref().and_then(|board| board.state(endpoint.subnet.base()));
+        let state = state.filter(|it| it.target.public_ip == endpoint.public_ip);
+        state.map_or(ProbeVerdict::Pending, |state| state.verdict)
     }
 
     /// Changes the board and updates its next deadline.
@@ -69,21 +69,25 @@ impl Paths {
         }
     }
 
-    /// Sends the questions due at `at`. A question that does not fit in the queue counts as lost.
+    /// Sends the requests due at `at`. A request that does not fit in the queue counts as lost.
     fn ask(&mut self, at: Duration) {
-        let mut questions = Vec::new();
-        self.revise(|board| questions = board.questions(at, rand::random));
+        let mut requests = Vec::new();
+        self.revise(|board| requests = board.requests(at, rand::random));
         let Some(channels) = &self.channels else { return };
-        let is_unsent = |question: &Question| channels.questions.try_send(*question).is_err();
-        let unsent: Vec<Question> = questions.into_iter().filter(is_unsent).collect();
-        for question in unsent {
-            tracing::debug!(peer = %question.peer, "a probe was not sent: too many wait");
-            self.revise(|board| board.lose(&question, at, at));
+        let is_unsent = |request: &ProbeRequest| channels.requests.try_send(*request).is_err();
+        let unsent: Vec<ProbeRequest> = requests.into_iter().filter(is_unsent).collect();
+        for request in unsent {
+            tracing::debug!(peer = %request.peer, "a probe was not sent: too many wait");
+            self.revise(|board| board.record_loss(&request, at, at));
         }
     }
 
     /// Starts or stops probing these peers; without `local`, all probing stops.
-    fn follow(&mut self, local: Option<&Local>, changes: &BTreeMap<IpAddr, Option<Target>>) {
+    fn update_targets(
+        &mut self,
+        local: Option<&LocalProber>,
+        changes: &BTreeMap<IpAddr, Option<Target>>,
+    ) {
         if let Some(channels) = &self.channels {
             channels.targets.send_if_modified(|targets| {
                 let mut is_changed = targets.local.as_ref() != local;
@@ -103,7 +107,7 @@ impl Paths {
                 self.board.get_or_insert_with(|| Board::new(&local.probe));
             }
             let now = self.epoch.elapsed();
-            self.revise(|board| board.follow(changes, now));
+            self.revise(|board| board.update_targets(changes, now));
         }
     }
 }
@@ -128,16 +132,18 @@ impl Control {
                 (paths.state, paths.board) = (State::On, None);
                 return plan;
             }
-            ProbeEvent::Answered { question, sent, at } => paths.revise(|board| {
-                board.answer(&question, since(sent), since(at), rand::random());
+            ProbeEvent::Answered { request, sent, at } => paths.revise(|board| {
+                board.record_answer(&request, since(sent), since(at), rand::random());
             }),
-            ProbeEvent::Lost { question, sent, at } => {
-                paths.revise(|board| board.lose(&question, since(sent), since(at)));
+            ProbeEvent::Lost { request, sent, at } => {
+                paths.revise(|board| board.record_loss(&request, since(sent), since(at)));
             }
-            ProbeEvent::Heard { peer, at } => paths.revise(|board| board.hear(peer, since(at))),
+            ProbeEvent::Alive { peer, at } => {
+                paths.revise(|board| board.record_packet(peer, since(at)))
+            }
             ProbeEvent::Due { at } => paths.ask(since(at)),
         }
-        let judged = self.paths.board.as_mut().map(Board::take_judged).unwrap_or_default();
+        let judged = self.paths.board.as_mut().map(Board::take_changed).unwrap_or_default();
         if judged.is_empty() { Changes::default() } else { self.apply_verdicts(&judged) }
     }
 
@@ -145,7 +151,7 @@ impl Control {
     fn apply_verdicts(&mut self, judged: &BTreeSet<IpAddr>) -> Changes {
         let mut changes = self.derive_peers();
         let is_affected = |endpoint: &Endpoint| {
-            self.detour(endpoint) != self.inputs.detours.get(&endpoint.subnet.base()).copied()
+            self.fallback(endpoint) != self.inputs.fallbacks.get(&endpoint.subnet.base()).copied()
         };
         let leases = judged.iter().filter_map(|peer| self.paths.leases.get(peer));
         let leases = leases.filter_map(|id| self.inputs.peers.lease(id));
@@ -160,8 +166,8 @@ impl Control {
     }
 
     fn failed_detours(&self) -> usize {
-        let detours = self.inputs.detours.values();
-        detours.filter(|detour| matches!(detour, Detour::Failed(_))).count()
+        let fallbacks = self.inputs.fallbacks.values();
+        fallbacks.filter(|fallback| matches!(fallback, Fallback::Failed(_))).count()
     }
 
     fn log_detours(&self, before: usize) {
@@ -187,32 +193,35 @@ impl Control {
         });
         let doubted: BTreeSet<IpAddr> = doubted.map(|endpoint| endpoint.subnet.base()).collect();
         let now = self.paths.epoch.elapsed();
-        self.paths.revise(|board| board.ask_again(&doubted, now));
+        self.paths.revise(|board| board.restart(&doubted, now));
     }
 
     /// The peers on the same link that must be reached through the tunnel. Rejected leases are
     /// ignored: their subnet may have the same base address as an accepted one.
-    pub(super) fn detours<'a>(
+    pub(super) fn fallbacks<'a>(
         &self,
         peers: impl Iterator<Item = Option<Peer<'a>>>,
-    ) -> Vec<(IpAddr, Option<Detour>)> {
+    ) -> Vec<(IpAddr, Option<Fallback>)> {
         if self.inputs.config.as_ref().is_none_or(|config| config.probing().is_none()) {
-            return self.inputs.detours.keys().map(|peer| (*peer, None)).collect();
+            return self.inputs.fallbacks.keys().map(|peer| (*peer, None)).collect();
         }
         let endpoints = peers.filter_map(|peer| peer?.ok()).flat_map(|lease| &lease.endpoints);
-        endpoints.map(|endpoint| (endpoint.subnet.base(), self.detour(endpoint))).collect()
+        endpoints.map(|endpoint| (endpoint.subnet.base(), self.fallback(endpoint))).collect()
     }
 
-    pub(super) fn apply_detours(&mut self, detours: Vec<(IpAddr, Option<Detour>)>) -> Changes {
+    pub(super) fn apply_fallbacks(
+        &mut self,
+        fallbacks: Vec<(IpAddr, Option<Fallback>)>,
+    ) -> Changes {
         let mut changes = Changes::default();
-        for (peer, detour) in detours {
-            let before = match detour {
-                Some(detour) => self.inputs.detours.insert(peer, detour),
-                None => self.inputs.detours.remove(&peer),
+        for (peer, fallback) in fallbacks {
+            let before = match fallback {
+                Some(fallback) => self.inputs.fallbacks.insert(peer, fallback),
+                None => self.inputs.fallbacks.remove(&peer),
             };
-            changes.save |= before != detour;
-            let is_fallback = matches!(detour, Some(Detour::Failed(_)));
-            self.held.statistics.fallbacks += u64::from(is_fallback && before != detour);
+            changes.save |= before != fallback;
+            let is_fallback = matches!(fallback, Some(Fallback::Failed(_)));
+            self.held.statistics.fallbacks += u64::from(is_fallback && before != fallback);
         }
         changes
     }
@@ -227,21 +236,21 @@ impl Control {
         }
         let peers: Vec<IpAddr> = gone.iter().flat_map(|(id, _)| self.probed(id)).collect();
         for peer in peers {
-            self.inputs.detours.remove(&peer);
+            self.inputs.fallbacks.remove(&peer);
         }
         self.follow_targets(&gone);
     }
 
-    fn detour(&self, endpoint: &Endpoint) -> Option<Detour> {
+    fn fallback(&self, endpoint: &Endpoint) -> Option<Fallback> {
         let config = self.inputs.config.as_ref()?;
         config.probing()?;
         let must_answer = backend::must_answer(config, endpoint);
         match (self.paths.verdict(endpoint), &self.paths.state) {
-            (ProbeVerdict::Bad(cause), _) => Some(Detour::Failed(cause)),
-            (ProbeVerdict::Silent, _) => must_answer.then_some(Detour::Unanswered),
+            (ProbeVerdict::Bad(cause), _) => Some(Fallback::Failed(cause)),
+            (ProbeVerdict::Silent, _) => must_answer.then_some(Fallback::Unanswered),
             (ProbeVerdict::Pending, State::Starting | State::On) => {
                 let stays = self.programmed_path(endpoint).map(|path| path == Path::Tunnel);
-                stays.unwrap_or(must_answer).then_some(Detour::Unproven)
+                stays.unwrap_or(must_answer).then_some(Fallback::Unproven)
             }
             (ProbeVerdict::Pending, State::Off(_)) | (ProbeVerdict::Good, _) => None,
         }
@@ -261,32 +270,32 @@ impl Control {
 
     /// The probed peers of the lease `id`.
     fn probed(&self, id: &LeaseId) -> impl Iterator<Item = IpAddr> {
-        let standing = self.derived.desired.peers().get(id).and_then(Standing::believed);
-        let peers = standing.into_iter().flat_map(|lease| &lease.endpoints);
+        let lease_plan = self.derived.desired.peers().get(id).and_then(LeasePlan::accepted);
+        let peers = lease_plan.into_iter().flat_map(|lease| &lease.endpoints);
         let peers = peers.map(|endpoint| endpoint.subnet.base());
         peers.filter(move |peer| self.paths.leases.get(peer) == Some(id))
     }
 
     /// Probes the current endpoints of these leases instead of the previous ones.
-    pub(super) fn follow_targets(&mut self, standings: &[(LeaseId, Option<Standing>)]) {
+    pub(super) fn follow_targets(&mut self, lease_plans: &[(LeaseId, Option<LeasePlan>)]) {
         let Some(local) = self.inputs.local() else { return };
         let mtu = backend::pod_mtu(&self.derived.networks).unwrap_or_default();
-        let probed = Local::of(&local, mtu);
+        let probed = LocalProber::of(&local, mtu);
         // Old targets are removed first: one change may move a subnet from one lease to another.
-        let old = standings.iter().flat_map(|(id, _)| self.probed(id));
+        let old = lease_plans.iter().flat_map(|(id, _)| self.probed(id));
         let mut changes: BTreeMap<_, _> = old.map(|peer| (peer, None)).collect();
         for peer in changes.keys() {
             self.paths.leases.remove(peer);
         }
-        for (id, standing) in standings.iter().filter(|_| probed.is_some()) {
-            let lease = standing.as_ref().and_then(Standing::believed);
+        for (id, lease_plan) in lease_plans.iter().filter(|_| probed.is_some()) {
+            let lease = lease_plan.as_ref().and_then(LeasePlan::accepted);
             let endpoints = lease.into_iter().flat_map(|lease| &lease.endpoints);
             for it in endpoints.filter(|it| local.node.uplink(it.subnet.family()).is_some()) {
                 self.paths.leases.insert(it.subnet.base(), id.clone());
                 changes.insert(it.subnet.base(), Some(Target::of(&local, it)));
             }
         }
-        self.paths.follow(probed.as_ref(), &changes);
+        self.paths.update_targets(probed.as_ref(), &changes);
     }
 
     /// The reason why paths are not probed although the config requests it.
@@ -310,9 +319,9 @@ impl Control {
                 status.reason = Some(reason.clone());
             }
         }
-        let subjects = self.paths.board.iter().flat_map(Board::subjects);
-        for subject in subjects.filter(|subject| subject.target.direct) {
-            match subject.verdict {
+        let states = self.paths.board.iter().flat_map(Board::states);
+        for state in states.filter(|state| state.target.direct) {
+            match state.verdict {
                 ProbeVerdict::Pending => status.pending += 1,
                 ProbeVerdict::Silent => status.silent += 1,
                 ProbeVerdict::Good => status.good += 1,
@@ -324,26 +333,26 @@ impl Control {
 
     /// The probe results of one peer.
     pub(super) fn path_status(&self, endpoint: &Endpoint) -> Option<PathStatus> {
-        let subject = self.paths.board.as_ref()?.subject(endpoint.subnet.base())?;
-        let way = |path| way_status(subject, path, self.paths.epoch.elapsed());
-        let Subject { target: Target { direct, tunnel, .. }, .. } = subject;
+        let state = self.paths.board.as_ref()?.state(endpoint.subnet.base())?;
+        let results = |path| probe_results(state, path, self.paths.epoch.elapsed());
+        let ProbeState { target: Target { direct, tunnel, .. }, .. } = state;
         Some(PathStatus {
             verdict: self.paths.verdict(endpoint),
-            direct: direct.then(|| way(Path::Direct)),
-            tunnel: tunnel.then(|| way(Path::Tunnel)),
+            direct: direct.then(|| results(Path::Direct)),
+            tunnel: tunnel.then(|| results(Path::Tunnel)),
         })
     }
 }
 
-/// The probe results of `subject` by `path` at the time `now`.
-fn way_status(subject: &Subject, path: Path, now: Duration) -> WayStatus {
-    let (track, (asked, lost)) = (subject.track(path), subject.window(path));
+/// The probe results of `state` by `path` at the time `now`.
+fn probe_results(state: &ProbeState, path: Path, now: Duration) -> ProbeResults {
+    let (track, (asked, lost)) = (state.track(path), state.window(path));
     let number = |number: u128| u64::try_from(number).unwrap_or(u64::MAX);
-    let ago = |heard| number(now.saturating_sub(heard).as_millis());
-    WayStatus {
+    let ago = |answered_at| number(now.saturating_sub(answered_at).as_millis());
+    ProbeResults {
         asked,
         lost,
         round_trip_us: track.round_trip.map(|time| number(time.as_micros())),
-        heard_ms_ago: track.heard.map(ago),
+        answered_ms_ago: track.answered_at.map(ago),
     }
 }

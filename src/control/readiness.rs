@@ -6,9 +6,9 @@ use crate::model::config::NetworkConfig;
 use crate::model::entry::{Entry, Key, SettingKind};
 use crate::model::lease::{LeaseId, Rejected};
 use crate::model::node::Uplink;
-use crate::model::policy::{Guard, Strangers};
+use crate::model::policy::{Guard, UnknownSources};
 use crate::model::status::{Readiness, StoreState};
-use crate::plan::desired::Standing;
+use crate::plan::desired::LeasePlan;
 use crate::store::Rival;
 
 /// Refusals and rejections usually share a cause, so only this many are shown.
@@ -203,7 +203,7 @@ impl Control {
     /// Why the guard is weaker than configured, as far as known.
     fn guard_warning(&self) -> Option<String> {
         let inputs = &self.inputs;
-        let drops = |guard: Guard| guard.strangers == Strangers::Drop;
+        let drops = |guard: Guard| guard.unknown_sources == UnknownSources::Drop;
         let is_asked = inputs.policy.guard.is_some_and(drops)
             && inputs.config.as_ref().is_some_and(NetworkConfig::has_tunnel);
         let by_memory = is_asked && inputs.rest_on_memory() && !inputs.peers.is_complete();
@@ -238,15 +238,15 @@ impl Control {
         let rival = self.inputs.rival.map(|rival| {
             format!("{rival} and overwrites our lease: give each node a public IP of its own")
         });
-        let against_us = self.derived.desired.against_us();
-        let shown = against_us.iter().take(SHOWN).filter_map(|id| self.conflict_remark(id));
-        let more = against_us.len().saturating_sub(SHOWN);
+        let conflicts = self.derived.desired.conflicts();
+        let shown = conflicts.iter().take(SHOWN).filter_map(|id| self.conflict_remark(id));
+        let more = conflicts.len().saturating_sub(SHOWN);
         let more = (more > 0).then(|| format!("and {more} more leases conflict with this node"));
         rival.into_iter().chain(shown).chain(more).collect()
     }
 
     fn conflict_remark(&self, id: &LeaseId) -> Option<String> {
-        let Standing::SetAside(why) = self.derived.desired.peers().get(id)? else { return None };
+        let LeasePlan::Rejected(why) = self.derived.desired.peers().get(id)? else { return None };
         let Rejected::OurAddress(ip) = why else {
             return Some(format!("lease {id} conflicts with this node: {why}"));
         };

@@ -16,8 +16,8 @@ use crate::model::status::{
     ChecksumStatus, FirewallStatus, GuardStatus, LeaseStatus, PeerCounts, PeerStatus, Statistics,
     Status, TableStatus,
 };
-use crate::plan::backend::{self, PeerPlan, Unreachable, Way};
-use crate::plan::desired::Standing;
+use crate::plan::backend::{self, PathPlan, PeerPlan, Unreachable};
+use crate::plan::desired::LeasePlan;
 
 /// A query to the loop, with the channel for its response.
 #[derive(Debug)]
@@ -48,10 +48,10 @@ impl Control {
         let local = self.inputs.local()?;
         let rules = local.rules();
         let leases = self.inputs.peers.leases().filter(|lease| !rules.is_own(&lease.id));
-        let detours = self.inputs.detours.clone();
+        let fallbacks = self.inputs.fallbacks.clone();
         // The host ID is added by the task that saves the checkpoint.
         let host = HostId::default();
-        Some(Checkpoint { leases: leases.cloned().collect(), local, detours, host })
+        Some(Checkpoint { leases: leases.cloned().collect(), local, fallbacks, host })
     }
 
     fn status(&self) -> Status {
@@ -102,15 +102,15 @@ impl Control {
     pub(super) fn counts(&self) -> PeerCounts {
         let mut counts =
             PeerCounts { missing: self.inputs.peers.missing().len(), ..PeerCounts::default() };
-        for standing in self.derived.desired.peers().values() {
-            match standing {
-                Standing::SetAside(_) => counts.set_aside += 1,
-                Standing::Planned(_, PeerPlan { ways, .. }) => {
-                    for (_, way) in ways {
-                        match way.as_ref().map(|way| way.path) {
+        for lease_plan in self.derived.desired.peers().values() {
+            match lease_plan {
+                LeasePlan::Rejected(_) => counts.rejected += 1,
+                LeasePlan::Accepted(_, PeerPlan { paths, .. }) => {
+                    for (_, planned) in paths {
+                        match planned.as_ref().map(|planned| planned.path) {
                             Ok(Path::Direct) => counts.direct += 1,
                             Ok(Path::Tunnel) => counts.tunnel += 1,
-                            Err(_) => counts.left_out += 1,
+                            Err(_) => counts.skipped += 1,
                         }
                     }
                 }
@@ -121,9 +121,9 @@ impl Control {
 
     /// The number of leases that conflict with another lease or with this node, by subject.
     fn conflicts(&self) -> BTreeMap<String, usize> {
-        let about = |standing: &Standing| match standing {
-            Standing::SetAside(reason) => reason.conflict(),
-            Standing::Planned(..) => None,
+        let about = |lease_plan: &LeasePlan| match lease_plan {
+            LeasePlan::Rejected(reason) => reason.conflict(),
+            LeasePlan::Accepted(..) => None,
         };
         let rival = self.inputs.rival.map(|rival| Rejected::OurAddress(rival.public_ip));
         let rival = rival.as_ref().and_then(Rejected::conflict);
@@ -138,9 +138,9 @@ impl Control {
         let unmet = self.unmet();
         let peers = self.derived.desired.peers().iter();
         peers
-            .flat_map(|(id, standing)| match standing {
-                Standing::SetAside(reason) => vec![self.rejected(id, reason)],
-                Standing::Planned(lease, plan) => self.planned(lease, plan, &unmet),
+            .flat_map(|(id, lease_plan)| match lease_plan {
+                LeasePlan::Rejected(reason) => vec![self.rejected(id, reason)],
+                LeasePlan::Accepted(lease, plan) => self.planned(lease, plan, &unmet),
             })
             .collect()
     }
@@ -148,7 +148,7 @@ impl Control {
     /// The keys that are desired and not met. A merge of both states is faster than a lookup per
     /// key.
     fn unmet(&self) -> BTreeSet<Key> {
-        let both = self.derived.desired.state().beside(&self.held.actual);
+        let both = self.derived.desired.state().merge_join(&self.held.actual);
         let unmet = both.filter_map(|(want, have)| {
             want.filter(|want| have.is_none_or(|have| !want.is_met_by(have)))
         });
@@ -165,22 +165,24 @@ impl Control {
     fn planned(
         &self,
         lease: &Lease,
-        PeerPlan { ways, .. }: &PeerPlan,
+        PeerPlan { paths, .. }: &PeerPlan,
         unmet: &BTreeSet<Key>,
     ) -> Vec<PeerStatus> {
         let is_met = |entry: &Arc<Entry>| unmet.is_empty() || !unmet.contains(&entry.key());
-        let status = |(family, way): &(_, Result<backend::Way, _>)| {
+        let status = |(family, planned): &(_, Result<backend::PathPlan, _>)| {
             let endpoint = lease.endpoint(*family);
             PeerStatus {
                 family: Some(*family),
-                path: way.as_ref().ok().map(|way| way.path),
-                reason: reason(way),
+                path: planned.as_ref().ok().map(|planned| planned.path),
+                reason: reason(planned),
                 probes: endpoint.and_then(|endpoint| self.path_status(endpoint)),
-                programmed: way.as_ref().is_ok_and(|way| way.entries.iter().all(is_met)),
+                programmed: planned
+                    .as_ref()
+                    .is_ok_and(|planned| planned.entries.iter().all(is_met)),
                 ..peer_status(&lease.id, endpoint)
             }
         };
-        ways.iter().map(status).collect()
+        paths.iter().map(status).collect()
     }
 
     fn leases(&self) -> Vec<LeaseStatus> {
@@ -191,8 +193,8 @@ impl Control {
             malformed.or_else(|| peers.bad_source(id).map(|bad| bad.to_string()))
         };
         let reason = |id: &LeaseId| match self.derived.desired.peers().get(id) {
-            Some(Standing::SetAside(reason)) => Some(format!("set aside: {reason}")),
-            Some(Standing::Planned(..)) | None => warning(id),
+            Some(LeasePlan::Rejected(reason)) => Some(format!("set aside: {reason}")),
+            Some(LeasePlan::Accepted(..)) | None => warning(id),
         };
         let status = |id: &LeaseId| {
             let lease = peers.lease(id);
@@ -227,7 +229,7 @@ impl Control {
             self.held.actual.entries().filter(|entry| matches!(entry, Entry::Element(_)));
         Some(GuardStatus {
             asked,
-            in_force: !tables.is_empty() && drops && tables.iter().all(|table| table.programmed),
+            applied: !tables.is_empty() && drops && tables.iter().all(|table| table.programmed),
             tables,
             admitted: admitted.count(),
             refused: self.inputs.guarding.refused.clone(),
@@ -258,7 +260,7 @@ impl Control {
             other_mtu: OtherMtu::default(),
             keeps_connections: local.policy.masquerade.is_some() && self.rules_are_met(),
             peers: self.counts(),
-            failing: failing(&self.inputs.detours),
+            failing: failing(&self.inputs.fallbacks),
             exceptions,
             exceptions_total,
             quality,
@@ -283,9 +285,9 @@ fn peer_status(id: &LeaseId, endpoint: Option<&Endpoint>) -> PeerStatus {
 }
 
 /// The reason why there is no path, or not the direct one.
-fn reason(way: &Result<Way, Unreachable>) -> Option<String> {
-    match way {
-        Ok(way) => way.detour.map(|detour| detour.to_string()),
+fn reason(planned: &Result<PathPlan, Unreachable>) -> Option<String> {
+    match planned {
+        Ok(planned) => planned.fallback.map(|fallback| fallback.to_string()),
         Err(reason) => Some(format!("left out: {reason}")),
     }
 }

@@ -343,8 +343,8 @@ mod tests {
         let (now, year) = (SystemTime::now(), Duration::from_secs(365 * 24 * 3600));
         let this = checkpoint::this_host();
         for (host, is_remembered) in [(this.clone(), true), (HostId::default(), false)] {
-            let (local, detours) = (relaxed(), [].into());
-            let checkpoint = Checkpoint { local, leases: Vec::new(), detours, host };
+            let (local, fallbacks) = (relaxed(), [].into());
+            let checkpoint = Checkpoint { local, leases: Vec::new(), fallbacks, host };
             checkpoint::save(&options.state_file, &checkpoint).unwrap();
             for saved in [now - year, now, now + year] {
                 let file = File::options().write(true).open(&options.state_file).unwrap();

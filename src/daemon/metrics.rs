@@ -62,8 +62,8 @@ impl Page {
         let paths = [
             ("direct", peers.direct),
             ("tunnel", peers.tunnel),
-            ("left_out", peers.left_out),
-            ("set_aside", peers.set_aside),
+            ("left_out", peers.skipped),
+            ("set_aside", peers.rejected),
         ];
         self.by_label("peers", "path", help, &paths);
         let help = "Peers that the store no longer names and that are still routed.";
@@ -91,7 +91,7 @@ impl Page {
         }
         if let Some(guard) = &status.guard {
             let help = "Whether the tunnel is guarded as asked.";
-            self.gauge("tunnel_guarded", help, &[(&[], usize::from(guard.in_force))]);
+            self.gauge("tunnel_guarded", help, &[(&[], usize::from(guard.applied))]);
             let help = "Underlay addresses that are let into the tunnel.";
             self.gauge("tunnel_admitted_addresses", help, &[(&[], guard.admitted)]);
         }
@@ -227,7 +227,7 @@ mod tests {
 
     use super::*;
     use crate::model::policy::Guard;
-    use crate::model::status::{ConfigStatus, Counts, GuardStatus, PeerCounts, StoreState};
+    use crate::model::status::{ConfigStatus, GuardStatus, PeerCounts, ProbeCounts, StoreState};
 
     fn status() -> Status {
         Status {
@@ -242,7 +242,7 @@ mod tests {
             public_ips: Vec::new(),
             subnets: Vec::new(),
             mtu: Some(1450),
-            peers: PeerCounts { direct: 3, tunnel: 2, left_out: 1, set_aside: 0, missing: 1 },
+            peers: PeerCounts { direct: 3, tunnel: 2, skipped: 1, rejected: 0, missing: 1 },
             conflicts: [("our_public_ip".to_owned(), 1)].into(),
             firewall: Some(FirewallStatus {
                 name: "nftables".to_owned(),
@@ -251,7 +251,7 @@ mod tests {
             tables: vec![TableStatus { name: "ip tweed.1".to_owned(), programmed: true }],
             guard: Some(GuardStatus {
                 asked: Guard::default(),
-                in_force: true,
+                applied: true,
                 tables: vec![TableStatus {
                     name: "ip tweed-tunnel.1".to_owned(),
                     programmed: true,
@@ -329,7 +329,7 @@ mod tests {
 
     #[test]
     fn probes_are_rendered_if_there_are_any() {
-        let counts = Counts { asked: 9, answered: 8, ..Counts::default() };
+        let counts = ProbeCounts { asked: 9, answered: 8, ..ProbeCounts::default() };
         let reason = Some("the port is in use".to_owned());
         let probes = ProbeStatus { good: 4, bad: 1, counts, reason, ..ProbeStatus::default() };
         let samples = samples(&Status { probes: Some(probes), ..status() });

@@ -26,7 +26,7 @@ use self::flags::{
 use crate::model::entry::Ports;
 use crate::model::node::InterfaceOptions;
 use crate::model::policy::{
-    Connections, Forward, Guard, Masquerade, Pods, Policy, Preference, Strangers,
+    Conntrack, Forward, Guard, Masquerade, Pods, Policy, Preference, UnknownSources,
 };
 use crate::plan::config_change::Reload;
 use crate::store::etcd::EtcdOptions;
@@ -232,9 +232,13 @@ impl From<GuardFlags> for Option<Guard> {
     fn from(flags: GuardFlags) -> Self {
         let GuardFlags { notrack, drop_strangers, drop_pods, .. } = flags;
         let guard = Guard {
-            connections: if notrack { Connections::Untracked } else { Connections::Tracked },
-            strangers: if drop_strangers { Strangers::Drop } else { Strangers::LetIn },
-            pods: if drop_pods { Pods::Drop } else { Pods::LetOut },
+            conntrack: if notrack { Conntrack::Untracked } else { Conntrack::Tracked },
+            unknown_sources: if drop_strangers {
+                UnknownSources::Drop
+            } else {
+                UnknownSources::Accept
+            },
+            pods: if drop_pods { Pods::Drop } else { Pods::Accept },
         };
         Some(guard).filter(Guard::does_something)
     }

@@ -15,7 +15,7 @@ use crate::plan::preflight::{self, Finding, Level, Needs};
 /// # Errors
 /// Another daemon manages the routes of this host.
 pub(super) fn refuse_company() -> anyhow::Result<()> {
-    match preflight::refusal(&host::rivals(&Places::default())) {
+    match preflight::refusal(&host::other_daemons(&Places::default())) {
         Some(finding) => anyhow::bail!("{finding}"),
         None => Ok(()),
     }
@@ -48,9 +48,9 @@ async fn examine(shared: &Shared) -> anyhow::Result<Vec<Finding>> {
 }
 
 fn log(finding: &Finding) {
-    let Finding { id, level, what, why, cure, .. } = finding;
+    let Finding { id, level, what, why, fix, .. } = finding;
     match level {
-        Level::Fatal | Level::Warning => tracing::warn!(id, %why, %cure, "{what}"),
-        Level::Note => tracing::info!(id, %why, %cure, "{what}"),
+        Level::Fatal | Level::Warning => tracing::warn!(id, %why, %fix, "{what}"),
+        Level::Note => tracing::info!(id, %why, %fix, "{what}"),
     }
 }

@@ -11,7 +11,7 @@ use tokio::time::{sleep, timeout};
 use super::Shared;
 use crate::control::Event;
 use crate::model::probe_secret::Secret;
-use crate::plan::paths::{Local, Targets};
+use crate::plan::paths::{LocalProber, Targets};
 use crate::probe::{self, Exchange, Keyring, Orders, Pause, ProbeEvent};
 use crate::store::Documents;
 
@@ -48,7 +48,7 @@ pub(super) async fn probe_paths<S: Documents>(
     }
 }
 
-async fn open<S: Documents>(manager: &S, local: Local) -> Result<Exchange, String> {
+async fn open<S: Documents>(manager: &S, local: LocalProber) -> Result<Exchange, String> {
     let secret = manager.probe_secret().await?;
     Exchange::open(local, secret).map_err(|error| error.to_string())
 }
@@ -109,7 +109,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_secret_of_the_store_is_read_again_while_paths_are_probed() {
-        let local = Local { probe: Probe::default(), addresses: BTreeMap::new(), pod_mtu: 1450 };
+        let local =
+            LocalProber { probe: Probe::default(), addresses: BTreeMap::new(), pod_mtu: 1450 };
         let secret = Secret::new(&[1; Secret::LENGTH]);
         let exchange = Exchange::open(local.clone(), secret).unwrap();
         let (channels, mut orders) = probe::channels();

@@ -25,7 +25,7 @@ mod table;
 mod tests;
 mod transaction;
 
-pub(super) use chain::{HostChain, chain, changed_chain, otherwise, script};
+pub(super) use chain::{HostChain, base_policy, chain, changed_chain, script};
 pub(super) use interface::{interface, interface_address};
 pub(super) use link::{ALL_LINKS, known as known_link, name as link_name};
 pub(super) use links::{Known, Links};

@@ -4,7 +4,7 @@ mod firewall;
 mod processes;
 mod systemd;
 
-pub use processes::rivals;
+pub use processes::other_daemons;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -47,7 +47,7 @@ pub fn gather(needs: &Needs, links: Vec<Interface>, places: &Places) -> Host {
     Host {
         sysctls: sysctls(needs, &places.proc),
         links,
-        rivals: rivals(places),
+        other_daemons: other_daemons(places),
         sockets: processes::sockets(needs, places),
         chains: firewall::chains(),
         legacy_tables: firewall::legacy_tables(&places.proc),

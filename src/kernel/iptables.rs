@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::codec;
 use super::nftables::Tables;
 use super::{Chains, Generation, Reading, Refused};
-use crate::model::entry::{Base, Chain, ChainName, Entry, Iptables, Otherwise};
+use crate::model::entry::{Base, BasePolicy, Chain, ChainName, Entry, Iptables};
 use crate::plan::diff::Op;
 use programs::{Error, Programs};
 
@@ -30,7 +30,7 @@ impl Chains for HostChains {
         let mut reading = Reading::of(names, generation);
         for name in reading.names.clone().into_iter().filter(|name| needs_no_program(*name)) {
             let host = tables.host_chain(name);
-            reading.note_policy(name, host.otherwise);
+            reading.note_policy(name, host.base_policy);
             reading.found.extend(host.chain(name));
         }
         for ((programs, table), names) in existing(&mut tables, &reading.names) {
@@ -94,15 +94,15 @@ impl Reading {
         Self { names, found: Vec::new(), dropping, unread, generation }
     }
 
-    fn note_policy(&mut self, name: ChainName, otherwise: Otherwise) {
-        if name.base == Base::Forward && otherwise == Otherwise::Dropped {
+    fn note_policy(&mut self, name: ChainName, base_policy: BasePolicy) {
+        if name.base == Base::Forward && base_policy == BasePolicy::Drop {
             self.dropping.insert(name);
         }
     }
 
     fn add(&mut self, names: &[ChainName], listing: &str) {
         for name in names {
-            self.note_policy(*name, codec::otherwise(*name, listing));
+            self.note_policy(*name, codec::base_policy(*name, listing));
             self.found.extend(codec::chain(*name, listing));
         }
     }

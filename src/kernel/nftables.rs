@@ -13,7 +13,7 @@ use tweed_netlink::{Protocol, Socket};
 use super::codec::{self, HostChain, Transaction};
 use super::{Generation, Refused};
 use crate::model::entry::{
-    Chain, ChainName, Element, Entry, Otherwise, PEERS, RENEWED, Table, TableName,
+    BasePolicy, Chain, ChainName, Element, Entry, PEERS, RENEWED, Table, TableName,
 };
 use crate::plan::diff::Op;
 
@@ -83,8 +83,8 @@ impl Tables {
             let (host_rules, inside) = (rules(host)?, rules(own)?);
             let is_there = nftables::has_chain(socket, name.family, table, own)?;
             let drops = nftables::drops(socket, name.family, table, host)?;
-            let otherwise = if drops { Otherwise::Dropped } else { Otherwise::Accepted };
-            Ok(HostChain { inside: is_there.then_some(inside), host: host_rules, otherwise })
+            let base_policy = if drops { BasePolicy::Drop } else { BasePolicy::Accept };
+            Ok(HostChain { inside: is_there.then_some(inside), host: host_rules, base_policy })
         })
     }
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::lease::Lease;
 use crate::model::local::Local;
-use crate::model::path::Detours;
+use crate::model::path::Fallbacks;
 
 /// The inputs of the plan at one time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -14,8 +14,8 @@ pub struct Checkpoint {
     pub local: Local,
     /// The leases of the peers, accepted or not, shared with their other users.
     pub leases: Vec<Arc<Lease>>,
-    #[serde(default)]
-    pub detours: Detours,
+    #[serde(default, rename = "detours")]
+    pub fallbacks: Fallbacks,
     /// The host that saved it.
     #[serde(default)]
     pub host: HostId,

@@ -43,7 +43,7 @@ pub enum ProbeVerdict {
 /// Why the direct path to a peer is not used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Detour {
+pub enum Fallback {
     /// Its probes have not been answered yet, and the tunnel is in use.
     Unproven,
     Failed(Cause),
@@ -52,7 +52,7 @@ pub enum Detour {
 }
 
 /// Keyed by the first address of the peer's subnet.
-pub type Detours = BTreeMap<IpAddr, Detour>;
+pub type Fallbacks = BTreeMap<IpAddr, Fallback>;
 
 /// How a direct path fails while the tunnel to the same peer works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,7 +63,7 @@ pub enum Cause {
     LargeLost,
 }
 
-impl fmt::Display for Detour {
+impl fmt::Display for Fallback {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unproven => {

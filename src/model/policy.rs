@@ -65,28 +65,38 @@ pub enum Preference {
 /// How the tunnel is protected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Guard {
-    pub connections: Connections,
-    pub strangers: Strangers,
+    #[serde(rename = "connections")]
+    pub conntrack: Conntrack,
+    #[serde(rename = "strangers")]
+    pub unknown_sources: UnknownSources,
     pub pods: Pods,
 }
 
 impl Default for Guard {
     fn default() -> Self {
-        Self { connections: Connections::Untracked, strangers: Strangers::Drop, pods: Pods::Drop }
+        Self {
+            conntrack: Conntrack::Untracked,
+            unknown_sources: UnknownSources::Drop,
+            pods: Pods::Drop,
+        }
     }
 }
 
 impl Guard {
     pub fn does_something(&self) -> bool {
-        let Self { connections, strangers, pods } = self;
-        (*connections, *strangers, *pods) != (Connections::Tracked, Strangers::LetIn, Pods::LetOut)
+        *self
+            != Self {
+                conntrack: Conntrack::Tracked,
+                unknown_sources: UnknownSources::Accept,
+                pods: Pods::Accept,
+            }
     }
 }
 
 /// Whether conntrack tracks the outer packets of the tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Connections {
+pub enum Conntrack {
     /// Tracking would add one connection per flow of pods, and nothing uses these connections.
     Untracked,
     Tracked,
@@ -95,10 +105,11 @@ pub enum Connections {
 /// What to do with tunnel packets that do not come from accepted peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Strangers {
+pub enum UnknownSources {
     Drop,
     /// Any host that reaches this node can send to its pods.
-    LetIn,
+    #[serde(rename = "let-in")]
+    Accept,
 }
 
 /// What to do with tunnel packets that pods send to nodes.
@@ -107,7 +118,8 @@ pub enum Strangers {
 pub enum Pods {
     /// Otherwise masquerading would make them look like packets of a peer.
     Drop,
-    LetOut,
+    #[serde(rename = "let-out")]
+    Accept,
 }
 
 /// How the checksums of packets in the tunnel are computed.
@@ -127,10 +139,10 @@ impl Checksums {
     /// Whether the tunnel device has to compute checksums in software. The kernel can corrupt them
     /// only if it translates (NAT) the outer packets, which it does not do if they are untracked.
     pub fn are_computed(self, guard: Option<Guard>, kernel_spoils_them: bool) -> bool {
-        let untracked = Some(Connections::Untracked);
+        let untracked = Some(Conntrack::Untracked);
         match self {
             Self::WhereNeeded => {
-                kernel_spoils_them && guard.map(|guard| guard.connections) != untracked
+                kernel_spoils_them && guard.map(|guard| guard.conntrack) != untracked
             }
             Self::Computed => true,
             Self::Left => false,

@@ -104,7 +104,8 @@ pub struct ChecksumStatus {
 pub struct GuardStatus {
     pub asked: Guard,
     /// Whether the kernel applies it.
-    pub in_force: bool,
+    #[serde(rename = "in_force")]
+    pub applied: bool,
     pub tables: Vec<TableStatus>,
     /// The number of addresses that may send through the tunnel.
     pub admitted: usize,
@@ -129,8 +130,10 @@ pub struct ConfigStatus {
 pub struct PeerCounts {
     pub direct: usize,
     pub tunnel: usize,
-    pub left_out: usize,
-    pub set_aside: usize,
+    #[serde(rename = "left_out")]
+    pub skipped: usize,
+    #[serde(rename = "set_aside")]
+    pub rejected: usize,
     /// Peers that the store no longer lists and that are still routed.
     pub missing: usize,
 }
@@ -138,7 +141,7 @@ pub struct PeerCounts {
 impl PeerCounts {
     pub const fn total(&self) -> usize {
         // Missing peers are also counted by their paths.
-        self.direct + self.tunnel + self.left_out + self.set_aside
+        self.direct + self.tunnel + self.skipped + self.rejected
     }
 }
 
@@ -173,7 +176,7 @@ pub struct ProbeStatus {
     pub silent: usize,
     pub pending: usize,
     #[serde(flatten)]
-    pub counts: Counts,
+    pub counts: ProbeCounts,
 }
 
 /// The results of the probes of one peer, in one address family.
@@ -182,14 +185,14 @@ pub struct PathStatus {
     /// The verdict on the direct path.
     pub verdict: ProbeVerdict,
     /// None if it is not on the same link.
-    pub direct: Option<WayStatus>,
+    pub direct: Option<ProbeResults>,
     /// None if it has no tunnel.
-    pub tunnel: Option<WayStatus>,
+    pub tunnel: Option<ProbeResults>,
 }
 
 /// The results of large probes by one path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WayStatus {
+pub struct ProbeResults {
     /// The number of recent probes that are counted; 0 before the first packet of the peer.
     pub asked: u32,
     /// The number of those that were not answered in time.
@@ -197,7 +200,8 @@ pub struct WayStatus {
     /// The round-trip time of the last answered one, in microseconds.
     pub round_trip_us: Option<u64>,
     /// The time since the last answer, in milliseconds.
-    pub heard_ms_ago: Option<u64>,
+    #[serde(rename = "heard_ms_ago")]
+    pub answered_ms_ago: Option<u64>,
 }
 
 /// One record of the store; without endpoints if no valid lease was ever read from it.
@@ -249,7 +253,7 @@ impl StoreState {
 
 /// Counters of probe packets since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counts {
+pub struct ProbeCounts {
     pub asked: u64,
     pub answered: u64,
     /// Probes of peers that were answered.

@@ -83,11 +83,11 @@ impl fmt::Display for Examination {
 }
 
 fn write_finding(f: &mut fmt::Formatter<'_>, finding: &Finding) -> fmt::Result {
-    let Finding { id, level, what, place, why, cure, drop_in } = finding;
+    let Finding { id, level, what, place, why, fix, drop_in } = finding;
     writeln!(f, "{}", wrap(&format!("{}: {what}", level.as_str()), 2))?;
     let file =
         drop_in.as_ref().map(|file| format!("{} from config/{}", file.installed(), file.file));
-    let rows = [("where", Some(place)), ("why", Some(why)), ("mend", Some(cure))];
+    let rows = [("where", Some(place)), ("why", Some(why)), ("mend", Some(fix))];
     for (name, said) in rows.into_iter().chain([("file", file.as_ref())]) {
         let Some(said) = said else { continue };
         writeln!(f, "{}", wrap(&format!("  {name:7}{said}"), 9))?;

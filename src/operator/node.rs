@@ -15,7 +15,7 @@ use crate::model::checkpoint::Checkpoint;
 use crate::model::entry::KernelState;
 use crate::model::lease::{Lease, Peers};
 use crate::model::local::Local;
-use crate::model::path::Detours;
+use crate::model::path::Fallbacks;
 use crate::plan::desired::Desired;
 use crate::plan::preflight::Needs;
 use crate::plan::scope::Scope;
@@ -96,7 +96,7 @@ pub(super) struct Known {
     pub(super) source: String,
     pub(super) local: Local,
     leases: Vec<Arc<Lease>>,
-    detours: Detours,
+    fallbacks: Fallbacks,
 }
 
 /// Why the inputs are not known.
@@ -139,14 +139,14 @@ pub(super) async fn read_inputs(files: &Files) -> Result<Known, Unknown> {
 
 impl Known {
     fn new(inputs: Checkpoint, source: String) -> Self {
-        let Checkpoint { local, leases, detours, host: _ } = inputs;
-        Self { source, local, leases, detours }
+        let Checkpoint { local, leases, fallbacks, host: _ } = inputs;
+        Self { source, local, leases, fallbacks }
     }
 
     /// What the kernel should hold, planned as the daemon plans.
     pub(super) fn desired(&self) -> Desired {
-        let mut peers = Peers::remembered(self.leases.iter().cloned());
-        Desired::plan(&self.local, &mut peers, &self.detours)
+        let mut peers = Peers::from_checkpoint(self.leases.iter().cloned());
+        Desired::plan(&self.local, &mut peers, &self.fallbacks)
     }
 
     /// The host settings that the plan requires.

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::layout::{counted, listed, wrap};
 use super::node::Files;
 use super::{Answer, Error, ExitStatus, node};
-use crate::model::policy::{Connections, Pods, Strangers};
+use crate::model::policy::{Conntrack, Pods, UnknownSources};
 use crate::model::status::{
     ChecksumStatus, ConfigStatus, FirewallStatus, GuardStatus, PeerCounts, ProbeStatus, Readiness,
     Statistics, Status, StoreState, TableStatus,
@@ -94,9 +94,9 @@ fn config(config: &ConfigStatus) -> String {
 }
 
 fn peers(counts: &PeerCounts) -> String {
-    let PeerCounts { direct, tunnel, left_out, set_aside, missing } = counts;
+    let PeerCounts { direct, tunnel, skipped, rejected, missing } = counts;
     format!(
-        "{direct} direct, {tunnel} by tunnel, {left_out} left out, {set_aside} set aside, \
+        "{direct} direct, {tunnel} by tunnel, {skipped} left out, {rejected} set aside, \
          {missing} missing"
     )
 }
@@ -131,7 +131,7 @@ fn tables(tables: &[TableStatus]) -> String {
 
 /// What protects the tunnel, in addition to the routes into it.
 fn guard(guard: Option<&GuardStatus>) -> String {
-    let Some(GuardStatus { asked, in_force, tables: kept, admitted, refused }) = guard else {
+    let Some(GuardStatus { asked, applied, tables: kept, admitted, refused }) = guard else {
         return "none, or not guarded".to_owned();
     };
     if let Some(reason) = refused {
@@ -141,11 +141,11 @@ fn guard(guard: Option<&GuardStatus>) -> String {
         return "not guarded before all leases are read".to_owned();
     }
     let measures = [
-        (asked.connections == Connections::Untracked).then(|| "not tracked".to_owned()),
-        (asked.strangers == Strangers::Drop).then(|| "strangers dropped".to_owned()),
+        (asked.conntrack == Conntrack::Untracked).then(|| "not tracked".to_owned()),
+        (asked.unknown_sources == UnknownSources::Drop).then(|| "strangers dropped".to_owned()),
         (asked.pods == Pods::Drop).then(|| "pods dropped".to_owned()),
         Some(format!("{} let in", counted(*admitted, "source"))),
-        (!in_force).then(|| tables(kept)),
+        (!applied).then(|| tables(kept)),
     ];
     measures.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
@@ -215,7 +215,7 @@ mod tests {
         let table = TableStatus { name: "ip tweed-tunnel.1".into(), programmed: true };
         GuardStatus {
             asked: Guard::default(),
-            in_force: true,
+            applied: true,
             tables: vec![table],
             admitted: 15,
             refused: None,
@@ -229,11 +229,11 @@ mod tests {
         let cases = [
             (guard(), "not tracked, strangers dropped, pods dropped, 15 sources let in"),
             (
-                GuardStatus { asked: Guard { pods: Pods::LetOut, ..Guard::default() }, ..guard() },
+                GuardStatus { asked: Guard { pods: Pods::Accept, ..Guard::default() }, ..guard() },
                 "not tracked, strangers dropped, 15 sources let in",
             ),
             (
-                GuardStatus { in_force: false, tables: vec![missing], admitted: 0, ..guard() },
+                GuardStatus { applied: false, tables: vec![missing], admitted: 0, ..guard() },
                 "not tracked, strangers dropped, pods dropped, 0 sources let in, \
                  ip tweed-tunnel.1 (missing)",
             ),

@@ -5,9 +5,9 @@ use std::net::IpAddr;
 
 use crate::model::config::Tunnel;
 use crate::model::entry::{
-    Condition, Hook, LinkName, Match, Renewal, Rule, Table, TableName, Verdict,
+    Hook, LinkName, Match, Renewal, Rule, RuleCondition, Table, TableName, Verdict,
 };
-use crate::model::policy::{Connections, Guard, Pods, Strangers};
+use crate::model::policy::{Conntrack, Guard, Pods, UnknownSources};
 use crate::model::prefix::{Family, Prefix};
 
 /// The inputs of the rules of one address family.
@@ -29,11 +29,11 @@ pub struct Guarded<'a> {
 /// The table that guards a tunnel.
 pub fn table(guard: Guard, guarded: Guarded<'_>) -> Table {
     let mut chains = BTreeMap::new();
-    if guard.connections == Connections::Untracked {
-        chains.insert(Hook::RawPrerouting, vec![untracked(guarded, Condition::FromPeer)]);
-        chains.insert(Hook::RawOutput, vec![untracked(guarded, Condition::ToPeer)]);
+    if guard.conntrack == Conntrack::Untracked {
+        chains.insert(Hook::RawPrerouting, vec![untracked(guarded, RuleCondition::FromPeer)]);
+        chains.insert(Hook::RawOutput, vec![untracked(guarded, RuleCondition::ToPeer)]);
     }
-    if guard.strangers == Strangers::Drop {
+    if guard.unknown_sources == UnknownSources::Drop {
         chains.insert(Hook::Input, input_rules(guarded));
     }
     if guard.pods == Pods::Drop {
@@ -59,9 +59,10 @@ fn table_name(family: Family, vni: u32) -> TableName {
 
 /// Untracks only packets to or from a peer: a packet with the same port and VNI but another address
 /// may belong to another program.
-fn untracked(guarded: Guarded<'_>, end: fn(Family) -> Condition) -> Rule {
+fn untracked(guarded: Guarded<'_>, end: fn(Family) -> RuleCondition) -> Rule {
     let Guarded { tunnel, network, .. } = guarded;
-    let also = [Condition::UdpTo(tunnel.port), Condition::Vni(tunnel.vni), end(network.family())];
+    let also =
+        [RuleCondition::UdpTo(tunnel.port), RuleCondition::Vni(tunnel.vni), end(network.family())];
     Rule::of(also, Verdict::Untrack)
 }
 
@@ -77,7 +78,7 @@ fn input_rules(guarded: Guarded<'_>) -> Vec<Rule> {
     };
     let mut rules = of_others(guarded).to_vec();
     rules.extend(of_peers(guarded).into_iter().flat_map(to_an_end));
-    rules.push(Rule::of([Condition::UdpTo(guarded.tunnel.port)], Verdict::Drop));
+    rules.push(Rule::of([RuleCondition::UdpTo(guarded.tunnel.port)], Verdict::Drop));
     rules.extend(guarded.probe_port.into_iter().flat_map(|port| probe_rules(guarded, port)));
     rules
 }
@@ -85,10 +86,10 @@ fn input_rules(guarded: Guarded<'_>) -> Vec<Rule> {
 /// Probes come from pod addresses of peers, over the underlay or through the tunnel. Others, such
 /// as probes from pods of this node, are dropped before the daemon has to read them.
 fn probe_rules(guarded: Guarded<'_>, port: u16) -> [Rule; 3] {
-    let to_port = || Condition::UdpTo(port);
+    let to_port = || RuleCondition::UdpTo(port);
     let from_pods_by = |link: &LinkName| Rule {
         source: Some(Match::Is(guarded.network)),
-        ..Rule::of([to_port(), Condition::CameBy(link.clone())], Verdict::Accept)
+        ..Rule::of([to_port(), RuleCondition::FromLink(link.clone())], Verdict::Accept)
     };
     [
         from_pods_by(guarded.underlay),
@@ -102,14 +103,14 @@ fn probe_rules(guarded: Guarded<'_>, port: u16) -> [Rule; 3] {
 /// route to that node. Pod packets may also match that for a moment while a path changes.
 fn forward_rules(guarded: Guarded<'_>) -> Vec<Rule> {
     let Guarded { tunnel, network, .. } = guarded;
-    let to_port = || Condition::UdpTo(tunnel.port);
-    let to_peer = [to_port(), Condition::ToPeer(network.family())];
+    let to_port = || RuleCondition::UdpTo(tunnel.port);
+    let to_peer = [to_port(), RuleCondition::ToPeer(network.family())];
     let of_pods = Rule {
         source: Some(Match::Is(network)),
         destination: Some(Match::IsNot(network)),
-        ..Rule::of([to_port(), Condition::Vni(tunnel.vni)], Verdict::Drop)
+        ..Rule::of([to_port(), RuleCondition::Vni(tunnel.vni)], Verdict::Drop)
     };
-    let forged = [to_port(), Condition::Vni(tunnel.vni), Condition::CameUnrouted];
+    let forged = [to_port(), RuleCondition::Vni(tunnel.vni), RuleCondition::FromUnroutedLink];
     let forged = Rule { source: Some(Match::IsNot(network)), ..Rule::of(forged, Verdict::Drop) };
     let mut rules = of_others(guarded).to_vec();
     rules.extend(of_peers(guarded));
@@ -120,18 +121,21 @@ fn forward_rules(guarded: Guarded<'_>) -> Vec<Rule> {
 /// Accepts packets of other tunnels, and all packets once no daemon renews the set of peers:
 /// without a daemon, a node that joins would never be added to it.
 fn of_others(Guarded { tunnel, .. }: Guarded<'_>) -> [Rule; 2] {
-    let accept = |what| Rule::of([Condition::UdpTo(tunnel.port), what], Verdict::Accept);
-    [accept(Condition::Unrenewed), accept(Condition::OtherVni(tunnel.vni))]
+    let accept = |what| Rule::of([RuleCondition::UdpTo(tunnel.port), what], Verdict::Accept);
+    [accept(RuleCondition::Unrenewed), accept(RuleCondition::OtherVni(tunnel.vni))]
 }
 
 /// Accepts tunnel packets from a peer that arrive on the underlay, or on any link that has the
 /// route back to it. Pods can forge a source address, but not the link that they send from.
 fn of_peers(guarded: Guarded<'_>) -> [Rule; 2] {
     let Guarded { tunnel, underlay, network, .. } = guarded;
-    let to_port = || Condition::UdpTo(tunnel.port);
-    let from_peer = || Condition::FromPeer(network.family());
+    let to_port = || RuleCondition::UdpTo(tunnel.port);
+    let from_peer = || RuleCondition::FromPeer(network.family());
     [
-        Rule::of([to_port(), Condition::CameBy(underlay.clone()), from_peer()], Verdict::Accept),
-        Rule::of([to_port(), from_peer(), Condition::CameAsRouted], Verdict::Accept),
+        Rule::of(
+            [to_port(), RuleCondition::FromLink(underlay.clone()), from_peer()],
+            Verdict::Accept,
+        ),
+        Rule::of([to_port(), from_peer(), RuleCondition::FromRoutedLink], Verdict::Accept),
     ]
 }

@@ -9,8 +9,8 @@ use crate::model::prefix::Family;
 /// The part of an edit that is applied now, and the reason why the rest is not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    pub in_force: NetworkConfig,
-    pub waits: Option<Waits>,
+    pub applied: NetworkConfig,
+    pub pending: Option<PendingReason>,
 }
 
 /// The inputs of the decision in addition to the two configs.
@@ -22,7 +22,7 @@ pub struct Situation {
     /// The backend that the node is kept on, which overrides the applied config.
     pub kept: Option<BackendType>,
     /// The peers that would be unreachable without `Mixed`; none before all peers are known.
-    pub stranded: Option<Vec<IpAddr>>,
+    pub unreachable: Option<Vec<IpAddr>>,
 }
 
 /// When an edit is applied.
@@ -36,7 +36,7 @@ pub enum Reload {
 
 /// Why an edit is not applied, or only in part.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Waits {
+pub enum PendingReason {
     #[error(
         "the network config was edited, but --config-reload is off: restart tweedd to take it in"
     )]
@@ -44,32 +44,32 @@ pub enum Waits {
     #[error("{key} cannot change on a running node: put it back")]
     ForKey { key: &'static str },
     #[error("staying on {ours}: without Mixed, {} is taken in at the next start", wanted.unlike(*ours))]
-    ForMixed { ours: Carriage, wanted: Carriage },
+    ForMixed { ours: BackendMode, wanted: BackendMode },
     #[error(
         "staying on {ours}: Mixed has to be on everywhere before {} changes; once it is, write the config again",
         wanted.key_unlike(*ours)
     )]
-    ForMixedElsewhere { ours: Carriage, wanted: Carriage },
+    ForMixedElsewhere { ours: BackendMode, wanted: BackendMode },
     #[error(
         "staying on {ours} with Mixed: change {} first, and remove Mixed once all nodes have followed",
         wanted.key_unlike(*ours)
     )]
-    ForTwoEdits { ours: Carriage, wanted: Carriage },
+    ForTwoEdits { ours: BackendMode, wanted: BackendMode },
     #[error("keeping Mixed until the leases of the peers are read")]
     ForLeases,
-    #[error("keeping Mixed: without it there is no path to {}", few(stranded))]
-    ForPeers { stranded: Vec<IpAddr> },
+    #[error("keeping Mixed: without it there is no path to {}", few(unreachable))]
+    ForPeers { unreachable: Vec<IpAddr> },
 }
 
 /// The path that a node uses to a peer of the same backend. Both ends have to use the same one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Carriage {
+pub struct BackendMode {
     kind: BackendType,
     /// Whether peers on the same link are reached without the tunnel. Always false for `host-gw`.
     direct_routing: bool,
 }
 
-impl Carriage {
+impl BackendMode {
     fn new(kind: BackendType, config: &NetworkConfig) -> Self {
         let direct_routing = kind == BackendType::Vxlan && config.backend.tunnel.direct_routing;
         Self { kind, direct_routing }
@@ -91,14 +91,14 @@ impl Carriage {
     }
 }
 
-impl fmt::Display for Carriage {
+impl fmt::Display for BackendMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let direct_routing = if self.direct_routing { " (DirectRouting)" } else { "" };
         write!(f, "{}{direct_routing}", self.kind.as_str())
     }
 }
 
-impl Waits {
+impl PendingReason {
     /// Whether the wait can end without another edit and without a restart.
     pub const fn may_end_by_itself(&self) -> bool {
         matches!(self, Self::ForPeers { .. } | Self::ForLeases)
@@ -108,27 +108,27 @@ impl Waits {
 /// The config to apply when `current` is applied and `wanted` is requested. Every part that has no
 /// reason to wait is applied.
 pub fn change(current: &NetworkConfig, wanted: &NetworkConfig, situation: &Situation) -> Change {
-    let nothing = |waits| Change { in_force: current.clone(), waits: Some(waits) };
+    let nothing = |pending| Change { applied: current.clone(), pending: Some(pending) };
     if situation.reload == Reload::AtStart && current != wanted {
-        return nothing(Waits::ForStart);
+        return nothing(PendingReason::ForStart);
     }
     if let Some(key) = fixed_key(current, wanted) {
-        return nothing(Waits::ForKey { key });
+        return nothing(PendingReason::ForKey { key });
     }
-    let waits = held_back(current, wanted, situation);
-    let mut in_force = wanted.clone();
-    match &waits {
+    let pending = held_back(current, wanted, situation);
+    let mut applied = wanted.clone();
+    match &pending {
         None => {}
-        Some(Waits::ForPeers { .. } | Waits::ForLeases) => in_force.mixed = true,
+        Some(PendingReason::ForPeers { .. } | PendingReason::ForLeases) => applied.mixed = true,
         Some(_) => {
             // `Rollout` refers to the backend that is not applied yet.
-            in_force.rollout = None;
-            in_force.backend.kind = situation.kind(current);
-            in_force.backend.tunnel.direct_routing = current.backend.tunnel.direct_routing;
-            in_force.mixed = current.mixed || wanted.mixed;
+            applied.rollout = None;
+            applied.backend.kind = situation.kind(current);
+            applied.backend.tunnel.direct_routing = current.backend.tunnel.direct_routing;
+            applied.mixed = current.mixed || wanted.mixed;
         }
     }
-    Change { in_force, waits }
+    Change { applied, pending }
 }
 
 impl Situation {
@@ -143,23 +143,27 @@ fn held_back(
     current: &NetworkConfig,
     wanted: &NetworkConfig,
     situation: &Situation,
-) -> Option<Waits> {
-    let ours = Carriage::new(situation.kind(current), current);
-    let theirs = Carriage::new(wanted.kind_of(&situation.names), wanted);
+) -> Option<PendingReason> {
+    let ours = BackendMode::new(situation.kind(current), current);
+    let theirs = BackendMode::new(wanted.kind_of(&situation.names), wanted);
     match (current.mixed, wanted.mixed) {
-        (true, false) if ours != theirs => Some(Waits::ForTwoEdits { ours, wanted: theirs }),
-        (false, true) if ours != theirs => Some(Waits::ForMixedElsewhere { ours, wanted: theirs }),
-        (false, false) if ours != theirs => Some(Waits::ForMixed { ours, wanted: theirs }),
-        (true, false) => for_peers(situation.stranded.as_deref()),
+        (true, false) if ours != theirs => {
+            Some(PendingReason::ForTwoEdits { ours, wanted: theirs })
+        }
+        (false, true) if ours != theirs => {
+            Some(PendingReason::ForMixedElsewhere { ours, wanted: theirs })
+        }
+        (false, false) if ours != theirs => Some(PendingReason::ForMixed { ours, wanted: theirs }),
+        (true, false) => for_peers(situation.unreachable.as_deref()),
         (true, true) | (false, true | false) => None,
     }
 }
 
-fn for_peers(stranded: Option<&[IpAddr]>) -> Option<Waits> {
-    match stranded {
-        None => Some(Waits::ForLeases),
+fn for_peers(unreachable: Option<&[IpAddr]>) -> Option<PendingReason> {
+    match unreachable {
+        None => Some(PendingReason::ForLeases),
         Some([]) => None,
-        Some(stranded) => Some(Waits::ForPeers { stranded: stranded.to_vec() }),
+        Some(unreachable) => Some(PendingReason::ForPeers { unreachable: unreachable.to_vec() }),
     }
 }
 

@@ -8,35 +8,35 @@ use crate::mac::MacAddr;
 use crate::model::entry::{Entry, KernelState, Key, LinkName};
 use crate::model::lease::{Lease, LeaseId, Peer, Peers, Rejected};
 use crate::model::local::Local;
-use crate::model::path::Detours;
+use crate::model::path::Fallbacks;
 use crate::plan::backend::{self, Network, PeerPlan};
 
 /// The result of validating and planning one lease of the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum LeasePlan {
     /// The lease is accepted; the plan has its path, or why it is unreachable.
-    Planned(Arc<Lease>, PeerPlan),
+    Accepted(Arc<Lease>, PeerPlan),
     /// The lease is rejected.
-    SetAside(Rejected),
+    Rejected(Rejected),
 }
 
-impl Standing {
+impl LeasePlan {
     /// Plans `peer` if its lease is accepted.
-    pub fn of(peer: Peer<'_>, networks: &[Box<dyn Network>], detours: &Detours) -> Self {
+    pub fn of(peer: Peer<'_>, networks: &[Box<dyn Network>], fallbacks: &Fallbacks) -> Self {
         match peer {
             Ok(lease) => {
-                let plan = backend::plan_peer(networks, lease, detours);
-                Self::Planned(Arc::clone(lease), plan)
+                let plan = backend::plan_peer(networks, lease, fallbacks);
+                Self::Accepted(Arc::clone(lease), plan)
             }
-            Err(rejected) => Self::SetAside(rejected),
+            Err(rejected) => Self::Rejected(rejected),
         }
     }
 
     /// The lease, if it is accepted.
-    pub const fn believed(&self) -> Option<&Arc<Lease>> {
+    pub const fn accepted(&self) -> Option<&Arc<Lease>> {
         match self {
-            Self::Planned(lease, _) => Some(lease),
-            Self::SetAside(_) => None,
+            Self::Accepted(lease, _) => Some(lease),
+            Self::Rejected(_) => None,
         }
     }
 }
@@ -45,11 +45,11 @@ impl Standing {
 #[derive(Clone, Debug, Default)]
 pub struct Desired {
     state: KernelState,
-    peers: BTreeMap<LeaseId, Standing>,
+    peers: BTreeMap<LeaseId, LeasePlan>,
     /// Entries that several leases share, and by how many: nodes with one public IP, or behind one.
     shared: BTreeMap<Shared, usize>,
     /// The rejected leases that conflict with this node.
-    against_us: BTreeSet<LeaseId>,
+    conflicts: BTreeSet<LeaseId>,
 }
 
 /// An entry that several leases may ask for.
@@ -63,39 +63,39 @@ enum Shared {
 
 impl Desired {
     /// Plans everything at once, for callers that do not update the plan later.
-    pub fn plan(local: &Local, peers: &mut Peers, detours: &Detours) -> Self {
+    pub fn plan(local: &Local, peers: &mut Peers, fallbacks: &Fallbacks) -> Self {
         let networks = backend::networks(local);
-        peers.judge_by(local.rules());
-        let standing = |peer| Standing::of(peer, &networks, detours);
-        let standings = peers.all().map(|(id, peer)| (id.clone(), peer.map(standing)));
-        Self::new(backend::plan_local(local, &networks), standings)
+        peers.validate_by(local.rules());
+        let lease_plan = |peer| LeasePlan::of(peer, &networks, fallbacks);
+        let lease_plans = peers.all().map(|(id, peer)| (id.clone(), peer.map(lease_plan)));
+        Self::new(backend::plan_local(local, &networks), lease_plans)
     }
 
     /// Combines the entries of this node with those of all peers.
     pub fn new(
         mut local: KernelState,
-        peers: impl IntoIterator<Item = (LeaseId, Option<Standing>)>,
+        peers: impl IntoIterator<Item = (LeaseId, Option<LeasePlan>)>,
     ) -> Self {
-        let standings = peers.into_iter().filter_map(|(id, standing)| Some((id, standing?)));
-        let peers: BTreeMap<LeaseId, Standing> = standings.collect();
+        let lease_plans = peers.into_iter().filter_map(|(id, lease_plan)| Some((id, lease_plan?)));
+        let peers: BTreeMap<LeaseId, LeasePlan> = lease_plans.collect();
         local.extend(peers.values().flat_map(entries).cloned());
         let mut all: Vec<_> = peers.values().flat_map(entries).filter_map(shareable).collect();
         all.sort_unstable();
         let same = all.chunk_by(|one, other| one == other).filter(|same| same.len() > 1);
         let shared = same.filter_map(|same| Some((same.first()?.clone(), same.len()))).collect();
-        let against_us = peers.iter().filter(|(_, standing)| is_against_us(standing));
-        let against_us = against_us.map(|(id, _)| id.clone()).collect();
-        Self { state: local, peers, shared, against_us }
+        let conflicts = peers.iter().filter(|(_, lease_plan)| conflicts_with_us(lease_plan));
+        let conflicts = conflicts.map(|(id, _)| id.clone()).collect();
+        Self { state: local, peers, shared, conflicts }
     }
 
-    /// Replaces the standing of each listed peer; `None` removes the peer. Returns the keys that
+    /// Replaces the lease_plan of each listed peer; `None` removes the peer. Returns the keys that
     /// may differ now.
-    pub fn revise(&mut self, changes: Vec<(LeaseId, Option<Standing>)>) -> BTreeSet<Key> {
+    pub fn revise(&mut self, changes: Vec<(LeaseId, Option<LeasePlan>)>) -> BTreeSet<Key> {
         let mut touched = BTreeSet::new();
         // Old entries are removed first: a subnet may move from one lease to another in one change.
         for (id, _) in &changes {
             let old = self.peers.remove(id);
-            self.against_us.remove(id);
+            self.conflicts.remove(id);
             for entry in old.iter().flat_map(entries) {
                 if self.releases(entry) {
                     self.state.remove(&entry.key());
@@ -103,16 +103,17 @@ impl Desired {
                 touched.insert(entry.key());
             }
         }
-        let new = || changes.iter().filter_map(|(_, standing)| standing.as_ref()).flat_map(entries);
+        let new =
+            || changes.iter().filter_map(|(_, lease_plan)| lease_plan.as_ref()).flat_map(entries);
         for entry in new() {
             touched.insert(entry.key());
             self.put(entry);
         }
-        for (id, standing) in changes.into_iter().filter_map(|(id, new)| Some((id, new?))) {
-            if is_against_us(&standing) {
-                self.against_us.insert(id.clone());
+        for (id, lease_plan) in changes.into_iter().filter_map(|(id, new)| Some((id, new?))) {
+            if conflicts_with_us(&lease_plan) {
+                self.conflicts.insert(id.clone());
             }
-            self.peers.insert(id, standing);
+            self.peers.insert(id, lease_plan);
         }
         touched
     }
@@ -139,21 +140,21 @@ impl Desired {
         &self.state
     }
 
-    pub const fn peers(&self) -> &BTreeMap<LeaseId, Standing> {
+    pub const fn peers(&self) -> &BTreeMap<LeaseId, LeasePlan> {
         &self.peers
     }
 
     /// The rejected leases that conflict with this node.
-    pub const fn against_us(&self) -> &BTreeSet<LeaseId> {
-        &self.against_us
+    pub const fn conflicts(&self) -> &BTreeSet<LeaseId> {
+        &self.conflicts
     }
 }
 
 /// The entries of one peer.
-fn entries(standing: &Standing) -> impl Iterator<Item = &Arc<Entry>> {
-    let plan = match standing {
-        Standing::Planned(_, plan) => Some(plan),
-        Standing::SetAside(_) => None,
+fn entries(lease_plan: &LeasePlan) -> impl Iterator<Item = &Arc<Entry>> {
+    let plan = match lease_plan {
+        LeasePlan::Accepted(_, plan) => Some(plan),
+        LeasePlan::Rejected(_) => None,
     };
     plan.into_iter().flat_map(PeerPlan::entries)
 }
@@ -166,7 +167,7 @@ fn shareable(entry: &Arc<Entry>) -> Option<Shared> {
     }
 }
 
-const fn is_against_us(standing: &Standing) -> bool {
+const fn conflicts_with_us(lease_plan: &LeasePlan) -> bool {
     use Rejected::{OurAddress, OurMac, OverlapsOurs};
-    matches!(standing, Standing::SetAside(OverlapsOurs(..) | OurAddress(_) | OurMac(_)))
+    matches!(lease_plan, LeasePlan::Rejected(OverlapsOurs(..) | OurAddress(_) | OurMac(_)))
 }

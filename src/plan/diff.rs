@@ -69,7 +69,7 @@ pub fn diff(desired: &KernelState, actual: &KernelState, scope: &Scope) -> Vec<O
     };
     let mut ops: Vec<Op> = recreated.iter().copied().cloned().map(Op::Remove).collect();
     let mut removals = Vec::new();
-    for (want, have) in desired.beside(actual) {
+    for (want, have) in desired.merge_join(actual) {
         match (want, have.filter(stays)) {
             (Some(want), have) => ops.extend(put(want, have)),
             (None, Some(have)) => removals.extend(removal(have, scope)),

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use crate::model::entry::{
-    Address, Chain, ChainName, Entry, Key, Link, LinkName, Otherwise, Ownership, Route,
+    Address, BasePolicy, Chain, ChainName, Entry, Key, Link, LinkName, Ownership, Route,
     SettingKind, TableName,
 };
 use crate::model::prefix::{Family, Prefix};
@@ -115,7 +115,7 @@ impl Scope {
 
     /// Where the host drops unmatched packets, pods need the accept rules of flannel's chain.
     fn is_spare(&self, chain: &Chain) -> bool {
-        chain.otherwise == Otherwise::Accepted || self.extent == Extent::Everything
+        chain.base_policy == BasePolicy::Accept || self.extent == Extent::Everything
     }
 
     /// On a tunnel device, a pod network address is left from an earlier subnet; any other address

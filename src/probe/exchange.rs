@@ -1,4 +1,4 @@
-//! Sends the questions of the loop over the sockets, answers those of peers, and reports the
+//! Sends the requests of the loop over the sockets, answers those of peers, and reports the
 //! results.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,30 +13,30 @@ use tweed_netlink::rtnl::{NextHops, Resolution};
 use super::answer::is_between;
 use super::packet::Outgoing;
 use super::replay::{Sender, Stamps};
-use super::waiting::{Delayed, Waiting};
-use super::{Keyring, Kind, NoWire, Orders, Packet, ProbeEvent, Wire, answer, headers};
+use super::waiting::{Delayed, WaitingPackets};
+use super::{Keyring, NoWire, Orders, Packet, PacketKind, ProbeEvent, Wire, answer, headers};
 use crate::model::path::Path;
 use crate::model::prefix::Family;
 use crate::model::probe_secret::Secret;
-use crate::model::status::Counts;
-use crate::plan::paths::{Local, Question, Size, Targets, answer_timeout};
+use crate::model::status::ProbeCounts;
+use crate::plan::paths::{LocalProber, ProbeRequest, ProbeSize, Targets, answer_timeout};
 
 /// Probes paths as long as this node's own settings do not change.
 pub struct Exchange {
-    local: Local,
+    local: LocalProber,
     keyring: Keyring,
     stamps: Stamps,
     /// The packets received from each peer, by the first address of its subnet.
     senders: BTreeMap<IpAddr, Sender>,
     wires: Vec<Wire>,
     next_hops: NextHops,
-    waiting: Waiting,
-    /// By nonce, the questions that may still be answered in time. An answer proves that its sender
+    waiting: WaitingPackets,
+    /// By nonce, the requests that may still be answered in time. An answer proves that its sender
     /// is alive.
     awaited: BTreeMap<u64, Awaited>,
     /// The deadlines for their answers, the earliest first.
     expiry: BTreeSet<(Instant, u64)>,
-    counts: Counts,
+    counts: ProbeCounts,
     /// The start of all durations.
     epoch: Instant,
     /// When to report [`ProbeEvent::Due`] to the loop; none after the report.
@@ -47,10 +47,10 @@ pub struct Exchange {
     reports: Vec<ProbeEvent>,
 }
 
-/// A question that was sent.
+/// A request that was sent.
 #[derive(Clone, Copy, Debug)]
 struct Awaited {
-    question: Question,
+    request: ProbeRequest,
     sent: Instant,
 }
 
@@ -76,14 +76,14 @@ enum Woken {
     Received(usize),
     /// By a deadline.
     Due,
-    Asked(Option<Question>),
+    Asked(Option<ProbeRequest>),
     Timed,
     Targets,
     Closed,
 }
 
 impl Exchange {
-    pub fn open(local: Local, secret: Secret) -> Result<Self, NoWire> {
+    pub fn open(local: LocalProber, secret: Secret) -> Result<Self, NoWire> {
         let open = |family: &Family| Wire::open(*family, local.probe.port);
         let wires = local.addresses.keys().map(open).collect::<Result<_, _>>()?;
         let next_hops = NextHops::open().map_err(NoWire::NoNetlink)?;
@@ -94,10 +94,10 @@ impl Exchange {
             senders: BTreeMap::new(),
             wires,
             next_hops,
-            waiting: Waiting::default(),
+            waiting: WaitingPackets::default(),
             awaited: BTreeMap::new(),
             expiry: BTreeSet::new(),
-            counts: Counts::default(),
+            counts: ProbeCounts::default(),
             epoch: Instant::now(),
             due: None,
             targets_at: Some(Instant::now()),
@@ -111,11 +111,11 @@ impl Exchange {
         loop {
             let woken = tokio::select! {
                 // After a pause of the process, packets that arrived in time are read before
-                // questions are reported as lost.
+                // requests are reported as lost.
                 biased;
                 wire = first_readable(&self.wires) => Woken::Received(wire),
                 () = until(self.next()) => Woken::Due,
-                question = orders.questions.recv() => Woken::Asked(question),
+                request = orders.requests.recv() => Woken::Asked(request),
                 changed = orders.due.changed() => changed.map_or(Woken::Closed, |()| Woken::Timed),
                 changed = orders.targets.changed() => {
                     changed.map_or(Woken::Closed, |()| Woken::Targets)
@@ -124,7 +124,7 @@ impl Exchange {
             match woken {
                 Woken::Received(wire) => self.receive(wire, &mut buffer, &orders.targets.borrow()),
                 Woken::Due => {}
-                Woken::Asked(Some(question)) => self.send_question(question),
+                Woken::Asked(Some(request)) => self.send_request(request),
                 Woken::Timed => self.due = *orders.due.borrow_and_update(),
                 Woken::Targets => drop(self.targets_at.get_or_insert(Instant::now() + SETTLE)),
                 Woken::Asked(None) | Woken::Closed => return Pause::Closed,
@@ -162,8 +162,8 @@ impl Exchange {
 
     /// Handles the loop's requests, even under a constant stream of packets.
     fn take_orders(&mut self, orders: &mut Orders) {
-        while let Ok(question) = orders.questions.try_recv() {
-            self.send_question(question);
+        while let Ok(request) = orders.requests.try_recv() {
+            self.send_request(request);
         }
         if orders.due.has_changed().is_ok_and(|changed| changed) {
             self.due = *orders.due.borrow_and_update();
@@ -178,13 +178,13 @@ impl Exchange {
         }
     }
 
-    /// Reports questions without an answer in time as lost.
+    /// Reports requests without an answer in time as lost.
     fn expire(&mut self) {
         let at = Instant::now();
         while let Some((_, nonce)) = self.expiry.first().copied().filter(|(until, _)| *until <= at)
         {
             self.expiry.pop_first();
-            let lost = |Awaited { question, sent }| ProbeEvent::Lost { question, sent, at };
+            let lost = |Awaited { request, sent }| ProbeEvent::Lost { request, sent, at };
             self.reports.extend(self.awaited.remove(&nonce).map(lost));
         }
     }
@@ -198,14 +198,14 @@ impl Exchange {
         targets.local.as_ref() == Some(&self.local)
     }
 
-    fn send_question(&mut self, question: Question) {
-        let Question { peer, public_ip, path, size, .. } = question;
+    fn send_request(&mut self, request: ProbeRequest) {
+        let ProbeRequest { peer, public_ip, path, size, .. } = request;
         let Some(from) = self.local.addresses.get(&Family::of(peer)).copied() else { return };
-        let nonce = self.expect(question);
-        let packet = Packet { kind: Kind::Question, path, nonce, from, to: peer, stamp: None };
+        let nonce = self.expect(request);
+        let packet = Packet { kind: PacketKind::Request, path, nonce, from, to: peer, stamp: None };
         let length = match size {
-            Size::Small => 0,
-            Size::Large => self.largest(peer),
+            ProbeSize::Small => 0,
+            ProbeSize::Large => self.largest(peer),
         };
         self.counts.asked += 1;
         let secret = self.keyring.current().clone();
@@ -213,9 +213,9 @@ impl Exchange {
     }
 
     /// Awaits an answer from now on; returns its nonce.
-    fn expect(&mut self, question: Question) -> u64 {
+    fn expect(&mut self, request: ProbeRequest) -> u64 {
         let (nonce, sent) = (rand::random(), Instant::now());
-        self.awaited.insert(nonce, Awaited { question, sent });
+        self.awaited.insert(nonce, Awaited { request, sent });
         self.expiry.insert((sent + self.timeout(), nonce));
         nonce
     }
@@ -277,7 +277,7 @@ impl Exchange {
         }
     }
 
-    /// Only counts and logs: a question that was not sent is later reported as lost.
+    /// Only counts and logs: a request that was not sent is later reported as lost.
     fn note_unsent(&mut self, packet: Packet, error: &io::Error) {
         tracing::debug!(%error, peer = %packet.to, path = ?packet.path, "a probe was not sent");
         self.counts.unsent += 1;
@@ -297,47 +297,47 @@ impl Exchange {
         let Ok((packet, secret)) = Packet::open(bytes, &self.keyring) else { return false };
         let secret = secret.clone();
         match packet.kind {
-            Kind::Question => {
+            PacketKind::Request => {
                 let answer = answer(packet, source.ip(), &self.local, targets);
                 let Ok((answer, gateway)) = answer else { return false };
-                // As long as the question, so that large packets are probed in both directions.
+                // As long as the request, so that large packets are probed in both directions.
                 let outgoing = Outgoing { packet: answer, length: bytes.len(), secret };
                 self.serve(packet, outgoing, gateway)
             }
-            Kind::Answer => {
+            PacketKind::Answer => {
                 is_between(packet, source.ip(), &self.local).is_ok() && self.take_answer(packet)
             }
         }
     }
 
-    /// Returns whether the question is answered. The answer is sealed with the question's secret,
+    /// Returns whether the request is answered. The answer is sealed with the request's secret,
     /// since the peer may know no other one.
-    fn serve(&mut self, question: Packet, answer: Outgoing, gateway: IpAddr) -> bool {
+    fn serve(&mut self, request: Packet, answer: Outgoing, gateway: IpAddr) -> bool {
         let (interval, now) = (self.local.probe.interval, self.now());
-        let sender = self.senders.entry(question.from).or_default();
-        if !(sender.take(question.stamp) && sender.may_ask(question.stamp, interval, now)) {
+        let sender = self.senders.entry(request.from).or_default();
+        if !(sender.take(request.stamp) && sender.may_ask(request.stamp, interval, now)) {
             return false;
         }
         self.counts.served += 1;
-        self.report_alive(question.from);
+        self.report_alive(request.from);
         self.send(answer, gateway);
         true
     }
 
-    /// Returns whether it answers an open question. A peer that answers too late is still alive,
+    /// Returns whether it answers an open request. A peer that answers too late is still alive,
     /// unless the packet is a replayed one.
     fn take_answer(&mut self, Packet { from, path, nonce, stamp, .. }: Packet) -> bool {
         let is_meant =
-            |Awaited { question, .. }: &Awaited| question.peer == from && question.path == path;
+            |Awaited { request, .. }: &Awaited| request.peer == from && request.path == path;
         let awaited = self.awaited.get(&nonce).copied().filter(is_meant);
         let is_expected = awaited.is_some();
         let is_new = self.senders.get_mut(&from).is_none_or(|sender| sender.take(stamp));
-        if let Some(Awaited { question, sent }) = awaited {
+        if let Some(Awaited { request, sent }) = awaited {
             self.awaited.remove(&nonce);
             self.expiry.remove(&(sent + self.timeout(), nonce));
             self.senders.entry(from).or_default().prove(stamp);
             let at = Instant::now();
-            self.reports.push(ProbeEvent::Answered { question, sent, at });
+            self.reports.push(ProbeEvent::Answered { request, sent, at });
         } else if is_new {
             self.report_alive(from);
         }
@@ -346,7 +346,7 @@ impl Exchange {
     }
 
     fn report_alive(&mut self, peer: IpAddr) {
-        self.reports.push(ProbeEvent::Heard { peer, at: Instant::now() });
+        self.reports.push(ProbeEvent::Alive { peer, at: Instant::now() });
     }
 }
 
@@ -374,24 +374,25 @@ mod tests {
     use crate::probe::{ProbeChannels, channels};
 
     fn exchange() -> (Exchange, ProbeChannels, Orders) {
-        let local = Local { probe: Probe::default(), addresses: BTreeMap::new(), pod_mtu: 1450 };
+        let local =
+            LocalProber { probe: Probe::default(), addresses: BTreeMap::new(), pod_mtu: 1450 };
         let (channels, orders) = channels();
         channels.targets.send_modify(|targets| targets.local = Some(local.clone()));
         let secret = Secret::new(&[1; Secret::LENGTH]);
         (Exchange::open(local, secret).unwrap(), channels, orders)
     }
 
-    fn question() -> Question {
+    fn request() -> ProbeRequest {
         let (peer, public_ip) = (IpAddr::from([10, 244, 2, 0]), IpAddr::from([172, 16, 0, 2]));
-        Question { number: 1, peer, public_ip, path: Path::Direct, size: Size::Large }
+        ProbeRequest { number: 1, peer, public_ip, path: Path::Direct, size: ProbeSize::Large }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_nonce_answers_one_question_of_one_peer_by_one_path() {
+    async fn a_nonce_answers_one_request_of_one_peer_by_one_path() {
         let (mut exchange, _channels, _orders) = exchange();
-        let Question { peer, path, .. } = question();
-        let (nonce, to) = (exchange.expect(question()), IpAddr::from([10, 244, 1, 0]));
-        let packet = Packet { kind: Kind::Answer, path, nonce, from: peer, to, stamp: None };
+        let ProbeRequest { peer, path, .. } = request();
+        let (nonce, to) = (exchange.expect(request()), IpAddr::from([10, 244, 1, 0]));
+        let packet = Packet { kind: PacketKind::Answer, path, nonce, from: peer, to, stamp: None };
         assert!(!exchange.take_answer(Packet { from: to, ..packet }));
         assert!(!exchange.take_answer(Packet { path: Path::Tunnel, ..packet }));
         assert!(!exchange.take_answer(Packet { nonce: nonce.wrapping_add(1), ..packet }));
@@ -400,10 +401,10 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_question_is_lost_once_after_the_timeout() {
+    async fn a_request_is_lost_once_after_the_timeout() {
         let (mut exchange, _channels, mut orders) = exchange();
         tokio::time::advance(Duration::from_secs(60)).await;
-        exchange.expect(question());
+        exchange.expect(request());
         let sent = Instant::now();
         let Pause::Reports(reports) = exchange.run(&mut orders).await else { panic!("no report") };
         assert!(matches!(reports[..], [ProbeEvent::Lost { sent: at, .. }] if at == sent));

@@ -48,7 +48,7 @@ impl Keyring {
         }
     }
 
-    /// The secret that seals questions.
+    /// The secret that seals requests.
     pub(super) const fn current(&self) -> &Secret {
         &self.current
     }

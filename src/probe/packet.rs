@@ -1,4 +1,4 @@
-//! Encodes and decodes probes: questions and answers, sealed with the cluster's secret.
+//! Encodes and decodes probes: requests and answers, sealed with the cluster's secret.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -9,10 +9,10 @@ use crate::model::probe_secret::Secret;
 /// A probe from one daemon to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet {
-    pub kind: Kind,
-    /// The path of the question and of its answer.
+    pub kind: PacketKind,
+    /// The path of the request and of its answer.
     pub path: Path,
-    /// Identifies the question; its answer has the same one.
+    /// Identifies the request; its answer has the same one.
     pub nonce: u64,
     /// The first address of the sender's subnet.
     pub from: IpAddr,
@@ -32,14 +32,14 @@ pub(super) struct Outgoing {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    Question,
+pub enum PacketKind {
+    Request,
     Answer,
 }
 
 /// Why bytes are no valid probe of this cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Malformed {
+pub enum NotAProbe {
     #[error("it is too short")]
     Short,
     #[error("it is of another protocol or version")]
@@ -61,10 +61,10 @@ const STAMP: usize = 17;
 pub const SHORTEST: usize = BODY + STAMP + Secret::SEAL;
 
 impl Packet {
-    /// The answer to this question, by the same path, without a stamp yet.
+    /// The answer to this request, by the same path, without a stamp yet.
     #[must_use]
     pub const fn answered(self) -> Self {
-        Self { kind: Kind::Answer, from: self.to, to: self.from, stamp: None, ..self }
+        Self { kind: PacketKind::Answer, from: self.to, to: self.from, stamp: None, ..self }
     }
 
     /// Pads to `length` bytes, at least [`SHORTEST`]; the seal covers the padding.
@@ -82,7 +82,7 @@ impl Packet {
         bytes
     }
 
-    pub fn decode(bytes: &[u8], secret: &Secret) -> Result<Self, Malformed> {
+    pub fn decode(bytes: &[u8], secret: &Secret) -> Result<Self, NotAProbe> {
         Self::unseal(bytes, |sealed, seal| secret.has_sealed(sealed, seal).then_some(()))
             .map(|(packet, ())| packet)
     }
@@ -91,22 +91,22 @@ impl Packet {
     pub(super) fn open<'a>(
         bytes: &[u8],
         keyring: &'a Keyring,
-    ) -> Result<(Self, &'a Secret), Malformed> {
+    ) -> Result<(Self, &'a Secret), NotAProbe> {
         Self::unseal(bytes, |sealed, seal| keyring.secret_of(sealed, seal))
     }
 
     fn unseal<T>(
         bytes: &[u8],
         secret_of: impl FnOnce(&[u8], &[u8]) -> Option<T>,
-    ) -> Result<(Self, T), Malformed> {
+    ) -> Result<(Self, T), NotAProbe> {
         let (sealed, seal) =
-            bytes.split_last_chunk::<{ Secret::SEAL }>().ok_or(Malformed::Short)?;
-        let (body, rest) = sealed.split_first_chunk::<BODY>().ok_or(Malformed::Short)?;
+            bytes.split_last_chunk::<{ Secret::SEAL }>().ok_or(NotAProbe::Short)?;
+        let (body, rest) = sealed.split_first_chunk::<BODY>().ok_or(NotAProbe::Short)?;
         if !body.starts_with(&MAGIC) || body.get(2) != Some(&VERSION) {
-            return Err(Malformed::Foreign);
+            return Err(NotAProbe::Foreign);
         }
-        let secret = secret_of(sealed, seal).ok_or(Malformed::Seal)?;
-        let packet = fields(body).ok_or(Malformed::Fields)?;
+        let secret = secret_of(sealed, seal).ok_or(NotAProbe::Seal)?;
+        let packet = fields(body).ok_or(NotAProbe::Fields)?;
         Ok((Self { stamp: stamp(rest), ..packet }, secret))
     }
 }
@@ -137,21 +137,21 @@ fn fields(body: &[u8; BODY]) -> Option<Packet> {
     (packet.from.is_ipv4() == packet.to.is_ipv4()).then_some(packet)
 }
 
-const fn code(kind: Kind, path: Path) -> u8 {
+const fn code(kind: PacketKind, path: Path) -> u8 {
     match (kind, path) {
-        (Kind::Question, Path::Direct) => 0,
-        (Kind::Answer, Path::Direct) => 1,
-        (Kind::Question, Path::Tunnel) => 2,
-        (Kind::Answer, Path::Tunnel) => 3,
+        (PacketKind::Request, Path::Direct) => 0,
+        (PacketKind::Answer, Path::Direct) => 1,
+        (PacketKind::Request, Path::Tunnel) => 2,
+        (PacketKind::Answer, Path::Tunnel) => 3,
     }
 }
 
-const fn decoded(code: u8) -> Option<(Kind, Path)> {
+const fn decoded(code: u8) -> Option<(PacketKind, Path)> {
     match code {
-        0 => Some((Kind::Question, Path::Direct)),
-        1 => Some((Kind::Answer, Path::Direct)),
-        2 => Some((Kind::Question, Path::Tunnel)),
-        3 => Some((Kind::Answer, Path::Tunnel)),
+        0 => Some((PacketKind::Request, Path::Direct)),
+        1 => Some((PacketKind::Answer, Path::Direct)),
+        2 => Some((PacketKind::Request, Path::Tunnel)),
+        3 => Some((PacketKind::Answer, Path::Tunnel)),
         _ => None,
     }
 }
@@ -182,7 +182,7 @@ mod tests {
         let v4 = any::<([u8; 4], [u8; 4])>().prop_map(|(a, b)| (IpAddr::from(a), IpAddr::from(b)));
         // An IPv4-mapped IPv6 address would be decoded as IPv4.
         let v6 = any::<([u8; 15], [u8; 15])>().prop_map(|(a, b)| (disguised(a), disguised(b)));
-        let kind = prop_oneof![Just(Kind::Question), Just(Kind::Answer)];
+        let kind = prop_oneof![Just(PacketKind::Request), Just(PacketKind::Answer)];
         let path = prop_oneof![Just(Path::Direct), Just(Path::Tunnel)];
         let stamp = proptest::option::of(any::<(u64, u64)>());
         let stamp = stamp.prop_map(|it| it.map(|(session, count)| Stamp { session, count }));
@@ -197,9 +197,9 @@ mod tests {
         octets.into()
     }
 
-    fn question(stamp: Option<Stamp>) -> Packet {
+    fn request(stamp: Option<Stamp>) -> Packet {
         Packet {
-            kind: Kind::Question,
+            kind: PacketKind::Request,
             path: Path::Tunnel,
             nonce: 0x0102_0304_0506_0708,
             from: "10.244.1.0".parse().unwrap(),
@@ -215,7 +215,7 @@ mod tests {
     #[test]
     fn the_bytes_are_those_of_version_1() {
         let stamp = Stamp { session: 0x1112_1314_1516_1718, count: 9 };
-        let bytes = question(Some(stamp)).encode(&secret(), 0);
+        let bytes = request(Some(stamp)).encode(&secret(), 0);
         let mapped = "00000000000000000000ffff";
         let body = format!("747701020102030405060708{mapped}0af40100{mapped}0af40200");
         assert_eq!(shown(&bytes[..BODY]), body);
@@ -226,12 +226,12 @@ mod tests {
     /// An older daemon reads the body, and ignores the rest as padding.
     #[test]
     fn packets_of_older_daemons_are_read_and_have_no_stamp() {
-        let stamped = question(Some(Stamp { session: 1, count: 1 })).encode(&secret(), 0);
+        let stamped = request(Some(Stamp { session: 1, count: 1 })).encode(&secret(), 0);
         for padding in [0, 5, STAMP, 1300] {
             let mut old = stamped[..BODY].to_vec();
             old.resize(BODY + padding, 0);
             old.extend(secret().seal(&old.clone()).as_ref());
-            assert_eq!(Packet::decode(&old, &secret()), Ok(question(None)), "{padding}");
+            assert_eq!(Packet::decode(&old, &secret()), Ok(request(None)), "{padding}");
         }
     }
 
@@ -265,7 +265,7 @@ mod tests {
         #[test]
         fn another_secret_does_not_open_a_packet(packet in any_packet()) {
             let bytes = packet.encode(&Secret::new(&[8; 32]), 0);
-            prop_assert_eq!(Packet::decode(&bytes, &secret()), Err(Malformed::Seal));
+            prop_assert_eq!(Packet::decode(&bytes, &secret()), Err(NotAProbe::Seal));
         }
 
         #[test]

@@ -1,7 +1,7 @@
-//! Which packets of a peer are new, and how many of its questions are answered.
+//! Which packets of a peer are new, and how many of its requests are answered.
 //!
 //! No clocks are compared: a packet is new if its count is new in its session. A session begins
-//! with each start of its sender. Once a session has answered a question of this node, it is known
+//! with each start of its sender. Once a session has answered a request of this node, it is known
 //! to be the present one; until then, its packets may be replayed ones.
 
 use std::time::Duration;
@@ -22,13 +22,13 @@ pub(super) struct Stamps(Stamp);
 /// The packets received from a peer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sender {
-    /// The session that has answered a question of this node.
+    /// The session that has answered a request of this node.
     proven: Option<Session>,
-    proven_questions: Bucket,
+    proven_requests: Bucket,
     /// Another session, of a restarted peer or of an attacker.
     unproven: Option<Session>,
     /// Questions of unproven sessions, and of older daemons.
-    other_questions: Bucket,
+    other_requests: Bucket,
 }
 
 /// The packets received in one session.
@@ -47,9 +47,9 @@ struct Bucket {
     full_at: Duration,
 }
 
-/// The number of questions of one peer that are answered per period, even all at once. The paths of
-/// a peer in doubt need 33: three questions ten times in an interval, jitter included.
-const QUESTIONS: u32 = 50;
+/// The number of requests of one peer that are answered per period, even all at once. The paths of
+/// a peer in doubt need 33: three requests ten times in an interval, jitter included.
+const REQUESTS: u32 = 50;
 const LONGEST_PERIOD: Duration = Duration::from_secs(1);
 
 impl Stamps {
@@ -73,7 +73,7 @@ impl Sender {
         }
     }
 
-    /// Notes a packet that answers a question of this node, so that its session is the present one.
+    /// Notes a packet that answers a request of this node, so that its session is the present one.
     pub(super) fn prove(&mut self, stamp: Option<Stamp>) {
         let is_proven = |stamp: &Stamp| self.proven.is_some_and(|it| it.id == stamp.session);
         let Some(stamp) = stamp.filter(|stamp| !is_proven(stamp)) else { return };
@@ -81,7 +81,7 @@ impl Sender {
         self.proven = Some(known.unwrap_or_else(|| Session::beginning_with(stamp)));
     }
 
-    /// Whether a question with this stamp is within the limit of this period.
+    /// Whether a request with this stamp is within the limit of this period.
     ///
     /// Replayed packets never count towards the limit of a proven session.
     pub(super) fn may_ask(
@@ -92,9 +92,9 @@ impl Sender {
     ) -> bool {
         let is_proven = |stamp: Stamp| self.proven.is_some_and(|it| it.id == stamp.session);
         let bucket = if stamp.is_some_and(is_proven) {
-            &mut self.proven_questions
+            &mut self.proven_requests
         } else {
-            &mut self.other_questions
+            &mut self.other_requests
         };
         bucket.take(interval.min(LONGEST_PERIOD), now)
     }
@@ -133,7 +133,7 @@ impl Session {
 
 impl Bucket {
     fn take(&mut self, period: Duration, now: Duration) -> bool {
-        let full_at = self.full_at.max(now) + period / QUESTIONS;
+        let full_at = self.full_at.max(now) + period / REQUESTS;
         let may_take = full_at <= now + period;
         if may_take {
             self.full_at = full_at;
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replayed_question_is_answered_once() {
+    fn a_replayed_request_is_answered_once() {
         let mut sender = Sender::default();
         sender.prove(Some(stamp(1, 1)));
         assert_eq!(answered(&mut sender, (0..37_000).map(|_| Some(stamp(1, 2)))), 1);

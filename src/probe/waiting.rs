@@ -5,18 +5,18 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::Kind;
+use super::PacketKind;
 use super::packet::Outgoing;
 
 /// The maximum number of waiting packets.
 const MOST: usize = 256;
-/// The maximum number of waiting answers, so that answers never displace our own questions.
+/// The maximum number of waiting answers, so that answers never displace our own requests.
 const MOST_ANSWERS: usize = MOST / 2;
 /// The pause before a next hop is checked again; each further pause is twice as long.
 const PAUSE: Duration = Duration::from_millis(2);
 
 #[derive(Debug, Default)]
-pub(super) struct Waiting(Vec<Delayed>);
+pub(super) struct WaitingPackets(Vec<Delayed>);
 
 /// A packet, and when to retry.
 #[derive(Clone, Debug)]
@@ -35,13 +35,13 @@ impl Delayed {
     }
 }
 
-impl Waiting {
+impl WaitingPackets {
     /// Keeps `delayed` for a retry; returns false if it is dropped instead.
     pub(super) fn keep(&mut self, delayed: Delayed) -> bool {
         let next = delayed.next + delayed.pause;
         let most = match delayed.outgoing.packet.kind {
-            Kind::Question => MOST,
-            Kind::Answer => MOST_ANSWERS,
+            PacketKind::Request => MOST,
+            PacketKind::Answer => MOST_ANSWERS,
         };
         let is_kept = next < delayed.until && self.0.len() < most;
         if is_kept {
@@ -66,7 +66,7 @@ mod tests {
     use crate::model::probe_secret::Secret;
     use crate::probe::Packet;
 
-    fn delayed(kind: Kind, until: Instant) -> Delayed {
+    fn delayed(kind: PacketKind, until: Instant) -> Delayed {
         let ip = |text: &str| text.parse().unwrap();
         let (path, nonce) = (Path::Direct, 7);
         let (from, to) = (ip("10.244.1.0"), ip("10.244.2.0"));
@@ -77,9 +77,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn retries_have_growing_pauses_and_end() {
-        let (begun, mut waiting) = (Instant::now(), Waiting::default());
+        let (begun, mut waiting) = (Instant::now(), WaitingPackets::default());
         let mut attempts = Vec::new();
-        assert!(waiting.keep(delayed(Kind::Question, begun + Duration::from_millis(50))));
+        assert!(waiting.keep(delayed(PacketKind::Request, begun + Duration::from_millis(50))));
         while let Some(next) = waiting.next() {
             tokio::time::advance(next - Instant::now()).await;
             attempts.push(begun.elapsed().as_millis());
@@ -92,10 +92,10 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_number_of_waiting_packets_is_limited() {
-        let mut waiting = Waiting::default();
+        let mut waiting = WaitingPackets::default();
         let until = Instant::now() + Duration::from_secs(1);
         let mut kept = |kind| (0..300).filter(|_| waiting.keep(delayed(kind, until))).count();
-        assert_eq!(kept(Kind::Answer), MOST_ANSWERS);
-        assert_eq!(kept(Kind::Question), MOST - MOST_ANSWERS);
+        assert_eq!(kept(PacketKind::Answer), MOST_ANSWERS);
+        assert_eq!(kept(PacketKind::Request), MOST - MOST_ANSWERS);
     }
 }

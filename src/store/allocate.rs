@@ -286,7 +286,7 @@ mod tests {
             let wish = Wish { pools: &pools, kept: vec![None], taken: held.clone(), avoided: vec![] };
             let draw = Draw::SlotOf(Family::V4.address(ip.into()), random);
             if let Ok(subnets) = wish.fulfil(draw) {
-                prop_assert!(pools[0].hands_out(subnets[0]));
+                prop_assert!(pools[0].assigns(subnets[0]));
                 prop_assert!(!held.iter().any(|prefix| prefix.overlaps(subnets[0])));
             }
         }

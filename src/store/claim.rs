@@ -130,8 +130,8 @@ impl<'a> Claimant<'a> {
 
     /// Previous subnets outside all pools.
     pub fn forgotten(&self) -> impl Iterator<Item = Prefix> + '_ {
-        let hands_out = |subnet: &Prefix| self.pools.iter().any(|pool| pool.hands_out(*subnet));
-        self.previous.subnets.iter().copied().filter(move |subnet| !hands_out(subnet))
+        let assigns = |subnet: &Prefix| self.pools.iter().any(|pool| pool.assigns(*subnet));
+        self.previous.subnets.iter().copied().filter(move |subnet| !assigns(subnet))
     }
 
     /// The error that names the holder of `subnet`.
@@ -142,8 +142,7 @@ impl<'a> Claimant<'a> {
 
     fn can_use(&self, held: &Holding) -> bool {
         let mut pairs = held.subnets.iter().zip(self.pools);
-        held.subnets.len() == self.pools.len()
-            && pairs.all(|(subnet, pool)| pool.hands_out(*subnet))
+        held.subnets.len() == self.pools.len() && pairs.all(|(subnet, pool)| pool.assigns(*subnet))
     }
 
     /// Whether a backup restored `held`, which ended before our lease was created in its place, and
@@ -162,8 +161,8 @@ impl<'a> Claimant<'a> {
 
     /// Whether a pool contains a previous subnet.
     fn has_previous(&self) -> bool {
-        let hands_out = |subnet: &Prefix| self.pools.iter().any(|pool| pool.hands_out(*subnet));
-        self.previous.subnets.iter().any(hands_out)
+        let assigns = |subnet: &Prefix| self.pools.iter().any(|pool| pool.assigns(*subnet));
+        self.previous.subnets.iter().any(assigns)
     }
 
     fn had(&self, held: &Holding) -> bool {
@@ -196,12 +195,12 @@ impl<'a> Claimant<'a> {
         others: &[&Holding],
     ) -> Result<Option<Prefix>, Error> {
         let rival = |subnet: Prefix| others.iter().find(|held| held.overlaps(subnet));
-        let previous = self.previous.subnets.iter().find(|subnet| pool.hands_out(**subnet));
+        let previous = self.previous.subnets.iter().find(|subnet| pool.assigns(**subnet));
         if let Some(subnet) = previous {
             return rival(*subnet).map_or(Ok(Some(*subnet)), |held| Err(self.taken(*subnet, held)));
         }
         let mut leased = obsolete.iter().flat_map(|held| held.subnets.iter().copied());
-        Ok(leased.find(|subnet| pool.hands_out(*subnet) && rival(*subnet).is_none()))
+        Ok(leased.find(|subnet| pool.assigns(*subnet) && rival(*subnet).is_none()))
     }
 }
 

@@ -330,7 +330,7 @@ impl Recorded {
         let [to, from] = [0, 1].map(|node| self.cluster.subnet(node, Family::V4));
         let (from, to) = (from?.network(), to?.network());
         let gateway = self.cluster.nodes[0].address(Family::V4)?;
-        let (kind, path, nonce) = (Kind::Question, tweed::model::path::Path::Direct, 7);
+        let (kind, path, nonce) = (PacketKind::Request, tweed::model::path::Path::Direct, 7);
         let packet = Packet { kind, path, nonce, from, to, stamp }.encode(&self.secret, 0);
         let (before, begun) = (self.counts()?, std::time::Instant::now());
         let send = || {
@@ -422,7 +422,7 @@ impl Responders {
                 wire.readable().await.unwrap();
                 while let Some((length, _)) = wire.received(&mut buffer) {
                     let Ok(packet) = Packet::decode(&buffer[..length], secret) else { continue };
-                    assert_eq!(packet.kind, Kind::Question);
+                    assert_eq!(packet.kind, PacketKind::Request);
                     let answer = packet.answered();
                     let bytes = answer.encode(secret, length);
                     // At the end of the test, the receiver may be gone.

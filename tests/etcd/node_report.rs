@@ -8,7 +8,7 @@ use tweed::model::config::BackendType;
 use tweed::model::entry::LinkName;
 use tweed::model::lease::{Lease, LeaseId};
 use tweed::model::node::Node;
-use tweed::model::path::Detours;
+use tweed::model::path::Fallbacks;
 use tweed::model::report::{Exception, LARGEST, NodeReport, OtherMtu};
 use tweed::model::status::{PeerCounts, StoreState};
 use tweed::store::{Documents, Leases};
@@ -50,7 +50,7 @@ pub(crate) fn report(lease: &Lease) -> NodeReport {
         exceptions: Vec::new(),
         keeps_connections: false,
         exceptions_total: 0,
-        failing: Detours::new(),
+        failing: Fallbacks::new(),
         quality: None,
     }
 }

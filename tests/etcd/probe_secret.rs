@@ -18,7 +18,7 @@ const PASSWORD: &str = "correct-horse-battery";
 /// Whether both know the same secret.
 fn agree(one: &Secret, other: &Secret) -> bool {
     let (from, to) = ("10.5.1.0".parse().unwrap(), "10.5.2.0".parse().unwrap());
-    let (kind, path, nonce) = (Kind::Question, Path::Direct, 7);
+    let (kind, path, nonce) = (PacketKind::Request, Path::Direct, 7);
     let packet = Packet { kind, path, nonce, from, to, stamp: None };
     Packet::decode(&packet.encode(one, 0), other).is_ok()
 }

@@ -8,7 +8,7 @@ use tweed::excerpt::{self, SENTENCE};
 use tweed::model::entry::Entry;
 use tweed::model::lease::{Lease, LeaseUpdate, Peers, Record};
 use tweed::model::local::Local;
-use tweed::model::path::Detours;
+use tweed::model::path::Fallbacks;
 use tweed::plan::backend;
 use tweed::store::etcd::key::Layout;
 use tweed::store::etcd::value::{self, Origin};
@@ -47,7 +47,7 @@ pub(crate) fn check(records: Vec<Record>) {
         }
     }
     let mut peers = Peers::default();
-    peers.judge_by(LOCAL.rules());
+    peers.validate_by(LOCAL.rules());
     peers.apply(LeaseUpdate::Snapshot(records));
     let mut taken: Vec<_> = LOCAL.own.iter().flat_map(Lease::subnets).collect();
     for peer in peers.all().filter_map(|(_, peer)| peer) {
@@ -62,7 +62,7 @@ pub(crate) fn check(records: Vec<Record>) {
             assert!(taken.iter().all(|other| !other.overlaps(subnet)), "{subnet} is taken twice");
             taken.push(subnet);
         }
-        let plan = backend::plan_peer(&networks, lease, &Detours::new());
+        let plan = backend::plan_peer(&networks, lease, &Fallbacks::new());
         plan.entries().for_each(|entry| check_entry(entry));
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tweed::kernel::{Kernel, NetlinkKernel, Observation};
 use tweed::model::entry::{Entry, KernelState, Key, Nexthop, NexthopId, PROTOCOL, Route};
-use tweed::model::node::Nexthops;
+use tweed::model::node::NexthopSupport;
 use tweed::model::path::Path;
 use tweed::plan::diff::Op;
 
@@ -156,11 +156,11 @@ fn a_route_without_a_reported_gateway_is_no_difference() {
 fn a_foreign_object_is_kept() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
-        assert_eq!(kernel.facts(None).await.unwrap().nexthops, Nexthops::Usable);
+        assert_eq!(kernel.facts(None).await.unwrap().nexthops, NexthopSupport::Usable);
         let wanted = by_nexthops(everything());
         let id = id_of(&wanted, "10.244.9.0/24");
         ip(&format!("nexthop add id {id} blackhole proto 3"));
-        assert_eq!(kernel.facts(None).await.unwrap().nexthops, Nexthops::Taken(id));
+        assert_eq!(kernel.facts(None).await.unwrap().nexthops, NexthopSupport::Taken(id));
         let ops = direct_by_nexthop("10.244.9.0/24", "172.16.0.9");
         let refused = kernel
             .apply(

@@ -11,11 +11,13 @@ use std::thread;
 
 use nix::sched::{CloneFlags, unshare};
 use tempfile::TempDir;
-use tweed::kernel::host::{Places, gather, rivals};
+use tweed::kernel::host::{Places, gather, other_daemons};
 use tweed::kernel::{Kernel, NetlinkKernel};
 use tweed::model::policy::Forward;
 use tweed::model::prefix::Family;
-use tweed::plan::preflight::{self, Finding, Level, Needs, Packets, Place, Port, Process, Rival};
+use tweed::plan::preflight::{
+    self, Finding, Level, Needs, OtherDaemon, Place, Port, Process, Routing,
+};
 
 use crate::host::{eventually, ip, name, on_a_host, prefix, run, shows};
 
@@ -27,7 +29,7 @@ fn needs() -> Needs {
         networks: vec![prefix("10.244.0.0/16"), prefix("fd00:10:244::/56")],
         underlay: Some(name("eth0")),
         tunnels: vec![(name("flannel.1"), 50)],
-        packets: Packets::ByTwoWays,
+        routing: Routing::Asymmetric,
         ports: vec![Port::Tunnel(8472), Port::Probes(8475)],
         neighbours: Family::ALL.map(|family| (family, 10)).into(),
         pod_mtu: Some(1450),
@@ -196,7 +198,7 @@ fn a_port_in_use_by_another_program_is_found() {
         let socket = UdpSocket::bind("0.0.0.0:8475").unwrap();
         let holder = sleeper(Path::new("sleep"), OwnedFd::from(socket).into());
         let said = format!("stop sleep (process {})", holder.0.id());
-        host.comes_to(|findings| findings.len() == 1 && findings[0].cure.starts_with(&said)).await;
+        host.comes_to(|findings| findings.len() == 1 && findings[0].fix.starts_with(&said)).await;
         drop(holder);
         host.comes_to(<[Finding]>::is_empty).await;
     });
@@ -252,7 +254,7 @@ fn the_recommended_command_makes_the_host_accept_pod_packets() {
         assert_eq!(findings.len(), 2, "one of each family: {findings:?}");
         for finding in findings {
             assert_eq!(finding.id, "forward-drop");
-            finding.cure.split(" && ").for_each(|command| drop(run(command)));
+            finding.fix.split(" && ").for_each(|command| drop(run(command)));
         }
         assert_eq!(host.found().await, NOTHING);
     });
@@ -381,13 +383,13 @@ fn another_daemon_is_found_only_in_the_same_network_namespace() {
 
         let here = sleeper(&program, Stdio::null());
         named(&here).await;
-        let rivals = rivals(&host.places);
+        let other_daemons = other_daemons(&host.places);
         let name = "flanneld".to_owned();
         let process = Process { pid: here.0.id(), name, place: Place::Ours };
-        assert_eq!(rivals, [Rival::Process(process)]);
+        assert_eq!(other_daemons, [OtherDaemon::Process(process)]);
         let findings = host.findings().await;
         assert_eq!((findings[0].id, findings[0].level), ("other-daemon", Level::Fatal));
-        assert!(preflight::refusal(&rivals).is_some());
+        assert!(preflight::refusal(&other_daemons).is_some());
     });
 }
 

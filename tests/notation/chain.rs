@@ -1,6 +1,6 @@
 //! Reads a chain of iptables from the words in which it is shown.
 
-use tweed::model::entry::{Chain, ChainName, Marked, Match, Otherwise, Ports, Rule, Verdict};
+use tweed::model::entry::{BasePolicy, Chain, ChainName, Marked, Match, Ports, Rule, Verdict};
 use tweed::model::prefix::Family;
 
 /// `chain iptables-nft -t nat FLANNEL-POSTRTG { RULE; … }`, and with it `and 2 of another form` and
@@ -10,9 +10,9 @@ pub(crate) fn chain(text: &str) -> Chain {
     let (rules, tail) = rest.rsplit_once(" }").unwrap();
     let rules = rules.split_terminator(';').map(|text| rule(text.trim())).collect();
     let is_before_a_drop = tail.ends_with("before a drop");
-    let otherwise = if is_before_a_drop { Otherwise::Dropped } else { Otherwise::Accepted };
+    let base_policy = if is_before_a_drop { BasePolicy::Drop } else { BasePolicy::Accept };
     let foreign = tail.split(' ').nth(2).and_then(|number| number.parse().ok()).unwrap_or(0);
-    Chain { name: name(head), rules, foreign, otherwise }
+    Chain { name: name(head), rules, foreign, base_policy }
 }
 
 fn name(head: &str) -> ChainName {

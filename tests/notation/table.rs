@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tweed::model::entry::{
-    Condition, Element, Hook, LinkName, Marked, Match, Ports, Renewal, Rule, Table, TableName,
+    Element, Hook, LinkName, Marked, Match, Ports, Renewal, Rule, RuleCondition, Table, TableName,
     Verdict,
 };
 use tweed::model::prefix::Family;
@@ -109,19 +109,21 @@ fn rule(text: &str) -> Rule {
     Rule { marked, source: condition("saddr"), destination: condition("daddr"), also, verdict }
 }
 
-fn also(words: &[&str]) -> Vec<Condition> {
+fn also(words: &[&str]) -> Vec<RuleCondition> {
     let family = |word: &str| if word == "ip" { Family::V4 } else { Family::V6 };
     let vni = |number: &str| u32::from_str_radix(number.strip_prefix("0x").unwrap(), 16).unwrap();
     let from = |place: usize| match *words.get(place..).unwrap_or_default() {
-        ["udp", "dport", port, ..] => Some(Condition::UdpTo(port.parse().unwrap())),
-        ["meta", "l4proto", "!=", "@renewed", ..] => Some(Condition::Unrenewed),
-        ["@th,96,24", "!=", number, ..] => Some(Condition::OtherVni(vni(number))),
-        ["@th,96,24", number, ..] => Some(Condition::Vni(vni(number))),
-        ["iifname", link, ..] => Some(Condition::CameBy(LinkName::new(link.trim_matches('"')))),
-        ["fib", "saddr", ".", "iif", "oif", "exists", ..] => Some(Condition::CameAsRouted),
-        ["fib", "saddr", ".", "iif", "oif", "missing", ..] => Some(Condition::CameUnrouted),
-        [word, "saddr", "@peers", ..] => Some(Condition::FromPeer(family(word))),
-        [word, "daddr", "@peers", ..] => Some(Condition::ToPeer(family(word))),
+        ["udp", "dport", port, ..] => Some(RuleCondition::UdpTo(port.parse().unwrap())),
+        ["meta", "l4proto", "!=", "@renewed", ..] => Some(RuleCondition::Unrenewed),
+        ["@th,96,24", "!=", number, ..] => Some(RuleCondition::OtherVni(vni(number))),
+        ["@th,96,24", number, ..] => Some(RuleCondition::Vni(vni(number))),
+        ["iifname", link, ..] => {
+            Some(RuleCondition::FromLink(LinkName::new(link.trim_matches('"'))))
+        }
+        ["fib", "saddr", ".", "iif", "oif", "exists", ..] => Some(RuleCondition::FromRoutedLink),
+        ["fib", "saddr", ".", "iif", "oif", "missing", ..] => Some(RuleCondition::FromUnroutedLink),
+        [word, "saddr", "@peers", ..] => Some(RuleCondition::FromPeer(family(word))),
+        [word, "daddr", "@peers", ..] => Some(RuleCondition::ToPeer(family(word))),
         _ => None,
     };
     (0..words.len()).filter_map(from).collect()

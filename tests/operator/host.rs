@@ -119,13 +119,13 @@ pub(crate) fn inputs() -> Checkpoint {
         lease("10.244.4.0/24", "172.16.0.10", "host-gw", "0a:00:00:00:00:0a"),
     ];
     let leases = peers.map(Arc::new).into();
-    Checkpoint { local, leases, detours: [].into(), host: checkpoint::this_host() }
+    Checkpoint { local, leases, fallbacks: [].into(), host: checkpoint::this_host() }
 }
 
 /// What the kernel should hold.
 pub(crate) fn desired(inputs: &Checkpoint) -> KernelState {
-    let mut peers = Peers::remembered(inputs.leases.iter().cloned());
-    Desired::plan(&inputs.local, &mut peers, &inputs.detours).state().clone()
+    let mut peers = Peers::from_checkpoint(inputs.leases.iter().cloned());
+    Desired::plan(&inputs.local, &mut peers, &inputs.fallbacks).state().clone()
 }
 
 fn scope(inputs: &Checkpoint) -> Scope {

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use expect_test::{Expect, expect};
 use tweed::model::entry::{Entry, Hook, Match, SettingKind};
 use tweed::model::local::Local;
-use tweed::model::path::Detours;
+use tweed::model::path::Fallbacks;
 use tweed::model::prefix::Prefix;
 use tweed::plan::backend::{networks, plan_local, plan_peer};
 
@@ -38,7 +38,7 @@ fn check_admitted(backend: &str, keys: &str, peers: &[&str], expected: Expect) {
     let local = guarded("", backend, keys);
     let mut text = String::new();
     for peer in peers {
-        for entry in plan_peer(&networks(&local), &lease(peer), &Detours::new()).admission {
+        for entry in plan_peer(&networks(&local), &lease(peer), &Fallbacks::new()).admission {
             writeln!(text, "{entry}").unwrap();
         }
     }

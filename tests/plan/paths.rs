@@ -33,7 +33,7 @@ fn mixed_does_not_change_the_way_between_two_vxlan_nodes() {
     let peers = [NEAR, FAR].map(lease);
     let planned = |keys| {
         let networks = backend::networks(&node(VXLAN, keys));
-        peers.each_ref().map(|peer| backend::plan_peer(&networks, peer, &Detours::new()))
+        peers.each_ref().map(|peer| backend::plan_peer(&networks, peer, &Fallbacks::new()))
     };
     assert_eq!(planned(MIXED), planned(""));
 }

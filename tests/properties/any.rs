@@ -8,7 +8,7 @@ use proptest::sample::select;
 use tweed::model::entry::{Entry, KernelState, Key};
 use tweed::model::lease::{Lease, LeaseId};
 use tweed::model::local::Local;
-use tweed::model::path::Detours;
+use tweed::model::path::Fallbacks;
 use tweed::plan::backend;
 
 use crate::notation::{entry, lease, local, policy};
@@ -74,7 +74,7 @@ pub(crate) fn planned(local: &Local, peers: &[Lease]) -> KernelState {
     let networks = backend::networks(local);
     let mut state = backend::plan_local(local, &networks);
     for peer in peers {
-        state.extend(backend::plan_peer(&networks, peer, &Detours::new()).entries().cloned());
+        state.extend(backend::plan_peer(&networks, peer, &Fallbacks::new()).entries().cloned());
     }
     state
 }

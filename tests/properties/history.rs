@@ -11,7 +11,7 @@ use tweed::model::entry::Key;
 use tweed::model::lease::{Lease, LeaseId, LeaseUpdate, Rules, Vtep, Withdrawal};
 use tweed::model::local::Local;
 use tweed::plan::backend::{self, Network};
-use tweed::plan::desired::{Desired, Standing};
+use tweed::plan::desired::{Desired, LeasePlan};
 
 use crate::any::{node, peer};
 use crate::cases;
@@ -43,7 +43,7 @@ impl Planner {
             affected: BTreeSet::new(),
             touched: BTreeSet::new(),
         };
-        planner.inputs.peers.judge_by(local.rules());
+        planner.inputs.peers.validate_by(local.rules());
         planner.take(Step::Snapshot(vec![]));
         planner
     }
@@ -58,12 +58,12 @@ impl Planner {
         self.affected = BTreeSet::new();
         for step in steps {
             match step {
-                Step::Put(lease) => peers.take_in(LeaseUpdate::Put(record(lease))),
-                Step::Spoil(id) => peers.take_in(LeaseUpdate::Put(malformed(id, "it is no JSON"))),
-                Step::Remove(id) => peers.take_in(LeaseUpdate::Remove(id)),
+                Step::Put(lease) => peers.update(LeaseUpdate::Put(record(lease))),
+                Step::Spoil(id) => peers.update(LeaseUpdate::Put(malformed(id, "it is no JSON"))),
+                Step::Remove(id) => peers.update(LeaseUpdate::Remove(id)),
                 Step::Snapshot(leases) => {
                     let records = leases.into_iter().map(record).collect();
-                    peers.take_in(LeaseUpdate::Snapshot(records));
+                    peers.update(LeaseUpdate::Snapshot(records));
                 }
                 Step::Withdraw => match peers.withdraw(100) {
                     Withdrawal::Done(affected) => self.affected.extend(affected),
@@ -74,8 +74,8 @@ impl Planner {
         self.affected.extend(peers.affected());
         let peers = &self.inputs.peers;
         let changes = self.affected.iter().map(|id| (id, peers.peer(id)));
-        let standing = |peer| Standing::of(peer, &self.networks, &self.inputs.detours);
-        let changes = changes.map(|(id, peer)| (id.clone(), peer.map(standing)));
+        let lease_plan = |peer| LeasePlan::of(peer, &self.networks, &self.inputs.fallbacks);
+        let changes = changes.map(|(id, peer)| (id.clone(), peer.map(lease_plan)));
         self.touched = self.desired.revise(changes.collect());
     }
 
@@ -83,8 +83,8 @@ impl Planner {
     fn planned_anew(&self) -> Desired {
         let mut peers = self.inputs.peers.clone();
         // Once no lease is allowed, none of the claims is left of before.
-        peers.judge_by(Rules::default());
-        Desired::plan(&self.inputs.local().unwrap(), &mut peers, &self.inputs.detours)
+        peers.validate_by(Rules::default());
+        Desired::plan(&self.inputs.local().unwrap(), &mut peers, &self.inputs.fallbacks)
     }
 }
 

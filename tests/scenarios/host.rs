@@ -1,6 +1,6 @@
 //! What happens on the host: everybody but the daemon.
 
-use tweed::model::entry::{Base, ChainName, Key, LinkName, Otherwise};
+use tweed::model::entry::{Base, BasePolicy, ChainName, Key, LinkName};
 use tweed::model::node::Sysctls;
 use tweed_model::ModelKernel;
 
@@ -38,8 +38,8 @@ pub(crate) fn perform(kernel: &ModelKernel, words: &str) {
         "policy" => {
             let (program, policy) = rest.split_once(' ').unwrap();
             let dropped = policy == "DROP";
-            let otherwise = if dropped { Otherwise::Dropped } else { Otherwise::Accepted };
-            kernel.set_policy(forward(program), otherwise);
+            let base_policy = if dropped { BasePolicy::Drop } else { BasePolicy::Accept };
+            kernel.set_policy(forward(program), base_policy);
         }
         "deafen" => kernel.deafen(rest.parse().unwrap()),
         other => panic!("nobody knows how to make the kernel {other}"),

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use tweed::control::Event;
 use tweed::model::path::{Cause, Path, ProbeVerdict};
 use tweed::model::status::PeerStatus;
-use tweed::plan::paths::{Question, Size, Target};
+use tweed::plan::paths::{ProbeRequest, ProbeSize, Target};
 use tweed::probe::{self, Orders, ProbeEvent};
 
 use crate::notation::prefix;
@@ -28,7 +28,7 @@ pub(crate) struct Prober {
     clock: Instant,
 }
 
-/// A question that takes longer is lost.
+/// A request that takes longer is lost.
 const TIMEOUT: Duration = Duration::from_millis(250);
 /// Between two moments at which the loop may ask.
 const STEP: Duration = Duration::from_millis(300);
@@ -106,16 +106,16 @@ impl Prober {
         ProbeEvent::Due { at: self.clock }
     }
 
-    /// What becomes of the questions of the loop.
+    /// What becomes of the requests of the loop.
     pub(crate) fn results(&mut self) -> Vec<ProbeEvent> {
         let mut results = Vec::new();
-        while let Ok(question) = self.orders.questions.try_recv() {
-            let (sent, deserved) = (self.clock, self.deserved.get(&question.peer));
-            let is_answered = deserved.is_some_and(|it| is_answered(*it, &question));
+        while let Ok(request) = self.orders.requests.try_recv() {
+            let (sent, deserved) = (self.clock, self.deserved.get(&request.peer));
+            let is_answered = deserved.is_some_and(|it| is_answered(*it, &request));
             results.push(if is_answered {
-                ProbeEvent::Answered { question, sent, at: sent }
+                ProbeEvent::Answered { request, sent, at: sent }
             } else {
-                ProbeEvent::Lost { question, sent, at: sent + TIMEOUT }
+                ProbeEvent::Lost { request, sent, at: sent + TIMEOUT }
             });
         }
         results
@@ -141,14 +141,14 @@ fn is_possible(verdict: ProbeVerdict, target: &Target) -> bool {
     }
 }
 
-/// Whether a peer whose direct path deserves `verdict` answers `question`.
-fn is_answered(verdict: ProbeVerdict, question: &Question) -> bool {
+/// Whether a peer whose direct path deserves `verdict` answers `request`.
+fn is_answered(verdict: ProbeVerdict, request: &ProbeRequest) -> bool {
     match verdict {
         ProbeVerdict::Pending | ProbeVerdict::Silent => false,
         ProbeVerdict::Good => true,
-        ProbeVerdict::Bad(Cause::NoAnswer) => question.path == Path::Tunnel,
+        ProbeVerdict::Bad(Cause::NoAnswer) => request.path == Path::Tunnel,
         ProbeVerdict::Bad(Cause::LargeLost) => {
-            question.path == Path::Tunnel || question.size == Size::Small
+            request.path == Path::Tunnel || request.size == ProbeSize::Small
         }
     }
 }

@@ -11,14 +11,14 @@ use crate::model::local::Local;
 use crate::model::node::Node;
 use crate::model::status::ConfigStatus;
 use crate::plan::backend;
-use crate::plan::config_change::{Change, Reload, Situation, Waits, change};
+use crate::plan::config_change::{Change, PendingReason, Reload, Situation, change};
 
 /// The latest config update from the store.
 #[derive(Clone, Debug, Default)]
 pub struct Edit {
     pub update: Option<ConfigUpdate>,
     /// The reason why the config, or a part of it, is not applied yet.
-    pub waits: Option<Waits>,
+    pub pending: Option<PendingReason>,
 }
 
 impl Edit {
@@ -48,7 +48,7 @@ impl Inputs {
     /// one stays applied, as on a running node, so that the lease is renewed and peer leases are
     /// read.
     pub(super) fn apply_edit(&mut self, update: ConfigUpdate, reload: Reload) -> Changes {
-        self.edit = Edit { update: Some(update), waits: None };
+        self.edit = Edit { update: Some(update), pending: None };
         let Some(wanted) = self.edit.wanted().cloned() else {
             self.confirmed |= self.config.is_some();
             return Changes::default();
@@ -64,7 +64,7 @@ impl Inputs {
 
     /// Checks again whether a config edit that waits for peers can be applied.
     pub(in crate::control) fn reconsider(&mut self, reload: Reload) -> Changes {
-        let may_end = self.edit.waits.as_ref().is_some_and(Waits::may_end_by_itself);
+        let may_end = self.edit.pending.as_ref().is_some_and(PendingReason::may_end_by_itself);
         match (self.config.clone(), self.edit.wanted().cloned()) {
             (Some(current), Some(wanted)) if may_end => self.change(&current, &wanted, reload),
             _ => Changes::default(),
@@ -77,12 +77,16 @@ impl Inputs {
         wanted: &NetworkConfig,
         reload: Reload,
     ) -> Changes {
-        let stranded =
-            if current.mixed && !wanted.mixed { self.stranded(wanted) } else { Some(Vec::new()) };
-        let situation = Situation { reload, names: self.names(), kept: self.kind_kept(), stranded };
-        let Change { in_force, waits } = change(current, wanted, &situation);
-        self.edit.waits = waits;
-        self.apply_config(in_force)
+        let unreachable = if current.mixed && !wanted.mixed {
+            self.unreachable(wanted)
+        } else {
+            Some(Vec::new())
+        };
+        let situation =
+            Situation { reload, names: self.names(), kept: self.kind_kept(), unreachable };
+        let Change { applied, pending } = change(current, wanted, &situation);
+        self.edit.pending = pending;
+        self.apply_config(applied)
     }
 
     fn apply_config(&mut self, config: NetworkConfig) -> Changes {
@@ -95,19 +99,20 @@ impl Inputs {
 
     /// The peers that have a path now but would have none under `wanted`; none until all peers are
     /// known.
-    fn stranded(&mut self, wanted: &NetworkConfig) -> Option<Vec<IpAddr>> {
+    fn unreachable(&mut self, wanted: &NetworkConfig) -> Option<Vec<IpAddr>> {
         let local = self.local().filter(|_| self.peers.is_complete())?;
         let then = Local { config: wanted.clone().on_node(self.names()), ..local.clone() };
         let (now, then) = (backend::networks(&local), backend::networks(&then));
-        self.peers.judge_by(local.rules());
+        self.peers.validate_by(local.rules());
         let accepted = self.peers.all().filter_map(|(_, peer)| peer?.ok());
-        let is_stranded = |peer: &&Arc<Lease>| {
-            let without =
-                |networks| backend::plan_peer(networks, peer, &self.detours).without_path().count();
+        let is_unreachable = |peer: &&Arc<Lease>| {
+            let without = |networks| {
+                backend::plan_peer(networks, peer, &self.fallbacks).without_path().count()
+            };
             without(&then) > without(&now)
         };
-        let stranded = accepted.filter(is_stranded).filter_map(|peer| peer.endpoints.first());
-        Some(stranded.map(|endpoint| endpoint.public_ip).collect())
+        let unreachable = accepted.filter(is_unreachable).filter_map(|peer| peer.endpoints.first());
+        Some(unreachable.map(|endpoint| endpoint.public_ip).collect())
     }
 
     /// The names by which a rollout can select this node.

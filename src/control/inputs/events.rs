@@ -46,7 +46,7 @@ impl Inputs {
 
     pub fn lease_changed(&mut self, update: LeaseUpdate) -> Changes {
         let (was_complete, before) = (self.peers.is_complete(), self.peers.missing().len());
-        self.peers.take_in(update);
+        self.peers.update(update);
         let mut changes = Changes::default();
         // The first complete snapshot makes delayed removals due, and defines which peers may send
         // into the tunnel.

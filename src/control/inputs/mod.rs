@@ -17,7 +17,7 @@ use crate::model::entry::{ChainName, Entry, KernelState, LinkName, Setting, Sett
 use crate::model::lease::{Lease, Peers, Rules, Withdrawal};
 use crate::model::local::Local;
 use crate::model::node::{FormerBridge, Node, Overlap};
-use crate::model::path::Detours;
+use crate::model::path::Fallbacks;
 use crate::model::policy::{Guard, Policy};
 use crate::model::prefix::{Family, Prefix};
 use crate::model::status::StoreState;
@@ -72,7 +72,7 @@ pub struct Inputs {
     /// Another node that published its own lease under this node's public IP.
     pub rival: Option<Rival>,
     /// Peers on the same link that are currently reached through the tunnel.
-    pub detours: Detours,
+    pub fallbacks: Fallbacks,
     /// The remembered node, if the daemon started from a checkpoint.
     pub remembered: Option<Local>,
     pub store: StoreState,
@@ -165,8 +165,8 @@ impl Inputs {
             let names = names.collect::<Vec<_>>().join(" and ");
             format!("staying on {} until {names} is loose: set it to 2", kind.as_str())
         };
-        let waits = self.edit.waits.as_ref().map(ToString::to_string);
-        waits.or_else(|| self.kind_kept().map(filter))
+        let pending = self.edit.pending.as_ref().map(ToString::to_string);
+        pending.or_else(|| self.kind_kept().map(filter))
     }
 
     /// Records which filters are strict; returns whether the plan changes.
@@ -270,13 +270,13 @@ impl Inputs {
     /// Initializes the inputs from a checkpoint.
     pub fn remember(&mut self, checkpoint: Checkpoint) {
         // Probe results of an earlier process are not valid in this one.
-        let Checkpoint { local, leases, detours: _, host: _ } = checkpoint;
+        let Checkpoint { local, leases, fallbacks: _, host: _ } = checkpoint;
         self.config = Some(local.config.clone());
         self.own.clone_from(&local.own);
         // If nodes are named, each lease ID is the name of its node.
         self.identity.name = local.own.as_ref().map(|own| own.id.to_string());
         self.strict.extend(local.strict.iter().cloned());
-        self.peers = Peers::remembered(leases);
+        self.peers = Peers::from_checkpoint(leases);
         self.remembered = Some(local);
     }
 
@@ -286,7 +286,7 @@ impl Inputs {
             self.loss = Loss::Plausible;
         } else if !self.are_named() {
             self.loss = Loss::OfOursToo;
-            self.peers.doubt_all();
+            self.peers.mark_all_unlisted();
         }
     }
 
@@ -298,13 +298,13 @@ impl Inputs {
         let is_same = remembered.map(identity) == self.own.as_ref().map(identity);
         if !is_same && !self.peers.missing().is_empty() {
             self.loss = Loss::OfOursToo;
-            self.peers.doubt_all();
+            self.peers.mark_all_unlisted();
         }
     }
 
     /// Whether the store lists this node's own lease, if it holds one.
     fn are_named(&self) -> bool {
-        self.own.as_ref().is_none_or(|own| self.peers.names(&own.id))
+        self.own.as_ref().is_none_or(|own| self.peers.is_listed(&own.id))
     }
 
     /// Whether nothing indicates that the store lost data or is unreachable.
@@ -315,8 +315,8 @@ impl Inputs {
     /// Withdraws the missing peers. If this node's own lease was missing too, the store lost data:
     /// wait one more period, because other nodes may need longer to register again.
     pub fn withdraw(&mut self, max_percent: u8) -> Withdrawal {
-        self.peers.judge_by(self.rules());
-        match (std::mem::take(&mut self.loss), self.peers.vanished()) {
+        self.peers.validate_by(self.rules());
+        match (std::mem::take(&mut self.loss), self.peers.count_missing()) {
             (Loss::OfOursToo, (missing @ 1.., of)) => Withdrawal::Held { missing, of },
             (Loss::OfOursToo | Loss::Plausible, _) => self.peers.withdraw(max_percent),
         }

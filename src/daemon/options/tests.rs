@@ -10,8 +10,8 @@ use std::time::Duration;
 use tracing::Level;
 
 use super::{
-    Connections, Forward, Guard, Masquerade, Options, Pods, Ports, Preference, Reload, Stop, Store,
-    Strangers,
+    Conntrack, Forward, Guard, Masquerade, Options, Pods, Ports, Preference, Reload, Stop, Store,
+    UnknownSources,
 };
 use crate::model::policy::Checksums;
 use crate::store::etcd::EtcdOptions;
@@ -222,9 +222,12 @@ fn the_tunnel_is_guarded_and_each_guard_has_a_switch() {
     let off = "-tunnel-notrack=false -tunnel-drop-strangers=false";
     for (line, expected) in [
         ("", Some(all)),
-        ("-tunnel-notrack=false", Some(Guard { connections: Connections::Tracked, ..all })),
-        ("-tunnel-drop-strangers=0", Some(Guard { strangers: Strangers::LetIn, ..all })),
-        ("-tunnel-drop-pods=F", Some(Guard { pods: Pods::LetOut, ..all })),
+        ("-tunnel-notrack=false", Some(Guard { conntrack: Conntrack::Tracked, ..all })),
+        (
+            "-tunnel-drop-strangers=0",
+            Some(Guard { unknown_sources: UnknownSources::Accept, ..all }),
+        ),
+        ("-tunnel-drop-pods=F", Some(Guard { pods: Pods::Accept, ..all })),
         (&format!("{off} -tunnel-drop-pods=false"), None),
     ] {
         assert_eq!(options(line).policy.guard, expected, "{line}");

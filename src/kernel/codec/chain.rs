@@ -7,7 +7,7 @@ mod tests;
 pub(crate) use nft::{HostChain, changed_chain};
 
 use crate::model::entry::{
-    Base, Chain, ChainName, Marked, Match, Otherwise, Ports, Rule, Specification, Verdict,
+    Base, BasePolicy, Chain, ChainName, Marked, Match, Ports, Rule, Specification, Verdict,
 };
 use crate::plan::diff::Op;
 
@@ -25,12 +25,12 @@ pub(crate) fn chain(name: ChainName, listing: &str) -> Option<Chain> {
     let rules: Vec<Rule> = inside.iter().filter_map(|words| rule(words, name.base)).collect();
     let misplaced = if table.is_led_to() { 0 } else { table.leading().count().max(1) };
     let foreign = inside.len() - rules.len() + misplaced;
-    Some(Chain { name, rules, foreign, otherwise: table.otherwise() })
+    Some(Chain { name, rules, foreign, base_policy: table.base_policy() })
 }
 
 /// The policy of the host's chain that leads to `name`, for packets that match no rule.
-pub(crate) fn otherwise(name: ChainName, listing: &str) -> Otherwise {
-    Table::of(name.base, listing).otherwise()
+pub(crate) fn base_policy(name: ChainName, listing: &str) -> BasePolicy {
+    Table::of(name.base, listing).base_policy()
 }
 
 /// The `iptables-restore` script that applies `op`, entirely or not at all, given a listing of all
@@ -64,10 +64,10 @@ impl<'a> Table<'a> {
         })
     }
 
-    fn otherwise(&self) -> Otherwise {
+    fn base_policy(&self) -> BasePolicy {
         match self.policy(self.base.as_str()) {
-            Some("DROP") => Otherwise::Dropped,
-            _ => Otherwise::Accepted,
+            Some("DROP") => BasePolicy::Drop,
+            _ => BasePolicy::Accept,
         }
     }
 

@@ -12,7 +12,7 @@ use rtnetlink::RouteMessageBuilder;
 use super::Unencodable;
 use super::links::Links;
 use crate::model::entry::{Entry, LinkName, NexthopId, Route, RouteKind};
-use crate::model::node::Reach;
+use crate::model::node::RouteLookup;
 use crate::model::prefix::{Family, Prefix};
 
 /// Equals flannel's request, except for the protocol number.
@@ -103,9 +103,9 @@ pub(crate) fn default_route(
 }
 
 /// The kernel's response to a route lookup.
-pub(crate) fn reach(message: &RouteMessage, links: &Links) -> Option<Reach> {
+pub(crate) fn reach(message: &RouteMessage, links: &Links) -> Option<RouteLookup> {
     let source = attribute!(message, RouteAttribute::PrefSource(source) => ip_address(source));
-    Some(Reach { link: outgoing(message, links)?, source })
+    Some(RouteLookup { link: outgoing(message, links)?, source })
 }
 
 fn table(message: &RouteMessage) -> u32 {

@@ -9,7 +9,7 @@ use tweed_netlink::Frame;
 use tweed_netlink::nftables::{self, Batch, Chain, Contents, Expression, Stay, TableFamily};
 
 use crate::model::entry::{
-    Condition, Hook, LinkName, Marked, Match, PEERS, RENEWED, Renewal, Rule, Table, TableName,
+    Hook, LinkName, Marked, Match, PEERS, RENEWED, Renewal, Rule, RuleCondition, Table, TableName,
     Verdict,
 };
 use crate::model::prefix::Family;
@@ -116,35 +116,37 @@ pub(super) fn expressions(rule: &Rule) -> Vec<Expression> {
     marked.into_iter().chain(also).chain(of_addresses).collect()
 }
 
-fn asked(condition: &Condition) -> Expression {
+fn asked(condition: &RuleCondition) -> Expression {
     let is = nftables::Match::Is;
     let peers = || PEERS.to_owned();
     match condition {
-        Condition::UdpTo(port) => Expression::UdpTo(*port),
-        Condition::Unrenewed => Expression::ProtocolIn(nftables::Match::IsNot, RENEWED.to_owned()),
-        Condition::Vni(vni) => Expression::Vni(is, *vni),
-        Condition::OtherVni(vni) => Expression::Vni(nftables::Match::IsNot, *vni),
-        Condition::CameBy(link) => Expression::CameBy(link.to_string()),
-        Condition::CameAsRouted => Expression::CameAsRouted(is),
-        Condition::CameUnrouted => Expression::CameAsRouted(nftables::Match::IsNot),
-        Condition::FromPeer(of) => Expression::SourceIn(is, peers(), *of),
-        Condition::ToPeer(of) => Expression::DestinationIn(is, peers(), *of),
+        RuleCondition::UdpTo(port) => Expression::UdpTo(*port),
+        RuleCondition::Unrenewed => {
+            Expression::ProtocolIn(nftables::Match::IsNot, RENEWED.to_owned())
+        }
+        RuleCondition::Vni(vni) => Expression::Vni(is, *vni),
+        RuleCondition::OtherVni(vni) => Expression::Vni(nftables::Match::IsNot, *vni),
+        RuleCondition::FromLink(link) => Expression::CameBy(link.to_string()),
+        RuleCondition::FromRoutedLink => Expression::CameAsRouted(is),
+        RuleCondition::FromUnroutedLink => Expression::CameAsRouted(nftables::Match::IsNot),
+        RuleCondition::FromPeer(of) => Expression::SourceIn(is, peers(), *of),
+        RuleCondition::ToPeer(of) => Expression::DestinationIn(is, peers(), *of),
     }
 }
 
 /// None for an expression that tweed never writes.
-fn also(expression: &Expression) -> Option<Condition> {
+fn also(expression: &Expression) -> Option<RuleCondition> {
     use nftables::Match::{Is, IsNot};
     Some(match expression {
-        Expression::UdpTo(port) => Condition::UdpTo(*port),
-        Expression::ProtocolIn(IsNot, set) if set == RENEWED => Condition::Unrenewed,
-        Expression::Vni(Is, vni) => Condition::Vni(*vni),
-        Expression::Vni(IsNot, vni) => Condition::OtherVni(*vni),
-        Expression::CameBy(link) => Condition::CameBy(LinkName::new(link.as_str())),
-        Expression::CameAsRouted(Is) => Condition::CameAsRouted,
-        Expression::CameAsRouted(IsNot) => Condition::CameUnrouted,
-        Expression::SourceIn(Is, set, of) if set == PEERS => Condition::FromPeer(*of),
-        Expression::DestinationIn(Is, set, of) if set == PEERS => Condition::ToPeer(*of),
+        Expression::UdpTo(port) => RuleCondition::UdpTo(*port),
+        Expression::ProtocolIn(IsNot, set) if set == RENEWED => RuleCondition::Unrenewed,
+        Expression::Vni(Is, vni) => RuleCondition::Vni(*vni),
+        Expression::Vni(IsNot, vni) => RuleCondition::OtherVni(*vni),
+        Expression::CameBy(link) => RuleCondition::FromLink(LinkName::new(link.as_str())),
+        Expression::CameAsRouted(Is) => RuleCondition::FromRoutedLink,
+        Expression::CameAsRouted(IsNot) => RuleCondition::FromUnroutedLink,
+        Expression::SourceIn(Is, set, of) if set == PEERS => RuleCondition::FromPeer(*of),
+        Expression::DestinationIn(Is, set, of) if set == PEERS => RuleCondition::ToPeer(*of),
         _ => return None,
     })
 }
@@ -160,7 +162,7 @@ pub(super) fn rule(expressions: &[Expression]) -> Option<Rule> {
         }
         all => (None, all),
     };
-    let also: Vec<Condition> = rest.iter().map_while(also).collect();
+    let also: Vec<RuleCondition> = rest.iter().map_while(also).collect();
     let rest = rest.get(also.len()..).unwrap_or_default();
     let (source, rest) = match rest {
         [Expression::Source(rule_for, network), rest @ ..] => {

@@ -13,7 +13,7 @@ use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
 
 use super::{Places, names, text};
-use crate::plan::preflight::facts::{Needs, Owner, Place, Port, Process, Rival, Socket};
+use crate::plan::preflight::facts::{Needs, OtherDaemon, Owner, Place, Port, Process, Socket};
 
 const RIVAL: &str = "flanneld";
 /// The file name of tweed's daemon, which is installed next to every program of tweed.
@@ -58,19 +58,20 @@ impl<'a> Ours<'a> {
 }
 
 /// Other daemons that manage routes in this network namespace.
-pub fn rivals(places: &Places) -> Vec<Rival> {
+pub fn other_daemons(places: &Places) -> Vec<OtherDaemon> {
     let seen = processes(places);
     // In a container, the processes of the host are not visible.
-    let answers = seen.is_empty().then(answering_flanneld).flatten().map(Rival::Health);
-    seen.into_iter().map(Rival::Process).chain(answers).collect()
+    let answers = seen.is_empty().then(answering_flanneld).flatten().map(OtherDaemon::Health);
+    seen.into_iter().map(OtherDaemon::Process).chain(answers).collect()
 }
 
 fn processes(places: &Places) -> Vec<Process> {
     let own = network(&places.proc.join("thread-self"));
     let ours = Ours::find(places);
-    let rivals = all(&places.proc).filter(|pid| name(&places.proc, *pid).as_deref() == Some(RIVAL));
-    let rivals = rivals.filter(|pid| !ours.include(*pid));
-    rivals
+    let other_daemons =
+        all(&places.proc).filter(|pid| name(&places.proc, *pid).as_deref() == Some(RIVAL));
+    let other_daemons = other_daemons.filter(|pid| !ours.include(*pid));
+    other_daemons
         .filter_map(|pid| {
             let place = place(network(&places.proc.join(pid.to_string())), own.as_ref().ok())?;
             Some(Process { pid, name: RIVAL.to_owned(), place })

@@ -11,7 +11,7 @@ use crate::kernel::codec::{self, Body, Links, request};
 use crate::kernel::iptables::HostChains;
 use crate::kernel::{Chains, Observation};
 use crate::model::entry::{Entry, KernelState, LinkName, NexthopId, PROTOCOL};
-use crate::model::node::{Interface, Nexthops};
+use crate::model::node::{Interface, NexthopSupport};
 use crate::model::prefix::Family;
 use crate::plan::scope::Scope;
 
@@ -19,7 +19,7 @@ use crate::plan::scope::Scope;
 pub(super) struct Listing {
     pub(super) interfaces: Vec<Interface>,
     pub(super) default_routes: Vec<(Family, Option<LinkName>)>,
-    pub(super) nexthops: Nexthops,
+    pub(super) nexthops: NexthopSupport,
     /// The relevant entries. Of several with the same key, the first is active.
     entries: Vec<Arc<Entry>>,
 }
@@ -39,7 +39,7 @@ impl NetlinkKernel {
         let nexthops = requests.list(&request::nexthops(), read).await?;
         let usable = nexthops.as_ref().filter(|_| !self.lacks_nexthops).map(|listed| {
             let taken = listed.iter().find_map(|(taken, _)| *taken);
-            taken.map_or(Nexthops::Usable, Nexthops::Taken)
+            taken.map_or(NexthopSupport::Usable, NexthopSupport::Taken)
         });
         entries.extend(nexthops.into_iter().flatten().filter_map(|(_, entry)| entry));
         let mut default_routes = Vec::new();
@@ -58,7 +58,7 @@ impl NetlinkKernel {
                 entries.extend(entry);
             }
         }
-        let nexthops = usable.unwrap_or(Nexthops::Unsupported);
+        let nexthops = usable.unwrap_or(NexthopSupport::Unsupported);
         Ok(Listing { interfaces, default_routes, nexthops, entries })
     }
 

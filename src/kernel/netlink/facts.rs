@@ -9,7 +9,7 @@ use super::NetlinkKernel;
 use super::dump::Listing;
 use crate::kernel::codec::{self, Body, request};
 use crate::kernel::{iptables, settings};
-use crate::model::node::{Facts, Firewalls, Reach, Release};
+use crate::model::node::{Facts, Firewalls, Release, RouteLookup};
 
 /// The release of the running kernel.
 const RELEASE: &str = "/proc/sys/kernel/osrelease";
@@ -39,7 +39,7 @@ impl NetlinkKernel {
         })
     }
 
-    async fn read_reach(&mut self, address: IpAddr) -> io::Result<Option<Reach>> {
+    async fn read_reach(&mut self, address: IpAddr) -> io::Result<Option<RouteLookup>> {
         let answer = self.requests.get(request::route_to(address), codec::parse).await?;
         Ok(match answer {
             Ok(Some(Body::Rtnl(M::NewRoute(route)))) => codec::reach(&route, &self.links),

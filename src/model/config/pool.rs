@@ -44,11 +44,11 @@ impl Pool {
 
     /// The number of `subnet`; none if the pool does not assign it.
     pub fn index(&self, subnet: Prefix) -> Option<u128> {
-        self.hands_out(subnet)
+        self.assigns(subnet)
             .then(|| (number(subnet.base()) - number(self.min.base())) / self.min.size())
     }
 
-    pub fn hands_out(&self, subnet: Prefix) -> bool {
+    pub fn assigns(&self, subnet: Prefix) -> bool {
         subnet.family() == self.network.family()
             && subnet.prefix_len() == self.subnet_len
             && (self.min..=self.max).contains(&subnet)

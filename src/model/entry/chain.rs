@@ -48,15 +48,15 @@ pub struct Chain {
     /// The number of rules in it, or jumping to it, that tweed does not write; never set by tweed.
     pub foreign: usize,
     /// What the host does with unmatched packets. Tweed does not set it.
-    pub otherwise: Otherwise,
+    pub base_policy: BasePolicy,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Otherwise {
+pub enum BasePolicy {
     #[default]
-    Accepted,
+    Accept,
     /// They are dropped unless a rule accepts them.
-    Dropped,
+    Drop,
 }
 
 impl Iptables {
@@ -134,7 +134,7 @@ impl ChainName {
 
 impl Chain {
     pub const fn of(name: ChainName, rules: Vec<Rule>) -> Self {
-        Self { name, rules, foreign: 0, otherwise: Otherwise::Accepted }
+        Self { name, rules, foreign: 0, base_policy: BasePolicy::Accept }
     }
 }
 
@@ -152,9 +152,9 @@ impl Kind for Chain {
         Key::Chain(self.name)
     }
 
-    /// `otherwise` is not compared: it is a property of the host.
+    /// `base_policy` is not compared: it is a property of the host.
     fn is_met_by(&self, have: &Self) -> bool {
-        *self == Self { otherwise: self.otherwise, ..have.clone() }
+        *self == Self { base_policy: self.base_policy, ..have.clone() }
     }
 }
 
@@ -184,9 +184,9 @@ impl fmt::Display for Chain {
         if self.foreign > 0 {
             write!(f, " and {} of another form", self.foreign)?;
         }
-        f.write_str(match self.otherwise {
-            Otherwise::Accepted => "",
-            Otherwise::Dropped => " before a drop",
+        f.write_str(match self.base_policy {
+            BasePolicy::Accept => "",
+            BasePolicy::Drop => " before a drop",
         })
     }
 }

@@ -15,7 +15,7 @@ mod table;
 
 pub use address::Address;
 pub(crate) use chain::Specification;
-pub use chain::{Base, Chain, ChainName, Iptables, Otherwise};
+pub use chain::{Base, BasePolicy, Chain, ChainName, Iptables};
 pub use fdb::Fdb;
 pub use link::{Link, LinkKind, LinkName, POD_BRIDGE, Vxlan};
 pub use neighbour::Neighbour;
@@ -24,7 +24,7 @@ pub use route::{Route, RouteKind};
 pub use setting::{RP_FILTER, Setting, SettingKind, SettingStore, Sysctl};
 pub use state::KernelState;
 pub use table::{
-    Condition, Element, Hook, Marked, Match, PEERS, Ports, RENEWED, Renewal, Rule, Table,
+    Element, Hook, Marked, Match, PEERS, Ports, RENEWED, Renewal, Rule, RuleCondition, Table,
     TableName, Verdict,
 };
 

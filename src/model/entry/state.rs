@@ -12,15 +12,15 @@ use super::{Entry, Key, KeyRef, Keyed};
 ///
 /// Planned, desired, pending and actual states share almost all of their entries.
 #[derive(Clone, Debug, Default)]
-pub struct KernelState(BTreeSet<Held>);
+pub struct KernelState(BTreeSet<ByKey>);
 
 /// An entry, ordered by its key.
 #[derive(Clone, Debug)]
-pub struct Held(Arc<Entry>);
+pub struct ByKey(Arc<Entry>);
 
-type Iter<'a> = Map<btree_set::Iter<'a, Held>, fn(&Held) -> &Arc<Entry>>;
+type Iter<'a> = Map<btree_set::Iter<'a, ByKey>, fn(&ByKey) -> &Arc<Entry>>;
 
-type IntoIter = Map<btree_set::IntoIter<Held>, fn(Held) -> Arc<Entry>>;
+type IntoIter = Map<btree_set::IntoIter<ByKey>, fn(ByKey) -> Arc<Entry>>;
 
 impl KernelState {
     pub fn get(&self, key: &Key) -> Option<&Entry> {
@@ -29,20 +29,20 @@ impl KernelState {
 
     /// As [`Self::get`], for callers that keep the entry.
     pub fn shared(&self, key: &Key) -> Option<&Arc<Entry>> {
-        self.0.get(key as &dyn Keyed).map(Held::entry)
+        self.0.get(key as &dyn Keyed).map(ByKey::entry)
     }
 
     /// Inserts `entry`; returns the previous entry of the same key.
     pub fn insert(&mut self, entry: impl Into<Arc<Entry>>) -> Option<Arc<Entry>> {
-        self.0.replace(Held(entry.into())).map(|Held(entry)| entry)
+        self.0.replace(ByKey(entry.into())).map(|ByKey(entry)| entry)
     }
 
     pub fn remove(&mut self, key: &Key) -> Option<Arc<Entry>> {
-        self.0.take(key as &dyn Keyed).map(|Held(entry)| entry)
+        self.0.take(key as &dyn Keyed).map(|ByKey(entry)| entry)
     }
 
     pub fn iter(&self) -> Iter<'_> {
-        self.0.iter().map(Held::entry)
+        self.0.iter().map(ByKey::entry)
     }
 
     pub fn keys(&self) -> impl Iterator<Item = Key> {
@@ -60,7 +60,7 @@ impl KernelState {
 
     /// The equal entry of this state if there is one, to share its memory; else `entry`.
     pub fn sharing(&self, entry: Entry) -> Arc<Entry> {
-        let held = self.0.get(&entry as &dyn Keyed).map(Held::entry);
+        let held = self.0.get(&entry as &dyn Keyed).map(ByKey::entry);
         held.filter(|held| ***held == entry).map_or_else(|| Arc::new(entry), Arc::clone)
     }
 
@@ -76,7 +76,7 @@ impl KernelState {
     }
 
     /// For each key in order, the entry here and the entry in `other`.
-    pub fn beside<'a>(
+    pub fn merge_join<'a>(
         &'a self,
         other: &'a Self,
     ) -> impl Iterator<Item = (Option<&'a Arc<Entry>>, Option<&'a Arc<Entry>>)> {
@@ -88,8 +88,8 @@ impl KernelState {
                 (None, Some(_)) => Ordering::Greater,
                 (None, None) => return None,
             };
-            let our = ours.next_if(|_| order.is_le()).map(Held::entry);
-            let their = theirs.next_if(|_| order.is_ge()).map(Held::entry);
+            let our = ours.next_if(|_| order.is_le()).map(ByKey::entry);
+            let their = theirs.next_if(|_| order.is_ge()).map(ByKey::entry);
             Some((our, their))
         })
     }
@@ -103,23 +103,23 @@ impl KernelState {
     }
 
     pub fn retain(&mut self, mut keep: impl FnMut(&Entry) -> bool) {
-        self.0.retain(|Held(entry)| keep(entry));
+        self.0.retain(|ByKey(entry)| keep(entry));
     }
 }
 
-impl Held {
+impl ByKey {
     const fn entry(&self) -> &Arc<Entry> {
         &self.0
     }
 }
 
-impl Keyed for Held {
+impl Keyed for ByKey {
     fn key_ref(&self) -> KeyRef<'_> {
         self.0.key_ref()
     }
 }
 
-impl Ord for Held {
+impl Ord for ByKey {
     fn cmp(&self, other: &Self) -> Ordering {
         if Arc::ptr_eq(&self.0, &other.0) {
             Ordering::Equal
@@ -129,22 +129,22 @@ impl Ord for Held {
     }
 }
 
-impl PartialOrd for Held {
+impl PartialOrd for ByKey {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Held {
+impl PartialEq for ByKey {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other).is_eq()
     }
 }
 
-impl Eq for Held {}
+impl Eq for ByKey {}
 
 /// Looked up by a key alone, or by another entry.
-impl<'a> Borrow<dyn Keyed + 'a> for Held {
+impl<'a> Borrow<dyn Keyed + 'a> for ByKey {
     fn borrow(&self) -> &(dyn Keyed + 'a) {
         self
     }
@@ -181,7 +181,7 @@ impl Eq for KernelState {}
 /// Of several entries with one key, the last one counts.
 impl<E: Into<Arc<Entry>>> FromIterator<E> for KernelState {
     fn from_iter<I: IntoIterator<Item = E>>(entries: I) -> Self {
-        let mut held: Vec<Held> = entries.into_iter().map(|entry| Held(entry.into())).collect();
+        let mut held: Vec<ByKey> = entries.into_iter().map(|entry| ByKey(entry.into())).collect();
         held.sort();
         held.dedup_by(|later, earlier| {
             let is_same = later == earlier;
@@ -222,7 +222,7 @@ impl IntoIterator for KernelState {
     type IntoIter = IntoIter;
 
     fn into_iter(self) -> Self::IntoIter {
-        self.0.into_iter().map(|Held(entry)| entry)
+        self.0.into_iter().map(|ByKey(entry)| entry)
     }
 }
 
@@ -258,7 +258,7 @@ mod tests {
         };
         let (one, other) = (state(&["a", "b", "d"]), state(&["b", "c"]));
         let links: Vec<_> = one
-            .beside(&other)
+            .merge_join(&other)
             .map(|pair| <[_; 2]>::from(pair).map(|entry| entry?.link().map(LinkName::as_str)))
             .collect();
         let (a, b, c, d) = (Some("a"), Some("b"), Some("c"), Some("d"));

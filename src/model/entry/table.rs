@@ -64,7 +64,7 @@ pub struct Rule {
     pub source: Option<Match>,
     pub destination: Option<Match>,
     /// Further conditions.
-    pub also: Vec<Condition>,
+    pub also: Vec<RuleCondition>,
     pub verdict: Verdict,
 }
 
@@ -77,7 +77,7 @@ pub enum Marked {
 
 /// A condition on a packet of a tunnel.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Condition {
+pub enum RuleCondition {
     /// The destination is this UDP port.
     UdpTo(u16),
     /// Its table has no [`Renewal`].
@@ -87,11 +87,11 @@ pub enum Condition {
     /// It is long enough for a VXLAN header, with another VNI.
     OtherVni(u32),
     /// It arrived on this link.
-    CameBy(LinkName),
+    FromLink(LinkName),
     /// It arrived on a link that has the route to its source.
-    CameAsRouted,
+    FromRoutedLink,
     /// It arrived on a link that does not have the route to its source.
-    CameUnrouted,
+    FromUnroutedLink,
     /// The source is in the table's set of peers.
     FromPeer(Family),
     /// The destination is in the table's set of peers.
@@ -127,18 +127,18 @@ pub enum Verdict {
 impl Table {
     /// Whether it has the set of peers.
     pub fn has_peers(&self) -> bool {
-        let asks = |condition: &Condition| {
-            matches!(condition, Condition::FromPeer(_) | Condition::ToPeer(_))
+        let asks = |condition: &RuleCondition| {
+            matches!(condition, RuleCondition::FromPeer(_) | RuleCondition::ToPeer(_))
         };
         self.asks(asks)
     }
 
     /// Whether it drops packets only while it has a [`Renewal`].
     pub fn is_renewed(&self) -> bool {
-        self.asks(|condition| *condition == Condition::Unrenewed)
+        self.asks(|condition| *condition == RuleCondition::Unrenewed)
     }
 
-    fn asks(&self, what: impl Fn(&Condition) -> bool) -> bool {
+    fn asks(&self, what: impl Fn(&RuleCondition) -> bool) -> bool {
         self.chains.values().flatten().any(|rule| rule.also.iter().any(&what))
     }
 }
@@ -170,7 +170,7 @@ impl Rule {
     }
 
     /// A rule for packets that match all of `also`.
-    pub fn of(also: impl Into<Vec<Condition>>, verdict: Verdict) -> Self {
+    pub fn of(also: impl Into<Vec<RuleCondition>>, verdict: Verdict) -> Self {
         Self { also: also.into(), ..Self::of_all(verdict) }
     }
 }
@@ -320,7 +320,7 @@ impl fmt::Display for Rule {
     }
 }
 
-impl fmt::Display for Condition {
+impl fmt::Display for RuleCondition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::UdpTo(port) => write!(f, "udp dport {port}"),
@@ -329,9 +329,9 @@ impl fmt::Display for Condition {
             // header.
             Self::Vni(vni) => write!(f, "@th,96,24 {vni:#x}"),
             Self::OtherVni(vni) => write!(f, "@th,96,24 != {vni:#x}"),
-            Self::CameBy(link) => write!(f, "iifname \"{link}\""),
-            Self::CameAsRouted => f.write_str("fib saddr . iif oif exists"),
-            Self::CameUnrouted => f.write_str("fib saddr . iif oif missing"),
+            Self::FromLink(link) => write!(f, "iifname \"{link}\""),
+            Self::FromRoutedLink => f.write_str("fib saddr . iif oif exists"),
+            Self::FromUnroutedLink => f.write_str("fib saddr . iif oif missing"),
             Self::FromPeer(family) => write!(f, "{} saddr @{PEERS}", keyword(*family)),
             Self::ToPeer(family) => write!(f, "{} daddr @{PEERS}", keyword(*family)),
         }

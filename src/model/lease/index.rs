@@ -24,7 +24,7 @@ pub(super) struct Rank {
     /// Whether the claim is a MAC that is not derived from the lease's public IP.
     pub(super) borrowed: bool,
     /// The sequence number among the MAC claims since the last full listing; 0 if it was listed.
-    pub(super) came: u64,
+    pub(super) arrival: u64,
     pub(super) created: u64,
     pub(super) id: LeaseId,
 }
@@ -42,7 +42,7 @@ pub(super) struct Index {
     lowest: Rank,
     /// The number of claims that were visited.
     #[cfg(test)]
-    pub(super) looked_at: std::cell::Cell<usize>,
+    pub(super) visited: std::cell::Cell<usize>,
 }
 
 impl Index {
@@ -126,7 +126,7 @@ impl Index {
 
     #[cfg(test)]
     fn count(&self) {
-        self.looked_at.set(self.looked_at.get() + 1);
+        self.visited.set(self.visited.get() + 1);
     }
 
     #[cfg(not(test))]

@@ -1,13 +1,13 @@
 //! A lease: which node has which subnet, and how to reach it.
 
-mod belief;
 mod index;
 mod peers;
 #[cfg(test)]
 mod tests;
+mod validation;
 
-pub use belief::{BadSource, Contested, Rejected, Rules};
 pub use peers::{Absence, Peer, Peers, Withdrawal};
+pub use validation::{BadSource, Contested, Rejected, Rules};
 
 use std::fmt;
 use std::net::IpAddr;

@@ -3,22 +3,22 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::belief::{BadSource, Contested, Rejected, Rules};
 use super::index::{Claimed, Index, Rank};
+use super::validation::{BadSource, Contested, Rejected, Rules};
 use super::{Endpoint, Lease, LeaseId, LeaseUpdate, Malformed, Record};
 
 /// All leases by id. A lease that is missing from the store stays until it is withdrawn.
 #[derive(Clone, Debug, Default)]
 pub struct Peers {
     rules: Rules,
-    records: BTreeMap<LeaseId, Held>,
+    records: BTreeMap<LeaseId, PeerRecord>,
     /// The claims of all leases that are valid by themselves.
     claims: Index,
     missing: BTreeMap<LeaseId, Absence>,
     /// Leases whose VTEP is new since the last full listing, with their sequence numbers.
     arrivals: BTreeMap<LeaseId, u64>,
     /// The last sequence number.
-    came: u64,
+    arrival: u64,
     complete: bool,
     changed: Changed,
 }
@@ -29,19 +29,19 @@ pub type Peer<'a> = Result<&'a Arc<Lease>, Rejected>;
 /// One record: the last valid lease that was read from it, and what is wrong with it now. The lease
 /// is shared with its other users.
 #[derive(Clone, Debug)]
-struct Held {
+struct PeerRecord {
     lease: Option<Arc<Lease>>,
     malformed: Option<Malformed>,
-    judged: Judged,
+    validity: Validity,
 }
 
 /// The result of validating a lease alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Judged {
+enum Validity {
     /// No valid lease was read.
     Unread,
     /// The lease of this node.
-    Ours,
+    Own,
     Allowed,
     /// Valid except for a source of tunnel packets, which was removed.
     Trimmed(Box<(Arc<Lease>, BadSource)>),
@@ -52,7 +52,7 @@ enum Judged {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Absence {
     /// It is known only from a checkpoint: the store has not listed it since the start.
-    Remembered,
+    FromCheckpoint,
     /// The last listing does not contain it.
     Unlisted,
     /// The store reported that the record was removed.
@@ -91,46 +91,46 @@ const FEW: usize = 10;
 
 impl Peers {
     /// The last known peers. They count as missing until the store lists them.
-    pub fn remembered(leases: impl IntoIterator<Item = Arc<Lease>>) -> Self {
+    pub fn from_checkpoint(leases: impl IntoIterator<Item = Arc<Lease>>) -> Self {
         let mut peers = Self::default();
         for lease in leases {
             let id = lease.id.clone();
-            let judged = Judged::by(&peers.rules, &id, Some(&lease));
-            peers.missing.insert(id.clone(), Absence::Remembered);
-            peers.records.insert(id, Held { lease: Some(lease), malformed: None, judged });
+            let validity = Validity::by(&peers.rules, &id, Some(&lease));
+            peers.missing.insert(id.clone(), Absence::FromCheckpoint);
+            peers.records.insert(id, PeerRecord { lease: Some(lease), malformed: None, validity });
         }
         peers
     }
 
     /// Validates by `rules` from now on.
-    pub fn judge_by(&mut self, rules: Rules) {
+    pub fn validate_by(&mut self, rules: Rules) {
         if self.rules == rules {
             return;
         }
         self.rules = rules;
-        let judged = |(id, held): (&LeaseId, &Held)| {
-            let judged = Judged::by(&self.rules, id, held.lease.as_deref());
-            (judged != held.judged).then(|| (id.clone(), judged))
+        let validity = |(id, held): (&LeaseId, &PeerRecord)| {
+            let validity = Validity::by(&self.rules, id, held.lease.as_deref());
+            (validity != held.validity).then(|| (id.clone(), validity))
         };
-        let update: Vec<_> = self.records.iter().filter_map(judged).collect();
-        for (id, judged) in update {
+        let update: Vec<_> = self.records.iter().filter_map(validity).collect();
+        for (id, validity) in update {
             self.change(&id, |peers| {
                 if let Some(held) = peers.records.get_mut(&id) {
-                    held.judged = judged;
+                    held.validity = validity;
                 }
             });
             self.changed.leases.insert(id);
         }
     }
 
-    /// [`Self::take_in`], then [`Self::affected`].
+    /// [`Self::update`], then [`Self::affected`].
     pub fn apply(&mut self, update: LeaseUpdate) -> BTreeSet<LeaseId> {
-        self.take_in(update);
+        self.update(update);
         self.affected()
     }
 
     /// Applies a notification of the store.
-    pub fn take_in(&mut self, update: LeaseUpdate) {
+    pub fn update(&mut self, update: LeaseUpdate) {
         match update {
             LeaseUpdate::Snapshot(records) => self.take_listing(records),
             LeaseUpdate::Put(record) => self.put(record),
@@ -153,16 +153,16 @@ impl Peers {
     /// Peers that are known only from a checkpoint, and peers whose nodes were deleted, are not
     /// evidence of data loss: they are not counted and always removed.
     pub fn withdraw(&mut self, max_percent: u8) -> Withdrawal {
-        let (missing, of) = self.vanished();
+        let (missing, of) = self.count_missing();
         let forgot_us = self.missing.len() > missing;
         if forgot_us {
-            self.doubt_all();
+            self.mark_all_unlisted();
         }
         if forgot_us && missing > 0 {
             return Withdrawal::Held { missing, of };
         }
         self.forget_all(|absence| !absence.is_doubtful());
-        let (missing, of) = self.vanished();
+        let (missing, of) = self.count_missing();
         if missing > 1 && missing * 100 > of * usize::from(max_percent) {
             return Withdrawal::Held { missing, of };
         }
@@ -172,24 +172,24 @@ impl Peers {
 
     /// Marks all missing leases as possible data loss: the store lacks, or lacked, this node's own
     /// lease.
-    pub fn doubt_all(&mut self) {
+    pub fn mark_all_unlisted(&mut self) {
         self.missing.values_mut().for_each(|absence| *absence = Absence::Unlisted);
     }
 
     /// Whether exactly one peer is missing and the store reported its removal. Then there is no
     /// reason to wait for more.
     pub fn is_single_removal(&self) -> bool {
-        let (missing, of) = self.vanished();
+        let (missing, of) = self.count_missing();
         let is_reported = |absence: &Absence| match absence {
             Absence::NodeDeleted => true,
             Absence::Removed => of >= FEW,
-            Absence::Remembered | Absence::Unlisted => false,
+            Absence::FromCheckpoint | Absence::Unlisted => false,
         };
         (missing, self.missing.len()) == (1, 1) && self.missing.values().all(is_reported)
     }
 
     /// The number of missing peers, and of all peers.
-    pub fn vanished(&self) -> (usize, usize) {
+    pub fn count_missing(&self) -> (usize, usize) {
         let own = self.rules.own.as_ref().map(|own| &own.id);
         let is_missing = own.is_some_and(|own| self.missing.contains_key(own));
         let is_there = own.is_some_and(|own| self.records.contains_key(own));
@@ -203,7 +203,7 @@ impl Peers {
     }
 
     /// Whether the store has the lease `id`, as far as it has reported.
-    pub fn names(&self, id: &LeaseId) -> bool {
+    pub fn is_listed(&self, id: &LeaseId) -> bool {
         self.records.contains_key(id) && !self.missing.contains_key(id)
     }
 
@@ -233,9 +233,9 @@ impl Peers {
 
     /// Why the tunnel source of the record `id` is rejected, although the lease may be accepted.
     pub fn bad_source(&self, id: &LeaseId) -> Option<BadSource> {
-        match &self.records.get(id)?.judged {
-            Judged::Trimmed(trimmed) => Some(trimmed.1),
-            Judged::Unread | Judged::Ours | Judged::Allowed | Judged::Rejected(_) => None,
+        match &self.records.get(id)?.validity {
+            Validity::Trimmed(trimmed) => Some(trimmed.1),
+            Validity::Unread | Validity::Own | Validity::Allowed | Validity::Rejected(_) => None,
         }
     }
 
@@ -275,11 +275,11 @@ impl Peers {
         let is_arrival = record.lease.as_ref().is_ok_and(|lease| {
             !self.lease(&record.id).is_some_and(|known| has_vteps_of(known, lease))
         });
-        self.came += u64::from(is_arrival);
-        self.take_record(record, is_arrival.then_some(self.came));
+        self.arrival += u64::from(is_arrival);
+        self.take_record(record, is_arrival.then_some(self.arrival));
     }
 
-    fn take_record(&mut self, Record { id, lease }: Record, came: Option<u64>) {
+    fn take_record(&mut self, Record { id, lease }: Record, arrival: Option<u64>) {
         let is_known = self.records.get(&id).is_some_and(|held| held.is_of(&lease));
         if is_known && !self.missing.contains_key(&id) {
             return;
@@ -290,21 +290,21 @@ impl Peers {
         }
         self.change(&id, |peers| {
             peers.missing.remove(&id);
-            peers.arrivals.extend(came.map(|came| (id.clone(), came)));
+            peers.arrivals.extend(arrival.map(|arrival| (id.clone(), arrival)));
             peers.records.extend(update.map(|update| (id.clone(), update)));
         });
     }
 
     /// A record that becomes unreadable keeps its last valid lease: its node still exists, and its
     /// pods must not lose their routes because of what was written there.
-    fn read(&self, id: &LeaseId, lease: Result<Lease, Malformed>) -> Held {
+    fn read(&self, id: &LeaseId, lease: Result<Lease, Malformed>) -> PeerRecord {
         let last_read = || self.records.get(id)?.lease.clone();
         let (lease, malformed) = match lease {
             Ok(lease) => (Some(Arc::new(lease)), None),
             Err(malformed) => (last_read(), Some(malformed)),
         };
-        let judged = Judged::by(&self.rules, id, lease.as_deref());
-        Held { lease, malformed, judged }
+        let validity = Validity::by(&self.rules, id, lease.as_deref());
+        PeerRecord { lease, malformed, validity }
     }
 
     fn lose(&mut self, id: &LeaseId, absence: Absence) {
@@ -360,7 +360,7 @@ impl Peers {
 
     /// The claims of the record `id`; none if its lease is invalid.
     fn claims_of(&self, id: &LeaseId) -> Vec<(Claimed, Rank)> {
-        let held = self.records.get(id).filter(|held| held.judged.may_claim());
+        let held = self.records.get(id).filter(|held| held.validity.may_claim());
         let Some(lease) = held.and_then(|held| held.lease.as_deref()) else { return Vec::new() };
         let claims = lease.endpoints.iter().flat_map(|endpoint| {
             let subnet = (Claimed::Subnet(endpoint.subnet), self.rank(lease));
@@ -371,31 +371,31 @@ impl Peers {
 
     fn claim_of_mac(&self, lease: &Lease, endpoint: &Endpoint) -> Option<(Claimed, Rank)> {
         let claimed = Claimed::Mac(endpoint.subnet.family(), endpoint.vtep?.mac);
-        let came = self.arrivals.get(&lease.id).copied().unwrap_or_default();
+        let arrival = self.arrivals.get(&lease.id).copied().unwrap_or_default();
         let borrowed = !endpoint.has_derived_mac();
-        Some((claimed, Rank { borrowed, came, ..self.rank(lease) }))
+        Some((claimed, Rank { borrowed, arrival, ..self.rank(lease) }))
     }
 
     fn rank(&self, lease: &Lease) -> Rank {
         Rank {
             missing: self.missing.contains_key(&lease.id),
             borrowed: false,
-            came: 0,
+            arrival: 0,
             created: lease.created,
             id: lease.id.clone(),
         }
     }
 
-    fn judge<'a>(&self, held: &'a Held) -> Option<Peer<'a>> {
-        match (&held.judged, &held.lease) {
-            (Judged::Ours, _) => None,
-            (Judged::Rejected(why), _) => Some(Err(Rejected::clone(why))),
-            (Judged::Allowed, Some(lease)) => Some(self.check_conflicts(lease).map(|()| lease)),
-            (Judged::Trimmed(trimmed), _) => {
+    fn judge<'a>(&self, held: &'a PeerRecord) -> Option<Peer<'a>> {
+        match (&held.validity, &held.lease) {
+            (Validity::Own, _) => None,
+            (Validity::Rejected(why), _) => Some(Err(Rejected::clone(why))),
+            (Validity::Allowed, Some(lease)) => Some(self.check_conflicts(lease).map(|()| lease)),
+            (Validity::Trimmed(trimmed), _) => {
                 let (lease, _) = trimmed.as_ref();
                 Some(self.check_conflicts(lease).map(|()| lease))
             }
-            (Judged::Allowed | Judged::Unread, _) => {
+            (Validity::Allowed | Validity::Unread, _) => {
                 let reason = held.malformed.as_ref().map(ToString::to_string).unwrap_or_default();
                 Some(Err(Rejected::Malformed(reason)))
             }
@@ -424,12 +424,12 @@ impl Peers {
 
     /// The number of claims that were visited so far.
     #[cfg(test)]
-    pub(super) fn looked_at(&self) -> usize {
-        self.claims.looked_at.get()
+    pub(super) fn visited(&self) -> usize {
+        self.claims.visited.get()
     }
 }
 
-impl Held {
+impl PeerRecord {
     /// Whether it was read from an equal record.
     fn is_of(&self, lease: &Result<Lease, Malformed>) -> bool {
         match lease {
@@ -439,11 +439,11 @@ impl Held {
     }
 }
 
-impl Judged {
+impl Validity {
     fn by(rules: &Rules, id: &LeaseId, lease: Option<&Lease>) -> Self {
         let trimmed = |(lease, bad)| Self::Trimmed(Box::new((Arc::new(lease), bad)));
         match lease {
-            _ if rules.is_own(id) => Self::Ours,
+            _ if rules.is_own(id) => Self::Own,
             None => Self::Unread,
             Some(lease) => match rules.check(lease) {
                 Ok(()) => rules.without_bad_sources(lease).map_or(Self::Allowed, trimmed),

@@ -61,21 +61,21 @@ fn rules() -> Rules {
 }
 
 fn check(lease: &Lease) -> String {
-    rules().check(lease).map_or_else(|why| why.to_string(), |()| "believed".into())
+    rules().check(lease).map_or_else(|why| why.to_string(), |()| "accepted".into())
 }
 
-fn standing(peers: &Peers, id: &str) -> String {
+fn outcome(peers: &Peers, id: &str) -> String {
     match peers.peer(&LeaseId::new(id)) {
         None => "unknown".into(),
-        Some(Ok(_)) => "believed".into(),
+        Some(Ok(_)) => "accepted".into(),
         Some(Err(why)) => why.to_string(),
     }
 }
 
 /// No leases yet, validated by `rules`.
-fn judged() -> Peers {
+fn validity() -> Peers {
     let mut peers = Peers::default();
-    peers.judge_by(rules());
+    peers.validate_by(rules());
     peers
 }
 
@@ -85,9 +85,9 @@ fn ids(texts: &[&str]) -> BTreeSet<LeaseId> {
 
 #[test]
 fn a_lease_inside_the_network_is_accepted() {
-    assert_eq!(check(&lease(A, 10)), "believed");
-    assert_eq!(check(&lease("10.5.3.0/30@172.16.0.3", 10)), "believed");
-    assert_eq!(check(&lease("10.5.3.0/24@172.16.0.3 fd05:0:0:3::/64@fd00::3", 10)), "believed");
+    assert_eq!(check(&lease(A, 10)), "accepted");
+    assert_eq!(check(&lease("10.5.3.0/30@172.16.0.3", 10)), "accepted");
+    assert_eq!(check(&lease("10.5.3.0/24@172.16.0.3 fd05:0:0:3::/64@fd00::3", 10)), "accepted");
 }
 
 #[test]
@@ -198,7 +198,7 @@ fn a_source_that_no_node_can_have_is_dropped_and_its_lease_kept() {
         {
             endpoint.vtep = endpoint.vtep.map(|vtep| Vtep { source: Some(source), ..vtep });
         }
-        let mut peers = judged();
+        let mut peers = validity();
         peers.apply(put(peer.clone()));
         let accepted = peers.peer(&peer.id).unwrap().unwrap();
         let sources = accepted.endpoints.iter().map(|endpoint| endpoint.vtep.unwrap().source);

@@ -6,7 +6,7 @@ mod select;
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub use overlap::{Other, Overlap};
+pub use overlap::{Overlap, Overlapped};
 pub use select::{InterfaceOptions, NoInterface};
 
 use std::collections::BTreeSet;
@@ -27,8 +27,8 @@ pub struct Facts {
     /// multipath route.
     pub default_routes: Vec<(Family, Option<LinkName>)>,
     /// The route to the address of `can_reach`.
-    pub reach: Option<Reach>,
-    pub nexthops: Nexthops,
+    pub reach: Option<RouteLookup>,
+    pub nexthops: NexthopSupport,
     pub firewalls: Firewalls,
     pub sysctls: Sysctls,
     /// Whether new links get a strict reverse-path filter.
@@ -71,7 +71,7 @@ impl Release {
 
 /// Whether routes may refer to nexthop objects of tweed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Nexthops {
+pub enum NexthopSupport {
     #[default]
     Usable,
     /// The kernel does not support them, or denies permission to create them.
@@ -158,7 +158,7 @@ pub enum Lifetime {
 
 /// The kernel's route to an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reach {
+pub struct RouteLookup {
     pub link: LinkName,
     /// The source address that the kernel would choose.
     pub source: Option<IpAddr>,

@@ -11,11 +11,11 @@ use crate::model::prefix::{Prefix, is_link_local};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Overlap {
     pub network: Prefix,
-    pub with: Other,
+    pub with: Overlapped,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Other {
+pub enum Overlapped {
     /// A prefix of the external interface.
     Underlay(LinkName, Prefix),
     /// The service address of the Kubernetes API server, the first of the service range.
@@ -31,9 +31,10 @@ impl Overlap {
     ) -> Vec<Self> {
         let on = |network: Prefix| {
             let on_link = underlay.iter().filter(move |(_, prefix)| network.overlaps(*prefix));
-            let on_link = on_link.map(|(link, prefix)| Other::Underlay((*link).clone(), *prefix));
+            let on_link =
+                on_link.map(|(link, prefix)| Overlapped::Underlay((*link).clone(), *prefix));
             let service = service.filter(|service| network.contains(*service));
-            let all = on_link.chain(service.map(Other::Service));
+            let all = on_link.chain(service.map(Overlapped::Service));
             all.map(move |with| Self { network, with }).collect::<Vec<_>>()
         };
         networks.into_iter().flat_map(on).collect()
@@ -44,10 +45,10 @@ impl fmt::Display for Overlap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let network = self.network;
         match &self.with {
-            Other::Underlay(link, prefix) => {
+            Overlapped::Underlay(link, prefix) => {
                 write!(f, "Network {network} overlaps {prefix}, the prefix of {link}")
             }
-            Other::Service(service) => {
+            Overlapped::Service(service) => {
                 write!(f, "Network {network} overlaps the service range of {service}")
             }
         }

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use regex::Regex;
 
-use super::{Facts, Interface, InterfaceAddress, Nexthops, Node, Uplink};
+use super::{Facts, Interface, InterfaceAddress, NexthopSupport, Node, Uplink};
 use crate::model::entry::LinkName;
 use crate::model::prefix::{Family, Prefix, is_link_local};
 
@@ -27,7 +27,7 @@ pub struct InterfaceOptions {
 impl InterfaceOptions {
     /// The same options with public IPs set by another source; at most one per family.
     #[must_use]
-    pub fn ordered(&self, public_ips: &[IpAddr]) -> Self {
+    pub fn with_public_ips(&self, public_ips: &[IpAddr]) -> Self {
         let mut options = self.clone();
         for public_ip in public_ips {
             match public_ip {
@@ -45,7 +45,7 @@ impl InterfaceOptions {
 pub struct NoInterface(Vec<String>);
 
 /// An interface, and those of its addresses that the options determine.
-struct Choice<'a> {
+struct Candidate<'a> {
     interface: &'a Interface,
     fixed: Vec<IpAddr>,
 }
@@ -81,13 +81,13 @@ impl Node {
             interface.name == self.interface && fixed.iter().all(|ip| interface.can_use(*ip))
         };
         let kept = find(facts, has_all).filter(|_| is_same);
-        let kept = kept.map(|interface| Choice { interface, fixed: fixed.clone() });
+        let kept = kept.map(|interface| Candidate { interface, fixed: fixed.clone() });
         let kept = kept.and_then(|choice| build(facts, &choice, options, families).ok());
         kept.map_or_else(|| Self::select(facts, options, families), Ok)
     }
 }
 
-type Chosen<'a> = Result<Choice<'a>, String>;
+type Chosen<'a> = Result<Candidate<'a>, String>;
 
 /// The choices that the operator configured, in order; without any, the defaults.
 fn choices<'a>(
@@ -115,7 +115,7 @@ fn by_name<'a>(facts: &'a Facts, name: &str) -> Chosen<'a> {
 
 fn by_address<'a>(facts: &'a Facts, address: IpAddr, flag: &str) -> Chosen<'a> {
     find(facts, |interface| interface.has(address))
-        .map(|interface| Choice { interface, fixed: vec![address] })
+        .map(|interface| Candidate { interface, fixed: vec![address] })
         .ok_or_else(|| format!("{flag} {address} is no address of this host"))
 }
 
@@ -126,7 +126,7 @@ fn by_regex<'a>(facts: &'a Facts, regex: &Regex, families: &[Family]) -> Chosen<
             .iter()
             .map(|family| interface.preferred(*family).find(|ip| regex.is_match(&ip.to_string())))
             .collect();
-        fixed.map(|fixed| Choice { interface, fixed })
+        fixed.map(|fixed| Candidate { interface, fixed })
     };
     let by_address = facts.interfaces.iter().find_map(matching);
     let by_name = || find(facts, |interface| regex.is_match(interface.name.as_str())).map(unfixed);
@@ -141,7 +141,7 @@ fn by_reach(facts: &Facts, target: IpAddr) -> Chosen<'_> {
         .as_ref()
         .ok_or_else(|| format!("--iface-can-reach {target}: no route leads there"))?;
     let interface = by_link(facts, &reach.link)?;
-    Ok(Choice { interface, fixed: reach.source.into_iter().collect() })
+    Ok(Candidate { interface, fixed: reach.source.into_iter().collect() })
 }
 
 fn by_default<'a>(facts: &'a Facts, options: &InterfaceOptions, families: &[Family]) -> Chosen<'a> {
@@ -170,7 +170,7 @@ fn default_link(facts: &Facts, family: Family) -> Result<&LinkName, String> {
 
 fn build(
     facts: &Facts,
-    choice: &Choice<'_>,
+    choice: &Candidate<'_>,
     options: &InterfaceOptions,
     families: &[Family],
 ) -> Result<Node, String> {
@@ -188,7 +188,7 @@ fn build(
         interface: interface.name.clone(),
         mtu: interface.mtu,
         layer2: interface.layer2,
-        nexthops: facts.nexthops == Nexthops::Usable && !options.plain_routes,
+        nexthops: facts.nexthops == NexthopSupport::Usable && !options.plain_routes,
         firewalls: facts.firewalls.clone(),
         sysctls: facts.sysctls,
         spoils_checksums: facts.kernel.spoils_checksums(),
@@ -199,7 +199,7 @@ fn build(
 
 fn uplink(
     facts: &Facts,
-    choice: &Choice<'_>,
+    choice: &Candidate<'_>,
     options: &InterfaceOptions,
     family: Family,
 ) -> Result<Uplink, String> {
@@ -255,8 +255,8 @@ fn by_link<'a>(facts: &'a Facts, link: &LinkName) -> Result<&'a Interface, Strin
         .ok_or_else(|| format!("interface {link} is gone"))
 }
 
-const fn unfixed(interface: &Interface) -> Choice<'_> {
-    Choice { interface, fixed: Vec::new() }
+const fn unfixed(interface: &Interface) -> Candidate<'_> {
+    Candidate { interface, fixed: Vec::new() }
 }
 
 fn listed(facts: &Facts) -> String {

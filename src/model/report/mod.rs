@@ -15,7 +15,7 @@ use crate::model::config::BackendType;
 use crate::model::entry::LinkName;
 use crate::model::lease::LeaseId;
 use crate::model::node::Node;
-use crate::model::path::{Detour, Detours, Path, ProbeVerdict};
+use crate::model::path::{Fallback, Fallbacks, Path, ProbeVerdict};
 use crate::model::prefix::{Family, Prefix};
 use crate::model::status::{PeerCounts, PeerStatus};
 
@@ -63,7 +63,7 @@ pub struct NodeReport {
     /// Peers on the same link whose direct path fails, used or not, keyed by the first address of
     /// their subnets; only the first few.
     #[serde(default)]
-    pub failing: Detours,
+    pub failing: Fallbacks,
     /// None while nothing is probed.
     #[serde(default)]
     pub quality: Option<Quality>,
@@ -161,10 +161,10 @@ fn cut_texts(value: &mut Value) {
     }
 }
 
-/// The failed paths among `detours`, as many as a report may contain.
-pub fn failing(detours: &Detours) -> Detours {
-    let failed = detours.iter().filter(|(_, detour)| matches!(detour, Detour::Failed(_)));
-    failed.take(MOST).map(|(peer, detour)| (*peer, *detour)).collect()
+/// The failed paths among `fallbacks`, as many as a report may contain.
+pub fn failing(fallbacks: &Fallbacks) -> Fallbacks {
+    let failed = fallbacks.iter().filter(|(_, fallback)| matches!(fallback, Fallback::Failed(_)));
+    failed.take(MOST).map(|(peer, fallback)| (*peer, *fallback)).collect()
 }
 
 /// The exceptions among `peers`, unreachable ones first, and their total number.

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::model::path::Path;
-use crate::model::status::{PeerStatus, WayStatus};
+use crate::model::status::{PeerStatus, ProbeResults};
 
 /// The loss and latency of the paths in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,11 +33,12 @@ impl Quality {
 
     /// The quality of the paths in use to `peers`; none if none of them is probed.
     pub fn of_peers(peers: &[PeerStatus]) -> Option<Self> {
-        let mut ways: Vec<&WayStatus> = peers.iter().filter_map(in_use).collect();
-        ways.sort_by_key(|way| way.round_trip_us);
-        let usual = ways.get(ways.len() / 2)?.round_trip_us.unwrap_or_default();
-        let (asked, lost) =
-            ways.iter().fold((0, 0), |(asked, lost), way| (asked + way.asked, lost + way.lost));
+        let mut all: Vec<&ProbeResults> = peers.iter().filter_map(in_use).collect();
+        all.sort_by_key(|results| results.round_trip_us);
+        let usual = all.get(all.len() / 2)?.round_trip_us.unwrap_or_default();
+        let (asked, lost) = all
+            .iter()
+            .fold((0, 0), |(asked, lost), results| (asked + results.asked, lost + results.lost));
         Some(Self::measured(asked, lost, usual.try_into().unwrap_or(u32::MAX)))
     }
 
@@ -78,13 +79,13 @@ impl Quality {
 }
 
 /// The probe results of the path in use to this peer, if it is probed.
-fn in_use(peer: &PeerStatus) -> Option<&WayStatus> {
+fn in_use(peer: &PeerStatus) -> Option<&ProbeResults> {
     let probes = peer.probes.as_ref()?;
-    let way = match peer.path? {
+    let results = match peer.path? {
         Path::Direct => probes.direct.as_ref(),
         Path::Tunnel => probes.tunnel.as_ref(),
     };
-    way.filter(|way| way.asked >= ENOUGH)
+    results.filter(|results| results.asked >= ENOUGH)
 }
 
 /// Rounds up to the next of 0, 1, 2, 5, 10, 20, 50, …
@@ -129,11 +130,11 @@ mod tests {
     }
     #[test]
     fn the_paths_in_use_count_once_there_are_enough_probes() {
-        let way = |asked, lost| WayStatus {
+        let results = |asked, lost| ProbeResults {
             asked,
             lost,
             round_trip_us: Some(400),
-            heard_ms_ago: Some(1),
+            answered_ms_ago: Some(1),
         };
         let peer = |path, direct, tunnel| PeerStatus {
             lease: crate::model::lease::LeaseId::new("10.5.1.0-24"),
@@ -150,10 +151,10 @@ mod tests {
                 tunnel: Some(tunnel),
             }),
         };
-        let young = peer(Path::Direct, way(31, 1), way(64, 0));
+        let young = peer(Path::Direct, results(31, 1), results(64, 0));
         assert_eq!(Quality::of_peers(std::slice::from_ref(&young)), None);
-        let lossy = peer(Path::Direct, way(40, 4), way(64, 0));
-        let well = peer(Path::Tunnel, way(64, 64), way(60, 0));
+        let lossy = peer(Path::Direct, results(40, 4), results(64, 0));
+        let well = peer(Path::Tunnel, results(64, 64), results(60, 0));
         let quality = Quality { lost: 50, round_trip: 500 };
         assert_eq!(Quality::of_peers(&[young, lossy, well]), Some(quality));
     }

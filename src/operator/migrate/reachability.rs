@@ -10,7 +10,7 @@ use crate::model::config::{BackendType, NetworkConfig};
 use crate::model::lease::{Lease, LeaseUpdate, Peers, Record, Vtep};
 use crate::model::local::Local;
 use crate::model::node::{Node, Uplink};
-use crate::model::path::{Detour, Detours, Path};
+use crate::model::path::{Fallback, Fallbacks, Path};
 use crate::model::policy::Policy;
 use crate::model::prefix::Family;
 use crate::model::report::Exception;
@@ -107,8 +107,8 @@ impl<'a> Reachability<'a> {
 
     fn planned(&mut self, member: &Member, local: &Local) -> Vec<Reach> {
         let networks = backend::networks(local);
-        self.peers.judge_by(local.rules());
-        let detours = self.detours(member, local);
+        self.peers.validate_by(local.rules());
+        let fallbacks = self.fallbacks(member, local);
         let reports = member.report.iter().filter(|_| self.backends == Backends::AsReported);
         let exceptions: BTreeMap<_, _> =
             reports.flat_map(|report| &report.exceptions).map(|it| (&it.lease, it)).collect();
@@ -117,10 +117,11 @@ impl<'a> Reachability<'a> {
             match self.peers.peer(&peer.lease.id) {
                 None => {}
                 Some(Ok(lease)) => {
-                    let planned = backend::plan_peer(&networks, lease, &detours).ways.into_iter();
+                    let planned =
+                        backend::plan_peer(&networks, lease, &fallbacks).paths.into_iter();
                     let exception = exceptions.get(&lease.id).copied();
-                    reaches.extend(planned.map(|(family, way)| {
-                        let (path, reason) = explained(family, way, lease, &local.node);
+                    reaches.extend(planned.map(|(family, planned)| {
+                        let (path, reason) = explained(family, planned, lease, &local.node);
                         overruled(Reach { to, family, path, reason }, exception)
                     }));
                 }
@@ -137,11 +138,11 @@ impl<'a> Reachability<'a> {
 
     /// The probe failures that `member` reports, and all nodes without a report, because these
     /// answer no probe.
-    fn detours(&self, member: &Member, local: &Local) -> Detours {
+    fn fallbacks(&self, member: &Member, local: &Local) -> Fallbacks {
         let leases = self.view.silent().filter_map(|peer| self.peers.lease(&peer.lease.id));
         let endpoints = leases.flat_map(|lease| &lease.endpoints);
         let silent = endpoints.filter(|endpoint| backend::must_answer(&local.config, endpoint));
-        let silent = silent.map(|endpoint| (endpoint.subnet.base(), Detour::Unanswered));
+        let silent = silent.map(|endpoint| (endpoint.subnet.base(), Fallback::Unanswered));
         let failing = member.report.iter().flat_map(|report| report.failing.clone());
         silent.chain(failing).collect()
     }
@@ -208,18 +209,18 @@ impl<'a> Reachability<'a> {
 /// The planned path, and why it is not the preferred one.
 fn explained(
     family: Family,
-    way: Result<backend::Way, backend::Unreachable>,
+    planned: Result<backend::PathPlan, backend::Unreachable>,
     lease: &Lease,
     node: &Node,
 ) -> (Option<Path>, Option<String>) {
-    let way = match way {
-        Ok(way) => way,
+    let planned = match planned {
+        Ok(planned) => planned,
         Err(why) => return (None, Some(format!("left out: {why}"))),
     };
     let gateway = lease.endpoint(family).map(|endpoint| endpoint.public_ip);
-    let distant = gateway.filter(|ip| way.path == Path::Tunnel && !node.is_adjacent(*ip));
+    let distant = gateway.filter(|ip| planned.path == Path::Tunnel && !node.is_adjacent(*ip));
     let distant = distant.map(|ip| format!("{ip} is not on the link of {}", node.interface));
-    (Some(way.path), way.detour.map(|detour| detour.to_string()).or(distant))
+    (Some(planned.path), planned.fallback.map(|fallback| fallback.to_string()).or(distant))
 }
 
 /// What the node reports takes precedence over its computed plan.

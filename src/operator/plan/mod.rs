@@ -21,11 +21,11 @@ use crate::model::entry::{Entry, LinkName};
 use crate::model::lease::{Lease, LeaseId, LeaseUpdate, Peers, Record};
 use crate::model::local::Local;
 use crate::model::node::{Firewalls, Node, Sysctls, Uplink};
-use crate::model::path::Detours;
+use crate::model::path::Fallbacks;
 use crate::model::policy::{Forward, Guard, Masquerade, Policy, Preference};
 use crate::model::prefix::{Family, Prefix};
 use crate::plan::backend::{self, PeerPlan};
-use crate::plan::desired::{Desired, Standing};
+use crate::plan::desired::{Desired, LeasePlan};
 
 #[derive(Debug, Args)]
 #[command(after_help = LEASES)]
@@ -124,7 +124,7 @@ fn plan(config: NetworkConfig, records: Vec<Record>, options: &PlanOptions) -> R
     };
     let mut peers = Peers::default();
     peers.apply(LeaseUpdate::Snapshot(records));
-    let desired = Desired::plan(&local, &mut peers, &Detours::new());
+    let desired = Desired::plan(&local, &mut peers, &Fallbacks::new());
     Ok(Plan {
         backend: local.config.backend.kind.as_str(),
         mixed: local.config.mixed,
@@ -212,7 +212,7 @@ fn macs(own: Option<&Lease>) -> BTreeMap<Family, crate::mac::MacAddr> {
 }
 
 fn without_path(desired: &Desired, peers: &Peers) -> Vec<Unrouted> {
-    let unrouted = |(id, standing): (&LeaseId, &Standing)| {
+    let unrouted = |(id, lease_plan): (&LeaseId, &LeasePlan)| {
         let address = |family: Option<Family>| {
             let endpoints = &peers.lease(id)?.endpoints;
             let mut of_family = endpoints
@@ -221,13 +221,13 @@ fn without_path(desired: &Desired, peers: &Peers) -> Vec<Unrouted> {
             of_family.next().map(|endpoint| endpoint.public_ip)
         };
         let unrouted = |public_ip, reason| Unrouted { lease: id.clone(), public_ip, reason };
-        match standing {
-            Standing::SetAside(reason) => {
+        match lease_plan {
+            LeasePlan::Rejected(reason) => {
                 vec![unrouted(address(None), format!("set aside: {reason}"))]
             }
-            Standing::Planned(_, PeerPlan { ways, .. }) => ways
+            LeasePlan::Accepted(_, PeerPlan { paths, .. }) => paths
                 .iter()
-                .filter_map(|(family, way)| Some((family, way.as_ref().err()?)))
+                .filter_map(|(family, path)| Some((family, path.as_ref().err()?)))
                 .map(|(family, why)| unrouted(address(Some(*family)), format!("left out: {why}")))
                 .collect(),
         }

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use super::{Network, Nexthops, Unreachable, Way, tunnel_address};
+use super::{Network, Nexthops, PathPlan, Unreachable, tunnel_address};
 use crate::model::config::BackendType;
 use crate::model::entry::{Entry, KernelState, LinkName, Route};
 use crate::model::lease::Endpoint;
 use crate::model::local::Local;
 use crate::model::node::{Node, Uplink};
-use crate::model::path::{Detour, Path};
+use crate::model::path::{Fallback, Path};
 use crate::model::prefix::Family;
 
 pub(super) struct HostGw {
@@ -35,14 +35,14 @@ impl HostGw {
     }
 
     /// The direct path to `peer`, whatever its backend.
-    pub(super) fn direct(&self, peer: &Endpoint) -> Result<Way, Unreachable> {
+    pub(super) fn direct(&self, peer: &Endpoint) -> Result<PathPlan, Unreachable> {
         let link = self.node.interface.clone();
         if !self.node.is_adjacent(peer.public_ip) {
             return Err(Unreachable::NotOnLink { gateway: peer.public_ip, link });
         }
         let route = Route::via(peer.subnet, peer.public_ip, link);
         let entries = self.nexthops.program(route, Path::Direct);
-        Ok(Way { path: Path::Direct, entries, detour: None })
+        Ok(PathPlan { path: Path::Direct, entries, fallback: None })
     }
 }
 
@@ -59,7 +59,7 @@ impl Network for HostGw {
         self.address.iter().cloned().collect()
     }
 
-    fn towards(&self, peer: &Endpoint, _: Option<Detour>) -> Result<Way, Unreachable> {
+    fn towards(&self, peer: &Endpoint, _: Option<Fallback>) -> Result<PathPlan, Unreachable> {
         match super::supported(peer)? {
             BackendType::HostGw => self.direct(peer),
             BackendType::Vxlan => {

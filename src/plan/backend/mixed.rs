@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use super::{HostGw, Network, Unreachable, Vxlan, Way};
+use super::{HostGw, Network, PathPlan, Unreachable, Vxlan};
 use crate::model::config::BackendType;
 use crate::model::entry::{Entry, KernelState, LinkName, SettingKind};
 use crate::model::lease::Endpoint;
 use crate::model::local::Local;
-use crate::model::path::Detour;
+use crate::model::path::Fallback;
 use crate::model::prefix::Family;
 
 pub(super) struct Mixed {
@@ -26,18 +26,18 @@ impl Mixed {
     }
 
     /// The direct path if `peer` is on the link and there is no fallback for it, else the tunnel.
-    fn either(&self, peer: &Endpoint, detour: Option<Detour>) -> Result<Way, Unreachable> {
+    fn either(&self, peer: &Endpoint, fallback: Option<Fallback>) -> Result<PathPlan, Unreachable> {
         match (self.direct.direct(peer), self.tunnel.tunnelled(peer)) {
-            (Ok(_), Ok(tunnel)) if detour.is_some() => Ok(Way { detour, ..tunnel }),
+            (Ok(_), Ok(tunnel)) if fallback.is_some() => Ok(PathPlan { fallback, ..tunnel }),
             (Ok(direct), _) => Ok(self.with_standby(direct, peer)),
             (Err(_), Ok(tunnel)) => Ok(tunnel),
             (Err(direct), Err(tunnel)) => {
-                Err(Unreachable::NeitherWay { direct: Box::new(direct), tunnel: Box::new(tunnel) })
+                Err(Unreachable::NeitherPath { direct: Box::new(direct), tunnel: Box::new(tunnel) })
             }
         }
     }
 
-    fn with_standby(&self, mut direct: Way, peer: &Endpoint) -> Way {
+    fn with_standby(&self, mut direct: PathPlan, peer: &Endpoint) -> PathPlan {
         if self.has_standby {
             let standby = self.tunnel.standby(peer).unwrap_or_default();
             direct.entries.splice(0..0, standby);
@@ -79,12 +79,16 @@ impl Network for Mixed {
         self.tunnel.admit(peer)
     }
 
-    fn towards(&self, peer: &Endpoint, detour: Option<Detour>) -> Result<Way, Unreachable> {
+    fn towards(
+        &self,
+        peer: &Endpoint,
+        fallback: Option<Fallback>,
+    ) -> Result<PathPlan, Unreachable> {
         match (self.kind, super::supported(peer)?) {
             (BackendType::Vxlan, BackendType::Vxlan) if !self.tunnel.tunnel.direct_routing => {
                 self.tunnel.tunnelled(peer)
             }
-            (BackendType::Vxlan | BackendType::HostGw, _) => self.either(peer, detour),
+            (BackendType::Vxlan | BackendType::HostGw, _) => self.either(peer, fallback),
         }
     }
 }

@@ -18,7 +18,7 @@ use crate::model::entry::{Address, Entry, KernelState, LinkName, Route, SettingK
 use crate::model::lease::{Endpoint, EndpointAttributes, Lease, LeaseAttributes, Rules, Vtep};
 use crate::model::local::Local;
 use crate::model::node::Uplink;
-use crate::model::path::{Detour, Detours, Path};
+use crate::model::path::{Fallback, Fallbacks, Path};
 use crate::model::prefix::{Family, Prefix};
 use crate::plan::scope::{Extent, Scope};
 use crate::plan::{allow_list, masquerade};
@@ -46,16 +46,17 @@ pub trait Network: Send {
 
     /// The entries for the path to `peer`; through the tunnel if there is a fallback and it is
     /// usable.
-    fn towards(&self, peer: &Endpoint, detour: Option<Detour>) -> Result<Way, Unreachable>;
+    fn towards(&self, peer: &Endpoint, fallback: Option<Fallback>)
+    -> Result<PathPlan, Unreachable>;
 }
 
 /// The path to a peer, and its entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Way {
+pub struct PathPlan {
     pub path: Path,
     pub entries: Vec<Arc<Entry>>,
     /// Why this is not the direct path.
-    pub detour: Option<Detour>,
+    pub fallback: Option<Fallback>,
 }
 
 /// Why a peer has no path.
@@ -74,27 +75,27 @@ pub enum Unreachable {
     #[error("it has no address family in common with this node")]
     NoCommonFamily,
     #[error("{direct}, and {tunnel}")]
-    NeitherWay { direct: Box<Unreachable>, tunnel: Box<Unreachable> },
+    NeitherPath { direct: Box<Unreachable>, tunnel: Box<Unreachable> },
 }
 
 /// The plan for one peer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PeerPlan {
     /// A path, or why there is none, for each address family that both nodes have.
-    pub ways: Vec<(Family, Result<Way, Unreachable>)>,
+    pub paths: Vec<(Family, Result<PathPlan, Unreachable>)>,
     /// The entries that accept its packets.
     pub admission: Vec<Arc<Entry>>,
 }
 
 impl PeerPlan {
     pub fn entries(&self) -> impl Iterator<Item = &Arc<Entry>> {
-        let ways = self.ways.iter().filter_map(|(_, way)| way.as_ref().ok());
-        self.admission.iter().chain(ways.flat_map(|way| &way.entries))
+        let paths = self.paths.iter().filter_map(|(_, path)| path.as_ref().ok());
+        self.admission.iter().chain(paths.flat_map(|path| &path.entries))
     }
 
     /// Why there is no path, for each family without one.
     pub fn without_path(&self) -> impl Iterator<Item = &Unreachable> {
-        self.ways.iter().filter_map(|(_, way)| way.as_ref().err())
+        self.paths.iter().filter_map(|(_, path)| path.as_ref().err())
     }
 }
 
@@ -150,23 +151,23 @@ pub fn restored(strict: &BTreeSet<LinkName>) -> KernelState {
 }
 
 /// The entries for `peer`. They depend only on `networks`, `peer` and the fallbacks for that peer.
-pub fn plan_peer(networks: &[Box<dyn Network>], peer: &Lease, detours: &Detours) -> PeerPlan {
+pub fn plan_peer(networks: &[Box<dyn Network>], peer: &Lease, fallbacks: &Fallbacks) -> PeerPlan {
     let common = || {
         let end = |network| Some((network, peer.endpoint(Network::family(network))?));
         networks.iter().map(Box::as_ref).filter_map(end)
     };
-    let way = |(network, endpoint): (&dyn Network, &Endpoint)| {
-        let detour = detours.get(&endpoint.subnet.base()).copied();
-        (network.family(), network.towards(endpoint, detour))
+    let path = |(network, endpoint): (&dyn Network, &Endpoint)| {
+        let fallback = fallbacks.get(&endpoint.subnet.base()).copied();
+        (network.family(), network.towards(endpoint, fallback))
     };
-    let mut ways: Vec<_> = common().map(way).collect();
-    ways.shrink_to_fit();
-    if ways.is_empty() {
+    let mut paths: Vec<_> = common().map(path).collect();
+    paths.shrink_to_fit();
+    if paths.is_empty() {
         let family = networks.first().map_or(Family::V4, |network| network.family());
-        ways = vec![(family, Err(Unreachable::NoCommonFamily))];
+        paths = vec![(family, Err(Unreachable::NoCommonFamily))];
     }
     let admission = common().flat_map(|(network, endpoint)| network.admit(endpoint)).collect();
-    PeerPlan { ways, admission }
+    PeerPlan { paths, admission }
 }
 
 /// The largest packet that pods may send over every one of `networks`, in bytes.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::{HostGw, Network, Nexthops, Unreachable, Way};
+use super::{HostGw, Network, Nexthops, PathPlan, Unreachable};
 use crate::mac::MacAddr;
 use crate::model::config::BackendType;
 use crate::model::config::Tunnel;
@@ -15,7 +15,7 @@ use crate::model::entry::{
 use crate::model::lease::{Endpoint, Vtep};
 use crate::model::local::Local;
 use crate::model::node::{Sysctls, Uplink};
-use crate::model::path::{Detour, Path};
+use crate::model::path::{Fallback, Path};
 use crate::model::prefix::{Family, Prefix};
 use crate::plan::allow_list::{self, Guarded};
 
@@ -71,11 +71,11 @@ impl Vxlan {
     }
 
     /// The path to `peer` through the tunnel, whatever its backend.
-    pub(super) fn tunnelled(&self, peer: &Endpoint) -> Result<Way, Unreachable> {
+    pub(super) fn tunnelled(&self, peer: &Endpoint) -> Result<PathPlan, Unreachable> {
         let mut entries = self.vtep_entries(peer)?;
         let route = Route::via(peer.subnet, peer.subnet.base(), self.device.clone());
         entries.extend(self.nexthops.program(route.onlink(), Path::Tunnel));
-        Ok(Way { path: Path::Tunnel, entries, detour: None })
+        Ok(PathPlan { path: Path::Tunnel, entries, fallback: None })
     }
 
     /// The entries that keep the tunnel to `peer` usable in addition to a direct route. Probes use
@@ -103,7 +103,7 @@ impl Vxlan {
 
     /// The path to a `vxlan` peer: direct only if `DirectRouting` is on and the peer is on the
     /// link.
-    fn preferred(&self, peer: &Endpoint) -> Result<Way, Unreachable> {
+    fn preferred(&self, peer: &Endpoint) -> Result<PathPlan, Unreachable> {
         if self.tunnel.direct_routing {
             self.direct.direct(peer).or_else(|_| self.tunnelled(peer))
         } else {
@@ -158,7 +158,7 @@ impl Network for Vxlan {
         admitted.into_iter().flatten().map(|address| Arc::new(element(address))).collect()
     }
 
-    fn towards(&self, peer: &Endpoint, _: Option<Detour>) -> Result<Way, Unreachable> {
+    fn towards(&self, peer: &Endpoint, _: Option<Fallback>) -> Result<PathPlan, Unreachable> {
         match super::supported(peer)? {
             BackendType::Vxlan => self.preferred(peer),
             BackendType::HostGw => {

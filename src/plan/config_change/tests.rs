@@ -22,12 +22,12 @@ fn words(words: &str) -> NetworkConfig {
 
 fn situation() -> Situation {
     let names = vec!["10.0.0.1".to_owned()];
-    Situation { reload: Reload::Live, names, kept: None, stranded: Some(Vec::new()) }
+    Situation { reload: Reload::Live, names, kept: None, unreachable: Some(Vec::new()) }
 }
 
 fn result(change: &Change) -> (NetworkConfig, String) {
-    let waits = change.waits.as_ref().map(ToString::to_string).unwrap_or_default();
-    (change.in_force.clone(), waits)
+    let pending = change.pending.as_ref().map(ToString::to_string).unwrap_or_default();
+    (change.applied.clone(), waits)
 }
 
 #[test]
@@ -51,9 +51,9 @@ fn the_backend_changes_live_only_between_two_mixed_configs() {
         ("vxlan", "host-gw mixed mtu", "vxlan mixed mtu", elsewhere),
         ("vxlan mixed", "host-gw mtu", "vxlan mixed mtu", two_edits),
     ];
-    for (current, wanted, in_force, waits) in cases {
+    for (current, wanted, applied, waits) in cases {
         let change = change(&words(current), &words(wanted), &situation());
-        assert_eq!(result(&change), (words(in_force), waits.to_owned()), "{current} → {wanted}");
+        assert_eq!(result(&change), (words(applied), waits.to_owned()), "{current} → {wanted}");
     }
 }
 
@@ -80,24 +80,24 @@ fn direct_routing_changes_live_only_between_two_mixed_configs_too() {
         ("host-gw", "host-gw direct", "host-gw direct", ""),
         ("vxlan", "host-gw direct", "vxlan", type_for_start),
     ];
-    for (current, wanted, in_force, waits) in cases {
+    for (current, wanted, applied, waits) in cases {
         let change = change(&words(current), &words(wanted), &situation());
-        assert_eq!(result(&change), (words(in_force), waits.to_owned()), "{current} → {wanted}");
+        assert_eq!(result(&change), (words(applied), waits.to_owned()), "{current} → {wanted}");
     }
 }
 
 #[test]
 fn mixed_stays_while_a_peer_would_be_unreachable() {
     let peers = (1..=5).map(|last| IpAddr::from([10, 0, 0, last])).collect();
-    let stranded = Situation { stranded: Some(peers), ..situation() };
-    let change = change(&words("host-gw mixed"), &words("host-gw mtu"), &stranded);
+    let unreachable = Situation { unreachable: Some(peers), ..situation() };
+    let change = change(&words("host-gw mixed"), &words("host-gw mtu"), &unreachable);
     let expected =
         "keeping Mixed: without it there is no path to 10.0.0.1, 10.0.0.2, 10.0.0.3 and 2 more";
     assert_eq!(result(&change), (words("host-gw mixed mtu"), expected.to_owned()));
-    assert!(change.waits.unwrap().may_end_by_itself());
+    assert!(change.pending.unwrap().may_end_by_itself());
     // With `Mixed` on, the peers are reachable; without it before, they were unreachable already.
     for (current, wanted) in [("vxlan", "vxlan mixed"), ("vxlan", "vxlan mtu")] {
-        let change = super::change(&words(current), &words(wanted), &stranded);
+        let change = super::change(&words(current), &words(wanted), &unreachable);
         assert_eq!(result(&change), (words(wanted), String::new()));
     }
 }
@@ -107,18 +107,18 @@ fn mixed_stays_while_the_node_is_kept_on_another_backend() {
     let kept = Situation { kept: Some(BackendType::Vxlan), ..situation() };
     let change = change(&words("host-gw mixed"), &words("host-gw"), &kept);
     let [ours, wanted] = [BackendType::Vxlan, BackendType::HostGw]
-        .map(|kind| Carriage { kind, direct_routing: false });
-    assert_eq!(change.waits, Some(Waits::ForTwoEdits { ours, wanted }));
-    assert_eq!(change.in_force, words("vxlan mixed"));
+        .map(|kind| BackendMode { kind, direct_routing: false });
+    assert_eq!(change.pending, Some(PendingReason::ForTwoEdits { ours, wanted }));
+    assert_eq!(change.applied, words("vxlan mixed"));
 }
 
 #[test]
 fn mixed_stays_before_all_peers_are_known() {
-    let unknown = Situation { stranded: None, ..situation() };
+    let unknown = Situation { unreachable: None, ..situation() };
     let change = change(&words("host-gw mixed"), &words("host-gw"), &unknown);
     let expected = "keeping Mixed until the leases of the peers are read";
     assert_eq!(result(&change), (words("host-gw mixed"), expected.to_owned()));
-    assert!(change.waits.unwrap().may_end_by_itself());
+    assert!(change.pending.unwrap().may_end_by_itself());
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn keys_that_pods_leases_or_devices_depend_on_do_not_change() {
         let change = change(&current, &config(wanted), &situation());
         assert_eq!(
             change,
-            Change { in_force: current.clone(), waits: Some(Waits::ForKey { key }) }
+            Change { applied: current.clone(), pending: Some(PendingReason::ForKey { key }) }
         );
     }
 }
@@ -148,7 +148,7 @@ fn keys_that_pods_leases_or_devices_depend_on_do_not_change() {
 fn an_edit_with_a_fixed_key_changes_nothing_else_either() {
     let wanted = r#"{"Network":"10.6.0.0/16","Mixed":true,"Backend":{"Type":"vxlan","MTU":1400}}"#;
     let change = change(&words("vxlan"), &config(wanted), &situation());
-    assert_eq!(change.in_force, words("vxlan"));
+    assert_eq!(change.applied, words("vxlan"));
 }
 
 #[test]
@@ -186,17 +186,17 @@ fn a_node_in_the_rollout_waits_for_mixed_as_any_other() {
     let follower = staged(r#""10.0.0.1""#, "true");
     let waiting = change(&words("vxlan"), &follower, &situation());
     let [ours, wanted] = [BackendType::Vxlan, BackendType::HostGw]
-        .map(|kind| Carriage { kind, direct_routing: false });
-    assert_eq!(waiting.waits, Some(Waits::ForMixedElsewhere { ours, wanted }));
-    assert_eq!(waiting.in_force.kind_of(["10.0.0.1"]), BackendType::Vxlan);
-    let mixed = change(&waiting.in_force, &follower, &situation());
-    assert_eq!((mixed.in_force, mixed.waits), (follower, None));
+        .map(|kind| BackendMode { kind, direct_routing: false });
+    assert_eq!(waiting.pending, Some(PendingReason::ForMixedElsewhere { ours, wanted }));
+    assert_eq!(waiting.applied.kind_of(["10.0.0.1"]), BackendType::Vxlan);
+    let mixed = change(&waiting.applied, &follower, &situation());
+    assert_eq!((mixed.applied, mixed.pending), (follower, None));
 }
 
 #[test]
 fn a_node_outside_of_the_rollout_waits_for_nothing() {
     let other = staged("", "true");
     let change = change(&words("vxlan"), &other, &situation());
-    assert_eq!(change.in_force.kind_of(["10.0.0.1"]), BackendType::Vxlan);
-    assert_eq!((change.in_force, change.waits), (other, None));
+    assert_eq!(change.applied.kind_of(["10.0.0.1"]), BackendType::Vxlan);
+    assert_eq!((change.applied, change.pending), (other, None));
 }

@@ -8,8 +8,8 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use super::pace::{Budget, Pace};
-use super::subject::{Question, Subject, Target};
-use super::verdict::Rules;
+use super::state::{ProbeRequest, ProbeState, Target};
+use super::verdict::Thresholds;
 use crate::model::config::Probe;
 
 /// The intervals within which a peer has to answer for the first time. A slow peer on a busy
@@ -20,9 +20,9 @@ const SILENCE: u32 = 5;
 #[derive(Debug)]
 pub struct Board {
     interval: Duration,
-    rules: Rules,
+    thresholds: Thresholds,
     /// Keyed by the first address of the peer's subnet.
-    subjects: BTreeMap<IpAddr, Subject>,
+    states: BTreeMap<IpAddr, ProbeState>,
     /// When each peer is probed next.
     turns: BTreeSet<(Duration, IpAddr)>,
     /// The number of the last probe.
@@ -31,32 +31,32 @@ pub struct Board {
     /// The peers whose next probe is counted in the budget already.
     reserved: BTreeSet<IpAddr>,
     /// The peers whose verdict has changed.
-    judged: BTreeSet<IpAddr>,
+    changed: BTreeSet<IpAddr>,
 }
 
 impl Board {
     pub fn new(probe: &Probe) -> Self {
         Self {
             interval: probe.interval,
-            rules: Rules {
+            thresholds: Thresholds {
                 failures: probe.failure_threshold,
                 successes: probe.success_threshold,
                 silence: probe.interval * SILENCE,
             },
-            subjects: BTreeMap::new(),
+            states: BTreeMap::new(),
             turns: BTreeSet::new(),
             number: 0,
             budget: Budget::default(),
             reserved: BTreeSet::new(),
-            judged: BTreeSet::new(),
+            changed: BTreeSet::new(),
         }
     }
 
     /// Applies changes of the peers to probe; `None` removes a peer. The state of a peer whose
     /// target changed is reset.
-    pub fn follow(&mut self, changes: &BTreeMap<IpAddr, Option<Target>>, now: Duration) {
+    pub fn update_targets(&mut self, changes: &BTreeMap<IpAddr, Option<Target>>, now: Duration) {
         for (peer, target) in changes {
-            let known = self.subjects.get(peer).map(|subject| subject.target);
+            let known = self.states.get(peer).map(|state| state.target);
             match target {
                 _ if known == *target => {}
                 Some(target) => self.start_over(*peer, *target, now),
@@ -66,9 +66,9 @@ impl Board {
     }
 
     /// Resets the state of these peers, and probes them again from the start.
-    pub fn ask_again(&mut self, peers: &BTreeSet<IpAddr>, now: Duration) {
+    pub fn restart(&mut self, peers: &BTreeSet<IpAddr>, now: Duration) {
         for peer in peers {
-            if let Some(Subject { target, .. }) = self.subjects.get(peer).copied() {
+            if let Some(ProbeState { target, .. }) = self.states.get(peer).copied() {
                 self.start_over(*peer, target, now);
             }
         }
@@ -80,81 +80,91 @@ impl Board {
     }
 
     /// The probes that are due. `random` returns any number.
-    pub fn questions(&mut self, now: Duration, mut random: impl FnMut() -> u64) -> Vec<Question> {
-        let mut questions = Vec::new();
+    pub fn requests(
+        &mut self,
+        now: Duration,
+        mut random: impl FnMut() -> u64,
+    ) -> Vec<ProbeRequest> {
+        let mut requests = Vec::new();
         while let Some((at, peer)) = self.turns.first().copied().filter(|(at, _)| *at <= now) {
             self.turns.remove(&(at, peer));
-            questions.extend(self.turn(peer, now, &mut random));
+            requests.extend(self.turn(peer, now, &mut random));
         }
-        questions
+        requests
     }
 
     /// Counts a probe that was sent at `sent` as lost: it was not answered in time.
-    pub fn lose(&mut self, question: &Question, sent: Duration, now: Duration) {
-        let rules = self.rules;
-        let Some(subject) = self.subject_of(question) else { return };
-        subject.take_loss(question, sent);
-        let pace = subject.pace(rules);
-        self.judge(question.peer, now);
+    pub fn record_loss(&mut self, request: &ProbeRequest, sent: Duration, now: Duration) {
+        let thresholds = self.thresholds;
+        let Some(state) = self.state_of(request) else { return };
+        state.take_loss(request, sent);
+        let pace = state.pace(thresholds);
+        self.judge(request.peer, now);
         if pace == Pace::Doubtful {
-            self.hurry(question.peer, now);
+            self.hurry(request.peer, now);
         }
     }
 
     /// Counts a probe that was sent at `sent` as answered. `random` is any number.
-    pub fn answer(&mut self, question: &Question, sent: Duration, now: Duration, random: u64) {
-        let rules = self.rules;
-        let Some(subject) = self.subject_of(question) else { return };
-        let before = subject.pace(rules);
-        subject.take_answer(question, sent, now);
-        self.judge(question.peer, now);
-        self.slow_down(question.peer, before, now, random);
+    pub fn record_answer(
+        &mut self,
+        request: &ProbeRequest,
+        sent: Duration,
+        now: Duration,
+        random: u64,
+    ) {
+        let thresholds = self.thresholds;
+        let Some(state) = self.state_of(request) else { return };
+        let before = state.pace(thresholds);
+        state.take_answer(request, sent, now);
+        self.judge(request.peer, now);
+        self.slow_down(request.peer, before, now, random);
     }
 
     /// Records a probe or a late answer from `peer`. If the peer was silent, it is probed again at
     /// once.
-    pub fn hear(&mut self, peer: IpAddr, now: Duration) {
-        let Some(subject) = self.subjects.get_mut(&peer) else { return };
-        subject.hear(now);
-        if subject.pace(self.rules) == Pace::Silent {
+    pub fn record_packet(&mut self, peer: IpAddr, now: Duration) {
+        let Some(state) = self.states.get_mut(&peer) else { return };
+        state.record_packet(now);
+        if state.pace(self.thresholds) == Pace::Silent {
             self.judge(peer, now);
             self.take_turn_at(peer, now);
         }
     }
 
     /// The peers whose verdict has changed since the last call.
-    pub fn take_judged(&mut self) -> BTreeSet<IpAddr> {
-        std::mem::take(&mut self.judged)
+    pub fn take_changed(&mut self) -> BTreeSet<IpAddr> {
+        std::mem::take(&mut self.changed)
     }
 
-    pub fn subject(&self, peer: IpAddr) -> Option<&Subject> {
-        self.subjects.get(&peer)
+    pub fn state(&self, peer: IpAddr) -> Option<&ProbeState> {
+        self.states.get(&peer)
     }
 
-    pub fn subjects(&self) -> impl Iterator<Item = &Subject> {
-        self.subjects.values()
+    pub fn states(&self) -> impl Iterator<Item = &ProbeState> {
+        self.states.values()
     }
 
-    /// The peer of `question`, unless its target has changed since.
-    fn subject_of(&mut self, question: &Question) -> Option<&mut Subject> {
-        self.subjects.get_mut(&question.peer).filter(|subject| subject.counts(question))
+    /// The peer of `request`, unless its target has changed since.
+    fn state_of(&mut self, request: &ProbeRequest) -> Option<&mut ProbeState> {
+        self.states.get_mut(&request.peer).filter(|state| state.counts(request))
     }
 
     fn start_over(&mut self, peer: IpAddr, target: Target, now: Duration) {
-        let (known, last) = (self.subjects.get(&peer), self.number);
-        let subject =
-            known.map_or_else(|| Subject::new(target, last), |known| known.renewed(target, last));
-        if known.is_some_and(|known| known.verdict != subject.verdict) {
-            self.judged.insert(peer);
+        let (known, last) = (self.states.get(&peer), self.number);
+        let state = known
+            .map_or_else(|| ProbeState::new(target, last), |known| known.renewed(target, last));
+        if known.is_some_and(|known| known.verdict != state.verdict) {
+            self.changed.insert(peer);
         }
-        self.subjects.insert(peer, subject);
+        self.states.insert(peer, state);
         self.take_turn_at(peer, now);
     }
 
     fn remove(&mut self, peer: IpAddr) {
-        let Some(subject) = self.subjects.remove(&peer) else { return };
-        self.turns.remove(&(subject.turn, peer));
-        self.judged.remove(&peer);
+        let Some(state) = self.states.remove(&peer) else { return };
+        self.turns.remove(&(state.turn, peer));
+        self.changed.remove(&peer);
         self.reserved.remove(&peer);
     }
 
@@ -163,9 +173,9 @@ impl Board {
         peer: IpAddr,
         now: Duration,
         random: &mut impl FnMut() -> u64,
-    ) -> Vec<Question> {
-        let Some(subject) = self.subjects.get_mut(&peer) else { return Vec::new() };
-        let (pace, asks) = (subject.pace(self.rules), subject.questions(self.rules));
+    ) -> Vec<ProbeRequest> {
+        let Some(state) = self.states.get_mut(&peer) else { return Vec::new() };
+        let (pace, asks) = (state.pace(self.thresholds), state.requests(self.thresholds));
         if pace.is_urgent() && !self.reserved.remove(&peer) {
             let slot = self.budget.reserve(asks.len(), now);
             if slot > now {
@@ -174,23 +184,23 @@ impl Board {
                 return Vec::new();
             }
         }
-        subject.take_turn(now);
-        let public_ip = subject.target.public_ip;
+        state.take_turn(now);
+        let public_ip = state.target.public_ip;
         let next = now + jittered(self.interval(pace), random());
         self.take_turn_at(peer, next);
         // `Silent` depends on elapsed time, too.
         self.judge(peer, now);
-        let question = |(path, size)| {
+        let request = |(path, size)| {
             self.number += 1;
-            Question { number: self.number, peer, public_ip, path, size }
+            ProbeRequest { number: self.number, peer, public_ip, path, size }
         };
-        asks.into_iter().map(question).collect()
+        asks.into_iter().map(request).collect()
     }
 
     /// Moves the next probe of a peer whose path is known now to a random time in the usual
     /// interval, so that not all peers are probed at once.
     fn slow_down(&mut self, peer: IpAddr, before: Pace, now: Duration, random: u64) {
-        let pace = self.subjects.get(&peer).map(|subject| subject.pace(self.rules));
+        let pace = self.states.get(&peer).map(|state| state.pace(self.thresholds));
         if before == Pace::Unjudged && pace == Some(Pace::Steady) {
             let share = u32::try_from(random % 1000).unwrap_or(0);
             self.take_turn_at(peer, now + self.interval(Pace::Steady) * share / 1000);
@@ -200,27 +210,27 @@ impl Board {
     /// Probes `peer` earlier, if its next probe is later than that of a doubtful path would be.
     fn hurry(&mut self, peer: IpAddr, now: Duration) {
         let soon = now + self.interval(Pace::Doubtful);
-        if self.subjects.get(&peer).is_some_and(|subject| subject.turn > soon) {
+        if self.states.get(&peer).is_some_and(|state| state.turn > soon) {
             self.take_turn_at(peer, now);
         }
     }
 
     fn judge(&mut self, peer: IpAddr, now: Duration) {
-        let Some(subject) = self.subjects.get_mut(&peer) else { return };
-        if subject.judge(self.rules, now) {
-            self.judged.insert(peer);
+        let Some(state) = self.states.get_mut(&peer) else { return };
+        if state.judge(self.thresholds, now) {
+            self.changed.insert(peer);
         }
     }
 
     fn take_turn_at(&mut self, peer: IpAddr, at: Duration) {
-        let Some(subject) = self.subjects.get_mut(&peer) else { return };
-        let before = std::mem::replace(&mut subject.turn, at);
+        let Some(state) = self.states.get_mut(&peer) else { return };
+        let before = std::mem::replace(&mut state.turn, at);
         self.turns.remove(&(before, peer));
         self.turns.insert((at, peer));
     }
 
     fn interval(&self, pace: Pace) -> Duration {
-        pace.interval(self.interval, self.subjects.len())
+        pace.interval(self.interval, self.states.len())
     }
 }
 

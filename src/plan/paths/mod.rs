@@ -2,10 +2,10 @@
 
 mod board;
 mod pace;
-mod subject;
+mod state;
 mod verdict;
 
 pub use board::Board;
 pub use pace::answer_timeout;
-pub use subject::{Local, Question, Subject, Target, Targets};
-pub use verdict::Size;
+pub use state::{LocalProber, ProbeRequest, ProbeState, Target, Targets};
+pub use verdict::ProbeSize;

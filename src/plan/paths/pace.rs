@@ -54,10 +54,10 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    /// Reserves `questions` probes; they may be sent from the returned time on.
-    pub(super) fn reserve(&mut self, questions: usize, now: Duration) -> Duration {
-        let number = u32::try_from(questions).unwrap_or(u32::MAX);
-        let seconds = |questions: f64| Duration::from_secs_f64(questions / BURST);
+    /// Reserves `requests` probes; they may be sent from the returned time on.
+    pub(super) fn reserve(&mut self, requests: usize, now: Duration) -> Duration {
+        let number = u32::try_from(requests).unwrap_or(u32::MAX);
+        let seconds = |requests: f64| Duration::from_secs_f64(requests / BURST);
         let unspent = now.saturating_sub(seconds(AT_ONCE));
         self.free = self.free.max(unspent) + seconds(number.into());
         self.free
@@ -84,13 +84,13 @@ mod tests {
 
     #[test]
     fn a_doubtful_path_is_judged_within_an_interval() {
-        let Rules { failures, interval } = Rules { failures: 3, interval: SECOND };
+        let Thresholds { failures, interval } = Thresholds { failures: 3, interval: SECOND };
         let found =
             answer_timeout(interval) + Pace::Doubtful.interval(interval, 1000) * (failures - 1);
         assert!(found + answer_timeout(interval) < interval, "{found:?}");
     }
 
-    struct Rules {
+    struct Thresholds {
         failures: u32,
         interval: Duration,
     }

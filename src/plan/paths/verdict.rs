@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::model::path::{Cause, ProbeVerdict};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Size {
+pub enum ProbeSize {
     /// The smallest probe.
     Small,
     /// As large as the largest packet of pods.
@@ -30,7 +30,7 @@ pub struct Track {
     /// When the last answered small probe was sent.
     pub small: Option<Duration>,
     /// When the last answer arrived.
-    pub heard: Option<Duration>,
+    pub answered_at: Option<Duration>,
     /// The round-trip time of the last answered large probe.
     pub round_trip: Option<Duration>,
 }
@@ -39,11 +39,11 @@ impl Track {
     /// How many large probes are remembered.
     pub const WINDOW: u32 = 64;
 
-    pub(super) fn take_answer(&mut self, size: Size, sent: Duration, now: Duration) {
-        self.heard = Some(now);
+    pub(super) fn take_answer(&mut self, size: ProbeSize, sent: Duration, now: Duration) {
+        self.answered_at = Some(now);
         match size {
-            Size::Small => self.small = self.small.max(Some(sent)),
-            Size::Large => {
+            ProbeSize::Small => self.small = self.small.max(Some(sent)),
+            ProbeSize::Large => {
                 self.note(0);
                 self.missed = 0;
                 self.failing_since = None;
@@ -54,10 +54,10 @@ impl Track {
         }
     }
 
-    pub(super) fn take_loss(&mut self, size: Size, sent: Duration) {
+    pub(super) fn take_loss(&mut self, size: ProbeSize, sent: Duration) {
         match size {
-            Size::Small => {}
-            Size::Large => {
+            ProbeSize::Small => {}
+            ProbeSize::Large => {
                 self.note(1);
                 self.answered = 0;
                 self.missed = self.missed.saturating_add(1);
@@ -84,7 +84,7 @@ impl Track {
 
 /// The thresholds of the verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Rules {
+pub(super) struct Thresholds {
     /// Consecutive losses after which a path is bad.
     pub(super) failures: u32,
     /// Consecutive answers after which a bad path is good again.
@@ -102,13 +102,13 @@ pub(super) fn judge(
     last: ProbeVerdict,
     direct: &Track,
     tunnel: &Track,
-    rules: Rules,
+    thresholds: Thresholds,
     silent_for: Duration,
 ) -> ProbeVerdict {
-    let recovered = direct.answered >= rules.successes;
-    let is_silent = silent_for >= rules.silence && is_silent([direct, tunnel], rules);
+    let recovered = direct.answered >= thresholds.successes;
+    let is_silent = silent_for >= thresholds.silence && is_silent([direct, tunnel], thresholds);
     let has_spoken = silent_for.is_zero();
-    match (last, failure(direct, tunnel, rules)) {
+    match (last, failure(direct, tunnel, thresholds)) {
         (_, Some(cause)) => ProbeVerdict::Bad(cause),
         (ProbeVerdict::Bad(_), None) if recovered => ProbeVerdict::Good,
         (ProbeVerdict::Bad(_), None) => last,
@@ -121,13 +121,13 @@ pub(super) fn judge(
 
 /// Whether the peer has missed `failures` probes in a row on each path that was probed. Elapsed
 /// time is not enough: a suspended machine has not sent any probes.
-fn is_silent(tracks: [&Track; 2], rules: Rules) -> bool {
+fn is_silent(tracks: [&Track; 2], thresholds: Thresholds) -> bool {
     let mut asked = tracks.into_iter().filter(|track| track.known > 0).peekable();
-    asked.peek().is_some() && asked.all(|track| track.missed >= rules.failures)
+    asked.peek().is_some() && asked.all(|track| track.missed >= thresholds.failures)
 }
 
-fn failure(direct: &Track, tunnel: &Track, rules: Rules) -> Option<Cause> {
-    let since = direct.failing_since.filter(|_| direct.missed >= rules.failures)?;
+fn failure(direct: &Track, tunnel: &Track, thresholds: Thresholds) -> Option<Cause> {
+    let since = direct.failing_since.filter(|_| direct.missed >= thresholds.failures)?;
     let small_passes = direct.small.is_some_and(|asked| asked > since);
     let cause = if small_passes { Cause::LargeLost } else { Cause::NoAnswer };
     tunnel.carried_since(since).then_some(cause)
@@ -138,12 +138,13 @@ mod tests {
     use super::*;
     use ProbeVerdict::{Bad, Good, Pending, Silent};
 
-    const RULES: Rules = Rules { failures: 3, successes: 5, silence: Duration::from_secs(2) };
+    const RULES: Thresholds =
+        Thresholds { failures: 3, successes: 5, silence: Duration::from_secs(2) };
     const LONG: Duration = Duration::from_secs(60);
 
     fn answers(number: u32) -> Track {
-        let (large, heard) = (Some(LONG), Some(LONG));
-        Track { answered: number, known: number, large, heard, ..Track::default() }
+        let (large, answered_at) = (Some(LONG), Some(LONG));
+        Track { answered: number, known: number, large, answered_at, ..Track::default() }
     }
 
     fn losses(number: u32) -> Track {
@@ -152,7 +153,7 @@ mod tests {
     }
 
     fn small_ones_pass(track: Track) -> Track {
-        Track { small: Some(LONG), heard: Some(LONG), ..track }
+        Track { small: Some(LONG), answered_at: Some(LONG), ..track }
     }
 
     #[test]
@@ -170,10 +171,10 @@ mod tests {
             ("flannel never answers", Pending, losses(9), losses(9), Silent),
             ("nor where there is no tunnel", Pending, losses(9), nothing, Silent),
             (
-                "nor one that was heard, and left",
+                "nor one that was answered_at, and left",
                 Pending,
                 losses(3),
-                Track { heard: Some(LONG), ..losses(3) },
+                Track { answered_at: Some(LONG), ..losses(3) },
                 Silent,
             ),
             ("nor does it later", Silent, losses(99), losses(99), Silent),
@@ -218,10 +219,10 @@ mod tests {
     #[test]
     fn an_answer_resets_consecutive_losses() {
         let mut track = Track::default();
-        track.take_loss(Size::Large, at(10));
-        track.take_loss(Size::Large, at(20));
+        track.take_loss(ProbeSize::Large, at(10));
+        track.take_loss(ProbeSize::Large, at(20));
         assert_eq!((track.missed, track.failing_since), (2, Some(at(10))));
-        track.take_answer(Size::Large, at(30), at(32));
+        track.take_answer(ProbeSize::Large, at(30), at(32));
         assert_eq!((track.missed, track.failing_since, track.answered), (0, None, 1));
         assert_eq!(track.round_trip, Some(at(2)));
         assert_eq!(track.window(), (3, 2));
@@ -230,8 +231,8 @@ mod tests {
     #[test]
     fn small_probes_do_not_count_for_large_packets() {
         let mut track = Track::default();
-        track.take_loss(Size::Large, at(10));
-        track.take_answer(Size::Small, at(20), at(21));
+        track.take_loss(ProbeSize::Large, at(10));
+        track.take_answer(ProbeSize::Small, at(20), at(21));
         assert_eq!((track.missed, track.answered, track.window()), (1, 0, (1, 1)));
         assert_eq!(track.small, Some(at(20)));
     }
@@ -239,9 +240,9 @@ mod tests {
     #[test]
     fn only_the_last_probes_are_remembered() {
         let mut track = Track::default();
-        (0..100).for_each(|sent| track.take_loss(Size::Large, at(sent)));
+        (0..100).for_each(|sent| track.take_loss(ProbeSize::Large, at(sent)));
         assert_eq!(track.window(), (64, 64));
-        (0..60).for_each(|sent| track.take_answer(Size::Large, at(sent), Duration::ZERO));
+        (0..60).for_each(|sent| track.take_answer(ProbeSize::Large, at(sent), Duration::ZERO));
         assert_eq!(track.window(), (64, 4));
     }
 }

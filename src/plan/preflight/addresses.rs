@@ -3,7 +3,7 @@
 
 use super::facts::{Host, Needs};
 use super::{DropIn, Finding, Level, firewall};
-use crate::model::node::{FormerBridge, InterfaceAddress, Other, Overlap, former_bridges};
+use crate::model::node::{FormerBridge, InterfaceAddress, Overlap, Overlapped, former_bridges};
 use crate::model::prefix::{Family, Prefix};
 
 /// Neighbours other than the peers, such as pods of this node.
@@ -23,8 +23,8 @@ pub(super) fn overlaps(needs: &Needs, host: &Host) -> Vec<Finding> {
 
 fn network_overlap(overlap: &Overlap) -> Finding {
     let place = match &overlap.with {
-        Other::Underlay(link, _) => format!("link {link}"),
-        Other::Service(service) => format!("service {service}"),
+        Overlapped::Underlay(link, _) => format!("link {link}"),
+        Overlapped::Service(service) => format!("service {service}"),
     };
     Finding {
         id: "network-overlap",
@@ -32,7 +32,7 @@ fn network_overlap(overlap: &Overlap) -> Finding {
         what: overlap.to_string(),
         place,
         why: "pods and what has the same addresses do not reach each other".to_owned(),
-        cure: "choose a Network apart from both before there are pods".to_owned(),
+        fix: "choose a Network apart from both before there are pods".to_owned(),
         drop_in: None,
     }
 }
@@ -51,7 +51,7 @@ fn bridge_of_another_subnet(bridge: &FormerBridge) -> Finding {
         what: bridge.to_string(),
         place: format!("link {link}"),
         why: "its pods are unreachable, and new pods fail".to_owned(),
-        cure: format!(
+        fix: format!(
             "drain the node (kubectl drain), then ip link delete {link}: the next pod makes it again"
         ),
         drop_in: None,
@@ -100,7 +100,7 @@ fn neighbour_table_small(family: Family, peers: usize, host: &Host) -> Option<Fi
         what: format!(
             "there is room for {limit} {family} neighbours, and {peers} peers are on the link"
         ),
-        cure: format!("sysctl -w {place}={}", threshold(&place)),
+        fix: format!("sysctl -w {place}={}", threshold(&place)),
         place,
         why: why.to_owned(),
         drop_in: Some(DropIn {

@@ -28,7 +28,7 @@ pub struct Needs {
     pub underlay: Option<LinkName>,
     /// The tunnel devices, and the size of their headers, in bytes.
     pub tunnels: Vec<(LinkName, u32)>,
-    pub packets: Packets,
+    pub routing: Routing,
     pub ports: Vec<Port>,
     /// The number of peers on the same link, per address family.
     pub neighbours: BTreeMap<Family, usize>,
@@ -40,9 +40,9 @@ pub struct Needs {
 
 /// Whether packets to and from one peer may use different paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Packets {
-    ByOneWay,
-    ByTwoWays,
+pub enum Routing {
+    Symmetric,
+    Asymmetric,
 }
 
 /// A UDP port by its use.
@@ -60,7 +60,7 @@ pub struct Host {
     pub sysctls: BTreeMap<String, String>,
     pub links: Vec<Interface>,
     /// Other daemons that keep the routes of a flannel network.
-    pub rivals: Vec<Rival>,
+    pub other_daemons: Vec<OtherDaemon>,
     pub sockets: Vec<Socket>,
     /// All nftables chains that decide on forwarded packets, including those of iptables-nft.
     pub chains: Vec<ForeignChain>,
@@ -75,7 +75,7 @@ pub struct Host {
 
 /// Another daemon that keeps the same routes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Rival {
+pub enum OtherDaemon {
     Process(Process),
     /// It answers health checks on this TCP port; its process is not visible from here.
     Health(u16),
@@ -172,7 +172,7 @@ impl Needs {
             subnets: local.own.iter().flat_map(Lease::subnets).collect(),
             underlay: Some(node.interface.clone()),
             tunnels: tunnels.map(|family| device(*family, tunnel.vni)).collect(),
-            packets: if two_ways { Packets::ByTwoWays } else { Packets::ByOneWay },
+            routing: if two_ways { Routing::Asymmetric } else { Routing::Symmetric },
             ports: port.into_iter().chain(probes).collect(),
             neighbours: families.iter().map(on_link).collect(),
             pod_mtu: backend::pod_mtu(&backend::networks(local)),
@@ -196,7 +196,7 @@ impl Needs {
             networks: networks.to_vec(),
             subnets: Vec::new(),
             underlay,
-            packets: Packets::ByOneWay,
+            routing: Routing::Symmetric,
             ports: vec![Port::Tunnel(Tunnel::DEFAULT_PORT)],
             neighbours: BTreeMap::new(),
             pod_mtu: None,

@@ -1,6 +1,6 @@
 //! Forwarding checks: the sysctls, firewall rules of other programs, and reverse-path filters.
 
-use super::facts::{ForeignChain, ForeignRule, Host, Needs, Outcome, Packets};
+use super::facts::{ForeignChain, ForeignRule, Host, Needs, Outcome, Routing};
 use super::{DropIn, Finding, Level};
 use crate::model::entry::LinkName;
 use crate::model::policy::Forward;
@@ -38,7 +38,7 @@ fn forwarding_off(family: Family) -> Finding {
         what: format!("this host does not forward {family}"),
         place: sysctl.to_owned(),
         why: "packets between pods of different nodes are dropped".to_owned(),
-        cure: format!("sysctl -w {sysctl}=1"),
+        fix: format!("sysctl -w {sysctl}=1"),
         drop_in: Some(DropIn { file: SYSCTLS, lines: vec![format!("{sysctl} = 1")] }),
     }
 }
@@ -56,7 +56,7 @@ fn bridge_netfilter_off(host: &Host) -> Option<Finding> {
              who asks it, may get answers from the wrong address",
             services.table
         ),
-        cure: format!("modprobe br_netfilter && sysctl -w {BRIDGE_NETFILTER}=1"),
+        fix: format!("modprobe br_netfilter && sysctl -w {BRIDGE_NETFILTER}=1"),
         drop_in: Some(DropIn {
             file: "modules-load.d/tweed.conf",
             lines: vec!["br_netfilter".to_owned()],
@@ -93,8 +93,8 @@ fn is_opened(chain: &ForeignChain, network: Prefix, needs: &Needs, host: &Host) 
 }
 
 fn noted(finding: Finding) -> Finding {
-    let cure = "start tweedd: it appends rules that let packets of pods through".to_owned();
-    Finding { level: Level::Note, cure, ..finding }
+    let fix = "start tweedd: it appends rules that let packets of pods through".to_owned();
+    Finding { level: Level::Note, fix, ..finding }
 }
 
 fn dropped(chain: &ForeignChain, network: Prefix, host: &Host) -> Option<Finding> {
@@ -120,12 +120,12 @@ fn dropped(chain: &ForeignChain, network: Prefix, host: &Host) -> Option<Finding
         what: format!("packets {lost} {network} are dropped unless a rule for fewer lets them in"),
         place: format!("chain {} of table {}", chain.name, chain.full_table()),
         why: why.to_owned(),
-        cure: cure(chain, network),
+        fix: fix(chain, network),
         drop_in: None,
     })
 }
 
-fn cure(chain: &ForeignChain, network: Prefix) -> String {
+fn fix(chain: &ForeignChain, network: Prefix) -> String {
     if chain.table == "firewalld" {
         return format!(
             "firewall-cmd --permanent --zone=trusted --add-source={network} && firewall-cmd --reload"
@@ -218,7 +218,7 @@ fn legacy(host: &Host) -> Option<Finding> {
         place: "table filter of iptables-legacy".to_owned(),
         why: "if they drop what is forwarded, pods of different nodes do not reach each other"
             .to_owned(),
-        cure: "look at iptables-legacy -S FORWARD and ip6tables-legacy -S FORWARD".to_owned(),
+        fix: "look at iptables-legacy -S FORWARD and ip6tables-legacy -S FORWARD".to_owned(),
         drop_in: None,
     })
 }
@@ -229,7 +229,7 @@ pub(super) fn reverse_path_filters(needs: &Needs, host: &Host) -> Vec<Finding> {
     let links = needs.underlay.iter().chain(tunnels);
     links
         .filter(|link| is_strict(link, host))
-        .map(|link| strict_reverse_path(link, needs.packets))
+        .map(|link| strict_reverse_path(link, needs.routing))
         .collect()
 }
 
@@ -243,14 +243,14 @@ fn is_strict(link: &LinkName, host: &Host) -> bool {
     own.is_some_and(|own| own.max(host.number(ALL_FILTERS).unwrap_or(0)) == STRICT)
 }
 
-fn strict_reverse_path(link: &LinkName, packets: Packets) -> Finding {
-    let (level, why) = match packets {
-        Packets::ByTwoWays => (
+fn strict_reverse_path(link: &LinkName, routing: Routing) -> Finding {
+    let (level, why) = match routing {
+        Routing::Asymmetric => (
             Level::Warning,
             "packets that come by another way than answers go are dropped, as while a peer changes \
              between tunnel and direct path",
         ),
-        Packets::ByOneWay => (
+        Routing::Symmetric => (
             Level::Note,
             "nothing is lost as long as no peer changes between tunnel and direct path; with Mixed, \
              tweedd loosens the filter where it may write it",
@@ -262,7 +262,7 @@ fn strict_reverse_path(link: &LinkName, packets: Packets) -> Finding {
         what: format!("the reverse-path filter of {link} is strict"),
         place: filter_sysctl(link),
         why: why.to_owned(),
-        cure: format!("sysctl -w {}={LOOSE}", filter_sysctl(link)),
+        fix: format!("sysctl -w {}={LOOSE}", filter_sysctl(link)),
         drop_in: None,
     }
 }

@@ -23,7 +23,7 @@ fn missing(device: &LinkName) -> Finding {
         what: "this kernel has no VXLAN".to_owned(),
         place: "module vxlan".to_owned(),
         why: format!("{device} cannot be made: peers behind the tunnel are not reached"),
-        cure: "install the package of the kernel's further modules (linux-modules-extra, \
+        fix: "install the package of the kernel's further modules (linux-modules-extra, \
                kernel-modules), then modprobe vxlan; or use host-gw"
             .to_owned(),
         drop_in: Some(DropIn {
@@ -44,7 +44,7 @@ fn unguarded(device: &LinkName) -> Finding {
             "whoever reaches the port of {device} can send to pods; nor can the node masquerade \
              by nftables"
         ),
-        cure: format!("modprobe -a {}", modules.join(" ")),
+        fix: format!("modprobe -a {}", modules.join(" ")),
         drop_in: Some(DropIn {
             file: "modules-load.d/tweed.conf",
             lines: modules.map(str::to_owned).into(),
@@ -73,7 +73,7 @@ fn underlay(link: &LinkName, mtu: u32, needs: &Needs, host: &Host) -> Option<Fin
         what: format!("{link} carries {carries} bytes, and packets of pods take up to {wanted}"),
         place: format!("link {link}"),
         why: "large packets are lost or cut into pieces: connections hang".to_owned(),
-        cure: format!(
+        fix: format!(
             "remove Backend.MTU or set it to {carries}, or ip link set {link} mtu {wanted}"
         ),
         drop_in: None,
@@ -88,7 +88,7 @@ fn tunnel(link: &LinkName, mtu: u32, host: &Host) -> Option<Finding> {
         what: format!("{link} carries {carries} bytes, and pods send up to {mtu}"),
         place: format!("link {link}"),
         why: "large packets are lost: connections hang".to_owned(),
-        cure: format!("look who changes it; tweedd sets it, or ip link set {link} mtu {mtu}"),
+        fix: format!("look who changes it; tweedd sets it, or ip link set {link} mtu {mtu}"),
         drop_in: None,
     })
 }
@@ -101,7 +101,7 @@ fn least(mtu: u32, needs: &Needs) -> Option<Finding> {
         what: format!("pods may send {mtu} bytes, less than the {MIN_IPV6_MTU} that IPv6 needs"),
         place: needs.underlay.as_ref().map_or_else(String::new, |link| format!("link {link}")),
         why: "the kernel takes IPv6 away from links that are so narrow".to_owned(),
-        cure: "give the link between the nodes a larger MTU, or use host-gw".to_owned(),
+        fix: "give the link between the nodes a larger MTU, or use host-gw".to_owned(),
         drop_in: None,
     })
 }
@@ -117,7 +117,7 @@ fn bridge(mtu: u32, host: &Host) -> Option<Finding> {
             "it is older than the MTU, and so may pods be: their large packets depend on path MTU \
               discovery"
                 .to_owned(),
-        cure: "make pods anew that tweedctl migrate status names".to_owned(),
+        fix: "make pods anew that tweedctl migrate status names".to_owned(),
         drop_in: None,
     })
 }

@@ -11,8 +11,8 @@ mod tests;
 pub(crate) mod unit;
 
 pub use facts::{
-    ForeignChain, ForeignRule, Host, Module, Needs, Outcome, Owner, Packets, Place, Port, Process,
-    Rival, Socket, Systemd,
+    ForeignChain, ForeignRule, Host, Module, Needs, OtherDaemon, Outcome, Owner, Place, Port,
+    Process, Routing, Socket, Systemd,
 };
 pub use unit::Unit;
 
@@ -32,7 +32,8 @@ pub struct Finding {
     pub place: String,
     pub why: String,
     /// How to fix it.
-    pub cure: String,
+    #[serde(rename = "cure")]
+    pub fix: String,
     /// A configuration file that makes the fix permanent across reboots.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drop_in: Option<DropIn>,
@@ -61,7 +62,7 @@ pub struct DropIn {
 /// All findings, worst first.
 pub fn findings(needs: &Needs, host: &Host) -> Vec<Finding> {
     let mut findings: Vec<Finding> = [
-        others::rivals(&host.rivals),
+        others::other_daemons(&host.other_daemons),
         links::modules(needs, host),
         others::ports(needs, host),
         addresses::overlaps(needs, host),
@@ -79,8 +80,8 @@ pub fn findings(needs: &Needs, host: &Host) -> Vec<Finding> {
 }
 
 /// The finding for which the daemon refuses to start, if any.
-pub fn refusal(rivals: &[Rival]) -> Option<Finding> {
-    others::rivals(rivals).into_iter().find(|finding| finding.level == Level::Fatal)
+pub fn refusal(other_daemons: &[OtherDaemon]) -> Option<Finding> {
+    others::other_daemons(other_daemons).into_iter().find(|finding| finding.level == Level::Fatal)
 }
 
 impl Level {
@@ -101,6 +102,6 @@ impl DropIn {
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}: {}", self.what, self.why, self.cure)
+        write!(f, "{}: {}: {}", self.what, self.why, self.fix)
     }
 }

@@ -36,7 +36,7 @@ fn foreign(networkd: &Unit) -> Option<Finding> {
         why: "whenever it starts or takes a link up anew, routes to peers go; tweedd puts them back, \
               after packets were lost"
             .to_owned(),
-        cure: "install the file below and restart systemd-networkd".to_owned(),
+        fix: "install the file below and restart systemd-networkd".to_owned(),
         drop_in: Some(DropIn {
             file: "systemd/networkd.conf.d/tweed.conf",
             lines: FOREIGN.map(|key| format!("{key}=no")).into(),
@@ -58,7 +58,7 @@ fn managed(device: Device<'_>, networks: &[Unit]) -> Option<Finding> {
         what: format!("networkd {} {}", action(first), device.name),
         place: first.path.clone(),
         why: "it takes away addresses and routes there that it did not make".to_owned(),
-        cure: format!(
+        fix: format!(
             "install the file below, then networkctl reload; or narrow [Match] in {}",
             first.path
         ),
@@ -85,7 +85,7 @@ fn readdressed(device: Device<'_>, links: &[Unit]) -> Option<Finding> {
         why: "it spares a device that tweedd made, which has its address from the start; one that \
               flanneld made loses the address that peers know"
             .to_owned(),
-        cure: "install the file below and restart systemd-udevd".to_owned(),
+        fix: "install the file below and restart systemd-udevd".to_owned(),
         drop_in: Some(DropIn {
             file: "systemd/network/10-tweed.link",
             lines: vec![

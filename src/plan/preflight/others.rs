@@ -1,18 +1,18 @@
 //! Conflicting programs: daemons that keep the same routes, and programs that use the same UDP
 //! ports.
 
-use super::facts::{Host, Needs, Owner, Place, Port, Process, Rival, Socket};
+use super::facts::{Host, Needs, OtherDaemon, Owner, Place, Port, Process, Socket};
 use super::{Finding, Level};
 
 /// Reports other daemons that keep the same routes.
-pub(super) fn rivals(rivals: &[Rival]) -> Vec<Finding> {
-    rivals.iter().map(other_daemon).collect()
+pub(super) fn other_daemons(other_daemons: &[OtherDaemon]) -> Vec<Finding> {
+    other_daemons.iter().map(other_daemon).collect()
 }
 
-fn other_daemon(rival: &Rival) -> Finding {
+fn other_daemon(other_daemon: &OtherDaemon) -> Finding {
     let keeps = |name: &str| format!("{name} keeps the routes of this host");
-    let (level, what, place, cure) = match rival {
-        Rival::Process(Process { pid, name, place }) => {
+    let (level, what, place, fix) = match other_daemon {
+        OtherDaemon::Process(Process { pid, name, place }) => {
             let (level, what) = match place {
                 Place::Ours => (Level::Fatal, keeps(name)),
                 Place::Unknown => {
@@ -20,10 +20,10 @@ fn other_daemon(rival: &Rival) -> Finding {
                 }
             };
             let process = format!("process {pid}");
-            let cure = format!("stop {name} ({process}) and keep it from being started again");
-            (level, what, process, cure)
+            let fix = format!("stop {name} ({process}) and keep it from being started again");
+            (level, what, process, fix)
         }
-        Rival::Health(port) => (
+        OtherDaemon::Health(port) => (
             Level::Fatal,
             keeps("flanneld"),
             format!("TCP port {port}"),
@@ -34,7 +34,7 @@ fn other_daemon(rival: &Rival) -> Finding {
         ),
     };
     let why = "two daemons undo each other's routes, and each takes the other's lease".to_owned();
-    Finding { id: "other-daemon", level, what, place, why, cure, drop_in: None }
+    Finding { id: "other-daemon", level, what, place, why, fix, drop_in: None }
 }
 
 /// Reports UDP ports that other programs use.
@@ -61,7 +61,7 @@ fn port_taken(port: Port, needs: &Needs, host: &Host) -> Option<Finding> {
         what: format!("{place} is taken"),
         place,
         why: why.to_owned(),
-        cure: format!("stop {holder}, or set {key} of the network config on all nodes"),
+        fix: format!("stop {holder}, or set {key} of the network config on all nodes"),
         drop_in: None,
     })
 }

@@ -50,15 +50,15 @@ type Change = fn(&mut Needs, &mut Host);
 /// One flaw each, and the text of its finding.
 const FLAWS: &[(Change, &str)] = &[
     (
-        |_, host| host.rivals = vec![rival(Place::Ours)],
+        |_, host| host.other_daemons = vec![other_daemon(Place::Ours)],
         "fatal other-daemon: flanneld keeps the routes of this host",
     ),
     (
-        |_, host| host.rivals = vec![Rival::Health(8081)],
+        |_, host| host.other_daemons = vec![OtherDaemon::Health(8081)],
         "fatal other-daemon: flanneld keeps the routes of this host",
     ),
     (
-        |_, host| host.rivals = vec![rival(Place::Unknown)],
+        |_, host| host.other_daemons = vec![other_daemon(Place::Unknown)],
         "warning other-daemon: flanneld may keep the routes of this host",
     ),
     (
@@ -99,7 +99,7 @@ const FLAWS: &[(Change, &str)] = &[
     ),
     (
         |needs, host| {
-            needs.packets = Packets::ByOneWay;
+            needs.routing = Routing::Symmetric;
             set(host, "net/ipv4/conf/eth0/rp_filter", "0");
         },
         "note strict-reverse-path: the reverse-path filter of eth0 is strict",
@@ -220,7 +220,7 @@ fn the_worst_comes_first() {
     let found = found(|_, host| {
         set(host, "net/ipv4/ip_forward", "0");
         host.legacy_tables.push("filter".to_owned());
-        host.rivals = vec![rival(Place::Ours)];
+        host.other_daemons = vec![other_daemon(Place::Ours)];
     });
     let levels: Vec<_> = found.iter().filter_map(|words| words.split(' ').next()).collect();
     assert_eq!(levels, ["fatal", "warning", "note"]);
@@ -228,8 +228,8 @@ fn the_worst_comes_first() {
 
 #[test]
 fn only_a_daemon_that_certainly_conflicts_prevents_the_start() {
-    assert!(refusal(&[rival(Place::Ours)]).is_some());
-    assert_eq!(refusal(&[rival(Place::Unknown)]), None);
+    assert!(refusal(&[other_daemon(Place::Ours)]).is_some());
+    assert_eq!(refusal(&[other_daemon(Place::Unknown)]), None);
     assert_eq!(refusal(&[]), None);
 }
 
@@ -279,17 +279,17 @@ fn jumps_between_foreign_chains_are_followed() {
 
 #[test]
 fn the_fix_for_a_chain_uses_the_command_of_its_owner() {
-    let cure = |family, table: &str| {
+    let fix = |family, table: &str| {
         let (mut host, dropping) = (host(), forward(Outcome::Drop, []));
         host.chains = vec![ForeignChain { family, table: table.to_owned(), ..dropping }];
-        findings(&needs(), &host).pop().unwrap().cure
+        findings(&needs(), &host).pop().unwrap().fix
     };
-    let v6 = cure(Some(Family::V6), "filter");
+    let v6 = fix(Some(Family::V6), "filter");
     assert!(
         v6.starts_with("nft insert rule ip6 filter FORWARD ip6 saddr fd00:10:244::/56 accept"),
         "{v6}"
     );
-    let firewalld = cure(None, "firewalld");
+    let firewalld = fix(None, "firewalld");
     assert!(firewalld.starts_with("firewall-cmd"), "{firewalld}");
 }
 

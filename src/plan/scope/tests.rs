@@ -212,7 +212,7 @@ fn only_exactly_our_device_is_owned_and_only_once_it_is_retired() {
 fn a_chain_that_packets_depend_on_is_owned_only_when_everything_is_removed() {
     let name = ChainName { iptables: Iptables::Nft, family: Family::V4, base: Base::Forward };
     let spare = Chain::of(name, Vec::new());
-    let needed = Chain { otherwise: Otherwise::Dropped, ..spare.clone() };
+    let needed = Chain { base_policy: BasePolicy::Drop, ..spare.clone() };
     let everything = Scope { extent: Extent::Everything, ..scope() };
     assert!(scope().owns(&Entry::Chain(spare.clone())) && everything.owns(&Entry::Chain(spare)));
     assert!(!scope().owns(&Entry::Chain(needed.clone())));

@@ -35,8 +35,8 @@ fuzz_target!(|input: (bool, [u8; 4], &[u8])| {
     let peers = BTreeMap::from([(peer, target)]);
     let targets = Targets { local: Some(local.clone()), peers };
     if let Ok((answer, gateway)) = answer(packet, source.into(), &local, &targets) {
-        assert_eq!((packet.kind, packet.from, packet.to), (Kind::Question, peer, own));
+        assert_eq!((packet.kind, packet.from, packet.to), (PacketKind::Request, peer, own));
         assert_eq!(IpAddr::from(source), peer);
-        assert_eq!((answer.kind, answer.to, gateway), (Kind::Answer, peer, public_ip));
+        assert_eq!((answer.kind, answer.to, gateway), (PacketKind::Answer, peer, public_ip));
     }
 });

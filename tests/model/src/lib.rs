@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tweed::kernel::{Chains, Generation, Kernel, Observation, Reading, Refused};
 use tweed::model::entry::{
-    Chain, ChainName, Entry, Iptables, KernelState, Key, LinkName, Otherwise,
+    BasePolicy, Chain, ChainName, Entry, Iptables, KernelState, Key, LinkName,
 };
 use tweed::model::node::{Facts, Interface, Sysctls};
 use tweed::plan::diff::Op;
@@ -166,10 +166,10 @@ impl ModelKernel {
     }
 
     /// Sets the policy of the host's chain in front of `name` for packets without a rule.
-    pub fn set_policy(&self, name: ChainName, otherwise: Otherwise) {
-        match otherwise {
-            Otherwise::Dropped => self.conversation().dropping.insert(name),
-            Otherwise::Accepted => self.conversation().dropping.remove(&name),
+    pub fn set_policy(&self, name: ChainName, base_policy: BasePolicy) {
+        match base_policy {
+            BasePolicy::Drop => self.conversation().dropping.insert(name),
+            BasePolicy::Accept => self.conversation().dropping.remove(&name),
         };
         self.notify_chain_change(&Key::Chain(name));
     }
@@ -310,8 +310,8 @@ impl Chains for ModelKernel {
         let found = |entry: &Entry| match entry {
             Entry::Chain(chain) if names.contains(&chain.name) => {
                 let is_dropped = dropping.contains(&chain.name);
-                let otherwise = if is_dropped { Otherwise::Dropped } else { chain.otherwise };
-                Some(Chain { otherwise, ..chain.clone() })
+                let base_policy = if is_dropped { BasePolicy::Drop } else { chain.base_policy };
+                Some(Chain { base_policy, ..chain.clone() })
             }
             _ => None,
         };

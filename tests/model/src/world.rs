@@ -7,7 +7,7 @@ use tweed::model::entry::{
     Element, Entry, KernelState, Key, Link, LinkKind, LinkName, Nexthop, NexthopId, Renewal, Route,
     Setting, SettingKind, SettingStore, Vxlan,
 };
-use tweed::model::node::{Facts, Interface, Nexthops, Sysctls};
+use tweed::model::node::{Facts, Interface, NexthopSupport, Sysctls};
 use tweed::model::prefix::{Family, Prefix};
 use tweed::plan::diff::Op;
 
@@ -40,7 +40,7 @@ impl World {
             Entry::Nexthop(nexthop) => Some(nexthop.id).filter(|id| id.is_ours()),
             _ => None,
         });
-        let nexthops = taken.next().map_or(self.facts.nexthops, Nexthops::Taken);
+        let nexthops = taken.next().map_or(self.facts.nexthops, NexthopSupport::Taken);
         Facts { nexthops, makes_strict: self.makes_strict(), ..self.facts.clone() }
     }
 

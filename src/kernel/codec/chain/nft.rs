@@ -5,7 +5,7 @@ use tweed_netlink::Frame;
 use tweed_netlink::nftables::{self, Batch, Expression, Hook, TableFamily};
 
 use super::super::table;
-use crate::model::entry::{Base, Chain, ChainName, Iptables, Otherwise, Rule};
+use crate::model::entry::{Base, BasePolicy, Chain, ChainName, Iptables, Rule};
 use crate::plan::diff::Op;
 
 /// The kernel state of one of tweed's chains and of the host's chain that jumps to it.
@@ -15,7 +15,7 @@ pub(crate) struct HostChain {
     pub(crate) inside: Option<Vec<nftables::Rule>>,
     /// All rules of the host's chain, including foreign ones.
     pub(crate) host: Vec<nftables::Rule>,
-    pub(crate) otherwise: Otherwise,
+    pub(crate) base_policy: BasePolicy,
 }
 
 impl HostChain {
@@ -26,7 +26,7 @@ impl HostChain {
         let is_led_to = self.is_led_to(name.base);
         let misplaced = if is_led_to { 0 } else { self.leading(name.base).count().max(1) };
         let foreign = inside.len() - rules.len() + misplaced;
-        Some(Chain { name, rules, foreign, otherwise: self.otherwise })
+        Some(Chain { name, rules, foreign, base_policy: self.base_policy })
     }
 
     /// The batch that applies `op`, entirely or not at all. Foreign rules are not changed.

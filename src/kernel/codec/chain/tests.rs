@@ -68,7 +68,7 @@ fn a_chain_is_read_as_it_was_planned() {
     assert_eq!(chain(name(Base::Postrouting), LISTED), Some(masquerading()));
     let forward = chain(name(Base::Forward), LISTED).unwrap();
     assert_eq!((forward.rules.len(), forward.foreign), (2, 0));
-    assert_eq!(forward.otherwise, Otherwise::Dropped);
+    assert_eq!(forward.base_policy, BasePolicy::Drop);
 }
 
 #[test]

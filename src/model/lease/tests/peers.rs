@@ -14,13 +14,13 @@ fn of_two_that_overlap_the_older_is_accepted_whichever_came_first() {
     ];
     for (older, newer) in pairs {
         for order in [[(older, 10), (newer, 11)], [(newer, 11), (older, 10)]] {
-            let mut peers = judged();
+            let mut peers = validity();
             for (text, created) in order {
                 peers.apply(put(lease(text, created)));
             }
-            assert_eq!(standing(&peers, older), "believed");
+            assert_eq!(outcome(&peers, older), "accepted");
             let reason = format!("its subnet conflicts with lease {older}");
-            assert_eq!(standing(&peers, newer), reason);
+            assert_eq!(outcome(&peers, newer), reason);
         }
     }
 }
@@ -50,15 +50,15 @@ fn conflicts_with(winner: &str) -> String {
 fn a_mac_belongs_to_the_node_from_whose_public_ip_it_is_derived_however_young() {
     let leases = [with_mac_of(A, A, 20), with_mac_of(A, RIVAL, 1)];
     for order in [[0, 1], [1, 0]] {
-        let mut one_by_one = judged();
+        let mut one_by_one = validity();
         for index in order {
             one_by_one.apply(put(leases[index].clone()));
         }
-        let mut at_once = judged();
+        let mut at_once = validity();
         at_once.apply(listing(&leases));
         for peers in [one_by_one, at_once] {
-            assert_eq!(standing(&peers, A), "believed");
-            assert_eq!(standing(&peers, RIVAL), conflicts_with(A));
+            assert_eq!(outcome(&peers, A), "accepted");
+            assert_eq!(outcome(&peers, RIVAL), conflicts_with(A));
         }
     }
 }
@@ -66,72 +66,72 @@ fn a_mac_belongs_to_the_node_from_whose_public_ip_it_is_derived_however_young() 
 #[test]
 fn a_lease_that_had_a_mac_keeps_it_from_older_ones_until_all_are_listed_again() {
     let (had, comes) = (lease(A, 20), lease(RIVAL, 1));
-    let mut peers = judged();
+    let mut peers = validity();
     peers.apply(listing(&[had.clone(), with_mac_of(RIVAL, RIVAL, 1)]));
     assert_eq!(peers.apply(put(comes.clone())), ids(&[RIVAL]), "A has it as before");
-    assert_eq!(standing(&peers, A), "believed");
-    assert_eq!(standing(&peers, RIVAL), conflicts_with(A));
+    assert_eq!(outcome(&peers, A), "accepted");
+    assert_eq!(outcome(&peers, RIVAL), conflicts_with(A));
     // An unchanged record that is written again keeps its rank.
     let as_it_is = Lease { grant: Some(7), ..had.clone() };
     peers.apply(put(as_it_is.clone()));
-    assert_eq!(standing(&peers, A), "believed");
+    assert_eq!(outcome(&peers, A), "accepted");
     // A daemon that starts now has only the records.
     assert_eq!(peers.apply(listing(&[as_it_is.clone(), comes.clone()])), ids(&[A, RIVAL]));
-    let mut starts = judged();
+    let mut starts = validity();
     starts.apply(listing(&[as_it_is, comes]));
     for peers in [peers, starts] {
-        assert_eq!(standing(&peers, A), conflicts_with(RIVAL));
-        assert_eq!(standing(&peers, RIVAL), "believed");
+        assert_eq!(outcome(&peers, A), conflicts_with(RIVAL));
+        assert_eq!(outcome(&peers, RIVAL), "accepted");
     }
 }
 
 #[test]
 fn leases_of_one_public_ip_share_a_mac() {
     let twin = "10.5.11.0/24@172.16.0.3";
-    let mut peers = judged();
+    let mut peers = validity();
     peers.apply(listing(&[lease(A, 10), lease(twin, 11), lease(RIVAL, 12)]));
-    assert_eq!(standing(&peers, A), "believed");
-    assert_eq!(standing(&peers, twin), "believed");
-    assert_eq!(standing(&peers, RIVAL), conflicts_with(A));
+    assert_eq!(outcome(&peers, A), "accepted");
+    assert_eq!(outcome(&peers, twin), "accepted");
+    assert_eq!(outcome(&peers, RIVAL), conflicts_with(A));
     // Both leases of one public IP lose to an older lease of another one.
-    let mut peers = judged();
+    let mut peers = validity();
     peers.apply(listing(&[lease(RIVAL, 1), lease(A, 10), lease(twin, 11)]));
-    assert_eq!(standing(&peers, A), conflicts_with(RIVAL));
-    assert_eq!(standing(&peers, twin), conflicts_with(RIVAL));
+    assert_eq!(outcome(&peers, A), conflicts_with(RIVAL));
+    assert_eq!(outcome(&peers, twin), conflicts_with(RIVAL));
 }
 
 #[test]
 fn each_family_has_its_own_device_and_macs() {
     let mut v6 = lease("fd05:0:0:9::/64@fd00::9", 1);
     v6.endpoints[0].vtep = endpoint(A).vtep;
-    let mut peers = judged();
+    let mut peers = validity();
     peers.apply(listing(&[lease(A, 10), v6.clone()]));
-    assert_eq!(standing(&peers, A), "believed");
-    assert_eq!(standing(&peers, v6.id.as_str()), "believed");
+    assert_eq!(outcome(&peers, A), "accepted");
+    assert_eq!(outcome(&peers, v6.id.as_str()), "accepted");
 }
 
 #[test]
 fn a_mac_that_its_holder_gives_up_is_free_for_the_next() {
-    let mut peers = judged();
+    let mut peers = validity();
     peers.apply(listing(&[lease(A, 10), lease(RIVAL, 11), lease(OTHER_RIVAL, 12)]));
-    assert_eq!(standing(&peers, OTHER_RIVAL), conflicts_with(A));
+    assert_eq!(outcome(&peers, OTHER_RIVAL), conflicts_with(A));
     assert_eq!(peers.apply(put(with_mac_of(A, A, 10))), ids(&[A, RIVAL, OTHER_RIVAL]));
-    assert_eq!(standing(&peers, A), "believed");
-    assert_eq!(standing(&peers, RIVAL), "believed");
-    assert_eq!(standing(&peers, OTHER_RIVAL), conflicts_with(RIVAL));
+    assert_eq!(outcome(&peers, A), "accepted");
+    assert_eq!(outcome(&peers, RIVAL), "accepted");
+    assert_eq!(outcome(&peers, OTHER_RIVAL), conflicts_with(RIVAL));
 }
 
 #[test]
 fn an_invalid_lease_takes_nothing_from_others() {
-    let mut peers = judged();
+    let mut peers = validity();
     peers.apply(put(lease("10.5.3.0/24@224.0.0.1", 2)));
     peers.apply(put(lease(A, 10)));
-    assert_eq!(standing(&peers, A), "believed");
+    assert_eq!(outcome(&peers, A), "accepted");
 }
 
 #[test]
 fn leases_that_depend_on_a_change_are_planned_again() {
-    let mut peers = judged();
+    let mut peers = validity();
     peers.apply(put(lease(A, 10)));
     let rival = "10.5.3.0/25@172.16.0.9";
     assert_eq!(peers.apply(put(lease(rival, 11))), ids(&[A, rival]));
@@ -139,39 +139,39 @@ fn leases_that_depend_on_a_change_are_planned_again() {
     peers.apply(LeaseUpdate::Remove(LeaseId::new(A)));
     let gone = Withdrawal::Done(ids(&[A, rival]));
     assert_eq!(peers.withdraw(50), gone);
-    assert_eq!(standing(&peers, rival), "believed");
+    assert_eq!(outcome(&peers, rival), "accepted");
 }
 
 #[test]
 fn a_listed_lease_wins_over_a_missing_one() {
     let rival = RIVAL;
-    let mut peers = judged();
+    let mut peers = validity();
     peers.apply(snapshot(&[A, B]));
     assert_eq!(peers.apply(LeaseUpdate::Remove(LeaseId::new(A))), ids(&[]));
     assert_eq!(peers.apply(put(lease(rival, 11))), ids(&[A, rival]));
-    assert_eq!(standing(&peers, rival), "believed");
+    assert_eq!(outcome(&peers, rival), "accepted");
     let reason = format!("its VTEP MAC conflicts with lease {rival}");
-    assert_eq!(standing(&peers, A), reason);
+    assert_eq!(outcome(&peers, A), reason);
     assert_eq!(peers.apply(put(lease(A, 10))), ids(&[A, rival]));
-    assert_eq!(standing(&peers, A), "believed");
+    assert_eq!(outcome(&peers, A), "accepted");
     assert_eq!(peers.apply(LeaseUpdate::Remove(LeaseId::new(A))), ids(&[A, rival]));
 }
 
 #[test]
 fn our_own_lease_is_not_a_peer() {
-    let mut peers = judged();
+    let mut peers = validity();
     peers.apply(put(lease(OWN, 1)));
     peers.apply(put(lease(A, 10)));
-    assert_eq!(standing(&peers, OWN), "unknown");
+    assert_eq!(outcome(&peers, OWN), "unknown");
     assert_eq!(peers.leases().count(), 2);
 }
 
 #[test]
 fn a_record_that_becomes_unreadable_keeps_its_last_lease() {
-    let mut peers = judged();
+    let mut peers = validity();
     peers.apply(put(lease(A, 10)));
     assert_eq!(peers.apply(corrupt(A)), ids(&[A]));
-    assert_eq!(standing(&peers, A), "believed");
+    assert_eq!(outcome(&peers, A), "accepted");
     assert_eq!(peers.malformed(&LeaseId::new(A)), Some(&Malformed("no JSON".into())));
     peers.apply(put(lease(A, 10)));
     assert_eq!(peers.malformed(&LeaseId::new(A)), None);
@@ -179,15 +179,15 @@ fn a_record_that_becomes_unreadable_keeps_its_last_lease() {
 
 #[test]
 fn a_record_that_was_never_readable_is_rejected() {
-    let mut peers = judged();
+    let mut peers = validity();
     peers.apply(corrupt(A));
-    assert_eq!(standing(&peers, A), "its record cannot be read: no JSON");
+    assert_eq!(outcome(&peers, A), "its record cannot be read: no JSON");
     assert!(peers.missing().is_empty());
 }
 
 #[test]
 fn nothing_is_complete_before_the_first_snapshot() {
-    let mut peers = judged();
+    let mut peers = validity();
     peers.apply(put(lease(A, 10)));
     assert!(!peers.is_complete());
     peers.apply(snapshot(&[A]));
@@ -196,19 +196,19 @@ fn nothing_is_complete_before_the_first_snapshot() {
 
 #[test]
 fn a_lease_that_a_snapshot_lacks_is_missing_and_stays_until_withdrawn() {
-    let mut peers = judged();
+    let mut peers = validity();
     peers.apply(snapshot(&[A, B, C]));
     assert_eq!(peers.apply(snapshot(&[A, B])), ids(&[]));
     assert_eq!(missing(&peers), ids(&[C]));
-    assert_eq!(standing(&peers, C), "believed");
+    assert_eq!(outcome(&peers, C), "accepted");
     assert_eq!(peers.withdraw(50), Withdrawal::Done(ids(&[C])));
-    assert_eq!(standing(&peers, C), "unknown");
+    assert_eq!(outcome(&peers, C), "unknown");
 }
 
 #[test]
 fn a_lease_that_returns_in_time_is_not_removed() {
     for back in [put(lease(C, 10)), snapshot(&[A, B, C])] {
-        let mut peers = judged();
+        let mut peers = validity();
         peers.apply(snapshot(&[A, B, C]));
         peers.apply(LeaseUpdate::Remove(LeaseId::new(C)));
         assert_eq!(peers.apply(back), ids(&[]));
@@ -218,7 +218,7 @@ fn a_lease_that_returns_in_time_is_not_removed() {
 
 #[test]
 fn removing_an_unknown_lease_changes_nothing() {
-    let mut peers = judged();
+    let mut peers = validity();
     peers.apply(snapshot(&[A]));
     peers.apply(LeaseUpdate::Remove(LeaseId::new(B)));
     assert!(peers.missing().is_empty());
@@ -231,12 +231,12 @@ fn missing(peers: &Peers) -> BTreeSet<LeaseId> {
 #[test]
 fn removals_above_the_limit_are_held() {
     let four = [A, B, C, "10.5.6.0/24@172.16.0.6"];
-    let mut peers = judged();
+    let mut peers = validity();
     peers.apply(snapshot(&four));
     peers.apply(snapshot(&[A]));
     assert_eq!(peers.withdraw(50), Withdrawal::Held { missing: 3, of: 4 });
     assert_eq!(peers.withdraw(74), Withdrawal::Held { missing: 3, of: 4 });
-    assert_eq!(standing(&peers, B), "believed");
+    assert_eq!(outcome(&peers, B), "accepted");
     assert!(matches!(peers.clone().withdraw(75), Withdrawal::Done(_)));
     peers.apply(put(lease(B, 10)));
     assert!(matches!(peers.withdraw(50), Withdrawal::Done(_)));
@@ -244,7 +244,7 @@ fn removals_above_the_limit_are_held() {
 
 #[test]
 fn a_single_loss_is_never_held() {
-    let mut peers = judged();
+    let mut peers = validity();
     peers.apply(snapshot(&[A]));
     peers.apply(snapshot(&[]));
     assert_eq!(peers.withdraw(0), Withdrawal::Done(ids(&[A])));
@@ -252,7 +252,7 @@ fn a_single_loss_is_never_held() {
 
 #[test]
 fn our_own_lease_does_not_count_among_the_peers() {
-    let mut peers = judged();
+    let mut peers = validity();
     peers.apply(snapshot(&[OWN, A, B, C]));
     peers.apply(snapshot(&[OWN, A]));
     assert_eq!(peers.withdraw(50), Withdrawal::Held { missing: 2, of: 3 });
@@ -260,7 +260,7 @@ fn our_own_lease_does_not_count_among_the_peers() {
 
 #[test]
 fn a_store_that_lost_our_lease_too_is_not_trusted() {
-    let mut peers = judged();
+    let mut peers = validity();
     peers.apply(snapshot(&[OWN, A, B, C]));
     peers.apply(snapshot(&[A, B]));
     assert_eq!(peers.withdraw(100), Withdrawal::Held { missing: 1, of: 3 });
@@ -270,18 +270,18 @@ fn a_store_that_lost_our_lease_too_is_not_trusted() {
 
 #[test]
 fn losing_our_own_lease_alone_holds_nothing() {
-    let mut peers = judged();
+    let mut peers = validity();
     peers.apply(snapshot(&[OWN, A]));
     peers.apply(snapshot(&[A]));
     assert!(matches!(peers.withdraw(50), Withdrawal::Done(_)));
-    assert_eq!(standing(&peers, A), "believed");
+    assert_eq!(outcome(&peers, A), "accepted");
 }
 
 #[test]
 fn a_lease_of_the_checkpoint_is_missing_until_the_store_lists_it() {
-    let mut peers = Peers::remembered([lease(A, 10), lease(B, 10)].map(Arc::new));
-    peers.judge_by(rules());
-    assert_eq!(standing(&peers, A), "believed");
+    let mut peers = Peers::from_checkpoint([lease(A, 10), lease(B, 10)].map(Arc::new));
+    peers.validate_by(rules());
+    assert_eq!(outcome(&peers, A), "accepted");
     assert!(!peers.is_complete());
     peers.apply(snapshot(&[A]));
     assert_eq!(missing(&peers), ids(&[B]));
@@ -290,8 +290,9 @@ fn a_lease_of_the_checkpoint_is_missing_until_the_store_lists_it() {
 #[test]
 fn leases_of_the_checkpoint_alone_do_not_count_as_lost_by_the_store() {
     let remembered = || {
-        let mut peers = Peers::remembered([lease(A, 10), lease(B, 10), lease(C, 10)].map(Arc::new));
-        peers.judge_by(rules());
+        let mut peers =
+            Peers::from_checkpoint([lease(A, 10), lease(B, 10), lease(C, 10)].map(Arc::new));
+        peers.validate_by(rules());
         peers
     };
     let mut peers = remembered();
@@ -302,11 +303,11 @@ fn leases_of_the_checkpoint_alone_do_not_count_as_lost_by_the_store() {
     peers.apply(snapshot(&[OWN, A, B]));
     peers.apply(snapshot(&[OWN]));
     assert_eq!(peers.withdraw(50), Withdrawal::Held { missing: 2, of: 2 });
-    assert_eq!(standing(&peers, C), "unknown");
+    assert_eq!(outcome(&peers, C), "unknown");
     // A store that lost our lease may have lost theirs.
     let mut peers = remembered();
     peers.apply(snapshot(&[A]));
-    peers.doubt_all();
+    peers.mark_all_unlisted();
     assert_eq!(peers.withdraw(50), Withdrawal::Held { missing: 2, of: 3 });
 }
 
@@ -314,7 +315,7 @@ fn leases_of_the_checkpoint_alone_do_not_count_as_lost_by_the_store() {
 fn deleted_nodes_are_removed_however_many() {
     let deleted = |id: &str| LeaseUpdate::DeleteNode(LeaseId::new(id));
     let removed = |id: &str| LeaseUpdate::Remove(LeaseId::new(id));
-    let mut peers = judged();
+    let mut peers = validity();
     peers.apply(snapshot(&[A, B, C]));
     for id in [A, B, C] {
         peers.apply(deleted(id));
@@ -327,7 +328,7 @@ fn deleted_nodes_are_removed_however_many() {
     }
     assert_eq!(peers.withdraw(50), Withdrawal::Held { missing: 3, of: 3 });
     // Our own node was deleted, too.
-    let mut peers = judged();
+    let mut peers = validity();
     peers.apply(snapshot(&[OWN, A, B, C]));
     for id in [A, B, OWN] {
         peers.apply(deleted(id));
@@ -341,25 +342,25 @@ fn deleted_nodes_are_removed_however_many() {
 fn only_what_the_store_reported_of_one_of_many_peers_is_a_single_removal() {
     let removed = |id: &LeaseId| LeaseUpdate::Remove(id.clone());
     let many: Vec<Lease> = leases_by_age(10, |number| nth(number, 24));
-    let mut peers = judged();
+    let mut peers = validity();
     peers.apply(listing(&many));
     assert!(!peers.is_single_removal());
     peers.apply(removed(&many[0].id));
     assert!(peers.is_single_removal());
     peers.apply(removed(&many[1].id));
     assert!(!peers.is_single_removal());
-    let mut peers = judged();
+    let mut peers = validity();
     peers.apply(listing(&many));
     peers.apply(listing(&many[1..]));
     assert!(!peers.is_single_removal(), "no one reported it");
-    let mut peers = judged();
+    let mut peers = validity();
     peers.apply(listing(&many[1..]));
     peers.apply(removed(&many[1].id));
     assert!(!peers.is_single_removal(), "it is one of few");
     peers.apply(put(many[1].clone()));
     peers.apply(LeaseUpdate::DeleteNode(many[1].id.clone()));
     assert!(peers.is_single_removal());
-    let mut peers = judged();
+    let mut peers = validity();
     peers.apply(snapshot(&[OWN, A]));
     peers.apply(LeaseUpdate::DeleteNode(LeaseId::new(OWN)));
     assert!(!peers.is_single_removal(), "it is our own");
@@ -407,20 +408,20 @@ fn inside_one_another(count: u32) -> Vec<Lease> {
 /// The number of claims and leases that are visited while `leases` are added in one burst, listed,
 /// go missing, are validated and withdrawn.
 fn work(leases: &[Lease]) -> usize {
-    let mut peers = judged();
+    let mut peers = validity();
     for lease in leases {
-        peers.take_in(put(lease.clone()));
+        peers.update(put(lease.clone()));
     }
     let mut again = peers.affected().len();
     again += peers.apply(listing(leases)).len();
     assert_eq!(peers.all().filter(|(_, peer)| peer.is_some()).count(), leases.len());
     for lease in leases {
-        peers.take_in(LeaseUpdate::Remove(lease.id.clone()));
+        peers.update(LeaseUpdate::Remove(lease.id.clone()));
     }
     again += peers.affected().len();
     assert_eq!(peers.all().filter(|(_, peer)| peer.is_some()).count(), leases.len());
     let Withdrawal::Done(gone) = peers.withdraw(100) else { panic!("all are to go") };
-    again + gone.len() + peers.looked_at()
+    again + gone.len() + peers.visited()
 }
 
 #[test]
@@ -434,16 +435,16 @@ fn twice_as_many_conflicting_leases_take_twice_the_work() {
 
 #[test]
 fn a_subnet_that_contains_thousands_of_older_ones_is_compared_with_the_first() {
-    let looked_at = |count| {
-        let mut peers = judged();
+    let visited = |count| {
+        let mut peers = validity();
         for lease in below_one_subnet(count) {
             for id in peers.apply(put(lease)) {
                 assert!(peers.peer(&id).is_some());
             }
         }
-        peers.looked_at()
+        peers.visited()
     };
-    let (once, twice) = (looked_at(511), looked_at(1023));
+    let (once, twice) = (visited(511), visited(1023));
     assert!(twice < once * 5 / 2, "{once} and {twice}");
 }
 
@@ -452,7 +453,7 @@ fn a_claim_that_wins_nothing_affects_no_other_lease() {
     for conflict in [of_one_mac, of_one_subnet] {
         let mut leases = conflict(100);
         let youngest = leases.remove(0);
-        let mut peers = judged();
+        let mut peers = validity();
         peers.apply(listing(&leases));
         assert_eq!(peers.apply(put(youngest.clone())), [youngest.id.clone()].into());
         assert_eq!(peers.apply(LeaseUpdate::Remove(youngest.id)), ids(&[]));
@@ -462,10 +463,10 @@ fn a_claim_that_wins_nothing_affects_no_other_lease() {
 #[test]
 fn a_burst_of_holder_changes_is_evaluated_once() {
     let leases = of_one_mac(100);
-    let mut peers = judged();
+    let mut peers = validity();
     peers.apply(listing(&leases));
     for lease in leases.iter().rev() {
-        peers.take_in(LeaseUpdate::Remove(lease.id.clone()));
+        peers.update(LeaseUpdate::Remove(lease.id.clone()));
     }
     assert_eq!(peers.affected().len(), leases.len());
     assert_eq!(peers.affected(), ids(&[]));

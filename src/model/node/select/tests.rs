@@ -4,7 +4,7 @@
 
 use super::*;
 use crate::model::node::tests::{address, interface};
-use crate::model::node::{Lifetime, Reach};
+use crate::model::node::{Lifetime, RouteLookup};
 
 const V4: &[Family] = &[Family::V4];
 const BOTH: &[Family] = &Family::ALL;
@@ -74,7 +74,8 @@ fn a_regex_is_tried_on_addresses_and_then_on_names() {
 #[test]
 fn can_reach_uses_the_kernels_interface_and_source() {
     let source = "10.0.0.6".parse().ok();
-    let facts = Facts { reach: Some(Reach { link: LinkName::new("eth0"), source }), ..host() };
+    let facts =
+        Facts { reach: Some(RouteLookup { link: LinkName::new("eth0"), source }), ..host() };
     let options =
         InterfaceOptions { can_reach: "8.8.8.8".parse().ok(), ..InterfaceOptions::default() };
     assert_eq!(choose(&facts, &options, V4), "eth0 10.0.0.6 as 10.0.0.6");

@@ -8,7 +8,7 @@ use crate::model::entry::LinkName;
 use crate::model::lease::{Endpoint, Lease, LeaseId, Record, Vtep};
 use crate::model::node::{Node, Uplink};
 use crate::model::path::Cause;
-use crate::model::path::{Detour, Detours, Path};
+use crate::model::path::{Fallback, Fallbacks, Path};
 use crate::model::prefix::{Family, Prefix};
 use crate::model::report::{Exception, NodeReport, OtherMtu, Quality};
 use crate::model::status::PeerCounts;
@@ -43,7 +43,7 @@ pub(super) struct Machine {
     doing: String,
     seen: i64,
     pub(super) exceptions: Vec<Exception>,
-    pub(super) failing: Detours,
+    pub(super) failing: Fallbacks,
     pub(super) quality: Option<Quality>,
     pub(super) other_mtu: OtherMtu,
 }
@@ -74,7 +74,7 @@ impl World {
             doing: text.to_owned(),
             seen: 7,
             exceptions: Vec::new(),
-            failing: Detours::new(),
+            failing: Fallbacks::new(),
             quality: None,
             other_mtu: OtherMtu::default(),
         };
@@ -114,7 +114,8 @@ impl World {
 
     /// Probes of node `from` report the direct path to node `to` as failed.
     pub(super) fn finds_failing(&mut self, from: usize, to: usize) {
-        let (peer, failed) = (self.nodes[to - 1].subnet().base(), Detour::Failed(Cause::NoAnswer));
+        let (peer, failed) =
+            (self.nodes[to - 1].subnet().base(), Fallback::Failed(Cause::NoAnswer));
         self.nodes[from - 1].failing.insert(peer, failed);
     }
 

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::*;
 use crate::model::path::{Cause, Path, ProbeVerdict};
-use crate::plan::paths::{Size, answer_timeout};
+use crate::plan::paths::{ProbeSize, answer_timeout};
 
 const SECOND: Duration = Duration::from_secs(1);
 const TICK: Duration = Duration::from_millis(5);
@@ -14,21 +14,21 @@ struct World {
     board: Board,
     now: Duration,
     /// Which probes are answered.
-    answers: fn(&Question) -> bool,
+    answers: fn(&ProbeRequest) -> bool,
     random: u64,
-    sent: Vec<(Duration, Question)>,
+    sent: Vec<(Duration, ProbeRequest)>,
     /// Lost probes, and when their answers time out.
-    lost: VecDeque<(Duration, Question)>,
+    lost: VecDeque<(Duration, ProbeRequest)>,
     verdicts: BTreeMap<IpAddr, (Duration, ProbeVerdict)>,
 }
 
 impl World {
-    fn new(peers: u8, answers: fn(&Question) -> bool) -> Self {
+    fn new(peers: u8, answers: fn(&ProbeRequest) -> bool) -> Self {
         let board = Board::new(&Probe::default());
         let (sent, lost, verdicts) = (Vec::new(), VecDeque::new(), BTreeMap::new());
         let mut world = Self { board, now: SECOND, answers, random: 1, sent, lost, verdicts };
         let peers = (0..peers).map(|peer| (address(peer), Some(target(peer))));
-        world.board.follow(&peers.collect(), SECOND);
+        world.board.update_targets(&peers.collect(), SECOND);
         world
     }
 
@@ -37,34 +37,34 @@ impl World {
         while self.now < end {
             self.now += TICK;
             let timeout = answer_timeout(self.board.interval);
-            while let Some((until, question)) =
+            while let Some((until, request)) =
                 self.lost.front().copied().filter(|(until, _)| *until <= self.now)
             {
                 self.lost.pop_front();
-                self.board.lose(&question, until.checked_sub(timeout).unwrap(), self.now);
+                self.board.record_loss(&request, until.checked_sub(timeout).unwrap(), self.now);
             }
             let random = &mut self.random;
             let next = || {
                 *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                 *random
             };
-            for question in self.board.questions(self.now, next) {
-                self.sent.push((self.now, question));
-                if (self.answers)(&question) {
+            for request in self.board.requests(self.now, next) {
+                self.sent.push((self.now, request));
+                if (self.answers)(&request) {
                     let came = self.now + Duration::from_millis(1);
-                    self.board.answer(&question, self.now, came, self.random);
+                    self.board.record_answer(&request, self.now, came, self.random);
                 } else {
-                    self.lost.push_back((self.now + timeout, question));
+                    self.lost.push_back((self.now + timeout, request));
                 }
             }
-            for peer in self.board.take_judged() {
-                self.verdicts.insert(peer, (self.now, self.board.subjects[&peer].verdict));
+            for peer in self.board.take_changed() {
+                self.verdicts.insert(peer, (self.now, self.board.states[&peer].verdict));
             }
         }
     }
 
     fn verdict(&self) -> ProbeVerdict {
-        self.board.subjects[&address(0)].verdict
+        self.board.states[&address(0)].verdict
     }
 
     /// The time from `moment` to the last verdict.
@@ -82,11 +82,11 @@ fn target(peer: u8) -> Target {
     Target { public_ip, direct: true, tunnel: true }
 }
 
-const ALL: fn(&Question) -> bool = |_| true;
-const NONE: fn(&Question) -> bool = |_| false;
-const TUNNEL: fn(&Question) -> bool = |question| question.path == Path::Tunnel;
-const SMALL: fn(&Question) -> bool =
-    |question| question.path == Path::Tunnel || question.size == Size::Small;
+const ALL: fn(&ProbeRequest) -> bool = |_| true;
+const NONE: fn(&ProbeRequest) -> bool = |_| false;
+const TUNNEL: fn(&ProbeRequest) -> bool = |request| request.path == Path::Tunnel;
+const SMALL: fn(&ProbeRequest) -> bool =
+    |request| request.path == Path::Tunnel || request.size == ProbeSize::Small;
 
 #[test]
 fn the_first_answer_makes_a_path_good() {
@@ -168,7 +168,7 @@ fn a_silent_peer_that_probes_us_is_probed_at_once() {
     world.run(SECOND * 20);
     assert_eq!(world.verdict(), ProbeVerdict::Silent);
     (world.answers, world.sent) = (ALL, Vec::new());
-    world.board.hear(address(0), world.now);
+    world.board.record_packet(address(0), world.now);
     world.run(TICK * 2);
     assert_eq!(world.verdict(), ProbeVerdict::Good);
 }
@@ -177,7 +177,7 @@ fn a_silent_peer_that_probes_us_is_probed_at_once() {
 fn a_peer_that_has_sent_a_packet_is_never_silent() {
     let mut world = World::new(1, NONE);
     world.run(TICK);
-    world.board.hear(address(0), world.now);
+    world.board.record_packet(address(0), world.now);
     world.run(SECOND * 60);
     assert_eq!(world.verdict(), ProbeVerdict::Pending);
     world.sent.clear();
@@ -193,7 +193,7 @@ fn a_silent_peer_that_sends_a_packet_becomes_pending() {
     let mut world = World::new(1, NONE);
     world.run(SECOND * 20);
     assert_eq!(world.verdict(), ProbeVerdict::Silent);
-    world.board.hear(address(0), world.now);
+    world.board.record_packet(address(0), world.now);
     world.run(TICK);
     assert_eq!(world.verdict(), ProbeVerdict::Pending);
 }
@@ -203,7 +203,7 @@ fn a_silent_peer_can_be_probed_again_from_the_start() {
     let mut world = World::new(1, NONE);
     world.run(SECOND * 60);
     assert_eq!(world.verdict(), ProbeVerdict::Silent);
-    world.board.ask_again(&[address(0)].into(), world.now);
+    world.board.restart(&[address(0)].into(), world.now);
     world.answers = TUNNEL;
     world.run(TICK);
     assert_eq!(world.verdict(), ProbeVerdict::Pending);
@@ -267,10 +267,10 @@ fn a_peer_at_another_address_is_pending_again() {
     world.run(SECOND);
     let moved = Target { public_ip: IpAddr::from([172, 16, 9, 9]), ..target(0) };
     world.answers = NONE;
-    world.board.follow(&[(address(0), Some(moved))].into(), world.now);
+    world.board.update_targets(&[(address(0), Some(moved))].into(), world.now);
     world.run(TICK);
     assert_eq!(world.verdict(), ProbeVerdict::Pending);
-    world.board.follow(&[(address(0), None)].into(), world.now);
+    world.board.update_targets(&[(address(0), None)].into(), world.now);
     world.run(SECOND * 10);
     world.sent.clear();
     world.run(SECOND * 10);
@@ -280,62 +280,62 @@ fn a_peer_at_another_address_is_pending_again() {
 #[test]
 fn a_probe_of_a_former_target_does_not_count_for_the_new_one() {
     let mut board = Board::new(&Probe::default());
-    board.follow(&[(address(1), Some(target(1)))].into(), SECOND);
-    let former = board.questions(SECOND, || 0)[0];
+    board.update_targets(&[(address(1), Some(target(1)))].into(), SECOND);
+    let former = board.requests(SECOND, || 0)[0];
     let moved = Target { public_ip: IpAddr::from([172, 16, 9, 9]), ..target(1) };
-    board.follow(&[(address(1), Some(moved))].into(), SECOND);
-    board.answer(&former, SECOND, SECOND, 0);
-    board.lose(&former, SECOND, SECOND);
-    let subject = |board: &Board| board.subjects[&address(1)];
-    let mut unknown = Subject::new(moved, former.number + 1);
+    board.update_targets(&[(address(1), Some(moved))].into(), SECOND);
+    board.record_answer(&former, SECOND, SECOND, 0);
+    board.record_loss(&former, SECOND, SECOND);
+    let state = |board: &Board| board.states[&address(1)];
+    let mut unknown = ProbeState::new(moved, former.number + 1);
     unknown.turn = SECOND;
-    assert_eq!(subject(&board), unknown);
-    let question = board.questions(SECOND, || 0)[0];
-    board.answer(&question, SECOND, SECOND, 0);
-    assert_eq!(subject(&board).verdict, ProbeVerdict::Good);
+    assert_eq!(state(&board), unknown);
+    let request = board.requests(SECOND, || 0)[0];
+    board.record_answer(&request, SECOND, SECOND, 0);
+    assert_eq!(state(&board).verdict, ProbeVerdict::Good);
 }
 
 #[test]
 fn a_delayed_loop_counts_no_loss() {
     let mut board = Board::new(&Probe::default());
-    board.follow(&[(address(1), Some(target(1)))].into(), SECOND);
-    // The questions are sent a minute later, and their answers applied another minute later.
+    board.update_targets(&[(address(1), Some(target(1)))].into(), SECOND);
+    // The requests are sent a minute later, and their answers applied another minute later.
     let (sent, applied) = (SECOND * 60, SECOND * 120);
-    for question in board.questions(SECOND, || 0) {
-        board.answer(&question, sent, sent + TICK, 0);
+    for request in board.requests(SECOND, || 0) {
+        board.record_answer(&request, sent, sent + TICK, 0);
     }
-    board.questions(applied, || 0);
-    let subject = board.subjects[&address(1)];
-    assert_eq!((subject.verdict, subject.direct.missed), (ProbeVerdict::Good, 0));
-    assert_eq!(subject.direct.round_trip, Some(TICK));
+    board.requests(applied, || 0);
+    let state = board.states[&address(1)];
+    assert_eq!((state.verdict, state.direct.missed), (ProbeVerdict::Good, 0));
+    assert_eq!(state.direct.round_trip, Some(TICK));
 }
 
 #[test]
 fn losses_before_the_peer_probed_paths_are_not_counted() {
-    let subject = |world: &World| world.board.subjects[&address(0)];
+    let state = |world: &World| world.board.states[&address(0)];
     let mut world = World::new(1, NONE);
     world.run(SECOND * 80);
-    assert_eq!(subject(&world).window(Path::Direct), (0, 0));
+    assert_eq!(state(&world).window(Path::Direct), (0, 0));
     world.answers = ALL;
     world.run(SECOND * 20);
     for path in [Path::Direct, Path::Tunnel] {
-        let (asked, lost) = subject(&world).window(path);
+        let (asked, lost) = state(&world).window(path);
         assert!(asked > 0 && lost == 0, "{lost} of {asked}");
     }
     // From then on, losses are counted.
     world.answers = NONE;
     world.run(SECOND * 5);
-    assert!(subject(&world).window(Path::Direct).1 >= 3);
+    assert!(state(&world).window(Path::Direct).1 >= 3);
 }
 
 #[test]
 fn a_direct_path_is_not_judged_by_probes_before_the_peer_probed_paths() {
-    let subject = |world: &World| world.board.subjects[&address(0)];
+    let state = |world: &World| world.board.states[&address(0)];
     let mut world = World::new(1, NONE);
     world.run(SECOND * 80);
     // Its first packet is the answer through the tunnel.
     world.answers = TUNNEL;
-    while subject(&world).tunnel.heard.is_none() {
+    while state(&world).tunnel.answered_at.is_none() {
         world.run(TICK);
     }
     world.answers = ALL;
@@ -343,7 +343,7 @@ fn a_direct_path_is_not_judged_by_probes_before_the_peer_probed_paths() {
     for _ in 0..2000 {
         world.run(TICK);
         assert!(!matches!(world.verdict(), ProbeVerdict::Bad(_)));
-        assert_eq!(subject(&world).window(Path::Direct).1, 0);
+        assert_eq!(state(&world).window(Path::Direct).1, 0);
     }
     assert_eq!(world.verdict(), ProbeVerdict::Good);
 }

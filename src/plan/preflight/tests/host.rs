@@ -17,7 +17,7 @@ pub(super) fn needs() -> Needs {
         subnets: vec![prefix("10.244.1.0/24"), prefix("fd00:10:244:1::/64")],
         underlay: Some(LinkName::new("eth0")),
         tunnels: vec![(LinkName::new("flannel.1"), 50), (LinkName::new("flannel-v6.1"), 70)],
-        packets: Packets::ByTwoWays,
+        routing: Routing::Asymmetric,
         ports: vec![Port::Tunnel(8472), Port::Probes(8475)],
         neighbours: Family::ALL.map(|family| (family, 1000)).into(),
         pod_mtu: Some(1430),
@@ -129,6 +129,6 @@ pub(super) fn mtu(host: &mut Host, name: &str, mtu: u32) {
     link.unwrap().mtu = mtu;
 }
 
-pub(super) fn rival(place: Place) -> Rival {
-    Rival::Process(Process { pid: 812, name: "flanneld".to_owned(), place })
+pub(super) fn other_daemon(place: Place) -> OtherDaemon {
+    OtherDaemon::Process(Process { pid: 812, name: "flanneld".to_owned(), place })
 }

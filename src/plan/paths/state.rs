@@ -5,10 +5,10 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use super::pace::Pace;
-use super::verdict::{Rules, Size, Track, judge};
+use super::verdict::{ProbeSize, Thresholds, Track, judge};
 use crate::model::config::Probe;
 use crate::model::lease::Endpoint;
-use crate::model::local::Local as NodeLocal;
+use crate::model::local::Local;
 use crate::model::path::{Path, ProbeVerdict};
 use crate::model::prefix::Family;
 
@@ -16,14 +16,14 @@ use crate::model::prefix::Family;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Targets {
     /// None while probing is off.
-    pub local: Option<Local>,
+    pub local: Option<LocalProber>,
     /// Keyed by the first address of the peer's subnet.
     pub peers: BTreeMap<IpAddr, Target>,
 }
 
 /// This node as the sender of probes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Local {
+pub struct LocalProber {
     pub probe: Probe,
     /// The first addresses of our subnets, one per family.
     pub addresses: BTreeMap<Family, IpAddr>,
@@ -41,9 +41,9 @@ pub struct Target {
     pub tunnel: bool,
 }
 
-impl Local {
+impl LocalProber {
     /// None while probing is off.
-    pub fn of(local: &NodeLocal, pod_mtu: u32) -> Option<Self> {
+    pub fn of(local: &Local, pod_mtu: u32) -> Option<Self> {
         let own = local.own.as_ref()?;
         let probe = local.config.probing()?.clone();
         let address = |endpoint: &Endpoint| (endpoint.subnet.family(), endpoint.subnet.base());
@@ -53,7 +53,7 @@ impl Local {
 }
 
 impl Target {
-    pub fn of(local: &NodeLocal, endpoint: &Endpoint) -> Self {
+    pub fn of(local: &Local, endpoint: &Endpoint) -> Self {
         let vni = local.config.backend.tunnel.vni;
         let is_ours = |theirs: Option<u32>| theirs.is_none_or(|theirs| theirs == vni);
         Self {
@@ -66,18 +66,18 @@ impl Target {
 
 /// A probe of a peer. The probe task sends it and reports the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Question {
+pub struct ProbeRequest {
     /// Probes are numbered in the order in which they are created.
     pub number: u64,
     pub peer: IpAddr,
     pub public_ip: IpAddr,
     pub path: Path,
-    pub size: Size,
+    pub size: ProbeSize,
 }
 
 /// The probe state of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Subject {
+pub struct ProbeState {
     pub target: Target,
     pub direct: Track,
     pub tunnel: Track,
@@ -105,7 +105,7 @@ const RECENT: Duration = Duration::from_secs(600);
 /// doublings.
 const MOST_DOUBLINGS: u32 = 3;
 
-impl Subject {
+impl ProbeState {
     /// A peer whose state is unknown; `last` is the number of the last probe of any peer.
     pub(super) fn new(target: Target, last: u64) -> Self {
         Self {
@@ -133,9 +133,9 @@ impl Subject {
         }
     }
 
-    /// Whether the result of `question` is about the current target.
-    pub(super) const fn counts(&self, question: &Question) -> bool {
-        question.number > self.ignored_until
+    /// Whether the result of `request` is about the current target.
+    pub(super) const fn counts(&self, request: &ProbeRequest) -> bool {
+        request.number > self.ignored_until
     }
 
     /// The results by `path`.
@@ -152,8 +152,8 @@ impl Subject {
         self.first_packet.map_or((0, 0), |_| self.track(path).window())
     }
 
-    pub(super) fn pace(&self, rules: Rules) -> Pace {
-        let fails = |track: &Track| track.missed >= rules.failures;
+    pub(super) fn pace(&self, thresholds: Thresholds) -> Pace {
+        let fails = |track: &Track| track.missed >= thresholds.failures;
         // If both paths fail, or there is no tunnel to compare with, faster probes would not help.
         let is_dead = fails(&self.direct) && (fails(&self.tunnel) || !self.target.tunnel);
         match self.verdict {
@@ -167,17 +167,17 @@ impl Subject {
     }
 
     /// The probes to send next.
-    pub(super) fn questions(&self, rules: Rules) -> Vec<(Path, Size)> {
+    pub(super) fn requests(&self, thresholds: Thresholds) -> Vec<(Path, ProbeSize)> {
         let Target { direct, tunnel, .. } = self.target;
-        let pace = self.pace(rules);
+        let pace = self.pace(thresholds);
         let tunnel = tunnel && (!direct || pace.is_urgent() || self.turns.is_multiple_of(STANDBY));
         let doubtful = direct && pace.is_urgent() && self.direct.missed > 0;
-        let questions = [
-            (direct, (Path::Direct, Size::Large)),
-            (doubtful, (Path::Direct, Size::Small)),
-            (tunnel, (Path::Tunnel, Size::Large)),
+        let requests = [
+            (direct, (Path::Direct, ProbeSize::Large)),
+            (doubtful, (Path::Direct, ProbeSize::Small)),
+            (tunnel, (Path::Tunnel, ProbeSize::Large)),
         ];
-        questions.into_iter().filter_map(|(wanted, question)| wanted.then_some(question)).collect()
+        requests.into_iter().filter_map(|(wanted, request)| wanted.then_some(request)).collect()
     }
 
     pub(super) fn take_turn(&mut self, now: Duration) {
@@ -187,33 +187,33 @@ impl Subject {
 
     /// Records that a packet of the peer arrived. Losses before its first packet are ignored: the
     /// peer may not have answered probes yet.
-    pub(super) fn hear(&mut self, now: Duration) {
+    pub(super) fn record_packet(&mut self, now: Duration) {
         if self.first_packet.is_none() {
             self.first_packet = Some(now);
             (self.direct, self.tunnel) = (Track::default(), Track::default());
         }
     }
 
-    pub(super) fn take_answer(&mut self, question: &Question, sent: Duration, now: Duration) {
-        self.hear(now);
-        self.track_mut(question.path).take_answer(question.size, sent, now);
+    pub(super) fn take_answer(&mut self, request: &ProbeRequest, sent: Duration, now: Duration) {
+        self.record_packet(now);
+        self.track_mut(request.path).take_answer(request.size, sent, now);
     }
 
-    pub(super) fn take_loss(&mut self, question: &Question, sent: Duration) {
+    pub(super) fn take_loss(&mut self, request: &ProbeRequest, sent: Duration) {
         if self.first_packet.is_none_or(|since| sent >= since) {
-            self.track_mut(question.path).take_loss(question.size, sent);
+            self.track_mut(request.path).take_loss(request.size, sent);
         }
     }
 
     /// Updates the verdict; returns whether it has changed.
-    pub(super) fn judge(&mut self, rules: Rules, now: Duration) -> bool {
+    pub(super) fn judge(&mut self, thresholds: Thresholds, now: Duration) -> bool {
         let first_probe = self.first_probe.filter(|_| self.first_packet.is_none());
         let silent_for = first_probe.map_or(Duration::ZERO, |since| now.saturating_sub(since));
         let successes =
-            rules.successes << self.recent_failures.saturating_sub(1).min(MOST_DOUBLINGS);
-        let rules = Rules { successes, ..rules };
+            thresholds.successes << self.recent_failures.saturating_sub(1).min(MOST_DOUBLINGS);
+        let thresholds = Thresholds { successes, ..thresholds };
         let last = self.verdict;
-        self.verdict = judge(last, &self.direct, &self.tunnel, rules, silent_for);
+        self.verdict = judge(last, &self.direct, &self.tunnel, thresholds, silent_for);
         if matches!(self.verdict, ProbeVerdict::Bad(_)) && !matches!(last, ProbeVerdict::Bad(_)) {
             let is_first = now.saturating_sub(self.failed) > RECENT;
             self.recent_failures = if is_first { 1 } else { self.recent_failures + 1 };

@@ -181,13 +181,13 @@ impl Rules {
         let ours = self.own.iter().flat_map(Lease::subnets);
         let mut pools = self.pools.iter();
         ours.chain([subnet]).any(|subnet| subnet.contains(address))
-            || pools.any(|pool| hands_out(pool, address) && !self.is_among_pods(pool))
+            || pools.any(|pool| assigns(pool, address) && !self.is_among_pods(pool))
     }
 
     /// Whether this node's own addresses are in the pool, as in a flat network: then those of peers
     /// may be, too.
     fn is_among_pods(&self, pool: &Pool) -> bool {
-        self.addresses.iter().any(|address| hands_out(pool, *address))
+        self.addresses.iter().any(|address| assigns(pool, *address))
     }
 
     fn check_mac(&self, family: Family, mac: MacAddr) -> Result<(), Rejected> {
@@ -221,6 +221,6 @@ fn is_reserved(on_link: Prefix, address: IpAddr) -> bool {
     is_shared && (address == on_link.base() || address == on_link.last())
 }
 
-fn hands_out(pool: &Pool, address: IpAddr) -> bool {
-    Prefix::holding(address, pool.subnet_len).is_some_and(|subnet| pool.hands_out(subnet))
+fn assigns(pool: &Pool, address: IpAddr) -> bool {
+    Prefix::holding(address, pool.subnet_len).is_some_and(|subnet| pool.assigns(subnet))
 }
