@@ -246,7 +246,7 @@ mod tests {
             conflicts: [("our_public_ip".to_owned(), 1)].into(),
             firewall: Some(FirewallStatus {
                 name: "nftables".to_owned(),
-                reason: "this kernel has it".to_owned(),
+                reason: "this kernel supports it".to_owned(),
             }),
             tables: vec![TableStatus { name: "ip tweed.1".to_owned(), programmed: true }],
             guard: Some(GuardStatus {

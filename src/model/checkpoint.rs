@@ -80,6 +80,6 @@ mod tests {
         let first = host("one", "first");
         assert!(first.is_of_same_boot(&host("one", "first")));
         assert!(!first.is_of_same_boot(&host("one", "second")));
-        assert!(!HostId::default().is_of_same_boot(&HostId::default()), "none of them says");
+        assert!(!HostId::default().is_of_same_boot(&HostId::default()), "no id is known");
     }
 }

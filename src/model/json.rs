@@ -51,7 +51,7 @@ impl Fields {
     }
 
     pub fn str(&self, key: &'static str) -> Result<Option<&str>, WrongType> {
-        self.typed(key, "a text", Value::as_str)
+        self.typed(key, "a string", Value::as_str)
     }
 
     pub fn object(&self, key: &'static str) -> Result<Option<Self>, WrongType> {
@@ -59,7 +59,7 @@ impl Fields {
     }
 
     pub fn texts(&self, key: &'static str) -> Result<Option<Vec<String>>, WrongType> {
-        self.typed(key, "a list of texts", |value| Deserialize::deserialize(value).ok())
+        self.typed(key, "a list of strings", |value| Deserialize::deserialize(value).ok())
     }
 
     fn typed<'a, T>(

@@ -66,9 +66,9 @@ pub enum Cause {
 impl fmt::Display for Fallback {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unproven => {
-                f.write_str("its direct path is not proven: answers to direct probes are awaited")
-            }
+            Self::Unproven => f.write_str(
+                "its direct path is not verified yet: waiting for answers to direct probes",
+            ),
             Self::Failed(cause) => write!(f, "its direct path fails: {cause}"),
             Self::Unanswered => f.write_str(
                 "it has never answered a probe: it may run flannel, which may drop direct packets",

@@ -10,7 +10,7 @@ pub struct Secret(hmac::Key);
 
 /// The text is not a secret. The message does not contain the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("it must be 64 hexadecimal digits: delete it, and it is made anew")]
+#[error("it must be 64 hexadecimal digits: delete it, and tweedd creates a new one")]
 pub struct NotASecret;
 
 impl Secret {

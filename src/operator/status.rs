@@ -197,7 +197,7 @@ mod tests {
             conflicts: [].into(),
             firewall: Some(FirewallStatus {
                 name: "nftables".into(),
-                reason: "this kernel has it".into(),
+                reason: "this kernel supports it".into(),
             }),
             tables: [("ip tweed.1", true), ("ip6 tweed.1", false)]
                 .map(|(name, programmed)| TableStatus { name: name.into(), programmed })
@@ -268,7 +268,7 @@ mod tests {
         pod MTU      1430
         peers        12 direct, 3 by tunnel, 0 left out, 0 set aside, 0 missing
         direct paths not probed
-        firewall     nftables (this kernel has it): ip tweed.1, ip6 tweed.1 (missing)
+        firewall     nftables (this kernel supports it): ip tweed.1, ip6 tweed.1 (missing)
         tunnel       not tracked, strangers dropped, pods dropped, 15 sources let in
         since start  31 created, 0 replaced, 0 removed, 1 dump, 0 overruns, 2 configs
                      read, 0 fallbacks, 0 MAC changes
@@ -304,7 +304,7 @@ mod tests {
         pod MTU      1430
         peers        12 direct, 3 by tunnel, 0 left out, 0 set aside, 0 missing
         direct paths not probed
-        firewall     nftables (this kernel has it): ip tweed.1, ip6 tweed.1 (missing)
+        firewall     nftables (this kernel supports it): ip tweed.1, ip6 tweed.1 (missing)
         tunnel       not tracked, strangers dropped, pods dropped, 15 sources let in
         since start  31 created, 0 replaced, 0 removed, 1 dump, 0 overruns, 2 configs
                      read, 0 fallbacks, 0 MAC changes

@@ -38,20 +38,20 @@ pub enum Reload {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PendingReason {
     #[error(
-        "the network config was edited, but --config-reload is off: restart tweedd to take it in"
+        "the network config was edited, but --config-reload is off: restart tweedd to apply it"
     )]
     ForStart,
-    #[error("{key} cannot change on a running node: put it back")]
+    #[error("{key} cannot change on a running node: restore its value")]
     ForKey { key: &'static str },
-    #[error("staying on {ours}: without Mixed, {} is taken in at the next start", wanted.unlike(*ours))]
+    #[error("staying on {ours}: without Mixed, {} is applied at the next start", wanted.unlike(*ours))]
     ForMixed { ours: BackendMode, wanted: BackendMode },
     #[error(
-        "staying on {ours}: Mixed has to be on everywhere before {} changes; once it is, write the config again",
+        "staying on {ours}: Mixed must be on at all nodes before {} changes; then write the config again",
         wanted.key_unlike(*ours)
     )]
     ForMixedElsewhere { ours: BackendMode, wanted: BackendMode },
     #[error(
-        "staying on {ours} with Mixed: change {} first, and remove Mixed once all nodes have followed",
+        "staying on {ours} with Mixed: change {} first, and remove Mixed when all nodes have applied it",
         wanted.key_unlike(*ours)
     )]
     ForTwoEdits { ours: BackendMode, wanted: BackendMode },

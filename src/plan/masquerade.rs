@@ -40,10 +40,10 @@ impl Firewall {
 pub fn choice(policy: &Policy, config: &NetworkConfig, host: &Firewalls) -> Option<Choice> {
     use Firewall::{Iptables, Nftables};
     let (firewall, reason) = match policy.firewall {
-        Preference::Iptables => (Iptables, "--iptables asks for it"),
+        Preference::Iptables => (Iptables, "--iptables requests it"),
         Preference::Any if !host.nftables => (Iptables, "this kernel lacks nftables"),
-        Preference::Any if config.nftables => (Nftables, "EnableNFTables asks for it"),
-        Preference::Any => (Nftables, "this kernel has it"),
+        Preference::Any if config.nftables => (Nftables, "EnableNFTables requests it"),
+        Preference::Any => (Nftables, "this kernel supports it"),
     };
     let accepts = firewall == Iptables && policy.forward == Forward::Accept;
     let is_available = host.nftables || policy.firewall == Preference::Iptables;

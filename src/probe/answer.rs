@@ -13,7 +13,7 @@ pub enum Ignored {
     Misdirected,
     #[error("its source is not the address of its sender")]
     SourceMismatch,
-    #[error("its sender is no accepted peer")]
+    #[error("its sender is not an accepted peer")]
     UnknownSender,
     #[error("it is not a request")]
     NotARequest,

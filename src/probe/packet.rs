@@ -46,7 +46,7 @@ pub enum NotAProbe {
     Foreign,
     #[error("its seal is not of this cluster's secret")]
     Seal,
-    #[error("its fields make no sense")]
+    #[error("its fields are invalid")]
     Fields,
 }
 

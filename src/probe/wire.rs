@@ -27,15 +27,15 @@ pub struct Wire {
 /// Why a [`Wire`] cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum NoWire {
-    #[error("{0} raw sockets may not be opened: give the daemon CAP_NET_RAW")]
+    #[error("opening {0} raw sockets is not permitted: give the daemon CAP_NET_RAW")]
     NotAllowed(Family),
     #[error("{0} raw sockets cannot be opened")]
     NoRawSocket(Family, #[source] Errno),
     #[error("UDP port {1} of {0} is in use: set Probe.Port to a free one")]
     InUse(Family, u16),
-    #[error("UDP port {1} of {0} cannot be listened on")]
+    #[error("cannot listen on UDP port {1} of {0}")]
     NoPort(Family, u16, #[source] io::Error),
-    #[error("the kernel cannot be asked for next hops over netlink")]
+    #[error("cannot open a netlink socket for next hops")]
     NoNetlink(#[source] io::Error),
 }
 

@@ -99,7 +99,7 @@ fn next_to_flanneld_the_daemon_does_not_start() {
     let flanneld = Flanneld::start(&cluster, here).unwrap();
     let refused = here.daemon(&cluster.etcd).start().unwrap();
     assert_eq!(exit_code(&refused, PATIENCE).unwrap(), 1);
-    log_contains(&refused, "flanneld keeps the routes of this host").unwrap();
+    log_contains(&refused, "flanneld manages the routes of this host").unwrap();
     log_contains(&refused, &format!("stop flanneld (process {})", flanneld.0.id())).unwrap();
     assert_eq!(examine(here).unwrap(), (1, vec!["other-daemon".to_owned()]));
 
@@ -171,7 +171,7 @@ fn a_flanneld_whose_process_cannot_be_seen_is_found_by_its_health() {
     .unwrap();
     let refused = node.daemon(&cluster.etcd).argument("--healthz-port=0").start().unwrap();
     assert_eq!(exit_code(&refused, PATIENCE).unwrap(), 1);
-    log_contains(&refused, "flanneld keeps the routes of this host").unwrap();
+    log_contains(&refused, "flanneld manages the routes of this host").unwrap();
     flanneld.stop().unwrap();
     assert_eq!(examine(node).unwrap(), (0, vec![]));
 }

@@ -163,7 +163,7 @@ fn a_node_reports_its_firewall_and_cleans_up_all_rules() {
     assert_eq!(tables.len(), 6, "{status}");
     assert!(tables.iter().all(|table| table["programmed"] == true), "{status}");
     let log = daemon.log().unwrap();
-    let reported = "masquerading firewall=\"iptables\" reason=\"--iptables asks for it\"";
+    let reported = "masquerading firewall=\"iptables\" reason=\"--iptables requests it\"";
     assert_eq!(log.matches(reported).count(), 1, "{log}");
     let metrics = daemon.get("/metrics").unwrap().body;
     assert!(metrics.contains("tweed_firewall_info{firewall=\"iptables\"} 1"), "{metrics}");

@@ -210,9 +210,9 @@ fn hostile_leases(victim: &Node, peer: &Node) -> Result<Vec<Hostile>> {
         leases.push((format!("10.244.{number}.0/24"), value, word));
     };
     for mac in ["01:00:5e:00:00:01", "ff:ff:ff:ff:ff:ff", "00:00:00:00:00:00"] {
-        add(vxlan("10.99.1.210", mac), "is no unicast address");
+        add(vxlan("10.99.1.210", mac), "is not a unicast address");
     }
-    add(vxlan("10.99.1.210", &our_mac), "is the one of this node");
+    add(vxlan("10.99.1.210", &our_mac), "is that of this node");
     add(vxlan("10.99.1.210", &their_mac), "conflicts with lease");
     add(vxlan("10.99.1.210", "nonsense"), "");
     let in_pods = [inside(ours), inside(theirs)].into_iter().flatten();
@@ -223,8 +223,8 @@ fn hostile_leases(victim: &Node, peer: &Node) -> Result<Vec<Hostile>> {
     let implausible = implausible.iter().chain(&on_link).map(|it| it.parse().unwrap());
     for (address, number) in implausible.chain(in_pods).zip(1..) {
         let value = vxlan(address, &format!("02:00:00:00:04:{number:02x}"));
-        add(value, "is no address that a node can have");
-        add(host_gw(address), "is no address that a node can have");
+        add(value, "is not a valid address of a node");
+        add(host_gw(address), "is not a valid address of a node");
     }
     add(host_gw(our_ip), "is an address of this node");
     Ok(leases)

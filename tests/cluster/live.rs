@@ -161,7 +161,7 @@ fn an_invalid_edit_is_reported_by_every_node_and_changes_nothing() {
     let plan = ClusterPlan::new(2, &Stack::V4.config(&VXLAN.config()));
     let mut it = EditedCluster::start(&plan, VXLAN).unwrap();
     let cases = [
-        (HOST_GW.config(), "without Mixed, Backend.Type host-gw is taken in at the next start"),
+        (HOST_GW.config(), "without Mixed, Backend.Type host-gw is applied at the next start"),
         (r#""SubnetLen":25"#.to_owned(), "SubnetLen cannot change on a running node"),
         (r#""Mixed":7"#.to_owned(), "Mixed is 7, but must be true or false"),
     ];

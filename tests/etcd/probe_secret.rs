@@ -58,7 +58,9 @@ async fn what_is_no_secret_is_named_and_not_shown() {
     let reason = manager.probe_secret().await.unwrap_err();
     assert_eq!(
         reason,
-        format!("key {KEY}: it must be 64 hexadecimal digits: delete it, and it is made anew")
+        format!(
+            "key {KEY}: it must be 64 hexadecimal digits: delete it, and tweedd creates a new one"
+        )
     );
 }
 

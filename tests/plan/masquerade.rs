@@ -235,14 +235,14 @@ fn iptables_is_taken_where_it_is_asked_for_and_where_there_is_nothing_else() {
     let wished = r#","EnableNFTables":true"#;
     let mixed = r#","Mixed":true"#;
     for (flags, keys, host, expected) in [
-        ("--ip-masq", "", &usual, "table ip tweed.1, for this kernel has it"),
-        ("--ip-masq", explicit, &usual, "table ip tweed.1, for this kernel has it"),
-        ("--ip-masq", wished, &usual, "table ip tweed.1, for EnableNFTables asks for it"),
+        ("--ip-masq", "", &usual, "table ip tweed.1, for this kernel supports it"),
+        ("--ip-masq", explicit, &usual, "table ip tweed.1, for this kernel supports it"),
+        ("--ip-masq", wished, &usual, "table ip tweed.1, for EnableNFTables requests it"),
         (
             "--ip-masq --iptables",
             wished,
             &usual,
-            "chain iptables-nft -t nat FLANNEL-POSTRTG, for --iptables asks for it",
+            "chain iptables-nft -t nat FLANNEL-POSTRTG, for --iptables requests it",
         ),
         (
             "--ip-masq",
@@ -257,12 +257,12 @@ fn iptables_is_taken_where_it_is_asked_for_and_where_there_is_nothing_else() {
             "chain iptables-legacy -t filter FLANNEL-FWD, for this kernel lacks nftables",
         ),
         ("", wished, &usual, "nothing, for it is off"),
-        ("", mixed, &usual, "table ip tweed.1, for this kernel has it"),
+        ("", mixed, &usual, "table ip tweed.1, for this kernel supports it"),
         (
             "--iptables",
             mixed,
             &old,
-            "chain iptables-legacy -t nat TWEED-POSTRTG, for --iptables asks for it",
+            "chain iptables-legacy -t nat TWEED-POSTRTG, for --iptables requests it",
         ),
         // Programs that the operator did not ask for may not be there.
         ("--iptables-forward-rules=false", mixed, &old, "nothing, for it is off"),

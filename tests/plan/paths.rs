@@ -354,16 +354,16 @@ fn a_tunnel_of_another_vni_is_none() {
         &node(VXLAN, ""),
         &[&format!("{NEAR} vni=2")],
         expect![[r"
-        IPv4 left out: its VTEP is of VNI 2, ours of 1
-        IPv6 left out: its VTEP is of VNI 2, ours of 1
+        IPv4 left out: its VTEP has VNI 2, ours has 1
+        IPv6 left out: its VTEP has VNI 2, ours has 1
     "]],
     );
     check_plan(
         &node(HOST_GW, MIXED),
         &[&format!("{FAR} vni=2")],
         expect![[r"
-            IPv4 left out: gateway 172.17.0.9 is not on the link of eth0, and its VTEP is of VNI 2, ours of 1
-            IPv6 left out: gateway fd00:17::9 is not on the link of eth0, and its VTEP is of VNI 2, ours of 1
+            IPv4 left out: gateway 172.17.0.9 is not on the link of eth0, and its VTEP has VNI 2, ours has 1
+            IPv6 left out: gateway fd00:17::9 is not on the link of eth0, and its VTEP has VNI 2, ours has 1
         "]],
     );
 }
@@ -375,24 +375,24 @@ fn an_unknown_backend_is_left_out_by_name() {
         &node(VXLAN, ""),
         &[&peer],
         expect![[r#"
-            IPv4 left out: its backend "wireguard" is none that this version speaks
-            IPv6 left out: its backend "wireguard" is none that this version speaks
+            IPv4 left out: this version does not support its backend "wireguard"
+            IPv6 left out: this version does not support its backend "wireguard"
         "#]],
     );
     check_plan(
         &node(HOST_GW, ""),
         &[&peer],
         expect![[r#"
-            IPv4 left out: its backend "wireguard" is none that this version speaks
-            IPv6 left out: its backend "wireguard" is none that this version speaks
+            IPv4 left out: this version does not support its backend "wireguard"
+            IPv6 left out: this version does not support its backend "wireguard"
         "#]],
     );
     check_plan(
         &node(VXLAN, MIXED),
         &[&peer],
         expect![[r#"
-        IPv4 left out: its backend "wireguard" is none that this version speaks
-        IPv6 left out: its backend "wireguard" is none that this version speaks
+        IPv4 left out: this version does not support its backend "wireguard"
+        IPv6 left out: this version does not support its backend "wireguard"
     "#]],
     );
 }

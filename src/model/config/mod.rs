@@ -109,7 +109,7 @@ impl Tunnel {
 /// Why a config is invalid. Each message names the key, its value and what is allowed.
 #[derive(Debug, thiserror::Error)]
 pub enum Invalid {
-    #[error("the network config is no JSON object: {0}")]
+    #[error("the network config is not a JSON object: {0}")]
     Json(#[from] NoObject),
     #[error(transparent)]
     Type(#[from] WrongType),

@@ -148,7 +148,7 @@ fn parse_network(fields: &Fields, keys: &PoolKeys) -> Result<Option<Prefix>, Inv
     let expected = || format!("an {} prefix with its length", keys.family);
     let network = network.ok_or_else(|| wrong(keys.network, text, expected()))?;
     if network.prefix_len() == 0 {
-        let expected = "a part of all addresses: nodes and services need some, too".to_owned();
+        let expected = "longer than /0: nodes and services need addresses, too".to_owned();
         return Err(wrong(keys.network, text, expected));
     }
     Ok(Some(network))

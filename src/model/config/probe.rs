@@ -143,7 +143,7 @@ mod tests {
                 r#""Interval":"10ms""#,
                 r#"Probe.Interval is "10ms", but must be from "100ms" to "60s""#,
             ),
-            (r#""Interval":1"#, "Interval is 1, but must be a text"),
+            (r#""Interval":1"#, "Interval is 1, but must be a string"),
             (r#""FailureThreshold":0"#, "Probe.FailureThreshold is 0, but must be from 1 to 100"),
             (
                 r#""SuccessThreshold":101"#,

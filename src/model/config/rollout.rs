@@ -62,7 +62,7 @@ fn parse_from(rollout: &Fields) -> Result<BackendType, Invalid> {
     // Nodes on both backends share one tunnel, so `From` cannot change its options.
     let shared = TUNNEL_KEYS.iter().find(|key| from.get(key).is_some());
     if let Some(key) = shared {
-        let expected = "only a Type: tunnel parameters stand in Backend, for all nodes";
+        let expected = "only a Type: tunnel parameters belong in Backend, for all nodes";
         return Err(wrong("Rollout.From", format!("given with {key}"), expected.to_owned()));
     }
     parse_kind(&from, "Rollout.From.Type")

@@ -66,11 +66,11 @@ fn an_error_names_key_value_and_what_is_allowed() {
         ),
         (
             r#"{"Network":"0.0.0.0/0"}"#,
-            "Network is 0.0.0.0/0, but must be a part of all addresses: nodes and services need some, too",
+            "Network is 0.0.0.0/0, but must be longer than /0: nodes and services need addresses, too",
         ),
         (
             r#"{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"::/0"}"#,
-            "IPv6Network is ::/0, but must be a part of all addresses: nodes and services need some, too",
+            "IPv6Network is ::/0, but must be longer than /0: nodes and services need addresses, too",
         ),
         (
             r#"{"Network":"10.3.0.0/29"}"#,
@@ -134,7 +134,7 @@ fn an_error_names_key_value_and_what_is_allowed() {
         ),
         (
             r#"{"Network":"10.3.0.0/16","Mixed":true,"Rollout":{"From":{"Type":"vxlan","VNI":2}}}"#,
-            "Rollout.From is given with VNI, but must be only a Type: tunnel parameters stand in Backend, for all nodes",
+            "Rollout.From is given with VNI, but must be only a Type: tunnel parameters belong in Backend, for all nodes",
         ),
         (
             r#"{"Network":"10.3.0.0/16","Mixed":true,"Rollout":{"From":{"Type":"vxlan"},"Percent":101}}"#,
@@ -142,7 +142,7 @@ fn an_error_names_key_value_and_what_is_allowed() {
         ),
         (
             r#"{"Network":"10.3.0.0/16","Mixed":true,"Rollout":{"From":{"Type":"vxlan"},"Nodes":"a"}}"#,
-            r#"Nodes is "a", but must be a list of texts"#,
+            r#"Nodes is "a", but must be a list of strings"#,
         ),
     ];
     for (json, expected) in cases {
@@ -262,5 +262,5 @@ fn ranges_that_are_not_masqueraded_are_a_set_of_prefixes() {
         message(r#"["10.0.0.1"]"#),
         format!(r#"NonMasqueradeCIDRs is "10.0.0.1", {allowed}"#)
     );
-    assert!(message(r#""10.0.0.0/8""#).ends_with("but must be a list of texts"));
+    assert!(message(r#""10.0.0.0/8""#).ends_with("but must be a list of strings"));
 }

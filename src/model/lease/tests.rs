@@ -103,7 +103,7 @@ fn a_subnet_that_no_peer_can_have_is_rejected() {
         ("10.5.1.0/24", "subnet 10.5.1.0/24 overlaps our own subnet 10.5.1.0/24"),
         ("10.5.1.64/26", "subnet 10.5.1.64/26 overlaps our own subnet 10.5.1.0/24"),
         ("10.5.0.0/20", "subnet 10.5.0.0/20 overlaps our own subnet 10.5.1.0/24"),
-        ("10.5.200.0/24", "subnet 10.5.200.0/24 holds 10.5.200.7, an address of this node"),
+        ("10.5.200.0/24", "subnet 10.5.200.0/24 contains 10.5.200.7, an address of this node"),
     ];
     for (subnet, reason) in cases {
         let public_ip = if subnet.contains("::") { "fd00::3" } else { "172.16.0.3" };
@@ -113,7 +113,7 @@ fn a_subnet_that_no_peer_can_have_is_rejected() {
 
 #[test]
 fn a_public_ip_that_no_node_can_have_is_rejected() {
-    let implausible = |ip: &str| format!("public IP {ip} is no address that a node can have");
+    let implausible = |ip: &str| format!("public IP {ip} is not a valid address of a node");
     for ip in ["0.0.0.0", "0.1.2.3", "127.0.0.1", "224.0.0.1", "240.0.0.1", "255.255.255.255"] {
         assert_eq!(check(&lease(&format!("10.5.3.0/24@{ip}"), 10)), implausible(ip));
     }
@@ -127,15 +127,15 @@ fn a_public_ip_that_no_node_can_have_is_rejected() {
 
 #[test]
 fn a_public_ip_of_the_other_family_is_rejected() {
-    let reason = "public IP fd00::3 is no address that a node can have";
+    let reason = "public IP fd00::3 is not a valid address of a node";
     assert_eq!(check(&lease("10.5.3.0/24@fd00::3", 10)), reason);
 }
 
 #[test]
 fn a_public_ip_in_a_pod_subnet_is_rejected() {
-    let reason = "public IP 10.5.3.9 is no address that a node can have";
+    let reason = "public IP 10.5.3.9 is not a valid address of a node";
     assert_eq!(check(&lease("10.5.3.0/24@10.5.3.9", 10)), reason);
-    let reason = "public IP 10.5.1.9 is no address that a node can have";
+    let reason = "public IP 10.5.1.9 is not a valid address of a node";
     assert_eq!(check(&lease("10.5.3.0/24@10.5.1.9", 10)), reason);
 }
 
@@ -160,7 +160,7 @@ fn a_lease_with_a_value_of_this_node_is_rejected() {
     assert_eq!(check(&lease("10.5.3.0/24@172.16.0.1", 10)), reason);
     assert_eq!(
         check(&lease("10.5.3.0/24@172.17.0.1", 10)),
-        "VTEP MAC 02:00:00:00:00:01 is the one of this node"
+        "VTEP MAC 02:00:00:00:00:01 is that of this node"
     );
 }
 
@@ -172,14 +172,14 @@ fn a_mac_that_no_device_can_have_is_rejected() {
         for endpoint in &mut peer.endpoints {
             endpoint.vtep = Some(Vtep { vni: None, mac, source: None });
         }
-        assert_eq!(check(&peer), format!("VTEP MAC {mac} is no unicast address"));
+        assert_eq!(check(&peer), format!("VTEP MAC {mac} is not a unicast address"));
     }
 }
 
 #[test]
 fn a_source_that_no_node_can_have_is_dropped_and_its_lease_kept() {
     let implausible =
-        |ip: &str| format!("its source {ip} is ignored: it is no address that a node can have");
+        |ip: &str| format!("its source {ip} is ignored: it is not a valid address of a node");
     let cases = [
         ("172.18.0.3", String::new()),
         ("224.0.0.1", implausible("224.0.0.1")),

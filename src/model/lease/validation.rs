@@ -37,17 +37,17 @@ pub enum Rejected {
     IllegalLength(Prefix),
     #[error("subnet {0} overlaps our own subnet {1}")]
     OverlapsOurs(Prefix, Prefix),
-    #[error("subnet {0} holds {1}, an address of this node")]
+    #[error("subnet {0} contains {1}, an address of this node")]
     HoldsOurAddress(Prefix, IpAddr),
     #[error("its {what} conflicts with lease {id}")]
     ConflictsWith { what: Contested, id: LeaseId },
-    #[error("public IP {0} is no address that a node can have")]
+    #[error("public IP {0} is not a valid address of a node")]
     ImplausibleAddress(IpAddr),
     #[error("public IP {0} is an address of this node")]
     OurAddress(IpAddr),
-    #[error("VTEP MAC {0} is no unicast address")]
+    #[error("VTEP MAC {0} is not a unicast address")]
     ImplausibleMac(MacAddr),
-    #[error("VTEP MAC {0} is the one of this node")]
+    #[error("VTEP MAC {0} is that of this node")]
     OurMac(MacAddr),
 }
 
@@ -59,7 +59,7 @@ pub struct BadSource(IpAddr, BadAddress);
 /// Why an address of a node is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 enum BadAddress {
-    #[error("no address that a node can have")]
+    #[error("not a valid address of a node")]
     Implausible,
     #[error("an address of this node")]
     Ours,

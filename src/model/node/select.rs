@@ -107,7 +107,7 @@ fn by_name<'a>(facts: &'a Facts, name: &str) -> Chosen<'a> {
         Ok(address) => by_address(facts, address, "--iface"),
         Err(_) => {
             find(facts, |interface| interface.name.as_str() == name).map(unfixed).ok_or_else(|| {
-                format!("--iface {name} is no interface of this host ({})", listed(facts))
+                format!("--iface {name} is not an interface of this host ({})", listed(facts))
             })
         }
     }
@@ -116,7 +116,7 @@ fn by_name<'a>(facts: &'a Facts, name: &str) -> Chosen<'a> {
 fn by_address<'a>(facts: &'a Facts, address: IpAddr, flag: &str) -> Chosen<'a> {
     find(facts, |interface| interface.has(address))
         .map(|interface| Candidate { interface, fixed: vec![address] })
-        .ok_or_else(|| format!("{flag} {address} is no address of this host"))
+        .ok_or_else(|| format!("{flag} {address} is not an address of this host"))
 }
 
 /// Among addresses, an interface matches only with a matching address in every family.
@@ -132,14 +132,14 @@ fn by_regex<'a>(facts: &'a Facts, regex: &Regex, families: &[Family]) -> Chosen<
     let by_name = || find(facts, |interface| regex.is_match(interface.name.as_str())).map(unfixed);
     by_address
         .or_else(by_name)
-        .ok_or_else(|| format!("--iface-regex {regex} fits none ({})", listed(facts)))
+        .ok_or_else(|| format!("--iface-regex {regex} matches no interface ({})", listed(facts)))
 }
 
 fn by_reach(facts: &Facts, target: IpAddr) -> Chosen<'_> {
     let reach = facts
         .reach
         .as_ref()
-        .ok_or_else(|| format!("--iface-can-reach {target}: no route leads there"))?;
+        .ok_or_else(|| format!("--iface-can-reach {target}: this host has no route to it"))?;
     let interface = by_link(facts, &reach.link)?;
     Ok(Candidate { interface, fixed: reach.source.into_iter().collect() })
 }
@@ -154,8 +154,13 @@ fn by_default<'a>(facts: &'a Facts, options: &InterfaceOptions, families: &[Fami
     let links: Vec<&LinkName> =
         families.iter().map(|family| default_link(facts, *family)).collect::<Result<_, _>>()?;
     match links.as_slice() {
-        [first, rest @ ..] if rest.iter().all(|link| link == first) => Ok(unfixed(by_link(facts, first)?)),
-        _ => Err("the default routes of IPv4 and IPv6 leave by different interfaces: name one with --iface".into()),
+        [first, rest @ ..] if rest.iter().all(|link| link == first) => {
+            Ok(unfixed(by_link(facts, first)?))
+        }
+        _ => Err(
+            "the default routes of IPv4 and IPv6 use different interfaces: select one with --iface"
+                .into(),
+        ),
     }
 }
 
@@ -164,7 +169,9 @@ fn default_link(facts: &Facts, family: Family) -> Result<&LinkName, String> {
     let (_, link) = route
         .ok_or_else(|| format!("there is no {family} default route, and --iface is not given"))?;
     link.as_ref().ok_or_else(|| {
-        format!("the {family} default route has several next hops: name one with --iface")
+        format!(
+            "the {family} default route has several next hops: select an interface with --iface"
+        )
     })
 }
 
@@ -252,7 +259,7 @@ fn find(facts: &Facts, fits: impl Fn(&Interface) -> bool) -> Option<&Interface> 
 
 fn by_link<'a>(facts: &'a Facts, link: &LinkName) -> Result<&'a Interface, String> {
     find(facts, |interface| interface.name == *link)
-        .ok_or_else(|| format!("interface {link} is gone"))
+        .ok_or_else(|| format!("interface {link} does not exist"))
 }
 
 const fn unfixed(interface: &Interface) -> Candidate<'_> {

@@ -64,13 +64,13 @@ pub struct PathPlan {
 pub enum Unreachable {
     #[error("its backend is {theirs}, ours is {ours}, and Mixed is off")]
     BackendDiffers { ours: &'static str, theirs: &'static str },
-    #[error("its backend {0:?} is none that this version speaks")]
+    #[error("this version does not support its backend {0:?}")]
     UnknownBackend(String),
     #[error("gateway {gateway} is not on the link of {link}")]
     NotOnLink { gateway: IpAddr, link: LinkName },
     #[error("it published no VTEP")]
     NoVtep,
-    #[error("its VTEP is of VNI {theirs}, ours of {ours}")]
+    #[error("its VTEP has VNI {theirs}, ours has {ours}")]
     VniDiffers { ours: u32, theirs: u32 },
     #[error("it has no address family in common with this node")]
     NoCommonFamily,

@@ -33,9 +33,9 @@ fn result(change: &Change) -> (NetworkConfig, String) {
 #[test]
 fn the_backend_changes_live_only_between_two_mixed_configs() {
     let for_start =
-        "staying on vxlan: without Mixed, Backend.Type host-gw is taken in at the next start";
-    let elsewhere = "staying on vxlan: Mixed has to be on everywhere before Backend.Type changes; once it is, write the config again";
-    let two_edits = "staying on vxlan with Mixed: change Backend.Type first, and remove Mixed once all nodes have followed";
+        "staying on vxlan: without Mixed, Backend.Type host-gw is applied at the next start";
+    let elsewhere = "staying on vxlan: Mixed must be on at all nodes before Backend.Type changes; then write the config again";
+    let two_edits = "staying on vxlan with Mixed: change Backend.Type first, and remove Mixed when all nodes have applied it";
     let cases = [
         ("vxlan mixed", "host-gw mixed", "host-gw mixed", ""),
         ("host-gw mixed", "vxlan mixed", "vxlan mixed", ""),
@@ -60,12 +60,12 @@ fn the_backend_changes_live_only_between_two_mixed_configs() {
 #[test]
 fn direct_routing_changes_live_only_between_two_mixed_configs_too() {
     let for_start =
-        "staying on vxlan: without Mixed, Backend.DirectRouting true is taken in at the next start";
-    let off_for_start = "staying on vxlan (DirectRouting): without Mixed, Backend.DirectRouting false is taken in at the next start";
-    let elsewhere = "staying on vxlan: Mixed has to be on everywhere before Backend.DirectRouting changes; once it is, write the config again";
-    let two_edits = "staying on vxlan (DirectRouting) with Mixed: change Backend.DirectRouting first, and remove Mixed once all nodes have followed";
+        "staying on vxlan: without Mixed, Backend.DirectRouting true is applied at the next start";
+    let off_for_start = "staying on vxlan (DirectRouting): without Mixed, Backend.DirectRouting false is applied at the next start";
+    let elsewhere = "staying on vxlan: Mixed must be on at all nodes before Backend.DirectRouting changes; then write the config again";
+    let two_edits = "staying on vxlan (DirectRouting) with Mixed: change Backend.DirectRouting first, and remove Mixed when all nodes have applied it";
     let type_for_start =
-        "staying on vxlan: without Mixed, Backend.Type host-gw is taken in at the next start";
+        "staying on vxlan: without Mixed, Backend.Type host-gw is applied at the next start";
     let cases = [
         ("vxlan mixed", "vxlan mixed direct", "vxlan mixed direct", ""),
         ("vxlan mixed direct", "vxlan mixed", "vxlan mixed", ""),
@@ -167,7 +167,7 @@ fn without_reload_every_edit_waits_for_the_next_start() {
     let at_start = Situation { reload: Reload::AtStart, ..situation() };
     let change = super::change(&words("vxlan mixed"), &words("host-gw mixed mtu"), &at_start);
     let expected =
-        "the network config was edited, but --config-reload is off: restart tweedd to take it in";
+        "the network config was edited, but --config-reload is off: restart tweedd to apply it";
     assert_eq!(result(&change), (words("vxlan mixed"), expected.to_owned()));
     let change = super::change(&words("vxlan"), &words("vxlan"), &at_start);
     assert_eq!(result(&change), (words("vxlan"), String::new()));

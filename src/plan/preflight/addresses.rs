@@ -31,8 +31,8 @@ fn network_overlap(overlap: &Overlap) -> Finding {
         level: Level::Warning,
         what: overlap.to_string(),
         place,
-        why: "pods and what has the same addresses do not reach each other".to_owned(),
-        fix: "choose a Network apart from both before there are pods".to_owned(),
+        why: "pods cannot reach hosts or services with the same addresses".to_owned(),
+        fix: "choose a Network that overlaps neither, before pods are created".to_owned(),
         drop_in: None,
     }
 }
@@ -52,7 +52,7 @@ fn bridge_of_another_subnet(bridge: &FormerBridge) -> Finding {
         place: format!("link {link}"),
         why: "its pods are unreachable, and new pods fail".to_owned(),
         fix: format!(
-            "drain the node (kubectl drain), then ip link delete {link}: the next pod makes it again"
+            "drain the node (kubectl drain), then ip link delete {link}: the next pod recreates it"
         ),
         drop_in: None,
     }
@@ -82,14 +82,17 @@ fn neighbour_table_small(family: Family, peers: usize, host: &Host) -> Option<Fi
     let wanted = peers + OTHERS;
     let exceeded = |name: &str| host.number(name).filter(|limit| *limit < wanted);
     let (level, place, limit, why) = match (exceeded(&hard), exceeded(&soft)) {
-        (Some(limit), _) => {
-            (Level::Warning, hard, limit, "beyond it, packets to further neighbours are lost")
-        }
+        (Some(limit), _) => (
+            Level::Warning,
+            hard,
+            limit,
+            "above this limit, packets to further neighbours are dropped",
+        ),
         (None, Some(limit)) => (
             Level::Note,
             soft,
             limit,
-            "beyond it, neighbours are forgotten and asked for all the time",
+            "above this limit, the kernel removes and resolves neighbours continuously",
         ),
         (None, None) => return None,
     };
@@ -98,7 +101,7 @@ fn neighbour_table_small(family: Family, peers: usize, host: &Host) -> Option<Fi
         id: "neighbour-table-small",
         level,
         what: format!(
-            "there is room for {limit} {family} neighbours, and {peers} peers are on the link"
+            "the {family} neighbour table is limited to {limit} entries, and {peers} peers are on the link"
         ),
         fix: format!("sysctl -w {place}={}", threshold(&place)),
         place,

@@ -49,11 +49,11 @@ fn bridge_netfilter_off(host: &Host) -> Option<Finding> {
     (!passed).then(|| Finding {
         id: "bridge-netfilter-off",
         level: Level::Note,
-        what: "iptables does not see what pods of this node send each other".to_owned(),
+        what: "iptables does not see packets between pods of this node".to_owned(),
         place: BRIDGE_NETFILTER.to_owned(),
         why: format!(
-            "services are translated in table {}: a pod that is behind its own service, or beside \
-             who asks it, may get answers from the wrong address",
+            "services are translated (NAT) in table {}: if client and endpoint of a service are on \
+             this node, the client may get answers from the wrong address",
             services.table
         ),
         fix: format!("modprobe br_netfilter && sysctl -w {BRIDGE_NETFILTER}=1"),
@@ -93,7 +93,7 @@ fn is_opened(chain: &ForeignChain, network: Prefix, needs: &Needs, host: &Host) 
 }
 
 fn noted(finding: Finding) -> Finding {
-    let fix = "start tweedd: it appends rules that let packets of pods through".to_owned();
+    let fix = "start tweedd: it appends rules that accept packets of pods".to_owned();
     Finding { level: Level::Note, fix, ..finding }
 }
 
@@ -107,17 +107,23 @@ fn dropped(chain: &ForeignChain, network: Prefix, host: &Host) -> Option<Finding
         [true, ..] => (
             Level::Warning,
             "between pods of",
-            "what one chain accepts, another still drops: pods of different nodes do not reach \
-             each other",
+            "an accept in one chain does not prevent a drop in another: pods of different nodes \
+             cannot reach each other",
         ),
-        [false, true, _] => (Level::Note, "from", "pods reach each other, but nobody else"),
-        [false, false, true] => (Level::Note, "to", "pods reach each other, but nobody else does"),
+        [false, true, _] => {
+            (Level::Note, "from", "pods reach each other, but no other destinations")
+        }
+        [false, false, true] => {
+            (Level::Note, "to", "pods reach each other, but other sources do not reach them")
+        }
         [false, false, false] => return None,
     };
     Some(Finding {
         id: "forward-drop",
         level,
-        what: format!("packets {lost} {network} are dropped unless a rule for fewer lets them in"),
+        what: format!(
+            "packets {lost} {network} are dropped unless a more specific rule accepts them"
+        ),
         place: format!("chain {} of table {}", chain.name, chain.full_table()),
         why: why.to_owned(),
         fix: fix(chain, network),
@@ -214,11 +220,11 @@ fn legacy(host: &Host) -> Option<Finding> {
     filters.then(|| Finding {
         id: "legacy-iptables",
         level: Level::Note,
-        what: "there are rules of iptables-legacy, which are not looked at here".to_owned(),
+        what: "there are rules of iptables-legacy, which this check does not read".to_owned(),
         place: "table filter of iptables-legacy".to_owned(),
-        why: "if they drop what is forwarded, pods of different nodes do not reach each other"
+        why: "if they drop forwarded packets, pods of different nodes cannot reach each other"
             .to_owned(),
-        fix: "look at iptables-legacy -S FORWARD and ip6tables-legacy -S FORWARD".to_owned(),
+        fix: "check iptables-legacy -S FORWARD and ip6tables-legacy -S FORWARD".to_owned(),
         drop_in: None,
     })
 }
@@ -247,13 +253,13 @@ fn strict_reverse_path(link: &LinkName, routing: Routing) -> Finding {
     let (level, why) = match routing {
         Routing::Asymmetric => (
             Level::Warning,
-            "packets that come by another way than answers go are dropped, as while a peer changes \
+            "packets are dropped if answers leave by another path, for example while a peer changes \
              between tunnel and direct path",
         ),
         Routing::Symmetric => (
             Level::Note,
-            "nothing is lost as long as no peer changes between tunnel and direct path; with Mixed, \
-             tweedd loosens the filter where it may write it",
+            "no packets are lost as long as no peer changes between tunnel and direct path; with \
+             Mixed, tweedd sets the filter to loose if it may write the sysctl",
         ),
     };
     Finding {

@@ -20,11 +20,11 @@ fn missing(device: &LinkName) -> Finding {
     Finding {
         id: "vxlan-missing",
         level: Level::Warning,
-        what: "this kernel has no VXLAN".to_owned(),
+        what: "this kernel does not support VXLAN".to_owned(),
         place: "module vxlan".to_owned(),
-        why: format!("{device} cannot be made: peers behind the tunnel are not reached"),
-        fix: "install the package of the kernel's further modules (linux-modules-extra, \
-               kernel-modules), then modprobe vxlan; or use host-gw"
+        why: format!("{device} cannot be created: peers behind the tunnel are unreachable"),
+        fix: "install the kernel's extra modules (linux-modules-extra, kernel-modules), then \
+               modprobe vxlan; or use host-gw"
             .to_owned(),
         drop_in: Some(DropIn {
             file: "modules-load.d/tweed.conf",
@@ -38,11 +38,11 @@ fn unguarded(device: &LinkName) -> Finding {
     Finding {
         id: "tunnel-unguarded",
         level: Level::Warning,
-        what: "this kernel has no nftables".to_owned(),
+        what: "this kernel does not support nftables".to_owned(),
         place: "module nf_tables".to_owned(),
         why: format!(
-            "whoever reaches the port of {device} can send to pods; nor can the node masquerade \
-             by nftables"
+            "any host that reaches the port of {device} can send to pods, and the node cannot \
+             masquerade with nftables"
         ),
         fix: format!("modprobe -a {}", modules.join(" ")),
         drop_in: Some(DropIn {
@@ -70,9 +70,9 @@ fn underlay(link: &LinkName, mtu: u32, needs: &Needs, host: &Host) -> Option<Fin
     (carries < wanted).then(|| Finding {
         id: "mtu-too-large",
         level: Level::Warning,
-        what: format!("{link} carries {carries} bytes, and packets of pods take up to {wanted}"),
+        what: format!("{link} has MTU {carries}, but packets of pods need up to {wanted}"),
         place: format!("link {link}"),
-        why: "large packets are lost or cut into pieces: connections hang".to_owned(),
+        why: "large packets are dropped or fragmented: connections hang".to_owned(),
         fix: format!(
             "remove Backend.MTU or set it to {carries}, or ip link set {link} mtu {wanted}"
         ),
@@ -85,10 +85,12 @@ fn tunnel(link: &LinkName, mtu: u32, host: &Host) -> Option<Finding> {
     (carries < mtu).then(|| Finding {
         id: "mtu-too-large",
         level: Level::Warning,
-        what: format!("{link} carries {carries} bytes, and pods send up to {mtu}"),
+        what: format!("{link} has MTU {carries}, but pods send up to {mtu} bytes"),
         place: format!("link {link}"),
-        why: "large packets are lost: connections hang".to_owned(),
-        fix: format!("look who changes it; tweedd sets it, or ip link set {link} mtu {mtu}"),
+        why: "large packets are dropped: connections hang".to_owned(),
+        fix: format!(
+            "find the program that changes it; tweedd restores it, or ip link set {link} mtu {mtu}"
+        ),
         drop_in: None,
     })
 }
@@ -100,7 +102,7 @@ fn least(mtu: u32, needs: &Needs) -> Option<Finding> {
         level: Level::Warning,
         what: format!("pods may send {mtu} bytes, less than the {MIN_IPV6_MTU} that IPv6 needs"),
         place: needs.underlay.as_ref().map_or_else(String::new, |link| format!("link {link}")),
-        why: "the kernel takes IPv6 away from links that are so narrow".to_owned(),
+        why: "the kernel disables IPv6 on links with a smaller MTU".to_owned(),
         fix: "give the link between the nodes a larger MTU, or use host-gw".to_owned(),
         drop_in: None,
     })
@@ -111,13 +113,12 @@ fn bridge(mtu: u32, host: &Host) -> Option<Finding> {
     (carries > mtu).then(|| Finding {
         id: "pods-of-another-mtu",
         level: Level::Note,
-        what: format!("{POD_BRIDGE} carries {carries} bytes, and new pods send up to {mtu}"),
+        what: format!("{POD_BRIDGE} has MTU {carries}, but new pods send up to {mtu} bytes"),
         place: format!("link {POD_BRIDGE}"),
-        why:
-            "it is older than the MTU, and so may pods be: their large packets depend on path MTU \
-              discovery"
-                .to_owned(),
-        fix: "make pods anew that tweedctl migrate status names".to_owned(),
+        why: "pods that are older than the present MTU keep the larger one: their large packets \
+              depend on path MTU discovery"
+            .to_owned(),
+        fix: "recreate the pods that tweedctl migrate status lists".to_owned(),
         drop_in: None,
     })
 }

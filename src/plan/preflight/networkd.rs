@@ -31,10 +31,10 @@ fn foreign(networkd: &Unit) -> Option<Finding> {
     (!on.is_empty()).then(|| Finding {
         id: "networkd-foreign-routes",
         level: Level::Warning,
-        what: format!("networkd removes what it did not make: {} not off", named(&on)),
+        what: format!("networkd removes entries that it did not create: {} not off", named(&on)),
         place: networkd.path.clone(),
-        why: "whenever it starts or takes a link up anew, routes to peers go; tweedd puts them back, \
-              after packets were lost"
+        why: "whenever it starts or brings a link up, it removes routes to peers; tweedd restores \
+              them, but packets are lost"
             .to_owned(),
         fix: "install the file below and restart systemd-networkd".to_owned(),
         drop_in: Some(DropIn {
@@ -57,7 +57,7 @@ fn managed(device: Device<'_>, networks: &[Unit]) -> Option<Finding> {
         level: Level::Warning,
         what: format!("networkd {} {}", action(first), device.name),
         place: first.path.clone(),
-        why: "it takes away addresses and routes there that it did not make".to_owned(),
+        why: "it removes addresses and routes there that it did not create".to_owned(),
         fix: format!(
             "install the file below, then networkctl reload; or narrow [Match] in {}",
             first.path
@@ -70,8 +70,8 @@ fn managed(device: Device<'_>, networks: &[Unit]) -> Option<Finding> {
 }
 
 fn action(unit: &Unit) -> &'static str {
-    let asks = unit.get("Network", "DHCP").is_some() && !unit.is_off("Network", "DHCP");
-    if asks { "asks for an address by DHCP on" } else { "manages" }
+    let requests = unit.get("Network", "DHCP").is_some() && !unit.is_off("Network", "DHCP");
+    if requests { "requests an address by DHCP on" } else { "manages" }
 }
 
 fn readdressed(device: Device<'_>, links: &[Unit]) -> Option<Finding> {
@@ -82,8 +82,8 @@ fn readdressed(device: Device<'_>, links: &[Unit]) -> Option<Finding> {
         level: Level::Note,
         what: format!("udev gives {} another MAC address (MACAddressPolicy={policy})", device.name),
         place: first.path.clone(),
-        why: "it spares a device that tweedd made, which has its address from the start; one that \
-              flanneld made loses the address that peers know"
+        why: "a device that tweedd created keeps its address, which was set at creation; one that \
+              flanneld created loses the address that peers know"
             .to_owned(),
         fix: "install the file below and restart systemd-udevd".to_owned(),
         drop_in: Some(DropIn {

@@ -10,17 +10,17 @@ pub(super) fn other_daemons(other_daemons: &[OtherDaemon]) -> Vec<Finding> {
 }
 
 fn other_daemon(other_daemon: &OtherDaemon) -> Finding {
-    let keeps = |name: &str| format!("{name} keeps the routes of this host");
+    let keeps = |name: &str| format!("{name} manages the routes of this host");
     let (level, what, place, fix) = match other_daemon {
         OtherDaemon::Process(Process { pid, name, place }) => {
             let (level, what) = match place {
                 Place::Ours => (Level::Fatal, keeps(name)),
                 Place::Unknown => {
-                    (Level::Warning, format!("{name} may keep the routes of this host"))
+                    (Level::Warning, format!("{name} may manage the routes of this host"))
                 }
             };
             let process = format!("process {pid}");
-            let fix = format!("stop {name} ({process}) and keep it from being started again");
+            let fix = format!("stop {name} ({process}) and disable it");
             (level, what, process, fix)
         }
         OtherDaemon::Health(port) => (
@@ -28,12 +28,12 @@ fn other_daemon(other_daemon: &OtherDaemon) -> Finding {
             keeps("flanneld"),
             format!("TCP port {port}"),
             format!(
-                "stop flanneld and keep it from being started again (it answers on TCP port \
+                "stop flanneld and disable it (it answers on TCP port \
                  {port}; on the host, ss -ltnp names its process)"
             ),
         ),
     };
-    let why = "two daemons undo each other's routes, and each takes the other's lease".to_owned();
+    let why = "two daemons revert each other's routes, and each takes the other's lease".to_owned();
     Finding { id: "other-daemon", level, what, place, why, fix, drop_in: None }
 }
 
@@ -49,11 +49,17 @@ fn port_taken(port: Port, needs: &Needs, host: &Host) -> Option<Finding> {
     let (place, key) = (format!("UDP port {number}"), key_of(port));
     let holder = match owner {
         Owner::Process(pid, name) => format!("{name} (process {pid})"),
-        Owner::Tweed | Owner::Unknown => format!("whoever holds {number} (ss -lunp says more)"),
+        Owner::Tweed | Owner::Unknown => {
+            format!("the program that uses port {number} (ss -lunp shows it)")
+        }
     };
     let why = match port {
-        Port::Tunnel(_) => "the tunnel's device cannot be brought up: its peers are not reached",
-        Port::Probes(_) => "paths are not probed: one that fails is not left for the tunnel",
+        Port::Tunnel(_) => {
+            "the tunnel device cannot be brought up: peers behind it are unreachable"
+        }
+        Port::Probes(_) => {
+            "paths are not probed: a direct path that fails is not replaced by the tunnel"
+        }
     };
     Some(Finding {
         id: "port-taken",

@@ -51,15 +51,15 @@ type Change = fn(&mut Needs, &mut Host);
 const FLAWS: &[(Change, &str)] = &[
     (
         |_, host| host.other_daemons = vec![other_daemon(Place::Ours)],
-        "fatal other-daemon: flanneld keeps the routes of this host",
+        "fatal other-daemon: flanneld manages the routes of this host",
     ),
     (
         |_, host| host.other_daemons = vec![OtherDaemon::Health(8081)],
-        "fatal other-daemon: flanneld keeps the routes of this host",
+        "fatal other-daemon: flanneld manages the routes of this host",
     ),
     (
         |_, host| host.other_daemons = vec![other_daemon(Place::Unknown)],
-        "warning other-daemon: flanneld may keep the routes of this host",
+        "warning other-daemon: flanneld may manage the routes of this host",
     ),
     (
         |needs, host| {
@@ -87,7 +87,7 @@ const FLAWS: &[(Change, &str)] = &[
     ),
     (
         |_, host| host.chains.push(chain("KUBE-SERVICES", [])),
-        "note bridge-netfilter-off: iptables does not see what pods of this node send each other",
+        "note bridge-netfilter-off: iptables does not see packets between pods of this node",
     ),
     (
         |_, host| set(host, "net/ipv4/conf/eth0/rp_filter", "1"),
@@ -104,10 +104,13 @@ const FLAWS: &[(Change, &str)] = &[
         },
         "note strict-reverse-path: the reverse-path filter of eth0 is strict",
     ),
-    (|_, host| host.vxlan = Module::Missing, "warning vxlan-missing: this kernel has no VXLAN"),
+    (
+        |_, host| host.vxlan = Module::Missing,
+        "warning vxlan-missing: this kernel does not support VXLAN",
+    ),
     (
         |_, host| host.nftables = Module::Missing,
-        "warning tunnel-unguarded: this kernel has no nftables",
+        "warning tunnel-unguarded: this kernel does not support nftables",
     ),
     (
         |_, host| host.links.retain(|link| !link.name.as_str().starts_with("flannel")),
@@ -119,33 +122,33 @@ const FLAWS: &[(Change, &str)] = &[
     ),
     (
         |_, host| host.chains = vec![forward(Outcome::Drop, [])],
-        "warning forward-drop: packets between pods of 10.244.0.0/16 are dropped unless a rule for \
-         fewer lets them in",
+        "warning forward-drop: packets between pods of 10.244.0.0/16 are dropped unless a more \
+         specific rule accepts them",
     ),
     (
         |_, host| {
             host.chains = vec![forward(Outcome::Drop, [from("10.244.0.0/16", Outcome::Accept)])];
         },
-        "note forward-drop: packets to 10.244.0.0/16 are dropped unless a rule for fewer lets them in",
+        "note forward-drop: packets to 10.244.0.0/16 are dropped unless a more specific rule accepts them",
     ),
     (
         |_, host| {
             host.chains = vec![forward(Outcome::Drop, [to("10.244.0.0/16", Outcome::Accept)])];
         },
-        "note forward-drop: packets from 10.244.0.0/16 are dropped unless a rule for fewer lets \
-         them in",
+        "note forward-drop: packets from 10.244.0.0/16 are dropped unless a more specific rule accepts \
+         them",
     ),
     (
         |_, host| mtu(host, "eth0", 1450),
-        "warning mtu-too-large: eth0 carries 1450 bytes, and packets of pods take up to 1500",
+        "warning mtu-too-large: eth0 has MTU 1450, but packets of pods need up to 1500",
     ),
     (
         |_, host| mtu(host, "flannel.1", 1400),
-        "warning mtu-too-large: flannel.1 carries 1400 bytes, and pods send up to 1430",
+        "warning mtu-too-large: flannel.1 has MTU 1400, but pods send up to 1430 bytes",
     ),
     (
         |_, host| mtu(host, "cni0", 1500),
-        "note pods-of-another-mtu: cni0 carries 1500 bytes, and new pods send up to 1430",
+        "note pods-of-another-mtu: cni0 has MTU 1500, but new pods send up to 1430 bytes",
     ),
     (
         |needs, host| {
@@ -156,12 +159,12 @@ const FLAWS: &[(Change, &str)] = &[
     ),
     (
         |_, host| set(host, "net/ipv4/neigh/default/gc_thresh3", "1024"),
-        "warning neighbour-table-small: there is room for 1024 IPv4 neighbours, and 1000 peers are \
+        "warning neighbour-table-small: the IPv4 neighbour table is limited to 1024 entries, and 1000 peers are \
          on the link",
     ),
     (
         |_, host| set(host, "net/ipv4/neigh/default/gc_thresh2", "512"),
-        "note neighbour-table-small: there is room for 512 IPv4 neighbours, and 1000 peers are on \
+        "note neighbour-table-small: the IPv4 neighbour table is limited to 512 entries, and 1000 peers are on \
          the link",
     ),
     (
@@ -169,7 +172,7 @@ const FLAWS: &[(Change, &str)] = &[
             host.systemd.networkd =
                 Some(unit("networkd.conf", "[Network]\nManageForeignRoutes=no"));
         },
-        "warning networkd-foreign-routes: networkd removes what it did not make: \
+        "warning networkd-foreign-routes: networkd removes entries that it did not create: \
          ManageForeignNextHops is not off",
     ),
     (
@@ -178,7 +181,7 @@ const FLAWS: &[(Change, &str)] = &[
                 .networks
                 .insert(0, unit("05-a.network", "[Match]\nName=cni*\n[Network]\nDHCP=ipv4"));
         },
-        "warning networkd-manages-link: networkd asks for an address by DHCP on cni0",
+        "warning networkd-manages-link: networkd requests an address by DHCP on cni0",
     ),
     (
         |_, host| host.systemd.networks = vec![unit("a.network", "[Match]\nName=flannel.1")],
@@ -192,7 +195,7 @@ const FLAWS: &[(Change, &str)] = &[
     ),
     (
         |_, host| host.legacy_tables.push("filter".to_owned()),
-        "note legacy-iptables: there are rules of iptables-legacy, which are not looked at here",
+        "note legacy-iptables: there are rules of iptables-legacy, which this check does not read",
     ),
 ];
 

@@ -249,7 +249,7 @@ mod tests {
                 r#"{"PublicIP":"fd00::1"}"#,
                 r#"PublicIP is "fd00::1", but must be an IPv4 address"#,
             ),
-            ("10.5.52.0-24", r#"{"PublicIP":7}"#, "PublicIP is 7, but must be a text"),
+            ("10.5.52.0-24", r#"{"PublicIP":7}"#, "PublicIP is 7, but must be a string"),
             (
                 "10.5.52.0-24",
                 r#"{"PublicIP":"1.2.3.4","BackendType":"vxlan","BackendData":{"VtepMAC":"x"}}"#,

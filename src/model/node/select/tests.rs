@@ -81,7 +81,7 @@ fn can_reach_uses_the_kernels_interface_and_source() {
     assert_eq!(choose(&facts, &options, V4), "eth0 10.0.0.6 as 10.0.0.6");
     assert_eq!(
         choose(&host(), &options, V4),
-        "no interface can be used: --iface-can-reach 8.8.8.8: no route leads there"
+        "no interface can be used: --iface-can-reach 8.8.8.8: this host has no route to it"
     );
 }
 
@@ -94,7 +94,7 @@ fn a_public_ip_alone_must_be_on_this_host() {
         InterfaceOptions { public_ip: "203.0.113.9".parse().ok(), ..InterfaceOptions::default() };
     assert_eq!(
         choose(&host(), &options, V4),
-        "no interface can be used: without --iface, --public-ip 203.0.113.9 is no address of this host"
+        "no interface can be used: without --iface, --public-ip 203.0.113.9 is not an address of this host"
     );
 }
 
@@ -125,8 +125,8 @@ fn each_failed_choice_is_reported() {
     let options = InterfaceOptions { names: vec!["eth9".into()], ..regex("^wlan") };
     assert_eq!(
         choose(&host(), &options, V4),
-        "no interface can be used: --iface eth9 is no interface of this host (there are lo, eth0, eth1); \
-         --iface-regex ^wlan fits none (there are lo, eth0, eth1)"
+        "no interface can be used: --iface eth9 is not an interface of this host (there are lo, eth0, eth1); \
+         --iface-regex ^wlan matches no interface (there are lo, eth0, eth1)"
     );
     assert_eq!(
         choose(&host(), &named(&["eth1"]), BOTH),

@@ -176,11 +176,11 @@ fn a_node_that_has_not_followed_lags_with_a_reason() {
 #[test]
 fn a_stage_is_not_applied_while_probes_are_awaited() {
     let mut world = begun(World::new(MIXED, 3, 0));
-    world.tells(1, 2, Some(Path::Tunnel), "its direct path is not proven");
+    world.tells(1, 2, Some(Path::Tunnel), "its direct path is not verified yet");
     world.nodes[0].exceptions[0].probing = true;
     let told = world.view().lags();
     let expected =
-        "172.16.0.1 still uses the tunnel to 10.244.2.0-24: its direct path is not proven";
+        "172.16.0.1 still uses the tunnel to 10.244.2.0-24: its direct path is not verified yet";
     assert_eq!((told, world.view().troubles().len()), (vec![expected.to_owned()], 0));
 }
 
