@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use tweed::model::prefix;
 use tweed::model::probe_secret::Secret;
-use tweed::probe::{Kind, Packet, Stamp, Wire};
+use tweed::probe::{Packet, PacketKind, Stamp, Wire};
 use tweed_lab::{Family, Namespace, Node, Path, ProbePlan, SegmentPlan, eventually};
 
 use crate::cluster::{CONFIG, Cluster, ClusterPlan, Stack};

@@ -4,7 +4,7 @@ use etcd_client::Permission;
 use futures::future::join_all;
 use tweed::model::path::Path;
 use tweed::model::probe_secret::Secret;
-use tweed::probe::{Kind, Packet};
+use tweed::probe::{Packet, PacketKind};
 use tweed::store::Documents;
 use tweed::store::claim::Previous;
 use tweed::store::etcd::{Credentials, EtcdOptions};

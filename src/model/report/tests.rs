@@ -19,7 +19,7 @@ fn peer(index: usize) -> PeerStatus {
     }
 }
 
-fn left_out(index: usize) -> PeerStatus {
+fn unreachable(index: usize) -> PeerStatus {
     PeerStatus {
         path: None,
         reason: Some("left out: it published no VTEP".to_owned()),
@@ -35,7 +35,7 @@ fn a_peer_on_its_configured_path_is_no_exception() {
 #[test]
 fn peers_without_a_path_come_first() {
     let refused = PeerStatus { programmed: false, ..peer(1) };
-    let (exceptions, total) = exceptions([refused, left_out(2)]);
+    let (exceptions, total) = exceptions([refused, unreachable(2)]);
     let listed: Vec<_> = exceptions.iter().map(|e| (e.lease.as_str(), e.reason.as_str())).collect();
     assert_eq!(
         listed,
@@ -49,7 +49,7 @@ fn peers_without_a_path_come_first() {
 
 #[test]
 fn all_exceptions_are_counted_and_the_first_are_listed() {
-    let (exceptions, total) = exceptions((0..250).map(left_out));
+    let (exceptions, total) = exceptions((0..250).map(unreachable));
     assert_eq!((exceptions.len(), total), (MOST, 250));
 }
 

@@ -27,7 +27,7 @@ fn situation() -> Situation {
 
 fn result(change: &Change) -> (NetworkConfig, String) {
     let pending = change.pending.as_ref().map(ToString::to_string).unwrap_or_default();
-    (change.applied.clone(), waits)
+    (change.applied.clone(), pending)
 }
 
 #[test]
@@ -51,9 +51,9 @@ fn the_backend_changes_live_only_between_two_mixed_configs() {
         ("vxlan", "host-gw mixed mtu", "vxlan mixed mtu", elsewhere),
         ("vxlan mixed", "host-gw mtu", "vxlan mixed mtu", two_edits),
     ];
-    for (current, wanted, applied, waits) in cases {
+    for (current, wanted, applied, pending) in cases {
         let change = change(&words(current), &words(wanted), &situation());
-        assert_eq!(result(&change), (words(applied), waits.to_owned()), "{current} → {wanted}");
+        assert_eq!(result(&change), (words(applied), pending.to_owned()), "{current} → {wanted}");
     }
 }
 
@@ -80,9 +80,9 @@ fn direct_routing_changes_live_only_between_two_mixed_configs_too() {
         ("host-gw", "host-gw direct", "host-gw direct", ""),
         ("vxlan", "host-gw direct", "vxlan", type_for_start),
     ];
-    for (current, wanted, applied, waits) in cases {
+    for (current, wanted, applied, pending) in cases {
         let change = change(&words(current), &words(wanted), &situation());
-        assert_eq!(result(&change), (words(applied), waits.to_owned()), "{current} → {wanted}");
+        assert_eq!(result(&change), (words(applied), pending.to_owned()), "{current} → {wanted}");
     }
 }
 

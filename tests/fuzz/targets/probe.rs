@@ -10,7 +10,7 @@ use ring::hmac;
 use tweed::model::config::Probe;
 use tweed::model::prefix::Family;
 use tweed::plan::paths::{Local, Target, Targets};
-use tweed::probe::{Kind, Packet, answer};
+use tweed::probe::{PacketKind, Packet, answer};
 use tweed::model::probe_secret::Secret;
 
 const SECRET: [u8; Secret::LENGTH] = [7; Secret::LENGTH];
