@@ -268,7 +268,8 @@ mod tests {
         pod MTU      1430
         peers        12 direct, 3 by tunnel, 0 left out, 0 set aside, 0 missing
         direct paths not probed
-        firewall     nftables (this kernel supports it): ip tweed.1, ip6 tweed.1 (missing)
+        firewall     nftables (this kernel supports it): ip tweed.1, ip6 tweed.1
+                     (missing)
         tunnel       not tracked, strangers dropped, pods dropped, 15 sources let in
         since start  31 created, 0 replaced, 0 removed, 1 dump, 0 overruns, 2 configs
                      read, 0 fallbacks, 0 MAC changes
@@ -304,7 +305,8 @@ mod tests {
         pod MTU      1430
         peers        12 direct, 3 by tunnel, 0 left out, 0 set aside, 0 missing
         direct paths not probed
-        firewall     nftables (this kernel supports it): ip tweed.1, ip6 tweed.1 (missing)
+        firewall     nftables (this kernel supports it): ip tweed.1, ip6 tweed.1
+                     (missing)
         tunnel       not tracked, strangers dropped, pods dropped, 15 sources let in
         since start  31 created, 0 replaced, 0 removed, 1 dump, 0 overruns, 2 configs
                      read, 0 fallbacks, 0 MAC changes

@@ -229,8 +229,8 @@ fn both_families_are_planned_from_one_lease() {
             + route 10.244.4.0/24 nhid 4029403152 via 10.244.4.0 dev flannel.1 onlink
             + route fd00:10:244:3::/64 nhid 4206362627 via fd00:10:244:3:: dev flannel-v6.1
                 onlink
-              10.244.4.0-24&fd00:10:244:4::-64 at fd00:172::a left out: its VTEP has VNI
-                2, ours has 1
+              10.244.4.0-24&fd00:10:244:4::-64 at fd00:172::a left out: its VTEP has VNI 2,
+                ours has 1
         "]],
     );
 }
