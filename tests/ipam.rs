@@ -79,13 +79,13 @@ fn every_fault_is_named_with_its_reason_and_only_what_is_dead_is_freed() {
         NETWORK  ADDRESS   FOUND         OUTCOME
         cbr0     10.0.0.3  leaked        stays
             eth0 of container new: the runtime does not know its container, and no
-              namespace has the address, but it is so new that this may still come
+              namespace has the address, but it is not older than ten minutes
         cbr0     10.0.0.4  half-written  --repair frees it
-            it was created and never filled, or lost with the power
+            the file has no content, after a crash or a power failure
         cbr0     10.0.0.5  foreign       stays
-            it does not say which container holds it
+            it does not name the container that holds it
         cbr0     10.0.0.6  double        stays
-            eth0 of container known: the runtime has 10.0.0.2 for its owner
+            eth0 of container known: the runtime lists 10.0.0.2 for its owner
         cbr0: 1 held, 1 dead, 0 freed, 3 unclear or foreign
     "]]
     .assert_eq(&out);
@@ -111,9 +111,9 @@ fn what_people_wrote_by_hand_is_named_and_stays() {
     expect![[r#"
         NETWORK  ADDRESS   FOUND    OUTCOME
         cbr0     10.0.0.5  foreign  stays
-            container printer: it names "printer", which is no identifier of a container
+            container printer: it names "printer", which is not a container ID
         cbr0     10.0.0.6  foreign  stays
-            it does not say which container holds it
+            it does not name the container that holds it
         cbr0: 1 held, 0 dead, 0 freed, 2 unclear or foreign
     "#]]
     .assert_eq(&out);
@@ -133,10 +133,10 @@ fn records_of_attachments_are_checked_with_what_is_left_of_their_containers() {
         RECORD     FOUND   OUTCOME
         gone:eth0  leaked  stays
             eth0 of container gone: the runtime does not know its container, which has
-              neither address nor link, but it is so new that these may still come
+              neither address nor link, but it is not older than ten minutes
         gone-too   leaked  stays
             container gone-too: the runtime does not know its container, which has
-              neither address nor link, but it is so new that these may still come
+              neither address nor link, but it is not older than ten minutes
         cbr0: 1 held, 0 dead, 0 freed, 0 unclear or foreign
         records of attachments: 1 held, 0 dead, 0 freed, 2 unclear or foreign
     "]]

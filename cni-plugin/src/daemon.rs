@@ -12,10 +12,10 @@ use crate::deadline::Deadline;
 use crate::excerpt;
 use crate::protocol::error::Error;
 use crate::protocol::json::{self, Object};
-use crate::subnet_env::{self, Malformed, SubnetEnv};
+use crate::subnet_env::{Malformed, SubnetEnv, SubnetEnvError};
 
 /// A daemon that is well answers in a fraction of this, also while it works hard.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// No answer of ours is longer, in bytes.
 const LONGEST_ANSWER: u64 = 1 << 16;
@@ -30,12 +30,12 @@ pub(crate) enum Heartbeat {
     Unknown,
 }
 
-/// Why the daemon is not ready, as a sentence; none if it does not say.
-pub(crate) fn says(socket: &Path) -> Option<String> {
+/// Why the daemon is not ready, as a sentence; none if it reports none.
+pub(crate) fn reasons(socket: &Path) -> Option<String> {
     let (_, body) = ask(socket, "/readyz").ok()?;
     let answer: Object = serde_json::from_slice(&body).ok()?;
     let reasons = excerpt::sentence(&json::texts(&answer, "reasons").ok()?.join("; "));
-    (!reasons.is_empty()).then(|| format!("the daemon says: {reasons}"))
+    (!reasons.is_empty()).then(|| format!("the daemon reports: {reasons}"))
 }
 
 /// A daemon that starts or stops is no reason for alarm: pods stay connected without it.
@@ -55,8 +55,8 @@ fn is_late(error: &io::Error) -> bool {
 /// Status and body.
 fn ask(socket: &Path, path: &str) -> io::Result<(u16, Vec<u8>)> {
     let mut stream = UnixStream::connect(socket)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
     // In one write: a server that answers the first half of it may close before the second.
     let question = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     stream.write_all(question.as_bytes())?;
@@ -101,8 +101,8 @@ pub(crate) fn wait_for_subnets(path: &Path) -> Result<SubnetEnv, Error> {
 }
 
 /// The daemon puts the whole file in its place at once: what is wrong with it now stays wrong.
-const fn is_to_come(cause: &subnet_env::Error) -> bool {
-    matches!(cause, subnet_env::Error::Absent { .. })
+const fn is_to_come(cause: &SubnetEnvError) -> bool {
+    matches!(cause, SubnetEnvError::Absent { .. })
 }
 
 /// The present content of subnet.env.
@@ -110,7 +110,7 @@ pub(crate) fn subnets(path: &Path) -> Result<SubnetEnv, Error> {
     SubnetEnv::read(path).map_err(|cause| failure(path, &cause))
 }
 
-/// Tells of any change in the nearest directory above `path` that exists.
+/// Reports any change in the nearest directory above `path` that exists.
 fn watch(path: &Path) -> nix::Result<Inotify> {
     let inotify = Inotify::init(InitFlags::IN_CLOEXEC)?;
     let events =
@@ -121,21 +121,21 @@ fn watch(path: &Path) -> nix::Result<Inotify> {
 }
 
 /// Keeps the words that operators search their logs for.
-fn failure(path: &Path, cause: &subnet_env::Error) -> Error {
+fn failure(path: &Path, cause: &SubnetEnvError) -> Error {
     let prefix = "failed to load flannel 'subnet.env' file";
-    let advice = says(&path.with_extension("sock"))
+    let advice = reasons(&path.with_extension("sock"))
         .unwrap_or_else(|| "Check the flannel pod log for this node.".to_owned());
     match cause {
-        subnet_env::Error::Absent { .. } => {
+        SubnetEnvError::Absent { .. } => {
             Error::try_again_later(format!("{prefix}: {cause}. {advice}"))
         }
-        subnet_env::Error::Malformed { source: missing @ Malformed::Missing(_), .. } => {
+        SubnetEnvError::Malformed { source: missing @ Malformed::Missing(_), .. } => {
             Error::invalid_config(format!("{prefix}: {} is {missing}. {advice}", path.display()))
         }
-        subnet_env::Error::Malformed { source, .. } => {
+        SubnetEnvError::Malformed { source, .. } => {
             Error::invalid_config(format!("{prefix}: {cause}: {source}. {advice}"))
         }
-        subnet_env::Error::Read { source, .. } | subnet_env::Error::Write { source } => {
+        SubnetEnvError::Read { source, .. } | SubnetEnvError::Write { source } => {
             Error::failed(format!("{prefix}: {cause}: {source}. {advice}"))
         }
     }
@@ -168,15 +168,15 @@ mod tests {
              {\"ready\":false,\"reasons\":[\"no lease yet\",\"etcd is away\"]}",
         );
         assert_eq!(
-            says(&home.path().join("sock")).unwrap(),
-            "the daemon says: no lease yet; etcd is away"
+            reasons(&home.path().join("sock")).unwrap(),
+            "the daemon reports: no lease yet; etcd is away"
         );
     }
 
     #[test]
-    fn a_daemon_that_is_not_there_says_nothing() {
+    fn a_daemon_that_is_not_there_reports_nothing() {
         let home = tempfile::tempdir().unwrap();
-        assert_eq!(says(&home.path().join("sock")), None);
+        assert_eq!(reasons(&home.path().join("sock")), None);
         assert_eq!(heartbeat(&home.path().join("sock")), Heartbeat::Unknown);
     }
 

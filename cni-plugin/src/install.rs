@@ -20,14 +20,14 @@ pub enum Task {
 }
 
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum InstallError {
     #[error("{0}")]
     Usage(&'static str),
     #[error("reading {}: {source}", path.display())]
     Read { path: PathBuf, source: io::Error },
     #[error("{} is not installed: {reason}", path.display())]
     NotAConfig { path: PathBuf, reason: String },
-    #[error("{} is no directory: name one, or a path that ends with flannel", path.display())]
+    #[error("{} is not a directory: name a directory, or a path that ends with flannel", path.display())]
     NotADirectory { path: PathBuf },
     /// The error itself names the path.
     #[error(transparent)]
@@ -49,24 +49,24 @@ pub fn words(mut line: impl Iterator<Item = String>) -> Vec<String> {
 impl Task {
     /// # Errors
     /// The words are none of the two tasks.
-    pub fn parse(words: &[String]) -> Result<Self, Error> {
+    pub fn parse(words: &[String]) -> Result<Self, InstallError> {
         match words {
             [verb, to] if verb == "install" => Ok(Self::Plugin { to: to.into() }),
             [verb, from, to] if verb == CONFIG => {
                 Ok(Self::Config { from: from.into(), to: to.into() })
             }
-            _ => Err(Error::Usage(USAGE)),
+            _ => Err(InstallError::Usage(USAGE)),
         }
     }
 
     /// A runtime sees the former file or the new one, and never a part.
-    pub fn carry_out(&self, program: &Path) -> Result<(), Error> {
+    pub fn carry_out(&self, program: &Path) -> Result<(), InstallError> {
         match self {
             Self::Plugin { to } => Ok(atomic_file::write(&target(to)?, &read(program)?, 0o755)?),
             Self::Config { from, to } => {
                 let config = read(from)?;
                 check(&config)
-                    .map_err(|reason| Error::NotAConfig { path: from.clone(), reason })?;
+                    .map_err(|reason| InstallError::NotAConfig { path: from.clone(), reason })?;
                 Ok(atomic_file::write(to, &config, 0o644)?)
             }
         }
@@ -74,18 +74,18 @@ impl Task {
 }
 
 /// A directory that is not there yet is made; a runtime would not find a program of another name.
-fn target(to: &Path) -> Result<PathBuf, Error> {
+fn target(to: &Path) -> Result<PathBuf, InstallError> {
     let is_program = to.file_name().is_some_and(|name| name == PROGRAM);
     match fs::metadata(to) {
         Ok(there) if there.is_dir() => Ok(to.join(PROGRAM)),
         _ if is_program => Ok(to.to_owned()),
-        Ok(_) => Err(Error::NotADirectory { path: to.to_owned() }),
+        Ok(_) => Err(InstallError::NotADirectory { path: to.to_owned() }),
         Err(_) => Ok(to.join(PROGRAM)),
     }
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, Error> {
-    fs::read(path).map_err(|source| Error::Read { path: path.to_owned(), source })
+fn read(path: &Path) -> Result<Vec<u8>, InstallError> {
+    fs::read(path).map_err(|source| InstallError::Read { path: path.to_owned(), source })
 }
 
 /// A runtime that cannot read the config takes another network's, or none.
@@ -145,9 +145,9 @@ mod tests {
         let other = home.path().join("bridge");
         fs::write(&other, "another plugin").unwrap();
         let error = install(other.clone()).unwrap_err().to_string();
-        assert!(
-            error.ends_with("bridge is no directory: name one, or a path that ends with flannel")
-        );
+        assert!(error.ends_with(
+            "bridge is not a directory: name a directory, or a path that ends with flannel"
+        ));
         assert_eq!(fs::read(&other).unwrap(), b"another plugin");
     }
 

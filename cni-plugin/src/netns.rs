@@ -50,9 +50,9 @@ impl Netns {
             Found::Own => Err(Error::invalid_namespace(format!(
                 "plugin's netns and netns from CNI_NETNS={shown} should not be the same"
             ))),
-            Found::Gone if path.exists() => {
-                Err(Error::failed(format!("failed to open netns: \"{shown}\" is no namespace")))
-            }
+            Found::Gone if path.exists() => Err(Error::failed(format!(
+                "failed to open netns: \"{shown}\" is not a network namespace"
+            ))),
             // The words of the plugin that operators know.
             Found::Gone => Err(Error::failed(format!(
                 "failed to open netns \"{shown}\": failed to Statfs \"{shown}\": \

@@ -8,7 +8,7 @@ use ipnetwork::IpNetwork;
 use tweed_netlink::Family;
 
 use crate::disk::atomic_file;
-use crate::disk::plain_file::{self, Link};
+use crate::disk::plain_file::{self, Symlink};
 use crate::excerpt;
 
 const NETWORK: &str = "FLANNEL_NETWORK";
@@ -35,7 +35,7 @@ pub struct SubnetEnv {
 }
 
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum SubnetEnvError {
     /// The wording is what people search their logs for.
     #[error("open {}: no such file or directory", path.display())]
     Absent { path: PathBuf },
@@ -88,19 +88,19 @@ impl SubnetEnv {
         found.complete()
     }
 
-    pub fn read(path: &Path) -> Result<Self, Error> {
+    pub fn read(path: &Path) -> Result<Self, SubnetEnvError> {
         let text = read_text(path).map_err(|source| unreadable(path, source))?;
-        Self::parse(&text).map_err(|source| Error::Malformed { path: path.into(), source })
+        Self::parse(&text).map_err(|source| SubnetEnvError::Malformed { path: path.into(), source })
     }
 
-    /// Replaces the file at once, readable for everybody.
-    pub fn write(&self, path: &Path) -> Result<(), Error> {
+    /// Replaces the file at once, readable for all users.
+    pub fn write(&self, path: &Path) -> Result<(), SubnetEnvError> {
         atomic_file::write(path, self.render().as_bytes(), 0o644)
-            .map_err(|source| Error::Write { source })
+            .map_err(|source| SubnetEnvError::Write { source })
     }
 }
 
-/// The address that the node's bridge takes in `subnet`: the one after its base.
+/// The address of the node's bridge in `subnet`: the one after its base.
 pub fn gateway(subnet: IpNetwork) -> IpNetwork {
     let address = match subnet.network() {
         IpAddr::V4(base) => IpAddr::V4(Ipv4Addr::from_bits(base.to_bits().saturating_add(1))),
@@ -112,8 +112,8 @@ pub fn gateway(subnet: IpNetwork) -> IpNetwork {
 /// The subnets this node had, base addresses, at most one per family; none if the file is absent.
 ///
 /// Reads as flanneld does: shell syntax, nonsense skipped, a list of several is no answer.
-pub fn previous_subnets(path: &Path) -> Result<Vec<IpNetwork>, Error> {
-    let text = match plain_file::read(path, LONGEST, Link::Followed) {
+pub fn previous_subnets(path: &Path) -> Result<Vec<IpNetwork>, SubnetEnvError> {
+    let text = match plain_file::read(path, LONGEST, Symlink::Followed) {
         Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(unreadable(path, error)),
@@ -255,14 +255,14 @@ fn only_subnet(value: &str, family: Family) -> Option<IpNetwork> {
 }
 
 fn read_text(path: &Path) -> io::Result<String> {
-    let bytes = plain_file::read(path, LONGEST, Link::Followed)?;
+    let bytes = plain_file::read(path, LONGEST, Symlink::Followed)?;
     String::from_utf8(bytes)
-        .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is no text"))
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not UTF-8"))
 }
 
-fn unreadable(path: &Path, source: io::Error) -> Error {
+fn unreadable(path: &Path, source: io::Error) -> SubnetEnvError {
     match source.kind() {
-        io::ErrorKind::NotFound => Error::Absent { path: path.into() },
-        _ => Error::Read { path: path.into(), source },
+        io::ErrorKind::NotFound => SubnetEnvError::Absent { path: path.into() },
+        _ => SubnetEnvError::Read { path: path.into(), source },
     }
 }

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use ipnetwork::IpNetwork;
-use tweed_cni::subnet_env::{Error, Malformed, SubnetEnv, gateway, previous_subnets};
+use tweed_cni::subnet_env::{Malformed, SubnetEnv, SubnetEnvError, gateway, previous_subnets};
 
 const V4: &str = "\
 FLANNEL_NETWORK=10.42.0.0/16
@@ -99,7 +99,7 @@ fn masquerading_is_on_only_for_the_word_true() {
 }
 
 #[test]
-fn all_that_is_missing_is_said_at_once() {
+fn all_missing_keys_are_named_at_once() {
     assert_eq!(
         refusal(""),
         "missing FLANNEL_NETWORK, FLANNEL_IPV6_NETWORK, FLANNEL_SUBNET, FLANNEL_IPV6_SUBNET, \
@@ -114,7 +114,7 @@ fn all_that_is_missing_is_said_at_once() {
 
 #[test]
 fn a_bad_value_is_named_with_its_line() {
-    for (from, to, said) in [
+    for (from, to, expected) in [
         ("=1450", "=\"1450\"", r#"line 3: FLANNEL_MTU is "\"1450\"", not a number of bytes"#),
         (
             "10.42.1.1/24",
@@ -131,7 +131,7 @@ fn a_bad_value_is_named_with_its_line() {
         ),
         ("MTU=1450", "MTU", "line 3: FLANNEL_MTU has no value"),
     ] {
-        assert_eq!(refusal(&V4.replace(from, to)), said);
+        assert_eq!(refusal(&V4.replace(from, to)), expected);
     }
 }
 
@@ -170,7 +170,7 @@ fn nonsense_among_the_previous_subnets_is_skipped_and_several_are_none() {
 }
 
 #[test]
-fn an_absent_file_had_no_subnets_and_reading_it_says_what_people_search_for() {
+fn an_absent_file_had_no_subnets_and_its_error_has_the_usual_words() {
     let home = tempfile::tempdir().unwrap();
     let path = home.path().join("subnet.env");
     assert_eq!(previous_subnets(&path).unwrap(), []);
@@ -184,7 +184,7 @@ fn a_malformed_file_is_named() {
     let path = home.path().join("subnet.env");
     fs::write(&path, "FLANNEL_MTU").unwrap();
     match SubnetEnv::read(&path).unwrap_err() {
-        Error::Malformed { path: named, source } => {
+        SubnetEnvError::Malformed { path: named, source } => {
             assert_eq!(named, path);
             assert_eq!(source, Malformed::NoValue { line: 1, key: "FLANNEL_MTU" });
         }

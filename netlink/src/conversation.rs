@@ -103,8 +103,8 @@ impl<W: Wire> Conversation<W> {
         let mut objects = Vec::new();
         for _ in 0..ATTEMPTS {
             objects.clear();
-            let hear = |frame: &Frame<'_>| objects.extend(read(frame));
-            let answer = self.ask(message.clone(), NLM_F_DUMP, hear).await?;
+            let read_object = |frame: &Frame<'_>| objects.extend(read(frame));
+            let answer = self.ask(message.clone(), NLM_F_DUMP, read_object).await?;
             let is_interrupted = answer.is_interrupted;
             match answer.outcome() {
                 Err(refusal) if is_nothing_there(refusal.errno) => return Ok(None),
@@ -113,7 +113,7 @@ impl<W: Wire> Conversation<W> {
                 Ok(()) => break,
             }
         }
-        // A list that changes all the time is used as it is: listeners hear of what it lacks.
+        // A list that changes all the time is used as it is: listeners are notified of what it lacks.
         Ok(Some(objects))
     }
 
@@ -121,11 +121,11 @@ impl<W: Wire> Conversation<W> {
         &mut self,
         message: Message,
         flags: i32,
-        hear: impl FnMut(&Frame<'_>),
+        read_object: impl FnMut(&Frame<'_>),
     ) -> io::Result<Answer> {
         let mut datagram = Vec::new();
         let request = self.append([message], flags, &mut datagram);
-        self.converse(&datagram, Answer::to(request), hear).await
+        self.converse(&datagram, Answer::to(request), read_object).await
     }
 
     /// Numbers `messages` and appends them to `datagram`, the last of them with `flags`.
@@ -145,13 +145,13 @@ impl<W: Wire> Conversation<W> {
         first..=self.sequence
     }
 
-    /// Sends `datagram` and receives until the last of its requests is answered; `hear` gets the
+    /// Sends `datagram` and receives until the last of its requests is answered; `read_object` gets the
     /// objects.
     async fn converse(
         &mut self,
         datagram: &[u8],
         mut answer: Answer,
-        mut hear: impl FnMut(&Frame<'_>),
+        mut read_object: impl FnMut(&Frame<'_>),
     ) -> io::Result<Answer> {
         self.wire.send(datagram).await?;
         while !answer.is_complete {
@@ -159,7 +159,7 @@ impl<W: Wire> Conversation<W> {
             self.wire.receive(&mut self.buffer).await?;
             for frame in Frame::all(&self.buffer) {
                 if answer.take(&frame) {
-                    hear(&frame);
+                    read_object(&frame);
                 }
             }
         }

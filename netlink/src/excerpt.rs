@@ -40,7 +40,7 @@ pub fn line(text: &str) -> String {
     shortened(text, LINE)
 }
 
-/// JSON that says the same as `json`, of which every character is printable but the ends of lines
+/// JSON with the same content as `json`, of which every character is printable but the ends of lines
 /// between its values.
 pub fn printable_json(json: String) -> String {
     if json.split('\n').all(is_printable) {
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn json_is_printable_and_says_the_same() {
+    fn json_is_printable_and_means_the_same() {
         let texts =
             ["plain", "\u{9b}31m", "\u{202e}evil", "\u{e0001}\u{10ffff}", "a\nb", "München"];
         for text in texts {

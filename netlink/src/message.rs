@@ -20,7 +20,7 @@ pub struct Message {
 }
 
 impl Message {
-    /// `flags` beside that of every request.
+    /// `flags` in addition to that of every request.
     pub fn new(kind: u16, flags: i32, fixed: &[u8]) -> Self {
         let flags = word(NLM_F_REQUEST | flags);
         let mut bytes = Vec::with_capacity(HEADER + fixed.len());

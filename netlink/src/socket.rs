@@ -107,7 +107,7 @@ impl Socket {
     }
 
     /// The changes that have come in, as `read` understands them; none if some are lost.
-    pub fn hear<T>(
+    pub fn receive_changes<T>(
         &mut self,
         read: impl Fn(&Frame<'_>) -> Option<T>,
     ) -> io::Result<Option<Vec<T>>> {
@@ -124,7 +124,7 @@ impl Socket {
 
     /// Discards the changes that have come in.
     pub fn drain(&mut self) -> io::Result<()> {
-        self.hear(|_| None::<()>).map(drop)
+        self.receive_changes(|_| None::<()>).map(drop)
     }
 }
 
@@ -164,7 +164,7 @@ pub(crate) fn prepare(socket: &mut netlink_sys::Socket, room: usize) -> io::Resu
     socket.bind_auto()?;
     // Old kernels explain nothing, and repeat the whole request.
     let _ = (socket.set_cap_ack(true), socket.set_ext_ack(true));
-    // More than the limit for everybody needs a capability.
+    // More than the system's limit needs a capability.
     let _ = setsockopt(&*socket, sockopt::RcvBufForce, &room)
         .or_else(|_| setsockopt(&*socket, sockopt::RcvBuf, &room));
     Ok(())
@@ -232,8 +232,8 @@ mod tests {
     #[test]
     fn a_refusal_belongs_to_its_request_and_has_the_kernels_text() {
         let payload = [&(-17_i32).to_ne_bytes()[..], &[0; 16]].concat();
-        let told = Message::new(NLMSG_ERROR.try_into().unwrap(), CAPPED, &payload);
-        let answer = [told.text(1, "taken").finish(2, 0), verdict(3, 0)].concat();
+        let refused = Message::new(NLMSG_ERROR.try_into().unwrap(), CAPPED, &payload);
+        let answer = [refused.text(1, "taken").finish(2, 0), verdict(3, 0)].concat();
         let messages = vec![Message::new(OBJECT, 0, &[]); 3];
         let refusals = now(conversation([answer]).execute(messages)).unwrap();
         let [refusal] = refusals.as_slice() else { panic!("{refusals:?}") };

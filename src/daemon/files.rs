@@ -151,7 +151,7 @@ pub(super) fn load_checkpoint(options: &Options, host: &HostId) -> Option<Checkp
 }
 
 /// The subnets in a subnet file.
-fn subnets_in(path: &Path) -> Result<Vec<Prefix>, subnet_env::Error> {
+fn subnets_in(path: &Path) -> Result<Vec<Prefix>, subnet_env::SubnetEnvError> {
     let subnets = subnet_env::previous_subnets(path)?;
     Ok(subnets.into_iter().map(Prefix::from).collect())
 }

@@ -41,7 +41,7 @@ impl Tables {
     /// The element that keeps `table` dropping packets.
     pub(super) fn renewal(&mut self, table: &Table) -> Option<Entry> {
         let (name, set) = (&table.name, table.is_renewed().then_some(RENEWED)?);
-        let stay = |socket: &mut _| nftables::udp_stay(socket, name.family, &name.name, set);
+        let stay = |socket: &mut _| nftables::udp_timeout(socket, name.family, &name.name, set);
         let stay = self.ask(name, stay)?;
         Some(Entry::Renewal(codec::renewal(Arc::clone(name), stay)))
     }

@@ -43,13 +43,13 @@ fn pods_that_containerd_removes_leave_nothing_behind() {
 }
 
 #[test]
-fn podman_is_told_what_a_daemon_without_a_lease_waits_for() {
-    story::the_runtime_is_told_what_the_daemon_waits_for(Podman::on).unwrap();
+fn podman_reports_what_a_daemon_without_a_lease_waits_for() {
+    story::the_runtime_reports_what_the_daemon_waits_for(Podman::on).unwrap();
 }
 
 #[test]
-fn containerd_is_told_what_a_daemon_without_a_lease_waits_for() {
-    story::the_runtime_is_told_what_the_daemon_waits_for(Containerd::on).unwrap();
+fn containerd_reports_what_a_daemon_without_a_lease_waits_for() {
+    story::the_runtime_reports_what_the_daemon_waits_for(Containerd::on).unwrap();
 }
 
 #[test]

@@ -29,7 +29,7 @@ pub fn pods_reach_each_other<R: Runtime>(start: impl Fn(&Host) -> Result<R>) -> 
     ping_both_ways(&runtimes, &pods).context("after the flip")
 }
 
-/// A port of the host is the pod's, for another node, and nobody's after the pod.
+/// A port of the host is the pod's, for another node, and free after the pod.
 pub fn a_published_port_leads_to_its_pod<R: Runtime>(
     start: impl Fn(&Host) -> Result<R>,
 ) -> Result<()> {
@@ -43,7 +43,7 @@ pub fn a_published_port_leads_to_its_pod<R: Runtime>(
         Ok(())
     })?;
     runtimes[0].remove(&pod)?;
-    // A runtime may end what it does for a pod a moment after it says so.
+    // A runtime may end what it does for a pod a moment after its answer.
     eventually(PATIENCE, || {
         ensure!(ask().is_err(), "{port} still answers");
         Ok(())
@@ -70,7 +70,7 @@ pub fn removed_pods_leave_nothing_behind<R: Runtime + Sync>(
 }
 
 /// The error of the runtime quotes the daemon; nothing stays, and a pod can be started later.
-pub fn the_runtime_is_told_what_the_daemon_waits_for<R: Runtime>(
+pub fn the_runtime_reports_what_the_daemon_waits_for<R: Runtime>(
     start: impl Fn(&Host) -> Result<R>,
 ) -> Result<()> {
     let lab = Lab::new(cluster::binaries())?;
@@ -83,7 +83,7 @@ pub fn the_runtime_is_told_what_the_daemon_waits_for<R: Runtime>(
 
     let error = runtime.start(plan("early")).expect_err("a pod without a subnet");
     let error = format!("{error:#}");
-    for words in ["failed to load flannel 'subnet.env' file", "the daemon says: "] {
+    for words in ["failed to load flannel 'subnet.env' file", "the daemon reports: "] {
         ensure!(error.contains(words), "{words:?} is not in: {error}");
     }
     etcd.put(CONFIG, &Stack::V4.config(HOST_GW))?;
@@ -152,7 +152,7 @@ fn ping_both_ways<R: Runtime>(runtimes: &[R], pods: &[Container]) -> Result<()> 
     Ok(())
 }
 
-/// What there is of a pod with a published port while it runs; so that its absence says something.
+/// What there is of a pod with a published port while it runs; so that its absence proves something.
 fn expected(pod: &Container) -> Result<Vec<String>> {
     let Container { id, .. } = pod;
     let (v4, v6) = (pod.address(Family::V4)?, pod.address(Family::V6)?);
@@ -167,7 +167,7 @@ fn expected(pod: &Container) -> Result<Vec<String>> {
     ])
 }
 
-/// A runtime may end what it does for a pod a moment after it says so.
+/// A runtime may end what it does for a pod a moment after its answer.
 fn nothing_is_left(host: &Host, pods: &[Container]) -> Result<()> {
     eventually(PATIENCE, || {
         let left = traces::of(host, pods)?;

@@ -12,7 +12,7 @@ use super::settings::Settings;
 use crate::netns::Netns;
 use crate::protocol::error::Error;
 use crate::protocol::request::Sandbox;
-use crate::protocol::result::{Interface, Outcome};
+use crate::protocol::result::{AddResult, Interface};
 
 /// Plugins later in the chain may have added to the result and to the container.
 pub(super) fn check(
@@ -20,7 +20,7 @@ pub(super) fn check(
     settings: &Settings,
     sandbox: &Sandbox,
     netns: &Netns,
-    previous: &Outcome,
+    previous: &AddResult,
 ) -> Result<(), Error> {
     let bridge = check_bridge(host, settings, previous)?;
     let path = sandbox.netns.to_string_lossy();
@@ -39,90 +39,98 @@ pub(super) fn check(
     check_routes(&mut inside, previous, &found)
 }
 
-fn check_bridge(host: &mut Socket, settings: &Settings, previous: &Outcome) -> Result<Link, Error> {
+fn check_bridge(
+    host: &mut Socket,
+    settings: &Settings,
+    previous: &AddResult,
+) -> Result<Link, Error> {
     let name = &settings.bridge;
     let bridge = device::find(host, name)?.ok_or_else(|| wrong(name, &"it is missing"))?;
     if bridge.kind != "bridge" {
         return Err(wrong(name, &"it is not a bridge"));
     }
-    let told = previous.interfaces.iter().find(|one| one.name == *name && one.sandbox.is_none());
-    let told = told.ok_or_else(|| wrong(name, &"prevResult does not have it"))?;
-    check_mac(told, &bridge)?;
+    let added = previous.interfaces.iter().find(|one| one.name == *name && one.sandbox.is_none());
+    let added = added.ok_or_else(|| wrong(name, &"prevResult does not have it"))?;
+    check_mac(added, &bridge)?;
     if bridge.is_promiscuous != settings.is_promiscuous {
         return Err(wrong(name, &"its promiscuous mode is not as configured"));
     }
     Ok(bridge)
 }
 
-fn check_container(inside: &mut Socket, told: &Interface) -> Result<Link, Error> {
-    let found = inside::find(inside, &told.name)?;
-    let found = found.ok_or_else(|| wrong(&told.name, &"the container does not have it"))?;
+fn check_container(inside: &mut Socket, added: &Interface) -> Result<Link, Error> {
+    let found = inside::find(inside, &added.name)?;
+    let found = found.ok_or_else(|| wrong(&added.name, &"the container does not have it"))?;
     if found.kind != "veth" {
-        return Err(wrong(&told.name, &"it is not a veth"));
+        return Err(wrong(&added.name, &"it is not a veth"));
     }
-    check_mac(told, &found)?;
+    check_mac(added, &found)?;
     Ok(found)
 }
 
 /// Of several host interfaces in a result, the container's peer is the port.
 fn check_port(
     host: &mut Socket,
-    previous: &Outcome,
+    previous: &AddResult,
     bridge: &Link,
     container: &Link,
 ) -> Result<(), Error> {
-    for told in previous.interfaces.iter().filter(|one| one.sandbox.is_none()) {
-        let Some(found) = device::find(host, &told.name)? else { continue };
+    for added in previous.interfaces.iter().filter(|one| one.sandbox.is_none()) {
+        let Some(found) = device::find(host, &added.name)? else { continue };
         if Some(found.index) != container.peer || found.kind != "veth" {
             continue;
         }
-        check_mac(told, &found)?;
+        check_mac(added, &found)?;
         return match found.master {
             Some(master) if master == bridge.index => Ok(()),
-            _ => Err(wrong(&found.name, &format!("it is no port of {}", bridge.name))),
+            _ => Err(wrong(&found.name, &format!("it is not a port of {}", bridge.name))),
         };
     }
-    Err(wrong(&container.name, &"its other end is not in prevResult"))
+    Err(wrong(&container.name, &"its peer is not in prevResult"))
 }
 
-fn check_mac(told: &Interface, found: &Link) -> Result<(), Error> {
-    let is_same = told.mac.is_empty() || told.mac.eq_ignore_ascii_case(&found.mac.to_string());
-    let (had, has) = (&told.mac, found.mac);
+fn check_mac(added: &Interface, found: &Link) -> Result<(), Error> {
+    let is_same = added.mac.is_empty() || added.mac.eq_ignore_ascii_case(&found.mac.to_string());
+    let (had, has) = (&added.mac, found.mac);
     if is_same { Ok(()) } else { Err(wrong(&found.name, &format!("its MAC is {has}, not {had}"))) }
 }
 
-fn check_addresses(inside: &mut Socket, previous: &Outcome, container: &Link) -> Result<(), Error> {
+fn check_addresses(
+    inside: &mut Socket,
+    previous: &AddResult,
+    container: &Link,
+) -> Result<(), Error> {
     let name = &container.name;
     let all = inside.list(&address::list(), address::read);
     let all = all.map_err(|error| wrong(name, &error))?;
-    for told in &previous.addresses {
+    for added in &previous.addresses {
         let is_there =
-            all.iter().any(|one| one.link == container.index && one.network == told.address);
+            all.iter().any(|one| one.link == container.index && one.network == added.address);
         if !is_there {
-            return Err(wrong(name, &format!("it does not have the address {}", told.address)));
+            return Err(wrong(name, &format!("it does not have the address {}", added.address)));
         }
     }
     Ok(())
 }
 
-fn check_routes(inside: &mut Socket, previous: &Outcome, container: &Link) -> Result<(), Error> {
+fn check_routes(inside: &mut Socket, previous: &AddResult, container: &Link) -> Result<(), Error> {
     let name = &container.name;
-    for told in &previous.routes {
-        let all = inside.list(&route::list(told.destination.ip()), route::read);
+    for added in &previous.routes {
+        let all = inside.list(&route::list(added.destination.ip()), route::read);
         let all = all.map_err(|error| wrong(name, &error))?;
         let is_there = all.iter().any(|one| {
-            let is_by = told.gateway.is_none() || one.gateway == told.gateway;
+            let is_by = added.gateway.is_none() || one.gateway == added.gateway;
             is_by
-                && one.destination.network() == told.destination.network()
-                && one.destination.prefix() == told.destination.prefix()
+                && one.destination.network() == added.destination.network()
+                && one.destination.prefix() == added.destination.prefix()
         });
         if !is_there {
-            return Err(wrong(name, &format!("there is no route to {}", told.destination)));
+            return Err(wrong(name, &format!("there is no route to {}", added.destination)));
         }
     }
     Ok(())
 }
 
 fn wrong(name: &str, what: &impl Display) -> Error {
-    Error::failed(format!("{name} is not as it was added: {what}"))
+    Error::failed(format!("{name} differs from the result of ADD: {what}"))
 }

@@ -21,7 +21,7 @@ use crate::protocol::error::Error;
 
 /// The kernel needs a part of a millisecond, and longer while links come and go. A packet that is
 /// too early waits as long as this.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The bridge, up. MTU and the like of one that exists are left as they are.
 pub(super) fn ensure(host: &mut Socket, settings: &Settings) -> Result<Link, Error> {
@@ -87,12 +87,12 @@ pub(super) fn wait_for_addresses(
     link: u32,
     addresses: impl Iterator<Item = IpNetwork>,
 ) -> io::Result<()> {
-    let deadline = Deadline::after(PATIENCE);
+    let deadline = Deadline::after(TIMEOUT);
     let mut pending: Vec<_> = addresses.filter(IpNetwork::is_ipv6).collect();
     while !pending.is_empty() && deadline.readable(listener)? {
-        let Some(told) = listener.hear(address::read_new)? else { break };
+        let Some(changes) = listener.receive_changes(address::read_new)? else { break };
         pending.retain(|address| {
-            !told.iter().any(|one| {
+            !changes.iter().any(|one| {
                 one.link == link && one.network == *address && one.detection == Detection::Done
             })
         });
@@ -171,7 +171,7 @@ fn addresses(host: &mut Socket, bridge: &Link) -> Result<Vec<Address>, Error> {
     Ok(all)
 }
 
-/// The addresses that `gateways` cannot be beside: overlapping ones, and any other of IPv4 unless
+/// The addresses that exclude one of `gateways`: overlapping ones, and any other of IPv4 unless
 /// the bridge has the gateway of this network already. The last is that of the network, and those
 /// before it are of ranges that the runtime asks for.
 fn rivals(present: &[Address], gateways: &[IpNetwork]) -> Vec<IpNetwork> {
@@ -236,9 +236,9 @@ fn apply(
 fn without_ipv6(bridge: &Link, gateway: IpNetwork) -> Error {
     let name = &bridge.name;
     let cause = format!(
-        "IPv6 is switched off on this host, and the network has the IPv6 gateway {gateway}: set \
+        "IPv6 is disabled on this host, and the network has the IPv6 gateway {gateway}: set \
          net.ipv6.conf.all.disable_ipv6 and net.ipv6.conf.{name}.disable_ipv6 to 0 and boot without \
-         ipv6.disable=1, or take IPv6 out of the network's config"
+         ipv6.disable=1, or remove IPv6 from the network config"
     );
     address_failure(bridge, &cause)
 }

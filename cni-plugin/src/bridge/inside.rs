@@ -24,7 +24,7 @@ use crate::protocol::error::Error;
 use crate::protocol::result::Route;
 
 /// So long the kernel may look for others with an address.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The interface with everything that it is to have, some of which may not be in use yet.
 pub(super) struct Configured {
@@ -144,18 +144,18 @@ fn address_and_route(
         .chain([("failed to set it up".to_owned(), link::set_up(index))])
         .chain(plan.routes.iter().map(|route| added(route, plan.gateway_of(route), index)))
         .collect();
-    let (told, messages): (Vec<_>, Vec<_>) = steps.into_iter().unzip();
+    let (texts, messages): (Vec<_>, Vec<_>) = steps.into_iter().unzip();
     let refusals = inside.execute(messages).map_err(|error| failure(&interface.name, &error))?;
     match refusals.first() {
         None => Ok(()),
         Some(refusal) => {
-            let step = told.get(refusal.index).map_or("", String::as_str);
+            let step = texts.get(refusal.index).map_or("", String::as_str);
             Err(failure(&interface.name, &format!("{step}: {refusal}")))
         }
     }
 }
 
-/// What adds `route`, behind what to say if the kernel refuses it.
+/// What adds `route`, behind the text of the error if the kernel refuses it.
 fn added(route: &Route, gateway: Option<IpAddr>, link: u32) -> (String, Message) {
     let &Route { destination, table, priority, scope, mtu, advmss, .. } = route;
     let via = gateway.map(|gateway| format!(" via {gateway}")).unwrap_or_default();
@@ -178,14 +178,14 @@ fn wait_for_addresses(
     interface: &Link,
 ) -> Result<(), Error> {
     let name = &interface.name;
-    let deadline = Deadline::after(PATIENCE);
+    let deadline = Deadline::after(TIMEOUT);
     loop {
         let all = inside.list(&address::list(), address::read);
         let mut all = all.map_err(|error| failure(name, &error))?;
         all.retain(|one| one.link == interface.index && one.is_global);
         if let Some(one) = all.iter().find(|one| one.detection == Detection::Duplicate) {
-            let told = format!("another station on the bridge has {}", one.network);
-            return Err(failure(name, &told));
+            let duplicate = format!("another interface on the bridge has {}", one.network);
+            return Err(failure(name, &duplicate));
         }
         if all.iter().all(|one| one.detection == Detection::Done) {
             return Ok(());
@@ -198,5 +198,5 @@ fn wait_for_addresses(
 }
 
 fn failure(name: &str, cause: &impl Display) -> Error {
-    Error::failed(format!("{name:?} of the container: {cause}"))
+    Error::failed(format!("the container's interface {name:?}: {cause}"))
 }

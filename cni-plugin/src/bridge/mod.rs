@@ -23,7 +23,7 @@ use crate::netns::Netns;
 use crate::protocol::error::Error;
 use crate::protocol::json::Object;
 use crate::protocol::request::{Request, Sandbox};
-use crate::protocol::result::{Interface, Outcome};
+use crate::protocol::result::{AddResult, Interface};
 use crate::protocol::version::Version;
 pub(crate) use identity::Identity;
 use plan::Plan;
@@ -98,7 +98,7 @@ impl Bridge {
         bridge: &Link,
         port: &Link,
         connection: &Connection<'_>,
-    ) -> Result<Outcome, Error> {
+    ) -> Result<AddResult, Error> {
         let Connection { sandbox, netns, identity, plan } = connection;
         let inside = inside::configure(netns, identity, &self.settings, plan)?;
         masquerade::ensure(&self.settings, identity, plan)?;
@@ -128,7 +128,7 @@ impl Bridge {
         &self,
         sandbox: &Sandbox,
         netns: &Netns,
-        previous: &Outcome,
+        previous: &AddResult,
     ) -> Result<(), Error> {
         host_local::check(&self.pool.location, &sandbox.attachment)?;
         check::check(&mut open()?, &self.settings, sandbox, netns, previous)

@@ -6,7 +6,7 @@ use ipnetwork::IpNetwork;
 
 use super::settings::{Gateway, Settings};
 use crate::host_local::Allocation;
-use crate::protocol::result::{Address, Dns, Interface, Outcome, Route};
+use crate::protocol::result::{AddResult, Address, Dns, Interface, Route};
 use crate::subnet_env;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -47,7 +47,7 @@ impl Plan {
         Self { addresses, gateways, routes, dns }
     }
 
-    /// Which gateway `route` goes by, where it does not say.
+    /// Which gateway `route` goes by, if it has none of its own.
     pub(super) fn gateway_of(&self, route: &Route) -> Option<IpAddr> {
         let is_ipv4 = route.destination.is_ipv4();
         let mut of_family = self.addresses.iter().filter_map(|one| one.gateway);
@@ -58,9 +58,9 @@ impl Plan {
         self.addresses.iter().any(|one| one.address.is_ipv6())
     }
 
-    pub(super) fn outcome(&self, interfaces: Vec<Interface>) -> Outcome {
+    pub(super) fn outcome(&self, interfaces: Vec<Interface>) -> AddResult {
         let Self { addresses, routes, dns, .. } = self.clone();
-        Outcome { interfaces, addresses, routes, dns }
+        AddResult { interfaces, addresses, routes, dns }
     }
 }
 

@@ -21,7 +21,7 @@ use crate::protocol::request::Attachment;
 const ATTEMPTS: usize = 10;
 
 /// So long the kernel may take until frames pass.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// So many links are removed at once: the kernel waits for all its processors only once for all of
 /// them, and holds up every other change of links meanwhile.
@@ -97,7 +97,7 @@ fn create_pair(
             Some(Refusal { errno: Errno::EEXIST, .. }) => {}
             Some(refusal) => return Err(failure(&name, refusal)),
         }
-        // Which of the two names is taken, the kernel does not say.
+        // The kernel does not report which of the two names is taken.
         if device::find(host, &name)?.is_none() {
             let inner = &identity.attachment.interface;
             return Err(Error::failed(format!(
@@ -113,12 +113,13 @@ pub(super) fn wait(host: &mut Socket, port: &Link) -> Result<(), Error> {
     if is_operational(host, port)? {
         return Ok(());
     }
-    let deadline = Deadline::after(PATIENCE);
+    let deadline = Deadline::after(TIMEOUT);
     let mut listener = Socket::listen().map_err(|error| failure(&port.name, &error))?;
     // Asked after listening, so that no change falls between the two.
     while !is_operational(host, port)? {
-        let is_told = deadline.readable(&listener).map_err(|errno| failure(&port.name, &errno))?;
-        if !is_told {
+        let is_notified =
+            deadline.readable(&listener).map_err(|errno| failure(&port.name, &errno))?;
+        if !is_notified {
             let name = &port.name;
             return Err(Error::failed(format!(
                 "bridge port in error state: {name} has no carrier"
@@ -195,7 +196,7 @@ fn remove_group(host: &mut Socket, ports: &[Link]) -> io::Result<()> {
 }
 
 fn gone(name: &str) -> Error {
-    failure(name, &io::Error::other("it is gone again"))
+    failure(name, &io::Error::other("another program removed it"))
 }
 
 fn failure(name: &str, cause: &impl std::fmt::Display) -> Error {

@@ -35,7 +35,7 @@ pub(super) struct Settings {
 pub(super) enum Gateway {
     /// It has no address.
     Absent,
-    /// It has one; routes say what goes there.
+    /// It has one; routes decide what goes there.
     Present,
     /// Everything goes there.
     Default,
@@ -142,7 +142,7 @@ fn mac(config: &Object, request: &Request) -> Result<Option<MacAddr>, Error> {
     let chosen = sources.into_iter().flatten().find(|text| !text.is_empty());
     let wrong = |text: &str| {
         let text = excerpt::quoted(text);
-        Error::invalid_config(format!("{text} is no MAC address"))
+        Error::invalid_config(format!("{text} is not a MAC address"))
     };
     let parse = |text: String| text.replace('-', ":").parse().map_err(|_| wrong(&text));
     chosen.map(parse).transpose()
@@ -197,7 +197,7 @@ mod tests {
             (r#"{"hairpinMode":true,"promiscMode":true}"#, "hairpin"),
             (r#"{"hairpinMode":"true"}"#, "hairpinMode is \"true\""),
             (r#"{"ipMasqBackend":"ebtables"}"#, "ebtables"),
-            (r#"{"args":{"cni":{"mac":"x"}}}"#, "\"x\" is no MAC address"),
+            (r#"{"args":{"cni":{"mac":"x"}}}"#, "\"x\" is not a MAC address"),
             (
                 r#"{"bridge":"the-bridge-of-pods"}"#,
                 "the name of the bridge \"the-bridge-of-pods\" is too long: at most 15 bytes",

@@ -41,9 +41,13 @@ impl Delegate<'_> {
         changes: &[(&str, &str)],
     ) -> Result<Vec<u8>, Failure> {
         let program = self.find().map_err(Failure::NotInstalled)?;
-        let failure = |error: io::Error| {
-            let told = Error::failed(format!("running {}: {error}", program.display()));
-            if cannot_be_run(&error) { Failure::NotInstalled(told) } else { Failure::Failed(told) }
+        let failure = |cause: io::Error| {
+            let error = Error::failed(format!("running {}: {cause}", program.display()));
+            if cannot_be_run(&cause) {
+                Failure::NotInstalled(error)
+            } else {
+                Failure::Failed(error)
+            }
         };
         let mut process = Program::new(&program);
         process.env("CNI_COMMAND", command.as_str()).envs(changes.iter().copied());
@@ -91,11 +95,11 @@ impl Delegate<'_> {
     }
 
     fn refusal(&self, output: &Output) -> Error {
-        let told = serde_json::from_slice::<Object>(&output.stdout);
-        told.ok().and_then(|told| decode(&told)).unwrap_or_else(|| {
-            let said = String::from_utf8_lossy(&output.stdout);
-            let (kind, said) = (excerpt::value(self.kind), excerpt::sentence(said.trim()));
-            Error::failed(format!("plugin {kind} failed ({}): {said}", output.status))
+        let answer = serde_json::from_slice::<Object>(&output.stdout);
+        answer.ok().and_then(|answer| decode(&answer)).unwrap_or_else(|| {
+            let text = String::from_utf8_lossy(&output.stdout);
+            let (kind, text) = (excerpt::value(self.kind), excerpt::sentence(text.trim()));
+            Error::failed(format!("plugin {kind} failed ({}): {text}", output.status))
         })
     }
 }
@@ -114,10 +118,10 @@ impl From<Failure> for Error {
     }
 }
 
-fn decode(told: &Object) -> Option<Error> {
-    let text = |key| excerpt::sentence(json::text(told, key).ok().flatten().unwrap_or_default());
+fn decode(answer: &Object) -> Option<Error> {
+    let text = |key| excerpt::sentence(json::text(answer, key).ok().flatten().unwrap_or_default());
     Some(Error {
-        code: json::number(told, "code").ok()??,
+        code: json::number(answer, "code").ok()??,
         msg: text("msg"),
         details: text("details"),
     })

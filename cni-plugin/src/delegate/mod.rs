@@ -60,7 +60,7 @@ fn base(config: &NetworkConfig) -> Object {
     if kind(&delegate) == BRIDGE {
         default(&mut delegate, "isGateway", true);
     }
-    if config.says_version {
+    if config.has_version {
         delegate.insert("cniVersion".into(), config.version.as_str().into());
     }
     delegate

@@ -110,7 +110,7 @@ fn what_only_flannel_sets_is_refused_from_the_operator() {
 }
 
 #[test]
-fn without_subnets_it_still_says_where_and_under_which_name() {
+fn without_subnets_it_still_has_place_and_name() {
     let json = r#"{"name":"cbr0","delegate":{"bridge":"br1"},"ipam":{"dataDir":"/d"}}"#;
     let config = NetworkConfig::parse(json.as_bytes(), Command::Del).unwrap();
     let delegate = build_without_subnets(&config);

@@ -13,7 +13,7 @@ const DIRECTORY_MODE: u32 = 0o755;
 /// Makes `bytes` the content of `path`, durably, with exactly `mode` whatever the umask.
 ///
 /// Creates the parent directory. On an error the old file is as it was, and the error names
-/// `path`. One writer per path: two at once would share the temporary file beside it.
+/// `path`. One writer per path: two at once would share the temporary file.
 pub fn write(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     write_parts(path, &[bytes], mode)
 }
@@ -27,7 +27,7 @@ pub fn write_parts(path: &Path, parts: &[&[u8]], mode: u32) -> io::Result<()> {
 fn replace(path: &Path, parts: &[&[u8]], mode: u32) -> io::Result<()> {
     let directory = directory_of(path);
     ensure_directory(directory)?;
-    let temporary = temporary_beside(path)?;
+    let temporary = temporary_path(path)?;
     let replaced = fill(&temporary, parts, mode).and_then(|()| fs::rename(&temporary, path));
     if replaced.is_err() {
         remove(&temporary)?;
@@ -53,7 +53,7 @@ fn ensure_directory(directory: &Path) -> io::Result<()> {
 }
 
 /// One fixed name per file, so that crashes leave one stray at most and the next write takes it.
-fn temporary_beside(path: &Path) -> io::Result<PathBuf> {
+fn temporary_path(path: &Path) -> io::Result<PathBuf> {
     let name = path.file_name().ok_or(io::ErrorKind::InvalidFilename)?;
     let mut temporary = OsString::from(".");
     temporary.push(name);
@@ -115,7 +115,7 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("subnet.env");
         write(&path, b"old", 0o644).unwrap();
-        fill(&temporary_beside(&path).unwrap(), &[b"ne"], 0o644).unwrap();
+        fill(&temporary_path(&path).unwrap(), &[b"ne"], 0o644).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"old");
         assert_eq!(names_in(home.path()).unwrap().len(), 2);
 
@@ -139,7 +139,7 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let (path, victim) = (home.path().join("state"), home.path().join("victim"));
         fs::write(&victim, b"precious").unwrap();
-        std::os::unix::fs::symlink(&victim, temporary_beside(&path).unwrap()).unwrap();
+        std::os::unix::fs::symlink(&victim, temporary_path(&path).unwrap()).unwrap();
         write(&path, b"new", 0o600).unwrap();
         assert_eq!(fs::read(&victim).unwrap(), b"precious");
     }

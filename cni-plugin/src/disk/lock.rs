@@ -30,7 +30,7 @@ pub(crate) enum Sharing {
 }
 
 impl Lock {
-    /// Waits for `file`, which is open at `path`, for as long as `patience`.
+    /// Waits for `file`, which is open at `path`, for as long as `timeout`.
     ///
     /// # Errors
     /// Another process holds it for longer: try again later. Or it cannot be locked at all.
@@ -38,16 +38,16 @@ impl Lock {
         file: File,
         path: &Path,
         sharing: Sharing,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Self, Error> {
         let unusable = |cause| Error::failed(format!("locking {}: {cause}", path.display()));
-        let (at_once, waiting) = sharing.ways();
+        let (at_once, waiting) = sharing.modes();
         match Flock::lock(file, at_once) {
             Ok(held) => Ok(Self(held)),
-            Err((file, Errno::EWOULDBLOCK)) => wait(file, waiting, patience)
+            Err((file, Errno::EWOULDBLOCK)) => wait(file, waiting, timeout)
                 .map_err(unusable)?
                 .map(Self)
-                .ok_or_else(|| still_locked(path, patience)),
+                .ok_or_else(|| still_locked(path, timeout)),
             Err((_, errno)) => Err(unusable(errno.into())),
         }
     }
@@ -78,7 +78,7 @@ pub(crate) fn lockable(directory: &Path, name: &str, mode: u32) -> io::Result<(F
 
 impl Sharing {
     /// To lock at once or not at all, and to wait.
-    const fn ways(self) -> (FlockArg, FlockArg) {
+    const fn modes(self) -> (FlockArg, FlockArg) {
         match self {
             Self::Shared => (FlockArg::LockSharedNonblock, FlockArg::LockShared),
             Self::Exclusive => (FlockArg::LockExclusiveNonblock, FlockArg::LockExclusive),
@@ -89,24 +89,24 @@ impl Sharing {
 /// A thread waits in the kernel's queue: in turn with all others, and not by polling.
 ///
 /// A lock that comes too late is released where the file is dropped.
-fn wait(file: File, waiting: FlockArg, patience: Duration) -> io::Result<Option<Flock<File>>> {
-    let (tell, told) = mpsc::channel();
+fn wait(file: File, waiting: FlockArg, timeout: Duration) -> io::Result<Option<Flock<File>>> {
+    let (sender, receiver) = mpsc::channel();
     thread::Builder::new().name("lock".into()).spawn(move || {
         let locked = Flock::lock(file, waiting).map_err(|(_, errno)| errno);
-        drop(tell.send(locked));
+        drop(sender.send(locked));
     })?;
-    match told.recv_timeout(patience) {
+    match receiver.recv_timeout(timeout) {
         Ok(locked) => Ok(Some(locked?)),
         Err(_) => Ok(None),
     }
 }
 
-fn still_locked(path: &Path, patience: Duration) -> Error {
-    let holder = holder(path).unwrap_or_else(|| "a process that cannot be seen from here".into());
+fn still_locked(path: &Path, timeout: Duration) -> Error {
+    let holder = holder(path).unwrap_or_else(|| "an unknown process".into());
     Error::try_again_later(format!(
-        "{} has been locked for {} s by {holder}: see what keeps it there",
+        "{} has been locked for {} s by {holder}: check why it does not release the lock",
         path.display(),
-        patience.as_secs()
+        timeout.as_secs()
     ))
 }
 
@@ -137,9 +137,9 @@ fn holder_in(locks: &str, key: &str) -> Option<u32> {
 mod tests {
     use super::*;
 
-    fn take(path: &Path, sharing: Sharing, patience: Duration) -> Result<Lock, Error> {
+    fn take(path: &Path, sharing: Sharing, timeout: Duration) -> Result<Lock, Error> {
         let file = File::options().create(true).append(true).open(path).unwrap();
-        Lock::take(file, path, sharing, patience)
+        Lock::take(file, path, sharing, timeout)
     }
 
     #[test]

@@ -37,7 +37,7 @@ pub(crate) fn names(directory: &Path) -> io::Result<Vec<String>> {
 pub(crate) fn check_room(directory: &Path) -> Result<(), Error> {
     let refused = |cause: io::Error| {
         let shown = directory.display();
-        Error::not_available(format!("nothing can be written into {shown}: {cause}"))
+        Error::not_available(format!("cannot write to {shown}: {cause}"))
     };
     let place = directory.ancestors().find(|place| place.is_dir()).unwrap_or(Path::new("/"));
     access(place, AccessFlags::W_OK).map_err(|errno| refused(errno.into()))?;

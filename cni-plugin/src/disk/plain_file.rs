@@ -11,29 +11,29 @@ use nix::fcntl::OFlag;
 
 /// What becomes of a symbolic link at the end of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Link {
+pub(crate) enum Symlink {
     Refused,
     Followed,
 }
 
-/// Opens `path` as `options` say, without waiting for the other end of a pipe.
+/// Opens `path` with `options`, without waiting for the other end of a pipe.
 ///
 /// # Errors
 /// [`ErrorKind::InvalidData`] if it is a link, or no regular file.
 pub(crate) fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
-    open_by(path, options, Link::Refused)
+    open_by(path, options, Symlink::Refused)
 }
 
 /// The content of a regular file of at most `longest` bytes.
 ///
 /// # Errors
-/// [`ErrorKind::InvalidData`] if it is longer, a link that `link` refuses, or no regular file.
-pub(crate) fn read(path: &Path, longest: u64, link: Link) -> io::Result<Vec<u8>> {
-    let file = open_by(path, File::options().read(true), link)?;
+/// [`ErrorKind::InvalidData`] if it is longer, a link that `symlink` refuses, or no regular file.
+pub(crate) fn read(path: &Path, longest: u64, symlink: Symlink) -> io::Result<Vec<u8>> {
+    let file = open_by(path, File::options().read(true), symlink)?;
     let mut content = Vec::new();
     file.take(longest + 1).read_to_end(&mut content)?;
     let is_longer = content.len() as u64 > longest;
-    if is_longer { Err(invalid("it is too long")) } else { Ok(content) }
+    if is_longer { Err(invalid("the file is too long")) } else { Ok(content) }
 }
 
 /// When the content, the name or anything else of a file was last changed.
@@ -43,21 +43,21 @@ pub(crate) fn changed(metadata: &Metadata) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::new(seconds, nanoseconds)
 }
 
-fn open_by(path: &Path, options: &mut OpenOptions, link: Link) -> io::Result<File> {
-    let flags = match link {
-        Link::Refused => OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW,
-        Link::Followed => OFlag::O_NONBLOCK,
+fn open_by(path: &Path, options: &mut OpenOptions, symlink: Symlink) -> io::Result<File> {
+    let flags = match symlink {
+        Symlink::Refused => OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW,
+        Symlink::Followed => OFlag::O_NONBLOCK,
     };
     let file = options.custom_flags(flags.bits()).open(path).map_err(plainly)?;
-    if file.metadata()?.is_file() { Ok(file) } else { Err(invalid("it is no regular file")) }
+    if file.metadata()?.is_file() { Ok(file) } else { Err(invalid("not a regular file")) }
 }
 
 /// The errors of the kernel for a link, for a pipe without a reader, and for a directory.
 fn plainly(error: io::Error) -> io::Error {
     let errno = error.raw_os_error().map(Errno::from_raw);
     match errno {
-        Some(Errno::ELOOP) => invalid("it is a symbolic link"),
-        Some(Errno::ENXIO | Errno::EISDIR | Errno::ENODEV) => invalid("it is no regular file"),
+        Some(Errno::ELOOP) => invalid("the file is a symbolic link"),
+        Some(Errno::ENXIO | Errno::EISDIR | Errno::ENODEV) => invalid("not a regular file"),
         _ => error,
     }
 }
@@ -88,14 +88,14 @@ mod tests {
         let kind = |name: &str, longest, link| {
             read(&place(name), longest, link).map(|content| content.len()).map_err(|e| e.kind())
         };
-        assert_eq!(kind("plain", 10, Link::Refused), Ok(10));
-        assert_eq!(kind("plain", 9, Link::Refused), Err(ErrorKind::InvalidData));
-        assert_eq!(kind("link", 10, Link::Followed), Ok(10));
-        assert_eq!(kind("absent", 10, Link::Refused), Err(ErrorKind::NotFound));
+        assert_eq!(kind("plain", 10, Symlink::Refused), Ok(10));
+        assert_eq!(kind("plain", 9, Symlink::Refused), Err(ErrorKind::InvalidData));
+        assert_eq!(kind("link", 10, Symlink::Followed), Ok(10));
+        assert_eq!(kind("absent", 10, Symlink::Refused), Err(ErrorKind::NotFound));
         for name in ["link", "zero", "pipe", "folder"] {
-            assert_eq!(kind(name, 10, Link::Refused), Err(ErrorKind::InvalidData), "{name}");
+            assert_eq!(kind(name, 10, Symlink::Refused), Err(ErrorKind::InvalidData), "{name}");
         }
-        assert_eq!(kind("zero", 10, Link::Followed), Err(ErrorKind::InvalidData));
+        assert_eq!(kind("zero", 10, Symlink::Followed), Err(ErrorKind::InvalidData));
     }
 
     #[test]

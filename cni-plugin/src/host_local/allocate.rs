@@ -10,7 +10,7 @@ use super::liveness;
 use super::range::{Range, RangeSet, next_free};
 use super::reservations::Reservations;
 use super::store::Entry;
-use crate::disk::plain_file::{self, Link};
+use crate::disk::plain_file::{self, Symlink};
 use crate::protocol::error::Error;
 use crate::protocol::request::Attachment;
 use crate::protocol::result::{Dns, Route};
@@ -78,7 +78,7 @@ fn assign(config: &Config) -> Result<Vec<Option<IpAddr>>, Error> {
 
 fn read_dns(config: &Config) -> Result<Dns, Error> {
     let Some(path) = &config.resolv_conf else { return Ok(Dns::default()) };
-    let content = plain_file::read(path, LONGEST_RESOLV_CONF, Link::Followed)
+    let content = plain_file::read(path, LONGEST_RESOLV_CONF, Symlink::Followed)
         .map_err(|cause| Error::failed(format!("reading {}: {cause}", path.display())))?;
     Ok(Dns::parse_resolv_conf(&String::from_utf8_lossy(&content)))
 }

@@ -58,7 +58,7 @@ pub fn audit(location: &Location, repair: Repair) -> Result<Vec<Finding>, Error>
     let mut all = store.found().map_err(failed)?;
     all.sort_by_key(|found| (found.entry.address, found.entry.name.clone()));
     let liveness = Liveness::gather(&location.results).map_err(|cause| {
-        Error::failed(format!("the users of the addresses cannot be read, try it as root: {cause}"))
+        Error::failed(format!("cannot read which addresses are in use, run this as root: {cause}"))
     })?;
     let mut findings = Vec::new();
     for found in all {
@@ -128,7 +128,10 @@ pub(super) fn classify(
 ) -> Classification {
     let Reservation { entry, record, .. } = reservation;
     if *record == Record::Damaged {
-        return dead(Kind::HalfWritten, "it was created and never filled, or lost with the power");
+        return dead(
+            Kind::HalfWritten,
+            "the file has no content, after a crash or a power failure",
+        );
     }
     if !entry.is_proper() {
         let proper = format!("its name is another spelling of {}", entry.address);
@@ -142,7 +145,7 @@ pub(super) fn classify(
         Record::Of(owner) => classify_owned(reservation, owner, network, liveness),
         Record::OfContainer(container) => classify_container(reservation, container, liveness),
         Record::Foreign | Record::Damaged => {
-            alive(Kind::Foreign, "it does not say which container holds it")
+            alive(Kind::Foreign, "it does not name the container that holds it")
         }
     }
 }
@@ -168,10 +171,13 @@ fn classify_cached(
 ) -> Classification {
     let Reservation { entry: Entry { address, .. }, changed, .. } = reservation;
     if cached.addresses.contains(address) {
-        return alive(Kind::Held, "the runtime has its container, though no namespace has it");
+        return alive(
+            Kind::Held,
+            "the runtime lists its container, although no namespace has the address",
+        );
     }
     let others: Vec<_> = cached.addresses.iter().map(IpAddr::to_string).collect();
-    let reason = format!("the runtime has {} for its owner", others.join(" and "));
+    let reason = format!("the runtime lists {} for its owner", others.join(" and "));
     let busy = liveness.busy.contains(&cached.attachment.container_id);
     let proven_dead = !busy && is_settled(*changed, liveness);
     Classification { kind: Kind::Double, proven_dead, reason }
@@ -186,16 +192,16 @@ fn classify_container(
         return alive(Kind::Held, "a plugin is working on its container");
     }
     if liveness.cached.knows_container(container) {
-        return alive(Kind::Held, "the runtime has its container, though no namespace has it");
+        return alive(
+            Kind::Held,
+            "the runtime lists its container, although no namespace has the address",
+        );
     }
     if !is_of_a_runtime(container)
         && reservation.record == Record::OfContainer(container.to_owned())
     {
         let named = excerpt::quoted(container);
-        return alive(
-            Kind::Foreign,
-            format!("it names {named}, which is no identifier of a container"),
-        );
+        return alive(Kind::Foreign, format!("it names {named}, which is not a container ID"));
     }
     let unknown = "the runtime does not know its container, and no namespace has the address";
     if reservation.changed < liveness.booted {
@@ -204,7 +210,7 @@ fn classify_container(
     if is_settled(reservation.changed, liveness) {
         return dead(Kind::Leaked, format!("{unknown}, long after it was allocated"));
     }
-    alive(Kind::Leaked, format!("{unknown}, but it is so new that this may still come"))
+    alive(Kind::Leaked, format!("{unknown}, but it is not older than ten minutes"))
 }
 
 /// A clock that was set back makes nothing old.

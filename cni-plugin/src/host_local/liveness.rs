@@ -143,7 +143,9 @@ fn mounted(seen: &HashSet<String>) -> io::Result<Vec<(IpAddr, String)>> {
     }
     // A thread that enters a namespace does not come back: it ends there.
     let visit = thread::Builder::new().name("namespaces".into()).spawn(move || visit(&unseen))?;
-    visit.join().map_err(|_| io::Error::other("looking into the network namespaces broke off"))?
+    visit
+        .join()
+        .map_err(|_| io::Error::other("reading the addresses of the network namespaces failed"))?
 }
 
 fn visit(mounts: &[(String, PathBuf)]) -> io::Result<Vec<(IpAddr, String)>> {

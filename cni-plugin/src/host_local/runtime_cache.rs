@@ -8,7 +8,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::disk;
-use crate::disk::plain_file::{self, Link};
+use crate::disk::plain_file::{self, Symlink};
 use crate::protocol::json::{self, Object};
 use crate::protocol::request::Attachment;
 
@@ -92,7 +92,7 @@ const LONGEST: u64 = 1 << 22;
 pub(crate) fn read(results: &Path) -> io::Result<Vec<Cached>> {
     let mut cached = Vec::new();
     for name in disk::names(results)? {
-        let content = match plain_file::read(&results.join(&name), LONGEST, Link::Refused) {
+        let content = match plain_file::read(&results.join(&name), LONGEST, Symlink::Refused) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) if error.kind() == io::ErrorKind::InvalidData => Vec::new(),
             content => content?,

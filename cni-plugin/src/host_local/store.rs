@@ -13,7 +13,7 @@ use nix::fcntl::{AT_FDCWD, AtFlags, OFlag};
 use nix::unistd::linkat;
 
 use crate::disk::lock::{Lock, Sharing, lockable};
-use crate::disk::plain_file::{self, Link, changed};
+use crate::disk::plain_file::{self, Symlink, changed};
 use crate::disk::remove;
 use crate::protocol::error::Error;
 use crate::protocol::json;
@@ -52,9 +52,9 @@ pub(super) enum Record {
     Of(Attachment),
     /// Written before interfaces were: any interface of this container.
     OfContainer(String),
-    /// Created and never filled, or lost with the power: it says nothing.
+    /// Created and never filled, or lost with the power: it has no content.
     Damaged,
-    /// Made by hand: it does not say which container holds the address.
+    /// Made by hand: it does not name the container that holds the address.
     Foreign,
 }
 
@@ -98,14 +98,14 @@ impl Store {
         self.directory.join(LOCK)
     }
 
-    /// Waits for the process that holds the store now, at most for `patience`.
+    /// Waits for the process that holds the store now, at most for `timeout`.
     ///
     /// The file is that of Go's host-local.
-    pub(super) fn lock(&self, patience: Duration) -> Result<Lock, Error> {
+    pub(super) fn lock(&self, timeout: Duration) -> Result<Lock, Error> {
         let path = self.lock_path();
         let (file, path) = lockable(&self.directory, LOCK, LOCK_MODE)
             .map_err(|cause| Error::failed(format!("locking {}: {cause}", path.display())))?;
-        Lock::take(file, &path, Sharing::Exclusive, patience)
+        Lock::take(file, &path, Sharing::Exclusive, timeout)
     }
 
     /// Writes that `owner` holds `address`, whole or not at all.
@@ -205,7 +205,7 @@ impl Store {
     /// The address that was reserved last from the range set `set`, if that is known.
     pub(super) fn last_reserved(&self, set: usize) -> Option<IpAddr> {
         let path = self.last_reserved_path(set);
-        let content = plain_file::read(&path, LONGEST_COUNTER, Link::Refused).ok()?;
+        let content = plain_file::read(&path, LONGEST_COUNTER, Symlink::Refused).ok()?;
         json::address(str::from_utf8(&content).ok()?.trim())
     }
 

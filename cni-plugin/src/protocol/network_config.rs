@@ -21,7 +21,7 @@ pub struct NetworkConfig {
     /// As written; the protocol's default where nothing is.
     pub version: Version,
     /// Whether the version was written at all.
-    pub says_version: bool,
+    pub has_version: bool,
     pub name: String,
     pub subnet_file: PathBuf,
     pub data_dir: PathBuf,
@@ -33,7 +33,7 @@ pub struct NetworkConfig {
     pub engine: Engine,
     /// The result of an earlier ADD.
     pub previous: Option<Object>,
-    /// What GC may leave; none if the runtime did not say.
+    /// What GC may leave; none if the runtime sent no list.
     pub valid: Option<Vec<Attachment>>,
 }
 
@@ -64,7 +64,7 @@ impl NetworkConfig {
         };
         Ok(Self {
             version: version(written, command)?,
-            says_version: written.is_some(),
+            has_version: written.is_some(),
             name: name.to_owned(),
             subnet_file: path("subnetFile", SUBNET_FILE)?,
             data_dir: path("dataDir", DATA_DIR)?,
@@ -143,7 +143,7 @@ mod tests {
     fn a_bare_config_has_flannels_defaults() {
         let config = parse(r#"{"name":"cbr0","type":"flannel"}"#, Command::Add).unwrap();
         assert_eq!(config.version, Version::V0_1_0);
-        assert!(!config.says_version);
+        assert!(!config.has_version);
         assert_eq!(config.subnet_file.to_str(), Some("/run/flannel/subnet.env"));
         assert_eq!(config.data_dir.to_str(), Some("/var/lib/cni/flannel"));
         assert_eq!(config.engine, Engine::Native);

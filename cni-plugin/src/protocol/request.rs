@@ -176,8 +176,8 @@ impl Command {
 
 impl NetnsRule {
     fn parse(text: &str) -> Self {
-        let says_any = text == "1" || text.eq_ignore_ascii_case("true");
-        if says_any { Self::Any } else { Self::Foreign }
+        let is_any = text == "1" || text.eq_ignore_ascii_case("true");
+        if is_any { Self::Any } else { Self::Foreign }
     }
 }
 

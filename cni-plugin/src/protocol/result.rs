@@ -14,7 +14,7 @@ use crate::protocol::version::Version;
 
 /// Interfaces, addresses, routes and name servers of one attachment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Outcome {
+pub struct AddResult {
     pub interfaces: Vec<Interface>,
     pub addresses: Vec<Address>,
     pub routes: Vec<Route>,
@@ -73,7 +73,7 @@ pub struct ErrorReport {
     pub error: Error,
 }
 
-impl Outcome {
+impl AddResult {
     /// Reads a result of version 0.3.0 or later.
     ///
     /// # Errors
@@ -159,7 +159,7 @@ impl Address {
     fn parse(entry: &Object) -> Result<Self, Error> {
         let wrong = |text: &str| {
             let text = excerpt::quoted(text);
-            Error::invalid_config(format!("{text} in prevResult is no address"))
+            Error::invalid_config(format!("{text} in prevResult is not an address"))
         };
         let written = json::text(entry, "address")?.unwrap_or_default();
         let gateway = json::text(entry, "gateway")?.filter(|text| !text.is_empty());

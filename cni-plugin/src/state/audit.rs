@@ -6,7 +6,7 @@ use std::io;
 use std::path::Path;
 use std::time::SystemTime;
 
-use super::{Kept, Owner, States};
+use super::{Owner, States, StoredConfig};
 use crate::bridge;
 use crate::disk::lock::Sharing;
 use crate::disk::plain_file::changed;
@@ -31,7 +31,7 @@ struct Traces {
 /// down in `results` what it has added.
 ///
 /// # Errors
-/// What belongs to a container cannot be seen, or another process works on all records.
+/// What the containers use cannot be read, or another process works on all records.
 pub fn audit(
     directory: &Path,
     data_dir: &Path,
@@ -51,7 +51,7 @@ pub fn audit(
 
 fn treat(
     states: &States,
-    all: Vec<(Owner, Kept)>,
+    all: Vec<(Owner, StoredConfig)>,
     traces: &Traces,
     repair: Repair,
 ) -> Result<Vec<Finding>, Error> {
@@ -71,11 +71,14 @@ fn treat(
 }
 
 impl Traces {
-    /// Fails if any of it cannot be seen: half of it proves nothing.
-    fn gather(all: &[(Owner, Kept)], data_dir: &Path, results: &Path) -> Result<Self, Error> {
-        let unseen = |cause: io::Error| {
-            Error::failed(format!("what belongs to a container cannot be seen: {cause}"))
-        };
+    /// Fails if any of it cannot be read: a part of it proves nothing.
+    fn gather(
+        all: &[(Owner, StoredConfig)],
+        data_dir: &Path,
+        results: &Path,
+    ) -> Result<Self, Error> {
+        let unseen =
+            |cause: io::Error| Error::failed(format!("reading what the containers use: {cause}"));
         let mut holders = HashSet::new();
         for location in locations(all, data_dir).map_err(unseen)? {
             holders.extend(host_local::holders(&location).map_err(unseen)?);
@@ -86,7 +89,7 @@ impl Traces {
 }
 
 /// Each store once.
-fn locations(all: &[(Owner, Kept)], data_dir: &Path) -> io::Result<Vec<Location>> {
+fn locations(all: &[(Owner, StoredConfig)], data_dir: &Path) -> io::Result<Vec<Location>> {
     let networks = match host_local::networks(data_dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
         networks => networks?,
@@ -94,8 +97,8 @@ fn locations(all: &[(Owner, Kept)], data_dir: &Path) -> io::Result<Vec<Location>
     let usual = networks.iter().filter_map(|network| Location::of(network).ok());
     let usual = usual.map(|location| Location { data_dir: data_dir.to_owned(), ..location });
     let named = all.iter().filter_map(|(_, record)| match record {
-        Kept::Config(config) => Location::parse(config).ok(),
-        Kept::Damaged | Kept::Absent => None,
+        StoredConfig::Config(config) => Location::parse(config).ok(),
+        StoredConfig::Damaged | StoredConfig::Absent => None,
     });
     let mut locations: Vec<Location> = Vec::new();
     for location in usual.chain(named) {
@@ -109,7 +112,7 @@ fn locations(all: &[(Owner, Kept)], data_dir: &Path) -> io::Result<Vec<Location>
 fn classify(container: &str, changed: SystemTime, traces: &Traces) -> Classification {
     let liveness = &traces.liveness;
     let held = [
-        (liveness.cached.knows_container(container), "the runtime has its container"),
+        (liveness.cached.knows_container(container), "the runtime lists its container"),
         (liveness.busy.contains(container), "a plugin is working on its container"),
         (traces.holders.contains(container), "an address is reserved for its container"),
         (traces.connected.contains(container), "its container has a link"),
@@ -124,7 +127,7 @@ fn classify(container: &str, changed: SystemTime, traces: &Traces) -> Classifica
     if is_settled(changed, liveness) {
         return dead(Kind::Leaked, format!("{unknown}, long after it was written"));
     }
-    alive(Kind::Leaked, format!("{unknown}, but it is so new that these may still come"))
+    alive(Kind::Leaked, format!("{unknown}, but it is not older than ten minutes"))
 }
 
 fn shown(owner: &Owner) -> String {

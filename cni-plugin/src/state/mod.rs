@@ -14,7 +14,7 @@ use nix::errno::Errno;
 
 use crate::disk;
 use crate::disk::lock::{LOCK_WAIT, Lock, Sharing, lockable};
-use crate::disk::plain_file::{self, Link, changed};
+use crate::disk::plain_file::{self, Symlink, changed};
 use crate::protocol::error::Error;
 use crate::protocol::json::Object;
 use crate::protocol::request::Attachment;
@@ -33,7 +33,7 @@ pub struct States {
 
 /// The config that a delegate was run with.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Kept {
+pub enum StoredConfig {
     Config(Object),
     /// The file is there, and is no record.
     Damaged,
@@ -130,14 +130,14 @@ impl States {
         write().map_err(|error| {
             // A part of it is of no use, and takes space on a full disk.
             let _ = disk::remove(&temporary);
-            self.failure("keeping the state of a container", &error)
+            self.failure("writing the record of a container", &error)
         })
     }
 
     /// What was kept for `attachment`, here or by flannel's plugin.
-    pub fn recall(&self, attachment: &Attachment) -> Result<Kept, Error> {
+    pub fn recall(&self, attachment: &Attachment) -> Result<StoredConfig, Error> {
         match self.read(&self.own(attachment))? {
-            Kept::Absent if self.is_foreign(&attachment.container_id) => {
+            StoredConfig::Absent if self.is_foreign(&attachment.container_id) => {
                 self.read(&self.flannels(&attachment.container_id))
             }
             record => Ok(record),
@@ -154,24 +154,25 @@ impl States {
         };
         let gone = [Some(own), Some(self.temporary(attachment)), is_its_own.then_some(flannels)];
         for path in gone.into_iter().flatten() {
-            disk::remove(&path).map_err(|error| self.failure("forgetting a container", &error))?;
+            disk::remove(&path)
+                .map_err(|error| self.failure("removing the record of a container", &error))?;
         }
         Ok(())
     }
 
     /// Removes unfinished files of killed processes; no other process may be writing meanwhile.
     pub fn sweep(&self, _alone: &Held) -> Result<(), Error> {
-        let names = self.names().map_err(|error| self.failure("listing", &error))?;
+        let names = self.names().map_err(|error| self.failure("listing the records", &error))?;
         let is_unfinished = |name: &&String| name.starts_with('.') && name.contains(':');
         for name in names.iter().filter(is_unfinished) {
             disk::remove(&self.directory.join(name))
-                .map_err(|error| self.failure("sweeping", &error))?;
+                .map_err(|error| self.failure("removing unfinished records", &error))?;
         }
         Ok(())
     }
 
     /// Everything that is kept, each with its owner.
-    pub fn all(&self) -> Result<Vec<(Owner, Kept)>, Error> {
+    pub fn all(&self) -> Result<Vec<(Owner, StoredConfig)>, Error> {
         let owners = self.owners()?.into_iter();
         owners
             .map(|owner| Ok((owner.clone(), self.read(&self.directory.join(owner.file_name()))?)))
@@ -180,7 +181,7 @@ impl States {
 
     /// Each once, whatever names its record has.
     fn owners(&self) -> Result<Vec<Owner>, Error> {
-        let names = self.names().map_err(|error| self.failure("listing", &error))?;
+        let names = self.names().map_err(|error| self.failure("listing the records", &error))?;
         let mut owners: Vec<_> = names.iter().filter_map(|name| Owner::parse(name)).collect();
         owners.retain(|owner| owner.interface.is_some() || self.is_foreign(&owner.container_id));
         Ok(owners)
@@ -192,7 +193,7 @@ impl States {
             return self.forget(&owner.clone().into_attachment());
         }
         disk::remove(&self.flannels(&owner.container_id))
-            .map_err(|error| self.failure("forgetting a container", &error))
+            .map_err(|error| self.failure("removing the record of a container", &error))
     }
 
     fn own(&self, attachment: &Attachment) -> PathBuf {
@@ -220,12 +221,15 @@ impl States {
         metadata.is_ok_and(|file| file.is_dir() || file.nlink() == 1)
     }
 
-    fn read(&self, path: &Path) -> Result<Kept, Error> {
-        match plain_file::read(path, LONGEST_RECORD, Link::Refused) {
-            Ok(bytes) => Ok(serde_json::from_slice(&bytes).map_or(Kept::Damaged, Kept::Config)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Kept::Absent),
-            Err(error) if will_never_be_read(&error) => Ok(Kept::Damaged),
-            Err(error) => Err(self.failure("reading the state of a container", &error)),
+    fn read(&self, path: &Path) -> Result<StoredConfig, Error> {
+        match plain_file::read(path, LONGEST_RECORD, Symlink::Refused) {
+            Ok(bytes) => {
+                Ok(serde_json::from_slice(&bytes)
+                    .map_or(StoredConfig::Damaged, StoredConfig::Config))
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(StoredConfig::Absent),
+            Err(error) if will_never_be_read(&error) => Ok(StoredConfig::Damaged),
+            Err(error) => Err(self.failure("reading the record of a container", &error)),
         }
     }
 

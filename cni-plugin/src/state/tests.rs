@@ -43,7 +43,7 @@ fn what_is_kept_is_recalled_and_stands_where_flannel_looks() {
     let home = Home::new();
     let eth0 = attachment("c1", "eth0");
     home.states.keep(&eth0, &config("a")).unwrap();
-    assert_eq!(home.states.recall(&eth0), Ok(Kept::Config(config("a"))));
+    assert_eq!(home.states.recall(&eth0), Ok(StoredConfig::Config(config("a"))));
     let flannels = home.directory.path().join("c1");
     assert_eq!(fs::read_to_string(&flannels).unwrap(), r#"{"mark":"a","name":"cbr0"}"#);
     assert_eq!(fs::metadata(&flannels).unwrap().permissions().mode() & 0o777, 0o600);
@@ -71,9 +71,9 @@ fn interfaces_of_a_container_do_not_share_a_record() {
     let (eth0, net1) = (attachment("c1", "eth0"), attachment("c1", "net1"));
     home.states.keep(&eth0, &config("a")).unwrap();
     home.states.keep(&net1, &config("b")).unwrap();
-    assert_eq!(home.states.recall(&net1), Ok(Kept::Config(config("b"))));
+    assert_eq!(home.states.recall(&net1), Ok(StoredConfig::Config(config("b"))));
     home.states.forget(&net1).unwrap();
-    assert_eq!(home.states.recall(&eth0), Ok(Kept::Config(config("a"))));
+    assert_eq!(home.states.recall(&eth0), Ok(StoredConfig::Config(config("a"))));
     assert_eq!(home.names(), ["c1", "c1:eth0"]);
 }
 
@@ -81,7 +81,7 @@ fn interfaces_of_a_container_do_not_share_a_record() {
 fn the_record_of_one_interface_does_not_serve_another() {
     let home = Home::new();
     home.states.keep(&attachment("c1", "eth0"), &config("a")).unwrap();
-    assert_eq!(home.states.recall(&attachment("c1", "net1")), Ok(Kept::Absent));
+    assert_eq!(home.states.recall(&attachment("c1", "net1")), Ok(StoredConfig::Absent));
     home.states.forget(&attachment("c1", "net1")).unwrap();
     assert_eq!(home.names(), ["c1", "c1:eth0"]);
 }
@@ -91,7 +91,7 @@ fn a_record_of_flannels_plugin_serves_and_goes() {
     let home = Home::new();
     let eth0 = attachment("c1", "eth0");
     home.write_flannels("c1", r#"{"name":"cbr0","mark":"go"}"#);
-    assert_eq!(home.states.recall(&eth0), Ok(Kept::Config(config("go"))));
+    assert_eq!(home.states.recall(&eth0), Ok(StoredConfig::Config(config("go"))));
     home.states.forget(&eth0).unwrap();
     assert_eq!(home.names(), [] as [&str; 0]);
 }
@@ -102,9 +102,9 @@ fn a_damaged_record_differs_from_none() {
     let eth0 = attachment("c1", "eth0");
     for text in ["", "{\"name\":", "[]"] {
         home.write_flannels("c1", text);
-        assert_eq!(home.states.recall(&eth0), Ok(Kept::Damaged), "{text:?}");
+        assert_eq!(home.states.recall(&eth0), Ok(StoredConfig::Damaged), "{text:?}");
     }
-    assert_eq!(home.states.recall(&attachment("c2", "eth0")), Ok(Kept::Absent));
+    assert_eq!(home.states.recall(&attachment("c2", "eth0")), Ok(StoredConfig::Absent));
 }
 
 #[test]
@@ -114,7 +114,7 @@ fn what_a_crash_left_half_done_is_taken_up() {
     // Before the renaming, and after the own name was removed.
     let half = || fs::write(home.states.temporary(&eth0), "{\"na").unwrap();
     half();
-    assert_eq!(home.states.recall(&eth0), Ok(Kept::Absent));
+    assert_eq!(home.states.recall(&eth0), Ok(StoredConfig::Absent));
     home.states.forget(&eth0).unwrap();
     assert_eq!(home.names(), [] as [&str; 0]);
     half();
@@ -124,7 +124,7 @@ fn what_a_crash_left_half_done_is_taken_up() {
     fs::remove_file(home.directory.path().join(".lock")).unwrap();
     home.states.keep(&eth0, &config("a")).unwrap();
     fs::remove_file(home.states.own(&eth0)).unwrap();
-    assert_eq!(home.states.recall(&eth0), Ok(Kept::Config(config("a"))));
+    assert_eq!(home.states.recall(&eth0), Ok(StoredConfig::Config(config("a"))));
     home.states.forget(&eth0).unwrap();
     assert_eq!(home.names(), [] as [&str; 0]);
 }
@@ -144,8 +144,8 @@ fn all_records_are_listed_once_each_with_its_owner() {
     assert_eq!(
         all,
         [
-            (owner("c1", Some("eth0")), Kept::Config(config("a"))),
-            (owner("c2", None), Kept::Config(config("go"))),
+            (owner("c1", Some("eth0")), StoredConfig::Config(config("a"))),
+            (owner("c2", None), StoredConfig::Config(config("go"))),
         ]
     );
     for (owner, _) in &all {
@@ -165,13 +165,13 @@ fn what_is_no_file_is_a_damaged_record_and_nothing_is_written_through_it() {
     for put in [&link as &dyn Fn(&Path), &pipe] {
         for path in [home.states.own(&eth0), home.states.flannels("c1")] {
             put(&path);
-            assert_eq!(home.states.recall(&eth0), Ok(Kept::Damaged));
+            assert_eq!(home.states.recall(&eth0), Ok(StoredConfig::Damaged));
             home.states.forget(&eth0).unwrap();
             assert_eq!(home.names(), ["victim"]);
         }
         put(&home.states.temporary(&eth0));
         home.states.keep(&eth0, &config("a")).unwrap();
-        assert_eq!(home.states.recall(&eth0), Ok(Kept::Config(config("a"))));
+        assert_eq!(home.states.recall(&eth0), Ok(StoredConfig::Config(config("a"))));
         home.states.forget(&eth0).unwrap();
         put(&home.directory.path().join(".lock"));
         drop(home.states.lock(Sharing::Exclusive).unwrap());

@@ -13,7 +13,7 @@ use crate::netns::Netns;
 use crate::protocol::error::Error;
 use crate::protocol::json::Object;
 use crate::protocol::request::{Command, Sandbox};
-use crate::state::Kept;
+use crate::state::StoredConfig;
 
 /// Everything that can be refused is refused before anything is made.
 pub(super) fn add(call: &Call<'_>, sandbox: &Sandbox) -> Result<String, Error> {
@@ -42,10 +42,10 @@ fn by_bridge(
     let (attachment, states) = (&sandbox.attachment, call.states());
     let record = states.recall(attachment)?;
     let expected = match &record {
-        Kept::Config(kept) => host_local::reserved(kept),
+        StoredConfig::Config(kept) => host_local::reserved(kept),
         // The record is written first: without it, nothing is reserved.
-        Kept::Absent => Some(Vec::new()),
-        Kept::Damaged => None,
+        StoredConfig::Absent => Some(Vec::new()),
+        StoredConfig::Damaged => None,
     };
     let keep = |held: &[IpAddr]| states.keep(attachment, &host_local::with_reserved(config, held));
     let allocated = host_local::allocate(&bridge.pool, attachment, expected.as_deref(), keep);
@@ -59,7 +59,7 @@ fn by_bridge(
         }
     };
     // What cannot be taken back now is left to the runtime's DEL, with its record.
-    if is_clean && record == Kept::Absent {
+    if is_clean && record == StoredConfig::Absent {
         let _ = states.forget(attachment);
     }
     made

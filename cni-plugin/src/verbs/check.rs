@@ -5,8 +5,8 @@ use crate::disk::lock::Sharing;
 use crate::netns::Netns;
 use crate::protocol::error::Error;
 use crate::protocol::request::{Command, Sandbox};
-use crate::protocol::result::Outcome;
-use crate::state::Kept;
+use crate::protocol::result::AddResult;
+use crate::state::StoredConfig;
 
 /// By what ADD kept: later chained plugins may have changed the rest, and their result is given.
 pub(super) fn check(call: &Call<'_>, sandbox: &Sandbox) -> Result<(), Error> {
@@ -15,14 +15,14 @@ pub(super) fn check(call: &Call<'_>, sandbox: &Sandbox) -> Result<(), Error> {
     let netns = Netns::of_container(&sandbox.netns, call.request.netns_rule)?;
     let states = call.states();
     let _among_others = states.lock(Sharing::Shared)?;
-    let Kept::Config(mut config) = states.recall(&sandbox.attachment)? else {
+    let StoredConfig::Config(mut config) = states.recall(&sandbox.attachment)? else {
         let attachment = &sandbox.attachment;
-        return Err(Error::failed(format!("there is no record of {attachment}: add it again")));
+        return Err(Error::failed(format!("no record of {attachment}: recreate the container")));
     };
     // The result that the runtime gives now counts, not the one that was kept.
     config.insert("prevResult".into(), previous.clone().into());
     match call.worker(&config)? {
-        Worker::Native(bridge) => bridge.check(sandbox, &netns, &Outcome::parse(previous)?),
+        Worker::Native(bridge) => bridge.check(sandbox, &netns, &AddResult::parse(previous)?),
         Worker::Plugin(plugin) => plugin.run(Command::Check, &[]).map(drop).map_err(Error::from),
     }
 }

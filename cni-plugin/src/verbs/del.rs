@@ -12,7 +12,7 @@ use crate::host_local;
 use crate::protocol::error::Error;
 use crate::protocol::json::Object;
 use crate::protocol::request::{Attachment, Command};
-use crate::state::Kept;
+use crate::state::StoredConfig;
 use crate::subnet_env::SubnetEnv;
 
 /// Works by what ADD kept; without that, by the config.
@@ -26,19 +26,19 @@ pub(super) fn del(
 ) -> Result<(), Error> {
     let states = call.states();
     let _among_others = states.lock(Sharing::Shared)?;
-    let mut gone = Gone { call, attachment, netns, reserved: None };
+    let mut gone = Deletion { call, attachment, netns, reserved: None };
     match states.recall(attachment)? {
-        Kept::Config(config) => {
+        StoredConfig::Config(config) => {
             gone.reserved = host_local::reserved(&config);
             match call.remover(&config) {
                 Some(remover) => gone.by(remover)?,
                 None => gone.by_presumed_config()?,
             }
         }
-        Kept::Damaged => gone.by_presumed_config()?,
+        StoredConfig::Damaged => gone.by_presumed_config()?,
         // Nothing shows that the other plugin has made anything: its refusal is no reason for the
         // runtime to retry.
-        Kept::Absent => match call.remover(&presumed(call)) {
+        StoredConfig::Absent => match call.remover(&presumed(call)) {
             Some(Remover::Plugin(plugin)) => drop(plugin.run(Command::Del, &[])),
             Some(remover) => gone.by(remover)?,
             None => {}
@@ -49,7 +49,7 @@ pub(super) fn del(
 }
 
 /// An attachment that is removed, with the namespace that the runtime names.
-pub(super) struct Gone<'a> {
+pub(super) struct Deletion<'a> {
     pub(super) call: &'a Call<'a>,
     pub(super) attachment: &'a Attachment,
     pub(super) netns: Option<&'a Path>,
@@ -57,7 +57,7 @@ pub(super) struct Gone<'a> {
     pub(super) reserved: Option<Vec<IpAddr>>,
 }
 
-impl Gone<'_> {
+impl Deletion<'_> {
     pub(super) fn by(&self, remover: Remover<'_>) -> Result<(), Error> {
         match remover {
             Remover::Native(teardown) => self.natively(&teardown),

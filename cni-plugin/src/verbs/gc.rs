@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::del::{Gone, presumed};
+use super::del::{Deletion, presumed};
 use super::{Call, Remover};
 use crate::bridge::Teardown;
 use crate::delegate::exec::Delegate;
@@ -10,11 +10,11 @@ use crate::disk::lock::Sharing;
 use crate::protocol::error::Error;
 use crate::protocol::json::{self, Object};
 use crate::protocol::request::{Attachment, Command};
-use crate::state::{Kept, Owner, States};
+use crate::state::{Owner, States, StoredConfig};
 
 /// Continues after an error, and returns all of them.
 pub(super) fn gc(call: &Call<'_>) -> Result<(), Error> {
-    // A runtime that does not say what lives does not say that nothing does.
+    // Without a list, nothing is known about what is in use.
     let Some(listed) = &call.config.valid else { return Ok(()) };
     let states = call.states();
     let begun = states.now();
@@ -49,7 +49,7 @@ pub(super) fn gc(call: &Call<'_>) -> Result<(), Error> {
 }
 
 /// Takes away what the network as a whole holds that is not `valid`, and what was made by configs of
-/// `native` records, once for all that say the same.
+/// `native` records, once for all equal ones.
 fn sweep(
     whole: Option<&Remover<'_>>,
     native: &[(&Owner, Option<Remover<'_>>)],
@@ -95,11 +95,11 @@ fn stale(
         })
     };
     let kept = states.all()?.into_iter().filter_map(|(owner, record)| match record {
-        Kept::Config(config) if is_of(network, &config) && !is_valid(&owner) => {
+        StoredConfig::Config(config) if is_of(network, &config) && !is_valid(&owner) => {
             Some((owner, config))
         }
-        // A damaged record does not say whose it is: it stays for the DEL of its attachment.
-        Kept::Config(_) | Kept::Damaged | Kept::Absent => None,
+        // A damaged record does not name its owner: it stays for the DEL of its attachment.
+        StoredConfig::Config(_) | StoredConfig::Damaged | StoredConfig::Absent => None,
     });
     Ok(kept.collect())
 }
@@ -111,7 +111,7 @@ fn is_of(network: &str, config: &Object) -> bool {
 /// As a DEL whose namespace is gone.
 fn collect(call: &Call<'_>, owner: &Owner, remover: Remover<'_>) -> Result<(), Error> {
     let attachment = owner.clone().into_attachment();
-    let gone = Gone { call, attachment: &attachment, netns: None, reserved: None };
+    let gone = Deletion { call, attachment: &attachment, netns: None, reserved: None };
     gone.by(remover).map_err(|error| error.context(&attachment))
 }
 

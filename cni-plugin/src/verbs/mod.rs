@@ -78,7 +78,7 @@ impl Call<'_> {
         States::at(&self.config.data_dir)
     }
 
-    /// The control socket of the daemon is beside the file that it writes.
+    /// The control socket of the daemon is next to the file that it writes.
     fn daemon(&self) -> PathBuf {
         self.config.subnet_file.with_extension("sock")
     }

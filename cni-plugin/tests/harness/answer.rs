@@ -17,7 +17,7 @@ impl Answer {
         serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
-    /// A call that succeeded and says nothing.
+    /// A call that succeeded and prints nothing.
     #[track_caller]
     pub(crate) fn is_silent(&self) {
         assert_eq!((self.status, self.stdout.as_str()), (0, ""), "{self:?}");
@@ -31,8 +31,8 @@ impl Answer {
             serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"));
         let text = |key: &str| error[key].as_str().unwrap_or_default().to_owned();
         let (msg, details) = (text("msg"), text("details"));
-        let told = if details.is_empty() { msg } else { format!("{msg}; {details}") };
-        (error["code"].as_u64().unwrap(), told)
+        let text = if details.is_empty() { msg } else { format!("{msg}; {details}") };
+        (error["code"].as_u64().unwrap(), text)
     }
 
     /// The first address in a result.

@@ -95,7 +95,7 @@ impl<'a> Call<'a> {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        // Whoever is killed or fails early does not read.
+        // A process that is killed or fails early does not read.
         let _ = child.stdin.take().unwrap().write_all(self.config.as_bytes());
         child
     }

@@ -1,11 +1,11 @@
-//! What the kernel holds, as iproute2 and nft tell it.
+//! What the kernel holds, as iproute2 and nft show it.
 
 use std::process::Command;
 
 use serde_json::Value;
 use tweed_lab::{Namespace, eventually};
 
-use super::{Node, PATIENCE, Pod};
+use super::{Node, Pod, TIMEOUT};
 
 /// Somewhere with interfaces.
 pub(crate) trait Place {
@@ -43,8 +43,7 @@ pub(crate) trait Place {
 
     /// Waits until frames pass the link `name`.
     fn is_operational(&self, name: &str) {
-        eventually(PATIENCE, || self.ip(&format!("link show {name}")).contains("state UP"))
-            .unwrap();
+        eventually(TIMEOUT, || self.ip(&format!("link show {name}")).contains("state UP")).unwrap();
         // The kernel holds a lock until it is done with what it shows; this takes the same one.
         self.ip("link set lo up");
     }

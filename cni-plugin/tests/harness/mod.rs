@@ -24,7 +24,7 @@ use tempfile::TempDir;
 use tweed_lab::Namespace;
 
 /// Whatever does not happen by then does not happen: longer than a busy machine takes.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Where Debian's CNI plugins are.
 pub(crate) const PLUGINS: &str = "/usr/lib/cni";
@@ -54,7 +54,7 @@ pub(crate) struct Pod {
 }
 
 impl Node {
-    /// Its subnet.env says `env`.
+    /// Its subnet.env contains `env`.
     pub(crate) fn new(env: &str) -> Self {
         static NODES: AtomicU32 = AtomicU32::new(0);
         let number = NODES.fetch_add(1, Ordering::Relaxed);
@@ -125,7 +125,7 @@ impl Node {
         self.namespace.name()
     }
 
-    /// A call as containerd makes it, of our plugin unless it is told otherwise.
+    /// A call as containerd makes it, of our plugin by default.
     pub(crate) fn call(&self, command: &str, pod: &Pod, config: &Value) -> Call<'_> {
         Call::new(self, command, pod, config)
     }

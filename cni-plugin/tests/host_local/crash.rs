@@ -23,7 +23,7 @@ fn kills() -> usize {
 const CONFIG: &str = "CRASH_TEST_CONFIG";
 const WORKER: &str = "CRASH_TEST_WORKER";
 
-/// Nobody may free what it holds.
+/// No other process may free what it holds.
 const SURVIVOR: &str = "survivor";
 
 /// Ids that a worker uses.

@@ -32,7 +32,7 @@ fn two_hundred_at_once_get_two_hundred_addresses() {
     assert!(network.held().is_empty());
 }
 
-/// Whoever gets an address notes it here; nobody else may have it noted.
+/// The holder of an address notes it here; no other may have it noted.
 #[derive(Default)]
 struct Book(Mutex<HashMap<String, String>>);
 
@@ -54,8 +54,8 @@ fn churn(network: &Network, book: &Book, worker: usize, rounds: usize) {
         |number: usize| if number.is_multiple_of(8) { Program::Go } else { Program::Ours };
     for round in 0..rounds {
         let id = format!("w{worker}-{round}");
-        let said = network.add(program(worker + round), &id, "eth0").unwrap();
-        let address = addresses(&said).concat();
+        let answer = network.add(program(worker + round), &id, "eth0").unwrap();
+        let address = addresses(&answer).concat();
         book.note(&address, &id);
         held.push_back((id, address));
         if held.len() > 4 {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::network::{BOTH, Network, Program};
 
 /// Where more than one set is small, the first is the smallest: if another fails, Go's program goes
-/// on from an address that nobody got, and ours from the last one that somebody did.
+/// on from an address that no container got, and ours from the last one that a container got.
 fn pools() -> [Value; 5] {
     [
         json!({"subnet": "10.1.0.0/24"}),
@@ -25,11 +25,11 @@ fn pools() -> [Value; 5] {
 
 /// Adds and deletes until the pool has been run through, by the program of each turn.
 fn history(network: &Network, program: impl Fn(usize) -> Program) -> Vec<Value> {
-    let mut said = Vec::new();
+    let mut answers = Vec::new();
     for turn in 0..24 {
         let by = program(turn);
         let id = format!("container{turn}");
-        said.push(match network.add(by, &id, "eth0") {
+        answers.push(match network.add(by, &id, "eth0") {
             Ok(result) => result,
             Err(msg) => json!(msg),
         });
@@ -37,10 +37,10 @@ fn history(network: &Network, program: impl Fn(usize) -> Program) -> Vec<Value> 
             network.del(program(turn + 1), &format!("container{}", turn - 2), "eth0");
         }
         if turn % 7 == 6 {
-            network.del(program(turn), "nobody", "eth0");
+            network.del(program(turn), "nothing", "eth0");
         }
     }
-    said
+    answers
 }
 
 #[test]
@@ -139,8 +139,8 @@ fn name_resolution_is_read_alike() {
     fs::write(&path, text).unwrap();
     let network = Network::with(&json!({"subnet": "10.0.0.0/24", "resolvConf": path}));
     let [go, ours] = BOTH.map(|program| {
-        let said = network.add(program, &format!("{program:?}"), "eth0").unwrap();
-        said["dns"].clone()
+        let answers = network.add(program, &format!("{program:?}"), "eth0").unwrap();
+        answers["dns"].clone()
     });
     assert_eq!(ours, go);
     assert_eq!(ours["nameservers"][1], "192.0.2.2");

@@ -1,4 +1,4 @@
-//! The store beside Go's host-local, under a crowd, and under processes that are killed.
+//! The store with Go's host-local, under many processes, and under processes that are killed.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 

@@ -21,8 +21,8 @@ pub(crate) struct Network {
     pub(crate) config: Value,
 }
 
-/// What an ADD said: the result of CNI 1.0.0, or the sentence of the error.
-pub(crate) type Said = Result<Value, String>;
+/// The answer to an ADD: the result of CNI 1.0.0, or the sentence of the error.
+pub(crate) type Answer = Result<Value, String>;
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Program {
@@ -53,7 +53,7 @@ impl Network {
         Ok(config)
     }
 
-    pub(crate) fn add(&self, program: Program, container: &str, interface: &str) -> Said {
+    pub(crate) fn add(&self, program: Program, container: &str, interface: &str) -> Answer {
         let attachment = attachment(container, interface);
         match program {
             Program::Go => self.run("ADD", &attachment),
@@ -89,7 +89,7 @@ impl Network {
         drop(host_local::collect(&self.parse().unwrap().location, &valid).unwrap());
     }
 
-    fn run(&self, command: &str, attachment: &Attachment) -> Said {
+    fn run(&self, command: &str, attachment: &Attachment) -> Answer {
         let mut running = Command::new(HOST_LOCAL)
             .env("CNI_COMMAND", command)
             .env("CNI_CONTAINERID", &attachment.container_id)
@@ -103,8 +103,12 @@ impl Network {
         let config = self.config.to_string();
         running.stdin.take().unwrap().write_all(config.as_bytes()).unwrap();
         let output = running.wait_with_output().unwrap();
-        let said: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-        if output.status.success() { Ok(said) } else { Err(said["msg"].as_str().unwrap().into()) }
+        let answer: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        if output.status.success() {
+            Ok(answer)
+        } else {
+            Err(answer["msg"].as_str().unwrap().into())
+        }
     }
 
     pub(crate) fn names(&self) -> Vec<String> {
@@ -112,7 +116,7 @@ impl Network {
         entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
     }
 
-    /// Every file with what it says, while nobody changes any.
+    /// Every file with its content, while no process changes any.
     pub(crate) fn files(&self) -> BTreeMap<String, String> {
         let read = |name: String| {
             let text = fs::read_to_string(self.directory().join(&name)).unwrap();

@@ -137,14 +137,14 @@ fn a_del_of_what_never_was_succeeds() {
 #[test]
 fn a_del_without_a_namespace_takes_everything() {
     let node = Node::new(&masquerading(IPV4));
-    let (told, gone) = (node.pod(), node.pod());
+    let (unnamed, gone) = (node.pod(), node.pod());
     let config = node.config("0.3.1");
-    for pod in [&told, &gone] {
+    for pod in [&unnamed, &gone] {
         let _ = node.add(pod, &config).result();
     }
-    // It is still there, but the runtime does not say so.
-    node.call("DEL", &told, &config).with("CNI_NETNS", "").run().is_silent();
-    assert_eq!(told.links(), Vec::<String>::new());
+    // It is still there, but the runtime does not name it.
+    node.call("DEL", &unnamed, &config).with("CNI_NETNS", "").run().is_silent();
+    assert_eq!(unnamed.links(), Vec::<String>::new());
     gone.lose_netns();
     node.del(&gone, &config).is_silent();
     is_clean(&node);
@@ -229,9 +229,9 @@ fn an_interface_that_is_there_already_is_left_alone() {
     let node = Node::new(&masquerading(IPV4));
     let pod = node.pod();
     pod.ip("link add eth0 type bridge");
-    let (_, told) = node.add(&pod, &node.config("1.0.0")).error();
-    assert!(told.contains("container veth name (\"eth0\") peer provided (\"veth"), "{told}");
-    assert!(told.ends_with("already exists"), "{told}");
+    let (_, error) = node.add(&pod, &node.config("1.0.0")).error();
+    assert!(error.contains("container veth name (\"eth0\") peer provided (\"veth"), "{error}");
+    assert!(error.ends_with("already exists"), "{error}");
     assert_eq!(pod.links(), ["eth0"]);
     is_clean(&node);
     node.del(&pod, &node.config("1.0.0")).is_silent();
@@ -244,8 +244,8 @@ fn a_second_add_takes_nothing_from_the_first() {
     let config = node.config("1.0.0");
     let _ = node.add(&pod, &config).result();
     let before = (node.states(), node.reservations(), rules(&node), node.links());
-    let (_, told) = node.add(&pod, &config).error();
-    assert!(told.contains("duplicate allocation is not allowed"), "{told}");
+    let (_, error) = node.add(&pod, &config).error();
+    assert!(error.contains("duplicate allocation is not allowed"), "{error}");
     assert_eq!((node.states(), node.reservations(), rules(&node), node.links()), before);
     assert!(pod.pings("10.244.7.1"));
 }
@@ -257,8 +257,8 @@ fn an_add_that_fails_late_takes_everything_back() {
     let mut config = node.config("1.0.0");
     let unreachable = json!([{"dst": "192.0.2.0/24", "gw": "198.51.100.1"}]);
     config["ipam"]["routes"] = unreachable;
-    let (_, told) = node.add(&pod, &config).error();
-    assert!(told.contains("failed to add route '192.0.2.0/24 via 198.51.100.1'"), "{told}");
+    let (_, error) = node.add(&pod, &config).error();
+    assert!(error.contains("failed to add route '192.0.2.0/24 via 198.51.100.1'"), "{error}");
     assert_eq!(pod.links(), Vec::<String>::new());
     is_clean(&node);
 }
@@ -282,10 +282,10 @@ fn a_full_subnet_refuses_until_a_pod_goes() {
         let _ = node.add(pod, &config).result();
     }
     let late = node.pod();
-    let (_, told) = node.add(&late, &config).error();
+    let (_, error) = node.add(&late, &config).error();
     assert!(
-        told.contains("no IP addresses available in range set: 10.244.7.1-10.244.7.6"),
-        "{told}"
+        error.contains("no IP addresses available in range set: 10.244.7.1-10.244.7.6"),
+        "{error}"
     );
     assert_eq!(late.links(), Vec::<String>::new());
     node.del(&late, &config).is_silent();
@@ -297,8 +297,8 @@ fn a_full_subnet_refuses_until_a_pod_goes() {
 fn what_is_no_bridge_is_not_used_as_one() {
     let node = Node::new(IPV4);
     node.ip("link add cni0 type veth peer name other");
-    let (_, told) = node.add(&node.pod(), &node.config("1.0.0")).error();
-    assert_eq!(told, "\"cni0\" already exists but is not a bridge");
+    let (_, error) = node.add(&node.pod(), &node.config("1.0.0")).error();
+    assert_eq!(error, "\"cni0\" already exists but is not a bridge");
     assert_eq!(node.reservations(), []);
 }
 
@@ -324,10 +324,10 @@ fn another_subnet_moves_the_bridge_once_no_pod_uses_the_former_one() {
     let (old, new) = (node.pod(), node.pod());
     let _ = node.add(&old, &config).result();
     node.write_subnet_env(&IPV4.replace("10.244.7.1", "10.244.9.1"));
-    let (_, told) = node.add(&new, &config).error();
+    let (_, error) = node.add(&new, &config).error();
     let known = "failed to set bridge addr: \"cni0\" already has an IP address different from 10.244.9.1/24";
-    assert!(told.starts_with(known), "{told}");
-    assert!(told.contains("10.244.7.1/24"), "{told}");
+    assert!(error.starts_with(known), "{error}");
+    assert!(error.contains("10.244.7.1/24"), "{error}");
     assert_eq!(node.reservations().len(), 1);
 
     node.del(&old, &config).is_silent();
@@ -358,8 +358,8 @@ fn check_passes_after_add_and_names_what_is_wrong() {
 
     let veth = config["prevResult"]["interfaces"][1]["name"].as_str().unwrap().to_owned();
     let refuses = |word: &str| {
-        let (_, told) = check().error();
-        assert!(told.contains(word), "{told}");
+        let (_, error) = check().error();
+        assert!(error.contains(word), "{error}");
     };
     pod.ip("address del 10.244.7.2/24 dev eth0");
     refuses("does not have the address 10.244.7.2/24");
@@ -371,7 +371,7 @@ fn check_passes_after_add_and_names_what_is_wrong() {
     check().is_silent();
 
     node.ip(&format!("link set {veth} nomaster"));
-    refuses("is no port of cni0");
+    refuses("is not a port of cni0");
     node.ip(&format!("link set {veth} master cni0"));
     check().is_silent();
     pod.ip("link del eth0");
@@ -498,7 +498,7 @@ fn a_gc_leaves_what_was_added_after_the_runtime_made_its_list() {
 fn a_read_only_or_full_disk_is_reported_by_status_and_keeps_no_container() {
     let changes: [[fn(&Disk); 2]; 2] =
         [[Disk::make_read_only, Disk::make_writable], [Disk::fill, Disk::make_room]];
-    for [harm, mend] in changes {
+    for [harm, repair] in changes {
         let node = Node::new(IPV4);
         let pods = [node.pod(), node.pod()];
         let config = node.config("1.1.0");
@@ -509,16 +509,16 @@ fn a_read_only_or_full_disk_is_reported_by_status_and_keeps_no_container() {
         let disk = Disk::at(&node.state_dir());
         fs::write(node.state_dir().join(&records[0]), record).unwrap();
         harm(&disk);
-        let (code, told) = node.call("STATUS", &pods[0], &config).run().error();
+        let (code, error) = node.call("STATUS", &pods[0], &config).run().error();
         assert_eq!(code, 50);
-        assert!(told.starts_with("nothing can be written into "), "{told}");
-        let (_, told) = node.add(&pods[1], &config).error();
-        assert!(told.starts_with("keeping the state of a container"), "{told}");
+        assert!(error.starts_with("cannot write to "), "{error}");
+        let (_, error) = node.add(&pods[1], &config).error();
+        assert!(error.starts_with("writing the record of a container"), "{error}");
         assert_eq!(pods[1].links(), Vec::<String>::new());
         node.del(&pods[0], &config).is_silent();
         assert_eq!(pods[0].links(), Vec::<String>::new());
         assert_eq!(node.reservations(), []);
-        mend(&disk);
+        repair(&disk);
         node.call("STATUS", &pods[0], &config).run().is_silent();
         node.del(&pods[0], &config).is_silent();
         is_clean(&node);
@@ -526,7 +526,7 @@ fn a_read_only_or_full_disk_is_reported_by_status_and_keeps_no_container() {
 }
 
 #[test]
-fn ranges_that_a_runtime_asks_for_stand_beside_those_of_the_node() {
+fn requested_ranges_are_added_to_those_of_the_node() {
     let node = Node::new(IPV4);
     let plain = node.config("1.0.0");
     let mut asking = [plain.clone(), plain.clone(), plain.clone()];
@@ -543,18 +543,18 @@ fn ranges_that_a_runtime_asks_for_stand_beside_those_of_the_node() {
 }
 
 #[test]
-fn an_error_without_ipv6_on_the_host_says_what_to_do() {
+fn an_error_without_ipv6_on_the_host_names_the_fix() {
     let node = Node::new(DUAL);
     let pod = node.pod();
     assert!(node.exec("sysctl -w net.ipv6.conf.all.disable_ipv6=1").0);
-    let (_, told) = node.add(&pod, &node.config("1.0.0")).error();
-    assert!(told.contains("IPv6 is switched off on this host"), "{told}");
+    let (_, error) = node.add(&pod, &node.config("1.0.0")).error();
+    assert!(error.contains("IPv6 is disabled on this host"), "{error}");
     assert_eq!(node.reservations(), []);
     let mut long = node.config("1.0.0");
     long["delegate"]["bridge"] = json!("the-bridge-of-all-pods");
-    let (code, told) = node.add(&pod, &long).error();
+    let (code, error) = node.add(&pod, &long).error();
     assert_eq!(code, 7);
-    assert!(told.ends_with("\"the-bridge-of-all-pods\" is too long: at most 15 bytes"), "{told}");
+    assert!(error.ends_with("\"the-bridge-of-all-pods\" is too long: at most 15 bytes"), "{error}");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::harness::kernel::Place;
 use crate::harness::{DUAL, IPV4, Node, PLUGINS, Pod, write_program};
 
-/// A plugin that writes down how it was called; `script` says what it does then.
+/// A plugin that writes down how it was called; `script` is what it does then.
 fn fake(node: &Node, name: &str, script: &str) {
     let home = node.home.path();
     let (path, log) = (home.join(name), home.join("log"));
@@ -112,19 +112,19 @@ fn a_plugin_that_dies_without_a_word_is_named() {
     let node = Node::new(IPV4);
     let pod = node.pod();
     fake(&node, "mine", "exit 3");
-    let (code, told) = run(&node, "ADD", &pod, &config_of(&node, "mine")).error();
+    let (code, error) = run(&node, "ADD", &pod, &config_of(&node, "mine")).error();
     assert_eq!(code, 999);
-    assert!(told.contains("plugin mine failed (exit status: 3)"), "{told}");
+    assert!(error.contains("plugin mine failed (exit status: 3)"), "{error}");
 }
 
 #[test]
 fn a_plugin_that_is_not_installed_is_named_with_where_it_was_looked_for() {
     let node = Node::new(IPV4);
     let pod = node.pod();
-    let (_, told) = run(&node, "ADD", &pod, &config_of(&node, "nowhere")).error();
+    let (_, error) = run(&node, "ADD", &pod, &config_of(&node, "nowhere")).error();
     let expected =
         format!("failed to find plugin \"nowhere\" in path [{}", node.home.path().display());
-    assert!(told.starts_with(&expected), "{told}");
+    assert!(error.starts_with(&expected), "{error}");
     assert_eq!(node.states(), Vec::<String>::new());
     run(&node, "DEL", &pod, &config_of(&node, "nowhere")).is_silent();
 }
@@ -173,9 +173,9 @@ fn words_of_another_plugin_are_cut_and_escaped() {
     let pod = node.pod();
     let long = r#"printf '{"code":7,"msg":"\\u009b2J'; head -c 60000 /dev/zero | tr '\0' a; echo '"}'; exit 1"#;
     fake(&node, "mine", long);
-    let (code, told) = run(&node, "ADD", &pod, &config_of(&node, "mine")).error();
+    let (code, error) = run(&node, "ADD", &pod, &config_of(&node, "mine")).error();
     assert_eq!(code, 7);
-    assert!(told.starts_with("\\u{9b}2Jaaa") && told.chars().count() == 600, "{told}");
+    assert!(error.starts_with("\\u{9b}2Jaaa") && error.chars().count() == 600, "{error}");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tweed_lab::eventually;
 
 use crate::harness::kernel::Place;
-use crate::harness::{Answer, DUAL, IPV4, Node, PATIENCE, Plugin, Pod, files_in};
+use crate::harness::{Answer, DUAL, IPV4, Node, Plugin, Pod, TIMEOUT, files_in};
 
 /// What a pod looks like, in lines, without the names and numbers that differ from pod to pod.
 type Picture = BTreeSet<String>;
@@ -126,7 +126,7 @@ fn store(node: &Node, pod: &Pod) -> BTreeMap<String, String> {
     files.map(|name| (name.clone(), content(&name).replace(&pod.id, "POD"))).collect()
 }
 
-/// What is random, or counts time and traffic, and what docs/cni.md says that ours does differently.
+/// What is random, or counts time and traffic, and what ours does differently by docs/cni.md.
 fn mask(value: &Value, node: &Node, pod: &Pod) -> Value {
     const VOLATILE: &[&str] = &[
         "ifindex",
@@ -162,7 +162,7 @@ fn mask(value: &Value, node: &Node, pod: &Pod) -> Value {
         Value::Object(object) => object
             .iter()
             .filter(|(key, value)| {
-                // Addresses of the protocol are told apart; those of hardware are random.
+                // Addresses of the protocol are distinguished; those of hardware are random.
                 let is_hardware = value.as_str().is_some_and(|text| text.matches(':').count() == 5);
                 !VOLATILE.contains(&key.as_str()) || (*key == "address" && !is_hardware)
             })
@@ -215,7 +215,7 @@ fn are_alike(env: &str, version: &str, change: impl Fn(&mut Value)) {
     let ours = Made::by(Plugin::Ours, env, version, &change);
     let debians = Made::by(Plugin::Debian, env, version, &change);
     // The kernel goes on for a while after either.
-    eventually(PATIENCE, || {
+    eventually(TIMEOUT, || {
         let (ours, debians) = (ours.picture(), debians.picture());
         assert!(ours.len() > 100);
         let difference: Picture = ours.symmetric_difference(&debians).cloned().collect();
@@ -312,7 +312,7 @@ fn swap(env: &str, from: Plugin, to: Plugin) {
     assert_eq!(node.links(), ["cni0"]);
 }
 
-/// Debian's CHECK finds no route whose gateway the result leaves out, not even its own.
+/// Debian's CHECK finds no route without a gateway in the result, not even its own.
 fn debian_judges_alike(node: &Node, ours: &Pod, config: &Value, its: &Pod, its_answer: &Answer) {
     let mut its_config = config.clone();
     its_config["prevResult"] = its_answer.result();

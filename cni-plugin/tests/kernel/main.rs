@@ -1,4 +1,4 @@
-//! The plugin as a runtime calls it, on a real kernel and beside Debian's plugins.
+//! The plugin as a runtime calls it, on a real kernel, compared with Debian's plugins.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 #[path = "../harness/mod.rs"]

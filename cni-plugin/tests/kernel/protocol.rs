@@ -1,4 +1,4 @@
-//! What a runtime may say, and what it is answered.
+//! Requests of a runtime, and the answers.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixListener;
@@ -22,13 +22,13 @@ fn version_lists_what_is_supported_and_reads_no_config() {
 }
 
 #[test]
-fn without_a_command_it_says_what_it_is() {
+fn without_a_command_it_prints_its_version() {
     let output = Command::new(env!("CARGO_BIN_EXE_flannel")).env_clear().output().unwrap();
     assert!(output.status.success());
     assert_eq!(output.stdout, b"");
-    let told = String::from_utf8(output.stderr).unwrap();
-    assert!(told.starts_with("CNI Plugin flannel version v"), "{told}");
-    assert!(told.contains("CNI protocol versions supported: 0.1.0, 0.2.0"), "{told}");
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.starts_with("CNI Plugin flannel version v"), "{error}");
+    assert!(error.contains("CNI protocol versions supported: 0.1.0, 0.2.0"), "{error}");
 }
 
 #[test]
@@ -68,8 +68,8 @@ fn a_name_that_cannot_be_shown_is_refused_and_whatever_has_it_is_removed() {
     let node = Node::new(IPV4);
     let pod = node.pod();
     let config = node.config("1.0.0");
-    let (code, told) = node.call("ADD", &pod, &config).interface("eth\u{1}").run().error();
-    assert_eq!((code, told.as_str()), (4, "CNI_IFNAME \"eth\\u{1}\" is not printable"));
+    let (code, error) = node.call("ADD", &pod, &config).interface("eth\u{1}").run().error();
+    assert_eq!((code, error.as_str()), (4, "CNI_IFNAME \"eth\\u{1}\" is not printable"));
     // As another plugin may have added it.
     let added = node.add(&pod, &config).result();
     let port = added["interfaces"][1]["name"].as_str().unwrap();
@@ -143,14 +143,14 @@ fn a_node_whose_daemon_has_not_spoken_is_to_be_tried_again() {
     let node = Node::new(IPV4);
     let pod = node.pod();
     std::fs::remove_file(node.subnet_file()).unwrap();
-    let (code, told) = node.add(&pod, &node.config("1.0.0")).error();
+    let (code, error) = node.add(&pod, &node.config("1.0.0")).error();
     assert_eq!(code, 11);
-    assert!(told.contains("subnet.env: no such file or directory"), "{told}");
+    assert!(error.contains("subnet.env: no such file or directory"), "{error}");
     let (code, _) = node.call("STATUS", &pod, &node.config("1.1.0")).run().error();
     assert_eq!(code, 50);
 }
 
-/// A daemon of ours that answers whoever asks with `answer`, for as long as the test runs.
+/// A daemon of ours that answers every request with `answer`, for as long as the test runs.
 fn daemon(node: &Node, answer: &'static str) {
     let listener = UnixListener::bind(node.home.path().join("subnet.sock")).unwrap();
     thread::spawn(move || {
@@ -163,22 +163,22 @@ fn daemon(node: &Node, answer: &'static str) {
 }
 
 #[test]
-fn what_the_daemon_says_is_passed_on() {
+fn the_reasons_of_the_daemon_are_passed_on() {
     let node = Node::new(IPV4);
     let pod = node.pod();
     std::fs::remove_file(node.subnet_file()).unwrap();
     daemon(&node, "503 x\r\n\r\n{\"ready\":false,\"reasons\":[\"no subnet is leased yet\"]}");
-    let (code, told) = node.add(&pod, &node.config("1.0.0")).error();
+    let (code, error) = node.add(&pod, &node.config("1.0.0")).error();
     assert_eq!(code, 11);
-    assert!(told.ends_with("the daemon says: no subnet is leased yet"), "{told}");
+    assert!(error.ends_with("the daemon reports: no subnet is leased yet"), "{error}");
 }
 
 #[test]
 fn a_daemon_that_is_stuck_makes_the_node_limited() {
     let node = Node::new(IPV4);
     daemon(&node, "503 x\r\n\r\nthe loop has been stuck for 40 s\n");
-    let (code, told) = node.call("STATUS", &node.pod(), &node.config("1.1.0")).run().error();
-    assert_eq!((code, told.as_str()), (51, "the loop has been stuck for 40 s"));
+    let (code, error) = node.call("STATUS", &node.pod(), &node.config("1.1.0")).run().error();
+    assert_eq!((code, error.as_str()), (51, "the loop has been stuck for 40 s"));
 }
 
 #[test]
@@ -196,14 +196,14 @@ fn a_daemon_that_speaks_meanwhile_is_waited_for() {
 fn a_subnet_file_that_cannot_be_used_is_named_with_what_is_wrong() {
     let node = Node::new("FLANNEL_MTU=1450\n");
     let pod = node.pod();
-    let (code, told) = node.add(&pod, &node.config("1.0.0")).error();
+    let (code, error) = node.add(&pod, &node.config("1.0.0")).error();
     assert_eq!(code, 7);
     let missing = "subnet.env is missing FLANNEL_NETWORK, FLANNEL_IPV6_NETWORK, FLANNEL_SUBNET, \
                    FLANNEL_IPV6_SUBNET, FLANNEL_IPMASQ";
-    assert!(told.contains(missing), "{told}");
+    assert!(error.contains(missing), "{error}");
     node.write_subnet_env("FLANNEL_MTU\n");
-    let (_, told) = node.add(&pod, &node.config("1.0.0")).error();
-    assert!(told.contains("line 1: FLANNEL_MTU has no value"), "{told}");
+    let (_, error) = node.add(&pod, &node.config("1.0.0")).error();
+    assert!(error.contains("line 1: FLANNEL_MTU has no value"), "{error}");
 }
 
 #[test]
@@ -214,8 +214,8 @@ fn status_reports_whether_an_add_would_be_served() {
     node.write_subnet_env(&IPV4.replace("10.244.7.1/24", "10.244.7.1/30"));
     node.call("STATUS", &pod, &node.config("1.1.0")).run().is_silent();
     assert_eq!(node.add(&pod, &node.config("1.1.0")).address(), "10.244.7.2/30");
-    let (code, told) = node.call("STATUS", &pod, &node.config("1.1.0")).run().error();
-    assert_eq!(code, 50, "{told}");
+    let (code, error) = node.call("STATUS", &pod, &node.config("1.1.0")).run().error();
+    assert_eq!(code, 50, "{error}");
 }
 
 #[test]

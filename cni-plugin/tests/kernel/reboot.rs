@@ -22,7 +22,7 @@ fn just_booted(node: &Node) -> PathBuf {
 
 #[test]
 fn a_container_from_before_the_boot_is_added_again() {
-    // Elsewhere nobody has these addresses, on the whole machine.
+    // No other namespace of the machine has these addresses.
     let node = Node::new(&DUAL.replace("10.244.7.", "10.244.77.").replace(":7::", ":77::"));
     let (before, after) = (node.pod(), node.pod());
     let config = node.config("1.0.0");
@@ -30,9 +30,9 @@ fn a_container_from_before_the_boot_is_added_again() {
     before.lose_netns();
     let again = || node.call("ADD", &after, &config).with("CNI_CONTAINERID", &before.id);
 
-    let (code, told) = again().run().error();
+    let (code, error) = again().run().error();
     assert_eq!(code, 999);
-    assert!(told.contains("duplicate allocation is not allowed"), "{told}");
+    assert!(error.contains("duplicate allocation is not allowed"), "{error}");
 
     let added = again().program(&just_booted(&node)).run().addresses();
     let mut added: Vec<_> = added.iter().map(|it| it.split('/').next().unwrap()).collect();
@@ -55,8 +55,8 @@ fn a_clock_that_was_set_forward_takes_nothing_from_a_running_container() {
     let before = (node.states(), node.reservations(), node.links());
     // The record looks as if it were from before the boot.
     let again = node.call("ADD", &pod, &config).program(&just_booted(&node)).run();
-    let (_, told) = again.error();
-    assert!(told.contains("duplicate allocation is not allowed"), "{told}");
+    let (_, error) = again.error();
+    assert!(error.contains("duplicate allocation is not allowed"), "{error}");
     assert_eq!((node.states(), node.reservations(), node.links()), before);
     assert!(pod.pings("10.244.7.1"));
 }
@@ -70,8 +70,8 @@ fn an_add_that_fails_takes_nothing_from_a_container_whose_reservation_was_lost()
     let rules = || node.exec("nft list table inet cni_plugins_masquerade").1;
     let before = (node.states(), node.links(), rules());
     fs::remove_dir_all(node.store()).unwrap();
-    let (_, told) = node.add(&pod, &config).error();
-    assert!(told.ends_with("already exists"), "{told}");
+    let (_, error) = node.add(&pod, &config).error();
+    assert!(error.ends_with("already exists"), "{error}");
     assert_eq!(node.reservations(), []);
     assert_eq!((node.states(), node.links(), rules()), before);
     assert!(pod.pings("10.244.7.1"));

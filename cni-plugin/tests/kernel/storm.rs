@@ -162,7 +162,7 @@ fn whatever_is_killed_leaves_nothing_that_del_or_gc_does_not_take() {
             let _ = node.add(&pod, &config);
             fault.damage(&node, &pod);
         }
-        // A damaged record does not say to a GC whose it is.
+        // A damaged record does not name its owner.
         let by_gc = round % 2 == 1 && fault != Fault::DamagedRecord;
         node.call(if by_gc { "GC" } else { "DEL" }, &pod, &config).run().is_silent();
         is_clean_but_for(&node, &live, &pod, round);

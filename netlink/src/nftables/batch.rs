@@ -66,7 +66,7 @@ const FILTER_PRIORITY: u32 = 0;
 /// `raw`, as `nft(8)` calls it.
 const RAW_PRIORITY: u32 = (-300_i32).cast_unsigned();
 
-/// The longest comment that `nft(8)` takes, in bytes.
+/// The longest comment that `nft(8)` accepts, in bytes.
 const LONGEST_COMMENT: usize = 128;
 
 impl Batch {

@@ -7,7 +7,7 @@ use nix::libc::{NF_ACCEPT, NF_INET_FORWARD, NFT_META_NFPROTO, NFT_MSG_GETCHAIN};
 
 use super::batch::{HEADER, request};
 use super::contents::rules_of;
-use super::decode::{self, Outcome, outcome};
+use super::decode::{self, RuleVerdict, outcome};
 use super::expression::{Expression, register};
 use super::family::TableFamily;
 use super::nfta;
@@ -23,7 +23,7 @@ pub struct FilterChain {
     pub table: String,
     pub name: String,
     /// What becomes of forwarded packets at its end; none if they do not come here by themselves.
-    pub policy: Option<Outcome>,
+    pub policy: Option<RuleVerdict>,
     /// Those that are understood.
     pub rules: Vec<FilterRule>,
 }
@@ -32,7 +32,7 @@ pub struct FilterChain {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FilterRule {
     pub tests: Vec<Expression>,
-    pub outcome: Outcome,
+    pub outcome: RuleVerdict,
 }
 
 /// Every chain of both families and of each alone; with its rules if it is in a table that
@@ -71,11 +71,11 @@ fn chains(socket: &mut Socket, family: TableFamily) -> io::Result<Vec<FilterChai
 }
 
 /// Of a chain that forwarded packets come to.
-fn policy(chain: Attributes<'_>) -> Option<Outcome> {
+fn policy(chain: Attributes<'_>) -> Option<RuleVerdict> {
     let number = chain.nested(nfta::CHAIN_HOOK)?.be32(nfta::HOOK_HOOKNUM)?;
     let filters = chain.text(nfta::CHAIN_TYPE)? == "filter";
     let policy = chain.be32(nfta::CHAIN_POLICY)?.cast_signed();
-    let drops = if policy == NF_ACCEPT { Outcome::Accept } else { Outcome::Drop };
+    let drops = if policy == NF_ACCEPT { RuleVerdict::Accept } else { RuleVerdict::Drop };
     (filters && number == NF_INET_FORWARD.cast_unsigned()).then_some(drops)
 }
 

@@ -10,7 +10,7 @@ use nix::libc::{
 };
 
 use super::batch::{HEADER, Hook, request};
-use super::decode::{self, Outcome, outcome};
+use super::decode::{self, RuleVerdict, outcome};
 use super::expression::Expression;
 use super::family::TableFamily;
 use super::nfta;
@@ -165,8 +165,8 @@ fn rule(all: Attributes<'_>, family: TableFamily) -> Option<Rule> {
         decode::expressions(elements.into_iter().filter(|element| !counts(element)), family);
     let last = elements.into_iter().filter(|(kind, _)| *kind == nfta::LIST_ELEM).last();
     let leads_to = match last.and_then(|(_, element)| outcome(element)) {
-        Some(Outcome::Jump(chain) | Outcome::Goto(chain)) => Some(chain),
-        Some(Outcome::Accept | Outcome::Drop | Outcome::Return) | None => None,
+        Some(RuleVerdict::Jump(chain) | RuleVerdict::Goto(chain)) => Some(chain),
+        Some(RuleVerdict::Accept | RuleVerdict::Drop | RuleVerdict::Return) | None => None,
     };
     Some(Rule { handle, comment, expressions, leads_to })
 }

@@ -23,7 +23,7 @@ use crate::message::octets;
 
 /// What becomes of a packet at the end of a rule, or of a chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum RuleVerdict {
     Accept,
     /// With or without an error to the sender.
     Drop,
@@ -54,14 +54,14 @@ enum Step<'a> {
     End(Expression),
 }
 
-impl From<Outcome> for Expression {
-    fn from(outcome: Outcome) -> Self {
+impl From<RuleVerdict> for Expression {
+    fn from(outcome: RuleVerdict) -> Self {
         match outcome {
-            Outcome::Accept => Self::Accept,
-            Outcome::Drop => Self::Drop,
-            Outcome::Return => Self::Return,
-            Outcome::Jump(chain) => Self::Jump(chain),
-            Outcome::Goto(chain) => Self::Goto(chain),
+            RuleVerdict::Accept => Self::Accept,
+            RuleVerdict::Drop => Self::Drop,
+            RuleVerdict::Return => Self::Return,
+            RuleVerdict::Jump(chain) => Self::Jump(chain),
+            RuleVerdict::Goto(chain) => Self::Goto(chain),
         }
     }
 }
@@ -85,13 +85,13 @@ pub(super) fn expressions<'a>(
 }
 
 /// None for an element that decides nothing, or is not known here.
-pub(super) fn outcome(element: &[u8]) -> Option<Outcome> {
+pub(super) fn outcome(element: &[u8]) -> Option<RuleVerdict> {
     let element = Attributes::of(element);
     let data = element.nested(nfta::EXPR_DATA);
     match element.text(nfta::EXPR_NAME)? {
-        "reject" => Some(Outcome::Drop),
+        "reject" => Some(RuleVerdict::Drop),
         // iptables-nft has REJECT as one of its own.
-        "target" if data?.text(nfta::MATCH_NAME)? == "REJECT" => Some(Outcome::Drop),
+        "target" if data?.text(nfta::MATCH_NAME)? == "REJECT" => Some(RuleVerdict::Drop),
         "immediate" => verdict(data?),
         _ => None,
     }
@@ -170,14 +170,14 @@ fn of_tunnel<'a, 'b>(steps: &'b [Step<'a>]) -> Option<(Expression, &'b [Step<'a>
         [Step::LoadLink, Step::Compare(Match::Is, name), rest @ ..] => {
             let end = name.iter().position(|byte| *byte == 0)?;
             let name = str::from_utf8(name.get(..end)?).ok()?;
-            Some((Expression::CameBy(name.to_owned()), rest))
+            Some((Expression::InputInterface(name.to_owned()), rest))
         }
         // nft(8) compares more bytes than count.
         [Step::LoadRouted, Step::Compare(Match::Is, found), rest @ ..] => {
             let came = |value, rule_for| Some((found.strip_prefix(value)?, rule_for));
             let (padding, rule_for) =
                 came(PRESENT, Match::Is).or_else(|| came(MISSING, Match::IsNot))?;
-            let came = Expression::CameAsRouted(rule_for);
+            let came = Expression::ReversePath(rule_for);
             padding.iter().all(|byte| *byte == 0).then_some((came, rest))
         }
         _ => None,
@@ -268,15 +268,15 @@ fn padded(bytes: &[u8], family: Family) -> Option<IpAddr> {
     ip(&[bytes, whole.get(bytes.len()..)?].concat())
 }
 
-fn verdict(data: Attributes<'_>) -> Option<Outcome> {
+fn verdict(data: Attributes<'_>) -> Option<RuleVerdict> {
     let verdict = data.nested(nfta::IMMEDIATE_DATA)?.nested(nfta::DATA_VERDICT)?;
     let chain = || verdict.text(nfta::VERDICT_CHAIN).map(str::to_owned);
     match verdict.be32(nfta::VERDICT_CODE)?.cast_signed() {
-        NF_ACCEPT => Some(Outcome::Accept),
-        NF_DROP => Some(Outcome::Drop),
-        NFT_RETURN => Some(Outcome::Return),
-        NFT_JUMP => chain().map(Outcome::Jump),
-        NFT_GOTO => chain().map(Outcome::Goto),
+        NF_ACCEPT => Some(RuleVerdict::Accept),
+        NF_DROP => Some(RuleVerdict::Drop),
+        NFT_RETURN => Some(RuleVerdict::Return),
+        NFT_JUMP => chain().map(RuleVerdict::Jump),
+        NFT_GOTO => chain().map(RuleVerdict::Goto),
         _ => None,
     }
 }

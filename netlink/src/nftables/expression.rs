@@ -37,10 +37,10 @@ pub enum Expression {
     /// this VNI. Those that are too short for one go on in neither case.
     Vni(Match, u32),
     /// Goes on for packets that came by the interface of this name.
-    CameBy(String),
+    InputInterface(String),
     /// Goes on for packets that came, or did not come, by an interface by which their source is
     /// routed.
-    CameAsRouted(Match),
+    ReversePath(Match),
     /// Counts packets and bytes; goes on.
     Counter,
     /// The connection that the packet belongs to is not taken note of; goes on.
@@ -144,8 +144,8 @@ impl Expression {
             Self::Marked(rule_for, mark) => marked(rule, *rule_for, *mark),
             Self::UdpTo(port) => udp_to(rule, *port),
             Self::Vni(rule_for, vni) => with_vni(rule, rule_for.operation(), *vni),
-            Self::CameBy(link) => came_by(rule, link),
-            Self::CameAsRouted(rule_for) => came_as_routed(rule, *rule_for),
+            Self::InputInterface(link) => came_by(rule, link),
+            Self::ReversePath(rule_for) => came_as_routed(rule, *rule_for),
             Self::Counter => expression(rule, "counter", |data| data),
             Self::Untrack => expression(rule, "notrack", |data| data),
             Self::Drop => verdict(rule, NF_DROP, None),

@@ -14,9 +14,10 @@ pub use chains::{FilterChain, FilterRule, filter_chains};
 pub use contents::{
     Contents, Rule, Rules, changed_chain, changed_table, drops, generation, has_chain, list, read,
 };
-pub use decode::Outcome;
+pub use decode::RuleVerdict;
 pub use expression::{Expression, Match, Ports};
 pub use family::TableFamily;
 pub use set::{
-    Change, ChangedElements, MOST_ADDRESSES, Stay, addresses, changed_elements, udp_stay,
+    Change, ChangedElements, ElementTimeout, MOST_ADDRESSES, addresses, changed_elements,
+    udp_timeout,
 };

@@ -22,7 +22,7 @@ use crate::socket::Socket;
 
 /// How long an element stays that times out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stay {
+pub struct ElementTimeout {
     /// From the moment when it was put.
     pub whole: Duration,
     /// From now on.
@@ -38,7 +38,7 @@ pub struct ChangedElements<'a> {
     pub change: Change,
     pub addresses: Vec<IpAddr>,
     /// Of UDP, in a set of protocols.
-    pub stay: Option<Stay>,
+    pub stay: Option<ElementTimeout>,
 }
 
 /// Whether something came or went.
@@ -81,7 +81,7 @@ impl Batch {
             .be32(nfta::SET_FLAGS, flags)
             .be32(nfta::SET_KEY_TYPE, kind)
             .be32(nfta::SET_KEY_LEN, length)
-            // The kernel wants a number to tell sets of a batch apart, and has their names.
+            // The kernel requires a number for each set of a batch, but uses their names.
             .be32(nfta::SET_ID, 1);
         self.and(set)
     }
@@ -166,14 +166,14 @@ pub fn addresses(
 ///
 /// # Errors
 /// The kernel has no nftables, or not for us; or the conversation broke.
-pub fn udp_stay(
+pub fn udp_timeout(
     socket: &mut Socket,
     family: Family,
     table: &str,
     set: &str,
-) -> io::Result<Option<Stay>> {
+) -> io::Result<Option<ElementTimeout>> {
     let question = listing(family, table, set);
-    let parts = socket.list(&question, |frame| stay_of_udp(frame.attributes(HEADER)?))?;
+    let parts = socket.list(&question, |frame| timeout_of_udp(frame.attributes(HEADER)?))?;
     Ok(parts.into_iter().next())
 }
 
@@ -195,7 +195,7 @@ pub fn changed_elements<'a>(frame: &Frame<'a>) -> Option<ChangedElements<'a>> {
     };
     let all = frame.attributes(HEADER)?;
     let (table, set) = (all.text(nfta::SET_ELEM_LIST_TABLE)?, all.text(nfta::SET_ELEM_LIST_SET)?);
-    let (addresses, stay) = (keys(all).collect(), stay_of_udp(all));
+    let (addresses, stay) = (keys(all).collect(), timeout_of_udp(all));
     Some(ChangedElements { family, table, set, change, addresses, stay })
 }
 
@@ -211,11 +211,14 @@ fn keys(all: Attributes<'_>) -> impl Iterator<Item = IpAddr> {
     elements(all).filter_map(|(_, key)| ip(key))
 }
 
-fn stay_of_udp(all: Attributes<'_>) -> Option<Stay> {
+fn timeout_of_udp(all: Attributes<'_>) -> Option<ElementTimeout> {
     let (element, _) = elements(all).find(|(_, key)| *key == UDP)?;
     let time = |kind| element.get(kind)?.try_into().ok().map(u64::from_be_bytes);
     let time = |kind| time(kind).map(Duration::from_millis);
-    Some(Stay { whole: time(nfta::SET_ELEM_TIMEOUT)?, left: time(nfta::SET_ELEM_EXPIRATION)? })
+    Some(ElementTimeout {
+        whole: time(nfta::SET_ELEM_TIMEOUT)?,
+        left: time(nfta::SET_ELEM_EXPIRATION)?,
+    })
 }
 
 /// An interval reaches up to the next element; one up to the last address needs no end.

@@ -38,7 +38,7 @@ struct NextHop {
 
 const RTMSG: usize = 12;
 const NDMSG: usize = 12;
-/// A next hop of another family than the route: behind two bytes that say which.
+/// A next hop of another family than the route: behind two bytes with that family.
 const RTA_VIA: u16 = 18;
 /// States in which a packet is sent at once, to the hardware address that was known last.
 const USABLE: u16 = NUD_REACHABLE | NUD_STALE | NUD_DELAY | NUD_PROBE | NUD_NOARP | NUD_PERMANENT;

@@ -29,7 +29,7 @@ pub struct Route {
 
 /// A route that the kernel has, as far as it matters for whether one is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Known {
+pub struct ListedRoute {
     pub destination: IpNetwork,
     pub gateway: Option<IpAddr>,
     pub link: Option<u32>,
@@ -65,13 +65,13 @@ pub fn list(of: IpAddr) -> Message {
     Message::new(RTM_GETROUTE, 0, &fixed::<RTMSG>(&[family(of)]))
 }
 
-pub fn read(frame: &Frame<'_>) -> Option<Known> {
+pub fn read(frame: &Frame<'_>) -> Option<ListedRoute> {
     let [of, length, ..] = *frame.payload else { return None };
     let is_ipv4 = i32::from(of) == nix::libc::AF_INET;
     let any = if is_ipv4 { IpAddr::from([0_u8; 4]) } else { IpAddr::from([0_u8; 16]) };
     let all = frame.attributes(RTMSG)?;
     let base = all.ip(RTA_DST).unwrap_or(any);
-    Some(Known {
+    Some(ListedRoute {
         destination: IpNetwork::new(base, length).ok()?,
         gateway: all.ip(RTA_GATEWAY),
         link: all.u32(RTA_OIF),

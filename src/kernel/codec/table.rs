@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use ipnetwork::IpNetwork;
 use tweed_netlink::Frame;
-use tweed_netlink::nftables::{self, Batch, Chain, Contents, Expression, Stay, TableFamily};
+use tweed_netlink::nftables::{
+    self, Batch, Chain, Contents, ElementTimeout, Expression, TableFamily,
+};
 
 use crate::model::entry::{
     Hook, LinkName, Marked, Match, PEERS, RENEWED, Renewal, Rule, RuleCondition, Table, TableName,
@@ -72,7 +74,7 @@ pub(crate) fn table(name: TableName, contents: Contents) -> Table {
 }
 
 /// The element that keeps `table` dropping packets, with its timeout. Times are whole seconds.
-pub(crate) fn renewal(table: Arc<TableName>, stay: Stay) -> Renewal {
+pub(crate) fn renewal(table: Arc<TableName>, stay: ElementTimeout) -> Renewal {
     let seconds = |time: Duration| Duration::from_secs_f64(time.as_secs_f64().round());
     Renewal { table, timeout: seconds(stay.whole), left: seconds(stay.left) }
 }
@@ -126,9 +128,9 @@ fn asked(condition: &RuleCondition) -> Expression {
         }
         RuleCondition::Vni(vni) => Expression::Vni(is, *vni),
         RuleCondition::OtherVni(vni) => Expression::Vni(nftables::Match::IsNot, *vni),
-        RuleCondition::FromLink(link) => Expression::CameBy(link.to_string()),
-        RuleCondition::FromRoutedLink => Expression::CameAsRouted(is),
-        RuleCondition::FromUnroutedLink => Expression::CameAsRouted(nftables::Match::IsNot),
+        RuleCondition::FromLink(link) => Expression::InputInterface(link.to_string()),
+        RuleCondition::FromRoutedLink => Expression::ReversePath(is),
+        RuleCondition::FromUnroutedLink => Expression::ReversePath(nftables::Match::IsNot),
         RuleCondition::FromPeer(of) => Expression::SourceIn(is, peers(), *of),
         RuleCondition::ToPeer(of) => Expression::DestinationIn(is, peers(), *of),
     }
@@ -142,9 +144,9 @@ fn also(expression: &Expression) -> Option<RuleCondition> {
         Expression::ProtocolIn(IsNot, set) if set == RENEWED => RuleCondition::Unrenewed,
         Expression::Vni(Is, vni) => RuleCondition::Vni(*vni),
         Expression::Vni(IsNot, vni) => RuleCondition::OtherVni(*vni),
-        Expression::CameBy(link) => RuleCondition::FromLink(LinkName::new(link.as_str())),
-        Expression::CameAsRouted(Is) => RuleCondition::FromRoutedLink,
-        Expression::CameAsRouted(IsNot) => RuleCondition::FromUnroutedLink,
+        Expression::InputInterface(link) => RuleCondition::FromLink(LinkName::new(link.as_str())),
+        Expression::ReversePath(Is) => RuleCondition::FromRoutedLink,
+        Expression::ReversePath(IsNot) => RuleCondition::FromUnroutedLink,
         Expression::SourceIn(Is, set, of) if set == PEERS => RuleCondition::FromPeer(*of),
         Expression::DestinationIn(Is, set, of) if set == PEERS => RuleCondition::ToPeer(*of),
         _ => return None,

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-pub use tweed_netlink::nftables::Outcome;
+pub use tweed_netlink::nftables::RuleVerdict;
 
 use crate::model::config::Tunnel;
 use crate::model::entry::LinkName;
@@ -130,7 +130,7 @@ pub struct ForeignChain {
     pub table: String,
     pub name: String,
     /// The policy for forwarded packets; none for a chain that other chains jump to.
-    pub policy: Option<Outcome>,
+    pub policy: Option<RuleVerdict>,
     pub rules: Vec<ForeignRule>,
 }
 
@@ -140,7 +140,7 @@ pub struct ForeignRule {
     /// The networks that the source and the destination have to be in; none matches any.
     pub source: Option<Prefix>,
     pub destination: Option<Prefix>,
-    pub then: Outcome,
+    pub then: RuleVerdict,
 }
 
 /// The systemd files that configure links. Services that do not run have none.

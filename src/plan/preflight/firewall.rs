@@ -1,6 +1,6 @@
 //! Forwarding checks: the sysctls, firewall rules of other programs, and reverse-path filters.
 
-use super::facts::{ForeignChain, ForeignRule, Host, Needs, Outcome, Routing};
+use super::facts::{ForeignChain, ForeignRule, Host, Needs, Routing, RuleVerdict};
 use super::{DropIn, Finding, Level};
 use crate::model::entry::LinkName;
 use crate::model::policy::Forward;
@@ -88,7 +88,7 @@ pub(super) fn chains(needs: &Needs, host: &Host) -> Vec<Finding> {
 fn is_opened(chain: &ForeignChain, network: Prefix, needs: &Needs, host: &Host) -> bool {
     let is_of_iptables = chain.family.is_some()
         && (chain.table.as_str(), chain.name.as_str()) == ("filter", "FORWARD");
-    let opened = ForeignChain { policy: Some(Outcome::Accept), ..chain.clone() };
+    let opened = ForeignChain { policy: Some(RuleVerdict::Accept), ..chain.clone() };
     needs.forward == Forward::Accept && is_of_iptables && dropped(&opened, network, host).is_none()
 }
 
@@ -100,7 +100,7 @@ fn noted(finding: Finding) -> Finding {
 fn dropped(chain: &ForeignChain, network: Prefix, host: &Host) -> Option<Finding> {
     let is_lost = |(source, destination)| {
         let traffic = Traffic { source, destination };
-        outcome(chain, traffic, &host.chains, MAX_DEPTH) == Some(Outcome::Drop)
+        outcome(chain, traffic, &host.chains, MAX_DEPTH) == Some(RuleVerdict::Drop)
     };
     let pods = Some(network);
     let (level, lost, why) = match [(pods, pods), (pods, None), (None, pods)].map(is_lost) {
@@ -158,16 +158,16 @@ fn outcome(
     traffic: Traffic,
     chains: &[ForeignChain],
     depth: usize,
-) -> Option<Outcome> {
+) -> Option<RuleVerdict> {
     for rule in chain.rules.iter().filter(|rule| rule.matches(traffic)) {
         match &rule.then {
-            end @ (Outcome::Accept | Outcome::Drop) => return Some(end.clone()),
-            Outcome::Return => break,
-            Outcome::Jump(name) => match chain.follow(name, traffic, chains, depth) {
+            end @ (RuleVerdict::Accept | RuleVerdict::Drop) => return Some(end.clone()),
+            RuleVerdict::Return => break,
+            RuleVerdict::Jump(name) => match chain.follow(name, traffic, chains, depth) {
                 None => {}
                 end => return end,
             },
-            Outcome::Goto(name) => {
+            RuleVerdict::Goto(name) => {
                 return chain.follow(name, traffic, chains, depth).or_else(|| chain.policy.clone());
             }
         }
@@ -195,7 +195,7 @@ impl ForeignChain {
         traffic: Traffic,
         all: &[ForeignChain],
         depth: usize,
-    ) -> Option<Outcome> {
+    ) -> Option<RuleVerdict> {
         let is_target = |chain: &&ForeignChain| {
             chain.name == name && chain.table == self.table && chain.family == self.family
         };

@@ -11,8 +11,8 @@ mod tests;
 pub(crate) mod unit;
 
 pub use facts::{
-    ForeignChain, ForeignRule, Host, Module, Needs, OtherDaemon, Outcome, Owner, Place, Port,
-    Process, Routing, Socket, Systemd,
+    ForeignChain, ForeignRule, Host, Module, Needs, OtherDaemon, Owner, Place, Port, Process,
+    Routing, RuleVerdict, Socket, Systemd,
 };
 pub use unit::Unit;
 

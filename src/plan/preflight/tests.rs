@@ -39,7 +39,7 @@ fn before_the_first_start_only_the_networks_have_to_be_known() {
     let networks = [prefix("10.244.0.0/16"), prefix("fd00:10:244::/56")];
     let needs = Needs::before_the_first_start(Some(LinkName::new("eth0")), &networks);
     assert_eq!((needs.families.as_slice(), needs.tunnels.len()), (Family::ALL.as_slice(), 2));
-    let chains = vec![ForeignChain { family: None, ..forward(Outcome::Drop, []) }];
+    let chains = vec![ForeignChain { family: None, ..forward(RuleVerdict::Drop, []) }];
     let host = Host { sockets: Vec::new(), chains, ..host() };
     let found = words(&findings(&needs, &host));
     assert!(found.len() == 2 && found.iter().all(|f| f.contains("forward-drop")), "{found:?}");
@@ -121,19 +121,21 @@ const FLAWS: &[(Change, &str)] = &[
         "warning port-taken: UDP port 8475 is taken",
     ),
     (
-        |_, host| host.chains = vec![forward(Outcome::Drop, [])],
+        |_, host| host.chains = vec![forward(RuleVerdict::Drop, [])],
         "warning forward-drop: packets between pods of 10.244.0.0/16 are dropped unless a more \
          specific rule accepts them",
     ),
     (
         |_, host| {
-            host.chains = vec![forward(Outcome::Drop, [from("10.244.0.0/16", Outcome::Accept)])];
+            host.chains =
+                vec![forward(RuleVerdict::Drop, [from("10.244.0.0/16", RuleVerdict::Accept)])];
         },
         "note forward-drop: packets to 10.244.0.0/16 are dropped unless a more specific rule accepts them",
     ),
     (
         |_, host| {
-            host.chains = vec![forward(Outcome::Drop, [to("10.244.0.0/16", Outcome::Accept)])];
+            host.chains =
+                vec![forward(RuleVerdict::Drop, [to("10.244.0.0/16", RuleVerdict::Accept)])];
         },
         "note forward-drop: packets from 10.244.0.0/16 are dropped unless a more specific rule accepts \
          them",
@@ -248,14 +250,14 @@ fn a_node_without_a_tunnel_needs_no_module() {
 }
 
 /// Whether chains accept packets of pods; `policy` and `rules` are those of the first chain.
-fn is_accepted(policy: Outcome, rules: Vec<ForeignRule>, others: Vec<ForeignChain>) -> bool {
+fn is_accepted(policy: RuleVerdict, rules: Vec<ForeignRule>, others: Vec<ForeignChain>) -> bool {
     let chains = [vec![forward(policy, rules)], others].concat();
     found(|_, host| host.chains = chains).is_empty()
 }
 
 #[test]
 fn jumps_between_foreign_chains_are_followed() {
-    use Outcome::{Accept, Drop, Goto, Jump, Return};
+    use RuleVerdict::{Accept, Drop, Goto, Jump, Return};
     const PODS: &str = "10.244.0.0/16";
     let both = || vec![from(PODS, Accept), to("10.0.0.0/8", Accept)];
     let jump = |name: &str| vec![any(Jump(name.to_owned()))];
@@ -283,7 +285,7 @@ fn jumps_between_foreign_chains_are_followed() {
 #[test]
 fn the_fix_for_a_chain_uses_the_command_of_its_owner() {
     let fix = |family, table: &str| {
-        let (mut host, dropping) = (host(), forward(Outcome::Drop, []));
+        let (mut host, dropping) = (host(), forward(RuleVerdict::Drop, []));
         host.chains = vec![ForeignChain { family, table: table.to_owned(), ..dropping }];
         findings(&needs(), &host).pop().unwrap().fix
     };

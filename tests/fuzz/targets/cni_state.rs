@@ -6,7 +6,7 @@ use std::fs;
 
 use libfuzzer_sys::fuzz_target;
 use tweed_cni::protocol::request::Attachment;
-use tweed_cni::state::{Kept, States};
+use tweed_cni::state::{StoredConfig, States};
 
 fuzz_target!(|files: Vec<(&str, &[u8])>| {
     let home = tempfile::tempdir_in("/dev/shm").unwrap();
@@ -17,7 +17,7 @@ fuzz_target!(|files: Vec<(&str, &[u8])>| {
     let attachment = Attachment { container_id: "abc".into(), interface: "eth0".into() };
     drop(states.recall(&attachment));
     states.keep(&attachment, &serde_json::Map::new()).unwrap();
-    assert_eq!(states.recall(&attachment).unwrap(), Kept::Config(serde_json::Map::new()));
+    assert_eq!(states.recall(&attachment).unwrap(), StoredConfig::Config(serde_json::Map::new()));
     for (owner, _) in states.all().unwrap() {
         states.drop_record(&owner).unwrap();
     }

@@ -83,9 +83,9 @@ impl Family {
             stdin.write_all(script.as_bytes())?;
         }
         let output = child.wait_with_output()?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        let said = excerpt::sentence(said.trim());
-        if output.status.success() { Ok(()) } else { Err(io::Error::other(said)) }
+        let errors = String::from_utf8_lossy(&output.stderr);
+        let errors = excerpt::sentence(errors.trim());
+        if output.status.success() { Ok(()) } else { Err(io::Error::other(errors)) }
     }
 
     fn failure(self, cause: &io::Error) -> Error {

@@ -41,7 +41,7 @@ fn any_other_ipv4_address_is_a_rival_and_an_overlapping_ipv6_one() {
 }
 
 #[test]
-fn gateways_of_ranges_that_runtimes_ask_for_stand_beside_that_of_the_network() {
+fn gateways_of_requested_ranges_are_added_to_that_of_the_network() {
     let (home, ranges) = ("10.244.7.1/24", ["10.7.0.1/24", "10.8.0.1/24"]);
     assert_eq!(of(&[ranges[0], home], &[ranges[0], home]), [""; 0]);
     assert_eq!(of(&[ranges[0], home], &[ranges[1], home]), [""; 0]);

@@ -70,9 +70,9 @@ fn an_audit_names_every_record_and_frees_only_the_dead() {
     ];
     assert_eq!(shown(&audit(&home.location, Repair::Nothing).unwrap()), expected);
     assert_eq!(home.names().len(), 5);
-    let mut cured = expected;
-    cured[2].2 = true;
-    assert_eq!(shown(&audit(&home.location, Repair::Free).unwrap()), cured);
+    let mut repaired = expected;
+    repaired[2].2 = true;
+    assert_eq!(shown(&audit(&home.location, Repair::Free).unwrap()), repaired);
     assert_eq!(home.names(), ["10.0.0.2", "10.0.0.3", "10.0.0.5", "127.0.0.1"]);
 }
 
@@ -95,7 +95,7 @@ fn after_a_boot_what_the_runtime_still_has_is_kept_and_the_rest_is_freed() {
 }
 
 #[test]
-fn whatever_a_record_says_is_shown_on_one_printable_line() {
+fn any_content_of_a_record_is_shown_on_one_printable_line() {
     let long = format!("{}\r\neth\u{1b}[2J", "a".repeat(3000));
     let home = Home::with(&[("10.0.0.2", &long), ("10.0.0.3", "b\r\neth\u{1b}[2J")]);
     let found = audit(&home.location, Repair::Nothing).unwrap();

@@ -15,8 +15,8 @@ fn attachment(container: &str) -> Attachment {
     Attachment { container_id: container.into(), interface: "eth0".into() }
 }
 
-/// Nobody knows anything; booted at 10,000, now 20,000.
-fn nobody() -> Liveness {
+/// Nothing is known; booted at 10,000, now 20,000.
+fn nothing_known() -> Liveness {
     Liveness {
         cached: Cache::default(),
         configured: HashMap::new(),
@@ -28,7 +28,7 @@ fn nobody() -> Liveness {
 
 fn cached(network: &str, address: &str) -> Liveness {
     let cached = Cached::of(network, attachment("abcabcabcabc"), &[address.parse().unwrap()]);
-    Liveness { cached: Cache::of(vec![cached]), ..nobody() }
+    Liveness { cached: Cache::of(vec![cached]), ..nothing_known() }
 }
 
 fn reservation(content: &[u8], changed: u64) -> Reservation {
@@ -49,12 +49,12 @@ const JUST_NOW: u64 = 19_990;
 #[test]
 fn a_record_without_a_container_is_dead_once_it_cannot_be_about_to_be_used() {
     for content in [ABC, b"abcabcabcabc"] {
-        assert_eq!(classified(content, BEFORE_BOOT, &nobody()), (Kind::Leaked, true));
-        assert_eq!(classified(content, SINCE_BOOT, &nobody()), (Kind::Leaked, true));
-        assert_eq!(classified(content, JUST_NOW, &nobody()), (Kind::Leaked, false));
+        assert_eq!(classified(content, BEFORE_BOOT, &nothing_known()), (Kind::Leaked, true));
+        assert_eq!(classified(content, SINCE_BOOT, &nothing_known()), (Kind::Leaked, true));
+        assert_eq!(classified(content, JUST_NOW, &nothing_known()), (Kind::Leaked, false));
     }
-    assert_eq!(classified(ABC, 20_400, &nobody()), (Kind::Leaked, false));
-    let young = Liveness { booted: at(19_995), ..nobody() };
+    assert_eq!(classified(ABC, 20_400, &nothing_known()), (Kind::Leaked, false));
+    let young = Liveness { booted: at(19_995), ..nothing_known() };
     assert_eq!(classified(ABC, JUST_NOW, &young), (Kind::Leaked, true));
 }
 
@@ -65,8 +65,8 @@ fn one_sign_of_use_is_enough_to_hold_an_address() {
     let all = [
         cached(NETWORK, "10.0.0.2"),
         cached("other", "10.9.9.9"),
-        Liveness { configured, ..nobody() },
-        Liveness { busy, ..nobody() },
+        Liveness { configured, ..nothing_known() },
+        Liveness { busy, ..nothing_known() },
     ];
     for liveness in all {
         for changed in [BEFORE_BOOT, SINCE_BOOT, JUST_NOW] {
@@ -88,21 +88,21 @@ fn an_address_is_double_if_the_runtime_has_another_for_its_owner() {
     assert_eq!(classified(ABC, BEFORE_BOOT, &other), (Kind::Double, true));
     assert_eq!(classified(ABC, JUST_NOW, &other), (Kind::Double, false));
     let reason = classify(&reservation(ABC, BEFORE_BOOT), NETWORK, &other).reason;
-    assert_eq!(reason, "the runtime has 10.0.0.9 for its owner");
+    assert_eq!(reason, "the runtime lists 10.0.0.9 for its owner");
     let busy = Liveness { busy: HashSet::from(["abcabcabcabc".to_owned()]), ..other };
     assert_eq!(classified(ABC, BEFORE_BOOT, &busy), (Kind::Double, false));
 }
 
 #[test]
-fn what_says_nothing_is_dead_and_what_is_foreign_stays() {
-    assert_eq!(classified(b"", JUST_NOW, &nobody()), (Kind::HalfWritten, true));
-    assert_eq!(classified(b"the printer's", BEFORE_BOOT, &nobody()), (Kind::Foreign, false));
-    assert_eq!(classified(b"printer", BEFORE_BOOT, &nobody()), (Kind::Foreign, false));
-    let reason = classify(&reservation(b"printer", BEFORE_BOOT), NETWORK, &nobody()).reason;
-    assert_eq!(reason, "it names \"printer\", which is no identifier of a container");
+fn records_without_content_are_dead_and_foreign_ones_stay() {
+    assert_eq!(classified(b"", JUST_NOW, &nothing_known()), (Kind::HalfWritten, true));
+    assert_eq!(classified(b"the printer's", BEFORE_BOOT, &nothing_known()), (Kind::Foreign, false));
+    assert_eq!(classified(b"printer", BEFORE_BOOT, &nothing_known()), (Kind::Foreign, false));
+    let reason = classify(&reservation(b"printer", BEFORE_BOOT), NETWORK, &nothing_known()).reason;
+    assert_eq!(reason, "it names \"printer\", which is not a container ID");
     let mut alias = reservation(ABC, BEFORE_BOOT);
     alias.entry.name = "::ffff:10.0.0.2".into();
-    let classification = classify(&alias, NETWORK, &nobody());
+    let classification = classify(&alias, NETWORK, &nothing_known());
     assert_eq!((classification.kind, classification.proven_dead), (Kind::Foreign, false));
     assert_eq!(classification.reason, "its name is another spelling of 10.0.0.2");
 }
@@ -113,7 +113,8 @@ fn a_full_store_is_classified_record_by_record() {
     const RECORDS: u32 = 65_000;
     let container = |number: u32| format!("{number:012x}");
     let of = |number| Cached::of("other", attachment(&container(number)), &[]);
-    let liveness = Liveness { cached: Cache::of((0..RECORDS).map(of).collect()), ..nobody() };
+    let liveness =
+        Liveness { cached: Cache::of((0..RECORDS).map(of).collect()), ..nothing_known() };
     for number in RECORDS..RECORDS * 2 {
         let content = format!("{}\r\neth0", container(number));
         assert_eq!(classified(content.as_bytes(), SINCE_BOOT, &liveness), (Kind::Leaked, true));

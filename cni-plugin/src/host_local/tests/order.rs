@@ -1,4 +1,4 @@
-//! The order of trying, against Go's iterator told in its own way.
+//! The order of trying, compared with Go's iterator.
 
 use proptest::prelude::*;
 

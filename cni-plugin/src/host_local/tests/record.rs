@@ -1,4 +1,4 @@
-//! What records say, and how they are written.
+//! How records are read and written.
 
 use super::*;
 
@@ -46,7 +46,7 @@ fn an_old_record_is_of_every_interface_of_its_container() {
 }
 
 #[test]
-fn what_says_nothing_is_damaged_and_what_says_something_else_is_foreign() {
+fn empty_content_is_damaged_and_unknown_content_is_foreign() {
     for content in [&b""[..], b"  \r\n", b"\0\0\0\0", b"abc\0\0", b"\xff\0"] {
         assert_eq!(Record::parse(content), Record::Damaged, "{content:?}");
     }

@@ -43,7 +43,7 @@ fn records_without_an_interface_are_freed_with_any() {
 }
 
 #[test]
-fn a_record_that_says_nothing_is_an_address_again() {
+fn a_record_without_content_is_freed() {
     let home = Home::small();
     home.add("a").unwrap();
     home.write_by_plugin("10.0.0.3", "");
@@ -53,7 +53,7 @@ fn a_record_that_says_nothing_is_an_address_again() {
 }
 
 #[test]
-fn a_full_range_set_gives_what_says_nothing_without_reading_before() {
+fn a_full_range_set_frees_records_without_content() {
     let home = Home::small();
     let add = |container| {
         let known = Some(&[][..]);
@@ -152,7 +152,7 @@ fn what_host_local_did_in_between_counts() {
 }
 
 #[test]
-fn a_record_that_was_rewritten_in_place_is_found_by_what_it_says() {
+fn a_record_that_was_rewritten_in_place_is_found_by_its_content() {
     let home = Home::small();
     home.add("a").unwrap();
     fs::write(home.path("10.0.0.2"), "b\r\neth0").unwrap();

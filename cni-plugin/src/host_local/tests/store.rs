@@ -31,7 +31,7 @@ fn an_address_is_reserved_once() {
 }
 
 #[test]
-fn without_nameless_files_a_record_is_as_whole_and_leaves_nothing_beside() {
+fn without_nameless_files_a_record_is_as_whole_and_no_other_file_is_left() {
     let (_home, store) = store();
     let path = store.path_of(address());
     // Left by a crash between the two names of one file: it must not be written to again.

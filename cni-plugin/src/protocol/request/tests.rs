@@ -1,4 +1,4 @@
-//! What a runtime may say, and what it is told when it says it wrong.
+//! Which environments are accepted, and the errors for the others.
 
 use super::*;
 
@@ -87,9 +87,9 @@ fn malformed_names_are_refused() {
 fn a_name_that_cannot_be_shown_is_not_added_and_may_be_deleted() {
     for name in ["eth\u{1}", "eth\u{1b}[2J", "\u{202e}0hte", "eth\u{fffd}"] {
         for command in ["ADD", "CHECK"] {
-            let (code, told) = refusal(&[("CNI_COMMAND", command), ("CNI_IFNAME", name)]);
+            let (code, text) = refusal(&[("CNI_COMMAND", command), ("CNI_IFNAME", name)]);
             assert_eq!(code, 4, "{name:?}");
-            assert!(crate::excerpt::is_printable(&told), "{told}");
+            assert!(crate::excerpt::is_printable(&text), "{text}");
         }
         assert!(request(&[("CNI_COMMAND", "DEL"), ("CNI_IFNAME", name)]).is_ok(), "{name:?}");
     }

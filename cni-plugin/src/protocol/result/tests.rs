@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn outcome() -> Outcome {
+fn outcome() -> AddResult {
     let interface = |name: &str, mac: &str, sandbox: Option<&str>| Interface {
         name: name.into(),
         mac: mac.into(),
@@ -17,7 +17,7 @@ fn outcome() -> Outcome {
     with_mtu.mtu = Some(1400);
     let mut default = Route::to("::/0".parse().unwrap());
     default.gateway = Some("fd00::1".parse().unwrap());
-    Outcome {
+    AddResult {
         interfaces: vec![
             interface("cni0", "0a:00:00:00:00:01", None),
             interface("veth1", "0a:00:00:00:00:02", None),
@@ -46,7 +46,7 @@ fn the_first_versions_sort_everything_by_family() {
 
 #[test]
 fn the_first_versions_cannot_do_without_an_address() {
-    let nothing = Outcome::default();
+    let nothing = AddResult::default();
     assert_eq!(nothing.render(Version::V0_1_0).unwrap_err().code, 1);
     assert!(nothing.render(Version::V0_3_0).is_ok());
 }
@@ -90,12 +90,12 @@ fn what_was_written_is_read_back() {
         Dns { nameservers: vec!["192.0.2.1".into()], domain: "a.example".into(), ..Dns::default() };
     for version in [Version::V0_4_0, Version::V1_0_0, Version::V1_1_0] {
         let map = outcome.to_json(version).unwrap();
-        assert_eq!(Outcome::parse(&map), Ok(outcome.clone()), "{version}");
+        assert_eq!(AddResult::parse(&map), Ok(outcome.clone()), "{version}");
     }
     let nonsense = json!({"ips": [{"address": "here"}]});
-    assert!(Outcome::parse(nonsense.as_object().unwrap()).is_err());
+    assert!(AddResult::parse(nonsense.as_object().unwrap()).is_err());
     let capital = json!({"Interfaces": [{"Name": "cni0"}]});
-    assert_eq!(Outcome::parse(capital.as_object().unwrap()).unwrap().interfaces[0].name, "cni0");
+    assert_eq!(AddResult::parse(capital.as_object().unwrap()).unwrap().interfaces[0].name, "cni0");
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn route(json: &str) -> Result<Route, Error> {
 }
 
 #[test]
-fn what_is_not_said_of_a_route_is_none() {
+fn unset_fields_of_a_route_are_none() {
     let plain = route(r#"{"dst": "10.244.0.0/16"}"#).unwrap();
     assert_eq!(plain, Route::to("10.244.0.0/16".parse().unwrap()));
     let more = route(r#"{"Dst": "fd00::/48", "GW": "fd00::1", "priority": 7}"#).unwrap();
@@ -141,7 +141,7 @@ fn whatever_went_into_an_error_it_is_printable_and_has_an_end() {
 }
 
 #[test]
-fn empty_details_are_left_out() {
+fn empty_details_are_omitted() {
     let report = ErrorReport { version: Version::V0_3_1, error: Error::decode("no JSON") };
     assert_eq!(report.to_json(), "{\"cniVersion\":\"0.3.1\",\"code\":6,\"msg\":\"no JSON\"}\n");
     let report = ErrorReport::from(Error::incompatible_version("config is 9"));

@@ -51,8 +51,8 @@ fn expression(family: Family) -> impl Strategy<Value = Expression> {
         (rule_for(), "[a-z]{1,9}")
             .prop_map(|(rule_for, set)| Expression::ProtocolIn(rule_for, set)),
         (rule_for(), 0..1_u32 << 24).prop_map(|(rule_for, vni)| Expression::Vni(rule_for, vni)),
-        "[a-z0-9.]{1,15}".prop_map(Expression::CameBy),
-        rule_for().prop_map(Expression::CameAsRouted),
+        "[a-z0-9.]{1,15}".prop_map(Expression::InputInterface),
+        rule_for().prop_map(Expression::ReversePath),
     ];
     let marked = prop_oneof![
         (rule_for(), any::<u32>()).prop_map(|(rule_for, mark)| Expression::Marked(rule_for, mark)),

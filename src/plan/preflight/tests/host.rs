@@ -60,7 +60,7 @@ pub(super) fn host() -> Host {
             Socket { port: 8472, owner: Owner::Unknown },
             Socket { port: 8475, owner: Owner::Tweed },
         ],
-        chains: vec![forward(Outcome::Accept, [])],
+        chains: vec![forward(RuleVerdict::Accept, [])],
         vxlan: Module::Available,
         systemd: Systemd {
             networkd: Some(unit("networkd.conf", foreign)),
@@ -92,7 +92,7 @@ pub(super) fn unit(name: &str, text: &str) -> Unit {
 }
 
 pub(super) fn forward(
-    policy: Outcome,
+    policy: RuleVerdict,
     rules: impl IntoIterator<Item = ForeignRule>,
 ) -> ForeignChain {
     ForeignChain {
@@ -105,18 +105,18 @@ pub(super) fn forward(
 }
 
 pub(super) fn chain(name: &str, rules: impl IntoIterator<Item = ForeignRule>) -> ForeignChain {
-    ForeignChain { name: name.to_owned(), policy: None, ..forward(Outcome::Accept, rules) }
+    ForeignChain { name: name.to_owned(), policy: None, ..forward(RuleVerdict::Accept, rules) }
 }
 
-pub(super) fn any(then: Outcome) -> ForeignRule {
+pub(super) fn any(then: RuleVerdict) -> ForeignRule {
     ForeignRule { source: None, destination: None, then }
 }
 
-pub(super) fn from(network: &str, then: Outcome) -> ForeignRule {
+pub(super) fn from(network: &str, then: RuleVerdict) -> ForeignRule {
     ForeignRule { source: Some(prefix(network)), ..any(then) }
 }
 
-pub(super) fn to(network: &str, then: Outcome) -> ForeignRule {
+pub(super) fn to(network: &str, then: RuleVerdict) -> ForeignRule {
     ForeignRule { destination: Some(prefix(network)), ..any(then) }
 }
 
