@@ -15,7 +15,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, Interval, interval_at, sleep, timeout};
 use tweed_cni::bridge::pods;
 
-use super::Shared;
+use super::{Shared, files};
 use crate::control::{Event, Progress, Question};
 use crate::model::config::NetworkConfig;
 use crate::model::lease::{Lease, LeaseAttributes};
@@ -54,7 +54,14 @@ pub(super) async fn keep_lease<S: Leases + Documents>(
     let (mut config, mut attributes) = next_attributes(&mut progress, None).await?;
     loop {
         manager.avoid(progress.borrow().occupied.clone());
-        let lease = manager.acquire(&config, &attributes).await?;
+        let lease = match manager.acquire(&config, &attributes).await {
+            Ok(lease) => lease,
+            Err(error) => {
+                // The subnet file is removed only if the checkpoint has its subnet.
+                files::save_at_stop(&shared).await;
+                return Err(error.into());
+            }
+        };
         let subnets: BTreeSet<_> = lease.subnets().collect();
         tracing::info!(?subnets, "holding a lease");
         // The loop must be able to distinguish our lease from others before it sees all leases.

@@ -16,7 +16,7 @@ pub const CONFIG: &str = "/coreos.com/network/config";
 pub const SUBNETS: &str = "/coreos.com/network/subnets";
 /// Timeout for a change to be followed on a busy machine; some changes wait for probe answers.
 /// Much shorter than the interval of audits, which repair everything.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(90);
 
 /// As with flannel: a config is applied only at a daemon's start.
 pub const AT_START: &[&str] = &["--config-reload=false"];

@@ -167,18 +167,18 @@ fn a_daemon_whose_subnet_was_taken_ends_and_names_the_holder() {
     cluster.wait_for_paths(|_, _| Path::Tunnel).unwrap();
     let (node, daemon) = (&cluster.nodes[0], &cluster.daemons[0]);
     let kernel = node.snapshot().unwrap();
-    let env = std::fs::read(node.subnet_file()).unwrap();
+    let subnet = node.subnet_env().unwrap().subnets()[0];
     let taken = vxlan("10.99.1.77", "02:00:00:00:00:77");
-    cluster.etcd.put(&key_of(node).unwrap(), &taken).unwrap();
+    let key = key_of(node).unwrap();
+    cluster.etcd.put(&key, &taken).unwrap();
     assert_eq!(exit_code(daemon, PATIENCE).unwrap(), 1);
     let words = daemon.process().last_words();
-    let subnet = node.subnet_env().unwrap().subnets()[0];
     let sentence =
         format!("subnet {subnet} of this node is held by the node with public IP 10.99.1.77");
     assert!(words.contains(&sentence), "{words}");
     assert_eq!(kernel.changes(&node.snapshot().unwrap()), Vec::<String>::new());
-    assert_eq!(std::fs::read(node.subnet_file()).unwrap(), env);
-    let held = cluster.etcd.get(&key_of(node).unwrap()).unwrap().unwrap();
+    assert!(!node.subnet_file().exists(), "pods may get addresses of the other node");
+    let held = cluster.etcd.get(&key).unwrap().unwrap();
     assert_eq!(held.value, taken);
 }
 

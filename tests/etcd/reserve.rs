@@ -20,13 +20,17 @@ const LATE: Duration = Duration::from_millis(150);
 /// What a node with public IP 192.168.0.9, whose slot is 10.5.115.0/24, gets from a busy server,
 /// and what it sees first.
 async fn start(server: &EtcdServer, previous: Previous) -> (Lease, String) {
+    start_with(server, previous, "192.168.0.9").await
+}
+
+async fn start_with(server: &EtcdServer, previous: Previous, public_ip: &str) -> (Lease, String) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let endpoint = format!("http://{}", listener.local_addr().unwrap());
     server.put("/coreos.com/network/config", V4).await;
     let manager = manager_of(options(&[endpoint]), previous);
     let start = async {
         manager.network_config().await;
-        let lease = manager.acquire(&config(V4), &vxlan(&["192.168.0.9"])).await.unwrap();
+        let lease = manager.acquire(&config(V4), &vxlan(&[public_ip])).await.unwrap();
         let seen = next(&mut manager.watch()).await;
         (lease, seen)
     };
@@ -96,4 +100,16 @@ async fn a_lease_of_an_earlier_start_is_not_given_back_when_another_overlaps_it(
     let (lease, _) = start(&server, previous(&["10.5.115.0/24"], Some(grant))).await;
     assert_eq!(subnets(&lease), ["10.5.115.0/24"]);
     assert_eq!(written(&server).await, ["put 10.5.115.0-24", "put 10.5.64.0-18"]);
+}
+
+/// Only its etcd lease shows the original that a copy has overwritten it.
+#[tokio::test]
+async fn a_copy_of_a_machine_writes_under_the_etcd_lease_of_the_original() {
+    let server = EtcdServer::start().await;
+    let key = format!("{SUBNETS}10.5.115.0-24");
+    let grant = server.put_with_grant(&key, &value("192.168.0.9")).await;
+    let public_ips = vec!["192.168.0.9".parse().unwrap()];
+    let known = Previous { public_ips, ..previous(&["10.5.115.0/24"], Some(grant)) };
+    start_with(&server, known, "192.168.0.77").await;
+    assert_eq!(server.get(&key).await.unwrap(), (value("192.168.0.77"), grant));
 }

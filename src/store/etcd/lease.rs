@@ -281,10 +281,18 @@ impl Shared {
         }
     }
 
-    /// The etcd lease to write under; none for a reservation, which stays one.
+    /// The etcd lease to write under; none for a reservation, which stays one. A lease under the
+    /// etcd lease of the previous daemon stays there: it shows a machine of which this one is a
+    /// copy that its lease was overwritten by a copy.
     async fn term(&self, stored: &Stored) -> Option<i64> {
-        let reserved = stored.origin.grant.is_none() && stored.record.lease.is_ok();
-        if reserved { None } else { Some(self.grant().await.id) }
+        let term = stored.origin.grant;
+        if term.is_none() && stored.record.lease.is_ok() {
+            return None;
+        }
+        if term.is_some() && term == self.previous.grant {
+            self.resume_previous_grant().await;
+        }
+        Some(self.grant().await.id)
     }
 
     pub(super) async fn new_own(
@@ -359,6 +367,14 @@ impl Shared {
         let mut current = self.grant.lock().await;
         if current.is_none() {
             *current = Some(self.new_grant().await);
+        }
+    }
+
+    /// Uses the etcd lease of the previous daemon again if it exists.
+    async fn resume_previous_grant(&self) {
+        let mut current = self.grant.lock().await;
+        if current.is_some_and(|grant| Some(grant.id) != self.previous.grant) {
+            *current = self.renew_previous_grant().await.or(*current);
         }
     }
 

@@ -18,7 +18,7 @@ use crate::wait::eventually;
 
 const HEALTH: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8081);
 const STOP: Duration = Duration::from_secs(10);
-const READY: Duration = Duration::from_secs(30);
+const READY: Duration = Duration::from_secs(60);
 
 /// The command line: by default `tweedd` with flanneld's flags. Later arguments take precedence.
 #[derive(Clone, Debug)]

@@ -16,7 +16,7 @@ use crate::network::segment::Segment;
 use crate::wait::eventually;
 use crate::world::World;
 
-const READY: Duration = Duration::from_secs(30);
+const READY: Duration = Duration::from_secs(60);
 
 /// The plan of an etcd cluster.
 #[derive(Clone, Debug)]

@@ -18,7 +18,7 @@ use crate::node::host::Host;
 use crate::process::Process;
 use crate::wait::eventually;
 
-const READY: Duration = Duration::from_secs(30);
+const READY: Duration = Duration::from_secs(60);
 const SOCKET: &str = "/run/containerd/containerd.sock";
 const CONFIG: &str = "/run/containerd.toml";
 const CRUN: &str = "/opt/crun";
